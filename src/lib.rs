@@ -1,0 +1,3 @@
+//! roce
+pub mod time;
+pub mod wire;

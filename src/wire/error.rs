@@ -1,0 +1,136 @@
+//! Where and why parsing stopped.
+
+use core::fmt;
+
+use thiserror::Error;
+
+/// A header, or another part of a frame, as errors and the decoder name it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+#[expect(missing_docs, reason = "each is named by the header it stands for")]
+pub enum Layer {
+    Erf,
+    Null,
+    Sll,
+    Sll2,
+    Ethernet,
+    Vlan,
+    Lrh,
+    Grh,
+    Ipv4,
+    Ipv6,
+    Ipv6Extension,
+    Udp,
+    Bth,
+    Rdeth,
+    Deth,
+    Xrceth,
+    Feth,
+    Reth,
+    AtomicEth,
+    Aeth,
+    AtomicAckEth,
+    ImmDt,
+    Ieth,
+    Payload,
+    Pad,
+    Icrc,
+    Vcrc,
+    Mad,
+    MadBody,
+    Cm,
+    IpCm,
+}
+
+impl Layer {
+    /// The name people know it by.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Erf => "ERF",
+            Self::Null => "loopback",
+            Self::Sll => "SLL",
+            Self::Sll2 => "SLL2",
+            Self::Ethernet => "Ethernet",
+            Self::Vlan => "VLAN",
+            Self::Lrh => "LRH",
+            Self::Grh => "GRH",
+            Self::Ipv4 => "IPv4",
+            Self::Ipv6 => "IPv6",
+            Self::Ipv6Extension => "IPv6 extension",
+            Self::Udp => "UDP",
+            Self::Bth => "BTH",
+            Self::Rdeth => "RDETH",
+            Self::Deth => "DETH",
+            Self::Xrceth => "XRCETH",
+            Self::Feth => "FETH",
+            Self::Reth => "RETH",
+            Self::AtomicEth => "AtomicETH",
+            Self::Aeth => "AETH",
+            Self::AtomicAckEth => "AtomicAckETH",
+            Self::ImmDt => "ImmDt",
+            Self::Ieth => "IETH",
+            Self::Payload => "payload",
+            Self::Pad => "pad",
+            Self::Icrc => "ICRC",
+            Self::Vcrc => "VCRC",
+            Self::Mad => "MAD",
+            Self::MadBody => "MAD body",
+            Self::Cm => "CM",
+            Self::IpCm => "IP CM",
+        }
+    }
+}
+
+impl fmt::Display for Layer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+/// Why a frame could not be read further. What came before it stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum ParseError {
+    /// There are fewer bytes than the layer needs.
+    #[error("{layer}: need {needed} bytes at offset {offset}, have {have}")]
+    Truncated {
+        /// The layer that does not fit.
+        layer: Layer,
+        /// Where it begins, from the start of what was parsed.
+        offset: usize,
+        /// How many bytes it needs there.
+        needed: usize,
+        /// How many there are.
+        have: usize,
+    },
+    /// A field says something that cannot be.
+    #[error("{layer}: {field} is {value} at offset {offset}")]
+    Field {
+        /// The layer it belongs to.
+        layer: Layer,
+        /// Where the layer begins.
+        offset: usize,
+        /// The field's name.
+        field: &'static str,
+        /// Its value.
+        value: u64,
+    },
+}
+
+impl ParseError {
+    /// The layer that could not be read.
+    pub const fn layer(&self) -> Layer {
+        match self {
+            Self::Truncated { layer, .. } | Self::Field { layer, .. } => *layer,
+        }
+    }
+
+    /// The same error, seen from `start` bytes before.
+    #[must_use]
+    pub(crate) const fn shifted_by(mut self, start: usize) -> Self {
+        match &mut self {
+            Self::Truncated { offset, .. } | Self::Field { offset, .. } => *offset += start,
+        }
+        self
+    }
+}

@@ -1,0 +1,552 @@
+//! A frame as a capture holds it, taken apart down to the BTH, and its ICRC.
+//!
+//! Parsing goes as far as it can. What was found stands in [`Frame::layers`], what stopped it in [`Frame::error`];
+//! a frame that is simply not RoCE has no error.
+
+use core::ops::Range;
+
+use super::icrc::{ICRC_LEN, Route, VCRC_LEN, icrc, vcrc};
+use super::link::ErfContent;
+use super::mad::MadHeader;
+use super::{
+    Bth, Erf, EtherType, Ethernet, Grh, Header, Ipv4, Ipv6, Layer, LinkType, Lrh, NEXT_HEADER_BTH,
+    PROTOCOL_UDP, Packet, ParseError, Sll, Sll2, Udp, Vlan, ipv6_extension_len, view,
+};
+
+/// The most IPv6 extension headers that are walked; the standard knows of seven kinds.
+const IPV6_EXTENSIONS_MAX: usize = 8;
+
+/// The most VLAN tags that are walked.
+const VLANS_MAX: usize = 4;
+
+/// The most layers a frame can have: link, VLANs, network, IPv6 extensions, UDP, BTH and its extensions (of which
+/// no opcode has more than four), payload, pad and checksums.
+const LAYERS_MAX: usize = 2 + VLANS_MAX + 2 + IPV6_EXTENSIONS_MAX + 10;
+
+/// What carries a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Encapsulation {
+    /// RoCEv1: a GRH directly on Ethernet.
+    RoceV1,
+    /// RoCEv2: UDP over IPv4 or IPv6.
+    RoceV2,
+    /// Native InfiniBand.
+    Native,
+}
+
+/// The network layer of a frame.
+#[derive(Clone, Copy, Debug)]
+pub enum Network<'a> {
+    /// IPv4.
+    Ipv4 {
+        /// The header.
+        header: &'a Ipv4,
+        /// Its options.
+        options: &'a [u8],
+    },
+    /// IPv6.
+    Ipv6 {
+        /// The header.
+        header: &'a Ipv6,
+        /// Its extension headers, all together.
+        extensions: &'a [u8],
+    },
+    /// A GRH.
+    Grh(&'a Grh),
+}
+
+/// What is to be said of a packet's ICRC.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum IcrcVerdict {
+    /// It is what it should be.
+    Ok,
+    /// It is not.
+    Bad,
+    /// It is not there, or not everything that it covers is.
+    Absent,
+}
+
+impl IcrcVerdict {
+    /// `ok`, `bad` or `absent`.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Ok => "ok",
+            Self::Bad => "bad",
+            Self::Absent => "absent",
+        }
+    }
+}
+
+/// The layers of a frame in order, each with its place in the frame's bytes.
+#[derive(Clone, Copy, Debug)]
+pub struct Layers {
+    len: usize,
+    list: [(Layer, u32, u32); LAYERS_MAX],
+}
+
+impl Layers {
+    const EMPTY: Self = Self {
+        len: 0,
+        list: [(Layer::Payload, 0, 0); LAYERS_MAX],
+    };
+
+    fn push(&mut self, layer: Layer, range: Range<usize>) {
+        let (Ok(start), Ok(end)) = (u32::try_from(range.start), u32::try_from(range.end)) else {
+            return;
+        };
+        if let Some(slot) = self.list.get_mut(self.len) {
+            *slot = (layer, start, end);
+            self.len += 1;
+        }
+    }
+
+    /// The layers in order.
+    pub fn iter(&self) -> impl Iterator<Item = (Layer, Range<usize>)> {
+        let list = self.list.get(..self.len).unwrap_or_default();
+        list.iter()
+            .map(|&(layer, start, end)| (layer, start as usize..end as usize))
+    }
+
+    /// Where the first `layer` is.
+    pub fn find(&self, layer: Layer) -> Option<Range<usize>> {
+        self.iter()
+            .find(|(found, _)| *found == layer)
+            .map(|(_, range)| range)
+    }
+}
+
+/// A frame, taken apart.
+#[derive(Clone, Copy, Debug)]
+pub struct Frame<'a> {
+    bytes: &'a [u8],
+    layers: Layers,
+    ethernet: Option<&'a Ethernet>,
+    lrh: Option<&'a Lrh>,
+    ethertype: Option<EtherType>,
+    network: Option<Network<'a>>,
+    udp: Option<&'a Udp>,
+    encapsulation: Option<Encapsulation>,
+    packet: Option<Packet<'a>>,
+    /// Where the ICRC stands, if it and all that it covers are there.
+    icrc_at: Option<usize>,
+    error: Option<ParseError>,
+}
+
+impl<'a> Frame<'a> {
+    /// Takes `bytes` apart, a frame as captured on a link of type `link`. UDP datagrams to `port` are RoCEv2.
+    pub fn parse(link: LinkType, bytes: &'a [u8], port: u16) -> Self {
+        let mut frame = Self {
+            bytes,
+            layers: Layers::EMPTY,
+            ethernet: None,
+            lrh: None,
+            ethertype: None,
+            network: None,
+            udp: None,
+            encapsulation: None,
+            packet: None,
+            icrc_at: None,
+            error: None,
+        };
+        if let Err(error) = frame.link(link, port) {
+            frame.error = Some(error);
+        }
+        frame
+    }
+
+    /// The frame's bytes.
+    pub fn bytes(&self) -> &'a [u8] {
+        self.bytes
+    }
+
+    /// What was found, in order.
+    pub fn layers(&self) -> &Layers {
+        &self.layers
+    }
+
+    /// The Ethernet header, if there is one.
+    pub fn ethernet(&self) -> Option<&'a Ethernet> {
+        self.ethernet
+    }
+
+    /// What the link layer says follows it, behind any VLAN tags.
+    pub fn ethertype(&self) -> Option<EtherType> {
+        self.ethertype
+    }
+
+    /// The local route header, on native InfiniBand.
+    pub fn lrh(&self) -> Option<&'a Lrh> {
+        self.lrh
+    }
+
+    /// The network layer.
+    #[inline]
+    pub fn network(&self) -> Option<&Network<'a>> {
+        self.network.as_ref()
+    }
+
+    /// The UDP header, if there is one.
+    #[inline]
+    pub fn udp(&self) -> Option<&'a Udp> {
+        self.udp
+    }
+
+    /// What carries the packet, if this is RoCE or native InfiniBand.
+    #[inline]
+    pub fn encapsulation(&self) -> Option<Encapsulation> {
+        self.encapsulation
+    }
+
+    /// The packet, if there is at least a BTH.
+    #[inline]
+    pub fn packet(&self) -> Option<&Packet<'a>> {
+        self.packet.as_ref()
+    }
+
+    /// What stopped the parsing, or is missing at the end.
+    pub fn error(&self) -> Option<&ParseError> {
+        self.error.as_ref()
+    }
+
+    /// What is to be said of the ICRC, or `None` if this is neither RoCE nor native InfiniBand.
+    pub fn icrc(&self) -> Option<IcrcVerdict> {
+        self.encapsulation?;
+        let (Some(packet), Some(route), Some(at)) = (&self.packet, self.route(), self.icrc_at)
+        else {
+            return Some(IcrcVerdict::Absent);
+        };
+        let found = self.bytes.get(at..at + ICRC_LEN).unwrap_or_default();
+        let good = found == icrc(&route, packet.bytes());
+        Some(if good {
+            IcrcVerdict::Ok
+        } else {
+            IcrcVerdict::Bad
+        })
+    }
+
+    /// What is to be said of the VCRC, or `None` if this is not native InfiniBand.
+    pub fn vcrc(&self) -> Option<IcrcVerdict> {
+        let start = self.layers.find(Layer::Lrh)?.start;
+        let Some(found) = self.layers.find(Layer::Vcrc) else {
+            return Some(IcrcVerdict::Absent);
+        };
+        let covered = self.bytes.get(start..found.start).unwrap_or_default();
+        let good = self.bytes.get(found) == Some(&vcrc(covered));
+        Some(if good {
+            IcrcVerdict::Ok
+        } else {
+            IcrcVerdict::Bad
+        })
+    }
+
+    /// What the ICRC covers before the BTH.
+    fn route(&self) -> Option<Route<'a>> {
+        Some(match (self.network, self.udp, self.lrh) {
+            (Some(Network::Ipv4 { header, options }), Some(udp), _) => Route::Ipv4 {
+                header,
+                options,
+                udp,
+            },
+            (Some(Network::Ipv6 { header, extensions }), Some(udp), _) => Route::Ipv6 {
+                header,
+                extensions,
+                udp,
+            },
+            (Some(Network::Grh(grh)), ..) => Route::Grh(grh),
+            (None, None, Some(lrh)) => Route::Lrh(lrh),
+            _ => return None,
+        })
+    }
+
+    /// The header at `offset`, which becomes a layer.
+    fn take<H: Header>(&mut self, offset: usize) -> Result<&'a H, ParseError> {
+        let header = view::<H>(self.bytes, offset)?;
+        self.layers.push(H::LAYER, offset..offset + size_of::<H>());
+        Ok(header)
+    }
+
+    fn link(&mut self, link: LinkType, port: u16) -> Result<(), ParseError> {
+        match link {
+            LinkType::ETHERNET => self.ethernet_at(0, port),
+            LinkType::LINUX_SLL => {
+                let protocol = self.take::<Sll>(0)?.protocol();
+                self.after_link(protocol, Sll::LEN, port)
+            }
+            LinkType::LINUX_SLL2 => {
+                let protocol = self.take::<Sll2>(0)?.protocol();
+                self.after_link(protocol, Sll2::LEN, port)
+            }
+            LinkType::NULL | LinkType::LOOP => {
+                const FAMILY_LEN: usize = 4;
+                if self.bytes.len() < FAMILY_LEN {
+                    return Err(truncated(Layer::Null, 0, FAMILY_LEN, self.bytes.len()));
+                }
+                self.layers.push(Layer::Null, 0..FAMILY_LEN);
+                self.ip_at(FAMILY_LEN, port)
+            }
+            LinkType::ERF => self.erf(port),
+            LinkType::INFINIBAND => self.native_at(0),
+            link if link.is_raw_ip() => self.ip_at(0, port),
+            _ => Ok(()),
+        }
+    }
+
+    fn ethernet_at(&mut self, offset: usize, port: u16) -> Result<(), ParseError> {
+        let header = self.take::<Ethernet>(offset)?;
+        self.ethernet = Some(header);
+        self.after_link(header.ethertype(), offset + Ethernet::LEN, port)
+    }
+
+    fn erf(&mut self, port: u16) -> Result<(), ParseError> {
+        let header = self.take::<Erf>(0)?;
+        let (mut offset, mut extended) = (Erf::LEN, header.extended());
+        while extended {
+            const EXTENSION_LEN: usize = 8;
+            let have = self.bytes.len() - offset;
+            if have < EXTENSION_LEN {
+                return Err(truncated(Layer::Erf, offset, EXTENSION_LEN, have));
+            }
+            extended = self
+                .bytes
+                .get(offset)
+                .is_some_and(|first| first & 0x80 != 0);
+            offset += EXTENSION_LEN;
+        }
+        // A record is padded to a whole number of eight bytes; the packet is as long as it was on the wire.
+        let end = offset + usize::from(header.wire_len());
+        self.bytes = self.bytes.get(..end).unwrap_or(self.bytes);
+        match ErfContent::of(header.kind()) {
+            // Two bytes of offset and padding stand before an Ethernet frame.
+            ErfContent::Ethernet => self.ethernet_at(offset + 2, port),
+            ErfContent::Infiniband => self.native_at(offset),
+            ErfContent::Ip => self.ip_at(offset, port),
+            ErfContent::Unknown => Ok(()),
+        }
+    }
+
+    /// What the link layer announced, behind any VLAN tags.
+    fn after_link(
+        &mut self,
+        mut ethertype: EtherType,
+        mut offset: usize,
+        port: u16,
+    ) -> Result<(), ParseError> {
+        for _ in 0..VLANS_MAX {
+            if !ethertype.is_vlan() {
+                break;
+            }
+            ethertype = self.take::<Vlan>(offset)?.ethertype();
+            offset += Vlan::LEN;
+        }
+        self.ethertype = Some(ethertype);
+        match ethertype {
+            EtherType::IPV4 | EtherType::IPV6 => self.ip_at(offset, port),
+            EtherType::ROCE_V1 => {
+                self.encapsulation = Some(Encapsulation::RoceV1);
+                self.grh_at(offset)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// IPv4 or IPv6, as the first four bits say.
+    fn ip_at(&mut self, offset: usize, port: u16) -> Result<(), ParseError> {
+        match self.bytes.get(offset).map(|first| first >> 4) {
+            Some(6) => self.ipv6_at(offset, port),
+            Some(4) | None => self.ipv4_at(offset, port),
+            Some(version) => {
+                let (layer, field, value) = (Layer::Ipv4, "version", version.into());
+                Err(ParseError::Field {
+                    layer,
+                    offset,
+                    field,
+                    value,
+                })
+            }
+        }
+    }
+
+    fn ipv4_at(&mut self, offset: usize, port: u16) -> Result<(), ParseError> {
+        let header = view::<Ipv4>(self.bytes, offset)?;
+        let wrong = |field, value: usize| {
+            Err(ParseError::Field {
+                layer: Layer::Ipv4,
+                offset,
+                field,
+                value: value as u64,
+            })
+        };
+        let header_len = header.header_len();
+        if header_len < Ipv4::LEN {
+            return wrong("header length", header_len);
+        }
+        let Some(options) = self.bytes.get(offset + Ipv4::LEN..offset + header_len) else {
+            let have = self.bytes.len() - offset;
+            return Err(truncated(Layer::Ipv4, offset, header_len, have));
+        };
+        self.layers.push(Layer::Ipv4, offset..offset + header_len);
+        self.network = Some(Network::Ipv4 { header, options });
+        let total = usize::from(header.total_len());
+        if total < header_len {
+            return wrong("total length", total);
+        }
+        if header.is_fragment() {
+            return Ok(());
+        }
+        if header.protocol() == PROTOCOL_UDP {
+            self.udp_at(offset + header_len, offset + total, port)?;
+        }
+        Ok(())
+    }
+
+    fn ipv6_at(&mut self, offset: usize, port: u16) -> Result<(), ParseError> {
+        let header = self.take::<Ipv6>(offset)?;
+        let end = offset + Ipv6::LEN + usize::from(header.payload_len());
+        let (start, mut at) = (offset + Ipv6::LEN, offset + Ipv6::LEN);
+        let mut next = header.next_header();
+        self.network = Some(Network::Ipv6 {
+            header,
+            extensions: &[],
+        });
+        for _ in 0..IPV6_EXTENSIONS_MAX {
+            let rest = self.bytes.get(at..).unwrap_or_default();
+            let Some(len) = ipv6_extension_len(next, rest.get(1).copied().unwrap_or(0)) else {
+                break;
+            };
+            if rest.len() < len {
+                return Err(truncated(Layer::Ipv6Extension, at, len, rest.len()));
+            }
+            next = rest.first().copied().unwrap_or(next);
+            self.layers.push(Layer::Ipv6Extension, at..at + len);
+            at += len;
+        }
+        let extensions = self.bytes.get(start..at).unwrap_or_default();
+        self.network = Some(Network::Ipv6 { header, extensions });
+        // A fragment has a header that is not walked, so that nothing behind it is taken for a datagram.
+        if next == PROTOCOL_UDP {
+            self.udp_at(at, end, port)?;
+        }
+        Ok(())
+    }
+
+    /// A UDP header at `offset`, in a datagram that ends at `end`.
+    fn udp_at(&mut self, offset: usize, end: usize, port: u16) -> Result<(), ParseError> {
+        let header = self.take::<Udp>(offset)?;
+        self.udp = Some(header);
+        if header.destination_port() != port {
+            return Ok(());
+        }
+        self.encapsulation = Some(Encapsulation::RoceV2);
+        let length = usize::from(header.length());
+        if length < Udp::LEN {
+            let (layer, field) = (Layer::Udp, "length");
+            return Err(ParseError::Field {
+                layer,
+                offset,
+                field,
+                value: length as u64,
+            });
+        }
+        if offset + length > end {
+            return Err(truncated(
+                Layer::Udp,
+                offset,
+                length,
+                end.saturating_sub(offset),
+            ));
+        }
+        self.transport_at(offset + Udp::LEN, offset + length)
+    }
+
+    fn native_at(&mut self, offset: usize) -> Result<(), ParseError> {
+        self.encapsulation = Some(Encapsulation::Native);
+        let header = self.take::<Lrh>(offset)?;
+        self.lrh = Some(header);
+        let end = offset + header.packet_len().get() as usize * 4;
+        match header.lnh().get() {
+            2 => self.transport_at(offset + Lrh::LEN, end)?,
+            3 => self.grh_at(offset + Lrh::LEN)?,
+            // Raw packets are somebody else's: they have neither BTH nor ICRC.
+            _ => {
+                self.encapsulation = None;
+                return Ok(());
+            }
+        }
+        if end + VCRC_LEN <= self.bytes.len() {
+            self.layers.push(Layer::Vcrc, end..end + VCRC_LEN);
+        }
+        Ok(())
+    }
+
+    fn grh_at(&mut self, offset: usize) -> Result<(), ParseError> {
+        let header = self.take::<Grh>(offset)?;
+        self.network = Some(Network::Grh(header));
+        if header.next_header() != NEXT_HEADER_BTH {
+            let (layer, field, value) =
+                (Layer::Grh, "next header", u64::from(header.next_header()));
+            return Err(ParseError::Field {
+                layer,
+                offset,
+                field,
+                value,
+            });
+        }
+        let start = offset + Grh::LEN;
+        self.transport_at(start, start + usize::from(header.payload_len()))
+    }
+
+    /// A packet from the BTH at `start` through the ICRC that ends at `end`.
+    fn transport_at(&mut self, start: usize, end: usize) -> Result<(), ParseError> {
+        let body_end = end.saturating_sub(ICRC_LEN).max(start);
+        let rest = self.bytes.get(start..).unwrap_or_default();
+        let body = rest.get(..body_end - start).unwrap_or(rest);
+        let (packet, error) = Packet::parse_cut(body, body_end - start);
+        self.packet = packet;
+        if let Some(packet) = &packet {
+            push_packet(&mut self.layers, packet, start);
+        }
+        if let Some(error) = error {
+            return Err(error.shifted_by(start));
+        }
+        if end - start < ICRC_LEN + Bth::LEN || end > self.bytes.len() {
+            let have = self.bytes.len().min(end).saturating_sub(body_end);
+            return Err(truncated(Layer::Icrc, body_end, ICRC_LEN, have));
+        }
+        self.layers.push(Layer::Icrc, body_end..end);
+        self.icrc_at = Some(body_end);
+        Ok(())
+    }
+}
+
+/// The layers of a packet that begins `start` bytes into the frame, as far as they are there.
+fn push_packet(layers: &mut Layers, packet: &Packet<'_>, start: usize) {
+    layers.push(Layer::Bth, start..start + Bth::LEN);
+    let mut at = start + Bth::LEN;
+    for (header, layer) in packet.info().iter().flat_map(|info| info.headers.layers()) {
+        if at + header.byte_len() > start + packet.bytes().len() {
+            return;
+        }
+        layers.push(layer, at..at + header.byte_len());
+        at += header.byte_len();
+    }
+    let (body, end) = (at + packet.payload().len(), start + packet.bytes().len());
+    if packet.mad().is_some_and(|mad| mad.is_ok()) {
+        layers.push(Layer::Mad, at..at + MadHeader::LEN);
+        at += MadHeader::LEN;
+        layers.push(Layer::MadBody, at..body);
+    } else if at < body {
+        layers.push(Layer::Payload, at..body);
+    }
+    if body < end {
+        layers.push(Layer::Pad, body..end);
+    }
+}
+
+fn truncated(layer: Layer, offset: usize, needed: usize, have: usize) -> ParseError {
+    ParseError::Truncated {
+        layer,
+        offset,
+        needed,
+        have,
+    }
+}

@@ -1,0 +1,256 @@
+//! Management datagrams: the header they share, and the classes that this crate reads.
+
+use core::fmt;
+
+use super::layout::{header, whole_field};
+use super::num::{Bits, Gid, PKey};
+use super::{Layer, ParseError, cm, view};
+
+/// The length of a management datagram.
+pub const MAD_LEN: usize = 256;
+
+header! {
+    /// The header of a management datagram.
+    pub struct MadHeader, MadHeaderRepr, MadHeaderLayout: Layer::Mad, 24 bytes {
+        /// The version of the format, 1.
+        base_version: u8 = 8,
+        /// Who it concerns.
+        class: MgmtClass = 8,
+        /// The version of the class.
+        class_version: u8 = 8,
+        /// Whether this answers a request.
+        response: bool = 1,
+        /// What to do.
+        method: Bits<7> = 7,
+        /// How it went.
+        status: u16 = 16,
+        /// For the class to use.
+        class_specific: u16 = 16,
+        /// Which request this is, or answers.
+        transaction_id: u64 = 64,
+        /// What it is about.
+        attribute: AttributeId = 16,
+        ~reserved = 16,
+        /// What about it.
+        attribute_modifier: u32 = 32,
+    }
+}
+
+/// A class of management datagrams.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct MgmtClass(pub u8);
+
+impl MgmtClass {
+    /// Subnet management, routed by LID.
+    pub const SUBNET_LID: Self = Self(0x01);
+    /// Subnet administration.
+    pub const SUBNET_ADMIN: Self = Self(0x03);
+    /// Performance management.
+    pub const PERFORMANCE: Self = Self(0x04);
+    /// Communication management.
+    pub const CM: Self = Self(0x07);
+    /// Subnet management by directed route.
+    pub const SUBNET_DIRECTED: Self = Self(0x81);
+}
+
+impl fmt::Display for MgmtClass {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Self::SUBNET_LID => f.write_str("SubnLid"),
+            Self::SUBNET_ADMIN => f.write_str("SubnAdm"),
+            Self::PERFORMANCE => f.write_str("Perf"),
+            Self::CM => f.write_str("CM"),
+            Self::SUBNET_DIRECTED => f.write_str("SubnDirected"),
+            Self(other) => write!(f, "class {other:#04x}"),
+        }
+    }
+}
+
+/// What a management datagram is about. The same number means different things in different classes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct AttributeId(pub u16);
+
+whole_field!(MgmtClass(u8), AttributeId(u16));
+
+#[expect(missing_docs, reason = "each is named by the message it stands for")]
+impl AttributeId {
+    pub const CM_REQ: Self = Self(0x0010);
+    pub const CM_MRA: Self = Self(0x0011);
+    pub const CM_REJ: Self = Self(0x0012);
+    pub const CM_REP: Self = Self(0x0013);
+    pub const CM_RTU: Self = Self(0x0014);
+    pub const CM_DREQ: Self = Self(0x0015);
+    pub const CM_DREP: Self = Self(0x0016);
+    pub const CM_SIDR_REQ: Self = Self(0x0017);
+    pub const CM_SIDR_REP: Self = Self(0x0018);
+    pub const CM_LAP: Self = Self(0x0019);
+    pub const CM_APR: Self = Self(0x001a);
+    pub const SM_INFO: Self = Self(0x0020);
+    pub const SA_PATH_RECORD: Self = Self(0x0035);
+}
+
+/// A management datagram.
+#[derive(Clone, Copy, Debug)]
+pub struct Mad<'a> {
+    /// The header.
+    pub header: &'a MadHeader,
+    /// What follows the header, as far as it is there.
+    pub body: &'a [u8],
+}
+
+impl<'a> Mad<'a> {
+    /// The datagram in `payload`.
+    pub fn parse(payload: &'a [u8]) -> Result<Self, ParseError> {
+        let header = view::<MadHeader>(payload, 0)?;
+        Ok(Self {
+            header,
+            body: payload.get(MadHeader::LEN..).unwrap_or_default(),
+        })
+    }
+
+    /// The message of the connection manager, if this is one that is known.
+    pub fn cm(&self) -> Result<Option<cm::Message<'a>>, ParseError> {
+        if self.header.class() != MgmtClass::CM {
+            return Ok(None);
+        }
+        cm::Message::parse(self.header.attribute(), self.body)
+    }
+}
+
+impl fmt::Display for Mad<'_> {
+    /// `CM REQ …`, or what the header says.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Ok(Some(message)) = self.cm() {
+            return write!(f, "CM {message}");
+        }
+        let (class, method) = (self.header.class(), self.header.method());
+        write!(
+            f,
+            "{class} method {:#04x} attribute {:#06x}",
+            method.get(),
+            self.header.attribute().0
+        )
+    }
+}
+
+// What native InfiniBand captures hold besides: enough of subnet management to show it field by field.
+
+header! {
+    /// Subnet management by directed route: what stands between MAD header and attribute.
+    pub struct SmpDirected, SmpDirectedRepr, SmpDirectedLayout: Layer::Mad, 40 bytes {
+        /// The management key.
+        mkey: u64 = 64,
+        /// The LID at the source end of the directed route.
+        dr_slid: u16 = 16,
+        /// The LID at its destination end.
+        dr_dlid: u16 = 16,
+        ~reserved = 224,
+    }
+}
+
+header! {
+    /// Subnet management routed by LID: what stands between MAD header and attribute.
+    pub struct SmpLid, SmpLidRepr, SmpLidLayout: Layer::Mad, 40 bytes {
+        /// The management key.
+        mkey: u64 = 64,
+        ~reserved = 256,
+    }
+}
+
+header! {
+    /// The state of a subnet manager.
+    pub struct SmInfo, SmInfoRepr, SmInfoLayout: Layer::Mad, 24 bytes {
+        /// Its port.
+        guid: u64 = 64,
+        /// Its key.
+        sm_key: u64 = 64,
+        /// How much it has done.
+        act_count: u32 = 32,
+        /// How important it is.
+        priority: Bits<4> = 4,
+        /// Whether it is the master.
+        state: Bits<4> = 4,
+        ~reserved = 24,
+    }
+}
+
+header! {
+    /// The reliable multi-packet protocol.
+    pub struct Rmpp, RmppRepr, RmppLayout: Layer::Mad, 12 bytes {
+        /// The version.
+        version: u8 = 8,
+        /// The kind of packet.
+        kind: u8 = 8,
+        /// How long the answer takes.
+        response_time: Bits<5> = 5,
+        /// Flags.
+        flags: Bits<3> = 3,
+        /// How it went.
+        status: u8 = 8,
+        /// Depends on the kind.
+        data1: u32 = 32,
+        /// Depends on the kind.
+        data2: u32 = 32,
+    }
+}
+
+header! {
+    /// Subnet administration: what stands between RMPP header and attribute.
+    pub struct Sa, SaRepr, SaLayout: Layer::Mad, 20 bytes {
+        /// The subnet manager's key.
+        sm_key: u64 = 64,
+        /// The distance between attributes, in units of eight bytes.
+        attribute_offset: u16 = 16,
+        ~reserved = 16,
+        /// Which fields of the attribute count.
+        component_mask: u64 = 64,
+    }
+}
+
+header! {
+    /// A path between two ports.
+    pub struct PathRecord, PathRecordRepr, PathRecordLayout: Layer::Mad, 64 bytes {
+        ~service_id = 64,
+        /// To whom.
+        dgid: Gid = 128,
+        /// From whom.
+        sgid: Gid = 128,
+        /// To which port.
+        dlid: u16 = 16,
+        /// From which port.
+        slid: u16 = 16,
+        /// Whether packets that are not InfiniBand's may use it.
+        raw_traffic: bool = 1,
+        ~reserved0 = 3,
+        /// The flow.
+        flow_label: Bits<20> = 20,
+        /// How many hops.
+        hop_limit: u8 = 8,
+        /// The traffic class.
+        traffic_class: u8 = 8,
+        /// Whether the path serves both directions.
+        reversible: bool = 1,
+        /// How many paths were asked for.
+        paths: Bits<7> = 7,
+        /// The partition.
+        pkey: PKey = 16,
+        ~reserved1 = 12,
+        /// The service level.
+        sl: Bits<4> = 4,
+        /// How to compare the MTU.
+        mtu_selector: Bits<2> = 2,
+        /// The MTU.
+        mtu: Bits<6> = 6,
+        /// How to compare the rate.
+        rate_selector: Bits<2> = 2,
+        /// The rate.
+        rate: Bits<6> = 6,
+        /// How to compare the life time.
+        life_time_selector: Bits<2> = 2,
+        /// How long a packet may live.
+        life_time: Bits<6> = 6,
+        /// Which of several paths is better.
+        preference: u8 = 8,
+        ~reserved2 = 48,
+    }
+}

@@ -1,0 +1,338 @@
+//! A packet from the BTH up: as a view over its bytes, and as something to emit.
+
+use thiserror::Error;
+use zerocopy::IntoBytes;
+
+use super::bth::{Bth, BthRepr};
+use super::ext::{
+    Aeth, AethRepr, AtomicAckEth, AtomicAckEthRepr, AtomicEth, AtomicEthRepr, Deth, DethRepr, Feth,
+    FethRepr, Ieth, IethRepr, ImmDt, ImmDtRepr, Rdeth, RdethRepr, Reth, RethRepr, Xrceth,
+    XrcethRepr,
+};
+use super::mad::Mad;
+use super::num::{Bits, Qpn};
+use super::opcode::{Headers, OpcodeInfo, Service};
+use super::{Header, Layer, ParseError, view};
+
+/// A packet from its BTH to its last pad byte. The ICRC is the frame's affair.
+///
+/// The headers that the opcode calls for are there; the payload may have been cut by a capture's snap length.
+#[derive(Clone, Copy, Debug)]
+pub struct Packet<'a> {
+    bytes: &'a [u8],
+    /// How long `bytes` were on the wire.
+    wire_len: usize,
+    bth: &'a Bth,
+    info: Option<&'static OpcodeInfo>,
+}
+
+impl<'a> Packet<'a> {
+    /// The packet in `bytes`, all of it.
+    pub fn parse(bytes: &'a [u8]) -> Result<Self, ParseError> {
+        let (packet, error) = Self::parse_cut(bytes, bytes.len());
+        match (packet, error) {
+            (Some(packet), None) => Ok(packet),
+            (_, Some(error)) => Err(error),
+            (None, None) => unreachable!("a packet without a BTH is an error"),
+        }
+    }
+
+    /// The packet in `bytes`, of which `wire_len` were on the wire: as much of it as there is, and what is missing.
+    pub fn parse_cut(bytes: &'a [u8], wire_len: usize) -> (Option<Self>, Option<ParseError>) {
+        let bth = match view::<Bth>(bytes, 0) {
+            Ok(bth) => bth,
+            Err(error) => return (None, Some(error)),
+        };
+        let packet = Self {
+            bytes,
+            wire_len,
+            bth,
+            info: bth.opcode().info(),
+        };
+        (Some(packet), packet.missing())
+    }
+
+    /// The first part of the packet that is not there in full.
+    fn missing(&self) -> Option<ParseError> {
+        let headers = self.info.map_or(Headers::empty(), |info| info.headers);
+        let have = |offset: usize| self.bytes.len().saturating_sub(offset);
+        for (header, layer) in headers.layers() {
+            let offset = headers.offset_of(header).expect("it is among them");
+            if have(offset) < header.byte_len() {
+                let needed = header.byte_len();
+                return Some(ParseError::Truncated {
+                    layer,
+                    offset,
+                    needed,
+                    have: have(offset),
+                });
+            }
+        }
+        let offset = self.header_len();
+        let needed = (self.wire_len - offset).max(usize::from(self.pad_len()));
+        let have = have(offset);
+        (have < needed).then_some(ParseError::Truncated {
+            layer: Layer::Payload,
+            offset,
+            needed,
+            have,
+        })
+    }
+
+    /// The base transport header.
+    #[inline]
+    pub fn bth(&self) -> &'a Bth {
+        self.bth
+    }
+
+    /// What the table says of the opcode, or `None` if nobody has assigned it.
+    #[inline]
+    pub fn info(&self) -> Option<&'static OpcodeInfo> {
+        self.info
+    }
+
+    /// Everything from the BTH to the last pad byte, as far as it is there.
+    #[inline]
+    pub fn bytes(&self) -> &'a [u8] {
+        self.bytes
+    }
+
+    /// The length of BTH and extension headers. After an unassigned opcode everything is payload.
+    #[inline]
+    pub fn header_len(&self) -> usize {
+        self.info.map_or(Bth::LEN, |info| info.header_len)
+    }
+
+    /// How many payload bytes the packet had on the wire.
+    #[inline]
+    pub fn payload_len(&self) -> usize {
+        self.wire_len
+            .saturating_sub(self.header_len() + usize::from(self.pad_len()))
+    }
+
+    /// The payload, as far as it is there.
+    #[inline]
+    pub fn payload(&self) -> &'a [u8] {
+        let rest = self.bytes.get(self.header_len()..).unwrap_or_default();
+        rest.get(..self.payload_len()).unwrap_or(rest)
+    }
+
+    /// How many pad bytes follow the payload.
+    #[inline]
+    pub fn pad_len(&self) -> u8 {
+        #[expect(clippy::cast_possible_truncation, reason = "two bits")]
+        let pad = self.bth.pad().get() as u8;
+        pad
+    }
+
+    /// The extension header of this kind, if the opcode calls for it and it is there.
+    fn extension<H: Header>(&self, header: Headers) -> Option<&'a H> {
+        let offset = self.info?.headers.offset_of(header)?;
+        H::ref_from_prefix(self.bytes.get(offset..)?)
+            .ok()
+            .map(|(header, _)| header)
+    }
+
+    /// The RDETH, if there is one.
+    pub fn rdeth(&self) -> Option<&'a Rdeth> {
+        self.extension(Headers::RDETH)
+    }
+
+    /// The DETH, if there is one.
+    pub fn deth(&self) -> Option<&'a Deth> {
+        self.extension(Headers::DETH)
+    }
+
+    /// The XRCETH, if there is one.
+    pub fn xrceth(&self) -> Option<&'a Xrceth> {
+        self.extension(Headers::XRCETH)
+    }
+
+    /// The FETH, if there is one.
+    pub fn feth(&self) -> Option<&'a Feth> {
+        self.extension(Headers::FETH)
+    }
+
+    /// The RETH, if there is one.
+    pub fn reth(&self) -> Option<&'a Reth> {
+        self.extension(Headers::RETH)
+    }
+
+    /// The AtomicETH, if there is one.
+    pub fn atomic_eth(&self) -> Option<&'a AtomicEth> {
+        self.extension(Headers::ATOMIC_ETH)
+    }
+
+    /// The AETH, if there is one.
+    pub fn aeth(&self) -> Option<&'a Aeth> {
+        self.extension(Headers::AETH)
+    }
+
+    /// The AtomicAckETH, if there is one.
+    pub fn atomic_ack_eth(&self) -> Option<&'a AtomicAckEth> {
+        self.extension(Headers::ATOMIC_ACK_ETH)
+    }
+
+    /// The immediate data, if there are any.
+    pub fn imm_dt(&self) -> Option<&'a ImmDt> {
+        self.extension(Headers::IMM_DT)
+    }
+
+    /// The IETH, if there is one.
+    pub fn ieth(&self) -> Option<&'a Ieth> {
+        self.extension(Headers::IETH)
+    }
+
+    /// The management datagram, if the packet is for one of the queue pairs that take them.
+    pub fn mad(&self) -> Option<Result<Mad<'a>, ParseError>> {
+        let takes_mads = matches!(self.bth.dest_qp(), Qpn::SMI | Qpn::GSI);
+        (takes_mads && self.info?.service == Service::Ud).then(|| Mad::parse(self.payload()))
+    }
+}
+
+/// The extension headers of a packet to emit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[expect(missing_docs, reason = "each is named by the header it holds")]
+pub struct Extensions {
+    pub rdeth: Option<RdethRepr>,
+    pub deth: Option<DethRepr>,
+    pub xrceth: Option<XrcethRepr>,
+    pub feth: Option<FethRepr>,
+    pub reth: Option<RethRepr>,
+    pub atomic_eth: Option<AtomicEthRepr>,
+    pub aeth: Option<AethRepr>,
+    pub atomic_ack_eth: Option<AtomicAckEthRepr>,
+    pub imm_dt: Option<ImmDtRepr>,
+    pub ieth: Option<IethRepr>,
+}
+
+impl Extensions {
+    /// Those of a packet, reserved bits left behind.
+    pub fn of(packet: &Packet<'_>) -> Self {
+        Self {
+            rdeth: packet.rdeth().map(Rdeth::repr),
+            deth: packet.deth().map(Deth::repr),
+            xrceth: packet.xrceth().map(Xrceth::repr),
+            feth: packet.feth().map(Feth::repr),
+            reth: packet.reth().map(Reth::repr),
+            atomic_eth: packet.atomic_eth().map(AtomicEth::repr),
+            aeth: packet.aeth().map(Aeth::repr),
+            atomic_ack_eth: packet.atomic_ack_eth().map(AtomicAckEth::repr),
+            imm_dt: packet.imm_dt().map(ImmDt::repr),
+            ieth: packet.ieth().map(Ieth::repr),
+        }
+    }
+
+    /// Which headers these are.
+    pub fn headers(&self) -> Headers {
+        let mut headers = Headers::empty();
+        headers.set(Headers::RDETH, self.rdeth.is_some());
+        headers.set(Headers::DETH, self.deth.is_some());
+        headers.set(Headers::XRCETH, self.xrceth.is_some());
+        headers.set(Headers::FETH, self.feth.is_some());
+        headers.set(Headers::RETH, self.reth.is_some());
+        headers.set(Headers::ATOMIC_ETH, self.atomic_eth.is_some());
+        headers.set(Headers::AETH, self.aeth.is_some());
+        headers.set(Headers::ATOMIC_ACK_ETH, self.atomic_ack_eth.is_some());
+        headers.set(Headers::IMM_DT, self.imm_dt.is_some());
+        headers.set(Headers::IETH, self.ieth.is_some());
+        headers
+    }
+
+    /// Appends them in wire order.
+    fn emit(&self, out: &mut Vec<u8>) {
+        fn put<V: IntoBytes + zerocopy::Immutable>(out: &mut Vec<u8>, header: Option<V>) {
+            out.extend_from_slice(header.as_ref().map_or(&[], V::as_bytes));
+        }
+        put(out, self.rdeth.map(|header| header.emit()));
+        put(out, self.deth.map(|header| header.emit()));
+        put(out, self.xrceth.map(|header| header.emit()));
+        put(out, self.feth.map(|header| header.emit()));
+        put(out, self.reth.map(|header| header.emit()));
+        put(out, self.atomic_eth.map(|header| header.emit()));
+        put(out, self.aeth.map(|header| header.emit()));
+        put(out, self.atomic_ack_eth.map(|header| header.emit()));
+        put(out, self.imm_dt.map(|header| header.emit()));
+        put(out, self.ieth.map(|header| header.emit()));
+    }
+}
+
+/// A packet to emit: opcode and headers agree, and the padding is right.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PacketRepr<'a> {
+    bth: BthRepr,
+    extensions: Extensions,
+    payload: &'a [u8],
+}
+
+/// Opcode and headers do not go together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[error("the opcode calls for {wanted:?}, and {given:?} were given")]
+pub struct HeadersMismatch {
+    /// What the opcode calls for; nothing if it is unassigned.
+    pub wanted: Headers,
+    /// What was given.
+    pub given: Headers,
+}
+
+impl<'a> PacketRepr<'a> {
+    /// A packet; the pad count of `bth` becomes what the payload needs.
+    pub fn new(
+        bth: BthRepr,
+        extensions: Extensions,
+        payload: &'a [u8],
+    ) -> Result<Self, HeadersMismatch> {
+        let wanted = bth
+            .opcode
+            .info()
+            .map_or(Headers::empty(), |info| info.headers);
+        let given = extensions.headers();
+        if wanted != given {
+            return Err(HeadersMismatch { wanted, given });
+        }
+        #[expect(clippy::cast_possible_truncation, reason = "two bits of it are used")]
+        let pad = Bits::low((payload.len() as u32).wrapping_neg());
+        Ok(Self {
+            bth: BthRepr { pad, ..bth },
+            extensions,
+            payload,
+        })
+    }
+
+    /// What `packet` says, reserved bits left behind; `None` if its payload was cut or its padding is not what the
+    /// payload needs.
+    pub fn of(packet: &Packet<'a>) -> Option<Self> {
+        let whole = packet.payload().len() == packet.payload_len();
+        let repr = Self::new(
+            packet.bth().repr(),
+            Extensions::of(packet),
+            packet.payload(),
+        )
+        .ok()?;
+        (whole && repr.bth.pad == packet.bth().pad()).then_some(repr)
+    }
+
+    /// The base transport header.
+    pub fn bth(&self) -> &BthRepr {
+        &self.bth
+    }
+
+    /// The payload.
+    pub fn payload(&self) -> &'a [u8] {
+        self.payload
+    }
+
+    /// The length from the BTH to the last pad byte.
+    pub fn wire_len(&self) -> usize {
+        Bth::LEN + self.extensions.headers().byte_len() + self.payload.len().next_multiple_of(4)
+    }
+
+    /// Appends the packet, from the BTH to the last pad byte.
+    pub fn emit(&self, out: &mut Vec<u8>) {
+        out.reserve(self.wire_len());
+        out.extend_from_slice(self.bth.emit().as_bytes());
+        self.extensions.emit(out);
+        out.extend_from_slice(self.payload);
+        out.resize(out.len() + self.bth.pad.get() as usize, 0);
+    }
+}

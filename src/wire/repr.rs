@@ -1,0 +1,194 @@
+//! Frames to emit: lengths, padding and checksums come out right by construction.
+
+use super::icrc::{ICRC_LEN, Route, icrc, vcrc};
+use super::{
+    Bits, EtherType, EthernetRepr, GrhRepr, Ipv4Repr, Ipv6Repr, LrhRepr, PacketRepr, ROCE_PORT,
+    Udp, UdpRepr, VlanRepr,
+};
+
+/// What carries the packet of a frame to emit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NetworkRepr {
+    /// RoCEv2 over IPv4.
+    Ipv4 {
+        /// The header; its lengths and checksum are filled in.
+        header: Ipv4Repr,
+        /// The UDP source port.
+        source_port: u16,
+    },
+    /// RoCEv2 over IPv6.
+    Ipv6 {
+        /// The header; its length is filled in.
+        header: Ipv6Repr,
+        /// The UDP source port.
+        source_port: u16,
+    },
+    /// RoCEv1; the length of the header is filled in.
+    Grh(GrhRepr),
+    /// Native InfiniBand: no Ethernet header, and a VCRC. Lengths and the next header are filled in.
+    Native {
+        /// The local route header.
+        lrh: LrhRepr,
+        /// The global route header, if the packet leaves its subnet.
+        grh: Option<GrhRepr>,
+    },
+}
+
+/// A frame to emit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FrameRepr<'a> {
+    /// The Ethernet header, or `None` if the frame begins with its network header. The EtherType is filled in.
+    pub ethernet: Option<EthernetRepr>,
+    /// A VLAN tag; its EtherType is filled in.
+    pub vlan: Option<VlanRepr>,
+    /// What carries the packet.
+    pub network: NetworkRepr,
+    /// The packet.
+    pub packet: PacketRepr<'a>,
+}
+
+impl FrameRepr<'_> {
+    /// Appends the frame, sealed with its ICRC.
+    ///
+    /// # Panics
+    ///
+    /// If the packet is longer than the length fields of its headers can say: more than 65 000 bytes.
+    pub fn emit(&self, out: &mut Vec<u8>) {
+        self.emit_ethernet(out);
+        let sealed = self.packet.wire_len() + ICRC_LEN;
+        match self.network {
+            NetworkRepr::Ipv4 {
+                header,
+                source_port,
+            } => {
+                let udp = udp(source_port, sealed);
+                let ip = Ipv4Repr {
+                    ihl: Bits::low(5),
+                    total_len: length(super::Ipv4::LEN + usize::from(udp.length())),
+                    ..header
+                };
+                let ip = ip.with_checksum(&[]).emit();
+                out.extend_from_slice(ip.as_bytes());
+                out.extend_from_slice(udp.as_bytes());
+                self.seal(
+                    &Route::Ipv4 {
+                        header: &ip,
+                        options: &[],
+                        udp: &udp,
+                    },
+                    out,
+                );
+            }
+            NetworkRepr::Ipv6 {
+                header,
+                source_port,
+            } => {
+                let udp = udp(source_port, sealed);
+                let ip = Ipv6Repr {
+                    payload_len: udp.length(),
+                    ..header
+                }
+                .emit();
+                out.extend_from_slice(ip.as_bytes());
+                out.extend_from_slice(udp.as_bytes());
+                self.seal(
+                    &Route::Ipv6 {
+                        header: &ip,
+                        extensions: &[],
+                        udp: &udp,
+                    },
+                    out,
+                );
+            }
+            NetworkRepr::Grh(grh) => {
+                let grh = GrhRepr {
+                    payload_len: length(sealed),
+                    ..grh
+                }
+                .emit();
+                out.extend_from_slice(grh.as_bytes());
+                self.seal(&Route::Grh(&grh), out);
+            }
+            NetworkRepr::Native { lrh, grh } => self.emit_native(lrh, grh, out),
+        }
+    }
+
+    fn emit_ethernet(&self, out: &mut Vec<u8>) {
+        let ethertype = match self.network {
+            NetworkRepr::Ipv4 { .. } => EtherType::IPV4,
+            NetworkRepr::Ipv6 { .. } => EtherType::IPV6,
+            NetworkRepr::Grh(_) => EtherType::ROCE_V1,
+            NetworkRepr::Native { .. } => return,
+        };
+        let Some(ethernet) = self.ethernet else {
+            return;
+        };
+        let Some(vlan) = self.vlan else {
+            out.extend_from_slice(
+                EthernetRepr {
+                    ethertype,
+                    ..ethernet
+                }
+                .emit()
+                .as_bytes(),
+            );
+            return;
+        };
+        let tagged = EthernetRepr {
+            ethertype: EtherType::VLAN,
+            ..ethernet
+        };
+        out.extend_from_slice(tagged.emit().as_bytes());
+        out.extend_from_slice(VlanRepr { ethertype, ..vlan }.emit().as_bytes());
+    }
+
+    fn emit_native(&self, lrh: LrhRepr, grh: Option<GrhRepr>, out: &mut Vec<u8>) {
+        let (start, sealed) = (out.len(), self.packet.wire_len() + ICRC_LEN);
+        let grh_len = if grh.is_some() { super::Grh::LEN } else { 0 };
+        let words = length((super::Lrh::LEN + grh_len + sealed) / 4);
+        let lrh = LrhRepr {
+            lnh: Bits::low(if grh.is_some() { 3 } else { 2 }),
+            packet_len: Bits::new(words.into()).expect("eleven bits count the words of a packet"),
+            ..lrh
+        };
+        let lrh = lrh.emit();
+        out.extend_from_slice(lrh.as_bytes());
+        match grh {
+            Some(grh) => {
+                let grh = GrhRepr {
+                    payload_len: length(sealed),
+                    ..grh
+                }
+                .emit();
+                out.extend_from_slice(grh.as_bytes());
+                self.seal(&Route::Grh(&grh), out);
+            }
+            None => self.seal(&Route::Lrh(&lrh), out),
+        }
+        let vcrc = vcrc(out.get(start..).unwrap_or_default());
+        out.extend_from_slice(&vcrc);
+    }
+
+    /// Appends the packet and the ICRC of the whole.
+    fn seal(&self, route: &Route<'_>, out: &mut Vec<u8>) {
+        let start = out.len();
+        self.packet.emit(out);
+        let icrc = icrc(route, out.get(start..).unwrap_or_default());
+        out.extend_from_slice(&icrc);
+    }
+}
+
+fn udp(source_port: u16, payload_len: usize) -> Udp {
+    let length = length(Udp::LEN + payload_len);
+    UdpRepr {
+        source_port,
+        destination_port: ROCE_PORT,
+        length,
+        checksum: 0,
+    }
+    .emit()
+}
+
+fn length(len: usize) -> u16 {
+    u16::try_from(len).expect("a packet is shorter than 65000 bytes")
+}
