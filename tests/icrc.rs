@@ -1,13 +1,43 @@
-//! The ICRC against everything that is known about it from outside: vectors, captures, two independent CRCs.
+//! The ICRC against everything that is known about it from outside: vectors, captures, two independent CRCs. Which
+//! bits it covers is written down here a second time.
 
-use roce::wire::{Frame, IcrcVerdict, LinkType, ROCE_PORT};
+use crc::{Algorithm, CRC_32_ISO_HDLC, Crc};
+use roce::wire::icrc::{Route, icrc, vcrc};
+use roce::wire::{Frame, IcrcVerdict, LinkType, ROCE_PORT, view};
 use serde_json::Value;
 
 mod common;
 use common::{captured_frames, unhex};
 
+/// The CRC of Ethernet, by another crate.
+const CRC32: Crc<u32> = Crc::<u32>::new(&CRC_32_ISO_HDLC);
+
+/// The VCRC of native InfiniBand: x^16 + x^12 + x^3 + x + 1.
+const CRC16: Crc<u16> = Crc::<u16>::new(&Algorithm {
+    width: 16,
+    poly: 0x100b,
+    init: 0xffff,
+    refin: true,
+    refout: true,
+    xorout: 0xffff,
+    check: 0x0a3d,
+    residue: 0,
+});
+
 fn vectors() -> Value {
     serde_json::from_str(include_str!("../testdata/icrc.json")).unwrap()
+}
+
+/// The frames of the vectors, with their names.
+fn vector_frames() -> Vec<(String, Vec<u8>)> {
+    let vectors = vectors();
+    let vectors = vectors["vectors"].as_array().unwrap().iter();
+    vectors
+        .map(|vector| {
+            let name = vector["name"].as_str().unwrap();
+            (name.to_owned(), unhex(vector["frame_hex"].as_str().unwrap()))
+        })
+        .collect()
 }
 
 /// The verdict on an Ethernet frame.
@@ -29,7 +59,6 @@ fn naive_crc32(bytes: &[u8]) -> u32 {
 
 #[test]
 fn every_vector_agrees_with_two_other_crcs() {
-    let crc = crc::Crc::<u32>::new(&crc::CRC_32_ISO_HDLC);
     let vectors = vectors();
     let vectors = vectors["vectors"].as_array().unwrap();
     assert!(vectors.len() >= 42);
@@ -39,7 +68,7 @@ fn every_vector_agrees_with_two_other_crcs() {
         let masked = unhex(vector["masked_input_hex"].as_str().unwrap());
         assert_eq!(verdict(&frame), Some(IcrcVerdict::Ok), "{name}");
         let wire: [u8; 4] = frame[frame.len() - 4..].try_into().unwrap();
-        assert_eq!(crc.checksum(&masked).to_le_bytes(), wire, "{name}");
+        assert_eq!(CRC32.checksum(&masked).to_le_bytes(), wire, "{name}");
         assert_eq!(naive_crc32(&masked).to_le_bytes(), wire, "{name}");
     }
 }
@@ -57,4 +86,391 @@ fn every_captured_packet_is_sound() {
         }
     }
     assert_eq!(packets, 2660 + 156 + 1671, "as many as tshark finds");
+}
+
+#[test]
+fn a_field_that_may_change_on_the_way_leaves_the_icrc_alone() {
+    let vectors = vectors();
+    let base = vectors["invariance_of"].as_str().unwrap();
+    let (_, base_frame) = vector_frames().into_iter().find(|(name, _)| name == base).unwrap();
+    let base_icrc = &base_frame[base_frame.len() - 4..];
+    let variations = vectors["invariance"].as_array().unwrap();
+    let mut same = 0;
+    for variation in variations {
+        let label = variation["label"].as_str().unwrap();
+        let mut frame = unhex(variation["frame_hex"].as_str().unwrap());
+        let at = frame.len() - 4;
+        assert_eq!(frame[at..], unhex(variation["icrc_wire_hex"].as_str().unwrap()), "{label}");
+        assert_eq!(verdict(&frame), Some(IcrcVerdict::Ok), "{label}");
+        // With the ICRC of the frame it was made of it is sound only if nothing covered has changed.
+        frame[at..].copy_from_slice(base_icrc);
+        let expected = if variation["same_icrc_as"].is_string() { IcrcVerdict::Ok } else { IcrcVerdict::Bad };
+        assert_eq!(verdict(&frame), Some(expected), "{label}");
+        same += usize::from(expected == IcrcVerdict::Ok);
+    }
+    assert_eq!((same, variations.len()), (8, 17));
+}
+
+/// A frame's bits, and what must come of flipping each of them.
+struct Flips<'a> {
+    frame: &'a [u8],
+    verdicts: Vec<Option<IcrcVerdict>>,
+}
+
+impl<'a> Flips<'a> {
+    const OK: Option<IcrcVerdict> = Some(IcrcVerdict::Ok);
+    const BAD: Option<IcrcVerdict> = Some(IcrcVerdict::Bad);
+    const ABSENT: Option<IcrcVerdict> = Some(IcrcVerdict::Absent);
+
+    /// Every bit is covered, unless something else is said of it.
+    fn of(frame: &'a [u8]) -> Self {
+        Self { frame, verdicts: vec![Self::BAD; frame.len() * 8] }
+    }
+
+    /// Flipping one of the bits of `mask` in the byte `at` leads to `verdict`.
+    fn byte(&mut self, at: usize, mask: u8, verdict: Option<IcrcVerdict>) {
+        for bit in (0..8).filter(|bit| mask & (0x80 >> bit) != 0) {
+            self.verdicts[at * 8 + bit] = verdict;
+        }
+    }
+
+    fn bytes(&mut self, range: std::ops::Range<usize>, verdict: Option<IcrcVerdict>) {
+        range.for_each(|at| self.byte(at, 0xff, verdict));
+    }
+
+    /// The two bytes `at` are a length: flipping a bit leads to what `verdict` says of the length that results.
+    fn length(&mut self, at: usize, verdict: impl Fn(usize) -> Option<IcrcVerdict>) {
+        let length = u16::from_be_bytes([self.frame[at], self.frame[at + 1]]);
+        for bit in 0..16 {
+            self.verdicts[at * 8 + bit] = verdict(usize::from(length ^ 0x8000 >> bit));
+        }
+    }
+
+    fn expect(&self, link: LinkType, name: &str) {
+        let mut frame = self.frame.to_vec();
+        for (bit, &expected) in self.verdicts.iter().enumerate() {
+            frame[bit / 8] ^= 0x80 >> (bit % 8);
+            let found = Frame::parse(link, &frame, ROCE_PORT).icrc();
+            assert_eq!(found, expected, "{name}: byte {} bit {}", bit / 8, 7 - bit % 8);
+            frame[bit / 8] ^= 0x80 >> (bit % 8);
+        }
+    }
+
+    /// Below the network layer nothing is covered; returns where that begins.
+    fn link(&mut self) -> usize {
+        self.bytes(0..12, Self::OK);
+        let mut at = 12;
+        while self.frame[at..at + 2] == [0x81, 0x00] {
+            self.bytes(at..at + 2, None);
+            // 0x9100 announces a VLAN tag as well.
+            self.byte(at, 0x10, Self::OK);
+            self.bytes(at + 2..at + 4, Self::OK);
+            at += 4;
+        }
+        // With another EtherType it is not RoCE.
+        self.bytes(at..at + 2, None);
+        at + 2
+    }
+
+    /// An IPv4 header; returns where UDP begins.
+    fn ipv4(&mut self, at: usize) -> usize {
+        let total = u16::from_be_bytes([self.frame[at + 2], self.frame[at + 3]]).into();
+        // Another version is not IPv4; with another header length there is no port 4791 where UDP should be.
+        self.bytes(at..at + 1, None);
+        self.bytes(at + 1..at + 2, Self::OK);
+        // UDP has a length of its own, which must fit in this one.
+        self.length(at + 2, |len| if len < 20 { None } else if len < total { Self::ABSENT } else { Self::BAD });
+        // More fragments, and the fragment offset: a fragment is never RoCE.
+        self.byte(at + 6, 0x3f, None);
+        self.bytes(at + 7..at + 8, None);
+        self.bytes(at + 8..at + 9, Self::OK);
+        self.bytes(at + 9..at + 10, None);
+        self.bytes(at + 10..at + 12, Self::OK);
+        at + 20
+    }
+
+    /// An IPv6 header; returns where UDP begins.
+    fn ipv6(&mut self, at: usize) -> usize {
+        self.byte(at, 0xf0, None);
+        self.masked_like_ipv6(at);
+        let payload = u16::from_be_bytes([self.frame[at + 4], self.frame[at + 5]]).into();
+        self.length(at + 4, |len| if len < payload { Self::ABSENT } else { Self::BAD });
+        self.bytes(at + 6..at + 7, None);
+        at + 40
+    }
+
+    /// A GRH; returns where the BTH begins.
+    fn grh(&mut self, at: usize) -> usize {
+        self.masked_like_ipv6(at);
+        self.transport_length(at + 4, at + 40);
+        // RoCE it still is, by its EtherType or its link, but nothing that could have an ICRC.
+        self.bytes(at + 6..at + 7, Self::ABSENT);
+        at + 40
+    }
+
+    /// Traffic class, flow label and hop limit.
+    fn masked_like_ipv6(&mut self, at: usize) {
+        self.byte(at, 0x0f, Self::OK);
+        self.bytes(at + 1..at + 4, Self::OK);
+        self.bytes(at + 7..at + 8, Self::OK);
+    }
+
+    /// The length at `at` counts from `start` to the end of the ICRC. A frame longer than what there is has no ICRC,
+    /// nor has one that is too short for it and a BTH; in between it has a wrong one.
+    fn transport_length(&mut self, at: usize, start: usize) {
+        let end = self.frame.len();
+        self.length(at, |len| if start + len > end || len < 16 { Self::ABSENT } else { Self::BAD });
+    }
+
+    /// A UDP header; returns where the BTH begins.
+    fn udp(&mut self, at: usize) -> usize {
+        self.bytes(at + 2..at + 4, None);
+        let end = self.frame.len();
+        self.length(at + 4, |len| if at + len > end || len < 24 { Self::ABSENT } else { Self::BAD });
+        self.bytes(at + 6..at + 8, Self::OK);
+        at + 8
+    }
+
+    /// Of the BTH one byte is not covered: FECN, BECN and six reserved bits.
+    fn bth(&mut self, at: usize) {
+        self.bytes(at + 4..at + 5, Self::OK);
+    }
+
+    /// An Ethernet frame with nothing behind its ICRC.
+    fn ethernet(frame: &'a [u8]) -> Self {
+        let mut flips = Self::of(frame);
+        let at = flips.link();
+        let bth = match frame[at - 2..at] {
+            [0x08, 0x00] => {
+                let udp = flips.ipv4(at);
+                flips.udp(udp)
+            }
+            [0x86, 0xdd] => {
+                let udp = flips.ipv6(at);
+                flips.udp(udp)
+            }
+            [0x89, 0x15] => flips.grh(at),
+            _ => panic!("not RoCE"),
+        };
+        flips.bth(bth);
+        flips
+    }
+}
+
+#[test]
+fn every_bit_of_every_vector_is_covered_or_masked_as_the_table_says() {
+    for (name, frame) in vector_frames() {
+        Flips::ethernet(&frame).expect(LinkType::ETHERNET, &name);
+    }
+}
+
+#[test]
+fn every_bit_of_captured_frames_is_covered_or_masked_as_the_table_says() {
+    let mut seen = Vec::new();
+    for path in common::captures() {
+        for frame in captured_frames(&path) {
+            let Some(packet) = Frame::parse(LinkType::ETHERNET, &frame, ROCE_PORT).packet().copied() else {
+                continue;
+            };
+            // One of each kind: the network, the opcode, how much is to be padded.
+            let kind = (frame[12], packet.bth().opcode(), packet.pad_len());
+            if frame.len() < 600 && !seen.contains(&kind) {
+                Flips::ethernet(&frame).expect(LinkType::ETHERNET, &format!("{path:?} {kind:?}"));
+                seen.push(kind);
+            }
+        }
+    }
+    assert!(seen.len() >= 40, "{}", seen.len());
+}
+
+#[test]
+fn whatever_follows_the_icrc_does_not_matter() {
+    for (name, mut frame) in vector_frames() {
+        for _ in 0..64 {
+            frame.push(0xa5);
+            assert_eq!(verdict(&frame), Some(IcrcVerdict::Ok), "{name}, {} bytes", frame.len());
+        }
+    }
+}
+
+#[test]
+fn a_frame_without_its_last_byte_has_no_icrc() {
+    for (name, frame) in vector_frames() {
+        let tags = 4 * usize::from(frame[12..14] == [0x81, 0x00]);
+        // RoCEv1 is known by its EtherType, RoCEv2 by its port.
+        let known = tags + match frame[12 + tags..14 + tags] {
+            [0x08, 0x00] => 14 + 20 + 8,
+            [0x86, 0xdd] => 14 + 40 + 8,
+            _ => 14,
+        };
+        for len in 0..frame.len() {
+            let expected = (len >= known).then_some(IcrcVerdict::Absent);
+            assert_eq!(verdict(&frame[..len]), expected, "{name}, {len} bytes");
+        }
+    }
+}
+
+#[test]
+fn a_packet_too_short_for_its_opcode_still_has_its_icrc() {
+    // An acknowledgement without its AETH, and one whose two pad bytes are not there.
+    for transport in ["11 00 ffff 00 000011 00 000001", "04 20 ffff 00 000011 00 000001"] {
+        let frame = sealed(&ipv4_udp("45", "", 12), "c0de 12b7 0018 0000", transport);
+        let parsed = Frame::parse(LinkType::ETHERNET, &frame, ROCE_PORT);
+        assert!(parsed.error().is_some());
+        assert_eq!(parsed.icrc(), Some(IcrcVerdict::Ok));
+    }
+}
+
+/// An IPv4 header in hexadecimal with these options in front of UDP and `transport_len` bytes, and the same with ones
+/// where the ICRC masks.
+fn ipv4_udp(version_ihl: &str, options: &str, transport_len: usize) -> (String, String) {
+    let total = 20 + unhex(options).len() + 8 + transport_len + 4;
+    let header = |tos, ttl, sum| {
+        format!("{version_ihl}{tos}{total:04x} 1234 4000 {ttl}11{sum} 0a090001 0a090002 {options}")
+    };
+    (header("02", "40", "0000"), header("ff", "ff", "ffff"))
+}
+
+/// An Ethernet frame with a network header (as it is, and masked), a UDP header and what follows it, sealed by hand.
+fn sealed((network, masked): &(String, String), udp: &str, transport: &str) -> Vec<u8> {
+    let ethertype = if network.starts_with('4') { "0800" } else { "86dd" };
+    let mut frame = unhex(&format!("020000000002 020000000001 {ethertype} {network} {udp} {transport}"));
+    let mut covered = unhex(&format!("ffffffffffffffff {masked} {udp} {transport}"));
+    let bth = covered.len() - unhex(transport).len();
+    covered[bth - 2..bth].fill(0xff);
+    covered[bth + 4] = 0xff;
+    frame.extend(CRC32.checksum(&covered).to_le_bytes());
+    frame
+}
+
+/// RC SEND ONLY of five bytes, with every flag and all reserved bits set.
+const SEND: &str = "04 f0 ffff ff 000011 ff 000001 0102030405 000000";
+
+#[test]
+fn options_of_ipv4_are_covered_as_they_are() {
+    // A router alert; then a record of the route with room for nine addresses.
+    for (ihl, options) in [("46", "94040000"), ("4f", &format!("072704{}00", "00".repeat(36)))] {
+        let frame = sealed(&ipv4_udp(ihl, options, 20), "c0de 12b7 0020 1234", SEND);
+        assert_eq!(verdict(&frame), Some(IcrcVerdict::Ok), "{options}");
+        for at in 14 + 20..14 + 20 + unhex(options).len() {
+            let mut changed = frame.clone();
+            changed[at] ^= 1;
+            assert_eq!(verdict(&changed), Some(IcrcVerdict::Bad), "option byte {at}");
+        }
+    }
+}
+
+#[test]
+fn extension_headers_of_ipv6_are_covered_as_they_are() {
+    // Hop-by-hop options; with a destination options header of sixteen bytes behind them; an authentication header.
+    let chains = [
+        ("00", "1100 050200000000"),
+        ("00", "3c00 050200000000 1101 0104000000000104000000000000"),
+        ("33", "1104 0000 00000001 00000002 0102030405060708090a0b0c"),
+    ];
+    for (first, extensions) in chains {
+        let payload = unhex(extensions).len() + 8 + 20 + 4;
+        let header = |start, hops| {
+            let addresses = "fd000009000000000000000000000001 fd000009000000000000000000000002";
+            format!("{start} {payload:04x} {first}{hops} {addresses} {extensions}")
+        };
+        let network = (header("60212345", "40"), header("6fffffff", "ff"));
+        let frame = sealed(&network, "c0de 12b7 0020 0000", SEND);
+        let parsed = Frame::parse(LinkType::ETHERNET, &frame, ROCE_PORT);
+        assert_eq!(parsed.icrc(), Some(IcrcVerdict::Ok), "{extensions} {:?}", parsed.error());
+        // The last byte of the chain says nothing about where anything is.
+        let mut changed = frame.clone();
+        changed[14 + 40 + unhex(extensions).len() - 1] ^= 1;
+        assert_eq!(verdict(&changed), Some(IcrcVerdict::Bad), "{extensions}");
+    }
+}
+
+/// Native packets, made by hand: LRH, GRH in hexadecimal if there is one, BTH to pad, sealed twice.
+fn native(grh: &str) -> Vec<u8> {
+    let transport = unhex("04 70 ffff 40 000011 80 00002a 0102030405 000000");
+    let words = (8 + unhex(grh).len() + transport.len() + 4) / 4;
+    let lnh = if grh.is_empty() { 2 } else { 3 };
+    let mut packet = unhex(&format!("a0 3{lnh} 0004 {words:04x} 0001 {grh}"));
+    let mut covered = packet.clone();
+    if grh.is_empty() {
+        covered[0] |= 0xf0;
+    } else {
+        covered[..8].fill(0xff);
+        covered[8] |= 0x0f;
+        covered[9..12].fill(0xff);
+        covered[15] = 0xff;
+    }
+    let bth = packet.len();
+    packet.extend(&transport);
+    covered.extend(&transport);
+    covered[bth + 4] = 0xff;
+    packet.extend(CRC32.checksum(&covered).to_le_bytes());
+    packet.extend(CRC16.checksum(&packet).to_le_bytes());
+    packet
+}
+
+/// The GRH of a native packet whose transport headers, payload, pad and ICRC are 24 bytes long.
+const GRH: &str = "6ab12345 0018 1b 07 fe80000000000000 0002c90300001234 fe80000000000000 0002c90300005678";
+
+#[test]
+fn a_native_packet_has_two_checksums() {
+    assert_eq!(CRC16.checksum(b"123456789"), CRC16.algorithm.check);
+    for packet in [native(""), native(GRH)] {
+        let frame = Frame::parse(LinkType::INFINIBAND, &packet, ROCE_PORT);
+        assert_eq!((frame.icrc(), frame.vcrc()), (Some(IcrcVerdict::Ok), Some(IcrcVerdict::Ok)));
+        assert_eq!(frame.error(), None);
+        // The VCRC changes with every bit. A bit of the next-header field says that this is not a transport packet.
+        for bit in 0..packet.len() * 8 {
+            let mut changed = packet.clone();
+            changed[bit / 8] ^= 0x80 >> (bit % 8);
+            let frame = Frame::parse(LinkType::INFINIBAND, &changed, ROCE_PORT);
+            assert_ne!(frame.vcrc(), Some(IcrcVerdict::Ok), "bit {bit}");
+        }
+        // Without its last byte the VCRC is not there, and the ICRC still is.
+        let frame = Frame::parse(LinkType::INFINIBAND, &packet[..packet.len() - 1], ROCE_PORT);
+        assert_eq!((frame.icrc(), frame.vcrc()), (Some(IcrcVerdict::Ok), Some(IcrcVerdict::Absent)));
+    }
+}
+
+#[test]
+fn every_bit_of_a_native_packet_is_covered_or_masked_as_the_table_says() {
+    let without = native("");
+    let local = &without[..without.len() - 2];
+    let mut flips = Flips::of(local);
+    flips.byte(0, 0xf0, Flips::OK);
+    // LNH 0 is a raw packet; LNH 3 announces a GRH, which this is not.
+    flips.byte(1, 0x02, None);
+    flips.byte(1, 0x01, Flips::ABSENT);
+    let words = local.len() / 4;
+    // Only eleven bits are the length; the five before them are reserved, and covered.
+    flips.length(4, |len| match len & 0x7ff {
+        len if len == words => Flips::BAD,
+        len if len > words || len * 4 < 8 + 16 => Flips::ABSENT,
+        _ => Flips::BAD,
+    });
+    flips.bth(8);
+    flips.expect(LinkType::INFINIBAND, "without GRH");
+
+    let with = native(GRH);
+    let mut flips = Flips::of(&with[..with.len() - 2]);
+    flips.bytes(0..8, Flips::OK);
+    // LNH 1 is a raw packet; LNH 2 announces a BTH where the GRH is: there is an ICRC, and it does not fit.
+    flips.byte(1, 0x02, None);
+    flips.byte(1, 0x01, Flips::BAD);
+    let bth = flips.grh(8);
+    flips.bth(bth);
+    flips.expect(LinkType::INFINIBAND, "with GRH");
+}
+
+#[test]
+fn both_functions_agree_with_the_other_crate() {
+    let packet = native(GRH);
+    let (covered, wire) = packet.split_at(packet.len() - 2);
+    assert_eq!(vcrc(covered), wire);
+    assert_eq!(vcrc(&[]), CRC16.checksum(&[]).to_le_bytes());
+    let (transport, wire) = covered[48..].split_at(covered.len() - 48 - 4);
+    assert_eq!(icrc(&Route::Grh(view(covered, 8).unwrap()), transport), wire);
+    let local = native("");
+    let (transport, wire) = local[8..local.len() - 2].split_at(local.len() - 8 - 2 - 4);
+    assert_eq!(icrc(&Route::Lrh(view(&local, 0).unwrap()), transport), wire);
 }

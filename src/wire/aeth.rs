@@ -46,10 +46,7 @@ impl From<Answer> for Syndrome {
             Answer::Reserved(value) => (2, value),
             Answer::Nak(code) => (3, code.code()),
         };
-        #[expect(
-            clippy::cast_possible_truncation,
-            reason = "two bits and five make a byte"
-        )]
+        #[expect(clippy::cast_possible_truncation, reason = "two bits and five make a byte")]
         Self((kind << 5 | value.get()) as u8)
     }
 }
@@ -166,16 +163,26 @@ impl NakCode {
     }
 }
 
-impl fmt::Display for NakCode {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
+impl NakCode {
+    /// The refusal in words.
+    pub const fn name(self) -> &'static str {
+        match self {
             Self::PsnSequenceError => "PSN sequence error",
             Self::InvalidRequest => "invalid request",
             Self::RemoteAccessError => "remote access error",
             Self::RemoteOperationalError => "remote operational error",
             Self::InvalidRdRequest => "invalid RD request",
-            Self::Reserved(code) => return write!(f, "reserved code {code}"),
-        })
+            Self::Reserved(_) => "reserved",
+        }
+    }
+}
+
+impl fmt::Display for NakCode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Reserved(code) => write!(f, "reserved code {code}"),
+            known => f.write_str(known.name()),
+        }
     }
 }
 
@@ -202,20 +209,14 @@ mod tests {
         for available in (0..40_000).chain([u32::MAX]) {
             let code = Credits::advertise(available).0.get() as usize;
             assert!(CREDITS[code] <= available);
-            assert!(
-                CREDITS.get(code + 1).is_none_or(|&next| next > available),
-                "{available}"
-            );
+            assert!(CREDITS.get(code + 1).is_none_or(|&next| next > available), "{available}");
         }
     }
 
     #[test]
     fn the_rnr_timer_of_code_0_is_the_longest() {
         let micros = |code| RnrTimer(Bits::low(code)).micros();
-        assert_eq!(
-            [0, 1, 12, 14, 25, 31].map(micros),
-            [655_360, 10, 640, 1280, 61_440, 491_520]
-        );
+        assert_eq!([0, 1, 12, 14, 25, 31].map(micros), [655_360, 10, 640, 1280, 61_440, 491_520]);
         assert_eq!((1..32).map(micros).max(), Some(491_520));
         assert!((1..31).all(|code| micros(code) < micros(code + 1)));
     }

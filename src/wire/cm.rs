@@ -37,10 +37,7 @@ impl ServiceId {
     }
 
     /// The port space and the port, if the RDMA connection manager numbered this service.
-    #[expect(
-        clippy::cast_possible_truncation,
-        reason = "the fields are sixteen bits wide"
-    )]
+    #[expect(clippy::cast_possible_truncation, reason = "the fields are sixteen bits wide")]
     pub const fn to_rdma_cm(self) -> Option<(PortSpace, u16)> {
         // Its services are those whose upper forty bits are 1.
         if self.0 >> 24 != 1 {
@@ -132,11 +129,7 @@ impl fmt::Display for Message<'_> {
         match self {
             Self::Req(m) => {
                 let (id, service, qp) = (m.local_comm_id(), m.service_id(), m.local_qpn());
-                write!(
-                    f,
-                    "REQ id {id} service {service} qp {qp} psn {}",
-                    m.starting_psn()
-                )?;
+                write!(f, "REQ id {id} service {service} qp {qp} psn {}", m.starting_psn())?;
                 match m.ip_cm().and_then(|header| header.addresses()) {
                     Some((source, destination)) => write!(f, " from {source} to {destination}"),
                     None => Ok(()),
@@ -149,12 +142,7 @@ impl fmt::Display for Message<'_> {
             }
             Self::Mra(m) => write!(f, "MRA id {} to {}", m.local_comm_id(), m.remote_comm_id()),
             Self::Rej(m) => {
-                write!(
-                    f,
-                    "REJ id {} to {} reason ",
-                    m.local_comm_id(),
-                    m.remote_comm_id()
-                )?;
+                write!(f, "REJ id {} to {} reason ", m.local_comm_id(), m.remote_comm_id())?;
                 match reject_reason(m.reason()) {
                     Some(reason) => f.write_str(reason),
                     None => write!(f, "{}", m.reason()),
@@ -167,12 +155,7 @@ impl fmt::Display for Message<'_> {
             }
             Self::Drep(m) => write!(f, "DREP id {} to {}", m.local_comm_id(), m.remote_comm_id()),
             Self::SidrReq(m) => {
-                write!(
-                    f,
-                    "SIDR_REQ id {} service {}",
-                    m.request_id(),
-                    m.service_id()
-                )
+                write!(f, "SIDR_REQ id {} service {}", m.request_id(), m.service_id())
             }
             Self::SidrRep(m) => {
                 let (id, status, qp, qkey) = (m.request_id(), m.status(), m.qpn(), m.q_key());

@@ -52,10 +52,7 @@ impl EtherType {
 
     /// Whether a VLAN tag follows.
     pub const fn is_vlan(self) -> bool {
-        matches!(
-            self,
-            Self::VLAN | Self::SERVICE_VLAN | Self::OLD_SERVICE_VLAN
-        )
+        matches!(self, Self::VLAN | Self::SERVICE_VLAN | Self::OLD_SERVICE_VLAN)
     }
 }
 

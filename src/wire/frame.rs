@@ -85,10 +85,7 @@ pub struct Layers {
 }
 
 impl Layers {
-    const EMPTY: Self = Self {
-        len: 0,
-        list: [(Layer::Payload, 0, 0); LAYERS_MAX],
-    };
+    const EMPTY: Self = Self { len: 0, list: [(Layer::Payload, 0, 0); LAYERS_MAX] };
 
     fn push(&mut self, layer: Layer, range: Range<usize>) {
         let (Ok(start), Ok(end)) = (u32::try_from(range.start), u32::try_from(range.end)) else {
@@ -103,15 +100,12 @@ impl Layers {
     /// The layers in order.
     pub fn iter(&self) -> impl Iterator<Item = (Layer, Range<usize>)> {
         let list = self.list.get(..self.len).unwrap_or_default();
-        list.iter()
-            .map(|&(layer, start, end)| (layer, start as usize..end as usize))
+        list.iter().map(|&(layer, start, end)| (layer, start as usize..end as usize))
     }
 
     /// Where the first `layer` is.
     pub fn find(&self, layer: Layer) -> Option<Range<usize>> {
-        self.iter()
-            .find(|(found, _)| *found == layer)
-            .map(|(_, range)| range)
+        self.iter().find(|(found, _)| *found == layer).map(|(_, range)| range)
     }
 }
 
@@ -217,11 +211,7 @@ impl<'a> Frame<'a> {
         };
         let found = self.bytes.get(at..at + ICRC_LEN).unwrap_or_default();
         let good = found == icrc(&route, packet.bytes());
-        Some(if good {
-            IcrcVerdict::Ok
-        } else {
-            IcrcVerdict::Bad
-        })
+        Some(if good { IcrcVerdict::Ok } else { IcrcVerdict::Bad })
     }
 
     /// What is to be said of the VCRC, or `None` if this is not native InfiniBand.
@@ -232,26 +222,18 @@ impl<'a> Frame<'a> {
         };
         let covered = self.bytes.get(start..found.start).unwrap_or_default();
         let good = self.bytes.get(found) == Some(&vcrc(covered));
-        Some(if good {
-            IcrcVerdict::Ok
-        } else {
-            IcrcVerdict::Bad
-        })
+        Some(if good { IcrcVerdict::Ok } else { IcrcVerdict::Bad })
     }
 
     /// What the ICRC covers before the BTH.
     fn route(&self) -> Option<Route<'a>> {
         Some(match (self.network, self.udp, self.lrh) {
-            (Some(Network::Ipv4 { header, options }), Some(udp), _) => Route::Ipv4 {
-                header,
-                options,
-                udp,
-            },
-            (Some(Network::Ipv6 { header, extensions }), Some(udp), _) => Route::Ipv6 {
-                header,
-                extensions,
-                udp,
-            },
+            (Some(Network::Ipv4 { header, options }), Some(udp), _) => {
+                Route::Ipv4 { header, options, udp }
+            }
+            (Some(Network::Ipv6 { header, extensions }), Some(udp), _) => {
+                Route::Ipv6 { header, extensions, udp }
+            }
             (Some(Network::Grh(grh)), ..) => Route::Grh(grh),
             (None, None, Some(lrh)) => Route::Lrh(lrh),
             _ => return None,
@@ -282,11 +264,12 @@ impl<'a> Frame<'a> {
                     return Err(truncated(Layer::Null, 0, FAMILY_LEN, self.bytes.len()));
                 }
                 self.layers.push(Layer::Null, 0..FAMILY_LEN);
-                self.ip_at(FAMILY_LEN, port)
+                self.ip_at(Layer::Ipv4, FAMILY_LEN, port)
             }
             LinkType::ERF => self.erf(port),
             LinkType::INFINIBAND => self.native_at(0),
-            link if link.is_raw_ip() => self.ip_at(0, port),
+            LinkType::IPV6 => self.ip_at(Layer::Ipv6, 0, port),
+            link if link.is_raw_ip() => self.ip_at(Layer::Ipv4, 0, port),
             _ => Ok(()),
         }
     }
@@ -306,20 +289,21 @@ impl<'a> Frame<'a> {
             if have < EXTENSION_LEN {
                 return Err(truncated(Layer::Erf, offset, EXTENSION_LEN, have));
             }
-            extended = self
-                .bytes
-                .get(offset)
-                .is_some_and(|first| first & 0x80 != 0);
+            extended = self.bytes.get(offset).is_some_and(|first| first & 0x80 != 0);
             offset += EXTENSION_LEN;
+        }
+        let content = ErfContent::of(header.kind());
+        // Two bytes of offset and padding stand before an Ethernet frame; the length on the wire does not count them.
+        if content == ErfContent::Ethernet {
+            offset += 2;
         }
         // A record is padded to a whole number of eight bytes; the packet is as long as it was on the wire.
         let end = offset + usize::from(header.wire_len());
         self.bytes = self.bytes.get(..end).unwrap_or(self.bytes);
-        match ErfContent::of(header.kind()) {
-            // Two bytes of offset and padding stand before an Ethernet frame.
-            ErfContent::Ethernet => self.ethernet_at(offset + 2, port),
+        match content {
+            ErfContent::Ethernet => self.ethernet_at(offset, port),
             ErfContent::Infiniband => self.native_at(offset),
-            ErfContent::Ip => self.ip_at(offset, port),
+            ErfContent::Ip => self.ip_at(Layer::Ipv4, offset, port),
             ErfContent::Unknown => Ok(()),
         }
     }
@@ -340,7 +324,8 @@ impl<'a> Frame<'a> {
         }
         self.ethertype = Some(ethertype);
         match ethertype {
-            EtherType::IPV4 | EtherType::IPV6 => self.ip_at(offset, port),
+            EtherType::IPV4 => self.ip_at(Layer::Ipv4, offset, port),
+            EtherType::IPV6 => self.ip_at(Layer::Ipv6, offset, port),
             EtherType::ROCE_V1 => {
                 self.encapsulation = Some(Encapsulation::RoceV1);
                 self.grh_at(offset)
@@ -349,19 +334,15 @@ impl<'a> Frame<'a> {
         }
     }
 
-    /// IPv4 or IPv6, as the first four bits say.
-    fn ip_at(&mut self, offset: usize, port: u16) -> Result<(), ParseError> {
-        match self.bytes.get(offset).map(|first| first >> 4) {
-            Some(6) => self.ipv6_at(offset, port),
-            Some(4) | None => self.ipv4_at(offset, port),
-            Some(version) => {
-                let (layer, field, value) = (Layer::Ipv4, "version", version.into());
-                Err(ParseError::Field {
-                    layer,
-                    offset,
-                    field,
-                    value,
-                })
+    /// IPv4 or IPv6, as the first four bits say; `announced` is what the link layer says, and what is missing if
+    /// there is nothing.
+    fn ip_at(&mut self, announced: Layer, offset: usize, port: u16) -> Result<(), ParseError> {
+        match (self.bytes.get(offset).map(|first| first >> 4), announced) {
+            (Some(6), _) | (None, Layer::Ipv6) => self.ipv6_at(offset, port),
+            (Some(4) | None, _) => self.ipv4_at(offset, port),
+            (Some(version), layer) => {
+                let (field, value) = ("version", version.into());
+                Err(ParseError::Field { layer, offset, field, value })
             }
         }
     }
@@ -369,12 +350,7 @@ impl<'a> Frame<'a> {
     fn ipv4_at(&mut self, offset: usize, port: u16) -> Result<(), ParseError> {
         let header = view::<Ipv4>(self.bytes, offset)?;
         let wrong = |field, value: usize| {
-            Err(ParseError::Field {
-                layer: Layer::Ipv4,
-                offset,
-                field,
-                value: value as u64,
-            })
+            Err(ParseError::Field { layer: Layer::Ipv4, offset, field, value: value as u64 })
         };
         let header_len = header.header_len();
         if header_len < Ipv4::LEN {
@@ -404,10 +380,7 @@ impl<'a> Frame<'a> {
         let end = offset + Ipv6::LEN + usize::from(header.payload_len());
         let (start, mut at) = (offset + Ipv6::LEN, offset + Ipv6::LEN);
         let mut next = header.next_header();
-        self.network = Some(Network::Ipv6 {
-            header,
-            extensions: &[],
-        });
+        self.network = Some(Network::Ipv6 { header, extensions: &[] });
         for _ in 0..IPV6_EXTENSIONS_MAX {
             let rest = self.bytes.get(at..).unwrap_or_default();
             let Some(len) = ipv6_extension_len(next, rest.get(1).copied().unwrap_or(0)) else {
@@ -440,20 +413,10 @@ impl<'a> Frame<'a> {
         let length = usize::from(header.length());
         if length < Udp::LEN {
             let (layer, field) = (Layer::Udp, "length");
-            return Err(ParseError::Field {
-                layer,
-                offset,
-                field,
-                value: length as u64,
-            });
+            return Err(ParseError::Field { layer, offset, field, value: length as u64 });
         }
         if offset + length > end {
-            return Err(truncated(
-                Layer::Udp,
-                offset,
-                length,
-                end.saturating_sub(offset),
-            ));
+            return Err(truncated(Layer::Udp, offset, length, end.saturating_sub(offset)));
         }
         self.transport_at(offset + Udp::LEN, offset + length)
     }
@@ -463,19 +426,19 @@ impl<'a> Frame<'a> {
         let header = self.take::<Lrh>(offset)?;
         self.lrh = Some(header);
         let end = offset + header.packet_len().get() as usize * 4;
-        match header.lnh().get() {
-            2 => self.transport_at(offset + Lrh::LEN, end)?,
-            3 => self.grh_at(offset + Lrh::LEN)?,
+        let parsed = match header.lnh().get() {
+            2 => self.transport_at(offset + Lrh::LEN, end),
+            3 => self.grh_at(offset + Lrh::LEN),
             // Raw packets are somebody else's: they have neither BTH nor ICRC.
             _ => {
                 self.encapsulation = None;
                 return Ok(());
             }
-        }
-        if end + VCRC_LEN <= self.bytes.len() {
+        };
+        if end >= offset + Lrh::LEN && end + VCRC_LEN <= self.bytes.len() {
             self.layers.push(Layer::Vcrc, end..end + VCRC_LEN);
         }
-        Ok(())
+        parsed
     }
 
     fn grh_at(&mut self, offset: usize) -> Result<(), ParseError> {
@@ -484,12 +447,7 @@ impl<'a> Frame<'a> {
         if header.next_header() != NEXT_HEADER_BTH {
             let (layer, field, value) =
                 (Layer::Grh, "next header", u64::from(header.next_header()));
-            return Err(ParseError::Field {
-                layer,
-                offset,
-                field,
-                value,
-            });
+            return Err(ParseError::Field { layer, offset, field, value });
         }
         let start = offset + Grh::LEN;
         self.transport_at(start, start + usize::from(header.payload_len()))
@@ -505,15 +463,18 @@ impl<'a> Frame<'a> {
         if let Some(packet) = &packet {
             push_packet(&mut self.layers, packet, start);
         }
+        // A packet too short for its opcode still has an ICRC: it tells a broken sender from a broken wire.
+        if packet.is_some() && end <= self.bytes.len() {
+            self.layers.push(Layer::Icrc, body_end..end);
+            self.icrc_at = Some(body_end);
+        }
         if let Some(error) = error {
             return Err(error.shifted_by(start));
         }
-        if end - start < ICRC_LEN + Bth::LEN || end > self.bytes.len() {
-            let have = self.bytes.len().min(end).saturating_sub(body_end);
+        if self.icrc_at.is_none() {
+            let have = self.bytes.len().saturating_sub(body_end);
             return Err(truncated(Layer::Icrc, body_end, ICRC_LEN, have));
         }
-        self.layers.push(Layer::Icrc, body_end..end);
-        self.icrc_at = Some(body_end);
         Ok(())
     }
 }
@@ -543,10 +504,5 @@ fn push_packet(layers: &mut Layers, packet: &Packet<'_>, start: usize) {
 }
 
 fn truncated(layer: Layer, offset: usize, needed: usize, have: usize) -> ParseError {
-    ParseError::Truncated {
-        layer,
-        offset,
-        needed,
-        have,
-    }
+    ParseError::Truncated { layer, offset, needed, have }
 }

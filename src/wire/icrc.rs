@@ -54,18 +54,12 @@ pub enum Route<'a> {
 ///
 /// If `transport` is shorter than a BTH.
 pub fn icrc(route: &Route<'_>, transport: &[u8]) -> [u8; ICRC_LEN] {
-    let (bth, rest) = transport
-        .split_first_chunk::<{ Bth::LEN }>()
-        .expect("a packet has a BTH");
+    let (bth, rest) = transport.split_first_chunk::<{ Bth::LEN }>().expect("a packet has a BTH");
     let mut bth = *bth;
     bth[BTH_VARIANT] = 0xff;
     let mut hasher = crc32fast::Hasher::new_with_initial(AFTER_MASKED_LRH);
     match route {
-        Route::Ipv4 {
-            header,
-            options: [],
-            udp,
-        } => {
+        Route::Ipv4 { header, options: [], udp } => {
             // The common case in one piece: short pieces cost more than their bytes.
             let mut prefix = [0; Ipv4::LEN + Udp::LEN + Bth::LEN];
             let (ip, transport) = prefix.split_at_mut(Ipv4::LEN);
@@ -75,21 +69,13 @@ pub fn icrc(route: &Route<'_>, transport: &[u8]) -> [u8; ICRC_LEN] {
             base.copy_from_slice(&bth);
             hasher.update(&prefix);
         }
-        Route::Ipv4 {
-            header,
-            options,
-            udp,
-        } => {
+        Route::Ipv4 { header, options, udp } => {
             hasher.update(&masked_ipv4(header));
             hasher.update(options);
             hasher.update(&masked_udp(udp));
             hasher.update(&bth);
         }
-        Route::Ipv6 {
-            header,
-            extensions,
-            udp,
-        } => {
+        Route::Ipv6 { header, extensions, udp } => {
             hasher.update(&masked_ipv6(header.as_bytes()));
             hasher.update(extensions);
             hasher.update(&masked_udp(udp));
@@ -161,12 +147,7 @@ static VCRC_TABLE: [u16; 256] = {
     while byte < 256 {
         let (mut crc, mut bit) = (byte as u16, 0);
         while bit < 8 {
-            crc = (crc >> 1)
-                ^ if crc & 1 == 1 {
-                    0x100b_u16.reverse_bits()
-                } else {
-                    0
-                };
+            crc = (crc >> 1) ^ if crc & 1 == 1 { 0x100b_u16.reverse_bits() } else { 0 };
             bit += 1;
         }
         table[byte] = crc;

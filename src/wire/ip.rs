@@ -101,10 +101,7 @@ pub fn checksum<const N: usize>(parts: [&[u8]; N]) -> u16 {
     while sum > 0xffff {
         sum = (sum >> 16) + (sum & 0xffff);
     }
-    #[expect(
-        clippy::cast_possible_truncation,
-        reason = "the sum was folded to sixteen bits"
-    )]
+    #[expect(clippy::cast_possible_truncation, reason = "the sum was folded to sixteen bits")]
     !(sum as u16)
 }
 

@@ -78,9 +78,7 @@ pub trait Field: Sized {
 )]
 pub(crate) fn get_bits(bytes: &[u8], start: usize, len: usize) -> u64 {
     let end = (start + len).div_ceil(8);
-    let word = bytes[start / 8..end]
-        .iter()
-        .fold(0u64, |word, &byte| (word << 8) | u64::from(byte));
+    let word = bytes[start / 8..end].iter().fold(0u64, |word, &byte| (word << 8) | u64::from(byte));
     (word >> (end * 8 - start - len)) & mask(len)
 }
 
@@ -90,10 +88,7 @@ pub(crate) fn get_bits(bytes: &[u8], start: usize, len: usize) -> u64 {
     clippy::indexing_slicing,
     reason = "headers are whole arrays and their layouts are checked at compile time"
 )]
-#[expect(
-    clippy::cast_possible_truncation,
-    reason = "a byte is what is taken out of the word"
-)]
+#[expect(clippy::cast_possible_truncation, reason = "a byte is what is taken out of the word")]
 pub(crate) fn set_bits(bytes: &mut [u8], start: usize, len: usize, value: u64) {
     let end = (start + len).div_ceil(8);
     let shift = end * 8 - start - len;
@@ -269,16 +264,9 @@ mod tests {
         for (start, len) in [(0, 1), (3, 2), (5, 11), (7, 1), (8, 24), (12, 20), (0, 64)] {
             let mut bytes = [0xa5; 8];
             set_bits(&mut bytes, start, len, 0x1234_5678_9abc_def0);
-            assert_eq!(
-                get_bits(&bytes, start, len),
-                0x1234_5678_9abc_def0 & mask(len)
-            );
+            assert_eq!(get_bits(&bytes, start, len), 0x1234_5678_9abc_def0 & mask(len));
             for bit in (0..64).filter(|bit| !(start..start + len).contains(bit)) {
-                assert_eq!(
-                    get_bits(&bytes, bit, 1),
-                    get_bits(&[0xa5; 8], bit, 1),
-                    "bit {bit}"
-                );
+                assert_eq!(get_bits(&bytes, bit, 1), get_bits(&[0xa5; 8], bit, 1), "bit {bit}");
             }
         }
     }

@@ -39,10 +39,7 @@ impl LinkType {
 
     /// Whether packets begin with an IP header.
     pub const fn is_raw_ip(self) -> bool {
-        matches!(
-            self,
-            Self::RAW | Self::RAW_DLT | Self::RAW_OPENBSD | Self::IPV4 | Self::IPV6
-        )
+        matches!(self, Self::RAW | Self::RAW_DLT | Self::RAW_OPENBSD | Self::IPV4 | Self::IPV6)
     }
 
     /// The registry's name, if it is one of the types this crate knows.

@@ -102,10 +102,7 @@ impl<'a> Mad<'a> {
     /// The datagram in `payload`.
     pub fn parse(payload: &'a [u8]) -> Result<Self, ParseError> {
         let header = view::<MadHeader>(payload, 0)?;
-        Ok(Self {
-            header,
-            body: payload.get(MadHeader::LEN..).unwrap_or_default(),
-        })
+        Ok(Self { header, body: payload.get(MadHeader::LEN..).unwrap_or_default() })
     }
 
     /// The message of the connection manager, if this is one that is known.

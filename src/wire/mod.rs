@@ -83,12 +83,7 @@ pub fn view<H: Header>(bytes: &[u8], offset: usize) -> Result<&H, ParseError> {
         Ok((header, _)) => Ok(header),
         Err(_) => {
             let (layer, needed) = (H::LAYER, size_of::<H>());
-            Err(ParseError::Truncated {
-                layer,
-                offset,
-                needed,
-                have: rest.len(),
-            })
+            Err(ParseError::Truncated { layer, offset, needed, have: rest.len() })
         }
     }
 }

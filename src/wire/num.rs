@@ -152,11 +152,7 @@ impl<const W: u32> Bits<W> {
     /// The number `value`, or `None` if it needs more than `W` bits.
     #[inline]
     pub const fn new(value: u32) -> Option<Self> {
-        if value <= Self::MAX.0 {
-            Some(Self(value))
-        } else {
-            None
-        }
+        if value <= Self::MAX.0 { Some(Self(value)) } else { None }
     }
 
     /// The low `W` bits of `value`.
@@ -176,10 +172,7 @@ impl<const W: u32> Field for Bits<W> {
     const WIDTH: usize = W as usize;
 
     #[inline(always)]
-    #[expect(
-        clippy::cast_possible_truncation,
-        reason = "the type has the field's width"
-    )]
+    #[expect(clippy::cast_possible_truncation, reason = "the type has the field's width")]
     fn get(header: &[u8], start: usize) -> Self {
         Self(get_bits(header, start, W as usize) as u32)
     }
@@ -350,10 +343,7 @@ mod tests {
         assert!(full.matches(limited) && limited.matches(full) && full.matches(full));
         assert!(!limited.matches(limited));
         assert!(!full.matches(PKey::DEFAULT));
-        assert!(
-            !PKey::new(0x8000).matches(PKey::new(0x8000)),
-            "partition 0 is nobody's"
-        );
+        assert!(!PKey::new(0x8000).matches(PKey::new(0x8000)), "partition 0 is nobody's");
     }
 
     #[test]

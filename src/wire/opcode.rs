@@ -261,9 +261,7 @@ impl Headers {
             Layer::ImmDt,
             Layer::Ieth,
         ];
-        let all = (0..)
-            .zip(LAYERS)
-            .map(|(bit, layer)| (Self::from_bits_truncate(1 << bit), layer));
+        let all = (0..).zip(LAYERS).map(|(bit, layer)| (Self::from_bits_truncate(1 << bit), layer));
         all.filter(move |&(header, _)| self.contains(header))
     }
 
@@ -440,14 +438,8 @@ mod tests {
     #[test]
     fn only_packets_that_end_a_message_complete_a_receive() {
         for info in Opcode::assigned() {
-            assert!(
-                !info.receive.completes() || info.position.ends(),
-                "{info:?}"
-            );
-            assert!(
-                info.receive == Receive::Untouched || info.role == Role::Request,
-                "{info:?}"
-            );
+            assert!(!info.receive.completes() || info.position.ends(), "{info:?}");
+            assert!(info.receive == Receive::Untouched || info.role == Role::Request, "{info:?}");
         }
     }
 }

@@ -43,12 +43,7 @@ impl<'a> Packet<'a> {
             Ok(bth) => bth,
             Err(error) => return (None, Some(error)),
         };
-        let packet = Self {
-            bytes,
-            wire_len,
-            bth,
-            info: bth.opcode().info(),
-        };
+        let packet = Self { bytes, wire_len, bth, info: bth.opcode().info() };
         (Some(packet), packet.missing())
     }
 
@@ -60,22 +55,20 @@ impl<'a> Packet<'a> {
             let offset = headers.offset_of(header).expect("it is among them");
             if have(offset) < header.byte_len() {
                 let needed = header.byte_len();
-                return Some(ParseError::Truncated {
-                    layer,
-                    offset,
-                    needed,
-                    have: have(offset),
-                });
+                return Some(ParseError::Truncated { layer, offset, needed, have: have(offset) });
             }
         }
-        let offset = self.header_len();
-        let needed = (self.wire_len - offset).max(usize::from(self.pad_len()));
-        let have = have(offset);
-        (have < needed).then_some(ParseError::Truncated {
-            layer: Layer::Payload,
+        let (payload_at, payload_len) = (self.header_len(), self.payload_len());
+        let rest = [
+            (Layer::Payload, payload_at, payload_len),
+            (Layer::Pad, payload_at + payload_len, self.pad_len().into()),
+        ];
+        let lacking = rest.into_iter().find(|&(_, offset, needed)| have(offset) < needed);
+        lacking.map(|(layer, offset, needed)| ParseError::Truncated {
+            layer,
             offset,
             needed,
-            have,
+            have: have(offset),
         })
     }
 
@@ -106,8 +99,7 @@ impl<'a> Packet<'a> {
     /// How many payload bytes the packet had on the wire.
     #[inline]
     pub fn payload_len(&self) -> usize {
-        self.wire_len
-            .saturating_sub(self.header_len() + usize::from(self.pad_len()))
+        self.wire_len.saturating_sub(self.header_len() + usize::from(self.pad_len()))
     }
 
     /// The payload, as far as it is there.
@@ -128,9 +120,7 @@ impl<'a> Packet<'a> {
     /// The extension header of this kind, if the opcode calls for it and it is there.
     fn extension<H: Header>(&self, header: Headers) -> Option<&'a H> {
         let offset = self.info?.headers.offset_of(header)?;
-        H::ref_from_prefix(self.bytes.get(offset..)?)
-            .ok()
-            .map(|(header, _)| header)
+        H::ref_from_prefix(self.bytes.get(offset..)?).ok().map(|(header, _)| header)
     }
 
     /// The RDETH, if there is one.
@@ -282,33 +272,21 @@ impl<'a> PacketRepr<'a> {
         extensions: Extensions,
         payload: &'a [u8],
     ) -> Result<Self, HeadersMismatch> {
-        let wanted = bth
-            .opcode
-            .info()
-            .map_or(Headers::empty(), |info| info.headers);
+        let wanted = bth.opcode.info().map_or(Headers::empty(), |info| info.headers);
         let given = extensions.headers();
         if wanted != given {
             return Err(HeadersMismatch { wanted, given });
         }
         #[expect(clippy::cast_possible_truncation, reason = "two bits of it are used")]
         let pad = Bits::low((payload.len() as u32).wrapping_neg());
-        Ok(Self {
-            bth: BthRepr { pad, ..bth },
-            extensions,
-            payload,
-        })
+        Ok(Self { bth: BthRepr { pad, ..bth }, extensions, payload })
     }
 
     /// What `packet` says, reserved bits left behind; `None` if its payload was cut or its padding is not what the
     /// payload needs.
     pub fn of(packet: &Packet<'a>) -> Option<Self> {
         let whole = packet.payload().len() == packet.payload_len();
-        let repr = Self::new(
-            packet.bth().repr(),
-            Extensions::of(packet),
-            packet.payload(),
-        )
-        .ok()?;
+        let repr = Self::new(packet.bth().repr(), Extensions::of(packet), packet.payload()).ok()?;
         (whole && repr.bth.pad == packet.bth().pad()).then_some(repr)
     }
 

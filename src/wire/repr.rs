@@ -57,10 +57,7 @@ impl FrameRepr<'_> {
         self.emit_ethernet(out);
         let sealed = self.packet.wire_len() + ICRC_LEN;
         match self.network {
-            NetworkRepr::Ipv4 {
-                header,
-                source_port,
-            } => {
+            NetworkRepr::Ipv4 { header, source_port } => {
                 let udp = udp(source_port, sealed);
                 let ip = Ipv4Repr {
                     ihl: Bits::low(5),
@@ -70,42 +67,17 @@ impl FrameRepr<'_> {
                 let ip = ip.with_checksum(&[]).emit();
                 out.extend_from_slice(ip.as_bytes());
                 out.extend_from_slice(udp.as_bytes());
-                self.seal(
-                    &Route::Ipv4 {
-                        header: &ip,
-                        options: &[],
-                        udp: &udp,
-                    },
-                    out,
-                );
+                self.seal(&Route::Ipv4 { header: &ip, options: &[], udp: &udp }, out);
             }
-            NetworkRepr::Ipv6 {
-                header,
-                source_port,
-            } => {
+            NetworkRepr::Ipv6 { header, source_port } => {
                 let udp = udp(source_port, sealed);
-                let ip = Ipv6Repr {
-                    payload_len: udp.length(),
-                    ..header
-                }
-                .emit();
+                let ip = Ipv6Repr { payload_len: udp.length(), ..header }.emit();
                 out.extend_from_slice(ip.as_bytes());
                 out.extend_from_slice(udp.as_bytes());
-                self.seal(
-                    &Route::Ipv6 {
-                        header: &ip,
-                        extensions: &[],
-                        udp: &udp,
-                    },
-                    out,
-                );
+                self.seal(&Route::Ipv6 { header: &ip, extensions: &[], udp: &udp }, out);
             }
             NetworkRepr::Grh(grh) => {
-                let grh = GrhRepr {
-                    payload_len: length(sealed),
-                    ..grh
-                }
-                .emit();
+                let grh = GrhRepr { payload_len: length(sealed), ..grh }.emit();
                 out.extend_from_slice(grh.as_bytes());
                 self.seal(&Route::Grh(&grh), out);
             }
@@ -124,20 +96,10 @@ impl FrameRepr<'_> {
             return;
         };
         let Some(vlan) = self.vlan else {
-            out.extend_from_slice(
-                EthernetRepr {
-                    ethertype,
-                    ..ethernet
-                }
-                .emit()
-                .as_bytes(),
-            );
+            out.extend_from_slice(EthernetRepr { ethertype, ..ethernet }.emit().as_bytes());
             return;
         };
-        let tagged = EthernetRepr {
-            ethertype: EtherType::VLAN,
-            ..ethernet
-        };
+        let tagged = EthernetRepr { ethertype: EtherType::VLAN, ..ethernet };
         out.extend_from_slice(tagged.emit().as_bytes());
         out.extend_from_slice(VlanRepr { ethertype, ..vlan }.emit().as_bytes());
     }
@@ -155,11 +117,7 @@ impl FrameRepr<'_> {
         out.extend_from_slice(lrh.as_bytes());
         match grh {
             Some(grh) => {
-                let grh = GrhRepr {
-                    payload_len: length(sealed),
-                    ..grh
-                }
-                .emit();
+                let grh = GrhRepr { payload_len: length(sealed), ..grh }.emit();
                 out.extend_from_slice(grh.as_bytes());
                 self.seal(&Route::Grh(&grh), out);
             }
@@ -180,13 +138,7 @@ impl FrameRepr<'_> {
 
 fn udp(source_port: u16, payload_len: usize) -> Udp {
     let length = length(Udp::LEN + payload_len);
-    UdpRepr {
-        source_port,
-        destination_port: ROCE_PORT,
-        length,
-        checksum: 0,
-    }
-    .emit()
+    UdpRepr { source_port, destination_port: ROCE_PORT, length, checksum: 0 }.emit()
 }
 
 fn length(len: usize) -> u16 {

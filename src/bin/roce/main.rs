@@ -1,2 +1,48 @@
-//! The command.
-fn main() {}
+//! `roce`: see, speak, replay, compare RoCEv2, and stand in for an RNIC.
+
+mod decode;
+mod output;
+mod shell;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+/// A RoCEv2 protocol stack in pure userspace.
+///
+/// Exit status: 0 when all went well, 1 when there are findings, 2 when it could not be done.
+#[derive(Debug, Parser)]
+#[command(name = "roce", version, max_term_width = 100, arg_required_else_help = true)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Decode(decode::Args),
+    Completions(shell::CompletionsArgs),
+    Man(shell::ManArgs),
+}
+
+/// The exit status of what could not be done.
+fn could_not() -> ExitCode {
+    ExitCode::from(2)
+}
+
+fn main() -> ExitCode {
+    let result = match Cli::parse().command {
+        Command::Decode(args) => decode::run(args),
+        Command::Completions(args) => shell::completions(&args),
+        Command::Man(args) => shell::man(&args),
+    };
+    match result {
+        Ok(status) => status,
+        // Whoever reads us has seen enough.
+        Err(error) if output::is_broken_pipe(&error) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("roce: {error:#}");
+            could_not()
+        }
+    }
+}

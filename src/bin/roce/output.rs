@@ -1,0 +1,43 @@
+//! What every subcommand that prints needs.
+
+use std::io::{self, BufWriter, IsTerminal, StdoutLock};
+
+use clap::ValueEnum;
+
+/// When to use colours.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Colour {
+    /// On a terminal, unless NO_COLOR is set.
+    #[default]
+    Auto,
+    /// Even into a pipe.
+    Always,
+    /// Not even on a terminal.
+    Never,
+}
+
+impl Colour {
+    /// Whether standard output is to be coloured.
+    pub(crate) fn wanted(self) -> bool {
+        match self {
+            Self::Always => true,
+            Self::Never => false,
+            Self::Auto => {
+                let refused = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
+                io::stdout().is_terminal() && !refused
+            }
+        }
+    }
+}
+
+/// Standard output, in large pieces.
+pub(crate) fn stdout() -> BufWriter<StdoutLock<'static>> {
+    const PIECE: usize = 256 * 1024;
+    BufWriter::with_capacity(PIECE, io::stdout().lock())
+}
+
+/// Whether an error is that the reader of our output has gone.
+pub(crate) fn is_broken_pipe(error: &anyhow::Error) -> bool {
+    let io = error.chain().filter_map(|cause| cause.downcast_ref::<io::Error>());
+    io.into_iter().any(|cause| cause.kind() == io::ErrorKind::BrokenPipe)
+}

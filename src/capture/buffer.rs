@@ -1,0 +1,121 @@
+//! The one buffer between a source of bytes and the records lent from it.
+//!
+//! The source reads straight into it, records are slices of it, and the little that is left of a record
+//! at its end is moved to the front before the next read. So each byte is copied once, by the kernel or
+//! the decompressor.
+
+use std::io::Read;
+
+use super::decompress::{Fault, Source};
+use super::error::{Compression, Error, Offset};
+use super::limits::{BUFFER_SIZE, READ_SIZE};
+
+/// Bytes of `source` on their way to the parser.
+pub(super) struct Buffer<R> {
+    source: Source<R>,
+    bytes: Box<[u8]>,
+    /// The bytes in `start..end` were read and not yet consumed; `start <= end <= bytes.len()`.
+    start: usize,
+    end: usize,
+    /// How many bytes were consumed: where in the stream `start` is.
+    consumed: u64,
+}
+
+impl<R> Buffer<R> {
+    pub(super) fn new(source: Source<R>) -> Self {
+        Self {
+            source,
+            // Zeroed memory comes from the kernel untouched: what is never used costs nothing.
+            bytes: vec![0; BUFFER_SIZE].into_boxed_slice(),
+            start: 0,
+            end: 0,
+            consumed: 0,
+        }
+    }
+
+    /// What is there without reading.
+    #[inline]
+    pub(super) fn available(&self) -> &[u8] {
+        self.bytes.get(self.start..self.end).unwrap_or_default()
+    }
+
+    /// The next `count` bytes, which an earlier [`Buffer::want`] has shown to be there.
+    #[inline]
+    pub(super) fn take(&mut self, count: usize) -> &[u8] {
+        let start = self.start;
+        self.consume(count);
+        self.bytes.get(start..self.start).unwrap_or_default()
+    }
+
+    /// Where in the stream the next byte is.
+    #[inline]
+    pub(super) fn offset(&self) -> Offset {
+        self.place(self.consumed)
+    }
+
+    pub(super) fn compression(&self) -> Option<Compression> {
+        self.source.compression()
+    }
+
+    fn consume(&mut self, count: usize) {
+        let count = count.min(self.end - self.start);
+        self.start += count;
+        self.consumed += count as u64;
+    }
+
+    fn place(&self, bytes: u64) -> Offset {
+        Offset { bytes, decompressed: self.compression().is_some() }
+    }
+
+    /// A fault of the source, placed where its bytes ended.
+    fn explain(&self, fault: Fault) -> Error {
+        fault.at(self.place(self.consumed + (self.end - self.start) as u64))
+    }
+}
+
+impl<R: Read> Buffer<R> {
+    /// All that is there, which is at least `need` bytes unless the stream ends before.
+    ///
+    /// `need` is at most [`BUFFER_SIZE`]; the limits see to it.
+    #[inline]
+    pub(super) fn want(&mut self, need: usize) -> Result<&[u8], Error> {
+        if self.end - self.start < need {
+            self.refill(need)?;
+        }
+        Ok(self.available())
+    }
+
+    /// Passes over `count` bytes without keeping them; tells how many there were.
+    pub(super) fn skip(&mut self, count: u64) -> Result<u64, Error> {
+        let mut left = count;
+        loop {
+            let here = usize::try_from(left).unwrap_or(usize::MAX).min(self.end - self.start);
+            self.consume(here);
+            left -= here as u64;
+            if left == 0 || self.want(1)?.is_empty() {
+                return Ok(count - left);
+            }
+        }
+    }
+
+    /// Reads until `need` bytes are there or the stream ends.
+    #[cold]
+    fn refill(&mut self, need: usize) -> Result<(), Error> {
+        self.bytes.copy_within(self.start..self.end, 0);
+        self.end -= self.start;
+        self.start = 0;
+        // Never further than one read's size if that will do, to stay within the cache.
+        let limit = need.max(READ_SIZE).min(self.bytes.len());
+        while self.end < need {
+            let Some(room) = self.bytes.get_mut(self.end..limit) else {
+                break;
+            };
+            match self.source.read(room) {
+                Ok(0) => break,
+                Ok(count) => self.end += count.min(room.len()),
+                Err(fault) => return Err(self.explain(fault)),
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,63 @@
+//! Numbers in the byte order of whoever wrote the file.
+
+/// The byte order a file, or a section of one, was written in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ByteOrder {
+    Little,
+    Big,
+}
+
+impl ByteOrder {
+    #[inline]
+    pub(super) const fn u16(self, bytes: [u8; 2]) -> u16 {
+        match self {
+            Self::Little => u16::from_le_bytes(bytes),
+            Self::Big => u16::from_be_bytes(bytes),
+        }
+    }
+
+    #[inline]
+    pub(super) const fn u32(self, bytes: [u8; 4]) -> u32 {
+        match self {
+            Self::Little => u32::from_le_bytes(bytes),
+            Self::Big => u32::from_be_bytes(bytes),
+        }
+    }
+
+    #[inline]
+    pub(super) const fn i64(self, bytes: [u8; 8]) -> i64 {
+        match self {
+            Self::Little => i64::from_le_bytes(bytes),
+            Self::Big => i64::from_be_bytes(bytes),
+        }
+    }
+
+    /// The first `N` 16-bit numbers of `bytes`, or nothing when they are too few.
+    #[inline]
+    pub(super) fn halves<const N: usize>(self, bytes: &[u8]) -> Option<[u16; N]> {
+        let halves = bytes.as_chunks::<2>().0.first_chunk::<N>()?;
+        Some(halves.map(|half| self.u16(half)))
+    }
+
+    /// The first `N` 32-bit numbers of `bytes`, or nothing when they are too few.
+    #[inline]
+    pub(super) fn words<const N: usize>(self, bytes: &[u8]) -> Option<[u32; N]> {
+        let words = bytes.as_chunks::<4>().0.first_chunk::<N>()?;
+        Some(words.map(|word| self.u32(word)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_orders_and_no_more_than_there_is() {
+        let bytes = [1, 2, 3, 4, 5, 6, 7, 8, 9];
+        assert_eq!(ByteOrder::Little.words(&bytes), Some([0x0403_0201, 0x0807_0605]));
+        assert_eq!(ByteOrder::Big.words(&bytes), Some([0x0102_0304, 0x0506_0708]));
+        assert_eq!(ByteOrder::Big.halves(&bytes), Some([0x0102]));
+        assert_eq!(ByteOrder::Big.words::<3>(&bytes), None);
+        assert_eq!(ByteOrder::Big.i64([255; 8]), -1);
+    }
+}

@@ -1,0 +1,411 @@
+//! What can be wrong with a capture, where, and in words a user understands.
+
+use core::fmt;
+use std::io;
+use std::path::PathBuf;
+
+/// Why a capture could not be opened or read on.
+///
+/// Every variant but [`Error::Open`] says where; see [`Error::offset`].
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The file could not be opened.
+    #[error("cannot open {}", path.display())]
+    Open {
+        /// The path that was given.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+
+    /// The source could not be read.
+    #[error("cannot read on at {offset}")]
+    Io {
+        /// How far reading had come.
+        offset: Offset,
+        /// What the system said.
+        source: io::Error,
+    },
+
+    /// There is not one byte.
+    #[error("{} empty", offset.subject())]
+    Empty {
+        /// Always the start.
+        offset: Offset,
+    },
+
+    /// The first bytes are those of no capture format.
+    #[error("{} not a pcap or pcapng capture: starts with {}{}",
+        offset.subject(), Hex(*magic), hint(*magic))]
+    NotACapture {
+        /// Always the start.
+        offset: Offset,
+        /// The first four bytes.
+        magic: [u8; 4],
+    },
+
+    /// The format is known, this version of it is not.
+    #[error("{format} version {major}.{minor} at {offset} is not supported")]
+    Version {
+        /// Where the header starts.
+        offset: Offset,
+        /// `pcap` or `pcapng`.
+        format: &'static str,
+        /// The part before the dot.
+        major: u16,
+        /// The part after the dot.
+        minor: u16,
+    },
+
+    /// The data end in the middle of something. All records before it were delivered.
+    #[error("{part} cut at {offset}: need {need} bytes, have {have}")]
+    Cut {
+        /// Where the thing that is cut starts.
+        offset: Offset,
+        /// What is cut.
+        part: Part,
+        /// How many bytes it has: all of it if the header that tells is there, else that header.
+        need: u64,
+        /// How many bytes are left.
+        have: u64,
+    },
+
+    /// A record claims more captured bytes than any packet has.
+    #[error("record at {offset} claims {claim} captured bytes, the limit is {limit}")]
+    RecordTooLong {
+        /// Where the record starts.
+        offset: Offset,
+        /// The length it gives.
+        claim: u32,
+        /// [`MAX_CAPTURED`](super::MAX_CAPTURED).
+        limit: u32,
+    },
+
+    /// A section header's byte-order magic is that of neither byte order.
+    #[error("section header at {offset} has byte-order magic {magic:#010x} instead of 0x1a2b3c4d")]
+    ByteOrder {
+        /// Where the section header starts.
+        offset: Offset,
+        /// What stands there, read as big-endian.
+        magic: u32,
+    },
+
+    /// A block claims more bytes than are held in memory for its type.
+    #[error("{block} at {offset} claims {claim} bytes, the limit is {limit}")]
+    BlockTooLong {
+        /// Where the block starts.
+        offset: Offset,
+        /// Its type.
+        block: BlockType,
+        /// The total length it gives.
+        claim: u32,
+        /// [`MAX_BLOCK`](super::MAX_BLOCK).
+        limit: u32,
+    },
+
+    /// A block's length leaves no room for the fields its type must have.
+    #[error("{block} at {offset} claims {claim} bytes, it needs at least {least}")]
+    BlockTooShort {
+        /// Where the block starts.
+        offset: Offset,
+        /// Its type.
+        block: BlockType,
+        /// The total length it gives.
+        claim: u32,
+        /// The least its type can have.
+        least: u32,
+    },
+
+    /// A block's length is not a multiple of four.
+    #[error("{block} at {offset} claims {claim} bytes, which is not a multiple of 4")]
+    BlockUnaligned {
+        /// Where the block starts.
+        offset: Offset,
+        /// Its type.
+        block: BlockType,
+        /// The total length it gives.
+        claim: u32,
+    },
+
+    /// A block's two lengths, one at either end, differ.
+    #[error("{block} at {offset} starts with length {head} but ends with length {tail}")]
+    BlockLengths {
+        /// Where the block starts.
+        offset: Offset,
+        /// Its type.
+        block: BlockType,
+        /// The length at its start.
+        head: u32,
+        /// The length at its end.
+        tail: u32,
+    },
+
+    /// A packet block claims more captured bytes than the block itself has.
+    #[error("{block} at {offset} claims {claim} captured bytes, it has room for {room}")]
+    CapturedTooLong {
+        /// Where the block starts.
+        offset: Offset,
+        /// Its type.
+        block: BlockType,
+        /// The captured length it gives.
+        claim: u32,
+        /// What is left of the block after its other fields.
+        room: u32,
+    },
+
+    /// A packet names an interface that its section has not described.
+    #[error("{block} at {offset} names interface {interface}, {}", described(*known))]
+    UnknownInterface {
+        /// Where the block starts.
+        offset: Offset,
+        /// Its type.
+        block: BlockType,
+        /// The number it names.
+        interface: u32,
+        /// How many interfaces the section had described by then; they count from 0.
+        known: usize,
+    },
+
+    /// A section describes more interfaces than are remembered.
+    #[error("interface description at {offset} is one more than the limit of {limit}")]
+    TooManyInterfaces {
+        /// Where the block starts.
+        offset: Offset,
+        /// [`MAX_INTERFACES`](super::MAX_INTERFACES).
+        limit: usize,
+    },
+
+    /// An interface description's options, which tell how to read time stamps, make no sense.
+    #[error("interface description at {offset}: option {code} claims {claim} bytes, {expected}")]
+    BadOption {
+        /// Where the block starts.
+        offset: Offset,
+        /// The option's number: 9 is `if_tsresol`, 14 is `if_tsoffset`.
+        code: u16,
+        /// The length it gives.
+        claim: u16,
+        /// What it should have been.
+        expected: OptionLength,
+    },
+
+    /// The gzip data are damaged. What could be decompressed before was delivered.
+    #[error("gzip data damaged at {offset}: {reason}")]
+    Gzip {
+        /// How far decompression had come.
+        offset: Offset,
+        /// What is wrong.
+        reason: &'static str,
+    },
+
+    /// The zstd data are damaged. What could be decompressed before was delivered.
+    #[error("zstd data damaged at {offset}: {reason}")]
+    Zstd {
+        /// How far decompression had come.
+        offset: Offset,
+        /// What the decoder said.
+        reason: &'static str,
+    },
+
+    /// A zstd frame needs a larger window than is allowed.
+    #[error(
+        "zstd frame at {offset} needs a window of more than {} MiB; decompress it first with \
+         `zstd -d --long=31`", limit >> 20
+    )]
+    ZstdWindow {
+        /// How far decompression had come.
+        offset: Offset,
+        /// The largest window that is decoded, in bytes.
+        limit: u64,
+    },
+
+    /// The compressed data end before their own end mark: the file is cut.
+    #[error("{compression} data cut at {offset}: the file ends before they do")]
+    CompressedCut {
+        /// How far decompression had come.
+        offset: Offset,
+        /// Which compression.
+        compression: Compression,
+    },
+}
+
+impl Error {
+    /// Where in the capture, or nothing if it was never opened.
+    pub fn offset(&self) -> Option<Offset> {
+        Some(match *self {
+            Self::Open { .. } => return None,
+            Self::Io { offset, .. }
+            | Self::Empty { offset }
+            | Self::NotACapture { offset, .. }
+            | Self::Version { offset, .. }
+            | Self::Cut { offset, .. }
+            | Self::RecordTooLong { offset, .. }
+            | Self::ByteOrder { offset, .. }
+            | Self::BlockTooLong { offset, .. }
+            | Self::BlockTooShort { offset, .. }
+            | Self::BlockUnaligned { offset, .. }
+            | Self::BlockLengths { offset, .. }
+            | Self::CapturedTooLong { offset, .. }
+            | Self::UnknownInterface { offset, .. }
+            | Self::TooManyInterfaces { offset, .. }
+            | Self::BadOption { offset, .. }
+            | Self::Gzip { offset, .. }
+            | Self::Zstd { offset, .. }
+            | Self::ZstdWindow { offset, .. }
+            | Self::CompressedCut { offset, .. } => offset,
+        })
+    }
+
+    /// Whether the capture merely ends too early, as one does whose writer was killed.
+    pub fn is_cut(&self) -> bool {
+        matches!(self, Self::Cut { .. } | Self::CompressedCut { .. })
+    }
+}
+
+/// A place in a capture, in bytes from its start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Offset {
+    /// Bytes before it.
+    pub bytes: u64,
+    /// Whether they are counted after decompression, so that no such place exists in the file itself.
+    pub decompressed: bool,
+}
+
+impl Offset {
+    /// What is being read, as the subject of a sentence.
+    fn subject(self) -> &'static str {
+        if self.decompressed { "the decompressed data are" } else { "the file is" }
+    }
+}
+
+impl fmt::Display for Offset {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let of = if self.decompressed { " of the decompressed data" } else { "" };
+        write!(f, "offset {}{of}", self.bytes)
+    }
+}
+
+/// What a capture can be cut in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Part {
+    /// The header at the start of a pcap.
+    FileHeader,
+    /// A record of a pcap.
+    Record,
+    /// A block of a pcapng.
+    Block,
+}
+
+impl fmt::Display for Part {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::FileHeader => "file header",
+            Self::Record => "record",
+            Self::Block => "block",
+        })
+    }
+}
+
+/// How a capture is compressed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Compression {
+    /// RFC 1952.
+    Gzip,
+    /// RFC 8878.
+    Zstd,
+}
+
+impl fmt::Display for Compression {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Gzip => "gzip",
+            Self::Zstd => "zstd",
+        })
+    }
+}
+
+/// How long an option should have been.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum OptionLength {
+    /// Its meaning has a fixed length.
+    Exactly(u16),
+    /// No more than is left of the block.
+    AtMost(usize),
+}
+
+impl fmt::Display for OptionLength {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Exactly(length) => write!(f, "it has {length}"),
+            Self::AtMost(length) => write!(f, "its block has {length} left"),
+        }
+    }
+}
+
+/// The type of a pcapng block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BlockType(pub u32);
+
+impl BlockType {
+    /// The start of a section, the same in both byte orders.
+    pub const SECTION_HEADER: Self = Self(0x0a0d_0d0a);
+    /// Describes the section's next interface.
+    pub const INTERFACE_DESCRIPTION: Self = Self(1);
+    /// The obsolete form of a packet.
+    pub const PACKET: Self = Self(2);
+    /// A packet without time stamp or options.
+    pub const SIMPLE_PACKET: Self = Self(3);
+    /// A packet.
+    pub const ENHANCED_PACKET: Self = Self(6);
+}
+
+impl fmt::Display for BlockType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match *self {
+            Self::SECTION_HEADER => "section header",
+            Self::INTERFACE_DESCRIPTION => "interface description",
+            Self::PACKET => "obsolete packet block",
+            Self::SIMPLE_PACKET => "simple packet block",
+            Self::ENHANCED_PACKET => "enhanced packet block",
+            Self(number) => return write!(f, "block of type {number:#x}"),
+        })
+    }
+}
+
+/// Four bytes as `0a 0d 0d 0a`.
+struct Hex([u8; 4]);
+
+impl fmt::Display for Hex {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [a, b, c, d] = self.0;
+        write!(f, "{a:02x} {b:02x} {c:02x} {d:02x}")
+    }
+}
+
+/// What to do about a file of another kind that people mistake for one we read.
+fn hint(magic: [u8; 4]) -> &'static str {
+    match &magic {
+        [0xfd, b'7', b'z', b'X'] => "; it is xz, decompress it first",
+        [b'B', b'Z', b'h', _] => "; it is bzip2, decompress it first",
+        [0x04, 0x22, 0x4d, 0x18] => "; it is lz4, decompress it first",
+        [b'P', b'K', 3, 4] => "; it is a zip archive, unpack it first",
+        [0xa1, 0xb2, 0xcd, 0x34] | [0x34, 0xcd, 0xb2, 0xa1] => {
+            "; it is a \"modified\" pcap, convert it with `editcap`"
+        }
+        b"snoo" => "; it is a snoop capture, convert it with `editcap`",
+        b"GMBU" | b"RTSS" => "; it is a Network Monitor capture, convert it with `editcap`",
+        _ => "",
+    }
+}
+
+/// How many interfaces there were to choose from.
+fn described(known: usize) -> String {
+    match known {
+        0 => "before any was described".to_owned(),
+        1 => "only interface 0 was described".to_owned(),
+        _ => format!("only interfaces 0 to {} were described", known - 1),
+    }
+}

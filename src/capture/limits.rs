@@ -1,0 +1,51 @@
+//! Every bound of this room, with its reason.
+//!
+//! A file's numbers are claims. None of them sizes an allocation: buffers have the sizes below, and what
+//! does not fit is an error that names the claim and the limit.
+
+/// Most bytes of one packet that a file may hold.
+///
+/// Four times what libpcap (262 144) lets a capture have, sixteen times the longest IP packet; GRO and TSO
+/// trains of "BIG TCP" captures stay below it. What claims more is damage, not a packet.
+pub const MAX_CAPTURED: u32 = 1 << 20;
+
+/// Longest pcapng block that is held in memory: packets and interface descriptions.
+///
+/// The longest packet, and as much again for its options. Other blocks are skipped as they stream by and
+/// may have any length.
+pub const MAX_BLOCK: u32 = 2 * MAX_CAPTURED;
+
+/// Most interfaces one section of a pcapng may describe.
+///
+/// As many as the 16-bit numbers of the obsolete packet block could name; 2 MiB when all are used.
+pub const MAX_INTERFACES: usize = 1 << 16;
+
+/// Base-2 logarithm of the largest zstd window that is decoded: 32 MiB.
+///
+/// A frame's header asks for this memory before it has proven anything. `zstd -19` needs 8 MiB; only
+/// `--ultra` and `--long` need more than this.
+pub const MAX_ZSTD_WINDOW_LOG: u32 = 25;
+
+/// Most bytes of one packet that this crate's own writers put into a file.
+///
+/// libpcap's `MAXIMUM_SNAPLEN` and Wireshark's `WTAP_MAX_PACKET_SIZE_STANDARD`: both refuse to read more.
+pub const MAX_WRITTEN: u32 = 262_144;
+
+/// What one read asks of the source.
+///
+/// Large enough that system calls do not count, small enough that the bytes are still in the L2 cache
+/// when they are parsed.
+pub(super) const READ_SIZE: usize = 256 << 10;
+
+/// Compressed bytes held ahead of the decompressor.
+pub(super) const COMPRESSED_SIZE: usize = 64 << 10;
+
+/// The size of the one buffer that records are lent from. Only its first [`READ_SIZE`] bytes are touched
+/// (and so backed by memory) unless a record is longer than that.
+pub(super) const BUFFER_SIZE: usize = 2 << 20;
+
+const _: () = assert!(MAX_WRITTEN <= MAX_CAPTURED);
+const _: () = assert!(READ_SIZE <= BUFFER_SIZE);
+// A whole block, and a whole pcap record with its header, fit into the buffer.
+const _: () = assert!(MAX_BLOCK as usize <= BUFFER_SIZE);
+const _: () = assert!(MAX_CAPTURED as usize + super::pcap::RECORD_HEADER <= BUFFER_SIZE);

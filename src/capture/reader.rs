@@ -1,0 +1,223 @@
+//! The reader: recognises what a stream is, and lends its records one by one.
+
+use core::fmt;
+use core::ops::Range;
+use std::fs::File;
+use std::io::Read;
+use std::path::Path;
+
+use super::LinkType;
+use super::buffer::Buffer;
+use super::decompress::{Progress, Source};
+use super::error::{BlockType, Compression, Error, Offset, Part};
+use super::pcap::Pcap;
+use super::pcapng::Pcapng;
+use crate::time::Instant;
+
+/// Reads the records of a capture from any source of bytes, front to back.
+///
+/// The format and the compression are recognised by their first bytes. The reader does its own
+/// buffering: give it a plain [`File`], not a `BufReader`.
+pub struct Reader<R> {
+    buffer: Buffer<R>,
+    format: Parser,
+    progress: Progress,
+    /// How many records were delivered.
+    delivered: u64,
+    /// Whether the end, or an error, was reported.
+    done: bool,
+}
+
+/// One captured packet, lent by its [`Reader`] until the next is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Record<'a> {
+    /// Its place in the capture, counted from 1 as Wireshark's `frame.number` is (which also counts
+    /// the custom blocks and journal entries of a pcapng).
+    pub number: u64,
+    /// When it was captured; in nanoseconds since the Unix epoch.
+    ///
+    /// Nothing for a simple packet block of a pcapng, which has no time stamp.
+    pub time: Option<Instant>,
+    /// What its first byte means.
+    pub link: LinkType,
+    /// How long the packet was on the wire.
+    ///
+    /// More than `data` holds if the capture cut packets short; less only if the file lies.
+    pub len: u32,
+    /// What was captured of it.
+    pub data: &'a [u8],
+    /// The section of a pcapng it is in, counted from 0; always 0 in a pcap.
+    pub section: u32,
+    /// The interface it was captured on; nothing in a pcap, which does not tell.
+    pub interface: Option<InterfaceId>,
+}
+
+/// The number of an interface: its place among the descriptions of its section, counted from 0.
+///
+/// Sections number their interfaces anew, so across a whole file only the pair of
+/// [`Record::section`] and this names one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct InterfaceId(pub u32);
+
+impl From<InterfaceId> for u32 {
+    fn from(id: InterfaceId) -> Self {
+        id.0
+    }
+}
+
+impl fmt::Display for InterfaceId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// The format of a capture.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Format {
+    /// Classic pcap, with micro- or nanoseconds.
+    Pcap,
+    /// pcapng.
+    Pcapng,
+}
+
+impl fmt::Display for Format {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Pcap => "pcap",
+            Self::Pcapng => "pcapng",
+        })
+    }
+}
+
+/// Opens the capture at `path`. No path is special: `-` is a file of that name.
+pub fn open(path: &Path) -> Result<Reader<File>, Error> {
+    let file = File::open(path).map_err(|source| Error::Open { path: path.to_owned(), source })?;
+    Reader::new(file)
+}
+
+impl<R: Read> Reader<R> {
+    /// Recognises what `source` holds and reads its header.
+    pub fn new(source: R) -> Result<Self, Error> {
+        let progress = Progress::default();
+        let start = Offset { bytes: 0, decompressed: false };
+        let source =
+            Source::recognise(source, progress.clone()).map_err(|fault| fault.at(start))?;
+        let mut buffer = Buffer::new(source);
+        let format = Parser::recognise(&mut buffer)?;
+        Ok(Self { buffer, format, progress, delivered: 0, done: false })
+    }
+
+    /// The next record, or nothing at the end.
+    ///
+    /// # Errors
+    ///
+    /// All records before the damage have been delivered by then. There is no reading on after an
+    /// error: it is reported once, and then `Ok(None)` for ever.
+    #[expect(
+        clippy::should_implement_trait,
+        reason = "an iterator cannot lend what it owns, and copying each packet would cost more than reading it"
+    )]
+    #[inline]
+    pub fn next(&mut self) -> Result<Option<Record<'_>>, Error> {
+        if self.done {
+            return Ok(None);
+        }
+        let found = match &mut self.format {
+            Parser::Pcap(pcap) => pcap.next(&mut self.buffer),
+            Parser::Pcapng(pcapng) => pcapng.next(&mut self.buffer),
+        };
+        let Ok(Some(packet)) = found else {
+            self.done = true;
+            return found.map(|_| None);
+        };
+        self.delivered += 1;
+        Ok(Some(Record {
+            number: self.delivered,
+            time: packet.time,
+            link: packet.link,
+            len: packet.len,
+            section: packet.section,
+            interface: packet.interface,
+            data: self.buffer.take(packet.size).get(packet.data).unwrap_or_default(),
+        }))
+    }
+}
+
+impl<R> Reader<R> {
+    /// The format that was recognised.
+    pub fn format(&self) -> Format {
+        match self.format {
+            Parser::Pcap(_) => Format::Pcap,
+            Parser::Pcapng(_) => Format::Pcapng,
+        }
+    }
+
+    /// The compression that was recognised, if there is one.
+    pub fn compression(&self) -> Option<Compression> {
+        self.buffer.compression()
+    }
+
+    /// Bytes read from the source so far, before any decompression.
+    pub fn bytes_read(&self) -> u64 {
+        self.progress.bytes()
+    }
+
+    /// The same count, to be watched from elsewhere while the reader is at work.
+    pub fn progress(&self) -> Progress {
+        self.progress.clone()
+    }
+}
+
+impl<R> fmt::Debug for Reader<R> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Reader")
+            .field("format", &self.format)
+            .field("compression", &self.compression())
+            .field("delivered", &self.delivered)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What a parser found at the front of the buffer: a record whose bytes are not yet borrowed.
+#[derive(Debug)]
+pub(super) struct Packet {
+    pub(super) time: Option<Instant>,
+    pub(super) link: LinkType,
+    pub(super) len: u32,
+    pub(super) section: u32,
+    pub(super) interface: Option<InterfaceId>,
+    /// Where in its block the packet is.
+    pub(super) data: Range<usize>,
+    /// How long the record is with everything that belongs to it.
+    pub(super) size: usize,
+}
+
+/// What knows the format.
+#[derive(Debug)]
+enum Parser {
+    Pcap(Pcap),
+    Pcapng(Pcapng),
+}
+
+impl Parser {
+    fn recognise<R: Read>(buffer: &mut Buffer<R>) -> Result<Self, Error> {
+        const MAGIC: usize = 4;
+        let offset = buffer.offset();
+        let bytes = buffer.want(MAGIC)?;
+        let Some(&magic) = bytes.first_chunk::<MAGIC>() else {
+            let (need, have) = (MAGIC as u64, bytes.len() as u64);
+            return Err(match have {
+                0 => Error::Empty { offset },
+                _ => Error::Cut { offset, part: Part::FileHeader, need, have },
+            });
+        };
+        if let Some(kind) = Pcap::recognise(magic) {
+            return Pcap::new(buffer, kind).map(Self::Pcap);
+        }
+        if magic == BlockType::SECTION_HEADER.0.to_be_bytes() {
+            return Pcapng::new(buffer).map(Self::Pcapng);
+        }
+        Err(Error::NotACapture { offset, magic })
+    }
+}

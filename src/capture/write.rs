@@ -1,0 +1,215 @@
+//! Writers: pcapng for several interfaces, classic pcap for one. Both with nanoseconds.
+//!
+//! Both write little-endian, so that the same packets give the same file on every machine.
+
+use std::io::{self, Write};
+
+use super::InterfaceId;
+use super::LinkType;
+use super::error::BlockType;
+use super::limits::{MAX_INTERFACES, MAX_WRITTEN};
+use super::{pcap, pcapng};
+use crate::time::Instant;
+
+/// Why a packet could not be written. Unless it is [`WriteError::Io`], nothing was.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum WriteError {
+    /// The bytes could not be written; some of a record may have been.
+    #[error("cannot write the capture")]
+    Io(#[from] io::Error),
+
+    /// Other programs would refuse to read a packet of this length.
+    #[error("a packet of {length} bytes cannot be written, the limit is {MAX_WRITTEN}")]
+    TooLong {
+        /// How many captured bytes there are.
+        length: usize,
+    },
+
+    /// Classic pcap counts seconds in 32 bits, which end in 2106.
+    #[error("time {time} does not fit into a pcap; a pcapng can hold it")]
+    TooLate {
+        /// The time that does not fit.
+        time: Instant,
+    },
+
+    /// The packet's interface was not added to this writer.
+    #[error("interface {0} was never added to this capture")]
+    UnknownInterface(InterfaceId),
+
+    /// There are as many interfaces as a reader remembers.
+    #[error("a capture cannot have more than {MAX_INTERFACES} interfaces")]
+    TooManyInterfaces,
+
+    /// An option has at most 65 535 bytes.
+    #[error("an interface name of {length} bytes cannot be written, the limit is {}", u16::MAX)]
+    NameTooLong {
+        /// How long the name is.
+        length: usize,
+    },
+}
+
+/// Writes a pcapng of one section.
+///
+/// Each packet is a few small writes: give it a [`BufWriter`](std::io::BufWriter), and
+/// [`flush`](PcapngWriter::flush) it.
+#[derive(Debug)]
+pub struct PcapngWriter<W> {
+    sink: W,
+    interfaces: u32,
+}
+
+impl<W: Write> PcapngWriter<W> {
+    /// Starts a capture that has no interfaces yet.
+    pub fn new(mut sink: W) -> Result<Self, WriteError> {
+        let mut body = Vec::new();
+        body.extend(pcapng::BYTE_ORDER.to_le_bytes());
+        body.extend(1_u16.to_le_bytes());
+        body.extend(0_u16.to_le_bytes());
+        // The length of the section is not known yet.
+        body.extend((-1_i64).to_le_bytes());
+        write_block(&mut sink, BlockType::SECTION_HEADER, &body)?;
+        Ok(Self { sink, interfaces: 0 })
+    }
+
+    /// Adds an interface, at any time before its first packet. An empty name is left out.
+    pub fn add_interface(&mut self, link: LinkType, name: &str) -> Result<InterfaceId, WriteError> {
+        const NO_SNAPLEN: u32 = 0;
+        const NANOSECONDS: u8 = 9;
+        if self.interfaces as usize >= MAX_INTERFACES {
+            return Err(WriteError::TooManyInterfaces);
+        }
+        let mut body = Vec::new();
+        body.extend(link.0.to_le_bytes());
+        body.extend([0, 0]);
+        body.extend(NO_SNAPLEN.to_le_bytes());
+        if !name.is_empty() {
+            push_option(&mut body, pcapng::OPTION_NAME, name.as_bytes())?;
+        }
+        push_option(&mut body, pcapng::OPTION_TSRESOL, &[NANOSECONDS])?;
+        push_option(&mut body, pcapng::OPTION_END, &[])?;
+        write_block(&mut self.sink, BlockType::INTERFACE_DESCRIPTION, &body)?;
+        let id = InterfaceId(self.interfaces);
+        self.interfaces += 1;
+        Ok(id)
+    }
+
+    /// Writes a packet that had `len` bytes on the wire, of which `data` were captured.
+    pub fn write(
+        &mut self,
+        interface: InterfaceId,
+        time: Instant,
+        len: u32,
+        data: &[u8],
+    ) -> Result<(), WriteError> {
+        if interface.0 >= self.interfaces {
+            return Err(WriteError::UnknownInterface(interface));
+        }
+        let captured = captured(data)?;
+        let [a, b, c, d, e, f, g, h] = time.as_nanos().to_be_bytes();
+        let (high, low) = (u32::from_be_bytes([a, b, c, d]), u32::from_be_bytes([e, f, g, h]));
+        // At most MAX_WRITTEN and 35 more.
+        let length = pcapng::PACKET_HEADER + captured.next_multiple_of(4) + 4;
+        let kind = BlockType::ENHANCED_PACKET.0;
+        let header = [kind, length, interface.0, high, low, captured, len];
+        self.sink.write_all(header.map(u32::to_le_bytes).as_flattened())?;
+        self.sink.write_all(data)?;
+        self.sink.write_all(padding(data.len()))?;
+        self.sink.write_all(&length.to_le_bytes())?;
+        Ok(())
+    }
+
+    /// Passes on everything that a buffering sink still holds.
+    pub fn flush(&mut self) -> Result<(), WriteError> {
+        Ok(self.sink.flush()?)
+    }
+
+    /// The sink, unflushed.
+    pub fn into_inner(self) -> W {
+        self.sink
+    }
+}
+
+/// Writes a classic pcap.
+///
+/// Each packet is two small writes: give it a [`BufWriter`](std::io::BufWriter), and
+/// [`flush`](PcapWriter::flush) it.
+#[derive(Debug)]
+pub struct PcapWriter<W> {
+    sink: W,
+}
+
+impl<W: Write> PcapWriter<W> {
+    /// Starts a capture whose packets all are of one link type.
+    pub fn new(mut sink: W, link: LinkType) -> Result<Self, WriteError> {
+        let (major, minor) = pcap::VERSION;
+        let version = u32::from(minor) << 16 | u32::from(major);
+        let (zone, accuracy) = (0, 0);
+        let magic = pcap::MAGIC_NANOSECONDS;
+        let header = [magic, version, zone, accuracy, MAX_WRITTEN, link.0.into()];
+        sink.write_all(header.map(u32::to_le_bytes).as_flattened())?;
+        Ok(Self { sink })
+    }
+
+    /// Writes a packet that had `len` bytes on the wire, of which `data` were captured.
+    pub fn write(&mut self, time: Instant, len: u32, data: &[u8]) -> Result<(), WriteError> {
+        let captured = captured(data)?;
+        let (Ok(seconds), Ok(nanos)) =
+            (u32::try_from(time.secs()), u32::try_from(time.subsec_nanos()))
+        else {
+            return Err(WriteError::TooLate { time });
+        };
+        let header = [seconds, nanos, captured, len];
+        self.sink.write_all(header.map(u32::to_le_bytes).as_flattened())?;
+        self.sink.write_all(data)?;
+        Ok(())
+    }
+
+    /// Passes on everything that a buffering sink still holds.
+    pub fn flush(&mut self) -> Result<(), WriteError> {
+        Ok(self.sink.flush()?)
+    }
+
+    /// The sink, unflushed.
+    pub fn into_inner(self) -> W {
+        self.sink
+    }
+}
+
+/// The captured length, if others will read it.
+fn captured(data: &[u8]) -> Result<u32, WriteError> {
+    match u32::try_from(data.len()) {
+        Ok(captured) if captured <= MAX_WRITTEN => Ok(captured),
+        _ => Err(WriteError::TooLong { length: data.len() }),
+    }
+}
+
+/// Writes a short block around a body whose length is a multiple of four.
+fn write_block(sink: &mut impl Write, kind: BlockType, body: &[u8]) -> io::Result<()> {
+    let length = u32::try_from(body.len() + 12).map_err(io::Error::other)?;
+    sink.write_all(&kind.0.to_le_bytes())?;
+    sink.write_all(&length.to_le_bytes())?;
+    sink.write_all(body)?;
+    sink.write_all(&length.to_le_bytes())
+}
+
+/// Appends an option, padded.
+fn push_option(body: &mut Vec<u8>, code: u16, value: &[u8]) -> Result<(), WriteError> {
+    let too_long = |_| WriteError::NameTooLong { length: value.len() };
+    let length = u16::try_from(value.len()).map_err(too_long)?;
+    body.extend(code.to_le_bytes());
+    body.extend(length.to_le_bytes());
+    body.extend(value);
+    body.extend(padding(value.len()));
+    Ok(())
+}
+
+/// What fills `length` bytes up to a multiple of four.
+fn padding(length: usize) -> &'static [u8] {
+    match length % 4 {
+        1 => &[0; 3],
+        2 => &[0; 2],
+        3 => &[0; 1],
+        _ => &[],
+    }
+}

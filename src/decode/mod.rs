@@ -1,0 +1,51 @@
+//! Packets in words: a line, a tree, an object or some columns a packet, a filter, and a summary of a whole capture.
+//!
+//! [`Decoder`] takes the records of a capture apart. What it knows of a frame is a [`Context`], and everything that
+//! prints or filters asks a `Context` for *fields*. A field has the name that tshark gives it, where it gives one
+//! (`infiniband.bth.psn`), so that scripts and habits carry over; what tshark does not know is called `roce.…`.
+//! All fields stand in tables, one a layer, whose places in the bytes come from [`wire`](crate::wire).
+//!
+//! ```
+//! use roce::capture;
+//! use roce::decode::{Decoder, Filter, LineStyle, TimeStyle};
+//! use roce::wire::ROCE_PORT;
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let mut capture = capture::open("testdata/captures/rxe_all_ops.pcap".as_ref())?;
+//! let mut decoder = Decoder::new(ROCE_PORT);
+//! let filter = Filter::parse("roce.aeth.kind == NAK")?;
+//! let style = LineStyle { time: TimeStyle::None, colour: false };
+//! let mut lines = String::new();
+//! while let Some(record) = capture.next()? {
+//!     let packet = decoder.decode(&record);
+//!     if filter.matches(&packet) {
+//!         style.write(&packet, &mut lines);
+//!         lines.push('\n');
+//!     }
+//! }
+//! assert!(lines.contains("RC_ACKNOWLEDGE qp 0x000012 psn 16777210 NAK remote access error"));
+//! # Ok(())
+//! # }
+//! ```
+#![forbid(unsafe_code)]
+
+mod columns;
+mod context;
+mod field;
+mod filter;
+mod json;
+mod line;
+mod summary;
+mod tables;
+mod time;
+mod tree;
+
+pub use columns::write_columns;
+pub use context::{Context, Decoder, FieldRef};
+pub use field::{Field, Value};
+pub use filter::{Filter, FilterError, unknown_field};
+pub use json::write_json;
+pub use line::LineStyle;
+pub use summary::{CONVERSATIONS_MAX, Summary};
+pub use time::TimeStyle;
+pub use tree::write_tree;

@@ -1,0 +1,126 @@
+//! Every field the decoder knows, a table a layer.
+
+mod ip;
+mod link;
+mod mad;
+mod transport;
+
+use super::field::Field;
+
+/// The fields of a layer.
+#[derive(Debug)]
+pub(super) struct Table {
+    /// What the layer is called.
+    pub(super) title: &'static str,
+    /// Its fields, in the order in which they are shown.
+    pub(super) fields: &'static [Field],
+}
+
+macro_rules! tables {
+    ($($id:ident: $title:literal, $room:ident::$fields:ident;)*) => {
+        /// A table, by name.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub(super) enum TableId {
+            $($id,)*
+        }
+
+        /// All of them.
+        pub(super) static TABLES: &[Table] = &[
+            $(Table { title: $title, fields: &$room::$fields },)*
+        ];
+
+        impl TableId {
+            /// All of them, in the order of [`TABLES`].
+            pub(super) const ALL: &[Self] = &[$(Self::$id,)*];
+        }
+    };
+}
+
+tables! {
+    Frame: "Frame", link::FRAME;
+    Erf: "Extensible Record Format", link::ERF;
+    Sll: "Linux cooked capture v1", link::SLL;
+    Sll2: "Linux cooked capture v2", link::SLL2;
+    Ethernet: "Ethernet", link::ETHERNET;
+    Vlan: "802.1Q Virtual LAN", link::VLAN;
+    Lrh: "Local Route Header", transport::LRH;
+    Grh: "Global Route Header", transport::GRH;
+    Ipv4: "Internet Protocol Version 4", ip::IPV4;
+    Ipv6: "Internet Protocol Version 6", ip::IPV6;
+    Ipv6Extension: "IPv6 Extension Header", ip::IPV6_EXTENSION;
+    Udp: "User Datagram Protocol", ip::UDP;
+    Bth: "Base Transport Header", transport::BTH;
+    Rdeth: "RDETH - Reliable Datagram Extended Transport Header", transport::RDETH;
+    Deth: "DETH - Datagram Extended Transport Header", transport::DETH;
+    Xrceth: "XRCETH - XRC Extended Transport Header", transport::XRCETH;
+    Feth: "FETH - Flush Extended Transport Header", transport::FETH;
+    Reth: "RETH - RDMA Extended Transport Header", transport::RETH;
+    AtomicEth: "AtomicETH - Atomic Extended Transport Header", transport::ATOMIC_ETH;
+    Aeth: "AETH - ACK Extended Transport Header", transport::AETH;
+    AtomicAckEth: "AtomicAckETH - Atomic ACK Extended Transport Header", transport::ATOMIC_ACK_ETH;
+    ImmDt: "ImmDt - Immediate Data", transport::IMM_DT;
+    Ieth: "IETH - Invalidate Extended Transport Header", transport::IETH;
+    Payload: "Payload", transport::PAYLOAD;
+    Pad: "Padding", transport::PAD;
+    Icrc: "Invariant CRC", transport::ICRC;
+    Vcrc: "Variant CRC", transport::VCRC;
+    Mad: "MAD - Management Datagram", mad::MAD;
+    MadBody: "MAD Data", mad::MAD_BODY;
+    CmReq: "CM ConnectRequest", mad::CM_REQ;
+    IpCm: "RDMA CM Request Header", mad::IP_CM;
+    CmMra: "CM MsgRcptAck", mad::CM_MRA;
+    CmRej: "CM ConnectReject", mad::CM_REJ;
+    CmRep: "CM ConnectReply", mad::CM_REP;
+    CmRtu: "CM ReadyToUse", mad::CM_RTU;
+    CmDreq: "CM DisconnectRequest", mad::CM_DREQ;
+    CmDrep: "CM DisconnectReply", mad::CM_DREP;
+    CmLap: "CM LoadAlternatePath", mad::CM_LAP;
+    CmApr: "CM AlternatePathResponse", mad::CM_APR;
+    CmSidrReq: "CM ServiceIDResReq", mad::CM_SIDR_REQ;
+    SidrIpCm: "RDMA CM Request Header", mad::SIDR_IP_CM;
+    CmSidrRep: "CM ServiceIDResReqResp", mad::CM_SIDR_REP;
+    SmpDirected: "SMP (Directed Route)", mad::SMP_DIRECTED;
+    SmInfo: "SMInfo", mad::SM_INFO;
+    Rmpp: "RMPP Header", mad::RMPP;
+    Sa: "SA Packet", mad::SA;
+    PathRecord: "PathRecord", mad::PATH_RECORD;
+    Trailer: "Remarks", transport::TRAILER;
+}
+
+impl TableId {
+    /// The table itself.
+    #[inline]
+    pub(super) fn table(self) -> &'static Table {
+        &TABLES[self as usize]
+    }
+
+    /// Whether a frame can have several such layers, so that its fields can have several values.
+    pub(super) fn repeats(self) -> bool {
+        matches!(self, Self::Vlan | Self::Ipv6Extension)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_field_has_a_name_of_a_known_kind() {
+        for field in TABLES.iter().flat_map(|table| table.fields) {
+            let plain = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || "._".contains(c);
+            assert!(field.name.chars().all(plain), "{}", field.name);
+            assert!(!field.label.is_empty(), "{}", field.name);
+        }
+    }
+
+    #[test]
+    fn a_shown_field_has_one_value_in_a_layer() {
+        for table in TABLES {
+            let shown = || table.fields.iter().filter(|field| !field.hidden);
+            for field in shown() {
+                let same = shown().filter(|other| other.name == field.name).count();
+                assert_eq!(same, 1, "{} in {}", field.name, table.title);
+            }
+        }
+    }
+}
