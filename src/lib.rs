@@ -1,4 +1,35 @@
-//! roce
+//! RoCEv2 in pure userspace: see it, speak it, replay it, compare it, stand in for a NIC.
+//!
+//! RDMA over Converged Ethernet is usually the business of a network card. This crate does it in a process, with
+//! no kernel module, no hardware and no privilege, and is built so that each part can be used alone:
+//!
+//! ```text
+//!             bytes                           words
+//!  capture ─► wire ─────────────────────────► decode ─► lines, trees, JSON, columns, summaries
+//!  (files)    (headers, ICRC, MAD, CM)        (fields, filters)
+//! ```
+//!
+//! | room | holds |
+//! |---|---|
+//! | [`time`] | the only time this crate knows: nanoseconds, told from outside |
+//! | [`wire`] | every header as a view over bytes and as something to emit; the one opcode table; ICRC; MAD and CM |
+//! | [`capture`] | pcap and pcapng, in and out, plain or compressed, in bounded memory |
+//! | [`decode`] | packets in words: fields by tshark's names, filters, summaries |
+//!
+//! Nothing imports upwards in this table. Each room's own page says how it is built.
+//!
+//! # Rules that hold everywhere
+//!
+//! - Nothing that comes from a network or a file can panic, or size an allocation.
+//! - `wire` reads no clock, socket, environment or random source: the same bytes give the same answer.
+//! - An error names the layer or the offset, what was needed and what was there.
+//! - Facts about an opcode stand in one table; the layout of a header in one declaration.
+//!
+//! # Features
+//!
+//! `cli` (on by default) builds the `roce` command and pulls in what only it needs. A program that uses the library
+//! wants `default-features = false`.
+
 pub mod capture;
 pub mod decode;
 pub mod time;

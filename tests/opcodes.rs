@@ -1,4 +1,5 @@
 //! The whole table of opcodes: as a text to read and to review when it changes, and against those of others.
+#![allow(clippy::unwrap_used, reason = "what must not happen in a test fails it")]
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -45,7 +46,9 @@ fn line(info: &OpcodeInfo) -> String {
     let (value, name, len) = (info.opcode.0, info.name, info.header_len);
     let kind = format!("{:?} {:?} {:?}", info.service, info.operation, info.position);
     let headers = format!("BTH{headers}, {len}");
-    format!("{value:#04x} {name:<34} | {kind:<25} | {headers:<29} | {payload:>6} | {role} | {receive}")
+    format!(
+        "{value:#04x} {name:<34} | {kind:<25} | {headers:<31} | {payload:>6} | {role:<9} | {receive}"
+    )
 }
 
 #[test]
@@ -120,7 +123,9 @@ fn tshark_gives_the_same_meaning_to_every_opcode() {
         let ours = Opcode(value).info().map(|info| info.name);
         let theirs = theirs.get(&value).map(String::as_str);
         match DIFFERENCES.iter().find(|difference| difference.0 == value) {
-            Some(&(_, tshark, crate_, why)) => assert_eq!((theirs, ours), (tshark, crate_), "{value:#04x}: {why}"),
+            Some(&(_, tshark, crate_, why)) => {
+                assert_eq!((theirs, ours), (tshark, crate_), "{value:#04x}: {why}")
+            }
             None => assert_eq!(ours, theirs, "{value:#04x}"),
         }
     }
@@ -144,8 +149,18 @@ fn a_name_says_what_the_columns_say() {
         assert_eq!(info.role == Role::Response, answers, "{}", info.name);
         // A receive is taken by what begins a SEND and by every immediate value that comes with a WRITE.
         let sends = has("SEND");
-        assert_eq!(info.receive.takes(), (sends && begins) || (has("WRITE") && has("IMMEDIATE")), "{}", info.name);
-        assert_eq!(info.receive.completes(), (sends && ends) || (has("WRITE") && has("IMMEDIATE")), "{}", info.name);
+        assert_eq!(
+            info.receive.takes(),
+            (sends && begins) || (has("WRITE") && has("IMMEDIATE")),
+            "{}",
+            info.name
+        );
+        assert_eq!(
+            info.receive.completes(),
+            (sends && ends) || (has("WRITE") && has("IMMEDIATE")),
+            "{}",
+            info.name
+        );
         let multi = sends || has("RDMA_WRITE") || has("RESPONSE");
         let payload = match (multi, begins, ends) {
             (true, true, true) => PayloadRule::UpToMtu(0),

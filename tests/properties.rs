@@ -1,5 +1,6 @@
 //! Properties of the wire over generated frames, prefixes and rubbish. What is expected is computed here, from
 //! tables of its own.
+#![allow(clippy::unwrap_used, reason = "what must not happen in a test fails it")]
 
 use proptest::collection::vec;
 use proptest::prelude::*;

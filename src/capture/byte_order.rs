@@ -9,14 +9,6 @@ pub(super) enum ByteOrder {
 
 impl ByteOrder {
     #[inline]
-    pub(super) const fn u16(self, bytes: [u8; 2]) -> u16 {
-        match self {
-            Self::Little => u16::from_le_bytes(bytes),
-            Self::Big => u16::from_be_bytes(bytes),
-        }
-    }
-
-    #[inline]
     pub(super) const fn u32(self, bytes: [u8; 4]) -> u32 {
         match self {
             Self::Little => u32::from_le_bytes(bytes),
@@ -32,18 +24,22 @@ impl ByteOrder {
         }
     }
 
-    /// The first `N` 16-bit numbers of `bytes`, or nothing when they are too few.
-    #[inline]
-    pub(super) fn halves<const N: usize>(self, bytes: &[u8]) -> Option<[u16; N]> {
-        let halves = bytes.as_chunks::<2>().0.first_chunk::<N>()?;
-        Some(halves.map(|half| self.u16(half)))
-    }
-
     /// The first `N` 32-bit numbers of `bytes`, or nothing when they are too few.
     #[inline]
     pub(super) fn words<const N: usize>(self, bytes: &[u8]) -> Option<[u32; N]> {
         let words = bytes.as_chunks::<4>().0.first_chunk::<N>()?;
         Some(words.map(|word| self.u32(word)))
+    }
+
+    /// The two 16-bit numbers that stand where `word` was read, the first of them first.
+    #[inline]
+    pub(super) const fn split(self, word: u32) -> [u16; 2] {
+        let [a, b, c, d] = word.to_be_bytes();
+        let (high, low) = (u16::from_be_bytes([a, b]), u16::from_be_bytes([c, d]));
+        match self {
+            Self::Little => [low, high],
+            Self::Big => [high, low],
+        }
     }
 }
 
@@ -56,7 +52,8 @@ mod tests {
         let bytes = [1, 2, 3, 4, 5, 6, 7, 8, 9];
         assert_eq!(ByteOrder::Little.words(&bytes), Some([0x0403_0201, 0x0807_0605]));
         assert_eq!(ByteOrder::Big.words(&bytes), Some([0x0102_0304, 0x0506_0708]));
-        assert_eq!(ByteOrder::Big.halves(&bytes), Some([0x0102]));
+        assert_eq!(ByteOrder::Little.split(0x0403_0201), [0x0201, 0x0403]);
+        assert_eq!(ByteOrder::Big.split(0x0102_0304), [0x0102, 0x0304]);
         assert_eq!(ByteOrder::Big.words::<3>(&bytes), None);
         assert_eq!(ByteOrder::Big.i64([255; 8]), -1);
     }

@@ -23,7 +23,7 @@ impl Clock {
         } else if let Some(fewer) = 9_u32.checked_sub(exponent) {
             Tick::Nanoseconds(10_u64.pow(fewer))
         } else {
-            Tick::PerNanosecond(10_u128.saturating_pow(exponent - 9))
+            10_u64.checked_pow(exponent - 9).map_or(Tick::Negligible, Tick::PerNanosecond)
         };
         Self { tick, ..self }
     }
@@ -37,12 +37,12 @@ impl Clock {
     /// [`Instant`] can say.
     #[inline]
     pub(super) fn instant(self, ticks: u64) -> Instant {
-        let ticks = u128::from(ticks);
         // At most 2⁶⁴ · 10⁹ < 2⁹⁴: nothing below overflows, and i128 holds it.
         let since_start = match self.tick {
-            Tick::Nanoseconds(length) => ticks * u128::from(length),
-            Tick::PerNanosecond(count) => ticks / count,
-            Tick::Binary(exponent) => (ticks * NANOSECONDS) >> exponent,
+            Tick::Nanoseconds(length) => u128::from(ticks) * u128::from(length),
+            Tick::PerNanosecond(count) => u128::from(ticks / count),
+            Tick::Negligible => 0,
+            Tick::Binary(exponent) => (u128::from(ticks) * NANOSECONDS) >> exponent,
         };
         let nanos = if self.offset == 0 {
             u64::try_from(since_start).unwrap_or(u64::MAX)
@@ -61,7 +61,9 @@ enum Tick {
     /// This many nanoseconds.
     Nanoseconds(u64),
     /// This many ticks make one nanosecond.
-    PerNanosecond(u128),
+    PerNanosecond(u64),
+    /// So short that no time stamp reaches a nanosecond.
+    Negligible,
     /// 2 to the minus this many seconds; below 128.
     Binary(u32),
 }

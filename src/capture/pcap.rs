@@ -47,12 +47,12 @@ impl Pcap {
         let offset = buffer.offset();
         let header = buffer.want(FILE_HEADER)?;
         let have = header.len() as u64;
-        let (Some([.., network]), Some([_, _, major, minor])) =
-            (order.words::<6>(header), order.halves::<4>(header))
+        let Some([_magic, version, _zone, _accuracy, _snaplen, network]) = order.words(header)
         else {
             let need = FILE_HEADER as u64;
             return Err(Error::Cut { offset, part: Part::FileHeader, need, have });
         };
+        let [major, minor] = order.split(version);
         // Before 2.4, which is from 1998, the two lengths of a record stood in another order.
         if (major, minor) != VERSION {
             return Err(Error::Version { offset, format: "pcap", major, minor });

@@ -12,7 +12,7 @@ use super::LinkType;
 use super::buffer::Buffer;
 use super::byte_order::ByteOrder;
 use super::clock::Clock;
-use super::error::{BlockType, Error, OptionLength, Part};
+use super::error::{BlockType, Error, Offset, OptionLength, Part};
 use super::limits::{MAX_BLOCK, MAX_CAPTURED, MAX_INTERFACES};
 use super::reader::Packet;
 
@@ -65,9 +65,10 @@ impl Pcapng {
             };
             let block = Block { kind: BlockType(kind), length };
             match block.kind {
-                BlockType::ENHANCED_PACKET => return self.enhanced(buffer, block).map(Some),
-                BlockType::SIMPLE_PACKET => return self.simple(buffer, block).map(Some),
-                BlockType::PACKET => return self.obsolete(buffer, block).map(Some),
+                BlockType::ENHANCED_PACKET | BlockType::PACKET => {
+                    return self.packet(buffer, block).map(Some);
+                }
+                BlockType::SIMPLE_PACKET => return self.simple_packet(buffer, block).map(Some),
                 BlockType::INTERFACE_DESCRIPTION => self.describe(buffer, block)?,
                 BlockType::SECTION_HEADER => {
                     self.order = section_header(buffer)?;
@@ -79,38 +80,15 @@ impl Pcapng {
         }
     }
 
-    /// An enhanced packet block: interface, time, lengths, packet, options.
+    /// An enhanced packet block: interface, time, lengths, packet, options. The obsolete one differs in
+    /// that it has two halves in place of the interface, of which the second counts lost packets.
     #[inline]
-    fn enhanced<R: Read>(&self, buffer: &mut Buffer<R>, block: Block) -> Result<Packet, Error> {
-        let bytes = load(buffer, self.order, block)?;
-        let Some([_, _, id, high, low, captured, len]) = self.order.words(bytes) else {
-            return Err(cut(buffer, block.length as usize));
+    fn packet<R: Read>(&self, buffer: &mut Buffer<R>, block: Block) -> Result<Packet, Error> {
+        let [_, _, id, high, low, captured, len] = load(buffer, self.order, block)?;
+        let id = match block.kind {
+            BlockType::PACKET => self.order.split(id)[0].into(),
+            _ => id,
         };
-        self.timed(buffer, block, id, [high, low], captured, len)
-    }
-
-    /// An obsolete packet block: like an enhanced one, but its first word is two halves.
-    fn obsolete<R: Read>(&self, buffer: &mut Buffer<R>, block: Block) -> Result<Packet, Error> {
-        let bytes = load(buffer, self.order, block)?;
-        let (Some([_, _, _, _, id, _dropped]), Some([_, _, _, high, low, captured, len])) =
-            (self.order.halves(bytes), self.order.words(bytes))
-        else {
-            return Err(cut(buffer, block.length as usize));
-        };
-        self.timed(buffer, block, id.into(), [high, low], captured, len)
-    }
-
-    /// A packet of either block that has a time stamp.
-    #[inline]
-    fn timed<R>(
-        &self,
-        buffer: &Buffer<R>,
-        block: Block,
-        id: u32,
-        [high, low]: [u32; 2],
-        captured: u32,
-        len: u32,
-    ) -> Result<Packet, Error> {
         let interface = self.interface(buffer, block, id)?;
         let data = captured_range(buffer, block, PACKET_HEADER, captured)?;
         let ticks = u64::from(high) << 32 | u64::from(low);
@@ -126,11 +104,12 @@ impl Pcapng {
     }
 
     /// A simple packet block: of the first interface, without time, as long as its snaplen allows.
-    fn simple<R: Read>(&self, buffer: &mut Buffer<R>, block: Block) -> Result<Packet, Error> {
-        let bytes = load(buffer, self.order, block)?;
-        let Some([_, _, len]) = self.order.words(bytes) else {
-            return Err(cut(buffer, block.length as usize));
-        };
+    fn simple_packet<R: Read>(
+        &self,
+        buffer: &mut Buffer<R>,
+        block: Block,
+    ) -> Result<Packet, Error> {
+        let [_, _, len] = load(buffer, self.order, block)?;
         let interface = self.interface(buffer, block, 0)?;
         let captured = if interface.snaplen == 0 { len } else { len.min(interface.snaplen) };
         Ok(Packet {
@@ -161,23 +140,14 @@ impl Pcapng {
         if self.interfaces.len() >= MAX_INTERFACES {
             return Err(Error::TooManyInterfaces { offset, limit: MAX_INTERFACES });
         }
-        let order = self.order;
-        let bytes = load(buffer, order, block)?;
-        let (Some([_, _, _, _, link, _reserved]), Some([_, _, _, snaplen])) =
-            (order.halves(bytes), order.words(bytes))
-        else {
-            return Err(cut(buffer, block.length as usize));
-        };
-        let end = bytes.len().saturating_sub(LENGTH as usize);
-        let options = bytes.get(INTERFACE_HEADER..end).unwrap_or_default();
-        let clock = clock(options, order).map_err(|bad| Error::BadOption {
-            offset,
-            code: bad.code,
-            claim: bad.claim,
-            expected: bad.expected,
-        })?;
+        let [_, _, link, snaplen] = load(buffer, self.order, block)?;
+        let [link, _reserved] = self.order.split(link);
+        let size = block.length as usize;
+        let options = INTERFACE_HEADER..size - LENGTH as usize;
+        let options = buffer.available().get(options).unwrap_or_default();
+        let clock = clock(options, self.order, offset)?;
         self.interfaces.push(Interface { link: LinkType(link), snaplen, clock });
-        buffer.take(block.length as usize);
+        buffer.take(size);
         Ok(())
     }
 }
@@ -187,19 +157,17 @@ fn section_header<R: Read>(buffer: &mut Buffer<R>) -> Result<ByteOrder, Error> {
     const NEED: usize = 16;
     let offset = buffer.offset();
     let bytes = buffer.want(NEED)?;
-    let Some([_, _, magic, _]) = ByteOrder::Big.words(bytes) else {
+    let Some([_, length, magic, version]) = ByteOrder::Big.words(bytes) else {
         return Err(cut(buffer, NEED));
     };
-    let order = match magic {
-        BYTE_ORDER => ByteOrder::Big,
-        _ if magic.swap_bytes() == BYTE_ORDER => ByteOrder::Little,
+    let (order, length, version) = match magic {
+        BYTE_ORDER => (ByteOrder::Big, length, version),
+        _ if magic.swap_bytes() == BYTE_ORDER => {
+            (ByteOrder::Little, length.swap_bytes(), version.swap_bytes())
+        }
         _ => return Err(Error::ByteOrder { offset, magic }),
     };
-    let (Some([_, length]), Some([.., major, minor])) =
-        (order.words(bytes), order.halves::<8>(bytes))
-    else {
-        return Err(cut(buffer, NEED));
-    };
+    let [major, minor] = order.split(version);
     // 1.2 is what some programs call 1.0; no other was ever defined.
     if !matches!((major, minor), (1, 0 | 2)) {
         return Err(Error::Version { offset, format: "pcapng", major, minor });
@@ -208,9 +176,14 @@ fn section_header<R: Read>(buffer: &mut Buffer<R>) -> Result<ByteOrder, Error> {
     Ok(order)
 }
 
-/// Loads all of a packet or an interface description, once its lengths are found to be sound.
+/// Loads all of a packet or an interface description to the front of the buffer, once its lengths are
+/// found to be sound, and tells its first words.
 #[inline]
-fn load<R: Read>(buffer: &mut Buffer<R>, order: ByteOrder, block: Block) -> Result<&[u8], Error> {
+fn load<const N: usize, R: Read>(
+    buffer: &mut Buffer<R>,
+    order: ByteOrder,
+    block: Block,
+) -> Result<[u32; N], Error> {
     check_length(buffer, block)?;
     let Block { kind, length } = block;
     if length > MAX_BLOCK {
@@ -218,15 +191,18 @@ fn load<R: Read>(buffer: &mut Buffer<R>, order: ByteOrder, block: Block) -> Resu
         return Err(Error::BlockTooLong { offset, block: kind, claim, limit });
     }
     let size = length as usize;
-    if buffer.want(size)?.len() < size {
+    let Some(bytes) = buffer.want(size)?.get(..size) else {
         return Err(cut(buffer, size));
-    }
-    let bytes = buffer.available().get(..size).unwrap_or_default();
-    let tail = bytes.last_chunk().map_or(0, |word| order.u32(*word));
+    };
+    let (Some(words), Some(tail)) = (order.words(bytes), bytes.last_chunk()) else {
+        return Err(cut(buffer, size));
+    };
+    let tail = order.u32(*tail);
     if tail != length {
-        return Err(lengths_differ(buffer, block, tail));
+        let offset = buffer.offset();
+        return Err(Error::BlockLengths { offset, block: kind, head: length, tail });
     }
-    Ok(bytes)
+    Ok(words)
 }
 
 /// Passes over a block of any length without keeping it.
@@ -296,24 +272,18 @@ fn captured_range<R>(
     Ok(header as usize..(header + captured) as usize)
 }
 
-/// An option that does not have the length it must have.
-struct BadOption {
-    code: u16,
-    claim: u16,
-    expected: OptionLength,
-}
-
-/// How an interface's options say that it counts time.
-fn clock(mut options: &[u8], order: ByteOrder) -> Result<Clock, BadOption> {
+/// How the options of the interface description at `offset` say that it counts time.
+fn clock(mut options: &[u8], order: ByteOrder, offset: Offset) -> Result<Clock, Error> {
     let mut clock = Clock::MICROSECONDS;
-    while let Some(([code, claim], rest)) = order.halves(options).zip(options.get(4..)) {
-        let bad = |expected| BadOption { code, claim, expected };
+    while let Some(([word], rest)) = order.words(options).zip(options.get(4..)) {
+        let [code, claim] = order.split(word);
+        let bad = |expected| Error::BadOption { offset, code, claim, expected };
         let length = usize::from(claim);
         let value = rest.get(..length).ok_or_else(|| bad(OptionLength::AtMost(rest.len())))?;
         match code {
             OPTION_END => break,
             OPTION_TSRESOL => {
-                let [tsresol] = *value else {
+                let &[tsresol] = value else {
                     return Err(bad(OptionLength::Exactly(1)));
                 };
                 clock = clock.with_resolution(tsresol);
@@ -341,12 +311,6 @@ fn cut<R>(buffer: &Buffer<R>, need: usize) -> Error {
         need: need as u64,
         have: buffer.available().len() as u64,
     }
-}
-
-/// The block at the front of the buffer ends with another length than it starts with.
-#[cold]
-fn lengths_differ<R>(buffer: &Buffer<R>, block: Block, tail: u32) -> Error {
-    Error::BlockLengths { offset: buffer.offset(), block: block.kind, head: block.length, tail }
 }
 
 /// The magic number that tells a section's byte order.

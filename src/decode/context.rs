@@ -7,8 +7,9 @@ use super::field::{Field, Value};
 use super::tables::{TABLES, TableId};
 use crate::capture::Record;
 use crate::time::Instant;
-use crate::wire::mad::{AttributeId, Mad, MgmtClass, Rmpp, Sa, SmpDirected};
-use crate::wire::{Erf, Frame, IcrcVerdict, Layer, LinkType, Udp, cm, view};
+use crate::wire::layout::BitRange;
+use crate::wire::mad::{AttributeId, Mad, MgmtClass, PathRecord, Rmpp, Sa, SmInfo, SmpDirected};
+use crate::wire::{Erf, Frame, IcrcVerdict, Layer, Layers, LinkType, Udp, cm, view};
 
 /// Takes the frames of a capture apart, one after the other, and remembers what later ones refer to.
 #[derive(Clone, Debug)]
@@ -48,6 +49,7 @@ impl Decoder {
             interface: record.interface.map(|id| id.0),
             frame,
             icrc: OnceCell::new(),
+            sections: OnceCell::new(),
         }
     }
 }
@@ -71,13 +73,48 @@ pub struct Context<'a> {
     pub frame: Frame<'a>,
     /// The verdict on the ICRC costs more than everything else, so it is found once.
     icrc: OnceCell<Option<IcrcVerdict>>,
+    /// Its layers, found when a field is first asked for.
+    sections: OnceCell<Sections>,
 }
 
 /// A layer of a frame, and the table that tells its fields.
-#[derive(Clone, Debug)]
+#[derive(Clone, Copy, Debug)]
 pub(super) struct Section {
     pub(super) table: TableId,
-    pub(super) range: Range<usize>,
+    start: u32,
+    end: u32,
+}
+
+impl Section {
+    const EMPTY: Self = Self { table: TableId::Frame, start: 0, end: 0 };
+
+    /// Its bytes in the frame.
+    pub(super) fn range(&self) -> Range<usize> {
+        self.start as usize..self.end as usize
+    }
+}
+
+/// The most sections a frame has: its layers, four for a management datagram, the frame itself and remarks.
+const SECTIONS_MAX: usize = Layers::MAX + 6;
+
+/// The layers of a frame in order, each with its table.
+#[derive(Clone, Debug)]
+struct Sections {
+    len: usize,
+    list: [Section; SECTIONS_MAX],
+}
+
+impl Sections {
+    fn push(&mut self, table: TableId, range: Range<usize>) {
+        // A frame is at most as long as a capture's longest record, which is far below four gigabytes.
+        let (Ok(start), Ok(end)) = (u32::try_from(range.start), u32::try_from(range.end)) else {
+            return;
+        };
+        if let Some(slot) = self.list.get_mut(self.len) {
+            *slot = Section { table, start, end };
+            self.len += 1;
+        }
+    }
 }
 
 impl<'a> Context<'a> {
@@ -108,119 +145,127 @@ impl<'a> Context<'a> {
     }
 
     /// The layers, each with its table, in order.
-    pub(super) fn sections(&self) -> impl Iterator<Item = Section> {
-        let whole = 0..self.frame.bytes().len();
-        let frame = Section { table: TableId::Frame, range: whole.clone() };
-        let trailer = Section { table: TableId::Trailer, range: whole };
-        let layers = self.frame.layers().iter();
-        let layers = layers.flat_map(|(layer, range)| self.layer_sections(layer, range));
-        core::iter::once(frame).chain(layers.flatten()).chain(core::iter::once(trailer))
+    pub(super) fn sections(&self) -> &[Section] {
+        let sections = self.sections.get_or_init(|| self.find_sections());
+        sections.list.get(..sections.len).unwrap_or_default()
+    }
+
+    fn find_sections(&self) -> Sections {
+        let mut sections = Sections { len: 0, list: [Section::EMPTY; SECTIONS_MAX] };
+        sections.push(TableId::Frame, 0..self.frame.bytes().len());
+        for (layer, range) in self.frame.layers().iter() {
+            match table_of(layer) {
+                Some(TableId::MadBody) => self.push_mad(range, &mut sections),
+                Some(table) => sections.push(table, range),
+                None => {}
+            }
+        }
+        sections.push(TableId::Trailer, 0..self.frame.bytes().len());
+        sections
     }
 
     /// The bytes of a section.
     pub(super) fn bytes(&self, section: &Section) -> &'a [u8] {
-        self.frame.bytes().get(section.range.clone()).unwrap_or_default()
-    }
-
-    /// The sections of a layer: one, unless it is the body of a management datagram.
-    fn layer_sections(&self, layer: Layer, range: Range<usize>) -> [Option<Section>; 4] {
-        let table = match layer {
-            Layer::MadBody => return self.mad_sections(range),
-            Layer::Erf => TableId::Erf,
-            Layer::Sll => TableId::Sll,
-            Layer::Sll2 => TableId::Sll2,
-            Layer::Ethernet => TableId::Ethernet,
-            Layer::Vlan => TableId::Vlan,
-            Layer::Lrh => TableId::Lrh,
-            Layer::Grh => TableId::Grh,
-            Layer::Ipv4 => TableId::Ipv4,
-            Layer::Ipv6 => TableId::Ipv6,
-            Layer::Ipv6Extension => TableId::Ipv6Extension,
-            Layer::Udp => TableId::Udp,
-            Layer::Bth => TableId::Bth,
-            Layer::Rdeth => TableId::Rdeth,
-            Layer::Deth => TableId::Deth,
-            Layer::Xrceth => TableId::Xrceth,
-            Layer::Feth => TableId::Feth,
-            Layer::Reth => TableId::Reth,
-            Layer::AtomicEth => TableId::AtomicEth,
-            Layer::Aeth => TableId::Aeth,
-            Layer::AtomicAckEth => TableId::AtomicAckEth,
-            Layer::ImmDt => TableId::ImmDt,
-            Layer::Ieth => TableId::Ieth,
-            Layer::Payload => TableId::Payload,
-            Layer::Pad => TableId::Pad,
-            Layer::Icrc => TableId::Icrc,
-            Layer::Vcrc => TableId::Vcrc,
-            Layer::Mad => TableId::Mad,
-            // These name errors, and are never layers of their own.
-            Layer::Null | Layer::Cm | Layer::IpCm => return [const { None }; 4],
-        };
-        [Some(Section { table, range }), None, None, None]
+        self.frame.bytes().get(section.range()).unwrap_or_default()
     }
 
     /// What the body of a management datagram holds, by its class and attribute.
-    fn mad_sections(&self, range: Range<usize>) -> [Option<Section>; 4] {
-        let section = |table, start: usize, end: usize| {
-            (end <= range.end).then_some(Section { table, range: start..end })
-        };
-        let body = section(TableId::MadBody, range.start, range.end);
-        let Some(Ok(mad)) = self.frame.packet().and_then(|packet| packet.mad()) else {
-            return [body, None, None, None];
-        };
-        let start = range.start;
-        match (mad.header.class(), mad.header.attribute()) {
-            (MgmtClass::CM, _) => {
-                let (message, header) = cm_sections(&mad, start);
-                [body, message, header, None]
+    fn push_mad(&self, body: Range<usize>, sections: &mut Sections) {
+        sections.push(TableId::MadBody, body.clone());
+        let Some(Ok(mad)) = self.frame.packet().and_then(|packet| packet.mad()) else { return };
+        // A part that was cut off is not shown.
+        let mut push = |table, start: usize, end: usize| {
+            if end <= body.end {
+                sections.push(table, start..end);
             }
-            (MgmtClass::SUBNET_DIRECTED, attribute) => {
-                let data = start + SmpDirected::LEN;
-                let info = section(TableId::SmInfo, data, data + 64);
-                let info = info.filter(|_| attribute == AttributeId::SM_INFO);
-                [body, section(TableId::SmpDirected, start, start + SmpDirected::LEN), info, None]
+        };
+        let start = body.start;
+        match mad.header.class() {
+            MgmtClass::CM => push_cm(&mad, start, push),
+            MgmtClass::SUBNET_DIRECTED => {
+                push(TableId::SmpDirected, start, body.end);
+                if mad.header.attribute() == AttributeId::SM_INFO {
+                    let data = start + SmpDirected::LEN;
+                    push(TableId::SmInfo, data, data + SmInfo::LEN);
+                }
             }
-            (MgmtClass::SUBNET_ADMIN, attribute) => {
+            MgmtClass::SUBNET_ADMIN => {
                 let sa = start + Rmpp::LEN;
-                let record = section(TableId::PathRecord, sa + Sa::LEN, sa + Sa::LEN + 64);
-                let record = record.filter(|_| attribute == AttributeId::SA_PATH_RECORD);
-                let rmpp = section(TableId::Rmpp, start, sa);
-                [body, rmpp, section(TableId::Sa, sa, sa + Sa::LEN), record]
+                push(TableId::Rmpp, start, sa);
+                push(TableId::Sa, sa, sa + Sa::LEN);
+                if mad.header.attribute() == AttributeId::SA_PATH_RECORD {
+                    push(TableId::PathRecord, sa + Sa::LEN, sa + Sa::LEN + PathRecord::LEN);
+                }
             }
-            _ => [body, None, None, None],
+            _ => {}
         }
     }
 }
 
+/// The table of a layer; errors name some that are never layers of their own.
+fn table_of(layer: Layer) -> Option<TableId> {
+    Some(match layer {
+        Layer::Erf => TableId::Erf,
+        Layer::Sll => TableId::Sll,
+        Layer::Sll2 => TableId::Sll2,
+        Layer::Ethernet => TableId::Ethernet,
+        Layer::Vlan => TableId::Vlan,
+        Layer::Lrh => TableId::Lrh,
+        Layer::Grh => TableId::Grh,
+        Layer::Ipv4 => TableId::Ipv4,
+        Layer::Ipv6 => TableId::Ipv6,
+        Layer::Ipv6Extension => TableId::Ipv6Extension,
+        Layer::Udp => TableId::Udp,
+        Layer::Bth => TableId::Bth,
+        Layer::Rdeth => TableId::Rdeth,
+        Layer::Deth => TableId::Deth,
+        Layer::Xrceth => TableId::Xrceth,
+        Layer::Feth => TableId::Feth,
+        Layer::Reth => TableId::Reth,
+        Layer::AtomicEth => TableId::AtomicEth,
+        Layer::Aeth => TableId::Aeth,
+        Layer::AtomicAckEth => TableId::AtomicAckEth,
+        Layer::ImmDt => TableId::ImmDt,
+        Layer::Ieth => TableId::Ieth,
+        Layer::Payload => TableId::Payload,
+        Layer::Pad => TableId::Pad,
+        Layer::Icrc => TableId::Icrc,
+        Layer::Vcrc => TableId::Vcrc,
+        Layer::Mad => TableId::Mad,
+        Layer::MadBody => TableId::MadBody,
+        Layer::Null | Layer::Cm | Layer::IpCm => return None,
+    })
+}
+
 /// A message of the connection manager that begins at `start`, and the RDMA connection manager's header in it.
-fn cm_sections(mad: &Mad<'_>, start: usize) -> (Option<Section>, Option<Section>) {
+fn push_cm(mad: &Mad<'_>, start: usize, mut push: impl FnMut(TableId, usize, usize)) {
     use cm::Message;
-    let Ok(Some(message)) = mad.cm() else {
-        return (None, None);
+    let Ok(Some(message)) = mad.cm() else { return };
+    let end = start + cm::MESSAGE_LEN;
+    let table = match message {
+        Message::Req(_) => TableId::CmReq,
+        Message::Mra(_) => TableId::CmMra,
+        Message::Rej(_) => TableId::CmRej,
+        Message::Rep(_) => TableId::CmRep,
+        Message::Rtu(_) => TableId::CmRtu,
+        Message::Dreq(_) => TableId::CmDreq,
+        Message::Drep(_) => TableId::CmDrep,
+        Message::SidrReq(_) => TableId::CmSidrReq,
+        Message::SidrRep(_) => TableId::CmSidrRep,
+        Message::Lap(_) => TableId::CmLap,
+        Message::Apr(_) => TableId::CmApr,
     };
-    let section =
-        |table, from: usize| Section { table, range: start + from..start + cm::MESSAGE_LEN };
-    let private = |layout: crate::wire::layout::BitRange| layout.bytes().start;
-    let (table, header) = match message {
-        Message::Req(req) => {
-            let at = private(cm::Req::LAYOUT.private_data);
-            (TableId::CmReq, req.ip_cm().map(|_| section(TableId::IpCm, at)))
+    push(table, start, end);
+    let private = |layout: BitRange| start + layout.bytes().start;
+    match message {
+        Message::Req(req) if req.ip_cm().is_some() => {
+            push(TableId::IpCm, private(cm::Req::LAYOUT.private_data), end);
         }
-        Message::SidrReq(req) => {
-            let at = private(cm::SidrReq::LAYOUT.private_data);
-            (TableId::CmSidrReq, req.ip_cm().map(|_| section(TableId::SidrIpCm, at)))
+        Message::SidrReq(req) if req.ip_cm().is_some() => {
+            push(TableId::SidrIpCm, private(cm::SidrReq::LAYOUT.private_data), end);
         }
-        Message::Mra(_) => (TableId::CmMra, None),
-        Message::Rej(_) => (TableId::CmRej, None),
-        Message::Rep(_) => (TableId::CmRep, None),
-        Message::Rtu(_) => (TableId::CmRtu, None),
-        Message::Dreq(_) => (TableId::CmDreq, None),
-        Message::Drep(_) => (TableId::CmDrep, None),
-        Message::SidrRep(_) => (TableId::CmSidrRep, None),
-        Message::Lap(_) => (TableId::CmLap, None),
-        Message::Apr(_) => (TableId::CmApr, None),
-    };
-    (Some(section(table, 0)), header)
+        _ => {}
+    }
 }
 
 /// A field by its name, and everywhere it can stand.
@@ -266,9 +311,9 @@ impl FieldRef {
         &'c self,
         context: &'c Context<'a>,
     ) -> impl Iterator<Item = (&'static Field, Value<'a>)> + use<'c, 'a> {
-        context.sections().flat_map(move |section| {
+        context.sections().iter().flat_map(move |section| {
             let here = self.places.iter().filter(move |(table, _)| *table == section.table);
-            let layer = context.bytes(&section);
+            let layer = context.bytes(section);
             here.filter_map(move |(_, field)| Some((*field, field.value(context, layer)?)))
         })
     }

@@ -187,6 +187,11 @@ fn digit(value: u64) -> char {
 
 /// Numbers are most of what the decoder prints, and the standard formatter takes five times as long.
 pub(super) fn write_dec(mut value: u64, out: &mut String) {
+    // Half of all numbers are flags.
+    if value < 10 {
+        out.push(digit(value));
+        return;
+    }
     let mut buffer = [b'0'; 20];
     let mut start = buffer.len() - 1;
     loop {
@@ -198,14 +203,16 @@ pub(super) fn write_dec(mut value: u64, out: &mut String) {
         }
         start -= 1;
     }
-    out.extend(buffer[start..].iter().map(|&byte| char::from(byte)));
+    out.push_str(core::str::from_utf8(&buffer[start..]).expect("digits are ASCII"));
 }
 
 fn write_hex(value: u64, digits: usize, out: &mut String) {
-    out.push_str("0x");
-    for place in (0..digits.min(16)).rev() {
-        out.push(digit(value >> (4 * place)));
+    let mut buffer = *b"0x0000000000000000";
+    for (place, byte) in buffer.iter_mut().skip(2).take(digits).rev().enumerate() {
+        *byte = DIGITS[(value >> (4 * place) & 15) as usize];
     }
+    let end = buffer.len().min(2 + digits);
+    out.push_str(core::str::from_utf8(&buffer[..end]).expect("digits are ASCII"));
 }
 
 fn write_bytes(bytes: &[u8], out: &mut String) {
@@ -238,8 +245,12 @@ pub(super) fn write_seconds(nanos: i128, out: &mut String) {
     if nanos < 0 {
         out.push('-');
     }
-    let nanos = nanos.unsigned_abs();
-    put(out, format_args!("{}.{:09}", nanos / 1_000_000_000, nanos % 1_000_000_000));
+    // The difference of two times of 64 bits has no more digits than that.
+    let nanos = u64::try_from(nanos.unsigned_abs()).unwrap_or(u64::MAX);
+    write_dec(nanos / 1_000_000_000, out);
+    let (start, fraction) = (out.len(), nanos % 1_000_000_000);
+    write_dec(1_000_000_000 + fraction, out);
+    out.replace_range(start..=start, ".");
 }
 
 #[cfg(test)]

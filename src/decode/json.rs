@@ -32,12 +32,12 @@ fn write_all(context: &Context<'_>, out: &mut String) {
     for section in context.sections() {
         if section.table.repeats() {
             if written != Some(section.table) {
-                write_repeated(context, &section, out);
+                write_repeated(context, section, out);
             }
             written = Some(section.table);
             continue;
         }
-        let layer = context.bytes(&section);
+        let layer = context.bytes(section);
         for field in section.table.table().fields.iter().filter(|field| !field.hidden) {
             if let Some(value) = field.value(context, layer) {
                 write_key(field, out);
@@ -51,9 +51,9 @@ fn write_all(context: &Context<'_>, out: &mut String) {
 /// The fields of all layers that share the table of `section`.
 fn write_repeated(context: &Context<'_>, section: &Section, out: &mut String) {
     for field in section.table.table().fields.iter().filter(|field| !field.hidden) {
-        let same = context.sections().filter(|other| other.table == section.table);
+        let same = context.sections().iter().filter(|other| other.table == section.table);
         let mut values = same.filter_map(|other| {
-            field.value(context, context.bytes(&other)).map(|value| (field, value))
+            field.value(context, context.bytes(other)).map(|value| (field, value))
         });
         let Some(first) = values.next() else { continue };
         write_values(first, values, out);

@@ -9,7 +9,7 @@ const BYTES_SHOWN: usize = 32;
 /// Appends the tree of a frame: a heading a layer, then its fields, each with its name for filters and its bytes.
 pub fn write_tree(context: &Context<'_>, out: &mut String) {
     for section in context.sections() {
-        let (table, layer) = (section.table.table(), context.bytes(&section));
+        let (table, layer) = (section.table.table(), context.bytes(section));
         let heading = out.len();
         put(out, format_args!("{}", table.title));
         if section.table == super::tables::TableId::Frame {
@@ -18,12 +18,12 @@ pub fn write_tree(context: &Context<'_>, out: &mut String) {
             out.push('\n');
         } else {
             out.push_str(", ");
-            write_range(section.range.clone(), out);
+            write_range(section.range(), out);
             out.push('\n');
         }
         let fields = out.len();
         for field in table.fields {
-            let payload = field.name == "data.data";
+            let payload = field.name == "roce.payload";
             if field.hidden && !payload {
                 continue;
             }
@@ -43,7 +43,7 @@ pub fn write_tree(context: &Context<'_>, out: &mut String) {
             if let Some(bytes) = field.bytes(layer.len()) {
                 out.push_str(", ");
                 write_range(
-                    section.range.start + bytes.start..section.range.start + bytes.end,
+                    section.range().start + bytes.start..section.range().start + bytes.end,
                     out,
                 );
             }

@@ -2,6 +2,9 @@
 //!
 //! Parsing goes as far as it can. What was found stands in [`Frame::layers`], what stopped it in [`Frame::error`];
 //! a frame that is simply not RoCE has no error.
+//!
+//! Most callers want the packet and never the list of layers, so the list is made only when it is asked for, by
+//! walking the frame once more.
 
 use core::ops::Range;
 
@@ -18,10 +21,6 @@ const IPV6_EXTENSIONS_MAX: usize = 8;
 
 /// The most VLAN tags that are walked.
 const VLANS_MAX: usize = 4;
-
-/// The most layers a frame can have: link, VLANs, network, IPv6 extensions, UDP, BTH and its extensions (of which
-/// no opcode has more than four), payload, pad and checksums.
-const LAYERS_MAX: usize = 2 + VLANS_MAX + 2 + IPV6_EXTENSIONS_MAX + 10;
 
 /// What carries a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -81,11 +80,15 @@ impl IcrcVerdict {
 #[derive(Clone, Copy, Debug)]
 pub struct Layers {
     len: usize,
-    list: [(Layer, u32, u32); LAYERS_MAX],
+    list: [(Layer, u32, u32); Self::MAX],
 }
 
 impl Layers {
-    const EMPTY: Self = Self { len: 0, list: [(Layer::Payload, 0, 0); LAYERS_MAX] };
+    /// The most layers a frame can have: two of the link, VLANs, two of the network, IPv6 extensions, and ten from
+    /// UDP up: no opcode has more than four extension headers.
+    pub const MAX: usize = 2 + VLANS_MAX + 2 + IPV6_EXTENSIONS_MAX + 10;
+
+    const EMPTY: Self = Self { len: 0, list: [(Layer::Payload, 0, 0); Self::MAX] };
 
     fn push(&mut self, layer: Layer, range: Range<usize>) {
         let (Ok(start), Ok(end)) = (u32::try_from(range.start), u32::try_from(range.end)) else {
@@ -112,8 +115,9 @@ impl Layers {
 /// A frame, taken apart.
 #[derive(Clone, Copy, Debug)]
 pub struct Frame<'a> {
+    link: LinkType,
+    port: u16,
     bytes: &'a [u8],
-    layers: Layers,
     ethernet: Option<&'a Ethernet>,
     lrh: Option<&'a Lrh>,
     ethertype: Option<EtherType>,
@@ -129,9 +133,20 @@ pub struct Frame<'a> {
 impl<'a> Frame<'a> {
     /// Takes `bytes` apart, a frame as captured on a link of type `link`. UDP datagrams to `port` are RoCEv2.
     pub fn parse(link: LinkType, bytes: &'a [u8], port: u16) -> Self {
-        let mut frame = Self {
+        Self::walk(link, bytes, port, |_, _| {})
+    }
+
+    /// Takes `bytes` apart and tells `found` of every layer.
+    fn walk(
+        link: LinkType,
+        bytes: &'a [u8],
+        port: u16,
+        found: impl FnMut(Layer, Range<usize>),
+    ) -> Self {
+        let frame = Self {
+            link,
+            port,
             bytes,
-            layers: Layers::EMPTY,
             ethernet: None,
             lrh: None,
             ethertype: None,
@@ -142,10 +157,11 @@ impl<'a> Frame<'a> {
             icrc_at: None,
             error: None,
         };
-        if let Err(error) = frame.link(link, port) {
-            frame.error = Some(error);
+        let mut walk = Walk { frame, found };
+        if let Err(error) = walk.link() {
+            walk.frame.error = Some(error);
         }
-        frame
+        walk.frame
     }
 
     /// The frame's bytes.
@@ -154,8 +170,10 @@ impl<'a> Frame<'a> {
     }
 
     /// What was found, in order.
-    pub fn layers(&self) -> &Layers {
-        &self.layers
+    pub fn layers(&self) -> Layers {
+        let mut layers = Layers::EMPTY;
+        Self::walk(self.link, self.bytes, self.port, |layer, range| layers.push(layer, range));
+        layers
     }
 
     /// The Ethernet header, if there is one.
@@ -216,8 +234,9 @@ impl<'a> Frame<'a> {
 
     /// What is to be said of the VCRC, or `None` if this is not native InfiniBand.
     pub fn vcrc(&self) -> Option<IcrcVerdict> {
-        let start = self.layers.find(Layer::Lrh)?.start;
-        let Some(found) = self.layers.find(Layer::Vcrc) else {
+        let layers = self.layers();
+        let start = layers.find(Layer::Lrh)?.start;
+        let Some(found) = layers.find(Layer::Vcrc) else {
             return Some(IcrcVerdict::Absent);
         };
         let covered = self.bytes.get(start..found.start).unwrap_or_default();
@@ -239,57 +258,66 @@ impl<'a> Frame<'a> {
             _ => return None,
         })
     }
+}
 
+/// A walk through a frame, layer by layer.
+struct Walk<'a, F> {
+    frame: Frame<'a>,
+    /// Is told of every layer.
+    found: F,
+}
+
+impl<'a, F: FnMut(Layer, Range<usize>)> Walk<'a, F> {
     /// The header at `offset`, which becomes a layer.
     fn take<H: Header>(&mut self, offset: usize) -> Result<&'a H, ParseError> {
-        let header = view::<H>(self.bytes, offset)?;
-        self.layers.push(H::LAYER, offset..offset + size_of::<H>());
+        let header = view::<H>(self.frame.bytes, offset)?;
+        (self.found)(H::LAYER, offset..offset + size_of::<H>());
         Ok(header)
     }
 
-    fn link(&mut self, link: LinkType, port: u16) -> Result<(), ParseError> {
-        match link {
-            LinkType::ETHERNET => self.ethernet_at(0, port),
+    fn link(&mut self) -> Result<(), ParseError> {
+        match self.frame.link {
+            LinkType::ETHERNET => self.ethernet_at(0),
             LinkType::LINUX_SLL => {
                 let protocol = self.take::<Sll>(0)?.protocol();
-                self.after_link(protocol, Sll::LEN, port)
+                self.after_link(protocol, Sll::LEN)
             }
             LinkType::LINUX_SLL2 => {
                 let protocol = self.take::<Sll2>(0)?.protocol();
-                self.after_link(protocol, Sll2::LEN, port)
+                self.after_link(protocol, Sll2::LEN)
             }
             LinkType::NULL | LinkType::LOOP => {
                 const FAMILY_LEN: usize = 4;
-                if self.bytes.len() < FAMILY_LEN {
-                    return Err(truncated(Layer::Null, 0, FAMILY_LEN, self.bytes.len()));
+                if self.frame.bytes.len() < FAMILY_LEN {
+                    return Err(truncated(Layer::Null, 0, FAMILY_LEN, self.frame.bytes.len()));
                 }
-                self.layers.push(Layer::Null, 0..FAMILY_LEN);
-                self.ip_at(Layer::Ipv4, FAMILY_LEN, port)
+                (self.found)(Layer::Null, 0..FAMILY_LEN);
+                self.ip_at(Layer::Ipv4, FAMILY_LEN)
             }
-            LinkType::ERF => self.erf(port),
+            LinkType::ERF => self.erf(),
             LinkType::INFINIBAND => self.native_at(0),
-            LinkType::IPV6 => self.ip_at(Layer::Ipv6, 0, port),
-            link if link.is_raw_ip() => self.ip_at(Layer::Ipv4, 0, port),
+            LinkType::IPV6 => self.ip_at(Layer::Ipv6, 0),
+            link if link.is_raw_ip() => self.ip_at(Layer::Ipv4, 0),
             _ => Ok(()),
         }
     }
 
-    fn ethernet_at(&mut self, offset: usize, port: u16) -> Result<(), ParseError> {
+    fn ethernet_at(&mut self, offset: usize) -> Result<(), ParseError> {
         let header = self.take::<Ethernet>(offset)?;
-        self.ethernet = Some(header);
-        self.after_link(header.ethertype(), offset + Ethernet::LEN, port)
+        self.frame.ethernet = Some(header);
+        self.after_link(header.ethertype(), offset + Ethernet::LEN)
     }
 
-    fn erf(&mut self, port: u16) -> Result<(), ParseError> {
+    fn erf(&mut self) -> Result<(), ParseError> {
         let header = self.take::<Erf>(0)?;
         let (mut offset, mut extended) = (Erf::LEN, header.extended());
         while extended {
             const EXTENSION_LEN: usize = 8;
-            let have = self.bytes.len() - offset;
+            let have = self.frame.bytes.len() - offset;
             if have < EXTENSION_LEN {
                 return Err(truncated(Layer::Erf, offset, EXTENSION_LEN, have));
             }
-            extended = self.bytes.get(offset).is_some_and(|first| first & 0x80 != 0);
+            extended = self.frame.bytes.get(offset).is_some_and(|first| first & 0x80 != 0);
             offset += EXTENSION_LEN;
         }
         let content = ErfContent::of(header.kind());
@@ -299,11 +327,11 @@ impl<'a> Frame<'a> {
         }
         // A record is padded to a whole number of eight bytes; the packet is as long as it was on the wire.
         let end = offset + usize::from(header.wire_len());
-        self.bytes = self.bytes.get(..end).unwrap_or(self.bytes);
+        self.frame.bytes = self.frame.bytes.get(..end).unwrap_or(self.frame.bytes);
         match content {
-            ErfContent::Ethernet => self.ethernet_at(offset, port),
+            ErfContent::Ethernet => self.ethernet_at(offset),
             ErfContent::Infiniband => self.native_at(offset),
-            ErfContent::Ip => self.ip_at(Layer::Ipv4, offset, port),
+            ErfContent::Ip => self.ip_at(Layer::Ipv4, offset),
             ErfContent::Unknown => Ok(()),
         }
     }
@@ -313,7 +341,6 @@ impl<'a> Frame<'a> {
         &mut self,
         mut ethertype: EtherType,
         mut offset: usize,
-        port: u16,
     ) -> Result<(), ParseError> {
         for _ in 0..VLANS_MAX {
             if !ethertype.is_vlan() {
@@ -322,12 +349,12 @@ impl<'a> Frame<'a> {
             ethertype = self.take::<Vlan>(offset)?.ethertype();
             offset += Vlan::LEN;
         }
-        self.ethertype = Some(ethertype);
+        self.frame.ethertype = Some(ethertype);
         match ethertype {
-            EtherType::IPV4 => self.ip_at(Layer::Ipv4, offset, port),
-            EtherType::IPV6 => self.ip_at(Layer::Ipv6, offset, port),
+            EtherType::IPV4 => self.ip_at(Layer::Ipv4, offset),
+            EtherType::IPV6 => self.ip_at(Layer::Ipv6, offset),
             EtherType::ROCE_V1 => {
-                self.encapsulation = Some(Encapsulation::RoceV1);
+                self.frame.encapsulation = Some(Encapsulation::RoceV1);
                 self.grh_at(offset)
             }
             _ => Ok(()),
@@ -336,10 +363,10 @@ impl<'a> Frame<'a> {
 
     /// IPv4 or IPv6, as the first four bits say; `announced` is what the link layer says, and what is missing if
     /// there is nothing.
-    fn ip_at(&mut self, announced: Layer, offset: usize, port: u16) -> Result<(), ParseError> {
-        match (self.bytes.get(offset).map(|first| first >> 4), announced) {
-            (Some(6), _) | (None, Layer::Ipv6) => self.ipv6_at(offset, port),
-            (Some(4) | None, _) => self.ipv4_at(offset, port),
+    fn ip_at(&mut self, announced: Layer, offset: usize) -> Result<(), ParseError> {
+        match (self.frame.bytes.get(offset).map(|first| first >> 4), announced) {
+            (Some(6), _) | (None, Layer::Ipv6) => self.ipv6_at(offset),
+            (Some(4) | None, _) => self.ipv4_at(offset),
             (Some(version), layer) => {
                 let (field, value) = ("version", version.into());
                 Err(ParseError::Field { layer, offset, field, value })
@@ -347,8 +374,8 @@ impl<'a> Frame<'a> {
         }
     }
 
-    fn ipv4_at(&mut self, offset: usize, port: u16) -> Result<(), ParseError> {
-        let header = view::<Ipv4>(self.bytes, offset)?;
+    fn ipv4_at(&mut self, offset: usize) -> Result<(), ParseError> {
+        let header = view::<Ipv4>(self.frame.bytes, offset)?;
         let wrong = |field, value: usize| {
             Err(ParseError::Field { layer: Layer::Ipv4, offset, field, value: value as u64 })
         };
@@ -356,12 +383,12 @@ impl<'a> Frame<'a> {
         if header_len < Ipv4::LEN {
             return wrong("header length", header_len);
         }
-        let Some(options) = self.bytes.get(offset + Ipv4::LEN..offset + header_len) else {
-            let have = self.bytes.len() - offset;
+        let Some(options) = self.frame.bytes.get(offset + Ipv4::LEN..offset + header_len) else {
+            let have = self.frame.bytes.len() - offset;
             return Err(truncated(Layer::Ipv4, offset, header_len, have));
         };
-        self.layers.push(Layer::Ipv4, offset..offset + header_len);
-        self.network = Some(Network::Ipv4 { header, options });
+        (self.found)(Layer::Ipv4, offset..offset + header_len);
+        self.frame.network = Some(Network::Ipv4 { header, options });
         let total = usize::from(header.total_len());
         if total < header_len {
             return wrong("total length", total);
@@ -370,19 +397,19 @@ impl<'a> Frame<'a> {
             return Ok(());
         }
         if header.protocol() == PROTOCOL_UDP {
-            self.udp_at(offset + header_len, offset + total, port)?;
+            self.udp_at(offset + header_len, offset + total)?;
         }
         Ok(())
     }
 
-    fn ipv6_at(&mut self, offset: usize, port: u16) -> Result<(), ParseError> {
+    fn ipv6_at(&mut self, offset: usize) -> Result<(), ParseError> {
         let header = self.take::<Ipv6>(offset)?;
         let end = offset + Ipv6::LEN + usize::from(header.payload_len());
         let (start, mut at) = (offset + Ipv6::LEN, offset + Ipv6::LEN);
         let mut next = header.next_header();
-        self.network = Some(Network::Ipv6 { header, extensions: &[] });
+        self.frame.network = Some(Network::Ipv6 { header, extensions: &[] });
         for _ in 0..IPV6_EXTENSIONS_MAX {
-            let rest = self.bytes.get(at..).unwrap_or_default();
+            let rest = self.frame.bytes.get(at..).unwrap_or_default();
             let Some(len) = ipv6_extension_len(next, rest.get(1).copied().unwrap_or(0)) else {
                 break;
             };
@@ -390,26 +417,26 @@ impl<'a> Frame<'a> {
                 return Err(truncated(Layer::Ipv6Extension, at, len, rest.len()));
             }
             next = rest.first().copied().unwrap_or(next);
-            self.layers.push(Layer::Ipv6Extension, at..at + len);
+            (self.found)(Layer::Ipv6Extension, at..at + len);
             at += len;
         }
-        let extensions = self.bytes.get(start..at).unwrap_or_default();
-        self.network = Some(Network::Ipv6 { header, extensions });
+        let extensions = self.frame.bytes.get(start..at).unwrap_or_default();
+        self.frame.network = Some(Network::Ipv6 { header, extensions });
         // A fragment has a header that is not walked, so that nothing behind it is taken for a datagram.
         if next == PROTOCOL_UDP {
-            self.udp_at(at, end, port)?;
+            self.udp_at(at, end)?;
         }
         Ok(())
     }
 
     /// A UDP header at `offset`, in a datagram that ends at `end`.
-    fn udp_at(&mut self, offset: usize, end: usize, port: u16) -> Result<(), ParseError> {
+    fn udp_at(&mut self, offset: usize, end: usize) -> Result<(), ParseError> {
         let header = self.take::<Udp>(offset)?;
-        self.udp = Some(header);
-        if header.destination_port() != port {
+        self.frame.udp = Some(header);
+        if header.destination_port() != self.frame.port {
             return Ok(());
         }
-        self.encapsulation = Some(Encapsulation::RoceV2);
+        self.frame.encapsulation = Some(Encapsulation::RoceV2);
         let length = usize::from(header.length());
         if length < Udp::LEN {
             let (layer, field) = (Layer::Udp, "length");
@@ -422,28 +449,28 @@ impl<'a> Frame<'a> {
     }
 
     fn native_at(&mut self, offset: usize) -> Result<(), ParseError> {
-        self.encapsulation = Some(Encapsulation::Native);
+        self.frame.encapsulation = Some(Encapsulation::Native);
         let header = self.take::<Lrh>(offset)?;
-        self.lrh = Some(header);
+        self.frame.lrh = Some(header);
         let end = offset + header.packet_len().get() as usize * 4;
         let parsed = match header.lnh().get() {
             2 => self.transport_at(offset + Lrh::LEN, end),
             3 => self.grh_at(offset + Lrh::LEN),
             // Raw packets are somebody else's: they have neither BTH nor ICRC.
             _ => {
-                self.encapsulation = None;
+                self.frame.encapsulation = None;
                 return Ok(());
             }
         };
-        if end >= offset + Lrh::LEN && end + VCRC_LEN <= self.bytes.len() {
-            self.layers.push(Layer::Vcrc, end..end + VCRC_LEN);
+        if end >= offset + Lrh::LEN && end + VCRC_LEN <= self.frame.bytes.len() {
+            (self.found)(Layer::Vcrc, end..end + VCRC_LEN);
         }
         parsed
     }
 
     fn grh_at(&mut self, offset: usize) -> Result<(), ParseError> {
         let header = self.take::<Grh>(offset)?;
-        self.network = Some(Network::Grh(header));
+        self.frame.network = Some(Network::Grh(header));
         if header.next_header() != NEXT_HEADER_BTH {
             let (layer, field, value) =
                 (Layer::Grh, "next header", u64::from(header.next_header()));
@@ -456,50 +483,50 @@ impl<'a> Frame<'a> {
     /// A packet from the BTH at `start` through the ICRC that ends at `end`.
     fn transport_at(&mut self, start: usize, end: usize) -> Result<(), ParseError> {
         let body_end = end.saturating_sub(ICRC_LEN).max(start);
-        let rest = self.bytes.get(start..).unwrap_or_default();
+        let rest = self.frame.bytes.get(start..).unwrap_or_default();
         let body = rest.get(..body_end - start).unwrap_or(rest);
         let (packet, error) = Packet::parse_cut(body, body_end - start);
-        self.packet = packet;
+        self.frame.packet = packet;
         if let Some(packet) = &packet {
-            push_packet(&mut self.layers, packet, start);
+            note_packet(&mut self.found, packet, start);
         }
         // A packet too short for its opcode still has an ICRC: it tells a broken sender from a broken wire.
-        if packet.is_some() && end <= self.bytes.len() {
-            self.layers.push(Layer::Icrc, body_end..end);
-            self.icrc_at = Some(body_end);
+        if packet.is_some() && end <= self.frame.bytes.len() {
+            (self.found)(Layer::Icrc, body_end..end);
+            self.frame.icrc_at = Some(body_end);
         }
         if let Some(error) = error {
             return Err(error.shifted_by(start));
         }
-        if self.icrc_at.is_none() {
-            let have = self.bytes.len().saturating_sub(body_end);
+        if self.frame.icrc_at.is_none() {
+            let have = self.frame.bytes.len().saturating_sub(body_end);
             return Err(truncated(Layer::Icrc, body_end, ICRC_LEN, have));
         }
         Ok(())
     }
 }
 
-/// The layers of a packet that begins `start` bytes into the frame, as far as they are there.
-fn push_packet(layers: &mut Layers, packet: &Packet<'_>, start: usize) {
-    layers.push(Layer::Bth, start..start + Bth::LEN);
+/// Tells of the layers of a packet that begins `start` bytes into the frame, as far as they are there.
+fn note_packet(mut found: impl FnMut(Layer, Range<usize>), packet: &Packet<'_>, start: usize) {
+    found(Layer::Bth, start..start + Bth::LEN);
     let mut at = start + Bth::LEN;
     for (header, layer) in packet.info().iter().flat_map(|info| info.headers.layers()) {
         if at + header.byte_len() > start + packet.bytes().len() {
             return;
         }
-        layers.push(layer, at..at + header.byte_len());
+        found(layer, at..at + header.byte_len());
         at += header.byte_len();
     }
     let (body, end) = (at + packet.payload().len(), start + packet.bytes().len());
     if packet.mad().is_some_and(|mad| mad.is_ok()) {
-        layers.push(Layer::Mad, at..at + MadHeader::LEN);
+        found(Layer::Mad, at..at + MadHeader::LEN);
         at += MadHeader::LEN;
-        layers.push(Layer::MadBody, at..body);
+        found(Layer::MadBody, at..body);
     } else if at < body {
-        layers.push(Layer::Payload, at..body);
+        found(Layer::Payload, at..body);
     }
     if body < end {
-        layers.push(Layer::Pad, body..end);
+        found(Layer::Pad, body..end);
     }
 }
 

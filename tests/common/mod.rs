@@ -1,5 +1,6 @@
 //! What several tests need.
 #![allow(
+    clippy::unwrap_used,
     dead_code,
     unreachable_pub,
     unused_imports,
@@ -12,6 +13,7 @@ use std::path::{Path, PathBuf};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::select;
+use roce::wire::layout::BitRange;
 use roce::wire::{
     Aeth, AtomicAckEth, AtomicEth, Bits, Bth, BthRepr, Deth, Ethernet, EthernetRepr, Extensions,
     Feth, FrameRepr, Grh, GrhRepr, Header, Ieth, ImmDt, Ipv4, Ipv4Repr, Ipv6, Ipv6Repr, Layer,
@@ -42,6 +44,20 @@ pub fn captures() -> Vec<PathBuf> {
     files.sort();
     assert!(files.len() >= 3, "{files:?}");
     files
+}
+
+/// How many frames the captures that other tests rely on have, and in how many of them tshark finds RoCE.
+pub const COUNTS: [(&str, usize, usize); 3] =
+    [("rxe_all_ops.pcap", 3742, 2660), ("rxe_cm.pcap", 182, 156), ("rxe_lossy.pcap", 2062, 1671)];
+
+/// That a capture has as many frames and packets as it should, if it is one of [`COUNTS`].
+pub fn check_counts(path: &Path, frames: usize, packets: usize) {
+    if let Some(&(name, ..)) = COUNTS.iter().find(|(name, ..)| path.ends_with(name)) {
+        assert!(
+            COUNTS.contains(&(name, frames, packets)),
+            "{name}: {frames} frames, {packets} packets"
+        );
+    }
 }
 
 /// Every frame of a classic little-endian microsecond pcap of Ethernet frames. Eight lines instead of the crate's
@@ -295,13 +311,22 @@ pub fn number_at(bytes: &[u8], start: usize, width: usize) -> u64 {
         .fold(0, |number, bit| number << 1 | u64::from(bytes[bit / 8] >> (7 - bit % 8) & 1))
 }
 
+/// Whether a field that the crate places `at` these bits reads what stands `width` bits wide from bit `start`.
+pub fn is_at(at: BitRange, bytes: &[u8], start: usize, width: usize) -> bool {
+    if width <= 56 {
+        at.read(bytes) == Some(number_at(bytes, start, width))
+    } else {
+        at.slice(bytes) == bytes.get(start / 8..start / 8 + width / 8)
+    }
+}
+
 /// Tests of headers against tables of their fields, each with its first bit and its width. What no field names is
 /// reserved: kept out of the repr, and sent as zero.
 macro_rules! header_tests {
     ($($test:ident: $header:ty, $len:literal bytes { $($field:ident $start:literal $width:literal),* $(,)? })*) => {$(
         #[test]
         fn $test() {
-            use $crate::common::{keep_fields, number_at};
+            use $crate::common::keep_fields;
             use zerocopy::FromBytes;
 
             assert_eq!(<$header>::LEN, $len);
@@ -322,13 +347,8 @@ macro_rules! header_tests {
                 let emitted = view.repr().emit();
                 proptest::prop_assert_eq!(&emitted.as_bytes()[..], keep_fields(&bytes, &fields));
                 proptest::prop_assert_eq!(emitted.repr(), view.repr());
-                $(if $width <= 56 {
-                    let read = <$header>::LAYOUT.$field.read(&bytes);
-                    proptest::prop_assert_eq!(read, Some(number_at(&bytes, $start, $width)));
-                } else {
-                    let range = $start / 8..($start + $width) / 8;
-                    proptest::prop_assert_eq!(<$header>::LAYOUT.$field.slice(&bytes), bytes.get(range));
-                })*
+                $(let at = <$header>::LAYOUT.$field;
+                proptest::prop_assert!($crate::common::is_at(at, &bytes, $start, $width), stringify!($field));)*
             });
         }
     )*};

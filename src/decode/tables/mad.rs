@@ -30,12 +30,17 @@ fn rdma_cm(service_id: BitRange, layer: &[u8]) -> Option<u16> {
 /// An address of an RDMA connection manager's header, if it is of this IP version.
 fn ip_cm_address(layer: &[u8], address: BitRange, version: u64) -> Option<Value<'_>> {
     let bytes = address.slice(layer)?;
-    let bytes = if version == 4 { bytes.get(12..)? } else { bytes };
-    (IpCm::LAYOUT.ip_version.read(layer)? == version).then_some(Value::Bytes(bytes))
+    // What claims to be neither is shown in full.
+    let is_ipv4 = IpCm::LAYOUT.ip_version.read(layer)? == 4;
+    let bytes = if is_ipv4 { bytes.get(12..)? } else { bytes };
+    (is_ipv4 == (version == 4)).then_some(Value::Bytes(bytes))
 }
 
 pub(in super::super) static MAD: [Field; 11] = [
-    Field::whole("infiniband.mad", "MAD Common Header"),
+    Field::computed("infiniband.mad", "MAD", Show::Bytes, |context, _| {
+        Some(Value::Bytes(context.frame.packet()?.payload()))
+    })
+    .hidden(),
     Field::bits(
         "infiniband.mad.baseversion",
         "Base Version",
@@ -910,7 +915,36 @@ pub(in super::super) static CM_SIDR_REP: [Field; 10] = [
     ),
 ];
 
-pub(in super::super) static SMP_DIRECTED: [Field; 4] = [
+/// Some bits of the MAD header, which subnet management by directed route uses in its own way.
+fn header_bits<'a>(context: &Context<'a>, bits: BitRange) -> Option<Value<'a>> {
+    let mad = context.frame.packet()?.mad()?.ok()?;
+    bits.read(mad.header.as_bytes()).map(Value::Uint)
+}
+
+const SMP_STATUS: BitRange = MadHeader::LAYOUT.status;
+const SMP_HOPS: BitRange = MadHeader::LAYOUT.class_specific;
+/// The paths stand behind the attribute, 64 bytes each.
+const SMP_PATHS: BitRange = BitRange::new((SmpDirected::LEN + 64) * 8, 128 * 8);
+
+pub(in super::super) static SMP_DIRECTED: [Field; 10] = [
+    Field::computed(
+        "infiniband.smpdirected.d",
+        "D (Direction Bit)",
+        Show::Hex(16),
+        |context, _| header_bits(context, SMP_STATUS.part(0, 1)),
+    ),
+    Field::computed("infiniband.smpdirected.smpstatus", "Status", Show::Hex(4), |context, _| {
+        header_bits(context, SMP_STATUS)
+    }),
+    Field::computed(
+        "infiniband.smpdirected.hoppointer",
+        "Hop Pointer",
+        Show::Hex(2),
+        |context, _| header_bits(context, SMP_HOPS.part(0, 8)),
+    ),
+    Field::computed("infiniband.smpdirected.hopcount", "Hop Count", Show::Hex(2), |context, _| {
+        header_bits(context, SMP_HOPS.part(8, 8))
+    }),
     Field::bits("infiniband.smplid.mkey", "M_Key", SmpDirected::LAYOUT.mkey, Show::Hex(16)),
     Field::bits(
         "infiniband.smpdirected.drslid",
@@ -926,6 +960,18 @@ pub(in super::super) static SMP_DIRECTED: [Field; 4] = [
     ),
     Field::bits("infiniband.reserved", "Reserved", SmpDirected::LAYOUT.reserved, Show::Bytes)
         .hidden(),
+    Field::bits(
+        "infiniband.smpdirected.initialpath",
+        "Initial Path",
+        SMP_PATHS.part(0, 512),
+        Show::Bytes,
+    ),
+    Field::bits(
+        "infiniband.smpdirected.returnpath",
+        "Return Path",
+        SMP_PATHS.part(512, 512),
+        Show::Bytes,
+    ),
 ];
 
 pub(in super::super) static SM_INFO: [Field; 5] = [

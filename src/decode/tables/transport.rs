@@ -1,5 +1,6 @@
 //! Fields of the route headers, the BTH, its extension headers, the payload and the checksums.
 
+use super::super::Context;
 use super::super::field::{Field, Show, Value};
 use crate::wire::aeth::Answer;
 use crate::wire::layout::BitRange;
@@ -206,17 +207,35 @@ pub(in super::super) static ATOMIC_ACK_ETH: [Field; 2] = [
     ),
 ];
 
-pub(in super::super) static IMM_DT: [Field; 1] =
-    [Field::bits("infiniband.immdt", "Immediate Data", ImmDt::LAYOUT.data, Show::Bytes)];
+pub(in super::super) static IMM_DT: [Field; 2] = [
+    // As in tshark, the header and its only field have one name.
+    Field::whole("infiniband.immdt", "Immediate Data"),
+    Field::bits("infiniband.immdt", "Immediate Data", ImmDt::LAYOUT.data, Show::Bytes),
+];
 
-pub(in super::super) static IETH: [Field; 1] =
-    [Field::bits("infiniband.ieth", "RKey to invalidate", Ieth::LAYOUT.rkey, Show::Bytes)];
+pub(in super::super) static IETH: [Field; 2] = [
+    // As in tshark, the header and its only field have one name.
+    Field::whole("infiniband.ieth", "RKey"),
+    Field::bits("infiniband.ieth", "RKey to invalidate", Ieth::LAYOUT.rkey, Show::Bytes),
+];
 
-pub(in super::super) static PAYLOAD: [Field; 2] = [
-    Field::bytes_from("data.data", "Payload", 0).hidden(),
-    Field::computed("data.len", "Payload captured", Show::Dec, |_, layer| {
-        Some(Value::Uint(layer.len() as u64))
-    }),
+/// What tshark takes for the payload: the pad bytes too.
+fn padded_payload<'a>(context: &Context<'a>) -> Option<&'a [u8]> {
+    let packet = context.frame.packet()?;
+    packet.bytes().get(packet.header_len()..)
+}
+
+pub(in super::super) static PAYLOAD: [Field; 4] = [
+    Field::presence("data"),
+    Field::bytes_from("roce.payload", "Payload", 0).hidden(),
+    Field::computed("data.data", "Payload with padding", Show::Bytes, |context, _| {
+        padded_payload(context).map(Value::Bytes)
+    })
+    .hidden(),
+    Field::computed("data.len", "Payload and padding captured", Show::Dec, |context, _| {
+        padded_payload(context).map(|bytes| Value::Uint(bytes.len() as u64))
+    })
+    .hidden(),
 ];
 
 pub(in super::super) static PAD: [Field; 1] = [Field::bytes_from("roce.pad", "Pad", 0)];

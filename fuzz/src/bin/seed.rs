@@ -1,0 +1,65 @@
+//! Fills the corpora with what the captures hold: `cargo run --bin seed`, in `fuzz/`.
+//!
+//! Of frames that look alike (same opcode, same length up to a power of two) one is enough.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
+
+use roce::capture::{self, PcapWriter, PcapngWriter};
+use roce::wire::{Frame, LinkType, ROCE_PORT};
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut frames: Vec<Vec<u8>> = Vec::new();
+    let mut seen = BTreeSet::new();
+    for entry in fs::read_dir(root.join("../testdata/captures"))? {
+        let mut reader = capture::open(&entry?.path())?;
+        while let Some(record) = reader.next()? {
+            let frame = Frame::parse(record.link, record.data, ROCE_PORT);
+            let opcode = frame.packet().map(|packet| packet.bth().opcode().0);
+            if seen.insert((opcode, frame.ethertype().map(|t| t.0), record.data.len().ilog2())) {
+                frames.push(record.data.to_vec());
+            }
+        }
+    }
+    for (i, bytes) in frames.iter().enumerate() {
+        put(root, "frame", i, &[&[0], bytes.as_slice()].concat())?;
+        let frame = Frame::parse(LinkType::ETHERNET, bytes, ROCE_PORT);
+        let Some(packet) = frame.packet() else { continue };
+        put(root, "packet", i, packet.bytes())?;
+        if packet.mad().is_some() {
+            put(root, "mad", i, packet.payload())?;
+        }
+    }
+    seed_captures(root, &frames)?;
+    let filters =
+        ["infiniband.bth.destqp == 0x11 && roce.icrc == bad", "!(ip.addr == 10.0.0.0/8) or roce"];
+    for (i, filter) in filters.iter().enumerate() {
+        put(root, "filter", i, filter.as_bytes())?;
+    }
+    println!("{} frames", frames.len());
+    Ok(())
+}
+
+/// Small captures in each format, plain and compressed.
+fn seed_captures(root: &Path, frames: &[Vec<u8>]) -> Result<(), Box<dyn std::error::Error>> {
+    let some = || frames.iter().filter(|frame| frame.len() < 200).take(6);
+    let mut pcap = PcapWriter::new(Vec::new(), LinkType::ETHERNET)?;
+    let mut pcapng = PcapngWriter::new(Vec::new())?;
+    let interface = pcapng.add_interface(LinkType::ETHERNET, "eth0")?;
+    for (i, frame) in (0..).zip(some()) {
+        let time = roce::time::Instant::from_nanos(1_700_000_000_000_000_000 + i);
+        pcap.write(time, frame.len().try_into()?, frame)?;
+        pcapng.write(interface, time, frame.len().try_into()?, frame)?;
+    }
+    put(root, "capture", 0, &pcap.into_inner())?;
+    put(root, "capture", 1, &pcapng.into_inner())?;
+    Ok(())
+}
+
+fn put(root: &Path, target: &str, number: usize, bytes: &[u8]) -> std::io::Result<()> {
+    let dir = root.join("corpus").join(target);
+    fs::create_dir_all(&dir)?;
+    fs::write(dir.join(format!("seed-{number}")), bytes)
+}

@@ -1,0 +1,290 @@
+//! Field by field, the decoder says what tshark says; where it does not, one table says why.
+//!
+//! What tshark says was written down by `tools/tshark/golden`, so that no tshark is needed here. To compare other
+//! captures, write theirs down too and name both directories:
+//!
+//! ```text
+//! tools/tshark/golden /tmp/golden some/captures/*.pcap
+//! ROCE_GOLDEN=/tmp/golden ROCE_CAPTURES=some/captures cargo test --test tshark
+//! ```
+
+use std::collections::BTreeMap;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+use roce::decode::{Decoder, FieldRef, write_columns};
+use roce::wire::ROCE_PORT;
+
+mod common;
+
+/// A frame as tshark shows it: a value a field.
+type Row = BTreeMap<String, String>;
+
+/// A difference that is meant to be, and why.
+struct Exception {
+    /// The fields: `*` stands for any start or end of a name.
+    fields: &'static [&'static str],
+    /// In which frames.
+    applies: fn(&Row) -> bool,
+    reason: &'static str,
+}
+
+const ALWAYS: fn(&Row) -> bool = |_| true;
+
+/// Every exception there is.
+const EXCEPTIONS: &[Exception] = &[
+    Exception {
+        fields: &["infiniband.*"],
+        applies: |row| tshark_sees(row, "udp.srcport", "69"),
+        reason: "hns hardware sends from port 69, and tshark takes its packets for TFTP",
+    },
+    Exception {
+        fields: &["infiniband.invariant.crc"],
+        applies: |row| row["infiniband.invariant.crc"].is_empty(),
+        reason: "tshark calls short and empty payloads malformed, and does not know CNP, XRC, FLUSH and ATOMIC \
+                 WRITE, so that it shows no ICRC behind them",
+    },
+    Exception {
+        fields: &["data.*"],
+        applies: |row| row.get("data.len").is_none_or(|len| len.is_empty()),
+        reason: "tshark gave the payload to another dissector (RPC, SDP, IPoIB, MAD) or called it malformed",
+    },
+    Exception {
+        fields: &["data.*"],
+        applies: |row| row.get("infiniband.bth").is_none_or(|bth| bth.is_empty()),
+        reason: "payload of a frame that is not RoCE, which is not decoded",
+    },
+    Exception {
+        fields: &["infiniband.reth*"],
+        applies: |row| ["28", "29"].iter().any(|op| tshark_sees(row, "infiniband.bth.opcode", op)),
+        reason: "FLUSH and ATOMIC WRITE, which tshark 4.0 does not know",
+    },
+    Exception {
+        fields: &["infiniband.vendor"],
+        applies: ALWAYS,
+        reason: "what tshark shows of opcodes it does not know (CNP, XRC, FLUSH, ATOMIC WRITE)",
+    },
+    Exception {
+        fields: &[
+            "infiniband.cm.req.prim_flowlabel",
+            "infiniband.cm.req.prim_pktrate",
+            "infiniband.cm.req.prim_reserved0",
+        ],
+        applies: |row| tshark_sees(row, "infiniband.mad.attributeid", "0x0010"),
+        reason: "tshark reads the word of flow label and packet rate at the wrong width: rdma_cm's flow label is \
+                 source port times 31 plus destination port, which is what stands in the twenty bits read here",
+    },
+    Exception {
+        fields: &[
+            "infiniband.cm.req.alt_flowlabel",
+            "infiniband.cm.req.alt_pktrate",
+            "infiniband.cm.req.alt_reserved0",
+        ],
+        applies: |row| tshark_sees(row, "infiniband.mad.attributeid", "0x0010"),
+        reason: "as for the primary path",
+    },
+    Exception {
+        fields: &["infiniband.smpdirected.d"],
+        applies: ALWAYS,
+        reason: "tshark looks for the direction bit of the status in a 64-bit word",
+    },
+    Exception {
+        fields: &["infiniband.smplid.smpdata"],
+        applies: ALWAYS,
+        reason: "a name that tshark gives to the subtrees of whole messages; infiniband.mad.data has the bytes",
+    },
+    Exception {
+        fields: &["infiniband.smpdirected"],
+        applies: ALWAYS,
+        reason: "a name that tshark gives to a subtree",
+    },
+    Exception {
+        fields: &["infiniband.sa.drdlid"],
+        applies: ALWAYS,
+        reason: "a name that tshark gives to a subtree",
+    },
+    Exception {
+        fields: &["ip.*", "ipv6.*", "udp.*", "data.*", "infiniband.reserved"],
+        applies: |row| row.get("infiniband.rwh.etype").is_some_and(|etype| !etype.is_empty()),
+        reason: "IPoIB: tshark goes on into the IP datagram, ARP or ICMP message in the payload",
+    },
+    Exception { fields: &["arp.*"], applies: ALWAYS, reason: "in the payload of IPoIB" },
+    Exception { fields: &["icmp*"], applies: ALWAYS, reason: "in the payload of IPoIB" },
+    Exception { fields: &["infiniband.payload"], applies: ALWAYS, reason: "shown for IPoIB only" },
+    Exception {
+        fields: &["infiniband.rwh.etype"],
+        applies: ALWAYS,
+        reason: "shown for IPoIB only",
+    },
+    Exception {
+        fields: &["rpcordma.*"],
+        applies: ALWAYS,
+        reason: "payloads that tshark mistakes for RPC over RDMA",
+    },
+    Exception {
+        fields: &["*_resolved"],
+        applies: ALWAYS,
+        reason: "addresses with the vendor's name, from tshark's own list",
+    },
+    Exception {
+        fields: &["*.checksum.status"],
+        applies: ALWAYS,
+        reason: "whether tshark was asked to verify it; RoCE has the ICRC",
+    },
+    Exception {
+        fields: &["udp.checksum.zero"],
+        applies: ALWAYS,
+        reason: "tshark's complaint that RoCEv2 sends no UDP checksum over IPv6",
+    },
+    Exception {
+        fields: &["udp.stream"],
+        applies: ALWAYS,
+        reason: "tshark's count of UDP conversations",
+    },
+    Exception {
+        fields: &["udp.time_*"],
+        applies: ALWAYS,
+        reason: "times within a UDP conversation",
+    },
+    Exception { fields: &["frame.encap_type"], applies: ALWAYS, reason: "tshark's own number" },
+    Exception {
+        fields: &["frame.ignored"],
+        applies: ALWAYS,
+        reason: "a mark that a user of Wireshark sets",
+    },
+    Exception {
+        fields: &["frame.marked"],
+        applies: ALWAYS,
+        reason: "a mark that a user of Wireshark sets",
+    },
+    Exception {
+        fields: &["frame.offset_shift"],
+        applies: ALWAYS,
+        reason: "a user of Wireshark sets it",
+    },
+    Exception {
+        fields: &["frame.interface_*"],
+        applies: |row| row.get("erf.types").is_some_and(|types| !types.is_empty()),
+        reason: "interfaces that tshark makes up for ERF records",
+    },
+];
+
+/// Whether tshark shows this value.
+fn tshark_sees(row: &Row, field: &str, value: &str) -> bool {
+    row.get(field).is_some_and(|found| found == value)
+}
+
+impl Exception {
+    fn covers(&self, name: &str, row: &Row) -> bool {
+        let named = |field: &&str| match (field.strip_prefix('*'), field.strip_suffix('*')) {
+            (Some(end), _) => name.ends_with(end),
+            (None, Some(start)) => name.starts_with(start),
+            (None, None) => name == *field,
+        };
+        self.fields.iter().any(named) && (self.applies)(row)
+    }
+}
+
+/// Long values are kept as their length and CRC.
+fn shortened(value: String) -> String {
+    if value.len() <= 64 {
+        return value;
+    }
+    let crc = crc::Crc::<u32>::new(&crc::CRC_32_ISO_HDLC).checksum(value.as_bytes());
+    format!("#{}:{crc:08x}", value.len())
+}
+
+/// What tshark said of a capture: the fields, and a row a frame.
+fn golden(path: &Path) -> (Vec<String>, Vec<Row>) {
+    let mut text = String::new();
+    let file = std::fs::File::open(path).unwrap();
+    flate2::read::GzDecoder::new(file).read_to_string(&mut text).unwrap();
+    let mut lines = text.lines();
+    assert!(lines.next().unwrap().starts_with("# TShark"), "{path:?}");
+    let names: Vec<String> = lines.next().unwrap().split('\t').map(str::to_owned).collect();
+    let row = |line: &str| names.iter().cloned().zip(line.split('\t').map(str::to_owned)).collect();
+    let rows = lines.map(row).collect();
+    (names, rows)
+}
+
+/// How often each exception was needed, by its place in the table.
+type Used = BTreeMap<usize, usize>;
+
+/// Compares a capture with what tshark said of it; returns how many values agreed.
+fn compare(capture: &Path, golden_file: &Path, used: &mut Used, wrong: &mut Vec<String>) -> usize {
+    let (names, rows) = golden(golden_file);
+    let known: BTreeMap<&str, FieldRef> =
+        names.iter().filter_map(|name| Some((name.as_str(), FieldRef::find(name)?))).collect();
+    let mut reader = roce::capture::open(capture).unwrap();
+    let mut decoder = Decoder::new(ROCE_PORT);
+    let (mut agreed, mut frames) = (0, 0);
+    while let Some(record) = reader.next().unwrap() {
+        let packet = decoder.decode(&record);
+        let row = &rows[frames];
+        frames += 1;
+        for (name, theirs) in row {
+            let ours = known.get(name.as_str()).map_or_else(String::new, |field| {
+                let mut text = String::new();
+                write_columns(&packet, std::slice::from_ref(field), &mut text);
+                shortened(text)
+            });
+            if ours == *theirs {
+                agreed += usize::from(!ours.is_empty());
+                continue;
+            }
+            match EXCEPTIONS.iter().position(|exception| exception.covers(name, row)) {
+                Some(exception) => *used.entry(exception).or_default() += 1,
+                None => wrong.push(format!(
+                    "{capture:?} frame {frames}: {name} is '{ours}', and tshark says '{theirs}'"
+                )),
+            }
+        }
+    }
+    assert_eq!(frames, rows.len(), "{capture:?} has as many frames as tshark found");
+    agreed
+}
+
+#[test]
+fn every_field_of_every_capture_agrees_with_tshark() {
+    let mut sets = vec![(common::testdata("captures"), common::testdata("golden"))];
+    if let (Some(captures), Some(golden)) =
+        (std::env::var_os("ROCE_CAPTURES"), std::env::var_os("ROCE_GOLDEN"))
+    {
+        sets.push((PathBuf::from(captures), PathBuf::from(golden)));
+    }
+    let (mut used, mut wrong, mut agreed) = (Used::new(), Vec::new(), 0);
+    for (captures, golden) in sets {
+        let mut files: Vec<_> =
+            std::fs::read_dir(&golden).unwrap().map(|entry| entry.unwrap().path()).collect();
+        files.sort();
+        assert!(!files.is_empty(), "{golden:?}");
+        for file in files {
+            let name = file.file_name().unwrap().to_str().unwrap();
+            let capture = captures.join(name.strip_suffix(".tsv.gz").unwrap());
+            agreed += compare(&capture, &file, &mut used, &mut wrong);
+        }
+    }
+    for (exception, times) in used {
+        let Exception { fields, reason, .. } = &EXCEPTIONS[exception];
+        println!("{times:>6} times {}: {reason}", fields.join(" "));
+    }
+    println!("{agreed} values agree");
+    assert!(
+        wrong.is_empty(),
+        "{} differ, of them\n{}",
+        wrong.len(),
+        wrong[..wrong.len().min(20)].join("\n")
+    );
+    assert!(agreed > 300_000, "only {agreed} values were compared");
+}
+
+#[test]
+fn every_capture_has_its_golden_output() {
+    for capture in common::captures() {
+        let name = format!("{}.tsv.gz", capture.file_name().unwrap().to_str().unwrap());
+        assert!(
+            common::testdata("golden").join(&name).exists(),
+            "run tools/tshark/golden for {name}"
+        );
+    }
+}
