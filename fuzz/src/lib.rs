@@ -43,6 +43,7 @@ pub fn frame(input: &[u8]) {
     }
     let record = roce::capture::Record {
         number: 1,
+        offset: roce::capture::Offset { bytes: 0, decompressed: false },
         time: Some(Instant::from_nanos(1)),
         link,
         len: bytes.len() as u32,

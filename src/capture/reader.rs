@@ -34,6 +34,8 @@ pub struct Record<'a> {
     /// Its place in the capture, counted from 1 as Wireshark's `frame.number` is (which also counts
     /// the custom blocks and journal entries of a pcapng).
     pub number: u64,
+    /// Where in the file the record begins.
+    pub offset: Offset,
     /// When it was captured; in nanoseconds since the Unix epoch.
     ///
     /// Nothing for a simple packet block of a pcapng, which has no time stamp.
@@ -134,6 +136,7 @@ impl<R: Read> Reader<R> {
         self.delivered += 1;
         Ok(Some(Record {
             number: self.delivered,
+            offset: self.buffer.offset(),
             time: packet.time,
             link: packet.link,
             len: packet.len,

@@ -20,8 +20,8 @@ const DEPTH_MAX: usize = 64;
 /// use roce::decode::Filter;
 ///
 /// Filter::parse("infiniband.bth.destqp == 0x11 && roce.icrc == bad").unwrap();
-/// let error = Filter::parse("infiniband.bth.psn === 3").unwrap_err();
-/// assert_eq!(error.to_string(), "a value is missing, at character 22");
+/// let error = Filter::parse("infiniband.bth.psn = 3").unwrap_err();
+/// assert_eq!(error.to_string(), "'=' alone means nothing; equality is '==', at character 20");
 /// ```
 #[derive(Clone, Debug)]
 pub struct Filter {

@@ -204,12 +204,7 @@ fn write_route(frame: &Frame<'_>, out: &mut String) {
 /// What a frame is that is not RoCE.
 fn write_other(context: &Context<'_>, out: &mut String) {
     let frame = &context.frame;
-    let protocol = match frame.network() {
-        Some(Network::Ipv4 { header, .. }) => Some(header.protocol()),
-        Some(Network::Ipv6 { header, .. }) => Some(header.next_header()),
-        Some(Network::Grh(_)) | None => None,
-    };
-    match (protocol, frame.ethertype()) {
+    match (frame.protocol(), frame.ethertype()) {
         (Some(1), _) => out.push_str("ICMP"),
         (Some(6), _) => out.push_str("TCP"),
         (Some(17), _) => out.push_str("UDP"),

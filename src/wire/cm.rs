@@ -598,3 +598,57 @@ header! {
         private_data: [u8; 136] = 1088,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_service_says_where_it_is() {
+        assert_eq!(ServiceId::rdma_cm(PortSpace::TCP, 7174).to_string(), "tcp:7174");
+        assert_eq!(ServiceId::rdma_cm(PortSpace::UDP, 1).to_string(), "udp:1");
+        assert_eq!(ServiceId::rdma_cm(PortSpace::IB, 2).to_string(), "ib:2");
+        assert_eq!(ServiceId(0x0000_0000_0107_0003).to_string(), "space 0x0107:3");
+        assert_eq!(ServiceId(0x10ff_0000_0106_1c06).to_string(), "0x10ff000001061c06");
+    }
+
+    #[test]
+    fn an_address_is_of_the_version_it_says() {
+        let mut bytes = [0; IpCm::LEN];
+        bytes[19] = 1;
+        bytes[35] = 2;
+        let version = |first: u8| {
+            let mut bytes = bytes;
+            bytes[1] = first;
+            IpCm::read_from_bytes(&bytes)
+                .unwrap()
+                .addresses()
+                .map(|(from, to)| format!("{from} {to}"))
+        };
+        assert_eq!(version(0x4f).as_deref(), Some("0.0.0.1 0.0.0.2"));
+        assert_eq!(version(0x60).as_deref(), Some("::1 ::2"));
+        assert_eq!(version(0x50), None);
+    }
+
+    #[test]
+    fn every_message_can_be_said_in_a_line() {
+        let body: [u8; MESSAGE_LEN] = core::array::from_fn(|at| at.to_le_bytes()[0]);
+        let words = [
+            "REQ id 0x00010203 service 0x08090a0b0c0d0e0f qp 0x202122 psn 2895150",
+            "MRA id 0x00010203 to 0x04050607",
+            "REJ id 0x00010203 to 0x04050607 reason 2571",
+            "REP id 0x00010203 to 0x04050607 qp 0x0c0d0e psn 1316118",
+            "RTU id 0x00010203 to 0x04050607",
+            "DREQ id 0x00010203 to 0x04050607 qp 0x08090a",
+            "DREP id 0x00010203 to 0x04050607",
+            "SIDR_REQ id 0x00010203 service 0x08090a0b0c0d0e0f",
+            "SIDR_REP id 0x00010203 status 4 qp 0x08090a qkey 0x14151617",
+            "LAP id 0x00010203 to 0x04050607",
+            "APR id 0x00010203 to 0x04050607 status 9",
+        ];
+        for (attribute, expected) in (0x10..).zip(words) {
+            let message = Message::parse(AttributeId(attribute), &body).unwrap().unwrap();
+            assert_eq!(message.to_string(), expected);
+        }
+    }
+}

@@ -107,3 +107,49 @@ header! {
 
 /// The payload of a congestion notification: sixteen bytes, all reserved.
 pub const CNP_PAYLOAD: [u8; 16] = [0; 16];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::view;
+
+    /// The header that these bytes are is `repr`, and `repr` is emitted as these bytes with reserved ones zero.
+    macro_rules! assert_both_ways {
+        ($header:ty, $bytes:expr, $emitted:expr, $repr:expr) => {
+            assert_eq!(view::<$header>(&$bytes, 0).unwrap().repr(), $repr);
+            assert_eq!($repr.emit().as_bytes(), &$emitted);
+        };
+        ($header:ty, $bytes:expr, $repr:expr) => {
+            assert_both_ways!($header, $bytes, $bytes, $repr)
+        };
+    }
+
+    #[test]
+    fn numbers_are_read_most_significant_byte_first() {
+        let bytes: [u8; 28] = core::array::from_fn(|at| at.to_le_bytes()[0] + 1);
+        let (va, rkey) = (0x0102_0304_0506_0708, RKey::new(0x090a_0b0c));
+        let (swap_or_add, compare) = (0x0d0e_0f10_1112_1314, 0x1516_1718_191a_1b1c);
+        assert_both_ways!(AtomicEth, bytes, AtomicEthRepr { va, rkey, swap_or_add, compare });
+        let [reth @ .., _, _, _, _, _, _, _, _, _, _, _, _] = bytes;
+        assert_both_ways!(Reth, reth, RethRepr { va, rkey, dma_len: 0x0d0e_0f10 });
+        let original = 0x0102_0304_0506_0708;
+        assert_both_ways!(AtomicAckEth, [1, 2, 3, 4, 5, 6, 7, 8], AtomicAckEthRepr { original });
+        let aeth = AethRepr { syndrome: Syndrome(0x62), msn: Msn::new(0x01_0203) };
+        assert_both_ways!(Aeth, [0x62, 1, 2, 3], aeth);
+        assert_both_ways!(Ieth, [1, 2, 3, 4], IethRepr { rkey: RKey::new(0x0102_0304) });
+        assert_both_ways!(ImmDt, *b"roce", ImmDtRepr { data: *b"roce" });
+    }
+
+    #[test]
+    fn reserved_bits_are_ignored_and_sent_as_zero() {
+        let ee_context = EeContext::new(0x01_0203);
+        assert_both_ways!(Rdeth, [0xff, 1, 2, 3], [0, 1, 2, 3], RdethRepr { ee_context });
+        let xrcsrq = XrcSrqn::new(0x01_0203);
+        assert_both_ways!(Xrceth, [0xff, 1, 2, 3], [0, 1, 2, 3], XrcethRepr { xrcsrq });
+        let deth = DethRepr { qkey: QKey::GSI, src_qp: Qpn::GSI };
+        let (bytes, emitted) = ([0x80, 1, 0, 0, 0xff, 0, 0, 1], [0x80, 1, 0, 0, 0, 0, 0, 1]);
+        assert_both_ways!(Deth, bytes, emitted, deth);
+        let feth = FethRepr { selectivity: Bits::low(1), placement: Bits::low(3) };
+        assert_both_ways!(Feth, [0xff, 0xff, 0xff, 0xd3], [0, 0, 0, 0x13], feth);
+    }
+}

@@ -122,6 +122,7 @@ pub struct Frame<'a> {
     lrh: Option<&'a Lrh>,
     ethertype: Option<EtherType>,
     network: Option<Network<'a>>,
+    protocol: Option<u8>,
     udp: Option<&'a Udp>,
     encapsulation: Option<Encapsulation>,
     packet: Option<Packet<'a>>,
@@ -151,6 +152,7 @@ impl<'a> Frame<'a> {
             lrh: None,
             ethertype: None,
             network: None,
+            protocol: None,
             udp: None,
             encapsulation: None,
             packet: None,
@@ -195,6 +197,11 @@ impl<'a> Frame<'a> {
     #[inline]
     pub fn network(&self) -> Option<&Network<'a>> {
         self.network.as_ref()
+    }
+
+    /// The IP protocol that the network layer carries, behind any extension headers.
+    pub fn protocol(&self) -> Option<u8> {
+        self.protocol
     }
 
     /// The UDP header, if there is one.
@@ -389,6 +396,7 @@ impl<'a, F: FnMut(Layer, Range<usize>)> Walk<'a, F> {
         };
         (self.found)(Layer::Ipv4, offset..offset + header_len);
         self.frame.network = Some(Network::Ipv4 { header, options });
+        self.frame.protocol = Some(header.protocol());
         let total = usize::from(header.total_len());
         if total < header_len {
             return wrong("total length", total);
@@ -422,6 +430,7 @@ impl<'a, F: FnMut(Layer, Range<usize>)> Walk<'a, F> {
         }
         let extensions = self.frame.bytes.get(start..at).unwrap_or_default();
         self.frame.network = Some(Network::Ipv6 { header, extensions });
+        self.frame.protocol = Some(next);
         // A fragment has a header that is not walked, so that nothing behind it is taken for a datagram.
         if next == PROTOCOL_UDP {
             self.udp_at(at, end)?;
@@ -532,4 +541,162 @@ fn note_packet(mut found: impl FnMut(Layer, Range<usize>), packet: &Packet<'_>, 
 
 fn truncated(layer: Layer, offset: usize, needed: usize, have: usize) -> ParseError {
     ParseError::Truncated { layer, offset, needed, have }
+}
+
+#[cfg(test)]
+#[expect(clippy::indexing_slicing, reason = "a test that panics has failed")]
+mod tests {
+    use super::*;
+    use crate::wire::ROCE_PORT;
+
+    /// A congestion notification from a ConnectX-4 Lx.
+    const FRAME: [u8; 74] = [
+        0xe4, 0x1d, 0x2d, 0xab, 0x2b, 0xc2, 0x7c, 0xfe, 0x90, 0x64, 0x3b, 0x32, 0x08, 0x00, 0x45,
+        0xc2, 0x00, 0x3c, 0x71, 0x8c, 0x40, 0x00, 0x40, 0x11, 0x91, 0x61, 0x0a, 0x00, 0x11, 0x01,
+        0x0a, 0x00, 0x12, 0x01, 0x00, 0x00, 0x12, 0xb7, 0x00, 0x28, 0x00, 0x00, 0x81, 0x00, 0xff,
+        0xff, 0x40, 0x00, 0x01, 0x18, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00,
+        0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x00, 0x82, 0xfd, 0x00, 0x2a,
+    ];
+
+    fn parse(bytes: &[u8]) -> Frame<'_> {
+        Frame::parse(LinkType::ETHERNET, bytes, ROCE_PORT)
+    }
+
+    /// The frame with these bytes in place of what it has there.
+    fn with(changes: &[(usize, u8)]) -> [u8; 74] {
+        let mut frame = FRAME;
+        for &(at, byte) in changes {
+            frame[at] = byte;
+        }
+        frame
+    }
+
+    fn assert_sound(link: LinkType, start: &[u8]) {
+        let bytes = [start, &FRAME[14..]].concat();
+        let frame = Frame::parse(link, &bytes, ROCE_PORT);
+        assert_eq!(frame.icrc(), Some(IcrcVerdict::Ok), "{link} {start:x?} {:?}", frame.error());
+        assert_eq!(frame.encapsulation(), Some(Encapsulation::RoceV2), "{link}");
+        assert_eq!(frame.layers().find(Layer::Ipv4), Some(start.len()..start.len() + 20), "{link}");
+    }
+
+    #[test]
+    fn a_datagram_is_found_behind_every_link_header() {
+        let sll = [&[0; 14][..], &[0x08, 0x00]].concat();
+        let sll2 = [&[0x08, 0x00][..], &[0; 18]].concat();
+        assert_sound(LinkType::ETHERNET, &FRAME[..14]);
+        assert_sound(LinkType::LINUX_SLL, &sll);
+        assert_sound(LinkType::LINUX_SLL2, &sll2);
+        assert_sound(LinkType::NULL, &[2, 0, 0, 0]);
+        assert_sound(LinkType::LOOP, &[0, 0, 0, 2]);
+        for link in [LinkType::RAW, LinkType::RAW_DLT, LinkType::RAW_OPENBSD, LinkType::IPV4] {
+            assert_sound(link, &[]);
+        }
+        assert_eq!(Frame::parse(LinkType(147), &FRAME, ROCE_PORT).layers().iter().count(), 0);
+    }
+
+    #[test]
+    fn no_more_than_four_vlan_tags_are_walked() {
+        let tagged = |tags: usize| {
+            let tag = [0x88, 0xa8, 0x20, 0x05];
+            [&FRAME[..12], &tag.repeat(tags)[..], &[0x08, 0x00]].concat()
+        };
+        for tags in 0..=4 {
+            assert_sound(LinkType::ETHERNET, &tagged(tags));
+        }
+        let five = [&tagged(5)[..], &FRAME[14..]].concat();
+        let frame = parse(&five);
+        assert!(frame.network().is_none() && frame.error().is_none());
+        assert_eq!(frame.ethertype(), Some(EtherType::SERVICE_VLAN));
+    }
+
+    /// An ERF record of this kind, padded to eight bytes, of a packet that had `wire_len` bytes.
+    fn erf(kind: u8, extensions: &[u8], wire_len: u16, packet: &[u8]) -> Vec<u8> {
+        let head = [&[0; 8][..], &[kind, 4, 0, 0, 0, 0], &wire_len.to_be_bytes()].concat();
+        let mut record = [&head, extensions, packet].concat();
+        record.resize(record.len().next_multiple_of(8), 0xee);
+        record
+    }
+
+    #[test]
+    fn an_erf_record_is_as_long_as_its_packet_was_on_the_wire() {
+        let ethernet = [&[0, 0], &FRAME[..]].concat();
+        let chain = [[0x80; 8], [0x00; 8]].concat();
+        for record in [
+            // The two bytes before an Ethernet frame do not count; its checksum may, and need not.
+            erf(2, &[], 74, &ethernet),
+            erf(2, &[], 78, &[&ethernet[..], &[1, 2, 3, 4]].concat()),
+            erf(22, &[], 60, &FRAME[14..]),
+            erf(22 | 0x80, &chain, 60, &FRAME[14..]),
+        ] {
+            let frame = Frame::parse(LinkType::ERF, &record, ROCE_PORT);
+            assert_eq!(frame.icrc(), Some(IcrcVerdict::Ok), "{:?} {record:x?}", frame.error());
+        }
+        let cut = erf(22, &[], 59, &FRAME[14..]);
+        let frame = Frame::parse(LinkType::ERF, &cut, ROCE_PORT);
+        assert_eq!(frame.error().unwrap().to_string(), "ICRC: need 4 bytes at offset 72, have 3");
+        let endless = erf(22 | 0x80, &[0x80; 8], 60, &[]);
+        let frame = Frame::parse(LinkType::ERF, &endless, ROCE_PORT);
+        assert_eq!(frame.error().unwrap().to_string(), "ERF: need 8 bytes at offset 24, have 0");
+        let unknown = erf(3, &[], 60, &FRAME[14..]);
+        let frame = Frame::parse(LinkType::ERF, &unknown, ROCE_PORT);
+        assert!(frame.network().is_none() && frame.error().is_none());
+    }
+
+    #[test]
+    fn a_field_that_cannot_be_is_named() {
+        let words = |changes: &[(usize, u8)]| parse(&with(changes)).error().unwrap().to_string();
+        assert_eq!(words(&[(14, 0x55)]), "IPv4: version is 5 at offset 14");
+        assert_eq!(words(&[(12, 0x86), (13, 0xdd), (14, 0x75)]), "IPv6: version is 7 at offset 14");
+        assert_eq!(words(&[(14, 0x44)]), "IPv4: header length is 16 at offset 14");
+        assert_eq!(words(&[(17, 19)]), "IPv4: total length is 19 at offset 14");
+        assert_eq!(words(&[(39, 7)]), "UDP: length is 7 at offset 34");
+        assert_eq!(words(&[(39, 41)]), "UDP: need 41 bytes at offset 34, have 40");
+        assert_eq!(words(&[(39, 23)]), "BTH: need 12 bytes at offset 42, have 11");
+        assert_eq!(words(&[(12, 0x89), (13, 0x15)]), "GRH: next header is 64 at offset 14");
+    }
+
+    #[test]
+    fn what_is_missing_is_what_the_ethertype_announced() {
+        let layer = |ethertype: [u8; 2]| {
+            let header = [&FRAME[..12], &ethertype].concat();
+            parse(&header).error().copied().map(|error| error.layer())
+        };
+        assert_eq!(layer([0x08, 0x00]), Some(Layer::Ipv4));
+        assert_eq!(layer([0x86, 0xdd]), Some(Layer::Ipv6));
+        assert_eq!(layer([0x89, 0x15]), Some(Layer::Grh));
+        assert_eq!(layer([0x08, 0x06]), None);
+    }
+
+    #[test]
+    fn a_fragment_is_not_a_datagram() {
+        for changes in [[(20, 0x20)], [(20, 0x60)], [(21, 0x01)]] {
+            let bytes = with(&changes);
+            let frame = parse(&bytes);
+            assert!(frame.network().is_some() && frame.udp().is_none() && frame.error().is_none());
+        }
+        let mut ipv6 = vec![0x60, 0, 0, 0, 0, 48, 44, 64];
+        ipv6.extend([0; 32]);
+        ipv6.extend([PROTOCOL_UDP, 0, 0, 0, 0, 0, 0, 1]);
+        ipv6.extend(&FRAME[34..]);
+        let frame = Frame::parse(LinkType::IPV6, &ipv6, ROCE_PORT);
+        assert!(frame.network().is_some() && frame.udp().is_none() && frame.error().is_none());
+    }
+
+    #[test]
+    fn the_port_decides_what_is_roce() {
+        let frame = Frame::parse(LinkType::ETHERNET, &FRAME, 4792);
+        assert!(frame.udp().is_some() && frame.packet().is_none() && frame.icrc().is_none());
+        let other = with(&[(37, 0xb8)]);
+        assert!(Frame::parse(LinkType::ETHERNET, &other, 4792).packet().is_some());
+    }
+
+    #[test]
+    fn a_raw_packet_of_a_native_link_is_somebody_elses() {
+        for lnh in [0, 1] {
+            let bytes = [0x00, lnh, 0, 1, 0, 4, 0, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+            let frame = Frame::parse(LinkType::INFINIBAND, &bytes, ROCE_PORT);
+            assert!(frame.lrh().is_some() && frame.encapsulation().is_none());
+            assert!(frame.icrc().is_none() && frame.error().is_none());
+        }
+    }
 }

@@ -251,3 +251,33 @@ header! {
         ~reserved2 = 48,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_datagram_says_what_it_is_about() {
+        let words = |class, method, attribute| {
+            let mut bytes = [0; MAD_LEN];
+            (bytes[1], bytes[3], bytes[17]) = (class, method, attribute);
+            Mad::parse(&bytes).unwrap().to_string()
+        };
+        assert_eq!(words(0x07, 0x03, 0x14), "CM RTU id 0x00000000 to 0x00000000");
+        assert_eq!(words(0x07, 0x03, 0x01), "CM method 0x03 attribute 0x0001");
+        assert_eq!(words(0x01, 0x81, 0x20), "SubnLid method 0x01 attribute 0x0020");
+        assert_eq!(words(0x03, 0x01, 0x35), "SubnAdm method 0x01 attribute 0x0035");
+        assert_eq!(words(0x04, 0x01, 0x12), "Perf method 0x01 attribute 0x0012");
+        assert_eq!(words(0x81, 0x01, 0x11), "SubnDirected method 0x01 attribute 0x0011");
+        assert_eq!(words(0x2a, 0x7f, 0xff), "class 0x2a method 0x7f attribute 0x00ff");
+    }
+
+    #[test]
+    fn a_message_that_is_cut_is_an_error_and_not_a_panic() {
+        let mut bytes = [0; MAD_LEN - 1];
+        (bytes[1], bytes[17]) = (0x07, 0x14);
+        let mad = Mad::parse(&bytes).unwrap();
+        assert_eq!(mad.cm().unwrap_err().to_string(), "CM: need 232 bytes at offset 0, have 231");
+        assert_eq!(mad.to_string(), "CM method 0x00 attribute 0x0014");
+    }
+}

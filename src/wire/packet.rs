@@ -314,3 +314,59 @@ impl<'a> PacketRepr<'a> {
         out.resize(out.len() + self.bth.pad.get() as usize, 0);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::{Opcode, Psn};
+
+    /// An acknowledgement.
+    const ACK: [u8; 16] = [0x11, 0, 0xff, 0xff, 0, 0, 0, 0x11, 0, 0, 0, 1, 0x1f, 0, 0, 1];
+
+    #[test]
+    fn headers_that_the_opcode_does_not_call_for_are_refused() {
+        let bth = BthRepr::new(Opcode::RC_ACKNOWLEDGE, Qpn::new(0x11), Psn::new(1));
+        let error = PacketRepr::new(bth, Extensions::default(), &[]).unwrap_err();
+        assert_eq!((error.wanted, error.given), (Headers::AETH, Headers::empty()));
+        let imm_dt = Some(ImmDtRepr { data: *b"roce" });
+        let extensions = Extensions { imm_dt, ..Extensions::of(&Packet::parse(&ACK).unwrap()) };
+        let error = PacketRepr::new(bth, extensions, &[]).unwrap_err();
+        assert_eq!(error.given, Headers::AETH | Headers::IMM_DT);
+    }
+
+    #[test]
+    fn a_packet_that_was_cut_or_badly_padded_has_no_repr() {
+        let whole = Packet::parse(&ACK).unwrap();
+        let mut bytes = Vec::new();
+        PacketRepr::of(&whole).unwrap().emit(&mut bytes);
+        assert_eq!(bytes, ACK);
+        let (cut, error) = Packet::parse_cut(&ACK, 20);
+        assert_eq!(error.unwrap().to_string(), "payload: need 4 bytes at offset 16, have 0");
+        assert_eq!(PacketRepr::of(&cut.unwrap()), None);
+        // Two bytes of payload need two of pad, and have none.
+        let mut bare = [0; 18];
+        bare.split_at_mut(16).0.copy_from_slice(&ACK);
+        let packet = Packet::parse(&bare).unwrap();
+        assert_eq!((packet.payload_len(), packet.pad_len()), (2, 0));
+        assert_eq!(PacketRepr::of(&packet), None);
+    }
+
+    #[test]
+    fn pad_that_is_not_there_is_named() {
+        let mut bytes = ACK;
+        bytes[1] = 0x30;
+        let error = Packet::parse(&bytes).unwrap_err();
+        assert_eq!(error.to_string(), "pad: need 3 bytes at offset 16, have 0");
+    }
+
+    #[test]
+    fn only_a_datagram_for_queue_pair_0_or_1_is_a_mad() {
+        for (opcode, qpn, is_mad) in
+            [(0x64, 0, true), (0x64, 1, true), (0x65, 1, true), (0x64, 2, false), (0x04, 1, false)]
+        {
+            let mut bytes = [0; 64];
+            (bytes[0], bytes[7]) = (opcode, qpn);
+            assert_eq!(Packet::parse(&bytes).unwrap().mad().is_some(), is_mad, "{opcode:#x} {qpn}");
+        }
+    }
+}

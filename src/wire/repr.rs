@@ -144,3 +144,51 @@ fn udp(source_port: u16, payload_len: usize) -> Udp {
 fn length(len: usize) -> u16 {
     u16::try_from(len).expect("a packet is shorter than 65000 bytes")
 }
+
+#[cfg(test)]
+mod tests {
+    use core::net::Ipv4Addr;
+
+    use super::*;
+    use crate::wire::{BthRepr, Extensions, Opcode, Psn, Qpn};
+
+    /// A SEND over IPv4 without a link header.
+    fn send(payload: &[u8]) -> FrameRepr<'_> {
+        let bth = BthRepr::new(Opcode::RC_SEND_ONLY, Qpn::new(0x11), Psn::new(1));
+        FrameRepr {
+            ethernet: None,
+            vlan: None,
+            network: NetworkRepr::Ipv4 {
+                header: Ipv4Repr::new(Ipv4Addr::new(192, 0, 2, 1), Ipv4Addr::new(192, 0, 2, 2)),
+                source_port: 0xc123,
+            },
+            packet: PacketRepr::new(bth, Extensions::default(), payload).unwrap(),
+        }
+    }
+
+    #[test]
+    fn what_was_there_before_stays() {
+        let (mut alone, mut behind) = (Vec::new(), vec![1, 2, 3]);
+        send(b"four").emit(&mut alone);
+        send(b"four").emit(&mut behind);
+        assert_eq!(behind.strip_prefix(&[1, 2, 3]), Some(&alone[..]));
+        assert_eq!(alone.len(), 20 + 8 + 12 + 4 + 4);
+    }
+
+    #[test]
+    fn a_checksum_that_was_given_does_not_matter() {
+        let mut wrong = send(b"four");
+        let NetworkRepr::Ipv4 { header, .. } = &mut wrong.network else { unreachable!() };
+        (header.checksum, header.total_len, header.ihl) = (0xdead, 0xbeef, Bits::MAX);
+        let (mut right, mut emitted) = (Vec::new(), Vec::new());
+        send(b"four").emit(&mut right);
+        wrong.emit(&mut emitted);
+        assert_eq!(emitted, right);
+    }
+
+    #[test]
+    #[should_panic(expected = "shorter than 65000 bytes")]
+    fn a_packet_that_no_length_field_can_count_is_refused() {
+        send(&[0; 0xffff]).emit(&mut Vec::new());
+    }
+}

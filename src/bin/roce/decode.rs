@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use anyhow::{Context, bail};
 use clap::{ArgAction, Args as ClapArgs};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use roce::capture::Reader;
+use roce::capture::{Offset, Reader, Record};
 use roce::decode::{
     self, Decoder, FieldRef, Filter, LineStyle, Summary, TimeStyle, unknown_field, write_columns,
     write_json, write_tree,
@@ -188,7 +188,7 @@ impl<W: Write> Run<W> {
         while !self.is_full() {
             let Some(record) = reader.next()? else { break };
             let packet = decoder.decode(&record);
-            unknown.note(record.link);
+            unknown.note(&record);
             if packet.number.is_multiple_of(PROGRESS_STEP) {
                 bar.set_position(bytes_read.bytes());
             }
@@ -256,14 +256,14 @@ const PROGRESS_STEP: u64 = 8192;
 /// Frames of link types that nobody here can read.
 #[derive(Default)]
 struct UnknownLinks {
-    first: Option<LinkType>,
+    first: Option<(LinkType, Offset)>,
     frames: u64,
 }
 
 impl UnknownLinks {
-    fn note(&mut self, link: LinkType) {
-        if link.name().is_none() {
-            self.first = self.first.or(Some(link));
+    fn note(&mut self, record: &Record<'_>) {
+        if record.link.name().is_none() {
+            self.first = self.first.or(Some((record.link, record.offset)));
             self.frames += 1;
         }
     }
@@ -271,9 +271,9 @@ impl UnknownLinks {
     fn check(&self) -> anyhow::Result<()> {
         match self.first {
             None => Ok(()),
-            Some(link) => {
+            Some((link, offset)) => {
                 let frames = self.frames;
-                bail!("{frames} frames are of {link}, which cannot be decoded")
+                bail!("{link} cannot be decoded: {frames} frames, the first at {offset}")
             }
         }
     }
