@@ -1,4 +1,4 @@
-//! Fills the corpora with what the captures hold: `cargo run --bin seed`, in `fuzz/`.
+//! Fills the corpora with what the captures hold: `cargo run --example seed`, in `fuzz/`.
 //!
 //! Of frames that look alike (same opcode, same length up to a power of two) one is enough.
 
