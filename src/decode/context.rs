@@ -33,8 +33,11 @@ impl Decoder {
         if record.link == LinkType::ERF
             && let Ok(erf) = view::<Erf>(record.data, 0)
         {
-            // Its own header is finer than the file's.
-            (time, wire_len) = (Some(Instant::from_nanos(erf.nanos())), erf.wire_len().into());
+            wire_len = erf.wire_len().into();
+            if record.interface.is_none() {
+                // The record's own time is finer than that of a classic capture.
+                time = Some(Instant::from_nanos(erf.nanos()));
+            }
         }
         self.count += 1;
         self.first_time = self.first_time.or(time);
@@ -46,7 +49,7 @@ impl Decoder {
             first_time: self.first_time,
             previous_time,
             wire_len,
-            interface: record.interface.map(|id| id.0),
+            interface: record.interface.map(|id| (record.section, id.0)),
             frame,
             icrc: OnceCell::new(),
             sections: OnceCell::new(),
@@ -67,8 +70,8 @@ pub struct Context<'a> {
     pub previous_time: Option<Instant>,
     /// How long the frame was on the wire.
     pub wire_len: u32,
-    /// The interface it was captured on, if the capture numbers them.
-    pub interface: Option<u32>,
+    /// The section and the interface it was captured on, if the capture numbers them.
+    pub interface: Option<(u32, u32)>,
     /// The frame itself.
     pub frame: Frame<'a>,
     /// The verdict on the ICRC costs more than everything else, so it is found once.
@@ -209,6 +212,7 @@ fn table_of(layer: Layer) -> Option<TableId> {
         Layer::Sll => TableId::Sll,
         Layer::Sll2 => TableId::Sll2,
         Layer::Ethernet => TableId::Ethernet,
+        Layer::ServiceVlan => TableId::ServiceVlan,
         Layer::Vlan => TableId::Vlan,
         Layer::Lrh => TableId::Lrh,
         Layer::Grh => TableId::Grh,

@@ -28,6 +28,8 @@ pub(super) enum Source {
     Scaled(BitRange, u64),
     /// Everything from this byte of the layer to its end.
     From(usize),
+    /// The layer is there: the field's own name.
+    Presence,
     /// What the whole packet says.
     Computed(for<'a> fn(&Context<'a>, &'a [u8]) -> Option<Value<'a>>),
 }
@@ -109,9 +111,10 @@ impl Field {
         Self { name, label, hidden: false, source: Source::Computed(value), show }
     }
 
-    /// The name of a layer, for filters: 1 where the layer is there.
+    /// The name of a layer, for filters; its value is the name itself.
     pub(super) const fn presence(name: &'static str) -> Self {
-        Self::computed(name, name, Show::Dec, |_, _| Some(Value::Uint(1))).hidden()
+        let source = Source::Presence;
+        Self { name, label: name, hidden: true, source, show: Show::Text }
     }
 
     /// The same field, shown only when asked for.
@@ -130,6 +133,7 @@ impl Field {
                 bits.read(layer).map(|value| Value::Uint(value * unit))
             }
             (Source::From(start), _) => layer.get(start..).map(Value::Bytes),
+            (Source::Presence, _) => Some(Value::Text(self.name)),
             (Source::Computed(value), _) => value(context, layer),
         }
     }
@@ -139,7 +143,7 @@ impl Field {
         match self.source {
             Source::Bits(bits) | Source::Scaled(bits, _) => Some(bits.bytes()),
             Source::From(start) => Some(start..len),
-            Source::Computed(_) => None,
+            Source::Computed(_) | Source::Presence => None,
         }
     }
 
@@ -147,7 +151,7 @@ impl Field {
     pub(super) fn is_json_number(&self) -> bool {
         let narrow = match self.source {
             Source::Bits(bits) | Source::Scaled(bits, _) => bits.len <= 32,
-            Source::From(_) | Source::Computed(_) => true,
+            Source::From(_) | Source::Computed(_) | Source::Presence => true,
         };
         narrow && matches!(self.show, Show::Dec | Show::Hex(_))
     }

@@ -33,7 +33,7 @@ impl LineStyle {
         self.time.write(context, out);
         let frame = &context.frame;
         for (layer, range) in frame.layers().iter() {
-            if layer == Layer::Vlan
+            if matches!(layer, Layer::ServiceVlan | Layer::Vlan)
                 && let Ok(tag) = view::<Vlan>(frame.bytes(), range.start)
             {
                 put(out, format_args!("vlan {} ", tag.vid()));

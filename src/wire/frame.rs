@@ -275,11 +275,18 @@ struct Walk<'a, F> {
 }
 
 impl<'a, F: FnMut(Layer, Range<usize>)> Walk<'a, F> {
-    /// The header at `offset`, which becomes a layer.
+    /// The header at `offset`, which becomes a layer. What there is of a header that was cut is a layer too.
     fn take<H: Header>(&mut self, offset: usize) -> Result<&'a H, ParseError> {
-        let header = view::<H>(self.frame.bytes, offset)?;
-        (self.found)(H::LAYER, offset..offset + size_of::<H>());
-        Ok(header)
+        self.take_as(H::LAYER, offset)
+    }
+
+    fn take_as<H: Header>(&mut self, layer: Layer, offset: usize) -> Result<&'a H, ParseError> {
+        let header = view::<H>(self.frame.bytes, offset);
+        let end = self.frame.bytes.len().min(offset + size_of::<H>());
+        if offset < end {
+            (self.found)(layer, offset..end);
+        }
+        header
     }
 
     fn link(&mut self) -> Result<(), ParseError> {
@@ -353,7 +360,9 @@ impl<'a, F: FnMut(Layer, Range<usize>)> Walk<'a, F> {
             if !ethertype.is_vlan() {
                 break;
             }
-            ethertype = self.take::<Vlan>(offset)?.ethertype();
+            let outer = ethertype == EtherType::SERVICE_VLAN;
+            let layer = if outer { Layer::ServiceVlan } else { Layer::Vlan };
+            ethertype = self.take_as::<Vlan>(layer, offset)?.ethertype();
             offset += Vlan::LEN;
         }
         self.frame.ethertype = Some(ethertype);
@@ -382,7 +391,11 @@ impl<'a, F: FnMut(Layer, Range<usize>)> Walk<'a, F> {
     }
 
     fn ipv4_at(&mut self, offset: usize) -> Result<(), ParseError> {
-        let header = view::<Ipv4>(self.frame.bytes, offset)?;
+        let header = match view::<Ipv4>(self.frame.bytes, offset) {
+            Ok(header) => header,
+            // Which fails, and notes what there is of it.
+            Err(_) => self.take(offset)?,
+        };
         let wrong = |field, value: usize| {
             Err(ParseError::Field { layer: Layer::Ipv4, offset, field, value: value as u64 })
         };
@@ -496,8 +509,10 @@ impl<'a, F: FnMut(Layer, Range<usize>)> Walk<'a, F> {
         let body = rest.get(..body_end - start).unwrap_or(rest);
         let (packet, error) = Packet::parse_cut(body, body_end - start);
         self.frame.packet = packet;
-        if let Some(packet) = &packet {
-            note_packet(&mut self.found, packet, start);
+        match &packet {
+            Some(packet) => note_packet(&mut self.found, packet, start),
+            None if !body.is_empty() => (self.found)(Layer::Bth, start..start + body.len()),
+            None => {}
         }
         // A packet too short for its opcode still has an ICRC: it tells a broken sender from a broken wire.
         if packet.is_some() && end <= self.frame.bytes.len() {
@@ -519,14 +534,18 @@ impl<'a, F: FnMut(Layer, Range<usize>)> Walk<'a, F> {
 fn note_packet(mut found: impl FnMut(Layer, Range<usize>), packet: &Packet<'_>, start: usize) {
     found(Layer::Bth, start..start + Bth::LEN);
     let mut at = start + Bth::LEN;
+    let end = start + packet.bytes().len();
     for (header, layer) in packet.info().iter().flat_map(|info| info.headers.layers()) {
-        if at + header.byte_len() > start + packet.bytes().len() {
+        if at + header.byte_len() > end {
+            if at < end {
+                found(layer, at..end);
+            }
             return;
         }
         found(layer, at..at + header.byte_len());
         at += header.byte_len();
     }
-    let (body, end) = (at + packet.payload().len(), start + packet.bytes().len());
+    let body = at + packet.payload().len();
     if packet.mad().is_some_and(|mad| mad.is_ok()) {
         found(Layer::Mad, at..at + MadHeader::LEN);
         at += MadHeader::LEN;

@@ -35,11 +35,12 @@ pub fn testdata(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("testdata").join(name)
 }
 
-/// The captures in `testdata/captures`, in the order of their names.
+/// The classic captures in `testdata/captures`, in the order of their names.
 pub fn captures() -> Vec<PathBuf> {
     let mut files: Vec<_> = std::fs::read_dir(testdata("captures"))
         .unwrap()
         .map(|entry| entry.unwrap().path())
+        .filter(|path| path.extension().is_some_and(|extension| extension == "pcap"))
         .collect();
     files.sort();
     assert!(files.len() >= 3, "{files:?}");

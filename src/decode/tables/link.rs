@@ -6,7 +6,7 @@ use crate::wire::{Erf, Ethernet, Sll, Sll2, Vlan};
 const DESTINATION: crate::wire::layout::BitRange = Ethernet::LAYOUT.destination;
 const SOURCE: crate::wire::layout::BitRange = Ethernet::LAYOUT.source;
 
-pub(in super::super) static FRAME: [Field; 7] = [
+pub(in super::super) static FRAME: [Field; 8] = [
     Field::computed("frame.number", "Number", Show::Dec, |context, _| {
         Some(Value::Uint(context.number))
     }),
@@ -32,7 +32,10 @@ pub(in super::super) static FRAME: [Field; 7] = [
         Some(Value::Uint(context.captured_len() as u64))
     }),
     Field::computed("frame.interface_id", "Interface", Show::Dec, |context, _| {
-        context.interface.map(|id| Value::Uint(id.into()))
+        context.interface.map(|(_, id)| Value::Uint(id.into()))
+    }),
+    Field::computed("frame.section_number", "Section", Show::Dec, |context, _| {
+        context.interface.map(|(section, _)| Value::Uint(u64::from(section) + 1))
     }),
 ];
 
@@ -55,6 +58,15 @@ pub(in super::super) static ETHERNET: [Field; 18] = [
     Field::bits("eth.ig", "IG bit", SOURCE.part(7, 1), Show::Dec).hidden(),
     Field::bits("eth.type", "Type", Ethernet::LAYOUT.ethertype, Show::Hex(4)),
     Field::presence("eth"),
+];
+
+pub(in super::super) static SERVICE_VLAN: [Field; 5] = [
+    Field::presence("ieee8021ad"),
+    Field::bits("ieee8021ad.priority", "Priority", Vlan::LAYOUT.priority, Show::Dec),
+    Field::bits("ieee8021ad.dei", "DEI", Vlan::LAYOUT.drop_eligible, Show::Dec),
+    Field::bits("ieee8021ad.id", "ID", Vlan::LAYOUT.vid, Show::Dec),
+    // A name of tshark's own choice.
+    Field::bits("ieee8021ah.etype", "Type", Vlan::LAYOUT.ethertype, Show::Hex(4)),
 ];
 
 pub(in super::super) static VLAN: [Field; 5] = [

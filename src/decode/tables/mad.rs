@@ -110,23 +110,24 @@ pub(in super::super) static CM_REQ: [Field; 60] = [
     .hidden(),
     Field::bits("roce.cm.req.vendorid", "Vendor ID", Req::LAYOUT.vendor_id, Show::Hex(6)),
     Field::bits("infiniband.cm.req.serviceid", "ServiceID", Req::LAYOUT.service_id, Show::Hex(16)),
-    Field::bits(
-        "infiniband.cm.req.serviceid.prefix",
-        "Prefix",
-        Req::LAYOUT.service_id.part(0, 40),
-        Show::Bytes,
-    ),
-    Field::bits(
+    Field::computed("infiniband.cm.req.serviceid.prefix", "Prefix", Show::Bytes, |_, layer| {
+        rdma_cm(Req::LAYOUT.service_id, layer)?;
+        Req::LAYOUT.service_id.part(0, 40).slice(layer).map(Value::Bytes)
+    }),
+    Field::computed(
         "infiniband.cm.req.serviceid.protocol",
         "Protocol",
-        Req::LAYOUT.service_id.part(40, 8),
         Show::Hex(2),
+        |_, layer| {
+            rdma_cm(Req::LAYOUT.service_id, layer)?;
+            Req::LAYOUT.service_id.part(40, 8).read(layer).map(Value::Uint)
+        },
     ),
-    Field::bits(
+    Field::computed(
         "infiniband.cm.req.serviceid.dport",
         "Destination Port",
-        Req::LAYOUT.service_id.part(48, 16),
         Show::Hex(4),
+        |_, layer| rdma_cm(Req::LAYOUT.service_id, layer).map(|port| Value::Uint(port.into())),
     ),
     Field::bits(
         "infiniband.cm.req.localcaguid",

@@ -42,6 +42,7 @@ tables! {
     Sll: "Linux cooked capture v1", link::SLL;
     Sll2: "Linux cooked capture v2", link::SLL2;
     Ethernet: "Ethernet", link::ETHERNET;
+    ServiceVlan: "802.1ad Virtual LAN", link::SERVICE_VLAN;
     Vlan: "802.1Q Virtual LAN", link::VLAN;
     Lrh: "Local Route Header", transport::LRH;
     Grh: "Global Route Header", transport::GRH;
@@ -96,7 +97,7 @@ impl TableId {
 
     /// Whether a frame can have several such layers, so that its fields can have several values.
     pub(super) fn repeats(self) -> bool {
-        matches!(self, Self::Vlan | Self::Ipv6Extension)
+        matches!(self, Self::ServiceVlan | Self::Vlan | Self::Ipv6Extension)
     }
 }
 

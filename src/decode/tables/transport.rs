@@ -39,9 +39,9 @@ const BTH_BYTE_4: BitRange = Bth::LAYOUT.fecn.through(Bth::LAYOUT.resv6);
 
 pub(in super::super) static BTH: [Field; 21] = [
     Field::presence("infiniband"),
-    Field::computed("roce", "RoCE", Show::Dec, |context, _| {
+    Field::computed("roce", "RoCE", Show::Text, |context, _| {
         let roce = context.frame.encapsulation()? != Encapsulation::Native;
-        roce.then_some(Value::Uint(1))
+        roce.then_some(Value::Text("roce"))
     })
     .hidden(),
     Field::computed("roce.encapsulation", "Encapsulation", Show::Text, |context, _| {
