@@ -2,6 +2,8 @@
 
 use core::cell::OnceCell;
 use core::ops::Range;
+use std::collections::HashSet;
+use std::sync::LazyLock;
 
 use super::field::{Field, Value};
 use super::tables::{TABLES, TableId};
@@ -290,14 +292,13 @@ impl FieldRef {
     }
 
     /// Every name there is, each once, in the order of the layers.
-    pub fn names() -> Vec<&'static str> {
-        let mut names = Vec::new();
-        for field in TABLES.iter().flat_map(|table| table.fields) {
-            if !names.contains(&field.name) {
-                names.push(field.name);
-            }
-        }
-        names
+    pub fn names() -> &'static [&'static str] {
+        static NAMES: LazyLock<Vec<&str>> = LazyLock::new(|| {
+            let mut seen = HashSet::new();
+            let all = TABLES.iter().flat_map(|table| table.fields).map(|field| field.name);
+            all.filter(|&name| seen.insert(name)).collect()
+        });
+        &NAMES
     }
 
     /// Its name.

@@ -421,8 +421,9 @@ impl Parser {
 
 /// `there is no field 'X'`, with the name that was probably meant.
 pub fn unknown_field(name: &str) -> String {
-    let names = FieldRef::names();
-    let nearest = names.into_iter().map(|known| (edit_distance(name, known), known)).min();
+    // What is twice as long as any name is no misspelling.
+    let candidates = FieldRef::names().iter().filter(|known| name.len() < 2 * known.len());
+    let nearest = candidates.map(|known| (edit_distance(name, known), known)).min();
     match nearest {
         Some((distance, known)) if distance <= 3 => {
             format!("there is no field '{name}'; did you mean '{known}'?")

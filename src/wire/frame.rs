@@ -371,7 +371,7 @@ impl<'a, F: FnMut(Layer, Range<usize>)> Walk<'a, F> {
             EtherType::IPV6 => self.ip_at(Layer::Ipv6, offset),
             EtherType::ROCE_V1 => {
                 self.frame.encapsulation = Some(Encapsulation::RoceV1);
-                self.grh_at(offset)
+                self.grh_at(offset, None)
             }
             _ => Ok(()),
         }
@@ -475,31 +475,35 @@ impl<'a, F: FnMut(Layer, Range<usize>)> Walk<'a, F> {
         let header = self.take::<Lrh>(offset)?;
         self.frame.lrh = Some(header);
         let end = offset + header.packet_len().get() as usize * 4;
-        let parsed = match header.lnh().get() {
-            2 => self.transport_at(offset + Lrh::LEN, end),
-            3 => self.grh_at(offset + Lrh::LEN),
+        match header.lnh().get() {
+            2 => self.transport_at(offset + Lrh::LEN, end)?,
+            3 => self.grh_at(offset + Lrh::LEN, Some(end))?,
             // Raw packets are somebody else's: they have neither BTH nor ICRC.
             _ => {
                 self.frame.encapsulation = None;
                 return Ok(());
             }
-        };
-        if end >= offset + Lrh::LEN && end + VCRC_LEN <= self.frame.bytes.len() {
+        }
+        if end + VCRC_LEN <= self.frame.bytes.len() {
             (self.found)(Layer::Vcrc, end..end + VCRC_LEN);
         }
-        parsed
+        Ok(())
     }
 
-    fn grh_at(&mut self, offset: usize) -> Result<(), ParseError> {
+    /// A GRH at `offset`, and a packet that ends where an LRH before it says, if there is one.
+    fn grh_at(&mut self, offset: usize, end: Option<usize>) -> Result<(), ParseError> {
         let header = self.take::<Grh>(offset)?;
         self.frame.network = Some(Network::Grh(header));
+        let wrong = |field, value| ParseError::Field { layer: Layer::Grh, offset, field, value };
         if header.next_header() != NEXT_HEADER_BTH {
-            let (layer, field, value) =
-                (Layer::Grh, "next header", u64::from(header.next_header()));
-            return Err(ParseError::Field { layer, offset, field, value });
+            return Err(wrong("next header", header.next_header().into()));
         }
         let start = offset + Grh::LEN;
-        self.transport_at(start, start + usize::from(header.payload_len()))
+        let own_end = start + usize::from(header.payload_len());
+        if end.is_some_and(|end| end != own_end) {
+            return Err(wrong("payload length", header.payload_len().into()));
+        }
+        self.transport_at(start, own_end)
     }
 
     /// A packet from the BTH at `start` through the ICRC that ends at `end`.
