@@ -73,9 +73,9 @@ const EXCEPTIONS: &[Exception] = &[
         reason: "a datagram that was cut before its BTH is not called InfiniBand",
     },
     Exception {
-        fields: &["eth.*", "infiniband.bth*", "infiniband.reserved"],
+        fields: &["eth.*", "infiniband.bth*", "infiniband.reth", "infiniband.reserved"],
         applies: |row| row["frame.cap_len"] != row["frame.len"],
-        reason: "of an Ethernet header or a BTH that was cut, tshark does not show what there is",
+        reason: "of some headers that were cut, tshark does not show what there is",
     },
     Exception {
         fields: &["infiniband.cm.rej.reserved0"],
