@@ -7,6 +7,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use roce::wire::cm::{
     Apr, CommId, Drep, Dreq, DreqRepr, IpCm, IpCmRepr, Lap, LapRepr, Message, Mra, MraRepr,
     PortSpace, Rej, RejRepr, Rep, Req, ReqRepr, Rtu, ServiceId, SidrRep, SidrRepRepr, SidrReq,
+    reject_reason,
 };
 use roce::wire::mad::{AttributeId, Mad, MadHeader, MadHeaderRepr, MgmtClass};
 use roce::wire::{
@@ -328,6 +329,51 @@ fn a_rej_is_encoded_byte_for_byte() {
     assert_eq!(rej.emit().as_bytes()[..], bytes);
     let Ok(Some(message)) = Message::parse(AttributeId(0x12), &bytes) else { panic!("REJ") };
     assert_eq!(message.to_string(), "REJ id 0x01020304 to 0x05060708 reason consumer reject");
+}
+
+#[test]
+fn every_reason_to_reject_has_the_kernels_meaning() {
+    // As in the kernel's ib_cm.h, from 1; it knows no 34.
+    let reasons = [
+        "no QP available",
+        "no EEC available",
+        "no resources",
+        "timeout",
+        "unsupported request",
+        "invalid communication ID",
+        "invalid communication instance",
+        "invalid service ID",
+        "invalid transport service type",
+        "stale connection",
+        "RDC does not exist",
+        "invalid primary GID",
+        "invalid primary LID",
+        "invalid primary SL",
+        "invalid primary traffic class",
+        "invalid primary hop limit",
+        "invalid primary packet rate",
+        "invalid alternate GID",
+        "invalid alternate LID",
+        "invalid alternate SL",
+        "invalid alternate traffic class",
+        "invalid alternate hop limit",
+        "invalid alternate packet rate",
+        "port and CM redirect",
+        "port redirect",
+        "invalid path MTU",
+        "insufficient responder resources",
+        "consumer reject",
+        "invalid RNR retry count",
+        "duplicate local communication ID",
+        "invalid class version",
+        "invalid flow label",
+        "invalid alternate flow label",
+    ];
+    for (reason, words) in (1..).zip(reasons) {
+        assert_eq!(reject_reason(reason), Some(words), "{reason}");
+    }
+    assert_eq!(reject_reason(35), Some("vendor option not supported"));
+    assert!([0, 34, 36, u16::MAX].into_iter().all(|reason| reject_reason(reason).is_none()));
 }
 
 #[test]

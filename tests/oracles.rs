@@ -95,7 +95,8 @@ fn by_us(bytes: &[u8]) -> Below {
     let frame = Frame::parse(LinkType::ETHERNET, bytes, ROCE_PORT);
     let ethernet = frame.ethernet().unwrap();
     let layers = frame.layers();
-    let tags = layers.iter().filter(|(layer, _)| *layer == Layer::Vlan).map(|(_, range)| {
+    let is_tag = |layer| matches!(layer, Layer::Vlan | Layer::ServiceVlan);
+    let tags = layers.iter().filter(|&(layer, _)| is_tag(layer)).map(|(_, range)| {
         let tag = view::<Vlan>(bytes, range.start).unwrap();
         (byte(tag.priority().get()), tag.drop_eligible(), short(tag.vid().get()))
     });

@@ -23,7 +23,7 @@
 //!         lines.push('\n');
 //!     }
 //! }
-//! assert!(lines.contains("RC_ACKNOWLEDGE qp 0x000012 psn 16777210 NAK remote access error"));
+//! assert!(lines.contains("RC_ACKNOWLEDGE qp 0x000017 psn 16777210 NAK remote access error"));
 //! # Ok(())
 //! # }
 //! ```

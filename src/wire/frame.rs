@@ -618,6 +618,17 @@ mod tests {
     }
 
     #[test]
+    fn the_version_of_ip_is_what_its_first_bits_say() {
+        let mut ipv6 = [0; 48];
+        (ipv6[0], ipv6[6]) = (0x60, PROTOCOL_UDP);
+        for link in [LinkType::RAW, LinkType::RAW_DLT, LinkType::IPV4, LinkType::IPV6] {
+            assert!(Frame::parse(link, &ipv6, ROCE_PORT).udp().is_some(), "{link}");
+        }
+        let behind_family = [&[30, 0, 0, 0], &ipv6[..]].concat();
+        assert!(Frame::parse(LinkType::NULL, &behind_family, ROCE_PORT).udp().is_some());
+    }
+
+    #[test]
     fn no_more_than_four_vlan_tags_are_walked() {
         let tagged = |tags: usize| {
             let tag = [0x88, 0xa8, 0x20, 0x05];
@@ -675,6 +686,7 @@ mod tests {
         assert_eq!(words(&[(39, 7)]), "UDP: length is 7 at offset 34");
         assert_eq!(words(&[(39, 41)]), "UDP: need 41 bytes at offset 34, have 40");
         assert_eq!(words(&[(39, 23)]), "BTH: need 12 bytes at offset 42, have 11");
+        assert_eq!(words(&[(39, 11)]), "BTH: need 12 bytes at offset 42, have 0");
         assert_eq!(words(&[(12, 0x89), (13, 0x15)]), "GRH: next header is 64 at offset 14");
     }
 

@@ -220,23 +220,28 @@ fn header<H: Header + Copy>(bytes: &[u8]) -> H {
 pub fn recipes(payload_max: usize) -> impl Strategy<Value = Recipe> {
     let mut values = opcodes();
     values.extend([0x15, 0x3f, 0x66, 0xc0, 0xff]);
-    (select(values), vec(any::<u8>(), 256), 0..=payload_max, 0..9u8).prop_map(
-        |(opcode, random, payload_len, kind)| {
-            let (route, transport) = random.split_at(128);
-            let (link, ethernet, vlan, network) = carrier(kind, route);
-            let dest_qp =
-                if transport[0] < 32 { Qpn::GSI } else { header::<Bth>(transport).dest_qp() };
-            Recipe {
-                link,
-                ethernet,
-                vlan,
-                network,
-                bth: BthRepr { opcode: Opcode(opcode), dest_qp, ..header::<Bth>(transport).repr() },
-                extensions: extensions(opcode, &transport[12..]),
-                payload: (0..payload_len).map(|i| i.to_le_bytes()[0] ^ random[i % 256]).collect(),
-            }
-        },
-    )
+    (select(values), 0..KINDS, vec(any::<u8>(), 256), 0..=payload_max)
+        .prop_map(|(opcode, kind, random, payload_len)| recipe(opcode, kind, &random, payload_len))
+}
+
+/// How many kinds of [`carrier`] there are.
+pub const KINDS: u8 = 9;
+
+/// A frame of this opcode in this kind of carrier, with what is free in it from 256 `random` bytes.
+pub fn recipe(opcode: u8, kind: u8, random: &[u8], payload_len: usize) -> Recipe {
+    let (route, transport) = random.split_at(128);
+    let (link, ethernet, vlan, network) = carrier(kind, route);
+    let bth = header::<Bth>(transport).repr();
+    let dest_qp = if transport[0] < 32 { Qpn::GSI } else { bth.dest_qp };
+    Recipe {
+        link,
+        ethernet,
+        vlan,
+        network,
+        bth: BthRepr { opcode: Opcode(opcode), dest_qp, ..bth },
+        extensions: extensions(opcode, &transport[12..]),
+        payload: (0..payload_len).map(|i| i.to_le_bytes()[0] ^ random[i % 256]).collect(),
+    }
 }
 
 type Carrier = (LinkType, Option<EthernetRepr>, Option<VlanRepr>, NetworkRepr);
