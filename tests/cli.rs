@@ -1,4 +1,5 @@
 //! The command as a user runs it: what it prints, where, and how it ends.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 use std::io::Write;
 use std::path::{Path, PathBuf};

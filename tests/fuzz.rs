@@ -1,9 +1,10 @@
 //! Every input that ever made a fuzz target fail, replayed. They stand in `fuzz/regressions/TARGET/`.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 use std::path::Path;
 
 #[path = "../fuzz/src/lib.rs"]
-#[allow(dead_code, reason = "the fuzz targets use the rest")]
+#[allow(unreachable_pub, reason = "in the fuzz crate these are public")]
 mod bodies;
 
 fn files_in(dir: &Path) -> Vec<std::path::PathBuf> {

@@ -7,6 +7,7 @@
 //! tools/tshark/golden /tmp/golden some/captures/*.pcap
 //! ROCE_GOLDEN=/tmp/golden ROCE_CAPTURES=some/captures cargo test --test tshark
 //! ```
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 use std::collections::BTreeMap;
 use std::io::Read;

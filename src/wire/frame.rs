@@ -643,6 +643,21 @@ mod tests {
         assert_eq!(frame.ethertype(), Some(EtherType::SERVICE_VLAN));
     }
 
+    #[test]
+    fn a_service_tag_is_told_from_an_ordinary_one() {
+        for (outer, layer) in [
+            ([0x88, 0xa8], Layer::ServiceVlan),
+            ([0x81, 0x00], Layer::Vlan),
+            ([0x91, 0x00], Layer::Vlan),
+        ] {
+            let tags = [&outer[..], &[0, 5, 0x81, 0x00, 0, 6, 0x08, 0x00]].concat();
+            let bytes = [&FRAME[..12], &tags[..], &FRAME[14..]].concat();
+            let layers = parse(&bytes).layers();
+            let found: Vec<_> = layers.iter().skip(1).take(2).collect();
+            assert_eq!(found, [(layer, 14..18), (Layer::Vlan, 18..22)]);
+        }
+    }
+
     /// An ERF record of this kind, padded to eight bytes, of a packet that had `wire_len` bytes.
     fn erf(kind: u8, extensions: &[u8], wire_len: u16, packet: &[u8]) -> Vec<u8> {
         let head = [&[0; 8][..], &[kind, 4, 0, 0, 0, 0], &wire_len.to_be_bytes()].concat();
