@@ -32,5 +32,8 @@
 
 pub mod capture;
 pub mod decode;
+pub mod engine;
+pub mod memory;
 pub mod time;
+pub mod verbs;
 pub mod wire;

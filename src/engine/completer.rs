@@ -1,0 +1,334 @@
+//! Answers to what was sent: what they complete, and what they make the sender send again.
+//!
+//! Read `roce.md` §6.3 to §6.5 before changing this file. Responses are matched by PSN alone. An acknowledgement is
+//! cumulative, and so is every other response: it says that everything before it has been executed. If something
+//! before it still lacks an answer of its own, that answer was lost.
+
+use super::Counter;
+use super::keys::Refusal;
+use super::qp::{Env, Qp};
+use super::requester::for_each_piece;
+use crate::verbs::{WcStatus, WrOpcode};
+use crate::wire::aeth::{Answer, Credits, NakCode, RnrTimer};
+use crate::wire::{Msn, Operation, Packet, Position, Psn};
+
+/// Whether what stands before a response has been dealt with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Before {
+    /// All of it was acknowledged.
+    Settled,
+    /// Something must be sent again first.
+    Missing,
+}
+
+impl Qp {
+    /// Takes a response in.
+    pub(super) fn handle_response(&mut self, packet: &Packet<'_>, env: &mut Env<'_>) {
+        let psn = packet.bth().psn();
+        if psn.since(self.req.next) >= 0 {
+            // An answer to what was never asked.
+            return env.count(Counter::StaleResponse);
+        }
+        let Some(info) = packet.info() else { return };
+        let stale = psn.since(self.req.una) < 0;
+        if info.operation == Operation::Acknowledge {
+            return self.handle_ack(packet, psn, stale, env);
+        }
+        if stale {
+            return env.count(Counter::StaleResponse);
+        }
+        if self.settle_before(psn, env) == Before::Settled {
+            self.handle_answer(packet, info.operation, info.position, psn, env);
+        }
+        self.schedule(env);
+    }
+
+    fn handle_ack(&mut self, packet: &Packet<'_>, psn: Psn, stale: bool, env: &mut Env<'_>) {
+        let Some(aeth) = packet.aeth() else { return };
+        let answer = aeth.syndrome().answer();
+        if let Answer::Ack(credits) = answer {
+            self.take_credits(credits, aeth.msn());
+        }
+        if stale {
+            // It may still tell of credits.
+            return env.count(Counter::StaleResponse);
+        }
+        match answer {
+            Answer::Ack(_) => {
+                self.settle_before(psn.plus(1), env);
+            }
+            Answer::RnrNak(timer) => {
+                env.count(Counter::RnrReceived);
+                if self.settle_before(psn, env) == Before::Settled {
+                    self.wait_for_receiver(timer, env);
+                }
+            }
+            Answer::Nak(NakCode::PsnSequenceError) => {
+                env.count(Counter::SequenceReceived);
+                if self.settle_before(psn, env) == Before::Settled {
+                    self.retry(env);
+                }
+            }
+            Answer::Nak(code) => self.refused(code, psn, env),
+            // A kind of answer that means nothing says nothing.
+            Answer::Reserved(_) => return env.count(Counter::StaleResponse),
+        }
+        self.schedule(env);
+    }
+
+    /// How many messages the responder has room for, if it counts. Once it did not, it never does.
+    fn take_credits(&mut self, credits: Credits, msn: Msn) {
+        self.req.limit = credits.count().map(|count| Msn::new(msn.get().wrapping_add(count)));
+    }
+
+    /// Takes everything before `psn` as acknowledged: completes it, unless it lacks an answer of its own.
+    fn settle_before(&mut self, psn: Psn, env: &mut Env<'_>) -> Before {
+        while psn.since(self.req.una) > 0 {
+            let index = self.sq.head();
+            if self.sq.is_empty() || !self.sq.get(index).is_begun() {
+                break;
+            }
+            let wqe = *self.sq.get(index);
+            let psns = wqe.psns(self.mtu);
+            if needs_answer(wqe.opcode()) && !wqe.is_done() {
+                // Its answer was lost, whatever came behind it.
+                env.count(Counter::ImpliedNak);
+                self.retry(env);
+                return Before::Missing;
+            }
+            self.progressed(env);
+            let end = wqe.psn().plus(psns);
+            if end.since(psn) > 0 {
+                self.req.una = psn;
+                break;
+            }
+            self.req.una = end;
+            self.sq.get_mut(index).finish();
+            self.retire_one(env);
+        }
+        self.skip_acknowledged();
+        self.restart_ack_timer(env);
+        Before::Settled
+    }
+
+    /// Completes the request at the head of the queue, and those behind it that were done at home.
+    fn retire_one(&mut self, env: &mut Env<'_>) {
+        if self.req.cursor == self.sq.head() {
+            // It was being sent again, and turned out to have arrived.
+            (self.req.cursor, self.req.packet) = (self.req.cursor.wrapping_add(1), 0);
+        }
+        self.retire(env);
+    }
+
+    /// The cursor does not stay behind what is acknowledged.
+    fn skip_acknowledged(&mut self) {
+        let index = self.req.cursor;
+        if index == self.sq.tail() || !self.sq.get(index).is_begun() {
+            return;
+        }
+        let ahead = self.req.una.since(self.sq.get(index).psn());
+        let acknowledged = u32::try_from(ahead).unwrap_or(0);
+        self.req.packet = self.req.packet.max(acknowledged);
+    }
+
+    /// Something new was acknowledged: patience is whole again.
+    fn progressed(&mut self, _env: &mut Env<'_>) {
+        (self.req.retries, self.req.rnr_retries, self.req.recovering) = (0, 0, false);
+    }
+
+    /// An answer of its own for the request at the head of the queue: data, or the value before an atomic.
+    fn handle_answer(
+        &mut self,
+        packet: &Packet<'_>,
+        operation: Operation,
+        position: Position,
+        psn: Psn,
+        env: &mut Env<'_>,
+    ) {
+        let index = self.sq.head();
+        if self.sq.is_empty() || !self.sq.get(index).is_begun() {
+            return env.count(Counter::StaleResponse);
+        }
+        let wqe = *self.sq.get(index);
+        if psn != self.req.una || psn.since(wqe.psn()) < 0 {
+            return env.count(Counter::StaleResponse);
+        }
+        let result = match (wqe.opcode(), operation) {
+            (WrOpcode::RdmaRead, Operation::ReadResponse) => {
+                self.take_read_data(packet, position, psn, env)
+            }
+            (
+                WrOpcode::AtomicCmpAndSwp | WrOpcode::AtomicFetchAndAdd,
+                Operation::AtomicAcknowledge,
+            ) => self.take_atomic_value(packet, env),
+            (WrOpcode::Flush | WrOpcode::AtomicWrite, Operation::ReadResponse)
+                if position == Position::Only && packet.payload_len() == 0 =>
+            {
+                Ok(())
+            }
+            _ => Err(WcStatus::BadRespErr),
+        };
+        match result {
+            Ok(()) => self.answered(psn, env),
+            Err(status) => self.fail_send(index, status, env),
+        }
+    }
+
+    /// One packet of the answer that the head of the queue waits for is in.
+    fn answered(&mut self, psn: Psn, env: &mut Env<'_>) {
+        self.progressed(env);
+        let index = self.sq.head();
+        let wqe = *self.sq.get(index);
+        self.req.una = psn.plus(1);
+        if self.req.una == wqe.psn().plus(wqe.psns(self.mtu)) {
+            self.req.reads -= u8::from(wqe.opcode().info().rd_atomic);
+            if wqe.opcode() == WrOpcode::RdmaRead {
+                self.req.read_psns -= wqe.psns(self.mtu) - 1;
+            }
+            self.sq.get_mut(index).finish();
+            self.retire_one(env);
+        }
+        self.skip_acknowledged();
+        self.restart_ack_timer(env);
+    }
+
+    /// Puts the data of a read response where the read wants them.
+    fn take_read_data(
+        &mut self,
+        packet: &Packet<'_>,
+        position: Position,
+        psn: Psn,
+        env: &mut Env<'_>,
+    ) -> Result<(), WcStatus> {
+        let index = self.sq.head();
+        let wqe = *self.sq.get(index);
+        let k = psn.since(wqe.psn()).unsigned_abs();
+        let offset = k * self.mtu;
+        let left = wqe.len().saturating_sub(offset);
+        let expected = left.min(self.mtu);
+        let ends = left <= self.mtu;
+        let data = packet.payload();
+        if data.len() != expected as usize || position.ends() != ends {
+            return Err(WcStatus::LocLenErr);
+        }
+        self.scatter_answer(offset.into(), data, env)
+    }
+
+    fn take_atomic_value(
+        &mut self,
+        packet: &Packet<'_>,
+        env: &mut Env<'_>,
+    ) -> Result<(), WcStatus> {
+        let value = packet.atomic_ack_eth().ok_or(WcStatus::BadRespErr)?.original();
+        self.scatter_answer(0, &value.to_ne_bytes(), env)
+    }
+
+    /// Puts bytes into the buffers of the request at the head of the queue.
+    fn scatter_answer(&self, offset: u64, data: &[u8], env: &Env<'_>) -> Result<(), WcStatus> {
+        let super::queue::Source::Gather(sges) = self.sq.source(self.sq.head()) else {
+            return Err(WcStatus::LocQpOpErr);
+        };
+        let mut written = 0;
+        for_each_piece(sges, offset, data.len(), |sge, addr, len| {
+            let grant = env.keys.local(self.pd, sge.lkey, addr, len as u64, true)?;
+            let part = &data[written..written + len];
+            written += len;
+            grant.region.write(grant.offset, part).map_err(|_| Refusal::Range)
+        })
+        .map_err(|_| WcStatus::LocProtErr)?;
+        if written == data.len() { Ok(()) } else { Err(WcStatus::LocLenErr) }
+    }
+
+    /// Goes back to the oldest unanswered packet, once for each loss.
+    fn retry(&mut self, env: &mut Env<'_>) {
+        if self.req.recovering {
+            return;
+        }
+        self.go_back(env);
+    }
+
+    /// Goes back to the oldest unanswered packet, or gives up.
+    pub(super) fn go_back(&mut self, env: &mut Env<'_>) {
+        if self.req.retries >= self.attr.retry_cnt.limit() {
+            env.count(Counter::RetryExceeded);
+            return self.fail_send(self.sq.head(), WcStatus::RetryExcErr, env);
+        }
+        self.req.retries += 1;
+        self.req.recovering = true;
+        env.count(Counter::Retry);
+        self.rewind();
+        self.restart_ack_timer(env);
+    }
+
+    /// Sets the cursor to the oldest unanswered packet.
+    fn rewind(&mut self) {
+        self.req.cursor = self.sq.head();
+        self.req.packet = 0;
+        self.skip_acknowledged();
+    }
+
+    /// The responder had no receive posted: wait as long as it asks, then go on from there.
+    fn wait_for_receiver(&mut self, timer: RnrTimer, env: &mut Env<'_>) {
+        if self.req.rnr_wait.is_some() {
+            return;
+        }
+        if self.attr.rnr_retry.limit().is_some_and(|limit| self.req.rnr_retries >= limit) {
+            env.count(Counter::RnrRetryExceeded);
+            return self.fail_send(self.sq.head(), WcStatus::RnrRetryExcErr, env);
+        }
+        self.req.rnr_retries = self.req.rnr_retries.saturating_add(1);
+        let until = env.now.saturating_add(timer.duration());
+        self.req.rnr_wait = Some(until);
+        self.rewind();
+        self.timer.set(until, self.place, env.timers);
+    }
+
+    /// The responder refused a request for good.
+    fn refused(&mut self, code: NakCode, psn: Psn, env: &mut Env<'_>) {
+        let status = match code {
+            NakCode::InvalidRequest => WcStatus::RemInvReqErr,
+            NakCode::RemoteAccessError => WcStatus::RemAccessErr,
+            NakCode::RemoteOperationalError => WcStatus::RemOpErr,
+            NakCode::InvalidRdRequest => WcStatus::RemInvRdReqErr,
+            // Means nothing, and so refuses nothing.
+            NakCode::Reserved(_) | NakCode::PsnSequenceError => {
+                return env.count(Counter::StaleResponse);
+            }
+        };
+        // A read that fails in the middle may be refused by any of its PSNs.
+        if self.settle_before(psn, env) == Before::Settled || self.head_contains(psn) {
+            self.fail_send(self.sq.head(), status, env);
+        }
+    }
+
+    /// Whether a PSN belongs to the request at the head of the queue.
+    fn head_contains(&self, psn: Psn) -> bool {
+        let wqe = self.sq.get(self.sq.head());
+        let into = psn.since(wqe.psn());
+        !self.sq.is_empty() && into >= 0 && into.unsigned_abs() < wqe.psns(self.mtu)
+    }
+
+    /// The timer went off.
+    pub(super) fn handle_timer(&mut self, env: &mut Env<'_>) {
+        if self.req.rnr_wait.is_some_and(|until| until <= env.now) {
+            self.req.rnr_wait = None;
+            self.restart_ack_timer(env);
+        } else if self.req.is_waiting() && !self.sq.is_empty() {
+            env.count(Counter::Timeout);
+            self.go_back(env);
+        }
+        self.schedule(env);
+    }
+}
+
+/// Whether a request is answered by more than an acknowledgement.
+fn needs_answer(opcode: WrOpcode) -> bool {
+    matches!(
+        opcode,
+        WrOpcode::RdmaRead
+            | WrOpcode::AtomicCmpAndSwp
+            | WrOpcode::AtomicFetchAndAdd
+            | WrOpcode::AtomicWrite
+            | WrOpcode::Flush
+    )
+}

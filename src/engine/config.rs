@@ -1,0 +1,98 @@
+//! What an engine is told when it is made, and every bound it keeps.
+
+use core::time::Duration;
+
+use super::ids::TABLE_MAX;
+use crate::verbs::Mtu;
+use crate::wire::{Gid, PKey};
+
+/// What an engine is told when it is made.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// The identifiers of its port, by index.
+    pub gids: Vec<Gid>,
+    /// The partitions of its port, by index.
+    pub pkeys: Vec<PKey>,
+    /// The largest payload its port takes.
+    pub port_mtu: Mtu,
+    /// How many packets of a queue pair may be unacknowledged. A receiver with an ordinary socket buffer must not be
+    /// overrun.
+    pub window_packets: u32,
+    /// How many payload bytes of a queue pair may be unacknowledged.
+    pub window_bytes: u32,
+    /// Whether acknowledgements count the receives that are posted, or leave the requester to find out.
+    pub advertise_credits: bool,
+    /// How much time lies between two congestion notifications to one queue pair, at the least.
+    pub cnp_interval: Duration,
+    /// How many packets one queue pair may send before others have their turn.
+    pub quantum: usize,
+    /// The most objects of each kind.
+    pub limits: Limits,
+}
+
+/// The most objects of each kind.
+#[derive(Clone, Copy, Debug)]
+pub struct Limits {
+    /// Protection domains.
+    pub pds: usize,
+    /// Memory regions and windows together.
+    pub keys: usize,
+    /// Completion queues.
+    pub cqs: usize,
+    /// Completions a queue can hold.
+    pub cqes: usize,
+    /// Shared receive queues.
+    pub srqs: usize,
+    /// Address handles.
+    pub ahs: usize,
+    /// Queue pairs.
+    pub qps: usize,
+    /// Work requests a queue can hold.
+    pub wrs: u32,
+    /// Entries of a gather or scatter list.
+    pub sges: u32,
+    /// Bytes of inline data.
+    pub inline: u32,
+    /// Reads and atomics under way, each way.
+    pub rd_atomic: u8,
+    /// Queue pairs attached to one multicast group.
+    pub group_members: usize,
+}
+
+impl Limits {
+    /// What rxe has, or more.
+    pub const DEFAULT: Self = Self {
+        pds: 1 << 16,
+        keys: TABLE_MAX,
+        cqs: 1 << 18,
+        cqes: 1 << 20,
+        srqs: 1 << 16,
+        ahs: 1 << 18,
+        qps: TABLE_MAX,
+        wrs: 1 << 16,
+        sges: 32,
+        inline: 1024,
+        rd_atomic: 128,
+        group_members: 56,
+    };
+}
+
+// A gather list's length has six bits in a queued work request.
+const _: () = assert!(Limits::DEFAULT.sges < 64);
+
+impl Config {
+    /// A port with this identifier, and what suits most.
+    pub fn new(gid: Gid) -> Self {
+        Self {
+            gids: vec![gid],
+            pkeys: vec![PKey::DEFAULT],
+            port_mtu: Mtu::M4096,
+            window_packets: 128,
+            window_bytes: 192 * 1024,
+            advertise_credits: false,
+            cnp_interval: Duration::from_micros(50),
+            quantum: 16,
+            limits: Limits::DEFAULT,
+        }
+    }
+}

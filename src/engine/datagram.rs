@@ -1,0 +1,124 @@
+//! Datagrams: UD, the general services queue pair, and multicast.
+
+use super::batch::Received;
+use super::qp::{Env, Qp};
+use super::responder::check_srq_limit;
+use super::{Counter, Engine};
+use crate::verbs::{EventType, Wc, WcOpcode, WcStatus, limits};
+use crate::wire::{Gid, Packet, Service};
+
+/// The area before the payload in a datagram's receive buffer.
+const GRH_LEN: usize = limits::GRH_BYTES as usize;
+
+impl Qp {
+    /// Takes a datagram in, or drops it without a word.
+    pub(super) fn handle_datagram(
+        &mut self,
+        received: &Received<'_>,
+        packet: &Packet<'_>,
+        env: &mut Env<'_>,
+    ) -> Result<(), Counter> {
+        if !self.state().handles_requests(self.kind) {
+            return Err(Counter::WrongState);
+        }
+        let bth = packet.bth();
+        if !self.accepts_pkey(bth.pkey(), env) {
+            return Err(Counter::BadPKey);
+        }
+        let deth = packet.deth().ok_or(Counter::Truncated)?;
+        if deth.qkey() != self.own_qkey() {
+            return Err(Counter::BadQKey);
+        }
+        let len = GRH_LEN + packet.payload_len();
+        let srq = self.srq;
+        let queue = self.recv_queue(srq, env).ok_or(Counter::NoReceive)?;
+        let next = queue.peek().ok_or(Counter::NoReceive)?;
+        if queue.room(next) < len as u64 {
+            // The sender is not told, and the buffer waits for a message that fits.
+            return Err(Counter::TooLong);
+        }
+        let taken = queue.take().ok_or(Counter::NoReceive)?;
+        if let Some(handle) = srq {
+            check_srq_limit(handle, env);
+        }
+        let status = self.place_datagram(taken, received.network, packet.payload(), env);
+        let id = self.recv_queue(srq, env).ok_or(Counter::NoReceive)?.release(taken);
+        let byte_len = u32::try_from(len).unwrap_or(u32::MAX);
+        let mut wc = Wc::new(id, status, WcOpcode::Recv, self.qpn)
+            .with_byte_len(byte_len)
+            .with_datagram(deth.src_qp());
+        if let Some(imm) = packet.imm_dt() {
+            wc = wc.with_imm(imm.data());
+        }
+        self.complete_recv(wc, bth.solicited(), env);
+        if status != WcStatus::Success {
+            self.raise(EventType::QpFatal, env);
+            self.fail(env);
+        }
+        Ok(())
+    }
+
+    /// The general services queue pair takes any partition of the port, others their own.
+    fn accepts_pkey(&self, pkey: crate::wire::PKey, env: &Env<'_>) -> bool {
+        match self.kind {
+            crate::verbs::QpType::Gsi => env.config.pkeys.iter().any(|own| own.matches(pkey)),
+            _ => self.pkey.matches(pkey),
+        }
+    }
+
+    /// Puts network header and payload where the receive wants them.
+    fn place_datagram(
+        &mut self,
+        taken: super::queue::Taken,
+        network: &[u8],
+        payload: &[u8],
+        env: &mut Env<'_>,
+    ) -> WcStatus {
+        let mut area = [0; GRH_LEN];
+        // An IPv4 header fills the second half; what is before it means nothing.
+        let start = GRH_LEN.saturating_sub(network.len());
+        for (to, from) in area.iter_mut().skip(start).zip(network) {
+            *to = *from;
+        }
+        let sges = match self.srq {
+            None => self.rq.sges(taken),
+            Some(handle) => match env.srqs.get(handle.0) {
+                Some(srq) => srq.queue.sges(taken),
+                None => return WcStatus::LocProtErr,
+            },
+        };
+        let placed = self
+            .scatter_into(sges, 0, &area, env)
+            .and_then(|_| self.scatter_into(sges, GRH_LEN as u64, payload, env));
+        if placed.is_ok() { WcStatus::Success } else { WcStatus::LocProtErr }
+    }
+}
+
+impl Engine {
+    /// Hands a packet to every queue pair that is attached to its group.
+    pub(super) fn accept_multicast(
+        &mut self,
+        received: &Received<'_>,
+        packet: &Packet<'_>,
+    ) -> Result<(), Counter> {
+        if packet.info().is_none_or(|info| info.service != Service::Ud) {
+            return Err(Counter::WrongService);
+        }
+        let Gid(group) = received.destination;
+        let members = self.groups.get(&group).map_or(0, Vec::len);
+        if members == 0 {
+            return Err(Counter::NoGroup);
+        }
+        for member in 0..members {
+            let handle = self.groups.get(&group).and_then(|members| members.get(member)).copied();
+            let Some((qp, mut env)) = handle.and_then(|handle| self.split_handle(handle)) else {
+                continue;
+            };
+            // Each for itself: what one refuses, another may take.
+            if let Err(reason) = qp.handle_datagram(received, packet, &mut env) {
+                env.count(reason);
+            }
+        }
+        Ok(())
+    }
+}

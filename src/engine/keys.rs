@@ -1,0 +1,437 @@
+//! Memory regions and windows: which key opens what, for whom, and how far.
+//!
+//! A key is a scrambled number of 24 bits (see [`ids`](super::ids)) and eight bits below it, which a consumer may
+//! choose anew for a window. Every check of `roce.md` §7.6 and §10.7 is here: the key exists and is not stale, the
+//! protection domain matches, the rights suffice, and no byte lies outside, `checked_add` and all.
+
+use thiserror::Error;
+
+use super::ids::{Random, Table};
+use super::pd::PdHandle;
+use crate::memory::Region;
+use crate::verbs::{Access, Errno, LKey, MwType};
+use crate::wire::{Qpn, RKey};
+
+/// A registered memory region, as its owner holds it. Its number is both keys.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct MrHandle(u32);
+
+impl MrHandle {
+    /// The key for work requests of the owner's own.
+    pub const fn lkey(self) -> LKey {
+        LKey::new(self.0)
+    }
+
+    /// The key for a peer.
+    pub const fn rkey(self) -> RKey {
+        RKey::new(self.0)
+    }
+}
+
+/// A memory window, as its owner holds it: its number without the eight bits that change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct MwHandle(u32);
+
+/// How a region is registered.
+#[derive(Debug)]
+pub struct MrAttr {
+    /// The memory.
+    pub region: Region,
+    /// The address that stands for its first byte: its own, or another that the owner likes better.
+    pub base: u64,
+    /// What may be done with it.
+    pub access: Access,
+}
+
+/// Why a region or a window cannot be made, changed or unmade.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum KeyError {
+    /// There is no such region or window.
+    #[error("there is no such memory region or window")]
+    NotFound,
+    /// There is no such protection domain.
+    #[error("there is no such protection domain")]
+    NoPd,
+    /// There is no room for another.
+    #[error("no more memory regions or windows can be made")]
+    Full,
+    /// Remote writes and atomics need the right to write locally.
+    #[error("remote write or atomic access needs local write access")]
+    NeedsLocalWrite,
+    /// The address range of the region passes the end of the address space.
+    #[error("the region does not fit in the address space")]
+    TooLong,
+    /// Windows are bound to it.
+    #[error("memory windows are bound to the region")]
+    InUse,
+}
+
+impl KeyError {
+    /// The number C programs get.
+    pub const fn errno(self) -> Errno {
+        match self {
+            Self::NotFound | Self::NoPd | Self::NeedsLocalWrite | Self::TooLong => Errno::EINVAL,
+            Self::Full => Errno::ENOMEM,
+            Self::InUse => Errno::EBUSY,
+        }
+    }
+}
+
+/// Why an access is refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Refusal {
+    /// The key is unknown, stale or of another domain.
+    Key,
+    /// The key does not allow this.
+    Rights,
+    /// Some byte lies outside.
+    Range,
+}
+
+#[derive(Debug)]
+enum Entry {
+    Region(Mr),
+    Window(Mw),
+}
+
+#[derive(Debug)]
+struct Mr {
+    low: u8,
+    pd: PdHandle,
+    region: Region,
+    base: u64,
+    access: Access,
+    /// How many windows are bound to it.
+    windows: u32,
+}
+
+#[derive(Debug)]
+struct Mw {
+    low: u8,
+    pd: PdHandle,
+    kind: MwType,
+    bound: Option<Binding>,
+}
+
+/// What a window shows.
+#[derive(Clone, Copy, Debug)]
+struct Binding {
+    /// The region, by the number of its place.
+    mr: u32,
+    start: u64,
+    len: u64,
+    /// Whether addresses count from the window's start.
+    zero_based: bool,
+    access: Access,
+    /// A window of type 2 is for the queue pair that bound it.
+    qp: Option<Qpn>,
+}
+
+/// A request to bind a window.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Bind {
+    pub(super) window: RKey,
+    /// The low eight bits of the key it shall have.
+    pub(super) new_low: u8,
+    pub(super) mr: LKey,
+    pub(super) start: u64,
+    pub(super) len: u64,
+    pub(super) access: Access,
+    pub(super) kind: MwType,
+}
+
+/// All regions and windows.
+#[derive(Debug)]
+pub(super) struct Keys {
+    table: Table<Entry>,
+    random: Random,
+}
+
+/// Where an access that was granted may go: bytes of a region, from an offset.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Grant<'a> {
+    pub(super) region: &'a Region,
+    pub(super) offset: u64,
+}
+
+impl Keys {
+    pub(super) fn new(limit: usize, random: &mut Random) -> Self {
+        Self { table: Table::new(limit, random), random: Random::new(random.next()) }
+    }
+
+    fn new_low(&mut self) -> u8 {
+        self.random.next().to_le_bytes()[0]
+    }
+
+    /// Registers memory.
+    pub(super) fn register(&mut self, pd: PdHandle, attr: MrAttr) -> Result<MrHandle, KeyError> {
+        check_rights(attr.access)?;
+        let MrAttr { region, base, access } = attr;
+        base.checked_add(region.len() as u64).ok_or(KeyError::TooLong)?;
+        let low = self.new_low();
+        let mr = Mr { low, pd, region, base, access, windows: 0 };
+        let number = self.table.insert(Entry::Region(mr), &[0]).ok_or(KeyError::Full)?;
+        Ok(MrHandle(number << 8 | u32::from(low)))
+    }
+
+    /// Changes a region, all that is given at once; its key becomes another.
+    pub(super) fn reregister(
+        &mut self,
+        handle: MrHandle,
+        pd: Option<PdHandle>,
+        attr: Option<MrAttr>,
+        access: Option<Access>,
+    ) -> Result<MrHandle, KeyError> {
+        let low = self.new_low();
+        let mr = self.mr_mut(handle.0).ok_or(KeyError::NotFound)?;
+        if mr.windows > 0 {
+            return Err(KeyError::InUse);
+        }
+        if let Some(access) = access.or(attr.as_ref().map(|attr| attr.access)) {
+            check_rights(access)?;
+            mr.access = access;
+        }
+        if let Some(attr) = attr {
+            attr.base.checked_add(attr.region.len() as u64).ok_or(KeyError::TooLong)?;
+            (mr.region, mr.base) = (attr.region, attr.base);
+        }
+        mr.pd = pd.unwrap_or(mr.pd);
+        mr.low = if mr.low == low { low.wrapping_add(1) } else { low };
+        Ok(MrHandle(handle.0 & !0xff | u32::from(mr.low)))
+    }
+
+    /// Forgets a region. Nobody can reach the memory afterwards.
+    pub(super) fn deregister(&mut self, handle: MrHandle) -> Result<(), KeyError> {
+        let mr = self.mr_mut(handle.0).ok_or(KeyError::NotFound)?;
+        if mr.windows > 0 {
+            return Err(KeyError::InUse);
+        }
+        self.table.remove(handle.0 >> 8);
+        Ok(())
+    }
+
+    /// Makes a window that shows nothing yet.
+    pub(super) fn allocate(&mut self, pd: PdHandle, kind: MwType) -> Result<MwHandle, KeyError> {
+        let low = self.new_low();
+        let window = Entry::Window(Mw { low, pd, kind, bound: None });
+        self.table.insert(window, &[0]).map(|n| MwHandle(n << 8)).ok_or(KeyError::Full)
+    }
+
+    /// Unmakes a window, bound or not.
+    pub(super) fn deallocate(&mut self, handle: MwHandle) -> Result<(), KeyError> {
+        let window = self.window(handle.0).ok_or(KeyError::NotFound)?;
+        let mr = window.bound.map(|binding| binding.mr);
+        self.table.remove(handle.0 >> 8);
+        self.unbind_from(mr);
+        Ok(())
+    }
+
+    /// The key of a window as it is now.
+    pub(super) fn window_key(&self, handle: MwHandle) -> Option<RKey> {
+        let window = self.window(handle.0)?;
+        Some(RKey::new(handle.0 | u32::from(window.low)))
+    }
+
+    /// Of which type a window is, by its key.
+    pub(super) fn window_kind(&self, key: RKey) -> Option<MwType> {
+        self.window(key.get()).map(|window| window.kind)
+    }
+
+    /// How many regions and windows belong to a domain.
+    pub(super) fn count_of(&self, pd: PdHandle) -> usize {
+        let owner = |entry: &&Entry| match entry {
+            Entry::Region(mr) => mr.pd == pd,
+            Entry::Window(window) => window.pd == pd,
+        };
+        self.table.iter().filter(owner).count()
+    }
+
+    /// Binds a window for a queue pair of domain `pd`, or unbinds one of type 1 with a length of zero.
+    pub(super) fn bind(&mut self, pd: PdHandle, qp: Qpn, bind: Bind) -> Result<(), Refusal> {
+        let number = bind.window.get() >> 8;
+        let window = self.window(bind.window.get()).ok_or(Refusal::Key)?;
+        if window.pd != pd || window.kind != bind.kind {
+            return Err(Refusal::Key);
+        }
+        let old = window.bound;
+        match bind.kind {
+            // It must be free, and it must show something.
+            MwType::Type2 if old.is_some() => return Err(Refusal::Key),
+            MwType::Type2 if bind.len == 0 => return Err(Refusal::Range),
+            MwType::Type1 if bind.access.contains(Access::ZERO_BASED) => {
+                return Err(Refusal::Rights);
+            }
+            MwType::Type1 | MwType::Type2 => {}
+        }
+        let binding = if bind.len == 0 { None } else { Some(self.check_bind(pd, qp, &bind)?) };
+        self.unbind_from(old.map(|binding| binding.mr));
+        if let Some(binding) = binding {
+            let Some(Entry::Region(mr)) = self.table.get_mut(binding.mr) else {
+                return Err(Refusal::Key);
+            };
+            mr.windows += 1;
+        }
+        if let Some(Entry::Window(window)) = self.table.get_mut(number) {
+            (window.bound, window.low) = (binding, bind.new_low);
+        }
+        Ok(())
+    }
+
+    fn check_bind(&self, pd: PdHandle, qp: Qpn, bind: &Bind) -> Result<Binding, Refusal> {
+        let mr = self.mr(bind.mr.get()).ok_or(Refusal::Key)?;
+        if mr.pd != pd {
+            return Err(Refusal::Key);
+        }
+        let writes = bind.access.intersects(Access::REMOTE_WRITE | Access::REMOTE_ATOMIC);
+        if !mr.access.contains(Access::MW_BIND)
+            || mr.access.contains(Access::ZERO_BASED)
+            || (writes && !mr.access.contains(Access::LOCAL_WRITE))
+        {
+            return Err(Refusal::Rights);
+        }
+        within(mr.base, mr.region.len() as u64, bind.start, bind.len)?;
+        Ok(Binding {
+            mr: bind.mr.get() >> 8,
+            start: bind.start,
+            len: bind.len,
+            zero_based: bind.access.contains(Access::ZERO_BASED),
+            access: bind.access,
+            qp: (bind.kind == MwType::Type2).then_some(qp),
+        })
+    }
+
+    /// Makes a key invalid: that of a window of type 2, on behalf of a queue pair.
+    pub(super) fn invalidate(&mut self, pd: PdHandle, qp: Qpn, key: RKey) -> Result<(), Refusal> {
+        let window = self.window(key.get()).ok_or(Refusal::Key)?;
+        let bound = window.bound.ok_or(Refusal::Key)?;
+        let ours = window.low == key.get().to_le_bytes()[0]
+            && window.pd == pd
+            && window.kind == MwType::Type2
+            && bound.qp == Some(qp);
+        if !ours {
+            return Err(Refusal::Key);
+        }
+        if let Some(Entry::Window(window)) = self.table.get_mut(key.get() >> 8) {
+            window.bound = None;
+        }
+        self.unbind_from(Some(bound.mr));
+        Ok(())
+    }
+
+    fn unbind_from(&mut self, mr: Option<u32>) {
+        if let Some(Entry::Region(mr)) = mr.and_then(|number| self.table.get_mut(number)) {
+            mr.windows -= 1;
+        }
+    }
+
+    /// Memory of one's own: `len` bytes at `addr`, to read, or to write too.
+    #[inline]
+    pub(super) fn local(
+        &self,
+        pd: PdHandle,
+        key: LKey,
+        addr: u64,
+        len: u64,
+        write: bool,
+    ) -> Result<Grant<'_>, Refusal> {
+        let mr = self.mr(key.get()).filter(|mr| mr.pd == pd).ok_or(Refusal::Key)?;
+        if write && !mr.access.contains(Access::LOCAL_WRITE) {
+            return Err(Refusal::Rights);
+        }
+        let offset = within(mr.base, mr.region.len() as u64, addr, len)?;
+        Ok(Grant { region: &mr.region, offset })
+    }
+
+    /// Memory for a peer of queue pair `qp`: `len` bytes at `addr`, with all of `needed`.
+    #[inline]
+    pub(super) fn remote(
+        &self,
+        pd: PdHandle,
+        qp: Qpn,
+        key: RKey,
+        addr: u64,
+        len: u64,
+        needed: Access,
+    ) -> Result<Grant<'_>, Refusal> {
+        match self.table.get(key.get() >> 8).ok_or(Refusal::Key)? {
+            Entry::Region(mr) => {
+                if mr.low != key.get().to_le_bytes()[0] || mr.pd != pd {
+                    return Err(Refusal::Key);
+                }
+                if !mr.access.contains(needed) {
+                    return Err(Refusal::Rights);
+                }
+                let offset = within(mr.base, mr.region.len() as u64, addr, len)?;
+                Ok(Grant { region: &mr.region, offset })
+            }
+            Entry::Window(window) => self.through_window(window, pd, qp, key, addr, len, needed),
+        }
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "all that the caller asked, and the window")]
+    fn through_window(
+        &self,
+        window: &Mw,
+        pd: PdHandle,
+        qp: Qpn,
+        key: RKey,
+        addr: u64,
+        len: u64,
+        needed: Access,
+    ) -> Result<Grant<'_>, Refusal> {
+        let bound = window.bound.ok_or(Refusal::Key)?;
+        if window.low != key.get().to_le_bytes()[0]
+            || window.pd != pd
+            || bound.qp.is_some_and(|owner| owner != qp)
+        {
+            return Err(Refusal::Key);
+        }
+        if !bound.access.contains(needed) {
+            return Err(Refusal::Rights);
+        }
+        let base = if bound.zero_based { 0 } else { bound.start };
+        let into = within(base, bound.len, addr, len)?;
+        let Some(Entry::Region(mr)) = self.table.get(bound.mr) else { return Err(Refusal::Key) };
+        // The window was within the region when it was bound, and a region with windows does not change.
+        Ok(Grant { region: &mr.region, offset: bound.start - mr.base + into })
+    }
+
+    fn mr(&self, key: u32) -> Option<&Mr> {
+        match self.table.get(key >> 8)? {
+            Entry::Region(mr) if mr.low == key.to_le_bytes()[0] => Some(mr),
+            Entry::Region(_) | Entry::Window(_) => None,
+        }
+    }
+
+    fn mr_mut(&mut self, key: u32) -> Option<&mut Mr> {
+        match self.table.get_mut(key >> 8)? {
+            Entry::Region(mr) if mr.low == key.to_le_bytes()[0] => Some(mr),
+            Entry::Region(_) | Entry::Window(_) => None,
+        }
+    }
+
+    fn window(&self, key: u32) -> Option<&Mw> {
+        match self.table.get(key >> 8)? {
+            Entry::Window(window) => Some(window),
+            Entry::Region(_) => None,
+        }
+    }
+}
+
+/// Writing from afar needs the right to write at home.
+fn check_rights(access: Access) -> Result<(), KeyError> {
+    let remote_writes = access.intersects(Access::REMOTE_WRITE | Access::REMOTE_ATOMIC);
+    if remote_writes && !access.contains(Access::LOCAL_WRITE) {
+        return Err(KeyError::NeedsLocalWrite);
+    }
+    Ok(())
+}
+
+/// How far into `size` bytes from `base` the `len` bytes at `addr` begin, if they are all within.
+#[inline]
+fn within(base: u64, size: u64, addr: u64, len: u64) -> Result<u64, Refusal> {
+    let offset = addr.checked_sub(base).ok_or(Refusal::Range)?;
+    let end = offset.checked_add(len).ok_or(Refusal::Range)?;
+    if end > size { Err(Refusal::Range) } else { Ok(offset) }
+}

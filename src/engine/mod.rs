@@ -1,0 +1,417 @@
+//! A whole RNIC as a state machine.
+//!
+//! An [`Engine`] is told everything and asks nothing: packets, the time, work that is posted. It answers with packets
+//! to send, the next time it wants to be woken, completions and events. There is no socket, clock, thread or global
+//! randomness in this room, so that the same code runs in a simulation under virtual time, on a socket, and inside a
+//! program that believes in a network card. The same seed and the same inputs give the same bytes.
+//!
+//! Methods are of four kinds. Commands (`create_`, `modify_`, `post_`, `destroy_`) come from the program;
+//! `handle_*` tell of packets and of time; `poll_*` drain what there is to send and to tell; the rest only look.
+//! After any command or `handle_*`, [`poll_transmit`](Engine::poll_transmit), [`poll_event`](Engine::poll_event) and
+//! [`poll_timeout`](Engine::poll_timeout) may have something new.
+//!
+//! | file | holds |
+//! |---|---|
+//! | `ids` | numbers that cannot be guessed, and the tables behind them |
+//! | `keys` | memory regions and windows: every check of a key |
+//! | `queue`, `cq`, `srq` | work queues, completion queues, shared receive queues |
+//! | `qp` | what every part of a queue pair needs; errors and flushing |
+//! | `modify` | a queue pair's way through its states |
+//! | `requester` | which packet goes out next |
+//! | `completer` | what answers complete, and what they make the requester send again |
+//! | `responder` | requests checked, executed, answered |
+//! | `datagram` | UD, GSI and multicast |
+//! | `timers`, `batch`, `counters`, `config` | deadlines, packets, names for everything refused, every bound |
+#![forbid(unsafe_code)]
+
+mod batch;
+mod completer;
+mod config;
+mod counters;
+mod cq;
+mod datagram;
+mod ids;
+mod keys;
+mod modify;
+mod objects;
+mod pd;
+mod qp;
+mod queue;
+mod requester;
+mod responder;
+mod srq;
+mod timers;
+
+use std::collections::{BTreeMap, VecDeque};
+
+pub use batch::{Batch, ICRC_ROOM, PACKET_MAX, Received, Route};
+pub use config::{Config, Limits};
+pub use counters::{Counter, Counters};
+pub use cq::CqHandle;
+pub use keys::{KeyError, MrAttr, MrHandle, MwHandle};
+pub use objects::{CreateError, DestroyError, QpCreate, SrqCreate};
+pub use pd::PdHandle;
+pub use qp::QpHandle;
+pub use srq::{SrqHandle, XrcdHandle};
+
+use crate::time::Instant;
+use crate::verbs::{
+    AhAttr, Data, EventType, PostError, Posting, QpState, RecvWr, SendFlags, SendWr, Wc, limits,
+};
+use crate::wire::{Gid, Opcode, Packet, Qpn, Role, Service};
+use cq::{Armed, Cq};
+use ids::{Place, Random, Table};
+use keys::Keys;
+use qp::{Env, Qp};
+use requester::Step;
+use srq::Srq;
+use timers::Timers;
+
+/// Something a program may want to know.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// A completion queue has what an event was asked for.
+    Completion(CqHandle),
+    /// Something happened beside the work.
+    Async(AsyncEvent),
+}
+
+/// Something that happened beside the work, and to what.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AsyncEvent {
+    /// To a completion queue.
+    Cq(EventType, CqHandle),
+    /// To a queue pair.
+    Qp(EventType, QpHandle),
+    /// To a shared receive queue.
+    Srq(EventType, SrqHandle),
+}
+
+/// What became of a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Disposition {
+    /// A queue pair took it in.
+    Accepted,
+    /// It was dropped, and counted.
+    Dropped(Counter),
+}
+
+/// For what completions an event is wanted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Notify {
+    /// For the next one.
+    Next,
+    /// For the next that was solicited, or failed.
+    Solicited,
+}
+
+/// A software RNIC.
+#[derive(Debug)]
+pub struct Engine {
+    config: Config,
+    pds: Table<()>,
+    keys: Keys,
+    cqs: Table<Cq>,
+    srqs: Table<Srq>,
+    xrcds: Table<()>,
+    ahs: Table<(PdHandle, AhAttr)>,
+    qps: Table<Box<Qp>>,
+    /// The queue pair that is number 1 on the wire.
+    gsi: Option<QpHandle>,
+    groups: BTreeMap<[u8; 16], Vec<QpHandle>>,
+    timers: Timers,
+    /// Queue pairs that may have something to send, in the order of their turns.
+    active: VecDeque<Place>,
+    events: VecDeque<Event>,
+    counters: Counters,
+    now: Instant,
+}
+
+impl Engine {
+    /// An engine with no objects. Its numbers follow from `seed`, which in a live NIC nobody must know.
+    pub fn new(config: Config, seed: u64) -> Self {
+        let mut random = Random::new(seed);
+        let limits = config.limits;
+        Self {
+            pds: Table::new(limits.pds, &mut random),
+            keys: Keys::new(limits.keys, &mut random),
+            cqs: Table::new(limits.cqs, &mut random),
+            srqs: Table::new(limits.srqs, &mut random),
+            xrcds: Table::new(limits.pds, &mut random),
+            ahs: Table::new(limits.ahs, &mut random),
+            qps: Table::new(limits.qps, &mut random),
+            gsi: None,
+            groups: BTreeMap::new(),
+            timers: Timers::default(),
+            active: VecDeque::new(),
+            events: VecDeque::new(),
+            counters: Counters::default(),
+            now: Instant::ZERO,
+            config,
+        }
+    }
+
+    /// What it was told when it was made.
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// How often everything happened that is counted.
+    pub fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    /// The queue pair at a place, and the rest of the engine.
+    fn split(&mut self, place: Place) -> Option<(&mut Qp, Env<'_>)> {
+        let Self {
+            config, keys, cqs, srqs, ahs, qps, timers, active, events, counters, now, ..
+        } = self;
+        let qp = qps.at_mut(place)?;
+        let env = Env { now: *now, config, keys, cqs, srqs, ahs, timers, active, events, counters };
+        Some((qp, env))
+    }
+
+    fn split_handle(&mut self, handle: QpHandle) -> Option<(&mut Qp, Env<'_>)> {
+        let place = self.qps.place(handle.0)?;
+        self.split(place)
+    }
+
+    /// The queue pair that a number on the wire names.
+    #[inline]
+    fn find_qp(&self, qpn: Qpn) -> Option<Place> {
+        match qpn {
+            Qpn::GSI => self.qps.place(self.gsi?.0),
+            qpn => {
+                let place = self.qps.place(qpn.get())?;
+                // The general services queue pair goes by no other number.
+                self.qps.at(place).is_some_and(|qp| qp.qpn == qpn).then_some(place)
+            }
+        }
+    }
+
+    /// Takes a packet in, which came at `now`.
+    pub fn handle_packet(&mut self, now: Instant, received: &Received<'_>) -> Disposition {
+        self.now = now;
+        self.counters.add(Counter::Received);
+        match self.accept(received) {
+            Ok(()) => Disposition::Accepted,
+            Err(reason) => {
+                self.counters.add(reason);
+                Disposition::Dropped(reason)
+            }
+        }
+    }
+
+    /// Everything that is checked before a queue pair is touched, in the order in which rxe checks it.
+    fn accept(&mut self, received: &Received<'_>) -> Result<(), Counter> {
+        let packet = Packet::parse(received.packet).map_err(|_| Counter::Truncated)?;
+        let (bth, info) = (packet.bth(), packet.info().ok_or(Counter::BadOpcode)?);
+        if bth.tver().get() != 0 {
+            return Err(Counter::BadVersion);
+        }
+        if bth.dest_qp() == Qpn::MULTICAST {
+            return self.accept_multicast(received, &packet);
+        }
+        let place = self.find_qp(bth.dest_qp()).ok_or(Counter::NoQp)?;
+        let (qp, mut env) = self.split(place).ok_or(Counter::NoQp)?;
+        if info.service == Service::Cnp {
+            // Who limits rates would be told here; for now it is counted.
+            return if bth.opcode() == Opcode::CNP && qp.is_peer(received) {
+                env.count(Counter::CnpReceived);
+                Ok(())
+            } else {
+                Err(Counter::BadOpcode)
+            };
+        }
+        if info.service != qp.service() {
+            return Err(Counter::WrongService);
+        }
+        if qp.kind.is_datagram() {
+            return qp.handle_datagram(received, &packet, &mut env);
+        }
+        if !qp.is_peer(received) {
+            return Err(Counter::WrongPeer);
+        }
+        if !qp.pkey.matches(bth.pkey()) {
+            return Err(Counter::BadPKey);
+        }
+        match info.role {
+            Role::Request if qp.state().handles_requests(qp.kind) => {
+                qp.note_congestion(received.ecn, &mut env);
+                qp.handle_request(&packet, &mut env);
+            }
+            Role::Response if qp.state().handles_responses(qp.kind) => {
+                qp.note_congestion(received.ecn, &mut env);
+                qp.handle_response(&packet, &mut env);
+            }
+            Role::Request | Role::Response => return Err(Counter::WrongState),
+            Role::Notification => return Err(Counter::BadOpcode),
+        }
+        Ok(())
+    }
+
+    /// Does what is due at `now`. Calls that come too early or too often do no harm.
+    pub fn handle_timeout(&mut self, now: Instant) {
+        self.now = now;
+        while let Some((promised, place)) = self.timers.pop_due(now) {
+            let Some((qp, mut env)) = self.split(place) else { continue };
+            let mut timer = qp.timer;
+            let due = timer.is_due(promised, now, place, env.timers);
+            qp.timer = timer;
+            if due {
+                qp.handle_timer(&mut env);
+            }
+        }
+    }
+
+    /// The next time [`handle_timeout`](Self::handle_timeout) wants to be called. May change after any command or
+    /// `handle_*`, and after [`poll_transmit`](Self::poll_transmit).
+    #[must_use]
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        self.timers.next()
+    }
+
+    /// Puts packets to send into `batch` until it is full or there are none; returns how many it put in. Queue pairs
+    /// take turns. May have more after any command or `handle_*`.
+    #[must_use]
+    pub fn poll_transmit(&mut self, now: Instant, batch: &mut Batch) -> usize {
+        self.now = now;
+        let before = batch.len();
+        while !batch.is_full() {
+            let Some(place) = self.active.pop_front() else { break };
+            let quantum = self.config.quantum;
+            let Some((qp, mut env)) = self.split(place) else { continue };
+            qp.scheduled = false;
+            if qp.take_turn(quantum, &mut env, batch) {
+                qp.schedule(&mut env);
+            }
+        }
+        batch.len() - before
+    }
+
+    /// Moves completions of a queue to `out`, oldest first; returns how many. May have more after any command or
+    /// `handle_*`, and after [`poll_transmit`](Self::poll_transmit).
+    pub fn poll_cq(&mut self, cq: CqHandle, out: &mut [Wc]) -> usize {
+        self.cqs.get_mut(cq.0).map_or(0, |cq| cq.poll(out))
+    }
+
+    /// The next event. May have more whenever completions may.
+    #[must_use]
+    pub fn poll_event(&mut self) -> Option<Event> {
+        self.events.pop_front()
+    }
+
+    /// Asks for an event when a completion comes. One that is there already does not count: poll once more.
+    pub fn request_notify(&mut self, cq: CqHandle, notify: Notify) {
+        if let Some(cq) = self.cqs.get_mut(cq.0) {
+            cq.arm(match notify {
+                Notify::Next => Armed::Any,
+                Notify::Solicited => Armed::Solicited,
+            });
+        }
+    }
+
+    /// Posts a send. If it is inline and its data are addresses, `inline` must hold the bytes that are there.
+    pub fn post_send(
+        &mut self,
+        handle: QpHandle,
+        wr: &SendWr<'_>,
+        inline: &[u8],
+    ) -> Result<(), PostError> {
+        let (qp, mut env) =
+            self.split_handle(handle).ok_or(PostError::WrongState(QpState::Reset))?;
+        let posting = qp.state().post_send(qp.kind);
+        if posting == Posting::Refused {
+            return Err(if qp.kind.has_send_queue() {
+                PostError::WrongState(qp.state())
+            } else {
+                PostError::NoSendQueue
+            });
+        }
+        wr.check(qp.kind, &qp.init.cap, limits::MESSAGE_BYTES_MAX)?;
+        if wr.opcode().info().rd_atomic && qp.attr.max_rd_atomic == 0 {
+            return Err(PostError::NoRdAtomic);
+        }
+        let bytes = match wr.data {
+            Data::Inline(bytes) => Some(bytes),
+            Data::Gather(_) if wr.is_inline() => Some(inline),
+            Data::Gather(_) => None,
+        };
+        let kept = wr.flags & !SendFlags::INLINE;
+        let flags = if bytes.is_some() { kept | SendFlags::INLINE } else { kept };
+        qp.sq.push(wr, flags, bytes)?;
+        if posting == Posting::Flushed {
+            qp.flush_send(&mut env);
+        } else {
+            qp.schedule(&mut env);
+        }
+        Ok(())
+    }
+
+    /// Posts a receive.
+    pub fn post_recv(&mut self, handle: QpHandle, wr: &RecvWr<'_>) -> Result<(), PostError> {
+        let (qp, mut env) =
+            self.split_handle(handle).ok_or(PostError::WrongState(QpState::Reset))?;
+        if qp.srq.is_some() || !qp.kind.has_receive_queue() {
+            return Err(PostError::NoReceiveQueue);
+        }
+        match qp.state().post_recv(qp.kind) {
+            Posting::Refused => return Err(PostError::WrongState(qp.state())),
+            Posting::Queued | Posting::Accepted => qp.rq.push(wr)?,
+            Posting::Flushed => {
+                qp.rq.push(wr)?;
+                qp.flush_recv(&mut env);
+            }
+        }
+        Ok(())
+    }
+
+    /// Posts a receive to a shared queue.
+    pub fn post_srq_recv(&mut self, srq: SrqHandle, wr: &RecvWr<'_>) -> Result<(), PostError> {
+        self.srqs.get_mut(srq.0).ok_or(PostError::NoReceiveQueue)?.queue.push(wr)
+    }
+
+    /// The identifiers of the port changed.
+    pub fn set_gids(&mut self, gids: Vec<Gid>) {
+        self.config.gids = gids;
+    }
+}
+
+impl Qp {
+    /// Sends what it may in one turn; whether there is more.
+    fn take_turn(&mut self, quantum: usize, env: &mut Env<'_>, batch: &mut Batch) -> bool {
+        for _ in 0..quantum {
+            if batch.is_full() {
+                return true;
+            }
+            // Answers first: somebody waits for them.
+            if self.resp.owes() {
+                self.answer_next(env, batch);
+            } else if self.send_next(env, batch) == Step::Blocked {
+                return false;
+            }
+        }
+        true
+    }
+
+    /// Whether a packet comes from the peer it is connected to.
+    fn is_peer(&self, received: &Received<'_>) -> bool {
+        self.kind.is_connected()
+            && received.source == self.route.destination
+            && received.destination == self.route.source
+    }
+
+    /// A switch marked the packet: the peer shall send less. Not oftener than is useful.
+    fn note_congestion(&mut self, ecn: u8, env: &mut Env<'_>) {
+        const CONGESTION_EXPERIENCED: u8 = 3;
+        if ecn != CONGESTION_EXPERIENCED {
+            return;
+        }
+        env.count(Counter::CongestionMarked);
+        if env.now >= self.cnp_after {
+            self.cnp_after = env.now.saturating_add(env.config.cnp_interval);
+            self.resp.cnp_owed = true;
+            self.schedule(env);
+        }
+    }
+}

@@ -1,0 +1,460 @@
+//! Making and unmaking objects.
+
+use thiserror::Error;
+
+use super::Engine;
+use super::batch::Route;
+use super::cq::{Cq, CqHandle};
+use super::ids::Place;
+use super::keys::{KeyError, MrAttr, MrHandle, MwHandle};
+use super::pd::PdHandle;
+use super::qp::{Qp, QpHandle};
+use super::queue::{RecvQueue, SendQueue};
+use super::requester::Requester;
+use super::responder::Responder;
+use super::srq::{Srq, SrqHandle, XrcdHandle};
+use super::timers::Timer;
+use crate::time::Instant;
+use crate::verbs::{Access, AhAttr, AhHandle, Errno, MwType, QpAttr, QpInitAttr, QpState, QpType};
+use crate::wire::{Gid, PKey, Qpn, RKey, XrcSrqn};
+
+/// Queue pair numbers that mean something else.
+const RESERVED_QPNS: [u32; 3] = [0, 1, 0xff_ffff];
+
+/// Why an object cannot be made or changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum CreateError {
+    /// Something it shall belong to does not exist.
+    #[error("there is no such {0}")]
+    NotFound(&'static str),
+    /// There is no room for another.
+    #[error("no more can be made")]
+    Full,
+    /// It shall be larger than it can be.
+    #[error("{0} is more than the device can do")]
+    TooLarge(&'static str),
+    /// Its parts do not go together.
+    #[error("{0}")]
+    Invalid(&'static str),
+}
+
+impl CreateError {
+    /// The number C programs get.
+    pub const fn errno(self) -> Errno {
+        match self {
+            Self::NotFound(_) | Self::TooLarge(_) | Self::Invalid(_) => Errno::EINVAL,
+            Self::Full => Errno::ENOMEM,
+        }
+    }
+}
+
+/// Why an object cannot be unmade.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum DestroyError {
+    /// There is no such object.
+    #[error("there is no such object")]
+    NotFound,
+    /// Others still use it.
+    #[error("it is still in use")]
+    Busy,
+}
+
+impl DestroyError {
+    /// The number C programs get.
+    pub const fn errno(self) -> Errno {
+        match self {
+            Self::NotFound => Errno::EINVAL,
+            Self::Busy => Errno::EBUSY,
+        }
+    }
+}
+
+/// What a queue pair shall be.
+#[derive(Clone, Copy, Debug)]
+pub struct QpCreate {
+    /// Its kind and sizes.
+    pub init: QpInitAttr,
+    /// Where its sends complete.
+    pub send_cq: CqHandle,
+    /// Where its receives complete.
+    pub recv_cq: CqHandle,
+    /// A shared queue to receive from.
+    pub srq: Option<SrqHandle>,
+    /// For an XRC target: its domain.
+    pub xrcd: Option<XrcdHandle>,
+}
+
+/// What a shared receive queue shall be.
+#[derive(Clone, Copy, Debug)]
+pub struct SrqCreate {
+    /// How many work requests it holds.
+    pub max_wr: u32,
+    /// How many buffers each has.
+    pub max_sge: u32,
+    /// The limit below which an event is raised.
+    pub limit: u32,
+    /// For XRC: its domain, and where its completions go.
+    pub xrc: Option<(XrcdHandle, CqHandle)>,
+}
+
+impl Engine {
+    /// Makes a protection domain.
+    pub fn create_pd(&mut self) -> Result<PdHandle, CreateError> {
+        self.pds.insert((), &[]).map(PdHandle).ok_or(CreateError::Full)
+    }
+
+    /// Unmakes a protection domain that nothing belongs to.
+    pub fn destroy_pd(&mut self, pd: PdHandle) -> Result<(), DestroyError> {
+        self.pds.get(pd.0).ok_or(DestroyError::NotFound)?;
+        let used = self.keys.count_of(pd) > 0
+            || self.qps.iter().any(|qp| qp.pd == pd)
+            || self.srqs.iter().any(|srq| srq.pd == pd)
+            || self.ahs.iter().any(|(owner, _)| *owner == pd);
+        if used {
+            return Err(DestroyError::Busy);
+        }
+        self.pds.remove(pd.0);
+        Ok(())
+    }
+
+    /// Registers memory.
+    pub fn register(&mut self, pd: PdHandle, attr: MrAttr) -> Result<MrHandle, KeyError> {
+        self.pds.get(pd.0).ok_or(KeyError::NoPd)?;
+        self.keys.register(pd, attr)
+    }
+
+    /// Changes a region: its domain, its memory, its rights, as given. Its keys become others.
+    pub fn reregister(
+        &mut self,
+        mr: MrHandle,
+        pd: Option<PdHandle>,
+        attr: Option<MrAttr>,
+        access: Option<Access>,
+    ) -> Result<MrHandle, KeyError> {
+        if pd.is_some_and(|pd| self.pds.get(pd.0).is_none()) {
+            return Err(KeyError::NoPd);
+        }
+        self.keys.reregister(mr, pd, attr, access)
+    }
+
+    /// Forgets a region.
+    pub fn deregister(&mut self, mr: MrHandle) -> Result<(), KeyError> {
+        self.keys.deregister(mr)
+    }
+
+    /// Makes a memory window.
+    pub fn create_mw(&mut self, pd: PdHandle, kind: MwType) -> Result<MwHandle, KeyError> {
+        self.pds.get(pd.0).ok_or(KeyError::NoPd)?;
+        self.keys.allocate(pd, kind)
+    }
+
+    /// Unmakes a memory window.
+    pub fn destroy_mw(&mut self, mw: MwHandle) -> Result<(), KeyError> {
+        self.keys.deallocate(mw)
+    }
+
+    /// The key of a memory window as it is now.
+    pub fn mw_key(&self, mw: MwHandle) -> Option<RKey> {
+        self.keys.window_key(mw)
+    }
+
+    /// Makes a completion queue for `capacity` completions.
+    pub fn create_cq(&mut self, capacity: usize) -> Result<CqHandle, CreateError> {
+        if capacity == 0 || capacity > self.config.limits.cqes {
+            return Err(CreateError::TooLarge("the number of completions"));
+        }
+        self.cqs.insert(Cq::new(capacity), &[]).map(CqHandle).ok_or(CreateError::Full)
+    }
+
+    /// Gives a completion queue another size, not less than what is in it.
+    pub fn resize_cq(&mut self, cq: CqHandle, capacity: usize) -> Result<(), CreateError> {
+        let limit = self.config.limits.cqes;
+        let cq = self.cqs.get_mut(cq.0).ok_or(CreateError::NotFound("completion queue"))?;
+        if capacity == 0 || capacity > limit {
+            return Err(CreateError::TooLarge("the number of completions"));
+        }
+        if capacity < cq.queue.len() {
+            return Err(CreateError::Invalid("more completions wait than the queue shall hold"));
+        }
+        cq.queue.reserve_exact(capacity.saturating_sub(cq.queue.len()));
+        cq.capacity = capacity;
+        Ok(())
+    }
+
+    /// Unmakes a completion queue that nobody completes to.
+    pub fn destroy_cq(&mut self, cq: CqHandle) -> Result<(), DestroyError> {
+        if self.cqs.get(cq.0).ok_or(DestroyError::NotFound)?.users > 0 {
+            return Err(DestroyError::Busy);
+        }
+        self.cqs.remove(cq.0);
+        Ok(())
+    }
+
+    /// Makes an XRC domain.
+    pub fn create_xrcd(&mut self) -> Result<XrcdHandle, CreateError> {
+        self.xrcds.insert((), &[]).map(XrcdHandle).ok_or(CreateError::Full)
+    }
+
+    /// Unmakes an XRC domain that nothing belongs to.
+    pub fn destroy_xrcd(&mut self, xrcd: XrcdHandle) -> Result<(), DestroyError> {
+        self.xrcds.get(xrcd.0).ok_or(DestroyError::NotFound)?;
+        let in_srq = |srq: &Srq| srq.xrc.is_some_and(|(domain, _)| domain == xrcd);
+        if self.srqs.iter().any(in_srq) || self.qps.iter().any(|qp| qp.xrcd == Some(xrcd)) {
+            return Err(DestroyError::Busy);
+        }
+        self.xrcds.remove(xrcd.0);
+        Ok(())
+    }
+
+    /// Makes a shared receive queue.
+    pub fn create_srq(
+        &mut self,
+        pd: PdHandle,
+        create: SrqCreate,
+    ) -> Result<SrqHandle, CreateError> {
+        self.pds.get(pd.0).ok_or(CreateError::NotFound("protection domain"))?;
+        let limits = self.config.limits;
+        if create.max_wr == 0 || create.max_wr > limits.wrs || create.max_sge > limits.sges {
+            return Err(CreateError::TooLarge("the size of the queue"));
+        }
+        if let Some((xrcd, cq)) = create.xrc {
+            self.xrcds.get(xrcd.0).ok_or(CreateError::NotFound("XRC domain"))?;
+            self.cqs.get(cq.0).ok_or(CreateError::NotFound("completion queue"))?;
+        }
+        let queue = RecvQueue::new(create.max_wr, create.max_sge);
+        let srq = Srq { pd, queue, limit: create.limit, xrc: create.xrc, users: 0 };
+        let handle = self.srqs.insert(srq, &[0]).map(SrqHandle).ok_or(CreateError::Full)?;
+        if let Some((_, cq)) = create.xrc {
+            self.use_cq(cq, true);
+        }
+        Ok(handle)
+    }
+
+    /// The number of an XRC shared receive queue on the wire.
+    pub fn srq_number(&self, srq: SrqHandle) -> XrcSrqn {
+        XrcSrqn::new(srq.0)
+    }
+
+    /// Gives a shared receive queue another size, another limit, or both.
+    pub fn modify_srq(
+        &mut self,
+        srq: SrqHandle,
+        max_wr: Option<u32>,
+        limit: Option<u32>,
+    ) -> Result<(), CreateError> {
+        let most = self.config.limits.wrs;
+        let srq = self.srqs.get_mut(srq.0).ok_or(CreateError::NotFound("shared receive queue"))?;
+        let depth = max_wr.unwrap_or_else(|| srq.queue.depth());
+        if depth == 0 || depth > most || limit.is_some_and(|limit| limit > depth) {
+            return Err(CreateError::TooLarge("the size or the limit of the queue"));
+        }
+        if max_wr.is_some() {
+            srq.queue = srq.queue.resized(depth).ok_or(CreateError::Invalid(
+                "more work requests wait than the queue shall hold, or some are being filled",
+            ))?;
+        }
+        srq.limit = limit.unwrap_or(srq.limit);
+        Ok(())
+    }
+
+    /// Unmakes a shared receive queue that no queue pair uses.
+    pub fn destroy_srq(&mut self, handle: SrqHandle) -> Result<(), DestroyError> {
+        let srq = self.srqs.get(handle.0).ok_or(DestroyError::NotFound)?;
+        if srq.users > 0 {
+            return Err(DestroyError::Busy);
+        }
+        if let Some(Srq { xrc: Some((_, cq)), .. }) = self.srqs.remove(handle.0) {
+            self.use_cq(cq, false);
+        }
+        Ok(())
+    }
+
+    /// Makes an address handle.
+    pub fn create_ah(&mut self, pd: PdHandle, attr: AhAttr) -> Result<AhHandle, CreateError> {
+        self.pds.get(pd.0).ok_or(CreateError::NotFound("protection domain"))?;
+        if usize::from(attr.sgid_index) >= self.config.gids.len() {
+            return Err(CreateError::NotFound("identifier of the port"));
+        }
+        self.ahs.insert((pd, attr), &[]).map(AhHandle).ok_or(CreateError::Full)
+    }
+
+    /// Unmakes an address handle.
+    pub fn destroy_ah(&mut self, ah: AhHandle) -> Result<(), DestroyError> {
+        self.ahs.remove(ah.0).map(drop).ok_or(DestroyError::NotFound)
+    }
+
+    /// Makes a queue pair, in the state RESET.
+    pub fn create_qp(&mut self, pd: PdHandle, create: QpCreate) -> Result<QpHandle, CreateError> {
+        self.check_qp(pd, &create)?;
+        let QpCreate { init, send_cq, recv_cq, srq, xrcd } = create;
+        let cap = init.cap;
+        let recv_depth =
+            if srq.is_none() && init.qp_type.has_receive_queue() { cap.max_recv_wr } else { 0 };
+        let send_depth = if init.qp_type.has_send_queue() { cap.max_send_wr } else { 0 };
+        let qp = Qp {
+            place: Place(0),
+            handle: QpHandle(0),
+            qpn: Qpn::new(0),
+            kind: init.qp_type,
+            pd,
+            send_cq,
+            recv_cq,
+            srq,
+            xrcd,
+            init,
+            attr: QpAttr { cap, ..QpAttr::default() },
+            route: no_route(),
+            mtu: 1024,
+            pkey: PKey::DEFAULT,
+            sq: SendQueue::new(send_depth, cap.max_send_sge, cap.max_inline_data),
+            rq: RecvQueue::new(recv_depth, cap.max_recv_sge),
+            timer: Timer::default(),
+            scheduled: false,
+            groups: 0,
+            cnp_after: Instant::ZERO,
+            req: Requester::new(),
+            resp: Responder::new(self.config.advertise_credits),
+        };
+        let number = self.qps.insert(Box::new(qp), &RESERVED_QPNS).ok_or(CreateError::Full)?;
+        let (handle, place) = (QpHandle(number), self.qps.place(number));
+        if let (Some(qp), Some(place)) = (self.qps.get_mut(number), place) {
+            let gsi = qp.kind == QpType::Gsi;
+            qp.qpn = if gsi { Qpn::GSI } else { Qpn::new(number) };
+            (qp.handle, qp.place) = (handle, place);
+            if gsi {
+                self.gsi = Some(handle);
+            }
+        }
+        self.use_cq(send_cq, true);
+        self.use_cq(recv_cq, true);
+        if let Some(srq) = srq.and_then(|srq| self.srqs.get_mut(srq.0)) {
+            srq.users += 1;
+        }
+        Ok(handle)
+    }
+
+    fn check_qp(&self, pd: PdHandle, create: &QpCreate) -> Result<(), CreateError> {
+        let QpCreate { init, send_cq, recv_cq, srq, xrcd } = create;
+        self.pds.get(pd.0).ok_or(CreateError::NotFound("protection domain"))?;
+        self.cqs.get(send_cq.0).ok_or(CreateError::NotFound("completion queue"))?;
+        self.cqs.get(recv_cq.0).ok_or(CreateError::NotFound("completion queue"))?;
+        if srq.is_some_and(|srq| self.srqs.get(srq.0).is_none()) {
+            return Err(CreateError::NotFound("shared receive queue"));
+        }
+        let (cap, limits) = (init.cap, self.config.limits);
+        if cap.max_send_wr > limits.wrs || cap.max_recv_wr > limits.wrs {
+            return Err(CreateError::TooLarge("the number of work requests"));
+        }
+        if cap.max_send_sge > limits.sges || cap.max_recv_sge > limits.sges {
+            return Err(CreateError::TooLarge("the number of scatter/gather entries"));
+        }
+        if cap.max_inline_data > limits.inline {
+            return Err(CreateError::TooLarge("the inline data"));
+        }
+        match init.qp_type {
+            QpType::RawPacket | QpType::Driver => {
+                Err(CreateError::Invalid("queue pairs of this kind are not offered"))
+            }
+            QpType::Gsi if self.gsi.is_some() => {
+                Err(CreateError::Invalid("there is a general services queue pair already"))
+            }
+            QpType::XrcRecv if xrcd.is_none_or(|xrcd| self.xrcds.get(xrcd.0).is_none()) => {
+                Err(CreateError::NotFound("XRC domain"))
+            }
+            QpType::Uc | QpType::XrcSend | QpType::XrcRecv if srq.is_some() => {
+                Err(CreateError::Invalid("queue pairs of this kind take no shared receive queue"))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// The number of a queue pair on the wire.
+    pub fn qp_number(&self, qp: QpHandle) -> Option<Qpn> {
+        self.qps.get(qp.0).map(|qp| qp.qpn)
+    }
+
+    /// Of which kind a queue pair is.
+    pub fn qp_kind(&self, qp: QpHandle) -> Option<QpType> {
+        self.qps.get(qp.0).map(|qp| qp.kind)
+    }
+
+    /// The state of a queue pair.
+    pub fn qp_state(&self, qp: QpHandle) -> Option<QpState> {
+        self.qps.get(qp.0).map(|qp| qp.state())
+    }
+
+    /// Unmakes a queue pair, unless it is attached to a multicast group. What was posted is forgotten.
+    pub fn destroy_qp(&mut self, handle: QpHandle) -> Result<(), DestroyError> {
+        let qp = self.qps.get(handle.0).ok_or(DestroyError::NotFound)?;
+        if qp.groups > 0 {
+            return Err(DestroyError::Busy);
+        }
+        let (send_cq, recv_cq, srq) = (qp.send_cq, qp.recv_cq, qp.srq);
+        if let Some((qp, mut env)) = self.split_handle(handle) {
+            qp.release_begun(&mut env);
+        }
+        self.qps.remove(handle.0);
+        if self.gsi == Some(handle) {
+            self.gsi = None;
+        }
+        self.use_cq(send_cq, false);
+        self.use_cq(recv_cq, false);
+        if let Some(srq) = srq.and_then(|srq| self.srqs.get_mut(srq.0)) {
+            srq.users -= 1;
+        }
+        Ok(())
+    }
+
+    /// Lets a datagram queue pair receive what is sent to a multicast group.
+    pub fn attach_multicast(&mut self, handle: QpHandle, group: Gid) -> Result<(), CreateError> {
+        let most = self.config.limits.group_members;
+        let qp = self.qps.get_mut(handle.0).ok_or(CreateError::NotFound("queue pair"))?;
+        if qp.kind != QpType::Ud {
+            return Err(CreateError::Invalid("only datagram queue pairs can be in a group"));
+        }
+        let members = self.groups.entry(group.0).or_default();
+        if members.contains(&handle) {
+            return Ok(());
+        }
+        if members.len() >= most {
+            return Err(CreateError::Full);
+        }
+        members.push(handle);
+        qp.groups += 1;
+        Ok(())
+    }
+
+    /// Ends that.
+    pub fn detach_multicast(&mut self, handle: QpHandle, group: Gid) -> Result<(), DestroyError> {
+        let members = self.groups.get_mut(&group.0).ok_or(DestroyError::NotFound)?;
+        let at = members.iter().position(|member| *member == handle);
+        members.remove(at.ok_or(DestroyError::NotFound)?);
+        if members.is_empty() {
+            self.groups.remove(&group.0);
+        }
+        if let Some(qp) = self.qps.get_mut(handle.0) {
+            qp.groups -= 1;
+        }
+        Ok(())
+    }
+
+    fn use_cq(&mut self, cq: CqHandle, begins: bool) {
+        if let Some(cq) = self.cqs.get_mut(cq.0) {
+            cq.users = if begins { cq.users + 1 } else { cq.users - 1 };
+        }
+    }
+}
+
+/// Of a queue pair that is not connected.
+fn no_route() -> Route {
+    Route {
+        source: Gid::default(),
+        destination: Gid::default(),
+        source_port: 0xc000,
+        traffic_class: 0,
+        hop_limit: 0,
+        sl: 0,
+    }
+}

@@ -1,0 +1,5 @@
+//! Protection domains: who may use whose memory.
+
+/// A protection domain.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PdHandle(pub(super) u32);

@@ -1,0 +1,626 @@
+//! The sending side of a queue pair: which packet goes out next.
+//!
+//! Read `roce.md` §6 before changing this file. A work request gets its PSNs when its first packet goes out, and
+//! keeps them: a retry sends the same packets again, or, of a READ, asks for what is missing.
+
+use super::Counter;
+use super::batch::{Batch, Route};
+use super::keys::{Bind, Refusal};
+use super::qp::{Env, Qp};
+use super::queue::{SendWqe, Source, packets};
+use crate::time::Instant;
+use crate::verbs::{
+    LocalData, MwType, QpState, QpType, SendFlags, Sending, Sge, Wc, WcStatus, WrOpcode, limits,
+};
+use crate::wire::{
+    AtomicEthRepr, BthRepr, DethRepr, FethRepr, IethRepr, ImmDtRepr, Msn, Opcode, Position, Psn,
+    QKey, Qpn, RethRepr, XrcethRepr,
+};
+
+/// The longest headers a request can have: BTH, XRCETH, AtomicETH.
+const HEADERS_MAX: usize = 12 + 4 + 28;
+
+/// What the sending side remembers.
+#[derive(Debug)]
+pub(super) struct Requester {
+    /// The oldest PSN that was sent and not acknowledged.
+    pub(super) una: Psn,
+    /// The next PSN that was never used.
+    pub(super) next: Psn,
+    /// The work request to send from next, and how many of its PSNs were sent.
+    pub(super) cursor: u32,
+    pub(super) packet: u32,
+    /// How often work was sent again since something was acknowledged.
+    pub(super) retries: u8,
+    pub(super) rnr_retries: u8,
+    /// Until when the responder asked not to be bothered.
+    pub(super) rnr_wait: Option<Instant>,
+    /// How many reads and atomics are under way.
+    pub(super) reads: u8,
+    /// How many PSNs answers to reads will use, beyond one for each request.
+    pub(super) read_psns: u32,
+    /// Whether the cursor went back and nothing was acknowledged since: one loss is one retry.
+    pub(super) recovering: bool,
+    /// How many messages were begun.
+    pub(super) messages: Msn,
+    /// How many may be begun, if the responder counts.
+    pub(super) limit: Option<Msn>,
+    /// Whether somebody waits for the queue to drain.
+    pub(super) draining: bool,
+}
+
+impl Requester {
+    pub(super) fn new() -> Self {
+        Self {
+            una: Psn::new(0),
+            next: Psn::new(0),
+            cursor: 0,
+            packet: 0,
+            retries: 0,
+            rnr_retries: 0,
+            rnr_wait: None,
+            reads: 0,
+            read_psns: 0,
+            recovering: false,
+            messages: Msn::new(0),
+            limit: None,
+            draining: false,
+        }
+    }
+
+    /// Forgets what was under way; the queue ends at `tail`.
+    pub(super) fn stop(&mut self, tail: u32) {
+        (self.cursor, self.packet, self.reads, self.read_psns) = (tail, 0, 0, 0);
+        (self.rnr_wait, self.recovering) = (None, false);
+        self.una = self.next;
+    }
+
+    /// Whether anything that was sent is unanswered.
+    pub(super) fn is_waiting(&self) -> bool {
+        self.una != self.next
+    }
+}
+
+/// What an attempt to send came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Step {
+    /// Something was sent or done; there may be more.
+    Done,
+    /// Nothing can be sent until something else happens.
+    Blocked,
+}
+
+impl Qp {
+    /// Sends the next packet of the send queue, or does the next thing that is done at home.
+    pub(super) fn send_next(&mut self, env: &mut Env<'_>, batch: &mut Batch) -> Step {
+        let index = self.req.cursor;
+        if index == self.sq.tail() || self.req.rnr_wait.is_some() {
+            return Step::Blocked;
+        }
+        let wqe = *self.sq.get(index);
+        let may_send = match self.state().sends(self.kind) {
+            Sending::Nothing => false,
+            Sending::Begun => wqe.is_begun(),
+            Sending::Everything => wqe.is_begun() || self.may_begin(&wqe, index),
+        };
+        if !may_send {
+            return Step::Blocked;
+        }
+        match wqe.opcode() {
+            WrOpcode::LocalInv | WrOpcode::BindMw => self.do_at_home(&wqe, env),
+            _ if self.kind.is_datagram() => self.send_datagram(&wqe, env, batch),
+            _ => self.send_packet(wqe, env, batch),
+        }
+    }
+
+    /// Whether a work request that was not begun may be: fences, limits, credits.
+    fn may_begin(&self, wqe: &SendWqe, index: u32) -> bool {
+        let info = wqe.opcode().info();
+        if wqe.flags().contains(SendFlags::FENCE) && self.req.reads > 0 {
+            return false;
+        }
+        if info.waits_for_all && index != self.sq.head() {
+            return false;
+        }
+        if info.rd_atomic && self.req.reads >= self.attr.max_rd_atomic {
+            return false;
+        }
+        // With no credit left one message may go out, to learn of new ones.
+        let ahead = self.req.limit.map_or(-1, |limit| msn_since(self.req.messages, limit));
+        !info.takes_receive || ahead < 1
+    }
+
+    /// How many packets may be unacknowledged.
+    fn window(&self, env: &Env<'_>) -> u32 {
+        (env.config.window_bytes / self.mtu).clamp(1, env.config.window_packets)
+    }
+
+    /// Invalidates a key or binds a window; no packet goes out.
+    fn do_at_home(&mut self, wqe: &SendWqe, env: &mut Env<'_>) -> Step {
+        let done = match wqe.opcode() {
+            WrOpcode::LocalInv => env.keys.invalidate(self.pd, self.qpn, wqe.rkey()),
+            _ => self.bind_window(wqe, env),
+        };
+        let index = self.req.cursor;
+        match done {
+            Ok(()) => {
+                self.sq.get_mut(index).begin(self.req.next);
+                self.sq.get_mut(index).finish();
+                self.advance_cursor();
+                self.retire(env);
+            }
+            Err(_) => self.fail_send(index, WcStatus::MwBindErr, env),
+        }
+        Step::Done
+    }
+
+    fn bind_window(&self, wqe: &SendWqe, env: &mut Env<'_>) -> Result<(), Refusal> {
+        let (window, new_key, bind) = wqe.mw_bind();
+        // A window of type 1 is bound by its own verb, which keeps the key; of type 2 by a key of the consumer's.
+        let kind = env.keys.window_kind(window).ok_or(Refusal::Key)?;
+        if kind == MwType::Type2 && new_key.get() >> 8 != window.get() >> 8 {
+            return Err(Refusal::Key);
+        }
+        let new_low = new_key.get().to_le_bytes()[0];
+        let (mr, start, len, access) = (bind.mr, bind.addr, bind.length, bind.access);
+        let bind = Bind { window, new_low, mr, start, len, access, kind };
+        env.keys.bind(self.pd, self.qpn, bind)
+    }
+
+    /// Sends the next packet of a request that goes to a connected peer.
+    fn send_packet(&mut self, mut wqe: SendWqe, env: &mut Env<'_>, batch: &mut Batch) -> Step {
+        let (index, k) = (self.req.cursor, self.req.packet);
+        let psns = wqe.psns(self.mtu);
+        let psn = if wqe.is_begun() { wqe.psn().plus(k) } else { self.req.next };
+        // Answers to reads come at the responder's pace and fill no buffer of its.
+        let distance = psn.since(self.req.una).unsigned_abs();
+        let unacknowledged = distance.saturating_sub(self.req.read_psns);
+        let window = self.window(env);
+        let too_far = !wqe.is_begun() && distance + psns > Psn::HALF;
+        if self.kind.is_reliable() && (unacknowledged >= window || too_far) {
+            return Step::Blocked;
+        }
+        let sends_data = wqe.opcode().info().local == LocalData::Gather;
+        let whole = if sends_data { psns } else { 1 };
+        let position = position(k, whole);
+        let ends = !sends_data || k + 1 == psns;
+        let (opcode, mut headers) = self.headers(&wqe, position, k);
+        let bth = BthRepr {
+            solicited: ends && wqe.flags().contains(SendFlags::SOLICITED) && is_solicitable(&wqe),
+            ack_req: self.kind.is_reliable() && (ends || unacknowledged + 1 >= window / 2),
+            pkey: self.pkey,
+            ..BthRepr::new(opcode, self.attr.dest_qp_num, psn)
+        };
+        let len = if sends_data { payload_len(wqe.len(), self.mtu, k) } else { 0 };
+        headers.set_bth(bth, len);
+        let source = self.sq.source(index);
+        let (pd, offset) = (self.pd, u64::from(k) * u64::from(self.mtu));
+        let filled = batch.push(&self.route, headers.bytes(), len as usize, |out| {
+            if sends_data { gather(source, offset, out, pd, env) } else { Ok(()) }
+        });
+        if filled.is_err() {
+            self.fail_send(index, WcStatus::LocProtErr, env);
+            return Step::Done;
+        }
+        env.count(Counter::Sent);
+        if !wqe.is_begun() {
+            self.begin(&mut wqe, psns);
+        }
+        self.packet_sent(&wqe, psn, whole, ends, env);
+        Step::Done
+    }
+
+    /// Gives a work request its PSNs.
+    fn begin(&mut self, wqe: &mut SendWqe, psns: u32) {
+        wqe.begin(self.req.next);
+        *self.sq.get_mut(self.req.cursor) = *wqe;
+        self.req.next = self.req.next.plus(psns);
+        self.req.messages = Msn::new(self.req.messages.get() + 1);
+        let info = wqe.opcode().info();
+        self.req.reads += u8::from(info.rd_atomic);
+        if wqe.opcode() == WrOpcode::RdmaRead {
+            self.req.read_psns += psns - 1;
+        }
+        if !info.takes_receive {
+            // It takes no credit, but counts as a message all the same.
+            self.req.limit = self.req.limit.map(|limit| Msn::new(limit.get() + 1));
+        }
+    }
+
+    fn packet_sent(&mut self, wqe: &SendWqe, psn: Psn, whole: u32, ends: bool, env: &mut Env<'_>) {
+        self.req.packet += 1;
+        if ends || self.req.packet >= whole {
+            if !self.kind.is_reliable() {
+                self.sq.get_mut(self.req.cursor).finish();
+                self.req.una = psn.plus(1);
+            }
+            self.advance_cursor();
+        }
+        if self.kind.is_reliable() {
+            self.start_ack_timer(env);
+        } else if wqe.is_begun() {
+            self.retire(env);
+        }
+    }
+
+    fn advance_cursor(&mut self) {
+        self.req.cursor = self.req.cursor.wrapping_add(1);
+        self.req.packet = 0;
+    }
+
+    /// Starts the timer if it does not run; what is unanswered longest decides.
+    pub(super) fn start_ack_timer(&mut self, env: &mut Env<'_>) {
+        if self.timer.deadline().is_none() {
+            self.restart_ack_timer(env);
+        }
+    }
+
+    /// Starts the timer anew, or stops it if nothing is unanswered.
+    pub(super) fn restart_ack_timer(&mut self, env: &mut Env<'_>) {
+        match self.attr.timeout.duration() {
+            Some(timeout) if self.req.is_waiting() => {
+                self.timer.set(env.now.saturating_add(timeout), self.place, env.timers);
+            }
+            _ => self.timer.clear(),
+        }
+    }
+
+    /// The opcode of a packet and the headers behind its BTH.
+    fn headers(&self, wqe: &SendWqe, position: Position, k: u32) -> (Opcode, Headers) {
+        let mut headers = Headers::new();
+        if self.kind == QpType::XrcSend {
+            headers.put(XrcethRepr { xrcsrq: wqe.srqn() }.emit().as_bytes());
+        }
+        let opcode = self.opcode(request_opcode(wqe.opcode(), position));
+        let (va, rkey) = (wqe.remote_addr(), wqe.rkey());
+        match wqe.opcode() {
+            WrOpcode::RdmaWrite | WrOpcode::RdmaWriteWithImm | WrOpcode::AtomicWrite
+                if position.begins() =>
+            {
+                headers.put(RethRepr { va, rkey, dma_len: wqe.len() }.emit().as_bytes());
+            }
+            WrOpcode::RdmaRead => {
+                // What was answered already is not asked for again.
+                let skipped = k * self.mtu;
+                let va = va.wrapping_add(u64::from(skipped));
+                let reth = RethRepr { va, rkey, dma_len: wqe.len() - skipped };
+                headers.put(reth.emit().as_bytes());
+            }
+            WrOpcode::AtomicCmpAndSwp | WrOpcode::AtomicFetchAndAdd => {
+                let (swap_or_add, compare) = (wqe.swap_or_add(), wqe.compare());
+                let atomic = AtomicEthRepr { va, rkey, swap_or_add, compare };
+                headers.put(atomic.emit().as_bytes());
+            }
+            WrOpcode::Flush => {
+                let (placement, selectivity) = wqe.flush();
+                headers.put(FethRepr { selectivity, placement }.emit().as_bytes());
+                headers.put(RethRepr { va, rkey, dma_len: wqe.len() }.emit().as_bytes());
+            }
+            _ => {}
+        }
+        match wqe.opcode() {
+            WrOpcode::SendWithImm | WrOpcode::RdmaWriteWithImm if position.ends() => {
+                headers.put(ImmDtRepr { data: wqe.imm() }.emit().as_bytes());
+            }
+            WrOpcode::SendWithInv if position.ends() => {
+                headers.put(IethRepr { rkey }.emit().as_bytes());
+            }
+            _ => {}
+        }
+        (opcode, headers)
+    }
+
+    /// Sends a datagram.
+    fn send_datagram(&mut self, wqe: &SendWqe, env: &mut Env<'_>, batch: &mut Batch) -> Step {
+        let index = self.req.cursor;
+        let (ah, qpn, qkey) = wqe.ud_target();
+        let Some(&(pd, ah)) = env.ahs.get(ah) else {
+            self.fail_send(index, WcStatus::LocQpOpErr, env);
+            return Step::Done;
+        };
+        if wqe.len() as usize > env.config.port_mtu.bytes() || pd != self.pd {
+            let status = if pd == self.pd { WcStatus::LocLenErr } else { WcStatus::LocProtErr };
+            self.fail_send(index, status, env);
+            return Step::Done;
+        }
+        let Some(route) = route_of(&ah, self.qpn, qpn, env) else {
+            self.fail_send(index, WcStatus::LocQpOpErr, env);
+            return Step::Done;
+        };
+        // A key with its highest bit set is nobody's to choose: the queue pair's own goes out instead.
+        let controlled = qkey.get() >> 31 == 1;
+        let qkey = if controlled { self.own_qkey() } else { qkey };
+        let mut headers = Headers::new();
+        headers.put(DethRepr { qkey, src_qp: self.qpn }.emit().as_bytes());
+        let opcode = match wqe.opcode() {
+            WrOpcode::SendWithImm => {
+                headers.put(ImmDtRepr { data: wqe.imm() }.emit().as_bytes());
+                Opcode::UD_SEND_ONLY_WITH_IMMEDIATE
+            }
+            _ => Opcode::UD_SEND_ONLY,
+        };
+        let psn = self.req.next;
+        let solicited = wqe.flags().contains(SendFlags::SOLICITED);
+        let bth = BthRepr { solicited, pkey: self.pkey, ..BthRepr::new(opcode, qpn, psn) };
+        headers.set_bth(bth, wqe.len());
+        let (source, pd) = (self.sq.source(index), self.pd);
+        let filled = batch.push(&route, headers.bytes(), wqe.len() as usize, |out| {
+            gather(source, 0, out, pd, env)
+        });
+        if filled.is_err() {
+            self.fail_send(index, WcStatus::LocProtErr, env);
+            return Step::Done;
+        }
+        env.count(Counter::Sent);
+        self.sq.get_mut(index).begin(psn);
+        self.sq.get_mut(index).finish();
+        self.req.next = psn.plus(1);
+        self.req.una = self.req.next;
+        self.advance_cursor();
+        self.retire(env);
+        Step::Done
+    }
+
+    pub(super) fn own_qkey(&self) -> QKey {
+        if self.kind == QpType::Gsi { QKey::GSI } else { self.attr.qkey }
+    }
+
+    /// Completes every request at the head of the queue that is done, in order.
+    pub(super) fn retire(&mut self, env: &mut Env<'_>) {
+        while !self.sq.is_empty() && self.sq.get(self.sq.head()).is_done() {
+            let wqe = self.sq.pop();
+            self.complete_send(&wqe, env);
+        }
+        self.check_drained(env);
+    }
+
+    /// The completion of a request that went well, if one is wanted.
+    pub(super) fn complete_send(&mut self, wqe: &SendWqe, env: &mut Env<'_>) {
+        if self.init.sq_sig_all || wqe.flags().contains(SendFlags::SIGNALED) {
+            let opcode = wqe.opcode().completes_as();
+            let wc =
+                Wc::new(wqe.id(), WcStatus::Success, opcode, self.qpn).with_byte_len(wqe.len());
+            env.complete(self.send_cq, wc, false);
+        }
+    }
+
+    /// A request failed. Those before it that are unanswered are lost with it, those behind it are flushed.
+    pub(super) fn fail_send(&mut self, index: u32, status: WcStatus, env: &mut Env<'_>) {
+        while self.sq.head() != index {
+            let wqe = self.sq.pop();
+            if wqe.is_done() {
+                self.complete_send(&wqe, env);
+            } else {
+                let opcode = wqe.opcode().completes_as();
+                let wc = Wc::new(wqe.id(), WcStatus::WrFlushErr, opcode, self.qpn);
+                env.complete(self.send_cq, wc, false);
+            }
+        }
+        let wqe = self.sq.pop();
+        let wc = Wc::new(wqe.id(), status, wqe.opcode().completes_as(), self.qpn);
+        env.complete(self.send_cq, wc, false);
+        if self.kind.can_stop_sending_alone() {
+            // Receiving goes on; sending stops until somebody says otherwise.
+            self.attr.qp_state = QpState::Sqe;
+            self.flush_send(env);
+        } else {
+            self.fail(env);
+        }
+    }
+
+    /// Tells whoever waits for it that the send queue has drained.
+    pub(super) fn check_drained(&mut self, env: &mut Env<'_>) {
+        let begun = !self.sq.is_empty() && self.sq.get(self.sq.head()).is_begun();
+        if self.state() == QpState::Sqd && self.req.draining && !begun {
+            self.req.draining = false;
+            if self.attr.en_sqd_async_notify {
+                self.raise(crate::verbs::EventType::SqDrained, env);
+            }
+        }
+    }
+}
+
+/// How far message number `a` is ahead of `b`.
+pub(super) fn msn_since(a: Msn, b: Msn) -> i32 {
+    Psn::new(a.get()).since(Psn::new(b.get()))
+}
+
+/// Where packet `k` of `count` stands in its message.
+fn position(k: u32, count: u32) -> Position {
+    match (k == 0, k + 1 == count) {
+        (true, true) => Position::Only,
+        (true, false) => Position::First,
+        (false, true) => Position::Last,
+        (false, false) => Position::Middle,
+    }
+}
+
+/// How many payload bytes packet `k` of a message of `len` bytes has.
+fn payload_len(len: u32, mtu: u32, k: u32) -> u32 {
+    debug_assert!(k < packets(len, mtu));
+    (len - k * mtu).min(mtu)
+}
+
+/// Only a message that takes a receive can ask for an event there.
+fn is_solicitable(wqe: &SendWqe) -> bool {
+    wqe.opcode().info().takes_receive
+}
+
+/// The opcode of a request, as RC has it.
+fn request_opcode(opcode: WrOpcode, position: Position) -> Opcode {
+    use Position::{First, Last, Middle, Only};
+    match (opcode, position) {
+        (WrOpcode::Send | WrOpcode::SendWithImm | WrOpcode::SendWithInv, First) => {
+            Opcode::RC_SEND_FIRST
+        }
+        (WrOpcode::Send | WrOpcode::SendWithImm | WrOpcode::SendWithInv, Middle) => {
+            Opcode::RC_SEND_MIDDLE
+        }
+        (WrOpcode::SendWithImm, Last) => Opcode::RC_SEND_LAST_WITH_IMMEDIATE,
+        (WrOpcode::SendWithImm, Only) => Opcode::RC_SEND_ONLY_WITH_IMMEDIATE,
+        (WrOpcode::SendWithInv, Last) => Opcode::RC_SEND_LAST_WITH_INVALIDATE,
+        (WrOpcode::SendWithInv, Only) => Opcode::RC_SEND_ONLY_WITH_INVALIDATE,
+        (WrOpcode::RdmaWrite | WrOpcode::RdmaWriteWithImm, First) => Opcode::RC_RDMA_WRITE_FIRST,
+        (WrOpcode::RdmaWrite | WrOpcode::RdmaWriteWithImm, Middle) => Opcode::RC_RDMA_WRITE_MIDDLE,
+        (WrOpcode::RdmaWrite, Last) => Opcode::RC_RDMA_WRITE_LAST,
+        (WrOpcode::RdmaWrite, Only) => Opcode::RC_RDMA_WRITE_ONLY,
+        (WrOpcode::RdmaWriteWithImm, Last) => Opcode::RC_RDMA_WRITE_LAST_WITH_IMMEDIATE,
+        (WrOpcode::RdmaWriteWithImm, Only) => Opcode::RC_RDMA_WRITE_ONLY_WITH_IMMEDIATE,
+        (WrOpcode::RdmaRead, _) => Opcode::RC_RDMA_READ_REQUEST,
+        (WrOpcode::AtomicCmpAndSwp, _) => Opcode::RC_COMPARE_SWAP,
+        (WrOpcode::AtomicFetchAndAdd, _) => Opcode::RC_FETCH_ADD,
+        (WrOpcode::AtomicWrite, _) => Opcode::RC_ATOMIC_WRITE,
+        (WrOpcode::Flush, _) => Opcode::RC_FLUSH,
+        (_, Last) => Opcode::RC_SEND_LAST,
+        (_, _) => Opcode::RC_SEND_ONLY,
+    }
+}
+
+/// The headers of a packet as they are put together.
+struct Headers {
+    bytes: [u8; HEADERS_MAX],
+    len: usize,
+}
+
+impl Headers {
+    fn new() -> Self {
+        Self { bytes: [0; HEADERS_MAX], len: BTH_LEN }
+    }
+
+    #[inline]
+    fn put(&mut self, header: &[u8]) {
+        self.bytes[self.len..self.len + header.len()].copy_from_slice(header);
+        self.len += header.len();
+    }
+
+    /// Puts the BTH in its place, padded for a payload of `len` bytes.
+    fn set_bth(&mut self, bth: BthRepr, len: u32) {
+        let pad = crate::wire::Bits::low(len.wrapping_neg());
+        self.bytes[..BTH_LEN].copy_from_slice(BthRepr { pad, ..bth }.emit().as_bytes());
+    }
+
+    fn bytes(&self) -> &[u8] {
+        &self.bytes[..self.len]
+    }
+}
+
+const BTH_LEN: usize = crate::wire::Bth::LEN;
+
+/// Copies the bytes of a message from `offset` on to `out`.
+fn gather(
+    source: Source<'_>,
+    offset: u64,
+    out: &mut [u8],
+    pd: super::pd::PdHandle,
+    env: &Env<'_>,
+) -> Result<(), Refusal> {
+    let sges = match source {
+        Source::Inline(bytes) => {
+            let start = usize::try_from(offset).map_err(|_| Refusal::Range)?;
+            let part = bytes.get(start..start + out.len()).ok_or(Refusal::Range)?;
+            out.copy_from_slice(part);
+            return Ok(());
+        }
+        Source::Gather(sges) => sges,
+    };
+    let mut filled = 0;
+    for_each_piece(sges, offset, out.len(), |sge, addr, len| {
+        let grant = env.keys.local(pd, sge.lkey, addr, len as u64, false)?;
+        let part = &mut out[filled..filled + len];
+        filled += len;
+        grant.region.read(grant.offset, part).map_err(|_| Refusal::Range)
+    })?;
+    if filled == out.len() { Ok(()) } else { Err(Refusal::Range) }
+}
+
+/// Calls `each` for the pieces of a list of buffers that make up `len` bytes from `offset` on: the buffer, and the
+/// address and length of the piece.
+pub(super) fn for_each_piece<E>(
+    sges: &[Sge],
+    mut offset: u64,
+    mut len: usize,
+    mut each: impl FnMut(&Sge, u64, usize) -> Result<(), E>,
+) -> Result<(), E> {
+    for sge in sges {
+        if len == 0 {
+            break;
+        }
+        let room = u64::from(sge.length);
+        if offset >= room {
+            offset -= room;
+            continue;
+        }
+        let piece = len.min(usize::try_from(room - offset).unwrap_or(usize::MAX));
+        each(sge, sge.addr.wrapping_add(offset), piece)?;
+        (offset, len) = (0, len - piece);
+    }
+    Ok(())
+}
+
+/// The way to the peer that an address handle names, or `None` if its index names no identifier of ours.
+pub(super) fn route_of(
+    ah: &crate::verbs::AhAttr,
+    local: Qpn,
+    remote: Qpn,
+    env: &Env<'_>,
+) -> Option<Route> {
+    Some(Route {
+        source: *env.config.gids.get(usize::from(ah.sgid_index))?,
+        destination: ah.dgid,
+        source_port: source_port(ah.flow_label.get(), local, remote),
+        traffic_class: ah.traffic_class,
+        hop_limit: ah.hop_limit,
+        sl: u8::try_from(ah.sl.get()).unwrap_or(0),
+    })
+}
+
+/// The UDP source port of a flow: from its label, or if it has none from the queue pairs at its ends. Both ends
+/// come to the same.
+fn source_port(label: u32, local: Qpn, remote: Qpn) -> u16 {
+    let label = if label != 0 {
+        label
+    } else {
+        let mut v = u64::from(local.get()) * u64::from(remote.get());
+        v ^= v >> 20;
+        v ^= v >> 40;
+        u32::try_from(v & 0xf_ffff).unwrap_or(0)
+    };
+    u16::try_from((label & 0x3fff) ^ (label >> 14 & 0x3f)).unwrap_or(0) | 0xc000
+}
+
+const _: () = assert!(limits::ATOMIC_BYTES == 8, "operands are eight bytes");
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn source_ports_are_those_of_linux() {
+        let port = |label, a, b| source_port(label, Qpn::new(a), Qpn::new(b));
+        assert_eq!(port(0, 0x11, 0x12), 0xc132);
+        assert_eq!(port(0, 0x45, 0x48), 0xd368);
+        assert_eq!(port(0, 0xabc123, 0x456), 0xc354);
+        assert_eq!(port(0x04000, 0, 0), 0xc001);
+        assert_eq!(port(0x12345, 0, 0), 0xe341);
+        assert_eq!(port(0xfffff, 0, 0), 0xffc0);
+    }
+
+    #[test]
+    fn pieces_of_a_list_follow_each_other() {
+        let sge = |addr, length| Sge { addr, length, lkey: Default::default() };
+        let sges = [sge(100, 3), sge(0, 0), sge(200, 5), sge(300, 4)];
+        let pieces = |offset, len| {
+            let mut out = Vec::new();
+            for_each_piece(&sges, offset, len, |_, addr, len| {
+                out.push((addr, len));
+                Ok::<(), ()>(())
+            })
+            .unwrap();
+            out
+        };
+        assert_eq!(pieces(0, 12), [(100, 3), (200, 5), (300, 4)]);
+        assert_eq!(pieces(2, 3), [(102, 1), (200, 2)]);
+        assert_eq!(pieces(8, 2), [(300, 2)]);
+        assert_eq!(pieces(12, 1), []);
+    }
+}

@@ -1,0 +1,922 @@
+//! The receiving side of a connected queue pair: requests are checked, executed and answered.
+//!
+//! Read `roce.md` §7 and §8.1 before changing this file: the order of the checks is observable. A request passes
+//! PSN, opcode sequence, rights of the queue pair, resources, length and key, in this order, before it is executed.
+
+use std::collections::VecDeque;
+
+use super::Counter;
+use super::batch::Batch;
+use super::keys::Refusal;
+use super::qp::{Env, Qp};
+use super::queue::{RecvQueue, Taken, packets};
+use super::requester::for_each_piece;
+use super::srq::SrqHandle;
+use crate::memory::AccessError;
+use crate::verbs::{
+    Access, EventType, FlushLevel, FlushPlacement, QpState, QpType, Sge, Wc, WcOpcode, WcStatus,
+    limits,
+};
+use crate::wire::aeth::{Answer, Credits, NakCode};
+use crate::wire::{
+    AethRepr, AtomicAckEthRepr, BthRepr, Msn, Opcode, OpcodeInfo, Operation, Packet, Position, Psn,
+    RKey,
+};
+
+/// What the receiving side remembers.
+#[derive(Debug)]
+pub(super) struct Responder {
+    /// The PSN that must come next.
+    pub(super) epsn: Psn,
+    /// How many requests were completed.
+    pub(super) msn: Msn,
+    /// The message that was begun and not ended.
+    message: Option<Message>,
+    /// A receive work request that an abandoned message left behind.
+    spare: Option<(Taken, Option<SrqHandle>)>,
+    /// Whether a refusal is out and the packet it asks for has not come.
+    refused: bool,
+    /// Answers that were given to reads and atomics, to be given again.
+    replays: VecDeque<Replay>,
+    /// Answers that are owed, in order.
+    owed: VecDeque<Owed>,
+    /// Whether a congestion notification is owed.
+    pub(super) cnp_owed: bool,
+    /// Whether acknowledgements count the receives that are posted.
+    advertise: bool,
+    /// Whether a packet has come since the queue pair was made ready to receive.
+    established: bool,
+}
+
+/// A message that was begun and not ended.
+#[derive(Clone, Copy, Debug)]
+enum Message {
+    Send { taken: Taken, srq: Option<SrqHandle>, received: u32 },
+    Write { va: u64, rkey: RKey, left: u32, total: u32 },
+}
+
+/// What was asked, and for what must be answered again the same was answered.
+#[derive(Clone, Copy, Debug)]
+enum Replay {
+    Read { psn: Psn, va: u64, rkey: RKey, len: u32, msn: Msn },
+    Atomic { psn: Psn, original: u64, msn: Msn },
+    Empty { psn: Psn, msn: Msn },
+}
+
+/// An answer that is owed.
+#[derive(Clone, Copy, Debug)]
+enum Owed {
+    Ack {
+        psn: Psn,
+        msn: Msn,
+        answer: Owing,
+    },
+    /// `sent` packets of the answer to a read of `len` bytes have gone out.
+    Read {
+        psn: Psn,
+        va: u64,
+        rkey: RKey,
+        len: u32,
+        sent: u32,
+        msn: Msn,
+    },
+    Atomic {
+        psn: Psn,
+        original: u64,
+        msn: Msn,
+    },
+    /// The answer to a flush or an atomic write.
+    Empty {
+        psn: Psn,
+        msn: Msn,
+    },
+}
+
+/// What an acknowledgement says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Owing {
+    Accepted,
+    NotReady,
+    Refused(NakCode),
+}
+
+/// Why a request is not executed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fault {
+    /// No receive work request is posted.
+    NotReady,
+    /// It is refused; a receive work request that it took completes with this status.
+    Refused(NakCode, WcStatus),
+    /// It fails here without the requester being told.
+    Silent(WcStatus),
+}
+
+const INVALID: Fault = Fault::Refused(NakCode::InvalidRequest, WcStatus::RemInvReqErr);
+const ACCESS: Fault = Fault::Refused(NakCode::RemoteAccessError, WcStatus::LocAccessErr);
+
+impl Responder {
+    pub(super) fn new(advertise: bool) -> Self {
+        Self {
+            advertise,
+            established: false,
+            epsn: Psn::new(0),
+            msn: Msn::new(0),
+            message: None,
+            spare: None,
+            refused: false,
+            replays: VecDeque::new(),
+            owed: VecDeque::new(),
+            cnp_owed: false,
+        }
+    }
+
+    /// Whether an answer is owed.
+    pub(super) fn owes(&self) -> bool {
+        self.cnp_owed || !self.owed.is_empty()
+    }
+
+    /// Gives up the message that was begun; returns the receive work request that it had taken.
+    pub(super) fn abandon(&mut self) -> Option<(Taken, Option<SrqHandle>)> {
+        match self.message.take() {
+            Some(Message::Send { taken, srq, .. }) => Some((taken, srq)),
+            Some(Message::Write { .. }) | None => self.spare.take(),
+        }
+    }
+
+    /// How many answers to reads and atomics are owed.
+    fn reads_owed(&self) -> usize {
+        self.owed.iter().filter(|owed| !matches!(owed, Owed::Ack { .. })).count()
+    }
+
+    /// Owes an acknowledgement of everything through `psn`; one that has not gone out yet is overtaken.
+    fn owe_ack(&mut self, psn: Psn) {
+        let msn = self.msn;
+        match self.owed.back_mut() {
+            Some(Owed::Ack { psn: old, msn: count, answer: Owing::Accepted }) => {
+                (*old, *count) = (psn, msn);
+            }
+            _ => self.owed.push_back(Owed::Ack { psn, msn, answer: Owing::Accepted }),
+        }
+    }
+
+    fn owe_refusal(&mut self, psn: Psn, answer: Owing) {
+        self.owed.push_back(Owed::Ack { psn, msn: self.msn, answer });
+    }
+
+    fn remember(&mut self, replay: Replay, limit: u8) {
+        if self.replays.len() >= usize::from(limit) {
+            self.replays.pop_front();
+        }
+        self.replays.push_back(replay);
+    }
+}
+
+impl Qp {
+    /// Takes a request in.
+    pub(super) fn handle_request(&mut self, packet: &Packet<'_>, env: &mut Env<'_>) {
+        let Some(info) = packet.info() else { return };
+        if !self.resp.established {
+            self.resp.established = true;
+            if self.state() == QpState::Rtr {
+                // Nobody told us that the connection is up, but here is a packet.
+                self.raise(EventType::CommEst, env);
+            }
+        }
+        if self.kind == QpType::Uc {
+            return self.handle_unreliable(packet, info, env);
+        }
+        let psn = packet.bth().psn();
+        match psn.since(self.resp.epsn) {
+            0 => {
+                self.resp.refused = false;
+                if let Err(fault) = self.execute(packet, info, env) {
+                    self.refuse(psn, fault, env);
+                }
+            }
+            1.. => self.out_of_sequence(env),
+            _ => self.handle_duplicate(packet, info, psn, env),
+        }
+        if self.resp.owes() {
+            self.schedule(env);
+        }
+    }
+
+    /// A packet is missing before this one: say so, once.
+    fn out_of_sequence(&mut self, env: &mut Env<'_>) {
+        env.count(Counter::OutOfSequence);
+        if !self.resp.refused {
+            self.resp.refused = true;
+            let epsn = self.resp.epsn;
+            self.resp.owe_refusal(epsn, Owing::Refused(NakCode::PsnSequenceError));
+        }
+    }
+
+    /// A request was not executed: tell the requester, and complete what it took.
+    fn refuse(&mut self, psn: Psn, fault: Fault, env: &mut Env<'_>) {
+        let (answer, status) = match fault {
+            Fault::NotReady => {
+                env.count(Counter::RnrSent);
+                // What follows it comes too early as well, and needs no refusal of its own.
+                self.resp.refused = true;
+                return self.resp.owe_refusal(psn, Owing::NotReady);
+            }
+            Fault::Refused(code, status) => (Some(code), status),
+            Fault::Silent(status) => (None, status),
+        };
+        env.count(Counter::Refused);
+        if let Some(code) = answer {
+            self.resp.owe_refusal(psn, Owing::Refused(code));
+        }
+        match self.resp.abandon() {
+            Some(begun) => self.complete_begun(begun, status, env),
+            None if answer == Some(NakCode::RemoteAccessError) => {
+                self.raise(EventType::QpAccessErr, env);
+            }
+            None => self.raise(EventType::QpReqErr, env),
+        }
+        self.fail(env);
+    }
+
+    /// Completes a receive work request with an error.
+    fn complete_begun(
+        &mut self,
+        (taken, srq): (Taken, Option<SrqHandle>),
+        status: WcStatus,
+        env: &mut Env<'_>,
+    ) {
+        let Some(id) = self.recv_queue(srq, env).map(|queue| queue.release(taken)) else { return };
+        let wc = Wc::new(id, status, WcOpcode::Recv, self.qpn);
+        let cq = self.recv_cq_of(srq, env);
+        env.complete(cq, wc, true);
+    }
+
+    /// Executes the request that is next in sequence.
+    fn execute(
+        &mut self,
+        packet: &Packet<'_>,
+        info: &OpcodeInfo,
+        env: &mut Env<'_>,
+    ) -> Result<(), Fault> {
+        self.check_sequence(info)?;
+        self.check_rights(packet, info)?;
+        match info.operation {
+            Operation::Send => self.execute_send(packet, info, env),
+            Operation::Write => self.execute_write(packet, info, env),
+            Operation::ReadRequest => self.execute_read(packet, info, env),
+            Operation::CompareSwap | Operation::FetchAdd => self.execute_atomic(packet, info, env),
+            Operation::AtomicWrite => self.execute_atomic_write(packet, info, env),
+            Operation::Flush => self.execute_flush(packet, env),
+            _ => Err(INVALID),
+        }
+    }
+
+    /// A message is not interrupted, and has a beginning.
+    fn check_sequence(&self, info: &OpcodeInfo) -> Result<(), Fault> {
+        let fits = match self.resp.message {
+            None => info.position.begins(),
+            Some(Message::Send { .. }) => {
+                info.operation == Operation::Send && !info.position.begins()
+            }
+            Some(Message::Write { .. }) => {
+                info.operation == Operation::Write && !info.position.begins()
+            }
+        };
+        if fits { Ok(()) } else { Err(INVALID) }
+    }
+
+    /// What the queue pair does not allow is no valid request, whatever the key says.
+    fn check_rights(&self, packet: &Packet<'_>, info: &OpcodeInfo) -> Result<(), Fault> {
+        let needed = match info.operation {
+            Operation::Write | Operation::AtomicWrite => Access::REMOTE_WRITE,
+            Operation::ReadRequest => Access::REMOTE_READ,
+            Operation::CompareSwap | Operation::FetchAdd => Access::REMOTE_ATOMIC,
+            Operation::Flush => flush_access(packet).ok_or(INVALID)?,
+            _ => return Ok(()),
+        };
+        if self.attr.qp_access_flags.contains(needed) { Ok(()) } else { Err(INVALID) }
+    }
+
+    /// How long a packet may be, its place in the message says.
+    fn check_length(&self, packet: &Packet<'_>, info: &OpcodeInfo) -> Result<(), Fault> {
+        let len = packet.payload_len();
+        let right = info.payload.allows(len, self.mtu as usize);
+        if right && usize::from(packet.pad_len()) == len.wrapping_neg() % 4 {
+            Ok(())
+        } else {
+            Err(INVALID)
+        }
+    }
+
+    fn execute_send(
+        &mut self,
+        packet: &Packet<'_>,
+        info: &OpcodeInfo,
+        env: &mut Env<'_>,
+    ) -> Result<(), Fault> {
+        if info.position.begins() {
+            let (taken, srq) = self.take_receive(packet, env)?;
+            self.resp.message = Some(Message::Send { taken, srq, received: 0 });
+        }
+        let Some(Message::Send { taken, srq, received }) = self.resp.message else {
+            return Err(INVALID);
+        };
+        self.check_length(packet, info)?;
+        let data = packet.payload();
+        self.scatter(taken, srq, received, data, env)?;
+        let received = received + u32::try_from(data.len()).map_err(|_| INVALID)?;
+        if !info.position.ends() {
+            self.resp.message = Some(Message::Send { taken, srq, received });
+            self.accepted(packet, 1, false);
+            return Ok(());
+        }
+        let mut wc = Wc::new(crate::verbs::WrId(0), WcStatus::Success, WcOpcode::Recv, self.qpn)
+            .with_byte_len(received);
+        if let Some(imm) = packet.imm_dt() {
+            wc = wc.with_imm(imm.data());
+        }
+        if let Some(ieth) = packet.ieth() {
+            // A key that cannot be invalidated is our failure: the requester is not told.
+            env.keys
+                .invalidate(self.pd, self.qpn, ieth.rkey())
+                .map_err(|_| Fault::Silent(WcStatus::LocAccessErr))?;
+            wc = wc.with_invalidated(ieth.rkey());
+        }
+        self.finish_receive(packet, taken, srq, wc, env);
+        Ok(())
+    }
+
+    /// A message that took a receive work request is complete.
+    fn finish_receive(
+        &mut self,
+        packet: &Packet<'_>,
+        taken: Taken,
+        srq: Option<SrqHandle>,
+        mut wc: Wc,
+        env: &mut Env<'_>,
+    ) {
+        self.resp.message = None;
+        self.accepted(packet, 1, true);
+        let Some(queue) = self.recv_queue(srq, env) else { return };
+        wc.id = queue.release(taken);
+        let cq = self.recv_cq_of(srq, env);
+        if !env.complete(cq, wc, packet.bth().solicited()) {
+            self.fail(env);
+        }
+    }
+
+    /// A request was executed: it moves the expected PSN by `psns`, and is acknowledged if that was asked for.
+    fn accepted(&mut self, packet: &Packet<'_>, psns: u32, ends: bool) {
+        self.resp.epsn = self.resp.epsn.plus(psns);
+        if ends {
+            self.resp.msn = Msn::new(self.resp.msn.get() + 1);
+        }
+        if packet.bth().ack_req() && self.kind.is_reliable() {
+            let psn = self.resp.epsn.plus(Psn::HALF * 2 - 1);
+            self.resp.owe_ack(psn);
+        }
+    }
+
+    fn execute_write(
+        &mut self,
+        packet: &Packet<'_>,
+        info: &OpcodeInfo,
+        env: &mut Env<'_>,
+    ) -> Result<(), Fault> {
+        // A message with immediate data takes a receive work request, and without one is not begun to be ended.
+        let receive =
+            if info.receive.takes() { Some(self.take_receive(packet, env)?) } else { None };
+        let written = self.write_packet(packet, info, env);
+        let total = match written {
+            Ok(total) => total,
+            Err(fault) => {
+                self.resp.message = None;
+                self.resp.spare = receive.or(self.resp.spare);
+                return Err(fault);
+            }
+        };
+        let Some((taken, srq)) = receive else {
+            self.accepted(packet, 1, info.position.ends());
+            return Ok(());
+        };
+        let opcode = WcOpcode::RecvRdmaWithImm;
+        let mut wc = Wc::new(crate::verbs::WrId(0), WcStatus::Success, opcode, self.qpn)
+            .with_byte_len(total);
+        if let Some(imm) = packet.imm_dt() {
+            wc = wc.with_imm(imm.data());
+        }
+        self.finish_receive(packet, taken, srq, wc, env);
+        Ok(())
+    }
+
+    /// Puts the payload of a write in its place; returns the length of the whole message.
+    fn write_packet(
+        &mut self,
+        packet: &Packet<'_>,
+        info: &OpcodeInfo,
+        env: &mut Env<'_>,
+    ) -> Result<u32, Fault> {
+        self.check_length(packet, info)?;
+        if let Some(reth) = packet.reth() {
+            let (va, rkey, total) = (reth.va(), reth.rkey(), reth.dma_len());
+            if u64::from(total) > limits::MESSAGE_BYTES_MAX {
+                return Err(INVALID);
+            }
+            self.check_total(packet, info, total)?;
+            // The whole range is checked up front; of nothing, nothing is.
+            if total > 0 {
+                env.keys
+                    .remote(self.pd, self.qpn, rkey, va, total.into(), Access::REMOTE_WRITE)
+                    .map_err(|_| ACCESS)?;
+            }
+            self.resp.message = Some(Message::Write { va, rkey, left: total, total });
+        }
+        let Some(Message::Write { va, rkey, left, total }) = self.resp.message else {
+            return Err(INVALID);
+        };
+        self.check_total(packet, info, left)?;
+        let data = packet.payload();
+        let len = u32::try_from(data.len()).map_err(|_| INVALID)?;
+        if len > 0 {
+            let grant = env
+                .keys
+                .remote(self.pd, self.qpn, rkey, va, len.into(), Access::REMOTE_WRITE)
+                .map_err(|_| ACCESS)?;
+            grant.region.write(grant.offset, data).map_err(|_| ACCESS)?;
+        }
+        let next =
+            Message::Write { va: va.wrapping_add(len.into()), rkey, left: left - len, total };
+        self.resp.message = if info.position.ends() { None } else { Some(next) };
+        Ok(total)
+    }
+
+    /// The payloads of a write add up to its length, and only the last packet ends it.
+    fn check_total(&self, packet: &Packet<'_>, info: &OpcodeInfo, left: u32) -> Result<(), Fault> {
+        let len = packet.payload_len();
+        let right = if info.position.ends() { len == left as usize } else { len < left as usize };
+        if right { Ok(()) } else { Err(INVALID) }
+    }
+
+    /// Whether another read or atomic can be kept track of.
+    fn check_reads(&self) -> Result<(), Fault> {
+        if self.resp.reads_owed() < usize::from(self.attr.max_dest_rd_atomic) {
+            Ok(())
+        } else {
+            Err(INVALID)
+        }
+    }
+
+    fn execute_read(
+        &mut self,
+        packet: &Packet<'_>,
+        info: &OpcodeInfo,
+        env: &mut Env<'_>,
+    ) -> Result<(), Fault> {
+        self.check_reads()?;
+        self.check_length(packet, info)?;
+        let reth = packet.reth().ok_or(INVALID)?;
+        let (va, rkey, len) = (reth.va(), reth.rkey(), reth.dma_len());
+        if u64::from(len) > limits::MESSAGE_BYTES_MAX {
+            return Err(INVALID);
+        }
+        if len > 0 {
+            env.keys
+                .remote(self.pd, self.qpn, rkey, va, len.into(), Access::REMOTE_READ)
+                .map_err(|_| ACCESS)?;
+        }
+        let psn = self.resp.epsn;
+        // A read counts when it is accepted, before its first answer.
+        self.resp.msn = Msn::new(self.resp.msn.get() + 1);
+        self.resp.epsn = psn.plus(packets(len, self.mtu));
+        let msn = self.resp.msn;
+        let limit = self.attr.max_dest_rd_atomic;
+        self.resp.remember(Replay::Read { psn, va, rkey, len, msn }, limit);
+        self.resp.owed.push_back(Owed::Read { psn, va, rkey, len, sent: 0, msn });
+        Ok(())
+    }
+
+    fn execute_atomic(
+        &mut self,
+        packet: &Packet<'_>,
+        info: &OpcodeInfo,
+        env: &mut Env<'_>,
+    ) -> Result<(), Fault> {
+        self.check_reads()?;
+        self.check_length(packet, info)?;
+        let atomic = packet.atomic_eth().ok_or(INVALID)?;
+        let (va, rkey) = (atomic.va(), atomic.rkey());
+        if !va.is_multiple_of(8) {
+            return Err(INVALID);
+        }
+        let grant = env
+            .keys
+            .remote(self.pd, self.qpn, rkey, va, 8, Access::REMOTE_ATOMIC)
+            .map_err(|_| ACCESS)?;
+        let (swap_or_add, compare) = (atomic.swap_or_add(), atomic.compare());
+        let original = match info.operation {
+            Operation::CompareSwap => grant.region.compare_swap(grant.offset, compare, swap_or_add),
+            _ => grant.region.fetch_add(grant.offset, swap_or_add),
+        }
+        .map_err(atomic_fault)?;
+        let psn = self.resp.epsn;
+        self.accept_single();
+        let msn = self.resp.msn;
+        let limit = self.attr.max_dest_rd_atomic;
+        self.resp.remember(Replay::Atomic { psn, original, msn }, limit);
+        self.resp.owed.push_back(Owed::Atomic { psn, original, msn });
+        Ok(())
+    }
+
+    fn execute_atomic_write(
+        &mut self,
+        packet: &Packet<'_>,
+        info: &OpcodeInfo,
+        env: &mut Env<'_>,
+    ) -> Result<(), Fault> {
+        self.check_reads()?;
+        self.check_length(packet, info)?;
+        let reth = packet.reth().ok_or(INVALID)?;
+        let bytes: [u8; 8] = packet.payload().try_into().map_err(|_| INVALID)?;
+        if reth.dma_len() != 8 || !reth.va().is_multiple_of(8) {
+            return Err(INVALID);
+        }
+        let grant = env
+            .keys
+            .remote(self.pd, self.qpn, reth.rkey(), reth.va(), 8, Access::REMOTE_WRITE)
+            .map_err(|_| ACCESS)?;
+        grant.region.store(grant.offset, bytes).map_err(atomic_fault)?;
+        self.answer_empty();
+        Ok(())
+    }
+
+    /// What was written is visible already, and memory here does not outlive its process: there is nothing to flush
+    /// but the checks.
+    fn execute_flush(&mut self, packet: &Packet<'_>, env: &mut Env<'_>) -> Result<(), Fault> {
+        self.check_reads()?;
+        let (feth, reth) = (packet.feth().ok_or(INVALID)?, packet.reth().ok_or(INVALID)?);
+        if packet.payload_len() != 0 {
+            return Err(INVALID);
+        }
+        let needed = flush_access(packet).ok_or(INVALID)?;
+        let whole = feth.selectivity().get() == FlushLevel::Mr.code();
+        let len = if whole { 0 } else { u64::from(reth.dma_len()) };
+        env.keys
+            .remote(self.pd, self.qpn, reth.rkey(), reth.va(), len, needed)
+            .map_err(|_| ACCESS)?;
+        self.answer_empty();
+        Ok(())
+    }
+
+    /// A request of one packet that is answered by itself was executed.
+    fn accept_single(&mut self) {
+        self.resp.epsn = self.resp.epsn.plus(1);
+        self.resp.msn = Msn::new(self.resp.msn.get() + 1);
+    }
+
+    fn answer_empty(&mut self) {
+        let psn = self.resp.epsn;
+        self.accept_single();
+        let msn = self.resp.msn;
+        self.resp.remember(Replay::Empty { psn, msn }, self.attr.max_dest_rd_atomic);
+        self.resp.owed.push_back(Owed::Empty { psn, msn });
+    }
+
+    /// A request that came before: not executed again, but answered again.
+    fn handle_duplicate(
+        &mut self,
+        packet: &Packet<'_>,
+        info: &OpcodeInfo,
+        psn: Psn,
+        env: &mut Env<'_>,
+    ) {
+        env.count(Counter::Duplicate);
+        let room = 2 * usize::from(self.attr.max_dest_rd_atomic) + 4;
+        if self.resp.owed.len() >= room {
+            return env.count(Counter::Backlog);
+        }
+        let owed = match info.operation {
+            Operation::Send | Operation::Write => {
+                let last = self.resp.epsn.plus(Psn::HALF * 2 - 1);
+                return self.resp.owe_ack(last);
+            }
+            Operation::ReadRequest => self.replay_read(packet, psn),
+            _ => self.resp.replays.iter().find_map(|replay| match *replay {
+                Replay::Atomic { psn: at, original, msn } if at == psn => {
+                    Some(Owed::Atomic { psn, original, msn })
+                }
+                Replay::Empty { psn: at, msn } if at == psn => Some(Owed::Empty { psn, msn }),
+                _ => None,
+            }),
+        };
+        match owed {
+            Some(owed) => self.resp.owed.push_back(owed),
+            None => env.count(Counter::NoReplay),
+        }
+    }
+
+    /// A read again, or the part of it that was lost.
+    fn replay_read(&self, packet: &Packet<'_>, psn: Psn) -> Option<Owed> {
+        let reth = packet.reth()?;
+        self.resp.replays.iter().find_map(|replay| {
+            let Replay::Read { psn: first, va, rkey, len, msn } = *replay else { return None };
+            let skipped = u32::try_from(psn.since(first)).ok()?.checked_mul(self.mtu)?;
+            let same = reth.rkey() == rkey
+                && reth.va() == va.wrapping_add(skipped.into())
+                && Some(reth.dma_len()) <= len.checked_sub(skipped);
+            let (va, len) = (reth.va(), reth.dma_len());
+            same.then_some(Owed::Read { psn, va, rkey, len, sent: 0, msn })
+        })
+    }
+
+    /// A request of an unreliable connection: what is not in order is dropped until a message begins.
+    fn handle_unreliable(&mut self, packet: &Packet<'_>, info: &OpcodeInfo, env: &mut Env<'_>) {
+        let psn = packet.bth().psn();
+        let in_order = psn == self.resp.epsn && self.check_sequence(info).is_ok();
+        if !in_order {
+            self.abandon_unreliable();
+        }
+        self.resp.epsn = psn;
+        if self.resp.message.is_none() && !info.position.begins() {
+            self.resp.epsn = psn.plus(1);
+            return env.count(Counter::OutOfMessage);
+        }
+        match self.execute(packet, info, env) {
+            Ok(()) => {}
+            Err(Fault::NotReady) => {
+                env.count(Counter::NoReceive);
+                self.abandon_unreliable();
+                self.resp.epsn = psn.plus(1);
+            }
+            Err(Fault::Refused(NakCode::RemoteOperationalError, status)) => {
+                // Our own buffer is at fault.
+                if let Some(begun) = self.resp.abandon() {
+                    self.complete_begun(begun, status, env);
+                }
+                self.fail(env);
+            }
+            Err(_) => {
+                env.count(Counter::BadRequest);
+                self.abandon_unreliable();
+                self.resp.epsn = psn.plus(1);
+            }
+        }
+    }
+
+    /// Gives up a message; the receive work request that it took is for the next one.
+    fn abandon_unreliable(&mut self) {
+        self.resp.spare = self.resp.abandon();
+    }
+
+    /// A receive work request for a message.
+    fn take_receive(
+        &mut self,
+        packet: &Packet<'_>,
+        env: &mut Env<'_>,
+    ) -> Result<(Taken, Option<SrqHandle>), Fault> {
+        if let Some(spare) = self.resp.spare.take() {
+            return Ok(spare);
+        }
+        let srq = match self.kind {
+            QpType::XrcRecv => Some(self.xrc_srq(packet, env).ok_or(INVALID)?),
+            _ => self.srq,
+        };
+        let queue = self.recv_queue(srq, env).ok_or(INVALID)?;
+        let taken = queue.take().ok_or(Fault::NotReady)?;
+        if let Some(handle) = srq {
+            check_srq_limit(handle, env);
+        }
+        Ok((taken, srq))
+    }
+
+    /// The shared receive queue that a request of an extended connection names.
+    fn xrc_srq(&self, packet: &Packet<'_>, env: &Env<'_>) -> Option<SrqHandle> {
+        let handle = SrqHandle(packet.xrceth()?.xrcsrq().get());
+        let srq = env.srqs.get(handle.0)?;
+        let (domain, _) = srq.xrc?;
+        (Some(domain) == self.xrcd).then_some(handle)
+    }
+
+    /// The queue that receive work requests come from.
+    pub(super) fn recv_queue<'q>(
+        &'q mut self,
+        srq: Option<SrqHandle>,
+        env: &'q mut Env<'_>,
+    ) -> Option<&'q mut RecvQueue> {
+        match srq {
+            None => Some(&mut self.rq),
+            Some(handle) => env.srqs.get_mut(handle.0).map(|srq| &mut srq.queue),
+        }
+    }
+
+    /// Where receives complete.
+    fn recv_cq_of(&self, srq: Option<SrqHandle>, env: &Env<'_>) -> super::cq::CqHandle {
+        let xrc = srq.and_then(|handle| env.srqs.get(handle.0)?.xrc);
+        xrc.map_or(self.recv_cq, |(_, cq)| cq)
+    }
+
+    /// Puts part of a message into the buffers of a receive work request.
+    pub(super) fn scatter_into(
+        &self,
+        sges: &[Sge],
+        offset: u64,
+        data: &[u8],
+        env: &Env<'_>,
+    ) -> Result<usize, Refusal> {
+        let mut written = 0;
+        for_each_piece(sges, offset, data.len(), |sge, addr, len| {
+            let grant = env.keys.local(self.pd, sge.lkey, addr, len as u64, true)?;
+            let part = &data[written..written + len];
+            written += len;
+            grant.region.write(grant.offset, part).map_err(|_| Refusal::Range)
+        })?;
+        Ok(written)
+    }
+
+    fn scatter(
+        &mut self,
+        taken: Taken,
+        srq: Option<SrqHandle>,
+        offset: u32,
+        data: &[u8],
+        env: &mut Env<'_>,
+    ) -> Result<(), Fault> {
+        let fault = Fault::Refused(NakCode::RemoteOperationalError, WcStatus::LocProtErr);
+        let sges = match srq {
+            None => self.rq.sges(taken),
+            Some(handle) => env.srqs.get(handle.0).map(|srq| srq.queue.sges(taken)).ok_or(fault)?,
+        };
+        let room: u64 = sges.iter().map(|sge| u64::from(sge.length)).sum();
+        if u64::from(offset) + data.len() as u64 > room {
+            return Err(Fault::Refused(NakCode::InvalidRequest, WcStatus::LocLenErr));
+        }
+        self.scatter_into(sges, offset.into(), data, env).map_err(|_| fault)?;
+        Ok(())
+    }
+
+    /// Sends the next answer that is owed; whether there was one.
+    pub(super) fn answer_next(&mut self, env: &mut Env<'_>, batch: &mut Batch) -> bool {
+        if self.resp.cnp_owed {
+            self.resp.cnp_owed = false;
+            self.send_cnp(env, batch);
+            return true;
+        }
+        let Some(owed) = self.resp.owed.front().copied() else { return false };
+        match owed {
+            Owed::Ack { psn, msn, answer } => {
+                let answer = self.answer(answer);
+                self.send_answer(Opcode::RC_ACKNOWLEDGE, psn, Some((answer, msn)), None, batch);
+            }
+            Owed::Atomic { psn, original, msn } => {
+                let answer = self.answer(Owing::Accepted);
+                let opcode = Opcode::RC_ATOMIC_ACKNOWLEDGE;
+                self.send_answer(opcode, psn, Some((answer, msn)), Some(original), batch);
+            }
+            Owed::Empty { psn, msn } => {
+                let answer = self.answer(Owing::Accepted);
+                let opcode = Opcode::RC_RDMA_READ_RESPONSE_ONLY;
+                self.send_answer(opcode, psn, Some((answer, msn)), None, batch);
+            }
+            Owed::Read { .. } => {
+                if !self.send_read_data(owed, env, batch) {
+                    return true;
+                }
+            }
+        }
+        env.count(Counter::Sent);
+        self.resp.owed.pop_front();
+        true
+    }
+
+    /// The syndrome of an acknowledgement.
+    fn answer(&self, owing: Owing) -> Answer {
+        match owing {
+            Owing::Accepted if self.srq.is_none() && self.init.cap.max_recv_wr > 0 => {
+                Answer::Ack(self.credits())
+            }
+            Owing::Accepted => Answer::Ack(Credits::UNLIMITED),
+            Owing::NotReady => Answer::RnrNak(self.attr.min_rnr_timer),
+            Owing::Refused(code) => Answer::Nak(code),
+        }
+    }
+
+    fn credits(&self) -> Credits {
+        if self.resp.advertise { Credits::advertise(self.rq.len()) } else { Credits::UNLIMITED }
+    }
+
+    fn send_answer(
+        &self,
+        opcode: Opcode,
+        psn: Psn,
+        aeth: Option<(Answer, Msn)>,
+        original: Option<u64>,
+        batch: &mut Batch,
+    ) {
+        let mut headers = [0; 24];
+        let len = self.answer_headers(&mut headers, opcode, psn, aeth, original, 0);
+        let pushed: Result<(), ()> = batch.push(&self.route, &headers[..len], 0, |_| Ok(()));
+        debug_assert!(pushed.is_ok(), "an answer without data has nothing to fail");
+    }
+
+    fn answer_headers(
+        &self,
+        out: &mut [u8; 24],
+        opcode: Opcode,
+        psn: Psn,
+        aeth: Option<(Answer, Msn)>,
+        original: Option<u64>,
+        payload: u32,
+    ) -> usize {
+        let pad = crate::wire::Bits::low(payload.wrapping_neg());
+        let bth = BthRepr::new(self.opcode(opcode), self.attr.dest_qp_num, psn);
+        let bth = BthRepr { pkey: self.pkey, pad, ..bth };
+        out[..12].copy_from_slice(bth.emit().as_bytes());
+        let mut len = 12;
+        if let Some((answer, msn)) = aeth {
+            let aeth = AethRepr { syndrome: answer.into(), msn };
+            out[len..len + 4].copy_from_slice(aeth.emit().as_bytes());
+            len += 4;
+        }
+        if let Some(original) = original {
+            out[len..len + 8].copy_from_slice(AtomicAckEthRepr { original }.emit().as_bytes());
+            len += 8;
+        }
+        len
+    }
+
+    /// Sends the next packet of data that was read; whether it was the last.
+    fn send_read_data(&mut self, owed: Owed, env: &mut Env<'_>, batch: &mut Batch) -> bool {
+        let Owed::Read { psn, va, rkey, len, sent, msn } = owed else { return true };
+        let count = packets(len, self.mtu);
+        let offset = sent * self.mtu;
+        let size = (len - offset).min(self.mtu);
+        let (opcode, position) = match (sent == 0, sent + 1 == count) {
+            (true, true) => (Opcode::RC_RDMA_READ_RESPONSE_ONLY, Position::Only),
+            (true, false) => (Opcode::RC_RDMA_READ_RESPONSE_FIRST, Position::First),
+            (false, true) => (Opcode::RC_RDMA_READ_RESPONSE_LAST, Position::Last),
+            (false, false) => (Opcode::RC_RDMA_READ_RESPONSE_MIDDLE, Position::Middle),
+        };
+        let aeth = (position != Position::Middle).then(|| (self.answer(Owing::Accepted), msn));
+        let mut headers = [0; 24];
+        let at = psn.plus(sent);
+        let header_len = self.answer_headers(&mut headers, opcode, at, aeth, None, size);
+        let (pd, qpn, va) = (self.pd, self.qpn, va.wrapping_add(offset.into()));
+        let filled = batch.push(&self.route, &headers[..header_len], size as usize, |out| {
+            if out.is_empty() {
+                return Ok(());
+            }
+            let grant = env.keys.remote(pd, qpn, rkey, va, size.into(), Access::REMOTE_READ)?;
+            grant.region.read(grant.offset, out).map_err(|_| Refusal::Range)
+        });
+        if filled.is_err() {
+            // The memory has gone since it was asked for.
+            self.resp.owed.clear();
+            self.refuse(at, ACCESS, env);
+            return false;
+        }
+        if position.ends() {
+            return true;
+        }
+        env.count(Counter::Sent);
+        if let Some(Owed::Read { sent, .. }) = self.resp.owed.front_mut() {
+            *sent += 1;
+        }
+        false
+    }
+
+    /// Tells the peer that its packets met congestion.
+    fn send_cnp(&self, env: &mut Env<'_>, batch: &mut Batch) {
+        let bth = BthRepr::new(Opcode::CNP, self.attr.dest_qp_num, Psn::new(0));
+        let bth = BthRepr { becn: true, pkey: self.pkey, ..bth };
+        let payload = crate::wire::CNP_PAYLOAD;
+        let pushed: Result<(), ()> =
+            batch.push(&self.route, bth.emit().as_bytes(), payload.len(), |out| {
+                out.copy_from_slice(&payload);
+                Ok(())
+            });
+        debug_assert!(pushed.is_ok(), "a notification has nothing to fail");
+        env.count(Counter::CnpSent);
+        env.count(Counter::Sent);
+    }
+}
+
+/// Tells of a shared receive queue that has run low, once.
+pub(super) fn check_srq_limit(handle: SrqHandle, env: &mut Env<'_>) {
+    let Some(srq) = env.srqs.get_mut(handle.0) else { return };
+    if srq.limit > 0 && srq.queue.len() < srq.limit {
+        srq.limit = 0;
+        env.raise(super::AsyncEvent::Srq(EventType::SrqLimitReached, handle));
+    }
+}
+
+/// An atomic operation on memory that cannot have one.
+fn atomic_fault(error: AccessError) -> Fault {
+    match error {
+        AccessError::Misaligned => INVALID,
+        AccessError::OutOfRange { .. } => ACCESS,
+    }
+}
+
+/// The rights that a flush needs, by its placement; `None` if it asks for nothing known.
+fn flush_access(packet: &Packet<'_>) -> Option<Access> {
+    let placement = packet.feth()?.placement().get();
+    FlushPlacement::from_bits(placement).map(FlushPlacement::needed_access)
+}

@@ -1,0 +1,288 @@
+//! Memory that a NIC may touch, and the one place that touches it.
+//!
+//! A verbs program owns its buffers and races with the NIC by design: it may read a buffer while a peer's WRITE
+//! lands in it. So nothing here ever forms a reference to registered memory. A [`Region`] is a raw range with
+//! checked bounds; bytes go in and out of it by copying, and atomic operations are the processor's own.
+//!
+//! - [`Buffer`] is for Rust programs: owned, shared, safe to use from any thread, and alive as long as anybody
+//!   holds it, the NIC included.
+//! - [`Region::foreign`] is for memory of somebody else's, such as a C program's. It is `unsafe`, and its contract is
+//!   the one of `ibv_reg_mr`: the memory stays until it is deregistered.
+//!
+//! What the bytes of a torn read are worth is the protocol's business: verbs promises nothing about a buffer that
+//! both sides use at once.
+
+use core::cell::UnsafeCell;
+use core::sync::atomic::{AtomicU64, Ordering};
+use std::sync::Arc;
+
+use thiserror::Error;
+
+/// An access that is not within its region, or not aligned as it must be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+pub enum AccessError {
+    /// Some of the bytes lie outside.
+    #[error("{len} bytes at offset {offset} are not within {size}")]
+    OutOfRange {
+        /// Where the access begins.
+        offset: u64,
+        /// How many bytes it takes.
+        len: usize,
+        /// How many there are.
+        size: usize,
+    },
+    /// An atomic operation on an address that is not a multiple of eight.
+    #[error("an atomic operation at an address that is not a multiple of 8")]
+    Misaligned,
+}
+
+/// Memory of a Rust program, which it shares with a NIC.
+///
+/// Cloning gives another handle to the same bytes.
+///
+/// ```
+/// use roce::memory::Buffer;
+///
+/// let buffer = Buffer::new(4096);
+/// buffer.write(100, b"hello")?;
+/// let mut greeting = [0; 5];
+/// buffer.read(100, &mut greeting)?;
+/// assert_eq!(&greeting, b"hello");
+/// # Ok::<(), roce::memory::AccessError>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Buffer(Arc<Words>);
+
+/// The bytes of a buffer, aligned for atomic operations.
+#[derive(Debug)]
+struct Words {
+    words: Box<[UnsafeCell<u64>]>,
+    len: usize,
+}
+
+// SAFETY: the cells are touched through a `Region` alone, which copies bytes by raw pointers and never forms a
+// reference to them; racing copies may tear, as they may on a real NIC.
+#[expect(unsafe_code, reason = "see above")]
+unsafe impl Sync for Words {}
+
+impl Buffer {
+    /// `len` zero bytes.
+    pub fn new(len: usize) -> Self {
+        let words = (0..len.div_ceil(8)).map(|_| UnsafeCell::new(0)).collect();
+        Self(Arc::new(Words { words, len }))
+    }
+
+    /// A buffer with these bytes in it.
+    pub fn from_bytes(bytes: &[u8]) -> Self {
+        let buffer = Self::new(bytes.len());
+        buffer.write(0, bytes).expect("the buffer was made for them");
+        buffer
+    }
+
+    /// How many bytes it has.
+    pub fn len(&self) -> usize {
+        self.0.len
+    }
+
+    /// Whether it has none.
+    pub fn is_empty(&self) -> bool {
+        self.0.len == 0
+    }
+
+    /// The address of its first byte, as a work request names it.
+    pub fn addr(&self) -> u64 {
+        self.0.words.as_ptr().expose_provenance() as u64
+    }
+
+    /// The buffer as something to register. It keeps the bytes alive.
+    pub fn region(&self) -> Region {
+        let start = UnsafeCell::raw_get(self.0.words.as_ptr()).cast();
+        Region { start, len: self.0.len, _owner: Some(Arc::clone(&self.0)) }
+    }
+
+    /// Copies bytes out, from `offset` on.
+    pub fn read(&self, offset: usize, out: &mut [u8]) -> Result<(), AccessError> {
+        self.region().read(offset as u64, out)
+    }
+
+    /// Copies bytes in, from `offset` on.
+    pub fn write(&self, offset: usize, bytes: &[u8]) -> Result<(), AccessError> {
+        self.region().write(offset as u64, bytes)
+    }
+
+    /// A copy of all its bytes.
+    pub fn to_vec(&self) -> Vec<u8> {
+        let mut bytes = vec![0; self.len()];
+        self.read(0, &mut bytes).expect("as many as there are");
+        bytes
+    }
+}
+
+/// A range of memory that the NIC may touch.
+#[derive(Debug)]
+pub struct Region {
+    start: *mut u8,
+    len: usize,
+    /// Keeps owned memory alive.
+    _owner: Option<Arc<Words>>,
+}
+
+// SAFETY: a region is a pointer to memory that is shared by design; whoever made a foreign one promised that it may be
+// used from anywhere, and an owned one keeps its memory alive.
+#[expect(unsafe_code, reason = "see above")]
+unsafe impl Send for Region {}
+
+// SAFETY: all access goes through raw pointers or atomics, as said for `Send`.
+#[expect(unsafe_code, reason = "see above")]
+unsafe impl Sync for Region {}
+
+impl Region {
+    /// Memory of somebody else's: `len` bytes from `start`.
+    ///
+    /// # Safety
+    ///
+    /// Until the region is dropped, all `len` bytes must stay readable, and writable too if anything with the right
+    /// to write is registered over them; others may use them meanwhile, but no Rust reference may claim to be the
+    /// only one.
+    #[expect(unsafe_code, reason = "the caller vouches for the memory")]
+    pub const unsafe fn foreign(start: *mut u8, len: usize) -> Self {
+        Self { start, len, _owner: None }
+    }
+
+    /// How many bytes it has.
+    pub const fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether it has none.
+    pub const fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The address of its first byte.
+    pub fn addr(&self) -> u64 {
+        self.start.expose_provenance() as u64
+    }
+
+    /// The pointer to `len` bytes at `offset`, if they are all within.
+    #[inline]
+    fn at(&self, offset: u64, len: usize) -> Result<*mut u8, AccessError> {
+        let outside = AccessError::OutOfRange { offset, len, size: self.len };
+        let start = usize::try_from(offset).map_err(|_| outside)?;
+        let end = start.checked_add(len).ok_or(outside)?;
+        if end > self.len {
+            return Err(outside);
+        }
+        Ok(self.start.wrapping_add(start))
+    }
+
+    /// Copies bytes out, from `offset` on.
+    #[inline]
+    #[expect(unsafe_code, reason = "registered memory is reached by raw pointers")]
+    pub fn read(&self, offset: u64, out: &mut [u8]) -> Result<(), AccessError> {
+        let from = self.at(offset, out.len())?;
+        // SAFETY: `at` saw to it that all bytes are within the region, which its maker keeps readable; `out` is
+        // exclusively ours and so cannot overlap it.
+        unsafe { core::ptr::copy_nonoverlapping(from, out.as_mut_ptr(), out.len()) };
+        Ok(())
+    }
+
+    /// Copies bytes in, from `offset` on.
+    #[inline]
+    #[expect(unsafe_code, reason = "registered memory is reached by raw pointers")]
+    pub fn write(&self, offset: u64, bytes: &[u8]) -> Result<(), AccessError> {
+        let to = self.at(offset, bytes.len())?;
+        // SAFETY: `at` saw to it that all bytes are within the region, which its maker keeps writable; `bytes` is a
+        // live reference and nobody may have one to the region.
+        unsafe { core::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) };
+        Ok(())
+    }
+
+    /// The eight bytes at `offset` as a number that is changed atomically.
+    #[inline]
+    #[expect(unsafe_code, reason = "registered memory is reached by raw pointers")]
+    fn atomic<T>(
+        &self,
+        offset: u64,
+        change: impl FnOnce(&AtomicU64) -> T,
+    ) -> Result<T, AccessError> {
+        let place = self.at(offset, 8)?.cast::<u64>();
+        if !place.is_aligned() {
+            return Err(AccessError::Misaligned);
+        }
+        // SAFETY: eight aligned bytes within the region, which its maker keeps writable; for as long as the atomic
+        // lives, others may change them too, which is what it is for.
+        Ok(change(unsafe { AtomicU64::from_ptr(place) }))
+    }
+
+    /// Adds to the number at `offset`, modulo 2^64; returns what it was.
+    pub fn fetch_add(&self, offset: u64, add: u64) -> Result<u64, AccessError> {
+        self.atomic(offset, |number| number.fetch_add(add, Ordering::SeqCst))
+    }
+
+    /// Puts `swap` at `offset` if `compare` is there; returns what was there in either case.
+    pub fn compare_swap(&self, offset: u64, compare: u64, swap: u64) -> Result<u64, AccessError> {
+        self.atomic(offset, |number| {
+            match number.compare_exchange(compare, swap, Ordering::SeqCst, Ordering::SeqCst) {
+                Ok(was) | Err(was) => was,
+            }
+        })
+    }
+
+    /// Puts eight bytes at `offset`, all at once.
+    pub fn store(&self, offset: u64, bytes: [u8; 8]) -> Result<(), AccessError> {
+        let number = u64::from_ne_bytes(bytes);
+        self.atomic(offset, |place| place.store(number, Ordering::SeqCst))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_access_that_wraps_or_passes_the_end_is_refused() {
+        let region = Buffer::new(16).region();
+        let mut two = [0; 2];
+        assert!(region.read(14, &mut two).is_ok());
+        assert!(region.read(15, &mut two).is_err());
+        assert!(region.write(u64::MAX, &two).is_err());
+        assert!(region.write(u64::MAX - 1, &[0; 16]).is_err());
+        assert!(region.read(16, &mut []).is_ok(), "no bytes at the end");
+        assert!(region.read(17, &mut []).is_err());
+    }
+
+    #[test]
+    fn atomics_return_what_was_there_and_want_alignment() {
+        let buffer = Buffer::new(24);
+        let region = buffer.region();
+        assert_eq!(region.fetch_add(8, 5), Ok(0));
+        assert_eq!(region.fetch_add(8, u64::MAX), Ok(5));
+        assert_eq!(region.compare_swap(8, 3, 9), Ok(4));
+        assert_eq!(region.compare_swap(8, 4, 9), Ok(4));
+        assert_eq!(region.fetch_add(8, 0), Ok(9));
+        assert_eq!(region.fetch_add(4, 1), Err(AccessError::Misaligned));
+        assert!(matches!(region.fetch_add(20, 1), Err(AccessError::OutOfRange { .. })));
+        region.store(16, *b"12345678").unwrap();
+        assert_eq!(&buffer.to_vec()[16..], b"12345678");
+    }
+
+    #[test]
+    fn a_region_outlives_the_handle_it_was_made_from() {
+        let region = Buffer::from_bytes(b"abcdefgh").region();
+        let mut bytes = [0; 8];
+        region.read(0, &mut bytes).unwrap();
+        assert_eq!(&bytes, b"abcdefgh");
+    }
+
+    #[test]
+    fn buffers_are_shared_between_threads() {
+        let buffer = Buffer::new(8);
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| (0..1000).for_each(|_| drop(buffer.region().fetch_add(0, 1))));
+            }
+        });
+        assert_eq!(buffer.region().fetch_add(0, 0), Ok(4000));
+    }
+}

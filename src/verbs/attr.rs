@@ -1,0 +1,349 @@
+//! Attributes of address handles, queue pairs and shared receive queues: plain data, named as in C.
+
+use super::codes::codes;
+use super::{
+    Access, AckTimeout, AttrMask, Mtu, PortNum, QpState, QpType, RetryCount, RnrRetry, SrqAttrMask,
+};
+use crate::wire::aeth::RnrTimer;
+use crate::wire::{Bits, Gid, Psn, QKey, Qpn};
+
+codes! {
+    /// Which of two paths a connection takes: `ibv_mig_state`.
+    #[derive(Default)]
+    MigState, "IBV_MIG_" {
+        /// It has migrated, or never was asked to.
+        #[default]
+        Migrated = 0, "MIGRATED", "MIGRATED";
+        /// It shall be armed.
+        Rearm = 1, "REARM", "REARM";
+        /// It may migrate.
+        Armed = 2, "ARMED", "ARMED";
+    }
+}
+
+codes! {
+    /// The kind of a memory window: `ibv_mw_type`.
+    MwType, "IBV_MW_" {
+        /// Any queue pair of its protection domain may use it.
+        Type1 = 1, "TYPE_1", "type 1";
+        /// Only the queue pair that bound it may use it.
+        Type2 = 2, "TYPE_2", "type 2";
+    }
+}
+
+codes! {
+    /// The kind of a shared receive queue: `ibv_srq_type`.
+    #[derive(Default)]
+    SrqType, "IBV_SRQT_" {
+        /// Queue pairs are attached to it.
+        #[default]
+        Basic = 0, "BASIC", "BASIC";
+        /// The requests of extended reliable connections name it.
+        Xrc = 1, "XRC", "XRC";
+        /// It matches tags.
+        Tm = 2, "TM", "TM";
+    }
+}
+
+/// The way to a peer: `ibv_ah_attr`. On Ethernet the way is always a global one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct AhAttr {
+    /// The peer's address.
+    pub dgid: Gid,
+    /// One's own address, by its index in the port's table.
+    pub sgid_index: u8,
+    /// The IPv6 flow label, and what the UDP source port is made of.
+    pub flow_label: Bits<20>,
+    /// The time to live.
+    pub hop_limit: u8,
+    /// The traffic class: DSCP and ECN.
+    pub traffic_class: u8,
+    /// The service level, which becomes the VLAN priority.
+    pub sl: Bits<4>,
+    /// The port to send from.
+    pub port_num: PortNum,
+    /// The rate limit, as `ibv_rate`; 0 is none.
+    pub static_rate: u8,
+    /// Of InfiniBand; it means nothing on Ethernet.
+    pub src_path_bits: u8,
+    /// Of InfiniBand; it means nothing on Ethernet.
+    pub dlid: u16,
+}
+
+impl AhAttr {
+    /// The way from one's own address with this index to the peer at `dgid`, from the first port, with the usual
+    /// time to live.
+    pub const fn new(dgid: Gid, sgid_index: u8) -> Self {
+        Self {
+            dgid,
+            sgid_index,
+            flow_label: Bits::low(0),
+            hop_limit: 64,
+            traffic_class: 0,
+            sl: Bits::low(0),
+            port_num: PortNum::FIRST,
+            static_rate: 0,
+            src_path_bits: 0,
+            dlid: 0,
+        }
+    }
+}
+
+impl Default for AhAttr {
+    /// The way to nobody.
+    fn default() -> Self {
+        Self::new(Gid([0; 16]), 0)
+    }
+}
+
+/// The sizes of a queue pair's queues: `ibv_qp_cap`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct QpCap {
+    /// How many sends can be outstanding.
+    pub max_send_wr: u32,
+    /// How many receives can be outstanding.
+    pub max_recv_wr: u32,
+    /// How many buffers a send can have.
+    pub max_send_sge: u32,
+    /// How many buffers a receive can have.
+    pub max_recv_sge: u32,
+    /// How many bytes can be inline.
+    pub max_inline_data: u32,
+}
+
+/// What a queue pair is made with, besides its queues and its protection domain: `ibv_qp_init_attr`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct QpInitAttr {
+    /// Its kind.
+    pub qp_type: QpType,
+    /// Its sizes.
+    pub cap: QpCap,
+    /// Whether the success of every send is reported, whatever its flags say.
+    pub sq_sig_all: bool,
+}
+
+/// The attributes of a queue pair: `ibv_qp_attr`. An [`AttrMask`] beside it says which of them count.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct QpAttr {
+    /// The state it shall have, or has.
+    pub qp_state: QpState,
+    /// The state the program believes it has.
+    pub cur_qp_state: QpState,
+    /// The payload of a packet.
+    pub path_mtu: Mtu,
+    /// Which of two paths is taken.
+    pub path_mig_state: MigState,
+    /// The queue key.
+    pub qkey: QKey,
+    /// The first sequence number to expect.
+    pub rq_psn: Psn,
+    /// The first sequence number to send.
+    pub sq_psn: Psn,
+    /// The peer's queue pair.
+    pub dest_qp_num: Qpn,
+    /// What peers may do.
+    pub qp_access_flags: Access,
+    /// The sizes of the queues.
+    pub cap: QpCap,
+    /// The way to the peer.
+    pub ah_attr: AhAttr,
+    /// The other way to the peer.
+    pub alt_ah_attr: AhAttr,
+    /// The partition, by its index in the port's table.
+    pub pkey_index: u16,
+    /// The partition on the other way.
+    pub alt_pkey_index: u16,
+    /// Whether an event tells that the send queue is drained.
+    pub en_sqd_async_notify: bool,
+    /// Whether the send queue is being drained. It can only be asked, not set.
+    pub sq_draining: bool,
+    /// How many reads and atomics to have under way.
+    pub max_rd_atomic: u8,
+    /// How many reads and atomics of the peer to have under way.
+    pub max_dest_rd_atomic: u8,
+    /// How long a peer waits when there is no receive buffer.
+    pub min_rnr_timer: RnrTimer,
+    /// The port.
+    pub port_num: PortNum,
+    /// How long an acknowledgement may take.
+    pub timeout: AckTimeout,
+    /// How often to send again.
+    pub retry_cnt: RetryCount,
+    /// How often to send again to a receiver that is not ready.
+    pub rnr_retry: RnrRetry,
+    /// The port of the other way.
+    pub alt_port_num: PortNum,
+    /// How long an acknowledgement may take on the other way.
+    pub alt_timeout: AckTimeout,
+    /// How fast to send, in kbit/s; 0 is no limit.
+    pub rate_limit: u32,
+}
+
+impl Default for QpAttr {
+    /// What a new queue pair has: zero, or the first, or the usual.
+    fn default() -> Self {
+        Self {
+            qp_state: QpState::Reset,
+            cur_qp_state: QpState::Reset,
+            path_mtu: Mtu::default(),
+            path_mig_state: MigState::Migrated,
+            qkey: QKey::new(0),
+            rq_psn: Psn::new(0),
+            sq_psn: Psn::new(0),
+            dest_qp_num: Qpn::new(0),
+            qp_access_flags: Access::empty(),
+            cap: QpCap::default(),
+            ah_attr: AhAttr::default(),
+            alt_ah_attr: AhAttr::default(),
+            pkey_index: 0,
+            alt_pkey_index: 0,
+            en_sqd_async_notify: false,
+            sq_draining: false,
+            max_rd_atomic: 0,
+            max_dest_rd_atomic: 0,
+            min_rnr_timer: RnrTimer(Bits::low(0)),
+            port_num: PortNum::FIRST,
+            timeout: AckTimeout::NEVER,
+            retry_cnt: RetryCount::default(),
+            rnr_retry: RnrRetry::default(),
+            alt_port_num: PortNum::FIRST,
+            alt_timeout: AckTimeout::NEVER,
+            rate_limit: 0,
+        }
+    }
+}
+
+impl QpAttr {
+    /// Takes over from `new` the attributes in `mask`, and no other. Whether they may be, is to be found out before:
+    /// see [`transition::check`](super::transition::check).
+    pub fn apply(&mut self, new: &Self, mask: AttrMask) {
+        macro_rules! take {
+            ($($flag:ident: $($field:ident),*;)*) => {
+                $(if mask.contains(AttrMask::$flag) {
+                    $(self.$field = new.$field;)*
+                })*
+            };
+        }
+        take! {
+            STATE: qp_state;
+            CUR_STATE: cur_qp_state;
+            EN_SQD_ASYNC_NOTIFY: en_sqd_async_notify;
+            ACCESS_FLAGS: qp_access_flags;
+            PKEY_INDEX: pkey_index;
+            PORT: port_num;
+            QKEY: qkey;
+            AV: ah_attr;
+            PATH_MTU: path_mtu;
+            TIMEOUT: timeout;
+            RETRY_CNT: retry_cnt;
+            RNR_RETRY: rnr_retry;
+            RQ_PSN: rq_psn;
+            MAX_QP_RD_ATOMIC: max_rd_atomic;
+            ALT_PATH: alt_ah_attr, alt_pkey_index, alt_port_num, alt_timeout;
+            MIN_RNR_TIMER: min_rnr_timer;
+            SQ_PSN: sq_psn;
+            MAX_DEST_RD_ATOMIC: max_dest_rd_atomic;
+            PATH_MIG_STATE: path_mig_state;
+            CAP: cap;
+            DEST_QPN: dest_qp_num;
+            RATE_LIMIT: rate_limit;
+        }
+    }
+}
+
+/// The attributes of a shared receive queue: `ibv_srq_attr`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct SrqAttr {
+    /// How many receives can be outstanding.
+    pub max_wr: u32,
+    /// How many buffers a receive can have.
+    pub max_sge: u32,
+    /// An event is raised, once, when fewer receives than this are left; 0 raises none.
+    pub srq_limit: u32,
+}
+
+impl SrqAttr {
+    /// Takes over from `new` the attributes in `mask`, and no other.
+    pub fn apply(&mut self, new: &Self, mask: SrqAttrMask) {
+        if mask.contains(SrqAttrMask::MAX_WR) {
+            self.max_wr = new.max_wr;
+        }
+        if mask.contains(SrqAttrMask::LIMIT) {
+            self.srq_limit = new.srq_limit;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Attributes of which none is the default.
+    fn other() -> QpAttr {
+        let ah_attr = AhAttr { sl: Bits::low(3), ..AhAttr::new(Gid([1; 16]), 2) };
+        QpAttr {
+            qp_state: QpState::Rtr,
+            cur_qp_state: QpState::Init,
+            path_mtu: Mtu::M4096,
+            path_mig_state: MigState::Armed,
+            qkey: QKey::GSI,
+            rq_psn: Psn::new(1),
+            sq_psn: Psn::new(2),
+            dest_qp_num: Qpn::new(3),
+            qp_access_flags: Access::REMOTE_READ,
+            cap: QpCap { max_send_wr: 1, ..QpCap::default() },
+            ah_attr,
+            alt_ah_attr: ah_attr,
+            pkey_index: 4,
+            alt_pkey_index: 5,
+            en_sqd_async_notify: true,
+            sq_draining: true,
+            max_rd_atomic: 6,
+            max_dest_rd_atomic: 7,
+            min_rnr_timer: RnrTimer(Bits::low(8)),
+            port_num: PortNum(9),
+            timeout: AckTimeout(Bits::low(10)),
+            retry_cnt: RetryCount::MAX,
+            rnr_retry: RnrRetry::INFINITE,
+            alt_port_num: PortNum(11),
+            alt_timeout: AckTimeout(Bits::low(12)),
+            rate_limit: 13,
+        }
+    }
+
+    #[test]
+    fn every_attribute_has_a_flag_but_the_one_that_can_only_be_asked() {
+        let mut attr = QpAttr::default();
+        attr.apply(&other(), AttrMask::all());
+        assert_eq!(attr, QpAttr { sq_draining: false, ..other() });
+        attr.apply(&QpAttr::default(), AttrMask::empty());
+        assert_eq!(attr, QpAttr { sq_draining: false, ..other() });
+    }
+
+    #[test]
+    fn a_flag_takes_its_own_attributes_and_no_other() {
+        for flag in AttrMask::all() {
+            let mut attr = QpAttr::default();
+            attr.apply(&other(), flag);
+            assert_ne!(attr, QpAttr::default(), "{flag}");
+            attr.apply(&other(), flag.complement());
+            assert_eq!(attr, QpAttr { sq_draining: false, ..other() }, "{flag}");
+            attr.apply(&QpAttr::default(), flag.complement());
+            attr.apply(&QpAttr::default(), flag);
+            assert_eq!(attr, QpAttr::default(), "{flag}");
+            let mut others = QpAttr::default();
+            others.apply(&other(), flag.complement());
+            assert_ne!(others, QpAttr { sq_draining: false, ..other() }, "{flag}");
+        }
+    }
+
+    #[test]
+    fn a_shared_receive_queue_keeps_what_is_not_asked_to_change() {
+        let new = SrqAttr { max_wr: 1, max_sge: 2, srq_limit: 3 };
+        let mut attr = SrqAttr::default();
+        attr.apply(&new, SrqAttrMask::LIMIT);
+        assert_eq!(attr, SrqAttr { srq_limit: 3, ..SrqAttr::default() });
+        attr.apply(&new, SrqAttrMask::MAX_WR);
+        assert_eq!(attr, SrqAttr { max_sge: 0, ..new });
+    }
+}

@@ -1,0 +1,55 @@
+//! The numbers by which C reports failure. Linux's, since `libibverbs` is there and nowhere else.
+
+use core::fmt;
+
+/// An error number, positive, as the functions of `libibverbs` return it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Errno(pub i32);
+
+macro_rules! errnos {
+    ($($(#[$doc:meta])* $name:ident = $code:literal;)*) => {
+        impl Errno {
+            $($(#[$doc])* pub const $name: Self = Self($code);)*
+
+            /// Its name, or `None` if it is not one that verbs report.
+            pub const fn name(self) -> Option<&'static str> {
+                match self {
+                    $(Self::$name => Some(stringify!($name)),)*
+                    _ => None,
+                }
+            }
+        }
+    };
+}
+
+errnos! {
+    /// Not permitted.
+    EPERM = 1;
+    /// There is no such object.
+    ENOENT = 2;
+    /// Not now.
+    EAGAIN = 11;
+    /// A queue, or a table, is full.
+    ENOMEM = 12;
+    /// The access rights do not allow it.
+    EACCES = 13;
+    /// Something else still uses the object.
+    EBUSY = 16;
+    /// The request makes no sense.
+    EINVAL = 22;
+    /// The device has no such verb.
+    ENOSYS = 38;
+    /// The device does not do that.
+    EOPNOTSUPP = 95;
+    /// It took too long.
+    ETIMEDOUT = 110;
+}
+
+impl fmt::Display for Errno {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.name() {
+            Some(name) => f.pad(name),
+            None => write!(f, "errno {}", self.0),
+        }
+    }
+}

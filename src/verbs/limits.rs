@@ -1,0 +1,17 @@
+//! The limits that verbs themselves set, whatever the device.
+
+/// The longest message there is, in bytes: the specification ends at 2^31.
+pub const MESSAGE_BYTES_MAX: u64 = 1 << 31;
+
+/// The bytes before the payload in a datagram's receive buffer, where a GRH or an IPv4 header lies.
+pub const GRH_BYTES: u32 = 40;
+
+/// What an atomic operation works on, in bytes.
+pub const ATOMIC_BYTES: u32 = 8;
+
+/// The most reads and atomics a queue pair can have under way: the attribute is a byte.
+pub const RD_ATOMIC_MAX: u8 = u8::MAX;
+
+// The length of a message is a 32-bit field of the RETH, and half of all sequence numbers must cover it at any MTU.
+const _: () = assert!(MESSAGE_BYTES_MAX <= u32::MAX as u64);
+const _: () = assert!(MESSAGE_BYTES_MAX / 256 <= crate::wire::Psn::HALF as u64);

@@ -1,0 +1,89 @@
+//! Why a work request is not taken.
+
+use thiserror::Error;
+
+use super::{Errno, QpState, QpType, WrOpcode};
+
+/// Why posting failed. Nothing was queued; what was posted before it stays.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum PostError {
+    /// The queue pair's state does not allow it.
+    #[error("nothing can be posted there in state {0}")]
+    WrongState(QpState),
+    /// The queue has no place left until completions are polled.
+    #[error("the queue is full")]
+    QueueFull,
+    /// There are more buffers than the queue was made for.
+    #[error("{count} scatter/gather entries, of at most {max}")]
+    TooManySges {
+        /// How many there are.
+        count: usize,
+        /// How many there may be.
+        max: u32,
+    },
+    /// There is more inline data than the queue was made for.
+    #[error("{len} bytes inline, of at most {max}")]
+    InlineTooLong {
+        /// How much there is.
+        len: u64,
+        /// How much there may be.
+        max: u32,
+    },
+    /// The operation has no data that could be inline.
+    #[error("{0} cannot have inline data")]
+    InlineNotAllowed(WrOpcode),
+    /// A queue pair of this kind does not do this.
+    #[error("{opcode} is not allowed on {qp_type}")]
+    NotAllowedOnQpType {
+        /// What was asked for.
+        opcode: WrOpcode,
+        /// Of whom.
+        qp_type: QpType,
+    },
+    /// The message is longer than one may be.
+    #[error("a message of {len} bytes, of at most {max}")]
+    MessageTooLong {
+        /// How long it is.
+        len: u64,
+        /// How long it may be.
+        max: u64,
+    },
+    /// The operation needs buffers of another length.
+    #[error("{opcode} with {len} bytes of buffers")]
+    WrongLength {
+        /// What was asked for.
+        opcode: WrOpcode,
+        /// How long the buffers are together.
+        len: u64,
+    },
+    /// A datagram names no peer, or a request no shared receive queue of the peer's.
+    #[error("{0} needs to be told where to send")]
+    MissingAddress(QpType),
+    /// The address handle is not, or no longer, one of this device.
+    #[error("there is no such address handle")]
+    UnknownAddress,
+    /// The queue pair takes its receives from elsewhere.
+    #[error("there is no receive queue of its own")]
+    NoReceiveQueue,
+    /// The queue pair only answers.
+    #[error("there is no send queue")]
+    NoSendQueue,
+    /// Reads and atomics are asked for where `max_rd_atomic` is 0.
+    #[error("no reads or atomics may be under way")]
+    NoRdAtomic,
+    /// The device does not do this.
+    #[error("the device does not support it")]
+    Unsupported,
+}
+
+impl PostError {
+    /// What a function of C returns for it.
+    pub const fn errno(self) -> Errno {
+        match self {
+            Self::QueueFull => Errno::ENOMEM,
+            Self::Unsupported => Errno::EOPNOTSUPP,
+            _ => Errno::EINVAL,
+        }
+    }
+}

@@ -1,0 +1,138 @@
+//! The states of a queue pair, and what each of them does.
+//!
+//! How a queue pair gets from one to the next is in [`transition`](super::transition).
+
+use super::QpType;
+use super::codes::codes;
+
+codes! {
+    /// The state of a queue pair: `ibv_qp_state`.
+    #[derive(Default)]
+    QpState, "IBV_QPS_" {
+        /// New, or made as new.
+        #[default]
+        Reset = 0, "RESET", "RESET";
+        /// Receives can be posted.
+        Init = 1, "INIT", "INIT";
+        /// Ready to receive.
+        Rtr = 2, "RTR", "RTR";
+        /// Ready to send.
+        Rts = 3, "RTS", "RTS";
+        /// The send queue is, or is being, drained.
+        Sqd = 4, "SQD", "SQD";
+        /// The send queue failed; of unreliable queue pairs only.
+        Sqe = 5, "SQE", "SQE";
+        /// Everything that is posted is flushed.
+        Err = 6, "ERR", "ERR";
+    }
+}
+
+/// What becomes of a work request that is posted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Posting {
+    /// Posting fails.
+    Refused,
+    /// It waits for another state.
+    Queued,
+    /// It is worked on.
+    Accepted,
+    /// It completes at once with `WR_FLUSH_ERR`.
+    Flushed,
+}
+
+/// Which messages of the send queue are sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Sending {
+    /// None.
+    Nothing,
+    /// Those that were begun.
+    Begun,
+    /// All.
+    Everything,
+}
+
+/// What a state does, on a queue pair that has all that is spoken of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StateRules {
+    /// What becomes of receives that are posted.
+    pub post_recv: Posting,
+    /// What becomes of sends that are posted.
+    pub post_send: Posting,
+    /// Whether requests from the peer are executed; else they are dropped.
+    pub requests: bool,
+    /// Whether responses from the peer are looked at; else they are dropped.
+    pub responses: bool,
+    /// Which messages are sent.
+    pub sends: Sending,
+}
+
+macro_rules! rules {
+    ($($state:ident: $recv:ident $send:ident $requests:literal $responses:literal $sends:ident;)*) => {
+        impl QpState {
+            /// What this state does.
+            #[inline]
+            pub const fn rules(self) -> StateRules {
+                match self {
+                    $(Self::$state => StateRules {
+                        post_recv: Posting::$recv,
+                        post_send: Posting::$send,
+                        requests: $requests,
+                        responses: $responses,
+                        sends: Sending::$sends,
+                    },)*
+                }
+            }
+        }
+    };
+}
+
+// State: receives posted, sends posted, requests executed, responses looked at, messages sent.
+rules! {
+    Reset: Refused  Refused  false false Nothing;
+    Init:  Queued   Refused  false false Nothing;
+    Rtr:   Accepted Refused  true  false Nothing;
+    Rts:   Accepted Accepted true  true  Everything;
+    Sqd:   Accepted Queued   true  true  Begun;
+    Sqe:   Accepted Flushed  true  false Nothing;
+    Err:   Flushed  Flushed  false false Nothing;
+}
+
+impl QpState {
+    /// What becomes of a receive that is posted to a queue pair of this kind. One with a shared receive queue
+    /// refuses it in every state, which only the queue pair itself knows.
+    #[inline]
+    pub const fn post_recv(self, qp_type: QpType) -> Posting {
+        if qp_type.has_receive_queue() { self.rules().post_recv } else { Posting::Refused }
+    }
+
+    /// What becomes of a send that is posted to a queue pair of this kind.
+    #[inline]
+    pub const fn post_send(self, qp_type: QpType) -> Posting {
+        if qp_type.has_send_queue() { self.rules().post_send } else { Posting::Refused }
+    }
+
+    /// Whether requests from the peer are executed; else they are dropped.
+    #[inline]
+    pub const fn handles_requests(self, qp_type: QpType) -> bool {
+        qp_type.is_responder() && self.rules().requests
+    }
+
+    /// Whether responses from the peer are looked at; else they are dropped. Only who sends reliably gets any.
+    #[inline]
+    pub const fn handles_responses(self, qp_type: QpType) -> bool {
+        qp_type.is_reliable() && qp_type.has_send_queue() && self.rules().responses
+    }
+
+    /// Which messages of the send queue are sent.
+    #[inline]
+    pub const fn sends(self, qp_type: QpType) -> Sending {
+        if qp_type.has_send_queue() { self.rules().sends } else { Sending::Nothing }
+    }
+
+    /// Whether a queue pair of this kind can be in this state: a reliable one never has its send queue alone in
+    /// error.
+    #[inline]
+    pub const fn is_possible(self, qp_type: QpType) -> bool {
+        !matches!(self, Self::Sqe) || qp_type.can_stop_sending_alone()
+    }
+}
