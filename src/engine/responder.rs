@@ -85,10 +85,11 @@ enum Owed {
         original: u64,
         msn: Msn,
     },
-    /// The answer to a flush or an atomic write.
+    /// The answer to an atomic write, or to a flush, of which the requester may have any number under way.
     Empty {
         psn: Psn,
         msn: Msn,
+        flush: bool,
     },
 }
 
@@ -109,6 +110,8 @@ enum Fault {
     Refused(NakCode, WcStatus),
     /// It fails here without the requester being told.
     Silent(WcStatus),
+    /// More answers are owed than can be kept: it is as if it had been lost.
+    Backlog,
 }
 
 const INVALID: Fault = Fault::Refused(NakCode::InvalidRequest, WcStatus::RemInvReqErr);
@@ -145,7 +148,14 @@ impl Responder {
 
     /// How many answers to reads and atomics are owed.
     fn reads_owed(&self) -> usize {
-        self.owed.iter().filter(|owed| !matches!(owed, Owed::Ack { .. })).count()
+        let counts =
+            |owed: &&Owed| !matches!(owed, Owed::Ack { .. } | Owed::Empty { flush: true, .. });
+        self.owed.iter().filter(counts).count()
+    }
+
+    /// Whether so many answers are owed that no further ones can be kept.
+    fn is_backlogged(&self, reads: u8) -> bool {
+        self.owed.len() >= 2 * usize::from(reads) + 4
     }
 
     /// Owes an acknowledgement of everything through `psn`; one that has not gone out yet is overtaken.
@@ -222,6 +232,7 @@ impl Qp {
             }
             Fault::Refused(code, status) => (Some(code), status),
             Fault::Silent(status) => (None, status),
+            Fault::Backlog => return env.count(Counter::Backlog),
         };
         env.count(Counter::Refused);
         if let Some(code) = answer {
@@ -544,14 +555,16 @@ impl Qp {
             .remote(self.pd, self.qpn, reth.rkey(), reth.va(), 8, Access::REMOTE_WRITE)
             .map_err(|_| ACCESS)?;
         grant.region.store(grant.offset, bytes).map_err(atomic_fault)?;
-        self.answer_empty();
+        self.answer_empty(false);
         Ok(())
     }
 
     /// What was written is visible already, and memory here does not outlive its process: there is nothing to flush
     /// but the checks.
     fn execute_flush(&mut self, packet: &Packet<'_>, env: &mut Env<'_>) -> Result<(), Fault> {
-        self.check_reads()?;
+        if self.resp.is_backlogged(self.attr.max_dest_rd_atomic) {
+            return Err(Fault::Backlog);
+        }
         let (feth, reth) = (packet.feth().ok_or(INVALID)?, packet.reth().ok_or(INVALID)?);
         if packet.payload_len() != 0 {
             return Err(INVALID);
@@ -562,7 +575,7 @@ impl Qp {
         env.keys
             .remote(self.pd, self.qpn, reth.rkey(), reth.va(), len, needed)
             .map_err(|_| ACCESS)?;
-        self.answer_empty();
+        self.answer_empty(true);
         Ok(())
     }
 
@@ -572,12 +585,12 @@ impl Qp {
         self.resp.msn = Msn::new(self.resp.msn.get() + 1);
     }
 
-    fn answer_empty(&mut self) {
+    fn answer_empty(&mut self, flush: bool) {
         let psn = self.resp.epsn;
         self.accept_single();
         let msn = self.resp.msn;
         self.resp.remember(Replay::Empty { psn, msn }, self.attr.max_dest_rd_atomic);
-        self.resp.owed.push_back(Owed::Empty { psn, msn });
+        self.resp.owed.push_back(Owed::Empty { psn, msn, flush });
     }
 
     /// A request that came before: not executed again, but answered again.
@@ -589,8 +602,7 @@ impl Qp {
         env: &mut Env<'_>,
     ) {
         env.count(Counter::Duplicate);
-        let room = 2 * usize::from(self.attr.max_dest_rd_atomic) + 4;
-        if self.resp.owed.len() >= room {
+        if self.resp.is_backlogged(self.attr.max_dest_rd_atomic) {
             return env.count(Counter::Backlog);
         }
         let owed = match info.operation {
@@ -603,7 +615,9 @@ impl Qp {
                 Replay::Atomic { psn: at, original, msn } if at == psn => {
                     Some(Owed::Atomic { psn, original, msn })
                 }
-                Replay::Empty { psn: at, msn } if at == psn => Some(Owed::Empty { psn, msn }),
+                Replay::Empty { psn: at, msn } if at == psn => {
+                    Some(Owed::Empty { psn, msn, flush: true })
+                }
                 _ => None,
             }),
         };
@@ -770,7 +784,7 @@ impl Qp {
                 let opcode = Opcode::RC_ATOMIC_ACKNOWLEDGE;
                 self.send_answer(opcode, psn, Some((answer, msn)), Some(original), batch);
             }
-            Owed::Empty { psn, msn } => {
+            Owed::Empty { psn, msn, .. } => {
                 let answer = self.answer(Owing::Accepted);
                 let opcode = Opcode::RC_RDMA_READ_RESPONSE_ONLY;
                 self.send_answer(opcode, psn, Some((answer, msn)), None, batch);
