@@ -900,10 +900,10 @@ impl Qp {
     fn send_cnp(&self, env: &mut Env<'_>, batch: &mut Batch) {
         let bth = BthRepr::new(Opcode::CNP, self.attr.dest_qp_num, Psn::new(0));
         let bth = BthRepr { becn: true, pkey: self.pkey, ..bth };
-        let payload = crate::wire::CNP_PAYLOAD;
+        let payload = crate::wire::CnpRepr {}.emit();
         let pushed: Result<(), ()> =
-            batch.push(&self.route, bth.emit().as_bytes(), payload.len(), |out| {
-                out.copy_from_slice(&payload);
+            batch.push(&self.route, bth.emit().as_bytes(), payload.as_bytes().len(), |out| {
+                out.copy_from_slice(payload.as_bytes());
                 Ok(())
             });
         debug_assert!(pushed.is_ok(), "a notification has nothing to fail");

@@ -105,8 +105,12 @@ header! {
     }
 }
 
-/// The payload of a congestion notification: sixteen bytes, all reserved.
-pub const CNP_PAYLOAD: [u8; 16] = [0; 16];
+header! {
+    /// The payload of a congestion notification, of which nothing is used yet.
+    pub struct Cnp, CnpRepr, CnpLayout: Layer::Payload, 16 bytes {
+        ~reserved = 128,
+    }
+}
 
 #[cfg(test)]
 mod tests {

@@ -61,7 +61,7 @@ pub enum IcrcVerdict {
     Ok,
     /// It is not.
     Bad,
-    /// It is not there, or not everything that it covers is.
+    /// The capture cut it off, or something that it covers.
     Absent,
 }
 
@@ -118,6 +118,8 @@ pub struct Frame<'a> {
     link: LinkType,
     port: u16,
     bytes: &'a [u8],
+    /// How long `bytes` were on the wire.
+    wire_len: usize,
     ethernet: Option<&'a Ethernet>,
     lrh: Option<&'a Lrh>,
     ethertype: Option<EtherType>,
@@ -132,15 +134,21 @@ pub struct Frame<'a> {
 }
 
 impl<'a> Frame<'a> {
-    /// Takes `bytes` apart, a frame as captured on a link of type `link`. UDP datagrams to `port` are RoCEv2.
+    /// Takes `bytes` apart, a whole frame of a link of type `link`. UDP datagrams to `port` are RoCEv2.
     pub fn parse(link: LinkType, bytes: &'a [u8], port: u16) -> Self {
-        Self::walk(link, bytes, port, |_, _| {})
+        Self::parse_cut(link, bytes, bytes.len(), port)
+    }
+
+    /// The same of a frame that was captured in part: it had `wire_len` bytes on the wire.
+    pub fn parse_cut(link: LinkType, bytes: &'a [u8], wire_len: usize, port: u16) -> Self {
+        Self::walk(link, bytes, wire_len, port, |_, _| {})
     }
 
     /// Takes `bytes` apart and tells `found` of every layer.
     fn walk(
         link: LinkType,
         bytes: &'a [u8],
+        wire_len: usize,
         port: u16,
         found: impl FnMut(Layer, Range<usize>),
     ) -> Self {
@@ -148,6 +156,7 @@ impl<'a> Frame<'a> {
             link,
             port,
             bytes,
+            wire_len,
             ethernet: None,
             lrh: None,
             ethertype: None,
@@ -174,7 +183,8 @@ impl<'a> Frame<'a> {
     /// What was found, in order.
     pub fn layers(&self) -> Layers {
         let mut layers = Layers::EMPTY;
-        Self::walk(self.link, self.bytes, self.port, |layer, range| layers.push(layer, range));
+        let found = |layer, range| layers.push(layer, range);
+        Self::walk(self.link, self.bytes, self.wire_len, self.port, found);
         layers
     }
 
@@ -227,20 +237,27 @@ impl<'a> Frame<'a> {
         self.error.as_ref()
     }
 
-    /// What is to be said of the ICRC, or `None` if this is neither RoCE nor native InfiniBand.
+    /// Whether the capture cut the frame short.
+    pub fn is_cut(&self) -> bool {
+        self.bytes.len() < self.wire_len
+    }
+
+    /// What is to be said of the ICRC, or `None` if this is neither RoCE nor native InfiniBand. Where a whole frame
+    /// has none, its lengths lie, which is as bad.
     pub fn icrc(&self) -> Option<IcrcVerdict> {
         self.encapsulation?;
         let (Some(packet), Some(route), Some(at)) = (&self.packet, self.route(), self.icrc_at)
         else {
-            return Some(IcrcVerdict::Absent);
+            return Some(if self.is_cut() { IcrcVerdict::Absent } else { IcrcVerdict::Bad });
         };
         let found = self.bytes.get(at..at + ICRC_LEN).unwrap_or_default();
         let good = found == icrc(&route, packet.bytes());
         Some(if good { IcrcVerdict::Ok } else { IcrcVerdict::Bad })
     }
 
-    /// What is to be said of the VCRC, or `None` if this is not native InfiniBand.
+    /// What is to be said of the VCRC, or `None` if this is no packet of native InfiniBand.
     pub fn vcrc(&self) -> Option<IcrcVerdict> {
+        self.encapsulation.filter(|found| *found == Encapsulation::Native)?;
         let layers = self.layers();
         let start = layers.find(Layer::Lrh)?.start;
         let Some(found) = layers.find(Layer::Vcrc) else {
@@ -342,6 +359,7 @@ impl<'a, F: FnMut(Layer, Range<usize>)> Walk<'a, F> {
         // A record is padded to a whole number of eight bytes; the packet is as long as it was on the wire.
         let end = offset + usize::from(header.wire_len());
         self.frame.bytes = self.frame.bytes.get(..end).unwrap_or(self.frame.bytes);
+        self.frame.wire_len = end;
         match content {
             ErfContent::Ethernet => self.ethernet_at(offset),
             ErfContent::Infiniband => self.native_at(offset),
@@ -403,24 +421,20 @@ impl<'a, F: FnMut(Layer, Range<usize>)> Walk<'a, F> {
         if header_len < Ipv4::LEN {
             return wrong("header length", header_len);
         }
-        let Some(options) = self.frame.bytes.get(offset + Ipv4::LEN..offset + header_len) else {
-            let have = self.frame.bytes.len() - offset;
-            return Err(truncated(Layer::Ipv4, offset, header_len, have));
-        };
-        (self.found)(Layer::Ipv4, offset..offset + header_len);
+        let have = (self.frame.bytes.len() - offset).min(header_len);
+        let options = self.frame.bytes.get(offset + Ipv4::LEN..offset + have).unwrap_or_default();
+        (self.found)(Layer::Ipv4, offset..offset + have);
         self.frame.network = Some(Network::Ipv4 { header, options });
         self.frame.protocol = Some(header.protocol());
+        if have < header_len {
+            return Err(truncated(Layer::Ipv4, offset, header_len, have));
+        }
         let total = usize::from(header.total_len());
-        if total < header_len {
-            return wrong("total length", total);
-        }
-        if header.is_fragment() {
-            return Ok(());
-        }
-        if header.protocol() == PROTOCOL_UDP {
-            self.udp_at(offset + header_len, offset + total)?;
-        }
-        Ok(())
+        // A length that cannot be is passed over, so that what there is is shown all the same.
+        let end = if total < header_len { self.frame.bytes.len() } else { offset + total };
+        let is_datagram = header.protocol() == PROTOCOL_UDP && !header.is_fragment();
+        let parsed = if is_datagram { self.udp_at(offset + header_len, end) } else { Ok(()) };
+        if total < header_len { wrong("total length", total) } else { parsed }
     }
 
     fn ipv6_at(&mut self, offset: usize) -> Result<(), ParseError> {
@@ -431,9 +445,7 @@ impl<'a, F: FnMut(Layer, Range<usize>)> Walk<'a, F> {
         self.frame.network = Some(Network::Ipv6 { header, extensions: &[] });
         for _ in 0..IPV6_EXTENSIONS_MAX {
             let rest = self.frame.bytes.get(at..).unwrap_or_default();
-            let Some(len) = ipv6_extension_len(next, rest.get(1).copied().unwrap_or(0)) else {
-                break;
-            };
+            let Some(len) = ipv6_extension_len(next, rest) else { break };
             if rest.len() < len {
                 return Err(truncated(Layer::Ipv6Extension, at, len, rest.len()));
             }
@@ -444,7 +456,7 @@ impl<'a, F: FnMut(Layer, Range<usize>)> Walk<'a, F> {
         let extensions = self.frame.bytes.get(start..at).unwrap_or_default();
         self.frame.network = Some(Network::Ipv6 { header, extensions });
         self.frame.protocol = Some(next);
-        // A fragment has a header that is not walked, so that nothing behind it is taken for a datagram.
+        // The header of a fragment is not walked, so that nothing behind it is taken for a datagram.
         if next == PROTOCOL_UDP {
             self.udp_at(at, end)?;
         }
@@ -464,10 +476,13 @@ impl<'a, F: FnMut(Layer, Range<usize>)> Walk<'a, F> {
             let (layer, field) = (Layer::Udp, "length");
             return Err(ParseError::Field { layer, offset, field, value: length as u64 });
         }
+        // Where the lengths disagree, what there is is shown all the same.
+        let parsed = self.transport_at(offset + Udp::LEN, end.min(offset + length));
         if offset + length > end {
+            self.frame.icrc_at = None;
             return Err(truncated(Layer::Udp, offset, length, end.saturating_sub(offset)));
         }
-        self.transport_at(offset + Udp::LEN, offset + length)
+        parsed
     }
 
     fn native_at(&mut self, offset: usize) -> Result<(), ParseError> {
@@ -500,15 +515,20 @@ impl<'a, F: FnMut(Layer, Range<usize>)> Walk<'a, F> {
         }
         let start = offset + Grh::LEN;
         let own_end = start + usize::from(header.payload_len());
+        // Where the lengths disagree, what there is is shown all the same.
+        let parsed = self.transport_at(start, end.unwrap_or(own_end).min(own_end));
         if end.is_some_and(|end| end != own_end) {
+            self.frame.icrc_at = None;
             return Err(wrong("payload length", header.payload_len().into()));
         }
-        self.transport_at(start, own_end)
+        parsed
     }
 
     /// A packet from the BTH at `start` through the ICRC that ends at `end`.
     fn transport_at(&mut self, start: usize, end: usize) -> Result<(), ParseError> {
-        let body_end = end.saturating_sub(ICRC_LEN).max(start);
+        // A packet that is too short for a BTH and an ICRC has, if anything, a BTH.
+        let sealed = end.saturating_sub(start) >= Bth::LEN + ICRC_LEN;
+        let body_end = if sealed { end - ICRC_LEN } else { end.max(start) };
         let rest = self.frame.bytes.get(start..).unwrap_or_default();
         let body = rest.get(..body_end - start).unwrap_or(rest);
         let (packet, error) = Packet::parse_cut(body, body_end - start);
@@ -519,7 +539,7 @@ impl<'a, F: FnMut(Layer, Range<usize>)> Walk<'a, F> {
             None => {}
         }
         // A packet too short for its opcode still has an ICRC: it tells a broken sender from a broken wire.
-        if packet.is_some() && end <= self.frame.bytes.len() {
+        if packet.is_some() && sealed && end <= self.frame.bytes.len() {
             (self.found)(Layer::Icrc, body_end..end);
             self.frame.icrc_at = Some(body_end);
         }
@@ -527,7 +547,7 @@ impl<'a, F: FnMut(Layer, Range<usize>)> Walk<'a, F> {
             return Err(error.shifted_by(start));
         }
         if self.frame.icrc_at.is_none() {
-            let have = self.frame.bytes.len().saturating_sub(body_end);
+            let have = self.frame.bytes.len().min(end).saturating_sub(body_end);
             return Err(truncated(Layer::Icrc, body_end, ICRC_LEN, have));
         }
         Ok(())
@@ -700,8 +720,8 @@ mod tests {
         assert_eq!(words(&[(17, 19)]), "IPv4: total length is 19 at offset 14");
         assert_eq!(words(&[(39, 7)]), "UDP: length is 7 at offset 34");
         assert_eq!(words(&[(39, 41)]), "UDP: need 41 bytes at offset 34, have 40");
-        assert_eq!(words(&[(39, 23)]), "BTH: need 12 bytes at offset 42, have 11");
-        assert_eq!(words(&[(39, 11)]), "BTH: need 12 bytes at offset 42, have 0");
+        assert_eq!(words(&[(39, 23)]), "ICRC: need 4 bytes at offset 57, have 0");
+        assert_eq!(words(&[(39, 11)]), "BTH: need 12 bytes at offset 42, have 3");
         assert_eq!(words(&[(12, 0x89), (13, 0x15)]), "GRH: next header is 64 at offset 14");
     }
 
@@ -726,10 +746,13 @@ mod tests {
         }
         let mut ipv6 = vec![0x60, 0, 0, 0, 0, 48, 44, 64];
         ipv6.extend([0; 32]);
-        ipv6.extend([PROTOCOL_UDP, 0, 0, 0, 0, 0, 0, 1]);
+        ipv6.extend([PROTOCOL_UDP, 0, 0, 1, 0, 0, 0, 1]);
         ipv6.extend(&FRAME[34..]);
         let frame = Frame::parse(LinkType::IPV6, &ipv6, ROCE_PORT);
         assert!(frame.network().is_some() && frame.udp().is_none() && frame.error().is_none());
+        // One that is all of its datagram is as good as none.
+        ipv6[43] = 0;
+        assert!(Frame::parse(LinkType::IPV6, &ipv6, ROCE_PORT).packet().is_some());
     }
 
     #[test]

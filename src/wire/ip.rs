@@ -146,13 +146,16 @@ impl Ipv6Repr {
     }
 }
 
-/// The IPv6 extension headers that have their own length in their second byte, and how that counts.
-pub(crate) const fn ipv6_extension_len(protocol: u8, second_byte: u8) -> Option<usize> {
-    match protocol {
+/// The length of the IPv6 extension header `protocol` that begins `bytes`, or `None` if it is none to walk over.
+pub(crate) fn ipv6_extension_len(protocol: u8, bytes: &[u8]) -> Option<usize> {
+    let units = usize::from(bytes.get(1).copied().unwrap_or(0));
+    match (protocol, bytes) {
         // Hop-by-hop options, routing, destination options, mobility, host identity, shim6.
-        0 | 43 | 60 | 135 | 139 | 140 => Some((second_byte as usize + 1) * 8),
+        (0 | 43 | 60 | 135 | 139 | 140, _) => Some((units + 1) * 8),
         // The authentication header counts in units of four bytes, and two of them not at all.
-        51 => Some((second_byte as usize + 2) * 4),
+        (51, _) => Some((units + 2) * 4),
+        // A fragment that is the whole datagram: no offset, and no more to come.
+        (44, [_, _, 0, flags, ..]) if flags & 0xf9 == 0 => Some(8),
         _ => None,
     }
 }
@@ -190,9 +193,12 @@ mod tests {
 
     #[test]
     fn the_length_of_an_extension_header_depends_on_its_kind() {
-        assert_eq!(ipv6_extension_len(0, 0), Some(8));
-        assert_eq!(ipv6_extension_len(60, 2), Some(24));
-        assert_eq!(ipv6_extension_len(51, 4), Some(24));
-        assert_eq!(ipv6_extension_len(PROTOCOL_UDP, 0), None);
+        assert_eq!(ipv6_extension_len(0, &[17, 0]), Some(8));
+        assert_eq!(ipv6_extension_len(60, &[17, 2]), Some(24));
+        assert_eq!(ipv6_extension_len(51, &[17, 4]), Some(24));
+        assert_eq!(ipv6_extension_len(44, &[17, 0, 0, 0]), Some(8));
+        assert_eq!(ipv6_extension_len(44, &[17, 0, 0, 1]), None, "more fragments follow");
+        assert_eq!(ipv6_extension_len(44, &[17, 0, 0, 8]), None, "not the first fragment");
+        assert_eq!(ipv6_extension_len(PROTOCOL_UDP, &[0, 0]), None);
     }
 }

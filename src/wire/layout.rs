@@ -226,6 +226,7 @@ macro_rules! header {
             /// The header as it goes on the wire.
             #[inline]
             pub fn emit(&self) -> $view {
+                #[allow(unused_mut, reason = "a header may be all reserved")]
                 let mut bytes = [0; $len];
                 $(<$type as $crate::wire::layout::Field>::set(&self.$name, &mut bytes, $at);)*
                 $view(bytes)
