@@ -652,27 +652,27 @@ fn check(file: &[u8], before: usize, text: &str) -> Error {
 
 #[test]
 fn no_capture_at_all() {
-    let error = check(b"", 0, "the file is empty");
+    let error = check(b"", 0, "the file is empty: nothing at offset 0");
     assert!(matches!(error, Error::Empty { .. }));
     check(b"\xd4\xc3", 0, "file header cut at offset 0: need 4 bytes, have 2");
     let error = check(
         b"hello, world",
         0,
-        "the file is not a pcap or pcapng capture: starts with 68 65 6c 6c",
+        "the file is not a pcap or pcapng capture: offset 0 has 68 65 6c 6c",
     );
     assert!(matches!(error, Error::NotACapture { magic: [0x68, 0x65, 0x6c, 0x6c], .. }));
     check(
         b"\xfd7zXZ\0",
         0,
-        "the file is not a pcap or pcapng capture: starts with fd 37 7a 58; \
+        "the file is not a pcap or pcapng capture: offset 0 has fd 37 7a 58; \
          it is xz, decompress it first",
     );
-    check(&gzip(b""), 0, "the decompressed data are empty");
-    check(&zstd(b""), 0, "the decompressed data are empty");
+    check(&gzip(b""), 0, "the decompressed data are empty: nothing at offset 0");
+    check(&zstd(b""), 0, "the decompressed data are empty: nothing at offset 0");
     check(
         &gzip(b"hello"),
         0,
-        "the decompressed data are not a pcap or pcapng capture: starts with 68 65 6c 6c",
+        "the decompressed data are not a pcap or pcapng capture: offset 0 has 68 65 6c 6c",
     );
 }
 

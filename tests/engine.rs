@@ -1,5 +1,7 @@
 //! The engine, told packets and time by hand.
 #![allow(
+    clippy::cast_possible_truncation,
+    clippy::type_complexity,
     clippy::unwrap_used,
     unreachable_pub,
     dead_code,

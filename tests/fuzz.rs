@@ -25,7 +25,7 @@ fn nothing_that_ever_failed_fails_again() {
             replayed += 1;
         }
     }
-    println!("{replayed} inputs replayed");
+    assert!(replayed >= 1, "the first one ever found is there");
 }
 
 #[test]

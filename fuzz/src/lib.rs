@@ -41,8 +41,8 @@ pub fn frame(input: &[u8]) {
         end = range.end;
     }
     let _ = frame.vcrc();
-    if frame.icrc() == Some(IcrcVerdict::Ok) {
-        assert!(frame.error().is_none(), "a sealed packet is whole");
+    if frame.icrc() == Some(IcrcVerdict::Absent) {
+        assert!(frame.is_cut(), "a whole frame has a verdict");
     }
     let record = roce::capture::Record {
         number: 1,
@@ -114,9 +114,22 @@ pub fn capture(input: &[u8]) {
 /// A filter, and where it points when it is wrong.
 pub fn filter(input: &[u8]) {
     let Ok(source) = core::str::from_utf8(input) else { return };
-    if let Err(error) = Filter::parse(source) {
-        assert!(error.at.start <= source.chars().count());
-        assert!(error.at.end <= source.chars().count().max(1));
-        let _ = error.point(source);
+    let record = roce::capture::Record {
+        number: 1,
+        offset: roce::capture::Offset { bytes: 0, decompressed: false },
+        time: None,
+        link: LinkType::ETHERNET,
+        len: 60,
+        data: &[0; 60],
+        section: 0,
+        interface: None,
+    };
+    match Filter::parse(source) {
+        Ok(filter) => drop(filter.matches(&Decoder::new(ROCE_PORT).decode(&record))),
+        Err(error) => {
+            assert!(error.at.start <= source.chars().count());
+            assert!(error.at.end <= source.chars().count().max(1));
+            let _ = error.point(source);
+        }
     }
 }

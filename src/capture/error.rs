@@ -29,14 +29,14 @@ pub enum Error {
     },
 
     /// There is not one byte.
-    #[error("{} empty", offset.subject())]
+    #[error("{} empty: nothing at offset 0", offset.subject())]
     Empty {
         /// Always the start.
         offset: Offset,
     },
 
     /// The first bytes are those of no capture format.
-    #[error("{} not a pcap or pcapng capture: starts with {}{}",
+    #[error("{} not a pcap or pcapng capture: offset 0 has {}{}",
         offset.subject(), Hex(*magic), hint(*magic))]
     NotACapture {
         /// Always the start.

@@ -9,9 +9,8 @@ use super::field::{Field, Value};
 use super::tables::{TABLES, TableId};
 use crate::capture::Record;
 use crate::time::Instant;
-use crate::wire::layout::BitRange;
 use crate::wire::mad::{AttributeId, Mad, MgmtClass, PathRecord, Rmpp, Sa, SmInfo, SmpDirected};
-use crate::wire::{Erf, Frame, IcrcVerdict, Layer, Layers, LinkType, Udp, cm, view};
+use crate::wire::{Erf, Frame, IcrcVerdict, Layer, Layers, LinkType, Operation, Udp, cm, view};
 
 /// Takes the frames of a capture apart, one after the other, and remembers what later ones refer to.
 #[derive(Clone, Debug)]
@@ -30,7 +29,7 @@ impl Decoder {
 
     /// The next frame of the capture.
     pub fn decode<'a>(&mut self, record: &Record<'a>) -> Context<'a> {
-        let frame = Frame::parse(record.link, record.data, self.port);
+        let frame = Frame::parse_cut(record.link, record.data, record.len as usize, self.port);
         let (mut time, mut wire_len) = (record.time, record.len);
         if record.link == LinkType::ERF
             && let Ok(erf) = view::<Erf>(record.data, 0)
@@ -99,8 +98,8 @@ impl Section {
     }
 }
 
-/// The most sections a frame has: its layers, four for a management datagram, the frame itself and remarks.
-const SECTIONS_MAX: usize = Layers::MAX + 6;
+/// The most sections a frame has: its layers, four for a management datagram, the frame, the verdict and remarks.
+const SECTIONS_MAX: usize = Layers::MAX + 7;
 
 /// The layers of a frame in order, each with its table.
 #[derive(Clone, Debug)]
@@ -161,9 +160,16 @@ impl<'a> Context<'a> {
         for (layer, range) in self.frame.layers().iter() {
             match table_of(layer) {
                 Some(TableId::MadBody) => self.push_mad(range, &mut sections),
+                Some(TableId::Payload) if self.is_cnp() => {
+                    sections.push(TableId::Payload, range.clone());
+                    sections.push(TableId::Cnp, range);
+                }
                 Some(table) => sections.push(table, range),
                 None => {}
             }
+        }
+        if self.frame.encapsulation().is_some() {
+            sections.push(TableId::Roce, 0..self.frame.bytes().len());
         }
         sections.push(TableId::Trailer, 0..self.frame.bytes().len());
         sections
@@ -174,14 +180,19 @@ impl<'a> Context<'a> {
         self.frame.bytes().get(section.range()).unwrap_or_default()
     }
 
+    fn is_cnp(&self) -> bool {
+        let info = self.frame.packet().and_then(|packet| packet.info());
+        info.is_some_and(|info| info.operation == Operation::Cnp)
+    }
+
     /// What the body of a management datagram holds, by its class and attribute.
     fn push_mad(&self, body: Range<usize>, sections: &mut Sections) {
         sections.push(TableId::MadBody, body.clone());
         let Some(Ok(mad)) = self.frame.packet().and_then(|packet| packet.mad()) else { return };
-        // A part that was cut off is not shown.
+        // What was cut off is not shown, but all that there is.
         let mut push = |table, start: usize, end: usize| {
-            if end <= body.end {
-                sections.push(table, start..end);
+            if start < body.end {
+                sections.push(table, start..end.min(body.end));
             }
         };
         let start = body.start;
@@ -243,34 +254,35 @@ fn table_of(layer: Layer) -> Option<TableId> {
     })
 }
 
-/// A message of the connection manager that begins at `start`, and the RDMA connection manager's header in it.
+/// A message of the connection manager that begins at `start`, and the RDMA connection manager's header in it. How
+/// much of it there is does not matter: each field is shown that is there.
 fn push_cm(mad: &Mad<'_>, start: usize, mut push: impl FnMut(TableId, usize, usize)) {
-    use cm::Message;
-    let Ok(Some(message)) = mad.cm() else { return };
-    let end = start + cm::MESSAGE_LEN;
-    let table = match message {
-        Message::Req(_) => TableId::CmReq,
-        Message::Mra(_) => TableId::CmMra,
-        Message::Rej(_) => TableId::CmRej,
-        Message::Rep(_) => TableId::CmRep,
-        Message::Rtu(_) => TableId::CmRtu,
-        Message::Dreq(_) => TableId::CmDreq,
-        Message::Drep(_) => TableId::CmDrep,
-        Message::SidrReq(_) => TableId::CmSidrReq,
-        Message::SidrRep(_) => TableId::CmSidrRep,
-        Message::Lap(_) => TableId::CmLap,
-        Message::Apr(_) => TableId::CmApr,
+    let table = match mad.header.attribute() {
+        AttributeId::CM_REQ => TableId::CmReq,
+        AttributeId::CM_MRA => TableId::CmMra,
+        AttributeId::CM_REJ => TableId::CmRej,
+        AttributeId::CM_REP => TableId::CmRep,
+        AttributeId::CM_RTU => TableId::CmRtu,
+        AttributeId::CM_DREQ => TableId::CmDreq,
+        AttributeId::CM_DREP => TableId::CmDrep,
+        AttributeId::CM_SIDR_REQ => TableId::CmSidrReq,
+        AttributeId::CM_SIDR_REP => TableId::CmSidrRep,
+        AttributeId::CM_LAP => TableId::CmLap,
+        AttributeId::CM_APR => TableId::CmApr,
+        _ => return,
     };
+    let end = start + cm::MESSAGE_LEN;
     push(table, start, end);
-    let private = |layout: BitRange| start + layout.bytes().start;
-    match message {
-        Message::Req(req) if req.ip_cm().is_some() => {
-            push(TableId::IpCm, private(cm::Req::LAYOUT.private_data), end);
+    let (header, service, private) = match table {
+        TableId::CmReq => (TableId::IpCm, cm::Req::LAYOUT.service_id, cm::Req::LAYOUT.private_data),
+        TableId::CmSidrReq => {
+            (TableId::SidrIpCm, cm::SidrReq::LAYOUT.service_id, cm::SidrReq::LAYOUT.private_data)
         }
-        Message::SidrReq(req) if req.ip_cm().is_some() => {
-            push(TableId::SidrIpCm, private(cm::SidrReq::LAYOUT.private_data), end);
-        }
-        _ => {}
+        _ => return,
+    };
+    let service = service.read(mad.body).map(cm::ServiceId);
+    if service.is_some_and(|service| service.to_rdma_cm().is_some()) {
+        push(header, start + private.bytes().start, end);
     }
 }
 

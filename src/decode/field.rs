@@ -66,6 +66,8 @@ pub enum Value<'a> {
     Bytes(&'a [u8]),
     /// A word.
     Text(&'a str),
+    /// The name of an opcode, or its number.
+    Opcode(crate::wire::Opcode),
     /// An error, for people to read.
     Error(crate::wire::ParseError),
 }
@@ -151,7 +153,9 @@ impl Field {
     pub(super) fn is_json_number(&self) -> bool {
         let narrow = match self.source {
             Source::Bits(bits) | Source::Scaled(bits, _) => bits.len <= 32,
-            Source::From(_) | Source::Computed(_) | Source::Presence => true,
+            // What is computed is narrow unless its digits say otherwise.
+            Source::Computed(_) => !matches!(self.show, Show::Hex(9..)),
+            Source::From(_) | Source::Presence => false,
         };
         narrow && matches!(self.show, Show::Dec | Show::Hex(_))
     }
@@ -163,6 +167,7 @@ impl Field {
             (Value::Uint(value), _) => write_dec(value, out),
             (Value::Nanos(nanos), _) => write_seconds(nanos, out),
             (Value::Text(text), _) => out.push_str(text),
+            (Value::Opcode(opcode), _) => put(out, format_args!("{opcode}")),
             (Value::Error(error), _) => put(out, format_args!("{error}")),
             (Value::Bytes(bytes), Show::Mac) => write_mac(bytes, out),
             (Value::Bytes(bytes), Show::Ipv4) => match <[u8; 4]>::try_from(bytes) {

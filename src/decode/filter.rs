@@ -53,8 +53,8 @@ impl FilterError {
 
 #[derive(Clone, Debug)]
 enum Node {
-    Or(Box<(Self, Self)>),
-    And(Box<(Self, Self)>),
+    Or(Vec<Self>),
+    And(Vec<Self>),
     Not(Box<Self>),
     Present(FieldRef),
     Compare(FieldRef, Operator, Literal),
@@ -100,8 +100,8 @@ impl Filter {
 impl Node {
     fn matches(&self, context: &Context<'_>) -> bool {
         match self {
-            Self::Or(sides) => sides.0.matches(context) || sides.1.matches(context),
-            Self::And(sides) => sides.0.matches(context) && sides.1.matches(context),
+            Self::Or(terms) => terms.iter().any(|term| term.matches(context)),
+            Self::And(terms) => terms.iter().all(|term| term.matches(context)),
             Self::Not(inner) => !inner.matches(context),
             Self::Present(field) => field.values(context).next().is_some(),
             // A field may have several values. One that equals is enough, so none may for them to be unequal.
@@ -150,6 +150,7 @@ impl Literal {
                 (*value).cmp(bytes.as_slice())
             }
             (Self::Text(text), Value::Text(value)) => (*value).cmp(text.as_str()),
+            (Self::Text(text), Value::Opcode(opcode)) => opcode.to_string().as_str().cmp(text),
             (Self::Text(text), Value::Error(error)) => error.to_string().as_str().cmp(text),
             _ => return None,
         })
@@ -358,19 +359,19 @@ impl Parser {
     }
 
     fn or(&mut self) -> Result<Node, FilterError> {
-        let mut left = self.and()?;
+        let mut terms = vec![self.and()?];
         while self.accept(&Kind::Or) {
-            left = Node::Or(Box::new((left, self.and()?)));
+            terms.push(self.and()?);
         }
-        Ok(left)
+        Ok(alone_or(terms, Node::Or))
     }
 
     fn and(&mut self) -> Result<Node, FilterError> {
-        let mut left = self.not()?;
+        let mut terms = vec![self.not()?];
         while self.accept(&Kind::And) {
-            left = Node::And(Box::new((left, self.not()?)));
+            terms.push(self.not()?);
         }
-        Ok(left)
+        Ok(alone_or(terms, Node::And))
     }
 
     fn not(&mut self) -> Result<Node, FilterError> {
@@ -419,14 +420,23 @@ impl Parser {
     }
 }
 
+/// The only term, or all of them joined.
+fn alone_or(mut terms: Vec<Node>, join: fn(Vec<Node>) -> Node) -> Node {
+    match terms.len() {
+        1 => terms.remove(0),
+        _ => join(terms),
+    }
+}
+
 /// `there is no field 'X'`, with the name that was probably meant.
 pub fn unknown_field(name: &str) -> String {
+    let wanted = name.to_lowercase();
     // What is twice as long as any name is no misspelling.
-    let candidates = FieldRef::names().iter().filter(|known| name.len() < 2 * known.len());
-    let nearest = candidates.map(|known| (edit_distance(name, known), known)).min();
+    let candidates = FieldRef::names().iter().filter(|known| wanted.len() < 2 * known.len());
+    let nearest = candidates.map(|known| (edit_distance(&wanted, known), known)).min();
     match nearest {
-        Some((distance, known)) if distance <= 3 => {
-            format!("there is no field '{name}'; did you mean '{known}'?")
+        Some((distance, known)) if distance <= 3 && distance * 3 <= wanted.len() => {
+            format!("there is no field '{name}' (did you mean '{known}'?)")
         }
         _ => format!("there is no field '{name}'"),
     }
@@ -462,7 +472,9 @@ mod tests {
     #[test]
     fn an_error_points_at_the_character() {
         let (reason, mark) = error("infiniband.bth.pns == 1");
-        assert!(reason.contains("did you mean 'infiniband.bth.psn'"), "{reason}");
+        assert!(reason.contains("did you mean 'infiniband.bth.psn'?"), "{reason}");
+        assert!(!error("tcp").0.contains("did you mean"), "not just anything");
+        assert!(error("infiniband.bth.PSN").0.contains("'infiniband.bth.psn'"));
         assert_eq!(mark, "^^^^^^^^^^^^^^^^^^");
         assert_eq!(error("ip.src = 1").1, "       ^");
         assert_eq!(error("(ip.src").0, "this parenthesis is never closed, at character 1");
@@ -472,6 +484,14 @@ mod tests {
         assert_eq!(error("").0, "the name of a field is missing, at character 1");
         assert_eq!(error("roce == 'x").0, "this quote is never closed, at character 9");
         assert!(error(&"(".repeat(100)).0.starts_with("nested more than 64 deep"));
+    }
+
+    #[test]
+    fn a_long_filter_is_as_good_as_a_short_one() {
+        for sign in ["||", "&&"] {
+            let long = vec!["ip"; 100_000].join(sign);
+            drop(Filter::parse(&long).unwrap());
+        }
     }
 
     #[test]

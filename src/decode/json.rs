@@ -14,7 +14,11 @@ pub fn write_json(context: &Context<'_>, chosen: &[FieldRef], out: &mut String) 
     if chosen.is_empty() {
         write_all(context, out);
     } else {
-        for field in chosen {
+        for (i, field) in chosen.iter().enumerate() {
+            // An object has each key once, however often it was asked for.
+            if chosen.iter().take(i).any(|earlier| earlier.name() == field.name()) {
+                continue;
+            }
             let mut values = field.values(context);
             let Some(first) = values.next() else { continue };
             write_values(first, values, out);
@@ -28,13 +32,12 @@ pub fn write_json(context: &Context<'_>, chosen: &[FieldRef], out: &mut String) 
 }
 
 fn write_all(context: &Context<'_>, out: &mut String) {
-    let mut written = None;
-    for section in context.sections() {
+    for (i, section) in context.sections().iter().enumerate() {
         if section.table.repeats() {
-            if written != Some(section.table) {
+            let mut earlier = context.sections().iter().take(i);
+            if earlier.all(|other| other.table != section.table) {
                 write_repeated(context, section, out);
             }
-            written = Some(section.table);
             continue;
         }
         let layer = context.bytes(section);

@@ -42,7 +42,10 @@ impl LineStyle {
         write_route(frame, out);
         match (frame.packet(), frame.encapsulation()) {
             (Some(packet), _) => self.write_packet(context, packet, out),
-            (None, Some(_)) => self.write_verdict(context, out),
+            (None, Some(_)) => {
+                out.push_str("cut before the BTH");
+                self.write_verdict(context, out);
+            }
             (None, None) => write_other(context, out),
         }
         if let Some(error) = frame.error() {
@@ -201,7 +204,7 @@ fn write_route(frame: &Frame<'_>, out: &mut String) {
     }
 }
 
-/// What a frame is that is not RoCE.
+/// What a frame is that is not RoCE, and how much its network layer carries.
 fn write_other(context: &Context<'_>, out: &mut String) {
     let frame = &context.frame;
     match (frame.protocol(), frame.ethertype()) {
@@ -213,5 +216,17 @@ fn write_other(context: &Context<'_>, out: &mut String) {
         (None, Some(EtherType(other))) => put(out, format_args!("{}", EtherType(other))),
         (None, None) => out.push_str("unknown"),
     }
-    put(out, format_args!(", length {}", context.wire_len));
+    let length = match (frame.udp(), frame.network()) {
+        (Some(udp), _) => u32::from(udp.length()).saturating_sub(8),
+        (None, Some(Network::Ipv4 { header, options })) => {
+            let headers = 20 + u32::try_from(options.len()).unwrap_or(0);
+            u32::from(header.total_len()).saturating_sub(headers)
+        }
+        (None, Some(Network::Ipv6 { header, extensions })) => {
+            let skipped = u32::try_from(extensions.len()).unwrap_or(0);
+            u32::from(header.payload_len()).saturating_sub(skipped)
+        }
+        (None, Some(Network::Grh(_)) | None) => context.wire_len,
+    };
+    put(out, format_args!(", length {length}"));
 }

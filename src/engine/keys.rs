@@ -188,7 +188,7 @@ impl Keys {
         if mr.windows > 0 {
             return Err(KeyError::InUse);
         }
-        if let Some(access) = access.or(attr.as_ref().map(|attr| attr.access)) {
+        if let Some(access) = access.or_else(|| attr.as_ref().map(|attr| attr.access)) {
             check_rights(access)?;
             mr.access = access;
         }

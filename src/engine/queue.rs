@@ -71,7 +71,7 @@ impl SendWqe {
             first: u64::from(ah) << 32,
             len,
             what: wr.opcode().code() | flags.bits() << 4 | srqn << 8,
-            progress: (sges.len() as u32) << SGES_SHIFT,
+            progress: u32::try_from(sges.len()).expect("the number was checked") << SGES_SHIFT,
             ..Self::EMPTY
         };
         wqe.pack_op(&wr.op);

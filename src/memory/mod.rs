@@ -280,7 +280,9 @@ mod tests {
         let buffer = Buffer::new(8);
         std::thread::scope(|scope| {
             for _ in 0..4 {
-                scope.spawn(|| (0..1000).for_each(|_| drop(buffer.region().fetch_add(0, 1))));
+                scope.spawn(|| {
+                    (0..1000).for_each(|_| assert!(buffer.region().fetch_add(0, 1).is_ok()))
+                });
             }
         });
         assert_eq!(buffer.region().fetch_add(0, 0), Ok(4000));

@@ -39,11 +39,13 @@ impl ServiceId {
     /// The port space and the port, if the RDMA connection manager numbered this service.
     #[expect(clippy::cast_possible_truncation, reason = "the fields are sixteen bits wide")]
     pub const fn to_rdma_cm(self) -> Option<(PortSpace, u16)> {
-        // Its services are those whose upper forty bits are 1.
-        if self.0 >> 24 != 1 {
-            return None;
+        let (space, port) = (PortSpace((self.0 >> 16) as u16), self.0 as u16);
+        // Its services are those whose upper forty bits are 1, and those of IP over InfiniBand.
+        if self.0 >> 24 == 1 || self.0 >> 16 == PortSpace::IPOIB.0 as u64 {
+            Some((space, port))
+        } else {
+            None
         }
-        Some((PortSpace((self.0 >> 16) as u16), self.0 as u16))
     }
 }
 
@@ -65,6 +67,8 @@ impl PortSpace {
     pub const TCP: Self = Self(0x0106);
     /// Datagrams.
     pub const UDP: Self = Self(0x0111);
+    /// IP over InfiniBand; its services have another prefix than the others'.
+    pub const IPOIB: Self = Self(0x0002);
     /// Native InfiniBand addresses.
     pub const IB: Self = Self(0x013f);
 }
@@ -74,6 +78,7 @@ impl fmt::Display for PortSpace {
         match *self {
             Self::TCP => f.write_str("tcp"),
             Self::UDP => f.write_str("udp"),
+            Self::IPOIB => f.write_str("ipoib"),
             Self::IB => f.write_str("ib"),
             Self(other) => write!(f, "space {other:#06x}"),
         }
@@ -140,7 +145,16 @@ impl fmt::Display for Message<'_> {
                 let (qp, psn) = (m.local_qpn(), m.starting_psn());
                 write!(f, "REP id {local} to {remote} qp {qp} psn {psn}")
             }
-            Self::Mra(m) => write!(f, "MRA id {} to {}", m.local_comm_id(), m.remote_comm_id()),
+            Self::Mra(m) => {
+                let of = match m.message_mraed().get() {
+                    0 => "REQ",
+                    1 => "REP",
+                    2 => "LAP",
+                    _ => "unknown",
+                };
+                write!(f, "MRA id {} to {} of {of}", m.local_comm_id(), m.remote_comm_id())?;
+                write!(f, " timeout {}", m.service_timeout())
+            }
             Self::Rej(m) => {
                 write!(f, "REJ id {} to {} reason ", m.local_comm_id(), m.remote_comm_id())?;
                 match reject_reason(m.reason()) {
@@ -155,18 +169,57 @@ impl fmt::Display for Message<'_> {
             }
             Self::Drep(m) => write!(f, "DREP id {} to {}", m.local_comm_id(), m.remote_comm_id()),
             Self::SidrReq(m) => {
-                write!(f, "SIDR_REQ id {} service {}", m.request_id(), m.service_id())
+                write!(f, "SIDR_REQ id {} service {}", m.request_id(), m.service_id())?;
+                match m.ip_cm().and_then(|header| header.addresses()) {
+                    Some((source, destination)) => write!(f, " from {source} to {destination}"),
+                    None => Ok(()),
+                }
             }
             Self::SidrRep(m) => {
-                let (id, status, qp, qkey) = (m.request_id(), m.status(), m.qpn(), m.q_key());
-                write!(f, "SIDR_REP id {id} status {status} qp {qp} qkey {qkey}")
+                let (id, qp, qkey) = (m.request_id(), m.qpn(), m.q_key());
+                write!(f, "SIDR_REP id {id} qp {qp} qkey {qkey} ")?;
+                write_status(f, SIDR_STATUS, m.status())
             }
-            Self::Lap(m) => write!(f, "LAP id {} to {}", m.local_comm_id(), m.remote_comm_id()),
+            Self::Lap(m) => {
+                write!(f, "LAP id {} to {}", m.local_comm_id(), m.remote_comm_id())?;
+                let (qp, local) = (m.remote_qpn_eecn(), m.alternate_local_port_gid());
+                write!(f, " qp {qp} path {local} to {}", m.alternate_remote_port_gid())
+            }
             Self::Apr(m) => {
                 let (local, remote) = (m.local_comm_id(), m.remote_comm_id());
-                write!(f, "APR id {local} to {remote} status {}", m.ar_status())
+                write!(f, "APR id {local} to {remote} ")?;
+                write_status(f, APR_STATUS, m.ar_status())
             }
         }
+    }
+}
+
+/// What the statuses of a service ID resolution mean.
+const SIDR_STATUS: &[&str] =
+    &["valid", "service not supported", "rejected", "no QP", "redirect", "unsupported version"];
+
+/// What the statuses of an alternate path response mean.
+const APR_STATUS: &[&str] = &[
+    "accepted",
+    "invalid communication ID",
+    "unsupported",
+    "rejected",
+    "redirect",
+    "already current",
+    "invalid QPN or EECN",
+    "invalid LID",
+    "invalid GID",
+    "invalid flow label",
+    "invalid traffic class",
+    "invalid hop limit",
+    "invalid rate",
+    "invalid SL",
+];
+
+fn write_status(f: &mut fmt::Formatter<'_>, names: &[&str], status: u8) -> fmt::Result {
+    match names.get(usize::from(status)) {
+        Some(name) => f.write_str(name),
+        None => write!(f, "status {status}"),
     }
 }
 
@@ -635,16 +688,17 @@ mod tests {
         let body: [u8; MESSAGE_LEN] = core::array::from_fn(|at| at.to_le_bytes()[0]);
         let words = [
             "REQ id 0x00010203 service 0x08090a0b0c0d0e0f qp 0x202122 psn 2895150",
-            "MRA id 0x00010203 to 0x04050607",
+            "MRA id 0x00010203 to 0x04050607 of REQ timeout 1",
             "REJ id 0x00010203 to 0x04050607 reason 2571",
             "REP id 0x00010203 to 0x04050607 qp 0x0c0d0e psn 1316118",
             "RTU id 0x00010203 to 0x04050607",
             "DREQ id 0x00010203 to 0x04050607 qp 0x08090a",
             "DREP id 0x00010203 to 0x04050607",
             "SIDR_REQ id 0x00010203 service 0x08090a0b0c0d0e0f",
-            "SIDR_REP id 0x00010203 status 4 qp 0x08090a qkey 0x14151617",
-            "LAP id 0x00010203 to 0x04050607",
-            "APR id 0x00010203 to 0x04050607 status 9",
+            "SIDR_REP id 0x00010203 qp 0x08090a qkey 0x14151617 redirect",
+            "LAP id 0x00010203 to 0x04050607 qp 0x0c0d0e path 1819:1a1b:1c1d:1e1f:2021:2223:2425:2627 \
+             to 2829:2a2b:2c2d:2e2f:3031:3233:3435:3637",
+            "APR id 0x00010203 to 0x04050607 invalid flow label",
         ];
         for (attribute, expected) in (0x10..).zip(words) {
             let message = Message::parse(AttributeId(attribute), &body).unwrap().unwrap();

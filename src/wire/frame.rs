@@ -550,7 +550,20 @@ impl<'a, F: FnMut(Layer, Range<usize>)> Walk<'a, F> {
             let have = self.frame.bytes.len().min(end).saturating_sub(body_end);
             return Err(truncated(Layer::Icrc, body_end, ICRC_LEN, have));
         }
-        Ok(())
+        packet.map_or(Ok(()), |packet| check_mad(&packet, start))
+    }
+}
+
+/// Whether the management datagram of a packet that begins at `start`, if it is one, is as long as it must be.
+fn check_mad(packet: &Packet<'_>, start: usize) -> Result<(), ParseError> {
+    let payload = start + packet.header_len();
+    match packet.mad() {
+        Some(Ok(mad)) => match mad.cm() {
+            Ok(_) => Ok(()),
+            Err(error) => Err(error.shifted_by(payload + MadHeader::LEN)),
+        },
+        Some(Err(error)) => Err(error.shifted_by(payload)),
+        None => Ok(()),
     }
 }
 

@@ -89,6 +89,26 @@ impl AttributeId {
     pub const SA_PATH_RECORD: Self = Self(0x0035);
 }
 
+impl AttributeId {
+    /// What the connection manager's message with this number is called.
+    pub const fn cm_name(self) -> Option<&'static str> {
+        Some(match self {
+            Self::CM_REQ => "REQ",
+            Self::CM_MRA => "MRA",
+            Self::CM_REJ => "REJ",
+            Self::CM_REP => "REP",
+            Self::CM_RTU => "RTU",
+            Self::CM_DREQ => "DREQ",
+            Self::CM_DREP => "DREP",
+            Self::CM_SIDR_REQ => "SIDR_REQ",
+            Self::CM_SIDR_REP => "SIDR_REP",
+            Self::CM_LAP => "LAP",
+            Self::CM_APR => "APR",
+            _ => return None,
+        })
+    }
+}
+
 /// A management datagram.
 #[derive(Clone, Copy, Debug)]
 pub struct Mad<'a> {
@@ -119,6 +139,11 @@ impl fmt::Display for Mad<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if let Ok(Some(message)) = self.cm() {
             return write!(f, "CM {message}");
+        }
+        if self.header.class() == MgmtClass::CM
+            && let Some(name) = self.header.attribute().cm_name()
+        {
+            return write!(f, "CM {name}");
         }
         let (class, method) = (self.header.class(), self.header.method());
         write!(
@@ -278,6 +303,6 @@ mod tests {
         (bytes[1], bytes[17]) = (0x07, 0x14);
         let mad = Mad::parse(&bytes).unwrap();
         assert_eq!(mad.cm().unwrap_err().to_string(), "CM: need 232 bytes at offset 0, have 231");
-        assert_eq!(mad.to_string(), "CM method 0x00 attribute 0x0014");
+        assert_eq!(mad.to_string(), "CM RTU");
     }
 }

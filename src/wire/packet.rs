@@ -16,7 +16,8 @@ use super::{Header, Layer, ParseError, view};
 
 /// A packet from its BTH to its last pad byte. The ICRC is the frame's affair.
 ///
-/// The headers that the opcode calls for are there; the payload may have been cut by a capture's snap length.
+/// The BTH is there. What else the opcode calls for may have been cut by a capture's snap length, unless the packet
+/// comes from [`Packet::parse`].
 #[derive(Clone, Copy, Debug)]
 pub struct Packet<'a> {
     bytes: &'a [u8],

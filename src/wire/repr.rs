@@ -25,7 +25,7 @@ pub enum NetworkRepr {
     },
     /// RoCEv1; the length of the header is filled in.
     Grh(GrhRepr),
-    /// Native InfiniBand: no Ethernet header, and a VCRC. Lengths and the next header are filled in.
+    /// Native InfiniBand: no Ethernet header, and a VCRC. Lengths and the LRH's next header are filled in.
     Native {
         /// The local route header.
         lrh: LrhRepr,
@@ -52,7 +52,8 @@ impl FrameRepr<'_> {
     ///
     /// # Panics
     ///
-    /// If the packet is longer than the length fields of its headers can say: more than 65 000 bytes.
+    /// If the packet is longer than the length fields of its headers can say: more than 65 000 bytes, or 8 100 on a
+    /// native link.
     pub fn emit(&self, out: &mut Vec<u8>) {
         self.emit_ethernet(out);
         let sealed = self.packet.wire_len() + ICRC_LEN;

@@ -157,7 +157,7 @@ impl<W: Write> Run<W> {
             filter,
             port: args.port,
             left: args.count.unwrap_or(u64::MAX),
-            flush: args.line_buffered,
+            flush: args.line_buffered || io::stdout().is_terminal(),
             out,
             text: String::new(),
         })
@@ -194,7 +194,7 @@ impl<W: Write> Run<W> {
             }
             if self.filter.as_ref().is_none_or(|filter| filter.matches(&packet)) {
                 self.left -= 1;
-                self.show(&packet)?;
+                self.show(&packet).context("cannot write to standard output")?;
             }
         }
         bar.finish_and_clear();
@@ -228,8 +228,7 @@ impl<W: Write> Run<W> {
             Form::Summary(summary, Object::No) => write!(self.out, "{}", summary.to_text())?,
             Form::Line(_) | Form::Tree | Form::Json(_) | Form::Columns(_) => {}
         }
-        self.out.flush()?;
-        Ok(())
+        self.out.flush().context("cannot write to standard output")
     }
 
     /// A bar on standard error if the input is long, somebody watches, and nothing else is on the screen.

@@ -21,7 +21,12 @@ pub(in super::super) static IPV4: [Field; 25] = [
     Field::bits("ip.flags.rb", "Reserved bit", Ipv4::LAYOUT.reserved_flag, Show::Dec),
     Field::bits("ip.flags.df", "Don't fragment", Ipv4::LAYOUT.dont_fragment, Show::Dec),
     Field::bits("ip.flags.mf", "More fragments", Ipv4::LAYOUT.more_fragments, Show::Dec),
-    Field::scaled("ip.frag_offset", "Fragment Offset", Ipv4::LAYOUT.fragment_offset, 8),
+    Field::bits(
+        "ip.frag_offset",
+        "Fragment Offset (in units of 8)",
+        Ipv4::LAYOUT.fragment_offset,
+        Show::Dec,
+    ),
     Field::bits("ip.ttl", "Time to Live", Ipv4::LAYOUT.ttl, Show::Dec),
     Field::bits("ip.proto", "Protocol", Ipv4::LAYOUT.protocol, Show::Dec),
     Field::bits("ip.checksum", "Header Checksum", Ipv4::LAYOUT.checksum, Show::Hex(4)),

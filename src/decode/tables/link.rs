@@ -1,10 +1,11 @@
 //! Fields of the frame and its link layer.
 
 use super::super::field::{Field, Show, Value};
+use crate::wire::layout::BitRange;
 use crate::wire::{Erf, Ethernet, Sll, Sll2, Vlan};
 
-const DESTINATION: crate::wire::layout::BitRange = Ethernet::LAYOUT.destination;
-const SOURCE: crate::wire::layout::BitRange = Ethernet::LAYOUT.source;
+const DESTINATION: BitRange = Ethernet::LAYOUT.destination;
+const SOURCE: BitRange = Ethernet::LAYOUT.source;
 
 pub(in super::super) static FRAME: [Field; 8] = [
     Field::computed("frame.number", "Number", Show::Dec, |context, _| {
@@ -77,23 +78,65 @@ pub(in super::super) static VLAN: [Field; 5] = [
     Field::bits("vlan.etype", "Type", Vlan::LAYOUT.ethertype, Show::Hex(4)),
 ];
 
-pub(in super::super) static SLL: [Field; 6] = [
+/// The sender's address in a cooked capture, if its length is one that `wanted` wants.
+fn sll_address<'a>(
+    len: BitRange,
+    address: BitRange,
+    layer: &'a [u8],
+    wanted: impl Fn(usize) -> bool,
+) -> Option<Value<'a>> {
+    let len = usize::try_from(len.read(layer)?).ok()?;
+    let bytes = address.slice(layer)?;
+    wanted(len).then(|| Value::Bytes(bytes.get(..len).unwrap_or(bytes)))
+}
+
+pub(in super::super) static SLL: [Field; 9] = [
     Field::presence("sll"),
     Field::bits("sll.pkttype", "Packet type", Sll::LAYOUT.packet_type, Show::Dec),
     Field::bits("sll.hatype", "Link-layer address type", Sll::LAYOUT.device_type, Show::Dec),
     Field::bits("sll.halen", "Link-layer address length", Sll::LAYOUT.address_len, Show::Dec),
-    Field::bits("sll.src.eth", "Source", Sll::LAYOUT.address.part(0, 48), Show::Mac),
+    Field::computed("sll.src.eth", "Source", Show::Mac, |_, layer| {
+        sll_address(Sll::LAYOUT.address_len, Sll::LAYOUT.address, layer, |len| len == 6)
+    }),
+    Field::computed("sll.src.ipv4", "Source", Show::Ipv4, |_, layer| {
+        sll_address(Sll::LAYOUT.address_len, Sll::LAYOUT.address, layer, |len| len == 4)
+    }),
+    Field::computed("sll.src.other", "Source", Show::Bytes, |_, layer| {
+        let odd = |len| !matches!(len, 0 | 4 | 6);
+        sll_address(Sll::LAYOUT.address_len, Sll::LAYOUT.address, layer, odd)
+    }),
+    Field::computed("sll.unused", "Unused", Show::Bytes, |_, layer| {
+        let len = usize::try_from(Sll::LAYOUT.address_len.read(layer)?).ok()?;
+        let unused = Sll::LAYOUT.address.slice(layer)?.get(len..)?;
+        (!unused.is_empty()).then_some(Value::Bytes(unused))
+    })
+    .hidden(),
     Field::bits("sll.etype", "Protocol", Sll::LAYOUT.protocol, Show::Hex(4)),
 ];
 
-pub(in super::super) static SLL2: [Field; 7] = [
+pub(in super::super) static SLL2: [Field; 10] = [
     Field::presence("sll"),
     Field::bits("sll.etype", "Protocol", Sll2::LAYOUT.protocol, Show::Hex(4)),
     Field::bits("sll.ifindex", "Interface index", Sll2::LAYOUT.interface, Show::Dec),
     Field::bits("sll.hatype", "Link-layer address type", Sll2::LAYOUT.device_type, Show::Dec),
     Field::bits("sll.pkttype", "Packet type", Sll2::LAYOUT.packet_type, Show::Dec),
     Field::bits("sll.halen", "Link-layer address length", Sll2::LAYOUT.address_len, Show::Dec),
-    Field::bits("sll.src.eth", "Source", Sll2::LAYOUT.address.part(0, 48), Show::Mac),
+    Field::computed("sll.src.eth", "Source", Show::Mac, |_, layer| {
+        sll_address(Sll2::LAYOUT.address_len, Sll2::LAYOUT.address, layer, |len| len == 6)
+    }),
+    Field::computed("sll.src.ipv4", "Source", Show::Ipv4, |_, layer| {
+        sll_address(Sll2::LAYOUT.address_len, Sll2::LAYOUT.address, layer, |len| len == 4)
+    }),
+    Field::computed("sll.src.other", "Source", Show::Bytes, |_, layer| {
+        let odd = |len| !matches!(len, 0 | 4 | 6);
+        sll_address(Sll2::LAYOUT.address_len, Sll2::LAYOUT.address, layer, odd)
+    }),
+    Field::computed("sll.unused", "Unused", Show::Bytes, |_, layer| {
+        let len = usize::try_from(Sll2::LAYOUT.address_len.read(layer)?).ok()?;
+        let unused = Sll2::LAYOUT.address.slice(layer)?.get(len..)?;
+        (!unused.is_empty()).then_some(Value::Bytes(unused))
+    })
+    .hidden(),
 ];
 
 pub(in super::super) static ERF: [Field; 15] = [

@@ -85,6 +85,8 @@ tables! {
     Rmpp: "RMPP Header", mad::RMPP;
     Sa: "SA Packet", mad::SA;
     PathRecord: "PathRecord", mad::PATH_RECORD;
+    Cnp: "Congestion Notification", transport::CNP;
+    Roce: "RoCE", transport::ROCE;
     Trailer: "Remarks", transport::TRAILER;
 }
 

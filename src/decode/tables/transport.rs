@@ -5,8 +5,8 @@ use super::super::field::{Field, Show, Value};
 use crate::wire::aeth::Answer;
 use crate::wire::layout::BitRange;
 use crate::wire::{
-    Aeth, AtomicAckEth, AtomicEth, Bth, Deth, Encapsulation, Feth, Grh, Ieth, ImmDt, Lrh, Rdeth,
-    Reth, Xrceth,
+    Aeth, AtomicAckEth, AtomicEth, Bth, Cnp, Deth, Encapsulation, Feth, Grh, Ieth, ImmDt, Lrh,
+    Rdeth, Reth, Xrceth,
 };
 
 pub(in super::super) static LRH: [Field; 10] = [
@@ -37,25 +37,11 @@ pub(in super::super) static GRH: [Field; 9] = [
 /// The byte that tshark calls reserved, and that holds FECN and BECN.
 const BTH_BYTE_4: BitRange = Bth::LAYOUT.fecn.through(Bth::LAYOUT.resv6);
 
-pub(in super::super) static BTH: [Field; 21] = [
-    Field::presence("infiniband"),
-    Field::computed("roce", "RoCE", Show::Text, |context, _| {
-        let roce = context.frame.encapsulation()? != Encapsulation::Native;
-        roce.then_some(Value::Text("roce"))
-    })
-    .hidden(),
-    Field::computed("roce.encapsulation", "Encapsulation", Show::Text, |context, _| {
-        Some(Value::Text(match context.frame.encapsulation()? {
-            Encapsulation::RoceV1 => "RoCEv1",
-            Encapsulation::RoceV2 => "RoCEv2",
-            Encapsulation::Native => "IB",
-        }))
-    }),
+pub(in super::super) static BTH: [Field; 17] = [
     Field::whole("infiniband.bth", "Base Transport Header"),
     Field::bits("infiniband.bth.opcode", "Opcode", Bth::LAYOUT.opcode, Show::Dec),
     Field::computed("roce.opcode_name", "Opcode Name", Show::Text, |context, _| {
-        let info = context.frame.packet()?.info();
-        Some(Value::Text(info.map_or("unassigned", |info| info.name)))
+        context.frame.packet().map(|packet| Value::Opcode(packet.bth().opcode()))
     }),
     Field::bits("infiniband.bth.se", "Solicited Event", Bth::LAYOUT.solicited, Show::Dec),
     Field::bits("infiniband.bth.m", "MigReq", Bth::LAYOUT.migreq, Show::Dec),
@@ -77,9 +63,6 @@ pub(in super::super) static BTH: [Field; 21] = [
     Field::bits("infiniband.bth.psn", "Packet Sequence Number", Bth::LAYOUT.psn, Show::Dec),
     Field::computed("roce.payload_len", "Payload Length", Show::Dec, |context, _| {
         Some(Value::Uint(context.frame.packet()?.payload_len() as u64))
-    }),
-    Field::computed("roce.icrc", "ICRC Verdict", Show::Text, |context, _| {
-        context.icrc().map(|verdict| Value::Text(verdict.name()))
     }),
 ];
 
@@ -249,6 +232,29 @@ pub(in super::super) static VCRC: [Field; 2] = [
         context.frame.vcrc().map(|verdict| Value::Text(verdict.name()))
     }),
 ];
+
+/// What is to be said of every packet of RoCE and of native InfiniBand, however much of it is there.
+pub(in super::super) static ROCE: [Field; 4] = [
+    Field::presence("infiniband"),
+    Field::computed("roce", "RoCE", Show::Text, |context, _| {
+        let roce = context.frame.encapsulation()? != Encapsulation::Native;
+        roce.then_some(Value::Text("roce"))
+    })
+    .hidden(),
+    Field::computed("roce.encapsulation", "Encapsulation", Show::Text, |context, _| {
+        Some(Value::Text(match context.frame.encapsulation()? {
+            Encapsulation::RoceV1 => "RoCEv1",
+            Encapsulation::RoceV2 => "RoCEv2",
+            Encapsulation::Native => "IB",
+        }))
+    }),
+    Field::computed("roce.icrc", "ICRC Verdict", Show::Text, |context, _| {
+        context.icrc().map(|verdict| Value::Text(verdict.name()))
+    }),
+];
+
+pub(in super::super) static CNP: [Field; 1] =
+    [Field::bits("roce.cnp.reserved", "Reserved", Cnp::LAYOUT.reserved, Show::Bytes)];
 
 pub(in super::super) static TRAILER: [Field; 1] =
     [Field::computed("roce.error", "Error", Show::Text, |context, _| {
