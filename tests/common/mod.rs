@@ -232,7 +232,9 @@ pub fn recipe(opcode: u8, kind: u8, random: &[u8], payload_len: usize) -> Recipe
     let (route, transport) = random.split_at(128);
     let (link, ethernet, vlan, network) = carrier(kind, route);
     let bth = header::<Bth>(transport).repr();
-    let dest_qp = if transport[0] < 32 { Qpn::GSI } else { bth.dest_qp };
+    // A management datagram has 256 bytes, or it is broken.
+    let gsi = transport[0] < 32 && payload_len >= 256;
+    let dest_qp = if gsi { Qpn::GSI } else { Qpn::new(bth.dest_qp.get() | 2) };
     Recipe {
         link,
         ethernet,
