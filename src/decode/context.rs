@@ -9,7 +9,9 @@ use super::field::{Field, Value};
 use super::tables::{TABLES, TableId};
 use crate::capture::Record;
 use crate::time::Instant;
-use crate::wire::mad::{AttributeId, Mad, MgmtClass, PathRecord, Rmpp, Sa, SmInfo, SmpDirected};
+use crate::wire::mad::{
+    AttributeId, Mad, MgmtClass, PathRecord, Rmpp, Sa, SmInfo, SmpDirected, SmpLid,
+};
 use crate::wire::{Erf, Frame, IcrcVerdict, Layer, Layers, LinkType, Operation, Udp, cm, view};
 
 /// Takes the frames of a capture apart, one after the other, and remembers what later ones refer to.
@@ -198,6 +200,13 @@ impl<'a> Context<'a> {
         let start = body.start;
         match mad.header.class() {
             MgmtClass::CM => push_cm(&mad, start, push),
+            MgmtClass::SUBNET_LID => {
+                push(TableId::SmpLid, start, start + SmpLid::LEN);
+                if mad.header.attribute() == AttributeId::SM_INFO {
+                    let data = start + SmpLid::LEN;
+                    push(TableId::SmInfo, data, data + SmInfo::LEN);
+                }
+            }
             MgmtClass::SUBNET_DIRECTED => {
                 push(TableId::SmpDirected, start, body.end);
                 if mad.header.attribute() == AttributeId::SM_INFO {
@@ -311,6 +320,11 @@ impl FieldRef {
             all.filter(|&name| seen.insert(name)).collect()
         });
         &NAMES
+    }
+
+    /// What people call it.
+    pub fn label(&self) -> &'static str {
+        self.kind().label
     }
 
     /// Its name.

@@ -10,6 +10,7 @@ use thiserror::Error;
 use super::Context;
 use super::context::FieldRef;
 use super::field::{Field, Show, Value};
+use crate::wire::Opcode;
 
 /// The deepest nesting of parentheses and negations that is accepted.
 const DEPTH_MAX: usize = 64;
@@ -166,7 +167,12 @@ impl Literal {
             Show::Seconds => {
                 parse_seconds(text).map(Self::Nanos).ok_or_else(|| wanted("a number of seconds"))
             }
-            Show::Text => Ok(Self::Text(text.to_owned())),
+            Show::Text => match vocabulary(field.name) {
+                Some(words) if !words.contains(&text) && !text.starts_with("opcode ") => {
+                    Err(format!("{} is never '{text}'; it is one of {}", field.name, list(&words)))
+                }
+                _ => Ok(Self::Text(text.to_owned())),
+            },
             Show::Mac | Show::Bytes => parse_hex(text)
                 .map(Self::Bytes)
                 .ok_or_else(|| wanted("a string of bytes (00:1a:2b, or 001a2b)")),
@@ -174,6 +180,24 @@ impl Literal {
             Show::Ipv6 => parse_prefix(text, 16).ok_or_else(|| wanted("an IPv6 address")),
         }
     }
+}
+
+/// All the words that a field can have, where they are few.
+fn vocabulary(field: &str) -> Option<Vec<&'static str>> {
+    Some(match field {
+        "roce.icrc" | "roce.vcrc" => vec!["ok", "bad", "absent"],
+        "roce.encapsulation" => vec!["RoCEv1", "RoCEv2", "IB"],
+        "roce.aeth.kind" => vec!["ACK", "RNR", "NAK", "reserved"],
+        "roce.opcode_name" => Opcode::assigned().map(|info| info.name).collect(),
+        _ => return None,
+    })
+}
+
+/// Words with commas between them, the first dozen.
+fn list(words: &[&str]) -> String {
+    const SHOWN: usize = 12;
+    let rest = if words.len() > SHOWN { " …" } else { "" };
+    format!("{}{rest}", words.iter().take(SHOWN).copied().collect::<Vec<_>>().join(", "))
 }
 
 /// How many leading bits two byte strings share.
@@ -480,6 +504,8 @@ mod tests {
         assert_eq!(error("(ip.src").0, "this parenthesis is never closed, at character 1");
         assert_eq!(error("roce ip").1, "     ^^");
         assert_eq!(error("frame.number == x").1, "                ^");
+        assert!(error("roce.icrc == Bad").0.contains("one of ok, bad, absent"));
+        assert!(error("roce.opcode_name == RC_SEND").0.contains("RC_SEND_FIRST, "));
         assert_eq!(error("roce &&").0, "the name of a field is missing, at character 8");
         assert_eq!(error("").0, "the name of a field is missing, at character 1");
         assert_eq!(error("roce == 'x").0, "this quote is never closed, at character 9");

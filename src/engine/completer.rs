@@ -7,7 +7,7 @@
 use super::Counter;
 use super::keys::Refusal;
 use super::qp::{Env, Qp};
-use super::requester::for_each_piece;
+use super::requester::{for_each_piece, msn_since};
 use crate::verbs::{WcStatus, WrOpcode};
 use crate::wire::aeth::{Answer, Credits, NakCode, RnrTimer};
 use crate::wire::{Msn, Operation, Packet, Position, Psn};
@@ -37,6 +37,12 @@ impl Qp {
         if stale {
             return env.count(Counter::StaleResponse);
         }
+        // Data may stand for an acknowledgement, and then nothing else tells of credits.
+        if let Some(aeth) = packet.aeth()
+            && let Answer::Ack(credits) = aeth.syndrome().answer()
+        {
+            self.take_credits(credits, aeth.msn());
+        }
         if self.settle_before(psn, env) == Before::Settled {
             self.handle_answer(packet, info.operation, info.position, psn, env);
         }
@@ -49,8 +55,9 @@ impl Qp {
         if let Answer::Ack(credits) = answer {
             self.take_credits(credits, aeth.msn());
         }
-        if stale {
-            // It may still tell of credits.
+        if stale && !(is_final(answer) && self.head_contains(psn)) {
+            // It may still tell of credits, for which a request may have waited.
+            self.schedule(env);
             return env.count(Counter::StaleResponse);
         }
         match answer {
@@ -78,7 +85,16 @@ impl Qp {
 
     /// How many messages the responder has room for, if it counts. Once it did not, it never does.
     fn take_credits(&mut self, credits: Credits, msn: Msn) {
-        self.req.limit = credits.count().map(|count| Msn::new(msn.get().wrapping_add(count)));
+        let Some(count) = credits.count() else {
+            (self.req.unlimited, self.req.limit) = (true, None);
+            return;
+        };
+        let new = Msn::new(msn.get().wrapping_add(count));
+        // An acknowledgement that was overtaken must not take back what a later one granted: if nothing is under way,
+        // no other would come to correct it.
+        if !self.req.unlimited && self.req.limit.is_none_or(|limit| msn_since(new, limit) > 0) {
+            self.req.limit = Some(new);
+        }
     }
 
     /// Takes everything before `psn` as acknowledged: completes it, unless it lacks an answer of its own.
@@ -115,9 +131,13 @@ impl Qp {
     fn retire_one(&mut self, env: &mut Env<'_>) {
         if self.req.cursor == self.sq.head() {
             // It was being sent again, and turned out to have arrived.
-            (self.req.cursor, self.req.packet) = (self.req.cursor.wrapping_add(1), 0);
+            self.advance_cursor();
         }
         self.retire(env);
+        if self.sq.head().wrapping_sub(self.req.cursor).cast_signed() > 0 {
+            // What was done at home went with it; the cursor does not stay behind.
+            (self.req.cursor, self.req.packet) = (self.sq.head(), 0);
+        }
     }
 
     /// The cursor does not stay behind what is acknowledged.
@@ -241,7 +261,8 @@ impl Qp {
 
     /// Goes back to the oldest unanswered packet, once for each loss.
     fn retry(&mut self, env: &mut Env<'_>) {
-        if self.req.recovering {
+        // A responder that asked to wait may complain of what was under way behind; all of that is sent again anyway.
+        if self.req.recovering || self.req.rnr_wait.is_some() {
             return;
         }
         self.go_back(env);
@@ -280,7 +301,7 @@ impl Qp {
         let until = env.now.saturating_add(timer.duration());
         self.req.rnr_wait = Some(until);
         self.rewind();
-        self.timer.set(until, self.place, env.timers);
+        self.restart_ack_timer(env);
     }
 
     /// The responder refused a request for good.
@@ -295,17 +316,35 @@ impl Qp {
                 return env.count(Counter::StaleResponse);
             }
         };
-        // A read that fails in the middle may be refused by any of its PSNs.
-        if self.settle_before(psn, env) == Before::Settled || self.head_contains(psn) {
+        // A read that fails in the middle may be refused by any of its PSNs, whatever became of the answers before.
+        let first = self.first_psn_of(psn).unwrap_or(psn);
+        if self.settle_before(first, env) == Before::Settled && !self.sq.is_empty() {
             self.fail_send(self.sq.head(), status, env);
         }
     }
 
+    /// The first PSN of the request under way that a PSN belongs to.
+    fn first_psn_of(&self, psn: Psn) -> Option<Psn> {
+        let (mut index, tail) = (self.sq.head(), self.sq.tail());
+        while index != tail && self.sq.get(index).is_begun() {
+            let wqe = self.sq.get(index);
+            let into = psn.since(wqe.psn());
+            if into >= 0 && into.unsigned_abs() < wqe.psns(self.mtu) {
+                return Some(wqe.psn());
+            }
+            index = index.wrapping_add(1);
+        }
+        None
+    }
+
     /// Whether a PSN belongs to the request at the head of the queue.
     fn head_contains(&self, psn: Psn) -> bool {
+        if self.sq.is_empty() || !self.sq.get(self.sq.head()).is_begun() {
+            return false;
+        }
         let wqe = self.sq.get(self.sq.head());
         let into = psn.since(wqe.psn());
-        !self.sq.is_empty() && into >= 0 && into.unsigned_abs() < wqe.psns(self.mtu)
+        into >= 0 && into.unsigned_abs() < wqe.psns(self.mtu)
     }
 
     /// The timer went off.
@@ -319,6 +358,11 @@ impl Qp {
         }
         self.schedule(env);
     }
+}
+
+/// Whether an answer refuses a request for good.
+fn is_final(answer: Answer) -> bool {
+    matches!(answer, Answer::Nak(code) if code != NakCode::PsnSequenceError)
 }
 
 /// Whether a request is answered by more than an acknowledgement.

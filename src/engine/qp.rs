@@ -178,16 +178,17 @@ impl Qp {
         {
             // Even one of a shared queue cannot go back once it was begun.
             let id = queue.release(taken);
-            self.flush_one(id, env);
+            let cq = self.recv_cq_of(srq, env);
+            self.flush_one(id, cq, env);
         }
         while let Some(taken) = self.rq.take() {
             let id = self.rq.release(taken);
-            self.flush_one(id, env);
+            self.flush_one(id, self.recv_cq, env);
         }
     }
 
-    pub(super) fn flush_one(&self, id: WrId, env: &mut Env<'_>) {
+    fn flush_one(&self, id: WrId, cq: CqHandle, env: &mut Env<'_>) {
         let wc = Wc::new(id, WcStatus::WrFlushErr, WcOpcode::Recv, self.qpn);
-        env.complete(self.recv_cq, wc, false);
+        env.complete(cq, wc, false);
     }
 }

@@ -70,7 +70,7 @@ impl SendWqe {
             place,
             first: u64::from(ah) << 32,
             len,
-            what: wr.opcode().code() | flags.bits() << 4 | srqn << 8,
+            what: wr.opcode().code() | (flags.bits() & 15) << 4 | srqn << 8,
             progress: u32::try_from(sges.len()).expect("the number was checked") << SGES_SHIFT,
             ..Self::EMPTY
         };

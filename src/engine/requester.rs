@@ -45,6 +45,8 @@ pub(super) struct Requester {
     pub(super) messages: Msn,
     /// How many may be begun, if the responder counts.
     pub(super) limit: Option<Msn>,
+    /// Whether the responder said that it does not count.
+    pub(super) unlimited: bool,
     /// Whether somebody waits for the queue to drain.
     pub(super) draining: bool,
 }
@@ -64,6 +66,7 @@ impl Requester {
             recovering: false,
             messages: Msn::new(0),
             limit: None,
+            unlimited: false,
             draining: false,
         }
     }
@@ -98,6 +101,11 @@ impl Qp {
             return Step::Blocked;
         }
         let wqe = *self.sq.get(index);
+        if wqe.is_done() {
+            // The cursor went back over what was done at home, which is not done again.
+            self.advance_cursor();
+            return Step::Done;
+        }
         let may_send = match self.state().sends(self.kind) {
             Sending::Nothing => false,
             Sending::Begun => wqe.is_begun(),
@@ -243,7 +251,7 @@ impl Qp {
         }
     }
 
-    fn advance_cursor(&mut self) {
+    pub(super) fn advance_cursor(&mut self) {
         self.req.cursor = self.req.cursor.wrapping_add(1);
         self.req.packet = 0;
     }
@@ -257,6 +265,10 @@ impl Qp {
 
     /// Starts the timer anew, or stops it if nothing is unanswered.
     pub(super) fn restart_ack_timer(&mut self, env: &mut Env<'_>) {
+        if let Some(until) = self.req.rnr_wait {
+            // Who asked to wait is not expected to answer meanwhile.
+            return self.timer.set(until, self.place, env.timers);
+        }
         match self.attr.timeout.duration() {
             Some(timeout) if self.req.is_waiting() => {
                 self.timer.set(env.now.saturating_add(timeout), self.place, env.timers);

@@ -2,8 +2,8 @@
 
 use super::icrc::{ICRC_LEN, Route, icrc, vcrc};
 use super::{
-    Bits, EtherType, EthernetRepr, GrhRepr, Ipv4Repr, Ipv6Repr, LrhRepr, PacketRepr, ROCE_PORT,
-    Udp, UdpRepr, VlanRepr,
+    Bits, EtherType, EthernetRepr, GrhRepr, Ipv4Repr, Ipv6Repr, LrhRepr, NEXT_HEADER_BTH,
+    PROTOCOL_UDP, PacketRepr, ROCE_PORT, Udp, UdpRepr, VlanRepr,
 };
 
 /// What carries the packet of a frame to emit.
@@ -11,19 +11,19 @@ use super::{
 pub enum NetworkRepr {
     /// RoCEv2 over IPv4.
     Ipv4 {
-        /// The header; its lengths and checksum are filled in.
+        /// The header; version, lengths, protocol and checksum are filled in, and it is no fragment.
         header: Ipv4Repr,
         /// The UDP source port.
         source_port: u16,
     },
     /// RoCEv2 over IPv6.
     Ipv6 {
-        /// The header; its length is filled in.
+        /// The header; version, length and next header are filled in.
         header: Ipv6Repr,
         /// The UDP source port.
         source_port: u16,
     },
-    /// RoCEv1; the length of the header is filled in.
+    /// RoCEv1; version, length and next header are filled in.
     Grh(GrhRepr),
     /// Native InfiniBand: no Ethernet header, and a VCRC. Lengths and the LRH's next header are filled in.
     Native {
@@ -61,7 +61,11 @@ impl FrameRepr<'_> {
             NetworkRepr::Ipv4 { header, source_port } => {
                 let udp = udp(source_port, sealed);
                 let ip = Ipv4Repr {
+                    version: Bits::low(4),
                     ihl: Bits::low(5),
+                    more_fragments: false,
+                    fragment_offset: Bits::low(0),
+                    protocol: PROTOCOL_UDP,
                     total_len: length(super::Ipv4::LEN + usize::from(udp.length())),
                     ..header
                 };
@@ -72,13 +76,19 @@ impl FrameRepr<'_> {
             }
             NetworkRepr::Ipv6 { header, source_port } => {
                 let udp = udp(source_port, sealed);
-                let ip = Ipv6Repr { payload_len: udp.length(), ..header }.emit();
+                let ip = Ipv6Repr {
+                    version: Bits::low(6),
+                    payload_len: udp.length(),
+                    next_header: PROTOCOL_UDP,
+                    ..header
+                };
+                let ip = ip.emit();
                 out.extend_from_slice(ip.as_bytes());
                 out.extend_from_slice(udp.as_bytes());
                 self.seal(&Route::Ipv6 { header: &ip, extensions: &[], udp: &udp }, out);
             }
             NetworkRepr::Grh(grh) => {
-                let grh = GrhRepr { payload_len: length(sealed), ..grh }.emit();
+                let grh = grh_of(grh, sealed);
                 out.extend_from_slice(grh.as_bytes());
                 self.seal(&Route::Grh(&grh), out);
             }
@@ -118,7 +128,7 @@ impl FrameRepr<'_> {
         out.extend_from_slice(lrh.as_bytes());
         match grh {
             Some(grh) => {
-                let grh = GrhRepr { payload_len: length(sealed), ..grh }.emit();
+                let grh = grh_of(grh, sealed);
                 out.extend_from_slice(grh.as_bytes());
                 self.seal(&Route::Grh(&grh), out);
             }
@@ -135,6 +145,12 @@ impl FrameRepr<'_> {
         let icrc = icrc(route, out.get(start..).unwrap_or_default());
         out.extend_from_slice(&icrc);
     }
+}
+
+/// A GRH before `sealed` bytes from the BTH through the ICRC.
+fn grh_of(grh: GrhRepr, sealed: usize) -> super::Grh {
+    let (version, next_header) = (Bits::low(6), NEXT_HEADER_BTH);
+    GrhRepr { version, next_header, payload_len: length(sealed), ..grh }.emit()
 }
 
 fn udp(source_port: u16, payload_len: usize) -> Udp {

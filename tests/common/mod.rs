@@ -263,7 +263,7 @@ fn carrier(kind: u8, random: &[u8]) -> Carrier {
     };
     let header6 =
         Ipv6Repr { version: Bits::low(6), next_header: 17, ..header::<Ipv6>(random).repr() };
-    let grh = GrhRepr { next_header: 0x1b, ..header::<Grh>(random).repr() };
+    let grh = GrhRepr { version: Bits::low(6), next_header: 0x1b, ..header::<Grh>(random).repr() };
     let (v4, v6) = (
         NetworkRepr::Ipv4 { header: header4, source_port },
         NetworkRepr::Ipv6 { header: header6, source_port },

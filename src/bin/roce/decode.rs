@@ -77,7 +77,7 @@ pub(crate) struct Args {
     #[arg(long, value_enum, value_name = "WHEN", default_value_t)]
     color: Colour,
 
-    /// List the names of all fields and exit.
+    /// List all fields, with what they are called for people, and exit.
     #[arg(long)]
     list_fields: bool,
 }
@@ -93,8 +93,8 @@ Examples:
 pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
     let mut out = output::stdout();
     if args.list_fields {
-        for name in FieldRef::names() {
-            writeln!(out, "{name}")?;
+        for field in FieldRef::names().iter().filter_map(|name| FieldRef::find(name)) {
+            writeln!(out, "{}\t{}", field.name(), field.label())?;
         }
         out.flush()?;
         return Ok(ExitCode::SUCCESS);

@@ -10,7 +10,7 @@ use clap::{Parser, Subcommand};
 
 /// A RoCEv2 protocol stack in pure userspace.
 ///
-/// Exit status: 0 when all went well, 1 when there are findings, 2 when it could not be done.
+/// Exit status: 0 when all went well, 2 when something could not be done.
 #[derive(Debug, Parser)]
 #[command(name = "roce", version, max_term_width = 100, arg_required_else_help = true)]
 struct Cli {

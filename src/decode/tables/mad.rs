@@ -7,7 +7,7 @@ use crate::wire::cm::{
     self, Apr, Drep, Dreq, IpCm, Lap, Mra, Rej, Rep, Req, Rtu, ServiceId, SidrRep, SidrReq,
 };
 use crate::wire::layout::BitRange;
-use crate::wire::mad::{MadHeader, PathRecord, Rmpp, Sa, SmInfo, SmpDirected};
+use crate::wire::mad::{MadHeader, PathRecord, Rmpp, Sa, SmInfo, SmpDirected, SmpLid};
 
 /// A GID, unless the packet came over IPv4: then it is an IPv4 address in disguise.
 fn gid_unless_ipv4<'a>(context: &Context<'a>, gid: &'a [u8]) -> Option<Value<'a>> {
@@ -975,6 +975,11 @@ pub(in super::super) static SMP_DIRECTED: [Field; 10] = [
     ),
 ];
 
+pub(in super::super) static SMP_LID: [Field; 2] = [
+    Field::bits("infiniband.smplid.mkey", "M_Key", SmpLid::LAYOUT.mkey, Show::Hex(16)),
+    Field::bits("infiniband.reserved", "Reserved", SmpLid::LAYOUT.reserved, Show::Bytes).hidden(),
+];
+
 pub(in super::super) static SM_INFO: [Field; 5] = [
     Field::bits("infiniband.sminfo.guid", "GUID", SmInfo::LAYOUT.guid, Show::Hex(16)),
     Field::bits("infiniband.sminfo.sm_key", "SM_Key", SmInfo::LAYOUT.sm_key, Show::Hex(16)),
@@ -985,7 +990,7 @@ pub(in super::super) static SM_INFO: [Field; 5] = [
 
 pub(in super::super) static RMPP: [Field; 8] = [
     Field::whole("infiniband.rmpp", "RMPP Header"),
-    Field::bits("infiniband.rmpp.rmppversion", "RMPP Type", Rmpp::LAYOUT.version, Show::Hex(2)),
+    Field::bits("infiniband.rmpp.rmppversion", "RMPP Version", Rmpp::LAYOUT.version, Show::Hex(2)),
     Field::bits("infiniband.rmpp.rmpptype", "RMPP Type", Rmpp::LAYOUT.kind, Show::Hex(2)),
     Field::bits(
         "infiniband.rmpp.rresptime",

@@ -81,6 +81,7 @@ tables! {
     SidrIpCm: "RDMA CM Request Header", mad::SIDR_IP_CM;
     CmSidrRep: "CM ServiceIDResReqResp", mad::CM_SIDR_REP;
     SmpDirected: "SMP (Directed Route)", mad::SMP_DIRECTED;
+    SmpLid: "SMP (LID Routed)", mad::SMP_LID;
     SmInfo: "SMInfo", mad::SM_INFO;
     Rmpp: "RMPP Header", mad::RMPP;
     Sa: "SA Packet", mad::SA;
