@@ -7,6 +7,9 @@
 //!             bytes                           words
 //!  capture ─► wire ─────────────────────────► decode ─► lines, trees, JSON, columns, summaries
 //!  (files)    (headers, ICRC, MAD, CM)        (fields, filters)
+//!               ▲
+//!               └──── engine ◄─── verbs: work requests, completions, attributes
+//!                     (queue pairs, keys, timers; no clock, socket, thread)
 //! ```
 //!
 //! | room | holds |
@@ -15,13 +18,18 @@
 //! | [`wire`] | every header as a view over bytes and as something to emit; the one opcode table; ICRC; MAD and CM |
 //! | [`capture`] | pcap and pcapng, in and out, plain or compressed, in bounded memory |
 //! | [`decode`] | packets in words: fields by tshark's names, filters, summaries |
+//! | [`verbs`] | the vocabulary of verbs, with the numbers and texts of `ibv_*` |
+//! | [`memory`] | memory that a NIC may touch, and the one place that touches it |
+//! | [`link`] | a simulated network: seeded faults, faults by appointment, virtual time |
+//! | [`engine`] | a software RNIC as a state machine, told packets and time; being built |
 //!
 //! Nothing imports upwards in this table. Each room's own page says how it is built.
 //!
 //! # Rules that hold everywhere
 //!
 //! - Nothing that comes from a network or a file can panic, or size an allocation.
-//! - `wire` reads no clock, socket, environment or random source: the same bytes give the same answer.
+//! - `wire`, `verbs` and `engine` read no clock, socket, environment or global random source: the same input gives the
+//!   same output.
 //! - An error names the layer or the offset, what was needed and what was there.
 //! - Facts about an opcode stand in one table; the layout of a header in one declaration.
 //!
@@ -33,6 +41,7 @@
 pub mod capture;
 pub mod decode;
 pub mod engine;
+pub mod link;
 pub mod memory;
 pub mod time;
 pub mod verbs;

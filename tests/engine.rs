@@ -1,14 +1,21 @@
 //! The engine, told packets and time by hand.
 #![allow(
+    clippy::unwrap_used,
     clippy::cast_possible_truncation,
     clippy::type_complexity,
-    clippy::unwrap_used,
     unreachable_pub,
+    missing_docs,
     dead_code,
     reason = "a test that cannot go on fails, and each uses a part of what they share"
 )]
 
+#[path = "engine/completer.rs"]
+mod completer;
 #[path = "engine/pair.rs"]
 mod pair;
+#[path = "engine/requester.rs"]
+mod requester;
+#[path = "engine/script.rs"]
+mod script;
 #[path = "engine/smoke.rs"]
 mod smoke;

@@ -1,23 +1,6 @@
 //! Packets on their way out and in, without the network around them.
 
-use crate::wire::Gid;
-
-/// How a packet travels: all that the network layer must be told.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Route {
-    /// From whom.
-    pub source: Gid,
-    /// To whom.
-    pub destination: Gid,
-    /// The UDP source port: the same for all packets of a flow.
-    pub source_port: u16,
-    /// Traffic class, or differentiated services and ECN.
-    pub traffic_class: u8,
-    /// How many hops are allowed.
-    pub hop_limit: u8,
-    /// The service level, which becomes the VLAN priority.
-    pub sl: u8,
-}
+use crate::wire::{Gid, Path};
 
 /// Packets to send, one behind the other in one buffer.
 ///
@@ -27,7 +10,7 @@ pub struct Route {
 #[derive(Debug)]
 pub struct Batch {
     bytes: Vec<u8>,
-    packets: Vec<(Route, u32, u32)>,
+    packets: Vec<(Path, u32, u32)>,
     packets_max: usize,
     bytes_max: usize,
 }
@@ -73,14 +56,14 @@ impl Batch {
     }
 
     /// The packets: how each travels, and its bytes with the room behind them.
-    pub fn iter(&self) -> impl Iterator<Item = (&Route, &[u8])> {
+    pub fn iter(&self) -> impl Iterator<Item = (&Path, &[u8])> {
         self.packets.iter().map(|(route, start, end)| {
             (route, self.bytes.get(*start as usize..*end as usize).unwrap_or_default())
         })
     }
 
     /// The same, to be sealed in place.
-    pub fn for_each_mut(&mut self, mut each: impl FnMut(&Route, &mut [u8])) {
+    pub fn for_each_mut(&mut self, mut each: impl FnMut(&Path, &mut [u8])) {
         for (route, start, end) in &self.packets {
             each(route, &mut self.bytes[*start as usize..*end as usize]);
         }
@@ -91,7 +74,7 @@ impl Batch {
     #[inline]
     pub(super) fn push<E>(
         &mut self,
-        route: &Route,
+        route: &Path,
         headers: &[u8],
         payload_len: usize,
         fill: impl FnOnce(&mut [u8]) -> Result<(), E>,

@@ -2,7 +2,7 @@
 
 use super::batch::Received;
 use super::qp::{Env, Qp};
-use super::responder::check_srq_limit;
+use super::responder::{check_srq_limit, scatter_into};
 use super::{Counter, Engine};
 use crate::verbs::{EventType, Wc, WcOpcode, WcStatus, limits};
 use crate::wire::{Gid, Packet, Service};
@@ -80,16 +80,15 @@ impl Qp {
         for (to, from) in area.iter_mut().skip(start).zip(network) {
             *to = *from;
         }
-        let sges = match self.srq {
-            None => self.rq.sges(taken),
+        let (pd, sges) = match self.srq {
+            None => (self.pd, self.rq.sges(taken)),
             Some(handle) => match env.srqs.get(handle.0) {
-                Some(srq) => srq.queue.sges(taken),
+                Some(srq) => (srq.pd, srq.queue.sges(taken)),
                 None => return WcStatus::LocProtErr,
             },
         };
-        let placed = self
-            .scatter_into(sges, 0, &area, env)
-            .and_then(|_| self.scatter_into(sges, GRH_LEN as u64, payload, env));
+        let placed = scatter_into(pd, sges, 0, &area, env)
+            .and_then(|()| scatter_into(pd, sges, GRH_LEN as u64, payload, env));
         if placed.is_ok() { WcStatus::Success } else { WcStatus::LocProtErr }
     }
 }

@@ -188,12 +188,15 @@ impl Keys {
         if mr.windows > 0 {
             return Err(KeyError::InUse);
         }
-        if let Some(access) = access.or_else(|| attr.as_ref().map(|attr| attr.access)) {
-            check_rights(access)?;
-            mr.access = access;
-        }
-        if let Some(attr) = attr {
+        let given = access.or_else(|| attr.as_ref().map(|attr| attr.access));
+        let access = given.unwrap_or(mr.access);
+        check_rights(access)?;
+        if let Some(attr) = &attr {
             attr.base.checked_add(attr.region.len() as u64).ok_or(KeyError::TooLong)?;
+        }
+        // Everything is right: only now anything changes.
+        mr.access = access;
+        if let Some(attr) = attr {
             (mr.region, mr.base) = (attr.region, attr.base);
         }
         mr.pd = pd.unwrap_or(mr.pd);

@@ -44,7 +44,7 @@ mod timers;
 
 use std::collections::{BTreeMap, VecDeque};
 
-pub use batch::{Batch, ICRC_ROOM, PACKET_MAX, Received, Route};
+pub use batch::{Batch, ICRC_ROOM, PACKET_MAX, Received};
 pub use config::{Config, Limits};
 pub use counters::{Counter, Counters};
 pub use cq::CqHandle;
@@ -58,7 +58,7 @@ use crate::time::Instant;
 use crate::verbs::{
     AhAttr, Data, EventType, PostError, Posting, QpState, RecvWr, SendFlags, SendWr, Wc, limits,
 };
-use crate::wire::{Gid, Opcode, Packet, Qpn, Role, Service};
+use crate::wire::{Bth, Gid, Opcode, Packet, Qpn, Role, Service};
 use cq::{Armed, Cq};
 use ids::{Place, Random, Table};
 use keys::Keys;
@@ -205,10 +205,11 @@ impl Engine {
     /// Everything that is checked before a queue pair is touched, in the order in which rxe checks it.
     fn accept(&mut self, received: &Received<'_>) -> Result<(), Counter> {
         let packet = Packet::parse(received.packet).map_err(|_| Counter::Truncated)?;
-        let (bth, info) = (packet.bth(), packet.info().ok_or(Counter::BadOpcode)?);
+        let bth = packet.bth();
         if bth.tver().get() != 0 {
             return Err(Counter::BadVersion);
         }
+        let Some(info) = packet.info() else { return self.accept_unassigned(received, bth) };
         if bth.dest_qp() == Qpn::MULTICAST {
             return self.accept_multicast(received, &packet);
         }
@@ -216,12 +217,14 @@ impl Engine {
         let (qp, mut env) = self.split(place).ok_or(Counter::NoQp)?;
         if info.service == Service::Cnp {
             // Who limits rates would be told here; for now it is counted.
-            return if bth.opcode() == Opcode::CNP && qp.is_peer(received) {
-                env.count(Counter::CnpReceived);
-                Ok(())
-            } else {
-                Err(Counter::BadOpcode)
-            };
+            if bth.opcode() != Opcode::CNP {
+                return Err(Counter::BadOpcode);
+            }
+            if !qp.is_peer(received) {
+                return Err(Counter::WrongPeer);
+            }
+            env.count(Counter::CnpReceived);
+            return Ok(());
         }
         if info.service != qp.service() {
             return Err(Counter::WrongService);
@@ -247,6 +250,22 @@ impl Engine {
             Role::Request | Role::Response => return Err(Counter::WrongState),
             Role::Notification => return Err(Counter::BadOpcode),
         }
+        Ok(())
+    }
+
+    /// A reliable connection refuses an opcode of its own service that nobody has assigned; others drop it.
+    fn accept_unassigned(&mut self, received: &Received<'_>, bth: &Bth) -> Result<(), Counter> {
+        let place = self.find_qp(bth.dest_qp()).ok_or(Counter::BadOpcode)?;
+        let (qp, mut env) = self.split(place).ok_or(Counter::BadOpcode)?;
+        let ours = qp.kind.is_reliable()
+            && qp.opcode(Opcode(bth.opcode().0 & 0x1f)) == bth.opcode()
+            && qp.is_peer(received)
+            && qp.pkey.matches(bth.pkey())
+            && qp.state().handles_requests(qp.kind);
+        if !ours {
+            return Err(Counter::BadOpcode);
+        }
+        qp.handle_unassigned(bth.psn(), &mut env);
         Ok(())
     }
 
@@ -337,6 +356,11 @@ impl Engine {
             Data::Gather(_) if wr.is_inline() => Some(inline),
             Data::Gather(_) => None,
         };
+        if bytes.is_some_and(|bytes| bytes.len() as u64 != wr.data.byte_len()) {
+            // Whoever vouched for the bytes was wrong: nothing else may go out in their place.
+            let (opcode, len) = (wr.opcode(), wr.data.byte_len());
+            return Err(PostError::WrongLength { opcode, len });
+        }
         let kept = wr.flags & !SendFlags::INLINE;
         let flags = if bytes.is_some() { kept | SendFlags::INLINE } else { kept };
         qp.sq.push(wr, flags, bytes)?;

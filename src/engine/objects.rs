@@ -3,7 +3,6 @@
 use thiserror::Error;
 
 use super::Engine;
-use super::batch::Route;
 use super::cq::{Cq, CqHandle};
 use super::ids::Place;
 use super::keys::{KeyError, MrAttr, MrHandle, MwHandle};
@@ -16,7 +15,7 @@ use super::srq::{Srq, SrqHandle, XrcdHandle};
 use super::timers::Timer;
 use crate::time::Instant;
 use crate::verbs::{Access, AhAttr, AhHandle, Errno, MwType, QpAttr, QpInitAttr, QpState, QpType};
-use crate::wire::{Gid, PKey, Qpn, RKey, XrcSrqn};
+use crate::wire::{Gid, PKey, Path, Qpn, RKey, XrcSrqn};
 
 /// Queue pair numbers that mean something else.
 const RESERVED_QPNS: [u32; 3] = [0, 1, 0xff_ffff];
@@ -448,8 +447,8 @@ impl Engine {
 }
 
 /// Of a queue pair that is not connected.
-fn no_route() -> Route {
-    Route {
+fn no_route() -> Path {
+    Path {
         source: Gid::default(),
         destination: Gid::default(),
         source_port: 0xc000,

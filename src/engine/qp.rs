@@ -2,7 +2,6 @@
 
 use std::collections::VecDeque;
 
-use super::batch::Route;
 use super::config::Config;
 use super::counters::{Counter, Counters};
 use super::cq::{Cq, CqHandle, Delivered};
@@ -19,7 +18,7 @@ use crate::time::Instant;
 use crate::verbs::{
     AhAttr, EventType, QpAttr, QpInitAttr, QpState, QpType, Wc, WcOpcode, WcStatus, WrId,
 };
-use crate::wire::{Opcode, PKey, Qpn, Service};
+use crate::wire::{Opcode, PKey, Path, Qpn, Service};
 
 /// A queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -80,7 +79,7 @@ pub(super) struct Qp {
     pub(super) xrcd: Option<XrcdHandle>,
     pub(super) init: QpInitAttr,
     pub(super) attr: QpAttr,
-    pub(super) route: Route,
+    pub(super) route: Path,
     pub(super) mtu: u32,
     pub(super) pkey: PKey,
     pub(super) sq: SendQueue,

@@ -228,10 +228,18 @@ pub(super) fn packets(len: u32, mtu: u32) -> u32 {
     len.div_ceil(mtu).max(1)
 }
 
+/// How long a ring for so many is. Numbers that count up for ever wrap at 2^32, which the length must divide.
+fn ring_size(depth: usize) -> usize {
+    if depth == 0 { 0 } else { depth.next_power_of_two() }
+}
+
 /// The send queue of a queue pair: a ring.
 #[derive(Debug)]
 pub(super) struct SendQueue {
+    /// A power of two, so that numbers that count up for ever stay in step with it when they wrap.
     ring: Box<[SendWqe]>,
+    /// How many requests it takes, which may be fewer.
+    depth: usize,
     /// Gather lists of more than one entry, so many a request.
     sges: Box<[Sge]>,
     sges_each: usize,
@@ -253,13 +261,15 @@ pub(super) enum Source<'a> {
 impl SendQueue {
     pub(super) fn new(depth: u32, max_sge: u32, max_inline: u32) -> Self {
         let depth = depth as usize;
+        let size = ring_size(depth);
         let sges_each = if max_sge > 1 { max_sge as usize } else { 0 };
         let inline_each = max_inline as usize;
         Self {
-            ring: vec![SendWqe::EMPTY; depth].into_boxed_slice(),
-            sges: vec![Sge::default(); depth * sges_each].into_boxed_slice(),
+            ring: vec![SendWqe::EMPTY; size].into_boxed_slice(),
+            depth,
+            sges: vec![Sge::default(); size * sges_each].into_boxed_slice(),
             sges_each,
-            inline: vec![0; depth * inline_each].into_boxed_slice(),
+            inline: vec![0; size * inline_each].into_boxed_slice(),
             inline_each,
             head: 0,
             tail: 0,
@@ -279,7 +289,7 @@ impl SendQueue {
     }
 
     pub(super) fn is_full(&self) -> bool {
-        self.tail.wrapping_sub(self.head) as usize >= self.ring.len()
+        self.tail.wrapping_sub(self.head) as usize >= self.depth
     }
 
     #[inline]
@@ -365,7 +375,7 @@ pub(super) struct RecvQueue {
     counts: Box<[u32]>,
     sges: Box<[Sge]>,
     max_sge: usize,
-    /// Posted requests in order, by place: a ring.
+    /// Posted requests in order, by place: a ring, its length a power of two.
     fifo: Box<[u32]>,
     head: u32,
     tail: u32,
@@ -384,7 +394,7 @@ impl RecvQueue {
             counts: vec![0; size].into_boxed_slice(),
             sges: vec![Sge::default(); size * max_sge as usize].into_boxed_slice(),
             max_sge: max_sge as usize,
-            fifo: vec![0; size].into_boxed_slice(),
+            fifo: vec![0; ring_size(size)].into_boxed_slice(),
             head: 0,
             tail: 0,
             free: (0..depth).rev().collect(),
@@ -467,5 +477,44 @@ impl RecvQueue {
             queue.push(&wr).ok()?;
         }
         Some(queue)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_send_queue_keeps_its_order_when_its_count_wraps() {
+        let mut queue = SendQueue::new(3, 1, 0);
+        (queue.head, queue.tail) = (u32::MAX - 1, u32::MAX - 1);
+        let wr = |id| SendWr::new(WrId(id), SendOp::Send { imm: None }, Data::EMPTY);
+        for id in 0..3 {
+            queue.push(&wr(id), SendFlags::empty(), None).unwrap();
+        }
+        assert_eq!(queue.push(&wr(3), SendFlags::empty(), None), Err(PostError::QueueFull));
+        assert_eq!([queue.pop().id(), queue.pop().id(), queue.pop().id()], [0, 1, 2].map(WrId));
+    }
+
+    #[test]
+    fn a_receive_queue_keeps_its_order_when_its_count_wraps() {
+        let mut queue = RecvQueue::new(3, 0);
+        (queue.head, queue.tail) = (u32::MAX - 1, u32::MAX - 1);
+        for id in 0..3 {
+            queue.push(&RecvWr { id: WrId(id), sges: &[] }).unwrap();
+        }
+        for id in 0..3 {
+            let taken = queue.take().unwrap();
+            assert_eq!(queue.release(taken), WrId(id));
+        }
+    }
+
+    #[test]
+    fn flags_that_mean_nothing_here_do_not_spill_into_the_target() {
+        let target = Target::Xrc(XrcSrqn::new(0x4));
+        let op = SendOp::Send { imm: None };
+        let wr = SendWr { target, ..SendWr::new(WrId(1), op, Data::EMPTY) };
+        let wqe = SendWqe::pack(&wr, SendFlags::all(), 0);
+        assert_eq!(wqe.srqn(), XrcSrqn::new(0x4));
     }
 }

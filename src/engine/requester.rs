@@ -4,7 +4,7 @@
 //! keeps them: a retry sends the same packets again, or, of a READ, asks for what is missing.
 
 use super::Counter;
-use super::batch::{Batch, Route};
+use super::batch::Batch;
 use super::keys::{Bind, Refusal};
 use super::qp::{Env, Qp};
 use super::queue::{SendWqe, Source, packets};
@@ -13,8 +13,8 @@ use crate::verbs::{
     LocalData, MwType, QpState, QpType, SendFlags, Sending, Sge, Wc, WcStatus, WrOpcode, limits,
 };
 use crate::wire::{
-    AtomicEthRepr, BthRepr, DethRepr, FethRepr, IethRepr, ImmDtRepr, Msn, Opcode, Position, Psn,
-    QKey, Qpn, RethRepr, XrcethRepr,
+    AtomicEthRepr, BthRepr, DethRepr, FethRepr, IethRepr, ImmDtRepr, Msn, Opcode, Path, Position,
+    Psn, QKey, Qpn, RethRepr, XrcethRepr,
 };
 
 /// The longest headers a request can have: BTH, XRCETH, AtomicETH.
@@ -575,8 +575,8 @@ pub(super) fn route_of(
     local: Qpn,
     remote: Qpn,
     env: &Env<'_>,
-) -> Option<Route> {
-    Some(Route {
+) -> Option<Path> {
+    Some(Path {
         source: *env.config.gids.get(usize::from(ah.sgid_index))?,
         destination: ah.dgid,
         source_port: source_port(ah.flow_label.get(), local, remote),

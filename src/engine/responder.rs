@@ -8,6 +8,7 @@ use std::collections::VecDeque;
 use super::Counter;
 use super::batch::Batch;
 use super::keys::Refusal;
+use super::pd::PdHandle;
 use super::qp::{Env, Qp};
 use super::queue::{RecvQueue, Taken, packets};
 use super::requester::for_each_piece;
@@ -63,7 +64,9 @@ enum Replay {
     Empty { psn: Psn, msn: Msn },
 }
 
-/// An answer that is owed.
+/// An answer that is owed. It counts against `max_dest_rd_atomic` unless it answers a flush, of which the requester
+/// may have any number under way, or something that was answered before: the requester may have got that answer
+/// meanwhile, and be entitled to ask anew.
 #[derive(Clone, Copy, Debug)]
 enum Owed {
     Ack {
@@ -79,17 +82,19 @@ enum Owed {
         len: u32,
         sent: u32,
         msn: Msn,
+        counts: bool,
     },
     Atomic {
         psn: Psn,
         original: u64,
         msn: Msn,
+        counts: bool,
     },
-    /// The answer to an atomic write, or to a flush, of which the requester may have any number under way.
+    /// The answer to an atomic write or to a flush.
     Empty {
         psn: Psn,
         msn: Msn,
-        flush: bool,
+        counts: bool,
     },
 }
 
@@ -148,8 +153,12 @@ impl Responder {
 
     /// How many answers to reads and atomics are owed.
     fn reads_owed(&self) -> usize {
-        let counts =
-            |owed: &&Owed| !matches!(owed, Owed::Ack { .. } | Owed::Empty { flush: true, .. });
+        let counts = |owed: &&Owed| match owed {
+            Owed::Ack { .. } => false,
+            Owed::Read { counts, .. }
+            | Owed::Atomic { counts, .. }
+            | Owed::Empty { counts, .. } => *counts,
+        };
         self.owed.iter().filter(counts).count()
     }
 
@@ -170,6 +179,12 @@ impl Responder {
     }
 
     fn owe_refusal(&mut self, psn: Psn, answer: Owing) {
+        // A peer that repeats itself before it can be answered is answered once.
+        if let Some(Owed::Ack { psn: last, answer: same, .. }) = self.owed.back()
+            && (*last, *same) == (psn, answer)
+        {
+            return;
+        }
         self.owed.push_back(Owed::Ack { psn, msn: self.msn, answer });
     }
 
@@ -209,6 +224,16 @@ impl Qp {
         if self.resp.owes() {
             self.schedule(env);
         }
+    }
+
+    /// Takes a request in whose opcode nobody has assigned: in its turn it is refused, as others that make no sense.
+    pub(super) fn handle_unassigned(&mut self, psn: Psn, env: &mut Env<'_>) {
+        match psn.since(self.resp.epsn) {
+            0 => self.refuse(psn, INVALID, env),
+            1.. => self.out_of_sequence(env),
+            _ => env.count(Counter::Duplicate),
+        }
+        self.schedule(env);
     }
 
     /// A packet is missing before this one: say so, once.
@@ -366,11 +391,14 @@ impl Qp {
         env: &mut Env<'_>,
     ) {
         self.resp.message = None;
-        self.accepted(packet, 1, true);
-        let Some(queue) = self.recv_queue(srq, env) else { return };
-        wc.id = queue.release(taken);
+        if let Some(queue) = self.recv_queue(srq, env) {
+            wc.id = queue.release(taken);
+        }
         let cq = self.recv_cq_of(srq, env);
-        if !env.complete(cq, wc, packet.bth().solicited()) {
+        if env.complete(cq, wc, packet.bth().solicited()) {
+            self.accepted(packet, 1, true);
+        } else {
+            // What nobody here learns of is not acknowledged.
             self.fail(env);
         }
     }
@@ -501,7 +529,7 @@ impl Qp {
         let msn = self.resp.msn;
         let limit = self.attr.max_dest_rd_atomic;
         self.resp.remember(Replay::Read { psn, va, rkey, len, msn }, limit);
-        self.resp.owed.push_back(Owed::Read { psn, va, rkey, len, sent: 0, msn });
+        self.resp.owed.push_back(Owed::Read { psn, va, rkey, len, sent: 0, msn, counts: true });
         Ok(())
     }
 
@@ -533,7 +561,7 @@ impl Qp {
         let msn = self.resp.msn;
         let limit = self.attr.max_dest_rd_atomic;
         self.resp.remember(Replay::Atomic { psn, original, msn }, limit);
-        self.resp.owed.push_back(Owed::Atomic { psn, original, msn });
+        self.resp.owed.push_back(Owed::Atomic { psn, original, msn, counts: true });
         Ok(())
     }
 
@@ -589,8 +617,11 @@ impl Qp {
         let psn = self.resp.epsn;
         self.accept_single();
         let msn = self.resp.msn;
-        self.resp.remember(Replay::Empty { psn, msn }, self.attr.max_dest_rd_atomic);
-        self.resp.owed.push_back(Owed::Empty { psn, msn, flush });
+        if !flush {
+            // A flush is answered again without being remembered: any number of them must not push out a read.
+            self.resp.remember(Replay::Empty { psn, msn }, self.attr.max_dest_rd_atomic);
+        }
+        self.resp.owed.push_back(Owed::Empty { psn, msn, counts: !flush });
     }
 
     /// A request that came before: not executed again, but answered again.
@@ -610,13 +641,14 @@ impl Qp {
                 let last = self.resp.epsn.plus(Psn::HALF * 2 - 1);
                 return self.resp.owe_ack(last);
             }
-            Operation::ReadRequest => self.replay_read(packet, psn),
+            Operation::ReadRequest => self.replay_read(packet, psn, env),
+            Operation::Flush => Some(Owed::Empty { psn, msn: self.resp.msn, counts: false }),
             _ => self.resp.replays.iter().find_map(|replay| match *replay {
                 Replay::Atomic { psn: at, original, msn } if at == psn => {
-                    Some(Owed::Atomic { psn, original, msn })
+                    Some(Owed::Atomic { psn, original, msn, counts: false })
                 }
                 Replay::Empty { psn: at, msn } if at == psn => {
-                    Some(Owed::Empty { psn, msn, flush: true })
+                    Some(Owed::Empty { psn, msn, counts: false })
                 }
                 _ => None,
             }),
@@ -628,8 +660,13 @@ impl Qp {
     }
 
     /// A read again, or the part of it that was lost.
-    fn replay_read(&self, packet: &Packet<'_>, psn: Psn) -> Option<Owed> {
+    fn replay_read(&self, packet: &Packet<'_>, psn: Psn, env: &Env<'_>) -> Option<Owed> {
         let reth = packet.reth()?;
+        if reth.dma_len() > 0 {
+            // What it may no longer read is not sent again, and nobody is told.
+            let (key, va, len) = (reth.rkey(), reth.va(), reth.dma_len().into());
+            env.keys.remote(self.pd, self.qpn, key, va, len, Access::REMOTE_READ).ok()?;
+        }
         self.resp.replays.iter().find_map(|replay| {
             let Replay::Read { psn: first, va, rkey, len, msn } = *replay else { return None };
             let skipped = u32::try_from(psn.since(first)).ok()?.checked_mul(self.mtu)?;
@@ -637,7 +674,7 @@ impl Qp {
                 && reth.va() == va.wrapping_add(skipped.into())
                 && Some(reth.dma_len()) <= len.checked_sub(skipped);
             let (va, len) = (reth.va(), reth.dma_len());
-            same.then_some(Owed::Read { psn, va, rkey, len, sent: 0, msn })
+            same.then_some(Owed::Read { psn, va, rkey, len, sent: 0, msn, counts: false })
         })
     }
 
@@ -722,27 +759,9 @@ impl Qp {
     }
 
     /// Where receives complete.
-    fn recv_cq_of(&self, srq: Option<SrqHandle>, env: &Env<'_>) -> super::cq::CqHandle {
+    pub(super) fn recv_cq_of(&self, srq: Option<SrqHandle>, env: &Env<'_>) -> super::cq::CqHandle {
         let xrc = srq.and_then(|handle| env.srqs.get(handle.0)?.xrc);
         xrc.map_or(self.recv_cq, |(_, cq)| cq)
-    }
-
-    /// Puts part of a message into the buffers of a receive work request.
-    pub(super) fn scatter_into(
-        &self,
-        sges: &[Sge],
-        offset: u64,
-        data: &[u8],
-        env: &Env<'_>,
-    ) -> Result<usize, Refusal> {
-        let mut written = 0;
-        for_each_piece(sges, offset, data.len(), |sge, addr, len| {
-            let grant = env.keys.local(self.pd, sge.lkey, addr, len as u64, true)?;
-            let part = &data[written..written + len];
-            written += len;
-            grant.region.write(grant.offset, part).map_err(|_| Refusal::Range)
-        })?;
-        Ok(written)
     }
 
     fn scatter(
@@ -754,16 +773,18 @@ impl Qp {
         env: &mut Env<'_>,
     ) -> Result<(), Fault> {
         let fault = Fault::Refused(NakCode::RemoteOperationalError, WcStatus::LocProtErr);
-        let sges = match srq {
-            None => self.rq.sges(taken),
-            Some(handle) => env.srqs.get(handle.0).map(|srq| srq.queue.sges(taken)).ok_or(fault)?,
+        let (pd, sges) = match srq {
+            None => (self.pd, self.rq.sges(taken)),
+            Some(handle) => {
+                // Buffers of a shared queue are registered in its own domain.
+                env.srqs.get(handle.0).map(|srq| (srq.pd, srq.queue.sges(taken))).ok_or(fault)?
+            }
         };
         let room: u64 = sges.iter().map(|sge| u64::from(sge.length)).sum();
         if u64::from(offset) + data.len() as u64 > room {
             return Err(Fault::Refused(NakCode::InvalidRequest, WcStatus::LocLenErr));
         }
-        self.scatter_into(sges, offset.into(), data, env).map_err(|_| fault)?;
-        Ok(())
+        scatter_into(pd, sges, offset.into(), data, env).map_err(|_| fault)
     }
 
     /// Sends the next answer that is owed; whether there was one.
@@ -779,7 +800,7 @@ impl Qp {
                 let answer = self.answer(answer);
                 self.send_answer(Opcode::RC_ACKNOWLEDGE, psn, Some((answer, msn)), None, batch);
             }
-            Owed::Atomic { psn, original, msn } => {
+            Owed::Atomic { psn, original, msn, .. } => {
                 let answer = self.answer(Owing::Accepted);
                 let opcode = Opcode::RC_ATOMIC_ACKNOWLEDGE;
                 self.send_answer(opcode, psn, Some((answer, msn)), Some(original), batch);
@@ -803,7 +824,7 @@ impl Qp {
     /// The syndrome of an acknowledgement.
     fn answer(&self, owing: Owing) -> Answer {
         match owing {
-            Owing::Accepted if self.srq.is_none() && self.init.cap.max_recv_wr > 0 => {
+            Owing::Accepted if self.srq.is_none() && self.rq.depth() > 0 => {
                 Answer::Ack(self.credits())
             }
             Owing::Accepted => Answer::Ack(Credits::UNLIMITED),
@@ -858,7 +879,7 @@ impl Qp {
 
     /// Sends the next packet of data that was read; whether it was the last.
     fn send_read_data(&mut self, owed: Owed, env: &mut Env<'_>, batch: &mut Batch) -> bool {
-        let Owed::Read { psn, va, rkey, len, sent, msn } = owed else { return true };
+        let Owed::Read { psn, va, rkey, len, sent, msn, counts } = owed else { return true };
         let count = packets(len, self.mtu);
         let offset = sent * self.mtu;
         let size = (len - offset).min(self.mtu);
@@ -880,6 +901,12 @@ impl Qp {
             let grant = env.keys.remote(pd, qpn, rkey, va, size.into(), Access::REMOTE_READ)?;
             grant.region.read(grant.offset, out).map_err(|_| Refusal::Range)
         });
+        if filled.is_err() && !counts {
+            // Errors in answering again are nobody's business.
+            self.resp.owed.pop_front();
+            env.count(Counter::NoReplay);
+            return false;
+        }
         if filled.is_err() {
             // The memory has gone since it was asked for.
             self.resp.owed.clear();
@@ -910,6 +937,23 @@ impl Qp {
         env.count(Counter::CnpSent);
         env.count(Counter::Sent);
     }
+}
+
+/// Puts part of a message into the buffers of a receive work request of domain `pd`.
+pub(super) fn scatter_into(
+    pd: PdHandle,
+    sges: &[Sge],
+    offset: u64,
+    data: &[u8],
+    env: &Env<'_>,
+) -> Result<(), Refusal> {
+    let mut written = 0;
+    for_each_piece(sges, offset, data.len(), |sge, addr, len| {
+        let grant = env.keys.local(pd, sge.lkey, addr, len as u64, true)?;
+        let part = &data[written..written + len];
+        written += len;
+        grant.region.write(grant.offset, part).map_err(|_| Refusal::Range)
+    })
 }
 
 /// Tells of a shared receive queue that has run low, once.

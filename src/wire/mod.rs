@@ -50,6 +50,7 @@ pub mod mad;
 mod num;
 mod opcode;
 mod packet;
+mod path;
 mod repr;
 
 use zerocopy::{FromBytes, Immutable, KnownLayout, Unaligned};
@@ -68,6 +69,7 @@ pub use opcode::{
     Headers, Opcode, OpcodeInfo, Operation, PayloadRule, Position, Receive, Role, Service,
 };
 pub use packet::{Extensions, HeadersMismatch, Packet, PacketRepr};
+pub use path::{Path, PathHeaders};
 pub use repr::{FrameRepr, NetworkRepr};
 
 /// A header that lies over its bytes.

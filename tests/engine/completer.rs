@@ -1,0 +1,600 @@
+//! What answers do: `roce.md` §5, §6.3 to §6.5.
+
+use roce::engine::Counter;
+use roce::verbs::{QpState, QpType, RetryCount, RnrRetry, SendFlags, WcStatus};
+use roce::wire::aeth::NakCode;
+use roce::wire::{Bits, Opcode};
+
+use super::script::*;
+
+const FIRST: Opcode = Opcode::RC_RDMA_READ_RESPONSE_FIRST;
+const LAST: Opcode = Opcode::RC_RDMA_READ_RESPONSE_LAST;
+
+fn middle(psn: u32) -> Pkt {
+    pkt(Opcode::RC_RDMA_READ_RESPONSE_MIDDLE, psn).fill(256)
+}
+
+#[test]
+fn an_acknowledgement_is_cumulative() {
+    let mut s = Script::rc();
+    for id in 0..5 {
+        s.post(id, if id % 2 == 0 { SEND } else { WRITE }, 4);
+    }
+    s.expect_count(5);
+    s.send(ack(SQ + 3, 4));
+    s.completes(&[(0, OK), (1, OK), (2, OK), (3, OK)]);
+    s.send(ack(SQ + 4, 5));
+    s.completes(&[(4, OK)]);
+    assert_eq!(s.count(Counter::StaleResponse), 0);
+}
+
+#[test]
+fn an_acknowledgement_inside_a_message_is_progress_only() {
+    let mut s = Script::rc();
+    s.post(1, SEND, 4 * 256);
+    s.expect_count(4);
+    s.send(ack(SQ + 1, 0));
+    s.completes(&[]);
+    // Only what is missing goes out again.
+    s.at(TIMEOUT);
+    let sent = s.expect_count(2);
+    assert_eq!(sent[0].bth.opcode, Opcode::RC_SEND_MIDDLE);
+    assert_eq!(sent[0].bth.psn.get(), SQ + 2);
+}
+
+#[test]
+fn ghosts_from_the_future_and_the_past_are_ignored() {
+    let mut s = Script::rc();
+    s.post(1, SEND, 4);
+    s.expect_count(1);
+    s.send(ack(SQ + 1, 2));
+    s.completes(&[]);
+    s.send(ack(SQ, 1));
+    s.completes(&[(1, OK)]);
+    for packet in [
+        ack(SQ, 1),
+        ack(SQ - 1, 0),
+        seq_nak(SQ, 0),
+        rnr(SQ, 1, 0),
+        nak(SQ, NakCode::RemoteAccessError, 0),
+        read_only(SQ, 1).fill(4),
+    ] {
+        s.send(packet);
+    }
+    assert_eq!(s.count(Counter::StaleResponse), 7);
+    s.completes(&[]);
+    s.state(QpState::Rts);
+    s.expect_nothing();
+}
+
+#[test]
+fn data_also_acknowledge_what_was_before() {
+    let mut s = Script::rc();
+    s.post(1, SEND, 4);
+    s.post(2, READ, 8);
+    s.expect_count(2);
+    s.send(read_only(SQ + 1, 2).data(b"response"));
+    s.completes(&[(1, OK), (2, OK)]);
+    assert_eq!(s.read(0, 8), b"response");
+}
+
+#[test]
+fn a_later_acknowledgement_does_not_complete_a_read() {
+    // P-05, and a bug that rxe had: a READ skipped by a later ACK.
+    let mut s = Script::rc();
+    s.post(1, READ, 300);
+    s.post(2, SEND, 4);
+    s.expect_count(2);
+    s.send(ack(SQ + 2, 2));
+    s.completes(&[]);
+    assert_eq!(s.count(Counter::ImpliedNak), 1);
+    let sent = s.expect_count(2);
+    assert_eq!(sent[0].bth.opcode, Opcode::RC_RDMA_READ_REQUEST);
+    s.send(response(FIRST, SQ, 1).fill(256));
+    s.send(response(LAST, SQ + 1, 1).fill(44));
+    s.send(ack(SQ + 2, 2));
+    s.completes(&[(1, OK), (2, OK)]);
+}
+
+#[test]
+fn a_later_acknowledgement_does_not_complete_an_atomic() {
+    // A bug that rxe had: the lost atomic ACK.
+    let mut s = Script::rc();
+    s.post(1, ADD, 8);
+    s.post(2, SEND, 4);
+    s.expect_count(2);
+    s.send(ack(SQ + 1, 2));
+    s.completes(&[]);
+    s.expect_count(2);
+    s.send(response(Opcode::RC_ATOMIC_ACKNOWLEDGE, SQ, 1).original(41));
+    s.send(ack(SQ + 1, 2));
+    s.completes(&[(1, OK), (2, OK)]);
+    assert_eq!(s.word(0), 41);
+}
+
+#[test]
+fn a_later_acknowledgement_completes_no_flush_and_no_atomic_write() {
+    let (remote_addr, rkey) = (REMOTE, REMOTE_KEY);
+    let flush = roce::verbs::SendOp::Flush {
+        remote_addr,
+        rkey,
+        length: 4,
+        placement: roce::verbs::FlushPlacement::GLOBAL,
+        level: roce::verbs::FlushLevel::Range,
+    };
+    for (op, len) in [(flush, 0), (roce::verbs::SendOp::AtomicWrite { remote_addr, rkey }, 8)] {
+        let mut s = Script::rc();
+        s.post(1, op, len);
+        s.post(2, SEND, 4);
+        s.expect_count(2);
+        s.send(ack(SQ + 1, 2));
+        s.completes(&[]);
+        s.expect_count(2);
+        s.send(read_only(SQ, 1));
+        s.send(ack(SQ + 1, 2));
+        s.completes(&[(1, OK), (2, OK)]);
+    }
+}
+
+#[test]
+fn of_a_read_only_what_is_missing_is_asked_for_again() {
+    let mut s = Script::rc();
+    s.post(1, READ, 5 * 256 + 10);
+    s.expect_count(1);
+    s.send(response(FIRST, SQ, 1).fill(256));
+    s.send(middle(SQ + 1));
+    s.send(middle(SQ + 3));
+    s.send(middle(SQ + 4));
+    assert_eq!(s.count(Counter::ImpliedNak), 2);
+    assert_eq!(s.count(Counter::Retry), 1, "one loss is one retry");
+    let again = pkt(Opcode::RC_RDMA_READ_REQUEST, SQ + 2).ack_req();
+    s.expect([again.reth(REMOTE + 512, REMOTE_KEY, 3 * 256 + 10)]);
+    // It comes as a message of its own.
+    s.send(response(FIRST, SQ + 2, 1).fill(256));
+    s.send(middle(SQ + 3));
+    s.send(middle(SQ + 4));
+    s.completes(&[]);
+    s.send(response(LAST, SQ + 5, 1).fill(10));
+    s.completes(&[(1, OK)]);
+}
+
+#[test]
+fn the_last_packet_of_a_read_may_be_asked_for_alone() {
+    let mut s = Script::rc();
+    s.post(1, READ, 2 * 256 + 10);
+    s.expect_count(1);
+    s.send(response(FIRST, SQ, 1).fill(256));
+    s.send(middle(SQ + 1));
+    s.at(TIMEOUT);
+    let again = pkt(Opcode::RC_RDMA_READ_REQUEST, SQ + 2).ack_req();
+    s.expect([again.reth(REMOTE + 512, REMOTE_KEY, 10)]);
+    s.send(read_only(SQ + 2, 1).fill(10));
+    s.completes(&[(1, OK)]);
+}
+
+#[test]
+fn a_sequence_refusal_acknowledges_what_is_before_it() {
+    let mut s = Script::rc();
+    for id in 0..4 {
+        s.post(id, SEND, 4);
+    }
+    s.expect_count(4);
+    s.send(seq_nak(SQ + 2, 2));
+    s.completes(&[(0, OK), (1, OK)]);
+    let sent = s.expect_count(2);
+    assert_eq!(sent[0].bth.psn.get(), SQ + 2);
+    // Once for each loss.
+    s.send(seq_nak(SQ + 2, 2));
+    s.expect_nothing();
+    assert_eq!(s.count(Counter::SequenceReceived), 2);
+}
+
+#[test]
+fn retry_cnt_is_a_literal_count() {
+    // P-07: also 7, which rxe takes for infinite.
+    for count in [0, 1, 3, 7] {
+        let mut setup = Setup::new(QpType::Rc);
+        setup.attr.retry_cnt = RetryCount(Bits::low(count));
+        let mut s = setup.build();
+        s.post_flags(1, SEND, 4, SendFlags::empty());
+        s.post(2, SEND, 4);
+        s.expect_count(2);
+        for retry in 1..=u64::from(count) {
+            s.at(retry * 2000);
+            s.expect_count(2);
+        }
+        s.completes(&[]);
+        s.at(u64::from(count) * 2000 + 2000);
+        s.expect_nothing();
+        s.completes(&[(1, WcStatus::RetryExcErr), (2, FLUSHED)]);
+        s.state(QpState::Err);
+        assert_eq!(s.count(Counter::Retry), count.into());
+        assert_eq!(s.count(Counter::RetryExceeded), 1);
+        assert_eq!(s.next_timeout().filter(|at| *at > s.now), None, "nothing is left to wait for");
+    }
+}
+
+#[test]
+fn progress_restores_patience() {
+    let mut setup = Setup::new(QpType::Rc);
+    setup.attr.retry_cnt = RetryCount(Bits::low(1));
+    let mut s = setup.build();
+    s.post(1, SEND, 3 * 256);
+    s.expect_count(3);
+    let mut now = 0;
+    for acknowledged in 0..2 {
+        now += 2000;
+        s.at(now);
+        s.sent();
+        s.send(ack(SQ + acknowledged, 0));
+    }
+    now += 2000;
+    s.at(now);
+    s.expect_count(1);
+    s.state(QpState::Rts);
+}
+
+#[test]
+fn a_timeout_of_zero_never_comes() {
+    let mut setup = Setup::new(QpType::Rc);
+    setup.attr.timeout = roce::verbs::AckTimeout::NEVER;
+    let mut s = setup.build();
+    s.post(1, SEND, 4);
+    s.expect_count(1);
+    assert_eq!(s.next_timeout(), None);
+    s.at(1 << 40);
+    s.expect_nothing();
+    s.completes(&[]);
+}
+
+#[test]
+fn the_timer_runs_from_the_last_progress() {
+    let mut s = Script::rc();
+    s.post(1, SEND, 4);
+    s.post(2, SEND, 4);
+    s.expect_count(2);
+    s.at(1000);
+    s.expect_nothing();
+    s.send(ack(SQ, 1));
+    s.at(2000);
+    s.expect_nothing();
+    s.at(1000 + TIMEOUT);
+    s.expect_count(1);
+    s.send(ack(SQ + 1, 2));
+    s.at(100_000);
+    s.expect_nothing();
+    assert_eq!(s.count(Counter::Timeout), 1);
+}
+
+#[test]
+fn a_responder_that_is_not_ready_is_really_waited_for() {
+    // P-06, and a bug that rxe had: the RNR timer that never waited. Code 12 is 640 µs.
+    let mut s = Script::rc();
+    s.post(1, SEND, 4);
+    s.post(2, SEND, 4);
+    s.expect_count(2);
+    s.at(100);
+    s.send(rnr(SQ, 12, 0));
+    s.expect_nothing();
+    s.at(739);
+    s.expect_nothing();
+    s.at(740);
+    s.expect_count(2);
+    assert_eq!((s.count(Counter::RnrReceived), s.count(Counter::Retry)), (1, 0));
+    s.send(ack(SQ + 1, 2));
+    s.completes(&[(1, OK), (2, OK)]);
+}
+
+#[test]
+fn every_rnr_code_waits_its_time() {
+    for (code, us) in [(1, 10), (5, 60), (25, 61_440), (31, 491_520), (0, 655_360)] {
+        let mut setup = Setup::new(QpType::Rc);
+        setup.attr.timeout = roce::verbs::AckTimeout::NEVER;
+        let mut s = setup.build();
+        s.post(1, SEND, 4);
+        s.expect_count(1);
+        s.send(rnr(SQ, code, 0));
+        s.at(us - 1);
+        s.expect_nothing();
+        s.at(us);
+        s.expect_count(1);
+    }
+}
+
+#[test]
+fn rnr_retry_zero_fails_at_once_and_seven_never() {
+    let mut setup = Setup::new(QpType::Rc);
+    setup.attr.rnr_retry = RnrRetry(Bits::low(0));
+    let mut s = setup.build();
+    s.post(1, SEND, 4);
+    s.expect_count(1);
+    s.send(rnr(SQ, 1, 0));
+    s.completes(&[(1, WcStatus::RnrRetryExcErr)]);
+    s.state(QpState::Err);
+
+    let mut setup = Setup::new(QpType::Rc);
+    setup.attr.rnr_retry = RnrRetry::INFINITE;
+    setup.attr.retry_cnt = RetryCount(Bits::low(0));
+    let mut s = setup.build();
+    s.post(1, SEND, 4);
+    for round in 0..500 {
+        s.expect_count(1);
+        s.send(rnr(SQ, 1, 0));
+        s.at(round * 10 + 10);
+    }
+    s.expect_count(1);
+    s.state(QpState::Rts);
+}
+
+#[test]
+fn rnr_retries_are_counted_and_restored_by_progress() {
+    let mut s = Script::rc();
+    s.post(1, SEND, 4);
+    s.post(2, SEND, 4);
+    let mut now = 0;
+    let mut wait = |s: &mut Script, psn| {
+        s.sent();
+        s.send(rnr(psn, 1, 0));
+        now += 10;
+        s.at(now);
+    };
+    for _ in 0..3 {
+        wait(&mut s, SQ);
+    }
+    s.sent();
+    s.send(ack(SQ, 1));
+    for _ in 0..3 {
+        wait(&mut s, SQ + 1);
+    }
+    s.completes(&[(1, OK)]);
+    wait(&mut s, SQ + 1);
+    s.completes(&[(2, WcStatus::RnrRetryExcErr)]);
+    assert_eq!(s.count(Counter::RnrRetryExceeded), 1);
+}
+
+#[test]
+fn while_waiting_for_a_receiver_nothing_else_counts() {
+    // rxe follows an RNR NAK by a sequence NAK for what was under way behind: neither that, nor another RNR NAK, nor
+    // the timer costs a retry, and the wait is no shorter and no longer.
+    for timeout in [0, 1, 8] {
+        let mut setup = Setup::new(QpType::Rc);
+        setup.attr.retry_cnt = RetryCount(Bits::low(0));
+        setup.attr.rnr_retry = RnrRetry(Bits::low(1));
+        setup.attr.timeout = roce::verbs::AckTimeout(Bits::low(timeout));
+        let mut s = setup.build();
+        s.post(1, SEND, 4);
+        s.post(2, SEND, 4);
+        s.expect_count(2);
+        s.send(rnr(SQ, 12, 0));
+        s.send(seq_nak(SQ, 0));
+        s.at(500);
+        s.send(rnr(SQ, 12, 0));
+        s.at(639);
+        s.expect_nothing();
+        s.at(640);
+        s.expect_count(2);
+        s.send(ack(SQ + 1, 2));
+        s.completes(&[(1, OK), (2, OK)]);
+        assert_eq!(s.count(Counter::Retry), 0);
+    }
+}
+
+#[test]
+fn a_refusal_completes_what_is_before_it_and_fails_its_own() {
+    for (code, status) in [
+        (NakCode::InvalidRequest, WcStatus::RemInvReqErr),
+        (NakCode::RemoteAccessError, WcStatus::RemAccessErr),
+        (NakCode::RemoteOperationalError, WcStatus::RemOpErr),
+    ] {
+        let mut s = Script::rc();
+        for id in 0..4 {
+            s.post(id, WRITE, 300);
+        }
+        s.recv(9, 0, 4);
+        s.expect_count(8);
+        s.send(nak(SQ + 4, code, 2));
+        s.completes(&[(0, OK), (1, OK), (2, status), (3, FLUSHED)]);
+        s.receives(&[(9, FLUSHED)]);
+        s.state(QpState::Err);
+        s.expect_nothing();
+    }
+}
+
+#[test]
+fn answers_that_mean_nothing_say_nothing() {
+    // Reserved kinds and codes are fatal to rxe, and ignored by hfi1.
+    for syndrome in [0x40, 0x5f, 0x65, 0x7f] {
+        let mut s = Script::rc();
+        s.post(1, SEND, 4);
+        s.expect_count(1);
+        s.send(pkt(Opcode::RC_ACKNOWLEDGE, SQ).syndrome(syndrome, 1));
+        assert_eq!(s.count(Counter::StaleResponse), 1);
+        s.completes(&[]);
+        s.state(QpState::Rts);
+        s.send(ack(SQ, 1));
+        s.completes(&[(1, OK)]);
+    }
+}
+
+#[test]
+fn a_read_refused_in_the_middle_fails_whichever_psn_is_named() {
+    // rxe names the request's PSN, others that of the first answer that could not be given.
+    for (retries, named) in [(0, 0), (0, 1), (0, 2), (0, 3), (3, 0), (3, 3)] {
+        let mut setup = Setup::new(QpType::Rc);
+        setup.attr.retry_cnt = RetryCount(Bits::low(retries));
+        let mut s = setup.build();
+        s.post(7, SEND, 4);
+        s.post(1, READ, 4 * 256);
+        s.expect_count(2);
+        s.send(response(FIRST, SQ + 1, 2).fill(256));
+        s.send(nak(SQ + 1 + named, NakCode::RemoteAccessError, 2));
+        s.completes(&[(7, OK), (1, WcStatus::RemAccessErr)]);
+        s.state(QpState::Err);
+    }
+}
+
+#[test]
+fn an_answer_of_the_wrong_kind_is_an_error() {
+    let wrong = [
+        (SEND, read_only(SQ, 1).fill(4)),
+        (READ, response(Opcode::RC_ATOMIC_ACKNOWLEDGE, SQ, 1).original(1)),
+        (ADD, read_only(SQ, 1).fill(8)),
+    ];
+    for (op, answer) in wrong {
+        let mut s = Script::rc();
+        s.post(1, op, 8);
+        s.expect_count(1);
+        s.send(answer);
+        s.completes(&[(1, WcStatus::BadRespErr)]);
+        s.state(QpState::Err);
+    }
+}
+
+#[test]
+fn data_of_the_wrong_length_are_an_error() {
+    let answers = [
+        (100, read_only(SQ, 1).fill(99)),
+        (100, read_only(SQ, 1).fill(101)),
+        (300, response(FIRST, SQ, 1).fill(255)),
+        (300, read_only(SQ, 1).fill(256)),
+        (100, response(FIRST, SQ, 1).fill(100)),
+        (0, read_only(SQ, 1).fill(1)),
+    ];
+    for (len, answer) in answers {
+        let mut s = Script::rc();
+        s.post(1, READ, len);
+        s.expect_count(1);
+        s.send(answer);
+        s.completes(&[(1, WcStatus::LocLenErr)]);
+        s.state(QpState::Err);
+    }
+}
+
+#[test]
+fn data_are_scattered_to_several_places() {
+    let mut s = Script::rc();
+    let sges = [s.sge(1000, 200), s.sge(0, 0), s.sge(2000, 300)];
+    s.try_post(1, READ, &sges, SendFlags::SIGNALED).unwrap();
+    s.expect_count(1);
+    let data = pattern(500);
+    s.send(response(FIRST, SQ, 1).data(&data[..256]));
+    s.send(response(LAST, SQ + 1, 1).data(&data[256..]));
+    s.completes(&[(1, OK)]);
+    assert_eq!([s.read(1000, 200), s.read(2000, 300)].concat(), data);
+    assert_eq!(s.read(1200, 8), [0; 8]);
+}
+
+#[test]
+fn data_without_a_place_are_an_error() {
+    let mut setup = Setup::new(QpType::Rc);
+    setup.access = roce::verbs::Access::REMOTE_READ;
+    let mut s = setup.build();
+    s.post(1, READ, 8);
+    s.post(2, SEND, 8);
+    // Reading into memory that may only be read is found out when the data come.
+    s.expect_count(2);
+    s.send(read_only(SQ, 1).fill(8));
+    s.completes(&[(1, WcStatus::LocProtErr), (2, FLUSHED)]);
+    s.state(QpState::Err);
+}
+
+#[test]
+fn an_atomic_result_is_a_number_of_this_machine() {
+    let mut s = Script::rc();
+    s.post(1, ADD, 8);
+    s.expect_count(1);
+    s.send(response(Opcode::RC_ATOMIC_ACKNOWLEDGE, SQ, 1).original(0x0102_0304_0506_0708));
+    let wc = s.poll(s.cq)[0];
+    assert_eq!((wc.opcode, wc.byte_len), (roce::verbs::WcOpcode::FetchAdd, 8));
+    assert_eq!(s.word(0), 0x0102_0304_0506_0708);
+}
+
+#[test]
+fn credits_gate_messages_that_take_receives() {
+    // P-13: SSN ≤ LSN + 1.
+    let mut s = Script::rc();
+    s.post(0, SEND, 4);
+    s.expect_count(1);
+    // One message done, room for two more: three may go, the last to learn of new room.
+    s.send(ack_credits(SQ, 1, 2));
+    for id in 1..7 {
+        s.post(id, SEND, 4);
+    }
+    s.expect_count(3);
+    s.send(ack_credits(SQ + 1, 2, 1));
+    s.expect_nothing();
+    s.send(ack_credits(SQ + 3, 4, 0));
+    s.expect_count(1);
+    s.send(ack(SQ + 4, 5));
+    s.expect_count(2);
+    assert_eq!(s.poll(s.cq).len(), 5);
+}
+
+#[test]
+fn messages_that_take_no_receive_need_no_credit() {
+    let mut s = Script::rc();
+    s.post(0, SEND, 4);
+    s.expect_count(1);
+    s.send(ack_credits(SQ, 1, 0));
+    s.post(1, WRITE, 4);
+    s.post(2, READ, 4);
+    s.post(3, SEND, 4);
+    s.post(4, SEND, 4);
+    s.post(5, WRITE, 4);
+    // Both that need none, one beyond the limit, and then in order nothing.
+    let sent = s.expect_count(3);
+    assert_eq!(sent[2].bth.opcode, Opcode::RC_SEND_ONLY);
+    assert!(sent[2].bth.ack_req);
+}
+
+#[test]
+fn unlimited_credit_is_unlimited_for_ever() {
+    let mut s = Script::rc();
+    s.post(0, SEND, 4);
+    s.expect_count(1);
+    s.send(ack(SQ, 1));
+    for id in 1..6 {
+        s.post(id, SEND, 4);
+    }
+    s.send(ack_credits(SQ, 1, 0));
+    s.expect_count(5);
+}
+
+#[test]
+fn an_overtaken_acknowledgement_takes_no_credit_back() {
+    let mut s = Script::rc();
+    for id in 0..4 {
+        s.post(id, SEND, 4);
+    }
+    s.expect_count(4);
+    s.send(ack_credits(SQ + 3, 4, 1));
+    s.send(ack_credits(SQ, 1, 0));
+    s.post(4, SEND, 4);
+    s.expect_count(1);
+}
+
+#[test]
+fn credits_come_with_data_and_with_ghosts() {
+    let mut s = Script::rc();
+    s.post(0, SEND, 4);
+    s.expect_count(1);
+    s.send(ack_credits(SQ, 1, 0));
+    s.post(1, SEND, 4);
+    s.post(2, SEND, 4);
+    s.post(3, SEND, 4);
+    s.expect_count(1);
+    // An acknowledgement that nobody asked for tells of room.
+    s.send(ack_credits(SQ, 1, 2));
+    s.expect_count(2);
+    s.post(4, SEND, 4);
+    s.post(5, READ, 4);
+    s.expect_nothing();
+    s.send(ack_credits(SQ + 3, 4, 0));
+    s.expect_count(2);
+    s.post(6, SEND, 4);
+    s.expect_nothing();
+    // A read response may stand for the acknowledgement of the send before it.
+    let answer = roce::wire::aeth::Answer::Ack(roce::wire::aeth::Credits::advertise(3));
+    s.send(pkt(Opcode::RC_RDMA_READ_RESPONSE_ONLY, SQ + 5).aeth(answer, 6).fill(4));
+    s.expect_count(1);
+}
