@@ -11,11 +11,21 @@
 
 #[path = "engine/completer.rs"]
 mod completer;
+#[path = "engine/datagram.rs"]
+mod datagram;
+#[path = "engine/duplicates.rs"]
+mod duplicates;
 #[path = "engine/pair.rs"]
 mod pair;
 #[path = "engine/requester.rs"]
 mod requester;
+#[path = "engine/responder.rs"]
+mod responder;
 #[path = "engine/script.rs"]
 mod script;
 #[path = "engine/smoke.rs"]
 mod smoke;
+#[path = "engine/unreliable.rs"]
+mod unreliable;
+#[path = "engine/xrc.rs"]
+mod xrc;

@@ -2,6 +2,7 @@
 
 use core::fmt::{self, Write as _};
 use core::net::{Ipv4Addr, Ipv6Addr};
+use std::sync::LazyLock;
 
 use super::Context;
 use crate::wire::layout::BitRange;
@@ -188,56 +189,47 @@ pub(super) fn put(out: &mut String, text: fmt::Arguments<'_>) {
     out.write_fmt(text).expect("a string takes everything");
 }
 
-const DIGITS: &[u8; 16] = b"0123456789abcdef";
+/// All bytes in hexadecimal, two digits each.
+static HEX: LazyLock<String> =
+    LazyLock::new(|| (0..=u8::MAX).map(|byte| format!("{byte:02x}")).collect());
 
-fn digit(value: u64) -> char {
-    char::from(DIGITS[(value & 15) as usize])
+/// The two hexadecimal digits of a byte.
+fn hex(digits: &str, byte: u8) -> &str {
+    let at = 2 * usize::from(byte);
+    &digits[at..at + 2]
 }
 
-/// Numbers are most of what the decoder prints, and the standard formatter takes five times as long.
-pub(super) fn write_dec(mut value: u64, out: &mut String) {
-    // Half of all numbers are flags.
-    if value < 10 {
-        out.push(digit(value));
-        return;
-    }
-    let mut buffer = [b'0'; 20];
-    let mut start = buffer.len() - 1;
-    loop {
-        let ones = (value % 10) as u8;
-        buffer[start] = b'0' + ones;
-        value /= 10;
-        if value == 0 {
-            break;
-        }
-        start -= 1;
-    }
-    out.push_str(core::str::from_utf8(&buffer[start..]).expect("digits are ASCII"));
+pub(super) fn write_dec(value: u64, out: &mut String) {
+    out.push_str(itoa::Buffer::new().format(value));
 }
 
 fn write_hex(value: u64, digits: usize, out: &mut String) {
-    let mut buffer = *b"0x0000000000000000";
-    for (place, byte) in buffer.iter_mut().skip(2).take(digits).rev().enumerate() {
-        *byte = DIGITS[(value >> (4 * place) & 15) as usize];
+    out.push_str("0x");
+    let all: &str = &HEX;
+    let bytes = value.to_be_bytes();
+    if digits % 2 == 1 {
+        // The upper half of a byte belongs to nobody.
+        let byte = bytes.get(8 - digits.div_ceil(2)).copied().unwrap_or(0);
+        out.push_str(&hex(all, byte)[1..]);
     }
-    let end = buffer.len().min(2 + digits);
-    out.push_str(core::str::from_utf8(&buffer[..end]).expect("digits are ASCII"));
+    for &byte in bytes.iter().skip(8 - (digits / 2).min(8)) {
+        out.push_str(hex(all, byte));
+    }
 }
 
 fn write_bytes(bytes: &[u8], out: &mut String) {
     out.reserve(bytes.len() * 2);
-    for &byte in bytes {
-        out.push(digit(u64::from(byte) >> 4));
-        out.push(digit(byte.into()));
-    }
+    let all: &str = &HEX;
+    bytes.iter().for_each(|&byte| out.push_str(hex(all, byte)));
 }
 
 fn write_mac(bytes: &[u8], out: &mut String) {
+    let all: &str = &HEX;
     for (i, &byte) in bytes.iter().enumerate() {
         if i > 0 {
             out.push(':');
         }
-        write_bytes(&[byte], out);
+        out.push_str(hex(all, byte));
     }
 }
 
@@ -257,9 +249,11 @@ pub(super) fn write_seconds(nanos: i128, out: &mut String) {
     // The difference of two times of 64 bits has no more digits than that.
     let nanos = u64::try_from(nanos.unsigned_abs()).unwrap_or(u64::MAX);
     write_dec(nanos / 1_000_000_000, out);
-    let (start, fraction) = (out.len(), nanos % 1_000_000_000);
-    write_dec(1_000_000_000 + fraction, out);
-    out.replace_range(start..=start, ".");
+    // The one before nine digits keeps their zeros, and gives way to the point.
+    let mut digits = itoa::Buffer::new();
+    let fraction = digits.format(1_000_000_000 + nanos % 1_000_000_000);
+    out.push('.');
+    out.push_str(fraction.get(1..).unwrap_or_default());
 }
 
 #[cfg(test)]
@@ -277,6 +271,8 @@ mod tests {
         for value in [0, 7, 10, 99, 100, 65_535, u64::from(u32::MAX), u64::MAX] {
             assert_eq!(written(Show::Dec, &Value::Uint(value)), value.to_string());
             assert_eq!(written(Show::Hex(16), &Value::Uint(value)), format!("{value:#018x}"));
+            let low = value & 0xfffff;
+            assert_eq!(written(Show::Hex(5), &Value::Uint(low)), format!("{low:#07x}"));
         }
     }
 

@@ -1,15 +1,17 @@
 //! An object a packet, for machines.
 
+use std::sync::LazyLock;
+
 use super::Context;
 use super::context::{FieldRef, Section};
 use super::field::{Field, Value};
+use super::tables::TABLES;
 
 /// Appends the object of a frame: every field that is not hidden, or just the chosen ones, under its name.
 ///
 /// Numbers of up to 32 bits are JSON's numbers. Everything else is a string, as tshark prints it: JSON's readers do
 /// not keep longer numbers exactly. A field with several values is an array of them.
 pub fn write_json(context: &Context<'_>, chosen: &[FieldRef], out: &mut String) {
-    out.push('{');
     let start = out.len();
     if chosen.is_empty() {
         write_all(context, out);
@@ -24,14 +26,27 @@ pub fn write_json(context: &Context<'_>, chosen: &[FieldRef], out: &mut String) 
             write_values(first, values, out);
         }
     }
-    if out.len() > start {
-        // Every member was written with a comma behind it.
-        out.pop();
-    }
+    // Every member was written with a comma before it, and the first one's is where the object begins.
+    let comma = usize::from(out.len() > start);
+    out.replace_range(start..start + comma, "{");
     out.push('}');
 }
 
+/// A field that is shown, with its key as it is written.
+struct Member {
+    field: &'static Field,
+    key: String,
+}
+
+/// The members of each table. A packet has dozens of them, and a capture millions of packets.
+static MEMBERS: LazyLock<Vec<Vec<Member>>> = LazyLock::new(|| {
+    let member = |field: &'static Field| Member { field, key: key(field) };
+    let shown = |fields: &'static [Field]| fields.iter().filter(|field| !field.hidden);
+    TABLES.iter().map(|table| shown(table.fields).map(member).collect()).collect()
+});
+
 fn write_all(context: &Context<'_>, out: &mut String) {
+    let members: &[Vec<Member>] = &MEMBERS;
     for (i, section) in context.sections().iter().enumerate() {
         if section.table.repeats() {
             let mut earlier = context.sections().iter().take(i);
@@ -41,11 +56,10 @@ fn write_all(context: &Context<'_>, out: &mut String) {
             continue;
         }
         let layer = context.bytes(section);
-        for field in section.table.table().fields.iter().filter(|field| !field.hidden) {
+        for Member { field, key } in &members[section.table as usize] {
             if let Some(value) = field.value(context, layer) {
-                write_key(field, out);
+                out.push_str(key);
                 write_value(field, &value, out);
-                out.push(',');
             }
         }
     }
@@ -69,7 +83,7 @@ fn write_values<'a>(
     rest: impl Iterator<Item = (&'static Field, Value<'a>)>,
     out: &mut String,
 ) {
-    write_key(first.0, out);
+    out.push_str(&key(first.0));
     let start = out.len();
     write_value(first.0, &first.1, out);
     let mut several = false;
@@ -81,14 +95,14 @@ fn write_values<'a>(
         out.push(',');
         write_value(field, &value, out);
     }
-    out.push_str(if several { "]," } else { "," });
+    if several {
+        out.push(']');
+    }
 }
 
-fn write_key(field: &Field, out: &mut String) {
-    // Names are letters, digits, dots and underscores: there is nothing to escape.
-    out.push('"');
-    out.push_str(field.name);
-    out.push_str("\":");
+/// `,"name":`. Names are letters, digits, dots and underscores: there is nothing to escape.
+fn key(field: &Field) -> String {
+    format!(",\"{}\":", field.name)
 }
 
 fn write_value(field: &Field, value: &Value<'_>, out: &mut String) {

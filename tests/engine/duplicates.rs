@@ -1,0 +1,198 @@
+//! Requests that come again: `roce.md` §7.3. P-02, P-04.
+
+use roce::engine::Counter;
+use roce::verbs::{QpState, QpType};
+use roce::wire::{Opcode, RKey};
+
+use super::script::*;
+
+#[test]
+fn a_send_again_is_acknowledged_and_not_executed() {
+    let mut s = Script::rc();
+    s.recv(1, 0, 100);
+    s.recv(2, 0, 100);
+    let send = pkt(Opcode::RC_SEND_ONLY, RQ).fill(4).ack_req();
+    s.send(send.clone());
+    s.expect([ack(RQ, 1)]);
+    s.send(send);
+    s.expect([ack(RQ, 1)]);
+    s.receives(&[(1, OK)]);
+    assert_eq!(s.count(Counter::Duplicate), 1);
+}
+
+#[test]
+fn a_write_again_does_not_touch_memory() {
+    let mut s = Script::rc();
+    let write = pkt(Opcode::RC_RDMA_WRITE_ONLY, RQ).reth(s.va(0), s.rkey(), 8).fill(8).ack_req();
+    s.send(write.clone());
+    s.expect([ack(RQ, 1)]);
+    s.set_word(0, 7);
+    s.send(write);
+    s.expect([ack(RQ, 1)]);
+    assert_eq!(s.word(0), 7);
+}
+
+#[test]
+fn an_old_packet_is_acknowledged_as_far_as_all_has_come() {
+    let mut s = Script::rc();
+    for id in 0..3 {
+        s.recv(id, 0, 100);
+        s.send(pkt(Opcode::RC_SEND_ONLY, RQ + id as u32).fill(4));
+    }
+    s.send(pkt(Opcode::RC_SEND_ONLY, RQ).fill(4).ack_req());
+    s.expect([ack(RQ + 2, 3)]);
+}
+
+#[test]
+fn an_atomic_again_returns_the_saved_value() {
+    let mut s = Script::rc();
+    s.set_word(0, 40);
+    let add = pkt(Opcode::RC_FETCH_ADD, RQ).atomic(s.va(0), s.rkey(), 2, 0);
+    let answer = response(Opcode::RC_ATOMIC_ACKNOWLEDGE, RQ, 1).original(40);
+    for _ in 0..3 {
+        s.send(add.clone());
+        s.expect([answer.clone()]);
+    }
+    assert_eq!(s.word(0), 42);
+    let store = pkt(Opcode::RC_ATOMIC_WRITE, RQ + 1).reth(s.va(0), s.rkey(), 8).fill(8);
+    s.send(store.clone());
+    s.expect([read_only(RQ + 1, 2)]);
+    s.set_word(0, 1);
+    s.send(store);
+    s.expect([read_only(RQ + 1, 2)]);
+    assert_eq!(s.word(0), 1);
+}
+
+#[test]
+fn a_read_again_is_served_whole_or_in_part() {
+    let mut s = Script::rc();
+    s.buffer.write(0, &pattern(600)).unwrap();
+    let (va, key) = (s.va(0), s.rkey());
+    s.send(pkt(Opcode::RC_RDMA_READ_REQUEST, RQ).reth(va, key, 600));
+    s.expect_count(3);
+    s.send(pkt(Opcode::RC_RDMA_READ_REQUEST, RQ).reth(va, key, 600));
+    s.expect_count(3);
+    s.send(pkt(Opcode::RC_RDMA_READ_REQUEST, RQ + 1).reth(va + 256, key, 344));
+    let data = pattern(600);
+    s.expect([
+        response(Opcode::RC_RDMA_READ_RESPONSE_FIRST, RQ + 1, 1).data(&data[256..512]),
+        response(Opcode::RC_RDMA_READ_RESPONSE_LAST, RQ + 2, 1).data(&data[512..]),
+    ]);
+    s.send(pkt(Opcode::RC_RDMA_READ_REQUEST, RQ + 2).reth(va + 512, key, 88));
+    s.expect([read_only(RQ + 2, 1).data(&data[512..])]);
+}
+
+#[test]
+fn a_read_again_that_asks_for_something_else_is_dropped() {
+    let (mut s, other) = (Script::rc(), RKey::new(5));
+    let (va, key) = (s.va(0), s.rkey());
+    s.send(pkt(Opcode::RC_RDMA_READ_REQUEST, RQ).reth(va, key, 600));
+    s.expect_count(3);
+    for (psn, va, key, len) in [
+        (RQ, va, key, 601),
+        (RQ, va + 1, key, 600),
+        (RQ, va, other, 600),
+        (RQ + 1, va, key, 600),
+        (RQ + 1, va + 256, key, 345),
+    ] {
+        s.send(pkt(Opcode::RC_RDMA_READ_REQUEST, psn).reth(va, key, len));
+    }
+    s.expect_nothing();
+    assert_eq!(s.count(Counter::NoReplay), 5);
+    s.state(QpState::Rts);
+}
+
+#[test]
+fn errors_in_answering_again_are_never_told() {
+    let mut s = Script::rc();
+    let read = pkt(Opcode::RC_RDMA_READ_REQUEST, RQ).reth(s.va(0), s.rkey(), 600);
+    s.send(read.clone());
+    s.expect_count(3);
+    s.send(read.clone());
+    // It goes away between the question and the answer, and then altogether.
+    let mut batch = roce::engine::Batch::new(1);
+    assert_eq!(s.engine.poll_transmit(roce::time::Instant::ZERO, &mut batch), 1);
+    s.engine.deregister(s.mr).unwrap();
+    s.expect_nothing();
+    s.send(read);
+    s.expect_nothing();
+    assert_eq!(s.count(Counter::NoReplay), 2);
+    s.events(&[]);
+    s.state(QpState::Rts);
+}
+
+#[test]
+fn only_so_many_answers_are_kept() {
+    let mut setup = Setup::new(QpType::Rc);
+    setup.attr.max_dest_rd_atomic = 2;
+    let mut s = setup.build();
+    for n in 0..3 {
+        s.send(pkt(Opcode::RC_FETCH_ADD, RQ + n).atomic(s.va(0), s.rkey(), 1, 0));
+        s.expect_count(1);
+    }
+    s.send(pkt(Opcode::RC_FETCH_ADD, RQ).atomic(s.va(0), s.rkey(), 1, 0));
+    s.expect_nothing();
+    assert_eq!(s.count(Counter::NoReplay), 1);
+    s.send(pkt(Opcode::RC_FETCH_ADD, RQ + 1).atomic(s.va(0), s.rkey(), 1, 0));
+    s.expect([response(Opcode::RC_ATOMIC_ACKNOWLEDGE, RQ + 1, 2).original(1)]);
+    assert_eq!(s.word(0), 3);
+}
+
+#[test]
+fn a_flush_again_is_acknowledged_again_and_pushes_out_no_read() {
+    let mut s = Script::rc();
+    let (va, key) = (s.va(0), s.rkey());
+    let read = pkt(Opcode::RC_RDMA_READ_REQUEST, RQ).reth(va, key, 4);
+    s.send(read.clone());
+    for n in 1..20 {
+        s.send(pkt(Opcode::RC_FLUSH, RQ + n).feth(1, 0).reth(va, key, 4));
+        s.sent();
+    }
+    s.send(pkt(Opcode::RC_FLUSH, RQ + 1).feth(1, 0).reth(va, key, 4));
+    s.expect([read_only(RQ + 1, 20)]);
+    s.send(read);
+    s.expect([read_only(RQ, 1).data(&s.read(0, 4))]);
+}
+
+#[test]
+fn answering_again_does_not_keep_a_requester_from_asking_anew() {
+    // The requester got the first answer while a second was still owed, and may ask for the next.
+    let mut setup = Setup::new(QpType::Rc);
+    setup.attr.max_dest_rd_atomic = 1;
+    let mut s = setup.build();
+    let (va, key) = (s.va(0), s.rkey());
+    s.send(pkt(Opcode::RC_RDMA_READ_REQUEST, RQ).reth(va, key, 4));
+    s.expect_count(1);
+    s.send(pkt(Opcode::RC_RDMA_READ_REQUEST, RQ).reth(va, key, 4));
+    s.send(pkt(Opcode::RC_RDMA_READ_REQUEST, RQ + 1).reth(va, key, 4));
+    s.expect([read_only(RQ, 1).data(&[0; 4]), read_only(RQ + 1, 2).data(&[0; 4])]);
+    s.state(QpState::Rts);
+}
+
+#[test]
+fn a_flood_of_duplicates_is_bounded() {
+    let mut s = Script::rc();
+    let read = pkt(Opcode::RC_RDMA_READ_REQUEST, RQ).reth(s.va(0), s.rkey(), 256);
+    for _ in 0..1000 {
+        s.send(read.clone());
+    }
+    let sent = s.sent().len();
+    assert!(sent <= 12, "{sent}");
+    assert_eq!(s.count(Counter::Backlog), 1000 - sent as u64);
+    s.send(read);
+    s.expect_count(1);
+}
+
+#[test]
+fn a_duplicate_changes_neither_sequence_nor_count() {
+    let mut s = Script::rc();
+    s.recv(1, 0, 100);
+    s.recv(2, 0, 100);
+    s.send(pkt(Opcode::RC_SEND_ONLY, RQ).fill(4).ack_req());
+    for _ in 0..5 {
+        s.send(pkt(Opcode::RC_SEND_ONLY, RQ).fill(4).ack_req());
+    }
+    s.sent();
+    s.send(pkt(Opcode::RC_SEND_ONLY, RQ + 1).fill(4).ack_req());
+    s.expect([ack(RQ + 1, 2)]);
+}

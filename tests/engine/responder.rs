@@ -1,0 +1,640 @@
+//! Requests in sequence, executed and refused: `roce.md` §5.5, §7.
+
+use roce::engine::Counter;
+use roce::verbs::{Access, EventType, QpState, QpType, Sge, WcOpcode, WcStatus};
+use roce::wire::aeth::{Answer, Credits, NakCode};
+use roce::wire::{Opcode, Psn, RKey};
+
+use super::script::*;
+
+const INVALID: NakCode = NakCode::InvalidRequest;
+const ACCESS: NakCode = NakCode::RemoteAccessError;
+const BAD_KEY: RKey = RKey::new(0x1234_5678);
+
+#[test]
+fn a_send_fills_a_receive() {
+    let mut s = Script::rc();
+    s.recv(1, 100, 1000);
+    let data = pattern(600);
+    s.send(pkt(Opcode::RC_SEND_FIRST, RQ).data(&data[..256]));
+    s.send(pkt(Opcode::RC_SEND_MIDDLE, RQ + 1).data(&data[256..512]));
+    s.expect_nothing();
+    s.send(
+        pkt(Opcode::RC_SEND_LAST_WITH_IMMEDIATE, RQ + 2).data(&data[512..]).imm(*b"imm!").ack_req(),
+    );
+    s.expect([ack(RQ + 2, 1)]);
+    let wc = s.received();
+    assert_eq!((wc.id.0, wc.byte_len, wc.opcode), (1, 600, WcOpcode::Recv));
+    assert_eq!((wc.imm(), wc.qp_num), (Some(*b"imm!"), s.qpn));
+    assert_eq!(s.read(100, 600), data);
+}
+
+#[test]
+fn a_receive_may_have_several_places() {
+    let mut s = Script::rc();
+    let sges = [s.sge(1000, 100), s.sge(0, 0), s.sge(2000, 200), s.sge(3000, 500)];
+    let wr = roce::verbs::RecvWr { id: roce::verbs::WrId(4), sges: &sges };
+    s.engine.post_recv(s.qp, &wr).unwrap();
+    let data = pattern(500);
+    s.send(pkt(Opcode::RC_SEND_FIRST, RQ).data(&data[..256]));
+    s.send(pkt(Opcode::RC_SEND_LAST, RQ + 1).data(&data[256..]));
+    assert_eq!(s.received().byte_len, 500);
+    assert_eq!([s.read(1000, 100), s.read(2000, 200), s.read(3000, 200)].concat(), data);
+}
+
+#[test]
+fn a_packet_in_the_middle_may_be_acknowledged_without_counting() {
+    // P-12: a message counts when it ends.
+    let mut s = Script::rc();
+    s.recv(1, 0, 1000);
+    s.send(pkt(Opcode::RC_SEND_FIRST, RQ).fill(256).ack_req());
+    s.expect([ack(RQ, 0)]);
+    s.send(pkt(Opcode::RC_SEND_LAST, RQ + 1).fill(1).ack_req());
+    s.expect([ack(RQ + 1, 1)]);
+    s.send(pkt(Opcode::RC_RDMA_WRITE_ONLY, RQ + 2).reth(s.va(0), s.rkey(), 4).fill(4).ack_req());
+    s.expect([ack(RQ + 2, 2)]);
+}
+
+#[test]
+fn acknowledgements_are_owed_where_they_are_asked_for_and_coalesced() {
+    let mut s = Script::rc();
+    for id in 0..4 {
+        s.recv(id, 0, 100);
+    }
+    s.send(pkt(Opcode::RC_SEND_ONLY, RQ).fill(4));
+    s.expect_nothing();
+    s.send(pkt(Opcode::RC_SEND_ONLY, RQ + 1).fill(4).ack_req());
+    s.send(pkt(Opcode::RC_SEND_ONLY, RQ + 2).fill(4).ack_req());
+    s.send(pkt(Opcode::RC_SEND_ONLY, RQ + 3).fill(4));
+    s.expect([ack(RQ + 2, 3)]);
+}
+
+#[test]
+fn a_write_lands_where_it_says() {
+    let mut s = Script::rc();
+    let data = pattern(520);
+    let (va, key) = (s.va(77), s.rkey());
+    s.send(pkt(Opcode::RC_RDMA_WRITE_FIRST, RQ).reth(va, key, 520).data(&data[..256]));
+    s.send(pkt(Opcode::RC_RDMA_WRITE_MIDDLE, RQ + 1).data(&data[256..512]));
+    s.send(pkt(Opcode::RC_RDMA_WRITE_LAST, RQ + 2).data(&data[512..]).ack_req());
+    s.expect([ack(RQ + 2, 1)]);
+    assert_eq!(s.read(77, 520), data);
+    assert_eq!((s.read(76, 1), s.read(597, 1)), (vec![0], vec![0]));
+    s.receives(&[]);
+}
+
+#[test]
+fn a_write_with_immediate_takes_one_receive_at_its_last_packet() {
+    // P-11.
+    let mut s = Script::rc();
+    s.recv(1, 5000, 4);
+    s.recv(2, 5000, 4);
+    let (va, key) = (s.va(0), s.rkey());
+    s.send(pkt(Opcode::RC_RDMA_WRITE_FIRST, RQ).reth(va, key, 300).fill(256));
+    s.receives(&[]);
+    s.send(pkt(Opcode::RC_RDMA_WRITE_LAST_WITH_IMMEDIATE, RQ + 1).imm([1, 2, 3, 4]).fill(44));
+    let wc = s.received();
+    assert_eq!((wc.id.0, wc.byte_len), (1, 300));
+    assert_eq!((wc.opcode, wc.imm()), (WcOpcode::RecvRdmaWithImm, Some([1, 2, 3, 4])));
+    assert_eq!(s.read(5000, 4), [0; 4], "the buffer of the receive is untouched");
+    let only = pkt(Opcode::RC_RDMA_WRITE_ONLY_WITH_IMMEDIATE, RQ + 2).imm([5; 4]);
+    s.send(only.reth(1, BAD_KEY, 0));
+    let wc = s.received();
+    assert_eq!((wc.id.0, wc.byte_len), (2, 0));
+}
+
+#[test]
+fn a_write_with_immediate_that_finds_no_receive_repeats_only_its_last_packet() {
+    let mut s = Script::rc();
+    let (va, key) = (s.va(0), s.rkey());
+    s.send(pkt(Opcode::RC_RDMA_WRITE_FIRST, RQ).reth(va, key, 300).fill(256));
+    let last =
+        pkt(Opcode::RC_RDMA_WRITE_LAST_WITH_IMMEDIATE, RQ + 1).imm([1; 4]).fill(44).ack_req();
+    s.send(last.clone());
+    s.expect([rnr(RQ + 1, 12, 0)]);
+    assert_eq!(s.read(0, 256), pattern(256));
+    s.recv(1, 0, 0);
+    s.send(last);
+    s.expect([ack(RQ + 1, 1)]);
+    assert_eq!(s.received().byte_len, 300);
+}
+
+#[test]
+fn without_a_receive_the_requester_is_told_to_wait() {
+    // A bug that rxe had: no NAK without a receive WQE.
+    let mut s = Script::rc();
+    s.send(pkt(Opcode::RC_SEND_ONLY, RQ).fill(4).ack_req());
+    s.expect([rnr(RQ, 12, 0)]);
+    s.state(QpState::Rts);
+    // What was under way behind it needs no refusal of its own.
+    s.send(pkt(Opcode::RC_SEND_ONLY, RQ + 1).fill(4).ack_req());
+    s.expect_nothing();
+    s.recv(1, 0, 10);
+    s.recv(2, 0, 10);
+    s.send(pkt(Opcode::RC_SEND_ONLY, RQ).fill(4).ack_req());
+    s.expect([ack(RQ, 1)]);
+    s.send(pkt(Opcode::RC_SEND_ONLY, RQ + 1).fill(4).ack_req());
+    s.expect([ack(RQ + 1, 2)]);
+    assert_eq!(s.count(Counter::RnrSent), 1);
+}
+
+#[test]
+fn no_receive_comes_before_a_wrong_length() {
+    let mut s = Script::rc();
+    s.send(pkt(Opcode::RC_SEND_FIRST, RQ).fill(4));
+    s.expect([rnr(RQ, 12, 0)]);
+    s.state(QpState::Rts);
+}
+
+#[test]
+fn a_peer_that_repeats_what_finds_no_receive_is_answered_once() {
+    let mut s = Script::rc();
+    for _ in 0..1000 {
+        s.send(pkt(Opcode::RC_SEND_ONLY, RQ).fill(4));
+    }
+    s.expect([rnr(RQ, 12, 0)]);
+}
+
+#[test]
+fn a_gap_is_refused_once() {
+    // P-03.
+    let mut s = Script::rc();
+    s.recv(1, 0, 10);
+    s.recv(2, 0, 10);
+    for ahead in [3, 1, 2, 0x7f_ffff] {
+        s.send(pkt(Opcode::RC_SEND_ONLY, RQ + ahead).fill(4).ack_req());
+    }
+    s.expect([seq_nak(RQ, 0)]);
+    assert_eq!(s.count(Counter::OutOfSequence), 4);
+    s.receives(&[]);
+    s.send(pkt(Opcode::RC_SEND_ONLY, RQ).fill(4).ack_req());
+    s.expect([ack(RQ, 1)]);
+    // A new gap is a new refusal.
+    s.send(pkt(Opcode::RC_SEND_ONLY, RQ + 2).fill(4));
+    s.expect([seq_nak(RQ + 1, 1)]);
+    s.state(QpState::Rts);
+}
+
+#[test]
+fn half_of_all_psns_are_ahead_and_half_behind() {
+    let mut s = Script::rc();
+    s.send(pkt(Opcode::RC_SEND_ONLY, RQ.wrapping_add(0x80_0000)).fill(4));
+    assert_eq!((s.count(Counter::Duplicate), s.count(Counter::OutOfSequence)), (1, 0));
+    s.send(pkt(Opcode::RC_SEND_ONLY, RQ + 0x7f_ffff).fill(4));
+    assert_eq!((s.count(Counter::Duplicate), s.count(Counter::OutOfSequence)), (1, 1));
+}
+
+#[test]
+fn expected_psns_wrap() {
+    let mut setup = Setup::new(QpType::Rc);
+    setup.attr.rq_psn = Psn::new(0xff_ffff);
+    let mut s = setup.build();
+    let (va, key) = (s.va(0), s.rkey());
+    s.send(pkt(Opcode::RC_RDMA_READ_REQUEST, 0xff_ffff).reth(va, key, 300));
+    s.send(pkt(Opcode::RC_RDMA_WRITE_ONLY, 1).reth(va, key, 0).ack_req());
+    let sent = s.expect_count(3);
+    let psns: Vec<_> = sent.iter().map(|packet| packet.bth.psn.get()).collect();
+    assert_eq!(psns, [0xff_ffff, 0, 1]);
+}
+
+#[test]
+fn a_read_is_answered_with_data() {
+    let mut s = Script::rc();
+    let data = pattern(700);
+    s.buffer.write(50, &data).unwrap();
+    s.send(pkt(Opcode::RC_RDMA_READ_REQUEST, RQ).reth(s.va(50), s.rkey(), 700));
+    s.expect([
+        response(Opcode::RC_RDMA_READ_RESPONSE_FIRST, RQ, 1).data(&data[..256]),
+        pkt(Opcode::RC_RDMA_READ_RESPONSE_MIDDLE, RQ + 1).data(&data[256..512]),
+        response(Opcode::RC_RDMA_READ_RESPONSE_LAST, RQ + 2, 1).data(&data[512..]),
+    ]);
+    s.send(pkt(Opcode::RC_RDMA_READ_REQUEST, RQ + 3).reth(s.va(51), s.rkey(), 3));
+    s.expect([read_only(RQ + 3, 2).data(&data[1..4])]);
+}
+
+#[test]
+fn an_acknowledgement_does_not_overtake_data() {
+    let mut s = Script::rc();
+    s.recv(1, 0, 10);
+    s.send(pkt(Opcode::RC_RDMA_READ_REQUEST, RQ).reth(s.va(0), s.rkey(), 300));
+    s.send(pkt(Opcode::RC_SEND_ONLY, RQ + 2).fill(4).ack_req());
+    let sent = s.expect_count(3);
+    assert_eq!(sent[2].words(), ack(RQ + 2, 2).words());
+}
+
+#[test]
+fn of_nothing_no_key_is_checked() {
+    // P-10.
+    let mut s = Script::rc();
+    s.send(pkt(Opcode::RC_RDMA_WRITE_ONLY, RQ).reth(u64::MAX, BAD_KEY, 0).ack_req());
+    s.expect([ack(RQ, 1)]);
+    s.send(pkt(Opcode::RC_RDMA_READ_REQUEST, RQ + 1).reth(u64::MAX, BAD_KEY, 0));
+    s.expect([read_only(RQ + 1, 2)]);
+    s.state(QpState::Rts);
+}
+
+#[test]
+fn atomics_return_what_was_there() {
+    let mut s = Script::rc();
+    s.set_word(64, u64::MAX);
+    let (va, key) = (s.va(64), s.rkey());
+    s.send(pkt(Opcode::RC_FETCH_ADD, RQ).atomic(va, key, 3, 0));
+    s.send(pkt(Opcode::RC_COMPARE_SWAP, RQ + 1).atomic(va, key, 9, 2));
+    s.send(pkt(Opcode::RC_COMPARE_SWAP, RQ + 2).atomic(va, key, 10, 2));
+    let answer = |psn, msn| response(Opcode::RC_ATOMIC_ACKNOWLEDGE, psn, msn);
+    s.expect([
+        answer(RQ, 1).original(u64::MAX),
+        answer(RQ + 1, 2).original(2),
+        answer(RQ + 2, 3).original(9),
+    ]);
+    assert_eq!(s.word(64), 9);
+}
+
+#[test]
+fn an_atomic_write_and_a_flush_are_answered_by_empty_data() {
+    let mut s = Script::rc();
+    let (va, key) = (s.va(8), s.rkey());
+    s.send(pkt(Opcode::RC_ATOMIC_WRITE, RQ).reth(va, key, 8).data(b"ATOMICAL"));
+    s.send(pkt(Opcode::RC_FLUSH, RQ + 1).feth(1, 0).reth(va, key, 100));
+    s.send(pkt(Opcode::RC_FLUSH, RQ + 2).feth(3, 1).reth(va, key, 0));
+    s.expect([read_only(RQ, 1), read_only(RQ + 1, 2), read_only(RQ + 2, 3)]);
+    assert_eq!(s.read(8, 8), b"ATOMICAL");
+}
+
+/// The packet is refused with this code, both ways, and the queue pair fails with this event.
+#[track_caller]
+fn refused(setup: Setup, packet: impl Fn(&Script) -> Pkt, code: NakCode, event: EventType) {
+    let mut s = setup.build();
+    s.recv(9, 0, 10);
+    let packet = packet(&s).ack_req();
+    let words = packet.words();
+    s.send(packet);
+    let sent: Vec<_> = s.sent().iter().map(Pkt::words).collect();
+    assert_eq!(sent, [nak(RQ, code, 0).words()], "{words}");
+    s.events(&[event]);
+    s.state(QpState::Err);
+    s.receives(&[(9, FLUSHED)]);
+    assert_eq!(s.count(Counter::Refused), 1);
+}
+
+fn rc() -> Setup {
+    Setup::new(QpType::Rc)
+}
+
+#[test]
+fn keys_that_open_nothing_are_refused() {
+    let event = EventType::QpAccessErr;
+    let write = |va, key, len: u32| {
+        pkt(Opcode::RC_RDMA_WRITE_ONLY, RQ).reth(va, key, len).fill(len as usize)
+    };
+    refused(rc(), |s| write(s.va(0), BAD_KEY, 4), ACCESS, event);
+    refused(rc(), |s| write(s.va(0), RKey::new(s.rkey().get() ^ 1), 4), ACCESS, event);
+    refused(rc(), |s| write(s.va(SIZE as u64 - 3), s.rkey(), 4), ACCESS, event);
+    refused(rc(), |s| write(s.va(0) - 1, s.rkey(), 4), ACCESS, event);
+    refused(rc(), |s| write(u64::MAX - 1, s.rkey(), 4), ACCESS, event);
+    let read = |va, key, len| pkt(Opcode::RC_RDMA_READ_REQUEST, RQ).reth(va, key, len);
+    refused(rc(), |s| read(s.va(0), BAD_KEY, 4), ACCESS, event);
+    refused(rc(), |s| read(s.va(1), s.rkey(), SIZE as u32), ACCESS, event);
+    // A bug that rxe had: address and length that wrap to something within.
+    refused(rc(), |s| read(u64::MAX - 7, s.rkey(), 1 << 31), ACCESS, event);
+    refused(rc(), |s| read(s.va(8).wrapping_sub(1 << 31), s.rkey(), 1 << 31), ACCESS, event);
+    let atomic = |va, key| pkt(Opcode::RC_FETCH_ADD, RQ).atomic(va, key, 1, 0);
+    refused(rc(), |s| atomic(s.va(0), BAD_KEY), ACCESS, event);
+    refused(rc(), |s| atomic(s.va(SIZE as u64), s.rkey()), ACCESS, event);
+    refused(rc(), |_| atomic(u64::MAX - 7, RKey::new(0)), ACCESS, event);
+    let flush = |va, key, len| pkt(Opcode::RC_FLUSH, RQ).feth(1, 0).reth(va, key, len);
+    refused(rc(), |s| flush(s.va(0), BAD_KEY, 0), ACCESS, event);
+    refused(rc(), |s| flush(s.va(1), s.rkey(), SIZE as u32), ACCESS, event);
+    let store = |va, key| pkt(Opcode::RC_ATOMIC_WRITE, RQ).reth(va, key, 8).fill(8);
+    refused(rc(), |s| store(s.va(0), BAD_KEY), ACCESS, event);
+}
+
+#[test]
+fn the_whole_range_of_a_write_is_checked_before_any_of_it_is_written() {
+    let mut s = Script::rc();
+    let first = pkt(Opcode::RC_RDMA_WRITE_FIRST, RQ).reth(s.va(0), s.rkey(), SIZE as u32 + 1);
+    s.send(first.fill(256));
+    s.expect([nak(RQ, ACCESS, 0)]);
+    assert_eq!(s.read(0, 4), [0; 4]);
+}
+
+#[test]
+fn rights_that_the_region_lacks_are_an_access_error() {
+    let event = EventType::QpAccessErr;
+    let without = |right: Access| {
+        let mut setup = rc();
+        setup.access = ALL.difference(right);
+        setup
+    };
+    let write = |s: &Script| pkt(Opcode::RC_RDMA_WRITE_ONLY, RQ).reth(s.va(0), s.rkey(), 4).fill(4);
+    refused(without(Access::REMOTE_WRITE), write, ACCESS, event);
+    let read = |s: &Script| pkt(Opcode::RC_RDMA_READ_REQUEST, RQ).reth(s.va(0), s.rkey(), 4);
+    refused(without(Access::REMOTE_READ), read, ACCESS, event);
+    let add = |s: &Script| pkt(Opcode::RC_FETCH_ADD, RQ).atomic(s.va(0), s.rkey(), 1, 0);
+    refused(without(Access::REMOTE_ATOMIC), add, ACCESS, event);
+    let flush = |s: &Script| pkt(Opcode::RC_FLUSH, RQ).feth(2, 0).reth(s.va(0), s.rkey(), 4);
+    refused(without(Access::FLUSH_PERSISTENT), flush, ACCESS, event);
+}
+
+#[test]
+fn rights_that_the_queue_pair_lacks_are_an_invalid_request() {
+    let event = EventType::QpReqErr;
+    let without = |right: Access| {
+        let mut setup = rc();
+        setup.attr.qp_access_flags = ALL.difference(right);
+        setup
+    };
+    let write = |s: &Script| pkt(Opcode::RC_RDMA_WRITE_ONLY, RQ).reth(s.va(0), s.rkey(), 4).fill(4);
+    refused(without(Access::REMOTE_WRITE), write, INVALID, event);
+    let read = |s: &Script| pkt(Opcode::RC_RDMA_READ_REQUEST, RQ).reth(s.va(0), s.rkey(), 4);
+    refused(without(Access::REMOTE_READ), read, INVALID, event);
+    let add = |s: &Script| pkt(Opcode::RC_FETCH_ADD, RQ).atomic(s.va(0), s.rkey(), 1, 0);
+    refused(without(Access::REMOTE_ATOMIC), add, INVALID, event);
+    let flush = |s: &Script| pkt(Opcode::RC_FLUSH, RQ).feth(1, 0).reth(s.va(0), s.rkey(), 4);
+    refused(without(Access::FLUSH_GLOBAL), flush, INVALID, event);
+}
+
+#[test]
+fn memory_of_another_domain_is_out_of_reach() {
+    let mut s = Script::rc();
+    let other = s.engine.create_pd().unwrap();
+    let region = s.buffer.region();
+    let attr = roce::engine::MrAttr { region, base: s.va(0), access: ALL };
+    let mr = s.engine.register(other, attr).unwrap();
+    s.send(pkt(Opcode::RC_RDMA_READ_REQUEST, RQ).reth(s.va(0), mr.rkey(), 4));
+    s.expect([nak(RQ, ACCESS, 0)]);
+}
+
+#[test]
+fn lengths_that_do_not_suit_the_position_are_invalid() {
+    // P-09, and a bug that rxe had: the wrong length check.
+    let event = EventType::QpReqErr;
+    let write = |opcode, dma_len, len: usize| {
+        move |s: &Script| pkt(opcode, RQ).reth(s.va(0), s.rkey(), dma_len).fill(len)
+    };
+    let (first, only) = (Opcode::RC_RDMA_WRITE_FIRST, Opcode::RC_RDMA_WRITE_ONLY);
+    for (opcode, dma_len, len) in [
+        (first, 1000, 255),
+        (first, 1000, 257),
+        (first, 1000, 0),
+        (first, 256, 256),
+        (first, 100, 256),
+        (only, 257, 257),
+        (only, 100, 99),
+        (only, 100, 101),
+        (only, 0, 1),
+        (only, 4, 0),
+        (first, (1 << 31) + 1, 256),
+    ] {
+        refused(rc(), write(opcode, dma_len, len), INVALID, event);
+    }
+    let read = |s: &Script| pkt(Opcode::RC_RDMA_READ_REQUEST, RQ).reth(s.va(0), s.rkey(), 8);
+    refused(rc(), move |s| read(s).fill(4), INVALID, event);
+    let too_long = move |s: &Script| {
+        pkt(Opcode::RC_RDMA_READ_REQUEST, RQ).reth(s.va(0), s.rkey(), (1 << 31) + 1)
+    };
+    refused(rc(), too_long, INVALID, event);
+    let add = |s: &Script| pkt(Opcode::RC_FETCH_ADD, RQ).atomic(s.va(0), s.rkey(), 1, 0).fill(8);
+    refused(rc(), add, INVALID, event);
+    for (dma_len, len) in [(8, 4), (8, 12), (4, 8), (8, 0)] {
+        refused(rc(), write(Opcode::RC_ATOMIC_WRITE, dma_len, len), INVALID, event);
+    }
+    let flush =
+        |s: &Script| pkt(Opcode::RC_FLUSH, RQ).feth(1, 0).reth(s.va(0), s.rkey(), 8).fill(4);
+    refused(rc(), flush, INVALID, event);
+}
+
+#[test]
+fn sends_of_the_wrong_length_fail_the_receive_they_took() {
+    for (opcode, len) in [
+        (Opcode::RC_SEND_FIRST, 255),
+        (Opcode::RC_SEND_FIRST, 0),
+        (Opcode::RC_SEND_FIRST, 257),
+        (Opcode::RC_SEND_ONLY, 257),
+    ] {
+        let mut s = Script::rc();
+        s.recv(1, 0, 1000);
+        s.recv(2, 0, 1000);
+        s.send(pkt(opcode, RQ).fill(len));
+        s.expect([nak(RQ, INVALID, 0)]);
+        s.receives(&[(1, WcStatus::RemInvReqErr), (2, FLUSHED)]);
+        s.events(&[]);
+        s.state(QpState::Err);
+    }
+}
+
+#[test]
+fn later_packets_of_the_wrong_length_are_invalid() {
+    for (opcode, len) in [
+        (Opcode::RC_RDMA_WRITE_MIDDLE, 255),
+        (Opcode::RC_RDMA_WRITE_LAST, 0),
+        (Opcode::RC_RDMA_WRITE_LAST, 43),
+        (Opcode::RC_RDMA_WRITE_LAST, 45),
+        (Opcode::RC_RDMA_WRITE_LAST, 257),
+        // It would run past the length of the message.
+        (Opcode::RC_RDMA_WRITE_MIDDLE, 256),
+    ] {
+        let mut s = Script::rc();
+        let (va, key) = (s.va(0), s.rkey());
+        s.send(pkt(Opcode::RC_RDMA_WRITE_FIRST, RQ).reth(va, key, 300).fill(256));
+        s.send(pkt(opcode, RQ + 1).fill(len));
+        s.expect([nak(RQ + 1, INVALID, 0)]);
+        s.state(QpState::Err);
+    }
+}
+
+#[test]
+fn padding_that_does_not_suit_the_payload_is_invalid() {
+    let mut s = Script::rc();
+    s.recv(1, 0, 100);
+    let mut bytes = pkt(Opcode::RC_SEND_ONLY, RQ).to(s.qpn).fill(8).bytes();
+    // Six bytes need two more, and have none.
+    bytes.truncate(18);
+    s.send_bytes(peer_gid(), own_gid(), &bytes);
+    s.expect([nak(RQ, INVALID, 0)]);
+}
+
+#[test]
+fn a_misaligned_atomic_is_invalid_whatever_its_key() {
+    let event = EventType::QpReqErr;
+    for opcode in [Opcode::RC_FETCH_ADD, Opcode::RC_COMPARE_SWAP] {
+        refused(rc(), move |s| pkt(opcode, RQ).atomic(s.va(4), s.rkey(), 1, 0), INVALID, event);
+        refused(rc(), move |s| pkt(opcode, RQ).atomic(s.va(4), BAD_KEY, 1, 0), INVALID, event);
+    }
+    let store = |s: &Script| pkt(Opcode::RC_ATOMIC_WRITE, RQ).reth(s.va(1), s.rkey(), 8).fill(8);
+    refused(rc(), store, INVALID, event);
+}
+
+#[test]
+fn messages_have_a_beginning_and_are_not_interrupted() {
+    let event = EventType::QpReqErr;
+    for opcode in [
+        Opcode::RC_SEND_MIDDLE,
+        Opcode::RC_SEND_LAST,
+        Opcode::RC_RDMA_WRITE_MIDDLE,
+        Opcode::RC_RDMA_WRITE_LAST,
+    ] {
+        refused(rc(), move |_| pkt(opcode, RQ).fill(256), INVALID, event);
+    }
+    let begun = |begin: Opcode, next: fn(&Script) -> Pkt| {
+        let mut s = Script::rc();
+        s.recv(1, 0, 1000);
+        let first = pkt(begin, RQ).fill(256);
+        let reth = begin == Opcode::RC_RDMA_WRITE_FIRST;
+        s.send(if reth { first.reth(s.va(0), s.rkey(), 1000) } else { first });
+        let next = next(&s);
+        s.send(next);
+        s.expect([nak(RQ + 1, INVALID, 0)]);
+        s.state(QpState::Err);
+        let status = if reth { FLUSHED } else { WcStatus::RemInvReqErr };
+        s.receives(&[(1, status)]);
+    };
+    let nexts: [fn(&Script) -> Pkt; 5] = [
+        |_| pkt(Opcode::RC_SEND_FIRST, RQ + 1).fill(256),
+        |_| pkt(Opcode::RC_SEND_ONLY, RQ + 1).fill(4),
+        |s| pkt(Opcode::RC_RDMA_READ_REQUEST, RQ + 1).reth(s.va(0), s.rkey(), 4),
+        |s| pkt(Opcode::RC_FETCH_ADD, RQ + 1).atomic(s.va(0), s.rkey(), 1, 0),
+        |s| pkt(Opcode::RC_RDMA_WRITE_ONLY, RQ + 1).reth(s.va(0), s.rkey(), 4).fill(4),
+    ];
+    for next in nexts {
+        begun(Opcode::RC_SEND_FIRST, next);
+        begun(Opcode::RC_RDMA_WRITE_FIRST, next);
+    }
+    begun(Opcode::RC_SEND_FIRST, |_| pkt(Opcode::RC_RDMA_WRITE_LAST, RQ + 1).fill(4));
+    begun(Opcode::RC_RDMA_WRITE_FIRST, |_| pkt(Opcode::RC_SEND_LAST, RQ + 1).fill(4));
+}
+
+#[test]
+fn an_opcode_that_nobody_assigned_is_refused_in_its_turn() {
+    for opcode in [0x15, 0x18, 0x1f] {
+        let mut s = Script::rc();
+        s.send(pkt(Opcode(opcode), RQ - 1));
+        s.expect_nothing();
+        s.send(pkt(Opcode(opcode), RQ + 1));
+        s.expect([seq_nak(RQ, 0)]);
+        s.send(pkt(Opcode(opcode), RQ));
+        s.expect([nak(RQ, INVALID, 0)]);
+        s.events(&[EventType::QpReqErr]);
+        s.state(QpState::Err);
+    }
+}
+
+#[test]
+fn a_responder_that_keeps_no_reads_refuses_them() {
+    let mut setup = rc();
+    setup.attr.max_dest_rd_atomic = 0;
+    let read = |s: &Script| pkt(Opcode::RC_RDMA_READ_REQUEST, RQ).reth(s.va(0), s.rkey(), 4);
+    refused(setup, read, INVALID, EventType::QpReqErr);
+}
+
+#[test]
+fn more_reads_than_agreed_are_refused() {
+    let mut setup = rc();
+    setup.attr.max_dest_rd_atomic = 2;
+    let mut s = setup.build();
+    for n in 0..3 {
+        s.send(pkt(Opcode::RC_RDMA_READ_REQUEST, RQ + n).reth(s.va(0), s.rkey(), 4));
+    }
+    let data = s.read(0, 4);
+    let answers = [read_only(RQ, 1).data(&data), read_only(RQ + 1, 2).data(&data)];
+    s.expect(answers.into_iter().chain([nak(RQ + 2, INVALID, 2)]));
+}
+
+#[test]
+fn memory_that_goes_away_under_a_read_ends_it() {
+    let mut s = Script::rc();
+    s.send(pkt(Opcode::RC_RDMA_READ_REQUEST, RQ).reth(s.va(0), s.rkey(), 600));
+    let mut batch = roce::engine::Batch::new(1);
+    assert_eq!(s.engine.poll_transmit(roce::time::Instant::ZERO, &mut batch), 1);
+    s.engine.deregister(s.mr).unwrap();
+    s.expect([nak(RQ + 1, ACCESS, 1)]);
+    s.events(&[EventType::QpAccessErr]);
+    s.state(QpState::Err);
+}
+
+#[test]
+fn a_write_with_immediate_and_a_bad_key_fails_its_receive() {
+    let mut s = Script::rc();
+    s.recv(1, 0, 0);
+    s.recv(2, 0, 0);
+    let write = pkt(Opcode::RC_RDMA_WRITE_ONLY_WITH_IMMEDIATE, RQ).imm([1; 4]).fill(4);
+    s.send(write.reth(s.va(0), BAD_KEY, 4));
+    s.expect([nak(RQ, ACCESS, 0)]);
+    s.receives(&[(1, WcStatus::LocAccessErr), (2, FLUSHED)]);
+    s.events(&[]);
+}
+
+#[test]
+fn a_receive_that_is_too_small_is_invalid() {
+    let mut s = Script::rc();
+    s.recv(1, 0, 300);
+    s.recv(2, 0, 300);
+    s.send(pkt(Opcode::RC_SEND_FIRST, RQ).fill(256));
+    s.send(pkt(Opcode::RC_SEND_LAST, RQ + 1).fill(45));
+    s.expect([nak(RQ + 1, INVALID, 0)]);
+    s.receives(&[(1, WcStatus::LocLenErr), (2, FLUSHED)]);
+    s.state(QpState::Err);
+}
+
+#[test]
+fn a_receive_at_fault_is_an_operational_error() {
+    let bad: [fn(&mut Script) -> Sge; 3] = [
+        |s| Sge { lkey: roce::verbs::LKey::new(3), ..s.sge(0, 100) },
+        |s| s.sge(SIZE as u64 - 2, 100),
+        |s| {
+            let region = s.buffer.region();
+            let attr = roce::engine::MrAttr { region, base: s.va(0), access: Access::REMOTE_READ };
+            let mr = s.engine.register(s.pd, attr).unwrap();
+            Sge { lkey: mr.lkey(), ..s.sge(0, 100) }
+        },
+    ];
+    for bad in bad {
+        let mut s = Script::rc();
+        let sges = [bad(&mut s)];
+        let wr = roce::verbs::RecvWr { id: roce::verbs::WrId(1), sges: &sges };
+        s.engine.post_recv(s.qp, &wr).unwrap();
+        s.send(pkt(Opcode::RC_SEND_ONLY, RQ).fill(4));
+        s.expect([nak(RQ, NakCode::RemoteOperationalError, 0)]);
+        s.receives(&[(1, WcStatus::LocProtErr)]);
+        s.state(QpState::Err);
+    }
+}
+
+#[test]
+fn after_a_refusal_requests_are_ignored() {
+    let mut s = Script::rc();
+    s.send(pkt(Opcode::RC_SEND_LAST, RQ).fill(4));
+    s.expect_count(1);
+    s.dropped(pkt(Opcode::RC_SEND_ONLY, RQ).fill(4).ack_req(), Counter::WrongState);
+    s.expect_nothing();
+}
+
+#[test]
+fn credits_count_the_receives_that_are_posted() {
+    let mut setup = rc();
+    setup.config.advertise_credits = true;
+    let mut s = setup.build();
+    for id in 0..8 {
+        s.recv(id, 0, 100);
+    }
+    s.send(pkt(Opcode::RC_SEND_ONLY, RQ).fill(4).ack_req());
+    // Of seven that are left, six can be said.
+    s.expect([ack_credits(RQ, 1, 7)]);
+    s.send(pkt(Opcode::RC_RDMA_READ_REQUEST, RQ + 1).reth(s.va(0), s.rkey(), 0));
+    let answer = Answer::Ack(Credits::advertise(7));
+    s.expect([pkt(Opcode::RC_RDMA_READ_RESPONSE_ONLY, RQ + 1).aeth(answer, 2)]);
+}
+
+#[test]
+fn the_first_packet_tells_that_the_connection_is_up() {
+    let mut setup = rc();
+    setup.until = QpState::Rtr;
+    let mut s = setup.build();
+    s.recv(1, 0, 10);
+    s.recv(2, 0, 10);
+    s.send(pkt(Opcode::RC_SEND_ONLY, RQ).fill(4).ack_req());
+    s.events(&[EventType::CommEst]);
+    s.expect([ack(RQ, 1)]);
+    s.send(pkt(Opcode::RC_SEND_ONLY, RQ + 1).fill(4));
+    s.events(&[]);
+}
