@@ -222,8 +222,7 @@ fn the_general_services_queue_pair_is_number_one_with_its_own_key() {
 fn another(s: &mut Script) -> QpHandle {
     let cap = roce::verbs::QpCap { max_recv_wr: 4, max_recv_sge: 1, ..Default::default() };
     let init = QpInitAttr { qp_type: QpType::Ud, cap, sq_sig_all: false };
-    let create =
-        QpCreate { init, send_cq: s.cq, recv_cq: s.recv_cq, srq: None, xrcd: None };
+    let create = QpCreate { init, send_cq: s.cq, recv_cq: s.recv_cq, srq: None, xrcd: None };
     let qp = s.engine.create_qp(s.pd, create).unwrap();
     s.climb(qp, QpState::Rts);
     qp
@@ -235,9 +234,8 @@ fn a_multicast_packet_goes_to_every_member_that_can_take_it() {
     let mut s = ud();
     let group = Gid::from(Ipv6Addr::new(0xff0e, 0, 0, 0, 0, 0, 0, 5));
     let (second, third) = (another(&mut s), another(&mut s));
-    let to_group = |s: &mut Script, packet: Pkt| {
-        s.send_from(peer_gid(), group, packet.to(Qpn::MULTICAST))
-    };
+    let to_group =
+        |s: &mut Script, packet: Pkt| s.send_from(peer_gid(), group, packet.to(Qpn::MULTICAST));
     assert_eq!(to_group(&mut s, datagram(4)), Disposition::Dropped(Counter::NoGroup));
     for qp in [s.qp, second, third, second] {
         s.engine.attach_multicast(qp, group).unwrap();

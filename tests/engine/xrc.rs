@@ -23,10 +23,8 @@ fn target(advertise: bool) -> Target {
     let pd = engine.create_pd().unwrap();
     let (cq, recv_cq) = (engine.create_cq(64).unwrap(), engine.create_cq(64).unwrap());
     let xrcd = engine.create_xrcd().unwrap();
-    let init =
-        roce::verbs::QpInitAttr { qp_type: setup.kind, cap: setup.cap, sq_sig_all: false };
-    let create =
-        roce::engine::QpCreate { init, send_cq: cq, recv_cq, srq: None, xrcd: Some(xrcd) };
+    let init = roce::verbs::QpInitAttr { qp_type: setup.kind, cap: setup.cap, sq_sig_all: false };
+    let create = roce::engine::QpCreate { init, send_cq: cq, recv_cq, srq: None, xrcd: Some(xrcd) };
     let qp = engine.create_qp(pd, create).unwrap();
     let srq_cq = engine.create_cq(64).unwrap();
     let shared = SrqCreate { max_wr: 8, max_sge: 2, limit: 0, xrc: Some((xrcd, srq_cq)) };

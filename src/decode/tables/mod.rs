@@ -1,5 +1,6 @@
 //! Every field the decoder knows, a table a layer.
 
+mod cm;
 mod ip;
 mod link;
 mod mad;
@@ -67,19 +68,19 @@ tables! {
     Vcrc: "Variant CRC", transport::VCRC;
     Mad: "MAD - Management Datagram", mad::MAD;
     MadBody: "MAD Data", mad::MAD_BODY;
-    CmReq: "CM ConnectRequest", mad::CM_REQ;
-    IpCm: "RDMA CM Request Header", mad::IP_CM;
-    CmMra: "CM MsgRcptAck", mad::CM_MRA;
-    CmRej: "CM ConnectReject", mad::CM_REJ;
-    CmRep: "CM ConnectReply", mad::CM_REP;
-    CmRtu: "CM ReadyToUse", mad::CM_RTU;
-    CmDreq: "CM DisconnectRequest", mad::CM_DREQ;
-    CmDrep: "CM DisconnectReply", mad::CM_DREP;
-    CmLap: "CM LoadAlternatePath", mad::CM_LAP;
-    CmApr: "CM AlternatePathResponse", mad::CM_APR;
-    CmSidrReq: "CM ServiceIDResReq", mad::CM_SIDR_REQ;
-    SidrIpCm: "RDMA CM Request Header", mad::SIDR_IP_CM;
-    CmSidrRep: "CM ServiceIDResReqResp", mad::CM_SIDR_REP;
+    CmReq: "CM ConnectRequest", cm::CM_REQ;
+    IpCm: "RDMA CM Request Header", cm::IP_CM;
+    CmMra: "CM MsgRcptAck", cm::CM_MRA;
+    CmRej: "CM ConnectReject", cm::CM_REJ;
+    CmRep: "CM ConnectReply", cm::CM_REP;
+    CmRtu: "CM ReadyToUse", cm::CM_RTU;
+    CmDreq: "CM DisconnectRequest", cm::CM_DREQ;
+    CmDrep: "CM DisconnectReply", cm::CM_DREP;
+    CmLap: "CM LoadAlternatePath", cm::CM_LAP;
+    CmApr: "CM AlternatePathResponse", cm::CM_APR;
+    CmSidrReq: "CM ServiceIDResReq", cm::CM_SIDR_REQ;
+    SidrIpCm: "RDMA CM Request Header", cm::SIDR_IP_CM;
+    CmSidrRep: "CM ServiceIDResReqResp", cm::CM_SIDR_REP;
     SmpDirected: "SMP (Directed Route)", mad::SMP_DIRECTED;
     SmpLid: "SMP (LID Routed)", mad::SMP_LID;
     SmInfo: "SMInfo", mad::SM_INFO;
