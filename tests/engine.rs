@@ -11,12 +11,22 @@
 
 #[path = "engine/completer.rs"]
 mod completer;
+#[path = "engine/congestion.rs"]
+mod congestion;
+#[path = "engine/cq.rs"]
+mod cq;
 #[path = "engine/datagram.rs"]
 mod datagram;
 #[path = "engine/duplicates.rs"]
 mod duplicates;
+#[path = "engine/errors.rs"]
+mod errors;
+#[path = "engine/memory.rs"]
+mod memory;
 #[path = "engine/pair.rs"]
 mod pair;
+#[path = "engine/posting.rs"]
+mod posting;
 #[path = "engine/requester.rs"]
 mod requester;
 #[path = "engine/responder.rs"]
@@ -25,6 +35,10 @@ mod responder;
 mod script;
 #[path = "engine/smoke.rs"]
 mod smoke;
+#[path = "engine/srq.rs"]
+mod srq;
+#[path = "engine/states.rs"]
+mod states;
 #[path = "engine/unreliable.rs"]
 mod unreliable;
 #[path = "engine/xrc.rs"]

@@ -1,0 +1,83 @@
+//! Congestion marks and notifications: `roce.md` §11.
+
+use roce::engine::Counter;
+use roce::verbs::QpType;
+use roce::wire::{Opcode, Psn};
+
+use super::script::*;
+
+fn cnp() -> Pkt {
+    let mut packet = pkt(Opcode::CNP, 0).data(&[0; 16]);
+    packet.bth.becn = true;
+    packet
+}
+
+#[test]
+fn a_mark_is_answered_by_a_notification_not_too_often() {
+    let mut s = Script::rc();
+    s.ecn = 3;
+    let write = |psn| pkt(Opcode::RC_RDMA_WRITE_ONLY, psn).reth(0, REMOTE_KEY, 0);
+    s.send(write(RQ));
+    s.expect([cnp()]);
+    for n in 1..20 {
+        s.at(u64::from(n) * 2);
+        s.send(write(RQ + n));
+    }
+    s.at(49);
+    s.send(write(RQ + 20));
+    s.expect_nothing();
+    s.at(50);
+    s.send(write(RQ + 21));
+    s.expect([cnp()]);
+    assert_eq!(s.count(Counter::CongestionMarked), 22);
+    assert_eq!(s.count(Counter::CnpSent), 2);
+}
+
+#[test]
+fn packets_without_the_mark_are_no_cause() {
+    let mut s = Script::rc();
+    for ecn in 0..3 {
+        s.ecn = ecn;
+        s.send(pkt(Opcode::RC_RDMA_WRITE_ONLY, RQ + u32::from(ecn)).reth(0, REMOTE_KEY, 0));
+    }
+    s.expect_nothing();
+}
+
+#[test]
+fn marks_on_answers_count_as_well() {
+    let mut s = Script::rc();
+    s.post(1, SEND, 4);
+    s.expect_count(1);
+    s.ecn = 3;
+    s.send(ack(SQ, 1));
+    s.expect([cnp()]);
+    s.completes(&[(1, OK)]);
+}
+
+#[test]
+fn an_unreliable_connection_notifies_and_a_datagram_does_not() {
+    let mut s = Script::uc();
+    s.ecn = 3;
+    s.send(pkt(Opcode::UC_RDMA_WRITE_ONLY, RQ).reth(0, REMOTE_KEY, 0));
+    s.expect([cnp()]);
+    let mut s = Setup::new(QpType::Ud).build();
+    s.ecn = 3;
+    s.recv(1, 0, 100);
+    s.send(pkt(Opcode::UD_SEND_ONLY, 1).deth(0x1111, PEER));
+    s.expect_nothing();
+}
+
+#[test]
+fn a_notification_is_counted() {
+    let mut s = Script::rc();
+    s.send(cnp());
+    assert_eq!(s.count(Counter::CnpReceived), 1);
+    s.expect_nothing();
+    let mut stranger = cnp();
+    stranger.bth.dest_qp = s.qpn;
+    s.send_from(own_gid(), own_gid(), stranger);
+    assert_eq!((s.count(Counter::CnpReceived), s.count(Counter::WrongPeer)), (1, 1));
+    // That of native InfiniBand is not ours.
+    s.dropped(pkt(Opcode(0x80), 0).data(&[0; 16]), Counter::BadOpcode);
+    assert_eq!(cnp().bth.psn, Psn::new(0));
+}

@@ -1,0 +1,252 @@
+//! What is dropped before a queue pair is touched, and both sides of each failure of `roce.md` §7.12. P-08.
+
+use roce::engine::{Counter, Disposition};
+use roce::verbs::{
+    Access, EventType, Mtu, QpAttr, QpState, QpType, RecvWr, SendOp, Sge, WcStatus, WrId,
+};
+use roce::wire::{Opcode, Qpn, RKey};
+
+use super::pair::Pair;
+use super::script::*;
+
+#[test]
+fn every_reason_to_drop_has_its_counter() {
+    let mut s = Script::rc();
+    let whole = pkt(Opcode::RC_RDMA_WRITE_ONLY, RQ).to(s.qpn).reth(0, REMOTE_KEY, 0).bytes();
+    let dropped = |reason| Disposition::Dropped(reason);
+    for len in 0..whole.len() {
+        let got = s.send_bytes(peer_gid(), own_gid(), &whole[..len]);
+        assert_eq!(got, dropped(Counter::Truncated), "{len}");
+    }
+    let mut version = whole.clone();
+    version[1] |= 1;
+    let got = s.send_bytes(peer_gid(), own_gid(), &version);
+    assert_eq!(got, dropped(Counter::BadVersion));
+    s.dropped(pkt(Opcode(0xe1), RQ), Counter::BadOpcode);
+    s.dropped(pkt(Opcode(0x2d), RQ), Counter::BadOpcode);
+    s.dropped(pkt(Opcode(0x15), RQ).to(Qpn::new(5)), Counter::BadOpcode);
+    s.dropped(pkt(Opcode(0x15), RQ).pkey(1), Counter::BadOpcode);
+    s.dropped(pkt(Opcode::RC_SEND_ONLY, RQ).to(Qpn::new(5)), Counter::NoQp);
+    s.dropped(pkt(Opcode::RC_SEND_ONLY, RQ).to(Qpn::GSI), Counter::NoQp);
+    s.dropped(pkt(Opcode::UC_SEND_ONLY, RQ), Counter::WrongService);
+    s.dropped(pkt(Opcode::UD_SEND_ONLY, RQ).deth(1, PEER), Counter::WrongService);
+    s.dropped(pkt(Opcode::RC_SEND_ONLY, RQ).pkey(0x8123), Counter::BadPKey);
+    s.expect_nothing();
+    s.state(QpState::Rts);
+    let mut reset = Setup::new(QpType::Rc);
+    reset.until = QpState::Init;
+    let mut s = reset.build();
+    let got = s.send(pkt(Opcode::RC_SEND_ONLY, RQ));
+    assert!(matches!(got, Disposition::Dropped(Counter::WrongPeer | Counter::WrongState)));
+}
+
+#[test]
+fn packets_from_an_address_that_is_not_the_peers_are_refused() {
+    let mut s = Script::rc();
+    s.recv(1, 0, 10);
+    s.post(1, SEND, 4);
+    s.expect_count(1);
+    let stranger = roce::wire::Gid::from(std::net::Ipv4Addr::new(192, 0, 2, 9));
+    for packet in [pkt(Opcode::RC_SEND_ONLY, RQ).fill(4), ack(SQ, 1), pkt(Opcode(0x15), RQ)] {
+        for (from, to) in [(stranger, own_gid()), (peer_gid(), stranger)] {
+            let got = s.send_from(from, to, packet.clone());
+            assert!(
+                matches!(got, Disposition::Dropped(Counter::WrongPeer | Counter::BadOpcode)),
+                "{got:?}"
+            );
+        }
+    }
+    s.expect_nothing();
+    s.completes(&[]);
+    s.receives(&[]);
+    s.state(QpState::Rts);
+}
+
+#[test]
+fn every_packet_is_counted() {
+    let mut s = Script::rc();
+    s.recv(1, 0, 100);
+    s.send(pkt(Opcode::RC_SEND_ONLY, RQ).fill(4).ack_req());
+    s.dropped(pkt(Opcode::RC_SEND_ONLY, RQ).to(Qpn::new(5)), Counter::NoQp);
+    s.expect_count(1);
+    assert_eq!((s.count(Counter::Received), s.count(Counter::Sent)), (2, 1));
+    let names: std::collections::BTreeSet<_> =
+        Counter::ALL.iter().map(|counter| counter.name()).collect();
+    assert_eq!(names.len(), Counter::ALL.len());
+    assert_eq!(s.engine.counters().iter().filter(|(_, count)| *count > 0).count(), 3);
+}
+
+/// Runs a pair to its end: statuses of what the requester and the responder had posted, and the responder's events.
+#[track_caller]
+fn fault(
+    prepare: impl FnOnce(&mut Pair) -> Option<SendOp>,
+    requester: WcStatus,
+    responder: &[WcStatus],
+    event: Option<EventType>,
+) {
+    let mut pair = Pair::new(QpType::Rc, Mtu::M1024);
+    let op = prepare(&mut pair).unwrap();
+    pair.a.send(1, op, 0, 100);
+    pair.a.send(2, SendOp::Send { imm: None }, 0, 4);
+    pair.a.recv(3, 0, 4);
+    pair.run();
+    let statuses: Vec<_> = pair.a.completions().iter().map(|wc| (wc.id.0, wc.status)).collect();
+    let flushed = WcStatus::WrFlushErr;
+    assert_eq!(statuses, [(1, requester), (2, flushed), (3, flushed)]);
+    let statuses: Vec<_> = pair.b.completions().iter().map(|wc| wc.status).collect();
+    assert_eq!(statuses, responder);
+    assert_eq!(pair.a.state(), QpState::Err);
+    let events = pair.b.events.iter().map(|event| match event {
+        roce::engine::Event::Async(roce::engine::AsyncEvent::Qp(event, _)) => Some(*event),
+        _ => None,
+    });
+    let events: Vec<_> = events.collect();
+    assert_eq!(events, event.map(Some).into_iter().collect::<Vec<_>>());
+    if requester != WcStatus::RnrRetryExcErr && requester != WcStatus::RetryExcErr {
+        assert_eq!(pair.b.state(), QpState::Err);
+    }
+}
+
+const SENDING: SendOp = SendOp::Send { imm: None };
+
+fn write(pair: &Pair, offset: u64, imm: Option<[u8; 4]>) -> SendOp {
+    let (remote_addr, rkey) = (pair.b.buffer.addr() + offset, pair.b.mr.rkey());
+    SendOp::Write { remote_addr, rkey, imm }
+}
+
+#[test]
+fn each_fault_of_the_table_has_its_pair_of_statuses() {
+    use WcStatus::*;
+    let access = Some(EventType::QpAccessErr);
+    let flushed = WrFlushErr;
+    // The receive buffer is too small.
+    fault(
+        |p| {
+            p.b.recv(1, 0, 99);
+            p.b.recv(2, 0, 99);
+            Some(SENDING)
+        },
+        RemInvReqErr,
+        &[LocLenErr, flushed],
+        None,
+    );
+    // The receive buffer has a bad key.
+    fault(
+        |p| {
+            let sges = [Sge { lkey: roce::verbs::LKey::new(1), ..p.b.sge(0, 200) }];
+            p.b.engine.post_recv(p.b.qp, &RecvWr { id: WrId(1), sges: &sges }).unwrap();
+            Some(SENDING)
+        },
+        RemOpErr,
+        &[LocProtErr],
+        None,
+    );
+    // A write out of range, a read and an atomic with a bad key.
+    fault(|p| Some(write(p, super::pair::BUFFER as u64 - 99, None)), RemAccessErr, &[], access);
+    let bad = RKey::new(0x1111_1111);
+    let remote = |p: &Pair| p.b.buffer.addr();
+    fault(|p| Some(SendOp::Read { remote_addr: remote(p), rkey: bad }), RemAccessErr, &[], access);
+    fault(
+        |p| Some(SendOp::FetchAdd { remote_addr: remote(p), rkey: bad, add: 1 }),
+        RemAccessErr,
+        &[],
+        access,
+    );
+    // A write with immediate data and a bad key.
+    fault(
+        |p| {
+            p.b.recv(1, 0, 0);
+            Some(SendOp::Write { remote_addr: remote(p), rkey: bad, imm: Some([1; 4]) })
+        },
+        RemAccessErr,
+        &[LocAccessErr],
+        None,
+    );
+    // A misaligned atomic, even with a bad key.
+    fault(
+        |p| Some(SendOp::FetchAdd { remote_addr: remote(p) + 4, rkey: bad, add: 1 }),
+        RemInvReqErr,
+        &[],
+        Some(EventType::QpReqErr),
+    );
+    // No receive, for ever.
+    fault(|_| Some(SENDING), RnrRetryExcErr, &[], None);
+    // A peer that is not there to answer.
+    fault(
+        |p| {
+            let mask = roce::verbs::AttrMask::STATE;
+            let attr = QpAttr { qp_state: QpState::Reset, ..QpAttr::default() };
+            p.b.engine.modify_qp(p.b.qp, &attr, mask).unwrap();
+            Some(SENDING)
+        },
+        RetryExcErr,
+        &[],
+        None,
+    );
+    // A region without the right.
+    fault(
+        |p| {
+            let mr = p.b.engine.reregister(p.b.mr, None, None, Some(Access::LOCAL_WRITE)).unwrap();
+            Some(SendOp::Read { remote_addr: remote(p), rkey: mr.rkey() })
+        },
+        RemAccessErr,
+        &[],
+        access,
+    );
+}
+
+#[test]
+fn each_loss_is_made_good_exactly_once() {
+    // P-02: one packet of each kind is lost, at each of the first times it is sent.
+    use roce::wire::{Operation, Role};
+    let kinds = [
+        (Operation::Send, Role::Request),
+        (Operation::Write, Role::Request),
+        (Operation::ReadRequest, Role::Request),
+        (Operation::FetchAdd, Role::Request),
+        (Operation::AtomicWrite, Role::Request),
+        (Operation::Flush, Role::Request),
+        (Operation::ReadResponse, Role::Response),
+        (Operation::AtomicAcknowledge, Role::Response),
+        (Operation::Acknowledge, Role::Response),
+    ];
+    for (operation, role) in kinds {
+        for nth in 0..8 {
+            let mut pair = Pair::new(QpType::Rc, Mtu::M1024);
+            pair.a.buffer.write(0, &pattern(3000)).unwrap();
+            pair.b.recv(1, 100_000, 3000);
+            let (remote_addr, rkey) = (pair.b.buffer.addr(), pair.b.mr.rkey());
+            let counter = remote_addr + 200_000;
+            pair.a.send(1, SENDING, 0, 3000);
+            pair.a.send(2, SendOp::FetchAdd { remote_addr: counter, rkey, add: 1 }, 50_000, 8);
+            pair.a.send(3, SendOp::Write { remote_addr, rkey, imm: None }, 0, 3000);
+            pair.a.send(4, SendOp::AtomicWrite { remote_addr: counter + 8, rkey }, 8, 8);
+            let (placement, level) =
+                (roce::verbs::FlushPlacement::GLOBAL, roce::verbs::FlushLevel::Range);
+            pair.a.send(5, SendOp::Flush { remote_addr, rkey, length: 9, placement, level }, 0, 0);
+            pair.a.send(6, SendOp::Read { remote_addr, rkey }, 60_000, 3000);
+            pair.a.send(7, SendOp::FetchAdd { remote_addr: counter, rkey, add: 1 }, 50_008, 8);
+            let mut seen = 0;
+            pair.lose = Box::new(move |_, packet| {
+                let info = packet.info().unwrap();
+                let hit = info.operation == operation && info.role == role;
+                seen += u32::from(hit);
+                hit && seen == nth + 1
+            });
+            pair.run();
+            let ids: Vec<_> = pair.a.completions().iter().map(|wc| (wc.id.0, wc.status)).collect();
+            assert_eq!(ids, [1, 2, 3, 4, 5, 6, 7].map(|id| (id, OK)), "{operation:?} {nth}");
+            assert_eq!(pair.b.completions().len(), 1);
+            let mut word = [0; 8];
+            pair.b.buffer.read(200_000, &mut word).unwrap();
+            assert_eq!(u64::from_ne_bytes(word), 2, "{operation:?} {nth}");
+            let mut old = [0; 16];
+            pair.a.buffer.read(50_000, &mut old).unwrap();
+            assert_eq!(old[..8], 0_u64.to_ne_bytes());
+            assert_eq!(old[8..], 1_u64.to_ne_bytes());
+            let mut data = vec![0; 3000];
+            pair.a.buffer.read(60_000, &mut data).unwrap();
+            assert_eq!(data, pattern(3000));
+        }
+    }
+}

@@ -1,0 +1,138 @@
+//! Posting work: `roce.md` §10.3, §10.5. V-01.
+
+use roce::verbs::{
+    Data, Errno, PostError, QpState, QpType, RecvWr, SendFlags, SendOp, SendWr, WrId, WrOpcode,
+};
+use roce::wire::Opcode;
+
+use super::script::*;
+use super::states::in_state;
+
+#[test]
+fn a_full_queue_says_so() {
+    let mut setup = Setup::new(QpType::Rc);
+    setup.cap.max_send_wr = 3;
+    setup.cap.max_recv_wr = 5;
+    let mut s = setup.build();
+    for id in 0..3 {
+        s.post(id, SEND, 4);
+    }
+    let full = s.try_post(3, SEND, &[], SendFlags::SIGNALED).unwrap_err();
+    assert_eq!((full, full.errno()), (PostError::QueueFull, Errno::ENOMEM));
+    s.expect_count(3);
+    s.send(ack(SQ, 1));
+    s.post(3, SEND, 4);
+    assert!(s.try_post(4, SEND, &[], SendFlags::SIGNALED).is_err());
+    for id in 0..5 {
+        s.recv(id, 0, 4);
+    }
+    let wr = RecvWr { id: WrId(5), sges: &[] };
+    assert_eq!(s.engine.post_recv(s.qp, &wr), Err(PostError::QueueFull));
+    // What was posted before the one that did not fit stays posted.
+    s.to_state(QpState::Err);
+    s.receives(&[0, 1, 2, 3, 4].map(|id| (id, FLUSHED)));
+}
+
+#[test]
+fn lists_and_inline_data_have_limits() {
+    let mut s = Script::rc();
+    let sges = [s.sge(0, 1); 5];
+    let many = PostError::TooManySges { count: 5, max: 4 };
+    assert_eq!(s.try_post(1, SEND, &sges, SendFlags::SIGNALED), Err(many));
+    let wr = RecvWr { id: WrId(1), sges: &sges };
+    assert_eq!(s.engine.post_recv(s.qp, &wr), Err(many));
+    let wr = SendWr::new(WrId(1), SEND, Data::Inline(&[0; 65]));
+    let long = PostError::InlineTooLong { len: 65, max: 64 };
+    assert_eq!(s.engine.post_send(s.qp, &wr, &[]), Err(long));
+    let wr = SendWr::new(WrId(1), READ, Data::Inline(&[0; 8]));
+    let refused = PostError::InlineNotAllowed(WrOpcode::RdmaRead);
+    assert_eq!(s.engine.post_send(s.qp, &wr, &[]), Err(refused));
+    let halves = [s.sge(0, 1 << 31), s.sge(0, 1)];
+    let refused = s.try_post(1, SEND, &halves, SendFlags::SIGNALED);
+    assert!(matches!(refused, Err(PostError::MessageTooLong { .. })));
+    s.expect_nothing();
+    s.completes(&[]);
+}
+
+#[test]
+fn reads_and_atomics_that_may_not_go_out_are_not_taken() {
+    let mut setup = Setup::new(QpType::Rc);
+    setup.attr.max_rd_atomic = 0;
+    let mut s = setup.build();
+    let sges = [s.sge(0, 8)];
+    for op in [READ, ADD] {
+        let refused = s.try_post(1, op, &sges, SendFlags::SIGNALED);
+        assert_eq!(refused, Err(PostError::NoRdAtomic));
+    }
+    s.post(1, SEND, 4);
+}
+
+#[test]
+fn operations_stay_with_their_kinds_of_queue_pair() {
+    let mut uc = Script::uc();
+    for op in [READ, ADD, SendOp::SendWithInv { rkey: REMOTE_KEY }] {
+        let sges = [uc.sge(0, 8)];
+        let refused = uc.try_post(1, op, &sges, SendFlags::SIGNALED);
+        assert!(matches!(refused, Err(PostError::NotAllowedOnQpType { .. })));
+    }
+    let mut rc = Script::rc();
+    let sges = [rc.sge(0, 7)];
+    let short = rc.try_post(1, ADD, &sges, SendFlags::SIGNALED);
+    assert!(matches!(short, Err(PostError::WrongLength { .. })));
+}
+
+#[test]
+fn sends_are_posted_where_the_table_says() {
+    for state in QpState::ALL {
+        let Some(mut s) = in_state(QpType::Uc, *state) else { continue };
+        let posted = s.try_post(1, SEND, &[], SendFlags::empty());
+        let refused = matches!(state, QpState::Reset | QpState::Init | QpState::Rtr);
+        let expected = if refused { Err(PostError::WrongState(*state)) } else { Ok(()) };
+        assert_eq!(posted, expected, "{state}");
+        let sent = s.sent().len();
+        assert_eq!(sent, usize::from(*state == QpState::Rts), "{state}");
+        let flushed = matches!(state, QpState::Sqe | QpState::Err);
+        s.completes(if flushed { &[(1, FLUSHED)] } else { &[] });
+    }
+}
+
+#[test]
+fn receives_that_were_posted_early_are_there_in_time() {
+    let mut setup = Setup::new(QpType::Rc);
+    setup.until = QpState::Init;
+    let mut s = setup.build();
+    s.recv(1, 0, 100);
+    s.climb_on();
+    s.send(pkt(Opcode::RC_SEND_ONLY, RQ).fill(4));
+    s.receives(&[(1, OK)]);
+}
+
+impl Script {
+    fn climb_on(&mut self) {
+        self.to_state(QpState::Rtr);
+        self.to_state(QpState::Rts);
+    }
+}
+
+#[test]
+fn queue_pairs_take_turns() {
+    let mut s = Script::rc();
+    let init = roce::verbs::QpInitAttr {
+        qp_type: QpType::Rc,
+        cap: roce::verbs::QpCap { max_send_wr: 4, max_send_sge: 1, ..Default::default() },
+        sq_sig_all: false,
+    };
+    let create =
+        roce::engine::QpCreate { init, send_cq: s.cq, recv_cq: s.recv_cq, srq: None, xrcd: None };
+    let first = s.qp;
+    let second = s.engine.create_qp(s.pd, create).unwrap();
+    s.attr.sq_psn = roce::wire::Psn::new(9000);
+    s.climb(second, QpState::Rts);
+    s.post(1, SEND, 100 * 256);
+    s.qp = second;
+    s.post(2, SEND, 100 * 256);
+    let sent = s.sent();
+    let turns: Vec<bool> = sent.iter().map(|packet| packet.bth.psn.get() >= 9000).collect();
+    assert_eq!(turns[..48], [[false; 16], [true; 16], [false; 16]].concat());
+    assert_ne!(first, second);
+}
