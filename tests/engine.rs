@@ -35,6 +35,8 @@ mod responder;
 mod script;
 #[path = "engine/smoke.rs"]
 mod smoke;
+#[path = "engine/snapshots.rs"]
+mod snapshots;
 #[path = "engine/srq.rs"]
 mod srq;
 #[path = "engine/states.rs"]

@@ -232,23 +232,25 @@ impl Engine {
         if qp.kind.is_datagram() {
             return qp.handle_datagram(received, &packet, &mut env);
         }
+        let heard = match info.role {
+            Role::Request => qp.state().handles_requests(qp.kind),
+            Role::Response => qp.state().handles_responses(qp.kind),
+            Role::Notification => return Err(Counter::BadOpcode),
+        };
+        if !heard {
+            return Err(Counter::WrongState);
+        }
         if !qp.is_peer(received) {
             return Err(Counter::WrongPeer);
         }
         if !qp.pkey.matches(bth.pkey()) {
             return Err(Counter::BadPKey);
         }
-        match info.role {
-            Role::Request if qp.state().handles_requests(qp.kind) => {
-                qp.note_congestion(received.ecn, &mut env);
-                qp.handle_request(&packet, &mut env);
-            }
-            Role::Response if qp.state().handles_responses(qp.kind) => {
-                qp.note_congestion(received.ecn, &mut env);
-                qp.handle_response(&packet, &mut env);
-            }
-            Role::Request | Role::Response => return Err(Counter::WrongState),
-            Role::Notification => return Err(Counter::BadOpcode),
+        qp.note_congestion(received.ecn, &mut env);
+        if info.role == Role::Request {
+            qp.handle_request(&packet, &mut env);
+        } else {
+            qp.handle_response(&packet, &mut env);
         }
         Ok(())
     }

@@ -111,7 +111,11 @@ impl Qp {
     fn enter(&mut self, from: QpState, to: QpState, env: &mut Env<'_>) {
         match to {
             QpState::Reset => self.reset(env),
-            QpState::Err => self.fail(env),
+            QpState::Err => {
+                // Who fails by itself still sends its refusal; who is put there says no more.
+                self.resp.forget_owed();
+                self.fail(env);
+            }
             QpState::Sqd if from != QpState::Sqd => {
                 self.attr.qp_state = to;
                 self.req.draining = true;

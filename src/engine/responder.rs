@@ -143,6 +143,12 @@ impl Responder {
         self.cnp_owed || !self.owed.is_empty()
     }
 
+    /// Owes nothing any more.
+    pub(super) fn forget_owed(&mut self) {
+        self.owed.clear();
+        self.cnp_owed = false;
+    }
+
     /// Gives up the message that was begun; returns the receive work request that it had taken.
     pub(super) fn abandon(&mut self) -> Option<(Taken, Option<SrqHandle>)> {
         match self.message.take() {

@@ -598,3 +598,62 @@ fn credits_come_with_data_and_with_ghosts() {
     s.send(pkt(Opcode::RC_RDMA_READ_RESPONSE_ONLY, SQ + 5).aeth(answer, 6).fill(4));
     s.expect_count(1);
 }
+
+#[test]
+fn every_kind_of_retry_counts() {
+    let without = || {
+        let mut setup = Setup::new(QpType::Rc);
+        setup.attr.retry_cnt = RetryCount(Bits::low(0));
+        setup.build()
+    };
+    let mut s = without();
+    s.post(1, SEND, 4);
+    s.expect_count(1);
+    s.send(seq_nak(SQ, 0));
+    s.completes(&[(1, WcStatus::RetryExcErr)]);
+    let mut s = without();
+    s.post(1, SEND, 4);
+    s.post(2, READ, 4);
+    s.post(3, SEND, 4);
+    s.expect_count(3);
+    s.send(ack(SQ + 2, 3));
+    s.completes(&[(1, OK), (2, WcStatus::RetryExcErr), (3, FLUSHED)]);
+    s.state(QpState::Err);
+}
+
+#[test]
+fn a_message_that_found_no_receive_at_its_end_repeats_only_its_end() {
+    let mut s = Script::rc();
+    let op =
+        roce::verbs::SendOp::Write { remote_addr: REMOTE, rkey: REMOTE_KEY, imm: Some(*b"imm!") };
+    s.post(1, op, 600);
+    s.expect_count(3);
+    s.send(rnr(SQ + 2, 1, 0));
+    s.at(10);
+    let sent = s.expect_count(1);
+    assert_eq!(sent[0].bth.opcode, Opcode::RC_RDMA_WRITE_LAST_WITH_IMMEDIATE);
+    assert_eq!(sent[0].bth.psn.get(), SQ + 2);
+    s.send(ack(SQ + 2, 1));
+    s.completes(&[(1, OK)]);
+}
+
+#[test]
+fn answers_that_come_after_a_retry_was_sent_are_taken_once() {
+    let mut s = Script::rc();
+    s.post(1, READ, 300);
+    s.post(2, ADD, 8);
+    s.expect_count(2);
+    s.at(TIMEOUT);
+    s.expect_count(2);
+    let answers = [
+        response(FIRST, SQ, 1).fill(256),
+        response(LAST, SQ + 1, 1).fill(44),
+        response(Opcode::RC_ATOMIC_ACKNOWLEDGE, SQ + 2, 2).original(6),
+    ];
+    for answer in answers.iter().chain(&answers) {
+        s.send(answer.clone());
+    }
+    s.completes(&[(1, OK), (2, OK)]);
+    assert_eq!(s.count(Counter::StaleResponse), 3);
+    s.expect_nothing();
+}

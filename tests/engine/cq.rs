@@ -45,7 +45,7 @@ fn a_failure_counts_as_solicited() {
     s.expect_count(1);
     s.engine.request_notify(s.recv_cq, Notify::Solicited);
     s.engine.request_notify(s.cq, Notify::Solicited);
-    s.to_state(QpState::Err);
+    s.enter(QpState::Err);
     let told = [Event::Completion(s.cq), Event::Completion(s.recv_cq)];
     assert_eq!(s.take_events(), told);
 }

@@ -168,7 +168,7 @@ fn an_address_handle_that_is_gone_or_of_another_domain_is_an_error() {
     s.engine.destroy_ah(gone).unwrap();
     s.expect_nothing();
     s.completes(&[(1, WcStatus::LocQpOpErr)]);
-    s.to_state(QpState::Rts);
+    s.enter(QpState::Rts);
     let other = s.engine.create_pd().unwrap();
     let foreign = s.engine.create_ah(other, AhAttr::new(peer_gid(), 0)).unwrap();
     post(&mut s, 2, foreign, QKEY, 4).unwrap();

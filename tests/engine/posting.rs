@@ -29,7 +29,7 @@ fn a_full_queue_says_so() {
     let wr = RecvWr { id: WrId(5), sges: &[] };
     assert_eq!(s.engine.post_recv(s.qp, &wr), Err(PostError::QueueFull));
     // What was posted before the one that did not fit stays posted.
-    s.to_state(QpState::Err);
+    s.enter(QpState::Err);
     s.receives(&[0, 1, 2, 3, 4].map(|id| (id, FLUSHED)));
 }
 
@@ -109,8 +109,8 @@ fn receives_that_were_posted_early_are_there_in_time() {
 
 impl Script {
     fn climb_on(&mut self) {
-        self.to_state(QpState::Rtr);
-        self.to_state(QpState::Rts);
+        self.enter(QpState::Rtr);
+        self.enter(QpState::Rts);
     }
 }
 

@@ -327,14 +327,40 @@ fn an_acknowledgement_during_a_retry_takes_along_what_was_done_at_home() {
     s.post(3, SEND, 4);
     s.expect_count(2);
     s.at(TIMEOUT);
-    // The timer went off, but the answer comes before anything is sent again.
+    // The timer went off, but the answer comes before anything is sent again, and the places of both are used anew.
     s.send(ack(SQ, 1));
-    for id in 4..6 {
+    for id in 4..7 {
         s.post(id, SEND, 4);
     }
-    let sent = s.expect_count(3);
+    let sent = s.expect_count(4);
     let psns: Vec<u32> = sent.iter().map(|packet| packet.bth.psn.get()).collect();
-    assert_eq!(psns, [SQ + 1, SQ + 2, SQ + 3]);
-    s.send(ack(SQ + 3, 4));
-    s.completes(&[(1, OK), (2, OK), (3, OK), (4, OK), (5, OK)]);
+    assert_eq!(psns, [SQ + 1, SQ + 2, SQ + 3, SQ + 4]);
+    s.send(ack(SQ + 4, 5));
+    s.completes(&[(1, OK), (2, OK), (3, OK), (4, OK), (5, OK), (6, OK)]);
+}
+
+#[test]
+fn only_the_last_packet_of_what_takes_a_receive_is_solicited() {
+    let mut s = Script::rc();
+    let flags = SendFlags::SIGNALED | SendFlags::SOLICITED;
+    s.post_flags(1, SEND, 300, flags);
+    s.post_flags(2, WRITE, 4, flags);
+    s.post_flags(3, READ, 4, flags);
+    let sent = s.expect_count(4);
+    let solicited: Vec<bool> = sent.iter().map(|packet| packet.bth.solicited).collect();
+    assert_eq!(solicited, [false, true, false, false]);
+}
+
+#[test]
+fn packets_carry_the_partition_of_the_connection() {
+    let mut setup = Setup::new(QpType::Rc);
+    setup.attr.pkey_index = 1;
+    let mut s = setup.build();
+    s.post(1, SEND, 0);
+    s.expect([pkt(Opcode::RC_SEND_ONLY, SQ).pkey(0x8123).ack_req()]);
+    s.dropped(ack(SQ, 1), Counter::BadPKey);
+    s.send(ack(SQ, 1).pkey(0x0123));
+    s.completes(&[(1, OK)]);
+    s.send(pkt(Opcode::RC_RDMA_READ_REQUEST, RQ).pkey(0x8123).reth(0, REMOTE_KEY, 0));
+    s.expect([read_only(RQ, 1).pkey(0x8123)]);
 }

@@ -638,3 +638,30 @@ fn the_first_packet_tells_that_the_connection_is_up() {
     s.send(pkt(Opcode::RC_SEND_ONLY, RQ + 1).fill(4));
     s.events(&[]);
 }
+
+#[test]
+fn bits_that_mean_nothing_are_ignored() {
+    // W-51: M, F, B and the reserved bits.
+    let mut s = Script::rc();
+    s.recv(1, 0, 100);
+    let mut bytes = pkt(Opcode::RC_SEND_ONLY, RQ).to(s.qpn).fill(4).ack_req().bytes();
+    bytes[1] |= 0x40;
+    bytes[4] |= 0xff;
+    bytes[8] |= 0x7f;
+    s.send_bytes(peer_gid(), own_gid(), &bytes);
+    s.expect([ack(RQ, 1)]);
+    assert_eq!(s.received().byte_len, 4);
+}
+
+#[test]
+fn who_is_put_in_error_answers_no_more() {
+    let mut s = Script::rc();
+    s.send(pkt(Opcode::RC_RDMA_READ_REQUEST, RQ).reth(s.va(0), s.rkey(), 600));
+    s.enter(QpState::Err);
+    s.expect_nothing();
+    // But what was owed before a refusal goes out before it.
+    let mut s = Script::rc();
+    s.send(pkt(Opcode::RC_RDMA_READ_REQUEST, RQ).reth(s.va(0), s.rkey(), 4));
+    s.send(pkt(Opcode::RC_SEND_LAST, RQ + 1).fill(4));
+    s.expect([read_only(RQ, 1).data(&[0; 4]), nak(RQ + 1, INVALID, 1)]);
+}

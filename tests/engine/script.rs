@@ -7,7 +7,7 @@ use std::net::Ipv4Addr;
 
 use roce::engine::{
     AsyncEvent, Batch, Config, Counter, CqHandle, Disposition, Engine, Event, ICRC_ROOM, MrAttr,
-    MrHandle, PdHandle, QpCreate, QpHandle, Received,
+    MrHandle, PdHandle, QpCreate, QpHandle, Received, XrcdHandle,
 };
 use roce::memory::Buffer;
 use roce::time::Instant;
@@ -310,6 +310,8 @@ pub struct Script {
     /// What `send` puts on its packets.
     pub ecn: u8,
     pub network: Vec<u8>,
+    /// Of an XRC target.
+    pub xrcd: Option<XrcdHandle>,
 }
 
 impl Script {
@@ -330,7 +332,9 @@ impl Script {
         let init = QpInitAttr { qp_type: setup.kind, cap: setup.cap, sq_sig_all: setup.sig_all };
         let create = QpCreate { init, send_cq: cq, recv_cq, srq: None, xrcd };
         let qp = engine.create_qp(pd, create).unwrap();
-        Self::with_qp(engine, pd, (cq, recv_cq), qp, setup.attr, setup.access, setup.until)
+        let cqs = (cq, recv_cq);
+        let script = Self::with_qp(engine, pd, cqs, qp, setup.attr, setup.access, setup.until);
+        Self { xrcd, ..script }
     }
 
     /// A script around a queue pair that was made elsewhere.
@@ -348,9 +352,22 @@ impl Script {
         let mr = engine.register(pd, region).unwrap();
         let qpn = engine.qp_number(qp).unwrap();
         let kind = engine.qp_kind(qp).unwrap();
-        let (now, network) = (0, vec![0x45; 20]);
-        let mut script =
-            Self { engine, now, pd, cq, recv_cq, qp, qpn, buffer, mr, attr, kind, ecn: 0, network };
+        let mut script = Self {
+            engine,
+            now: 0,
+            pd,
+            cq,
+            recv_cq,
+            qp,
+            qpn,
+            buffer,
+            mr,
+            attr,
+            kind,
+            ecn: 0,
+            network: vec![0x45; 20],
+            xrcd: None,
+        };
         script.climb(qp, until);
         script
     }
@@ -379,7 +396,7 @@ impl Script {
         self.engine.modify_qp(qp, &QpAttr { qp_state: to, ..self.attr }, mask)
     }
 
-    pub fn to_state(&mut self, to: QpState) {
+    pub fn enter(&mut self, to: QpState) {
         self.modify(self.qp, to).unwrap();
     }
 

@@ -79,7 +79,7 @@ fn the_error_state_leaves_the_shared_queue_alone() {
         s.engine.post_srq_recv(srq, &RecvWr { id: WrId(id), sges: &sges }).unwrap();
     }
     s.send(pkt(Opcode::RC_SEND_FIRST, RQ).fill(256));
-    s.to_state(QpState::Err);
+    s.enter(QpState::Err);
     s.receives(&[(0, FLUSHED)]);
     s.events(&[EventType::QpLastWqeReached]);
 }

@@ -163,7 +163,7 @@ fn a_send_at_fault_stops_sending_alone() {
     // Receiving goes on.
     s.send(pkt(Opcode::UC_SEND_ONLY, RQ).fill(4));
     assert_eq!(s.received().id.0, 9);
-    s.to_state(QpState::Rts);
+    s.enter(QpState::Rts);
     s.post(5, SEND, 0);
     s.expect([pkt(Opcode::UC_SEND_ONLY, SQ + 1)]);
     s.completes(&[(5, OK)]);

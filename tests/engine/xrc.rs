@@ -142,7 +142,7 @@ fn a_receive_that_was_begun_is_flushed_where_its_queue_completes() {
     s.engine.post_srq_recv(srq, &RecvWr { id: WrId(5), sges: &sges }).unwrap();
     s.engine.post_srq_recv(srq, &RecvWr { id: WrId(6), sges: &sges }).unwrap();
     s.send(pkt(Opcode::XRC_SEND_FIRST, RQ).xrc(number).fill(256));
-    s.to_state(QpState::Err);
+    s.enter(QpState::Err);
     let flushed: Vec<_> = s.poll(cq).iter().map(|wc| (wc.id.0, wc.status)).collect();
     assert_eq!(flushed, [(5, FLUSHED)], "and no other of the shared queue");
     s.receives(&[]);
