@@ -1,8 +1,8 @@
 //! Answers to what was sent: what they complete, and what they make the sender send again.
 //!
-//! Read `roce.md` §6.3 to §6.5 before changing this file. Responses are matched by PSN alone. An acknowledgement is
-//! cumulative, and so is every other response: it says that everything before it has been executed. If something
-//! before it still lacks an answer of its own, that answer was lost.
+//! Read the specification on acknowledgements and retries (volume 1, §9.7) before changing this file. Responses are
+//! matched by PSN alone. An acknowledgement is cumulative, and so is every other response: it says that everything
+//! before it has been executed. If something before it still lacks an answer of its own, that answer was lost.
 
 use super::Counter;
 use super::keys::Refusal;

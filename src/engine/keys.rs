@@ -1,7 +1,7 @@
 //! Memory regions and windows: which key opens what, for whom, and how far.
 //!
 //! A key is a scrambled number of 24 bits (see [`ids`](super::ids)) and eight bits below it, which a consumer may
-//! choose anew for a window. Every check of `roce.md` §7.6 and §10.7 is here: the key exists and is not stale, the
+//! choose anew for a window. Every check of a key is here: the key exists and is not stale, the
 //! protection domain matches, the rights suffice, and no byte lies outside, `checked_add` and all.
 
 use thiserror::Error;

@@ -1,7 +1,8 @@
 //! The sending side of a queue pair: which packet goes out next.
 //!
-//! Read `roce.md` §6 before changing this file. A work request gets its PSNs when its first packet goes out, and
-//! keeps them: a retry sends the same packets again, or, of a READ, asks for what is missing.
+//! Read the specification on the requester (volume 1, §9.7) before changing this file. A work request gets its PSNs
+//! when its first packet goes out, and keeps them: a retry sends the same packets again, or, of a READ, asks for what
+//! is missing.
 
 use super::Counter;
 use super::batch::Batch;

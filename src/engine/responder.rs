@@ -1,7 +1,8 @@
 //! The receiving side of a connected queue pair: requests are checked, executed and answered.
 //!
-//! Read `roce.md` §7 and §8.1 before changing this file: the order of the checks is observable. A request passes
-//! PSN, opcode sequence, rights of the queue pair, resources, length and key, in this order, before it is executed.
+//! Read the specification on the responder (volume 1, §9.7 and §9.8) before changing this file: the order of the checks
+//! is observable. A request passes PSN, opcode sequence, rights of the queue pair, resources, length and key, in this
+//! order, before it is executed.
 
 use std::collections::VecDeque;
 

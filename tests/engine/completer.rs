@@ -1,4 +1,4 @@
-//! What answers do: `roce.md` §5, §6.3 to §6.5.
+//! What answers do.
 
 use roce::engine::Counter;
 use roce::verbs::{QpState, QpType, RetryCount, RnrRetry, SendFlags, WcStatus};

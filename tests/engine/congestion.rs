@@ -1,4 +1,4 @@
-//! Congestion marks and notifications: `roce.md` §11.
+//! Congestion marks and notifications.
 
 use roce::engine::Counter;
 use roce::verbs::QpType;

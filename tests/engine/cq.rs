@@ -1,4 +1,4 @@
-//! Completion queues and their events: `roce.md` §10.6. V-02.
+//! Completion queues and their events. V-02.
 
 use roce::engine::{AsyncEvent, Counter, Event, Notify};
 use roce::verbs::{EventType, QpState, WcStatus};

@@ -1,4 +1,4 @@
-//! Datagrams: `roce.md` §8.2 to §8.4. P-15.
+//! Datagrams. P-15.
 
 use std::net::Ipv6Addr;
 

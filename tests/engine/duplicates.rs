@@ -1,4 +1,4 @@
-//! Requests that come again: `roce.md` §7.3. P-02, P-04.
+//! Requests that come again. P-02, P-04.
 
 use roce::engine::Counter;
 use roce::verbs::{QpState, QpType};

@@ -1,4 +1,4 @@
-//! What is dropped before a queue pair is touched, and both sides of each failure of `roce.md` §7.12. P-08.
+//! What is dropped before a queue pair is touched, and both sides of each failure. P-08.
 
 use roce::engine::{Counter, Disposition};
 use roce::verbs::{

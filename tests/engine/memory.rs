@@ -1,4 +1,4 @@
-//! Memory regions and windows: `roce.md` §7.6, §10.7. V-03.
+//! Memory regions and windows. V-03.
 
 use roce::engine::{KeyError, MrAttr, MwHandle, QpCreate};
 use roce::memory::Buffer;

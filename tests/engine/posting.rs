@@ -1,4 +1,4 @@
-//! Posting work: `roce.md` §10.3, §10.5. V-01.
+//! Posting work. V-01.
 
 use roce::verbs::{
     Data, Errno, PostError, QpState, QpType, RecvWr, SendFlags, SendOp, SendWr, WrId, WrOpcode,

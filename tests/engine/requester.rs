@@ -1,4 +1,4 @@
-//! What goes out, and when: `roce.md` §6.1, §6.2, §6.6 to §6.8.
+//! What goes out, and when.
 
 use roce::engine::Counter;
 use roce::verbs::{Data, FlushLevel, FlushPlacement, QpType, SendFlags, SendOp, SendWr, WrId};
@@ -245,7 +245,7 @@ fn the_window_is_bounded_in_bytes_too() {
 
 #[test]
 fn a_local_buffer_at_fault_sends_nothing() {
-    // §7.12: LOC_PROT_ERR, and nothing on the wire.
+    // LOC_PROT_ERR, and nothing on the wire.
     for bad in [
         |s: &Script| roce::verbs::Sge { lkey: roce::verbs::LKey::new(77), ..s.sge(0, 8) },
         |s: &Script| s.sge(SIZE as u64 - 4, 8),

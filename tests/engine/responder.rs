@@ -1,4 +1,4 @@
-//! Requests in sequence, executed and refused: `roce.md` §5.5, §7.
+//! Requests in sequence, executed and refused.
 
 use roce::engine::Counter;
 use roce::verbs::{Access, EventType, QpState, QpType, Sge, WcOpcode, WcStatus};

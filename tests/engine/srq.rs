@@ -1,4 +1,4 @@
-//! Shared receive queues: `roce.md` §10.5.
+//! Shared receive queues.
 
 use roce::engine::{AsyncEvent, Event, SrqCreate, SrqHandle};
 use roce::verbs::{EventType, PostError, QpState, QpType, RecvWr, WcStatus, WrId};

@@ -1,4 +1,4 @@
-//! The states of a queue pair: `roce.md` §9. S-01, S-02.
+//! The states of a queue pair. S-01, S-02.
 
 use roce::engine::{Counter, QpCreate};
 use roce::verbs::{

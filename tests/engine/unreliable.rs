@@ -1,4 +1,4 @@
-//! Unreliable connections: `roce.md` §8.1. P-14.
+//! Unreliable connections. P-14.
 
 use roce::engine::Counter;
 use roce::verbs::{Access, EventType, QpState, QpType, SendFlags, Sge, WcStatus};

@@ -1,4 +1,4 @@
-//! Extended reliable connections: `roce.md` §3.3. P-16.
+//! Extended reliable connections. P-16.
 
 use roce::engine::{Counter, SrqCreate, SrqHandle, XrcdHandle};
 use roce::verbs::{EventType, QpState, QpType, RecvWr, SendFlags, WcStatus, WrId};
