@@ -19,17 +19,21 @@ use crate::output::{self, Colour};
 
 /// Show the packets of captures
 ///
-/// Reads pcap and pcapng, plain or compressed with gzip or zstd. Without options, prints a line a packet:
+/// Reads pcap and pcapng, plain or compressed with gzip or zstd. Without options, prints a line
+/// a packet:
 ///
-///   00:06:59.404559 IP 10.9.0.1.49441 > 10.9.0.2.4791: RC_SEND_ONLY qp 0x000011 psn 16777210 ack-req len 0 icrc ok
+///   00:06:59.404559 IP 10.9.0.1.49441 > 10.9.0.2.4791: RC_SEND_ONLY qp 0x11 psn 5 len 64 icrc ok
 ///
-/// RoCE packets have their ICRC checked: ok, bad, or absent where the capture cut the packet short. Times are UTC.
+/// RoCE packets have their ICRC checked: ok, bad, or absent where the capture cut the packet
+/// short. Times are UTC.
 ///
-/// Fields have tshark's names (infiniband.bth.psn, ip.src, frame.number); what tshark does not decode is called
-/// roce.icrc, roce.opcode_name, roce.aeth.kind and so on. --list-fields lists them all.
+/// Fields have tshark's names (infiniband.bth.psn, ip.src, frame.number); what tshark does not
+/// decode is called roce.icrc, roce.opcode_name, roce.aeth.kind and so on. --list-fields lists
+/// them all.
 ///
-/// A filter compares fields with values: == != < <= > >=, joined by && || ! ( ). A name alone asks whether the field
-/// is there. Addresses may be prefixes (ip.addr == 10.9.0.0/16).
+/// A filter compares fields with values: == != < <= > >= (or eq ne lt le gt ge), joined by
+/// && || ! (or and or not) and parentheses. A name alone asks whether the field is there.
+/// Addresses may be prefixes: ip.addr == 10.9.0.0/16.
 #[derive(Debug, ClapArgs)]
 #[command(verbatim_doc_comment, after_help = EXAMPLES)]
 pub(crate) struct Args {
