@@ -2,7 +2,7 @@
 
 use super::batch::Received;
 use super::qp::{Env, Qp};
-use super::responder::{check_srq_limit, scatter_into};
+use super::receive::{check_srq_limit, scatter_into};
 use super::{Counter, Engine};
 use crate::verbs::{EventType, Wc, WcOpcode, WcStatus, limits};
 use crate::wire::{Gid, Packet, Service};

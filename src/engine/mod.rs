@@ -19,11 +19,14 @@
 //! | `modify` | a queue pair's way through its states |
 //! | `requester` | which packet goes out next |
 //! | `completer` | what answers complete, and what they make the requester send again |
-//! | `responder` | requests checked, executed, answered |
+//! | `responder` | requests checked and executed |
+//! | `receive` | where a message takes a receive work request, and how its bytes get there |
+//! | `answers` | answers on their way out, in the order in which they are owed |
 //! | `datagram` | UD, GSI and multicast |
 //! | `timers`, `batch`, `counters`, `config` | deadlines, packets, names for everything refused, every bound |
 #![forbid(unsafe_code)]
 
+mod answers;
 mod batch;
 mod completer;
 mod config;
@@ -37,6 +40,7 @@ mod objects;
 mod pd;
 mod qp;
 mod queue;
+mod receive;
 mod requester;
 mod responder;
 mod srq;

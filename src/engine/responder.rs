@@ -1,4 +1,4 @@
-//! The receiving side of a connected queue pair: requests are checked, executed and answered.
+//! The receiving side of a connected queue pair: requests are checked and executed.
 //!
 //! Read the specification on the responder (volume 1, §9.7 and §9.8) before changing this file: the order of the checks
 //! is observable. A request passes PSN, opcode sequence, rights of the queue pair, resources, length and key, in this
@@ -7,23 +7,15 @@
 use std::collections::VecDeque;
 
 use super::Counter;
-use super::batch::Batch;
-use super::keys::Refusal;
-use super::pd::PdHandle;
 use super::qp::{Env, Qp};
-use super::queue::{RecvQueue, Taken, packets};
-use super::requester::for_each_piece;
+use super::queue::{Taken, packets};
 use super::srq::SrqHandle;
 use crate::memory::AccessError;
 use crate::verbs::{
-    Access, EventType, FlushLevel, FlushPlacement, QpState, QpType, Sge, Wc, WcOpcode, WcStatus,
-    limits,
+    Access, EventType, FlushLevel, FlushPlacement, QpState, QpType, Wc, WcOpcode, WcStatus, limits,
 };
-use crate::wire::aeth::{Answer, Credits, NakCode};
-use crate::wire::{
-    AethRepr, AtomicAckEthRepr, BthRepr, Msn, Opcode, OpcodeInfo, Operation, Packet, Position, Psn,
-    RKey,
-};
+use crate::wire::aeth::NakCode;
+use crate::wire::{Msn, OpcodeInfo, Operation, Packet, Psn, RKey};
 
 /// What the receiving side remembers.
 #[derive(Debug)]
@@ -35,17 +27,17 @@ pub(super) struct Responder {
     /// The message that was begun and not ended.
     message: Option<Message>,
     /// A receive work request that an abandoned message left behind.
-    spare: Option<(Taken, Option<SrqHandle>)>,
+    pub(super) spare: Option<(Taken, Option<SrqHandle>)>,
     /// Whether a refusal is out and the packet it asks for has not come.
     refused: bool,
     /// Answers that were given to reads and atomics, to be given again.
     replays: VecDeque<Replay>,
     /// Answers that are owed, in order.
-    owed: VecDeque<Owed>,
+    pub(super) owed: VecDeque<Owed>,
     /// Whether a congestion notification is owed.
     pub(super) cnp_owed: bool,
     /// Whether acknowledgements count the receives that are posted.
-    advertise: bool,
+    pub(super) advertise: bool,
     /// Whether a packet has come since the queue pair was made ready to receive.
     established: bool,
 }
@@ -69,7 +61,7 @@ enum Replay {
 /// may have any number under way, or something that was answered before: the requester may have got that answer
 /// meanwhile, and be entitled to ask anew.
 #[derive(Clone, Copy, Debug)]
-enum Owed {
+pub(super) enum Owed {
     Ack {
         psn: Psn,
         msn: Msn,
@@ -101,7 +93,7 @@ enum Owed {
 
 /// What an acknowledgement says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Owing {
+pub(super) enum Owing {
     Accepted,
     NotReady,
     Refused(NakCode),
@@ -109,7 +101,7 @@ enum Owing {
 
 /// Why a request is not executed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Fault {
+pub(super) enum Fault {
     /// No receive work request is posted.
     NotReady,
     /// It is refused; a receive work request that it took completes with this status.
@@ -120,8 +112,8 @@ enum Fault {
     Backlog,
 }
 
-const INVALID: Fault = Fault::Refused(NakCode::InvalidRequest, WcStatus::RemInvReqErr);
-const ACCESS: Fault = Fault::Refused(NakCode::RemoteAccessError, WcStatus::LocAccessErr);
+pub(super) const INVALID: Fault = Fault::Refused(NakCode::InvalidRequest, WcStatus::RemInvReqErr);
+pub(super) const ACCESS: Fault = Fault::Refused(NakCode::RemoteAccessError, WcStatus::LocAccessErr);
 
 impl Responder {
     pub(super) fn new(advertise: bool) -> Self {
@@ -254,7 +246,7 @@ impl Qp {
     }
 
     /// A request was not executed: tell the requester, and complete what it took.
-    fn refuse(&mut self, psn: Psn, fault: Fault, env: &mut Env<'_>) {
+    pub(super) fn refuse(&mut self, psn: Psn, fault: Fault, env: &mut Env<'_>) {
         let (answer, status) = match fault {
             Fault::NotReady => {
                 env.count(Counter::RnrSent);
@@ -722,253 +714,6 @@ impl Qp {
     /// Gives up a message; the receive work request that it took is for the next one.
     fn abandon_unreliable(&mut self) {
         self.resp.spare = self.resp.abandon();
-    }
-
-    /// A receive work request for a message.
-    fn take_receive(
-        &mut self,
-        packet: &Packet<'_>,
-        env: &mut Env<'_>,
-    ) -> Result<(Taken, Option<SrqHandle>), Fault> {
-        if let Some(spare) = self.resp.spare.take() {
-            return Ok(spare);
-        }
-        let srq = match self.kind {
-            QpType::XrcRecv => Some(self.xrc_srq(packet, env).ok_or(INVALID)?),
-            _ => self.srq,
-        };
-        let queue = self.recv_queue(srq, env).ok_or(INVALID)?;
-        let taken = queue.take().ok_or(Fault::NotReady)?;
-        if let Some(handle) = srq {
-            check_srq_limit(handle, env);
-        }
-        Ok((taken, srq))
-    }
-
-    /// The shared receive queue that a request of an extended connection names.
-    fn xrc_srq(&self, packet: &Packet<'_>, env: &Env<'_>) -> Option<SrqHandle> {
-        let handle = SrqHandle(packet.xrceth()?.xrcsrq().get());
-        let srq = env.srqs.get(handle.0)?;
-        let (domain, _) = srq.xrc?;
-        (Some(domain) == self.xrcd).then_some(handle)
-    }
-
-    /// The queue that receive work requests come from.
-    pub(super) fn recv_queue<'q>(
-        &'q mut self,
-        srq: Option<SrqHandle>,
-        env: &'q mut Env<'_>,
-    ) -> Option<&'q mut RecvQueue> {
-        match srq {
-            None => Some(&mut self.rq),
-            Some(handle) => env.srqs.get_mut(handle.0).map(|srq| &mut srq.queue),
-        }
-    }
-
-    /// Where receives complete.
-    pub(super) fn recv_cq_of(&self, srq: Option<SrqHandle>, env: &Env<'_>) -> super::cq::CqHandle {
-        let xrc = srq.and_then(|handle| env.srqs.get(handle.0)?.xrc);
-        xrc.map_or(self.recv_cq, |(_, cq)| cq)
-    }
-
-    fn scatter(
-        &mut self,
-        taken: Taken,
-        srq: Option<SrqHandle>,
-        offset: u32,
-        data: &[u8],
-        env: &mut Env<'_>,
-    ) -> Result<(), Fault> {
-        let fault = Fault::Refused(NakCode::RemoteOperationalError, WcStatus::LocProtErr);
-        let (pd, sges) = match srq {
-            None => (self.pd, self.rq.sges(taken)),
-            Some(handle) => {
-                // Buffers of a shared queue are registered in its own domain.
-                env.srqs.get(handle.0).map(|srq| (srq.pd, srq.queue.sges(taken))).ok_or(fault)?
-            }
-        };
-        let room: u64 = sges.iter().map(|sge| u64::from(sge.length)).sum();
-        if u64::from(offset) + data.len() as u64 > room {
-            return Err(Fault::Refused(NakCode::InvalidRequest, WcStatus::LocLenErr));
-        }
-        scatter_into(pd, sges, offset.into(), data, env).map_err(|_| fault)
-    }
-
-    /// Sends the next answer that is owed; whether there was one.
-    pub(super) fn answer_next(&mut self, env: &mut Env<'_>, batch: &mut Batch) -> bool {
-        if self.resp.cnp_owed {
-            self.resp.cnp_owed = false;
-            self.send_cnp(env, batch);
-            return true;
-        }
-        let Some(owed) = self.resp.owed.front().copied() else { return false };
-        match owed {
-            Owed::Ack { psn, msn, answer } => {
-                let answer = self.answer(answer);
-                self.send_answer(Opcode::RC_ACKNOWLEDGE, psn, Some((answer, msn)), None, batch);
-            }
-            Owed::Atomic { psn, original, msn, .. } => {
-                let answer = self.answer(Owing::Accepted);
-                let opcode = Opcode::RC_ATOMIC_ACKNOWLEDGE;
-                self.send_answer(opcode, psn, Some((answer, msn)), Some(original), batch);
-            }
-            Owed::Empty { psn, msn, .. } => {
-                let answer = self.answer(Owing::Accepted);
-                let opcode = Opcode::RC_RDMA_READ_RESPONSE_ONLY;
-                self.send_answer(opcode, psn, Some((answer, msn)), None, batch);
-            }
-            Owed::Read { .. } => {
-                if !self.send_read_data(owed, env, batch) {
-                    return true;
-                }
-            }
-        }
-        env.count(Counter::Sent);
-        self.resp.owed.pop_front();
-        true
-    }
-
-    /// The syndrome of an acknowledgement.
-    fn answer(&self, owing: Owing) -> Answer {
-        match owing {
-            Owing::Accepted if self.srq.is_none() && self.rq.depth() > 0 => {
-                Answer::Ack(self.credits())
-            }
-            Owing::Accepted => Answer::Ack(Credits::UNLIMITED),
-            Owing::NotReady => Answer::RnrNak(self.attr.min_rnr_timer),
-            Owing::Refused(code) => Answer::Nak(code),
-        }
-    }
-
-    fn credits(&self) -> Credits {
-        if self.resp.advertise { Credits::advertise(self.rq.len()) } else { Credits::UNLIMITED }
-    }
-
-    fn send_answer(
-        &self,
-        opcode: Opcode,
-        psn: Psn,
-        aeth: Option<(Answer, Msn)>,
-        original: Option<u64>,
-        batch: &mut Batch,
-    ) {
-        let mut headers = [0; 24];
-        let len = self.answer_headers(&mut headers, opcode, psn, aeth, original, 0);
-        let pushed: Result<(), ()> = batch.push(&self.route, &headers[..len], 0, |_| Ok(()));
-        debug_assert!(pushed.is_ok(), "an answer without data has nothing to fail");
-    }
-
-    fn answer_headers(
-        &self,
-        out: &mut [u8; 24],
-        opcode: Opcode,
-        psn: Psn,
-        aeth: Option<(Answer, Msn)>,
-        original: Option<u64>,
-        payload: u32,
-    ) -> usize {
-        let pad = crate::wire::Bits::low(payload.wrapping_neg());
-        let bth = BthRepr::new(self.opcode(opcode), self.attr.dest_qp_num, psn);
-        let bth = BthRepr { pkey: self.pkey, pad, ..bth };
-        out[..12].copy_from_slice(bth.emit().as_bytes());
-        let mut len = 12;
-        if let Some((answer, msn)) = aeth {
-            let aeth = AethRepr { syndrome: answer.into(), msn };
-            out[len..len + 4].copy_from_slice(aeth.emit().as_bytes());
-            len += 4;
-        }
-        if let Some(original) = original {
-            out[len..len + 8].copy_from_slice(AtomicAckEthRepr { original }.emit().as_bytes());
-            len += 8;
-        }
-        len
-    }
-
-    /// Sends the next packet of data that was read; whether it was the last.
-    fn send_read_data(&mut self, owed: Owed, env: &mut Env<'_>, batch: &mut Batch) -> bool {
-        let Owed::Read { psn, va, rkey, len, sent, msn, counts } = owed else { return true };
-        let count = packets(len, self.mtu);
-        let offset = sent * self.mtu;
-        let size = (len - offset).min(self.mtu);
-        let (opcode, position) = match (sent == 0, sent + 1 == count) {
-            (true, true) => (Opcode::RC_RDMA_READ_RESPONSE_ONLY, Position::Only),
-            (true, false) => (Opcode::RC_RDMA_READ_RESPONSE_FIRST, Position::First),
-            (false, true) => (Opcode::RC_RDMA_READ_RESPONSE_LAST, Position::Last),
-            (false, false) => (Opcode::RC_RDMA_READ_RESPONSE_MIDDLE, Position::Middle),
-        };
-        let aeth = (position != Position::Middle).then(|| (self.answer(Owing::Accepted), msn));
-        let mut headers = [0; 24];
-        let at = psn.plus(sent);
-        let header_len = self.answer_headers(&mut headers, opcode, at, aeth, None, size);
-        let (pd, qpn, va) = (self.pd, self.qpn, va.wrapping_add(offset.into()));
-        let filled = batch.push(&self.route, &headers[..header_len], size as usize, |out| {
-            if out.is_empty() {
-                return Ok(());
-            }
-            let grant = env.keys.remote(pd, qpn, rkey, va, size.into(), Access::REMOTE_READ)?;
-            grant.region.read(grant.offset, out).map_err(|_| Refusal::Range)
-        });
-        if filled.is_err() && !counts {
-            // Errors in answering again are nobody's business.
-            self.resp.owed.pop_front();
-            env.count(Counter::NoReplay);
-            return false;
-        }
-        if filled.is_err() {
-            // The memory has gone since it was asked for.
-            self.resp.owed.clear();
-            self.refuse(at, ACCESS, env);
-            return false;
-        }
-        if position.ends() {
-            return true;
-        }
-        env.count(Counter::Sent);
-        if let Some(Owed::Read { sent, .. }) = self.resp.owed.front_mut() {
-            *sent += 1;
-        }
-        false
-    }
-
-    /// Tells the peer that its packets met congestion.
-    fn send_cnp(&self, env: &mut Env<'_>, batch: &mut Batch) {
-        let bth = BthRepr::new(Opcode::CNP, self.attr.dest_qp_num, Psn::new(0));
-        let bth = BthRepr { becn: true, pkey: self.pkey, ..bth };
-        let payload = crate::wire::CnpRepr {}.emit();
-        let pushed: Result<(), ()> =
-            batch.push(&self.route, bth.emit().as_bytes(), payload.as_bytes().len(), |out| {
-                out.copy_from_slice(payload.as_bytes());
-                Ok(())
-            });
-        debug_assert!(pushed.is_ok(), "a notification has nothing to fail");
-        env.count(Counter::CnpSent);
-        env.count(Counter::Sent);
-    }
-}
-
-/// Puts part of a message into the buffers of a receive work request of domain `pd`.
-pub(super) fn scatter_into(
-    pd: PdHandle,
-    sges: &[Sge],
-    offset: u64,
-    data: &[u8],
-    env: &Env<'_>,
-) -> Result<(), Refusal> {
-    let mut written = 0;
-    for_each_piece(sges, offset, data.len(), |sge, addr, len| {
-        let grant = env.keys.local(pd, sge.lkey, addr, len as u64, true)?;
-        let part = &data[written..written + len];
-        written += len;
-        grant.region.write(grant.offset, part).map_err(|_| Refusal::Range)
-    })
-}
-
-/// Tells of a shared receive queue that has run low, once.
-pub(super) fn check_srq_limit(handle: SrqHandle, env: &mut Env<'_>) {
-    let Some(srq) = env.srqs.get_mut(handle.0) else { return };
-    if srq.limit > 0 && srq.queue.len() < srq.limit {
-        srq.limit = 0;
-        env.raise(super::AsyncEvent::Srq(EventType::SrqLimitReached, handle));
     }
 }
 

@@ -1,0 +1,110 @@
+//! Receive work requests: where a message takes one, and how its bytes get there.
+
+use super::keys::Refusal;
+use super::pd::PdHandle;
+use super::qp::{Env, Qp};
+use super::queue::{RecvQueue, Taken};
+use super::requester::for_each_piece;
+use super::responder::{Fault, INVALID};
+use super::srq::SrqHandle;
+use crate::verbs::{EventType, QpType, Sge, WcStatus};
+use crate::wire::Packet;
+use crate::wire::aeth::NakCode;
+
+impl Qp {
+    /// A receive work request for a message.
+    pub(super) fn take_receive(
+        &mut self,
+        packet: &Packet<'_>,
+        env: &mut Env<'_>,
+    ) -> Result<(Taken, Option<SrqHandle>), Fault> {
+        if let Some(spare) = self.resp.spare.take() {
+            return Ok(spare);
+        }
+        let srq = match self.kind {
+            QpType::XrcRecv => Some(self.xrc_srq(packet, env).ok_or(INVALID)?),
+            _ => self.srq,
+        };
+        let queue = self.recv_queue(srq, env).ok_or(INVALID)?;
+        let taken = queue.take().ok_or(Fault::NotReady)?;
+        if let Some(handle) = srq {
+            check_srq_limit(handle, env);
+        }
+        Ok((taken, srq))
+    }
+
+    /// The shared receive queue that a request of an extended connection names.
+    fn xrc_srq(&self, packet: &Packet<'_>, env: &Env<'_>) -> Option<SrqHandle> {
+        let handle = SrqHandle(packet.xrceth()?.xrcsrq().get());
+        let srq = env.srqs.get(handle.0)?;
+        let (domain, _) = srq.xrc?;
+        (Some(domain) == self.xrcd).then_some(handle)
+    }
+
+    /// The queue that receive work requests come from.
+    pub(super) fn recv_queue<'q>(
+        &'q mut self,
+        srq: Option<SrqHandle>,
+        env: &'q mut Env<'_>,
+    ) -> Option<&'q mut RecvQueue> {
+        match srq {
+            None => Some(&mut self.rq),
+            Some(handle) => env.srqs.get_mut(handle.0).map(|srq| &mut srq.queue),
+        }
+    }
+
+    /// Where receives complete.
+    pub(super) fn recv_cq_of(&self, srq: Option<SrqHandle>, env: &Env<'_>) -> super::cq::CqHandle {
+        let xrc = srq.and_then(|handle| env.srqs.get(handle.0)?.xrc);
+        xrc.map_or(self.recv_cq, |(_, cq)| cq)
+    }
+
+    pub(super) fn scatter(
+        &mut self,
+        taken: Taken,
+        srq: Option<SrqHandle>,
+        offset: u32,
+        data: &[u8],
+        env: &mut Env<'_>,
+    ) -> Result<(), Fault> {
+        let fault = Fault::Refused(NakCode::RemoteOperationalError, WcStatus::LocProtErr);
+        let (pd, sges) = match srq {
+            None => (self.pd, self.rq.sges(taken)),
+            Some(handle) => {
+                // Buffers of a shared queue are registered in its own domain.
+                env.srqs.get(handle.0).map(|srq| (srq.pd, srq.queue.sges(taken))).ok_or(fault)?
+            }
+        };
+        let room: u64 = sges.iter().map(|sge| u64::from(sge.length)).sum();
+        if u64::from(offset) + data.len() as u64 > room {
+            return Err(Fault::Refused(NakCode::InvalidRequest, WcStatus::LocLenErr));
+        }
+        scatter_into(pd, sges, offset.into(), data, env).map_err(|_| fault)
+    }
+}
+
+/// Puts part of a message into the buffers of a receive work request of domain `pd`.
+pub(super) fn scatter_into(
+    pd: PdHandle,
+    sges: &[Sge],
+    offset: u64,
+    data: &[u8],
+    env: &Env<'_>,
+) -> Result<(), Refusal> {
+    let mut written = 0;
+    for_each_piece(sges, offset, data.len(), |sge, addr, len| {
+        let grant = env.keys.local(pd, sge.lkey, addr, len as u64, true)?;
+        let part = &data[written..written + len];
+        written += len;
+        grant.region.write(grant.offset, part).map_err(|_| Refusal::Range)
+    })
+}
+
+/// Tells of a shared receive queue that has run low, once.
+pub(super) fn check_srq_limit(handle: SrqHandle, env: &mut Env<'_>) {
+    let Some(srq) = env.srqs.get_mut(handle.0) else { return };
+    if srq.limit > 0 && srq.queue.len() < srq.limit {
+        srq.limit = 0;
+        env.raise(super::AsyncEvent::Srq(EventType::SrqLimitReached, handle));
+    }
+}
