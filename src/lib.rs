@@ -43,6 +43,7 @@ pub mod decode;
 pub mod engine;
 pub mod link;
 pub mod memory;
+mod random;
 pub mod time;
 pub mod verbs;
 pub mod wire;

@@ -5,9 +5,9 @@
 //! before it has been executed. If something before it still lacks an answer of its own, that answer was lost.
 
 use super::Counter;
-use super::keys::Refusal;
 use super::qp::{Env, Qp};
-use super::requester::{for_each_piece, msn_since};
+use super::receive::scatter_into;
+use super::requester::msn_since;
 use crate::verbs::{WcStatus, WrOpcode};
 use crate::wire::aeth::{Answer, Credits, NakCode, RnrTimer};
 use crate::wire::{Msn, Operation, Packet, Position, Psn};
@@ -248,14 +248,8 @@ impl Qp {
         let super::queue::Source::Gather(sges) = self.sq.source(self.sq.head()) else {
             return Err(WcStatus::LocQpOpErr);
         };
-        let mut written = 0;
-        for_each_piece(sges, offset, data.len(), |sge, addr, len| {
-            let grant = env.keys.local(self.pd, sge.lkey, addr, len as u64, true)?;
-            let part = &data[written..written + len];
-            written += len;
-            grant.region.write(grant.offset, part).map_err(|_| Refusal::Range)
-        })
-        .map_err(|_| WcStatus::LocProtErr)?;
+        let written =
+            scatter_into(self.pd, sges, offset, data, env).map_err(|_| WcStatus::LocProtErr)?;
         if written == data.len() { Ok(()) } else { Err(WcStatus::LocLenErr) }
     }
 

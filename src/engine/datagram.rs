@@ -88,7 +88,7 @@ impl Qp {
             },
         };
         let placed = scatter_into(pd, sges, 0, &area, env)
-            .and_then(|()| scatter_into(pd, sges, GRH_LEN as u64, payload, env));
+            .and_then(|_| scatter_into(pd, sges, GRH_LEN as u64, payload, env));
         if placed.is_ok() { WcStatus::Success } else { WcStatus::LocProtErr }
     }
 }

@@ -4,6 +4,8 @@
 //! generation together are a 24-bit number, which a keyed permutation scrambles before anybody sees it. So a number
 //! leads to its object without a search, a stale number does not match, and one number says nothing about the next.
 
+use crate::random::Random;
+
 /// How many bits of a number are the place; the rest is the generation.
 const PLACE_BITS: u32 = 20;
 
@@ -13,26 +15,6 @@ pub(super) const TABLE_MAX: usize = 1 << PLACE_BITS;
 /// The bits of a number.
 const NUMBER_BITS: u32 = 24;
 const NUMBER_MASK: u32 = (1 << NUMBER_BITS) - 1;
-
-/// A seeded source of randomness. The same seed gives the same numbers.
-///
-/// This is SplitMix64: small, fast and good enough to scatter numbers. It keeps guessers out, not cryptanalysts.
-#[derive(Clone, Debug)]
-pub(super) struct Random(u64);
-
-impl Random {
-    pub(super) fn new(seed: u64) -> Self {
-        Self(seed)
-    }
-
-    pub(super) fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
-    }
-}
 
 /// A keyed permutation of the 24-bit numbers: four rounds of a Feistel network over halves of twelve bits.
 #[derive(Clone, Debug)]

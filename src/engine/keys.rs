@@ -6,9 +6,10 @@
 
 use thiserror::Error;
 
-use super::ids::{Random, Table};
+use super::ids::Table;
 use super::pd::PdHandle;
 use crate::memory::Region;
+use crate::random::Random;
 use crate::verbs::{Access, Errno, LKey, MwType};
 use crate::wire::{Qpn, RKey};
 

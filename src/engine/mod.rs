@@ -58,13 +58,14 @@ pub use pd::PdHandle;
 pub use qp::QpHandle;
 pub use srq::{SrqHandle, XrcdHandle};
 
+use crate::random::Random;
 use crate::time::Instant;
 use crate::verbs::{
     AhAttr, Data, EventType, PostError, Posting, QpState, RecvWr, SendFlags, SendWr, Wc, limits,
 };
 use crate::wire::{Bth, Gid, Opcode, Packet, Qpn, Role, Service};
 use cq::{Armed, Cq};
-use ids::{Place, Random, Table};
+use ids::{Place, Table};
 use keys::Keys;
 use qp::{Env, Qp};
 use requester::Step;

@@ -79,25 +79,27 @@ impl Qp {
         if u64::from(offset) + data.len() as u64 > room {
             return Err(Fault::Refused(NakCode::InvalidRequest, WcStatus::LocLenErr));
         }
-        scatter_into(pd, sges, offset.into(), data, env).map_err(|_| fault)
+        scatter_into(pd, sges, offset.into(), data, env).map_err(|_| fault)?;
+        Ok(())
     }
 }
 
-/// Puts part of a message into the buffers of a receive work request of domain `pd`.
+/// Puts part of a message into buffers of domain `pd`; returns how many bytes they had room for.
 pub(super) fn scatter_into(
     pd: PdHandle,
     sges: &[Sge],
     offset: u64,
     data: &[u8],
     env: &Env<'_>,
-) -> Result<(), Refusal> {
+) -> Result<usize, Refusal> {
     let mut written = 0;
     for_each_piece(sges, offset, data.len(), |sge, addr, len| {
         let grant = env.keys.local(pd, sge.lkey, addr, len as u64, true)?;
         let part = &data[written..written + len];
         written += len;
         grant.region.write(grant.offset, part).map_err(|_| Refusal::Range)
-    })
+    })?;
+    Ok(written)
 }
 
 /// Tells of a shared receive queue that has run low, once.

@@ -8,6 +8,7 @@ use std::cmp::Ordering;
 use std::collections::BinaryHeap;
 use std::time::Duration;
 
+use crate::random::Random;
 use crate::time::Instant;
 use crate::wire::{Bth, Gid, Path, Psn, Qpn, view};
 
@@ -78,7 +79,7 @@ pub struct Delivery {
 pub struct Network {
     faults: Faults,
     rules: Vec<(Rule, u32)>,
-    random: u64,
+    random: Random,
     sent: u64,
     on_the_way: BinaryHeap<OnTheWay>,
     /// When the way to a receiver is free again, and how many packets wait for it.
@@ -94,7 +95,7 @@ impl Network {
         Self {
             faults,
             rules: Vec::new(),
-            random: seed,
+            random: Random::new(seed),
             sent: 0,
             on_the_way: BinaryHeap::new(),
             ways: Vec::new(),
@@ -119,7 +120,7 @@ impl Network {
             return;
         }
         if fate.corrupt {
-            let bit = usize::try_from(self.next()).unwrap_or(0) % (bytes.len() * 8);
+            let bit = usize::try_from(self.random.next()).unwrap_or(0) % (bytes.len() * 8);
             if let Some(byte) = bytes.get_mut(bit / 8) {
                 *byte ^= 0x80 >> (bit % 8);
             }
@@ -163,7 +164,7 @@ impl Network {
     /// When a packet of `len` bytes arrives, or `None` if there is no room for it on the way.
     fn arrival(&mut self, now: Instant, to: Gid, len: usize) -> Option<Instant> {
         let jitter = u64::try_from(self.faults.jitter.as_nanos()).unwrap_or(u64::MAX);
-        let jitter = if jitter == 0 { 0 } else { self.next() % jitter };
+        let jitter = if jitter == 0 { 0 } else { self.random.next() % jitter };
         let faults = self.faults;
         let at = match self.ways.iter().position(|(known, ..)| *known == to) {
             Some(at) => at,
@@ -214,16 +215,7 @@ impl Network {
     }
 
     fn chance(&mut self, millionths: u32) -> bool {
-        millionths > 0 && self.next() % 1_000_000 < u64::from(millionths)
-    }
-
-    /// SplitMix64.
-    fn next(&mut self) -> u64 {
-        self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.random;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
+        millionths > 0 && self.random.next() % 1_000_000 < u64::from(millionths)
     }
 }
 

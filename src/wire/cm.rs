@@ -267,21 +267,21 @@ pub const fn reject_reason(reason: u16) -> Option<&'static str> {
 impl Req {
     /// The header of the RDMA connection manager at the start of the private data, if its service has one.
     pub fn ip_cm(&self) -> Option<&IpCm> {
-        self.service_id().to_rdma_cm()?;
-        IpCm::ref_from_prefix(Self::LAYOUT.private_data.slice(self.as_bytes())?)
-            .ok()
-            .map(|(header, _)| header)
+        ip_cm_of(self.service_id(), Self::LAYOUT.private_data.slice(self.as_bytes())?)
     }
 }
 
 impl SidrReq {
     /// The header of the RDMA connection manager at the start of the private data, if its service has one.
     pub fn ip_cm(&self) -> Option<&IpCm> {
-        self.service_id().to_rdma_cm()?;
-        IpCm::ref_from_prefix(Self::LAYOUT.private_data.slice(self.as_bytes())?)
-            .ok()
-            .map(|(header, _)| header)
+        ip_cm_of(self.service_id(), Self::LAYOUT.private_data.slice(self.as_bytes())?)
     }
+}
+
+/// The header of the RDMA connection manager at the start of the private data of a message for `service`.
+fn ip_cm_of(service: ServiceId, private: &[u8]) -> Option<&IpCm> {
+    service.to_rdma_cm()?;
+    IpCm::ref_from_prefix(private).ok().map(|(header, _)| header)
 }
 
 header! {
