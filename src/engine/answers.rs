@@ -71,7 +71,7 @@ impl Qp {
     ) {
         let mut headers = [0; 24];
         let len = self.answer_headers(&mut headers, opcode, psn, aeth, original, 0);
-        let pushed: Result<(), ()> = batch.push(&self.route, &headers[..len], 0, |_| Ok(()));
+        let pushed: Result<(), ()> = batch.push(&headers[..len], 0, |_| Ok(()));
         debug_assert!(pushed.is_ok(), "an answer without data has nothing to fail");
     }
 
@@ -118,12 +118,12 @@ impl Qp {
         let at = psn.plus(sent);
         let header_len = self.answer_headers(&mut headers, opcode, at, aeth, None, size);
         let (pd, qpn, va) = (self.pd, self.qpn, va.wrapping_add(offset.into()));
-        let filled = batch.push(&self.route, &headers[..header_len], size as usize, |out| {
-            if out.is_empty() {
+        let filled = batch.push(&headers[..header_len], size as usize, |out| {
+            if size == 0 {
                 return Ok(());
             }
             let grant = env.keys.remote(pd, qpn, rkey, va, size.into(), Access::REMOTE_READ)?;
-            grant.region.read(grant.offset, out).map_err(|_| Refusal::Range)
+            grant.region.append_to(grant.offset, size as usize, out).map_err(|_| Refusal::Range)
         });
         if filled.is_err() && !counts {
             // Errors in answering again are nobody's business.
@@ -153,8 +153,8 @@ impl Qp {
         let bth = BthRepr { becn: true, pkey: self.pkey, ..bth };
         let payload = crate::wire::CnpRepr {}.emit();
         let pushed: Result<(), ()> =
-            batch.push(&self.route, bth.emit().as_bytes(), payload.as_bytes().len(), |out| {
-                out.copy_from_slice(payload.as_bytes());
+            batch.push(bth.emit().as_bytes(), payload.as_bytes().len(), |out| {
+                out.extend_from_slice(payload.as_bytes());
                 Ok(())
             });
         debug_assert!(pushed.is_ok(), "a notification has nothing to fail");

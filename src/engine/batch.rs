@@ -5,14 +5,16 @@ use crate::wire::{Gid, Path};
 /// Packets to send, one behind the other in one buffer.
 ///
 /// Each packet runs from its BTH to its last pad byte, and is followed by four bytes of room for an ICRC, which
-/// whoever knows the IP header seals. Packets of one flow lie together and, but for the first and last of a message,
-/// have one length: trains for a network that takes them so.
+/// whoever knows the IP header seals. Packets that go one way together are a [`Train`]. But for the first and last of
+/// a message they have one length, for a network that takes many packets of one length at once.
 #[derive(Debug)]
 pub struct Batch {
     bytes: Vec<u8>,
-    packets: Vec<(Path, u32, u32)>,
+    /// Where each packet ends.
+    ends: Vec<usize>,
+    /// How each train travels, and which packet is its first. The last may have none yet.
+    trains: Vec<(Path, usize)>,
     packets_max: usize,
-    bytes_max: usize,
 }
 
 /// The room behind each packet.
@@ -21,74 +23,142 @@ pub const ICRC_ROOM: usize = 4;
 /// The longest a packet can be: the longest headers, the largest MTU, padding.
 pub const PACKET_MAX: usize = 64 + 4096 + 4;
 
+/// Packets that go one way, one behind the other.
+#[derive(Debug)]
+pub struct Train<'a> {
+    /// How they travel.
+    pub path: &'a Path,
+    /// Their bytes, each packet's with the room behind it.
+    pub bytes: &'a mut [u8],
+    /// Where each packet ends, counted from `start`.
+    ends: &'a [usize],
+    /// Where the first packet starts.
+    start: usize,
+}
+
+impl Train<'_> {
+    /// How many packets there are.
+    pub fn len(&self) -> usize {
+        self.ends.len()
+    }
+
+    /// Whether there are none, which does not happen.
+    pub fn is_empty(&self) -> bool {
+        self.ends.is_empty()
+    }
+
+    /// Each packet with the room behind it, to be sealed in place.
+    #[inline]
+    pub fn for_each_mut(&mut self, mut each: impl FnMut(&mut [u8])) {
+        let (mut rest, mut start) = (&mut *self.bytes, self.start);
+        for &end in self.ends {
+            let (packet, behind) = rest.split_at_mut(end - start);
+            (rest, start) = (behind, end);
+            each(packet);
+        }
+    }
+}
+
 impl Batch {
     /// Room for so many packets of any length.
     pub fn new(packets_max: usize) -> Self {
-        let bytes_max = packets_max * (PACKET_MAX + ICRC_ROOM);
         Self {
-            bytes: Vec::with_capacity(bytes_max),
-            packets: Vec::with_capacity(packets_max),
+            bytes: Vec::with_capacity(packets_max * (PACKET_MAX + ICRC_ROOM)),
+            ends: Vec::with_capacity(packets_max),
+            trains: Vec::with_capacity(packets_max),
             packets_max,
-            bytes_max,
         }
     }
 
     /// How many packets are in it.
     pub fn len(&self) -> usize {
-        self.packets.len()
+        self.ends.len()
     }
 
     /// Whether it is empty.
     pub fn is_empty(&self) -> bool {
-        self.packets.is_empty()
+        self.ends.is_empty()
     }
 
-    /// Whether another packet may not fit.
+    /// Whether no further packet fits.
+    #[inline]
     pub fn is_full(&self) -> bool {
-        self.packets.len() >= self.packets_max
-            || self.bytes.len() + PACKET_MAX + ICRC_ROOM > self.bytes_max
+        self.ends.len() >= self.packets_max
     }
 
     /// Empties it.
     pub fn clear(&mut self) {
         self.bytes.clear();
-        self.packets.clear();
+        self.ends.clear();
+        self.trains.clear();
+    }
+
+    /// The trains, to be sealed and sent.
+    pub fn trains_mut(&mut self) -> impl Iterator<Item = Train<'_>> {
+        let (mut bytes, mut start) = (self.bytes.as_mut_slice(), 0);
+        let (trains, ends) = (&self.trains, &self.ends);
+        let lasts = trains.iter().skip(1).map(|(_, first)| *first).chain([ends.len()]);
+        trains.iter().zip(lasts).filter_map(move |((path, first), last)| {
+            let ends = ends.get(*first..last)?;
+            let end = *ends.last()?;
+            let (own, rest) = core::mem::take(&mut bytes).split_at_mut(end - start);
+            let train = Train { path, bytes: own, ends, start };
+            (bytes, start) = (rest, end);
+            Some(train)
+        })
+    }
+
+    /// The packets, each to be sealed in place.
+    pub fn for_each_mut(&mut self, mut each: impl FnMut(&Path, &mut [u8])) {
+        for mut train in self.trains_mut() {
+            let path = train.path;
+            train.for_each_mut(|packet| each(path, packet));
+        }
     }
 
     /// The packets: how each travels, and its bytes with the room behind them.
     pub fn iter(&self) -> impl Iterator<Item = (&Path, &[u8])> {
-        self.packets.iter().map(|(route, start, end)| {
-            (route, self.bytes.get(*start as usize..*end as usize).unwrap_or_default())
+        let (mut trains, mut start) = (self.trains.iter().peekable(), 0);
+        let mut path = None;
+        self.ends.iter().enumerate().filter_map(move |(index, &end)| {
+            while let Some((next, _)) = trains.next_if(|(_, first)| *first <= index) {
+                path = Some(next);
+            }
+            let packet = self.bytes.get(start..end)?;
+            start = end;
+            Some((path?, packet))
         })
     }
 
-    /// The same, to be sealed in place.
-    pub fn for_each_mut(&mut self, mut each: impl FnMut(&Path, &mut [u8])) {
-        for (route, start, end) in &self.packets {
-            each(route, &mut self.bytes[*start as usize..*end as usize]);
+    /// Lets the packets that are put in next travel so.
+    #[inline]
+    pub(super) fn set_path(&mut self, path: &Path) {
+        match self.trains.last_mut() {
+            Some((last, _)) if last == path => {}
+            Some((last, first)) if *first == self.ends.len() => *last = *path,
+            _ => self.trains.push((*path, self.ends.len())),
         }
     }
 
-    /// Appends a packet of `headers` and `payload_len` bytes, which `fill` puts in place. If it cannot, there is no
-    /// packet.
+    /// Appends a packet of `headers` and `payload_len` bytes, which `fill` appends. If it cannot, there is no packet.
     #[inline]
     pub(super) fn push<E>(
         &mut self,
-        route: &Path,
         headers: &[u8],
         payload_len: usize,
-        fill: impl FnOnce(&mut [u8]) -> Result<(), E>,
+        fill: impl FnOnce(&mut Vec<u8>) -> Result<(), E>,
     ) -> Result<(), E> {
         let start = self.bytes.len();
         self.bytes.extend_from_slice(headers);
-        let payload = self.bytes.len();
-        self.bytes.resize(payload + payload_len.next_multiple_of(4) + ICRC_ROOM, 0);
-        if let Err(error) = fill(&mut self.bytes[payload..payload + payload_len]) {
+        if let Err(error) = fill(&mut self.bytes) {
             self.bytes.truncate(start);
             return Err(error);
         }
-        #[expect(clippy::cast_possible_truncation, reason = "a batch is some megabytes at most")]
-        self.packets.push((*route, start as u32, self.bytes.len() as u32));
+        debug_assert!(!self.trains.is_empty(), "a packet goes somewhere");
+        debug_assert_eq!(self.bytes.len(), start + headers.len() + payload_len);
+        let pad = payload_len.wrapping_neg() % 4;
+        self.bytes.extend_from_slice(&[0; 3 + ICRC_ROOM][..pad + ICRC_ROOM]);
+        self.ends.push(self.bytes.len());
         Ok(())
     }
 }

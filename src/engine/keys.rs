@@ -6,7 +6,7 @@
 
 use thiserror::Error;
 
-use super::ids::Table;
+use super::ids::{Place, Table};
 use super::pd::PdHandle;
 use crate::memory::Region;
 use crate::random::Random;
@@ -118,8 +118,8 @@ struct Mw {
 /// What a window shows.
 #[derive(Clone, Copy, Debug)]
 struct Binding {
-    /// The region, by the number of its place.
-    mr: u32,
+    /// The region. It stays where it is as long as windows are bound to it.
+    mr: Place,
     start: u64,
     len: u64,
     /// Whether addresses count from the window's start.
@@ -172,8 +172,8 @@ impl Keys {
         base.checked_add(region.len() as u64).ok_or(KeyError::TooLong)?;
         let low = self.new_low();
         let mr = Mr { low, pd, region, base, access, windows: 0 };
-        let number = self.table.insert(Entry::Region(mr), &[0]).ok_or(KeyError::Full)?;
-        Ok(MrHandle(number << 8 | u32::from(low)))
+        let id = self.table.insert(Entry::Region(mr), &[0]).ok_or(KeyError::Full)?;
+        Ok(MrHandle(self.table.number(id) << 8 | u32::from(low)))
     }
 
     /// Changes a region, all that is given at once; its key becomes another.
@@ -211,7 +211,7 @@ impl Keys {
         if mr.windows > 0 {
             return Err(KeyError::InUse);
         }
-        self.table.remove(handle.0 >> 8);
+        self.remove(handle.0);
         Ok(())
     }
 
@@ -219,14 +219,15 @@ impl Keys {
     pub(super) fn allocate(&mut self, pd: PdHandle, kind: MwType) -> Result<MwHandle, KeyError> {
         let low = self.new_low();
         let window = Entry::Window(Mw { low, pd, kind, bound: None });
-        self.table.insert(window, &[0]).map(|n| MwHandle(n << 8)).ok_or(KeyError::Full)
+        let id = self.table.insert(window, &[0]).ok_or(KeyError::Full)?;
+        Ok(MwHandle(self.table.number(id) << 8))
     }
 
     /// Unmakes a window, bound or not.
     pub(super) fn deallocate(&mut self, handle: MwHandle) -> Result<(), KeyError> {
         let window = self.window(handle.0).ok_or(KeyError::NotFound)?;
         let mr = window.bound.map(|binding| binding.mr);
-        self.table.remove(handle.0 >> 8);
+        self.remove(handle.0);
         self.unbind_from(mr);
         Ok(())
     }
@@ -253,7 +254,6 @@ impl Keys {
 
     /// Binds a window for a queue pair of domain `pd`, or unbinds one of type 1 with a length of zero.
     pub(super) fn bind(&mut self, pd: PdHandle, qp: Qpn, bind: Bind) -> Result<(), Refusal> {
-        let number = bind.window.get() >> 8;
         let window = self.window(bind.window.get()).ok_or(Refusal::Key)?;
         if window.pd != pd || window.kind != bind.kind {
             return Err(Refusal::Key);
@@ -271,12 +271,12 @@ impl Keys {
         let binding = if bind.len == 0 { None } else { Some(self.check_bind(pd, qp, &bind)?) };
         self.unbind_from(old.map(|binding| binding.mr));
         if let Some(binding) = binding {
-            let Some(Entry::Region(mr)) = self.table.get_mut(binding.mr) else {
+            let Some(Entry::Region(mr)) = self.table.at_mut(binding.mr) else {
                 return Err(Refusal::Key);
             };
             mr.windows += 1;
         }
-        if let Some(Entry::Window(window)) = self.table.get_mut(number) {
+        if let Some(Entry::Window(window)) = self.entry_mut(bind.window.get()) {
             (window.bound, window.low) = (binding, bind.new_low);
         }
         Ok(())
@@ -296,7 +296,7 @@ impl Keys {
         }
         within(mr.base, mr.region.len() as u64, bind.start, bind.len)?;
         Ok(Binding {
-            mr: bind.mr.get() >> 8,
+            mr: self.table.find(bind.mr.get() >> 8).ok_or(Refusal::Key)?,
             start: bind.start,
             len: bind.len,
             zero_based: bind.access.contains(Access::ZERO_BASED),
@@ -316,15 +316,15 @@ impl Keys {
         if !ours {
             return Err(Refusal::Key);
         }
-        if let Some(Entry::Window(window)) = self.table.get_mut(key.get() >> 8) {
+        if let Some(Entry::Window(window)) = self.entry_mut(key.get()) {
             window.bound = None;
         }
         self.unbind_from(Some(bound.mr));
         Ok(())
     }
 
-    fn unbind_from(&mut self, mr: Option<u32>) {
-        if let Some(Entry::Region(mr)) = mr.and_then(|number| self.table.get_mut(number)) {
+    fn unbind_from(&mut self, mr: Option<Place>) {
+        if let Some(Entry::Region(mr)) = mr.and_then(|place| self.table.at_mut(place)) {
             mr.windows -= 1;
         }
     }
@@ -358,7 +358,7 @@ impl Keys {
         len: u64,
         needed: Access,
     ) -> Result<Grant<'_>, Refusal> {
-        match self.table.get(key.get() >> 8).ok_or(Refusal::Key)? {
+        match self.entry(key.get()).ok_or(Refusal::Key)? {
             Entry::Region(mr) => {
                 if mr.low != key.get().to_le_bytes()[0] || mr.pd != pd {
                     return Err(Refusal::Key);
@@ -396,27 +396,44 @@ impl Keys {
         }
         let base = if bound.zero_based { 0 } else { bound.start };
         let into = within(base, bound.len, addr, len)?;
-        let Some(Entry::Region(mr)) = self.table.get(bound.mr) else { return Err(Refusal::Key) };
+        let Some(Entry::Region(mr)) = self.table.at(bound.mr) else { return Err(Refusal::Key) };
         // The window was within the region when it was bound, and a region with windows does not change.
         Ok(Grant { region: &mr.region, offset: bound.start - mr.base + into })
     }
 
+    /// What a key opens, whatever its low eight bits are.
+    #[inline]
+    fn entry(&self, key: u32) -> Option<&Entry> {
+        self.table.at(self.table.find(key >> 8)?)
+    }
+
+    fn entry_mut(&mut self, key: u32) -> Option<&mut Entry> {
+        self.table.at_mut(self.table.find(key >> 8)?)
+    }
+
+    fn remove(&mut self, key: u32) {
+        if let Some(place) = self.table.find(key >> 8) {
+            self.table.remove_at(place);
+        }
+    }
+
+    #[inline]
     fn mr(&self, key: u32) -> Option<&Mr> {
-        match self.table.get(key >> 8)? {
+        match self.entry(key)? {
             Entry::Region(mr) if mr.low == key.to_le_bytes()[0] => Some(mr),
             Entry::Region(_) | Entry::Window(_) => None,
         }
     }
 
     fn mr_mut(&mut self, key: u32) -> Option<&mut Mr> {
-        match self.table.get_mut(key >> 8)? {
+        match self.entry_mut(key)? {
             Entry::Region(mr) if mr.low == key.to_le_bytes()[0] => Some(mr),
             Entry::Region(_) | Entry::Window(_) => None,
         }
     }
 
     fn window(&self, key: u32) -> Option<&Mw> {
-        match self.table.get(key >> 8)? {
+        match self.entry(key)? {
             Entry::Window(window) => Some(window),
             Entry::Region(_) => None,
         }

@@ -48,7 +48,7 @@ mod timers;
 
 use std::collections::{BTreeMap, VecDeque};
 
-pub use batch::{Batch, ICRC_ROOM, PACKET_MAX, Received};
+pub use batch::{Batch, ICRC_ROOM, PACKET_MAX, Received, Train};
 pub use config::{Config, Limits};
 pub use counters::{Counter, Counters};
 pub use cq::CqHandle;
@@ -120,7 +120,7 @@ pub struct Engine {
     srqs: Table<Srq>,
     xrcds: Table<()>,
     ahs: Table<(PdHandle, AhAttr)>,
-    qps: Table<Box<Qp>>,
+    qps: Table<Qp>,
     /// The queue pair that is number 1 on the wire.
     gsi: Option<QpHandle>,
     groups: BTreeMap<[u8; 16], Vec<QpHandle>>,
@@ -187,7 +187,7 @@ impl Engine {
         match qpn {
             Qpn::GSI => self.qps.place(self.gsi?.0),
             qpn => {
-                let place = self.qps.place(qpn.get())?;
+                let place = self.qps.find(qpn.get())?;
                 // The general services queue pair goes by no other number.
                 self.qps.at(place).is_some_and(|qp| qp.qpn == qpn).then_some(place)
             }
@@ -411,6 +411,7 @@ impl Engine {
 impl Qp {
     /// Sends what it may in one turn; whether there is more.
     fn take_turn(&mut self, quantum: usize, env: &mut Env<'_>, batch: &mut Batch) -> bool {
+        batch.set_path(&self.route);
         for _ in 0..quantum {
             if batch.is_full() {
                 return true;

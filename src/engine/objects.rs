@@ -4,7 +4,7 @@ use thiserror::Error;
 
 use super::Engine;
 use super::cq::{Cq, CqHandle};
-use super::ids::Place;
+use super::ids::{Id, Place};
 use super::keys::{KeyError, MrAttr, MrHandle, MwHandle};
 use super::pd::PdHandle;
 use super::qp::{Qp, QpHandle};
@@ -223,8 +223,13 @@ impl Engine {
             self.cqs.get(cq.0).ok_or(CreateError::NotFound("completion queue"))?;
         }
         let queue = RecvQueue::new(create.max_wr, create.max_sge);
-        let srq = Srq { pd, queue, limit: create.limit, xrc: create.xrc, users: 0 };
-        let handle = self.srqs.insert(srq, &[0]).map(SrqHandle).ok_or(CreateError::Full)?;
+        let SrqCreate { limit, xrc, .. } = create;
+        let srq = Srq { handle: SrqHandle(Id(0)), pd, queue, limit, xrc, users: 0 };
+        let id = self.srqs.insert(srq, &[0]).ok_or(CreateError::Full)?;
+        let handle = SrqHandle(id);
+        if let Some(srq) = self.srqs.get_mut(id) {
+            srq.handle = handle;
+        }
         if let Some((_, cq)) = create.xrc {
             self.use_cq(cq, true);
         }
@@ -233,7 +238,7 @@ impl Engine {
 
     /// The number of an XRC shared receive queue on the wire.
     pub fn srq_number(&self, srq: SrqHandle) -> XrcSrqn {
-        XrcSrqn::new(srq.0)
+        XrcSrqn::new(self.srqs.number(srq.0))
     }
 
     /// Gives a shared receive queue another size, another limit, or both.
@@ -276,12 +281,12 @@ impl Engine {
         if usize::from(attr.sgid_index) >= self.config.gids.len() {
             return Err(CreateError::NotFound("identifier of the port"));
         }
-        self.ahs.insert((pd, attr), &[]).map(AhHandle).ok_or(CreateError::Full)
+        self.ahs.insert((pd, attr), &[]).map(|Id(id)| AhHandle(id)).ok_or(CreateError::Full)
     }
 
     /// Unmakes an address handle.
     pub fn destroy_ah(&mut self, ah: AhHandle) -> Result<(), DestroyError> {
-        self.ahs.remove(ah.0).map(drop).ok_or(DestroyError::NotFound)
+        self.ahs.remove(Id(ah.0)).map(drop).ok_or(DestroyError::NotFound)
     }
 
     /// Makes a queue pair, in the state RESET.
@@ -294,7 +299,7 @@ impl Engine {
         let send_depth = if init.qp_type.has_send_queue() { cap.max_send_wr } else { 0 };
         let qp = Qp {
             place: Place(0),
-            handle: QpHandle(0),
+            handle: QpHandle(Id(0)),
             qpn: Qpn::new(0),
             kind: init.qp_type,
             pd,
@@ -316,9 +321,9 @@ impl Engine {
             req: Requester::new(),
             resp: Responder::new(self.config.advertise_credits),
         };
-        let number = self.qps.insert(Box::new(qp), &RESERVED_QPNS).ok_or(CreateError::Full)?;
-        let (handle, place) = (QpHandle(number), self.qps.place(number));
-        if let (Some(qp), Some(place)) = (self.qps.get_mut(number), place) {
+        let id = self.qps.insert(qp, &RESERVED_QPNS).ok_or(CreateError::Full)?;
+        let (handle, place, number) = (QpHandle(id), self.qps.place(id), self.qps.number(id));
+        if let (Some(qp), Some(place)) = (self.qps.get_mut(id), place) {
             let gsi = qp.kind == QpType::Gsi;
             qp.qpn = if gsi { Qpn::GSI } else { Qpn::new(number) };
             (qp.handle, qp.place) = (handle, place);

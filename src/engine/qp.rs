@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use super::config::Config;
 use super::counters::{Counter, Counters};
 use super::cq::{Cq, CqHandle, Delivered};
-use super::ids::{Place, Table};
+use super::ids::{Id, Place, Table};
 use super::keys::Keys;
 use super::pd::PdHandle;
 use super::queue::{RecvQueue, SendQueue};
@@ -22,7 +22,7 @@ use crate::wire::{Opcode, PKey, Path, Qpn, Service};
 
 /// A queue pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct QpHandle(pub(super) u32);
+pub struct QpHandle(pub(super) Id);
 
 /// The rest of the engine, while one queue pair is at work.
 pub(super) struct Env<'a> {

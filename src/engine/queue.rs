@@ -238,14 +238,14 @@ fn ring_size(depth: usize) -> usize {
 pub(super) struct SendQueue {
     /// A power of two, so that numbers that count up for ever stay in step with it when they wrap.
     ring: Box<[SendWqe]>,
-    /// How many requests it takes, which may be fewer.
-    depth: usize,
     /// Gather lists of more than one entry, so many a request.
     sges: Box<[Sge]>,
-    sges_each: usize,
     /// Inline data, so much a request.
     inline: Box<[u8]>,
-    inline_each: usize,
+    sges_each: u32,
+    inline_each: u32,
+    /// How many requests it takes, which may be fewer than the ring has room for.
+    depth: u32,
     /// The oldest request that is not completed; counts up for ever, as `tail` does.
     head: u32,
     tail: u32,
@@ -260,17 +260,15 @@ pub(super) enum Source<'a> {
 
 impl SendQueue {
     pub(super) fn new(depth: u32, max_sge: u32, max_inline: u32) -> Self {
-        let depth = depth as usize;
-        let size = ring_size(depth);
-        let sges_each = if max_sge > 1 { max_sge as usize } else { 0 };
-        let inline_each = max_inline as usize;
+        let size = ring_size(depth as usize);
+        let sges_each = if max_sge > 1 { max_sge } else { 0 };
         Self {
             ring: vec![SendWqe::EMPTY; size].into_boxed_slice(),
-            depth,
-            sges: vec![Sge::default(); size * sges_each].into_boxed_slice(),
+            sges: vec![Sge::default(); size * sges_each as usize].into_boxed_slice(),
+            inline: vec![0; size * max_inline as usize].into_boxed_slice(),
             sges_each,
-            inline: vec![0; size * inline_each].into_boxed_slice(),
-            inline_each,
+            inline_each: max_inline,
+            depth,
             head: 0,
             tail: 0,
         }
@@ -289,12 +287,12 @@ impl SendQueue {
     }
 
     pub(super) fn is_full(&self) -> bool {
-        self.tail.wrapping_sub(self.head) as usize >= self.depth
+        self.tail.wrapping_sub(self.head) >= self.depth
     }
 
     #[inline]
     fn slot(&self, index: u32) -> usize {
-        index as usize % self.ring.len()
+        index as usize & (self.ring.len() - 1)
     }
 
     /// The request number `index`, which lies between head and tail.
@@ -324,10 +322,10 @@ impl SendQueue {
         self.ring[slot] = SendWqe::pack(wr, flags, len);
         match (inline, wr.data) {
             (Some(bytes), _) => {
-                self.inline[slot * self.inline_each..][..bytes.len()].copy_from_slice(bytes);
+                self.inline[slot * self.inline_each as usize..][..bytes.len()].copy_from_slice(bytes);
             }
             (None, Data::Gather(sges)) if sges.len() > 1 => {
-                self.sges[slot * self.sges_each..][..sges.len()].copy_from_slice(sges);
+                self.sges[slot * self.sges_each as usize..][..sges.len()].copy_from_slice(sges);
             }
             (None, _) => {}
         }
@@ -342,12 +340,12 @@ impl SendQueue {
         let wqe = &self.ring[slot];
         let sges = (wqe.progress >> SGES_SHIFT) as usize;
         if wqe.flags().contains(SendFlags::INLINE) {
-            return Source::Inline(&self.inline[slot * self.inline_each..][..wqe.len as usize]);
+            return Source::Inline(&self.inline[slot * self.inline_each as usize..][..wqe.len as usize]);
         }
         Source::Gather(match sges {
             0 => &[],
             1 => core::slice::from_ref(&wqe.sge),
-            _ => &self.sges[slot * self.sges_each..][..sges],
+            _ => &self.sges[slot * self.sges_each as usize..][..sges],
         })
     }
 
@@ -368,19 +366,37 @@ impl SendQueue {
 
 /// A queue of receive work requests, of a queue pair or shared.
 ///
-/// A request that a message has begun to fill is out of the queue, but keeps its place until it is completed.
+/// A request that a message has begun to fill is out of the queue, but keeps its place until it is completed: of a
+/// shared queue they complete in any order. So places are chained, those of the queue and those that are free.
 #[derive(Debug)]
 pub(super) struct RecvQueue {
-    ids: Box<[WrId]>,
-    counts: Box<[u32]>,
+    places: Box<[RecvWqe]>,
+    /// Scatter lists of more than one entry, so many a request.
     sges: Box<[Sge]>,
-    max_sge: usize,
-    /// Posted requests in order, by place: a ring, its length a power of two.
-    fifo: Box<[u32]>,
+    max_sge: u32,
     head: u32,
     tail: u32,
-    free: Vec<u32>,
+    len: u32,
+    free: u32,
+    /// How many requests are being filled.
+    taken: u32,
 }
+
+/// A receive work request.
+#[derive(Clone, Copy, Debug)]
+struct RecvWqe {
+    id: WrId,
+    /// The first entry of the scatter list.
+    sge: Sge,
+    sges: u32,
+    /// The place of the request behind it, or of the next that is free.
+    next: u32,
+}
+
+const _: () = assert!(size_of::<RecvWqe>() == 32, "two receives are one cache line");
+
+/// The end of a chain.
+const END: u32 = u32::MAX;
 
 /// A receive work request that a message has taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -388,63 +404,87 @@ pub(super) struct Taken(u32);
 
 impl RecvQueue {
     pub(super) fn new(depth: u32, max_sge: u32) -> Self {
-        let size = depth as usize;
+        let place = |at| RecvWqe {
+            id: WrId(0),
+            sge: Sge::default(),
+            sges: 0,
+            next: if at + 1 < depth { at + 1 } else { END },
+        };
+        let lists = if max_sge > 1 { depth as usize * max_sge as usize } else { 0 };
         Self {
-            ids: vec![WrId(0); size].into_boxed_slice(),
-            counts: vec![0; size].into_boxed_slice(),
-            sges: vec![Sge::default(); size * max_sge as usize].into_boxed_slice(),
-            max_sge: max_sge as usize,
-            fifo: vec![0; ring_size(size)].into_boxed_slice(),
-            head: 0,
-            tail: 0,
-            free: (0..depth).rev().collect(),
+            places: (0..depth).map(place).collect(),
+            sges: vec![Sge::default(); lists].into_boxed_slice(),
+            max_sge,
+            head: END,
+            tail: END,
+            len: 0,
+            free: if depth > 0 { 0 } else { END },
+            taken: 0,
         }
     }
 
     /// How many requests wait.
     pub(super) fn len(&self) -> u32 {
-        self.tail.wrapping_sub(self.head)
+        self.len
     }
 
     pub(super) fn depth(&self) -> u32 {
-        u32::try_from(self.ids.len()).expect("it was made with so many")
-    }
-
-    pub(super) fn max_sge(&self) -> u32 {
-        u32::try_from(self.max_sge).expect("it was made with so many")
+        u32::try_from(self.places.len()).expect("it was made with so many")
     }
 
     /// Puts a request in.
+    #[inline]
     pub(super) fn push(&mut self, wr: &RecvWr<'_>) -> Result<(), PostError> {
-        wr.check(self.max_sge())?;
-        let place = self.free.pop().ok_or(PostError::QueueFull)?;
-        let at = place as usize;
-        self.ids[at] = wr.id;
-        self.counts[at] = u32::try_from(wr.sges.len()).expect("checked");
-        self.sges[at * self.max_sge..][..wr.sges.len()].copy_from_slice(wr.sges);
-        let end = self.tail as usize % self.fifo.len();
-        self.fifo[end] = place;
-        self.tail = self.tail.wrapping_add(1);
+        wr.check(self.max_sge)?;
+        let at = self.free;
+        let place = self.places.get_mut(at as usize).ok_or(PostError::QueueFull)?;
+        self.free = place.next;
+        *place = RecvWqe {
+            id: wr.id,
+            sge: wr.sges.first().copied().unwrap_or_default(),
+            sges: u32::try_from(wr.sges.len()).expect("checked"),
+            next: END,
+        };
+        if wr.sges.len() > 1 {
+            self.sges[at as usize * self.max_sge as usize..][..wr.sges.len()]
+                .copy_from_slice(wr.sges);
+        }
+        match self.places.get_mut(self.tail as usize) {
+            Some(last) => last.next = at,
+            None => self.head = at,
+        }
+        self.tail = at;
+        self.len += 1;
         Ok(())
     }
 
     /// The request that would be taken next.
     pub(super) fn peek(&self) -> Option<Taken> {
-        (self.head != self.tail).then(|| Taken(self.fifo[self.head as usize % self.fifo.len()]))
+        (self.head != END).then_some(Taken(self.head))
     }
 
     /// Takes the oldest request for a message.
+    #[inline]
     pub(super) fn take(&mut self) -> Option<Taken> {
-        let taken = self.peek()?;
-        self.head = self.head.wrapping_add(1);
-        Some(taken)
+        let at = self.head;
+        self.head = self.places.get(at as usize)?.next;
+        if self.head == END {
+            self.tail = END;
+        }
+        self.len -= 1;
+        self.taken += 1;
+        Some(Taken(at))
     }
 
     /// The buffers of a request that was taken.
     #[inline]
     pub(super) fn sges(&self, taken: Taken) -> &[Sge] {
-        let at = taken.0 as usize;
-        &self.sges[at * self.max_sge..][..self.counts[at] as usize]
+        let place = &self.places[taken.0 as usize];
+        match place.sges {
+            0 => &[],
+            1 => core::slice::from_ref(&place.sge),
+            count => &self.sges[taken.0 as usize * self.max_sge as usize..][..count as usize],
+        }
     }
 
     /// How many bytes the buffers of a request hold.
@@ -453,9 +493,13 @@ impl RecvQueue {
     }
 
     /// Gives the place of a request back, now that it is completed.
+    #[inline]
     pub(super) fn release(&mut self, taken: Taken) -> WrId {
-        self.free.push(taken.0);
-        self.ids[taken.0 as usize]
+        let place = &mut self.places[taken.0 as usize];
+        place.next = self.free;
+        self.free = taken.0;
+        self.taken -= 1;
+        place.id
     }
 
     /// Forgets everything that waits.
@@ -465,16 +509,16 @@ impl RecvQueue {
         }
     }
 
-    /// The same queue with room for `depth` requests, unless more are in it.
+    /// The same queue with room for `depth` requests, unless more are in it or some are being filled.
     pub(super) fn resized(&self, depth: u32) -> Option<Self> {
-        if depth < self.len() || self.free.len() + self.len() as usize != self.ids.len() {
+        if depth < self.len || self.taken > 0 {
             return None;
         }
-        let mut queue = Self::new(depth, self.max_sge());
-        for index in 0..self.len() {
-            let place = self.fifo[self.head.wrapping_add(index) as usize % self.fifo.len()];
-            let wr = RecvWr { id: self.ids[place as usize], sges: self.sges(Taken(place)) };
-            queue.push(&wr).ok()?;
+        let mut queue = Self::new(depth, self.max_sge);
+        let mut at = self.head;
+        while let Some(place) = self.places.get(at as usize) {
+            queue.push(&RecvWr { id: place.id, sges: self.sges(Taken(at)) }).ok()?;
+            at = place.next;
         }
         Some(queue)
     }
@@ -497,15 +541,26 @@ mod tests {
     }
 
     #[test]
-    fn a_receive_queue_keeps_its_order_when_its_count_wraps() {
+    fn a_receive_queue_keeps_its_order_whatever_order_places_come_back_in() {
         let mut queue = RecvQueue::new(3, 0);
-        (queue.head, queue.tail) = (u32::MAX - 1, u32::MAX - 1);
-        for id in 0..3 {
-            queue.push(&RecvWr { id: WrId(id), sges: &[] }).unwrap();
-        }
-        for id in 0..3 {
-            let taken = queue.take().unwrap();
-            assert_eq!(queue.release(taken), WrId(id));
+        let mut next = 0;
+        let mut post = |queue: &mut RecvQueue| {
+            next += 1;
+            queue.push(&RecvWr { id: WrId(next), sges: &[] })
+        };
+        (0..3).for_each(|_| post(&mut queue).unwrap());
+        assert_eq!(post(&mut queue), Err(PostError::QueueFull));
+        let (first, second) = (queue.take().unwrap(), queue.take().unwrap());
+        assert!(queue.resized(3).is_none(), "two are being filled");
+        assert_eq!(post(&mut queue), Err(PostError::QueueFull), "they keep their places");
+        assert_eq!(queue.release(second), WrId(2));
+        post(&mut queue).unwrap();
+        assert_eq!(queue.release(first), WrId(1));
+        post(&mut queue).unwrap();
+        let larger = queue.resized(4).unwrap();
+        for mut queue in [queue, larger] {
+            let order = std::iter::from_fn(|| queue.take().map(|taken| queue.release(taken)));
+            assert_eq!(order.collect::<Vec<_>>(), [3, 6, 7].map(WrId));
         }
     }
 

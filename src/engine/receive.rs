@@ -35,10 +35,10 @@ impl Qp {
 
     /// The shared receive queue that a request of an extended connection names.
     fn xrc_srq(&self, packet: &Packet<'_>, env: &Env<'_>) -> Option<SrqHandle> {
-        let handle = SrqHandle(packet.xrceth()?.xrcsrq().get());
-        let srq = env.srqs.get(handle.0)?;
+        let place = env.srqs.find(packet.xrceth()?.xrcsrq().get())?;
+        let srq = env.srqs.at(place)?;
         let (domain, _) = srq.xrc?;
-        (Some(domain) == self.xrcd).then_some(handle)
+        (Some(domain) == self.xrcd).then_some(srq.handle)
     }
 
     /// The queue that receive work requests come from.

@@ -6,6 +6,7 @@
 
 use super::Counter;
 use super::batch::Batch;
+use super::ids::Id;
 use super::keys::{Bind, Refusal};
 use super::qp::{Env, Qp};
 use super::queue::{SendWqe, Source, packets};
@@ -204,8 +205,8 @@ impl Qp {
         headers.set_bth(bth, len);
         let source = self.sq.source(index);
         let (pd, offset) = (self.pd, u64::from(k) * u64::from(self.mtu));
-        let filled = batch.push(&self.route, headers.bytes(), len as usize, |out| {
-            if sends_data { gather(source, offset, out, pd, env) } else { Ok(()) }
+        let filled = batch.push(headers.bytes(), len as usize, |out| {
+            gather(source, offset, len as usize, out, pd, env)
         });
         if filled.is_err() {
             self.fail_send(index, WcStatus::LocProtErr, env);
@@ -327,7 +328,7 @@ impl Qp {
     fn send_datagram(&mut self, wqe: &SendWqe, env: &mut Env<'_>, batch: &mut Batch) -> Step {
         let index = self.req.cursor;
         let (ah, qpn, qkey) = wqe.ud_target();
-        let Some(&(pd, ah)) = env.ahs.get(ah) else {
+        let Some(&(pd, ah)) = env.ahs.get(Id(ah)) else {
             self.fail_send(index, WcStatus::LocQpOpErr, env);
             return Step::Done;
         };
@@ -357,9 +358,9 @@ impl Qp {
         let bth = BthRepr { solicited, pkey: self.pkey, ..BthRepr::new(opcode, qpn, psn) };
         headers.set_bth(bth, wqe.len());
         let (source, pd) = (self.sq.source(index), self.pd);
-        let filled = batch.push(&route, headers.bytes(), wqe.len() as usize, |out| {
-            gather(source, 0, out, pd, env)
-        });
+        let len = wqe.len() as usize;
+        batch.set_path(&route);
+        let filled = batch.push(headers.bytes(), len, |out| gather(source, 0, len, out, pd, env));
         if filled.is_err() {
             self.fail_send(index, WcStatus::LocProtErr, env);
             return Step::Done;
@@ -519,31 +520,30 @@ impl Headers {
 
 const BTH_LEN: usize = crate::wire::Bth::LEN;
 
-/// Copies the bytes of a message from `offset` on to `out`.
+/// Appends `len` bytes of a message, from `offset` on, to `out`.
 fn gather(
     source: Source<'_>,
     offset: u64,
-    out: &mut [u8],
+    len: usize,
+    out: &mut Vec<u8>,
     pd: super::pd::PdHandle,
     env: &Env<'_>,
 ) -> Result<(), Refusal> {
     let sges = match source {
         Source::Inline(bytes) => {
             let start = usize::try_from(offset).map_err(|_| Refusal::Range)?;
-            let part = bytes.get(start..start + out.len()).ok_or(Refusal::Range)?;
-            out.copy_from_slice(part);
+            out.extend_from_slice(bytes.get(start..start + len).ok_or(Refusal::Range)?);
             return Ok(());
         }
         Source::Gather(sges) => sges,
     };
-    let mut filled = 0;
-    for_each_piece(sges, offset, out.len(), |sge, addr, len| {
+    let mut left = len;
+    for_each_piece(sges, offset, len, |sge, addr, len| {
         let grant = env.keys.local(pd, sge.lkey, addr, len as u64, false)?;
-        let part = &mut out[filled..filled + len];
-        filled += len;
-        grant.region.read(grant.offset, part).map_err(|_| Refusal::Range)
+        left -= len;
+        grant.region.append_to(grant.offset, len, out).map_err(|_| Refusal::Range)
     })?;
-    if filled == out.len() { Ok(()) } else { Err(Refusal::Range) }
+    if left == 0 { Ok(()) } else { Err(Refusal::Range) }
 }
 
 /// Calls `each` for the pieces of a list of buffers that make up `len` bytes from `offset` on: the buffer, and the

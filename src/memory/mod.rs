@@ -187,6 +187,22 @@ impl Region {
         Ok(())
     }
 
+    /// Appends a copy of `len` bytes from `offset` on to `out`.
+    #[inline]
+    #[expect(unsafe_code, reason = "registered memory is reached by raw pointers")]
+    pub fn append_to(&self, offset: u64, len: usize, out: &mut Vec<u8>) -> Result<(), AccessError> {
+        let from = self.at(offset, len)?;
+        out.reserve(len);
+        // SAFETY: `at` saw to it that all bytes are within the region, which its maker keeps readable; `out` has room
+        // for them, which is exclusively ours and so cannot overlap them, and they are what it holds then.
+        unsafe {
+            let end = out.as_mut_ptr().add(out.len());
+            core::ptr::copy_nonoverlapping(from, end, len);
+            out.set_len(out.len() + len);
+        }
+        Ok(())
+    }
+
     /// Copies bytes in, from `offset` on.
     #[inline]
     #[expect(unsafe_code, reason = "registered memory is reached by raw pointers")]
@@ -250,6 +266,11 @@ mod tests {
         assert!(region.write(u64::MAX - 1, &[0; 16]).is_err());
         assert!(region.read(16, &mut []).is_ok(), "no bytes at the end");
         assert!(region.read(17, &mut []).is_err());
+        let mut bytes = vec![7];
+        assert!(region.append_to(15, 2, &mut bytes).is_err());
+        assert!(region.append_to(u64::MAX, 2, &mut bytes).is_err());
+        assert!(region.append_to(14, 2, &mut bytes).is_ok());
+        assert_eq!(bytes, [7, 0, 0]);
     }
 
     #[test]

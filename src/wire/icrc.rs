@@ -54,47 +54,118 @@ pub enum Route<'a> {
 ///
 /// If `transport` is shorter than a BTH.
 pub fn icrc(route: &Route<'_>, transport: &[u8]) -> [u8; ICRC_LEN] {
+    let (mut hasher, mut short) = begin(route);
     let (bth, rest) = transport.split_first_chunk::<{ Bth::LEN }>().expect("a packet has a BTH");
     let mut bth = *bth;
     bth[BTH_VARIANT] = 0xff;
+    short.put(&bth);
+    hasher.update(short.bytes());
+    hasher.update(rest);
+    hasher.finalize().to_le_bytes()
+}
+
+/// The checksum of what stands before a BTH: packets that go one way with one length have it in common.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Prefix(u32);
+
+impl Prefix {
+    /// That of a route.
+    pub fn new(route: &Route<'_>) -> Self {
+        let (mut hasher, short) = begin(route);
+        hasher.update(short.bytes());
+        Self(hasher.finalize())
+    }
+
+    /// Puts the ICRC into the last four bytes of `packet`, which runs from its BTH to there.
+    ///
+    /// # Panics
+    ///
+    /// If the packet is shorter than a BTH and an ICRC.
+    #[inline]
+    pub fn seal(self, packet: &mut [u8]) {
+        let (body, place) =
+            packet.split_last_chunk_mut::<ICRC_LEN>().expect("there is room for an ICRC");
+        *place = self.icrc(body).expect("a packet has a BTH");
+    }
+
+    /// Whether the last four bytes of `packet`, which runs from its BTH to there, are its ICRC. It is left as it was.
+    #[inline]
+    pub fn verifies(self, packet: &mut [u8]) -> bool {
+        packet
+            .split_last_chunk_mut::<ICRC_LEN>()
+            .is_some_and(|(body, sealed)| self.icrc(body) == Some(*sealed))
+    }
+
+    /// The ICRC of `transport`, from the BTH to the last pad byte, in one pass: it is masked in place, and left as it
+    /// was.
+    #[inline]
+    fn icrc(self, transport: &mut [u8]) -> Option<[u8; ICRC_LEN]> {
+        let bth = transport.first_chunk_mut::<{ Bth::LEN }>()?;
+        let variant = core::mem::replace(&mut bth[BTH_VARIANT], 0xff);
+        let mut hasher = crc32fast::Hasher::new_with_initial(self.0);
+        hasher.update(transport);
+        *transport.get_mut(BTH_VARIANT)? = variant;
+        Some(hasher.finalize().to_le_bytes())
+    }
+}
+
+/// Bytes that are yet to be put into a checksum, together: short pieces cost more than their bytes.
+struct Short {
+    bytes: [u8; Ipv6::LEN + Udp::LEN + Bth::LEN],
+    len: usize,
+}
+
+impl Short {
+    #[inline]
+    fn put(&mut self, bytes: &[u8]) {
+        let end = self.len + bytes.len();
+        if let Some(place) = self.bytes.get_mut(self.len..end) {
+            place.copy_from_slice(bytes);
+        }
+        self.len = end;
+    }
+
+    #[inline]
+    fn bytes(&self) -> &[u8] {
+        self.bytes.get(..self.len).unwrap_or_default()
+    }
+}
+
+/// A checksum that has begun with a route, and the last bytes of the route, which are not in it yet.
+#[inline]
+fn begin(route: &Route<'_>) -> (crc32fast::Hasher, Short) {
     let mut hasher = crc32fast::Hasher::new_with_initial(AFTER_MASKED_LRH);
+    let mut short = Short { bytes: [0; _], len: 0 };
     match route {
-        Route::Ipv4 { header, options: [], udp } => {
-            // The common case in one piece: short pieces cost more than their bytes.
-            let mut prefix = [0; Ipv4::LEN + Udp::LEN + Bth::LEN];
-            let (ip, transport) = prefix.split_at_mut(Ipv4::LEN);
-            ip.copy_from_slice(&masked_ipv4(header));
-            let (datagram, base) = transport.split_at_mut(Udp::LEN);
-            datagram.copy_from_slice(&masked_udp(udp));
-            base.copy_from_slice(&bth);
-            hasher.update(&prefix);
+        Route::Ipv4 { header, options: between, udp } => {
+            short.put(&masked_ipv4(header));
+            short = after(&mut hasher, short, between);
+            short.put(&masked_udp(udp));
         }
-        Route::Ipv4 { header, options, udp } => {
-            hasher.update(&masked_ipv4(header));
-            hasher.update(options);
-            hasher.update(&masked_udp(udp));
-            hasher.update(&bth);
+        Route::Ipv6 { header, extensions: between, udp } => {
+            short.put(&masked_ipv6(header.as_bytes()));
+            short = after(&mut hasher, short, between);
+            short.put(&masked_udp(udp));
         }
-        Route::Ipv6 { header, extensions, udp } => {
-            hasher.update(&masked_ipv6(header.as_bytes()));
-            hasher.update(extensions);
-            hasher.update(&masked_udp(udp));
-            hasher.update(&bth);
-        }
-        Route::Grh(grh) => {
-            hasher.update(&masked_ipv6(grh.as_bytes()));
-            hasher.update(&bth);
-        }
+        Route::Grh(grh) => short.put(&masked_ipv6(grh.as_bytes())),
         Route::Lrh(lrh) => {
             let mut masked = *lrh.as_bytes();
             masked[0] |= 0xf0;
             hasher = crc32fast::Hasher::new();
-            hasher.update(&masked);
-            hasher.update(&bth);
+            short.put(&masked);
         }
     }
+    (hasher, short)
+}
+
+/// What is yet to be put into a checksum after `short` and `rest`: nothing, unless there is no rest.
+fn after(hasher: &mut crc32fast::Hasher, short: Short, rest: &[u8]) -> Short {
+    if rest.is_empty() {
+        return short;
+    }
+    hasher.update(short.bytes());
     hasher.update(rest);
-    hasher.finalize().to_le_bytes()
+    Short { len: 0, ..short }
 }
 
 /// An IPv4 header with TOS, TTL and checksum as ones.

@@ -49,7 +49,17 @@ impl<'a> Packet<'a> {
     }
 
     /// The first part of the packet that is not there in full.
+    #[inline]
     fn missing(&self) -> Option<ParseError> {
+        let least = self.header_len() + usize::from(self.pad_len());
+        if self.bytes.len() == self.wire_len && self.wire_len >= least {
+            return None;
+        }
+        self.find_missing()
+    }
+
+    #[cold]
+    fn find_missing(&self) -> Option<ParseError> {
         let headers = self.info.map_or(Headers::empty(), |info| info.headers);
         let have = |offset: usize| self.bytes.len().saturating_sub(offset);
         for (header, layer) in headers.layers() {

@@ -1,6 +1,6 @@
 //! How a packet travels, and the headers it travels behind.
 
-use super::icrc::{ICRC_LEN, Route, icrc};
+use super::icrc::{Prefix, Route};
 use super::{Bits, Gid, Ipv4, Ipv4Repr, Ipv6, Ipv6Repr, ROCE_PORT, Udp, UdpRepr};
 
 /// How a packet travels: all that the network layer must be told.
@@ -38,14 +38,16 @@ impl Path {
     /// If the packet is shorter than a BTH and an ICRC, or longer than 65 000 bytes.
     pub fn seal(&self, packet: &mut [u8]) -> PathHeaders {
         let headers = self.headers(packet.len());
-        let (body, place) =
-            packet.split_last_chunk_mut::<ICRC_LEN>().expect("there is room for an ICRC");
-        *place = icrc(&headers.route(), body);
+        headers.prefix().seal(packet);
         headers
     }
 
     /// The headers before `len` bytes from a BTH through its ICRC.
-    fn headers(&self, len: usize) -> PathHeaders {
+    ///
+    /// # Panics
+    ///
+    /// If `len` is more than 65 000.
+    pub fn headers(&self, len: usize) -> PathHeaders {
         let length = u16::try_from(Udp::LEN + len).expect("a packet is shorter than 65000 bytes");
         let (source_port, destination_port) = (self.source_port, ROCE_PORT);
         let udp = UdpRepr { source_port, destination_port, length, checksum: 0 }.emit();
@@ -78,6 +80,11 @@ impl PathHeaders {
         }
     }
 
+    /// The checksum of these headers, which the ICRC of every packet behind them begins with.
+    pub fn prefix(&self) -> Prefix {
+        Prefix::new(&self.route())
+    }
+
     fn route(&self) -> Route<'_> {
         match self {
             Self::Ipv4(header, udp) => Route::Ipv4 { header, options: &[], udp },
@@ -91,6 +98,7 @@ mod tests {
     use core::net::{Ipv4Addr, Ipv6Addr};
 
     use super::*;
+    use crate::wire::icrc::ICRC_LEN;
     use crate::wire::{BthRepr, Frame, IcrcVerdict, LinkType, Opcode, Psn, Qpn};
 
     #[test]
