@@ -1,18 +1,19 @@
 //! Answers on their way out, in the order in which they are owed.
 
 use super::Counter;
-use super::batch::Batch;
+use super::batch::{Batch, Draft};
 use super::keys::Refusal;
 use super::qp::{Env, Qp};
 use super::queue::packets;
+use super::requester::pad_for;
 use super::responder::{ACCESS, Owed, Owing};
 use crate::verbs::Access;
 use crate::wire::aeth::{Answer, Credits};
-use crate::wire::{AethRepr, AtomicAckEthRepr, BthRepr, Msn, Opcode, Position, Psn};
+use crate::wire::{AethRepr, AtomicAckEthRepr, BthRepr, CnpRepr, Msn, Opcode, Position, Psn, RKey};
 
 impl Qp {
     /// Sends the next answer that is owed; whether there was one.
-    pub(super) fn answer_next(&mut self, env: &mut Env<'_>, batch: &mut Batch) -> bool {
+    pub(super) fn answer_next(&mut self, env: &mut Env, batch: &mut Batch) -> bool {
         if self.resp.cnp_owed {
             self.resp.cnp_owed = false;
             self.send_cnp(env, batch);
@@ -69,40 +70,33 @@ impl Qp {
         original: Option<u64>,
         batch: &mut Batch,
     ) {
-        let mut headers = [0; 24];
-        let len = self.answer_headers(&mut headers, opcode, psn, aeth, original, 0);
-        let pushed: Result<(), ()> = batch.push(&headers[..len], 0, |_| Ok(()));
-        debug_assert!(pushed.is_ok(), "an answer without data has nothing to fail");
+        let mut draft = batch.draft();
+        self.put_answer(&mut draft, opcode, psn, aeth, 0);
+        if let Some(original) = original {
+            draft.put(AtomicAckEthRepr { original }.emit().as_bytes());
+        }
+        draft.finish();
     }
 
-    fn answer_headers(
+    /// Puts the headers of an answer with so many bytes of payload.
+    fn put_answer(
         &self,
-        out: &mut [u8; 24],
+        draft: &mut Draft<'_>,
         opcode: Opcode,
         psn: Psn,
         aeth: Option<(Answer, Msn)>,
-        original: Option<u64>,
         payload: u32,
-    ) -> usize {
-        let pad = crate::wire::Bits::low(payload.wrapping_neg());
+    ) {
         let bth = BthRepr::new(self.opcode(opcode), self.attr.dest_qp_num, psn);
-        let bth = BthRepr { pkey: self.pkey, pad, ..bth };
-        out[..12].copy_from_slice(bth.emit().as_bytes());
-        let mut len = 12;
+        let bth = BthRepr { pkey: self.pkey, pad: pad_for(payload), ..bth };
+        draft.put(bth.emit().as_bytes());
         if let Some((answer, msn)) = aeth {
-            let aeth = AethRepr { syndrome: answer.into(), msn };
-            out[len..len + 4].copy_from_slice(aeth.emit().as_bytes());
-            len += 4;
+            draft.put(AethRepr { syndrome: answer.into(), msn }.emit().as_bytes());
         }
-        if let Some(original) = original {
-            out[len..len + 8].copy_from_slice(AtomicAckEthRepr { original }.emit().as_bytes());
-            len += 8;
-        }
-        len
     }
 
     /// Sends the next packet of data that was read; whether it was the last.
-    fn send_read_data(&mut self, owed: Owed, env: &mut Env<'_>, batch: &mut Batch) -> bool {
+    fn send_read_data(&mut self, owed: Owed, env: &mut Env, batch: &mut Batch) -> bool {
         let Owed::Read { psn, va, rkey, len, sent, msn, counts } = owed else { return true };
         let count = packets(len, self.mtu);
         let offset = sent * self.mtu;
@@ -114,17 +108,15 @@ impl Qp {
             (false, false) => (Opcode::RC_RDMA_READ_RESPONSE_MIDDLE, Position::Middle),
         };
         let aeth = (position != Position::Middle).then(|| (self.answer(Owing::Accepted), msn));
-        let mut headers = [0; 24];
         let at = psn.plus(sent);
-        let header_len = self.answer_headers(&mut headers, opcode, at, aeth, None, size);
-        let (pd, qpn, va) = (self.pd, self.qpn, va.wrapping_add(offset.into()));
-        let filled = batch.push(&headers[..header_len], size as usize, |out| {
-            if size == 0 {
-                return Ok(());
-            }
-            let grant = env.keys.remote(pd, qpn, rkey, va, size.into(), Access::REMOTE_READ)?;
-            grant.region.append_to(grant.offset, size as usize, out).map_err(|_| Refusal::Range)
-        });
+        let mut draft = batch.draft();
+        self.put_answer(&mut draft, opcode, at, aeth, size);
+        let filled = self.append_read(va.wrapping_add(offset.into()), rkey, size, env, &mut draft);
+        if filled.is_ok() {
+            draft.finish();
+        } else {
+            drop(draft);
+        }
         if filled.is_err() && !counts {
             // Errors in answering again are nobody's business.
             self.resp.owed.pop_front();
@@ -147,17 +139,32 @@ impl Qp {
         false
     }
 
+    /// Appends bytes that a peer may read.
+    fn append_read(
+        &self,
+        va: u64,
+        rkey: RKey,
+        len: u32,
+        env: &Env,
+        draft: &mut Draft<'_>,
+    ) -> Result<(), Refusal> {
+        if len == 0 {
+            return Ok(());
+        }
+        let needed = Access::REMOTE_READ;
+        let grant = env.keys.remote(self.pd, self.qpn, rkey, va, len.into(), needed)?;
+        let appended = grant.region.append_to(grant.offset, len as usize, draft.bytes());
+        appended.map_err(|_| Refusal::Range)
+    }
+
     /// Tells the peer that its packets met congestion.
-    fn send_cnp(&self, env: &mut Env<'_>, batch: &mut Batch) {
+    fn send_cnp(&self, env: &mut Env, batch: &mut Batch) {
         let bth = BthRepr::new(Opcode::CNP, self.attr.dest_qp_num, Psn::new(0));
         let bth = BthRepr { becn: true, pkey: self.pkey, ..bth };
-        let payload = crate::wire::CnpRepr {}.emit();
-        let pushed: Result<(), ()> =
-            batch.push(bth.emit().as_bytes(), payload.as_bytes().len(), |out| {
-                out.extend_from_slice(payload.as_bytes());
-                Ok(())
-            });
-        debug_assert!(pushed.is_ok(), "a notification has nothing to fail");
+        let mut draft = batch.draft();
+        draft.put(bth.emit().as_bytes());
+        draft.put(CnpRepr {}.emit().as_bytes());
+        draft.finish();
         env.count(Counter::CnpSent);
         env.count(Counter::Sent);
     }

@@ -140,26 +140,51 @@ impl Batch {
         }
     }
 
-    /// Appends a packet of `headers` and `payload_len` bytes, which `fill` appends. If it cannot, there is no packet.
+    /// Begins a packet, whose headers and payload are put in next.
     #[inline]
-    pub(super) fn push<E>(
-        &mut self,
-        headers: &[u8],
-        payload_len: usize,
-        fill: impl FnOnce(&mut Vec<u8>) -> Result<(), E>,
-    ) -> Result<(), E> {
-        let start = self.bytes.len();
-        self.bytes.extend_from_slice(headers);
-        if let Err(error) = fill(&mut self.bytes) {
-            self.bytes.truncate(start);
-            return Err(error);
-        }
+    pub(super) fn draft(&mut self) -> Draft<'_> {
         debug_assert!(!self.trains.is_empty(), "a packet goes somewhere");
-        debug_assert_eq!(self.bytes.len(), start + headers.len() + payload_len);
-        let pad = payload_len.wrapping_neg() % 4;
-        self.bytes.extend_from_slice(&[0; 3 + ICRC_ROOM][..pad + ICRC_ROOM]);
-        self.ends.push(self.bytes.len());
-        Ok(())
+        let start = self.bytes.len();
+        Draft { batch: self, start }
+    }
+}
+
+/// A packet that is being put together at the end of a batch. Unless it is finished, there is none.
+#[derive(Debug)]
+pub(super) struct Draft<'a> {
+    batch: &'a mut Batch,
+    start: usize,
+}
+
+impl Draft<'_> {
+    /// What there is of it, to be continued.
+    #[inline]
+    pub(super) fn bytes(&mut self) -> &mut Vec<u8> {
+        &mut self.batch.bytes
+    }
+
+    /// Continues it with a header.
+    #[inline]
+    pub(super) fn put(&mut self, header: &[u8]) {
+        self.batch.bytes.extend_from_slice(header);
+    }
+
+    /// Pads it, and leaves room for its ICRC.
+    #[inline]
+    pub(super) fn finish(mut self) {
+        let bytes = &mut self.batch.bytes;
+        let pad = (bytes.len() - self.start).wrapping_neg() % 4;
+        bytes.extend_from_slice(&[0; 3 + ICRC_ROOM]);
+        bytes.truncate(bytes.len() - (3 - pad));
+        self.start = bytes.len();
+        self.batch.ends.push(self.start);
+    }
+}
+
+impl Drop for Draft<'_> {
+    #[inline]
+    fn drop(&mut self) {
+        self.batch.bytes.truncate(self.start);
     }
 }
 

@@ -23,7 +23,7 @@ enum Before {
 
 impl Qp {
     /// Takes a response in.
-    pub(super) fn handle_response(&mut self, packet: &Packet<'_>, env: &mut Env<'_>) {
+    pub(super) fn handle_response(&mut self, packet: &Packet<'_>, env: &mut Env) {
         let psn = packet.bth().psn();
         if psn.since(self.req.next) >= 0 {
             // An answer to what was never asked.
@@ -49,7 +49,7 @@ impl Qp {
         self.schedule(env);
     }
 
-    fn handle_ack(&mut self, packet: &Packet<'_>, psn: Psn, stale: bool, env: &mut Env<'_>) {
+    fn handle_ack(&mut self, packet: &Packet<'_>, psn: Psn, stale: bool, env: &mut Env) {
         let Some(aeth) = packet.aeth() else { return };
         let answer = aeth.syndrome().answer();
         if let Answer::Ack(credits) = answer {
@@ -98,7 +98,7 @@ impl Qp {
     }
 
     /// Takes everything before `psn` as acknowledged: completes it, unless it lacks an answer of its own.
-    fn settle_before(&mut self, psn: Psn, env: &mut Env<'_>) -> Before {
+    fn settle_before(&mut self, psn: Psn, env: &mut Env) -> Before {
         while psn.since(self.req.una) > 0 {
             let index = self.sq.head();
             if self.sq.is_empty() || !self.sq.get(index).is_begun() {
@@ -128,7 +128,7 @@ impl Qp {
     }
 
     /// Completes the request at the head of the queue, and those behind it that were done at home.
-    fn retire_one(&mut self, env: &mut Env<'_>) {
+    fn retire_one(&mut self, env: &mut Env) {
         if self.req.cursor == self.sq.head() {
             // It was being sent again, and turned out to have arrived.
             self.advance_cursor();
@@ -152,7 +152,7 @@ impl Qp {
     }
 
     /// Something new was acknowledged: patience is whole again.
-    fn progressed(&mut self, _env: &mut Env<'_>) {
+    fn progressed(&mut self, _env: &mut Env) {
         (self.req.retries, self.req.rnr_retries, self.req.recovering) = (0, 0, false);
     }
 
@@ -163,7 +163,7 @@ impl Qp {
         operation: Operation,
         position: Position,
         psn: Psn,
-        env: &mut Env<'_>,
+        env: &mut Env,
     ) {
         let index = self.sq.head();
         if self.sq.is_empty() || !self.sq.get(index).is_begun() {
@@ -195,7 +195,7 @@ impl Qp {
     }
 
     /// One packet of the answer that the head of the queue waits for is in.
-    fn answered(&mut self, psn: Psn, env: &mut Env<'_>) {
+    fn answered(&mut self, psn: Psn, env: &mut Env) {
         self.progressed(env);
         let index = self.sq.head();
         let wqe = *self.sq.get(index);
@@ -218,7 +218,7 @@ impl Qp {
         packet: &Packet<'_>,
         position: Position,
         psn: Psn,
-        env: &mut Env<'_>,
+        env: &mut Env,
     ) -> Result<(), WcStatus> {
         let index = self.sq.head();
         let wqe = *self.sq.get(index);
@@ -234,17 +234,13 @@ impl Qp {
         self.scatter_answer(offset.into(), data, env)
     }
 
-    fn take_atomic_value(
-        &mut self,
-        packet: &Packet<'_>,
-        env: &mut Env<'_>,
-    ) -> Result<(), WcStatus> {
+    fn take_atomic_value(&mut self, packet: &Packet<'_>, env: &mut Env) -> Result<(), WcStatus> {
         let value = packet.atomic_ack_eth().ok_or(WcStatus::BadRespErr)?.original();
         self.scatter_answer(0, &value.to_ne_bytes(), env)
     }
 
     /// Puts bytes into the buffers of the request at the head of the queue.
-    fn scatter_answer(&self, offset: u64, data: &[u8], env: &Env<'_>) -> Result<(), WcStatus> {
+    fn scatter_answer(&self, offset: u64, data: &[u8], env: &Env) -> Result<(), WcStatus> {
         let super::queue::Source::Gather(sges) = self.sq.source(self.sq.head()) else {
             return Err(WcStatus::LocQpOpErr);
         };
@@ -254,7 +250,7 @@ impl Qp {
     }
 
     /// Goes back to the oldest unanswered packet, once for each loss.
-    fn retry(&mut self, env: &mut Env<'_>) {
+    fn retry(&mut self, env: &mut Env) {
         // A responder that asked to wait may complain of what was under way behind; all of that is sent again anyway.
         if self.req.recovering || self.req.rnr_wait.is_some() {
             return;
@@ -263,7 +259,7 @@ impl Qp {
     }
 
     /// Goes back to the oldest unanswered packet, or gives up.
-    pub(super) fn go_back(&mut self, env: &mut Env<'_>) {
+    pub(super) fn go_back(&mut self, env: &mut Env) {
         if self.req.retries >= self.attr.retry_cnt.limit() {
             env.count(Counter::RetryExceeded);
             return self.fail_send(self.sq.head(), WcStatus::RetryExcErr, env);
@@ -283,7 +279,7 @@ impl Qp {
     }
 
     /// The responder had no receive posted: wait as long as it asks, then go on from there.
-    fn wait_for_receiver(&mut self, timer: RnrTimer, env: &mut Env<'_>) {
+    fn wait_for_receiver(&mut self, timer: RnrTimer, env: &mut Env) {
         if self.req.rnr_wait.is_some() {
             return;
         }
@@ -299,7 +295,7 @@ impl Qp {
     }
 
     /// The responder refused a request for good.
-    fn refused(&mut self, code: NakCode, psn: Psn, env: &mut Env<'_>) {
+    fn refused(&mut self, code: NakCode, psn: Psn, env: &mut Env) {
         let status = match code {
             NakCode::InvalidRequest => WcStatus::RemInvReqErr,
             NakCode::RemoteAccessError => WcStatus::RemAccessErr,
@@ -342,7 +338,7 @@ impl Qp {
     }
 
     /// The timer went off.
-    pub(super) fn handle_timer(&mut self, env: &mut Env<'_>) {
+    pub(super) fn handle_timer(&mut self, env: &mut Env) {
         if self.req.rnr_wait.is_some_and(|until| until <= env.now) {
             self.req.rnr_wait = None;
             self.restart_ack_timer(env);

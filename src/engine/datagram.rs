@@ -16,7 +16,7 @@ impl Qp {
         &mut self,
         received: &Received<'_>,
         packet: &Packet<'_>,
-        env: &mut Env<'_>,
+        env: &mut Env,
     ) -> Result<(), Counter> {
         if !self.state().handles_requests(self.kind) {
             return Err(Counter::WrongState);
@@ -59,7 +59,7 @@ impl Qp {
     }
 
     /// The general services queue pair takes any partition of the port, others their own.
-    fn accepts_pkey(&self, pkey: crate::wire::PKey, env: &Env<'_>) -> bool {
+    fn accepts_pkey(&self, pkey: crate::wire::PKey, env: &Env) -> bool {
         match self.kind {
             crate::verbs::QpType::Gsi => env.config.pkeys.iter().any(|own| own.matches(pkey)),
             _ => self.pkey.matches(pkey),
@@ -72,7 +72,7 @@ impl Qp {
         taken: super::queue::Taken,
         network: &[u8],
         payload: &[u8],
-        env: &mut Env<'_>,
+        env: &mut Env,
     ) -> WcStatus {
         let mut area = [0; GRH_LEN];
         // An IPv4 header fills the second half; what is before it means nothing.
@@ -110,11 +110,11 @@ impl Engine {
         }
         for member in 0..members {
             let handle = self.groups.get(&group).and_then(|members| members.get(member)).copied();
-            let Some((qp, mut env)) = handle.and_then(|handle| self.split_handle(handle)) else {
+            let Some((qp, env)) = handle.and_then(|handle| self.split_handle(handle)) else {
                 continue;
             };
             // Each for itself: what one refuses, another may take.
-            if let Err(reason) = qp.handle_datagram(received, packet, &mut env) {
+            if let Err(reason) = qp.handle_datagram(received, packet, env) {
                 env.count(reason);
             }
         }

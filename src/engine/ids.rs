@@ -69,9 +69,8 @@ impl Scramble {
 
 /// What an odd number must be multiplied with to give 1, modulo 2^32. Each step doubles the bits that are right.
 fn inverse(odd: u32) -> u32 {
-    (0..4).fold(odd, |inverse, _| {
-        inverse.wrapping_mul(2_u32.wrapping_sub(odd.wrapping_mul(inverse)))
-    })
+    (0..4)
+        .fold(odd, |inverse, _| inverse.wrapping_mul(2_u32.wrapping_sub(odd.wrapping_mul(inverse))))
 }
 
 /// Objects by name.

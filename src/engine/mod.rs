@@ -46,7 +46,7 @@ mod responder;
 mod srq;
 mod timers;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 
 pub use batch::{Batch, ICRC_ROOM, PACKET_MAX, Received, Train};
 pub use config::{Config, Limits};
@@ -60,17 +60,12 @@ pub use srq::{SrqHandle, XrcdHandle};
 
 use crate::random::Random;
 use crate::time::Instant;
-use crate::verbs::{
-    AhAttr, Data, EventType, PostError, Posting, QpState, RecvWr, SendFlags, SendWr, Wc, limits,
-};
+use crate::verbs::{Data, EventType, PostError, Posting, QpState, RecvWr, SendWr, Wc, limits};
 use crate::wire::{Bth, Gid, Opcode, Packet, Qpn, Role, Service};
-use cq::{Armed, Cq};
+use cq::Armed;
 use ids::{Place, Table};
-use keys::Keys;
 use qp::{Env, Qp};
 use requester::Step;
-use srq::Srq;
-use timers::Timers;
 
 /// Something a program may want to know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -113,23 +108,13 @@ pub enum Notify {
 /// A software RNIC.
 #[derive(Debug)]
 pub struct Engine {
-    config: Config,
-    pds: Table<()>,
-    keys: Keys,
-    cqs: Table<Cq>,
-    srqs: Table<Srq>,
-    xrcds: Table<()>,
-    ahs: Table<(PdHandle, AhAttr)>,
     qps: Table<Qp>,
     /// The queue pair that is number 1 on the wire.
     gsi: Option<QpHandle>,
     groups: BTreeMap<[u8; 16], Vec<QpHandle>>,
-    timers: Timers,
-    /// Queue pairs that may have something to send, in the order of their turns.
-    active: VecDeque<Place>,
-    events: VecDeque<Event>,
-    counters: Counters,
-    now: Instant,
+    pds: Table<()>,
+    xrcds: Table<()>,
+    env: Env,
 }
 
 impl Engine {
@@ -139,44 +124,32 @@ impl Engine {
         let limits = config.limits;
         Self {
             pds: Table::new(limits.pds, &mut random),
-            keys: Keys::new(limits.keys, &mut random),
-            cqs: Table::new(limits.cqs, &mut random),
-            srqs: Table::new(limits.srqs, &mut random),
             xrcds: Table::new(limits.pds, &mut random),
-            ahs: Table::new(limits.ahs, &mut random),
             qps: Table::new(limits.qps, &mut random),
             gsi: None,
             groups: BTreeMap::new(),
-            timers: Timers::default(),
-            active: VecDeque::new(),
-            events: VecDeque::new(),
-            counters: Counters::default(),
-            now: Instant::ZERO,
-            config,
+            env: Env::new(config, &mut random),
         }
     }
 
     /// What it was told when it was made.
     pub fn config(&self) -> &Config {
-        &self.config
+        &self.env.config
     }
 
     /// How often everything happened that is counted.
     pub fn counters(&self) -> &Counters {
-        &self.counters
+        &self.env.counters
     }
 
     /// The queue pair at a place, and the rest of the engine.
-    fn split(&mut self, place: Place) -> Option<(&mut Qp, Env<'_>)> {
-        let Self {
-            config, keys, cqs, srqs, ahs, qps, timers, active, events, counters, now, ..
-        } = self;
-        let qp = qps.at_mut(place)?;
-        let env = Env { now: *now, config, keys, cqs, srqs, ahs, timers, active, events, counters };
-        Some((qp, env))
+    #[inline]
+    fn split(&mut self, place: Place) -> Option<(&mut Qp, &mut Env)> {
+        Some((self.qps.at_mut(place)?, &mut self.env))
     }
 
-    fn split_handle(&mut self, handle: QpHandle) -> Option<(&mut Qp, Env<'_>)> {
+    #[inline]
+    fn split_handle(&mut self, handle: QpHandle) -> Option<(&mut Qp, &mut Env)> {
         let place = self.qps.place(handle.0)?;
         self.split(place)
     }
@@ -196,12 +169,12 @@ impl Engine {
 
     /// Takes a packet in, which came at `now`.
     pub fn handle_packet(&mut self, now: Instant, received: &Received<'_>) -> Disposition {
-        self.now = now;
-        self.counters.add(Counter::Received);
+        self.env.now = now;
+        self.env.counters.add(Counter::Received);
         match self.accept(received) {
             Ok(()) => Disposition::Accepted,
             Err(reason) => {
-                self.counters.add(reason);
+                self.env.counters.add(reason);
                 Disposition::Dropped(reason)
             }
         }
@@ -219,7 +192,7 @@ impl Engine {
             return self.accept_multicast(received, &packet);
         }
         let place = self.find_qp(bth.dest_qp()).ok_or(Counter::NoQp)?;
-        let (qp, mut env) = self.split(place).ok_or(Counter::NoQp)?;
+        let (qp, env) = self.split(place).ok_or(Counter::NoQp)?;
         if info.service == Service::Cnp {
             // Who limits rates would be told here; for now it is counted.
             if bth.opcode() != Opcode::CNP {
@@ -235,7 +208,7 @@ impl Engine {
             return Err(Counter::WrongService);
         }
         if qp.kind.is_datagram() {
-            return qp.handle_datagram(received, &packet, &mut env);
+            return qp.handle_datagram(received, &packet, env);
         }
         let heard = match info.role {
             Role::Request => qp.state().handles_requests(qp.kind),
@@ -251,11 +224,11 @@ impl Engine {
         if !qp.pkey.matches(bth.pkey()) {
             return Err(Counter::BadPKey);
         }
-        qp.note_congestion(received.ecn, &mut env);
+        qp.note_congestion(received.ecn, env);
         if info.role == Role::Request {
-            qp.handle_request(&packet, &mut env);
+            qp.handle_request(&packet, env);
         } else {
-            qp.handle_response(&packet, &mut env);
+            qp.handle_response(&packet, env);
         }
         Ok(())
     }
@@ -263,7 +236,7 @@ impl Engine {
     /// A reliable connection refuses an opcode of its own service that nobody has assigned; others drop it.
     fn accept_unassigned(&mut self, received: &Received<'_>, bth: &Bth) -> Result<(), Counter> {
         let place = self.find_qp(bth.dest_qp()).ok_or(Counter::BadOpcode)?;
-        let (qp, mut env) = self.split(place).ok_or(Counter::BadOpcode)?;
+        let (qp, env) = self.split(place).ok_or(Counter::BadOpcode)?;
         let ours = qp.kind.is_reliable()
             && qp.opcode(Opcode(bth.opcode().0 & 0x1f)) == bth.opcode()
             && qp.is_peer(received)
@@ -272,20 +245,20 @@ impl Engine {
         if !ours {
             return Err(Counter::BadOpcode);
         }
-        qp.handle_unassigned(bth.psn(), &mut env);
+        qp.handle_unassigned(bth.psn(), env);
         Ok(())
     }
 
     /// Does what is due at `now`. Calls that come too early or too often do no harm.
     pub fn handle_timeout(&mut self, now: Instant) {
-        self.now = now;
-        while let Some((promised, place)) = self.timers.pop_due(now) {
-            let Some((qp, mut env)) = self.split(place) else { continue };
+        self.env.now = now;
+        while let Some((promised, place)) = self.env.timers.pop_due(now) {
+            let Some((qp, env)) = self.split(place) else { continue };
             let mut timer = qp.timer;
-            let due = timer.is_due(promised, now, place, env.timers);
+            let due = timer.is_due(promised, now, place, &mut env.timers);
             qp.timer = timer;
             if due {
-                qp.handle_timer(&mut env);
+                qp.handle_timer(env);
             }
         }
     }
@@ -294,22 +267,22 @@ impl Engine {
     /// `handle_*`, and after [`poll_transmit`](Self::poll_transmit).
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
-        self.timers.next()
+        self.env.timers.next()
     }
 
     /// Puts packets to send into `batch` until it is full or there are none; returns how many it put in. Queue pairs
     /// take turns. May have more after any command or `handle_*`.
     #[must_use]
     pub fn poll_transmit(&mut self, now: Instant, batch: &mut Batch) -> usize {
-        self.now = now;
+        self.env.now = now;
         let before = batch.len();
         while !batch.is_full() {
-            let Some(place) = self.active.pop_front() else { break };
-            let quantum = self.config.quantum;
-            let Some((qp, mut env)) = self.split(place) else { continue };
+            let Some(place) = self.env.active.pop_front() else { break };
+            let quantum = self.env.config.quantum;
+            let Some((qp, env)) = self.split(place) else { continue };
             qp.scheduled = false;
-            if qp.take_turn(quantum, &mut env, batch) {
-                qp.schedule(&mut env);
+            if qp.take_turn(quantum, env, batch) {
+                qp.schedule(env);
             }
         }
         batch.len() - before
@@ -318,18 +291,18 @@ impl Engine {
     /// Moves completions of a queue to `out`, oldest first; returns how many. May have more after any command or
     /// `handle_*`, and after [`poll_transmit`](Self::poll_transmit).
     pub fn poll_cq(&mut self, cq: CqHandle, out: &mut [Wc]) -> usize {
-        self.cqs.get_mut(cq.0).map_or(0, |cq| cq.poll(out))
+        self.env.cqs.get_mut(cq.0).map_or(0, |cq| cq.poll(out))
     }
 
     /// The next event. May have more whenever completions may.
     #[must_use]
     pub fn poll_event(&mut self) -> Option<Event> {
-        self.events.pop_front()
+        self.env.events.pop_front()
     }
 
     /// Asks for an event when a completion comes. One that is there already does not count: poll once more.
     pub fn request_notify(&mut self, cq: CqHandle, notify: Notify) {
-        if let Some(cq) = self.cqs.get_mut(cq.0) {
+        if let Some(cq) = self.env.cqs.get_mut(cq.0) {
             cq.arm(match notify {
                 Notify::Next => Armed::Any,
                 Notify::Solicited => Armed::Solicited,
@@ -344,8 +317,7 @@ impl Engine {
         wr: &SendWr<'_>,
         inline: &[u8],
     ) -> Result<(), PostError> {
-        let (qp, mut env) =
-            self.split_handle(handle).ok_or(PostError::WrongState(QpState::Reset))?;
+        let (qp, env) = self.split_handle(handle).ok_or(PostError::WrongState(QpState::Reset))?;
         let posting = qp.state().post_send(qp.kind);
         if posting == Posting::Refused {
             return Err(if qp.kind.has_send_queue() {
@@ -354,7 +326,7 @@ impl Engine {
                 PostError::NoSendQueue
             });
         }
-        wr.check(qp.kind, &qp.init.cap, limits::MESSAGE_BYTES_MAX)?;
+        let len = wr.check(qp.kind, &qp.init.cap, limits::MESSAGE_BYTES_MAX)?;
         if wr.opcode().info().rd_atomic && qp.attr.max_rd_atomic == 0 {
             return Err(PostError::NoRdAtomic);
         }
@@ -368,21 +340,18 @@ impl Engine {
             let (opcode, len) = (wr.opcode(), wr.data.byte_len());
             return Err(PostError::WrongLength { opcode, len });
         }
-        let kept = wr.flags & !SendFlags::INLINE;
-        let flags = if bytes.is_some() { kept | SendFlags::INLINE } else { kept };
-        qp.sq.push(wr, flags, bytes)?;
+        qp.sq.push(wr, len, bytes)?;
         if posting == Posting::Flushed {
-            qp.flush_send(&mut env);
+            qp.flush_send(env);
         } else {
-            qp.schedule(&mut env);
+            qp.schedule(env);
         }
         Ok(())
     }
 
     /// Posts a receive.
     pub fn post_recv(&mut self, handle: QpHandle, wr: &RecvWr<'_>) -> Result<(), PostError> {
-        let (qp, mut env) =
-            self.split_handle(handle).ok_or(PostError::WrongState(QpState::Reset))?;
+        let (qp, env) = self.split_handle(handle).ok_or(PostError::WrongState(QpState::Reset))?;
         if qp.srq.is_some() || !qp.kind.has_receive_queue() {
             return Err(PostError::NoReceiveQueue);
         }
@@ -391,7 +360,7 @@ impl Engine {
             Posting::Queued | Posting::Accepted => qp.rq.push(wr)?,
             Posting::Flushed => {
                 qp.rq.push(wr)?;
-                qp.flush_recv(&mut env);
+                qp.flush_recv(env);
             }
         }
         Ok(())
@@ -399,18 +368,18 @@ impl Engine {
 
     /// Posts a receive to a shared queue.
     pub fn post_srq_recv(&mut self, srq: SrqHandle, wr: &RecvWr<'_>) -> Result<(), PostError> {
-        self.srqs.get_mut(srq.0).ok_or(PostError::NoReceiveQueue)?.queue.push(wr)
+        self.env.srqs.get_mut(srq.0).ok_or(PostError::NoReceiveQueue)?.queue.push(wr)
     }
 
     /// The identifiers of the port changed.
     pub fn set_gids(&mut self, gids: Vec<Gid>) {
-        self.config.gids = gids;
+        self.env.config.gids = gids;
     }
 }
 
 impl Qp {
     /// Sends what it may in one turn; whether there is more.
-    fn take_turn(&mut self, quantum: usize, env: &mut Env<'_>, batch: &mut Batch) -> bool {
+    fn take_turn(&mut self, quantum: usize, env: &mut Env, batch: &mut Batch) -> bool {
         batch.set_path(&self.route);
         for _ in 0..quantum {
             if batch.is_full() {
@@ -434,7 +403,7 @@ impl Qp {
     }
 
     /// A switch marked the packet: the peer shall send less. Not oftener than is useful.
-    fn note_congestion(&mut self, ecn: u8, env: &mut Env<'_>) {
+    fn note_congestion(&mut self, ecn: u8, env: &mut Env) {
         const CONGESTION_EXPERIENCED: u8 = 3;
         if ecn != CONGESTION_EXPERIENCED {
             return;

@@ -19,16 +19,16 @@ impl Engine {
         attr: &QpAttr,
         mask: AttrMask,
     ) -> Result<(), ModifyError> {
-        let (qp, mut env) = self.split_handle(handle).ok_or(ModifyError::NotFound)?;
+        let (qp, env) = self.split_handle(handle).ok_or(ModifyError::NotFound)?;
         let from = qp.state();
         if mask.contains(AttrMask::CUR_STATE) && attr.cur_qp_state != from {
             return Err(ModifyError::CurState { stated: attr.cur_qp_state, actual: from });
         }
         let to = if mask.contains(AttrMask::STATE) { attr.qp_state } else { from };
         transition::check(qp.kind, from, to, mask | AttrMask::STATE)?;
-        qp.check_values(attr, mask, &env)?;
-        qp.take_attributes(attr, mask, &env);
-        qp.enter(from, to, &mut env);
+        qp.check_values(attr, mask, env)?;
+        qp.take_attributes(attr, mask, env);
+        qp.enter(from, to, env);
         Ok(())
     }
 
@@ -47,12 +47,7 @@ impl Engine {
 
 impl Qp {
     /// Whether every value is one that this port and this engine can serve.
-    fn check_values(
-        &self,
-        attr: &QpAttr,
-        mask: AttrMask,
-        env: &Env<'_>,
-    ) -> Result<(), ModifyError> {
+    fn check_values(&self, attr: &QpAttr, mask: AttrMask, env: &Env) -> Result<(), ModifyError> {
         let limits = &env.config.limits;
         let wrong = |attribute: AttrMask| Err(ModifyError::Value(attribute));
         if mask.contains(AttrMask::PKEY_INDEX)
@@ -83,7 +78,7 @@ impl Qp {
     }
 
     /// Takes over the attributes that the mask names.
-    fn take_attributes(&mut self, new: &QpAttr, mask: AttrMask, env: &Env<'_>) {
+    fn take_attributes(&mut self, new: &QpAttr, mask: AttrMask, env: &Env) {
         self.attr.apply(new, mask & !AttrMask::STATE);
         if mask.contains(AttrMask::RQ_PSN) {
             self.resp.epsn = new.rq_psn;
@@ -95,10 +90,12 @@ impl Qp {
     }
 
     /// What follows from the attributes.
-    pub(super) fn derive(&mut self, env: &Env<'_>) {
+    pub(super) fn derive(&mut self, env: &Env) {
         let index = usize::from(self.attr.pkey_index);
         self.pkey = env.config.pkeys.get(index).copied().unwrap_or(PKey::DEFAULT);
         self.mtu = u32::try_from(self.attr.path_mtu.bytes()).expect("an MTU is small");
+        let config = &env.config;
+        self.window = (config.window_bytes / self.mtu).clamp(1, config.window_packets);
         if let Some(route) = route_of(&self.attr.ah_attr, self.qpn, self.attr.dest_qp_num, env) {
             self.route = route;
         }
@@ -108,7 +105,7 @@ impl Qp {
     }
 
     /// Enters a state.
-    fn enter(&mut self, from: QpState, to: QpState, env: &mut Env<'_>) {
+    fn enter(&mut self, from: QpState, to: QpState, env: &mut Env) {
         match to {
             QpState::Reset => self.reset(env),
             QpState::Err => {
@@ -129,7 +126,7 @@ impl Qp {
     }
 
     /// Forgets the receive work request that a message has begun to fill.
-    pub(super) fn release_begun(&mut self, env: &mut Env<'_>) {
+    pub(super) fn release_begun(&mut self, env: &mut Env) {
         if let Some((taken, srq)) = self.resp.abandon()
             && let Some(queue) = self.recv_queue(srq, env)
         {
@@ -138,7 +135,7 @@ impl Qp {
     }
 
     /// Back to the beginning: whatever was posted is forgotten, without completions.
-    fn reset(&mut self, env: &mut Env<'_>) {
+    fn reset(&mut self, env: &mut Env) {
         self.release_begun(env);
         self.sq.clear();
         self.rq.clear();

@@ -107,10 +107,10 @@ impl Engine {
     /// Unmakes a protection domain that nothing belongs to.
     pub fn destroy_pd(&mut self, pd: PdHandle) -> Result<(), DestroyError> {
         self.pds.get(pd.0).ok_or(DestroyError::NotFound)?;
-        let used = self.keys.count_of(pd) > 0
+        let used = self.env.keys.count_of(pd) > 0
             || self.qps.iter().any(|qp| qp.pd == pd)
-            || self.srqs.iter().any(|srq| srq.pd == pd)
-            || self.ahs.iter().any(|(owner, _)| *owner == pd);
+            || self.env.srqs.iter().any(|srq| srq.pd == pd)
+            || self.env.ahs.iter().any(|(owner, _)| *owner == pd);
         if used {
             return Err(DestroyError::Busy);
         }
@@ -121,7 +121,7 @@ impl Engine {
     /// Registers memory.
     pub fn register(&mut self, pd: PdHandle, attr: MrAttr) -> Result<MrHandle, KeyError> {
         self.pds.get(pd.0).ok_or(KeyError::NoPd)?;
-        self.keys.register(pd, attr)
+        self.env.keys.register(pd, attr)
     }
 
     /// Changes a region: its domain, its memory, its rights, as given. Its keys become others.
@@ -135,42 +135,42 @@ impl Engine {
         if pd.is_some_and(|pd| self.pds.get(pd.0).is_none()) {
             return Err(KeyError::NoPd);
         }
-        self.keys.reregister(mr, pd, attr, access)
+        self.env.keys.reregister(mr, pd, attr, access)
     }
 
     /// Forgets a region.
     pub fn deregister(&mut self, mr: MrHandle) -> Result<(), KeyError> {
-        self.keys.deregister(mr)
+        self.env.keys.deregister(mr)
     }
 
     /// Makes a memory window.
     pub fn create_mw(&mut self, pd: PdHandle, kind: MwType) -> Result<MwHandle, KeyError> {
         self.pds.get(pd.0).ok_or(KeyError::NoPd)?;
-        self.keys.allocate(pd, kind)
+        self.env.keys.allocate(pd, kind)
     }
 
     /// Unmakes a memory window.
     pub fn destroy_mw(&mut self, mw: MwHandle) -> Result<(), KeyError> {
-        self.keys.deallocate(mw)
+        self.env.keys.deallocate(mw)
     }
 
     /// The key of a memory window as it is now.
     pub fn mw_key(&self, mw: MwHandle) -> Option<RKey> {
-        self.keys.window_key(mw)
+        self.env.keys.window_key(mw)
     }
 
     /// Makes a completion queue for `capacity` completions.
     pub fn create_cq(&mut self, capacity: usize) -> Result<CqHandle, CreateError> {
-        if capacity == 0 || capacity > self.config.limits.cqes {
+        if capacity == 0 || capacity > self.env.config.limits.cqes {
             return Err(CreateError::TooLarge("the number of completions"));
         }
-        self.cqs.insert(Cq::new(capacity), &[]).map(CqHandle).ok_or(CreateError::Full)
+        self.env.cqs.insert(Cq::new(capacity), &[]).map(CqHandle).ok_or(CreateError::Full)
     }
 
     /// Gives a completion queue another size, not less than what is in it.
     pub fn resize_cq(&mut self, cq: CqHandle, capacity: usize) -> Result<(), CreateError> {
-        let limit = self.config.limits.cqes;
-        let cq = self.cqs.get_mut(cq.0).ok_or(CreateError::NotFound("completion queue"))?;
+        let limit = self.env.config.limits.cqes;
+        let cq = self.env.cqs.get_mut(cq.0).ok_or(CreateError::NotFound("completion queue"))?;
         if capacity == 0 || capacity > limit {
             return Err(CreateError::TooLarge("the number of completions"));
         }
@@ -184,10 +184,10 @@ impl Engine {
 
     /// Unmakes a completion queue that nobody completes to.
     pub fn destroy_cq(&mut self, cq: CqHandle) -> Result<(), DestroyError> {
-        if self.cqs.get(cq.0).ok_or(DestroyError::NotFound)?.users > 0 {
+        if self.env.cqs.get(cq.0).ok_or(DestroyError::NotFound)?.users > 0 {
             return Err(DestroyError::Busy);
         }
-        self.cqs.remove(cq.0);
+        self.env.cqs.remove(cq.0);
         Ok(())
     }
 
@@ -200,7 +200,7 @@ impl Engine {
     pub fn destroy_xrcd(&mut self, xrcd: XrcdHandle) -> Result<(), DestroyError> {
         self.xrcds.get(xrcd.0).ok_or(DestroyError::NotFound)?;
         let in_srq = |srq: &Srq| srq.xrc.is_some_and(|(domain, _)| domain == xrcd);
-        if self.srqs.iter().any(in_srq) || self.qps.iter().any(|qp| qp.xrcd == Some(xrcd)) {
+        if self.env.srqs.iter().any(in_srq) || self.qps.iter().any(|qp| qp.xrcd == Some(xrcd)) {
             return Err(DestroyError::Busy);
         }
         self.xrcds.remove(xrcd.0);
@@ -214,20 +214,20 @@ impl Engine {
         create: SrqCreate,
     ) -> Result<SrqHandle, CreateError> {
         self.pds.get(pd.0).ok_or(CreateError::NotFound("protection domain"))?;
-        let limits = self.config.limits;
+        let limits = self.env.config.limits;
         if create.max_wr == 0 || create.max_wr > limits.wrs || create.max_sge > limits.sges {
             return Err(CreateError::TooLarge("the size of the queue"));
         }
         if let Some((xrcd, cq)) = create.xrc {
             self.xrcds.get(xrcd.0).ok_or(CreateError::NotFound("XRC domain"))?;
-            self.cqs.get(cq.0).ok_or(CreateError::NotFound("completion queue"))?;
+            self.env.cqs.get(cq.0).ok_or(CreateError::NotFound("completion queue"))?;
         }
         let queue = RecvQueue::new(create.max_wr, create.max_sge);
         let SrqCreate { limit, xrc, .. } = create;
         let srq = Srq { handle: SrqHandle(Id(0)), pd, queue, limit, xrc, users: 0 };
-        let id = self.srqs.insert(srq, &[0]).ok_or(CreateError::Full)?;
+        let id = self.env.srqs.insert(srq, &[0]).ok_or(CreateError::Full)?;
         let handle = SrqHandle(id);
-        if let Some(srq) = self.srqs.get_mut(id) {
+        if let Some(srq) = self.env.srqs.get_mut(id) {
             srq.handle = handle;
         }
         if let Some((_, cq)) = create.xrc {
@@ -238,7 +238,7 @@ impl Engine {
 
     /// The number of an XRC shared receive queue on the wire.
     pub fn srq_number(&self, srq: SrqHandle) -> XrcSrqn {
-        XrcSrqn::new(self.srqs.number(srq.0))
+        XrcSrqn::new(self.env.srqs.number(srq.0))
     }
 
     /// Gives a shared receive queue another size, another limit, or both.
@@ -248,8 +248,9 @@ impl Engine {
         max_wr: Option<u32>,
         limit: Option<u32>,
     ) -> Result<(), CreateError> {
-        let most = self.config.limits.wrs;
-        let srq = self.srqs.get_mut(srq.0).ok_or(CreateError::NotFound("shared receive queue"))?;
+        let most = self.env.config.limits.wrs;
+        let srq =
+            self.env.srqs.get_mut(srq.0).ok_or(CreateError::NotFound("shared receive queue"))?;
         let depth = max_wr.unwrap_or_else(|| srq.queue.depth());
         if depth == 0 || depth > most || limit.is_some_and(|limit| limit > depth) {
             return Err(CreateError::TooLarge("the size or the limit of the queue"));
@@ -265,11 +266,11 @@ impl Engine {
 
     /// Unmakes a shared receive queue that no queue pair uses.
     pub fn destroy_srq(&mut self, handle: SrqHandle) -> Result<(), DestroyError> {
-        let srq = self.srqs.get(handle.0).ok_or(DestroyError::NotFound)?;
+        let srq = self.env.srqs.get(handle.0).ok_or(DestroyError::NotFound)?;
         if srq.users > 0 {
             return Err(DestroyError::Busy);
         }
-        if let Some(Srq { xrc: Some((_, cq)), .. }) = self.srqs.remove(handle.0) {
+        if let Some(Srq { xrc: Some((_, cq)), .. }) = self.env.srqs.remove(handle.0) {
             self.use_cq(cq, false);
         }
         Ok(())
@@ -278,15 +279,15 @@ impl Engine {
     /// Makes an address handle.
     pub fn create_ah(&mut self, pd: PdHandle, attr: AhAttr) -> Result<AhHandle, CreateError> {
         self.pds.get(pd.0).ok_or(CreateError::NotFound("protection domain"))?;
-        if usize::from(attr.sgid_index) >= self.config.gids.len() {
+        if usize::from(attr.sgid_index) >= self.env.config.gids.len() {
             return Err(CreateError::NotFound("identifier of the port"));
         }
-        self.ahs.insert((pd, attr), &[]).map(|Id(id)| AhHandle(id)).ok_or(CreateError::Full)
+        self.env.ahs.insert((pd, attr), &[]).map(|Id(id)| AhHandle(id)).ok_or(CreateError::Full)
     }
 
     /// Unmakes an address handle.
     pub fn destroy_ah(&mut self, ah: AhHandle) -> Result<(), DestroyError> {
-        self.ahs.remove(Id(ah.0)).map(drop).ok_or(DestroyError::NotFound)
+        self.env.ahs.remove(Id(ah.0)).map(drop).ok_or(DestroyError::NotFound)
     }
 
     /// Makes a queue pair, in the state RESET.
@@ -311,6 +312,7 @@ impl Engine {
             attr: QpAttr { cap, ..QpAttr::default() },
             route: no_route(),
             mtu: 1024,
+            window: 1,
             pkey: PKey::DEFAULT,
             sq: SendQueue::new(send_depth, cap.max_send_sge, cap.max_inline_data),
             rq: RecvQueue::new(recv_depth, cap.max_recv_sge),
@@ -319,7 +321,7 @@ impl Engine {
             groups: 0,
             cnp_after: Instant::ZERO,
             req: Requester::new(),
-            resp: Responder::new(self.config.advertise_credits),
+            resp: Responder::new(self.env.config.advertise_credits),
         };
         let id = self.qps.insert(qp, &RESERVED_QPNS).ok_or(CreateError::Full)?;
         let (handle, place, number) = (QpHandle(id), self.qps.place(id), self.qps.number(id));
@@ -333,7 +335,7 @@ impl Engine {
         }
         self.use_cq(send_cq, true);
         self.use_cq(recv_cq, true);
-        if let Some(srq) = srq.and_then(|srq| self.srqs.get_mut(srq.0)) {
+        if let Some(srq) = srq.and_then(|srq| self.env.srqs.get_mut(srq.0)) {
             srq.users += 1;
         }
         Ok(handle)
@@ -342,12 +344,12 @@ impl Engine {
     fn check_qp(&self, pd: PdHandle, create: &QpCreate) -> Result<(), CreateError> {
         let QpCreate { init, send_cq, recv_cq, srq, xrcd } = create;
         self.pds.get(pd.0).ok_or(CreateError::NotFound("protection domain"))?;
-        self.cqs.get(send_cq.0).ok_or(CreateError::NotFound("completion queue"))?;
-        self.cqs.get(recv_cq.0).ok_or(CreateError::NotFound("completion queue"))?;
-        if srq.is_some_and(|srq| self.srqs.get(srq.0).is_none()) {
+        self.env.cqs.get(send_cq.0).ok_or(CreateError::NotFound("completion queue"))?;
+        self.env.cqs.get(recv_cq.0).ok_or(CreateError::NotFound("completion queue"))?;
+        if srq.is_some_and(|srq| self.env.srqs.get(srq.0).is_none()) {
             return Err(CreateError::NotFound("shared receive queue"));
         }
-        let (cap, limits) = (init.cap, self.config.limits);
+        let (cap, limits) = (init.cap, self.env.config.limits);
         if cap.max_send_wr > limits.wrs || cap.max_recv_wr > limits.wrs {
             return Err(CreateError::TooLarge("the number of work requests"));
         }
@@ -396,8 +398,8 @@ impl Engine {
             return Err(DestroyError::Busy);
         }
         let (send_cq, recv_cq, srq) = (qp.send_cq, qp.recv_cq, qp.srq);
-        if let Some((qp, mut env)) = self.split_handle(handle) {
-            qp.release_begun(&mut env);
+        if let Some((qp, env)) = self.split_handle(handle) {
+            qp.release_begun(env);
         }
         self.qps.remove(handle.0);
         if self.gsi == Some(handle) {
@@ -405,7 +407,7 @@ impl Engine {
         }
         self.use_cq(send_cq, false);
         self.use_cq(recv_cq, false);
-        if let Some(srq) = srq.and_then(|srq| self.srqs.get_mut(srq.0)) {
+        if let Some(srq) = srq.and_then(|srq| self.env.srqs.get_mut(srq.0)) {
             srq.users -= 1;
         }
         Ok(())
@@ -413,7 +415,7 @@ impl Engine {
 
     /// Lets a datagram queue pair receive what is sent to a multicast group.
     pub fn attach_multicast(&mut self, handle: QpHandle, group: Gid) -> Result<(), CreateError> {
-        let most = self.config.limits.group_members;
+        let most = self.env.config.limits.group_members;
         let qp = self.qps.get_mut(handle.0).ok_or(CreateError::NotFound("queue pair"))?;
         if qp.kind != QpType::Ud {
             return Err(CreateError::Invalid("only datagram queue pairs can be in a group"));
@@ -445,7 +447,7 @@ impl Engine {
     }
 
     fn use_cq(&mut self, cq: CqHandle, begins: bool) {
-        if let Some(cq) = self.cqs.get_mut(cq.0) {
+        if let Some(cq) = self.env.cqs.get_mut(cq.0) {
             cq.users = if begins { cq.users + 1 } else { cq.users - 1 };
         }
     }

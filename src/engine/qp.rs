@@ -14,6 +14,7 @@ use super::responder::Responder;
 use super::srq::{Srq, SrqHandle, XrcdHandle};
 use super::timers::{Timer, Timers};
 use super::{AsyncEvent, Event};
+use crate::random::Random;
 use crate::time::Instant;
 use crate::verbs::{
     AhAttr, EventType, QpAttr, QpInitAttr, QpState, QpType, Wc, WcOpcode, WcStatus, WrId,
@@ -24,21 +25,39 @@ use crate::wire::{Opcode, PKey, Path, Qpn, Service};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct QpHandle(pub(super) Id);
 
-/// The rest of the engine, while one queue pair is at work.
-pub(super) struct Env<'a> {
+/// All of the engine that a queue pair at work may need, but other queue pairs.
+#[derive(Debug)]
+pub(super) struct Env {
     pub(super) now: Instant,
-    pub(super) config: &'a Config,
-    pub(super) keys: &'a mut Keys,
-    pub(super) cqs: &'a mut Table<Cq>,
-    pub(super) srqs: &'a mut Table<Srq>,
-    pub(super) ahs: &'a Table<(PdHandle, AhAttr)>,
-    pub(super) timers: &'a mut Timers,
-    pub(super) active: &'a mut VecDeque<Place>,
-    pub(super) events: &'a mut VecDeque<Event>,
-    pub(super) counters: &'a mut Counters,
+    pub(super) config: Config,
+    pub(super) keys: Keys,
+    pub(super) cqs: Table<Cq>,
+    pub(super) srqs: Table<Srq>,
+    pub(super) ahs: Table<(PdHandle, AhAttr)>,
+    pub(super) timers: Timers,
+    /// Queue pairs that may have something to send, in the order of their turns.
+    pub(super) active: VecDeque<Place>,
+    pub(super) events: VecDeque<Event>,
+    pub(super) counters: Counters,
 }
 
-impl Env<'_> {
+impl Env {
+    pub(super) fn new(config: Config, random: &mut Random) -> Self {
+        let limits = config.limits;
+        Self {
+            now: Instant::ZERO,
+            keys: Keys::new(limits.keys, random),
+            cqs: Table::new(limits.cqs, random),
+            srqs: Table::new(limits.srqs, random),
+            ahs: Table::new(limits.ahs, random),
+            timers: Timers::default(),
+            active: VecDeque::new(),
+            events: VecDeque::new(),
+            counters: Counters::default(),
+            config,
+        }
+    }
+
     pub(super) fn count(&mut self, counter: Counter) {
         self.counters.add(counter);
     }
@@ -81,6 +100,8 @@ pub(super) struct Qp {
     pub(super) attr: QpAttr,
     pub(super) route: Path,
     pub(super) mtu: u32,
+    /// How many packets may be unacknowledged.
+    pub(super) window: u32,
     pub(super) pkey: PKey,
     pub(super) sq: SendQueue,
     pub(super) rq: RecvQueue,
@@ -125,7 +146,7 @@ impl Qp {
     }
 
     /// Lets it have a turn to send.
-    pub(super) fn schedule(&mut self, env: &mut Env<'_>) {
+    pub(super) fn schedule(&mut self, env: &mut Env) {
         if !self.scheduled {
             self.scheduled = true;
             env.active.push_back(self.place);
@@ -133,12 +154,12 @@ impl Qp {
     }
 
     /// An event about it.
-    pub(super) fn raise(&self, event: EventType, env: &mut Env<'_>) {
+    pub(super) fn raise(&self, event: EventType, env: &mut Env) {
         env.raise(AsyncEvent::Qp(event, self.handle));
     }
 
     /// Completes a receive work request.
-    pub(super) fn complete_recv(&mut self, wc: Wc, solicited: bool, env: &mut Env<'_>) {
+    pub(super) fn complete_recv(&mut self, wc: Wc, solicited: bool, env: &mut Env) {
         if !env.complete(self.recv_cq, wc, solicited) {
             // Its completion is lost, and so is the promise that goes with it.
             self.fail(env);
@@ -146,7 +167,7 @@ impl Qp {
     }
 
     /// Into the error state: everything that is posted is flushed, in order.
-    pub(super) fn fail(&mut self, env: &mut Env<'_>) {
+    pub(super) fn fail(&mut self, env: &mut Env) {
         if matches!(self.state(), QpState::Err | QpState::Reset) {
             return;
         }
@@ -160,7 +181,7 @@ impl Qp {
     }
 
     /// Completes every send that is left as flushed.
-    pub(super) fn flush_send(&mut self, env: &mut Env<'_>) {
+    pub(super) fn flush_send(&mut self, env: &mut Env) {
         while !self.sq.is_empty() {
             let wqe = self.sq.pop();
             let opcode = wqe.opcode().completes_as();
@@ -171,7 +192,7 @@ impl Qp {
     }
 
     /// Completes every receive that is left as flushed, the one that was begun first.
-    pub(super) fn flush_recv(&mut self, env: &mut Env<'_>) {
+    pub(super) fn flush_recv(&mut self, env: &mut Env) {
         if let Some((taken, srq)) = self.resp.abandon()
             && let Some(queue) = self.recv_queue(srq, env)
         {
@@ -186,7 +207,7 @@ impl Qp {
         }
     }
 
-    fn flush_one(&self, id: WrId, cq: CqHandle, env: &mut Env<'_>) {
+    fn flush_one(&self, id: WrId, cq: CqHandle, env: &mut Env) {
         let wc = Wc::new(id, WcStatus::WrFlushErr, WcOpcode::Recv, self.qpn);
         env.complete(cq, wc, false);
     }

@@ -34,6 +34,17 @@ pub(super) struct SendWqe {
 
 const _: () = assert!(size_of::<SendWqe>() == 64, "a work request is one cache line");
 
+/// The opcodes by their numbers, of which those that nobody has assigned are never packed.
+const OPCODES: [WrOpcode; 16] = {
+    let mut opcodes = [WrOpcode::Driver1; 16];
+    let mut at = 0;
+    while at < WrOpcode::ALL.len() {
+        opcodes[WrOpcode::ALL[at].code() as usize] = WrOpcode::ALL[at];
+        at += 1;
+    }
+    opcodes
+};
+
 const BEGUN: u32 = 1 << 25;
 const DONE: u32 = 1 << 24;
 const SGES_SHIFT: u32 = 26;
@@ -52,45 +63,56 @@ impl SendWqe {
     };
 
     /// Packs a request whose data has `len` bytes. The caller has checked that the queue pair can take it.
-    fn pack(wr: &SendWr<'_>, flags: SendFlags, len: u32) -> Self {
+    #[inline]
+    fn pack(wr: &SendWr<'_>, inline: bool, len: u32) -> Self {
         let sges = match wr.data {
-            Data::Gather(sges) if !flags.contains(SendFlags::INLINE) => sges,
+            Data::Gather(sges) if !inline => sges,
             Data::Gather(_) | Data::Inline(_) => &[],
         };
-        let (srqn, ah, place) = match wr.target {
-            Target::Peer => (0, 0, 0),
-            Target::Xrc(srqn) => (srqn.get(), 0, 0),
-            Target::Ud(UdTarget { ah, qpn, qkey }) => {
-                (0, ah.0, u64::from(qpn.get()) << 32 | u64::from(qkey.get()))
-            }
-        };
+        let inline = if inline { SendFlags::INLINE } else { SendFlags::empty() };
+        let flags = (wr.flags - SendFlags::INLINE | inline).bits() & 15;
         let mut wqe = Self {
             id: wr.id,
             sge: sges.first().copied().unwrap_or_default(),
-            place,
-            first: u64::from(ah) << 32,
             len,
-            what: wr.opcode().code() | (flags.bits() & 15) << 4 | srqn << 8,
+            what: wr.opcode().code() | flags << 4,
             progress: u32::try_from(sges.len()).expect("the number was checked") << SGES_SHIFT,
             ..Self::EMPTY
         };
+        match wr.target {
+            Target::Peer => {}
+            Target::Xrc(srqn) => wqe.what |= srqn.get() << 8,
+            Target::Ud(UdTarget { ah, qpn, qkey }) => {
+                wqe.first = u64::from(ah.0) << 32;
+                wqe.place = u64::from(qpn.get()) << 32 | u64::from(qkey.get());
+            }
+        }
         wqe.pack_op(&wr.op);
         wqe
     }
 
+    #[inline]
     fn pack_op(&mut self, op: &SendOp) {
-        if let Some((addr, rkey)) = op.remote() {
-            (self.place, self.key) = (addr, rkey.get());
-        }
-        if let Some(imm) = op.imm() {
-            self.first |= u64::from(u32::from_be_bytes(imm));
-        }
+        let mut remote = |addr, rkey: RKey| (self.place, self.key) = (addr, rkey.get());
         match *op {
-            SendOp::CompareSwap { compare, swap, .. } => {
-                (self.first, self.second) = (swap, compare)
+            SendOp::Send { imm } => self.pack_imm(imm),
+            SendOp::Write { remote_addr, rkey, imm } => {
+                remote(remote_addr, rkey);
+                self.pack_imm(imm);
             }
-            SendOp::FetchAdd { add, .. } => self.first = add,
-            SendOp::Flush { placement, level, .. } => {
+            SendOp::Read { remote_addr, rkey } | SendOp::AtomicWrite { remote_addr, rkey } => {
+                remote(remote_addr, rkey);
+            }
+            SendOp::CompareSwap { remote_addr, rkey, compare, swap } => {
+                remote(remote_addr, rkey);
+                (self.first, self.second) = (swap, compare);
+            }
+            SendOp::FetchAdd { remote_addr, rkey, add } => {
+                remote(remote_addr, rkey);
+                self.first = add;
+            }
+            SendOp::Flush { remote_addr, rkey, placement, level, .. } => {
+                remote(remote_addr, rkey);
                 self.second = u64::from(level.code()) << 4 | u64::from(placement.bits());
             }
             SendOp::SendWithInv { rkey } | SendOp::LocalInv { rkey } => self.key = rkey.get(),
@@ -99,11 +121,12 @@ impl SendWqe {
                 self.second = u64::from(bind.mr.get()) << 32 | u64::from(rkey.get());
                 self.sge.addr = u64::from(bind.access.bits());
             }
-            SendOp::Send { .. }
-            | SendOp::Write { .. }
-            | SendOp::Read { .. }
-            | SendOp::AtomicWrite { .. } => {}
         }
+    }
+
+    #[inline]
+    fn pack_imm(&mut self, imm: Option<[u8; 4]>) {
+        self.first |= imm.map_or(0, |imm| u64::from(u32::from_be_bytes(imm)));
     }
 
     pub(super) fn id(&self) -> WrId {
@@ -112,7 +135,7 @@ impl SendWqe {
 
     #[inline]
     pub(super) fn opcode(&self) -> WrOpcode {
-        WrOpcode::from_code(self.what & 15).expect("it was packed from one")
+        OPCODES[(self.what & 15) as usize]
     }
 
     #[inline]
@@ -307,22 +330,25 @@ impl SendQueue {
         &mut self.ring[slot]
     }
 
-    /// Puts a request in. It was checked, and `inline` holds the bytes of one that is inline.
+    /// Puts a request in for a message of `len` bytes. It was checked, and `inline` holds the bytes of one that is
+    /// inline.
+    #[inline]
     pub(super) fn push(
         &mut self,
         wr: &SendWr<'_>,
-        flags: SendFlags,
+        len: u64,
         inline: Option<&[u8]>,
     ) -> Result<(), PostError> {
         if self.is_full() {
             return Err(PostError::QueueFull);
         }
         let slot = self.slot(self.tail);
-        let len = u32::try_from(wr.message_len()).expect("the length was checked");
-        self.ring[slot] = SendWqe::pack(wr, flags, len);
+        let len = u32::try_from(len).expect("the length was checked");
+        self.ring[slot] = SendWqe::pack(wr, inline.is_some(), len);
         match (inline, wr.data) {
             (Some(bytes), _) => {
-                self.inline[slot * self.inline_each as usize..][..bytes.len()].copy_from_slice(bytes);
+                self.inline[slot * self.inline_each as usize..][..bytes.len()]
+                    .copy_from_slice(bytes);
             }
             (None, Data::Gather(sges)) if sges.len() > 1 => {
                 self.sges[slot * self.sges_each as usize..][..sges.len()].copy_from_slice(sges);
@@ -340,7 +366,9 @@ impl SendQueue {
         let wqe = &self.ring[slot];
         let sges = (wqe.progress >> SGES_SHIFT) as usize;
         if wqe.flags().contains(SendFlags::INLINE) {
-            return Source::Inline(&self.inline[slot * self.inline_each as usize..][..wqe.len as usize]);
+            return Source::Inline(
+                &self.inline[slot * self.inline_each as usize..][..wqe.len as usize],
+            );
         }
         Source::Gather(match sges {
             0 => &[],
@@ -534,9 +562,9 @@ mod tests {
         (queue.head, queue.tail) = (u32::MAX - 1, u32::MAX - 1);
         let wr = |id| SendWr::new(WrId(id), SendOp::Send { imm: None }, Data::EMPTY);
         for id in 0..3 {
-            queue.push(&wr(id), SendFlags::empty(), None).unwrap();
+            queue.push(&wr(id), 0, None).unwrap();
         }
-        assert_eq!(queue.push(&wr(3), SendFlags::empty(), None), Err(PostError::QueueFull));
+        assert_eq!(queue.push(&wr(3), 0, None), Err(PostError::QueueFull));
         assert_eq!([queue.pop().id(), queue.pop().id(), queue.pop().id()], [0, 1, 2].map(WrId));
     }
 
@@ -568,8 +596,9 @@ mod tests {
     fn flags_that_mean_nothing_here_do_not_spill_into_the_target() {
         let target = Target::Xrc(XrcSrqn::new(0x4));
         let op = SendOp::Send { imm: None };
-        let wr = SendWr { target, ..SendWr::new(WrId(1), op, Data::EMPTY) };
-        let wqe = SendWqe::pack(&wr, SendFlags::all(), 0);
+        let flags = SendFlags::all();
+        let wr = SendWr { target, flags, ..SendWr::new(WrId(1), op, Data::EMPTY) };
+        let wqe = SendWqe::pack(&wr, false, 0);
         assert_eq!(wqe.srqn(), XrcSrqn::new(0x4));
     }
 }

@@ -16,7 +16,7 @@ impl Qp {
     pub(super) fn take_receive(
         &mut self,
         packet: &Packet<'_>,
-        env: &mut Env<'_>,
+        env: &mut Env,
     ) -> Result<(Taken, Option<SrqHandle>), Fault> {
         if let Some(spare) = self.resp.spare.take() {
             return Ok(spare);
@@ -34,7 +34,7 @@ impl Qp {
     }
 
     /// The shared receive queue that a request of an extended connection names.
-    fn xrc_srq(&self, packet: &Packet<'_>, env: &Env<'_>) -> Option<SrqHandle> {
+    fn xrc_srq(&self, packet: &Packet<'_>, env: &Env) -> Option<SrqHandle> {
         let place = env.srqs.find(packet.xrceth()?.xrcsrq().get())?;
         let srq = env.srqs.at(place)?;
         let (domain, _) = srq.xrc?;
@@ -45,7 +45,7 @@ impl Qp {
     pub(super) fn recv_queue<'q>(
         &'q mut self,
         srq: Option<SrqHandle>,
-        env: &'q mut Env<'_>,
+        env: &'q mut Env,
     ) -> Option<&'q mut RecvQueue> {
         match srq {
             None => Some(&mut self.rq),
@@ -54,7 +54,7 @@ impl Qp {
     }
 
     /// Where receives complete.
-    pub(super) fn recv_cq_of(&self, srq: Option<SrqHandle>, env: &Env<'_>) -> super::cq::CqHandle {
+    pub(super) fn recv_cq_of(&self, srq: Option<SrqHandle>, env: &Env) -> super::cq::CqHandle {
         let xrc = srq.and_then(|handle| env.srqs.get(handle.0)?.xrc);
         xrc.map_or(self.recv_cq, |(_, cq)| cq)
     }
@@ -65,7 +65,7 @@ impl Qp {
         srq: Option<SrqHandle>,
         offset: u32,
         data: &[u8],
-        env: &mut Env<'_>,
+        env: &mut Env,
     ) -> Result<(), Fault> {
         let fault = Fault::Refused(NakCode::RemoteOperationalError, WcStatus::LocProtErr);
         let (pd, sges) = match srq {
@@ -90,8 +90,17 @@ pub(super) fn scatter_into(
     sges: &[Sge],
     offset: u64,
     data: &[u8],
-    env: &Env<'_>,
+    env: &Env,
 ) -> Result<usize, Refusal> {
+    if let [sge] = sges
+        && !data.is_empty()
+        && offset + data.len() as u64 <= u64::from(sge.length)
+    {
+        let addr = sge.addr.wrapping_add(offset);
+        let grant = env.keys.local(pd, sge.lkey, addr, data.len() as u64, true)?;
+        grant.region.write(grant.offset, data).map_err(|_| Refusal::Range)?;
+        return Ok(data.len());
+    }
     let mut written = 0;
     for_each_piece(sges, offset, data.len(), |sge, addr, len| {
         let grant = env.keys.local(pd, sge.lkey, addr, len as u64, true)?;
@@ -103,7 +112,7 @@ pub(super) fn scatter_into(
 }
 
 /// Tells of a shared receive queue that has run low, once.
-pub(super) fn check_srq_limit(handle: SrqHandle, env: &mut Env<'_>) {
+pub(super) fn check_srq_limit(handle: SrqHandle, env: &mut Env) {
     let Some(srq) = env.srqs.get_mut(handle.0) else { return };
     if srq.limit > 0 && srq.queue.len() < srq.limit {
         srq.limit = 0;

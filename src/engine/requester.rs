@@ -5,7 +5,7 @@
 //! is missing.
 
 use super::Counter;
-use super::batch::Batch;
+use super::batch::{Batch, Draft};
 use super::ids::Id;
 use super::keys::{Bind, Refusal};
 use super::qp::{Env, Qp};
@@ -15,12 +15,9 @@ use crate::verbs::{
     LocalData, MwType, QpState, QpType, SendFlags, Sending, Sge, Wc, WcStatus, WrOpcode, limits,
 };
 use crate::wire::{
-    AtomicEthRepr, BthRepr, DethRepr, FethRepr, IethRepr, ImmDtRepr, Msn, Opcode, Path, Position,
-    Psn, QKey, Qpn, RethRepr, XrcethRepr,
+    AtomicEthRepr, Bits, BthRepr, DethRepr, FethRepr, IethRepr, ImmDtRepr, Msn, Opcode, Path,
+    Position, Psn, QKey, Qpn, RethRepr, XrcethRepr,
 };
-
-/// The longest headers a request can have: BTH, XRCETH, AtomicETH.
-const HEADERS_MAX: usize = 12 + 4 + 28;
 
 /// What the sending side remembers.
 #[derive(Debug)]
@@ -97,7 +94,7 @@ pub(super) enum Step {
 
 impl Qp {
     /// Sends the next packet of the send queue, or does the next thing that is done at home.
-    pub(super) fn send_next(&mut self, env: &mut Env<'_>, batch: &mut Batch) -> Step {
+    pub(super) fn send_next(&mut self, env: &mut Env, batch: &mut Batch) -> Step {
         let index = self.req.cursor;
         if index == self.sq.tail() || self.req.rnr_wait.is_some() {
             return Step::Blocked;
@@ -119,7 +116,7 @@ impl Qp {
         match wqe.opcode() {
             WrOpcode::LocalInv | WrOpcode::BindMw => self.do_at_home(&wqe, env),
             _ if self.kind.is_datagram() => self.send_datagram(&wqe, env, batch),
-            _ => self.send_packet(wqe, env, batch),
+            _ => self.send_packet(&wqe, env, batch),
         }
     }
 
@@ -140,13 +137,8 @@ impl Qp {
         !info.takes_receive || ahead < 1
     }
 
-    /// How many packets may be unacknowledged.
-    fn window(&self, env: &Env<'_>) -> u32 {
-        (env.config.window_bytes / self.mtu).clamp(1, env.config.window_packets)
-    }
-
     /// Invalidates a key or binds a window; no packet goes out.
-    fn do_at_home(&mut self, wqe: &SendWqe, env: &mut Env<'_>) -> Step {
+    fn do_at_home(&mut self, wqe: &SendWqe, env: &mut Env) -> Step {
         let done = match wqe.opcode() {
             WrOpcode::LocalInv => env.keys.invalidate(self.pd, self.qpn, wqe.rkey()),
             _ => self.bind_window(wqe, env),
@@ -164,7 +156,7 @@ impl Qp {
         Step::Done
     }
 
-    fn bind_window(&self, wqe: &SendWqe, env: &mut Env<'_>) -> Result<(), Refusal> {
+    fn bind_window(&self, wqe: &SendWqe, env: &mut Env) -> Result<(), Refusal> {
         let (window, new_key, bind) = wqe.mw_bind();
         // A window of type 1 is bound by its own verb, which keeps the key; of type 2 by a key of the consumer's.
         let kind = env.keys.window_kind(window).ok_or(Refusal::Key)?;
@@ -178,52 +170,57 @@ impl Qp {
     }
 
     /// Sends the next packet of a request that goes to a connected peer.
-    fn send_packet(&mut self, mut wqe: SendWqe, env: &mut Env<'_>, batch: &mut Batch) -> Step {
+    fn send_packet(&mut self, wqe: &SendWqe, env: &mut Env, batch: &mut Batch) -> Step {
         let (index, k) = (self.req.cursor, self.req.packet);
         let psns = wqe.psns(self.mtu);
         let psn = if wqe.is_begun() { wqe.psn().plus(k) } else { self.req.next };
         // Answers to reads come at the responder's pace and fill no buffer of its.
         let distance = psn.since(self.req.una).unsigned_abs();
         let unacknowledged = distance.saturating_sub(self.req.read_psns);
-        let window = self.window(env);
         let too_far = !wqe.is_begun() && distance + psns > Psn::HALF;
-        if self.kind.is_reliable() && (unacknowledged >= window || too_far) {
+        let reliable = self.kind.is_reliable();
+        if reliable && (unacknowledged >= self.window || too_far) {
             return Step::Blocked;
         }
-        let sends_data = wqe.opcode().info().local == LocalData::Gather;
+        let info = wqe.opcode().info();
+        let sends_data = info.local == LocalData::Gather;
         let whole = if sends_data { psns } else { 1 };
         let position = position(k, whole);
         let ends = !sends_data || k + 1 == psns;
-        let (opcode, mut headers) = self.headers(&wqe, position, k);
+        let len = if sends_data { payload_len(wqe.len(), self.mtu, k) } else { 0 };
+        let asks = ends || (unacknowledged + 1).is_multiple_of((self.window / 2).max(1));
+        let opcode = self.opcode(request_opcode(wqe.opcode(), position));
         let bth = BthRepr {
-            solicited: ends && wqe.flags().contains(SendFlags::SOLICITED) && is_solicitable(&wqe),
-            ack_req: self.kind.is_reliable() && (ends || unacknowledged + 1 >= window / 2),
+            solicited: ends && wqe.flags().contains(SendFlags::SOLICITED) && info.takes_receive,
+            ack_req: reliable && asks,
             pkey: self.pkey,
+            pad: pad_for(len),
             ..BthRepr::new(opcode, self.attr.dest_qp_num, psn)
         };
-        let len = if sends_data { payload_len(wqe.len(), self.mtu, k) } else { 0 };
-        headers.set_bth(bth, len);
+        let mut draft = batch.draft();
+        draft.put(bth.emit().as_bytes());
+        self.put_headers(&mut draft, wqe, position, k);
+        let offset = u64::from(k) * u64::from(self.mtu);
         let source = self.sq.source(index);
-        let (pd, offset) = (self.pd, u64::from(k) * u64::from(self.mtu));
-        let filled = batch.push(headers.bytes(), len as usize, |out| {
-            gather(source, offset, len as usize, out, pd, env)
-        });
-        if filled.is_err() {
+        let filled = gather(source, offset, len as usize, draft.bytes(), self.pd, env);
+        if filled.is_ok() {
+            draft.finish();
+        } else {
+            drop(draft);
             self.fail_send(index, WcStatus::LocProtErr, env);
             return Step::Done;
         }
         env.count(Counter::Sent);
         if !wqe.is_begun() {
-            self.begin(&mut wqe, psns);
+            self.begin(wqe, psns);
         }
-        self.packet_sent(&wqe, psn, whole, ends, env);
+        self.packet_sent(psn, ends, env);
         Step::Done
     }
 
     /// Gives a work request its PSNs.
-    fn begin(&mut self, wqe: &mut SendWqe, psns: u32) {
-        wqe.begin(self.req.next);
-        *self.sq.get_mut(self.req.cursor) = *wqe;
+    fn begin(&mut self, wqe: &SendWqe, psns: u32) {
+        self.sq.get_mut(self.req.cursor).begin(self.req.next);
         self.req.next = self.req.next.plus(psns);
         self.req.messages = Msn::new(self.req.messages.get() + 1);
         let info = wqe.opcode().info();
@@ -237,9 +234,9 @@ impl Qp {
         }
     }
 
-    fn packet_sent(&mut self, wqe: &SendWqe, psn: Psn, whole: u32, ends: bool, env: &mut Env<'_>) {
+    fn packet_sent(&mut self, psn: Psn, ends: bool, env: &mut Env) {
         self.req.packet += 1;
-        if ends || self.req.packet >= whole {
+        if ends {
             if !self.kind.is_reliable() {
                 self.sq.get_mut(self.req.cursor).finish();
                 self.req.una = psn.plus(1);
@@ -248,7 +245,7 @@ impl Qp {
         }
         if self.kind.is_reliable() {
             self.start_ack_timer(env);
-        } else if wqe.is_begun() {
+        } else {
             self.retire(env);
         }
     }
@@ -259,73 +256,71 @@ impl Qp {
     }
 
     /// Starts the timer if it does not run; what is unanswered longest decides.
-    pub(super) fn start_ack_timer(&mut self, env: &mut Env<'_>) {
+    pub(super) fn start_ack_timer(&mut self, env: &mut Env) {
         if self.timer.deadline().is_none() {
             self.restart_ack_timer(env);
         }
     }
 
     /// Starts the timer anew, or stops it if nothing is unanswered.
-    pub(super) fn restart_ack_timer(&mut self, env: &mut Env<'_>) {
+    pub(super) fn restart_ack_timer(&mut self, env: &mut Env) {
         if let Some(until) = self.req.rnr_wait {
             // Who asked to wait is not expected to answer meanwhile.
-            return self.timer.set(until, self.place, env.timers);
+            return self.timer.set(until, self.place, &mut env.timers);
         }
         match self.attr.timeout.duration() {
             Some(timeout) if self.req.is_waiting() => {
-                self.timer.set(env.now.saturating_add(timeout), self.place, env.timers);
+                self.timer.set(env.now.saturating_add(timeout), self.place, &mut env.timers);
             }
             _ => self.timer.clear(),
         }
     }
 
-    /// The opcode of a packet and the headers behind its BTH.
-    fn headers(&self, wqe: &SendWqe, position: Position, k: u32) -> (Opcode, Headers) {
-        let mut headers = Headers::new();
+    /// Puts the headers behind a BTH.
+    #[inline]
+    fn put_headers(&self, draft: &mut Draft<'_>, wqe: &SendWqe, position: Position, k: u32) {
         if self.kind == QpType::XrcSend {
-            headers.put(XrcethRepr { xrcsrq: wqe.srqn() }.emit().as_bytes());
+            draft.put(XrcethRepr { xrcsrq: wqe.srqn() }.emit().as_bytes());
         }
-        let opcode = self.opcode(request_opcode(wqe.opcode(), position));
         let (va, rkey) = (wqe.remote_addr(), wqe.rkey());
         match wqe.opcode() {
             WrOpcode::RdmaWrite | WrOpcode::RdmaWriteWithImm | WrOpcode::AtomicWrite
                 if position.begins() =>
             {
-                headers.put(RethRepr { va, rkey, dma_len: wqe.len() }.emit().as_bytes());
+                draft.put(RethRepr { va, rkey, dma_len: wqe.len() }.emit().as_bytes());
             }
             WrOpcode::RdmaRead => {
                 // What was answered already is not asked for again.
                 let skipped = k * self.mtu;
                 let va = va.wrapping_add(u64::from(skipped));
                 let reth = RethRepr { va, rkey, dma_len: wqe.len() - skipped };
-                headers.put(reth.emit().as_bytes());
+                draft.put(reth.emit().as_bytes());
             }
             WrOpcode::AtomicCmpAndSwp | WrOpcode::AtomicFetchAndAdd => {
                 let (swap_or_add, compare) = (wqe.swap_or_add(), wqe.compare());
                 let atomic = AtomicEthRepr { va, rkey, swap_or_add, compare };
-                headers.put(atomic.emit().as_bytes());
+                draft.put(atomic.emit().as_bytes());
             }
             WrOpcode::Flush => {
                 let (placement, selectivity) = wqe.flush();
-                headers.put(FethRepr { selectivity, placement }.emit().as_bytes());
-                headers.put(RethRepr { va, rkey, dma_len: wqe.len() }.emit().as_bytes());
+                draft.put(FethRepr { selectivity, placement }.emit().as_bytes());
+                draft.put(RethRepr { va, rkey, dma_len: wqe.len() }.emit().as_bytes());
             }
             _ => {}
         }
         match wqe.opcode() {
             WrOpcode::SendWithImm | WrOpcode::RdmaWriteWithImm if position.ends() => {
-                headers.put(ImmDtRepr { data: wqe.imm() }.emit().as_bytes());
+                draft.put(ImmDtRepr { data: wqe.imm() }.emit().as_bytes());
             }
             WrOpcode::SendWithInv if position.ends() => {
-                headers.put(IethRepr { rkey }.emit().as_bytes());
+                draft.put(IethRepr { rkey }.emit().as_bytes());
             }
             _ => {}
         }
-        (opcode, headers)
     }
 
     /// Sends a datagram.
-    fn send_datagram(&mut self, wqe: &SendWqe, env: &mut Env<'_>, batch: &mut Batch) -> Step {
+    fn send_datagram(&mut self, wqe: &SendWqe, env: &mut Env, batch: &mut Batch) -> Step {
         let index = self.req.cursor;
         let (ah, qpn, qkey) = wqe.ud_target();
         let Some(&(pd, ah)) = env.ahs.get(Id(ah)) else {
@@ -344,24 +339,25 @@ impl Qp {
         // A key with its highest bit set is nobody's to choose: the queue pair's own goes out instead.
         let controlled = qkey.get() >> 31 == 1;
         let qkey = if controlled { self.own_qkey() } else { qkey };
-        let mut headers = Headers::new();
-        headers.put(DethRepr { qkey, src_qp: self.qpn }.emit().as_bytes());
-        let opcode = match wqe.opcode() {
-            WrOpcode::SendWithImm => {
-                headers.put(ImmDtRepr { data: wqe.imm() }.emit().as_bytes());
-                Opcode::UD_SEND_ONLY_WITH_IMMEDIATE
-            }
-            _ => Opcode::UD_SEND_ONLY,
-        };
+        let imm = (wqe.opcode() == WrOpcode::SendWithImm).then(|| ImmDtRepr { data: wqe.imm() });
+        let opcode = imm.map_or(Opcode::UD_SEND_ONLY, |_| Opcode::UD_SEND_ONLY_WITH_IMMEDIATE);
         let psn = self.req.next;
         let solicited = wqe.flags().contains(SendFlags::SOLICITED);
-        let bth = BthRepr { solicited, pkey: self.pkey, ..BthRepr::new(opcode, qpn, psn) };
-        headers.set_bth(bth, wqe.len());
-        let (source, pd) = (self.sq.source(index), self.pd);
-        let len = wqe.len() as usize;
+        let (pkey, pad) = (self.pkey, pad_for(wqe.len()));
+        let bth = BthRepr { solicited, pkey, pad, ..BthRepr::new(opcode, qpn, psn) };
         batch.set_path(&route);
-        let filled = batch.push(headers.bytes(), len, |out| gather(source, 0, len, out, pd, env));
-        if filled.is_err() {
+        let mut draft = batch.draft();
+        draft.put(bth.emit().as_bytes());
+        draft.put(DethRepr { qkey, src_qp: self.qpn }.emit().as_bytes());
+        if let Some(imm) = imm {
+            draft.put(imm.emit().as_bytes());
+        }
+        let source = self.sq.source(index);
+        let filled = gather(source, 0, wqe.len() as usize, draft.bytes(), self.pd, env);
+        if filled.is_ok() {
+            draft.finish();
+        } else {
+            drop(draft);
             self.fail_send(index, WcStatus::LocProtErr, env);
             return Step::Done;
         }
@@ -380,7 +376,7 @@ impl Qp {
     }
 
     /// Completes every request at the head of the queue that is done, in order.
-    pub(super) fn retire(&mut self, env: &mut Env<'_>) {
+    pub(super) fn retire(&mut self, env: &mut Env) {
         while !self.sq.is_empty() && self.sq.get(self.sq.head()).is_done() {
             let wqe = self.sq.pop();
             self.complete_send(&wqe, env);
@@ -389,7 +385,7 @@ impl Qp {
     }
 
     /// The completion of a request that went well, if one is wanted.
-    pub(super) fn complete_send(&mut self, wqe: &SendWqe, env: &mut Env<'_>) {
+    pub(super) fn complete_send(&mut self, wqe: &SendWqe, env: &mut Env) {
         if self.init.sq_sig_all || wqe.flags().contains(SendFlags::SIGNALED) {
             let opcode = wqe.opcode().completes_as();
             let wc =
@@ -399,7 +395,7 @@ impl Qp {
     }
 
     /// A request failed. Those before it that are unanswered are lost with it, those behind it are flushed.
-    pub(super) fn fail_send(&mut self, index: u32, status: WcStatus, env: &mut Env<'_>) {
+    pub(super) fn fail_send(&mut self, index: u32, status: WcStatus, env: &mut Env) {
         while self.sq.head() != index {
             let wqe = self.sq.pop();
             if wqe.is_done() {
@@ -423,7 +419,7 @@ impl Qp {
     }
 
     /// Tells whoever waits for it that the send queue has drained.
-    pub(super) fn check_drained(&mut self, env: &mut Env<'_>) {
+    pub(super) fn check_drained(&mut self, env: &mut Env) {
         let begun = !self.sq.is_empty() && self.sq.get(self.sq.head()).is_begun();
         if self.state() == QpState::Sqd && self.req.draining && !begun {
             self.req.draining = false;
@@ -453,11 +449,6 @@ fn position(k: u32, count: u32) -> Position {
 fn payload_len(len: u32, mtu: u32, k: u32) -> u32 {
     debug_assert!(k < packets(len, mtu));
     (len - k * mtu).min(mtu)
-}
-
-/// Only a message that takes a receive can ask for an event there.
-fn is_solicitable(wqe: &SendWqe) -> bool {
-    wqe.opcode().info().takes_receive
 }
 
 /// The opcode of a request, as RC has it.
@@ -490,35 +481,11 @@ fn request_opcode(opcode: WrOpcode, position: Position) -> Opcode {
     }
 }
 
-/// The headers of a packet as they are put together.
-struct Headers {
-    bytes: [u8; HEADERS_MAX],
-    len: usize,
+/// How many bytes of padding a payload of `len` bytes needs.
+#[inline]
+pub(super) fn pad_for(len: u32) -> Bits<2> {
+    Bits::low(len.wrapping_neg())
 }
-
-impl Headers {
-    fn new() -> Self {
-        Self { bytes: [0; HEADERS_MAX], len: BTH_LEN }
-    }
-
-    #[inline]
-    fn put(&mut self, header: &[u8]) {
-        self.bytes[self.len..self.len + header.len()].copy_from_slice(header);
-        self.len += header.len();
-    }
-
-    /// Puts the BTH in its place, padded for a payload of `len` bytes.
-    fn set_bth(&mut self, bth: BthRepr, len: u32) {
-        let pad = crate::wire::Bits::low(len.wrapping_neg());
-        self.bytes[..BTH_LEN].copy_from_slice(BthRepr { pad, ..bth }.emit().as_bytes());
-    }
-
-    fn bytes(&self) -> &[u8] {
-        &self.bytes[..self.len]
-    }
-}
-
-const BTH_LEN: usize = crate::wire::Bth::LEN;
 
 /// Appends `len` bytes of a message, from `offset` on, to `out`.
 fn gather(
@@ -527,7 +494,7 @@ fn gather(
     len: usize,
     out: &mut Vec<u8>,
     pd: super::pd::PdHandle,
-    env: &Env<'_>,
+    env: &Env,
 ) -> Result<(), Refusal> {
     let sges = match source {
         Source::Inline(bytes) => {
@@ -538,6 +505,14 @@ fn gather(
         Source::Gather(sges) => sges,
     };
     let mut left = len;
+    if let [sge] = sges
+        && len > 0
+        && offset + len as u64 <= u64::from(sge.length)
+    {
+        let grant =
+            env.keys.local(pd, sge.lkey, sge.addr.wrapping_add(offset), len as u64, false)?;
+        return grant.region.append_to(grant.offset, len, out).map_err(|_| Refusal::Range);
+    }
     for_each_piece(sges, offset, len, |sge, addr, len| {
         let grant = env.keys.local(pd, sge.lkey, addr, len as u64, false)?;
         left -= len;
@@ -575,7 +550,7 @@ pub(super) fn route_of(
     ah: &crate::verbs::AhAttr,
     local: Qpn,
     remote: Qpn,
-    env: &Env<'_>,
+    env: &Env,
 ) -> Option<Path> {
     Some(Path {
         source: *env.config.gids.get(usize::from(ah.sgid_index))?,

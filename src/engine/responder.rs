@@ -197,7 +197,7 @@ impl Responder {
 
 impl Qp {
     /// Takes a request in.
-    pub(super) fn handle_request(&mut self, packet: &Packet<'_>, env: &mut Env<'_>) {
+    pub(super) fn handle_request(&mut self, packet: &Packet<'_>, env: &mut Env) {
         let Some(info) = packet.info() else { return };
         if !self.resp.established {
             self.resp.established = true;
@@ -226,7 +226,7 @@ impl Qp {
     }
 
     /// Takes a request in whose opcode nobody has assigned: in its turn it is refused, as others that make no sense.
-    pub(super) fn handle_unassigned(&mut self, psn: Psn, env: &mut Env<'_>) {
+    pub(super) fn handle_unassigned(&mut self, psn: Psn, env: &mut Env) {
         match psn.since(self.resp.epsn) {
             0 => self.refuse(psn, INVALID, env),
             1.. => self.out_of_sequence(env),
@@ -236,7 +236,7 @@ impl Qp {
     }
 
     /// A packet is missing before this one: say so, once.
-    fn out_of_sequence(&mut self, env: &mut Env<'_>) {
+    fn out_of_sequence(&mut self, env: &mut Env) {
         env.count(Counter::OutOfSequence);
         if !self.resp.refused {
             self.resp.refused = true;
@@ -246,7 +246,7 @@ impl Qp {
     }
 
     /// A request was not executed: tell the requester, and complete what it took.
-    pub(super) fn refuse(&mut self, psn: Psn, fault: Fault, env: &mut Env<'_>) {
+    pub(super) fn refuse(&mut self, psn: Psn, fault: Fault, env: &mut Env) {
         let (answer, status) = match fault {
             Fault::NotReady => {
                 env.count(Counter::RnrSent);
@@ -277,7 +277,7 @@ impl Qp {
         &mut self,
         (taken, srq): (Taken, Option<SrqHandle>),
         status: WcStatus,
-        env: &mut Env<'_>,
+        env: &mut Env,
     ) {
         let Some(id) = self.recv_queue(srq, env).map(|queue| queue.release(taken)) else { return };
         let wc = Wc::new(id, status, WcOpcode::Recv, self.qpn);
@@ -290,7 +290,7 @@ impl Qp {
         &mut self,
         packet: &Packet<'_>,
         info: &OpcodeInfo,
-        env: &mut Env<'_>,
+        env: &mut Env,
     ) -> Result<(), Fault> {
         self.check_sequence(info)?;
         self.check_rights(packet, info)?;
@@ -346,7 +346,7 @@ impl Qp {
         &mut self,
         packet: &Packet<'_>,
         info: &OpcodeInfo,
-        env: &mut Env<'_>,
+        env: &mut Env,
     ) -> Result<(), Fault> {
         if info.position.begins() {
             let (taken, srq) = self.take_receive(packet, env)?;
@@ -387,7 +387,7 @@ impl Qp {
         taken: Taken,
         srq: Option<SrqHandle>,
         mut wc: Wc,
-        env: &mut Env<'_>,
+        env: &mut Env,
     ) {
         self.resp.message = None;
         if let Some(queue) = self.recv_queue(srq, env) {
@@ -418,7 +418,7 @@ impl Qp {
         &mut self,
         packet: &Packet<'_>,
         info: &OpcodeInfo,
-        env: &mut Env<'_>,
+        env: &mut Env,
     ) -> Result<(), Fault> {
         // A message with immediate data takes a receive work request, and without one is not begun to be ended.
         let receive =
@@ -451,7 +451,7 @@ impl Qp {
         &mut self,
         packet: &Packet<'_>,
         info: &OpcodeInfo,
-        env: &mut Env<'_>,
+        env: &mut Env,
     ) -> Result<u32, Fault> {
         self.check_length(packet, info)?;
         if let Some(reth) = packet.reth() {
@@ -507,7 +507,7 @@ impl Qp {
         &mut self,
         packet: &Packet<'_>,
         info: &OpcodeInfo,
-        env: &mut Env<'_>,
+        env: &mut Env,
     ) -> Result<(), Fault> {
         self.check_reads()?;
         self.check_length(packet, info)?;
@@ -536,7 +536,7 @@ impl Qp {
         &mut self,
         packet: &Packet<'_>,
         info: &OpcodeInfo,
-        env: &mut Env<'_>,
+        env: &mut Env,
     ) -> Result<(), Fault> {
         self.check_reads()?;
         self.check_length(packet, info)?;
@@ -568,7 +568,7 @@ impl Qp {
         &mut self,
         packet: &Packet<'_>,
         info: &OpcodeInfo,
-        env: &mut Env<'_>,
+        env: &mut Env,
     ) -> Result<(), Fault> {
         self.check_reads()?;
         self.check_length(packet, info)?;
@@ -588,7 +588,7 @@ impl Qp {
 
     /// What was written is visible already, and memory here does not outlive its process: there is nothing to flush
     /// but the checks.
-    fn execute_flush(&mut self, packet: &Packet<'_>, env: &mut Env<'_>) -> Result<(), Fault> {
+    fn execute_flush(&mut self, packet: &Packet<'_>, env: &mut Env) -> Result<(), Fault> {
         if self.resp.is_backlogged(self.attr.max_dest_rd_atomic) {
             return Err(Fault::Backlog);
         }
@@ -629,7 +629,7 @@ impl Qp {
         packet: &Packet<'_>,
         info: &OpcodeInfo,
         psn: Psn,
-        env: &mut Env<'_>,
+        env: &mut Env,
     ) {
         env.count(Counter::Duplicate);
         if self.resp.is_backlogged(self.attr.max_dest_rd_atomic) {
@@ -659,7 +659,7 @@ impl Qp {
     }
 
     /// A read again, or the part of it that was lost.
-    fn replay_read(&self, packet: &Packet<'_>, psn: Psn, env: &Env<'_>) -> Option<Owed> {
+    fn replay_read(&self, packet: &Packet<'_>, psn: Psn, env: &Env) -> Option<Owed> {
         let reth = packet.reth()?;
         if reth.dma_len() > 0 {
             // What it may no longer read is not sent again, and nobody is told.
@@ -678,7 +678,7 @@ impl Qp {
     }
 
     /// A request of an unreliable connection: what is not in order is dropped until a message begins.
-    fn handle_unreliable(&mut self, packet: &Packet<'_>, info: &OpcodeInfo, env: &mut Env<'_>) {
+    fn handle_unreliable(&mut self, packet: &Packet<'_>, info: &OpcodeInfo, env: &mut Env) {
         let psn = packet.bth().psn();
         let in_order = psn == self.resp.epsn && self.check_sequence(info).is_ok();
         if !in_order {

@@ -193,13 +193,12 @@ impl Region {
     pub fn append_to(&self, offset: u64, len: usize, out: &mut Vec<u8>) -> Result<(), AccessError> {
         let from = self.at(offset, len)?;
         out.reserve(len);
+        let room = out.spare_capacity_mut().as_mut_ptr().cast();
         // SAFETY: `at` saw to it that all bytes are within the region, which its maker keeps readable; `out` has room
-        // for them, which is exclusively ours and so cannot overlap them, and they are what it holds then.
-        unsafe {
-            let end = out.as_mut_ptr().add(out.len());
-            core::ptr::copy_nonoverlapping(from, end, len);
-            out.set_len(out.len() + len);
-        }
+        // for them, which is exclusively ours and so cannot overlap them.
+        unsafe { core::ptr::copy_nonoverlapping(from, room, len) };
+        // SAFETY: so many more bytes hold something now.
+        unsafe { out.set_len(out.len() + len) };
         Ok(())
     }
 

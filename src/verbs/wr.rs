@@ -6,8 +6,8 @@
 
 use super::limits::ATOMIC_BYTES;
 use super::{
-    Access, FlushLevel, FlushPlacement, LKey, LocalData, PostError, QpCap, QpType, QpTypes,
-    SendFlags, WrId, WrOpcode,
+    Access, FlushLevel, FlushPlacement, LKey, LengthRule, LocalData, PostError, QpCap, QpType,
+    QpTypes, SendFlags, WrId, WrOpcode,
 };
 use crate::wire::{QKey, Qpn, RKey, XrcSrqn};
 
@@ -265,8 +265,9 @@ impl<'a> SendWr<'a> {
 
     /// Whether a queue pair of this kind, made with these sizes, can take it. Its state, and whether the queue has a
     /// place left, only the queue pair knows. `message_max` is how long a message may be: for datagrams that is the
-    /// MTU, if they are to be refused here rather than to complete with an error.
-    pub fn check(&self, qp_type: QpType, cap: &QpCap, message_max: u64) -> Result<(), PostError> {
+    /// MTU, if they are to be refused here rather than to complete with an error. Returns the length of the message.
+    #[inline]
+    pub fn check(&self, qp_type: QpType, cap: &QpCap, message_max: u64) -> Result<u64, PostError> {
         if !qp_type.has_send_queue() {
             return Err(PostError::NoSendQueue);
         }
@@ -279,7 +280,7 @@ impl<'a> SendWr<'a> {
             return Err(PostError::MissingAddress(qp_type));
         }
         if info.local == LocalData::Unused {
-            return Ok(());
+            return Ok(self.message_len());
         }
         self.check_data(cap)?;
         let len = self.data.byte_len();
@@ -289,9 +290,11 @@ impl<'a> SendWr<'a> {
         if len > message_max {
             return Err(PostError::MessageTooLong { len, max: message_max });
         }
-        Ok(())
+        // Of an atomic operation more may be lent than it needs.
+        Ok(if matches!(info.length, LengthRule::Any) { len } else { u64::from(ATOMIC_BYTES) })
     }
 
+    #[inline]
     fn check_data(&self, cap: &QpCap) -> Result<(), PostError> {
         if let Data::Gather(sges) = self.data {
             check_sges(sges, cap.max_send_sge)?;
@@ -377,7 +380,9 @@ mod tests {
             _ => Target::Peer,
         };
         let wr = SendWr { target, ..SendWr::new(WrId(1), op, data) };
-        wr.check(qp_type, &CAP, MAX)
+        let checked = wr.check(qp_type, &CAP, MAX);
+        assert!(checked.is_err() || checked == Ok(wr.message_len()));
+        checked.map(drop)
     }
 
     const SEND: SendOp = SendOp::Send { imm: None };
@@ -415,12 +420,16 @@ mod tests {
                 let wr = SendWr { target, ..SendWr::new(WrId(1), SEND, Data::EMPTY) };
                 let missing = Err(PostError::MissingAddress(qp_type));
                 let expected = if at == suitable { Ok(()) } else { missing };
-                assert_eq!(wr.check(qp_type, &CAP, MAX), expected, "{qp_type} {target:?}");
+                assert_eq!(
+                    wr.check(qp_type, &CAP, MAX).map(drop),
+                    expected,
+                    "{qp_type} {target:?}"
+                );
             }
         }
         // What never leaves the device needs no target.
         let local = SendWr::new(WrId(1), INVALIDATE, Data::EMPTY);
-        assert_eq!(local.check(QpType::XrcSend, &CAP, MAX), Ok(()));
+        assert_eq!(local.check(QpType::XrcSend, &CAP, MAX), Ok(0));
     }
 
     #[test]

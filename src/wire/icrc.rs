@@ -65,15 +65,15 @@ pub fn icrc(route: &Route<'_>, transport: &[u8]) -> [u8; ICRC_LEN] {
 }
 
 /// The checksum of what stands before a BTH: packets that go one way with one length have it in common.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Prefix(u32);
+#[derive(Clone, Debug)]
+pub struct Prefix(crc32fast::Hasher);
 
 impl Prefix {
     /// That of a route.
     pub fn new(route: &Route<'_>) -> Self {
         let (mut hasher, short) = begin(route);
         hasher.update(short.bytes());
-        Self(hasher.finalize())
+        Self(hasher)
     }
 
     /// Puts the ICRC into the last four bytes of `packet`, which runs from its BTH to there.
@@ -82,7 +82,7 @@ impl Prefix {
     ///
     /// If the packet is shorter than a BTH and an ICRC.
     #[inline]
-    pub fn seal(self, packet: &mut [u8]) {
+    pub fn seal(&self, packet: &mut [u8]) {
         let (body, place) =
             packet.split_last_chunk_mut::<ICRC_LEN>().expect("there is room for an ICRC");
         *place = self.icrc(body).expect("a packet has a BTH");
@@ -90,7 +90,7 @@ impl Prefix {
 
     /// Whether the last four bytes of `packet`, which runs from its BTH to there, are its ICRC. It is left as it was.
     #[inline]
-    pub fn verifies(self, packet: &mut [u8]) -> bool {
+    pub fn verifies(&self, packet: &mut [u8]) -> bool {
         packet
             .split_last_chunk_mut::<ICRC_LEN>()
             .is_some_and(|(body, sealed)| self.icrc(body) == Some(*sealed))
@@ -99,10 +99,10 @@ impl Prefix {
     /// The ICRC of `transport`, from the BTH to the last pad byte, in one pass: it is masked in place, and left as it
     /// was.
     #[inline]
-    fn icrc(self, transport: &mut [u8]) -> Option<[u8; ICRC_LEN]> {
+    fn icrc(&self, transport: &mut [u8]) -> Option<[u8; ICRC_LEN]> {
         let bth = transport.first_chunk_mut::<{ Bth::LEN }>()?;
         let variant = core::mem::replace(&mut bth[BTH_VARIANT], 0xff);
-        let mut hasher = crc32fast::Hasher::new_with_initial(self.0);
+        let mut hasher = self.0.clone();
         hasher.update(transport);
         *transport.get_mut(BTH_VARIANT)? = variant;
         Some(hasher.finalize().to_le_bytes())

@@ -108,17 +108,17 @@ fn pass(from: &mut Side, to: &mut Side, batch: &mut Batch, now: Instant) -> bool
     }
     for mut train in batch.trains_mut() {
         let path = train.path;
-        let mut sender = Envelope::new(path, 0);
-        train.for_each_mut(|packet| sender.of(path, packet.len()).prefix.seal(packet));
-        let mut receiver = Envelope::new(path, 0);
+        let mut sender = Envelope::default();
+        train.for_each_mut(|packet| sender.of(path, packet.len()).1.seal(packet));
+        let mut receiver = Envelope::default();
         train.for_each_mut(|packet| {
-            let envelope = receiver.of(path, packet.len());
-            assert!(envelope.prefix.verifies(packet), "the wire is sound");
+            let (headers, prefix) = receiver.of(path, packet.len());
+            assert!(prefix.verifies(packet), "the wire is sound");
             let received = Received {
                 source: path.source,
                 destination: path.destination,
                 ecn: 0,
-                network: envelope.headers.as_bytes().0,
+                network: headers.as_bytes().0,
                 packet: &packet[..packet.len() - ICRC_ROOM],
             };
             to.engine.handle_packet(now, &received);
@@ -128,24 +128,19 @@ fn pass(from: &mut Side, to: &mut Side, batch: &mut Batch, now: Instant) -> bool
 }
 
 /// The headers of packets of one length, and their checksum.
-struct Envelope {
-    len: usize,
-    headers: PathHeaders,
-    prefix: Prefix,
-}
+#[derive(Default)]
+struct Envelope(Option<(usize, PathHeaders, Prefix)>);
 
 impl Envelope {
-    fn new(path: &Path, len: usize) -> Self {
-        let headers = path.headers(len);
-        Self { len, prefix: headers.prefix(), headers }
-    }
-
-    /// The one for packets of `len` bytes: mostly the same as for the last.
-    fn of(&mut self, path: &Path, len: usize) -> &Self {
-        if self.len != len {
-            *self = Self::new(path, len);
+    /// Those of packets of `len` bytes: mostly the same as for the last.
+    fn of(&mut self, path: &Path, len: usize) -> (&PathHeaders, &Prefix) {
+        if self.0.as_ref().is_none_or(|(same, ..)| *same != len) {
+            let headers = path.headers(len);
+            let prefix = headers.prefix();
+            self.0 = Some((len, headers, prefix));
         }
-        self
+        let (_, headers, prefix) = self.0.as_ref().unwrap();
+        (headers, prefix)
     }
 }
 
