@@ -3,10 +3,11 @@
 use super::Counter;
 use super::batch::{Batch, Draft};
 use super::keys::Refusal;
+use super::owed::{Owed, Owing};
 use super::qp::{Env, Qp};
 use super::queue::packets;
 use super::requester::pad_for;
-use super::responder::{ACCESS, Owed, Owing};
+use super::responder::ACCESS;
 use crate::verbs::Access;
 use crate::wire::aeth::{Answer, Credits};
 use crate::wire::{AethRepr, AtomicAckEthRepr, BthRepr, CnpRepr, Msn, Opcode, Position, Psn, RKey};
@@ -19,7 +20,7 @@ impl Qp {
             self.send_cnp(env, batch);
             return true;
         }
-        let Some(owed) = self.resp.owed.front().copied() else { return false };
+        let Some(owed) = self.resp.owed.oldest().copied() else { return false };
         match owed {
             Owed::Ack { psn, msn, answer } => {
                 let answer = self.answer(answer);
@@ -42,7 +43,7 @@ impl Qp {
             }
         }
         env.count(Counter::Sent);
-        self.resp.owed.pop_front();
+        self.resp.owed.pop();
         true
     }
 
@@ -87,7 +88,7 @@ impl Qp {
         aeth: Option<(Answer, Msn)>,
         payload: u32,
     ) {
-        let bth = BthRepr::new(self.opcode(opcode), self.attr.dest_qp_num, psn);
+        let bth = BthRepr::new(self.opcode(opcode), self.dest, psn);
         let bth = BthRepr { pkey: self.pkey, pad: pad_for(payload), ..bth };
         draft.put(bth.emit().as_bytes());
         if let Some((answer, msn)) = aeth {
@@ -119,7 +120,7 @@ impl Qp {
         }
         if filled.is_err() && !counts {
             // Errors in answering again are nobody's business.
-            self.resp.owed.pop_front();
+            self.resp.owed.pop();
             env.count(Counter::NoReplay);
             return false;
         }
@@ -133,7 +134,7 @@ impl Qp {
             return true;
         }
         env.count(Counter::Sent);
-        if let Some(Owed::Read { sent, .. }) = self.resp.owed.front_mut() {
+        if let Some(Owed::Read { sent, .. }) = self.resp.owed.oldest() {
             *sent += 1;
         }
         false
@@ -159,7 +160,7 @@ impl Qp {
 
     /// Tells the peer that its packets met congestion.
     fn send_cnp(&self, env: &mut Env, batch: &mut Batch) {
-        let bth = BthRepr::new(Opcode::CNP, self.attr.dest_qp_num, Psn::new(0));
+        let bth = BthRepr::new(Opcode::CNP, self.dest, Psn::new(0));
         let bth = BthRepr { becn: true, pkey: self.pkey, ..bth };
         let mut draft = batch.draft();
         draft.put(bth.emit().as_bytes());

@@ -21,7 +21,7 @@
 //! | `completer` | what answers complete, and what they make the requester send again |
 //! | `responder` | requests checked and executed |
 //! | `receive` | where a message takes a receive work request, and how its bytes get there |
-//! | `answers` | answers on their way out, in the order in which they are owed |
+//! | `owed`, `answers` | answers that are owed, and on their way out, in their order |
 //! | `datagram` | UD, GSI and multicast |
 //! | `timers`, `batch`, `counters`, `config` | deadlines, packets, names for everything refused, every bound |
 #![forbid(unsafe_code)]
@@ -37,6 +37,7 @@ mod ids;
 mod keys;
 mod modify;
 mod objects;
+mod owed;
 mod pd;
 mod qp;
 mod queue;

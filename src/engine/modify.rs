@@ -36,7 +36,7 @@ impl Engine {
     pub fn query_qp(&self, handle: QpHandle) -> Option<QpAttr> {
         let qp = self.qps.get(handle.0)?;
         let mut attr = qp.attr;
-        attr.cur_qp_state = attr.qp_state;
+        (attr.qp_state, attr.cur_qp_state) = (qp.state, qp.state);
         attr.cap = qp.init.cap;
         attr.sq_draining = qp.state() == QpState::Sqd && qp.req.draining;
         attr.sq_psn = qp.req.next;
@@ -93,6 +93,7 @@ impl Qp {
     pub(super) fn derive(&mut self, env: &Env) {
         let index = usize::from(self.attr.pkey_index);
         self.pkey = env.config.pkeys.get(index).copied().unwrap_or(PKey::DEFAULT);
+        self.dest = self.attr.dest_qp_num;
         self.mtu = u32::try_from(self.attr.path_mtu.bytes()).expect("an MTU is small");
         let config = &env.config;
         self.window = (config.window_bytes / self.mtu).clamp(1, config.window_packets);
@@ -114,12 +115,12 @@ impl Qp {
                 self.fail(env);
             }
             QpState::Sqd if from != QpState::Sqd => {
-                self.attr.qp_state = to;
+                self.state = to;
                 self.req.draining = true;
                 self.check_drained(env);
             }
             _ => {
-                self.attr.qp_state = to;
+                self.state = to;
                 self.schedule(env);
             }
         }
@@ -142,6 +143,7 @@ impl Qp {
         self.timer.clear();
         let fresh = QpAttr { cap: self.attr.cap, ..QpAttr::default() };
         self.attr = fresh;
+        self.state = QpState::Reset;
         self.req = Requester::new();
         self.req.cursor = self.sq.tail();
         self.resp = Responder::new(env.config.advertise_credits);

@@ -85,40 +85,47 @@ impl Env {
     }
 }
 
+/// A queue pair. What every message touches lies together at the front, in the order in which it is used, so that
+/// few cache lines are needed however many queue pairs there are.
 #[derive(Debug)]
+#[repr(C)]
 pub(super) struct Qp {
-    pub(super) place: Place,
-    pub(super) handle: QpHandle,
-    pub(super) qpn: Qpn,
+    pub(super) state: QpState,
     pub(super) kind: QpType,
+    /// Whether it waits for its turn to send.
+    pub(super) scheduled: bool,
+    pub(super) pkey: PKey,
+    pub(super) place: Place,
+    pub(super) qpn: Qpn,
     pub(super) pd: PdHandle,
-    pub(super) send_cq: CqHandle,
-    pub(super) recv_cq: CqHandle,
-    pub(super) srq: Option<SrqHandle>,
-    pub(super) xrcd: Option<XrcdHandle>,
     pub(super) init: QpInitAttr,
-    pub(super) attr: QpAttr,
+    pub(super) sq: SendQueue,
+    pub(super) req: Requester,
     pub(super) route: Path,
+    /// The peer.
+    pub(super) dest: Qpn,
     pub(super) mtu: u32,
     /// How many packets may be unacknowledged.
     pub(super) window: u32,
-    pub(super) pkey: PKey,
-    pub(super) sq: SendQueue,
-    pub(super) rq: RecvQueue,
     pub(super) timer: Timer,
-    /// Whether it waits for its turn to send.
-    pub(super) scheduled: bool,
+    pub(super) send_cq: CqHandle,
+    pub(super) recv_cq: CqHandle,
+    pub(super) srq: Option<SrqHandle>,
+    pub(super) rq: RecvQueue,
+    pub(super) resp: Responder,
+    pub(super) handle: QpHandle,
+    pub(super) xrcd: Option<XrcdHandle>,
     /// How many multicast groups it is attached to.
     pub(super) groups: u32,
     /// When the next congestion notification may go out.
     pub(super) cnp_after: Instant,
-    pub(super) req: Requester,
-    pub(super) resp: Responder,
+    /// As it was asked for, but for the state.
+    pub(super) attr: QpAttr,
 }
 
 impl Qp {
     pub(super) fn state(&self) -> QpState {
-        self.attr.qp_state
+        self.state
     }
 
     /// The service that its packets belong to.
@@ -171,7 +178,7 @@ impl Qp {
         if matches!(self.state(), QpState::Err | QpState::Reset) {
             return;
         }
-        self.attr.qp_state = QpState::Err;
+        self.state = QpState::Err;
         self.timer.clear();
         self.flush_send(env);
         self.flush_recv(env);

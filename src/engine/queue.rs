@@ -261,17 +261,43 @@ fn ring_size(depth: usize) -> usize {
 pub(super) struct SendQueue {
     /// A power of two, so that numbers that count up for ever stay in step with it when they wrap.
     ring: Box<[SendWqe]>,
-    /// Gather lists of more than one entry, so many a request.
-    sges: Box<[Sge]>,
-    /// Inline data, so much a request.
-    inline: Box<[u8]>,
-    sges_each: u32,
-    inline_each: u32,
-    /// How many requests it takes, which may be fewer than the ring has room for.
-    depth: u32,
     /// The oldest request that is not completed; counts up for ever, as `tail` does.
     head: u32,
     tail: u32,
+    /// How many requests it takes, which may be fewer than the ring has room for.
+    depth: u32,
+    beside: Option<Box<Beside>>,
+}
+
+/// What lies beside the ring, if requests may have more than fits into it.
+#[derive(Debug)]
+struct Beside {
+    /// Gather lists of more than one entry, so many a request.
+    sges: Box<[Sge]>,
+    sges_each: usize,
+    /// Inline data, so much a request.
+    inline: Box<[u8]>,
+    inline_each: usize,
+}
+
+impl Beside {
+    fn sges(&self, slot: usize, count: usize) -> &[Sge] {
+        &self.sges[slot * self.sges_each..][..count]
+    }
+
+    fn inline(&self, slot: usize, len: usize) -> &[u8] {
+        &self.inline[slot * self.inline_each..][..len]
+    }
+
+    fn keep(&mut self, slot: usize, inline: Option<&[u8]>, data: Data<'_>) {
+        if let Some(bytes) = inline {
+            self.inline[slot * self.inline_each..][..bytes.len()].copy_from_slice(bytes);
+        } else if let Data::Gather(sges) = data
+            && sges.len() > 1
+        {
+            self.sges[slot * self.sges_each..][..sges.len()].copy_from_slice(sges);
+        }
+    }
 }
 
 /// Where the data of a request are.
@@ -284,17 +310,17 @@ pub(super) enum Source<'a> {
 impl SendQueue {
     pub(super) fn new(depth: u32, max_sge: u32, max_inline: u32) -> Self {
         let size = ring_size(depth as usize);
-        let sges_each = if max_sge > 1 { max_sge } else { 0 };
-        Self {
-            ring: vec![SendWqe::EMPTY; size].into_boxed_slice(),
-            sges: vec![Sge::default(); size * sges_each as usize].into_boxed_slice(),
-            inline: vec![0; size * max_inline as usize].into_boxed_slice(),
-            sges_each,
-            inline_each: max_inline,
-            depth,
-            head: 0,
-            tail: 0,
-        }
+        let (sges_each, inline_each) = (max_sge as usize, max_inline as usize);
+        let beside = (size > 0 && (max_sge > 1 || max_inline > 0)).then(|| {
+            Box::new(Beside {
+                sges: vec![Sge::default(); size * sges_each].into_boxed_slice(),
+                sges_each,
+                inline: vec![0; size * inline_each].into_boxed_slice(),
+                inline_each,
+            })
+        });
+        let ring = vec![SendWqe::EMPTY; size].into_boxed_slice();
+        Self { ring, head: 0, tail: 0, depth, beside }
     }
 
     pub(super) fn head(&self) -> u32 {
@@ -345,15 +371,8 @@ impl SendQueue {
         let slot = self.slot(self.tail);
         let len = u32::try_from(len).expect("the length was checked");
         self.ring[slot] = SendWqe::pack(wr, inline.is_some(), len);
-        match (inline, wr.data) {
-            (Some(bytes), _) => {
-                self.inline[slot * self.inline_each as usize..][..bytes.len()]
-                    .copy_from_slice(bytes);
-            }
-            (None, Data::Gather(sges)) if sges.len() > 1 => {
-                self.sges[slot * self.sges_each as usize..][..sges.len()].copy_from_slice(sges);
-            }
-            (None, _) => {}
+        if let Some(beside) = &mut self.beside {
+            beside.keep(slot, inline, wr.data);
         }
         self.tail = self.tail.wrapping_add(1);
         Ok(())
@@ -364,16 +383,15 @@ impl SendQueue {
     pub(super) fn source(&self, index: u32) -> Source<'_> {
         let slot = self.slot(index);
         let wqe = &self.ring[slot];
-        let sges = (wqe.progress >> SGES_SHIFT) as usize;
+        let beside = self.beside.as_ref();
         if wqe.flags().contains(SendFlags::INLINE) {
-            return Source::Inline(
-                &self.inline[slot * self.inline_each as usize..][..wqe.len as usize],
-            );
+            let len = wqe.len as usize;
+            return Source::Inline(beside.map_or(&[], |beside| beside.inline(slot, len)));
         }
-        Source::Gather(match sges {
+        Source::Gather(match (wqe.progress >> SGES_SHIFT) as usize {
             0 => &[],
             1 => core::slice::from_ref(&wqe.sge),
-            _ => &self.sges[slot * self.sges_each as usize..][..sges],
+            count => beside.map_or(&[], |beside| beside.sges(slot, count)),
         })
     }
 

@@ -195,7 +195,7 @@ impl Qp {
             ack_req: reliable && asks,
             pkey: self.pkey,
             pad: pad_for(len),
-            ..BthRepr::new(opcode, self.attr.dest_qp_num, psn)
+            ..BthRepr::new(opcode, self.dest, psn)
         };
         let mut draft = batch.draft();
         draft.put(bth.emit().as_bytes());
@@ -257,7 +257,7 @@ impl Qp {
 
     /// Starts the timer if it does not run; what is unanswered longest decides.
     pub(super) fn start_ack_timer(&mut self, env: &mut Env) {
-        if self.timer.deadline().is_none() {
+        if !self.timer.runs() {
             self.restart_ack_timer(env);
         }
     }
@@ -411,7 +411,7 @@ impl Qp {
         env.complete(self.send_cq, wc, false);
         if self.kind.can_stop_sending_alone() {
             // Receiving goes on; sending stops until somebody says otherwise.
-            self.attr.qp_state = QpState::Sqe;
+            self.state = QpState::Sqe;
             self.flush_send(env);
         } else {
             self.fail(env);

@@ -7,6 +7,7 @@
 use std::collections::VecDeque;
 
 use super::Counter;
+use super::owed::{Debts, Owed, Owing};
 use super::qp::{Env, Qp};
 use super::queue::{Taken, packets};
 use super::srq::SrqHandle;
@@ -33,7 +34,7 @@ pub(super) struct Responder {
     /// Answers that were given to reads and atomics, to be given again.
     replays: VecDeque<Replay>,
     /// Answers that are owed, in order.
-    pub(super) owed: VecDeque<Owed>,
+    pub(super) owed: Debts,
     /// Whether a congestion notification is owed.
     pub(super) cnp_owed: bool,
     /// Whether acknowledgements count the receives that are posted.
@@ -55,48 +56,6 @@ enum Replay {
     Read { psn: Psn, va: u64, rkey: RKey, len: u32, msn: Msn },
     Atomic { psn: Psn, original: u64, msn: Msn },
     Empty { psn: Psn, msn: Msn },
-}
-
-/// An answer that is owed. It counts against `max_dest_rd_atomic` unless it answers a flush, of which the requester
-/// may have any number under way, or something that was answered before: the requester may have got that answer
-/// meanwhile, and be entitled to ask anew.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Owed {
-    Ack {
-        psn: Psn,
-        msn: Msn,
-        answer: Owing,
-    },
-    /// `sent` packets of the answer to a read of `len` bytes have gone out.
-    Read {
-        psn: Psn,
-        va: u64,
-        rkey: RKey,
-        len: u32,
-        sent: u32,
-        msn: Msn,
-        counts: bool,
-    },
-    Atomic {
-        psn: Psn,
-        original: u64,
-        msn: Msn,
-        counts: bool,
-    },
-    /// The answer to an atomic write or to a flush.
-    Empty {
-        psn: Psn,
-        msn: Msn,
-        counts: bool,
-    },
-}
-
-/// What an acknowledgement says.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Owing {
-    Accepted,
-    NotReady,
-    Refused(NakCode),
 }
 
 /// Why a request is not executed.
@@ -126,7 +85,7 @@ impl Responder {
             spare: None,
             refused: false,
             replays: VecDeque::new(),
-            owed: VecDeque::new(),
+            owed: Debts::default(),
             cnp_owed: false,
         }
     }
@@ -150,17 +109,6 @@ impl Responder {
         }
     }
 
-    /// How many answers to reads and atomics are owed.
-    fn reads_owed(&self) -> usize {
-        let counts = |owed: &&Owed| match owed {
-            Owed::Ack { .. } => false,
-            Owed::Read { counts, .. }
-            | Owed::Atomic { counts, .. }
-            | Owed::Empty { counts, .. } => *counts,
-        };
-        self.owed.iter().filter(counts).count()
-    }
-
     /// Whether so many answers are owed that no further ones can be kept.
     fn is_backlogged(&self, reads: u8) -> bool {
         self.owed.len() >= 2 * usize::from(reads) + 4
@@ -169,22 +117,22 @@ impl Responder {
     /// Owes an acknowledgement of everything through `psn`; one that has not gone out yet is overtaken.
     fn owe_ack(&mut self, psn: Psn) {
         let msn = self.msn;
-        match self.owed.back_mut() {
+        match self.owed.newest() {
             Some(Owed::Ack { psn: old, msn: count, answer: Owing::Accepted }) => {
                 (*old, *count) = (psn, msn);
             }
-            _ => self.owed.push_back(Owed::Ack { psn, msn, answer: Owing::Accepted }),
+            _ => self.owed.push(Owed::Ack { psn, msn, answer: Owing::Accepted }),
         }
     }
 
     fn owe_refusal(&mut self, psn: Psn, answer: Owing) {
         // A peer that repeats itself before it can be answered is answered once.
-        if let Some(Owed::Ack { psn: last, answer: same, .. }) = self.owed.back()
+        if let Some(Owed::Ack { psn: last, answer: same, .. }) = self.owed.newest()
             && (*last, *same) == (psn, answer)
         {
             return;
         }
-        self.owed.push_back(Owed::Ack { psn, msn: self.msn, answer });
+        self.owed.push(Owed::Ack { psn, msn: self.msn, answer });
     }
 
     fn remember(&mut self, replay: Replay, limit: u8) {
@@ -496,7 +444,7 @@ impl Qp {
 
     /// Whether another read or atomic can be kept track of.
     fn check_reads(&self) -> Result<(), Fault> {
-        if self.resp.reads_owed() < usize::from(self.attr.max_dest_rd_atomic) {
+        if self.resp.owed.reads() < usize::from(self.attr.max_dest_rd_atomic) {
             Ok(())
         } else {
             Err(INVALID)
@@ -528,7 +476,7 @@ impl Qp {
         let msn = self.resp.msn;
         let limit = self.attr.max_dest_rd_atomic;
         self.resp.remember(Replay::Read { psn, va, rkey, len, msn }, limit);
-        self.resp.owed.push_back(Owed::Read { psn, va, rkey, len, sent: 0, msn, counts: true });
+        self.resp.owed.push(Owed::Read { psn, va, rkey, len, sent: 0, msn, counts: true });
         Ok(())
     }
 
@@ -560,7 +508,7 @@ impl Qp {
         let msn = self.resp.msn;
         let limit = self.attr.max_dest_rd_atomic;
         self.resp.remember(Replay::Atomic { psn, original, msn }, limit);
-        self.resp.owed.push_back(Owed::Atomic { psn, original, msn, counts: true });
+        self.resp.owed.push(Owed::Atomic { psn, original, msn, counts: true });
         Ok(())
     }
 
@@ -620,7 +568,7 @@ impl Qp {
             // A flush is answered again without being remembered: any number of them must not push out a read.
             self.resp.remember(Replay::Empty { psn, msn }, self.attr.max_dest_rd_atomic);
         }
-        self.resp.owed.push_back(Owed::Empty { psn, msn, counts: !flush });
+        self.resp.owed.push(Owed::Empty { psn, msn, counts: !flush });
     }
 
     /// A request that came before: not executed again, but answered again.
@@ -653,7 +601,7 @@ impl Qp {
             }),
         };
         match owed {
-            Some(owed) => self.resp.owed.push_back(owed),
+            Some(owed) => self.resp.owed.push(owed),
             None => env.count(Counter::NoReplay),
         }
     }

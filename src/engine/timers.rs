@@ -17,32 +17,44 @@ pub(super) struct Timers {
 }
 
 /// The timer of one queue pair.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 pub(super) struct Timer {
-    /// When it goes off.
-    deadline: Option<Instant>,
+    /// When it goes off, if ever.
+    deadline: Instant,
     /// The earliest promise in the heap, if there is one.
-    promised: Option<Instant>,
+    promised: Instant,
+}
+
+/// The end of time: for six hundred years there is none later.
+const NEVER: Instant = Instant::from_nanos(u64::MAX);
+
+impl Default for Timer {
+    fn default() -> Self {
+        Self { deadline: NEVER, promised: NEVER }
+    }
 }
 
 impl Timer {
-    /// When it goes off.
-    pub(super) fn deadline(&self) -> Option<Instant> {
-        self.deadline
+    /// Whether it runs.
+    #[inline]
+    pub(super) fn runs(&self) -> bool {
+        self.deadline != NEVER
     }
 
     /// Lets it go off at `deadline`, whatever was set before.
+    #[inline]
     pub(super) fn set(&mut self, deadline: Instant, owner: Place, timers: &mut Timers) {
-        self.deadline = Some(deadline);
-        if self.promised.is_none_or(|promised| deadline < promised) {
-            self.promised = Some(deadline);
+        self.deadline = deadline;
+        if deadline < self.promised {
+            self.promised = deadline;
             timers.heap.push(Reverse((deadline, owner)));
         }
     }
 
     /// Lets it not go off.
+    #[inline]
     pub(super) fn clear(&mut self) {
-        self.deadline = None;
+        self.deadline = NEVER;
     }
 
     /// Answers a promise that came due at `promised`: whether the timer goes off now. If its time is yet to come, a
@@ -54,22 +66,18 @@ impl Timer {
         owner: Place,
         timers: &mut Timers,
     ) -> bool {
-        if self.promised != Some(promised) {
+        if self.promised != promised {
             // An older promise, overtaken by an earlier one.
             return false;
         }
-        self.promised = None;
-        match self.deadline {
-            Some(deadline) if deadline <= now => {
-                self.deadline = None;
-                true
-            }
-            Some(deadline) => {
-                self.set(deadline, owner, timers);
-                false
-            }
-            None => false,
+        self.promised = NEVER;
+        let due = self.deadline <= now;
+        if due {
+            self.deadline = NEVER;
+        } else if self.runs() {
+            self.set(self.deadline, owner, timers);
         }
+        due
     }
 }
 
