@@ -18,7 +18,7 @@ impl Qp {
         packet: &Packet<'_>,
         env: &mut Env,
     ) -> Result<(), Counter> {
-        if !self.state().handles_requests(self.kind) {
+        if !self.rules.requests {
             return Err(Counter::WrongState);
         }
         let bth = packet.bth();

@@ -205,15 +205,15 @@ impl Engine {
             env.count(Counter::CnpReceived);
             return Ok(());
         }
-        if info.service != qp.service() {
+        if info.service != qp.service {
             return Err(Counter::WrongService);
         }
         if qp.kind.is_datagram() {
             return qp.handle_datagram(received, &packet, env);
         }
         let heard = match info.role {
-            Role::Request => qp.state().handles_requests(qp.kind),
-            Role::Response => qp.state().handles_responses(qp.kind),
+            Role::Request => qp.rules.requests,
+            Role::Response => qp.rules.responses,
             Role::Notification => return Err(Counter::BadOpcode),
         };
         if !heard {
@@ -242,7 +242,7 @@ impl Engine {
             && qp.opcode(Opcode(bth.opcode().0 & 0x1f)) == bth.opcode()
             && qp.is_peer(received)
             && qp.pkey.matches(bth.pkey())
-            && qp.state().handles_requests(qp.kind);
+            && qp.rules.requests;
         if !ours {
             return Err(Counter::BadOpcode);
         }
@@ -319,7 +319,7 @@ impl Engine {
         inline: &[u8],
     ) -> Result<(), PostError> {
         let (qp, env) = self.split_handle(handle).ok_or(PostError::WrongState(QpState::Reset))?;
-        let posting = qp.state().post_send(qp.kind);
+        let posting = qp.rules.post_send;
         if posting == Posting::Refused {
             return Err(if qp.kind.has_send_queue() {
                 PostError::WrongState(qp.state())
@@ -356,7 +356,7 @@ impl Engine {
         if qp.srq.is_some() || !qp.kind.has_receive_queue() {
             return Err(PostError::NoReceiveQueue);
         }
-        match qp.state().post_recv(qp.kind) {
+        match qp.rules.post_recv {
             Posting::Refused => return Err(PostError::WrongState(qp.state())),
             Posting::Queued | Posting::Accepted => qp.rq.push(wr)?,
             Posting::Flushed => {

@@ -36,7 +36,7 @@ impl Engine {
     pub fn query_qp(&self, handle: QpHandle) -> Option<QpAttr> {
         let qp = self.qps.get(handle.0)?;
         let mut attr = qp.attr;
-        (attr.qp_state, attr.cur_qp_state) = (qp.state, qp.state);
+        (attr.qp_state, attr.cur_qp_state) = (qp.state(), qp.state());
         attr.cap = qp.init.cap;
         attr.sq_draining = qp.state() == QpState::Sqd && qp.req.draining;
         attr.sq_psn = qp.req.next;
@@ -115,12 +115,12 @@ impl Qp {
                 self.fail(env);
             }
             QpState::Sqd if from != QpState::Sqd => {
-                self.state = to;
+                self.set_state(to);
                 self.req.draining = true;
                 self.check_drained(env);
             }
             _ => {
-                self.state = to;
+                self.set_state(to);
                 self.schedule(env);
             }
         }
@@ -143,7 +143,7 @@ impl Qp {
         self.timer.clear();
         let fresh = QpAttr { cap: self.attr.cap, ..QpAttr::default() };
         self.attr = fresh;
-        self.state = QpState::Reset;
+        self.set_state(QpState::Reset);
         self.req = Requester::new();
         self.req.cursor = self.sq.tail();
         self.resp = Responder::new(env.config.advertise_credits);

@@ -15,7 +15,7 @@ use super::srq::{Srq, SrqHandle, XrcdHandle};
 use super::timers::Timer;
 use crate::time::Instant;
 use crate::verbs::{Access, AhAttr, AhHandle, Errno, MwType, QpAttr, QpInitAttr, QpState, QpType};
-use crate::wire::{Gid, PKey, Path, Qpn, RKey, XrcSrqn};
+use crate::wire::{Gid, PKey, Path, Qpn, RKey, Service, XrcSrqn};
 
 /// Queue pair numbers that mean something else.
 const RESERVED_QPNS: [u32; 3] = [0, 1, 0xff_ffff];
@@ -303,6 +303,8 @@ impl Engine {
             handle: QpHandle(Id(0)),
             qpn: Qpn::new(0),
             state: QpState::Reset,
+            rules: QpState::Reset.rules_for(init.qp_type),
+            service: service_of(init.qp_type),
             kind: init.qp_type,
             dest: Qpn::new(0),
             pd,
@@ -452,6 +454,16 @@ impl Engine {
         if let Some(cq) = self.env.cqs.get_mut(cq.0) {
             cq.users = if begins { cq.users + 1 } else { cq.users - 1 };
         }
+    }
+}
+
+/// The service that the packets of such a queue pair belong to.
+fn service_of(kind: QpType) -> Service {
+    match kind {
+        QpType::Rc => Service::Rc,
+        QpType::Uc => Service::Uc,
+        QpType::XrcSend | QpType::XrcRecv => Service::Xrc,
+        QpType::Ud | QpType::Gsi | QpType::RawPacket | QpType::Driver => Service::Ud,
     }
 }
 

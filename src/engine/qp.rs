@@ -17,7 +17,8 @@ use super::{AsyncEvent, Event};
 use crate::random::Random;
 use crate::time::Instant;
 use crate::verbs::{
-    AhAttr, EventType, QpAttr, QpInitAttr, QpState, QpType, Wc, WcOpcode, WcStatus, WrId,
+    AhAttr, EventType, QpAttr, QpInitAttr, QpState, QpType, StateRules, Wc, WcOpcode, WcStatus,
+    WrId,
 };
 use crate::wire::{Opcode, PKey, Path, Qpn, Service};
 
@@ -90,7 +91,12 @@ impl Env {
 #[derive(Debug)]
 #[repr(C)]
 pub(super) struct Qp {
+    /// Changed by `set_state` alone.
     pub(super) state: QpState,
+    /// What its state and its kind come to.
+    pub(super) rules: StateRules,
+    /// The service that its packets belong to.
+    pub(super) service: Service,
     pub(super) kind: QpType,
     /// Whether it waits for its turn to send.
     pub(super) scheduled: bool,
@@ -124,35 +130,23 @@ pub(super) struct Qp {
 }
 
 impl Qp {
+    #[inline]
     pub(super) fn state(&self) -> QpState {
         self.state
     }
 
-    /// The service that its packets belong to.
-    pub(super) fn service(&self) -> Service {
-        match self.kind {
-            QpType::Rc => Service::Rc,
-            QpType::Uc => Service::Uc,
-            QpType::XrcSend | QpType::XrcRecv => Service::Xrc,
-            QpType::Ud | QpType::Gsi | QpType::RawPacket | QpType::Driver => Service::Ud,
-        }
+    pub(super) fn set_state(&mut self, state: QpState) {
+        (self.state, self.rules) = (state, state.rules_for(self.kind));
     }
 
     /// The opcode of its own service for an operation that RC has too.
     #[inline]
     pub(super) fn opcode(&self, rc: Opcode) -> Opcode {
-        let class = match self.service() {
-            Service::Rc => 0,
-            Service::Uc => 1,
-            Service::Rd => 2,
-            Service::Ud => 3,
-            Service::Cnp => 4,
-            Service::Xrc => 5,
-        };
-        Opcode(rc.0 | class << 5)
+        Opcode(rc.0 | self.service.class())
     }
 
     /// Lets it have a turn to send.
+    #[inline]
     pub(super) fn schedule(&mut self, env: &mut Env) {
         if !self.scheduled {
             self.scheduled = true;
@@ -178,7 +172,7 @@ impl Qp {
         if matches!(self.state(), QpState::Err | QpState::Reset) {
             return;
         }
-        self.state = QpState::Err;
+        self.set_state(QpState::Err);
         self.timer.clear();
         self.flush_send(env);
         self.flush_recv(env);

@@ -70,7 +70,7 @@ impl SendWqe {
             Data::Gather(_) | Data::Inline(_) => &[],
         };
         let inline = if inline { SendFlags::INLINE } else { SendFlags::empty() };
-        let flags = (wr.flags - SendFlags::INLINE | inline).bits() & 15;
+        let flags = ((wr.flags - SendFlags::INLINE) | inline).bits() & 15;
         let mut wqe = Self {
             id: wr.id,
             sge: sges.first().copied().unwrap_or_default(),

@@ -105,7 +105,7 @@ impl Qp {
             self.advance_cursor();
             return Step::Done;
         }
-        let may_send = match self.state().sends(self.kind) {
+        let may_send = match self.rules.sends {
             Sending::Nothing => false,
             Sending::Begun => wqe.is_begun(),
             Sending::Everything => wqe.is_begun() || self.may_begin(&wqe, index),
@@ -411,7 +411,7 @@ impl Qp {
         env.complete(self.send_cq, wc, false);
         if self.kind.can_stop_sending_alone() {
             // Receiving goes on; sending stops until somebody says otherwise.
-            self.state = QpState::Sqe;
+            self.set_state(QpState::Sqe);
             self.flush_send(env);
         } else {
             self.fail(env);

@@ -90,16 +90,7 @@ impl QpType {
     /// The set of this kind alone.
     #[inline]
     pub const fn set(self) -> QpTypes {
-        match self {
-            Self::Gsi => QpTypes::GSI,
-            Self::Rc => QpTypes::RC,
-            Self::Uc => QpTypes::UC,
-            Self::Ud => QpTypes::UD,
-            Self::RawPacket => QpTypes::RAW_PACKET,
-            Self::XrcSend => QpTypes::XRC_SEND,
-            Self::XrcRecv => QpTypes::XRC_RECV,
-            Self::Driver => QpTypes::DRIVER,
-        }
+        QpTypes::from_bits_retain(1 << (self as u8 & 15))
     }
 
     /// Whether every message is acknowledged, and sent again until it is.
@@ -153,25 +144,25 @@ impl fmt::Display for QpType {
 }
 
 bitflags! {
-    /// A set of kinds of queue pairs.
+    /// A set of kinds of queue pairs, each at the bit of its number.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-    pub struct QpTypes: u8 {
+    pub struct QpTypes: u16 {
         /// [`QpType::Gsi`].
-        const GSI = 1;
+        const GSI = 1 << 1;
         /// [`QpType::Rc`].
-        const RC = 1 << 1;
+        const RC = 1 << 2;
         /// [`QpType::Uc`].
-        const UC = 1 << 2;
+        const UC = 1 << 3;
         /// [`QpType::Ud`].
-        const UD = 1 << 3;
+        const UD = 1 << 4;
         /// [`QpType::RawPacket`].
-        const RAW_PACKET = 1 << 4;
+        const RAW_PACKET = 1 << 8;
         /// [`QpType::XrcSend`].
-        const XRC_SEND = 1 << 5;
+        const XRC_SEND = 1 << 9;
         /// [`QpType::XrcRecv`].
-        const XRC_RECV = 1 << 6;
+        const XRC_RECV = 1 << 10;
         /// [`QpType::Driver`].
-        const DRIVER = 1 << 7;
+        const DRIVER = 1 << 15;
 
         /// Both halves of an extended reliable connection.
         const XRC = Self::XRC_SEND.bits() | Self::XRC_RECV.bits();

@@ -98,35 +98,20 @@ rules! {
 }
 
 impl QpState {
-    /// What becomes of a receive that is posted to a queue pair of this kind. One with a shared receive queue
-    /// refuses it in every state, which only the queue pair itself knows.
-    #[inline]
-    pub const fn post_recv(self, qp_type: QpType) -> Posting {
-        if qp_type.has_receive_queue() { self.rules().post_recv } else { Posting::Refused }
-    }
-
-    /// What becomes of a send that is posted to a queue pair of this kind.
-    #[inline]
-    pub const fn post_send(self, qp_type: QpType) -> Posting {
-        if qp_type.has_send_queue() { self.rules().post_send } else { Posting::Refused }
-    }
-
-    /// Whether requests from the peer are executed; else they are dropped.
-    #[inline]
-    pub const fn handles_requests(self, qp_type: QpType) -> bool {
-        qp_type.is_responder() && self.rules().requests
-    }
-
-    /// Whether responses from the peer are looked at; else they are dropped. Only who sends reliably gets any.
-    #[inline]
-    pub const fn handles_responses(self, qp_type: QpType) -> bool {
-        qp_type.is_reliable() && qp_type.has_send_queue() && self.rules().responses
-    }
-
-    /// Which messages of the send queue are sent.
-    #[inline]
-    pub const fn sends(self, qp_type: QpType) -> Sending {
-        if qp_type.has_send_queue() { self.rules().sends } else { Sending::Nothing }
+    /// What this state does on a queue pair of this kind. One with a shared receive queue refuses receives in every
+    /// state, which only the queue pair itself knows.
+    pub const fn rules_for(self, qp_type: QpType) -> StateRules {
+        let mut rules = self.rules();
+        if !qp_type.has_receive_queue() {
+            rules.post_recv = Posting::Refused;
+        }
+        if !qp_type.has_send_queue() {
+            (rules.post_send, rules.sends) = (Posting::Refused, Sending::Nothing);
+        }
+        rules.requests = rules.requests && qp_type.is_responder();
+        // Only who sends reliably gets any.
+        rules.responses = rules.responses && qp_type.is_reliable() && qp_type.has_send_queue();
+        rules
     }
 
     /// Whether a queue pair of this kind can be in this state: a reliable one never has its send queue alone in

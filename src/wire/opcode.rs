@@ -87,6 +87,16 @@ pub enum Service {
     Xrc,
 }
 
+impl Service {
+    /// What it adds to the opcode of an operation: its upper three bits.
+    #[inline]
+    pub const fn class(self) -> u8 {
+        (self as u8) << 5
+    }
+}
+
+const _: () = assert!(Service::Xrc.class() == 0xa0, "services stand in the order of their numbers");
+
 /// What a packet asks for or answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Operation {

@@ -93,6 +93,58 @@ impl PathHeaders {
     }
 }
 
+/// The headers of packets that go one way, kept by length: most packets of a flow have one of a few lengths.
+#[derive(Clone, Debug)]
+pub struct Envelopes {
+    path: Path,
+    kept: [Option<Envelope>; 4],
+    /// The one that is forgotten next.
+    oldest: usize,
+}
+
+/// The headers of packets of one path and one length, and their checksum.
+#[derive(Clone, Debug)]
+pub struct Envelope {
+    len: usize,
+    /// The headers.
+    pub headers: PathHeaders,
+    /// Their checksum, which the ICRC of every packet behind them begins with.
+    pub prefix: Prefix,
+}
+
+impl Envelopes {
+    /// Those of a path.
+    pub fn new(path: Path) -> Self {
+        Self { path, kept: [const { None }; _], oldest: 0 }
+    }
+
+    /// Those of another path, unless it is the same.
+    pub fn set_path(&mut self, path: &Path) {
+        if self.path != *path {
+            *self = Self::new(*path);
+        }
+    }
+
+    /// The headers before `len` bytes from a BTH through its ICRC.
+    ///
+    /// # Panics
+    ///
+    /// If `len` is more than 65 000.
+    #[inline]
+    #[expect(clippy::indexing_slicing, reason = "there are as many as it counts to")]
+    pub fn of(&mut self, len: usize) -> &Envelope {
+        let fits = |kept: &Option<Envelope>| kept.as_ref().is_some_and(|kept| kept.len == len);
+        let at = self.kept.iter().position(fits).unwrap_or_else(|| {
+            let (at, headers) = (self.oldest, self.path.headers(len));
+            let prefix = headers.prefix();
+            self.oldest = (at + 1) % self.kept.len();
+            self.kept[at] = Some(Envelope { len, headers, prefix });
+            at
+        });
+        self.kept[at].as_ref().expect("it was found or put there")
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use core::net::{Ipv4Addr, Ipv6Addr};
@@ -102,18 +154,43 @@ mod tests {
     use crate::wire::{BthRepr, Frame, IcrcVerdict, LinkType, Opcode, Psn, Qpn};
 
     #[test]
+    fn envelopes_are_those_of_the_path_and_the_length() {
+        let mut envelopes = Envelopes::new(PATH);
+        let gid = |last| Gid::from(Ipv4Addr::new(192, 0, 2, last));
+        for round in 0..3 {
+            for (last, len) in [(2, 16), (2, 20), (3, 20), (3, 24), (3, 28), (3, 32), (3, 36)] {
+                let (source, destination) = (gid(1), gid(last));
+                let ports = Path { source_port: 0xc000 + round, ..PATH };
+                let path = Path { source, destination, ..ports };
+                let expected = path.headers(len);
+                envelopes.set_path(&path);
+                assert_eq!(envelopes.of(len).headers.as_bytes(), expected.as_bytes());
+                let (mut first, mut second) = (vec![1; len], vec![1; len]);
+                envelopes.of(len).prefix.seal(&mut first);
+                path.seal(&mut second);
+                assert_eq!(first, second);
+                assert!(envelopes.of(len).prefix.verifies(&mut first));
+                first[0] ^= 1;
+                assert!(!envelopes.of(len).prefix.verifies(&mut first));
+            }
+        }
+    }
+
+    const PATH: Path = Path {
+        source: Gid([0; 16]),
+        destination: Gid([0; 16]),
+        source_port: 0xc123,
+        traffic_class: 0x62,
+        hop_limit: 9,
+        sl: 0,
+    };
+
+    #[test]
     fn what_is_sealed_is_sound() {
         let v4 = |last| Gid::from(Ipv4Addr::new(192, 0, 2, last));
         let v6 = |last| Gid::from(Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, last));
         for (source, destination) in [(v4(1), v4(2)), (v6(1), v6(2)), (v4(1), v6(2))] {
-            let path = Path {
-                source,
-                destination,
-                source_port: 0xc123,
-                traffic_class: 0x62,
-                hop_limit: 9,
-                sl: 0,
-            };
+            let path = Path { source, destination, ..PATH };
             let bth = BthRepr::new(Opcode::RC_SEND_ONLY, Qpn::new(7), Psn::new(1)).emit();
             let mut packet = [bth.as_bytes().as_slice(), b"data", &[0; ICRC_LEN]].concat();
             let headers = path.seal(&mut packet);

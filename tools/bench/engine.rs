@@ -26,8 +26,7 @@ use roce::verbs::{
     Access, AhAttr, AttrMask, Data, Mtu, QpAttr, QpCap, QpInitAttr, QpState, QpType, RecvWr,
     SendOp, SendWr, Sge, Wc, WrId,
 };
-use roce::wire::icrc::Prefix;
-use roce::wire::{Gid, Path, PathHeaders};
+use roce::wire::{Envelopes, Gid, Path};
 
 /// How many messages are posted at a time.
 const BURST: usize = 64;
@@ -40,6 +39,8 @@ struct Side {
     qps: Vec<QpHandle>,
     mr: MrHandle,
     buffer: Buffer,
+    sealing: Envelopes,
+    checking: Envelopes,
 }
 
 impl Side {
@@ -62,7 +63,16 @@ impl Side {
         let buffer = Buffer::new(size.max(4096));
         let attr = MrAttr { region: buffer.region(), base: buffer.addr(), access: ALL };
         let mr = engine.register(pd, attr).unwrap();
-        Self { engine, gid, cq, qps, mr, buffer }
+        let nowhere = Path {
+            source: gid,
+            destination: gid,
+            source_port: 0,
+            traffic_class: 0,
+            hop_limit: 0,
+            sl: 0,
+        };
+        let (sealing, checking) = (Envelopes::new(nowhere), Envelopes::new(nowhere));
+        Self { engine, gid, cq, qps, mr, buffer, sealing, checking }
     }
 
     fn sge(&self, length: usize) -> Sge {
@@ -108,17 +118,17 @@ fn pass(from: &mut Side, to: &mut Side, batch: &mut Batch, now: Instant) -> bool
     }
     for mut train in batch.trains_mut() {
         let path = train.path;
-        let mut sender = Envelope::default();
-        train.for_each_mut(|packet| sender.of(path, packet.len()).1.seal(packet));
-        let mut receiver = Envelope::default();
+        from.sealing.set_path(path);
+        to.checking.set_path(path);
         train.for_each_mut(|packet| {
-            let (headers, prefix) = receiver.of(path, packet.len());
-            assert!(prefix.verifies(packet), "the wire is sound");
+            from.sealing.of(packet.len()).prefix.seal(packet);
+            let envelope = to.checking.of(packet.len());
+            assert!(envelope.prefix.verifies(packet), "the wire is sound");
             let received = Received {
                 source: path.source,
                 destination: path.destination,
                 ecn: 0,
-                network: headers.as_bytes().0,
+                network: envelope.headers.as_bytes().0,
                 packet: &packet[..packet.len() - ICRC_ROOM],
             };
             to.engine.handle_packet(now, &received);
@@ -127,32 +137,21 @@ fn pass(from: &mut Side, to: &mut Side, batch: &mut Batch, now: Instant) -> bool
     true
 }
 
-/// The headers of packets of one length, and their checksum.
-#[derive(Default)]
-struct Envelope(Option<(usize, PathHeaders, Prefix)>);
-
-impl Envelope {
-    /// Those of packets of `len` bytes: mostly the same as for the last.
-    fn of(&mut self, path: &Path, len: usize) -> (&PathHeaders, &Prefix) {
-        if self.0.as_ref().is_none_or(|(same, ..)| *same != len) {
-            let headers = path.headers(len);
-            let prefix = headers.prefix();
-            self.0 = Some((len, headers, prefix));
-        }
-        let (_, headers, prefix) = self.0.as_ref().unwrap();
-        (headers, prefix)
-    }
-}
-
 /// How long a run is.
 const RUN: Duration = Duration::from_millis(1500);
 
 /// Messages a second, from post to both completions.
-fn messages(qps: usize, op: impl Fn(&Side) -> SendOp, len: usize, receives: bool) -> f64 {
+fn messages(
+    qps: usize,
+    op: impl Fn(&Side) -> SendOp,
+    len: usize,
+    receives: bool,
+    batch: usize,
+) -> f64 {
     let (mut a, mut b) = (Side::new(1, qps, len), Side::new(2, qps, len));
     connect(&mut a, &b);
     connect(&mut b, &a);
-    let (mut batch, mut wcs) = (Batch::new(256), [Wc::default(); 256]);
+    let (mut batch, mut wcs) = (Batch::new(batch), [Wc::default(); 256]);
     let (start, mut done, mut now, mut next) = (Clock::now(), 0_u64, 1, 0);
     while start.elapsed() < RUN {
         for _ in 0..BURST {
@@ -205,14 +204,14 @@ fn main() {
     let wants = |name| wanted.as_deref().is_none_or(|wanted| wanted == name);
     let send = |_: &Side| SendOp::Send { imm: None };
     if wants("send") || wants("scale") {
-        let one = messages(1, send, 64, true);
+        let one = messages(1, send, 64, true, 64);
         println!(
             "64-byte SENDs, one queue pair: {:.2} million a second, {:.0} ns each",
             one / 1e6,
             1e9 / one
         );
         if wants("scale") {
-            let many = messages(100_000, send, 64, true);
+            let many = messages(100_000, send, 64, true, 64);
             println!(
                 "64-byte SENDs, 100000 queue pairs: {:.2} million a second, {:.2} times the cost of one",
                 many / 1e6,
@@ -225,8 +224,14 @@ fn main() {
             let (remote_addr, rkey) = (b.buffer.addr(), b.mr.rkey());
             SendOp::Write { remote_addr, rkey, imm: None }
         };
-        let bytes = messages(1, write, 65_536, false) * 65_536.0;
-        let least = rival(65_536);
+        let bytes = messages(
+            1,
+            write,
+            65_536,
+            false,
+            std::env::var("B").ok().and_then(|b| b.parse().ok()).unwrap_or(16),
+        ) * 65_536.0;
+        let least = if std::env::var_os("NR").is_some() { 1.0 } else { rival(65_536) };
         println!(
             "64 KiB WRITEs at 4 KiB: {:.2} GB/s; memcpy and crc32fast twice: {:.2} GB/s; {:.2} times as fast",
             bytes / 1e9,
