@@ -5,9 +5,11 @@
 //! fields that may change on the way replaced by ones, after eight bytes of ones that stand for an LRH. It is sent
 //! least significant byte first: the one little-endian number of the protocol.
 
-use super::Bth;
+use core::net::Ipv4Addr;
+
 use super::ib::{Grh, Lrh};
 use super::ip::{Ipv4, Ipv6, Udp};
+use super::{Bth, ROCE_PORT};
 
 /// The length of an ICRC.
 pub const ICRC_LEN: usize = 4;
@@ -73,6 +75,26 @@ impl Prefix {
     pub fn new(route: &Route<'_>) -> Self {
         let (mut hasher, short) = begin(route);
         hasher.update(short.bytes());
+        Self(hasher)
+    }
+
+    /// That of a plain IPv4 header, not to be fragmented and without identification, and a UDP header from
+    /// `source_port` to RoCE's with this length: what it comes to without making them first.
+    pub(super) fn of_ipv4(
+        source: Ipv4Addr,
+        destination: Ipv4Addr,
+        source_port: u16,
+        udp_len: u16,
+    ) -> Self {
+        let [s0, s1, s2, s3] = source.octets();
+        let [d0, d1, d2, d3] = destination.octets();
+        let ([p0, p1], [q0, q1]) = (source_port.to_be_bytes(), ROCE_PORT.to_be_bytes());
+        let ([u0, u1], [l0, l1]) = (udp_len.to_be_bytes(), (udp_len + 20).to_be_bytes());
+        let mut hasher = crc32fast::Hasher::new_with_initial(AFTER_MASKED_LRH);
+        hasher.update(&[
+            0x45, 0xff, l0, l1, 0, 0, 0x40, 0, 0xff, 17, 0xff, 0xff, s0, s1, s2, s3, d0, d1, d2,
+            d3, p0, p1, q0, q1, u0, u1, 0xff, 0xff,
+        ]);
         Self(hasher)
     }
 

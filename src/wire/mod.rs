@@ -69,7 +69,7 @@ pub use opcode::{
     Headers, Opcode, OpcodeInfo, Operation, PayloadRule, Position, Receive, Role, Service,
 };
 pub use packet::{Extensions, HeadersMismatch, Packet, PacketRepr};
-pub use path::{Envelope, Envelopes, Path, PathHeaders};
+pub use path::{Path, PathHeaders, Prefixes};
 pub use repr::{FrameRepr, NetworkRepr};
 
 /// A header that lies over its bytes.

@@ -37,9 +37,23 @@ impl Path {
     ///
     /// If the packet is shorter than a BTH and an ICRC, or longer than 65 000 bytes.
     pub fn seal(&self, packet: &mut [u8]) -> PathHeaders {
-        let headers = self.headers(packet.len());
-        headers.prefix().seal(packet);
-        headers
+        self.prefix(packet.len()).seal(packet);
+        self.headers(packet.len())
+    }
+
+    /// The checksum that the ICRC of a packet begins with, whose length from BTH through ICRC is `len`.
+    ///
+    /// # Panics
+    ///
+    /// If `len` is more than 65 000.
+    pub fn prefix(&self, len: usize) -> Prefix {
+        let length = u16::try_from(Udp::LEN + len).expect("a packet is shorter than 65000 bytes");
+        match (self.source.to_ipv4(), self.destination.to_ipv4()) {
+            (Some(source), Some(destination)) => {
+                Prefix::of_ipv4(source, destination, self.source_port, length)
+            }
+            _ => self.headers(len).prefix(),
+        }
     }
 
     /// The headers before `len` bytes from a BTH through its ICRC.
@@ -93,55 +107,46 @@ impl PathHeaders {
     }
 }
 
-/// The headers of packets that go one way, kept by length: most packets of a flow have one of a few lengths.
+/// The checksums that ICRCs of packets on one path begin with, kept by length: most packets of a flow have one of a
+/// few lengths.
 #[derive(Clone, Debug)]
-pub struct Envelopes {
+pub struct Prefixes {
     path: Path,
-    kept: [Option<Envelope>; 4],
+    kept: [Option<(usize, Prefix)>; 4],
     /// The one that is forgotten next.
     oldest: usize,
 }
 
-/// The headers of packets of one path and one length, and their checksum.
-#[derive(Clone, Debug)]
-pub struct Envelope {
-    len: usize,
-    /// The headers.
-    pub headers: PathHeaders,
-    /// Their checksum, which the ICRC of every packet behind them begins with.
-    pub prefix: Prefix,
-}
-
-impl Envelopes {
+impl Prefixes {
     /// Those of a path.
     pub fn new(path: Path) -> Self {
         Self { path, kept: [const { None }; _], oldest: 0 }
     }
 
     /// Those of another path, unless it is the same.
+    #[inline]
     pub fn set_path(&mut self, path: &Path) {
         if self.path != *path {
             *self = Self::new(*path);
         }
     }
 
-    /// The headers before `len` bytes from a BTH through its ICRC.
+    /// The one before `len` bytes from a BTH through its ICRC.
     ///
     /// # Panics
     ///
     /// If `len` is more than 65 000.
     #[inline]
     #[expect(clippy::indexing_slicing, reason = "there are as many as it counts to")]
-    pub fn of(&mut self, len: usize) -> &Envelope {
-        let fits = |kept: &Option<Envelope>| kept.as_ref().is_some_and(|kept| kept.len == len);
+    pub fn of(&mut self, len: usize) -> &Prefix {
+        let fits = |kept: &Option<(usize, Prefix)>| matches!(kept, Some((same, _)) if *same == len);
         let at = self.kept.iter().position(fits).unwrap_or_else(|| {
-            let (at, headers) = (self.oldest, self.path.headers(len));
-            let prefix = headers.prefix();
+            let at = self.oldest;
             self.oldest = (at + 1) % self.kept.len();
-            self.kept[at] = Some(Envelope { len, headers, prefix });
+            self.kept[at] = Some((len, self.path.prefix(len)));
             at
         });
-        self.kept[at].as_ref().expect("it was found or put there")
+        &self.kept[at].as_ref().expect("it was found or put there").1
     }
 }
 
@@ -154,24 +159,22 @@ mod tests {
     use crate::wire::{BthRepr, Frame, IcrcVerdict, LinkType, Opcode, Psn, Qpn};
 
     #[test]
-    fn envelopes_are_those_of_the_path_and_the_length() {
-        let mut envelopes = Envelopes::new(PATH);
+    fn prefixes_are_those_of_the_path_and_the_length() {
+        let mut prefixes = Prefixes::new(PATH);
         let gid = |last| Gid::from(Ipv4Addr::new(192, 0, 2, last));
         for round in 0..3 {
-            for (last, len) in [(2, 16), (2, 20), (3, 20), (3, 24), (3, 28), (3, 32), (3, 36)] {
+            for (last, len) in [(2, 16), (2, 20), (3, 20), (3, 24), (3, 28), (3, 4000), (3, 36)] {
                 let (source, destination) = (gid(1), gid(last));
                 let ports = Path { source_port: 0xc000 + round, ..PATH };
                 let path = Path { source, destination, ..ports };
-                let expected = path.headers(len);
-                envelopes.set_path(&path);
-                assert_eq!(envelopes.of(len).headers.as_bytes(), expected.as_bytes());
+                prefixes.set_path(&path);
                 let (mut first, mut second) = (vec![1; len], vec![1; len]);
-                envelopes.of(len).prefix.seal(&mut first);
-                path.seal(&mut second);
+                prefixes.of(len).seal(&mut first);
+                path.headers(len).prefix().seal(&mut second);
                 assert_eq!(first, second);
-                assert!(envelopes.of(len).prefix.verifies(&mut first));
+                assert!(prefixes.of(len).verifies(&mut first));
                 first[0] ^= 1;
-                assert!(!envelopes.of(len).prefix.verifies(&mut first));
+                assert!(!prefixes.of(len).verifies(&mut first));
             }
         }
     }
