@@ -1,7 +1,6 @@
 //! Answers on their way out, in the order in which they are owed.
 
 use super::Counter;
-use super::batch::{Batch, Draft};
 use super::keys::Refusal;
 use super::owed::{Owed, Owing};
 use super::qp::{Env, Qp};
@@ -10,6 +9,7 @@ use super::requester::pad_for;
 use super::responder::ACCESS;
 use crate::verbs::Access;
 use crate::wire::aeth::{Answer, Credits};
+use crate::wire::batch::{Batch, Draft};
 use crate::wire::{AethRepr, AtomicAckEthRepr, BthRepr, CnpRepr, Msn, Opcode, Position, Psn, RKey};
 
 impl Qp {

@@ -1,10 +1,10 @@
 //! Datagrams: UD, the general services queue pair, and multicast.
 
-use super::batch::Received;
 use super::qp::{Env, Qp};
 use super::receive::{check_srq_limit, scatter_into};
 use super::{Counter, Engine};
 use crate::verbs::{EventType, Wc, WcOpcode, WcStatus, limits};
+use crate::wire::Received;
 use crate::wire::{Gid, Packet, Service};
 
 /// The area before the payload in a datagram's receive buffer.

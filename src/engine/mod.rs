@@ -23,11 +23,10 @@
 //! | `receive` | where a message takes a receive work request, and how its bytes get there |
 //! | `owed`, `answers` | answers that are owed, and on their way out, in their order |
 //! | `datagram` | UD, GSI and multicast |
-//! | `timers`, `batch`, `counters`, `config` | deadlines, packets, names for everything refused, every bound |
+//! | `timers`, `counters`, `config` | deadlines, names for everything refused, every bound |
 #![forbid(unsafe_code)]
 
 mod answers;
-mod batch;
 mod completer;
 mod config;
 mod counters;
@@ -49,7 +48,7 @@ mod timers;
 
 use std::collections::BTreeMap;
 
-pub use batch::{Batch, ICRC_ROOM, PACKET_MAX, Received, Train};
+pub use crate::wire::{Batch, ICRC_ROOM, PACKET_MAX, Received, Train};
 pub use config::{Config, Limits};
 pub use counters::{Counter, Counters};
 pub use cq::CqHandle;

@@ -5,7 +5,6 @@
 //! is missing.
 
 use super::Counter;
-use super::batch::{Batch, Draft};
 use super::ids::Id;
 use super::keys::{Bind, Refusal};
 use super::qp::{Env, Qp};
@@ -14,6 +13,7 @@ use crate::time::Instant;
 use crate::verbs::{
     LocalData, MwType, QpState, QpType, SendFlags, Sending, Sge, Wc, WcStatus, WrOpcode, limits,
 };
+use crate::wire::batch::{Batch, Draft};
 use crate::wire::{
     AtomicEthRepr, Bits, BthRepr, DethRepr, FethRepr, IethRepr, ImmDtRepr, Msn, Opcode, Path,
     Position, Psn, QKey, Qpn, RethRepr, XrcethRepr,

@@ -1,4 +1,86 @@
-//! Ways between NICs. For now the one that is nobody's: a network in memory.
-#![forbid(unsafe_code)]
+//! Ways onto a network.
+//!
+//! A link carries the packets of one port: it puts IP and UDP headers before them and the ICRC behind them, and on the
+//! way in checks both. Its two halves work side by side, so that one thread can send while another receives.
+//!
+//! | link | what it is |
+//! |---|---|
+//! | [`mem`] | a simulated network, with seeded faults, in virtual time |
+
+use std::io;
+use std::os::fd::BorrowedFd;
+
+use crate::time::Instant;
+use crate::verbs::Mtu;
+use crate::wire::{Batch, Gid, Received};
 
 pub mod mem;
+
+/// A way onto a network: its halves, and what it knows of its port.
+pub struct Link {
+    /// The half that sends.
+    pub sender: Box<dyn Sender>,
+    /// The half that receives.
+    pub receiver: Box<dyn Receiver>,
+    /// The port it stands for.
+    pub port: Port,
+}
+
+/// What a link knows of its port.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Port {
+    /// What it is called: `udp:192.0.2.1`, `raw:eth0`.
+    pub name: String,
+    /// Its identifiers, by index.
+    pub gids: Vec<Gid>,
+    /// The largest payload whose packet fits into the network's MTU.
+    pub mtu: Mtu,
+    /// The network interface, if there is one.
+    pub interface: Option<String>,
+}
+
+/// The half of a link that sends.
+pub trait Sender: Send {
+    /// Seals the packets of a batch and sends them in order, waiting while the network has no room. A packet that the
+    /// network refuses is as good as lost and is counted; an error means that nothing can be sent any more.
+    fn send(&mut self, now: Instant, batch: &mut Batch) -> io::Result<()>;
+
+    /// When it wants to be called again, with an empty batch if there is nothing else: it holds packets back.
+    fn poll_timeout(&self) -> Option<Instant> {
+        None
+    }
+
+    /// What was counted, by name.
+    fn counters(&self) -> Vec<(&'static str, u64)> {
+        Vec::new()
+    }
+}
+
+/// The half of a link that receives.
+pub trait Receiver: Send {
+    /// Takes in what has arrived, without waiting, and checks it; returns how many packets are sound. Whatever was
+    /// taken in before is forgotten. What is refused is counted.
+    fn receive(&mut self, now: Instant) -> io::Result<usize>;
+
+    /// The packets that were taken in, in order.
+    fn for_each(&self, each: &mut dyn FnMut(&Received<'_>));
+
+    /// What becomes readable when packets arrive.
+    fn fd(&self) -> BorrowedFd<'_>;
+
+    /// When it wants to be called again: it holds packets back.
+    fn poll_timeout(&self) -> Option<Instant> {
+        None
+    }
+
+    /// What was counted, by name.
+    fn counters(&self) -> Vec<(&'static str, u64)> {
+        Vec::new()
+    }
+}
+
+impl std::fmt::Debug for Link {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Link").field("port", &self.port).finish_non_exhaustive()
+    }
+}

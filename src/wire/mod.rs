@@ -34,6 +34,7 @@
 #![cfg_attr(not(test), warn(clippy::indexing_slicing))]
 
 pub mod aeth;
+pub(crate) mod batch;
 mod bth;
 pub mod cm;
 mod error;
@@ -55,6 +56,7 @@ mod repr;
 
 use zerocopy::{FromBytes, Immutable, KnownLayout, Unaligned};
 
+pub use batch::{Batch, ICRC_ROOM, PACKET_MAX, Received, Train};
 pub use bth::*;
 pub use error::{Layer, ParseError};
 pub use ethernet::*;

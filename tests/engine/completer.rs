@@ -208,7 +208,7 @@ fn retry_cnt_is_a_literal_count() {
         s.expect_nothing();
         s.completes(&[(1, WcStatus::RetryExcErr), (2, FLUSHED)]);
         s.state(QpState::Err);
-        assert_eq!(s.count(Counter::Retry), count.into());
+        assert_eq!(s.count(Counter::Retry), u64::from(count));
         assert_eq!(s.count(Counter::RetryExceeded), 1);
         assert_eq!(s.next_timeout().filter(|at| *at > s.now), None, "nothing is left to wait for");
     }

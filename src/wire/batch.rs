@@ -1,6 +1,6 @@
 //! Packets on their way out and in, without the network around them.
 
-use crate::wire::{Gid, Path};
+use super::{Gid, Path};
 
 /// Packets to send, one behind the other in one buffer.
 ///
@@ -132,7 +132,7 @@ impl Batch {
 
     /// Lets the packets that are put in next travel so.
     #[inline]
-    pub(super) fn set_path(&mut self, path: &Path) {
+    pub(crate) fn set_path(&mut self, path: &Path) {
         match self.trains.last_mut() {
             Some((last, _)) if last == path => {}
             Some((last, first)) if *first == self.ends.len() => *last = *path,
@@ -142,7 +142,7 @@ impl Batch {
 
     /// Begins a packet, whose headers and payload are put in next.
     #[inline]
-    pub(super) fn draft(&mut self) -> Draft<'_> {
+    pub(crate) fn draft(&mut self) -> Draft<'_> {
         debug_assert!(!self.trains.is_empty(), "a packet goes somewhere");
         let start = self.bytes.len();
         Draft { batch: self, start }
@@ -151,7 +151,7 @@ impl Batch {
 
 /// A packet that is being put together at the end of a batch. Unless it is finished, there is none.
 #[derive(Debug)]
-pub(super) struct Draft<'a> {
+pub(crate) struct Draft<'a> {
     batch: &'a mut Batch,
     start: usize,
 }
@@ -159,19 +159,19 @@ pub(super) struct Draft<'a> {
 impl Draft<'_> {
     /// What there is of it, to be continued.
     #[inline]
-    pub(super) fn bytes(&mut self) -> &mut Vec<u8> {
+    pub(crate) fn bytes(&mut self) -> &mut Vec<u8> {
         &mut self.batch.bytes
     }
 
     /// Continues it with a header.
     #[inline]
-    pub(super) fn put(&mut self, header: &[u8]) {
+    pub(crate) fn put(&mut self, header: &[u8]) {
         self.batch.bytes.extend_from_slice(header);
     }
 
     /// Pads it, and leaves room for its ICRC.
     #[inline]
-    pub(super) fn finish(mut self) {
+    pub(crate) fn finish(mut self) {
         let bytes = &mut self.batch.bytes;
         let pad = (bytes.len() - self.start).wrapping_neg() % 4;
         bytes.extend_from_slice(&[0; 3 + ICRC_ROOM]);
