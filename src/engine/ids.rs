@@ -87,10 +87,20 @@ pub(super) struct Table<T> {
     len: usize,
 }
 
+/// A slot begins a cache line, and an object whose first field tells `Some` from `None` is found by that line alone.
 #[derive(Debug)]
+#[repr(C, align(64))]
 struct Slot<T> {
     generation: u32,
     object: Option<T>,
+}
+
+/// A first field for objects that want to be found so: there are so many values it cannot have that `Option` uses
+/// one of them.
+#[derive(Debug)]
+#[repr(u32)]
+pub(super) enum Present {
+    Here,
 }
 
 impl<T> Table<T> {

@@ -145,7 +145,9 @@ impl Engine {
     /// The queue pair at a place, and the rest of the engine.
     #[inline]
     fn split(&mut self, place: Place) -> Option<(&mut Qp, &mut Env)> {
-        Some((self.qps.at_mut(place)?, &mut self.env))
+        let qp = self.qps.at_mut(place)?;
+        qp.prefetch();
+        Some((qp, &mut self.env))
     }
 
     #[inline]
@@ -279,6 +281,9 @@ impl Engine {
         while !batch.is_full() {
             let Some(place) = self.env.active.pop_front() else { break };
             let quantum = self.env.config.quantum;
+            if let Some(next) = self.env.active.front().and_then(|next| self.qps.at(*next)) {
+                next.prefetch();
+            }
             let Some((qp, env)) = self.split(place) else { continue };
             qp.scheduled = false;
             if qp.take_turn(quantum, env, batch) {

@@ -4,7 +4,7 @@ use thiserror::Error;
 
 use super::Engine;
 use super::cq::{Cq, CqHandle};
-use super::ids::{Id, Place};
+use super::ids::{Id, Place, Present};
 use super::keys::{KeyError, MrAttr, MrHandle, MwHandle};
 use super::pd::PdHandle;
 use super::qp::{Qp, QpHandle};
@@ -299,6 +299,7 @@ impl Engine {
             if srq.is_none() && init.qp_type.has_receive_queue() { cap.max_recv_wr } else { 0 };
         let send_depth = if init.qp_type.has_send_queue() { cap.max_send_wr } else { 0 };
         let qp = Qp {
+            present: Present::Here,
             place: Place(0),
             handle: QpHandle(Id(0)),
             qpn: Qpn::new(0),

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use super::config::Config;
 use super::counters::{Counter, Counters};
 use super::cq::{Cq, CqHandle, Delivered};
-use super::ids::{Id, Place, Table};
+use super::ids::{Id, Place, Present, Table};
 use super::keys::Keys;
 use super::pd::PdHandle;
 use super::queue::{RecvQueue, SendQueue};
@@ -14,6 +14,7 @@ use super::responder::Responder;
 use super::srq::{Srq, SrqHandle, XrcdHandle};
 use super::timers::{Timer, Timers};
 use super::{AsyncEvent, Event};
+use crate::memory::prefetch;
 use crate::random::Random;
 use crate::time::Instant;
 use crate::verbs::{
@@ -91,6 +92,7 @@ impl Env {
 #[derive(Debug)]
 #[repr(C)]
 pub(super) struct Qp {
+    pub(super) present: Present,
     /// Changed by `set_state` alone.
     pub(super) state: QpState,
     /// What its state and its kind come to.
@@ -133,6 +135,12 @@ impl Qp {
     #[inline]
     pub(super) fn state(&self) -> QpState {
         self.state
+    }
+
+    /// Lets the processor fetch what every message touches, all of it at once: with many queue pairs it is far away.
+    #[inline]
+    pub(super) fn prefetch(&self) {
+        prefetch(self, core::mem::offset_of!(Self, handle));
     }
 
     pub(super) fn set_state(&mut self, state: QpState) {

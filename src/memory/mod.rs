@@ -251,6 +251,20 @@ impl Region {
     }
 }
 
+/// Tells the processor that the first `bytes` of `value` are wanted soon, all at once.
+#[inline]
+#[expect(unsafe_code, reason = "see below")]
+pub(crate) fn prefetch<T>(value: &T, bytes: usize) {
+    #[cfg(target_arch = "x86_64")]
+    for offset in (0..bytes.min(size_of::<T>())).step_by(64) {
+        let line = core::ptr::from_ref(value).cast::<i8>().wrapping_add(offset);
+        // SAFETY: a hint, which touches nothing and cannot fail, whatever the address is.
+        unsafe { core::arch::x86_64::_mm_prefetch::<{ core::arch::x86_64::_MM_HINT_T0 }>(line) };
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = (value, bytes);
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

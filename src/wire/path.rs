@@ -112,7 +112,9 @@ impl PathHeaders {
 #[derive(Clone, Debug)]
 pub struct Prefixes {
     path: Path,
-    kept: [Option<(usize, Prefix)>; 4],
+    /// The lengths that are kept; 0 is none.
+    lens: [usize; 4],
+    prefixes: [Prefix; 4],
     /// The one that is forgotten next.
     oldest: usize,
 }
@@ -120,14 +122,15 @@ pub struct Prefixes {
 impl Prefixes {
     /// Those of a path.
     pub fn new(path: Path) -> Self {
-        Self { path, kept: [const { None }; _], oldest: 0 }
+        let prefixes = core::array::from_fn(|_| path.prefix(0));
+        Self { path, lens: [0; _], prefixes, oldest: 0 }
     }
 
     /// Those of another path, unless it is the same.
     #[inline]
     pub fn set_path(&mut self, path: &Path) {
         if self.path != *path {
-            *self = Self::new(*path);
+            (self.path, self.lens) = (*path, [0; _]);
         }
     }
 
@@ -139,14 +142,13 @@ impl Prefixes {
     #[inline]
     #[expect(clippy::indexing_slicing, reason = "there are as many as it counts to")]
     pub fn of(&mut self, len: usize) -> &Prefix {
-        let fits = |kept: &Option<(usize, Prefix)>| matches!(kept, Some((same, _)) if *same == len);
-        let at = self.kept.iter().position(fits).unwrap_or_else(|| {
+        let at = self.lens.iter().position(|kept| *kept == len).unwrap_or_else(|| {
             let at = self.oldest;
-            self.oldest = (at + 1) % self.kept.len();
-            self.kept[at] = Some((len, self.path.prefix(len)));
+            self.oldest = (at + 1) % self.lens.len();
+            (self.lens[at], self.prefixes[at]) = (len, self.path.prefix(len));
             at
         });
-        &self.kept[at].as_ref().expect("it was found or put there").1
+        &self.prefixes[at]
     }
 }
 
