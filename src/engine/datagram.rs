@@ -4,7 +4,7 @@ use super::batch::Received;
 use super::qp::{Env, Qp};
 use super::receive::{check_srq_limit, scatter_into};
 use super::{Counter, Engine};
-use crate::verbs::{EventType, Wc, WcOpcode, WcStatus, limits};
+use crate::verbs::{EventType, QpState, Wc, WcOpcode, WcStatus, limits};
 use crate::wire::{Gid, Packet, Service};
 
 /// The area before the payload in a datagram's receive buffer.
@@ -51,7 +51,7 @@ impl Qp {
             wc = wc.with_imm(imm.data());
         }
         self.complete_recv(wc, bth.solicited(), env);
-        if status != WcStatus::Success {
+        if status != WcStatus::Success && self.state() != QpState::Err {
             self.raise(EventType::QpFatal, env);
             self.fail(env);
         }

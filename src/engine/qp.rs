@@ -140,7 +140,14 @@ impl Qp {
     /// Completes a receive work request.
     pub(super) fn complete_recv(&mut self, wc: Wc, solicited: bool, env: &mut Env<'_>) {
         if !env.complete(self.recv_cq, wc, solicited) {
-            // Its completion is lost, and so is the promise that goes with it.
+            self.fail_unheard(env);
+        }
+    }
+
+    /// A completion was lost, and with it the promise that everything posted is told of: nothing goes on here.
+    pub(super) fn fail_unheard(&mut self, env: &mut Env<'_>) {
+        if self.state() != QpState::Err {
+            self.raise(EventType::QpFatal, env);
             self.fail(env);
         }
     }

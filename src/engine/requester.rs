@@ -380,21 +380,25 @@ impl Qp {
 
     /// Completes every request at the head of the queue that is done, in order.
     pub(super) fn retire(&mut self, env: &mut Env<'_>) {
+        let mut heard = true;
         while !self.sq.is_empty() && self.sq.get(self.sq.head()).is_done() {
             let wqe = self.sq.pop();
-            self.complete_send(&wqe, env);
+            heard &= self.complete_send(&wqe, env);
+        }
+        if !heard {
+            self.fail_unheard(env);
         }
         self.check_drained(env);
     }
 
-    /// The completion of a request that went well, if one is wanted.
-    pub(super) fn complete_send(&mut self, wqe: &SendWqe, env: &mut Env<'_>) {
-        if self.init.sq_sig_all || wqe.flags().contains(SendFlags::SIGNALED) {
-            let opcode = wqe.opcode().completes_as();
-            let wc =
-                Wc::new(wqe.id(), WcStatus::Success, opcode, self.qpn).with_byte_len(wqe.len());
-            env.complete(self.send_cq, wc, false);
+    /// The completion of a request that went well, if one is wanted; whether there was room for it.
+    pub(super) fn complete_send(&mut self, wqe: &SendWqe, env: &mut Env<'_>) -> bool {
+        if !self.init.sq_sig_all && !wqe.flags().contains(SendFlags::SIGNALED) {
+            return true;
         }
+        let opcode = wqe.opcode().completes_as();
+        let wc = Wc::new(wqe.id(), WcStatus::Success, opcode, self.qpn).with_byte_len(wqe.len());
+        env.complete(self.send_cq, wc, false)
     }
 
     /// A request failed. Those before it that are unanswered are lost with it, those behind it are flushed.
@@ -411,8 +415,9 @@ impl Qp {
         }
         let wqe = self.sq.pop();
         let wc = Wc::new(wqe.id(), status, wqe.opcode().completes_as(), self.qpn);
-        env.complete(self.send_cq, wc, false);
-        if self.kind.can_stop_sending_alone() {
+        if !env.complete(self.send_cq, wc, false) {
+            self.fail_unheard(env);
+        } else if self.kind.can_stop_sending_alone() {
             // Receiving goes on; sending stops until somebody says otherwise.
             self.attr.qp_state = QpState::Sqe;
             self.flush_send(env);

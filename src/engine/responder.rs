@@ -398,7 +398,7 @@ impl Qp {
             self.accepted(packet, 1, true);
         } else {
             // What nobody here learns of is not acknowledged.
-            self.fail(env);
+            self.fail_unheard(env);
         }
     }
 
