@@ -410,18 +410,29 @@ impl Engine {
 
 impl Qp {
     /// Sends what it may in one turn; whether there is more.
+    ///
+    /// Answers go first, because somebody waits for them. If they took the whole turn the next begins with requests:
+    /// a peer that asks without end does not silence this side.
     fn take_turn(&mut self, quantum: usize, env: &mut Env<'_>, batch: &mut Batch) -> bool {
+        let mut requests_first = core::mem::take(&mut self.req.waited);
+        let mut waited = true;
         for _ in 0..quantum {
             if batch.is_full() {
-                return true;
+                break;
             }
-            // Answers first: somebody waits for them.
-            if self.resp.owes() {
+            if self.resp.owes() && !requests_first {
                 self.answer_next(env, batch);
-            } else if self.send_next(env, batch) == Step::Blocked {
-                return false;
+                continue;
+            }
+            waited = false;
+            if self.send_next(env, batch) == Step::Blocked {
+                if !self.resp.owes() {
+                    return false;
+                }
+                requests_first = false;
             }
         }
+        self.req.waited = waited;
         true
     }
 

@@ -50,6 +50,8 @@ pub(super) struct Requester {
     pub(super) unlimited: bool,
     /// Whether somebody waits for the queue to drain.
     pub(super) draining: bool,
+    /// Whether answers took the whole of the last turn to send.
+    pub(super) waited: bool,
 }
 
 impl Requester {
@@ -69,6 +71,7 @@ impl Requester {
             limit: None,
             unlimited: false,
             draining: false,
+            waited: false,
         }
     }
 
