@@ -117,7 +117,7 @@ impl Qp {
         let mut headers = [0; 24];
         let at = psn.plus(sent);
         let header_len = self.answer_headers(&mut headers, opcode, at, aeth, None, size);
-        let (pd, qpn, va) = (self.pd, self.qpn, va.wrapping_add(offset.into()));
+        let (pd, qpn, va) = (self.pd, self.owner(), va.wrapping_add(offset.into()));
         let filled = batch.push(&self.route, &headers[..header_len], size as usize, |out| {
             if out.is_empty() {
                 return Ok(());

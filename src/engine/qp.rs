@@ -110,6 +110,17 @@ impl Qp {
         }
     }
 
+    /// Whose the windows of type 2 are that it binds, shows or invalidates: its own. But an XRC initiator serves no
+    /// requests and a target binds nothing, so what the one binds is for the other, and goes by a number that neither
+    /// has.
+    #[inline]
+    pub(super) fn owner(&self) -> Qpn {
+        match self.kind {
+            QpType::XrcSend | QpType::XrcRecv => Qpn::MULTICAST,
+            _ => self.qpn,
+        }
+    }
+
     /// The opcode of its own service for an operation that RC has too.
     #[inline]
     pub(super) fn opcode(&self, rc: Opcode) -> Opcode {

@@ -150,7 +150,7 @@ impl Qp {
     /// Invalidates a key or binds a window; no packet goes out.
     fn do_at_home(&mut self, wqe: &SendWqe, env: &mut Env<'_>) -> Step {
         let done = match wqe.opcode() {
-            WrOpcode::LocalInv => env.keys.invalidate(self.pd, self.qpn, wqe.rkey()),
+            WrOpcode::LocalInv => env.keys.invalidate(self.pd, self.owner(), wqe.rkey()),
             _ => self.bind_window(wqe, env),
         };
         let index = self.req.cursor;
@@ -176,7 +176,7 @@ impl Qp {
         let new_low = new_key.get().to_le_bytes()[0];
         let (mr, start, len, access) = (bind.mr, bind.addr, bind.length, bind.access);
         let bind = Bind { window, new_low, mr, start, len, access, kind };
-        env.keys.bind(self.pd, self.qpn, bind)
+        env.keys.bind(self.pd, self.owner(), bind)
     }
 
     /// Sends the next packet of a request that goes to a connected peer.

@@ -372,7 +372,7 @@ impl Qp {
         if let Some(ieth) = packet.ieth() {
             // A key that cannot be invalidated is our failure: the requester is not told.
             env.keys
-                .invalidate(self.pd, self.qpn, ieth.rkey())
+                .invalidate(self.pd, self.owner(), ieth.rkey())
                 .map_err(|_| Fault::Silent(WcStatus::LocAccessErr))?;
             wc = wc.with_invalidated(ieth.rkey());
         }
@@ -463,7 +463,7 @@ impl Qp {
             // The whole range is checked up front; of nothing, nothing is.
             if total > 0 {
                 env.keys
-                    .remote(self.pd, self.qpn, rkey, va, total.into(), Access::REMOTE_WRITE)
+                    .remote(self.pd, self.owner(), rkey, va, total.into(), Access::REMOTE_WRITE)
                     .map_err(|_| ACCESS)?;
             }
             self.resp.message = Some(Message::Write { va, rkey, left: total, total });
@@ -477,7 +477,7 @@ impl Qp {
         if len > 0 {
             let grant = env
                 .keys
-                .remote(self.pd, self.qpn, rkey, va, len.into(), Access::REMOTE_WRITE)
+                .remote(self.pd, self.owner(), rkey, va, len.into(), Access::REMOTE_WRITE)
                 .map_err(|_| ACCESS)?;
             grant.region.write(grant.offset, data).map_err(|_| ACCESS)?;
         }
@@ -518,7 +518,7 @@ impl Qp {
         }
         if len > 0 {
             env.keys
-                .remote(self.pd, self.qpn, rkey, va, len.into(), Access::REMOTE_READ)
+                .remote(self.pd, self.owner(), rkey, va, len.into(), Access::REMOTE_READ)
                 .map_err(|_| ACCESS)?;
         }
         let psn = self.resp.epsn;
@@ -547,7 +547,7 @@ impl Qp {
         }
         let grant = env
             .keys
-            .remote(self.pd, self.qpn, rkey, va, 8, Access::REMOTE_ATOMIC)
+            .remote(self.pd, self.owner(), rkey, va, 8, Access::REMOTE_ATOMIC)
             .map_err(|_| ACCESS)?;
         let (swap_or_add, compare) = (atomic.swap_or_add(), atomic.compare());
         let original = match info.operation {
@@ -579,7 +579,7 @@ impl Qp {
         }
         let grant = env
             .keys
-            .remote(self.pd, self.qpn, reth.rkey(), reth.va(), 8, Access::REMOTE_WRITE)
+            .remote(self.pd, self.owner(), reth.rkey(), reth.va(), 8, Access::REMOTE_WRITE)
             .map_err(|_| ACCESS)?;
         grant.region.store(grant.offset, bytes).map_err(atomic_fault)?;
         self.answer_empty(false);
@@ -600,7 +600,7 @@ impl Qp {
         let whole = feth.selectivity().get() == FlushLevel::Mr.code();
         let len = if whole { 0 } else { u64::from(reth.dma_len()) };
         env.keys
-            .remote(self.pd, self.qpn, reth.rkey(), reth.va(), len, needed)
+            .remote(self.pd, self.owner(), reth.rkey(), reth.va(), len, needed)
             .map_err(|_| ACCESS)?;
         self.answer_empty(true);
         Ok(())
@@ -664,7 +664,7 @@ impl Qp {
         if reth.dma_len() > 0 {
             // What it may no longer read is not sent again, and nobody is told.
             let (key, va, len) = (reth.rkey(), reth.va(), reth.dma_len().into());
-            env.keys.remote(self.pd, self.qpn, key, va, len, Access::REMOTE_READ).ok()?;
+            env.keys.remote(self.pd, self.owner(), key, va, len, Access::REMOTE_READ).ok()?;
         }
         self.resp.replays.iter().find_map(|replay| {
             let Replay::Read { psn: first, va, rkey, len, msn } = *replay else { return None };
