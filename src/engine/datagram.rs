@@ -29,6 +29,12 @@ impl Qp {
         if deth.qkey() != self.own_qkey() {
             return Err(Counter::BadQKey);
         }
+        if packet.payload_len() > env.config.port_mtu.bytes() {
+            return Err(Counter::OverMtu);
+        }
+        if usize::from(packet.pad_len()) != packet.payload_len().wrapping_neg() % 4 {
+            return Err(Counter::BadPadding);
+        }
         let len = GRH_LEN + packet.payload_len();
         let srq = self.srq;
         let queue = self.recv_queue(srq, env).ok_or(Counter::NoReceive)?;
