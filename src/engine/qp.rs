@@ -169,6 +169,7 @@ impl Qp {
             return;
         }
         self.attr.qp_state = QpState::Err;
+        self.attr.en_sqd_async_notify = false;
         self.timer.clear();
         self.flush_send(env);
         self.flush_recv(env);

@@ -434,7 +434,8 @@ impl Qp {
         let begun = !self.sq.is_empty() && self.sq.get(self.sq.head()).is_begun();
         if self.state() == QpState::Sqd && self.req.draining && !begun {
             self.req.draining = false;
-            if self.attr.en_sqd_async_notify {
+            // It was asked for once.
+            if core::mem::take(&mut self.attr.en_sqd_async_notify) {
                 self.raise(crate::verbs::EventType::SqDrained, env);
             }
         }

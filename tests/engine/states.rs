@@ -207,6 +207,36 @@ fn an_idle_queue_drains_at_once() {
 }
 
 #[test]
+fn who_asked_to_be_told_of_a_drained_queue_is_told_once() {
+    let mut s = Script::rc();
+    let mask = AttrMask::STATE | AttrMask::EN_SQD_ASYNC_NOTIFY;
+    let attr = QpAttr { qp_state: QpState::Sqd, en_sqd_async_notify: true, ..s.attr };
+    s.engine.modify_qp(s.qp, &attr, mask).unwrap();
+    s.events(&[EventType::SqDrained]);
+    assert!(!s.engine.query_qp(s.qp).unwrap().en_sqd_async_notify);
+    s.enter(QpState::Rts);
+    s.enter(QpState::Sqd);
+    s.events(&[]);
+    s.enter(QpState::Rts);
+    // Who leaves before it has drained, or fails, is not told of another time.
+    s.post(1, SEND, 4);
+    s.expect_count(1);
+    s.engine.modify_qp(s.qp, &attr, mask).unwrap();
+    s.enter(QpState::Rts);
+    s.enter(QpState::Sqd);
+    s.send(ack(SQ, 1));
+    s.events(&[]);
+    s.enter(QpState::Rts);
+    s.post(2, SEND, 4);
+    s.expect_count(1);
+    s.engine.modify_qp(s.qp, &attr, mask).unwrap();
+    s.send(nak(SQ + 1, roce::wire::aeth::NakCode::InvalidRequest, 1));
+    s.state(QpState::Err);
+    assert!(!s.engine.query_qp(s.qp).unwrap().en_sqd_async_notify);
+    s.events(&[]);
+}
+
+#[test]
 fn the_error_state_flushes_everything_in_order() {
     // A bug that rxe had: the receive queue was not flushed.
     let mut s = Script::rc();
