@@ -112,7 +112,8 @@ pub(super) enum Fault {
     Backlog,
 }
 
-pub(super) const INVALID: Fault = Fault::Refused(NakCode::InvalidRequest, WcStatus::RemInvReqErr);
+pub(super) const INVALID: Fault = Fault::Refused(NakCode::InvalidRequest, WcStatus::LocQpOpErr);
+const LENGTH: Fault = Fault::Refused(NakCode::InvalidRequest, WcStatus::LocLenErr);
 pub(super) const ACCESS: Fault = Fault::Refused(NakCode::RemoteAccessError, WcStatus::LocAccessErr);
 
 impl Responder {
@@ -338,7 +339,7 @@ impl Qp {
         if right && usize::from(packet.pad_len()) == len.wrapping_neg() % 4 {
             Ok(())
         } else {
-            Err(INVALID)
+            Err(LENGTH)
         }
     }
 
@@ -457,7 +458,7 @@ impl Qp {
         if let Some(reth) = packet.reth() {
             let (va, rkey, total) = (reth.va(), reth.rkey(), reth.dma_len());
             if u64::from(total) > limits::MESSAGE_BYTES_MAX {
-                return Err(INVALID);
+                return Err(LENGTH);
             }
             self.check_total(packet, info, total)?;
             // The whole range is checked up front; of nothing, nothing is.
@@ -491,7 +492,7 @@ impl Qp {
     fn check_total(&self, packet: &Packet<'_>, info: &OpcodeInfo, left: u32) -> Result<(), Fault> {
         let len = packet.payload_len();
         let right = if info.position.ends() { len == left as usize } else { len < left as usize };
-        if right { Ok(()) } else { Err(INVALID) }
+        if right { Ok(()) } else { Err(LENGTH) }
     }
 
     /// Whether another read or atomic can be kept track of.

@@ -417,7 +417,7 @@ fn sends_of_the_wrong_length_fail_the_receive_they_took() {
         s.recv(2, 0, 1000);
         s.send(pkt(opcode, RQ).fill(len));
         s.expect([nak(RQ, INVALID, 0)]);
-        s.receives(&[(1, WcStatus::RemInvReqErr), (2, FLUSHED)]);
+        s.receives(&[(1, WcStatus::LocLenErr), (2, FLUSHED)]);
         s.events(&[]);
         s.state(QpState::Err);
     }
@@ -440,6 +440,24 @@ fn later_packets_of_the_wrong_length_are_invalid() {
         s.send(pkt(opcode, RQ + 1).fill(len));
         s.expect([nak(RQ + 1, INVALID, 0)]);
         s.state(QpState::Err);
+    }
+}
+
+#[test]
+fn a_receive_that_a_wrong_length_broke_says_so() {
+    let mut s = Script::rc();
+    s.recv(1, 0, 1000);
+    s.send(pkt(Opcode::RC_SEND_FIRST, RQ).fill(256));
+    s.send(pkt(Opcode::RC_SEND_LAST, RQ + 1));
+    s.expect([nak(RQ + 1, INVALID, 0)]);
+    s.receives(&[(1, WcStatus::LocLenErr)]);
+    for dma_len in [300, (1 << 31) + 1] {
+        let mut s = Script::rc();
+        s.recv(1, 0, 1000);
+        let write = pkt(Opcode::RC_RDMA_WRITE_ONLY_WITH_IMMEDIATE, RQ).imm([1; 4]);
+        s.send(write.reth(s.va(0), s.rkey(), dma_len).fill(4));
+        s.expect([nak(RQ, INVALID, 0)]);
+        s.receives(&[(1, WcStatus::LocLenErr)]);
     }
 }
 
@@ -486,7 +504,7 @@ fn messages_have_a_beginning_and_are_not_interrupted() {
         s.send(next);
         s.expect([nak(RQ + 1, INVALID, 0)]);
         s.state(QpState::Err);
-        let status = if reth { FLUSHED } else { WcStatus::RemInvReqErr };
+        let status = if reth { FLUSHED } else { WcStatus::LocQpOpErr };
         s.receives(&[(1, status)]);
     };
     let nexts: [fn(&Script) -> Pkt; 5] = [
