@@ -28,6 +28,8 @@ pub(super) struct Responder {
     message: Option<Message>,
     /// A receive work request that an abandoned message left behind.
     pub(super) spare: Option<(Taken, Option<SrqHandle>)>,
+    /// The last request that is answered by more than an acknowledgement.
+    asked: Option<Psn>,
     /// Whether a refusal is out and the packet it asks for has not come.
     refused: bool,
     /// Answers that were given to reads and atomics, to be given again.
@@ -125,6 +127,7 @@ impl Responder {
             msn: Msn::new(0),
             message: None,
             spare: None,
+            asked: None,
             refused: false,
             replays: VecDeque::new(),
             owed: VecDeque::new(),
@@ -172,7 +175,9 @@ impl Responder {
         let msn = self.msn;
         match self.owed.back_mut() {
             Some(Owed::Ack { psn: old, msn: count, answer: Owing::Accepted }) => {
-                (*old, *count) = (psn, msn);
+                // One that is owed already and reaches further is not taken back.
+                *old = if psn.since(*old) > 0 { psn } else { *old };
+                *count = msn;
             }
             _ => self.owed.push_back(Owed::Ack { psn, msn, answer: Owing::Accepted }),
         }
@@ -523,6 +528,7 @@ impl Qp {
                 .map_err(|_| ACCESS)?;
         }
         let psn = self.resp.epsn;
+        self.resp.asked = Some(psn);
         // A read counts when it is accepted, before its first answer.
         self.resp.msn = Msn::new(self.resp.msn.get() + 1);
         self.resp.epsn = psn.plus(packets(len, self.mtu));
@@ -609,6 +615,7 @@ impl Qp {
 
     /// A request of one packet that is answered by itself was executed.
     fn accept_single(&mut self) {
+        self.resp.asked = Some(self.resp.epsn);
         self.resp.epsn = self.resp.epsn.plus(1);
         self.resp.msn = Msn::new(self.resp.msn.get() + 1);
     }
@@ -638,8 +645,11 @@ impl Qp {
         }
         let owed = match info.operation {
             Operation::Send | Operation::Write => {
+                // If a read came behind it, its answer may be lost as well, and an acknowledgement of more than this
+                // packet would say that it is not.
+                let read_behind = self.resp.asked.is_some_and(|asked| asked.since(psn) > 0);
                 let last = self.resp.epsn.plus(Psn::HALF * 2 - 1);
-                return self.resp.owe_ack(last);
+                return self.resp.owe_ack(if read_behind { psn } else { last });
             }
             Operation::ReadRequest => self.replay_read(packet, psn, env),
             Operation::Flush => Some(Owed::Empty { psn, msn: self.resp.msn, counts: false }),
