@@ -127,6 +127,8 @@ pub struct Engine {
     timers: Timers,
     /// Queue pairs that may have something to send, in the order of their turns.
     active: VecDeque<Place>,
+    /// Queue pairs whose peers told of congestion, each once.
+    congested: VecDeque<Place>,
     events: VecDeque<Event>,
     counters: Counters,
     now: Instant,
@@ -149,6 +151,7 @@ impl Engine {
             groups: BTreeMap::new(),
             timers: Timers::default(),
             active: VecDeque::new(),
+            congested: VecDeque::new(),
             events: VecDeque::new(),
             counters: Counters::default(),
             now: Instant::ZERO,
@@ -221,14 +224,19 @@ impl Engine {
         let place = self.find_qp(bth.dest_qp()).ok_or(Counter::NoQp)?;
         let (qp, mut env) = self.split(place).ok_or(Counter::NoQp)?;
         if info.service == Service::Cnp {
-            // Who limits rates would be told here; for now it is counted.
             if bth.opcode() != Opcode::CNP {
                 return Err(Counter::BadOpcode);
             }
             if !qp.is_peer(received) {
                 return Err(Counter::WrongPeer);
             }
+            if !qp.state().handles_requests(qp.kind) && !qp.state().handles_responses(qp.kind) {
+                return Err(Counter::WrongState);
+            }
             env.count(Counter::CnpReceived);
+            if !core::mem::replace(&mut qp.congested, true) {
+                self.congested.push_back(place);
+            }
             return Ok(());
         }
         if info.service != qp.service() {
@@ -325,6 +333,16 @@ impl Engine {
     #[must_use]
     pub fn poll_event(&mut self) -> Option<Event> {
         self.events.pop_front()
+    }
+
+    /// The next queue pair whose peer told that its packets met congestion, for whoever limits rates. It is named
+    /// once, however often its peer told since it was named last; who limits no rates need not ask. May have more
+    /// after [`handle_packet`](Self::handle_packet).
+    #[must_use]
+    pub fn poll_congestion(&mut self) -> Option<QpHandle> {
+        let qp = self.qps.at_mut(self.congested.pop_front()?)?;
+        qp.congested = false;
+        Some(qp.handle)
     }
 
     /// Asks for an event when a completion comes. One that is there already does not count: poll once more.

@@ -91,6 +91,8 @@ pub(super) struct Qp {
     pub(super) groups: u32,
     /// When the next congestion notification may go out.
     pub(super) cnp_after: Instant,
+    /// Whether the peer told of congestion and nobody has asked since.
+    pub(super) congested: bool,
     pub(super) req: Requester,
     pub(super) resp: Responder,
 }
