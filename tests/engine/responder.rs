@@ -445,12 +445,20 @@ fn later_packets_of_the_wrong_length_are_invalid() {
 
 #[test]
 fn a_receive_that_a_wrong_length_broke_says_so() {
-    let mut s = Script::rc();
-    s.recv(1, 0, 1000);
-    s.send(pkt(Opcode::RC_SEND_FIRST, RQ).fill(256));
-    s.send(pkt(Opcode::RC_SEND_LAST, RQ + 1));
-    s.expect([nak(RQ + 1, INVALID, 0)]);
-    s.receives(&[(1, WcStatus::LocLenErr)]);
+    for (opcode, len) in [
+        (Opcode::RC_SEND_MIDDLE, 0),
+        (Opcode::RC_SEND_MIDDLE, 255),
+        (Opcode::RC_SEND_MIDDLE, 257),
+        (Opcode::RC_SEND_LAST, 0),
+        (Opcode::RC_SEND_LAST, 257),
+    ] {
+        let mut s = Script::rc();
+        s.recv(1, 0, 1000);
+        s.send(pkt(Opcode::RC_SEND_FIRST, RQ).fill(256));
+        s.send(pkt(opcode, RQ + 1).fill(len));
+        s.expect([nak(RQ + 1, INVALID, 0)]);
+        s.receives(&[(1, WcStatus::LocLenErr)]);
+    }
     for dma_len in [300, (1 << 31) + 1] {
         let mut s = Script::rc();
         s.recv(1, 0, 1000);
@@ -625,6 +633,27 @@ fn after_a_refusal_requests_are_ignored() {
     s.expect_count(1);
     s.dropped(pkt(Opcode::RC_SEND_ONLY, RQ).fill(4).ack_req(), Counter::WrongState);
     s.expect_nothing();
+}
+
+#[test]
+fn a_refusal_counts_what_was_completed_and_not_what_it_refuses() {
+    let refused: [(fn(&Script) -> Pkt, NakCode); 3] = [
+        (|s| pkt(Opcode::RC_RDMA_READ_REQUEST, RQ + 4).reth(s.va(0), BAD_KEY, 4), ACCESS),
+        (|_| pkt(Opcode::RC_SEND_LAST, RQ + 4).fill(4), INVALID),
+        (|s| pkt(Opcode::RC_FETCH_ADD, RQ + 4).atomic(s.va(4), s.rkey(), 1, 0), INVALID),
+    ];
+    for (packet, code) in refused {
+        let mut s = Script::rc();
+        s.recv(1, 0, 1000);
+        s.send(pkt(Opcode::RC_SEND_FIRST, RQ).fill(256));
+        s.send(pkt(Opcode::RC_SEND_LAST, RQ + 1).fill(4));
+        s.send(pkt(Opcode::RC_FETCH_ADD, RQ + 2).atomic(s.va(0), s.rkey(), 1, 0));
+        s.send(pkt(Opcode::RC_RDMA_READ_REQUEST, RQ + 3).reth(s.va(0), s.rkey(), 4));
+        s.expect_count(2);
+        let packet = packet(&s);
+        s.send(packet);
+        s.expect([nak(RQ + 4, code, 3)]);
+    }
 }
 
 #[test]
