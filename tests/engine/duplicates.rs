@@ -184,6 +184,27 @@ fn a_flood_of_duplicates_is_bounded() {
 }
 
 #[test]
+fn a_flood_of_flushes_is_bounded_and_what_is_too_much_was_lost() {
+    let mut s = Script::rc();
+    let flush = |s: &Script, n| pkt(Opcode::RC_FLUSH, RQ + n).feth(1, 0).reth(s.va(0), s.rkey(), 4);
+    for n in 0..100 {
+        let packet = flush(&s, n);
+        s.send(packet);
+    }
+    let sent = s.sent();
+    let kept = s.engine.query_qp(s.qp).unwrap().rq_psn.get() - RQ;
+    assert!(kept <= 12, "{kept}");
+    // All that were taken are answered; then the first that was not is asked for, once.
+    let answers = sent.iter().filter(|packet| packet.bth.opcode != Opcode::RC_ACKNOWLEDGE);
+    assert_eq!(answers.count(), kept as usize);
+    assert_eq!(s.count(Counter::Backlog), 1);
+    let again = flush(&s, kept);
+    s.send(again);
+    s.expect([read_only(RQ + kept, kept + 1)]);
+    s.state(QpState::Rts);
+}
+
+#[test]
 fn a_duplicate_changes_neither_sequence_nor_count() {
     let mut s = Script::rc();
     s.recv(1, 0, 100);

@@ -492,6 +492,18 @@ fn a_misaligned_atomic_is_invalid_whatever_its_key() {
 }
 
 #[test]
+fn an_atomic_on_memory_that_is_not_aligned_is_invalid() {
+    // The address is a multiple of eight, but what it stands for is not.
+    let mut s = Script::rc();
+    let buffer = roce::memory::Buffer::new(64);
+    let attr = roce::engine::MrAttr { region: buffer.region(), base: 0x1004, access: ALL };
+    let key = s.engine.register(s.pd, attr).unwrap().rkey();
+    s.send(pkt(Opcode::RC_FETCH_ADD, RQ).atomic(0x1008, key, 1, 0));
+    s.expect([nak(RQ, INVALID, 0)]);
+    assert_eq!(buffer.to_vec(), [0; 64]);
+}
+
+#[test]
 fn messages_have_a_beginning_and_are_not_interrupted() {
     let event = EventType::QpReqErr;
     for opcode in [

@@ -121,6 +121,18 @@ fn values_that_the_port_cannot_serve_are_named() {
         s.state(QpState::Init);
     }
     s.engine.modify_qp(s.qp, &good, mask).unwrap();
+    let needs = transition::find(QpType::Rc, QpState::Rtr, QpState::Rts).unwrap();
+    let attr = QpAttr { qp_state: QpState::Rts, max_rd_atomic: 129, ..s.attr };
+    let refused = s.engine.modify_qp(s.qp, &attr, needs.required | AttrMask::STATE);
+    assert_eq!(refused, Err(ModifyError::Value(AttrMask::MAX_QP_RD_ATOMIC)));
+    s.state(QpState::Rtr);
+    let mut fresh = Setup::new(QpType::Rc);
+    fresh.until = QpState::Reset;
+    let mut s = fresh.build();
+    let needs = transition::find(QpType::Rc, QpState::Reset, QpState::Init).unwrap();
+    let attr = QpAttr { qp_state: QpState::Init, port_num: roce::verbs::PortNum(2), ..s.attr };
+    let refused = s.engine.modify_qp(s.qp, &attr, needs.required | AttrMask::STATE);
+    assert_eq!(refused, Err(ModifyError::Value(AttrMask::PORT)));
 }
 
 #[test]
