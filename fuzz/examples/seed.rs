@@ -51,7 +51,7 @@ fn seed_hostile(root: &Path) -> std::io::Result<()> {
             steps.extend([12, at, 0, 4, 0, 0, 4, 0, 1]);
             steps.extend([11, at, 0, 0, 0, 0, 8, operation, 0, 2, 0, 0, 2, 0, 1, 0]);
             steps.extend([9, 2, 0, at, operation, 0, 0, 4, 0, 0, 0, 3, 0, 0, 0, 0, 17, 3]);
-            steps.extend([9, 2, 13, 0]);
+            steps.extend([7, 50, 9, 2, 13, 0]);
         }
         put(root, "hostile", operation.into(), &steps)?;
     }

@@ -125,6 +125,8 @@ struct World {
     /// Work that was posted and is not completed, by whose it is; `None` for a shared queue.
     posted: BTreeMap<u64, Option<QpHandle>>,
     last_id: u64,
+    /// The last packet whose first fields were right.
+    last: Vec<u8>,
     batch: Batch,
 }
 
@@ -162,6 +164,7 @@ impl World {
             keys: Vec::new(),
             posted: BTreeMap::new(),
             last_id: 0,
+            last: Vec::new(),
             batch: Batch::new(16),
         };
         world.fill_memory();
@@ -325,7 +328,8 @@ impl World {
 
     fn step(&mut self, input: &mut Input<'_>) {
         match input.byte() % 16 {
-            0..=7 => self.shaped(input),
+            0..=6 => self.shaped(input),
+            7 => self.flood(input),
             8 => {
                 let len = usize::from(input.byte());
                 let packet = input.bytes(len).to_vec();
@@ -445,6 +449,15 @@ impl World {
         }
     }
 
+    /// The last packet again, and again.
+    fn flood(&mut self, input: &mut Input<'_>) {
+        let packet = core::mem::take(&mut self.last);
+        for _ in 0..input.byte() % 64 {
+            self.deliver(peer_gid(), own_gid(), 0, &packet);
+        }
+        self.last = packet;
+    }
+
     /// A packet whose first fields are right, if nothing in the input says otherwise.
     fn shaped(&mut self, input: &mut Input<'_>) {
         let at = usize::from(input.byte()) % self.conns.len();
@@ -487,14 +500,20 @@ impl World {
         let source = if flags & 0xf8 == 0x08 { group() } else { peer_gid() };
         let destination = if everybody { group() } else { own_gid() };
         self.deliver(source, destination, flags % 4, &bytes);
+        self.last = bytes;
     }
 
     /// The headers that an opcode wants, and a payload.
     fn body(&self, bth: BthRepr, input: &mut Input<'_>) -> Vec<u8> {
         let headers = bth.opcode.info().map_or(Headers::empty(), |info| info.headers);
-        let place = self.memories[input.pick(&[0, 0, 0, 1, 2, 3, 4, 4])].base;
-        let va = place.wrapping_add(input.pick(&[0, 0, 8, 64, 120, 2040, 2048, u64::MAX, 3]));
-        let rkey = input.pick(&self.keys);
+        let memory = &self.memories[input.pick(&[0, 0, 0, 1, 2, 3, 4, 4])];
+        let into = input.pick(&[0, 0, 8, 64, 120, 2040, 2048, u64::MAX, 3]);
+        let va = memory.base.wrapping_add(into);
+        // Mostly the key that belongs to it.
+        let rkey = match input.byte() % 4 {
+            0..=2 => memory.mr.rkey(),
+            _ => input.pick(&self.keys),
+        };
         let dma_len = input.pick(&[0, 4, 8, 8, 256, 300, 512, SIZE, SIZE + 1, 1 << 31, u32::MAX]);
         let (swap_or_add, compare) = (input.byte().into(), 0x5a5a_5a5a_5a5a_5a5a);
         let srq = self.engine.srq_number(self.srqs[input.pick(&[1, 1, 1, 0])]);
