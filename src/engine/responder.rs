@@ -600,7 +600,7 @@ impl Qp {
             return Err(Fault::Backlog);
         }
         let (feth, reth) = (packet.feth().ok_or(INVALID)?, packet.reth().ok_or(INVALID)?);
-        if packet.payload_len() != 0 {
+        if packet.payload_len() != 0 || packet.pad_len() != 0 {
             return Err(INVALID);
         }
         let needed = flush_access(packet).ok_or(INVALID)?;

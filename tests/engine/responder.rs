@@ -478,6 +478,20 @@ fn padding_that_does_not_suit_the_payload_is_invalid() {
     bytes.truncate(18);
     s.send_bytes(peer_gid(), own_gid(), &bytes);
     s.expect([nak(RQ, INVALID, 0)]);
+    // Nothing needs none, and has three.
+    let (va, key) = (s.va(0), s.rkey());
+    for packet in [
+        pkt(Opcode::RC_FLUSH, RQ).feth(1, 0).reth(va, key, 4),
+        pkt(Opcode::RC_RDMA_READ_REQUEST, RQ).reth(va, key, 4),
+        pkt(Opcode::RC_FETCH_ADD, RQ).atomic(va, key, 1, 0),
+    ] {
+        let mut s = Script::rc();
+        let mut bytes = packet.to(s.qpn).bytes();
+        bytes.extend([0; 3]);
+        bytes[1] |= 3 << 4;
+        s.send_bytes(peer_gid(), own_gid(), &bytes);
+        s.expect([nak(RQ, INVALID, 0)]);
+    }
 }
 
 #[test]
