@@ -23,6 +23,8 @@ mod duplicates;
 mod errors;
 #[path = "engine/memory.rs"]
 mod memory;
+#[path = "engine/objects.rs"]
+mod objects;
 #[path = "engine/pair.rs"]
 mod pair;
 #[path = "engine/posting.rs"]

@@ -38,7 +38,23 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     for (i, filter) in filters.iter().enumerate() {
         put(root, "filter", i, filter.as_bytes())?;
     }
+    seed_hostile(root)?;
     println!("{} frames", frames.len());
+    Ok(())
+}
+
+/// For each operation: to every queue pair a receive, a send, a packet of the operation, and its answer fetched.
+fn seed_hostile(root: &Path) -> std::io::Result<()> {
+    for operation in 0..32 {
+        let mut steps = Vec::new();
+        for at in 0..40 {
+            steps.extend([12, at, 0, 4, 0, 0, 4, 0, 1]);
+            steps.extend([11, at, 0, 0, 0, 0, 8, operation, 0, 2, 0, 0, 2, 0, 1, 0]);
+            steps.extend([9, 2, 0, at, operation, 0, 0, 4, 0, 0, 0, 3, 0, 0, 0, 0, 17, 3]);
+            steps.extend([7, 50, 9, 2, 13, 0]);
+        }
+        put(root, "hostile", operation.into(), &steps)?;
+    }
     Ok(())
 }
 

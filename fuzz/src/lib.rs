@@ -1,6 +1,9 @@
 //! What the fuzz targets do with their input. The targets themselves are a line each, and `tests/fuzz.rs` replays
 //! every input that ever failed through the same functions, on a stable compiler.
 
+mod hostile;
+
+pub use hostile::hostile;
 use roce::capture::{MAX_CAPTURED, Reader};
 use roce::decode::{Decoder, Filter, LineStyle, write_json, write_tree};
 use roce::time::Instant;
@@ -24,8 +27,14 @@ const LINKS: [LinkType; 9] = [
 type Body = fn(&[u8]);
 
 /// One name a target, for whoever replays files.
-pub const TARGETS: [(&str, Body); 5] =
-    [("frame", frame), ("packet", packet), ("mad", mad), ("capture", capture), ("filter", filter)];
+pub const TARGETS: &[(&str, Body)] = &[
+    ("frame", frame),
+    ("packet", packet),
+    ("mad", mad),
+    ("capture", capture),
+    ("filter", filter),
+    ("hostile", hostile),
+];
 
 /// A frame of some link type: everything that is said of it.
 pub fn frame(input: &[u8]) {

@@ -153,7 +153,7 @@ impl Qp {
             return Ok(());
         }
         let needed = Access::REMOTE_READ;
-        let grant = env.keys.remote(self.pd, self.qpn, rkey, va, len.into(), needed)?;
+        let grant = env.keys.remote(self.pd, self.owner(), rkey, va, len.into(), needed)?;
         let appended = grant.region.append_to(grant.offset, len as usize, draft.bytes());
         appended.map_err(|_| Refusal::Range)
     }

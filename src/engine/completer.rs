@@ -8,7 +8,7 @@ use super::Counter;
 use super::qp::{Env, Qp};
 use super::receive::scatter_into;
 use super::requester::msn_since;
-use crate::verbs::{WcStatus, WrOpcode};
+use crate::verbs::{QpState, WcStatus, WrOpcode};
 use crate::wire::aeth::{Answer, Credits, NakCode, RnrTimer};
 use crate::wire::{Msn, Operation, Packet, Position, Psn};
 
@@ -17,7 +17,7 @@ use crate::wire::{Msn, Operation, Packet, Position, Psn};
 enum Before {
     /// All of it was acknowledged.
     Settled,
-    /// Something must be sent again first.
+    /// Something must be sent again first, or the queue pair has failed.
     Missing,
 }
 
@@ -124,7 +124,8 @@ impl Qp {
         }
         self.skip_acknowledged();
         self.restart_ack_timer(env);
-        Before::Settled
+        // It fails here if a completion finds no room.
+        if self.state() == QpState::Err { Before::Missing } else { Before::Settled }
     }
 
     /// Completes the request at the head of the queue, and those behind it that were done at home.

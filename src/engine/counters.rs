@@ -78,6 +78,10 @@ counters! {
     NoReceive = "drop_no_receive",
     /// Dropped: a datagram that its receive work request has no room for.
     TooLong = "drop_too_long",
+    /// Dropped: a datagram with more payload than the port takes.
+    OverMtu = "drop_over_mtu",
+    /// Dropped: a datagram whose padding does not suit its payload.
+    BadPadding = "drop_bad_padding",
     /// Dropped: part of an unreliable message whose start was lost.
     OutOfMessage = "drop_out_of_message",
     /// Dropped: an unreliable request that makes no sense.

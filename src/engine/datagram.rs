@@ -3,7 +3,7 @@
 use super::qp::{Env, Qp};
 use super::receive::{check_srq_limit, scatter_into};
 use super::{Counter, Engine};
-use crate::verbs::{EventType, Wc, WcOpcode, WcStatus, limits};
+use crate::verbs::{EventType, QpState, Wc, WcOpcode, WcStatus, limits};
 use crate::wire::Received;
 use crate::wire::{Gid, Packet, Service};
 
@@ -29,6 +29,12 @@ impl Qp {
         if deth.qkey() != self.own_qkey() {
             return Err(Counter::BadQKey);
         }
+        if packet.payload_len() > env.config.port_mtu.bytes() {
+            return Err(Counter::OverMtu);
+        }
+        if usize::from(packet.pad_len()) != packet.payload_len().wrapping_neg() % 4 {
+            return Err(Counter::BadPadding);
+        }
         let len = GRH_LEN + packet.payload_len();
         let srq = self.srq;
         let queue = self.recv_queue(srq, env).ok_or(Counter::NoReceive)?;
@@ -51,7 +57,7 @@ impl Qp {
             wc = wc.with_imm(imm.data());
         }
         self.complete_recv(wc, bth.solicited(), env);
-        if status != WcStatus::Success {
+        if status != WcStatus::Success && self.state() != QpState::Err {
             self.raise(EventType::QpFatal, env);
             self.fail(env);
         }

@@ -255,7 +255,8 @@ impl Keys {
     /// Binds a window for a queue pair of domain `pd`, or unbinds one of type 1 with a length of zero.
     pub(super) fn bind(&mut self, pd: PdHandle, qp: Qpn, bind: Bind) -> Result<(), Refusal> {
         let window = self.window(bind.window.get()).ok_or(Refusal::Key)?;
-        if window.pd != pd || window.kind != bind.kind {
+        let stale = window.low != bind.window.get().to_le_bytes()[0];
+        if stale || window.pd != pd || window.kind != bind.kind {
             return Err(Refusal::Key);
         }
         let old = window.bound;

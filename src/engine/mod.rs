@@ -46,7 +46,7 @@ mod responder;
 mod srq;
 mod timers;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
 pub use crate::wire::{Batch, ICRC_ROOM, PACKET_MAX, Received, Train};
 pub use config::{Config, Limits};
@@ -115,6 +115,8 @@ pub struct Engine {
     pds: Table<()>,
     xrcds: Table<()>,
     env: Env,
+    /// Queue pairs whose peers told of congestion, each once.
+    congested: VecDeque<Place>,
 }
 
 impl Engine {
@@ -129,6 +131,7 @@ impl Engine {
             gsi: None,
             groups: BTreeMap::new(),
             env: Env::new(config, &mut random),
+            congested: VecDeque::new(),
         }
     }
 
@@ -196,14 +199,19 @@ impl Engine {
         let place = self.find_qp(bth.dest_qp()).ok_or(Counter::NoQp)?;
         let (qp, env) = self.split(place).ok_or(Counter::NoQp)?;
         if info.service == Service::Cnp {
-            // Who limits rates would be told here; for now it is counted.
             if bth.opcode() != Opcode::CNP {
                 return Err(Counter::BadOpcode);
             }
             if !qp.is_peer(received) {
                 return Err(Counter::WrongPeer);
             }
+            if !qp.rules.requests && !qp.rules.responses {
+                return Err(Counter::WrongState);
+            }
             env.count(Counter::CnpReceived);
+            if !core::mem::replace(&mut qp.congested, true) {
+                self.congested.push_back(place);
+            }
             return Ok(());
         }
         if info.service != qp.service {
@@ -305,6 +313,16 @@ impl Engine {
         self.env.events.pop_front()
     }
 
+    /// The next queue pair whose peer told that its packets met congestion, for whoever limits rates. It is named
+    /// once, however often its peer told since it was named last; who limits no rates need not ask. May have more
+    /// after [`handle_packet`](Self::handle_packet).
+    #[must_use]
+    pub fn poll_congestion(&mut self) -> Option<QpHandle> {
+        let qp = self.qps.at_mut(self.congested.pop_front()?)?;
+        qp.congested = false;
+        Some(qp.handle)
+    }
+
     /// Asks for an event when a completion comes. One that is there already does not count: poll once more.
     pub fn request_notify(&mut self, cq: CqHandle, notify: Notify) {
         if let Some(cq) = self.env.cqs.get_mut(cq.0) {
@@ -384,19 +402,30 @@ impl Engine {
 
 impl Qp {
     /// Sends what it may in one turn; whether there is more.
+    ///
+    /// Answers go first, because somebody waits for them. If they took the whole turn the next begins with requests:
+    /// a peer that asks without end does not silence this side.
     fn take_turn(&mut self, quantum: usize, env: &mut Env, batch: &mut Batch) -> bool {
+        let mut requests_first = core::mem::take(&mut self.req.waited);
+        let mut waited = true;
         batch.set_path(&self.route);
         for _ in 0..quantum {
             if batch.is_full() {
-                return true;
+                break;
             }
-            // Answers first: somebody waits for them.
-            if self.resp.owes() {
+            if self.resp.owes() && !requests_first {
                 self.answer_next(env, batch);
-            } else if self.send_next(env, batch) == Step::Blocked {
-                return false;
+                continue;
+            }
+            waited = false;
+            if self.send_next(env, batch) == Step::Blocked {
+                if !self.resp.owes() {
+                    return false;
+                }
+                requests_first = false;
             }
         }
+        self.req.waited = waited;
         true
     }
 

@@ -107,6 +107,10 @@ impl Qp {
 
     /// Enters a state.
     fn enter(&mut self, from: QpState, to: QpState, env: &mut Env) {
+        if to != QpState::Sqd {
+            // Who leaves before the queue has drained is not told of a later time.
+            self.attr.en_sqd_async_notify = false;
+        }
         match to {
             QpState::Reset => self.reset(env),
             QpState::Err => {

@@ -325,6 +325,7 @@ impl Engine {
             scheduled: false,
             groups: 0,
             cnp_after: Instant::ZERO,
+            congested: false,
             req: Requester::new(),
             resp: Responder::new(self.env.config.advertise_credits),
         };
@@ -403,6 +404,10 @@ impl Engine {
             return Err(DestroyError::Busy);
         }
         let (send_cq, recv_cq, srq) = (qp.send_cq, qp.recv_cq, qp.srq);
+        if qp.congested {
+            let place = qp.place;
+            self.congested.retain(|other| *other != place);
+        }
         if let Some((qp, env)) = self.split_handle(handle) {
             qp.release_begun(env);
         }

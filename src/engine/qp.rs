@@ -127,6 +127,8 @@ pub(super) struct Qp {
     pub(super) groups: u32,
     /// When the next congestion notification may go out.
     pub(super) cnp_after: Instant,
+    /// Whether the peer told of congestion and nobody has asked since.
+    pub(super) congested: bool,
     /// As it was asked for, but for the state.
     pub(super) attr: QpAttr,
 }
@@ -145,6 +147,17 @@ impl Qp {
 
     pub(super) fn set_state(&mut self, state: QpState) {
         (self.state, self.rules) = (state, state.rules_for(self.kind));
+    }
+
+    /// Whose the windows of type 2 are that it binds, shows or invalidates: its own. But an XRC initiator serves no
+    /// requests and a target binds nothing, so what the one binds is for the other, and goes by a number that neither
+    /// has.
+    #[inline]
+    pub(super) fn owner(&self) -> Qpn {
+        match self.kind {
+            QpType::XrcSend | QpType::XrcRecv => Qpn::MULTICAST,
+            _ => self.qpn,
+        }
     }
 
     /// The opcode of its own service for an operation that RC has too.
@@ -170,7 +183,14 @@ impl Qp {
     /// Completes a receive work request.
     pub(super) fn complete_recv(&mut self, wc: Wc, solicited: bool, env: &mut Env) {
         if !env.complete(self.recv_cq, wc, solicited) {
-            // Its completion is lost, and so is the promise that goes with it.
+            self.fail_unheard(env);
+        }
+    }
+
+    /// A completion was lost, and with it the promise that everything posted is told of: nothing goes on here.
+    pub(super) fn fail_unheard(&mut self, env: &mut Env) {
+        if self.state() != QpState::Err {
+            self.raise(EventType::QpFatal, env);
             self.fail(env);
         }
     }
@@ -181,6 +201,7 @@ impl Qp {
             return;
         }
         self.set_state(QpState::Err);
+        self.attr.en_sqd_async_notify = false;
         self.timer.clear();
         self.flush_send(env);
         self.flush_recv(env);

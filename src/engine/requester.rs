@@ -48,6 +48,8 @@ pub(super) struct Requester {
     pub(super) unlimited: bool,
     /// Whether somebody waits for the queue to drain.
     pub(super) draining: bool,
+    /// Whether answers took the whole of the last turn to send.
+    pub(super) waited: bool,
 }
 
 impl Requester {
@@ -67,6 +69,7 @@ impl Requester {
             limit: None,
             unlimited: false,
             draining: false,
+            waited: false,
         }
     }
 
@@ -140,7 +143,7 @@ impl Qp {
     /// Invalidates a key or binds a window; no packet goes out.
     fn do_at_home(&mut self, wqe: &SendWqe, env: &mut Env) -> Step {
         let done = match wqe.opcode() {
-            WrOpcode::LocalInv => env.keys.invalidate(self.pd, self.qpn, wqe.rkey()),
+            WrOpcode::LocalInv => env.keys.invalidate(self.pd, self.owner(), wqe.rkey()),
             _ => self.bind_window(wqe, env),
         };
         let index = self.req.cursor;
@@ -166,7 +169,7 @@ impl Qp {
         let new_low = new_key.get().to_le_bytes()[0];
         let (mr, start, len, access) = (bind.mr, bind.addr, bind.length, bind.access);
         let bind = Bind { window, new_low, mr, start, len, access, kind };
-        env.keys.bind(self.pd, self.qpn, bind)
+        env.keys.bind(self.pd, self.owner(), bind)
     }
 
     /// Sends the next packet of a request that goes to a connected peer.
@@ -377,21 +380,25 @@ impl Qp {
 
     /// Completes every request at the head of the queue that is done, in order.
     pub(super) fn retire(&mut self, env: &mut Env) {
+        let mut heard = true;
         while !self.sq.is_empty() && self.sq.get(self.sq.head()).is_done() {
             let wqe = self.sq.pop();
-            self.complete_send(&wqe, env);
+            heard &= self.complete_send(&wqe, env);
+        }
+        if !heard {
+            self.fail_unheard(env);
         }
         self.check_drained(env);
     }
 
-    /// The completion of a request that went well, if one is wanted.
-    pub(super) fn complete_send(&mut self, wqe: &SendWqe, env: &mut Env) {
-        if self.init.sq_sig_all || wqe.flags().contains(SendFlags::SIGNALED) {
-            let opcode = wqe.opcode().completes_as();
-            let wc =
-                Wc::new(wqe.id(), WcStatus::Success, opcode, self.qpn).with_byte_len(wqe.len());
-            env.complete(self.send_cq, wc, false);
+    /// The completion of a request that went well, if one is wanted; whether there was room for it.
+    pub(super) fn complete_send(&mut self, wqe: &SendWqe, env: &mut Env) -> bool {
+        if !self.init.sq_sig_all && !wqe.flags().contains(SendFlags::SIGNALED) {
+            return true;
         }
+        let opcode = wqe.opcode().completes_as();
+        let wc = Wc::new(wqe.id(), WcStatus::Success, opcode, self.qpn).with_byte_len(wqe.len());
+        env.complete(self.send_cq, wc, false)
     }
 
     /// A request failed. Those before it that are unanswered are lost with it, those behind it are flushed.
@@ -408,8 +415,9 @@ impl Qp {
         }
         let wqe = self.sq.pop();
         let wc = Wc::new(wqe.id(), status, wqe.opcode().completes_as(), self.qpn);
-        env.complete(self.send_cq, wc, false);
-        if self.kind.can_stop_sending_alone() {
+        if !env.complete(self.send_cq, wc, false) {
+            self.fail_unheard(env);
+        } else if self.kind.can_stop_sending_alone() {
             // Receiving goes on; sending stops until somebody says otherwise.
             self.set_state(QpState::Sqe);
             self.flush_send(env);
@@ -423,7 +431,8 @@ impl Qp {
         let begun = !self.sq.is_empty() && self.sq.get(self.sq.head()).is_begun();
         if self.state() == QpState::Sqd && self.req.draining && !begun {
             self.req.draining = false;
-            if self.attr.en_sqd_async_notify {
+            // It was asked for once.
+            if core::mem::take(&mut self.attr.en_sqd_async_notify) {
                 self.raise(crate::verbs::EventType::SqDrained, env);
             }
         }

@@ -29,6 +29,8 @@ pub(super) struct Responder {
     message: Option<Message>,
     /// A receive work request that an abandoned message left behind.
     pub(super) spare: Option<(Taken, Option<SrqHandle>)>,
+    /// The last request that is answered by more than an acknowledgement.
+    asked: Option<Psn>,
     /// Whether a refusal is out and the packet it asks for has not come.
     refused: bool,
     /// Answers that were given to reads and atomics, to be given again.
@@ -71,7 +73,8 @@ pub(super) enum Fault {
     Backlog,
 }
 
-pub(super) const INVALID: Fault = Fault::Refused(NakCode::InvalidRequest, WcStatus::RemInvReqErr);
+pub(super) const INVALID: Fault = Fault::Refused(NakCode::InvalidRequest, WcStatus::LocQpOpErr);
+const LENGTH: Fault = Fault::Refused(NakCode::InvalidRequest, WcStatus::LocLenErr);
 pub(super) const ACCESS: Fault = Fault::Refused(NakCode::RemoteAccessError, WcStatus::LocAccessErr);
 
 impl Responder {
@@ -83,6 +86,7 @@ impl Responder {
             msn: Msn::new(0),
             message: None,
             spare: None,
+            asked: None,
             refused: false,
             replays: VecDeque::new(),
             owed: Debts::default(),
@@ -119,7 +123,9 @@ impl Responder {
         let msn = self.msn;
         match self.owed.newest() {
             Some(Owed::Ack { psn: old, msn: count, answer: Owing::Accepted }) => {
-                (*old, *count) = (psn, msn);
+                // One that is owed already and reaches further is not taken back.
+                *old = if psn.since(*old) > 0 { psn } else { *old };
+                *count = msn;
             }
             _ => self.owed.push(Owed::Ack { psn, msn, answer: Owing::Accepted }),
         }
@@ -286,7 +292,7 @@ impl Qp {
         if right && usize::from(packet.pad_len()) == len.wrapping_neg() % 4 {
             Ok(())
         } else {
-            Err(INVALID)
+            Err(LENGTH)
         }
     }
 
@@ -320,7 +326,7 @@ impl Qp {
         if let Some(ieth) = packet.ieth() {
             // A key that cannot be invalidated is our failure: the requester is not told.
             env.keys
-                .invalidate(self.pd, self.qpn, ieth.rkey())
+                .invalidate(self.pd, self.owner(), ieth.rkey())
                 .map_err(|_| Fault::Silent(WcStatus::LocAccessErr))?;
             wc = wc.with_invalidated(ieth.rkey());
         }
@@ -346,7 +352,7 @@ impl Qp {
             self.accepted(packet, 1, true);
         } else {
             // What nobody here learns of is not acknowledged.
-            self.fail(env);
+            self.fail_unheard(env);
         }
     }
 
@@ -405,13 +411,13 @@ impl Qp {
         if let Some(reth) = packet.reth() {
             let (va, rkey, total) = (reth.va(), reth.rkey(), reth.dma_len());
             if u64::from(total) > limits::MESSAGE_BYTES_MAX {
-                return Err(INVALID);
+                return Err(LENGTH);
             }
             self.check_total(packet, info, total)?;
             // The whole range is checked up front; of nothing, nothing is.
             if total > 0 {
                 env.keys
-                    .remote(self.pd, self.qpn, rkey, va, total.into(), Access::REMOTE_WRITE)
+                    .remote(self.pd, self.owner(), rkey, va, total.into(), Access::REMOTE_WRITE)
                     .map_err(|_| ACCESS)?;
             }
             self.resp.message = Some(Message::Write { va, rkey, left: total, total });
@@ -425,7 +431,7 @@ impl Qp {
         if len > 0 {
             let grant = env
                 .keys
-                .remote(self.pd, self.qpn, rkey, va, len.into(), Access::REMOTE_WRITE)
+                .remote(self.pd, self.owner(), rkey, va, len.into(), Access::REMOTE_WRITE)
                 .map_err(|_| ACCESS)?;
             grant.region.write(grant.offset, data).map_err(|_| ACCESS)?;
         }
@@ -439,7 +445,7 @@ impl Qp {
     fn check_total(&self, packet: &Packet<'_>, info: &OpcodeInfo, left: u32) -> Result<(), Fault> {
         let len = packet.payload_len();
         let right = if info.position.ends() { len == left as usize } else { len < left as usize };
-        if right { Ok(()) } else { Err(INVALID) }
+        if right { Ok(()) } else { Err(LENGTH) }
     }
 
     /// Whether another read or atomic can be kept track of.
@@ -466,10 +472,11 @@ impl Qp {
         }
         if len > 0 {
             env.keys
-                .remote(self.pd, self.qpn, rkey, va, len.into(), Access::REMOTE_READ)
+                .remote(self.pd, self.owner(), rkey, va, len.into(), Access::REMOTE_READ)
                 .map_err(|_| ACCESS)?;
         }
         let psn = self.resp.epsn;
+        self.resp.asked = Some(psn);
         // A read counts when it is accepted, before its first answer.
         self.resp.msn = Msn::new(self.resp.msn.get() + 1);
         self.resp.epsn = psn.plus(packets(len, self.mtu));
@@ -495,7 +502,7 @@ impl Qp {
         }
         let grant = env
             .keys
-            .remote(self.pd, self.qpn, rkey, va, 8, Access::REMOTE_ATOMIC)
+            .remote(self.pd, self.owner(), rkey, va, 8, Access::REMOTE_ATOMIC)
             .map_err(|_| ACCESS)?;
         let (swap_or_add, compare) = (atomic.swap_or_add(), atomic.compare());
         let original = match info.operation {
@@ -527,7 +534,7 @@ impl Qp {
         }
         let grant = env
             .keys
-            .remote(self.pd, self.qpn, reth.rkey(), reth.va(), 8, Access::REMOTE_WRITE)
+            .remote(self.pd, self.owner(), reth.rkey(), reth.va(), 8, Access::REMOTE_WRITE)
             .map_err(|_| ACCESS)?;
         grant.region.store(grant.offset, bytes).map_err(atomic_fault)?;
         self.answer_empty(false);
@@ -541,14 +548,14 @@ impl Qp {
             return Err(Fault::Backlog);
         }
         let (feth, reth) = (packet.feth().ok_or(INVALID)?, packet.reth().ok_or(INVALID)?);
-        if packet.payload_len() != 0 {
+        if packet.payload_len() != 0 || packet.pad_len() != 0 {
             return Err(INVALID);
         }
         let needed = flush_access(packet).ok_or(INVALID)?;
         let whole = feth.selectivity().get() == FlushLevel::Mr.code();
         let len = if whole { 0 } else { u64::from(reth.dma_len()) };
         env.keys
-            .remote(self.pd, self.qpn, reth.rkey(), reth.va(), len, needed)
+            .remote(self.pd, self.owner(), reth.rkey(), reth.va(), len, needed)
             .map_err(|_| ACCESS)?;
         self.answer_empty(true);
         Ok(())
@@ -556,6 +563,7 @@ impl Qp {
 
     /// A request of one packet that is answered by itself was executed.
     fn accept_single(&mut self) {
+        self.resp.asked = Some(self.resp.epsn);
         self.resp.epsn = self.resp.epsn.plus(1);
         self.resp.msn = Msn::new(self.resp.msn.get() + 1);
     }
@@ -585,8 +593,11 @@ impl Qp {
         }
         let owed = match info.operation {
             Operation::Send | Operation::Write => {
+                // If a read came behind it, its answer may be lost as well, and an acknowledgement of more than this
+                // packet would say that it is not.
+                let read_behind = self.resp.asked.is_some_and(|asked| asked.since(psn) > 0);
                 let last = self.resp.epsn.plus(Psn::HALF * 2 - 1);
-                return self.resp.owe_ack(last);
+                return self.resp.owe_ack(if read_behind { psn } else { last });
             }
             Operation::ReadRequest => self.replay_read(packet, psn, env),
             Operation::Flush => Some(Owed::Empty { psn, msn: self.resp.msn, counts: false }),
@@ -612,7 +623,7 @@ impl Qp {
         if reth.dma_len() > 0 {
             // What it may no longer read is not sent again, and nobody is told.
             let (key, va, len) = (reth.rkey(), reth.va(), reth.dma_len().into());
-            env.keys.remote(self.pd, self.qpn, key, va, len, Access::REMOTE_READ).ok()?;
+            env.keys.remote(self.pd, self.owner(), key, va, len, Access::REMOTE_READ).ok()?;
         }
         self.resp.replays.iter().find_map(|replay| {
             let Replay::Read { psn: first, va, rkey, len, msn } = *replay else { return None };

@@ -385,6 +385,7 @@ fn a_refusal_completes_what_is_before_it_and_fails_its_own() {
         (NakCode::InvalidRequest, WcStatus::RemInvReqErr),
         (NakCode::RemoteAccessError, WcStatus::RemAccessErr),
         (NakCode::RemoteOperationalError, WcStatus::RemOpErr),
+        (NakCode::InvalidRdRequest, WcStatus::RemInvRdReqErr),
     ] {
         let mut s = Script::rc();
         for id in 0..4 {

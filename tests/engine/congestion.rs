@@ -1,7 +1,7 @@
 //! Congestion marks and notifications.
 
 use roce::engine::Counter;
-use roce::verbs::QpType;
+use roce::verbs::{QpState, QpType};
 use roce::wire::{Opcode, Psn};
 
 use super::script::*;
@@ -80,4 +80,36 @@ fn a_notification_is_counted() {
     // That of native InfiniBand is not ours.
     s.dropped(pkt(Opcode(0x80), 0).data(&[0; 16]), Counter::BadOpcode);
     assert_eq!(cnp().bth.psn, Psn::new(0));
+}
+
+#[test]
+fn whoever_limits_rates_is_told_which_queue_pair_to_slow() {
+    let mut s = Script::rc();
+    assert_eq!(s.engine.poll_congestion(), None);
+    for _ in 0..1000 {
+        s.send(cnp());
+    }
+    // Once, however many came; and again only if more come.
+    assert_eq!(s.engine.poll_congestion(), Some(s.qp));
+    assert_eq!(s.engine.poll_congestion(), None);
+    s.send(cnp());
+    assert_eq!(s.engine.poll_congestion(), Some(s.qp));
+    assert_eq!(s.count(Counter::CnpReceived), 1001);
+    // A queue pair that is gone needs no slowing, nor the one that takes its place.
+    s.send(cnp());
+    let qp = s.qp;
+    s.engine.destroy_qp(qp).unwrap();
+    assert_eq!(s.engine.poll_congestion(), None);
+}
+
+#[test]
+fn a_queue_pair_that_sends_nothing_cannot_cause_congestion() {
+    for state in [QpState::Reset, QpState::Err] {
+        let mut s = Script::rc();
+        s.enter(state);
+        s.dropped(cnp(), Counter::WrongState);
+        assert_eq!(s.engine.poll_congestion(), None);
+    }
+    let mut s = Setup::new(QpType::Ud).build();
+    s.dropped(cnp(), Counter::WrongPeer);
 }

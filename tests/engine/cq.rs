@@ -1,8 +1,11 @@
 //! Completion queues and their events. V-02.
 
-use roce::engine::{AsyncEvent, Counter, Event, Notify};
-use roce::verbs::{EventType, QpState, WcStatus};
-use roce::wire::Opcode;
+use roce::engine::{AsyncEvent, Counter, Event, Notify, QpCreate, QpHandle};
+use roce::verbs::{
+    EventType, QpInitAttr, QpState, QpType, RetryCount, RnrRetry, SendFlags, WcStatus,
+};
+use roce::wire::aeth::NakCode;
+use roce::wire::{Bits, Opcode};
 
 use super::script::*;
 
@@ -90,23 +93,125 @@ fn a_full_queue_loses_fails_the_receiver_and_says_so() {
     // What nobody learns of is not acknowledged.
     s.expect([ack(RQ + 1, 2)]);
     let error = Event::Async(AsyncEvent::Cq(EventType::CqErr, s.recv_cq));
-    assert_eq!(s.take_events(), [error]);
+    assert_eq!(s.take_events(), [error, fatal(s.qp)]);
     s.state(QpState::Err);
     s.receives(&[(0, OK), (1, OK)]);
     s.dropped(pkt(Opcode::RC_SEND_ONLY, RQ + 2).fill(4), Counter::WrongState);
 }
 
+fn fatal(qp: QpHandle) -> Event {
+    Event::Async(AsyncEvent::Qp(EventType::QpFatal, qp))
+}
+
 #[test]
-fn a_full_queue_of_sends_says_so() {
+fn a_full_queue_of_sends_fails_the_sender_and_says_so() {
     let mut s = Script::rc();
+    s.engine.resize_cq(s.cq, 1).unwrap();
+    s.recv(7, 0, 4);
+    s.post(1, SEND, 4);
+    s.post(2, SEND, 4);
+    s.expect_count(2);
+    s.post(3, SEND, 4);
+    s.send(ack(SQ + 1, 2));
+    let error = Event::Async(AsyncEvent::Cq(EventType::CqErr, s.cq));
+    assert_eq!(s.take_events(), [error, fatal(s.qp)]);
+    s.state(QpState::Err);
+    s.expect_nothing();
+    s.completes(&[(1, OK)]);
+    s.receives(&[(7, FLUSHED)]);
+    s.at(1_000_000);
+    s.expect_nothing();
+    s.events(&[]);
+}
+
+#[test]
+fn work_whose_completion_finds_no_room_takes_nothing_else_with_it() {
+    // Whatever the answer that made it complete would have done next.
+    for answer in [
+        rnr(SQ + 2, 1, 2),
+        seq_nak(SQ + 2, 2),
+        nak(SQ + 2, NakCode::InvalidRequest, 2),
+        read_only(SQ + 2, 3).fill(4),
+    ] {
+        let mut setup = Setup::new(QpType::Rc);
+        setup.attr.rnr_retry = RnrRetry(Bits::low(0));
+        setup.attr.retry_cnt = RetryCount(Bits::low(0));
+        let mut s = setup.build();
+        s.engine.resize_cq(s.cq, 1).unwrap();
+        s.post(1, SEND, 4);
+        s.post(2, SEND, 4);
+        s.post(3, READ, 4);
+        s.expect_count(3);
+        s.send(answer);
+        let error = Event::Async(AsyncEvent::Cq(EventType::CqErr, s.cq));
+        assert_eq!(s.take_events(), [error, fatal(s.qp)]);
+        s.state(QpState::Err);
+        s.completes(&[(1, OK)]);
+        s.at(1_000_000);
+        s.expect_nothing();
+        assert_eq!(s.next_timeout(), None);
+    }
+}
+
+#[test]
+fn a_queue_that_ran_over_fails_each_that_completes_to_it() {
+    let mut s = Script::rc();
+    let cap = roce::verbs::QpCap { max_send_wr: 4, max_send_sge: 1, ..Default::default() };
+    let init = QpInitAttr { qp_type: QpType::Rc, cap, sq_sig_all: false };
+    let create = QpCreate { init, send_cq: s.cq, recv_cq: s.recv_cq, srq: None, xrcd: None };
+    let other = s.engine.create_qp(s.pd, create).unwrap();
+    s.climb(other, QpState::Rts);
     s.engine.resize_cq(s.cq, 1).unwrap();
     s.post(1, SEND, 4);
     s.post(2, SEND, 4);
     s.expect_count(2);
     s.send(ack(SQ + 1, 2));
-    let error = Event::Async(AsyncEvent::Cq(EventType::CqErr, s.cq));
-    assert_eq!(s.take_events(), [error]);
+    s.take_events();
+    // Polling makes no room: what was lost is lost. Until it has something to tell, the other goes on.
     s.completes(&[(1, OK)]);
+    (s.qp, s.qpn) = (other, s.engine.qp_number(other).unwrap());
+    s.post_flags(3, SEND, 4, SendFlags::empty());
+    s.expect_count(1);
+    s.send(ack(SQ, 1));
+    s.state(QpState::Rts);
+    s.post(4, SEND, 4);
+    s.expect_count(1);
+    s.send(ack(SQ + 1, 2));
+    s.events(&[EventType::QpFatal]);
+    s.state(QpState::Err);
+    s.completes(&[]);
+}
+
+#[test]
+fn a_failure_that_finds_no_room_stops_receiving_too() {
+    // An unreliable sender would go on receiving after a failure that somebody learns of.
+    let mut s = Script::uc();
+    s.engine.resize_cq(s.cq, 1).unwrap();
+    s.post(1, SEND, 4);
+    s.expect_count(1);
+    s.try_post(2, SEND, &[s.sge(SIZE as u64, 1)], SendFlags::SIGNALED).unwrap();
+    s.expect_nothing();
+    s.state(QpState::Err);
+    let error = Event::Async(AsyncEvent::Cq(EventType::CqErr, s.cq));
+    assert_eq!(s.take_events(), [error, fatal(s.qp)]);
+    s.completes(&[(1, OK)]);
+}
+
+#[test]
+fn a_datagram_whose_completion_finds_no_room_is_fatal_once() {
+    for good in [true, false] {
+        let mut s = Setup::new(QpType::Ud).build();
+        s.engine.resize_cq(s.recv_cq, 1).unwrap();
+        s.recv(1, 0, 100);
+        s.recv(2, if good { 0 } else { SIZE as u64 }, 100);
+        for psn in [1, 2] {
+            s.send(pkt(Opcode::UD_SEND_ONLY, psn).deth(0x1111, PEER));
+        }
+        let error = Event::Async(AsyncEvent::Cq(EventType::CqErr, s.recv_cq));
+        assert_eq!(s.take_events(), [error, fatal(s.qp)]);
+        s.state(QpState::Err);
+        s.receives(&[(1, OK)]);
+    }
 }
 
 #[test]

@@ -112,6 +112,40 @@ fn a_datagram_that_does_not_fit_is_dropped_and_its_receive_waits() {
 }
 
 #[test]
+fn a_datagram_longer_than_the_port_takes_is_dropped_whatever_room_there_is() {
+    let mut setup = Setup::new(QpType::Ud);
+    setup.config.port_mtu = Mtu::M1024;
+    let mut s = setup.build();
+    s.recv(1, 0, 4096);
+    s.dropped(datagram(1025), Counter::OverMtu);
+    s.receives(&[]);
+    s.send(datagram(1024));
+    assert_eq!(s.received().byte_len, 1064);
+}
+
+#[test]
+fn a_datagram_is_padded_as_its_length_wants() {
+    let mut s = ud();
+    s.recv(1, 0, 100);
+    let whole = datagram(8).to(s.qpn).bytes();
+    // Seven bytes without padding; then eight of which some are said to be padding, once more than can be.
+    let short = &whole[..whole.len() - 1];
+    for (bytes, pad) in [(short, 0), (&whole[..], 3), (short, 3), (&whole[..whole.len() - 4], 3)] {
+        let mut bytes = bytes.to_vec();
+        bytes[1] |= pad << 4;
+        let got = s.send_bytes(peer_gid(), own_gid(), &bytes);
+        let right = bytes.len() % 4 == 0;
+        let expected =
+            if right { Disposition::Accepted } else { Disposition::Dropped(Counter::BadPadding) };
+        assert_eq!(got, expected, "{} bytes, {pad} of padding", bytes.len());
+        if right {
+            s.recv(1, 0, 100);
+        }
+    }
+    assert_eq!(s.count(Counter::BadPadding), 2);
+}
+
+#[test]
 fn psns_are_counted_when_sent_and_not_looked_at_when_received() {
     let mut s = ud();
     for id in 0..3 {

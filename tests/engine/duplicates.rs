@@ -184,6 +184,27 @@ fn a_flood_of_duplicates_is_bounded() {
 }
 
 #[test]
+fn a_flood_of_flushes_is_bounded_and_what_is_too_much_was_lost() {
+    let mut s = Script::rc();
+    let flush = |s: &Script, n| pkt(Opcode::RC_FLUSH, RQ + n).feth(1, 0).reth(s.va(0), s.rkey(), 4);
+    for n in 0..100 {
+        let packet = flush(&s, n);
+        s.send(packet);
+    }
+    let sent = s.sent();
+    let kept = s.engine.query_qp(s.qp).unwrap().rq_psn.get() - RQ;
+    assert!(kept <= 12, "{kept}");
+    // All that were taken are answered; then the first that was not is asked for, once.
+    let answers = sent.iter().filter(|packet| packet.bth.opcode != Opcode::RC_ACKNOWLEDGE);
+    assert_eq!(answers.count(), kept as usize);
+    assert_eq!(s.count(Counter::Backlog), 1);
+    let again = flush(&s, kept);
+    s.send(again);
+    s.expect([read_only(RQ + kept, kept + 1)]);
+    s.state(QpState::Rts);
+}
+
+#[test]
 fn a_duplicate_changes_neither_sequence_nor_count() {
     let mut s = Script::rc();
     s.recv(1, 0, 100);
@@ -195,4 +216,36 @@ fn a_duplicate_changes_neither_sequence_nor_count() {
     s.sent();
     s.send(pkt(Opcode::RC_SEND_ONLY, RQ + 1).fill(4).ack_req());
     s.expect([ack(RQ + 1, 2)]);
+}
+
+#[test]
+fn an_acknowledgement_of_what_came_again_does_not_speak_for_what_is_answered_otherwise() {
+    let asks: [fn(&Script) -> Pkt; 4] = [
+        |s| pkt(Opcode::RC_RDMA_READ_REQUEST, RQ + 1).reth(s.va(0), s.rkey(), 4),
+        |s| pkt(Opcode::RC_FETCH_ADD, RQ + 1).atomic(s.va(0), s.rkey(), 1, 0),
+        |s| pkt(Opcode::RC_ATOMIC_WRITE, RQ + 1).reth(s.va(0), s.rkey(), 8).fill(8),
+        |s| pkt(Opcode::RC_FLUSH, RQ + 1).feth(1, 0).reth(s.va(0), s.rkey(), 4),
+    ];
+    for ask in asks {
+        let mut s = Script::rc();
+        s.recv(1, 0, 100);
+        s.recv(2, 0, 100);
+        let send = pkt(Opcode::RC_SEND_ONLY, RQ).fill(4).ack_req();
+        let ask = ask(&s);
+        s.send(send.clone());
+        s.send(ask.clone());
+        let answer = s.expect_count(2).remove(1);
+        // Both were lost; the send comes again. To acknowledge more would be to say that the answer was lost.
+        s.send(send.clone());
+        s.expect([ack(RQ, 2)]);
+        s.send(ask);
+        s.expect([answer]);
+        // What is behind the answer speaks for all before it, and is not taken back.
+        let last = pkt(Opcode::RC_SEND_ONLY, RQ + 2).fill(4).ack_req();
+        s.send(last.clone());
+        s.send(send);
+        s.expect([ack(RQ + 2, 3)]);
+        s.send(last);
+        s.expect([ack(RQ + 2, 3)]);
+    }
 }

@@ -182,6 +182,30 @@ fn each_fault_of_the_table_has_its_pair_of_statuses() {
         &[],
         None,
     );
+    for state in [QpState::Init, QpState::Err] {
+        fault(
+            |p| {
+                let mask = roce::verbs::AttrMask::STATE;
+                let attr = QpAttr { qp_state: QpState::Reset, ..QpAttr::default() };
+                p.b.engine.modify_qp(p.b.qp, &attr, mask).unwrap();
+                let needs =
+                    roce::verbs::transition::find(QpType::Rc, QpState::Reset, QpState::Init);
+                let attr = QpAttr { qp_state: QpState::Init, ..attr };
+                p.b.engine.modify_qp(p.b.qp, &attr, mask | needs.unwrap().required).unwrap();
+                let attr = QpAttr { qp_state: state, ..attr };
+                p.b.engine.modify_qp(p.b.qp, &attr, mask).unwrap();
+                Some(SENDING)
+            },
+            RetryExcErr,
+            &[],
+            None,
+        );
+    }
+    // A peer whose queue pair is of another kind.
+    let mut s = Setup::new(QpType::Ud).build();
+    s.recv(1, 0, 100);
+    s.dropped(pkt(Opcode::RC_SEND_ONLY, RQ).fill(4), Counter::WrongService);
+    s.expect_nothing();
     // A region without the right.
     fault(
         |p| {

@@ -175,7 +175,7 @@ fn a_region_with_a_window_stays() {
     s.post(1, SendOp::LocalInv { rkey: key }, 0);
     s.expect_nothing();
     s.completes(&[(1, OK)]);
-    bind(&mut s, mw, 2, (0, 10), RW);
+    bind(&mut s, key, 2, (0, 10), RW);
     s.engine.destroy_mw(handle).unwrap();
     s.engine.deregister(s.mr).unwrap();
 }
@@ -220,9 +220,23 @@ fn bindings_that_cannot_be_are_errors() {
     // Over one that is bound already.
     let mut s = Script::rc();
     let (_, mw) = window(&mut s, MwType::Type2);
-    bind(&mut s, mw, 1, (0, 10), RW);
-    let op = bind_op(&s, mw, RKey::new(mw.get() ^ 7), (0, 10), RW);
+    let key = bind(&mut s, mw, 1, (0, 10), RW);
+    let op = bind_op(&s, key, RKey::new(key.get() ^ 7), (0, 10), RW);
     fails(s, op);
+
+    // By a key that it no longer has, or never had.
+    for kind in [MwType::Type1, MwType::Type2] {
+        let mut s = Script::rc();
+        let (_, mw) = window(&mut s, kind);
+        let key = bind(&mut s, mw, !mw.get().to_le_bytes()[0], (0, 10), RW);
+        if kind == MwType::Type2 {
+            s.post(1, SendOp::LocalInv { rkey: key }, 0);
+            s.expect_nothing();
+            s.completes(&[(1, OK)]);
+        }
+        let op = bind_op(&s, mw, mw, (0, 10), RW);
+        fails(s, op);
+    }
 
     // A key that is not of the window.
     let mut s = Script::rc();

@@ -136,3 +136,31 @@ fn queue_pairs_take_turns() {
     assert_eq!(turns[..48], [[false; 16], [true; 16], [false; 16]].concat());
     assert_ne!(first, second);
 }
+
+#[test]
+fn answers_without_end_do_not_silence_requests_nor_these_answers() {
+    // One packet at a time, or as many as a turn has.
+    for (batch, before) in [(1, 1), (64, 16)] {
+        let mut setup = Setup::new(QpType::Rc);
+        setup.config.quantum = 16;
+        let mut s = setup.build();
+        s.send(pkt(Opcode::RC_RDMA_READ_REQUEST, RQ).reth(s.va(0), s.rkey(), 60_000));
+        s.post(1, WRITE, 60_000);
+        let mut batch = roce::engine::Batch::new(batch);
+        let mut requests = Vec::new();
+        for _ in 0..200 {
+            batch.clear();
+            let _sent = s.engine.poll_transmit(roce::time::Instant::ZERO, &mut batch);
+            for (_, bytes) in batch.iter() {
+                let packet = roce::wire::Packet::parse(&bytes[..bytes.len() - 4]).unwrap();
+                requests.push(packet.info().unwrap().role == roce::wire::Role::Request);
+            }
+            if requests.len() >= 200 {
+                break;
+            }
+        }
+        assert!(!requests[0], "answers go first");
+        let runs = requests[..128].chunk_by(|a, b| a == b).map(<[bool]>::len);
+        assert_eq!(runs.max(), Some(before), "and then in turns");
+    }
+}

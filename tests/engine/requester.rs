@@ -340,6 +340,32 @@ fn an_acknowledgement_during_a_retry_takes_along_what_was_done_at_home() {
 }
 
 #[test]
+fn a_payload_of_any_length_is_padded_with_zeros() {
+    for len in 0..8_usize {
+        let mut s = Script::rc();
+        s.buffer.write(0, &[0xff; 16]).unwrap();
+        s.post(1, SEND, len as u32);
+        s.send(pkt(Opcode::RC_RDMA_READ_REQUEST, RQ).reth(s.va(0), s.rkey(), len as u32));
+        let mut batch = roce::engine::Batch::new(4);
+        // What was in it before does not show.
+        for _ in 0..2 {
+            batch.clear();
+            s.post(2, WRITE, 16);
+            let _sent = s.engine.poll_transmit(roce::time::Instant::ZERO, &mut batch);
+            for (_, bytes) in batch.iter() {
+                let packet = roce::wire::Packet::parse(&bytes[..bytes.len() - 4]).unwrap();
+                let (headers, pad) = (packet.header_len(), usize::from(packet.pad_len()));
+                assert_eq!((packet.payload_len() + pad) % 4, 0);
+                assert!(pad < 4 && bytes.len() % 4 == 0);
+                let end = headers + packet.payload_len();
+                assert!(bytes[headers..end].iter().all(|byte| *byte == 0xff));
+                assert!(bytes[end..end + pad].iter().all(|byte| *byte == 0));
+            }
+        }
+    }
+}
+
+#[test]
 fn only_the_last_packet_of_what_takes_a_receive_is_solicited() {
     let mut s = Script::rc();
     let flags = SendFlags::SIGNALED | SendFlags::SOLICITED;

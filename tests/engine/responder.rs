@@ -417,7 +417,7 @@ fn sends_of_the_wrong_length_fail_the_receive_they_took() {
         s.recv(2, 0, 1000);
         s.send(pkt(opcode, RQ).fill(len));
         s.expect([nak(RQ, INVALID, 0)]);
-        s.receives(&[(1, WcStatus::RemInvReqErr), (2, FLUSHED)]);
+        s.receives(&[(1, WcStatus::LocLenErr), (2, FLUSHED)]);
         s.events(&[]);
         s.state(QpState::Err);
     }
@@ -444,6 +444,32 @@ fn later_packets_of_the_wrong_length_are_invalid() {
 }
 
 #[test]
+fn a_receive_that_a_wrong_length_broke_says_so() {
+    for (opcode, len) in [
+        (Opcode::RC_SEND_MIDDLE, 0),
+        (Opcode::RC_SEND_MIDDLE, 255),
+        (Opcode::RC_SEND_MIDDLE, 257),
+        (Opcode::RC_SEND_LAST, 0),
+        (Opcode::RC_SEND_LAST, 257),
+    ] {
+        let mut s = Script::rc();
+        s.recv(1, 0, 1000);
+        s.send(pkt(Opcode::RC_SEND_FIRST, RQ).fill(256));
+        s.send(pkt(opcode, RQ + 1).fill(len));
+        s.expect([nak(RQ + 1, INVALID, 0)]);
+        s.receives(&[(1, WcStatus::LocLenErr)]);
+    }
+    for dma_len in [300, (1 << 31) + 1] {
+        let mut s = Script::rc();
+        s.recv(1, 0, 1000);
+        let write = pkt(Opcode::RC_RDMA_WRITE_ONLY_WITH_IMMEDIATE, RQ).imm([1; 4]);
+        s.send(write.reth(s.va(0), s.rkey(), dma_len).fill(4));
+        s.expect([nak(RQ, INVALID, 0)]);
+        s.receives(&[(1, WcStatus::LocLenErr)]);
+    }
+}
+
+#[test]
 fn padding_that_does_not_suit_the_payload_is_invalid() {
     let mut s = Script::rc();
     s.recv(1, 0, 100);
@@ -452,6 +478,20 @@ fn padding_that_does_not_suit_the_payload_is_invalid() {
     bytes.truncate(18);
     s.send_bytes(peer_gid(), own_gid(), &bytes);
     s.expect([nak(RQ, INVALID, 0)]);
+    // Nothing needs none, and has three.
+    let (va, key) = (s.va(0), s.rkey());
+    for packet in [
+        pkt(Opcode::RC_FLUSH, RQ).feth(1, 0).reth(va, key, 4),
+        pkt(Opcode::RC_RDMA_READ_REQUEST, RQ).reth(va, key, 4),
+        pkt(Opcode::RC_FETCH_ADD, RQ).atomic(va, key, 1, 0),
+    ] {
+        let mut s = Script::rc();
+        let mut bytes = packet.to(s.qpn).bytes();
+        bytes.extend([0; 3]);
+        bytes[1] |= 3 << 4;
+        s.send_bytes(peer_gid(), own_gid(), &bytes);
+        s.expect([nak(RQ, INVALID, 0)]);
+    }
 }
 
 #[test]
@@ -463,6 +503,18 @@ fn a_misaligned_atomic_is_invalid_whatever_its_key() {
     }
     let store = |s: &Script| pkt(Opcode::RC_ATOMIC_WRITE, RQ).reth(s.va(1), s.rkey(), 8).fill(8);
     refused(rc(), store, INVALID, event);
+}
+
+#[test]
+fn an_atomic_on_memory_that_is_not_aligned_is_invalid() {
+    // The address is a multiple of eight, but what it stands for is not.
+    let mut s = Script::rc();
+    let buffer = roce::memory::Buffer::new(64);
+    let attr = roce::engine::MrAttr { region: buffer.region(), base: 0x1004, access: ALL };
+    let key = s.engine.register(s.pd, attr).unwrap().rkey();
+    s.send(pkt(Opcode::RC_FETCH_ADD, RQ).atomic(0x1008, key, 1, 0));
+    s.expect([nak(RQ, INVALID, 0)]);
+    assert_eq!(buffer.to_vec(), [0; 64]);
 }
 
 #[test]
@@ -486,7 +538,7 @@ fn messages_have_a_beginning_and_are_not_interrupted() {
         s.send(next);
         s.expect([nak(RQ + 1, INVALID, 0)]);
         s.state(QpState::Err);
-        let status = if reth { FLUSHED } else { WcStatus::RemInvReqErr };
+        let status = if reth { FLUSHED } else { WcStatus::LocQpOpErr };
         s.receives(&[(1, status)]);
     };
     let nexts: [fn(&Script) -> Pkt; 5] = [
@@ -607,6 +659,27 @@ fn after_a_refusal_requests_are_ignored() {
     s.expect_count(1);
     s.dropped(pkt(Opcode::RC_SEND_ONLY, RQ).fill(4).ack_req(), Counter::WrongState);
     s.expect_nothing();
+}
+
+#[test]
+fn a_refusal_counts_what_was_completed_and_not_what_it_refuses() {
+    let refused: [(fn(&Script) -> Pkt, NakCode); 3] = [
+        (|s| pkt(Opcode::RC_RDMA_READ_REQUEST, RQ + 4).reth(s.va(0), BAD_KEY, 4), ACCESS),
+        (|_| pkt(Opcode::RC_SEND_LAST, RQ + 4).fill(4), INVALID),
+        (|s| pkt(Opcode::RC_FETCH_ADD, RQ + 4).atomic(s.va(4), s.rkey(), 1, 0), INVALID),
+    ];
+    for (packet, code) in refused {
+        let mut s = Script::rc();
+        s.recv(1, 0, 1000);
+        s.send(pkt(Opcode::RC_SEND_FIRST, RQ).fill(256));
+        s.send(pkt(Opcode::RC_SEND_LAST, RQ + 1).fill(4));
+        s.send(pkt(Opcode::RC_FETCH_ADD, RQ + 2).atomic(s.va(0), s.rkey(), 1, 0));
+        s.send(pkt(Opcode::RC_RDMA_READ_REQUEST, RQ + 3).reth(s.va(0), s.rkey(), 4));
+        s.expect_count(2);
+        let packet = packet(&s);
+        s.send(packet);
+        s.expect([nak(RQ + 4, code, 3)]);
+    }
 }
 
 #[test]

@@ -121,6 +121,18 @@ fn values_that_the_port_cannot_serve_are_named() {
         s.state(QpState::Init);
     }
     s.engine.modify_qp(s.qp, &good, mask).unwrap();
+    let needs = transition::find(QpType::Rc, QpState::Rtr, QpState::Rts).unwrap();
+    let attr = QpAttr { qp_state: QpState::Rts, max_rd_atomic: 129, ..s.attr };
+    let refused = s.engine.modify_qp(s.qp, &attr, needs.required | AttrMask::STATE);
+    assert_eq!(refused, Err(ModifyError::Value(AttrMask::MAX_QP_RD_ATOMIC)));
+    s.state(QpState::Rtr);
+    let mut fresh = Setup::new(QpType::Rc);
+    fresh.until = QpState::Reset;
+    let mut s = fresh.build();
+    let needs = transition::find(QpType::Rc, QpState::Reset, QpState::Init).unwrap();
+    let attr = QpAttr { qp_state: QpState::Init, port_num: roce::verbs::PortNum(2), ..s.attr };
+    let refused = s.engine.modify_qp(s.qp, &attr, needs.required | AttrMask::STATE);
+    assert_eq!(refused, Err(ModifyError::Value(AttrMask::PORT)));
 }
 
 #[test]
@@ -204,6 +216,36 @@ fn an_idle_queue_drains_at_once() {
     s.engine.modify_qp(s.qp, &attr, mask).unwrap();
     s.events(&[EventType::SqDrained]);
     s.expect_nothing();
+}
+
+#[test]
+fn who_asked_to_be_told_of_a_drained_queue_is_told_once() {
+    let mut s = Script::rc();
+    let mask = AttrMask::STATE | AttrMask::EN_SQD_ASYNC_NOTIFY;
+    let attr = QpAttr { qp_state: QpState::Sqd, en_sqd_async_notify: true, ..s.attr };
+    s.engine.modify_qp(s.qp, &attr, mask).unwrap();
+    s.events(&[EventType::SqDrained]);
+    assert!(!s.engine.query_qp(s.qp).unwrap().en_sqd_async_notify);
+    s.enter(QpState::Rts);
+    s.enter(QpState::Sqd);
+    s.events(&[]);
+    s.enter(QpState::Rts);
+    // Who leaves before it has drained, or fails, is not told of another time.
+    s.post(1, SEND, 4);
+    s.expect_count(1);
+    s.engine.modify_qp(s.qp, &attr, mask).unwrap();
+    s.enter(QpState::Rts);
+    s.enter(QpState::Sqd);
+    s.send(ack(SQ, 1));
+    s.events(&[]);
+    s.enter(QpState::Rts);
+    s.post(2, SEND, 4);
+    s.expect_count(1);
+    s.engine.modify_qp(s.qp, &attr, mask).unwrap();
+    s.send(nak(SQ + 1, roce::wire::aeth::NakCode::InvalidRequest, 1));
+    s.state(QpState::Err);
+    assert!(!s.engine.query_qp(s.qp).unwrap().en_sqd_async_notify);
+    s.events(&[]);
 }
 
 #[test]

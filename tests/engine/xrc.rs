@@ -1,7 +1,10 @@
 //! Extended reliable connections. P-16.
 
-use roce::engine::{Counter, SrqCreate, SrqHandle, XrcdHandle};
-use roce::verbs::{EventType, QpState, QpType, RecvWr, SendFlags, WcStatus, WrId};
+use roce::engine::{Counter, QpCreate, SrqCreate, SrqHandle, XrcdHandle};
+use roce::verbs::{
+    EventType, MwBind, MwType, QpCap, QpInitAttr, QpState, QpType, RecvWr, SendFlags, SendOp,
+    WcStatus, WrId,
+};
 use roce::wire::aeth::NakCode;
 use roce::wire::{Opcode, Packet, XrcSrqn};
 
@@ -23,8 +26,8 @@ fn target(advertise: bool) -> Target {
     let pd = engine.create_pd().unwrap();
     let (cq, recv_cq) = (engine.create_cq(64).unwrap(), engine.create_cq(64).unwrap());
     let xrcd = engine.create_xrcd().unwrap();
-    let init = roce::verbs::QpInitAttr { qp_type: setup.kind, cap: setup.cap, sq_sig_all: false };
-    let create = roce::engine::QpCreate { init, send_cq: cq, recv_cq, srq: None, xrcd: Some(xrcd) };
+    let init = QpInitAttr { qp_type: setup.kind, cap: setup.cap, sq_sig_all: false };
+    let create = QpCreate { init, send_cq: cq, recv_cq, srq: None, xrcd: Some(xrcd) };
     let qp = engine.create_qp(pd, create).unwrap();
     let srq_cq = engine.create_cq(64).unwrap();
     let shared = SrqCreate { max_wr: 8, max_sge: 2, limit: 0, xrc: Some((xrcd, srq_cq)) };
@@ -167,4 +170,45 @@ fn the_initiators_failures_are_those_of_any_reliable_connection() {
     s.completes(&[(1, WcStatus::RemInvReqErr), (2, FLUSHED)]);
     s.state(QpState::Err);
     s.events(&[]);
+}
+
+#[test]
+fn a_target_shows_and_invalidates_what_an_initiator_bound() {
+    // A target binds nothing, for want of a send queue.
+    for kind in [QpType::XrcSend, QpType::Rc] {
+        let Target { mut s, srq, cq, number, .. } = target(false);
+        let target = (s.qp, s.qpn, s.kind);
+        let cap = QpCap { max_send_wr: 4, ..QpCap::default() };
+        let init = QpInitAttr { qp_type: kind, cap, sq_sig_all: false };
+        let create = QpCreate { init, send_cq: s.cq, recv_cq: s.recv_cq, srq: None, xrcd: None };
+        let binder = s.engine.create_qp(s.pd, create).unwrap();
+        s.climb(binder, QpState::Rts);
+        let mw = s.engine.create_mw(s.pd, MwType::Type2).unwrap();
+        let rkey = s.engine.mw_key(mw).unwrap();
+        let bind = MwBind { mr: s.mr.lkey(), addr: s.va(0), length: 8, access: ALL };
+        (s.qp, s.kind) = (binder, kind);
+        s.post(1, SendOp::BindMw { mw: rkey, rkey, bind }, 0);
+        s.expect_nothing();
+        s.completes(&[(1, OK)]);
+        (s.qp, s.qpn, s.kind) = target;
+        let sges = [s.sge(64, 100)];
+        s.engine.post_srq_recv(srq, &RecvWr { id: WrId(5), sges: &sges }).unwrap();
+        let read = pkt(Opcode::XRC_RDMA_READ_REQUEST, RQ).xrc(number).reth(s.va(0), rkey, 4);
+        if kind == QpType::Rc {
+            // What a connection bound is for its own peer.
+            s.send(read);
+            s.expect([xnak(RQ, NakCode::RemoteAccessError, 0)]);
+            continue;
+        }
+        s.send(read);
+        s.expect([response(Opcode::XRC_RDMA_READ_RESPONSE_ONLY, RQ, 1).data(&[0; 4])]);
+        let send = pkt(Opcode::XRC_SEND_ONLY_WITH_INVALIDATE, RQ + 1).xrc(number);
+        s.send(send.inv(rkey).fill(9).ack_req());
+        s.expect([xack(RQ + 1, 2)]);
+        let wc = s.poll(cq);
+        assert_eq!((wc[0].status, wc[0].invalidated()), (OK, Some(rkey)));
+        let again = pkt(Opcode::XRC_RDMA_READ_REQUEST, RQ + 2).xrc(number);
+        s.send(again.reth(s.va(0), rkey, 4));
+        s.expect([xnak(RQ + 2, NakCode::RemoteAccessError, 2)]);
+    }
 }
