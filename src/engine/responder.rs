@@ -57,6 +57,15 @@ enum Replay {
     Empty { psn: Psn, msn: Msn },
 }
 
+impl Replay {
+    /// The first PSN of the request.
+    fn psn(&self) -> Psn {
+        match *self {
+            Self::Read { psn, .. } | Self::Atomic { psn, .. } | Self::Empty { psn, .. } => psn,
+        }
+    }
+}
+
 /// An answer that is owed. It counts against `max_dest_rd_atomic` unless it answers a flush, of which the requester
 /// may have any number under way, or something that was answered before: the requester may have got that answer
 /// meanwhile, and be entitled to ask anew.
@@ -112,7 +121,7 @@ pub(super) enum Fault {
     Backlog,
 }
 
-pub(super) const INVALID: Fault = Fault::Refused(NakCode::InvalidRequest, WcStatus::RemInvReqErr);
+pub(super) const INVALID: Fault = Fault::Refused(NakCode::InvalidRequest, WcStatus::LocQpOpErr);
 pub(super) const ACCESS: Fault = Fault::Refused(NakCode::RemoteAccessError, WcStatus::LocAccessErr);
 
 impl Responder {
@@ -171,7 +180,9 @@ impl Responder {
         let msn = self.msn;
         match self.owed.back_mut() {
             Some(Owed::Ack { psn: old, msn: count, answer: Owing::Accepted }) => {
-                (*old, *count) = (psn, msn);
+                if psn.since(*old) >= 0 {
+                    (*old, *count) = (psn, msn);
+                }
             }
             _ => self.owed.push_back(Owed::Ack { psn, msn, answer: Owing::Accepted }),
         }
@@ -637,8 +648,10 @@ impl Qp {
         }
         let owed = match info.operation {
             Operation::Send | Operation::Write => {
-                let last = self.resp.epsn.plus(Psn::HALF * 2 - 1);
-                return self.resp.owe_ack(last);
+                // Not past a read or an atomic behind it, whose own answer may be what was lost.
+                let end = self.resp.replays.iter().map(Replay::psn).find(|at| at.since(psn) > 0);
+                let end = end.unwrap_or(self.resp.epsn);
+                return self.resp.owe_ack(end.plus(Psn::HALF * 2 - 1));
             }
             Operation::ReadRequest => self.replay_read(packet, psn, env),
             Operation::Flush => Some(Owed::Empty { psn, msn: self.resp.msn, counts: false }),
