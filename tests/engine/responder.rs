@@ -417,7 +417,7 @@ fn sends_of_the_wrong_length_fail_the_receive_they_took() {
         s.recv(2, 0, 1000);
         s.send(pkt(opcode, RQ).fill(len));
         s.expect([nak(RQ, INVALID, 0)]);
-        s.receives(&[(1, WcStatus::RemInvReqErr), (2, FLUSHED)]);
+        s.receives(&[(1, WcStatus::LocQpOpErr), (2, FLUSHED)]);
         s.events(&[]);
         s.state(QpState::Err);
     }
@@ -486,7 +486,7 @@ fn messages_have_a_beginning_and_are_not_interrupted() {
         s.send(next);
         s.expect([nak(RQ + 1, INVALID, 0)]);
         s.state(QpState::Err);
-        let status = if reth { FLUSHED } else { WcStatus::RemInvReqErr };
+        let status = if reth { FLUSHED } else { WcStatus::LocQpOpErr };
         s.receives(&[(1, status)]);
     };
     let nexts: [fn(&Script) -> Pkt; 5] = [

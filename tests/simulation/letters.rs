@@ -263,16 +263,20 @@ fn is_from(world: &World<'_>, from: usize, op: usize, wc: &Wc, bytes: &[u8]) -> 
     };
     let desk = &world.office.desks[from];
     let (area, payload) = bytes.split_at(AREA);
+    let to = world.plan.sockets[from].sends[op].to.map(|to| world.nics[world.office.desks[to].nic].gid);
+    let way = (world.nics[desk.nic].gid, to.unwrap_or_else(|| group(world.plan)));
     (wc.src_qp, wc.imm()) == (desk.qpn, imm)
-        && names_source(area, world.nics[desk.nic].gid, world.plan.ipv6)
+        && is_header(area, way, world.plan.ipv6)
         && payload == data
 }
 
 /// Before the payload stands the network header: all of an IPv6 header, or zeroes and an IPv4 header.
-fn names_source(area: &[u8], Gid(source): Gid, ipv6: bool) -> bool {
+fn is_header(area: &[u8], (Gid(source), Gid(destination)): (Gid, Gid), ipv6: bool) -> bool {
     if ipv6 {
-        area[0] >> 4 == 6 && area[8..24] == source
-    } else {
-        area[..20] == [0; 20] && area[20] == 0x45 && area[32..36] == source[12..]
+        return area[0] >> 4 == 6 && area[8..24] == source && area[24..40] == destination;
     }
+    area[..20] == [0; 20]
+        && area[20] == 0x45
+        && area[32..36] == source[12..]
+        && area[36..40] == destination[12..]
 }

@@ -105,6 +105,9 @@ pub struct Qp {
     /// Which receive queue it takes from, and whether others do too.
     pub queue: usize,
     pub shared: bool,
+    /// How many sends and receives can be outstanding.
+    pub send_depth: usize,
+    pub recv_depth: usize,
     pub sig_all: bool,
     /// Whether it waits for a receive as long as it takes.
     pub patient: bool,
@@ -128,6 +131,8 @@ impl Qp {
             peer,
             queue,
             shared: false,
+            send_depth: usize::MAX,
+            recv_depth: usize::MAX,
             sig_all: false,
             patient: true,
             sends: VecDeque::new(),
@@ -192,7 +197,11 @@ impl Model {
 
     /// Posts a send; whether it is taken.
     pub fn post(&mut self, qp: usize, work: Work) -> bool {
-        match self.qps[qp].state {
+        let Qp { kind, state, send_depth, ref sends, .. } = self.qps[qp];
+        if !is_offered(&work.request, kind) || sends.len() >= send_depth {
+            return false;
+        }
+        match state {
             QpState::Rts | QpState::Sqd => self.qps[qp].sends.push_back(work),
             QpState::Err | QpState::Sqe => self.end_send(qp, &work, WcStatus::WrFlushErr),
             QpState::Reset | QpState::Init | QpState::Rtr => return false,
@@ -202,12 +211,16 @@ impl Model {
 
     /// Posts a receive to the queue of a queue pair; whether it is taken.
     pub fn post_recv(&mut self, qp: usize, recv: Recv) -> bool {
+        let Qp { queue, recv_depth, .. } = self.qps[qp];
+        if self.queues[queue].len() >= recv_depth {
+            return false;
+        }
         match self.qps[qp].state {
             QpState::Reset => return false,
             QpState::Err if !self.qps[qp].shared => {
                 self.end_recv(qp, recv.id, WcStatus::WrFlushErr);
             }
-            _ => self.queues[self.qps[qp].queue].push_back(recv),
+            _ => self.queues[queue].push_back(recv),
         }
         true
     }
@@ -640,6 +653,17 @@ impl Model {
         }
         *bound = (len > 0).then_some(Bound { region, at, len, rights, low, qp });
         Verdict::Done
+    }
+}
+
+/// Whether queue pairs of a kind do this.
+fn is_offered(request: &Request, kind: QpType) -> bool {
+    match request {
+        Request::Send { .. } => true,
+        Request::Write { .. } | Request::Invalidate { .. } | Request::Bind { .. } => {
+            kind.is_connected()
+        }
+        _ => kind.is_reliable(),
     }
 }
 

@@ -1,5 +1,7 @@
 //! What the things of the model are called in an engine: keys, addresses, work requests, completions.
 
+#![allow(clippy::cast_possible_truncation, reason = "whatever is counted here is small")]
+
 use roce::engine::{CqHandle, Engine, MrHandle, QpHandle, SrqHandle};
 use roce::verbs::{
     Data, LKey, MwBind, PostError, RecvWr, SendOp, SendWr, Sge, Target, Wc, WcStatus, WrId,
