@@ -1,6 +1,15 @@
 //! What the fuzz targets do with their input. The targets themselves are a line each, and `tests/fuzz.rs` replays
 //! every input that ever failed through the same functions, on a stable compiler.
 
+#[path = "../../tests/simulation/model/mod.rs"]
+#[allow(dead_code, reason = "the simulation uses the rest")]
+mod model;
+#[path = "../../tests/simulation/names.rs"]
+mod names;
+mod operations;
+
+pub use operations::operations;
+
 use roce::capture::{MAX_CAPTURED, Reader};
 use roce::decode::{Decoder, Filter, LineStyle, write_json, write_tree};
 use roce::time::Instant;
@@ -24,8 +33,14 @@ const LINKS: [LinkType; 9] = [
 type Body = fn(&[u8]);
 
 /// One name a target, for whoever replays files.
-pub const TARGETS: [(&str, Body); 5] =
-    [("frame", frame), ("packet", packet), ("mad", mad), ("capture", capture), ("filter", filter)];
+pub const TARGETS: [(&str, Body); 6] = [
+    ("frame", frame),
+    ("packet", packet),
+    ("mad", mad),
+    ("capture", capture),
+    ("filter", filter),
+    ("operations", operations),
+];
 
 /// A frame of some link type: everything that is said of it.
 pub fn frame(input: &[u8]) {

@@ -38,8 +38,7 @@ pub fn check_reliable(
         {
             let (at, status) = failed.unwrap_or_else(|| panic!("{label}: nothing failed"));
             let told = (at, Some(status)) == (op, want);
-            let silent =
-                found == Found::AtPeer && at <= op && status == WcStatus::RetryExcErr;
+            let silent = found == Found::AtPeer && at <= op && status == WcStatus::RetryExcErr;
             assert!(told || silent, "{label}: {at} ends with {status} instead of {want:?}");
             let state = if found == Found::AtPeer { QpState::Err } else { QpState::Rts };
             assert_eq!(world.state(number, 1 - flow), Some(state), "{label}: the peer");
@@ -311,12 +310,7 @@ fn head(pieces: &[Piece], mut len: usize) -> Vec<Piece> {
 }
 
 /// Of an unreliable link: its sender succeeds in any case; some of its messages arrive, whole.
-pub fn check_unreliable(
-    world: &World<'_>,
-    number: usize,
-    expected: &mut [Vec<u8>],
-    label: &str,
-) {
+pub fn check_unreliable(world: &World<'_>, number: usize, expected: &mut [Vec<u8>], label: &str) {
     let (plan, link) = (world.plan, &world.plan.links[number]);
     for flow in [0, 1] {
         let look = Look { world, link, number, flow, label };

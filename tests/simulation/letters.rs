@@ -10,10 +10,11 @@ use roce::verbs::{
 use roce::wire::{Gid, QKey, Qpn};
 
 use super::author::{Author, OPS_MAX};
+use super::build::datagram_qp;
 use super::model::{AREA, Local, Piece, Recv, Request, Work};
 use super::names::drain;
 use super::plan::{ALL, Letter, Plan, RECV, Socket};
-use super::world::{World, datagram_qp, group};
+use super::world::{World, group};
 
 /// The longest datagram.
 const LONGEST: usize = 4096;
@@ -204,9 +205,7 @@ fn check_received(world: &World<'_>, number: usize, expected: &mut [Vec<u8>], la
     let mut left: Vec<(usize, usize, usize)> = Vec::new();
     for (from, sender) in plan.sockets.iter().enumerate() {
         let let_in = |letter: &&Letter| is_let_in(plan, from, letter, number);
-        left.extend(
-            sender.sends.iter().filter(let_in).map(|l| (from, l.work.id as usize, times)),
-        );
+        left.extend(sender.sends.iter().filter(let_in).map(|l| (from, l.work.id as usize, times)));
     }
     let mut last = vec![[0, 0]; plan.sockets.len()];
     let to_group = |from: usize, op: usize| usize::from(plan.sockets[from].sends[op].to.is_none());
@@ -263,7 +262,8 @@ fn is_from(world: &World<'_>, from: usize, op: usize, wc: &Wc, bytes: &[u8]) -> 
     };
     let desk = &world.office.desks[from];
     let (area, payload) = bytes.split_at(AREA);
-    let to = world.plan.sockets[from].sends[op].to.map(|to| world.nics[world.office.desks[to].nic].gid);
+    let to =
+        world.plan.sockets[from].sends[op].to.map(|to| world.nics[world.office.desks[to].nic].gid);
     let way = (world.nics[desk.nic].gid, to.unwrap_or_else(|| group(world.plan)));
     (wc.src_qp, wc.imm()) == (desk.qpn, imm)
         && is_header(area, way, world.plan.ipv6)

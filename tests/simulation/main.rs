@@ -1,8 +1,8 @@
 //! Engines on a network that loses, doubles, reorders and damages packets, under virtual time, seed by seed.
 //!
-//! Every seed is a story ([`plan`], made up by [`author`] and [`trouble`]): so many NICs, so many connections between
-//! them, random work on each, random faults. It is played by engines ([`world`], [`letters`]) and told to a model that
-//! shares nothing with them ([`model`]); what came of it must be what the model says ([`check`]), or where chance
+//! Every seed is a story ([`plan`], made up by [`author`], [`requests`] and [`trouble`]): so many NICs, so many
+//! connections between them, random work on each, random faults. It is played by engines ([`build`], [`world`],
+//! [`letters`]) and told to a model that shares nothing with them ([`model`]); what came of it must be what the model says ([`check`]), or where chance
 //! decides, something that may come of it ([`lax`], [`races`]). And it must end.
 //!
 //! `cargo test --test simulation` runs some hundred seeds. More: `ROCE_SEEDS=100000 cargo test --release --test
@@ -17,6 +17,7 @@
 )]
 
 mod author;
+mod build;
 mod check;
 mod dice;
 mod lax;
@@ -26,6 +27,7 @@ mod model;
 mod names;
 mod plan;
 mod races;
+mod requests;
 mod trouble;
 mod world;
 

@@ -66,10 +66,9 @@ impl Author {
             self.push_any(link);
         }
         let found = match trouble {
-            Trouble::NoReceive
-            | Trouble::Unreachable
-            | Trouble::LocalKey
-            | Trouble::BadBind => Found::AtHome,
+            Trouble::NoReceive | Trouble::Unreachable | Trouble::LocalKey | Trouble::BadBind => {
+                Found::AtHome
+            }
             Trouble::AnswerKey => Found::InAnswer,
             _ => Found::AtPeer,
         };
@@ -143,7 +142,10 @@ impl Author {
             }
             Trouble::LocalKey => {
                 let len = 1 + self.size(link.mtu.bytes());
-                (Request::Send { imm: None }, Local::Pieces(vec![Piece { key: NO_KEY, at: 0, len }]))
+                (
+                    Request::Send { imm: None },
+                    Local::Pieces(vec![Piece { key: NO_KEY, at: 0, len }]),
+                )
             }
             Trouble::AnswerKey => {
                 let read_only = self.region(link.ends[0].nic, Access::empty());
@@ -174,7 +176,8 @@ impl Author {
         };
         let op = self.push(link, 0, request, local);
         debug_assert!(matches!(self.plan.keys[near], Key::Region { .. }));
-        if takes_receive(&request) && matches!(trouble, Trouble::ReceiveTooShort | Trouble::ReceiveKey)
+        if takes_receive(&request)
+            && matches!(trouble, Trouble::ReceiveTooShort | Trouble::ReceiveKey)
         {
             self.spoil_receive(link, trouble);
         }
