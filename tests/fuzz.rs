@@ -4,7 +4,12 @@
 use std::path::Path;
 
 #[path = "../fuzz/src/lib.rs"]
-#[allow(unreachable_pub, reason = "in the fuzz crate these are public")]
+#[allow(
+    unreachable_pub,
+    dead_code,
+    clippy::cast_possible_truncation,
+    reason = "in the fuzz crate these are public, and its numbers are small"
+)]
 mod bodies;
 
 fn files_in(dir: &Path) -> Vec<std::path::PathBuf> {

@@ -39,6 +39,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         put(root, "filter", i, filter.as_bytes())?;
     }
     seed_hostile(root)?;
+    seed_operations(root)?;
     println!("{} frames", frames.len());
     Ok(())
 }
@@ -71,6 +72,24 @@ fn seed_captures(root: &Path, frames: &[Vec<u8>]) -> Result<(), Box<dyn std::err
     }
     put(root, "capture", 0, &pcap.into_inner())?;
     put(root, "capture", 1, &pcapng.into_inner())?;
+    Ok(())
+}
+
+/// Every operation on every queue pair alone, and behind a receive at the peer.
+fn seed_operations(root: &Path) -> std::io::Result<()> {
+    let mut number = 0;
+    for who in 0..12 {
+        let receive = [14, who ^ 1, 0, 7, 64, 0, 0, 0];
+        let mut all = Vec::new();
+        for what in 0..20 {
+            let operation = [what, who, 0x44, 6, 1, 2, 0, 9];
+            put(root, "operations", number, &[receive, operation].concat())?;
+            number += 1;
+            all.extend(operation);
+        }
+        put(root, "operations", number, &[receive.as_slice(), &all].concat())?;
+        number += 1;
+    }
     Ok(())
 }
 

@@ -2,8 +2,16 @@
 //! every input that ever failed through the same functions, on a stable compiler.
 
 mod hostile;
+#[path = "../../tests/simulation/model/mod.rs"]
+#[allow(dead_code, reason = "the simulation uses the rest")]
+mod model;
+#[path = "../../tests/simulation/names.rs"]
+mod names;
+mod operations;
 
 pub use hostile::hostile;
+pub use operations::operations;
+
 use roce::capture::{MAX_CAPTURED, Reader};
 use roce::decode::{Decoder, Filter, LineStyle, write_json, write_tree};
 use roce::time::Instant;
@@ -34,6 +42,7 @@ pub const TARGETS: &[(&str, Body)] = &[
     ("capture", capture),
     ("filter", filter),
     ("hostile", hostile),
+    ("operations", operations),
 ];
 
 /// A frame of some link type: everything that is said of it.

@@ -108,6 +108,9 @@ impl Qp {
             self.advance_cursor();
             return Step::Done;
         }
+        if self.req.recovering && wqe.opcode() == WrOpcode::RdmaRead && self.is_behind_read(index) {
+            return Step::Blocked;
+        }
         let may_send = match self.rules.sends {
             Sending::Nothing => false,
             Sending::Begun => wqe.is_begun(),
@@ -121,6 +124,16 @@ impl Qp {
             _ if self.kind.is_datagram() => self.send_datagram(&wqe, env, batch),
             _ => self.send_packet(&wqe, env, batch),
         }
+    }
+
+    /// Whether a read stands before a request. After a loss one is asked for at a time, until something comes of it:
+    /// where there is little room on the way, the answers to several would push each other out again.
+    fn is_behind_read(&self, index: u32) -> bool {
+        let mut before = self.sq.head();
+        while before != index && self.sq.get(before).opcode() != WrOpcode::RdmaRead {
+            before = before.wrapping_add(1);
+        }
+        before != index
     }
 
     /// Whether a work request that was not begun may be: fences, limits, credits.
@@ -154,7 +167,7 @@ impl Qp {
                 self.advance_cursor();
                 self.retire(env);
             }
-            Err(_) => self.fail_send(index, WcStatus::MwBindErr, env),
+            Err(_) => return self.fail_in_turn(index, WcStatus::MwBindErr, env),
         }
         Step::Done
     }
@@ -210,8 +223,7 @@ impl Qp {
             draft.finish();
         } else {
             drop(draft);
-            self.fail_send(index, WcStatus::LocProtErr, env);
-            return Step::Done;
+            return self.fail_in_turn(index, WcStatus::LocProtErr, env);
         }
         env.count(Counter::Sent);
         if !wqe.is_begun() {
@@ -399,6 +411,15 @@ impl Qp {
         let opcode = wqe.opcode().completes_as();
         let wc = Wc::new(wqe.id(), WcStatus::Success, opcode, self.qpn).with_byte_len(wqe.len());
         env.complete(self.send_cq, wc, false)
+    }
+
+    /// A request failed at home. Those before it may have been executed, and are answered first.
+    fn fail_in_turn(&mut self, index: u32, status: WcStatus, env: &mut Env) -> Step {
+        if index != self.sq.head() {
+            return Step::Blocked;
+        }
+        self.fail_send(index, status, env);
+        Step::Done
     }
 
     /// A request failed. Those before it that are unanswered are lost with it, those behind it are flushed.

@@ -44,6 +44,26 @@ fn an_old_packet_is_acknowledged_as_far_as_all_has_come() {
 }
 
 #[test]
+fn an_old_packet_acknowledges_no_read_behind_it() {
+    let mut s = Script::rc();
+    s.recv(1, 0, 100);
+    s.recv(2, 0, 100);
+    s.send(pkt(Opcode::RC_SEND_ONLY, RQ).fill(4));
+    s.send(pkt(Opcode::RC_RDMA_READ_REQUEST, RQ + 1).reth(s.va(0), s.rkey(), 4));
+    s.send(pkt(Opcode::RC_SEND_ONLY, RQ + 2).fill(4).ack_req());
+    s.expect_count(2);
+    // Its answer may be what was lost.
+    s.send(pkt(Opcode::RC_SEND_ONLY, RQ).fill(4));
+    s.expect([ack(RQ, 3)]);
+    s.send(pkt(Opcode::RC_SEND_ONLY, RQ + 2).fill(4));
+    s.expect([ack(RQ + 2, 3)]);
+    // What is owed already is not taken back.
+    s.send(pkt(Opcode::RC_SEND_ONLY, RQ + 2).fill(4));
+    s.send(pkt(Opcode::RC_SEND_ONLY, RQ).fill(4));
+    s.expect([ack(RQ + 2, 3)]);
+}
+
+#[test]
 fn an_atomic_again_returns_the_saved_value() {
     let mut s = Script::rc();
     s.set_word(0, 40);

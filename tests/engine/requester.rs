@@ -264,6 +264,51 @@ fn a_local_buffer_at_fault_sends_nothing() {
 }
 
 #[test]
+fn what_fails_at_home_waits_for_what_was_sent_before() {
+    use roce::verbs::{Access, LKey, MwBind, SendOp, Sge, WcStatus};
+    use roce::wire::RKey;
+    let nowhere = RKey::new(0x1234_5678);
+    let bind = MwBind { mr: LKey::new(1), addr: 0, length: 8, access: Access::REMOTE_READ };
+    for (op, status) in [
+        (SEND, WcStatus::LocProtErr),
+        (SendOp::BindMw { mw: nowhere, rkey: nowhere, bind }, WcStatus::MwBindErr),
+    ] {
+        let mut s = Script::rc();
+        s.post(1, SEND, 4);
+        s.post(2, READ, 4);
+        let bad = Sge { lkey: LKey::new(77), ..s.sge(0, 8) };
+        s.try_post(3, op, &[bad], SendFlags::empty()).unwrap();
+        s.post(4, SEND, 4);
+        s.expect_count(2);
+        s.completes(&[]);
+        s.send(ack(SQ, 1));
+        s.expect_nothing();
+        s.completes(&[(1, OK)]);
+        s.send(read_only(SQ + 1, 2).fill(4));
+        s.expect_nothing();
+        s.completes(&[(2, OK), (3, status), (4, FLUSHED)]);
+        s.state(roce::verbs::QpState::Err);
+    }
+}
+
+#[test]
+fn after_a_loss_one_read_is_asked_for_at_a_time() {
+    let mut s = Script::rc();
+    s.post(1, SEND, 4);
+    s.post(2, READ, 512);
+    s.post(3, READ, 512);
+    s.expect_count(3);
+    s.at(TIMEOUT);
+    let again = s.expect_count(2);
+    assert_eq!(again[1].bth.psn.get(), SQ + 1);
+    // Something comes of it: the other may follow.
+    s.send(response(Opcode::RC_RDMA_READ_RESPONSE_FIRST, SQ + 1, 2).fill(256));
+    s.completes(&[(1, OK)]);
+    let again = s.expect_count(1);
+    assert_eq!(again[0].bth.psn.get(), SQ + 3);
+}
+
+#[test]
 fn unsignaled_work_completes_in_silence_and_fails_aloud() {
     let mut s = Script::rc();
     s.post_flags(1, SEND, 4, SendFlags::empty());
