@@ -20,8 +20,9 @@
 //! | [`decode`] | packets in words: fields by tshark's names, filters, summaries |
 //! | [`verbs`] | the vocabulary of verbs, with the numbers and texts of `ibv_*` |
 //! | [`memory`] | memory that a NIC may touch, and the one place that touches it |
-//! | [`link`] | a simulated network: seeded faults, faults by appointment, virtual time |
-//! | [`engine`] | a software RNIC as a state machine, told packets and time; being built |
+//! | [`engine`] | a software RNIC as a state machine, told packets and time |
+//! | [`link`] | ways onto a network: a simulated one, a cable within a process |
+//! | [`nic`] | an engine on a link, and who drives them: a software NIC that runs |
 //!
 //! Nothing imports upwards in this table. Each room's own page says how it is built.
 //!
@@ -43,6 +44,7 @@ pub mod decode;
 pub mod engine;
 pub mod link;
 pub mod memory;
+pub mod nic;
 mod random;
 pub mod time;
 pub mod verbs;

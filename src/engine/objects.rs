@@ -315,7 +315,7 @@ impl Engine {
             xrcd,
             init,
             attr: QpAttr { cap, ..QpAttr::default() },
-            route: no_route(),
+            route: Path::NOWHERE,
             mtu: 1024,
             window: 1,
             pkey: PKey::DEFAULT,
@@ -470,17 +470,5 @@ fn service_of(kind: QpType) -> Service {
         QpType::Uc => Service::Uc,
         QpType::XrcSend | QpType::XrcRecv => Service::Xrc,
         QpType::Ud | QpType::Gsi | QpType::RawPacket | QpType::Driver => Service::Ud,
-    }
-}
-
-/// Of a queue pair that is not connected.
-fn no_route() -> Path {
-    Path {
-        source: Gid::default(),
-        destination: Gid::default(),
-        source_port: 0xc000,
-        traffic_class: 0,
-        hop_limit: 0,
-        sl: 0,
     }
 }

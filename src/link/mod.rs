@@ -5,6 +5,7 @@
 //!
 //! | link | what it is |
 //! |---|---|
+//! | [`cable`] | two NICs of one process |
 //! | [`mem`] | a simulated network, with seeded faults, in virtual time |
 
 use std::io;
@@ -14,7 +15,10 @@ use crate::time::Instant;
 use crate::verbs::Mtu;
 use crate::wire::{Batch, Gid, Received};
 
+mod cable;
 pub mod mem;
+
+pub use cable::cable;
 
 /// A way onto a network: its halves, and what it knows of its port.
 pub struct Link {

@@ -30,6 +30,16 @@ pub enum PathHeaders {
 }
 
 impl Path {
+    /// From nobody to nobody.
+    pub const NOWHERE: Self = Self {
+        source: Gid([0; 16]),
+        destination: Gid([0; 16]),
+        source_port: 0xc000,
+        traffic_class: 0,
+        hop_limit: 0,
+        sl: 0,
+    };
+
     /// Puts the ICRC into the last four bytes of `packet`, which runs from its BTH to there, and returns the headers
     /// that go before it. The identification of an IPv4 header is 0, as of a socket that does not fragment.
     ///

@@ -92,15 +92,7 @@ impl Side {
         let buffer = Buffer::new(size.max(4096));
         let attr = MrAttr { region: buffer.region(), base: buffer.addr(), access: ALL };
         let mr = engine.register(pd, attr).unwrap();
-        let nowhere = Path {
-            source: gid,
-            destination: gid,
-            source_port: 0,
-            traffic_class: 0,
-            hop_limit: 0,
-            sl: 0,
-        };
-        let (sealing, checking) = (Prefixes::new(nowhere), Prefixes::new(nowhere));
+        let (sealing, checking) = (Prefixes::new(Path::NOWHERE), Prefixes::new(Path::NOWHERE));
         Self { engine, gid, cq, qps, mr, buffer, sealing, checking }
     }
 

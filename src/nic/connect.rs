@@ -1,0 +1,149 @@
+//! How two queue pairs come to know each other.
+
+use thiserror::Error;
+
+use super::SoftNic;
+use crate::engine::QpHandle;
+use crate::verbs::{
+    Access, AckTimeout, AhAttr, AttrMask, ModifyError, Mtu, QpAttr, QpState, QpType, RetryCount,
+    RnrRetry, transition,
+};
+use crate::wire::aeth::RnrTimer;
+use crate::wire::{Bits, Gid, Psn, QKey, Qpn};
+
+/// What a peer must be told of a queue pair.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Endpoint {
+    /// The address of its port.
+    pub gid: Gid,
+    /// Its number.
+    pub qpn: Qpn,
+    /// The first sequence number that it sends.
+    pub psn: Psn,
+}
+
+/// How a queue pair shall be connected: what programs mostly want, to be changed where they do not.
+#[derive(Clone, Copy, Debug)]
+pub struct Connect {
+    /// One's own address, by its index in the port's table.
+    pub gid_index: u8,
+    /// The payload of a packet; not more than either port can do.
+    pub mtu: Mtu,
+    /// What the peer may do.
+    pub access: Access,
+    /// How many reads and atomics to have under way, each way.
+    pub rd_atomic: u8,
+    /// How long to wait for an acknowledgement: 4.096 µs times two to the power of this.
+    pub timeout: AckTimeout,
+    /// How often to send again.
+    pub retry_cnt: RetryCount,
+    /// How often to send again to a receiver that is not ready; 7 is for ever.
+    pub rnr_retry: RnrRetry,
+    /// How long a peer waits when there is no receive buffer.
+    pub min_rnr_timer: RnrTimer,
+    /// The queue key of a datagram queue pair.
+    pub qkey: QKey,
+    /// The first sequence number to send. Whoever tells the peer [`SoftNic::endpoint`] leaves it as it is.
+    pub psn: Psn,
+    /// The traffic class: DSCP and ECN.
+    pub traffic_class: u8,
+}
+
+impl Default for Connect {
+    fn default() -> Self {
+        Self {
+            gid_index: 0,
+            mtu: Mtu::M1024,
+            access: Access::LOCAL_WRITE
+                | Access::REMOTE_WRITE
+                | Access::REMOTE_READ
+                | Access::REMOTE_ATOMIC,
+            rd_atomic: 16,
+            timeout: AckTimeout(Bits::low(14)),
+            retry_cnt: RetryCount(Bits::low(7)),
+            rnr_retry: RnrRetry(Bits::low(7)),
+            min_rnr_timer: RnrTimer(Bits::low(12)),
+            qkey: QKey::new(0x1111_1111),
+            psn: Psn::new(0),
+            traffic_class: 0,
+        }
+    }
+}
+
+/// Why a queue pair cannot be connected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum ConnectError {
+    /// There is no such queue pair.
+    #[error("there is no such queue pair")]
+    NotFound,
+    /// It does not get into a state.
+    #[error("to {state}: {error}")]
+    Modify {
+        /// Into which.
+        state: QpState,
+        /// Why not.
+        error: ModifyError,
+    },
+}
+
+impl SoftNic {
+    /// What a peer must be told of a queue pair, with the first address of the port.
+    pub fn endpoint(&self, qp: QpHandle) -> Result<Endpoint, ConnectError> {
+        let qpn = self.qp_number(qp).ok_or(ConnectError::NotFound)?;
+        let gid = self.port().gids.first().copied().unwrap_or_default();
+        Ok(Endpoint { gid, qpn, psn: Psn::new(0) })
+    }
+
+    /// Takes a queue pair from RESET to RTS, connected to a peer.
+    pub fn connect(
+        &self,
+        qp: QpHandle,
+        peer: &Endpoint,
+        how: &Connect,
+    ) -> Result<(), ConnectError> {
+        let mut ah_attr = AhAttr::new(peer.gid, how.gid_index);
+        ah_attr.traffic_class = how.traffic_class;
+        self.bring_up(
+            qp,
+            how,
+            QpAttr { ah_attr, dest_qp_num: peer.qpn, rq_psn: peer.psn, ..QpAttr::default() },
+        )
+    }
+
+    /// Takes a datagram queue pair from RESET to RTS.
+    pub fn open_datagram(&self, qp: QpHandle, how: &Connect) -> Result<(), ConnectError> {
+        self.bring_up(qp, how, QpAttr::default())
+    }
+
+    fn bring_up(&self, qp: QpHandle, how: &Connect, attr: QpAttr) -> Result<(), ConnectError> {
+        let kind = self.shared.core().engine.qp_kind(qp).ok_or(ConnectError::NotFound)?;
+        let attr = QpAttr {
+            path_mtu: how.mtu,
+            qp_access_flags: how.access,
+            max_rd_atomic: how.rd_atomic,
+            max_dest_rd_atomic: how.rd_atomic,
+            timeout: how.timeout,
+            retry_cnt: how.retry_cnt,
+            rnr_retry: how.rnr_retry,
+            min_rnr_timer: how.min_rnr_timer,
+            qkey: how.qkey,
+            sq_psn: how.psn,
+            ..attr
+        };
+        let way = [QpState::Reset, QpState::Init, QpState::Rtr, QpState::Rts];
+        for step in way.windows(2) {
+            let &[from, state] = step else { continue };
+            let mask = required(kind, from, state);
+            let attr = QpAttr { qp_state: state, ..attr };
+            self.modify_qp(qp, &attr, mask | AttrMask::STATE)
+                .map_err(|error| ConnectError::Modify { state, error })?;
+        }
+        Ok(())
+    }
+}
+
+/// The attributes that a transition needs.
+fn required(kind: QpType, from: QpState, to: QpState) -> AttrMask {
+    transition::find(kind, from, to).map_or(AttrMask::empty(), |transition| transition.required)
+}

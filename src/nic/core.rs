@@ -1,0 +1,39 @@
+//! The engine, and where its events go.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::Arc;
+
+use super::mailbox::Mailbox;
+use crate::engine::{AsyncEvent, CqHandle, Engine, Event};
+
+/// The engine behind its lock, and who waits for what.
+pub(super) struct Core {
+    pub(super) engine: Engine,
+    /// Where the events of a completion queue go, if anywhere.
+    pub(super) channels: BTreeMap<CqHandle, Arc<Mailbox<CqHandle>>>,
+    pub(super) asynchronous: Arc<Mailbox<AsyncEvent>>,
+    /// Why nothing can be sent or received any more.
+    pub(super) broken: Option<(io::ErrorKind, String)>,
+}
+
+impl Core {
+    /// Hands out events.
+    pub(super) fn deliver(&mut self) {
+        while let Some(event) = self.engine.poll_event() {
+            match event {
+                Event::Completion(cq) => {
+                    if let Some(channel) = self.channels.get(&cq) {
+                        channel.put(cq);
+                    }
+                }
+                Event::Async(event) => self.asynchronous.put(event),
+            }
+        }
+    }
+
+    /// The link failed for good.
+    pub(super) fn fail(&mut self, error: &io::Error) {
+        self.broken.get_or_insert_with(|| (error.kind(), error.to_string()));
+    }
+}

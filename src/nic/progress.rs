@@ -1,0 +1,261 @@
+//! Who drives the engine, and when.
+//!
+//! Whoever polls drives: it takes in what has arrived, and sends what is to be sent, in its own thread. While somebody
+//! does so all the time, the progress thread stays out of the way. Otherwise it sleeps until a packet comes, a timer is
+//! due or the doorbell rings, and drives.
+//!
+//! Locks are taken in one order: the receiving half, or the sending half, then the core. Packets are received, checked,
+//! sealed and sent without the core; so one thread can talk to the kernel while another works on queue pairs.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::time::Duration;
+
+use rustix::event::{EventfdFlags, eventfd};
+
+use super::core::Core;
+use super::mailbox::wait_readable;
+use crate::link::{Receiver, Sender};
+use crate::time::Instant;
+use crate::wire::Batch;
+
+/// How many packets are sent at a time.
+const BATCH: usize = 256;
+
+/// How often one must poll, without asking for events in between, to be thought to go on.
+const STEADY: u64 = 64;
+
+/// How long after the last poll one is thought to poll on.
+const PATIENCE: Duration = Duration::from_millis(1);
+
+/// What all threads share.
+pub(super) struct Shared {
+    core: Mutex<Core>,
+    outgoing: Mutex<Outgoing>,
+    incoming: Mutex<Box<dyn Receiver>>,
+    /// A copy of the receiving half's, to wait for without its lock.
+    arrivals: OwnedFd,
+    doorbell: OwnedFd,
+    clock: std::time::Instant,
+    /// Whether there may be something to send that nobody is sending.
+    unsent: AtomicBool,
+    /// When the progress thread wakes by itself, in nanoseconds.
+    wakes: AtomicU64,
+    /// How often somebody polled since events were last asked for.
+    polls: AtomicU64,
+    last_poll: AtomicU64,
+    stopped: AtomicBool,
+}
+
+struct Outgoing {
+    sender: Box<dyn Sender>,
+    batch: Batch,
+    /// When the link wants to be called again.
+    wants: Option<Instant>,
+}
+
+impl Shared {
+    pub(super) fn new(
+        core: Core,
+        sender: Box<dyn Sender>,
+        receiver: Box<dyn Receiver>,
+    ) -> io::Result<Arc<Self>> {
+        let arrivals = receiver.fd().try_clone_to_owned()?;
+        let outgoing = Outgoing { sender, batch: Batch::new(BATCH), wants: None };
+        Ok(Arc::new(Self {
+            core: Mutex::new(core),
+            outgoing: Mutex::new(outgoing),
+            incoming: Mutex::new(receiver),
+            arrivals,
+            doorbell: eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?,
+            #[expect(clippy::disallowed_methods, reason = "here is where time comes from")]
+            clock: std::time::Instant::now(),
+            unsent: AtomicBool::new(false),
+            wakes: AtomicU64::new(0),
+            polls: AtomicU64::new(0),
+            last_poll: AtomicU64::new(0),
+            stopped: AtomicBool::new(false),
+        }))
+    }
+
+    /// The time, counted from when the NIC was started.
+    pub(super) fn now(&self) -> Instant {
+        Instant::from_nanos(u64::try_from(self.clock.elapsed().as_nanos()).unwrap_or(u64::MAX))
+    }
+
+    pub(super) fn core(&self) -> MutexGuard<'_, Core> {
+        self.core.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Somebody polls, and drives.
+    pub(super) fn poll(&self) {
+        let now = self.now();
+        self.polls.fetch_add(1, Ordering::Relaxed);
+        self.last_poll.store(now.as_nanos(), Ordering::Relaxed);
+        self.drive(now);
+    }
+
+    /// Something was posted. Whoever polls steadily sends it with the next poll, together with what else there is then;
+    /// anybody else sends it now. The progress thread takes over from one that stopped polling: it says so before it
+    /// looks for what is unsent, and this looks after it was posted; so one of the two sees it.
+    pub(super) fn posted(&self) {
+        if self.polls.load(Ordering::SeqCst) < STEADY {
+            self.transmit(self.now());
+        }
+    }
+
+    /// Somebody will wait for an event, and not poll until it comes.
+    pub(super) fn hand_over(&self) {
+        if self.polls.swap(0, Ordering::Relaxed) >= STEADY {
+            self.ring();
+        }
+    }
+
+    fn is_driven(&self, now: Instant) -> bool {
+        let last = Instant::from_nanos(self.last_poll.load(Ordering::Relaxed));
+        self.polls.load(Ordering::Relaxed) >= STEADY && last.saturating_add(PATIENCE) > now
+    }
+
+    /// Takes in what has arrived, does what is due, and sends what is to be sent.
+    pub(super) fn drive(&self, now: Instant) {
+        self.receive(now);
+        {
+            let mut core = self.core();
+            if core.engine.poll_timeout().is_some_and(|due| due <= now) {
+                core.engine.handle_timeout(now);
+                core.deliver();
+            }
+        }
+        self.transmit(now);
+    }
+
+    fn receive(&self, now: Instant) {
+        // If another thread is at it, it will finish.
+        let mut receiver = match self.incoming.try_lock() {
+            Ok(receiver) => receiver,
+            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => return,
+        };
+        match receiver.receive(now) {
+            Ok(0) => {}
+            Ok(_) => {
+                let mut core = self.core();
+                receiver.for_each(&mut |packet| {
+                    core.engine.handle_packet(now, packet);
+                });
+                core.deliver();
+            }
+            Err(error) => self.core().fail(&error),
+        }
+    }
+
+    /// Sends what is to be sent.
+    pub(super) fn transmit(&self, now: Instant) {
+        self.unsent.store(true, Ordering::SeqCst);
+        while self.unsent.load(Ordering::SeqCst) {
+            // Whoever holds the lock looks again after giving it back.
+            let mut outgoing = match self.outgoing.try_lock() {
+                Ok(outgoing) => outgoing,
+                Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
+                Err(TryLockError::WouldBlock) => return,
+            };
+            self.unsent.store(false, Ordering::SeqCst);
+            self.send_all(&mut outgoing, now);
+        }
+        self.wake_for_deadline();
+    }
+
+    fn send_all(&self, outgoing: &mut Outgoing, now: Instant) {
+        let Outgoing { sender, batch, wants } = outgoing;
+        loop {
+            batch.clear();
+            let count = {
+                let mut core = self.core();
+                let count = core.engine.poll_transmit(now, batch);
+                core.deliver();
+                count
+            };
+            if count == 0 && wants.is_none_or(|at| at > now) {
+                return;
+            }
+            if let Err(error) = sender.send(now, batch) {
+                return self.core().fail(&error);
+            }
+            *wants = sender.poll_timeout();
+            if count == 0 {
+                return;
+            }
+        }
+    }
+
+    /// Wakes the progress thread if it would oversleep a deadline.
+    fn wake_for_deadline(&self) {
+        let due = self.core().engine.poll_timeout();
+        if due.is_some_and(|due| due.as_nanos() < self.wakes.load(Ordering::SeqCst)) {
+            self.ring();
+        }
+    }
+
+    /// The next time at which something must be done.
+    fn deadline(&self) -> Option<Instant> {
+        let outgoing = self.outgoing.lock().unwrap_or_else(PoisonError::into_inner).wants;
+        let incoming = self.incoming.lock().unwrap_or_else(PoisonError::into_inner).poll_timeout();
+        let engine = self.core().engine.poll_timeout();
+        [outgoing, incoming, engine].into_iter().flatten().min()
+    }
+
+    fn ring(&self) {
+        let _ = rustix::io::write(&self.doorbell, &1_u64.to_ne_bytes());
+    }
+
+    /// Lets the progress thread end.
+    pub(super) fn stop(&self) {
+        self.stopped.store(true, Ordering::SeqCst);
+        self.ring();
+    }
+
+    /// What the progress thread does.
+    pub(super) fn run(&self) {
+        while !self.stopped.load(Ordering::SeqCst) {
+            let now = self.now();
+            if self.is_driven(now) {
+                // Whoever polls minds the deadlines, too.
+                self.wakes.store(0, Ordering::SeqCst);
+                self.sleep(now, Some(now.saturating_add(PATIENCE)), false);
+                continue;
+            }
+            // From now on whoever posts sends by itself, and whoever sets a deadline rings.
+            self.polls.store(0, Ordering::SeqCst);
+            self.wakes.store(u64::MAX, Ordering::SeqCst);
+            self.drive(now);
+            let deadline = self.deadline();
+            self.wakes.store(deadline.map_or(u64::MAX, Instant::as_nanos), Ordering::SeqCst);
+            self.wake_for_deadline();
+            self.sleep(now, deadline, true);
+        }
+    }
+
+    fn sleep(&self, now: Instant, until: Option<Instant>, for_packets: bool) {
+        let timeout = until.map(|until| {
+            let ns = until.as_nanos().saturating_sub(now.as_nanos());
+            Duration::from_nanos(ns)
+        });
+        let fds = [self.doorbell.as_fd(), self.arrivals.as_fd()];
+        let fds = if for_packets { &fds[..] } else { &fds[..1] };
+        // Whatever woke it, everything is looked at.
+        let _ = wait_readable(fds, timeout);
+        let _ = rustix::io::read(&self.doorbell, &mut [0_u8; 8]);
+    }
+
+    /// What both halves of the link counted.
+    pub(super) fn link_counters(&self) -> Vec<(&'static str, u64)> {
+        let outgoing = self.outgoing.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut counters = outgoing.sender.counters();
+        drop(outgoing);
+        let incoming = self.incoming.lock().unwrap_or_else(PoisonError::into_inner);
+        counters.extend(incoming.counters());
+        counters
+    }
+}
