@@ -245,6 +245,9 @@ impl Author {
     }
 
     fn good(&mut self, link: &mut Link) {
+        if link.kind != QpType::Uc && self.dice.one_in(10) {
+            return self.flood(link);
+        }
         let both = link.kind != QpType::XrcSend && self.dice.one_in(2);
         for flow in 0..if both { 2 } else { 1 } {
             for _ in 0..1 + self.dice.below(OPS_MAX - 2) {
@@ -254,6 +257,18 @@ impl Author {
                     self.push_good(link, flow);
                 }
             }
+        }
+    }
+
+    /// Long reads, all at once: more packets than there is room for on the way.
+    fn flood(&mut self, link: &mut Link) {
+        link.reads = 16;
+        for _ in 0..2 + self.dice.below(5) {
+            let content = self.dice.bytes(20_003);
+            let (near, far) = (link.ends[0].home, link.ends[1].home);
+            let from = Remote { key: far, low: 0, at: self.place(far, &content) };
+            let local = self.incoming(near, content.len());
+            self.push(link, 0, Request::Read { from }, local);
         }
     }
 
