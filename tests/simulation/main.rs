@@ -38,7 +38,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 const KNOWN: &[u64] = &[307, 349, 381, 408];
 
 /// How many seeds are told if nobody says how many.
-const SEEDS: u64 = 300;
+const SEEDS: u64 = 250;
 
 /// After so many failures there is enough to look at.
 const FAILURES_MAX: usize = 20;
