@@ -20,6 +20,7 @@
 //! | `requester` | which packet goes out next |
 //! | `completer` | what answers complete, and what they make the requester send again |
 //! | `responder` | requests checked and executed |
+//! | `reads` | reads, atomics and flushes, and their answers given again |
 //! | `receive` | where a message takes a receive work request, and how its bytes get there |
 //! | `owed`, `answers` | answers that are owed, and on their way out, in their order |
 //! | `datagram` | UD, GSI and multicast |
@@ -40,6 +41,7 @@ mod owed;
 mod pd;
 mod qp;
 mod queue;
+mod reads;
 mod receive;
 mod requester;
 mod responder;
