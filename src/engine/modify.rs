@@ -4,8 +4,9 @@
 //! checked here besides is what only the engine knows; nothing changes unless everything is right.
 
 use super::qp::{Env, Qp};
-use super::requester::{Requester, route_of};
+use super::requester::Requester;
 use super::responder::Responder;
+use super::route::route_of;
 use super::{Engine, QpHandle};
 use crate::verbs::{AttrMask, ModifyError, QpAttr, QpState, QpType, transition};
 use crate::wire::{PKey, QKey};
