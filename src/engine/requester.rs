@@ -283,7 +283,7 @@ impl Qp {
             // Who asked to wait is not expected to answer meanwhile.
             return self.timer.set(until, self.place, &mut env.timers);
         }
-        match self.attr.timeout.duration() {
+        match self.timeout.duration() {
             Some(timeout) if self.req.is_waiting() => {
                 self.timer.set(env.now.saturating_add(timeout), self.place, &mut env.timers);
             }

@@ -65,12 +65,31 @@ impl Identification {
     }
 }
 
-/// By what an identification other than 0 changes the checksum of an IPv4 and a UDP header.
+/// A field of sixteen bits in the headers before a BTH, of which packets of one way differ.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Varying {
+    /// The length in an IPv4 header.
+    Ipv4Length,
+    /// The identification in an IPv4 header.
+    Identification,
+    /// The length in an IPv6 header.
+    Ipv6Length,
+    /// The source port of a UDP header.
+    SourcePort,
+    /// The length in a UDP header.
+    UdpLength,
+}
+
+/// How many bytes there are from each of these fields to the BTH.
+const BEFORE: [usize; 5] = [26, BEFORE_BTH, 44, 8, 4];
+
+/// By what a field that is not 0 changes the checksum of the headers.
 #[inline]
 #[expect(clippy::indexing_slicing, reason = "a byte has 256 values")]
-pub(super) fn change(id: u16) -> u32 {
-    let [high, low] = id.to_be_bytes();
-    CHANGES[0][high as usize] ^ CHANGES[1][low as usize]
+pub(super) fn change(field: Varying, value: u16) -> u32 {
+    let [high, low] = value.to_be_bytes();
+    let [of_high, of_low] = &CHANGES[field as usize];
+    of_high[high as usize] ^ of_low[low as usize]
 }
 
 /// How many bytes there are from the identification to the BTH: the rest of the IPv4 header and the UDP header.
@@ -82,27 +101,24 @@ const POLYNOMIAL: u32 = 0xedb8_8320;
 /// One.
 const ONE: u32 = 1 << 31;
 
-/// What each value of each of the two bytes of an identification changes.
+/// What each value of each of the two bytes of a field changes.
 #[expect(
     clippy::indexing_slicing,
     clippy::cast_possible_truncation,
     reason = "evaluated at compile time"
 )]
-static CHANGES: [[u32; 256]; 2] = {
-    let mut table = [[0; 256]; 2];
-    let mut byte = 0;
-    while byte < 256 {
-        let mut at = 0;
-        while at < 2 {
-            let (mut change, mut bits) = (byte as u32, (BEFORE_BTH - at) * 8);
-            while bits > 0 {
-                change = times_x(change);
-                bits -= 1;
-            }
-            table[at][byte] = change;
-            at += 1;
+static CHANGES: [[[u32; 256]; 2]; BEFORE.len()] = {
+    let mut table = [[[0; 256]; 2]; BEFORE.len()];
+    let mut index = 0;
+    while index < 512 * BEFORE.len() {
+        let (field, at, byte) = (index / 512, index / 256 % 2, index % 256);
+        let (mut change, mut bits) = (byte as u32, (BEFORE[field] - at) * 8);
+        while bits > 0 {
+            change = times_x(change);
+            bits -= 1;
         }
-        byte += 1;
+        table[field][at][byte] = change;
+        index += 1;
     }
     table
 };

@@ -92,7 +92,7 @@ impl Side {
         let buffer = Buffer::new(size.max(4096));
         let attr = MrAttr { region: buffer.region(), base: buffer.addr(), access: ALL };
         let mr = engine.register(pd, attr).unwrap();
-        let (sealing, checking) = (Prefixes::new(Path::NOWHERE), Prefixes::new(Path::NOWHERE));
+        let (sealing, checking) = (Prefixes::new(&Path::NOWHERE), Prefixes::new(&Path::NOWHERE));
         Self { engine, gid, cq, qps, mr, buffer, sealing, checking }
     }
 
