@@ -6,6 +6,9 @@
 //! | link | what it is |
 //! |---|---|
 //! | [`mem`] | a simulated network, with seeded faults, in virtual time |
+//! | [`udp`] | an ordinary UDP socket, for which no privilege is needed |
+//!
+//! [`interface`] tells what interfaces this machine has, and what a port on one of them would be.
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -14,7 +17,13 @@ use crate::time::Instant;
 use crate::verbs::Mtu;
 use crate::wire::{Batch, Gid, Received};
 
+#[cfg(target_os = "linux")]
+pub mod interface;
 pub mod mem;
+#[cfg(target_os = "linux")]
+mod sys;
+#[cfg(target_os = "linux")]
+pub mod udp;
 
 /// A way onto a network: its halves, and what it knows of its port.
 pub struct Link {
