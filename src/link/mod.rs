@@ -7,6 +7,9 @@
 //! |---|---|
 //! | [`cable`] | two NICs of one process |
 //! | [`mem`] | a simulated network, with seeded faults, in virtual time |
+//! | [`udp`] | an ordinary UDP socket, for which no privilege is needed |
+//!
+//! [`interface`] tells what interfaces this machine has, and what a port on one of them would be.
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -16,7 +19,13 @@ use crate::verbs::Mtu;
 use crate::wire::{Batch, Gid, Received};
 
 mod cable;
+#[cfg(target_os = "linux")]
+pub mod interface;
 pub mod mem;
+#[cfg(target_os = "linux")]
+mod sys;
+#[cfg(target_os = "linux")]
+pub mod udp;
 
 pub use cable::cable;
 

@@ -93,6 +93,18 @@ impl Batch {
         self.trains.clear();
     }
 
+    /// Puts in a packet that travels so: from its BTH to its last pad byte. Returns whether there was room for it.
+    pub fn push(&mut self, path: &Path, packet: &[u8]) -> bool {
+        if self.is_full() || packet.len() > PACKET_MAX {
+            return false;
+        }
+        self.set_path(path);
+        let mut draft = self.draft();
+        draft.put(packet);
+        draft.finish();
+        true
+    }
+
     /// All its packets, one behind the other, each with the room behind it.
     pub fn bytes_mut(&mut self) -> &mut [u8] {
         &mut self.bytes

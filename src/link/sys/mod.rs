@@ -1,0 +1,4 @@
+//! System calls, each behind a safe function: the one place of this room with `unsafe` in it.
+
+pub(super) mod interface;
+pub(super) mod socket;
