@@ -235,6 +235,7 @@ impl World {
         let received = Received {
             source,
             destination,
+            source_port: frame.udp().unwrap().source_port(),
             ecn: ecn.get() as u8,
             network: header,
             packet: frame.packet().unwrap().bytes(),

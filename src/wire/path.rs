@@ -47,10 +47,19 @@ impl Path {
     ///
     /// If `len` is more than 65 000.
     pub fn prefix(&self, len: usize) -> Prefix {
+        self.prefix_with_id(len, 0)
+    }
+
+    /// The same with an identification, which an IPv6 header does not have.
+    ///
+    /// # Panics
+    ///
+    /// If `len` is more than 65 000.
+    pub fn prefix_with_id(&self, len: usize, id: u16) -> Prefix {
         let length = u16::try_from(Udp::LEN + len).expect("a packet is shorter than 65000 bytes");
         match (self.source.to_ipv4(), self.destination.to_ipv4()) {
             (Some(source), Some(destination)) => {
-                Prefix::of_ipv4(source, destination, self.source_port, length)
+                Prefix::of_ipv4(source, destination, self.source_port, length, id)
             }
             _ => self.headers(len).prefix(),
         }
@@ -62,6 +71,15 @@ impl Path {
     ///
     /// If `len` is more than 65 000.
     pub fn headers(&self, len: usize) -> PathHeaders {
+        self.headers_with_id(len, 0)
+    }
+
+    /// The same with an identification, which an IPv6 header does not have.
+    ///
+    /// # Panics
+    ///
+    /// If `len` is more than 65 000.
+    pub fn headers_with_id(&self, len: usize, id: u16) -> PathHeaders {
         let length = u16::try_from(Udp::LEN + len).expect("a packet is shorter than 65000 bytes");
         let (source_port, destination_port) = (self.source_port, ROCE_PORT);
         let udp = UdpRepr { source_port, destination_port, length, checksum: 0 }.emit();
@@ -72,7 +90,7 @@ impl Path {
                 let total_len = length + 20;
                 let ttl = self.hop_limit;
                 let ip = Ipv4Repr::new(source, destination);
-                let ip = Ipv4Repr { dscp, ecn, total_len, ttl, ..ip }.with_checksum(&[]);
+                let ip = Ipv4Repr { dscp, ecn, total_len, id, ttl, ..ip }.with_checksum(&[]);
                 PathHeaders::Ipv4(ip.emit(), udp)
             }
             _ => {
@@ -187,6 +205,24 @@ mod tests {
         hop_limit: 9,
         sl: 0,
     };
+
+    #[test]
+    fn the_identification_a_packet_was_sealed_with_can_be_solved_for() {
+        let gid = |last| Gid::from(Ipv4Addr::new(192, 0, 2, last));
+        let path = Path { source: gid(1), destination: gid(2), ..PATH };
+        for (id, len) in [(0, 16), (1, 20), (0x1234, 40), (0xffff, 1044), (0x8000, 4160)] {
+            let mut packet: Vec<u8> = (0..=250).cycle().take(len).collect();
+            path.prefix_with_id(len, id).seal(&mut packet);
+            assert!(path.headers_with_id(len, id).prefix().verifies(&mut packet));
+            assert_eq!(path.prefix(len).solve_id(&packet), Some(id));
+            for at in (0..len).filter(|at| *at != 4) {
+                packet[at] ^= 4;
+                assert_eq!(path.prefix(len).solve_id(&packet), None, "byte {at} of {len}");
+                packet[at] ^= 4;
+            }
+        }
+        assert_eq!(path.prefix(16).solve_id(&[0; 15]), None);
+    }
 
     #[test]
     fn what_is_sealed_is_sound() {
