@@ -6,6 +6,13 @@
 //! | link | what it is |
 //! |---|---|
 //! | [`mem`] | a simulated network, with seeded faults, in virtual time |
+//!
+//! And around any of them:
+//!
+//! | wrapper | what it does |
+//! |---|---|
+//! | [`fault`] | loses, doubles, delays, reorders, damages and marks what is sent, by chance or by appointment |
+//! | [`tap`] | writes what passes into a capture |
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -14,7 +21,12 @@ use crate::time::Instant;
 use crate::verbs::Mtu;
 use crate::wire::{Batch, Gid, Received};
 
+mod fate;
+pub mod fault;
 pub mod mem;
+pub mod tap;
+#[cfg(test)]
+mod testing;
 
 /// A way onto a network: its halves, and what it knows of its port.
 pub struct Link {
