@@ -191,10 +191,7 @@ impl FaultSender {
             }
             let Some(Reverse(next)) = self.held.pop() else { return };
             self.fates.arrived(next.path.destination);
-            self.passing.set_path(&next.path);
-            let mut draft = self.passing.draft();
-            draft.put(&next.packet);
-            draft.finish();
+            self.passing.push(&next.path, &next.packet);
             if let Some(bit) = next.damage {
                 self.passing.damage_last(bit);
             }

@@ -6,6 +6,7 @@
 //! | link | what it is |
 //! |---|---|
 //! | [`mem`] | a simulated network, with seeded faults, in virtual time |
+//! | [`raw`] | whole frames on one interface; needs the capability `CAP_NET_RAW` |
 //!
 //! And around any of them:
 //!
@@ -24,6 +25,8 @@ use crate::wire::{Batch, Gid, Received};
 mod fate;
 pub mod fault;
 pub mod mem;
+pub mod raw;
+mod sys;
 pub mod tap;
 #[cfg(test)]
 mod testing;

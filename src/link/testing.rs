@@ -35,12 +35,9 @@ const fn v6(last: u16) -> Gid {
 /// Packets with these PSNs to queue pair 7.
 pub(super) fn batch_of(path: &Path, psns: &[u32]) -> Batch {
     let mut batch = Batch::new(psns.len());
-    batch.set_path(path);
     for psn in psns {
-        let mut draft = batch.draft();
-        draft
-            .put(BthRepr::new(Opcode::RC_SEND_ONLY, Qpn::new(7), Psn::new(*psn)).emit().as_bytes());
-        draft.finish();
+        let bth = BthRepr::new(Opcode::RC_SEND_ONLY, Qpn::new(7), Psn::new(*psn)).emit();
+        assert!(batch.push(path, bth.as_bytes()));
     }
     batch
 }

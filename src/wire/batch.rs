@@ -146,6 +146,18 @@ impl Batch {
         })
     }
 
+    /// Puts a packet in, from its BTH to its last pad byte, to travel so. Returns whether it fit.
+    pub fn push(&mut self, path: &Path, packet: &[u8]) -> bool {
+        if self.is_full() || packet.len() > PACKET_MAX {
+            return false;
+        }
+        self.set_path(path);
+        self.bytes.extend_from_slice(packet);
+        self.bytes.extend_from_slice(&[0; ICRC_ROOM]);
+        self.ends.push(self.bytes.len());
+        true
+    }
+
     /// The bit of packet `index` that is changed once it is sealed, if one is.
     pub(crate) fn damage_of(&self, index: usize) -> Option<u32> {
         self.damage.iter().find(|(at, _)| *at == index).map(|(_, bit)| *bit)

@@ -120,6 +120,26 @@ impl Prefix {
             .is_some_and(|(body, sealed)| self.icrc(body) == Some(*sealed))
     }
 
+    /// The same of a packet that is not ours to change.
+    #[inline]
+    pub fn verifies_shared(&self, packet: &[u8]) -> bool {
+        packet
+            .split_last_chunk::<ICRC_LEN>()
+            .is_some_and(|(body, sealed)| self.icrc_of(body) == Some(u32::from_le_bytes(*sealed)))
+    }
+
+    /// The ICRC of `transport`, from the BTH to the last pad byte, as a number.
+    #[inline]
+    fn icrc_of(&self, transport: &[u8]) -> Option<u32> {
+        let (bth, rest) = transport.split_first_chunk::<{ Bth::LEN }>()?;
+        let mut bth = *bth;
+        bth[BTH_VARIANT] = 0xff;
+        let mut hasher = self.0.clone();
+        hasher.update(&bth);
+        hasher.update(rest);
+        Some(hasher.finalize())
+    }
+
     /// The IPv4 identification with which `packet`, which runs from its BTH through its ICRC, was sealed, if this is
     /// the checksum of the same headers with the identification 0, and no options.
     ///
@@ -131,13 +151,7 @@ impl Prefix {
         /// Where in an IPv4 header the identification stands.
         const ID_AT: usize = 4;
         let (body, sealed) = packet.split_last_chunk::<ICRC_LEN>()?;
-        let (bth, rest) = body.split_first_chunk::<{ Bth::LEN }>()?;
-        let mut bth = *bth;
-        bth[BTH_VARIANT] = 0xff;
-        let mut hasher = self.0.clone();
-        hasher.update(&bth);
-        hasher.update(rest);
-        let differs = hasher.finalize() ^ u32::from_le_bytes(*sealed);
+        let differs = self.icrc_of(body)? ^ u32::from_le_bytes(*sealed);
         let behind = Ipv4::LEN - ID_AT + Udp::LEN + body.len();
         let back = crc32fast::Hasher::new_with_initial_len(0, ORDER - behind as u64);
         let mut hasher = crc32fast::Hasher::new_with_initial(differs);
