@@ -78,23 +78,21 @@ impl Prefix {
         Self(hasher)
     }
 
-    /// That of a plain IPv4 header, not to be fragmented and with this identification, and a UDP header from
+    /// That of a plain IPv4 header, not to be fragmented and without identification, and a UDP header from
     /// `source_port` to RoCE's with this length: what it comes to without making them first.
     pub(super) fn of_ipv4(
         source: Ipv4Addr,
         destination: Ipv4Addr,
         source_port: u16,
         udp_len: u16,
-        id: u16,
     ) -> Self {
         let [s0, s1, s2, s3] = source.octets();
         let [d0, d1, d2, d3] = destination.octets();
         let ([p0, p1], [q0, q1]) = (source_port.to_be_bytes(), ROCE_PORT.to_be_bytes());
         let ([u0, u1], [l0, l1]) = (udp_len.to_be_bytes(), (udp_len + 20).to_be_bytes());
-        let [i0, i1] = id.to_be_bytes();
         let mut hasher = crc32fast::Hasher::new_with_initial(AFTER_MASKED_LRH);
         hasher.update(&[
-            0x45, 0xff, l0, l1, i0, i1, 0x40, 0, 0xff, 17, 0xff, 0xff, s0, s1, s2, s3, d0, d1, d2,
+            0x45, 0xff, l0, l1, 0, 0, 0x40, 0, 0xff, 17, 0xff, 0xff, s0, s1, s2, s3, d0, d1, d2,
             d3, p0, p1, q0, q1, u0, u1, 0xff, 0xff,
         ]);
         Self(hasher)
@@ -118,48 +116,6 @@ impl Prefix {
         packet
             .split_last_chunk_mut::<ICRC_LEN>()
             .is_some_and(|(body, sealed)| self.icrc(body) == Some(*sealed))
-    }
-
-    /// The same of a packet that is not ours to change.
-    #[inline]
-    pub fn verifies_shared(&self, packet: &[u8]) -> bool {
-        packet
-            .split_last_chunk::<ICRC_LEN>()
-            .is_some_and(|(body, sealed)| self.icrc_of(body) == Some(u32::from_le_bytes(*sealed)))
-    }
-
-    /// The ICRC of `transport`, from the BTH to the last pad byte, as a number.
-    #[inline]
-    fn icrc_of(&self, transport: &[u8]) -> Option<u32> {
-        let (bth, rest) = transport.split_first_chunk::<{ Bth::LEN }>()?;
-        let mut bth = *bth;
-        bth[BTH_VARIANT] = 0xff;
-        let mut hasher = self.0.clone();
-        hasher.update(&bth);
-        hasher.update(rest);
-        Some(hasher.finalize())
-    }
-
-    /// The IPv4 identification with which `packet`, which runs from its BTH through its ICRC, was sealed, if this is
-    /// the checksum of the same headers with the identification 0, and no options.
-    ///
-    /// A CRC is linear: what two of them differ by is what the identifications do, carried past all the bytes behind
-    /// them. Carrying it back leaves two bytes, or the packet was never sealed so.
-    pub fn solve_id(&self, packet: &[u8]) -> Option<u16> {
-        /// After so many bytes, zeros that follow leave a CRC as it was.
-        const ORDER: u64 = (1 << 32) - 1;
-        /// Where in an IPv4 header the identification stands.
-        const ID_AT: usize = 4;
-        let (body, sealed) = packet.split_last_chunk::<ICRC_LEN>()?;
-        let differs = self.icrc_of(body)? ^ u32::from_le_bytes(*sealed);
-        let behind = Ipv4::LEN - ID_AT + Udp::LEN + body.len();
-        let back = crc32fast::Hasher::new_with_initial_len(0, ORDER - behind as u64);
-        let mut hasher = crc32fast::Hasher::new_with_initial(differs);
-        hasher.combine(&back);
-        match hasher.finalize().to_le_bytes() {
-            [high, low, 0, 0] => Some(u16::from_be_bytes([high, low])),
-            _ => None,
-        }
     }
 
     /// The ICRC of `transport`, from the BTH to the last pad byte, in one pass: it is masked in place, and left as it
