@@ -108,6 +108,11 @@ impl Batch {
         self.damage.clear();
     }
 
+    /// All its packets, one behind the other, each with the room behind it.
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
+        &mut self.bytes
+    }
+
     /// The trains, to be sealed and sent.
     pub fn trains_mut(&mut self) -> impl Iterator<Item = Train<'_>> {
         let (mut bytes, mut start) = (self.bytes.as_mut_slice(), 0);

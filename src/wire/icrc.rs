@@ -8,8 +8,11 @@
 use core::net::Ipv4Addr;
 
 use super::ib::{Grh, Lrh};
+use super::identification;
 use super::ip::{Ipv4, Ipv6, Udp};
 use super::{Bth, ROCE_PORT};
+
+pub use super::identification::Identification;
 
 /// The length of an ICRC.
 pub const ICRC_LEN: usize = 4;
@@ -67,15 +70,15 @@ pub fn icrc(route: &Route<'_>, transport: &[u8]) -> [u8; ICRC_LEN] {
 }
 
 /// The checksum of what stands before a BTH: packets that go one way with one length have it in common.
-#[derive(Clone, Debug)]
-pub struct Prefix(crc32fast::Hasher);
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Prefix(u32);
 
 impl Prefix {
     /// That of a route.
     pub fn new(route: &Route<'_>) -> Self {
         let (mut hasher, short) = begin(route);
         hasher.update(short.bytes());
-        Self(hasher)
+        Self(hasher.finalize())
     }
 
     /// That of a plain IPv4 header, not to be fragmented and without identification, and a UDP header from
@@ -95,7 +98,15 @@ impl Prefix {
             0x45, 0xff, l0, l1, 0, 0, 0x40, 0, 0xff, 17, 0xff, 0xff, s0, s1, s2, s3, d0, d1, d2,
             d3, p0, p1, q0, q1, u0, u1, 0xff, 0xff,
         ]);
-        Self(hasher)
+        Self(hasher.finalize())
+    }
+
+    /// That of the same headers with this identification, if it is the one of IPv4 headers without options and with
+    /// identification 0.
+    #[inline]
+    #[must_use]
+    pub fn with_identification(self, id: u16) -> Self {
+        Self(self.0 ^ identification::change(id))
     }
 
     /// Puts the ICRC into the last four bytes of `packet`, which runs from its BTH to there.
@@ -118,13 +129,21 @@ impl Prefix {
             .is_some_and(|(body, sealed)| self.icrc(body) == Some(*sealed))
     }
 
+    /// In which bits the last four bytes of `packet`, which runs from its BTH to there, differ from its ICRC: what an
+    /// [`Identification`] is found by. `None` if the packet is shorter than a BTH and an ICRC. It is left as it was.
+    #[inline]
+    pub fn difference(&self, packet: &mut [u8]) -> Option<u32> {
+        let (body, sealed) = packet.split_last_chunk_mut::<ICRC_LEN>()?;
+        Some(u32::from_le_bytes(self.icrc(body)?) ^ u32::from_le_bytes(*sealed))
+    }
+
     /// The ICRC of `transport`, from the BTH to the last pad byte, in one pass: it is masked in place, and left as it
     /// was.
     #[inline]
     fn icrc(&self, transport: &mut [u8]) -> Option<[u8; ICRC_LEN]> {
         let bth = transport.first_chunk_mut::<{ Bth::LEN }>()?;
         let variant = core::mem::replace(&mut bth[BTH_VARIANT], 0xff);
-        let mut hasher = self.0.clone();
+        let mut hasher = crc32fast::Hasher::new_with_initial(self.0);
         hasher.update(transport);
         *transport.get_mut(BTH_VARIANT)? = variant;
         Some(hasher.finalize().to_le_bytes())

@@ -43,6 +43,7 @@ mod ext;
 mod frame;
 mod ib;
 pub mod icrc;
+mod identification;
 mod ip;
 pub mod layout;
 mod link;
