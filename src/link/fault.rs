@@ -216,6 +216,10 @@ impl Sender for FaultSender {
         }
     }
 
+    fn source_port(&self, path: &Path) -> u16 {
+        self.inner.source_port(path)
+    }
+
     fn poll_timeout(&self) -> Option<Instant> {
         let next = self.held.peek().map(|Reverse(held)| held.time);
         next.into_iter().chain(self.inner.poll_timeout()).min()

@@ -20,12 +20,14 @@ use std::os::fd::BorrowedFd;
 
 use crate::time::Instant;
 use crate::verbs::Mtu;
-use crate::wire::{Batch, Gid, Received};
+use crate::wire::{Batch, Gid, Path, Received};
 
 mod fate;
 pub mod fault;
 pub mod mem;
+#[cfg(target_os = "linux")]
 pub mod raw;
+#[cfg(target_os = "linux")]
 mod sys;
 pub mod tap;
 #[cfg(test)]
@@ -59,6 +61,11 @@ pub trait Sender: Send {
     /// Seals the packets of a batch and sends them in order, waiting while the network has no room. A packet that the
     /// network refuses is as good as lost and is counted; an error means that nothing can be sent any more.
     fn send(&mut self, now: Instant, batch: &mut Batch) -> io::Result<()>;
+
+    /// The UDP source port that packets on this path really have, where the link cannot choose.
+    fn source_port(&self, path: &Path) -> u16 {
+        path.source_port
+    }
 
     /// When it wants to be called again, with an empty batch if there is nothing else: it holds packets back.
     fn poll_timeout(&self) -> Option<Instant> {

@@ -15,6 +15,7 @@ use std::time::Duration;
 use super::{Link, Receiver, Sender};
 use crate::capture::{Direction, InterfaceId, LinkType, PcapngWriter, WriteError};
 use crate::time::Instant;
+use crate::wire::icrc::Identification;
 use crate::wire::{Batch, ICRC_ROOM, Path, ROCE_PORT, Received, Udp, UdpRepr, flip, icrc, view};
 
 /// A link that writes what passes it into `sink`, as a pcapng. `epoch` is the time of day at which the link's own time
@@ -89,10 +90,15 @@ impl<W: Write + Send> Sender for TapSender<W> {
         let mut tap = lock(&self.tap);
         let mut frame = Vec::new();
         for (index, (path, packet)) in batch.iter().enumerate() {
-            sent_frame(path, packet, batch.damage_of(index), &mut frame);
+            let path = Path { source_port: self.inner.source_port(path), ..*path };
+            sent_frame(&path, packet, batch.damage_of(index), &mut frame);
             tap.write(now, Direction::Outbound, &frame);
         }
         Ok(())
+    }
+
+    fn source_port(&self, path: &Path) -> u16 {
+        self.inner.source_port(path)
     }
 
     fn poll_timeout(&self) -> Option<Instant> {
@@ -152,7 +158,9 @@ fn sent_frame(path: &Path, packet: &[u8], damage: Option<u32>, frame: &mut Vec<u
     if let Some(bit) = damage {
         flip(&mut sealed, bit);
     }
-    let id = path.prefix(packet.len()).solve_id(&sealed).unwrap_or(0);
+    let difference = path.prefix(sealed.len()).difference(&mut sealed).filter(|_| path.is_ipv4());
+    let solve = |difference| Identification::of_length(packet.len()).find(difference);
+    let id = difference.and_then(solve).unwrap_or(0);
     let headers = path.headers_with_id(packet.len(), id);
     let (ip, udp) = headers.as_bytes();
     frame.clear();

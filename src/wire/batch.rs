@@ -113,6 +113,18 @@ impl Batch {
         &mut self.bytes
     }
 
+    /// Puts in a packet that travels so: from its BTH to its last pad byte. Returns whether there was room for it.
+    pub fn push(&mut self, path: &Path, packet: &[u8]) -> bool {
+        if self.is_full() || packet.len() > PACKET_MAX {
+            return false;
+        }
+        self.set_path(path);
+        let mut draft = self.draft();
+        draft.put(packet);
+        draft.finish();
+        true
+    }
+
     /// The trains, to be sealed and sent.
     pub fn trains_mut(&mut self) -> impl Iterator<Item = Train<'_>> {
         let (mut bytes, mut start) = (self.bytes.as_mut_slice(), 0);
@@ -149,18 +161,6 @@ impl Batch {
             start = end;
             Some((path?, packet))
         })
-    }
-
-    /// Puts a packet in, from its BTH to its last pad byte, to travel so. Returns whether it fit.
-    pub fn push(&mut self, path: &Path, packet: &[u8]) -> bool {
-        if self.is_full() || packet.len() > PACKET_MAX {
-            return false;
-        }
-        self.set_path(path);
-        self.bytes.extend_from_slice(packet);
-        self.bytes.extend_from_slice(&[0; ICRC_ROOM]);
-        self.ends.push(self.bytes.len());
-        true
     }
 
     /// The bit of packet `index` that is changed once it is sealed, if one is.

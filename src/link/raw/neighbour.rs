@@ -20,7 +20,7 @@ const NEIGHBOURS_MAX: usize = 1024;
 const KNOWN_FOR: Duration = Duration::from_secs(5);
 
 /// How long until the kernel is asked again for what it did not know.
-const UNKNOWN_FOR: Duration = Duration::from_micros(500);
+const UNKNOWN_FOR: Duration = Duration::from_micros(100);
 
 /// Who is where.
 #[derive(Debug)]

@@ -2,6 +2,7 @@
 
 use std::cell::Cell;
 use std::io;
+use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd};
 
 use socket2::Socket;
@@ -9,7 +10,7 @@ use socket2::Socket;
 use super::super::Receiver;
 use super::super::sys::ring::{self, Ring, RingFrame};
 use crate::time::Instant;
-use crate::wire::icrc::{ICRC_LEN, Prefix, Route};
+use crate::wire::icrc::{ICRC_LEN, Identification, Prefix, Route};
 use crate::wire::{
     Bth, EtherType, Ethernet, Gid, Ipv4, Ipv6, PROTOCOL_UDP, ROCE_PORT, Received, Udp, UdpRepr,
     checksum, view,
@@ -107,11 +108,11 @@ impl RawReceiver {
             _sinks: sinks,
         }
     }
+}
 
-    fn count(counts: &mut [u64; Refusal::ALL.len()], refusal: Refusal) {
-        if let Some(count) = counts.get_mut(refusal as usize) {
-            *count += 1;
-        }
+fn count(counts: &mut [u64; Refusal::ALL.len()], refusal: Refusal) {
+    if let Some(count) = counts.get_mut(refusal as usize) {
+        *count += 1;
     }
 }
 
@@ -124,24 +125,24 @@ impl Receiver for RawReceiver {
                 break;
             }
             let Some(number) = self.ring.take() else { break };
-            let headers = match self.ring.frame(number) {
-                Some(frame) => check(&frame, self.vlan, &self.gids).map(|headers| (frame, headers)),
-                None => Err(Refusal::Cut),
+            let Some((frame, bytes)) = self.ring.frame_mut(number) else {
+                count(&mut self.counts, Refusal::Cut);
+                continue;
             };
-            let (frame, headers) = match headers {
-                Ok(found) => found,
+            let headers = match check(&frame, bytes, self.vlan, &self.gids) {
+                Ok(headers) => headers,
                 Err(refusal) => {
-                    Self::count(&mut self.counts, refusal);
+                    count(&mut self.counts, refusal);
                     continue;
                 }
             };
-            for (index, start, end) in headers.segments() {
-                match headers.packet(frame.bytes, number, index, start..end) {
-                    Ok((place, counted)) => {
+            for (index, range) in headers.segments() {
+                match headers.packet(bytes, number, index, range) {
+                    Ok((place, as_expected)) => {
                         self.packets.push(place);
-                        self.solved += u64::from(!counted);
+                        self.solved += u64::from(!as_expected);
                     }
-                    Err(refusal) => Self::count(&mut self.counts, refusal),
+                    Err(refusal) => count(&mut self.counts, refusal),
                 }
             }
         }
@@ -151,7 +152,7 @@ impl Receiver for RawReceiver {
     fn for_each(&self, each: &mut dyn FnMut(&Received<'_>)) {
         for place in &self.packets {
             let frame = self.ring.frame(place.frame);
-            let packet = frame.and_then(|frame| frame.bytes.get(place.start..place.end));
+            let packet = frame.and_then(|frame| frame.get(place.start..place.end));
             each(&Received {
                 source: place.source,
                 destination: place.destination,
@@ -195,7 +196,12 @@ struct Headers {
 }
 
 /// Checks all that stands before the BTH.
-fn check(frame: &RingFrame<'_>, vlan: Option<u16>, gids: &[Gid]) -> Result<Headers, Refusal> {
+fn check(
+    frame: &RingFrame,
+    bytes: &[u8],
+    vlan: Option<u16>,
+    gids: &[Gid],
+) -> Result<Headers, Refusal> {
     if frame.cut {
         return Err(Refusal::Cut);
     }
@@ -203,7 +209,6 @@ fn check(frame: &RingFrame<'_>, vlan: Option<u16>, gids: &[Gid]) -> Result<Heade
     if frame.vlan.map_or(0, |tag| tag & 0xfff) != vlan.unwrap_or(0) {
         return Err(Refusal::OtherVlan);
     }
-    let bytes = frame.bytes;
     let ethernet = view::<Ethernet>(bytes, 0).map_err(|_| Refusal::Short)?;
     let mut headers = match ethernet.ethertype() {
         EtherType::IPV4 => ipv4(bytes)?,
@@ -227,11 +232,11 @@ fn check(frame: &RingFrame<'_>, vlan: Option<u16>, gids: &[Gid]) -> Result<Heade
 }
 
 /// How long each packet is, if a frame is several that the kernel has joined.
-fn segment_len(frame: &RingFrame<'_>) -> Result<Option<usize>, Refusal> {
+fn segment_len(frame: &RingFrame) -> Result<Option<usize>, Refusal> {
     const GSO_NONE: u8 = 0;
     const GSO_UDP_L4: u8 = 5;
     const GSO_ECN: u8 = 0x80;
-    let [_, kind, _, _, s0, s1, ..] = *frame.vnet;
+    let [_, kind, _, _, s0, s1, ..] = frame.vnet;
     let segment = usize::from(u16::from_ne_bytes([s0, s1]));
     match kind & !GSO_ECN {
         GSO_NONE => Ok(None),
@@ -294,24 +299,24 @@ impl Headers {
         Self { source, destination, source_port, ecn, network, network_len, start, end, segment }
     }
 
-    /// The packets of a frame: which, from where to where.
-    fn segments(&self) -> impl Iterator<Item = (u16, usize, usize)> + use<> {
+    /// The packets of a frame: which, and where.
+    fn segments(&self) -> impl Iterator<Item = (u16, Range<usize>)> + use<> {
         let (start, end) = (self.start, self.end);
         let step = self.segment.unwrap_or(end - start).max(1);
-        (0..)
-            .zip((start..end.max(start + 1)).step_by(step))
-            .map(move |(index, at)| (index, at, end.min(at + step)))
+        // Of no bytes there is one packet, which is refused.
+        let starts = (start..end.max(start + 1)).step_by(step);
+        (0..).zip(starts.map(move |at| at..end.min(at + step)))
     }
 
     /// The packet at `range`, through its ICRC, if it is sound; and whether its identification was as expected.
     fn packet(
         &self,
-        bytes: &[u8],
+        bytes: &mut [u8],
         frame: usize,
         index: u16,
-        range: std::ops::Range<usize>,
+        range: Range<usize>,
     ) -> Result<(Place, bool), Refusal> {
-        let packet = bytes.get(range.clone()).unwrap_or_default();
+        let packet = bytes.get_mut(range.clone()).unwrap_or_default();
         if packet.len() < Bth::LEN + ICRC_LEN {
             return Err(Refusal::Short);
         }
@@ -324,31 +329,35 @@ impl Headers {
             end: range.end - ICRC_LEN,
             source: self.source,
             destination: self.destination,
-            source_port: self.source_port,
+            source_port,
             ecn: self.ecn,
             network: self.network,
             network_len: self.network_len,
         };
-        if self.segment.is_none() {
-            let sound = place.prefix(&udp)?.verifies_shared(packet);
-            return if sound { Ok((place, true)) } else { Err(Refusal::Icrc) };
+        let joined = self.segment.is_some();
+        let is_ipv4 = self.network_len == Ipv4::LEN;
+        match joined {
+            true if is_ipv4 => place.set_ipv4(length, self.id().wrapping_add(index)),
+            true => set(&mut place.network, 4, length),
+            false => {}
         }
-        if self.network_len == Ipv6::LEN {
-            set(&mut place.network, 4, length);
-            let sound = place.prefix(&udp)?.verifies_shared(packet);
-            return if sound { Ok((place, true)) } else { Err(Refusal::Icrc) };
-        }
-        let [.., i0, i1] = *self.network.first_chunk::<6>().expect("a header is longer");
-        let expected = u16::from_be_bytes([i0, i1]).wrapping_add(index);
-        place.set_ipv4(length, expected);
-        if place.prefix(&udp)?.verifies_shared(packet) {
+        if place.prefix(&udp)?.verifies(packet) {
             return Ok((place, true));
+        }
+        if !joined || !is_ipv4 {
+            return Err(Refusal::Icrc);
         }
         // Older kernels join packets whose identifications do not count up.
         place.set_ipv4(length, 0);
-        let id = place.prefix(&udp)?.solve_id(packet).ok_or(Refusal::Icrc)?;
+        let difference = place.prefix(&udp)?.difference(packet).ok_or(Refusal::Short)?;
+        let id = Identification::of_length(packet.len()).find(difference).ok_or(Refusal::Icrc)?;
         place.set_ipv4(length, id);
         Ok((place, false))
+    }
+
+    /// The identification of the first packet, of IPv4.
+    fn id(&self) -> u16 {
+        self.network.get(4..6).and_then(|id| id.try_into().ok()).map_or(0, u16::from_be_bytes)
     }
 }
 

@@ -132,13 +132,11 @@ pub(in crate::link) struct Ring {
 // SAFETY: the mapping belongs to the ring alone, and to no thread.
 unsafe impl Send for Ring {}
 
-/// A frame in a slot that is ours.
+/// What the kernel says of a frame.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::link) struct RingFrame<'a> {
+pub(in crate::link) struct RingFrame {
     /// What goes before it: `virtio_net_hdr`.
-    pub(in crate::link) vnet: &'a [u8; VNET_LEN],
-    /// From the Ethernet header on, without a VLAN tag.
-    pub(in crate::link) bytes: &'a [u8],
+    pub(in crate::link) vnet: [u8; VNET_LEN],
     /// Whether it did not fit into the slot.
     pub(in crate::link) cut: bool,
     /// The VLAN tag that the kernel took out of it.
@@ -201,7 +199,8 @@ impl Ring {
         unsafe { AtomicU32::from_ptr(place.cast()) }
     }
 
-    /// Takes the next frame, if there is one: its number is to be asked for with [`frame`](Self::frame).
+    /// Takes the next frame, if there is one: its number is to be asked for with
+    /// [`frame`](Self::frame).
     pub(in crate::link) fn take(&mut self) -> Option<usize> {
         let full = self.taken == self.slots();
         if full || self.status(self.next).load(Ordering::Acquire) & libc::TP_STATUS_USER == 0 {
@@ -212,27 +211,40 @@ impl Ring {
         Some(self.taken - 1)
     }
 
-    /// The frame that was taken as the `number`th since the last [`give_back`](Self::give_back).
-    pub(in crate::link) fn frame(&self, number: usize) -> Option<RingFrame<'_>> {
+    /// Where the frame is that was taken as the `number`th since the last [`give_back`](Self::give_back), and what the
+    /// kernel says of it.
+    fn taken(&self, number: usize) -> Option<(*mut u8, libc::tpacket2_hdr)> {
         if number >= self.taken {
             return None;
         }
         let slot = self.slot(self.next + self.slots() - self.taken + number);
-        // SAFETY: a taken slot begins with a header that the kernel has written, and does not write again before it is
-        // given back, for which the ring must be borrowed mutably.
+        // SAFETY: a taken slot begins with a header that the kernel has written, and does not write again before the
+        // slot is given back.
         let header = unsafe { slot.cast::<libc::tpacket2_hdr>().read() };
         let (mac, len) = (usize::from(header.tp_mac), header.tp_snaplen as usize);
-        if mac < size_of::<libc::tpacket2_hdr>() + VNET_LEN || mac + len > Self::SLOT {
-            return None;
-        }
-        // SAFETY: as many bytes as were just seen to lie within the slot, which is ours as said above.
-        let bytes = unsafe { std::slice::from_raw_parts(slot.wrapping_add(mac), len) };
-        let before = slot.wrapping_add(mac - VNET_LEN).cast::<[u8; VNET_LEN]>();
-        // SAFETY: the bytes just before the frame, behind the slot's header, as was seen above.
-        let vnet = unsafe { &*before };
+        let sound = mac >= size_of::<libc::tpacket2_hdr>() + VNET_LEN && mac + len <= Self::SLOT;
+        sound.then(|| (slot.wrapping_add(mac), header))
+    }
+
+    /// The frame that was taken as the `number`th, from the Ethernet header on, without a VLAN tag.
+    pub(in crate::link) fn frame(&self, number: usize) -> Option<&[u8]> {
+        let (start, header) = self.taken(number)?;
+        // SAFETY: as many bytes as `taken` saw to lie within the slot, which is ours until it is given back, for which
+        // the ring must be borrowed mutably.
+        Some(unsafe { std::slice::from_raw_parts(start, header.tp_snaplen as usize) })
+    }
+
+    /// The same to be changed, and what the kernel says of it.
+    pub(in crate::link) fn frame_mut(&mut self, number: usize) -> Option<(RingFrame, &mut [u8])> {
+        let (start, header) = self.taken(number)?;
+        let before = start.wrapping_sub(VNET_LEN).cast::<[u8; VNET_LEN]>();
+        // SAFETY: the bytes just before the frame and behind the slot's header, as `taken` saw to.
+        let vnet = unsafe { before.read() };
+        // SAFETY: as in `frame`; and the ring is borrowed mutably, so there is no other reference into it.
+        let bytes = unsafe { std::slice::from_raw_parts_mut(start, header.tp_snaplen as usize) };
         let tagged = header.tp_status & libc::TP_STATUS_VLAN_VALID != 0;
-        let vlan = tagged.then_some(header.tp_vlan_tci);
-        Some(RingFrame { vnet, bytes, cut: header.tp_len > header.tp_snaplen, vlan })
+        let (vlan, cut) = (tagged.then_some(header.tp_vlan_tci), header.tp_len > header.tp_snaplen);
+        Some((RingFrame { vnet, cut, vlan }, bytes))
     }
 
     /// Gives all slots that were taken back to the kernel.
