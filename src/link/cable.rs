@@ -111,6 +111,7 @@ impl Receiver for Socket {
             each(&Received {
                 source: path.source,
                 destination: path.destination,
+                source_port: path.source_port,
                 ecn: path.traffic_class & 3,
                 network: headers.as_bytes().0,
                 packet: packet.get(..packet.len() - ICRC_ROOM).unwrap_or_default(),

@@ -61,12 +61,36 @@ impl Path {
         self.headers(len).prefix()
     }
 
+    /// The same with an identification, which an IPv6 header does not have.
+    ///
+    /// # Panics
+    ///
+    /// If `len` is more than 65 000.
+    pub fn prefix_with_id(&self, len: usize, id: u16) -> Prefix {
+        let prefix = self.prefix(len);
+        if self.is_ipv4() { prefix.with_identification(id) } else { prefix }
+    }
+
+    /// Whether packets travel behind IPv4 headers.
+    pub fn is_ipv4(&self) -> bool {
+        self.source.to_ipv4().is_some() && self.destination.to_ipv4().is_some()
+    }
+
     /// The headers before `len` bytes from a BTH through its ICRC.
     ///
     /// # Panics
     ///
     /// If `len` is more than 65 000.
     pub fn headers(&self, len: usize) -> PathHeaders {
+        self.headers_with_id(len, 0)
+    }
+
+    /// The same with an identification, which an IPv6 header does not have.
+    ///
+    /// # Panics
+    ///
+    /// If `len` is more than 65 000.
+    pub fn headers_with_id(&self, len: usize, id: u16) -> PathHeaders {
         let length = u16::try_from(Udp::LEN + len).expect("a packet is shorter than 65000 bytes");
         let (source_port, destination_port) = (self.source_port, ROCE_PORT);
         let udp = UdpRepr { source_port, destination_port, length, checksum: 0 }.emit();
@@ -77,7 +101,7 @@ impl Path {
                 let total_len = length + 20;
                 let ttl = self.hop_limit;
                 let ip = Ipv4Repr::new(source, destination);
-                let ip = Ipv4Repr { dscp, ecn, total_len, ttl, ..ip }.with_checksum(&[]);
+                let ip = Ipv4Repr { dscp, ecn, total_len, id, ttl, ..ip }.with_checksum(&[]);
                 PathHeaders::Ipv4(ip.emit(), udp)
             }
             _ => {
@@ -198,6 +222,19 @@ mod tests {
         hop_limit: 9,
         sl: 0,
     };
+
+    #[test]
+    fn headers_and_prefixes_have_one_identification() {
+        let v4 = |last| Gid::from(Ipv4Addr::new(192, 0, 2, last));
+        let v6 = |last| Gid::from(Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, last));
+        for (source, destination) in [(v4(1), v4(2)), (v6(1), v6(2)), (v4(1), v6(2))] {
+            let path = Path { source, destination, ..PATH };
+            for (id, len) in [(0, 16), (1, 20), (0x1234, 40), (0xffff, 1044)] {
+                let prefix = path.headers_with_id(len, id).prefix();
+                assert_eq!(path.prefix_with_id(len, id), prefix);
+            }
+        }
+    }
 
     #[test]
     fn what_is_sealed_is_sound() {

@@ -147,6 +147,7 @@ fn pass(from: &mut Side, to: &mut Side, batch: &mut Batch, now: Instant) -> bool
             let received = Received {
                 source: path.source,
                 destination: path.destination,
+                source_port: path.source_port,
                 ecn: 0,
                 network: &[],
                 packet: &packet[..packet.len() - ICRC_ROOM],

@@ -35,6 +35,7 @@ pub(super) struct UdpReceiver {
 /// What the packets that came joined have in common.
 struct Arrival {
     from: Gid,
+    port: u16,
     ecn: u8,
     header: Header,
 }
@@ -94,7 +95,7 @@ impl UdpReceiver {
             let from = datagram.from.get().filter(|_| datagram.whole);
             // It keeps its place even if nothing of it is sound.
             let (source, source_port) = from.unwrap_or((IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0));
-            let arrival = Arrival::new(source, self.gid, &told);
+            let arrival = Arrival::new(source, source_port, self.gid, &told);
             let path = Path {
                 source: arrival.from,
                 destination: self.gid,
@@ -185,6 +186,7 @@ impl Receiver for UdpReceiver {
             each(&Received {
                 source: arrival.from,
                 destination: self.gid,
+                source_port: arrival.port,
                 ecn: arrival.ecn,
                 network: arrival.header.put(place.len, place.id, &mut room),
                 packet: bytes.get(place.start..end).unwrap_or_default(),
@@ -255,7 +257,7 @@ impl Told {
 }
 
 impl Arrival {
-    fn new(source: IpAddr, to: Gid, told: &Told) -> Self {
+    fn new(source: IpAddr, port: u16, to: Gid, told: &Told) -> Self {
         let class = u32::from(told.traffic_class);
         let (dscp, ecn) = (Bits::low(class >> 2), Bits::low(class));
         let header = match (source, to.to_ipv4()) {
@@ -272,7 +274,7 @@ impl Arrival {
                 Header::Ipv6(*header.emit().as_bytes())
             }
         };
-        Self { from: gid(source), ecn: told.traffic_class & 3, header }
+        Self { from: gid(source), port, ecn: told.traffic_class & 3, header }
     }
 }
 
@@ -342,7 +344,7 @@ mod tests {
     fn headers_are_put_together_again() {
         let told = Told { traffic_class: 0x62, hop_limit: 9, ..Told::default() };
         let to = Gid::from(Ipv4Addr::new(192, 0, 2, 1));
-        let arrival = Arrival::new([198, 51, 100, 7].into(), to, &told);
+        let arrival = Arrival::new([198, 51, 100, 7].into(), 0, to, &told);
         for (len, id) in [(16, 0), (1044, 1), (4168, 0xffff)] {
             let mut room = [0; 40];
             let header = arrival.header.put(len, id, &mut room);
@@ -361,7 +363,7 @@ mod tests {
         control.put(libc::SOL_IPV6, libc::IPV6_HOPLIMIT, &3_i32.to_ne_bytes());
         let told = Told::new(&control);
         let to = Gid::from(std::net::Ipv6Addr::LOCALHOST);
-        let arrival = Arrival::new("2001:db8::1".parse().unwrap(), to, &told);
+        let arrival = Arrival::new("2001:db8::1".parse().unwrap(), 0, to, &told);
         let mut room = [0; 40];
         let header = view::<Ipv6>(arrival.header.put(64, 0, &mut room), 0).unwrap();
         assert_eq!((header.payload_len(), header.hop_limit()), (72, 3));

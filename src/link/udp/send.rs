@@ -124,9 +124,15 @@ impl Sockets {
                 *other = Other::Bound(socket, source_port);
             }
         }
-        match other {
-            Other::Bound(_, port) => (index + 1, *port),
-            _ => (0, ROCE_PORT),
+        (if matches!(other, Other::Bound(..)) { index + 1 } else { 0 }, self.port_of(source_port))
+    }
+
+    /// The port that a flow uses now.
+    fn port_of(&self, source_port: u16) -> u16 {
+        let index = usize::from(source_port).checked_rem(self.others.len()).unwrap_or(0);
+        match self.others.get(index).filter(|_| source_port >= 0xc000) {
+            Some(Other::Bound(_, port)) => *port,
+            _ => ROCE_PORT,
         }
     }
 
@@ -271,6 +277,10 @@ impl UdpSender {
 }
 
 impl Sender for UdpSender {
+    fn source_port(&self, path: &Path) -> u16 {
+        self.sockets.port_of(path.source_port)
+    }
+
     fn send(&mut self, _: Instant, batch: &mut Batch) -> io::Result<()> {
         self.counters.offered += batch.len() as u64;
         self.seal(batch);
