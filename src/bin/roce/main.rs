@@ -1,6 +1,7 @@
 //! `roce`: see, speak, replay, compare RoCEv2, and stand in for an RNIC.
 
 mod decode;
+mod demo;
 mod output;
 mod shell;
 
@@ -20,6 +21,7 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    Demo(demo::Args),
     Decode(decode::Args),
     Completions(shell::CompletionsArgs),
     Man(shell::ManArgs),
@@ -32,6 +34,7 @@ fn could_not() -> ExitCode {
 
 fn main() -> ExitCode {
     let result = match Cli::parse().command {
+        Command::Demo(args) => demo::run(&args),
         Command::Decode(args) => decode::run(args),
         Command::Completions(args) => shell::completions(&args),
         Command::Man(args) => shell::man(&args),

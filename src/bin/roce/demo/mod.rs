@@ -1,0 +1,75 @@
+//! `roce demo`: two soft NICs on loopback do every operation, and a few things that fail.
+
+mod print;
+mod scenes;
+mod stage;
+
+use std::fs::File;
+use std::io::{self, Write};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::{Context as _, Result};
+use stage::Stage;
+
+/// Show every operation of RDMA: the work request, its packets, its completion
+///
+/// Two soft NICs on this machine's loopback, over ordinary UDP sockets: no privilege, no kernel module, no hardware.
+/// For each operation you see what is posted, the packets as they were captured, and the completions that both sides
+/// poll. At the end come a few things that fail.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+EXAMPLES
+  roce demo                          # everything
+  roce demo --list                   # what there is
+  roce demo read atomic              # only what has one of these words in its title
+  roce demo --pcap demo.pcapng       # keep the packets, to look at with: roce decode -V demo.pcapng")]
+pub(crate) struct Args {
+    /// Play only the scenes that have one of these words in their titles
+    #[arg(value_name = "WORD")]
+    words: Vec<String>,
+
+    /// Write all packets to a pcapng file
+    #[arg(long, value_name = "FILE")]
+    pcap: Option<PathBuf>,
+
+    /// List the scenes
+    #[arg(long)]
+    list: bool,
+}
+
+pub(crate) fn run(args: &Args) -> Result<ExitCode> {
+    let wanted = |title: &str| {
+        let title = title.to_lowercase();
+        args.words.is_empty() || args.words.iter().any(|word| title.contains(&word.to_lowercase()))
+    };
+    let scenes: Vec<_> = scenes::SCENES.iter().filter(|scene| wanted(scene.title)).collect();
+    let mut out = io::stdout().lock();
+    if args.list {
+        for scene in &scenes {
+            writeln!(out, "{}", scene.title)?;
+        }
+        return Ok(ExitCode::SUCCESS);
+    }
+    anyhow::ensure!(!scenes.is_empty(), "no scene has that in its title; see: roce demo --list");
+    // A file that cannot be written is better known before than after.
+    let file = args
+        .pcap
+        .as_ref()
+        .map(|path| File::create(path).with_context(|| format!("cannot write {}", path.display())));
+    let file = file.transpose()?;
+    let stage = Stage::open()?;
+    print::introduce(&stage, &mut out)?;
+    for (number, scene) in scenes.iter().enumerate() {
+        print::title(number + 1, scene.title, scene.about, &mut out)?;
+        let mut play = stage.play(&mut out)?;
+        (scene.play)(&mut play).with_context(|| format!("in the scene “{}”", scene.title))?;
+        play.end()?;
+    }
+    if let (Some(mut file), Some(path)) = (file, &args.pcap) {
+        file.write_all(&stage.capture())
+            .with_context(|| format!("cannot write {}", path.display()))?;
+        writeln!(out, "\nThe packets are in {}; look at them: roce decode -V {0}", path.display())?;
+    }
+    Ok(ExitCode::SUCCESS)
+}

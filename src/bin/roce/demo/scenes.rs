@@ -1,0 +1,307 @@
+//! What the demo plays.
+
+use anyhow::{Result, ensure};
+use roce::engine::Counter;
+use roce::verbs::{
+    Access, AhAttr, Data, FlushLevel, FlushPlacement, MwBind, MwType, QpType, RecvWr, SendFlags,
+    SendOp, SendWr, Target, UdTarget, WcStatus, WrId,
+};
+use roce::wire::{Psn, Qpn, RKey};
+
+use super::stage::{Play, Side, manner};
+
+/// A scene.
+pub(super) struct Scene {
+    pub(super) title: &'static str,
+    pub(super) about: &'static str,
+    pub(super) play: fn(&mut Play<'_>) -> Result<()>,
+}
+
+/// All scenes, in their order.
+pub(super) const SCENES: &[Scene] = &[
+    Scene {
+        title: "SEND",
+        about: "The receiver must have posted a buffer; the sender does not know where it is.",
+        play: send,
+    },
+    Scene {
+        title: "SEND with immediate data, in several packets",
+        about: "2500 bytes from two buffers, at 1024 bytes a packet. Only the last packet asks to be acknowledged.",
+        play: send_imm,
+    },
+    Scene {
+        title: "SEND of inline data",
+        about: "The bytes are copied when the request is posted; they need not be registered.",
+        play: send_inline,
+    },
+    Scene {
+        title: "RDMA WRITE",
+        about: "Into the peer's memory, by address and key. The peer's program notices nothing.",
+        play: write,
+    },
+    Scene {
+        title: "RDMA WRITE with immediate data",
+        about: "The same, and a receive of the peer's is used up to tell it.",
+        play: write_imm,
+    },
+    Scene {
+        title: "RDMA READ",
+        about: "One request; the answer takes a sequence number for each of its packets.",
+        play: read,
+    },
+    Scene {
+        title: "Atomic FETCH ADD and COMPARE SWAP",
+        about: "What was there before comes back.",
+        play: atomics,
+    },
+    Scene {
+        title: "ATOMIC WRITE and FLUSH",
+        about: "Eight bytes at once; and an answer that comes only when all before it is in place.",
+        play: atomic_write,
+    },
+    Scene {
+        title: "Memory window: bind, use, invalidate",
+        about: "A window shows a part of a region under a key of its own, which a SEND can take away again.",
+        play: window,
+    },
+    Scene {
+        title: "UC: unreliable connection",
+        about: "Nothing is acknowledged.",
+        play: unreliable,
+    },
+    Scene {
+        title: "UD: datagram",
+        about: "Each request names its target. The receive buffer begins with 40 bytes for the network header.",
+        play: datagram,
+    },
+    Scene {
+        title: "Error: receiver not ready",
+        about: "No receive is posted. The refusal says how long to wait; then the same packet comes again.",
+        play: not_ready,
+    },
+    Scene {
+        title: "Error: remote access",
+        about: "A key that opens nothing. Both queue pairs fail, and what was posted behind is flushed.",
+        play: access,
+    },
+    Scene {
+        title: "Error: nobody answers",
+        about: "Three times sent again, then given up.",
+        play: nobody,
+    },
+];
+
+const SEND: SendOp = SendOp::Send { imm: None };
+
+/// A request for one piece of a side's memory.
+fn one<'a>(id: u64, op: SendOp, sges: &'a [roce::verbs::Sge]) -> SendWr<'a> {
+    SendWr::new(WrId(id), op, Data::Gather(sges))
+}
+
+/// Puts different bytes into a side's memory.
+fn fill(side: &Side, len: usize) -> Result<()> {
+    let bytes: Vec<u8> = (0..len).map(|at| (at % 251) as u8).collect();
+    Ok(side.buffer.write(0, &bytes)?)
+}
+
+fn same(play: &Play<'_>, from: u64, to: usize, len: usize) -> Result<()> {
+    let (sent, received) = (play.a().buffer.to_vec(), play.b().buffer.to_vec());
+    let from = usize::try_from(from)?;
+    ensure!(sent[from..from + len] == received[to..to + len], "what arrived is not what was sent");
+    Ok(())
+}
+
+fn send(play: &mut Play<'_>) -> Result<()> {
+    let (a, b) = (play.a(), play.b());
+    let (a_qp, b_qp) = play.connect(QpType::Rc)?;
+    a.buffer.write(0, b"hello, RoCE")?;
+    play.recv(b, b_qp, &RecvWr { id: WrId(100), sges: &[b.sge(0, 64)] })?;
+    play.send(a, a_qp, &one(1, SEND, &[a.sge(0, 11)]))?;
+    play.complete(b, 1)?;
+    play.complete(a, 1)?;
+    same(play, 0, 0, 11)
+}
+
+fn send_imm(play: &mut Play<'_>) -> Result<()> {
+    let (a, b) = (play.a(), play.b());
+    let (a_qp, b_qp) = play.connect(QpType::Rc)?;
+    fill(a, 2500)?;
+    play.recv(b, b_qp, &RecvWr { id: WrId(101), sges: &[b.sge(0, 4096)] })?;
+    let sges = [a.sge(0, 1500), a.sge(1500, 1000)];
+    let op = SendOp::Send { imm: Some(*b"roce") };
+    let flags = SendFlags::SIGNALED | SendFlags::SOLICITED;
+    play.send(a, a_qp, &SendWr { flags, ..one(2, op, &sges) })?;
+    play.complete(b, 1)?;
+    play.complete(a, 1)?;
+    same(play, 0, 0, 2500)
+}
+
+fn send_inline(play: &mut Play<'_>) -> Result<()> {
+    let (a, b) = (play.a(), play.b());
+    let (a_qp, b_qp) = play.connect(QpType::Rc)?;
+    play.recv(b, b_qp, &RecvWr { id: WrId(102), sges: &[b.sge(0, 64)] })?;
+    let flags = SendFlags::SIGNALED | SendFlags::INLINE;
+    let wr = SendWr::new(WrId(3), SEND, Data::Inline(b"small"));
+    play.send(a, a_qp, &SendWr { flags, ..wr })?;
+    play.complete(b, 1)?;
+    play.complete(a, 1)?;
+    Ok(())
+}
+
+fn write(play: &mut Play<'_>) -> Result<()> {
+    let (a, b) = (play.a(), play.b());
+    let (a_qp, _) = play.connect(QpType::Rc)?;
+    fill(a, 3000)?;
+    let op = SendOp::Write { remote_addr: b.buffer.addr() + 4096, rkey: b.mr.rkey(), imm: None };
+    play.send(a, a_qp, &one(4, op, &[a.sge(0, 3000)]))?;
+    play.complete(a, 1)?;
+    same(play, 0, 4096, 3000)
+}
+
+fn write_imm(play: &mut Play<'_>) -> Result<()> {
+    let (a, b) = (play.a(), play.b());
+    let (a_qp, b_qp) = play.connect(QpType::Rc)?;
+    play.recv(b, b_qp, &RecvWr { id: WrId(103), sges: &[] })?;
+    let (remote_addr, rkey) = (b.buffer.addr(), b.mr.rkey());
+    let op = SendOp::Write { remote_addr, rkey, imm: Some([0, 0, 0, 42]) };
+    play.send(a, a_qp, &one(5, op, &[a.sge(0, 100)]))?;
+    play.complete(b, 1)?;
+    play.complete(a, 1)?;
+    Ok(())
+}
+
+fn read(play: &mut Play<'_>) -> Result<()> {
+    let (a, b) = (play.a(), play.b());
+    let (a_qp, _) = play.connect(QpType::Rc)?;
+    fill(b, 2100)?;
+    let op = SendOp::Read { remote_addr: b.buffer.addr(), rkey: b.mr.rkey() };
+    play.send(a, a_qp, &one(6, op, &[a.sge(8192, 2100)]))?;
+    play.complete(a, 1)?;
+    same(play, 8192, 0, 2100)
+}
+
+fn atomics(play: &mut Play<'_>) -> Result<()> {
+    let (a, b) = (play.a(), play.b());
+    let (a_qp, _) = play.connect(QpType::Rc)?;
+    b.buffer.write(0, &40_u64.to_ne_bytes())?;
+    let (remote_addr, rkey) = (b.buffer.addr(), b.mr.rkey());
+    play.send(a, a_qp, &one(7, SendOp::FetchAdd { remote_addr, rkey, add: 2 }, &[a.sge(0, 8)]))?;
+    play.complete(a, 1)?;
+    let swap = SendOp::CompareSwap { remote_addr, rkey, compare: 42, swap: 7 };
+    play.send(a, a_qp, &one(8, swap, &[a.sge(8, 8)]))?;
+    play.complete(a, 1)?;
+    let word = |bytes: &[u8]| u64::from_ne_bytes(bytes.try_into().unwrap_or_default());
+    let (here, there) = (a.buffer.to_vec(), b.buffer.to_vec());
+    let (was, then, is) = (word(&here[..8]), word(&here[8..16]), word(&there[..8]));
+    play.say(&format!("There was {was}, then {then}, and now there is {is}."))?;
+    ensure!((was, then, is) == (40, 42, 7), "the numbers are wrong");
+    Ok(())
+}
+
+fn atomic_write(play: &mut Play<'_>) -> Result<()> {
+    let (a, b) = (play.a(), play.b());
+    let (a_qp, _) = play.connect(QpType::Rc)?;
+    a.buffer.write(0, b"8 bytes!")?;
+    let (remote_addr, rkey) = (b.buffer.addr(), b.mr.rkey());
+    play.send(a, a_qp, &one(9, SendOp::AtomicWrite { remote_addr, rkey }, &[a.sge(0, 8)]))?;
+    let (placement, level) = (FlushPlacement::GLOBAL, FlushLevel::Range);
+    let flush = SendOp::Flush { remote_addr, rkey, length: 8, placement, level };
+    play.send(a, a_qp, &SendWr::new(WrId(10), flush, Data::EMPTY))?;
+    play.complete(a, 2)?;
+    same(play, 0, 0, 8)
+}
+
+fn window(play: &mut Play<'_>) -> Result<()> {
+    let (a, b) = (play.a(), play.b());
+    let (a_qp, b_qp) = play.connect(QpType::Rc)?;
+    let mw = b.nic.create_mw(b.pd, MwType::Type2)?;
+    let Some(now) = b.nic.mw_key(mw) else { return Ok(()) };
+    let rkey = RKey::new(now.get() ^ 0x5a);
+    let (addr, access) = (b.buffer.addr() + 1024, Access::REMOTE_WRITE);
+    let bind = MwBind { mr: b.mr.lkey(), addr, length: 256, access };
+    let bind = SendOp::BindMw { mw: now, rkey, bind };
+    play.send(b, b_qp, &SendWr::new(WrId(104), bind, Data::EMPTY))?;
+    play.complete(b, 1)?;
+    let op = SendOp::Write { remote_addr: addr, rkey, imm: None };
+    play.send(a, a_qp, &one(11, op, &[a.sge(0, 256)]))?;
+    play.complete(a, 1)?;
+    play.recv(b, b_qp, &RecvWr { id: WrId(105), sges: &[b.sge(0, 64)] })?;
+    play.send(a, a_qp, &one(12, SendOp::SendWithInv { rkey }, &[a.sge(0, 4)]))?;
+    play.complete(b, 1)?;
+    play.complete(a, 1)?;
+    b.nic.destroy_mw(mw)?;
+    Ok(())
+}
+
+fn unreliable(play: &mut Play<'_>) -> Result<()> {
+    let (a, b) = (play.a(), play.b());
+    let (a_qp, b_qp) = play.connect(QpType::Uc)?;
+    play.recv(b, b_qp, &RecvWr { id: WrId(106), sges: &[b.sge(0, 2048)] })?;
+    let op = SendOp::Write { remote_addr: b.buffer.addr(), rkey: b.mr.rkey(), imm: None };
+    play.send(a, a_qp, &one(13, op, &[a.sge(0, 64)]))?;
+    play.send(a, a_qp, &one(14, SEND, &[a.sge(0, 1500)]))?;
+    play.complete(a, 2)?;
+    play.complete(b, 1)?;
+    Ok(())
+}
+
+fn datagram(play: &mut Play<'_>) -> Result<()> {
+    let (a, b) = (play.a(), play.b());
+    let a_qp = a.nic.create_simple_qp(a.pd, a.cq, QpType::Ud)?;
+    let b_qp = b.nic.create_simple_qp(b.pd, b.cq, QpType::Ud)?;
+    a.nic.open_datagram(a_qp, &manner())?;
+    b.nic.open_datagram(b_qp, &manner())?;
+    let to = b.nic.endpoint(b_qp)?;
+    let ah = a.nic.create_ah(a.pd, AhAttr::new(to.gid, 0))?;
+    let target = Target::Ud(UdTarget { ah, qpn: to.qpn, qkey: manner().qkey });
+    play.recv(b, b_qp, &RecvWr { id: WrId(107), sges: &[b.sge(0, 256)] })?;
+    play.send(a, a_qp, &SendWr { target, ..one(15, SEND, &[a.sge(0, 32)]) })?;
+    play.complete(a, 1)?;
+    play.complete(b, 1)?;
+    same(play, 0, 40, 32)
+}
+
+fn not_ready(play: &mut Play<'_>) -> Result<()> {
+    let (a, b) = (play.a(), play.b());
+    let (a_qp, b_qp) = play.connect(QpType::Rc)?;
+    play.send(a, a_qp, &one(16, SEND, &[a.sge(0, 16)]))?;
+    play.until(a, Counter::RnrReceived)?;
+    play.recv(b, b_qp, &RecvWr { id: WrId(108), sges: &[b.sge(0, 64)] })?;
+    play.complete(b, 1)?;
+    play.complete(a, 1)?;
+    Ok(())
+}
+
+fn access(play: &mut Play<'_>) -> Result<()> {
+    let (a, b) = (play.a(), play.b());
+    let (a_qp, b_qp) = play.connect(QpType::Rc)?;
+    play.recv(b, b_qp, &RecvWr { id: WrId(109), sges: &[b.sge(0, 64)] })?;
+    let op = SendOp::Write {
+        remote_addr: b.buffer.addr(),
+        rkey: RKey::new(b.mr.rkey().get() ^ 0xff),
+        imm: None,
+    };
+    // Together, so that the second is under way when the first is refused.
+    play.send(a, a_qp, &one(17, op, &[a.sge(0, 64)]))?;
+    let done = play.complete(a, 1)?;
+    ensure!(done[0].status == WcStatus::RemAccessErr, "the refusal was {}", done[0].status);
+    play.complete(b, 1)?;
+    play.events(b)?;
+    play.send(a, a_qp, &one(18, SEND, &[a.sge(0, 64)]))?;
+    play.complete(a, 1)?;
+    Ok(())
+}
+
+fn nobody(play: &mut Play<'_>) -> Result<()> {
+    let (a, b) = (play.a(), play.b());
+    let a_qp = a.nic.create_simple_qp(a.pd, a.cq, QpType::Rc)?;
+    let gone = b.nic.create_simple_qp(b.pd, b.cq, QpType::Rc)?;
+    let mut peer = b.nic.endpoint(gone)?;
+    b.nic.destroy_qp(gone)?;
+    (peer.qpn, peer.psn) = (Qpn::new(peer.qpn.get()), Psn::new(0));
+    a.nic.connect(a_qp, &peer, &manner())?;
+    play.send(a, a_qp, &one(19, SEND, &[a.sge(0, 16)]))?;
+    let done = play.complete(a, 1)?;
+    ensure!(done[0].status == WcStatus::RetryExcErr, "it ended with {}", done[0].status);
+    Ok(())
+}

@@ -1,0 +1,281 @@
+//! Where the demo plays: two NICs on one wire, and a tap on it.
+
+use std::io::{self, Write};
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use anyhow::{Context as _, Result, bail};
+use roce::capture::Reader;
+use roce::decode::{Decoder, LineStyle, TimeStyle};
+use roce::engine::{AsyncEvent, Counter, CqHandle, MrHandle, PdHandle, QpHandle};
+use roce::link::{tap, udp};
+use roce::memory::Buffer;
+use roce::nic::{Connect, SoftNic};
+use roce::time::Instant;
+use roce::verbs::{Access, AckTimeout, Mtu, QpType, RecvWr, RetryCount, SendWr, Sge, Wc};
+use roce::wire::aeth::RnrTimer;
+use roce::wire::{Bits, Frame, LinkType, Network, ROCE_PORT};
+
+use super::print;
+
+/// How long a completion may take before the demo gives up.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// What each side registers: every right that a peer can have.
+pub(super) const ALL: Access = Access::LOCAL_WRITE
+    .union(Access::REMOTE_WRITE)
+    .union(Access::REMOTE_READ)
+    .union(Access::REMOTE_ATOMIC)
+    .union(Access::MW_BIND)
+    .union(Access::FLUSH_GLOBAL)
+    .union(Access::FLUSH_PERSISTENT);
+
+/// Two NICs on one wire.
+pub(super) struct Stage {
+    pub(super) a: Side,
+    pub(super) b: Side,
+    wire: Sink,
+}
+
+/// A NIC with one of everything.
+pub(super) struct Side {
+    pub(super) name: char,
+    pub(super) address: Ipv4Addr,
+    pub(super) nic: SoftNic,
+    pub(super) pd: PdHandle,
+    pub(super) cq: CqHandle,
+    pub(super) buffer: Buffer,
+    pub(super) mr: MrHandle,
+}
+
+/// A capture in memory, to which a tap writes.
+#[derive(Clone, Default)]
+struct Sink(Arc<Mutex<Vec<u8>>>);
+
+impl Sink {
+    fn bytes(&self) -> Vec<u8> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+}
+
+impl Write for Sink {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Stage {
+    /// Opens two addresses of the loopback network that nobody else uses.
+    pub(super) fn open() -> Result<Self> {
+        let wire = Sink::default();
+        // All of 127.0.0.0/8 is this machine; another demo may have the first pair.
+        let pid = std::process::id();
+        let spare =
+            Ipv4Addr::new(127, 100 + (pid >> 16 & 63) as u8, (pid >> 8) as u8, (pid | 3) as u8);
+        let pairs = [[1, 2].map(|host| Ipv4Addr::new(127, 0, 0, host)), neighbours(spare)];
+        let mut last = None;
+        for [a, b] in pairs {
+            match (open(a), open(b)) {
+                (Ok(left), Ok(right)) => {
+                    let epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+                    let epoch = Instant::ZERO.saturating_add(epoch);
+                    let left = tap::tap(left, wire.clone(), epoch)?;
+                    let (a, b) = (Side::new('A', a, left)?, Side::new('B', b, right)?);
+                    return Ok(Self { a, b, wire });
+                }
+                (Err(error), _) | (_, Err(error)) => last = Some(error),
+            }
+        }
+        Err(last.map_or_else(|| anyhow::anyhow!("there is no loopback"), Into::into))
+    }
+
+    /// Everything that passed the wire, as a pcapng.
+    pub(super) fn capture(&self) -> Vec<u8> {
+        self.wire.bytes()
+    }
+
+    /// The beginning of a scene.
+    pub(super) fn play<'s>(&'s self, out: &'s mut dyn Write) -> Result<Play<'s>> {
+        Ok(Play { stage: self, seen: count(&self.wire.bytes())?, out })
+    }
+}
+
+fn neighbours(first: Ipv4Addr) -> [Ipv4Addr; 2] {
+    [first, Ipv4Addr::from(u32::from(first) ^ 1)]
+}
+
+fn open(address: Ipv4Addr) -> Result<roce::link::Link, udp::OpenError> {
+    udp::open(&udp::Options::new(IpAddr::V4(address)))
+}
+
+/// How many packets a capture holds.
+fn count(capture: &[u8]) -> Result<usize> {
+    let mut reader = Reader::new(capture)?;
+    let mut count = 0;
+    while reader.next()?.is_some() {
+        count += 1;
+    }
+    Ok(count)
+}
+
+impl Side {
+    fn new(name: char, address: Ipv4Addr, link: roce::link::Link) -> Result<Self> {
+        let nic = SoftNic::start(link)?;
+        let (pd, cq) = (nic.create_pd()?, nic.create_cq(256)?);
+        let buffer = Buffer::new(16 * 1024);
+        let mr = nic.register(pd, &buffer, ALL)?;
+        Ok(Self { name, address, nic, pd, cq, buffer, mr })
+    }
+
+    /// A piece of its memory.
+    pub(super) fn sge(&self, offset: u64, length: u32) -> Sge {
+        Sge { addr: self.buffer.addr() + offset, length, lkey: self.mr.lkey() }
+    }
+}
+
+/// A scene that is being played.
+pub(super) struct Play<'s> {
+    pub(super) stage: &'s Stage,
+    /// How many packets were shown.
+    seen: usize,
+    out: &'s mut dyn Write,
+}
+
+/// How the demo's queue pairs are connected: small packets, so that messages have several; little patience.
+pub(super) fn manner() -> Connect {
+    Connect {
+        mtu: Mtu::M1024,
+        access: ALL,
+        timeout: AckTimeout(Bits::low(10)),
+        retry_cnt: RetryCount(Bits::low(3)),
+        min_rnr_timer: RnrTimer(Bits::low(18)),
+        ..Connect::default()
+    }
+}
+
+impl<'s> Play<'s> {
+    pub(super) fn a(&self) -> &'s Side {
+        &self.stage.a
+    }
+
+    pub(super) fn b(&self) -> &'s Side {
+        &self.stage.b
+    }
+
+    /// A queue pair at each side, connected to each other.
+    pub(super) fn connect(&self, kind: QpType) -> Result<(QpHandle, QpHandle)> {
+        let (a, b) = (self.a(), self.b());
+        let a_qp = a.nic.create_simple_qp(a.pd, a.cq, kind)?;
+        let b_qp = b.nic.create_simple_qp(b.pd, b.cq, kind)?;
+        a.nic.connect(a_qp, &b.nic.endpoint(b_qp)?, &manner())?;
+        b.nic.connect(b_qp, &a.nic.endpoint(a_qp)?, &manner())?;
+        Ok((a_qp, b_qp))
+    }
+
+    /// Says something.
+    pub(super) fn say(&mut self, text: &str) -> Result<()> {
+        self.packets()?;
+        Ok(writeln!(self.out, "  {text}")?)
+    }
+
+    /// Posts a send, and shows it.
+    pub(super) fn send(&mut self, side: &Side, qp: QpHandle, wr: &SendWr<'_>) -> Result<()> {
+        print::send(side.name, wr, self.out)?;
+        Ok(side.nic.post_send(qp, wr)?)
+    }
+
+    /// Posts a receive, and shows it.
+    pub(super) fn recv(&mut self, side: &Side, qp: QpHandle, wr: &RecvWr<'_>) -> Result<()> {
+        print::recv(side.name, wr, self.out)?;
+        Ok(side.nic.post_recv(qp, wr)?)
+    }
+
+    /// Waits for so many completions at a side, and shows them behind the packets that led to them.
+    pub(super) fn complete(&mut self, side: &Side, count: usize) -> Result<Vec<Wc>> {
+        let mut completions = Vec::new();
+        #[expect(clippy::disallowed_methods, reason = "a person waits")]
+        let start = std::time::Instant::now();
+        while completions.len() < count {
+            let mut wcs = [Wc::default(); 16];
+            let got = side.nic.poll_cq(side.cq, &mut wcs);
+            completions.extend_from_slice(&wcs[..got]);
+            if let Some(error) = side.nic.broken() {
+                return Err(error.into());
+            }
+            if start.elapsed() > PATIENCE {
+                bail!(
+                    "{} still waits for {} of {count} completions",
+                    side.name,
+                    count - completions.len()
+                );
+            }
+            if got == 0 {
+                std::thread::yield_now();
+            }
+        }
+        self.packets()?;
+        for wc in &completions {
+            print::completion(side.name, wc, self.out)?;
+        }
+        Ok(completions)
+    }
+
+    /// Waits until a side has counted something.
+    pub(super) fn until(&mut self, side: &Side, counter: Counter) -> Result<()> {
+        let before = side.nic.counters().get(counter);
+        #[expect(clippy::disallowed_methods, reason = "a person waits")]
+        let start = std::time::Instant::now();
+        while side.nic.counters().get(counter) == before {
+            anyhow::ensure!(start.elapsed() < PATIENCE, "{} never counted {counter:?}", side.name);
+            std::thread::sleep(Duration::from_micros(100));
+        }
+        self.packets()
+    }
+
+    /// Shows what happened at a side beside the work.
+    pub(super) fn events(&mut self, side: &Side) -> Result<()> {
+        let event = side.nic.async_events().wait(Some(PATIENCE))?.context("there was no event")?;
+        let event = match event {
+            AsyncEvent::Cq(event, _) | AsyncEvent::Qp(event, _) | AsyncEvent::Srq(event, _) => {
+                event
+            }
+        };
+        Ok(writeln!(self.out, "{} event  {event}", side.name)?)
+    }
+
+    /// Shows the packets that have passed since packets were last shown.
+    fn packets(&mut self) -> Result<()> {
+        let capture = self.stage.wire.bytes();
+        let mut reader = Reader::new(&capture[..])?;
+        let mut decoder = Decoder::new(ROCE_PORT);
+        let style = LineStyle { time: TimeStyle::None, colour: false };
+        let mut at = 0;
+        while let Some(record) = reader.next()? {
+            let context = decoder.decode(&record);
+            at += 1;
+            if at <= self.seen {
+                continue;
+            }
+            let frame = Frame::parse(LinkType::RAW, record.data, ROCE_PORT);
+            let from_a = matches!(frame.network(), Some(Network::Ipv4 { header, .. })
+                if header.source() == self.stage.a.address);
+            let mut line = String::new();
+            style.write(&context, &mut line);
+            print::packet(from_a, &line, self.out)?;
+        }
+        self.seen = at;
+        Ok(())
+    }
+
+    /// The end of a scene: packets that came late belong to it.
+    pub(super) fn end(mut self) -> Result<()> {
+        std::thread::sleep(Duration::from_millis(1));
+        self.packets()
+    }
+}
