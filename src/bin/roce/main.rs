@@ -1,7 +1,10 @@
 //! `roce`: see, speak, replay, compare RoCEv2, and stand in for an RNIC.
 
+mod bench;
 mod decode;
+mod device;
 mod output;
+mod serve;
 mod shell;
 
 use std::process::ExitCode;
@@ -10,7 +13,8 @@ use clap::{Parser, Subcommand};
 
 /// A RoCEv2 protocol stack in pure userspace.
 ///
-/// Exit status: 0 when all went well, 2 when something could not be done.
+/// Exit status: 0 when all went well, 1 when something was found that should not be, 2 when something could not be
+/// done.
 #[derive(Debug, Parser)]
 #[command(name = "roce", version, max_term_width = 100, arg_required_else_help = true)]
 struct Cli {
@@ -21,6 +25,8 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     Decode(decode::Args),
+    Serve(serve::Args),
+    Bench(bench::Args),
     Completions(shell::CompletionsArgs),
     Man(shell::ManArgs),
 }
@@ -33,6 +39,8 @@ fn could_not() -> ExitCode {
 fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Decode(args) => decode::run(args),
+        Command::Serve(args) => serve::run(args),
+        Command::Bench(args) => bench::run(args),
         Command::Completions(args) => shell::completions(&args),
         Command::Man(args) => shell::man(&args),
     };
