@@ -554,7 +554,8 @@ impl World {
     /// Hands a packet to the engine: it is accepted, or dropped and counted once.
     fn deliver(&mut self, source: Gid, destination: Gid, ecn: u8, packet: &[u8]) {
         let before = self.engine.counters().clone();
-        let received = Received { source, destination, ecn, network: &[0x45; 20], packet };
+        let received =
+            Received { source, destination, ecn, source_port: 0, network: &[0x45; 20], packet };
         let became = self.engine.handle_packet(self.time(), &received);
         for (counter, count) in self.engine.counters().iter() {
             let counted = count - before.get(counter);

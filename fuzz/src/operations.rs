@@ -418,6 +418,7 @@ impl Machine {
                 let received = Received {
                     source: path.source,
                     destination: path.destination,
+                    source_port: 0,
                     ecn: 0,
                     network: &HEADER,
                     packet: &bytes[..bytes.len() - ICRC_ROOM],

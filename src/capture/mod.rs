@@ -68,6 +68,6 @@ pub use decompress::Progress;
 pub use error::{BlockType, Compression, Error, Offset, OptionLength, Part};
 pub use limits::{MAX_BLOCK, MAX_CAPTURED, MAX_INTERFACES, MAX_WRITTEN, MAX_ZSTD_WINDOW_LOG};
 pub use reader::{Format, InterfaceId, Reader, Record, open};
-pub use write::{PcapWriter, PcapngWriter, WriteError};
+pub use write::{Direction, PcapWriter, PcapngWriter, WriteError};
 
 pub use crate::wire::LinkType;

@@ -317,6 +317,8 @@ fn cut<R>(buffer: &Buffer<R>, need: usize) -> Error {
 pub(super) const BYTE_ORDER: u32 = 0x1a2b_3c4d;
 /// The end of a list of options, which need not be there.
 pub(super) const OPTION_END: u16 = 0;
+/// Of a packet: flags, the lowest two of which tell the direction.
+pub(super) const OPTION_FLAGS: u16 = 2;
 /// `if_name`, a text.
 pub(super) const OPTION_NAME: u16 = 2;
 /// `if_tsresol`: one byte, the length of a tick.

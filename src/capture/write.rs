@@ -49,6 +49,15 @@ pub enum WriteError {
     },
 }
 
+/// Which way a packet went.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Direction {
+    /// It came in.
+    Inbound,
+    /// It went out.
+    Outbound,
+}
+
 /// Writes a pcapng of one section.
 ///
 /// Each packet is a few small writes: give it a [`BufWriter`](std::io::BufWriter), and
@@ -102,19 +111,49 @@ impl<W: Write> PcapngWriter<W> {
         len: u32,
         data: &[u8],
     ) -> Result<(), WriteError> {
+        self.write_with(interface, time, len, data, &[])
+    }
+
+    /// The same of a whole packet, with the way it went.
+    pub fn write_directed(
+        &mut self,
+        interface: InterfaceId,
+        time: Instant,
+        direction: Direction,
+        data: &[u8],
+    ) -> Result<(), WriteError> {
+        let len = captured(data)?;
+        let [code, end] = [pcapng::OPTION_FLAGS, pcapng::OPTION_END].map(u16::to_le_bytes);
+        let way = if direction == Direction::Inbound { 1 } else { 2 };
+        let [[c0, c1], [e0, e1]] = [code, end];
+        let options: [u8; DIRECTION_OPTIONS as usize] = [c0, c1, 4, 0, way, 0, 0, 0, e0, e1, 0, 0];
+        self.write_with(interface, time, len, data, &options)
+    }
+
+    /// Writes a packet with its options, which are padded and ended.
+    fn write_with(
+        &mut self,
+        interface: InterfaceId,
+        time: Instant,
+        len: u32,
+        data: &[u8],
+        options: &[u8],
+    ) -> Result<(), WriteError> {
         if interface.0 >= self.interfaces {
             return Err(WriteError::UnknownInterface(interface));
         }
         let captured = captured(data)?;
         let [a, b, c, d, e, f, g, h] = time.as_nanos().to_be_bytes();
         let (high, low) = (u32::from_be_bytes([a, b, c, d]), u32::from_be_bytes([e, f, g, h]));
-        // At most MAX_WRITTEN and 35 more.
-        let length = pcapng::PACKET_HEADER + captured.next_multiple_of(4) + 4;
+        // At most MAX_WRITTEN and 47 more.
+        let behind = if options.is_empty() { 4 } else { 4 + DIRECTION_OPTIONS };
+        let length = pcapng::PACKET_HEADER + captured.next_multiple_of(4) + behind;
         let kind = BlockType::ENHANCED_PACKET.0;
         let header = [kind, length, interface.0, high, low, captured, len];
         self.sink.write_all(header.map(u32::to_le_bytes).as_flattened())?;
         self.sink.write_all(data)?;
         self.sink.write_all(padding(data.len()))?;
+        self.sink.write_all(options)?;
         self.sink.write_all(&length.to_le_bytes())?;
         Ok(())
     }
@@ -175,6 +214,9 @@ impl<W: Write> PcapWriter<W> {
         self.sink
     }
 }
+
+/// How long the options are that tell a direction.
+const DIRECTION_OPTIONS: u32 = 12;
 
 /// The captured length, if others will read it.
 fn captured(data: &[u8]) -> Result<u32, WriteError> {

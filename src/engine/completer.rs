@@ -5,8 +5,8 @@
 //! before it has been executed. If something before it still lacks an answer of its own, that answer was lost.
 
 use super::Counter;
+use super::pieces::scatter_into;
 use super::qp::{Env, Qp};
-use super::receive::scatter_into;
 use super::requester::msn_since;
 use crate::verbs::{QpState, WcStatus, WrOpcode};
 use crate::wire::aeth::{Answer, Credits, NakCode, RnrTimer};

@@ -1,16 +1,79 @@
 //! Datagrams: UD, the general services queue pair, and multicast.
 
+use super::ids::Id;
+use super::pieces::{gather, scatter_into};
 use super::qp::{Env, Qp};
-use super::receive::{check_srq_limit, scatter_into};
+use super::queue::SendWqe;
+use super::receive::check_srq_limit;
+use super::requester::{Step, pad_for};
+use super::route::route_of;
 use super::{Counter, Engine};
-use crate::verbs::{EventType, QpState, Wc, WcOpcode, WcStatus, limits};
+use crate::verbs::{EventType, QpState, SendFlags, Wc, WcOpcode, WcStatus, WrOpcode, limits};
 use crate::wire::Received;
-use crate::wire::{Gid, Packet, Service};
+use crate::wire::batch::Batch;
+use crate::wire::{BthRepr, DethRepr, Gid, ImmDtRepr, Opcode, Packet, Service};
 
 /// The area before the payload in a datagram's receive buffer.
 const GRH_LEN: usize = limits::GRH_BYTES as usize;
 
 impl Qp {
+    /// Sends a datagram.
+    pub(super) fn send_datagram(
+        &mut self,
+        wqe: &SendWqe,
+        env: &mut Env,
+        batch: &mut Batch,
+    ) -> Step {
+        let index = self.req.cursor;
+        let (ah, qpn, qkey) = wqe.ud_target();
+        let Some(&(pd, ah)) = env.ahs.get(Id(ah)) else {
+            self.fail_send(index, WcStatus::LocQpOpErr, env);
+            return Step::Done;
+        };
+        if wqe.len() as usize > env.config.port_mtu.bytes() || pd != self.pd {
+            let status = if pd == self.pd { WcStatus::LocLenErr } else { WcStatus::LocProtErr };
+            self.fail_send(index, status, env);
+            return Step::Done;
+        }
+        let Some(route) = route_of(&ah, self.qpn, qpn, env) else {
+            self.fail_send(index, WcStatus::LocQpOpErr, env);
+            return Step::Done;
+        };
+        // A key with its highest bit set is nobody's to choose: the queue pair's own goes out instead.
+        let controlled = qkey.get() >> 31 == 1;
+        let qkey = if controlled { self.own_qkey() } else { qkey };
+        let imm = (wqe.opcode() == WrOpcode::SendWithImm).then(|| ImmDtRepr { data: wqe.imm() });
+        let opcode = imm.map_or(Opcode::UD_SEND_ONLY, |_| Opcode::UD_SEND_ONLY_WITH_IMMEDIATE);
+        let psn = self.req.next;
+        let solicited = wqe.flags().contains(SendFlags::SOLICITED);
+        let (pkey, pad) = (self.pkey, pad_for(wqe.len()));
+        let bth = BthRepr { solicited, pkey, pad, ..BthRepr::new(opcode, qpn, psn) };
+        batch.set_path(&route);
+        let mut draft = batch.draft();
+        draft.put(bth.emit().as_bytes());
+        draft.put(DethRepr { qkey, src_qp: self.qpn }.emit().as_bytes());
+        if let Some(imm) = imm {
+            draft.put(imm.emit().as_bytes());
+        }
+        let source = self.sq.source(index);
+        let filled = gather(source, 0, wqe.len() as usize, draft.bytes(), self.pd, env);
+        if filled.is_ok() {
+            draft.finish();
+        } else {
+            drop(draft);
+            self.fail_send(index, WcStatus::LocProtErr, env);
+            return Step::Done;
+        }
+        env.count(Counter::Sent);
+        self.sq.get_mut(index).begin(psn);
+        self.sq.get_mut(index).finish();
+        self.req.next = psn.plus(1);
+        self.req.una = self.req.next;
+        self.advance_cursor();
+        self.retire(env);
+        Step::Done
+    }
+
     /// Takes a datagram in, or drops it without a word.
     pub(super) fn handle_datagram(
         &mut self,

@@ -20,8 +20,11 @@
 //! | `requester` | which packet goes out next |
 //! | `completer` | what answers complete, and what they make the requester send again |
 //! | `responder` | requests checked and executed |
+//! | `reads` | reads, atomics and flushes, and their answers given again |
 //! | `receive` | where a message takes a receive work request, and how its bytes get there |
 //! | `owed`, `answers` | answers that are owed, and on their way out, in their order |
+//! | `pieces` | messages in lists of buffers |
+//! | `route` | the way to a peer |
 //! | `datagram` | UD, GSI and multicast |
 //! | `timers`, `counters`, `config` | deadlines, names for everything refused, every bound |
 #![forbid(unsafe_code)]
@@ -38,11 +41,14 @@ mod modify;
 mod objects;
 mod owed;
 mod pd;
+mod pieces;
 mod qp;
 mod queue;
+mod reads;
 mod receive;
 mod requester;
 mod responder;
+mod route;
 mod srq;
 mod timers;
 

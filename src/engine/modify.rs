@@ -4,8 +4,9 @@
 //! checked here besides is what only the engine knows; nothing changes unless everything is right.
 
 use super::qp::{Env, Qp};
-use super::requester::{Requester, route_of};
+use super::requester::Requester;
 use super::responder::Responder;
+use super::route::route_of;
 use super::{Engine, QpHandle};
 use crate::verbs::{AttrMask, ModifyError, QpAttr, QpState, QpType, transition};
 use crate::wire::{PKey, QKey};
@@ -93,7 +94,7 @@ impl Qp {
     pub(super) fn derive(&mut self, env: &Env) {
         let index = usize::from(self.attr.pkey_index);
         self.pkey = env.config.pkeys.get(index).copied().unwrap_or(PKey::DEFAULT);
-        self.dest = self.attr.dest_qp_num;
+        (self.dest, self.timeout) = (self.attr.dest_qp_num, self.attr.timeout);
         self.mtu = u32::try_from(self.attr.path_mtu.bytes()).expect("an MTU is small");
         let config = &env.config;
         self.window = (config.window_bytes / self.mtu).clamp(1, config.window_packets);

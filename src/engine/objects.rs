@@ -14,7 +14,9 @@ use super::responder::Responder;
 use super::srq::{Srq, SrqHandle, XrcdHandle};
 use super::timers::Timer;
 use crate::time::Instant;
-use crate::verbs::{Access, AhAttr, AhHandle, Errno, MwType, QpAttr, QpInitAttr, QpState, QpType};
+use crate::verbs::{
+    Access, AckTimeout, AhAttr, AhHandle, Errno, MwType, QpAttr, QpInitAttr, QpState, QpType,
+};
 use crate::wire::{Gid, PKey, Path, Qpn, RKey, Service, XrcSrqn};
 
 /// Queue pair numbers that mean something else.
@@ -323,6 +325,7 @@ impl Engine {
             rq: RecvQueue::new(recv_depth, cap.max_recv_sge),
             timer: Timer::default(),
             scheduled: false,
+            timeout: AckTimeout::default(),
             groups: 0,
             cnp_after: Instant::ZERO,
             congested: false,

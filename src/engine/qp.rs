@@ -18,8 +18,8 @@ use crate::memory::prefetch;
 use crate::random::Random;
 use crate::time::Instant;
 use crate::verbs::{
-    AhAttr, EventType, QpAttr, QpInitAttr, QpState, QpType, StateRules, Wc, WcOpcode, WcStatus,
-    WrId,
+    AckTimeout, AhAttr, EventType, QpAttr, QpInitAttr, QpState, QpType, StateRules, Wc, WcOpcode,
+    WcStatus, WrId,
 };
 use crate::wire::{Opcode, PKey, Path, Qpn, Service};
 
@@ -102,6 +102,8 @@ pub(super) struct Qp {
     pub(super) kind: QpType,
     /// Whether it waits for its turn to send.
     pub(super) scheduled: bool,
+    /// How long an acknowledgement may take.
+    pub(super) timeout: AckTimeout,
     pub(super) pkey: PKey,
     pub(super) place: Place,
     pub(super) qpn: Qpn,

@@ -1,13 +1,11 @@
 //! Receive work requests: where a message takes one, and how its bytes get there.
 
-use super::keys::Refusal;
-use super::pd::PdHandle;
+use super::pieces::scatter_into;
 use super::qp::{Env, Qp};
 use super::queue::{RecvQueue, Taken};
-use super::requester::for_each_piece;
 use super::responder::{Fault, INVALID};
 use super::srq::SrqHandle;
-use crate::verbs::{EventType, QpType, Sge, WcStatus};
+use crate::verbs::{EventType, QpType, WcStatus};
 use crate::wire::Packet;
 use crate::wire::aeth::NakCode;
 
@@ -82,33 +80,6 @@ impl Qp {
         scatter_into(pd, sges, offset.into(), data, env).map_err(|_| fault)?;
         Ok(())
     }
-}
-
-/// Puts part of a message into buffers of domain `pd`; returns how many bytes they had room for.
-pub(super) fn scatter_into(
-    pd: PdHandle,
-    sges: &[Sge],
-    offset: u64,
-    data: &[u8],
-    env: &Env,
-) -> Result<usize, Refusal> {
-    if let [sge] = sges
-        && !data.is_empty()
-        && offset + data.len() as u64 <= u64::from(sge.length)
-    {
-        let addr = sge.addr.wrapping_add(offset);
-        let grant = env.keys.local(pd, sge.lkey, addr, data.len() as u64, true)?;
-        grant.region.write(grant.offset, data).map_err(|_| Refusal::Range)?;
-        return Ok(data.len());
-    }
-    let mut written = 0;
-    for_each_piece(sges, offset, data.len(), |sge, addr, len| {
-        let grant = env.keys.local(pd, sge.lkey, addr, len as u64, true)?;
-        let part = &data[written..written + len];
-        written += len;
-        grant.region.write(grant.offset, part).map_err(|_| Refusal::Range)
-    })?;
-    Ok(written)
 }
 
 /// Tells of a shared receive queue that has run low, once.

@@ -5,18 +5,18 @@
 //! is missing.
 
 use super::Counter;
-use super::ids::Id;
 use super::keys::{Bind, Refusal};
+use super::pieces::gather;
 use super::qp::{Env, Qp};
-use super::queue::{SendWqe, Source, packets};
+use super::queue::{SendWqe, packets};
 use crate::time::Instant;
 use crate::verbs::{
-    LocalData, MwType, QpState, QpType, SendFlags, Sending, Sge, Wc, WcStatus, WrOpcode, limits,
+    LocalData, MwType, QpState, QpType, SendFlags, Sending, Wc, WcStatus, WrOpcode,
 };
 use crate::wire::batch::{Batch, Draft};
 use crate::wire::{
-    AtomicEthRepr, Bits, BthRepr, DethRepr, FethRepr, IethRepr, ImmDtRepr, Msn, Opcode, Path,
-    Position, Psn, QKey, Qpn, RethRepr, XrcethRepr,
+    AtomicEthRepr, Bits, BthRepr, FethRepr, IethRepr, ImmDtRepr, Msn, Opcode, Position, Psn, QKey,
+    RethRepr, XrcethRepr,
 };
 
 /// What the sending side remembers.
@@ -283,7 +283,7 @@ impl Qp {
             // Who asked to wait is not expected to answer meanwhile.
             return self.timer.set(until, self.place, &mut env.timers);
         }
-        match self.attr.timeout.duration() {
+        match self.timeout.duration() {
             Some(timeout) if self.req.is_waiting() => {
                 self.timer.set(env.now.saturating_add(timeout), self.place, &mut env.timers);
             }
@@ -332,58 +332,6 @@ impl Qp {
             }
             _ => {}
         }
-    }
-
-    /// Sends a datagram.
-    fn send_datagram(&mut self, wqe: &SendWqe, env: &mut Env, batch: &mut Batch) -> Step {
-        let index = self.req.cursor;
-        let (ah, qpn, qkey) = wqe.ud_target();
-        let Some(&(pd, ah)) = env.ahs.get(Id(ah)) else {
-            self.fail_send(index, WcStatus::LocQpOpErr, env);
-            return Step::Done;
-        };
-        if wqe.len() as usize > env.config.port_mtu.bytes() || pd != self.pd {
-            let status = if pd == self.pd { WcStatus::LocLenErr } else { WcStatus::LocProtErr };
-            self.fail_send(index, status, env);
-            return Step::Done;
-        }
-        let Some(route) = route_of(&ah, self.qpn, qpn, env) else {
-            self.fail_send(index, WcStatus::LocQpOpErr, env);
-            return Step::Done;
-        };
-        // A key with its highest bit set is nobody's to choose: the queue pair's own goes out instead.
-        let controlled = qkey.get() >> 31 == 1;
-        let qkey = if controlled { self.own_qkey() } else { qkey };
-        let imm = (wqe.opcode() == WrOpcode::SendWithImm).then(|| ImmDtRepr { data: wqe.imm() });
-        let opcode = imm.map_or(Opcode::UD_SEND_ONLY, |_| Opcode::UD_SEND_ONLY_WITH_IMMEDIATE);
-        let psn = self.req.next;
-        let solicited = wqe.flags().contains(SendFlags::SOLICITED);
-        let (pkey, pad) = (self.pkey, pad_for(wqe.len()));
-        let bth = BthRepr { solicited, pkey, pad, ..BthRepr::new(opcode, qpn, psn) };
-        batch.set_path(&route);
-        let mut draft = batch.draft();
-        draft.put(bth.emit().as_bytes());
-        draft.put(DethRepr { qkey, src_qp: self.qpn }.emit().as_bytes());
-        if let Some(imm) = imm {
-            draft.put(imm.emit().as_bytes());
-        }
-        let source = self.sq.source(index);
-        let filled = gather(source, 0, wqe.len() as usize, draft.bytes(), self.pd, env);
-        if filled.is_ok() {
-            draft.finish();
-        } else {
-            drop(draft);
-            self.fail_send(index, WcStatus::LocProtErr, env);
-            return Step::Done;
-        }
-        env.count(Counter::Sent);
-        self.sq.get_mut(index).begin(psn);
-        self.sq.get_mut(index).finish();
-        self.req.next = psn.plus(1);
-        self.req.una = self.req.next;
-        self.advance_cursor();
-        self.retire(env);
-        Step::Done
     }
 
     pub(super) fn own_qkey(&self) -> QKey {
@@ -515,130 +463,4 @@ fn request_opcode(opcode: WrOpcode, position: Position) -> Opcode {
 #[inline]
 pub(super) fn pad_for(len: u32) -> Bits<2> {
     Bits::low(len.wrapping_neg())
-}
-
-/// Appends `len` bytes of a message, from `offset` on, to `out`.
-fn gather(
-    source: Source<'_>,
-    offset: u64,
-    len: usize,
-    out: &mut Vec<u8>,
-    pd: super::pd::PdHandle,
-    env: &Env,
-) -> Result<(), Refusal> {
-    let sges = match source {
-        Source::Inline(bytes) => {
-            let start = usize::try_from(offset).map_err(|_| Refusal::Range)?;
-            out.extend_from_slice(bytes.get(start..start + len).ok_or(Refusal::Range)?);
-            return Ok(());
-        }
-        Source::Gather(sges) => sges,
-    };
-    let mut left = len;
-    if let [sge] = sges
-        && len > 0
-        && offset + len as u64 <= u64::from(sge.length)
-    {
-        let grant =
-            env.keys.local(pd, sge.lkey, sge.addr.wrapping_add(offset), len as u64, false)?;
-        return grant.region.append_to(grant.offset, len, out).map_err(|_| Refusal::Range);
-    }
-    for_each_piece(sges, offset, len, |sge, addr, len| {
-        let grant = env.keys.local(pd, sge.lkey, addr, len as u64, false)?;
-        left -= len;
-        grant.region.append_to(grant.offset, len, out).map_err(|_| Refusal::Range)
-    })?;
-    if left == 0 { Ok(()) } else { Err(Refusal::Range) }
-}
-
-/// Calls `each` for the pieces of a list of buffers that make up `len` bytes from `offset` on: the buffer, and the
-/// address and length of the piece.
-pub(super) fn for_each_piece<E>(
-    sges: &[Sge],
-    mut offset: u64,
-    mut len: usize,
-    mut each: impl FnMut(&Sge, u64, usize) -> Result<(), E>,
-) -> Result<(), E> {
-    for sge in sges {
-        if len == 0 {
-            break;
-        }
-        let room = u64::from(sge.length);
-        if offset >= room {
-            offset -= room;
-            continue;
-        }
-        let piece = len.min(usize::try_from(room - offset).unwrap_or(usize::MAX));
-        each(sge, sge.addr.wrapping_add(offset), piece)?;
-        (offset, len) = (0, len - piece);
-    }
-    Ok(())
-}
-
-/// The way to the peer that an address handle names, or `None` if its index names no identifier of ours.
-pub(super) fn route_of(
-    ah: &crate::verbs::AhAttr,
-    local: Qpn,
-    remote: Qpn,
-    env: &Env,
-) -> Option<Path> {
-    Some(Path {
-        source: *env.config.gids.get(usize::from(ah.sgid_index))?,
-        destination: ah.dgid,
-        source_port: source_port(ah.flow_label.get(), local, remote),
-        traffic_class: ah.traffic_class,
-        hop_limit: ah.hop_limit,
-        sl: u8::try_from(ah.sl.get()).unwrap_or(0),
-    })
-}
-
-/// The UDP source port of a flow: from its label, or if it has none from the queue pairs at its ends. Both ends
-/// come to the same.
-fn source_port(label: u32, local: Qpn, remote: Qpn) -> u16 {
-    let label = if label != 0 {
-        label
-    } else {
-        let mut v = u64::from(local.get()) * u64::from(remote.get());
-        v ^= v >> 20;
-        v ^= v >> 40;
-        u32::try_from(v & 0xf_ffff).unwrap_or(0)
-    };
-    u16::try_from((label & 0x3fff) ^ (label >> 14 & 0x3f)).unwrap_or(0) | 0xc000
-}
-
-const _: () = assert!(limits::ATOMIC_BYTES == 8, "operands are eight bytes");
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn source_ports_are_those_of_linux() {
-        let port = |label, a, b| source_port(label, Qpn::new(a), Qpn::new(b));
-        assert_eq!(port(0, 0x11, 0x12), 0xc132);
-        assert_eq!(port(0, 0x45, 0x48), 0xd368);
-        assert_eq!(port(0, 0xabc123, 0x456), 0xc354);
-        assert_eq!(port(0x04000, 0, 0), 0xc001);
-        assert_eq!(port(0x12345, 0, 0), 0xe341);
-        assert_eq!(port(0xfffff, 0, 0), 0xffc0);
-    }
-
-    #[test]
-    fn pieces_of_a_list_follow_each_other() {
-        let sge = |addr, length| Sge { addr, length, lkey: Default::default() };
-        let sges = [sge(100, 3), sge(0, 0), sge(200, 5), sge(300, 4)];
-        let pieces = |offset, len| {
-            let mut out = Vec::new();
-            for_each_piece(&sges, offset, len, |_, addr, len| {
-                out.push((addr, len));
-                Ok::<(), ()>(())
-            })
-            .unwrap();
-            out
-        };
-        assert_eq!(pieces(0, 12), [(100, 3), (200, 5), (300, 4)]);
-        assert_eq!(pieces(2, 3), [(102, 1), (200, 2)]);
-        assert_eq!(pieces(8, 2), [(300, 2)]);
-        assert_eq!(pieces(12, 1), []);
-    }
 }

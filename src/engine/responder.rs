@@ -9,12 +9,10 @@ use std::collections::VecDeque;
 use super::Counter;
 use super::owed::{Debts, Owed, Owing};
 use super::qp::{Env, Qp};
-use super::queue::{Taken, packets};
+use super::queue::Taken;
+use super::reads::{Replay, flush_access};
 use super::srq::SrqHandle;
-use crate::memory::AccessError;
-use crate::verbs::{
-    Access, EventType, FlushLevel, FlushPlacement, QpState, QpType, Wc, WcOpcode, WcStatus, limits,
-};
+use crate::verbs::{Access, EventType, QpState, QpType, Wc, WcOpcode, WcStatus, limits};
 use crate::wire::aeth::NakCode;
 use crate::wire::{Msn, OpcodeInfo, Operation, Packet, Psn, RKey};
 
@@ -30,11 +28,11 @@ pub(super) struct Responder {
     /// A receive work request that an abandoned message left behind.
     pub(super) spare: Option<(Taken, Option<SrqHandle>)>,
     /// The last request that is answered by more than an acknowledgement.
-    asked: Option<Psn>,
+    pub(super) asked: Option<Psn>,
     /// Whether a refusal is out and the packet it asks for has not come.
     refused: bool,
     /// Answers that were given to reads and atomics, to be given again.
-    replays: VecDeque<Replay>,
+    pub(super) replays: VecDeque<Replay>,
     /// Answers that are owed, in order.
     pub(super) owed: Debts,
     /// Whether a congestion notification is owed.
@@ -50,14 +48,6 @@ pub(super) struct Responder {
 enum Message {
     Send { taken: Taken, srq: Option<SrqHandle>, received: u32 },
     Write { va: u64, rkey: RKey, left: u32, total: u32 },
-}
-
-/// What was asked, and for what must be answered again the same was answered.
-#[derive(Clone, Copy, Debug)]
-enum Replay {
-    Read { psn: Psn, va: u64, rkey: RKey, len: u32, msn: Msn },
-    Atomic { psn: Psn, original: u64, msn: Msn },
-    Empty { psn: Psn, msn: Msn },
 }
 
 /// Why a request is not executed.
@@ -114,12 +104,12 @@ impl Responder {
     }
 
     /// Whether so many answers are owed that no further ones can be kept.
-    fn is_backlogged(&self, reads: u8) -> bool {
+    pub(super) fn is_backlogged(&self, reads: u8) -> bool {
         self.owed.len() >= 2 * usize::from(reads) + 4
     }
 
     /// Owes an acknowledgement of everything through `psn`; one that has not gone out yet is overtaken.
-    fn owe_ack(&mut self, psn: Psn) {
+    pub(super) fn owe_ack(&mut self, psn: Psn) {
         let msn = self.msn;
         match self.owed.newest() {
             Some(Owed::Ack { psn: old, msn: count, answer: Owing::Accepted }) => {
@@ -139,13 +129,6 @@ impl Responder {
             return;
         }
         self.owed.push(Owed::Ack { psn, msn: self.msn, answer });
-    }
-
-    fn remember(&mut self, replay: Replay, limit: u8) {
-        if self.replays.len() >= usize::from(limit) {
-            self.replays.pop_front();
-        }
-        self.replays.push_back(replay);
     }
 }
 
@@ -286,7 +269,7 @@ impl Qp {
     }
 
     /// How long a packet may be, its place in the message says.
-    fn check_length(&self, packet: &Packet<'_>, info: &OpcodeInfo) -> Result<(), Fault> {
+    pub(super) fn check_length(&self, packet: &Packet<'_>, info: &OpcodeInfo) -> Result<(), Fault> {
         let len = packet.payload_len();
         let right = info.payload.allows(len, self.mtu as usize);
         if right && usize::from(packet.pad_len()) == len.wrapping_neg() % 4 {
@@ -448,194 +431,6 @@ impl Qp {
         if right { Ok(()) } else { Err(LENGTH) }
     }
 
-    /// Whether another read or atomic can be kept track of.
-    fn check_reads(&self) -> Result<(), Fault> {
-        if self.resp.owed.reads() < usize::from(self.attr.max_dest_rd_atomic) {
-            Ok(())
-        } else {
-            Err(INVALID)
-        }
-    }
-
-    fn execute_read(
-        &mut self,
-        packet: &Packet<'_>,
-        info: &OpcodeInfo,
-        env: &mut Env,
-    ) -> Result<(), Fault> {
-        self.check_reads()?;
-        self.check_length(packet, info)?;
-        let reth = packet.reth().ok_or(INVALID)?;
-        let (va, rkey, len) = (reth.va(), reth.rkey(), reth.dma_len());
-        if u64::from(len) > limits::MESSAGE_BYTES_MAX {
-            return Err(INVALID);
-        }
-        if len > 0 {
-            env.keys
-                .remote(self.pd, self.owner(), rkey, va, len.into(), Access::REMOTE_READ)
-                .map_err(|_| ACCESS)?;
-        }
-        let psn = self.resp.epsn;
-        self.resp.asked = Some(psn);
-        // A read counts when it is accepted, before its first answer.
-        self.resp.msn = Msn::new(self.resp.msn.get() + 1);
-        self.resp.epsn = psn.plus(packets(len, self.mtu));
-        let msn = self.resp.msn;
-        let limit = self.attr.max_dest_rd_atomic;
-        self.resp.remember(Replay::Read { psn, va, rkey, len, msn }, limit);
-        self.resp.owed.push(Owed::Read { psn, va, rkey, len, sent: 0, msn, counts: true });
-        Ok(())
-    }
-
-    fn execute_atomic(
-        &mut self,
-        packet: &Packet<'_>,
-        info: &OpcodeInfo,
-        env: &mut Env,
-    ) -> Result<(), Fault> {
-        self.check_reads()?;
-        self.check_length(packet, info)?;
-        let atomic = packet.atomic_eth().ok_or(INVALID)?;
-        let (va, rkey) = (atomic.va(), atomic.rkey());
-        if !va.is_multiple_of(8) {
-            return Err(INVALID);
-        }
-        let grant = env
-            .keys
-            .remote(self.pd, self.owner(), rkey, va, 8, Access::REMOTE_ATOMIC)
-            .map_err(|_| ACCESS)?;
-        let (swap_or_add, compare) = (atomic.swap_or_add(), atomic.compare());
-        let original = match info.operation {
-            Operation::CompareSwap => grant.region.compare_swap(grant.offset, compare, swap_or_add),
-            _ => grant.region.fetch_add(grant.offset, swap_or_add),
-        }
-        .map_err(atomic_fault)?;
-        let psn = self.resp.epsn;
-        self.accept_single();
-        let msn = self.resp.msn;
-        let limit = self.attr.max_dest_rd_atomic;
-        self.resp.remember(Replay::Atomic { psn, original, msn }, limit);
-        self.resp.owed.push(Owed::Atomic { psn, original, msn, counts: true });
-        Ok(())
-    }
-
-    fn execute_atomic_write(
-        &mut self,
-        packet: &Packet<'_>,
-        info: &OpcodeInfo,
-        env: &mut Env,
-    ) -> Result<(), Fault> {
-        self.check_reads()?;
-        self.check_length(packet, info)?;
-        let reth = packet.reth().ok_or(INVALID)?;
-        let bytes: [u8; 8] = packet.payload().try_into().map_err(|_| INVALID)?;
-        if reth.dma_len() != 8 || !reth.va().is_multiple_of(8) {
-            return Err(INVALID);
-        }
-        let grant = env
-            .keys
-            .remote(self.pd, self.owner(), reth.rkey(), reth.va(), 8, Access::REMOTE_WRITE)
-            .map_err(|_| ACCESS)?;
-        grant.region.store(grant.offset, bytes).map_err(atomic_fault)?;
-        self.answer_empty(false);
-        Ok(())
-    }
-
-    /// What was written is visible already, and memory here does not outlive its process: there is nothing to flush
-    /// but the checks.
-    fn execute_flush(&mut self, packet: &Packet<'_>, env: &mut Env) -> Result<(), Fault> {
-        if self.resp.is_backlogged(self.attr.max_dest_rd_atomic) {
-            return Err(Fault::Backlog);
-        }
-        let (feth, reth) = (packet.feth().ok_or(INVALID)?, packet.reth().ok_or(INVALID)?);
-        if packet.payload_len() != 0 || packet.pad_len() != 0 {
-            return Err(INVALID);
-        }
-        let needed = flush_access(packet).ok_or(INVALID)?;
-        let whole = feth.selectivity().get() == FlushLevel::Mr.code();
-        let len = if whole { 0 } else { u64::from(reth.dma_len()) };
-        env.keys
-            .remote(self.pd, self.owner(), reth.rkey(), reth.va(), len, needed)
-            .map_err(|_| ACCESS)?;
-        self.answer_empty(true);
-        Ok(())
-    }
-
-    /// A request of one packet that is answered by itself was executed.
-    fn accept_single(&mut self) {
-        self.resp.asked = Some(self.resp.epsn);
-        self.resp.epsn = self.resp.epsn.plus(1);
-        self.resp.msn = Msn::new(self.resp.msn.get() + 1);
-    }
-
-    fn answer_empty(&mut self, flush: bool) {
-        let psn = self.resp.epsn;
-        self.accept_single();
-        let msn = self.resp.msn;
-        if !flush {
-            // A flush is answered again without being remembered: any number of them must not push out a read.
-            self.resp.remember(Replay::Empty { psn, msn }, self.attr.max_dest_rd_atomic);
-        }
-        self.resp.owed.push(Owed::Empty { psn, msn, counts: !flush });
-    }
-
-    /// A request that came before: not executed again, but answered again.
-    fn handle_duplicate(
-        &mut self,
-        packet: &Packet<'_>,
-        info: &OpcodeInfo,
-        psn: Psn,
-        env: &mut Env,
-    ) {
-        env.count(Counter::Duplicate);
-        if self.resp.is_backlogged(self.attr.max_dest_rd_atomic) {
-            return env.count(Counter::Backlog);
-        }
-        let owed = match info.operation {
-            Operation::Send | Operation::Write => {
-                // If a read came behind it, its answer may be lost as well, and an acknowledgement of more than this
-                // packet would say that it is not.
-                let read_behind = self.resp.asked.is_some_and(|asked| asked.since(psn) > 0);
-                let last = self.resp.epsn.plus(Psn::HALF * 2 - 1);
-                return self.resp.owe_ack(if read_behind { psn } else { last });
-            }
-            Operation::ReadRequest => self.replay_read(packet, psn, env),
-            Operation::Flush => Some(Owed::Empty { psn, msn: self.resp.msn, counts: false }),
-            _ => self.resp.replays.iter().find_map(|replay| match *replay {
-                Replay::Atomic { psn: at, original, msn } if at == psn => {
-                    Some(Owed::Atomic { psn, original, msn, counts: false })
-                }
-                Replay::Empty { psn: at, msn } if at == psn => {
-                    Some(Owed::Empty { psn, msn, counts: false })
-                }
-                _ => None,
-            }),
-        };
-        match owed {
-            Some(owed) => self.resp.owed.push(owed),
-            None => env.count(Counter::NoReplay),
-        }
-    }
-
-    /// A read again, or the part of it that was lost.
-    fn replay_read(&self, packet: &Packet<'_>, psn: Psn, env: &Env) -> Option<Owed> {
-        let reth = packet.reth()?;
-        if reth.dma_len() > 0 {
-            // What it may no longer read is not sent again, and nobody is told.
-            let (key, va, len) = (reth.rkey(), reth.va(), reth.dma_len().into());
-            env.keys.remote(self.pd, self.owner(), key, va, len, Access::REMOTE_READ).ok()?;
-        }
-        self.resp.replays.iter().find_map(|replay| {
-            let Replay::Read { psn: first, va, rkey, len, msn } = *replay else { return None };
-            let skipped = u32::try_from(psn.since(first)).ok()?.checked_mul(self.mtu)?;
-            let same = reth.rkey() == rkey
-                && reth.va() == va.wrapping_add(skipped.into())
-                && Some(reth.dma_len()) <= len.checked_sub(skipped);
-            let (va, len) = (reth.va(), reth.dma_len());
-            same.then_some(Owed::Read { psn, va, rkey, len, sent: 0, msn, counts: false })
-        })
-    }
-
     /// A request of an unreliable connection: what is not in order is dropped until a message begins.
     fn handle_unreliable(&mut self, packet: &Packet<'_>, info: &OpcodeInfo, env: &mut Env) {
         let psn = packet.bth().psn();
@@ -674,18 +469,4 @@ impl Qp {
     fn abandon_unreliable(&mut self) {
         self.resp.spare = self.resp.abandon();
     }
-}
-
-/// An atomic operation on memory that cannot have one.
-fn atomic_fault(error: AccessError) -> Fault {
-    match error {
-        AccessError::Misaligned => INVALID,
-        AccessError::OutOfRange { .. } => ACCESS,
-    }
-}
-
-/// The rights that a flush needs, by its placement; `None` if it asks for nothing known.
-fn flush_access(packet: &Packet<'_>) -> Option<Access> {
-    let placement = packet.feth()?.placement().get();
-    FlushPlacement::from_bits(placement).map(FlushPlacement::needed_access)
 }

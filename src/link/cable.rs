@@ -26,11 +26,14 @@ pub fn cable(a: Gid, b: Gid) -> io::Result<(Link, Link)> {
 fn link(gid: Gid, name: &str, own: &Arc<End>, other: &Arc<End>) -> Link {
     let name = name.to_owned();
     Link {
-        sender: Box::new(Plug { other: Arc::clone(other), prefixes: Prefixes::new(Path::NOWHERE) }),
+        sender: Box::new(Plug {
+            other: Arc::clone(other),
+            prefixes: Prefixes::new(&Path::NOWHERE),
+        }),
         receiver: Box::new(Socket {
             own: Arc::clone(own),
             arrived: VecDeque::new(),
-            prefixes: Prefixes::new(Path::NOWHERE),
+            prefixes: Prefixes::new(&Path::NOWHERE),
             bad: 0,
         }),
         port: Port { name, gids: vec![gid], mtu: Mtu::M4096, interface: None },
@@ -108,6 +111,7 @@ impl Receiver for Socket {
             each(&Received {
                 source: path.source,
                 destination: path.destination,
+                source_port: path.source_port,
                 ecn: path.traffic_class & 3,
                 network: headers.as_bytes().0,
                 packet: packet.get(..packet.len() - ICRC_ROOM).unwrap_or_default(),

@@ -7,16 +7,40 @@
 //! |---|---|
 //! | [`cable`] | two NICs of one process |
 //! | [`mem`] | a simulated network, with seeded faults, in virtual time |
+//! | [`udp`] | an ordinary UDP socket, for which no privilege is needed |
+//! | [`raw`] | whole frames on one interface; needs the capability `CAP_NET_RAW` |
+//!
+//! And around any of them:
+//!
+//! | wrapper | what it does |
+//! |---|---|
+//! | [`fault`] | loses, doubles, delays, reorders, damages and marks what is sent, by chance or by appointment |
+//! | [`tap`] | writes what passes into a capture |
+//!
+//! [`interface`] tells what interfaces this machine has, and what a port on one of them would be.
 
 use std::io;
 use std::os::fd::BorrowedFd;
 
 use crate::time::Instant;
 use crate::verbs::Mtu;
-use crate::wire::{Batch, Gid, Received};
+use crate::wire::{Batch, Gid, Path, Received};
 
 mod cable;
+mod fate;
+pub mod fault;
+#[cfg(target_os = "linux")]
+pub mod interface;
 pub mod mem;
+#[cfg(target_os = "linux")]
+pub mod raw;
+#[cfg(target_os = "linux")]
+mod sys;
+pub mod tap;
+#[cfg(test)]
+mod testing;
+#[cfg(target_os = "linux")]
+pub mod udp;
 
 pub use cable::cable;
 
@@ -48,6 +72,11 @@ pub trait Sender: Send {
     /// Seals the packets of a batch and sends them in order, waiting while the network has no room. A packet that the
     /// network refuses is as good as lost and is counted; an error means that nothing can be sent any more.
     fn send(&mut self, now: Instant, batch: &mut Batch) -> io::Result<()>;
+
+    /// The UDP source port that packets on this path really have, where the link cannot choose.
+    fn source_port(&self, path: &Path) -> u16 {
+        path.source_port
+    }
 
     /// When it wants to be called again, with an empty batch if there is nothing else: it holds packets back.
     fn poll_timeout(&self) -> Option<Instant> {

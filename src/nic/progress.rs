@@ -43,6 +43,8 @@ pub(super) struct Shared {
     unsent: AtomicBool,
     /// When the progress thread wakes by itself, in nanoseconds.
     wakes: AtomicU64,
+    /// Whether the progress thread only sees to it that whoever polls goes on.
+    watching: AtomicBool,
     /// How often somebody polled since events were last asked for.
     polls: AtomicU64,
     last_poll: AtomicU64,
@@ -74,6 +76,7 @@ impl Shared {
             clock: std::time::Instant::now(),
             unsent: AtomicBool::new(false),
             wakes: AtomicU64::new(0),
+            watching: AtomicBool::new(false),
             polls: AtomicU64::new(0),
             last_poll: AtomicU64::new(0),
             stopped: AtomicBool::new(false),
@@ -98,17 +101,18 @@ impl Shared {
     }
 
     /// Something was posted. Whoever polls steadily sends it with the next poll, together with what else there is then;
-    /// anybody else sends it now. The progress thread takes over from one that stopped polling: it says so before it
-    /// looks for what is unsent, and this looks after it was posted; so one of the two sees it.
+    /// anybody else sends it now. If the progress thread takes over from one that stopped polling, it says so before it
+    /// looks for what is unsent, and this asks after it was posted; so one of the two sends it.
     pub(super) fn posted(&self) {
-        if self.polls.load(Ordering::SeqCst) < STEADY {
+        if !self.watching.load(Ordering::SeqCst) {
             self.transmit(self.now());
         }
     }
 
     /// Somebody will wait for an event, and not poll until it comes.
     pub(super) fn hand_over(&self) {
-        if self.polls.swap(0, Ordering::Relaxed) >= STEADY {
+        self.polls.store(0, Ordering::SeqCst);
+        if self.watching.load(Ordering::SeqCst) {
             self.ring();
         }
     }
@@ -223,11 +227,12 @@ impl Shared {
             if self.is_driven(now) {
                 // Whoever polls minds the deadlines, too.
                 self.wakes.store(0, Ordering::SeqCst);
+                self.watching.store(true, Ordering::SeqCst);
                 self.sleep(now, Some(now.saturating_add(PATIENCE)), false);
                 continue;
             }
             // From now on whoever posts sends by itself, and whoever sets a deadline rings.
-            self.polls.store(0, Ordering::SeqCst);
+            self.watching.store(false, Ordering::SeqCst);
             self.wakes.store(u64::MAX, Ordering::SeqCst);
             self.drive(now);
             let deadline = self.deadline();

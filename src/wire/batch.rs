@@ -14,6 +14,8 @@ pub struct Batch {
     ends: Vec<usize>,
     /// How each train travels, and which packet is its first. The last may have none yet.
     trains: Vec<(Path, usize)>,
+    /// Bits that are to be changed once their packets are sealed: which packet, which bit. In order.
+    damage: Vec<(usize, u32)>,
     packets_max: usize,
 }
 
@@ -34,6 +36,10 @@ pub struct Train<'a> {
     ends: &'a [usize],
     /// Where the first packet starts.
     start: usize,
+    /// Which packet of the batch is the first.
+    first: usize,
+    /// Bits to be changed, of this train's packets and of later ones.
+    damage: &'a [(usize, u32)],
 }
 
 impl Train<'_> {
@@ -47,14 +53,21 @@ impl Train<'_> {
         self.ends.is_empty()
     }
 
-    /// Each packet with the room behind it, to be sealed in place.
+    /// Each packet with the room behind it, to be sealed in place. Damage that somebody asked for is done after
+    /// that, so this is to be done once.
     #[inline]
     pub fn for_each_mut(&mut self, mut each: impl FnMut(&mut [u8])) {
         let (mut rest, mut start) = (&mut *self.bytes, self.start);
-        for &end in self.ends {
+        for (index, &end) in self.ends.iter().enumerate() {
             let (packet, behind) = rest.split_at_mut(end - start);
             (rest, start) = (behind, end);
             each(packet);
+            while let Some(((_, bit), later)) =
+                self.damage.split_first().filter(|((at, _), _)| *at == self.first + index)
+            {
+                flip(packet, *bit);
+                self.damage = later;
+            }
         }
     }
 }
@@ -66,6 +79,7 @@ impl Batch {
             bytes: Vec::with_capacity(packets_max * (PACKET_MAX + ICRC_ROOM)),
             ends: Vec::with_capacity(packets_max),
             trains: Vec::with_capacity(packets_max),
+            damage: Vec::new(),
             packets_max,
         }
     }
@@ -91,18 +105,37 @@ impl Batch {
         self.bytes.clear();
         self.ends.clear();
         self.trains.clear();
+        self.damage.clear();
+    }
+
+    /// Puts in a packet that travels so: from its BTH to its last pad byte. Returns whether there was room for it.
+    pub fn push(&mut self, path: &Path, packet: &[u8]) -> bool {
+        if self.is_full() || packet.len() > PACKET_MAX {
+            return false;
+        }
+        self.set_path(path);
+        let mut draft = self.draft();
+        draft.put(packet);
+        draft.finish();
+        true
+    }
+
+    /// All its packets, one behind the other, each with the room behind it.
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
+        &mut self.bytes
     }
 
     /// The trains, to be sealed and sent.
     pub fn trains_mut(&mut self) -> impl Iterator<Item = Train<'_>> {
         let (mut bytes, mut start) = (self.bytes.as_mut_slice(), 0);
-        let (trains, ends) = (&self.trains, &self.ends);
+        let (trains, ends, damage) = (&self.trains, &self.ends, &self.damage);
         let lasts = trains.iter().skip(1).map(|(_, first)| *first).chain([ends.len()]);
         trains.iter().zip(lasts).filter_map(move |((path, first), last)| {
             let ends = ends.get(*first..last)?;
             let end = *ends.last()?;
             let (own, rest) = core::mem::take(&mut bytes).split_at_mut(end - start);
-            let train = Train { path, bytes: own, ends, start };
+            let damage = damage.get(damage.partition_point(|(at, _)| at < first)..)?;
+            let train = Train { path, bytes: own, ends, start, first: *first, damage };
             (bytes, start) = (rest, end);
             Some(train)
         })
@@ -130,6 +163,18 @@ impl Batch {
         })
     }
 
+    /// The bit of packet `index` that is changed once it is sealed, if one is.
+    pub(crate) fn damage_of(&self, index: usize) -> Option<u32> {
+        self.damage.iter().find(|(at, _)| *at == index).map(|(_, bit)| *bit)
+    }
+
+    /// Lets a bit of the last packet change once it is sealed, so that its ICRC is wrong.
+    pub(crate) fn damage_last(&mut self, bit: u32) {
+        if let Some(last) = self.ends.len().checked_sub(1) {
+            self.damage.push((last, bit));
+        }
+    }
+
     /// Lets the packets that are put in next travel so.
     #[inline]
     pub(crate) fn set_path(&mut self, path: &Path) {
@@ -146,6 +191,13 @@ impl Batch {
         debug_assert!(!self.trains.is_empty(), "a packet goes somewhere");
         let start = self.bytes.len();
         Draft { batch: self, start }
+    }
+}
+
+/// Changes a bit, counted from the most significant of the first byte.
+pub(crate) fn flip(bytes: &mut [u8], bit: u32) {
+    if let Some(byte) = bytes.get_mut(bit as usize / 8) {
+        *byte ^= 0x80 >> (bit % 8);
     }
 }
 
@@ -195,6 +247,8 @@ pub struct Received<'a> {
     pub source: Gid,
     /// To whom.
     pub destination: Gid,
+    /// The UDP source port, which only tells flows apart; 0 if there is none.
+    pub source_port: u16,
     /// The two bits of explicit congestion notification.
     pub ecn: u8,
     /// The IPv4 header, IPv6 header or GRH, for datagrams to be handed over with.

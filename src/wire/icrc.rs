@@ -5,11 +5,12 @@
 //! fields that may change on the way replaced by ones, after eight bytes of ones that stand for an LRH. It is sent
 //! least significant byte first: the one little-endian number of the protocol.
 
-use core::net::Ipv4Addr;
-
 use super::ib::{Grh, Lrh};
-use super::ip::{Ipv4, Ipv6, Udp};
-use super::{Bth, ROCE_PORT};
+use super::identification::{self, Varying};
+use super::ip::{Ipv4, Ipv4Repr, Ipv6, Ipv6Repr, Udp, UdpRepr};
+use super::{Bth, Gid, Path, PathHeaders};
+
+pub use super::identification::Identification;
 
 /// The length of an ICRC.
 pub const ICRC_LEN: usize = 4;
@@ -67,35 +68,47 @@ pub fn icrc(route: &Route<'_>, transport: &[u8]) -> [u8; ICRC_LEN] {
 }
 
 /// The checksum of what stands before a BTH: packets that go one way with one length have it in common.
-#[derive(Clone, Debug)]
-pub struct Prefix(crc32fast::Hasher);
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Prefix(u32);
 
 impl Prefix {
     /// That of a route.
     pub fn new(route: &Route<'_>) -> Self {
         let (mut hasher, short) = begin(route);
         hasher.update(short.bytes());
-        Self(hasher)
+        Self(hasher.finalize())
     }
 
-    /// That of a plain IPv4 header, not to be fragmented and without identification, and a UDP header from
-    /// `source_port` to RoCE's with this length: what it comes to without making them first.
-    pub(super) fn of_ipv4(
-        source: Ipv4Addr,
-        destination: Ipv4Addr,
-        source_port: u16,
-        udp_len: u16,
-    ) -> Self {
-        let [s0, s1, s2, s3] = source.octets();
-        let [d0, d1, d2, d3] = destination.octets();
-        let ([p0, p1], [q0, q1]) = (source_port.to_be_bytes(), ROCE_PORT.to_be_bytes());
-        let ([u0, u1], [l0, l1]) = (udp_len.to_be_bytes(), (udp_len + 20).to_be_bytes());
-        let mut hasher = crc32fast::Hasher::new_with_initial(AFTER_MASKED_LRH);
-        hasher.update(&[
-            0x45, 0xff, l0, l1, 0, 0, 0x40, 0, 0xff, 17, 0xff, 0xff, s0, s1, s2, s3, d0, d1, d2,
-            d3, p0, p1, q0, q1, u0, u1, 0xff, 0xff,
-        ]);
-        Self(hasher)
+    /// That of plain headers between these addresses to RoCE's port, not to be fragmented, whose lengths,
+    /// identification and source port are 0.
+    pub(super) fn between(source: Gid, destination: Gid) -> Self {
+        let path = Path { source, destination, source_port: 0, ..Path::NOWHERE };
+        let headers = match path.headers(0) {
+            PathHeaders::Ipv4(ip, udp) => {
+                let (ip, udp) = (Ipv4Repr { total_len: 0, ..ip.repr() }, udp.repr());
+                PathHeaders::Ipv4(ip.emit(), UdpRepr { length: 0, ..udp }.emit())
+            }
+            PathHeaders::Ipv6(ip, udp) => {
+                let (ip, udp) = (Ipv6Repr { payload_len: 0, ..ip.repr() }, udp.repr());
+                PathHeaders::Ipv6(ip.emit(), UdpRepr { length: 0, ..udp }.emit())
+            }
+        };
+        headers.prefix()
+    }
+
+    /// That of the same headers with another value where there was 0.
+    #[inline]
+    #[must_use]
+    pub(super) fn with(self, field: Varying, value: u16) -> Self {
+        Self(self.0 ^ identification::change(field, value))
+    }
+
+    /// That of the same headers with this identification, if it is the one of IPv4 headers without options and with
+    /// identification 0.
+    #[inline]
+    #[must_use]
+    pub fn with_identification(self, id: u16) -> Self {
+        self.with(Varying::Identification, id)
     }
 
     /// Puts the ICRC into the last four bytes of `packet`, which runs from its BTH to there.
@@ -118,13 +131,21 @@ impl Prefix {
             .is_some_and(|(body, sealed)| self.icrc(body) == Some(*sealed))
     }
 
+    /// In which bits the last four bytes of `packet`, which runs from its BTH to there, differ from its ICRC: what an
+    /// [`Identification`] is found by. `None` if the packet is shorter than a BTH and an ICRC. It is left as it was.
+    #[inline]
+    pub fn difference(&self, packet: &mut [u8]) -> Option<u32> {
+        let (body, sealed) = packet.split_last_chunk_mut::<ICRC_LEN>()?;
+        Some(u32::from_le_bytes(self.icrc(body)?) ^ u32::from_le_bytes(*sealed))
+    }
+
     /// The ICRC of `transport`, from the BTH to the last pad byte, in one pass: it is masked in place, and left as it
     /// was.
     #[inline]
     fn icrc(&self, transport: &mut [u8]) -> Option<[u8; ICRC_LEN]> {
         let bth = transport.first_chunk_mut::<{ Bth::LEN }>()?;
         let variant = core::mem::replace(&mut bth[BTH_VARIANT], 0xff);
-        let mut hasher = self.0.clone();
+        let mut hasher = crc32fast::Hasher::new_with_initial(self.0);
         hasher.update(transport);
         *transport.get_mut(BTH_VARIANT)? = variant;
         Some(hasher.finalize().to_le_bytes())

@@ -43,6 +43,7 @@ mod ext;
 mod frame;
 mod ib;
 pub mod icrc;
+mod identification;
 mod ip;
 pub mod layout;
 mod link;
@@ -56,6 +57,7 @@ mod repr;
 
 use zerocopy::{FromBytes, Immutable, KnownLayout, Unaligned};
 
+pub(crate) use batch::flip;
 pub use batch::{Batch, ICRC_ROOM, PACKET_MAX, Received, Train};
 pub use bth::*;
 pub use error::{Layer, ParseError};

@@ -1,6 +1,7 @@
 //! How a packet travels, and the headers it travels behind.
 
 use super::icrc::{Prefix, Route};
+use super::identification::Varying;
 use super::{Bits, Gid, Ipv4, Ipv4Repr, Ipv6, Ipv6Repr, ROCE_PORT, Udp, UdpRepr};
 
 /// How a packet travels: all that the network layer must be told.
@@ -57,13 +58,22 @@ impl Path {
     ///
     /// If `len` is more than 65 000.
     pub fn prefix(&self, len: usize) -> Prefix {
-        let length = u16::try_from(Udp::LEN + len).expect("a packet is shorter than 65000 bytes");
-        match (self.source.to_ipv4(), self.destination.to_ipv4()) {
-            (Some(source), Some(destination)) => {
-                Prefix::of_ipv4(source, destination, self.source_port, length)
-            }
-            _ => self.headers(len).prefix(),
-        }
+        self.headers(len).prefix()
+    }
+
+    /// The same with an identification, which an IPv6 header does not have.
+    ///
+    /// # Panics
+    ///
+    /// If `len` is more than 65 000.
+    pub fn prefix_with_id(&self, len: usize, id: u16) -> Prefix {
+        let prefix = self.prefix(len);
+        if self.is_ipv4() { prefix.with_identification(id) } else { prefix }
+    }
+
+    /// Whether packets travel behind IPv4 headers.
+    pub fn is_ipv4(&self) -> bool {
+        self.source.to_ipv4().is_some() && self.destination.to_ipv4().is_some()
     }
 
     /// The headers before `len` bytes from a BTH through its ICRC.
@@ -72,6 +82,15 @@ impl Path {
     ///
     /// If `len` is more than 65 000.
     pub fn headers(&self, len: usize) -> PathHeaders {
+        self.headers_with_id(len, 0)
+    }
+
+    /// The same with an identification, which an IPv6 header does not have.
+    ///
+    /// # Panics
+    ///
+    /// If `len` is more than 65 000.
+    pub fn headers_with_id(&self, len: usize, id: u16) -> PathHeaders {
         let length = u16::try_from(Udp::LEN + len).expect("a packet is shorter than 65000 bytes");
         let (source_port, destination_port) = (self.source_port, ROCE_PORT);
         let udp = UdpRepr { source_port, destination_port, length, checksum: 0 }.emit();
@@ -82,7 +101,7 @@ impl Path {
                 let total_len = length + 20;
                 let ttl = self.hop_limit;
                 let ip = Ipv4Repr::new(source, destination);
-                let ip = Ipv4Repr { dscp, ecn, total_len, ttl, ..ip }.with_checksum(&[]);
+                let ip = Ipv4Repr { dscp, ecn, total_len, id, ttl, ..ip }.with_checksum(&[]);
                 PathHeaders::Ipv4(ip.emit(), udp)
             }
             _ => {
@@ -117,48 +136,50 @@ impl PathHeaders {
     }
 }
 
-/// The checksums that ICRCs of packets on one path begin with, kept by length: most packets of a flow have one of a
-/// few lengths.
+/// The checksums that ICRCs of packets begin with, one way after the other. What packets between two addresses have in
+/// common is kept, and the rest is a few steps away.
 #[derive(Clone, Debug)]
 pub struct Prefixes {
-    path: Path,
-    /// The lengths that are kept; 0 is none.
-    lens: [usize; 4],
-    prefixes: [Prefix; 4],
-    /// The one that is forgotten next.
-    oldest: usize,
+    source: Gid,
+    destination: Gid,
+    /// Between these addresses.
+    between: Prefix,
+    /// With a source port.
+    from_port: Prefix,
+    length: Varying,
 }
 
 impl Prefixes {
     /// Those of a path.
-    pub fn new(path: Path) -> Self {
-        let prefixes = core::array::from_fn(|_| path.prefix(0));
-        Self { path, lens: [0; _], prefixes, oldest: 0 }
+    pub fn new(path: &Path) -> Self {
+        let Path { source, destination, .. } = *path;
+        let ipv4 = source.to_ipv4().is_some() && destination.to_ipv4().is_some();
+        let length = if ipv4 { Varying::Ipv4Length } else { Varying::Ipv6Length };
+        let between = Prefix::between(source, destination);
+        let from_port = between.with(Varying::SourcePort, path.source_port);
+        Self { source, destination, between, from_port, length }
     }
 
-    /// Those of another path, unless it is the same.
+    /// Those of another path.
     #[inline]
     pub fn set_path(&mut self, path: &Path) {
-        if self.path != *path {
-            (self.path, self.lens) = (*path, [0; _]);
+        if (self.source, self.destination) != (path.source, path.destination) {
+            *self = Self::new(path);
         }
+        self.from_port = self.between.with(Varying::SourcePort, path.source_port);
     }
 
-    /// The one before `len` bytes from a BTH through its ICRC.
-    ///
-    /// # Panics
-    ///
-    /// If `len` is more than 65 000.
+    /// The one before `len` bytes from a BTH through its ICRC, which are not more than 65 000.
     #[inline]
-    #[expect(clippy::indexing_slicing, reason = "there are as many as it counts to")]
-    pub fn of(&mut self, len: usize) -> &Prefix {
-        let at = self.lens.iter().position(|kept| *kept == len).unwrap_or_else(|| {
-            let at = self.oldest;
-            self.oldest = (at + 1) % self.lens.len();
-            (self.lens[at], self.prefixes[at]) = (len, self.path.prefix(len));
-            at
-        });
-        &self.prefixes[at]
+    pub fn of(&self, len: usize) -> Prefix {
+        debug_assert!(len <= 65_000, "no packet is that long");
+        #[expect(clippy::cast_possible_truncation, reason = "a packet is shorter")]
+        let udp_len = (Udp::LEN + len) as u16;
+        let ip_len = match self.length {
+            Varying::Ipv4Length => udp_len.wrapping_add(20),
+            _ => udp_len,
+        };
+        self.from_port.with(self.length, ip_len).with(Varying::UdpLength, udp_len)
     }
 }
 
@@ -172,11 +193,13 @@ mod tests {
 
     #[test]
     fn prefixes_are_those_of_the_path_and_the_length() {
-        let mut prefixes = Prefixes::new(PATH);
-        let gid = |last| Gid::from(Ipv4Addr::new(192, 0, 2, last));
-        for round in 0..3 {
+        let mut prefixes = Prefixes::new(&PATH);
+        let v4 = |last| Gid::from(Ipv4Addr::new(192, 0, 2, last));
+        let v6 = |last: u8| Gid::from(Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, last.into()));
+        for round in 0..4 {
             for (last, len) in [(2, 16), (2, 20), (3, 20), (3, 24), (3, 28), (3, 4000), (3, 36)] {
-                let (source, destination) = (gid(1), gid(last));
+                let (source, destination) =
+                    if round % 2 == 0 { (v4(1), v4(last)) } else { (v6(1), v6(last)) };
                 let ports = Path { source_port: 0xc000 + round, ..PATH };
                 let path = Path { source, destination, ..ports };
                 prefixes.set_path(&path);
@@ -199,6 +222,19 @@ mod tests {
         hop_limit: 9,
         sl: 0,
     };
+
+    #[test]
+    fn headers_and_prefixes_have_one_identification() {
+        let v4 = |last| Gid::from(Ipv4Addr::new(192, 0, 2, last));
+        let v6 = |last| Gid::from(Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, last));
+        for (source, destination) in [(v4(1), v4(2)), (v6(1), v6(2)), (v4(1), v6(2))] {
+            let path = Path { source, destination, ..PATH };
+            for (id, len) in [(0, 16), (1, 20), (0x1234, 40), (0xffff, 1044)] {
+                let prefix = path.headers_with_id(len, id).prefix();
+                assert_eq!(path.prefix_with_id(len, id), prefix);
+            }
+        }
+    }
 
     #[test]
     fn what_is_sealed_is_sound() {

@@ -8,6 +8,9 @@
     reason = "each test is a crate of its own and uses a part of it"
 )]
 
+#[cfg(target_os = "linux")]
+pub mod netns;
+
 use std::path::{Path, PathBuf};
 
 use proptest::collection::vec;

@@ -187,6 +187,7 @@ impl Pair {
                 let received = Received {
                     source: route.source,
                     destination: route.destination,
+                    source_port: route.source_port,
                     ecn: 0,
                     network: &[0x45; 20],
                     packet,

@@ -431,7 +431,8 @@ impl Script {
 
     pub fn send_bytes(&mut self, source: Gid, destination: Gid, bytes: &[u8]) -> Disposition {
         let (ecn, network) = (self.ecn, &self.network);
-        let received = Received { source, destination, ecn, network, packet: bytes };
+        let (source_port, packet) = (0, bytes);
+        let received = Received { source, destination, source_port, ecn, network, packet };
         self.engine.handle_packet(Instant::from_nanos(self.now * 1000), &received)
     }
 

@@ -245,6 +245,9 @@ impl Author {
     }
 
     fn good(&mut self, link: &mut Link) {
+        if link.kind != QpType::Uc && self.dice.one_in(10) {
+            return self.flood(link);
+        }
         let both = link.kind != QpType::XrcSend && self.dice.one_in(2);
         for flow in 0..if both { 2 } else { 1 } {
             for _ in 0..1 + self.dice.below(OPS_MAX - 2) {
@@ -254,6 +257,18 @@ impl Author {
                     self.push_good(link, flow);
                 }
             }
+        }
+    }
+
+    /// Long reads, all at once: more packets than there is room for on the way.
+    fn flood(&mut self, link: &mut Link) {
+        link.reads = 16;
+        for _ in 0..2 + self.dice.below(5) {
+            let content = self.dice.bytes(20_003);
+            let (near, far) = (link.ends[0].home, link.ends[1].home);
+            let from = Remote { key: far, low: 0, at: self.place(far, &content) };
+            let local = self.incoming(near, content.len());
+            self.push(link, 0, Request::Read { from }, local);
         }
     }
 
@@ -280,9 +295,8 @@ impl Author {
         let place = Remote { key: window, low: LOW, at };
         let rights = Access::REMOTE_WRITE | Access::REMOTE_READ;
         self.push_good(link, 0);
-        let nothing = || Local::Pieces(Vec::new());
         let bind = Request::Bind { window, now: 0, low: LOW, region: home, at, len, rights };
-        let bound = self.push(link, 0, bind, nothing());
+        let bound = self.push(link, 0, bind, Local::Pieces(Vec::new()));
         link.flows[0].posts[bound].work.flags |= SendFlags::SIGNALED;
         let local = self.incoming(link.ends[1].home, len);
         let op = self.push(link, 1, Request::Read { from: place }, local);
@@ -290,38 +304,54 @@ impl Author {
         let local = self.outgoing(link.ends[1].home, len);
         let op = self.push(link, 1, Request::Write { to: place, imm: None }, local);
         link.flows[1].posts[op].work.flags |= SendFlags::SIGNALED | SendFlags::FENCE;
-        let over = match kind {
-            MwType::Type2 if self.dice.one_in(2) => {
-                let local = self.outgoing(link.ends[1].home, 5);
-                let over =
-                    self.push(link, 1, Request::SendWithInv { key: window, low: LOW }, local);
-                (1, over)
+        let outside = self.dice.one_in(4);
+        if !outside {
+            self.take_back(link, kind, op, (window, home, at));
+            if self.dice.one_in(2) {
+                return;
             }
-            MwType::Type2 => {
-                let over = Request::Invalidate { key: window, low: LOW };
-                let over = self.push(link, 0, over, nothing());
-                link.flows[0].posts[over].after = Some((1, op));
-                (0, over)
-            }
-            MwType::Type1 => {
-                let over =
-                    Request::Bind { window, now: LOW, low: LOW, region: home, at, len: 0, rights };
-                let over = self.push(link, 0, over, nothing());
-                link.flows[0].posts[over].after = Some((1, op));
-                (0, over)
-            }
-        };
-        link.flows[over.0].posts[over.1].work.flags |= SendFlags::SIGNALED;
-        if self.dice.one_in(2) {
-            return;
         }
-        // Whoever uses it afterwards is refused; all else is done by then.
+        // Whoever reaches past its end, or uses it afterwards, is refused; all else is done by then.
+        let to = Remote { at: at + usize::from(outside), ..place };
         let local = self.outgoing(link.ends[1].home, len);
-        let op = self.push(link, 1, Request::Write { to: place, imm: None }, local);
+        let op = self.push(link, 1, Request::Write { to, imm: None }, local);
         let last = link.flows[0].posts.len() - 1;
         link.flows[0].posts[last].work.flags |= SendFlags::SIGNALED;
         link.flows[1].posts[op].after = Some((0, last));
         link.story = Story::Fault { flow: 1, op, found: Found::AtPeer };
+    }
+
+    /// Ends the use of a window, whose last use is request `used` of the second end.
+    fn take_back(
+        &mut self,
+        link: &mut Link,
+        kind: MwType,
+        used: usize,
+        (window, region, at): (usize, usize, usize),
+    ) {
+        let nothing = Local::Pieces(Vec::new());
+        let (flow, op) = match kind {
+            MwType::Type2 if self.dice.one_in(2) => {
+                let local = self.outgoing(link.ends[1].home, 5);
+                let request = Request::SendWithInv { key: window, low: LOW };
+                (1, self.push(link, 1, request, local))
+            }
+            MwType::Type2 => {
+                let request = Request::Invalidate { key: window, low: LOW };
+                (0, self.push(link, 0, request, nothing))
+            }
+            MwType::Type1 => {
+                let rights = Access::empty();
+                let request =
+                    Request::Bind { window, now: LOW, low: LOW, region, at, len: 0, rights };
+                (0, self.push(link, 0, request, nothing))
+            }
+        };
+        let post = &mut link.flows[flow].posts[op];
+        post.work.flags |= SendFlags::SIGNALED;
+        if flow == 0 {
+            post.after = Some((1, used));
+        }
     }
 
     /// What is done to single packets.

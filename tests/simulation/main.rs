@@ -2,8 +2,8 @@
 //!
 //! Every seed is a story ([`plan`], made up by [`author`], [`requests`] and [`trouble`]): so many NICs, so many
 //! connections between them, random work on each, random faults. It is played by engines ([`build`], [`world`],
-//! [`letters`]) and told to a model that shares nothing with them ([`model`]); what came of it must be what the model says ([`check`]), or where chance
-//! decides, something that may come of it ([`lax`], [`races`]). And it must end.
+//! [`letters`]) and told to a model that shares nothing with them ([`model`]); what came of it must be what the model
+//! says ([`check`]), or where chance decides, something that may come of it ([`lax`], [`races`]). And it must end.
 //!
 //! `cargo test --test simulation` runs some hundred seeds. More: `ROCE_SEEDS=100000 cargo test --release --test
 //! simulation`. One: `ROCE_SEED=17 cargo test --test simulation -- --nocapture`, as a failure says.
@@ -35,10 +35,10 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Seeds that once failed.
-const KNOWN: &[u64] = &[318, 349, 421, 459];
+const KNOWN: &[u64] = &[307, 349, 381, 408];
 
 /// How many seeds are told if nobody says how many.
-const SEEDS: u64 = 300;
+const SEEDS: u64 = 250;
 
 /// After so many failures there is enough to look at.
 const FAILURES_MAX: usize = 20;

@@ -3,8 +3,8 @@
 use roce::verbs::{Access, QpType};
 
 use super::author::{Author, NO_KEY, OPS_MAX};
-use super::model::{Local, Piece, Remote, Request, takes_receive};
-use super::plan::{ALL, Found, Key, Link, Story};
+use super::model::{Local, Piece, Remote, Request, message_len, takes_receive};
+use super::plan::{ALL, Found, Link, Story};
 
 /// What is wrong.
 #[derive(Clone, Copy, Debug)]
@@ -58,12 +58,12 @@ impl Author {
         for _ in 0..before {
             match trouble {
                 Trouble::QueuePairForbids => self.push_harmless(link),
-                _ => self.push_any(link),
+                _ => self.push_good(link, 0),
             }
         }
         let op = self.push_trouble(link, trouble);
         for _ in 0..self.dice.below(OPS_MAX / 2) {
-            self.push_any(link);
+            self.push_good(link, 0);
         }
         let found = match trouble {
             Trouble::NoReceive | Trouble::Unreachable | Trouble::LocalKey | Trouble::BadBind => {
@@ -79,10 +79,6 @@ impl Author {
             link.flows[0].recvs.retain(|(_, recv)| !behind(recv.id));
             link.ends[0].rnr_retry = self.dice.below(4) as u32;
         }
-    }
-
-    fn push_any(&mut self, link: &mut Link) {
-        self.push_good(link, 0);
     }
 
     /// A send, which needs no right of the queue pair's.
@@ -176,7 +172,6 @@ impl Author {
             }
         };
         let op = self.push(link, 0, request, local);
-        debug_assert!(matches!(self.plan.keys[near], Key::Region { .. }));
         if takes_receive(&request)
             && matches!(trouble, Trouble::ReceiveTooShort | Trouble::ReceiveKey)
         {
@@ -187,7 +182,7 @@ impl Author {
 
     /// Makes the last receive too short, or one that may not be written.
     fn spoil_receive(&mut self, link: &mut Link, trouble: Trouble) {
-        let len = super::model::message_len(&link.flows[0].posts.last().unwrap().work);
+        let len = message_len(&link.flows[0].posts.last().unwrap().work);
         let piece = match trouble {
             Trouble::ReceiveKey => Piece { key: NO_KEY, at: 0, len },
             _ => {

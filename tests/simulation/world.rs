@@ -313,6 +313,7 @@ impl<'p> World<'p> {
         let received = Received {
             source,
             destination,
+            source_port: 0,
             ecn: ecn.get() as u8,
             network: header,
             packet: frame.packet().unwrap().bytes(),

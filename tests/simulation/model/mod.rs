@@ -1,6 +1,7 @@
 //! What verbs mean: work requests executed one after the other, at once, on a network that loses nothing.
 //!
-//! It shares nothing with the engine but the names of verbs. There are no packets here, but for one thing: what a
+//! It shares nothing with the engine but the names of verbs. Here are queues and states; [`requests`] executes what is
+//! asked of a peer, [`memory`] knows who may reach which bytes. There are no packets here, but for one thing: what a
 //! request that fails in the middle leaves behind is whole packets. Keys are numbers that count up from 0, and
 //! addresses are offsets; whoever drives an engine beside it knows what they are called there.
 
@@ -289,10 +290,7 @@ impl Model {
             Verdict::Failed(status) => status,
         };
         self.qps[qp].placed = 0;
-        if self.qps[qp].sends.pop_front().is_none() {
-            // What it did to its peer came back on itself.
-            return true;
-        }
+        self.qps[qp].sends.pop_front();
         let wanted = self.qps[qp].sig_all || work.flags.contains(SendFlags::SIGNALED);
         if wanted || status != WcStatus::Success {
             self.end_send(qp, &work, status);

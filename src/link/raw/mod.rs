@@ -1,0 +1,259 @@
+//! Whole frames on one interface, with every header in hand.
+//!
+//! A packet socket sees what arrives from the Ethernet header on, so the whole ICRC is checked, and sends what it is
+//! given to the last bit: hop limit, traffic class, VLAN and priority. Several programs can share one address and one
+//! port, each with queue pairs of its own. It needs the capability `CAP_NET_RAW`, or a network namespace of one's own.
+//!
+//! - Frames arrive in a ring that is shared with the kernel: looking whether there is one takes no system call. The
+//!   kernel may join packets of a flow into one frame of up to 64 KiB, which is taken apart here, each packet with the
+//!   identification that it had.
+//! - Trains of packets of one length leave as one frame, which the kernel or the network card takes apart.
+//! - A filter lets only RoCE packets for the link's own addresses through; [`Filter`] narrows it to queue pairs.
+//! - The kernel would answer packets to a port that nobody listens at. So there is a UDP socket at the port of RoCE,
+//!   which drops all that it gets. It is bound to no address, and so takes nothing from a program that is.
+//! - Hardware addresses are the kernel's: see `neighbour`. On a VLAN that the link tags by itself there is no kernel to
+//!   ask: there, neighbours are given. The interface of a VLAN that the kernel has (`eth0.5`) needs none of this.
+//!
+//! Packets to an address of this machine do not leave it: they pass `lo`, whatever their interface.
+
+mod filter;
+mod neighbour;
+mod receive;
+mod send;
+
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+
+use socket2::{Domain, Protocol, Socket, Type};
+
+pub use self::filter::{FILTER_QPS_MAX, Filter};
+use self::neighbour::{Kernel, Neighbours, gid_of};
+use self::receive::RawReceiver;
+use self::send::RawSender;
+use super::sys::ring::{self, Interface, Ring};
+use super::{Link, Port};
+use crate::verbs::Mtu;
+use crate::wire::{MacAddr, ROCE_PORT};
+
+/// What a raw link is to be.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// The name of its interface.
+    pub interface: String,
+    /// The addresses that it answers to, which its GIDs follow from. If there are none, all of the interface.
+    pub addresses: Vec<IpAddr>,
+    /// The VLAN of its frames, which are tagged with it and with their service level as priority; 0 is the priority
+    /// alone. If there is none, they have no tag.
+    pub vlan: Option<u16>,
+    /// Hardware addresses that are known and need not be asked for.
+    pub neighbours: Vec<(IpAddr, MacAddr)>,
+    /// How many frames may wait to be taken in. Each takes 68 KiB of memory.
+    pub frames: usize,
+}
+
+impl Config {
+    /// A link on an interface, with all its addresses, and without a VLAN.
+    pub fn new(interface: impl Into<String>) -> Self {
+        Self {
+            interface: interface.into(),
+            addresses: Vec::new(),
+            vlan: None,
+            neighbours: Vec::new(),
+            frames: FRAMES,
+        }
+    }
+}
+
+/// How many frames wait unless told otherwise: half a millisecond of small ones, or 32 MiB.
+const FRAMES: usize = 510;
+
+/// The most addresses of one link.
+const ADDRESSES_MAX: usize = 16;
+
+/// Why there is no raw link.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum OpenError {
+    /// The program may not see frames.
+    #[error(
+        "raw:{interface} needs the capability CAP_NET_RAW: grant it with `setcap cap_net_raw+ep PROGRAM`, or run in a \
+         network namespace of your own (`unshare -Urn`); `udp:ADDRESS` needs no privilege"
+    )]
+    Privilege {
+        /// The interface.
+        interface: String,
+    },
+    /// There is no such interface.
+    #[error("there is no interface `{interface}`; there are: {}", known.join(", "))]
+    NoInterface {
+        /// What was asked for.
+        interface: String,
+        /// What there is.
+        known: Vec<String>,
+    },
+    /// The interface has no address.
+    #[error(
+        "interface `{interface}` has no address: `ip address add 192.0.2.1/24 dev {interface}`"
+    )]
+    NoAddress {
+        /// The interface.
+        interface: String,
+    },
+    /// More addresses than a link can have.
+    #[error(
+        "{count} addresses are more than the {ADDRESSES_MAX} of a link: name those that it is for"
+    )]
+    TooManyAddresses {
+        /// How many there are.
+        count: usize,
+    },
+    /// No packet fits.
+    #[error("the MTU of `{interface}` is {mtu}, which is too short for any packet of RoCE")]
+    Mtu {
+        /// The interface.
+        interface: String,
+        /// Its MTU.
+        mtu: usize,
+    },
+    /// There are 4095 VLANs.
+    #[error("there is no VLAN {0}: they end with 4094")]
+    NoVlan(u16),
+    /// The system refused something.
+    #[error("cannot {what} for raw:{interface}")]
+    Io {
+        /// What it refused.
+        what: &'static str,
+        /// The interface.
+        interface: String,
+        /// Why.
+        source: io::Error,
+    },
+}
+
+/// A raw link, and what else there is to hold of it.
+#[derive(Debug)]
+pub struct Raw {
+    /// The link.
+    pub link: Link,
+    /// Its filter.
+    pub filter: Filter,
+}
+
+/// Opens a raw link.
+pub fn open(config: &Config) -> Result<Raw, OpenError> {
+    let fail = |what| {
+        let interface = config.interface.clone();
+        move |source| OpenError::Io { what, interface, source }
+    };
+    if let Some(vlan) = config.vlan.filter(|vlan| *vlan > 4094) {
+        return Err(OpenError::NoVlan(vlan));
+    }
+    let interface = find_interface(config)?;
+    let addresses = addresses_of(config, &interface)?;
+    let too_short = || OpenError::Mtu { interface: interface.name.clone(), mtu: interface.mtu };
+    let mtu = Mtu::for_ethernet(interface.mtu).ok_or_else(too_short)?;
+
+    let socket = packet_socket(config)?;
+    let filter = socket.try_clone().map_err(fail("share a socket"))?;
+    let filter = Filter { socket: filter, addresses: addresses.clone() };
+    // The filter is there before the first frame is.
+    filter.set_filter(None).map_err(fail("set the filter"))?;
+    let option = libc::PACKET_IGNORE_OUTGOING;
+    ring::set_option(&socket, libc::SOL_PACKET, option, 1).map_err(fail("ignore sent frames"))?;
+    let ring = Ring::new(socket, config.frames).map_err(fail("make the ring of frames"))?;
+    let sinks = sinks().map_err(fail("hold the port of RoCE"))?;
+    ring::bind(ring.socket(), interface.index, true).map_err(fail("bind a packet socket"))?;
+    let gids: Vec<_> = addresses.iter().map(|address| gid_of(*address)).collect();
+    let receiver = RawReceiver::new(ring, gids.clone(), config.vlan, sinks);
+
+    let sender = sender(config, &interface)?;
+    let port = Port {
+        name: format!("raw:{}", interface.name),
+        gids,
+        mtu,
+        interface: Some(interface.name),
+    };
+    let link = Link { sender: Box::new(sender), receiver: Box::new(receiver), port };
+    Ok(Raw { link, filter })
+}
+
+fn find_interface(config: &Config) -> Result<Interface, OpenError> {
+    let interface = config.interface.clone();
+    let all = ring::interfaces().map_err(|source| OpenError::Io {
+        what: "list the interfaces",
+        interface: interface.clone(),
+        source,
+    })?;
+    let known = all.iter().map(|interface| interface.name.clone()).collect();
+    let found = all.into_iter().find(|found| found.name == interface);
+    found.ok_or(OpenError::NoInterface { interface, known })
+}
+
+fn addresses_of(config: &Config, interface: &Interface) -> Result<Vec<IpAddr>, OpenError> {
+    let given = &config.addresses;
+    let addresses = if given.is_empty() { interface.addresses.clone() } else { given.clone() };
+    match addresses.len() {
+        0 => Err(OpenError::NoAddress { interface: interface.name.clone() }),
+        1..=ADDRESSES_MAX => Ok(addresses),
+        count => Err(OpenError::TooManyAddresses { count }),
+    }
+}
+
+/// A packet socket, for which the program needs a capability.
+fn packet_socket(config: &Config) -> Result<Socket, OpenError> {
+    ring::packet_socket().map_err(|source| {
+        let interface = config.interface.clone();
+        match source.kind() {
+            io::ErrorKind::PermissionDenied => OpenError::Privilege { interface },
+            _ => OpenError::Io { what: "open a packet socket", interface, source },
+        }
+    })
+}
+
+fn sender(config: &Config, interface: &Interface) -> Result<RawSender, OpenError> {
+    let fail = |what| {
+        let interface = config.interface.clone();
+        move |source| OpenError::Io { what, interface, source }
+    };
+    let socket = packet_socket(config)?;
+    ring::bind(&socket, interface.index, false).map_err(fail("bind a packet socket"))?;
+    // The kernel's neighbours are those without a VLAN.
+    let ask = !interface.loopback && config.vlan.unwrap_or(0) == 0;
+    let kernel = if ask {
+        let kernel = Kernel::new(interface.index).map_err(fail("ask for neighbours"))?;
+        let ip = send::IpSockets::new(&interface.name, interface.index);
+        Some((kernel, ip.map_err(fail("open a raw IP socket"))?))
+    } else {
+        None
+    };
+    let (kernel, ip) = kernel.unzip();
+    let neighbours = Neighbours::new(kernel, &config.neighbours);
+    Ok(RawSender::new(socket, interface, config.vlan, neighbours, ip))
+}
+
+/// Sockets at the port of RoCE that drop all they get, so that the kernel does not call the port unreachable. Where
+/// somebody else holds the port, that does as well.
+fn sinks() -> io::Result<Vec<Socket>> {
+    let mut sinks = Vec::new();
+    for (domain, address) in [
+        (Domain::IPV4, IpAddr::from(Ipv4Addr::UNSPECIFIED)),
+        (Domain::IPV6, IpAddr::from(Ipv6Addr::UNSPECIFIED)),
+    ] {
+        // A machine may know but one of the two.
+        let Ok(socket) = Socket::new(domain, Type::DGRAM, Some(Protocol::UDP)) else { continue };
+        if domain == Domain::IPV6 {
+            socket.set_only_v6(true)?;
+        }
+        socket.attach_filter(&filter::NOTHING)?;
+        socket.set_reuse_address(true)?;
+        socket.set_reuse_port(true)?;
+        // Or the kernel takes trains apart before they are seen.
+        ring::set_option(&socket, libc::SOL_UDP, libc::UDP_GRO, 1)?;
+        match socket.bind(&SocketAddr::new(address, ROCE_PORT).into()) {
+            Ok(()) => sinks.push(socket),
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(sinks)
+}

@@ -1,0 +1,392 @@
+//! The half of a raw link that receives: frames out of the ring, checked from the Ethernet header to the ICRC.
+
+use std::cell::Cell;
+use std::io;
+use std::ops::Range;
+use std::os::fd::{AsFd, BorrowedFd};
+
+use socket2::Socket;
+
+use super::super::Receiver;
+use super::super::sys::ring::{self, Ring, RingFrame};
+use crate::time::Instant;
+use crate::wire::icrc::{ICRC_LEN, Identification, Prefix, Route};
+use crate::wire::{
+    Bth, EtherType, Ethernet, Gid, Ipv4, Ipv6, PROTOCOL_UDP, ROCE_PORT, Received, Udp, UdpRepr,
+    checksum, view,
+};
+
+/// The most frames that are taken in at once.
+const FRAMES_MAX: usize = 64;
+
+/// No further frame is taken in once there are so many packets.
+const PACKETS_MAX: usize = 1024;
+
+/// The half that receives.
+#[derive(Debug)]
+pub(super) struct RawReceiver {
+    ring: Ring,
+    gids: Vec<Gid>,
+    vlan: Option<u16>,
+    packets: Vec<Place>,
+    counts: [u64; Refusal::ALL.len()],
+    /// Packets that were joined by the kernel, and whose identifications did not count up.
+    solved: u64,
+    /// Frames for which there was no room.
+    lost: Cell<u64>,
+    /// They keep the kernel from answering.
+    _sinks: Vec<Socket>,
+}
+
+/// Where a sound packet is, and its network header.
+#[derive(Clone, Copy, Debug)]
+struct Place {
+    /// Which of the frames that were taken.
+    frame: usize,
+    /// Where in it the packet begins, and where its ICRC does.
+    start: usize,
+    end: usize,
+    source: Gid,
+    destination: Gid,
+    source_port: u16,
+    ecn: u8,
+    /// The header as it was on the wire, before the kernel joined packets.
+    network: [u8; Ipv6::LEN],
+    network_len: usize,
+}
+
+/// Why a frame or a packet was refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Refusal {
+    Cut,
+    OtherVlan,
+    NotIp,
+    IpVersion,
+    IpOptions,
+    IpLength,
+    IpChecksum,
+    Fragment,
+    NotUdp,
+    OtherAddress,
+    UdpLength,
+    OtherPort,
+    Segments,
+    Short,
+    Icrc,
+}
+
+impl Refusal {
+    const ALL: [(Self, &'static str); 15] = [
+        (Self::Cut, "rx_cut"),
+        (Self::OtherVlan, "rx_other_vlan"),
+        (Self::NotIp, "rx_not_ip"),
+        (Self::IpVersion, "rx_ip_version"),
+        (Self::IpOptions, "rx_ip_options"),
+        (Self::IpLength, "rx_ip_length"),
+        (Self::IpChecksum, "rx_ip_checksum"),
+        (Self::Fragment, "rx_fragment"),
+        (Self::NotUdp, "rx_not_udp"),
+        (Self::OtherAddress, "rx_other_address"),
+        (Self::UdpLength, "rx_udp_length"),
+        (Self::OtherPort, "rx_other_port"),
+        (Self::Segments, "rx_segments"),
+        (Self::Short, "rx_short"),
+        (Self::Icrc, "rx_icrc"),
+    ];
+}
+
+impl RawReceiver {
+    pub(super) fn new(ring: Ring, gids: Vec<Gid>, vlan: Option<u16>, sinks: Vec<Socket>) -> Self {
+        Self {
+            ring,
+            gids,
+            vlan,
+            packets: Vec::with_capacity(PACKETS_MAX),
+            counts: [0; _],
+            solved: 0,
+            lost: Cell::new(0),
+            _sinks: sinks,
+        }
+    }
+}
+
+fn count(counts: &mut [u64; Refusal::ALL.len()], refusal: Refusal) {
+    if let Some(count) = counts.get_mut(refusal as usize) {
+        *count += 1;
+    }
+}
+
+impl Receiver for RawReceiver {
+    fn receive(&mut self, _now: Instant) -> io::Result<usize> {
+        self.ring.give_back();
+        self.packets.clear();
+        for _ in 0..FRAMES_MAX {
+            if self.packets.len() >= PACKETS_MAX {
+                break;
+            }
+            let Some(number) = self.ring.take() else { break };
+            let Some((frame, bytes)) = self.ring.frame_mut(number) else {
+                count(&mut self.counts, Refusal::Cut);
+                continue;
+            };
+            let headers = match check(&frame, bytes, self.vlan, &self.gids) {
+                Ok(headers) => headers,
+                Err(refusal) => {
+                    count(&mut self.counts, refusal);
+                    continue;
+                }
+            };
+            for (index, range) in headers.segments() {
+                match headers.packet(bytes, number, index, range) {
+                    Ok((place, as_expected)) => {
+                        self.packets.push(place);
+                        self.solved += u64::from(!as_expected);
+                    }
+                    Err(refusal) => count(&mut self.counts, refusal),
+                }
+            }
+        }
+        Ok(self.packets.len())
+    }
+
+    fn for_each(&self, each: &mut dyn FnMut(&Received<'_>)) {
+        for place in &self.packets {
+            let frame = self.ring.frame(place.frame);
+            let packet = frame.and_then(|frame| frame.get(place.start..place.end));
+            each(&Received {
+                source: place.source,
+                destination: place.destination,
+                source_port: place.source_port,
+                ecn: place.ecn,
+                network: place.network.get(..place.network_len).unwrap_or_default(),
+                packet: packet.unwrap_or_default(),
+            });
+        }
+    }
+
+    fn fd(&self) -> BorrowedFd<'_> {
+        self.ring.as_fd()
+    }
+
+    fn counters(&self) -> Vec<(&'static str, u64)> {
+        let mut counters: Vec<_> =
+            Refusal::ALL.iter().zip(self.counts).map(|((_, name), count)| (*name, count)).collect();
+        if let Ok((_, drops)) = ring::statistics(self.ring.socket()) {
+            self.lost.set(self.lost.get() + u64::from(drops));
+        }
+        counters.extend([("rx_solved", self.solved), ("rx_ring_full", self.lost.get())]);
+        counters
+    }
+}
+
+/// The headers of a frame, all of which have been checked.
+#[derive(Clone, Copy, Debug)]
+struct Headers {
+    source: Gid,
+    destination: Gid,
+    source_port: u16,
+    ecn: u8,
+    network: [u8; Ipv6::LEN],
+    network_len: usize,
+    /// Where the UDP payload begins and ends.
+    start: usize,
+    end: usize,
+    /// How long each packet is, but for the last, if the kernel has joined several.
+    segment: Option<usize>,
+}
+
+/// Checks all that stands before the BTH.
+fn check(
+    frame: &RingFrame,
+    bytes: &[u8],
+    vlan: Option<u16>,
+    gids: &[Gid],
+) -> Result<Headers, Refusal> {
+    if frame.cut {
+        return Err(Refusal::Cut);
+    }
+    // A tag with VLAN 0 tells a priority only.
+    if frame.vlan.map_or(0, |tag| tag & 0xfff) != vlan.unwrap_or(0) {
+        return Err(Refusal::OtherVlan);
+    }
+    let ethernet = view::<Ethernet>(bytes, 0).map_err(|_| Refusal::Short)?;
+    let mut headers = match ethernet.ethertype() {
+        EtherType::IPV4 => ipv4(bytes)?,
+        EtherType::IPV6 => ipv6(bytes)?,
+        _ => return Err(Refusal::NotIp),
+    };
+    if !gids.contains(&headers.destination) {
+        return Err(Refusal::OtherAddress);
+    }
+    let udp = view::<Udp>(bytes, headers.start).map_err(|_| Refusal::Short)?;
+    if usize::from(udp.length()) != headers.end - headers.start {
+        return Err(Refusal::UdpLength);
+    }
+    if udp.destination_port() != ROCE_PORT {
+        return Err(Refusal::OtherPort);
+    }
+    headers.source_port = udp.source_port();
+    headers.start += Udp::LEN;
+    headers.segment = segment_len(frame)?;
+    Ok(headers)
+}
+
+/// How long each packet is, if a frame is several that the kernel has joined.
+fn segment_len(frame: &RingFrame) -> Result<Option<usize>, Refusal> {
+    const GSO_NONE: u8 = 0;
+    const GSO_UDP_L4: u8 = 5;
+    const GSO_ECN: u8 = 0x80;
+    let [_, kind, _, _, s0, s1, ..] = frame.vnet;
+    let segment = usize::from(u16::from_ne_bytes([s0, s1]));
+    match kind & !GSO_ECN {
+        GSO_NONE => Ok(None),
+        GSO_UDP_L4 if segment >= Bth::LEN + ICRC_LEN => Ok(Some(segment)),
+        _ => Err(Refusal::Segments),
+    }
+}
+
+fn ipv4(bytes: &[u8]) -> Result<Headers, Refusal> {
+    let ip = view::<Ipv4>(bytes, Ethernet::LEN).map_err(|_| Refusal::Short)?;
+    if ip.version().get() != 4 {
+        return Err(Refusal::IpVersion);
+    }
+    if ip.ihl().get() != 5 {
+        return Err(Refusal::IpOptions);
+    }
+    let (start, len) = (Ethernet::LEN + Ipv4::LEN, usize::from(ip.total_len()));
+    let end = Ethernet::LEN + len;
+    if len < Ipv4::LEN + Udp::LEN || end > bytes.len() {
+        return Err(Refusal::IpLength);
+    }
+    if checksum([ip.as_bytes()]) != 0 {
+        return Err(Refusal::IpChecksum);
+    }
+    if ip.is_fragment() {
+        return Err(Refusal::Fragment);
+    }
+    if ip.protocol() != PROTOCOL_UDP {
+        return Err(Refusal::NotUdp);
+    }
+    let (source, destination) = (ip.source().into(), ip.destination().into());
+    let ecn = u8::try_from(ip.ecn().get()).unwrap_or(0);
+    Ok(Headers::new(ip.as_bytes(), source, destination, ecn, start, end))
+}
+
+fn ipv6(bytes: &[u8]) -> Result<Headers, Refusal> {
+    let ip = view::<Ipv6>(bytes, Ethernet::LEN).map_err(|_| Refusal::Short)?;
+    if ip.version().get() != 6 {
+        return Err(Refusal::IpVersion);
+    }
+    let (start, len) = (Ethernet::LEN + Ipv6::LEN, usize::from(ip.payload_len()));
+    let end = start + len;
+    if len < Udp::LEN || end > bytes.len() {
+        return Err(Refusal::IpLength);
+    }
+    if ip.next_header() != PROTOCOL_UDP {
+        return Err(Refusal::NotUdp);
+    }
+    let (source, destination) = (ip.source().into(), ip.destination().into());
+    let ecn = u8::try_from(ip.ecn().get()).unwrap_or(0);
+    Ok(Headers::new(ip.as_bytes(), source, destination, ecn, start, end))
+}
+
+impl Headers {
+    fn new(ip: &[u8], source: Gid, destination: Gid, ecn: u8, start: usize, end: usize) -> Self {
+        let mut network = [0; Ipv6::LEN];
+        network.iter_mut().zip(ip).for_each(|(place, byte)| *place = *byte);
+        let network_len = ip.len();
+        let (source_port, segment) = (0, None);
+        Self { source, destination, source_port, ecn, network, network_len, start, end, segment }
+    }
+
+    /// The packets of a frame: which, and where.
+    fn segments(&self) -> impl Iterator<Item = (u16, Range<usize>)> + use<> {
+        let (start, end) = (self.start, self.end);
+        let step = self.segment.unwrap_or(end - start).max(1);
+        // Of no bytes there is one packet, which is refused.
+        let starts = (start..end.max(start + 1)).step_by(step);
+        (0..).zip(starts.map(move |at| at..end.min(at + step)))
+    }
+
+    /// The packet at `range`, through its ICRC, if it is sound; and whether its identification was as expected.
+    fn packet(
+        &self,
+        bytes: &mut [u8],
+        frame: usize,
+        index: u16,
+        range: Range<usize>,
+    ) -> Result<(Place, bool), Refusal> {
+        let packet = bytes.get_mut(range.clone()).unwrap_or_default();
+        if packet.len() < Bth::LEN + ICRC_LEN {
+            return Err(Refusal::Short);
+        }
+        let length = u16::try_from(Udp::LEN + packet.len()).map_err(|_| Refusal::UdpLength)?;
+        let (source_port, destination_port) = (self.source_port, ROCE_PORT);
+        let udp = UdpRepr { source_port, destination_port, length, checksum: 0 }.emit();
+        let mut place = Place {
+            frame,
+            start: range.start,
+            end: range.end - ICRC_LEN,
+            source: self.source,
+            destination: self.destination,
+            source_port,
+            ecn: self.ecn,
+            network: self.network,
+            network_len: self.network_len,
+        };
+        let joined = self.segment.is_some();
+        let is_ipv4 = self.network_len == Ipv4::LEN;
+        match joined {
+            true if is_ipv4 => place.set_ipv4(length, self.id().wrapping_add(index)),
+            true => set(&mut place.network, 4, length),
+            false => {}
+        }
+        if place.prefix(&udp)?.verifies(packet) {
+            return Ok((place, true));
+        }
+        if !joined || !is_ipv4 {
+            return Err(Refusal::Icrc);
+        }
+        // Older kernels join packets whose identifications do not count up.
+        place.set_ipv4(length, 0);
+        let difference = place.prefix(&udp)?.difference(packet).ok_or(Refusal::Short)?;
+        let id = Identification::of_length(packet.len()).find(difference).ok_or(Refusal::Icrc)?;
+        place.set_ipv4(length, id);
+        Ok((place, false))
+    }
+
+    /// The identification of the first packet, of IPv4.
+    fn id(&self) -> u16 {
+        self.network.get(4..6).and_then(|id| id.try_into().ok()).map_or(0, u16::from_be_bytes)
+    }
+}
+
+impl Place {
+    /// The checksum of its headers.
+    fn prefix(&self, udp: &Udp) -> Result<Prefix, Refusal> {
+        let network = &self.network;
+        Ok(Prefix::new(&if self.network_len == Ipv4::LEN {
+            let header = view(network, 0).map_err(|_| Refusal::Short)?;
+            Route::Ipv4 { header, options: &[], udp }
+        } else {
+            let header = view(network, 0).map_err(|_| Refusal::Short)?;
+            Route::Ipv6 { header, extensions: &[], udp }
+        }))
+    }
+
+    /// Makes the IPv4 header that of one packet, `udp_len` bytes behind it.
+    fn set_ipv4(&mut self, udp_len: u16, id: u16) {
+        set(&mut self.network, 2, udp_len.saturating_add(20));
+        set(&mut self.network, 4, id);
+        set(&mut self.network, 10, 0);
+        let sum = checksum([self.network.get(..Ipv4::LEN).unwrap_or_default()]);
+        set(&mut self.network, 10, sum);
+    }
+}
+
+/// Puts a number into a header.
+fn set(header: &mut [u8], at: usize, number: u16) {
+    if let Some(place) = header.get_mut(at..at + 2) {
+        place.copy_from_slice(&number.to_be_bytes());
+    }
+}

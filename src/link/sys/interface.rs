@@ -1,0 +1,108 @@
+//! The interfaces that the kernel has, and their addresses.
+
+use std::ffi::{CStr, c_int};
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::ptr;
+
+/// Something the kernel tells of an interface.
+#[derive(Debug)]
+pub(crate) struct Entry {
+    /// The interface's name.
+    pub(crate) name: String,
+    /// `IFF_UP` and others.
+    pub(crate) flags: u32,
+    /// An address.
+    pub(crate) address: Address,
+}
+
+/// An address of an interface.
+#[derive(Debug)]
+pub(crate) enum Address {
+    /// Of IPv4 or IPv6.
+    Ip(IpAddr),
+    /// Of the link: the interface's index, its kind (`ARPHRD_ETHER` and others), and six bytes.
+    Link(c_int, u16, [u8; 6]),
+}
+
+/// All that there are, in the kernel's order.
+#[expect(unsafe_code, reason = "a system call")]
+pub(crate) fn entries() -> io::Result<Vec<Entry>> {
+    let mut list = List(ptr::null_mut());
+    // SAFETY: it is given a place for a pointer.
+    if unsafe { libc::getifaddrs(&raw mut list.0) } < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    let (mut entries, mut next) = (Vec::new(), list.0);
+    // SAFETY: `next` is null or an element of the list, which lives until `list` is dropped.
+    while let Some(element) = unsafe { next.as_ref() } {
+        next = element.ifa_next;
+        // SAFETY: an element's name is a string that ends with zero and lives as long as the list.
+        let name = unsafe { CStr::from_ptr(element.ifa_name) };
+        if let Some(address) = address(element.ifa_addr) {
+            let name = name.to_string_lossy().into_owned();
+            entries.push(Entry { name, flags: element.ifa_flags, address });
+        }
+    }
+    Ok(entries)
+}
+
+/// The list of the C library, to be freed.
+struct List(*mut libc::ifaddrs);
+
+impl Drop for List {
+    #[expect(unsafe_code, reason = "a call of the C library")]
+    fn drop(&mut self) {
+        if !self.0.is_null() {
+            // SAFETY: it came from `getifaddrs`, is freed once, and nothing borrows from it any more.
+            unsafe { libc::freeifaddrs(self.0) }
+        }
+    }
+}
+
+/// An address of a list's element, if it is of a kind that is known.
+#[expect(unsafe_code, reason = "an address is of the type that its family says")]
+fn address(at: *const libc::sockaddr) -> Option<Address> {
+    // SAFETY: an element's address is null or begins with a family.
+    let family = c_int::from(unsafe { at.as_ref() }?.sa_family);
+    match family {
+        libc::AF_INET => {
+            // SAFETY: by its family it is a whole `sockaddr_in`.
+            let address = unsafe { at.cast::<libc::sockaddr_in>().read_unaligned() };
+            Some(Address::Ip(Ipv4Addr::from(address.sin_addr.s_addr.to_ne_bytes()).into()))
+        }
+        libc::AF_INET6 => {
+            // SAFETY: by its family it is a whole `sockaddr_in6`.
+            let address = unsafe { at.cast::<libc::sockaddr_in6>().read_unaligned() };
+            Some(Address::Ip(Ipv6Addr::from(address.sin6_addr.s6_addr).into()))
+        }
+        libc::AF_PACKET => {
+            // SAFETY: by its family it is a whole `sockaddr_ll`.
+            let address = unsafe { at.cast::<libc::sockaddr_ll>().read_unaligned() };
+            let [a, b, c, d, e, f, ..] = address.sll_addr;
+            Some(Address::Link(address.sll_ifindex, address.sll_hatype, [a, b, c, d, e, f]))
+        }
+        _ => None,
+    }
+}
+
+/// The MTU of an interface, asked for by means of any socket. A name that is too long is no interface's.
+#[expect(unsafe_code, reason = "a system call")]
+pub(crate) fn mtu(any: BorrowedFd<'_>, name: &str) -> io::Result<usize> {
+    // SAFETY: it is made of numbers, bytes and pointers, for all of which zero is a value.
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    if name.len() >= request.ifr_name.len() {
+        return Err(io::ErrorKind::NotFound.into());
+    }
+    for (place, byte) in request.ifr_name.iter_mut().zip(name.bytes()) {
+        *place = byte.cast_signed();
+    }
+    // SAFETY: this request reads a name, which ends with zero, and writes a number, both into `request`.
+    if unsafe { libc::ioctl(any.as_raw_fd(), libc::SIOCGIFMTU, &raw mut request) } < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the request wrote this member, and every member is plain numbers anyway.
+    let mtu = unsafe { request.ifr_ifru.ifru_mtu };
+    Ok(usize::try_from(mtu).unwrap_or(0))
+}

@@ -1,0 +1,5 @@
+//! System calls, each behind a safe function: the one place of this room with `unsafe` in it.
+
+pub(super) mod interface;
+pub(super) mod ring;
+pub(super) mod socket;

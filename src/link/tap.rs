@@ -1,0 +1,302 @@
+//! A tap: what passes a link, written into a capture.
+//!
+//! Packets are written from the IP header to the ICRC, as they were on the wire: a link has sealed what it sent, and
+//! knows the headers of what it received. The one thing that a tap cannot see is the identification in the IPv4 header
+//! of a packet that was sent, which its link chose. The ICRC covers it, so it is solved for. UDP checksums, which no
+//! ICRC covers, are written as 0. What the link refused is not seen.
+//!
+//! A tap around [`fault`](super::fault) would see what is lost later and not what is damaged: it belongs inside.
+
+use std::io::{self, Write};
+use std::os::fd::BorrowedFd;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use super::{Link, Receiver, Sender};
+use crate::capture::{Direction, InterfaceId, LinkType, PcapngWriter, WriteError};
+use crate::time::Instant;
+use crate::wire::icrc::Identification;
+use crate::wire::{Batch, ICRC_ROOM, Path, ROCE_PORT, Received, Udp, UdpRepr, flip, icrc, view};
+
+/// A link that writes what passes it into `sink`, as a pcapng. `epoch` is the time of day at which the link's own time
+/// is zero.
+///
+/// Each packet is a few small writes: give it a [`BufWriter`](std::io::BufWriter). It is flushed when both halves are
+/// dropped.
+pub fn tap(
+    link: Link,
+    sink: impl Write + Send + 'static,
+    epoch: Instant,
+) -> Result<Link, WriteError> {
+    let mut writer = PcapngWriter::new(sink)?;
+    let interface = writer.add_interface(LinkType::RAW, &link.port.name)?;
+    let shared = Arc::new(Mutex::new(Tap { writer, interface, epoch, counts: Counts::default() }));
+    let sender = TapSender { inner: link.sender, tap: Arc::clone(&shared) };
+    let receiver = TapReceiver { inner: link.receiver, tap: shared };
+    Ok(Link { sender: Box::new(sender), receiver: Box::new(receiver), port: link.port })
+}
+
+/// What both halves share.
+struct Tap<W: Write> {
+    writer: PcapngWriter<W>,
+    interface: InterfaceId,
+    epoch: Instant,
+    counts: Counts,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Counts {
+    /// Packets that were written, by the way they went.
+    sent: u64,
+    received: u64,
+    /// Packets that could not be written. The link goes on without.
+    failed: u64,
+}
+
+impl<W: Write> Tap<W> {
+    fn write(&mut self, now: Instant, direction: Direction, frame: &[u8]) {
+        // Once a part of a packet could not be written, nothing behind it could be read.
+        let time = self.epoch.saturating_add(Duration::from_nanos(now.as_nanos()));
+        let done = self.counts.failed == 0
+            && self.writer.write_directed(self.interface, time, direction, frame).is_ok();
+        match direction {
+            _ if !done => self.counts.failed += 1,
+            Direction::Inbound => self.counts.received += 1,
+            Direction::Outbound => self.counts.sent += 1,
+        }
+    }
+}
+
+impl<W: Write> Drop for Tap<W> {
+    fn drop(&mut self) {
+        // There is nobody left to be told.
+        let _ = self.writer.flush();
+    }
+}
+
+/// A half that panicked has written whole packets before: the other goes on.
+fn lock<T>(shared: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    shared.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+struct TapSender<W: Write> {
+    inner: Box<dyn Sender>,
+    tap: Arc<Mutex<Tap<W>>>,
+}
+
+impl<W: Write + Send> Sender for TapSender<W> {
+    fn send(&mut self, now: Instant, batch: &mut Batch) -> io::Result<()> {
+        self.inner.send(now, batch)?;
+        let mut tap = lock(&self.tap);
+        let mut frame = Vec::new();
+        for (index, (path, packet)) in batch.iter().enumerate() {
+            let path = Path { source_port: self.inner.source_port(path), ..*path };
+            sent_frame(&path, packet, batch.damage_of(index), &mut frame);
+            tap.write(now, Direction::Outbound, &frame);
+        }
+        Ok(())
+    }
+
+    fn source_port(&self, path: &Path) -> u16 {
+        self.inner.source_port(path)
+    }
+
+    fn poll_timeout(&self) -> Option<Instant> {
+        self.inner.poll_timeout()
+    }
+
+    fn counters(&self) -> Vec<(&'static str, u64)> {
+        let mut counters = self.inner.counters();
+        let Counts { sent, failed, .. } = lock(&self.tap).counts;
+        counters.extend([("tap_sent", sent), ("tap_failed", failed)]);
+        counters
+    }
+}
+
+struct TapReceiver<W: Write> {
+    inner: Box<dyn Receiver>,
+    tap: Arc<Mutex<Tap<W>>>,
+}
+
+impl<W: Write + Send> Receiver for TapReceiver<W> {
+    fn receive(&mut self, now: Instant) -> io::Result<usize> {
+        let count = self.inner.receive(now)?;
+        if count > 0 {
+            let mut tap = lock(&self.tap);
+            let mut frame = Vec::new();
+            self.inner.for_each(&mut |received| {
+                if received_frame(received, &mut frame).is_some() {
+                    tap.write(now, Direction::Inbound, &frame);
+                }
+            });
+        }
+        Ok(count)
+    }
+
+    fn for_each(&self, each: &mut dyn FnMut(&Received<'_>)) {
+        self.inner.for_each(each);
+    }
+
+    fn fd(&self) -> BorrowedFd<'_> {
+        self.inner.fd()
+    }
+
+    fn poll_timeout(&self) -> Option<Instant> {
+        self.inner.poll_timeout()
+    }
+
+    fn counters(&self) -> Vec<(&'static str, u64)> {
+        let mut counters = self.inner.counters();
+        counters.push(("tap_received", lock(&self.tap).counts.received));
+        counters
+    }
+}
+
+/// The frame that a sealed packet went out in. `damage` is a bit that was changed after sealing.
+fn sent_frame(path: &Path, packet: &[u8], damage: Option<u32>, frame: &mut Vec<u8>) {
+    let mut sealed = packet.to_vec();
+    if let Some(bit) = damage {
+        flip(&mut sealed, bit);
+    }
+    let difference = path.prefix(sealed.len()).difference(&mut sealed).filter(|_| path.is_ipv4());
+    let solve = |difference| Identification::of_length(packet.len()).find(difference);
+    let id = difference.and_then(solve).unwrap_or(0);
+    let headers = path.headers_with_id(packet.len(), id);
+    let (ip, udp) = headers.as_bytes();
+    frame.clear();
+    frame.extend([ip, udp, packet].into_iter().flatten());
+}
+
+/// The frame that a packet came in. Its ICRC was right, so it is what it should be.
+fn received_frame(received: &Received<'_>, frame: &mut Vec<u8>) -> Option<()> {
+    let length = u16::try_from(Udp::LEN + received.packet.len() + ICRC_ROOM).ok()?;
+    let (source_port, destination_port) = (received.source_port, ROCE_PORT);
+    let udp = UdpRepr { source_port, destination_port, length, checksum: 0 }.emit();
+    let network = received.network;
+    let route = match network.first()? >> 4 {
+        4 => {
+            let options = network.get(crate::wire::Ipv4::LEN..)?;
+            icrc::Route::Ipv4 { header: view(network, 0).ok()?, options, udp: &udp }
+        }
+        _ => {
+            let extensions = network.get(crate::wire::Ipv6::LEN..)?;
+            icrc::Route::Ipv6 { header: view(network, 0).ok()?, extensions, udp: &udp }
+        }
+    };
+    let packet = received.packet;
+    let seal = icrc::icrc(&route, packet);
+    frame.clear();
+    frame.extend([network, udp.as_bytes(), packet, &seal].into_iter().flatten());
+    Some(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::capture::Reader;
+    use crate::link::testing::{PATH, Recorder, batch_of, link_to};
+    use crate::link::{fault, testing};
+    use crate::wire::{Frame, IcrcVerdict};
+
+    /// A sink whose bytes can be looked at afterwards.
+    #[derive(Clone, Default)]
+    struct Sink(Arc<Mutex<Vec<u8>>>);
+
+    impl Write for Sink {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.lock().unwrap().extend_from_slice(bytes);
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    /// What is in a capture: times, whole frames.
+    fn read(sink: &Sink) -> Vec<(u64, Vec<u8>)> {
+        let bytes = sink.0.lock().unwrap().clone();
+        let mut reader = Reader::new(bytes.as_slice()).unwrap();
+        let mut found = Vec::new();
+        while let Some(record) = reader.next().unwrap() {
+            assert_eq!((record.link, record.len as usize), (LinkType::RAW, record.data.len()));
+            found.push((record.time.unwrap().as_nanos(), record.data.to_vec()));
+        }
+        found
+    }
+
+    #[test]
+    fn what_is_sent_is_written_as_it_was_sealed() {
+        for (path, first) in [(PATH, 0), (PATH, 0xfffe), (testing::PATH_V6, 5)] {
+            let (sink, recorder) = (Sink::default(), Recorder::counting_from(first));
+            let epoch = Instant::from_nanos(1_000_000_000_000);
+            let mut link = tap(link_to(&recorder), sink.clone(), epoch).unwrap();
+            let mut batch = batch_of(&path, &[1, 2, 3]);
+            link.sender.send(Instant::from_nanos(77), &mut batch).unwrap();
+            let written = read(&sink);
+            let wire: Vec<_> = recorder.take().into_iter().map(|(.., frame)| frame).collect();
+            assert_eq!(written.iter().map(|(_, frame)| frame.clone()).collect::<Vec<_>>(), wire);
+            for (time, frame) in &written {
+                assert_eq!(*time, 1_000_000_000_077);
+                let frame = Frame::parse(LinkType::RAW, frame, ROCE_PORT);
+                assert_eq!((frame.icrc(), frame.error()), (Some(IcrcVerdict::Ok), None));
+            }
+            assert_eq!(link.sender.counters(), [("tap_sent", 3), ("tap_failed", 0)]);
+        }
+    }
+
+    #[test]
+    fn damage_is_written_as_it_went_out() {
+        let (sink, recorder) = (Sink::default(), Recorder::counting_from(9));
+        let inner = tap(link_to(&recorder), sink.clone(), Instant::ZERO).unwrap();
+        let mut link = fault::inject(inner, &"corrupt=7:2:1,dup=7:3,drop=7:1".parse().unwrap());
+        let mut batch = batch_of(&PATH, &[1, 2, 3]);
+        link.sender.send(Instant::ZERO, &mut batch).unwrap();
+        let written: Vec<_> = read(&sink).into_iter().map(|(_, frame)| frame).collect();
+        let wire: Vec<_> = recorder.take().into_iter().map(|(.., frame)| frame).collect();
+        assert_eq!(written, wire);
+        let verdict = |frame: &Vec<u8>| Frame::parse(LinkType::RAW, frame, ROCE_PORT).icrc();
+        let verdicts: Vec<_> = written.iter().map(verdict).collect();
+        assert_eq!(
+            verdicts,
+            [Some(IcrcVerdict::Bad), Some(IcrcVerdict::Ok), Some(IcrcVerdict::Ok)]
+        );
+    }
+
+    #[test]
+    fn what_is_received_is_written_as_it_came_in() {
+        for path in [PATH, testing::PATH_V6] {
+            let (sink, recorder) = (Sink::default(), Recorder::counting_from(3));
+            let mut link = tap(link_to(&recorder), sink.clone(), Instant::ZERO).unwrap();
+            link.sender.send(Instant::ZERO, &mut batch_of(&path, &[1, 2])).unwrap();
+            // The recorder receives what was sent.
+            assert_eq!(link.receiver.receive(Instant::from_nanos(5)).unwrap(), 2);
+            let (sent, received): (Vec<_>, Vec<_>) =
+                read(&sink).into_iter().partition(|(time, _)| *time == 0);
+            assert_eq!(sent.len(), 2);
+            assert!(
+                sent.iter().map(|(_, frame)| frame).eq(received.iter().map(|(_, frame)| frame))
+            );
+            assert_eq!(link.receiver.counters(), [("tap_received", 2)]);
+        }
+    }
+
+    #[test]
+    fn a_capture_that_cannot_be_written_does_not_stop_the_link() {
+        struct Full(usize);
+        impl Write for Full {
+            fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+                self.0 = self.0.checked_sub(bytes.len()).ok_or(io::ErrorKind::StorageFull)?;
+                Ok(bytes.len())
+            }
+            fn flush(&mut self) -> io::Result<()> {
+                Ok(())
+            }
+        }
+        let recorder = Recorder::default();
+        let mut link = tap(link_to(&recorder), Full(200), Instant::ZERO).unwrap();
+        link.sender.send(Instant::ZERO, &mut batch_of(&PATH, &[1, 2, 3])).unwrap();
+        assert_eq!(recorder.take().len(), 3);
+        assert_eq!(link.sender.counters(), [("tap_sent", 1), ("tap_failed", 2)]);
+    }
+}

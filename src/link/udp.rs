@@ -1,0 +1,318 @@
+//! A link over an ordinary UDP socket on port 4791, for which no privilege is needed.
+//!
+//! It stands for one address of this machine, of IPv4 or IPv6, and that is its only GID: the kernel lets the socket send
+//! from this address alone, and gives it what is sent to this address alone.
+//!
+//! The ICRC covers headers that the kernel writes, so they are made to be known. A socket that is not connected and
+//! never fragments sends IPv4 headers with identification 0, and with *i* in the *i*-th packet of a train that the kernel
+//! cuts apart; each packet is sealed for the one that it will have. The source port is that of the socket: a
+//! flow gets one of a few sockets, whose ports differ, so that a network with many ways can tell flows apart.
+//!
+//! What arrives is checked as far as the kernel tells what the headers were. Of IPv6 that is all. Of IPv4 it hides the
+//! identification, so the one that makes the ICRC right is looked for
+//! ([`Identification`](crate::wire::icrc::Identification)): of damaged packets one in 65 536 is taken for sound. An IPv4
+//! header that has options or allows fragments is not what RoCE sends, and its packets are refused.
+//!
+//! ```no_run
+//! use roce::link::udp;
+//!
+//! let link = udp::open(&udp::Options::new([192, 0, 2, 1].into()))?;
+//! println!("{} with an MTU of {}", link.port.name, link.port.mtu);
+//! # Ok::<(), udp::OpenError>(())
+//! ```
+
+mod receive;
+mod send;
+
+use std::ffi::c_int;
+use std::fmt::{self, Write as _};
+use std::io;
+use std::net::{IpAddr, SocketAddr, SocketAddrV6};
+use std::os::fd::AsFd;
+use std::sync::Arc;
+
+use socket2::{Domain, Protocol, Socket, Type};
+use thiserror::Error;
+
+use self::receive::UdpReceiver;
+use self::send::UdpSender;
+use super::interface::{Interface, gid, interfaces, is_link_local};
+use super::sys::socket::{option, set_option};
+use super::{Link, Port};
+use crate::verbs::Mtu;
+use crate::wire::ROCE_PORT;
+
+/// What a link is to be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Options {
+    /// The address of this machine that it stands for.
+    pub address: IpAddr,
+    /// The interface that the address is on, if that is not clear: a link-local address may be on several.
+    pub interface: Option<String>,
+    /// What is done with the ICRC of a packet that arrives.
+    pub icrc: IcrcCheck,
+    /// How many source ports, besides 4791 itself, are used to tell flows apart; 0 to 64.
+    pub source_ports: usize,
+    /// The largest payload of a packet, instead of what fits the interface's MTU.
+    pub mtu: Option<Mtu>,
+    /// How many bytes may wait to be received, if the system allows it.
+    pub receive_buffer: usize,
+}
+
+/// What is done with the ICRC of a packet that arrives.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum IcrcCheck {
+    /// It is checked as far as the kernel tells what it covers, and a packet is dropped if it is wrong.
+    #[default]
+    Verify,
+    /// It is not looked at. For senders that do not know their IP header, and for measurements.
+    Trust,
+}
+
+/// Why there is no link.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum OpenError {
+    /// The address is not that of one host.
+    #[error("{0} is not the address of one host: name an address of this machine")]
+    NotOneHost(IpAddr),
+    /// There is no interface of that name.
+    #[error("there is no interface {name}: this machine has {}", list(.interfaces))]
+    NoInterface {
+        /// The name.
+        name: String,
+        /// What there is.
+        interfaces: Vec<String>,
+    },
+    /// No interface has the address.
+    #[error("{address} is not an address of this machine, which has {}", list(.addresses))]
+    NotLocal {
+        /// The address.
+        address: IpAddr,
+        /// What there is.
+        addresses: Vec<IpAddr>,
+    },
+    /// Several interfaces have it.
+    #[error("{address} is an address of {}: say which interface is meant", list(.interfaces))]
+    Ambiguous {
+        /// The address.
+        address: IpAddr,
+        /// The interfaces.
+        interfaces: Vec<String>,
+    },
+    /// An interface has it, but it cannot be used yet.
+    #[error(
+        "{address} is not usable yet: the system still makes sure that no one else on {interface} has it; wait a second or two"
+    )]
+    Tentative {
+        /// The address.
+        address: IpAddr,
+        /// The interface.
+        interface: String,
+    },
+    /// Somebody else has the port.
+    #[error(
+        "UDP port {ROCE_PORT} of {address} is taken, by another soft NIC or by the kernel's rdma_rxe: use another \
+         address of this machine, or a raw link, which shares one"
+    )]
+    InUse {
+        /// The address.
+        address: IpAddr,
+    },
+    /// The system forbids it.
+    #[error("the system forbids {what}: a sandbox or a security policy is in the way ({source})")]
+    Forbidden {
+        /// What it forbids.
+        what: &'static str,
+        /// In its own words.
+        source: io::Error,
+    },
+    /// Not even the smallest packets fit.
+    #[error(
+        "{interface} has an MTU of {mtu}, too small for RoCE: raise it to {} or more",
+        smallest_mtu()
+    )]
+    MtuTooSmall {
+        /// The interface.
+        interface: String,
+        /// Its MTU.
+        mtu: usize,
+    },
+    /// Something else went wrong.
+    #[error("{what} failed: {source}")]
+    System {
+        /// What was tried.
+        what: &'static str,
+        /// What the system said.
+        source: io::Error,
+    },
+}
+
+impl Options {
+    /// For an address of this machine, with everything else as it is mostly wanted: ICRCs checked, 16 source ports, the
+    /// MTU of the interface, room for 8 MiB.
+    pub fn new(address: IpAddr) -> Self {
+        Self {
+            address: address.to_canonical(),
+            interface: None,
+            icrc: IcrcCheck::default(),
+            source_ports: 16,
+            mtu: None,
+            receive_buffer: 8 << 20,
+        }
+    }
+}
+
+/// The most source ports that a link uses.
+const SOURCE_PORTS_MAX: usize = 64;
+
+/// Opens a link.
+pub fn open(options: &Options) -> Result<Link, OpenError> {
+    let address = options.address.to_canonical();
+    let interface = interface_of(address, options.interface.as_deref())?;
+    let local = match address {
+        IpAddr::V6(ip) if is_link_local(address) => {
+            SocketAddrV6::new(ip, ROCE_PORT, 0, interface.index).into()
+        }
+        _ => SocketAddr::new(address, ROCE_PORT),
+    };
+    let fits = interface.verbs_mtu();
+    let too_small =
+        || OpenError::MtuTooSmall { interface: interface.name.clone(), mtu: interface.mtu };
+    let mtu = options.mtu.or(fits).ok_or_else(too_small)?;
+    let socket = bound_socket(local).map_err(|error| open_error(error, address, &interface))?;
+    let system = |what| move |source| OpenError::System { what, source };
+    let room = prepare_to_receive(&socket, local, options.receive_buffer)
+        .map_err(system("preparing the socket to receive"))?;
+    let socket = Arc::new(socket);
+    let ports = options.source_ports.min(SOURCE_PORTS_MAX);
+    let gid = gid(address);
+    Ok(Link {
+        sender: Box::new(UdpSender::new(Arc::clone(&socket), local, interface.index, gid, ports)),
+        receiver: Box::new(UdpReceiver::new(socket, gid, options.icrc, room)),
+        port: Port {
+            name: format!("udp:{address}"),
+            gids: vec![gid],
+            mtu,
+            interface: Some(interface.name),
+        },
+    })
+}
+
+/// The interface that has an address.
+fn interface_of(address: IpAddr, name: Option<&str>) -> Result<Interface, OpenError> {
+    if address.is_unspecified() || address.is_multicast() {
+        return Err(OpenError::NotOneHost(address));
+    }
+    let system = |source| OpenError::System { what: "listing the interfaces", source };
+    let mut all = interfaces().map_err(system)?;
+    if let Some(name) = name {
+        let names = all.iter().map(|interface| interface.name.clone()).collect();
+        all.retain(|interface| interface.name == name);
+        if all.is_empty() {
+            return Err(OpenError::NoInterface { name: name.into(), interfaces: names });
+        }
+    }
+    let has = |interface: &Interface| {
+        // All of 127.0.0.0/8 is this machine's, though only one address is written down.
+        let looped = matches!(address, IpAddr::V4(address) if address.is_loopback());
+        interface.addresses.contains(&address) || looped && interface.loopback
+    };
+    let mut having: Vec<Interface> = all.iter().filter(|it| has(it)).cloned().collect();
+    if having.len() > 1 && name.is_none() && is_link_local(address) {
+        let interfaces = having.into_iter().map(|interface| interface.name).collect();
+        return Err(OpenError::Ambiguous { address, interfaces });
+    }
+    if having.is_empty() {
+        let addresses = all.into_iter().flat_map(|interface| interface.addresses).collect();
+        return Err(OpenError::NotLocal { address, addresses });
+    }
+    Ok(having.swap_remove(0))
+}
+
+/// A socket with this address and port that sends headers which are known beforehand.
+fn bound_socket(local: SocketAddr) -> io::Result<Socket> {
+    let socket = unbound_socket(local)?;
+    socket.bind(&local.into())?;
+    Ok(socket)
+}
+
+/// The same before it has its address.
+fn unbound_socket(local: SocketAddr) -> io::Result<Socket> {
+    let domain = Domain::for_address(local);
+    let socket = Socket::new(domain, Type::DGRAM, Some(Protocol::UDP))?;
+    match local {
+        SocketAddr::V4(_) => {
+            set_option(socket.as_fd(), libc::SOL_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_DO)?;
+        }
+        SocketAddr::V6(_) => {
+            socket.set_only_v6(true)?;
+            let never = libc::IPV6_PMTUDISC_DO;
+            set_option(socket.as_fd(), libc::SOL_IPV6, libc::IPV6_MTU_DISCOVER, never)?;
+            set_option(socket.as_fd(), libc::SOL_IPV6, libc::IPV6_DONTFRAG, 1)?;
+        }
+    }
+    ask_for(&socket, libc::SO_SNDBUFFORCE, libc::SO_SNDBUF, SEND_BUFFER);
+    Ok(socket)
+}
+
+/// How many bytes may wait to be sent, if the system allows it.
+const SEND_BUFFER: usize = 4 << 20;
+
+/// Lets a socket tell what arrives with which headers, many packets at once; returns how many bytes it has room for.
+fn prepare_to_receive(socket: &Socket, local: SocketAddr, room: usize) -> io::Result<usize> {
+    let fd = socket.as_fd();
+    if local.is_ipv6() {
+        // Traffic class and flow label in one.
+        set_option(fd, libc::SOL_IPV6, libc::IPV6_FLOWINFO, 1)?;
+        set_option(fd, libc::SOL_IPV6, libc::IPV6_RECVHOPLIMIT, 1)?;
+        // The checksum of UDP is 0 in RoCE, in IPv6 too.
+        set_option(fd, libc::SOL_UDP, libc::UDP_NO_CHECK6_RX, 1)?;
+    } else {
+        set_option(fd, libc::SOL_IP, libc::IP_RECVTOS, 1)?;
+        set_option(fd, libc::SOL_IP, libc::IP_RECVTTL, 1)?;
+    }
+    set_option(fd, libc::SOL_SOCKET, libc::SO_RXQ_OVFL, 1)?;
+    // Without it packets come one by one, which is slow but right.
+    let _ = set_option(fd, libc::SOL_UDP, libc::UDP_GRO, 1);
+    ask_for(socket, libc::SO_RCVBUFFORCE, libc::SO_RCVBUF, room);
+    let room = option(fd, libc::SOL_SOCKET, libc::SO_RCVBUF)?;
+    Ok(usize::try_from(room).unwrap_or(0))
+}
+
+/// Asks for room: beyond the system's limit if it may, else up to the limit.
+fn ask_for(socket: &Socket, beyond: c_int, within: c_int, bytes: usize) {
+    let bytes = c_int::try_from(bytes).unwrap_or(c_int::MAX);
+    // The system cuts to its limit what it is asked for; less room than wished for is no error.
+    let _ = set_option(socket.as_fd(), libc::SOL_SOCKET, beyond, bytes)
+        .or_else(|_| set_option(socket.as_fd(), libc::SOL_SOCKET, within, bytes));
+}
+
+/// What it means that a socket could not be bound to an address that the interface has.
+fn open_error(source: io::Error, address: IpAddr, interface: &Interface) -> OpenError {
+    match source.kind() {
+        io::ErrorKind::AddrInUse => OpenError::InUse { address },
+        io::ErrorKind::AddrNotAvailable => {
+            OpenError::Tentative { address, interface: interface.name.clone() }
+        }
+        io::ErrorKind::PermissionDenied => OpenError::Forbidden { what: "a UDP socket", source },
+        _ => OpenError::System { what: "opening a UDP socket", source },
+    }
+}
+
+/// The smallest MTU of an interface that RoCE fits into.
+const fn smallest_mtu() -> usize {
+    Mtu::M256.bytes() + Mtu::KERNEL_HEADERS
+}
+
+/// Things, one after the other.
+fn list(things: &[impl fmt::Display]) -> String {
+    let mut list = String::new();
+    for (index, thing) in things.iter().enumerate() {
+        let comma = if index == 0 { "" } else { ", " };
+        let _ = write!(list, "{comma}{thing}");
+    }
+    if list.is_empty() { "none".into() } else { list }
+}

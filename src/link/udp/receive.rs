@@ -1,0 +1,373 @@
+//! The half that receives: trains as the kernel joined them, each packet checked as far as its headers are known.
+
+use std::ffi::c_int;
+use std::io;
+use std::net::{IpAddr, Ipv4Addr};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+
+use socket2::Socket;
+
+use super::IcrcCheck;
+use crate::link::Receiver;
+use crate::link::interface::gid;
+use crate::link::sys::socket::{Control, Inbox};
+use crate::time::Instant;
+use crate::wire::icrc::Identification;
+use crate::wire::{
+    Bits, Bth, Gid, ICRC_ROOM, Ipv4Repr, Ipv6Repr, PACKET_MAX, Path, Prefixes, Received, Udp,
+};
+
+pub(super) struct UdpReceiver {
+    socket: Arc<Socket>,
+    gid: Gid,
+    check: IcrcCheck,
+    inbox: Inbox,
+    /// What every packet of a datagram has in common, by its place in the inbox.
+    arrivals: Vec<Arrival>,
+    /// The packets that are sound.
+    packets: Vec<Place>,
+    prefixes: Prefixes,
+    identifications: Identifications,
+    counters: Counters,
+}
+
+/// What the packets that came joined have in common.
+struct Arrival {
+    from: Gid,
+    port: u16,
+    ecn: u8,
+    header: Header,
+}
+
+/// A header as it must have been, but for what differs from packet to packet.
+enum Header {
+    /// Of IPv4, without length, identification and checksum; and the sum of what there is.
+    Ipv4([u8; 20], u32),
+    /// Of IPv6, without length.
+    Ipv6([u8; 40]),
+}
+
+/// Where a packet is.
+struct Place {
+    arrival: usize,
+    start: usize,
+    /// From its BTH through its ICRC.
+    len: u16,
+    /// The identification in its IPv4 header.
+    id: u16,
+}
+
+#[derive(Default)]
+struct Counters {
+    packets: u64,
+    calls: u64,
+    bad_icrc: u64,
+    too_short: u64,
+    too_long: u64,
+    truncated: u64,
+    /// What the kernel dropped because nobody had received it in time.
+    overflowed: u64,
+    room: u64,
+}
+
+impl UdpReceiver {
+    pub(super) fn new(socket: Arc<Socket>, gid: Gid, check: IcrcCheck, room: usize) -> Self {
+        Self {
+            socket,
+            gid,
+            check,
+            inbox: Inbox::new(),
+            arrivals: Vec::new(),
+            packets: Vec::new(),
+            prefixes: Prefixes::new(&Path::NOWHERE),
+            identifications: Identifications::default(),
+            counters: Counters { room: room as u64, ..Counters::default() },
+        }
+    }
+
+    /// Takes apart what is in the inbox, and keeps what is sound.
+    fn check(&mut self) {
+        for datagram in self.inbox.iter_mut() {
+            let index = self.arrivals.len();
+            let told = Told::new(datagram.control);
+            self.counters.overflowed = self.counters.overflowed.max(told.overflowed.into());
+            let from = datagram.from.get().filter(|_| datagram.whole);
+            // It keeps its place even if nothing of it is sound.
+            let (source, source_port) = from.unwrap_or((IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0));
+            let arrival = Arrival::new(source, source_port, self.gid, &told);
+            let path = Path {
+                source: arrival.from,
+                destination: self.gid,
+                source_port,
+                traffic_class: 0,
+                hop_limit: 0,
+                sl: 0,
+            };
+            self.arrivals.push(arrival);
+            if from.is_none() {
+                self.counters.truncated += 1;
+                continue;
+            }
+            self.prefixes.set_path(&path);
+            let joined = told.segment.unwrap_or(datagram.bytes.len()).max(1);
+            let mut start = 0;
+            for packet in datagram.bytes.chunks_mut(joined) {
+                let len = packet.len();
+                if let Some((len, id)) = self.counters.sizes(len).and_then(|len| {
+                    let check = (self.check, &mut self.prefixes, &mut self.identifications);
+                    let id = identification(check, packet, source.is_ipv4());
+                    self.counters.bad_icrc += u64::from(id.is_none());
+                    Some((len, id?))
+                }) {
+                    self.packets.push(Place { arrival: index, start, len, id });
+                }
+                start += len;
+            }
+        }
+    }
+}
+
+/// The identification of a packet's header, which of IPv6 counts as 0, or `None` if its ICRC is wrong.
+#[inline]
+fn identification(
+    (check, prefixes, identifications): (IcrcCheck, &mut Prefixes, &mut Identifications),
+    packet: &mut [u8],
+    numbered: bool,
+) -> Option<u16> {
+    if check == IcrcCheck::Trust {
+        return Some(0);
+    }
+    match prefixes.of(packet.len()).difference(packet)? {
+        0 => Some(0),
+        difference if numbered => identifications.of_length(packet.len()).find(difference),
+        _ => None,
+    }
+}
+
+impl Counters {
+    /// The length of a packet, if it is one that a packet can have.
+    #[inline]
+    fn sizes(&mut self, len: usize) -> Option<u16> {
+        if len < Bth::LEN + ICRC_ROOM {
+            self.too_short += 1;
+            return None;
+        }
+        if len > PACKET_MAX + ICRC_ROOM {
+            self.too_long += 1;
+            return None;
+        }
+        u16::try_from(len).ok()
+    }
+}
+
+impl Receiver for UdpReceiver {
+    fn receive(&mut self, _: Instant) -> io::Result<usize> {
+        self.arrivals.clear();
+        self.packets.clear();
+        self.counters.calls += 1;
+        match self.inbox.receive(self.socket.as_fd()) {
+            Ok(_) => self.check(),
+            Err(error) => match error.kind() {
+                io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted => {}
+                _ => return Err(error),
+            },
+        }
+        self.counters.packets += self.packets.len() as u64;
+        Ok(self.packets.len())
+    }
+
+    fn for_each(&self, each: &mut dyn FnMut(&Received<'_>)) {
+        let mut room = [0; 40];
+        for place in &self.packets {
+            let Some(arrival) = self.arrivals.get(place.arrival) else { continue };
+            let bytes = self.inbox.bytes(place.arrival);
+            let end = place.start + usize::from(place.len) - ICRC_ROOM;
+            each(&Received {
+                source: arrival.from,
+                destination: self.gid,
+                source_port: arrival.port,
+                ecn: arrival.ecn,
+                network: arrival.header.put(place.len, place.id, &mut room),
+                packet: bytes.get(place.start..end).unwrap_or_default(),
+            });
+        }
+    }
+
+    fn fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+
+    fn counters(&self) -> Vec<(&'static str, u64)> {
+        let counters = &self.counters;
+        vec![
+            ("packets_received", counters.packets),
+            ("receive_calls", counters.calls),
+            ("bad_icrc", counters.bad_icrc),
+            ("too_short", counters.too_short),
+            ("too_long", counters.too_long),
+            ("truncated", counters.truncated),
+            ("overflowed", counters.overflowed),
+            ("receive_buffer", counters.room),
+        ]
+    }
+}
+
+/// What the kernel tells of a datagram.
+#[derive(Default)]
+struct Told {
+    /// The length of each packet but the last, if several were joined.
+    segment: Option<usize>,
+    traffic_class: u8,
+    flow_label: u32,
+    hop_limit: u8,
+    /// How many it has dropped so far.
+    overflowed: u32,
+}
+
+impl Told {
+    fn new(control: &Control) -> Self {
+        let mut told = Self::default();
+        for (level, kind, data) in control.iter() {
+            let number = data.first_chunk().map(|bytes| c_int::from_ne_bytes(*bytes));
+            let byte = number.and_then(|number| u8::try_from(number).ok()).unwrap_or(0);
+            match (level, kind) {
+                (libc::SOL_UDP, libc::UDP_GRO) => {
+                    told.segment = number.and_then(|number| usize::try_from(number).ok());
+                }
+                (libc::SOL_IP, libc::IP_TOS) => {
+                    told.traffic_class = data.first().copied().unwrap_or(0);
+                }
+                (libc::SOL_IP, libc::IP_TTL) | (libc::SOL_IPV6, libc::IPV6_HOPLIMIT) => {
+                    told.hop_limit = byte;
+                }
+                (libc::SOL_IPV6, libc::IPV6_FLOWINFO) => {
+                    let info = data.first_chunk().map_or(0, |bytes| u32::from_be_bytes(*bytes));
+                    told.flow_label = info & 0xf_ffff;
+                    [_, _, _, told.traffic_class] = (info >> 20).to_be_bytes();
+                }
+                (libc::SOL_SOCKET, libc::SO_RXQ_OVFL) => {
+                    told.overflowed = number.unwrap_or(0).cast_unsigned();
+                }
+                _ => {}
+            }
+        }
+        told
+    }
+}
+
+impl Arrival {
+    fn new(source: IpAddr, port: u16, to: Gid, told: &Told) -> Self {
+        let class = u32::from(told.traffic_class);
+        let (dscp, ecn) = (Bits::low(class >> 2), Bits::low(class));
+        let header = match (source, to.to_ipv4()) {
+            (IpAddr::V4(source), Some(to)) => {
+                let ttl = told.hop_limit;
+                let header = Ipv4Repr { dscp, ecn, ttl, ..Ipv4Repr::new(source, to) };
+                let bytes = *header.emit().as_bytes();
+                Header::Ipv4(bytes, sum_of_words(&bytes))
+            }
+            (source, _) => {
+                let (flow_label, hop_limit) = (Bits::low(told.flow_label), told.hop_limit);
+                let header = Ipv6Repr::new(gid(source).0.into(), to.0.into());
+                let header = Ipv6Repr { dscp, ecn, flow_label, hop_limit, ..header };
+                Header::Ipv6(*header.emit().as_bytes())
+            }
+        };
+        Self { from: gid(source), port, ecn: told.traffic_class & 3, header }
+    }
+}
+
+impl Header {
+    /// The header of a packet with so many bytes from its BTH through its ICRC.
+    #[inline]
+    fn put<'a>(&self, len: u16, id: u16, room: &'a mut [u8; 40]) -> &'a [u8] {
+        #[expect(clippy::cast_possible_truncation, reason = "8 bytes")]
+        let udp_len = len + Udp::LEN as u16;
+        match self {
+            Self::Ipv4(header, sum) => {
+                let total_len = udp_len + 20;
+                let mut sum = sum + u32::from(total_len) + u32::from(id);
+                sum = (sum & 0xffff) + (sum >> 16);
+                sum = (sum & 0xffff) + (sum >> 16);
+                let [_, _, high, low] = (!sum).to_be_bytes();
+                let mut header = *header;
+                [header[2], header[3]] = total_len.to_be_bytes();
+                [header[4], header[5]] = id.to_be_bytes();
+                [header[10], header[11]] = [high, low];
+                let (place, _) = room.split_at_mut(header.len());
+                place.copy_from_slice(&header);
+                place
+            }
+            Self::Ipv6(header) => {
+                *room = *header;
+                [room[4], room[5]] = udp_len.to_be_bytes();
+                room
+            }
+        }
+    }
+}
+
+/// The sum of the sixteen-bit words of a header.
+fn sum_of_words(header: &[u8; 20]) -> u32 {
+    header.as_chunks().0.iter().map(|word| u32::from(u16::from_be_bytes(*word))).sum()
+}
+
+/// What finds identifications, kept by length.
+#[derive(Default)]
+struct Identifications {
+    kept: [Option<(usize, Box<Identification>)>; 4],
+    /// The one that is forgotten next.
+    oldest: usize,
+}
+
+impl Identifications {
+    #[inline]
+    fn of_length(&mut self, len: usize) -> &Identification {
+        let fits = |kept: &Option<(usize, _)>| matches!(kept, Some((same, _)) if *same == len);
+        let at = self.kept.iter().position(fits).unwrap_or_else(|| {
+            let at = self.oldest;
+            self.oldest = (at + 1) % self.kept.len();
+            self.kept[at] = Some((len, Box::new(Identification::of_length(len))));
+            at
+        });
+        &self.kept[at].as_ref().expect("it was found or put there").1
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::{Ipv4, Ipv6, checksum, view};
+
+    #[test]
+    fn headers_are_put_together_again() {
+        let told = Told { traffic_class: 0x62, hop_limit: 9, ..Told::default() };
+        let to = Gid::from(Ipv4Addr::new(192, 0, 2, 1));
+        let arrival = Arrival::new([198, 51, 100, 7].into(), 0, to, &told);
+        for (len, id) in [(16, 0), (1044, 1), (4168, 0xffff)] {
+            let mut room = [0; 40];
+            let header = arrival.header.put(len, id, &mut room);
+            assert_eq!((header.len(), checksum([header])), (20, 0));
+            let header = view::<Ipv4>(header, 0).unwrap();
+            assert_eq!((header.total_len(), header.id(), header.ttl()), (len + 28, id, 9));
+            assert_eq!((header.dscp().get(), header.ecn().get()), (0x18, 2));
+        }
+        assert_eq!(arrival.ecn, 2);
+    }
+
+    #[test]
+    fn headers_of_ipv6_have_their_flow_label() {
+        let mut control = Control::new();
+        control.put(libc::SOL_IPV6, libc::IPV6_FLOWINFO, &0x0631_2345_u32.to_be_bytes());
+        control.put(libc::SOL_IPV6, libc::IPV6_HOPLIMIT, &3_i32.to_ne_bytes());
+        let told = Told::new(&control);
+        let to = Gid::from(std::net::Ipv6Addr::LOCALHOST);
+        let arrival = Arrival::new("2001:db8::1".parse().unwrap(), 0, to, &told);
+        let mut room = [0; 40];
+        let header = view::<Ipv6>(arrival.header.put(64, 0, &mut room), 0).unwrap();
+        assert_eq!((header.payload_len(), header.hop_limit()), (72, 3));
+        assert_eq!((header.flow_label().get(), arrival.ecn), (0x1_2345, 3));
+        assert_eq!(header.dscp().get(), 0x18);
+    }
+}

@@ -1,0 +1,479 @@
+//! The half that sends: packets in runs that the kernel cuts apart, each sealed for the header it will have.
+
+use std::io;
+use std::net::{SocketAddr, SocketAddrV6};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
+use std::time::Duration;
+
+use socket2::Socket;
+
+use super::unbound_socket;
+use crate::link::Sender;
+use crate::link::sys::socket::{self, Control, Name, Outgoing};
+use crate::time::Instant;
+use crate::wire::{Batch, Gid, Path, Prefixes, ROCE_PORT};
+
+/// How many packets the kernel cuts apart, at the most; newer ones do twice as many, which gains nothing.
+const SEGMENTS_MAX: usize = 64;
+
+/// How many bytes a UDP datagram has, at the most, and so has a run.
+const RUN_MAX: usize = 65_507;
+
+/// How long a full send buffer is waited for before its packets count as lost.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// The hop limit of a socket that nothing else was said to.
+const HOP_LIMIT: u8 = 64;
+
+pub(super) struct UdpSender {
+    local: SocketAddr,
+    /// The index of the interface.
+    scope: u32,
+    gid: Gid,
+    sockets: Sockets,
+    prefixes: Prefixes,
+    /// What is being sent. It is kept for its room.
+    runs: Vec<Run>,
+    /// Which of them the kernel would not cut apart.
+    uncut: Vec<usize>,
+    /// Whether the kernel cuts runs apart.
+    cuts: bool,
+    counters: Counters,
+}
+
+/// Packets that are handed over at once: of one length, but the last may be shorter.
+struct Run {
+    /// Where in the batch they begin and end.
+    start: usize,
+    end: usize,
+    /// The length of all but the last.
+    length: usize,
+    packets: usize,
+    socket: usize,
+    path: Path,
+    to: Name,
+    control: Control,
+}
+
+impl Run {
+    /// Whether a packet of this length may follow.
+    fn takes(&self, len: usize) -> bool {
+        self.packets < SEGMENTS_MAX
+            && len <= self.length
+            && self.end - self.start == self.packets * self.length
+            && self.end - self.start + len <= RUN_MAX
+    }
+}
+
+#[derive(Default)]
+struct Counters {
+    offered: u64,
+    calls: u64,
+    waits: u64,
+    uncut: u64,
+    refused: [u64; REFUSALS.len()],
+}
+
+/// What the kernel may refuse a packet for, and what that is counted as. The last is anything else.
+const REFUSALS: [(&str, &[i32]); 9] = [
+    ("refused_too_long", &[libc::EMSGSIZE]),
+    ("refused_unreachable", &[libc::ENETUNREACH, libc::EHOSTUNREACH, libc::ENETDOWN, libc::ENODEV]),
+    ("refused_forbidden", &[libc::EPERM, libc::EACCES]),
+    ("refused_by_peer", &[libc::ECONNREFUSED]),
+    ("refused_address", &[libc::EADDRNOTAVAIL, libc::EAFNOSUPPORT, libc::EINVAL]),
+    ("refused_no_memory", &[libc::ENOBUFS, libc::ENOMEM]),
+    ("refused_no_room", &[libc::EAGAIN]),
+    ("refused_foreign_source", &[]),
+    ("refused_otherwise", &[]),
+];
+
+/// The place of `refused_foreign_source`.
+const FOREIGN_SOURCE: usize = 7;
+
+/// What is sent from: the socket on RoCE's port, and others for flows to be told apart by.
+struct Sockets {
+    main: Arc<Socket>,
+    others: Vec<Other>,
+}
+
+enum Other {
+    /// No flow has come to it. It was made with the main one, so that both are in the same network, whichever thread
+    /// sends; but a port that nobody needs is left to others.
+    Unbound(Socket),
+    /// It has this port.
+    Bound(Socket, u16),
+    /// Its port was taken: its flows use the main socket.
+    Taken,
+}
+
+impl Sockets {
+    /// The socket that a flow uses, and its port. All packets of a flow use the same, so they keep their order; flows
+    /// that are more than the sockets share them evenly.
+    fn of_flow(&mut self, source_port: u16, local: SocketAddr) -> (usize, u16) {
+        let index = usize::from(source_port).checked_rem(self.others.len()).unwrap_or(0);
+        let Some(other) = self.others.get_mut(index).filter(|_| source_port >= 0xc000) else {
+            return (0, ROCE_PORT);
+        };
+        if let Other::Unbound(_) = other
+            && let Other::Unbound(socket) = std::mem::replace(other, Other::Taken)
+        {
+            let mut local = local;
+            local.set_port(source_port);
+            if socket.bind(&local.into()).is_ok() {
+                *other = Other::Bound(socket, source_port);
+            }
+        }
+        (if matches!(other, Other::Bound(..)) { index + 1 } else { 0 }, self.port_of(source_port))
+    }
+
+    /// The port that a flow uses now.
+    fn port_of(&self, source_port: u16) -> u16 {
+        let index = usize::from(source_port).checked_rem(self.others.len()).unwrap_or(0);
+        match self.others.get(index).filter(|_| source_port >= 0xc000) {
+            Some(Other::Bound(_, port)) => *port,
+            _ => ROCE_PORT,
+        }
+    }
+
+    fn fd(&self, index: usize) -> BorrowedFd<'_> {
+        match index.checked_sub(1).and_then(|index| self.others.get(index)) {
+            Some(Other::Bound(socket, _)) => socket.as_fd(),
+            _ => self.main.as_fd(),
+        }
+    }
+}
+
+/// A socket that nothing is received from.
+fn sending_socket(local: SocketAddr) -> io::Result<Socket> {
+    let socket = unbound_socket(local)?;
+    socket.set_recv_buffer_size(0)?;
+    Ok(socket)
+}
+
+impl UdpSender {
+    pub(super) fn new(
+        main: Arc<Socket>,
+        local: SocketAddr,
+        scope: u32,
+        gid: Gid,
+        ports: usize,
+    ) -> Self {
+        // As many as the system lets have.
+        let others = (0..ports).map_while(|_| sending_socket(local).ok()).map(Other::Unbound);
+        Self {
+            local,
+            scope,
+            gid,
+            sockets: Sockets { main, others: others.collect() },
+            prefixes: Prefixes::new(&Path::NOWHERE),
+            runs: Vec::new(),
+            uncut: Vec::new(),
+            cuts: true,
+            counters: Counters::default(),
+        }
+    }
+
+    /// Divides the packets of a batch into runs, and seals each for the place that it has in its run.
+    fn seal(&mut self, batch: &mut Batch) {
+        self.runs.clear();
+        let mut end = 0;
+        for mut train in batch.trains_mut() {
+            let (start, len) = (end, train.bytes.len());
+            end += len;
+            if train.path.source != self.gid {
+                self.counters.refuse(FOREIGN_SOURCE, train.len());
+                continue;
+            }
+            let (socket, source_port) = self.sockets.of_flow(train.path.source_port, self.local);
+            let path = Path { source_port, ..*train.path };
+            self.prefixes.set_path(&path);
+            let way = Way::new(&path, self.scope);
+            let (runs, prefixes, cuts) = (&mut self.runs, &mut self.prefixes, self.cuts);
+            let (mut at, first) = (start, runs.len());
+            train.for_each_mut(|packet| {
+                let len = packet.len();
+                match runs.get_mut(first..).and_then(|runs| runs.last_mut()) {
+                    Some(run) if cuts && run.takes(len) => {
+                        run.packets += 1;
+                        run.end += len;
+                    }
+                    _ => runs.push(Run {
+                        start: at,
+                        end: at + len,
+                        length: len,
+                        packets: 1,
+                        socket,
+                        path,
+                        to: way.to,
+                        control: way.control,
+                    }),
+                }
+                at += len;
+                let place = runs.last().map_or(0, |run| run.packets - 1);
+                let prefix = prefixes.of(len);
+                if way.numbered {
+                    prefix.with_identification(u16::try_from(place).unwrap_or(0)).seal(packet);
+                } else {
+                    prefix.seal(packet);
+                }
+            });
+        }
+        for run in self.runs.iter_mut().filter(|run| run.packets > 1) {
+            let length = u16::try_from(run.length).unwrap_or(u16::MAX);
+            run.control.put(libc::SOL_UDP, libc::UDP_SEGMENT, &length.to_ne_bytes());
+        }
+    }
+
+    /// Sends the runs that go through one socket.
+    fn flush(&mut self, socket: usize, bytes: &mut [u8]) -> io::Result<()> {
+        let mine = self.runs.iter().enumerate().filter(|(_, run)| run.socket == socket);
+        let messages = mine.clone().map(|(_, run)| Outgoing {
+            to: &run.to,
+            control: &run.control,
+            bytes: bytes.get(run.start..run.end).unwrap_or_default(),
+        });
+        self.uncut.clear();
+        let (fd, counters, uncut) = (self.sockets.fd(socket), &mut self.counters, &mut self.uncut);
+        hand_over(fd, counters, messages, |counters, index, error| {
+            let Some((at, run)) = mine.clone().nth(index) else { return };
+            match error.raw_os_error() {
+                // What a kernel, or the interface's driver, says that cannot cut runs apart.
+                Some(libc::EINVAL | libc::EIO | libc::EOPNOTSUPP) if run.packets > 1 => {
+                    uncut.push(at)
+                }
+                _ => counters.refuse(reason(error), run.packets),
+            }
+        })?;
+        for index in 0..self.uncut.len() {
+            self.send_apart(index, bytes)?;
+        }
+        Ok(())
+    }
+
+    /// Sends the packets of a run that the kernel would not cut apart one by one. If it takes them so, it is not asked
+    /// again to cut.
+    fn send_apart(&mut self, index: usize, bytes: &mut [u8]) -> io::Result<()> {
+        let Some(run) = self.uncut.get(index).and_then(|&index| self.runs.get(index)) else {
+            return Ok(());
+        };
+        let bytes = bytes.get_mut(run.start..run.end).unwrap_or_default();
+        self.prefixes.set_path(&run.path);
+        for packet in bytes.chunks_mut(run.length) {
+            self.prefixes.of(packet.len()).seal(packet);
+        }
+        let way = Way::new(&run.path, self.scope);
+        let (to, control) = (&way.to, &way.control);
+        let messages = bytes.chunks(run.length).map(|bytes| Outgoing { to, control, bytes });
+        let (fd, counters, mut refused) = (self.sockets.fd(run.socket), &mut self.counters, 0);
+        hand_over(fd, counters, messages, |counters, _, error| {
+            refused += 1;
+            counters.refuse(reason(error), 1);
+        })?;
+        self.counters.uncut += 1;
+        self.cuts &= refused == run.packets;
+        Ok(())
+    }
+}
+
+impl Sender for UdpSender {
+    fn source_port(&self, path: &Path) -> u16 {
+        self.sockets.port_of(path.source_port)
+    }
+
+    fn send(&mut self, _: Instant, batch: &mut Batch) -> io::Result<()> {
+        self.counters.offered += batch.len() as u64;
+        self.seal(batch);
+        let bytes = batch.bytes_mut();
+        for socket in 0..=self.sockets.others.len() {
+            if self.runs.iter().any(|run| run.socket == socket) {
+                self.flush(socket, bytes)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn counters(&self) -> Vec<(&'static str, u64)> {
+        let counters = &self.counters;
+        let refused: u64 = counters.refused.iter().sum();
+        let ports = self.sockets.others.iter().filter(|other| matches!(other, Other::Bound(..)));
+        let mut all = vec![
+            ("packets_sent", counters.offered - refused),
+            ("send_calls", counters.calls),
+            ("send_waits", counters.waits),
+            ("runs_not_cut", counters.uncut),
+            ("source_ports", ports.count() as u64 + 1),
+        ];
+        all.extend(REFUSALS.iter().zip(counters.refused).map(|((name, _), count)| (*name, count)));
+        all
+    }
+}
+
+/// Sends messages in order, and waits while there is no room. What the kernel does not take is told of, and is lost.
+fn hand_over<'a>(
+    fd: BorrowedFd<'_>,
+    counters: &mut Counters,
+    mut messages: impl Iterator<Item = Outgoing<'a>> + Clone,
+    mut refused: impl FnMut(&mut Counters, usize, &io::Error),
+) -> io::Result<()> {
+    let mut done = 0;
+    while messages.clone().next().is_some() {
+        counters.calls += 1;
+        let passed = match socket::send(fd, messages.clone()) {
+            Ok(sent) => sent.max(1),
+            Err(error) => match error.raw_os_error() {
+                Some(libc::EINTR) => 0,
+                Some(libc::EAGAIN) => {
+                    counters.waits += 1;
+                    let room = socket::wait_for_room(fd, PATIENCE)?;
+                    if !room {
+                        refused(counters, done, &error);
+                    }
+                    usize::from(!room)
+                }
+                Some(libc::EBADF | libc::ENOTSOCK | libc::EFAULT) => return Err(error),
+                _ => {
+                    refused(counters, done, &error);
+                    1
+                }
+            },
+        };
+        done += passed;
+        if let Some(last) = passed.checked_sub(1) {
+            messages.nth(last);
+        }
+    }
+    Ok(())
+}
+
+/// What a refusal is counted as.
+fn reason(error: &io::Error) -> usize {
+    let code = error.raw_os_error().unwrap_or(0);
+    REFUSALS.iter().position(|(_, codes)| codes.contains(&code)).unwrap_or(REFUSALS.len() - 1)
+}
+
+impl Counters {
+    fn refuse(&mut self, reason: usize, packets: usize) {
+        if let Some(refused) = self.refused.get_mut(reason) {
+            *refused += packets as u64;
+        }
+    }
+}
+
+/// Where a train goes.
+struct Way {
+    to: Name,
+    /// Its traffic class and hop limit, where they differ from the socket's.
+    control: Control,
+    /// Whether its headers have an identification.
+    numbered: bool,
+}
+
+impl Way {
+    fn new(path: &Path, scope: u32) -> Self {
+        let (to, numbered) = match path.destination.to_ipv4() {
+            Some(address) => (SocketAddr::new(address.into(), ROCE_PORT), true),
+            None => (of_ipv6(path.destination, scope), false),
+        };
+        let (level, class, hops) = if numbered {
+            (libc::SOL_IP, libc::IP_TOS, libc::IP_TTL)
+        } else {
+            (libc::SOL_IPV6, libc::IPV6_TCLASS, libc::IPV6_HOPLIMIT)
+        };
+        let mut control = Control::new();
+        let mut put = |kind, value: u8| control.put(level, kind, &i32::from(value).to_ne_bytes());
+        if path.traffic_class != 0 {
+            put(class, path.traffic_class);
+        }
+        // A packet without a hop would not leave; none was asked for then.
+        if !matches!(path.hop_limit, 0 | HOP_LIMIT) {
+            put(hops, path.hop_limit);
+        }
+        Self { to: Name::new(to), control, numbered }
+    }
+}
+
+/// Where an identifier of IPv6 is; one that is link-local, or a group's, is on the link's own interface.
+fn of_ipv6(gid: Gid, scope: u32) -> SocketAddr {
+    SocketAddrV6::new(gid.0.into(), ROCE_PORT, 0, scope).into()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use super::*;
+    use crate::link::Receiver;
+    use crate::link::udp::receive::UdpReceiver;
+    use crate::link::udp::{IcrcCheck, bound_socket, prepare_to_receive};
+    use crate::wire::{Ipv4, view};
+
+    #[test]
+    fn packets_go_one_by_one_where_the_kernel_cuts_no_runs() {
+        let addresses = [Ipv4Addr::new(127, 47, 100, 1), Ipv4Addr::new(127, 47, 100, 2)];
+        let [here, there] = addresses.map(|address| SocketAddr::new(address.into(), ROCE_PORT));
+        let [own, peer] = addresses.map(Gid::from);
+        let (out, into) = (bound_socket(here).unwrap(), bound_socket(there).unwrap());
+        // Without checksums, the kernel refuses to cut.
+        socket::set_option(out.as_fd(), libc::SOL_SOCKET, libc::SO_NO_CHECK, 1).unwrap();
+        let room = prepare_to_receive(&into, there, 1 << 20).unwrap();
+        let mut sender = UdpSender::new(Arc::new(out), here, 0, own, 0);
+        let mut receiver = UdpReceiver::new(Arc::new(into), peer, IcrcCheck::Verify, room);
+        let path = Path {
+            source: own,
+            destination: peer,
+            source_port: 0xc000,
+            traffic_class: 1,
+            hop_limit: 3,
+            sl: 0,
+        };
+        for round in 1..=2 {
+            let mut batch = Batch::new(100);
+            (0..99).for_each(|_| assert!(batch.push(&path, &[round; 64])));
+            assert!(batch.push(&path, &[round; 32]));
+            sender.send(Instant::ZERO, &mut batch).unwrap();
+            let mut count = 0;
+            while receiver.receive(Instant::ZERO).unwrap() > 0 {
+                receiver.for_each(&mut |received| {
+                    let header = view::<Ipv4>(received.network, 0).unwrap();
+                    assert_eq!((header.id(), header.ttl(), received.ecn), (0, 3, 1));
+                    count += 1;
+                });
+            }
+            assert_eq!(count, 100);
+        }
+        assert_eq!(sender.counters.uncut, 2, "the two runs of the first batch");
+        assert_eq!(sender.counters().first(), Some(&("packets_sent", 200)));
+    }
+
+    #[test]
+    fn a_run_ends_with_a_shorter_packet_or_when_it_is_full() {
+        let to = Name::new(SocketAddr::from(([192, 0, 2, 1], ROCE_PORT)));
+        let path = Path {
+            source: Gid([0; 16]),
+            destination: Gid([0; 16]),
+            source_port: 0,
+            traffic_class: 0,
+            hop_limit: 0,
+            sl: 0,
+        };
+        let run = |length, packets, bytes: usize| Run {
+            start: 100,
+            end: 100 + bytes,
+            length,
+            packets,
+            socket: 0,
+            path,
+            to,
+            control: Control::new(),
+        };
+        assert!(run(1040, 1, 1040).takes(1040));
+        assert!(run(1040, 1, 1040).takes(20));
+        assert!(!run(1040, 1, 1040).takes(1044), "a longer one");
+        assert!(!run(1040, 2, 1060).takes(20), "after a shorter one");
+        assert!(run(16, 63, 63 * 16).takes(16));
+        assert!(!run(16, 64, 64 * 16).takes(16), "64 are enough");
+        assert!(!run(4112, 15, 15 * 4112).takes(4112), "longer than a datagram");
+        assert!(run(4112, 15, 15 * 4112).takes(3827), "just as long");
+    }
+}

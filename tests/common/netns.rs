@@ -1,0 +1,138 @@
+//! Networks of a test's own, in namespaces, without privileges.
+//!
+//! ```ignore
+//! #[test]
+//! fn two_hosts() {
+//!     in_namespace(|| {
+//!         let (a, b) = wire(1500);
+//!         let here = a.run(|| UdpSocket::bind((a.v4, 4791)).unwrap());
+//!         let there = b.run(|| UdpSocket::bind((b.v4, 4791)).unwrap());
+//!         here.send_to(b"hello", (b.v4, 4791)).unwrap();
+//!     });
+//! }
+//! ```
+//!
+//! Where namespaces cannot be had, tests fail and say why: there is no other way to see what is on a wire.
+#![allow(unsafe_code, reason = "two system calls that threads change their network by")]
+
+use std::any::type_name_of_val;
+use std::fs::File;
+use std::net::{Ipv4Addr, Ipv6Addr};
+use std::os::fd::AsRawFd;
+use std::panic::resume_unwind;
+use std::process::Command;
+use std::{env, process, thread};
+
+/// Says that a process is in a namespace of its own already.
+const INSIDE: &str = "ROCE_TEST_INSIDE_NAMESPACE";
+
+/// Runs the rest of a test in user and network namespaces of its own, where it is root and nobody else is. It must be all
+/// that the test does: the test is run once more, in a process of its own, for only a process with one thread can
+/// enter a user namespace.
+#[track_caller]
+pub fn in_namespace<F: FnOnce()>(body: F) {
+    if env::var_os(INSIDE).is_some() {
+        ip("link set lo up");
+        return body();
+    }
+    // `crate::module::test::{{closure}}`
+    let name = type_name_of_val(&body);
+    let name = name.split_once("::").unwrap().1.trim_end_matches("::{{closure}}");
+    let output = Command::new("unshare")
+        .args(["--user", "--map-root-user", "--net", "--"])
+        .arg(env::current_exe().unwrap())
+        .args([name, "--exact", "--nocapture", "--test-threads=1"])
+        .env(INSIDE, name)
+        .output()
+        .expect("`unshare`, of util-linux, can be run");
+    let (said, remarked) = (text(&output.stdout), text(&output.stderr));
+    print!("{said}");
+    eprint!("{remarked}");
+    assert!(output.status.success(), "{name}, in a namespace of its own: {}", output.status);
+    assert!(said.contains("test result: ok. 1 passed"), "{name} is the name of the test");
+}
+
+/// A machine of the test's own: a network namespace.
+#[derive(Debug)]
+pub struct Host {
+    namespace: File,
+    /// Its interface on the wire.
+    pub interface: &'static str,
+    /// Its address of IPv4.
+    pub v4: Ipv4Addr,
+    /// Its address of IPv6.
+    pub v6: Ipv6Addr,
+    /// Its link-local address of IPv6.
+    pub link_local: Ipv6Addr,
+}
+
+/// Two machines with a wire between them, whose interfaces have this MTU. To be used within [`in_namespace`].
+#[track_caller]
+pub fn wire(mtu: usize) -> (Host, Host) {
+    let (a, b) = (Host::new("left", 1), Host::new("right", 2));
+    a.ip(&format!("link add left mtu {mtu} type veth peer name right mtu {mtu}"));
+    let other = format!("/proc/{}/fd/{}", process::id(), b.namespace.as_raw_fd());
+    a.ip(&format!("link set right netns {other}"));
+    for host in [&a, &b] {
+        let Host { interface, v4, v6, link_local, .. } = host;
+        host.ip("link set lo up");
+        host.ip(&format!("link set {interface} addrgenmode none"));
+        host.ip(&format!("address add {v4}/24 dev {interface}"));
+        // Nobody else can have them, so there is no need to wait until that is certain.
+        host.ip(&format!("address add {v6}/64 dev {interface} nodad"));
+        host.ip(&format!("address add {link_local}/64 dev {interface} nodad"));
+        host.ip(&format!("link set {interface} up"));
+    }
+    (a, b)
+}
+
+impl Host {
+    fn new(interface: &'static str, number: u8) -> Self {
+        let make = || {
+            // SAFETY: it changes the network of this thread, and no memory.
+            let result = unsafe { libc::unshare(libc::CLONE_NEWNET) };
+            assert_eq!(result, 0, "a network namespace: {}", std::io::Error::last_os_error());
+            File::open("/proc/thread-self/ns/net").unwrap()
+        };
+        Self {
+            namespace: thread::spawn(make).join().unwrap(),
+            interface,
+            v4: Ipv4Addr::new(10, 9, 0, number),
+            v6: Ipv6Addr::new(0xfd09, 0, 0, 0, 0, 0, 0, number.into()),
+            link_local: Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, number.into()),
+        }
+    }
+
+    /// Runs something on this machine. Sockets that it opens stay there, wherever they are used.
+    pub fn run<T: Send>(&self, body: impl FnOnce() -> T + Send) -> T {
+        thread::scope(|scope| {
+            let thread = scope.spawn(|| {
+                // SAFETY: it changes the network of this thread, and no memory.
+                let result = unsafe { libc::setns(self.namespace.as_raw_fd(), libc::CLONE_NEWNET) };
+                assert_eq!(result, 0, "{}", std::io::Error::last_os_error());
+                body()
+            });
+            thread.join().unwrap_or_else(|panic| resume_unwind(panic))
+        })
+    }
+
+    /// Runs `ip` on this machine.
+    #[track_caller]
+    pub fn ip(&self, arguments: &str) {
+        self.run(|| ip(arguments));
+    }
+}
+
+/// Runs `ip` where the thread is.
+#[track_caller]
+fn ip(arguments: &str) {
+    let output = Command::new("ip")
+        .args(arguments.split_whitespace())
+        .output()
+        .expect("`ip`, of iproute2, can be run");
+    assert!(output.status.success(), "ip {arguments}: {}", text(&output.stderr));
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}

@@ -1,0 +1,289 @@
+//! A running NIC: who drives it, who is woken, and that it ends. On a cable, so that nothing but the NIC is tested.
+#![allow(
+    clippy::cast_possible_truncation,
+    clippy::unwrap_used,
+    reason = "a test that cannot go on fails"
+)]
+
+use std::net::Ipv4Addr;
+use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use roce::engine::{AsyncEvent, Counter, CqHandle, MrHandle, Notify, PdHandle, QpHandle};
+use roce::link::cable;
+use roce::memory::Buffer;
+use roce::nic::{Channel, Connect, SoftNic};
+use roce::verbs::{
+    Access, AckTimeout, Data, EventType, QpState, QpType, RecvWr, RetryCount, SendOp, SendWr, Sge,
+    Wc, WcStatus, WrId,
+};
+use roce::wire::{Bits, Gid};
+
+const ALL: Access = Access::LOCAL_WRITE
+    .union(Access::REMOTE_WRITE)
+    .union(Access::REMOTE_READ)
+    .union(Access::REMOTE_ATOMIC);
+/// Longer than anything here takes on a busy machine.
+const PATIENCE: Option<Duration> = Some(Duration::from_secs(60));
+
+struct Side {
+    nic: SoftNic,
+    pd: PdHandle,
+    channel: Channel,
+    cq: CqHandle,
+    qp: QpHandle,
+    buffer: Buffer,
+    mr: MrHandle,
+}
+
+impl Side {
+    fn new(nic: SoftNic, kind: QpType) -> Self {
+        let pd = nic.create_pd().unwrap();
+        let channel = nic.create_channel().unwrap();
+        let cq = nic.create_cq_on(1024, &channel).unwrap();
+        let qp = nic.create_simple_qp(pd, cq, kind).unwrap();
+        let buffer = Buffer::new(1 << 16);
+        let mr = nic.register(pd, &buffer, ALL).unwrap();
+        Self { nic, pd, channel, cq, qp, buffer, mr }
+    }
+
+    fn sge(&self, length: u32) -> Sge {
+        Sge { addr: self.buffer.addr(), length, lkey: self.mr.lkey() }
+    }
+
+    fn send(&self, id: u64, op: SendOp, length: u32) {
+        let sges = [self.sge(length)];
+        self.nic.post_send(self.qp, &SendWr::new(WrId(id), op, Data::Gather(&sges))).unwrap();
+    }
+
+    fn recv(&self, id: u64, length: u32) {
+        let sges = [self.sge(length)];
+        self.nic.post_recv(self.qp, &RecvWr { id: WrId(id), sges: &sges }).unwrap();
+    }
+
+    /// The next completion, by an event: arm, look once more, sleep.
+    fn sleep_for_completion(&self) -> Wc {
+        let mut wc = [Wc::default()];
+        loop {
+            if self.nic.poll_cq(self.cq, &mut wc) == 1 {
+                return wc[0];
+            }
+            self.nic.request_notify(self.cq, Notify::Next);
+            if self.nic.poll_cq(self.cq, &mut wc) == 1 {
+                return wc[0];
+            }
+            let woken = self.channel.wait(PATIENCE).unwrap();
+            assert_eq!(woken, Some(self.cq), "a completion came and nobody was woken");
+        }
+    }
+}
+
+const SEND: SendOp = SendOp::Send { imm: None };
+
+fn pair_of(kind: QpType, how: &Connect) -> (Side, Side) {
+    let [a, b] = [1, 2].map(|host| Gid::from(Ipv4Addr::new(192, 0, 2, host)));
+    let (a, b) = cable(a, b).unwrap();
+    let (a, b) = (SoftNic::start(a).unwrap(), SoftNic::start(b).unwrap());
+    let (a, b) = (Side::new(a, kind), Side::new(b, kind));
+    a.nic.connect(a.qp, &b.nic.endpoint(b.qp).unwrap(), how).unwrap();
+    b.nic.connect(b.qp, &a.nic.endpoint(a.qp).unwrap(), how).unwrap();
+    (a, b)
+}
+
+fn pair() -> (Side, Side) {
+    pair_of(QpType::Rc, &Connect::default())
+}
+
+#[test]
+fn a_program_that_does_nothing_answers_its_peers() {
+    let (a, b) = pair();
+    b.buffer.write(0, b"what is there").unwrap();
+    let (remote_addr, rkey) = (b.buffer.addr(), b.mr.rkey());
+    a.send(1, SendOp::Read { remote_addr, rkey }, 13);
+    assert!(a.nic.wait_cq(a.cq).unwrap().is_success());
+    assert_eq!(&a.buffer.to_vec()[..13], b"what is there");
+}
+
+#[test]
+fn nobody_who_sleeps_is_forgotten() {
+    // Both sides sleep for every message; a wake-up that gets lost would leave them there.
+    const ROUNDS: u64 = 3000;
+    let (a, b) = pair();
+    std::thread::scope(|scope| {
+        for (side, first) in [(&a, true), (&b, false)] {
+            scope.spawn(move || {
+                for round in 0..ROUNDS {
+                    side.recv(round, 64);
+                    if first || round > 0 {
+                        side.send(ROUNDS + round, SEND, 8);
+                    }
+                    let mut wanted = if first || round > 0 { 2 } else { 1 };
+                    while wanted > 0 {
+                        let wc = side.sleep_for_completion();
+                        // The peer's receive may be late, and then it is waited for.
+                        assert!(wc.is_success(), "{wc:?}");
+                        wanted -= 1;
+                    }
+                }
+                if !first {
+                    side.send(2 * ROUNDS, SEND, 8);
+                }
+            });
+        }
+    });
+}
+
+#[test]
+fn who_polls_and_then_sleeps_is_woken() {
+    let (a, b) = pair();
+    let mut wc = [Wc::default()];
+    for round in 0..20 {
+        b.recv(round, 64);
+        // Long enough to be taken for one that polls all the time.
+        for _ in 0..500 {
+            assert_eq!(b.nic.poll_cq(b.cq, &mut wc), 0);
+        }
+        b.nic.request_notify(b.cq, Notify::Next);
+        a.send(round, SEND, 8);
+        assert_eq!(b.channel.wait(PATIENCE).unwrap(), Some(b.cq));
+        assert!(b.nic.wait_cq(b.cq).unwrap().is_success());
+        assert!(a.nic.wait_cq(a.cq).unwrap().is_success());
+    }
+}
+
+#[test]
+fn what_is_posted_after_polling_goes_out_without_another_poll() {
+    let (a, b) = pair();
+    let mut wc = [Wc::default()];
+    for round in 0..20 {
+        b.recv(round, 64);
+        for _ in 0..500 {
+            assert_eq!(a.nic.poll_cq(a.cq, &mut wc), 0);
+        }
+        // It polls no more.
+        a.send(round, SEND, 8);
+        assert!(b.sleep_for_completion().is_success());
+        assert!(a.nic.wait_cq(a.cq).unwrap().is_success());
+    }
+}
+
+#[test]
+fn a_descriptor_is_readable_just_while_there_is_an_event() {
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    let (a, b) = pair();
+    let readable = |side: &Side| {
+        let mut fds = [PollFd::from_borrowed_fd(side.channel.as_fd(), PollFlags::IN)];
+        poll(&mut fds, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).unwrap() == 1
+    };
+    b.recv(1, 64);
+    b.nic.request_notify(b.cq, Notify::Next);
+    assert!(!readable(&b));
+    a.send(1, SEND, 8);
+    assert!(a.nic.wait_cq(a.cq).unwrap().is_success());
+    while !readable(&b) {
+        std::thread::yield_now();
+    }
+    assert_eq!(b.channel.wait(PATIENCE).unwrap(), Some(b.cq));
+    assert!(!readable(&b));
+}
+
+#[test]
+fn many_threads_use_one_nic() {
+    const THREADS: u64 = 4;
+    const MESSAGES: u64 = 200;
+    let (a, b) = pair();
+    // A queue pair for each thread, at both ends.
+    let make = |side: &Side| {
+        let cq = side.nic.create_cq(1024).unwrap();
+        (cq, side.nic.create_simple_qp(side.pd, cq, QpType::Rc).unwrap())
+    };
+    std::thread::scope(|scope| {
+        for thread in 0..THREADS {
+            let (a, b) = (&a, &b);
+            scope.spawn(move || {
+                let ((a_cq, a_qp), (b_cq, b_qp)) = (make(a), make(b));
+                let how = Connect::default();
+                a.nic.connect(a_qp, &b.nic.endpoint(b_qp).unwrap(), &how).unwrap();
+                b.nic.connect(b_qp, &a.nic.endpoint(a_qp).unwrap(), &how).unwrap();
+                for message in 0..MESSAGES {
+                    let sges = [b.sge(64)];
+                    b.nic.post_recv(b_qp, &RecvWr { id: WrId(message), sges: &sges }).unwrap();
+                    let sges = [a.sge(32)];
+                    let id = WrId(thread << 32 | message);
+                    a.nic.post_send(a_qp, &SendWr::new(id, SEND, Data::Gather(&sges))).unwrap();
+                    assert_eq!(b.nic.wait_cq(b_cq).unwrap().id, WrId(message));
+                    assert_eq!(a.nic.wait_cq(a_cq).unwrap().id, id);
+                }
+            });
+        }
+    });
+}
+
+#[test]
+fn a_peer_that_dies_is_noticed() {
+    let how = Connect {
+        timeout: AckTimeout(Bits::low(8)),
+        retry_cnt: RetryCount(Bits::low(2)),
+        ..Connect::default()
+    };
+    let (a, b) = pair_of(QpType::Rc, &how);
+    drop(b);
+    a.send(1, SEND, 8);
+    let wc = a.nic.wait_cq(a.cq).unwrap();
+    assert_eq!((wc.status, a.nic.qp_state(a.qp)), (WcStatus::RetryExcErr, Some(QpState::Err)));
+    assert!(a.nic.counters().get(Counter::Timeout) >= 3);
+}
+
+#[test]
+fn a_timer_goes_off_though_nobody_polls() {
+    let how = Connect {
+        timeout: AckTimeout(Bits::low(8)),
+        retry_cnt: RetryCount(Bits::low(1)),
+        ..Connect::default()
+    };
+    let (a, b) = pair_of(QpType::Rc, &how);
+    drop(b);
+    a.nic.request_notify(a.cq, Notify::Next);
+    a.send(1, SEND, 8);
+    assert_eq!(a.channel.wait(PATIENCE).unwrap(), Some(a.cq));
+}
+
+#[test]
+fn what_happens_beside_the_work_is_told() {
+    let (a, b) = pair();
+    let (remote_addr, rkey) = (b.buffer.addr() + (1 << 16), b.mr.rkey());
+    a.send(1, SendOp::Write { remote_addr, rkey, imm: None }, 8);
+    let wc = a.nic.wait_cq(a.cq).unwrap();
+    assert_eq!(wc.status, WcStatus::RemAccessErr);
+    let event = b.nic.async_events().wait(PATIENCE).unwrap();
+    assert_eq!(event, Some(AsyncEvent::Qp(EventType::QpAccessErr, b.qp)));
+}
+
+#[test]
+fn a_nic_can_be_dropped_at_any_time() {
+    for round in 0..20 {
+        let (a, b) = pair();
+        let stop = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let (mut wc, mut id) = ([Wc::default(); 16], 0);
+                while !stop.load(Ordering::Relaxed) {
+                    let (remote_addr, rkey) = (b.buffer.addr(), b.mr.rkey());
+                    let sges = [a.sge(1000)];
+                    let write = SendOp::Write { remote_addr, rkey, imm: None };
+                    let wr = SendWr::new(WrId(id), write, Data::Gather(&sges));
+                    id += u64::from(a.nic.post_send(a.qp, &wr).is_ok());
+                    a.nic.poll_cq(a.cq, &mut wc);
+                }
+            });
+            std::thread::sleep(Duration::from_millis(round % 4));
+            stop.store(true, Ordering::Relaxed);
+        });
+        if round % 2 == 0 {
+            drop(a);
+        } else {
+            drop(b);
+        }
+    }
+}
