@@ -5,7 +5,8 @@ use std::net::IpAddr;
 use std::str::FromStr;
 
 use anyhow::{Context, bail};
-use roce::link::Link;
+use roce::link::interface::{Interface, interfaces};
+use roce::link::{Link, raw, udp};
 use roce::nic::SoftNic;
 
 /// A device, as the user wrote it.
@@ -14,13 +15,13 @@ pub(crate) enum Spec {
     /// A UDP socket on an address of this machine.
     Udp(IpAddr),
     /// A raw socket on an interface.
-    Raw { interface: String, vlan: Option<u16> },
+    Raw(String),
     /// A UDP socket on the first address of an interface.
     Soft(String),
 }
 
 /// What a device may be called, for messages.
-const FORMS: &str = "udp:ADDRESS, raw:INTERFACE[.VLAN] or soft:INTERFACE";
+const FORMS: &str = "udp:ADDRESS, raw:INTERFACE or soft:INTERFACE";
 
 impl FromStr for Spec {
     type Err = String;
@@ -40,21 +41,10 @@ impl FromStr for Spec {
                 })?;
                 Ok(Self::Udp(address))
             }
-            "raw" => parse_raw(rest),
+            "raw" => Ok(Self::Raw(rest.to_owned())),
             "soft" => Ok(Self::Soft(rest.to_owned())),
             _ => Err(format!("there is no device of the kind '{kind}'; a device is {FORMS}")),
         }
-    }
-}
-
-/// `eth0`, or `eth0.100` for a VLAN.
-fn parse_raw(text: &str) -> Result<Spec, String> {
-    let Some((interface, vlan)) = text.rsplit_once('.') else {
-        return Ok(Spec::Raw { interface: text.to_owned(), vlan: None });
-    };
-    match vlan.parse() {
-        Ok(vlan @ 1..=4094) => Ok(Spec::Raw { interface: interface.to_owned(), vlan: Some(vlan) }),
-        _ => Err(format!("'{vlan}' is not a VLAN: they are 1 to 4094")),
     }
 }
 
@@ -62,8 +52,7 @@ impl fmt::Display for Spec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Udp(address) => write!(f, "udp:{address}"),
-            Self::Raw { interface, vlan: None } => write!(f, "raw:{interface}"),
-            Self::Raw { interface, vlan: Some(vlan) } => write!(f, "raw:{interface}.{vlan}"),
+            Self::Raw(interface) => write!(f, "raw:{interface}"),
             Self::Soft(interface) => write!(f, "soft:{interface}"),
         }
     }
@@ -78,9 +67,46 @@ pub(crate) fn start(spec: &Spec) -> anyhow::Result<SoftNic> {
 /// Opens the link of a device. This is the one place that knows which links there are.
 fn open(spec: &Spec) -> anyhow::Result<Link> {
     match spec {
-        Spec::Udp(_) | Spec::Soft(_) => bail!("this build has no links over UDP sockets yet"),
-        Spec::Raw { .. } => bail!("this build has no links over raw sockets yet"),
+        Spec::Udp(address) => Ok(udp::open(&udp::Options::new(*address))?),
+        Spec::Soft(name) => {
+            let address = first_address(&find_interface(name)?)?;
+            let mut options = udp::Options::new(address);
+            options.interface = Some(name.clone());
+            Ok(udp::open(&options)?)
+        }
+        Spec::Raw(name) => {
+            find_interface(name)?;
+            Ok(raw::open(&raw::Config::new(name))?.link)
+        }
     }
+}
+
+fn find_interface(name: &str) -> anyhow::Result<Interface> {
+    let all = interfaces().context("cannot list the interfaces")?;
+    if let Some(found) = all.iter().find(|interface| interface.name == name) {
+        return Ok(found.clone());
+    }
+    // Whoever asks for a VLAN that is not there wants to know how to have it.
+    if let Some((under, vlan)) = name.rsplit_once('.')
+        && all.iter().any(|interface| interface.name == under)
+    {
+        bail!(
+            "there is no interface {name}; `ip link add link {under} name {name} type vlan id {vlan}` makes it"
+        );
+    }
+    let names: Vec<&str> = all.iter().map(|interface| interface.name.as_str()).collect();
+    bail!("there is no interface {name}; this machine has {}", names.join(", "))
+}
+
+/// The first address of an interface that others can be reached from; a link-local one only if there is no other.
+fn first_address(interface: &Interface) -> anyhow::Result<IpAddr> {
+    let addresses = &interface.addresses;
+    let far = |address: &&IpAddr| !matches!(address, IpAddr::V6(ip) if ip.is_unicast_link_local());
+    let found = addresses.iter().find(far).or_else(|| addresses.first());
+    found.copied().with_context(|| {
+        let name = &interface.name;
+        format!("{name} has no address; `ip address add 192.0.2.1/24 dev {name}` gives it one")
+    })
 }
 
 #[cfg(test)]
@@ -103,12 +129,32 @@ mod tests {
             ("", "a device is"),
             ("udp:", "nothing follows"),
             ("udp:eth0", "soft:eth0"),
-            ("raw:eth0.4095", "1 to 4094"),
-            ("raw:eth0.", "1 to 4094"),
+            ("raw:", "nothing follows"),
             ("mlx5_0:1", "no device of the kind 'mlx5_0'"),
         ] {
             let error = text.parse::<Spec>().unwrap_err();
             assert!(error.contains(word), "{text}: {error}");
         }
+    }
+
+    #[test]
+    fn an_interface_that_is_not_there_is_named_with_the_cure() {
+        let vlan = find_interface("lo.5").unwrap_err().to_string();
+        assert!(vlan.contains("ip link add link lo name lo.5 type vlan id 5"), "{vlan}");
+        let none = find_interface("roce-none").unwrap_err().to_string();
+        assert!(none.contains("this machine has") && none.contains("lo"), "{none}");
+    }
+
+    #[test]
+    fn a_link_local_address_is_the_last_choice() {
+        let mut lo = find_interface("lo").unwrap();
+        let choice = |lo: &mut Interface, addresses: &[&str]| {
+            lo.addresses = addresses.iter().map(|address| address.parse().unwrap()).collect();
+            first_address(lo).map(|address| address.to_string()).ok()
+        };
+        assert_eq!(choice(&mut lo, &["fe80::1", "2001:db8::1"]).as_deref(), Some("2001:db8::1"));
+        assert_eq!(choice(&mut lo, &["fe80::1"]).as_deref(), Some("fe80::1"));
+        assert_eq!(choice(&mut lo, &["10.0.0.1", "2001:db8::1"]).as_deref(), Some("10.0.0.1"));
+        assert_eq!(choice(&mut lo, &[]), None);
     }
 }

@@ -15,7 +15,7 @@ pub(crate) const PORT: u16 = 18515;
 /// How the two sides find each other.
 #[derive(Debug, Args)]
 pub(crate) struct ReachArgs {
-    /// The soft NIC: udp:ADDRESS, raw:INTERFACE[.VLAN] or soft:INTERFACE [default: UDP from the address that leads to
+    /// The soft NIC: udp:ADDRESS, raw:INTERFACE or soft:INTERFACE [default: UDP from the address that leads to
     /// the other side].
     #[arg(short = 'd', long = "ib-dev", visible_alias = "device", value_name = "DEVICE")]
     pub(crate) device: Option<Spec>,
