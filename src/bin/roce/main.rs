@@ -1,8 +1,11 @@
 //! `roce`: see, speak, replay, compare RoCEv2, and stand in for an RNIC.
 
+mod bench;
 mod decode;
 mod demo;
+mod device;
 mod output;
+mod serve;
 mod shell;
 
 use std::process::ExitCode;
@@ -11,7 +14,8 @@ use clap::{Parser, Subcommand};
 
 /// A RoCEv2 protocol stack in pure userspace.
 ///
-/// Exit status: 0 when all went well, 2 when something could not be done.
+/// Exit status: 0 when all went well, 1 when something was found that should not be, 2 when something could not be
+/// done.
 #[derive(Debug, Parser)]
 #[command(name = "roce", version, max_term_width = 100, arg_required_else_help = true)]
 struct Cli {
@@ -23,6 +27,8 @@ struct Cli {
 enum Command {
     Demo(demo::Args),
     Decode(decode::Args),
+    Serve(serve::Args),
+    Bench(bench::Args),
     Completions(shell::CompletionsArgs),
     Man(shell::ManArgs),
 }
@@ -36,6 +42,8 @@ fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Demo(args) => demo::run(&args),
         Command::Decode(args) => decode::run(args),
+        Command::Serve(args) => serve::run(args),
+        Command::Bench(args) => bench::run(args),
         Command::Completions(args) => shell::completions(&args),
         Command::Man(args) => shell::man(&args),
     };

@@ -1,0 +1,311 @@
+//! One message at a time, and how long each takes.
+
+use std::time::{Duration, Instant};
+
+use anyhow::ensure;
+use roce::verbs::{SendWr, Wc};
+
+use super::bandwidth::Outcome;
+use super::exchange::{Done, Seen};
+use super::plan::Op;
+use super::side::{Side, is_receive};
+use super::watch::{Watch, now};
+
+/// How long an answer may take before its message, or it, is lost.
+const LOST: Duration = Duration::from_secs(5);
+
+/// How many times are kept at the most. Of a longer run every second one is kept, or every fourth, and so on.
+const KEPT_MAX: usize = 1 << 22;
+
+/// How long messages took.
+pub(crate) struct Samples {
+    nanos: Vec<u64>,
+    /// One of so many is kept.
+    stride: u64,
+    count: u64,
+    sum: u128,
+    min: u64,
+    max: u64,
+}
+
+impl Samples {
+    pub(crate) fn new(expected: u64) -> Self {
+        let room = usize::try_from(expected).unwrap_or(usize::MAX).min(KEPT_MAX);
+        Self { nanos: Vec::with_capacity(room), stride: 1, count: 0, sum: 0, min: u64::MAX, max: 0 }
+    }
+
+    #[inline]
+    pub(crate) fn add(&mut self, time: Duration) {
+        let nanos = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        (self.min, self.max) = (self.min.min(nanos), self.max.max(nanos));
+        self.sum += u128::from(nanos);
+        if self.count.is_multiple_of(self.stride) {
+            if self.nanos.len() == KEPT_MAX {
+                self.thin_out();
+            }
+            self.nanos.push(nanos);
+        }
+        self.count += 1;
+    }
+
+    #[cold]
+    fn thin_out(&mut self) {
+        let mut keep = false;
+        self.nanos.retain(|_| {
+            keep = !keep;
+            keep
+        });
+        self.stride *= 2;
+    }
+
+    /// What they say. `share` of a round trip is what a message took.
+    #[expect(clippy::cast_precision_loss, reason = "nanoseconds of a run")]
+    pub(crate) fn summary(mut self, share: f64) -> Summary {
+        self.nanos.sort_unstable();
+        let us = |nanos: u64| nanos as f64 * share / 1000.0;
+        let kept = self.nanos.len();
+        // The time within which so many of ten thousand are.
+        let within = |part: usize| {
+            let at = (kept * part).div_ceil(10_000).clamp(1, kept.max(1)) - 1;
+            us(self.nanos.get(at).copied().unwrap_or(0))
+        };
+        let average = if self.count > 0 { self.sum as f64 / self.count as f64 } else { 0.0 };
+        let squares = self.nanos.iter().map(|&nanos| (nanos as f64 - average).powi(2)).sum::<f64>();
+        Summary {
+            count: self.count,
+            min: us(if self.count > 0 { self.min } else { 0 }),
+            max: us(self.max),
+            typical: within(5_000),
+            average: average * share / 1000.0,
+            deviation: (squares / kept.max(1) as f64).sqrt() * share / 1000.0,
+            p99: within(9_900),
+            p999: within(9_990),
+        }
+    }
+}
+
+/// How long messages took, in microseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct Summary {
+    pub(crate) count: u64,
+    pub(crate) min: f64,
+    pub(crate) max: f64,
+    /// The median.
+    pub(crate) typical: f64,
+    pub(crate) average: f64,
+    pub(crate) deviation: f64,
+    pub(crate) p99: f64,
+    pub(crate) p999: f64,
+}
+
+/// What part of what is measured a message takes: of a message and its answer it is half.
+pub(crate) fn share(op: Op) -> f64 {
+    match op {
+        Op::Send | Op::Write => 0.5,
+        Op::Read | Op::Atomic => 1.0,
+    }
+}
+
+/// The client's side: sends, waits for the answer, and looks at the clock.
+pub(crate) fn measure(
+    side: &mut Side<'_>,
+    watch: &mut Watch<'_>,
+    size: u32,
+) -> anyhow::Result<(Samples, Outcome)> {
+    let extent = side.plan().extent;
+    let sges = [side.local(0, size)];
+    let message = side.message(0, &sges)?;
+    let mut samples = Samples::new(if extent.time().is_some() { 1 << 20 } else { extent.quota() });
+    let mut talk = Talk::new(message, size);
+    let started = now();
+    let ends = extent.time().map(|time| started + time);
+    let mut before = started;
+    while samples.count < extent.quota() && ends.is_none_or(|ends| before < ends) {
+        talk.say(side)?;
+        talk.wait_for_answer(side, watch)?;
+        let now = now();
+        samples.add(now - before);
+        before = now;
+        watch.look(now, samples.count)?;
+    }
+    let nanos = u64::try_from((before - started).as_nanos()).unwrap_or(u64::MAX);
+    let own = Done { messages: samples.count, nanos, peak: 0 };
+    watch.tell(own)?;
+    let peer = watch.wait_for_peer()?;
+    Ok((samples, Outcome { own, peer, seen: talk.seen }))
+}
+
+/// The server's side: answers until the client is done.
+pub(crate) fn answer(
+    side: &mut Side<'_>,
+    watch: &mut Watch<'_>,
+    size: u32,
+) -> anyhow::Result<Outcome> {
+    let sges = [side.local(0, size)];
+    let mut talk = Talk::new(side.message(0, &sges)?, size);
+    let mut own = Done::default();
+    loop {
+        if talk.heard(side)? {
+            talk.say(side)?;
+            own.messages += 1;
+            watch.progressed();
+            continue;
+        }
+        if !watch.polled_in_vain() {
+            continue;
+        }
+        side.check_nic()?;
+        watch.look(now(), own.messages)?;
+        if let Some(peer) = watch.peer {
+            watch.tell(own)?;
+            return Ok(Outcome { own, peer, seen: talk.seen });
+        }
+    }
+}
+
+/// Messages and answers, in turn.
+struct Talk<'a> {
+    message: [SendWr<'a>; 1],
+    size: u32,
+    op: Op,
+    seen: Seen,
+    /// How many messages left, and how many came, for those that are counted in their last byte.
+    said: u8,
+    last: u8,
+    /// Messages that have not completed.
+    under_way: u32,
+    /// Reads and atomics that completed.
+    completed: u64,
+}
+
+impl<'a> Talk<'a> {
+    fn new(message: SendWr<'a>, size: u32) -> Self {
+        let op = match message.op {
+            roce::verbs::SendOp::Send { .. } => Op::Send,
+            roce::verbs::SendOp::Write { .. } => Op::Write,
+            roce::verbs::SendOp::Read { .. } => Op::Read,
+            _ => Op::Atomic,
+        };
+        let seen = Seen::default();
+        Self { message: [message], size, op, seen, said: 0, last: 0, under_way: 0, completed: 0 }
+    }
+
+    #[inline]
+    fn say(&mut self, side: &mut Side<'_>) -> anyhow::Result<()> {
+        // An answer may come before the message it answers has completed; the queue has its bound all the same.
+        while self.under_way >= side.plan().tx_depth {
+            self.poll(side)?;
+        }
+        if self.op == Op::Write {
+            self.said = self.said.wrapping_add(1);
+            side.set_last(self.size, self.said)?;
+        }
+        self.under_way += 1;
+        side.post(0, &self.message)
+    }
+
+    /// Sees what completed; how many messages came.
+    #[inline]
+    fn poll(&mut self, side: &mut Side<'_>) -> anyhow::Result<u32> {
+        let mut wcs = [Wc::default(); 4];
+        let (count, mut came) = (side.poll(&mut wcs)?, 0);
+        for wc in wcs.iter().take(count) {
+            if is_receive(wc) {
+                came += 1;
+                self.seen.received += 1;
+                self.seen.wrong += u64::from(!side.take(wc, self.size)?);
+            } else {
+                self.under_way -= 1;
+                self.completed += 1;
+            }
+        }
+        Ok(came)
+    }
+
+    /// Whether a message, or an answer, has come.
+    #[inline]
+    fn heard(&mut self, side: &mut Side<'_>) -> anyhow::Result<bool> {
+        let before = self.completed;
+        let came = self.poll(side)?;
+        Ok(match self.op {
+            Op::Send => came > 0,
+            Op::Write => {
+                let byte = side.last_written(self.size)?;
+                let new = byte == self.last.wrapping_add(1);
+                self.last = if new { byte } else { self.last };
+                self.seen.received += u64::from(new);
+                new
+            }
+            Op::Read | Op::Atomic => self.completed > before,
+        })
+    }
+
+    fn wait_for_answer(
+        &mut self,
+        side: &mut Side<'_>,
+        watch: &mut Watch<'_>,
+    ) -> anyhow::Result<()> {
+        let mut since: Option<Instant> = None;
+        while !self.heard(side)? {
+            if !watch.polled_in_vain() {
+                continue;
+            }
+            side.check_nic()?;
+            let now = now();
+            watch.look(now, self.seen.received)?;
+            let since = *since.get_or_insert(now);
+            ensure!(
+                now.duration_since(since) < LOST,
+                "no answer for {} seconds after {} messages: one was lost, and {} does not send it again",
+                LOST.as_secs(),
+                self.seen.received,
+                side.plan().connection.name()
+            );
+        }
+        watch.progressed();
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn percentiles_are_times_that_were_measured() {
+        let mut samples = Samples::new(1000);
+        for us in (1..=1000).rev() {
+            samples.add(Duration::from_micros(us));
+        }
+        let summary = samples.summary(1.0);
+        assert_eq!(summary.count, 1000);
+        assert_eq!((summary.min, summary.max), (1.0, 1000.0));
+        assert_eq!((summary.typical, summary.p99, summary.p999), (500.0, 990.0, 999.0));
+        assert!((summary.average - 500.5).abs() < 1e-9);
+        assert!((summary.deviation - 288.675).abs() < 0.001);
+    }
+
+    #[test]
+    fn one_time_is_every_percentile_and_half_a_round_trip_is_half() {
+        let mut samples = Samples::new(1);
+        samples.add(Duration::from_micros(8));
+        let summary = samples.summary(0.5);
+        assert_eq!((summary.min, summary.typical, summary.p999), (4.0, 4.0, 4.0));
+        assert_eq!(summary.deviation, 0.0);
+        assert_eq!(Samples::new(0).summary(1.0), Summary::default());
+    }
+
+    #[test]
+    fn a_long_run_keeps_times_from_all_of_it() {
+        let mut samples = Samples::new(u64::MAX);
+        let count = 3 * KEPT_MAX as u64;
+        for at in 0..count {
+            samples.add(Duration::from_nanos(at));
+        }
+        assert!(samples.nanos.len() <= KEPT_MAX);
+        let summary = samples.summary(1.0);
+        assert_eq!(summary.count, count);
+        let middle = count as f64 / 2000.0;
+        assert!((summary.typical - middle).abs() < middle / 100.0, "{}", summary.typical);
+    }
+}

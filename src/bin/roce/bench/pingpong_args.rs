@@ -1,0 +1,72 @@
+//! `roce bench pingpong`.
+
+use std::io::Write;
+use std::process::ExitCode;
+
+use clap::Args;
+use roce::verbs::Mtu;
+
+use super::args::{ReachArgs, parse_mtu};
+use super::pingpong::{self, Options};
+use super::plan::Connection;
+use super::{device_for, exchange};
+use crate::{device, output};
+
+/// Play pingpong with ibv_rc_pingpong, ibv_uc_pingpong or ibv_ud_pingpong
+///
+/// The other side may be one of these programs, started without a host and with -g, or
+/// roce serve. They do not tell each other what they are going to do: -c, -s, -m and -n have to
+/// be the same on both sides (roce serve takes any -s and -n).
+#[derive(Debug, Args)]
+#[command(verbatim_doc_comment)]
+pub(crate) struct PingpongArgs {
+    /// Where the other side runs.
+    #[arg(value_name = "HOST")]
+    host: String,
+
+    #[command(flatten)]
+    reach: ReachArgs,
+
+    /// The kind of the queue pairs.
+    #[arg(short = 'c', long, value_enum, value_name = "KIND", ignore_case = true, default_value_t)]
+    connection: Connection,
+
+    /// The bytes of a message [default: 4096, of UD 2048 or the MTU if that is less].
+    #[arg(short = 's', long, value_name = "BYTES")]
+    size: Option<u32>,
+
+    /// The payload of a packet.
+    #[arg(short = 'm', long, value_name = "BYTES", value_parser = parse_mtu, default_value = "1024")]
+    mtu: Mtu,
+
+    /// How many receives to post.
+    #[arg(short = 'r', long, value_name = "COUNT", default_value_t = 500)]
+    rx_depth: u32,
+
+    /// How many messages.
+    #[arg(short = 'n', long, value_name = "COUNT", default_value_t = 1000)]
+    iters: u64,
+}
+
+pub(crate) fn run(args: &PingpongArgs) -> anyhow::Result<ExitCode> {
+    let stream = exchange::connect(&args.host, args.reach.port)?;
+    let nic = device::start(&device_for(args.reach.device.as_ref(), &stream)?)?;
+    let default = match args.connection {
+        Connection::Rc | Connection::Uc => 4096,
+        Connection::Ud => u32::try_from(nic.port().mtu.bytes())?.min(2048),
+    };
+    let options = Options {
+        connection: args.connection,
+        mtu: args.mtu,
+        gid_index: args.reach.gid_index,
+        size: args.size.unwrap_or(default),
+        rx_depth: args.rx_depth,
+    };
+    let played = pingpong::client(&nic, stream, options, args.iters)?;
+    let mut out = output::stdout();
+    writeln!(out, "  local address:  {}", pingpong::describe(&played.own))?;
+    writeln!(out, "  remote address: {}", pingpong::describe(&played.peer))?;
+    out.write_all(pingpong::result(&played, options.size).as_bytes())?;
+    out.flush()?;
+    Ok(ExitCode::SUCCESS)
+}

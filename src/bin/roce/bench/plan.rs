@@ -1,0 +1,207 @@
+//! What is measured: agreed upon by both sides before anything is sent.
+
+use std::time::Duration;
+
+use anyhow::ensure;
+use clap::ValueEnum;
+use roce::verbs::{Mtu, QpType};
+
+/// What is done over and over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Op {
+    Send,
+    Write,
+    Read,
+    Atomic,
+}
+
+impl Op {
+    pub(crate) const ALL: [Self; 4] = [Self::Send, Self::Write, Self::Read, Self::Atomic];
+
+    /// What the command and the protocol call it.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Send => "send",
+            Self::Write => "write",
+            Self::Read => "read",
+            Self::Atomic => "atomic",
+        }
+    }
+}
+
+/// What is asked about it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Metric {
+    /// How many bytes and messages a second.
+    Bw,
+    /// How long a message takes.
+    Lat,
+}
+
+impl Metric {
+    pub(crate) const ALL: [Self; 2] = [Self::Bw, Self::Lat];
+
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Bw => "bw",
+            Self::Lat => "lat",
+        }
+    }
+}
+
+/// The kind of the queue pairs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Connection {
+    /// Reliable connection.
+    #[default]
+    #[value(alias = "RC")]
+    Rc,
+    /// Unreliable connection.
+    #[value(alias = "UC")]
+    Uc,
+    /// Unreliable datagram.
+    #[value(alias = "UD")]
+    Ud,
+}
+
+impl Connection {
+    pub(crate) const ALL: [Self; 3] = [Self::Rc, Self::Uc, Self::Ud];
+
+    pub(crate) const fn name(self) -> &'static str {
+        self.qp_type().text()
+    }
+
+    pub(crate) const fn qp_type(self) -> QpType {
+        match self {
+            Self::Rc => QpType::Rc,
+            Self::Uc => QpType::Uc,
+            Self::Ud => QpType::Ud,
+        }
+    }
+}
+
+/// How long a measurement goes on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Extent {
+    /// So many messages, on each queue pair.
+    Iterations(u64),
+    /// So many seconds.
+    Seconds(u64),
+}
+
+impl Extent {
+    /// How many messages a queue pair sends at the most.
+    pub(crate) const fn quota(self) -> u64 {
+        match self {
+            Self::Iterations(count) => count,
+            Self::Seconds(_) => u64::MAX,
+        }
+    }
+
+    /// How much time there is, if that is what ends it.
+    pub(crate) const fn time(self) -> Option<Duration> {
+        match self {
+            Self::Iterations(_) => None,
+            Self::Seconds(seconds) => Some(Duration::from_secs(seconds)),
+        }
+    }
+}
+
+/// A whole run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Plan {
+    pub(crate) op: Op,
+    pub(crate) metric: Metric,
+    pub(crate) connection: Connection,
+    /// The sizes to measure with, in bytes, one after the other.
+    pub(crate) sizes: Vec<u32>,
+    pub(crate) extent: Extent,
+    pub(crate) qps: u32,
+    pub(crate) mtu: Mtu,
+    /// How many messages of a queue pair may be under way.
+    pub(crate) tx_depth: u32,
+    /// Whether the server sends as well.
+    pub(crate) bidirectional: bool,
+    /// Whether what arrives is looked at.
+    pub(crate) verify: bool,
+}
+
+/// The largest message. `-a` ends here, too.
+pub(crate) const SIZE_MAX: u32 = 1 << 23;
+
+/// The most queue pairs of a run.
+pub(crate) const QPS_MAX: u32 = 256;
+
+/// The most messages of a queue pair under way.
+pub(crate) const TX_DEPTH_MAX: u32 = 8192;
+
+/// How many receives a queue pair has posted, if there is memory for them.
+pub(crate) const RECEIVES: u32 = 512;
+
+/// The most messages and receives under way on all queue pairs.
+const COMPLETIONS_MAX: u32 = (1 << 20) - 1;
+
+/// The most sizes of a run.
+pub(crate) const SIZES_MAX: usize = 32;
+
+/// The longest run by time: a day.
+pub(crate) const SECONDS_MAX: u64 = 86_400;
+
+// The wire protocol gives a line to all sizes.
+const _: () = assert!(SIZES_MAX * "8388608 ".len() < super::exchange::LINE_MAX);
+
+/// What an atomic operation works on.
+pub(crate) const ATOMIC_SIZE: u32 = roce::verbs::limits::ATOMIC_BYTES;
+
+impl Plan {
+    /// Whether it can be done, and within bounds. A server asks this of what a client wants.
+    pub(crate) fn check(&self) -> anyhow::Result<()> {
+        let (op, connection) = (self.op.name(), self.connection.name());
+        let possible = match self.op {
+            Op::Send => true,
+            Op::Write => self.connection != Connection::Ud,
+            Op::Read | Op::Atomic => self.connection == Connection::Rc,
+        };
+        ensure!(possible, "{connection} has no {op}: use -c rc");
+        ensure!(!self.sizes.is_empty() && self.sizes.len() <= SIZES_MAX, "no size, or too many");
+        for &size in &self.sizes {
+            ensure!((1..=SIZE_MAX).contains(&size), "-s: a message has 1 to {SIZE_MAX} bytes");
+            ensure!(
+                self.op != Op::Atomic || size == ATOMIC_SIZE,
+                "-s: an atomic operation works on {ATOMIC_SIZE} bytes"
+            );
+            ensure!(
+                self.connection != Connection::Ud || size as usize <= self.mtu.bytes(),
+                "-s: a datagram of {size} bytes does not fit an MTU of {}",
+                self.mtu
+            );
+        }
+        ensure!((1..=QPS_MAX).contains(&self.qps), "-q: 1 to {QPS_MAX} queue pairs");
+        ensure!((1..=TX_DEPTH_MAX).contains(&self.tx_depth), "-t: 1 to {TX_DEPTH_MAX}");
+        ensure!(
+            self.qps * (self.tx_depth + RECEIVES) <= COMPLETIONS_MAX,
+            "-q and -t: together more than {COMPLETIONS_MAX} messages under way"
+        );
+        match self.extent {
+            Extent::Iterations(count) => ensure!(count > 0, "-n: at least one"),
+            Extent::Seconds(seconds) => {
+                ensure!((1..=SECONDS_MAX).contains(&seconds), "-D: 1 to {SECONDS_MAX} seconds");
+            }
+        }
+        if self.metric == Metric::Lat {
+            ensure!(self.qps == 1, "-q: latency is measured on one queue pair");
+            ensure!(!self.bidirectional, "-b: latency is not measured both ways at once");
+        }
+        Ok(())
+    }
+
+    /// The largest size.
+    pub(crate) fn size_max(&self) -> u32 {
+        self.sizes.iter().copied().max().unwrap_or(0)
+    }
+
+    /// Whether messages take receives at the other side.
+    pub(crate) fn takes_receives(&self) -> bool {
+        self.op == Op::Send
+    }
+}

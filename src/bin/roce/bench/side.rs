@@ -1,0 +1,434 @@
+//! One side of a run: what it has on its NIC.
+
+use anyhow::{Context, bail, ensure};
+use roce::engine::{CqHandle, MrHandle, PdHandle, QpCreate, QpHandle};
+use roce::memory::{Buffer, Region};
+use roce::nic::{Connect, Endpoint, SoftNic};
+use roce::verbs::limits::GRH_BYTES;
+use roce::verbs::{
+    Access, AhAttr, AhHandle, Data, Mtu, QpCap, QpInitAttr, RecvWr, SendFlags, SendOp, SendWr, Sge,
+    Target, UdTarget, Wc, WcStatus, WrId,
+};
+use roce::wire::Psn;
+
+use super::exchange::Reach;
+use super::plan::{ATOMIC_SIZE, Connection, Op, Plan};
+
+const RECEIVES: usize = super::plan::RECEIVES as usize;
+
+/// How much memory receives may take. Those that nobody looks at share what there is.
+const SLOT_BYTES: usize = 16 << 20;
+
+/// How much memory receives may take that are looked at, which share nothing.
+const VERIFIED_BYTES: usize = 256 << 20;
+
+/// Marks the name of a receive.
+const RECEIVE: u64 = 1 << 63;
+
+/// Where everything lies in a side's memory. Both sides reckon it from the plan, so each knows the other's.
+#[derive(Clone, Copy, Debug)]
+struct Layout {
+    /// What is sent, written, and read by the peer.
+    source: usize,
+    /// What the peer writes.
+    target: usize,
+    /// What is read from the peer.
+    landing: usize,
+    /// What the peer adds to, eight bytes for each queue pair.
+    counters: usize,
+    /// What the peer's counters were, eight bytes for each queue pair.
+    results: usize,
+    /// Where messages are received.
+    slots: usize,
+    /// How far one slot is from the next.
+    stride: usize,
+    slot_count: usize,
+    receives_per_qp: usize,
+    end: usize,
+}
+
+impl Layout {
+    fn new(plan: &Plan) -> anyhow::Result<Self> {
+        let (size, qps) = (plan.size_max() as usize, plan.qps as usize);
+        let words = round_up(qps * ATOMIC_SIZE as usize);
+        let area = round_up(size);
+        let stride = round_up(size + GRH_BYTES as usize);
+        let receives_per_qp = match (plan.takes_receives(), plan.verify) {
+            (false, _) => 0,
+            (true, false) => RECEIVES,
+            (true, true) => (VERIFIED_BYTES / stride / qps).min(RECEIVES),
+        };
+        ensure!(
+            receives_per_qp > 0 || !plan.takes_receives(),
+            "--verify: so many queue pairs with so large messages need too much memory"
+        );
+        let all = qps * receives_per_qp;
+        let slot_count =
+            if plan.verify { all } else { all.min((SLOT_BYTES / stride).clamp(1, RECEIVES)) };
+        let target = area;
+        let landing = target + area;
+        let counters = landing + area;
+        let results = counters + words;
+        let slots = results + words;
+        let end = slots + slot_count * stride;
+        Ok(Self {
+            source: 0,
+            target,
+            landing,
+            counters,
+            results,
+            slots,
+            stride,
+            slot_count,
+            receives_per_qp,
+            end,
+        })
+    }
+}
+
+/// To whole cache lines.
+const fn round_up(bytes: usize) -> usize {
+    bytes.next_multiple_of(64)
+}
+
+/// One side of a run.
+pub(crate) struct Side<'a> {
+    nic: &'a SoftNic,
+    plan: Plan,
+    gid_index: u8,
+    layout: Layout,
+    pd: PdHandle,
+    cq: CqHandle,
+    qps: Vec<QpHandle>,
+    own: Vec<Endpoint>,
+    buffer: Buffer,
+    region: Region,
+    mr: MrHandle,
+    peer: Option<Reach>,
+    ways: Vec<AhHandle>,
+    /// What every message holds.
+    pattern: Vec<u8>,
+    /// Where messages are looked at.
+    scratch: Vec<u8>,
+}
+
+impl<'a> Side<'a> {
+    /// Makes what a plan needs.
+    pub(crate) fn new(nic: &'a SoftNic, plan: &Plan, gid_index: u8) -> anyhow::Result<Self> {
+        let port = nic.port();
+        let gid = port.gids.get(usize::from(gid_index)).with_context(|| {
+            format!("-x: {} has {} GIDs, counted from 0", port.name, port.gids.len())
+        })?;
+        let (mtu, most) = (plan.mtu, port.mtu);
+        ensure!(mtu <= most, "-m: {} can do an MTU of {most}, not {mtu}", port.name);
+        let layout = Layout::new(plan)?;
+        let pd = nic.create_pd()?;
+        let depth = plan.tx_depth as usize + layout.receives_per_qp;
+        let cq = nic.create_cq(plan.qps as usize * depth + 1)?;
+        let buffer = Buffer::new(layout.end);
+        let access = Access::LOCAL_WRITE
+            | Access::REMOTE_WRITE
+            | Access::REMOTE_READ
+            | Access::REMOTE_ATOMIC;
+        let mr = nic.register(pd, &buffer, access)?;
+        let pattern = pattern(plan.size_max() as usize);
+        buffer.write(layout.source, &pattern)?;
+        let mut side = Self {
+            nic,
+            plan: plan.clone(),
+            gid_index,
+            layout,
+            pd,
+            cq,
+            qps: Vec::new(),
+            own: Vec::new(),
+            region: buffer.region(),
+            buffer,
+            mr,
+            peer: None,
+            ways: Vec::new(),
+            scratch: vec![0; pattern.len()],
+            pattern,
+        };
+        let cap = QpCap {
+            max_send_wr: plan.tx_depth,
+            max_recv_wr: u32::try_from(layout.receives_per_qp)?.max(1),
+            max_send_sge: 1,
+            max_recv_sge: 1,
+            max_inline_data: 0,
+        };
+        let init = QpInitAttr { qp_type: plan.connection.qp_type(), cap, sq_sig_all: false };
+        for _ in 0..plan.qps {
+            let create = QpCreate { init, send_cq: cq, recv_cq: cq, srq: None, xrcd: None };
+            let qp = nic.create_qp(pd, create)?;
+            side.qps.push(qp);
+            let psn = Psn::new(random());
+            side.own.push(Endpoint { gid: *gid, psn, ..nic.endpoint(qp)? });
+        }
+        Ok(side)
+    }
+
+    pub(crate) fn plan(&self) -> &Plan {
+        &self.plan
+    }
+
+    /// Takes the MTU that both sides agreed upon.
+    pub(crate) fn set_mtu(&mut self, mtu: Mtu) -> anyhow::Result<()> {
+        self.plan.mtu = mtu;
+        self.plan.check()
+    }
+
+    /// How the peer reaches it.
+    pub(crate) fn reach(&self) -> Reach {
+        Reach { qps: self.own.clone(), addr: self.buffer.addr(), rkey: self.mr.rkey() }
+    }
+
+    /// Connects every queue pair to the peer's of the same place, and posts receives.
+    pub(crate) fn connect(&mut self, peer: Reach) -> anyhow::Result<()> {
+        for (q, (&qp, other)) in self.qps.iter().zip(&peer.qps).enumerate() {
+            let psn = self.own.get(q).map_or(Psn::new(0), |own| own.psn);
+            let how = Connect {
+                gid_index: self.gid_index,
+                mtu: self.plan.mtu,
+                psn,
+                ..Connect::default()
+            };
+            if self.plan.connection == Connection::Ud {
+                self.nic.open_datagram(qp, &how)?;
+                self.ways
+                    .push(self.nic.create_ah(self.pd, AhAttr::new(other.gid, self.gid_index))?);
+            } else {
+                self.nic.connect(qp, other, &how)?;
+            }
+        }
+        self.peer = Some(peer);
+        for q in 0..self.qps.len() {
+            for receive in 0..self.layout.receives_per_qp {
+                self.post_receive(q, receive)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Where the slot of a receive begins.
+    fn slot(&self, q: usize, receive: usize) -> usize {
+        let at = (q * self.layout.receives_per_qp + receive) % self.layout.slot_count.max(1);
+        self.layout.slots + at * self.layout.stride
+    }
+
+    fn post_receive(&self, q: usize, receive: usize) -> anyhow::Result<()> {
+        let Some(&qp) = self.qps.get(q) else { bail!("a receive of no queue pair") };
+        let length = u32::try_from(self.layout.stride)?;
+        let sges = [self.sge(self.slot(q, receive), length)];
+        let id = WrId(RECEIVE | (q as u64) << 32 | receive as u64);
+        self.nic.post_recv(qp, &RecvWr { id, sges: &sges }).context("cannot post a receive")
+    }
+
+    fn sge(&self, offset: usize, length: u32) -> Sge {
+        Sge { addr: self.buffer.addr() + offset as u64, length, lkey: self.mr.lkey() }
+    }
+
+    /// The local memory of a message of a queue pair.
+    pub(crate) fn local(&self, q: usize, size: u32) -> Sge {
+        match self.plan.op {
+            Op::Send | Op::Write => self.sge(self.layout.source, size),
+            Op::Read => self.sge(self.layout.landing, size),
+            Op::Atomic => self.sge(self.layout.results + q * ATOMIC_SIZE as usize, ATOMIC_SIZE),
+        }
+    }
+
+    /// A message of a queue pair, signaled.
+    pub(crate) fn message<'s>(&self, q: usize, sges: &'s [Sge]) -> anyhow::Result<SendWr<'s>> {
+        let peer = self.peer.as_ref().context("not connected")?;
+        let at = |offset: usize| peer.addr.wrapping_add(offset as u64);
+        let (layout, rkey) = (&self.layout, peer.rkey);
+        let op = match self.plan.op {
+            Op::Send => SendOp::Send { imm: None },
+            Op::Write => SendOp::Write { remote_addr: at(layout.target), rkey, imm: None },
+            Op::Read => SendOp::Read { remote_addr: at(layout.source), rkey },
+            Op::Atomic => {
+                let remote_addr = at(layout.counters + q * ATOMIC_SIZE as usize);
+                SendOp::FetchAdd { remote_addr, rkey, add: 1 }
+            }
+        };
+        let target = match (self.ways.get(q), peer.qps.get(q)) {
+            (Some(&ah), Some(other)) => {
+                Target::Ud(UdTarget { ah, qpn: other.qpn, qkey: Connect::default().qkey })
+            }
+            _ => Target::Peer,
+        };
+        Ok(SendWr { target, ..SendWr::new(WrId(q as u64), op, Data::Gather(sges)) })
+    }
+
+    /// The same, so many times, of which the last is signaled.
+    pub(crate) fn group<'s>(
+        &self,
+        q: usize,
+        sges: &'s [Sge],
+        count: usize,
+    ) -> anyhow::Result<Vec<SendWr<'s>>> {
+        let last = self.message(q, sges)?;
+        let mut group = vec![SendWr { flags: SendFlags::empty(), ..last }; count];
+        if let Some(end) = group.last_mut() {
+            *end = last;
+        }
+        Ok(group)
+    }
+
+    /// Posts messages to a queue pair.
+    pub(crate) fn post(&self, q: usize, wrs: &[SendWr<'_>]) -> anyhow::Result<()> {
+        let Some(&qp) = self.qps.get(q) else { bail!("there is no queue pair {q}") };
+        self.nic.post_sends(qp, wrs).map_err(|(_, error)| error).context("cannot post a message")
+    }
+
+    /// Sees what has completed, and drives the NIC if nothing has. A failure is an error.
+    pub(crate) fn poll(&self, wcs: &mut [Wc]) -> anyhow::Result<usize> {
+        let count = self.nic.poll_cq(self.cq, wcs);
+        for wc in wcs.iter().take(count) {
+            if !wc.is_success() {
+                return Err(failure(self.plan.op.name(), wc));
+            }
+        }
+        Ok(count)
+    }
+
+    /// Whether the NIC still works. For when nothing has completed for a while.
+    pub(crate) fn check_nic(&self) -> anyhow::Result<()> {
+        match self.nic.broken() {
+            Some(error) => Err(error).with_context(|| format!("{} failed", self.nic.port().name)),
+            None => Ok(()),
+        }
+    }
+
+    /// Takes in a message that was received, and posts its receive again; whether it is what was sent.
+    pub(crate) fn take(&mut self, wc: &Wc, size: u32) -> anyhow::Result<bool> {
+        let (q, receive) = receive_of(wc).context("not a receive")?;
+        let grh = if self.plan.connection == Connection::Ud { GRH_BYTES } else { 0 };
+        let mut right = wc.byte_len == size + grh;
+        if self.plan.verify {
+            let at = self.slot(q, receive) + grh as usize;
+            right &= self.holds_pattern(at, size as usize)?;
+            self.clear(at, size as usize)?;
+        }
+        self.post_receive(q, receive)?;
+        Ok(right)
+    }
+
+    /// Whether memory holds what messages hold.
+    fn holds_pattern(&mut self, offset: usize, len: usize) -> anyhow::Result<bool> {
+        let bytes = self.scratch.get_mut(..len).context("longer than any message")?;
+        self.region.read(offset as u64, bytes)?;
+        Ok(self.pattern.get(..len) == Some(bytes))
+    }
+
+    fn clear(&mut self, offset: usize, len: usize) -> anyhow::Result<()> {
+        let bytes = self.scratch.get_mut(..len).context("longer than any message")?;
+        bytes.fill(0);
+        Ok(self.region.write(offset as u64, bytes)?)
+    }
+
+    /// Makes ready for messages of another size: what the last left behind is gone.
+    pub(crate) fn prepare(&mut self) -> anyhow::Result<()> {
+        let size = self.plan.size_max() as usize;
+        self.clear(self.layout.target, size)?;
+        self.clear(self.layout.landing, size)?;
+        self.buffer.write(self.layout.source, &self.pattern)?;
+        for q in 0..self.qps.len() {
+            self.region.store(self.counter(q), [0; 8])?;
+        }
+        Ok(())
+    }
+
+    fn counter(&self, q: usize) -> u64 {
+        (self.layout.counters + q * ATOMIC_SIZE as usize) as u64
+    }
+
+    /// How many things are wrong in memory, now that `sent` messages have left here and `came` have come, whose last
+    /// byte may be `varied`.
+    pub(crate) fn mistakes(
+        &mut self,
+        size: u32,
+        sent: u64,
+        came: u64,
+        varied: bool,
+    ) -> anyhow::Result<u64> {
+        if !self.plan.verify {
+            return Ok(0);
+        }
+        let len = size as usize - usize::from(varied);
+        let right = match self.plan.op {
+            Op::Send => true,
+            Op::Write => came == 0 || self.holds_pattern(self.layout.target, len)?,
+            Op::Read => sent == 0 || self.holds_pattern(self.layout.landing, len)?,
+            Op::Atomic => {
+                let adds = (0..self.qps.len()).map(|q| self.region.fetch_add(self.counter(q), 0));
+                adds.sum::<Result<u64, _>>()? == came
+            }
+        };
+        Ok(u64::from(!right))
+    }
+
+    /// The last byte that the peer writes with messages of a size.
+    #[inline]
+    pub(crate) fn last_written(&self, size: u32) -> anyhow::Result<u8> {
+        let mut byte = [0];
+        self.region.read((self.layout.target + size as usize - 1) as u64, &mut byte)?;
+        Ok(byte[0])
+    }
+
+    /// Changes the last byte of what is sent.
+    #[inline]
+    pub(crate) fn set_last(&self, size: u32, byte: u8) -> anyhow::Result<()> {
+        Ok(self.region.write((self.layout.source + size as usize - 1) as u64, &[byte])?)
+    }
+}
+
+impl Drop for Side<'_> {
+    fn drop(&mut self) {
+        // What cannot be unmade goes with the NIC.
+        for &qp in &self.qps {
+            let _ = self.nic.destroy_qp(qp);
+        }
+        for &ah in &self.ways {
+            let _ = self.nic.destroy_ah(ah);
+        }
+        let _ = self.nic.deregister(self.mr);
+        let _ = self.nic.destroy_cq(self.cq);
+        let _ = self.nic.destroy_pd(self.pd);
+    }
+}
+
+/// The queue pair of a completion, and which of its receives it was, if it was one.
+fn receive_of(wc: &Wc) -> Option<(usize, usize)> {
+    let WrId(id) = wc.id;
+    let (q, receive) = ((id & !RECEIVE) >> 32, id & u64::from(u32::MAX));
+    (id & RECEIVE != 0).then_some((usize::try_from(q).ok()?, usize::try_from(receive).ok()?))
+}
+
+/// Whether a receive completed.
+pub(crate) fn is_receive(wc: &Wc) -> bool {
+    wc.id.0 & RECEIVE != 0
+}
+
+/// What messages hold: bytes that differ from their neighbours, and from those of a page or a packet before.
+fn pattern(len: usize) -> Vec<u8> {
+    (0..len).map(|at| at.wrapping_mul(0x9e37_79b1).to_le_bytes()[2] | 1).collect()
+}
+
+/// A number that is another one the next time.
+pub(crate) fn random() -> u32 {
+    use std::hash::{BuildHasher, Hasher, RandomState};
+    let number = RandomState::new().build_hasher().finish();
+    u32::try_from(number >> 32).unwrap_or(0)
+}
+
+/// A failed completion in words, with what may have caused it.
+pub(crate) fn failure(what: &str, wc: &Wc) -> anyhow::Error {
+    let hint = match wc.status {
+        WcStatus::RetryExcErr => {
+            "; nobody acknowledges: can the two sides reach each other on UDP port 4791, with this MTU?"
+        }
+        _ => "",
+    };
+    anyhow::anyhow!("{what} on QP {}: {}{hint}", wc.qp_num, wc.status)
+}

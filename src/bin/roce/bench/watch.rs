@@ -1,0 +1,135 @@
+//! What goes on beside the traffic: the peer on its TCP connection, the progress bar, the clock.
+
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, bail, ensure};
+use indicatif::ProgressBar;
+
+use super::exchange::{Control, Done};
+use super::plan::Extent;
+
+/// How often to look at anything but the traffic.
+const LOOK: Duration = Duration::from_millis(1);
+
+/// How often to tell the peer that one is still there.
+const ALIVE: Duration = Duration::from_secs(1);
+
+/// How long a peer may be silent.
+const SILENCE: Duration = Duration::from_secs(15);
+
+/// How many polls in vain it takes to let others have the processor.
+const POLLS_IN_VAIN: u32 = 64;
+
+/// The time.
+#[expect(clippy::disallowed_methods, reason = "what is measured is time")]
+pub(crate) fn now() -> Instant {
+    Instant::now()
+}
+
+/// Looks after everything beside the traffic while it runs.
+pub(crate) struct Watch<'a> {
+    control: &'a mut Control,
+    bar: &'a ProgressBar,
+    extent: Extent,
+    started: Instant,
+    looked: Instant,
+    told: Instant,
+    heard: Instant,
+    in_vain: u32,
+    /// What the peer said when it was done.
+    pub(crate) peer: Option<Done>,
+}
+
+impl<'a> Watch<'a> {
+    /// Begins a run: waits until the peer is ready, too.
+    pub(crate) fn begin(
+        control: &'a mut Control,
+        bar: &'a ProgressBar,
+        extent: Extent,
+    ) -> anyhow::Result<Self> {
+        control.send("ready\n")?;
+        control.expect("ready")?;
+        control.set_waiting(false)?;
+        let started = now();
+        let times = (started, started, started, started);
+        let (started, looked, told, heard) = times;
+        Ok(Self { control, bar, extent, started, looked, told, heard, in_vain: 0, peer: None })
+    }
+
+    /// When the run began.
+    pub(crate) fn started(&self) -> Instant {
+        self.started
+    }
+
+    /// Something was done.
+    #[inline]
+    pub(crate) fn progressed(&mut self) {
+        self.in_vain = 0;
+    }
+
+    /// A poll was in vain. Whether it is time to look up.
+    #[inline]
+    pub(crate) fn polled_in_vain(&mut self) -> bool {
+        self.in_vain += 1;
+        if self.in_vain < POLLS_IN_VAIN {
+            core::hint::spin_loop();
+            return false;
+        }
+        self.in_vain = 0;
+        std::thread::yield_now();
+        true
+    }
+
+    /// Looks at the peer and shows how many messages there were, if it is time.
+    pub(crate) fn look(&mut self, now: Instant, messages: u64) -> anyhow::Result<()> {
+        if now.duration_since(self.looked) < LOOK {
+            return Ok(());
+        }
+        self.looked = now;
+        if now.duration_since(self.told) > ALIVE {
+            self.told = now;
+            self.control.send("alive\n")?;
+        }
+        match self.extent {
+            Extent::Iterations(_) => self.bar.set_position(messages),
+            Extent::Seconds(_) => {
+                self.bar.set_position(now.duration_since(self.started).as_secs());
+            }
+        }
+        // What comes after the peer is done is not for this.
+        while self.peer.is_none() {
+            let Some(line) = self.control.try_line()? else { break };
+            self.heard = now;
+            self.peer = Done::parse(&line)?;
+            if self.peer.is_none() && line != "alive" {
+                bail!("the other side said '{line}' in the middle of a test");
+            }
+        }
+        let silent = self.peer.is_none() && now.duration_since(self.heard) > SILENCE;
+        ensure!(!silent, "the other side has fallen silent");
+        Ok(())
+    }
+
+    /// Tells the peer that one is done.
+    pub(crate) fn tell(&mut self, done: Done) -> anyhow::Result<()> {
+        self.control.send(&done.to_line())
+    }
+
+    /// Waits until the peer is done.
+    pub(crate) fn wait_for_peer(&mut self) -> anyhow::Result<Done> {
+        if let Some(done) = self.peer {
+            return Ok(done);
+        }
+        self.control.set_waiting(true)?;
+        let line = self.control.line()?;
+        let done = Done::parse(&line)?.with_context(|| format!("'{line}' instead of 'done'"))?;
+        self.peer = Some(done);
+        Ok(done)
+    }
+
+    /// Ends a run; the connection is for other things again.
+    pub(crate) fn end(self) -> anyhow::Result<&'a mut Control> {
+        self.control.set_waiting(true)?;
+        Ok(self.control)
+    }
+}
