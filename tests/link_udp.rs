@@ -1,5 +1,6 @@
 //! Links over UDP sockets: on loopback, and on wires of the tests' own where every frame is looked at.
 #![cfg(target_os = "linux")]
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
 mod common;
 
@@ -258,7 +259,8 @@ fn windows_pass_without_loss_through_the_buffers_that_every_system_has() {
     let (mut a, mut b) = (open(here), udp::open(&options).unwrap());
     assert_eq!(taken(&b, "receive_buffer"), 2 * 212_992, "the system counts its own share in");
     for payload in [256, 1024, 4096] {
-        let window: Vec<_> = (0..192 * 1024 / payload).map(|n| packet(n as u32, payload)).collect();
+        let count = 192 * 1024 / u32::try_from(payload).unwrap();
+        let window: Vec<_> = (0..count).map(|psn| packet(psn, payload)).collect();
         for _ in 0..50 {
             for part in window.chunks(64) {
                 a.sender.send(NOW, &mut batch(&path(gid(here), gid(there)), part)).unwrap();
