@@ -21,7 +21,7 @@
 //! | [`verbs`] | the vocabulary of verbs, with the numbers and texts of `ibv_*` |
 //! | [`memory`] | memory that a NIC may touch, and the one place that touches it |
 //! | [`engine`] | a software RNIC as a state machine, told packets and time |
-//! | [`link`] | ways onto a network: a simulated one, a cable within a process |
+//! | [`link`] | ways onto a network, simulated or real; faults and taps around them |
 //! | [`nic`] | an engine on a link, and who drives them: a software NIC that runs |
 //!
 //! Nothing imports upwards in this table. Each room's own page says how it is built.

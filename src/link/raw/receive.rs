@@ -390,3 +390,143 @@ fn set(header: &mut [u8], at: usize, number: u16) {
         place.copy_from_slice(&number.to_be_bytes());
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::link::testing::{PATH, PATH_V6};
+    use crate::wire::{EthernetRepr, MacAddr, Path};
+
+    const PLAIN: RingFrame = RingFrame { vnet: [0; 10], cut: false, vlan: None };
+
+    /// What the kernel says of a frame that it joined from packets of so many bytes.
+    fn joined(segment: u16) -> RingFrame {
+        let [s0, s1] = segment.to_ne_bytes();
+        RingFrame { vnet: [1, 5, 0, 0, s0, s1, 0, 0, 0, 0], ..PLAIN }
+    }
+
+    /// A frame of packets of these lengths, through the ICRC, sealed with these identifications.
+    fn frame(path: &Path, packets: &[(usize, u16)]) -> Vec<u8> {
+        let mut sealed = Vec::new();
+        for (len, id) in packets {
+            let mut packet: Vec<u8> = (1..=200).cycle().take(*len).collect();
+            path.prefix_with_id(*len, *id).seal(&mut packet);
+            sealed.extend(packet);
+        }
+        let headers = path.headers_with_id(sealed.len(), packets[0].1);
+        let (ip, udp) = headers.as_bytes();
+        let ethertype = if ip.len() == 20 { EtherType::IPV4 } else { EtherType::IPV6 };
+        let (destination, source) = (MacAddr([2; 6]), MacAddr([4; 6]));
+        let ethernet = EthernetRepr { destination, source, ethertype }.emit();
+        [ethernet.as_bytes(), ip, udp, &sealed].concat()
+    }
+
+    /// The packets of a frame: lengths, identifications of IPv4, whether those were expected; or why not.
+    fn take(kernel: &RingFrame, bytes: &mut [u8]) -> Vec<Result<(usize, u16, bool), Refusal>> {
+        let gids = [PATH.destination, PATH_V6.destination];
+        let headers = match check(kernel, bytes, None, &gids) {
+            Ok(headers) => headers,
+            Err(refusal) => return vec![Err(refusal)],
+        };
+        let each = |(index, range)| {
+            let (place, expected) = headers.packet(bytes, 0, index, range)?;
+            let network = &place.network[..place.network_len];
+            let id = u16::from_be_bytes([network[4], network[5]]);
+            if network.len() == 20 {
+                assert_eq!(checksum([network]), 0);
+            }
+            Ok((place.end - place.start + ICRC_LEN, id, expected))
+        };
+        headers.segments().map(each).collect()
+    }
+
+    #[test]
+    fn joined_packets_have_the_headers_they_had() {
+        let mut bytes = frame(&PATH, &[(40, 0xfffe), (40, 0xffff), (40, 0), (24, 1)]);
+        let good = |len, id| Ok((len, id, true));
+        let expected = [good(40, 0xfffe), good(40, 0xffff), good(40, 0), good(24, 1)];
+        assert_eq!(take(&joined(40), &mut bytes), expected);
+        // Some senders do not count, and some kernels join their packets all the same.
+        let mut bytes = frame(&PATH, &[(40, 7), (40, 7), (40, 9000), (40, 10)]);
+        let solved = |len, id| Ok((len, id, false));
+        let expected = [good(40, 7), solved(40, 7), solved(40, 9000), good(40, 10)];
+        assert_eq!(take(&joined(40), &mut bytes), expected);
+        let mut bytes = frame(&PATH_V6, &[(40, 0), (40, 0), (24, 0)]);
+        let lengths: Vec<_> =
+            take(&joined(40), &mut bytes).into_iter().map(|taken| taken.unwrap().0).collect();
+        assert_eq!(lengths, [40, 40, 24]);
+    }
+
+    #[test]
+    fn one_damaged_packet_of_a_train_is_refused_and_no_other() {
+        for path in [PATH, PATH_V6] {
+            let mut bytes = frame(&path, &[(40, 0), (40, 1), (40, 2)]);
+            let at = bytes.len() - 60;
+            bytes[at] ^= 1;
+            let taken = take(&joined(40), &mut bytes);
+            assert!(taken[0].is_ok() && taken[2].is_ok());
+            assert_eq!(taken[1], Err(Refusal::Icrc));
+        }
+    }
+
+    #[test]
+    fn nothing_that_arrives_can_do_harm() {
+        for path in [PATH, PATH_V6] {
+            for kernel in [PLAIN, joined(40), joined(16), joined(15), joined(0), joined(u16::MAX)] {
+                let good = frame(&path, &[(40, 0), (40, 1)]);
+                for len in 0..good.len() {
+                    let taken = take(&kernel, &mut good[..len].to_vec());
+                    assert!(taken.iter().all(Result::is_err), "{len} bytes");
+                }
+                for at in 0..good.len() {
+                    for change in [1, 0x80, 0xff] {
+                        let mut bytes = good.clone();
+                        bytes[at] ^= change;
+                        let before = bytes.clone();
+                        let _ = take(&kernel, &mut bytes);
+                        assert_eq!(bytes, before, "what is checked is left as it was");
+                    }
+                }
+            }
+        }
+        let gsos =
+            (0..=255).map(|kind| RingFrame { vnet: [0, kind, 0, 0, 16, 0, 0, 0, 0, 0], ..PLAIN });
+        for kernel in gsos {
+            take(&kernel, &mut frame(&PATH, &[(40, 0)]));
+        }
+    }
+
+    #[test]
+    fn refusals_are_named_in_order() {
+        for (at, (refusal, name)) in Refusal::ALL.iter().enumerate() {
+            assert_eq!(*refusal as usize, at, "{name}");
+        }
+    }
+
+    #[test]
+    fn what_is_refused_is_told_apart() {
+        let cases: [(&[(usize, u8)], Refusal); 9] = [
+            (&[(12, 9)], Refusal::NotIp),
+            (&[(14, 0x55)], Refusal::IpVersion),
+            (&[(14, 0x46)], Refusal::IpOptions),
+            (&[(16, 0xff)], Refusal::IpLength),
+            (&[(17, 10)], Refusal::IpLength),
+            (&[(24, 0xaa)], Refusal::IpChecksum),
+            (&[(39, 20)], Refusal::UdpLength),
+            (&[(37, 0)], Refusal::OtherPort),
+            (&[(60, 0)], Refusal::Icrc),
+        ];
+        for (changes, refusal) in cases {
+            let mut bytes = frame(&PATH, &[(40, 0)]);
+            changes.iter().for_each(|(at, byte)| bytes[*at] = *byte);
+            assert_eq!(take(&PLAIN, &mut bytes), [Err(refusal)]);
+        }
+        let mut bytes = frame(&Path { destination: PATH.source, ..PATH }, &[(40, 0)]);
+        assert_eq!(take(&PLAIN, &mut bytes), [Err(Refusal::OtherAddress)]);
+        assert_eq!(take(&RingFrame { cut: true, ..PLAIN }, &mut bytes), [Err(Refusal::Cut)]);
+        let tagged = RingFrame { vlan: Some(0x2005), ..PLAIN };
+        assert_eq!(take(&tagged, &mut bytes), [Err(Refusal::OtherVlan)]);
+        let tagged = RingFrame { vlan: Some(0x2000), ..PLAIN };
+        assert_eq!(take(&tagged, &mut frame(&PATH, &[(40, 3)])), [Ok((40, 3, true))]);
+    }
+}

@@ -20,6 +20,9 @@ const SEGMENTS_MAX: usize = 128;
 /// The most bytes of one frame, behind its UDP header.
 const RUN_MAX: usize = 64_000;
 
+/// How many frames are sent with one system call.
+const FRAMES_MAX: usize = ring::FRAMES_MAX;
+
 /// The longest headers of a frame.
 const HEADERS_MAX: usize = VNET_LEN + Ethernet::LEN + Vlan::LEN + Ipv6::LEN + Udp::LEN;
 
@@ -37,6 +40,8 @@ pub(super) struct RawSender {
     id: u16,
     /// Whether the kernel takes frames of several packets.
     trains: bool,
+    /// Those of the frames that are being sent; kept for their memory.
+    headers: Vec<FrameHeaders>,
     counts: Counts,
 }
 
@@ -59,6 +64,9 @@ struct Run<'a> {
     mac: Option<MacAddr>,
     /// The packets, with their ICRCs.
     bytes: &'a [u8],
+    /// Where they are in their train.
+    start: usize,
+    end: usize,
     /// How long each is.
     segment: usize,
     /// The identification of the first.
@@ -68,6 +76,13 @@ struct Run<'a> {
 impl<'a> Run<'a> {
     fn len(&self) -> usize {
         self.bytes.len().div_ceil(self.segment.max(1))
+    }
+
+    /// Whether a further packet, of `len` bytes, may be its last, if there are at most so many together.
+    fn takes(&self, len: usize, together: usize) -> bool {
+        let now = self.end - self.start;
+        let whole = now.is_multiple_of(self.segment.max(1));
+        whole && len <= self.segment && now + len <= RUN_MAX && now / self.segment.max(1) < together
     }
 
     /// Each packet as a run of its own.
@@ -95,64 +110,49 @@ impl RawSender {
             ip,
             id: 0,
             trains: true,
+            headers: Vec::new(),
             counts: Counts::default(),
         }
     }
 
     /// Seals a train, and cuts it into runs.
     fn seal<'a>(&mut self, now: Instant, mut train: Train<'a>, runs: &mut Vec<Run<'a>>) {
-        let (path, mut id) = (train.path, self.id);
+        let path = train.path;
         let own = self.loopback.then_some(self.mac);
         let mac = own.or_else(|| self.neighbours.find(now, path.destination));
         let together = if self.trains && mac.is_some() { SEGMENTS_MAX } else { 1 };
-        // Where each run ends, and how long its packets are.
-        let first = runs.len();
-        let mut run = Run { path, mac, bytes: &[], segment: 0, id };
-        let (mut start, mut end, mut count) = (0, 0, 0);
-        let mut cuts: Vec<(Run<'a>, usize, usize)> = Vec::new();
-        let mut open = false;
+        let (first, mut at, is_ipv4) = (runs.len(), 0, path.is_ipv4());
+        let (mut prefix_len, mut prefix) = (0, None);
         train.for_each_mut(|packet| {
-            path.prefix_with_id(packet.len(), id).seal(packet);
-            let fits = open
-                && count < together
-                && packet.len() <= run.segment
-                && end - start + packet.len() <= RUN_MAX;
-            if !fits {
-                if end > start {
-                    cuts.push((run, start, end));
-                }
-                (start, count) = (end, 0);
-                run = Run { segment: packet.len(), id, ..run };
+            let (id, len) = (self.id, packet.len());
+            self.id = id.wrapping_add(1);
+            if prefix_len != len {
+                (prefix_len, prefix) = (len, None);
             }
-            end += packet.len();
-            count += 1;
-            // A shorter one is the last.
-            open = packet.len() == run.segment;
-            id = id.wrapping_add(1);
+            let prefix = prefix.get_or_insert_with(|| path.prefix(len));
+            if is_ipv4 {
+                prefix.with_identification(id).seal(packet);
+            } else {
+                prefix.seal(packet);
+            }
+            let start = at;
+            at += len;
+            match runs.get_mut(first..).and_then(|runs| runs.last_mut()) {
+                Some(run) if run.takes(len, together) => run.end = at,
+                _ => runs.push(Run { path, mac, bytes: &[], start, end: at, segment: len, id }),
+            }
         });
-        if end > start {
-            cuts.push((run, start, end));
-        }
-        self.id = id;
         let bytes: &'a [u8] = train.bytes;
-        runs.extend(
-            cuts.into_iter()
-                .filter_map(|(run, start, end)| Some(Run { bytes: bytes.get(start..end)?, ..run })),
-        );
-        debug_assert!(runs.len() > first, "a train has packets");
+        for run in runs.iter_mut().skip(first) {
+            run.bytes = bytes.get(run.start..run.end).unwrap_or_default();
+        }
     }
 
     /// Sends runs whose neighbours are known.
     fn send_frames(&mut self, mut runs: &[Run<'_>]) -> io::Result<()> {
         while let Some((first, rest)) = runs.split_first() {
-            let headers: Vec<FrameHeaders> =
-                runs.iter().take(AT_ONCE).map(|run| self.headers(run)).collect();
-            let pieces: Vec<[IoSlice<'_>; 2]> = headers
-                .iter()
-                .zip(runs)
-                .map(|(headers, run)| [IoSlice::new(headers.bytes()), IoSlice::new(run.bytes)])
-                .collect();
-            match ring::send_frames(&self.socket, &pieces) {
+            let some = runs.get(..FRAMES_MAX).unwrap_or(runs);
+            match self.send_some(some) {
                 Ok(count) => {
                     self.counts.frames += count as u64;
                     runs = runs.get(count.max(1)..).unwrap_or_default();
@@ -173,6 +173,20 @@ impl RawSender {
             }
         }
         Ok(())
+    }
+
+    /// Sends as many runs as one system call takes; an error speaks of the first.
+    fn send_some(&mut self, runs: &[Run<'_>]) -> io::Result<usize> {
+        let mut headers = std::mem::take(&mut self.headers);
+        headers.clear();
+        headers.extend(runs.iter().map(|run| self.headers(run)));
+        let mut pieces = [[IoSlice::new(&[]); 2]; FRAMES_MAX];
+        for (pieces, (headers, run)) in pieces.iter_mut().zip(headers.iter().zip(runs)) {
+            *pieces = [IoSlice::new(headers.bytes()), IoSlice::new(run.bytes)];
+        }
+        let sent = ring::send_frames(&self.socket, pieces.get(..runs.len()).unwrap_or_default());
+        self.headers = headers;
+        sent
     }
 
     /// The headers of a run's frame.
@@ -219,9 +233,6 @@ impl RawSender {
     }
 }
 
-/// How many frames are sent with one system call.
-const AT_ONCE: usize = 64;
-
 /// Whether an error means that the interface is gone for good.
 fn is_fatal(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::ENODEV | libc::ENXIO | libc::EBADF))
@@ -256,6 +267,7 @@ impl Sender for RawSender {
 }
 
 /// The headers of a frame, from the one that tells of segments on.
+#[derive(Debug)]
 struct FrameHeaders {
     bytes: [u8; HEADERS_MAX],
     len: usize,
@@ -340,5 +352,41 @@ impl IpSockets {
             }
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::link::testing::PATH;
+
+    #[test]
+    fn a_run_ends_with_a_shorter_packet_or_when_it_is_full() {
+        let run = |segment: usize, end: usize| Run {
+            path: &PATH,
+            mac: None,
+            bytes: &[],
+            start: 0,
+            end,
+            segment,
+            id: 0,
+        };
+        assert!(run(1000, 2000).takes(1000, 128));
+        assert!(run(1000, 2000).takes(20, 128));
+        assert!(!run(1000, 2000).takes(1004, 128), "longer");
+        assert!(!run(1000, 2020).takes(20, 128), "behind a shorter one");
+        assert!(!run(1000, 2000).takes(1000, 2), "too many");
+        assert!(!run(1000, 64_000).takes(1000, 128), "too long");
+    }
+
+    #[test]
+    fn a_run_is_its_packets() {
+        let bytes: Vec<u8> = (0..50).collect();
+        let (start, end) = (0, 50);
+        let run =
+            Run { path: &PATH, mac: None, bytes: &bytes, start, end, segment: 20, id: 0xffff };
+        let singles: Vec<_> = run.singles().map(|run| (run.id, run.bytes[0], run.len())).collect();
+        assert_eq!(run.len(), 3);
+        assert_eq!(singles, [(0xffff, 0, 1), (0, 20, 1), (1, 40, 1)]);
     }
 }

@@ -78,15 +78,17 @@ const fn len_of<T>() -> libc::socklen_t {
     size_of::<T>() as libc::socklen_t
 }
 
+/// The most frames that are sent at once.
+pub(in crate::link) const FRAMES_MAX: usize = 64;
+
 /// Sends frames in order, each in two pieces: returns how many were sent, at least one if there is one. An error
 /// speaks of the first.
 pub(in crate::link) fn send_frames(
     socket: &Socket,
     frames: &[[IoSlice<'_>; 2]],
 ) -> io::Result<usize> {
-    const AT_ONCE: usize = 64;
     // SAFETY: a message header of zeros is one without address, data or control.
-    let mut headers: [libc::mmsghdr; AT_ONCE] = unsafe { std::mem::zeroed() };
+    let mut headers: [libc::mmsghdr; FRAMES_MAX] = unsafe { std::mem::zeroed() };
     let mut count: libc::c_uint = 0;
     for (header, pieces) in headers.iter_mut().zip(frames) {
         // An `IoSlice` is an `iovec` by definition, and sending only reads it.
