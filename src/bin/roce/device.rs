@@ -60,14 +60,19 @@ impl fmt::Display for Spec {
 
 /// Starts a NIC on a device.
 pub(crate) fn start(spec: &Spec) -> anyhow::Result<SoftNic> {
-    let link = open(spec).with_context(|| format!("-d {spec}"))?;
+    let link = open(spec, None).with_context(|| format!("-d {spec}"))?;
     SoftNic::start(link).with_context(|| format!("cannot start a NIC on {spec}"))
 }
 
-/// Opens the link of a device. This is the one place that knows which links there are.
-fn open(spec: &Spec) -> anyhow::Result<Link> {
+/// Opens the link of a device, whose address may be known to be on an interface. This is the one place that knows which
+/// links there are.
+pub(crate) fn open(spec: &Spec, on: Option<&str>) -> anyhow::Result<Link> {
     match spec {
-        Spec::Udp(address) => Ok(udp::open(&udp::Options::new(*address))?),
+        Spec::Udp(address) => {
+            let mut options = udp::Options::new(*address);
+            options.interface = on.map(ToOwned::to_owned);
+            Ok(udp::open(&options)?)
+        }
         Spec::Soft(name) => {
             let address = first_address(&find_interface(name)?)?;
             let mut options = udp::Options::new(address);

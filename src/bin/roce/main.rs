@@ -4,6 +4,7 @@ mod bench;
 mod decode;
 mod demo;
 mod device;
+mod devices;
 mod output;
 mod serve;
 mod shell;
@@ -29,6 +30,7 @@ enum Command {
     Decode(decode::Args),
     Serve(serve::Args),
     Bench(bench::Args),
+    Devices(devices::Args),
     Completions(shell::CompletionsArgs),
     Man(shell::ManArgs),
 }
@@ -44,6 +46,7 @@ fn main() -> ExitCode {
         Command::Decode(args) => decode::run(args),
         Command::Serve(args) => serve::run(args),
         Command::Bench(args) => bench::run(args),
+        Command::Devices(args) => devices::run(&args),
         Command::Completions(args) => shell::completions(&args),
         Command::Man(args) => shell::man(&args),
     };

@@ -1,12 +1,12 @@
 //! What the demo plays.
 
-use anyhow::{Result, ensure};
+use anyhow::{Context as _, Result, ensure};
 use roce::engine::Counter;
 use roce::verbs::{
     Access, AhAttr, Data, FlushLevel, FlushPlacement, MwBind, MwType, QpType, RecvWr, SendFlags,
     SendOp, SendWr, Target, UdTarget, WcStatus, WrId,
 };
-use roce::wire::{Psn, Qpn, RKey};
+use roce::wire::RKey;
 
 use super::stage::{Play, Side, manner};
 
@@ -100,7 +100,7 @@ fn one<'a>(id: u64, op: SendOp, sges: &'a [roce::verbs::Sge]) -> SendWr<'a> {
 
 /// Puts different bytes into a side's memory.
 fn fill(side: &Side, len: usize) -> Result<()> {
-    let bytes: Vec<u8> = (0..len).map(|at| (at % 251) as u8).collect();
+    let bytes: Vec<u8> = (0..=250).cycle().take(len).collect();
     Ok(side.buffer.write(0, &bytes)?)
 }
 
@@ -215,11 +215,11 @@ fn window(play: &mut Play<'_>) -> Result<()> {
     let (a, b) = (play.a(), play.b());
     let (a_qp, b_qp) = play.connect(QpType::Rc)?;
     let mw = b.nic.create_mw(b.pd, MwType::Type2)?;
-    let Some(now) = b.nic.mw_key(mw) else { return Ok(()) };
+    let now = b.nic.mw_key(mw).context("the window has no key")?;
     let rkey = RKey::new(now.get() ^ 0x5a);
     let (addr, access) = (b.buffer.addr() + 1024, Access::REMOTE_WRITE);
-    let bind = MwBind { mr: b.mr.lkey(), addr, length: 256, access };
-    let bind = SendOp::BindMw { mw: now, rkey, bind };
+    let shown = MwBind { mr: b.mr.lkey(), addr, length: 256, access };
+    let bind = SendOp::BindMw { mw: now, rkey, bind: shown };
     play.send(b, b_qp, &SendWr::new(WrId(104), bind, Data::EMPTY))?;
     play.complete(b, 1)?;
     let op = SendOp::Write { remote_addr: addr, rkey, imm: None };
@@ -229,6 +229,11 @@ fn window(play: &mut Play<'_>) -> Result<()> {
     play.send(a, a_qp, &one(12, SendOp::SendWithInv { rkey }, &[a.sge(0, 4)]))?;
     play.complete(b, 1)?;
     play.complete(a, 1)?;
+    play.say("Once more, and this time whoever bound it takes it back.")?;
+    let again = SendOp::BindMw { mw: rkey, rkey: now, bind: shown };
+    play.send(b, b_qp, &SendWr::new(WrId(106), again, Data::EMPTY))?;
+    play.send(b, b_qp, &SendWr::new(WrId(107), SendOp::LocalInv { rkey: now }, Data::EMPTY))?;
+    play.complete(b, 2)?;
     b.nic.destroy_mw(mw)?;
     Ok(())
 }
@@ -236,7 +241,7 @@ fn window(play: &mut Play<'_>) -> Result<()> {
 fn unreliable(play: &mut Play<'_>) -> Result<()> {
     let (a, b) = (play.a(), play.b());
     let (a_qp, b_qp) = play.connect(QpType::Uc)?;
-    play.recv(b, b_qp, &RecvWr { id: WrId(106), sges: &[b.sge(0, 2048)] })?;
+    play.recv(b, b_qp, &RecvWr { id: WrId(108), sges: &[b.sge(0, 2048)] })?;
     let op = SendOp::Write { remote_addr: b.buffer.addr(), rkey: b.mr.rkey(), imm: None };
     play.send(a, a_qp, &one(13, op, &[a.sge(0, 64)]))?;
     play.send(a, a_qp, &one(14, SEND, &[a.sge(0, 1500)]))?;
@@ -254,7 +259,7 @@ fn datagram(play: &mut Play<'_>) -> Result<()> {
     let to = b.nic.endpoint(b_qp)?;
     let ah = a.nic.create_ah(a.pd, AhAttr::new(to.gid, 0))?;
     let target = Target::Ud(UdTarget { ah, qpn: to.qpn, qkey: manner().qkey });
-    play.recv(b, b_qp, &RecvWr { id: WrId(107), sges: &[b.sge(0, 256)] })?;
+    play.recv(b, b_qp, &RecvWr { id: WrId(109), sges: &[b.sge(0, 256)] })?;
     play.send(a, a_qp, &SendWr { target, ..one(15, SEND, &[a.sge(0, 32)]) })?;
     play.complete(a, 1)?;
     play.complete(b, 1)?;
@@ -266,7 +271,7 @@ fn not_ready(play: &mut Play<'_>) -> Result<()> {
     let (a_qp, b_qp) = play.connect(QpType::Rc)?;
     play.send(a, a_qp, &one(16, SEND, &[a.sge(0, 16)]))?;
     play.until(a, Counter::RnrReceived)?;
-    play.recv(b, b_qp, &RecvWr { id: WrId(108), sges: &[b.sge(0, 64)] })?;
+    play.recv(b, b_qp, &RecvWr { id: WrId(110), sges: &[b.sge(0, 64)] })?;
     play.complete(b, 1)?;
     play.complete(a, 1)?;
     Ok(())
@@ -275,13 +280,12 @@ fn not_ready(play: &mut Play<'_>) -> Result<()> {
 fn access(play: &mut Play<'_>) -> Result<()> {
     let (a, b) = (play.a(), play.b());
     let (a_qp, b_qp) = play.connect(QpType::Rc)?;
-    play.recv(b, b_qp, &RecvWr { id: WrId(109), sges: &[b.sge(0, 64)] })?;
+    play.recv(b, b_qp, &RecvWr { id: WrId(111), sges: &[b.sge(0, 64)] })?;
     let op = SendOp::Write {
         remote_addr: b.buffer.addr(),
         rkey: RKey::new(b.mr.rkey().get() ^ 0xff),
         imm: None,
     };
-    // Together, so that the second is under way when the first is refused.
     play.send(a, a_qp, &one(17, op, &[a.sge(0, 64)]))?;
     let done = play.complete(a, 1)?;
     ensure!(done[0].status == WcStatus::RemAccessErr, "the refusal was {}", done[0].status);
@@ -296,9 +300,8 @@ fn nobody(play: &mut Play<'_>) -> Result<()> {
     let (a, b) = (play.a(), play.b());
     let a_qp = a.nic.create_simple_qp(a.pd, a.cq, QpType::Rc)?;
     let gone = b.nic.create_simple_qp(b.pd, b.cq, QpType::Rc)?;
-    let mut peer = b.nic.endpoint(gone)?;
+    let peer = b.nic.endpoint(gone)?;
     b.nic.destroy_qp(gone)?;
-    (peer.qpn, peer.psn) = (Qpn::new(peer.qpn.get()), Psn::new(0));
     a.nic.connect(a_qp, &peer, &manner())?;
     play.send(a, a_qp, &one(19, SEND, &[a.sge(0, 16)]))?;
     let done = play.complete(a, 1)?;
