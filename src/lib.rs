@@ -20,7 +20,7 @@
 //! | [`decode`] | packets in words: fields by tshark's names, filters, summaries |
 //! | [`verbs`] | the vocabulary of verbs, with the numbers and texts of `ibv_*` |
 //! | [`memory`] | memory that a NIC may touch, and the one place that touches it |
-//! | [`link`] | a simulated network: seeded faults, faults by appointment, virtual time |
+//! | [`link`] | ways onto a network: a simulated one, with seeded faults in virtual time; ordinary UDP sockets |
 //! | [`engine`] | a software RNIC as a state machine, told packets and time; being built |
 //!
 //! Nothing imports upwards in this table. Each room's own page says how it is built.
