@@ -291,32 +291,35 @@ fn what_the_kernel_drops_for_want_of_room_is_counted() {
 
 #[test]
 fn errors_name_the_cure() {
-    let (here, _) = loopback(10);
-    let failure = |options: &Options| udp::open(options).unwrap_err();
-    let link = open(here);
-    let error = failure(&Options::new(here.into()));
-    assert!(matches!(error, OpenError::InUse { .. }), "{error:?}");
-    assert_eq!(
-        error.to_string(),
-        "UDP port 4791 of 127.47.10.1 is taken, by another soft NIC or by the kernel's rdma_rxe: use another address \
+    // In a process of its own: one that another test starts has a port for a moment that was given up.
+    in_namespace(|| {
+        let (here, _) = loopback(10);
+        let failure = |options: &Options| udp::open(options).unwrap_err();
+        let link = open(here);
+        let error = failure(&Options::new(here.into()));
+        assert!(matches!(error, OpenError::InUse { .. }), "{error:?}");
+        assert_eq!(
+            error.to_string(),
+            "UDP port 4791 of 127.47.10.1 is taken, by another soft NIC or by the kernel's rdma_rxe: use another address \
          of this machine, or a raw link, which shares one"
-    );
-    drop(link);
-    drop(open(here));
-    // An address of IPv4 that is written as one of IPv6 is the same.
-    assert_eq!(open(here.to_ipv6_mapped()).port.gids, [gid(here)]);
+        );
+        drop(link);
+        drop(open(here));
+        // An address of IPv4 that is written as one of IPv6 is the same.
+        assert_eq!(open(here.to_ipv6_mapped()).port.gids, [gid(here)]);
 
-    let error = failure(&Options::new([203, 0, 113, 1].into())).to_string();
-    let expected = "203.0.113.1 is not an address of this machine, which has ";
-    assert!(error.starts_with(expected) && error.contains("127.0.0.1"), "{error}");
-    for address in ["0.0.0.0", "::", "224.0.0.1", "ff02::1"] {
-        let error = failure(&Options::new(address.parse().unwrap()));
-        assert!(matches!(error, OpenError::NotOneHost(_)), "{error:?}");
-    }
-    let mut options = Options::new(here.into());
-    options.interface = Some("nowhere".into());
-    let error = failure(&options).to_string();
-    assert!(error.starts_with("there is no interface nowhere: this machine has lo"), "{error}");
+        let error = failure(&Options::new([203, 0, 113, 1].into())).to_string();
+        let expected = "203.0.113.1 is not an address of this machine, which has ";
+        assert!(error.starts_with(expected) && error.contains("127.0.0.1"), "{error}");
+        for address in ["0.0.0.0", "::", "224.0.0.1", "ff02::1"] {
+            let error = failure(&Options::new(address.parse().unwrap()));
+            assert!(matches!(error, OpenError::NotOneHost(_)), "{error:?}");
+        }
+        let mut options = Options::new(here.into());
+        options.interface = Some("nowhere".into());
+        let error = failure(&options).to_string();
+        assert!(error.starts_with("there is no interface nowhere: this machine has lo"), "{error}");
+    });
 }
 
 /// Every frame that passes an interface of the machine it is opened on.

@@ -246,17 +246,22 @@ fn unbound_socket(local: SocketAddr) -> io::Result<Socket> {
     match local {
         SocketAddr::V4(_) => {
             set_option(socket.as_fd(), libc::SOL_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_DO)?;
+            set_option(socket.as_fd(), libc::SOL_IP, libc::IP_TTL, HOP_LIMIT.into())?;
         }
         SocketAddr::V6(_) => {
             socket.set_only_v6(true)?;
             let never = libc::IPV6_PMTUDISC_DO;
             set_option(socket.as_fd(), libc::SOL_IPV6, libc::IPV6_MTU_DISCOVER, never)?;
             set_option(socket.as_fd(), libc::SOL_IPV6, libc::IPV6_DONTFRAG, 1)?;
+            set_option(socket.as_fd(), libc::SOL_IPV6, libc::IPV6_UNICAST_HOPS, HOP_LIMIT.into())?;
         }
     }
     ask_for(&socket, libc::SO_SNDBUFFORCE, libc::SO_SNDBUF, SEND_BUFFER);
     Ok(socket)
 }
+
+/// How many hops a packet is allowed whose path does not say.
+const HOP_LIMIT: u8 = 64;
 
 /// How many bytes may wait to be sent, if the system allows it.
 const SEND_BUFFER: usize = 4 << 20;

@@ -17,11 +17,14 @@
 
 use std::any::type_name_of_val;
 use std::fs::File;
-use std::net::{Ipv4Addr, Ipv6Addr};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6, UdpSocket};
 use std::os::fd::AsRawFd;
 use std::panic::resume_unwind;
 use std::process::Command;
+use std::time::Duration;
 use std::{env, process, thread};
+
+use roce::link::interface::interfaces;
 
 /// Says that a process is in a namespace of its own already.
 const INSIDE: &str = "ROCE_TEST_INSIDE_NAMESPACE";
@@ -83,7 +86,26 @@ pub fn wire(mtu: usize) -> (Host, Host) {
         host.ip(&format!("address add {link_local}/64 dev {interface} nodad"));
         host.ip(&format!("link set {interface} up"));
     }
+    for address in [Host::v4, Host::v6, Host::link_local] {
+        meet(&a, address(&a), &b, address(&b));
+    }
     (a, b)
+}
+
+/// Waits until datagrams pass: an interface that has just been switched on loses what is sent, without a word, and one
+/// that does not know its neighbour yet holds back only so much.
+#[track_caller]
+fn meet(a: &Host, from: SocketAddr, b: &Host, to: SocketAddr) {
+    let bind = |address| UdpSocket::bind(address).unwrap();
+    let (here, there) = (a.run(|| bind(from)), b.run(|| bind(to)));
+    there.set_read_timeout(Some(Duration::from_millis(10))).unwrap();
+    let mut to = there.local_addr().unwrap();
+    if let (SocketAddr::V6(from), SocketAddr::V6(to)) = (from, &mut to) {
+        // The number is that of the interface it goes out by.
+        to.set_scope_id(from.scope_id());
+    }
+    let passes = |_| here.send_to(b"?", to).is_ok() && there.recv(&mut [0]).is_ok();
+    assert!((0..1000).any(passes), "no datagram passes from {from} to {to}");
 }
 
 impl Host {
@@ -101,6 +123,21 @@ impl Host {
             v6: Ipv6Addr::new(0xfd09, 0, 0, 0, 0, 0, 0, number.into()),
             link_local: Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, number.into()),
         }
+    }
+
+    fn v4(&self) -> SocketAddr {
+        (self.v4, 0).into()
+    }
+
+    fn v6(&self) -> SocketAddr {
+        (self.v6, 0).into()
+    }
+
+    /// Its link-local address, with the number of its interface.
+    fn link_local(&self) -> SocketAddr {
+        let interfaces = self.run(|| interfaces().unwrap());
+        let own = interfaces.iter().find(|interface| interface.name == self.interface).unwrap();
+        SocketAddrV6::new(self.link_local, 0, 0, own.index).into()
     }
 
     /// Runs something on this machine. Sockets that it opens stay there, wherever they are used.

@@ -111,18 +111,16 @@ impl UdpReceiver {
             }
             self.prefixes.set_path(&path);
             let joined = told.segment.unwrap_or(datagram.bytes.len()).max(1);
-            let mut start = 0;
+            let mut end = 0;
             for packet in datagram.bytes.chunks_mut(joined) {
-                let len = packet.len();
-                if let Some((len, id)) = self.counters.sizes(len).and_then(|len| {
-                    let check = (self.check, &mut self.prefixes, &mut self.identifications);
-                    let id = identification(check, packet, source.is_ipv4());
-                    self.counters.bad_icrc += u64::from(id.is_none());
-                    Some((len, id?))
-                }) {
-                    self.packets.push(Place { arrival: index, start, len, id });
+                let start = end;
+                end += packet.len();
+                let Some(len) = self.counters.size(packet.len()) else { continue };
+                let check = (self.check, &mut self.prefixes, &mut self.identifications);
+                match identification(check, packet, source.is_ipv4()) {
+                    Some(id) => self.packets.push(Place { arrival: index, start, len, id }),
+                    None => self.counters.bad_icrc += 1,
                 }
-                start += len;
             }
         }
     }
@@ -148,7 +146,7 @@ fn identification(
 impl Counters {
     /// The length of a packet, if it is one that a packet can have.
     #[inline]
-    fn sizes(&mut self, len: usize) -> Option<u16> {
+    fn size(&mut self, len: usize) -> Option<u16> {
         if len < Bth::LEN + ICRC_ROOM {
             self.too_short += 1;
             return None;

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use socket2::Socket;
 
-use super::unbound_socket;
+use super::{HOP_LIMIT, unbound_socket};
 use crate::link::Sender;
 use crate::link::sys::socket::{self, Control, Name, Outgoing};
 use crate::time::Instant;
@@ -22,9 +22,6 @@ const RUN_MAX: usize = 65_507;
 
 /// How long a full send buffer is waited for before its packets count as lost.
 const PATIENCE: Duration = Duration::from_secs(1);
-
-/// The hop limit of a socket that nothing else was said to.
-const HOP_LIMIT: u8 = 64;
 
 pub(super) struct UdpSender {
     local: SocketAddr,
