@@ -12,8 +12,8 @@ use super::super::sys::ring::{self, Ring, RingFrame};
 use crate::time::Instant;
 use crate::wire::icrc::{ICRC_LEN, Identification, Prefix, Route};
 use crate::wire::{
-    Bth, EtherType, Ethernet, Gid, Ipv4, Ipv6, PROTOCOL_UDP, ROCE_PORT, Received, Udp, UdpRepr,
-    checksum, view,
+    Bth, EtherType, Ethernet, Gid, Ipv4, Ipv6, PROTOCOL_UDP, Path, Prefixes, ROCE_PORT, Received,
+    Udp, UdpRepr, checksum, view,
 };
 
 /// The most frames that are taken in at once.
@@ -22,6 +22,19 @@ const FRAMES_MAX: usize = 64;
 /// No further frame is taken in once there are so many packets.
 const PACKETS_MAX: usize = 1024;
 
+/// The flags of an IPv4 header of RoCE.
+const DONT_FRAGMENT: [u8; 2] = [0x40, 0];
+
+/// A path for nobody.
+const NOWHERE: Path = Path {
+    source: Gid([0; 16]),
+    destination: Gid([0; 16]),
+    source_port: 0,
+    traffic_class: 0,
+    hop_limit: 0,
+    sl: 0,
+};
+
 /// The half that receives.
 #[derive(Debug)]
 pub(super) struct RawReceiver {
@@ -29,6 +42,8 @@ pub(super) struct RawReceiver {
     gids: Vec<Gid>,
     vlan: Option<u16>,
     packets: Vec<Place>,
+    /// Those of the flow that the last packet was of.
+    prefixes: Prefixes,
     counts: [u64; Refusal::ALL.len()],
     /// Packets that were joined by the kernel, and whose identifications did not count up.
     solved: u64,
@@ -102,6 +117,7 @@ impl RawReceiver {
             gids,
             vlan,
             packets: Vec::with_capacity(PACKETS_MAX),
+            prefixes: Prefixes::new(NOWHERE),
             counts: [0; _],
             solved: 0,
             lost: Cell::new(0),
@@ -137,7 +153,7 @@ impl Receiver for RawReceiver {
                 }
             };
             for (index, range) in headers.segments() {
-                match headers.packet(bytes, number, index, range) {
+                match headers.packet(&mut self.prefixes, bytes, number, index, range) {
                     Ok((place, as_expected)) => {
                         self.packets.push(place);
                         self.solved += u64::from(!as_expected);
@@ -311,6 +327,7 @@ impl Headers {
     /// The packet at `range`, through its ICRC, if it is sound; and whether its identification was as expected.
     fn packet(
         &self,
+        prefixes: &mut Prefixes,
         bytes: &mut [u8],
         frame: usize,
         index: u16,
@@ -321,15 +338,13 @@ impl Headers {
             return Err(Refusal::Short);
         }
         let length = u16::try_from(Udp::LEN + packet.len()).map_err(|_| Refusal::UdpLength)?;
-        let (source_port, destination_port) = (self.source_port, ROCE_PORT);
-        let udp = UdpRepr { source_port, destination_port, length, checksum: 0 }.emit();
         let mut place = Place {
             frame,
             start: range.start,
             end: range.end - ICRC_LEN,
             source: self.source,
             destination: self.destination,
-            source_port,
+            source_port: self.source_port,
             ecn: self.ecn,
             network: self.network,
             network_len: self.network_len,
@@ -341,7 +356,7 @@ impl Headers {
             true => set(&mut place.network, 4, length),
             false => {}
         }
-        if place.prefix(&udp)?.verifies(packet) {
+        if place.prefix(prefixes, packet.len())?.verifies(packet) {
             return Ok((place, true));
         }
         if !joined || !is_ipv4 {
@@ -349,7 +364,8 @@ impl Headers {
         }
         // Older kernels join packets whose identifications do not count up.
         place.set_ipv4(length, 0);
-        let difference = place.prefix(&udp)?.difference(packet).ok_or(Refusal::Short)?;
+        let prefix = place.prefix(prefixes, packet.len())?;
+        let difference = prefix.difference(packet).ok_or(Refusal::Short)?;
         let id = Identification::of_length(packet.len()).find(difference).ok_or(Refusal::Icrc)?;
         place.set_ipv4(length, id);
         Ok((place, false))
@@ -362,16 +378,23 @@ impl Headers {
 }
 
 impl Place {
-    /// The checksum of its headers.
-    fn prefix(&self, udp: &Udp) -> Result<Prefix, Refusal> {
-        let network = &self.network;
-        Ok(Prefix::new(&if self.network_len == Ipv4::LEN {
-            let header = view(network, 0).map_err(|_| Refusal::Short)?;
-            Route::Ipv4 { header, options: &[], udp }
-        } else {
-            let header = view(network, 0).map_err(|_| Refusal::Short)?;
-            Route::Ipv6 { header, extensions: &[], udp }
-        }))
+    /// The checksum of its headers, before `len` bytes from its BTH through its ICRC.
+    fn prefix(&self, prefixes: &mut Prefixes, len: usize) -> Result<Prefix, Refusal> {
+        let Self { source, destination, source_port, .. } = *self;
+        if self.network_len == Ipv6::LEN {
+            prefixes.set_path(&Path { source, destination, source_port, ..NOWHERE });
+            return Ok(*prefixes.of(len));
+        }
+        let header = view::<Ipv4>(&self.network, 0).map_err(|_| Refusal::Short)?;
+        let [.., f0, f1, _, _] = *self.network.first_chunk::<10>().expect("a header is longer");
+        if [f0, f1] == DONT_FRAGMENT {
+            prefixes.set_path(&Path { source, destination, source_port, ..NOWHERE });
+            return Ok(prefixes.of(len).with_identification(header.id()));
+        }
+        // Not as RoCE should be sent, but sealed so all the same.
+        let length = u16::try_from(Udp::LEN + len).map_err(|_| Refusal::UdpLength)?;
+        let udp = UdpRepr { source_port, destination_port: ROCE_PORT, length, checksum: 0 }.emit();
+        Ok(Prefix::new(&Route::Ipv4 { header, options: &[], udp: &udp }))
     }
 
     /// Makes the IPv4 header that of one packet, `udp_len` bytes behind it.
@@ -395,7 +418,7 @@ fn set(header: &mut [u8], at: usize, number: u16) {
 mod tests {
     use super::*;
     use crate::link::testing::{PATH, PATH_V6};
-    use crate::wire::{EthernetRepr, MacAddr, Path};
+    use crate::wire::{EthernetRepr, MacAddr};
 
     const PLAIN: RingFrame = RingFrame { vnet: [0; 10], cut: false, vlan: None };
 
@@ -428,8 +451,9 @@ mod tests {
             Ok(headers) => headers,
             Err(refusal) => return vec![Err(refusal)],
         };
+        let mut prefixes = Prefixes::new(NOWHERE);
         let each = |(index, range)| {
-            let (place, expected) = headers.packet(bytes, 0, index, range)?;
+            let (place, expected) = headers.packet(&mut prefixes, bytes, 0, index, range)?;
             let network = &place.network[..place.network_len];
             let id = u16::from_be_bytes([network[4], network[5]]);
             if network.len() == 20 {
@@ -494,6 +518,21 @@ mod tests {
         for kernel in gsos {
             take(&kernel, &mut frame(&PATH, &[(40, 0)]));
         }
+    }
+
+    #[test]
+    fn a_packet_that_may_be_fragmented_is_as_good_if_it_was_sealed_so() {
+        let mut bytes = frame(&PATH, &[(40, 9)]);
+        bytes[20] = 0;
+        bytes[24..26].fill(0);
+        let sum = checksum([&bytes[14..34]]);
+        set(&mut bytes, 24, sum);
+        assert_eq!(take(&PLAIN, &mut bytes), [Err(Refusal::Icrc)], "sealed with another flag");
+        let udp = view::<Udp>(&bytes, 34).unwrap();
+        let route = Route::Ipv4 { header: view(&bytes, 14).unwrap(), options: &[], udp };
+        let sealed = crate::wire::icrc::icrc(&route, &bytes[42..78]);
+        bytes[78..].copy_from_slice(&sealed);
+        assert_eq!(take(&PLAIN, &mut bytes), [Ok((40, 9, true))]);
     }
 
     #[test]
