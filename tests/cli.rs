@@ -372,7 +372,7 @@ impl Served {
         // Other runs on this machine have other addresses, and other ports.
         let run = std::process::id() % 0xff00;
         let net = format!("127.{}.{}", 1 + run / 256 % 250, run % 256);
-        let port = (20_000 + run % 10_000 + u32::from(host) * 100).to_string();
+        let port = (20_000 + run % 9_000 + u32::from(host) * 100).to_string();
         let own = format!("udp:{net}.{host}");
         let mut child = Command::new(env!("CARGO_BIN_EXE_roce"))
             .args(["serve", "-d", &own, "-p", &port])
