@@ -357,3 +357,99 @@ fn help_teaches_and_the_rest_comes_with_it() {
     assert!(String::from_utf8(bare.stderr).unwrap().contains("Usage: roce"));
     assert_eq!(roce(&["decode"]).status.code(), Some(2));
 }
+
+/// A server on a loopback address of its own, which is told to end when the test does.
+struct Served {
+    child: std::process::Child,
+    port: String,
+    /// The device of a client, on another address.
+    device: String,
+}
+
+impl Served {
+    /// `host` tells servers of one test run apart.
+    fn start(host: u8, args: &[&str]) -> Self {
+        // Other runs on this machine have other addresses, and other ports.
+        let run = std::process::id() % 0xff00;
+        let net = format!("127.{}.{}", 1 + run / 256 % 250, run % 256);
+        let port = (20_000 + run % 9_000 + u32::from(host) * 100).to_string();
+        let own = format!("udp:{net}.{host}");
+        let mut child = Command::new(env!("CARGO_BIN_EXE_roce"))
+            .args(["serve", "-d", &own, "-p", &port])
+            .args(args)
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        // Its first line says that it listens.
+        let mut first = String::new();
+        let mut stderr = std::io::BufReader::new(child.stderr.take().unwrap());
+        std::io::BufRead::read_line(&mut stderr, &mut first).unwrap();
+        assert_eq!(first, format!("roce: serving with {own} on TCP port {port}\n"));
+        child.stderr = Some(stderr.into_inner());
+        Self { child, port, device: format!("udp:{net}.{}", host + 1) }
+    }
+
+    fn bench(&self, args: &[&str]) -> Output {
+        let reach = ["-d", &self.device, "-p", &self.port, "127.0.0.1"];
+        roce(&[&["bench"][..], args, &reach].concat())
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[test]
+fn bench_measures_over_udp_sockets() {
+    let served = Served::start(10, &[]);
+    let output = served.bench(&["send", "bw", "-s", "64", "-n", "500"]);
+    let (out, err) = (String::from_utf8(output.stdout).unwrap(), output.stderr);
+    assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&err));
+    let lines: Vec<&str> = out.lines().collect();
+    let heading =
+        " #bytes     #iterations    BW peak[MB/sec]    BW average[MB/sec]   MsgRate[Mpps]";
+    assert_eq!((lines.len(), lines[0]), (2, heading), "{out}");
+    assert!(lines[1].starts_with(" 64         500            "), "{out}");
+
+    let output = served.bench(&["write", "lat", "-n", "200", "--verify", "--json"]);
+    let json: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(json["results"][0]["iterations"], 200);
+    assert_eq!((&json["results"][0]["wrong"], output.status.code()), (&0.into(), Some(0)));
+    assert!(json["counters"]["peer"]["sent_pkts"].as_u64().unwrap() >= 200);
+
+    let output = served.bench(&["pingpong", "-n", "100"]);
+    let out = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(output.status.code(), Some(0));
+    assert!(out.starts_with("  local address:  LID 0x0000, QPN 0x"), "{out}");
+    assert!(out.contains("819200 bytes in ") && out.contains("\n100 iters in "), "{out}");
+}
+
+#[test]
+fn a_server_ends_after_one_client_or_on_ctrl_c() {
+    let mut once = Served::start(30, &["--once"]);
+    assert_eq!(once.bench(&["atomic", "lat", "-n", "10"]).status.code(), Some(0));
+    assert_eq!(once.child.wait().unwrap().code(), Some(0));
+    let mut stopped = Served::start(32, &[]);
+    let pid = stopped.child.id().to_string();
+    assert!(Command::new("kill").args(["-INT", &pid]).status().unwrap().success());
+    assert_eq!(stopped.child.wait().unwrap().code(), Some(0));
+}
+
+#[test]
+fn a_bench_that_cannot_be_says_why_before_anybody_is_asked() {
+    for (args, word) in [
+        (&["bench", "read", "bw", "-c", "ud", "127.0.0.1"][..], "UD has no read: use -c rc"),
+        (&["bench", "send", "bw", "-c", "UD", "-s", "4097", "127.0.0.1"], "does not fit an MTU"),
+        (&["bench", "send", "lat", "-q", "2", "127.0.0.1"], "-q: latency"),
+        (&["bench", "send", "bw", "-p", "1", "127.0.0.1"], "is a server (roce serve) running"),
+        (&["bench", "send", "bw", "-d", "eth0", "127.0.0.1"], "a device is udp:ADDRESS"),
+        (&["serve", "-d", "udp:192.0.2.255"], "not an address of this machine"),
+        (&["serve", "-d", "soft:roce-none"], "this machine has"),
+    ] {
+        let (out, err) = failure(args);
+        assert!(out.is_empty() && err.contains(word), "{args:?}: {err}");
+    }
+}

@@ -158,9 +158,10 @@ impl Server {
                 self.clients.fetch_add(1, Ordering::SeqCst);
                 scope.spawn(move || self.serve(stream, address.ip().to_canonical()));
             }
-            if stopped.load(Ordering::SeqCst) && self.clients.load(Ordering::SeqCst) > 0 {
-                // Whoever is being served sees the connection close.
-                eprintln!("roce: stopped; clients that were being served are left alone");
+            let busy = self.clients.load(Ordering::SeqCst);
+            if busy > 0 && stopped.load(Ordering::SeqCst) {
+                // They see the connection close.
+                eprintln!("roce: stopped while serving {busy}");
                 std::process::exit(0);
             }
             Ok(())

@@ -25,16 +25,6 @@ const PACKETS_MAX: usize = 1024;
 /// The flags of an IPv4 header of RoCE.
 const DONT_FRAGMENT: [u8; 2] = [0x40, 0];
 
-/// A path for nobody.
-const NOWHERE: Path = Path {
-    source: Gid([0; 16]),
-    destination: Gid([0; 16]),
-    source_port: 0,
-    traffic_class: 0,
-    hop_limit: 0,
-    sl: 0,
-};
-
 /// The half that receives.
 #[derive(Debug)]
 pub(super) struct RawReceiver {
@@ -117,7 +107,7 @@ impl RawReceiver {
             gids,
             vlan,
             packets: Vec::with_capacity(PACKETS_MAX),
-            prefixes: Prefixes::new(NOWHERE),
+            prefixes: Prefixes::new(&Path::NOWHERE),
             counts: [0; _],
             solved: 0,
             lost: Cell::new(0),
@@ -382,13 +372,13 @@ impl Place {
     fn prefix(&self, prefixes: &mut Prefixes, len: usize) -> Result<Prefix, Refusal> {
         let Self { source, destination, source_port, .. } = *self;
         if self.network_len == Ipv6::LEN {
-            prefixes.set_path(&Path { source, destination, source_port, ..NOWHERE });
-            return Ok(*prefixes.of(len));
+            prefixes.set_path(&Path { source, destination, source_port, ..Path::NOWHERE });
+            return Ok(prefixes.of(len));
         }
         let header = view::<Ipv4>(&self.network, 0).map_err(|_| Refusal::Short)?;
         let [.., f0, f1, _, _] = *self.network.first_chunk::<10>().expect("a header is longer");
         if [f0, f1] == DONT_FRAGMENT {
-            prefixes.set_path(&Path { source, destination, source_port, ..NOWHERE });
+            prefixes.set_path(&Path { source, destination, source_port, ..Path::NOWHERE });
             return Ok(prefixes.of(len).with_identification(header.id()));
         }
         // Not as RoCE should be sent, but sealed so all the same.
@@ -451,7 +441,7 @@ mod tests {
             Ok(headers) => headers,
             Err(refusal) => return vec![Err(refusal)],
         };
-        let mut prefixes = Prefixes::new(NOWHERE);
+        let mut prefixes = Prefixes::new(&Path::NOWHERE);
         let each = |(index, range)| {
             let (place, expected) = headers.packet(&mut prefixes, bytes, 0, index, range)?;
             let network = &place.network[..place.network_len];

@@ -106,6 +106,15 @@ impl TestArgs {
         let port = nic.port();
         let mtu = self.mtu.unwrap_or(port.mtu);
         ensure!(mtu <= port.mtu, "-m: {} can do an MTU of {}, not {mtu}", port.name, port.mtu);
+        self.plan_with(op, mtu)
+    }
+
+    /// Whether it could be measured with any NIC, before one is opened or a server asked.
+    pub(crate) fn check(&self, op: Op) -> anyhow::Result<()> {
+        self.plan_with(op, self.mtu.unwrap_or(Mtu::M4096)).map(drop)
+    }
+
+    fn plan_with(&self, op: Op, mtu: Mtu) -> anyhow::Result<Plan> {
         let plan = Plan {
             op,
             metric: self.metric,

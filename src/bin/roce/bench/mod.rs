@@ -87,6 +87,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
 }
 
 fn measure(op: Op, args: &TestArgs) -> anyhow::Result<ExitCode> {
+    args.check(op)?;
     let stream = exchange::connect(&args.host, args.reach.port)?;
     let nic = device::start(&device_for(args.reach.device.as_ref(), &stream)?)?;
     let plan = args.plan(op, &nic)?;
