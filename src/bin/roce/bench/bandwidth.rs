@@ -114,11 +114,16 @@ fn caught_up(
     last: Instant,
 ) -> anyhow::Result<bool> {
     let Some(peer) = watch.peer else { return Ok(false) };
-    if !side.plan().takes_receives() || seen.received >= peer.messages {
+    let (plan, idle) = (side.plan(), now.duration_since(last.max(watch.heard())));
+    let reliable = plan.connection == Connection::Rc;
+    if !plan.takes_receives() {
+        // Nothing tells when the last unreliable write is there.
+        return Ok(reliable || peer.messages == 0 || idle > LINGER);
+    }
+    if seen.received >= peer.messages {
         return Ok(true);
     }
-    let idle = now.duration_since(last);
-    if side.plan().connection != Connection::Rc {
+    if !reliable {
         return Ok(idle > LINGER);
     }
     if idle > LINGER_RELIABLE {

@@ -61,6 +61,11 @@ impl<'a> Watch<'a> {
         self.started
     }
 
+    /// When the peer was last heard.
+    pub(crate) fn heard(&self) -> Instant {
+        self.heard
+    }
+
     /// Something was done.
     #[inline]
     pub(crate) fn progressed(&mut self) {
