@@ -443,32 +443,3 @@ fn wrong_bytes_are_found() {
         assert_eq!(remark, "64 bytes: 1 did not arrive as they were sent");
     });
 }
-
-#[test]
-#[ignore = "a measurement, for release builds"]
-fn how_fast_over_a_cable() {
-    let fast = |op, metric, size, extent| Plan {
-        sizes: vec![size],
-        extent,
-        mtu: Mtu::M4096,
-        tx_depth: 128,
-        verify: false,
-        ..plan(op, metric, Connection::Rc)
-    };
-    let second = Extent::Seconds(3);
-    for (op, metric, size) in [
-        (Op::Send, Metric::Bw, 64),
-        (Op::Write, Metric::Bw, 64),
-        (Op::Send, Metric::Bw, 65536),
-        (Op::Write, Metric::Bw, 65536),
-        (Op::Read, Metric::Bw, 65536),
-        (Op::Send, Metric::Lat, 2),
-        (Op::Write, Metric::Lat, 2),
-    ] {
-        let plan = fast(op, metric, size, second);
-        let (notes, counts) = run(&plan);
-        println!("RC {}\n{}", op.name(), report::heading(&plan, Unit::Megabytes));
-        println!("{}", report::row(&notes.steps[0], Unit::Megabytes));
-        println!("{:?}", report::remark_on_counts(&counts));
-    }
-}
