@@ -75,9 +75,11 @@ impl Stage {
     pub(super) fn open() -> Result<Self> {
         let wire = Sink::default();
         // All of 127.0.0.0/8 is this machine; another demo may have the first pair.
-        let [_, high, middle, low] = std::process::id().to_be_bytes();
-        let spare = Ipv4Addr::new(127, 100 | high, middle, low | 2);
-        let pairs = [[1, 2].map(|host| Ipv4Addr::new(127, 0, 0, host)), neighbours(spare)];
+        let spare = u32::from(Ipv4Addr::new(127, 64, 0, 0)) | std::process::id() << 1;
+        let pairs = [
+            [Ipv4Addr::LOCALHOST, Ipv4Addr::new(127, 0, 0, 2)],
+            [spare, spare | 1].map(Ipv4Addr::from),
+        ];
         let mut last = None;
         for [a, b] in pairs {
             match (open(a), open(b)) {
@@ -107,10 +109,6 @@ impl Stage {
     pub(super) fn play<'s>(&'s self, out: &'s mut dyn Write) -> Result<Play<'s>> {
         Ok(Play { stage: self, seen: count(&self.wire.bytes())?, out })
     }
-}
-
-fn neighbours(first: Ipv4Addr) -> [Ipv4Addr; 2] {
-    [first, Ipv4Addr::from(u32::from(first) ^ 1)]
 }
 
 fn open(address: Ipv4Addr) -> Result<roce::link::Link, udp::OpenError> {

@@ -1,0 +1,99 @@
+//! `roce demo` and `roce devices`, as a user runs them.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+use std::collections::BTreeSet;
+use std::process::{Command, Output};
+
+use roce::capture;
+use roce::wire::{Frame, IcrcVerdict, ROCE_PORT, Service};
+
+fn roce(args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_roce")).args(args).output().unwrap()
+}
+
+fn stdout(args: &[&str]) -> String {
+    let output = roce(args);
+    let errors = String::from_utf8(output.stderr).unwrap();
+    assert_eq!((output.status.code(), errors.as_str()), (Some(0), ""), "{args:?}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+#[test]
+fn the_demo_shows_every_operation_and_keeps_its_packets() {
+    let path = std::env::temp_dir().join(format!("roce-demo-{}.pcapng", std::process::id()));
+    let shown = stdout(&["demo", "--pcap", path.to_str().unwrap()]);
+    for opcode in [
+        "SEND",
+        "SEND_WITH_IMM",
+        "SEND_WITH_INV",
+        "RDMA_WRITE",
+        "RDMA_WRITE_WITH_IMM",
+        "RDMA_READ",
+        "ATOMIC_CMP_AND_SWP",
+        "ATOMIC_FETCH_AND_ADD",
+        "ATOMIC_WRITE",
+        "FLUSH",
+        "BIND_MW",
+        "LOCAL_INV",
+    ] {
+        assert!(shown.contains(&format!(" IBV_WR_{opcode} (")), "{opcode} is not posted");
+    }
+    for outcome in ["remote access error", "retry counter exceeded", "Flushed", "RNR "] {
+        assert!(shown.contains(outcome), "{outcome} is not shown");
+    }
+    let mut capture = capture::open(&path).unwrap();
+    let (mut packets, mut services) = (0, BTreeSet::new());
+    while let Some(record) = capture.next().unwrap() {
+        let frame = Frame::parse(record.link, record.data, ROCE_PORT);
+        assert_eq!((frame.icrc(), frame.error()), (Some(IcrcVerdict::Ok), None));
+        let service = frame.packet().unwrap().info().unwrap().service;
+        services.insert(format!("{service:?}"));
+        packets += 1;
+    }
+    std::fs::remove_file(&path).unwrap();
+    assert_eq!(
+        packets,
+        shown.lines().filter(|line| line.contains("A ──► B") || line.contains("A ◄── B")).count()
+    );
+    let all = [Service::Rc, Service::Uc, Service::Ud].map(|service| format!("{service:?}"));
+    assert_eq!(services, BTreeSet::from(all));
+}
+
+#[test]
+fn scenes_can_be_chosen_by_their_titles() {
+    let titles = stdout(&["demo", "--list"]);
+    assert!(titles.lines().count() > 10);
+    let shown = stdout(&["demo", "fetch", "rdma READ"]);
+    assert!(
+        shown.contains("\n2. ") && !shown.contains("\n3. "),
+        "two scenes have that in their titles"
+    );
+    assert!(shown.contains("RC_FETCH_ADD") && !shown.contains("RC_RDMA_WRITE_ONLY "));
+    let output = roce(&["demo", "nothing like that"]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(String::from_utf8(output.stderr).unwrap().contains("roce demo --list"));
+}
+
+#[test]
+fn two_demos_run_side_by_side() {
+    let start = || {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_roce"));
+        command.arg("demo").stdout(std::process::Stdio::null()).spawn().unwrap()
+    };
+    let (mut first, mut second) = (start(), start());
+    assert!(first.wait().unwrap().success() && second.wait().unwrap().success());
+}
+
+#[test]
+fn devices_are_listed_with_what_is_missing() {
+    let listed = stdout(&["devices", "lo"]);
+    assert!(listed.starts_with("lo: PORT_ACTIVE, MTU 65536 (RDMA MTU 4096)"), "{listed}");
+    assert!(listed.contains("-d udp:127.0.0.1") && listed.contains("-d raw:lo"), "{listed}");
+    let json: serde_json::Value = serde_json::from_str(&stdout(&["devices", "--json"])).unwrap();
+    let lo = json.as_array().unwrap().iter().find(|entry| entry["interface"] == "lo").unwrap();
+    assert_eq!((&lo["active"], &lo["rdma_mtu"]), (&true.into(), &4096.into()));
+    assert_eq!(lo["gids"][0], "::ffff:127.0.0.1");
+    let output = roce(&["devices", "nosuch0"]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(String::from_utf8(output.stderr).unwrap().contains("there are: lo"));
+}
