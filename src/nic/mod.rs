@@ -256,12 +256,7 @@ impl SoftNic {
     /// Moves completions of a queue to `out`, oldest first; returns how many. If there are none, it first sees what has
     /// arrived.
     pub fn poll_cq(&self, cq: CqHandle, out: &mut [Wc]) -> usize {
-        let count = self.shared.core().engine.poll_cq(cq, out);
-        if count > 0 {
-            return count;
-        }
-        self.shared.poll();
-        self.shared.core().engine.poll_cq(cq, out)
+        self.shared.poll(|core| core.engine.poll_cq(cq, out))
     }
 
     /// Waits for the next completion of a queue, polling.

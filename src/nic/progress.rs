@@ -45,6 +45,8 @@ pub(super) struct Shared {
     wakes: AtomicU64,
     /// Whether the progress thread only sees to it that whoever polls goes on.
     watching: AtomicBool,
+    /// Whether something is to be sent with the next poll.
+    deferred: AtomicBool,
     /// How often somebody polled since events were last asked for.
     polls: AtomicU64,
     last_poll: AtomicU64,
@@ -77,6 +79,7 @@ impl Shared {
             unsent: AtomicBool::new(false),
             wakes: AtomicU64::new(0),
             watching: AtomicBool::new(false),
+            deferred: AtomicBool::new(false),
             polls: AtomicU64::new(0),
             last_poll: AtomicU64::new(0),
             stopped: AtomicBool::new(false),
@@ -92,19 +95,38 @@ impl Shared {
         self.core.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Somebody polls, and drives.
-    pub(super) fn poll(&self) {
+    /// Somebody polls, and drives: `take` takes what is there for it.
+    ///
+    /// If there is something only after packets were taken in, what they are to be answered with waits for the next
+    /// poll, so that it goes out together with what the program will post in its turn.
+    pub(super) fn poll(&self, mut take: impl FnMut(&mut Core) -> usize) -> usize {
         let now = self.now();
+        if self.deferred.swap(false, Ordering::SeqCst) {
+            self.transmit(now);
+        }
+        let count = take(&mut self.core());
+        if count > 0 {
+            return count;
+        }
         self.polls.fetch_add(1, Ordering::Relaxed);
         self.last_poll.store(now.as_nanos(), Ordering::Relaxed);
-        self.drive(now);
+        self.take_in(now);
+        let count = take(&mut self.core());
+        if count > 0 {
+            self.posted();
+        } else {
+            self.transmit(now);
+        }
+        count
     }
 
-    /// Something was posted. Whoever polls steadily sends it with the next poll, together with what else there is then;
-    /// anybody else sends it now. If the progress thread takes over from one that stopped polling, it says so before it
-    /// looks for what is unsent, and this asks after it was posted; so one of the two sends it.
+    /// There is something to send. Whoever polls steadily sends it with the next poll, together with what else there is
+    /// then; anybody else sends it now. If the progress thread takes over from one that stopped polling, it says so
+    /// before it looks for what is unsent, and this asks after it was posted; so one of the two sends it.
     pub(super) fn posted(&self) {
-        if !self.watching.load(Ordering::SeqCst) {
+        if self.watching.load(Ordering::SeqCst) {
+            self.deferred.store(true, Ordering::SeqCst);
+        } else {
             self.transmit(self.now());
         }
     }
@@ -122,17 +144,14 @@ impl Shared {
         self.polls.load(Ordering::Relaxed) >= STEADY && last.saturating_add(PATIENCE) > now
     }
 
-    /// Takes in what has arrived, does what is due, and sends what is to be sent.
-    pub(super) fn drive(&self, now: Instant) {
+    /// Takes in what has arrived, and does what is due.
+    fn take_in(&self, now: Instant) {
         self.receive(now);
-        {
-            let mut core = self.core();
-            if core.engine.poll_timeout().is_some_and(|due| due <= now) {
-                core.engine.handle_timeout(now);
-                core.deliver();
-            }
+        let mut core = self.core();
+        if core.engine.poll_timeout().is_some_and(|due| due <= now) {
+            core.engine.handle_timeout(now);
+            core.deliver();
         }
-        self.transmit(now);
     }
 
     fn receive(&self, now: Instant) {
@@ -234,7 +253,8 @@ impl Shared {
             // From now on whoever posts sends by itself, and whoever sets a deadline rings.
             self.watching.store(false, Ordering::SeqCst);
             self.wakes.store(u64::MAX, Ordering::SeqCst);
-            self.drive(now);
+            self.take_in(now);
+            self.transmit(now);
             let deadline = self.deadline();
             self.wakes.store(deadline.map_or(u64::MAX, Instant::as_nanos), Ordering::SeqCst);
             self.wake_for_deadline();

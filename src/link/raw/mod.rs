@@ -22,7 +22,7 @@ mod receive;
 mod send;
 
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, SocketAddr, SocketAddrV6};
 
 use socket2::{Domain, Protocol, Socket, Type};
 
@@ -161,7 +161,7 @@ pub fn open(config: &Config) -> Result<Raw, OpenError> {
     let option = libc::PACKET_IGNORE_OUTGOING;
     ring::set_option(&socket, libc::SOL_PACKET, option, 1).map_err(fail("ignore sent frames"))?;
     let ring = Ring::new(socket, config.frames).map_err(fail("make the ring of frames"))?;
-    let sinks = sinks().map_err(fail("hold the port of RoCE"))?;
+    let sinks = sinks(&addresses, interface.index).map_err(fail("hold the port of RoCE"))?;
     ring::bind(ring.socket(), interface.index, true).map_err(fail("bind a packet socket"))?;
     let gids: Vec<_> = addresses.iter().map(|address| gid_of(*address)).collect();
     let receiver = RawReceiver::new(ring, gids.clone(), config.vlan, sinks);
@@ -231,25 +231,24 @@ fn sender(config: &Config, interface: &Interface) -> Result<RawSender, OpenError
     Ok(RawSender::new(socket, interface, config.vlan, neighbours, ip))
 }
 
-/// Sockets at the port of RoCE that drop all they get, so that the kernel does not call the port unreachable. Where
-/// somebody else holds the port, that does as well.
-fn sinks() -> io::Result<Vec<Socket>> {
+/// Sockets at the port of RoCE that drop all they get, so that the kernel does not call the port unreachable: one for
+/// each address, so that others can have the rest. Where somebody else holds the port, that does as well.
+fn sinks(addresses: &[IpAddr], interface: u32) -> io::Result<Vec<Socket>> {
     let mut sinks = Vec::new();
-    for (domain, address) in [
-        (Domain::IPV4, IpAddr::from(Ipv4Addr::UNSPECIFIED)),
-        (Domain::IPV6, IpAddr::from(Ipv6Addr::UNSPECIFIED)),
-    ] {
-        // A machine may know but one of the two.
-        let Ok(socket) = Socket::new(domain, Type::DGRAM, Some(Protocol::UDP)) else { continue };
-        if domain == Domain::IPV6 {
-            socket.set_only_v6(true)?;
-        }
+    for address in addresses {
+        let local = match *address {
+            IpAddr::V6(ip) if ip.is_unicast_link_local() => {
+                SocketAddrV6::new(ip, ROCE_PORT, 0, interface).into()
+            }
+            address => SocketAddr::new(address, ROCE_PORT),
+        };
+        let socket = Socket::new(Domain::for_address(local), Type::DGRAM, Some(Protocol::UDP))?;
         socket.attach_filter(&filter::NOTHING)?;
         socket.set_reuse_address(true)?;
         socket.set_reuse_port(true)?;
         // Or the kernel takes trains apart before they are seen.
         ring::set_option(&socket, libc::SOL_UDP, libc::UDP_GRO, 1)?;
-        match socket.bind(&SocketAddr::new(address, ROCE_PORT).into()) {
+        match socket.bind(&local.into()) {
             Ok(()) => sinks.push(socket),
             Err(error) if error.kind() == io::ErrorKind::AddrInUse => {}
             Err(error) => return Err(error),
