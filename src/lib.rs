@@ -4,12 +4,14 @@
 //! no kernel module, no hardware and no privilege, and is built so that each part can be used alone:
 //!
 //! ```text
-//!             bytes                           words
-//!  capture ─► wire ─────────────────────────► decode ─► lines, trees, JSON, columns, summaries
-//!  (files)    (headers, ICRC, MAD, CM)        (fields, filters)
-//!               ▲
-//!               └──── engine ◄─── verbs: work requests, completions, attributes
-//!                     (queue pairs, keys, timers; no clock, socket, thread)
+//!             bytes               state                movement             words
+//!  capture ─► wire ──► engine ◄──────────────► nic ◄──► link ◄──► network
+//!  (files)    headers  queue pairs, keys,      threads  udp · raw · cable · mem
+//!             ICRC     timers: no clock,       events   fault · tap
+//!               │      socket, thread            ▲
+//!               │         ▲                      │
+//!               │         └── verbs: work requests, completions, attributes
+//!               └────────────────────────────────────────────────► decode ─► lines, trees, JSON, summaries
 //! ```
 //!
 //! | room | holds |
