@@ -22,7 +22,8 @@ use roce::wire::{
 };
 use socket2::{Domain, Protocol, Socket, Type};
 
-use netns::{Host, in_namespace, wire};
+mod common;
+use common::netns::{Host, in_namespace, wire};
 
 fn now() -> Instant {
     static START: LazyLock<std::time::Instant> = LazyLock::new(std::time::Instant::now);
@@ -175,6 +176,8 @@ fn roce(frames: &[Vec<u8>]) -> Vec<Frame<'_>> {
 fn packets_pass_with_every_header_as_told() {
     in_namespace(|| {
         let (a, b) = wire(1500);
+        // They have met; now they forget.
+        a.ip("neighbour flush dev left");
         let witness = Witness::new(&b);
         let (mut here, mut there) = (open(&a), open(&b));
         assert_eq!(here.link.port.name, "raw:left");
@@ -609,118 +612,4 @@ fn a_missing_capability_is_named_with_the_ways_around_it() {
         .unwrap();
     let text = String::from_utf8_lossy(&output.stdout);
     assert!(output.status.success() && text.contains("1 passed"), "{output:?}");
-}
-
-/// Networks of a test's own.
-mod netns {
-    #![allow(unsafe_code, reason = "two system calls that threads change their network by")]
-
-    use std::any::type_name_of_val;
-    use std::fs::File;
-    use std::net::{Ipv4Addr, Ipv6Addr};
-    use std::os::fd::AsRawFd;
-    use std::panic::resume_unwind;
-    use std::process::Command;
-    use std::{env, process, thread};
-
-    /// Says that a process is in a namespace of its own already.
-    const INSIDE: &str = "ROCE_TEST_INSIDE_NAMESPACE";
-
-    /// Runs the rest of a test in user and network namespaces of its own, in a process of its own.
-    #[track_caller]
-    pub(crate) fn in_namespace<F: FnOnce()>(body: F) {
-        if env::var_os(INSIDE).is_some() {
-            ip("link set lo up");
-            return body();
-        }
-        let name = type_name_of_val(&body);
-        let name = name.split_once("::").unwrap().1.trim_end_matches("::{{closure}}");
-        let output = Command::new("unshare")
-            .args(["--user", "--map-root-user", "--net", "--"])
-            .arg(env::current_exe().unwrap())
-            .args([name, "--exact", "--nocapture", "--test-threads=1"])
-            .env(INSIDE, name)
-            .output()
-            .expect("`unshare`, of util-linux, can be run");
-        let said = String::from_utf8_lossy(&output.stdout);
-        print!("{said}");
-        eprint!("{}", String::from_utf8_lossy(&output.stderr));
-        assert!(output.status.success(), "{name}, in a namespace of its own: {}", output.status);
-        assert!(said.contains("test result: ok. 1 passed"), "{name} is the name of the test");
-    }
-
-    /// A machine of the test's own: a network namespace.
-    #[derive(Debug)]
-    pub(crate) struct Host {
-        namespace: File,
-        pub(crate) interface: &'static str,
-        pub(crate) v4: Ipv4Addr,
-        pub(crate) v6: Ipv6Addr,
-        pub(crate) link_local: Ipv6Addr,
-    }
-
-    /// Two machines with a wire between them.
-    #[track_caller]
-    pub(crate) fn wire(mtu: usize) -> (Host, Host) {
-        let (a, b) = (Host::new("left", 1), Host::new("right", 2));
-        a.ip(&format!("link add left mtu {mtu} type veth peer name right mtu {mtu}"));
-        let other = format!("/proc/{}/fd/{}", process::id(), b.namespace.as_raw_fd());
-        a.ip(&format!("link set right netns {other}"));
-        for host in [&a, &b] {
-            let Host { interface, v4, v6, link_local, .. } = host;
-            host.ip("link set lo up");
-            host.ip(&format!("link set {interface} addrgenmode none"));
-            host.ip(&format!("address add {v4}/24 dev {interface}"));
-            host.ip(&format!("address add {v6}/64 dev {interface} nodad"));
-            host.ip(&format!("address add {link_local}/64 dev {interface} nodad"));
-            host.ip(&format!("link set {interface} up"));
-        }
-        (a, b)
-    }
-
-    impl Host {
-        fn new(interface: &'static str, number: u8) -> Self {
-            let make = || {
-                // SAFETY: it changes the network of this thread, and no memory.
-                let result = unsafe { libc::unshare(libc::CLONE_NEWNET) };
-                assert_eq!(result, 0, "a network namespace: {}", std::io::Error::last_os_error());
-                File::open("/proc/thread-self/ns/net").unwrap()
-            };
-            Self {
-                namespace: thread::spawn(make).join().unwrap(),
-                interface,
-                v4: Ipv4Addr::new(10, 9, 0, number),
-                v6: Ipv6Addr::new(0xfd09, 0, 0, 0, 0, 0, 0, number.into()),
-                link_local: Ipv6Addr::new(0xfe80, 0, 0, 0, 0, 0, 0, number.into()),
-            }
-        }
-
-        /// Runs something on this machine. Sockets that it opens stay there.
-        pub(crate) fn run<T: Send>(&self, body: impl FnOnce() -> T + Send) -> T {
-            thread::scope(|scope| {
-                let thread = scope.spawn(|| {
-                    let fd = self.namespace.as_raw_fd();
-                    // SAFETY: it changes the network of this thread, and no memory.
-                    let result = unsafe { libc::setns(fd, libc::CLONE_NEWNET) };
-                    assert_eq!(result, 0, "{}", std::io::Error::last_os_error());
-                    body()
-                });
-                thread.join().unwrap_or_else(|panic| resume_unwind(panic))
-            })
-        }
-
-        /// Runs `ip` on this machine.
-        #[track_caller]
-        pub(crate) fn ip(&self, arguments: &str) {
-            self.run(|| ip(arguments));
-        }
-    }
-
-    #[track_caller]
-    fn ip(arguments: &str) {
-        let output = Command::new("ip").args(arguments.split_whitespace()).output();
-        let output = output.expect("`ip`, of iproute2, can be run");
-        let text = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success(), "ip {arguments}: {text}");
-    }
 }

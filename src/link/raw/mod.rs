@@ -30,7 +30,8 @@ pub use self::filter::{FILTER_QPS_MAX, Filter};
 use self::neighbour::{Kernel, Neighbours, gid_of};
 use self::receive::RawReceiver;
 use self::send::RawSender;
-use super::sys::ring::{self, Interface, Ring};
+use super::interface::{Interface, interfaces};
+use super::sys::ring::{self, Ring};
 use super::{Link, Port};
 use crate::verbs::Mtu;
 use crate::wire::{MacAddr, ROCE_PORT};
@@ -179,7 +180,7 @@ pub fn open(config: &Config) -> Result<Raw, OpenError> {
 
 fn find_interface(config: &Config) -> Result<Interface, OpenError> {
     let interface = config.interface.clone();
-    let all = ring::interfaces().map_err(|source| OpenError::Io {
+    let all = interfaces().map_err(|source| OpenError::Io {
         what: "list the interfaces",
         interface: interface.clone(),
         source,

@@ -6,7 +6,8 @@ use std::net::{IpAddr, SocketAddr, SocketAddrV6};
 use socket2::{Domain, Protocol, Socket, Type};
 
 use super::super::Sender;
-use super::super::sys::ring::{self, Interface, VNET_LEN};
+use super::super::interface::Interface;
+use super::super::sys::ring::{self, VNET_LEN};
 use super::neighbour::{Neighbours, address_of};
 use crate::time::Instant;
 use crate::wire::{
@@ -103,7 +104,7 @@ impl RawSender {
     ) -> Self {
         Self {
             socket,
-            mac: interface.mac,
+            mac: interface.mac.unwrap_or(MacAddr([0; 6])),
             loopback: interface.loopback,
             vlan,
             neighbours,

@@ -1,17 +1,13 @@
 //! Packet sockets: their options, a ring of frames shared with the kernel, and many frames sent at once.
 #![allow(unsafe_code, reason = "system calls, and memory that the kernel writes")]
 
-use std::ffi::{CStr, CString};
 use std::io::{self, IoSlice};
 use std::mem::offset_of;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
-
-use crate::wire::MacAddr;
 
 /// The header before each frame that tells of segments to come: `virtio_net_hdr`.
 pub(in crate::link) const VNET_LEN: usize = 10;
@@ -270,96 +266,4 @@ impl Drop for Ring {
         // SAFETY: the mapping is the ring's own, of this length, and nothing borrows it any more.
         unsafe { libc::munmap(self.start.as_ptr().cast(), self.blocks * Self::BLOCK) };
     }
-}
-
-/// What is to be known of an interface.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(in crate::link) struct Interface {
-    pub(in crate::link) name: String,
-    pub(in crate::link) index: u32,
-    pub(in crate::link) mac: MacAddr,
-    pub(in crate::link) mtu: usize,
-    pub(in crate::link) loopback: bool,
-    pub(in crate::link) addresses: Vec<IpAddr>,
-}
-
-/// All interfaces, by name.
-pub(in crate::link) fn interfaces() -> io::Result<Vec<Interface>> {
-    let mut list: *mut libc::ifaddrs = ptr::null_mut();
-    // SAFETY: the kernel's list is put into `list`, and freed below.
-    if unsafe { libc::getifaddrs(&mut list) } < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    let mut found: Vec<Interface> = Vec::new();
-    let mut next = list;
-    // SAFETY: the list was made by the C library: each entry points to the next, or to nothing at the end.
-    while let Some(entry) = unsafe { next.as_ref() } {
-        next = entry.ifa_next;
-        // SAFETY: every entry has a name that ends with a zero.
-        let name = unsafe { CStr::from_ptr(entry.ifa_name) }.to_string_lossy().into_owned();
-        let known = found.iter_mut().position(|interface| interface.name == name);
-        let at = known.unwrap_or_else(|| {
-            let loopback = entry.ifa_flags & libc::IFF_LOOPBACK as u32 != 0;
-            let (mac, addresses) = (MacAddr([0; 6]), Vec::new());
-            found.push(Interface { name, index: 0, mac, mtu: 0, loopback, addresses });
-            found.len() - 1
-        });
-        if let (Some(interface), Some(address)) = (found.get_mut(at), NonNull::new(entry.ifa_addr))
-        {
-            note_address(interface, address);
-        }
-    }
-    // SAFETY: the list is the one that was made above, and nothing points into it any more.
-    unsafe { libc::freeifaddrs(list) };
-    for interface in &mut found {
-        interface.mtu = mtu(&interface.name)?;
-    }
-    Ok(found)
-}
-
-/// Notes an address that an entry of `getifaddrs` points to.
-fn note_address(interface: &mut Interface, address: NonNull<libc::sockaddr>) {
-    // SAFETY: an entry's address begins with its family, whatever it is.
-    let family = unsafe { address.as_ref() }.sa_family;
-    match i32::from(family) {
-        libc::AF_PACKET => {
-            // SAFETY: the family says that this is what it points to.
-            let link = unsafe { address.cast::<libc::sockaddr_ll>().as_ref() };
-            interface.index = u32::try_from(link.sll_ifindex).unwrap_or(0);
-            let [a, b, c, d, e, f, ..] = link.sll_addr;
-            interface.mac = MacAddr([a, b, c, d, e, f]);
-        }
-        libc::AF_INET => {
-            // SAFETY: the family says that this is what it points to.
-            let v4 = unsafe { address.cast::<libc::sockaddr_in>().as_ref() };
-            let octets = v4.sin_addr.s_addr.to_ne_bytes();
-            interface.addresses.push(Ipv4Addr::from(octets).into());
-        }
-        libc::AF_INET6 => {
-            // SAFETY: the family says that this is what it points to.
-            let v6 = unsafe { address.cast::<libc::sockaddr_in6>().as_ref() };
-            interface.addresses.push(Ipv6Addr::from(v6.sin6_addr.s6_addr).into());
-        }
-        _ => {}
-    }
-}
-
-/// The MTU of an interface.
-fn mtu(name: &str) -> io::Result<usize> {
-    let socket = Socket::new(Domain::IPV4, Type::DGRAM, None)?;
-    let name = CString::new(name).map_err(io::Error::other)?;
-    // SAFETY: a request of zeros is one without a name.
-    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
-    // One place stays for the zero at the end.
-    let places = request.ifr_name.iter_mut().take(libc::IFNAMSIZ - 1);
-    for (place, byte) in places.zip(name.as_bytes()) {
-        *place = *byte as libc::c_char;
-    }
-    // SAFETY: the request is of the kind that this command takes, and lives through the call.
-    if unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCGIFMTU as _, &mut request) } < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: the command has put the MTU there.
-    let mtu = unsafe { request.ifr_ifru.ifru_mtu };
-    usize::try_from(mtu).map_err(io::Error::other)
 }
