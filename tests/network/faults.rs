@@ -14,7 +14,7 @@ use roce::verbs::{AckTimeout, Data, Mtu, QpType, SendOp, SendWr, Wc, WcOpcode, W
 use roce::wire::{Bits, RKey};
 
 use crate::netns::in_namespace;
-use crate::stage::{Kind, SEND, Side, Stage, Version, connect, manner, pattern};
+use crate::stage::{Kind, SEND, Side, Stage, Version, connect, manner, pair, pattern};
 
 /// How many connections there are.
 const QPS: usize = 3;
@@ -288,6 +288,23 @@ fn survive(kinds: [Kind; 2], version: Version, faults: &str, seen: &[&str]) {
     for name in seen {
         assert!(a.link_counter(name) + b.link_counter(name) > 0, "there was no {name}");
     }
+}
+
+#[test]
+fn what_a_link_holds_back_goes_out_though_nobody_polls() {
+    in_namespace(|| {
+        let spec: Spec = "delay=2ms".parse().unwrap();
+        let stage =
+            Stage::with([Kind::Udp, Kind::Udp], Version::V4, |link| fault::inject(link, &spec));
+        let Stage { a, b, .. } = &stage;
+        // No timer of the NIC's own goes off.
+        let (a_qp, b_qp) = pair(a, b, QpType::Uc, &manner(Mtu::M1024));
+        for round in 0..20 {
+            b.recv(b_qp, round, &[b.sge(0, 64)]);
+            a.send(a_qp, round, SEND, &[a.sge(0, 64)]);
+            b.done(round);
+        }
+    });
 }
 
 #[test]
