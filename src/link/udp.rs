@@ -235,8 +235,19 @@ fn interface_of(address: IpAddr, name: Option<&str>) -> Result<Interface, OpenEr
 /// A socket with this address and port that sends headers which are known beforehand.
 fn bound_socket(local: SocketAddr) -> io::Result<Socket> {
     let socket = unbound_socket(local)?;
-    socket.bind(&local.into())?;
+    match socket.bind(&local.into()) {
+        Err(error) if error.kind() == io::ErrorKind::AddrInUse => share_with_sinks(&socket, local)?,
+        bound => bound?,
+    }
     Ok(socket)
+}
+
+/// Binds a socket beside those with which raw links hold the port: they share it with whoever is willing while it is
+/// bound. Afterwards the socket is not willing any more, so the next link at its address finds it in use.
+fn share_with_sinks(socket: &Socket, local: SocketAddr) -> io::Result<()> {
+    socket.set_reuse_address(true)?;
+    socket.bind(&local.into())?;
+    socket.set_reuse_address(false)
 }
 
 /// The same before it has its address.

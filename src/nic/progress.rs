@@ -177,6 +177,7 @@ impl Shared {
     /// Sends what is to be sent.
     pub(super) fn transmit(&self, now: Instant) {
         self.unsent.store(true, Ordering::SeqCst);
+        let mut held = None;
         while self.unsent.load(Ordering::SeqCst) {
             // Whoever holds the lock looks again after giving it back.
             let mut outgoing = match self.outgoing.try_lock() {
@@ -186,8 +187,9 @@ impl Shared {
             };
             self.unsent.store(false, Ordering::SeqCst);
             self.send_all(&mut outgoing, now);
+            held = outgoing.wants;
         }
-        self.wake_for_deadline();
+        self.wake_for_deadline(held);
     }
 
     fn send_all(&self, outgoing: &mut Outgoing, now: Instant) {
@@ -213,9 +215,11 @@ impl Shared {
         }
     }
 
-    /// Wakes the progress thread if it would oversleep a deadline.
-    fn wake_for_deadline(&self) {
-        let due = self.core().engine.poll_timeout();
+    /// Wakes the progress thread if it would oversleep a deadline, of the engine or of the link, which may hold packets
+    /// back.
+    fn wake_for_deadline(&self, held: Option<Instant>) {
+        let engine = self.core().engine.poll_timeout();
+        let due = [held, engine].into_iter().flatten().min();
         if due.is_some_and(|due| due.as_nanos() < self.wakes.load(Ordering::SeqCst)) {
             self.ring();
         }
@@ -250,15 +254,16 @@ impl Shared {
                 self.sleep(now, Some(now.saturating_add(PATIENCE)), false);
                 continue;
             }
-            // From now on whoever posts sends by itself, and whoever sets a deadline rings.
+            // From now on whoever posts sends by itself. Nobody rings while it is awake, least of all itself.
+            self.wakes.store(0, Ordering::SeqCst);
             self.watching.store(false, Ordering::SeqCst);
-            self.wakes.store(u64::MAX, Ordering::SeqCst);
             self.take_in(now);
             self.transmit(now);
             let deadline = self.deadline();
+            // From now on whoever sets an earlier deadline rings; whoever did so just before did not.
             self.wakes.store(deadline.map_or(u64::MAX, Instant::as_nanos), Ordering::SeqCst);
-            self.wake_for_deadline();
-            self.sleep(now, deadline, true);
+            let until = [deadline, self.deadline()].into_iter().flatten().min();
+            self.sleep(now, until, true);
         }
     }
 

@@ -10,7 +10,8 @@
 //! - Trains of packets of one length leave as one frame, which the kernel or the network card takes apart.
 //! - A filter lets only RoCE packets for the link's own addresses through; [`Filter`] narrows it to queue pairs.
 //! - The kernel would answer packets to a port that nobody listens at. So there is a UDP socket at the port of RoCE,
-//!   which drops all that it gets. It is bound to no address, and so takes nothing from a program that is.
+//!   which drops all that it gets. It is bound to no address, and so takes nothing from a program that is. While a
+//!   program that shares with nobody has the port at some address, there is one for each of the link's own instead.
 //! - Hardware addresses are the kernel's: see `neighbour`. On a VLAN that the link tags by itself there is no kernel to
 //!   ask: there, neighbours are given. The interface of a VLAN that the kernel has (`eth0.5`) needs none of this.
 //!
@@ -22,7 +23,7 @@ mod receive;
 mod send;
 
 use std::io;
-use std::net::{IpAddr, SocketAddr, SocketAddrV6};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 
 use socket2::{Domain, Protocol, Socket, Type};
 
@@ -232,28 +233,53 @@ fn sender(config: &Config, interface: &Interface) -> Result<RawSender, OpenError
     Ok(RawSender::new(socket, interface, config.vlan, neighbours, ip))
 }
 
-/// Sockets at the port of RoCE that drop all they get, so that the kernel does not call the port unreachable: one for
-/// each address, so that others can have the rest. Where somebody else holds the port, that does as well.
+/// Sockets at the port of RoCE that drop all they get, so that the kernel does not call the port unreachable. Where
+/// somebody else holds the port, that does as well.
 fn sinks(addresses: &[IpAddr], interface: u32) -> io::Result<Vec<Socket>> {
     let mut sinks = Vec::new();
-    for address in addresses {
-        let local = match *address {
-            IpAddr::V6(ip) if ip.is_unicast_link_local() => {
-                SocketAddrV6::new(ip, ROCE_PORT, 0, interface).into()
-            }
-            address => SocketAddr::new(address, ROCE_PORT),
-        };
-        let socket = Socket::new(Domain::for_address(local), Type::DGRAM, Some(Protocol::UDP))?;
-        socket.attach_filter(&filter::NOTHING)?;
-        socket.set_reuse_address(true)?;
-        socket.set_reuse_port(true)?;
-        // Or the kernel takes trains apart before they are seen.
-        ring::set_option(&socket, libc::SOL_UDP, libc::UDP_GRO, 1)?;
-        match socket.bind(&local.into()) {
-            Ok(()) => sinks.push(socket),
-            Err(error) if error.kind() == io::ErrorKind::AddrInUse => {}
-            Err(error) => return Err(error),
+    for any in [IpAddr::from(Ipv4Addr::UNSPECIFIED), IpAddr::from(Ipv6Addr::UNSPECIFIED)] {
+        if let Some(sink) = sink(SocketAddr::new(any, ROCE_PORT))? {
+            sinks.push(sink);
+            continue;
+        }
+        // Somebody holds the port at some address, which need not be one of the link's own.
+        for address in addresses.iter().filter(|address| address.is_ipv4() == any.is_ipv4()) {
+            let address = match *address {
+                IpAddr::V6(ip) if ip.is_unicast_link_local() => {
+                    SocketAddrV6::new(ip, ROCE_PORT, 0, interface).into()
+                }
+                address => SocketAddr::new(address, ROCE_PORT),
+            };
+            sinks.extend(sink(address)?);
         }
     }
     Ok(sinks)
+}
+
+/// A socket that drops all it gets, if it can have the address.
+fn sink(address: SocketAddr) -> io::Result<Option<Socket>> {
+    // A machine may know but one version of IP.
+    let domain = Domain::for_address(address);
+    let Ok(socket) = Socket::new(domain, Type::DGRAM, Some(Protocol::UDP)) else { return Ok(None) };
+    if domain == Domain::IPV6 {
+        socket.set_only_v6(true)?;
+    }
+    socket.attach_filter(&filter::NOTHING)?;
+    socket.set_reuse_address(true)?;
+    socket.set_reuse_port(true)?;
+    // Or the kernel takes trains apart before they are seen.
+    ring::set_option(&socket, libc::SOL_UDP, libc::UDP_GRO, 1)?;
+    match socket.bind(&address.into()) {
+        Ok(()) => Ok(Some(socket)),
+        // An address may be new, or given for later.
+        Err(error)
+            if matches!(
+                error.kind(),
+                io::ErrorKind::AddrInUse | io::ErrorKind::AddrNotAvailable
+            ) =>
+        {
+            Ok(None)
+        }
+        Err(error) => Err(error),
+    }
 }

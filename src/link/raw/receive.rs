@@ -4,6 +4,7 @@ use std::cell::Cell;
 use std::io;
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd};
+use std::time::Duration;
 
 use socket2::Socket;
 
@@ -22,6 +23,9 @@ const FRAMES_MAX: usize = 64;
 /// No further frame is taken in once there are so many packets.
 const PACKETS_MAX: usize = 1024;
 
+/// How much time lies between two questions for an error, at the least.
+const ASKS: Duration = Duration::from_millis(1);
+
 /// The flags of an IPv4 header of RoCE.
 const DONT_FRAGMENT: [u8; 2] = [0x40, 0];
 
@@ -39,6 +43,8 @@ pub(super) struct RawReceiver {
     solved: u64,
     /// Frames for which there was no room.
     lost: Cell<u64>,
+    /// When the socket is next asked for an error.
+    asks: Instant,
     /// They keep the kernel from answering.
     _sinks: Vec<Socket>,
 }
@@ -111,7 +117,17 @@ impl RawReceiver {
             counts: [0; _],
             solved: 0,
             lost: Cell::new(0),
+            asks: Instant::ZERO,
             _sinks: sinks,
+        }
+    }
+
+    /// An interface that goes down leaves an error at its socket, which looks readable until it is asked for it. Frames
+    /// come again when the interface is up again.
+    fn take_error(&mut self, now: Instant) {
+        if now >= self.asks {
+            self.asks = now.saturating_add(ASKS);
+            let _ = self.ring.socket().take_error();
         }
     }
 }
@@ -123,7 +139,7 @@ fn count(counts: &mut [u64; Refusal::ALL.len()], refusal: Refusal) {
 }
 
 impl Receiver for RawReceiver {
-    fn receive(&mut self, _now: Instant) -> io::Result<usize> {
+    fn receive(&mut self, now: Instant) -> io::Result<usize> {
         self.ring.give_back();
         self.packets.clear();
         for _ in 0..FRAMES_MAX {
@@ -151,6 +167,9 @@ impl Receiver for RawReceiver {
                     Err(refusal) => count(&mut self.counts, refusal),
                 }
             }
+        }
+        if self.packets.is_empty() {
+            self.take_error(now);
         }
         Ok(self.packets.len())
     }

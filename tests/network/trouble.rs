@@ -1,0 +1,261 @@
+//! Peers that die, and interfaces that are switched off and on: who survives goes on.
+
+use std::net::IpAddr;
+use std::time::{Duration, Instant};
+
+use roce::engine::QpHandle;
+use roce::nic::Connect;
+use roce::verbs::{AckTimeout, Mtu, QpState, QpType, SendOp, Wc, WcStatus, WrId};
+use roce::wire::{Bits, RKey};
+
+use crate::netns::{Host, in_namespace};
+use crate::stage::{Kind, PATIENCE, SEND, Side, Stage, Version};
+use crate::stage::{connect, impatient, manner, open, pair, pattern};
+
+/// Writes to a peer, one behind the other, that do not end until they are ended.
+struct Stream<'s> {
+    side: &'s Side,
+    qp: QpHandle,
+    remote_addr: u64,
+    rkey: RKey,
+    /// How many are under way.
+    depth: u64,
+    posted: u64,
+    done: u64,
+}
+
+impl<'s> Stream<'s> {
+    fn new(side: &'s Side, qp: QpHandle, peer: &Side) -> Self {
+        let (remote_addr, rkey) = (peer.buffer.addr(), peer.mr.rkey());
+        Self { side, qp, remote_addr, rkey, depth: 16, posted: 0, done: 0 }
+    }
+
+    /// Posts writes up to the depth.
+    fn post(&mut self) {
+        while self.posted - self.done < self.depth {
+            let op = SendOp::Write { remote_addr: self.remote_addr, rkey: self.rkey, imm: None };
+            self.side.send(self.qp, self.posted, op, &[self.side.sge(0, 5000)]);
+            self.posted += 1;
+        }
+    }
+
+    /// Goes on until so many more are done.
+    fn run(&mut self, count: u64) {
+        for _ in 0..count {
+            self.post();
+            self.side.done(self.done);
+            self.done += 1;
+        }
+    }
+
+    /// Takes what is left, all of which fails: the first for want of an answer.
+    fn fails(mut self) {
+        // The last words of the peer may have been that all before it is done.
+        self.depth += 1;
+        self.post();
+        for at in self.done..self.posted {
+            let wc = self.side.complete();
+            assert_eq!(wc.id, WrId(at), "{wc:?}");
+            match wc.status {
+                WcStatus::Success => self.done += 1,
+                WcStatus::RetryExcErr => assert_eq!(at, self.done),
+                WcStatus::WrFlushErr => assert!(at > self.done, "{wc:?}"),
+                _ => panic!("{wc:?}"),
+            }
+        }
+        assert!(self.done < self.posted, "nothing failed");
+        assert_eq!(self.side.nic.qp_state(self.qp), Some(QpState::Err));
+        // What is posted now fails at once.
+        self.side.send(self.qp, 1 << 20, SEND, &[]);
+        let wc = self.side.complete();
+        assert_eq!((wc.id, wc.status), (WrId(1 << 20), WcStatus::WrFlushErr));
+    }
+}
+
+/// A peer dies in the middle of a stream; another takes its place.
+fn outlive(kind: Kind, version: Version) {
+    let Stage { hosts, a, b } = Stage::new([kind, kind], version);
+    let (a_qp, b_qp) = pair(&a, &b, QpType::Rc, &impatient());
+    // A receive is flushed too, and by that time.
+    let (idle, _) = pair(&a, &b, QpType::Rc, &impatient());
+    let mut stream = Stream::new(&a, a_qp, &b);
+    stream.run(50);
+    stream.post();
+    assert!(b.nic.qp_state(b_qp) == Some(QpState::Rts));
+    drop(b);
+    stream.fails();
+    assert!(a.nic.broken().is_none());
+    assert_eq!(a.nic.qp_state(idle), Some(QpState::Rts), "the others are not concerned");
+
+    let b = Side::new(open(kind, &hosts[1], version.of(&hosts[1])));
+    // The old queue pair can be used again, and so can a new one.
+    let reset = roce::verbs::QpAttr { qp_state: QpState::Reset, ..Default::default() };
+    a.nic.modify_qp(a_qp, &reset, roce::verbs::AttrMask::STATE).unwrap();
+    let new = a.qp(QpType::Rc);
+    for qp in [a_qp, new] {
+        let peer = b.qp(QpType::Rc);
+        connect(&a, qp, &b, peer, &manner(Mtu::M1024));
+        Stream::new(&a, qp, &b).finish(100);
+    }
+}
+
+impl Stream<'_> {
+    /// Runs so many, and then no more; all bytes are there.
+    fn finish(mut self, count: u64) {
+        let bytes = pattern(self.done, 5000);
+        self.side.buffer.write(0, &bytes).unwrap();
+        self.run(count);
+        while self.done < self.posted {
+            self.side.done(self.done);
+            self.done += 1;
+        }
+    }
+}
+
+#[test]
+fn a_peer_dies_on_udp() {
+    in_namespace(|| outlive(Kind::Udp, Version::V4));
+}
+
+#[test]
+fn a_peer_dies_on_raw() {
+    in_namespace(|| outlive(Kind::Raw, Version::V6));
+}
+
+/// A peer is gone with its machine, and the wire with it.
+fn outlive_the_wire(kind: Kind) {
+    let Stage { hosts, a, b } = Stage::new([kind, kind], Version::V4);
+    let (a_qp, _) = pair(&a, &b, QpType::Rc, &impatient());
+    let mut stream = Stream::new(&a, a_qp, &b);
+    stream.run(50);
+    stream.post();
+    let [left, right] = hosts;
+    drop((b, right));
+    // The system takes its time.
+    let start = Instant::now();
+    while left.run(|| std::fs::exists("/proc/sys/net/ipv4/conf/left").unwrap()) {
+        assert!(start.elapsed() < PATIENCE, "the wire is still there");
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    match kind {
+        Kind::Udp => {
+            stream.fails();
+            assert!(a.nic.broken().is_none());
+            assert!(a.link_counter("refused_unreachable") > 0, "{:?}", a.nic.link_counters());
+        }
+        Kind::Raw => {
+            stream.depth += 1;
+            stream.post();
+            // The link was of this interface, which does not come back; that is told, if not what it leads to.
+            let mut wc = [Wc::default()];
+            while a.nic.broken().is_none() && wc[0].is_success() {
+                assert!(start.elapsed() < PATIENCE, "nobody notices");
+                a.nic.poll_cq(a.cq, &mut wc);
+                std::thread::yield_now();
+            }
+        }
+    }
+    assert_quiet();
+}
+
+#[test]
+fn a_wire_is_cut_on_udp() {
+    in_namespace(|| outlive_the_wire(Kind::Udp));
+}
+
+#[test]
+fn a_wire_is_cut_on_raw() {
+    in_namespace(|| outlive_the_wire(Kind::Raw));
+}
+
+/// That nothing uses the processor while nothing is to be done.
+#[track_caller]
+fn assert_quiet() {
+    // In hundredths of a second, of all threads.
+    let used = || {
+        let stat = std::fs::read_to_string("/proc/self/stat").unwrap();
+        let (_, fields) = stat.rsplit_once(") ").unwrap();
+        let fields: Vec<&str> = fields.split(' ').collect();
+        fields[11..13].iter().map(|ticks| ticks.parse::<u64>().unwrap()).sum::<u64>()
+    };
+    let before = used();
+    std::thread::sleep(Duration::from_millis(500));
+    let used = used() - before;
+    assert!(used < 20, "it works for {used} hundredths of a second without work");
+}
+
+#[test]
+fn waiting_takes_no_time_of_the_processor() {
+    in_namespace(|| {
+        let Stage { a, b, .. } = &Stage::new([Kind::Udp, Kind::Raw], Version::V4);
+        // Sent again after four seconds.
+        let how = Connect { timeout: AckTimeout(Bits::low(20)), ..manner(Mtu::M1024) };
+        let (a_qp, b_qp) = pair(a, b, QpType::Rc, &how);
+        b.nic.destroy_qp(b_qp).unwrap();
+        a.send(a_qp, 1, SEND, &[a.sge(0, 8)]);
+        assert_quiet();
+    });
+}
+
+/// Switches an interface off for a while, and on again.
+fn interrupt(host: &Host, time: Duration) {
+    let name = host.interface;
+    host.ip(&format!("link set {name} down"));
+    std::thread::sleep(time);
+    host.ip(&format!("link set {name} up"));
+    // Its addresses of IPv6 were taken from it.
+    for address in [IpAddr::V6(host.v6)] {
+        host.ip(&format!("address replace {address}/64 dev {name} nodad"));
+    }
+}
+
+/// Either interface is off for a moment in the middle of a stream, which goes on when it is on again.
+fn interrupted(kind: Kind, version: Version) {
+    let stage = Stage::new([kind, kind], version);
+    let Stage { hosts, a, b } = &stage;
+    // Eight times a quarter of a second: longer than the interface is off, and it is sent again meanwhile.
+    let how = Connect { timeout: AckTimeout(Bits::low(16)), ..manner(Mtu::M4096) };
+    let (a_qp, _) = pair(a, b, QpType::Rc, &how);
+    let mut stream = Stream::new(a, a_qp, b);
+    stream.run(20);
+    for host in hosts {
+        stream.post();
+        std::thread::scope(|scope| {
+            let other = scope.spawn(|| interrupt(host, Duration::from_millis(600)));
+            while !other.is_finished() {
+                stream.run(1);
+            }
+            other.join().unwrap();
+        });
+        stream.run(20);
+    }
+    stream.finish(20);
+    for side in [a, b] {
+        assert!(side.nic.broken().is_none(), "{:?}", side.nic.broken());
+    }
+    assert_eq!(b.read(0, 5000), a.read(0, 5000));
+    let counters = a.nic.link_counters();
+    let refused = counters.iter().filter(|(name, _)| name.contains("refused"));
+    assert!(refused.map(|(_, count)| count).sum::<u64>() > 0, "{counters:?}");
+    assert_quiet();
+}
+
+#[test]
+fn an_interface_goes_down_and_comes_back_on_udp_of_ipv4() {
+    in_namespace(|| interrupted(Kind::Udp, Version::V4));
+}
+
+#[test]
+fn an_interface_goes_down_and_comes_back_on_udp_of_ipv6() {
+    in_namespace(|| interrupted(Kind::Udp, Version::V6));
+}
+
+#[test]
+fn an_interface_goes_down_and_comes_back_on_raw_of_ipv4() {
+    in_namespace(|| interrupted(Kind::Raw, Version::V4));
+}
+
+#[test]
+fn an_interface_goes_down_and_comes_back_on_raw_of_ipv6() {
+    in_namespace(|| interrupted(Kind::Raw, Version::V6));
+}
