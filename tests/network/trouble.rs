@@ -1,6 +1,5 @@
 //! Peers that die, and interfaces that are switched off and on: who survives goes on.
 
-use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use roce::engine::QpHandle;
@@ -203,10 +202,8 @@ fn interrupt(host: &Host, time: Duration) {
     host.ip(&format!("link set {name} down"));
     std::thread::sleep(time);
     host.ip(&format!("link set {name} up"));
-    // Its addresses of IPv6 were taken from it.
-    for address in [IpAddr::V6(host.v6)] {
-        host.ip(&format!("address replace {address}/64 dev {name} nodad"));
-    }
+    // Its address of IPv6 was taken from it.
+    host.ip(&format!("address replace {}/64 dev {name} nodad", host.v6));
 }
 
 /// Either interface is off for a moment in the middle of a stream, which goes on when it is on again.
