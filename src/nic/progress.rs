@@ -251,7 +251,7 @@ impl Shared {
                 // Whoever polls minds the deadlines, too.
                 self.wakes.store(0, Ordering::SeqCst);
                 self.watching.store(true, Ordering::SeqCst);
-                self.sleep(now, Some(now.saturating_add(PATIENCE)), false);
+                self.sleep(Some(now.saturating_add(PATIENCE)), false);
                 continue;
             }
             // From now on whoever posts sends by itself. Nobody rings while it is awake, least of all itself.
@@ -263,13 +263,13 @@ impl Shared {
             // From now on whoever sets an earlier deadline rings; whoever did so just before did not.
             self.wakes.store(deadline.map_or(u64::MAX, Instant::as_nanos), Ordering::SeqCst);
             let until = [deadline, self.deadline()].into_iter().flatten().min();
-            self.sleep(now, until, true);
+            self.sleep(until, true);
         }
     }
 
-    fn sleep(&self, now: Instant, until: Option<Instant>, for_packets: bool) {
+    fn sleep(&self, until: Option<Instant>, for_packets: bool) {
         let timeout = until.map(|until| {
-            let ns = until.as_nanos().saturating_sub(now.as_nanos());
+            let ns = until.as_nanos().saturating_sub(self.now().as_nanos());
             Duration::from_nanos(ns)
         });
         let fds = [self.doorbell.as_fd(), self.arrivals.as_fd()];

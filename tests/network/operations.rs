@@ -30,8 +30,10 @@ struct Case<'s> {
     id: Cell<u64>,
 }
 
-/// What is done with them, and for which kinds.
-const OPERATIONS: [(&[QpType], fn(&Case<'_>)); 13] = [
+/// For which kinds of queue pairs something is done, and what.
+type Operation = (&'static [QpType], fn(&Case<'_>));
+
+const OPERATIONS: [Operation; 13] = [
     (&[QpType::Rc, QpType::Uc, QpType::Ud], send),
     (&[QpType::Rc, QpType::Uc, QpType::Ud], send_imm),
     (&[QpType::Rc, QpType::Uc, QpType::Ud], send_inline),
