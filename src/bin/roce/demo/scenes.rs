@@ -8,7 +8,7 @@ use roce::verbs::{
 };
 use roce::wire::RKey;
 
-use super::stage::{Play, Side, manner};
+use super::stage::{Play, Side, impatient, manner};
 
 /// A scene.
 pub(super) struct Scene {
@@ -287,12 +287,12 @@ fn access(play: &mut Play<'_>) -> Result<()> {
         imm: None,
     };
     play.send(a, a_qp, &one(17, op, &[a.sge(0, 64)]))?;
-    let done = play.complete(a, 1)?;
+    let done = play.outcome(a, 1)?;
     ensure!(done[0].status == WcStatus::RemAccessErr, "the refusal was {}", done[0].status);
-    play.complete(b, 1)?;
+    play.outcome(b, 1)?;
     play.events(b)?;
     play.send(a, a_qp, &one(18, SEND, &[a.sge(0, 64)]))?;
-    play.complete(a, 1)?;
+    play.outcome(a, 1)?;
     Ok(())
 }
 
@@ -302,9 +302,9 @@ fn nobody(play: &mut Play<'_>) -> Result<()> {
     let gone = b.nic.create_simple_qp(b.pd, b.cq, QpType::Rc)?;
     let peer = b.nic.endpoint(gone)?;
     b.nic.destroy_qp(gone)?;
-    a.nic.connect(a_qp, &peer, &manner())?;
+    a.nic.connect(a_qp, &peer, &impatient())?;
     play.send(a, a_qp, &one(19, SEND, &[a.sge(0, 16)]))?;
-    let done = play.complete(a, 1)?;
+    let done = play.outcome(a, 1)?;
     ensure!(done[0].status == WcStatus::RetryExcErr, "it ended with {}", done[0].status);
     Ok(())
 }

@@ -148,16 +148,20 @@ pub(super) struct Play<'s> {
     out: &'s mut dyn Write,
 }
 
-/// How the demo's queue pairs are connected: small packets, so that messages have several; little patience.
+/// How the demo's queue pairs are connected: small packets, so that messages have several.
 pub(super) fn manner() -> Connect {
     Connect {
         mtu: Mtu::M1024,
         access: ALL,
-        timeout: AckTimeout(Bits::low(10)),
-        retry_cnt: RetryCount(Bits::low(3)),
         min_rnr_timer: RnrTimer(Bits::low(18)),
         ..Connect::default()
     }
+}
+
+/// The same with little patience: three times sent again, four milliseconds after each other.
+pub(super) fn impatient() -> Connect {
+    let (timeout, retry_cnt) = (AckTimeout(Bits::low(10)), RetryCount(Bits::low(3)));
+    Connect { timeout, retry_cnt, ..manner() }
 }
 
 impl<'s> Play<'s> {
@@ -197,8 +201,22 @@ impl<'s> Play<'s> {
         Ok(side.nic.post_recv(qp, wr)?)
     }
 
+    /// Waits for so many completions at a side, which must be good ones.
+    pub(super) fn complete(&mut self, side: &Side, count: usize) -> Result<()> {
+        for wc in self.outcome(side, count)? {
+            anyhow::ensure!(
+                wc.is_success(),
+                "{}: work request {}: {}",
+                side.name,
+                wc.id.0,
+                wc.status
+            );
+        }
+        Ok(())
+    }
+
     /// Waits for so many completions at a side, and shows them behind the packets that led to them.
-    pub(super) fn complete(&mut self, side: &Side, count: usize) -> Result<Vec<Wc>> {
+    pub(super) fn outcome(&mut self, side: &Side, count: usize) -> Result<Vec<Wc>> {
         let mut completions = Vec::new();
         #[expect(clippy::disallowed_methods, reason = "a person waits")]
         let start = std::time::Instant::now();
