@@ -221,6 +221,36 @@ fn many_threads_use_one_nic() {
 }
 
 #[test]
+fn who_has_what_it_wanted_and_goes_has_answered() {
+    let how = Connect { retry_cnt: RetryCount(Bits::low(0)), ..Connect::default() };
+    for round in 0..20 {
+        let (a, b) = pair_of(QpType::Rc, &how);
+        let mut wc = [Wc::default()];
+        b.recv(round, 64);
+        // Long enough to be taken for one that polls all the time, and the thread of the NIC to stay out of the way.
+        let start = Duration::from_millis(2);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                std::thread::sleep(start);
+                a.send(round, SEND, 8);
+            });
+            while b.nic.poll_cq(b.cq, &mut wc) == 0 {}
+        });
+        if round % 2 == 0 {
+            b.nic.destroy_qp(b.qp).unwrap();
+        } else {
+            drop(b);
+        }
+        let done = a.nic.wait_cq(a.cq).unwrap();
+        assert!(
+            done.is_success(),
+            "round {round}: the peer went without an answer: {}",
+            done.status
+        );
+    }
+}
+
+#[test]
 fn a_peer_that_dies_is_noticed() {
     let how = Connect {
         timeout: AckTimeout(Bits::low(8)),

@@ -159,8 +159,15 @@ impl SoftNic {
         &self.asynchronous
     }
 
-    /// Does something with the engine, and lets the world know what came of it.
+    /// Does something with the engine that is no work, and lets the world know what came of it. What was left for the
+    /// next poll goes out first: the command may end what it belongs to.
     fn command<T>(&self, command: impl FnOnce(&mut Engine) -> T) -> T {
+        self.shared.flush();
+        self.post(command)
+    }
+
+    /// Posts work, and sees to it that it is done.
+    fn post<T>(&self, command: impl FnOnce(&mut Engine) -> T) -> T {
         let done = {
             let mut core = self.shared.core();
             let done = command(&mut core.engine);
@@ -375,7 +382,7 @@ impl SoftNic {
 
     /// Posts several sends at once; an error says how many were taken before.
     pub fn post_sends(&self, qp: QpHandle, wrs: &[SendWr<'_>]) -> Result<(), (usize, PostError)> {
-        self.command(|engine| {
+        self.post(|engine| {
             for (at, wr) in wrs.iter().enumerate() {
                 engine.post_send(qp, wr, &[]).map_err(|error| (at, error))?;
             }

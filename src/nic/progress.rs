@@ -100,10 +100,8 @@ impl Shared {
     /// If there is something only after packets were taken in, what they are to be answered with waits for the next
     /// poll, so that it goes out together with what the program will post in its turn.
     pub(super) fn poll(&self, mut take: impl FnMut(&mut Core) -> usize) -> usize {
+        self.flush();
         let now = self.now();
-        if self.deferred.swap(false, Ordering::SeqCst) {
-            self.transmit(now);
-        }
         let count = take(&mut self.core());
         if count > 0 {
             return count;
@@ -118,6 +116,13 @@ impl Shared {
             self.transmit(now);
         }
         count
+    }
+
+    /// Sends what was left for the next poll: somebody does something else now.
+    pub(super) fn flush(&self) {
+        if self.deferred.swap(false, Ordering::SeqCst) {
+            self.transmit(self.now());
+        }
     }
 
     /// There is something to send. Whoever polls steadily sends it with the next poll, together with what else there is
@@ -239,6 +244,8 @@ impl Shared {
 
     /// Lets the progress thread end.
     pub(super) fn stop(&self) {
+        // A peer may wait for an answer that was left for the next poll.
+        self.flush();
         self.stopped.store(true, Ordering::SeqCst);
         self.ring();
     }
