@@ -6,19 +6,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
 mod common;
+use common::command::{roce, stdout};
 use common::testdata;
-
-fn roce(args: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_roce")).args(args).output().unwrap()
-}
-
-/// What a run prints on standard output, which must have gone well.
-fn stdout(args: &[&str]) -> String {
-    let output = roce(args);
-    let errors = String::from_utf8(output.stderr).unwrap();
-    assert_eq!((output.status.code(), errors.as_str()), (Some(0), ""), "{args:?}");
-    String::from_utf8(output.stdout).unwrap()
-}
 
 /// What a run that could not do all it should prints: standard output and standard error.
 fn failure(args: &[&str]) -> (String, String) {

@@ -2,21 +2,12 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 use std::collections::BTreeSet;
-use std::process::{Command, Output};
+use std::process::Command;
 
+mod common;
+use common::command::{roce, stdout};
 use roce::capture;
 use roce::wire::{Frame, IcrcVerdict, ROCE_PORT, Service};
-
-fn roce(args: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_roce")).args(args).output().unwrap()
-}
-
-fn stdout(args: &[&str]) -> String {
-    let output = roce(args);
-    let errors = String::from_utf8(output.stderr).unwrap();
-    assert_eq!((output.status.code(), errors.as_str()), (Some(0), ""), "{args:?}");
-    String::from_utf8(output.stdout).unwrap()
-}
 
 #[test]
 fn the_demo_shows_every_operation_and_keeps_its_packets() {

@@ -8,6 +8,8 @@
     reason = "each test is a crate of its own and uses a part of it"
 )]
 
+#[cfg(feature = "cli")]
+pub mod command;
 #[cfg(target_os = "linux")]
 pub mod netns;
 

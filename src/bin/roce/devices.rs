@@ -8,6 +8,7 @@ use roce::link::interface::{Interface, gid, interfaces};
 use roce::wire::Gid;
 
 use super::device::{self, Spec};
+use crate::output::quoted;
 
 /// List the soft NICs that this machine could offer
 ///
@@ -142,18 +143,4 @@ fn json(interface: &Interface) -> String {
         gids.join(", "),
         offers.join(", ")
     )
-}
-
-/// A string of JSON.
-fn quoted(text: &str) -> String {
-    let mut out = String::from("\"");
-    for c in text.chars() {
-        match c {
-            '"' | '\\' => out.extend(['\\', c]),
-            c if c < ' ' => out.push_str(&format!("\\u{:04x}", u32::from(c))),
-            c => out.push(c),
-        }
-    }
-    out.push('"');
-    out
 }

@@ -7,6 +7,7 @@ use super::bandwidth::rate;
 use super::exchange::Counted;
 use super::plan::{Extent, Metric, Plan};
 use super::session::{Counts, RETRIES, Setting, Step};
+use crate::output::quoted;
 
 /// What bandwidth is counted in.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -199,20 +200,4 @@ fn object(counted: &Counted) -> String {
     let fields: Vec<String> =
         counted.iter().map(|(name, count)| format!("{}:{count}", quoted(name))).collect();
     format!("{{{}}}", fields.join(","))
-}
-
-/// A JSON string.
-fn quoted(text: &str) -> String {
-    let mut quoted = String::from("\"");
-    for character in text.chars() {
-        match character {
-            '"' | '\\' => quoted.extend(['\\', character]),
-            character if character.is_control() => {
-                let _ = write!(quoted, "\\u{:04x}", u32::from(character));
-            }
-            character => quoted.push(character),
-        }
-    }
-    quoted.push('"');
-    quoted
 }

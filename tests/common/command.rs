@@ -1,0 +1,16 @@
+//! The command as a user runs it.
+
+use std::process::{Command, Output};
+
+/// A run.
+pub fn roce(args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_roce")).args(args).output().unwrap()
+}
+
+/// What a run prints on standard output, which must have gone well.
+pub fn stdout(args: &[&str]) -> String {
+    let output = roce(args);
+    let errors = String::from_utf8(output.stderr).unwrap();
+    assert_eq!((output.status.code(), errors.as_str()), (Some(0), ""), "{args:?}");
+    String::from_utf8(output.stdout).unwrap()
+}
