@@ -13,10 +13,10 @@ use std::time::Duration;
 use roce::engine::{AsyncEvent, Counter, CqHandle, MrHandle, Notify, PdHandle, QpHandle};
 use roce::link::cable;
 use roce::memory::Buffer;
-use roce::nic::{Channel, Connect, SoftNic};
+use roce::nic::SoftNic;
 use roce::verbs::{
-    Access, AckTimeout, Data, EventType, QpState, QpType, RecvWr, RetryCount, SendOp, SendWr, Sge,
-    Wc, WcStatus, WrId,
+    Access, AckTimeout, Channel, Connect, Data, Device, EventType, QpState, QpType, RecvWr,
+    RetryCount, SendOp, SendWr, Sge, Wc, WcStatus, WrId,
 };
 use roce::wire::{Bits, Gid};
 

@@ -2,12 +2,7 @@
 
 use std::collections::VecDeque;
 
-use super::ids::Id;
 use crate::verbs::Wc;
-
-/// A completion queue.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct CqHandle(pub(super) Id);
 
 /// For what completion an event was asked for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]

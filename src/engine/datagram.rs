@@ -1,6 +1,5 @@
 //! Datagrams: UD, the general services queue pair, and multicast.
 
-use super::ids::Id;
 use super::pieces::{gather, scatter_into};
 use super::qp::{Env, Qp};
 use super::queue::SendWqe;
@@ -8,6 +7,7 @@ use super::receive::check_srq_limit;
 use super::requester::{Step, pad_for};
 use super::route::route_of;
 use super::{Counter, Engine};
+use crate::verbs::Id;
 use crate::verbs::{EventType, QpState, SendFlags, Wc, WcOpcode, WcStatus, WrOpcode, limits};
 use crate::wire::Received;
 use crate::wire::batch::Batch;

@@ -6,6 +6,7 @@
 //! one number says nothing about the next.
 
 use crate::random::Random;
+use crate::verbs::Id;
 
 /// How many bits of a name are the place; the rest is the generation.
 const PLACE_BITS: u32 = 20;
@@ -20,10 +21,6 @@ const NUMBER_MASK: u32 = (1 << NUMBER_BITS) - 1;
 
 /// How many slots are allocated at a time. They never move, and finding one costs no more than in one array.
 const CHUNK: usize = 64;
-
-/// Where in its table an object is, and the how manieth one there: what handles are made of.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(super) struct Id(pub(super) u32);
 
 /// Where in its table an object is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

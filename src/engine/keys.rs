@@ -4,80 +4,11 @@
 //! choose anew for a window. Every check of a key is here: the key exists and is not stale, the
 //! protection domain matches, the rights suffice, and no byte lies outside, `checked_add` and all.
 
-use thiserror::Error;
-
 use super::ids::{Place, Table};
-use super::pd::PdHandle;
 use crate::memory::Region;
 use crate::random::Random;
-use crate::verbs::{Access, Errno, LKey, MwType};
+use crate::verbs::{Access, Id, KeyError, LKey, MrAttr, MrHandle, MwHandle, MwType, PdHandle};
 use crate::wire::{Qpn, RKey};
-
-/// A registered memory region, as its owner holds it. Its number is both keys.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct MrHandle(u32);
-
-impl MrHandle {
-    /// The key for work requests of the owner's own.
-    pub const fn lkey(self) -> LKey {
-        LKey::new(self.0)
-    }
-
-    /// The key for a peer.
-    pub const fn rkey(self) -> RKey {
-        RKey::new(self.0)
-    }
-}
-
-/// A memory window, as its owner holds it: its number without the eight bits that change.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct MwHandle(u32);
-
-/// How a region is registered.
-#[derive(Debug)]
-pub struct MrAttr {
-    /// The memory.
-    pub region: Region,
-    /// The address that stands for its first byte: its own, or another that the owner likes better.
-    pub base: u64,
-    /// What may be done with it.
-    pub access: Access,
-}
-
-/// Why a region or a window cannot be made, changed or unmade.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-#[non_exhaustive]
-pub enum KeyError {
-    /// There is no such region or window.
-    #[error("there is no such memory region or window")]
-    NotFound,
-    /// There is no such protection domain.
-    #[error("there is no such protection domain")]
-    NoPd,
-    /// There is no room for another.
-    #[error("no more memory regions or windows can be made")]
-    Full,
-    /// Remote writes and atomics need the right to write locally.
-    #[error("remote write or atomic access needs local write access")]
-    NeedsLocalWrite,
-    /// The address range of the region passes the end of the address space.
-    #[error("the region does not fit in the address space")]
-    TooLong,
-    /// Windows are bound to it.
-    #[error("memory windows are bound to the region")]
-    InUse,
-}
-
-impl KeyError {
-    /// The number C programs get.
-    pub const fn errno(self) -> Errno {
-        match self {
-            Self::NotFound | Self::NoPd | Self::NeedsLocalWrite | Self::TooLong => Errno::EINVAL,
-            Self::Full => Errno::ENOMEM,
-            Self::InUse => Errno::EBUSY,
-        }
-    }
-}
 
 /// Why an access is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -142,6 +73,11 @@ pub(super) struct Bind {
     pub(super) kind: MwType,
 }
 
+/// A region by its number, which is both keys.
+fn both_keys(number: u32) -> MrHandle {
+    MrHandle { id: Id(number), lkey: LKey::new(number), rkey: RKey::new(number) }
+}
+
 /// All regions and windows.
 #[derive(Debug)]
 pub(super) struct Keys {
@@ -173,7 +109,7 @@ impl Keys {
         let low = self.new_low();
         let mr = Mr { low, pd, region, base, access, windows: 0 };
         let id = self.table.insert(Entry::Region(mr), &[0]).ok_or(KeyError::Full)?;
-        Ok(MrHandle(self.table.number(id) << 8 | u32::from(low)))
+        Ok(both_keys(self.table.number(id) << 8 | u32::from(low)))
     }
 
     /// Changes a region, all that is given at once; its key becomes another.
@@ -185,7 +121,7 @@ impl Keys {
         access: Option<Access>,
     ) -> Result<MrHandle, KeyError> {
         let low = self.new_low();
-        let mr = self.mr_mut(handle.0).ok_or(KeyError::NotFound)?;
+        let mr = self.mr_mut(handle.id.0).ok_or(KeyError::NotFound)?;
         if mr.windows > 0 {
             return Err(KeyError::InUse);
         }
@@ -202,16 +138,16 @@ impl Keys {
         }
         mr.pd = pd.unwrap_or(mr.pd);
         mr.low = if mr.low == low { low.wrapping_add(1) } else { low };
-        Ok(MrHandle(handle.0 & !0xff | u32::from(mr.low)))
+        Ok(both_keys(handle.id.0 & !0xff | u32::from(mr.low)))
     }
 
     /// Forgets a region. Nobody can reach the memory afterwards.
     pub(super) fn deregister(&mut self, handle: MrHandle) -> Result<(), KeyError> {
-        let mr = self.mr_mut(handle.0).ok_or(KeyError::NotFound)?;
+        let mr = self.mr_mut(handle.id.0).ok_or(KeyError::NotFound)?;
         if mr.windows > 0 {
             return Err(KeyError::InUse);
         }
-        self.remove(handle.0);
+        self.remove(handle.id.0);
         Ok(())
     }
 
@@ -220,22 +156,22 @@ impl Keys {
         let low = self.new_low();
         let window = Entry::Window(Mw { low, pd, kind, bound: None });
         let id = self.table.insert(window, &[0]).ok_or(KeyError::Full)?;
-        Ok(MwHandle(self.table.number(id) << 8))
+        Ok(MwHandle(Id(self.table.number(id) << 8)))
     }
 
     /// Unmakes a window, bound or not.
     pub(super) fn deallocate(&mut self, handle: MwHandle) -> Result<(), KeyError> {
-        let window = self.window(handle.0).ok_or(KeyError::NotFound)?;
+        let window = self.window(handle.0.0).ok_or(KeyError::NotFound)?;
         let mr = window.bound.map(|binding| binding.mr);
-        self.remove(handle.0);
+        self.remove(handle.0.0);
         self.unbind_from(mr);
         Ok(())
     }
 
     /// The key of a window as it is now.
     pub(super) fn window_key(&self, handle: MwHandle) -> Option<RKey> {
-        let window = self.window(handle.0)?;
-        Some(RKey::new(handle.0 | u32::from(window.low)))
+        let window = self.window(handle.0.0)?;
+        Some(RKey::new(handle.0.0 | u32::from(window.low)))
     }
 
     /// Of which type a window is, by its key.

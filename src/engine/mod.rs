@@ -40,7 +40,6 @@ mod keys;
 mod modify;
 mod objects;
 mod owed;
-mod pd;
 mod pieces;
 mod qp;
 mod queue;
@@ -54,19 +53,17 @@ mod timers;
 
 use std::collections::{BTreeMap, VecDeque};
 
+pub use crate::verbs::{
+    AsyncEvent, CqHandle, CreateError, DestroyError, KeyError, MrAttr, MrHandle, MwHandle, Notify,
+    PdHandle, QpCreate, QpHandle, SrqCreate, SrqHandle, XrcdHandle,
+};
 pub use crate::wire::{Batch, ICRC_ROOM, PACKET_MAX, Received, Train};
 pub use config::{Config, Limits};
 pub use counters::{Counter, Counters};
-pub use cq::CqHandle;
-pub use keys::{KeyError, MrAttr, MrHandle, MwHandle};
-pub use objects::{CreateError, DestroyError, QpCreate, SrqCreate};
-pub use pd::PdHandle;
-pub use qp::QpHandle;
-pub use srq::{SrqHandle, XrcdHandle};
 
 use crate::random::Random;
 use crate::time::Instant;
-use crate::verbs::{Data, EventType, PostError, Posting, QpState, RecvWr, SendWr, Wc, limits};
+use crate::verbs::{Data, PostError, Posting, QpState, RecvWr, SendWr, Wc, limits};
 use crate::wire::{Bth, Gid, Opcode, Packet, Qpn, Role, Service};
 use cq::Armed;
 use ids::{Place, Table};
@@ -82,17 +79,6 @@ pub enum Event {
     Async(AsyncEvent),
 }
 
-/// Something that happened beside the work, and to what.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum AsyncEvent {
-    /// To a completion queue.
-    Cq(EventType, CqHandle),
-    /// To a queue pair.
-    Qp(EventType, QpHandle),
-    /// To a shared receive queue.
-    Srq(EventType, SrqHandle),
-}
-
 /// What became of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Disposition {
@@ -100,15 +86,6 @@ pub enum Disposition {
     Accepted,
     /// It was dropped, and counted.
     Dropped(Counter),
-}
-
-/// For what completions an event is wanted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Notify {
-    /// For the next one.
-    Next,
-    /// For the next that was solicited, or failed.
-    Solicited,
 }
 
 /// A software RNIC.

@@ -3,12 +3,12 @@
 //! Which attributes a transition needs and takes stands in [`verbs::transition`](crate::verbs::transition). What is
 //! checked here besides is what only the engine knows; nothing changes unless everything is right.
 
+use super::Engine;
 use super::qp::{Env, Qp};
 use super::requester::Requester;
 use super::responder::Responder;
 use super::route::route_of;
-use super::{Engine, QpHandle};
-use crate::verbs::{AttrMask, ModifyError, QpAttr, QpState, QpType, transition};
+use crate::verbs::{AttrMask, ModifyError, QpAttr, QpHandle, QpState, QpType, transition};
 use crate::wire::{PKey, QKey};
 
 impl Engine {

@@ -1,104 +1,24 @@
 //! Making and unmaking objects.
 
-use thiserror::Error;
-
 use super::Engine;
-use super::cq::{Cq, CqHandle};
-use super::ids::{Id, Place, Present};
-use super::keys::{KeyError, MrAttr, MrHandle, MwHandle};
-use super::pd::PdHandle;
-use super::qp::{Qp, QpHandle};
+use super::cq::Cq;
+use super::ids::{Place, Present};
+use super::qp::Qp;
 use super::queue::{RecvQueue, SendQueue};
 use super::requester::Requester;
 use super::responder::Responder;
-use super::srq::{Srq, SrqHandle, XrcdHandle};
+use super::srq::Srq;
 use super::timers::Timer;
 use crate::time::Instant;
 use crate::verbs::{
-    Access, AckTimeout, AhAttr, AhHandle, Errno, MwType, QpAttr, QpInitAttr, QpState, QpType,
+    Access, AckTimeout, AhAttr, AhHandle, CqHandle, CreateError, DestroyError, Id, KeyError,
+    MrAttr, MrHandle, MwHandle, MwType, PdHandle, QpAttr, QpCreate, QpHandle, QpState, QpType,
+    SrqCreate, SrqHandle, XrcdHandle,
 };
 use crate::wire::{Gid, PKey, Path, Qpn, RKey, Service, XrcSrqn};
 
 /// Queue pair numbers that mean something else.
 const RESERVED_QPNS: [u32; 3] = [0, 1, 0xff_ffff];
-
-/// Why an object cannot be made or changed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-#[non_exhaustive]
-pub enum CreateError {
-    /// Something it shall belong to does not exist.
-    #[error("there is no such {0}")]
-    NotFound(&'static str),
-    /// There is no room for another.
-    #[error("no more can be made")]
-    Full,
-    /// It shall be larger than it can be.
-    #[error("{0} is more than the device can do")]
-    TooLarge(&'static str),
-    /// Its parts do not go together.
-    #[error("{0}")]
-    Invalid(&'static str),
-}
-
-impl CreateError {
-    /// The number C programs get.
-    pub const fn errno(self) -> Errno {
-        match self {
-            Self::NotFound(_) | Self::TooLarge(_) | Self::Invalid(_) => Errno::EINVAL,
-            Self::Full => Errno::ENOMEM,
-        }
-    }
-}
-
-/// Why an object cannot be unmade.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
-#[non_exhaustive]
-pub enum DestroyError {
-    /// There is no such object.
-    #[error("there is no such object")]
-    NotFound,
-    /// Others still use it.
-    #[error("it is still in use")]
-    Busy,
-}
-
-impl DestroyError {
-    /// The number C programs get.
-    pub const fn errno(self) -> Errno {
-        match self {
-            Self::NotFound => Errno::EINVAL,
-            Self::Busy => Errno::EBUSY,
-        }
-    }
-}
-
-/// What a queue pair shall be.
-#[derive(Clone, Copy, Debug)]
-pub struct QpCreate {
-    /// Its kind and sizes.
-    pub init: QpInitAttr,
-    /// Where its sends complete.
-    pub send_cq: CqHandle,
-    /// Where its receives complete.
-    pub recv_cq: CqHandle,
-    /// A shared queue to receive from.
-    pub srq: Option<SrqHandle>,
-    /// For an XRC target: its domain.
-    pub xrcd: Option<XrcdHandle>,
-}
-
-/// What a shared receive queue shall be.
-#[derive(Clone, Copy, Debug)]
-pub struct SrqCreate {
-    /// How many work requests it holds.
-    pub max_wr: u32,
-    /// How many buffers each has.
-    pub max_sge: u32,
-    /// The limit below which an event is raised.
-    pub limit: u32,
-    /// For XRC: its domain, and where its completions go.
-    pub xrc: Option<(XrcdHandle, CqHandle)>,
-}
 
 impl Engine {
     /// Makes a protection domain.

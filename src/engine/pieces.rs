@@ -1,9 +1,9 @@
 //! Messages in pieces: how their bytes lie in lists of buffers.
 
 use super::keys::Refusal;
-use super::pd::PdHandle;
 use super::qp::Env;
 use super::queue::Source;
+use crate::verbs::PdHandle;
 use crate::verbs::Sge;
 
 /// Appends `len` bytes of a message, from `offset` on, to `out`.

@@ -4,28 +4,23 @@ use std::collections::VecDeque;
 
 use super::config::Config;
 use super::counters::{Counter, Counters};
-use super::cq::{Cq, CqHandle, Delivered};
-use super::ids::{Id, Place, Present, Table};
+use super::cq::{Cq, Delivered};
+use super::ids::{Place, Present, Table};
 use super::keys::Keys;
-use super::pd::PdHandle;
 use super::queue::{RecvQueue, SendQueue};
 use super::requester::Requester;
 use super::responder::Responder;
-use super::srq::{Srq, SrqHandle, XrcdHandle};
+use super::srq::Srq;
 use super::timers::{Timer, Timers};
 use super::{AsyncEvent, Event};
 use crate::memory::prefetch;
 use crate::random::Random;
 use crate::time::Instant;
 use crate::verbs::{
-    AckTimeout, AhAttr, EventType, QpAttr, QpInitAttr, QpState, QpType, StateRules, Wc, WcOpcode,
-    WcStatus, WrId,
+    AckTimeout, AhAttr, CqHandle, EventType, PdHandle, QpAttr, QpHandle, QpInitAttr, QpState,
+    QpType, SrqHandle, StateRules, Wc, WcOpcode, WcStatus, WrId, XrcdHandle,
 };
 use crate::wire::{Opcode, PKey, Path, Qpn, Service};
-
-/// A queue pair.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct QpHandle(pub(super) Id);
 
 /// All of the engine that a queue pair at work may need, but other queue pairs.
 #[derive(Debug)]

@@ -4,7 +4,7 @@ use super::pieces::scatter_into;
 use super::qp::{Env, Qp};
 use super::queue::{RecvQueue, Taken};
 use super::responder::{Fault, INVALID};
-use super::srq::SrqHandle;
+use crate::verbs::{CqHandle, SrqHandle};
 use crate::verbs::{EventType, QpType, WcStatus};
 use crate::wire::Packet;
 use crate::wire::aeth::NakCode;
@@ -52,7 +52,7 @@ impl Qp {
     }
 
     /// Where receives complete.
-    pub(super) fn recv_cq_of(&self, srq: Option<SrqHandle>, env: &Env) -> super::cq::CqHandle {
+    pub(super) fn recv_cq_of(&self, srq: Option<SrqHandle>, env: &Env) -> CqHandle {
         let xrc = srq.and_then(|handle| env.srqs.get(handle.0)?.xrc);
         xrc.map_or(self.recv_cq, |(_, cq)| cq)
     }

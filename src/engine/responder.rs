@@ -11,7 +11,7 @@ use super::owed::{Debts, Owed, Owing};
 use super::qp::{Env, Qp};
 use super::queue::Taken;
 use super::reads::{Replay, flush_access};
-use super::srq::SrqHandle;
+use crate::verbs::SrqHandle;
 use crate::verbs::{Access, EventType, QpState, QpType, Wc, WcOpcode, WcStatus, limits};
 use crate::wire::aeth::NakCode;
 use crate::wire::{Msn, OpcodeInfo, Operation, Packet, Psn, RKey};

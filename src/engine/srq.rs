@@ -1,17 +1,7 @@
 //! Shared receive queues.
 
-use super::cq::CqHandle;
-use super::ids::Id;
-use super::pd::PdHandle;
 use super::queue::RecvQueue;
-
-/// A shared receive queue.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct SrqHandle(pub(super) Id);
-
-/// An XRC domain: whose shared receive queues a target queue pair may fill.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct XrcdHandle(pub(super) Id);
+use crate::verbs::{CqHandle, PdHandle, SrqHandle, XrcdHandle};
 
 #[derive(Debug)]
 pub(super) struct Srq {

@@ -1,12 +1,15 @@
 //! Something to wait for: a queue with a file descriptor that is readable while there is something in it.
 
 use std::collections::VecDeque;
+use std::fmt;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+
+use crate::verbs::Events;
 
 /// A queue that can be waited for, by a call or by `poll` on its descriptor.
 #[derive(Debug)]
@@ -34,9 +37,10 @@ impl<T> Mailbox<T> {
         rustix::io::read(&self.flag, &mut count).ok()?;
         self.letters.lock().unwrap_or_else(PoisonError::into_inner).pop_front()
     }
+}
 
-    /// The oldest one, or the first that comes within `timeout`; without a timeout, the first that comes.
-    pub fn wait(&self, timeout: Option<Duration>) -> io::Result<Option<T>> {
+impl<T: fmt::Debug + Send + 'static> Events<T> for Mailbox<T> {
+    fn wait(&self, timeout: Option<Duration>) -> io::Result<Option<T>> {
         loop {
             if let Some(letter) = self.take() {
                 return Ok(Some(letter));

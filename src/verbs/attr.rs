@@ -111,6 +111,17 @@ pub struct QpCap {
     pub max_inline_data: u32,
 }
 
+impl QpCap {
+    /// What most programs are content with.
+    pub const ORDINARY: Self = Self {
+        max_send_wr: 128,
+        max_recv_wr: 128,
+        max_send_sge: 4,
+        max_recv_sge: 4,
+        max_inline_data: 64,
+    };
+}
+
 /// What a queue pair is made with, besides its queues and its protection domain: `ibv_qp_init_attr`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct QpInitAttr {

@@ -1,6 +1,7 @@
 //! What happens beside the work: asynchronous events.
 
 use super::codes::codes;
+use super::{CqHandle, QpHandle, SrqHandle};
 
 codes! {
     /// What happened to a queue, a port or the device: `ibv_event_type`.
@@ -90,6 +91,34 @@ impl EventType {
             | Self::ClientReregister
             | Self::GidChange => EventSubject::Port,
             Self::DeviceFatal | Self::DeviceSpeedChange => EventSubject::Device,
+        }
+    }
+}
+
+/// Something that happened beside the work, and to what.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AsyncEvent {
+    /// To a completion queue.
+    Cq(EventType, CqHandle),
+    /// To a queue pair.
+    Qp(EventType, QpHandle),
+    /// To a shared receive queue.
+    Srq(EventType, SrqHandle),
+    /// To the port.
+    Port(EventType),
+    /// To the whole device.
+    Device(EventType),
+}
+
+impl AsyncEvent {
+    /// What happened.
+    pub const fn event(self) -> EventType {
+        match self {
+            Self::Cq(event, _)
+            | Self::Qp(event, _)
+            | Self::Srq(event, _)
+            | Self::Port(event)
+            | Self::Device(event) => event,
         }
     }
 }

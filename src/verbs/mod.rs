@@ -2,7 +2,8 @@
 //!
 //! A software RNIC, a C library that stands in for `libibverbs` and a wrapper of real RNICs all speak of the same
 //! things. Here they are once, with the numbers, names and texts of `ibv_*`, so that a value passes between the three
-//! unchanged. There are no handles to devices, no queues and no memory in this room: only words.
+//! unchanged. There are no devices, no queues and no memory in this room: only words, and in [`Device`] what every RNIC
+//! does with them.
 //!
 //! | file | holds |
 //! |---|---|
@@ -10,7 +11,9 @@
 //! | `flags`, `num`, `mtu` | sets of flags, and a type for every number that has a meaning |
 //! | `wr`, `post` | work requests as callers post them, and why one is refused |
 //! | `wc` | a completion, in 32 bytes |
-//! | `attr`, `device` | attributes of address handles, queue pairs, devices and ports |
+//! | `attr`, `device_attr` | attributes of address handles, queue pairs, devices and ports |
+//! | `handle`, `object` | names of objects, what one shall be and why it cannot |
+//! | `device`, `connect` | the trait of RNICs, and how two queue pairs come to know each other |
 //! | `qp_type`, `state` | kinds of queue pairs, and what each state does |
 //! | [`transition`] | which attributes take a queue pair from one state to the next |
 //!
@@ -36,13 +39,17 @@
 
 mod attr;
 mod codes;
+mod connect;
 mod device;
+mod device_attr;
 mod errno;
 mod event;
 mod flags;
+mod handle;
 pub mod limits;
 mod mtu;
 mod num;
+mod object;
 mod opcode;
 mod post;
 mod qp_type;
@@ -53,12 +60,19 @@ mod wc;
 mod wr;
 
 pub use attr::*;
-pub use device::*;
+pub use connect::{Connect, ConnectError, Endpoint};
+pub use device::{Channel, Device, Events};
+pub use device_attr::*;
 pub use errno::Errno;
-pub use event::{EventSubject, EventType};
+pub use event::{AsyncEvent, EventSubject, EventType};
 pub use flags::*;
+pub(crate) use handle::Id;
+pub use handle::{
+    AhHandle, CqHandle, MrHandle, MwHandle, PdHandle, QpHandle, SrqHandle, XrcdHandle,
+};
 pub use mtu::Mtu;
 pub use num::*;
+pub use object::{CreateError, DestroyError, KeyError, MrAttr, Notify, QpCreate, SrqCreate};
 pub use opcode::{LengthRule, LocalData, WcOpcode, WrInfo, WrOpcode};
 pub use post::PostError;
 pub use qp_type::{QpType, QpTypes};
@@ -66,4 +80,4 @@ pub use state::{Posting, QpState, Sending, StateRules};
 pub use status::WcStatus;
 pub use transition::ModifyError;
 pub use wc::Wc;
-pub use wr::{AhHandle, Data, MwBind, RecvWr, SendOp, SendWr, Sge, Target, UdTarget};
+pub use wr::{Data, MwBind, RecvWr, SendOp, SendWr, Sge, Target, UdTarget};

@@ -75,6 +75,9 @@ pub enum PostError {
     /// The device does not do this.
     #[error("the device does not support it")]
     Unsupported,
+    /// A device refused, and said no more than this.
+    #[error("the device refuses: {0}")]
+    Refused(Errno),
 }
 
 impl PostError {
@@ -83,6 +86,7 @@ impl PostError {
         match self {
             Self::QueueFull => Errno::ENOMEM,
             Self::Unsupported => Errno::EOPNOTSUPP,
+            Self::Refused(errno) => errno,
             _ => Errno::EINVAL,
         }
     }

@@ -77,12 +77,18 @@ pub enum ModifyError {
     /// An attribute has a value that the device cannot have.
     #[error("{0} has a value out of range")]
     Value(AttrMask),
+    /// A device refused, and said no more than this.
+    #[error("the device refuses: {0}")]
+    Refused(Errno),
 }
 
 impl ModifyError {
     /// What a function of C returns for it.
     pub const fn errno(self) -> Errno {
-        Errno::EINVAL
+        match self {
+            Self::Refused(errno) => errno,
+            _ => Errno::EINVAL,
+        }
     }
 }
 

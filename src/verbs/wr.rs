@@ -9,6 +9,7 @@ use super::{
     Access, FlushLevel, FlushPlacement, LKey, LengthRule, LocalData, PostError, QpCap, QpType,
     QpTypes, SendFlags, WrId, WrOpcode,
 };
+use crate::verbs::AhHandle;
 use crate::wire::{QKey, Qpn, RKey, XrcSrqn};
 
 /// A piece of local memory: `ibv_sge`.
@@ -46,10 +47,6 @@ impl Data<'_> {
         }
     }
 }
-
-/// An address handle, which a device gave out. What it stands for only that device knows.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct AhHandle(pub u32);
 
 /// Where a datagram goes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

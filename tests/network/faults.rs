@@ -9,8 +9,9 @@ use std::time::Instant;
 
 use roce::engine::QpHandle;
 use roce::link::fault::{self, Spec};
-use roce::nic::Connect;
-use roce::verbs::{AckTimeout, Data, Mtu, QpType, SendOp, SendWr, Wc, WcOpcode, WrId};
+use roce::verbs::{
+    AckTimeout, Connect, Data, Device, Mtu, QpType, SendOp, SendWr, Wc, WcOpcode, WrId,
+};
 use roce::wire::{Bits, RKey};
 
 use crate::netns::in_namespace;

@@ -7,8 +7,7 @@ use std::time::{Duration, Instant};
 
 use roce::engine::{Counter, CqHandle, Notify, QpHandle};
 use roce::link::udp::{self, OpenError};
-use roce::nic::Channel;
-use roce::verbs::{Data, Mtu, QpType, SendFlags, SendOp, SendWr, Wc, WrId};
+use roce::verbs::{Channel, Data, Device, Mtu, QpType, SendFlags, SendOp, SendWr, Wc, WrId};
 use roce::wire::ROCE_PORT;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 

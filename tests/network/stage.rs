@@ -7,9 +7,10 @@ use roce::engine::{CqHandle, MrHandle, PdHandle, QpHandle};
 use roce::link::raw::{self, Config};
 use roce::link::{Link, udp};
 use roce::memory::Buffer;
-use roce::nic::{Connect, Endpoint, SoftNic};
+use roce::nic::SoftNic;
 use roce::verbs::{
-    Access, AckTimeout, Data, Mtu, QpType, RecvWr, RetryCount, SendOp, SendWr, Sge, Wc, WrId,
+    Access, AckTimeout, Connect, Data, Device, Endpoint, Mtu, QpType, RecvWr, RetryCount, SendOp,
+    SendWr, Sge, Wc, WrId,
 };
 use roce::wire::{Bits, Psn};
 

@@ -3,8 +3,7 @@
 use std::time::{Duration, Instant};
 
 use roce::engine::QpHandle;
-use roce::nic::Connect;
-use roce::verbs::{AckTimeout, Mtu, QpState, QpType, SendOp, Wc, WcStatus, WrId};
+use roce::verbs::{AckTimeout, Connect, Device, Mtu, QpState, QpType, SendOp, Wc, WcStatus, WrId};
 use roce::wire::{Bits, RKey};
 
 use crate::netns::{Host, in_namespace};

@@ -3,11 +3,13 @@
 use std::fmt;
 use std::net::IpAddr;
 use std::str::FromStr;
+use std::sync::Arc;
 
 use anyhow::{Context, bail};
 use roce::link::interface::{Interface, interfaces};
 use roce::link::{Link, raw, udp};
 use roce::nic::SoftNic;
+use roce::verbs::Device;
 
 /// A device, as the user wrote it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -58,10 +60,11 @@ impl fmt::Display for Spec {
     }
 }
 
-/// Starts a NIC on a device.
-pub(crate) fn start(spec: &Spec) -> anyhow::Result<SoftNic> {
+/// Starts a device.
+pub(crate) fn start(spec: &Spec) -> anyhow::Result<Arc<dyn Device>> {
     let link = open(spec, None).with_context(|| format!("-d {spec}"))?;
-    SoftNic::start(link).with_context(|| format!("cannot start a NIC on {spec}"))
+    let nic = SoftNic::start(link).with_context(|| format!("cannot start a NIC on {spec}"))?;
+    Ok(Arc::new(nic))
 }
 
 /// Opens the link of a device, whose address may be known to be on an interface. This is the one place that knows which

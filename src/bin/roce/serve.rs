@@ -12,8 +12,7 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use clap::Args as ClapArgs;
-use roce::nic::SoftNic;
-use roce::verbs::Mtu;
+use roce::verbs::{Device, Mtu};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::bench::pingpong::{self, MESSAGE_BYTES};
@@ -78,7 +77,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
     let nics = Nics::new(args.reach.device.clone());
     // A device that was named is there before anybody needs it, or else it is now that one is told.
     let name = match &args.reach.device {
-        Some(spec) => nics.get(spec)?.port().name.clone(),
+        Some(spec) => nics.get(spec)?.name().to_owned(),
         None => "the address that clients connect to".to_owned(),
     };
     eprintln!("roce: serving with {name} on TCP port {}", listener.local_addr()?.port());
@@ -103,7 +102,7 @@ fn listen(port: u16) -> anyhow::Result<TcpListener> {
 /// The NICs that clients were served with, by device.
 struct Nics {
     named: Option<Spec>,
-    started: Mutex<BTreeMap<String, Arc<SoftNic>>>,
+    started: Mutex<BTreeMap<String, Arc<dyn Device>>>,
 }
 
 impl Nics {
@@ -111,18 +110,18 @@ impl Nics {
         Self { named, started: Mutex::default() }
     }
 
-    fn get(&self, spec: &Spec) -> anyhow::Result<Arc<SoftNic>> {
+    fn get(&self, spec: &Spec) -> anyhow::Result<Arc<dyn Device>> {
         let mut started = self.started.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(nic) = started.get(&spec.to_string()) {
             return Ok(Arc::clone(nic));
         }
-        let nic = Arc::new(device::start(spec)?);
+        let nic = device::start(spec)?;
         started.insert(spec.to_string(), Arc::clone(&nic));
         Ok(nic)
     }
 
     /// The NIC for a client.
-    fn for_client(&self, stream: &TcpStream) -> anyhow::Result<Arc<SoftNic>> {
+    fn for_client(&self, stream: &TcpStream) -> anyhow::Result<Arc<dyn Device>> {
         self.get(&bench::device_for(self.named.as_ref(), stream)?)
     }
 }
@@ -196,7 +195,7 @@ impl Server {
         let nic = self.nics.for_client(&stream);
         let mut control = Control::new(stream, "the client")?.with_pending(&start);
         let nic = nic.inspect_err(|error| control.send_error(error))?;
-        let plan = bench::server(&nic, &mut control, self.args.reach.gid_index)?;
+        let plan = bench::server(&*nic, &mut control, self.args.reach.gid_index)?;
         Ok(describe(&plan))
     }
 
@@ -214,7 +213,7 @@ impl Server {
             size: PINGPONG_BYTES,
             rx_depth: PINGPONG_RECEIVES,
         };
-        let played = pingpong::server(&nic, &mut stream, &message, options, PINGPONG_PATIENCE)?;
+        let played = pingpong::server(&*nic, &mut stream, &message, options, PINGPONG_PATIENCE)?;
         Ok(format!("{} pingpong, {} messages", connection.name(), played.rounds))
     }
 }

@@ -2,8 +2,7 @@
 
 use anyhow::ensure;
 use clap::Args;
-use roce::nic::SoftNic;
-use roce::verbs::Mtu;
+use roce::verbs::{Device, Mtu};
 
 use super::plan::{ATOMIC_SIZE, Connection, Extent, Metric, Op, Plan, SIZE_MAX};
 use super::report::Unit;
@@ -102,10 +101,10 @@ impl TestArgs {
     }
 
     /// What is to be measured with a NIC.
-    pub(crate) fn plan(&self, op: Op, nic: &SoftNic) -> anyhow::Result<Plan> {
-        let port = nic.port();
-        let mtu = self.mtu.unwrap_or(port.mtu);
-        ensure!(mtu <= port.mtu, "-m: {} can do an MTU of {}, not {mtu}", port.name, port.mtu);
+    pub(crate) fn plan(&self, op: Op, nic: &dyn Device) -> anyhow::Result<Plan> {
+        let most = nic.query_port()?.active_mtu;
+        let mtu = self.mtu.unwrap_or(most);
+        ensure!(mtu <= most, "-m: {} can do an MTU of {most}, not {mtu}", nic.name());
         self.plan_with(op, mtu)
     }
 

@@ -10,8 +10,7 @@ use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
 use std::time::Duration;
 
 use anyhow::{Context, bail, ensure};
-use roce::nic::Endpoint;
-use roce::verbs::Mtu;
+use roce::verbs::{Endpoint, Mtu};
 use roce::wire::{Gid, Psn, Qpn, RKey};
 
 use super::plan::{Connection, Extent, Metric, Op, Plan, QPS_MAX, SIZES_MAX};

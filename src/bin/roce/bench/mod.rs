@@ -90,7 +90,7 @@ fn measure(op: Op, args: &TestArgs) -> anyhow::Result<ExitCode> {
     args.check(op)?;
     let stream = exchange::connect(&args.host, args.reach.port)?;
     let nic = device::start(&device_for(args.reach.device.as_ref(), &stream)?)?;
-    let plan = args.plan(op, &nic)?;
+    let plan = args.plan(op, &*nic)?;
     let mut control = Control::new(stream, "the server")?;
     let options = ClientOptions { gid_index: args.reach.gid_index, mtu: args.mtu };
     let mut show = Show {
@@ -100,7 +100,7 @@ fn measure(op: Op, args: &TestArgs) -> anyhow::Result<ExitCode> {
         steps: Vec::new(),
         setting: None,
     };
-    let counts = session::client(&nic, &mut control, &plan, options, &mut show)?;
+    let counts = session::client(&*nic, &mut control, &plan, options, &mut show)?;
     if let (true, Some(setting)) = (args.json, &show.setting) {
         writeln!(show.out, "{}", report::to_json(setting, &show.steps, &counts))?;
         show.out.flush()?;

@@ -11,11 +11,10 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail, ensure};
 use roce::engine::{CqHandle, MrHandle, PdHandle, QpCreate, QpHandle};
 use roce::memory::Buffer;
-use roce::nic::{Connect, Endpoint, SoftNic};
 use roce::verbs::limits::GRH_BYTES;
 use roce::verbs::{
-    Access, AhAttr, AhHandle, Data, Mtu, QpCap, QpInitAttr, RecvWr, SendOp, SendWr, Sge, Target,
-    UdTarget, Wc, WrId,
+    Access, AhAttr, AhHandle, Connect, Data, Device, Endpoint, Mtu, QpCap, QpInitAttr, RecvWr,
+    SendOp, SendWr, Sge, Target, UdTarget, Wc, WrId,
 };
 use roce::wire::{Gid, Psn, Qpn};
 
@@ -77,7 +76,7 @@ pub(crate) struct Options {
 
 /// One queue pair, and one buffer that all its messages go through.
 struct Player<'a> {
-    nic: &'a SoftNic,
+    nic: &'a dyn Device,
     options: Options,
     pd: PdHandle,
     cq: CqHandle,
@@ -94,10 +93,10 @@ const SENT: WrId = WrId(1);
 const RECEIVED: WrId = WrId(2);
 
 impl<'a> Player<'a> {
-    fn new(nic: &'a SoftNic, options: Options) -> anyhow::Result<Self> {
-        let port = nic.port();
-        let gid = *port.gids.get(usize::from(options.gid_index)).with_context(|| {
-            format!("-x: {} has {} GIDs, counted from 0", port.name, port.gids.len())
+    fn new(nic: &'a dyn Device, options: Options) -> anyhow::Result<Self> {
+        let gids = nic.gids();
+        let gid = *gids.get(usize::from(options.gid_index)).with_context(|| {
+            format!("-x: {} has {} GIDs, counted from 0", nic.name(), gids.len())
         })?;
         ensure!((1..=SIZE_MAX).contains(&options.size), "-s: 1 to {SIZE_MAX} bytes");
         ensure!((1..=4096).contains(&options.rx_depth), "-r: 1 to 4096 receives");
@@ -224,7 +223,7 @@ pub(crate) struct Played {
 
 /// Plays the client's part: sends, and waits for the answer, `rounds` times.
 pub(crate) fn client(
-    nic: &SoftNic,
+    nic: &dyn Device,
     mut stream: TcpStream,
     options: Options,
     rounds: u64,
@@ -266,7 +265,7 @@ pub(crate) fn client(
 
 /// Plays the server's part: answers every message with itself, until none has come for `patience`.
 pub(crate) fn server(
-    nic: &SoftNic,
+    nic: &dyn Device,
     stream: &mut TcpStream,
     message: &[u8; MESSAGE_BYTES],
     options: Options,

@@ -53,7 +53,7 @@ pub(crate) fn run(args: &PingpongArgs) -> anyhow::Result<ExitCode> {
     let nic = device::start(&device_for(args.reach.device.as_ref(), &stream)?)?;
     let default = match args.connection {
         Connection::Rc | Connection::Uc => 4096,
-        Connection::Ud => u32::try_from(nic.port().mtu.bytes())?.min(2048),
+        Connection::Ud => u32::try_from(nic.query_port()?.active_mtu.bytes())?.min(2048),
     };
     let options = Options {
         connection: args.connection,
@@ -62,7 +62,7 @@ pub(crate) fn run(args: &PingpongArgs) -> anyhow::Result<ExitCode> {
         size: args.size.unwrap_or(default),
         rx_depth: args.rx_depth,
     };
-    let played = pingpong::client(&nic, stream, options, args.iters)?;
+    let played = pingpong::client(&*nic, stream, options, args.iters)?;
     let mut out = output::stdout();
     writeln!(out, "  local address:  {}", pingpong::describe(&played.own))?;
     writeln!(out, "  remote address: {}", pingpong::describe(&played.peer))?;

@@ -2,7 +2,7 @@
 
 use anyhow::{Context, ensure};
 use indicatif::ProgressBar;
-use roce::nic::SoftNic;
+use roce::verbs::Device;
 use roce::verbs::Mtu;
 use roce::wire::Gid;
 
@@ -68,7 +68,7 @@ pub(crate) trait Audience {
 
 /// Runs the client's side. `mtu` is what the plan must have, if it must have one.
 pub(crate) fn client(
-    nic: &SoftNic,
+    nic: &dyn Device,
     control: &mut Control,
     plan: &Plan,
     options: ClientOptions,
@@ -90,7 +90,7 @@ pub(crate) struct ClientOptions {
 }
 
 fn run_client(
-    nic: &SoftNic,
+    nic: &dyn Device,
     control: &mut Control,
     plan: &Plan,
     options: ClientOptions,
@@ -108,7 +108,7 @@ fn run_client(
     let gid_of = |reach: &exchange::Reach| reach.qps.first().map(|qp| qp.gid).unwrap_or_default();
     audience.begin(&Setting {
         plan: side.plan().clone(),
-        device: nic.port().name.clone(),
+        device: nic.name().to_owned(),
         gid: gid_of(&own),
         peer_gid: gid_of(&peer),
     })?;
@@ -126,13 +126,17 @@ fn run_client(
 }
 
 /// Runs the server's side; returns what the client wanted.
-pub(crate) fn server(nic: &SoftNic, control: &mut Control, gid_index: u8) -> anyhow::Result<Plan> {
+pub(crate) fn server(
+    nic: &dyn Device,
+    control: &mut Control,
+    gid_index: u8,
+) -> anyhow::Result<Plan> {
     server_with(nic, control, gid_index, |_| {})
 }
 
 /// The same, and `meddle` may do something with the memory of this side before anything is measured.
 pub(crate) fn server_with(
-    nic: &SoftNic,
+    nic: &dyn Device,
     control: &mut Control,
     gid_index: u8,
     meddle: impl Fn(&Side<'_>),
@@ -145,14 +149,14 @@ pub(crate) fn server_with(
 }
 
 fn run_server(
-    nic: &SoftNic,
+    nic: &dyn Device,
     control: &mut Control,
     gid_index: u8,
     meddle: impl Fn(&Side<'_>),
 ) -> anyhow::Result<Plan> {
     let before = counted(nic);
     let (mut plan, peer) = exchange::read_hello(control)?;
-    plan.mtu = plan.mtu.min(nic.port().mtu);
+    plan.mtu = plan.mtu.min(nic.query_port()?.active_mtu);
     plan.check()?;
     let mut side = Side::new(nic, &plan, gid_index)?;
     let own = side.reach();
@@ -206,12 +210,8 @@ fn step(
 }
 
 /// All that a NIC counts.
-fn counted(nic: &SoftNic) -> Counted {
-    let counters = nic.counters();
-    let engine = counters.iter().map(|(counter, count)| (counter.name().to_owned(), count));
-    let link = nic.link_counters();
-    let link = link.into_iter().map(|(name, count)| (format!("link_{name}"), count));
-    engine.chain(link).collect()
+fn counted(nic: &dyn Device) -> Counted {
+    nic.statistics().into_iter().collect()
 }
 
 /// What was counted since, as far as there was any, and always how often anything was sent again.

@@ -3,11 +3,10 @@
 use anyhow::{Context, bail, ensure};
 use roce::engine::{CqHandle, MrHandle, PdHandle, QpCreate, QpHandle};
 use roce::memory::{Buffer, Region};
-use roce::nic::{Connect, Endpoint, SoftNic};
 use roce::verbs::limits::GRH_BYTES;
 use roce::verbs::{
-    Access, AhAttr, AhHandle, Data, Mtu, QpCap, QpInitAttr, RecvWr, SendFlags, SendOp, SendWr, Sge,
-    Target, UdTarget, Wc, WcStatus, WrId,
+    Access, AhAttr, AhHandle, Connect, Data, Device, Endpoint, Mtu, QpCap, QpInitAttr, RecvWr,
+    SendFlags, SendOp, SendWr, Sge, Target, UdTarget, Wc, WcStatus, WrId,
 };
 use roce::wire::Psn;
 
@@ -93,7 +92,7 @@ const fn round_up(bytes: usize) -> usize {
 
 /// One side of a run.
 pub(crate) struct Side<'a> {
-    nic: &'a SoftNic,
+    nic: &'a dyn Device,
     plan: Plan,
     gid_index: u8,
     layout: Layout,
@@ -114,13 +113,13 @@ pub(crate) struct Side<'a> {
 
 impl<'a> Side<'a> {
     /// Makes what a plan needs.
-    pub(crate) fn new(nic: &'a SoftNic, plan: &Plan, gid_index: u8) -> anyhow::Result<Self> {
-        let port = nic.port();
-        let gid = port.gids.get(usize::from(gid_index)).with_context(|| {
-            format!("-x: {} has {} GIDs, counted from 0", port.name, port.gids.len())
+    pub(crate) fn new(nic: &'a dyn Device, plan: &Plan, gid_index: u8) -> anyhow::Result<Self> {
+        let gids = nic.gids();
+        let gid = *gids.get(usize::from(gid_index)).with_context(|| {
+            format!("-x: {} has {} GIDs, counted from 0", nic.name(), gids.len())
         })?;
-        let (mtu, most) = (plan.mtu, port.mtu);
-        ensure!(mtu <= most, "-m: {} can do an MTU of {most}, not {mtu}", port.name);
+        let (mtu, most) = (plan.mtu, nic.query_port()?.active_mtu);
+        ensure!(mtu <= most, "-m: {} can do an MTU of {most}, not {mtu}", nic.name());
         let layout = Layout::new(plan)?;
         let pd = nic.create_pd()?;
         let depth = plan.tx_depth as usize + layout.receives_per_qp;
@@ -163,7 +162,7 @@ impl<'a> Side<'a> {
             let qp = nic.create_qp(pd, create)?;
             side.qps.push(qp);
             let psn = Psn::new(random());
-            side.own.push(Endpoint { gid: *gid, psn, ..nic.endpoint(qp)? });
+            side.own.push(Endpoint { gid, psn, ..nic.endpoint(qp)? });
         }
         Ok(side)
     }
@@ -295,7 +294,7 @@ impl<'a> Side<'a> {
     /// Whether the NIC still works. For when nothing has completed for a while.
     pub(crate) fn check_nic(&self) -> anyhow::Result<()> {
         match self.nic.broken() {
-            Some(error) => Err(error).with_context(|| format!("{} failed", self.nic.port().name)),
+            Some(error) => Err(error).with_context(|| format!("{} failed", self.nic.name())),
             None => Ok(()),
         }
     }

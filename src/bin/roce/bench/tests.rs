@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use indicatif::ProgressBar;
 use roce::link::cable;
-use roce::nic::{Endpoint, SoftNic};
-use roce::verbs::Mtu;
+use roce::nic::SoftNic;
+use roce::verbs::{Endpoint, Mtu};
 use roce::wire::{Gid, Psn, Qpn, RKey};
 
 use super::exchange::{Control, LINE_MAX, MAGIC, Reach, answer, hello, read_answer, read_hello};

@@ -3,8 +3,8 @@
 use anyhow::{Context as _, Result, ensure};
 use roce::engine::Counter;
 use roce::verbs::{
-    Access, AhAttr, Data, FlushLevel, FlushPlacement, MwBind, MwType, QpType, RecvWr, SendFlags,
-    SendOp, SendWr, Target, UdTarget, WcStatus, WrId,
+    Access, AhAttr, Data, Device, FlushLevel, FlushPlacement, MwBind, MwType, QpType, RecvWr,
+    SendFlags, SendOp, SendWr, Target, UdTarget, WcStatus, WrId,
 };
 use roce::wire::RKey;
 

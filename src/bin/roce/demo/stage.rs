@@ -8,12 +8,14 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use anyhow::{Context as _, Result, bail};
 use roce::capture::Reader;
 use roce::decode::{Decoder, LineStyle, TimeStyle};
-use roce::engine::{AsyncEvent, Counter, CqHandle, MrHandle, PdHandle, QpHandle};
+use roce::engine::{Counter, CqHandle, MrHandle, PdHandle, QpHandle};
 use roce::link::{tap, udp};
 use roce::memory::Buffer;
-use roce::nic::{Connect, SoftNic};
+use roce::nic::SoftNic;
 use roce::time::Instant;
-use roce::verbs::{Access, AckTimeout, Mtu, QpType, RecvWr, RetryCount, SendWr, Sge, Wc};
+use roce::verbs::{
+    Access, AckTimeout, Connect, Device, Mtu, QpType, RecvWr, RetryCount, SendWr, Sge, Wc,
+};
 use roce::wire::aeth::RnrTimer;
 use roce::wire::{Bits, Frame, LinkType, Network, ROCE_PORT};
 
@@ -260,12 +262,7 @@ impl<'s> Play<'s> {
     /// Shows what happened at a side beside the work.
     pub(super) fn events(&mut self, side: &Side) -> Result<()> {
         let event = side.nic.async_events().wait(Some(PATIENCE))?.context("there was no event")?;
-        let event = match event {
-            AsyncEvent::Cq(event, _) | AsyncEvent::Qp(event, _) | AsyncEvent::Srq(event, _) => {
-                event
-            }
-        };
-        Ok(writeln!(self.out, "{} event  {event}", side.name)?)
+        Ok(writeln!(self.out, "{} event  {}", side.name, event.event())?)
     }
 
     /// Shows the packets that have passed since packets were last shown.

@@ -2,9 +2,7 @@
 
 use thiserror::Error;
 
-use super::SoftNic;
-use crate::engine::QpHandle;
-use crate::verbs::{
+use super::{
     Access, AckTimeout, AhAttr, AttrMask, ModifyError, Mtu, QpAttr, QpState, QpType, RetryCount,
     RnrRetry, transition,
 };
@@ -43,7 +41,7 @@ pub struct Connect {
     pub min_rnr_timer: RnrTimer,
     /// The queue key of a datagram queue pair.
     pub qkey: QKey,
-    /// The first sequence number to send. Whoever tells the peer [`SoftNic::endpoint`] leaves it as it is.
+    /// The first sequence number to send. Whoever tells the peer [`Device::endpoint`](super::Device::endpoint) leaves it as it is.
     pub psn: Psn,
     /// The traffic class: DSCP and ECN.
     pub traffic_class: u8,
@@ -87,60 +85,48 @@ pub enum ConnectError {
     },
 }
 
-impl SoftNic {
-    /// What a peer must be told of a queue pair, with the first address of the port.
-    pub fn endpoint(&self, qp: QpHandle) -> Result<Endpoint, ConnectError> {
-        let qpn = self.qp_number(qp).ok_or(ConnectError::NotFound)?;
-        let gid = self.port().gids.first().copied().unwrap_or_default();
-        Ok(Endpoint { gid, qpn, psn: Psn::new(0) })
-    }
+/// Takes a queue pair from RESET to RTS by `modify`, connected to a peer.
+pub(super) fn connect(
+    kind: QpType,
+    peer: &Endpoint,
+    how: &Connect,
+    modify: impl FnMut(&QpAttr, AttrMask) -> Result<(), ModifyError>,
+) -> Result<(), ConnectError> {
+    let mut ah_attr = AhAttr::new(peer.gid, how.gid_index);
+    ah_attr.traffic_class = how.traffic_class;
+    let attr = QpAttr { ah_attr, dest_qp_num: peer.qpn, rq_psn: peer.psn, ..QpAttr::default() };
+    bring_up(kind, how, attr, modify)
+}
 
-    /// Takes a queue pair from RESET to RTS, connected to a peer.
-    pub fn connect(
-        &self,
-        qp: QpHandle,
-        peer: &Endpoint,
-        how: &Connect,
-    ) -> Result<(), ConnectError> {
-        let mut ah_attr = AhAttr::new(peer.gid, how.gid_index);
-        ah_attr.traffic_class = how.traffic_class;
-        self.bring_up(
-            qp,
-            how,
-            QpAttr { ah_attr, dest_qp_num: peer.qpn, rq_psn: peer.psn, ..QpAttr::default() },
-        )
+/// Takes a queue pair from RESET to RTS by `modify`; `attr` says who its peer is, if it has one.
+pub(super) fn bring_up(
+    kind: QpType,
+    how: &Connect,
+    attr: QpAttr,
+    mut modify: impl FnMut(&QpAttr, AttrMask) -> Result<(), ModifyError>,
+) -> Result<(), ConnectError> {
+    let attr = QpAttr {
+        path_mtu: how.mtu,
+        qp_access_flags: how.access,
+        max_rd_atomic: how.rd_atomic,
+        max_dest_rd_atomic: how.rd_atomic,
+        timeout: how.timeout,
+        retry_cnt: how.retry_cnt,
+        rnr_retry: how.rnr_retry,
+        min_rnr_timer: how.min_rnr_timer,
+        qkey: how.qkey,
+        sq_psn: how.psn,
+        ..attr
+    };
+    let way = [QpState::Reset, QpState::Init, QpState::Rtr, QpState::Rts];
+    for step in way.windows(2) {
+        let &[from, state] = step else { continue };
+        let mask = required(kind, from, state);
+        let attr = QpAttr { qp_state: state, ..attr };
+        modify(&attr, mask | AttrMask::STATE)
+            .map_err(|error| ConnectError::Modify { state, error })?;
     }
-
-    /// Takes a datagram queue pair from RESET to RTS.
-    pub fn open_datagram(&self, qp: QpHandle, how: &Connect) -> Result<(), ConnectError> {
-        self.bring_up(qp, how, QpAttr::default())
-    }
-
-    fn bring_up(&self, qp: QpHandle, how: &Connect, attr: QpAttr) -> Result<(), ConnectError> {
-        let kind = self.shared.core().engine.qp_kind(qp).ok_or(ConnectError::NotFound)?;
-        let attr = QpAttr {
-            path_mtu: how.mtu,
-            qp_access_flags: how.access,
-            max_rd_atomic: how.rd_atomic,
-            max_dest_rd_atomic: how.rd_atomic,
-            timeout: how.timeout,
-            retry_cnt: how.retry_cnt,
-            rnr_retry: how.rnr_retry,
-            min_rnr_timer: how.min_rnr_timer,
-            qkey: how.qkey,
-            sq_psn: how.psn,
-            ..attr
-        };
-        let way = [QpState::Reset, QpState::Init, QpState::Rtr, QpState::Rts];
-        for step in way.windows(2) {
-            let &[from, state] = step else { continue };
-            let mask = required(kind, from, state);
-            let attr = QpAttr { qp_state: state, ..attr };
-            self.modify_qp(qp, &attr, mask | AttrMask::STATE)
-                .map_err(|error| ConnectError::Modify { state, error })?;
-        }
-        Ok(())
-    }
+    Ok(())
 }
 
 /// The attributes that a transition needs.

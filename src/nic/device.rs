@@ -1,0 +1,292 @@
+//! The soft NIC as a device like any other.
+
+use std::any::Any;
+use std::io;
+use std::sync::Arc;
+
+use super::{Mailbox, SoftNic};
+use crate::engine::{Engine, Limits};
+use crate::verbs::{
+    AhAttr, AhHandle, AsyncEvent, AtomicCap, AttrMask, Channel, CqHandle, CreateError,
+    DestroyError, Device, DeviceAttr, DeviceCaps, Events, Guid, KeyError, ModifyError, MrAttr,
+    MrHandle, MwHandle, MwType, Notify, PdHandle, PhysState, PortAttr, PortState, PostError,
+    QpAttr, QpCreate, QpHandle, QpState, QpType, RecvWr, SendWr, SrqCreate, SrqHandle, Wc,
+    XrcdHandle,
+};
+use crate::wire::{Gid, Qpn, RKey, XrcSrqn};
+
+impl Device for SoftNic {
+    fn name(&self) -> &str {
+        &self.port.name
+    }
+
+    fn query_device(&self) -> io::Result<DeviceAttr> {
+        let guid = self.guid();
+        let core = self.shared.core();
+        let config = core.engine.config();
+        let attr = device_attr(&config.limits);
+        let max_pkeys = u16::try_from(config.pkeys.len()).unwrap_or(u16::MAX);
+        Ok(DeviceAttr { node_guid: guid, sys_image_guid: guid, max_pkeys, ..attr })
+    }
+
+    fn query_port(&self) -> io::Result<PortAttr> {
+        let (state, phys_state) = match self.has_link()? {
+            true => (PortState::Active, PhysState::LinkUp),
+            false => (PortState::Down, PhysState::Disabled),
+        };
+        let core = self.shared.core();
+        let config = core.engine.config();
+        Ok(PortAttr {
+            state,
+            phys_state,
+            active_mtu: config.port_mtu,
+            gid_tbl_len: u32::try_from(config.gids.len()).unwrap_or(u32::MAX),
+            pkey_tbl_len: u16::try_from(config.pkeys.len()).unwrap_or(u16::MAX),
+            ..PortAttr::default()
+        })
+    }
+
+    fn gids(&self) -> Vec<Gid> {
+        self.shared.core().engine.config().gids.clone()
+    }
+
+    fn statistics(&self) -> Vec<(String, u64)> {
+        let engine = self.counters();
+        let engine = engine.iter().map(|(counter, count)| (counter.name().to_owned(), count));
+        let link = self.link_counters().into_iter();
+        engine.chain(link.map(|(name, count)| (format!("link_{name}"), count))).collect()
+    }
+
+    fn broken(&self) -> Option<io::Error> {
+        let core = self.shared.core();
+        core.broken.as_ref().map(|(kind, text)| io::Error::new(*kind, text.clone()))
+    }
+
+    fn async_events(&self) -> &dyn Events<AsyncEvent> {
+        &*self.asynchronous
+    }
+
+    fn create_pd(&self) -> Result<PdHandle, CreateError> {
+        self.command(Engine::create_pd)
+    }
+
+    fn destroy_pd(&self, pd: PdHandle) -> Result<(), DestroyError> {
+        self.command(|engine| engine.destroy_pd(pd))
+    }
+
+    fn register_region(&self, pd: PdHandle, attr: MrAttr) -> Result<MrHandle, KeyError> {
+        self.command(|engine| engine.register(pd, attr))
+    }
+
+    fn deregister(&self, mr: MrHandle) -> Result<(), KeyError> {
+        self.command(|engine| engine.deregister(mr))
+    }
+
+    fn create_mw(&self, pd: PdHandle, kind: MwType) -> Result<MwHandle, KeyError> {
+        self.command(|engine| engine.create_mw(pd, kind))
+    }
+
+    fn mw_key(&self, mw: MwHandle) -> Option<RKey> {
+        self.shared.core().engine.mw_key(mw)
+    }
+
+    fn destroy_mw(&self, mw: MwHandle) -> Result<(), KeyError> {
+        self.command(|engine| engine.destroy_mw(mw))
+    }
+
+    fn create_cq(&self, capacity: usize) -> Result<CqHandle, CreateError> {
+        self.command(|engine| engine.create_cq(capacity))
+    }
+
+    fn create_channel(&self) -> io::Result<Channel> {
+        Ok(Channel(Arc::new(Mailbox::<CqHandle>::new()?)))
+    }
+
+    fn create_cq_on(&self, capacity: usize, channel: &Channel) -> Result<CqHandle, CreateError> {
+        let channel: Arc<dyn Any + Send + Sync> = channel.0.clone();
+        let Ok(mailbox) = channel.downcast::<Mailbox<CqHandle>>() else {
+            return Err(CreateError::Invalid("the channel is another device's"));
+        };
+        let mut core = self.shared.core();
+        let cq = core.engine.create_cq(capacity)?;
+        core.channels.insert(cq, mailbox);
+        Ok(cq)
+    }
+
+    fn request_notify(&self, cq: CqHandle, notify: Notify) {
+        self.command(|engine| engine.request_notify(cq, notify));
+        self.shared.hand_over();
+    }
+
+    fn destroy_cq(&self, cq: CqHandle) -> Result<(), DestroyError> {
+        let mut core = self.shared.core();
+        core.engine.destroy_cq(cq)?;
+        core.channels.remove(&cq);
+        Ok(())
+    }
+
+    fn poll_cq(&self, cq: CqHandle, out: &mut [Wc]) -> usize {
+        self.shared.poll(|core| core.engine.poll_cq(cq, out))
+    }
+
+    fn create_xrcd(&self) -> Result<XrcdHandle, CreateError> {
+        self.command(Engine::create_xrcd)
+    }
+
+    fn create_srq(&self, pd: PdHandle, create: SrqCreate) -> Result<SrqHandle, CreateError> {
+        self.command(|engine| engine.create_srq(pd, create))
+    }
+
+    fn srq_number(&self, srq: SrqHandle) -> XrcSrqn {
+        self.shared.core().engine.srq_number(srq)
+    }
+
+    fn destroy_srq(&self, srq: SrqHandle) -> Result<(), DestroyError> {
+        self.command(|engine| engine.destroy_srq(srq))
+    }
+
+    fn create_ah(&self, pd: PdHandle, attr: AhAttr) -> Result<AhHandle, CreateError> {
+        self.command(|engine| engine.create_ah(pd, attr))
+    }
+
+    fn destroy_ah(&self, ah: AhHandle) -> Result<(), DestroyError> {
+        self.command(|engine| engine.destroy_ah(ah))
+    }
+
+    fn create_qp(&self, pd: PdHandle, create: QpCreate) -> Result<QpHandle, CreateError> {
+        self.command(|engine| engine.create_qp(pd, create))
+    }
+
+    fn modify_qp(&self, qp: QpHandle, attr: &QpAttr, mask: AttrMask) -> Result<(), ModifyError> {
+        self.command(|engine| engine.modify_qp(qp, attr, mask))
+    }
+
+    fn query_qp(&self, qp: QpHandle) -> Option<QpAttr> {
+        self.shared.core().engine.query_qp(qp)
+    }
+
+    fn qp_number(&self, qp: QpHandle) -> Option<Qpn> {
+        self.shared.core().engine.qp_number(qp)
+    }
+
+    fn qp_state(&self, qp: QpHandle) -> Option<QpState> {
+        self.shared.core().engine.qp_state(qp)
+    }
+
+    fn destroy_qp(&self, qp: QpHandle) -> Result<(), DestroyError> {
+        self.command(|engine| engine.destroy_qp(qp))
+    }
+
+    fn attach_multicast(&self, qp: QpHandle, group: Gid) -> Result<(), CreateError> {
+        self.command(|engine| engine.attach_multicast(qp, group))
+    }
+
+    fn detach_multicast(&self, qp: QpHandle, group: Gid) -> Result<(), DestroyError> {
+        self.command(|engine| engine.detach_multicast(qp, group))
+    }
+
+    fn post_sends(&self, qp: QpHandle, wrs: &[SendWr<'_>]) -> Result<(), (usize, PostError)> {
+        self.post(|engine| {
+            for (at, wr) in wrs.iter().enumerate() {
+                engine.post_send(qp, wr, &[]).map_err(|error| (at, error))?;
+            }
+            Ok(())
+        })
+    }
+
+    fn destroy_xrcd(&self, xrcd: XrcdHandle) -> Result<(), DestroyError> {
+        self.command(|engine| engine.destroy_xrcd(xrcd))
+    }
+
+    fn modify_srq(
+        &self,
+        srq: SrqHandle,
+        max_wr: Option<u32>,
+        limit: Option<u32>,
+    ) -> Result<(), CreateError> {
+        self.command(|engine| engine.modify_srq(srq, max_wr, limit))
+    }
+
+    fn qp_kind(&self, qp: QpHandle) -> Option<QpType> {
+        self.shared.core().engine.qp_kind(qp)
+    }
+
+    fn post_recvs(&self, qp: QpHandle, wrs: &[RecvWr<'_>]) -> Result<(), (usize, PostError)> {
+        let mut core = self.shared.core();
+        for (at, wr) in wrs.iter().enumerate() {
+            core.engine.post_recv(qp, wr).map_err(|error| (at, error))?;
+        }
+        core.deliver();
+        Ok(())
+    }
+
+    fn post_srq_recv(&self, srq: SrqHandle, wr: &RecvWr<'_>) -> Result<(), PostError> {
+        self.shared.core().engine.post_srq_recv(srq, wr)
+    }
+}
+
+impl SoftNic {
+    /// Whether its interface, if it has one, is up and has a link.
+    #[cfg(target_os = "linux")]
+    fn has_link(&self) -> io::Result<bool> {
+        let Some(name) = &self.port.interface else { return Ok(true) };
+        let interfaces = crate::link::interface::interfaces()?;
+        let found = interfaces.iter().find(|interface| interface.name == *name);
+        Ok(found.is_some_and(|interface| interface.up && interface.carrier))
+    }
+
+    #[cfg(not(target_os = "linux"))]
+    fn has_link(&self) -> io::Result<bool> {
+        Ok(true)
+    }
+
+    /// An identifier of eight bytes: the lower half of the first of its port.
+    fn guid(&self) -> Guid {
+        let gid = self.port.gids.first().copied().unwrap_or_default();
+        let mut guid = Guid::default();
+        guid.0.copy_from_slice(&gid.0[8..]);
+        guid
+    }
+}
+
+/// What an engine with these limits can do.
+fn device_attr(most: &Limits) -> DeviceAttr {
+    let number = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
+    let mut fw_ver = [0; 64];
+    let version = env!("CARGO_PKG_VERSION").as_bytes();
+    fw_ver[..version.len()].copy_from_slice(version);
+    DeviceAttr {
+        fw_ver,
+        max_mr_size: u64::MAX,
+        page_size_cap: !0xfff,
+        max_qp: number(most.qps),
+        max_qp_wr: most.wrs,
+        device_cap_flags: DeviceCaps::BAD_QKEY_CNTR
+            | DeviceCaps::CURR_QP_STATE_MOD
+            | DeviceCaps::RC_RNR_NAK_GEN
+            | DeviceCaps::SRQ_RESIZE
+            | DeviceCaps::MEM_WINDOW
+            | DeviceCaps::XRC
+            | DeviceCaps::MEM_MGT_EXTENSIONS
+            | DeviceCaps::MEM_WINDOW_TYPE_2B,
+        max_sge: most.sges,
+        max_sge_rd: most.sges,
+        max_cq: number(most.cqs),
+        max_cqe: number(most.cqes),
+        max_mr: number(most.keys),
+        max_pd: number(most.pds),
+        max_qp_rd_atom: u32::from(most.rd_atomic),
+        max_res_rd_atom: u32::from(most.rd_atomic).saturating_mul(number(most.qps)),
+        max_qp_init_rd_atom: u32::from(most.rd_atomic),
+        atomic_cap: AtomicCap::Glob,
+        max_mw: number(most.keys),
+        max_mcast_grp: number(most.qps),
+        max_mcast_qp_attach: number(most.group_members),
+        max_total_mcast_qp_attach: number(most.qps.saturating_mul(most.group_members)),
+        max_ah: number(most.ahs),
+        max_srq: number(most.srqs),
+        max_srq_wr: most.wrs,
+        max_srq_sge: most.sges,
+        ..DeviceAttr::default()
+    }
+}

@@ -1,0 +1,438 @@
+//! What a device and its ports say of themselves: plain data, named as in C.
+
+use core::fmt;
+
+use bitflags::bitflags;
+
+use super::codes::{codes, names};
+use super::{Mtu, limits};
+
+codes! {
+    /// What a device is: `ibv_node_type`.
+    NodeType, "IBV_NODE_" {
+        /// A channel adapter; a RoCE NIC is one, too.
+        Ca = 1, "CA", "InfiniBand channel adapter";
+        /// A switch.
+        Switch = 2, "SWITCH", "InfiniBand switch";
+        /// A router.
+        Router = 3, "ROUTER", "InfiniBand router";
+        /// An iWARP NIC.
+        Rnic = 4, "RNIC", "iWARP NIC";
+        /// A Cisco usNIC.
+        Usnic = 5, "USNIC", "usNIC";
+        /// A Cisco usNIC over UDP.
+        UsnicUdp = 6, "USNIC_UDP", "usNIC UDP";
+        /// Something else.
+        Unspecified = 7, "UNSPECIFIED", "unspecified";
+    }
+}
+
+codes! {
+    /// What a device speaks: `ibv_transport_type`.
+    TransportType, "IBV_TRANSPORT_" {
+        /// The transport of InfiniBand; RoCE's as well.
+        Ib = 0, "IB", "InfiniBand";
+        /// iWARP.
+        Iwarp = 1, "IWARP", "iWARP";
+        /// Cisco usNIC.
+        Usnic = 2, "USNIC", "usNIC";
+        /// Cisco usNIC over UDP.
+        UsnicUdp = 3, "USNIC_UDP", "usNIC UDP";
+        /// Something else.
+        Unspecified = 4, "UNSPECIFIED", "unspecified";
+    }
+}
+
+codes! {
+    /// Against whom atomic operations are atomic: `ibv_atomic_cap`.
+    AtomicCap, "IBV_ATOMIC_" {
+        /// There are none.
+        None = 0, "NONE", "NONE";
+        /// Against other queue pairs of the device.
+        Hca = 1, "HCA", "HCA";
+        /// Against the processors as well.
+        Glob = 2, "GLOB", "GLOB";
+    }
+}
+
+codes! {
+    /// The state of a port: `ibv_port_state`.
+    PortState, "IBV_PORT_" {
+        /// No change.
+        Nop = 0, "NOP", "no state change (NOP)";
+        /// No link.
+        Down = 1, "DOWN", "down";
+        /// A link, not configured.
+        Init = 2, "INIT", "init";
+        /// Configured.
+        Armed = 3, "ARMED", "armed";
+        /// Everything passes.
+        Active = 4, "ACTIVE", "active";
+        /// The link is lost for a while.
+        ActiveDefer = 5, "ACTIVE_DEFER", "active defer";
+    }
+}
+
+codes! {
+    /// The physical state of a port, with the words of `ibv_devinfo` for it.
+    PhysState, "IB_PORT_PHYS_STATE_" {
+        /// Asleep.
+        Sleep = 1, "SLEEP", "SLEEP";
+        /// Looking for a link.
+        Polling = 2, "POLLING", "POLLING";
+        /// Switched off.
+        Disabled = 3, "DISABLED", "DISABLED";
+        /// Agreeing on a link.
+        PortConfigurationTraining =
+            4, "PORT_CONFIGURATION_TRAINING", "PORT_CONFIGURATION TRAINNING";
+        /// There is a link.
+        LinkUp = 5, "LINK_UP", "LINK_UP";
+        /// Recovering a link.
+        LinkErrorRecovery = 6, "LINK_ERROR_RECOVERY", "LINK_ERROR_RECOVERY";
+        /// Under test.
+        PhyTest = 7, "PHY_TEST", "PHY TEST";
+    }
+}
+
+codes! {
+    /// What a port is connected to.
+    LinkLayer, "IBV_LINK_LAYER_" {
+        /// Nobody said.
+        Unspecified = 0, "UNSPECIFIED", "Unspecified";
+        /// InfiniBand.
+        Infiniband = 1, "INFINIBAND", "InfiniBand";
+        /// Ethernet.
+        Ethernet = 2, "ETHERNET", "Ethernet";
+    }
+}
+
+codes! {
+    /// How packets from a global identifier are encapsulated: `ibv_gid_type`, with the words of sysfs for it.
+    GidType, "IBV_GID_TYPE_" {
+        /// As on InfiniBand.
+        Ib = 0, "IB", "IB";
+        /// In Ethernet, with a GRH.
+        RoceV1 = 1, "ROCE_V1", "RoCE v1";
+        /// In UDP.
+        RoceV2 = 2, "ROCE_V2", "RoCE v2";
+    }
+}
+
+bitflags! {
+    /// What a device can do: `ibv_device_cap_flags`, and above bit 31 what only extended queries report.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+    pub struct DeviceCaps: u64 {
+        /// Queues can be resized.
+        const RESIZE_MAX_WR = 1;
+        /// Packets of a wrong partition are counted.
+        const BAD_PKEY_CNTR = 1 << 1;
+        /// Packets with a wrong queue key are counted.
+        const BAD_QKEY_CNTR = 1 << 2;
+        /// Raw packets can be multicast.
+        const RAW_MULTI = 1 << 3;
+        /// Connections can migrate to another path.
+        const AUTO_PATH_MIG = 1 << 4;
+        /// A queue pair can change its port.
+        const CHANGE_PHY_PORT = 1 << 5;
+        /// A datagram's port is checked against its queue pair's.
+        const UD_AV_PORT_ENFORCE = 1 << 6;
+        /// A program may say what state it believes a queue pair has.
+        const CURR_QP_STATE_MOD = 1 << 7;
+        /// A port can be shut down.
+        const SHUTDOWN_PORT = 1 << 8;
+        /// A port's initialisation can be chosen.
+        const INIT_TYPE = 1 << 9;
+        /// An event tells when a port becomes active.
+        const PORT_ACTIVE_EVENT = 1 << 10;
+        /// It knows which box it is in.
+        const SYS_IMAGE_GUID = 1 << 11;
+        /// A responder tells a requester when it is not ready.
+        const RC_RNR_NAK_GEN = 1 << 12;
+        /// Shared receive queues can be resized.
+        const SRQ_RESIZE = 1 << 13;
+        /// A completion queue can notify after several completions.
+        const N_NOTIFY_CQ = 1 << 14;
+        /// There are memory windows.
+        const MEM_WINDOW = 1 << 17;
+        /// Checksums of datagrams are done by the device.
+        const UD_IP_CSUM = 1 << 18;
+        /// There are extended reliable connections.
+        const XRC = 1 << 20;
+        /// Keys can be invalidated, by oneself and by a peer.
+        const MEM_MGT_EXTENSIONS = 1 << 21;
+        /// There are memory windows of type 2A.
+        const MEM_WINDOW_TYPE_2A = 1 << 23;
+        /// There are memory windows of type 2B.
+        const MEM_WINDOW_TYPE_2B = 1 << 24;
+        /// Checksums on connections are done by the device.
+        const RC_IP_CSUM = 1 << 25;
+        /// Checksums of raw packets are done by the device.
+        const RAW_IP_CSUM = 1 << 26;
+        /// Flows can be steered.
+        const MANAGED_FLOW_STEERING = 1 << 29;
+        /// Raw packets can be received with their checksum.
+        const RAW_SCATTER_FCS = 1 << 34;
+        /// Writes can be padded to the end of a cache line.
+        const PCI_WRITE_END_PADDING = 1 << 36;
+        /// A peer can flush to where everybody sees it.
+        const FLUSH_GLOBAL = 1 << 38;
+        /// A peer can flush to where it survives.
+        const FLUSH_PERSISTENT = 1 << 39;
+        /// Eight bytes can be written at once.
+        const ATOMIC_WRITE = 1 << 40;
+    }
+}
+names!(DeviceCaps, "IBV_DEVICE_");
+
+bitflags! {
+    /// What a port can do: those of `ibv_port_cap_flags` that mean something on Ethernet. The others keep their bits.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+    pub struct PortCaps: u32 {
+        /// Connections can be managed through it.
+        const CM_SUP = 1 << 16;
+        /// It can be started anew.
+        const REINIT_SUP = 1 << 18;
+        /// It answers device management.
+        const DEVICE_MGMT_SUP = 1 << 19;
+        /// It answers a vendor's own questions.
+        const VENDOR_CLASS_SUP = 1 << 20;
+        /// Its global identifiers are IP addresses.
+        const IP_BASED_GIDS = 1 << 26;
+
+        const _ = !0;
+    }
+}
+names!(PortCaps, "IBV_PORT_");
+
+/// A globally unique identifier: of a device, or of the box it is in.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Guid(pub [u8; 8]);
+
+impl fmt::Display for Guid {
+    /// As `ibv_devinfo` prints it: `0202:c9ff:fe12:3456`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let [a, b, c, d, e, g, h, i] = self.0;
+        write!(f, "{a:02x}{b:02x}:{c:02x}{d:02x}:{e:02x}{g:02x}:{h:02x}{i:02x}")
+    }
+}
+
+/// What a device says of itself: `ibv_device_attr`, without what only reliable datagrams and fast memory regions
+/// need, which no device has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DeviceAttr {
+    /// The version of its firmware, in ASCII, filled up with zeros; see [`firmware`](Self::firmware).
+    pub fw_ver: [u8; 64],
+    /// The device.
+    pub node_guid: Guid,
+    /// The box it is in.
+    pub sys_image_guid: Guid,
+    /// The largest memory region, in bytes.
+    pub max_mr_size: u64,
+    /// The page sizes it knows, one bit for each.
+    pub page_size_cap: u64,
+    /// Who made it.
+    pub vendor_id: u32,
+    /// What it is to who made it.
+    pub vendor_part_id: u32,
+    /// The version of the hardware.
+    pub hw_ver: u32,
+    /// How many queue pairs it can have.
+    pub max_qp: u32,
+    /// How many work requests a queue can hold.
+    pub max_qp_wr: u32,
+    /// What it can do.
+    pub device_cap_flags: DeviceCaps,
+    /// How many buffers a work request can have.
+    pub max_sge: u32,
+    /// How many buffers a read can have.
+    pub max_sge_rd: u32,
+    /// How many completion queues it can have.
+    pub max_cq: u32,
+    /// How many completions a completion queue can hold.
+    pub max_cqe: u32,
+    /// How many memory regions it can have.
+    pub max_mr: u32,
+    /// How many protection domains it can have.
+    pub max_pd: u32,
+    /// How many reads and atomics of its peer a queue pair can have under way.
+    pub max_qp_rd_atom: u32,
+    /// How many reads and atomics of peers all queue pairs together can have under way.
+    pub max_res_rd_atom: u32,
+    /// How many reads and atomics of its own a queue pair can have under way.
+    pub max_qp_init_rd_atom: u32,
+    /// Against whom atomic operations are atomic.
+    pub atomic_cap: AtomicCap,
+    /// How many memory windows it can have.
+    pub max_mw: u32,
+    /// How many multicast groups it can be in.
+    pub max_mcast_grp: u32,
+    /// How many queue pairs can be in one group.
+    pub max_mcast_qp_attach: u32,
+    /// How many queue pairs can be in all groups together.
+    pub max_total_mcast_qp_attach: u32,
+    /// How many address handles it can have.
+    pub max_ah: u32,
+    /// How many shared receive queues it can have.
+    pub max_srq: u32,
+    /// How many work requests a shared receive queue can hold.
+    pub max_srq_wr: u32,
+    /// How many buffers a work request of a shared receive queue can have.
+    pub max_srq_sge: u32,
+    /// How many partitions a port knows.
+    pub max_pkeys: u16,
+    /// How long it may take to acknowledge, at the most, as the code of an [`AckTimeout`](super::AckTimeout).
+    pub local_ca_ack_delay: u8,
+    /// How many ports it has.
+    pub phys_port_cnt: u8,
+}
+
+impl DeviceAttr {
+    /// The version of its firmware, as far as it is text.
+    pub fn firmware(&self) -> &str {
+        let text = self.fw_ver.split(|&byte| byte == 0).next().unwrap_or_default();
+        let valid = text.utf8_chunks().next();
+        valid.map_or("", |chunk| chunk.valid())
+    }
+}
+
+impl Default for DeviceAttr {
+    /// A device with one port that can do nothing yet.
+    fn default() -> Self {
+        Self {
+            fw_ver: [0; 64],
+            node_guid: Guid::default(),
+            sys_image_guid: Guid::default(),
+            max_mr_size: 0,
+            page_size_cap: 0,
+            vendor_id: 0,
+            vendor_part_id: 0,
+            hw_ver: 0,
+            max_qp: 0,
+            max_qp_wr: 0,
+            device_cap_flags: DeviceCaps::empty(),
+            max_sge: 0,
+            max_sge_rd: 0,
+            max_cq: 0,
+            max_cqe: 0,
+            max_mr: 0,
+            max_pd: 0,
+            max_qp_rd_atom: 0,
+            max_res_rd_atom: 0,
+            max_qp_init_rd_atom: 0,
+            atomic_cap: AtomicCap::None,
+            max_mw: 0,
+            max_mcast_grp: 0,
+            max_mcast_qp_attach: 0,
+            max_total_mcast_qp_attach: 0,
+            max_ah: 0,
+            max_srq: 0,
+            max_srq_wr: 0,
+            max_srq_sge: 0,
+            max_pkeys: 1,
+            local_ca_ack_delay: 0,
+            phys_port_cnt: 1,
+        }
+    }
+}
+
+/// What a port says of itself: `ibv_port_attr`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PortAttr {
+    /// Whether it can be used.
+    pub state: PortState,
+    /// The largest MTU it could have.
+    pub max_mtu: Mtu,
+    /// The MTU it has.
+    pub active_mtu: Mtu,
+    /// How many global identifiers its table has room for.
+    pub gid_tbl_len: u32,
+    /// What it can do.
+    pub port_cap_flags: PortCaps,
+    /// The longest message, in bytes.
+    pub max_msg_sz: u32,
+    /// How many packets of a wrong partition came.
+    pub bad_pkey_cntr: u32,
+    /// How many packets with a wrong queue key came.
+    pub qkey_viol_cntr: u32,
+    /// How many partition keys its table has room for.
+    pub pkey_tbl_len: u16,
+    /// Its local identifier; 0 on Ethernet.
+    pub lid: u16,
+    /// The subnet manager's local identifier; 0 on Ethernet.
+    pub sm_lid: u16,
+    /// How many bits of a local identifier choose a path; 0 on Ethernet.
+    pub lmc: u8,
+    /// How many virtual lanes it has, as a code.
+    pub max_vl_num: u8,
+    /// The service level to the subnet manager; 0 on Ethernet.
+    pub sm_sl: u8,
+    /// How long a packet may be on its way, as the code of an [`AckTimeout`](super::AckTimeout).
+    pub subnet_timeout: u8,
+    /// How the subnet manager initialised it; 0 on Ethernet.
+    pub init_type_reply: u8,
+    /// How many lanes the link has: 1 one, 2 four, 4 eight, 8 twelve, 16 two.
+    pub active_width: u8,
+    /// How fast a lane is, in Gbit/s: 1 2.5, 2 5, 4 10, 8 10, 16 14, 32 25, 64 50, 128 100.
+    pub active_speed: u8,
+    /// Whether there is a link.
+    pub phys_state: PhysState,
+    /// What it is connected to.
+    pub link_layer: LinkLayer,
+    /// Whether every address needs a global identifier (`IBV_QPF_GRH_REQUIRED`), as on Ethernet.
+    pub grh_required: bool,
+}
+
+impl Default for PortAttr {
+    /// An Ethernet port that is down.
+    fn default() -> Self {
+        Self {
+            state: PortState::Down,
+            max_mtu: Mtu::M4096,
+            active_mtu: Mtu::default(),
+            gid_tbl_len: 0,
+            port_cap_flags: PortCaps::CM_SUP.union(PortCaps::IP_BASED_GIDS),
+            max_msg_sz: MAX_MSG_SZ,
+            bad_pkey_cntr: 0,
+            qkey_viol_cntr: 0,
+            pkey_tbl_len: 1,
+            lid: 0,
+            sm_lid: 0,
+            lmc: 0,
+            max_vl_num: 1,
+            sm_sl: 0,
+            subnet_timeout: 0,
+            init_type_reply: 0,
+            active_width: 1,
+            active_speed: 1,
+            phys_state: PhysState::Disabled,
+            link_layer: LinkLayer::Ethernet,
+            grh_required: true,
+        }
+    }
+}
+
+#[expect(clippy::cast_possible_truncation, reason = "limits asserts that it fits")]
+const MAX_MSG_SZ: u32 = limits::MESSAGE_BYTES_MAX as u32;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn firmware_is_read_to_its_zero_and_as_far_as_it_is_text() {
+        let mut attr = DeviceAttr::default();
+        assert_eq!(attr.firmware(), "");
+        attr.fw_ver[..9].copy_from_slice(b"16.35.1\0x");
+        assert_eq!(attr.firmware(), "16.35.1");
+        attr.fw_ver[2] = 0xff;
+        assert_eq!(attr.firmware(), "16");
+        attr.fw_ver = [b'a'; 64];
+        assert_eq!(attr.firmware().len(), 64);
+    }
+
+    #[test]
+    fn a_guid_prints_as_ibv_devinfo_has_it() {
+        let guid = Guid([0x02, 0x02, 0xc9, 0xff, 0xfe, 0x12, 0x34, 0x56]);
+        assert_eq!(guid.to_string(), "0202:c9ff:fe12:3456");
+    }
+}
