@@ -225,7 +225,7 @@ impl Qp {
 fn atomic_fault(error: AccessError) -> Fault {
     match error {
         AccessError::Misaligned => INVALID,
-        AccessError::OutOfRange { .. } => ACCESS,
+        AccessError::OutOfRange { .. } | AccessError::Unmapped { .. } => ACCESS,
     }
 }
 

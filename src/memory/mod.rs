@@ -8,9 +8,16 @@
 //!   holds it, the NIC included.
 //! - [`Region::foreign`] is for memory of somebody else's, such as a C program's. It is `unsafe`, and its contract is
 //!   the one of `ibv_reg_mr`: the memory stays until it is deregistered.
+//! - [`Region::on_demand`] is for memory that may come and go, and [`Region::null`] for none at all.
 //!
 //! What the bytes of a torn read are worth is the protocol's business: verbs promises nothing about a buffer that
 //! both sides use at once.
+
+#[cfg(target_os = "linux")]
+mod demand;
+#[cfg(not(target_os = "linux"))]
+#[path = "no_demand.rs"]
+mod demand;
 
 use core::cell::UnsafeCell;
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -34,6 +41,14 @@ pub enum AccessError {
     /// An atomic operation on an address that is not a multiple of eight.
     #[error("an atomic operation at an address that is not a multiple of 8")]
     Misaligned,
+    /// Memory that is on demand is not there, or may not be written.
+    #[error("{len} bytes at offset {offset} are not mapped")]
+    Unmapped {
+        /// Where the access begins.
+        offset: u64,
+        /// How many bytes it takes.
+        len: usize,
+    },
 }
 
 /// Memory of a Rust program, which it shares with a NIC.
@@ -97,7 +112,7 @@ impl Buffer {
     /// The buffer as something to register. It keeps the bytes alive.
     pub fn region(&self) -> Region {
         let start = UnsafeCell::raw_get(self.0.words.as_ptr()).cast();
-        Region { start, len: self.0.len, _owner: Some(Arc::clone(&self.0)) }
+        Region { start, len: self.0.len, kind: Kind::Owned(Arc::clone(&self.0)) }
     }
 
     /// Copies bytes out, from `offset` on.
@@ -123,8 +138,20 @@ impl Buffer {
 pub struct Region {
     start: *mut u8,
     len: usize,
-    /// Keeps owned memory alive.
-    _owner: Option<Arc<Words>>,
+    kind: Kind,
+}
+
+/// Whose memory it is, and what is known of it.
+#[derive(Debug)]
+enum Kind {
+    /// A buffer's, which this keeps alive.
+    Owned(#[expect(dead_code, reason = "it is held, not used")] Arc<Words>),
+    /// Somebody's who keeps it in place.
+    Foreign,
+    /// Somebody's who may take it away: every access finds out.
+    OnDemand,
+    /// Nobody's.
+    Null,
 }
 
 // SAFETY: a region is a pointer to memory that is shared by design; whoever made a foreign one promised that it may be
@@ -146,7 +173,24 @@ impl Region {
     /// only one.
     #[expect(unsafe_code, reason = "the caller vouches for the memory")]
     pub const unsafe fn foreign(start: *mut u8, len: usize) -> Self {
-        Self { start, len, _owner: None }
+        Self { start, len, kind: Kind::Foreign }
+    }
+
+    /// Memory of somebody else's who may map and unmap it at any time: an access to what is not mapped is an error,
+    /// which costs a system call each time to find out. The whole address space can be such a region.
+    ///
+    /// # Safety
+    ///
+    /// No Rust reference may claim to be the only one to any byte of it that is accessed.
+    #[cfg(target_os = "linux")]
+    #[expect(unsafe_code, reason = "the caller vouches for the memory")]
+    pub const unsafe fn on_demand(start: *mut u8, len: usize) -> Self {
+        Self { start, len, kind: Kind::OnDemand }
+    }
+
+    /// No memory: what is written to it vanishes, what is read from it is zero, at any of its `len` addresses.
+    pub const fn null(len: usize) -> Self {
+        Self { start: core::ptr::null_mut(), len, kind: Kind::Null }
     }
 
     /// How many bytes it has.
@@ -162,6 +206,12 @@ impl Region {
     /// The address of its first byte.
     pub fn addr(&self) -> u64 {
         self.start.expose_provenance() as u64
+    }
+
+    /// Whether its bytes are where they are for sure.
+    #[inline]
+    const fn is_in_place(&self) -> bool {
+        matches!(self.kind, Kind::Owned(_) | Kind::Foreign)
     }
 
     /// The pointer to `len` bytes at `offset`, if they are all within.
@@ -181,6 +231,16 @@ impl Region {
     #[expect(unsafe_code, reason = "registered memory is reached by raw pointers")]
     pub fn read(&self, offset: u64, out: &mut [u8]) -> Result<(), AccessError> {
         let from = self.at(offset, out.len())?;
+        match self.kind {
+            Kind::Owned(_) | Kind::Foreign => {}
+            Kind::OnDemand => {
+                return demand::read(from, out).ok_or_else(|| unmapped(offset, out.len()));
+            }
+            Kind::Null => {
+                out.fill(0);
+                return Ok(());
+            }
+        }
         // SAFETY: `at` saw to it that all bytes are within the region, which its maker keeps readable; `out` is
         // exclusively ours and so cannot overlap it.
         unsafe { core::ptr::copy_nonoverlapping(from, out.as_mut_ptr(), out.len()) };
@@ -192,6 +252,12 @@ impl Region {
     #[expect(unsafe_code, reason = "registered memory is reached by raw pointers")]
     pub fn append_to(&self, offset: u64, len: usize, out: &mut Vec<u8>) -> Result<(), AccessError> {
         let from = self.at(offset, len)?;
+        if !self.is_in_place() {
+            let start = out.len();
+            out.resize(start + len, 0);
+            let read = self.read(offset, &mut out[start..]);
+            return read.inspect_err(|_| out.truncate(start));
+        }
         out.reserve(len);
         let room = out.spare_capacity_mut().as_mut_ptr().cast();
         // SAFETY: `at` saw to it that all bytes are within the region, which its maker keeps readable; `out` has room
@@ -207,6 +273,13 @@ impl Region {
     #[expect(unsafe_code, reason = "registered memory is reached by raw pointers")]
     pub fn write(&self, offset: u64, bytes: &[u8]) -> Result<(), AccessError> {
         let to = self.at(offset, bytes.len())?;
+        match self.kind {
+            Kind::Owned(_) | Kind::Foreign => {}
+            Kind::OnDemand => {
+                return demand::write(to, bytes).ok_or_else(|| unmapped(offset, bytes.len()));
+            }
+            Kind::Null => return Ok(()),
+        }
         // SAFETY: `at` saw to it that all bytes are within the region, which its maker keeps writable; `bytes` is a
         // live reference and nobody may have one to the region.
         unsafe { core::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) };
@@ -224,6 +297,13 @@ impl Region {
         let place = self.at(offset, 8)?.cast::<u64>();
         if !place.is_aligned() {
             return Err(AccessError::Misaligned);
+        }
+        match self.kind {
+            Kind::Owned(_) | Kind::Foreign => {}
+            Kind::OnDemand => {
+                demand::make_writable(place.cast()).ok_or_else(|| unmapped(offset, 8))?
+            }
+            Kind::Null => return Ok(change(&AtomicU64::new(0))),
         }
         // SAFETY: eight aligned bytes within the region, which its maker keeps writable; for as long as the atomic
         // lives, others may change them too, which is what it is for.
@@ -249,6 +329,10 @@ impl Region {
         let number = u64::from_ne_bytes(bytes);
         self.atomic(offset, |place| place.store(number, Ordering::SeqCst))
     }
+}
+
+fn unmapped(offset: u64, len: usize) -> AccessError {
+    AccessError::Unmapped { offset, len }
 }
 
 /// Tells the processor that the first `bytes` of `value` are wanted soon, all at once.
@@ -299,6 +383,51 @@ mod tests {
         assert!(matches!(region.fetch_add(20, 1), Err(AccessError::OutOfRange { .. })));
         region.store(16, *b"12345678").unwrap();
         assert_eq!(&buffer.to_vec()[16..], b"12345678");
+    }
+
+    #[test]
+    fn no_memory_swallows_what_is_written_and_reads_as_zero() {
+        let null = Region::null(usize::MAX);
+        null.write(5, b"gone").unwrap();
+        let mut bytes = vec![1; 3];
+        null.read(5, &mut bytes[..2]).unwrap();
+        null.append_to(5, 2, &mut bytes).unwrap();
+        assert_eq!(bytes, [0, 0, 1, 0, 0]);
+        assert_eq!(null.fetch_add(8, 7), Ok(0));
+        assert_eq!(null.fetch_add(8, 7), Ok(0));
+    }
+
+    #[test]
+    #[cfg(target_os = "linux")]
+    #[cfg_attr(miri, ignore = "Miri has no such system calls")]
+    #[expect(unsafe_code, reason = "the memory is this test's own")]
+    fn memory_on_demand_is_reached_where_it_is_and_refused_where_it_is_not() {
+        let buffer = Buffer::from_bytes(b"here it is");
+        // SAFETY: the buffer lies in it, and no reference to it is formed meanwhile.
+        let all = unsafe { Region::on_demand(core::ptr::null_mut(), usize::MAX) };
+        let mut bytes = [0; 4];
+        all.read(buffer.addr(), &mut bytes).unwrap();
+        assert_eq!(&bytes, b"here");
+        all.write(buffer.addr(), b"HERE").unwrap();
+        assert_eq!(&buffer.to_vec(), b"HERE it is");
+        assert_eq!(all.compare_swap(buffer.addr(), 1, 2).map(u64::to_ne_bytes), Ok(*b"HERE it "));
+        // Nothing is ever mapped in the first page, nor at the end of the address space.
+        for nowhere in [8, u64::MAX - 64] {
+            let unmapped = Err(AccessError::Unmapped { offset: nowhere, len: 4 });
+            assert_eq!(all.read(nowhere, &mut bytes), unmapped);
+            assert_eq!(all.write(nowhere, &bytes), unmapped);
+            let mut out = vec![9];
+            assert_eq!(all.append_to(nowhere, 4, &mut out), unmapped);
+            assert_eq!(out, [9]);
+            let aligned = nowhere & !7;
+            assert!(matches!(all.fetch_add(aligned, 1), Err(AccessError::Unmapped { .. })));
+        }
+        // What cannot be written: a constant.
+        let constant: &'static [u8; 16] = &[7; 16];
+        let address = constant.as_ptr() as u64;
+        assert!(all.read(address, &mut bytes).is_ok());
+        assert!(all.write(address, &bytes).is_err());
+        assert!(all.fetch_add(address.next_multiple_of(8), 1).is_err());
     }
 
     #[test]

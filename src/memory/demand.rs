@@ -1,0 +1,42 @@
+//! Memory that may not be there: reached through the kernel, which says so instead of raising a signal.
+
+use std::process;
+
+/// Copies bytes out; `None` if some are not mapped.
+#[expect(unsafe_code, reason = "a system call")]
+pub(super) fn read(from: *mut u8, out: &mut [u8]) -> Option<()> {
+    let remote = libc::iovec { iov_base: from.cast(), iov_len: out.len() };
+    let local = libc::iovec { iov_base: out.as_mut_ptr().cast(), iov_len: out.len() };
+    // SAFETY: `out` is exclusively ours, and the kernel reads from what is mapped only.
+    let copied =
+        unsafe { libc::process_vm_readv(own(), &raw const local, 1, &raw const remote, 1, 0) };
+    (usize::try_from(copied) == Ok(out.len())).then_some(())
+}
+
+/// Copies bytes in; `None` if some are not mapped, or may not be written.
+#[expect(unsafe_code, reason = "a system call")]
+pub(super) fn write(to: *mut u8, bytes: &[u8]) -> Option<()> {
+    let remote = libc::iovec { iov_base: to.cast(), iov_len: bytes.len() };
+    let local = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
+    // SAFETY: `bytes` is only read; the kernel writes to what is mapped for that only, and who made the region vouches
+    // for its bytes.
+    let copied =
+        unsafe { libc::process_vm_writev(own(), &raw const local, 1, &raw const remote, 1, 0) };
+    (usize::try_from(copied) == Ok(bytes.len())).then_some(())
+}
+
+/// Sees to it that the page of an address is there and can be written; `None` if that cannot be. What is taken away
+/// right afterwards by another thread is missed.
+#[expect(unsafe_code, reason = "a system call")]
+pub(super) fn make_writable(place: *mut u8) -> Option<()> {
+    const PAGE: usize = 4096;
+    let page = place.map_addr(|address| address & !(PAGE - 1));
+    // SAFETY: this brings in pages that are mapped, and changes nothing of what they hold.
+    let made = unsafe { libc::madvise(page.cast(), PAGE, libc::MADV_POPULATE_WRITE) };
+    (made == 0).then_some(())
+}
+
+/// This process, also after it forked.
+fn own() -> libc::pid_t {
+    process::id().cast_signed()
+}
