@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 
+use crate::time::Instant;
 use crate::verbs::Wc;
 
 /// For what completion an event was asked for.
@@ -18,6 +19,8 @@ pub(super) enum Armed {
 #[derive(Debug)]
 pub(super) struct Cq {
     pub(super) queue: VecDeque<Wc>,
+    /// When each of them came, if somebody wants to know.
+    stamps: Option<VecDeque<Instant>>,
     pub(super) capacity: usize,
     pub(super) armed: Armed,
     /// Whether a completion was lost for lack of room; nothing enters any more.
@@ -42,6 +45,7 @@ impl Cq {
     pub(super) fn new(capacity: usize) -> Self {
         Self {
             queue: VecDeque::with_capacity(capacity),
+            stamps: None,
             capacity,
             armed: Armed::Not,
             overrun: false,
@@ -51,7 +55,7 @@ impl Cq {
 
     /// Puts a completion in. One that failed counts as solicited.
     #[inline]
-    pub(super) fn push(&mut self, wc: Wc, solicited: bool) -> Delivered {
+    pub(super) fn push(&mut self, wc: Wc, solicited: bool, now: Instant) -> Delivered {
         if self.overrun {
             return Delivered::Lost;
         }
@@ -65,6 +69,9 @@ impl Cq {
             Armed::Any => true,
         };
         self.queue.push_back(wc);
+        if let Some(stamps) = &mut self.stamps {
+            stamps.push_back(now);
+        }
         if !wanted {
             return Delivered::Quietly;
         }
@@ -79,7 +86,21 @@ impl Cq {
         for (slot, wc) in out.iter_mut().zip(self.queue.drain(..count)) {
             *slot = wc;
         }
+        if let Some(stamps) = &mut self.stamps {
+            stamps.drain(..count);
+        }
         count
+    }
+
+    /// From now on it is known when each completion came.
+    pub(super) fn keep_time(&mut self, now: Instant) {
+        self.stamps.get_or_insert_with(|| self.queue.iter().map(|_| now).collect());
+    }
+
+    /// Moves the oldest completion out, and tells when it came if that is known.
+    pub(super) fn poll_timed(&mut self) -> Option<(Wc, Option<Instant>)> {
+        let wc = self.queue.pop_front()?;
+        Some((wc, self.stamps.as_mut().and_then(VecDeque::pop_front)))
     }
 
     /// Asks for an event; a request for any completion is not weakened by a later one for solicited ones.

@@ -290,6 +290,18 @@ impl Engine {
         self.env.cqs.get_mut(cq.0).map_or(0, |cq| cq.poll(out))
     }
 
+    /// From now on it is known of each completion of this queue when it came.
+    pub fn keep_time(&mut self, now: Instant, cq: CqHandle) {
+        if let Some(cq) = self.env.cqs.get_mut(cq.0) {
+            cq.keep_time(now);
+        }
+    }
+
+    /// Moves the oldest completion of a queue out, and tells when it came if that is [kept](Self::keep_time).
+    pub fn poll_cq_timed(&mut self, cq: CqHandle) -> Option<(Wc, Option<Instant>)> {
+        self.env.cqs.get_mut(cq.0)?.poll_timed()
+    }
+
     /// The next event. May have more whenever completions may.
     #[must_use]
     pub fn poll_event(&mut self) -> Option<Event> {

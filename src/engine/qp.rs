@@ -66,8 +66,9 @@ impl Env {
     /// Puts a completion in its queue; whether there was room.
     #[inline]
     pub(super) fn complete(&mut self, cq: CqHandle, wc: Wc, solicited: bool) -> bool {
+        let now = self.now;
         let Some(queue) = self.cqs.get_mut(cq.0) else { return false };
-        match queue.push(wc, solicited) {
+        match queue.push(wc, solicited, now) {
             Delivered::Quietly => true,
             Delivered::WithEvent => {
                 self.events.push_back(Event::Completion(cq));

@@ -62,8 +62,9 @@ pub use mailbox::Mailbox;
 use self::core::Core;
 use crate::engine::{Config, Counters, Engine};
 use crate::link::{Link, Port};
+use crate::time::Instant;
 use crate::verbs::{
-    Access, AsyncEvent, CqHandle, CreateError, KeyError, MrAttr, MrHandle, PdHandle,
+    Access, AsyncEvent, CqHandle, CreateError, KeyError, MrAttr, MrHandle, PdHandle, Wc,
 };
 use progress::Shared;
 
@@ -130,6 +131,28 @@ impl SoftNic {
         access: Option<Access>,
     ) -> Result<MrHandle, KeyError> {
         self.command(|engine| engine.reregister(mr, pd, memory, access))
+    }
+
+    /// The time by its own clock, which completions are stamped with.
+    pub fn now(&self) -> Instant {
+        self.shared.now()
+    }
+
+    /// From now on it is known of each completion of this queue when it came.
+    pub fn keep_time(&self, cq: CqHandle) {
+        let now = self.now();
+        self.shared.core().engine.keep_time(now, cq);
+    }
+
+    /// Takes the oldest completion of a queue, and when it came if that is [kept](Self::keep_time). If there is none, it
+    /// first sees what has arrived.
+    pub fn poll_cq_timed(&self, cq: CqHandle) -> Option<(Wc, Option<Instant>)> {
+        let mut taken = None;
+        self.shared.poll(|core| {
+            taken = core.engine.poll_cq_timed(cq);
+            usize::from(taken.is_some())
+        });
+        taken
     }
 
     /// Gives a completion queue another size.

@@ -1,8 +1,9 @@
 //! Completion queues and their events. V-02.
 
 use roce::engine::{AsyncEvent, Counter, Event, Notify, QpCreate, QpHandle};
+use roce::time::Instant;
 use roce::verbs::{
-    EventType, QpInitAttr, QpState, QpType, RetryCount, RnrRetry, SendFlags, WcStatus,
+    EventType, QpInitAttr, QpState, QpType, RetryCount, RnrRetry, SendFlags, Wc, WcStatus,
 };
 use roce::wire::aeth::NakCode;
 use roce::wire::{Bits, Opcode};
@@ -229,4 +230,34 @@ fn a_queue_changes_its_size_but_loses_nothing() {
     s.engine.destroy_cq(spare).unwrap();
     assert!(s.engine.destroy_cq(spare).is_err());
     assert!(s.engine.create_cq(0).is_err());
+}
+
+#[test]
+fn completions_tell_when_they_came_if_somebody_wants_to_know() {
+    let (mut s, mut psn) = (Script::rc(), RQ);
+    s.at(10);
+    send(&mut s, &mut psn, false);
+    let (first, time) = s.engine.poll_cq_timed(s.recv_cq).unwrap();
+    assert!(first.is_success() && time.is_none());
+    send(&mut s, &mut psn, false);
+    let now = Instant::from_nanos(15_000);
+    s.engine.keep_time(now, s.recv_cq);
+    s.at(20);
+    send(&mut s, &mut psn, false);
+    s.at(30);
+    send(&mut s, &mut psn, false);
+    s.at(40);
+    // One that was there before came at the latest then.
+    let mut times = Vec::new();
+    while let Some((_, time)) = s.engine.poll_cq_timed(s.recv_cq) {
+        times.push(time.unwrap().as_nanos() / 1000);
+    }
+    assert_eq!(times, [15, 20, 30]);
+    // What is polled in the ordinary way takes its time with it.
+    send(&mut s, &mut psn, false);
+    s.at(50);
+    send(&mut s, &mut psn, false);
+    assert_eq!(s.engine.poll_cq(s.recv_cq, &mut [Wc::default()]), 1);
+    let (_, time) = s.engine.poll_cq_timed(s.recv_cq).unwrap();
+    assert_eq!(time, Some(Instant::from_nanos(50_000)));
 }
