@@ -327,9 +327,13 @@ impl Engine {
             return Err(DestroyError::Busy);
         }
         let (send_cq, recv_cq, srq) = (qp.send_cq, qp.recv_cq, qp.srq);
+        let place = qp.place;
         if qp.congested {
-            let place = qp.place;
             self.congested.retain(|other| *other != place);
+        }
+        // Whoever gets the place next has a turn of its own.
+        if qp.scheduled {
+            self.env.active.retain(|other| *other != place);
         }
         if let Some((qp, env)) = self.split_handle(handle) {
             qp.release_begun(env);
