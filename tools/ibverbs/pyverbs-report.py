@@ -1,0 +1,46 @@
+"""Runs rdma-core's tests and tells what became of each, and why some were skipped."""
+
+import collections
+import sys
+import unittest
+
+# As many as a soft NIC must pass; the kernel's rxe passes 86.
+ENOUGH = 140
+
+
+class Result(unittest.TextTestResult):
+    """Remembers what passed."""
+
+    def __init__(self, *args):
+        super().__init__(*args)
+        self.passed = []
+
+    def addSuccess(self, test):
+        super().addSuccess(test)
+        self.passed.append(test)
+
+
+def main():
+    names = sys.argv[1:]
+    loader = unittest.TestLoader()
+    if names:
+        suite = loader.loadTestsFromNames([f"tests.{name}" for name in names])
+    else:
+        suite = loader.discover("tests", top_level_dir=".")
+    # The suite reads its own arguments.
+    sys.argv[1:] = []
+    result = unittest.TextTestRunner(verbosity=2, resultclass=Result, stream=sys.stderr).run(suite)
+    reasons = collections.Counter()
+    for test, reason in result.skipped:
+        vendor = "mlx5" in test.id() or "efa" in test.id()
+        reasons["(mlx5 and EFA only)" if vendor else f"{test.id()}: {reason}"] += 1
+    for reason, count in sorted(reasons.items()):
+        print(f"skipped {count:3}  {reason}")
+    bad = len(result.failures) + len(result.errors)
+    print(f"{result.testsRun} tests: {len(result.passed)} passed, {bad} failed, {len(result.skipped)} skipped")
+    enough = names or len(result.passed) >= ENOUGH
+    return 0 if not bad and result.passed and enough else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
