@@ -13,6 +13,10 @@
 //! ([`Identification`](crate::wire::icrc::Identification)): of damaged packets one in 65 536 is taken for sound. An IPv4
 //! header that has options or allows fragments is not what RoCE sends, and its packets are refused.
 //!
+//! Multicast groups have sockets of their own, which programs on one machine share: a socket with one address gets what is
+//! sent to that address. The kernel tells the network who is in a group, and gives those on the machine of the sender
+//! their copies.
+//!
 //! ```no_run
 //! use roce::link::udp;
 //!
@@ -21,6 +25,7 @@
 //! # Ok::<(), udp::OpenError>(())
 //! ```
 
+mod groups;
 mod receive;
 mod send;
 
@@ -34,6 +39,7 @@ use std::sync::Arc;
 use socket2::{Domain, Protocol, Socket, Type};
 use thiserror::Error;
 
+use self::groups::Groups;
 use self::receive::UdpReceiver;
 use self::send::UdpSender;
 use super::interface::{Interface, gid, interfaces, is_link_local};
@@ -182,7 +188,8 @@ pub fn open(options: &Options) -> Result<Link, OpenError> {
     let too_small =
         || OpenError::MtuTooSmall { interface: interface.name.clone(), mtu: interface.mtu };
     let mtu = options.mtu.or(fits).ok_or_else(too_small)?;
-    let socket = bound_socket(local).map_err(|error| open_error(error, address, &interface))?;
+    let socket = bound_socket(local, interface.index)
+        .map_err(|error| open_error(error, address, &interface))?;
     let system = |what| move |source| OpenError::System { what, source };
     let room = prepare_to_receive(&socket, local, options.receive_buffer)
         .map_err(system("preparing the socket to receive"))?;
@@ -191,7 +198,13 @@ pub fn open(options: &Options) -> Result<Link, OpenError> {
     let gid = gid(address);
     Ok(Link {
         sender: Box::new(UdpSender::new(Arc::clone(&socket), local, interface.index, gid, ports)),
-        receiver: Box::new(UdpReceiver::new(socket, gid, options.icrc, room)),
+        receiver: Box::new(UdpReceiver::new(
+            socket,
+            gid,
+            options.icrc,
+            room,
+            Groups::new(local, interface.index, options.receive_buffer),
+        )),
         port: Port {
             name: format!("udp:{address}"),
             gids: vec![gid],
@@ -233,8 +246,8 @@ fn interface_of(address: IpAddr, name: Option<&str>) -> Result<Interface, OpenEr
 }
 
 /// A socket with this address and port that sends headers which are known beforehand.
-fn bound_socket(local: SocketAddr) -> io::Result<Socket> {
-    let socket = unbound_socket(local)?;
+fn bound_socket(local: SocketAddr, interface: u32) -> io::Result<Socket> {
+    let socket = unbound_socket(local, interface)?;
     match socket.bind(&local.into()) {
         Err(error) if error.kind() == io::ErrorKind::AddrInUse => share_with_sinks(&socket, local)?,
         bound => bound?,
@@ -250,17 +263,21 @@ fn share_with_sinks(socket: &Socket, local: SocketAddr) -> io::Result<()> {
     socket.set_reuse_address(false)
 }
 
-/// The same before it has its address.
-fn unbound_socket(local: SocketAddr) -> io::Result<Socket> {
+/// The same before it has its address. What it sends to groups leaves by this interface.
+fn unbound_socket(local: SocketAddr, interface: u32) -> io::Result<Socket> {
     let domain = Domain::for_address(local);
     let socket = Socket::new(domain, Type::DGRAM, Some(Protocol::UDP))?;
     match local {
-        SocketAddr::V4(_) => {
+        SocketAddr::V4(local) => {
+            socket.set_multicast_if_v4(local.ip())?;
+            socket.set_multicast_ttl_v4(HOP_LIMIT.into())?;
             set_option(socket.as_fd(), libc::SOL_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_DO)?;
             set_option(socket.as_fd(), libc::SOL_IP, libc::IP_TTL, HOP_LIMIT.into())?;
         }
         SocketAddr::V6(_) => {
             socket.set_only_v6(true)?;
+            socket.set_multicast_if_v6(interface)?;
+            socket.set_multicast_hops_v6(HOP_LIMIT.into())?;
             let never = libc::IPV6_PMTUDISC_DO;
             set_option(socket.as_fd(), libc::SOL_IPV6, libc::IPV6_MTU_DISCOVER, never)?;
             set_option(socket.as_fd(), libc::SOL_IPV6, libc::IPV6_DONTFRAG, 1)?;

@@ -154,7 +154,9 @@ impl Device for SoftNic {
     }
 
     fn create_qp(&self, pd: PdHandle, create: QpCreate) -> Result<QpHandle, CreateError> {
-        self.command(|engine| engine.create_qp(pd, create))
+        let qp = self.command(|engine| engine.create_qp(pd, create))?;
+        self.shared.choose_packets();
+        Ok(qp)
     }
 
     fn modify_qp(&self, qp: QpHandle, attr: &QpAttr, mask: AttrMask) -> Result<(), ModifyError> {
@@ -174,15 +176,17 @@ impl Device for SoftNic {
     }
 
     fn destroy_qp(&self, qp: QpHandle) -> Result<(), DestroyError> {
-        self.command(|engine| engine.destroy_qp(qp))
+        self.command(|engine| engine.destroy_qp(qp))?;
+        self.shared.choose_packets();
+        Ok(())
     }
 
     fn attach_multicast(&self, qp: QpHandle, group: Gid) -> Result<(), CreateError> {
-        self.command(|engine| engine.attach_multicast(qp, group))
+        self.shared.attach(qp, group)
     }
 
     fn detach_multicast(&self, qp: QpHandle, group: Gid) -> Result<(), DestroyError> {
-        self.command(|engine| engine.detach_multicast(qp, group))
+        self.shared.detach(qp, group)
     }
 
     fn post_sends(&self, qp: QpHandle, wrs: &[SendWr<'_>]) -> Result<(), (usize, PostError)> {

@@ -75,7 +75,7 @@ fn open(interface: &str, other: Ipv4Addr, mac: MacAddr) -> Link {
     if let Ok(frames) = std::env::var("FRAMES") {
         config.frames = frames.parse().unwrap();
     }
-    raw::open(&config).unwrap().link
+    raw::open(&config).unwrap()
 }
 
 fn path(source: Ipv4Addr, destination: Ipv4Addr) -> Path {

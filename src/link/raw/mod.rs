@@ -8,12 +8,20 @@
 //!   kernel may join packets of a flow into one frame of up to 64 KiB, which is taken apart here, each packet with the
 //!   identification that it had.
 //! - Trains of packets of one length leave as one frame, which the kernel or the network card takes apart.
-//! - A filter lets only RoCE packets for the link's own addresses through; [`Filter`] narrows it to queue pairs.
+//! - A filter lets only RoCE packets for the link's own addresses through, and of these only those for the queue pairs
+//!   that it was told of, if they are no more than [`CHOSEN_MAX`](super::CHOSEN_MAX). So several programs that share an
+//!   address do not wake each other. Frames that the kernel has put together from several packets of one flow pass or
+//!   fail by their first; a flow is of one source port, which queue pairs of two programs seldom share.
 //! - The kernel would answer packets to a port that nobody listens at. So there is a UDP socket at the port of RoCE,
 //!   which drops all that it gets. It is bound to no address, and so takes nothing from a program that is. While a
 //!   program that shares with nobody has the port at some address, there is one for each of the link's own instead.
 //! - Hardware addresses are the kernel's: see `neighbour`. On a VLAN that the link tags by itself there is no kernel to
 //!   ask: there, neighbours are given. The interface of a VLAN that the kernel has (`eth0.5`) needs none of this.
+//!
+//! - Packets to multicast groups go through the kernel, which gives those on this machine that are in the group their
+//!   copies. A link that is in a group sees what leaves its interface too, to have the copies of what is sent here, its
+//!   own included. That is not so on a VLAN that the link tags by itself: there a packet is seen by others only; and
+//!   the kernel, which tells switches who is in which group, tells those without a VLAN.
 //!
 //! Packets to an address of this machine do not leave it: they pass `lo`, whatever their interface.
 
@@ -27,11 +35,11 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 
 use socket2::{Domain, Protocol, Socket, Type};
 
-pub use self::filter::{FILTER_QPS_MAX, Filter};
-use self::neighbour::{Kernel, Neighbours, gid_of};
+use self::filter::Filter;
+use self::neighbour::{Kernel, Neighbours};
 use self::receive::RawReceiver;
 use self::send::RawSender;
-use super::interface::{Interface, interfaces};
+use super::interface::{Interface, gid, interfaces};
 use super::sys::ring::{self, Ring};
 use super::{Link, Port};
 use crate::verbs::Mtu;
@@ -132,17 +140,8 @@ pub enum OpenError {
     },
 }
 
-/// A raw link, and what else there is to hold of it.
-#[derive(Debug)]
-pub struct Raw {
-    /// The link.
-    pub link: Link,
-    /// Its filter.
-    pub filter: Filter,
-}
-
 /// Opens a raw link.
-pub fn open(config: &Config) -> Result<Raw, OpenError> {
+pub fn open(config: &Config) -> Result<Link, OpenError> {
     let fail = |what| {
         let interface = config.interface.clone();
         move |source| OpenError::Io { what, interface, source }
@@ -156,17 +155,16 @@ pub fn open(config: &Config) -> Result<Raw, OpenError> {
     let mtu = Mtu::for_ethernet(interface.mtu).ok_or_else(too_short)?;
 
     let socket = packet_socket(config)?;
-    let filter = socket.try_clone().map_err(fail("share a socket"))?;
-    let filter = Filter { socket: filter, addresses: addresses.clone() };
+    let filter = Filter::new(addresses.clone(), &interface);
     // The filter is there before the first frame is.
-    filter.set_filter(None).map_err(fail("set the filter"))?;
+    filter.attach(&socket).map_err(fail("set the filter"))?;
     let option = libc::PACKET_IGNORE_OUTGOING;
     ring::set_option(&socket, libc::SOL_PACKET, option, 1).map_err(fail("ignore sent frames"))?;
     let ring = Ring::new(socket, config.frames).map_err(fail("make the ring of frames"))?;
     let sinks = sinks(&addresses, interface.index).map_err(fail("hold the port of RoCE"))?;
     ring::bind(ring.socket(), interface.index, true).map_err(fail("bind a packet socket"))?;
-    let gids: Vec<_> = addresses.iter().map(|address| gid_of(*address)).collect();
-    let receiver = RawReceiver::new(ring, gids.clone(), config.vlan, sinks);
+    let gids: Vec<_> = addresses.iter().map(|address| gid(*address)).collect();
+    let receiver = RawReceiver::new(ring, gids.clone(), config.vlan, filter, sinks);
 
     let sender = sender(config, &interface)?;
     let port = Port {
@@ -175,8 +173,7 @@ pub fn open(config: &Config) -> Result<Raw, OpenError> {
         mtu,
         interface: Some(interface.name),
     };
-    let link = Link { sender: Box::new(sender), receiver: Box::new(receiver), port };
-    Ok(Raw { link, filter })
+    Ok(Link { sender: Box::new(sender), receiver: Box::new(receiver), port })
 }
 
 fn find_interface(config: &Config) -> Result<Interface, OpenError> {

@@ -10,11 +10,12 @@ use socket2::Socket;
 
 use super::super::Receiver;
 use super::super::sys::ring::{self, Ring, RingFrame};
+use super::filter::Filter;
 use crate::time::Instant;
 use crate::wire::icrc::{ICRC_LEN, Identification, Prefix, Route};
 use crate::wire::{
-    Bth, EtherType, Ethernet, Gid, Ipv4, Ipv6, PROTOCOL_UDP, Path, Prefixes, ROCE_PORT, Received,
-    Udp, UdpRepr, checksum, view,
+    Bth, EtherType, Ethernet, Gid, Ipv4, Ipv6, PROTOCOL_UDP, Path, Prefixes, Qpn, ROCE_PORT,
+    Received, Udp, UdpRepr, checksum, view,
 };
 
 /// The most frames that are taken in at once.
@@ -33,6 +34,7 @@ const DONT_FRAGMENT: [u8; 2] = [0x40, 0];
 #[derive(Debug)]
 pub(super) struct RawReceiver {
     ring: Ring,
+    filter: Filter,
     gids: Vec<Gid>,
     vlan: Option<u16>,
     packets: Vec<Place>,
@@ -107,9 +109,16 @@ impl Refusal {
 }
 
 impl RawReceiver {
-    pub(super) fn new(ring: Ring, gids: Vec<Gid>, vlan: Option<u16>, sinks: Vec<Socket>) -> Self {
+    pub(super) fn new(
+        ring: Ring,
+        gids: Vec<Gid>,
+        vlan: Option<u16>,
+        filter: Filter,
+        sinks: Vec<Socket>,
+    ) -> Self {
         Self {
             ring,
+            filter,
             gids,
             vlan,
             packets: Vec::with_capacity(PACKETS_MAX),
@@ -193,6 +202,18 @@ impl Receiver for RawReceiver {
         self.ring.as_fd()
     }
 
+    fn join(&mut self, group: Gid) -> io::Result<()> {
+        self.filter.join(self.ring.socket(), group)
+    }
+
+    fn leave(&mut self, group: Gid) {
+        self.filter.leave(self.ring.socket(), group);
+    }
+
+    fn choose(&mut self, queue_pairs: Option<&[Qpn]>) {
+        self.filter.choose(self.ring.socket(), queue_pairs);
+    }
+
     fn counters(&self) -> Vec<(&'static str, u64)> {
         let mut counters: Vec<_> =
             Refusal::ALL.iter().zip(self.counts).map(|((_, name), count)| (*name, count)).collect();
@@ -240,7 +261,8 @@ fn check(
         EtherType::IPV6 => ipv6(bytes)?,
         _ => return Err(Refusal::NotIp),
     };
-    if !gids.contains(&headers.destination) {
+    // The filter has let no group through but those that the link is in.
+    if !gids.contains(&headers.destination) && !headers.destination.is_multicast() {
         return Err(Refusal::OtherAddress);
     }
     let udp = view::<Udp>(bytes, headers.start).map_err(|_| Refusal::Short)?;

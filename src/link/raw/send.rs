@@ -6,9 +6,9 @@ use std::net::{IpAddr, SocketAddr, SocketAddrV6};
 use socket2::{Domain, Protocol, Socket, Type};
 
 use super::super::Sender;
-use super::super::interface::Interface;
+use super::super::interface::{Interface, address_of};
 use super::super::sys::ring::{self, VNET_LEN};
-use super::neighbour::{Neighbours, address_of};
+use super::neighbour::Neighbours;
 use crate::time::Instant;
 use crate::wire::{
     Batch, Bits, EtherType, Ethernet, EthernetRepr, Ipv6, MacAddr, Path, PathHeaders, Train, Udp,
@@ -120,7 +120,11 @@ impl RawSender {
     fn seal<'a>(&mut self, now: Instant, mut train: Train<'a>, runs: &mut Vec<Run<'a>>) {
         let path = train.path;
         let own = self.loopback.then_some(self.mac);
-        let mac = own.or_else(|| self.neighbours.find(now, path.destination));
+        let mac = match own {
+            // The kernel gives those on this machine their copies.
+            None if self.ip.is_some() && path.destination.is_multicast() => None,
+            own => own.or_else(|| self.neighbours.find(now, path.destination)),
+        };
         let together = if self.trains && mac.is_some() { SEGMENTS_MAX } else { 1 };
         let (first, mut at, is_ipv4) = (runs.len(), 0, path.is_ipv4());
         let (mut prefix_len, mut prefix) = (0, None);

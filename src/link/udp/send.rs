@@ -142,8 +142,8 @@ impl Sockets {
 }
 
 /// A socket that nothing is received from.
-fn sending_socket(local: SocketAddr) -> io::Result<Socket> {
-    let socket = unbound_socket(local)?;
+fn sending_socket(local: SocketAddr, interface: u32) -> io::Result<Socket> {
+    let socket = unbound_socket(local, interface)?;
     socket.set_recv_buffer_size(0)?;
     Ok(socket)
 }
@@ -157,7 +157,8 @@ impl UdpSender {
         ports: usize,
     ) -> Self {
         // As many as the system lets have.
-        let others = (0..ports).map_while(|_| sending_socket(local).ok()).map(Other::Unbound);
+        let others = (0..ports).map_while(|_| sending_socket(local, scope).ok());
+        let others = others.map(Other::Unbound);
         Self {
             local,
             scope,
@@ -402,7 +403,7 @@ mod tests {
     use super::*;
     use crate::link::Receiver;
     use crate::link::udp::receive::UdpReceiver;
-    use crate::link::udp::{IcrcCheck, bound_socket, prepare_to_receive};
+    use crate::link::udp::{Groups, IcrcCheck, bound_socket, prepare_to_receive};
     use crate::wire::{Ipv4, view};
 
     #[test]
@@ -410,12 +411,15 @@ mod tests {
         let addresses = [Ipv4Addr::new(127, 47, 100, 1), Ipv4Addr::new(127, 47, 100, 2)];
         let [here, there] = addresses.map(|address| SocketAddr::new(address.into(), ROCE_PORT));
         let [own, peer] = addresses.map(Gid::from);
-        let (out, into) = (bound_socket(here).unwrap(), bound_socket(there).unwrap());
+        let (out, into) = (bound_socket(here, 0).unwrap(), bound_socket(there, 0).unwrap());
         // Without checksums, the kernel refuses to cut.
         socket::set_option(out.as_fd(), libc::SOL_SOCKET, libc::SO_NO_CHECK, 1).unwrap();
         let room = prepare_to_receive(&into, there, 1 << 20).unwrap();
         let mut sender = UdpSender::new(Arc::new(out), here, 0, own, 0);
-        let mut receiver = UdpReceiver::new(Arc::new(into), peer, IcrcCheck::Verify, room);
+        let mut receiver = {
+            let groups = Groups::new(there, 0, 1 << 20);
+            UdpReceiver::new(Arc::new(into), peer, IcrcCheck::Verify, room, groups)
+        };
         let path = Path {
             source: own,
             destination: peer,
