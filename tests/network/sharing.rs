@@ -6,6 +6,7 @@ use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
 use roce::engine::{Counter, CqHandle, Notify, QpHandle};
+use roce::link::CHOSEN_MAX;
 use roce::link::udp::{self, OpenError};
 use roce::verbs::{Channel, Data, Device, Mtu, QpType, SendFlags, SendOp, SendWr, Wc, WrId};
 use roce::wire::ROCE_PORT;
@@ -67,8 +68,7 @@ fn two_programs_share_an_address_over_raw() {
             let how = manner(Mtu::M2048);
             let (a_one, one_qp) = pair(&a, &one, QpType::Rc, &how);
             talk(&a, a_one, &one, one_qp, 10);
-            // The other saw it all, and said nothing.
-            sees_others(&two);
+            // The other saw nothing of it, and said nothing.
             assert_eq!(sent_by_raw(&two), 0, "{:?}", two.nic.link_counters());
             // Both at once.
             let (a_two, two_qp) = pair(&a, &two, QpType::Rc, &how);
@@ -79,9 +79,40 @@ fn two_programs_share_an_address_over_raw() {
             // One of them ends; the other goes on.
             drop(one);
             talk(&a, a_two, &two, two_qp, 3);
-            let counters = a.nic.counters();
-            assert_eq!(counters.get(Counter::NoQp), 0, "nobody spoke to somebody else");
+            for side in [&a, &two] {
+                let received = side.nic.counters().get(Counter::NoQp);
+                assert_eq!(received, 0, "nobody heard what was for somebody else");
+            }
         }
+    });
+}
+
+#[test]
+fn more_queue_pairs_than_a_filter_holds_are_heard_all_the_same() {
+    in_namespace(|| {
+        let (left, right) = wire(WIRE_MTU);
+        let a = Side::new(open(Kind::Raw, &left, left.v4.into()));
+        let [one, two] = [0, 1].map(|_| Side::new(open(Kind::Raw, &right, right.v4.into())));
+        let how = manner(Mtu::M1024);
+        let pairs: Vec<_> = (0..CHOSEN_MAX + 2).map(|_| pair(&a, &one, QpType::Rc, &how)).collect();
+        let (a_two, two_qp) = pair(&a, &two, QpType::Rc, &how);
+        for (a_qp, one_qp) in [pairs[0], pairs[CHOSEN_MAX], pairs[CHOSEN_MAX + 1]] {
+            talk(&a, a_qp, &one, one_qp, 1);
+        }
+        // With so many, it hears what is for the other; the other has few.
+        talk(&a, a_two, &two, two_qp, 1);
+        sees_others(&one);
+        assert_eq!(two.nic.counters().get(Counter::NoQp), 0);
+        // With fewer it is deaf to them again.
+        for (_, one_qp) in &pairs[..2] {
+            one.nic.destroy_qp(*one_qp).unwrap();
+        }
+        let (a_qp, one_qp) = pairs[CHOSEN_MAX + 1];
+        talk(&a, a_qp, &one, one_qp, 1);
+        let heard = one.nic.counters().get(Counter::NoQp);
+        talk(&a, a_two, &two, two_qp, 3);
+        talk(&a, a_qp, &one, one_qp, 1);
+        assert_eq!(one.nic.counters().get(Counter::NoQp), heard);
     });
 }
 
@@ -125,8 +156,10 @@ fn udp_and_raw_share_an_address_whichever_comes_first() {
                 let (a_two, two_qp) = pair(&a, &two, QpType::Rc, &how);
                 talk(&a, a_one, &one, one_qp, 5);
                 talk(&a, a_two, &two, two_qp, 5);
-                sees_others(&one);
-                sees_others(&two);
+                // The socket at the address sees what is for the other; the other has a filter.
+                let [udp, raw] = if kinds[0] == Kind::Udp { [&one, &two] } else { [&two, &one] };
+                sees_others(udp);
+                assert_eq!(raw.nic.counters().get(Counter::NoQp), 0);
             }
         }
     });
