@@ -13,6 +13,10 @@
 //! ([`Identification`](crate::wire::icrc::Identification)): of damaged packets one in 65 536 is taken for sound. An IPv4
 //! header that has options or allows fragments is not what RoCE sends, and its packets are refused.
 //!
+//! The service level of a path is the priority of its packets within this machine, up to 6, or 7 with a capability; the
+//! mapping of a VLAN's interface (`egress-qos-map`) makes it one on the wire. Flow labels of IPv6 are the kernel's to
+//! choose, and no ICRC covers them.
+//!
 //! Multicast groups have sockets of their own, which programs on one machine share: a socket with one address gets what is
 //! sent to that address. The kernel tells the network who is in a group, and gives those on the machine of the sender
 //! their copies.
@@ -26,6 +30,7 @@
 //! ```
 
 mod groups;
+mod priority;
 mod receive;
 mod send;
 

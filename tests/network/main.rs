@@ -6,6 +6,7 @@
 //! | [`faults`] | that nothing is lost, doubled or damaged on a network that loses, doubles and damages |
 //! | [`trouble`] | peers that die, interfaces that are switched off and on |
 //! | [`multicast`] | groups that NICs are in, on one machine and on several |
+//! | [`priority`] | service levels |
 //! | [`sharing`] | several links at one address, several programs, many queue pairs |
 #![cfg(target_os = "linux")]
 #![allow(
@@ -24,6 +25,7 @@ mod multicast;
 #[path = "../common/netns.rs"]
 mod netns;
 mod operations;
+mod priority;
 mod sharing;
 mod stage;
 mod trouble;

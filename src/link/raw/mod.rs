@@ -18,6 +18,8 @@
 //! - Hardware addresses are the kernel's: see `neighbour`. On a VLAN that the link tags by itself there is no kernel to
 //!   ask: there, neighbours are given. The interface of a VLAN that the kernel has (`eth0.5`) needs none of this.
 //!
+//! - The service level of a path is the priority in the tag of a VLAN that the link tags by itself, and within this
+//!   machine: the mapping of a VLAN's interface (`egress-qos-map`) makes it one on the wire.
 //! - Packets to multicast groups go through the kernel, which gives those on this machine that are in the group their
 //!   copies. A link that is in a group sees what leaves its interface too, to have the copies of what is sent here, its
 //!   own included. That is not so on a VLAN that the link tags by itself: there a packet is seen by others only; and

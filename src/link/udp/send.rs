@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use socket2::Socket;
 
+use super::priority::Priorities;
 use super::{HOP_LIMIT, unbound_socket};
 use crate::link::Sender;
 use crate::link::sys::socket::{self, Control, Name, Outgoing};
@@ -36,6 +37,7 @@ pub(super) struct UdpSender {
     uncut: Vec<usize>,
     /// Whether the kernel cuts runs apart.
     cuts: bool,
+    priorities: Priorities,
     counters: Counters,
 }
 
@@ -168,6 +170,7 @@ impl UdpSender {
             runs: Vec::new(),
             uncut: Vec::new(),
             cuts: true,
+            priorities: Priorities::default(),
             counters: Counters::default(),
         }
     }
@@ -186,7 +189,8 @@ impl UdpSender {
             let (socket, source_port) = self.sockets.of_flow(train.path.source_port, self.local);
             let path = Path { source_port, ..*train.path };
             self.prefixes.set_path(&path);
-            let way = Way::new(&path, self.scope);
+            let mut way = Way::new(&path, self.scope);
+            self.priorities.put(&path, &mut way.control);
             let (runs, prefixes, cuts) = (&mut self.runs, &mut self.prefixes, self.cuts);
             let (mut at, first) = (start, runs.len());
             train.for_each_mut(|packet| {
@@ -260,7 +264,8 @@ impl UdpSender {
         for packet in bytes.chunks_mut(run.length) {
             self.prefixes.of(packet.len()).seal(packet);
         }
-        let way = Way::new(&run.path, self.scope);
+        let mut way = Way::new(&run.path, self.scope);
+        self.priorities.put(&run.path, &mut way.control);
         let (to, control) = (&way.to, &way.control);
         let messages = bytes.chunks(run.length).map(|bytes| Outgoing { to, control, bytes });
         let (fd, counters, mut refused) = (self.sockets.fd(run.socket), &mut self.counters, 0);
