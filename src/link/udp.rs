@@ -39,7 +39,10 @@ use std::fmt::{self, Write as _};
 use std::io;
 use std::net::{IpAddr, SocketAddr, SocketAddrV6};
 use std::os::fd::AsFd;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr as LocalAddr, UnixDatagram};
 use std::sync::Arc;
+use std::time::Duration;
 
 use socket2::{Domain, Protocol, Socket, Type};
 use thiserror::Error;
@@ -261,12 +264,33 @@ fn bound_socket(local: SocketAddr, interface: u32) -> io::Result<Socket> {
 }
 
 /// Binds a socket beside those with which raw links hold the port: they share it with whoever is willing while it is
-/// bound. Afterwards the socket is not willing any more, so the next link at its address finds it in use.
+/// bound. Afterwards the socket is not willing any more, so the next link at its address finds it in use. Two that are
+/// willing at the same time would share it with each other; so they take turns.
 fn share_with_sinks(socket: &Socket, local: SocketAddr) -> io::Result<()> {
+    let _turn = turn()?;
     socket.set_reuse_address(true)?;
     socket.bind(&local.into())?;
     socket.set_reuse_address(false)
 }
+
+/// Waits until nobody else in this network is about to share a port, and keeps others waiting while it is held: a name
+/// of a local socket is had by one, and given up with it, however a program ends.
+fn turn() -> io::Result<UnixDatagram> {
+    let name = LocalAddr::from_abstract_name("roce shares a port")?;
+    let mut tries = 0..TURN_TRIES;
+    loop {
+        match UnixDatagram::bind_addr(&name) {
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse && tries.next().is_some() => {
+                std::thread::sleep(TURN_TAKES);
+            }
+            bound => return bound,
+        }
+    }
+}
+
+/// How long a turn takes, at the most and with patience, and how many of them are waited for.
+const TURN_TAKES: Duration = Duration::from_millis(1);
+const TURN_TRIES: u32 = 1000;
 
 /// The same before it has its address. What it sends to groups leaves by this interface.
 fn unbound_socket(local: SocketAddr, interface: u32) -> io::Result<Socket> {
@@ -353,4 +377,36 @@ fn list(things: &[impl fmt::Display]) -> String {
         let _ = write!(list, "{comma}{thing}");
     }
     if list.is_empty() { "none".into() } else { list }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    use super::*;
+
+    #[test]
+    fn of_several_that_share_an_address_with_a_raw_link_one_has_it() {
+        let local = SocketAddr::from(([127, 47, 101, 1], ROCE_PORT));
+        let sink = Socket::new(Domain::IPV4, Type::DGRAM, None).unwrap();
+        sink.set_reuse_address(true).unwrap();
+        sink.bind(&local.into()).unwrap();
+        let (having, had) = (AtomicU32::new(0), AtomicU32::new(0));
+        let try_often = || {
+            for _ in 0..3000 {
+                match bound_socket(local, 0) {
+                    Ok(_socket) => {
+                        assert_eq!(having.fetch_add(1, Ordering::SeqCst), 0, "two have it");
+                        had.fetch_add(1, Ordering::SeqCst);
+                        having.fetch_sub(1, Ordering::SeqCst);
+                    }
+                    Err(error) => assert_eq!(error.kind(), io::ErrorKind::AddrInUse),
+                }
+            }
+        };
+        std::thread::scope(|scope| {
+            (0..4).for_each(|_| drop(scope.spawn(try_often)));
+        });
+        assert!(had.load(Ordering::SeqCst) > 0);
+    }
 }

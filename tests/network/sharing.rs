@@ -12,7 +12,7 @@ use roce::verbs::{Channel, Data, Device, Mtu, QpType, SendFlags, SendOp, SendWr,
 use roce::wire::ROCE_PORT;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use crate::netns::{in_namespace, wire};
+use crate::netns::{Host, in_namespace, wire};
 use crate::stage::{Kind, MEMORY, PATIENCE, SEND, Side, Stage, Version, WIRE_MTU};
 use crate::stage::{connect, manner, open, pair, pattern};
 
@@ -174,21 +174,64 @@ fn a_raw_link_keeps_its_port_quiet_beside_a_udp_link_at_another_address() {
         right.ip("address add fd09::7/64 dev right nodad");
         let udp = [IpAddr::V4(right.v4), IpAddr::V6(right.v6)];
         let _udp = udp.map(|address| open(Kind::Udp, &right, address));
-        // The kernel tells a connected socket that a port is unreachable.
-        let is_refused = |from: IpAddr, to: IpAddr| {
-            let socket = left.run(|| UdpSocket::bind((from, 0)).unwrap());
-            socket.connect((to, ROCE_PORT)).unwrap();
-            socket.set_read_timeout(Some(Duration::from_millis(300))).unwrap();
-            socket.send(b"?").unwrap();
-            socket.recv(&mut [0]).unwrap_err().kind() == ErrorKind::ConnectionRefused
-        };
         for (from, to) in [(left.v4.into(), v4.into()), (left.v6.into(), v6.into())] {
-            assert!(is_refused(from, to), "{to}");
+            assert!(is_refused(&left, from, to), "{to}");
             let raw = open(Kind::Raw, &right, to);
-            assert!(!is_refused(from, to), "{to}");
-            // And a link over UDP can be had there too.
-            drop(open(Kind::Udp, &right, to));
+            assert!(!is_refused(&left, from, to), "{to}");
+            // And a link over UDP can be had there too, and hears what is for it.
+            let a = Side::new(open(Kind::Udp, &left, from));
+            let b = Side::new(open(Kind::Udp, &right, to));
+            let (a_qp, b_qp) = pair(&a, &b, QpType::Rc, &manner(Mtu::M1024));
+            talk(&a, a_qp, &b, b_qp, 1);
             drop(raw);
+        }
+    });
+}
+
+/// Whether the kernel of a peer says that its port is unreachable, which it tells a connected socket.
+fn is_refused(host: &Host, from: IpAddr, to: IpAddr) -> bool {
+    let socket = host.run(|| UdpSocket::bind((from, 0)).unwrap());
+    socket.connect((to, ROCE_PORT)).unwrap();
+    socket.set_read_timeout(Some(Duration::from_millis(300))).unwrap();
+    socket.send(b"?").unwrap();
+    socket.recv(&mut [0]).unwrap_err().kind() == ErrorKind::ConnectionRefused
+}
+
+#[test]
+fn a_raw_link_takes_the_port_over_when_a_udp_link_gives_it_up() {
+    in_namespace(|| {
+        for version in [Version::V4, Version::V6] {
+            for polls in [false, true] {
+                let (left, right) = wire(WIRE_MTU);
+                let (from, to) = (version.of(&left), version.of(&right));
+                // Its kernel says it each time.
+                for limit in ["ipv4/icmp_ratelimit", "ipv6/icmp/ratelimit"] {
+                    right.run(|| std::fs::write(format!("/proc/sys/net/{limit}"), "0").unwrap());
+                }
+                let udp = Side::new(open(Kind::Udp, &right, to));
+                // Two of them, of which nobody knows which takes it.
+                let raw = [0, 1].map(|_| Side::new(open(Kind::Raw, &right, to)));
+                let start = Instant::now();
+                let wait_until = |refused: bool| {
+                    while is_refused(&left, from, to) != refused {
+                        let polled = if polls { raw[0].nic.poll_cq(raw[0].cq, &mut []) } else { 0 };
+                        assert_eq!(polled, 0);
+                        raw[0].check_alive(start);
+                    }
+                };
+                wait_until(false);
+                drop(udp);
+                wait_until(false);
+                // It stays so, and a link over UDP can be had again, and hears what is for it.
+                assert!((0..3).all(|_| !is_refused(&left, from, to)));
+                let a = Side::new(open(Kind::Udp, &left, from));
+                let b = Side::new(open(Kind::Udp, &right, to));
+                let (a_qp, b_qp) = pair(&a, &b, QpType::Rc, &manner(Mtu::M1024));
+                talk(&a, a_qp, &b, b_qp, 1);
+                drop(raw);
+                drop((a, b));
+                assert!(is_refused(&left, from, to), "nobody is left");
+            }
         }
     });
 }

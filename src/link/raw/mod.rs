@@ -13,8 +13,7 @@
 //!   address do not wake each other. Frames that the kernel has put together from several packets of one flow pass or
 //!   fail by their first; a flow is of one source port, which queue pairs of two programs seldom share.
 //! - The kernel would answer packets to a port that nobody listens at. So there is a UDP socket at the port of RoCE,
-//!   which drops all that it gets. It is bound to no address, and so takes nothing from a program that is. While a
-//!   program that shares with nobody has the port at some address, there is one for each of the link's own instead.
+//!   which drops all that it gets: see `sink`.
 //! - Hardware addresses are the kernel's: see `neighbour`. On a VLAN that the link tags by itself there is no kernel to
 //!   ask: there, neighbours are given. The interface of a VLAN that the kernel has (`eth0.5`) needs none of this.
 //!
@@ -31,21 +30,23 @@ mod filter;
 mod neighbour;
 mod receive;
 mod send;
+mod sink;
 
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
+use std::net::IpAddr;
 
-use socket2::{Domain, Protocol, Socket, Type};
+use socket2::Socket;
 
 use self::filter::Filter;
 use self::neighbour::{Kernel, Neighbours};
 use self::receive::RawReceiver;
 use self::send::RawSender;
+use self::sink::Sinks;
 use super::interface::{Interface, gid, interfaces};
 use super::sys::ring::{self, Ring};
 use super::{Link, Port};
 use crate::verbs::Mtu;
-use crate::wire::{MacAddr, ROCE_PORT};
+use crate::wire::MacAddr;
 
 /// What a raw link is to be.
 #[derive(Clone, Debug)]
@@ -163,7 +164,7 @@ pub fn open(config: &Config) -> Result<Link, OpenError> {
     let option = libc::PACKET_IGNORE_OUTGOING;
     ring::set_option(&socket, libc::SOL_PACKET, option, 1).map_err(fail("ignore sent frames"))?;
     let ring = Ring::new(socket, config.frames).map_err(fail("make the ring of frames"))?;
-    let sinks = sinks(&addresses, interface.index).map_err(fail("hold the port of RoCE"))?;
+    let sinks = Sinks::open(&addresses, interface.index).map_err(fail("hold the port of RoCE"))?;
     ring::bind(ring.socket(), interface.index, true).map_err(fail("bind a packet socket"))?;
     let gids: Vec<_> = addresses.iter().map(|address| gid(*address)).collect();
     let receiver = RawReceiver::new(ring, gids.clone(), config.vlan, filter, sinks);
@@ -230,55 +231,4 @@ fn sender(config: &Config, interface: &Interface) -> Result<RawSender, OpenError
     let (kernel, ip) = kernel.unzip();
     let neighbours = Neighbours::new(kernel, &config.neighbours);
     Ok(RawSender::new(socket, interface, config.vlan, neighbours, ip))
-}
-
-/// Sockets at the port of RoCE that drop all they get, so that the kernel does not call the port unreachable. Where
-/// somebody else holds the port, that does as well.
-fn sinks(addresses: &[IpAddr], interface: u32) -> io::Result<Vec<Socket>> {
-    let mut sinks = Vec::new();
-    for any in [IpAddr::from(Ipv4Addr::UNSPECIFIED), IpAddr::from(Ipv6Addr::UNSPECIFIED)] {
-        if let Some(sink) = sink(SocketAddr::new(any, ROCE_PORT))? {
-            sinks.push(sink);
-            continue;
-        }
-        // Somebody holds the port at some address, which need not be one of the link's own.
-        for address in addresses.iter().filter(|address| address.is_ipv4() == any.is_ipv4()) {
-            let address = match *address {
-                IpAddr::V6(ip) if ip.is_unicast_link_local() => {
-                    SocketAddrV6::new(ip, ROCE_PORT, 0, interface).into()
-                }
-                address => SocketAddr::new(address, ROCE_PORT),
-            };
-            sinks.extend(sink(address)?);
-        }
-    }
-    Ok(sinks)
-}
-
-/// A socket that drops all it gets, if it can have the address.
-fn sink(address: SocketAddr) -> io::Result<Option<Socket>> {
-    // A machine may know but one version of IP.
-    let domain = Domain::for_address(address);
-    let Ok(socket) = Socket::new(domain, Type::DGRAM, Some(Protocol::UDP)) else { return Ok(None) };
-    if domain == Domain::IPV6 {
-        socket.set_only_v6(true)?;
-    }
-    socket.attach_filter(&filter::NOTHING)?;
-    socket.set_reuse_address(true)?;
-    socket.set_reuse_port(true)?;
-    // Or the kernel takes trains apart before they are seen.
-    ring::set_option(&socket, libc::SOL_UDP, libc::UDP_GRO, 1)?;
-    match socket.bind(&address.into()) {
-        Ok(()) => Ok(Some(socket)),
-        // An address may be new, or given for later.
-        Err(error)
-            if matches!(
-                error.kind(),
-                io::ErrorKind::AddrInUse | io::ErrorKind::AddrNotAvailable
-            ) =>
-        {
-            Ok(None)
-        }
-        Err(error) => Err(error),
-    }
 }

@@ -6,11 +6,10 @@ use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
-use socket2::Socket;
-
 use super::super::Receiver;
 use super::super::sys::ring::{self, Ring, RingFrame};
 use super::filter::Filter;
+use super::sink::Sinks;
 use crate::time::Instant;
 use crate::wire::icrc::{ICRC_LEN, Identification, Prefix, Route};
 use crate::wire::{
@@ -48,7 +47,7 @@ pub(super) struct RawReceiver {
     /// When the socket is next asked for an error.
     asks: Instant,
     /// They keep the kernel from answering.
-    _sinks: Vec<Socket>,
+    sinks: Sinks,
 }
 
 /// Where a sound packet is, and its network header.
@@ -114,7 +113,7 @@ impl RawReceiver {
         gids: Vec<Gid>,
         vlan: Option<u16>,
         filter: Filter,
-        sinks: Vec<Socket>,
+        sinks: Sinks,
     ) -> Self {
         Self {
             ring,
@@ -127,16 +126,19 @@ impl RawReceiver {
             solved: 0,
             lost: Cell::new(0),
             asks: Instant::ZERO,
-            _sinks: sinks,
+            sinks,
         }
     }
 
+    /// What is to be done now and then, while nothing arrives.
+    ///
     /// An interface that goes down leaves an error at its socket, which looks readable until it is asked for it. Frames
-    /// come again when the interface is up again.
-    fn take_error(&mut self, now: Instant) {
+    /// come again when the interface is up again. And the port of RoCE may be free that somebody else had.
+    fn look_around(&mut self, now: Instant) {
         if now >= self.asks {
             self.asks = now.saturating_add(ASKS);
             let _ = self.ring.socket().take_error();
+            self.sinks.retry(now);
         }
     }
 }
@@ -178,7 +180,7 @@ impl Receiver for RawReceiver {
             }
         }
         if self.packets.is_empty() {
-            self.take_error(now);
+            self.look_around(now);
         }
         Ok(self.packets.len())
     }
@@ -212,6 +214,10 @@ impl Receiver for RawReceiver {
 
     fn choose(&mut self, queue_pairs: Option<&[Qpn]>) {
         self.filter.choose(self.ring.socket(), queue_pairs);
+    }
+
+    fn poll_timeout(&self) -> Option<Instant> {
+        self.sinks.poll_timeout()
     }
 
     fn counters(&self) -> Vec<(&'static str, u64)> {
