@@ -473,6 +473,42 @@ fn frames_are_tagged_with_a_vlan_and_a_priority() {
     });
 }
 
+#[test]
+fn a_group_is_joined_on_a_vlan_too() {
+    in_namespace(|| {
+        let (a, b) = wire(1500);
+        let on = |host: &Host, vlan| open_with(host, move |config| config.vlan = vlan);
+        let (mut here, mut there, mut plain) = (on(&a, Some(5)), on(&b, Some(5)), on(&b, None));
+        let sent = Witness::new(&a);
+        let v4 = (path(a.v4, Ipv4Addr::new(239, 1, 129, 3)), [0x01, 0x00, 0x5e, 1, 129, 3]);
+        let v6: IpAddr = "ff05::1:2:3".parse().unwrap();
+        for (way, mac) in [v4, (path(a.v6, v6), [0x33, 0x33, 0, 2, 0, 3])] {
+            let group = way.destination;
+            let packets: Vec<_> = (0..3).map(|psn| packet(0xff_ffff, psn, 64)).collect();
+            send(&mut *here.sender, &way, &packets);
+            for link in [&mut there, &mut plain] {
+                assert!(receive(&mut *link.receiver, 0).is_empty(), "it is not in the group");
+                b.run(|| link.receiver.join(group)).unwrap();
+            }
+            sent.frames();
+            send(&mut *here.sender, &way, &packets);
+            assert_eq!(bytes(&receive(&mut *there.receiver, 3)), packets);
+            let frames = sent.frames();
+            let tagged: Vec<_> = frames.iter().filter(|frame| frame[12..14] == [0x81, 0]).collect();
+            assert!(!tagged.is_empty() && tagged.iter().all(|frame| frame[..6] == mac));
+            // A packet to the group that is for one queue pair is for nobody.
+            send(&mut *here.sender, &way, &[packet(9, 1, 64)]);
+            assert!(receive(&mut *there.receiver, 0).is_empty());
+            assert!(receive(&mut *plain.receiver, 0).is_empty());
+            there.receiver.leave(group);
+            send(&mut *here.sender, &way, &packets);
+            assert!(receive(&mut *there.receiver, 0).is_empty(), "it has left");
+            plain.receiver.leave(group);
+        }
+        assert!(counter(&plain.receiver.counters(), "rx_other_vlan") > 0);
+    });
+}
+
 fn mac(host: &Host) -> MacAddr {
     let interface = host.interface;
     let command = || Command::new("ip").args(["-br", "link", "show", interface]).output().unwrap();

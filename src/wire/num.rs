@@ -295,8 +295,7 @@ impl Gid {
 
     /// Whether it stands for a multicast group: of IPv6, or the mapped address of one of IPv4.
     pub fn is_multicast(self) -> bool {
-        let address = Ipv6Addr::from(self.0);
-        address.to_ipv4_mapped().map_or(address.is_multicast(), |address| address.is_multicast())
+        Ipv6Addr::from(self.0).to_canonical().is_multicast()
     }
 }
 
