@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use super::{Mailbox, SoftNic};
 use crate::engine::{Engine, Limits};
+use crate::link::GROUPS_MAX;
 use crate::verbs::{
     AhAttr, AhHandle, AsyncEvent, AtomicCap, AttrMask, Channel, CqHandle, CreateError,
     DestroyError, Device, DeviceAttr, DeviceCaps, Events, Guid, KeyError, ModifyError, MrAttr,
@@ -284,7 +285,7 @@ fn device_attr(most: &Limits) -> DeviceAttr {
         max_qp_init_rd_atom: u32::from(most.rd_atomic),
         atomic_cap: AtomicCap::Glob,
         max_mw: number(most.keys),
-        max_mcast_grp: number(most.qps),
+        max_mcast_grp: number(most.qps.min(GROUPS_MAX)),
         max_mcast_qp_attach: number(most.group_members),
         max_total_mcast_qp_attach: number(most.qps.saturating_mul(most.group_members)),
         max_ah: number(most.ahs),

@@ -8,7 +8,7 @@ use std::time::Duration;
 use roce::link::interface::gid;
 use roce::link::raw::{self, Config};
 use roce::link::udp;
-use roce::verbs::{AhAttr, Data, Mtu, QpType, SendWr, Target, UdTarget, WrId};
+use roce::verbs::{AhAttr, Data, Device as _, Mtu, QpType, SendWr, Target, UdTarget, WrId};
 use roce::wire::{Bits, Qpn, ROCE_PORT};
 use socket2::{Domain, Socket, Type};
 
