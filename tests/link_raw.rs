@@ -17,8 +17,8 @@ use roce::link::raw::{self, Config, OpenError};
 use roce::link::{Link, Receiver, Sender, fault, tap};
 use roce::time::Instant;
 use roce::wire::{
-    Batch, BthRepr, EtherType, Frame, Gid, IcrcVerdict, LinkType, MacAddr, Network, Opcode, Path,
-    Psn, Qpn, ROCE_PORT,
+    Batch, Bits, BthRepr, EtherType, Frame, Gid, IcrcVerdict, LinkType, MacAddr, Network, Opcode,
+    Path, Psn, Qpn, ROCE_PORT,
 };
 use socket2::{Domain, Protocol, Socket, Type};
 
@@ -45,6 +45,7 @@ fn path(source: impl Into<IpAddr>, destination: impl Into<IpAddr>) -> Path {
         traffic_class: 0x6a,
         hop_limit: 17,
         sl: 5,
+        flow_label: Bits::low(0x5_a5a5),
     }
 }
 
@@ -195,6 +196,10 @@ fn packets_pass_with_every_header_as_told() {
                 assert_eq!((*source_port, *ecn), (0xc123, 2));
                 let hops = if network.len() == 20 { network[8] } else { network[7] };
                 assert_eq!(hops, 17);
+                if network.len() == 40 {
+                    let word = u32::from_be_bytes(*network.first_chunk().unwrap());
+                    assert_eq!(word & 0xf_ffff, 0x5_a5a5, "the flow label");
+                }
                 expected += 1;
                 // Until the kernel is asked again.
                 std::thread::sleep(Duration::from_millis(1));

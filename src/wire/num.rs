@@ -146,6 +146,9 @@ number! {
 pub struct Bits<const W: u32>(u32);
 
 impl<const W: u32> Bits<W> {
+    /// Nought.
+    pub const ZERO: Self = Self(0);
+
     /// The largest number.
     pub const MAX: Self = Self(u32::MAX >> (32 - W));
 

@@ -133,6 +133,7 @@ impl UdpReceiver {
                 traffic_class: 0,
                 hop_limit: 0,
                 sl: 0,
+                flow_label: Bits::ZERO,
             };
             self.arrivals.push(arrival);
             if from.is_none() {

@@ -409,7 +409,7 @@ mod tests {
     use crate::link::Receiver;
     use crate::link::udp::receive::UdpReceiver;
     use crate::link::udp::{Groups, IcrcCheck, bound_socket, prepare_to_receive};
-    use crate::wire::{Ipv4, view};
+    use crate::wire::{Bits, Ipv4, view};
 
     #[test]
     fn packets_go_one_by_one_where_the_kernel_cuts_no_runs() {
@@ -432,6 +432,7 @@ mod tests {
             traffic_class: 1,
             hop_limit: 3,
             sl: 0,
+            flow_label: Bits::ZERO,
         };
         for round in 1..=2 {
             let mut batch = Batch::new(100);
@@ -462,6 +463,7 @@ mod tests {
             traffic_class: 0,
             hop_limit: 0,
             sl: 0,
+            flow_label: Bits::ZERO,
         };
         let run = |length, packets, bytes: usize| Run {
             start: 100,
