@@ -1,8 +1,9 @@
 //! Whole frames on one interface, with every header in hand.
 //!
 //! A packet socket sees what arrives from the Ethernet header on, so the whole ICRC is checked, and sends what it is
-//! given to the last bit: hop limit, traffic class, flow label, VLAN and priority. Several programs can share one address and one
-//! port, each with queue pairs of its own. It needs the capability `CAP_NET_RAW`, or a network namespace of one's own.
+//! given to the last bit: hop limit, traffic class, flow label, VLAN and priority. Several programs can share one address
+//! and one port, each with queue pairs of its own. It needs the capability `CAP_NET_RAW`, or a network namespace of one's
+//! own.
 //!
 //! - Frames arrive in a ring that is shared with the kernel: looking whether there is one takes no system call. The
 //!   kernel may join packets of a flow into one frame of up to 64 KiB, which is taken apart here, each packet with the
