@@ -13,12 +13,12 @@ use std::process::Command;
 use std::sync::LazyLock;
 use std::time::Duration;
 
-use roce::link::raw::{self, Config, OpenError, Raw};
-use roce::link::{Receiver, Sender, fault, tap};
+use roce::link::raw::{self, Config, OpenError};
+use roce::link::{Link, Receiver, Sender, fault, tap};
 use roce::time::Instant;
 use roce::wire::{
-    Batch, BthRepr, EtherType, Frame, Gid, IcrcVerdict, LinkType, MacAddr, Network, Opcode, Path,
-    Psn, Qpn, ROCE_PORT,
+    Batch, Bits, BthRepr, EtherType, Frame, Gid, IcrcVerdict, LinkType, MacAddr, Network, Opcode,
+    Path, Psn, Qpn, ROCE_PORT,
 };
 use socket2::{Domain, Protocol, Socket, Type};
 
@@ -45,6 +45,7 @@ fn path(source: impl Into<IpAddr>, destination: impl Into<IpAddr>) -> Path {
         traffic_class: 0x6a,
         hop_limit: 17,
         sl: 5,
+        flow_label: Bits::low(0x5_a5a5),
     }
 }
 
@@ -111,11 +112,11 @@ fn counter(counters: &[(&'static str, u64)], name: &str) -> u64 {
     counters.iter().find(|(known, _)| *known == name).unwrap_or_else(|| panic!("{name}")).1
 }
 
-fn open(host: &Host) -> Raw {
+fn open(host: &Host) -> Link {
     open_with(host, |_| {})
 }
 
-fn open_with(host: &Host, change: impl FnOnce(&mut Config) + Send) -> Raw {
+fn open_with(host: &Host, change: impl FnOnce(&mut Config) + Send) -> Link {
     host.run(|| {
         let mut config = Config::new(host.interface);
         config.frames = 64;
@@ -180,35 +181,39 @@ fn packets_pass_with_every_header_as_told() {
         a.ip("neighbour flush dev left");
         let witness = Witness::new(&b);
         let (mut here, mut there) = (open(&a), open(&b));
-        assert_eq!(here.link.port.name, "raw:left");
-        assert_eq!(here.link.port.gids, [gid(a.v4), gid(a.v6), gid(a.link_local)]);
+        assert_eq!(here.port.name, "raw:left");
+        assert_eq!(here.port.gids, [gid(a.v4), gid(a.v6), gid(a.link_local)]);
         let ways = [path(a.v4, b.v4), path(a.v6, b.v6), path(a.link_local, b.link_local)];
         let mut expected = 0;
         for way in ways {
             for psn in 0..20 {
                 let packets = [packet(7, psn, 4 * psn as usize)];
-                send(&mut *here.link.sender, &way, &packets);
-                let arrived = receive_one(&mut *there.link.receiver);
+                send(&mut *here.sender, &way, &packets);
+                let arrived = receive_one(&mut *there.receiver);
                 assert_eq!(bytes(&arrived), packets);
                 let Arrived { source, destination, source_port, ecn, network, .. } = &arrived[0];
                 assert_eq!((*source, *destination), (way.source, way.destination));
                 assert_eq!((*source_port, *ecn), (0xc123, 2));
                 let hops = if network.len() == 20 { network[8] } else { network[7] };
                 assert_eq!(hops, 17);
+                if network.len() == 40 {
+                    let word = u32::from_be_bytes(*network.first_chunk().unwrap());
+                    assert_eq!(word & 0xf_ffff, 0x5_a5a5, "the flow label");
+                }
                 expected += 1;
                 // Until the kernel is asked again.
                 std::thread::sleep(Duration::from_millis(1));
             }
             // And back.
             let back = Path { source: way.destination, destination: way.source, ..way };
-            send(&mut *there.link.sender, &back, &[packet(8, 1, 64)]);
-            assert_eq!(receive_one(&mut *here.link.receiver).len(), 1);
+            send(&mut *there.sender, &back, &[packet(8, 1, 64)]);
+            assert_eq!(receive_one(&mut *here.receiver).len(), 1);
             expected += 1;
         }
         let frames = witness.frames();
         let seen = roce(&frames);
         assert_eq!(seen.len(), expected);
-        let counters = here.link.sender.counters();
+        let counters = here.sender.counters();
         // Three addresses that the kernel had to look for; the rest went as frames.
         assert!(counter(&counters, "tx_through_kernel") >= 3, "{counters:?}");
         assert!(counter(&counters, "tx_frames") >= 50, "{counters:?}");
@@ -261,13 +266,13 @@ fn trains_pass_whole_and_are_taken_apart_in_order() {
         let (mut here, mut there) = (open_with(&a, |_| {}), open_with(&b, |c| c.frames = 1000));
         for way in [path(a.v4, b.v4), path(a.v6, b.v6)] {
             // The neighbour is known from here on.
-            send(&mut *here.link.sender, &way, &[packet(9, 0, 4)]);
-            receive(&mut *there.link.receiver, 1);
-            let before = counter(&here.link.sender.counters(), "tx_frames");
-            send(&mut *here.link.sender, &way, &message());
-            let arrived = receive(&mut *there.link.receiver, 200);
+            send(&mut *here.sender, &way, &[packet(9, 0, 4)]);
+            receive(&mut *there.receiver, 1);
+            let before = counter(&here.sender.counters(), "tx_frames");
+            send(&mut *here.sender, &way, &message());
+            let arrived = receive(&mut *there.receiver, 200);
             assert_eq!(bytes(&arrived), message());
-            let frames = counter(&here.link.sender.counters(), "tx_frames") - before;
+            let frames = counter(&here.sender.counters(), "tx_frames") - before;
             assert!(frames < 140, "{frames} frames for 200 packets");
             // Each has the header that it would have had by itself.
             for arrived in &arrived {
@@ -285,7 +290,7 @@ fn trains_pass_whole_and_are_taken_apart_in_order() {
                 assert!(arrived.windows(2).all(|two| id(&two[1]) == id(&two[0]).wrapping_add(1)));
             }
         }
-        let counters = there.link.receiver.counters();
+        let counters = there.receiver.counters();
         assert!(counters.iter().all(|(_, count)| *count == 0), "{counters:?}");
     });
 }
@@ -301,13 +306,13 @@ fn trains_that_are_cut_on_the_wire_are_sound_packet_by_packet() {
         let witness = Witness::new(&b);
         let (mut here, mut there) = (open(&a), open_with(&b, |config| config.frames = 1000));
         for way in [path(a.v4, b.v4), path(a.v6, b.v6)] {
-            send(&mut *here.link.sender, &way, &[packet(9, 0, 4)]);
-            receive(&mut *there.link.receiver, 1);
+            send(&mut *here.sender, &way, &[packet(9, 0, 4)]);
+            receive(&mut *there.receiver, 1);
             witness.frames();
-            send(&mut *here.link.sender, &way, &long);
-            assert_eq!(bytes(&receive(&mut *there.link.receiver, long.len())), long);
+            send(&mut *here.sender, &way, &long);
+            assert_eq!(bytes(&receive(&mut *there.receiver, long.len())), long);
             let frames = witness.frames();
-            assert_eq!(roce(&frames).len(), long.len(), "{:?}", here.link.sender.counters());
+            assert_eq!(roce(&frames).len(), long.len(), "{:?}", here.sender.counters());
         }
     });
 }
@@ -318,17 +323,17 @@ fn a_wrong_icrc_is_refused_and_counted() {
         let (a, b) = wire(1500);
         let (here, mut there) = (open(&a), open(&b));
         let spec = "corrupt=9:3:1,corrupt=9:50:1,dup=9:4,drop=9:5:1".parse().unwrap();
-        let mut here = fault::inject(here.link, &spec);
+        let mut here = fault::inject(here, &spec);
         let packets: Vec<_> = (0..60).map(|psn| packet(9, psn, 256)).collect();
         let way = path(a.v4, b.v4);
         send(&mut *here.sender, &way, &packets);
-        let arrived = receive(&mut *there.link.receiver, 58);
+        let arrived = receive(&mut *there.receiver, 58);
         let psn = |packet: &Vec<u8>| u32::from_be_bytes([0, packet[9], packet[10], packet[11]]);
         let psns: Vec<u32> = bytes(&arrived).iter().map(psn).collect();
         let mut expected: Vec<u32> = (0..60).filter(|psn| ![3, 5, 50].contains(psn)).collect();
         expected.insert(4, 4);
         assert_eq!(psns, expected);
-        assert_eq!(counter(&there.link.receiver.counters(), "rx_icrc"), 2);
+        assert_eq!(counter(&there.receiver.counters(), "rx_icrc"), 2);
         assert_eq!(counter(&here.sender.counters(), "fault_corrupted"), 2);
     });
 }
@@ -355,7 +360,7 @@ fn frames_that_are_no_roce_of_ours_are_refused_by_name() {
             frame
         };
         raw(&good).unwrap();
-        assert_eq!(receive(&mut *there.link.receiver, 1).len(), 1);
+        assert_eq!(receive(&mut *there.receiver, 1).len(), 1);
         // Another port and another protocol do not pass the filter at all.
         raw(&with(&[(23, 0xb8)])).unwrap();
         raw(&with(&[(9, 6)])).unwrap();
@@ -364,8 +369,8 @@ fn frames_that_are_no_roce_of_ours_are_refused_by_name() {
         raw(&with(&[(25, good[25] - 1)])).unwrap();
         raw(&[&with(&[(25, 23)])[..20], &with(&[(25, 23)])[20..43]].concat()).unwrap();
         raw(&with(&[(40, 1)])).unwrap();
-        assert!(receive(&mut *there.link.receiver, 1).is_empty());
-        let counters = there.link.receiver.counters();
+        assert!(receive(&mut *there.receiver, 1).is_empty());
+        let counters = there.receiver.counters();
         for name in ["rx_fragment", "rx_udp_length", "rx_short", "rx_icrc"] {
             assert_eq!(counter(&counters, name), 1, "{name}: {counters:?}");
         }
@@ -381,20 +386,20 @@ fn programs_share_an_address_and_a_filter_keeps_them_apart() {
         let (mut here, mut one, mut two) = (open(&a), open(&b), open(&b));
         let way = path(a.v4, b.v4);
         let both = [packet(1, 0, 16), packet(2, 0, 20), packet(1, 1, 32)];
-        send(&mut *here.link.sender, &way, &both);
-        assert_eq!(bytes(&receive(&mut *one.link.receiver, 3)), both);
-        assert_eq!(bytes(&receive(&mut *two.link.receiver, 3)), both);
-        one.filter.set_filter(Some(&[Qpn::new(5), Qpn::new(1)])).unwrap();
-        two.filter.set_filter(Some(&[Qpn::new(2)])).unwrap();
-        send(&mut *here.link.sender, &way, &both);
-        assert_eq!(bytes(&receive(&mut *one.link.receiver, 2)), [&both[0][..], &both[2]]);
-        assert_eq!(bytes(&receive(&mut *two.link.receiver, 1)), [&both[1][..]]);
-        two.filter.set_filter(Some(&[])).unwrap();
-        one.filter.set_filter(None).unwrap();
+        send(&mut *here.sender, &way, &both);
+        assert_eq!(bytes(&receive(&mut *one.receiver, 3)), both);
+        assert_eq!(bytes(&receive(&mut *two.receiver, 3)), both);
+        one.receiver.choose(Some(&[Qpn::new(5), Qpn::new(1)]));
+        two.receiver.choose(Some(&[Qpn::new(2)]));
+        send(&mut *here.sender, &way, &both);
+        assert_eq!(bytes(&receive(&mut *one.receiver, 2)), [&both[0][..], &both[2]]);
+        assert_eq!(bytes(&receive(&mut *two.receiver, 1)), [&both[1][..]]);
+        two.receiver.choose(Some(&[]));
+        one.receiver.choose(None);
         let v6 = path(a.v6, b.v6);
-        send(&mut *here.link.sender, &v6, &both);
-        assert_eq!(bytes(&receive(&mut *one.link.receiver, 3)), both);
-        assert!(receive(&mut *two.link.receiver, 0).is_empty());
+        send(&mut *here.sender, &v6, &both);
+        assert_eq!(bytes(&receive(&mut *one.receiver, 3)), both);
+        assert!(receive(&mut *two.receiver, 0).is_empty());
         // A program with an ordinary socket at the address is not robbed.
         let plain = b.run(|| {
             let socket = Socket::new(Domain::IPV4, Type::DGRAM, None).unwrap();
@@ -403,7 +408,7 @@ fn programs_share_an_address_and_a_filter_keeps_them_apart() {
             socket.set_read_timeout(Some(Duration::from_secs(2))).unwrap();
             socket
         });
-        send(&mut *here.link.sender, &way, &both[..1]);
+        send(&mut *here.sender, &way, &both[..1]);
         assert_eq!((&plain).read(&mut [0; 100]).unwrap(), 12 + 16 + 4);
         roce(&witness.frames());
     });
@@ -420,13 +425,13 @@ fn nobody_is_told_that_the_port_is_unreachable() {
         // With no link there, the kernel of the other side complains of IPv4. Of IPv6 it drops packets whose UDP
         // checksum is zero before it looks at their port.
         for way in &ways {
-            send(&mut *here.link.sender, way, &[packet(9, 1, 64)]);
+            send(&mut *here.sender, way, &[packet(9, 1, 64)]);
         }
         assert_eq!(complaints(), 1);
         let mut there = open(&b);
         for way in &ways {
-            send(&mut *here.link.sender, way, &message());
-            receive(&mut *there.link.receiver, 1);
+            send(&mut *here.sender, way, &message());
+            receive(&mut *there.receiver, 1);
         }
         assert_eq!(complaints(), 0);
     });
@@ -449,8 +454,8 @@ fn frames_are_tagged_with_a_vlan_and_a_priority() {
         let (mut plain, mut six) =
             (on(&b, None, (a.v4.into(), macs[0])), on(&b, Some(6), (a.v4.into(), macs[0])));
         let way = path(a.v4, b.v4);
-        send(&mut *here.link.sender, &way, &message());
-        assert_eq!(bytes(&receive(&mut *there.link.receiver, 200)), message());
+        send(&mut *here.sender, &way, &message());
+        assert_eq!(bytes(&receive(&mut *there.receiver, 200)), message());
         let frames = sent.frames();
         let tagged: Vec<_> = frames.iter().filter(|frame| frame[12..14] == [0x81, 0]).collect();
         assert!(!tagged.is_empty());
@@ -459,17 +464,53 @@ fn frames_are_tagged_with_a_vlan_and_a_priority() {
             assert_eq!(frame[16..18], EtherType::IPV4.0.to_be_bytes());
         }
         for other in [&mut plain, &mut six] {
-            assert!(receive(&mut *other.link.receiver, 0).is_empty());
-            assert!(counter(&other.link.receiver.counters(), "rx_other_vlan") > 0);
+            assert!(receive(&mut *other.receiver, 0).is_empty());
+            assert!(counter(&other.receiver.counters(), "rx_other_vlan") > 0);
         }
         // Whom nobody knows cannot be reached: there is no kernel to ask.
-        send(&mut *here.link.sender, &path(a.v6, b.v6), &[packet(1, 1, 0)]);
-        assert_eq!(counter(&here.link.sender.counters(), "tx_unresolved"), 1);
+        send(&mut *here.sender, &path(a.v6, b.v6), &[packet(1, 1, 0)]);
+        assert_eq!(counter(&here.sender.counters(), "tx_unresolved"), 1);
         // A priority without a VLAN is for everybody.
         let mut here = on(&a, Some(0), (b.v4.into(), macs[1]));
-        send(&mut *here.link.sender, &way, &[packet(1, 1, 0)]);
-        assert_eq!(receive(&mut *plain.link.receiver, 1).len(), 1);
-        assert!(receive(&mut *six.link.receiver, 0).is_empty());
+        send(&mut *here.sender, &way, &[packet(1, 1, 0)]);
+        assert_eq!(receive(&mut *plain.receiver, 1).len(), 1);
+        assert!(receive(&mut *six.receiver, 0).is_empty());
+    });
+}
+
+#[test]
+fn a_group_is_joined_on_a_vlan_too() {
+    in_namespace(|| {
+        let (a, b) = wire(1500);
+        let on = |host: &Host, vlan| open_with(host, move |config| config.vlan = vlan);
+        let (mut here, mut there, mut plain) = (on(&a, Some(5)), on(&b, Some(5)), on(&b, None));
+        let sent = Witness::new(&a);
+        let v4 = (path(a.v4, Ipv4Addr::new(239, 1, 129, 3)), [0x01, 0x00, 0x5e, 1, 129, 3]);
+        let v6: IpAddr = "ff05::1:2:3".parse().unwrap();
+        for (way, mac) in [v4, (path(a.v6, v6), [0x33, 0x33, 0, 2, 0, 3])] {
+            let group = way.destination;
+            let packets: Vec<_> = (0..3).map(|psn| packet(0xff_ffff, psn, 64)).collect();
+            send(&mut *here.sender, &way, &packets);
+            for link in [&mut there, &mut plain] {
+                assert!(receive(&mut *link.receiver, 0).is_empty(), "it is not in the group");
+                b.run(|| link.receiver.join(group)).unwrap();
+            }
+            sent.frames();
+            send(&mut *here.sender, &way, &packets);
+            assert_eq!(bytes(&receive(&mut *there.receiver, 3)), packets);
+            let frames = sent.frames();
+            let tagged: Vec<_> = frames.iter().filter(|frame| frame[12..14] == [0x81, 0]).collect();
+            assert!(!tagged.is_empty() && tagged.iter().all(|frame| frame[..6] == mac));
+            // A packet to the group that is for one queue pair is for nobody.
+            send(&mut *here.sender, &way, &[packet(9, 1, 64)]);
+            assert!(receive(&mut *there.receiver, 0).is_empty());
+            assert!(receive(&mut *plain.receiver, 0).is_empty());
+            there.receiver.leave(group);
+            send(&mut *here.sender, &way, &packets);
+            assert!(receive(&mut *there.receiver, 0).is_empty(), "it has left");
+            plain.receiver.leave(group);
+        }
+        assert!(counter(&plain.receiver.counters(), "rx_other_vlan") > 0);
     });
 }
 
@@ -493,20 +534,20 @@ fn a_gateway_is_found_and_a_neighbour_that_moves_is_found_again() {
         let way = path(a.v4, far);
         let mut sends = |from: u32| {
             for psn in from..from + 5 {
-                send(&mut *here.link.sender, &way, &[packet(9, psn, 16)]);
+                send(&mut *here.sender, &way, &[packet(9, psn, 16)]);
                 std::thread::sleep(Duration::from_millis(2));
             }
-            here.link.sender.counters()
+            here.sender.counters()
         };
         let counters = sends(0);
-        assert_eq!(receive(&mut *there.link.receiver, 5).len(), 5);
+        assert_eq!(receive(&mut *there.receiver, 5).len(), 5);
         assert!(counter(&counters, "tx_frames") >= 3, "{counters:?}");
         // What is known holds for five seconds, then the kernel is asked again.
         b.ip("link set right address 02:00:00:00:00:99");
         std::thread::sleep(Duration::from_secs(5));
         a.ip("neigh flush dev left");
         sends(5);
-        assert_eq!(receive(&mut *there.link.receiver, 5).len(), 5);
+        assert_eq!(receive(&mut *there.receiver, 5).len(), 5);
     });
 }
 
@@ -521,8 +562,8 @@ fn the_loopback_interface_has_no_hardware_addresses() {
             [path(v4, v4), path(std::net::Ipv6Addr::LOCALHOST, std::net::Ipv6Addr::LOCALHOST)]
         {
             let packets: Vec<_> = (0..30).map(|psn| packet(3, psn, 1000)).collect();
-            send(&mut *raw.link.sender, &way, &packets);
-            assert_eq!(bytes(&receive(&mut *raw.link.receiver, 30)), packets);
+            send(&mut *raw.sender, &way, &packets);
+            assert_eq!(bytes(&receive(&mut *raw.receiver, 30)), packets);
         }
     });
 }
@@ -534,9 +575,9 @@ fn a_tap_around_a_raw_link_writes_what_is_on_the_wire() {
         let file = std::env::temp_dir().join(format!("roce-tap-{}.pcapng", std::process::id()));
         let sink = std::io::BufWriter::new(std::fs::File::create(&file).unwrap());
         let (here, mut there) = (open(&a), open_with(&b, |config| config.frames = 1000));
-        let mut here = tap::tap(here.link, sink, Instant::ZERO).unwrap();
+        let mut here = tap::tap(here, sink, Instant::ZERO).unwrap();
         send(&mut *here.sender, &path(a.v4, b.v4), &message());
-        let arrived = receive(&mut *there.link.receiver, 200);
+        let arrived = receive(&mut *there.receiver, 200);
         drop(here);
         let mut reader = roce::capture::open(&file).unwrap();
         let mut seen = Vec::new();
@@ -558,13 +599,13 @@ fn a_burst_that_finds_no_room_is_counted() {
         let (a, b) = wire(1500);
         let (mut here, mut there) = (open(&a), open_with(&b, |config| config.frames = 15));
         let way = path(a.v4, b.v4);
-        send(&mut *here.link.sender, &way, &[packet(9, 0, 16)]);
-        receive(&mut *there.link.receiver, 1);
+        send(&mut *here.sender, &way, &[packet(9, 0, 16)]);
+        receive(&mut *there.receiver, 1);
         for psn in 1..=40 {
-            send(&mut *here.link.sender, &way, &[packet(9, psn, 16)]);
+            send(&mut *here.sender, &way, &[packet(9, psn, 16)]);
         }
-        let arrived = receive(&mut *there.link.receiver, 1);
-        let lost = counter(&there.link.receiver.counters(), "rx_ring_full");
+        let arrived = receive(&mut *there.receiver, 1);
+        let lost = counter(&there.receiver.counters(), "rx_ring_full");
         assert!(lost > 0);
         assert_eq!(arrived.len() as u64 + lost, 40);
     });

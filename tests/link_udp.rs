@@ -15,8 +15,8 @@ use roce::link::{Link, Receiver, Sender};
 use roce::time::Instant;
 use roce::verbs::Mtu;
 use roce::wire::{
-    Batch, BthRepr, Frame, Gid, IcrcVerdict, Ipv4, Ipv6, LinkType, Network, Opcode, Path, Psn, Qpn,
-    ROCE_PORT, view,
+    Batch, Bits, BthRepr, Frame, Gid, IcrcVerdict, Ipv4, Ipv6, LinkType, Network, Opcode, Path,
+    Psn, Qpn, ROCE_PORT, view,
 };
 use socket2::{Domain, Protocol, Socket, Type};
 
@@ -31,7 +31,15 @@ fn open(address: impl Into<IpAddr>) -> Link {
 }
 
 fn path(source: Gid, destination: Gid) -> Path {
-    Path { source, destination, source_port: 0xc123, traffic_class: 0, hop_limit: 64, sl: 0 }
+    Path {
+        source,
+        destination,
+        source_port: 0xc123,
+        traffic_class: 0,
+        hop_limit: 64,
+        sl: 0,
+        flow_label: Bits::ZERO,
+    }
 }
 
 /// A packet with so much payload, all of which follows from `psn`.

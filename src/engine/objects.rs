@@ -310,6 +310,11 @@ impl Engine {
         self.qps.get(qp.0).map(|qp| qp.qpn)
     }
 
+    /// The numbers of all queue pairs.
+    pub fn qp_numbers(&self) -> impl Iterator<Item = Qpn> {
+        self.qps.iter().map(|qp| qp.qpn)
+    }
+
     /// Of which kind a queue pair is.
     pub fn qp_kind(&self, qp: QpHandle) -> Option<QpType> {
         self.qps.get(qp.0).map(|qp| qp.kind)
@@ -357,6 +362,11 @@ impl Engine {
         if qp.kind != QpType::Ud {
             return Err(CreateError::Invalid("only datagram queue pairs can be in a group"));
         }
+        if !group.is_multicast() {
+            return Err(CreateError::Invalid(
+                "the address of a group is of ff00::/8 or 224.0.0.0/4",
+            ));
+        }
         let members = self.groups.entry(group.0).or_default();
         if members.contains(&handle) {
             return Ok(());
@@ -381,6 +391,11 @@ impl Engine {
             qp.groups -= 1;
         }
         Ok(())
+    }
+
+    /// Whether a queue pair is attached to a multicast group.
+    pub fn has_members(&self, group: Gid) -> bool {
+        self.groups.contains_key(&group.0)
     }
 
     fn use_cq(&mut self, cq: CqHandle, begins: bool) {

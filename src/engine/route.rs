@@ -13,6 +13,7 @@ pub(super) fn route_of(ah: &AhAttr, local: Qpn, remote: Qpn, env: &Env) -> Optio
         traffic_class: ah.traffic_class,
         hop_limit: ah.hop_limit,
         sl: u8::try_from(ah.sl.get()).unwrap_or(0),
+        flow_label: ah.flow_label,
     })
 }
 

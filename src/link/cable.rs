@@ -1,6 +1,7 @@
 //! A cable between two NICs of one process: packets cross it whole, in order, and none is lost.
 //!
-//! For examples and tests that want live NICs and no network. Packets are sealed and checked as on any other link.
+//! For examples and tests that want live NICs and no network. Packets are sealed and checked as on any other link, and
+//! those to multicast groups come back to who sent them, too.
 
 use std::collections::VecDeque;
 use std::io;
@@ -27,6 +28,7 @@ fn link(gid: Gid, name: &str, own: &Arc<End>, other: &Arc<End>) -> Link {
     let name = name.to_owned();
     Link {
         sender: Box::new(Plug {
+            own: Arc::clone(own),
             other: Arc::clone(other),
             prefixes: Prefixes::new(&Path::NOWHERE),
         }),
@@ -52,9 +54,20 @@ impl End {
         let bell = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?;
         Ok(Self { packets: Mutex::default(), bell })
     }
+
+    /// Packets arrive here, and whoever waits is woken.
+    fn put<'a>(&self, arriving: impl Iterator<Item = (&'a Path, &'a [u8])>) -> io::Result<()> {
+        let mut packets = self.packets.lock().unwrap_or_else(PoisonError::into_inner);
+        let room = ROOM.saturating_sub(packets.len());
+        packets.extend(arriving.take(room).map(|(path, packet)| (*path, packet.to_vec())));
+        drop(packets);
+        rustix::io::write(&self.bell, &1_u64.to_ne_bytes())?;
+        Ok(())
+    }
 }
 
 struct Plug {
+    own: Arc<End>,
     other: Arc<End>,
     prefixes: Prefixes,
 }
@@ -64,19 +77,16 @@ impl Sender for Plug {
         if batch.is_empty() {
             return Ok(());
         }
-        let mut packets = self.other.packets.lock().unwrap_or_else(PoisonError::into_inner);
         for mut train in batch.trains_mut() {
-            let path = train.path;
-            self.prefixes.set_path(path);
-            train.for_each_mut(|packet| {
-                self.prefixes.of(packet.len()).seal(packet);
-                if packets.len() < ROOM {
-                    packets.push_back((*path, packet.to_vec()));
-                }
-            });
+            self.prefixes.set_path(train.path);
+            train.for_each_mut(|packet| self.prefixes.of(packet.len()).seal(packet));
         }
-        drop(packets);
-        rustix::io::write(&self.other.bell, &1_u64.to_ne_bytes())?;
+        self.other.put(batch.iter())?;
+        let mut to_groups =
+            batch.iter().filter(|(path, _)| path.destination.is_multicast()).peekable();
+        if to_groups.peek().is_some() {
+            self.own.put(to_groups)?;
+        }
         Ok(())
     }
 }
@@ -125,5 +135,22 @@ impl Receiver for Socket {
 
     fn counters(&self) -> Vec<(&'static str, u64)> {
         vec![("bad_icrc", self.bad)]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::link::testing::{PATH, batch_of};
+
+    #[test]
+    fn packets_to_groups_come_back() {
+        let (mut a, mut b) = cable(PATH.source, PATH.destination).unwrap();
+        let group = Path { destination: std::net::Ipv4Addr::new(239, 0, 0, 1).into(), ..PATH };
+        for (path, back) in [(PATH, 0), (group, 2), (PATH, 0)] {
+            a.sender.send(Instant::ZERO, &mut batch_of(&path, &[1, 2])).unwrap();
+            assert_eq!(b.receiver.receive(Instant::ZERO).unwrap(), 2);
+            assert_eq!(a.receiver.receive(Instant::ZERO).unwrap(), back);
+        }
     }
 }

@@ -4,7 +4,7 @@ use std::io;
 use std::net::{IpAddr, Ipv6Addr};
 use std::os::fd::AsFd;
 
-use socket2::{Domain, Socket, Type};
+use socket2::{Domain, InterfaceIndexOrAddress, Socket, Type};
 
 use super::sys::interface::{Address, entries, mtu};
 use crate::verbs::Mtu;
@@ -93,6 +93,24 @@ pub fn gid(address: IpAddr) -> Gid {
     match address {
         IpAddr::V4(address) => address.into(),
         IpAddr::V6(address) => address.into(),
+    }
+}
+
+/// The address that an identifier stands for.
+pub(super) fn address_of(gid: Gid) -> IpAddr {
+    match gid.to_ipv4() {
+        Some(address) => address.into(),
+        None => Ipv6Addr::from(gid.0).into(),
+    }
+}
+
+/// Lets an interface be in a multicast group while this socket is there.
+pub(super) fn join(socket: &Socket, group: IpAddr, interface: u32) -> io::Result<()> {
+    match group {
+        IpAddr::V4(group) => {
+            socket.join_multicast_v4_n(&group, &InterfaceIndexOrAddress::Index(interface))
+        }
+        IpAddr::V6(group) => socket.join_multicast_v6(&group, interface),
     }
 }
 

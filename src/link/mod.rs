@@ -24,7 +24,7 @@ use std::os::fd::BorrowedFd;
 
 use crate::time::Instant;
 use crate::verbs::Mtu;
-use crate::wire::{Batch, Gid, Path, Received};
+use crate::wire::{Batch, Gid, Path, Qpn, Received};
 
 mod cable;
 mod fate;
@@ -43,6 +43,12 @@ mod testing;
 pub mod udp;
 
 pub use cable::cable;
+
+/// The most multicast groups that a link is in at once.
+pub const GROUPS_MAX: usize = 64;
+
+/// The most queue pairs that a link tells from those of others; with more, it takes in the packets of all.
+pub const CHOSEN_MAX: usize = 128;
 
 /// A way onto a network: its halves, and what it knows of its port.
 pub struct Link {
@@ -98,8 +104,25 @@ pub trait Receiver: Send {
     /// The packets that were taken in, in order.
     fn for_each(&self, each: &mut dyn FnMut(&Received<'_>));
 
-    /// What becomes readable when packets arrive.
+    /// What becomes readable when packets arrive. It may be another one once a group was joined.
     fn fd(&self) -> BorrowedFd<'_>;
+
+    /// Lets packets to a multicast group arrive too; the network is told if it needs to be. Whoever is in a group gets
+    /// one copy of each packet to it, from whichever NIC of whichever machine, the own one too.
+    ///
+    /// Sockets are opened for it, in the network namespace of the calling thread. An error of kind
+    /// [`Unsupported`](io::ErrorKind::Unsupported) means that the link's addresses are of another version of IP, and of
+    /// kind [`QuotaExceeded`](io::ErrorKind::QuotaExceeded) that it is in [`GROUPS_MAX`] groups.
+    fn join(&mut self, _group: Gid) -> io::Result<()> {
+        Ok(())
+    }
+
+    /// Ends that.
+    fn leave(&mut self, _group: Gid) {}
+
+    /// Says which queue pairs there are, if there are not too many, so that packets to others are not taken in where
+    /// that is easily told. Until then, and with `None`, there may be any.
+    fn choose(&mut self, _queue_pairs: Option<&[Qpn]>) {}
 
     /// When it wants to be called again: it holds packets back.
     fn poll_timeout(&self) -> Option<Instant> {

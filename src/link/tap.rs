@@ -16,7 +16,9 @@ use super::{Link, Receiver, Sender};
 use crate::capture::{Direction, InterfaceId, LinkType, PcapngWriter, WriteError};
 use crate::time::Instant;
 use crate::wire::icrc::Identification;
-use crate::wire::{Batch, ICRC_ROOM, Path, ROCE_PORT, Received, Udp, UdpRepr, flip, icrc, view};
+use crate::wire::{
+    Batch, Gid, ICRC_ROOM, Path, Qpn, ROCE_PORT, Received, Udp, UdpRepr, flip, icrc, view,
+};
 
 /// A link that writes what passes it into `sink`, as a pcapng. `epoch` is the time of day at which the link's own time
 /// is zero.
@@ -139,6 +141,18 @@ impl<W: Write + Send> Receiver for TapReceiver<W> {
 
     fn fd(&self) -> BorrowedFd<'_> {
         self.inner.fd()
+    }
+
+    fn join(&mut self, group: Gid) -> io::Result<()> {
+        self.inner.join(group)
+    }
+
+    fn leave(&mut self, group: Gid) {
+        self.inner.leave(group);
+    }
+
+    fn choose(&mut self, queue_pairs: Option<&[Qpn]>) {
+        self.inner.choose(queue_pairs);
     }
 
     fn poll_timeout(&self) -> Option<Instant> {

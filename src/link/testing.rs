@@ -9,8 +9,8 @@ use super::{Link, Port, Receiver, Sender};
 use crate::time::Instant;
 use crate::verbs::Mtu;
 use crate::wire::{
-    Batch, BthRepr, Frame, Gid, IcrcVerdict, LinkType, Network, Opcode, Path, Psn, Qpn, ROCE_PORT,
-    Received,
+    Batch, Bits, BthRepr, Frame, Gid, IcrcVerdict, LinkType, Network, Opcode, Path, Psn, Qpn,
+    ROCE_PORT, Received,
 };
 
 pub(super) const PATH: Path = Path {
@@ -20,6 +20,7 @@ pub(super) const PATH: Path = Path {
     traffic_class: 0,
     hop_limit: 64,
     sl: 0,
+    flow_label: Bits::ZERO,
 };
 
 pub(super) const PATH_V6: Path = Path { source: v6(1), destination: v6(2), ..PATH };

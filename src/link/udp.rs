@@ -13,6 +13,14 @@
 //! ([`Identification`](crate::wire::icrc::Identification)): of damaged packets one in 65 536 is taken for sound. An IPv4
 //! header that has options or allows fragments is not what RoCE sends, and its packets are refused.
 //!
+//! The service level of a path is the priority of its packets within this machine, up to 6, or 7 with a capability; the
+//! mapping of a VLAN's interface (`egress-qos-map`) makes it one on the wire. Flow labels of IPv6 are the kernel's to
+//! choose, and no ICRC covers them.
+//!
+//! Multicast groups have sockets of their own, which programs on one machine share: a socket with one address gets what is
+//! sent to that address. The kernel tells the network who is in a group, and gives those on the machine of the sender
+//! their copies.
+//!
 //! ```no_run
 //! use roce::link::udp;
 //!
@@ -21,6 +29,8 @@
 //! # Ok::<(), udp::OpenError>(())
 //! ```
 
+mod groups;
+mod priority;
 mod receive;
 mod send;
 
@@ -29,11 +39,15 @@ use std::fmt::{self, Write as _};
 use std::io;
 use std::net::{IpAddr, SocketAddr, SocketAddrV6};
 use std::os::fd::AsFd;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr as LocalAddr, UnixDatagram};
 use std::sync::Arc;
+use std::time::Duration;
 
 use socket2::{Domain, Protocol, Socket, Type};
 use thiserror::Error;
 
+use self::groups::Groups;
 use self::receive::UdpReceiver;
 use self::send::UdpSender;
 use super::interface::{Interface, gid, interfaces, is_link_local};
@@ -182,7 +196,8 @@ pub fn open(options: &Options) -> Result<Link, OpenError> {
     let too_small =
         || OpenError::MtuTooSmall { interface: interface.name.clone(), mtu: interface.mtu };
     let mtu = options.mtu.or(fits).ok_or_else(too_small)?;
-    let socket = bound_socket(local).map_err(|error| open_error(error, address, &interface))?;
+    let socket = bound_socket(local, interface.index)
+        .map_err(|error| open_error(error, address, &interface))?;
     let system = |what| move |source| OpenError::System { what, source };
     let room = prepare_to_receive(&socket, local, options.receive_buffer)
         .map_err(system("preparing the socket to receive"))?;
@@ -191,7 +206,13 @@ pub fn open(options: &Options) -> Result<Link, OpenError> {
     let gid = gid(address);
     Ok(Link {
         sender: Box::new(UdpSender::new(Arc::clone(&socket), local, interface.index, gid, ports)),
-        receiver: Box::new(UdpReceiver::new(socket, gid, options.icrc, room)),
+        receiver: Box::new(UdpReceiver::new(
+            socket,
+            gid,
+            options.icrc,
+            room,
+            Groups::new(local, interface.index, options.receive_buffer),
+        )),
         port: Port {
             name: format!("udp:{address}"),
             gids: vec![gid],
@@ -233,8 +254,8 @@ fn interface_of(address: IpAddr, name: Option<&str>) -> Result<Interface, OpenEr
 }
 
 /// A socket with this address and port that sends headers which are known beforehand.
-fn bound_socket(local: SocketAddr) -> io::Result<Socket> {
-    let socket = unbound_socket(local)?;
+fn bound_socket(local: SocketAddr, interface: u32) -> io::Result<Socket> {
+    let socket = unbound_socket(local, interface)?;
     match socket.bind(&local.into()) {
         Err(error) if error.kind() == io::ErrorKind::AddrInUse => share_with_sinks(&socket, local)?,
         bound => bound?,
@@ -243,24 +264,49 @@ fn bound_socket(local: SocketAddr) -> io::Result<Socket> {
 }
 
 /// Binds a socket beside those with which raw links hold the port: they share it with whoever is willing while it is
-/// bound. Afterwards the socket is not willing any more, so the next link at its address finds it in use.
+/// bound. Afterwards the socket is not willing any more, so the next link at its address finds it in use. Two that are
+/// willing at the same time would share it with each other; so they take turns.
 fn share_with_sinks(socket: &Socket, local: SocketAddr) -> io::Result<()> {
+    let _turn = turn()?;
     socket.set_reuse_address(true)?;
     socket.bind(&local.into())?;
     socket.set_reuse_address(false)
 }
 
-/// The same before it has its address.
-fn unbound_socket(local: SocketAddr) -> io::Result<Socket> {
+/// Waits until nobody else in this network is about to share a port, and keeps others waiting while it is held: a name
+/// of a local socket is had by one, and given up with it, however a program ends.
+fn turn() -> io::Result<UnixDatagram> {
+    let name = LocalAddr::from_abstract_name("roce shares a port")?;
+    let mut tries = 0..TURN_TRIES;
+    loop {
+        match UnixDatagram::bind_addr(&name) {
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse && tries.next().is_some() => {
+                std::thread::sleep(TURN_TAKES);
+            }
+            bound => return bound,
+        }
+    }
+}
+
+/// How long a turn takes, at the most and with patience, and how many of them are waited for.
+const TURN_TAKES: Duration = Duration::from_millis(1);
+const TURN_TRIES: u32 = 1000;
+
+/// The same before it has its address. What it sends to groups leaves by this interface.
+fn unbound_socket(local: SocketAddr, interface: u32) -> io::Result<Socket> {
     let domain = Domain::for_address(local);
     let socket = Socket::new(domain, Type::DGRAM, Some(Protocol::UDP))?;
     match local {
-        SocketAddr::V4(_) => {
+        SocketAddr::V4(local) => {
+            socket.set_multicast_if_v4(local.ip())?;
+            socket.set_multicast_ttl_v4(HOP_LIMIT.into())?;
             set_option(socket.as_fd(), libc::SOL_IP, libc::IP_MTU_DISCOVER, libc::IP_PMTUDISC_DO)?;
             set_option(socket.as_fd(), libc::SOL_IP, libc::IP_TTL, HOP_LIMIT.into())?;
         }
         SocketAddr::V6(_) => {
             socket.set_only_v6(true)?;
+            socket.set_multicast_if_v6(interface)?;
+            socket.set_multicast_hops_v6(HOP_LIMIT.into())?;
             let never = libc::IPV6_PMTUDISC_DO;
             set_option(socket.as_fd(), libc::SOL_IPV6, libc::IPV6_MTU_DISCOVER, never)?;
             set_option(socket.as_fd(), libc::SOL_IPV6, libc::IPV6_DONTFRAG, 1)?;
@@ -331,4 +377,36 @@ fn list(things: &[impl fmt::Display]) -> String {
         let _ = write!(list, "{comma}{thing}");
     }
     if list.is_empty() { "none".into() } else { list }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    use super::*;
+
+    #[test]
+    fn of_several_that_share_an_address_with_a_raw_link_one_has_it() {
+        let local = SocketAddr::from(([127, 47, 101, 1], ROCE_PORT));
+        let sink = Socket::new(Domain::IPV4, Type::DGRAM, None).unwrap();
+        sink.set_reuse_address(true).unwrap();
+        sink.bind(&local.into()).unwrap();
+        let (having, had) = (AtomicU32::new(0), AtomicU32::new(0));
+        let try_often = || {
+            for _ in 0..3000 {
+                match bound_socket(local, 0) {
+                    Ok(_socket) => {
+                        assert_eq!(having.fetch_add(1, Ordering::SeqCst), 0, "two have it");
+                        had.fetch_add(1, Ordering::SeqCst);
+                        having.fetch_sub(1, Ordering::SeqCst);
+                    }
+                    Err(error) => assert_eq!(error.kind(), io::ErrorKind::AddrInUse),
+                }
+            }
+        };
+        std::thread::scope(|scope| {
+            (0..4).for_each(|_| drop(scope.spawn(try_often)));
+        });
+        assert!(had.load(Ordering::SeqCst) > 0);
+    }
 }

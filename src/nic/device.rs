@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use super::{Mailbox, SoftNic};
 use crate::engine::{Engine, Limits};
+use crate::link::GROUPS_MAX;
 use crate::verbs::{
     AhAttr, AhHandle, AsyncEvent, AtomicCap, AttrMask, Channel, CqHandle, CreateError,
     DestroyError, Device, DeviceAttr, DeviceCaps, Events, Guid, KeyError, ModifyError, MrAttr,
@@ -154,7 +155,9 @@ impl Device for SoftNic {
     }
 
     fn create_qp(&self, pd: PdHandle, create: QpCreate) -> Result<QpHandle, CreateError> {
-        self.command(|engine| engine.create_qp(pd, create))
+        let qp = self.command(|engine| engine.create_qp(pd, create))?;
+        self.shared.choose_packets();
+        Ok(qp)
     }
 
     fn modify_qp(&self, qp: QpHandle, attr: &QpAttr, mask: AttrMask) -> Result<(), ModifyError> {
@@ -174,15 +177,17 @@ impl Device for SoftNic {
     }
 
     fn destroy_qp(&self, qp: QpHandle) -> Result<(), DestroyError> {
-        self.command(|engine| engine.destroy_qp(qp))
+        self.command(|engine| engine.destroy_qp(qp))?;
+        self.shared.choose_packets();
+        Ok(())
     }
 
     fn attach_multicast(&self, qp: QpHandle, group: Gid) -> Result<(), CreateError> {
-        self.command(|engine| engine.attach_multicast(qp, group))
+        self.shared.attach(qp, group)
     }
 
     fn detach_multicast(&self, qp: QpHandle, group: Gid) -> Result<(), DestroyError> {
-        self.command(|engine| engine.detach_multicast(qp, group))
+        self.shared.detach(qp, group)
     }
 
     fn post_sends(&self, qp: QpHandle, wrs: &[SendWr<'_>]) -> Result<(), (usize, PostError)> {
@@ -280,7 +285,7 @@ fn device_attr(most: &Limits) -> DeviceAttr {
         max_qp_init_rd_atom: u32::from(most.rd_atomic),
         atomic_cap: AtomicCap::Glob,
         max_mw: number(most.keys),
-        max_mcast_grp: number(most.qps),
+        max_mcast_grp: number(most.qps.min(GROUPS_MAX)),
         max_mcast_qp_attach: number(most.group_members),
         max_total_mcast_qp_attach: number(most.qps.saturating_mul(most.group_members)),
         max_ah: number(most.ahs),

@@ -46,6 +46,7 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod arrivals;
 mod core;
 mod device;
 mod mailbox;
@@ -101,6 +102,7 @@ impl SoftNic {
             broken: None,
         };
         let shared = Shared::new(core, sender, receiver)?;
+        shared.choose_packets();
         let thread = Arc::clone(&shared);
         let name = "roce".to_owned();
         let progress = std::thread::Builder::new().name(name).spawn(move || thread.run())?;

@@ -10,7 +10,7 @@
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 use std::time::Duration;
 
 use rustix::event::{EventfdFlags, eventfd};
@@ -37,6 +37,8 @@ pub(super) struct Shared {
     incoming: Mutex<Box<dyn Receiver>>,
     /// A copy of the receiving half's, to wait for without its lock.
     arrivals: OwnedFd,
+    /// The same once a group was joined, if it is another one then.
+    arrivals_with_groups: OnceLock<OwnedFd>,
     doorbell: OwnedFd,
     clock: std::time::Instant,
     /// Whether there may be something to send that nobody is sending.
@@ -73,6 +75,7 @@ impl Shared {
             outgoing: Mutex::new(outgoing),
             incoming: Mutex::new(receiver),
             arrivals,
+            arrivals_with_groups: OnceLock::new(),
             doorbell: eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?,
             #[expect(clippy::disallowed_methods, reason = "here is where time comes from")]
             clock: std::time::Instant::now(),
@@ -93,6 +96,20 @@ impl Shared {
 
     pub(super) fn core(&self) -> MutexGuard<'_, Core> {
         self.core.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The receiving half. Whoever wants the core too takes it afterwards.
+    pub(super) fn receiver(&self) -> MutexGuard<'_, Box<dyn Receiver>> {
+        self.incoming.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The receiving half has joined a group, and may have another descriptor to wait for.
+    pub(super) fn watch(&self, receiver: &dyn Receiver) -> io::Result<()> {
+        if self.arrivals_with_groups.get().is_none() {
+            let _ = self.arrivals_with_groups.set(receiver.fd().try_clone_to_owned()?);
+            self.ring();
+        }
+        Ok(())
     }
 
     /// Somebody polls, and drives: `take` takes what is there for it.
@@ -279,7 +296,8 @@ impl Shared {
             let ns = until.as_nanos().saturating_sub(self.now().as_nanos());
             Duration::from_nanos(ns)
         });
-        let fds = [self.doorbell.as_fd(), self.arrivals.as_fd()];
+        let arrivals = self.arrivals_with_groups.get().unwrap_or(&self.arrivals);
+        let fds = [self.doorbell.as_fd(), arrivals.as_fd()];
         let fds = if for_packets { &fds[..] } else { &fds[..1] };
         // Whatever woke it, everything is looked at.
         let _ = wait_readable(fds, timeout);

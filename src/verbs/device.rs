@@ -198,7 +198,8 @@ pub trait Device: Send + Sync + fmt::Debug {
     /// Unmakes a queue pair. What was posted is forgotten.
     fn destroy_qp(&self, qp: QpHandle) -> Result<(), DestroyError>;
 
-    /// Lets a datagram queue pair receive what is sent to a multicast group.
+    /// Lets a datagram queue pair receive what is sent to a multicast group, by whomever: what it sends itself, too. A soft
+    /// NIC may open a socket for it: call it from the network namespace that the NIC is in.
     fn attach_multicast(&self, qp: QpHandle, group: Gid) -> Result<(), CreateError>;
 
     /// Ends that.

@@ -176,7 +176,7 @@ mod tests {
 
     use super::*;
     use crate::wire::icrc::{ICRC_LEN, Route, icrc};
-    use crate::wire::{Gid, Path, PathHeaders};
+    use crate::wire::{Bits, Gid, Path, PathHeaders};
 
     const PATH: Path = Path {
         source: Gid([0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 192, 0, 2, 1]),
@@ -185,6 +185,7 @@ mod tests {
         traffic_class: 2,
         hop_limit: 64,
         sl: 0,
+        flow_label: Bits::ZERO,
     };
 
     /// The ICRC of a packet behind headers with this identification, without any of the short cuts.

@@ -146,6 +146,9 @@ number! {
 pub struct Bits<const W: u32>(u32);
 
 impl<const W: u32> Bits<W> {
+    /// Nought.
+    pub const ZERO: Self = Self(0);
+
     /// The largest number.
     pub const MAX: Self = Self(u32::MAX >> (32 - W));
 
@@ -291,6 +294,11 @@ impl Gid {
     /// The IPv4 address this identifier maps, if it is of that form.
     pub fn to_ipv4(self) -> Option<Ipv4Addr> {
         Ipv6Addr::from(self.0).to_ipv4_mapped()
+    }
+
+    /// Whether it stands for a multicast group: of IPv6, or the mapped address of one of IPv4.
+    pub fn is_multicast(self) -> bool {
+        Ipv6Addr::from(self.0).to_canonical().is_multicast()
     }
 }
 

@@ -19,6 +19,8 @@ pub struct Path {
     pub hop_limit: u8,
     /// The service level, which becomes the VLAN priority.
     pub sl: u8,
+    /// The flow label of an IPv6 header, where the link can choose it.
+    pub flow_label: Bits<20>,
 }
 
 /// The headers before a BTH.
@@ -39,6 +41,7 @@ impl Path {
         traffic_class: 0,
         hop_limit: 0,
         sl: 0,
+        flow_label: Bits::ZERO,
     };
 
     /// Puts the ICRC into the last four bytes of `packet`, which runs from its BTH to there, and returns the headers
@@ -107,7 +110,8 @@ impl Path {
             _ => {
                 let ip = Ipv6Repr::new(self.source.0.into(), self.destination.0.into());
                 let (payload_len, hop_limit) = (length, self.hop_limit);
-                let ip = Ipv6Repr { dscp, ecn, payload_len, hop_limit, ..ip };
+                let flow_label = self.flow_label;
+                let ip = Ipv6Repr { dscp, ecn, flow_label, payload_len, hop_limit, ..ip };
                 PathHeaders::Ipv6(ip.emit(), udp)
             }
         }
@@ -221,6 +225,7 @@ mod tests {
         traffic_class: 0x62,
         hop_limit: 9,
         sl: 0,
+        flow_label: Bits::ZERO,
     };
 
     #[test]

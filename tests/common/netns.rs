@@ -162,7 +162,7 @@ impl Host {
 
 /// Runs `ip` where the thread is.
 #[track_caller]
-fn ip(arguments: &str) {
+pub fn ip(arguments: &str) {
     let output = Command::new("ip")
         .args(arguments.split_whitespace())
         .output()

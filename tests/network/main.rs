@@ -5,6 +5,8 @@
 //! | [`operations`] | every operation, by every kind of link, over IPv4 and IPv6, with every path MTU |
 //! | [`faults`] | that nothing is lost, doubled or damaged on a network that loses, doubles and damages |
 //! | [`trouble`] | peers that die, interfaces that are switched off and on |
+//! | [`multicast`] | groups that NICs are in, on one machine and on several |
+//! | [`priority`] | service levels |
 //! | [`sharing`] | several links at one address, several programs, many queue pairs |
 #![cfg(target_os = "linux")]
 #![allow(
@@ -19,9 +21,11 @@
 )]
 
 mod faults;
+mod multicast;
 #[path = "../common/netns.rs"]
 mod netns;
 mod operations;
+mod priority;
 mod sharing;
 mod stage;
 mod trouble;

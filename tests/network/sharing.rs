@@ -6,12 +6,13 @@ use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
 use roce::engine::{Counter, CqHandle, Notify, QpHandle};
+use roce::link::CHOSEN_MAX;
 use roce::link::udp::{self, OpenError};
 use roce::verbs::{Channel, Data, Device, Mtu, QpType, SendFlags, SendOp, SendWr, Wc, WrId};
 use roce::wire::ROCE_PORT;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-use crate::netns::{in_namespace, wire};
+use crate::netns::{Host, in_namespace, wire};
 use crate::stage::{Kind, MEMORY, PATIENCE, SEND, Side, Stage, Version, WIRE_MTU};
 use crate::stage::{connect, manner, open, pair, pattern};
 
@@ -67,8 +68,7 @@ fn two_programs_share_an_address_over_raw() {
             let how = manner(Mtu::M2048);
             let (a_one, one_qp) = pair(&a, &one, QpType::Rc, &how);
             talk(&a, a_one, &one, one_qp, 10);
-            // The other saw it all, and said nothing.
-            sees_others(&two);
+            // The other saw nothing of it, and said nothing.
             assert_eq!(sent_by_raw(&two), 0, "{:?}", two.nic.link_counters());
             // Both at once.
             let (a_two, two_qp) = pair(&a, &two, QpType::Rc, &how);
@@ -79,9 +79,40 @@ fn two_programs_share_an_address_over_raw() {
             // One of them ends; the other goes on.
             drop(one);
             talk(&a, a_two, &two, two_qp, 3);
-            let counters = a.nic.counters();
-            assert_eq!(counters.get(Counter::NoQp), 0, "nobody spoke to somebody else");
+            for side in [&a, &two] {
+                let received = side.nic.counters().get(Counter::NoQp);
+                assert_eq!(received, 0, "nobody heard what was for somebody else");
+            }
         }
+    });
+}
+
+#[test]
+fn more_queue_pairs_than_a_filter_holds_are_heard_all_the_same() {
+    in_namespace(|| {
+        let (left, right) = wire(WIRE_MTU);
+        let a = Side::new(open(Kind::Raw, &left, left.v4.into()));
+        let [one, two] = [0, 1].map(|_| Side::new(open(Kind::Raw, &right, right.v4.into())));
+        let how = manner(Mtu::M1024);
+        let pairs: Vec<_> = (0..CHOSEN_MAX + 2).map(|_| pair(&a, &one, QpType::Rc, &how)).collect();
+        let (a_two, two_qp) = pair(&a, &two, QpType::Rc, &how);
+        for (a_qp, one_qp) in [pairs[0], pairs[CHOSEN_MAX], pairs[CHOSEN_MAX + 1]] {
+            talk(&a, a_qp, &one, one_qp, 1);
+        }
+        // With so many, it hears what is for the other; the other has few.
+        talk(&a, a_two, &two, two_qp, 1);
+        sees_others(&one);
+        assert_eq!(two.nic.counters().get(Counter::NoQp), 0);
+        // With fewer it is deaf to them again.
+        for (_, one_qp) in &pairs[..2] {
+            one.nic.destroy_qp(*one_qp).unwrap();
+        }
+        let (a_qp, one_qp) = pairs[CHOSEN_MAX + 1];
+        talk(&a, a_qp, &one, one_qp, 1);
+        let heard = one.nic.counters().get(Counter::NoQp);
+        talk(&a, a_two, &two, two_qp, 3);
+        talk(&a, a_qp, &one, one_qp, 1);
+        assert_eq!(one.nic.counters().get(Counter::NoQp), heard);
     });
 }
 
@@ -125,8 +156,10 @@ fn udp_and_raw_share_an_address_whichever_comes_first() {
                 let (a_two, two_qp) = pair(&a, &two, QpType::Rc, &how);
                 talk(&a, a_one, &one, one_qp, 5);
                 talk(&a, a_two, &two, two_qp, 5);
-                sees_others(&one);
-                sees_others(&two);
+                // The socket at the address sees what is for the other; the other has a filter.
+                let [udp, raw] = if kinds[0] == Kind::Udp { [&one, &two] } else { [&two, &one] };
+                sees_others(udp);
+                assert_eq!(raw.nic.counters().get(Counter::NoQp), 0);
             }
         }
     });
@@ -141,21 +174,64 @@ fn a_raw_link_keeps_its_port_quiet_beside_a_udp_link_at_another_address() {
         right.ip("address add fd09::7/64 dev right nodad");
         let udp = [IpAddr::V4(right.v4), IpAddr::V6(right.v6)];
         let _udp = udp.map(|address| open(Kind::Udp, &right, address));
-        // The kernel tells a connected socket that a port is unreachable.
-        let is_refused = |from: IpAddr, to: IpAddr| {
-            let socket = left.run(|| UdpSocket::bind((from, 0)).unwrap());
-            socket.connect((to, ROCE_PORT)).unwrap();
-            socket.set_read_timeout(Some(Duration::from_millis(300))).unwrap();
-            socket.send(b"?").unwrap();
-            socket.recv(&mut [0]).unwrap_err().kind() == ErrorKind::ConnectionRefused
-        };
         for (from, to) in [(left.v4.into(), v4.into()), (left.v6.into(), v6.into())] {
-            assert!(is_refused(from, to), "{to}");
+            assert!(is_refused(&left, from, to), "{to}");
             let raw = open(Kind::Raw, &right, to);
-            assert!(!is_refused(from, to), "{to}");
-            // And a link over UDP can be had there too.
-            drop(open(Kind::Udp, &right, to));
+            assert!(!is_refused(&left, from, to), "{to}");
+            // And a link over UDP can be had there too, and hears what is for it.
+            let a = Side::new(open(Kind::Udp, &left, from));
+            let b = Side::new(open(Kind::Udp, &right, to));
+            let (a_qp, b_qp) = pair(&a, &b, QpType::Rc, &manner(Mtu::M1024));
+            talk(&a, a_qp, &b, b_qp, 1);
             drop(raw);
+        }
+    });
+}
+
+/// Whether the kernel of a peer says that its port is unreachable, which it tells a connected socket.
+fn is_refused(host: &Host, from: IpAddr, to: IpAddr) -> bool {
+    let socket = host.run(|| UdpSocket::bind((from, 0)).unwrap());
+    socket.connect((to, ROCE_PORT)).unwrap();
+    socket.set_read_timeout(Some(Duration::from_millis(300))).unwrap();
+    socket.send(b"?").unwrap();
+    socket.recv(&mut [0]).unwrap_err().kind() == ErrorKind::ConnectionRefused
+}
+
+#[test]
+fn a_raw_link_takes_the_port_over_when_a_udp_link_gives_it_up() {
+    in_namespace(|| {
+        for version in [Version::V4, Version::V6] {
+            for polls in [false, true] {
+                let (left, right) = wire(WIRE_MTU);
+                let (from, to) = (version.of(&left), version.of(&right));
+                // Its kernel says it each time.
+                for limit in ["ipv4/icmp_ratelimit", "ipv6/icmp/ratelimit"] {
+                    right.run(|| std::fs::write(format!("/proc/sys/net/{limit}"), "0").unwrap());
+                }
+                let udp = Side::new(open(Kind::Udp, &right, to));
+                // Two of them, of which nobody knows which takes it.
+                let raw = [0, 1].map(|_| Side::new(open(Kind::Raw, &right, to)));
+                let start = Instant::now();
+                let wait_until = |refused: bool| {
+                    while is_refused(&left, from, to) != refused {
+                        let polled = if polls { raw[0].nic.poll_cq(raw[0].cq, &mut []) } else { 0 };
+                        assert_eq!(polled, 0);
+                        raw[0].check_alive(start);
+                    }
+                };
+                wait_until(false);
+                drop(udp);
+                wait_until(false);
+                // It stays so, and a link over UDP can be had again, and hears what is for it.
+                assert!((0..3).all(|_| !is_refused(&left, from, to)));
+                let a = Side::new(open(Kind::Udp, &left, from));
+                let b = Side::new(open(Kind::Udp, &right, to));
+                let (a_qp, b_qp) = pair(&a, &b, QpType::Rc, &manner(Mtu::M1024));
+                talk(&a, a_qp, &b, b_qp, 1);
+                drop(raw);
+                drop((a, b));
+                assert!(is_refused(&left, from, to), "nobody is left");
+            }
         }
     });
 }

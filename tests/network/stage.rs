@@ -68,7 +68,7 @@ pub fn open(kind: Kind, host: &Host, address: IpAddr) -> Link {
         Kind::Raw => {
             let mut config = Config::new(host.interface);
             config.addresses = vec![address];
-            raw::open(&config).unwrap().link
+            raw::open(&config).unwrap()
         }
     })
 }

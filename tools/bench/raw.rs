@@ -24,7 +24,7 @@ use std::time::{Duration, Instant as Clock};
 use roce::link::raw::{self, Config};
 use roce::link::{Link, Receiver, Sender};
 use roce::time::Instant;
-use roce::wire::{Batch, BthRepr, Gid, MacAddr, Opcode, Path, Psn, Qpn};
+use roce::wire::{Batch, Bits, BthRepr, Gid, MacAddr, Opcode, Path, Psn, Qpn};
 
 const LEFT: Ipv4Addr = Ipv4Addr::new(10, 8, 0, 1);
 const RIGHT: Ipv4Addr = Ipv4Addr::new(10, 8, 0, 2);
@@ -75,12 +75,20 @@ fn open(interface: &str, other: Ipv4Addr, mac: MacAddr) -> Link {
     if let Ok(frames) = std::env::var("FRAMES") {
         config.frames = frames.parse().unwrap();
     }
-    raw::open(&config).unwrap().link
+    raw::open(&config).unwrap()
 }
 
 fn path(source: Ipv4Addr, destination: Ipv4Addr) -> Path {
     let (source, destination) = (Gid::from(source), Gid::from(destination));
-    Path { source, destination, source_port: 0xc000, traffic_class: 0, hop_limit: 64, sl: 0 }
+    Path {
+        source,
+        destination,
+        source_port: 0xc000,
+        traffic_class: 0,
+        hop_limit: 64,
+        sl: 0,
+        flow_label: Bits::ZERO,
+    }
 }
 
 fn packet(qp: u32, payload: usize) -> Vec<u8> {

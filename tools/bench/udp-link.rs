@@ -19,7 +19,7 @@ use std::time::{Duration, Instant as Clock};
 
 use roce::link::udp::{IcrcCheck, Options, open};
 use roce::time::Instant;
-use roce::wire::{Batch, BthRepr, Gid, Opcode, Path, Psn, Qpn};
+use roce::wire::{Batch, Bits, BthRepr, Gid, Opcode, Path, Psn, Qpn};
 use socket2::SockRef;
 
 const HERE: Ipv4Addr = Ipv4Addr::new(127, 48, 0, 1);
@@ -93,6 +93,7 @@ fn link(payload: usize, icrc: IcrcCheck) -> f64 {
         traffic_class: 2,
         hop_limit: 64,
         sl: 0,
+        flow_label: Bits::ZERO,
     };
     let bth = BthRepr::new(Opcode::RC_RDMA_WRITE_MIDDLE, Qpn::new(17), Psn::new(1)).emit();
     let packet = [bth.as_bytes().as_slice(), &vec![0x5a; payload]].concat();

@@ -84,7 +84,7 @@ pub(crate) fn open(spec: &Spec, on: Option<&str>) -> anyhow::Result<Link> {
         }
         Spec::Raw(name) => {
             find_interface(name)?;
-            Ok(raw::open(&raw::Config::new(name))?.link)
+            Ok(raw::open(&raw::Config::new(name))?)
         }
     }
 }

@@ -3,30 +3,104 @@
 use std::io;
 use std::net::IpAddr;
 
-use socket2::{SockFilter, Socket};
+use socket2::{Domain, Protocol, SockFilter, Socket, Type};
 
-use crate::wire::{EtherType, PROTOCOL_UDP, Qpn, ROCE_PORT};
+use super::super::interface::{Interface, address_of, join};
+use super::super::sys::ring;
+use super::super::{CHOSEN_MAX, GROUPS_MAX};
+use crate::wire::{EtherType, Gid, PROTOCOL_UDP, Qpn, ROCE_PORT};
 
-/// The most queue pairs that a filter tells apart; with more, it lets through those of everybody.
-pub const FILTER_QPS_MAX: usize = 128;
-
-/// The filter of a raw link, to be narrowed while it runs.
-///
-/// A link sees every RoCE packet for its addresses, those of other programs too, which the engine drops. A filter that
-/// knows the link's queue pairs saves it the trouble.
+/// The filter of a raw link: its addresses, the groups that it is in, and its queue pairs.
 #[derive(Debug)]
-pub struct Filter {
-    pub(super) socket: Socket,
-    pub(super) addresses: Vec<IpAddr>,
+pub(super) struct Filter {
+    addresses: Vec<IpAddr>,
+    /// Each with a socket, for as long as which the kernel keeps the interface in the group.
+    groups: Vec<(Gid, Socket)>,
+    /// If it is known which there are.
+    queue_pairs: Option<Vec<Qpn>>,
+    interface: u32,
+    loopback: bool,
 }
 
 impl Filter {
-    /// Lets through only packets for these queue pairs, or with `None` for any; with more than [`FILTER_QPS_MAX`] too.
-    ///
-    /// Frames that the kernel has put together from several packets of one flow pass or fail by their first. Only
-    /// queue pairs whose packets have the same addresses and source port share a flow.
-    pub fn set_filter(&self, qps: Option<&[Qpn]>) -> io::Result<()> {
-        self.socket.attach_filter(&program(&self.addresses, qps))
+    /// One that lets through all packets for these addresses.
+    pub(super) fn new(addresses: Vec<IpAddr>, interface: &Interface) -> Self {
+        let (groups, queue_pairs) = (Vec::new(), None);
+        let (interface, loopback) = (interface.index, interface.loopback);
+        Self { addresses, groups, queue_pairs, interface, loopback }
+    }
+
+    /// Puts it before a socket.
+    pub(super) fn attach(&self, socket: &Socket) -> io::Result<()> {
+        socket.attach_filter(&self.program(self.queue_pairs.as_deref()))
+    }
+
+    /// Puts it before a socket in the place of another one. The kernel may not have the memory for it. Then it lets
+    /// through more than it should, which is looked at and dropped, and not less.
+    fn replace(&self, socket: &Socket) {
+        let _ = self
+            .attach(socket)
+            .or_else(|_| socket.attach_filter(&self.program(None)))
+            .or_else(|_| socket.detach_filter());
+    }
+
+    /// Lets through packets for these queue pairs only, or with `None` for any.
+    pub(super) fn choose(&mut self, socket: &Socket, queue_pairs: Option<&[Qpn]>) {
+        let chosen = queue_pairs.filter(|chosen| chosen.len() <= CHOSEN_MAX);
+        if chosen.is_none() && self.queue_pairs.is_none() {
+            return;
+        }
+        self.queue_pairs = chosen.map(<[Qpn]>::to_vec);
+        self.replace(socket);
+    }
+
+    /// Lets through packets to a group, too.
+    pub(super) fn join(&mut self, socket: &Socket, group: Gid) -> io::Result<()> {
+        if self.groups.iter().any(|(joined, _)| *joined == group) {
+            return Ok(());
+        }
+        if self.groups.len() >= GROUPS_MAX {
+            return Err(io::ErrorKind::QuotaExceeded.into());
+        }
+        let address = address_of(group);
+        let domain = if address.is_ipv4() { Domain::IPV4 } else { Domain::IPV6 };
+        let member = Socket::new(domain, Type::DGRAM, Some(Protocol::UDP))?;
+        join(&member, address, self.interface)?;
+        self.see_outgoing(socket, true)?;
+        self.groups.push((group, member));
+        self.replace(socket);
+        Ok(())
+    }
+
+    /// Ends that.
+    pub(super) fn leave(&mut self, socket: &Socket, group: Gid) {
+        self.groups.retain(|(joined, _)| *joined != group);
+        self.replace(socket);
+        if self.groups.is_empty() {
+            // Whoever sees more than it must pays a little for it, and goes on.
+            let _ = self.see_outgoing(socket, false);
+        }
+    }
+
+    /// Whether a socket sees what this machine sends. On the loopback interface all that is sent arrives.
+    fn see_outgoing(&self, socket: &Socket, sees: bool) -> io::Result<()> {
+        let ignores = i32::from(self.loopback || !sees);
+        ring::set_option(socket, libc::SOL_PACKET, libc::PACKET_IGNORE_OUTGOING, ignores)
+    }
+
+    /// One block for each address and group: all its tests hold and the frame passes, or the next block is tried.
+    fn program(&self, queue_pairs: Option<&[Qpn]>) -> Vec<SockFilter> {
+        let mut program = Vec::new();
+        for address in &self.addresses {
+            program.extend(block(&[TO_THIS_HOST], *address, queue_pairs).assemble());
+        }
+        let ways = if self.loopback { [TO_THIS_HOST, MULTICAST] } else { [MULTICAST, OUTGOING] };
+        for (group, _) in &self.groups {
+            let block = block(&ways, address_of(*group), Some(&[Qpn::MULTICAST]));
+            program.extend(block.assemble());
+        }
+        program.extend(NOTHING);
+        program
     }
 }
 
@@ -48,22 +122,14 @@ const JUMP_IF_EQUAL: u16 = 0x15;
 const JUMP_IF_ANY_BIT: u16 = 0x45;
 const RETURN: u16 = 0x06;
 
-/// Where a load finds how the frame was addressed: 0 is to this host.
+/// Where a load finds how the frame was addressed.
 const PACKET_TYPE: u32 = 0xffff_f000 + 4;
+const TO_THIS_HOST: u32 = 0;
+const MULTICAST: u32 = 2;
+const OUTGOING: u32 = 4;
 
 /// Where the network header begins.
 const IP: u32 = 14;
-
-/// One block for each address: all its tests hold and the frame passes, or the next block is tried.
-fn program(addresses: &[IpAddr], qps: Option<&[Qpn]>) -> Vec<SockFilter> {
-    let qps = qps.filter(|qps| qps.len() <= FILTER_QPS_MAX);
-    let mut program = Vec::new();
-    for address in addresses {
-        program.extend(block(*address, qps).assemble());
-    }
-    program.extend(NOTHING);
-    program
-}
 
 /// Loads and tests, in order.
 #[derive(Default)]
@@ -80,9 +146,9 @@ enum Step {
     OneOf(Vec<u32>),
 }
 
-fn block(address: IpAddr, qps: Option<&[Qpn]>) -> Block {
+fn block(packet_types: &[u32], address: IpAddr, qps: Option<&[Qpn]>) -> Block {
     let mut block = Block::default();
-    block.equal(LOAD_BYTE, PACKET_TYPE, 0);
+    block.0.extend([Step::Do(LOAD_BYTE, PACKET_TYPE), Step::OneOf(packet_types.to_vec())]);
     let udp = match address {
         IpAddr::V4(address) => {
             block.equal(LOAD_HALF, 12, EtherType::IPV4.0.into());
@@ -148,23 +214,41 @@ impl Block {
     }
 }
 
-const _: () = assert!(FILTER_QPS_MAX + 24 < u8::MAX as usize);
+const _: () = assert!(CHOSEN_MAX + 32 < u8::MAX as usize);
 
 #[cfg(test)]
 mod tests {
+    use std::net::Ipv6Addr;
+
+    use super::super::ADDRESSES_MAX;
     use super::*;
+
+    fn filter(addresses: Vec<IpAddr>, groups: usize) -> Filter {
+        let socket = || Socket::new(Domain::IPV4, Type::DGRAM, None).unwrap();
+        let group = |at: usize| Gid::from(Ipv6Addr::from_bits(0xff << 120 | at as u128));
+        let groups = (0..groups).map(|at| (group(at), socket())).collect();
+        Filter { addresses, groups, queue_pairs: None, interface: 0, loopback: false }
+    }
 
     #[test]
     fn every_way_out_of_a_block_leads_behind_it() {
         let many: Vec<Qpn> = (1..=128).map(Qpn::new).collect();
         for qps in [None, Some(&[][..]), Some(&many[..3]), Some(&many[..])] {
             for address in [IpAddr::from([192, 0, 2, 1]), IpAddr::from([0; 16])] {
-                let one = block(address, qps).assemble().len();
-                assert_eq!(program(&[address, address], qps).len(), 2 * one + 1);
+                let one = block(&[TO_THIS_HOST], address, qps).assemble().len();
+                assert_eq!(filter(vec![address; 2], 0).program(qps).len(), 2 * one + 1);
             }
         }
-        let more: Vec<Qpn> = (0..129).map(Qpn::new).collect();
-        let address = [IpAddr::from([192, 0, 2, 1])];
-        assert_eq!(program(&address, Some(&more)).len(), program(&address, None).len());
+    }
+
+    #[test]
+    fn the_longest_program_is_one_that_the_kernel_takes() {
+        const KERNEL_MAX: usize = 4096;
+        let many: Vec<Qpn> = (1..).map(Qpn::new).take(CHOSEN_MAX).collect();
+        let filter = filter(vec![IpAddr::from([0; 16]); ADDRESSES_MAX], GROUPS_MAX);
+        let program = filter.program(Some(&many));
+        assert!(program.len() <= KERNEL_MAX, "{} instructions", program.len());
+        let socket = Socket::new(Domain::IPV4, Type::DGRAM, None).unwrap();
+        socket.attach_filter(&program).unwrap();
     }
 }

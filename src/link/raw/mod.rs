@@ -1,19 +1,29 @@
 //! Whole frames on one interface, with every header in hand.
 //!
 //! A packet socket sees what arrives from the Ethernet header on, so the whole ICRC is checked, and sends what it is
-//! given to the last bit: hop limit, traffic class, VLAN and priority. Several programs can share one address and one
-//! port, each with queue pairs of its own. It needs the capability `CAP_NET_RAW`, or a network namespace of one's own.
+//! given to the last bit: hop limit, traffic class, flow label, VLAN and priority. Several programs can share one address
+//! and one port, each with queue pairs of its own. It needs the capability `CAP_NET_RAW`, or a network namespace of one's
+//! own.
 //!
 //! - Frames arrive in a ring that is shared with the kernel: looking whether there is one takes no system call. The
 //!   kernel may join packets of a flow into one frame of up to 64 KiB, which is taken apart here, each packet with the
 //!   identification that it had.
 //! - Trains of packets of one length leave as one frame, which the kernel or the network card takes apart.
-//! - A filter lets only RoCE packets for the link's own addresses through; [`Filter`] narrows it to queue pairs.
+//! - A filter lets only RoCE packets for the link's own addresses through, and of these only those for the queue pairs
+//!   that it was told of, if they are no more than [`CHOSEN_MAX`](super::CHOSEN_MAX). So several programs that share an
+//!   address do not wake each other. Frames that the kernel has put together from several packets of one flow pass or
+//!   fail by their first; a flow is of one source port, which queue pairs of two programs seldom share.
 //! - The kernel would answer packets to a port that nobody listens at. So there is a UDP socket at the port of RoCE,
-//!   which drops all that it gets. It is bound to no address, and so takes nothing from a program that is. While a
-//!   program that shares with nobody has the port at some address, there is one for each of the link's own instead.
+//!   which drops all that it gets: see `sink`.
 //! - Hardware addresses are the kernel's: see `neighbour`. On a VLAN that the link tags by itself there is no kernel to
 //!   ask: there, neighbours are given. The interface of a VLAN that the kernel has (`eth0.5`) needs none of this.
+//!
+//! - The service level of a path is the priority in the tag of a VLAN that the link tags by itself, and within this
+//!   machine: the mapping of a VLAN's interface (`egress-qos-map`) makes it one on the wire.
+//! - Packets to multicast groups go through the kernel, which gives those on this machine that are in the group their
+//!   copies. A link that is in a group sees what leaves its interface too, to have the copies of what is sent here, its
+//!   own included. That is not so on a VLAN that the link tags by itself: there a packet is seen by others only; and
+//!   the kernel, which tells switches who is in which group, tells those without a VLAN.
 //!
 //! Packets to an address of this machine do not leave it: they pass `lo`, whatever their interface.
 
@@ -21,21 +31,23 @@ mod filter;
 mod neighbour;
 mod receive;
 mod send;
+mod sink;
 
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
+use std::net::IpAddr;
 
-use socket2::{Domain, Protocol, Socket, Type};
+use socket2::Socket;
 
-pub use self::filter::{FILTER_QPS_MAX, Filter};
-use self::neighbour::{Kernel, Neighbours, gid_of};
+use self::filter::Filter;
+use self::neighbour::{Kernel, Neighbours};
 use self::receive::RawReceiver;
 use self::send::RawSender;
-use super::interface::{Interface, interfaces};
+use self::sink::Sinks;
+use super::interface::{Interface, gid, interfaces};
 use super::sys::ring::{self, Ring};
 use super::{Link, Port};
 use crate::verbs::Mtu;
-use crate::wire::{MacAddr, ROCE_PORT};
+use crate::wire::MacAddr;
 
 /// What a raw link is to be.
 #[derive(Clone, Debug)]
@@ -132,17 +144,8 @@ pub enum OpenError {
     },
 }
 
-/// A raw link, and what else there is to hold of it.
-#[derive(Debug)]
-pub struct Raw {
-    /// The link.
-    pub link: Link,
-    /// Its filter.
-    pub filter: Filter,
-}
-
 /// Opens a raw link.
-pub fn open(config: &Config) -> Result<Raw, OpenError> {
+pub fn open(config: &Config) -> Result<Link, OpenError> {
     let fail = |what| {
         let interface = config.interface.clone();
         move |source| OpenError::Io { what, interface, source }
@@ -156,17 +159,16 @@ pub fn open(config: &Config) -> Result<Raw, OpenError> {
     let mtu = Mtu::for_ethernet(interface.mtu).ok_or_else(too_short)?;
 
     let socket = packet_socket(config)?;
-    let filter = socket.try_clone().map_err(fail("share a socket"))?;
-    let filter = Filter { socket: filter, addresses: addresses.clone() };
+    let filter = Filter::new(addresses.clone(), &interface);
     // The filter is there before the first frame is.
-    filter.set_filter(None).map_err(fail("set the filter"))?;
+    filter.attach(&socket).map_err(fail("set the filter"))?;
     let option = libc::PACKET_IGNORE_OUTGOING;
     ring::set_option(&socket, libc::SOL_PACKET, option, 1).map_err(fail("ignore sent frames"))?;
     let ring = Ring::new(socket, config.frames).map_err(fail("make the ring of frames"))?;
-    let sinks = sinks(&addresses, interface.index).map_err(fail("hold the port of RoCE"))?;
+    let sinks = Sinks::open(&addresses, interface.index).map_err(fail("hold the port of RoCE"))?;
     ring::bind(ring.socket(), interface.index, true).map_err(fail("bind a packet socket"))?;
-    let gids: Vec<_> = addresses.iter().map(|address| gid_of(*address)).collect();
-    let receiver = RawReceiver::new(ring, gids.clone(), config.vlan, sinks);
+    let gids: Vec<_> = addresses.iter().map(|address| gid(*address)).collect();
+    let receiver = RawReceiver::new(ring, gids.clone(), config.vlan, filter, sinks);
 
     let sender = sender(config, &interface)?;
     let port = Port {
@@ -175,8 +177,7 @@ pub fn open(config: &Config) -> Result<Raw, OpenError> {
         mtu,
         interface: Some(interface.name),
     };
-    let link = Link { sender: Box::new(sender), receiver: Box::new(receiver), port };
-    Ok(Raw { link, filter })
+    Ok(Link { sender: Box::new(sender), receiver: Box::new(receiver), port })
 }
 
 fn find_interface(config: &Config) -> Result<Interface, OpenError> {
@@ -231,55 +232,4 @@ fn sender(config: &Config, interface: &Interface) -> Result<RawSender, OpenError
     let (kernel, ip) = kernel.unzip();
     let neighbours = Neighbours::new(kernel, &config.neighbours);
     Ok(RawSender::new(socket, interface, config.vlan, neighbours, ip))
-}
-
-/// Sockets at the port of RoCE that drop all they get, so that the kernel does not call the port unreachable. Where
-/// somebody else holds the port, that does as well.
-fn sinks(addresses: &[IpAddr], interface: u32) -> io::Result<Vec<Socket>> {
-    let mut sinks = Vec::new();
-    for any in [IpAddr::from(Ipv4Addr::UNSPECIFIED), IpAddr::from(Ipv6Addr::UNSPECIFIED)] {
-        if let Some(sink) = sink(SocketAddr::new(any, ROCE_PORT))? {
-            sinks.push(sink);
-            continue;
-        }
-        // Somebody holds the port at some address, which need not be one of the link's own.
-        for address in addresses.iter().filter(|address| address.is_ipv4() == any.is_ipv4()) {
-            let address = match *address {
-                IpAddr::V6(ip) if ip.is_unicast_link_local() => {
-                    SocketAddrV6::new(ip, ROCE_PORT, 0, interface).into()
-                }
-                address => SocketAddr::new(address, ROCE_PORT),
-            };
-            sinks.extend(sink(address)?);
-        }
-    }
-    Ok(sinks)
-}
-
-/// A socket that drops all it gets, if it can have the address.
-fn sink(address: SocketAddr) -> io::Result<Option<Socket>> {
-    // A machine may know but one version of IP.
-    let domain = Domain::for_address(address);
-    let Ok(socket) = Socket::new(domain, Type::DGRAM, Some(Protocol::UDP)) else { return Ok(None) };
-    if domain == Domain::IPV6 {
-        socket.set_only_v6(true)?;
-    }
-    socket.attach_filter(&filter::NOTHING)?;
-    socket.set_reuse_address(true)?;
-    socket.set_reuse_port(true)?;
-    // Or the kernel takes trains apart before they are seen.
-    ring::set_option(&socket, libc::SOL_UDP, libc::UDP_GRO, 1)?;
-    match socket.bind(&address.into()) {
-        Ok(()) => Ok(Some(socket)),
-        // An address may be new, or given for later.
-        Err(error)
-            if matches!(
-                error.kind(),
-                io::ErrorKind::AddrInUse | io::ErrorKind::AddrNotAvailable
-            ) =>
-        {
-            Ok(None)
-        }
-        Err(error) => Err(error),
-    }
 }

@@ -5,11 +5,12 @@
 //! again, so that the kernel sees whether the neighbour is still there.
 
 use std::io::{self, Read};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
 use socket2::{Domain, Protocol, Socket, Type};
 
+use super::super::interface::{address_of, gid};
 use crate::time::Instant;
 use crate::wire::{Gid, MacAddr};
 
@@ -41,7 +42,7 @@ struct Neighbour {
 impl Neighbours {
     /// Those of an interface. Without `kernel`, those that were given alone.
     pub(super) fn new(kernel: Option<Kernel>, fixed: &[(IpAddr, MacAddr)]) -> Self {
-        let fixed = fixed.iter().map(|(address, mac)| (gid_of(*address), *mac)).collect();
+        let fixed = fixed.iter().map(|(address, mac)| (gid(*address), *mac)).collect();
         Self { kernel, fixed, known: Vec::new() }
     }
 
@@ -74,22 +75,6 @@ impl Neighbours {
         };
         // What is only being renewed goes to the kernel once.
         mac.filter(|_| certain.is_some() || !was_known)
-    }
-}
-
-/// The IP address that an identifier stands for.
-pub(super) fn address_of(gid: Gid) -> IpAddr {
-    match gid.to_ipv4() {
-        Some(address) => address.into(),
-        None => Ipv6Addr::from(gid.0).into(),
-    }
-}
-
-/// The identifier that stands for an IP address.
-pub(super) fn gid_of(address: IpAddr) -> Gid {
-    match address {
-        IpAddr::V4(address) => address.into(),
-        IpAddr::V6(address) => address.into(),
     }
 }
 

@@ -6,15 +6,15 @@ use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
-use socket2::Socket;
-
 use super::super::Receiver;
 use super::super::sys::ring::{self, Ring, RingFrame};
+use super::filter::Filter;
+use super::sink::Sinks;
 use crate::time::Instant;
 use crate::wire::icrc::{ICRC_LEN, Identification, Prefix, Route};
 use crate::wire::{
-    Bth, EtherType, Ethernet, Gid, Ipv4, Ipv6, PROTOCOL_UDP, Path, Prefixes, ROCE_PORT, Received,
-    Udp, UdpRepr, checksum, view,
+    Bth, EtherType, Ethernet, Gid, Ipv4, Ipv6, PROTOCOL_UDP, Path, Prefixes, Qpn, ROCE_PORT,
+    Received, Udp, UdpRepr, checksum, view,
 };
 
 /// The most frames that are taken in at once.
@@ -33,6 +33,7 @@ const DONT_FRAGMENT: [u8; 2] = [0x40, 0];
 #[derive(Debug)]
 pub(super) struct RawReceiver {
     ring: Ring,
+    filter: Filter,
     gids: Vec<Gid>,
     vlan: Option<u16>,
     packets: Vec<Place>,
@@ -46,7 +47,7 @@ pub(super) struct RawReceiver {
     /// When the socket is next asked for an error.
     asks: Instant,
     /// They keep the kernel from answering.
-    _sinks: Vec<Socket>,
+    sinks: Sinks,
 }
 
 /// Where a sound packet is, and its network header.
@@ -107,9 +108,16 @@ impl Refusal {
 }
 
 impl RawReceiver {
-    pub(super) fn new(ring: Ring, gids: Vec<Gid>, vlan: Option<u16>, sinks: Vec<Socket>) -> Self {
+    pub(super) fn new(
+        ring: Ring,
+        gids: Vec<Gid>,
+        vlan: Option<u16>,
+        filter: Filter,
+        sinks: Sinks,
+    ) -> Self {
         Self {
             ring,
+            filter,
             gids,
             vlan,
             packets: Vec::with_capacity(PACKETS_MAX),
@@ -118,16 +126,19 @@ impl RawReceiver {
             solved: 0,
             lost: Cell::new(0),
             asks: Instant::ZERO,
-            _sinks: sinks,
+            sinks,
         }
     }
 
+    /// What is to be done now and then, while nothing arrives.
+    ///
     /// An interface that goes down leaves an error at its socket, which looks readable until it is asked for it. Frames
-    /// come again when the interface is up again.
-    fn take_error(&mut self, now: Instant) {
+    /// come again when the interface is up again. And the port of RoCE may be free that somebody else had.
+    fn look_around(&mut self, now: Instant) {
         if now >= self.asks {
             self.asks = now.saturating_add(ASKS);
             let _ = self.ring.socket().take_error();
+            self.sinks.retry(now);
         }
     }
 }
@@ -169,7 +180,7 @@ impl Receiver for RawReceiver {
             }
         }
         if self.packets.is_empty() {
-            self.take_error(now);
+            self.look_around(now);
         }
         Ok(self.packets.len())
     }
@@ -191,6 +202,22 @@ impl Receiver for RawReceiver {
 
     fn fd(&self) -> BorrowedFd<'_> {
         self.ring.as_fd()
+    }
+
+    fn join(&mut self, group: Gid) -> io::Result<()> {
+        self.filter.join(self.ring.socket(), group)
+    }
+
+    fn leave(&mut self, group: Gid) {
+        self.filter.leave(self.ring.socket(), group);
+    }
+
+    fn choose(&mut self, queue_pairs: Option<&[Qpn]>) {
+        self.filter.choose(self.ring.socket(), queue_pairs);
+    }
+
+    fn poll_timeout(&self) -> Option<Instant> {
+        self.sinks.poll_timeout()
     }
 
     fn counters(&self) -> Vec<(&'static str, u64)> {
@@ -240,7 +267,8 @@ fn check(
         EtherType::IPV6 => ipv6(bytes)?,
         _ => return Err(Refusal::NotIp),
     };
-    if !gids.contains(&headers.destination) {
+    // The filter has let no group through but those that the link is in.
+    if !gids.contains(&headers.destination) && !headers.destination.is_multicast() {
         return Err(Refusal::OtherAddress);
     }
     let udp = view::<Udp>(bytes, headers.start).map_err(|_| Refusal::Short)?;

@@ -6,9 +6,9 @@ use std::net::{IpAddr, SocketAddr, SocketAddrV6};
 use socket2::{Domain, Protocol, Socket, Type};
 
 use super::super::Sender;
-use super::super::interface::Interface;
+use super::super::interface::{Interface, address_of};
 use super::super::sys::ring::{self, VNET_LEN};
-use super::neighbour::{Neighbours, address_of};
+use super::neighbour::Neighbours;
 use crate::time::Instant;
 use crate::wire::{
     Batch, Bits, EtherType, Ethernet, EthernetRepr, Ipv6, MacAddr, Path, PathHeaders, Train, Udp,
@@ -39,6 +39,8 @@ pub(super) struct RawSender {
     ip: Option<IpSockets>,
     /// The identification of the next packet.
     id: u16,
+    /// The priority that frames have within this machine.
+    priority: u8,
     /// Whether the kernel takes frames of several packets.
     trains: bool,
     /// Those of the frames that are being sent; kept for their memory.
@@ -110,6 +112,7 @@ impl RawSender {
             neighbours,
             ip,
             id: 0,
+            priority: 0,
             trains: true,
             headers: Vec::new(),
             counts: Counts::default(),
@@ -120,7 +123,11 @@ impl RawSender {
     fn seal<'a>(&mut self, now: Instant, mut train: Train<'a>, runs: &mut Vec<Run<'a>>) {
         let path = train.path;
         let own = self.loopback.then_some(self.mac);
-        let mac = own.or_else(|| self.neighbours.find(now, path.destination));
+        let mac = match own {
+            // The kernel gives those on this machine their copies.
+            None if self.ip.is_some() && path.destination.is_multicast() => None,
+            own => own.or_else(|| self.neighbours.find(now, path.destination)),
+        };
         let together = if self.trains && mac.is_some() { SEGMENTS_MAX } else { 1 };
         let (first, mut at, is_ipv4) = (runs.len(), 0, path.is_ipv4());
         let (mut prefix_len, mut prefix) = (0, None);
@@ -146,6 +153,18 @@ impl RawSender {
         let bytes: &'a [u8] = train.bytes;
         for run in runs.iter_mut().skip(first) {
             run.bytes = bytes.get(run.start..run.end).unwrap_or_default();
+        }
+    }
+
+    /// Gives what is sent next the priority of a service level.
+    #[cold]
+    fn set_priority(&mut self, level: u8) {
+        self.priority = level;
+        let ip = self.ip.iter().flat_map(|ip| [Some(&ip.v4), ip.v6.as_ref()]).flatten();
+        for socket in ip.chain([&self.socket]) {
+            // There are eight, as on a VLAN. Who may open these sockets may set any.
+            let priority = i32::from(level & 7);
+            let _ = ring::set_option(socket, libc::SOL_SOCKET, libc::SO_PRIORITY, priority);
         }
     }
 
@@ -246,8 +265,13 @@ impl Sender for RawSender {
             self.seal(now, train, &mut runs);
         }
         // What goes one way stays in order: whole stretches go by frames, or through the kernel.
-        for stretch in runs.chunk_by(|a, b| a.mac.is_some() == b.mac.is_some()) {
-            if stretch.first().is_some_and(|run| run.mac.is_some()) {
+        let kind = |run: &Run<'_>| (run.mac.is_some(), run.path.sl);
+        for stretch in runs.chunk_by(|a, b| kind(a) == kind(b)) {
+            let Some((by_frames, level)) = stretch.first().map(kind) else { continue };
+            if level != self.priority {
+                self.set_priority(level);
+            }
+            if by_frames {
                 self.send_frames(stretch)?;
             } else {
                 stretch.iter().try_for_each(|run| self.send_through_kernel(run))?;

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use socket2::Socket;
 
-use super::IcrcCheck;
+use super::{Groups, IcrcCheck};
 use crate::link::Receiver;
 use crate::link::interface::gid;
 use crate::link::sys::socket::{Control, Inbox};
@@ -21,6 +21,9 @@ use crate::wire::{
 pub(super) struct UdpReceiver {
     socket: Arc<Socket>,
     gid: Gid,
+    groups: Groups,
+    /// To whom what is in the inbox was sent: to the link itself, or to a group.
+    to: Gid,
     check: IcrcCheck,
     inbox: Inbox,
     /// What every packet of a datagram has in common, by its place in the inbox.
@@ -72,10 +75,18 @@ struct Counters {
 }
 
 impl UdpReceiver {
-    pub(super) fn new(socket: Arc<Socket>, gid: Gid, check: IcrcCheck, room: usize) -> Self {
+    pub(super) fn new(
+        socket: Arc<Socket>,
+        gid: Gid,
+        check: IcrcCheck,
+        room: usize,
+        groups: Groups,
+    ) -> Self {
         Self {
             socket,
             gid,
+            groups,
+            to: gid,
             check,
             inbox: Inbox::new(),
             arrivals: Vec::new(),
@@ -84,6 +95,25 @@ impl UdpReceiver {
             identifications: Identifications::default(),
             counters: Counters { room: room as u64, ..Counters::default() },
         }
+    }
+
+    /// Takes in what was sent to a group, if it is the turn of one; whether anything was.
+    #[cold]
+    fn receive_for_groups(&mut self) -> io::Result<bool> {
+        let Some((group, socket)) = self.groups.next() else { return Ok(false) };
+        match self.inbox.receive(socket) {
+            Ok(_) => {}
+            Err(error) => match error.kind() {
+                io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted => return Ok(false),
+                _ => return Err(error),
+            },
+        }
+        self.to = group;
+        let overflowed = std::mem::take(&mut self.counters.overflowed);
+        self.check();
+        // Each socket counts for itself.
+        self.groups.overflowed(group, std::mem::replace(&mut self.counters.overflowed, overflowed));
+        Ok(true)
     }
 
     /// Takes apart what is in the inbox, and keeps what is sound.
@@ -95,14 +125,15 @@ impl UdpReceiver {
             let from = datagram.from.get().filter(|_| datagram.whole);
             // It keeps its place even if nothing of it is sound.
             let (source, source_port) = from.unwrap_or((IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0));
-            let arrival = Arrival::new(source, source_port, self.gid, &told);
+            let arrival = Arrival::new(source, source_port, self.to, &told);
             let path = Path {
                 source: arrival.from,
-                destination: self.gid,
+                destination: self.to,
                 source_port,
                 traffic_class: 0,
                 hop_limit: 0,
                 sl: 0,
+                flow_label: Bits::ZERO,
             };
             self.arrivals.push(arrival);
             if from.is_none() {
@@ -164,12 +195,15 @@ impl Receiver for UdpReceiver {
         self.arrivals.clear();
         self.packets.clear();
         self.counters.calls += 1;
-        match self.inbox.receive(self.socket.as_fd()) {
-            Ok(_) => self.check(),
-            Err(error) => match error.kind() {
-                io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted => {}
-                _ => return Err(error),
-            },
+        if self.groups.is_empty() || !self.receive_for_groups()? {
+            self.to = self.gid;
+            match self.inbox.receive(self.socket.as_fd()) {
+                Ok(_) => self.check(),
+                Err(error) => match error.kind() {
+                    io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted => {}
+                    _ => return Err(error),
+                },
+            }
         }
         self.counters.packets += self.packets.len() as u64;
         Ok(self.packets.len())
@@ -183,7 +217,7 @@ impl Receiver for UdpReceiver {
             let end = place.start + usize::from(place.len) - ICRC_ROOM;
             each(&Received {
                 source: arrival.from,
-                destination: self.gid,
+                destination: self.to,
                 source_port: arrival.port,
                 ecn: arrival.ecn,
                 network: arrival.header.put(place.len, place.id, &mut room),
@@ -193,7 +227,15 @@ impl Receiver for UdpReceiver {
     }
 
     fn fd(&self) -> BorrowedFd<'_> {
-        self.socket.as_fd()
+        self.groups.fd().unwrap_or_else(|| self.socket.as_fd())
+    }
+
+    fn join(&mut self, group: Gid) -> io::Result<()> {
+        self.groups.join(group, self.socket.as_fd())
+    }
+
+    fn leave(&mut self, group: Gid) {
+        self.groups.leave(group);
     }
 
     fn counters(&self) -> Vec<(&'static str, u64)> {
@@ -205,7 +247,7 @@ impl Receiver for UdpReceiver {
             ("too_short", counters.too_short),
             ("too_long", counters.too_long),
             ("truncated", counters.truncated),
-            ("overflowed", counters.overflowed),
+            ("overflowed", counters.overflowed + self.groups.total_overflowed()),
             ("receive_buffer", counters.room),
         ]
     }

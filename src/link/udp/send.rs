@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use socket2::Socket;
 
+use super::priority::Priorities;
 use super::{HOP_LIMIT, unbound_socket};
 use crate::link::Sender;
 use crate::link::sys::socket::{self, Control, Name, Outgoing};
@@ -36,6 +37,7 @@ pub(super) struct UdpSender {
     uncut: Vec<usize>,
     /// Whether the kernel cuts runs apart.
     cuts: bool,
+    priorities: Priorities,
     counters: Counters,
 }
 
@@ -142,8 +144,8 @@ impl Sockets {
 }
 
 /// A socket that nothing is received from.
-fn sending_socket(local: SocketAddr) -> io::Result<Socket> {
-    let socket = unbound_socket(local)?;
+fn sending_socket(local: SocketAddr, interface: u32) -> io::Result<Socket> {
+    let socket = unbound_socket(local, interface)?;
     socket.set_recv_buffer_size(0)?;
     Ok(socket)
 }
@@ -157,7 +159,8 @@ impl UdpSender {
         ports: usize,
     ) -> Self {
         // As many as the system lets have.
-        let others = (0..ports).map_while(|_| sending_socket(local).ok()).map(Other::Unbound);
+        let others = (0..ports).map_while(|_| sending_socket(local, scope).ok());
+        let others = others.map(Other::Unbound);
         Self {
             local,
             scope,
@@ -167,6 +170,7 @@ impl UdpSender {
             runs: Vec::new(),
             uncut: Vec::new(),
             cuts: true,
+            priorities: Priorities::default(),
             counters: Counters::default(),
         }
     }
@@ -185,7 +189,8 @@ impl UdpSender {
             let (socket, source_port) = self.sockets.of_flow(train.path.source_port, self.local);
             let path = Path { source_port, ..*train.path };
             self.prefixes.set_path(&path);
-            let way = Way::new(&path, self.scope);
+            let mut way = Way::new(&path, self.scope);
+            self.priorities.put(&path, &mut way.control);
             let (runs, prefixes, cuts) = (&mut self.runs, &mut self.prefixes, self.cuts);
             let (mut at, first) = (start, runs.len());
             train.for_each_mut(|packet| {
@@ -259,7 +264,8 @@ impl UdpSender {
         for packet in bytes.chunks_mut(run.length) {
             self.prefixes.of(packet.len()).seal(packet);
         }
-        let way = Way::new(&run.path, self.scope);
+        let mut way = Way::new(&run.path, self.scope);
+        self.priorities.put(&run.path, &mut way.control);
         let (to, control) = (&way.to, &way.control);
         let messages = bytes.chunks(run.length).map(|bytes| Outgoing { to, control, bytes });
         let (fd, counters, mut refused) = (self.sockets.fd(run.socket), &mut self.counters, 0);
@@ -402,20 +408,23 @@ mod tests {
     use super::*;
     use crate::link::Receiver;
     use crate::link::udp::receive::UdpReceiver;
-    use crate::link::udp::{IcrcCheck, bound_socket, prepare_to_receive};
-    use crate::wire::{Ipv4, view};
+    use crate::link::udp::{Groups, IcrcCheck, bound_socket, prepare_to_receive};
+    use crate::wire::{Bits, Ipv4, view};
 
     #[test]
     fn packets_go_one_by_one_where_the_kernel_cuts_no_runs() {
         let addresses = [Ipv4Addr::new(127, 47, 100, 1), Ipv4Addr::new(127, 47, 100, 2)];
         let [here, there] = addresses.map(|address| SocketAddr::new(address.into(), ROCE_PORT));
         let [own, peer] = addresses.map(Gid::from);
-        let (out, into) = (bound_socket(here).unwrap(), bound_socket(there).unwrap());
+        let (out, into) = (bound_socket(here, 0).unwrap(), bound_socket(there, 0).unwrap());
         // Without checksums, the kernel refuses to cut.
         socket::set_option(out.as_fd(), libc::SOL_SOCKET, libc::SO_NO_CHECK, 1).unwrap();
         let room = prepare_to_receive(&into, there, 1 << 20).unwrap();
         let mut sender = UdpSender::new(Arc::new(out), here, 0, own, 0);
-        let mut receiver = UdpReceiver::new(Arc::new(into), peer, IcrcCheck::Verify, room);
+        let mut receiver = {
+            let groups = Groups::new(there, 0, 1 << 20);
+            UdpReceiver::new(Arc::new(into), peer, IcrcCheck::Verify, room, groups)
+        };
         let path = Path {
             source: own,
             destination: peer,
@@ -423,6 +432,7 @@ mod tests {
             traffic_class: 1,
             hop_limit: 3,
             sl: 0,
+            flow_label: Bits::ZERO,
         };
         for round in 1..=2 {
             let mut batch = Batch::new(100);
@@ -453,6 +463,7 @@ mod tests {
             traffic_class: 0,
             hop_limit: 0,
             sl: 0,
+            flow_label: Bits::ZERO,
         };
         let run = |length, packets, bytes: usize| Run {
             start: 100,
