@@ -6,6 +6,7 @@ mod demo;
 mod device;
 mod devices;
 mod output;
+mod run;
 mod serve;
 mod shell;
 
@@ -31,6 +32,7 @@ enum Command {
     Serve(serve::Args),
     Bench(bench::Args),
     Devices(devices::Args),
+    Run(run::Args),
     Completions(shell::CompletionsArgs),
     Man(shell::ManArgs),
 }
@@ -47,6 +49,7 @@ fn main() -> ExitCode {
         Command::Serve(args) => serve::run(args),
         Command::Bench(args) => bench::run(args),
         Command::Devices(args) => devices::run(&args),
+        Command::Run(args) => run::run(&args),
         Command::Completions(args) => shell::completions(&args),
         Command::Man(args) => shell::man(&args),
     };

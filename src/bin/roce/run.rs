@@ -1,0 +1,129 @@
+//! `roce run`: an unmodified verbs program on a soft NIC.
+
+use std::env;
+use std::ffi::OsString;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+
+use anyhow::{Context, Result, bail};
+use roce::link::fault;
+
+use crate::device::{self, Spec};
+
+/// Run an unmodified verbs program on a soft NIC
+///
+/// The program finds a libibverbs.so.1 whose devices are soft NICs; it needs no RNIC, no kernel module and no privilege,
+/// and what it sends are RoCEv2 packets that any other RNIC understands. Without --device, it has a device for every
+/// interface with an address, loopback included, on ordinary UDP sockets.
+///
+/// Two programs on one host need an address each (udp:127.0.0.1 and udp:127.0.0.2 will do), or share one with
+/// raw:INTERFACE, which needs CAP_NET_RAW.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "\
+EXAMPLES
+  roce run -- ibv_devinfo
+  roce run --device udp:127.0.0.1 -- ibv_rc_pingpong -g 0 &
+  roce run --device udp:127.0.0.2 -- ibv_rc_pingpong -g 0 127.0.0.1
+  roce run --pcap /tmp/it.pcapng --fault loss=1% -- ./my-rdma-program
+  roce run -- python3 -m pytest tests/
+
+The library is looked for in ROCE_LIBRARY, beside this command, and in lib/roce of ~/.local, /usr/local and /usr.
+It says nothing on the program's output; with ROCE_LOG=FILE it writes there why a device cannot be opened.
+Exit status: the program's, or 2 when it cannot be run.")]
+pub(crate) struct Args {
+    /// A device that the program shall have: udp:ADDRESS, raw:INTERFACE or soft:INTERFACE; may be repeated
+    #[arg(short, long = "device", value_name = "SPEC")]
+    devices: Vec<Spec>,
+
+    /// Keep what the program sends and receives, as pcapng
+    #[arg(long, value_name = "FILE")]
+    pcap: Option<PathBuf>,
+
+    /// What shall go wrong on the way out, such as loss=1%,dup=0.1%,reorder=2%
+    #[arg(long, value_name = "SPEC")]
+    fault: Option<fault::Spec>,
+
+    /// The program and its arguments
+    #[arg(
+        required = true,
+        trailing_var_arg = true,
+        allow_hyphen_values = true,
+        value_name = "PROGRAM"
+    )]
+    program: Vec<OsString>,
+}
+
+/// What the library is called, by those who need it.
+const LIBRARY: &str = "libibverbs.so.1";
+
+pub(crate) fn run(args: &Args) -> Result<ExitCode> {
+    let library = find_library()?;
+    // The program would only say that it cannot open its device; here it can be said why.
+    for spec in &args.devices {
+        device::open(spec, None).with_context(|| format!("--device {spec}"))?;
+    }
+    let (name, rest) = args.program.split_first().context("there is no program to run")?;
+    let mut command = Command::new(name);
+    command.args(rest).env("LD_LIBRARY_PATH", search_path(&library));
+    let devices: Vec<String> = args.devices.iter().map(ToString::to_string).collect();
+    set(&mut command, "ROCE_DEVICES", (!devices.is_empty()).then(|| devices.join(" ").into()));
+    let pcap = args.pcap.as_deref().map(std::path::absolute).transpose()?;
+    set(&mut command, "ROCE_PCAP", pcap.map(Into::into));
+    set(&mut command, "ROCE_FAULT", args.fault.as_ref().map(|fault| fault.to_string().into()));
+    let error = command.exec();
+    bail!("cannot run {}: {error}", name.display());
+}
+
+/// Sets a variable of the program's, or sees to it that it has none.
+fn set(command: &mut Command, name: &str, value: Option<OsString>) {
+    match value {
+        Some(value) => command.env(name, value),
+        None => command.env_remove(name),
+    };
+}
+
+/// Where the dynamic linker shall look: first of all where the library is.
+fn search_path(library: &Path) -> OsString {
+    let mut path = library.parent().unwrap_or_else(|| Path::new("/")).as_os_str().to_owned();
+    if let Some(others) = env::var_os("LD_LIBRARY_PATH").filter(|others| !others.is_empty()) {
+        path.push(":");
+        path.push(others);
+    }
+    path
+}
+
+/// Where the library is.
+fn find_library() -> Result<PathBuf> {
+    if let Some(given) = env::var_os("ROCE_LIBRARY") {
+        let given = PathBuf::from(given);
+        let file = if given.is_dir() { given.join(LIBRARY) } else { given.clone() };
+        anyhow::ensure!(
+            file.is_file(),
+            "ROCE_LIBRARY: there is no {LIBRARY} at {}",
+            given.display()
+        );
+        return Ok(std::path::absolute(file)?);
+    }
+    let places = places();
+    let found = places.iter().map(|place| place.join(LIBRARY)).find(|file| file.is_file());
+    found.with_context(|| {
+        let places: Vec<String> = places.iter().map(|place| place.display().to_string()).collect();
+        format!(
+            "there is no {LIBRARY} of roce's in {}; `tools/ibverbs/install` builds and installs it, and ROCE_LIBRARY \
+             names another place",
+            places.join(", ")
+        )
+    })
+}
+
+/// Where the library may be: beside this command, wherever that was installed or built, or where one installs things.
+fn places() -> Vec<PathBuf> {
+    let mut places = Vec::new();
+    if let Some(bin) = env::current_exe().ok().as_deref().and_then(Path::parent) {
+        places.extend([bin.join("../lib/roce"), bin.join("ibverbs")]);
+    }
+    places.extend(env::var_os("HOME").map(|home| Path::new(&home).join(".local/lib/roce")));
+    places.extend(["/usr/local/lib/roce", "/usr/lib/roce"].map(PathBuf::from));
+    places
+}

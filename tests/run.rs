@@ -1,0 +1,85 @@
+//! `roce run`: what a program finds in its environment, and what is said when it cannot be run.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+use std::path::PathBuf;
+use std::process::{Command, Output};
+
+/// A directory with something in it that has the library's name.
+struct Place(PathBuf);
+
+impl Place {
+    fn new(name: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("roce-run-{}-{name}", std::process::id()));
+        std::fs::create_dir_all(&path).unwrap();
+        std::fs::write(path.join("libibverbs.so.1"), b"").unwrap();
+        Self(path)
+    }
+
+    fn run(&self, args: &[&str]) -> Output {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_roce"));
+        command.arg("run").args(args).env("ROCE_LIBRARY", &self.0).env("ROCE_FAULT", "left over");
+        command.env_remove("LD_LIBRARY_PATH").output().unwrap()
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8(bytes.to_vec()).unwrap()
+}
+
+#[test]
+fn the_program_finds_the_library_and_what_its_devices_shall_be() {
+    let place = Place::new("environment");
+    let spec = ["--device", "udp:127.0.0.1", "-d", "soft:lo", "--pcap", "it", "--fault", "loss=1%"];
+    let output = place.run(&[&spec[..], &["--", "/usr/bin/env"]].concat());
+    let lines = text(&output.stdout);
+    let here = std::env::current_dir().unwrap();
+    for line in [
+        format!("LD_LIBRARY_PATH={}", place.0.display()),
+        "ROCE_DEVICES=udp:127.0.0.1 soft:lo".to_owned(),
+        format!("ROCE_PCAP={}", here.join("it").display()),
+        "ROCE_FAULT=loss=1%".to_owned(),
+    ] {
+        assert!(lines.lines().any(|other| other == line), "{line} is not in {lines}");
+    }
+}
+
+#[test]
+fn without_options_nothing_is_left_from_before() {
+    let place = Place::new("nothing");
+    let lines = text(&place.run(&["/usr/bin/env"]).stdout);
+    for name in ["ROCE_DEVICES=", "ROCE_PCAP=", "ROCE_FAULT="] {
+        assert!(!lines.lines().any(|line| line.starts_with(name)), "{name} is in {lines}");
+    }
+}
+
+#[test]
+fn the_exit_status_is_the_programs() {
+    let place = Place::new("status");
+    assert_eq!(place.run(&["--", "sh", "-c", "exit 7"]).status.code(), Some(7));
+}
+
+#[test]
+fn what_cannot_be_run_is_told_with_the_cure() {
+    let place = Place::new("errors");
+    for (args, word) in [
+        (&["--", "/no/such/program"][..], "cannot run /no/such/program"),
+        (&["--device", "udp:203.0.113.77", "--", "true"], "--device udp:203.0.113.77: "),
+        (&["--device", "eth0", "--", "true"], "a device is udp:ADDRESS"),
+        (&["--fault", "loss=lots", "--", "true"], "loss"),
+        (&[], "PROGRAM"),
+    ] {
+        let output = place.run(args);
+        let error = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{args:?}: {error}");
+        assert!(error.contains(word), "{args:?}: {error}");
+    }
+    let gone = Place(std::env::temp_dir().join("roce-run-no-such-place"));
+    let error = text(&gone.run(&["true"]).stderr);
+    assert!(error.contains("ROCE_LIBRARY: there is no libibverbs.so.1 at"), "{error}");
+}
