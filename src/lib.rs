@@ -25,6 +25,7 @@
 //! | [`engine`] | a software RNIC as a state machine, told packets and time |
 //! | [`link`] | ways onto a network, simulated or real; faults and taps around them |
 //! | [`nic`] | an engine on a link, and who drives them: a software NIC that runs |
+//! | [`ibverbs`] | the C ABI of `libibverbs`, and the way between it and `verbs` |
 //!
 //! Nothing imports upwards in this table. Each room's own page says how it is built.
 //!
@@ -44,6 +45,8 @@
 pub mod capture;
 pub mod decode;
 pub mod engine;
+#[cfg(target_os = "linux")]
+pub mod ibverbs;
 pub mod link;
 pub mod memory;
 pub mod nic;

@@ -35,6 +35,8 @@ pub mod mem;
 #[cfg(target_os = "linux")]
 pub mod raw;
 #[cfg(target_os = "linux")]
+mod spec;
+#[cfg(target_os = "linux")]
 mod sys;
 pub mod tap;
 #[cfg(test)]
@@ -43,6 +45,8 @@ mod testing;
 pub mod udp;
 
 pub use cable::cable;
+#[cfg(target_os = "linux")]
+pub use spec::{OpenError, Spec, SpecError};
 
 /// The most multicast groups that a link is in at once.
 pub const GROUPS_MAX: usize = 64;

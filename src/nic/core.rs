@@ -13,6 +13,8 @@ pub(super) struct Core {
     /// Where the events of a completion queue go, if anywhere.
     pub(super) channels: BTreeMap<CqHandle, Arc<Mailbox<CqHandle>>>,
     pub(super) asynchronous: Arc<Mailbox<AsyncEvent>>,
+    /// Where all events go instead, if somebody wants them.
+    pub(super) sink: Option<Box<dyn Fn(Event) + Send>>,
     /// Why nothing can be sent or received any more.
     pub(super) broken: Option<(io::ErrorKind, String)>,
 }
@@ -21,6 +23,10 @@ impl Core {
     /// Hands out events.
     pub(super) fn deliver(&mut self) {
         while let Some(event) = self.engine.poll_event() {
+            if let Some(sink) = &self.sink {
+                sink(event);
+                continue;
+            }
             match event {
                 Event::Completion(cq) => {
                     if let Some(channel) = self.channels.get(&cq) {

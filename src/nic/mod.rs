@@ -50,6 +50,7 @@ mod arrivals;
 mod core;
 mod device;
 mod mailbox;
+mod poster;
 mod progress;
 
 use std::collections::BTreeMap;
@@ -59,9 +60,10 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 
 pub use mailbox::Mailbox;
+pub use poster::Poster;
 
 use self::core::Core;
-use crate::engine::{Config, Counters, Engine};
+use crate::engine::{Config, Counters, Engine, Event};
 use crate::link::{Link, Port};
 use crate::time::Instant;
 use crate::verbs::{
@@ -99,6 +101,7 @@ impl SoftNic {
             engine: Engine::new(config, seed),
             channels: BTreeMap::new(),
             asynchronous: Arc::clone(&asynchronous),
+            sink: None,
             broken: None,
         };
         let shared = Shared::new(core, sender, receiver)?;
@@ -160,6 +163,33 @@ impl SoftNic {
     /// Gives a completion queue another size.
     pub fn resize_cq(&self, cq: CqHandle, capacity: usize) -> Result<(), CreateError> {
         self.command(|engine| engine.resize_cq(cq, capacity))
+    }
+
+    /// From now on every event goes to `sink`, and to no channel or mailbox. It is called while the NIC is locked: it
+    /// may put the event away, and must not ask anything of the NIC.
+    pub fn hand_events_to(&self, sink: impl Fn(Event) + Send + 'static) {
+        self.shared.core().sink = Some(Box::new(sink));
+    }
+
+    /// Posts work requests of any kind, to any queue, all at once: what is to be sent goes out when `post` has returned.
+    /// It is called while the NIC is locked, and must not ask anything else of the NIC.
+    #[inline]
+    pub fn post_all<T>(&self, post: impl FnOnce(&mut Poster<'_>) -> T) -> T {
+        let mut core = self.shared.core();
+        let mut poster = Poster { engine: &mut core.engine, sends: false };
+        let done = post(&mut poster);
+        let sends = poster.sends;
+        core.deliver();
+        drop(core);
+        if sends {
+            self.shared.posted();
+        }
+        done
+    }
+
+    /// Sends what was left for the next poll, because there will be none.
+    pub fn flush(&self) {
+        self.shared.flush();
     }
 
     /// Does something with the engine that is no work, and lets the world know what came of it. What was left for the

@@ -20,6 +20,7 @@ impl fmt::Display for WrId {
 
 /// A local key: what a program shows its own device to have it reach registered memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[repr(transparent)]
 pub struct LKey(u32);
 
 impl LKey {

@@ -12,8 +12,9 @@ use super::{
 use crate::verbs::AhHandle;
 use crate::wire::{QKey, Qpn, RKey, XrcSrqn};
 
-/// A piece of local memory: `ibv_sge`.
+/// A piece of local memory: `ibv_sge`, and laid out like it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(C)]
 pub struct Sge {
     /// Where it begins.
     pub addr: u64,

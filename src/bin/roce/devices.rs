@@ -7,7 +7,7 @@ use anyhow::{Context as _, Result};
 use roce::link::interface::{Interface, gid, interfaces};
 use roce::wire::Gid;
 
-use super::device::{self, Spec};
+use super::device::Spec;
 use crate::output::quoted;
 
 /// List the soft NICs that this machine could offer
@@ -115,7 +115,9 @@ fn offers(interface: &Interface) -> Vec<Offer> {
             let missing = if !interface.up {
                 Some(format!("{0} is switched off: `ip link set {0} up`", interface.name))
             } else {
-                device::open(&spec, Some(&interface.name)).err().map(|error| format!("{error:#}"))
+                spec.open(Some(&interface.name))
+                    .err()
+                    .map(|error| format!("{:#}", anyhow::Error::new(error)))
             };
             Offer { spec, missing }
         })

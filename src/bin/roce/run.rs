@@ -7,9 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
 use anyhow::{Context, Result, bail};
-use roce::link::fault;
-
-use crate::device::{self, Spec};
+use roce::link::{Spec, fault};
 
 /// Run an unmodified verbs program on a soft NIC
 ///
@@ -61,7 +59,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let library = find_library()?;
     // The program would only say that it cannot open its device; here it can be said why.
     for spec in &args.devices {
-        device::open(spec, None).with_context(|| format!("--device {spec}"))?;
+        spec.open(None).with_context(|| format!("--device {spec}"))?;
     }
     let (name, rest) = args.program.split_first().context("there is no program to run")?;
     let mut command = Command::new(name);

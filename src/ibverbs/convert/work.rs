@@ -1,0 +1,429 @@
+//! Work requests and completions.
+
+use core::ptr;
+
+use super::super::{
+    ibv_ah, ibv_mr, ibv_mw, ibv_mw_bind_info, ibv_recv_wr, ibv_send_wr, ibv_send_wr_atomic,
+    ibv_send_wr_bind_mw, ibv_send_wr_more, ibv_send_wr_peer, ibv_send_wr_qp_type, ibv_send_wr_rdma,
+    ibv_send_wr_ud, ibv_send_wr_xrc, ibv_sge, ibv_wc,
+};
+use crate::verbs::{
+    Access, AhHandle, Data, LKey, MwBind, PostError, QpType, RecvWr, SendFlags, SendOp, SendWr,
+    Sge, Target, UdTarget, Wc, WcFlags, WcOpcode, WcStatus, WrId, WrOpcode,
+};
+use crate::wire::{QKey, Qpn, RKey, XrcSrqn};
+
+// A list of one is a list of the other: see `sges`.
+const _: () = assert!(size_of::<Sge>() == size_of::<ibv_sge>());
+const _: () = assert!(align_of::<Sge>() == align_of::<ibv_sge>());
+const _: () = assert!(core::mem::offset_of!(Sge, addr) == core::mem::offset_of!(ibv_sge, addr));
+const _: () = assert!(core::mem::offset_of!(Sge, length) == core::mem::offset_of!(ibv_sge, length));
+const _: () = assert!(core::mem::offset_of!(Sge, lkey) == core::mem::offset_of!(ibv_sge, lkey));
+
+impl From<Sge> for ibv_sge {
+    fn from(sge: Sge) -> Self {
+        Self { addr: sge.addr, length: sge.length, lkey: sge.lkey.get() }
+    }
+}
+
+impl From<ibv_sge> for Sge {
+    fn from(sge: ibv_sge) -> Self {
+        Self { addr: sge.addr, length: sge.length, lkey: LKey::new(sge.lkey) }
+    }
+}
+
+impl From<Wc> for ibv_wc {
+    #[inline]
+    fn from(wc: Wc) -> Self {
+        Self {
+            wr_id: wc.id.0,
+            status: wc.status.code(),
+            opcode: wc.opcode.code(),
+            vendor_err: u32::from(wc.vendor_err),
+            byte_len: wc.byte_len,
+            imm_data: u32::from_ne_bytes(wc.imm_or_rkey()),
+            qp_num: wc.qp_num.get(),
+            src_qp: wc.src_qp.get(),
+            wc_flags: u32::from(wc.flags().bits()),
+            pkey_index: wc.pkey_index,
+            slid: 0,
+            sl: wc.sl,
+            dlid_path_bits: 0,
+        }
+    }
+}
+
+impl ibv_wc {
+    /// The completion in words, or `None` if it says something that nobody knows.
+    pub fn to_wc(&self) -> Option<Wc> {
+        let (status, opcode) =
+            (WcStatus::from_code(self.status)?, WcOpcode::from_code(self.opcode));
+        // Of a failure the opcode means nothing.
+        let opcode = if status.is_success() { opcode? } else { opcode.unwrap_or(WcOpcode::Send) };
+        let mut wc = Wc::new(WrId(self.wr_id), status, opcode, Qpn::new(self.qp_num));
+        let flags = WcFlags::from_bits_truncate(self.wc_flags.to_le_bytes()[0]);
+        if flags.contains(WcFlags::WITH_IMM) {
+            wc = wc.with_imm(self.imm_data.to_ne_bytes());
+        } else if flags.contains(WcFlags::WITH_INV) {
+            wc = wc.with_invalidated(RKey::new(self.imm_data));
+        }
+        if flags.contains(WcFlags::GRH) {
+            wc = wc.with_datagram(Qpn::new(self.src_qp));
+        }
+        wc.byte_len = self.byte_len;
+        wc.src_qp = Qpn::new(self.src_qp);
+        wc.pkey_index = self.pkey_index;
+        wc.vendor_err = u16::try_from(self.vendor_err).unwrap_or(u16::MAX);
+        wc.sl = self.sl;
+        Some(wc)
+    }
+}
+
+/// The pieces of memory that a work request of C lists, as they lie there.
+///
+/// # Safety
+///
+/// `list` must point to `count` of them, which stay as they are while they are borrowed; with a count of zero or less
+/// it may be anything.
+#[inline]
+#[expect(unsafe_code, reason = "the list is the program's")]
+pub unsafe fn sges<'a>(list: *const ibv_sge, count: i32) -> &'a [Sge] {
+    match usize::try_from(count) {
+        // SAFETY: the caller vouches for the list, and the two are laid out alike, as is asserted above.
+        Ok(count) if count > 0 => unsafe { core::slice::from_raw_parts(list.cast::<Sge>(), count) },
+        _ => &[],
+    }
+}
+
+impl ibv_recv_wr {
+    /// The receive in words.
+    ///
+    /// # Safety
+    ///
+    /// Its list must be as `ibv_post_recv` wants it: see [`sges`].
+    #[inline]
+    #[expect(unsafe_code, reason = "the list is the program's")]
+    pub unsafe fn to_recv_wr(&self) -> RecvWr<'_> {
+        // SAFETY: the caller vouches for it.
+        RecvWr { id: WrId(self.wr_id), sges: unsafe { sges(self.sg_list, self.num_sge) } }
+    }
+}
+
+impl ibv_send_wr {
+    /// The send in words, as a queue pair of this kind understands it. Its data are those of its list; if they are
+    /// inline, whoever posts it must copy them.
+    ///
+    /// # Safety
+    ///
+    /// It must be as `ibv_post_send` wants it: its list, and the address handle, window and region that its operation
+    /// and its queue pair need, must be what they say.
+    #[inline]
+    #[expect(
+        unsafe_code,
+        reason = "what it points to is the program's, and its unions are what the opcode says"
+    )]
+    pub unsafe fn to_send_wr(&self, qp_type: QpType) -> Result<SendWr<'_>, PostError> {
+        let opcode = WrOpcode::from_code(self.opcode).ok_or(PostError::Unsupported)?;
+        // SAFETY: the caller vouches for it.
+        let sges = unsafe { sges(self.sg_list, self.num_sge) };
+        // SAFETY: the caller vouches for it.
+        let op = unsafe { self.operation(opcode) }?;
+        // SAFETY: the caller vouches for it.
+        let target = unsafe { self.target(qp_type, opcode) }?;
+        let flags = SendFlags::from_bits_truncate(self.send_flags);
+        Ok(SendWr { id: WrId(self.wr_id), data: Data::Gather(sges), flags, target, op })
+    }
+
+    /// What it asks for.
+    ///
+    /// # Safety
+    ///
+    /// As for [`to_send_wr`](Self::to_send_wr).
+    #[inline]
+    #[expect(unsafe_code, reason = "unions are what the opcode says")]
+    unsafe fn operation(&self, opcode: WrOpcode) -> Result<SendOp, PostError> {
+        // SAFETY: numbers, whatever the program left there.
+        let rdma = || unsafe { self.wr.rdma };
+        // SAFETY: numbers, whatever the program left there.
+        let atomic = || unsafe { self.wr.atomic };
+        let imm = Some(self.imm_data.to_ne_bytes());
+        Ok(match opcode {
+            WrOpcode::Send => SendOp::Send { imm: None },
+            WrOpcode::SendWithImm => SendOp::Send { imm },
+            WrOpcode::SendWithInv => SendOp::SendWithInv { rkey: RKey::new(self.imm_data) },
+            WrOpcode::LocalInv => SendOp::LocalInv { rkey: RKey::new(self.imm_data) },
+            WrOpcode::RdmaWrite | WrOpcode::RdmaWriteWithImm => {
+                let ibv_send_wr_rdma { remote_addr, rkey } = rdma();
+                let imm = imm.filter(|_| opcode == WrOpcode::RdmaWriteWithImm);
+                SendOp::Write { remote_addr, rkey: RKey::new(rkey), imm }
+            }
+            WrOpcode::RdmaRead => {
+                let ibv_send_wr_rdma { remote_addr, rkey } = rdma();
+                SendOp::Read { remote_addr, rkey: RKey::new(rkey) }
+            }
+            WrOpcode::AtomicWrite => {
+                let ibv_send_wr_rdma { remote_addr, rkey } = rdma();
+                SendOp::AtomicWrite { remote_addr, rkey: RKey::new(rkey) }
+            }
+            WrOpcode::AtomicCmpAndSwp => {
+                let ibv_send_wr_atomic { remote_addr, compare_add, swap, rkey } = atomic();
+                let rkey = RKey::new(rkey);
+                SendOp::CompareSwap { remote_addr, rkey, compare: compare_add, swap }
+            }
+            WrOpcode::AtomicFetchAndAdd => {
+                let ibv_send_wr_atomic { remote_addr, compare_add, rkey, .. } = atomic();
+                SendOp::FetchAdd { remote_addr, rkey: RKey::new(rkey), add: compare_add }
+            }
+            WrOpcode::BindMw => {
+                // SAFETY: numbers and pointers, whatever the program left there.
+                let ibv_send_wr_bind_mw { mw, rkey, bind_info } = unsafe { self.more.bind_mw };
+                // SAFETY: the caller vouches for the window and the region.
+                unsafe { bind_mw(mw, rkey, &bind_info) }?
+            }
+            // A flush is posted by a call of its own alone.
+            WrOpcode::Tso | WrOpcode::Driver1 | WrOpcode::Flush => {
+                return Err(PostError::Unsupported);
+            }
+        })
+    }
+
+    /// Where it goes.
+    ///
+    /// # Safety
+    ///
+    /// As for [`to_send_wr`](Self::to_send_wr).
+    #[inline]
+    #[expect(
+        unsafe_code,
+        reason = "unions are what the queue pair says, and the address handle is the program's"
+    )]
+    unsafe fn target(&self, qp_type: QpType, opcode: WrOpcode) -> Result<Target, PostError> {
+        if opcode.info().operation.is_none() {
+            return Ok(Target::Peer);
+        }
+        match qp_type {
+            QpType::Ud | QpType::Gsi => {
+                // SAFETY: numbers and a pointer, whatever the program left there.
+                let ibv_send_wr_ud { ah, remote_qpn, remote_qkey } = unsafe { self.wr.ud };
+                // SAFETY: the caller vouches for the address handle.
+                let ah = unsafe { ah.as_ref() }.ok_or(PostError::MissingAddress(qp_type))?;
+                let (qpn, qkey) = (Qpn::new(remote_qpn), QKey::new(remote_qkey));
+                Ok(Target::Ud(UdTarget { ah: AhHandle(ah.handle), qpn, qkey }))
+            }
+            QpType::XrcSend | QpType::XrcRecv => {
+                // SAFETY: a number, whatever the program left there.
+                let ibv_send_wr_xrc { remote_srqn } = unsafe { self.qp_type.xrc };
+                Ok(Target::Xrc(XrcSrqn::new(remote_srqn)))
+            }
+            _ => Ok(Target::Peer),
+        }
+    }
+}
+
+/// The binding of a window, as both ways to post it have it.
+///
+/// # Safety
+///
+/// The window must be one, and the region one or null.
+#[expect(unsafe_code, reason = "the window and the region are the program's")]
+pub unsafe fn bind_mw(
+    mw: *const ibv_mw,
+    rkey: u32,
+    info: &ibv_mw_bind_info,
+) -> Result<SendOp, PostError> {
+    // SAFETY: the caller vouches for it.
+    let mw = unsafe { mw.as_ref() }.ok_or(PostError::Unsupported)?;
+    // SAFETY: the caller vouches for it.
+    let mr = unsafe { info.mr.as_ref() };
+    let bind = MwBind {
+        mr: LKey::new(mr.map_or(0, |mr| mr.lkey)),
+        addr: info.addr,
+        length: info.length,
+        access: Access::from_user(info.mw_access_flags).ok_or(PostError::Unsupported)?,
+    };
+    Ok(SendOp::BindMw { mw: RKey::new(mw.rkey), rkey: RKey::new(rkey), bind })
+}
+
+/// The objects of C that a send in words knows by handles and keys.
+#[derive(Clone, Copy, Debug)]
+pub struct SendObjects {
+    /// The address handle of a datagram.
+    pub ah: *mut ibv_ah,
+    /// The window to bind.
+    pub mw: *mut ibv_mw,
+    /// The region to bind it to.
+    pub mr: *mut ibv_mr,
+}
+
+impl Default for SendObjects {
+    /// None of them.
+    fn default() -> Self {
+        Self { ah: ptr::null_mut(), mw: ptr::null_mut(), mr: ptr::null_mut() }
+    }
+}
+
+/// A send as C has it, with this list of pieces, which `wr.data` means; `None` if C cannot have it so.
+pub fn send_wr(wr: &SendWr<'_>, list: &[ibv_sge], objects: SendObjects) -> Option<ibv_send_wr> {
+    let mut c = ibv_send_wr {
+        wr_id: wr.id.0,
+        sg_list: list.as_ptr().cast_mut(),
+        num_sge: i32::try_from(list.len()).ok()?,
+        opcode: wr.opcode().code(),
+        send_flags: (wr.flags
+            | if wr.is_inline() { SendFlags::INLINE } else { SendFlags::empty() })
+        .bits(),
+        ..ibv_send_wr::zeroed()
+    };
+    if let Some((remote_addr, rkey)) = wr.op.remote() {
+        c.wr = ibv_send_wr_peer { rdma: ibv_send_wr_rdma { remote_addr, rkey: rkey.get() } };
+    }
+    match wr.op {
+        SendOp::Send { imm } | SendOp::Write { imm, .. } => {
+            c.imm_data = u32::from_ne_bytes(imm.unwrap_or_default());
+        }
+        SendOp::SendWithInv { rkey } | SendOp::LocalInv { rkey } => c.imm_data = rkey.get(),
+        SendOp::CompareSwap { remote_addr, rkey, compare, swap } => {
+            let (compare_add, rkey) = (compare, rkey.get());
+            let atomic = ibv_send_wr_atomic { remote_addr, compare_add, swap, rkey };
+            c.wr = ibv_send_wr_peer { atomic };
+        }
+        SendOp::FetchAdd { remote_addr, rkey, add } => {
+            let (compare_add, rkey) = (add, rkey.get());
+            let atomic = ibv_send_wr_atomic { remote_addr, compare_add, swap: 0, rkey };
+            c.wr = ibv_send_wr_peer { atomic };
+        }
+        SendOp::BindMw { rkey, bind, .. } => {
+            let bind_info = ibv_mw_bind_info {
+                mr: objects.mr,
+                addr: bind.addr,
+                length: bind.length,
+                mw_access_flags: bind.access.bits(),
+            };
+            let bind_mw = ibv_send_wr_bind_mw { mw: objects.mw, rkey: rkey.get(), bind_info };
+            c.more = ibv_send_wr_more { bind_mw };
+        }
+        SendOp::Read { .. } | SendOp::AtomicWrite { .. } => {}
+        SendOp::Flush { .. } => return None,
+    }
+    match wr.target {
+        Target::Peer => {}
+        Target::Ud(UdTarget { qpn, qkey, .. }) => {
+            let (remote_qpn, remote_qkey) = (qpn.get(), qkey.get());
+            let ud = ibv_send_wr_ud { ah: objects.ah, remote_qpn, remote_qkey };
+            c.wr = ibv_send_wr_peer { ud };
+        }
+        Target::Xrc(srqn) => {
+            let xrc = ibv_send_wr_xrc { remote_srqn: srqn.get() };
+            c.qp_type = ibv_send_wr_qp_type { xrc };
+        }
+    }
+    Some(c)
+}
+
+/// A receive as C has it, with this list of pieces.
+pub fn recv_wr(id: WrId, list: &[ibv_sge]) -> Option<ibv_recv_wr> {
+    Some(ibv_recv_wr {
+        wr_id: id.0,
+        next: ptr::null_mut(),
+        sg_list: list.as_ptr().cast_mut(),
+        num_sge: i32::try_from(list.len()).ok()?,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::verbs::{FlushLevel, FlushPlacement};
+
+    const RKEY: RKey = RKey::new(0x0102_0304);
+
+    /// One of every operation that C can post by a list.
+    fn operations() -> Vec<SendOp> {
+        let (remote_addr, rkey, imm) = (0x7fff_0000_1234, RKEY, Some(*b"roce"));
+        let bind = MwBind { mr: LKey::new(9), addr: 64, length: 32, access: Access::REMOTE_READ };
+        vec![
+            SendOp::Send { imm: None },
+            SendOp::Send { imm },
+            SendOp::SendWithInv { rkey },
+            SendOp::Write { remote_addr, rkey, imm: None },
+            SendOp::Write { remote_addr, rkey, imm },
+            SendOp::Read { remote_addr, rkey },
+            SendOp::CompareSwap { remote_addr, rkey, compare: 1, swap: 2 },
+            SendOp::FetchAdd { remote_addr, rkey, add: 3 },
+            SendOp::AtomicWrite { remote_addr, rkey },
+            SendOp::LocalInv { rkey },
+            SendOp::BindMw { mw: RKey::new(5), rkey, bind },
+        ]
+    }
+
+    #[test]
+    #[expect(unsafe_code, reason = "what was made here points to what is here")]
+    fn every_operation_comes_back_as_it_went() {
+        let mut mw = ibv_mw { rkey: 5, ..ibv_mw::zeroed() };
+        let mut mr = ibv_mr { lkey: 9, ..ibv_mr::zeroed() };
+        let mut ah = ibv_ah { handle: 7, ..ibv_ah::zeroed() };
+        let objects = SendObjects { ah: &raw mut ah, mw: &raw mut mw, mr: &raw mut mr };
+        let sges = [Sge { addr: 1, length: 2, lkey: LKey::new(3) }, Sge::default()];
+        let list = sges.map(ibv_sge::from);
+        let ud = UdTarget { ah: AhHandle(7), qpn: Qpn::new(0x11), qkey: QKey::GSI };
+        for (qp_type, target) in [
+            (QpType::Rc, Target::Peer),
+            (QpType::XrcSend, Target::Xrc(XrcSrqn::new(0x22))),
+            (QpType::Ud, Target::Ud(ud)),
+        ] {
+            for op in operations() {
+                let wire = op.opcode().info().operation.is_some();
+                if !op.opcode().is_allowed_on(qp_type) {
+                    continue;
+                }
+                let target = if wire { target } else { Target::Peer };
+                let data = Data::Gather(&sges);
+                let wr = SendWr { target, ..SendWr::new(WrId(4), op, data) };
+                let c = send_wr(&wr, &list, objects).unwrap();
+                // SAFETY: all that it points to is alive.
+                assert_eq!(unsafe { c.to_send_wr(qp_type) }, Ok(wr));
+            }
+        }
+    }
+
+    #[test]
+    #[expect(unsafe_code, reason = "what was made here points to what is here")]
+    fn what_c_cannot_have_is_refused() {
+        let op = SendOp::Flush {
+            remote_addr: 0,
+            rkey: RKEY,
+            length: 0,
+            placement: FlushPlacement::GLOBAL,
+            level: FlushLevel::Mr,
+        };
+        let wr = SendWr::new(WrId(1), op, Data::EMPTY);
+        assert!(send_wr(&wr, &[], SendObjects::default()).is_none());
+        for opcode in [10, 11, 12, 14, 99, u32::MAX] {
+            let c = ibv_send_wr { opcode, ..ibv_send_wr::zeroed() };
+            // SAFETY: it points to nothing.
+            assert_eq!(unsafe { c.to_send_wr(QpType::Rc) }, Err(PostError::Unsupported));
+        }
+        let c = ibv_send_wr { opcode: 2, num_sge: -1, ..ibv_send_wr::zeroed() };
+        // SAFETY: it points to nothing.
+        let wr = unsafe { c.to_send_wr(QpType::Rc) };
+        assert_eq!(wr.map(|wr| wr.data), Ok(Data::EMPTY));
+        // SAFETY: it points to nothing.
+        let without = unsafe { c.to_send_wr(QpType::Ud) };
+        assert_eq!(without, Err(PostError::MissingAddress(QpType::Ud)));
+    }
+
+    #[test]
+    fn completions_come_back_as_they_went() {
+        let wc =
+            Wc::new(WrId(7), WcStatus::Success, WcOpcode::Recv, Qpn::new(0x11)).with_byte_len(12);
+        let datagram = wc.with_imm(*b"roce").with_datagram(Qpn::new(0x33));
+        let mut failed = wc;
+        (failed.vendor_err, failed.status) = (9, WcStatus::RetryExcErr);
+        for wc in [wc, datagram, wc.with_invalidated(RKEY), failed] {
+            assert_eq!(ibv_wc::from(wc).to_wc(), Some(wc));
+        }
+        let odd = ibv_wc { status: 12, opcode: 77, ..ibv_wc::zeroed() };
+        assert_eq!(odd.to_wc().map(|wc| wc.status), Some(WcStatus::RetryExcErr));
+        assert_eq!(ibv_wc { opcode: 77, ..ibv_wc::zeroed() }.to_wc(), None);
+    }
+}

@@ -1,0 +1,112 @@
+//! Rules that steer packets of any kind to queue pairs, and counters. Soft NICs have neither.
+
+use core::ffi::{c_uint, c_void};
+
+use super::context::ibv_context;
+use super::layout::layouts;
+
+layouts! {
+    /// A rule. What it looks at follows it in memory.
+    struct ibv_flow_attr {
+        comp_mask: u32,
+        r#type: c_uint,
+        size: u16,
+        priority: u16,
+        num_of_specs: u8,
+        port: u8,
+        flags: u32,
+    }
+
+    /// A rule that holds.
+    struct ibv_flow {
+        comp_mask: u32,
+        context: *mut ibv_context,
+        handle: u32,
+    }
+
+    /// How each thing that a rule looks at begins.
+    struct ibv_flow_spec_hdr in "struct ibv_flow_spec" at "hdr" {
+        r#type: c_uint,
+        size: u16,
+    }
+
+    /// What a rule looks at in an Ethernet header.
+    struct ibv_flow_eth_filter {
+        dst_mac: [u8; 6],
+        src_mac: [u8; 6],
+        ether_type: u16,
+        vlan_tag: u16,
+    }
+
+    /// The same as part of a rule.
+    struct ibv_flow_spec_eth {
+        r#type: c_uint,
+        size: u16,
+        val: ibv_flow_eth_filter,
+        mask: ibv_flow_eth_filter,
+    }
+
+    /// What a rule looks at in a header of IPv4.
+    struct ibv_flow_ipv4_filter {
+        src_ip: u32,
+        dst_ip: u32,
+    }
+
+    /// The same as part of a rule.
+    struct ibv_flow_spec_ipv4 {
+        r#type: c_uint,
+        size: u16,
+        val: ibv_flow_ipv4_filter,
+        mask: ibv_flow_ipv4_filter,
+    }
+
+    /// What a rule looks at in a header of TCP or UDP.
+    struct ibv_flow_tcp_udp_filter {
+        dst_port: u16,
+        src_port: u16,
+    }
+
+    /// The same as part of a rule.
+    struct ibv_flow_spec_tcp_udp {
+        r#type: c_uint,
+        size: u16,
+        val: ibv_flow_tcp_udp_filter,
+        mask: ibv_flow_tcp_udp_filter,
+    }
+
+    /// Something done with packets of a rule.
+    struct ibv_flow_action {
+        context: *mut ibv_context,
+    }
+
+    /// What shall be done with packets of IPsec.
+    struct ibv_flow_action_esp_attr {
+        esp_attr: *mut c_void,
+        keymat_proto: c_uint,
+        keymat_len: u16,
+        keymat_ptr: *mut c_void,
+        replay_proto: c_uint,
+        replay_len: u16,
+        replay_ptr: *mut c_void,
+        esp_encap: *mut c_void,
+        comp_mask: u32,
+        esn: u32,
+    }
+
+    /// A set of counters.
+    struct ibv_counters {
+        context: *mut ibv_context,
+    }
+
+    /// What it shall be; nothing yet.
+    struct ibv_counters_init_attr {
+        comp_mask: u32,
+    }
+
+    /// What a counter shall count.
+    struct ibv_counter_attach_attr {
+        counter_desc: c_uint,
+        index: u32,
+        comp_mask: u32,
+    }
+}

@@ -1,0 +1,26 @@
+//! What of C's threads is inside the structures: room for a lock and for a condition.
+
+use super::layout::Zero;
+
+/// A lock, as C declares it: `pthread_mutex_t`. Zero is one that nobody holds.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct ibv_mutex([usize; size_of::<libc::pthread_mutex_t>() / size_of::<usize>()]);
+
+/// A condition, as C declares it: `pthread_cond_t`. Zero is one that nobody waits for.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+pub struct ibv_cond([usize; size_of::<libc::pthread_cond_t>() / size_of::<usize>()]);
+
+const _: () = assert!(size_of::<ibv_mutex>() == size_of::<libc::pthread_mutex_t>());
+const _: () = assert!(align_of::<ibv_mutex>() == align_of::<libc::pthread_mutex_t>());
+const _: () = assert!(size_of::<ibv_cond>() == size_of::<libc::pthread_cond_t>());
+const _: () = assert!(align_of::<ibv_cond>() == align_of::<libc::pthread_cond_t>());
+
+// SAFETY: numbers, which may be zero.
+#[expect(unsafe_code, reason = "see above")]
+unsafe impl Zero for ibv_mutex {}
+
+// SAFETY: numbers, which may be zero.
+#[expect(unsafe_code, reason = "see above")]
+unsafe impl Zero for ibv_cond {}

@@ -1,0 +1,228 @@
+//! What a person calls a soft NIC: `udp:10.0.0.1`, `raw:eth0`, `soft:eth0`.
+//!
+//! ```
+//! use roce::link::Spec;
+//!
+//! let spec: Spec = "udp:127.0.0.1".parse()?;
+//! assert_eq!(spec.to_string(), "udp:127.0.0.1");
+//! # Ok::<(), roce::link::SpecError>(())
+//! ```
+
+use std::fmt;
+use std::io;
+use std::net::IpAddr;
+use std::str::FromStr;
+
+use thiserror::Error;
+
+use super::interface::{Interface, gid, interfaces};
+use super::{Link, raw, udp};
+use crate::wire::Gid;
+
+/// A soft NIC, as a person writes it down.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Spec {
+    /// A UDP socket on an address of this machine.
+    Udp(IpAddr),
+    /// A raw socket on an interface.
+    Raw(String),
+    /// A UDP socket on the first address of an interface.
+    Soft(String),
+}
+
+/// Why a text is no [`Spec`].
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[non_exhaustive]
+pub enum SpecError {
+    /// It has no colon.
+    #[error("a device is {FORMS}")]
+    NoKind,
+    /// There is nothing behind the colon.
+    #[error("nothing follows '{0}:'; a device is {FORMS}")]
+    Nothing(String),
+    /// What should be an address is none.
+    #[error("'{0}' is not an IP address; by interface it is soft:{0}")]
+    Address(String),
+    /// Nothing is called so.
+    #[error("there is no device of the kind '{0}'; a device is {FORMS}")]
+    Kind(String),
+}
+
+/// What a device may be called, for messages.
+const FORMS: &str = "udp:ADDRESS, raw:INTERFACE or soft:INTERFACE";
+
+/// Why there is no link.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum OpenError {
+    /// The interfaces cannot be listed.
+    #[error("cannot list the interfaces")]
+    Interfaces(#[source] io::Error),
+    /// There is no such interface.
+    #[error("there is no interface {name}; this machine has {}", .there.join(", "))]
+    NoInterface {
+        /// The one that was named.
+        name: String,
+        /// Those that are there.
+        there: Vec<String>,
+    },
+    /// There is no such VLAN.
+    #[error(
+        "there is no interface {under}.{vlan}; `ip link add link {under} name {under}.{vlan} type vlan id {vlan}` makes \
+         it"
+    )]
+    NoVlan {
+        /// The interface that it would be on.
+        under: String,
+        /// Its number.
+        vlan: String,
+    },
+    /// The interface has no address.
+    #[error("{0} has no address; `ip address add 192.0.2.1/24 dev {0}` gives it one")]
+    NoAddress(String),
+    /// The UDP link cannot be opened.
+    #[error(transparent)]
+    Udp(#[from] udp::OpenError),
+    /// The raw link cannot be opened.
+    #[error(transparent)]
+    Raw(#[from] raw::OpenError),
+}
+
+impl FromStr for Spec {
+    type Err = SpecError;
+
+    fn from_str(text: &str) -> Result<Self, SpecError> {
+        let (kind, rest) = text.split_once(':').ok_or(SpecError::NoKind)?;
+        if rest.is_empty() {
+            return Err(SpecError::Nothing(kind.to_owned()));
+        }
+        match kind {
+            "udp" => {
+                let address = rest.trim_start_matches('[').trim_end_matches(']').parse();
+                address.map(Self::Udp).map_err(|_| SpecError::Address(rest.to_owned()))
+            }
+            "raw" => Ok(Self::Raw(rest.to_owned())),
+            "soft" => Ok(Self::Soft(rest.to_owned())),
+            _ => Err(SpecError::Kind(kind.to_owned())),
+        }
+    }
+}
+
+impl fmt::Display for Spec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Udp(address) => write!(f, "udp:{address}"),
+            Self::Raw(interface) => write!(f, "raw:{interface}"),
+            Self::Soft(interface) => write!(f, "soft:{interface}"),
+        }
+    }
+}
+
+impl Spec {
+    /// Opens its link; its address may be known to be on an interface. This is the one place that knows which links there
+    /// are.
+    pub fn open(&self, on: Option<&str>) -> Result<Link, OpenError> {
+        match self {
+            Self::Udp(address) => {
+                let mut options = udp::Options::new(*address);
+                options.interface = on.map(ToOwned::to_owned);
+                Ok(udp::open(&options)?)
+            }
+            Self::Soft(name) => {
+                let address = first_address(&find_interface(name)?)?;
+                let mut options = udp::Options::new(address);
+                options.interface = Some(name.clone());
+                Ok(udp::open(&options)?)
+            }
+            Self::Raw(name) => {
+                find_interface(name)?;
+                Ok(raw::open(&raw::Config::new(name))?)
+            }
+        }
+    }
+
+    /// The first identifier that its port would have, without opening it.
+    pub fn first_gid(&self) -> Result<Gid, OpenError> {
+        match self {
+            Self::Udp(address) => Ok(gid(*address)),
+            Self::Soft(name) => Ok(gid(first_address(&find_interface(name)?)?)),
+            Self::Raw(name) => {
+                let first = find_interface(name)?.gids().first().copied();
+                first.ok_or_else(|| OpenError::NoAddress(name.clone()))
+            }
+        }
+    }
+}
+
+fn find_interface(name: &str) -> Result<Interface, OpenError> {
+    let all = interfaces().map_err(OpenError::Interfaces)?;
+    if let Some(found) = all.iter().find(|interface| interface.name == name) {
+        return Ok(found.clone());
+    }
+    // Whoever asks for a VLAN that is not there wants to know how to have it.
+    if let Some((under, vlan)) = name.rsplit_once('.')
+        && all.iter().any(|interface| interface.name == under)
+    {
+        return Err(OpenError::NoVlan { under: under.to_owned(), vlan: vlan.to_owned() });
+    }
+    let there = all.into_iter().map(|interface| interface.name).collect();
+    Err(OpenError::NoInterface { name: name.to_owned(), there })
+}
+
+/// The first address of an interface that others can be reached from; a link-local one only if there is no other.
+fn first_address(interface: &Interface) -> Result<IpAddr, OpenError> {
+    let addresses = &interface.addresses;
+    let far = |address: &&IpAddr| !matches!(address, IpAddr::V6(ip) if ip.is_unicast_link_local());
+    let found = addresses.iter().find(far).or_else(|| addresses.first());
+    found.copied().ok_or_else(|| OpenError::NoAddress(interface.name.clone()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn devices_are_read_and_print_as_they_are_written() {
+        for text in ["udp:10.0.0.1", "udp:fe80::1", "raw:eth0", "raw:eth0.100", "soft:lo"] {
+            assert_eq!(text.parse::<Spec>().unwrap().to_string(), text);
+        }
+        let bracketed: Spec = "udp:[::1]".parse().unwrap();
+        assert_eq!(bracketed, Spec::Udp("::1".parse().unwrap()));
+    }
+
+    #[test]
+    fn what_is_no_device_is_refused_with_the_cure() {
+        for (text, word) in [
+            ("10.0.0.1", "a device is udp:ADDRESS"),
+            ("", "a device is"),
+            ("udp:", "nothing follows"),
+            ("udp:eth0", "soft:eth0"),
+            ("raw:", "nothing follows"),
+            ("mlx5_0:1", "no device of the kind 'mlx5_0'"),
+        ] {
+            let error = text.parse::<Spec>().unwrap_err().to_string();
+            assert!(error.contains(word), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn an_interface_that_is_not_there_is_named_with_the_cure() {
+        let vlan = find_interface("lo.5").unwrap_err().to_string();
+        assert!(vlan.contains("ip link add link lo name lo.5 type vlan id 5"), "{vlan}");
+        let none = find_interface("roce-none").unwrap_err().to_string();
+        assert!(none.contains("this machine has") && none.contains("lo"), "{none}");
+    }
+
+    #[test]
+    fn a_link_local_address_is_the_last_choice() {
+        let mut lo = find_interface("lo").unwrap();
+        let choice = |lo: &mut Interface, addresses: &[&str]| {
+            lo.addresses = addresses.iter().map(|address| address.parse().unwrap()).collect();
+            first_address(lo).map(|address| address.to_string()).ok()
+        };
+        assert_eq!(choice(&mut lo, &["fe80::1", "2001:db8::1"]).as_deref(), Some("2001:db8::1"));
+        assert_eq!(choice(&mut lo, &["fe80::1"]).as_deref(), Some("fe80::1"));
+        assert_eq!(choice(&mut lo, &["10.0.0.1", "2001:db8::1"]).as_deref(), Some("10.0.0.1"));
+        assert_eq!(choice(&mut lo, &[]), None);
+    }
+}

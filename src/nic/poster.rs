@@ -1,0 +1,33 @@
+//! Posting a list of any length, whose work requests come one by one.
+
+use crate::engine::Engine;
+use crate::verbs::{PostError, QpHandle, RecvWr, SendWr, SrqHandle};
+
+/// Takes work requests, until it is let go: only then they go out. See [`SoftNic::post_all`](super::SoftNic::post_all).
+#[derive(Debug)]
+pub struct Poster<'a> {
+    pub(super) engine: &'a mut Engine,
+    /// Whether there is something to send.
+    pub(super) sends: bool,
+}
+
+impl Poster<'_> {
+    /// Posts a send.
+    #[inline]
+    pub fn send(&mut self, qp: QpHandle, wr: &SendWr<'_>) -> Result<(), PostError> {
+        self.sends = true;
+        self.engine.post_send(qp, wr, &[])
+    }
+
+    /// Posts a receive.
+    #[inline]
+    pub fn recv(&mut self, qp: QpHandle, wr: &RecvWr<'_>) -> Result<(), PostError> {
+        self.engine.post_recv(qp, wr)
+    }
+
+    /// Posts a receive to a shared queue.
+    #[inline]
+    pub fn srq_recv(&mut self, srq: SrqHandle, wr: &RecvWr<'_>) -> Result<(), PostError> {
+        self.engine.post_srq_recv(srq, wr)
+    }
+}
