@@ -25,7 +25,7 @@ const ALL: Access = Access::LOCAL_WRITE
     .union(Access::REMOTE_READ)
     .union(Access::REMOTE_ATOMIC);
 /// Longer than anything here takes on a busy machine.
-const PATIENCE: Option<Duration> = Some(Duration::from_secs(60));
+const PATIENCE: Option<Duration> = Some(Duration::from_secs(20));
 
 struct Side {
     nic: SoftNic,
@@ -186,6 +186,39 @@ fn a_descriptor_is_readable_just_while_there_is_an_event() {
     }
     assert_eq!(b.channel.wait(PATIENCE).unwrap(), Some(b.cq));
     assert!(!readable(&b));
+}
+
+#[test]
+fn who_only_looks_keeps_nobody_from_sending() {
+    // On an unreliable connection, where what is forgotten once is not sent again.
+    let (a, b) = pair_of(QpType::Uc, &Connect::default());
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for _ in 0..3 {
+            scope.spawn(|| {
+                while !over.load(Ordering::SeqCst) {
+                    let _ = a.nic.link_counters();
+                }
+            });
+        }
+        let over = Over(&over);
+        for turn in 0..5000 {
+            b.recv(turn, 8);
+            a.send(turn, SEND, 8);
+            assert_eq!(b.sleep_for_completion().id, WrId(turn));
+            assert_eq!(a.sleep_for_completion().id, WrId(turn));
+        }
+        drop(over);
+    });
+}
+
+/// Says that it is over when it is gone, for whatever reason.
+struct Over<'a>(&'a AtomicBool);
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::SeqCst);
+    }
 }
 
 #[test]

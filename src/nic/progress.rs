@@ -214,6 +214,15 @@ impl Shared {
         self.wake_for_deadline(held);
     }
 
+    /// Looks at the sending half. Whoever wanted to send meanwhile and found it taken has left that to this.
+    fn with_outgoing<T>(&self, look: impl FnOnce(&Outgoing) -> T) -> T {
+        let seen = look(&self.outgoing.lock().unwrap_or_else(PoisonError::into_inner));
+        if self.unsent.load(Ordering::SeqCst) {
+            self.transmit(self.now());
+        }
+        seen
+    }
+
     fn send_all(&self, outgoing: &mut Outgoing, now: Instant) {
         let Outgoing { sender, batch, wants } = outgoing;
         loop {
@@ -249,7 +258,7 @@ impl Shared {
 
     /// The next time at which something must be done.
     fn deadline(&self) -> Option<Instant> {
-        let outgoing = self.outgoing.lock().unwrap_or_else(PoisonError::into_inner).wants;
+        let outgoing = self.with_outgoing(|outgoing| outgoing.wants);
         let incoming = self.incoming.lock().unwrap_or_else(PoisonError::into_inner).poll_timeout();
         let engine = self.core().engine.poll_timeout();
         [outgoing, incoming, engine].into_iter().flatten().min()
@@ -306,9 +315,7 @@ impl Shared {
 
     /// What both halves of the link counted.
     pub(super) fn link_counters(&self) -> Vec<(&'static str, u64)> {
-        let outgoing = self.outgoing.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut counters = outgoing.sender.counters();
-        drop(outgoing);
+        let mut counters = self.with_outgoing(|outgoing| outgoing.sender.counters());
         let incoming = self.incoming.lock().unwrap_or_else(PoisonError::into_inner);
         counters.extend(incoming.counters());
         counters
