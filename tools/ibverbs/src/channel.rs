@@ -1,0 +1,81 @@
+//! Completion channels: where completion queues tell that something came.
+
+use std::cell::UnsafeCell;
+use std::ffi::{c_int, c_void};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use roce::ibverbs::{ibv_comp_channel, ibv_context, ibv_cq};
+
+use crate::call::{Failed, code, number, pointer};
+use crate::cq::Cq;
+use crate::events::{Completions, Told};
+use crate::object::{Object, answer, objects};
+
+/// A channel.
+#[repr(C)]
+pub(crate) struct Channel {
+    c: UnsafeCell<ibv_comp_channel>,
+    pub(crate) events: Arc<Completions>,
+    /// How many completion queues tell here.
+    pub(crate) users: AtomicU32,
+}
+
+objects! { Channel: ibv_comp_channel; }
+
+/// Makes a channel.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_create_comp_channel(context: *mut ibv_context) -> *mut ibv_comp_channel {
+    pointer(|| {
+        if context.is_null() {
+            return Err(Failed::EINVAL);
+        }
+        let events = Arc::new(Completions::new()?);
+        let c = ibv_comp_channel { context, fd: events.fd(), refcnt: 0 };
+        Ok(Channel { c: UnsafeCell::new(c), events, users: AtomicU32::new(0) }.give())
+    })
+}
+
+/// Unmakes a channel at which no completion queue tells.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_destroy_comp_channel(channel: *mut ibv_comp_channel) -> c_int {
+    code(|| {
+        // SAFETY: the program says that it is one.
+        if unsafe { Channel::of(channel) }?.users.load(Ordering::Acquire) > 0 {
+            return Err(Failed::EBUSY);
+        }
+        // SAFETY: and that it does not need it any more.
+        unsafe { Channel::take(channel) }.map(drop)
+    })
+}
+
+/// The next completion queue that has what an event was asked for.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_get_cq_event(
+    channel: *mut ibv_comp_channel,
+    cq: *mut *mut ibv_cq,
+    cq_context: *mut *mut c_void,
+) -> c_int {
+    number(|| {
+        // SAFETY: the program says that it is one.
+        let Told(told) = unsafe { Channel::of(channel) }?.events.take()?;
+        // SAFETY: it is there: before it goes, what it told is taken from the channel.
+        let queue = unsafe { Cq::of(told.cast()) }?;
+        queue.completions.told();
+        // SAFETY: the program has room for it.
+        unsafe { answer(cq, told) }?;
+        // SAFETY: the program has room for it.
+        unsafe { answer(cq_context, queue.program_context()) }?;
+        Ok(0)
+    })
+}
+
+/// The program has dealt with so many events of a completion queue.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_ack_cq_events(cq: *mut ibv_cq, count: u32) {
+    crate::call::quiet(|| {
+        // SAFETY: the program says that it is one.
+        unsafe { Cq::of(cq.cast()) }?.completions.acknowledge(count);
+        Ok(())
+    });
+}

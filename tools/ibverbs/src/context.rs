@@ -1,0 +1,197 @@
+//! Open devices, and the tables of functions by which the inline half of the API calls this library.
+
+use std::cell::UnsafeCell;
+use std::ffi::c_int;
+use std::mem::offset_of;
+use std::ptr;
+use std::sync::{Arc, Mutex};
+
+use roce::ibverbs::{
+    VERBS_ABI_IS_EXTENDED, ibv_async_event, ibv_context, ibv_context_ops, ibv_device, verbs_context,
+};
+use roce::nic::SoftNic;
+use roce::verbs::{CqHandle, Device as _, EventSubject, EventType};
+
+use crate::call::{Failed, Result, code, number, pointer, quiet};
+use crate::cq::Cq;
+use crate::device::Device;
+use crate::events::{Acks, Asynchronous, Told, lock};
+use crate::object::{Object, answer, given};
+use crate::qp::Qp;
+use crate::srq::Srq;
+use crate::{cq, mr, mw, pd, post, qp, query, srq, xrc};
+
+/// An open device. C holds a pointer to the end of what it knows.
+#[repr(C)]
+pub(crate) struct Context {
+    c: UnsafeCell<verbs_context>,
+    pub(crate) device: &'static Device,
+    pub(crate) nic: Arc<SoftNic>,
+    pub(crate) events: Arc<Asynchronous>,
+    /// A completion queue for queue pairs that have none.
+    spare_cq: Mutex<Option<CqHandle>>,
+}
+
+impl Context {
+    fn open(device: &'static Device) -> Result<*mut ibv_context> {
+        let nic = device.open()?;
+        let events = Arc::new(Asynchronous::new()?);
+        device.routes.add_context(&events);
+        let vectors = std::thread::available_parallelism().map_or(1, usize::from);
+        let context = ibv_context {
+            device: device.c(),
+            ops: OPS,
+            cmd_fd: -1,
+            async_fd: events.fd(),
+            num_comp_vectors: c_int::try_from(vectors).unwrap_or(1),
+            abi_compat: ptr::without_provenance_mut(VERBS_ABI_IS_EXTENDED),
+            ..ibv_context::zeroed()
+        };
+        let c = UnsafeCell::new(verbs_context { context, ..EXTENDED_OPS });
+        let spare_cq = Mutex::default();
+        let context = Box::into_raw(Box::new(Self { c, device, nic, events, spare_cq }));
+        // SAFETY: it was just made.
+        Ok(unsafe { (*context).c() })
+    }
+
+    /// What C holds.
+    pub(crate) fn c(&self) -> *mut ibv_context {
+        let beginning: *mut verbs_context = self.c.get();
+        beginning.wrapping_byte_add(offset_of!(verbs_context, context)).cast()
+    }
+
+    /// The open device that C holds.
+    ///
+    /// # Safety
+    ///
+    /// `held` must be null, or come from [`ibv_open_device`] and not have been closed.
+    #[inline]
+    pub(crate) unsafe fn of<'a>(held: *const ibv_context) -> Result<&'a Self> {
+        if held.is_null() {
+            return Err(Failed::EINVAL);
+        }
+        let beginning = held.wrapping_byte_sub(offset_of!(verbs_context, context));
+        // SAFETY: the caller vouches for it, and what C may write lies in a cell.
+        Ok(unsafe { &*beginning.cast() })
+    }
+
+    /// A completion queue for a queue pair that completes nothing.
+    pub(crate) fn spare_cq(&self) -> Result<CqHandle> {
+        let mut spare = lock(&self.spare_cq);
+        if let Some(cq) = *spare {
+            return Ok(cq);
+        }
+        let cq = self.nic.create_cq(1)?;
+        *spare = Some(cq);
+        Ok(cq)
+    }
+}
+
+impl Drop for Context {
+    fn drop(&mut self) {
+        if let Some(cq) = *lock(&self.spare_cq) {
+            // A queue pair that a program left behind keeps it.
+            let _ = self.nic.destroy_cq(cq);
+        }
+        self.nic.flush();
+    }
+}
+
+/// What programs call without asking the library.
+const OPS: ibv_context_ops = ibv_context_ops {
+    _compat_query_device: Some(query::ibv_query_device),
+    _compat_query_port: Some(query::ibv_query_port),
+    alloc_mw: Some(mw::alloc),
+    bind_mw: Some(mw::bind),
+    dealloc_mw: Some(mw::dealloc),
+    poll_cq: Some(cq::poll),
+    req_notify_cq: Some(cq::request_notify),
+    post_srq_recv: Some(post::post_srq_recv),
+    post_send: Some(post::post_send),
+    post_recv: Some(post::post_recv),
+    ..ibv_context_ops::zeroed()
+};
+
+/// What they call if it is there. What is missing is what no soft NIC does: the inline functions then say so.
+const EXTENDED_OPS: verbs_context = verbs_context {
+    query_port: Some(query::query_port),
+    alloc_null_mr: Some(mr::alloc_null),
+    alloc_parent_domain: Some(pd::alloc_parent_domain),
+    alloc_td: Some(pd::alloc_td),
+    dealloc_td: Some(pd::dealloc_td),
+    query_rt_values: Some(query::query_rt_values),
+    query_device_ex: Some(query::query_device_ex),
+    create_qp_ex: Some(qp::create_ex),
+    get_srq_num: Some(srq::number),
+    create_srq_ex: Some(srq::create_ex),
+    open_xrcd: Some(xrc::open),
+    close_xrcd: Some(xrc::close),
+    sz: size_of::<verbs_context>(),
+    ..verbs_context::zeroed()
+};
+
+/// Opens a device.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_open_device(device: *mut ibv_device) -> *mut ibv_context {
+    pointer(|| {
+        // SAFETY: the program got it from a list, and devices stay.
+        let device: &'static Device = unsafe { Device::of(device) }?;
+        Context::open(device)
+    })
+}
+
+/// Closes a device.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_close_device(context: *mut ibv_context) -> c_int {
+    code(|| {
+        // SAFETY: the program says that it is open.
+        let open = ptr::from_ref(unsafe { Context::of(context) }?).cast_mut();
+        // SAFETY: and that it does not need it any more. It was made as a box.
+        drop(unsafe { Box::from_raw(open) });
+        Ok(())
+    })
+}
+
+/// The next thing that happened beside the work.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_get_async_event(
+    context: *mut ibv_context,
+    event: *mut ibv_async_event,
+) -> c_int {
+    number(|| {
+        // SAFETY: the program says that it is open.
+        let Told(told) = unsafe { Context::of(context) }?.events.take()?;
+        if let Some(acks) = acks(&told) {
+            acks.told();
+        }
+        // SAFETY: the program has room for it.
+        unsafe { answer(event, told) }?;
+        Ok(0)
+    })
+}
+
+/// The program has dealt with something that happened.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_ack_async_event(event: *mut ibv_async_event) {
+    quiet(|| {
+        // SAFETY: the program got it from `ibv_get_async_event`.
+        let event = unsafe { given(event) }?;
+        if let Some(acks) = acks(event) {
+            acks.acknowledge(1);
+        }
+        Ok(())
+    });
+}
+
+/// Who counts what was told of the object that it happened to.
+fn acks(event: &ibv_async_event) -> Option<&Acks> {
+    // SAFETY: of this subject it is this, and an object waits for what was told of it before it goes.
+    match EventType::from_code(event.event_type)?.subject() {
+        EventSubject::Cq => unsafe { Cq::of(event.element.cq.cast()) }.ok().map(|cq| &cq.events),
+        // SAFETY: as above.
+        EventSubject::Qp => unsafe { Qp::of(event.element.qp.cast()) }.ok().map(|qp| &qp.events),
+        // SAFETY: as above.
+        EventSubject::Srq => unsafe { Srq::of(event.element.srq) }.ok().map(|srq| &srq.events),
+        EventSubject::Wq | EventSubject::Port | EventSubject::Device => None,
+    }
+}

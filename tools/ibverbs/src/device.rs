@@ -1,0 +1,201 @@
+//! The list of devices.
+
+use std::cell::UnsafeCell;
+use std::ffi::{c_char, c_int};
+use std::ptr;
+use std::sync::{Arc, Mutex, Weak};
+
+use roce::ibverbs::{ibv_device, ibv_gid};
+use roce::link::Spec;
+use roce::nic::SoftNic;
+use roce::verbs::{NodeType, TransportType};
+
+use crate::call::{Failed, Result, number, pointer};
+use crate::env;
+use crate::events::{Routes, lock};
+use crate::object::{Object, answer, objects};
+
+/// A device. There is one for each that was ever listed, and it stays: what a program found in a list it may open later.
+#[derive(Debug)]
+#[repr(C)]
+pub(crate) struct Device {
+    c: UnsafeCell<ibv_device>,
+    /// Drivers know what follows as their own: a pointer that is null makes it nobody's.
+    _drivers: [usize; 8],
+    pub(crate) spec: Spec,
+    pub(crate) name: String,
+    /// Its place in the list.
+    index: c_int,
+    /// The NIC while somebody has it open, and where its events go.
+    nic: Mutex<Weak<SoftNic>>,
+    pub(crate) routes: Arc<Routes>,
+}
+
+objects! { Device: ibv_device; }
+
+// SAFETY: what C knows is written before anybody else sees it, and read only; the rest is shared as Rust has it.
+unsafe impl Sync for Device {}
+
+/// Every device that was ever listed.
+static DEVICES: Mutex<Vec<&'static Device>> = Mutex::new(Vec::new());
+
+impl Device {
+    fn new(spec: Spec, index: usize) -> Self {
+        let name = format!("roce{index}");
+        let mut c = ibv_device {
+            node_type: NodeType::Ca.code().cast_signed(),
+            transport_type: TransportType::Ib.code().cast_signed(),
+            ..ibv_device::zeroed()
+        };
+        copy_text(&mut c.name, &name);
+        copy_text(&mut c.dev_name, &format!("uverbs{index}"));
+        copy_text(&mut c.dev_path, &format!("/sys/class/infiniband_verbs/uverbs{index}"));
+        copy_text(&mut c.ibdev_path, &format!("/sys/class/infiniband/{name}"));
+        Self {
+            c: UnsafeCell::new(c),
+            _drivers: [0; 8],
+            spec,
+            name,
+            index: c_int::try_from(index).unwrap_or(c_int::MAX),
+            nic: Mutex::default(),
+            routes: Arc::default(),
+        }
+    }
+
+    /// The devices that there are, each the same as ever.
+    fn list() -> Result<Vec<&'static Self>> {
+        let mut known = lock(&DEVICES);
+        let mut list = Vec::new();
+        for spec in env::devices()? {
+            let found = known.iter().copied().find(|device| device.spec == spec);
+            list.push(found.unwrap_or_else(|| {
+                let new: &'static Self = Box::leak(Box::new(Self::new(spec, known.len())));
+                known.push(new);
+                new
+            }));
+        }
+        Ok(list)
+    }
+
+    /// The device that sysfs has at this path, and what follows the path.
+    pub(crate) fn at_path(path: &str) -> Option<(&'static Self, &str)> {
+        let known = lock(&DEVICES);
+        known.iter().find_map(|device| {
+            let beginnings = [
+                format!("/sys/class/infiniband/{}", device.name),
+                format!("/sys/class/infiniband_verbs/uverbs{}", device.index),
+            ];
+            let rest =
+                beginnings.iter().find_map(|beginning| path.strip_prefix(beginning.as_str()))?;
+            (rest.is_empty() || rest.starts_with('/')).then_some((*device, rest))
+        })
+    }
+
+    /// Its NIC, which is started if nobody has it open.
+    pub(crate) fn open(&self) -> Result<Arc<SoftNic>> {
+        let mut nic = lock(&self.nic);
+        if let Some(running) = nic.upgrade() {
+            return Ok(running);
+        }
+        let link = self.spec.open(None).map_err(|error| Failed::from_any(&error, libc::ENODEV))?;
+        let started = Arc::new(SoftNic::start(env::wrap(link, &self.name)?)?);
+        let routes = Arc::clone(&self.routes);
+        started.hand_events_to(move |event| routes.deliver(event));
+        *nic = Arc::downgrade(&started);
+        Ok(started)
+    }
+
+    /// The NIC, if somebody has it open.
+    pub(crate) fn running(&self) -> Option<Arc<SoftNic>> {
+        lock(&self.nic).upgrade()
+    }
+
+    /// The identifier of the device, in the order of the wire: the lower half of its port's first.
+    pub(crate) fn guid(&self) -> u64 {
+        let gid = self.spec.first_gid().unwrap_or_default();
+        let ibv_gid { raw: [.., a, b, c, d, e, f, g, h] } = gid.into();
+        u64::from_ne_bytes([a, b, c, d, e, f, g, h])
+    }
+
+    /// What C knows.
+    pub(crate) fn c(&self) -> *mut ibv_device {
+        self.c.get()
+    }
+}
+
+/// Copies a text and the zero behind it, as far as there is room.
+pub(crate) fn copy_text(to: &mut [c_char], text: &str) {
+    let room = to.len().saturating_sub(1);
+    for (to, byte) in to.iter_mut().zip(text.bytes().take(room).chain([0])) {
+        *to = c_char::from_ne_bytes([byte]);
+    }
+}
+
+/// Makes a list of all devices, with a null behind the last.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_get_device_list(num_devices: *mut c_int) -> *mut *mut ibv_device {
+    pointer(|| {
+        if !num_devices.is_null() {
+            // SAFETY: the program has room for a number there.
+            unsafe { answer(num_devices, 0) }?;
+        }
+        let devices = Device::list()?;
+        let places = devices.iter().map(|device| device.c()).chain([ptr::null_mut()]);
+        let list: Box<[*mut ibv_device]> = places.collect();
+        if !num_devices.is_null() {
+            let count = c_int::try_from(devices.len()).unwrap_or(c_int::MAX);
+            // SAFETY: as above.
+            unsafe { answer(num_devices, count) }?;
+        }
+        Ok(Box::into_raw(list).cast())
+    })
+}
+
+/// Unmakes a list. The devices stay.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_free_device_list(list: *mut *mut ibv_device) {
+    crate::call::quiet(|| {
+        if list.is_null() {
+            return Ok(());
+        }
+        let mut places = 1;
+        // SAFETY: the list ends with a null, before which every place is its own.
+        while !unsafe { list.add(places - 1).read() }.is_null() {
+            places += 1;
+        }
+        // SAFETY: it was made as a box of so many.
+        drop(unsafe { Box::from_raw(ptr::slice_from_raw_parts_mut(list, places)) });
+        Ok(())
+    });
+}
+
+/// What a device is called.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_get_device_name(device: *mut ibv_device) -> *const c_char {
+    pointer(|| {
+        if device.is_null() {
+            return Err(Failed::EINVAL);
+        }
+        // SAFETY: the program got it from a list.
+        Ok(unsafe { &raw mut (*device).name }.cast())
+    })
+}
+
+/// How the kernel would count it.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_get_device_index(device: *mut ibv_device) -> c_int {
+    // SAFETY: the program got it from a list.
+    number(|| Ok(unsafe { Device::of(device) }?.index))
+}
+
+/// The identifier of a device, in the order of the wire.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_get_device_guid(device: *mut ibv_device) -> u64 {
+    let mut guid = 0;
+    crate::call::quiet(|| {
+        // SAFETY: the program got it from a list.
+        guid = unsafe { Device::of(device) }?.guid();
+        Ok(())
+    });
+    guid
+}

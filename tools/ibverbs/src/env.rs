@@ -1,0 +1,56 @@
+//! What the environment says: which devices there are, and what is done to their packets.
+//!
+//! - `ROCE_DEVICES`: soft NICs, separated by spaces or commas, as `roce bench -d` takes them: `udp:10.0.0.1`,
+//!   `raw:eth0`, `soft:eth0`. Without it, there is one on the first address of every interface that has one.
+//! - `ROCE_PCAP`: a file to write what passes into; `%d` in it is the device, `%p` the process.
+//! - `ROCE_FAULT`: what happens to packets that are sent: `loss=1%,delay=10us`.
+
+use std::env;
+use std::fs::File;
+use std::io;
+use std::time::SystemTime;
+
+use roce::link::interface::interfaces;
+use roce::link::{Link, Spec, fault, tap};
+use roce::time::Instant;
+
+use crate::call::{Failed, Result};
+
+/// The devices that there are.
+pub(crate) fn devices() -> Result<Vec<Spec>> {
+    let Ok(list) = env::var("ROCE_DEVICES") else { return Ok(every_interface()?) };
+    let words = list.split([' ', ',', '\t', '\n']).filter(|word| !word.is_empty());
+    words.map(|word| word.parse().map_err(|_| Failed::EINVAL)).collect()
+}
+
+fn every_interface() -> io::Result<Vec<Spec>> {
+    let all = interfaces()?.into_iter();
+    let usable = all.filter(|interface| interface.up && !interface.addresses.is_empty());
+    Ok(usable.map(|interface| Spec::Soft(interface.name)).collect())
+}
+
+/// Puts around a link what the environment asks for. A tap belongs inside: it sees what goes out, faults and all.
+pub(crate) fn wrap(mut link: Link, device: &str) -> Result<Link> {
+    if let Some(path) = variable("ROCE_PCAP") {
+        let path = path.replace("%d", device).replace("%p", &std::process::id().to_string());
+        let file = File::create(path)?;
+        // Not buffered: a program that is killed leaves everything that passed.
+        link = tap::tap(link, file, time_of_day())
+            .map_err(|error| Failed::from_any(&error, libc::EIO))?;
+    }
+    if let Some(spec) = variable("ROCE_FAULT") {
+        let spec: fault::Spec = spec.parse().map_err(|_| Failed::EINVAL)?;
+        link = fault::inject(link, &spec);
+    }
+    Ok(link)
+}
+
+fn variable(name: &str) -> Option<String> {
+    env::var(name).ok().filter(|value| !value.is_empty())
+}
+
+fn time_of_day() -> Instant {
+    #[expect(clippy::disallowed_methods, reason = "captures have the time of day")]
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    Instant::from_nanos(u64::try_from(now.as_nanos()).unwrap_or(u64::MAX))
+}

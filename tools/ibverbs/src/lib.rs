@@ -1,0 +1,56 @@
+//! `libibverbs.so.1` over soft NICs: a verbs program that was built for RDMA hardware runs on it unchanged, without
+//! hardware, kernel module or privilege.
+//!
+//! `tools/ibverbs/install` makes the shared library. Which devices there are says the environment (`env`); each is a
+//! [`SoftNic`](roce::nic::SoftNic), which is started when it is first opened and shared by all who open it.
+//!
+//! What a program holds a pointer to is an object of this library whose first field is the structure that C knows:
+//! `object` says how one becomes the other. Every function that C calls goes through `call`, so that nothing unwinds
+//! into C, and every failure becomes an error number there.
+//!
+//! | file | holds |
+//! |---|---|
+//! | `call`, `object` | how C calls, and what it holds |
+//! | `env`, `device`, `context` | which devices there are, open ones, their tables of functions |
+//! | `query` | what devices and ports say of themselves |
+//! | `events` | queues with descriptors, and where the events of a NIC go |
+//! | `pd`, `mr`, `mw`, `xrc` | protection domains, memory, windows, XRC domains |
+//! | `channel`, `cq`, `cq_ex` | completions |
+//! | `srq`, `qp`, `post`, `wr_ex` | queues and what is posted to them |
+//! | `ah` | address handles and multicast |
+//! | `sysfs`, `strings`, `rate` | what programs read of devices as text; names of numbers |
+//! | `kern` | structures of the kernel, for `librdmacm` |
+//! | `unsupported`, `private`, `compat` | what soft NICs do not do, what drivers want, what old programs want |
+#![allow(
+    unsafe_code,
+    reason = "C calls, and hands over pointers: each use says why it may be believed"
+)]
+#![allow(
+    clippy::missing_safety_doc,
+    reason = "of each function the manual of libibverbs says what it wants"
+)]
+
+mod ah;
+mod call;
+mod channel;
+mod compat;
+mod context;
+mod cq;
+mod device;
+mod env;
+mod events;
+mod kern;
+mod mr;
+mod mw;
+mod object;
+mod pd;
+mod post;
+mod private;
+mod qp;
+mod query;
+mod rate;
+mod srq;
+mod strings;
+mod sysfs;
+mod unsupported;
+mod xrc;

@@ -1,0 +1,239 @@
+//! Memory regions.
+
+use std::cell::UnsafeCell;
+use std::ffi::{c_int, c_uint, c_void};
+use std::io;
+use std::ptr;
+use std::sync::{Arc, Mutex};
+
+use roce::ibverbs::{
+    IBV_REREG_MR_CHANGE_ACCESS, IBV_REREG_MR_CHANGE_PD, IBV_REREG_MR_CHANGE_TRANSLATION,
+    IBV_REREG_MR_ERR_CMD, IBV_REREG_MR_ERR_INPUT, IBV_REREG_MR_FLAGS_SUPPORTED, ibv_mr, ibv_pd,
+};
+use roce::memory::Region;
+use roce::nic::SoftNic;
+use roce::verbs::{Access, Device as _, MrAttr, MrHandle};
+
+use crate::call::{Failed, Result, code, pointer, set_errno};
+use crate::events::lock;
+use crate::object::{Object, objects};
+use crate::pd::{Pd, next_number};
+
+/// A memory region.
+#[repr(C)]
+pub(crate) struct Mr {
+    c: UnsafeCell<ibv_mr>,
+    nic: Arc<SoftNic>,
+    handle: Mutex<MrHandle>,
+}
+
+objects! { Mr: ibv_mr; }
+
+/// What a program wants registered.
+struct Wanted {
+    addr: *mut c_void,
+    length: usize,
+    /// The address that stands for the first byte.
+    iova: u64,
+    access: Access,
+}
+
+impl Wanted {
+    /// # Safety
+    ///
+    /// The memory is as `ibv_reg_mr` wants it: it stays until it is deregistered.
+    unsafe fn new(addr: *mut c_void, length: usize, iova: u64, access: c_uint) -> Result<Self> {
+        let access = Access::from_user(access).ok_or(Failed::EINVAL)?;
+        let iova = if access.contains(Access::ZERO_BASED) { 0 } else { iova };
+        Ok(Self { addr, length, iova, access })
+    }
+
+    /// The memory as something to register. What is not there is refused now, as a kernel would that pins it.
+    fn region(&self) -> Result<Region> {
+        if self.access.contains(Access::ON_DEMAND) {
+            // SAFETY: whoever registers it vouches for that.
+            return Ok(unsafe { Region::on_demand(self.addr.cast(), self.length) });
+        }
+        bring_in(self.addr, self.length, self.access.contains(Access::LOCAL_WRITE))?;
+        // SAFETY: it is there, and whoever registers it vouches that it stays.
+        Ok(unsafe { Region::foreign(self.addr.cast(), self.length) })
+    }
+
+    fn attr(&self) -> Result<MrAttr> {
+        Ok(MrAttr { region: self.region()?, base: self.iova, access: self.access })
+    }
+}
+
+/// Sees to it that memory is there, and can be written if it must.
+fn bring_in(addr: *mut c_void, length: usize, write: bool) -> Result<()> {
+    const PAGE: usize = 4096;
+    if length == 0 {
+        return Ok(());
+    }
+    let start = addr.map_addr(|address| address & !(PAGE - 1));
+    let end = addr.addr().checked_add(length).and_then(|end| end.checked_next_multiple_of(PAGE));
+    let whole = end.ok_or(Failed::EINVAL)? - start.addr();
+    let how = if write { libc::MADV_POPULATE_WRITE } else { libc::MADV_POPULATE_READ };
+    // SAFETY: this brings in pages that are mapped, and changes nothing of what they hold.
+    if unsafe { libc::madvise(start, whole, how) } == 0 {
+        return Ok(());
+    }
+    match io::Error::last_os_error().raw_os_error() {
+        // A kernel that cannot do it, or memory that is a device's: it is believed.
+        Some(libc::EINVAL) => Ok(()),
+        _ => Err(Failed(libc::EFAULT)),
+    }
+}
+
+/// Registers memory.
+unsafe fn register(pd: *mut ibv_pd, wanted: Result<Wanted>) -> *mut ibv_mr {
+    pointer(|| {
+        // SAFETY: the program says that it is one.
+        let domain = unsafe { Pd::of(pd) }?;
+        let wanted = wanted?;
+        let handle = domain.nic.register_region(domain.handle, wanted.attr()?)?;
+        Ok(give(pd, domain, wanted.addr, wanted.length, handle))
+    })
+}
+
+fn give(
+    pd: *mut ibv_pd,
+    domain: &Pd,
+    addr: *mut c_void,
+    length: usize,
+    handle: MrHandle,
+) -> *mut ibv_mr {
+    let c = UnsafeCell::new(ibv_mr {
+        context: domain.context(),
+        pd,
+        addr,
+        length,
+        handle: next_number(),
+        lkey: handle.lkey().get(),
+        rkey: handle.rkey().get(),
+    });
+    Mr { c, nic: Arc::clone(&domain.nic), handle: Mutex::new(handle) }.give()
+}
+
+/// Registers memory under its own address.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_reg_mr(
+    pd: *mut ibv_pd,
+    addr: *mut c_void,
+    length: usize,
+    access: c_int,
+) -> *mut ibv_mr {
+    // SAFETY: the program keeps the memory.
+    let wanted = unsafe { Wanted::new(addr, length, addr.addr() as u64, access.cast_unsigned()) };
+    // SAFETY: as this function's.
+    unsafe { register(pd, wanted) }
+}
+
+/// Registers memory under another address.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_reg_mr_iova(
+    pd: *mut ibv_pd,
+    addr: *mut c_void,
+    length: usize,
+    iova: u64,
+    access: c_int,
+) -> *mut ibv_mr {
+    // SAFETY: as this function's.
+    unsafe { ibv_reg_mr_iova2(pd, addr, length, iova, access.cast_unsigned()) }
+}
+
+/// Registers memory under another address, with rights that a device may ignore.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_reg_mr_iova2(
+    pd: *mut ibv_pd,
+    addr: *mut c_void,
+    length: usize,
+    iova: u64,
+    access: c_uint,
+) -> *mut ibv_mr {
+    // SAFETY: the program keeps the memory.
+    let wanted = unsafe { Wanted::new(addr, length, iova, access) };
+    // SAFETY: as this function's.
+    unsafe { register(pd, wanted) }
+}
+
+/// Makes a region of no memory: what is written to it vanishes, what is read from it is zero.
+pub(crate) unsafe extern "C" fn alloc_null(pd: *mut ibv_pd) -> *mut ibv_mr {
+    pointer(|| {
+        // SAFETY: the program says that it is one.
+        let domain = unsafe { Pd::of(pd) }?;
+        let length = usize::MAX;
+        let access = Access::LOCAL_WRITE;
+        let attr = MrAttr { region: Region::null(length), base: 0, access };
+        let handle = domain.nic.register_region(domain.handle, attr)?;
+        Ok(give(pd, domain, ptr::null_mut(), length, handle))
+    })
+}
+
+/// Forgets a region.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_dereg_mr(mr: *mut ibv_mr) -> c_int {
+    code(|| {
+        // SAFETY: the program says that it is one.
+        let region = unsafe { Mr::of(mr) }?;
+        region.nic.deregister(*lock(&region.handle))?;
+        // SAFETY: and that it does not need it any more.
+        unsafe { Mr::take(mr) }.map(drop)
+    })
+}
+
+/// Changes a region: its memory, its domain, its rights, as the flags say.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_rereg_mr(
+    mr: *mut ibv_mr,
+    flags: c_int,
+    pd: *mut ibv_pd,
+    addr: *mut c_void,
+    length: usize,
+    access: c_int,
+) -> c_int {
+    let mut failure = IBV_REREG_MR_ERR_INPUT;
+    let done = code(|| {
+        // SAFETY: the program says that it is one.
+        let region = unsafe { Mr::of(mr) }?;
+        let has = |flag: c_int| flags & flag != 0;
+        if flags & !IBV_REREG_MR_FLAGS_SUPPORTED != 0 || flags == 0 {
+            return Err(Failed::EINVAL);
+        }
+        let moved = has(IBV_REREG_MR_CHANGE_TRANSLATION);
+        if moved && (addr.is_null() || length == 0) {
+            return Err(Failed::EINVAL);
+        }
+        let rights = Access::from_user(access.cast_unsigned()).ok_or(Failed::EINVAL);
+        let rights = has(IBV_REREG_MR_CHANGE_ACCESS).then_some(rights).transpose()?;
+        // SAFETY: the program says that it is one, if it is asked for.
+        let domain = has(IBV_REREG_MR_CHANGE_PD).then(|| unsafe { Pd::of(pd) }).transpose()?;
+        let wanted = Wanted {
+            addr,
+            length,
+            iova: addr.addr() as u64,
+            access: rights.unwrap_or(Access::LOCAL_WRITE),
+        };
+        let memory = moved.then(|| wanted.attr()).transpose()?;
+        failure = IBV_REREG_MR_ERR_CMD;
+        let mut handle = lock(&region.handle);
+        *handle = region.nic.reregister(*handle, domain.map(|pd| pd.handle), memory, rights)?;
+        let c = region.c.get();
+        // SAFETY: programs only read these, and not while they change them.
+        unsafe { ((*c).lkey, (*c).rkey) = (handle.lkey().get(), handle.rkey().get()) };
+        if moved {
+            // SAFETY: as above.
+            unsafe { ((*c).addr, (*c).length) = (addr, length) };
+        }
+        if domain.is_some() {
+            // SAFETY: as above.
+            unsafe { (*c).pd = pd };
+        }
+        Ok(())
+    });
+    if done == 0 {
+        return 0;
+    }
+    set_errno(done);
+    failure
+}

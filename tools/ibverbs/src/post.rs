@@ -1,0 +1,118 @@
+//! Posting lists of work requests.
+
+use std::ffi::c_int;
+use std::ptr;
+
+use roce::ibverbs::{ibv_qp, ibv_recv_wr, ibv_send_wr, ibv_srq};
+use roce::nic::Poster;
+use roce::verbs::{Data, PostError, SendFlags, SendWr, Sge};
+
+use crate::call::{Result, code};
+use crate::object::Object;
+use crate::qp::Qp;
+use crate::srq::Srq;
+
+/// The most inline data that any queue pair takes.
+const INLINE_MAX: usize = roce::engine::Limits::DEFAULT.inline as usize;
+
+/// Posts one after the other, as long as that works; says which failed.
+macro_rules! post_list {
+    ($nic:expr, $first:expr, $bad:expr, |$poster:ident, $wr:ident| $post:expr) => {
+        code(|| {
+            let mut next = $first;
+            let posted: Result<()> = $nic.post_all(|$poster| {
+                // SAFETY: the program hands over a list that ends with a null.
+                while let Some($wr) = unsafe { next.as_ref() } {
+                    $post?;
+                    next = $wr.next;
+                }
+                Ok(())
+            });
+            if posted.is_err() && !$bad.is_null() {
+                // SAFETY: the program has room for a pointer there.
+                unsafe { $bad.write(next) };
+            }
+            posted
+        })
+    };
+}
+
+/// Posts sends.
+pub(crate) unsafe extern "C" fn post_send(
+    qp: *mut ibv_qp,
+    wr: *mut ibv_send_wr,
+    bad: *mut *mut ibv_send_wr,
+) -> c_int {
+    // SAFETY: the program says that it is one.
+    let Ok(queue_pair) = (unsafe { Qp::of(qp.cast()) }) else { return libc::EINVAL };
+    // SAFETY: the program says that each is as it should be.
+    post_list!(queue_pair.nic, wr, bad, |poster, wr| unsafe { send(poster, queue_pair, wr) })
+}
+
+/// Posts receives.
+pub(crate) unsafe extern "C" fn post_recv(
+    qp: *mut ibv_qp,
+    wr: *mut ibv_recv_wr,
+    bad: *mut *mut ibv_recv_wr,
+) -> c_int {
+    // SAFETY: the program says that it is one.
+    let Ok(queue_pair) = (unsafe { Qp::of(qp.cast()) }) else { return libc::EINVAL };
+    post_list!(queue_pair.nic, wr, bad, |poster, wr| {
+        // SAFETY: the program says that it is as it should be.
+        poster.recv(queue_pair.handle, &unsafe { wr.to_recv_wr() })
+    })
+}
+
+/// Posts receives to a shared queue.
+pub(crate) unsafe extern "C" fn post_srq_recv(
+    srq: *mut ibv_srq,
+    wr: *mut ibv_recv_wr,
+    bad: *mut *mut ibv_recv_wr,
+) -> c_int {
+    // SAFETY: the program says that it is one.
+    let Ok(queue) = (unsafe { Srq::of(srq) }) else { return libc::EINVAL };
+    post_list!(queue.nic, wr, bad, |poster, wr| {
+        // SAFETY: the program says that it is as it should be.
+        poster.srq_recv(queue.handle, &unsafe { wr.to_recv_wr() })
+    })
+}
+
+/// Posts a send. Inline data is copied now.
+#[inline]
+unsafe fn send(poster: &mut Poster<'_>, qp: &Qp, wr: &ibv_send_wr) -> Result<(), PostError> {
+    // SAFETY: the caller vouches for it.
+    let send = unsafe { wr.to_send_wr(qp.kind) }?;
+    match send.data {
+        Data::Gather(sges) if send.flags.contains(SendFlags::INLINE) => {
+            let mut room = [0; INLINE_MAX];
+            // SAFETY: the caller vouches for the list and for what it names.
+            let bytes = unsafe { copy_inline(sges, &mut room) }?;
+            poster.send(qp.handle, &SendWr { data: Data::Inline(bytes), ..send })
+        }
+        Data::Gather(_) | Data::Inline(_) => poster.send(qp.handle, &send),
+    }
+}
+
+/// Copies what a list names into `room`, one behind the other.
+///
+/// # Safety
+///
+/// What the list names must be there to be read.
+pub(crate) unsafe fn copy_inline<'a>(
+    sges: &[Sge],
+    room: &'a mut [u8; INLINE_MAX],
+) -> Result<&'a [u8], PostError> {
+    let mut used = 0;
+    for sge in sges {
+        let length = sge.length as usize;
+        let Some(to) = room[used..].get_mut(..length) else {
+            let len = sges.iter().map(|sge| u64::from(sge.length)).sum();
+            return Err(PostError::InlineTooLong { len, max: INLINE_MAX as u32 });
+        };
+        let from = ptr::with_exposed_provenance::<u8>(sge.addr as usize);
+        // SAFETY: the caller vouches for what is read; what is written is ours.
+        unsafe { ptr::copy_nonoverlapping(from, to.as_mut_ptr(), length) };
+        used += length;
+    }
+    Ok(&room[..used])
+}

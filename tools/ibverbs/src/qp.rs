@@ -1,0 +1,280 @@
+//! Queue pairs.
+
+use std::cell::UnsafeCell;
+use std::ffi::c_int;
+use std::ptr;
+use std::sync::Arc;
+
+use roce::ibverbs::{
+    IBV_QP_INIT_ATTR_PD, IBV_QP_INIT_ATTR_XRCD, IBV_QPS_UNKNOWN, ibv_context, ibv_cq, ibv_pd,
+    ibv_qp, ibv_qp_attr, ibv_qp_ex, ibv_qp_init_attr, ibv_qp_init_attr_ex, ibv_srq, ibv_xrcd,
+};
+use roce::nic::SoftNic;
+use roce::verbs::{
+    AttrMask, CqHandle, Device as _, QpCap, QpCreate, QpHandle, QpInitAttr, QpType, SrqHandle,
+    XrcdHandle,
+};
+use roce::wire::Qpn;
+
+use crate::call::{Failed, Result, code, pointer};
+use crate::context::Context;
+use crate::cq::Cq;
+use crate::events::{Acks, Routes};
+use crate::object::{Object, answer, given, objects};
+use crate::pd::{Pd, next_number};
+use crate::srq::Srq;
+use crate::xrc::Xrcd;
+
+/// A queue pair.
+#[repr(C)]
+pub(crate) struct Qp {
+    c: UnsafeCell<ibv_qp_ex>,
+    pub(crate) nic: Arc<SoftNic>,
+    pub(crate) handle: QpHandle,
+    pub(crate) kind: QpType,
+    init: QpInitAttr,
+    routes: Arc<Routes>,
+    /// What happened to it, as the context told.
+    pub(crate) events: Acks,
+}
+
+objects! { Qp: ibv_qp_ex; }
+
+/// The completion queue that C names, if it names one.
+unsafe fn cq_handle(cq: *mut ibv_cq) -> Result<Option<CqHandle>> {
+    // SAFETY: the caller vouches for it.
+    Ok((!cq.is_null()).then(|| unsafe { Cq::of(cq.cast()) }).transpose()?.map(|cq| cq.handle))
+}
+
+/// The shared receive queue that C names, if it names one.
+unsafe fn srq_handle(srq: *mut ibv_srq) -> Result<Option<SrqHandle>> {
+    // SAFETY: the caller vouches for it.
+    Ok((!srq.is_null()).then(|| unsafe { Srq::of(srq) }).transpose()?.map(|srq| srq.handle))
+}
+
+/// The domain of extended reliable connections that C names, if it names one.
+unsafe fn xrcd_handle(xrcd: *mut ibv_xrcd) -> Result<Option<XrcdHandle>> {
+    // SAFETY: the caller vouches for it.
+    Ok((!xrcd.is_null()).then(|| unsafe { Xrcd::of(xrcd) }).transpose()?.map(|xrcd| xrcd.handle))
+}
+
+/// What is to be made, in words.
+unsafe fn plan(open: &Context, init: &ibv_qp_init_attr_ex) -> Result<QpCreate> {
+    let qp_type = QpType::from_code(init.qp_type).ok_or(Failed::EINVAL)?;
+    if matches!(qp_type, QpType::RawPacket | QpType::Driver) {
+        return Err(Failed::EOPNOTSUPP);
+    }
+    // SAFETY: the caller vouches for it.
+    let mut send_cq = unsafe { cq_handle(init.send_cq) }?;
+    // SAFETY: the caller vouches for it.
+    let mut recv_cq = unsafe { cq_handle(init.recv_cq) }?;
+    // SAFETY: the caller vouches for it.
+    let mut srq = unsafe { srq_handle(init.srq) }?;
+    if matches!(qp_type, QpType::XrcSend | QpType::XrcRecv) {
+        // What completes nothing need not say where; what C has there may be anything.
+        recv_cq = Some(open.spare_cq()?);
+        srq = None;
+    }
+    if qp_type == QpType::XrcRecv {
+        send_cq = Some(open.spare_cq()?);
+    }
+    let has_xrcd = init.comp_mask & IBV_QP_INIT_ATTR_XRCD != 0;
+    // SAFETY: the caller vouches for it.
+    let xrcd = if has_xrcd { unsafe { xrcd_handle(init.xrcd) }? } else { None };
+    let cap = QpCap::from(init.cap);
+    Ok(QpCreate {
+        init: QpInitAttr { qp_type, cap, sq_sig_all: init.sq_sig_all != 0 },
+        send_cq: send_cq.ok_or(Failed::EINVAL)?,
+        recv_cq: recv_cq.ok_or(Failed::EINVAL)?,
+        srq,
+        xrcd,
+    })
+}
+
+/// Makes a queue pair.
+///
+/// # Safety
+///
+/// The context must be open, and all that `init` names what it says.
+unsafe fn create(context: *mut ibv_context, init: &ibv_qp_init_attr_ex) -> Result<*mut ibv_qp> {
+    // SAFETY: the caller vouches for it.
+    let open = unsafe { Context::of(context) }?;
+    // SAFETY: the caller vouches for it.
+    let plan = unsafe { plan(open, init) }?;
+    let has_pd = init.comp_mask & IBV_QP_INIT_ATTR_PD != 0;
+    // The receiving half of an extended reliable connection has no protection domain of its own: memory is that of the
+    // shared receive queues. It is given one that nothing else is in.
+    let pd = match has_pd {
+        // SAFETY: the caller vouches for it.
+        true => unsafe { Pd::of(init.pd) }?.handle,
+        false if plan.init.qp_type == QpType::XrcRecv => open.nic.create_pd()?,
+        false => return Err(Failed::EINVAL),
+    };
+    let handle = match open.nic.create_qp(pd, plan) {
+        Ok(handle) => handle,
+        Err(error) => {
+            if !has_pd {
+                let _ = open.nic.destroy_pd(pd);
+            }
+            return Err(error.into());
+        }
+    };
+    let qp_base = ibv_qp {
+        context,
+        qp_context: init.qp_context,
+        pd: if has_pd { init.pd } else { ptr::null_mut() },
+        send_cq: init.send_cq,
+        recv_cq: init.recv_cq,
+        srq: init.srq,
+        handle: next_number(),
+        qp_num: open.nic.qp_number(handle).map_or(0, Qpn::get),
+        qp_type: init.qp_type,
+        ..ibv_qp::zeroed()
+    };
+    let routes = Arc::clone(&open.device.routes);
+    let qp = Qp {
+        c: UnsafeCell::new(ibv_qp_ex { qp_base, ..ibv_qp_ex::zeroed() }),
+        nic: Arc::clone(&open.nic),
+        handle,
+        kind: plan.init.qp_type,
+        init: plan.init,
+        routes: Arc::clone(&routes),
+        events: Acks::default(),
+    };
+    let given: *mut ibv_qp = qp.give().cast();
+    routes.add_qp(handle, given, &open.events);
+    Ok(given)
+}
+
+/// Makes a queue pair of the ordinary kinds.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_create_qp(pd: *mut ibv_pd, init: *mut ibv_qp_init_attr) -> *mut ibv_qp {
+    pointer(|| {
+        // SAFETY: the program says that it is one.
+        let context = unsafe { Pd::of(pd) }?.context();
+        // SAFETY: the program hands it over.
+        let given = unsafe { given(init) }?;
+        let extended = ibv_qp_init_attr_ex {
+            qp_context: given.qp_context,
+            send_cq: given.send_cq,
+            recv_cq: given.recv_cq,
+            srq: given.srq,
+            cap: given.cap,
+            qp_type: given.qp_type,
+            sq_sig_all: given.sq_sig_all,
+            comp_mask: IBV_QP_INIT_ATTR_PD,
+            pd,
+            ..ibv_qp_init_attr_ex::zeroed()
+        };
+        // SAFETY: as this function's.
+        unsafe { create(context, &extended) }
+    })
+}
+
+/// Makes a queue pair of any kind.
+pub(crate) unsafe extern "C" fn create_ex(
+    context: *mut ibv_context,
+    init: *mut ibv_qp_init_attr_ex,
+) -> *mut ibv_qp {
+    pointer(|| {
+        // SAFETY: the program hands it over.
+        let init = unsafe { given(init) }?;
+        if init.comp_mask & !(IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_XRCD) != 0 {
+            return Err(Failed::EOPNOTSUPP);
+        }
+        // SAFETY: as this function's.
+        unsafe { create(context, init) }
+    })
+}
+
+/// A queue pair as one whose work requests are built call by call, if it was made as such.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_qp_to_qp_ex(qp: *mut ibv_qp) -> *mut ibv_qp_ex {
+    pointer(|| {
+        // SAFETY: the program says that it is one.
+        let queue_pair = unsafe { Qp::of(qp.cast()) }?;
+        // SAFETY: it was written when this was made.
+        let extended = unsafe { (*queue_pair.c.get()).wr_start.is_some() };
+        if extended { Ok(qp.cast()) } else { Err(Failed::EOPNOTSUPP) }
+    })
+}
+
+/// Changes a queue pair: the attributes that the mask names.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_modify_qp(qp: *mut ibv_qp, attr: *mut ibv_qp_attr, mask: c_int) -> c_int {
+    code(|| {
+        // SAFETY: the program says that it is one.
+        let queue_pair = unsafe { Qp::of(qp.cast()) }?;
+        // SAFETY: the program hands it over.
+        let attr = unsafe { given(attr) }?;
+        let mask = AttrMask::from_bits(mask.cast_unsigned()).ok_or(Failed::EINVAL)?;
+        let new = attr.to_qp_attr(mask)?;
+        queue_pair.nic.modify_qp(queue_pair.handle, &new, mask)?;
+        if mask.contains(AttrMask::STATE) {
+            // SAFETY: programs only read it.
+            unsafe { (*qp).state = attr.qp_state };
+        }
+        Ok(())
+    })
+}
+
+/// The attributes of a queue pair, and what it was made with.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_query_qp(
+    qp: *mut ibv_qp,
+    attr: *mut ibv_qp_attr,
+    mask: c_int,
+    init: *mut ibv_qp_init_attr,
+) -> c_int {
+    code(|| {
+        // SAFETY: the program says that it is one.
+        let queue_pair = unsafe { Qp::of(qp.cast()) }?;
+        let known = queue_pair.nic.query_qp(queue_pair.handle).ok_or(Failed::EINVAL)?;
+        let known = ibv_qp_attr::from(&known);
+        // SAFETY: the program has room for it.
+        unsafe { answer(attr, known) }?;
+        if AttrMask::from_bits_truncate(mask.cast_unsigned()).contains(AttrMask::STATE) {
+            // SAFETY: programs only read it.
+            unsafe { (*qp).state = known.qp_state };
+        }
+        // SAFETY: it was written when this was made, and programs leave it.
+        let made = unsafe { *qp };
+        let made = ibv_qp_init_attr {
+            qp_context: made.qp_context,
+            send_cq: made.send_cq,
+            recv_cq: made.recv_cq,
+            srq: made.srq,
+            cap: known.cap,
+            qp_type: made.qp_type,
+            sq_sig_all: c_int::from(queue_pair.init.sq_sig_all),
+        };
+        // SAFETY: the program has room for it.
+        unsafe { answer(init, made) }
+    })
+}
+
+/// Whether data is written in order. A soft NIC copies it in the order of its packets, but lets other threads look.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_query_qp_data_in_order(
+    _qp: *mut ibv_qp,
+    _opcode: u32,
+    _flags: u32,
+) -> c_int {
+    0
+}
+
+/// Unmakes a queue pair, after all its events were acknowledged. What was posted is forgotten.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
+    code(|| {
+        // SAFETY: the program says that it is one.
+        let queue_pair = unsafe { Qp::of(qp.cast()) }?;
+        queue_pair.nic.destroy_qp(queue_pair.handle)?;
+        queue_pair.routes.remove_qp(queue_pair.handle);
+        queue_pair.events.wait();
+        // SAFETY: programs only read it.
+        unsafe { (*qp).state = IBV_QPS_UNKNOWN };
+        // SAFETY: and that it does not need it any more.
+        unsafe { Qp::take(qp.cast()) }.map(drop)
+    })
+}

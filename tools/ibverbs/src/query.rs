@@ -1,0 +1,284 @@
+//! What devices and ports say of themselves.
+
+use std::ffi::{c_int, c_void};
+use std::ptr;
+
+use roce::ibverbs::{
+    IBV_PCI_ATOMIC_OPERATION_8_BYTE_SIZE_SUP, IBV_VALUES_MASK_RAW_CLOCK, ibv_context,
+    ibv_device_attr, ibv_device_attr_ex, ibv_gid, ibv_gid_entry, ibv_pci_atomic_caps,
+    ibv_port_attr, ibv_query_device_ex_input, ibv_values_ex, timespec,
+};
+use roce::verbs::{Device as _, GidType};
+use roce::wire::Gid;
+
+use crate::call::{Failed, Result, code, negative, number};
+use crate::context::Context;
+use crate::object::{answer, given};
+
+/// The only port.
+pub(crate) const PORT: u8 = 1;
+
+/// How many bytes of a port's attributes programs know that were built before they grew.
+const OLD_PORT_ATTR: usize = 48;
+
+/// What `ibv_query_gid_type` says of a RoCEv2 identifier: the numbers of sysfs are not those of `ibv_gid_type`.
+const SYSFS_ROCE_V2: u32 = 1;
+
+/// What every device says of itself.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn ibv_query_device(
+    context: *mut ibv_context,
+    attr: *mut ibv_device_attr,
+) -> c_int {
+    code(|| {
+        // SAFETY: the program says that it is open.
+        let device = unsafe { Context::of(context) }?.nic.query_device()?;
+        // SAFETY: the program has room for it.
+        unsafe { answer(attr, (&device).into()) }
+    })
+}
+
+/// Everything that a device says of itself, as far as the program has room for it.
+pub(crate) unsafe extern "C" fn query_device_ex(
+    context: *mut ibv_context,
+    input: *const ibv_query_device_ex_input,
+    attr: *mut ibv_device_attr_ex,
+    size: usize,
+) -> c_int {
+    code(|| {
+        // SAFETY: the program may hand over what it asks for.
+        if unsafe { input.as_ref() }.is_some_and(|input| input.comp_mask != 0) {
+            return Err(Failed::EINVAL);
+        }
+        // SAFETY: the program says that it is open.
+        let device = unsafe { Context::of(context) }?.nic.query_device()?;
+        let sizes = IBV_PCI_ATOMIC_OPERATION_8_BYTE_SIZE_SUP;
+        let extended = ibv_device_attr_ex {
+            orig_attr: (&device).into(),
+            // Nanoseconds since the NIC was started, in all 64 bits.
+            completion_timestamp_mask: u64::MAX,
+            hca_core_clock: 1_000_000,
+            device_cap_flags_ex: device.device_cap_flags.bits(),
+            pci_atomic_caps: ibv_pci_atomic_caps { fetch_add: sizes, swap: 0, compare_swap: sizes },
+            phys_port_cnt_ex: u32::from(device.phys_port_cnt),
+            ..ibv_device_attr_ex::zeroed()
+        };
+        // SAFETY: the program has room for so many bytes.
+        unsafe { copy_prefix(&extended, attr, size) }
+    })
+}
+
+/// What a port says of itself, for programs that call by name: they know less of it.
+#[unsafe(no_mangle)]
+pub(crate) unsafe extern "C" fn ibv_query_port(
+    context: *mut ibv_context,
+    port: u8,
+    attr: *mut c_void,
+) -> c_int {
+    // SAFETY: so many bytes every program has room for.
+    unsafe { query_port(context, port, attr.cast(), OLD_PORT_ATTR) }
+}
+
+/// What a port says of itself, as far as the program has room for it.
+pub(crate) unsafe extern "C" fn query_port(
+    context: *mut ibv_context,
+    port: u8,
+    attr: *mut ibv_port_attr,
+    size: usize,
+) -> c_int {
+    code(|| {
+        // SAFETY: the program says that it is open.
+        let context = unsafe { Context::of(context) }?;
+        check_port(u32::from(port))?;
+        let port = ibv_port_attr::from(&context.nic.query_port()?);
+        // SAFETY: the program has room for so many bytes.
+        unsafe { copy_prefix(&port, attr, size) }
+    })
+}
+
+/// Copies as much as there is room for; room beyond it becomes zero.
+unsafe fn copy_prefix<T>(from: &T, to: *mut T, room: usize) -> Result<()> {
+    if to.is_null() {
+        return Err(Failed::EINVAL);
+    }
+    let (from, to) = (ptr::from_ref(from).cast::<u8>(), to.cast::<u8>());
+    let known = room.min(size_of::<T>());
+    // SAFETY: the caller vouches for the room.
+    unsafe { ptr::write_bytes(to, 0, room) };
+    // SAFETY: both have so many bytes.
+    unsafe { ptr::copy_nonoverlapping(from, to, known) };
+    Ok(())
+}
+
+pub(crate) fn check_port(port: u32) -> Result<()> {
+    if port == u32::from(PORT) { Ok(()) } else { Err(Failed::EINVAL) }
+}
+
+/// The identifier with this index.
+fn gid(context: &Context, index: usize) -> Result<Gid> {
+    let gid = context.nic.gids().get(index).copied();
+    gid.filter(|gid| gid.0 != [0; 16]).ok_or(Failed(libc::ENODATA))
+}
+
+/// An identifier of a port; one that is not there is zero as long as the table has a place for it.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_query_gid(
+    context: *mut ibv_context,
+    port: u8,
+    index: c_int,
+    to: *mut ibv_gid,
+) -> c_int {
+    number(|| {
+        // SAFETY: the program says that it is open.
+        let context = unsafe { Context::of(context) }?;
+        check_port(u32::from(port))?;
+        let index = usize::try_from(index).map_err(|_| Failed::EINVAL)?;
+        let gid = context.nic.gids().get(index).copied().ok_or(Failed::EINVAL)?;
+        // SAFETY: the program has room for it.
+        unsafe { answer(to, gid.into()) }?;
+        Ok(0)
+    })
+}
+
+/// How packets from an identifier are encapsulated, with the numbers of sysfs.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_query_gid_type(
+    context: *mut ibv_context,
+    port: u8,
+    index: u32,
+    to: *mut u32,
+) -> c_int {
+    number(|| {
+        // SAFETY: the program says that it is open.
+        let context = unsafe { Context::of(context) }?;
+        check_port(u32::from(port))?;
+        gid(context, index as usize)?;
+        // SAFETY: the program has room for it.
+        unsafe { answer(to, SYSFS_ROCE_V2) }?;
+        Ok(0)
+    })
+}
+
+/// An entry of the table of identifiers.
+fn gid_entry(context: &Context, index: usize) -> Result<ibv_gid_entry> {
+    let interface = context.nic.port().interface.as_deref();
+    Ok(ibv_gid_entry {
+        gid: gid(context, index)?.into(),
+        gid_index: u32::try_from(index).unwrap_or(u32::MAX),
+        port_num: u32::from(PORT),
+        gid_type: GidType::RoceV2.code(),
+        ndev_ifindex: interface.map_or(0, interface_index),
+    })
+}
+
+fn interface_index(name: &str) -> u32 {
+    let all = roce::link::interface::interfaces().unwrap_or_default();
+    all.iter().find(|interface| interface.name == name).map_or(0, |interface| interface.index)
+}
+
+/// An identifier of a port, with all that is known of it.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn _ibv_query_gid_ex(
+    context: *mut ibv_context,
+    port: u32,
+    index: u32,
+    entry: *mut ibv_gid_entry,
+    flags: u32,
+    size: usize,
+) -> c_int {
+    code(|| {
+        // SAFETY: the program says that it is open.
+        let context = unsafe { Context::of(context) }?;
+        check_port(port)?;
+        if flags != 0 || size < size_of::<ibv_gid_entry>() {
+            return Err(Failed::EINVAL);
+        }
+        // SAFETY: the program has room for it.
+        unsafe { copy_prefix(&gid_entry(context, index as usize)?, entry, size) }
+    })
+}
+
+/// Every identifier of every port.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn _ibv_query_gid_table(
+    context: *mut ibv_context,
+    entries: *mut ibv_gid_entry,
+    most: usize,
+    flags: u32,
+    size: usize,
+) -> isize {
+    negative(|| {
+        // SAFETY: the program says that it is open.
+        let context = unsafe { Context::of(context) }?;
+        if flags != 0 || size < size_of::<ibv_gid_entry>() {
+            return Err(Failed::EINVAL);
+        }
+        let indices = 0..context.nic.gids().len();
+        let found: Vec<_> = indices.filter_map(|index| gid_entry(context, index).ok()).collect();
+        if found.len() > most {
+            return Err(Failed::EINVAL);
+        }
+        for (place, entry) in found.iter().enumerate() {
+            let to = entries.wrapping_byte_add(place * size);
+            // SAFETY: the program has room for `most` of this size.
+            unsafe { copy_prefix(entry, to, size) }?;
+        }
+        Ok(isize::try_from(found.len()).unwrap_or(isize::MAX))
+    })
+}
+
+/// A partition of a port, in the order of the wire.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_query_pkey(
+    context: *mut ibv_context,
+    port: u8,
+    index: c_int,
+    to: *mut u16,
+) -> c_int {
+    number(|| {
+        // SAFETY: the program says that it is open.
+        unsafe { Context::of(context) }?;
+        check_port(u32::from(port))?;
+        if index != 0 {
+            return Err(Failed::EINVAL);
+        }
+        // SAFETY: the program has room for it.
+        unsafe { answer(to, DEFAULT_PKEY.to_be()) }?;
+        Ok(0)
+    })
+}
+
+/// The only partition.
+const DEFAULT_PKEY: u16 = 0xffff;
+
+/// The index of a partition, which is in the order of the wire.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_get_pkey_index(context: *mut ibv_context, port: u8, pkey: u16) -> c_int {
+    number(|| {
+        // SAFETY: the program says that it is open.
+        unsafe { Context::of(context) }?;
+        check_port(u32::from(port))?;
+        if u16::from_be(pkey) == DEFAULT_PKEY { Ok(0) } else { Err(Failed::EINVAL) }
+    })
+}
+
+/// What a device reads off itself: its clock.
+pub(crate) unsafe extern "C" fn query_rt_values(
+    context: *mut ibv_context,
+    values: *mut ibv_values_ex,
+) -> c_int {
+    code(|| {
+        // SAFETY: the program says that it is open.
+        let context = unsafe { Context::of(context) }?;
+        // SAFETY: the program says what it wants there.
+        let asked = unsafe { given(values) }?.comp_mask;
+        if asked & !IBV_VALUES_MASK_RAW_CLOCK != 0 {
+            return Err(Failed::EINVAL);
+        }
+        let now = context.nic.now().as_nanos();
+        let [tv_sec, tv_nsec] = [now / 1_000_000_000, now % 1_000_000_000].map(u64::cast_signed);
+        let raw_clock = timespec { tv_sec, tv_nsec };
+        // SAFETY: the program has room for it.
+        unsafe { answer(values, ibv_values_ex { comp_mask: asked, raw_clock }) }
+    })
+}

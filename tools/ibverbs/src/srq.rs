@@ -1,0 +1,185 @@
+//! Shared receive queues.
+
+use std::cell::UnsafeCell;
+use std::ffi::c_int;
+use std::sync::{Arc, Mutex};
+
+use roce::ibverbs::{
+    IBV_SRQ_INIT_ATTR_CQ, IBV_SRQ_INIT_ATTR_PD, IBV_SRQ_INIT_ATTR_TYPE, IBV_SRQ_INIT_ATTR_XRCD,
+    ibv_context, ibv_pd, ibv_srq, ibv_srq_attr, ibv_srq_init_attr, ibv_srq_init_attr_ex,
+};
+use roce::nic::SoftNic;
+use roce::verbs::{
+    CqHandle, Device as _, SrqAttr, SrqAttrMask, SrqCreate, SrqHandle, SrqType, XrcdHandle,
+};
+
+use crate::call::{Failed, Result, code, pointer};
+use crate::context::Context;
+use crate::cq::Cq;
+use crate::events::{Acks, Routes, lock};
+use crate::object::{Object, answer, given, objects};
+use crate::pd::{Pd, next_number};
+use crate::xrc::Xrcd;
+
+/// A shared receive queue.
+#[repr(C)]
+pub(crate) struct Srq {
+    c: UnsafeCell<ibv_srq>,
+    pub(crate) nic: Arc<SoftNic>,
+    pub(crate) handle: SrqHandle,
+    kind: SrqType,
+    attr: Mutex<SrqAttr>,
+    routes: Arc<Routes>,
+    /// What happened to it, as the context told.
+    pub(crate) events: Acks,
+}
+
+objects! { Srq: ibv_srq; }
+
+/// Makes a shared receive queue, with at least what is wanted; `attr` becomes what it has.
+unsafe fn create(
+    init: &ibv_srq_init_attr_ex,
+    kind: SrqType,
+    xrc: Option<(XrcdHandle, CqHandle)>,
+) -> Result<*mut ibv_srq> {
+    // SAFETY: the program says that it is one.
+    let domain = unsafe { Pd::of(init.pd) }?;
+    // SAFETY: it was open when the domain was made, and is until that is unmade.
+    let open = unsafe { Context::of(domain.context()) }?;
+    let mut attr = SrqAttr::from(init.attr);
+    // A queue that is made without a limit raises none; what is given as one counts only later.
+    attr.srq_limit = 0;
+    let create = SrqCreate { max_wr: attr.max_wr, max_sge: attr.max_sge, limit: 0, xrc };
+    let handle = domain.nic.create_srq(domain.handle, create)?;
+    let c = ibv_srq {
+        context: domain.context(),
+        srq_context: init.srq_context,
+        pd: init.pd,
+        handle: next_number(),
+        ..ibv_srq::zeroed()
+    };
+    let routes = Arc::clone(&open.device.routes);
+    let srq = Srq {
+        c: UnsafeCell::new(c),
+        nic: Arc::clone(&domain.nic),
+        handle,
+        kind,
+        attr: Mutex::new(attr),
+        routes: Arc::clone(&routes),
+        events: Acks::default(),
+    };
+    let given = srq.give();
+    routes.add_srq(handle, given, &open.events);
+    Ok(given)
+}
+
+/// Makes a shared receive queue of the ordinary kind.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_create_srq(pd: *mut ibv_pd, init: *mut ibv_srq_init_attr) -> *mut ibv_srq {
+    pointer(|| {
+        // SAFETY: the program hands it over.
+        let ibv_srq_init_attr { srq_context, attr } = *unsafe { given(init) }?;
+        let init = ibv_srq_init_attr_ex { srq_context, attr, pd, ..ibv_srq_init_attr_ex::zeroed() };
+        // SAFETY: as this function's.
+        unsafe { create(&init, SrqType::Basic, None) }
+    })
+}
+
+/// Makes a shared receive queue of any kind.
+pub(crate) unsafe extern "C" fn create_ex(
+    context: *mut ibv_context,
+    init: *mut ibv_srq_init_attr_ex,
+) -> *mut ibv_srq {
+    pointer(|| {
+        // SAFETY: the program says that it is open.
+        unsafe { Context::of(context) }?;
+        // SAFETY: the program hands it over.
+        let init = unsafe { given(init) }?;
+        let has = |flag| init.comp_mask & flag != 0;
+        let known = IBV_SRQ_INIT_ATTR_TYPE
+            | IBV_SRQ_INIT_ATTR_PD
+            | IBV_SRQ_INIT_ATTR_XRCD
+            | IBV_SRQ_INIT_ATTR_CQ;
+        let code = if has(IBV_SRQ_INIT_ATTR_TYPE) { init.srq_type } else { 0 };
+        let kind = SrqType::from_code(code).ok_or(Failed::EINVAL)?;
+        if kind == SrqType::Tm || init.comp_mask & !known != 0 {
+            return Err(Failed::EOPNOTSUPP);
+        }
+        if !has(IBV_SRQ_INIT_ATTR_PD) {
+            return Err(Failed::EINVAL);
+        }
+        let xrc = match kind {
+            SrqType::Xrc if has(IBV_SRQ_INIT_ATTR_XRCD) && has(IBV_SRQ_INIT_ATTR_CQ) => {
+                // SAFETY: the program says that it is one.
+                let xrcd = unsafe { Xrcd::of(init.xrcd) }?.handle;
+                // SAFETY: the program says that it is one.
+                let cq = unsafe { Cq::of(init.cq.cast()) }?.handle;
+                Some((xrcd, cq))
+            }
+            SrqType::Xrc => return Err(Failed::EINVAL),
+            SrqType::Basic | SrqType::Tm => None,
+        };
+        // SAFETY: as this function's.
+        unsafe { create(init, kind, xrc) }
+    })
+}
+
+/// Gives a shared receive queue another size, another limit, or both.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_modify_srq(
+    srq: *mut ibv_srq,
+    attr: *mut ibv_srq_attr,
+    mask: c_int,
+) -> c_int {
+    code(|| {
+        // SAFETY: the program says that it is one.
+        let queue = unsafe { Srq::of(srq) }?;
+        // SAFETY: the program hands it over.
+        let attr = SrqAttr::from(*unsafe { given(attr) }?);
+        let mask = SrqAttrMask::from_bits(mask.cast_unsigned()).ok_or(Failed::EINVAL)?;
+        let max_wr = mask.contains(SrqAttrMask::MAX_WR).then_some(attr.max_wr);
+        let limit = mask.contains(SrqAttrMask::LIMIT).then_some(attr.srq_limit);
+        let mut known = lock(&queue.attr);
+        queue.nic.modify_srq(queue.handle, max_wr, limit)?;
+        known.apply(&attr, mask);
+        Ok(())
+    })
+}
+
+/// The attributes of a shared receive queue.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_query_srq(srq: *mut ibv_srq, attr: *mut ibv_srq_attr) -> c_int {
+    code(|| {
+        // SAFETY: the program says that it is one.
+        let known = *lock(&unsafe { Srq::of(srq) }?.attr);
+        // SAFETY: the program has room for it.
+        unsafe { answer(attr, known.into()) }
+    })
+}
+
+/// The number of a shared receive queue of extended reliable connections.
+pub(crate) unsafe extern "C" fn number(srq: *mut ibv_srq, to: *mut u32) -> c_int {
+    code(|| {
+        // SAFETY: the program says that it is one.
+        let queue = unsafe { Srq::of(srq) }?;
+        if queue.kind != SrqType::Xrc {
+            return Err(Failed::EINVAL);
+        }
+        // SAFETY: the program has room for it.
+        unsafe { answer(to, queue.nic.srq_number(queue.handle).get()) }
+    })
+}
+
+/// Unmakes a shared receive queue that no queue pair uses, after all its events were acknowledged.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_destroy_srq(srq: *mut ibv_srq) -> c_int {
+    code(|| {
+        // SAFETY: the program says that it is one.
+        let queue = unsafe { Srq::of(srq) }?;
+        queue.nic.destroy_srq(queue.handle)?;
+        queue.routes.remove_srq(queue.handle);
+        queue.events.wait();
+        // SAFETY: and that it does not need it any more.
+        unsafe { Srq::take(srq) }.map(drop)
+    })
+}

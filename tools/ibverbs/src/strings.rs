@@ -1,0 +1,44 @@
+//! Names of numbers.
+
+use std::ffi::{CString, c_char, c_int, c_uint};
+use std::sync::LazyLock;
+
+use roce::verbs::{EventType, NodeType, PortState, WcStatus};
+
+/// What C gets for a number that nobody knows.
+const UNKNOWN: &std::ffi::CStr = c"unknown";
+
+/// The texts of an enumeration, by number, for C.
+type Texts = LazyLock<Vec<(u32, CString)>>;
+
+fn text(texts: &Texts, code: u32) -> *const c_char {
+    let found = texts.iter().find(|(known, _)| *known == code);
+    found.map_or(UNKNOWN.as_ptr(), |(_, text)| text.as_ptr())
+}
+
+macro_rules! texts {
+    ($($(#[$doc:meta])* $function:ident($type:ty) of $enum:ident;)*) => {
+        $(
+            $(#[$doc])*
+            #[unsafe(no_mangle)]
+            extern "C" fn $function(number: $type) -> *const c_char {
+                static TEXTS: Texts = LazyLock::new(|| {
+                    let all = $enum::ALL.iter();
+                    all.map(|value| (value.code(), CString::new(value.text()).unwrap_or_default())).collect()
+                });
+                text(&TEXTS, u32::from_ne_bytes(number.to_ne_bytes()))
+            }
+        )*
+    };
+}
+
+texts! {
+    /// Why a work request ended, in words.
+    ibv_wc_status_str(c_uint) of WcStatus;
+    /// What happened, in words.
+    ibv_event_type_str(c_uint) of EventType;
+    /// What a device is, in words.
+    ibv_node_type_str(c_int) of NodeType;
+    /// How a port is, in words.
+    ibv_port_state_str(c_uint) of PortState;
+}

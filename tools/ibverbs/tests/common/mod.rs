@@ -1,0 +1,38 @@
+//! The shared library as `install` makes it, and stock programs that run on it.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::sync::OnceLock;
+
+/// The directory of the library, which is built once for each test program.
+pub(crate) fn library() -> &'static Path {
+    static LIBRARY: OnceLock<PathBuf> = OnceLock::new();
+    LIBRARY.get_or_init(|| {
+        let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+        let prefix = Path::new(env!("CARGO_TARGET_TMPDIR")).join(env!("CARGO_CRATE_NAME"));
+        let mut install = Command::new(here.join("install"));
+        install.arg("--prefix").arg(&prefix).args(["--profile", "dev"]);
+        let output = install.output().expect("install is a script for bash");
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "install: {said}");
+        prefix.join("lib")
+    })
+}
+
+/// A stock program on the library, with these devices.
+#[allow(dead_code, reason = "not every test program runs others")]
+pub(crate) fn stock(program: &str, devices: &str) -> Command {
+    let mut command = Command::new(program);
+    command.env("LD_LIBRARY_PATH", library()).env("ROCE_DEVICES", devices);
+    command
+}
+
+/// What a program of Debian's package `package` said, if it was successful.
+pub(crate) fn said(command: &mut Command, package: &str) -> String {
+    let output = command.output();
+    let Output { status, stdout, stderr } =
+        output.unwrap_or_else(|error| panic!("{command:?}: {error}; Debian has it in {package}"));
+    let (out, err) = (String::from_utf8_lossy(&stdout), String::from_utf8_lossy(&stderr));
+    assert!(status.success(), "{command:?}: {status}\n{out}{err}");
+    out.into_owned()
+}

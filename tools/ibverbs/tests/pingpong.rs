@@ -1,0 +1,100 @@
+//! Stock programs of rdma-core, which know nothing of soft NICs, on the library.
+#![allow(clippy::unwrap_used, reason = "what must not happen in a test fails it")]
+
+use std::process::{Child, Stdio};
+use std::time::Duration;
+
+mod common;
+
+/// Debian's package of the programs.
+const PACKAGE: &str = "ibverbs-utils";
+
+#[test]
+fn devices_are_listed_as_the_environment_says() {
+    let list = |devices| common::said(&mut common::stock("ibv_devices", devices), PACKAGE);
+    let two = list("udp:127.9.0.1, udp:127.9.0.2");
+    let lines: Vec<&str> = two.lines().skip(2).map(str::trim).collect();
+    assert_eq!(lines, ["roce0           \t0000ffff7f090001", "roce1           \t0000ffff7f090002"]);
+    assert_eq!(list("").lines().count(), 2, "no devices");
+    let mut wrong = common::stock("ibv_devices", "eth0");
+    assert!(!wrong.output().unwrap().status.success(), "what is no device is no device");
+}
+
+#[test]
+fn a_device_tells_everything_of_itself() {
+    let mut devinfo = common::stock("ibv_devinfo", "udp:127.9.0.3");
+    let said = common::said(devinfo.arg("-v"), PACKAGE);
+    for line in [
+        "hca_id:\troce0",
+        "node_guid:\t\t\t0000:ffff:7f09:0003",
+        "board_id:\t\t\troce",
+        "phys_port_cnt:\t\t\t1",
+        "state:\t\t\tPORT_ACTIVE (4)",
+        "active_mtu:\t\t4096 (5)",
+        "link_layer:\t\tEthernet",
+        "GID[  0]:\t\t::ffff:127.9.0.3, RoCE v2",
+    ] {
+        assert!(said.contains(line), "{line:?} is not in\n{said}");
+    }
+}
+
+#[test]
+fn pingpongs_of_every_service_polled_and_with_events() {
+    let programs = [
+        ("ibv_rc_pingpong", &[][..]),
+        ("ibv_rc_pingpong", &["-s", "100000", "-m", "4096", "-n", "50"]),
+        ("ibv_uc_pingpong", &[]),
+        ("ibv_ud_pingpong", &["-s", "1024"]),
+        ("ibv_srq_pingpong", &[]),
+        ("ibv_xsrq_pingpong", &[]),
+    ];
+    for (at, (program, arguments)) in programs.into_iter().enumerate() {
+        for events in [false, true] {
+            let mut arguments = arguments.to_vec();
+            if events {
+                arguments.push("-e");
+            }
+            let port = 18_600 + 2 * u16::try_from(at).unwrap() + u16::from(events);
+            pingpong(program, &arguments, port);
+        }
+    }
+}
+
+/// A server on one address, a client on another; both must be content.
+fn pingpong(program: &str, arguments: &[&str], port: u16) {
+    let port_text = port.to_string();
+    let side = |device: &str| {
+        let mut command = common::stock(program, device);
+        command.args(["-g", "0", "-p", &port_text]).args(arguments);
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+    };
+    let mut server = side("udp:127.9.1.1").spawn().unwrap();
+    wait_for_listener(&mut server, port);
+    let client = common::said(side("udp:127.9.1.2").arg("127.0.0.1"), PACKAGE);
+    let output = server.wait_with_output().unwrap();
+    let (out, err) =
+        (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{program} {arguments:?}: {out}{err}");
+    for said in [client.as_str(), &out] {
+        assert!(said.contains("iters in") || said.contains("success"), "{program}: {said}");
+    }
+}
+
+/// Until somebody listens at a port, or the server has ended.
+fn wait_for_listener(server: &mut Child, port: u16) {
+    // A connection would be taken for the client's: the system is asked instead.
+    let listening = || {
+        let wanted = format!(":{port:04X} ");
+        ["/proc/net/tcp", "/proc/net/tcp6"].iter().any(|file| {
+            let table = std::fs::read_to_string(file).unwrap_or_default();
+            table.lines().any(|line| line.contains(&wanted) && line.contains(" 0A "))
+        })
+    };
+    while !listening() {
+        if let Some(status) = server.try_wait().unwrap() {
+            panic!("the server ended before it listened: {status}");
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}

@@ -1,0 +1,51 @@
+//! Every symbol of `symbols.txt` is there with its version, and nothing else is.
+#![allow(clippy::unwrap_used, reason = "what must not happen in a test fails it")]
+
+use std::collections::BTreeSet;
+use std::process::Command;
+
+mod common;
+
+#[test]
+fn every_symbol_has_its_version() {
+    let table = include_str!("../symbols.txt");
+    let mut wanted = BTreeSet::new();
+    for line in table.lines().filter(|line| !line.starts_with('#') && !line.is_empty()) {
+        let words: Vec<&str> = line.split(' ').collect();
+        let symbol = match words[..] {
+            [version, name] => format!("{name}@@{version}"),
+            [version, name, "old"] => format!("{name}@{version}"),
+            _ => panic!("what is {line:?}?"),
+        };
+        assert!(wanted.insert(symbol), "{line} is there twice");
+    }
+    let library = common::library().join("libibverbs.so.1");
+    let mut readelf = Command::new("readelf");
+    let listed = common::said(readelf.args(["--dyn-syms", "-W"]).arg(library), "binutils");
+    let mut found = BTreeSet::new();
+    for line in listed.lines() {
+        // Number, value, size, type, binding, visibility, section, name.
+        let words: Vec<&str> = line.split_whitespace().collect();
+        if let [_, _, _, kind, _, _, section, name, ..] = words[..]
+            && section != "UND"
+            && section != "Ndx"
+            && !(kind == "OBJECT" && section == "ABS")
+        {
+            found.insert(name.to_owned());
+        }
+    }
+    let missing: Vec<_> = wanted.difference(&found).collect();
+    let too_many: Vec<_> = found.difference(&wanted).collect();
+    assert!(
+        missing.is_empty() && too_many.is_empty(),
+        "missing {missing:?}, not wanted {too_many:?}"
+    );
+}
+
+#[test]
+fn the_library_is_the_one_that_programs_look_for() {
+    let library = common::library().join("libibverbs.so.1");
+    let dynamic = common::said(Command::new("readelf").args(["-d", "-W"]).arg(library), "binutils");
+    assert!(dynamic.contains("Library soname: [libibverbs.so.1]"), "{dynamic}");
+    assert!(dynamic.contains("NODELETE"), "its threads outlive dlclose: {dynamic}");
+}
