@@ -111,6 +111,8 @@ fn guarded<T>(call: impl FnOnce() -> Result<T>) -> Result<T> {
 }
 
 pub(crate) fn set_errno(code: c_int) {
+    // SAFETY: a function without a contract.
+    let place = unsafe { libc::__errno_location() };
     // SAFETY: the place is this thread's own.
-    unsafe { *libc::__errno_location() = code };
+    unsafe { place.write(code) };
 }

@@ -185,13 +185,18 @@ unsafe extern "C" fn ibv_ack_async_event(event: *mut ibv_async_event) {
 
 /// Who counts what was told of the object that it happened to.
 fn acks(event: &ibv_async_event) -> Option<&Acks> {
-    // SAFETY: of this subject it is this, and an object waits for what was told of it before it goes.
-    match EventType::from_code(event.event_type)?.subject() {
-        EventSubject::Cq => unsafe { Cq::of(event.element.cq.cast()) }.ok().map(|cq| &cq.events),
+    let subject = EventType::from_code(event.event_type)?.subject();
+    if !matches!(subject, EventSubject::Cq | EventSubject::Qp | EventSubject::Srq) {
+        return None;
+    }
+    // SAFETY: of these subjects it is a pointer, of whatever kind.
+    let object = unsafe { event.element.qp };
+    match subject {
+        // SAFETY: it is what the subject says, and waits for what was told of it before it goes.
+        EventSubject::Cq => unsafe { Cq::of(object.cast()) }.ok().map(|cq| &cq.events),
         // SAFETY: as above.
-        EventSubject::Qp => unsafe { Qp::of(event.element.qp.cast()) }.ok().map(|qp| &qp.events),
+        EventSubject::Srq => unsafe { Srq::of(object.cast()) }.ok().map(|srq| &srq.events),
         // SAFETY: as above.
-        EventSubject::Srq => unsafe { Srq::of(event.element.srq) }.ok().map(|srq| &srq.events),
-        EventSubject::Wq | EventSubject::Port | EventSubject::Device => None,
+        _ => unsafe { Qp::of(object.cast()) }.ok().map(|qp| &qp.events),
     }
 }

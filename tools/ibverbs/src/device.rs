@@ -97,7 +97,7 @@ impl Device {
         if let Some(running) = nic.upgrade() {
             return Ok(running);
         }
-        let link = self.spec.open(None).map_err(|error| Failed::from_any(&error, libc::ENODEV))?;
+        let link = self.spec.open(None).map_err(|error| env::failed(&error, libc::ENODEV))?;
         let started = Arc::new(SoftNic::start(env::wrap(link, &self.name)?)?);
         let routes = Arc::clone(&self.routes);
         started.hand_events_to(move |event| routes.deliver(event));
@@ -160,7 +160,7 @@ unsafe extern "C" fn ibv_free_device_list(list: *mut *mut ibv_device) {
         }
         let mut places = 1;
         // SAFETY: the list ends with a null, before which every place is its own.
-        while !unsafe { list.add(places - 1).read() }.is_null() {
+        while !unsafe { list.wrapping_add(places - 1).read() }.is_null() {
             places += 1;
         }
         // SAFETY: it was made as a box of so many.

@@ -4,10 +4,13 @@
 //!   `raw:eth0`, `soft:eth0`. Without it, there is one on the first address of every interface that has one.
 //! - `ROCE_PCAP`: a file to write what passes into; `%d` in it is the device, `%p` the process.
 //! - `ROCE_FAULT`: what happens to packets that are sent: `loss=1%,delay=10us`.
+//! - `ROCE_LOG`: a file to write into why a device cannot be listed or opened, which C gets a number for only.
 
 use std::env;
+use std::error::Error;
+use std::ffi::c_int;
 use std::fs::File;
-use std::io;
+use std::io::{self, Write as _};
 use std::time::SystemTime;
 
 use roce::link::interface::interfaces;
@@ -20,7 +23,7 @@ use crate::call::{Failed, Result};
 pub(crate) fn devices() -> Result<Vec<Spec>> {
     let Ok(list) = env::var("ROCE_DEVICES") else { return Ok(every_interface()?) };
     let words = list.split([' ', ',', '\t', '\n']).filter(|word| !word.is_empty());
-    words.map(|word| word.parse().map_err(|_| Failed::EINVAL)).collect()
+    words.map(|word| word.parse().map_err(|error| failed(&error, libc::EINVAL))).collect()
 }
 
 fn every_interface() -> io::Result<Vec<Spec>> {
@@ -33,16 +36,32 @@ fn every_interface() -> io::Result<Vec<Spec>> {
 pub(crate) fn wrap(mut link: Link, device: &str) -> Result<Link> {
     if let Some(path) = variable("ROCE_PCAP") {
         let path = path.replace("%d", device).replace("%p", &std::process::id().to_string());
-        let file = File::create(path)?;
+        let file = File::create(&path).map_err(|error| failed(&error, libc::EIO))?;
         // Not buffered: a program that is killed leaves everything that passed.
-        link = tap::tap(link, file, time_of_day())
-            .map_err(|error| Failed::from_any(&error, libc::EIO))?;
+        let tapped = tap::tap(link, file, time_of_day());
+        link = tapped.map_err(|error| failed(&error, libc::EIO))?;
     }
     if let Some(spec) = variable("ROCE_FAULT") {
-        let spec: fault::Spec = spec.parse().map_err(|_| Failed::EINVAL)?;
+        let spec: fault::Spec = spec.parse().map_err(|error| failed(&error, libc::EINVAL))?;
         link = fault::inject(link, &spec);
     }
     Ok(link)
+}
+
+/// The number that C gets for an error, and the words that a person gets who asked for them.
+pub(crate) fn failed(error: &(dyn Error + 'static), otherwise: c_int) -> Failed {
+    if let Some(path) = variable("ROCE_LOG") {
+        let mut line = error.to_string();
+        let mut source = error.source();
+        while let Some(error) = source {
+            line = format!("{line}: {error}");
+            source = error.source();
+        }
+        // Whoever asked for it sees that there is nothing.
+        let log = File::options().append(true).create(true).open(path);
+        let _ = log.and_then(|mut log| writeln!(log, "{line}"));
+    }
+    Failed::from_any(error, otherwise)
 }
 
 fn variable(name: &str) -> Option<String> {

@@ -219,16 +219,17 @@ unsafe extern "C" fn ibv_rereg_mr(
         let mut handle = lock(&region.handle);
         *handle = region.nic.reregister(*handle, domain.map(|pd| pd.handle), memory, rights)?;
         let c = region.c.get();
-        // SAFETY: programs only read these, and not while they change them.
-        unsafe { ((*c).lkey, (*c).rkey) = (handle.lkey().get(), handle.rkey().get()) };
+        // SAFETY: programs only read it, and not while they change it.
+        let mut new = unsafe { c.read() };
+        (new.lkey, new.rkey) = (handle.lkey().get(), handle.rkey().get());
         if moved {
-            // SAFETY: as above.
-            unsafe { ((*c).addr, (*c).length) = (addr, length) };
+            (new.addr, new.length) = (addr, length);
         }
         if domain.is_some() {
-            // SAFETY: as above.
-            unsafe { (*c).pd = pd };
+            new.pd = pd;
         }
+        // SAFETY: as above.
+        unsafe { c.write(new) };
         Ok(())
     });
     if done == 0 {

@@ -20,7 +20,7 @@ pub(crate) struct Pd {
     pub(crate) nic: Arc<SoftNic>,
     pub(crate) handle: PdHandle,
     /// The domain that this is another name for.
-    parent_of: Option<&'static Pd>,
+    parent_of: Option<&'static Self>,
     /// How many other names it has.
     names: AtomicU32,
 }

@@ -107,9 +107,13 @@ pub(crate) unsafe fn copy_inline<'a>(
         let length = sge.length as usize;
         let Some(to) = room[used..].get_mut(..length) else {
             let len = sges.iter().map(|sge| u64::from(sge.length)).sum();
-            return Err(PostError::InlineTooLong { len, max: INLINE_MAX as u32 });
+            return Err(PostError::InlineTooLong {
+                len,
+                max: roce::engine::Limits::DEFAULT.inline,
+            });
         };
-        let from = ptr::with_exposed_provenance::<u8>(sge.addr as usize);
+        let address = usize::try_from(sge.addr).unwrap_or(usize::MAX);
+        let from = ptr::with_exposed_provenance::<u8>(address);
         // SAFETY: the caller vouches for what is read; what is written is ours.
         unsafe { ptr::copy_nonoverlapping(from, to.as_mut_ptr(), length) };
         used += length;

@@ -42,7 +42,7 @@ unsafe extern "C" fn ibv_read_sysfs_file(
         unsafe { ptr::copy_nonoverlapping(bytes.as_ptr().cast(), buffer, length) };
         if length < size {
             // SAFETY: there is room for one more.
-            unsafe { buffer.add(length).write(0) };
+            unsafe { buffer.wrapping_add(length).write(0) };
         }
         Ok(c_int::try_from(length).unwrap_or(c_int::MAX))
     })

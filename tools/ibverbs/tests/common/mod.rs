@@ -15,7 +15,7 @@ pub(crate) fn library() -> &'static Path {
         let output = install.output().expect("install is a script for bash");
         let said = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "install: {said}");
-        prefix.join("lib")
+        prefix.join("lib/roce")
     })
 }
 
