@@ -26,6 +26,7 @@
 //! | [`link`] | ways onto a network, simulated or real; faults and taps around them |
 //! | [`nic`] | an engine on a link, and who drives them: a software NIC that runs |
 //! | [`ibverbs`] | the C ABI of `libibverbs`, and the way between it and `verbs` |
+//! | `conform` | scenarios, run on any two devices, and what differs; with the feature of this name |
 //!
 //! Nothing imports upwards in this table. Each room's own page says how it is built.
 //!
@@ -40,9 +41,11 @@
 //! # Features
 //!
 //! `cli` (on by default) builds the `roce` command and pulls in what only it needs. A program that uses the library
-//! wants `default-features = false`.
+//! wants `default-features = false`. `conform`, which `cli` contains, is the room of this name.
 
 pub mod capture;
+#[cfg(feature = "conform")]
+pub mod conform;
 pub mod decode;
 pub mod engine;
 #[cfg(target_os = "linux")]

@@ -1,6 +1,7 @@
 //! `roce`: see, speak, replay, compare RoCEv2, and stand in for an RNIC.
 
 mod bench;
+mod conform;
 mod decode;
 mod demo;
 mod device;
@@ -31,6 +32,7 @@ enum Command {
     Decode(decode::Args),
     Serve(serve::Args),
     Bench(bench::Args),
+    Conform(conform::Args),
     Devices(devices::Args),
     Run(run::Args),
     Completions(shell::CompletionsArgs),
@@ -48,6 +50,7 @@ fn main() -> ExitCode {
         Command::Decode(args) => decode::run(args),
         Command::Serve(args) => serve::run(args),
         Command::Bench(args) => bench::run(args),
+        Command::Conform(args) => conform::run(args),
         Command::Devices(args) => devices::run(&args),
         Command::Run(args) => run::run(&args),
         Command::Completions(args) => shell::completions(&args),

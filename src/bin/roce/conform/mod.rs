@@ -1,0 +1,191 @@
+//! `roce conform`: scenarios on two devices, and what differs.
+
+mod run;
+mod serve;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use anyhow::Context;
+use clap::{Args as ClapArgs, Subcommand, ValueEnum};
+use roce::conform::Side;
+use roce::conform::agent::Agent;
+use roce::conform::wire::watch;
+use roce::nic::SoftNic;
+
+use crate::device::{self, Spec};
+use crate::output::Colour;
+
+/// Run scenarios on two devices and tell what differs
+///
+/// A scenario is a few lines of TOML: who posts what, what the wire does to which packet, what must
+/// hold in the end. It is played by two devices, a requester and a responder. Completions, memory,
+/// states, events and, where they can be seen, packets are held against what the scenario expects
+/// and against a reference: two soft NICs in memory, or what was recorded of others.
+///
+/// Without a device, two soft NICs in memory play. With HOST, the other side is a roce conform serve
+/// there. Each device plays the requester, then the responder.
+///
+/// Exit status: 0 when all agree or differ as is known, 1 when something differs that is not known,
+/// 2 when nothing could be run.
+#[derive(Debug, ClapArgs)]
+#[command(
+    verbatim_doc_comment,
+    after_help = EXAMPLES,
+    args_conflicts_with_subcommands = true,
+    subcommand_negates_reqs = true
+)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    command: Option<Command>,
+
+    #[command(flatten)]
+    run: RunArgs,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  roce conform                                        # two soft NICs in memory
+  roce conform --list
+  roce conform --filter 'lost/*' -v                   # with every packet
+  roce conform -d udp:127.0.0.1 --peer udp:127.0.0.2  # over sockets
+  roce conform serve -d udp:10.0.0.1                  # on one machine
+  roce conform -d udp:10.0.0.2 10.0.0.1 --junit conform.xml    # on the other
+  roce conform --scenario mine.toml";
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    Run(RunArgs),
+    Serve(ServeArgs),
+}
+
+/// Run scenarios (what roce conform does by itself)
+#[derive(Debug, ClapArgs)]
+struct RunArgs {
+    /// A host on which roce conform serve runs.
+    host: Option<String>,
+
+    /// The device here: udp:ADDRESS, raw:INTERFACE or soft:INTERFACE.
+    #[arg(short = 'd', long, value_name = "DEVICE")]
+    device: Option<Spec>,
+
+    /// The other device, if it is here, too.
+    #[arg(long, value_name = "DEVICE", requires = "device", conflicts_with = "host")]
+    peer: Option<Spec>,
+
+    /// The TCP port of roce conform serve.
+    #[arg(short = 'p', long, value_name = "PORT", default_value_t = PORT)]
+    port: u16,
+
+    /// The address of the device, by its index; by default the first of IPv4.
+    #[arg(short = 'x', long, value_name = "INDEX")]
+    gid_index: Option<u8>,
+
+    /// Whom the device here plays.
+    #[arg(long, value_enum, default_value_t)]
+    role: Role,
+
+    /// Scenarios of your own, instead of those that come with roce. Can be given several times.
+    #[arg(long, value_name = "FILE")]
+    scenario: Vec<PathBuf>,
+
+    /// Only scenarios whose names fit; `*` stands for anything. Can be given several times.
+    #[arg(long, value_name = "GLOB")]
+    filter: Vec<String>,
+
+    /// List the scenarios, and what each shows.
+    #[arg(long)]
+    list: bool,
+
+    /// Compare with what was recorded, and not with two soft NICs in memory.
+    #[arg(long, value_name = "FILE")]
+    reference: Option<PathBuf>,
+
+    /// Record what came of it, with the device here as requester, to compare others with.
+    #[arg(long, value_name = "FILE")]
+    record: Option<PathBuf>,
+
+    /// What is known of the device here; by default what roce knows of devices of its name.
+    #[arg(long, value_name = "FILE")]
+    deviations: Option<PathBuf>,
+
+    /// A report for programs.
+    #[arg(long)]
+    json: bool,
+
+    /// A report for whoever runs tests.
+    #[arg(long, value_name = "FILE")]
+    junit: Option<PathBuf>,
+
+    /// Tell of what agrees, too, with all its completions and packets.
+    #[arg(short = 'v', long)]
+    verbose: bool,
+
+    /// When to use colours.
+    #[arg(long, value_enum, value_name = "WHEN", default_value_t)]
+    colour: Colour,
+}
+
+/// Be the other side of roce conform on another machine
+///
+/// Plays what it is asked to, for one client after the other. Ctrl-C ends it.
+#[derive(Debug, ClapArgs)]
+struct ServeArgs {
+    /// The device: udp:ADDRESS, raw:INTERFACE or soft:INTERFACE.
+    #[arg(short = 'd', long, value_name = "DEVICE")]
+    device: Spec,
+
+    /// The TCP port to wait on; 0 is any that is free.
+    #[arg(short = 'p', long, value_name = "PORT", default_value_t = PORT)]
+    port: u16,
+
+    /// The address of the device, by its index; by default the first of IPv4.
+    #[arg(short = 'x', long, value_name = "INDEX")]
+    gid_index: Option<u8>,
+
+    /// End after the first client.
+    #[arg(long)]
+    once: bool,
+}
+
+/// The TCP port of roce conform serve, unless told otherwise.
+const PORT: u16 = 18516;
+
+/// Whom the device here plays.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+enum Role {
+    /// The side that asks.
+    Requester,
+    /// The side that answers.
+    Responder,
+    /// One after the other.
+    #[default]
+    Both,
+}
+
+impl Role {
+    fn sides(self) -> &'static [Side] {
+        match self {
+            Self::Requester => &[Side::Requester],
+            Self::Responder => &[Side::Responder],
+            Self::Both => &Side::BOTH,
+        }
+    }
+}
+
+pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
+    match args.command {
+        None => run::run(&args.run),
+        Some(Command::Run(args)) => run::run(&args),
+        Some(Command::Serve(args)) => serve::run(&args),
+    }
+}
+
+/// A device that plays, with its wire where there is one to hold.
+fn agent(spec: &Spec, gid_index: Option<u8>) -> anyhow::Result<Agent> {
+    let link = device::open(spec, None).with_context(|| format!("-d {spec}"))?;
+    let (link, wire) = watch(link);
+    let nic = SoftNic::start(link).with_context(|| format!("cannot start a NIC on {spec}"))?;
+    Ok(Agent { device: Arc::new(nic), wire: Some(wire), gid_index })
+}

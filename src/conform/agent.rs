@@ -1,0 +1,416 @@
+//! One side of an instance, on a device.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::control::{ControlError, Hello, Line, Message, VERSION, unexpected};
+use super::expand::Instance;
+use super::normalise::Names;
+use super::objects::{Objects, Stop};
+use super::post::Poster;
+use super::scenario::{Action, Done, Step};
+use super::trace::{Completion, Outcome};
+use super::wire::{Rule, Wire};
+use super::{Side, memory, now};
+use crate::verbs::{AsyncEvent, CqHandle, Device, QpState, Wc, WcFlags, WcOpcode};
+
+/// How long one waits for the other's next word, beyond what a scenario may take.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// How long states, events and memory may take to become what they must be, once every completion is there.
+const SETTLING: Duration = Duration::from_millis(500);
+
+/// How long one looks for more than was expected.
+const GRACE: Duration = Duration::from_millis(2);
+
+/// How long to look away between polls.
+const PAUSE: Duration = Duration::from_micros(20);
+
+/// How long an agent waits for something to play.
+const IDLE: Duration = Duration::from_secs(600);
+
+/// Plays sides of instances on a device.
+#[derive(Clone, Debug)]
+pub struct Agent {
+    /// The device.
+    pub device: Arc<dyn Device>,
+    /// Its wire, if packets can be seen and lost.
+    pub wire: Option<Wire>,
+    /// Which of its addresses to use; otherwise the first of IPv4, or the first.
+    pub gid_index: Option<u8>,
+}
+
+impl Agent {
+    /// Who it is.
+    pub fn hello(&self) -> Hello {
+        let mtu = self.device.query_port().map_or(0, |port| port.active_mtu.bytes());
+        let mtu = u32::try_from(mtu).unwrap_or(u32::MAX);
+        Hello {
+            version: VERSION,
+            device: self.device.name().to_owned(),
+            mtu,
+            wire: self.wire.is_some(),
+        }
+    }
+
+    /// Tells who it is, and hears who the other is.
+    pub fn meet(&self, line: &mut dyn Line) -> Result<Hello, ControlError> {
+        line.send(&Message::Hello(self.hello()))?;
+        match line.receive(PATIENCE, "a greeting")? {
+            Message::Hello(hello) if hello.version == VERSION => Ok(hello),
+            Message::Hello(hello) => Err(ControlError::Failed(format!(
+                "it speaks version {} and this is {VERSION}; the same version of roce on both sides helps",
+                hello.version
+            ))),
+            other => Err(unexpected(&other, "a greeting")),
+        }
+    }
+
+    /// Plays whatever the other one asks for, until it has enough; returns how much that was.
+    pub fn serve(&self, line: &mut dyn Line) -> Result<usize, ControlError> {
+        let peer = self.meet(line)?;
+        let mut played = 0;
+        loop {
+            // What is left of an instance that failed is skipped.
+            match line.receive(IDLE, "something to play") {
+                Ok(Message::Begin { instance, play }) => {
+                    let outcome = self.play(&instance, play, &peer, line);
+                    line.send(&Message::Outcome(Box::new(outcome)))?;
+                    played += 1;
+                }
+                Ok(Message::Bye) | Err(ControlError::Gone) => return Ok(played),
+                Ok(_) | Err(ControlError::Failed(_)) => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Plays one side of an instance; the other one plays the other.
+    pub fn play(
+        &self,
+        instance: &Instance,
+        side: Side,
+        peer: &Hello,
+        line: &mut dyn Line,
+    ) -> Outcome {
+        let mut outcome = Outcome::default();
+        let stopped = match Play::begin(self, instance, side, peer, line) {
+            Ok(mut play) => {
+                let done = play.run(line);
+                play.finish(&mut outcome);
+                done.err()
+            }
+            Err(stop) => Some(stop),
+        };
+        if let Some(stop) = stopped {
+            let why = match &stop {
+                Stop::Unable(why) | Stop::Trouble(why) => why.clone(),
+            };
+            // If the other one cannot be told, it finds out by itself.
+            let _ = line.send(&Message::Failed(why));
+            match stop {
+                Stop::Unable(why) => outcome.unable = Some(why),
+                Stop::Trouble(why) => outcome.trouble = Some(why),
+            }
+        }
+        outcome
+    }
+}
+
+impl From<ControlError> for Stop {
+    fn from(error: ControlError) -> Self {
+        Self::Trouble(error.to_string())
+    }
+}
+
+/// One side of an instance, while it is played.
+struct Play<'a> {
+    agent: &'a Agent,
+    instance: &'a Instance,
+    side: Side,
+    objects: Objects<'a>,
+    names: Names,
+    completions: Vec<Completion>,
+    events: Vec<String>,
+    /// How many requests were posted, and how many completions were waited for.
+    posted: u64,
+    awaited: usize,
+}
+
+impl<'a> Play<'a> {
+    /// Makes everything, and connects it.
+    fn begin(
+        agent: &'a Agent,
+        instance: &'a Instance,
+        side: Side,
+        peer: &Hello,
+        line: &mut dyn Line,
+    ) -> Result<Self, Stop> {
+        while let Ok(Some(_)) = agent.device.async_events().wait(Some(Duration::ZERO)) {}
+        let mut objects = Objects::new(&*agent.device, agent.gid_index, instance, side)?;
+        line.send(&Message::Reach(objects.reach()))?;
+        let theirs = match line.receive(PATIENCE, "how the other's objects are called")? {
+            Message::Reach(reach) => reach,
+            other => return Err(unexpected(&other, "how the other's objects are called").into()),
+        };
+        objects.connect(&theirs)?;
+        let names = match side {
+            Side::Requester => Names::new(objects.reach(), theirs),
+            Side::Responder => Names::new(theirs, objects.reach()),
+        };
+        let play = Self {
+            agent,
+            instance,
+            side,
+            objects,
+            names,
+            completions: Vec::new(),
+            events: Vec::new(),
+            posted: 0,
+            awaited: 0,
+        };
+        if let Some(wire) = &agent.wire {
+            wire.arm(play.rules(peer.wire));
+        }
+        line.send(&Message::Ready)?;
+        match line.receive(PATIENCE, "that the other is ready")? {
+            Message::Ready => Ok(play),
+            other => Err(unexpected(&other, "that the other is ready").into()),
+        }
+    }
+
+    /// The appointments that this side makes: with its own packets, and with the other's if the other cannot.
+    fn rules(&self, peer_has_wire: bool) -> Vec<Rule> {
+        let faults = &self.instance.scenario.faults;
+        let own = faults.iter().filter(|fault| fault.from == self.side || !peer_has_wire);
+        let rule = |fault: &super::scenario::Fault| {
+            let to = self.names.of(fault.from.other());
+            // Answers have the PSNs of the requests that they answer; so far only the requester asks.
+            let base = self.names.of(Side::Requester).qps.first().map_or(0, |(_, psn)| *psn);
+            Rule {
+                outbound: fault.from == self.side,
+                qps: to.qps.iter().map(|(qpn, _)| *qpn).collect(),
+                psn: fault.psn.map(|psn| base.wrapping_add(psn) & 0xff_ffff),
+                word: fault.packet.clone(),
+                nth: fault.nth,
+                deed: fault.deed,
+            }
+        };
+        own.map(rule).collect()
+    }
+
+    /// Does all steps, each when its turn has come, and waits until all is as it must be.
+    fn run(&mut self, line: &mut dyn Line) -> Result<(), Stop> {
+        let instance = self.instance;
+        let steps = &instance.scenario.steps;
+        let limit = Duration::from_secs(instance.scenario.limit) + PATIENCE;
+        let who = |at: usize| steps.get(at).and_then(Step::who).map(|(side, _)| side);
+        for (at, step) in steps.iter().enumerate() {
+            let Some((side, action)) = step.who() else { continue };
+            let other_is_next = who(at + 1) == Some(side.other());
+            if side == self.side {
+                let action = if action == Action::Op { instance.op } else { action };
+                self.step(step, action).map_err(|stop| match stop {
+                    Stop::Trouble(why) => Stop::Trouble(format!("step {}: {why}", at + 1)),
+                    stop => stop,
+                })?;
+                if other_is_next {
+                    let windows = self.objects.window_keys();
+                    self.learn(self.side, &windows);
+                    line.send(&Message::Done { step: at, windows })?;
+                }
+            } else if other_is_next {
+                match line.receive(limit, "the end of the other's step")? {
+                    Message::Done { step, windows } if step == at => {
+                        self.learn(self.side.other(), &windows);
+                    }
+                    other => return Err(unexpected(&other, "the end of the other's step").into()),
+                }
+            }
+        }
+        self.settle()?;
+        line.send(&Message::Settled)?;
+        match line.receive(limit, "that the other has settled")? {
+            Message::Settled => {}
+            other => return Err(unexpected(&other, "that the other has settled").into()),
+        }
+        let until = now() + GRACE;
+        while now() < until {
+            self.look();
+            std::thread::sleep(PAUSE);
+        }
+        Ok(())
+    }
+
+    /// The keys of a side's windows are these.
+    fn learn(&mut self, side: Side, windows: &std::collections::BTreeMap<String, u32>) {
+        windows.iter().for_each(|(name, key)| self.names.window(side, name, *key));
+    }
+
+    fn step(&mut self, step: &Step, action: Action) -> Result<(), Stop> {
+        match action {
+            Action::Wait => {
+                self.awaited += step.count.unwrap_or(1) as usize;
+                return self.wait(self.awaited);
+            }
+            Action::Sleep => {
+                let until = now() + Duration::from_millis(step.ms.unwrap_or(1));
+                while now() < until {
+                    self.look();
+                    std::thread::sleep(PAUSE);
+                }
+                return Ok(());
+            }
+            Action::Modify => return self.poster().modify(step),
+            _ => {}
+        }
+        for _ in 0..step.times.unwrap_or(1) {
+            self.posted += u64::from(!step.refused);
+            let id = self.posted;
+            self.poster().post(step, action, id)?;
+        }
+        Ok(())
+    }
+
+    fn poster(&mut self) -> Poster<'_, 'a> {
+        let Self { objects, instance, names, side, .. } = self;
+        Poster { objects, instance, names, side: *side }
+    }
+
+    /// Waits for so many completions altogether.
+    fn wait(&mut self, count: usize) -> Result<(), Stop> {
+        let until = now() + Duration::from_secs(self.instance.scenario.limit);
+        loop {
+            self.look();
+            if self.completions.len() >= count {
+                return Ok(());
+            }
+            if let Some(error) = self.agent.device.broken() {
+                return Err(Stop::trouble("the device is broken", error));
+            }
+            if now() >= until {
+                let (has, limit) = (self.completions.len(), self.instance.scenario.limit);
+                return Err(Stop::Trouble(format!("{has} of {count} completions after {limit} s")));
+            }
+            std::thread::sleep(PAUSE);
+        }
+    }
+
+    /// Waits until all that is expected is there, or cannot come any more.
+    fn settle(&mut self) -> Result<(), Stop> {
+        let times = |done: &Done| done.times.unwrap_or(1) as usize;
+        let expected = self.instance.scenario.expect.of(self.side).iter().map(times).sum();
+        self.wait(expected)?;
+        let until = now() + SETTLING;
+        while !self.is_settled() && now() < until {
+            std::thread::sleep(PAUSE);
+            self.look();
+        }
+        Ok(())
+    }
+
+    fn is_settled(&self) -> bool {
+        let expect = &self.instance.scenario.expect;
+        let state = expect.state_of(self.side);
+        self.events.len() >= expect.events_of(self.side).len()
+            && self.states().iter().all(|is| is == state)
+            && self.mismatches().is_empty()
+    }
+
+    /// Takes what completed and what happened.
+    fn look(&mut self) {
+        self.poll(self.objects.send_cq, false);
+        self.poll(self.objects.recv_cq, true);
+        while let Ok(Some(event)) = self.agent.device.async_events().wait(Some(Duration::ZERO)) {
+            let own = match event {
+                AsyncEvent::Qp(_, qp) => self.objects.qps.contains(&qp),
+                AsyncEvent::Srq(_, srq) => self.objects.srq == Some(srq),
+                AsyncEvent::Cq(_, cq) => cq == self.objects.send_cq || cq == self.objects.recv_cq,
+                AsyncEvent::Port(_) | AsyncEvent::Device(_) => false,
+            };
+            if own {
+                self.events.push(short(event.event().name(), "IBV_EVENT_"));
+            }
+        }
+    }
+
+    fn poll(&mut self, cq: CqHandle, recv: bool) {
+        let mut wcs = [Wc::default(); 16];
+        let count = self.agent.device.poll_cq(cq, &mut wcs);
+        for wc in wcs.iter().take(count) {
+            let completion = self.completion(wc, recv);
+            self.completions.push(completion);
+        }
+    }
+
+    fn completion(&self, wc: &Wc, recv: bool) -> Completion {
+        let qp = self.objects.numbers.iter().position(|number| *number == wc.qp_num);
+        let success = wc.is_success();
+        let counted = recv
+            || matches!(wc.opcode, WcOpcode::RdmaRead | WcOpcode::FetchAdd | WcOpcode::CompSwap);
+        let key = wc.invalidated().filter(|_| success);
+        let name = |key: crate::wire::RKey| {
+            self.names.window_of(self.side, key.get()).unwrap_or_else(|| "no window".to_owned())
+        };
+        Completion {
+            qp: qp.unwrap_or(usize::MAX),
+            recv,
+            id: wc.id.0,
+            status: short(wc.status.name(), "IBV_WC_"),
+            opcode: success.then(|| short(wc.opcode.name(), "IBV_WC_")),
+            byte_len: (success && counted).then_some(wc.byte_len),
+            imm: wc.imm().filter(|_| success).map(u32::from_be_bytes),
+            invalidated: key.map(name),
+            grh: success && recv && wc.flags().contains(WcFlags::GRH),
+        }
+    }
+
+    fn states(&self) -> Vec<String> {
+        let state = |qp| self.agent.device.qp_state(qp).unwrap_or(QpState::Reset);
+        self.objects.qps.iter().map(|qp| state(*qp).text().to_ascii_lowercase()).collect()
+    }
+
+    fn mismatches(&self) -> Vec<String> {
+        let mut all = Vec::new();
+        for buffer in &self.objects.buffers {
+            let name = &buffer.name;
+            match memory::image(self.instance, self.side, name) {
+                Ok(image) => {
+                    if let Some((at, must, is)) = memory::mismatch(&image, &buffer.buffer.to_vec())
+                    {
+                        all.push(format!("{name}[{at}] is {is:#04x} and must be {must:#04x}"));
+                    }
+                }
+                Err(why) => all.push(format!("{name}: {why}")),
+            }
+        }
+        all
+    }
+
+    /// What came of it.
+    fn finish(&mut self, outcome: &mut Outcome) {
+        self.look();
+        self.completions.sort_by_key(|it| (it.qp, it.recv));
+        outcome.completions = std::mem::take(&mut self.completions);
+        self.events.sort();
+        outcome.events = std::mem::take(&mut self.events);
+        outcome.states = self.states();
+        outcome.mismatches = self.mismatches();
+        for buffer in &self.objects.buffers {
+            let image = memory::image(self.instance, self.side, &buffer.name).unwrap_or_default();
+            let bytes = buffer.buffer.to_vec();
+            let counts = bytes.iter().zip(&image).filter(|(_, must)| must.is_some());
+            let counts: Vec<u8> = counts.map(|(byte, _)| *byte).collect();
+            outcome.memory.insert(buffer.name.clone(), crc32fast::hash(&counts));
+        }
+        let seen = self.agent.wire.as_ref().map(Wire::seen);
+        outcome.packets = seen.map(|seen| {
+            seen.iter().filter_map(|seen| self.names.packet(self.side, seen)).collect()
+        });
+    }
+}
+
+/// A constant of verbs without what all of its kind begin with.
+fn short(name: &str, prefix: &str) -> String {
+    name.trim_start_matches(prefix).to_ascii_lowercase()
+}

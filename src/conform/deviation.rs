@@ -1,0 +1,95 @@
+//! What is known of a device: where it does otherwise than the specification, and why that is no news.
+//!
+//! ```toml
+//! device = "rxe"                       # what this is a table of
+//! names  = ["verbs:rxe*"]              # devices whose differences it explains
+//!
+//! [[deviation]]
+//! scenario = "window/bounds*"          # which scenarios show it; `*` stands for anything
+//! plays    = "responder"               # as whom the device shows it
+//! subject  = "completion"              # what differs; anything if nothing is said
+//! found    = "*rem_access_err*"        # what is found instead; anything if nothing is said
+//! reason   = "A window's bounds are not enforced; o10-37.2.42."
+//! ```
+
+use serde::Deserialize;
+use thiserror::Error;
+
+use super::diff::{Difference, Subject};
+use super::{Side, fits};
+
+/// The tables that come with the crate.
+const BUILT_IN: &[(&str, &str)] = &[("rxe.toml", include_str!("deviations/rxe.toml"))];
+
+/// What is wrong with a table.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error("{file}: {text}")]
+pub struct TableError {
+    file: String,
+    text: String,
+}
+
+/// What is known of a device.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Table {
+    /// What device this is.
+    pub device: String,
+    /// What such devices are called.
+    pub names: Vec<String>,
+    /// What they do otherwise.
+    #[serde(default, rename = "deviation")]
+    pub deviations: Vec<Deviation>,
+}
+
+/// Something that a device does otherwise.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Deviation {
+    /// Which scenarios show it.
+    pub scenario: String,
+    /// As whom the device shows it.
+    pub plays: Side,
+    /// What differs.
+    pub subject: Option<Subject>,
+    /// At which side; either if nothing is said.
+    pub side: Option<Side>,
+    /// What is found.
+    pub found: Option<String>,
+    /// Why it is no news.
+    pub reason: String,
+}
+
+impl Table {
+    /// The table in a text.
+    pub fn read(file: &str, text: &str) -> Result<Self, TableError> {
+        let wrong =
+            |error: toml::de::Error| TableError { file: file.to_owned(), text: error.to_string() };
+        toml::from_str(text).map_err(wrong)
+    }
+
+    /// The table of a device that goes by this name, if there is one.
+    pub fn of(device: &str) -> Result<Option<Self>, TableError> {
+        for (file, text) in BUILT_IN {
+            let table = Self::read(file, text)?;
+            if table.names.iter().any(|name| fits(name, device)) {
+                return Ok(Some(table));
+            }
+        }
+        Ok(None)
+    }
+}
+
+impl Deviation {
+    /// Whether this scenario shows it when the device plays this side.
+    pub fn applies(&self, scenario: &str, plays: Side) -> bool {
+        self.plays == plays && fits(&self.scenario, scenario)
+    }
+
+    /// Whether it explains a difference.
+    pub fn explains(&self, difference: &Difference) -> bool {
+        self.subject.is_none_or(|subject| subject == difference.subject)
+            && self.side.is_none_or(|side| side == difference.side)
+            && self.found.as_ref().is_none_or(|found| fits(found, &difference.found))
+    }
+}

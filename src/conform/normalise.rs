@@ -1,0 +1,235 @@
+//! What of a packet does not count, and why.
+//!
+//! Of one packet ([`Names::packet`]):
+//!
+//! | what | becomes | because |
+//! |---|---|---|
+//! | queue pair numbers | their places: 1, 2 … | a device numbers as it likes |
+//! | PSNs | counted from the first | a program chooses where they begin |
+//! | addresses in RETH and AtomicETH | counted from the beginning of the buffer | they are the program's |
+//! | keys | their places among buffers and windows; one that nobody has is all ones | a device makes them up |
+//! | credits in an AETH | 31: none are counted | how many are told is the responder's choice |
+//! | AckReq | cleared | where, but on the last packet, is the requester's choice; without it there nothing completes |
+//! | IP, UDP and Ethernet headers, ICRC | left out | addresses, identifications, ports, hops and time are the network's; a wrong ICRC never arrives |
+//! | MigReq, reserved bits | left out | the line of `roce decode` does not tell them; no RoCE device migrates |
+//!
+//! Of a sequence of packets in one direction to one queue pair ([`sequence`]):
+//!
+//! | what | is removed | because |
+//! |---|---|---|
+//! | a packet that was there before, bit for bit | every time but the first | how often and how much is sent again depends on time |
+//! | an acknowledgement before an answer with the same or a later PSN | always | answers acknowledge all before them; responders may join them |
+//! | requests behind one that was refused for good | always | whether they left before the refusal came depends on time |
+//!
+//! Directions are compared by themselves: how they interleave is time.
+
+use super::Side;
+use super::control::Reach;
+use super::trace::Packet;
+use super::wire::Seen;
+use crate::capture::{LinkType, Offset, Record};
+use crate::decode::{Decoder, LineStyle, TimeStyle};
+use crate::wire::aeth::{Answer, Credits, NakCode, Syndrome};
+use crate::wire::{
+    Extensions, Gid, ICRC_ROOM, Opcode, Operation, Packet as View, PacketRepr, Path, Psn, Qpn,
+    RKey, ROCE_PORT, Role,
+};
+
+/// A queue pair that nobody has, for datagrams that go astray.
+pub(super) const NO_QPN: u32 = 0x00ab_cdef;
+
+/// A key that nobody has.
+const NO_KEY: RKey = RKey::new(u32::MAX);
+
+/// How far outside a buffer an address still belongs to it.
+const AROUND: u64 = 1 << 16;
+
+/// How everything is called at both sides, so that names can be replaced by places.
+#[derive(Clone, Debug, Default)]
+pub struct Names {
+    requester: Reach,
+    responder: Reach,
+    /// Every key that a window ever had: whose, which, the key.
+    window_keys: Vec<(Side, usize, u32)>,
+}
+
+impl Names {
+    /// The names of both.
+    pub fn new(requester: Reach, responder: Reach) -> Self {
+        let mut names = Self { requester, responder, window_keys: Vec::new() };
+        for side in Side::BOTH {
+            let windows = names.of(side).windows.clone();
+            windows.iter().for_each(|(name, key)| names.window(side, name, *key));
+        }
+        names
+    }
+
+    /// The names of a side.
+    pub fn of(&self, side: Side) -> &Reach {
+        match side {
+            Side::Requester => &self.requester,
+            Side::Responder => &self.responder,
+        }
+    }
+
+    /// A window has this key from now on.
+    pub fn window(&mut self, side: Side, name: &str, key: u32) {
+        let reach = match side {
+            Side::Requester => &mut self.requester,
+            Side::Responder => &mut self.responder,
+        };
+        reach.windows.insert(name.to_owned(), key);
+        let place = reach.windows.keys().position(|known| known == name).unwrap_or(0);
+        self.window_keys.push((side, place, key));
+    }
+
+    /// The name of the window of a side that had this key.
+    pub fn window_of(&self, side: Side, key: u32) -> Option<String> {
+        let had = self.window_keys.iter().find(|(whose, _, known)| (*whose, *known) == (side, key));
+        self.of(side).windows.keys().nth(had?.1).cloned()
+    }
+
+    /// The place of a key of a side among its buffers, then its windows, from 1.
+    fn key(&self, side: Side, key: RKey) -> RKey {
+        let buffers = &self.of(side).buffers;
+        let buffer = buffers.iter().position(|buffer| buffer.rkey == key.get());
+        let windows = self.window_keys.iter().filter(|(whose, ..)| *whose == side);
+        let window = || {
+            windows
+                .into_iter()
+                .find(|(.., known)| *known == key.get())
+                .map(|(_, at, _)| buffers.len() + at)
+        };
+        let place = buffer.or_else(window).and_then(|place| u32::try_from(place + 1).ok());
+        place.map_or(NO_KEY, RKey::new)
+    }
+
+    /// An address of a side, from the beginning of the buffer that it is in or near.
+    fn address(&self, side: Side, address: u64) -> u64 {
+        let within = |around: u64| {
+            let near = self.of(side).buffers.iter().find(|buffer| {
+                let from = buffer.addr.saturating_sub(around);
+                (from..buffer.addr.saturating_add(buffer.len + around)).contains(&address)
+            });
+            near.map(|buffer| address.wrapping_sub(buffer.addr))
+        };
+        within(0).or_else(|| within(AROUND)).unwrap_or(address)
+    }
+
+    /// A packet that a side saw, if it belongs to the instance.
+    pub fn packet(&self, at: Side, seen: &Seen) -> Option<Packet> {
+        let from = if seen.outbound { at } else { at.other() };
+        let to = from.other();
+        let view = View::parse(&seen.packet).ok()?;
+        let number = view.bth().dest_qp().get();
+        let qp = self.of(to).qps.iter().position(|(qpn, _)| *qpn == number);
+        let qp = qp.or((number == NO_QPN).then_some(self.of(to).qps.len()))?;
+        let mut bth = view.bth().repr();
+        let response = view.info().is_some_and(|info| info.role == Role::Response);
+        let whose = if response { to } else { from };
+        let base = self.of(whose).qps.get(qp).or_else(|| self.of(whose).qps.first())?.1;
+        bth.psn = Psn::new(bth.psn.get().wrapping_sub(base) & 0xff_ffff);
+        bth.dest_qp = Qpn::new(u32::try_from(qp + 1).ok()?);
+        bth.ack_req = false;
+        let mut extensions = Extensions::of(&view);
+        if let Some(reth) = &mut extensions.reth {
+            (reth.va, reth.rkey) = (self.address(to, reth.va), self.key(to, reth.rkey));
+        }
+        if let Some(atomic) = &mut extensions.atomic_eth {
+            (atomic.va, atomic.rkey) = (self.address(to, atomic.va), self.key(to, atomic.rkey));
+        }
+        if let Some(ieth) = &mut extensions.ieth {
+            ieth.rkey = self.key(to, ieth.rkey);
+        }
+        if let Some(deth) = &mut extensions.deth {
+            let own = self.of(from).qps.iter().position(|(qpn, _)| *qpn == deth.src_qp.get());
+            deth.src_qp = Qpn::new(u32::try_from(own? + 1).ok()?);
+        }
+        if let Some(aeth) = &mut extensions.aeth
+            && matches!(aeth.syndrome.answer(), Answer::Ack(_))
+        {
+            aeth.syndrome = Syndrome::from(Answer::Ack(Credits::UNLIMITED));
+        }
+        let syndrome = extensions.aeth.map(|aeth| aeth.syndrome.0);
+        let (opcode, psn) = (bth.opcode.0, bth.psn.get());
+        let repr = PacketRepr::new(bth, extensions, view.payload()).ok()?;
+        let payload = crc32fast::hash(view.payload());
+        Some(Packet { from, qp, opcode, psn, syndrome, line: line(from, &repr), payload })
+    }
+}
+
+/// A packet as `roce decode` tells it, without the network around it.
+fn line(from: Side, packet: &PacketRepr<'_>) -> String {
+    let host = |side: Side| Gid::from(std::net::Ipv4Addr::new(192, 0, 2, side as u8 + 1));
+    let path = Path {
+        source: host(from),
+        destination: host(from.other()),
+        source_port: 0xc000,
+        traffic_class: 0,
+        hop_limit: 64,
+        sl: 0,
+    };
+    let mut bytes = Vec::new();
+    packet.emit(&mut bytes);
+    bytes.extend([0; ICRC_ROOM]);
+    let headers = path.seal(&mut bytes);
+    let (ip, udp) = headers.as_bytes();
+    let frame = [ip, udp, &bytes].concat();
+    let record = Record {
+        number: 1,
+        offset: Offset { bytes: 0, decompressed: false },
+        time: None,
+        link: LinkType::RAW,
+        len: u32::try_from(frame.len()).unwrap_or(u32::MAX),
+        data: &frame,
+        section: 0,
+        interface: None,
+    };
+    let mut line = String::new();
+    let style = LineStyle { time: TimeStyle::None, colour: false };
+    style.write(&Decoder::new(ROCE_PORT).decode(&record), &mut line);
+    let told = line.split_once(": ").map_or(line.as_str(), |(_, told)| told);
+    told.trim_end_matches(" icrc ok").to_owned()
+}
+
+/// What one direction comes to, of each queue pair in order, when time is taken out of it. `answers` is the other
+/// direction.
+pub fn sequence<'p>(packets: &[&'p Packet], answers: &[&Packet]) -> Vec<&'p Packet> {
+    let qps = packets.iter().map(|packet| packet.qp).max().map_or(0, |last| last + 1);
+    let mut all = Vec::new();
+    for qp in 0..qps {
+        let of = |packet: &&&Packet| packet.qp == qp;
+        let refused = answers.iter().filter(of).filter(|answer| is_refusal(answer));
+        let refused = refused.map(|answer| answer.psn).min();
+        let own: Vec<&Packet> = packets.iter().filter(of).copied().collect();
+        let mut kept: Vec<&Packet> = Vec::new();
+        for (at, packet) in own.iter().enumerate() {
+            let behind = own.get(at + 1..).unwrap_or_default();
+            let implied = is_ack(packet)
+                && behind.iter().any(|later| is_answer(later) && later.psn >= packet.psn);
+            let hopeless = !is_answer(packet) && refused.is_some_and(|psn| packet.psn > psn);
+            if !implied && !hopeless && !kept.contains(packet) {
+                kept.push(packet);
+            }
+        }
+        all.extend(kept);
+    }
+    all
+}
+
+fn is_answer(packet: &Packet) -> bool {
+    Opcode(packet.opcode).info().is_some_and(|info| info.role == Role::Response)
+}
+
+/// A plain acknowledgement.
+fn is_ack(packet: &Packet) -> bool {
+    let operation = Opcode(packet.opcode).info().map(|info| info.operation);
+    let answer = packet.syndrome.map(|syndrome| Syndrome(syndrome).answer());
+    operation == Some(Operation::Acknowledge) && matches!(answer, Some(Answer::Ack(_)))
+}
+
+/// A refusal that ends a connection.
+fn is_refusal(packet: &Packet) -> bool {
+    let answer = packet.syndrome.map(|syndrome| Syndrome(syndrome).answer());
+    matches!(answer, Some(Answer::Nak(code)) if code != NakCode::PsnSequenceError)
+}

@@ -1,0 +1,191 @@
+//! What was found, for people, for programs, and for whoever runs tests.
+
+use std::fmt::Write;
+
+use serde::Serialize;
+
+use super::judge::{Finding, Verdict};
+use super::trace::Packet;
+use super::{Side, normalise};
+
+/// How many instances ended how.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct Summary {
+    /// As expected, and as with the reference.
+    pub agreed: usize,
+    /// Otherwise, and that is known.
+    pub known: usize,
+    /// Otherwise.
+    pub differences: usize,
+    /// Not at all.
+    pub not_run: usize,
+}
+
+impl Summary {
+    /// That of all findings.
+    pub fn of(findings: &[Finding]) -> Self {
+        let mut summary = Self::default();
+        for finding in findings {
+            match finding.verdict {
+                Verdict::Agree => summary.agreed += 1,
+                Verdict::Known => summary.known += 1,
+                Verdict::Difference => summary.differences += 1,
+                Verdict::NotRun(_) => summary.not_run += 1,
+            }
+        }
+        summary
+    }
+}
+
+impl std::fmt::Display for Summary {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { agreed, known, differences, not_run } = self;
+        let all = agreed + known + differences + not_run;
+        write!(
+            f,
+            "{all} scenarios: {agreed} agreed, {known} known deviations, {differences} differences, {not_run} not run"
+        )
+    }
+}
+
+/// How a report looks.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Style {
+    /// Whether verdicts are coloured.
+    pub colour: bool,
+    /// Whether what agrees is told, too, and everything that passed.
+    pub verbose: bool,
+}
+
+/// Appends what is to be told of an instance; of one that agrees, nothing unless asked.
+pub fn text(finding: &Finding, style: Style, out: &mut String) {
+    let (word, code) = match finding.verdict {
+        Verdict::Agree if !style.verbose => return,
+        Verdict::Agree => ("agree", "32"),
+        Verdict::Known => ("known", "33"),
+        Verdict::Difference => ("DIFFERENCE", "31"),
+        Verdict::NotRun(_) => ("not run", "2"),
+    };
+    let padded = format!("{word:<10}");
+    let word = if style.colour { format!("\x1b[{code}m{padded}\x1b[0m") } else { padded };
+    let [requester, responder] = &finding.devices;
+    let _ = writeln!(out, "{word}  {}  ({requester} → {responder})", finding.name);
+    if let Verdict::NotRun(why) = &finding.verdict {
+        let _ = writeln!(out, "    {why}");
+    }
+    if finding.verdict == Verdict::Difference {
+        let _ = writeln!(out, "    {}", finding.about);
+    }
+    for difference in &finding.differences {
+        indented(&difference.to_string(), out);
+    }
+    for (difference, reason) in &finding.known {
+        indented(&difference.to_string(), out);
+        indented(&format!("  known: {reason}"), out);
+    }
+    if style.verbose {
+        trace(finding, out);
+    }
+}
+
+fn indented(text: &str, out: &mut String) {
+    for line in text.lines() {
+        let _ = writeln!(out, "    {line}");
+    }
+}
+
+/// All that happened.
+fn trace(finding: &Finding, out: &mut String) {
+    for side in Side::BOTH {
+        let outcome = finding.trace.side(side);
+        for completion in &outcome.completions {
+            let _ = writeln!(out, "    {side:<9}  {completion}");
+        }
+        for event in &outcome.events {
+            let _ = writeln!(out, "    {side:<9}  event {event}");
+        }
+    }
+    let sent = |side| finding.trace.sent_by(side).unwrap_or_default();
+    for side in Side::BOTH {
+        let kept: Vec<&Packet> = normalise::sequence(&sent(side), &sent(side.other()));
+        for packet in kept {
+            let times = sent(side).iter().filter(|other| **other == packet).count();
+            let times = if times > 1 { format!("  ×{times}") } else { String::new() };
+            let _ = writeln!(out, "    {side:<9}  {}{times}", packet.line);
+        }
+    }
+}
+
+/// Everything, for programs.
+pub fn json(findings: &[Finding], gone: &[(String, String)]) -> String {
+    #[derive(Serialize)]
+    struct Report<'a> {
+        summary: Summary,
+        gone: &'a [(String, String)],
+        scenarios: &'a [Finding],
+    }
+    let report = Report { summary: Summary::of(findings), gone, scenarios: findings };
+    serde_json::to_string_pretty(&report).unwrap_or_default()
+}
+
+/// Everything, as a test suite. A known deviation is a test that passed, with its reasons as output.
+pub fn junit(findings: &[Finding]) -> String {
+    let summary = Summary::of(findings);
+    let seconds: f64 = findings.iter().map(|finding| finding.seconds).sum();
+    let mut out = String::from("<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n");
+    let _ = writeln!(
+        out,
+        "<testsuite name=\"roce conform\" tests=\"{}\" failures=\"{}\" errors=\"0\" skipped=\"{}\" time=\"{seconds:.3}\">",
+        findings.len(),
+        summary.differences,
+        summary.not_run
+    );
+    for finding in findings {
+        let [requester, responder] = &finding.devices;
+        let class = escape(&format!("{requester} to {responder}"));
+        let (name, seconds) = (escape(&finding.name), finding.seconds);
+        let _ =
+            write!(out, "  <testcase classname=\"{class}\" name=\"{name}\" time=\"{seconds:.3}\"");
+        let told = |all: Vec<String>| escape(&all.join("\n"));
+        match &finding.verdict {
+            Verdict::Agree => out.push_str("/>\n"),
+            Verdict::Known => {
+                let all =
+                    finding.known.iter().map(|(it, reason)| format!("{it}\n  known: {reason}"));
+                let _ =
+                    writeln!(out, "><system-out>{}</system-out></testcase>", told(all.collect()));
+            }
+            Verdict::Difference => {
+                let all = finding.differences.iter().map(ToString::to_string).collect();
+                let about = escape(&finding.about);
+                let _ = writeln!(
+                    out,
+                    "><failure message=\"{about}\">{}</failure></testcase>",
+                    told(all)
+                );
+            }
+            Verdict::NotRun(why) => {
+                let _ = writeln!(out, "><skipped message=\"{}\"/></testcase>", escape(why));
+            }
+        }
+    }
+    out.push_str("</testsuite>\n");
+    out
+}
+
+/// A text within XML, which cannot hold control characters at all.
+fn escape(text: &str) -> String {
+    let mut out = String::new();
+    for c in text.chars() {
+        match c {
+            '<' => out.push_str("&lt;"),
+            '>' => out.push_str("&gt;"),
+            '&' => out.push_str("&amp;"),
+            '"' => out.push_str("&quot;"),
+            '\n' | '\t' => out.push(c),
+            c if c < ' ' => out.push('\u{fffd}'),
+            c => out.push(c),
+        }
+    }
+    out
+}

@@ -1,0 +1,282 @@
+//! The wire of a soft device: it sees every packet that leaves and arrives, and does to some what a scenario says.
+//!
+//! Packets are seen before anything is done to them, where they leave the device or before they reach it: what is
+//! compared is what a device did, and not what became of it on the way. Faults are by appointment, and appointments are
+//! made anew for every instance, when queue pairs have their numbers.
+
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use super::scenario::Deed;
+use crate::link::{Link, Receiver, Sender};
+use crate::time::Instant;
+use crate::wire::{Batch, Bth, Gid, ICRC_ROOM, Path, Received, view};
+
+/// How much later a delayed packet comes.
+const DELAY: Duration = Duration::from_millis(10);
+
+/// How long a packet waits for the one that is to pass it.
+const SWAP_PATIENCE: Duration = Duration::from_millis(50);
+
+/// The most packets that are remembered of one instance; further ones are not seen.
+const SEEN_MAX: usize = 1 << 16;
+
+/// How many packets are passed on at once.
+const PASSED_ON_MAX: usize = 64;
+
+/// A packet that passed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Seen {
+    /// Whether it left the device.
+    pub outbound: bool,
+    /// From its BTH to its last pad byte.
+    pub packet: Vec<u8>,
+}
+
+/// An appointment with a packet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rule {
+    /// Whether it is for packets that leave.
+    pub outbound: bool,
+    /// The queue pairs that the packet may be for.
+    pub qps: Vec<u32>,
+    /// Its PSN.
+    pub psn: Option<u32>,
+    /// A word of the name of its opcode.
+    pub word: Option<String>,
+    /// Which time, from 1; 0 is every time.
+    pub nth: u32,
+    /// What is done to it.
+    pub deed: Deed,
+}
+
+impl Rule {
+    fn means(&self, outbound: bool, bth: &Bth) -> bool {
+        let word = self.word.as_ref();
+        self.outbound == outbound
+            && self.qps.contains(&bth.dest_qp().get())
+            && self.psn.is_none_or(|psn| psn == bth.psn().get())
+            && word.is_none_or(|word| bth.opcode().to_string().contains(word.as_str()))
+    }
+}
+
+/// Holds the wire of a device: what passed, and what is to happen.
+#[derive(Clone, Debug, Default)]
+pub struct Wire(Arc<Mutex<State>>);
+
+#[derive(Debug, Default)]
+struct State {
+    seen: Vec<Seen>,
+    rules: Vec<(Rule, u32)>,
+}
+
+impl Wire {
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Forgets what passed, and makes appointments.
+    pub fn arm(&self, rules: Vec<Rule>) {
+        let mut state = self.lock();
+        state.seen.clear();
+        state.rules = rules.into_iter().map(|rule| (rule, 0)).collect();
+    }
+
+    /// What passed since.
+    pub fn seen(&self) -> Vec<Seen> {
+        self.lock().seen.clone()
+    }
+
+    /// A packet passes; what is done to it?
+    pub fn pass(&self, outbound: bool, packet: &[u8]) -> Option<Deed> {
+        let mut state = self.lock();
+        if state.seen.len() < SEEN_MAX {
+            state.seen.push(Seen { outbound, packet: packet.to_vec() });
+        }
+        let bth = view::<Bth>(packet, 0).ok()?;
+        let mut deed = None;
+        for (rule, passed) in state.rules.iter_mut().filter(|(rule, _)| rule.means(outbound, bth)) {
+            *passed += 1;
+            if rule.nth == 0 || *passed == rule.nth {
+                deed = deed.or(Some(rule.deed));
+            }
+        }
+        deed
+    }
+}
+
+/// A link whose packets pass a wire.
+#[must_use]
+pub fn watch(link: Link) -> (Link, Wire) {
+    let wire = Wire::default();
+    let sender = Watched {
+        inner: link.sender,
+        way: Way::new(wire.clone(), true),
+        passing: Batch::new(PASSED_ON_MAX),
+    };
+    let receiver =
+        Watching { inner: link.receiver, way: Way::new(wire.clone(), false), arrived: Vec::new() };
+    (Link { sender: Box::new(sender), receiver: Box::new(receiver), port: link.port }, wire)
+}
+
+/// One direction: what is due, what is held back.
+struct Way<P> {
+    wire: Wire,
+    outbound: bool,
+    due: VecDeque<(P, bool)>,
+    held: Vec<(Instant, P)>,
+    /// Waits for the next to pass it.
+    overtaken: Option<(Instant, P)>,
+}
+
+impl<P: Clone> Way<P> {
+    fn new(wire: Wire, outbound: bool) -> Self {
+        Self { wire, outbound, due: VecDeque::new(), held: Vec::new(), overtaken: None }
+    }
+
+    /// Takes in a packet, whole or by its bytes.
+    fn take(&mut self, now: Instant, packet: P, bytes: &[u8]) {
+        match self.wire.pass(self.outbound, bytes) {
+            Some(Deed::Drop) => return,
+            Some(Deed::Delay) => return self.held.push((now.saturating_add(DELAY), packet)),
+            Some(Deed::Swap) if self.overtaken.is_none() => {
+                self.overtaken = Some((now.saturating_add(SWAP_PATIENCE), packet));
+                return;
+            }
+            Some(Deed::Duplicate) => self.due.extend([(packet.clone(), false), (packet, false)]),
+            Some(Deed::Corrupt) => self.due.push_back((packet, true)),
+            Some(Deed::Swap) | None => self.due.push_back((packet, false)),
+        }
+        if let Some((_, packet)) = self.overtaken.take() {
+            self.due.push_back((packet, false));
+        }
+    }
+
+    /// Moves to what is due what has been held back long enough.
+    fn release(&mut self, now: Instant) {
+        if self.overtaken.as_ref().is_some_and(|(until, _)| *until <= now) {
+            self.held.extend(self.overtaken.take());
+        }
+        while let Some(at) = self.held.iter().position(|(until, _)| *until <= now) {
+            let (_, packet) = self.held.remove(at);
+            self.due.push_back((packet, false));
+        }
+    }
+
+    fn timeout(&self) -> Option<Instant> {
+        self.held.iter().chain(&self.overtaken).map(|(until, _)| *until).min()
+    }
+}
+
+struct Watched {
+    inner: Box<dyn Sender>,
+    way: Way<(Path, Vec<u8>)>,
+    passing: Batch,
+}
+
+impl Sender for Watched {
+    fn send(&mut self, now: Instant, batch: &mut Batch) -> io::Result<()> {
+        for (path, bytes) in batch.iter() {
+            let packet = bytes.get(..bytes.len().saturating_sub(ICRC_ROOM)).unwrap_or_default();
+            self.way.take(now, (*path, packet.to_vec()), packet);
+        }
+        self.way.release(now);
+        loop {
+            self.passing.clear();
+            while !self.passing.is_full() {
+                let Some(((path, packet), damaged)) = self.way.due.pop_front() else { break };
+                self.passing.push(&path, &packet);
+                if damaged {
+                    // A bit of the PSN, which the ICRC covers.
+                    self.passing.damage_last(PSN_BIT);
+                }
+            }
+            let more = self.passing.is_full();
+            self.inner.send(now, &mut self.passing)?;
+            if !more {
+                return Ok(());
+            }
+        }
+    }
+
+    fn source_port(&self, path: &Path) -> u16 {
+        self.inner.source_port(path)
+    }
+
+    fn poll_timeout(&self) -> Option<Instant> {
+        self.way.timeout().into_iter().chain(self.inner.poll_timeout()).min()
+    }
+
+    fn counters(&self) -> Vec<(&'static str, u64)> {
+        self.inner.counters()
+    }
+}
+
+/// The lowest bit of the PSN in a BTH.
+const PSN_BIT: u32 = 95;
+
+/// A packet that came in, kept.
+#[derive(Clone)]
+struct Kept {
+    source: Gid,
+    destination: Gid,
+    source_port: u16,
+    ecn: u8,
+    network: Vec<u8>,
+    packet: Vec<u8>,
+}
+
+struct Watching {
+    inner: Box<dyn Receiver>,
+    way: Way<Kept>,
+    arrived: Vec<Kept>,
+}
+
+impl Receiver for Watching {
+    fn receive(&mut self, now: Instant) -> io::Result<usize> {
+        self.arrived.clear();
+        if self.inner.receive(now)? > 0 {
+            let way = &mut self.way;
+            self.inner.for_each(&mut |received| {
+                let Received { source, destination, source_port, ecn, network, packet } = *received;
+                let (network, bytes) = (network.to_vec(), packet);
+                let packet = bytes.to_vec();
+                let kept = Kept { source, destination, source_port, ecn, network, packet };
+                way.take(now, kept, bytes);
+            });
+        }
+        self.way.release(now);
+        // A packet whose ICRC is wrong does not arrive.
+        let sound = self.way.due.drain(..).filter(|(_, damaged)| !damaged);
+        self.arrived.extend(sound.map(|(packet, _)| packet));
+        Ok(self.arrived.len())
+    }
+
+    fn for_each(&self, each: &mut dyn FnMut(&Received<'_>)) {
+        for kept in &self.arrived {
+            each(&Received {
+                source: kept.source,
+                destination: kept.destination,
+                source_port: kept.source_port,
+                ecn: kept.ecn,
+                network: &kept.network,
+                packet: &kept.packet,
+            });
+        }
+    }
+
+    fn fd(&self) -> BorrowedFd<'_> {
+        self.inner.fd()
+    }
+
+    fn poll_timeout(&self) -> Option<Instant> {
+        self.way.timeout().into_iter().chain(self.inner.poll_timeout()).min()
+    }
+
+    fn counters(&self) -> Vec<(&'static str, u64)> {
+        self.inner.counters()
+    }
+}
