@@ -23,6 +23,9 @@ const SETTLING: Duration = Duration::from_millis(500);
 /// How long one looks for more than was expected.
 const GRACE: Duration = Duration::from_millis(2);
 
+/// How long one waits for a packet that nobody can see.
+const UNSEEN: Duration = Duration::from_millis(20);
+
 /// How long to look away between polls.
 const PAUSE: Duration = Duration::from_micros(20);
 
@@ -234,11 +237,33 @@ impl<'a> Play<'a> {
             Message::Settled => {}
             other => return Err(unexpected(&other, "that the other has settled").into()),
         }
-        let until = now() + GRACE;
+        self.rest(GRACE);
+        Ok(())
+    }
+
+    /// Does nothing for a while, but take what comes.
+    fn rest(&mut self, time: Duration) {
+        let until = now() + time;
         while now() < until {
             self.look();
             std::thread::sleep(PAUSE);
         }
+    }
+
+    /// Waits until a packet has come, and what comes of it has come of it.
+    fn see(&mut self, word: &str) -> Result<(), Stop> {
+        let Some(wire) = self.agent.wire.clone() else {
+            self.rest(UNSEEN);
+            return Ok(());
+        };
+        let until = now() + Duration::from_secs(self.instance.scenario.limit);
+        while !wire.has_arrived(word) {
+            if now() >= until {
+                return Err(Stop::Trouble(format!("no {word} came")));
+            }
+            self.rest(PAUSE);
+        }
+        self.rest(GRACE);
         Ok(())
     }
 
@@ -254,13 +279,10 @@ impl<'a> Play<'a> {
                 return self.wait(self.awaited);
             }
             Action::Sleep => {
-                let until = now() + Duration::from_millis(step.ms.unwrap_or(1));
-                while now() < until {
-                    self.look();
-                    std::thread::sleep(PAUSE);
-                }
+                self.rest(Duration::from_millis(step.ms.unwrap_or(1)));
                 return Ok(());
             }
+            Action::See => return self.see(step.packet.as_deref().unwrap_or_default()),
             Action::Modify => return self.poster().modify(step),
             _ => {}
         }

@@ -85,7 +85,7 @@ fn completes_as(action: Action) -> &'static str {
         Action::BindMw => "bind_mw",
         Action::LocalInv => "local_inv",
         Action::Recv | Action::SrqRecv => "recv",
-        Action::Wait | Action::Sleep | Action::Modify | Action::Op => "nothing",
+        Action::Wait | Action::Sleep | Action::See | Action::Modify | Action::Op => "nothing",
     }
 }
 

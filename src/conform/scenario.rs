@@ -288,6 +288,8 @@ pub enum Action {
     Wait,
     /// Wait for so many milliseconds.
     Sleep,
+    /// Wait until such a packet has come from the peer; where nobody can look, for 20 milliseconds.
+    See,
     /// Take the queue pair to another state.
     Modify,
     /// What the scenario's `op` says.
@@ -364,6 +366,8 @@ pub struct Step {
     pub times: Option<u32>,
     /// How many completions `wait` waits for.
     pub count: Option<u32>,
+    /// The packet that `see` waits for: a word of its opcode.
+    pub packet: Option<String>,
     /// How many milliseconds `sleep` takes.
     pub ms: Option<u64>,
     /// To which state `modify` goes: reset, init, err.
@@ -629,6 +633,9 @@ fn check_step(scenario: &Scenario, step: &Step) -> Result<(), String> {
         known(scenario, of, remote, true).map_err(|text| format!("remote: {text}"))?;
     } else if here {
         return Err(format!("remote: {action} needs the name of a window"));
+    }
+    if action == Action::See && step.packet.is_none() {
+        return Err("packet: see needs to be told which: a word of its opcode".to_owned());
     }
     if action == Action::Modify && step.state.is_none() {
         return Err("state: modify needs to be told which: reset, init or err".to_owned());

@@ -90,6 +90,14 @@ impl Wire {
         self.lock().seen.clone()
     }
 
+    /// Whether a packet has arrived whose opcode has this word in its name.
+    pub fn has_arrived(&self, word: &str) -> bool {
+        let named = |packet: &[u8]| {
+            view::<Bth>(packet, 0).is_ok_and(|bth| bth.opcode().to_string().contains(word))
+        };
+        self.lock().seen.iter().any(|seen| !seen.outbound && named(&seen.packet))
+    }
+
     /// A packet passes; what is done to it?
     pub fn pass(&self, outbound: bool, packet: &[u8]) -> Option<Deed> {
         let mut state = self.lock();

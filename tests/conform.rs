@@ -1,0 +1,279 @@
+//! Scenarios on soft devices, as a library and as a command.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+use std::io::{BufRead, BufReader};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+
+mod common;
+use common::command::roce;
+use roce::conform::judge::{Judge, Verdict};
+use roce::conform::scenario;
+
+/// A file that is gone when the test is.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new(name: &str, text: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("roce-conform-{}-{name}", std::process::id()));
+        std::fs::write(&path, text).unwrap();
+        Self(path)
+    }
+
+    fn path(&self) -> &str {
+        self.0.to_str().unwrap()
+    }
+
+    fn text(&self) -> String {
+        std::fs::read_to_string(&self.0).unwrap()
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+/// What a run prints, and how it ends.
+fn conform(args: &[&str]) -> (i32, String, String) {
+    let output = roce(&[&["conform"], args].concat());
+    let text = |bytes| String::from_utf8(bytes).unwrap();
+    (output.status.code().unwrap(), text(output.stdout), text(output.stderr))
+}
+
+#[test]
+fn soft_nics_in_memory_do_what_every_scenario_expects() {
+    let (mut judge, instances) = (Judge::in_memory().unwrap(), scenario::built_in().unwrap());
+    for instance in &instances {
+        let finding = judge.run(instance).unwrap();
+        assert_eq!(finding.verdict, Verdict::Agree, "{}: {:#?}", finding.name, finding.differences);
+        let seen = finding.trace.requester.packets.is_some();
+        assert!(seen && finding.trace.responder.packets.is_some(), "{}", finding.name);
+    }
+    // Every family is there.
+    for family in [
+        "send",
+        "write",
+        "read",
+        "lost",
+        "duplicate",
+        "reorder",
+        "rnr",
+        "error",
+        "window",
+        "ud",
+        "uc-send",
+    ] {
+        assert!(instances.iter().any(|it| it.name.starts_with(family)), "{family}");
+    }
+}
+
+#[test]
+fn soft_nics_on_sockets_do_the_same_either_way() {
+    let devices = ["-d", "udp:127.0.71.1", "--peer", "udp:127.0.71.2"];
+    let (status, out, err) = conform(&devices);
+    assert_eq!(status, 0, "{out}{err}");
+    let all = 2 * scenario::built_in().unwrap().len();
+    let summary =
+        format!("{all} scenarios: {all} agreed, 0 known deviations, 0 differences, 0 not run");
+    assert_eq!(out.trim(), summary);
+}
+
+/// A scenario that expects the wrong thing.
+const WRONG: &str = r#"
+[[scenario]]
+name = "wrong <&> expectation"
+about = "It expects what no device does."
+steps = [{ requester = "write" }]
+expect.requester = [{ opcode = "rdma_read" }]
+expect.requester_events = ["comm_est"]
+
+[[scenario]]
+name = "right"
+about = "It expects what every device does."
+steps = [{ requester = "write" }]
+expect.requester = [{ opcode = "rdma_write" }]
+expect.memory = ["responder 0..size = requester 0"]
+"#;
+
+#[test]
+fn a_wrong_expectation_is_a_difference_in_every_report() {
+    let (file, junit) = (Scratch::new("wrong.toml", WRONG), Scratch::new("junit.xml", ""));
+    let args = ["--scenario", file.path(), "--junit", junit.path()];
+    let (status, out, _) = conform(&args);
+    assert_eq!(status, 1, "{out}");
+    for line in [
+        "DIFFERENCE  wrong <&> expectation  (cable:a → cable:b)",
+        "      expected  success rdma_read",
+        "      found     send 1: success rdma_write",
+        "      expected  comm_est",
+        "      found     no events",
+        "      found     main[0] is 0x94 and must be 0xb9",
+        "2 scenarios: 1 agreed, 0 known deviations, 1 differences, 0 not run",
+    ] {
+        assert!(out.contains(line), "{line} is not in\n{out}");
+    }
+    let xml = junit.text();
+    assert_eq!(elements(&xml), ["testsuite", "testcase", "failure", "testcase"]);
+    assert!(xml.contains("name=\"wrong &lt;&amp;&gt; expectation\""), "{xml}");
+    assert!(xml.contains("tests=\"2\" failures=\"1\" errors=\"0\" skipped=\"0\""), "{xml}");
+    let (status, out, _) = conform(&["--scenario", file.path(), "--json"]);
+    let json: serde_json::Value = serde_json::from_str(&out).unwrap();
+    assert_eq!((status, &json["summary"]["differences"]), (1, &1.into()));
+    assert_eq!(json["scenarios"][0]["differences"][0]["found"], "send 1: success rdma_write");
+    assert_eq!(json["scenarios"][1]["verdict"], "agree");
+}
+
+/// The names of the elements of a document, in order. What is not closed as it was opened, or not escaped, fails.
+fn elements(xml: &str) -> Vec<&str> {
+    let mut rest = xml.strip_prefix("<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n").unwrap();
+    let (mut open, mut all) = (Vec::new(), Vec::new());
+    while let Some((text, tag)) = rest.split_once('<') {
+        assert!(!text.contains('>') && (!open.is_empty() || text.trim().is_empty()), "{text}");
+        for entity in text.split('&').skip(1) {
+            assert!(["lt;", "gt;", "amp;", "quot;"].iter().any(|name| entity.starts_with(name)));
+        }
+        let (tag, behind) = tag.split_once('>').unwrap();
+        rest = behind;
+        let name = tag.trim_start_matches('/').split([' ', '/']).next().unwrap();
+        assert_eq!(tag.matches('"').count() % 2, 0, "{tag}");
+        if tag.starts_with('/') {
+            assert_eq!(open.pop(), Some(name));
+            continue;
+        }
+        all.push(name);
+        if !tag.ends_with('/') {
+            open.push(name);
+        }
+    }
+    assert!(open.is_empty() && rest.trim().is_empty());
+    all
+}
+
+/// A device that is not as the reference is told by its first packet that differs.
+#[test]
+fn another_packet_than_the_references_is_shown_in_the_words_of_decode() {
+    let record = Scratch::new("record.json", "");
+    let filter = ["--filter", "write/size=mtu+1,mtu=256"];
+    let (status, out, _) = conform(&[&filter[..], &["--record", record.path()]].concat());
+    assert_eq!(status, 0, "{out}");
+    let (status, out, _) = conform(&[&filter[..], &["--reference", record.path()]].concat());
+    assert_eq!(status, 0, "{out}");
+    // As if the other device had written elsewhere, and acknowledged otherwise.
+    let text = record.text();
+    let changed = text.replace("va 0x8 rkey", "va 0x9 rkey").replace("msn=1", "msn=2");
+    assert_ne!(changed, text);
+    let other = Scratch::new("other.json", &changed);
+    let (status, out, _) = conform(&[&filter[..], &["--reference", other.path()]].concat());
+    assert_eq!(status, 1, "{out}");
+    for line in [
+        "requester: packet 1",
+        "expected  RC_RDMA_WRITE_FIRST qp 0x000001 psn 0 va 0x9 rkey 0x00000001 dmalen 257 len 256",
+        "found     RC_RDMA_WRITE_FIRST qp 0x000001 psn 0 va 0x8 rkey 0x00000001 dmalen 257 len 256",
+        "responder: packet 1",
+        "expected  RC_ACKNOWLEDGE qp 0x000001 psn 1 ACK credits=31 msn=2 len 0",
+    ] {
+        assert!(out.contains(line), "{line} is not in\n{out}");
+    }
+}
+
+#[test]
+fn what_is_known_of_a_device_is_no_finding_and_what_is_gone_is_told() {
+    let file = Scratch::new("known.toml", WRONG);
+    let table = Scratch::new(
+        "table.toml",
+        r#"
+device = "this one"
+names = []
+[[deviation]]
+scenario = "wrong*"
+plays = "requester"
+reason = "It is the scenario that is wrong."
+[[deviation]]
+scenario = "right"
+plays = "requester"
+reason = "It was repaired."
+"#,
+    );
+    let args = ["--scenario", file.path(), "--deviations", table.path()];
+    let (status, out, _) = conform(&args);
+    assert_eq!(status, 0, "{out}");
+    assert!(out.contains("known: It is the scenario that is wrong."), "{out}");
+    assert!(out.contains("gone        right  It was repaired."), "{out}");
+    assert!(
+        out.contains("2 scenarios: 1 agreed, 1 known deviations, 0 differences, 0 not run"),
+        "{out}"
+    );
+}
+
+/// A process that ends with the test.
+struct Server(Child);
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[test]
+fn two_processes_play_over_tcp() {
+    let mut server = Command::new(env!("CARGO_BIN_EXE_roce"));
+    let server = server.args(["conform", "serve", "-d", "udp:127.0.72.1", "-p", "0"]);
+    let mut server = Server(server.stderr(Stdio::piped()).spawn().unwrap());
+    let mut said = BufReader::new(server.0.stderr.take().unwrap()).lines();
+    let line = said.next().unwrap().unwrap();
+    let port = line.rsplit_once(' ').unwrap().1;
+    let here = ["-d", "udp:127.0.72.2", "-p", port, "127.0.0.1"];
+    let some = ["--filter", "*mtu=1024", "--filter", "lost/*", "--filter", "window/*"];
+    let (status, out, err) = conform(&[&here[..], &some].concat());
+    assert_eq!(status, 0, "{out}{err}");
+    assert!(out.contains(" 0 differences, 0 not run"), "{out}");
+    // A second client finds it as the first did.
+    let (status, out, err) =
+        conform(&[&here[..], &["--filter", "send/*", "--role", "responder"]].concat());
+    assert_eq!(status, 0, "{out}{err}");
+    assert!(out.starts_with("30 scenarios: 30 agreed"), "{out}");
+}
+
+#[test]
+fn what_cannot_be_run_is_said_with_the_cure() {
+    for (args, message) in [
+        (&["--filter", "no such"][..], "`roce conform --list` lists them"),
+        (&["-d", "udp:127.0.73.1"], "--peer DEVICE"),
+        (&["-d", "udp:127.0.73.1", "-p", "1", "127.0.0.1"], "roce conform serve -d DEVICE -p 1"),
+        (&["127.0.0.1"], "-d: which device"),
+        (&["--scenario", "/nonexistent/x.toml"], "cannot read /nonexistent/x.toml"),
+    ] {
+        let (status, out, err) = conform(args);
+        assert_eq!(status, 2, "{args:?}: {out}{err}");
+        assert!(err.contains(message), "{args:?}: {err}");
+    }
+    let file = Scratch::new("sound.toml", &WRONG.replace("\"write\"", "\"rite\""));
+    let (status, _, err) = conform(&["--scenario", file.path()]);
+    assert_eq!(status, 2);
+    assert!(
+        err.contains("scenario `wrong <&> expectation`") && err.contains("unknown variant `rite`"),
+        "{err}"
+    );
+}
+
+#[test]
+fn scenarios_are_listed_with_what_they_show() {
+    let (status, out, _) = conform(&["--list"]);
+    assert_eq!(status, 0);
+    assert!(out.contains("lost/ack: An acknowledgement is lost;"), "{out}");
+    assert!(out.contains("    write/size=mtu+1,mtu=256\n"), "{out}");
+}
+
+#[test]
+fn a_scenario_that_never_ends_is_a_difference() {
+    let text =
+        WRONG.replace("about", "limit = 1\nabout").replace("[{ requester = \"write\" }]", "[]");
+    let file = Scratch::new("endless.toml", &text);
+    let (status, out, _) = conform(&["--scenario", file.path()]);
+    assert_eq!(status, 1, "{out}");
+    assert!(out.contains("found     0 of 1 completions after 1 s"), "{out}");
+    assert!(out.contains("found     the other agent: 0 of 1 completions after 1 s"), "{out}");
+}
