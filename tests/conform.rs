@@ -109,7 +109,7 @@ fn a_wrong_expectation_is_a_difference_in_every_report() {
         "      found     send 1: success rdma_write",
         "      expected  comm_est",
         "      found     no events",
-        "      found     main[0] is 0x94 and must be 0xb9",
+        "      found     main[0] is 0x4a and must be 0x6f",
         "2 scenarios: 1 agreed, 0 known deviations, 1 differences, 0 not run",
     ] {
         assert!(out.contains(line), "{line} is not in\n{out}");

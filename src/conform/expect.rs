@@ -37,7 +37,21 @@ pub fn check(instance: &Instance, trace: &Trace) -> Vec<Difference> {
             all.push(Difference::new(side, Subject::Memory, "memory as expected", mismatch));
         }
     }
+    packets(instance, trace, &mut all);
     all
+}
+
+/// How often packets were sent, where that is not left to time.
+fn packets(instance: &Instance, trace: &Trace, all: &mut Vec<Difference>) {
+    for sent in &instance.scenario.expect.packets {
+        let Some(seen) = trace.sent_by(sent.from) else { continue };
+        let times = seen.iter().filter(|packet| packet.line.contains(&sent.packet)).count();
+        if times != sent.times {
+            let text = |times| format!("{} {times} times", sent.packet);
+            let (expected, found) = (text(sent.times), text(times));
+            all.push(Difference::new(sent.from, Subject::Packet, &expected, &found));
+        }
+    }
 }
 
 /// The completions of a side, sends and receives each in order.

@@ -447,6 +447,21 @@ pub struct Expect {
     /// What else the responder is told.
     #[serde(default)]
     pub responder_events: Vec<String>,
+    /// How often packets are sent, where that is not left to time. It is looked at where packets can be seen.
+    #[serde(default)]
+    pub packets: Vec<Sent>,
+}
+
+/// How often a side sends such packets.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Sent {
+    /// Who sends them.
+    pub from: Side,
+    /// A word of what `roce decode` tells of them: `SEND_ONLY`, `RNR`.
+    pub packet: String,
+    /// How often.
+    pub times: usize,
 }
 
 impl Expect {
