@@ -1,14 +1,24 @@
 //! Scenarios on soft devices, as a library and as a command.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
-use std::io::{BufRead, BufReader};
+use std::io::{self, BufRead, BufReader};
+use std::net::Ipv4Addr;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
 
 mod common;
 use common::command::roce;
-use roce::conform::judge::{Judge, Verdict};
-use roce::conform::scenario;
+use common::netns::{Host, in_namespace, meet_v4, wire_with_bump};
+use roce::conform::agent::Agent;
+use roce::conform::diff::Subject;
+use roce::conform::judge::{Judge, Pair, Reference, Verdict};
+use roce::conform::{Side, fits, scenario, wire};
+use roce::link::raw::bump::Bump;
+use roce::link::{Link, Sender, cable, udp};
+use roce::nic::SoftNic;
+use roce::time::Instant;
+use roce::wire::{Batch, Gid, ICRC_ROOM};
 
 /// A file that is gone when the test is.
 struct Scratch(PathBuf);
@@ -276,4 +286,90 @@ fn a_scenario_that_never_ends_is_a_difference() {
     assert_eq!(status, 1, "{out}");
     assert!(out.contains("found     0 of 1 completions after 1 s"), "{out}");
     assert!(out.contains("found     the other agent: 0 of 1 completions after 1 s"), "{out}");
+}
+
+/// A link that never says that a message is solicited.
+struct Forgetful(Box<dyn Sender>);
+
+impl Sender for Forgetful {
+    fn send(&mut self, now: Instant, batch: &mut Batch) -> io::Result<()> {
+        let mut changed = Batch::new(batch.len());
+        for (path, bytes) in batch.iter() {
+            let mut packet = bytes[..bytes.len() - ICRC_ROOM].to_vec();
+            packet[1] &= 0x7f;
+            assert!(changed.push(path, &packet));
+        }
+        self.0.send(now, &mut changed)
+    }
+
+    fn poll_timeout(&self) -> Option<Instant> {
+        self.0.poll_timeout()
+    }
+}
+
+#[test]
+fn a_device_that_does_something_wrong_is_found_out_by_its_packet() {
+    let [a, b] = [1, 2].map(|host| Gid::from(Ipv4Addr::new(192, 0, 2, host)));
+    let (a, b) = cable(a, b).unwrap();
+    let agent = |link: Link, forgetful: bool| {
+        let (mut link, wire) = wire::watch(link);
+        if forgetful {
+            link.sender = Box::new(Forgetful(link.sender));
+        }
+        let device = Arc::new(SoftNic::start(link).unwrap());
+        Agent { device, wire: Some(wire), gid_index: None }
+    };
+    let pair = Pair::local(agent(a, true), agent(b, false)).unwrap();
+    let reference = Reference::Live(Box::new(Pair::in_memory().unwrap()));
+    let mut judge = Judge::new(pair, Side::Requester, reference, [None, None]);
+    let mut found = Vec::new();
+    for instance in scenario::built_in().unwrap().iter().filter(|it| fits("s*", &it.name)) {
+        let finding = judge.run(instance).unwrap();
+        let wrong = finding.verdict == Verdict::Difference;
+        assert_eq!(wrong, finding.name.starts_with("solicited"), "{finding:#?}");
+        found.extend(finding.differences);
+    }
+    assert!(found.iter().all(|it| it.subject == Subject::Packet && it.side == Side::Requester));
+    let first = found[0].to_string();
+    let expected = "expected  RC_SEND_ONLY qp 0x000001 psn 0 solicited len 1 pad 3";
+    assert!(first.contains(expected) && first.contains("psn 0 len 1 pad 3"), "{first}");
+}
+
+/// Devices whose wire nobody holds, as cards are, with a bump between them.
+#[test]
+fn a_bump_in_the_wire_sees_and_loses_packets_of_devices_that_cannot() {
+    in_namespace(|| {
+        let (a, b) = wire_with_bump(4500);
+        let wire = wire::behind(Bump::open("inner", "outer").unwrap()).unwrap();
+        meet_v4(&a, &b);
+        let device = |host: &Host| {
+            let link = host.run(|| udp::open(&udp::Options::new(host.v4.into())).unwrap());
+            Arc::new(host.run(|| SoftNic::start(link).unwrap()))
+        };
+        let bare = |host| Agent { device: device(host), wire: None, gid_index: None };
+        let reference = || Reference::Live(Box::new(Pair::in_memory().unwrap()));
+        let all = scenario::built_in().unwrap();
+        let chosen = |globs: &[&str]| {
+            let fit = |name: &str| globs.iter().any(|glob| fits(glob, name));
+            all.iter().filter(|it| fit(&it.name)).cloned().collect::<Vec<_>>()
+        };
+        // Without the bump there is nobody to lose packets.
+        let (first, second) = (bare(&a), bare(&b));
+        let pair = Pair::local(first.clone(), second.clone()).unwrap();
+        let mut judge = Judge::new(pair, Side::Requester, reference(), [None, None]);
+        let finding = judge.run(&chosen(&["lost/ack"])[0]).unwrap();
+        assert!(matches!(finding.verdict, Verdict::NotRun(why) if why.contains("nobody can drop")));
+        drop(judge);
+        // With it, all is as in memory, packet by packet.
+        let held = Agent { wire: Some(wire), ..first };
+        let pair = Pair::local(held, second).unwrap();
+        let mut judge = Judge::new(pair, Side::Requester, reference(), [None, None]);
+        let globs =
+            ["lost/*", "corrupt/*", "duplicate/*", "reorder/*", "late/*", "send/*", "read/*"];
+        for instance in chosen(&globs) {
+            let finding = judge.run(&instance).unwrap();
+            assert_eq!(finding.verdict, Verdict::Agree, "{finding:#?}");
+            assert!(finding.trace.sent_by(Side::Responder).is_some_and(|sent| !sent.is_empty()));
+        }
+    });
 }

@@ -93,3 +93,39 @@ impl Deviation {
             && self.found.as_ref().is_none_or(|found| fits(found, &difference.found))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::conform::scenario;
+
+    #[test]
+    fn every_table_names_scenarios_that_there_are() {
+        let all = scenario::built_in().unwrap();
+        for (file, text) in BUILT_IN {
+            let table = Table::read(file, text).unwrap();
+            assert!(!table.names.is_empty() && !table.deviations.is_empty(), "{file}");
+            for entry in &table.deviations {
+                assert!(all.iter().any(|it| fits(&entry.scenario, &it.name)), "{}", entry.scenario);
+                assert!(entry.reason.ends_with('.'), "{}", entry.reason);
+            }
+        }
+        assert!(Table::of("verbs:rxe0").unwrap().is_some_and(|table| table.device == "rxe"));
+        assert!(Table::of("udp:127.0.0.1").unwrap().is_none());
+    }
+
+    #[test]
+    fn an_entry_explains_what_it_names_and_nothing_else() {
+        let text = "device = 'x'\nnames = ['x']\n[[deviation]]\nscenario = 'a/*'\nplays = 'responder'\n\
+                    subject = 'completion'\nside = 'requester'\nfound = '*success*'\nreason = 'So.'";
+        let table = Table::read("x.toml", text).unwrap();
+        let entry = &table.deviations[0];
+        assert!(entry.applies("a/b", Side::Responder) && !entry.applies("a/b", Side::Requester));
+        assert!(!entry.applies("b", Side::Responder));
+        let found = Difference::new(Side::Requester, Subject::Completion, "x", "send 1: success");
+        assert!(entry.explains(&found));
+        assert!(!entry.explains(&Difference { side: Side::Responder, ..found.clone() }));
+        assert!(!entry.explains(&Difference { subject: Subject::Packet, ..found.clone() }));
+        assert!(!entry.explains(&Difference { found: "failed".to_owned(), ..found }));
+    }
+}

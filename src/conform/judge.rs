@@ -81,7 +81,7 @@ impl Pair {
         }
         let faults = !instance.scenario.faults.is_empty();
         (faults && !here.wire && !self.peer.wire).then(|| {
-            "nobody can drop packets here: one of the two must be a soft device".to_owned()
+            "nobody can drop packets here: one of the two must be a soft device, or behind a bump (`--wire`)".to_owned()
         })
     }
 

@@ -123,7 +123,7 @@ impl Names {
         let view = View::parse(&seen.packet).ok()?;
         let number = view.bth().dest_qp().get();
         let qp = self.of(to).qps.iter().position(|(qpn, _)| *qpn == number);
-        let qp = qp.or((number == NO_QPN).then_some(self.of(to).qps.len()))?;
+        let qp = qp.or_else(|| (number == NO_QPN).then_some(self.of(to).qps.len()))?;
         let mut bth = view.bth().repr();
         let response = view.info().is_some_and(|info| info.role == Role::Response);
         let whose = if response { to } else { from };
@@ -232,4 +232,79 @@ fn is_ack(packet: &Packet) -> bool {
 fn is_refusal(packet: &Packet) -> bool {
     let answer = packet.syndrome.map(|syndrome| Syndrome(syndrome).answer());
     matches!(answer, Some(Answer::Nak(code)) if code != NakCode::PsnSequenceError)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::conform::control::Place;
+    use crate::wire::BthRepr;
+
+    fn reach(host: u8, qpn: u32, psn: u32) -> Reach {
+        let buffer = Place { name: "main".to_owned(), addr: 0x1000, len: 64, rkey: 0x77 };
+        Reach {
+            gid: [host; 16],
+            qps: vec![(qpn, psn)],
+            buffers: vec![buffer],
+            windows: [("w".to_owned(), 0x500)].into(),
+        }
+    }
+
+    fn write(qpn: u32, psn: u32, va: u64, rkey: u32) -> Seen {
+        let mut bth = BthRepr::new(Opcode::RC_RDMA_WRITE_ONLY, Qpn::new(qpn), Psn::new(psn));
+        (bth.ack_req, bth.migreq) = (true, true);
+        let reth = crate::wire::RethRepr { va, rkey: RKey::new(rkey), dma_len: 4 };
+        let extensions = Extensions { reth: Some(reth), ..Extensions::default() };
+        let mut packet = Vec::new();
+        PacketRepr::new(bth, extensions, b"abcd").unwrap().emit(&mut packet);
+        Seen { outbound: true, packet }
+    }
+
+    #[test]
+    fn names_become_places() {
+        let mut names = Names::new(reach(1, 0x11, 0xffffff), reach(2, 0x12, 50));
+        names.window(Side::Responder, "w", 0x501);
+        let line = |seen: &Seen| names.packet(Side::Requester, seen).map(|packet| packet.line);
+        let told = |va, rkey| {
+            format!("RC_RDMA_WRITE_ONLY qp 0x000001 psn 1 va {va} rkey {rkey} dmalen 4 len 4")
+        };
+        for (va, rkey, place, key) in [
+            (0x1008, 0x77, "0x8", "0x00000001"),
+            (0x1000, 0x500, "0x0", "0x00000002"),
+            (0x1000, 0x501, "0x0", "0x00000002"),
+            (0x1048, 0x99, "0x48", "0xffffffff"),
+        ] {
+            assert_eq!(line(&write(0x12, 0, va, rkey)), Some(told(place, key)));
+        }
+        assert_eq!(line(&write(0x13, 0, 0x1000, 0x77)), None, "somebody else's");
+    }
+
+    fn packet(opcode: Opcode, psn: u32, syndrome: Option<u8>) -> Packet {
+        let from = if syndrome.is_some() { Side::Responder } else { Side::Requester };
+        let line = format!("{opcode} {psn} {syndrome:?}");
+        Packet { from, qp: 0, opcode: opcode.0, psn, syndrome, line, payload: 0 }
+    }
+
+    #[test]
+    fn time_is_taken_out_of_a_sequence() {
+        const ACK: Option<u8> = Some(0x1f);
+        const GAP: Option<u8> = Some(0x60);
+        const REFUSED: Option<u8> = Some(0x62);
+        let answer = |psn, syndrome| packet(Opcode::RC_ACKNOWLEDGE, psn, syndrome);
+        let write = |psn| packet(Opcode::RC_RDMA_WRITE_ONLY, psn, None);
+        let psns = |own: &[Packet], answers: &[Packet]| {
+            let (own, answers): (Vec<_>, Vec<_>) = (own.iter().collect(), answers.iter().collect());
+            let kept = sequence(&own, &answers);
+            kept.iter().map(|packet| (packet.psn, packet.syndrome)).collect::<Vec<_>>()
+        };
+        // Acknowledgements are joined, a gap is not.
+        let answers =
+            [answer(0, ACK), answer(2, GAP), answer(2, ACK), answer(2, GAP), answer(3, ACK)];
+        assert_eq!(psns(&answers, &[]), [(2, GAP), (3, ACK)]);
+        // What is sent again is not told again.
+        let requests = [write(0), write(1), write(2), write(1), write(2)];
+        assert_eq!(psns(&requests, &answers), [(0, None), (1, None), (2, None)]);
+        // Nobody knows what left before a refusal came.
+        assert_eq!(psns(&requests, &[answer(1, REFUSED)]), [(0, None), (1, None)]);
+    }
 }

@@ -111,7 +111,7 @@ impl Poster<'_, '_> {
             return Err(Stop::Trouble("no such peer".to_owned()));
         };
         let qpn = Qpn::new(if step.wrong_qpn { NO_QPN } else { qpn });
-        let qkey = step.qkey.map_or(self.objects.how().qkey, QKey::new);
+        let qkey = step.qkey.map_or_else(|| self.objects.how().qkey, QKey::new);
         Ok(Target::Ud(UdTarget { ah, qpn, qkey }))
     }
 

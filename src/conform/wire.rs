@@ -1,4 +1,6 @@
-//! The wire of a soft device: it sees every packet that leaves and arrives, and does to some what a scenario says.
+//! The wire of a device: it sees every packet that leaves and arrives, and does to some what a scenario says.
+//!
+//! That of a soft device is around its link ([`watch`]); a card's is a bump in its cable ([`behind`]).
 //!
 //! Packets are seen before anything is done to them, where they leave the device or before they reach it: what is
 //! compared is what a device did, and not what became of it on the way. Faults are by appointment, and appointments are
@@ -7,10 +9,14 @@
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::BorrowedFd;
+#[cfg(target_os = "linux")]
+use std::sync::Weak;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use super::scenario::Deed;
+#[cfg(target_os = "linux")]
+use crate::link::raw::bump::{Bump, Frame};
 use crate::link::{Link, Receiver, Sender};
 use crate::time::Instant;
 use crate::wire::{Batch, Bth, Gid, ICRC_ROOM, Path, Received, view};
@@ -122,32 +128,90 @@ pub fn watch(link: Link) -> (Link, Wire) {
     let wire = Wire::default();
     let sender = Watched {
         inner: link.sender,
-        way: Way::new(wire.clone(), true),
+        wire: wire.clone(),
+        way: Way::default(),
         passing: Batch::new(PASSED_ON_MAX),
     };
-    let receiver =
-        Watching { inner: link.receiver, way: Way::new(wire.clone(), false), arrived: Vec::new() };
+    let receiver = Watching {
+        inner: link.receiver,
+        wire: wire.clone(),
+        way: Way::default(),
+        arrived: Vec::new(),
+    };
     (Link { sender: Box::new(sender), receiver: Box::new(receiver), port: link.port }, wire)
+}
+
+/// The wire of a device that is behind a bump. Frames are passed on until nobody holds the wire any more.
+#[cfg(target_os = "linux")]
+pub fn behind(bump: Bump) -> io::Result<Wire> {
+    let wire = Wire::default();
+    let watched = Arc::downgrade(&wire.0);
+    let name = "roce-bump".to_owned();
+    std::thread::Builder::new().name(name).spawn(move || pass_on(bump, &watched))?;
+    Ok(wire)
+}
+
+/// How often the bump looks whether anybody holds the wire.
+#[cfg(target_os = "linux")]
+const ROUND: Duration = Duration::from_millis(100);
+
+/// Passes frames on, as long as anybody holds the wire and the network takes them.
+#[cfg(target_os = "linux")]
+fn pass_on(mut bump: Bump, watched: &Weak<Mutex<State>>) {
+    let start = super::now();
+    let clock = || {
+        let nanos = u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        Instant::from_nanos(nanos)
+    };
+    let mut ways: [Way<Frame>; 2] = Default::default();
+    while let Some(wire) = watched.upgrade().map(Wire) {
+        let now = clock();
+        let [outward, inward] = &mut ways;
+        let received = bump.receive(&mut |frame| {
+            let deed = frame.packet().and_then(|packet| wire.pass(frame.outbound, packet));
+            let way = if frame.outbound { &mut *outward } else { &mut *inward };
+            way.take(now, frame, deed);
+        });
+        drop(wire);
+        let mut sent = received;
+        for way in &mut ways {
+            way.release(now);
+            for (mut frame, damaged) in way.due.drain(..) {
+                if damaged {
+                    frame.damage();
+                }
+                sent = sent.and_then(|()| bump.send(&frame));
+            }
+        }
+        let next = ways.iter().filter_map(Way::timeout).min();
+        let wait = next.map_or(ROUND, |next| {
+            Duration::from_nanos(next.as_nanos().saturating_sub(clock().as_nanos())).min(ROUND)
+        });
+        // Without the network the scenario says what does not happen.
+        if sent.and_then(|()| bump.wait(wait)).is_err() {
+            return;
+        }
+    }
 }
 
 /// One direction: what is due, what is held back.
 struct Way<P> {
-    wire: Wire,
-    outbound: bool,
     due: VecDeque<(P, bool)>,
     held: Vec<(Instant, P)>,
     /// Waits for the next to pass it.
     overtaken: Option<(Instant, P)>,
 }
 
-impl<P: Clone> Way<P> {
-    fn new(wire: Wire, outbound: bool) -> Self {
-        Self { wire, outbound, due: VecDeque::new(), held: Vec::new(), overtaken: None }
+impl<P> Default for Way<P> {
+    fn default() -> Self {
+        Self { due: VecDeque::new(), held: Vec::new(), overtaken: None }
     }
+}
 
-    /// Takes in a packet, whole or by its bytes.
-    fn take(&mut self, now: Instant, packet: P, bytes: &[u8]) {
-        match self.wire.pass(self.outbound, bytes) {
+impl<P: Clone> Way<P> {
+    /// Takes in a packet, to which something is done.
+    fn take(&mut self, now: Instant, packet: P, deed: Option<Deed>) {
+        match deed {
             Some(Deed::Drop) => return,
             Some(Deed::Delay) => return self.held.push((now.saturating_add(DELAY), packet)),
             Some(Deed::Swap) if self.overtaken.is_none() => {
@@ -181,6 +245,7 @@ impl<P: Clone> Way<P> {
 
 struct Watched {
     inner: Box<dyn Sender>,
+    wire: Wire,
     way: Way<(Path, Vec<u8>)>,
     passing: Batch,
 }
@@ -189,7 +254,8 @@ impl Sender for Watched {
     fn send(&mut self, now: Instant, batch: &mut Batch) -> io::Result<()> {
         for (path, bytes) in batch.iter() {
             let packet = bytes.get(..bytes.len().saturating_sub(ICRC_ROOM)).unwrap_or_default();
-            self.way.take(now, (*path, packet.to_vec()), packet);
+            let deed = self.wire.pass(true, packet);
+            self.way.take(now, (*path, packet.to_vec()), deed);
         }
         self.way.release(now);
         loop {
@@ -239,6 +305,7 @@ struct Kept {
 
 struct Watching {
     inner: Box<dyn Receiver>,
+    wire: Wire,
     way: Way<Kept>,
     arrived: Vec<Kept>,
 }
@@ -247,13 +314,13 @@ impl Receiver for Watching {
     fn receive(&mut self, now: Instant) -> io::Result<usize> {
         self.arrived.clear();
         if self.inner.receive(now)? > 0 {
-            let way = &mut self.way;
+            let (wire, way) = (&self.wire, &mut self.way);
             self.inner.for_each(&mut |received| {
                 let Received { source, destination, source_port, ecn, network, packet } = *received;
                 let (network, bytes) = (network.to_vec(), packet);
                 let packet = bytes.to_vec();
                 let kept = Kept { source, destination, source_port, ecn, network, packet };
-                way.take(now, kept, bytes);
+                way.take(now, kept, wire.pass(false, bytes));
             });
         }
         self.way.release(now);

@@ -92,6 +92,32 @@ pub fn wire(mtu: usize) -> (Host, Host) {
     (a, b)
 }
 
+/// Two machines with a bump between them: interfaces `inner` and `outer` of the test's own namespace, which nobody
+/// forwards between. Datagrams pass when somebody does; [`meet_v4`] waits for that.
+#[track_caller]
+#[allow(dead_code, reason = "not every test has a bump in its wire")]
+pub fn wire_with_bump(mtu: usize) -> (Host, Host) {
+    let (a, b) = (Host::new("left", 1), Host::new("right", 2));
+    for (host, near) in [(&a, "inner"), (&b, "outer")] {
+        let Host { interface, v4, .. } = host;
+        ip(&format!("link add {near} mtu {mtu} type veth peer name {interface} mtu {mtu}"));
+        let there = format!("/proc/{}/fd/{}", process::id(), host.namespace.as_raw_fd());
+        ip(&format!("link set {interface} netns {there}"));
+        ip(&format!("link set {near} up"));
+        host.ip("link set lo up");
+        host.ip(&format!("address add {v4}/24 dev {interface}"));
+        host.ip(&format!("link set {interface} up"));
+    }
+    (a, b)
+}
+
+/// Waits until datagrams of IPv4 pass.
+#[track_caller]
+#[allow(dead_code, reason = "not every test has a bump in its wire")]
+pub fn meet_v4(a: &Host, b: &Host) {
+    meet(a, a.v4(), b, b.v4());
+}
+
 /// Waits until datagrams pass: an interface that has just been switched on loses what is sent, without a word, and one
 /// that does not know its neighbour yet holds back only so much.
 #[track_caller]

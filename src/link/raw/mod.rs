@@ -27,6 +27,7 @@
 //!
 //! Packets to an address of this machine do not leave it: they pass `lo`, whatever their interface.
 
+pub mod bump;
 mod filter;
 mod neighbour;
 mod receive;

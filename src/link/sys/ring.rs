@@ -62,6 +62,20 @@ pub(in crate::link) fn bind(socket: &Socket, index: u32, every_protocol: bool) -
     socket.bind(&address)
 }
 
+/// Lets a packet socket take frames that are for others, too.
+pub(in crate::link) fn take_all(socket: &Socket, index: u32) -> io::Result<()> {
+    let request = libc::packet_mreq {
+        mr_ifindex: i32::try_from(index).map_err(io::Error::other)?,
+        mr_type: PROMISCUOUS,
+        mr_alen: 0,
+        mr_address: [0; 8],
+    };
+    set_any_option(socket, libc::SOL_PACKET, libc::PACKET_ADD_MEMBERSHIP, &request)
+}
+
+#[expect(clippy::cast_possible_truncation, reason = "it is 1")]
+const PROMISCUOUS: u16 = libc::PACKET_MR_PROMISC as u16;
+
 #[expect(clippy::cast_possible_truncation, reason = "it is 3")]
 const ETH_P_ALL: u16 = libc::ETH_P_ALL as u16;
 

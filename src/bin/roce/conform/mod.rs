@@ -5,13 +5,15 @@ mod serve;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::str::FromStr;
 use std::sync::Arc;
 
 use anyhow::Context;
 use clap::{Args as ClapArgs, Subcommand, ValueEnum};
 use roce::conform::Side;
 use roce::conform::agent::Agent;
-use roce::conform::wire::watch;
+use roce::conform::wire::{behind, watch};
+use roce::link::raw::bump::Bump;
 use roce::nic::SoftNic;
 
 use crate::device::{self, Spec};
@@ -52,11 +54,12 @@ Examples:
   roce conform -d udp:127.0.0.1 --peer udp:127.0.0.2  # over sockets
   roce conform serve -d udp:10.0.0.1                  # on one machine
   roce conform -d udp:10.0.0.2 10.0.0.1 --junit conform.xml    # on the other
-  roce conform --scenario mine.toml";
+  roce conform --scenario mine.toml
+  roce conform -d raw:eth0 --wire eth1,eth2 10.0.0.1  # packets pass eth1 and eth2 on their way";
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    Run(RunArgs),
+    Run(Box<RunArgs>),
     Serve(ServeArgs),
 }
 
@@ -81,6 +84,11 @@ struct RunArgs {
     /// The address of the device, by its index; by default the first of IPv4.
     #[arg(short = 'x', long, value_name = "INDEX")]
     gid_index: Option<u8>,
+
+    /// Interfaces between which the packets of the device here pass, so that they can be seen and
+    /// lost: its port is cabled to the first, the network to the second. Needs CAP_NET_RAW.
+    #[arg(long, value_name = "INNER,OUTER", requires = "device")]
+    wire: Option<Bumped>,
 
     /// Whom the device here plays.
     #[arg(long, value_enum, default_value_t)]
@@ -144,6 +152,11 @@ struct ServeArgs {
     #[arg(short = 'x', long, value_name = "INDEX")]
     gid_index: Option<u8>,
 
+    /// Interfaces between which the packets of the device here pass, so that they can be seen and
+    /// lost: its port is cabled to the first, the network to the second. Needs CAP_NET_RAW.
+    #[arg(long, value_name = "INNER,OUTER")]
+    wire: Option<Bumped>,
+
     /// End after the first client.
     #[arg(long)]
     once: bool,
@@ -182,10 +195,31 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// A device that plays, with its wire where there is one to hold.
-fn agent(spec: &Spec, gid_index: Option<u8>) -> anyhow::Result<Agent> {
-    let link = device::open(spec, None).with_context(|| format!("-d {spec}"))?;
-    let (link, wire) = watch(link);
-    let nic = SoftNic::start(link).with_context(|| format!("cannot start a NIC on {spec}"))?;
-    Ok(Agent { device: Arc::new(nic), wire: Some(wire), gid_index })
+/// Two interfaces with a bump between them, as the user wrote them.
+#[derive(Clone, Debug)]
+struct Bumped {
+    inner: String,
+    outer: String,
+}
+
+impl FromStr for Bumped {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (inner, outer) = text.split_once(',').ok_or("two interfaces are `INNER,OUTER`")?;
+        Ok(Self { inner: inner.trim().to_owned(), outer: outer.trim().to_owned() })
+    }
+}
+
+/// A device that plays, with its wire: the one it is told, or around its link if it is soft.
+fn agent(spec: &Spec, gid_index: Option<u8>, bumped: Option<&Bumped>) -> anyhow::Result<Agent> {
+    let Some(Bumped { inner, outer }) = bumped else {
+        let link = device::open(spec, None).with_context(|| format!("-d {spec}"))?;
+        let (link, wire) = watch(link);
+        let nic = SoftNic::start(link).with_context(|| format!("cannot start a NIC on {spec}"))?;
+        return Ok(Agent { device: Arc::new(nic), wire: Some(wire), gid_index });
+    };
+    let bump = Bump::open(inner, outer).context("--wire")?;
+    let wire = behind(bump).context("--wire")?;
+    Ok(Agent { device: device::start(spec)?, wire: Some(wire), gid_index })
 }

@@ -120,9 +120,9 @@ fn pair(args: &RunArgs) -> Result<Pair> {
         );
         return Ok(Pair::in_memory()?);
     };
-    let own = agent(spec, args.gid_index)?;
+    let own = agent(spec, args.gid_index, args.wire.as_ref())?;
     match (&args.peer, &args.host) {
-        (Some(peer), _) => Ok(Pair::local(own, agent(peer, None)?)?),
+        (Some(peer), _) => Ok(Pair::local(own, agent(peer, None, None)?)?),
         (None, Some(host)) => {
             let stream = TcpStream::connect((host.as_str(), args.port)).with_context(|| {
                 format!(
@@ -130,7 +130,7 @@ fn pair(args: &RunArgs) -> Result<Pair> {
                     args.port
                 )
             })?;
-            Pair::remote(own, stream).with_context(|| format!("{host}"))
+            Pair::remote(own, stream).with_context(|| host.clone())
         }
         (None, None) => anyhow::bail!(
             "{spec} needs somebody to play with: --peer DEVICE here, or HOST with roce conform serve"

@@ -9,7 +9,7 @@ use roce::conform::control;
 use super::{ServeArgs, agent};
 
 pub(super) fn run(args: &ServeArgs) -> Result<ExitCode> {
-    let agent = agent(&args.device, args.gid_index)?;
+    let agent = agent(&args.device, args.gid_index, args.wire.as_ref())?;
     let port = args.port;
     let any: [SocketAddr; 2] =
         [(Ipv6Addr::UNSPECIFIED, port).into(), (Ipv4Addr::UNSPECIFIED, port).into()];
