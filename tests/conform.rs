@@ -335,6 +335,31 @@ fn a_device_that_does_something_wrong_is_found_out_by_its_packet() {
     assert!(first.contains(expected) && first.contains("psn 0 len 1 pad 3"), "{first}");
 }
 
+/// Two soft NICs on a cable, of which only one side's wire is held.
+#[test]
+fn who_holds_a_wire_loses_what_comes_from_a_device_that_cannot() {
+    let [a, b] = [1, 2].map(|host| Gid::from(Ipv4Addr::new(192, 0, 2, host)));
+    let (bare, held) = cable(a, b).unwrap();
+    let bare =
+        Agent { device: Arc::new(SoftNic::start(bare).unwrap()), wire: None, gid_index: None };
+    let (held, wire) = wire::watch(held);
+    let device = Arc::new(SoftNic::start(held).unwrap());
+    let held = Agent { device, wire: Some(wire), gid_index: None };
+    let globs =
+        ["lost/*", "corrupt/*", "duplicate/*", "reorder/*", "late/*", "timeout*", "uc-lost/*"];
+    for side in Side::BOTH {
+        let pair = Pair::local(bare.clone(), held.clone()).unwrap();
+        let reference = Reference::Live(Box::new(Pair::in_memory().unwrap()));
+        let mut judge = Judge::new(pair, side, reference, [None, None]);
+        for instance in scenario::built_in().unwrap() {
+            if globs.iter().any(|glob| fits(glob, &instance.name)) {
+                let finding = judge.run(&instance).unwrap();
+                assert_eq!(finding.verdict, Verdict::Agree, "{finding:#?}");
+            }
+        }
+    }
+}
+
 /// Devices whose wire nobody holds, as cards are, with a bump between them.
 #[test]
 fn a_bump_in_the_wire_sees_and_loses_packets_of_devices_that_cannot() {
