@@ -164,10 +164,8 @@ fn line(from: Side, packet: &PacketRepr<'_>) -> String {
     let path = Path {
         source: host(from),
         destination: host(from.other()),
-        source_port: 0xc000,
-        traffic_class: 0,
         hop_limit: 64,
-        sl: 0,
+        ..Path::NOWHERE
     };
     let mut bytes = Vec::new();
     packet.emit(&mut bytes);

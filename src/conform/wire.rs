@@ -19,7 +19,7 @@ use super::scenario::Deed;
 use crate::link::raw::bump::{Bump, Frame};
 use crate::link::{Link, Receiver, Sender};
 use crate::time::Instant;
-use crate::wire::{Batch, Bth, Gid, ICRC_ROOM, Path, Received, view};
+use crate::wire::{Batch, Bth, Gid, ICRC_ROOM, Path, Qpn, Received, view};
 
 /// How much later a delayed packet comes.
 const DELAY: Duration = Duration::from_millis(10);
@@ -345,6 +345,18 @@ impl Receiver for Watching {
 
     fn fd(&self) -> BorrowedFd<'_> {
         self.inner.fd()
+    }
+
+    fn join(&mut self, group: Gid) -> io::Result<()> {
+        self.inner.join(group)
+    }
+
+    fn leave(&mut self, group: Gid) {
+        self.inner.leave(group);
+    }
+
+    fn choose(&mut self, queue_pairs: Option<&[Qpn]>) {
+        self.inner.choose(queue_pairs);
     }
 
     fn poll_timeout(&self) -> Option<Instant> {

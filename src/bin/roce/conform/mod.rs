@@ -214,7 +214,7 @@ impl FromStr for Bumped {
 /// A device that plays, with its wire: the one it is told, or around its link if it is soft.
 fn agent(spec: &Spec, gid_index: Option<u8>, bumped: Option<&Bumped>) -> anyhow::Result<Agent> {
     let Some(Bumped { inner, outer }) = bumped else {
-        let link = device::open(spec, None).with_context(|| format!("-d {spec}"))?;
+        let link = spec.open(None).with_context(|| format!("-d {spec}"))?;
         let (link, wire) = watch(link);
         let nic = SoftNic::start(link).with_context(|| format!("cannot start a NIC on {spec}"))?;
         return Ok(Agent { device: Arc::new(nic), wire: Some(wire), gid_index });
