@@ -3,7 +3,8 @@
 use roce::memory::Buffer;
 use roce::verbs::{
     Access, CqHandle, Data, DeviceCaps, LKey, MrAttr, PortState, QpCap, QpCreate, QpInitAttr,
-    QpState, QpType, RecvWr, SendFlags, SendOp, SendWr, Sge, SrqCreate, Target, WcOpcode, WrId,
+    QpState, QpType, RecvWr, SendFlags, SendOp, SendWr, Sge, SrqCreate, Target, WcOpcode, WcStatus,
+    WrId,
 };
 use roce::wire::Gid;
 
@@ -297,7 +298,12 @@ fn everything_is_counted() {
     a.post(pair.a_qp, 1, SEND, 0, 8);
     a.done(1);
     b.done(1);
-    assert!(packets() > before, "{:?}", a.nic.statistics());
+    // A kernel may take a moment to tell.
+    let told = (0..1000).any(|_| {
+        std::thread::sleep(std::time::Duration::from_millis(1));
+        packets() > before
+    });
+    assert!(told, "{:?}", a.nic.statistics());
 }
 
 #[test]
@@ -353,5 +359,7 @@ fn a_wrong_key_of_ones_own_is_found_out() {
     b.recv(pair.b_qp, 1, THERE, 64);
     let sges = [Sge { lkey: LKey::new(a.mr.lkey().get() ^ 0x8000), ..a.sge(0, 8) }];
     a.nic.post_send(pair.a_qp, &SendWr::new(WrId(1), SEND, Data::Gather(&sges))).unwrap();
-    assert_eq!(a.next(1).status, roce::verbs::WcStatus::LocProtErr);
+    // What it is called then differs: rxe flushes the request.
+    assert!([WcStatus::LocProtErr, WcStatus::WrFlushErr].contains(&a.next(1).status));
+    assert_eq!(a.nic.qp_state(pair.a_qp), Some(QpState::Err));
 }

@@ -104,7 +104,7 @@ impl RdmaNic {
             // SAFETY: both are places of the list, which nothing else touches meanwhile.
             #[expect(unsafe_code, reason = "see above")]
             unsafe {
-                (*first.add(at - 1)).next = first.wrapping_add(at);
+                (*first.wrapping_add(at - 1)).next = first.wrapping_add(at);
             }
         }
         let mut bad = core::ptr::null_mut();
@@ -346,13 +346,13 @@ fn with_receives(
         // SAFETY: there are not more than there are places.
         #[expect(unsafe_code, reason = "see above")]
         unsafe {
-            first.add(ready).write(c);
+            first.wrapping_add(ready).write(c);
         }
         if ready > 0 {
             // SAFETY: the place before it.
             #[expect(unsafe_code, reason = "see above")]
             unsafe {
-                (*first.add(ready - 1)).next = first.wrapping_add(ready);
+                (*first.wrapping_add(ready - 1)).next = first.wrapping_add(ready);
             }
         }
         ready += 1;

@@ -167,7 +167,8 @@ impl Device for RdmaNic {
     }
 
     fn query_qp(&self, qp: QpHandle) -> Option<QpAttr> {
-        self.ask(qp, AttrMask::all())?.to_all()
+        // The rate is nothing that can be asked.
+        self.ask(qp, AttrMask::all() - AttrMask::RATE_LIMIT)?.to_all()
     }
 
     fn qp_number(&self, qp: QpHandle) -> Option<Qpn> {

@@ -174,7 +174,7 @@ impl List {
         (0..self.count).filter_map(|at| {
             // SAFETY: the list has so many places.
             #[expect(unsafe_code, reason = "see above")]
-            let device = unsafe { *self.first.add(at) };
+            let device = unsafe { *self.first.wrapping_add(at) };
             (!device.is_null()).then_some(Listed(device, core::marker::PhantomData))
         })
     }
