@@ -45,13 +45,12 @@ struct Offer {
 
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let mut all = interfaces().context("cannot list the interfaces")?;
-    let mut real = match RdmaNic::list() {
-        Ok(devices) => devices.into_iter().map(|device| device.name).collect(),
-        Err(error) => {
-            eprintln!("roce: no real RNICs: {error}");
-            Vec::new()
-        }
+    let (mut real, missing) = match RdmaNic::list() {
+        Ok(devices) => (devices.into_iter().map(|device| device.name).collect(), None),
+        Err(error) => (Vec::new(), Some(error.to_string())),
     };
+    // Who asks for one does not want to know about the others.
+    let missing = missing.filter(|_| args.name.is_none());
     if let Some(name) = &args.name {
         let interfaces = all.iter().map(|interface| &interface.name);
         let names: Vec<String> = interfaces.chain(&real).cloned().collect();
@@ -66,7 +65,10 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let real: Vec<Real> = real.into_iter().map(Real::ask).collect();
     let mut out = io::stdout().lock();
     if args.json {
-        let objects = all.iter().map(json).chain(real.iter().map(Real::json));
+        let none = missing.map(|reason| {
+            format!("{{\"rnic\": null, \"devices\": [], \"missing\": {}}}", quoted(&reason))
+        });
+        let objects = all.iter().map(json).chain(real.iter().map(Real::json)).chain(none);
         writeln!(out, "[{}]", objects.collect::<Vec<String>>().join(",\n "))?;
         return Ok(ExitCode::SUCCESS);
     }
@@ -82,6 +84,9 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
             writeln!(out)?;
         }
         device.describe(&mut out)?;
+    }
+    if let Some(reason) = missing {
+        writeln!(out, "\nverbs: not now: {reason}")?;
     }
     Ok(ExitCode::SUCCESS)
 }
