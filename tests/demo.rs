@@ -84,6 +84,16 @@ fn devices_are_listed_with_what_is_missing() {
     let lo = json.as_array().unwrap().iter().find(|entry| entry["interface"] == "lo").unwrap();
     assert_eq!((&lo["active"], &lo["rdma_mtu"]), (&true.into(), &4096.into()));
     assert_eq!(lo["gids"][0], "::ffff:127.0.0.1");
+    // A directory where a library is sought first, with something in it that is none.
+    let empty = std::env::temp_dir().join(format!("roce-no-verbs-{}", std::process::id()));
+    std::fs::create_dir_all(&empty).unwrap();
+    std::fs::write(empty.join("libibverbs.so.1"), "no library").unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_roce"));
+    let output = command.arg("devices").env("LD_LIBRARY_PATH", &empty).output().unwrap();
+    std::fs::remove_dir_all(&empty).unwrap();
+    let listed = String::from_utf8(output.stdout).unwrap();
+    assert!(output.status.success() && listed.contains("verbs: not now: "), "{listed}");
+    assert!(listed.contains("libibverbs.so.1") && listed.contains("libibverbs1"), "{listed}");
     let output = roce(&["devices", "nosuch0"]);
     assert_eq!(output.status.code(), Some(2));
     assert!(String::from_utf8(output.stderr).unwrap().contains("there are: lo"));

@@ -12,6 +12,7 @@
 //! | `cq`, `srq`, `qp`, `wr` | queues, their attributes, and what is posted to them |
 //! | `wq`, `flow` | what only raw packets have |
 //! | `constants` | numbers without a type in `verbs` |
+//! | [`RdmaNic`] | a client of the real library: a card as a [`verbs::Device`](crate::verbs::Device) |
 //! | [`convert`] | from C to `verbs` and back |
 //! | [`table`] | all of it as a list, to be checked |
 //!
@@ -28,6 +29,7 @@ mod device;
 mod flow;
 mod layout;
 mod memory;
+mod nic;
 mod qp;
 mod srq;
 mod sync;
@@ -43,6 +45,7 @@ pub use device::*;
 pub use flow::*;
 pub use layout::{Field, Layout};
 pub use memory::*;
+pub use nic::{Info, RdmaNic};
 pub use qp::*;
 pub use srq::*;
 pub use sync::*;

@@ -208,6 +208,12 @@ impl Region {
         self.start.expose_provenance() as u64
     }
 
+    /// Whether there is no memory behind it.
+    #[cfg(target_os = "linux")]
+    pub(crate) const fn is_null(&self) -> bool {
+        matches!(self.kind, Kind::Null)
+    }
+
     /// Whether its bytes are where they are for sure.
     #[inline]
     const fn is_in_place(&self) -> bool {

@@ -1,15 +1,140 @@
-//! What `-d` names: the soft NIC to use.
+//! What `-d` names: the soft NIC or the real one to use.
 
+use std::fmt;
+use std::net::IpAddr;
+use std::str::FromStr;
 use std::sync::Arc;
 
-use anyhow::Context;
-pub(crate) use roce::link::Spec;
+use anyhow::{Context, bail};
+use roce::ibverbs::RdmaNic;
+use roce::link::interface::gid;
+use roce::link::{self, SpecError};
 use roce::nic::SoftNic;
 use roce::verbs::Device;
+use roce::wire::Gid;
+
+/// A device, as the user wrote it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Spec {
+    /// A soft NIC.
+    Soft(link::Spec),
+    /// A real one, by its name, through libibverbs.
+    Verbs(String),
+}
+
+impl FromStr for Spec {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if let Some(name) = text.strip_prefix("verbs:").filter(|name| !name.is_empty()) {
+            return Ok(Self::Verbs(name.to_owned()));
+        }
+        text.parse().map(Self::Soft).map_err(|error| match error {
+            SpecError::Address(_) => error.to_string(),
+            _ => format!("{error}, or verbs:NAME for a real one"),
+        })
+    }
+}
+
+impl fmt::Display for Spec {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Soft(spec) => spec.fmt(f),
+            Self::Verbs(name) => write!(f, "verbs:{name}"),
+        }
+    }
+}
 
 /// Starts a device.
 pub(crate) fn start(spec: &Spec) -> anyhow::Result<Arc<dyn Device>> {
-    let link = spec.open(None).with_context(|| format!("-d {spec}"))?;
-    let nic = SoftNic::start(link).with_context(|| format!("cannot start a NIC on {spec}"))?;
-    Ok(Arc::new(nic))
+    match spec {
+        Spec::Soft(at) => {
+            let link = at.open(None).with_context(|| format!("-d {spec}"))?;
+            let nic = SoftNic::start(link);
+            Ok(Arc::new(nic.with_context(|| format!("cannot start a NIC on {spec}"))?))
+        }
+        Spec::Verbs(name) => {
+            Ok(Arc::new(RdmaNic::open(name).with_context(|| format!("-d {spec}"))?))
+        }
+    }
+}
+
+/// Which of a device's addresses to use: the one that was named, or else the one from which the other side is reached,
+/// if it has that, or else its first.
+pub(crate) fn choose_gid(
+    named: Option<u8>,
+    device: &dyn Device,
+    from: IpAddr,
+) -> anyhow::Result<u8> {
+    let gids = device.gids();
+    let index = match named {
+        Some(index) => usize::from(index),
+        None => {
+            let from = gid(from.to_canonical());
+            let known = gids.iter().position(|gid| *gid == from);
+            let first = || gids.iter().position(|gid| *gid != Gid::default());
+            known.or_else(first).with_context(|| {
+                format!("{} has no address for RoCEv2; its interface needs one", device.name())
+            })?
+        }
+    };
+    match gids.get(index) {
+        None => bail!("-x: {} has {} GIDs, counted from 0", device.name(), gids.len()),
+        Some(gid) if *gid == Gid::default() => {
+            bail!("-x: GID {index} of {} is none for RoCEv2", device.name())
+        }
+        Some(_) => Ok(u8::try_from(index)?),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use roce::link::cable;
+
+    use super::*;
+
+    #[test]
+    fn devices_are_read_and_print_as_they_are_written() {
+        for text in ["udp:10.0.0.1", "raw:eth0.100", "soft:lo", "verbs:mlx5_0"] {
+            assert_eq!(text.parse::<Spec>().unwrap().to_string(), text);
+        }
+    }
+
+    #[test]
+    fn what_is_no_device_is_refused_with_the_cure() {
+        for (text, word) in [
+            ("10.0.0.1", "verbs:NAME"),
+            ("verbs:", "nothing follows 'verbs:'"),
+            ("udp:eth0", "soft:eth0"),
+            ("mlx5_0:1", "no device of the kind 'mlx5_0'"),
+        ] {
+            let error = text.parse::<Spec>().unwrap_err();
+            assert!(error.contains(word), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn the_address_that_leads_to_the_other_side_is_used() {
+        let [near, far] = [1, 2].map(|host| Gid::from(Ipv4Addr::new(192, 0, 2, host)));
+        let (one, _other) = cable(near, far).unwrap();
+        let nic = SoftNic::start(one).unwrap();
+        let from = |address: &str| address.parse().unwrap();
+        assert_eq!(choose_gid(None, &nic, from("192.0.2.1")).unwrap(), 0);
+        assert_eq!(choose_gid(None, &nic, from("::ffff:192.0.2.1")).unwrap(), 0);
+        assert_eq!(choose_gid(None, &nic, from("10.0.0.1")).unwrap(), 0, "the first");
+        assert_eq!(choose_gid(Some(0), &nic, from("10.0.0.1")).unwrap(), 0);
+        let error = choose_gid(Some(1), &nic, from("192.0.2.1")).unwrap_err().to_string();
+        assert!(error.contains("-x") && error.contains("1 GIDs"), "{error}");
+    }
+
+    #[test]
+    fn a_real_device_that_is_not_there_is_named_with_the_cure() {
+        let spec = Spec::Verbs("roce-none0".to_owned());
+        let error = format!("{:#}", start(&spec).unwrap_err());
+        assert!(error.starts_with("-d verbs:roce-none0: "), "{error}");
+        let cures = ["this machine has", "libibverbs1", "ib_uverbs"];
+        assert!(cures.iter().any(|cure| error.contains(cure)), "{error}");
+    }
 }

@@ -1,31 +1,36 @@
-//! `roce devices`: the soft NICs that this machine could offer.
+//! `roce devices`: the soft NICs that this machine could offer, and the real ones that it has.
 
 use std::io::{self, Write};
 use std::process::ExitCode;
 
 use anyhow::{Context as _, Result};
+use roce::ibverbs::RdmaNic;
+use roce::link;
 use roce::link::interface::{Interface, gid, interfaces};
+use roce::verbs::{Device, PortState};
 use roce::wire::Gid;
 
 use super::device::Spec;
 use crate::output::quoted;
 
-/// List the soft NICs that this machine could offer
+/// List the soft NICs that this machine could offer, and the real ones that it has
 ///
 /// For every network interface: its state, its MTU and the largest payload that RDMA packets can have on it, its GIDs,
-/// and what to say to `-d` for a NIC on it. What cannot be used now is listed with what is missing.
+/// and what to say to `-d` for a soft NIC on it. Then the same for every real RNIC that verbs know. What cannot be used
+/// now is listed with what is missing.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 EXAMPLES
   roce devices                       # all of them
-  roce devices lo                    # one interface
+  roce devices lo                    # one interface, or one RNIC
   roce devices --json | jq .         # for programs
 
 `udp:ADDRESS` needs no privilege and has its address to itself. `raw:INTERFACE` needs CAP_NET_RAW; several programs can
-share an address on it.")]
+share an address on it. `verbs:NAME` is a real RNIC, or the kernel's own (rxe), and needs libibverbs.")]
 pub(crate) struct Args {
-    /// Only this interface
-    interface: Option<String>,
+    /// Only this interface, or this RNIC
+    #[arg(value_name = "NAME")]
+    name: Option<String>,
 
     /// An array of objects
     #[arg(long)]
@@ -40,28 +45,125 @@ struct Offer {
 
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let mut all = interfaces().context("cannot list the interfaces")?;
-    if let Some(name) = &args.interface {
-        let names: Vec<String> = all.iter().map(|interface| interface.name.clone()).collect();
+    let (mut real, missing) = match RdmaNic::list() {
+        Ok(devices) => (devices.into_iter().map(|device| device.name).collect(), None),
+        Err(error) => (Vec::new(), Some(error.to_string())),
+    };
+    // Who asks for one does not want to know about the others.
+    let missing = missing.filter(|_| args.name.is_none());
+    if let Some(name) = &args.name {
+        let interfaces = all.iter().map(|interface| &interface.name);
+        let names: Vec<String> = interfaces.chain(&real).cloned().collect();
         all.retain(|interface| interface.name == *name);
+        real.retain(|device| device == name);
         anyhow::ensure!(
-            !all.is_empty(),
-            "there is no interface `{name}`; there are: {}",
+            !all.is_empty() || !real.is_empty(),
+            "there is no interface or RNIC `{name}`; there are: {}",
             names.join(", ")
         );
     }
+    let real: Vec<Real> = real.into_iter().map(Real::ask).collect();
     let mut out = io::stdout().lock();
     if args.json {
-        let objects: Vec<String> = all.iter().map(json).collect();
-        writeln!(out, "[{}]", objects.join(",\n "))?;
+        let none = missing.map(|reason| {
+            format!("{{\"rnic\": null, \"devices\": [], \"missing\": {}}}", quoted(&reason))
+        });
+        let objects = all.iter().map(json).chain(real.iter().map(Real::json)).chain(none);
+        writeln!(out, "[{}]", objects.collect::<Vec<String>>().join(",\n "))?;
         return Ok(ExitCode::SUCCESS);
     }
-    for (number, interface) in all.iter().enumerate() {
-        if number > 0 {
+    let mut separate = false;
+    for interface in &all {
+        if std::mem::replace(&mut separate, true) {
             writeln!(out)?;
         }
         describe(interface, &mut out)?;
     }
+    for device in &real {
+        if std::mem::replace(&mut separate, true) {
+            writeln!(out)?;
+        }
+        device.describe(&mut out)?;
+    }
+    if let Some(reason) = missing {
+        writeln!(out, "\nverbs: not now: {reason}")?;
+    }
     Ok(ExitCode::SUCCESS)
+}
+
+/// A real RNIC, and what it says of itself or why it does not.
+struct Real {
+    name: String,
+    said: io::Result<Said>,
+}
+
+struct Said {
+    state: PortState,
+    mtu: usize,
+    firmware: String,
+    /// Those for RoCEv2, with their indices.
+    gids: Vec<(usize, Gid)>,
+}
+
+impl Real {
+    fn ask(name: String) -> Self {
+        let ask = || {
+            let nic = RdmaNic::open(&name)?;
+            let (device, port) = (nic.query_device()?, nic.query_port()?);
+            let gids = nic.gids().into_iter().enumerate();
+            Ok(Said {
+                state: port.state,
+                mtu: port.active_mtu.bytes(),
+                firmware: device.firmware().to_owned(),
+                gids: gids.filter(|(_, gid)| *gid != Gid::default()).collect(),
+            })
+        };
+        Self { said: ask(), name }
+    }
+
+    fn spec(&self) -> Spec {
+        Spec::Verbs(self.name.clone())
+    }
+
+    fn describe(&self, out: &mut dyn Write) -> Result<()> {
+        let Said { state, mtu, firmware, gids } = match &self.said {
+            Ok(said) => said,
+            Err(error) => return Ok(writeln!(out, "{}: not now: {error}", self.spec())?),
+        };
+        let firmware =
+            if firmware.is_empty() { String::new() } else { format!(", firmware {firmware}") };
+        let state = state.name().trim_start_matches("IBV_");
+        writeln!(out, "{}: {state}, RDMA MTU {mtu}{firmware}", self.name)?;
+        for (index, gid) in gids {
+            writeln!(out, "  gid {index}  {gid}")?;
+        }
+        let missing = if gids.is_empty() { ": not now: it has no GID for RoCEv2" } else { "" };
+        Ok(writeln!(out, "  -d {}{missing}", self.spec())?)
+    }
+
+    fn json(&self) -> String {
+        let (name, device) = (quoted(&self.name), quoted(&self.spec().to_string()));
+        let missing = |reason: &str| format!("[{{\"device\": {device}, \"missing\": {reason}}}]");
+        let Said { state, mtu, firmware, gids } = match &self.said {
+            Ok(said) => said,
+            Err(error) => {
+                let devices = missing(&quoted(&error.to_string()));
+                return format!("{{\"rnic\": {name}, \"devices\": {devices}}}");
+            }
+        };
+        let gids: Vec<String> = gids
+            .iter()
+            .map(|(at, gid)| format!("{{\"index\": {at}, \"gid\": \"{gid}\"}}"))
+            .collect();
+        format!(
+            "{{\"rnic\": {name}, \"active\": {}, \"rdma_mtu\": {mtu}, \"firmware\": {}, \"gids\": [{}], \
+             \"devices\": {}}}",
+            *state == PortState::Active,
+            quoted(firmware),
+            gids.join(", "),
+            missing("null")
+        )
+    }
 }
 
 fn describe(interface: &Interface, out: &mut dyn Write) -> Result<()> {
@@ -108,18 +210,18 @@ fn meaning(of: Gid, interface: &Interface) -> String {
 
 /// Every NIC that could be had on an interface; each is tried.
 fn offers(interface: &Interface) -> Vec<Offer> {
-    let udp = interface.addresses.iter().map(|address| Spec::Udp(*address));
-    let specs = udp.chain([Spec::Raw(interface.name.clone())]);
-    specs
-        .map(|spec| {
+    let udp = interface.addresses.iter().map(|address| link::Spec::Udp(*address));
+    let links = udp.chain([link::Spec::Raw(interface.name.clone())]);
+    links
+        .map(|at| {
             let missing = if !interface.up {
                 Some(format!("{0} is switched off: `ip link set {0} up`", interface.name))
             } else {
-                spec.open(Some(&interface.name))
+                at.open(Some(&interface.name))
                     .err()
                     .map(|error| format!("{:#}", anyhow::Error::new(error)))
             };
-            Offer { spec, missing }
+            Offer { spec: Spec::Soft(at), missing }
         })
         .collect()
 }

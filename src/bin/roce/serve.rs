@@ -51,6 +51,7 @@ Examples:
   roce serve
   roce serve -d soft:eth0
   roce serve -d raw:eth0 --pingpong ud
+  roce serve -d verbs:mlx5_0         (a real RNIC; roce devices lists them)
   ibv_rc_pingpong -g 1 HOST          (a client on another host; HOST runs roce serve)";
 
 /// The largest message of a pingpong.
@@ -192,11 +193,19 @@ impl Server {
                 start.escape_ascii()
             );
         }
-        let nic = self.nics.for_client(&stream);
+        let chosen = self.nic_and_gid(&stream);
         let mut control = Control::new(stream, "the client")?.with_pending(&start);
-        let nic = nic.inspect_err(|error| control.send_error(error))?;
-        let plan = bench::server(&*nic, &mut control, self.args.reach.gid_index)?;
+        let (nic, gid_index) = chosen.inspect_err(|error| control.send_error(error))?;
+        let plan = bench::server(&*nic, &mut control, gid_index)?;
         Ok(describe(&plan))
+    }
+
+    /// What a client is served with.
+    fn nic_and_gid(&self, stream: &TcpStream) -> anyhow::Result<(Arc<dyn Device>, u8)> {
+        let nic = self.nics.for_client(stream)?;
+        let from = stream.local_addr()?.ip();
+        let gid_index = device::choose_gid(self.args.reach.gid_index, &*nic, from)?;
+        Ok((nic, gid_index))
     }
 
     fn play(&self, mut stream: TcpStream, start: [u8; 5]) -> anyhow::Result<String> {
@@ -204,12 +213,12 @@ impl Server {
         let (head, rest) = message.split_at_mut(start.len());
         head.copy_from_slice(&start);
         stream.read_exact(rest).context("the client's address is cut short")?;
-        let nic = self.nics.for_client(&stream)?;
+        let (nic, gid_index) = self.nic_and_gid(&stream)?;
         let connection = self.args.pingpong;
         let options = pingpong::Options {
             connection,
             mtu: self.args.mtu,
-            gid_index: self.args.reach.gid_index,
+            gid_index,
             size: PINGPONG_BYTES,
             rx_depth: PINGPONG_RECEIVES,
         };

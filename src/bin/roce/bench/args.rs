@@ -14,8 +14,8 @@ pub(crate) const PORT: u16 = 18515;
 /// How the two sides find each other.
 #[derive(Debug, Args)]
 pub(crate) struct ReachArgs {
-    /// The soft NIC: udp:ADDRESS, raw:INTERFACE or soft:INTERFACE [default: UDP from the address that leads to
-    /// the other side].
+    /// The NIC: udp:ADDRESS, raw:INTERFACE or soft:INTERFACE, or verbs:NAME for a real one [default: UDP from the
+    /// address that leads to the other side].
     #[arg(short = 'd', long = "ib-dev", visible_alias = "device", value_name = "DEVICE")]
     pub(crate) device: Option<Spec>,
 
@@ -23,9 +23,10 @@ pub(crate) struct ReachArgs {
     #[arg(short = 'p', long, value_name = "PORT", default_value_t = PORT)]
     pub(crate) port: u16,
 
-    /// Which of the NIC's addresses to use, by index.
-    #[arg(short = 'x', long, value_name = "INDEX", default_value_t = 0)]
-    pub(crate) gid_index: u8,
+    /// Which of the NIC's addresses to use, by index [default: the one that leads to the other side, or else the
+    /// first].
+    #[arg(short = 'x', long, value_name = "INDEX")]
+    pub(crate) gid_index: Option<u8>,
 }
 
 /// A test, with perftest's letters.

@@ -19,6 +19,7 @@ use std::process::ExitCode;
 
 use clap::{Args as ClapArgs, Subcommand};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use roce::link;
 
 pub(crate) use args::{ReachArgs, parse_mtu};
 pub(crate) use exchange::Control;
@@ -34,7 +35,7 @@ use crate::output;
 
 /// Measure bandwidth and latency, as perftest does
 ///
-/// Soft NICs on both sides: on the other one runs roce serve. Letters and tables are perftest's,
+/// Soft NICs or real ones on either side: on the other one runs roce serve. Letters and tables are perftest's,
 /// and so are their meanings: bandwidth is counted in MB of 2^20 bytes, the latency of send and
 /// write is half a round trip, t_typical is the median. BW peak is the fastest hundredth of a
 /// second.
@@ -71,6 +72,7 @@ Examples:
   roce bench write bw -a -q 4 -D 5 10.0.0.1
   roce bench send lat -c ud -s 64 -n 100000 --json 10.0.0.1
   roce bench read lat -d soft:eth0 10.0.0.1
+  roce bench write bw -d verbs:mlx5_0 10.0.0.1          (a real RNIC; roce devices lists them)
 
 On one machine, with two of its loopback addresses:
   roce serve -d udp:127.0.0.1
@@ -90,9 +92,10 @@ fn measure(op: Op, args: &TestArgs) -> anyhow::Result<ExitCode> {
     args.check(op)?;
     let stream = exchange::connect(&args.host, args.reach.port)?;
     let nic = device::start(&device_for(args.reach.device.as_ref(), &stream)?)?;
+    let gid_index = device::choose_gid(args.reach.gid_index, &*nic, stream.local_addr()?.ip())?;
     let plan = args.plan(op, &*nic)?;
     let mut control = Control::new(stream, "the server")?;
-    let options = ClientOptions { gid_index: args.reach.gid_index, mtu: args.mtu };
+    let options = ClientOptions { gid_index, mtu: args.mtu };
     let mut show = Show {
         out: output::stdout(),
         unit: args.unit(),
@@ -118,7 +121,7 @@ pub(crate) fn device_for(
 ) -> anyhow::Result<Spec> {
     match named {
         Some(spec) => Ok(spec.clone()),
-        None => Ok(Spec::Udp(stream.local_addr()?.ip().to_canonical())),
+        None => Ok(Spec::Soft(link::Spec::Udp(stream.local_addr()?.ip().to_canonical()))),
     }
 }
 

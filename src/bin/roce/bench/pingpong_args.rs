@@ -51,6 +51,7 @@ pub(crate) struct PingpongArgs {
 pub(crate) fn run(args: &PingpongArgs) -> anyhow::Result<ExitCode> {
     let stream = exchange::connect(&args.host, args.reach.port)?;
     let nic = device::start(&device_for(args.reach.device.as_ref(), &stream)?)?;
+    let gid_index = device::choose_gid(args.reach.gid_index, &*nic, stream.local_addr()?.ip())?;
     let default = match args.connection {
         Connection::Rc | Connection::Uc => 4096,
         Connection::Ud => u32::try_from(nic.query_port()?.active_mtu.bytes())?.min(2048),
@@ -58,7 +59,7 @@ pub(crate) fn run(args: &PingpongArgs) -> anyhow::Result<ExitCode> {
     let options = Options {
         connection: args.connection,
         mtu: args.mtu,
-        gid_index: args.reach.gid_index,
+        gid_index,
         size: args.size.unwrap_or(default),
         rx_depth: args.rx_depth,
     };

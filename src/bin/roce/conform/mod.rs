@@ -213,13 +213,16 @@ impl FromStr for Bumped {
 
 /// A device that plays, with its wire: the one it is told, or around its link if it is soft.
 fn agent(spec: &Spec, gid_index: Option<u8>, bumped: Option<&Bumped>) -> anyhow::Result<Agent> {
-    let Some(Bumped { inner, outer }) = bumped else {
-        let link = spec.open(None).with_context(|| format!("-d {spec}"))?;
-        let (link, wire) = watch(link);
-        let nic = SoftNic::start(link).with_context(|| format!("cannot start a NIC on {spec}"))?;
-        return Ok(Agent { device: Arc::new(nic), wire: Some(wire), gid_index });
+    if let Some(Bumped { inner, outer }) = bumped {
+        let bump = Bump::open(inner, outer).context("--wire")?;
+        let wire = Some(behind(bump).context("--wire")?);
+        return Ok(Agent { device: device::start(spec)?, wire, gid_index });
+    }
+    let Spec::Soft(at) = spec else {
+        return Ok(Agent { device: device::start(spec)?, wire: None, gid_index });
     };
-    let bump = Bump::open(inner, outer).context("--wire")?;
-    let wire = behind(bump).context("--wire")?;
-    Ok(Agent { device: device::start(spec)?, wire: Some(wire), gid_index })
+    let link = at.open(None).with_context(|| format!("-d {spec}"))?;
+    let (link, wire) = watch(link);
+    let nic = SoftNic::start(link).with_context(|| format!("cannot start a NIC on {spec}"))?;
+    Ok(Agent { device: Arc::new(nic), wire: Some(wire), gid_index })
 }

@@ -1,0 +1,226 @@
+//! An open device, and what it says of itself.
+
+use core::ffi::{CStr, c_int};
+use core::ptr::NonNull;
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicI32, Ordering};
+
+use super::errors::{check, last_errno, to_io};
+use super::library::Library;
+use super::sysfs;
+use crate::ibverbs::{
+    VERBS_ABI_IS_EXTENDED, ibv_context, ibv_device_attr_ex, ibv_gid_entry, ibv_port_attr,
+    verbs_context,
+};
+use crate::verbs::{DeviceAttr, DeviceCaps, Errno, GidType, PortAttr, PortNum};
+use crate::wire::Gid;
+
+/// The port that is used.
+pub(super) const PORT: PortNum = PortNum::FIRST;
+
+/// How many identifiers of a port can be named: an index has eight bits.
+const GIDS_MAX: usize = 256;
+
+/// How many places of a device's table of identifiers are looked through.
+const GID_PLACES_MAX: usize = 4096;
+
+/// An open device. It is closed when nothing needs it any more.
+#[derive(Debug)]
+pub(super) struct Context {
+    pub(super) library: &'static Library,
+    at: NonNull<ibv_context>,
+    /// What the device is called.
+    pub(super) name: String,
+    /// Where the kernel tells of it.
+    pub(super) directory: PathBuf,
+    /// The error number after which nothing works any more; zero while all is well.
+    broken: AtomicI32,
+}
+
+// SAFETY: an open device of `libibverbs` may be used from any thread, and by many at a time.
+#[expect(unsafe_code, reason = "see above")]
+unsafe impl Send for Context {}
+
+// SAFETY: as above.
+#[expect(unsafe_code, reason = "see above")]
+unsafe impl Sync for Context {}
+
+/// A function that the header calls through the open device; `None` if the device has none.
+macro_rules! op {
+    ($context:expr, $name:ident) => {{
+        let at: *mut $crate::ibverbs::ibv_context = $context.at();
+        // SAFETY: the device is open as long as its `Context` lives, and its table is not changed after it was opened.
+        #[expect(unsafe_code, reason = "see above")]
+        let function = unsafe { (*at).ops.$name };
+        function
+    }};
+}
+
+/// A function that came after the first table was full; `None` if the library or the device has none.
+macro_rules! extended {
+    ($context:expr, $name:ident) => {{
+        let offset = core::mem::offset_of!($crate::ibverbs::verbs_context, $name);
+        match $context.extension(offset) {
+            Some(at) => {
+                // SAFETY: the table reaches to this function, and is not changed after the device was opened.
+                #[expect(unsafe_code, reason = "see above")]
+                let function = unsafe { (*at).$name };
+                function
+            }
+            None => None,
+        }
+    }};
+}
+
+pub(super) use {extended, op};
+
+impl Context {
+    /// Takes over what `ibv_open_device` of this library just returned.
+    pub(super) fn new(
+        library: &'static Library,
+        at: *mut ibv_context,
+        name: String,
+        directory: PathBuf,
+    ) -> Result<Self, Errno> {
+        let at = NonNull::new(at).ok_or_else(last_errno)?;
+        Ok(Self { library, at, name, directory, broken: AtomicI32::new(0) })
+    }
+
+    /// Where it is, for as long as this lives.
+    #[inline]
+    pub(super) fn at(&self) -> *mut ibv_context {
+        self.at.as_ptr()
+    }
+
+    /// The table of later functions, if it reaches to the one at `offset`: it grows at its beginning, and `sz` says how
+    /// far.
+    pub(super) fn extension(&self, offset: usize) -> Option<*const verbs_context> {
+        // SAFETY: the device is open.
+        #[expect(unsafe_code, reason = "see above")]
+        let mark = unsafe { (*self.at()).abi_compat };
+        if mark.addr() != VERBS_ABI_IS_EXTENDED {
+            return None;
+        }
+        let whole = core::mem::offset_of!(verbs_context, context);
+        let table: *const verbs_context = self.at().wrapping_byte_sub(whole).cast();
+        // SAFETY: so marked, a context is the end of this structure, of which `sz` is always there.
+        #[expect(unsafe_code, reason = "see above")]
+        let size = unsafe { (*table).sz };
+        (size >= size_of::<verbs_context>().saturating_sub(offset)).then_some(table)
+    }
+
+    /// The descriptor of events beside the work.
+    pub(super) fn async_fd(&self) -> BorrowedFd<'_> {
+        // SAFETY: the device is open.
+        #[expect(unsafe_code, reason = "see above")]
+        let fd = unsafe { (*self.at()).async_fd };
+        // SAFETY: the descriptor is open as long as the device is, which is as long as `self`.
+        #[expect(unsafe_code, reason = "see above")]
+        unsafe {
+            BorrowedFd::borrow_raw(fd)
+        }
+    }
+
+    /// Notes that nothing works any more.
+    pub(super) fn set_broken(&self, errno: Errno) {
+        // The first reason is the one that counts.
+        let _ = self.broken.compare_exchange(0, errno.0, Ordering::Relaxed, Ordering::Relaxed);
+    }
+
+    pub(super) fn broken(&self) -> Option<io::Error> {
+        match self.broken.load(Ordering::Relaxed) {
+            0 => None,
+            code => Some(io::Error::from_raw_os_error(code)),
+        }
+    }
+
+    pub(super) fn query_device(&self) -> io::Result<DeviceAttr> {
+        let mut attr = ibv_device_attr_ex::zeroed();
+        if let Some(query) = extended!(self, query_device_ex) {
+            // SAFETY: the device is open, nothing more is asked, and there is room for as much as is said.
+            #[expect(unsafe_code, reason = "see above")]
+            let code =
+                unsafe { query(self.at(), core::ptr::null(), &raw mut attr, size_of_val(&attr)) };
+            if check(code).is_ok() {
+                let more = DeviceCaps::from_bits_retain(attr.device_cap_flags_ex);
+                let mut known = attr.orig_attr.to_device_attr();
+                known.device_cap_flags |= more;
+                return Ok(known);
+            }
+        }
+        // SAFETY: the device is open, and there is room for the answer.
+        #[expect(unsafe_code, reason = "see above")]
+        let code = unsafe { (self.library.query_device)(self.at(), &raw mut attr.orig_attr) };
+        check(code).map_err(to_io)?;
+        Ok(attr.orig_attr.to_device_attr())
+    }
+
+    pub(super) fn query_port(&self) -> io::Result<PortAttr> {
+        let mut attr = ibv_port_attr::zeroed();
+        let code = match extended!(self, query_port) {
+            // SAFETY: the device is open, and there is room for as much as is said.
+            #[expect(unsafe_code, reason = "see above")]
+            Some(query) => unsafe { query(self.at(), PORT.0, &raw mut attr, size_of_val(&attr)) },
+            // SAFETY: the device is open, and the function fills the beginning of the structure.
+            #[expect(unsafe_code, reason = "see above")]
+            None => unsafe { (self.library.query_port)(self.at(), PORT.0, &raw mut attr) },
+        };
+        check(code).map_err(to_io)?;
+        attr.to_port_attr().ok_or_else(|| {
+            io::Error::other(format!("{} says of its port what nobody knows: {attr:?}", self.name))
+        })
+    }
+
+    /// The identifiers of the port that speak RoCEv2, each at its index.
+    pub(super) fn gids(&self) -> Vec<Gid> {
+        let found =
+            self.query_gids().unwrap_or_else(|| sysfs::gids(&self.directory, PORT, GIDS_MAX));
+        let mut gids = Vec::new();
+        for (index, gid) in found.into_iter().filter(|&(index, _)| index < GIDS_MAX) {
+            if gids.len() <= index {
+                gids.resize(index + 1, Gid::default());
+            }
+            gids[index] = gid;
+        }
+        gids
+    }
+
+    /// The same with their indices, as the library tells; `None` if it cannot.
+    fn query_gids(&self) -> Option<Vec<(usize, Gid)>> {
+        let query = self.library.query_gid_table?;
+        let length = usize::try_from(self.query_port().ok()?.gid_tbl_len).ok()?;
+        // The table is that of all ports together.
+        let ports = usize::from(self.query_device().ok()?.phys_port_cnt.max(1));
+        let mut entries =
+            vec![ibv_gid_entry::zeroed(); length.saturating_mul(ports).min(GID_PLACES_MAX)];
+        let (room, size) = (entries.len(), size_of::<ibv_gid_entry>());
+        // SAFETY: the device is open, and there is room for so many entries of this size.
+        #[expect(unsafe_code, reason = "see above")]
+        let count = unsafe { query(self.at(), entries.as_mut_ptr(), room, 0, size) };
+        let count = usize::try_from(count).ok()?;
+        let ours = entries.iter().take(count).filter(|entry| {
+            entry.port_num == u32::from(PORT.0) && entry.gid_type == GidType::RoceV2.code()
+        });
+        Some(
+            ours.filter_map(|at| Some((usize::try_from(at.gid_index).ok()?, at.gid.into())))
+                .collect(),
+        )
+    }
+}
+
+impl Drop for Context {
+    fn drop(&mut self) {
+        // SAFETY: whatever was made with it held it, so nothing is left.
+        #[expect(unsafe_code, reason = "see above")]
+        let _: c_int = unsafe { (self.library.close_device)(self.at()) };
+    }
+}
+
+/// Text in an array of C's, up to the zero behind it; empty if there is none.
+pub(super) fn text(chars: &[core::ffi::c_char]) -> String {
+    let bytes: Vec<u8> = chars.iter().map(|&char| char.to_ne_bytes()[0]).collect();
+    CStr::from_bytes_until_nul(&bytes)
+        .map_or_else(|_| String::new(), |text| text.to_string_lossy().into_owned())
+}

@@ -1,0 +1,233 @@
+//! A real RNIC as a [`verbs::Device`](crate::verbs::Device): a card, or the kernel's own `rxe`, through `libibverbs`.
+//!
+//! The library is loaded when the first device is asked for, so that a program that uses none needs none. Control goes
+//! through its functions; work requests and completions go to the driver directly, as in a program of C.
+//!
+//! | file | holds |
+//! |---|---|
+//! | `library` | the functions of the library, by name |
+//! | `context` | an open device, its tables of functions, and what it says of itself |
+//! | `object`, `names` | objects of C with what they need, and the tables that find them |
+//! | `make`, `device` | how each is made, and all that a device does |
+//! | `data` | work requests and completions |
+//! | `events` | channels, and events beside the work |
+//! | `sysfs`, `errors` | what the kernel tells in files, and how C says that something failed |
+
+mod context;
+mod data;
+mod device;
+mod errors;
+mod events;
+mod library;
+mod make;
+mod names;
+mod object;
+mod sysfs;
+
+use core::ffi::{CStr, c_int};
+use std::io;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use self::context::{Context, text};
+use self::errors::last_errno;
+use self::events::{Asynchronous, never_block};
+use self::library::Library;
+use self::names::Table;
+use crate::ibverbs::{
+    ibv_ah, ibv_cq, ibv_device, ibv_mr, ibv_mw, ibv_pd, ibv_qp, ibv_srq, ibv_xrcd,
+};
+use crate::verbs::{Errno, Guid, NodeType, TransportType};
+
+/// The most devices of a machine that are looked at.
+const DEVICES_MAX: usize = 4096;
+
+/// A device that could be opened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Info {
+    /// What it is called, and what [`RdmaNic::open`] is told.
+    pub name: String,
+    /// What it is, if it is something known.
+    pub node_type: Option<NodeType>,
+    /// What it speaks, if it is something known.
+    pub transport: Option<TransportType>,
+    /// Its identifier.
+    pub guid: Guid,
+}
+
+/// An RNIC of this machine, open. Of its ports the first is used.
+///
+/// # Examples
+///
+/// ```
+/// use roce::ibverbs::RdmaNic;
+/// use roce::verbs::Device;
+///
+/// match RdmaNic::list() {
+///     Err(error) => println!("no real RNICs: {error}"),
+///     Ok(devices) => {
+///         for device in devices {
+///             let nic = RdmaNic::open(&device.name)?;
+///             println!("{}: {}", nic.name(), nic.query_port()?.state);
+///         }
+///     }
+/// }
+/// # Ok::<(), std::io::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct RdmaNic {
+    /// As it was asked for: `verbs:mlx5_0`.
+    name: String,
+    // What is built on others is unmade before them.
+    qps: Table<ibv_qp>,
+    mws: Table<ibv_mw>,
+    ahs: Table<ibv_ah>,
+    srqs: Table<ibv_srq>,
+    mrs: Table<ibv_mr>,
+    cqs: Table<ibv_cq>,
+    xrcds: Table<ibv_xrcd>,
+    pds: Table<ibv_pd>,
+    asynchronous: Asynchronous,
+    context: Arc<Context>,
+}
+
+impl RdmaNic {
+    /// The devices of this machine that verbs know. An error says what is missing: the library, or the kernel's half.
+    pub fn list() -> io::Result<Vec<Info>> {
+        let library = Library::of_system()?;
+        Ok(List::new(library)?.devices().map(|device| device.info(library)).collect())
+    }
+
+    /// Opens a device by its name. If there is none of this name, the error names those that there are.
+    pub fn open(name: &str) -> io::Result<Self> {
+        let library = Library::of_system()?;
+        let list = List::new(library)?;
+        let Some(device) = list.devices().find(|device| device.name(library) == name) else {
+            let names: Vec<String> = list.devices().map(|device| device.name(library)).collect();
+            let have = if names.is_empty() { "none".to_owned() } else { names.join(", ") };
+            let error = format!("there is no verbs device {name}; this machine has {have}");
+            return Err(io::Error::new(io::ErrorKind::NotFound, error));
+        };
+        // SAFETY: the device is there until its list is dropped.
+        #[expect(unsafe_code, reason = "see above")]
+        let at = unsafe { (library.open_device)(device.0) };
+        let context = Context::new(library, at, name.to_owned(), device.directory());
+        let context = Arc::new(context.map_err(|errno| cannot_open(name, errno))?);
+        never_block(context.async_fd())?;
+        Ok(Self {
+            name: format!("verbs:{name}"),
+            qps: Table::default(),
+            mws: Table::default(),
+            ahs: Table::default(),
+            srqs: Table::default(),
+            mrs: Table::default(),
+            cqs: Table::default(),
+            xrcds: Table::default(),
+            pds: Table::default(),
+            asynchronous: Asynchronous(Arc::clone(&context)),
+            context,
+        })
+    }
+}
+
+fn cannot_open(name: &str, errno: Errno) -> io::Error {
+    let reason = errors::to_io(errno);
+    let hint = match reason.kind() {
+        io::ErrorKind::PermissionDenied => {
+            "; its file /dev/infiniband/uverbs* must be readable and writable"
+        }
+        _ => "",
+    };
+    io::Error::new(reason.kind(), format!("cannot open the verbs device {name}: {reason}{hint}"))
+}
+
+/// The devices of the machine, as the library lists them.
+struct List {
+    library: &'static Library,
+    first: *mut *mut ibv_device,
+    count: usize,
+}
+
+/// One of them, there as long as the list is.
+struct Listed<'a>(*mut ibv_device, core::marker::PhantomData<&'a List>);
+
+impl List {
+    fn new(library: &'static Library) -> io::Result<Self> {
+        let mut count: c_int = 0;
+        // SAFETY: there is room for the number.
+        #[expect(unsafe_code, reason = "see above")]
+        let first = unsafe { (library.get_device_list)(&raw mut count) };
+        if first.is_null() {
+            let errno = last_errno();
+            return Err(match errno {
+                Errno::ENOSYS => io::Error::new(
+                    io::ErrorKind::Unsupported,
+                    "this kernel has no RDMA: its module ib_uverbs is not loaded",
+                ),
+                errno => errors::to_io(errno),
+            });
+        }
+        Ok(Self { library, first, count: usize::try_from(count).unwrap_or(0).min(DEVICES_MAX) })
+    }
+
+    fn devices(&self) -> impl Iterator<Item = Listed<'_>> {
+        (0..self.count).filter_map(|at| {
+            // SAFETY: the list has so many places.
+            #[expect(unsafe_code, reason = "see above")]
+            let device = unsafe { *self.first.wrapping_add(at) };
+            (!device.is_null()).then_some(Listed(device, core::marker::PhantomData))
+        })
+    }
+}
+
+impl Drop for List {
+    fn drop(&mut self) {
+        // SAFETY: it is the list that the library gave, freed this once.
+        #[expect(unsafe_code, reason = "see above")]
+        unsafe {
+            (self.library.free_device_list)(self.first);
+        }
+    }
+}
+
+impl Listed<'_> {
+    fn name(&self, library: &Library) -> String {
+        // SAFETY: the device is there as long as its list is.
+        #[expect(unsafe_code, reason = "see above")]
+        let name = unsafe { (library.get_device_name)(self.0) };
+        if name.is_null() {
+            return String::new();
+        }
+        // SAFETY: the library's name of a device ends with a zero, and is there as long as the device is.
+        #[expect(unsafe_code, reason = "see above")]
+        let name = unsafe { CStr::from_ptr(name) };
+        name.to_string_lossy().into_owned()
+    }
+
+    /// The device as the library describes it.
+    fn copy(&self) -> ibv_device {
+        // SAFETY: the device is there as long as its list is.
+        #[expect(unsafe_code, reason = "see above")]
+        unsafe {
+            *self.0
+        }
+    }
+
+    fn directory(&self) -> PathBuf {
+        PathBuf::from(text(&self.copy().ibdev_path))
+    }
+
+    fn info(&self, library: &Library) -> Info {
+        let device = self.copy();
+        // SAFETY: the device is there as long as its list is.
+        #[expect(unsafe_code, reason = "see above")]
+        let guid = unsafe { (library.get_device_guid)(self.0) };
+        let known = |code: c_int| u32::try_from(code).ok();
+        Info {
+            name: self.name(library),
+            node_type: known(device.node_type).and_then(NodeType::from_code),
+            transport: known(device.transport_type).and_then(TransportType::from_code),
+            guid: Guid(guid.to_ne_bytes()),
+        }
+    }
+}
