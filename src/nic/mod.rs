@@ -53,6 +53,7 @@ mod mailbox;
 mod poster;
 mod progress;
 
+use std::any::Any;
 use std::collections::BTreeMap;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io;
@@ -77,6 +78,8 @@ pub struct SoftNic {
     port: Port,
     asynchronous: Arc<Mailbox<AsyncEvent>>,
     progress: Option<JoinHandle<()>>,
+    /// Whatever is to go last.
+    kept: Option<Box<dyn Any + Send + Sync>>,
 }
 
 impl SoftNic {
@@ -109,7 +112,13 @@ impl SoftNic {
         let thread = Arc::clone(&shared);
         let name = "roce".to_owned();
         let progress = std::thread::Builder::new().name(name).spawn(move || thread.run())?;
-        Ok(Self { shared, port, asynchronous, progress: Some(progress) })
+        Ok(Self { shared, port, asynchronous, progress: Some(progress), kept: None })
+    }
+
+    /// Keeps something until the NIC has stopped and its link is closed, and drops it then: so others can be told that
+    /// the address is free.
+    pub fn keep_until_closed(&mut self, kept: impl Any + Send + Sync) {
+        self.kept = Some(Box::new(kept));
     }
 
     /// The port of its link.

@@ -18,6 +18,7 @@ impl Failed {
     pub(crate) const EINVAL: Self = Self(libc::EINVAL);
     pub(crate) const EOPNOTSUPP: Self = Self(libc::EOPNOTSUPP);
     pub(crate) const EAGAIN: Self = Self(libc::EAGAIN);
+    pub(crate) const ENODEV: Self = Self(libc::ENODEV);
     pub(crate) const EBUSY: Self = Self(libc::EBUSY);
 
     /// The number behind any error: that of the system call that failed, or else `otherwise`.
@@ -115,4 +116,23 @@ pub(crate) fn set_errno(code: c_int) {
     let place = unsafe { libc::__errno_location() };
     // SAFETY: the place is this thread's own.
     unsafe { place.write(code) };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_panic_is_an_error_of_the_device_and_goes_no_further() {
+        let errno = || io::Error::last_os_error().raw_os_error();
+        assert_eq!(code(|| panic!("on purpose")), libc::EIO);
+        set_errno(0);
+        assert_eq!(number::<c_int>(|| panic!("on purpose")), -1);
+        assert_eq!(errno(), Some(libc::EIO));
+        set_errno(0);
+        assert!(pointer::<u8>(|| panic!("on purpose")).is_null());
+        assert_eq!(errno(), Some(libc::EIO));
+        assert_eq!(negative(|| panic!("on purpose")), -5);
+        quiet(|| panic!("on purpose"));
+    }
 }

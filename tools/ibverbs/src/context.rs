@@ -16,6 +16,7 @@ use crate::call::{Failed, Result, code, number, pointer, quiet};
 use crate::cq::Cq;
 use crate::device::Device;
 use crate::events::{Acks, Asynchronous, Told, lock};
+use crate::fork::{Generation, Open};
 use crate::object::{Object, answer, given};
 use crate::qp::Qp;
 use crate::srq::Srq;
@@ -30,10 +31,14 @@ pub(crate) struct Context {
     pub(crate) events: Arc<Asynchronous>,
     /// A completion queue for queue pairs that have none.
     spare_cq: Mutex<Option<CqHandle>>,
+    /// Whose it is.
+    generation: Generation,
+    _open: Open,
 }
 
 impl Context {
     fn open(device: &'static Device) -> Result<*mut ibv_context> {
+        let open = Open::new()?;
         let nic = device.open()?;
         let events = Arc::new(Asynchronous::new()?);
         device.routes.add_context(&events);
@@ -48,8 +53,15 @@ impl Context {
             ..ibv_context::zeroed()
         };
         let c = UnsafeCell::new(verbs_context { context, ..EXTENDED_OPS });
-        let spare_cq = Mutex::default();
-        let context = Box::into_raw(Box::new(Self { c, device, nic, events, spare_cq }));
+        let context = Box::into_raw(Box::new(Self {
+            c,
+            device,
+            nic,
+            events,
+            spare_cq: Mutex::default(),
+            generation: Generation::current(),
+            _open: open,
+        }));
         // SAFETY: it was just made.
         Ok(unsafe { (*context).c() })
     }
@@ -72,7 +84,9 @@ impl Context {
         }
         let beginning = held.wrapping_byte_sub(offset_of!(verbs_context, context));
         // SAFETY: the caller vouches for it, and what C may write lies in a cell.
-        Ok(unsafe { &*beginning.cast() })
+        let open: &Self = unsafe { &*beginning.cast() };
+        open.generation.check()?;
+        Ok(open)
     }
 
     /// A completion queue for a queue pair that completes nothing.
@@ -135,8 +149,8 @@ const EXTENDED_OPS: verbs_context = verbs_context {
 unsafe extern "C" fn ibv_open_device(device: *mut ibv_device) -> *mut ibv_context {
     pointer(|| {
         // SAFETY: the program got it from a list, and devices stay.
-        let device: &'static Device = unsafe { Device::of(device) }?;
-        Context::open(device)
+        let device: &'static Device = unsafe { Device::inherited(device) }?;
+        Context::open(device.own())
     })
 }
 

@@ -1,6 +1,6 @@
 //! Completion queues.
 
-use std::cell::UnsafeCell;
+use std::cell::{Cell, UnsafeCell};
 use std::ffi::{c_int, c_void};
 use std::ptr;
 use std::sync::Arc;
@@ -167,8 +167,25 @@ pub(crate) unsafe extern "C" fn poll(cq: *mut ibv_cq, count: c_int, to: *mut ibv
                 break;
             }
         }
+        give_way(moved);
         Ok(c_int::try_from(moved).unwrap_or(c_int::MAX))
     })
+}
+
+/// How often a thread looks in vain before it lets others run: some tenths of a millisecond.
+const PATIENCE: u32 = 256;
+
+/// A thread has looked for completions and found so many. Programs for hardware look all the time, and have a core each;
+/// where cores are few, what one waits for is done by a thread that has none because of it.
+pub(crate) fn give_way(found: usize) {
+    thread_local! {
+        static IN_VAIN: Cell<u32> = const { Cell::new(0) };
+    }
+    let in_vain = if found == 0 { IN_VAIN.get() + 1 } else { 0 };
+    IN_VAIN.set(in_vain % PATIENCE);
+    if in_vain == PATIENCE {
+        std::thread::yield_now();
+    }
 }
 
 /// Asks for an event when a completion comes.

@@ -6,13 +6,14 @@ use std::ptr;
 use std::sync::{Arc, Mutex, Weak};
 
 use roce::ibverbs::{ibv_device, ibv_gid};
-use roce::link::Spec;
+use roce::link::{OpenError, Spec, raw, udp};
 use roce::nic::SoftNic;
 use roce::verbs::{NodeType, TransportType};
 
 use crate::call::{Failed, Result, number, pointer};
 use crate::env;
-use crate::events::{Routes, lock};
+use crate::events::{Acks, Routes, lock};
+use crate::fork::Generation;
 use crate::object::{Object, answer, objects};
 
 /// A device. There is one for each that was ever listed, and it stays: what a program found in a list it may open later.
@@ -26,15 +27,41 @@ pub(crate) struct Device {
     pub(crate) name: String,
     /// Its place in the list.
     index: c_int,
-    /// The NIC while somebody has it open, and where its events go.
-    nic: Mutex<Weak<SoftNic>>,
+    /// Its NIC, and where its events go.
+    nic: Mutex<Running>,
     pub(crate) routes: Arc<Routes>,
+    /// Whose NIC it is.
+    generation: Generation,
 }
 
 objects! { Device: ibv_device; }
 
 // SAFETY: what C knows is written before anybody else sees it, and read only; the rest is shared as Rust has it.
 unsafe impl Sync for Device {}
+
+/// The NIC of a device, while somebody has it open.
+#[derive(Debug, Default)]
+struct Running {
+    nic: Weak<SoftNic>,
+    /// Waits until it is closed.
+    closed: Arc<Acks>,
+}
+
+/// Goes with a NIC, as the last of it.
+struct Closing(Arc<Acks>);
+
+impl Closing {
+    fn new(closed: &Arc<Acks>) -> Self {
+        closed.told();
+        Self(Arc::clone(closed))
+    }
+}
+
+impl Drop for Closing {
+    fn drop(&mut self) {
+        self.0.acknowledge(1);
+    }
+}
 
 /// Every device that was ever listed.
 static DEVICES: Mutex<Vec<&'static Device>> = Mutex::new(Vec::new());
@@ -59,28 +86,42 @@ impl Device {
             index: c_int::try_from(index).unwrap_or(c_int::MAX),
             nic: Mutex::default(),
             routes: Arc::default(),
+            generation: Generation::current(),
         }
     }
 
     /// The devices that there are, each the same as ever.
     fn list() -> Result<Vec<&'static Self>> {
+        Ok(env::devices()?.into_iter().map(Self::called).collect())
+    }
+
+    /// The device of this process that is called so.
+    fn called(spec: Spec) -> &'static Self {
         let mut known = lock(&DEVICES);
-        let mut list = Vec::new();
-        for spec in env::devices()? {
-            let found = known.iter().copied().find(|device| device.spec == spec);
-            list.push(found.unwrap_or_else(|| {
-                let new: &'static Self = Box::leak(Box::new(Self::new(spec, known.len())));
-                known.push(new);
-                new
-            }));
+        let own = known.iter().copied().filter(|device| device.is_own());
+        if let Some(found) = own.clone().find(|device| device.spec == spec) {
+            return found;
         }
-        Ok(list)
+        let index = own.count();
+        // SAFETY: it was just made, and stays for ever.
+        let new: &'static Self = unsafe { &*Self::new(spec, index).give().cast::<Self>() };
+        known.push(new);
+        new
+    }
+
+    fn is_own(&self) -> bool {
+        self.generation.check().is_ok()
+    }
+
+    /// The device of this process that this one of it, or of its parent, stands for.
+    pub(crate) fn own(&'static self) -> &'static Self {
+        if self.is_own() { self } else { Self::called(self.spec.clone()) }
     }
 
     /// The device that sysfs has at this path, and what follows the path.
     pub(crate) fn at_path(path: &str) -> Option<(&'static Self, &str)> {
         let known = lock(&DEVICES);
-        known.iter().find_map(|device| {
+        known.iter().filter(|device| device.is_own()).find_map(|device| {
             let beginnings = [
                 format!("/sys/class/infiniband/{}", device.name),
                 format!("/sys/class/infiniband_verbs/uverbs{}", device.index),
@@ -93,21 +134,33 @@ impl Device {
 
     /// Its NIC, which is started if nobody has it open.
     pub(crate) fn open(&self) -> Result<Arc<SoftNic>> {
-        let mut nic = lock(&self.nic);
-        if let Some(running) = nic.upgrade() {
+        let mut last = lock(&self.nic);
+        if let Some(running) = last.nic.upgrade() {
             return Ok(running);
         }
-        let link = self.spec.open(None).map_err(|error| env::failed(&error, libc::ENODEV))?;
-        let started = Arc::new(SoftNic::start(env::wrap(link, &self.name)?)?);
+        // Another thread may be closing it at this moment.
+        last.closed.wait();
+        let link = self.spec.open(None).map_err(|error| {
+            let code = match error {
+                OpenError::Udp(udp::OpenError::InUse { .. }) => libc::EADDRINUSE,
+                OpenError::Raw(raw::OpenError::Privilege { .. }) => libc::EPERM,
+                _ => libc::ENODEV,
+            };
+            env::failed(&error, code)
+        })?;
+        let mut started = SoftNic::start(env::wrap(link, &self.name)?)?;
+        let closed = Arc::new(Acks::default());
+        started.keep_until_closed(Closing::new(&closed));
+        let started = Arc::new(started);
         let routes = Arc::clone(&self.routes);
         started.hand_events_to(move |event| routes.deliver(event));
-        *nic = Arc::downgrade(&started);
+        *last = Running { nic: Arc::downgrade(&started), closed };
         Ok(started)
     }
 
     /// The NIC, if somebody has it open.
     pub(crate) fn running(&self) -> Option<Arc<SoftNic>> {
-        lock(&self.nic).upgrade()
+        lock(&self.nic).nic.upgrade()
     }
 
     /// The identifier of the device, in the order of the wire: the lower half of its port's first.
@@ -185,7 +238,7 @@ unsafe extern "C" fn ibv_get_device_name(device: *mut ibv_device) -> *const c_ch
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_get_device_index(device: *mut ibv_device) -> c_int {
     // SAFETY: the program got it from a list.
-    number(|| Ok(unsafe { Device::of(device) }?.index))
+    number(|| Ok(unsafe { Device::inherited(device) }?.index))
 }
 
 /// The identifier of a device, in the order of the wire.
@@ -194,7 +247,7 @@ unsafe extern "C" fn ibv_get_device_guid(device: *mut ibv_device) -> u64 {
     let mut guid = 0;
     crate::call::quiet(|| {
         // SAFETY: the program got it from a list.
-        guid = unsafe { Device::of(device) }?.guid();
+        guid = unsafe { Device::inherited(device) }?.guid();
         Ok(())
     });
     guid

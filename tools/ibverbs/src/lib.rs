@@ -13,6 +13,7 @@
 //! | `call`, `object` | how C calls, and what it holds |
 //! | `env`, `device`, `context` | which devices there are, open ones, their tables of functions |
 //! | `query` | what devices and ports say of themselves |
+//! | `fork` | what is refused to children |
 //! | `events` | queues with descriptors, and where the events of a NIC go |
 //! | `pd`, `mr`, `mw`, `xrc` | protection domains, memory, windows, XRC domains |
 //! | `channel`, `cq`, `cq_ex` | completions |
@@ -39,6 +40,7 @@ mod cq;
 mod device;
 mod env;
 mod events;
+mod fork;
 mod kern;
 mod mr;
 mod mw;

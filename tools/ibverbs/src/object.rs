@@ -4,6 +4,15 @@
 //! `UnsafeCell`, of which no reference is ever formed; the rest is this library's, and shared by threads as Rust has it.
 
 use crate::call::{Failed, Result};
+use crate::fork::Generation;
+
+/// An object as it lies in memory: C knows where it begins, and not that something follows.
+#[repr(C)]
+struct Held<T> {
+    object: T,
+    /// Whose it is.
+    generation: Generation,
+}
 
 /// An object whose beginning C knows as `C`.
 ///
@@ -16,16 +25,29 @@ pub(crate) unsafe trait Object: Sized {
 
     /// The object, for C to hold. It is there until it is [taken](Self::take).
     fn give(self) -> *mut Self::C {
-        Box::into_raw(Box::new(self)).cast()
+        let generation = Generation::current();
+        Box::into_raw(Box::new(Held { object: self, generation })).cast()
     }
 
-    /// The object that C holds.
+    /// The object that C holds, if it is this process's.
     ///
     /// # Safety
     ///
     /// `held` must be null, or come from [`give`](Self::give) and not have been taken.
     #[inline]
     unsafe fn of<'a>(held: *const Self::C) -> Result<&'a Self> {
+        // SAFETY: the caller vouches for it, and what C may write lies in a cell.
+        let held = unsafe { held.cast::<Held<Self>>().as_ref() }.ok_or(Failed::EINVAL)?;
+        held.generation.check()?;
+        Ok(&held.object)
+    }
+
+    /// The object that C holds, even if it is a parent's: only what never changes of it may be used.
+    ///
+    /// # Safety
+    ///
+    /// As for [`of`](Self::of).
+    unsafe fn inherited<'a>(held: *const Self::C) -> Result<&'a Self> {
         // SAFETY: the caller vouches for it, and what C may write lies in a cell.
         unsafe { held.cast::<Self>().as_ref() }.ok_or(Failed::EINVAL)
     }
@@ -35,12 +57,11 @@ pub(crate) unsafe trait Object: Sized {
     /// # Safety
     ///
     /// As for [`of`](Self::of), and nobody may use it any more.
-    unsafe fn take(held: *mut Self::C) -> Result<Box<Self>> {
-        if held.is_null() {
-            return Err(Failed::EINVAL);
-        }
+    unsafe fn take(held: *mut Self::C) -> Result<Self> {
         // SAFETY: the caller vouches for it.
-        Ok(unsafe { Box::from_raw(held.cast()) })
+        unsafe { Self::of(held) }?;
+        // SAFETY: and it was made as such a box.
+        Ok(unsafe { Box::from_raw(held.cast::<Held<Self>>()) }.object)
     }
 }
 

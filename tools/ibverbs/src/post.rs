@@ -7,7 +7,7 @@ use roce::ibverbs::{ibv_qp, ibv_recv_wr, ibv_send_wr, ibv_srq};
 use roce::nic::Poster;
 use roce::verbs::{Data, PostError, SendFlags, SendWr, Sge};
 
-use crate::call::{Result, code};
+use crate::call::{Failed, Result, code};
 use crate::object::Object;
 use crate::qp::Qp;
 use crate::srq::Srq;
@@ -44,7 +44,10 @@ pub(crate) unsafe extern "C" fn post_send(
     bad: *mut *mut ibv_send_wr,
 ) -> c_int {
     // SAFETY: the program says that it is one.
-    let Ok(queue_pair) = (unsafe { Qp::of(qp.cast()) }) else { return libc::EINVAL };
+    let queue_pair = match unsafe { Qp::of(qp.cast()) } {
+        Ok(queue_pair) => queue_pair,
+        Err(Failed(code)) => return code,
+    };
     // SAFETY: the program says that each is as it should be.
     post_list!(queue_pair.nic, wr, bad, |poster, wr| unsafe { send(poster, queue_pair, wr) })
 }
@@ -56,7 +59,10 @@ pub(crate) unsafe extern "C" fn post_recv(
     bad: *mut *mut ibv_recv_wr,
 ) -> c_int {
     // SAFETY: the program says that it is one.
-    let Ok(queue_pair) = (unsafe { Qp::of(qp.cast()) }) else { return libc::EINVAL };
+    let queue_pair = match unsafe { Qp::of(qp.cast()) } {
+        Ok(queue_pair) => queue_pair,
+        Err(Failed(code)) => return code,
+    };
     post_list!(queue_pair.nic, wr, bad, |poster, wr| {
         // SAFETY: the program says that it is as it should be.
         poster.recv(queue_pair.handle, &unsafe { wr.to_recv_wr() })
@@ -70,7 +76,10 @@ pub(crate) unsafe extern "C" fn post_srq_recv(
     bad: *mut *mut ibv_recv_wr,
 ) -> c_int {
     // SAFETY: the program says that it is one.
-    let Ok(queue) = (unsafe { Srq::of(srq) }) else { return libc::EINVAL };
+    let queue = match unsafe { Srq::of(srq) } {
+        Ok(queue) => queue,
+        Err(Failed(code)) => return code,
+    };
     post_list!(queue.nic, wr, bad, |poster, wr| {
         // SAFETY: the program says that it is as it should be.
         poster.srq_recv(queue.handle, &unsafe { wr.to_recv_wr() })

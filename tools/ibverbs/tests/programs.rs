@@ -1,0 +1,36 @@
+//! Programs in C that do what the stock ones do not: many threads, forks, violent ends.
+#![allow(clippy::unwrap_used, reason = "what must not happen in a test fails it")]
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+mod common;
+
+/// Compiles one of the programs.
+fn compiled(name: &str) -> PathBuf {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/c").join(name);
+    let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name).with_extension("");
+    let mut cc = Command::new("cc");
+    cc.args(["-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-pthread", "-o"]);
+    cc.arg(&program).arg(source).arg("-L").arg(common::library()).arg("-l:libibverbs.so.1");
+    common::said(&mut cc, "gcc and libibverbs-dev");
+    program
+}
+
+/// Runs one of the programs with these devices.
+fn run(name: &str, devices: &str) {
+    let program = compiled(name);
+    let mut command = common::stock(program.to_str().unwrap(), devices);
+    let said = common::said(&mut command, "gcc");
+    assert!(said.ends_with("fine\n"), "{said}");
+}
+
+#[test]
+fn many_threads_share_queues_and_nothing_is_left_of_closed_devices() {
+    run("threads.c", "udp:127.9.2.1 udp:127.9.2.2");
+}
+
+#[test]
+fn children_do_not_disturb_their_parents_and_the_killed_leave_nothing() {
+    run("forks.c", "udp:127.9.3.1 udp:127.9.3.2 udp:127.9.3.3 udp:127.9.3.4");
+}
