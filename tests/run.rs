@@ -1,7 +1,7 @@
 //! `roce run`: what a program finds in its environment, and what is said when it cannot be run.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
 /// A directory with something in it that has the library's name.
@@ -82,4 +82,58 @@ fn what_cannot_be_run_is_told_with_the_cure() {
     let gone = Place(std::env::temp_dir().join("roce-run-no-such-place"));
     let error = text(&gone.run(&["true"]).stderr);
     assert!(error.contains("ROCE_LIBRARY: there is no libibverbs.so.1 at"), "{error}");
+}
+
+/// What a command that is installed at `bin` says of the search path that its programs have.
+fn search_path(bin: &Path, home: &Path) -> Output {
+    let mut command = Command::new(bin.join("roce"));
+    command.args(["run", "--device", "udp:127.9.4.1", "--", "sh", "-c", "echo $LD_LIBRARY_PATH"]);
+    command.env_remove("ROCE_LIBRARY").env_remove("LD_LIBRARY_PATH").env("HOME", home);
+    command.output().unwrap()
+}
+
+#[test]
+fn the_library_is_found_where_install_puts_it() {
+    let root = Path::new(env!("CARGO_TARGET_TMPDIR")).join("run-installed");
+    let _ = std::fs::remove_dir_all(&root);
+    let (bin, home) = (root.join("bin"), root.join("home"));
+    std::fs::create_dir_all(&bin).unwrap();
+    std::fs::hard_link(env!("CARGO_BIN_EXE_roce"), bin.join("roce")).unwrap();
+    let error = text(&search_path(&bin, &home).stderr);
+    assert!(error.contains("`tools/ibverbs/install` builds and installs it"), "{error}");
+    // The nearest is taken: beside the command, where it was built, in the home directory.
+    for place in ["home/.local/lib/roce", "bin/ibverbs", "lib/roce"] {
+        let place = root.join(place);
+        std::fs::create_dir_all(&place).unwrap();
+        std::fs::write(place.join("libibverbs.so.1"), b"").unwrap();
+        let output = search_path(&bin, &home);
+        let found = text(&output.stdout);
+        let found = std::fs::canonicalize(found.trim()).unwrap();
+        assert_eq!(found, std::fs::canonicalize(place).unwrap(), "{}", text(&output.stderr));
+    }
+    std::fs::remove_dir_all(&root).unwrap();
+}
+
+#[test]
+fn an_address_that_is_taken_is_told_with_the_cure() {
+    let place = Place::new("taken");
+    let taken = std::net::UdpSocket::bind("127.9.4.2:4791").unwrap();
+    let output = place.run(&["--device", "udp:127.9.4.2", "--", "true"]);
+    let error = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{error}");
+    assert!(error.contains("is taken") && error.contains("use another address"), "{error}");
+    drop(taken);
+    assert!(place.run(&["--device", "udp:127.9.4.2", "--", "true"]).status.success());
+}
+
+#[test]
+fn a_capture_of_an_earlier_run_makes_room() {
+    let place = Place::new("pcap");
+    let (old, pipe) = (place.0.join("old.pcapng"), Path::new("/dev/null"));
+    std::fs::write(&old, b"of an earlier run").unwrap();
+    for file in [&*old, pipe] {
+        let args = ["--device", "udp:127.9.4.3", "--pcap", file.to_str().unwrap(), "--", "true"];
+        assert!(place.run(&args).status.success());
+    }
+    assert!(!old.exists() && pipe.exists());
 }

@@ -119,6 +119,13 @@ impl fmt::Display for Spec {
 }
 
 impl Spec {
+    /// Those that one has without asking for any: one on each interface that is up and has an address, loopback included.
+    pub fn of_every_interface() -> io::Result<Vec<Self>> {
+        let all = interfaces()?.into_iter();
+        let usable = all.filter(|interface| interface.up && !interface.addresses.is_empty());
+        Ok(usable.map(|interface| Self::Soft(interface.name)).collect())
+    }
+
     /// Opens its link; its address may be known to be on an interface. This is the one place that knows which links there
     /// are.
     pub fn open(&self, on: Option<&str>) -> Result<Link, OpenError> {

@@ -26,7 +26,8 @@ EXAMPLES
   roce run --pcap /tmp/it.pcapng --fault loss=1% -- ./my-rdma-program
   roce run -- python3 -m pytest tests/
 
-The library is looked for in ROCE_LIBRARY, beside this command, and in lib/roce of ~/.local, /usr/local and /usr.
+The library is looked for in ROCE_LIBRARY, in ../lib/roce and ibverbs beside this command, and in lib/roce of ~/.local,
+/usr/local and /usr; `tools/ibverbs/install` puts it there.
 It says nothing on the program's output; with ROCE_LOG=FILE it writes there why a device cannot be opened.
 Exit status: the program's, or 2 when it cannot be run.")]
 pub(crate) struct Args {
@@ -35,6 +36,9 @@ pub(crate) struct Args {
     devices: Vec<Spec>,
 
     /// Keep what the program sends and receives, as pcapng
+    ///
+    /// Each process, and each device that it opens, has a file of its own: the first FILE, those after it FILE.PID,
+    /// FILE.PID.2 and so on. In the name, %d is the device and %p the process.
     #[arg(long, value_name = "FILE")]
     pcap: Option<PathBuf>,
 
@@ -57,20 +61,38 @@ const LIBRARY: &str = "libibverbs.so.1";
 
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let library = find_library()?;
-    // The program would only say that it cannot open its device; here it can be said why.
-    for spec in &args.devices {
-        spec.open(None).with_context(|| format!("--device {spec}"))?;
-    }
+    try_devices(&args.devices)?;
     let (name, rest) = args.program.split_first().context("there is no program to run")?;
     let mut command = Command::new(name);
     command.args(rest).env("LD_LIBRARY_PATH", search_path(&library));
     let devices: Vec<String> = args.devices.iter().map(ToString::to_string).collect();
     set(&mut command, "ROCE_DEVICES", (!devices.is_empty()).then(|| devices.join(" ").into()));
     let pcap = args.pcap.as_deref().map(std::path::absolute).transpose()?;
+    // The library leaves files that are there: another process of the program may be writing them.
+    if let Some(old) = pcap.as_deref().filter(|file| file.is_file()) {
+        std::fs::remove_file(old).with_context(|| format!("--pcap {}", old.display()))?;
+    }
     set(&mut command, "ROCE_PCAP", pcap.map(Into::into));
     set(&mut command, "ROCE_FAULT", args.fault.as_ref().map(|fault| fault.to_string().into()));
     let error = command.exec();
     bail!("cannot run {}: {error}", name.display());
+}
+
+/// Opens devices and closes them again. The program would only say that it cannot open its device; here it can be said
+/// why. Those that nobody asked for need not open.
+fn try_devices(wanted: &[Spec]) -> Result<()> {
+    for spec in wanted {
+        spec.open(None).with_context(|| format!("--device {spec}"))?;
+    }
+    if wanted.is_empty() {
+        let all = Spec::of_every_interface().context("cannot list the interfaces")?;
+        for spec in all {
+            if let Err(error) = spec.open(None) {
+                eprintln!("roce: {spec} will not open: {error}; choose another with --device");
+            }
+        }
+    }
+    Ok(())
 }
 
 /// Sets a variable of the program's, or sees to it that it has none.

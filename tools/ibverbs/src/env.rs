@@ -2,7 +2,8 @@
 //!
 //! - `ROCE_DEVICES`: soft NICs, separated by spaces or commas, as `roce bench -d` takes them: `udp:10.0.0.1`,
 //!   `raw:eth0`, `soft:eth0`. Without it, there is one on the first address of every interface that has one.
-//! - `ROCE_PCAP`: a file to write what passes into; `%d` in it is the device, `%p` the process.
+//! - `ROCE_PCAP`: a file to write what passes into; `%d` in it is the device, `%p` the process. Whoever opens a device
+//!   first makes it; the next ones, in this process or in others, leave it and make `FILE.PID`, `FILE.PID.2` and so on.
 //! - `ROCE_FAULT`: what happens to packets that are sent: `loss=1%,delay=10us`.
 //! - `ROCE_LOG`: a file to write into why a device cannot be listed or opened, which C gets a number for only.
 
@@ -13,30 +14,26 @@ use std::fs::File;
 use std::io::{self, Write as _};
 use std::time::SystemTime;
 
-use roce::link::interface::interfaces;
 use roce::link::{Link, Spec, fault, tap};
 use roce::time::Instant;
 
 use crate::call::{Failed, Result};
 
+/// How many captures a process makes at the most, each time it opens a device.
+const FILES_MAX: u32 = 10_000;
+
 /// The devices that there are.
 pub(crate) fn devices() -> Result<Vec<Spec>> {
-    let Ok(list) = env::var("ROCE_DEVICES") else { return Ok(every_interface()?) };
+    let Ok(list) = env::var("ROCE_DEVICES") else { return Ok(Spec::of_every_interface()?) };
     let words = list.split([' ', ',', '\t', '\n']).filter(|word| !word.is_empty());
     words.map(|word| word.parse().map_err(|error| failed(&error, libc::EINVAL))).collect()
-}
-
-fn every_interface() -> io::Result<Vec<Spec>> {
-    let all = interfaces()?.into_iter();
-    let usable = all.filter(|interface| interface.up && !interface.addresses.is_empty());
-    Ok(usable.map(|interface| Spec::Soft(interface.name)).collect())
 }
 
 /// Puts around a link what the environment asks for. A tap belongs inside: it sees what goes out, faults and all.
 pub(crate) fn wrap(mut link: Link, device: &str) -> Result<Link> {
     if let Some(path) = variable("ROCE_PCAP") {
         let path = path.replace("%d", device).replace("%p", &std::process::id().to_string());
-        let file = File::create(&path).map_err(|error| failed(&error, libc::EIO))?;
+        let file = new_file(&path).map_err(|error| failed(&error, libc::EIO))?;
         // Not buffered: a program that is killed leaves everything that passed.
         let tapped = tap::tap(link, file, time_of_day());
         link = tapped.map_err(|error| failed(&error, libc::EIO))?;
@@ -46,6 +43,24 @@ pub(crate) fn wrap(mut link: Link, device: &str) -> Result<Link> {
         link = fault::inject(link, &spec);
     }
     Ok(link)
+}
+
+/// A file that nobody has written to: if there is one already, a similar one. What is no ordinary file, such as a pipe,
+/// is used as it is.
+fn new_file(path: &str) -> io::Result<File> {
+    if std::fs::metadata(path).is_ok_and(|there| !there.is_file()) {
+        return File::options().write(true).open(path);
+    }
+    let process = std::process::id();
+    let others = (2..FILES_MAX).map(|count| format!("{path}.{process}.{count}"));
+    let mut last = io::Error::from(io::ErrorKind::AlreadyExists);
+    for name in [path.to_owned(), format!("{path}.{process}")].into_iter().chain(others) {
+        match File::create_new(name) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => last = error,
+            opened => return opened,
+        }
+    }
+    Err(last)
 }
 
 /// The number that C gets for an error, and the words that a person gets who asked for them.

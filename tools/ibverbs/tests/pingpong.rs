@@ -60,6 +60,43 @@ fn pingpongs_of_every_service_polled_and_with_events() {
     }
 }
 
+#[test]
+fn each_who_opens_a_device_has_a_capture_of_its_own() {
+    let directory = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("captures");
+    let _ = std::fs::remove_dir_all(&directory);
+    std::fs::create_dir(&directory).unwrap();
+    for _ in 0..2 {
+        let mut devinfo = common::stock("ibv_devinfo", "udp:127.9.0.4 udp:127.9.0.5");
+        common::said(devinfo.env("ROCE_PCAP", directory.join("it")), PACKAGE);
+    }
+    let mut names: Vec<String> = std::fs::read_dir(&directory)
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+        .collect();
+    names.sort_by_key(String::len);
+    // Of the first process one is called as it should be; then each has the number of its process, and counts.
+    assert_eq!(names.len(), 4, "{names:?}");
+    assert_eq!(names[0], "it");
+    assert!(names[1..].iter().all(|name| name.starts_with("it.")), "{names:?}");
+}
+
+#[test]
+fn why_a_device_cannot_be_opened_is_in_the_log() {
+    let log = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("log");
+    let _ = std::fs::remove_file(&log);
+    let taken = std::net::UdpSocket::bind("127.9.0.6:4791").unwrap();
+    for _ in 0..2 {
+        let mut devinfo = common::stock("ibv_devinfo", "udp:127.9.0.6");
+        let output = devinfo.env("ROCE_LOG", &log).output().unwrap();
+        assert!(!String::from_utf8_lossy(&output.stderr).contains("taken"), "{output:?}");
+    }
+    drop(taken);
+    let log = std::fs::read_to_string(log).unwrap();
+    let lines: Vec<&str> = log.lines().collect();
+    assert_eq!(lines.len(), 2, "{log}");
+    assert!(lines.iter().all(|line| line.contains("UDP port 4791 of 127.9.0.6 is taken")), "{log}");
+}
+
 /// A server on one address, a client on another; both must be content.
 fn pingpong(program: &str, arguments: &[&str], port: u16) {
     let port_text = port.to_string();
