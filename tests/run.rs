@@ -35,13 +35,13 @@ fn text(bytes: &[u8]) -> String {
 #[test]
 fn the_program_finds_the_library_and_what_its_devices_shall_be() {
     let place = Place::new("environment");
-    let spec = ["--device", "udp:127.0.0.1", "-d", "soft:lo", "--pcap", "it", "--fault", "loss=1%"];
+    let spec = ["--device", "udp:127.9.4.4", "-d", "udp:127.9.4.5", "--pcap", "it", "--fault", "loss=1%"];
     let output = place.run(&[&spec[..], &["--", "/usr/bin/env"]].concat());
     let lines = text(&output.stdout);
     let here = std::env::current_dir().unwrap();
     for line in [
         format!("LD_LIBRARY_PATH={}", place.0.display()),
-        "ROCE_DEVICES=udp:127.0.0.1 soft:lo".to_owned(),
+        "ROCE_DEVICES=udp:127.9.4.4 udp:127.9.4.5".to_owned(),
         format!("ROCE_PCAP={}", here.join("it").display()),
         "ROCE_FAULT=loss=1%".to_owned(),
     ] {
