@@ -11,6 +11,7 @@ use roce::nic::SoftNic;
 use roce::verbs::{NodeType, TransportType};
 
 use crate::call::{Failed, Result, number, pointer};
+use crate::dm::Used;
 use crate::env;
 use crate::events::{Routes, lock};
 use crate::object::{Object, answer, objects};
@@ -29,6 +30,8 @@ pub(crate) struct Device {
     /// The NIC while somebody has it open, and where its events go.
     nic: Mutex<Weak<SoftNic>>,
     pub(crate) routes: Arc<Routes>,
+    /// How much of its own memory is in use.
+    pub(crate) dm_used: Used,
 }
 
 objects! { Device: ibv_device; }
@@ -59,6 +62,7 @@ impl Device {
             index: c_int::try_from(index).unwrap_or(c_int::MAX),
             nic: Mutex::default(),
             routes: Arc::default(),
+            dm_used: Used::default(),
         }
     }
 
