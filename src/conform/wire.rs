@@ -138,7 +138,13 @@ pub fn watch(link: Link) -> (Link, Wire) {
         way: Way::default(),
         arrived: Vec::new(),
     };
-    (Link { sender: Box::new(sender), receiver: Box::new(receiver), port: link.port }, wire)
+    let watched = Link {
+        sender: Box::new(sender),
+        receiver: Box::new(receiver),
+        port: link.port,
+        frames: link.frames,
+    };
+    (watched, wire)
 }
 
 /// The wire of a device that is behind a bump. Frames are passed on until nobody holds the wire any more.

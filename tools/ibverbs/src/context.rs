@@ -19,8 +19,9 @@ use crate::events::{Acks, Asynchronous, Told, lock};
 use crate::fork::{Generation, Open};
 use crate::object::{Object, answer, given};
 use crate::qp::Qp;
+use crate::share::CommandFile;
 use crate::srq::Srq;
-use crate::{cq, mr, mw, pd, post, qp, query, srq, xrc};
+use crate::{cq, cq_ex, dm, flow, mr, mw, pd, post, qp, query, srq, wq, xrc};
 
 /// An open device. C holds a pointer to the end of what it knows.
 #[repr(C)]
@@ -31,13 +32,15 @@ pub(crate) struct Context {
     pub(crate) events: Arc<Asynchronous>,
     /// A completion queue for queue pairs that have none.
     spare_cq: Mutex<Option<CqHandle>>,
+    /// What its descriptor for commands stands for.
+    _commands: CommandFile,
     /// Whose it is.
     generation: Generation,
     _open: Open,
 }
 
 impl Context {
-    fn open(device: &'static Device) -> Result<*mut ibv_context> {
+    pub(crate) fn open(device: &'static Device, commands: CommandFile) -> Result<*mut ibv_context> {
         let open = Open::new()?;
         let nic = device.open()?;
         let events = Arc::new(Asynchronous::new()?);
@@ -46,7 +49,7 @@ impl Context {
         let context = ibv_context {
             device: device.c(),
             ops: OPS,
-            cmd_fd: -1,
+            cmd_fd: commands.fd(),
             async_fd: events.fd(),
             num_comp_vectors: c_int::try_from(vectors).unwrap_or(1),
             abi_compat: ptr::without_provenance_mut(VERBS_ABI_IS_EXTENDED),
@@ -59,6 +62,7 @@ impl Context {
             nic,
             events,
             spare_cq: Mutex::default(),
+            _commands: commands,
             generation: Generation::current(),
             _open: open,
         }));
@@ -129,15 +133,27 @@ const OPS: ibv_context_ops = ibv_context_ops {
 /// What they call if it is there. What is missing is what no soft NIC does: the inline functions then say so.
 const EXTENDED_OPS: verbs_context = verbs_context {
     query_port: Some(query::query_port),
+    advise_mr: Some(mr::advise),
     alloc_null_mr: Some(mr::alloc_null),
+    reg_dm_mr: Some(dm::register),
+    alloc_dm: Some(dm::alloc),
+    free_dm: Some(dm::free),
     alloc_parent_domain: Some(pd::alloc_parent_domain),
     alloc_td: Some(pd::alloc_td),
     dealloc_td: Some(pd::dealloc_td),
+    destroy_rwq_ind_table: Some(wq::destroy_table),
+    create_rwq_ind_table: Some(wq::create_table),
+    destroy_wq: Some(wq::destroy),
+    modify_wq: Some(wq::modify),
+    create_wq: Some(wq::create),
     query_rt_values: Some(query::query_rt_values),
+    create_cq_ex: Some(cq_ex::create),
     query_device_ex: Some(query::query_device_ex),
     create_qp_ex: Some(qp::create_ex),
     get_srq_num: Some(srq::number),
     create_srq_ex: Some(srq::create_ex),
+    ibv_create_flow: Some(flow::create),
+    ibv_destroy_flow: Some(flow::destroy),
     open_xrcd: Some(xrc::open),
     close_xrcd: Some(xrc::close),
     sz: size_of::<verbs_context>(),
@@ -150,7 +166,8 @@ unsafe extern "C" fn ibv_open_device(device: *mut ibv_device) -> *mut ibv_contex
     pointer(|| {
         // SAFETY: the program got it from a list, and devices stay.
         let device: &'static Device = unsafe { Device::inherited(device) }?;
-        Context::open(device.own())
+        let device = device.own();
+        Context::open(device, CommandFile::new(device)?)
     })
 }
 
