@@ -235,7 +235,10 @@ impl Qp {
         let unacknowledged = distance.saturating_sub(self.req.read_psns);
         let too_far = !wqe.is_begun() && distance + psns > Psn::HALF;
         let reliable = self.kind.is_reliable();
-        if reliable && (unacknowledged >= self.window || too_far) {
+        // They fill a buffer of this side, though, and one that is overrun loses most of them: no more is asked for than
+        // a window before what is still to come.
+        let greedy = wqe.opcode() == WrOpcode::RdmaRead && distance >= self.window;
+        if reliable && (unacknowledged >= self.window || too_far || greedy) {
             return Step::Blocked;
         }
         let info = wqe.opcode().info();

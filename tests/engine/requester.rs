@@ -244,6 +244,26 @@ fn the_window_is_bounded_in_bytes_too() {
 }
 
 #[test]
+fn no_more_is_read_at_a_time_than_a_window_before_what_is_to_come() {
+    let mut setup = Setup::new(QpType::Rc);
+    (setup.config.window_packets, setup.attr.max_rd_atomic) = (4, 8);
+    let mut s = setup.build();
+    for id in 0..4 {
+        s.post(id, READ, 3 * 256);
+    }
+    // The second begins within the window, and the third does not.
+    let asked = s.expect_count(2);
+    assert_eq!(asked[1].bth.psn.get(), SQ + 3);
+    s.send(response(Opcode::RC_RDMA_READ_RESPONSE_FIRST, SQ, 1).fill(256));
+    s.send(pkt(Opcode::RC_RDMA_READ_RESPONSE_MIDDLE, SQ + 1).fill(256));
+    s.expect_nothing();
+    s.send(response(Opcode::RC_RDMA_READ_RESPONSE_LAST, SQ + 2, 1).fill(256));
+    s.completes(&[(0, OK)]);
+    let asked = s.expect_count(1);
+    assert_eq!(asked[0].bth.psn.get(), SQ + 6);
+}
+
+#[test]
 fn a_local_buffer_at_fault_sends_nothing() {
     // LOC_PROT_ERR, and nothing on the wire.
     for bad in [

@@ -97,6 +97,24 @@ fn why_a_device_cannot_be_opened_is_in_the_log() {
     assert!(lines.iter().all(|line| line.contains("UDP port 4791 of 127.9.0.6 is taken")), "{log}");
 }
 
+/// A server at port 18515 and a client, in a network of their own.
+const BOTH: &str = "
+    ip link set lo up
+    ibv_rc_pingpong -g 0 -n 100 & server=$!
+    until grep -q ':4853 0*:0000 0A' /proc/net/tcp /proc/net/tcp6; do
+        kill -0 $server || exit 1
+        sleep 0.02
+    done
+    ibv_rc_pingpong -g 0 -n 100 127.0.0.1 && wait $server
+";
+
+#[test]
+fn programs_share_an_address_over_raw_sockets() {
+    let mut both = common::stock("unshare", "raw:lo");
+    let said = common::said(both.args(["-Urn", "sh", "-c", BOTH]), "util-linux and iproute2");
+    assert_eq!(said.matches("100 iters in").count(), 2, "{said}");
+}
+
 /// A server on one address, a client on another; both must be content.
 fn pingpong(program: &str, arguments: &[&str], port: u16) {
     let port_text = port.to_string();
