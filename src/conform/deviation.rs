@@ -8,7 +8,7 @@
 //! scenario = "window/bounds*"          # which scenarios show it; `*` stands for anything
 //! plays    = "responder"               # as whom the device shows it
 //! subject  = "completion"              # what differs; anything if nothing is said
-//! found    = "*success*"               # what is found instead; anything if nothing is said
+//! found    = "*success*"               # what is found instead, or a list of it; anything if nothing is said
 //! reason   = "The bounds of a window are not looked at."
 //! ```
 
@@ -54,10 +54,29 @@ pub struct Deviation {
     pub subject: Option<Subject>,
     /// At which side; either if nothing is said.
     pub side: Option<Side>,
-    /// What is found.
-    pub found: Option<String>,
+    /// What is found: one of these.
+    pub found: Option<Found>,
     /// Why it is no news.
     pub reason: String,
+}
+
+/// What is found, as a pattern or as several.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(untagged)]
+pub enum Found {
+    /// This.
+    This(String),
+    /// One of these, which come of the same.
+    OneOf(Vec<String>),
+}
+
+impl Found {
+    fn fits(&self, found: &str) -> bool {
+        match self {
+            Self::This(pattern) => fits(pattern, found),
+            Self::OneOf(patterns) => patterns.iter().any(|pattern| fits(pattern, found)),
+        }
+    }
 }
 
 impl Table {
@@ -90,7 +109,7 @@ impl Deviation {
     pub fn explains(&self, difference: &Difference) -> bool {
         self.subject.is_none_or(|subject| subject == difference.subject)
             && self.side.is_none_or(|side| side == difference.side)
-            && self.found.as_ref().is_none_or(|found| fits(found, &difference.found))
+            && self.found.as_ref().is_none_or(|found| found.fits(&difference.found))
     }
 }
 
@@ -126,6 +145,10 @@ mod tests {
         assert!(entry.explains(&found));
         assert!(!entry.explains(&Difference { side: Side::Responder, ..found.clone() }));
         assert!(!entry.explains(&Difference { subject: Subject::Packet, ..found.clone() }));
-        assert!(!entry.explains(&Difference { found: "failed".to_owned(), ..found }));
+        assert!(!entry.explains(&Difference { found: "failed".to_owned(), ..found.clone() }));
+        let several = text.replace("'*success*'", "['none', '*success*']");
+        let table = Table::read("x.toml", &several).unwrap();
+        assert!(table.deviations[0].explains(&found));
+        assert!(!table.deviations[0].explains(&Difference { found: "some".to_owned(), ..found }));
     }
 }

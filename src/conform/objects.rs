@@ -214,9 +214,13 @@ impl<'d> Objects<'d> {
 }
 
 impl Drop for Objects<'_> {
-    /// In the order in which they depend on each other. What cannot be unmade is left to the device.
+    /// In the order in which they depend on each other. What cannot be unmade is left to the device. A window that is
+    /// bound depends on its queue pair: rxe waits a minute for it if the queue pair goes first, and then gives up both.
     fn drop(&mut self) {
         let device = self.device;
+        for (mw, ..) in self.windows.values() {
+            let _ = device.destroy_mw(*mw);
+        }
         for qp in &self.qps {
             let _ = device.destroy_qp(*qp);
         }
@@ -228,9 +232,6 @@ impl Drop for Objects<'_> {
         }
         for cq in [self.send_cq, self.recv_cq] {
             let _ = device.destroy_cq(cq);
-        }
-        for (mw, ..) in self.windows.values() {
-            let _ = device.destroy_mw(*mw);
         }
         for buffer in &self.buffers {
             let _ = device.deregister(buffer.mr);

@@ -78,9 +78,9 @@ pub struct Info {
 pub struct RdmaNic {
     /// As it was asked for: `verbs:mlx5_0`.
     name: String,
-    // What is built on others is unmade before them.
-    qps: Table<ibv_qp>,
+    // What is built on others is unmade before them. A window that is bound is built on its queue pair.
     mws: Table<ibv_mw>,
+    qps: Table<ibv_qp>,
     ahs: Table<ibv_ah>,
     srqs: Table<ibv_srq>,
     mrs: Table<ibv_mr>,

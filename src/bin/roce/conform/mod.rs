@@ -55,6 +55,7 @@ Examples:
   roce conform serve -d udp:10.0.0.1                  # on one machine
   roce conform -d udp:10.0.0.2 10.0.0.1 --junit conform.xml    # on the other
   roce conform --scenario mine.toml
+  roce conform -d verbs:mlx5_0 10.0.0.1               # a card with whatever plays there
   roce conform -d raw:eth0 --wire eth1,eth2 10.0.0.1  # packets pass eth1 and eth2 on their way";
 
 #[derive(Debug, Subcommand)]
@@ -69,7 +70,7 @@ struct RunArgs {
     /// A host on which roce conform serve runs.
     host: Option<String>,
 
-    /// The device here: udp:ADDRESS, raw:INTERFACE or soft:INTERFACE.
+    /// The device here: udp:ADDRESS, raw:INTERFACE, soft:INTERFACE, or verbs:NAME for a real RNIC.
     #[arg(short = 'd', long, value_name = "DEVICE")]
     device: Option<Spec>,
 
@@ -140,7 +141,7 @@ struct RunArgs {
 /// Plays what it is asked to, for one client after the other. Ctrl-C ends it.
 #[derive(Debug, ClapArgs)]
 struct ServeArgs {
-    /// The device: udp:ADDRESS, raw:INTERFACE or soft:INTERFACE.
+    /// The device: udp:ADDRESS, raw:INTERFACE, soft:INTERFACE, or verbs:NAME for a real RNIC.
     #[arg(short = 'd', long, value_name = "DEVICE")]
     device: Spec,
 
