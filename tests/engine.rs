@@ -21,6 +21,8 @@ mod datagram;
 mod duplicates;
 #[path = "engine/errors.rs"]
 mod errors;
+#[path = "engine/frames.rs"]
+mod frames;
 #[path = "engine/memory.rs"]
 mod memory;
 #[path = "engine/objects.rs"]

@@ -35,7 +35,8 @@ fn text(bytes: &[u8]) -> String {
 #[test]
 fn the_program_finds_the_library_and_what_its_devices_shall_be() {
     let place = Place::new("environment");
-    let spec = ["--device", "udp:127.9.4.4", "-d", "udp:127.9.4.5", "--pcap", "it", "--fault", "loss=1%"];
+    let spec =
+        ["--device", "udp:127.9.4.4", "-d", "udp:127.9.4.5", "--pcap", "it", "--fault", "loss=1%"];
     let output = place.run(&[&spec[..], &["--", "/usr/bin/env"]].concat());
     let lines = text(&output.stdout);
     let here = std::env::current_dir().unwrap();

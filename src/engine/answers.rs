@@ -7,7 +7,7 @@ use super::qp::{Env, Qp};
 use super::queue::packets;
 use super::requester::pad_for;
 use super::responder::ACCESS;
-use crate::verbs::Access;
+use crate::verbs::{Access, QpType};
 use crate::wire::aeth::{Answer, Credits};
 use crate::wire::batch::{Batch, Draft};
 use crate::wire::{AethRepr, AtomicAckEthRepr, BthRepr, CnpRepr, Msn, Opcode, Position, Psn, RKey};
@@ -153,7 +153,9 @@ impl Qp {
             return Ok(());
         }
         let needed = Access::REMOTE_READ;
-        let grant = env.keys.remote(self.pd, self.owner(), rkey, va, len.into(), needed)?;
+        // Which domain the memory of an extended connection is in was known, and checked, when it was asked for.
+        let pd = (self.kind != QpType::XrcRecv).then_some(self.pd);
+        let grant = env.keys.remote(pd, self.owner(), rkey, va, len.into(), needed)?;
         let appended = grant.region.append_to(grant.offset, len as usize, draft.bytes());
         appended.map_err(|_| Refusal::Range)
     }

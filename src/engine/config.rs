@@ -26,6 +26,8 @@ pub struct Config {
     pub cnp_interval: Duration,
     /// How many packets one queue pair may send before others have their turn.
     pub quantum: usize,
+    /// The longest frame of raw packets, from its Ethernet header on; zero if there are none.
+    pub frame_max: usize,
     /// The most objects of each kind.
     pub limits: Limits,
 }
@@ -92,6 +94,7 @@ impl Config {
             advertise_credits: false,
             cnp_interval: Duration::from_micros(50),
             quantum: 16,
+            frame_max: 0,
             limits: Limits::DEFAULT,
         }
     }

@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 
 use crate::time::Instant;
 use crate::verbs::Wc;
+use crate::wire::Qpn;
 
 /// For what completion an event was asked for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -101,6 +102,15 @@ impl Cq {
     pub(super) fn poll_timed(&mut self) -> Option<(Wc, Option<Instant>)> {
         let wc = self.queue.pop_front()?;
         Some((wc, self.stamps.as_mut().and_then(VecDeque::pop_front)))
+    }
+
+    /// Forgets the completions of a queue pair.
+    pub(super) fn forget(&mut self, qpn: Qpn) {
+        if let Some(stamps) = &mut self.stamps {
+            let mut of_others = self.queue.iter().map(|wc| wc.qp_num != qpn);
+            stamps.retain(|_| of_others.next().unwrap_or(false));
+        }
+        self.queue.retain(|wc| wc.qp_num != qpn);
     }
 
     /// Asks for an event; a request for any completion is not weakened by a later one for solicited ones.

@@ -5,9 +5,9 @@
 //! protection domain matches, the rights suffice, and no byte lies outside, `checked_add` and all.
 
 use super::ids::{Place, Table};
-use crate::memory::Region;
+use crate::memory::{AccessError, Region};
 use crate::random::Random;
-use crate::verbs::{Access, Id, KeyError, LKey, MrAttr, MrHandle, MwHandle, MwType, PdHandle};
+use crate::verbs::{Access, Id, KeyError, LKey, MrAttr, MrHandle, MwHandle, MwType, PdHandle, Sge};
 use crate::wire::{Qpn, RKey};
 
 /// Why an access is refused.
@@ -112,15 +112,14 @@ impl Keys {
         Ok(both_keys(self.table.number(id) << 8 | u32::from(low)))
     }
 
-    /// Changes a region, all that is given at once; its key becomes another.
+    /// Changes a region, all that is given at once; its keys stay.
     pub(super) fn reregister(
         &mut self,
         handle: MrHandle,
         pd: Option<PdHandle>,
         attr: Option<MrAttr>,
         access: Option<Access>,
-    ) -> Result<MrHandle, KeyError> {
-        let low = self.new_low();
+    ) -> Result<(), KeyError> {
         let mr = self.mr_mut(handle.id.0).ok_or(KeyError::NotFound)?;
         if mr.windows > 0 {
             return Err(KeyError::InUse);
@@ -137,8 +136,7 @@ impl Keys {
             (mr.region, mr.base) = (attr.region, attr.base);
         }
         mr.pd = pd.unwrap_or(mr.pd);
-        mr.low = if mr.low == low { low.wrapping_add(1) } else { low };
-        Ok(both_keys(handle.id.0 & !0xff | u32::from(mr.low)))
+        Ok(())
     }
 
     /// Forgets a region. Nobody can reach the memory afterwards.
@@ -284,11 +282,23 @@ impl Keys {
         Ok(Grant { region: &mr.region, offset })
     }
 
-    /// Memory for a peer of queue pair `qp`: `len` bytes at `addr`, with all of `needed`.
+    /// Brings in memory of one's own that is there on demand. `None` if the key does not open it.
+    pub(super) fn bring_in(
+        &self,
+        pd: PdHandle,
+        sge: Sge,
+        write: bool,
+    ) -> Option<Result<(), AccessError>> {
+        let grant = self.local(pd, sge.lkey, sge.addr, sge.length.into(), write).ok()?;
+        Some(grant.region.bring_in(grant.offset, sge.length as usize, write))
+    }
+
+    /// Memory for a peer of queue pair `qp`: `len` bytes at `addr`, with all of `needed`. Without a domain it may be
+    /// of any: whoever asks has seen to it before.
     #[inline]
     pub(super) fn remote(
         &self,
-        pd: PdHandle,
+        pd: Option<PdHandle>,
         qp: Qpn,
         key: RKey,
         addr: u64,
@@ -297,7 +307,7 @@ impl Keys {
     ) -> Result<Grant<'_>, Refusal> {
         match self.entry(key.get()).ok_or(Refusal::Key)? {
             Entry::Region(mr) => {
-                if mr.low != key.get().to_le_bytes()[0] || mr.pd != pd {
+                if mr.low != key.get().to_le_bytes()[0] || pd.is_some_and(|pd| mr.pd != pd) {
                     return Err(Refusal::Key);
                 }
                 if !mr.access.contains(needed) {
@@ -314,7 +324,7 @@ impl Keys {
     fn through_window(
         &self,
         window: &Mw,
-        pd: PdHandle,
+        pd: Option<PdHandle>,
         qp: Qpn,
         key: RKey,
         addr: u64,
@@ -323,7 +333,7 @@ impl Keys {
     ) -> Result<Grant<'_>, Refusal> {
         let bound = window.bound.ok_or(Refusal::Key)?;
         if window.low != key.get().to_le_bytes()[0]
-            || window.pd != pd
+            || pd.is_some_and(|pd| window.pd != pd)
             || bound.qp.is_some_and(|owner| owner != qp)
         {
             return Err(Refusal::Key);

@@ -35,6 +35,7 @@ mod config;
 mod counters;
 mod cq;
 mod datagram;
+mod frames;
 mod ids;
 mod keys;
 mod modify;
@@ -48,14 +49,16 @@ mod receive;
 mod requester;
 mod responder;
 mod route;
+mod spread;
 mod srq;
 mod timers;
 
 use std::collections::{BTreeMap, VecDeque};
 
 pub use crate::verbs::{
-    AsyncEvent, CqHandle, CreateError, DestroyError, KeyError, MrAttr, MrHandle, MwHandle, Notify,
-    PdHandle, QpCreate, QpHandle, SrqCreate, SrqHandle, XrcdHandle,
+    AsyncEvent, CqHandle, CreateError, DestroyError, FlowHandle, FlowRule, KeyError, MrAttr,
+    MrHandle, MwHandle, Notify, PdHandle, QpCreate, QpHandle, Spread, SrqCreate, SrqHandle,
+    WqHandle, WqState, XrcdHandle,
 };
 pub use crate::wire::{Batch, ICRC_ROOM, PACKET_MAX, Received, Train};
 pub use config::{Config, Limits};
@@ -63,9 +66,10 @@ pub use counters::{Counter, Counters};
 
 use crate::random::Random;
 use crate::time::Instant;
-use crate::verbs::{Data, PostError, Posting, QpState, RecvWr, SendWr, Wc, limits};
+use crate::verbs::{PostError, Posting, QpState, QpType, RecvWr, SendWr, Wc};
 use crate::wire::{Bth, Gid, Opcode, Packet, Qpn, Role, Service};
 use cq::Armed;
+use frames::{FRAMES_MAX, Steering};
 use ids::{Place, Table};
 use qp::{Env, Qp};
 use requester::Step;
@@ -100,6 +104,10 @@ pub struct Engine {
     env: Env,
     /// Queue pairs whose peers told of congestion, each once.
     congested: VecDeque<Place>,
+    /// Rules that steer frames, the most important first.
+    rules: Vec<Steering>,
+    /// How many there ever were.
+    rules_made: u32,
 }
 
 impl Engine {
@@ -115,6 +123,8 @@ impl Engine {
             groups: BTreeMap::new(),
             env: Env::new(config, &mut random),
             congested: VecDeque::new(),
+            rules: Vec::new(),
+            rules_made: 0,
         }
     }
 
@@ -197,7 +207,7 @@ impl Engine {
             }
             return Ok(());
         }
-        if info.service != qp.service {
+        if info.service != qp.service || qp.kind == QpType::RawPacket {
             return Err(Counter::WrongService);
         }
         if qp.kind.is_datagram() {
@@ -269,7 +279,7 @@ impl Engine {
     pub fn poll_transmit(&mut self, now: Instant, batch: &mut Batch) -> usize {
         self.env.now = now;
         let before = batch.len();
-        while !batch.is_full() {
+        while !batch.is_full() && self.env.frames.len() < FRAMES_MAX {
             let Some(place) = self.env.active.pop_front() else { break };
             let quantum = self.env.config.quantum;
             if let Some(next) = self.env.active.front().and_then(|next| self.qps.at(*next)) {
@@ -336,34 +346,23 @@ impl Engine {
         inline: &[u8],
     ) -> Result<(), PostError> {
         let (qp, env) = self.split_handle(handle).ok_or(PostError::WrongState(QpState::Reset))?;
-        let posting = qp.rules.post_send;
-        if posting == Posting::Refused {
-            return Err(if qp.kind.has_send_queue() {
-                PostError::WrongState(qp.state())
-            } else {
-                PostError::NoSendQueue
-            });
+        qp.queue_send(wr, inline)?;
+        qp.sends_queued(env);
+        Ok(())
+    }
+
+    /// Posts sends, all of them or none.
+    pub fn post_sends<'w>(
+        &mut self,
+        handle: QpHandle,
+        wrs: impl IntoIterator<Item = SendWr<'w>>,
+    ) -> Result<(), PostError> {
+        let (qp, env) = self.split_handle(handle).ok_or(PostError::WrongState(QpState::Reset))?;
+        let before = qp.sq.tail();
+        for wr in wrs {
+            qp.queue_send(&wr, &[]).inspect_err(|_| qp.sq.take_back(before))?;
         }
-        let len = wr.check(qp.kind, &qp.init.cap, limits::MESSAGE_BYTES_MAX)?;
-        if wr.opcode().info().rd_atomic && qp.attr.max_rd_atomic == 0 {
-            return Err(PostError::NoRdAtomic);
-        }
-        let bytes = match wr.data {
-            Data::Inline(bytes) => Some(bytes),
-            Data::Gather(_) if wr.is_inline() => Some(inline),
-            Data::Gather(_) => None,
-        };
-        if bytes.is_some_and(|bytes| bytes.len() as u64 != wr.data.byte_len()) {
-            // Whoever vouched for the bytes was wrong: nothing else may go out in their place.
-            let (opcode, len) = (wr.opcode(), wr.data.byte_len());
-            return Err(PostError::WrongLength { opcode, len });
-        }
-        qp.sq.push(wr, len, bytes)?;
-        if posting == Posting::Flushed {
-            qp.flush_send(env);
-        } else {
-            qp.schedule(env);
-        }
+        qp.sends_queued(env);
         Ok(())
     }
 

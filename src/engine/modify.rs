@@ -140,9 +140,15 @@ impl Qp {
         }
     }
 
-    /// Back to the beginning: whatever was posted is forgotten, without completions.
+    /// Back to the beginning: whatever was posted is forgotten, without completions, and so are completions that nobody
+    /// has looked at. What is polled afterwards is of the queue pair's new life.
     fn reset(&mut self, env: &mut Env) {
         self.release_begun(env);
+        for cq in [self.send_cq, self.recv_cq] {
+            if let Some(cq) = env.cqs.get_mut(cq.0) {
+                cq.forget(self.qpn);
+            }
+        }
         self.sq.clear();
         self.rq.clear();
         self.timer.clear();

@@ -9,10 +9,11 @@ use super::requester::Requester;
 use super::responder::Responder;
 use super::srq::Srq;
 use super::timers::Timer;
+use crate::memory::AccessError;
 use crate::time::Instant;
 use crate::verbs::{
     Access, AckTimeout, AhAttr, AhHandle, CqHandle, CreateError, DestroyError, Id, KeyError,
-    MrAttr, MrHandle, MwHandle, MwType, PdHandle, QpAttr, QpCreate, QpHandle, QpState, QpType,
+    MrAttr, MrHandle, MwHandle, MwType, PdHandle, QpAttr, QpCreate, QpHandle, QpState, QpType, Sge,
     SrqCreate, SrqHandle, XrcdHandle,
 };
 use crate::wire::{Gid, PKey, Path, Qpn, RKey, Service, XrcSrqn};
@@ -31,6 +32,7 @@ impl Engine {
         self.pds.get(pd.0).ok_or(DestroyError::NotFound)?;
         let used = self.env.keys.count_of(pd) > 0
             || self.qps.iter().any(|qp| qp.pd == pd)
+            || self.env.wqs.iter().any(|wq| wq.is_in(pd))
             || self.env.srqs.iter().any(|srq| srq.pd == pd)
             || self.env.ahs.iter().any(|(owner, _)| *owner == pd);
         if used {
@@ -46,18 +48,24 @@ impl Engine {
         self.env.keys.register(pd, attr)
     }
 
-    /// Changes a region: its domain, its memory, its rights, as given. Its keys become others.
+    /// Changes a region: its domain, its memory, its rights, as given. Its keys stay.
     pub fn reregister(
         &mut self,
         mr: MrHandle,
         pd: Option<PdHandle>,
         attr: Option<MrAttr>,
         access: Option<Access>,
-    ) -> Result<MrHandle, KeyError> {
+    ) -> Result<(), KeyError> {
         if pd.is_some_and(|pd| self.pds.get(pd.0).is_none()) {
             return Err(KeyError::NoPd);
         }
         self.env.keys.reregister(mr, pd, attr, access)
+    }
+
+    /// Brings in memory that is there on demand, as if somebody had written or read it. `None` if the domain's key does
+    /// not open it.
+    pub fn prefetch(&self, pd: PdHandle, sge: Sge, write: bool) -> Option<Result<(), AccessError>> {
+        self.env.keys.bring_in(pd, sge, write)
     }
 
     /// Forgets a region.
@@ -235,6 +243,7 @@ impl Engine {
             recv_cq,
             srq,
             xrcd,
+            spread: None,
             init,
             attr: QpAttr { cap, ..QpAttr::default() },
             route: Path::NOWHERE,
@@ -289,6 +298,7 @@ impl Engine {
             return Err(CreateError::TooLarge("the inline data"));
         }
         match init.qp_type {
+            QpType::RawPacket if self.env.config.frame_max > 0 && srq.is_none() => Ok(()),
             QpType::RawPacket | QpType::Driver => {
                 Err(CreateError::Invalid("queue pairs of this kind are not offered"))
             }
@@ -325,10 +335,10 @@ impl Engine {
         self.qps.get(qp.0).map(|qp| qp.state())
     }
 
-    /// Unmakes a queue pair, unless it is attached to a multicast group. What was posted is forgotten.
+    /// Unmakes a queue pair, unless it is attached to a multicast group or a rule steers to it. What was posted is forgotten.
     pub fn destroy_qp(&mut self, handle: QpHandle) -> Result<(), DestroyError> {
         let qp = self.qps.get(handle.0).ok_or(DestroyError::NotFound)?;
-        if qp.groups > 0 {
+        if qp.groups > 0 || self.has_rules(handle) {
             return Err(DestroyError::Busy);
         }
         let (send_cq, recv_cq, srq) = (qp.send_cq, qp.recv_cq, qp.srq);
@@ -398,7 +408,7 @@ impl Engine {
         self.groups.contains_key(&group.0)
     }
 
-    fn use_cq(&mut self, cq: CqHandle, begins: bool) {
+    pub(super) fn use_cq(&mut self, cq: CqHandle, begins: bool) {
         if let Some(cq) = self.env.cqs.get_mut(cq.0) {
             cq.users = if begins { cq.users + 1 } else { cq.users - 1 };
         }

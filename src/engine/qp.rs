@@ -10,6 +10,7 @@ use super::keys::Keys;
 use super::queue::{RecvQueue, SendQueue};
 use super::requester::Requester;
 use super::responder::Responder;
+use super::spread::Wq;
 use super::srq::Srq;
 use super::timers::{Timer, Timers};
 use super::{AsyncEvent, Event};
@@ -18,7 +19,7 @@ use crate::random::Random;
 use crate::time::Instant;
 use crate::verbs::{
     AckTimeout, AhAttr, CqHandle, EventType, PdHandle, QpAttr, QpHandle, QpInitAttr, QpState,
-    QpType, SrqHandle, StateRules, Wc, WcOpcode, WcStatus, WrId, XrcdHandle,
+    QpType, Spread, SrqHandle, StateRules, Wc, WcOpcode, WcStatus, WrId, XrcdHandle,
 };
 use crate::wire::{Opcode, PKey, Path, Qpn, Service};
 
@@ -35,6 +36,10 @@ pub(super) struct Env {
     /// Queue pairs that may have something to send, in the order of their turns.
     pub(super) active: VecDeque<Place>,
     pub(super) events: VecDeque<Event>,
+    /// Frames that wait to be sent.
+    pub(super) frames: VecDeque<Vec<u8>>,
+    /// Receive queues without a queue pair.
+    pub(super) wqs: Table<Wq>,
     pub(super) counters: Counters,
 }
 
@@ -50,6 +55,8 @@ impl Env {
             timers: Timers::default(),
             active: VecDeque::new(),
             events: VecDeque::new(),
+            frames: VecDeque::new(),
+            wqs: Table::new(limits.srqs, random),
             counters: Counters::default(),
             config,
         }
@@ -129,6 +136,8 @@ pub(super) struct Qp {
     pub(super) congested: bool,
     /// As it was asked for, but for the state.
     pub(super) attr: QpAttr,
+    /// Over which queues frames are spread, if they are.
+    pub(super) spread: Option<Box<Spread>>,
 }
 
 impl Qp {

@@ -408,6 +408,12 @@ impl SendQueue {
     pub(super) fn clear(&mut self) {
         self.head = self.tail;
     }
+
+    /// Takes back the newest requests, which nobody has seen yet: the next one is number `tail` again.
+    pub(super) fn take_back(&mut self, tail: u32) {
+        debug_assert!(self.tail.wrapping_sub(tail) <= self.tail.wrapping_sub(self.head));
+        self.tail = tail;
+    }
 }
 
 /// A queue of receive work requests, of a queue pair or shared.

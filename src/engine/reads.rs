@@ -50,9 +50,10 @@ impl Qp {
         if u64::from(len) > limits::MESSAGE_BYTES_MAX {
             return Err(INVALID);
         }
+        let pd = self.memory_domain(packet, env);
         if len > 0 {
             env.keys
-                .remote(self.pd, self.owner(), rkey, va, len.into(), Access::REMOTE_READ)
+                .remote(Some(pd), self.owner(), rkey, va, len.into(), Access::REMOTE_READ)
                 .map_err(|_| ACCESS)?;
         }
         let psn = self.resp.epsn;
@@ -80,9 +81,10 @@ impl Qp {
         if !va.is_multiple_of(8) {
             return Err(INVALID);
         }
+        let pd = self.memory_domain(packet, env);
         let grant = env
             .keys
-            .remote(self.pd, self.owner(), rkey, va, 8, Access::REMOTE_ATOMIC)
+            .remote(Some(pd), self.owner(), rkey, va, 8, Access::REMOTE_ATOMIC)
             .map_err(|_| ACCESS)?;
         let (swap_or_add, compare) = (atomic.swap_or_add(), atomic.compare());
         let original = match info.operation {
@@ -112,9 +114,10 @@ impl Qp {
         if reth.dma_len() != 8 || !reth.va().is_multiple_of(8) {
             return Err(INVALID);
         }
+        let pd = self.memory_domain(packet, env);
         let grant = env
             .keys
-            .remote(self.pd, self.owner(), reth.rkey(), reth.va(), 8, Access::REMOTE_WRITE)
+            .remote(Some(pd), self.owner(), reth.rkey(), reth.va(), 8, Access::REMOTE_WRITE)
             .map_err(|_| ACCESS)?;
         grant.region.store(grant.offset, bytes).map_err(atomic_fault)?;
         self.answer_empty(false);
@@ -138,8 +141,9 @@ impl Qp {
         let needed = flush_access(packet).ok_or(INVALID)?;
         let whole = feth.selectivity().get() == FlushLevel::Mr.code();
         let len = if whole { 0 } else { u64::from(reth.dma_len()) };
+        let pd = self.memory_domain(packet, env);
         env.keys
-            .remote(self.pd, self.owner(), reth.rkey(), reth.va(), len, needed)
+            .remote(Some(pd), self.owner(), reth.rkey(), reth.va(), len, needed)
             .map_err(|_| ACCESS)?;
         self.answer_empty(true);
         Ok(())
@@ -207,7 +211,8 @@ impl Qp {
         if reth.dma_len() > 0 {
             // What it may no longer read is not sent again, and nobody is told.
             let (key, va, len) = (reth.rkey(), reth.va(), reth.dma_len().into());
-            env.keys.remote(self.pd, self.owner(), key, va, len, Access::REMOTE_READ).ok()?;
+            let pd = self.memory_domain(packet, env);
+            env.keys.remote(Some(pd), self.owner(), key, va, len, Access::REMOTE_READ).ok()?;
         }
         self.resp.replays.iter().find_map(|replay| {
             let Replay::Read { psn: first, va, rkey, len, msn } = *replay else { return None };

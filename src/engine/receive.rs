@@ -4,7 +4,7 @@ use super::pieces::scatter_into;
 use super::qp::{Env, Qp};
 use super::queue::{RecvQueue, Taken};
 use super::responder::{Fault, INVALID};
-use crate::verbs::{CqHandle, SrqHandle};
+use crate::verbs::{CqHandle, PdHandle, SrqHandle};
 use crate::verbs::{EventType, QpType, WcStatus};
 use crate::wire::Packet;
 use crate::wire::aeth::NakCode;
@@ -37,6 +37,17 @@ impl Qp {
         let srq = env.srqs.at(place)?;
         let (domain, _) = srq.xrc?;
         (Some(domain) == self.xrcd).then_some(srq.handle)
+    }
+
+    /// The protection domain of the memory that a request reaches. An extended connection leads to the memory of the
+    /// shared receive queue that each request names; one that names none stays in the queue pair's own domain.
+    #[inline]
+    pub(super) fn memory_domain(&self, packet: &Packet<'_>, env: &Env) -> PdHandle {
+        if self.kind != QpType::XrcRecv {
+            return self.pd;
+        }
+        let srq = self.xrc_srq(packet, env).and_then(|handle| env.srqs.get(handle.0));
+        srq.map_or(self.pd, |srq| srq.pd)
     }
 
     /// The queue that receive work requests come from.

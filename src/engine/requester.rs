@@ -11,7 +11,8 @@ use super::qp::{Env, Qp};
 use super::queue::{SendWqe, packets};
 use crate::time::Instant;
 use crate::verbs::{
-    LocalData, MwType, QpState, QpType, SendFlags, Sending, Wc, WcStatus, WrOpcode,
+    Data, LocalData, MwType, PostError, Posting, QpState, QpType, SendFlags, SendWr, Sending, Wc,
+    WcStatus, WrOpcode, limits,
 };
 use crate::wire::batch::{Batch, Draft};
 use crate::wire::{
@@ -96,6 +97,44 @@ pub(super) enum Step {
 }
 
 impl Qp {
+    /// Takes a send into the queue, if all is right with it. If it is inline and its data are addresses, `inline` must
+    /// hold the bytes that are there.
+    #[inline]
+    pub(super) fn queue_send(&mut self, wr: &SendWr<'_>, inline: &[u8]) -> Result<(), PostError> {
+        if self.rules.post_send == Posting::Refused {
+            return Err(if self.kind.has_send_queue() {
+                PostError::WrongState(self.state())
+            } else {
+                PostError::NoSendQueue
+            });
+        }
+        let len = wr.check(self.kind, &self.init.cap, limits::MESSAGE_BYTES_MAX)?;
+        if wr.opcode().info().rd_atomic && self.attr.max_rd_atomic == 0 {
+            return Err(PostError::NoRdAtomic);
+        }
+        let bytes = match wr.data {
+            Data::Inline(bytes) => Some(bytes),
+            Data::Gather(_) if wr.is_inline() => Some(inline),
+            Data::Gather(_) => None,
+        };
+        if bytes.is_some_and(|bytes| bytes.len() as u64 != wr.data.byte_len()) {
+            // Whoever vouched for the bytes was wrong: nothing else may go out in their place.
+            let (opcode, len) = (wr.opcode(), wr.data.byte_len());
+            return Err(PostError::WrongLength { opcode, len });
+        }
+        self.sq.push(wr, len, bytes)
+    }
+
+    /// Sends were queued: they go out, or are flushed at once.
+    #[inline]
+    pub(super) fn sends_queued(&mut self, env: &mut Env) {
+        if self.rules.post_send == Posting::Flushed {
+            self.flush_send(env);
+        } else {
+            self.schedule(env);
+        }
+    }
+
     /// Sends the next packet of the send queue, or does the next thing that is done at home.
     pub(super) fn send_next(&mut self, env: &mut Env, batch: &mut Batch) -> Step {
         let index = self.req.cursor;
@@ -121,6 +160,7 @@ impl Qp {
         }
         match wqe.opcode() {
             WrOpcode::LocalInv | WrOpcode::BindMw => self.do_at_home(&wqe, env),
+            _ if self.kind == QpType::RawPacket => self.send_frame(&wqe, env),
             _ if self.kind.is_datagram() => self.send_datagram(&wqe, env, batch),
             _ => self.send_packet(&wqe, env, batch),
         }

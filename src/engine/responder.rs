@@ -308,8 +308,9 @@ impl Qp {
         }
         if let Some(ieth) = packet.ieth() {
             // A key that cannot be invalidated is our failure: the requester is not told.
+            let pd = self.memory_domain(packet, env);
             env.keys
-                .invalidate(self.pd, self.owner(), ieth.rkey())
+                .invalidate(pd, self.owner(), ieth.rkey())
                 .map_err(|_| Fault::Silent(WcStatus::LocAccessErr))?;
             wc = wc.with_invalidated(ieth.rkey());
         }
@@ -391,6 +392,7 @@ impl Qp {
         env: &mut Env,
     ) -> Result<u32, Fault> {
         self.check_length(packet, info)?;
+        let pd = self.memory_domain(packet, env);
         if let Some(reth) = packet.reth() {
             let (va, rkey, total) = (reth.va(), reth.rkey(), reth.dma_len());
             if u64::from(total) > limits::MESSAGE_BYTES_MAX {
@@ -400,7 +402,7 @@ impl Qp {
             // The whole range is checked up front; of nothing, nothing is.
             if total > 0 {
                 env.keys
-                    .remote(self.pd, self.owner(), rkey, va, total.into(), Access::REMOTE_WRITE)
+                    .remote(Some(pd), self.owner(), rkey, va, total.into(), Access::REMOTE_WRITE)
                     .map_err(|_| ACCESS)?;
             }
             self.resp.message = Some(Message::Write { va, rkey, left: total, total });
@@ -414,7 +416,7 @@ impl Qp {
         if len > 0 {
             let grant = env
                 .keys
-                .remote(self.pd, self.owner(), rkey, va, len.into(), Access::REMOTE_WRITE)
+                .remote(Some(pd), self.owner(), rkey, va, len.into(), Access::REMOTE_WRITE)
                 .map_err(|_| ACCESS)?;
             grant.region.write(grant.offset, data).map_err(|_| ACCESS)?;
         }

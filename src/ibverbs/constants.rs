@@ -228,6 +228,11 @@ constants! {
         IBV_OPS_TM_SYNC = 1 << 1;
     }
 
+    /// How frames are spread over queues.
+    u8 {
+        IBV_RX_HASH_FUNC_TOEPLITZ = 1;
+    }
+
     /// Kinds and states of work queues, and what can be said of them.
     u32 {
         IBV_WQT_RQ = 0;
@@ -262,6 +267,7 @@ constants! {
         IBV_FLOW_SPEC_ETH = 0x20;
         IBV_FLOW_SPEC_IPV4 = 0x30;
         IBV_FLOW_SPEC_IPV6 = 0x31;
+        IBV_FLOW_SPEC_IPV4_EXT = 0x32;
         IBV_FLOW_SPEC_TCP = 0x40;
         IBV_FLOW_SPEC_UDP = 0x41;
     }

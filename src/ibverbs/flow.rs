@@ -1,4 +1,4 @@
-//! Rules that steer packets of any kind to queue pairs, and counters. Soft NICs have neither.
+//! Rules that steer packets of any kind to queue pairs, and counters.
 
 use core::ffi::{c_uint, c_void};
 
@@ -58,6 +58,42 @@ layouts! {
         size: u16,
         val: ibv_flow_ipv4_filter,
         mask: ibv_flow_ipv4_filter,
+    }
+
+    /// What a rule looks at in a header of IPv4, with more of it.
+    struct ibv_flow_ipv4_ext_filter {
+        src_ip: u32,
+        dst_ip: u32,
+        proto: u8,
+        tos: u8,
+        ttl: u8,
+        flags: u8,
+    }
+
+    /// The same as part of a rule.
+    struct ibv_flow_spec_ipv4_ext {
+        r#type: c_uint,
+        size: u16,
+        val: ibv_flow_ipv4_ext_filter,
+        mask: ibv_flow_ipv4_ext_filter,
+    }
+
+    /// What a rule looks at in a header of IPv6.
+    struct ibv_flow_ipv6_filter {
+        src_ip: [u8; 16],
+        dst_ip: [u8; 16],
+        flow_label: u32,
+        next_hdr: u8,
+        traffic_class: u8,
+        hop_limit: u8,
+    }
+
+    /// The same as part of a rule.
+    struct ibv_flow_spec_ipv6 {
+        r#type: c_uint,
+        size: u16,
+        val: ibv_flow_ipv6_filter,
+        mask: ibv_flow_ipv6_filter,
     }
 
     /// What a rule looks at in a header of TCP or UDP.

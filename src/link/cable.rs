@@ -39,6 +39,7 @@ fn link(gid: Gid, name: &str, own: &Arc<End>, other: &Arc<End>) -> Link {
             bad: 0,
         }),
         port: Port { name, gids: vec![gid], mtu: Mtu::M4096, interface: None },
+        frames: None,
     }
 }
 

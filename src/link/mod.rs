@@ -62,6 +62,27 @@ pub struct Link {
     pub receiver: Box<dyn Receiver>,
     /// The port it stands for.
     pub port: Port,
+    /// Frames of any protocol, if its interface gives and takes them.
+    pub frames: Option<Box<dyn Frames>>,
+}
+
+/// Frames of any protocol on an interface, beside the packets of its link. Any thread may use it.
+pub trait Frames: Send + Sync {
+    /// The longest frame, from its Ethernet header on.
+    fn len_max(&self) -> usize;
+
+    /// Sends a frame, waiting while the network has no room.
+    fn send(&self, frame: &[u8]) -> io::Result<()>;
+
+    /// From now on frames arrive, or none any more.
+    fn listen(&self, listen: bool) -> io::Result<()>;
+
+    /// Takes in a frame that has arrived, without waiting, and puts it in the place of what `frame` holds; whether
+    /// there was one.
+    fn receive(&self, frame: &mut Vec<u8>) -> io::Result<bool>;
+
+    /// What becomes readable when frames arrive.
+    fn fd(&self) -> BorrowedFd<'_>;
 }
 
 /// What a link knows of its port.

@@ -35,7 +35,7 @@ pub fn tap(
     let shared = Arc::new(Mutex::new(Tap { writer, interface, epoch, counts: Counts::default() }));
     let sender = TapSender { inner: link.sender, tap: Arc::clone(&shared) };
     let receiver = TapReceiver { inner: link.receiver, tap: shared };
-    Ok(Link { sender: Box::new(sender), receiver: Box::new(receiver), port: link.port })
+    Ok(Link { sender: Box::new(sender), receiver: Box::new(receiver), ..link })
 }
 
 /// What both halves share.

@@ -72,7 +72,12 @@ impl Recorder {
 pub(super) fn link_to(recorder: &Recorder) -> Link {
     let port =
         Port { name: "test".to_owned(), gids: vec![PATH.source], mtu: Mtu::M1024, interface: None };
-    Link { sender: Box::new(recorder.clone()), receiver: Box::new(recorder.clone()), port }
+    Link {
+        sender: Box::new(recorder.clone()),
+        receiver: Box::new(recorder.clone()),
+        port,
+        frames: None,
+    }
 }
 
 impl Sender for Recorder {

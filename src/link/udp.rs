@@ -219,6 +219,7 @@ pub fn open(options: &Options) -> Result<Link, OpenError> {
             mtu,
             interface: Some(interface.name),
         },
+        frames: None,
     })
 }
 

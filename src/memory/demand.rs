@@ -25,14 +25,16 @@ pub(super) fn write(to: *mut u8, bytes: &[u8]) -> Option<()> {
     (usize::try_from(copied) == Ok(bytes.len())).then_some(())
 }
 
-/// Sees to it that the page of an address is there and can be written; `None` if that cannot be. What is taken away
-/// right afterwards by another thread is missed.
+/// Sees to it that the pages of `len` bytes are there, and can be written if they must; `None` if that cannot be. What
+/// is taken away right afterwards by another thread is missed.
 #[expect(unsafe_code, reason = "a system call")]
-pub(super) fn make_writable(place: *mut u8) -> Option<()> {
+pub(super) fn bring_in(start: *mut u8, len: usize, write: bool) -> Option<()> {
     const PAGE: usize = 4096;
-    let page = place.map_addr(|address| address & !(PAGE - 1));
+    let first = start.map_addr(|address| address & !(PAGE - 1));
+    let end = start.addr().checked_add(len)?.checked_next_multiple_of(PAGE)?;
+    let how = if write { libc::MADV_POPULATE_WRITE } else { libc::MADV_POPULATE_READ };
     // SAFETY: this brings in pages that are mapped, and changes nothing of what they hold.
-    let made = unsafe { libc::madvise(page.cast(), PAGE, libc::MADV_POPULATE_WRITE) };
+    let made = unsafe { libc::madvise(first.cast(), end - first.addr(), how) };
     (made == 0).then_some(())
 }
 

@@ -115,6 +115,13 @@ impl Buffer {
         Region { start, len: self.0.len, kind: Kind::Owned(Arc::clone(&self.0)) }
     }
 
+    /// A part of the buffer as something to register.
+    pub fn part(&self, offset: usize, len: usize) -> Result<Region, AccessError> {
+        let whole = self.region();
+        let start = whole.at(offset as u64, len)?;
+        Ok(Region { start, len, ..whole })
+    }
+
     /// Copies bytes out, from `offset` on.
     pub fn read(&self, offset: usize, out: &mut [u8]) -> Result<(), AccessError> {
         self.region().read(offset as u64, out)
@@ -292,6 +299,18 @@ impl Region {
         Ok(())
     }
 
+    /// Brings in `len` bytes from `offset` on that are there on demand, so that they can be read, or written too. What is
+    /// in place is so already.
+    pub fn bring_in(&self, offset: u64, len: usize, write: bool) -> Result<(), AccessError> {
+        let start = self.at(offset, len)?;
+        match self.kind {
+            Kind::Owned(_) | Kind::Foreign | Kind::Null => Ok(()),
+            Kind::OnDemand => {
+                demand::bring_in(start, len, write).ok_or_else(|| unmapped(offset, len))
+            }
+        }
+    }
+
     /// The eight bytes at `offset` as a number that is changed atomically.
     #[inline]
     #[expect(unsafe_code, reason = "registered memory is reached by raw pointers")]
@@ -307,7 +326,7 @@ impl Region {
         match self.kind {
             Kind::Owned(_) | Kind::Foreign => {}
             Kind::OnDemand => {
-                demand::make_writable(place.cast()).ok_or_else(|| unmapped(offset, 8))?
+                demand::bring_in(place.cast(), 8, true).ok_or_else(|| unmapped(offset, 8))?
             }
             Kind::Null => return Ok(change(&AtomicU64::new(0))),
         }
@@ -377,6 +396,18 @@ mod tests {
     }
 
     #[test]
+    fn a_part_of_a_buffer_ends_where_it_ends() {
+        let buffer = Buffer::from_bytes(b"abcdefgh");
+        let part = buffer.part(2, 4).unwrap();
+        let mut four = [0; 4];
+        part.read(0, &mut four).unwrap();
+        assert_eq!((&four, part.len()), (b"cdef", 4));
+        assert!(part.write(1, &four).is_err(), "the buffer goes on, the part does not");
+        assert!(buffer.part(5, 4).is_err());
+        assert!(buffer.part(usize::MAX, 2).is_err());
+    }
+
+    #[test]
     fn atomics_return_what_was_there_and_want_alignment() {
         let buffer = Buffer::new(24);
         let region = buffer.region();
@@ -428,12 +459,17 @@ mod tests {
             let aligned = nowhere & !7;
             assert!(matches!(all.fetch_add(aligned, 1), Err(AccessError::Unmapped { .. })));
         }
+        all.bring_in(buffer.addr(), 8, true).unwrap();
+        assert!(all.bring_in(8, 8, false).is_err());
+        assert!(all.bring_in(u64::MAX - 64, 8, false).is_err());
         // What cannot be written: a constant.
         let constant: &'static [u8; 16] = &[7; 16];
         let address = constant.as_ptr() as u64;
         assert!(all.read(address, &mut bytes).is_ok());
         assert!(all.write(address, &bytes).is_err());
         assert!(all.fetch_add(address.next_multiple_of(8), 1).is_err());
+        assert!(all.bring_in(address, 16, false).is_ok());
+        assert!(all.bring_in(address, 16, true).is_err());
     }
 
     #[test]

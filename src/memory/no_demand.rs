@@ -8,6 +8,6 @@ pub(super) fn write(_: *mut u8, _: &[u8]) -> Option<()> {
     None
 }
 
-pub(super) fn make_writable(_: *mut u8) -> Option<()> {
+pub(super) fn bring_in(_: *mut u8, _: usize, _: bool) -> Option<()> {
     None
 }

@@ -254,6 +254,9 @@ impl SoftNic {
     }
 }
 
+/// The vendor of what nobody sells; software RNICs before this one have called themselves so.
+const NO_VENDOR: u32 = 0xff_ffff;
+
 /// What an engine with these limits can do.
 fn device_attr(most: &Limits) -> DeviceAttr {
     let number = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
@@ -264,6 +267,7 @@ fn device_attr(most: &Limits) -> DeviceAttr {
         fw_ver,
         max_mr_size: u64::MAX,
         page_size_cap: !0xfff,
+        vendor_id: NO_VENDOR,
         max_qp: number(most.qps),
         max_qp_wr: most.wrs,
         device_cap_flags: DeviceCaps::BAD_QKEY_CNTR

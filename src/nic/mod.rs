@@ -49,6 +49,7 @@
 mod arrivals;
 mod core;
 mod device;
+mod frames;
 mod mailbox;
 mod poster;
 mod progress;
@@ -65,11 +66,13 @@ pub use poster::Poster;
 
 use self::core::Core;
 use crate::engine::{Config, Counters, Engine, Event};
-use crate::link::{Link, Port};
+use crate::link::{Frames, Link, Port};
+use crate::memory::AccessError;
 use crate::time::Instant;
 use crate::verbs::{
-    Access, AsyncEvent, CqHandle, CreateError, KeyError, MrAttr, MrHandle, PdHandle, Wc,
+    Access, AsyncEvent, CqHandle, CreateError, KeyError, MrAttr, MrHandle, PdHandle, Sge, Wc,
 };
+use frames::Listener;
 use progress::Shared;
 
 /// A software NIC that runs. It stops when it is dropped.
@@ -78,6 +81,8 @@ pub struct SoftNic {
     port: Port,
     asynchronous: Arc<Mailbox<AsyncEvent>>,
     progress: Option<JoinHandle<()>>,
+    /// Who listens for frames of any protocol.
+    listener: Option<Listener>,
     /// Whatever is to go last.
     kept: Option<Box<dyn Any + Send + Sync>>,
 }
@@ -90,12 +95,14 @@ impl SoftNic {
 
     /// Starts a NIC on a link; `configure` may change what suits most.
     pub fn start_with(link: Link, configure: impl FnOnce(&mut Config)) -> io::Result<Self> {
-        let Link { sender, receiver, port } = link;
+        let Link { sender, receiver, port, frames } = link;
+        let frames: Option<Arc<dyn Frames>> = frames.map(Arc::from);
         let Some(first) = port.gids.first() else {
             return Err(io::Error::other(format!("{} has no address", port.name)));
         };
         let mut config = Config::new(*first);
         (config.gids, config.port_mtu) = (port.gids.clone(), port.mtu);
+        config.frame_max = frames.as_ref().map_or(0, |frames| frames.len_max());
         configure(&mut config);
         // Nobody can guess it: the standard library asks the system for it.
         let seed = RandomState::new().build_hasher().finish();
@@ -107,12 +114,13 @@ impl SoftNic {
             sink: None,
             broken: None,
         };
-        let shared = Shared::new(core, sender, receiver)?;
+        let shared = Shared::new(core, sender, receiver, frames.clone())?;
         shared.choose_packets();
         let thread = Arc::clone(&shared);
         let name = "roce".to_owned();
         let progress = std::thread::Builder::new().name(name).spawn(move || thread.run())?;
-        Ok(Self { shared, port, asynchronous, progress: Some(progress), kept: None })
+        let (progress, listener) = (Some(progress), frames.map(Listener::new));
+        Ok(Self { shared, port, asynchronous, progress, listener, kept: None })
     }
 
     /// Keeps something until the NIC has stopped and its link is closed, and drops it then: so others can be told that
@@ -136,15 +144,21 @@ impl SoftNic {
         self.shared.link_counters()
     }
 
-    /// Changes a region: its domain, its memory, its rights, as given. Its keys become others.
+    /// Changes a region: its domain, its memory, its rights, as given. Its keys stay.
     pub fn reregister(
         &self,
         mr: MrHandle,
         pd: Option<PdHandle>,
         memory: Option<MrAttr>,
         access: Option<Access>,
-    ) -> Result<MrHandle, KeyError> {
+    ) -> Result<(), KeyError> {
         self.command(|engine| engine.reregister(mr, pd, memory, access))
+    }
+
+    /// Brings in memory that is there on demand, as if somebody had written or read it. `None` if the domain's key does
+    /// not open it.
+    pub fn prefetch(&self, pd: PdHandle, sge: Sge, write: bool) -> Option<Result<(), AccessError>> {
+        self.shared.core().engine.prefetch(pd, sge, write)
     }
 
     /// The time by its own clock, which completions are stamped with.

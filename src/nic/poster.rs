@@ -1,7 +1,7 @@
 //! Posting a list of any length, whose work requests come one by one.
 
 use crate::engine::Engine;
-use crate::verbs::{PostError, QpHandle, RecvWr, SendWr, SrqHandle};
+use crate::verbs::{PostError, QpHandle, RecvWr, SendWr, SrqHandle, WqHandle};
 
 /// Takes work requests, until it is let go: only then they go out. See [`SoftNic::post_all`](super::SoftNic::post_all).
 #[derive(Debug)]
@@ -19,10 +19,27 @@ impl Poster<'_> {
         self.engine.post_send(qp, wr, &[])
     }
 
+    /// Posts sends to one queue pair, all of them or none.
+    #[inline]
+    pub fn sends<'w>(
+        &mut self,
+        qp: QpHandle,
+        wrs: impl IntoIterator<Item = SendWr<'w>>,
+    ) -> Result<(), PostError> {
+        self.sends = true;
+        self.engine.post_sends(qp, wrs)
+    }
+
     /// Posts a receive.
     #[inline]
     pub fn recv(&mut self, qp: QpHandle, wr: &RecvWr<'_>) -> Result<(), PostError> {
         self.engine.post_recv(qp, wr)
+    }
+
+    /// Posts a receive to a queue without a queue pair.
+    #[inline]
+    pub fn wq_recv(&mut self, wq: WqHandle, wr: &RecvWr<'_>) -> Result<(), PostError> {
+        self.engine.post_wq_recv(wq, wr)
     }
 
     /// Posts a receive to a shared queue.

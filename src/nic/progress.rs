@@ -17,7 +17,7 @@ use rustix::event::{EventfdFlags, eventfd};
 
 use super::core::Core;
 use super::mailbox::wait_readable;
-use crate::link::{Receiver, Sender};
+use crate::link::{Frames, Receiver, Sender};
 use crate::time::Instant;
 use crate::wire::Batch;
 
@@ -60,6 +60,8 @@ struct Outgoing {
     batch: Batch,
     /// When the link wants to be called again.
     wants: Option<Instant>,
+    /// Where frames of raw packets go.
+    frames: Option<Arc<dyn Frames>>,
 }
 
 impl Shared {
@@ -67,9 +69,10 @@ impl Shared {
         core: Core,
         sender: Box<dyn Sender>,
         receiver: Box<dyn Receiver>,
+        frames: Option<Arc<dyn Frames>>,
     ) -> io::Result<Arc<Self>> {
         let arrivals = receiver.fd().try_clone_to_owned()?;
-        let outgoing = Outgoing { sender, batch: Batch::new(BATCH), wants: None };
+        let outgoing = Outgoing { sender, batch: Batch::new(BATCH), wants: None, frames };
         Ok(Arc::new(Self {
             core: Mutex::new(core),
             outgoing: Mutex::new(outgoing),
@@ -224,15 +227,21 @@ impl Shared {
     }
 
     fn send_all(&self, outgoing: &mut Outgoing, now: Instant) {
-        let Outgoing { sender, batch, wants } = outgoing;
+        let Outgoing { sender, batch, wants, frames } = outgoing;
         loop {
             batch.clear();
-            let count = {
+            let (count, framed) = {
                 let mut core = self.core();
                 let count = core.engine.poll_transmit(now, batch);
                 core.deliver();
-                count
+                (count, core.engine.has_frames())
             };
+            if let Some(frames) = frames.as_ref().filter(|_| framed) {
+                self.send_frames(&**frames);
+                if count == 0 {
+                    continue;
+                }
+            }
             if count == 0 && wants.is_none_or(|at| at > now) {
                 return;
             }
@@ -244,6 +253,27 @@ impl Shared {
                 return;
             }
         }
+    }
+
+    /// Sends the frames that wait. What the network refuses is as good as lost.
+    fn send_frames(&self, frames: &dyn Frames) {
+        let next = || {
+            let mut core = self.core();
+            let frame = core.engine.poll_frame();
+            core.deliver();
+            frame
+        };
+        while let Some(frame) = next() {
+            let _ = frames.send(&frame);
+        }
+    }
+
+    /// Takes in a frame of any protocol.
+    pub(super) fn take_frame(&self, frame: &[u8]) {
+        let now = self.now();
+        let mut core = self.core();
+        core.engine.handle_frame(now, frame);
+        core.deliver();
     }
 
     /// Wakes the progress thread if it would oversleep a deadline, of the engine or of the link, which may hold packets

@@ -33,6 +33,10 @@ handles! {
     QpHandle;
     /// A memory window.
     MwHandle;
+    /// A rule that steers frames.
+    FlowHandle;
+    /// A receive queue without a queue pair.
+    WqHandle;
 }
 
 /// An address handle.

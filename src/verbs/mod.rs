@@ -11,6 +11,7 @@
 //! | `flags`, `num`, `mtu` | sets of flags, and a type for every number that has a meaning |
 //! | `wr`, `post` | work requests as callers post them, and why one is refused |
 //! | `wc` | a completion, in 32 bytes |
+//! | `flow`, `spread` | rules that steer frames of any protocol, and hashes that spread them over queues |
 //! | `attr`, `device_attr` | attributes of address handles, queue pairs, devices and ports |
 //! | `handle`, `object` | names of objects, what one shall be and why it cannot |
 //! | `device`, `connect` | the trait of RNICs, and how two queue pairs come to know each other |
@@ -45,6 +46,7 @@ mod device_attr;
 mod errno;
 mod event;
 mod flags;
+mod flow;
 mod handle;
 pub mod limits;
 mod mtu;
@@ -53,6 +55,7 @@ mod object;
 mod opcode;
 mod post;
 mod qp_type;
+mod spread;
 mod state;
 mod status;
 pub mod transition;
@@ -66,9 +69,12 @@ pub use device_attr::*;
 pub use errno::Errno;
 pub use event::{AsyncEvent, EventSubject, EventType};
 pub use flags::*;
+pub(crate) use flow::{ETHERNET_LEN, FrameHeaders};
+pub use flow::{FlowKind, FlowLayer, FlowMatch, FlowRule};
 pub(crate) use handle::Id;
 pub use handle::{
-    AhHandle, CqHandle, MrHandle, MwHandle, PdHandle, QpHandle, SrqHandle, XrcdHandle,
+    AhHandle, CqHandle, FlowHandle, MrHandle, MwHandle, PdHandle, QpHandle, SrqHandle, WqHandle,
+    XrcdHandle,
 };
 pub use mtu::Mtu;
 pub use num::*;
@@ -76,6 +82,7 @@ pub use object::{CreateError, DestroyError, KeyError, MrAttr, Notify, QpCreate, 
 pub use opcode::{LengthRule, LocalData, WcOpcode, WrInfo, WrOpcode};
 pub use post::PostError;
 pub use qp_type::{QpType, QpTypes};
+pub use spread::{RxHash, RxHashFields, Spread, WqState};
 pub use state::{Posting, QpState, Sending, StateRules};
 pub use status::WcStatus;
 pub use transition::ModifyError;

@@ -209,8 +209,8 @@ fn each_fault_of_the_table_has_its_pair_of_statuses() {
     // A region without the right.
     fault(
         |p| {
-            let mr = p.b.engine.reregister(p.b.mr, None, None, Some(Access::LOCAL_WRITE)).unwrap();
-            Some(SendOp::Read { remote_addr: remote(p), rkey: mr.rkey() })
+            p.b.engine.reregister(p.b.mr, None, None, Some(Access::LOCAL_WRITE)).unwrap();
+            Some(SendOp::Read { remote_addr: remote(p), rkey: p.b.mr.rkey() })
         },
         RemAccessErr,
         &[],

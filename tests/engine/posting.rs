@@ -34,6 +34,28 @@ fn a_full_queue_says_so() {
 }
 
 #[test]
+fn several_are_posted_together_or_not_at_all() {
+    let mut setup = Setup::new(QpType::Rc);
+    setup.cap.max_send_wr = 3;
+    let mut s = setup.build();
+    let sges = [s.sge(0, 4)];
+    let send = |id| SendWr::new(WrId(id), SEND, Data::Gather(&sges));
+    let inline = |id| SendWr::new(WrId(id), READ, Data::Inline(&[0; 8]));
+    assert_eq!(s.engine.post_sends(s.qp, (0..4).map(send)), Err(PostError::QueueFull));
+    let refused = PostError::InlineNotAllowed(WrOpcode::RdmaRead);
+    assert_eq!(s.engine.post_sends(s.qp, [send(0), inline(1)]), Err(refused));
+    s.expect_nothing();
+    s.engine.post_sends(s.qp, (5..8).map(send)).unwrap();
+    s.expect_count(3);
+    s.send(ack(SQ + 2, 3));
+    s.completes(&[(5, OK), (6, OK), (7, OK)]);
+    // In error all are flushed, in order.
+    s.enter(QpState::Err);
+    s.engine.post_sends(s.qp, (8..10).map(send)).unwrap();
+    s.completes(&[(8, FLUSHED), (9, FLUSHED)]);
+}
+
+#[test]
 fn lists_and_inline_data_have_limits() {
     let mut s = Script::rc();
     let sges = [s.sge(0, 1); 5];

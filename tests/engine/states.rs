@@ -273,6 +273,27 @@ fn the_error_state_flushes_everything_in_order() {
 }
 
 #[test]
+fn reset_forgets_completions_that_nobody_has_seen() {
+    let mut s = Script::rc();
+    s.engine.keep_time(roce::time::Instant::ZERO, s.cq);
+    s.post(1, SEND, 4);
+    s.expect_count(1);
+    s.send(ack(SQ, 1));
+    s.recv(2, 0, 4);
+    s.enter(QpState::Err);
+    s.enter(QpState::Reset);
+    s.completes(&[]);
+    s.receives(&[]);
+    let qp = s.qp;
+    s.climb(qp, QpState::Rts);
+    s.post(3, SEND, 4);
+    s.expect_count(1);
+    s.send(ack(SQ, 1));
+    let timed = s.engine.poll_cq_timed(s.cq);
+    assert_eq!(timed.map(|(wc, time)| (wc.id, time.is_some())), Some((WrId(3), true)));
+}
+
+#[test]
 fn reset_forgets_everything_without_a_word() {
     let mut s = Script::rc();
     s.post(1, SEND, 4);

@@ -131,6 +131,34 @@ fn reads_writes_and_atomics_need_no_queue() {
 }
 
 #[test]
+fn memory_is_that_of_the_queue_that_a_request_names() {
+    let Target { mut s, cq, xrcd, .. } = target(false);
+    let pd = s.engine.create_pd().unwrap();
+    let shared = SrqCreate { max_wr: 8, max_sge: 2, limit: 0, xrc: Some((xrcd, cq)) };
+    let srq = s.engine.create_srq(pd, shared).unwrap();
+    let number = s.engine.srq_number(srq);
+    // The memory moves into the queue's domain, in which the queue pair is not.
+    s.engine.reregister(s.mr, Some(pd), None, None).unwrap();
+    let (va, key) = (s.va(0), s.rkey());
+    s.send(pkt(Opcode::XRC_RDMA_WRITE_ONLY, RQ).xrc(number).reth(va, key, 4).fill(4).ack_req());
+    let read = pkt(Opcode::XRC_RDMA_READ_REQUEST, RQ + 1).xrc(number).reth(va, key, 4);
+    s.send(read.clone());
+    s.send(pkt(Opcode::XRC_FETCH_ADD, RQ + 2).xrc(number).atomic(va + 8, key, 4, 0));
+    let answer = response(Opcode::XRC_RDMA_READ_RESPONSE_ONLY, RQ + 1, 2).fill(4);
+    s.expect([
+        xack(RQ, 1),
+        answer.clone(),
+        response(Opcode::XRC_ATOMIC_ACKNOWLEDGE, RQ + 2, 3).original(0),
+    ]);
+    s.send(read);
+    s.expect([answer]);
+    // Who names no queue has nothing to do with it.
+    let none = XrcSrqn::new(0);
+    s.send(pkt(Opcode::XRC_RDMA_WRITE_ONLY, RQ + 3).xrc(none).reth(va, key, 4).fill(4));
+    s.expect([xnak(RQ + 3, NakCode::RemoteAccessError, 3)]);
+}
+
+#[test]
 fn a_target_advertises_no_credits() {
     let Target { mut s, .. } = target(true);
     let write = pkt(Opcode::XRC_RDMA_WRITE_ONLY, RQ).xrc(XrcSrqn::new(0));

@@ -1,8 +1,16 @@
-"""Runs rdma-core's tests and tells what became of each, and why some were skipped."""
+"""Runs rdma-core's tests and tells what became of each, and why some were skipped.
+
+    pyverbs-report.py [--gid N] [--dev NAME] [TEST...]     # what the suite takes; unittest's names of tests
+"""
 
 import collections
+import faulthandler
 import sys
 import unittest
+
+# The suite is a folder of modules that name each other with and without it.
+sys.path.insert(0, "tests")
+from args_parser import parser
 
 # As many as a soft NIC must pass; the kernel's rxe passes 86.
 ENOUGH = 140
@@ -21,14 +29,18 @@ class Result(unittest.TextTestResult):
 
 
 def main():
+    # A crash says where.
+    faulthandler.enable()
+    # The suite reads its own arguments, and leaves the others.
+    parser.parse_args()
     names = sys.argv[1:]
+    import tests
+
     loader = unittest.TestLoader()
     if names:
-        suite = loader.loadTestsFromNames([f"tests.{name}" for name in names])
+        suite = loader.loadTestsFromNames([f"tests.{name.removeprefix('tests.')}" for name in names])
     else:
-        suite = loader.discover("tests", top_level_dir=".")
-    # The suite reads its own arguments.
-    sys.argv[1:] = []
+        suite = loader.loadTestsFromModule(tests)
     result = unittest.TextTestRunner(verbosity=2, resultclass=Result, stream=sys.stderr).run(suite)
     reasons = collections.Counter()
     for test, reason in result.skipped:

@@ -177,8 +177,10 @@ impl ibv_send_wr {
             WrOpcode::BindMw => {
                 // SAFETY: numbers and pointers, whatever the program left there.
                 let ibv_send_wr_bind_mw { mw, rkey, bind_info } = unsafe { self.more.bind_mw };
-                // SAFETY: the caller vouches for the window and the region.
-                unsafe { bind_mw(mw, rkey, &bind_info) }?
+                // SAFETY: the caller vouches for the window.
+                let mw = unsafe { mw.as_ref() }.ok_or(PostError::Unsupported)?;
+                // SAFETY: the caller vouches for the region.
+                unsafe { bind_mw(RKey::new(mw.rkey), RKey::new(rkey), &bind_info) }?
             }
             // A flush is posted by a call of its own alone.
             WrOpcode::Tso | WrOpcode::Driver1 | WrOpcode::Flush => {
@@ -220,19 +222,13 @@ impl ibv_send_wr {
     }
 }
 
-/// The binding of a window, as both ways to post it have it.
+/// The binding of a window, as every way to post it has it: from the key that it has to the one that it shall have.
 ///
 /// # Safety
 ///
-/// The window must be one, and the region one or null.
-#[expect(unsafe_code, reason = "the window and the region are the program's")]
-pub unsafe fn bind_mw(
-    mw: *const ibv_mw,
-    rkey: u32,
-    info: &ibv_mw_bind_info,
-) -> Result<SendOp, PostError> {
-    // SAFETY: the caller vouches for it.
-    let mw = unsafe { mw.as_ref() }.ok_or(PostError::Unsupported)?;
+/// The region must be one, or null.
+#[expect(unsafe_code, reason = "the region is the program's")]
+pub unsafe fn bind_mw(mw: RKey, rkey: RKey, info: &ibv_mw_bind_info) -> Result<SendOp, PostError> {
     // SAFETY: the caller vouches for it.
     let mr = unsafe { info.mr.as_ref() };
     let bind = MwBind {
@@ -241,7 +237,7 @@ pub unsafe fn bind_mw(
         length: info.length,
         access: Access::from_user(info.mw_access_flags).ok_or(PostError::Unsupported)?,
     };
-    Ok(SendOp::BindMw { mw: RKey::new(mw.rkey), rkey: RKey::new(rkey), bind })
+    Ok(SendOp::BindMw { mw, rkey, bind })
 }
 
 /// The objects of C that a send in words knows by handles and keys.

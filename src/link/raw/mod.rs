@@ -29,6 +29,7 @@
 
 pub mod bump;
 mod filter;
+mod frames;
 mod neighbour;
 mod receive;
 mod send;
@@ -40,6 +41,7 @@ use std::net::IpAddr;
 use socket2::Socket;
 
 use self::filter::Filter;
+use self::frames::RawFrames;
 use self::neighbour::{Kernel, Neighbours};
 use self::receive::RawReceiver;
 use self::send::RawSender;
@@ -176,9 +178,13 @@ pub fn open(config: &Config) -> Result<Link, OpenError> {
         name: format!("raw:{}", interface.name),
         gids,
         mtu,
-        interface: Some(interface.name),
+        interface: Some(interface.name.clone()),
     };
-    Ok(Link { sender: Box::new(sender), receiver: Box::new(receiver), port })
+    let sockets = [packet_socket(config)?, packet_socket(config)?];
+    let frames = RawFrames::new(sockets, interface.index, interface.mtu)
+        .map_err(fail("prepare for frames"))?;
+    let (sender, receiver) = (Box::new(sender), Box::new(receiver));
+    Ok(Link { sender, receiver, port, frames: Some(Box::new(frames)) })
 }
 
 fn find_interface(config: &Config) -> Result<Interface, OpenError> {

@@ -10,7 +10,7 @@ use roce::ibverbs::{
     VERBS_ABI_IS_EXTENDED, ibv_async_event, ibv_context, ibv_context_ops, ibv_device, verbs_context,
 };
 use roce::nic::SoftNic;
-use roce::verbs::{CqHandle, Device as _, EventSubject, EventType};
+use roce::verbs::{CqHandle, Device as _, DeviceAttr, EventSubject, EventType};
 
 use crate::call::{Failed, Result, code, number, pointer, quiet};
 use crate::cq::Cq;
@@ -19,8 +19,9 @@ use crate::events::{Acks, Asynchronous, Told, lock};
 use crate::fork::{Generation, Open};
 use crate::object::{Object, answer, given};
 use crate::qp::Qp;
+use crate::share::CommandFile;
 use crate::srq::Srq;
-use crate::{cq, mr, mw, pd, post, qp, query, srq, xrc};
+use crate::{cq, cq_ex, dm, flow, mr, mw, pd, post, qp, query, srq, wq, xrc};
 
 /// An open device. C holds a pointer to the end of what it knows.
 #[repr(C)]
@@ -29,24 +30,29 @@ pub(crate) struct Context {
     pub(crate) device: &'static Device,
     pub(crate) nic: Arc<SoftNic>,
     pub(crate) events: Arc<Asynchronous>,
+    /// What the NIC says of itself, which never changes.
+    pub(crate) attr: DeviceAttr,
     /// A completion queue for queue pairs that have none.
     spare_cq: Mutex<Option<CqHandle>>,
+    /// What its descriptor for commands stands for.
+    _commands: CommandFile,
     /// Whose it is.
     generation: Generation,
     _open: Open,
 }
 
 impl Context {
-    fn open(device: &'static Device) -> Result<*mut ibv_context> {
+    pub(crate) fn open(device: &'static Device, commands: CommandFile) -> Result<*mut ibv_context> {
         let open = Open::new()?;
         let nic = device.open()?;
+        let attr = nic.query_device()?;
         let events = Arc::new(Asynchronous::new()?);
         device.routes.add_context(&events);
         let vectors = std::thread::available_parallelism().map_or(1, usize::from);
         let context = ibv_context {
             device: device.c(),
             ops: OPS,
-            cmd_fd: -1,
+            cmd_fd: commands.fd(),
             async_fd: events.fd(),
             num_comp_vectors: c_int::try_from(vectors).unwrap_or(1),
             abi_compat: ptr::without_provenance_mut(VERBS_ABI_IS_EXTENDED),
@@ -58,7 +64,9 @@ impl Context {
             device,
             nic,
             events,
+            attr,
             spare_cq: Mutex::default(),
+            _commands: commands,
             generation: Generation::current(),
             _open: open,
         }));
@@ -79,14 +87,24 @@ impl Context {
     /// `held` must be null, or come from [`ibv_open_device`] and not have been closed.
     #[inline]
     pub(crate) unsafe fn of<'a>(held: *const ibv_context) -> Result<&'a Self> {
+        // SAFETY: the caller vouches for it.
+        let open = unsafe { Self::inherited(held) }?;
+        open.generation.check()?;
+        Ok(open)
+    }
+
+    /// The open device that C holds, even if a parent opened it: only what never changes of it may be used.
+    ///
+    /// # Safety
+    ///
+    /// As for [`of`](Self::of).
+    pub(crate) unsafe fn inherited<'a>(held: *const ibv_context) -> Result<&'a Self> {
         if held.is_null() {
             return Err(Failed::EINVAL);
         }
         let beginning = held.wrapping_byte_sub(offset_of!(verbs_context, context));
         // SAFETY: the caller vouches for it, and what C may write lies in a cell.
-        let open: &Self = unsafe { &*beginning.cast() };
-        open.generation.check()?;
-        Ok(open)
+        Ok(unsafe { &*beginning.cast() })
     }
 
     /// A completion queue for a queue pair that completes nothing.
@@ -129,15 +147,27 @@ const OPS: ibv_context_ops = ibv_context_ops {
 /// What they call if it is there. What is missing is what no soft NIC does: the inline functions then say so.
 const EXTENDED_OPS: verbs_context = verbs_context {
     query_port: Some(query::query_port),
+    advise_mr: Some(mr::advise),
     alloc_null_mr: Some(mr::alloc_null),
+    reg_dm_mr: Some(dm::register),
+    alloc_dm: Some(dm::alloc),
+    free_dm: Some(dm::free),
     alloc_parent_domain: Some(pd::alloc_parent_domain),
     alloc_td: Some(pd::alloc_td),
     dealloc_td: Some(pd::dealloc_td),
+    destroy_rwq_ind_table: Some(wq::destroy_table),
+    create_rwq_ind_table: Some(wq::create_table),
+    destroy_wq: Some(wq::destroy),
+    modify_wq: Some(wq::modify),
+    create_wq: Some(wq::create),
     query_rt_values: Some(query::query_rt_values),
+    create_cq_ex: Some(cq_ex::create),
     query_device_ex: Some(query::query_device_ex),
     create_qp_ex: Some(qp::create_ex),
     get_srq_num: Some(srq::number),
     create_srq_ex: Some(srq::create_ex),
+    ibv_create_flow: Some(flow::create),
+    ibv_destroy_flow: Some(flow::destroy),
     open_xrcd: Some(xrc::open),
     close_xrcd: Some(xrc::close),
     sz: size_of::<verbs_context>(),
@@ -149,8 +179,8 @@ const EXTENDED_OPS: verbs_context = verbs_context {
 unsafe extern "C" fn ibv_open_device(device: *mut ibv_device) -> *mut ibv_context {
     pointer(|| {
         // SAFETY: the program got it from a list, and devices stay.
-        let device: &'static Device = unsafe { Device::inherited(device) }?;
-        Context::open(device.own())
+        let device = unsafe { Device::inherited(device) }?.own();
+        Context::open(device, CommandFile::new(device)?)
     })
 }
 

@@ -13,6 +13,7 @@ use roce::verbs::{CqHandle, Device as _, Notify, Wc};
 use crate::call::{Failed, Result, code, number, pointer};
 use crate::channel::Channel;
 use crate::context::Context;
+use crate::cq_ex::Poll;
 use crate::events::{Acks, Routes};
 use crate::object::{Object, objects};
 use crate::pd::next_number;
@@ -32,12 +33,14 @@ pub(crate) struct Cq {
     pub(crate) completions: Acks,
     /// What happened to it, as the context told.
     pub(crate) events: Acks,
+    /// What of it is read field by field.
+    pub(crate) poll: Poll,
 }
 
 objects! { Cq: ibv_cq_ex; }
 
 impl Cq {
-    /// Makes a completion queue for at least `wanted` completions.
+    /// Makes a completion queue for at least `wanted` completions, which `readers` read if they are read field by field.
     ///
     /// # Safety
     ///
@@ -48,6 +51,7 @@ impl Cq {
         cq_context: *mut c_void,
         channel: *mut ibv_comp_channel,
         vector: u32,
+        readers: &ibv_cq_ex,
     ) -> Result<*mut ibv_cq_ex> {
         // SAFETY: the caller vouches for it.
         let open = unsafe { Context::of(context) }?;
@@ -65,7 +69,7 @@ impl Cq {
             cq_context,
             handle: next_number(),
             cqe: c_int::try_from(wanted).unwrap_or(c_int::MAX),
-            ..ibv_cq_ex::zeroed()
+            ..*readers
         };
         let routes = Arc::clone(&open.device.routes);
         let cq = Self {
@@ -76,6 +80,7 @@ impl Cq {
             channel: told,
             completions: Acks::default(),
             events: Acks::default(),
+            poll: Poll::default(),
         };
         let given = cq.give();
         routes.add_cq(handle, given.cast(), &open.events);
@@ -109,8 +114,9 @@ unsafe extern "C" fn ibv_create_cq(
 ) -> *mut ibv_cq {
     pointer(|| {
         let vector = u32::try_from(vector).map_err(|_| Failed::EINVAL)?;
+        let none = ibv_cq_ex::zeroed();
         // SAFETY: the program says that the context is open, and the channel one.
-        let cq = unsafe { Cq::create(context, size(cqe)?, cq_context, channel, vector) }?;
+        let cq = unsafe { Cq::create(context, size(cqe)?, cq_context, channel, vector, &none) }?;
         Ok(cq.cast())
     })
 }

@@ -11,6 +11,7 @@ use roce::nic::SoftNic;
 use roce::verbs::{NodeType, TransportType};
 
 use crate::call::{Failed, Result, number, pointer};
+use crate::dm::Used;
 use crate::env;
 use crate::events::{Acks, Routes, lock};
 use crate::fork::Generation;
@@ -32,6 +33,8 @@ pub(crate) struct Device {
     pub(crate) routes: Arc<Routes>,
     /// Whose NIC it is.
     generation: Generation,
+    /// How much of its own memory is in use.
+    pub(crate) dm_used: Used,
 }
 
 objects! { Device: ibv_device; }
@@ -87,6 +90,7 @@ impl Device {
             nic: Mutex::default(),
             routes: Arc::default(),
             generation: Generation::current(),
+            dm_used: Used::default(),
         }
     }
 

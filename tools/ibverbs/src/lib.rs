@@ -15,9 +15,11 @@
 //! | `query` | what devices and ports say of themselves |
 //! | `fork` | what is refused to children |
 //! | `events` | queues with descriptors, and where the events of a NIC go |
-//! | `pd`, `mr`, `mw`, `xrc` | protection domains, memory, windows, XRC domains |
+//! | `share` | what several contexts of a program share |
+//! | `pd`, `mr`, `dm`, `mw`, `xrc` | protection domains, memory, the device's own, windows, XRC domains |
 //! | `channel`, `cq`, `cq_ex` | completions |
 //! | `srq`, `qp`, `post`, `wr_ex` | queues and what is posted to them |
+//! | `flow`, `wq` | rules that steer raw packets, and queues that they are spread over |
 //! | `ah` | address handles and multicast |
 //! | `sysfs`, `strings`, `rate` | what programs read of devices as text; names of numbers |
 //! | `kern` | structures of the kernel, for `librdmacm` |
@@ -37,9 +39,12 @@ mod channel;
 mod compat;
 mod context;
 mod cq;
+mod cq_ex;
 mod device;
+mod dm;
 mod env;
 mod events;
+mod flow;
 mod fork;
 mod kern;
 mod mr;
@@ -51,8 +56,11 @@ mod private;
 mod qp;
 mod query;
 mod rate;
+mod share;
 mod srq;
 mod strings;
 mod sysfs;
 mod unsupported;
+mod wq;
+mod wr_ex;
 mod xrc;

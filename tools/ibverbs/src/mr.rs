@@ -4,27 +4,31 @@ use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_uint, c_void};
 use std::io;
 use std::ptr;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
+use roce::ibverbs::convert::sges;
 use roce::ibverbs::{
-    IBV_REREG_MR_CHANGE_ACCESS, IBV_REREG_MR_CHANGE_PD, IBV_REREG_MR_CHANGE_TRANSLATION,
-    IBV_REREG_MR_ERR_CMD, IBV_REREG_MR_ERR_INPUT, IBV_REREG_MR_FLAGS_SUPPORTED, ibv_mr, ibv_pd,
+    IBV_ADVISE_MR_ADVICE_PREFETCH, IBV_ADVISE_MR_ADVICE_PREFETCH_NO_FAULT,
+    IBV_ADVISE_MR_ADVICE_PREFETCH_WRITE, IBV_ADVISE_MR_FLAG_FLUSH, IBV_REREG_MR_CHANGE_ACCESS,
+    IBV_REREG_MR_CHANGE_PD, IBV_REREG_MR_CHANGE_TRANSLATION, IBV_REREG_MR_ERR_CMD,
+    IBV_REREG_MR_ERR_INPUT, IBV_REREG_MR_FLAGS_SUPPORTED, ibv_mr, ibv_pd, ibv_sge,
 };
 use roce::memory::Region;
 use roce::nic::SoftNic;
 use roce::verbs::{Access, Device as _, MrAttr, MrHandle};
 
 use crate::call::{Failed, Result, code, pointer, set_errno};
-use crate::events::lock;
+use crate::context::Context;
 use crate::object::{Object, objects};
 use crate::pd::{Pd, next_number};
+use crate::share::MRS;
 
 /// A memory region.
 #[repr(C)]
 pub(crate) struct Mr {
     c: UnsafeCell<ibv_mr>,
     nic: Arc<SoftNic>,
-    handle: Mutex<MrHandle>,
+    handle: MrHandle,
 }
 
 objects! { Mr: ibv_mr; }
@@ -92,27 +96,51 @@ unsafe fn register(pd: *mut ibv_pd, wanted: Result<Wanted>) -> *mut ibv_mr {
         let domain = unsafe { Pd::of(pd) }?;
         let wanted = wanted?;
         let handle = domain.nic.register_region(domain.handle, wanted.attr()?)?;
-        Ok(give(pd, domain, wanted.addr, wanted.length, handle))
+        give(pd, domain, wanted.addr, wanted.length, handle)
     })
 }
 
-fn give(
+impl Mr {
+    /// A region that the NIC has.
+    pub(crate) fn new(
+        pd: *mut ibv_pd,
+        domain: &Pd,
+        addr: *mut c_void,
+        length: usize,
+        handle: MrHandle,
+        number: u32,
+    ) -> Self {
+        let c = UnsafeCell::new(ibv_mr {
+            context: domain.context(),
+            pd,
+            addr,
+            length,
+            handle: number,
+            lkey: handle.lkey().get(),
+            rkey: handle.rkey().get(),
+        });
+        Self { c, nic: Arc::clone(&domain.nic), handle }
+    }
+
+    fn number(&self) -> u32 {
+        // SAFETY: it was written when this was made, and programs leave it.
+        unsafe { (*self.c.get()).handle }
+    }
+}
+
+/// Hands a region to a program, which may ask for it by its number.
+pub(crate) fn give(
     pd: *mut ibv_pd,
     domain: &Pd,
     addr: *mut c_void,
     length: usize,
     handle: MrHandle,
-) -> *mut ibv_mr {
-    let c = UnsafeCell::new(ibv_mr {
-        context: domain.context(),
-        pd,
-        addr,
-        length,
-        handle: next_number(),
-        lkey: handle.lkey().get(),
-        rkey: handle.rkey().get(),
-    });
-    Mr { c, nic: Arc::clone(&domain.nic), handle: Mutex::new(handle) }.give()
+) -> Result<*mut ibv_mr> {
+    let number = next_number();
+    // SAFETY: it was open when the domain was made, and is until that is unmade.
+    let open = unsafe { Context::of(domain.context()) }?;
+    MRS.add(number, (open.device, handle, length));
+    Ok(Mr::new(pd, domain, addr, length, handle, number).give())
 }
 
 /// Registers memory under its own address.
@@ -166,7 +194,42 @@ pub(crate) unsafe extern "C" fn alloc_null(pd: *mut ibv_pd) -> *mut ibv_mr {
         let access = Access::LOCAL_WRITE;
         let attr = MrAttr { region: Region::null(length), base: 0, access };
         let handle = domain.nic.register_region(domain.handle, attr)?;
-        Ok(give(pd, domain, ptr::null_mut(), length, handle))
+        give(pd, domain, ptr::null_mut(), length, handle)
+    })
+}
+
+/// A program says that it will soon need memory that is brought in on demand. If it wants to know, it waits.
+pub(crate) unsafe extern "C" fn advise(
+    pd: *mut ibv_pd,
+    advice: c_uint,
+    flags: u32,
+    list: *mut ibv_sge,
+    count: u32,
+) -> c_int {
+    code(|| {
+        // SAFETY: the program says that it is one.
+        let domain = unsafe { Pd::of(pd) }?;
+        if flags & !IBV_ADVISE_MR_FLAG_FLUSH != 0 {
+            return Err(Failed::EINVAL);
+        }
+        let write = match advice {
+            IBV_ADVISE_MR_ADVICE_PREFETCH | IBV_ADVISE_MR_ADVICE_PREFETCH_NO_FAULT => false,
+            IBV_ADVISE_MR_ADVICE_PREFETCH_WRITE => true,
+            _ => return Err(Failed::EOPNOTSUPP),
+        };
+        let count = c_int::try_from(count).ok().filter(|count| *count > 0 && !list.is_null());
+        // SAFETY: the program hands over as many as it says.
+        for sge in unsafe { sges(list, count.ok_or(Failed::EINVAL)?) } {
+            let found = domain.nic.prefetch(domain.handle, *sge, write);
+            let found = found.ok_or(Failed(libc::ENOENT))?;
+            // Without a fault nothing is brought in; and nobody waits for advice that is not flushed.
+            let told = flags & IBV_ADVISE_MR_FLAG_FLUSH != 0
+                && advice != IBV_ADVISE_MR_ADVICE_PREFETCH_NO_FAULT;
+            if found.is_err() && told {
+                return Err(Failed(libc::EFAULT));
+            }
+        }
+        Ok(())
     })
 }
 
@@ -176,7 +239,8 @@ unsafe extern "C" fn ibv_dereg_mr(mr: *mut ibv_mr) -> c_int {
     code(|| {
         // SAFETY: the program says that it is one.
         let region = unsafe { Mr::of(mr) }?;
-        region.nic.deregister(*lock(&region.handle))?;
+        region.nic.deregister(region.handle)?;
+        MRS.remove(region.number());
         // SAFETY: and that it does not need it any more.
         unsafe { Mr::take(mr) }.map(drop)
     })
@@ -216,12 +280,10 @@ unsafe extern "C" fn ibv_rereg_mr(
         };
         let memory = moved.then(|| wanted.attr()).transpose()?;
         failure = IBV_REREG_MR_ERR_CMD;
-        let mut handle = lock(&region.handle);
-        *handle = region.nic.reregister(*handle, domain.map(|pd| pd.handle), memory, rights)?;
+        region.nic.reregister(region.handle, domain.map(|pd| pd.handle), memory, rights)?;
         let c = region.c.get();
         // SAFETY: programs only read it, and not while they change it.
         let mut new = unsafe { c.read() };
-        (new.lkey, new.rkey) = (handle.lkey().get(), handle.rkey().get());
         if moved {
             (new.addr, new.length) = (addr, length);
         }

@@ -12,6 +12,7 @@ use roce::verbs::{Device as _, PdHandle};
 use crate::call::{Failed, Result, code, pointer};
 use crate::context::Context;
 use crate::object::{Object, given, objects};
+use crate::share::PDS;
 
 /// A protection domain, or a parent domain, which is another name for one.
 #[repr(C)]
@@ -37,6 +38,23 @@ objects! {
 }
 
 impl Pd {
+    /// A domain that the NIC has already.
+    pub(crate) fn imported(
+        context: *mut ibv_context,
+        open: &Context,
+        number: u32,
+        handle: PdHandle,
+    ) -> Self {
+        let c = UnsafeCell::new(ibv_pd { context, handle: number });
+        let (nic, names) = (Arc::clone(&open.nic), AtomicU32::new(0));
+        Self { c, nic, handle, parent_of: None, names }
+    }
+
+    fn number(&self) -> u32 {
+        // SAFETY: it was written when this was made, and programs leave it.
+        unsafe { (*self.c.get()).handle }
+    }
+
     pub(crate) fn context(&self) -> *mut ibv_context {
         // SAFETY: it was written when this was made, and programs leave it.
         unsafe { (*self.c.get()).context }
@@ -54,10 +72,11 @@ pub(crate) fn next_number() -> u32 {
 unsafe extern "C" fn ibv_alloc_pd(context: *mut ibv_context) -> *mut ibv_pd {
     pointer(|| {
         // SAFETY: the program says that it is open.
-        let nic = Arc::clone(&unsafe { Context::of(context) }?.nic);
-        let handle = nic.create_pd()?;
-        let c = UnsafeCell::new(ibv_pd { context, handle: next_number() });
-        Ok(Pd { c, nic, handle, parent_of: None, names: AtomicU32::new(0) }.give())
+        let open = unsafe { Context::of(context) }?;
+        let handle = open.nic.create_pd()?;
+        let number = next_number();
+        PDS.add(number, (open.device, handle));
+        Ok(Pd::imported(context, open, number, handle).give())
     })
 }
 
@@ -72,7 +91,10 @@ unsafe extern "C" fn ibv_dealloc_pd(pd: *mut ibv_pd) -> c_int {
         }
         match domain.parent_of {
             Some(named) => drop(named.names.fetch_sub(1, Ordering::Release)),
-            None => domain.nic.destroy_pd(domain.handle)?,
+            None => {
+                domain.nic.destroy_pd(domain.handle)?;
+                PDS.remove(domain.number());
+            }
         }
         // SAFETY: and that it does not need it any more.
         unsafe { Pd::take(pd) }.map(drop)

@@ -3,14 +3,16 @@
 use std::ffi::c_int;
 use std::ptr;
 
-use roce::ibverbs::{ibv_qp, ibv_recv_wr, ibv_send_wr, ibv_srq};
+use roce::ibverbs::{ibv_qp, ibv_recv_wr, ibv_send_wr, ibv_srq, ibv_wq};
 use roce::nic::Poster;
-use roce::verbs::{Data, PostError, SendFlags, SendWr, Sge};
+use roce::verbs::{Data, PostError, SendFlags, SendOp, SendWr, Sge};
 
 use crate::call::{Failed, Result, code};
+use crate::mw::Posted;
 use crate::object::Object;
 use crate::qp::Qp;
 use crate::srq::Srq;
+use crate::wq::Wq;
 
 /// The most inline data that any queue pair takes.
 const INLINE_MAX: usize = roce::engine::Limits::DEFAULT.inline as usize;
@@ -86,20 +88,46 @@ pub(crate) unsafe extern "C" fn post_srq_recv(
     })
 }
 
+/// Posts receives to a queue without a queue pair.
+pub(crate) unsafe extern "C" fn post_wq_recv(
+    wq: *mut ibv_wq,
+    wr: *mut ibv_recv_wr,
+    bad: *mut *mut ibv_recv_wr,
+) -> c_int {
+    // SAFETY: the program says that it is one.
+    let queue = match unsafe { Wq::of(wq) } {
+        Ok(queue) => queue,
+        Err(Failed(code)) => return code,
+    };
+    post_list!(queue.nic, wr, bad, |poster, wr| {
+        // SAFETY: the program says that it is as it should be.
+        poster.wq_recv(queue.handle, &unsafe { wr.to_recv_wr() })
+    })
+}
+
 /// Posts a send. Inline data is copied now.
 #[inline]
-unsafe fn send(poster: &mut Poster<'_>, qp: &Qp, wr: &ibv_send_wr) -> Result<(), PostError> {
+unsafe fn send(poster: &mut Poster<'_>, qp: &Qp, wr: &ibv_send_wr) -> Result<()> {
     // SAFETY: the caller vouches for it.
     let send = unsafe { wr.to_send_wr(qp.kind) }?;
+    if let SendOp::BindMw { rkey, bind, .. } = send.op {
+        // SAFETY: of this operation it is this, and the caller vouches for it.
+        let posted = unsafe { Posted::new(wr.more.bind_mw.mw, rkey.get()) }?;
+        let op = SendOp::BindMw { mw: posted.old_key(), rkey, bind };
+        poster.send(qp.handle, &SendWr { op, ..send })?;
+        posted.done();
+        return Ok(());
+    }
     match send.data {
         Data::Gather(sges) if send.flags.contains(SendFlags::INLINE) => {
             let mut room = [0; INLINE_MAX];
             // SAFETY: the caller vouches for the list and for what it names.
             let bytes = unsafe { copy_inline(sges, &mut room) }?;
-            poster.send(qp.handle, &SendWr { data: Data::Inline(bytes), ..send })
+            poster.send(qp.handle, &SendWr { data: Data::Inline(bytes), ..send })?;
         }
-        Data::Gather(_) | Data::Inline(_) => poster.send(qp.handle, &send),
+        Data::Gather(_) | Data::Inline(_) => poster.send(qp.handle, &send)?,
     }
+    Ok(())
 }
 
 /// Copies what a list names into `room`, one behind the other.

@@ -6,13 +6,15 @@ use std::ptr;
 use std::sync::Arc;
 
 use roce::ibverbs::{
-    IBV_QP_INIT_ATTR_PD, IBV_QP_INIT_ATTR_XRCD, IBV_QPS_UNKNOWN, ibv_context, ibv_cq, ibv_pd,
-    ibv_qp, ibv_qp_attr, ibv_qp_ex, ibv_qp_init_attr, ibv_qp_init_attr_ex, ibv_srq, ibv_xrcd,
+    IBV_QP_INIT_ATTR_CREATE_FLAGS, IBV_QP_INIT_ATTR_IND_TABLE, IBV_QP_INIT_ATTR_PD,
+    IBV_QP_INIT_ATTR_RX_HASH, IBV_QP_INIT_ATTR_SEND_OPS_FLAGS, IBV_QP_INIT_ATTR_XRCD,
+    IBV_QPS_UNKNOWN, ibv_context, ibv_cq, ibv_pd, ibv_qp, ibv_qp_attr, ibv_qp_ex, ibv_qp_init_attr,
+    ibv_qp_init_attr_ex, ibv_srq, ibv_xrcd,
 };
 use roce::nic::SoftNic;
 use roce::verbs::{
-    AttrMask, CqHandle, Device as _, QpCap, QpCreate, QpHandle, QpInitAttr, QpType, SrqHandle,
-    XrcdHandle,
+    AttrMask, CqHandle, Device as _, PdHandle, QpCap, QpCreate, QpHandle, QpInitAttr, QpType,
+    SrqHandle, XrcdHandle,
 };
 use roce::wire::Qpn;
 
@@ -23,6 +25,8 @@ use crate::events::{Acks, Routes};
 use crate::object::{Object, answer, given, objects};
 use crate::pd::{Pd, next_number};
 use crate::srq::Srq;
+use crate::wq;
+use crate::wr_ex::{self, Builder};
 use crate::xrc::Xrcd;
 
 /// A queue pair.
@@ -32,7 +36,11 @@ pub(crate) struct Qp {
     pub(crate) nic: Arc<SoftNic>,
     pub(crate) handle: QpHandle,
     pub(crate) kind: QpType,
-    init: QpInitAttr,
+    pub(crate) init: QpInitAttr,
+    /// The protection domain that was made for it.
+    own_pd: Option<PdHandle>,
+    /// Work requests that are being built.
+    pub(crate) builder: Builder,
     routes: Arc<Routes>,
     /// What happened to it, as the context told.
     pub(crate) events: Acks,
@@ -61,7 +69,8 @@ unsafe fn xrcd_handle(xrcd: *mut ibv_xrcd) -> Result<Option<XrcdHandle>> {
 /// What is to be made, in words.
 unsafe fn plan(open: &Context, init: &ibv_qp_init_attr_ex) -> Result<QpCreate> {
     let qp_type = QpType::from_code(init.qp_type).ok_or(Failed::EINVAL)?;
-    if matches!(qp_type, QpType::RawPacket | QpType::Driver) {
+    let able = qp_type != QpType::RawPacket || open.nic.has_raw_packets();
+    if qp_type == QpType::Driver || !able {
         return Err(Failed::EOPNOTSUPP);
     }
     // SAFETY: the caller vouches for it.
@@ -70,12 +79,13 @@ unsafe fn plan(open: &Context, init: &ibv_qp_init_attr_ex) -> Result<QpCreate> {
     let mut recv_cq = unsafe { cq_handle(init.recv_cq) }?;
     // SAFETY: the caller vouches for it.
     let mut srq = unsafe { srq_handle(init.srq) }?;
-    if matches!(qp_type, QpType::XrcSend | QpType::XrcRecv) {
+    let spreads = init.comp_mask & IBV_QP_INIT_ATTR_IND_TABLE != 0;
+    if matches!(qp_type, QpType::XrcSend | QpType::XrcRecv) || spreads {
         // What completes nothing need not say where; what C has there may be anything.
         recv_cq = Some(open.spare_cq()?);
         srq = None;
     }
-    if qp_type == QpType::XrcRecv {
+    if qp_type == QpType::XrcRecv || spreads {
         send_cq = Some(open.spare_cq()?);
     }
     let has_xrcd = init.comp_mask & IBV_QP_INIT_ATTR_XRCD != 0;
@@ -100,7 +110,14 @@ unsafe fn create(context: *mut ibv_context, init: &ibv_qp_init_attr_ex) -> Resul
     // SAFETY: the caller vouches for it.
     let open = unsafe { Context::of(context) }?;
     // SAFETY: the caller vouches for it.
-    let plan = unsafe { plan(open, init) }?;
+    let mut plan = unsafe { plan(open, init) }?;
+    let builds = init.comp_mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS != 0;
+    if builds {
+        wr_ex::check(plan.init.qp_type, init.send_ops_flags)?;
+        let inline = &mut plan.init.cap.max_inline_data;
+        *inline = (*inline).max(wr_ex::inline_needed(init.send_ops_flags));
+    }
+    let calls = if builds { wr_ex::CALLS } else { ibv_qp_ex::zeroed() };
     let has_pd = init.comp_mask & IBV_QP_INIT_ATTR_PD != 0;
     // The receiving half of an extended reliable connection has no protection domain of its own: memory is that of the
     // shared receive queues. It is given one that nothing else is in.
@@ -110,7 +127,12 @@ unsafe fn create(context: *mut ibv_context, init: &ibv_qp_init_attr_ex) -> Resul
         false if plan.init.qp_type == QpType::XrcRecv => open.nic.create_pd()?,
         false => return Err(Failed::EINVAL),
     };
-    let handle = match open.nic.create_qp(pd, plan) {
+    // SAFETY: the caller vouches for it.
+    let made = match unsafe { wq::spread(init) }? {
+        None => open.nic.create_qp(pd, plan),
+        Some(spread) => open.nic.create_spread_qp(pd, plan.recv_cq, spread),
+    };
+    let handle = match made {
         Ok(handle) => handle,
         Err(error) => {
             if !has_pd {
@@ -133,11 +155,13 @@ unsafe fn create(context: *mut ibv_context, init: &ibv_qp_init_attr_ex) -> Resul
     };
     let routes = Arc::clone(&open.device.routes);
     let qp = Qp {
-        c: UnsafeCell::new(ibv_qp_ex { qp_base, ..ibv_qp_ex::zeroed() }),
+        c: UnsafeCell::new(ibv_qp_ex { qp_base, ..calls }),
         nic: Arc::clone(&open.nic),
         handle,
         kind: plan.init.qp_type,
         init: plan.init,
+        own_pd: (!has_pd).then_some(pd),
+        builder: Builder::default(),
         routes: Arc::clone(&routes),
         events: Acks::default(),
     };
@@ -167,7 +191,10 @@ unsafe extern "C" fn ibv_create_qp(pd: *mut ibv_pd, init: *mut ibv_qp_init_attr)
             ..ibv_qp_init_attr_ex::zeroed()
         };
         // SAFETY: as this function's.
-        unsafe { create(context, &extended) }
+        let qp = unsafe { create(context, &extended) }?;
+        // SAFETY: it was just made, and the program has room for its sizes.
+        unsafe { (*init).cap = Qp::of(qp.cast())?.init.cap.into() };
+        Ok(qp)
     })
 }
 
@@ -178,12 +205,23 @@ pub(crate) unsafe extern "C" fn create_ex(
 ) -> *mut ibv_qp {
     pointer(|| {
         // SAFETY: the program hands it over.
-        let init = unsafe { given(init) }?;
-        if init.comp_mask & !(IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_XRCD) != 0 {
+        let given = unsafe { given(init) }?;
+        let known = IBV_QP_INIT_ATTR_PD
+            | IBV_QP_INIT_ATTR_XRCD
+            | IBV_QP_INIT_ATTR_CREATE_FLAGS
+            | IBV_QP_INIT_ATTR_IND_TABLE
+            | IBV_QP_INIT_ATTR_RX_HASH
+            | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
+        let flagged =
+            given.comp_mask & IBV_QP_INIT_ATTR_CREATE_FLAGS != 0 && given.create_flags != 0;
+        if given.comp_mask & !known != 0 || flagged {
             return Err(Failed::EOPNOTSUPP);
         }
         // SAFETY: as this function's.
-        unsafe { create(context, init) }
+        let qp = unsafe { create(context, given) }?;
+        // SAFETY: it was just made, and the program has room for its sizes.
+        unsafe { (*init).cap = Qp::of(qp.cast())?.init.cap.into() };
+        Ok(qp)
     })
 }
 
@@ -271,6 +309,10 @@ unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
         let queue_pair = unsafe { Qp::of(qp.cast()) }?;
         queue_pair.nic.destroy_qp(queue_pair.handle)?;
         queue_pair.routes.remove_qp(queue_pair.handle);
+        if let Some(pd) = queue_pair.own_pd {
+            // Nothing else was ever in it.
+            let _ = queue_pair.nic.destroy_pd(pd);
+        }
         queue_pair.events.wait();
         // SAFETY: programs only read it.
         unsafe { (*qp).state = IBV_QPS_UNKNOWN };

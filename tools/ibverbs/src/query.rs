@@ -4,16 +4,21 @@ use std::ffi::{c_int, c_void};
 use std::ptr;
 
 use roce::ibverbs::{
+    IBV_ODP_SUPPORT, IBV_ODP_SUPPORT_ATOMIC, IBV_ODP_SUPPORT_IMPLICIT, IBV_ODP_SUPPORT_READ,
+    IBV_ODP_SUPPORT_RECV, IBV_ODP_SUPPORT_SEND, IBV_ODP_SUPPORT_SRQ_RECV, IBV_ODP_SUPPORT_WRITE,
     IBV_PCI_ATOMIC_OPERATION_8_BYTE_SIZE_SUP, IBV_VALUES_MASK_RAW_CLOCK, ibv_context,
-    ibv_device_attr, ibv_device_attr_ex, ibv_gid, ibv_gid_entry, ibv_pci_atomic_caps,
-    ibv_port_attr, ibv_query_device_ex_input, ibv_values_ex, timespec,
+    ibv_device_attr, ibv_device_attr_ex, ibv_gid, ibv_gid_entry, ibv_odp_caps,
+    ibv_odp_per_transport_caps, ibv_pci_atomic_caps, ibv_port_attr, ibv_query_device_ex_input,
+    ibv_rss_caps, ibv_values_ex, timespec,
 };
 use roce::verbs::{Device as _, GidType};
 use roce::wire::Gid;
 
 use crate::call::{Failed, Result, code, negative, number};
 use crate::context::Context;
+use crate::dm;
 use crate::object::{answer, given};
+use crate::wq;
 
 /// The only port.
 pub(crate) const PORT: u8 = 1;
@@ -24,6 +29,25 @@ const OLD_PORT_ATTR: usize = 48;
 /// What `ibv_query_gid_type` says of a RoCEv2 identifier: the numbers of sysfs are not those of `ibv_gid_type`.
 const SYSFS_ROCE_V2: u32 = 1;
 
+/// What of reliable connections can be done with memory that is brought in on demand: everything, as it is the processor
+/// that copies.
+const ODP_RELIABLE: u32 = IBV_ODP_SUPPORT_SEND
+    | IBV_ODP_SUPPORT_RECV
+    | IBV_ODP_SUPPORT_WRITE
+    | IBV_ODP_SUPPORT_READ
+    | IBV_ODP_SUPPORT_ATOMIC
+    | IBV_ODP_SUPPORT_SRQ_RECV;
+
+/// What can be done with memory that is brought in on demand.
+const ODP: ibv_odp_caps = ibv_odp_caps {
+    general_caps: (IBV_ODP_SUPPORT | IBV_ODP_SUPPORT_IMPLICIT) as u64,
+    per_transport_caps: ibv_odp_per_transport_caps {
+        rc_odp_caps: ODP_RELIABLE,
+        uc_odp_caps: IBV_ODP_SUPPORT_SEND | IBV_ODP_SUPPORT_RECV | IBV_ODP_SUPPORT_WRITE,
+        ud_odp_caps: IBV_ODP_SUPPORT_SEND | IBV_ODP_SUPPORT_RECV | IBV_ODP_SUPPORT_SRQ_RECV,
+    },
+};
+
 /// What every device says of itself.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_query_device(
@@ -32,9 +56,9 @@ pub(crate) unsafe extern "C" fn ibv_query_device(
 ) -> c_int {
     code(|| {
         // SAFETY: the program says that it is open.
-        let device = unsafe { Context::of(context) }?.nic.query_device()?;
+        let device = &unsafe { Context::inherited(context) }?.attr;
         // SAFETY: the program has room for it.
-        unsafe { answer(attr, (&device).into()) }
+        unsafe { answer(attr, device.into()) }
     })
 }
 
@@ -51,13 +75,20 @@ pub(crate) unsafe extern "C" fn query_device_ex(
             return Err(Failed::EINVAL);
         }
         // SAFETY: the program says that it is open.
-        let device = unsafe { Context::of(context) }?.nic.query_device()?;
+        let context = unsafe { Context::inherited(context) }?;
+        let device = &context.attr;
+        let raw = context.nic.has_raw_packets();
         let sizes = IBV_PCI_ATOMIC_OPERATION_8_BYTE_SIZE_SUP;
         let extended = ibv_device_attr_ex {
-            orig_attr: (&device).into(),
+            orig_attr: device.into(),
             // Nanoseconds since the NIC was started, in all 64 bits.
             completion_timestamp_mask: u64::MAX,
             hca_core_clock: 1_000_000,
+            odp_caps: ODP,
+            rss_caps: if raw { wq::CAPS } else { ibv_rss_caps::zeroed() },
+            max_wq_type_rq: if raw { device.max_srq } else { 0 },
+            xrc_odp_caps: ODP_RELIABLE,
+            max_dm_size: dm::SIZE as u64,
             device_cap_flags_ex: device.device_cap_flags.bits(),
             pci_atomic_caps: ibv_pci_atomic_caps { fetch_add: sizes, swap: 0, compare_swap: sizes },
             phys_port_cnt_ex: u32::from(device.phys_port_cnt),
@@ -90,7 +121,8 @@ pub(crate) unsafe extern "C" fn query_port(
         // SAFETY: the program says that it is open.
         let context = unsafe { Context::of(context) }?;
         check_port(u32::from(port))?;
-        let port = ibv_port_attr::from(&context.nic.query_port()?);
+        let mut port = ibv_port_attr::from(&context.nic.query_port()?);
+        port.gid_tbl_len = port.gid_tbl_len.max(GIDS_MIN);
         // SAFETY: the program has room for so many bytes.
         unsafe { copy_prefix(&port, attr, size) }
     })
@@ -114,6 +146,9 @@ pub(crate) fn check_port(port: u32) -> Result<()> {
     if port == u32::from(PORT) { Ok(()) } else { Err(Failed::EINVAL) }
 }
 
+/// How many places the table of identifiers has at least; those of no identifier are empty.
+const GIDS_MIN: c_int = 16;
+
 /// The identifier with this index.
 fn gid(context: &Context, index: usize) -> Result<Gid> {
     let gid = context.nic.gids().get(index).copied();
@@ -133,7 +168,9 @@ unsafe extern "C" fn ibv_query_gid(
         let context = unsafe { Context::of(context) }?;
         check_port(u32::from(port))?;
         let index = usize::try_from(index).map_err(|_| Failed::EINVAL)?;
-        let gid = context.nic.gids().get(index).copied().ok_or(Failed::EINVAL)?;
+        let gid = context.nic.gids().get(index).copied();
+        let empty = index < GIDS_MIN as usize;
+        let gid = gid.or_else(|| empty.then(Gid::default)).ok_or(Failed::EINVAL)?;
         // SAFETY: the program has room for it.
         unsafe { answer(to, gid.into()) }?;
         Ok(0)

@@ -13,7 +13,7 @@ fn refuse() -> c_int {
 
 /// Functions that fail as on a device that lacks what they are for. What they are called with does not matter.
 macro_rules! refused {
-    (code: $($code:ident)* ; pointer: $($pointer:ident)* ; minus_one: $($minus_one:ident)* ; nothing: $($nothing:ident)* ;) => {
+    (code: $($code:ident)* ; pointer: $($pointer:ident)* ; minus_one: $($minus_one:ident)* ;) => {
         $(
             #[unsafe(no_mangle)]
             extern "C" fn $code() -> c_int {
@@ -34,10 +34,6 @@ macro_rules! refused {
                 -1
             }
         )*
-        $(
-            #[unsafe(no_mangle)]
-            extern "C" fn $nothing() {}
-        )*
     };
 }
 
@@ -49,13 +45,10 @@ refused! {
         ibv_qp_attach_comp_cntr ibv_read_comp_cntr ibv_read_err_comp_cntr ibv_set_comp_cntr
         ibv_set_err_comp_cntr;
     pointer:
-        ibv_import_device ibv_import_dm ibv_import_mr ibv_import_pd
         ibv_reg_dmabuf_mr ibv_alloc_dmah ibv_reg_mr_ex
         ibv_alloc_buf ibv_reg_buf_mr ibv_create_comp_cntr;
     minus_one:
         ibv_dm_export_dmabuf_fd ibv_export_buf_dmabuf_fd;
-    nothing:
-        ibv_unimport_dm ibv_unimport_mr ibv_unimport_pd;
 }
 
 /// After a fork, a child shares no memory with its parent's NIC that it must not write: nothing is to be prepared.

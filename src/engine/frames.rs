@@ -1,0 +1,154 @@
+//! Raw packets: whole frames, of any protocol, that programs make and take apart themselves.
+//!
+//! What such a queue pair sends goes to the queue pair here that a rule steers it to, or else onto the wire. What comes
+//! from the wire goes where a rule steers it, and nowhere without one.
+
+use super::pieces::{gather, scatter_into};
+use super::qp::{Env, Qp};
+use super::queue::SendWqe;
+use super::requester::Step;
+use super::{Counter, Engine};
+use crate::time::Instant;
+use crate::verbs::{
+    CreateError, DestroyError, ETHERNET_LEN, EventType, FlowHandle, FlowKind, FlowRule,
+    FrameHeaders, Id, QpHandle, QpState, QpType, Wc, WcOpcode, WcStatus,
+};
+
+/// With so many frames waiting to be sent, nobody has a turn.
+pub(super) const FRAMES_MAX: usize = 256;
+
+/// The most rules.
+const RULES_MAX: usize = 4096;
+
+/// A rule, and to whom it steers.
+#[derive(Debug)]
+pub(super) struct Steering {
+    handle: FlowHandle,
+    rule: FlowRule,
+    qp: QpHandle,
+}
+
+impl Engine {
+    /// Makes a rule that steers frames to a queue pair of raw packets.
+    pub fn create_flow(&mut self, qp: QpHandle, rule: FlowRule) -> Result<FlowHandle, CreateError> {
+        match self.qp_kind(qp) {
+            Some(QpType::RawPacket) => {}
+            Some(_) => return Err(CreateError::Invalid("frames go to queue pairs of raw packets")),
+            None => return Err(CreateError::NotFound("queue pair")),
+        }
+        if self.rules.len() >= RULES_MAX {
+            return Err(CreateError::Full);
+        }
+        self.rules_made = self.rules_made.wrapping_add(1);
+        let handle = FlowHandle(Id(self.rules_made));
+        // Behind all that are as important, so that the first that suits is the one.
+        let at = self.rules.partition_point(|other| other.rule.priority <= rule.priority);
+        self.rules.insert(at, Steering { handle, rule, qp });
+        Ok(handle)
+    }
+
+    /// Unmakes a rule.
+    pub fn destroy_flow(&mut self, flow: FlowHandle) -> Result<(), DestroyError> {
+        let at = self.rules.iter().position(|steering| steering.handle == flow);
+        self.rules.remove(at.ok_or(DestroyError::NotFound)?);
+        Ok(())
+    }
+
+    /// Whether any rule steers to a queue pair.
+    pub(super) fn has_rules(&self, qp: QpHandle) -> bool {
+        self.rules.iter().any(|steering| steering.qp == qp)
+    }
+
+    /// Takes in a frame; whether a rule was for it.
+    pub fn handle_frame(&mut self, now: Instant, frame: &[u8]) -> bool {
+        self.env.now = now;
+        let Some(headers) = FrameHeaders::parse(frame) else { return false };
+        let suits = |kind: FlowKind| {
+            let mut rules = self.rules.iter();
+            let suitable = move |it: &&Steering| it.rule.kind == kind && it.rule.accepts(&headers);
+            rules.by_ref().filter(suitable).map(|it| it.qp).collect::<Vec<_>>()
+        };
+        let mut takers: Vec<QpHandle> = suits(FlowKind::Normal).into_iter().take(1).collect();
+        if takers.is_empty() && headers.is_multicast() {
+            takers = suits(FlowKind::McDefault);
+        }
+        if takers.is_empty() {
+            takers = suits(FlowKind::AllDefault).into_iter().take(1).collect();
+        }
+        let steered = !takers.is_empty();
+        for taker in takers.into_iter().chain(suits(FlowKind::Sniffer)) {
+            let Some((qp, env)) = self.split_handle(taker) else { continue };
+            let taken = match &qp.spread {
+                Some(spread) => env.spread_frame(spread, frame, &headers),
+                None => qp.take_frame(frame, env),
+            };
+            if let Err(reason) = taken {
+                env.count(reason);
+            }
+        }
+        steered
+    }
+
+    /// Whether frames wait to be sent.
+    pub fn has_frames(&self) -> bool {
+        !self.env.frames.is_empty()
+    }
+
+    /// The next frame that is for the wire. May have more after [`poll_transmit`](Self::poll_transmit).
+    #[must_use]
+    pub fn poll_frame(&mut self) -> Option<Vec<u8>> {
+        let now = self.env.now;
+        loop {
+            let frame = self.env.frames.pop_front()?;
+            if !self.handle_frame(now, &frame) {
+                return Some(frame);
+            }
+        }
+    }
+}
+
+impl Qp {
+    /// Sends a frame.
+    pub(super) fn send_frame(&mut self, wqe: &SendWqe, env: &mut Env) -> Step {
+        let index = self.req.cursor;
+        let len = wqe.len() as usize;
+        if !(ETHERNET_LEN..=env.config.frame_max).contains(&len) {
+            self.fail_send(index, WcStatus::LocLenErr, env);
+            return Step::Done;
+        }
+        let mut frame = Vec::with_capacity(len);
+        if gather(self.sq.source(index), 0, len, &mut frame, self.pd, env).is_err() {
+            self.fail_send(index, WcStatus::LocProtErr, env);
+            return Step::Done;
+        }
+        env.frames.push_back(frame);
+        self.sq.get_mut(index).begin(self.req.next);
+        self.sq.get_mut(index).finish();
+        self.advance_cursor();
+        self.retire(env);
+        Step::Done
+    }
+
+    /// Takes in a frame that a rule steers here.
+    fn take_frame(&mut self, frame: &[u8], env: &mut Env) -> Result<(), Counter> {
+        if !self.rules.requests {
+            return Err(Counter::WrongState);
+        }
+        let next = self.rq.peek().ok_or(Counter::NoReceive)?;
+        if self.rq.room(next) < frame.len() as u64 {
+            return Err(Counter::TooLong);
+        }
+        let taken = self.rq.take().ok_or(Counter::NoReceive)?;
+        let placed = scatter_into(self.pd, self.rq.sges(taken), 0, frame, env);
+        let status = if placed.is_ok() { WcStatus::Success } else { WcStatus::LocProtErr };
+        let id = self.rq.release(taken);
+        let byte_len = u32::try_from(frame.len()).unwrap_or(u32::MAX);
+        let wc = Wc::new(id, status, WcOpcode::Recv, self.qpn).with_byte_len(byte_len);
+        self.complete_recv(wc, false, env);
+        if status != WcStatus::Success && self.state() != QpState::Err {
+            self.raise(EventType::QpFatal, env);
+            self.fail(env);
+        }
+        Ok(())
+    }
+}

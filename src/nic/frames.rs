@@ -1,0 +1,173 @@
+//! Raw packets: who takes in frames of any protocol, and when.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+
+use rustix::event::{EventfdFlags, eventfd};
+
+use super::SoftNic;
+use super::mailbox::wait_readable;
+use super::progress::Shared;
+use crate::link::Frames;
+use crate::verbs::{
+    CqHandle, CreateError, DestroyError, Errno, FlowHandle, FlowRule, PdHandle, QpHandle, Spread,
+    WqHandle, WqState,
+};
+use crate::wire::Qpn;
+
+/// Who listens for frames while there are rules, with a thread of its own: frames of any protocol may be many, and the
+/// NIC's packets shall not wait behind them.
+pub(super) struct Listener {
+    frames: Arc<dyn Frames>,
+    running: Mutex<Option<Running>>,
+}
+
+struct Running {
+    /// How many rules there are.
+    rules: usize,
+    stopped: Arc<AtomicBool>,
+    doorbell: OwnedFd,
+    thread: JoinHandle<()>,
+}
+
+impl Listener {
+    pub(super) fn new(frames: Arc<dyn Frames>) -> Self {
+        Self { frames, running: Mutex::default() }
+    }
+
+    /// There is one more rule.
+    fn add(&self, shared: &Arc<Shared>) -> io::Result<()> {
+        let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(running) = &mut *running {
+            running.rules += 1;
+            return Ok(());
+        }
+        let doorbell = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?;
+        let stopped = Arc::new(AtomicBool::new(false));
+        self.frames.listen(true)?;
+        let (frames, shared, bell, stop) = (
+            Arc::clone(&self.frames),
+            Arc::clone(shared),
+            doorbell.try_clone()?,
+            Arc::clone(&stopped),
+        );
+        let name = "roce frames".to_owned();
+        let thread = std::thread::Builder::new().name(name).spawn(move || {
+            let mut frame = Vec::new();
+            while !stop.load(Ordering::SeqCst) {
+                while let Ok(true) = frames.receive(&mut frame) {
+                    shared.take_frame(&frame);
+                }
+                let _ = wait_readable(&[bell.as_fd(), frames.fd()], None);
+            }
+        })?;
+        *running = Some(Running { rules: 1, stopped, doorbell, thread });
+        Ok(())
+    }
+
+    /// There is one less; without any, nobody listens.
+    fn remove(&self) {
+        let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(last) = running.take_if(|running| {
+            running.rules -= 1;
+            running.rules == 0
+        }) else {
+            return;
+        };
+        last.end(&*self.frames);
+    }
+}
+
+impl Running {
+    fn end(self, frames: &dyn Frames) {
+        self.stopped.store(true, Ordering::SeqCst);
+        let _ = rustix::io::write(&self.doorbell, &1_u64.to_ne_bytes());
+        // If it panicked, it has said so.
+        let _ = self.thread.join();
+        // An interface that is gone gives nothing any more.
+        let _ = frames.listen(false);
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        let running = self.running.get_mut().unwrap_or_else(PoisonError::into_inner);
+        if let Some(running) = running.take() {
+            running.end(&*self.frames);
+        }
+    }
+}
+
+impl SoftNic {
+    /// Whether there can be queue pairs of raw packets.
+    pub fn has_raw_packets(&self) -> bool {
+        self.listener.is_some()
+    }
+
+    /// Makes a rule that steers frames to a queue pair of raw packets.
+    pub fn create_flow(&self, qp: QpHandle, rule: FlowRule) -> Result<FlowHandle, CreateError> {
+        let Some(listener) = &self.listener else {
+            return Err(CreateError::Invalid("the link carries no frames"));
+        };
+        let flow = self.command(|engine| engine.create_flow(qp, rule))?;
+        if let Err(error) = listener.add(&self.shared) {
+            let _ = self.destroy_in_engine(flow);
+            let code = error.raw_os_error().map_or(Errno::ENOMEM, Errno);
+            return Err(CreateError::Refused(code));
+        }
+        Ok(flow)
+    }
+
+    /// Unmakes a rule.
+    pub fn destroy_flow(&self, flow: FlowHandle) -> Result<(), DestroyError> {
+        self.destroy_in_engine(flow)?;
+        if let Some(listener) = &self.listener {
+            listener.remove();
+        }
+        Ok(())
+    }
+
+    /// Makes a receive queue without a queue pair, in the state RESET.
+    pub fn create_wq(
+        &self,
+        pd: PdHandle,
+        cq: CqHandle,
+        max_wr: u32,
+        max_sge: u32,
+    ) -> Result<WqHandle, CreateError> {
+        self.command(|engine| engine.create_wq(pd, cq, max_wr, max_sge))
+    }
+
+    /// The number by which completions of a receive queue are told from others.
+    pub fn wq_number(&self, wq: WqHandle) -> Option<Qpn> {
+        self.shared.core().engine.wq_number(wq)
+    }
+
+    /// Brings a receive queue into another state.
+    pub fn modify_wq(&self, wq: WqHandle, state: WqState) -> Result<(), CreateError> {
+        self.command(|engine| engine.modify_wq(wq, state))
+    }
+
+    /// Unmakes a receive queue that no queue pair spreads frames over.
+    pub fn destroy_wq(&self, wq: WqHandle) -> Result<(), DestroyError> {
+        self.command(|engine| engine.destroy_wq(wq))
+    }
+
+    /// Makes a queue pair of raw packets that receives only, into several queues. It is ready at once; `cq` is for what
+    /// such a queue pair never completes.
+    pub fn create_spread_qp(
+        &self,
+        pd: PdHandle,
+        cq: CqHandle,
+        spread: Spread,
+    ) -> Result<QpHandle, CreateError> {
+        self.command(|engine| engine.create_spread_qp(pd, cq, spread))
+    }
+
+    fn destroy_in_engine(&self, flow: FlowHandle) -> Result<(), DestroyError> {
+        self.command(|engine| engine.destroy_flow(flow))
+    }
+}

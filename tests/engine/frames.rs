@@ -1,0 +1,204 @@
+//! Raw packets: whole frames, and where they go.
+
+use roce::engine::{Counter, CqHandle, QpHandle};
+use roce::memory::Buffer;
+use roce::verbs::{
+    Access, CreateError, DestroyError, FlowKind, FlowLayer, FlowMatch, FlowRule, MrAttr, QpState,
+    QpType, RecvWr, RxHash, RxHashFields, Sge, Spread, Wc, WcStatus, WqState, WrId,
+};
+
+use super::script::*;
+
+const FRAME_MAX: usize = 1518;
+
+fn raw() -> Script {
+    let mut setup = Setup::new(QpType::RawPacket);
+    setup.config.frame_max = FRAME_MAX;
+    setup.build()
+}
+
+/// A frame to the hardware address that is six times `to`, of IPv4 from 10.0.0.`from`.
+fn frame(to: u8, from: u8) -> Vec<u8> {
+    let mut frame = [[to; 6], [2; 6]].concat();
+    frame.extend([
+        0x08, 0x00, 0x45, 0, 0, 28, 0, 0, 0, 0, 64, 17, 0, 0, 10, 0, 0, from, 10, 0, 0, 9,
+    ]);
+    frame.extend([0; 30]);
+    frame
+}
+
+/// A rule for frames to the hardware address that is six times `to`.
+fn to(to: u8, priority: u16) -> FlowRule {
+    let header = FlowMatch::any(FlowLayer::Ethernet).with(0, &[to; 6], &[0xff; 6]);
+    FlowRule { kind: FlowKind::Normal, priority, headers: vec![header] }
+}
+
+fn other(kind: FlowKind) -> FlowRule {
+    FlowRule { kind, priority: 0, headers: Vec::new() }
+}
+
+/// Another queue pair of the same kind, ready, with a receive; and where that completes.
+fn another(s: &mut Script) -> (QpHandle, CqHandle) {
+    let cq = s.engine.create_cq(16).unwrap();
+    let init = roce::verbs::QpInitAttr {
+        qp_type: QpType::RawPacket,
+        cap: Setup::new(QpType::RawPacket).cap,
+        sq_sig_all: false,
+    };
+    let create = roce::engine::QpCreate { init, send_cq: s.cq, recv_cq: cq, srq: None, xrcd: None };
+    let qp = s.engine.create_qp(s.pd, create).unwrap();
+    s.climb(qp, QpState::Rts);
+    let sges = [s.sge(2048, 2000)];
+    s.engine.post_recv(qp, &RecvWr { id: WrId(9), sges: &sges }).unwrap();
+    (qp, cq)
+}
+
+fn send(s: &mut Script, bytes: &[u8]) -> Vec<Vec<u8>> {
+    s.buffer.write(0, bytes).unwrap();
+    s.post(1, SEND, bytes.len() as u32);
+    s.expect_nothing();
+    std::iter::from_fn(|| s.engine.poll_frame()).collect()
+}
+
+#[test]
+fn what_no_rule_is_for_goes_onto_the_wire_and_what_comes_from_there_nowhere() {
+    let mut s = raw();
+    let sent = frame(7, 1);
+    assert_eq!(send(&mut s, &sent), [sent.clone()]);
+    s.completes(&[(1, OK)]);
+    s.recv(2, 2048, 2000);
+    assert!(!s.engine.handle_frame(roce::time::Instant::ZERO, &sent));
+    s.receives(&[]);
+    assert!(!s.engine.handle_frame(roce::time::Instant::ZERO, &[1, 2, 3]), "no frame at all");
+}
+
+#[test]
+fn a_rule_steers_frames_from_the_wire_and_from_here() {
+    let mut s = raw();
+    let (other, cq) = another(&mut s);
+    let flow = s.engine.create_flow(other, to(7, 0)).unwrap();
+    assert_eq!(s.engine.destroy_qp(other), Err(DestroyError::Busy));
+    let sent = frame(7, 1);
+    assert_eq!(send(&mut s, &sent), Vec::<Vec<u8>>::new(), "it never leaves");
+    s.completes(&[(1, OK)]);
+    let wc: Vec<Wc> = s.poll(cq);
+    assert_eq!((wc.len(), wc[0].id, wc[0].byte_len as usize), (1, WrId(9), sent.len()));
+    assert_eq!(s.read(2048, sent.len()), sent);
+    // There is no receive left for the next.
+    assert!(s.engine.handle_frame(roce::time::Instant::ZERO, &sent));
+    assert_eq!(s.count(Counter::NoReceive), 1);
+    s.engine.destroy_flow(flow).unwrap();
+    assert_eq!(s.engine.destroy_flow(flow), Err(DestroyError::NotFound));
+    assert!(!s.engine.handle_frame(roce::time::Instant::ZERO, &sent));
+    s.engine.destroy_qp(other).unwrap();
+}
+
+#[test]
+fn the_more_important_rule_wins_and_a_sniffer_has_a_copy() {
+    let mut s = raw();
+    let (first, first_cq) = another(&mut s);
+    let (second, second_cq) = another(&mut s);
+    let (sniffer, sniffer_cq) = another(&mut s);
+    let (rest, rest_cq) = another(&mut s);
+    s.engine.create_flow(second, to(7, 5)).unwrap();
+    s.engine.create_flow(first, to(7, 4)).unwrap();
+    s.engine.create_flow(sniffer, other(FlowKind::Sniffer)).unwrap();
+    s.engine.create_flow(rest, other(FlowKind::AllDefault)).unwrap();
+    assert!(s.engine.handle_frame(roce::time::Instant::ZERO, &frame(7, 1)));
+    assert!(s.engine.handle_frame(roce::time::Instant::ZERO, &frame(8, 1)));
+    let counts = [first_cq, second_cq, sniffer_cq, rest_cq].map(|cq| s.poll(cq).len());
+    assert_eq!(counts, [1, 0, 1, 1]);
+    // The sniffer had one receive for two frames.
+    assert_eq!(s.count(Counter::NoReceive), 1);
+}
+
+#[test]
+fn a_frame_has_a_length_and_memory() {
+    for (len, status) in [(13, WcStatus::LocLenErr), (FRAME_MAX as u32 + 1, WcStatus::LocLenErr)] {
+        let mut s = raw();
+        s.post(1, SEND, len);
+        s.expect_nothing();
+        s.completes(&[(1, status)]);
+        s.state(QpState::Sqe);
+        assert_eq!(s.engine.poll_frame(), None);
+    }
+    // One that does not fit waits for none.
+    let mut s = raw();
+    let (qp, cq) = another(&mut s);
+    s.engine.create_flow(qp, other(FlowKind::AllDefault)).unwrap();
+    assert!(s.engine.handle_frame(roce::time::Instant::ZERO, &vec![7; 2001]));
+    assert_eq!((s.count(Counter::TooLong), s.poll(cq).len()), (1, 0));
+}
+
+#[test]
+fn packets_of_roce_do_not_reach_it() {
+    let mut s = raw();
+    s.recv(2, 2048, 2000);
+    let packet = pkt(roce::wire::Opcode::UD_SEND_ONLY, 1).deth(0, PEER);
+    s.dropped(packet, Counter::WrongService);
+}
+
+#[test]
+fn without_frames_there_are_no_raw_packets() {
+    let mut s = Script::rc();
+    let init = roce::verbs::QpInitAttr {
+        qp_type: QpType::RawPacket,
+        cap: Default::default(),
+        sq_sig_all: false,
+    };
+    let create =
+        roce::engine::QpCreate { init, send_cq: s.cq, recv_cq: s.cq, srq: None, xrcd: None };
+    assert!(matches!(s.engine.create_qp(s.pd, create), Err(CreateError::Invalid(_))));
+    let rc = s.qp;
+    assert!(s.engine.create_flow(rc, to(1, 0)).is_err(), "and no rules for others");
+}
+
+#[test]
+fn frames_are_spread_and_each_flow_stays_together() {
+    let mut s = raw();
+    let (pd, cq) = (s.pd, s.engine.create_cq(64).unwrap());
+    let buffer = Buffer::new(2048);
+    let attr = MrAttr { region: buffer.region(), base: 0, access: Access::LOCAL_WRITE };
+    let lkey = s.engine.register(pd, attr).unwrap().lkey();
+    let queues: Vec<_> = (0..4).map(|_| s.engine.create_wq(pd, cq, 64, 1).unwrap()).collect();
+    let wr = |id| RecvWr { id: WrId(id), sges: &[] };
+    assert!(s.engine.post_wq_recv(queues[0], &wr(0)).is_err(), "it is reset");
+    let sges = [Sge { addr: 0, length: 2048, lkey }];
+    for (at, queue) in queues.iter().enumerate() {
+        s.engine.modify_wq(*queue, WqState::Ready).unwrap();
+        for _ in 0..64 {
+            s.engine.post_wq_recv(*queue, &RecvWr { id: WrId(at as u64), sges: &sges }).unwrap();
+        }
+    }
+    let fields = RxHashFields::SRC_IPV4 | RxHashFields::DST_IPV4;
+    let hash = RxHash { key: (1..=40).collect(), fields };
+    let spread = Spread { queues: queues.clone(), hash };
+    let odd = Spread { queues: queues[..3].to_vec(), ..spread.clone() };
+    assert!(s.engine.create_spread_qp(pd, cq, odd).is_err());
+    let qp = s.engine.create_spread_qp(pd, cq, spread).unwrap();
+    let flow = s.engine.create_flow(qp, to(7, 0)).unwrap();
+    let mut seen = [0; 4];
+    for from in 0..16 {
+        for _ in 0..2 {
+            assert!(s.engine.handle_frame(roce::time::Instant::ZERO, &frame(7, from)));
+        }
+        let wcs = s.poll(cq);
+        assert_eq!((wcs.len(), wcs[0].id), (2, wcs[1].id), "one flow, one queue");
+        seen[wcs[0].id.0 as usize] += 1;
+        let queue = queues[wcs[0].id.0 as usize];
+        assert_eq!(Some(wcs[0].qp_num), s.engine.wq_number(queue));
+    }
+    assert!(seen.iter().filter(|count| **count > 0).count() > 1, "{seen:?}");
+    // A queue that is in use stays; one in error is flushed.
+    assert_eq!(s.engine.destroy_wq(queues[0]), Err(DestroyError::Busy));
+    assert_eq!(s.engine.destroy_cq(cq), Err(DestroyError::Busy));
+    s.engine.modify_wq(queues[0], WqState::Err).unwrap();
+    assert!(s.poll(cq).iter().all(|wc| wc.status == FLUSHED));
+    assert!(s.engine.modify_wq(queues[0], WqState::Ready).is_err());
+    s.engine.destroy_flow(flow).unwrap();
+    s.engine.destroy_qp(qp).unwrap();
+    for queue in queues {
+        s.engine.destroy_wq(queue).unwrap();
+    }
+    s.engine.destroy_cq(cq).unwrap();
+}
