@@ -114,8 +114,10 @@ fn next(queue: &Cq) -> c_int {
     give_way(polled.iter().len());
     let Some((wc, time)) = polled else { return libc::ENOENT };
     let c = queue.c.get();
-    // SAFETY: programs read these when they were told that there is a completion, which they are after this.
-    unsafe { ((*c).wr_id, (*c).status) = (wc.id.0, wc.status.code()) };
+    // SAFETY: programs read it when they were told that there is a completion, which they are after this.
+    unsafe { (*c).wr_id = wc.id.0 };
+    // SAFETY: as above.
+    unsafe { (*c).status = wc.status.code() };
     // SAFETY: who polls has the turn, and nobody else looks.
     unsafe { *queue.poll.current.get() = (wc, time) };
     0

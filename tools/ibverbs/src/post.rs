@@ -111,8 +111,10 @@ unsafe fn send(poster: &mut Poster<'_>, qp: &Qp, wr: &ibv_send_wr) -> Result<()>
     // SAFETY: the caller vouches for it.
     let send = unsafe { wr.to_send_wr(qp.kind) }?;
     if let SendOp::BindMw { rkey, bind, .. } = send.op {
-        // SAFETY: of this operation it is this, and the caller vouches for it.
-        let posted = unsafe { Posted::new(wr.more.bind_mw.mw, rkey.get()) }?;
+        // SAFETY: of this operation it is this.
+        let mw = unsafe { wr.more.bind_mw }.mw;
+        // SAFETY: the caller vouches for it.
+        let posted = unsafe { Posted::new(mw, rkey.get()) }?;
         let op = SendOp::BindMw { mw: posted.old_key(), rkey, bind };
         poster.send(qp.handle, &SendWr { op, ..send })?;
         posted.done();
