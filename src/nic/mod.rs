@@ -81,6 +81,8 @@ pub struct SoftNic {
     port: Port,
     asynchronous: Arc<Mailbox<AsyncEvent>>,
     progress: Option<JoinHandle<()>>,
+    /// Who listens for frames of any protocol.
+    listener: Option<Listener>,
     /// Whatever is to go last.
     kept: Option<Box<dyn Any + Send + Sync>>,
     /// Who listens for frames of any protocol.
@@ -119,8 +121,8 @@ impl SoftNic {
         let thread = Arc::clone(&shared);
         let name = "roce".to_owned();
         let progress = std::thread::Builder::new().name(name).spawn(move || thread.run())?;
-        let listener = frames.map(Listener::new);
-        Ok(Self { shared, port, asynchronous, progress: Some(progress), listener, kept: None })
+        let (progress, listener) = (Some(progress), frames.map(Listener::new));
+        Ok(Self { shared, port, asynchronous, progress, listener, kept: None })
     }
 
     /// Keeps something until the NIC has stopped and its link is closed, and drops it then: so others can be told that

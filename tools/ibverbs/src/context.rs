@@ -10,7 +10,7 @@ use roce::ibverbs::{
     VERBS_ABI_IS_EXTENDED, ibv_async_event, ibv_context, ibv_context_ops, ibv_device, verbs_context,
 };
 use roce::nic::SoftNic;
-use roce::verbs::{CqHandle, Device as _, EventSubject, EventType};
+use roce::verbs::{CqHandle, Device as _, DeviceAttr, EventSubject, EventType};
 
 use crate::call::{Failed, Result, code, number, pointer, quiet};
 use crate::cq::Cq;
@@ -30,6 +30,8 @@ pub(crate) struct Context {
     pub(crate) device: &'static Device,
     pub(crate) nic: Arc<SoftNic>,
     pub(crate) events: Arc<Asynchronous>,
+    /// What the NIC says of itself, which never changes.
+    pub(crate) attr: DeviceAttr,
     /// A completion queue for queue pairs that have none.
     spare_cq: Mutex<Option<CqHandle>>,
     /// What its descriptor for commands stands for.
@@ -43,6 +45,7 @@ impl Context {
     pub(crate) fn open(device: &'static Device, commands: CommandFile) -> Result<*mut ibv_context> {
         let open = Open::new()?;
         let nic = device.open()?;
+        let attr = nic.query_device()?;
         let events = Arc::new(Asynchronous::new()?);
         device.routes.add_context(&events);
         let vectors = std::thread::available_parallelism().map_or(1, usize::from);
@@ -61,6 +64,7 @@ impl Context {
             device,
             nic,
             events,
+            attr,
             spare_cq: Mutex::default(),
             _commands: commands,
             generation: Generation::current(),
@@ -83,14 +87,24 @@ impl Context {
     /// `held` must be null, or come from [`ibv_open_device`] and not have been closed.
     #[inline]
     pub(crate) unsafe fn of<'a>(held: *const ibv_context) -> Result<&'a Self> {
+        // SAFETY: the caller vouches for it.
+        let open = unsafe { Self::inherited(held) }?;
+        open.generation.check()?;
+        Ok(open)
+    }
+
+    /// The open device that C holds, even if a parent opened it: only what never changes of it may be used.
+    ///
+    /// # Safety
+    ///
+    /// As for [`of`](Self::of).
+    pub(crate) unsafe fn inherited<'a>(held: *const ibv_context) -> Result<&'a Self> {
         if held.is_null() {
             return Err(Failed::EINVAL);
         }
         let beginning = held.wrapping_byte_sub(offset_of!(verbs_context, context));
         // SAFETY: the caller vouches for it, and what C may write lies in a cell.
-        let open: &Self = unsafe { &*beginning.cast() };
-        open.generation.check()?;
-        Ok(open)
+        Ok(unsafe { &*beginning.cast() })
     }
 
     /// A completion queue for a queue pair that completes nothing.
@@ -165,8 +179,7 @@ const EXTENDED_OPS: verbs_context = verbs_context {
 unsafe extern "C" fn ibv_open_device(device: *mut ibv_device) -> *mut ibv_context {
     pointer(|| {
         // SAFETY: the program got it from a list, and devices stay.
-        let device: &'static Device = unsafe { Device::inherited(device) }?;
-        let device = device.own();
+        let device = unsafe { Device::inherited(device) }?.own();
         Context::open(device, CommandFile::new(device)?)
     })
 }

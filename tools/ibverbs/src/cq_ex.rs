@@ -14,7 +14,7 @@ use roce::time::Instant;
 use roce::verbs::Wc;
 
 use crate::call::{Failed, Result, pointer, quiet};
-use crate::cq::{Cq, size};
+use crate::cq::{Cq, give_way, size};
 use crate::events::lock;
 use crate::object::{Object, given};
 use crate::pd::Pd;
@@ -110,10 +110,14 @@ fn check(attr: &ibv_cq_init_attr_ex) -> Result<()> {
 
 /// Looks at the next completion, if there is one.
 fn next(queue: &Cq) -> c_int {
-    let Some((wc, time)) = queue.nic.poll_cq_timed(queue.handle) else { return libc::ENOENT };
+    let polled = queue.nic.poll_cq_timed(queue.handle);
+    give_way(polled.iter().len());
+    let Some((wc, time)) = polled else { return libc::ENOENT };
     let c = queue.c.get();
-    // SAFETY: programs read these when they were told that there is a completion, which they are after this.
-    unsafe { ((*c).wr_id, (*c).status) = (wc.id.0, wc.status.code()) };
+    // SAFETY: programs read it when they were told that there is a completion, which they are after this.
+    unsafe { (*c).wr_id = wc.id.0 };
+    // SAFETY: as above.
+    unsafe { (*c).status = wc.status.code() };
     // SAFETY: who polls has the turn, and nobody else looks.
     unsafe { *queue.poll.current.get() = (wc, time) };
     0
@@ -122,7 +126,10 @@ fn next(queue: &Cq) -> c_int {
 /// The program begins to look at completions. If there is none, it need not end.
 unsafe extern "C" fn start_poll(cq: *mut ibv_cq_ex, attr: *mut ibv_poll_cq_attr) -> c_int {
     // SAFETY: the program says that it is one.
-    let Ok(queue) = (unsafe { Cq::of(cq) }) else { return libc::EINVAL };
+    let queue = match unsafe { Cq::of(cq) } {
+        Ok(queue) => queue,
+        Err(Failed(code)) => return code,
+    };
     // SAFETY: the program may hand it over.
     if unsafe { attr.as_ref() }.is_some_and(|attr| attr.comp_mask != 0) {
         return libc::EINVAL;
@@ -138,7 +145,7 @@ unsafe extern "C" fn start_poll(cq: *mut ibv_cq_ex, attr: *mut ibv_poll_cq_attr)
 /// The program looks at the next completion.
 unsafe extern "C" fn next_poll(cq: *mut ibv_cq_ex) -> c_int {
     // SAFETY: the program says that it is one.
-    unsafe { Cq::of(cq) }.map_or(libc::EINVAL, next)
+    unsafe { Cq::of(cq) }.map_or_else(|Failed(code)| code, next)
 }
 
 /// The program has seen enough.

@@ -86,8 +86,9 @@ pub(crate) unsafe extern "C" fn alloc(
     attr: *mut ibv_alloc_dm_attr,
 ) -> *mut ibv_dm {
     pointer(|| {
+        // Memory that a child sets aside is the child's, whoever opened the device.
         // SAFETY: the program says that it is open.
-        let open = unsafe { Context::of(context) }?;
+        let device = unsafe { Context::inherited(context) }?.device;
         // SAFETY: the program hands it over.
         let ibv_alloc_dm_attr { length, log_align_req, comp_mask } = *unsafe { given(attr) }?;
         if comp_mask != 0 {
@@ -96,10 +97,10 @@ pub(crate) unsafe extern "C" fn alloc(
         if length == 0 || log_align_req > ALIGN_MAX {
             return Err(Failed::EINVAL);
         }
-        open.device.dm_used.take(length)?;
+        device.dm_used.take(length)?;
         let (memory, number) = (Buffer::new(length), next_number());
-        DMS.add(number, (open.device, memory.clone()));
-        Ok(Dm::new(context, number, memory, Some(open.device)).give())
+        DMS.add(number, (device, memory.clone()));
+        Ok(Dm::new(context, number, memory, Some(device)).give())
     })
 }
 

@@ -95,7 +95,10 @@ pub(crate) unsafe extern "C" fn post_wq_recv(
     bad: *mut *mut ibv_recv_wr,
 ) -> c_int {
     // SAFETY: the program says that it is one.
-    let Ok(queue) = (unsafe { Wq::of(wq) }) else { return libc::EINVAL };
+    let queue = match unsafe { Wq::of(wq) } {
+        Ok(queue) => queue,
+        Err(Failed(code)) => return code,
+    };
     post_list!(queue.nic, wr, bad, |poster, wr| {
         // SAFETY: the program says that it is as it should be.
         poster.wq_recv(queue.handle, &unsafe { wr.to_recv_wr() })
@@ -108,8 +111,10 @@ unsafe fn send(poster: &mut Poster<'_>, qp: &Qp, wr: &ibv_send_wr) -> Result<()>
     // SAFETY: the caller vouches for it.
     let send = unsafe { wr.to_send_wr(qp.kind) }?;
     if let SendOp::BindMw { rkey, bind, .. } = send.op {
-        // SAFETY: of this operation it is this, and the caller vouches for it.
-        let posted = unsafe { Posted::new(wr.more.bind_mw.mw, rkey.get()) }?;
+        // SAFETY: of this operation it is this.
+        let mw = unsafe { wr.more.bind_mw }.mw;
+        // SAFETY: the caller vouches for it.
+        let posted = unsafe { Posted::new(mw, rkey.get()) }?;
         let op = SendOp::BindMw { mw: posted.old_key(), rkey, bind };
         poster.send(qp.handle, &SendWr { op, ..send })?;
         posted.done();

@@ -192,8 +192,10 @@ unsafe extern "C" fn ibv_create_qp(pd: *mut ibv_pd, init: *mut ibv_qp_init_attr)
         };
         // SAFETY: as this function's.
         let qp = unsafe { create(context, &extended) }?;
-        // SAFETY: it was just made, and the program has room for its sizes.
-        unsafe { (*init).cap = Qp::of(qp.cast())?.init.cap.into() };
+        // SAFETY: it was just made.
+        let cap = unsafe { Qp::of(qp.cast()) }?.init.cap;
+        // SAFETY: the program has room for its sizes.
+        unsafe { (*init).cap = cap.into() };
         Ok(qp)
     })
 }
@@ -219,8 +221,10 @@ pub(crate) unsafe extern "C" fn create_ex(
         }
         // SAFETY: as this function's.
         let qp = unsafe { create(context, given) }?;
-        // SAFETY: it was just made, and the program has room for its sizes.
-        unsafe { (*init).cap = Qp::of(qp.cast())?.init.cap.into() };
+        // SAFETY: it was just made.
+        let cap = unsafe { Qp::of(qp.cast()) }?.init.cap;
+        // SAFETY: the program has room for its sizes.
+        unsafe { (*init).cap = cap.into() };
         Ok(qp)
     })
 }

@@ -56,9 +56,9 @@ pub(crate) unsafe extern "C" fn ibv_query_device(
 ) -> c_int {
     code(|| {
         // SAFETY: the program says that it is open.
-        let device = unsafe { Context::of(context) }?.nic.query_device()?;
+        let device = &unsafe { Context::inherited(context) }?.attr;
         // SAFETY: the program has room for it.
-        unsafe { answer(attr, (&device).into()) }
+        unsafe { answer(attr, device.into()) }
     })
 }
 
@@ -75,12 +75,12 @@ pub(crate) unsafe extern "C" fn query_device_ex(
             return Err(Failed::EINVAL);
         }
         // SAFETY: the program says that it is open.
-        let context = unsafe { Context::of(context) }?;
-        let device = context.nic.query_device()?;
+        let context = unsafe { Context::inherited(context) }?;
+        let device = &context.attr;
         let raw = context.nic.has_raw_packets();
         let sizes = IBV_PCI_ATOMIC_OPERATION_8_BYTE_SIZE_SUP;
         let extended = ibv_device_attr_ex {
-            orig_attr: (&device).into(),
+            orig_attr: device.into(),
             // Nanoseconds since the NIC was started, in all 64 bits.
             completion_timestamp_mask: u64::MAX,
             hca_core_clock: 1_000_000,

@@ -88,6 +88,8 @@ impl CommandFile {
         let mut open = lock(&OPEN);
         let found = open.iter().find(|(known, _)| *known == file);
         let &(_, device) = found.ok_or(Failed::EOPNOTSUPP)?;
+        // A child that opens what its parent had open has a NIC of its own.
+        let device = device.own();
         open.push((file, device));
         // SAFETY: the program hands it over.
         Ok((Self { fd: unsafe { OwnedFd::from_raw_fd(fd) }, file }, device))

@@ -192,29 +192,27 @@ impl Building {
     }
 }
 
-/// The queue pair, and its sizes.
-unsafe fn queue_pair<'a>(qp: *mut ibv_qp_ex) -> Result<(&'a Qp, &'a QpCap)> {
-    // SAFETY: the caller vouches for it.
-    let queue_pair = unsafe { Qp::of(qp) }?;
-    Ok((queue_pair, &queue_pair.init.cap))
-}
-
 /// Begins another request, with what the program has set for it.
+///
+/// # Safety
+///
+/// The queue pair must be null, or one.
 unsafe fn request(
     qp: *mut ibv_qp_ex,
     op: impl FnOnce(&Building) -> Result<(SendOp, Option<Posted>)>,
 ) {
     quiet(|| {
         // SAFETY: the caller vouches for it.
-        let (queue_pair, cap) = unsafe { queue_pair(qp) }?;
-        // SAFETY: the program has set them, and does not change them meanwhile.
-        let (id, flags) = unsafe { (WrId((*qp).wr_id), (*qp).wr_flags) };
+        let queue_pair = unsafe { Qp::of(qp) }?;
+        // SAFETY: the program has set it, and does not change it meanwhile.
+        let id = WrId(unsafe { (*qp).wr_id });
+        // SAFETY: as above.
+        let flags = SendFlags::from_bits_truncate(unsafe { (*qp).wr_flags });
         queue_pair.builder.say(|building| {
-            if building.requests.len() >= cap.max_send_wr as usize {
+            if building.requests.len() >= queue_pair.init.cap.max_send_wr as usize {
                 return Err(PostError::QueueFull.into());
             }
             let (op, window) = op(building)?;
-            let flags = SendFlags::from_bits_truncate(flags);
             let (target, data) = (Target::Peer, Place::Gather(0..0));
             building.requests.push(Request { id, flags, op, target, data, window });
             Ok(())
@@ -224,11 +222,10 @@ unsafe fn request(
 }
 
 /// Changes the newest request.
-unsafe fn change(qp: *mut ibv_qp_ex, add: impl FnOnce(&QpCap, &mut Building) -> Result<()>) {
+fn change(qp: Result<&Qp>, add: impl FnOnce(&QpCap, &mut Building) -> Result<()>) {
     quiet(|| {
-        // SAFETY: the caller vouches for it.
-        let (queue_pair, cap) = unsafe { queue_pair(qp) }?;
-        queue_pair.builder.say(|building| add(cap, building));
+        let queue_pair = qp?;
+        queue_pair.builder.say(|building| add(&queue_pair.init.cap, building));
         Ok(())
     });
 }
@@ -304,16 +301,15 @@ unsafe extern "C" fn atomic_write(
     let op = SendOp::AtomicWrite { remote_addr, rkey: RKey::new(rkey) };
     // SAFETY: the program says that it is one.
     unsafe { request(qp, |_| Ok((op, None))) };
-    // SAFETY: the program says that it is one, and that eight bytes are there.
-    unsafe {
-        change(qp, |_, building| {
-            let start = building.bytes.len();
-            let value: [u8; 8] = *given(value.cast())?;
-            building.bytes.extend_from_slice(&value);
-            building.last()?.data = Place::Inline(start..start + value.len());
-            Ok(())
-        });
-    }
+    // SAFETY: the program says that it is one.
+    change(unsafe { Qp::of(qp) }, |_, building| {
+        let start = building.bytes.len();
+        // SAFETY: the program says that eight bytes are there.
+        let value: &[u8; 8] = unsafe { given(value.cast()) }?;
+        building.bytes.extend_from_slice(value);
+        building.last()?.data = Place::Inline(start..start + value.len());
+        Ok(())
+    });
 }
 
 /// The binding of a window.
@@ -323,58 +319,59 @@ unsafe extern "C" fn bind_mw(
     rkey: u32,
     info: *const ibv_mw_bind_info,
 ) {
-    // SAFETY: the program says that they are what they are.
-    unsafe {
-        request(qp, |building| {
-            let posted = Posted::new(mw, rkey)?;
-            let window = building.window_key(&posted);
-            Ok((posted.bind(window, given(info)?)?, Some(posted)))
-        });
-    }
+    let bind = |building: &Building| {
+        // SAFETY: the program says that it is one.
+        let posted = unsafe { Posted::new(mw, rkey) }?;
+        let window = building.window_key(&posted);
+        // SAFETY: the program hands it over.
+        let info = unsafe { given(info) }?;
+        // SAFETY: the program says that the region is one.
+        let op = unsafe { posted.bind(window, info) }?;
+        Ok((op, Some(posted)))
+    };
+    // SAFETY: the program says that it is one.
+    unsafe { request(qp, bind) };
 }
 
 /// Where a datagram goes.
 unsafe extern "C" fn set_ud_addr(qp: *mut ibv_qp_ex, ah: *mut ibv_ah, qpn: u32, qkey: u32) {
-    // SAFETY: the program says that they are what they are.
-    unsafe {
-        change(qp, |_, building| {
-            let ah = AhHandle(given(ah)?.handle);
-            let (qpn, qkey) = (Qpn::new(qpn), QKey::new(qkey));
-            building.last()?.target = Target::Ud(UdTarget { ah, qpn, qkey });
-            Ok(())
-        });
-    }
+    // SAFETY: the program says that it is one.
+    change(unsafe { Qp::of(qp) }, |_, building| {
+        // SAFETY: the program says that it is one.
+        let ah = AhHandle(unsafe { given(ah) }?.handle);
+        let (qpn, qkey) = (Qpn::new(qpn), QKey::new(qkey));
+        building.last()?.target = Target::Ud(UdTarget { ah, qpn, qkey });
+        Ok(())
+    });
 }
 
 /// To which shared receive queue of the peer it goes.
 unsafe extern "C" fn set_xrc_srqn(qp: *mut ibv_qp_ex, srqn: u32) {
     // SAFETY: the program says that it is one.
-    unsafe {
-        change(qp, |_, building| {
-            building.last()?.target = Target::Xrc(XrcSrqn::new(srqn));
-            Ok(())
-        });
-    }
+    change(unsafe { Qp::of(qp) }, |_, building| {
+        building.last()?.target = Target::Xrc(XrcSrqn::new(srqn));
+        Ok(())
+    });
 }
 
 /// A piece of memory.
 unsafe extern "C" fn set_sge(qp: *mut ibv_qp_ex, lkey: u32, addr: u64, length: u32) {
     let sge = Sge { addr, length, lkey: LKey::new(lkey) };
     // SAFETY: the program says that it is one.
-    unsafe { change(qp, |_, building| building.gather(&[sge])) };
+    change(unsafe { Qp::of(qp) }, |_, building| building.gather(&[sge]));
 }
 
 /// Pieces of memory.
 unsafe extern "C" fn set_sge_list(qp: *mut ibv_qp_ex, count: usize, list: *const ibv_sge) {
-    // SAFETY: the program says that it is one, and hands over as many pieces as it says.
-    unsafe {
-        change(qp, |cap, building| {
-            if count > cap.max_send_sge as usize {
-                return Err(Failed::EINVAL);
-            }
-            building.gather(sges(list, c_int::try_from(count).map_err(|_| Failed::EINVAL)?))
-        });
-    }
+    // SAFETY: the program says that it is one.
+    change(unsafe { Qp::of(qp) }, |cap, building| {
+        if count > cap.max_send_sge as usize {
+            return Err(Failed::EINVAL);
+        }
+        let count = c_int::try_from(count).map_err(|_| Failed::EINVAL)?;
+        // SAFETY: the program hands over as many pieces as it says.
+        building.gather(unsafe { sges(list, count) })
+    });
 }
 
 /// Bytes, which are copied now.
@@ -390,26 +387,26 @@ unsafe extern "C" fn set_inline_data_list(
     count: usize,
     list: *const ibv_data_buf,
 ) {
-    // SAFETY: the program says that it is one, hands over as many pieces as it says, and has their bytes.
-    unsafe {
-        change(qp, |cap, building| {
-            let start = building.bytes.len();
-            building.last()?;
-            for index in 0..count {
-                let ibv_data_buf { addr, length } = *given(list.wrapping_add(index))?;
-                let used = building.bytes.len() - start;
-                if length > (cap.max_inline_data as usize).saturating_sub(used) {
-                    return Err(Failed::EINVAL);
-                }
-                if length > 0 {
-                    copy_bytes(addr.cast(), length, &mut building.bytes);
-                }
+    // SAFETY: the program says that it is one.
+    change(unsafe { Qp::of(qp) }, |cap, building| {
+        let start = building.bytes.len();
+        building.last()?;
+        for index in 0..count {
+            // SAFETY: the program hands over as many pieces as it says.
+            let ibv_data_buf { addr, length } = *unsafe { given(list.wrapping_add(index)) }?;
+            let used = building.bytes.len() - start;
+            if length > (cap.max_inline_data as usize).saturating_sub(used) {
+                return Err(Failed::EINVAL);
             }
-            let end = building.bytes.len();
-            building.last()?.data = Place::Inline(start..end);
-            Ok(())
-        });
-    }
+            if length > 0 {
+                // SAFETY: the program has the bytes.
+                unsafe { copy_bytes(addr.cast(), length, &mut building.bytes) };
+            }
+        }
+        let end = building.bytes.len();
+        building.last()?.data = Place::Inline(start..end);
+        Ok(())
+    });
 }
 
 /// Appends bytes of a program's.

@@ -34,3 +34,8 @@ fn many_threads_share_queues_and_nothing_is_left_of_closed_devices() {
 fn children_do_not_disturb_their_parents_and_the_killed_leave_nothing() {
     run("forks.c", "udp:127.9.3.1 udp:127.9.3.2 udp:127.9.3.3 udp:127.9.3.4");
 }
+
+#[test]
+fn extended_verbs_do_what_their_manual_says() {
+    run("extended.c", "udp:127.9.4.1");
+}
