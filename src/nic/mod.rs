@@ -85,8 +85,6 @@ pub struct SoftNic {
     listener: Option<Listener>,
     /// Whatever is to go last.
     kept: Option<Box<dyn Any + Send + Sync>>,
-    /// Who listens for frames of any protocol.
-    listener: Option<Listener>,
 }
 
 impl SoftNic {
