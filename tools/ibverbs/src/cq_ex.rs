@@ -14,7 +14,7 @@ use roce::time::Instant;
 use roce::verbs::Wc;
 
 use crate::call::{Failed, Result, pointer, quiet};
-use crate::cq::{Cq, size};
+use crate::cq::{Cq, give_way, size};
 use crate::events::lock;
 use crate::object::{Object, given};
 use crate::pd::Pd;
@@ -132,6 +132,7 @@ unsafe extern "C" fn start_poll(cq: *mut ibv_cq_ex, attr: *mut ibv_poll_cq_attr)
     if found != 0 {
         queue.poll.give_turn();
     }
+    give_way(usize::from(found == 0));
     found
 }
 
