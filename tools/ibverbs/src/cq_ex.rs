@@ -139,6 +139,7 @@ unsafe extern "C" fn start_poll(cq: *mut ibv_cq_ex, attr: *mut ibv_poll_cq_attr)
     if found != 0 {
         queue.poll.give_turn();
     }
+    give_way(usize::from(found == 0));
     found
 }
 
