@@ -15,7 +15,7 @@ use super::{Side, memory, now};
 use crate::verbs::{AsyncEvent, CqHandle, Device, QpState, Wc, WcFlags, WcOpcode};
 
 /// How long one waits for the other's next word, beyond what a scenario may take.
-const PATIENCE: Duration = Duration::from_secs(10);
+const PATIENCE: Duration = Duration::from_secs(30);
 
 /// How long states, events and memory may take to become what they must be, once every completion is there.
 const SETTLING: Duration = Duration::from_millis(500);

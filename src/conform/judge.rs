@@ -22,7 +22,7 @@ use crate::nic::SoftNic;
 use crate::wire::Gid;
 
 /// How long one waits for what came of an instance at the other side, beyond what it may take.
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(90);
 
 /// Two agents, of which one is here.
 pub struct Pair {

@@ -20,6 +20,10 @@ use crate::wire::{
     RethRepr, XrcethRepr,
 };
 
+/// How often a timeout is doubled while nothing is acknowledged: it lasts from T to 4 T, as the specification lets it
+/// (C9-141).
+const PATIENCE_DOUBLED_MAX: u32 = 2;
+
 /// What the sending side remembers.
 #[derive(Debug)]
 pub(super) struct Requester {
@@ -328,6 +332,9 @@ impl Qp {
         }
         match self.timeout.duration() {
             Some(timeout) if self.req.is_waiting() => {
+                // Who does not answer may have too much to do, and the same once more would not help.
+                let doubled = u32::from(self.req.retries).min(PATIENCE_DOUBLED_MAX);
+                let timeout = timeout.saturating_mul(1 << doubled);
                 self.timer.set(env.now.saturating_add(timeout), self.place, &mut env.timers);
             }
             _ => self.timer.clear(),

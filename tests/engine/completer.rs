@@ -199,12 +199,18 @@ fn retry_cnt_is_a_literal_count() {
         s.post_flags(1, SEND, 4, SendFlags::empty());
         s.post(2, SEND, 4);
         s.expect_count(2);
-        for retry in 1..=u64::from(count) {
-            s.at(retry * 2000);
+        // Nothing helps, so each time waits twice as long as the one before, and four times as long at the most.
+        let mut now = 0;
+        for (waits, _) in [1, 2, 4, 4, 4, 4, 4].into_iter().zip(0..count) {
+            now += waits * TIMEOUT;
+            // Less what was rounded up.
+            s.at(now - waits);
+            s.expect_nothing();
+            s.at(now);
             s.expect_count(2);
         }
         s.completes(&[]);
-        s.at(u64::from(count) * 2000 + 2000);
+        s.at(now + 4 * TIMEOUT);
         s.expect_nothing();
         s.completes(&[(1, WcStatus::RetryExcErr), (2, FLUSHED)]);
         s.state(QpState::Err);
