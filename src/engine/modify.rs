@@ -143,6 +143,7 @@ impl Qp {
     /// Back to the beginning: whatever was posted is forgotten, without completions.
     fn reset(&mut self, env: &mut Env) {
         self.release_begun(env);
+        env.flows.leave(&mut self.share, &mut env.active);
         self.sq.clear();
         self.rq.clear();
         self.timer.clear();
