@@ -45,6 +45,8 @@ mod snapshots;
 mod srq;
 #[path = "engine/states.rs"]
 mod states;
+#[path = "engine/turns.rs"]
+mod turns;
 #[path = "engine/unreliable.rs"]
 mod unreliable;
 #[path = "engine/xrc.rs"]

@@ -255,7 +255,9 @@ fn many_threads_use_one_nic() {
 
 #[test]
 fn who_has_what_it_wanted_and_goes_has_answered() {
-    let how = Connect { retry_cnt: RetryCount(Bits::low(0)), ..Connect::default() };
+    // It is sent once, and an answer may take seconds on a busy machine.
+    let (timeout, retry_cnt) = (AckTimeout(Bits::low(20)), RetryCount(Bits::low(0)));
+    let how = Connect { timeout, retry_cnt, ..Connect::default() };
     for round in 0..20 {
         let (a, b) = pair_of(QpType::Rc, &how);
         let mut wc = [Wc::default()];

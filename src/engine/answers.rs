@@ -23,6 +23,7 @@ impl Qp {
         let Some(owed) = self.resp.owed.oldest().copied() else { return false };
         match owed {
             Owed::Ack { psn, msn, answer } => {
+                self.resp.hold.end();
                 let answer = self.answer(answer);
                 self.send_answer(Opcode::RC_ACKNOWLEDGE, psn, Some((answer, msn)), None, batch);
             }

@@ -99,6 +99,8 @@ impl Qp {
 
     /// Takes everything before `psn` as acknowledged: completes it, unless it lacks an answer of its own.
     fn settle_before(&mut self, psn: Psn, env: &mut Env) -> Before {
+        let packets = u32::try_from(psn.since(self.req.una)).unwrap_or(0);
+        env.flows.settled(&mut self.share, packets, &mut env.active);
         while psn.since(self.req.una) > 0 {
             let index = self.sq.head();
             if self.sq.is_empty() || !self.sq.get(index).is_begun() {
@@ -198,6 +200,7 @@ impl Qp {
     /// One packet of the answer that the head of the queue waits for is in.
     fn answered(&mut self, psn: Psn, env: &mut Env) {
         self.progressed(env);
+        env.flows.settled(&mut self.share, 1, &mut env.active);
         let index = self.sq.head();
         let wqe = *self.sq.get(index);
         self.req.una = psn.plus(1);
@@ -268,12 +271,13 @@ impl Qp {
         self.req.retries += 1;
         self.req.recovering = true;
         env.count(Counter::Retry);
-        self.rewind();
+        self.rewind(env);
         self.restart_ack_timer(env);
     }
 
     /// Sets the cursor to the oldest unanswered packet.
-    fn rewind(&mut self) {
+    fn rewind(&mut self, env: &mut Env) {
+        env.flows.cleared(&mut self.share, &mut env.active);
         self.req.cursor = self.sq.head();
         self.req.packet = 0;
         self.skip_acknowledged();
@@ -291,7 +295,7 @@ impl Qp {
         self.req.rnr_retries = self.req.rnr_retries.saturating_add(1);
         let until = env.now.saturating_add(timer.duration());
         self.req.rnr_wait = Some(until);
-        self.rewind();
+        self.rewind(env);
         self.restart_ack_timer(env);
     }
 

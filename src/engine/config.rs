@@ -20,8 +20,14 @@ pub struct Config {
     pub window_packets: u32,
     /// How many payload bytes of a queue pair may be unacknowledged.
     pub window_bytes: u32,
+    /// How many bytes of all queue pairs together may be unacknowledged on the way to one peer, with what a buffer needs
+    /// for each packet besides; `None` if only each queue pair is to keep to its window.
+    pub path_bytes: Option<u32>,
     /// Whether acknowledgements count the receives that are posted, or leave the requester to find out.
     pub advertise_credits: bool,
+    /// How long an acknowledgement may be held back behind a message to the same peer, by who calls
+    /// [`poll_transmit_first`](super::Engine::poll_transmit_first); zero is not at all.
+    pub ack_hold: Duration,
     /// How much time lies between two congestion notifications to one queue pair, at the least.
     pub cnp_interval: Duration,
     /// How many packets one queue pair may send before others have their turn.
@@ -91,7 +97,9 @@ impl Config {
             port_mtu: Mtu::M4096,
             window_packets: 128,
             window_bytes: 192 * 1024,
+            path_bytes: None,
             advertise_credits: false,
+            ack_hold: Duration::ZERO,
             cnp_interval: Duration::from_micros(50),
             quantum: 16,
             frame_max: 0,

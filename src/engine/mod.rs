@@ -22,6 +22,8 @@
 //! | `responder` | requests checked and executed |
 //! | `reads` | reads, atomics and flushes, and their answers given again |
 //! | `receive` | where a message takes a receive work request, and how its bytes get there |
+//! | `flows` | what all queue pairs together may have under way to one peer |
+//! | `hold` | acknowledgements that wait for the next |
 //! | `owed`, `answers` | answers that are owed, and on their way out, in their order |
 //! | `pieces` | messages in lists of buffers |
 //! | `route` | the way to a peer |
@@ -35,7 +37,9 @@ mod config;
 mod counters;
 mod cq;
 mod datagram;
+mod flows;
 mod frames;
+mod hold;
 mod ids;
 mod keys;
 mod modify;
@@ -264,21 +268,56 @@ impl Engine {
                 qp.handle_timer(env);
             }
         }
+        self.release(Some(now));
+    }
+
+    /// Lets nothing be held back any longer: what was is there to be sent.
+    pub fn release_held(&mut self) {
+        self.release(None);
+    }
+
+    fn release(&mut self, now: Option<Instant>) {
+        while let Some((until, place)) = self.env.holds.pop(now) {
+            if let Some((qp, env)) = self.split(place) {
+                qp.hold_no_longer(until, env);
+            }
+        }
     }
 
     /// The next time [`handle_timeout`](Self::handle_timeout) wants to be called. May change after any command or
     /// `handle_*`, and after [`poll_transmit`](Self::poll_transmit).
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
-        self.env.timers.next()
+        let (timer, hold) = (self.env.timers.next(), self.env.holds.next());
+        timer.into_iter().chain(hold).min()
+    }
+
+    /// Whether [`poll_transmit`](Self::poll_transmit) may have something.
+    #[must_use]
+    pub fn has_transmit(&self) -> bool {
+        !self.env.active.is_empty()
     }
 
     /// Puts packets to send into `batch` until it is full or there are none; returns how many it put in. Queue pairs
     /// take turns. May have more after any command or `handle_*`.
     #[must_use]
     pub fn poll_transmit(&mut self, now: Instant, batch: &mut Batch) -> usize {
+        self.transmit(now, batch, false)
+    }
+
+    /// The same, but of a queue pair that sends requests and owes but an acknowledgement, the latter is left for the
+    /// next call of either, or held back for as long as [`Config::ack_hold`] says: whoever will soon call again sends
+    /// first what the peer waits for most.
+    #[must_use]
+    pub fn poll_transmit_first(&mut self, now: Instant, batch: &mut Batch) -> usize {
+        self.transmit(now, batch, true)
+    }
+
+    fn transmit(&mut self, now: Instant, batch: &mut Batch, first: bool) -> usize {
         self.env.now = now;
         let before = batch.len();
+        // Turns that are over before all was sent come again behind the others.
+        let mut later = core::mem::take(&mut self.env.later);
         while !batch.is_full() && self.env.frames.len() < FRAMES_MAX {
             let Some(place) = self.env.active.pop_front() else { break };
             let quantum = self.env.config.quantum;
@@ -287,10 +326,19 @@ impl Engine {
             }
             let Some((qp, env)) = self.split(place) else { continue };
             qp.scheduled = false;
-            if qp.take_turn(quantum, env, batch) {
-                qp.schedule(env);
+            let turn = qp.take_turn(quantum, first, env, batch);
+            env.flows.wake(&qp.share, &mut env.active);
+            match turn {
+                Turn::Over => {}
+                Turn::Again => qp.schedule(env),
+                Turn::Later => {
+                    qp.scheduled = true;
+                    later.push(place);
+                }
             }
         }
+        self.env.active.extend(later.drain(..));
+        self.env.later = later;
         batch.len() - before
     }
 
@@ -394,14 +442,30 @@ impl Engine {
     }
 }
 
+/// How the turn of a queue pair ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Turn {
+    /// It has nothing more to send.
+    Over,
+    /// It has more to send when the others had their turn.
+    Again,
+    /// It has an acknowledgement left, for the next time that something is sent.
+    Later,
+}
+
 impl Qp {
-    /// Sends what it may in one turn; whether there is more.
+    /// Sends what it may in one turn.
     ///
     /// Answers go first, because somebody waits for them. If they took the whole turn the next begins with requests:
     /// a peer that asks without end does not silence this side.
-    fn take_turn(&mut self, quantum: usize, env: &mut Env, batch: &mut Batch) -> bool {
-        let mut requests_first = core::mem::take(&mut self.req.waited);
-        let mut waited = true;
+    ///
+    /// But nobody waits as much for an acknowledgement as for what the peer gets in return. It goes last, and is short
+    /// enough to be taken along by a network that takes packets of one length at once, of which the last may be shorter;
+    /// or, of the `first` things to be sent, it is none. It is not passed over twice.
+    fn take_turn(&mut self, quantum: usize, first: bool, env: &mut Env, batch: &mut Batch) -> Turn {
+        let acknowledges = self.resp.may_acknowledge_later();
+        let mut requests_first = core::mem::take(&mut self.req.waited) || acknowledges;
+        let (mut waited, before) = (true, batch.len());
         batch.set_path(&self.route);
         for _ in 0..quantum {
             if batch.is_full() {
@@ -414,13 +478,29 @@ impl Qp {
             waited = false;
             if self.send_next(env, batch) == Step::Blocked {
                 if !self.resp.owes() {
-                    return false;
+                    return Turn::Over;
+                }
+                let held = acknowledges && self.resp.hold.is_on();
+                if held || first && acknowledges && requests_first && batch.len() > before {
+                    return self.acknowledge_later(env);
                 }
                 requests_first = false;
             }
         }
         self.req.waited = waited;
-        true
+        self.resp.passed_over = acknowledges && !self.resp.hold.is_on();
+        Turn::Again
+    }
+
+    /// Holds an acknowledgement back, or leaves it for the next time that something is sent.
+    fn acknowledge_later(&mut self, env: &mut Env) -> Turn {
+        let hold = env.config.ack_hold;
+        let until = env.now.saturating_add(hold);
+        if !hold.is_zero() && self.resp.hold.begin(until, self.place, &mut env.holds) {
+            return Turn::Over;
+        }
+        self.resp.passed_over = true;
+        Turn::Later
     }
 
     /// Whether a packet comes from the peer it is connected to.

@@ -149,6 +149,7 @@ impl Qp {
                 cq.forget(self.qpn);
             }
         }
+        env.flows.leave(&mut self.share, &mut env.active);
         self.sq.clear();
         self.rq.clear();
         self.timer.clear();

@@ -2,6 +2,7 @@
 
 use super::Engine;
 use super::cq::Cq;
+use super::flows::Share;
 use super::ids::{Place, Present};
 use super::qp::Qp;
 use super::queue::{RecvQueue, SendQueue};
@@ -253,6 +254,7 @@ impl Engine {
             sq: SendQueue::new(send_depth, cap.max_send_sge, cap.max_inline_data),
             rq: RecvQueue::new(recv_depth, cap.max_recv_sge),
             timer: Timer::default(),
+            share: Share::default(),
             scheduled: false,
             timeout: AckTimeout::default(),
             groups: 0,
@@ -347,11 +349,12 @@ impl Engine {
             self.congested.retain(|other| *other != place);
         }
         // Whoever gets the place next has a turn of its own.
-        if qp.scheduled {
+        if qp.scheduled || qp.share.is_used() {
             self.env.active.retain(|other| *other != place);
         }
         if let Some((qp, env)) = self.split_handle(handle) {
             qp.release_begun(env);
+            env.flows.leave(&mut qp.share, &mut env.active);
         }
         self.qps.remove(handle.0);
         if self.gsi == Some(handle) {

@@ -65,6 +65,13 @@ impl Debts {
         self.earlier.len() + usize::from(self.newest.is_some())
     }
 
+    /// Whether there is one, which acknowledges something that was accepted.
+    #[inline]
+    pub(super) fn is_one_acceptance(&self) -> bool {
+        matches!(self.newest, Some(Owed::Ack { answer: Owing::Accepted, .. }))
+            && self.earlier.is_empty()
+    }
+
     /// How many of them count against `max_dest_rd_atomic`.
     pub(super) fn reads(&self) -> usize {
         let counts = |owed: &&Owed| match owed {

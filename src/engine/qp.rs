@@ -5,6 +5,8 @@ use std::collections::VecDeque;
 use super::config::Config;
 use super::counters::{Counter, Counters};
 use super::cq::{Cq, Delivered};
+use super::flows::{Flows, Share};
+use super::hold;
 use super::ids::{Place, Present, Table};
 use super::keys::Keys;
 use super::queue::{RecvQueue, SendQueue};
@@ -33,8 +35,12 @@ pub(super) struct Env {
     pub(super) srqs: Table<Srq>,
     pub(super) ahs: Table<(PdHandle, AhAttr)>,
     pub(super) timers: Timers,
+    pub(super) holds: hold::Queue,
+    pub(super) flows: Flows,
     /// Queue pairs that may have something to send, in the order of their turns.
     pub(super) active: VecDeque<Place>,
+    /// Those that have had their turn while others have it; empty otherwise, and kept for its memory.
+    pub(super) later: Vec<Place>,
     pub(super) events: VecDeque<Event>,
     /// Frames that wait to be sent.
     pub(super) frames: VecDeque<Vec<u8>>,
@@ -53,7 +59,10 @@ impl Env {
             srqs: Table::new(limits.srqs, random),
             ahs: Table::new(limits.ahs, random),
             timers: Timers::default(),
+            holds: hold::Queue::default(),
+            flows: Flows::new(config.path_bytes),
             active: VecDeque::new(),
+            later: Vec::new(),
             events: VecDeque::new(),
             frames: VecDeque::new(),
             wqs: Table::new(limits.srqs, random),
@@ -121,6 +130,8 @@ pub(super) struct Qp {
     /// How many packets may be unacknowledged.
     pub(super) window: u32,
     pub(super) timer: Timer,
+    /// What it has under way.
+    pub(super) share: Share,
     pub(super) send_cq: CqHandle,
     pub(super) recv_cq: CqHandle,
     pub(super) srq: Option<SrqHandle>,
@@ -226,6 +237,7 @@ impl Qp {
             env.complete(self.send_cq, wc, false);
         }
         self.req.stop(self.sq.tail());
+        env.flows.cleared(&mut self.share, &mut env.active);
     }
 
     /// Completes every receive that is left as flushed, the one that was begun first.

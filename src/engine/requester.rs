@@ -4,11 +4,11 @@
 //! when its first packet goes out, and keeps them: a retry sends the same packets again, or, of a READ, asks for what
 //! is missing.
 
-use super::Counter;
 use super::keys::{Bind, Refusal};
 use super::pieces::gather;
 use super::qp::{Env, Qp};
 use super::queue::{SendWqe, packets};
+use super::{Counter, flows};
 use crate::time::Instant;
 use crate::verbs::{
     Data, LocalData, MwType, PostError, Posting, QpState, QpType, SendFlags, SendWr, Sending, Wc,
@@ -251,7 +251,13 @@ impl Qp {
         let position = position(k, whole);
         let ends = !sends_data || k + 1 == psns;
         let len = if sends_data { payload_len(wqe.len(), self.mtu, k) } else { 0 };
-        let asks = ends || (unacknowledged + 1).is_multiple_of((self.window / 2).max(1));
+        let (cost, to) = (flows::cost(len), self.route.destination);
+        if reliable && !env.flows.admits(&mut self.share, to, cost, self.place, &mut env.active) {
+            return Step::Blocked;
+        }
+        let asks = ends
+            || (unacknowledged + 1).is_multiple_of((self.window / 2).max(1))
+            || env.flows.is_filled_by(&self.share, cost);
         let opcode = self.opcode(request_opcode(wqe.opcode(), position));
         let bth = BthRepr {
             solicited: ends && wqe.flags().contains(SendFlags::SOLICITED) && info.takes_receive,
@@ -273,6 +279,7 @@ impl Qp {
             return self.fail_in_turn(index, WcStatus::LocProtErr, env);
         }
         env.count(Counter::Sent);
+        env.flows.sent(&mut self.share, cost);
         if !wqe.is_begun() {
             self.begin(wqe, psns);
         }

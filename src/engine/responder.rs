@@ -7,6 +7,7 @@
 use std::collections::VecDeque;
 
 use super::Counter;
+use super::hold::Hold;
 use super::owed::{Debts, Owed, Owing};
 use super::qp::{Env, Qp};
 use super::queue::Taken;
@@ -37,6 +38,10 @@ pub(super) struct Responder {
     pub(super) owed: Debts,
     /// Whether a congestion notification is owed.
     pub(super) cnp_owed: bool,
+    /// Whether an acknowledgement had to wait, and goes first in the next turn.
+    pub(super) passed_over: bool,
+    /// Whether it is held back.
+    pub(super) hold: Hold,
     /// Whether acknowledgements count the receives that are posted.
     pub(super) advertise: bool,
     /// Whether a packet has come since the queue pair was made ready to receive.
@@ -81,12 +86,20 @@ impl Responder {
             replays: VecDeque::new(),
             owed: Debts::default(),
             cnp_owed: false,
+            passed_over: false,
+            hold: Hold::default(),
         }
     }
 
     /// Whether an answer is owed.
     pub(super) fn owes(&self) -> bool {
         self.cnp_owed || !self.owed.is_empty()
+    }
+
+    /// Whether nothing but one acknowledgement of something accepted is owed, and has not waited before.
+    pub(super) fn may_acknowledge_later(&mut self) -> bool {
+        let passed_over = core::mem::take(&mut self.passed_over);
+        !passed_over && !self.cnp_owed && self.owed.is_one_acceptance()
     }
 
     /// Owes nothing any more.
@@ -150,12 +163,17 @@ impl Qp {
         match psn.since(self.resp.epsn) {
             0 => {
                 self.resp.refused = false;
+                self.resp.hold.note_request();
                 if let Err(fault) = self.execute(packet, info, env) {
                     self.refuse(psn, fault, env);
                 }
             }
             1.. => self.out_of_sequence(env),
-            _ => self.handle_duplicate(packet, info, psn, env),
+            _ => {
+                // The peer misses an answer.
+                self.resp.passed_over = true;
+                self.handle_duplicate(packet, info, psn, env);
+            }
         }
         if self.resp.owes() {
             self.schedule(env);

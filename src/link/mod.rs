@@ -129,6 +129,11 @@ pub trait Receiver: Send {
     /// The packets that were taken in, in order.
     fn for_each(&self, each: &mut dyn FnMut(&Received<'_>));
 
+    /// How many bytes may wait to be taken in, if the system is sparing with them.
+    fn room(&self) -> Option<usize> {
+        None
+    }
+
     /// What becomes readable when packets arrive. It may be another one once a group was joined.
     fn fd(&self) -> BorrowedFd<'_>;
 

@@ -139,6 +139,10 @@ impl<W: Write + Send> Receiver for TapReceiver<W> {
         self.inner.for_each(each);
     }
 
+    fn room(&self) -> Option<usize> {
+        self.inner.room()
+    }
+
     fn fd(&self) -> BorrowedFd<'_> {
         self.inner.fd()
     }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use super::mailbox::Mailbox;
 use crate::engine::{AsyncEvent, CqHandle, Engine, Event};
+use crate::time::Instant;
 
 /// The engine behind its lock, and who waits for what.
 pub(super) struct Core {
@@ -19,7 +20,22 @@ pub(super) struct Core {
     pub(super) broken: Option<(io::ErrorKind, String)>,
 }
 
+/// What there is to do.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Work {
+    /// Whether a timer has gone off.
+    pub(super) due: bool,
+    /// Whether there may be something to send.
+    pub(super) unsent: bool,
+}
+
 impl Core {
+    /// What there is to do at `now`.
+    pub(super) fn work(&self, now: Instant) -> Work {
+        let due = self.engine.poll_timeout().is_some_and(|due| due <= now);
+        Work { due, unsent: self.engine.has_transmit() }
+    }
+
     /// Hands out events.
     pub(super) fn deliver(&mut self) {
         while let Some(event) = self.engine.poll_event() {

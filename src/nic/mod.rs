@@ -60,6 +60,7 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io;
 use std::sync::Arc;
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 pub use mailbox::Mailbox;
 pub use poster::Poster;
@@ -74,6 +75,10 @@ use crate::verbs::{
 };
 use frames::Listener;
 use progress::Shared;
+
+/// How long an acknowledgement is held back at the most if its program polls and answers: a few round trips. Who waits
+/// for it hardly notices, and how seldom that is tried the engine knows.
+const ACK_HOLD: Duration = Duration::from_micros(25);
 
 /// A software NIC that runs. It stops when it is dropped.
 pub struct SoftNic {
@@ -103,6 +108,9 @@ impl SoftNic {
         let mut config = Config::new(*first);
         (config.gids, config.port_mtu) = (port.gids.clone(), port.mtu);
         config.frame_max = frames.as_ref().map_or(0, |frames| frames.len_max());
+        config.ack_hold = ACK_HOLD;
+        // A peer's buffer is thought to be like one's own. Half of it is left to what the kernel reckons otherwise.
+        config.path_bytes = receiver.room().and_then(|room| u32::try_from(room / 2).ok());
         configure(&mut config);
         // Nobody can guess it: the standard library asks the system for it.
         let seed = RandomState::new().build_hasher().finish();

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use rustix::event::{EventfdFlags, eventfd};
 
-use super::core::Core;
+use super::core::{Core, Work};
 use super::mailbox::wait_readable;
 use crate::link::{Frames, Receiver, Sender};
 use crate::time::Instant;
@@ -45,6 +45,8 @@ pub(super) struct Shared {
     unsent: AtomicBool,
     /// When the progress thread wakes by itself, in nanoseconds.
     wakes: AtomicU64,
+    /// When the sending half wants to be called again, in nanoseconds.
+    held: AtomicU64,
     /// Whether the progress thread only sees to it that whoever polls goes on.
     watching: AtomicBool,
     /// Whether something is to be sent with the next poll.
@@ -84,6 +86,7 @@ impl Shared {
             clock: std::time::Instant::now(),
             unsent: AtomicBool::new(false),
             wakes: AtomicU64::new(0),
+            held: AtomicU64::new(u64::MAX),
             watching: AtomicBool::new(false),
             deferred: AtomicBool::new(false),
             polls: AtomicU64::new(0),
@@ -118,31 +121,56 @@ impl Shared {
     /// Somebody polls, and drives: `take` takes what is there for it.
     ///
     /// If there is something only after packets were taken in, what they are to be answered with waits for the next
-    /// poll, so that it goes out together with what the program will post in its turn.
+    /// poll, so that it goes out together with what the program will post in its turn. A poll in vain takes each lock
+    /// once at the most.
     pub(super) fn poll(&self, mut take: impl FnMut(&mut Core) -> usize) -> usize {
-        self.flush();
         let now = self.now();
-        let count = take(&mut self.core());
+        if self.take_deferred() {
+            self.send(now, true);
+        }
+        let (count, work) = {
+            let mut core = self.core();
+            (take(&mut core), core.work(now))
+        };
         if count > 0 {
+            if work.unsent {
+                self.posted();
+            }
             return count;
         }
-        self.polls.fetch_add(1, Ordering::Relaxed);
+        // Another thread may ask for events just now, and this go on counting: it is found out when nobody polls.
+        self.polls.store(self.polls.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
         self.last_poll.store(now.as_nanos(), Ordering::Relaxed);
-        self.take_in(now);
-        let count = take(&mut self.core());
+        let (count, work) = self.take_in(now, work, take);
         if count > 0 {
-            self.posted();
-        } else {
+            if work.unsent {
+                self.posted();
+            }
+        } else if work.unsent || self.held.load(Ordering::Relaxed) <= now.as_nanos() {
             self.transmit(now);
         }
         count
     }
 
-    /// Sends what was left for the next poll: somebody does something else now.
+    /// Sends what was left for the next poll, or held back, and what another thread is about to send: somebody does
+    /// something else now, which may end what it belongs to.
     pub(super) fn flush(&self) {
-        if self.deferred.swap(false, Ordering::SeqCst) {
-            self.transmit(self.now());
+        self.deferred.store(false, Ordering::Relaxed);
+        let unsent = {
+            let engine = &mut self.core().engine;
+            engine.release_held();
+            engine.has_transmit()
+        };
+        if unsent {
+            // Another thread may have the lock and not have asked the engine yet.
+            let outgoing = self.outgoing.lock().unwrap_or_else(PoisonError::into_inner);
+            self.send_with(outgoing, self.now(), false);
         }
+    }
+
+    /// Whether something was left for the next poll; it is the caller's now.
+    fn take_deferred(&self) -> bool {
+        self.deferred.load(Ordering::Relaxed) && self.deferred.swap(false, Ordering::SeqCst)
     }
 
     /// There is something to send. Whoever polls steadily sends it with the next poll, together with what else there is
@@ -169,90 +197,47 @@ impl Shared {
         self.polls.load(Ordering::Relaxed) >= STEADY && last.saturating_add(PATIENCE) > now
     }
 
-    /// Takes in what has arrived, and does what is due.
-    fn take_in(&self, now: Instant) {
-        self.receive(now);
+    /// Takes in what has arrived, and does what is due, if there is anything; then `take` takes what came of it. Returns
+    /// how much that was, and what is left to be done.
+    fn take_in(
+        &self,
+        now: Instant,
+        work: Work,
+        mut take: impl FnMut(&mut Core) -> usize,
+    ) -> (usize, Work) {
+        // If another thread is receiving, it will finish.
+        let mut receiver = try_lock(&self.incoming);
+        let arrived = receiver.as_mut().map_or(Ok(0), |receiver| receiver.receive(now));
+        if matches!(arrived, Ok(0)) && !work.due {
+            return (0, work);
+        }
         let mut core = self.core();
-        if core.engine.poll_timeout().is_some_and(|due| due <= now) {
+        match (arrived, &receiver) {
+            (Ok(1..), Some(receiver)) => receiver.for_each(&mut |packet| {
+                core.engine.handle_packet(now, packet);
+            }),
+            (Err(error), _) => core.fail(&error),
+            _ => {}
+        }
+        if core.work(now).due {
             core.engine.handle_timeout(now);
-            core.deliver();
         }
-    }
-
-    fn receive(&self, now: Instant) {
-        // If another thread is at it, it will finish.
-        let mut receiver = match self.incoming.try_lock() {
-            Ok(receiver) => receiver,
-            Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-            Err(TryLockError::WouldBlock) => return,
-        };
-        match receiver.receive(now) {
-            Ok(0) => {}
-            Ok(_) => {
-                let mut core = self.core();
-                receiver.for_each(&mut |packet| {
-                    core.engine.handle_packet(now, packet);
-                });
-                core.deliver();
-            }
-            Err(error) => self.core().fail(&error),
-        }
+        core.deliver();
+        (take(&mut core), core.work(now))
     }
 
     /// Sends what is to be sent.
     pub(super) fn transmit(&self, now: Instant) {
-        self.unsent.store(true, Ordering::SeqCst);
-        let mut held = None;
-        while self.unsent.load(Ordering::SeqCst) {
-            // Whoever holds the lock looks again after giving it back.
-            let mut outgoing = match self.outgoing.try_lock() {
-                Ok(outgoing) => outgoing,
-                Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-                Err(TryLockError::WouldBlock) => return,
-            };
-            self.unsent.store(false, Ordering::SeqCst);
-            self.send_all(&mut outgoing, now);
-            held = outgoing.wants;
-        }
-        self.wake_for_deadline(held);
+        self.send(now, false);
     }
 
     /// Looks at the sending half. Whoever wanted to send meanwhile and found it taken has left that to this.
     fn with_outgoing<T>(&self, look: impl FnOnce(&Outgoing) -> T) -> T {
         let seen = look(&self.outgoing.lock().unwrap_or_else(PoisonError::into_inner));
-        if self.unsent.load(Ordering::SeqCst) {
+        if self.unsent.swap(false, Ordering::AcqRel) {
             self.transmit(self.now());
         }
         seen
-    }
-
-    fn send_all(&self, outgoing: &mut Outgoing, now: Instant) {
-        let Outgoing { sender, batch, wants, frames } = outgoing;
-        loop {
-            batch.clear();
-            let (count, framed) = {
-                let mut core = self.core();
-                let count = core.engine.poll_transmit(now, batch);
-                core.deliver();
-                (count, core.engine.has_frames())
-            };
-            if let Some(frames) = frames.as_ref().filter(|_| framed) {
-                self.send_frames(&**frames);
-                if count == 0 {
-                    continue;
-                }
-            }
-            if count == 0 && wants.is_none_or(|at| at > now) {
-                return;
-            }
-            if let Err(error) = sender.send(now, batch) {
-                return self.core().fail(&error);
-            }
-            *wants = sender.poll_timeout();
-            if count == 0 {
-                return;
-            }
-        }
     }
 
     /// Sends the frames that wait. What the network refuses is as good as lost.
@@ -276,13 +261,82 @@ impl Shared {
         core.deliver();
     }
 
-    /// Wakes the progress thread if it would oversleep a deadline, of the engine or of the link, which may hold packets
-    /// back.
-    fn wake_for_deadline(&self, held: Option<Instant>) {
-        let engine = self.core().engine.poll_timeout();
-        let due = [held, engine].into_iter().flatten().min();
-        if due.is_some_and(|due| due.as_nanos() < self.wakes.load(Ordering::SeqCst)) {
-            self.ring();
+    /// Sends what is to be sent; of whoever will soon do it again, what its peers wait for most comes `first`, and what
+    /// they can do without for a moment is left.
+    ///
+    /// One thread sends at a time. Who finds the lock taken says so and tries once more; who gives it back asks
+    /// afterwards whether somebody said so. Of the two exchanges one is the later, and whoever does it sees to the rest.
+    fn send(&self, now: Instant, first: bool) {
+        if let Some(outgoing) = self.try_outgoing() {
+            self.send_with(outgoing, now, first);
+        }
+    }
+
+    /// The sending half, unless somebody has it who will see that there is more to send.
+    fn try_outgoing(&self) -> Option<MutexGuard<'_, Outgoing>> {
+        try_lock(&self.outgoing).or_else(|| {
+            self.unsent.swap(true, Ordering::AcqRel);
+            // Whoever had the lock may have given it back just before it was told.
+            try_lock(&self.outgoing)
+        })
+    }
+
+    fn send_with<'a>(
+        &'a self,
+        mut outgoing: MutexGuard<'a, Outgoing>,
+        now: Instant,
+        mut first: bool,
+    ) {
+        loop {
+            let due = self.send_all(&mut outgoing, now, first);
+            drop(outgoing);
+            // The progress thread might oversleep what is due, of the engine or of the link, which may hold packets
+            // back.
+            if due.is_some_and(|due| due.as_nanos() < self.wakes.load(Ordering::SeqCst)) {
+                self.ring();
+            }
+            if !self.unsent.swap(false, Ordering::AcqRel) {
+                return;
+            }
+            // Somebody else may want everything to be sent.
+            first = false;
+            let Some(again) = self.try_outgoing() else { return };
+            outgoing = again;
+        }
+    }
+
+    /// Sends until there is nothing left; returns when there will be something to do again.
+    fn send_all(&self, outgoing: &mut Outgoing, now: Instant, first: bool) -> Option<Instant> {
+        let Outgoing { sender, batch, wants, frames } = outgoing;
+        loop {
+            batch.clear();
+            let (count, due, framed) = {
+                let mut core = self.core();
+                let count = if first {
+                    core.engine.poll_transmit_first(now, batch)
+                } else {
+                    core.engine.poll_transmit(now, batch)
+                };
+                core.deliver();
+                (count, core.engine.poll_timeout(), core.engine.has_frames())
+            };
+            if let Some(frames) = frames.as_ref().filter(|_| framed) {
+                self.send_frames(&**frames);
+            }
+            // With room left in it, it has all that there was, unless frames were in the way.
+            let last = !batch.is_full() && !framed;
+            if count > 0 || wants.is_some_and(|at| at <= now) {
+                if let Err(error) = sender.send(now, batch) {
+                    self.core().fail(&error);
+                    return due;
+                }
+                *wants = sender.poll_timeout();
+                let held = wants.map_or(u64::MAX, Instant::as_nanos);
+                self.held.store(held, Ordering::Relaxed);
+            }
+            if last {
+                return [due, *wants].into_iter().flatten().min();
+            }
         }
     }
 
@@ -320,7 +374,7 @@ impl Shared {
             // From now on whoever posts sends by itself. Nobody rings while it is awake, least of all itself.
             self.wakes.store(0, Ordering::SeqCst);
             self.watching.store(false, Ordering::SeqCst);
-            self.take_in(now);
+            self.take_in(now, Work { due: true, unsent: true }, |_| 0);
             self.transmit(now);
             let deadline = self.deadline();
             // From now on whoever sets an earlier deadline rings; whoever did so just before did not.
@@ -349,5 +403,14 @@ impl Shared {
         let incoming = self.incoming.lock().unwrap_or_else(PoisonError::into_inner);
         counters.extend(incoming.counters());
         counters
+    }
+}
+
+/// A lock, unless somebody has it.
+fn try_lock<T>(lock: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
+    match lock.try_lock() {
+        Ok(guard) => Some(guard),
+        Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
+        Err(TryLockError::WouldBlock) => None,
     }
 }

@@ -11,8 +11,8 @@ use super::super::sys::ring::{self, VNET_LEN};
 use super::neighbour::Neighbours;
 use crate::time::Instant;
 use crate::wire::{
-    Batch, Bits, EtherType, Ethernet, EthernetRepr, Ipv6, MacAddr, Path, PathHeaders, Train, Udp,
-    Vlan, VlanRepr, checksum,
+    Batch, Bits, EtherType, Ethernet, EthernetRepr, Ipv6, MacAddr, Path, PathHeaders, Prefixes,
+    Train, Udp, Vlan, VlanRepr, checksum,
 };
 
 /// The most packets of one frame.
@@ -37,6 +37,8 @@ pub(super) struct RawSender {
     neighbours: Neighbours,
     /// For packets to neighbours that are not known yet.
     ip: Option<IpSockets>,
+    /// What ICRCs begin with.
+    prefixes: Prefixes,
     /// The identification of the next packet.
     id: u16,
     /// The priority that frames have within this machine.
@@ -111,6 +113,7 @@ impl RawSender {
             vlan,
             neighbours,
             ip,
+            prefixes: Prefixes::new(&Path::NOWHERE),
             id: 0,
             priority: 0,
             trains: true,
@@ -122,22 +125,14 @@ impl RawSender {
     /// Seals a train, and cuts it into runs.
     fn seal<'a>(&mut self, now: Instant, mut train: Train<'a>, runs: &mut Vec<Run<'a>>) {
         let path = train.path;
-        let own = self.loopback.then_some(self.mac);
-        let mac = match own {
-            // The kernel gives those on this machine their copies.
-            None if self.ip.is_some() && path.destination.is_multicast() => None,
-            own => own.or_else(|| self.neighbours.find(now, path.destination)),
-        };
+        let mac = self.neighbour(now, path);
         let together = if self.trains && mac.is_some() { SEGMENTS_MAX } else { 1 };
         let (first, mut at, is_ipv4) = (runs.len(), 0, path.is_ipv4());
-        let (mut prefix_len, mut prefix) = (0, None);
+        self.prefixes.set_path(path);
         train.for_each_mut(|packet| {
             let (id, len) = (self.id, packet.len());
             self.id = id.wrapping_add(1);
-            if prefix_len != len {
-                (prefix_len, prefix) = (len, None);
-            }
-            let prefix = prefix.get_or_insert_with(|| path.prefix(len));
+            let prefix = self.prefixes.of(len);
             if is_ipv4 {
                 prefix.with_identification(id).seal(packet);
             } else {
@@ -156,6 +151,29 @@ impl RawSender {
         }
     }
 
+    /// Seals a train of one packet, which is a run.
+    fn seal_one<'a>(&mut self, now: Instant, mut train: Train<'a>) -> Run<'a> {
+        let (path, id) = (train.path, self.id);
+        self.id = id.wrapping_add(1);
+        let mac = self.neighbour(now, path);
+        self.prefixes.set_path(path);
+        train.for_each_mut(|packet| {
+            let prefix = self.prefixes.of(packet.len());
+            if path.is_ipv4() { prefix.with_identification(id) } else { prefix }.seal(packet);
+        });
+        let bytes: &'a [u8] = train.bytes;
+        Run { path, mac, bytes, start: 0, end: bytes.len(), segment: bytes.len(), id }
+    }
+
+    /// To whom packets of a path go, or `None` if the kernel is to find out.
+    fn neighbour(&mut self, now: Instant, path: &Path) -> Option<MacAddr> {
+        match self.loopback.then_some(self.mac) {
+            // The kernel gives those on this machine their copies.
+            None if self.ip.is_some() && path.destination.is_multicast() => None,
+            own => own.or_else(|| self.neighbours.find(now, path.destination)),
+        }
+    }
+
     /// Gives what is sent next the priority of a service level.
     #[cold]
     fn set_priority(&mut self, level: u8) {
@@ -165,6 +183,19 @@ impl RawSender {
             // There are eight, as on a VLAN. Who may open these sockets may set any.
             let priority = i32::from(level & 7);
             let _ = ring::set_option(socket, libc::SOL_SOCKET, libc::SO_PRIORITY, priority);
+        }
+    }
+
+    /// Sends runs of one service level whose neighbours are known, or runs whose are not.
+    fn send_stretch(&mut self, runs: &[Run<'_>]) -> io::Result<()> {
+        let Some(first) = runs.first() else { return Ok(()) };
+        if first.path.sl != self.priority {
+            self.set_priority(first.path.sl);
+        }
+        if first.mac.is_some() {
+            self.send_frames(runs)
+        } else {
+            runs.iter().try_for_each(|run| self.send_through_kernel(run))
         }
     }
 
@@ -197,6 +228,11 @@ impl RawSender {
 
     /// Sends as many runs as one system call takes; an error speaks of the first.
     fn send_some(&mut self, runs: &[Run<'_>]) -> io::Result<usize> {
+        if let [run] = runs {
+            let headers = self.headers(run);
+            let frame = [[IoSlice::new(headers.bytes()), IoSlice::new(run.bytes)]];
+            return ring::send_frames(&self.socket, &frame);
+        }
         let mut headers = std::mem::take(&mut self.headers);
         headers.clear();
         headers.extend(runs.iter().map(|run| self.headers(run)));
@@ -260,24 +296,18 @@ fn is_fatal(error: &io::Error) -> bool {
 
 impl Sender for RawSender {
     fn send(&mut self, now: Instant, batch: &mut Batch) -> io::Result<()> {
+        if batch.len() == 1 {
+            let only = batch.trains_mut().next().map(|train| self.seal_one(now, train));
+            return only.map_or(Ok(()), |run| self.send_stretch(&[run]));
+        }
         let mut runs = Vec::with_capacity(batch.len());
         for train in batch.trains_mut() {
             self.seal(now, train, &mut runs);
         }
         // What goes one way stays in order: whole stretches go by frames, or through the kernel.
         let kind = |run: &Run<'_>| (run.mac.is_some(), run.path.sl);
-        for stretch in runs.chunk_by(|a, b| kind(a) == kind(b)) {
-            let Some((by_frames, level)) = stretch.first().map(kind) else { continue };
-            if level != self.priority {
-                self.set_priority(level);
-            }
-            if by_frames {
-                self.send_frames(stretch)?;
-            } else {
-                stretch.iter().try_for_each(|run| self.send_through_kernel(run))?;
-            }
-        }
-        Ok(())
+        let mut stretches = runs.chunk_by(|a, b| kind(a) == kind(b));
+        stretches.try_for_each(|stretch| self.send_stretch(stretch))
     }
 
     fn counters(&self) -> Vec<(&'static str, u64)> {

@@ -97,6 +97,9 @@ pub(in crate::link) fn send_frames(
     socket: &Socket,
     frames: &[[IoSlice<'_>; 2]],
 ) -> io::Result<usize> {
+    if let [frame] = frames {
+        return socket.send_vectored(frame).map(|_| 1);
+    }
     // SAFETY: a message header of zeros is one without address, data or control.
     let mut headers: [libc::mmsghdr; FRAMES_MAX] = unsafe { std::mem::zeroed() };
     let mut count: libc::c_uint = 0;

@@ -65,14 +65,29 @@ pub(crate) struct Outgoing<'a> {
 }
 
 /// Sends as many as there is room for, of the first [`MESSAGES_MAX`]; returns how many. An error is that of the first.
-#[expect(unsafe_code, reason = "a system call")]
 pub(crate) fn send<'a>(
+    fd: BorrowedFd<'_>,
+    messages: impl Iterator<Item = Outgoing<'a>> + Clone,
+) -> io::Result<usize> {
+    // Headers take time to make, and mostly there are few.
+    if messages.clone().nth(FEW).is_none() {
+        send_up_to::<FEW>(fd, messages)
+    } else {
+        send_up_to::<MESSAGES_MAX>(fd, messages)
+    }
+}
+
+/// Who sends or receives one thing at a time mostly has no more than this.
+const FEW: usize = 2;
+
+#[expect(unsafe_code, reason = "a system call")]
+fn send_up_to<'a, const N: usize>(
     fd: BorrowedFd<'_>,
     messages: impl Iterator<Item = Outgoing<'a>>,
 ) -> io::Result<usize> {
     let nothing = libc::iovec { iov_base: ptr::null_mut(), iov_len: 0 };
-    let mut payloads = [nothing; MESSAGES_MAX];
-    let mut headers = [empty_header(); MESSAGES_MAX];
+    let mut payloads = [nothing; N];
+    let mut headers = [empty_header(); N];
     let mut count = 0;
     for ((header, payload), message) in headers.iter_mut().zip(&mut payloads).zip(messages) {
         payload.iov_base = message.bytes.as_ptr().cast_mut().cast();
@@ -88,7 +103,13 @@ pub(crate) fn send<'a>(
         }
         count += 1;
     }
-    let (first, flags) = (headers.as_mut_ptr(), libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL);
+    let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+    if let (1, [only, ..]) = (count, &headers[..]) {
+        // SAFETY: as below, for the one header.
+        let sent = unsafe { libc::sendmsg(fd.as_raw_fd(), &raw const only.msg_hdr, flags) };
+        return if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(1) };
+    }
+    let first = headers.as_mut_ptr();
     // SAFETY: `count` headers were filled in. Each points to an address, a payload and control messages of the lengths
     // that it tells, which are borrowed for `'a`, longer than the call takes, and which the kernel only reads.
     let sent = unsafe { libc::sendmmsg(fd.as_raw_fd(), first, count, flags as _) };
@@ -124,15 +145,25 @@ impl Inbox {
     }
 
     /// Takes in what has arrived, without waiting; returns how many datagrams. The ones before are forgotten.
-    #[expect(unsafe_code, reason = "a system call")]
+    ///
+    /// As long as nothing arrives it asks for one: that takes the least time, and whoever waits for it has it at once.
+    /// Where something came there may be more, and many are asked for.
     pub(crate) fn receive(&mut self, fd: BorrowedFd<'_>) -> io::Result<usize> {
-        self.len = 0;
+        if std::mem::take(&mut self.len) == 0 {
+            self.receive_up_to::<1>(fd)
+        } else {
+            self.receive_up_to::<MESSAGES_MAX>(fd)
+        }
+    }
+
+    #[expect(unsafe_code, reason = "a system call")]
+    fn receive_up_to<const N: usize>(&mut self, fd: BorrowedFd<'_>) -> io::Result<usize> {
         let mut rooms = self.bytes.chunks_exact_mut(ROOM);
-        let mut payloads: [libc::iovec; MESSAGES_MAX] = array::from_fn(|_| {
+        let mut payloads: [libc::iovec; N] = array::from_fn(|_| {
             let room = rooms.next().unwrap_or_default();
             libc::iovec { iov_base: room.as_mut_ptr().cast(), iov_len: room.len() }
         });
-        let mut headers = [empty_header(); MESSAGES_MAX];
+        let mut headers = [empty_header(); N];
         for ((header, payload), slot) in headers.iter_mut().zip(&mut payloads).zip(&mut self.slots)
         {
             let header = &mut header.msg_hdr;
@@ -143,13 +174,21 @@ impl Inbox {
             header.msg_control = slot.control.bytes.as_mut_ptr().cast();
             header.msg_controllen = CONTROL_ROOM as _;
         }
-        let (first, count) = (headers.as_mut_ptr(), u32::try_from(MESSAGES_MAX).unwrap_or(0));
         let flags = libc::MSG_DONTWAIT;
-        // SAFETY: there are `count` headers. Each points to room of its own for an address, a payload and control
-        // messages, as large as it tells, which is borrowed mutably until after the call. No time limit is given.
-        let received =
-            unsafe { libc::recvmmsg(fd.as_raw_fd(), first, count, flags as _, ptr::null_mut()) };
-        self.len = checked(received).map(|received| usize::try_from(received).unwrap_or(0))?;
+        self.len = if let [only] = &mut headers[..] {
+            // SAFETY: as below, for the one header.
+            let len = unsafe { libc::recvmsg(fd.as_raw_fd(), &raw mut only.msg_hdr, flags) };
+            only.msg_len = u32::try_from(len).map_err(|_| io::Error::last_os_error())?;
+            1
+        } else {
+            let (first, count) = (headers.as_mut_ptr(), u32::try_from(N).unwrap_or(0));
+            // SAFETY: there are `count` headers. Each points to room of its own for an address, a payload and control
+            // messages, as large as it tells, which is borrowed mutably until after the call. No time limit is given.
+            let received = unsafe {
+                libc::recvmmsg(fd.as_raw_fd(), first, count, flags as _, ptr::null_mut())
+            };
+            checked(received).map(|received| usize::try_from(received).unwrap_or(0))?
+        };
         for (slot, header) in self.slots.iter_mut().zip(&headers).take(self.len) {
             slot.len = header.msg_len as usize;
             slot.from.len = header.msg_hdr.msg_namelen;

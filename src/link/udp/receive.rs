@@ -226,6 +226,10 @@ impl Receiver for UdpReceiver {
         }
     }
 
+    fn room(&self) -> Option<usize> {
+        usize::try_from(self.counters.room).ok()
+    }
+
     fn fd(&self) -> BorrowedFd<'_> {
         self.groups.fd().unwrap_or_else(|| self.socket.as_fd())
     }

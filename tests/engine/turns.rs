@@ -1,0 +1,244 @@
+//! What goes out first, what waits a moment, and how much is under way to one peer.
+
+use std::time::Duration;
+
+use roce::engine::{Batch, Config, ICRC_ROOM, QpCreate, QpHandle, Received};
+use roce::time::Instant;
+use roce::verbs::{Data, Mtu, QpCap, QpInitAttr, QpType, SendOp, SendWr, WcStatus, WrId};
+use roce::wire::{Operation, Packet};
+
+use super::pair::{Pair, Side};
+
+const SEND: SendOp = SendOp::Send { imm: None };
+const HOLD: Duration = Duration::from_micros(20);
+
+fn at(us: u64) -> Instant {
+    Instant::from_nanos(us * 1000)
+}
+
+/// What a side has to send, `first` or all; it is handed to the other.
+fn pass(from: &mut Side, to: &mut Side, now: Instant, first: bool) -> Vec<Operation> {
+    let mut batch = Batch::new(64);
+    let _ = if first {
+        from.engine.poll_transmit_first(now, &mut batch)
+    } else {
+        from.engine.poll_transmit(now, &mut batch)
+    };
+    let mut sent = Vec::new();
+    for (path, bytes) in batch.iter() {
+        let packet = &bytes[..bytes.len() - ICRC_ROOM];
+        sent.push(Packet::parse(packet).unwrap().info().unwrap().operation);
+        to.engine.handle_packet(
+            now,
+            &Received {
+                source: path.source,
+                destination: path.destination,
+                source_port: path.source_port,
+                ecn: 0,
+                network: &[],
+                packet,
+            },
+        );
+    }
+    sent
+}
+
+/// Two sides with this configuration, and with receives.
+fn talkers(config: fn(&mut Config)) -> (Side, Side) {
+    let [mut a, mut b] = [1, 2].map(|number| Side::new(number, QpType::Rc, config));
+    let (qa, qb) = (a.engine.qp_number(a.qp).unwrap(), b.engine.qp_number(b.qp).unwrap());
+    a.connect((b.gid, qb), Mtu::M1024, (7, 70));
+    b.connect((a.gid, qa), Mtu::M1024, (70, 7));
+    for side in [&mut a, &mut b] {
+        (0..64).for_each(|id| side.recv(id, 4096, 64));
+    }
+    (a, b)
+}
+
+#[test]
+fn an_acknowledgement_goes_behind_requests() {
+    let (mut a, mut b) = talkers(|_| {});
+    a.send(1, SEND, 0, 64);
+    assert_eq!(pass(&mut a, &mut b, at(1), false), [Operation::Send]);
+    b.send(1, SEND, 0, 64);
+    b.send(2, SEND, 0, 64);
+    let sent = pass(&mut b, &mut a, at(2), false);
+    assert_eq!(sent, [Operation::Send, Operation::Send, Operation::Acknowledge]);
+}
+
+#[test]
+fn an_acknowledgement_is_not_passed_over_twice() {
+    let (mut a, mut b) = talkers(|config| config.quantum = 4);
+    a.send(1, SEND, 0, 64);
+    pass(&mut a, &mut b, at(1), false);
+    (0..20).for_each(|id| b.send(id, SEND, 0, 64));
+    let sent = pass(&mut b, &mut a, at(2), false);
+    let place = sent.iter().position(|operation| *operation == Operation::Acknowledge);
+    assert_eq!((place, sent.len()), (Some(4), 21));
+    // Of what is sent first it is none, once.
+    a.send(2, SEND, 0, 64);
+    pass(&mut a, &mut b, at(3), false);
+    b.send(30, SEND, 0, 64);
+    assert_eq!(pass(&mut b, &mut a, at(4), true), [Operation::Send]);
+    b.send(31, SEND, 0, 64);
+    let sent = pass(&mut b, &mut a, at(5), true);
+    assert_eq!(sent, [Operation::Acknowledge, Operation::Send]);
+}
+
+#[test]
+fn who_has_nothing_else_to_send_acknowledges_at_once() {
+    let (mut a, mut b) = talkers(|config| config.ack_hold = HOLD);
+    for (id, us) in [(1, 1), (2, 2)] {
+        a.send(id, SEND, 0, 64);
+        pass(&mut a, &mut b, at(us), true);
+        assert_eq!(pass(&mut b, &mut a, at(us), true), [Operation::Acknowledge]);
+        assert_eq!(a.completions().len(), 1);
+    }
+}
+
+#[test]
+fn one_acknowledgement_does_for_several_messages_of_a_conversation() {
+    let (mut a, mut b) = talkers(|config| config.ack_hold = HOLD);
+    for (id, us) in [(1, 0), (2, 5), (3, 10)] {
+        a.send(id, SEND, 0, 64);
+        assert_eq!(pass(&mut a, &mut b, at(us), true), [Operation::Send]);
+        b.send(id, SEND, 0, 64);
+        assert_eq!(pass(&mut b, &mut a, at(us), true), [Operation::Send]);
+        assert_eq!(pass(&mut b, &mut a, at(us), false), [], "it is held back, whoever asks");
+    }
+    assert_eq!(b.engine.poll_timeout(), Some(at(20)));
+    b.engine.handle_timeout(at(19));
+    assert_eq!(pass(&mut b, &mut a, at(19), false), []);
+    b.engine.handle_timeout(at(20));
+    assert_eq!(pass(&mut b, &mut a, at(20), true), [Operation::Acknowledge]);
+    let done: Vec<_> = a.completions().iter().map(|wc| wc.id.0).collect();
+    assert_eq!(done, [0, 1, 2, 1, 2, 3], "three that were received, three that were sent");
+}
+
+#[test]
+fn what_is_held_back_goes_before_anything_ends() {
+    let (mut a, mut b) = talkers(|config| config.ack_hold = HOLD);
+    a.send(1, SEND, 0, 64);
+    pass(&mut a, &mut b, at(0), true);
+    b.send(1, SEND, 0, 64);
+    assert_eq!(pass(&mut b, &mut a, at(0), true), [Operation::Send]);
+    b.engine.release_held();
+    assert!(b.engine.has_transmit());
+    assert_eq!(pass(&mut b, &mut a, at(0), false), [Operation::Acknowledge]);
+    assert!(!b.engine.has_transmit());
+}
+
+#[test]
+fn who_repeats_itself_is_answered_at_once() {
+    let (mut a, mut b) = talkers(|config| config.ack_hold = HOLD);
+    a.send(1, SEND, 0, 64);
+    pass(&mut a, &mut b, at(0), true);
+    b.send(1, SEND, 0, 64);
+    pass(&mut b, &mut a, at(0), true);
+    // The patience of the requester ends before the acknowledgement would come.
+    a.engine.handle_timeout(at(5000));
+    assert!(pass(&mut a, &mut b, at(10), false).contains(&Operation::Send));
+    assert_eq!(pass(&mut b, &mut a, at(10), true), [Operation::Acknowledge]);
+}
+
+/// A further queue pair at each side, connected.
+fn add_pair(pair: &mut Pair) -> (QpHandle, QpHandle) {
+    let cap = QpCap {
+        max_send_wr: 16,
+        max_recv_wr: 1,
+        max_send_sge: 1,
+        max_recv_sge: 1,
+        max_inline_data: 0,
+    };
+    let init = QpInitAttr { qp_type: QpType::Rc, cap, sq_sig_all: true };
+    let own = (pair.a.qp, pair.b.qp);
+    for side in [&mut pair.a, &mut pair.b] {
+        let create = QpCreate { init, send_cq: side.cq, recv_cq: side.cq, srq: None, xrcd: None };
+        side.qp = side.engine.create_qp(side.pd, create).unwrap();
+    }
+    let Pair { a, b, .. } = pair;
+    let (qa, qb) = (a.engine.qp_number(a.qp).unwrap(), b.engine.qp_number(b.qp).unwrap());
+    a.connect((b.gid, qb), Mtu::M4096, (0, 0));
+    b.connect((a.gid, qa), Mtu::M4096, (0, 0));
+    let new = (a.qp, b.qp);
+    (a.qp, b.qp) = own;
+    new
+}
+
+const LIMIT: u32 = 128 * 1024;
+
+/// Eight queue pairs that write a megabyte each to one peer, together not more than the limit at a time.
+fn crowd() -> (Pair, Vec<QpHandle>) {
+    let mut pair = Pair::new(QpType::Rc, Mtu::M4096);
+    pair.a = Side::new(1, QpType::Rc, |config| config.path_bytes = Some(LIMIT));
+    let qps = (0..8).map(|_| add_pair(&mut pair).0).collect();
+    (pair, qps)
+}
+
+fn write_much(pair: &mut Pair, qps: &[QpHandle]) {
+    for (id, qp) in qps.iter().enumerate() {
+        let sges = [pair.a.sge(0, 1 << 20)];
+        let op =
+            SendOp::Write { remote_addr: pair.b.buffer.addr(), rkey: pair.b.mr.rkey(), imm: None };
+        let wr = SendWr::new(WrId(id as u64), op, Data::Gather(&sges));
+        pair.a.engine.post_send(*qp, &wr, &[]).unwrap();
+    }
+}
+
+#[test]
+fn queue_pairs_of_one_peer_share_what_may_be_under_way() {
+    let (mut pair, qps) = crowd();
+    write_much(&mut pair, &qps);
+    // Without an answer nothing goes beyond the limit, and the last that goes asks for one.
+    let mut batch = Batch::new(1000);
+    let sent = pair.a.engine.poll_transmit(at(0), &mut batch);
+    assert!(sent * 4096 <= LIMIT as usize && sent * 4096 > LIMIT as usize / 2, "{sent} packets");
+    let last = batch.iter().last().map(|(_, bytes)| bytes[8] & 0x80);
+    assert_eq!(last, Some(0x80));
+    pair.run();
+    let done = pair.a.completions();
+    assert_eq!(done.len(), 8);
+    assert!(done.iter().all(|wc| wc.status == WcStatus::Success));
+}
+
+#[test]
+fn nobody_waits_for_one_that_is_lost_or_gone_or_waits_itself() {
+    for what in 0..3 {
+        let (mut pair, qps) = crowd();
+        if what == 0 {
+            // Every hundredth packet.
+            let mut count = 0;
+            pair.lose = Box::new(move |_, _| {
+                count += 1;
+                count % 100 == 0
+            });
+        }
+        write_much(&mut pair, &qps);
+        if what == 1 {
+            let _ = pair.a.engine.poll_transmit(at(0), &mut Batch::new(1000));
+            for qp in &qps[..4] {
+                pair.a.engine.destroy_qp(*qp).unwrap();
+            }
+        }
+        if what == 2 {
+            // A message that nobody receives is sent again and again, and the others go on.
+            let sges = [pair.a.sge(0, 1 << 20)];
+            for qp in &qps[..2] {
+                let wr = SendWr::new(WrId(100), SEND, Data::Gather(&sges));
+                pair.a.engine.post_send(*qp, &wr, &[]).unwrap();
+            }
+        }
+        pair.run();
+        let done = pair.a.completions();
+        let well = done.iter().filter(|wc| wc.status == WcStatus::Success).count();
+        assert_eq!((well, done.len()), [(8, 8), (4, 4), (8, 10)][what], "case {what}");
+    }
+}
+
+#[test]
+fn a_queue_pair_alone_keeps_to_its_window_only() {
+    let (mut pair, qps) = crowd();
+    write_much(&mut pair, &qps[..1]);
+    let window = pair.a.engine.config().window_bytes as usize / 4096;
+    assert_eq!(pair.a.engine.poll_transmit(at(0), &mut Batch::new(1000)), window);
+}

@@ -1,0 +1,143 @@
+//! The rivals of a ping-pong: 64 bytes there and back over a bare socket, both sides spinning.
+//!
+//! ```text
+//! cargo run --release --example bench-pingpong -- tcp|udp ADDRESS [SECONDS]      # the other side: serve-tcp|serve-udp ADDRESS
+//! cargo run --release --example bench-pingpong -- packet INTERFACE [SECONDS]     # the other side: serve-packet INTERFACE
+//! ```
+//!
+//! Prints the median round trip in microseconds. `tcp` has TCP_NODELAY; `udp` is an unconnected socket, as one that
+//! serves many peers has it; `packet` is a packet socket with a receive ring that is looked at without a system call,
+//! and sends past the queueing discipline, frames of a kind of its own that nobody else in the kernel looks at: the
+//! least that whole frames can take.
+#![allow(
+    clippy::cast_possible_truncation,
+    clippy::cast_precision_loss,
+    clippy::disallowed_methods,
+    clippy::print_stdout,
+    clippy::unwrap_used,
+    reason = "a benchmark has a clock and a terminal, and fails when it cannot go on"
+)]
+
+use std::io::{ErrorKind, Read, Write};
+use std::net::{TcpListener, TcpStream, UdpSocket};
+use std::time::{Duration, Instant};
+
+#[path = "pingpong/packet.rs"]
+mod packet;
+
+use packet::PacketSocket;
+
+const PORT: u16 = 4799;
+
+/// What a message has, whatever carries it.
+pub(crate) const SIZE: usize = 64;
+
+/// Something that carries messages.
+trait Wire {
+    fn send(&mut self, message: &[u8; SIZE]);
+
+    /// Whether a message has come.
+    fn receive(&mut self) -> bool;
+}
+
+impl Wire for TcpStream {
+    fn send(&mut self, message: &[u8; SIZE]) {
+        self.write_all(message).unwrap();
+    }
+
+    fn receive(&mut self) -> bool {
+        let mut room = [0; SIZE];
+        match self.read(&mut room) {
+            Ok(SIZE) => true,
+            Err(error) if error.kind() == ErrorKind::WouldBlock => false,
+            Ok(0) => std::process::exit(0),
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+/// A UDP socket and to whom it speaks.
+struct Udp(UdpSocket, Option<std::net::SocketAddr>);
+
+impl Wire for Udp {
+    fn send(&mut self, message: &[u8; SIZE]) {
+        self.0.send_to(message, self.1.unwrap()).unwrap();
+    }
+
+    fn receive(&mut self) -> bool {
+        let mut room = [0; SIZE];
+        match self.0.recv_from(&mut room) {
+            Ok((_, from)) => {
+                self.1 = Some(from);
+                true
+            }
+            Err(error) if error.kind() == ErrorKind::WouldBlock => false,
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
+impl Wire for PacketSocket {
+    fn send(&mut self, message: &[u8; SIZE]) {
+        self.send_frame(message);
+    }
+
+    fn receive(&mut self) -> bool {
+        self.receive_frame()
+    }
+}
+
+fn open(kind: &str, at: &str) -> Box<dyn Wire> {
+    match kind {
+        "serve-tcp" => {
+            let (stream, _) = TcpListener::bind((at, PORT)).unwrap().accept().unwrap();
+            Box::new(spinning(stream))
+        }
+        "tcp" => Box::new(spinning(TcpStream::connect((at, PORT)).unwrap())),
+        "serve-udp" => {
+            let socket = UdpSocket::bind((at, PORT)).unwrap();
+            socket.set_nonblocking(true).unwrap();
+            Box::new(Udp(socket, None))
+        }
+        "udp" => {
+            let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
+            socket.set_nonblocking(true).unwrap();
+            let to = format!("{at}:{PORT}").parse().unwrap();
+            Box::new(Udp(socket, Some(to)))
+        }
+        "serve-packet" | "packet" => Box::new(PacketSocket::open(at).unwrap()),
+        other => panic!("{other} is none of tcp, udp, packet"),
+    }
+}
+
+fn spinning(stream: TcpStream) -> TcpStream {
+    stream.set_nodelay(true).unwrap();
+    stream.set_nonblocking(true).unwrap();
+    stream
+}
+
+fn main() {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let [kind, at, rest @ ..] = &arguments[..] else { panic!("see tools/bench/pingpong.rs") };
+    let seconds = rest.first().map_or(3, |seconds| seconds.parse().unwrap());
+    let mut wire = open(kind, at);
+    let message = [7; SIZE];
+    if kind.starts_with("serve-") {
+        loop {
+            if wire.receive() {
+                wire.send(&message);
+            }
+        }
+    }
+    let (start, mut times) = (Instant::now(), Vec::new());
+    let mut before = start;
+    while before - start < Duration::from_secs(seconds) {
+        wire.send(&message);
+        while !wire.receive() {}
+        let now = Instant::now();
+        times.push(now - before);
+        before = now;
+    }
+    times.sort_unstable();
+    println!("{:.2}", times[times.len() / 2].as_nanos() as f64 / 1000.0);
+}

@@ -1,0 +1,271 @@
+//! Reliable connections at full work in both directions: every message comes once, in order and whole.
+//!
+//! What must come of a request follows from its number. Messages carry bytes that no other has; a write has a place of
+//! its own until it was looked at; what is read never changes; a counter is touched by one end alone, which therefore
+//! knows what it finds there.
+
+use std::collections::VecDeque;
+
+use roce::verbs::{Device, Notify, QpHandle, QpType, SendOp, Wc, WcOpcode};
+
+use crate::stage::{Clock, Desk, Dice, Outcome, ensure, manner, pair, pattern};
+
+/// How many connections there are at the most, and how many requests of an end are under way at once.
+const CONNECTIONS: usize = 3;
+const DEPTH: usize = 8;
+
+/// The longest message.
+const LONGEST: usize = 5000;
+
+/// How far places for messages are apart.
+const STRIDE: usize = 5120;
+
+/// Where a side has what is read, the counters, what is written to it, what it receives, and what it sends or reads.
+const CONSTANT: usize = 0;
+const COUNTERS: usize = 8192;
+const WRITTEN: usize = 16384;
+const RECEIVED: usize = WRITTEN + CONNECTIONS * DEPTH * STRIDE;
+const OWN: usize = RECEIVED + CONNECTIONS * DEPTH * STRIDE;
+const _: () = assert!(OWN + CONNECTIONS * DEPTH * STRIDE <= crate::stage::MEMORY);
+
+/// The bytes that are read.
+const CONSTANT_SEED: u64 = 77;
+
+/// Marks the name of a receive.
+const RECEIVE: u64 = 1 << 32;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Task {
+    Send(usize),
+    SendImm(usize),
+    Write(usize),
+    WriteImm(usize),
+    Read(usize),
+    Add,
+    Swap,
+}
+
+impl Task {
+    fn roll(dice: &mut Dice) -> Self {
+        let length = dice.below(LONGEST + 1);
+        match dice.below(12) {
+            0..3 => Self::Send(length),
+            3 => Self::SendImm(length),
+            4..6 => Self::Write(length),
+            6 => Self::WriteImm(length),
+            7..9 => Self::Read(length),
+            9..11 => Self::Add,
+            _ => Self::Swap,
+        }
+    }
+
+    fn is_received(self) -> bool {
+        matches!(self, Self::Send(_) | Self::SendImm(_) | Self::WriteImm(_))
+    }
+}
+
+/// One end of a connection.
+struct End {
+    qp: QpHandle,
+    index: usize,
+    /// What the bytes of its messages follow from.
+    seed: u64,
+    tasks: Vec<Task>,
+    posted: usize,
+    done: usize,
+    /// What the peer sends, with the places among the peer's tasks.
+    expected: VecDeque<(usize, Task)>,
+    expected_len: usize,
+    receives: usize,
+    peer_seed: u64,
+    /// What its counter at the peer's is, and what it will be when all that was posted is done.
+    counter: u64,
+    promised: u64,
+}
+
+impl End {
+    fn new(qp: QpHandle, index: usize, [own, peer]: [&(u64, Vec<Task>); 2]) -> Self {
+        let (seed, tasks) = own.clone();
+        let (peer_seed, peer_tasks) = peer.clone();
+        let received = peer_tasks.into_iter().enumerate().filter(|(_, task)| task.is_received());
+        let expected: VecDeque<_> = received.collect();
+        let expected_len = expected.len();
+        Self {
+            qp,
+            index,
+            seed,
+            tasks,
+            posted: 0,
+            done: 0,
+            expected,
+            expected_len,
+            receives: 0,
+            peer_seed,
+            counter: 0,
+            promised: 0,
+        }
+    }
+
+    fn is_done(&self) -> bool {
+        self.done == self.tasks.len() && self.expected.is_empty()
+    }
+
+    fn place(&self, area: usize, at: usize) -> usize {
+        area + (self.index * DEPTH + at % DEPTH) * STRIDE
+    }
+
+    fn post(&mut self, here: &Desk<'_>, there: &Desk<'_>) -> Outcome {
+        let taken = self.expected_len - self.expected.len();
+        while self.receives < self.expected_len && self.receives - taken < DEPTH {
+            let place = self.place(RECEIVED, self.receives);
+            here.recv(self.qp, RECEIVE | self.receives as u64, place, LONGEST)?;
+            self.receives += 1;
+        }
+        while self.posted < self.tasks.len() && self.posted - self.done < DEPTH {
+            let (op, length) = self.request(there);
+            let place = self.place(OWN, self.posted);
+            here.buffer.write(place, &pattern(self.seed + self.posted as u64, length)).unwrap();
+            here.send(self.qp, self.posted as u64, op, (place, length))?;
+            self.posted += 1;
+        }
+        Ok(())
+    }
+
+    /// What the next task asks for.
+    fn request(&mut self, there: &Desk<'_>) -> (SendOp, usize) {
+        let (at, rkey, base) = (self.posted, there.mr.rkey(), there.buffer.addr());
+        let imm = Some((at as u32).to_be_bytes());
+        let target = base + self.place(WRITTEN, at) as u64;
+        let write = |imm| SendOp::Write { remote_addr: target, rkey, imm };
+        let counter = base + (COUNTERS + 8 * self.index) as u64;
+        let task = self.tasks[at];
+        let expected = self.promised;
+        self.promised += u64::from(matches!(task, Task::Add | Task::Swap));
+        match task {
+            Task::Send(length) => (SendOp::Send { imm: None }, length),
+            Task::SendImm(length) => (SendOp::Send { imm }, length),
+            Task::Write(length) => (write(None), length),
+            Task::WriteImm(length) => (write(imm), length),
+            Task::Read(length) => {
+                (SendOp::Read { remote_addr: base + CONSTANT as u64, rkey }, length)
+            }
+            Task::Add => (SendOp::FetchAdd { remote_addr: counter, rkey, add: 1 }, 8),
+            Task::Swap => {
+                let (compare, swap) = (expected, expected + 1);
+                (SendOp::CompareSwap { remote_addr: counter, rkey, compare, swap }, 8)
+            }
+        }
+    }
+
+    fn take(&mut self, here: &Desk<'_>, there: &Desk<'_>, wc: &Wc) -> Outcome {
+        ensure!(wc.is_success(), "{wc:?}");
+        match wc.id.0.checked_sub(RECEIVE) {
+            Some(number) => self.take_receive(here, number as usize, wc),
+            None => self.take_send(here, there, wc),
+        }
+    }
+
+    fn take_send(&mut self, here: &Desk<'_>, there: &Desk<'_>, wc: &Wc) -> Outcome {
+        let at = self.done;
+        ensure!(wc.id.0 as usize == at, "request {at} is overtaken by {wc:?}");
+        let place = self.place(OWN, at);
+        match self.tasks[at] {
+            Task::Read(length) => {
+                let wanted = pattern(CONSTANT_SEED, length);
+                ensure!(here.read(place, length) == wanted, "what request {at} read is wrong");
+            }
+            Task::Write(length) => {
+                let wanted = pattern(self.seed + at as u64, length);
+                let found = there.read(self.place(WRITTEN, at), length);
+                ensure!(found == wanted, "what request {at} wrote is wrong");
+            }
+            Task::Add | Task::Swap => {
+                let was = u64::from_ne_bytes(here.read(place, 8).try_into().unwrap());
+                ensure!(was == self.counter, "a counter was {was} instead of {}", self.counter);
+                self.counter += 1;
+            }
+            Task::Send(_) | Task::SendImm(_) | Task::WriteImm(_) => {}
+        }
+        self.done += 1;
+        Ok(())
+    }
+
+    fn take_receive(&mut self, here: &Desk<'_>, number: usize, wc: &Wc) -> Outcome {
+        let wanted = self.expected_len - self.expected.len();
+        ensure!(number == wanted, "receive {wanted} is overtaken by {wc:?}");
+        let (at, task) = self.expected.pop_front().ok_or("a message that nobody sent")?;
+        let imm = Some((at as u32).to_be_bytes());
+        let (length, area, told, opcode) = match task {
+            Task::Send(length) => (length, RECEIVED, None, WcOpcode::Recv),
+            Task::SendImm(length) => (length, RECEIVED, imm, WcOpcode::Recv),
+            Task::WriteImm(length) => (length, WRITTEN, imm, WcOpcode::RecvRdmaWithImm),
+            other => return Err(format!("{other:?} is not received")),
+        };
+        let found = (wc.byte_len as usize, wc.imm(), wc.opcode);
+        ensure!(found == (length, told, opcode), "of message {at}: {wc:?}");
+        let place = self.place(area, if area == WRITTEN { at } else { number });
+        let bytes = pattern(self.peer_seed + at as u64, length);
+        ensure!(here.read(place, length) == bytes, "message {at} is wrong");
+        Ok(())
+    }
+}
+
+/// All ends of one side take in what came; whether anything did.
+fn work(here: &Desk<'_>, there: &Desk<'_>, ends: &mut [End]) -> Outcome<bool> {
+    ends.iter_mut().try_for_each(|end| end.post(here, there))?;
+    let mut wcs = [Wc::default(); 16];
+    let count = here.nic.poll_cq(here.cq, &mut wcs);
+    for wc in &wcs[..count] {
+        let of = |end: &&mut End| here.nic.qp_number(end.qp) == Some(wc.qp_num);
+        let end = ends.iter_mut().find(of).ok_or("a completion of no queue pair")?;
+        end.take(here, there, wc)?;
+    }
+    Ok(count > 0)
+}
+
+pub(crate) fn mixed(a: &mut Desk<'_>, b: &mut Desk<'_>, dice: &mut Dice) -> Outcome {
+    let (mut a_ends, mut b_ends) = (Vec::new(), Vec::new());
+    for desk in [&*a, &*b] {
+        desk.buffer.write(CONSTANT, &pattern(CONSTANT_SEED, LONGEST)).unwrap();
+        desk.buffer.write(COUNTERS, &[0; 8 * CONNECTIONS]).unwrap();
+    }
+    for index in 0..1 + dice.below(CONNECTIONS) {
+        let how = manner(dice);
+        let (a_qp, b_qp) = pair(a, b, QpType::Rc, &how, dice)?;
+        let mut plan = || {
+            let count = 10 + dice.below(50);
+            (dice.next() >> 8, (0..count).map(|_| Task::roll(dice)).collect::<Vec<_>>())
+        };
+        let (ours, theirs) = (plan(), plan());
+        a_ends.push(End::new(a_qp, index, [&ours, &theirs]));
+        b_ends.push(End::new(b_qp, index, [&theirs, &ours]));
+    }
+    let (sleepy, mut clock) = (dice.below(2) == 0, Clock::start());
+    while !a_ends.iter().chain(&b_ends).all(End::is_done) {
+        let worked = work(a, b, &mut a_ends)? | work(b, a, &mut b_ends)?;
+        if worked {
+            clock = Clock::start();
+            continue;
+        }
+        clock.check(&[a, b])?;
+        if !sleepy {
+            continue;
+        }
+        for desk in [&*a, &*b] {
+            desk.nic.request_notify(desk.cq, Notify::Next);
+        }
+        if work(a, b, &mut a_ends)? | work(b, a, &mut b_ends)? {
+            continue;
+        }
+        // Either side may be the next to have something: none is waited for long.
+        let _ = a.channel.wait(Some(std::time::Duration::from_millis(5)));
+    }
+    for (ends, at) in [(&a_ends, &*b), (&b_ends, &*a)] {
+        for end in ends {
+            let place = COUNTERS + 8 * end.index;
+            let found = u64::from_ne_bytes(at.read(place, 8).try_into().unwrap());
+            ensure!(found == end.counter, "a counter ended at {found}, not {}", end.counter);
+        }
+    }
+    Ok(())
+}
