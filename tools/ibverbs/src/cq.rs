@@ -5,6 +5,7 @@ use std::ffi::{c_int, c_void};
 use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use roce::ibverbs::{ibv_comp_channel, ibv_context, ibv_cq, ibv_cq_ex, ibv_wc};
 use roce::nic::SoftNic;
@@ -181,8 +182,12 @@ pub(crate) unsafe extern "C" fn poll(cq: *mut ibv_cq, count: c_int, to: *mut ibv
 /// How often a thread looks in vain before it lets others run: some tenths of a millisecond.
 const PATIENCE: u32 = 256;
 
+/// The shortest sleep: with what the system adds, about 50 µs.
+const NAP: Duration = Duration::from_nanos(1);
+
 /// A thread has looked for completions and found so many. Programs for hardware look all the time, and have a core each;
-/// where cores are few, what one waits for is done by a thread that has none because of it.
+/// where cores are few, what one waits for is done by a thread that has none because of it. It sleeps rather than yields:
+/// whoever yields often loses its turns for seconds.
 pub(crate) fn give_way(found: usize) {
     thread_local! {
         static IN_VAIN: Cell<u32> = const { Cell::new(0) };
@@ -190,7 +195,7 @@ pub(crate) fn give_way(found: usize) {
     let in_vain = if found == 0 { IN_VAIN.get() + 1 } else { 0 };
     IN_VAIN.set(in_vain % PATIENCE);
     if in_vain == PATIENCE {
-        std::thread::yield_now();
+        std::thread::sleep(NAP);
     }
 }
 
