@@ -226,8 +226,8 @@ mod tests {
         let (mut sent, mut active) = (0, VecDeque::new());
         loop {
             let before = sent;
-            for (place, share) in shares.iter_mut().enumerate() {
-                if flows.admits(share, to, 1000, Place(place as u32), &mut active) {
+            for (place, share) in (0..).zip(shares.iter_mut()) {
+                if flows.admits(share, to, 1000, Place(place), &mut active) {
                     flows.sent(share, 1000);
                     sent += 1;
                 }
@@ -298,8 +298,8 @@ mod tests {
         let (mut flows, mut active) = (Flows::new(Some(LIMIT)), VecDeque::new());
         let mut shares = [Share::default(); 4];
         fill(&mut flows, &mut shares[..2], gid(1));
-        for (at, cost) in [(2, 1500), (3, 2000)] {
-            assert!(!flows.admits(&mut shares[at], gid(1), cost, Place(at as u32), &mut active));
+        for (at, place, cost) in [(2, 2, 1500), (3, 3, 2000)] {
+            assert!(!flows.admits(&mut shares[at], gid(1), cost, Place(place), &mut active));
         }
         flows.leave(&mut shares[2], &mut active);
         assert_eq!(active.pop_front(), None);
