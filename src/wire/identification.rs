@@ -15,7 +15,7 @@
 /// # use std::net::Ipv4Addr;
 /// # use roce::wire::{Gid, Path};
 /// # let (source, destination) = (Gid::from(Ipv4Addr::LOCALHOST), Gid::from(Ipv4Addr::LOCALHOST));
-/// # let path = Path { source, destination, source_port: 9, traffic_class: 0, hop_limit: 64, sl: 0 };
+/// # let path = Path { source, destination, ..Path::NOWHERE };
 /// let mut packet = [7; 64];
 /// let prefix = path.prefix(packet.len());
 /// prefix.with_identification(4711).seal(&mut packet);
