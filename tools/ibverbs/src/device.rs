@@ -191,6 +191,7 @@ pub(crate) fn copy_text(to: &mut [c_char], text: &str) {
 /// Makes a list of all devices, with a null behind the last.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_get_device_list(num_devices: *mut c_int) -> *mut *mut ibv_device {
+    env::keep_quiet();
     pointer(|| {
         if !num_devices.is_null() {
             // SAFETY: the program has room for a number there.

@@ -12,6 +12,7 @@ use std::error::Error;
 use std::ffi::c_int;
 use std::fs::File;
 use std::io::{self, Write as _};
+use std::sync::Once;
 use std::time::SystemTime;
 
 use roce::link::{Link, Spec, fault, tap};
@@ -65,18 +66,28 @@ fn new_file(path: &str) -> io::Result<File> {
 
 /// The number that C gets for an error, and the words that a person gets who asked for them.
 pub(crate) fn failed(error: &(dyn Error + 'static), otherwise: c_int) -> Failed {
-    if let Some(path) = variable("ROCE_LOG") {
-        let mut line = error.to_string();
-        let mut source = error.source();
-        while let Some(error) = source {
-            line = format!("{line}: {error}");
-            source = error.source();
-        }
-        // Whoever asked for it sees that there is nothing.
-        let log = File::options().append(true).create(true).open(path);
-        let _ = log.and_then(|mut log| writeln!(log, "{line}"));
+    let mut line = error.to_string();
+    let mut source = error.source();
+    while let Some(error) = source {
+        line = format!("{line}: {error}");
+        source = error.source();
     }
+    log(&line);
     Failed::from_any(error, otherwise)
+}
+
+/// Tells a person something who asked for it.
+fn log(line: &str) {
+    let Some(path) = variable("ROCE_LOG") else { return };
+    // Whoever asked for it sees that there is nothing.
+    let log = File::options().append(true).create(true).open(path);
+    let _ = log.and_then(|mut log| writeln!(log, "{line}"));
+}
+
+/// Panics of this library are told to nobody but who asked for it: its output is the program's.
+pub(crate) fn keep_quiet() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| std::panic::set_hook(Box::new(|panic| log(&panic.to_string()))));
 }
 
 fn variable(name: &str) -> Option<String> {
