@@ -93,12 +93,10 @@ struct Soak {
 }
 
 impl Soak {
-    /// Sleeps while the process took more than its share.
-    fn pace(&self) {
-        let allowed = || self.start.elapsed() * self.options.share / 100;
-        while processor_time() > allowed() + Duration::from_millis(500) && !self.is_over() {
-            std::thread::sleep(Duration::from_millis(20));
-        }
+    /// Whether the process took more than its share.
+    fn is_ahead(&self) -> bool {
+        let allowed = self.start.elapsed() * self.options.share / 100;
+        processor_time() > allowed + Duration::from_millis(500)
     }
 
     fn is_over(&self) -> bool {
@@ -113,8 +111,10 @@ impl Soak {
     ) {
         let mut dice = Dice::new(self.options.seed ^ worker << 32);
         while !self.is_over() {
+            // Asking for the processor time opens a file, which is not to be counted either.
             let working = self.pause.read().unwrap();
             let (at, outcome) = round(&mut dice);
+            let sleeps = self.is_ahead();
             drop(working);
             match outcome {
                 Ok(kind) => *self.rounds.lock().unwrap().entry(kind).or_default() += 1,
@@ -123,7 +123,9 @@ impl Soak {
                     self.over.store(true, Ordering::Relaxed);
                 }
             }
-            self.pace();
+            if sleeps {
+                std::thread::sleep(Duration::from_millis(100));
+            }
         }
     }
 
