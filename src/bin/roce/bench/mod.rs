@@ -35,10 +35,10 @@ use crate::output;
 
 /// Measure bandwidth and latency, as perftest does
 ///
-/// Soft NICs or real ones on either side: on the other one runs roce serve. Letters and tables are perftest's,
-/// and so are their meanings: bandwidth is counted in MB of 2^20 bytes, the latency of send and
-/// write is half a round trip, t_typical is the median. BW peak is the fastest hundredth of a
-/// second.
+/// Soft NICs or real ones on either side: on the other one runs roce serve. Letters and tables
+/// are perftest's, and so are their meanings: bandwidth is counted in MB of 2^20 bytes, the
+/// latency of send and write is half a round trip, t_typical is the median. BW peak is the
+/// fastest hundredth of a second.
 ///
 /// bench pingpong is a client of ibv_rc_pingpong, ibv_uc_pingpong and ibv_ud_pingpong, which
 /// need no roce on the other side.
