@@ -40,6 +40,12 @@ impl Instant {
         i128::from(self.0) - i128::from(earlier.0)
     }
 
+    /// How long it is since `earlier`; nothing if that is later.
+    #[must_use]
+    pub const fn saturating_since(self, earlier: Self) -> Duration {
+        Duration::from_nanos(self.0.saturating_sub(earlier.0))
+    }
+
     /// `self` plus `duration`, or the last instant there is.
     pub fn saturating_add(self, duration: Duration) -> Self {
         let ns = u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX);

@@ -352,3 +352,39 @@ fn a_nic_can_be_dropped_at_any_time() {
         }
     }
 }
+
+#[test]
+fn who_polls_for_its_own_and_then_looks_at_memory_is_served() {
+    // As programs do that measure how long a WRITE takes: each waits for its own completion, and then for the other's byte.
+    const ROUNDS: u8 = 200;
+    let (a, b) = pair();
+    std::thread::scope(|scope| {
+        for (side, peer, first) in [(&a, &b, true), (&b, &a, false)] {
+            scope.spawn(move || {
+                let (remote_addr, rkey) = (peer.buffer.addr() + 1, peer.mr.rkey());
+                let wait_for = |value: u8| {
+                    let mut seen = [0];
+                    while seen[0] != value {
+                        side.buffer.read(1, &mut seen).unwrap();
+                        std::thread::yield_now();
+                    }
+                };
+                for round in 1..=ROUNDS {
+                    if !first {
+                        wait_for(round);
+                    }
+                    side.buffer.write(0, &[round]).unwrap();
+                    side.send(round.into(), SendOp::Write { remote_addr, rkey, imm: None }, 1);
+                    let mut wc = [Wc::default()];
+                    while side.nic.poll_cq(side.cq, &mut wc) == 0 {
+                        std::thread::yield_now();
+                    }
+                    assert!(wc[0].is_success());
+                    if first {
+                        wait_for(round);
+                    }
+                }
+            });
+        }
+    });
+}

@@ -305,9 +305,8 @@ impl Engine {
         self.transmit(now, batch, false)
     }
 
-    /// The same, but of a queue pair that sends requests and owes but an acknowledgement, the latter is left for the
-    /// next call of either, or held back for as long as [`Config::ack_hold`] says: whoever will soon call again sends
-    /// first what the peer waits for most.
+    /// The same, but of a queue pair that sends requests and owes but an acknowledgement, the latter may be held back
+    /// for as long as [`Config::ack_hold`] says: whoever will soon call again sends first what the peer waits for most.
     #[must_use]
     pub fn poll_transmit_first(&mut self, now: Instant, batch: &mut Batch) -> usize {
         self.transmit(now, batch, true)
@@ -316,8 +315,6 @@ impl Engine {
     fn transmit(&mut self, now: Instant, batch: &mut Batch, first: bool) -> usize {
         self.env.now = now;
         let before = batch.len();
-        // Turns that are over before all was sent come again behind the others.
-        let mut later = core::mem::take(&mut self.env.later);
         while !batch.is_full() && self.env.frames.len() < FRAMES_MAX {
             let Some(place) = self.env.active.pop_front() else { break };
             let quantum = self.env.config.quantum;
@@ -328,17 +325,10 @@ impl Engine {
             qp.scheduled = false;
             let turn = qp.take_turn(quantum, first, env, batch);
             env.flows.wake(&qp.share, &mut env.active);
-            match turn {
-                Turn::Over => {}
-                Turn::Again => qp.schedule(env),
-                Turn::Later => {
-                    qp.scheduled = true;
-                    later.push(place);
-                }
+            if turn == Turn::Again {
+                qp.schedule(env);
             }
         }
-        self.env.active.extend(later.drain(..));
-        self.env.later = later;
         batch.len() - before
     }
 
@@ -449,8 +439,6 @@ enum Turn {
     Over,
     /// It has more to send when the others had their turn.
     Again,
-    /// It has an acknowledgement left, for the next time that something is sent.
-    Later,
 }
 
 impl Qp {
@@ -461,7 +449,7 @@ impl Qp {
     ///
     /// But nobody waits as much for an acknowledgement as for what the peer gets in return. It goes last, and is short
     /// enough to be taken along by a network that takes packets of one length at once, of which the last may be shorter;
-    /// or, of the `first` things to be sent, it is none. It is not passed over twice.
+    /// or, of the `first` things to be sent, it may be none. It is not passed over twice.
     fn take_turn(&mut self, quantum: usize, first: bool, env: &mut Env, batch: &mut Batch) -> Turn {
         let acknowledges = self.resp.may_acknowledge_later();
         let mut requests_first = core::mem::take(&mut self.req.waited) || acknowledges;
@@ -480,9 +468,9 @@ impl Qp {
                 if !self.resp.owes() {
                     return Turn::Over;
                 }
-                let held = acknowledges && self.resp.hold.is_on();
-                if held || first && acknowledges && requests_first && batch.len() > before {
-                    return self.acknowledge_later(env);
+                let may_hold = self.resp.hold.is_on() || first && batch.len() > before;
+                if acknowledges && requests_first && may_hold && self.hold_acknowledgement(env) {
+                    return Turn::Over;
                 }
                 requests_first = false;
             }
@@ -492,15 +480,11 @@ impl Qp {
         Turn::Again
     }
 
-    /// Holds an acknowledgement back, or leaves it for the next time that something is sent.
-    fn acknowledge_later(&mut self, env: &mut Env) -> Turn {
+    /// Whether the acknowledgement that is owed is held back.
+    fn hold_acknowledgement(&mut self, env: &mut Env) -> bool {
         let hold = env.config.ack_hold;
         let until = env.now.saturating_add(hold);
-        if !hold.is_zero() && self.resp.hold.begin(until, self.place, &mut env.holds) {
-            return Turn::Over;
-        }
-        self.resp.passed_over = true;
-        Turn::Later
+        !hold.is_zero() && self.resp.hold.begin(until, self.place, &mut env.holds)
     }
 
     /// Whether a packet comes from the peer it is connected to.

@@ -39,8 +39,6 @@ pub(super) struct Env {
     pub(super) flows: Flows,
     /// Queue pairs that may have something to send, in the order of their turns.
     pub(super) active: VecDeque<Place>,
-    /// Those that have had their turn while others have it; empty otherwise, and kept for its memory.
-    pub(super) later: Vec<Place>,
     pub(super) events: VecDeque<Event>,
     /// Frames that wait to be sent.
     pub(super) frames: VecDeque<Vec<u8>>,
@@ -62,7 +60,6 @@ impl Env {
             holds: hold::Queue::default(),
             flows: Flows::new(config.path_bytes),
             active: VecDeque::new(),
-            later: Vec::new(),
             events: VecDeque::new(),
             frames: VecDeque::new(),
             wqs: Table::new(limits.srqs, random),

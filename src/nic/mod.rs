@@ -53,6 +53,7 @@ mod frames;
 mod mailbox;
 mod poster;
 mod progress;
+mod trust;
 
 use std::any::Any;
 use std::collections::BTreeMap;

@@ -2,21 +2,25 @@
 //!
 //! Whoever polls drives: it takes in what has arrived, and sends what is to be sent, in its own thread. While somebody
 //! does so all the time, the progress thread stays out of the way. Otherwise it sleeps until a packet comes, a timer is
-//! due or the doorbell rings, and drives.
+//! due or the doorbell rings, and drives. Programs that poll for a while, and then look at memory until a peer has written
+//! there, need it: it stays out of the way of those only who get on without it.
 //!
 //! Locks are taken in one order: the receiving half, or the sending half, then the core. Packets are received, checked,
 //! sealed and sent without the core; so one thread can talk to the kernel while another works on queue pairs.
 
 use std::io;
+use std::num::NonZero;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 use std::time::Duration;
 
 use rustix::event::{EventfdFlags, eventfd};
+use rustix::time::{ClockId, clock_gettime};
 
 use super::core::{Core, Work};
 use super::mailbox::wait_readable;
+use super::trust::Trust;
 use crate::link::{Frames, Receiver, Sender};
 use crate::time::Instant;
 use crate::wire::Batch;
@@ -27,8 +31,8 @@ const BATCH: usize = 256;
 /// How often one must poll, without asking for events in between, to be thought to go on.
 const STEADY: u64 = 64;
 
-/// How long after the last poll one is thought to poll on.
-const PATIENCE: Duration = Duration::from_millis(1);
+/// How long an acknowledgement waits for what a program will say that polled just now.
+const COURTESY: Duration = Duration::from_micros(50);
 
 /// What all threads share.
 pub(super) struct Shared {
@@ -55,6 +59,16 @@ pub(super) struct Shared {
     polls: AtomicU64,
     last_poll: AtomicU64,
     stopped: AtomicBool,
+}
+
+/// What came of taking in what had arrived.
+struct Taken {
+    /// Whether anything had.
+    arrived: bool,
+    /// How much there was to take then.
+    count: usize,
+    /// What is left to be done.
+    work: Work,
 }
 
 struct Outgoing {
@@ -125,6 +139,9 @@ impl Shared {
     /// once at the most.
     pub(super) fn poll(&self, mut take: impl FnMut(&mut Core) -> usize) -> usize {
         let now = self.now();
+        // Another thread may ask for events just now, and this go on counting: it is found out when nobody polls.
+        self.polls.store(self.polls.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+        self.last_poll.store(now.as_nanos(), Ordering::Relaxed);
         if self.take_deferred() {
             self.send(now, true);
         }
@@ -138,10 +155,7 @@ impl Shared {
             }
             return count;
         }
-        // Another thread may ask for events just now, and this go on counting: it is found out when nobody polls.
-        self.polls.store(self.polls.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
-        self.last_poll.store(now.as_nanos(), Ordering::Relaxed);
-        let (count, work) = self.take_in(now, work, take);
+        let Taken { count, work, .. } = self.take_in(now, work, take);
         if count > 0 {
             if work.unsent {
                 self.posted();
@@ -192,30 +206,29 @@ impl Shared {
         }
     }
 
-    fn is_driven(&self, now: Instant) -> bool {
+    /// Whether somebody polls steadily, and did so within `patience`.
+    fn is_driven(&self, now: Instant, patience: Duration) -> bool {
         let last = Instant::from_nanos(self.last_poll.load(Ordering::Relaxed));
-        self.polls.load(Ordering::Relaxed) >= STEADY && last.saturating_add(PATIENCE) > now
+        self.polls.load(Ordering::Relaxed) >= STEADY && last.saturating_add(patience) > now
     }
 
-    /// Takes in what has arrived, and does what is due, if there is anything; then `take` takes what came of it. Returns
-    /// how much that was, and what is left to be done.
-    fn take_in(
-        &self,
-        now: Instant,
-        work: Work,
-        mut take: impl FnMut(&mut Core) -> usize,
-    ) -> (usize, Work) {
+    /// Takes in what has arrived, and does what is due, if there is anything; then `take` takes what came of it.
+    fn take_in(&self, now: Instant, work: Work, mut take: impl FnMut(&mut Core) -> usize) -> Taken {
         // If another thread is receiving, it will finish.
         let mut receiver = try_lock(&self.incoming);
         let arrived = receiver.as_mut().map_or(Ok(0), |receiver| receiver.receive(now));
         if matches!(arrived, Ok(0)) && !work.due {
-            return (0, work);
+            return Taken { arrived: false, count: 0, work };
         }
         let mut core = self.core();
+        let mut some = false;
         match (arrived, &receiver) {
-            (Ok(1..), Some(receiver)) => receiver.for_each(&mut |packet| {
-                core.engine.handle_packet(now, packet);
-            }),
+            (Ok(1..), Some(receiver)) => {
+                some = true;
+                receiver.for_each(&mut |packet| {
+                    core.engine.handle_packet(now, packet);
+                });
+            }
             (Err(error), _) => core.fail(&error),
             _ => {}
         }
@@ -223,7 +236,7 @@ impl Shared {
             core.engine.handle_timeout(now);
         }
         core.deliver();
-        (take(&mut core), core.work(now))
+        Taken { arrived: some, count: take(&mut core), work: core.work(now) }
     }
 
     /// Sends what is to be sent.
@@ -362,19 +375,28 @@ impl Shared {
 
     /// What the progress thread does.
     pub(super) fn run(&self) {
+        // It has to be on time when acknowledgements are held back.
+        let _ = rustix::thread::set_current_timer_slack(NonZero::new(1));
+        let (mut trust, mut left) = (Trust::default(), None);
         while !self.stopped.load(Ordering::SeqCst) {
             let now = self.now();
-            if self.is_driven(now) {
+            let patience = trust.patience(now);
+            if self.is_driven(now, patience) {
                 // Whoever polls minds the deadlines, too.
                 self.wakes.store(0, Ordering::SeqCst);
                 self.watching.store(true, Ordering::SeqCst);
-                self.sleep(Some(now.saturating_add(PATIENCE)), false);
+                if trust.has(now, program_ran()) {
+                    self.sleep(Some(now.saturating_add(patience)), false);
+                } else if self.help(now, patience, &mut left) {
+                    trust.was_needed(self.now());
+                }
                 continue;
             }
             // From now on whoever posts sends by itself. Nobody rings while it is awake, least of all itself.
             self.wakes.store(0, Ordering::SeqCst);
             self.watching.store(false, Ordering::SeqCst);
-            self.take_in(now, Work { due: true, unsent: true }, |_| 0);
+            let taken = self.take_in(now, Work { due: true, unsent: true }, |_| 0);
+            trust.end(now, program_ran(), taken.arrived);
             self.transmit(now);
             let deadline = self.deadline();
             // From now on whoever sets an earlier deadline rings; whoever did so just before did not.
@@ -384,7 +406,35 @@ impl Shared {
         }
     }
 
-    fn sleep(&self, until: Option<Instant>, for_packets: bool) {
+    /// Waits beside somebody who polls, and takes in what has arrived if it does not; whether that was so. It may look at
+    /// memory then, and answer to what it finds there: that goes out together with the acknowledgement, which is sent by
+    /// itself if nobody polls for a moment. `left` is since when there may be one.
+    fn help(&self, now: Instant, patience: Duration, left: &mut Option<Instant>) -> bool {
+        let moment = if left.is_some() { COURTESY } else { patience };
+        let woken = self.sleep(Some(now.saturating_add(moment)), true);
+        // Somebody may be receiving, and have lost its core to this thread.
+        drop(self.receiver());
+        let now = self.now();
+        let taken = self.take_in(now, Work { due: false, unsent: false }, |_| 0);
+        if taken.arrived {
+            self.deferred.store(true, Ordering::SeqCst);
+        }
+        *left = match *left {
+            // What woke it may be in the hands of somebody who leaves the answer to the next poll.
+            _ if !self.deferred.load(Ordering::SeqCst) => woken.then_some(now),
+            Some(since) if since.saturating_add(COURTESY) <= now => {
+                if self.take_deferred() {
+                    self.transmit(now);
+                }
+                None
+            }
+            since => since.or(Some(now)),
+        };
+        taken.arrived
+    }
+
+    /// Sleeps until then, or until the doorbell rings, or, if it shall, until a packet comes; whether it was woken.
+    fn sleep(&self, until: Option<Instant>, for_packets: bool) -> bool {
         let timeout = until.map(|until| {
             let ns = until.as_nanos().saturating_sub(self.now().as_nanos());
             Duration::from_nanos(ns)
@@ -393,8 +443,9 @@ impl Shared {
         let fds = [self.doorbell.as_fd(), arrivals.as_fd()];
         let fds = if for_packets { &fds[..] } else { &fds[..1] };
         // Whatever woke it, everything is looked at.
-        let _ = wait_readable(fds, timeout);
+        let woken = wait_readable(fds, timeout).unwrap_or(true);
         let _ = rustix::io::read(&self.doorbell, &mut [0_u8; 8]);
+        woken
     }
 
     /// What both halves of the link counted.
@@ -404,6 +455,12 @@ impl Shared {
         counters.extend(incoming.counters());
         counters
     }
+}
+
+/// How long the threads of this program have run so far.
+fn program_ran() -> Duration {
+    let ran = clock_gettime(ClockId::ProcessCPUTime);
+    Duration::try_from(ran).unwrap_or_default()
 }
 
 /// A lock, unless somebody has it.

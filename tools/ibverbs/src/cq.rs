@@ -1,11 +1,10 @@
 //! Completion queues.
 
-use std::cell::{Cell, UnsafeCell};
+use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_void};
 use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
 
 use roce::ibverbs::{ibv_comp_channel, ibv_context, ibv_cq, ibv_cq_ex, ibv_wc};
 use roce::nic::SoftNic;
@@ -17,6 +16,7 @@ use crate::context::Context;
 use crate::cq_ex::Poll;
 use crate::events::{Acks, Routes};
 use crate::object::{Object, objects};
+use crate::patience;
 use crate::pd::next_number;
 
 /// How many completions are moved at a time.
@@ -174,29 +174,9 @@ pub(crate) unsafe extern "C" fn poll(cq: *mut ibv_cq, count: c_int, to: *mut ibv
                 break;
             }
         }
-        give_way(moved);
+        patience::looked(moved);
         Ok(c_int::try_from(moved).unwrap_or(c_int::MAX))
     })
-}
-
-/// How often a thread looks in vain before it lets others run: some tenths of a millisecond.
-const PATIENCE: u32 = 256;
-
-/// The shortest sleep: with what the system adds, about 50 µs.
-const NAP: Duration = Duration::from_nanos(1);
-
-/// A thread has looked for completions and found so many. Programs for hardware look all the time, and have a core each;
-/// where cores are few, what one waits for is done by a thread that has none because of it. It sleeps rather than yields:
-/// whoever yields often loses its turns for seconds.
-pub(crate) fn give_way(found: usize) {
-    thread_local! {
-        static IN_VAIN: Cell<u32> = const { Cell::new(0) };
-    }
-    let in_vain = if found == 0 { IN_VAIN.get() + 1 } else { 0 };
-    IN_VAIN.set(in_vain % PATIENCE);
-    if in_vain == PATIENCE {
-        std::thread::sleep(NAP);
-    }
 }
 
 /// Asks for an event when a completion comes.

@@ -14,9 +14,10 @@ use roce::time::Instant;
 use roce::verbs::Wc;
 
 use crate::call::{Failed, Result, pointer, quiet};
-use crate::cq::{Cq, give_way, size};
+use crate::cq::{Cq, size};
 use crate::events::lock;
 use crate::object::{Object, given};
+use crate::patience;
 use crate::pd::Pd;
 
 /// What completions can tell of when they came.
@@ -111,7 +112,6 @@ fn check(attr: &ibv_cq_init_attr_ex) -> Result<()> {
 /// Looks at the next completion, if there is one.
 fn next(queue: &Cq) -> c_int {
     let polled = queue.nic.poll_cq_timed(queue.handle);
-    give_way(polled.iter().len());
     let Some((wc, time)) = polled else { return libc::ENOENT };
     let c = queue.c.get();
     // SAFETY: programs read it when they were told that there is a completion, which they are after this.
@@ -139,7 +139,7 @@ unsafe extern "C" fn start_poll(cq: *mut ibv_cq_ex, attr: *mut ibv_poll_cq_attr)
     if found != 0 {
         queue.poll.give_turn();
     }
-    give_way(usize::from(found == 0));
+    patience::looked(usize::from(found == 0));
     found
 }
 

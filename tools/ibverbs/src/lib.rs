@@ -50,6 +50,7 @@ mod kern;
 mod mr;
 mod mw;
 mod object;
+mod patience;
 mod pd;
 mod post;
 mod private;
