@@ -31,8 +31,12 @@ const BATCH: usize = 256;
 /// How often one must poll, without asking for events in between, to be thought to go on.
 const STEADY: u64 = 64;
 
-/// How long an acknowledgement waits for what a program will say that polled just now.
-const COURTESY: Duration = Duration::from_micros(50);
+/// How long somebody who polled before, and may look at memory now, has to take in what arrived by itself, and then to answer
+/// before it is acknowledged.
+const COURTESY: Duration = Duration::from_micros(200);
+
+/// For how long this is done after the last poll.
+const AWAY: Duration = Duration::from_millis(16);
 
 /// What all threads share.
 pub(super) struct Shared {
@@ -140,8 +144,13 @@ impl Shared {
     pub(super) fn poll(&self, mut take: impl FnMut(&mut Core) -> usize) -> usize {
         let now = self.now();
         // Another thread may ask for events just now, and this go on counting: it is found out when nobody polls.
-        self.polls.store(self.polls.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+        let polls = self.polls.load(Ordering::Relaxed) + 1;
+        self.polls.store(polls, Ordering::Relaxed);
         self.last_poll.store(now.as_nanos(), Ordering::Relaxed);
+        if polls % STEADY == 0 && !self.watching.load(Ordering::Relaxed) {
+            // Packets that this takes in do not wake the progress thread, but it should get out of the way.
+            self.ring();
+        }
         if self.take_deferred() {
             self.send(now, true);
         }
@@ -377,7 +386,7 @@ impl Shared {
     pub(super) fn run(&self) {
         // It has to be on time when acknowledgements are held back.
         let _ = rustix::thread::set_current_timer_slack(NonZero::new(1));
-        let (mut trust, mut left) = (Trust::default(), None);
+        let mut trust = Trust::default();
         while !self.stopped.load(Ordering::SeqCst) {
             let now = self.now();
             let patience = trust.patience(now);
@@ -385,9 +394,10 @@ impl Shared {
                 // Whoever polls minds the deadlines, too.
                 self.wakes.store(0, Ordering::SeqCst);
                 self.watching.store(true, Ordering::SeqCst);
+                let until = now.saturating_add(patience);
                 if trust.has(now, program_ran()) {
-                    self.sleep(Some(now.saturating_add(patience)), false);
-                } else if self.help(now, patience, &mut left) {
+                    self.sleep(Some(until), false);
+                } else if self.help(until) {
                     trust.was_needed(self.now());
                 }
                 continue;
@@ -397,6 +407,9 @@ impl Shared {
             self.watching.store(false, Ordering::SeqCst);
             let taken = self.take_in(now, Work { due: true, unsent: true }, |_| 0);
             trust.end(now, program_ran(), taken.arrived);
+            if taken.arrived && self.is_driven(now, AWAY) {
+                self.is_polled_within_a_moment();
+            }
             self.transmit(now);
             let deadline = self.deadline();
             // From now on whoever sets an earlier deadline rings; whoever did so just before did not.
@@ -406,31 +419,31 @@ impl Shared {
         }
     }
 
-    /// Waits beside somebody who polls, and takes in what has arrived if it does not; whether that was so. It may look at
-    /// memory then, and answer to what it finds there: that goes out together with the acknowledgement, which is sent by
-    /// itself if nobody polls for a moment. `left` is since when there may be one.
-    fn help(&self, now: Instant, patience: Duration, left: &mut Option<Instant>) -> bool {
-        let moment = if left.is_some() { COURTESY } else { patience };
-        let woken = self.sleep(Some(now.saturating_add(moment)), true);
-        // Somebody may be receiving, and have lost its core to this thread.
-        drop(self.receiver());
-        let now = self.now();
-        let taken = self.take_in(now, Work { due: false, unsent: false }, |_| 0);
-        if taken.arrived {
-            self.deferred.store(true, Ordering::SeqCst);
+    /// Waits beside somebody who polls, and takes in what arrives if it does not; whether that was so.
+    fn help(&self, until: Instant) -> bool {
+        if !self.sleep(Some(until), true) {
+            return false;
         }
-        *left = match *left {
-            // What woke it may be in the hands of somebody who leaves the answer to the next poll.
-            _ if !self.deferred.load(Ordering::SeqCst) => woken.then_some(now),
-            Some(since) if since.saturating_add(COURTESY) <= now => {
-                if self.take_deferred() {
-                    self.transmit(now);
-                }
-                None
+        // It may have left an answer for its next poll, and not poll again.
+        while self.is_polled_within_a_moment() {
+            if !self.deferred.load(Ordering::SeqCst) {
+                return false;
             }
-            since => since.or(Some(now)),
-        };
+        }
+        let taken = self.take_in(self.now(), Work { due: false, unsent: false }, |_| 0);
+        // It may look at memory now, and answer to what it finds there.
+        if !self.is_polled_within_a_moment() {
+            self.deferred.store(false, Ordering::SeqCst);
+            self.transmit(self.now());
+        }
         taken.arrived
+    }
+
+    /// Sleeps for a moment; whether somebody polled.
+    fn is_polled_within_a_moment(&self) -> bool {
+        let polls = self.polls.load(Ordering::SeqCst);
+        self.sleep(Some(self.now().saturating_add(COURTESY)), false);
+        self.polls.load(Ordering::SeqCst) != polls
     }
 
     /// Sleeps until then, or until the doorbell rings, or, if it shall, until a packet comes; whether it was woken.
