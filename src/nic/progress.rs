@@ -11,7 +11,7 @@
 use std::io;
 use std::num::NonZero;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 use std::time::Duration;
 
@@ -38,6 +38,12 @@ const COURTESY: Duration = Duration::from_micros(200);
 /// For how long this is done after the last poll.
 const AWAY: Duration = Duration::from_millis(16);
 
+/// What may be left for the next poll. Answers wait for one that finds nothing, or for the second that finds something: a
+/// program that looks at one queue after the other answers itself when it has looked at all.
+const NOTHING: u8 = 0;
+const ANSWERS: u8 = 1;
+const REQUESTS: u8 = 2;
+
 /// What all threads share.
 pub(super) struct Shared {
     core: Mutex<Core>,
@@ -57,8 +63,8 @@ pub(super) struct Shared {
     held: AtomicU64,
     /// Whether the progress thread only sees to it that whoever polls goes on.
     watching: AtomicBool,
-    /// Whether something is to be sent with the next poll.
-    deferred: AtomicBool,
+    /// What is left for the next poll to send: nothing, [`ANSWERS`] or [`REQUESTS`].
+    deferred: AtomicU8,
     /// How often somebody polled since events were last asked for.
     polls: AtomicU64,
     last_poll: AtomicU64,
@@ -106,7 +112,7 @@ impl Shared {
             wakes: AtomicU64::new(0),
             held: AtomicU64::new(u64::MAX),
             watching: AtomicBool::new(false),
-            deferred: AtomicBool::new(false),
+            deferred: AtomicU8::new(NOTHING),
             polls: AtomicU64::new(0),
             last_poll: AtomicU64::new(0),
             stopped: AtomicBool::new(false),
@@ -138,9 +144,8 @@ impl Shared {
 
     /// Somebody polls, and drives: `take` takes what is there for it.
     ///
-    /// If there is something only after packets were taken in, what they are to be answered with waits for the next
-    /// poll, so that it goes out together with what the program will post in its turn. A poll in vain takes each lock
-    /// once at the most.
+    /// If there is something, what packets are to be answered with waits for the next poll, so that it goes out together
+    /// with what the program will post in its turn. A poll in vain takes each lock once at the most.
     pub(super) fn poll(&self, mut take: impl FnMut(&mut Core) -> usize) -> usize {
         let now = self.now();
         // Another thread may ask for events just now, and this go on counting: it is found out when nobody polls.
@@ -151,34 +156,36 @@ impl Shared {
             // Packets that this takes in do not wake the progress thread, but it should get out of the way.
             self.ring();
         }
-        if self.take_deferred() {
+        let deferred = self.deferred.load(Ordering::Relaxed);
+        if deferred == REQUESTS && self.take_deferred() {
             self.send(now, true);
         }
-        let (count, work) = {
+        let (mut count, mut work) = {
             let mut core = self.core();
             (take(&mut core), core.work(now))
         };
-        if count > 0 {
-            if work.unsent {
-                self.posted();
-            }
-            return count;
+        if count == 0 {
+            Taken { count, work, .. } = self.take_in(now, work, take);
         }
-        let Taken { count, work, .. } = self.take_in(now, work, take);
         if count > 0 {
             if work.unsent {
-                self.posted();
+                self.leave(if deferred == ANSWERS { REQUESTS } else { ANSWERS });
             }
-        } else if work.unsent || self.held.load(Ordering::Relaxed) <= now.as_nanos() {
+        } else if self.take_deferred() || work.unsent || self.is_held_until(now) {
             self.transmit(now);
         }
         count
     }
 
+    /// Whether the link held something back that it wants to send by now.
+    fn is_held_until(&self, now: Instant) -> bool {
+        self.held.load(Ordering::Relaxed) <= now.as_nanos()
+    }
+
     /// Sends what was left for the next poll, or held back, and what another thread is about to send: somebody does
     /// something else now, which may end what it belongs to.
     pub(super) fn flush(&self) {
-        self.deferred.store(false, Ordering::Relaxed);
+        self.deferred.store(NOTHING, Ordering::Relaxed);
         let unsent = {
             let engine = &mut self.core().engine;
             engine.release_held();
@@ -193,15 +200,21 @@ impl Shared {
 
     /// Whether something was left for the next poll; it is the caller's now.
     fn take_deferred(&self) -> bool {
-        self.deferred.load(Ordering::Relaxed) && self.deferred.swap(false, Ordering::SeqCst)
+        self.deferred.load(Ordering::Relaxed) != NOTHING
+            && self.deferred.swap(NOTHING, Ordering::SeqCst) != NOTHING
+    }
+
+    /// There is something to send that was posted.
+    pub(super) fn posted(&self) {
+        self.leave(REQUESTS);
     }
 
     /// There is something to send. Whoever polls steadily sends it with the next poll, together with what else there is
     /// then; anybody else sends it now. If the progress thread takes over from one that stopped polling, it says so
     /// before it looks for what is unsent, and this asks after it was posted; so one of the two sends it.
-    pub(super) fn posted(&self) {
+    fn leave(&self, what: u8) {
         if self.watching.load(Ordering::SeqCst) {
-            self.deferred.store(true, Ordering::SeqCst);
+            self.deferred.store(what, Ordering::SeqCst);
         } else {
             self.transmit(self.now());
         }
@@ -426,14 +439,14 @@ impl Shared {
         }
         // It may have left an answer for its next poll, and not poll again.
         while self.is_polled_within_a_moment() {
-            if !self.deferred.load(Ordering::SeqCst) {
+            if self.deferred.load(Ordering::SeqCst) == NOTHING {
                 return false;
             }
         }
         let taken = self.take_in(self.now(), Work { due: false, unsent: false }, |_| 0);
         // It may look at memory now, and answer to what it finds there.
         if !self.is_polled_within_a_moment() {
-            self.deferred.store(false, Ordering::SeqCst);
+            self.deferred.store(NOTHING, Ordering::SeqCst);
             self.transmit(self.now());
         }
         taken.arrived
