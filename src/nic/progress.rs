@@ -20,7 +20,7 @@ use rustix::time::{ClockId, clock_gettime};
 
 use super::core::{Core, Work};
 use super::mailbox::wait_readable;
-use super::trust::Trust;
+use super::trust::{STEADY, Trust};
 use crate::link::{Frames, Receiver, Sender};
 use crate::time::Instant;
 use crate::wire::Batch;
@@ -28,15 +28,12 @@ use crate::wire::Batch;
 /// How many packets are sent at a time.
 const BATCH: usize = 256;
 
-/// How often one must poll, without asking for events in between, to be thought to go on.
-const STEADY: u64 = 64;
-
 /// How long somebody who polled before, and may look at memory now, has to take in what arrived by itself, and then to answer
 /// before it is acknowledged.
 const COURTESY: Duration = Duration::from_micros(200);
 
 /// For how long this is done after the last poll.
-const AWAY: Duration = Duration::from_millis(16);
+const AWAY: Duration = Duration::from_millis(5);
 
 /// What may be left for the next poll. Answers wait for one that finds nothing, or for the second that finds something: a
 /// program that looks at one queue after the other answers itself when it has looked at all.
@@ -152,7 +149,7 @@ impl Shared {
         let polls = self.polls.load(Ordering::Relaxed) + 1;
         self.polls.store(polls, Ordering::Relaxed);
         self.last_poll.store(now.as_nanos(), Ordering::Relaxed);
-        if polls % STEADY == 0 && !self.watching.load(Ordering::Relaxed) {
+        if polls.is_multiple_of(STEADY) && !self.watching.load(Ordering::Relaxed) {
             // Packets that this takes in do not wake the progress thread, but it should get out of the way.
             self.ring();
         }
@@ -228,10 +225,10 @@ impl Shared {
         }
     }
 
-    /// Whether somebody polls steadily, and did so within `patience`.
-    fn is_driven(&self, now: Instant, patience: Duration) -> bool {
+    /// Whether somebody polled within `patience`.
+    fn is_polled(&self, now: Instant, patience: Duration) -> bool {
         let last = Instant::from_nanos(self.last_poll.load(Ordering::Relaxed));
-        self.polls.load(Ordering::Relaxed) >= STEADY && last.saturating_add(patience) > now
+        last.saturating_add(patience) > now
     }
 
     /// Takes in what has arrived, and does what is due, if there is anything; then `take` takes what came of it.
@@ -403,12 +400,14 @@ impl Shared {
         while !self.stopped.load(Ordering::SeqCst) {
             let now = self.now();
             let patience = trust.patience(now);
-            if self.is_driven(now, patience) {
+            let polls = self.polls.load(Ordering::Relaxed);
+            let steady = trust.is_steady(polls);
+            if steady && self.is_polled(now, patience) {
                 // Whoever polls minds the deadlines, too.
                 self.wakes.store(0, Ordering::SeqCst);
                 self.watching.store(true, Ordering::SeqCst);
                 let until = now.saturating_add(patience);
-                if trust.has(now, program_ran()) {
+                if trust.has(now, program_ran(), polls) {
                     self.sleep(Some(until), false);
                 } else if self.help(until) {
                     trust.was_needed(self.now());
@@ -420,10 +419,13 @@ impl Shared {
             self.watching.store(false, Ordering::SeqCst);
             let taken = self.take_in(now, Work { due: true, unsent: true }, |_| 0);
             trust.end(now, program_ran(), taken.arrived);
-            if taken.arrived && self.is_driven(now, AWAY) {
+            if steady && taken.arrived && self.is_polled(now, AWAY) {
                 self.is_polled_within_a_moment();
+            } else if !steady && polls >= STEADY {
+                // It has to begin anew.
+                self.polls.store(0, Ordering::Relaxed);
             }
-            self.transmit(now);
+            self.transmit(self.now());
             let deadline = self.deadline();
             // From now on whoever sets an earlier deadline rings; whoever did so just before did not.
             self.wakes.store(deadline.map_or(u64::MAX, Instant::as_nanos), Ordering::SeqCst);

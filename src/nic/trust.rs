@@ -9,6 +9,11 @@ use std::time::Duration;
 
 use crate::time::Instant;
 
+/// How often one must poll, without asking for events in between, to be thought to go on; and how often between two looks
+/// at it, to be thought to have gone on.
+pub(super) const STEADY: u64 = 64;
+const STEADILY: u64 = 16;
+
 /// How long after the last poll one is thought to poll on: a sixteenth of the time for which it did, within these.
 const PATIENCE: Duration = Duration::from_millis(1);
 const PATIENCE_MAX: Duration = Duration::from_millis(4);
@@ -23,9 +28,10 @@ const DISTRUST_MAX: Duration = Duration::from_millis(256);
 pub(super) struct Trust {
     /// Since when they are left alone.
     since: Option<Instant>,
-    /// When somebody looked after them last, and for how long the program had run then.
+    /// When somebody looked after them last, for how long the program had run then, and how often they had polled.
     looked: Instant,
     ran: Duration,
+    polls: u64,
     /// Until when they are not, and how long that was.
     until: Instant,
     distrust: Duration,
@@ -38,13 +44,19 @@ impl Trust {
         (trusted / 16).clamp(PATIENCE, PATIENCE_MAX)
     }
 
-    /// Somebody polls, and the program `ran` for so long. Whether it may be left alone.
-    pub(super) fn has(&mut self, now: Instant, ran: Duration) -> bool {
+    /// Whether one who has polled so often can be thought to go on: not one who polls now and then.
+    pub(super) fn is_steady(&self, polls: u64) -> bool {
+        let goes_on = self.since.is_none() || polls.wrapping_sub(self.polls) >= STEADILY;
+        polls >= STEADY && goes_on
+    }
+
+    /// Somebody polls, has done so often, and the program `ran` for so long. Whether it may be left alone.
+    pub(super) fn has(&mut self, now: Instant, ran: Duration, polls: u64) -> bool {
         if now < self.until {
             return false;
         }
         self.since.get_or_insert(now);
-        (self.looked, self.ran) = (now, ran);
+        (self.looked, self.ran, self.polls) = (now, ran, polls);
         true
     }
 
@@ -87,11 +99,11 @@ mod tests {
         let mut waits = Vec::new();
         for _ in 0..7 {
             // It ran all the time.
-            assert!(trust.has(at(now), ms(now)));
+            assert!(trust.has(at(now), ms(now), 0));
             now += 2;
             trust.end(at(now), ms(now), true);
             let from = now;
-            while !trust.has(at(now), ms(now)) {
+            while !trust.has(at(now), ms(now), 0) {
                 now += 1;
             }
             waits.push(now - from);
@@ -100,28 +112,38 @@ mod tests {
         // Then it goes on for long.
         now += 2000;
         trust.end(at(now), ms(now), true);
-        assert!(trust.has(at(now + 1), ms(now)));
+        assert!(trust.has(at(now + 1), ms(now), 0));
     }
 
     #[test]
     fn who_was_kept_from_polling_or_was_not_missed_is_trusted() {
         let mut trust = Trust::default();
-        assert!(trust.has(at(0), ms(0)));
+        assert!(trust.has(at(0), ms(0), 0));
         trust.end(at(10), ms(1), true);
-        assert!(trust.has(at(10), ms(1)), "it did not run");
+        assert!(trust.has(at(10), ms(1), 0), "it did not run");
         trust.end(at(20), ms(11), false);
-        assert!(trust.has(at(20), ms(11)), "nothing had to wait");
+        assert!(trust.has(at(20), ms(11), 0), "nothing had to wait");
         trust.was_needed(at(20));
-        assert!(!trust.has(at(20), ms(11)));
-        assert!(trust.has(at(21), ms(11)));
+        assert!(!trust.has(at(20), ms(11), 0));
+        assert!(trust.has(at(21), ms(11), 0));
     }
 
     #[test]
     fn patience_grows_with_trust() {
         let mut trust = Trust::default();
         assert_eq!(trust.patience(at(5)), PATIENCE);
-        assert!(trust.has(at(5), ms(0)));
+        assert!(trust.has(at(5), ms(0), 0));
         assert_eq!(trust.patience(at(5 + 32)), ms(2));
         assert_eq!(trust.patience(at(5 + 1000)), PATIENCE_MAX);
+    }
+
+    #[test]
+    fn who_polls_now_and_then_is_not_relied_on() {
+        let mut trust = Trust::default();
+        assert!(!trust.is_steady(STEADY - 1));
+        assert!(trust.is_steady(STEADY));
+        assert!(trust.has(at(0), ms(0), STEADY));
+        assert!(!trust.is_steady(STEADY + 1), "once since the last look");
+        assert!(trust.is_steady(STEADY + STEADILY));
     }
 }
