@@ -2,7 +2,8 @@
 //!
 //! A [`SoftNic`] can be used from any number of threads. A program that polls its completion queues drives the NIC
 //! itself, in its own thread and without a system call that it could do without; one that sleeps, or does something
-//! else, is served by a thread of the NIC's own, so that its peers' reads and writes are answered all the same.
+//! else, is served by a thread of the NIC's own, so that its peers' reads and writes are answered all the same. Nor does
+//! one need to poll for a peer's WRITE that it waits for by looking at memory.
 //!
 //! ```
 //! use roce::link::cable;
