@@ -17,6 +17,7 @@ pub struct Batch {
     /// Bits that are to be changed once their packets are sealed: which packet, which bit. In order.
     damage: Vec<(usize, u32)>,
     packets_max: usize,
+    bytes_max: usize,
 }
 
 /// The room behind each packet.
@@ -75,12 +76,20 @@ impl Train<'_> {
 impl Batch {
     /// Room for so many packets of any length.
     pub fn new(packets_max: usize) -> Self {
+        Self::bounded(packets_max, packets_max * (PACKET_MAX + ICRC_ROOM))
+    }
+
+    /// Room for so many packets, if they are short; it is full, too, as soon as they have so many bytes together.
+    pub fn bounded(packets_max: usize, bytes_max: usize) -> Self {
+        let room = packets_max.saturating_mul(PACKET_MAX + ICRC_ROOM);
         Self {
-            bytes: Vec::with_capacity(packets_max * (PACKET_MAX + ICRC_ROOM)),
+            // The last packet may begin just before the limit, and is padded before it is cut.
+            bytes: Vec::with_capacity(room.min(bytes_max + PACKET_MAX + ICRC_ROOM) + 3),
             ends: Vec::with_capacity(packets_max),
             trains: Vec::with_capacity(packets_max),
             damage: Vec::new(),
             packets_max,
+            bytes_max,
         }
     }
 
@@ -97,7 +106,7 @@ impl Batch {
     /// Whether no further packet fits.
     #[inline]
     pub fn is_full(&self) -> bool {
-        self.ends.len() >= self.packets_max
+        self.ends.len() >= self.packets_max || self.bytes.len() >= self.bytes_max
     }
 
     /// Empties it.
@@ -255,4 +264,40 @@ pub struct Received<'a> {
     pub network: &'a [u8],
     /// From the BTH to the last pad byte.
     pub packet: &'a [u8],
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::Bits;
+
+    fn path() -> Path {
+        Path {
+            source: Gid::default(),
+            destination: Gid::default(),
+            source_port: 0xc000,
+            traffic_class: 0,
+            hop_limit: 64,
+            sl: 0,
+            flow_label: Bits::default(),
+        }
+    }
+
+    /// How many packets of so many bytes it takes, and whether it ever needed more memory for them.
+    fn filled(mut batch: Batch, len: usize) -> (usize, bool) {
+        let before = batch.bytes.capacity();
+        while batch.push(&path(), &vec![0; len]) {}
+        assert!(batch.is_full());
+        (batch.len(), batch.bytes.capacity() > before)
+    }
+
+    #[test]
+    fn it_is_full_of_packets_or_of_bytes_whichever_comes_first() {
+        assert_eq!(filled(Batch::new(8), PACKET_MAX), (8, false));
+        assert_eq!(filled(Batch::new(8), 12), (8, false));
+        let bytes = 3 * PACKET_MAX;
+        assert_eq!(filled(Batch::bounded(8, bytes), 12), (8, false));
+        assert_eq!(filled(Batch::bounded(8, bytes), PACKET_MAX), (3, false));
+        assert_eq!(filled(Batch::bounded(8, bytes), 4000), (4, false));
+    }
 }
