@@ -2,7 +2,7 @@
 
 use roce::engine::{Counter, Disposition};
 use roce::verbs::{
-    Access, EventType, Mtu, QpAttr, QpState, QpType, RecvWr, SendOp, Sge, WcStatus, WrId,
+    Access, AttrMask, EventType, Mtu, QpAttr, QpState, QpType, RecvWr, SendOp, Sge, WcStatus, WrId,
 };
 use roce::wire::{Opcode, Qpn, RKey};
 
@@ -75,147 +75,120 @@ fn every_packet_is_counted() {
     assert_eq!(s.engine.counters().iter().filter(|(_, count)| *count > 0).count(), 3);
 }
 
-/// Runs a pair to its end: statuses of what the requester and the responder had posted, and the responder's events.
-#[track_caller]
-fn fault(
-    prepare: impl FnOnce(&mut Pair) -> Option<SendOp>,
-    requester: WcStatus,
-    responder: &[WcStatus],
-    event: Option<EventType>,
-) {
-    let mut pair = Pair::new(QpType::Rc, Mtu::M1024);
-    let op = prepare(&mut pair).unwrap();
-    pair.a.send(1, op, 0, 100);
-    pair.a.send(2, SendOp::Send { imm: None }, 0, 4);
-    pair.a.recv(3, 0, 4);
-    pair.run();
-    let statuses: Vec<_> = pair.a.completions().iter().map(|wc| (wc.id.0, wc.status)).collect();
-    let flushed = WcStatus::WrFlushErr;
-    assert_eq!(statuses, [(1, requester), (2, flushed), (3, flushed)]);
-    let statuses: Vec<_> = pair.b.completions().iter().map(|wc| wc.status).collect();
-    assert_eq!(statuses, responder);
-    assert_eq!(pair.a.state(), QpState::Err);
-    let events = pair.b.events.iter().map(|event| match event {
-        roce::engine::Event::Async(roce::engine::AsyncEvent::Qp(event, _)) => Some(*event),
-        _ => None,
-    });
-    let events: Vec<_> = events.collect();
-    assert_eq!(events, event.map(Some).into_iter().collect::<Vec<_>>());
-    if requester != WcStatus::RnrRetryExcErr && requester != WcStatus::RetryExcErr {
-        assert_eq!(pair.b.state(), QpState::Err);
-    }
-}
+/// A fault: what it is, how it is made (and by which request it is met), the status of that request, the statuses of what
+/// the responder had posted, and what the responder is told.
+type Fault =
+    (&'static str, fn(&mut Pair) -> SendOp, WcStatus, &'static [WcStatus], Option<EventType>);
+
+const FAULTS: &[Fault] = {
+    use WcStatus::*;
+    const ACCESS: Option<EventType> = Some(EventType::QpAccessErr);
+    const REQUEST: Option<EventType> = Some(EventType::QpReqErr);
+    &[
+        ("receives too small", receives_too_small, RemInvReqErr, &[LocLenErr, WrFlushErr], None),
+        ("a receive with a bad key", receive_with_a_bad_key, RemOpErr, &[LocProtErr], None),
+        ("a write out of range", write_out_of_range, RemAccessErr, &[], ACCESS),
+        ("a read with a bad key", |p| read(p, BAD), RemAccessErr, &[], ACCESS),
+        ("an atomic with a bad key", |p| add(p, 0), RemAccessErr, &[], ACCESS),
+        ("immediate data with a bad key", imm_with_a_bad_key, RemAccessErr, &[LocAccessErr], None),
+        ("a misaligned atomic, even with a bad key", |p| add(p, 4), RemInvReqErr, &[], REQUEST),
+        ("a region without the right", region_without_the_right, RemAccessErr, &[], ACCESS),
+        ("no receive, for ever", |_| SENDING, RnrRetryExcErr, &[], None),
+        ("a peer that is in RESET", |p| peer_in(p, QpState::Reset), RetryExcErr, &[], None),
+        ("a peer that is in INIT", |p| peer_in(p, QpState::Init), RetryExcErr, &[], None),
+        ("a peer that is in ERR", |p| peer_in(p, QpState::Err), RetryExcErr, &[], None),
+    ]
+};
 
 const SENDING: SendOp = SendOp::Send { imm: None };
 
-fn write(pair: &Pair, offset: u64, imm: Option<[u8; 4]>) -> SendOp {
-    let (remote_addr, rkey) = (pair.b.buffer.addr() + offset, pair.b.mr.rkey());
-    SendOp::Write { remote_addr, rkey, imm }
+/// A key that nobody has.
+const BAD: RKey = RKey::new(0x1111_1111);
+
+fn receives_too_small(p: &mut Pair) -> SendOp {
+    p.b.recv(1, 0, 99);
+    p.b.recv(2, 0, 99);
+    SENDING
+}
+
+fn receive_with_a_bad_key(p: &mut Pair) -> SendOp {
+    let sges = [Sge { lkey: roce::verbs::LKey::new(1), ..p.b.sge(0, 200) }];
+    p.b.engine.post_recv(p.b.qp, &RecvWr { id: WrId(1), sges: &sges }).unwrap();
+    SENDING
+}
+
+fn write_out_of_range(p: &mut Pair) -> SendOp {
+    let remote_addr = p.b.buffer.addr() + super::pair::BUFFER as u64 - 99;
+    SendOp::Write { remote_addr, rkey: p.b.mr.rkey(), imm: None }
+}
+
+fn imm_with_a_bad_key(p: &mut Pair) -> SendOp {
+    p.b.recv(1, 0, 0);
+    SendOp::Write { remote_addr: p.b.buffer.addr(), rkey: BAD, imm: Some([1; 4]) }
+}
+
+fn read(p: &Pair, rkey: RKey) -> SendOp {
+    SendOp::Read { remote_addr: p.b.buffer.addr(), rkey }
+}
+
+/// An atomic so many bytes into the peer's buffer, with a bad key.
+fn add(p: &Pair, offset: u64) -> SendOp {
+    SendOp::FetchAdd { remote_addr: p.b.buffer.addr() + offset, rkey: BAD, add: 1 }
+}
+
+fn region_without_the_right(p: &mut Pair) -> SendOp {
+    p.b.engine.reregister(p.b.mr, None, None, Some(Access::LOCAL_WRITE)).unwrap();
+    read(p, p.b.mr.rkey())
+}
+
+/// Takes the peer back to RESET, and from there by INIT to a state in which it does not answer.
+fn peer_in(p: &mut Pair, state: QpState) -> SendOp {
+    let mut modify = |qp_state, mask| {
+        let attr = QpAttr { qp_state, ..QpAttr::default() };
+        p.b.engine.modify_qp(p.b.qp, &attr, AttrMask::STATE | mask).unwrap();
+    };
+    modify(QpState::Reset, AttrMask::empty());
+    if state != QpState::Reset {
+        let needs = roce::verbs::transition::find(QpType::Rc, QpState::Reset, QpState::Init);
+        modify(QpState::Init, needs.unwrap().required);
+        modify(state, AttrMask::empty());
+    }
+    SENDING
 }
 
 #[test]
 fn each_fault_of_the_table_has_its_pair_of_statuses() {
-    use WcStatus::*;
-    let access = Some(EventType::QpAccessErr);
-    let flushed = WrFlushErr;
-    // The receive buffer is too small.
-    fault(
-        |p| {
-            p.b.recv(1, 0, 99);
-            p.b.recv(2, 0, 99);
-            Some(SENDING)
-        },
-        RemInvReqErr,
-        &[LocLenErr, flushed],
-        None,
-    );
-    // The receive buffer has a bad key.
-    fault(
-        |p| {
-            let sges = [Sge { lkey: roce::verbs::LKey::new(1), ..p.b.sge(0, 200) }];
-            p.b.engine.post_recv(p.b.qp, &RecvWr { id: WrId(1), sges: &sges }).unwrap();
-            Some(SENDING)
-        },
-        RemOpErr,
-        &[LocProtErr],
-        None,
-    );
-    // A write out of range, a read and an atomic with a bad key.
-    fault(|p| Some(write(p, super::pair::BUFFER as u64 - 99, None)), RemAccessErr, &[], access);
-    let bad = RKey::new(0x1111_1111);
-    let remote = |p: &Pair| p.b.buffer.addr();
-    fault(|p| Some(SendOp::Read { remote_addr: remote(p), rkey: bad }), RemAccessErr, &[], access);
-    fault(
-        |p| Some(SendOp::FetchAdd { remote_addr: remote(p), rkey: bad, add: 1 }),
-        RemAccessErr,
-        &[],
-        access,
-    );
-    // A write with immediate data and a bad key.
-    fault(
-        |p| {
-            p.b.recv(1, 0, 0);
-            Some(SendOp::Write { remote_addr: remote(p), rkey: bad, imm: Some([1; 4]) })
-        },
-        RemAccessErr,
-        &[LocAccessErr],
-        None,
-    );
-    // A misaligned atomic, even with a bad key.
-    fault(
-        |p| Some(SendOp::FetchAdd { remote_addr: remote(p) + 4, rkey: bad, add: 1 }),
-        RemInvReqErr,
-        &[],
-        Some(EventType::QpReqErr),
-    );
-    // No receive, for ever.
-    fault(|_| Some(SENDING), RnrRetryExcErr, &[], None);
-    // A peer that is not there to answer.
-    fault(
-        |p| {
-            let mask = roce::verbs::AttrMask::STATE;
-            let attr = QpAttr { qp_state: QpState::Reset, ..QpAttr::default() };
-            p.b.engine.modify_qp(p.b.qp, &attr, mask).unwrap();
-            Some(SENDING)
-        },
-        RetryExcErr,
-        &[],
-        None,
-    );
-    for state in [QpState::Init, QpState::Err] {
-        fault(
-            |p| {
-                let mask = roce::verbs::AttrMask::STATE;
-                let attr = QpAttr { qp_state: QpState::Reset, ..QpAttr::default() };
-                p.b.engine.modify_qp(p.b.qp, &attr, mask).unwrap();
-                let needs =
-                    roce::verbs::transition::find(QpType::Rc, QpState::Reset, QpState::Init);
-                let attr = QpAttr { qp_state: QpState::Init, ..attr };
-                p.b.engine.modify_qp(p.b.qp, &attr, mask | needs.unwrap().required).unwrap();
-                let attr = QpAttr { qp_state: state, ..attr };
-                p.b.engine.modify_qp(p.b.qp, &attr, mask).unwrap();
-                Some(SENDING)
-            },
-            RetryExcErr,
-            &[],
-            None,
-        );
+    for &(what, prepare, requester, responder, event) in FAULTS {
+        let mut pair = Pair::new(QpType::Rc, Mtu::M1024);
+        let op = prepare(&mut pair);
+        pair.a.send(1, op, 0, 100);
+        pair.a.send(2, SENDING, 0, 4);
+        pair.a.recv(3, 0, 4);
+        pair.run();
+        let statuses: Vec<_> = pair.a.completions().iter().map(|wc| (wc.id.0, wc.status)).collect();
+        let flushed = WcStatus::WrFlushErr;
+        assert_eq!(statuses, [(1, requester), (2, flushed), (3, flushed)], "{what}");
+        let statuses: Vec<_> = pair.b.completions().iter().map(|wc| wc.status).collect();
+        assert_eq!(statuses, responder, "{what}");
+        assert_eq!(pair.a.state(), QpState::Err, "{what}");
+        let events = pair.b.events.iter().map(|event| match event {
+            roce::engine::Event::Async(roce::engine::AsyncEvent::Qp(event, _)) => Some(*event),
+            _ => None,
+        });
+        let events: Vec<_> = events.collect();
+        assert_eq!(events, event.map(Some).into_iter().collect::<Vec<_>>(), "{what}");
+        if requester != WcStatus::RnrRetryExcErr && requester != WcStatus::RetryExcErr {
+            assert_eq!(pair.b.state(), QpState::Err, "{what}");
+        }
     }
-    // A peer whose queue pair is of another kind.
+}
+
+#[test]
+fn a_packet_for_a_queue_pair_of_another_kind_is_dropped() {
     let mut s = Setup::new(QpType::Ud).build();
     s.recv(1, 0, 100);
     s.dropped(pkt(Opcode::RC_SEND_ONLY, RQ).fill(4), Counter::WrongService);
     s.expect_nothing();
-    // A region without the right.
-    fault(
-        |p| {
-            p.b.engine.reregister(p.b.mr, None, None, Some(Access::LOCAL_WRITE)).unwrap();
-            Some(SendOp::Read { remote_addr: remote(p), rkey: p.b.mr.rkey() })
-        },
-        RemAccessErr,
-        &[],
-        access,
-    );
 }
 
 #[test]

@@ -20,6 +20,9 @@
 )]
 
 mod mixed;
+// The library's own generator, which it does not show to others.
+#[path = "../../src/random.rs"]
+mod random;
 mod rounds;
 mod stage;
 mod usage;

@@ -15,6 +15,8 @@ use roce::verbs::{
 };
 use roce::wire::{Bits, Psn};
 
+use crate::random::Random;
+
 /// Longer than anything takes on a busy machine.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
 
@@ -45,21 +47,17 @@ pub(crate) fn told<T, E: std::fmt::Debug>(what: &str, result: Result<T, E>) -> O
     result.map_err(|error| format!("{what}: {error:?}"))
 }
 
-/// A seeded source of chance.
+/// A seeded source of chance, the library's own, and what is drawn from it.
 #[derive(Clone, Debug)]
-pub(crate) struct Dice(u64);
+pub(crate) struct Dice(Random);
 
 impl Dice {
     pub(crate) fn new(seed: u64) -> Self {
-        Self(seed)
+        Self(Random::new(seed))
     }
 
     pub(crate) fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^ (z >> 31)
+        self.0.next()
     }
 
     /// A number below `end`.

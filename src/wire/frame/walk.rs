@@ -1,297 +1,43 @@
-//! A frame as a capture holds it, taken apart down to the BTH, and its ICRC.
-//!
-//! Parsing goes as far as it can. What was found stands in [`Frame::layers`], what stopped it in [`Frame::error`];
-//! a frame that is simply not RoCE has no error.
-//!
-//! Most callers want the packet and never the list of layers, so the list is made only when it is asked for, by
-//! walking the frame once more.
+//! The walk through a frame, from the link layer to the ICRC.
 
 use core::ops::Range;
 
-use super::icrc::{ICRC_LEN, Route, VCRC_LEN, icrc, vcrc};
-use super::link::ErfContent;
-use super::mad::MadHeader;
-use super::{
+use super::super::icrc::{ICRC_LEN, VCRC_LEN};
+use super::super::link::ErfContent;
+use super::super::mad::MadHeader;
+use super::super::{
     Bth, Erf, EtherType, Ethernet, Grh, Header, Ipv4, Ipv6, Layer, LinkType, Lrh, NEXT_HEADER_BTH,
     PROTOCOL_UDP, Packet, ParseError, Sll, Sll2, Udp, Vlan, ipv6_extension_len, view,
 };
+use super::{Encapsulation, Frame, Network};
 
 /// The most IPv6 extension headers that are walked; the standard knows of seven kinds.
-const IPV6_EXTENSIONS_MAX: usize = 8;
+pub(super) const IPV6_EXTENSIONS_MAX: usize = 8;
 
 /// The most VLAN tags that are walked.
-const VLANS_MAX: usize = 4;
-
-/// What carries a packet.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Encapsulation {
-    /// RoCEv1: a GRH directly on Ethernet.
-    RoceV1,
-    /// RoCEv2: UDP over IPv4 or IPv6.
-    RoceV2,
-    /// Native InfiniBand.
-    Native,
-}
-
-/// The network layer of a frame.
-#[derive(Clone, Copy, Debug)]
-pub enum Network<'a> {
-    /// IPv4.
-    Ipv4 {
-        /// The header.
-        header: &'a Ipv4,
-        /// Its options.
-        options: &'a [u8],
-    },
-    /// IPv6.
-    Ipv6 {
-        /// The header.
-        header: &'a Ipv6,
-        /// Its extension headers, all together.
-        extensions: &'a [u8],
-    },
-    /// A GRH.
-    Grh(&'a Grh),
-}
-
-/// What is to be said of a packet's ICRC.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum IcrcVerdict {
-    /// It is what it should be.
-    Ok,
-    /// It is not.
-    Bad,
-    /// The capture cut it off, or something that it covers.
-    Absent,
-}
-
-impl IcrcVerdict {
-    /// `ok`, `bad` or `absent`.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Ok => "ok",
-            Self::Bad => "bad",
-            Self::Absent => "absent",
-        }
-    }
-}
-
-/// The layers of a frame in order, each with its place in the frame's bytes.
-#[derive(Clone, Copy, Debug)]
-pub struct Layers {
-    len: usize,
-    list: [(Layer, u32, u32); Self::MAX],
-}
-
-impl Layers {
-    /// The most layers a frame can have: two of the link, VLANs, two of the network, IPv6 extensions, and ten from
-    /// UDP up: no opcode has more than four extension headers.
-    pub const MAX: usize = 2 + VLANS_MAX + 2 + IPV6_EXTENSIONS_MAX + 10;
-
-    const EMPTY: Self = Self { len: 0, list: [(Layer::Payload, 0, 0); Self::MAX] };
-
-    fn push(&mut self, layer: Layer, range: Range<usize>) {
-        let (Ok(start), Ok(end)) = (u32::try_from(range.start), u32::try_from(range.end)) else {
-            return;
-        };
-        if let Some(slot) = self.list.get_mut(self.len) {
-            *slot = (layer, start, end);
-            self.len += 1;
-        }
-    }
-
-    /// The layers in order.
-    pub fn iter(&self) -> impl Iterator<Item = (Layer, Range<usize>)> {
-        let list = self.list.get(..self.len).unwrap_or_default();
-        list.iter().map(|&(layer, start, end)| (layer, start as usize..end as usize))
-    }
-
-    /// Where the first `layer` is.
-    pub fn find(&self, layer: Layer) -> Option<Range<usize>> {
-        self.iter().find(|(found, _)| *found == layer).map(|(_, range)| range)
-    }
-}
-
-/// A frame, taken apart.
-#[derive(Clone, Copy, Debug)]
-pub struct Frame<'a> {
-    link: LinkType,
-    port: u16,
-    bytes: &'a [u8],
-    /// How long `bytes` were on the wire.
-    wire_len: usize,
-    ethernet: Option<&'a Ethernet>,
-    lrh: Option<&'a Lrh>,
-    ethertype: Option<EtherType>,
-    network: Option<Network<'a>>,
-    protocol: Option<u8>,
-    udp: Option<&'a Udp>,
-    encapsulation: Option<Encapsulation>,
-    packet: Option<Packet<'a>>,
-    /// Where the ICRC stands, if it and all that it covers are there.
-    icrc_at: Option<usize>,
-    error: Option<ParseError>,
-}
-
-impl<'a> Frame<'a> {
-    /// Takes `bytes` apart, a whole frame of a link of type `link`. UDP datagrams to `port` are RoCEv2.
-    pub fn parse(link: LinkType, bytes: &'a [u8], port: u16) -> Self {
-        Self::parse_cut(link, bytes, bytes.len(), port)
-    }
-
-    /// The same of a frame that was captured in part: it had `wire_len` bytes on the wire.
-    pub fn parse_cut(link: LinkType, bytes: &'a [u8], wire_len: usize, port: u16) -> Self {
-        Self::walk(link, bytes, wire_len, port, |_, _| {})
-    }
-
-    /// Takes `bytes` apart and tells `found` of every layer.
-    fn walk(
-        link: LinkType,
-        bytes: &'a [u8],
-        wire_len: usize,
-        port: u16,
-        found: impl FnMut(Layer, Range<usize>),
-    ) -> Self {
-        let frame = Self {
-            link,
-            port,
-            bytes,
-            wire_len,
-            ethernet: None,
-            lrh: None,
-            ethertype: None,
-            network: None,
-            protocol: None,
-            udp: None,
-            encapsulation: None,
-            packet: None,
-            icrc_at: None,
-            error: None,
-        };
-        let mut walk = Walk { frame, found };
-        if let Err(error) = walk.link() {
-            walk.frame.error = Some(error);
-        }
-        walk.frame
-    }
-
-    /// The frame's bytes.
-    pub fn bytes(&self) -> &'a [u8] {
-        self.bytes
-    }
-
-    /// What was found, in order.
-    pub fn layers(&self) -> Layers {
-        let mut layers = Layers::EMPTY;
-        let found = |layer, range| layers.push(layer, range);
-        Self::walk(self.link, self.bytes, self.wire_len, self.port, found);
-        layers
-    }
-
-    /// The Ethernet header, if there is one.
-    pub fn ethernet(&self) -> Option<&'a Ethernet> {
-        self.ethernet
-    }
-
-    /// What the link layer says follows it, behind any VLAN tags.
-    pub fn ethertype(&self) -> Option<EtherType> {
-        self.ethertype
-    }
-
-    /// The local route header, on native InfiniBand.
-    pub fn lrh(&self) -> Option<&'a Lrh> {
-        self.lrh
-    }
-
-    /// The network layer.
-    #[inline]
-    pub fn network(&self) -> Option<&Network<'a>> {
-        self.network.as_ref()
-    }
-
-    /// The IP protocol that the network layer carries, behind any extension headers.
-    pub fn protocol(&self) -> Option<u8> {
-        self.protocol
-    }
-
-    /// The UDP header, if there is one.
-    #[inline]
-    pub fn udp(&self) -> Option<&'a Udp> {
-        self.udp
-    }
-
-    /// What carries the packet, if this is RoCE or native InfiniBand.
-    #[inline]
-    pub fn encapsulation(&self) -> Option<Encapsulation> {
-        self.encapsulation
-    }
-
-    /// The packet, if there is at least a BTH.
-    #[inline]
-    pub fn packet(&self) -> Option<&Packet<'a>> {
-        self.packet.as_ref()
-    }
-
-    /// What stopped the parsing, or is missing at the end.
-    pub fn error(&self) -> Option<&ParseError> {
-        self.error.as_ref()
-    }
-
-    /// Whether the capture cut the frame short.
-    pub fn is_cut(&self) -> bool {
-        self.bytes.len() < self.wire_len
-    }
-
-    /// What is to be said of the ICRC, or `None` if this is neither RoCE nor native InfiniBand. Where a whole frame
-    /// has none, its lengths lie, which is as bad.
-    pub fn icrc(&self) -> Option<IcrcVerdict> {
-        self.encapsulation?;
-        let (Some(packet), Some(route), Some(at)) = (&self.packet, self.route(), self.icrc_at)
-        else {
-            return Some(if self.is_cut() { IcrcVerdict::Absent } else { IcrcVerdict::Bad });
-        };
-        let found = self.bytes.get(at..at + ICRC_LEN).unwrap_or_default();
-        let good = found == icrc(&route, packet.bytes());
-        Some(if good { IcrcVerdict::Ok } else { IcrcVerdict::Bad })
-    }
-
-    /// What is to be said of the VCRC, or `None` if this is no packet of native InfiniBand.
-    pub fn vcrc(&self) -> Option<IcrcVerdict> {
-        self.encapsulation.filter(|found| *found == Encapsulation::Native)?;
-        let layers = self.layers();
-        let start = layers.find(Layer::Lrh)?.start;
-        let Some(found) = layers.find(Layer::Vcrc) else {
-            return Some(IcrcVerdict::Absent);
-        };
-        let covered = self.bytes.get(start..found.start).unwrap_or_default();
-        let good = self.bytes.get(found) == Some(&vcrc(covered));
-        Some(if good { IcrcVerdict::Ok } else { IcrcVerdict::Bad })
-    }
-
-    /// What the ICRC covers before the BTH.
-    fn route(&self) -> Option<Route<'a>> {
-        Some(match (self.network, self.udp, self.lrh) {
-            (Some(Network::Ipv4 { header, options }), Some(udp), _) => {
-                Route::Ipv4 { header, options, udp }
-            }
-            (Some(Network::Ipv6 { header, extensions }), Some(udp), _) => {
-                Route::Ipv6 { header, extensions, udp }
-            }
-            (Some(Network::Grh(grh)), ..) => Route::Grh(grh),
-            (None, None, Some(lrh)) => Route::Lrh(lrh),
-            _ => return None,
-        })
-    }
-}
+pub(super) const VLANS_MAX: usize = 4;
 
 /// A walk through a frame, layer by layer.
-struct Walk<'a, F> {
+pub(super) struct Walk<'a, F> {
     frame: Frame<'a>,
     /// Is told of every layer.
     found: F,
 }
 
 impl<'a, F: FnMut(Layer, Range<usize>)> Walk<'a, F> {
+    /// A walk through `frame`, of which nothing but its bytes is known.
+    pub(super) fn new(frame: Frame<'a>, found: F) -> Self {
+        Self { frame, found }
+    }
+
+    /// Goes as far as it can: the frame, with all that was found.
+    pub(super) fn run(mut self) -> Frame<'a> {
+        if let Err(error) = self.link() {
+            self.frame.error = Some(error);
+        }
+        self.frame
+    }
+
     /// The header at `offset`, which becomes a layer. What there is of a header that was cut is a layer too.
     fn take<H: Header>(&mut self, offset: usize) -> Result<&'a H, ParseError> {
         self.take_as(H::LAYER, offset)
@@ -602,6 +348,7 @@ fn truncated(layer: Layer, offset: usize, needed: usize, have: usize) -> ParseEr
 #[cfg(test)]
 #[expect(clippy::indexing_slicing, reason = "a test that panics has failed")]
 mod tests {
+    use super::super::IcrcVerdict;
     use super::*;
     use crate::wire::ROCE_PORT;
 

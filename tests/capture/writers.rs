@@ -1,0 +1,63 @@
+//! What writers write, and what they refuse to.
+
+use roce::capture::{InterfaceId, LinkType, MAX_WRITTEN, PcapWriter, PcapngWriter, WriteError};
+use roce::time::Instant;
+
+use super::build::*;
+use super::source::*;
+
+#[test]
+fn pcapng_writer_to_the_letter() {
+    let mut writer = PcapngWriter::new(Vec::new()).unwrap();
+    let eth0 = writer.add_interface(LinkType::ETHERNET, "eth0").unwrap();
+    let bare = writer.add_interface(LinkType::RAW, "").unwrap();
+    assert_eq!((eth0, bare), (InterfaceId(0), InterfaceId(1)));
+    writer.write(bare, Instant::from_nanos((7 << 32) + 9), 60, b"hello").unwrap();
+    let start = Build::little().section();
+    let options = start.part().option(2, b"eth0").option(9, &[9]).option(0, &[]);
+    let bare = start.part().option(9, &[9]).option(0, &[]);
+    let expected = start.interface(1, 0, options).interface(101, 0, bare);
+    let expected = expected.enhanced(1, (7 << 32) + 9, 60, b"hello");
+    assert_eq!(writer.into_inner(), expected.bytes);
+}
+
+#[test]
+fn pcap_writer_to_the_letter() {
+    let mut writer = PcapWriter::new(Vec::new(), LinkType::INFINIBAND).unwrap();
+    writer.write(Instant::from_nanos(1_500_000_007), 60, b"hello").unwrap();
+    let expected =
+        Build::little().u32(0xa1b2_3c4d).u16(2).u16(4).u32(0).u32(0).u32(262_144).u32(247);
+    let expected = expected.record(1, 500_000_007, 60, b"hello");
+    assert_eq!(writer.into_inner(), expected.bytes);
+}
+
+#[test]
+fn writers_refuse_what_others_could_not_read() {
+    let long = vec![0; MAX_WRITTEN as usize + 1];
+    let now = Instant::from_nanos(1);
+    let mut pcapng = PcapngWriter::new(Vec::new()).unwrap();
+    let error = pcapng.write(InterfaceId(0), now, 1, b"x").unwrap_err();
+    assert_eq!(error.to_string(), "interface 0 was never added to this capture");
+    let id = pcapng.add_interface(LinkType::ETHERNET, "").unwrap();
+    assert!(matches!(
+        pcapng.write(id, now, 1, &long),
+        Err(WriteError::TooLong { length: 262_145 })
+    ));
+    pcapng.write(id, now, 1, &long[1..]).unwrap();
+    let name = "n".repeat(65_536);
+    let error = pcapng.add_interface(LinkType::ETHERNET, &name).unwrap_err();
+    assert!(matches!(error, WriteError::NameTooLong { length: 65_536 }));
+    assert_eq!(pcapng.add_interface(LinkType::ETHERNET, &name[1..]).unwrap(), InterfaceId(1));
+    pcapng.write(InterfaceId(1), Instant::from_nanos(u64::MAX), 1, b"y").unwrap();
+    assert_eq!(read_good(&pcapng.into_inner()).len(), 2);
+
+    let mut pcap = PcapWriter::new(Vec::new(), LinkType::ETHERNET).unwrap();
+    assert!(matches!(pcap.write(now, 1, &long), Err(WriteError::TooLong { .. })));
+    let error = pcap.write(Instant::from_nanos(4_294_967_296_000_000_000), 1, b"x").unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "time 4294967296.000000000 does not fit into a pcap; a pcapng can hold it"
+    );
+    pcap.write(Instant::from_nanos(4_294_967_295_999_999_999), 1, b"x").unwrap();
+    assert_eq!(read_good(&pcap.into_inner()).len(), 1);
+}
