@@ -163,6 +163,7 @@ const EXTENDED_OPS: verbs_context = verbs_context {
     query_rt_values: Some(query::query_rt_values),
     create_cq_ex: Some(cq_ex::create),
     query_device_ex: Some(query::query_device_ex),
+    open_qp: Some(qp::open),
     create_qp_ex: Some(qp::create_ex),
     get_srq_num: Some(srq::number),
     create_srq_ex: Some(srq::create_ex),

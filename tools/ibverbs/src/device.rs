@@ -16,6 +16,8 @@ use crate::env;
 use crate::events::{Acks, Routes, lock};
 use crate::fork::Generation;
 use crate::object::{Object, answer, objects};
+use crate::share::{Counted, File};
+use crate::xrc::Domain;
 
 /// A device. There is one for each that was ever listed, and it stays: what a program found in a list it may open later.
 #[derive(Debug)]
@@ -35,6 +37,8 @@ pub(crate) struct Device {
     generation: Generation,
     /// How much of its own memory is in use.
     pub(crate) dm_used: Used,
+    /// The domains of extended reliable connections that are shared through files.
+    pub(crate) xrcds: Counted<File, Arc<Domain>>,
 }
 
 objects! { Device: ibv_device; }
@@ -91,6 +95,7 @@ impl Device {
             routes: Arc::default(),
             generation: Generation::current(),
             dm_used: Used::default(),
+            xrcds: Counted::default(),
         }
     }
 

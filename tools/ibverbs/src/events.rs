@@ -155,10 +155,30 @@ struct Route<T> {
     completions: Option<Arc<Completions>>,
 }
 
+impl<T> Route<T> {
+    fn new(object: *mut T, events: &Arc<Asynchronous>) -> Self {
+        Self { object: Told(object), events: Arc::clone(events), completions: None }
+    }
+
+    /// The object is gone; what happened to it and was not told is forgotten.
+    fn forget(self) {
+        let Self { object: Told(object), events, completions } = self;
+        let about = |told: &Told<ibv_async_event>| {
+            // SAFETY: pointers of any kind, or a number: only bits are compared.
+            unsafe { told.0.element.qp }.cast() == object
+        };
+        events.retain(|told| !about(told));
+        if let Some(completions) = completions {
+            completions.retain(|Told(cq)| cq.cast() != object);
+        }
+    }
+}
+
 #[derive(Debug, Default)]
 struct Table {
     cqs: BTreeMap<CqHandle, Route<ibv_cq>>,
-    qps: BTreeMap<QpHandle, Route<ibv_qp>>,
+    /// A queue pair may be open several times, and all who have it are told.
+    qps: BTreeMap<QpHandle, Vec<Route<ibv_qp>>>,
     srqs: BTreeMap<SrqHandle, Route<ibv_srq>>,
     /// The queues of all contexts, for what happens to the port or the device.
     contexts: Vec<Weak<Asynchronous>>,
@@ -173,23 +193,13 @@ macro_rules! routes {
     ($($add:ident $remove:ident $table:ident $handle:ident $c:ident;)*) => {
         $(
             pub(crate) fn $add(&self, handle: $handle, object: *mut $c, events: &Arc<Asynchronous>) {
-                let (object, events) = (Told(object), Arc::clone(events));
-                let route = Route { object, events, completions: None };
-                lock(&self.0).$table.insert(handle, route);
+                lock(&self.0).$table.insert(handle, Route::new(object, events));
             }
 
-            /// The object is gone; what happened to it and was not told is forgotten.
+            /// The object is gone.
             pub(crate) fn $remove(&self, handle: $handle) {
                 let removed = lock(&self.0).$table.remove(&handle);
-                let Some(Route { object: Told(object), events, completions }) = removed else { return };
-                let about = |told: &Told<ibv_async_event>| {
-                    // SAFETY: pointers of any kind, or a number: only bits are compared.
-                    unsafe { told.0.element.qp }.cast() == object
-                };
-                events.retain(|told| !about(told));
-                if let Some(completions) = completions {
-                    completions.retain(|Told(cq)| cq.cast() != object);
-                }
+                removed.into_iter().for_each(Route::forget);
             }
         )*
     };
@@ -198,8 +208,23 @@ macro_rules! routes {
 impl Routes {
     routes! {
         add_cq remove_cq cqs CqHandle ibv_cq;
-        add_qp remove_qp qps QpHandle ibv_qp;
         add_srq remove_srq srqs SrqHandle ibv_srq;
+    }
+
+    pub(crate) fn add_qp(&self, handle: QpHandle, object: *mut ibv_qp, events: &Arc<Asynchronous>) {
+        lock(&self.0).qps.entry(handle).or_default().push(Route::new(object, events));
+    }
+
+    /// The object is gone; others may stand for the same queue pair.
+    pub(crate) fn remove_qp(&self, handle: QpHandle, object: *mut ibv_qp) {
+        let mut table = lock(&self.0);
+        let Some(routes) = table.qps.get_mut(&handle) else { return };
+        let removed = routes.extract_if(.., |route| route.object.0 == object).collect::<Vec<_>>();
+        if routes.is_empty() {
+            table.qps.remove(&handle);
+        }
+        drop(table);
+        removed.into_iter().for_each(Route::forget);
     }
 
     /// Completions of this queue are told to a channel.
@@ -228,17 +253,16 @@ impl Routes {
             Event::Async(event) => event,
         };
         macro_rules! tell {
-            ($table:ident, $handle:ident, $field:ident) => {
-                if let Some(Route { object: Told($field), events, .. }) = table.$table.get(&$handle)
-                {
+            ($routes:expr, $field:ident) => {
+                for Route { object: Told($field), events, .. } in $routes {
                     events.put(told(event, ibv_async_event_element { $field: *$field }));
                 }
             };
         }
         match event {
-            AsyncEvent::Cq(_, handle) => tell!(cqs, handle, cq),
-            AsyncEvent::Qp(_, handle) => tell!(qps, handle, qp),
-            AsyncEvent::Srq(_, handle) => tell!(srqs, handle, srq),
+            AsyncEvent::Cq(_, handle) => tell!(table.cqs.get(&handle).into_iter(), cq),
+            AsyncEvent::Qp(_, handle) => tell!(table.qps.get(&handle).into_iter().flatten(), qp),
+            AsyncEvent::Srq(_, handle) => tell!(table.srqs.get(&handle).into_iter(), srq),
             AsyncEvent::Port(_) | AsyncEvent::Device(_) => {
                 for context in table.contexts.iter().filter_map(Weak::upgrade) {
                     context.put(told(event, ibv_async_event_element { port_num: 1 }));

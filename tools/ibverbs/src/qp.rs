@@ -8,13 +8,14 @@ use std::sync::Arc;
 use roce::ibverbs::{
     IBV_QP_INIT_ATTR_CREATE_FLAGS, IBV_QP_INIT_ATTR_IND_TABLE, IBV_QP_INIT_ATTR_PD,
     IBV_QP_INIT_ATTR_RX_HASH, IBV_QP_INIT_ATTR_SEND_OPS_FLAGS, IBV_QP_INIT_ATTR_XRCD,
+    IBV_QP_OPEN_ATTR_CONTEXT, IBV_QP_OPEN_ATTR_NUM, IBV_QP_OPEN_ATTR_TYPE, IBV_QP_OPEN_ATTR_XRCD,
     IBV_QPS_UNKNOWN, ibv_context, ibv_cq, ibv_pd, ibv_qp, ibv_qp_attr, ibv_qp_ex, ibv_qp_init_attr,
-    ibv_qp_init_attr_ex, ibv_srq, ibv_xrcd,
+    ibv_qp_init_attr_ex, ibv_qp_open_attr, ibv_srq,
 };
 use roce::nic::SoftNic;
 use roce::verbs::{
     AttrMask, CqHandle, Device as _, PdHandle, QpCap, QpCreate, QpHandle, QpInitAttr, QpType,
-    SrqHandle, XrcdHandle,
+    SrqHandle,
 };
 use roce::wire::Qpn;
 
@@ -27,9 +28,9 @@ use crate::pd::{Pd, next_number};
 use crate::srq::Srq;
 use crate::wq;
 use crate::wr_ex::{self, Builder};
-use crate::xrc::Xrcd;
+use crate::xrc::{Domain, Receiver, Xrcd};
 
-/// A queue pair.
+/// A queue pair, or one of several handles on one.
 #[repr(C)]
 pub(crate) struct Qp {
     c: UnsafeCell<ibv_qp_ex>,
@@ -39,6 +40,8 @@ pub(crate) struct Qp {
     pub(crate) init: QpInitAttr,
     /// The protection domain that was made for it.
     own_pd: Option<PdHandle>,
+    /// Where others find it, and by which number.
+    shared: Option<(Arc<Domain>, u32)>,
     /// Work requests that are being built.
     pub(crate) builder: Builder,
     routes: Arc<Routes>,
@@ -61,9 +64,39 @@ unsafe fn srq_handle(srq: *mut ibv_srq) -> Result<Option<SrqHandle>> {
 }
 
 /// The domain of extended reliable connections that C names, if it names one.
-unsafe fn xrcd_handle(xrcd: *mut ibv_xrcd) -> Result<Option<XrcdHandle>> {
+unsafe fn domain(init: &ibv_qp_init_attr_ex) -> Result<Option<&Arc<Domain>>> {
+    let named = init.comp_mask & IBV_QP_INIT_ATTR_XRCD != 0 && !init.xrcd.is_null();
     // SAFETY: the caller vouches for it.
-    Ok((!xrcd.is_null()).then(|| unsafe { Xrcd::of(xrcd) }).transpose()?.map(|xrcd| xrcd.handle))
+    Ok(named.then(|| unsafe { Xrcd::of(init.xrcd) }).transpose()?.map(|xrcd| &xrcd.domain))
+}
+
+impl Qp {
+    /// What a program holds of a queue pair.
+    fn hand_out(
+        open: &Context,
+        c: ibv_qp_ex,
+        made: Receiver,
+        shared: Option<Arc<Domain>>,
+    ) -> *mut ibv_qp {
+        let Receiver { handle, init, own_pd } = made;
+        let number = c.qp_base.qp_num;
+        let routes = Arc::clone(&open.device.routes);
+        let qp = Self {
+            c: UnsafeCell::new(c),
+            nic: Arc::clone(&open.nic),
+            handle,
+            kind: init.qp_type,
+            init,
+            own_pd,
+            shared: shared.map(|domain| (domain, number)),
+            builder: Builder::default(),
+            routes: Arc::clone(&routes),
+            events: Acks::default(),
+        };
+        let given: *mut ibv_qp = qp.give().cast();
+        routes.add_qp(handle, given, &open.events);
+        given
+    }
 }
 
 /// What is to be made, in words.
@@ -88,9 +121,8 @@ unsafe fn plan(open: &Context, init: &ibv_qp_init_attr_ex) -> Result<QpCreate> {
     if qp_type == QpType::XrcRecv || spreads {
         send_cq = Some(open.spare_cq()?);
     }
-    let has_xrcd = init.comp_mask & IBV_QP_INIT_ATTR_XRCD != 0;
     // SAFETY: the caller vouches for it.
-    let xrcd = if has_xrcd { unsafe { xrcd_handle(init.xrcd) }? } else { None };
+    let xrcd = unsafe { domain(init) }?.map(|domain| domain.handle);
     let cap = QpCap::from(init.cap);
     Ok(QpCreate {
         init: QpInitAttr { qp_type, cap, sq_sig_all: init.sq_sig_all != 0 },
@@ -128,6 +160,8 @@ unsafe fn create(context: *mut ibv_context, init: &ibv_qp_init_attr_ex) -> Resul
         false => return Err(Failed::EINVAL),
     };
     // SAFETY: the caller vouches for it.
+    let shared = unsafe { domain(init) }?;
+    // SAFETY: the caller vouches for it.
     let made = match unsafe { wq::spread(init) }? {
         None => open.nic.create_qp(pd, plan),
         Some(spread) => open.nic.create_spread_qp(pd, plan.recv_cq, spread),
@@ -153,21 +187,13 @@ unsafe fn create(context: *mut ibv_context, init: &ibv_qp_init_attr_ex) -> Resul
         qp_type: init.qp_type,
         ..ibv_qp::zeroed()
     };
-    let routes = Arc::clone(&open.device.routes);
-    let qp = Qp {
-        c: UnsafeCell::new(ibv_qp_ex { qp_base, ..calls }),
-        nic: Arc::clone(&open.nic),
-        handle,
-        kind: plan.init.qp_type,
-        init: plan.init,
-        own_pd: (!has_pd).then_some(pd),
-        builder: Builder::default(),
-        routes: Arc::clone(&routes),
-        events: Acks::default(),
-    };
-    let given: *mut ibv_qp = qp.give().cast();
-    routes.add_qp(handle, given, &open.events);
-    Ok(given)
+    let made = Receiver { handle, init: plan.init, own_pd: (!has_pd).then_some(pd) };
+    let shared = shared.filter(|_| plan.init.qp_type == QpType::XrcRecv).cloned();
+    if let Some(domain) = &shared {
+        // The NIC gives no number twice.
+        domain.receivers.open(qp_base.qp_num, true, || Ok(made))?;
+    }
+    Ok(Qp::hand_out(open, ibv_qp_ex { qp_base, ..calls }, made, shared))
 }
 
 /// Makes a queue pair of the ordinary kinds.
@@ -226,6 +252,47 @@ pub(crate) unsafe extern "C" fn create_ex(
         // SAFETY: the program has room for its sizes.
         unsafe { (*init).cap = cap.into() };
         Ok(qp)
+    })
+}
+
+/// One more handle on the receiving half of an extended reliable connection, found by its number in its domain.
+pub(crate) unsafe extern "C" fn open(
+    context: *mut ibv_context,
+    attr: *mut ibv_qp_open_attr,
+) -> *mut ibv_qp {
+    pointer(|| {
+        // SAFETY: the program says that it is open.
+        let open = unsafe { Context::of(context) }?;
+        // SAFETY: the program hands it over.
+        let attr = unsafe { given(attr) }?;
+        let needed = IBV_QP_OPEN_ATTR_NUM | IBV_QP_OPEN_ATTR_XRCD | IBV_QP_OPEN_ATTR_TYPE;
+        let has_context = attr.comp_mask & IBV_QP_OPEN_ATTR_CONTEXT != 0;
+        if attr.comp_mask & !(needed | IBV_QP_OPEN_ATTR_CONTEXT) != 0 {
+            return Err(Failed::EOPNOTSUPP);
+        }
+        let of_kind = QpType::from_code(attr.qp_type) == Some(QpType::XrcRecv);
+        if attr.comp_mask & needed != needed || !of_kind {
+            return Err(Failed::EINVAL);
+        }
+        // SAFETY: the program says that it is one.
+        let xrcd = unsafe { Xrcd::of(attr.xrcd) }?;
+        if !ptr::eq(xrcd.device, open.device) {
+            return Err(Failed::EINVAL);
+        }
+        let domain = Arc::clone(&xrcd.domain);
+        let made = domain.receivers.open(attr.qp_num, false, || Err(Failed::EINVAL))?;
+        let state = open.nic.query_qp(made.handle);
+        let qp_base = ibv_qp {
+            context,
+            qp_context: if has_context { attr.qp_context } else { ptr::null_mut() },
+            handle: next_number(),
+            qp_num: attr.qp_num,
+            state: state.map_or(IBV_QPS_UNKNOWN, |known| ibv_qp_attr::from(&known).qp_state),
+            qp_type: attr.qp_type,
+            ..ibv_qp::zeroed()
+        };
+        let c = ibv_qp_ex { qp_base, ..ibv_qp_ex::zeroed() };
+        Ok(Qp::hand_out(open, c, made, Some(domain)))
     })
 }
 
@@ -305,18 +372,26 @@ unsafe extern "C" fn ibv_query_qp_data_in_order(
     0
 }
 
-/// Unmakes a queue pair, after all its events were acknowledged. What was posted is forgotten.
+/// Unmakes a queue pair, or a handle on one that others stand for, after all its events were acknowledged. What was
+/// posted to a queue pair that goes is forgotten.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
     code(|| {
         // SAFETY: the program says that it is one.
         let queue_pair = unsafe { Qp::of(qp.cast()) }?;
-        queue_pair.nic.destroy_qp(queue_pair.handle)?;
-        queue_pair.routes.remove_qp(queue_pair.handle);
-        if let Some(pd) = queue_pair.own_pd {
-            // Nothing else was ever in it.
-            let _ = queue_pair.nic.destroy_pd(pd);
+        let unmake = || {
+            queue_pair.nic.destroy_qp(queue_pair.handle)?;
+            if let Some(pd) = queue_pair.own_pd {
+                // Nothing else was ever in it.
+                let _ = queue_pair.nic.destroy_pd(pd);
+            }
+            Ok(())
+        };
+        match &queue_pair.shared {
+            Some((domain, number)) => domain.receivers.close(number, unmake)?,
+            None => unmake()?,
         }
+        queue_pair.routes.remove_qp(queue_pair.handle, qp);
         queue_pair.events.wait();
         // SAFETY: programs only read it.
         unsafe { (*qp).state = IBV_QPS_UNKNOWN };

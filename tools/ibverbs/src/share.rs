@@ -4,6 +4,7 @@
 //! Only the process that made an object can share it: a NIC is in its process, and no kernel is between two of them.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::ffi::{c_int, c_void};
 use std::io;
 use std::mem::MaybeUninit;
@@ -54,11 +55,49 @@ pub(crate) static MRS: Shared<(&'static Device, MrHandle, usize)> = Shared::new(
 /// Memory of devices' own.
 pub(crate) static DMS: Shared<(&'static Device, Buffer)> = Shared::new();
 
+/// What several objects of a program may stand for: each by its key, with how many do. It goes with the last of them.
+#[derive(Debug)]
+pub(crate) struct Counted<K, T>(Mutex<BTreeMap<K, (T, u32)>>);
+
+impl<K, T> Default for Counted<K, T> {
+    fn default() -> Self {
+        Self(Mutex::default())
+    }
+}
+
+impl<K: Ord, T: Clone> Counted<K, T> {
+    /// One more stands for it, or the first for what is made; if it must be `new`, one that is there is refused.
+    pub(crate) fn open(&self, key: K, new: bool, make: impl FnOnce() -> Result<T>) -> Result<T> {
+        match lock(&self.0).entry(key) {
+            Entry::Occupied(_) if new => Err(Failed(libc::EEXIST)),
+            Entry::Occupied(mut known) => {
+                let (object, count) = known.get_mut();
+                *count = count.checked_add(1).ok_or(Failed(libc::ENOMEM))?;
+                Ok(object.clone())
+            }
+            Entry::Vacant(place) => Ok(place.insert((make()?, 1)).0.clone()),
+        }
+    }
+
+    /// One less stands for it; the last one unmakes it, and stays if that fails.
+    pub(crate) fn close(&self, key: &K, unmake: impl FnOnce() -> Result<()>) -> Result<()> {
+        let mut known = lock(&self.0);
+        match known.get_mut(key) {
+            Some((_, count)) if *count > 1 => *count -= 1,
+            _ => {
+                unmake()?;
+                known.remove(key);
+            }
+        }
+        Ok(())
+    }
+}
+
 /// Open devices, each by the file that its descriptor stands for.
 static OPEN: Mutex<Vec<(File, &'static Device)>> = Mutex::new(Vec::new());
 
 /// A file, whatever its descriptor is called.
-type File = (libc::dev_t, libc::ino_t);
+pub(crate) type File = (libc::dev_t, libc::ino_t);
 
 /// The descriptor of an open device. A kernel's would take commands; this one is a file of its own, which nobody reads.
 #[derive(Debug)]
@@ -109,7 +148,8 @@ impl Drop for CommandFile {
     }
 }
 
-fn file_of(fd: c_int) -> Result<File> {
+/// The file that a descriptor stands for.
+pub(crate) fn file_of(fd: c_int) -> Result<File> {
     let mut stat = MaybeUninit::<libc::stat>::uninit();
     // SAFETY: there is room for an answer.
     if unsafe { libc::fstat(fd, stat.as_mut_ptr()) } < 0 {
@@ -191,4 +231,27 @@ unsafe extern "C" fn ibv_import_dm(context: *mut ibv_context, number: u32) -> *m
 unsafe extern "C" fn ibv_unimport_dm(dm: *mut ibv_dm) {
     // SAFETY: the program says that it is one, and does not need it any more.
     quiet(|| unsafe { Dm::take(dm) }.map(drop));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_several_stand_for_goes_with_the_last() {
+        let things = Counted::default();
+        let failed = || Err(Failed::EBUSY);
+        assert_eq!(things.open(1, false, failed), Err(Failed::EBUSY));
+        assert_eq!(things.open(1, true, || Ok("made")), Ok("made"));
+        assert_eq!(things.open(1, false, failed), Ok("made"));
+        assert_eq!(things.open(1, true, failed), Err(Failed(libc::EEXIST)));
+        assert_eq!(things.open(2, true, || Ok("other")), Ok("other"));
+        // Two stand for it: the first goes whatever unmaking it would say, the last does not.
+        let refused = || Err(Failed::EBUSY);
+        assert_eq!(things.close(&1, refused), Ok(()));
+        assert_eq!(things.close(&1, refused), Err(Failed::EBUSY));
+        assert_eq!(things.open(1, false, failed), Ok("made"));
+        assert_eq!((things.close(&1, refused), things.close(&1, || Ok(()))), (Ok(()), Ok(())));
+        assert_eq!(things.open(1, true, || Ok("again")), Ok("again"));
+    }
 }

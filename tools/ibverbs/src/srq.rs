@@ -111,7 +111,7 @@ pub(crate) unsafe extern "C" fn create_ex(
         let xrc = match kind {
             SrqType::Xrc if has(IBV_SRQ_INIT_ATTR_XRCD) && has(IBV_SRQ_INIT_ATTR_CQ) => {
                 // SAFETY: the program says that it is one.
-                let xrcd = unsafe { Xrcd::of(init.xrcd) }?.handle;
+                let xrcd = unsafe { Xrcd::of(init.xrcd) }?.domain.handle;
                 // SAFETY: the program says that it is one.
                 let cq = unsafe { Cq::of(init.cq.cast()) }?.handle;
                 Some((xrcd, cq))

@@ -1,30 +1,68 @@
 //! Domains of extended reliable connections.
+//!
+//! A domain belongs to a file, or to nobody else: whoever in this process opens one on the same device by a descriptor of
+//! the same file gets the same.
 
 use std::cell::UnsafeCell;
 use std::ffi::c_int;
+use std::fs;
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::sync::Arc;
 
 use roce::ibverbs::{
     IBV_XRCD_INIT_ATTR_FD, IBV_XRCD_INIT_ATTR_OFLAGS, ibv_context, ibv_xrcd, ibv_xrcd_init_attr,
 };
 use roce::nic::SoftNic;
-use roce::verbs::{Device as _, XrcdHandle};
+use roce::verbs::{Device as _, PdHandle, QpHandle, QpInitAttr, XrcdHandle};
 
-use crate::call::{Failed, code, pointer};
+use crate::call::{Failed, Result, code, pointer};
 use crate::context::Context;
+use crate::device::Device;
 use crate::object::{Object, given, objects};
+use crate::share::{Counted, File, file_of};
 
-/// A domain.
+/// The descriptor of a domain that belongs to no file.
+const NO_FILE: c_int = -1;
+
+/// A domain, which one object stands for or several.
+#[derive(Debug)]
+pub(crate) struct Domain {
+    pub(crate) handle: XrcdHandle,
+    /// The receiving halves in it by their numbers, which may be opened again.
+    pub(crate) receivers: Counted<u32, Receiver>,
+    /// Holds the file that it belongs to, so that no other gets its number.
+    _file: Option<fs::File>,
+}
+
+/// A queue pair that several objects may stand for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Receiver {
+    pub(crate) handle: QpHandle,
+    pub(crate) init: QpInitAttr,
+    /// The protection domain that was made for it, and goes with it.
+    pub(crate) own_pd: Option<PdHandle>,
+}
+
+/// What a program holds of a domain.
 #[repr(C)]
 pub(crate) struct Xrcd {
     c: UnsafeCell<ibv_xrcd>,
     nic: Arc<SoftNic>,
-    pub(crate) handle: XrcdHandle,
+    pub(crate) device: &'static Device,
+    pub(crate) domain: Arc<Domain>,
+    /// The file through which others find it.
+    file: Option<File>,
 }
 
 objects! { Xrcd: ibv_xrcd; }
 
-/// Makes a domain. One that shall be shared through a file is this program's alone.
+/// Holds the file of a descriptor without having it open: programs that close theirs see the same as without this.
+fn hold(fd: c_int) -> Result<fs::File> {
+    let path = format!("/proc/thread-self/fd/{fd}");
+    Ok(fs::File::options().read(true).custom_flags(libc::O_PATH).open(path)?)
+}
+
+/// Makes a domain that is found through the file of a descriptor, or by nobody; or finds one that is there.
 pub(crate) unsafe extern "C" fn open(
     context: *mut ibv_context,
     attr: *mut ibv_xrcd_init_attr,
@@ -37,18 +75,38 @@ pub(crate) unsafe extern "C" fn open(
             return Err(Failed::EINVAL);
         }
         // SAFETY: the program says that it is open.
-        let nic = Arc::clone(&unsafe { Context::of(context) }?.nic);
-        let handle = nic.create_xrcd()?;
-        Ok(Xrcd { c: UnsafeCell::new(ibv_xrcd { context }), nic, handle }.give())
+        let Context { device, nic, .. } = unsafe { Context::of(context) }?;
+        let make = |file| {
+            let (handle, receivers) = (nic.create_xrcd()?, Counted::default());
+            Ok(Arc::new(Domain { handle, receivers, _file: file }))
+        };
+        let creates = attr.oflags & libc::O_CREAT != 0;
+        let (file, domain) = if attr.fd == NO_FILE {
+            (None, make(None)?)
+        } else {
+            let file = file_of(attr.fd)?;
+            let new = creates && attr.oflags & libc::O_EXCL != 0;
+            let domain = device.xrcds.open(file, new, || match creates {
+                true => make(Some(hold(attr.fd)?)),
+                false => Err(Failed(libc::ENOENT)),
+            })?;
+            (Some(file), domain)
+        };
+        let (c, nic) = (UnsafeCell::new(ibv_xrcd { context }), Arc::clone(nic));
+        Ok(Xrcd { c, nic, device, domain, file }.give())
     })
 }
 
-/// Unmakes a domain.
+/// Closes a domain; if nobody else has it open, it is unmade, unless something is still in it.
 pub(crate) unsafe extern "C" fn close(xrcd: *mut ibv_xrcd) -> c_int {
     code(|| {
         // SAFETY: the program says that it is one.
-        let domain = unsafe { Xrcd::of(xrcd) }?;
-        domain.nic.destroy_xrcd(domain.handle)?;
+        let Xrcd { nic, device, domain, file, .. } = unsafe { Xrcd::of(xrcd) }?;
+        let unmake = || Ok(nic.destroy_xrcd(domain.handle)?);
+        match file {
+            Some(file) => device.xrcds.close(file, unmake)?,
+            None => unmake()?,
+        }
         // SAFETY: and that it does not need it any more.
         unsafe { Xrcd::take(xrcd) }.map(drop)
     })

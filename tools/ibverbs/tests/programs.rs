@@ -39,3 +39,8 @@ fn children_do_not_disturb_their_parents_and_the_killed_leave_nothing() {
 fn extended_verbs_do_what_their_manual_says() {
     run("extended.c", "udp:127.9.4.1");
 }
+
+#[test]
+fn domains_and_queue_pairs_are_shared_by_those_who_open_them_again() {
+    run("shared.c", "udp:127.9.5.1 udp:127.9.5.2");
+}
