@@ -185,18 +185,19 @@ static struct ibv_qp *opened(struct ibv_context *context, struct ibv_xrcd *xrcd,
     return ibv_open_qp(context, &attr);
 }
 
+/* Whether something was told; what is awaited may take as long as a test may. */
+static int told(struct ibv_context *context, int patience)
+{
+    struct pollfd descriptor = { .fd = context->async_fd, .events = POLLIN };
+    return poll(&descriptor, 1, patience);
+}
+
 static void established(struct ibv_context *context, struct ibv_qp *qp)
 {
     struct ibv_async_event event;
-    CHECK(!ibv_get_async_event(context, &event));
+    CHECK(told(context, 20000) && !ibv_get_async_event(context, &event));
     CHECK(event.event_type == IBV_EVENT_COMM_EST && event.element.qp == qp);
     ibv_ack_async_event(&event);
-}
-
-static int told(struct ibv_context *context)
-{
-    struct pollfd descriptor = { .fd = context->async_fd, .events = POLLIN };
-    return poll(&descriptor, 1, 0);
 }
 
 static void queue_pairs(void)
@@ -237,7 +238,7 @@ static void queue_pairs(void)
     CHECK(!ibv_destroy_qp(third));
     established(one, first);
     established(two, second);
-    CHECK(!told(one) && !told(two));
+    CHECK(!told(one, 0) && !told(two, 0));
     /* It is there until the last one goes, whoever made it, and keeps its domain for as long. */
     CHECK(!ibv_destroy_qp(first));
     arrives(from, srq, srqn);
