@@ -8,19 +8,17 @@
 //! Locks are taken in one order: the receiving half, or the sending half, then the core. Packets are received, checked,
 //! sealed and sent without the core; so one thread can talk to the kernel while another works on queue pairs.
 
+mod attendant;
+
 use std::io;
-use std::num::NonZero;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
-use std::time::Duration;
 
 use rustix::event::{EventfdFlags, eventfd};
-use rustix::time::{ClockId, clock_gettime};
 
 use super::core::{Core, Work};
-use super::mailbox::wait_readable;
-use super::trust::{STEADY, Trust};
+use super::trust::STEADY;
 use crate::link::{Frames, Receiver, Sender};
 use crate::time::Instant;
 use crate::wire::Batch;
@@ -29,13 +27,6 @@ use crate::wire::Batch;
 /// in a cache when the kernel copies them.
 const BATCH: usize = 256;
 const BATCH_BYTES: usize = 3 << 16;
-
-/// How long somebody who polled before, and may look at memory now, has to take in what arrived by itself, and then to answer
-/// before it is acknowledged.
-const COURTESY: Duration = Duration::from_micros(200);
-
-/// For how long this is done after the last poll.
-const AWAY: Duration = Duration::from_millis(5);
 
 /// What may be left for the next poll. Answers wait for one that finds nothing, or for the second that finds something: a
 /// program that looks at one queue after the other answers itself when it has looked at all.
@@ -228,12 +219,6 @@ impl Shared {
         }
     }
 
-    /// Whether somebody polled within `patience`.
-    fn is_polled(&self, now: Instant, patience: Duration) -> bool {
-        let last = Instant::from_nanos(self.last_poll.load(Ordering::Relaxed));
-        last.saturating_add(patience) > now
-    }
-
     /// Takes in what has arrived, and does what is due, if there is anything; then `take` takes what came of it.
     fn take_in(&self, now: Instant, work: Work, mut take: impl FnMut(&mut Core) -> usize) -> Taken {
         // If another thread is receiving, it will finish.
@@ -395,90 +380,6 @@ impl Shared {
         self.ring();
     }
 
-    /// What the progress thread does.
-    pub(super) fn run(&self) {
-        // It has to be on time when acknowledgements are held back.
-        let _ = rustix::thread::set_current_timer_slack(NonZero::new(1));
-        let mut trust = Trust::default();
-        while !self.stopped.load(Ordering::SeqCst) {
-            let now = self.now();
-            let patience = trust.patience(now);
-            let polls = self.polls.load(Ordering::Relaxed);
-            let steady = trust.is_steady(polls);
-            if steady && self.is_polled(now, patience) {
-                // Whoever polls minds the deadlines, too.
-                self.wakes.store(0, Ordering::SeqCst);
-                self.watching.store(true, Ordering::SeqCst);
-                let until = now.saturating_add(patience);
-                if trust.has(now, program_ran(), polls) {
-                    self.sleep(Some(until), false);
-                } else if self.help(until) {
-                    trust.was_needed(self.now());
-                }
-                continue;
-            }
-            // From now on whoever posts sends by itself. Nobody rings while it is awake, least of all itself.
-            self.wakes.store(0, Ordering::SeqCst);
-            self.watching.store(false, Ordering::SeqCst);
-            let taken = self.take_in(now, Work { due: true, unsent: true }, |_| 0);
-            trust.end(now, program_ran(), taken.arrived);
-            if steady && taken.arrived && self.is_polled(now, AWAY) {
-                self.is_polled_within_a_moment();
-            } else if !steady && polls >= STEADY {
-                // It has to begin anew.
-                self.polls.store(0, Ordering::Relaxed);
-            }
-            self.transmit(self.now());
-            let deadline = self.deadline();
-            // From now on whoever sets an earlier deadline rings; whoever did so just before did not.
-            self.wakes.store(deadline.map_or(u64::MAX, Instant::as_nanos), Ordering::SeqCst);
-            let until = [deadline, self.deadline()].into_iter().flatten().min();
-            self.sleep(until, true);
-        }
-    }
-
-    /// Waits beside somebody who polls, and takes in what arrives if it does not; whether that was so.
-    fn help(&self, until: Instant) -> bool {
-        if !self.sleep(Some(until), true) {
-            return false;
-        }
-        // It may have left an answer for its next poll, and not poll again.
-        while self.is_polled_within_a_moment() {
-            if self.deferred.load(Ordering::SeqCst) == NOTHING {
-                return false;
-            }
-        }
-        let taken = self.take_in(self.now(), Work { due: false, unsent: false }, |_| 0);
-        // It may look at memory now, and answer to what it finds there.
-        if !self.is_polled_within_a_moment() {
-            self.deferred.store(NOTHING, Ordering::SeqCst);
-            self.transmit(self.now());
-        }
-        taken.arrived
-    }
-
-    /// Sleeps for a moment; whether somebody polled.
-    fn is_polled_within_a_moment(&self) -> bool {
-        let polls = self.polls.load(Ordering::SeqCst);
-        self.sleep(Some(self.now().saturating_add(COURTESY)), false);
-        self.polls.load(Ordering::SeqCst) != polls
-    }
-
-    /// Sleeps until then, or until the doorbell rings, or, if it shall, until a packet comes; whether it was woken.
-    fn sleep(&self, until: Option<Instant>, for_packets: bool) -> bool {
-        let timeout = until.map(|until| {
-            let ns = until.as_nanos().saturating_sub(self.now().as_nanos());
-            Duration::from_nanos(ns)
-        });
-        let arrivals = self.arrivals_with_groups.get().unwrap_or(&self.arrivals);
-        let fds = [self.doorbell.as_fd(), arrivals.as_fd()];
-        let fds = if for_packets { &fds[..] } else { &fds[..1] };
-        // Whatever woke it, everything is looked at.
-        let woken = wait_readable(fds, timeout).unwrap_or(true);
-        let _ = rustix::io::read(&self.doorbell, &mut [0_u8; 8]);
-        woken
-    }
-
     /// What both halves of the link counted.
     pub(super) fn link_counters(&self) -> Vec<(&'static str, u64)> {
         let mut counters = self.with_outgoing(|outgoing| outgoing.sender.counters());
@@ -486,12 +387,6 @@ impl Shared {
         counters.extend(incoming.counters());
         counters
     }
-}
-
-/// How long the threads of this program have run so far.
-fn program_ran() -> Duration {
-    let ran = clock_gettime(ClockId::ProcessCPUTime);
-    Duration::try_from(ran).unwrap_or_default()
 }
 
 /// A lock, unless somebody has it.

@@ -1,0 +1,125 @@
+//! What the progress thread does.
+//!
+//! | while | it | what is posted goes out |
+//! |---|---|---|
+//! | nobody polls | sleeps until something is to be done, and does it | at once |
+//! | somebody polls who can be [trusted](crate::nic::trust) | looks now and then whether it still does | with its next poll |
+//! | somebody polls who cannot | sleeps until packets come, and takes in those that it does not | with its next poll, or soon |
+
+use std::num::NonZero;
+use std::os::fd::AsFd;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use rustix::time::{ClockId, clock_gettime};
+
+use super::{NOTHING, Shared};
+use crate::nic::core::Work;
+use crate::nic::mailbox::wait_readable;
+use crate::nic::trust::{STEADY, Trust};
+use crate::time::Instant;
+
+/// How long somebody who polled before, and may look at memory now, has to take in what arrived by itself, and then to answer
+/// before it is acknowledged.
+const COURTESY: Duration = Duration::from_micros(200);
+
+/// For how long this is done after the last poll.
+const AWAY: Duration = Duration::from_millis(5);
+
+impl Shared {
+    /// Serves until the NIC ends.
+    pub(in crate::nic) fn run(&self) {
+        // It has to be on time when acknowledgements are held back.
+        let _ = rustix::thread::set_current_timer_slack(NonZero::new(1));
+        let mut trust = Trust::default();
+        while !self.stopped.load(Ordering::SeqCst) {
+            let now = self.now();
+            let patience = trust.patience(now);
+            let polls = self.polls.load(Ordering::Relaxed);
+            let steady = trust.is_steady(polls);
+            if steady && self.is_polled(now, patience) {
+                // Whoever polls minds the deadlines, too.
+                self.wakes.store(0, Ordering::SeqCst);
+                self.watching.store(true, Ordering::SeqCst);
+                let until = now.saturating_add(patience);
+                if trust.has(now, program_ran(), polls) {
+                    self.sleep(Some(until), false);
+                } else if self.help(until) {
+                    trust.was_needed(self.now());
+                }
+                continue;
+            }
+            // From now on whoever posts sends by itself. Nobody rings while it is awake, least of all itself.
+            self.wakes.store(0, Ordering::SeqCst);
+            self.watching.store(false, Ordering::SeqCst);
+            let taken = self.take_in(now, Work { due: true, unsent: true }, |_| 0);
+            trust.end(now, program_ran(), taken.arrived);
+            if steady && taken.arrived && self.is_polled(now, AWAY) {
+                self.is_polled_within_a_moment();
+            } else if !steady && polls >= STEADY {
+                // It has to begin anew.
+                self.polls.store(0, Ordering::Relaxed);
+            }
+            self.transmit(self.now());
+            let deadline = self.deadline();
+            // From now on whoever sets an earlier deadline rings; whoever did so just before did not.
+            self.wakes.store(deadline.map_or(u64::MAX, Instant::as_nanos), Ordering::SeqCst);
+            let until = [deadline, self.deadline()].into_iter().flatten().min();
+            self.sleep(until, true);
+        }
+    }
+
+    /// Whether somebody polled within `patience`.
+    fn is_polled(&self, now: Instant, patience: Duration) -> bool {
+        let last = Instant::from_nanos(self.last_poll.load(Ordering::Relaxed));
+        last.saturating_add(patience) > now
+    }
+
+    /// Waits beside somebody who polls, and takes in what arrives if it does not; whether that was so.
+    fn help(&self, until: Instant) -> bool {
+        if !self.sleep(Some(until), true) {
+            return false;
+        }
+        // It may have left an answer for its next poll, and not poll again.
+        while self.is_polled_within_a_moment() {
+            if self.deferred.load(Ordering::SeqCst) == NOTHING {
+                return false;
+            }
+        }
+        let taken = self.take_in(self.now(), Work { due: false, unsent: false }, |_| 0);
+        // It may look at memory now, and answer to what it finds there.
+        if !self.is_polled_within_a_moment() {
+            self.deferred.store(NOTHING, Ordering::SeqCst);
+            self.transmit(self.now());
+        }
+        taken.arrived
+    }
+
+    /// Sleeps for a moment; whether somebody polled.
+    fn is_polled_within_a_moment(&self) -> bool {
+        let polls = self.polls.load(Ordering::SeqCst);
+        self.sleep(Some(self.now().saturating_add(COURTESY)), false);
+        self.polls.load(Ordering::SeqCst) != polls
+    }
+
+    /// Sleeps until then, or until the doorbell rings, or, if it shall, until a packet comes; whether it was woken.
+    fn sleep(&self, until: Option<Instant>, for_packets: bool) -> bool {
+        let timeout = until.map(|until| {
+            let ns = until.as_nanos().saturating_sub(self.now().as_nanos());
+            Duration::from_nanos(ns)
+        });
+        let arrivals = self.arrivals_with_groups.get().unwrap_or(&self.arrivals);
+        let fds = [self.doorbell.as_fd(), arrivals.as_fd()];
+        let fds = if for_packets { &fds[..] } else { &fds[..1] };
+        // Whatever woke it, everything is looked at.
+        let woken = wait_readable(fds, timeout).unwrap_or(true);
+        let _ = rustix::io::read(&self.doorbell, &mut [0_u8; 8]);
+        woken
+    }
+}
+
+/// How long the threads of this program have run so far.
+fn program_ran() -> Duration {
+    let ran = clock_gettime(ClockId::ProcessCPUTime);
+    Duration::try_from(ran).unwrap_or_default()
+}
