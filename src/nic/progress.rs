@@ -160,12 +160,22 @@ impl Shared {
         }
         if count > 0 {
             if work.unsent {
+                self.claim(polls);
                 self.leave(if deferred == ANSWERS { REQUESTS } else { ANSWERS });
             }
         } else if self.take_deferred() || work.unsent || self.is_held_until(now) {
             self.transmit(now);
         }
         count
+    }
+
+    /// Whoever polls steadily lets the progress thread know that it does, if that thinks that nobody does: it will look at
+    /// once, and at what was left meanwhile if it is not convinced.
+    fn claim(&self, polls: u64) {
+        if polls >= STEADY && !self.watching.load(Ordering::Relaxed) {
+            self.watching.store(true, Ordering::SeqCst);
+            self.ring();
+        }
     }
 
     /// Whether the link held something back that it wants to send by now.

@@ -12,7 +12,7 @@ use crate::time::Instant;
 /// How often one must poll, without asking for events in between, to be thought to go on; and how often between two looks
 /// at it, to be thought to have gone on.
 pub(super) const STEADY: u64 = 64;
-const STEADILY: u64 = 16;
+pub(super) const STEADILY: u64 = 16;
 
 /// How long after the last poll one is thought to poll on: a sixteenth of the time for which it did, within these.
 const PATIENCE: Duration = Duration::from_millis(1);

@@ -16,7 +16,7 @@ use rustix::time::{ClockId, clock_gettime};
 use super::{NOTHING, Shared};
 use crate::nic::core::Work;
 use crate::nic::mailbox::wait_readable;
-use crate::nic::trust::{STEADY, Trust};
+use crate::nic::trust::{STEADILY, STEADY, Trust};
 use crate::time::Instant;
 
 /// How long somebody who polled before, and may look at memory now, has to take in what arrived by itself, and then to answer
@@ -57,8 +57,8 @@ impl Shared {
             if steady && taken.arrived && self.is_polled(now, AWAY) {
                 self.is_polled_within_a_moment();
             } else if !steady && polls >= STEADY {
-                // It has to begin anew.
-                self.polls.store(0, Ordering::Relaxed);
+                // It has to show again that it does.
+                self.polls.store(STEADY - STEADILY, Ordering::Relaxed);
             }
             self.transmit(self.now());
             let deadline = self.deadline();
