@@ -163,7 +163,7 @@ impl Shared {
                 self.claim(polls);
                 self.leave(if deferred == ANSWERS { REQUESTS } else { ANSWERS });
             }
-        } else if self.take_deferred() || work.unsent || self.is_held_until(now) {
+        } else if self.take_deferred() || work.unsent || self.is_due_on_the_link(now) {
             self.transmit(now);
         }
         count
@@ -179,7 +179,7 @@ impl Shared {
     }
 
     /// Whether the link held something back that it wants to send by now.
-    fn is_held_until(&self, now: Instant) -> bool {
+    fn is_due_on_the_link(&self, now: Instant) -> bool {
         self.held.load(Ordering::Relaxed) <= now.as_nanos()
     }
 
