@@ -5,6 +5,7 @@
 //! fields that may change on the way replaced by ones, after eight bytes of ones that stand for an LRH. It is sent
 //! least significant byte first: the one little-endian number of the protocol.
 
+use super::crc32;
 use super::ib::{Grh, Lrh};
 use super::identification::{self, Varying};
 use super::ip::{Ipv4, Ipv4Repr, Ipv6, Ipv6Repr, Udp, UdpRepr};
@@ -57,14 +58,12 @@ pub enum Route<'a> {
 ///
 /// If `transport` is shorter than a BTH.
 pub fn icrc(route: &Route<'_>, transport: &[u8]) -> [u8; ICRC_LEN] {
-    let (mut hasher, mut short) = begin(route);
+    let (crc, mut short) = begin(route);
     let (bth, rest) = transport.split_first_chunk::<{ Bth::LEN }>().expect("a packet has a BTH");
     let mut bth = *bth;
     bth[BTH_VARIANT] = 0xff;
     short.put(&bth);
-    hasher.update(short.bytes());
-    hasher.update(rest);
-    hasher.finalize().to_le_bytes()
+    crc32::update(crc32::update(crc, short.bytes()), rest).to_le_bytes()
 }
 
 /// The checksum of what stands before a BTH: packets that go one way with one length have it in common.
@@ -74,9 +73,8 @@ pub struct Prefix(u32);
 impl Prefix {
     /// That of a route.
     pub fn new(route: &Route<'_>) -> Self {
-        let (mut hasher, short) = begin(route);
-        hasher.update(short.bytes());
-        Self(hasher.finalize())
+        let (crc, short) = begin(route);
+        Self(crc32::update(crc, short.bytes()))
     }
 
     /// That of plain headers between these addresses to RoCE's port, not to be fragmented, whose lengths,
@@ -145,10 +143,9 @@ impl Prefix {
     fn icrc(&self, transport: &mut [u8]) -> Option<[u8; ICRC_LEN]> {
         let bth = transport.first_chunk_mut::<{ Bth::LEN }>()?;
         let variant = core::mem::replace(&mut bth[BTH_VARIANT], 0xff);
-        let mut hasher = crc32fast::Hasher::new_with_initial(self.0);
-        hasher.update(transport);
+        let crc = crc32::update(self.0, transport);
         *transport.get_mut(BTH_VARIANT)? = variant;
-        Some(hasher.finalize().to_le_bytes())
+        Some(crc.to_le_bytes())
     }
 }
 
@@ -176,38 +173,37 @@ impl Short {
 
 /// A checksum that has begun with a route, and the last bytes of the route, which are not in it yet.
 #[inline]
-fn begin(route: &Route<'_>) -> (crc32fast::Hasher, Short) {
-    let mut hasher = crc32fast::Hasher::new_with_initial(AFTER_MASKED_LRH);
+fn begin(route: &Route<'_>) -> (u32, Short) {
+    let mut crc = AFTER_MASKED_LRH;
     let mut short = Short { bytes: [0; _], len: 0 };
     match route {
         Route::Ipv4 { header, options: between, udp } => {
             short.put(&masked_ipv4(header));
-            short = after(&mut hasher, short, between);
+            short = after(&mut crc, short, between);
             short.put(&masked_udp(udp));
         }
         Route::Ipv6 { header, extensions: between, udp } => {
             short.put(&masked_ipv6(header.as_bytes()));
-            short = after(&mut hasher, short, between);
+            short = after(&mut crc, short, between);
             short.put(&masked_udp(udp));
         }
         Route::Grh(grh) => short.put(&masked_ipv6(grh.as_bytes())),
         Route::Lrh(lrh) => {
             let mut masked = *lrh.as_bytes();
             masked[0] |= 0xf0;
-            hasher = crc32fast::Hasher::new();
+            crc = 0;
             short.put(&masked);
         }
     }
-    (hasher, short)
+    (crc, short)
 }
 
 /// What is yet to be put into a checksum after `short` and `rest`: nothing, unless there is no rest.
-fn after(hasher: &mut crc32fast::Hasher, short: Short, rest: &[u8]) -> Short {
+fn after(crc: &mut u32, short: Short, rest: &[u8]) -> Short {
     if rest.is_empty() {
         return short;
     }
-    hasher.update(short.bytes());
-    hasher.update(rest);
+    *crc = crc32::update(crc32::update(*crc, short.bytes()), rest);
     Short { len: 0, ..short }
 }
 

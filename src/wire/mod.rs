@@ -37,6 +37,7 @@ pub mod aeth;
 pub(crate) mod batch;
 mod bth;
 pub mod cm;
+mod crc32;
 mod error;
 mod ethernet;
 mod ext;
