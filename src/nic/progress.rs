@@ -173,6 +173,8 @@ impl Shared {
     /// once, and at what was left meanwhile if it is not convinced.
     fn claim(&self, polls: u64) {
         if polls >= STEADY && !self.watching.load(Ordering::Relaxed) {
+            // The poll that found something may have begun long ago.
+            self.last_poll.store(self.now().as_nanos(), Ordering::SeqCst);
             self.watching.store(true, Ordering::SeqCst);
             self.ring();
         }

@@ -1,82 +1,75 @@
-//! Whether whoever polls can be left alone.
+//! How long whoever polls can be left alone.
 //!
 //! Most programs that poll do so until they have what they wait for, and need no help. Some poll until a request of
 //! theirs is done, and then look at memory until a peer has written there; nobody takes in what arrives meanwhile. What a
-//! program will do it does not tell, but it does what it did before: if packets had to wait for one that polled before,
-//! although it was running, the progress thread listens beside it for a while.
+//! program will do it does not tell, but it does what it did before. So the progress thread looks whether packets had to
+//! wait for one that was running: the longer none had to, the seldomer, because where cores are few it is in the way of
+//! whom it looks after. After one had to, it listens.
 
 use std::time::Duration;
 
 use crate::time::Instant;
 
-/// How often one must poll, without asking for events in between, to be thought to go on; and how often between two looks
-/// at it, to be thought to have gone on.
+/// How often one must poll, without asking for events in between, to be thought to go on; and how long one may take for a
+/// poll between two looks, to be thought to have gone on.
 pub(super) const STEADY: u64 = 64;
-pub(super) const STEADILY: u64 = 16;
+pub(super) const STEADILY: Duration = Duration::from_micros(64);
 
-/// How long after the last poll one is thought to poll on: a sixteenth of the time for which it did, within these.
-const PATIENCE: Duration = Duration::from_millis(1);
-const PATIENCE_MAX: Duration = Duration::from_millis(4);
-
-/// For how long nobody is left alone after packets had to wait; if that goes on, four times as long each time, and so long
-/// at the most.
-const DISTRUST: Duration = Duration::from_millis(1);
-const DISTRUST_MAX: Duration = Duration::from_millis(256);
+/// How long one is left alone before somebody looks: an eighth of the time for which all went well, within these.
+const MOMENT: Duration = Duration::from_micros(200);
+const MOMENT_MAX: Duration = Duration::from_millis(4);
 
 /// What is known of those who poll.
 #[derive(Debug, Default)]
 pub(super) struct Trust {
-    /// Since when they are left alone.
+    /// Since when they get on without help.
     since: Option<Instant>,
+    /// Whether packets had to wait for them the last time.
+    needy: bool,
     /// When somebody looked after them last, for how long the program had run then, and how often they had polled.
     looked: Instant,
     ran: Duration,
     polls: u64,
-    /// Until when they are not, and how long that was.
-    until: Instant,
-    distrust: Duration,
 }
 
 impl Trust {
-    /// How long whoever polls may do something else.
-    pub(super) fn patience(&self, now: Instant) -> Duration {
-        let trusted = self.since.map_or(Duration::ZERO, |since| now.saturating_since(since));
-        (trusted / 16).clamp(PATIENCE, PATIENCE_MAX)
-    }
-
     /// Whether one who has polled so often can be thought to go on: not one who polls now and then.
-    pub(super) fn is_steady(&self, polls: u64) -> bool {
-        let goes_on = self.since.is_none() || polls.wrapping_sub(self.polls) >= STEADILY;
+    pub(super) fn is_steady(&self, now: Instant, polls: u64) -> bool {
+        let since = u128::from(polls.wrapping_sub(self.polls));
+        let goes_on = self.since.is_none()
+            || since * STEADILY.as_nanos() >= now.saturating_since(self.looked).as_nanos();
         polls >= STEADY && goes_on
     }
 
-    /// Somebody polls, has done so often, and the program `ran` for so long. Whether it may be left alone.
-    pub(super) fn has(&mut self, now: Instant, ran: Duration, polls: u64) -> bool {
-        if now < self.until {
-            return false;
-        }
-        self.since.get_or_insert(now);
+    /// Somebody polls, has done so often, and the program `ran` for so long. How long it is left alone before somebody
+    /// looks: not at all if packets had to wait before.
+    pub(super) fn moment(&mut self, now: Instant, ran: Duration, polls: u64) -> Duration {
         (self.looked, self.ran, self.polls) = (now, ran, polls);
-        true
+        let since = *self.since.get_or_insert(now);
+        if self.needy {
+            return Duration::ZERO;
+        }
+        (now.saturating_since(since) / 8).clamp(MOMENT, MOMENT_MAX)
     }
 
-    /// Packets had to wait although somebody polls.
-    pub(super) fn was_needed(&mut self, now: Instant) {
-        self.until = self.until.max(now.saturating_add(DISTRUST));
-    }
-
-    /// Nobody polls any more; whether packets had to `wait`.
-    pub(super) fn end(&mut self, now: Instant, ran: Duration, waited: bool) {
-        let Some(since) = self.since.take() else { return };
+    /// Somebody looked, or listened; whether packets had `waited`.
+    pub(super) fn looked(&mut self, now: Instant, ran: Duration, waited: bool) {
         // Who did not run could not poll.
         let idle = ran.saturating_sub(self.ran) < now.saturating_since(self.looked) / 2;
-        if !waited || idle {
-            return;
+        if !waited || !idle {
+            self.needy = waited;
         }
-        let long = now.saturating_since(since) > 4 * self.distrust;
-        let again = (4 * self.distrust).clamp(DISTRUST, DISTRUST_MAX);
-        self.distrust = if long { DISTRUST } else { again };
-        self.until = now.saturating_add(self.distrust);
+        if self.needy {
+            self.since = Some(now);
+        }
+    }
+
+    /// Nobody polls any more; whether packets had `waited`.
+    pub(super) fn end(&mut self, now: Instant, ran: Duration, waited: bool) {
+        if self.since.is_some() && waited {
+            self.looked(now, ran, waited);
+        }
+        self.since = None;
     }
 }
 
@@ -93,57 +86,50 @@ mod tests {
     }
 
     #[test]
-    fn who_stops_again_and_again_is_listened_beside_ever_longer() {
+    fn who_gets_on_is_looked_after_ever_seldomer() {
         let mut trust = Trust::default();
-        let mut now = 0;
-        let mut waits = Vec::new();
-        for _ in 0..7 {
-            // It ran all the time.
-            assert!(trust.has(at(now), ms(now), 0));
-            now += 2;
-            trust.end(at(now), ms(now), true);
-            let from = now;
-            while !trust.has(at(now), ms(now), 0) {
-                now += 1;
-            }
-            waits.push(now - from);
-        }
-        assert_eq!(waits, [1, 4, 16, 64, 256, 256, 256]);
-        // Then it goes on for long.
-        now += 2000;
-        trust.end(at(now), ms(now), true);
-        assert!(trust.has(at(now + 1), ms(now), 0));
+        let moments = [0, 1, 8, 16, 24, 32, 1000].map(|now| {
+            let moment = trust.moment(at(now), ms(now), 0);
+            trust.looked(at(now), ms(now), false);
+            moment
+        });
+        assert_eq!(moments, [MOMENT, MOMENT, ms(1), ms(2), ms(3), ms(4), MOMENT_MAX]);
     }
 
     #[test]
-    fn who_was_kept_from_polling_or_was_not_missed_is_trusted() {
+    fn who_let_packets_wait_is_listened_beside_until_it_does_not() {
         let mut trust = Trust::default();
-        assert!(trust.has(at(0), ms(0), 0));
-        trust.end(at(10), ms(1), true);
-        assert!(trust.has(at(10), ms(1), 0), "it did not run");
-        trust.end(at(20), ms(11), false);
-        assert!(trust.has(at(20), ms(11), 0), "nothing had to wait");
-        trust.was_needed(at(20));
-        assert!(!trust.has(at(20), ms(11), 0));
-        assert!(trust.has(at(21), ms(11), 0));
+        assert_eq!(trust.moment(at(0), ms(0), 0), MOMENT);
+        assert_eq!(trust.moment(at(100), ms(100), 0), MOMENT_MAX);
+        trust.looked(at(101), ms(101), true);
+        assert_eq!(trust.moment(at(101), ms(101), 0), Duration::ZERO);
+        trust.looked(at(102), ms(102), true);
+        assert_eq!(trust.moment(at(102), ms(102), 0), Duration::ZERO);
+        trust.looked(at(103), ms(103), false);
+        assert_eq!(trust.moment(at(103), ms(103), 0), MOMENT, "it begins anew");
+        // The same if it is found out because it polls no more.
+        trust.end(at(105), ms(105), true);
+        assert_eq!(trust.moment(at(106), ms(106), 0), Duration::ZERO);
     }
 
     #[test]
-    fn patience_grows_with_trust() {
+    fn who_was_kept_from_polling_is_left_alone() {
         let mut trust = Trust::default();
-        assert_eq!(trust.patience(at(5)), PATIENCE);
-        assert!(trust.has(at(5), ms(0), 0));
-        assert_eq!(trust.patience(at(5 + 32)), ms(2));
-        assert_eq!(trust.patience(at(5 + 1000)), PATIENCE_MAX);
+        assert_eq!(trust.moment(at(0), ms(0), 0), MOMENT);
+        assert_eq!(trust.moment(at(16), ms(16), 0), ms(2));
+        trust.looked(at(26), ms(17), true);
+        assert_eq!(trust.moment(at(32), ms(18), 0), ms(4), "it did not run");
+        trust.end(at(42), ms(19), true);
+        assert_eq!(trust.moment(at(43), ms(20), 0), MOMENT);
     }
 
     #[test]
     fn who_polls_now_and_then_is_not_relied_on() {
         let mut trust = Trust::default();
-        assert!(!trust.is_steady(STEADY - 1));
-        assert!(trust.is_steady(STEADY));
-        assert!(trust.has(at(0), ms(0), STEADY));
-        assert!(!trust.is_steady(STEADY + 1), "once since the last look");
-        assert!(trust.is_steady(STEADY + STEADILY));
+        assert!(!trust.is_steady(at(0), STEADY - 1));
+        assert!(trust.is_steady(at(0), STEADY));
+        trust.moment(at(0), ms(0), STEADY);
+        assert!(!trust.is_steady(at(1), STEADY + 15));
+        assert!(trust.is_steady(at(1), STEADY + 16));
     }
 }

@@ -16,14 +16,20 @@ use rustix::time::{ClockId, clock_gettime};
 use super::{NOTHING, Shared};
 use crate::nic::core::Work;
 use crate::nic::mailbox::wait_readable;
-use crate::nic::trust::{STEADILY, STEADY, Trust};
+use crate::nic::trust::{STEADY, Trust};
 use crate::time::Instant;
 
 /// How long somebody who polled before, and may look at memory now, has to take in what arrived by itself, and then to answer
 /// before it is acknowledged.
 const COURTESY: Duration = Duration::from_micros(200);
 
-/// For how long this is done after the last poll.
+/// How long after its last poll one is thought to poll on.
+const PATIENCE: Duration = Duration::from_millis(1);
+
+/// How often one who polled now and then must poll to be thought to go on again.
+const AGAIN: u64 = 16;
+
+/// For how long after its last poll one gets that courtesy.
 const AWAY: Duration = Duration::from_millis(5);
 
 impl Shared {
@@ -34,19 +40,14 @@ impl Shared {
         let mut trust = Trust::default();
         while !self.stopped.load(Ordering::SeqCst) {
             let now = self.now();
-            let patience = trust.patience(now);
             let polls = self.polls.load(Ordering::Relaxed);
-            let steady = trust.is_steady(polls);
-            if steady && self.is_polled(now, patience) {
+            let steady = trust.is_steady(now, polls);
+            if steady && self.is_polled(now, PATIENCE) {
                 // Whoever polls minds the deadlines, too.
                 self.wakes.store(0, Ordering::SeqCst);
                 self.watching.store(true, Ordering::SeqCst);
-                let until = now.saturating_add(patience);
-                if trust.has(now, program_ran(), polls) {
-                    self.sleep(Some(until), false);
-                } else if self.help(until) {
-                    trust.was_needed(self.now());
-                }
+                let waited = self.help(trust.moment(now, program_ran(), polls));
+                trust.looked(self.now(), program_ran(), waited);
                 continue;
             }
             // From now on whoever posts sends by itself. Nobody rings while it is awake, least of all itself.
@@ -54,11 +55,12 @@ impl Shared {
             self.watching.store(false, Ordering::SeqCst);
             let taken = self.take_in(now, Work { due: true, unsent: true }, |_| 0);
             trust.end(now, program_ran(), taken.arrived);
-            if steady && taken.arrived && self.is_polled(now, AWAY) {
-                self.is_polled_within_a_moment();
+            let answers = taken.arrived || self.deferred.load(Ordering::SeqCst) != NOTHING;
+            if steady && answers && self.is_polled(now, AWAY) {
+                self.is_polled_within(COURTESY);
             } else if !steady && polls >= STEADY {
                 // It has to show again that it does.
-                self.polls.store(STEADY - STEADILY, Ordering::Relaxed);
+                self.polls.store(STEADY - AGAIN, Ordering::Relaxed);
             }
             self.transmit(self.now());
             let deadline = self.deadline();
@@ -75,20 +77,26 @@ impl Shared {
         last.saturating_add(patience) > now
     }
 
-    /// Waits beside somebody who polls, and takes in what arrives if it does not; whether that was so.
-    fn help(&self, until: Instant) -> bool {
-        if !self.sleep(Some(until), true) {
+    /// Leaves somebody who polls alone for a `moment`; then listens beside it, and takes in what arrives if it does not poll;
+    /// whether that was so.
+    fn help(&self, moment: Duration) -> bool {
+        let away = !moment.is_zero();
+        if away && self.is_polled_within(moment) {
             return false;
         }
         // It may have left an answer for its next poll, and not poll again.
-        while self.is_polled_within_a_moment() {
+        let until = self.now().saturating_add(PATIENCE);
+        if self.deferred.load(Ordering::SeqCst) == NOTHING && !self.sleep(Some(until), true) {
+            return false;
+        }
+        while !away && self.is_polled_within(COURTESY) {
             if self.deferred.load(Ordering::SeqCst) == NOTHING {
                 return false;
             }
         }
         let taken = self.take_in(self.now(), Work { due: false, unsent: false }, |_| 0);
         // It may look at memory now, and answer to what it finds there.
-        if !self.is_polled_within_a_moment() {
+        if !self.is_polled_within(COURTESY) {
             self.deferred.store(NOTHING, Ordering::SeqCst);
             self.transmit(self.now());
         }
@@ -96,9 +104,9 @@ impl Shared {
     }
 
     /// Sleeps for a moment; whether somebody polled.
-    fn is_polled_within_a_moment(&self) -> bool {
+    fn is_polled_within(&self, moment: Duration) -> bool {
         let polls = self.polls.load(Ordering::SeqCst);
-        self.sleep(Some(self.now().saturating_add(COURTESY)), false);
+        self.sleep(Some(self.now().saturating_add(moment)), false);
         self.polls.load(Ordering::SeqCst) != polls
     }
 
