@@ -10,10 +10,13 @@ use std::time::Duration;
 
 use crate::time::Instant;
 
-/// How often one must poll, without asking for events in between, to be thought to go on; and how long one may take for a
-/// poll between two looks, to be thought to have gone on.
+/// How often one must poll, without asking for events in between, to be thought to go on.
 pub(super) const STEADY: u64 = 64;
-pub(super) const STEADILY: Duration = Duration::from_micros(64);
+
+/// How often one must have polled since the last look to be thought to have gone on: so often at the most, and as often
+/// as this goes into the time since then.
+const STEADILY: u128 = 16;
+const EVERY: Duration = Duration::from_micros(64);
 
 /// How long one is left alone before somebody looks: an eighth of the time for which all went well, within these.
 const MOMENT: Duration = Duration::from_micros(200);
@@ -35,10 +38,9 @@ pub(super) struct Trust {
 impl Trust {
     /// Whether one who has polled so often can be thought to go on: not one who polls now and then.
     pub(super) fn is_steady(&self, now: Instant, polls: u64) -> bool {
+        let often = now.saturating_since(self.looked).as_nanos() / EVERY.as_nanos();
         let since = u128::from(polls.wrapping_sub(self.polls));
-        let goes_on = self.since.is_none()
-            || since * STEADILY.as_nanos() >= now.saturating_since(self.looked).as_nanos();
-        polls >= STEADY && goes_on
+        polls >= STEADY && (self.since.is_none() || since >= often.min(STEADILY))
     }
 
     /// Somebody polls, has done so often, and the program `ran` for so long. How long it is left alone before somebody
@@ -129,7 +131,9 @@ mod tests {
         assert!(!trust.is_steady(at(0), STEADY - 1));
         assert!(trust.is_steady(at(0), STEADY));
         trust.moment(at(0), ms(0), STEADY);
-        assert!(!trust.is_steady(at(1), STEADY + 15));
-        assert!(trust.is_steady(at(1), STEADY + 16));
+        assert!(!trust.is_steady(at(1), STEADY + 14));
+        assert!(trust.is_steady(at(1), STEADY + 15));
+        assert!(!trust.is_steady(at(4), STEADY + 15));
+        assert!(trust.is_steady(at(4), STEADY + 16));
     }
 }
