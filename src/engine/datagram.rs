@@ -11,7 +11,7 @@ use crate::verbs::Id;
 use crate::verbs::{EventType, QpState, SendFlags, Wc, WcOpcode, WcStatus, WrOpcode, limits};
 use crate::wire::Received;
 use crate::wire::batch::Batch;
-use crate::wire::{BthRepr, DethRepr, Gid, ImmDtRepr, Opcode, Packet, Service};
+use crate::wire::{BthRepr, DethRepr, Gid, ImmDtRepr, Ipv4, Opcode, Packet, Service};
 
 /// The area before the payload in a datagram's receive buffer.
 const GRH_LEN: usize = limits::GRH_BYTES as usize;
@@ -116,6 +116,7 @@ impl Qp {
         let mut wc = Wc::new(id, status, WcOpcode::Recv, self.qpn)
             .with_byte_len(byte_len)
             .with_datagram(deth.src_qp());
+        wc.sl = header_kind(received.network);
         if let Some(imm) = packet.imm_dt() {
             wc = wc.with_imm(imm.data());
         }
@@ -160,6 +161,12 @@ impl Qp {
             .and_then(|_| scatter_into(pd, sges, GRH_LEN as u64, payload, env));
         if placed.is_ok() { WcStatus::Success } else { WcStatus::LocProtErr }
     }
+}
+
+/// With which header a datagram came: eight for UDP, and one for IPv6 or two for IPv4. Ethernet has no service levels;
+/// ConnectX tells this in their place, and programs such as UCX read it there to know where in a buffer the address is.
+fn header_kind(network: &[u8]) -> u8 {
+    8 | if network.len() > Ipv4::LEN { 1 } else { 2 }
 }
 
 impl Engine {

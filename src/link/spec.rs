@@ -26,7 +26,8 @@ pub enum Spec {
     Udp(IpAddr),
     /// A raw socket on an interface.
     Raw(String),
-    /// A UDP socket on the first address of an interface.
+    /// A UDP socket on the first address of an interface that nobody has. Loopback has 254 of them, of which one only is
+    /// listed.
     Soft(String),
 }
 
@@ -135,12 +136,7 @@ impl Spec {
                 options.interface = on.map(ToOwned::to_owned);
                 Ok(udp::open(&options)?)
             }
-            Self::Soft(name) => {
-                let address = first_address(&find_interface(name)?)?;
-                let mut options = udp::Options::new(address);
-                options.interface = Some(name.clone());
-                Ok(udp::open(&options)?)
-            }
+            Self::Soft(name) => open_first_free(&find_interface(name)?),
             Self::Raw(name) => {
                 find_interface(name)?;
                 Ok(raw::open(&raw::Config::new(name))?)
@@ -174,6 +170,38 @@ fn find_interface(name: &str) -> Result<Interface, OpenError> {
     }
     let there = all.into_iter().map(|interface| interface.name).collect();
     Err(OpenError::NoInterface { name: name.to_owned(), there })
+}
+
+/// A link on the first address of an interface that no other program has. If others have them all, that of the first says
+/// so.
+fn open_first_free(interface: &Interface) -> Result<Link, OpenError> {
+    let first = first_address(interface)?;
+    let open = |address| {
+        let mut options = udp::Options::new(address);
+        options.interface = Some(interface.name.clone());
+        udp::open(&options)
+    };
+    let in_use = |link: &Result<Link, udp::OpenError>| {
+        matches!(link, Err(udp::OpenError::InUse { .. }))
+    };
+    let link = open(first);
+    if !in_use(&link) {
+        return Ok(link?);
+    }
+    let another = others(interface, first).map(open).find(|link| !in_use(link));
+    Ok(another.unwrap_or(link)?)
+}
+
+/// The addresses of an interface besides this one, as far as they are of its kind.
+fn others(interface: &Interface, first: IpAddr) -> impl Iterator<Item = IpAddr> {
+    let listed = interface.addresses.iter().copied();
+    let unlisted = match first {
+        IpAddr::V4(ip) if interface.loopback && ip.is_loopback() => 1..=254,
+        #[expect(clippy::reversed_empty_ranges, reason = "there are none")]
+        _ => 1..=0,
+    };
+    let all = listed.chain(unlisted.map(|last| IpAddr::from([127, 0, 0, last])));
+    all.filter(move |other| *other != first && other.is_ipv4() == first.is_ipv4())
 }
 
 /// The first address of an interface that others can be reached from; a link-local one only if there is no other.
@@ -218,6 +246,17 @@ mod tests {
         assert!(vlan.contains("ip link add link lo name lo.5 type vlan id 5"), "{vlan}");
         let none = find_interface("roce-none").unwrap_err().to_string();
         assert!(none.contains("this machine has") && none.contains("lo"), "{none}");
+    }
+
+    #[test]
+    fn whoever_comes_later_to_an_interface_gets_its_next_address() {
+        let lo = find_interface("lo").unwrap();
+        let first = IpAddr::from([127, 0, 0, 1]);
+        let next: Vec<IpAddr> = others(&lo, first).collect();
+        assert_eq!((next.len(), next[0]), (253, IpAddr::from([127, 0, 0, 2])));
+        let there = Interface { addresses: vec![first, "10.0.0.2".parse().unwrap()], ..lo };
+        let there = Interface { loopback: false, ..there };
+        assert_eq!(others(&there, first).collect::<Vec<_>>(), [IpAddr::from([10, 0, 0, 2])]);
     }
 
     #[test]

@@ -28,7 +28,7 @@ pub struct Wc {
     /// What it was.
     pub opcode: WcOpcode,
     flags: WcFlags,
-    /// The service level of a datagram.
+    /// The service level of a datagram; on Ethernet, with which header it came: 10 for IPv4, 9 for IPv6.
     pub sl: u8,
 }
 

@@ -15,14 +15,18 @@ use roce::link::{Spec, fault};
 /// and what it sends are RoCEv2 packets that any other RNIC understands. Without --device, it has a device for every
 /// interface with an address, loopback included, on ordinary UDP sockets.
 ///
-/// Two programs on one host need an address each (udp:127.0.0.1 and udp:127.0.0.2 will do), or share one with
-/// raw:INTERFACE, which needs CAP_NET_RAW.
+/// Programs on one host have an address each: on loopback whoever comes gets the next one; elsewhere --device names them,
+/// or they share one with raw:INTERFACE, which needs CAP_NET_RAW.
+///
+/// Its devices have the files that a kernel's have, as far as programs look for them: /dev/infiniband/uverbs0 is there, and
+/// what /sys/class/infiniband/roce0 says of its port.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 EXAMPLES
   roce run -- ibv_devinfo
-  roce run --device udp:127.0.0.1 -- ibv_rc_pingpong -g 0 &
-  roce run --device udp:127.0.0.2 -- ibv_rc_pingpong -g 0 127.0.0.1
+  roce run -- ibv_rc_pingpong -g 0 &
+  roce run -- ibv_rc_pingpong -g 0 localhost
+  roce run --device udp:192.0.2.1 -- ib_write_bw -x 0
   roce run --pcap /tmp/it.pcapng --fault loss=1% -- ./my-rdma-program
   roce run -- python3 -m pytest tests/
 
@@ -59,12 +63,19 @@ pub(crate) struct Args {
 /// What the library is called, by those who need it.
 const LIBRARY: &str = "libibverbs.so.1";
 
+/// What is beside it, and shows programs the files that a kernel would have for its devices.
+const FILES: &str = "libroce-files.so";
+
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let library = find_library()?;
     try_devices(&args.devices)?;
     let (name, rest) = args.program.split_first().context("there is no program to run")?;
     let mut command = Command::new(name);
-    command.args(rest).env("LD_LIBRARY_PATH", search_path(&library));
+    command.args(rest).env("LD_LIBRARY_PATH", first_of("LD_LIBRARY_PATH", directory(&library)));
+    let files = directory(&library).join(FILES);
+    if files.is_file() {
+        command.env("LD_PRELOAD", first_of("LD_PRELOAD", &files));
+    }
     let devices: Vec<String> = args.devices.iter().map(ToString::to_string).collect();
     set(&mut command, "ROCE_DEVICES", (!devices.is_empty()).then(|| devices.join(" ").into()));
     let pcap = args.pcap.as_deref().map(std::path::absolute).transpose()?;
@@ -103,14 +114,18 @@ fn set(command: &mut Command, name: &str, value: Option<OsString>) {
     };
 }
 
-/// Where the dynamic linker shall look: first of all where the library is.
-fn search_path(library: &Path) -> OsString {
-    let mut path = library.parent().unwrap_or_else(|| Path::new("/")).as_os_str().to_owned();
-    if let Some(others) = env::var_os("LD_LIBRARY_PATH").filter(|others| !others.is_empty()) {
-        path.push(":");
-        path.push(others);
+/// A list of paths for the dynamic linker: this one, before those that are in the environment already.
+fn first_of(name: &str, path: &Path) -> OsString {
+    let mut list = path.as_os_str().to_owned();
+    if let Some(others) = env::var_os(name).filter(|others| !others.is_empty()) {
+        list.push(":");
+        list.push(others);
     }
-    path
+    list
+}
+
+fn directory(file: &Path) -> &Path {
+    file.parent().unwrap_or_else(|| Path::new("/"))
 }
 
 /// Where the library is.

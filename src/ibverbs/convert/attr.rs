@@ -47,7 +47,8 @@ impl From<AhAttr> for ibv_ah_attr {
 }
 
 impl ibv_ah_attr {
-    /// The way in words, or `None` if it is not a global one, as every way on Ethernet is, or has a value out of range.
+    /// The way in words, or `None` if it is not a global one, as every way on Ethernet is. Of numbers that are too long,
+    /// such as a flow label of ones where there shall be any, the lower bits count.
     pub fn to_ah_attr(&self) -> Option<AhAttr> {
         if self.is_global == 0 {
             return None;
@@ -55,10 +56,10 @@ impl ibv_ah_attr {
         Some(AhAttr {
             dgid: self.grh.dgid.into(),
             sgid_index: self.grh.sgid_index,
-            flow_label: Bits::new(self.grh.flow_label)?,
+            flow_label: Bits::low(self.grh.flow_label),
             hop_limit: self.grh.hop_limit,
             traffic_class: self.grh.traffic_class,
-            sl: Bits::new(u32::from(self.sl))?,
+            sl: Bits::low(u32::from(self.sl)),
             port_num: PortNum(self.port_num),
             static_rate: self.static_rate,
             src_path_bits: self.src_path_bits,

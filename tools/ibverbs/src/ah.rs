@@ -77,8 +77,8 @@ fn way_back(open: &Context, port: u8, wc: &ibv_wc, grh: &ibv_grh) -> Result<ibv_
         hop_limit: 0xff,
         traffic_class,
     };
-    let sl = wc.sl;
-    Ok(ibv_ah_attr { grh, sl, is_global: 1, port_num: port, ..ibv_ah_attr::zeroed() })
+    // What stands in the place of a service level is none.
+    Ok(ibv_ah_attr { grh, is_global: 1, port_num: port, ..ibv_ah_attr::zeroed() })
 }
 
 /// Source, destination, traffic class and flow label of a datagram: of the header of IPv6, or of that of IPv4 which lies

@@ -8,7 +8,8 @@ use std::sync::{Arc, Mutex, Weak};
 use roce::ibverbs::{ibv_device, ibv_gid};
 use roce::link::{OpenError, Spec, raw, udp};
 use roce::nic::SoftNic;
-use roce::verbs::{NodeType, TransportType};
+use roce::verbs::{Device as _, NodeType, TransportType};
+use roce::wire::Gid;
 
 use crate::call::{Failed, Result, number, pointer};
 use crate::dm::Used;
@@ -129,15 +130,19 @@ impl Device {
 
     /// The device that sysfs has at this path, and what follows the path.
     pub(crate) fn at_path(path: &str) -> Option<(&'static Self, &str)> {
-        let known = lock(&DEVICES);
-        known.iter().filter(|device| device.is_own()).find_map(|device| {
+        if !path.starts_with("/sys/class/infiniband") {
+            return None;
+        }
+        // Those that are asked for by name need not have been listed.
+        let listed = Self::list().unwrap_or_default();
+        listed.into_iter().find_map(|device| {
             let beginnings = [
                 format!("/sys/class/infiniband/{}", device.name),
                 format!("/sys/class/infiniband_verbs/uverbs{}", device.index),
             ];
             let rest =
                 beginnings.iter().find_map(|beginning| path.strip_prefix(beginning.as_str()))?;
-            (rest.is_empty() || rest.starts_with('/')).then_some((*device, rest))
+            (rest.is_empty() || rest.starts_with('/')).then_some((device, rest))
         })
     }
 
@@ -174,9 +179,15 @@ impl Device {
 
     /// The identifier of the device, in the order of the wire: the lower half of its port's first.
     pub(crate) fn guid(&self) -> u64 {
-        let gid = self.spec.first_gid().unwrap_or_default();
+        let gid = self.first_gid().unwrap_or_default();
         let ibv_gid { raw: [.., a, b, c, d, e, f, g, h] } = gid.into();
         u64::from_ne_bytes([a, b, c, d, e, f, g, h])
+    }
+
+    /// The first identifier of its port: the one that it has, or will have if nobody is there first.
+    fn first_gid(&self) -> Option<Gid> {
+        let running = self.running().and_then(|nic| nic.gids().first().copied());
+        running.or_else(|| self.spec.first_gid().ok())
     }
 
     /// What C knows.
