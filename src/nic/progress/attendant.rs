@@ -55,13 +55,16 @@ impl Shared {
             self.watching.store(false, Ordering::SeqCst);
             let taken = self.take_in(now, Work { due: true, unsent: true }, |_| 0);
             trust.end(now, program_ran(), taken.arrived);
-            let answers = taken.arrived || self.deferred.load(Ordering::SeqCst) != NOTHING;
+            let answers = taken.arrived || self.has_left_something();
             if steady && answers && self.is_polled(now, AWAY) {
-                self.is_polled_within(COURTESY);
+                if self.wait(COURTESY) == Meanwhile::Rung {
+                    continue;
+                }
             } else if !steady && polls >= STEADY {
                 // It has to show again that it does.
                 self.polls.store(STEADY - AGAIN, Ordering::Relaxed);
             }
+            self.deferred.store(NOTHING, Ordering::SeqCst);
             self.transmit(self.now());
             let deadline = self.deadline();
             // From now on whoever sets an earlier deadline rings; whoever did so just before did not.
@@ -81,37 +84,58 @@ impl Shared {
     /// whether that was so.
     fn help(&self, moment: Duration) -> bool {
         let away = !moment.is_zero();
-        if away && self.is_polled_within(moment) {
+        if away && self.wait(moment) != Meanwhile::Nothing {
             return false;
         }
-        // It may have left an answer for its next poll, and not poll again.
         let until = self.now().saturating_add(PATIENCE);
-        if self.deferred.load(Ordering::SeqCst) == NOTHING && !self.sleep(Some(until), true) {
+        if !self.has_left_something() && self.sleep(Some(until), true) != Woken::Packets {
             return false;
         }
-        while !away && self.is_polled_within(COURTESY) {
-            if self.deferred.load(Ordering::SeqCst) == NOTHING {
-                return false;
-            }
+        if !away && self.gets_on() {
+            return false;
         }
         let taken = self.take_in(self.now(), Work { due: false, unsent: false }, |_| 0);
         // It may look at memory now, and answer to what it finds there.
-        if !self.is_polled_within(COURTESY) {
+        if self.wait(COURTESY) == Meanwhile::Nothing {
             self.deferred.store(NOTHING, Ordering::SeqCst);
             self.transmit(self.now());
         }
         taken.arrived
     }
 
-    /// Sleeps for a moment; whether somebody polled.
-    fn is_polled_within(&self, moment: Duration) -> bool {
-        let polls = self.polls.load(Ordering::SeqCst);
-        self.sleep(Some(self.now().saturating_add(moment)), false);
-        self.polls.load(Ordering::SeqCst) != polls
+    /// Whether somebody takes in by itself what has just arrived, and sends what it left for its next poll; or there is
+    /// something else to look at.
+    fn gets_on(&self) -> bool {
+        loop {
+            match self.wait(COURTESY) {
+                Meanwhile::Nothing => return false,
+                Meanwhile::Polled if self.has_left_something() => {}
+                Meanwhile::Polled | Meanwhile::Rung => return true,
+            }
+        }
     }
 
-    /// Sleeps until then, or until the doorbell rings, or, if it shall, until a packet comes; whether it was woken.
-    fn sleep(&self, until: Option<Instant>, for_packets: bool) -> bool {
+    /// Whether somebody left something for its next poll, and may not poll again.
+    fn has_left_something(&self) -> bool {
+        self.deferred.load(Ordering::SeqCst) != NOTHING
+    }
+
+    /// Sleeps for a moment, or until the doorbell rings: then there may be anything to do, and everything has to be looked
+    /// at.
+    fn wait(&self, moment: Duration) -> Meanwhile {
+        let polls = self.polls.load(Ordering::SeqCst);
+        let woken = self.sleep(Some(self.now().saturating_add(moment)), false);
+        if woken == Woken::Rung {
+            Meanwhile::Rung
+        } else if self.polls.load(Ordering::SeqCst) != polls {
+            Meanwhile::Polled
+        } else {
+            Meanwhile::Nothing
+        }
+    }
+
+    /// Sleeps until then, or until the doorbell rings, or, if it shall, until a packet comes.
+    fn sleep(&self, until: Option<Instant>, for_packets: bool) -> Woken {
         let timeout = until.map(|until| {
             let ns = until.as_nanos().saturating_sub(self.now().as_nanos());
             Duration::from_nanos(ns)
@@ -119,11 +143,33 @@ impl Shared {
         let arrivals = self.arrivals_with_groups.get().unwrap_or(&self.arrivals);
         let fds = [self.doorbell.as_fd(), arrivals.as_fd()];
         let fds = if for_packets { &fds[..] } else { &fds[..1] };
-        // Whatever woke it, everything is looked at.
-        let woken = wait_readable(fds, timeout).unwrap_or(true);
-        let _ = rustix::io::read(&self.doorbell, &mut [0_u8; 8]);
-        woken
+        let ready = wait_readable(fds, timeout).unwrap_or(true);
+        if rustix::io::read(&self.doorbell, &mut [0_u8; 8]).is_ok() {
+            Woken::Rung
+        } else if ready {
+            Woken::Packets
+        } else {
+            Woken::InTime
+        }
     }
+}
+
+/// What woke the progress thread.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Woken {
+    /// The doorbell: whoever is told so looks at everything again, because it does not ring twice.
+    Rung,
+    Packets,
+    /// Nothing did.
+    InTime,
+}
+
+/// What happened while it slept for a moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Meanwhile {
+    Rung,
+    Polled,
+    Nothing,
 }
 
 /// How long the threads of this program have run so far.

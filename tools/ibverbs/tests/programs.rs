@@ -44,3 +44,12 @@ fn extended_verbs_do_what_their_manual_says() {
 fn domains_and_queue_pairs_are_shared_by_those_who_open_them_again() {
     run("shared.c", "udp:127.9.5.1 udp:127.9.5.2");
 }
+
+#[test]
+fn devices_have_the_files_that_programs_look_for() {
+    let program = compiled("files.c");
+    let mut command = common::stock(program.to_str().unwrap(), "udp:127.9.6.1");
+    command.env("LD_PRELOAD", common::library().join("libroce-files.so"));
+    let said = common::said(&mut command, "gcc");
+    assert!(said.ends_with("fine\n"), "{said}");
+}
