@@ -353,6 +353,35 @@ fn a_nic_can_be_dropped_at_any_time() {
     }
 }
 
+/// Lets go of something, as long as it takes, and fails if it takes for ever.
+fn drop_in_time<T: Send + 'static>(it: T) {
+    let (done, ended) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        drop(it);
+        done.send(())
+    });
+    assert_eq!(ended.recv_timeout(PATIENCE.unwrap()), Ok(()), "it does not end");
+}
+
+#[test]
+fn a_nic_that_waits_for_one_who_polled_ends_when_it_shall() {
+    for round in 0..60 {
+        let (a, b) = pair();
+        let mut wc = [Wc::default()];
+        b.recv(round, 64);
+        // For so long that the thread of the NIC looks seldom whether it still does.
+        let begun = b.nic.now();
+        while b.nic.now().saturating_since(begun) < Duration::from_millis(36) {
+            b.nic.poll_cq(b.cq, &mut wc);
+        }
+        // Then no more. When the thread finds that out, it waits a moment before it answers in its place.
+        a.send(round, SEND, 8);
+        std::thread::sleep(Duration::from_micros(1000 + 50 * round));
+        drop_in_time(b);
+        drop_in_time(a);
+    }
+}
+
 #[test]
 fn who_polls_for_its_own_and_then_looks_at_memory_is_served() {
     // As programs do that measure how long a WRITE takes: each waits for its own completion, and then for the other's byte.

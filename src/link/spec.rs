@@ -181,9 +181,8 @@ fn open_first_free(interface: &Interface) -> Result<Link, OpenError> {
         options.interface = Some(interface.name.clone());
         udp::open(&options)
     };
-    let in_use = |link: &Result<Link, udp::OpenError>| {
-        matches!(link, Err(udp::OpenError::InUse { .. }))
-    };
+    let in_use =
+        |link: &Result<Link, udp::OpenError>| matches!(link, Err(udp::OpenError::InUse { .. }));
     let link = open(first);
     if !in_use(&link) {
         return Ok(link?);
