@@ -144,6 +144,14 @@ impl Spec {
         }
     }
 
+    /// The interface that it names.
+    pub fn interface(&self) -> Option<&str> {
+        match self {
+            Self::Udp(_) => None,
+            Self::Raw(name) | Self::Soft(name) => Some(name),
+        }
+    }
+
     /// The first identifier that its port would have, without opening it.
     pub fn first_gid(&self) -> Result<Gid, OpenError> {
         match self {

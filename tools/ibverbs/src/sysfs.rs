@@ -104,7 +104,8 @@ fn port_file(device: &Device, path: &[&str]) -> Option<String> {
         ["gid_attrs", "types", index] => indexed(index).map(|_| "RoCE v2".to_owned())?,
         ["gid_attrs", "ndevs", index] => {
             indexed(index)?;
-            device.running()?.port().interface.clone()?
+            let running = device.running().and_then(|nic| nic.port().interface.clone());
+            running.or_else(|| device.spec.interface().map(ToOwned::to_owned))?
         }
         _ => return None,
     })
