@@ -51,6 +51,25 @@ fn the_program_finds_the_library_and_what_its_devices_shall_be() {
 }
 
 #[test]
+fn what_shows_the_files_of_devices_is_preloaded_before_what_else_is() {
+    let place = Place::new("files");
+    let files = place.0.join("libroce-files.so");
+    std::fs::write(&files, b"").unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_roce"));
+    command
+        .args(["run", "--device", "udp:127.9.4.6", "/usr/bin/env"])
+        .env("ROCE_LIBRARY", &place.0);
+    command.env("LD_PRELOAD", "/no/other.so").env("ASAN_OPTIONS", "detect_leaks=0");
+    let lines = text(&command.output().unwrap().stdout);
+    for line in [
+        format!("LD_PRELOAD={}:/no/other.so", files.display()),
+        "ASAN_OPTIONS=verify_asan_link_order=0:detect_leaks=0".to_owned(),
+    ] {
+        assert!(lines.lines().any(|other| other == line), "{line} is not in {lines}");
+    }
+}
+
+#[test]
 fn without_options_nothing_is_left_from_before() {
     let place = Place::new("nothing");
     let lines = text(&place.run(&["/usr/bin/env"]).stdout);

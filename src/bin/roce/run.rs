@@ -73,8 +73,11 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let mut command = Command::new(name);
     command.args(rest).env("LD_LIBRARY_PATH", first_of("LD_LIBRARY_PATH", directory(&library)));
     let files = directory(&library).join(FILES);
-    if files.is_file() {
+    if files.is_file() && can_be_listed(&files) {
         command.env("LD_PRELOAD", first_of("LD_PRELOAD", &files));
+        // A program with an address sanitizer would not start: it wants to be the first.
+        let unordered = Path::new("verify_asan_link_order=0");
+        command.env("ASAN_OPTIONS", first_of("ASAN_OPTIONS", unordered));
     }
     let devices: Vec<String> = args.devices.iter().map(ToString::to_string).collect();
     set(&mut command, "ROCE_DEVICES", (!devices.is_empty()).then(|| devices.join(" ").into()));
@@ -114,14 +117,19 @@ fn set(command: &mut Command, name: &str, value: Option<OsString>) {
     };
 }
 
-/// A list of paths for the dynamic linker: this one, before those that are in the environment already.
-fn first_of(name: &str, path: &Path) -> OsString {
-    let mut list = path.as_os_str().to_owned();
+/// A list, separated by colons: this, and then what the environment has in it already.
+fn first_of(name: &str, item: &Path) -> OsString {
+    let mut list = item.as_os_str().to_owned();
     if let Some(others) = env::var_os(name).filter(|others| !others.is_empty()) {
         list.push(":");
         list.push(others);
     }
     list
+}
+
+/// Whether the dynamic linker takes it for one path.
+fn can_be_listed(path: &Path) -> bool {
+    path.to_str().is_some_and(|path| !path.contains([' ', ':']))
 }
 
 fn directory(file: &Path) -> &Path {
