@@ -26,8 +26,8 @@ pub enum Spec {
     Udp(IpAddr),
     /// A raw socket on an interface.
     Raw(String),
-    /// A UDP socket on the first address of an interface that nobody has. Loopback has 254 of them, of which one only is
-    /// listed.
+    /// A UDP socket on the first free address of an interface: the first that no other program has. On loopback 127.0.0.1
+    /// to 127.0.0.254 are tried, of which one only is listed.
     Soft(String),
 }
 
@@ -144,6 +144,11 @@ impl Spec {
         }
     }
 
+    /// Whether it takes any address of loopback, of which one is always free.
+    pub fn is_any_of_loopback(&self) -> bool {
+        matches!(self, Self::Soft(name) if find_interface(name).is_ok_and(|found| found.loopback))
+    }
+
     /// The interface that it names.
     pub fn interface(&self) -> Option<&str> {
         match self {
@@ -152,7 +157,7 @@ impl Spec {
         }
     }
 
-    /// The first identifier that its port would have, without opening it.
+    /// The first identifier that its port would have, without opening it, if the address is free.
     pub fn first_gid(&self) -> Result<Gid, OpenError> {
         match self {
             Self::Udp(address) => Ok(gid(*address)),
@@ -180,8 +185,7 @@ fn find_interface(name: &str) -> Result<Interface, OpenError> {
     Err(OpenError::NoInterface { name: name.to_owned(), there })
 }
 
-/// A link on the first address of an interface that no other program has. If others have them all, that of the first says
-/// so.
+/// A link on the first free address of an interface. If there is none, the first one says why.
 fn open_first_free(interface: &Interface) -> Result<Link, OpenError> {
     let first = first_address(interface)?;
     let open = |address| {

@@ -26,27 +26,42 @@ static __thread int busy;
 
 static int begins(const char *path, const char *with) { return strncmp(path, with, strlen(with)) == 0; }
 
-// A function of libc's, or of whoever is preloaded behind this.
-static void *next(void **known, const char *name) {
-    void *found = __atomic_load_n(known, __ATOMIC_RELAXED);
-    if (!found) {
-        found = dlsym(RTLD_NEXT, name);
-        __atomic_store_n(known, found, __ATOMIC_RELAXED);
-    }
-    return found;
-}
-#define NEXT(name)                                                                                                     \
-    ({                                                                                                                 \
-        static void *known;                                                                                            \
-        (__typeof__(&name))next(&known, #name);                                                                        \
-    })
+// Programs that were built with checks, or with a libc before 2.33, call these; no header has them.
+int __open_2(const char *path, int flags);
+int __open64_2(const char *path, int flags);
+int __openat_2(int at, const char *path, int flags);
+int __openat64_2(int at, const char *path, int flags);
+int __xstat(int version, const char *path, struct stat *there);
+int __xstat64(int version, const char *path, struct stat64 *there);
+int __lxstat(int version, const char *path, struct stat *there);
+int __lxstat64(int version, const char *path, struct stat64 *there);
+int __fxstatat(int version, int at, const char *path, struct stat *there, int flags);
+int __fxstatat64(int version, int at, const char *path, struct stat64 *there, int flags);
 
-// What a file in a directory of a soft device says; how many bytes, or less than none if there is no such file.
-static int read_soft(const char *directory, const char *file, char *text, size_t room) {
-    void *library = dlopen("libibverbs.so.1", RTLD_NOW);
+#define ALL(DO)                                                                                                        \
+    DO(open) DO(open64) DO(openat) DO(openat64) DO(__open_2) DO(__open64_2) DO(__openat_2) DO(__openat64_2)            \
+    DO(fopen) DO(fopen64) DO(access) DO(faccessat) DO(stat) DO(stat64) DO(lstat) DO(lstat64) DO(fstatat)               \
+    DO(fstatat64) DO(statx) DO(__xstat) DO(__xstat64) DO(__lxstat) DO(__lxstat64) DO(__fxstatat) DO(__fxstatat64)
+
+// The same functions of libc, or of whoever is preloaded behind this: found once, before a program forks between others.
+#define DECLARE(name) static __typeof__(&name) next_##name;
+ALL(DECLARE)
+__attribute__((constructor)) static void find(void) {
+#define FIND(name) next_##name = (__typeof__(&name))dlsym(RTLD_NEXT, #name);
+    ALL(FIND)
+}
+// What is preloaded behind this may call it before.
+#define NEXT(name) (next_##name ? next_##name : (find(), next_##name))
+
+// What a soft device has to say in a file; how many bytes, or less than none if there is no such file. The word before the
+// path is between this and the library: files of devices that a kernel has are not meant.
+static int read_soft(const char *path, const char *file, char *text, size_t room) {
+    char directory[PATH_MAX];
     int (*read_file)(const char *, const char *, char *, size_t) = 0;
+    void *library = dlopen("libibverbs.so.1", RTLD_NOW);
     if (library)
         *(void **)&read_file = dlsym(library, "ibv_read_sysfs_file");
+    snprintf(directory, sizeof directory, "soft:%s", path);
     return read_file ? read_file(directory, file, text, room) : -1;
 }
 
@@ -61,7 +76,7 @@ static int open_soft(const char *path, int flags) {
     }
     if (read_soft(path, "node_type", text, sizeof text) > 0)
         return NEXT(open)("/sys/class", flags);
-    int length = read_soft("", path + 1, text, sizeof text - 1);
+    int length = read_soft("", path + 1, text, sizeof text - 1); // which adds the slash
     if (length < 0 || (flags & O_ACCMODE) != O_RDONLY)
         return -1;
     text[length++] = '\n';
@@ -90,7 +105,7 @@ static int soft(const char *path, int flags) {
     int name parameters {                                                                                              \
         va_list rest;                                                                                                  \
         va_start(rest, flags);                                                                                         \
-        int mode = flags & (O_CREAT | O_TMPFILE) ? va_arg(rest, int) : 0;                                              \
+        int mode = flags & O_CREAT || (flags & O_TMPFILE) == O_TMPFILE ? va_arg(rest, int) : 0;                        \
         va_end(rest);                                                                                                  \
         int file = soft(path, flags);                                                                                  \
         return file >= 0 ? file : NEXT(name) arguments;                                                                \
@@ -100,26 +115,40 @@ OPENS(open64, (const char *path, int flags, ...), (path, flags, mode))
 OPENS(openat, (int at, const char *path, int flags, ...), (at, path, flags, mode))
 OPENS(openat64, (int at, const char *path, int flags, ...), (at, path, flags, mode))
 
-#define OPENS_CHECKED(name)                                                                                            \
-    int name(const char *path, int flags);                                                                             \
-    int name(const char *path, int flags) {                                                                            \
+#define OPENS_CHECKED(name, parameters, arguments)                                                                     \
+    int name parameters {                                                                                              \
         int file = soft(path, flags);                                                                                  \
-        return file >= 0 ? file : NEXT(name)(path, flags);                                                             \
+        return file >= 0 ? file : NEXT(name) arguments;                                                                \
     }
-OPENS_CHECKED(__open_2)
-OPENS_CHECKED(__open64_2)
+OPENS_CHECKED(__open_2, (const char *path, int flags), (path, flags))
+OPENS_CHECKED(__open64_2, (const char *path, int flags), (path, flags))
+OPENS_CHECKED(__openat_2, (int at, const char *path, int flags), (at, path, flags))
+OPENS_CHECKED(__openat64_2, (int at, const char *path, int flags), (at, path, flags))
 
 #define OPENS_STREAM(name)                                                                                             \
     FILE *name(const char *path, const char *mode) {                                                                   \
         int file = strpbrk(mode, "wa+") ? -1 : soft(path, strchr(mode, 'e') ? O_CLOEXEC : 0);                          \
-        return file >= 0 ? fdopen(file, mode) : NEXT(name)(path, mode);                                                \
+        if (file < 0)                                                                                                  \
+            return NEXT(name)(path, mode);                                                                             \
+        FILE *stream = fdopen(file, mode);                                                                             \
+        if (!stream)                                                                                                   \
+            close(file);                                                                                               \
+        return stream;                                                                                                 \
     }
 OPENS_STREAM(fopen)
 OPENS_STREAM(fopen64)
 
+// Whether one may do so with it: devices may be written to, files that say something are read only.
+static int may(int file, int how) {
+    struct stat there;
+    int denied = how & W_OK && fstat(file, &there) == 0 && !S_ISCHR(there.st_mode);
+    if (denied)
+        errno = EACCES;
+    return denied ? -1 : 0;
+}
+
 // Whoever looks at a file looks at what is behind that descriptor.
 #define LOOKS(name, parameters, arguments, looked)                                                                     \
-    int name parameters;                                                                                               \
     int name parameters {                                                                                              \
         int file = soft(path, O_CLOEXEC);                                                                              \
         if (file < 0)                                                                                                  \
@@ -128,8 +157,8 @@ OPENS_STREAM(fopen64)
         close(file);                                                                                                   \
         return status;                                                                                                 \
     }
-LOOKS(access, (const char *path, int how), (path, how), 0)
-LOOKS(faccessat, (int at, const char *path, int how, int flags), (at, path, how, flags), 0)
+LOOKS(access, (const char *path, int how), (path, how), may(file, how))
+LOOKS(faccessat, (int at, const char *path, int how, int flags), (at, path, how, flags), may(file, how))
 LOOKS(stat, (const char *path, struct stat *there), (path, there), fstat(file, there))
 LOOKS(stat64, (const char *path, struct stat64 *there), (path, there), fstat64(file, there))
 LOOKS(lstat, (const char *path, struct stat *there), (path, there), fstat(file, there))
@@ -139,6 +168,11 @@ LOOKS(fstatat64, (int at, const char *path, struct stat64 *there, int flags), (a
       fstat64(file, there))
 LOOKS(statx, (int at, const char *path, int flags, unsigned mask, struct statx *there), (at, path, flags, mask, there),
       NEXT(statx)(file, "", flags | AT_EMPTY_PATH, mask, there))
-// What programs call that were built with a libc before 2.33.
 LOOKS(__xstat, (int version, const char *path, struct stat *there), (version, path, there), fstat(file, there))
 LOOKS(__xstat64, (int version, const char *path, struct stat64 *there), (version, path, there), fstat64(file, there))
+LOOKS(__lxstat, (int version, const char *path, struct stat *there), (version, path, there), fstat(file, there))
+LOOKS(__lxstat64, (int version, const char *path, struct stat64 *there), (version, path, there), fstat64(file, there))
+LOOKS(__fxstatat, (int version, int at, const char *path, struct stat *there, int flags),
+      (version, at, path, there, flags), fstat(file, there))
+LOOKS(__fxstatat64, (int version, int at, const char *path, struct stat64 *there, int flags),
+      (version, at, path, there, flags), fstat64(file, there))

@@ -15,8 +15,8 @@ use roce::link::{Spec, fault};
 /// and what it sends are RoCEv2 packets that any other RNIC understands. Without --device, it has a device for every
 /// interface with an address, loopback included, on ordinary UDP sockets.
 ///
-/// Programs on one host have an address each: on loopback whoever comes gets the next one; elsewhere --device names them,
-/// or they share one with raw:INTERFACE, which needs CAP_NET_RAW.
+/// On one host every program needs an address of its own: soft:INTERFACE, as without --device, takes the first that is free,
+/// and loopback has 127.0.0.1 to 127.0.0.254. With raw:INTERFACE, which needs CAP_NET_RAW, they share one.
 ///
 /// Its devices have the files that a kernel's have, as far as programs look for them: /dev/infiniband/uverbs0 is there, and
 /// what /sys/class/infiniband/roce0 says of its port.
@@ -73,7 +73,12 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let mut command = Command::new(name);
     command.args(rest).env("LD_LIBRARY_PATH", first_of("LD_LIBRARY_PATH", directory(&library)));
     let files = directory(&library).join(FILES);
-    if files.is_file() && can_be_listed(&files) {
+    if !can_be_listed(&files) {
+        eprintln!(
+            "roce: programs do not see files of devices: the path of {} has a space or a colon",
+            files.display()
+        );
+    } else if files.is_file() {
         command.env("LD_PRELOAD", first_of("LD_PRELOAD", &files));
         // A program with an address sanitizer would not start: it wants to be the first.
         let unordered = Path::new("verify_asan_link_order=0");
@@ -93,14 +98,15 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
 }
 
 /// Opens devices and closes them again. The program would only say that it cannot open its device; here it can be said
-/// why. Those that nobody asked for need not open.
+/// why. Those that nobody asked for need not open; and those that do for sure are not tried, to be in nobody's way.
 fn try_devices(wanted: &[Spec]) -> Result<()> {
-    for spec in wanted {
+    let is_doubtful = |spec: &&Spec| !spec.is_any_of_loopback();
+    for spec in wanted.iter().filter(is_doubtful) {
         spec.open(None).with_context(|| format!("--device {spec}"))?;
     }
     if wanted.is_empty() {
         let all = Spec::of_every_interface().context("cannot list the interfaces")?;
-        for spec in all {
+        for spec in all.iter().filter(is_doubtful) {
             if let Err(error) = spec.open(None) {
                 eprintln!("roce: {spec} will not open: {error}; choose another with --device");
             }

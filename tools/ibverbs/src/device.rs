@@ -133,16 +133,17 @@ impl Device {
         if !path.starts_with("/sys/class/infiniband") {
             return None;
         }
-        // Those that are asked for by name need not have been listed.
-        let listed = Self::list().unwrap_or_default();
-        listed.into_iter().find_map(|device| {
+        // Those that are asked for by name need not have been listed, and those that were stay.
+        let _ = Self::list();
+        let known = lock(&DEVICES);
+        known.iter().filter(|device| device.is_own()).find_map(|device| {
             let beginnings = [
                 format!("/sys/class/infiniband/{}", device.name),
                 format!("/sys/class/infiniband_verbs/uverbs{}", device.index),
             ];
             let rest =
                 beginnings.iter().find_map(|beginning| path.strip_prefix(beginning.as_str()))?;
-            (rest.is_empty() || rest.starts_with('/')).then_some((device, rest))
+            (rest.is_empty() || rest.starts_with('/')).then_some((*device, rest))
         })
     }
 

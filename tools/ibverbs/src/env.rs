@@ -1,7 +1,7 @@
 //! What the environment says: which devices there are, and what is done to their packets.
 //!
 //! - `ROCE_DEVICES`: soft NICs, separated by spaces or commas, as `roce bench -d` takes them: `udp:10.0.0.1`,
-//!   `raw:eth0`, `soft:eth0`. Without it, there is one on the first address of every interface that has one.
+//!   `raw:eth0`, `soft:eth0`. Without it, there is one on the first free address of every interface.
 //! - `ROCE_PCAP`: a file to write what passes into; `%d` in it is the device, `%p` the process. Whoever opens a device
 //!   first makes it; the next ones, in this process or in others, leave it and make `FILE.PID`, `FILE.PID.2` and so on.
 //! - `ROCE_FAULT`: what happens to packets that are sent: `loss=1%,delay=10us`.

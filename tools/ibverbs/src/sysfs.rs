@@ -48,11 +48,18 @@ unsafe extern "C" fn ibv_read_sysfs_file(
     })
 }
 
+/// What stands before a path if files of the system are not meant: `files.c` says so.
+const SOFT: &str = "soft:";
+
 /// A file of a soft device, or of the system.
 fn read(path: &str) -> Result<String> {
+    let (path, only_soft) = path.strip_prefix(SOFT).map_or((path, false), |path| (path, true));
     if let Some((device, rest)) = Device::at_path(path) {
         let words: Vec<&str> = rest.split('/').filter(|word| !word.is_empty()).collect();
         return soft_file(device, &words).ok_or(Failed(libc::ENOENT));
+    }
+    if only_soft {
+        return Err(Failed(libc::ENOENT));
     }
     let mut bytes = fs::read(path)?;
     bytes.truncate(FILE_MAX);

@@ -54,6 +54,7 @@ static void look_at_them(void) {
     CHECK(statx(AT_FDCWD, NODE, 0, STATX_TYPE, &more) == 0 && S_ISCHR(more.stx_mode));
     CHECK(access(NODE, R_OK | W_OK) == 0 && faccessat(AT_FDCWD, NODE, F_OK, 0) == 0);
     CHECK(stat(KIND, &there) == 0 && S_ISREG(there.st_mode));
+    CHECK(access(KIND, R_OK) == 0 && access(KIND, W_OK) < 0 && errno == EACCES);
     CHECK(stat("/sys/class/infiniband/roce0", &there) == 0 && S_ISDIR(there.st_mode));
     int file = open(NODE, O_RDWR);
     CHECK(file >= 0 && close(file) == 0);
