@@ -3,8 +3,8 @@
 //! | while | it | what is posted goes out |
 //! |---|---|---|
 //! | nobody polls | sleeps until something is to be done, and does it | at once |
-//! | somebody polls who can be [trusted](crate::nic::trust) | looks now and then whether it still does | with its next poll |
-//! | somebody polls who cannot | sleeps until packets come, and takes in those that it does not | with its next poll, or soon |
+//! | somebody polls who [gets on](crate::nic::trust) | leaves it alone, the longer the better it does, and looks whether it still polls | with its next poll |
+//! | somebody polls who let packets wait | sleeps until packets come, and takes in those that it does not | with its next poll, or soon |
 
 use std::num::NonZero;
 use std::os::fd::AsFd;
@@ -80,8 +80,8 @@ impl Shared {
         last.saturating_add(patience) > now
     }
 
-    /// Leaves somebody who polls alone for a `moment`; then listens beside it, and takes in what arrives if it does not poll;
-    /// whether that was so.
+    /// Leaves somebody who polls alone for a `moment`. If it has not polled meanwhile, or had no such moment, listens beside
+    /// it, and takes in what arrives if it does not; whether that was so.
     fn help(&self, moment: Duration) -> bool {
         let away = !moment.is_zero();
         if away && self.wait(moment) != Meanwhile::Nothing {
