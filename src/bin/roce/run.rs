@@ -29,6 +29,7 @@ EXAMPLES
   roce run --device udp:192.0.2.1 -- ib_write_bw -x 0
   roce run --pcap /tmp/it.pcapng --fault loss=1% -- ./my-rdma-program
   roce run -- python3 -m pytest tests/
+  roce run --device soft:lo -- mpirun -np 2 --mca pml ucx -x UCX_TLS=ib,self ./my-mpi-program
 
 The library is looked for in ROCE_LIBRARY, in ../lib/roce and ibverbs beside this command, and in lib/roce of ~/.local,
 /usr/local and /usr; `tools/ibverbs/install` puts it there.
