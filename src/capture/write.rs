@@ -163,6 +163,11 @@ impl<W: Write> PcapngWriter<W> {
         Ok(self.sink.flush()?)
     }
 
+    /// The sink, as it is.
+    pub fn get_mut(&mut self) -> &mut W {
+        &mut self.sink
+    }
+
     /// The sink, unflushed.
     pub fn into_inner(self) -> W {
         self.sink

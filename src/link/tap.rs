@@ -23,16 +23,18 @@ use crate::wire::{
 /// A link that writes what passes it into `sink`, as a pcapng. `epoch` is the time of day at which the link's own time
 /// is zero.
 ///
-/// Each packet is a few small writes: give it a [`BufWriter`](std::io::BufWriter). It is flushed when both halves are
-/// dropped.
+/// Each packet is one write, so that whoever reads meanwhile, or after a violent end, finds whole ones; a
+/// [`BufWriter`](std::io::BufWriter) makes fewer of them. It is flushed when both halves are dropped.
 pub fn tap(
     link: Link,
     sink: impl Write + Send + 'static,
     epoch: Instant,
 ) -> Result<Link, WriteError> {
-    let mut writer = PcapngWriter::new(sink)?;
+    let mut writer = PcapngWriter::new(Vec::new())?;
     let interface = writer.add_interface(LinkType::RAW, &link.port.name)?;
-    let shared = Arc::new(Mutex::new(Tap { writer, interface, epoch, counts: Counts::default() }));
+    let mut tap = Tap { sink, writer, interface, epoch, counts: Counts::default() };
+    tap.pass_on()?;
+    let shared = Arc::new(Mutex::new(tap));
     let sender = TapSender { inner: link.sender, tap: Arc::clone(&shared) };
     let receiver = TapReceiver { inner: link.receiver, tap: shared };
     Ok(Link { sender: Box::new(sender), receiver: Box::new(receiver), ..link })
@@ -40,7 +42,9 @@ pub fn tap(
 
 /// What both halves share.
 struct Tap<W: Write> {
-    writer: PcapngWriter<W>,
+    sink: W,
+    /// Writes what goes there next.
+    writer: PcapngWriter<Vec<u8>>,
     interface: InterfaceId,
     epoch: Instant,
     counts: Counts,
@@ -60,19 +64,28 @@ impl<W: Write> Tap<W> {
         // Once a part of a packet could not be written, nothing behind it could be read.
         let time = self.epoch.saturating_add(Duration::from_nanos(now.as_nanos()));
         let done = self.counts.failed == 0
-            && self.writer.write_directed(self.interface, time, direction, frame).is_ok();
+            && self.writer.write_directed(self.interface, time, direction, frame).is_ok()
+            && self.pass_on().is_ok();
         match direction {
             _ if !done => self.counts.failed += 1,
             Direction::Inbound => self.counts.received += 1,
             Direction::Outbound => self.counts.sent += 1,
         }
     }
+
+    /// Writes what was written, at once.
+    fn pass_on(&mut self) -> io::Result<()> {
+        let written = self.writer.get_mut();
+        let done = self.sink.write_all(written);
+        written.clear();
+        done
+    }
 }
 
 impl<W: Write> Drop for Tap<W> {
     fn drop(&mut self) {
         // There is nobody left to be told.
-        let _ = self.writer.flush();
+        let _ = self.sink.flush();
     }
 }
 
@@ -216,13 +229,14 @@ mod tests {
     use crate::link::{fault, testing};
     use crate::wire::{Frame, IcrcVerdict};
 
-    /// A sink whose bytes can be looked at afterwards.
+    /// A sink whose bytes can be looked at, at any time: after each write there are whole packets.
     #[derive(Clone, Default)]
     struct Sink(Arc<Mutex<Vec<u8>>>);
 
     impl Write for Sink {
         fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
             self.0.lock().unwrap().extend_from_slice(bytes);
+            read(self);
             Ok(bytes.len())
         }
 
