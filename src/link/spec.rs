@@ -206,11 +206,8 @@ fn open_first_free(interface: &Interface) -> Result<Link, OpenError> {
 /// The addresses of an interface besides this one, as far as they are of its kind.
 fn others(interface: &Interface, first: IpAddr) -> impl Iterator<Item = IpAddr> {
     let listed = interface.addresses.iter().copied();
-    let unlisted = match first {
-        IpAddr::V4(ip) if interface.loopback && ip.is_loopback() => 1..=254,
-        #[expect(clippy::reversed_empty_ranges, reason = "there are none")]
-        _ => 1..=0,
-    };
+    let is_loopback = interface.loopback && first.is_loopback() && first.is_ipv4();
+    let unlisted = is_loopback.then_some(1..=254).into_iter().flatten();
     let all = listed.chain(unlisted.map(|last| IpAddr::from([127, 0, 0, last])));
     all.filter(move |other| *other != first && other.is_ipv4() == first.is_ipv4())
 }
