@@ -33,8 +33,10 @@ fn the_demo_shows_every_operation_and_keeps_its_packets() {
         assert!(shown.contains(outcome), "{outcome} is not shown");
     }
     let mut capture = capture::open(&path).unwrap();
-    let (mut packets, mut services) = (0, BTreeSet::new());
+    let (mut packets, mut services, mut last) = (0, BTreeSet::new(), None);
     while let Some(record) = capture.next().unwrap() {
+        assert!(record.time >= last, "packet {} is older than the one before it", packets + 1);
+        last = record.time;
         let frame = Frame::parse(record.link, record.data, ROCE_PORT);
         assert_eq!((frame.icrc(), frame.error()), (Some(IcrcVerdict::Ok), None));
         let service = frame.packet().unwrap().info().unwrap().service;
@@ -48,6 +50,35 @@ fn the_demo_shows_every_operation_and_keeps_its_packets() {
     );
     let all = [Service::Rc, Service::Uc, Service::Ud].map(|service| format!("{service:?}"));
     assert_eq!(services, BTreeSet::from(all));
+}
+
+/// In each scene the first packet is a request, and no acknowledgement stands before the packet that it acknowledges.
+#[test]
+fn demo_shows_requests_before_their_answers() {
+    let shown = stdout(&["demo"]);
+    let mut requests = BTreeSet::new();
+    let mut answers = 0;
+    for line in shown.lines() {
+        if line.starts_with(|c: char| c.is_ascii_digit()) {
+            requests.clear();
+        }
+        let Some((_, packet)) = line.split_once("B  ") else { continue };
+        let word = |name: &str| {
+            let mut words = packet.split(' ');
+            words.find(|word| *word == name).and_then(|_| words.next()).map(str::to_owned)
+        };
+        let psn: u32 = word("psn").unwrap().parse().unwrap();
+        let opcode = packet.split(' ').next().unwrap();
+        if opcode.contains("ACKNOWLEDGE") || opcode.contains("RESPONSE") {
+            // A READ takes a PSN for each of its responses.
+            let behind = |sent: &u32| psn.wrapping_sub(*sent) & 0xff_ffff < 1 << 23;
+            assert!(requests.iter().any(behind), "{line}\n{shown}");
+            answers += 1;
+        } else {
+            requests.insert(psn);
+        }
+    }
+    assert!(answers > 10, "{shown}");
 }
 
 #[test]

@@ -5,6 +5,9 @@
 //! of a packet that was sent, which its link chose. The ICRC covers it, so it is solved for. UDP checksums, which no
 //! ICRC covers, are written as 0. What the link refused is not seen.
 //!
+//! The order of a capture is the order of time, and a packet stands before its answer: the packets that arrive while the
+//! link sends are held until those that were sent are written, because what a packet was sealed with is known only then.
+//!
 //! A tap around [`fault`](super::fault) would see what is lost later and not what is damaged: it belongs inside.
 
 use std::io::{self, Write};
@@ -32,7 +35,9 @@ pub fn tap(
 ) -> Result<Link, WriteError> {
     let mut writer = PcapngWriter::new(Vec::new())?;
     let interface = writer.add_interface(LinkType::RAW, &link.port.name)?;
-    let mut tap = Tap { sink, writer, interface, epoch, counts: Counts::default() };
+    let (last, sending, held) = (Instant::ZERO, false, Vec::new());
+    let counts = Counts::default();
+    let mut tap = Tap { sink, writer, interface, epoch, last, sending, held, counts };
     tap.pass_on()?;
     let shared = Arc::new(Mutex::new(tap));
     let sender = TapSender { inner: link.sender, tap: Arc::clone(&shared) };
@@ -47,8 +52,17 @@ struct Tap<W: Write> {
     writer: PcapngWriter<Vec<u8>>,
     interface: InterfaceId,
     epoch: Instant,
+    /// The time of the packet written last. The halves read the clock each for itself, before they come here.
+    last: Instant,
+    /// Whether the sender is sending: the answer to what it sends can already be here.
+    sending: bool,
+    /// Packets that arrived meanwhile, at most [`HELD_MAX`].
+    held: Vec<(Instant, Vec<u8>)>,
     counts: Counts,
 }
+
+/// Maximum number of arrived packets that wait for a send to end; further ones are counted and not written.
+const HELD_MAX: usize = 4096;
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Counts {
@@ -57,12 +71,34 @@ struct Counts {
     received: u64,
     /// Packets that could not be written. The link goes on without.
     failed: u64,
+    /// Packets that arrived while [`HELD_MAX`] waited for a send to end.
+    overrun: u64,
 }
 
 impl<W: Write> Tap<W> {
+    /// Writes a packet that arrived, or holds it while the sender is sending.
+    fn arrived(&mut self, now: Instant, frame: &[u8]) {
+        if !self.sending {
+            self.write(now, Direction::Inbound, frame);
+        } else if self.held.len() < HELD_MAX {
+            self.held.push((now, frame.to_vec()));
+        } else {
+            self.counts.overrun += 1;
+        }
+    }
+
+    /// Ends a send, whose packets are written: what arrived meanwhile follows them.
+    fn sent(&mut self) {
+        self.sending = false;
+        for (now, frame) in std::mem::take(&mut self.held) {
+            self.write(now, Direction::Inbound, &frame);
+        }
+    }
+
     fn write(&mut self, now: Instant, direction: Direction, frame: &[u8]) {
+        self.last = self.last.max(now);
+        let time = self.epoch.saturating_add(Duration::from_nanos(self.last.as_nanos()));
         // Once a part of a packet could not be written, nothing behind it could be read.
-        let time = self.epoch.saturating_add(Duration::from_nanos(now.as_nanos()));
         let done = self.counts.failed == 0
             && self.writer.write_directed(self.interface, time, direction, frame).is_ok()
             && self.pass_on().is_ok();
@@ -101,15 +137,17 @@ struct TapSender<W: Write> {
 
 impl<W: Write + Send> Sender for TapSender<W> {
     fn send(&mut self, now: Instant, batch: &mut Batch) -> io::Result<()> {
-        self.inner.send(now, batch)?;
+        lock(&self.tap).sending = true;
+        let done = self.inner.send(now, batch);
         let mut tap = lock(&self.tap);
         let mut frame = Vec::new();
-        for (index, (path, packet)) in batch.iter().enumerate() {
+        for (index, (path, packet)) in batch.iter().enumerate().take_while(|_| done.is_ok()) {
             let path = Path { source_port: self.inner.source_port(path), ..*path };
             sent_frame(&path, packet, batch.damage_of(index), &mut frame);
             tap.write(now, Direction::Outbound, &frame);
         }
-        Ok(())
+        tap.sent();
+        done
     }
 
     fn source_port(&self, path: &Path) -> u16 {
@@ -141,7 +179,7 @@ impl<W: Write + Send> Receiver for TapReceiver<W> {
             let mut frame = Vec::new();
             self.inner.for_each(&mut |received| {
                 if received_frame(received, &mut frame).is_some() {
-                    tap.write(now, Direction::Inbound, &frame);
+                    tap.arrived(now, &frame);
                 }
             });
         }
@@ -178,7 +216,8 @@ impl<W: Write + Send> Receiver for TapReceiver<W> {
 
     fn counters(&self) -> Vec<(&'static str, u64)> {
         let mut counters = self.inner.counters();
-        counters.push(("tap_received", lock(&self.tap).counts.received));
+        let Counts { received, overrun, .. } = lock(&self.tap).counts;
+        counters.extend([("tap_received", received), ("tap_overrun", overrun)]);
         counters
     }
 }
@@ -309,8 +348,50 @@ mod tests {
             assert!(
                 sent.iter().map(|(_, frame)| frame).eq(received.iter().map(|(_, frame)| frame))
             );
-            assert_eq!(link.receiver.counters(), [("tap_received", 2)]);
+            assert_eq!(link.receiver.counters(), [("tap_received", 2), ("tap_overrun", 0)]);
         }
+    }
+
+    /// Called in the middle of a send, when its packets are on the wire.
+    type Meanwhile = Arc<Mutex<Option<Box<dyn FnMut() + Send>>>>;
+
+    /// A sender that lets the other half work before its send returns, as a second thread would.
+    struct Interrupted {
+        inner: Box<dyn Sender>,
+        meanwhile: Meanwhile,
+    }
+
+    impl Sender for Interrupted {
+        fn send(&mut self, now: Instant, batch: &mut Batch) -> io::Result<()> {
+            self.inner.send(now, batch)?;
+            if let Some(work) = &mut *self.meanwhile.lock().unwrap() {
+                work();
+            }
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn answer_that_arrives_during_its_request_is_written_behind_it() {
+        let (sink, recorder) = (Sink::default(), Recorder::counting_from(3));
+        let meanwhile = Meanwhile::default();
+        let link = link_to(&recorder);
+        let sender = Interrupted { inner: link.sender, meanwhile: Arc::clone(&meanwhile) };
+        let link = Link { sender: Box::new(sender), ..link };
+        let Link { mut sender, mut receiver, .. } = tap(link, sink.clone(), Instant::ZERO).unwrap();
+        // The recorder receives what was sent. Its thread looked at the clock before the sender's did.
+        *meanwhile.lock().unwrap() = Some(Box::new(move || {
+            assert_eq!(receiver.receive(Instant::from_nanos(5)).unwrap(), 2);
+        }));
+        sender.send(Instant::from_nanos(7), &mut batch_of(&PATH, &[1, 2])).unwrap();
+        *meanwhile.lock().unwrap() = None;
+        sender.send(Instant::from_nanos(6), &mut batch_of(&PATH, &[3])).unwrap();
+        let written = read(&sink);
+        let psns = written.iter().map(|(time, frame)| {
+            let frame = Frame::parse(LinkType::RAW, frame, ROCE_PORT);
+            (*time, frame.packet().unwrap().bth().psn().get())
+        });
+        assert_eq!(psns.collect::<Vec<_>>(), [(7, 1), (7, 2), (7, 1), (7, 2), (7, 3)]);
     }
 
     #[test]
