@@ -129,3 +129,14 @@ fn devices_are_listed_with_what_is_missing() {
     assert_eq!(output.status.code(), Some(2));
     assert!(String::from_utf8(output.stderr).unwrap().contains("there are: lo"));
 }
+
+#[test]
+fn demo_does_not_overwrite_a_file_that_is_no_capture() {
+    let path = std::env::temp_dir().join(format!("roce-demo-notes-{}", std::process::id()));
+    std::fs::write(&path, "notes").unwrap();
+    let output = roce(&["demo", "--pcap", path.to_str().unwrap()]);
+    let kept = std::fs::read(&path).unwrap();
+    std::fs::remove_file(&path).unwrap();
+    assert_eq!((output.status.code(), kept.as_slice()), (Some(2), &b"notes"[..]));
+    assert!(String::from_utf8(output.stderr).unwrap().contains("is no capture"));
+}

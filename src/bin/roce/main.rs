@@ -6,6 +6,7 @@ mod decode;
 mod demo;
 mod device;
 mod devices;
+mod outfile;
 mod output;
 mod run;
 mod serve;

@@ -52,6 +52,9 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     anyhow::ensure!(!scenes.is_empty(), "no scene has that in its title; see: roce demo --list");
+    if let Some(path) = &args.pcap {
+        crate::outfile::check_capture("--pcap", path)?;
+    }
     // A file that cannot be written is better known before than after.
     let file = args
         .pcap
