@@ -26,13 +26,13 @@ impl Qp {
     ) -> Step {
         let index = self.req.cursor;
         let (ah, qpn, qkey) = wqe.ud_target();
-        let Some(&(pd, ah)) = env.ahs.get(Id(ah)) else {
+        // An address handle of another protection domain counts as none.
+        let Some(&(_, ah)) = env.ahs.get(Id(ah)).filter(|(pd, _)| *pd == self.pd) else {
             self.fail_send(index, WcStatus::LocQpOpErr, env);
             return Step::Done;
         };
-        if wqe.len() as usize > env.config.port_mtu.bytes() || pd != self.pd {
-            let status = if pd == self.pd { WcStatus::LocLenErr } else { WcStatus::LocProtErr };
-            self.fail_send(index, status, env);
+        if wqe.len() as usize > env.config.port_mtu.bytes() {
+            self.fail_send(index, WcStatus::LocLenErr, env);
             return Step::Done;
         }
         let Some(route) = route_of(&ah, self.qpn, qpn, env) else {

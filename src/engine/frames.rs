@@ -61,7 +61,7 @@ impl Engine {
 
     /// Takes in a frame; whether a rule was for it.
     pub fn handle_frame(&mut self, now: Instant, frame: &[u8]) -> bool {
-        self.env.now = now;
+        self.env.advance(now);
         let Some(headers) = FrameHeaders::parse(frame) else { return false };
         let suits = |kind: FlowKind| {
             let mut rules = self.rules.iter();

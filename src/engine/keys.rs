@@ -63,6 +63,7 @@ struct Binding {
 /// A request to bind a window.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Bind {
+    /// The window, by any key it ever had: the upper 24 bits count.
     pub(super) window: RKey,
     /// The low eight bits of the key it shall have.
     pub(super) new_low: u8,
@@ -189,8 +190,7 @@ impl Keys {
     /// Binds a window for a queue pair of domain `pd`, or unbinds one of type 1 with a length of zero.
     pub(super) fn bind(&mut self, pd: PdHandle, qp: Qpn, bind: Bind) -> Result<(), Refusal> {
         let window = self.window(bind.window.get()).ok_or(Refusal::Key)?;
-        let stale = window.low != bind.window.get().to_le_bytes()[0];
-        if stale || window.pd != pd || window.kind != bind.kind {
+        if window.pd != pd || window.kind != bind.kind {
             return Err(Refusal::Key);
         }
         let old = window.bound;

@@ -171,7 +171,7 @@ impl Engine {
 
     /// Takes a packet in, which came at `now`.
     pub fn handle_packet(&mut self, now: Instant, received: &Received<'_>) -> Disposition {
-        self.env.now = now;
+        self.env.advance(now);
         self.env.counters.add(Counter::Received);
         match self.accept(received) {
             Ok(()) => Disposition::Accepted,
@@ -258,7 +258,7 @@ impl Engine {
 
     /// Does what is due at `now`. Calls that come too early or too often do no harm.
     pub fn handle_timeout(&mut self, now: Instant) {
-        self.env.now = now;
+        let now = self.env.advance(now);
         while let Some((promised, place)) = self.env.timers.pop_due(now) {
             let Some((qp, env)) = self.split(place) else { continue };
             let mut timer = qp.timer;
@@ -313,7 +313,7 @@ impl Engine {
     }
 
     fn transmit(&mut self, now: Instant, batch: &mut Batch, first: bool) -> usize {
-        self.env.now = now;
+        self.env.advance(now);
         let before = batch.len();
         while !batch.is_full() && self.env.frames.len() < FRAMES_MAX {
             let Some(place) = self.env.active.pop_front() else { break };
@@ -340,6 +340,7 @@ impl Engine {
 
     /// From now on it is known of each completion of this queue when it came.
     pub fn keep_time(&mut self, now: Instant, cq: CqHandle) {
+        let now = self.env.advance(now);
         if let Some(cq) = self.env.cqs.get_mut(cq.0) {
             cq.keep_time(now);
         }

@@ -8,7 +8,9 @@ use super::qp::{Env, Qp};
 use super::requester::Requester;
 use super::responder::Responder;
 use super::route::route_of;
-use crate::verbs::{AttrMask, ModifyError, QpAttr, QpHandle, QpState, QpType, transition};
+use crate::verbs::{
+    AhAttr, AttrMask, ModifyError, PortNum, QpAttr, QpHandle, QpState, QpType, transition,
+};
 use crate::wire::{PKey, QKey};
 
 impl Engine {
@@ -21,6 +23,7 @@ impl Engine {
         mask: AttrMask,
     ) -> Result<(), ModifyError> {
         let (qp, env) = self.split_handle(handle).ok_or(ModifyError::NotFound)?;
+        let mask = mask.difference(transition::ignored(qp.kind));
         let from = qp.state();
         if mask.contains(AttrMask::CUR_STATE) && attr.cur_qp_state != from {
             return Err(ModifyError::CurState { stated: attr.cur_qp_state, actual: from });
@@ -56,13 +59,21 @@ impl Qp {
         {
             return wrong(AttrMask::PKEY_INDEX);
         }
-        if mask.contains(AttrMask::PORT) && attr.port_num.0 != 1 {
+        if mask.contains(AttrMask::PORT) && attr.port_num != PortNum::FIRST {
             return wrong(AttrMask::PORT);
         }
-        if mask.contains(AttrMask::AV)
-            && usize::from(attr.ah_attr.sgid_index) >= env.config.gids.len()
-        {
+        let reaches = |ah: &AhAttr| {
+            ah.port_num == PortNum::FIRST && usize::from(ah.sgid_index) < env.config.gids.len()
+        };
+        if mask.contains(AttrMask::AV) && !reaches(&attr.ah_attr) {
             return wrong(AttrMask::AV);
+        }
+        if mask.contains(AttrMask::ALT_PATH)
+            && !(attr.alt_port_num == PortNum::FIRST
+                && reaches(&attr.alt_ah_attr)
+                && usize::from(attr.alt_pkey_index) < env.config.pkeys.len())
+        {
+            return wrong(AttrMask::ALT_PATH);
         }
         if mask.contains(AttrMask::PATH_MTU) && attr.path_mtu.bytes() > env.config.port_mtu.bytes()
         {

@@ -14,8 +14,8 @@ use crate::memory::AccessError;
 use crate::time::Instant;
 use crate::verbs::{
     Access, AckTimeout, AhAttr, AhHandle, CqHandle, CreateError, DestroyError, Id, KeyError,
-    MrAttr, MrHandle, MwHandle, MwType, PdHandle, QpAttr, QpCreate, QpHandle, QpState, QpType, Sge,
-    SrqCreate, SrqHandle, XrcdHandle,
+    MrAttr, MrHandle, MwHandle, MwType, PdHandle, PortNum, QpAttr, QpCreate, QpHandle, QpState,
+    QpType, Sge, SrqAttr, SrqCreate, SrqHandle, XrcdHandle,
 };
 use crate::wire::{Gid, PKey, Path, Qpn, RKey, Service, XrcSrqn};
 
@@ -172,6 +172,12 @@ impl Engine {
         XrcSrqn::new(self.env.srqs.number(srq.0))
     }
 
+    /// The attributes of a shared receive queue as they are: its limit is 0 once the event was raised.
+    pub fn query_srq(&self, srq: SrqHandle) -> Option<SrqAttr> {
+        let Srq { queue, limit, .. } = self.env.srqs.get(srq.0)?;
+        Some(SrqAttr { max_wr: queue.depth(), max_sge: queue.max_sge(), srq_limit: *limit })
+    }
+
     /// Gives a shared receive queue another size, another limit, or both.
     pub fn modify_srq(
         &mut self,
@@ -183,7 +189,7 @@ impl Engine {
         let srq =
             self.env.srqs.get_mut(srq.0).ok_or(CreateError::NotFound("shared receive queue"))?;
         let depth = max_wr.unwrap_or_else(|| srq.queue.depth());
-        if depth == 0 || depth > most || limit.is_some_and(|limit| limit > depth) {
+        if depth == 0 || depth > most || limit.unwrap_or(srq.limit) > depth {
             return Err(CreateError::TooLarge("the size or the limit of the queue"));
         }
         if max_wr.is_some() {
@@ -210,6 +216,9 @@ impl Engine {
     /// Makes an address handle.
     pub fn create_ah(&mut self, pd: PdHandle, attr: AhAttr) -> Result<AhHandle, CreateError> {
         self.pds.get(pd.0).ok_or(CreateError::NotFound("protection domain"))?;
+        if attr.port_num != PortNum::FIRST {
+            return Err(CreateError::NotFound("port"));
+        }
         if usize::from(attr.sgid_index) >= self.env.config.gids.len() {
             return Err(CreateError::NotFound("identifier of the port"));
         }

@@ -68,6 +68,14 @@ impl Env {
         }
     }
 
+    /// It is `now`, or later: threads that read the clock and then wait for the engine may come out of order, but
+    /// time, and with it the time stamps of completions, never runs backwards.
+    #[inline]
+    pub(super) fn advance(&mut self, now: Instant) -> Instant {
+        self.now = self.now.max(now);
+        self.now
+    }
+
     pub(super) fn count(&mut self, counter: Counter) {
         self.counters.add(counter);
     }

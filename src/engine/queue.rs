@@ -480,6 +480,11 @@ impl RecvQueue {
         self.len
     }
 
+    /// How many entries the scatter list of a request may have.
+    pub(super) fn max_sge(&self) -> u32 {
+        self.max_sge
+    }
+
     pub(super) fn depth(&self) -> u32 {
         u32::try_from(self.places.len()).expect("it was made with so many")
     }

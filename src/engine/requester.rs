@@ -11,8 +11,8 @@ use super::queue::{SendWqe, packets};
 use super::{Counter, flows};
 use crate::time::Instant;
 use crate::verbs::{
-    Data, LocalData, MwType, PostError, Posting, QpState, QpType, SendFlags, SendWr, Sending, Wc,
-    WcStatus, WrOpcode, limits,
+    Data, LocalData, PostError, Posting, QpState, QpType, SendFlags, SendWr, Sending, Wc, WcStatus,
+    WrOpcode, limits,
 };
 use crate::wire::batch::{Batch, Draft};
 use crate::wire::{
@@ -164,6 +164,11 @@ impl Qp {
         }
         match wqe.opcode() {
             WrOpcode::LocalInv | WrOpcode::BindMw => self.do_at_home(&wqe, env),
+            WrOpcode::AtomicCmpAndSwp | WrOpcode::AtomicFetchAndAdd
+                if wqe.len() != limits::ATOMIC_BYTES =>
+            {
+                self.fail_in_turn(index, WcStatus::LocLenErr, env)
+            }
             _ if self.kind == QpType::RawPacket => self.send_frame(&wqe, env),
             _ if self.kind.is_datagram() => self.send_datagram(&wqe, env, batch),
             _ => self.send_packet(&wqe, env, batch),
@@ -218,11 +223,9 @@ impl Qp {
 
     fn bind_window(&self, wqe: &SendWqe, env: &mut Env) -> Result<(), Refusal> {
         let (window, new_key, bind) = wqe.mw_bind();
-        // A window of type 1 is bound by its own verb, which keeps the key; of type 2 by a key of the consumer's.
+        // The index of a window is its own for life. The key part of the new key is the consumer's: of type 2 as given,
+        // of type 1 as its own verb counts.
         let kind = env.keys.window_kind(window).ok_or(Refusal::Key)?;
-        if kind == MwType::Type2 && new_key.get() >> 8 != window.get() >> 8 {
-            return Err(Refusal::Key);
-        }
         let new_low = new_key.get().to_le_bytes()[0];
         let (mr, start, len, access) = (bind.mr, bind.addr, bind.length, bind.access);
         let bind = Bind { window, new_low, mr, start, len, access, kind };

@@ -73,7 +73,8 @@ use crate::link::{Frames, Link, Port};
 use crate::memory::AccessError;
 use crate::time::Instant;
 use crate::verbs::{
-    Access, AsyncEvent, CqHandle, CreateError, KeyError, MrAttr, MrHandle, PdHandle, Sge, Wc,
+    Access, AsyncEvent, CqHandle, CreateError, KeyError, MrAttr, MrHandle, PdHandle, Sge, SrqAttr,
+    SrqHandle, Wc,
 };
 use frames::Listener;
 use progress::Shared;
@@ -169,6 +170,11 @@ impl SoftNic {
     /// not open it.
     pub fn prefetch(&self, pd: PdHandle, sge: Sge, write: bool) -> Option<Result<(), AccessError>> {
         self.shared.core().engine.prefetch(pd, sge, write)
+    }
+
+    /// The attributes of a shared receive queue as they are: its limit is 0 once the event was raised.
+    pub fn query_srq(&self, srq: SrqHandle) -> Option<SrqAttr> {
+        self.shared.core().engine.query_srq(srq)
     }
 
     /// The time by its own clock, which completions are stamped with.

@@ -109,8 +109,6 @@ pub enum LocalData {
 pub enum LengthRule {
     /// As long as a message can be.
     Any,
-    /// At least so long.
-    AtLeast(u32),
     /// Just so long.
     Exactly(u32),
 }
@@ -121,7 +119,6 @@ impl LengthRule {
     pub const fn allows(self, len: u64) -> bool {
         match self {
             Self::Any => true,
-            Self::AtLeast(least) => least as u64 <= len,
             Self::Exactly(exact) => exact as u64 == len,
         }
     }
@@ -202,6 +199,8 @@ macro_rules! wrs {
 
 // Opcode => completion, operation on the wire, where allowed, local buffers and their length, what holds of it.
 //
+// An atomic whose buffers are not eight bytes long can be posted, and completes with a local length error.
+//
 // The manual lists SEND_WITH_INV for UC, too; but no packet of that service carries a key to invalidate.
 wrs! {
     RdmaWrite => RdmaWrite, Write, [RC UC XRC_SEND], Gather Any, [remote inline];
@@ -209,8 +208,8 @@ wrs! {
     Send => Send, Send, [RC UC UD GSI XRC_SEND RAW_PACKET], Gather Any, [inline takes_receive];
     SendWithImm => Send, Send, [RC UC UD GSI XRC_SEND], Gather Any, [inline takes_receive];
     RdmaRead => RdmaRead, ReadRequest, [RC XRC_SEND], Scatter Any, [remote rd_atomic];
-    AtomicCmpAndSwp => CompSwap, CompareSwap, [RC XRC_SEND], Scatter AtLeast(ATOMIC_BYTES), [remote rd_atomic];
-    AtomicFetchAndAdd => FetchAdd, FetchAdd, [RC XRC_SEND], Scatter AtLeast(ATOMIC_BYTES), [remote rd_atomic];
+    AtomicCmpAndSwp => CompSwap, CompareSwap, [RC XRC_SEND], Scatter Any, [remote rd_atomic];
+    AtomicFetchAndAdd => FetchAdd, FetchAdd, [RC XRC_SEND], Scatter Any, [remote rd_atomic];
     LocalInv => LocalInv, Nothing, [RC UC XRC_SEND], Unused Any, [waits_for_all];
     BindMw => BindMw, Nothing, [RC UC XRC_SEND], Unused Any, [];
     SendWithInv => Send, Send, [RC XRC_SEND], Gather Any, [inline takes_receive];

@@ -127,6 +127,18 @@ pub const fn check(
     Ok(())
 }
 
+/// The attributes that the kernel drops from the mask of such a queue pair before it looks at it (`modify_qp_mask`): an
+/// XRC initiator has no responder, an XRC target no requester. Programs give one mask to either half.
+pub const fn ignored(qp_type: QpType) -> AttrMask {
+    match qp_type {
+        QpType::XrcSend => AttrMask::MAX_DEST_RD_ATOMIC.union(AttrMask::MIN_RNR_TIMER),
+        QpType::XrcRecv => {
+            AttrMask::MAX_QP_RD_ATOMIC.union(AttrMask::RETRY_CNT).union(AttrMask::RNR_RETRY)
+        }
+        _ => AttrMask::empty(),
+    }
+}
+
 /// What any transition may name.
 const ALWAYS: AttrMask = AttrMask::STATE.union(AttrMask::RATE_LIMIT);
 

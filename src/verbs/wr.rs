@@ -4,10 +4,9 @@
 //! operation carries what it needs and nothing else, so that a read with immediate data cannot be written down. What
 //! depends on the queue pair ([`SendWr::check`]) is left to be found out when it is posted.
 
-use super::limits::ATOMIC_BYTES;
 use super::{
-    Access, FlushLevel, FlushPlacement, LKey, LengthRule, LocalData, PostError, QpCap, QpType,
-    QpTypes, SendFlags, WrId, WrOpcode,
+    Access, FlushLevel, FlushPlacement, LKey, LocalData, PostError, QpCap, QpType, QpTypes,
+    SendFlags, WrId, WrOpcode,
 };
 use crate::verbs::AhHandle;
 use crate::wire::{QKey, Qpn, RKey, XrcSrqn};
@@ -161,9 +160,9 @@ pub enum SendOp {
     },
     /// Bind a memory window.
     BindMw {
-        /// The window, by the key it has now.
+        /// The window, by any key it had: the upper 24 bits, its index, count.
         mw: RKey,
-        /// The key it shall have.
+        /// The key it shall have, of which the lower 8 bits count.
         rkey: RKey,
         /// What it shall open.
         bind: MwBind,
@@ -254,7 +253,6 @@ impl<'a> SendWr<'a> {
     #[inline]
     pub fn message_len(&self) -> u64 {
         match (self.op, self.opcode().info().local) {
-            (SendOp::CompareSwap { .. } | SendOp::FetchAdd { .. }, _) => u64::from(ATOMIC_BYTES),
             (SendOp::Flush { length, level: FlushLevel::Range, .. }, _) => u64::from(length),
             (_, LocalData::Unused) => 0,
             (_, LocalData::Gather | LocalData::Scatter) => self.data.byte_len(),
@@ -288,8 +286,7 @@ impl<'a> SendWr<'a> {
         if len > message_max {
             return Err(PostError::MessageTooLong { len, max: message_max });
         }
-        // Of an atomic operation more may be lent than it needs.
-        Ok(if matches!(info.length, LengthRule::Any) { len } else { u64::from(ATOMIC_BYTES) })
+        Ok(len)
     }
 
     #[inline]
@@ -467,16 +464,14 @@ mod tests {
 
     #[test]
     fn atomics_work_on_eight_bytes() {
-        for (op, exact) in [(ADD, false), (STORE, true)] {
-            for len in 0..=16 {
-                let found = check(op, Data::Gather(&[sge(len)]), QpType::Rc);
-                let wrong = PostError::WrongLength { opcode: op.opcode(), len: len.into() };
-                let fits = if exact { len == 8 } else { len >= 8 };
-                assert_eq!(found, if fits { Ok(()) } else { Err(wrong) });
-            }
+        for len in 0..=16 {
+            let found = check(STORE, Data::Gather(&[sge(len)]), QpType::Rc);
+            let wrong = PostError::WrongLength { opcode: STORE.opcode(), len: len.into() };
+            assert_eq!(found, if len == 8 { Ok(()) } else { Err(wrong) });
+            // Of the others that is found out when they are executed.
+            assert_eq!(check(ADD, Data::Gather(&[sge(len)]), QpType::Rc), Ok(()));
         }
         let sges = [sge(64)];
-        assert_eq!(SendWr::new(WrId(1), ADD, Data::Gather(&sges)).message_len(), 8);
         assert_eq!(SendWr::new(WrId(1), READ, Data::Gather(&sges)).message_len(), 64);
         assert_eq!(SendWr::new(WrId(1), INVALIDATE, Data::Gather(&sges)).message_len(), 0);
     }

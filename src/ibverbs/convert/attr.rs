@@ -195,7 +195,8 @@ impl ibv_qp_attr {
                 to.alt_timeout = AckTimeout::from_code(wide(self.alt_timeout))?;
             }
             AttrMask::MIN_RNR_TIMER => {
-                to.min_rnr_timer = RnrTimer(Bits::new(wide(self.min_rnr_timer))?);
+                // Of a longer number devices take the five bits that an RNR NAK has room for.
+                to.min_rnr_timer = RnrTimer(Bits::low(wide(self.min_rnr_timer)));
             }
             AttrMask::SQ_PSN => to.sq_psn = Psn::new(self.sq_psn),
             AttrMask::MAX_DEST_RD_ATOMIC => to.max_dest_rd_atomic = self.max_dest_rd_atomic,

@@ -2,7 +2,7 @@
 
 use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_uint};
-use std::sync::{Condvar, Mutex, PoisonError};
+use std::sync::{Condvar, Mutex, OnceLock, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use roce::ibverbs::{
@@ -32,6 +32,9 @@ const TOLD: u64 = IBV_WC_STANDARD_FLAGS | TIMES;
 pub(crate) struct Poll {
     taken: Mutex<bool>,
     given_back: Condvar,
+    /// Nanoseconds from 1970 to the beginning of the NIC's clock. Found out once, so that the wall clock of successive
+    /// completions runs as evenly as the NIC's.
+    epoch: OnceLock<u64>,
     /// Belongs to who has the turn.
     current: UnsafeCell<(Wc, Option<Instant>)>,
 }
@@ -200,8 +203,9 @@ readers! {
     read_completion_ts: u64 = |queue, wc, time| time.map_or(0, Instant::as_nanos);
     /// When it came, in nanoseconds since 1970.
     read_completion_wallclock_ns: u64 = |queue, wc, time| {
-        let ago = time.map_or(0, |time| queue.nic.now().as_nanos().saturating_sub(time.as_nanos()));
-        wall_clock().saturating_sub(ago)
+        time.map_or(0, |time| time.as_nanos().saturating_add(*queue.poll.epoch.get_or_init(|| {
+            wall_clock().saturating_sub(queue.nic.now().as_nanos())
+        })))
     };
 }
 

@@ -3,12 +3,11 @@
 use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_uint};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
 
 use roce::ibverbs::convert::bind_mw;
-use roce::ibverbs::{ibv_mw, ibv_mw_bind, ibv_mw_bind_info, ibv_pd, ibv_qp};
+use roce::ibverbs::{ibv_mw, ibv_mw_bind, ibv_pd, ibv_qp};
 use roce::nic::SoftNic;
-use roce::verbs::{Data, Device as _, MwHandle, MwType, SendFlags, SendOp, SendWr, WrId};
+use roce::verbs::{Data, Device as _, MwHandle, MwType, SendFlags, SendWr, WrId};
 use roce::wire::RKey;
 
 use crate::call::{Failed, Result, code, pointer};
@@ -22,54 +21,20 @@ pub(crate) struct Mw {
     c: UnsafeCell<ibv_mw>,
     nic: Arc<SoftNic>,
     handle: MwHandle,
-    /// The key that it has when all that was posted is done. What C sees is the program's: one that posts the binding
-    /// itself may set the new key there before or after.
-    key: Arc<AtomicU32>,
+    /// The key that it was made with. Its upper 24 bits, the index, name the window for life; what C sees is the
+    /// program's, which may set the key of a binding there before or after it posts it, whether or not it succeeds.
+    first_key: RKey,
 }
 
-/// The binding of a window that is to be posted.
-#[derive(Clone, Debug)]
-pub(crate) struct Posted {
-    key: Arc<AtomicU32>,
-    new: u32,
-}
-
-impl Posted {
-    /// # Safety
-    ///
-    /// The window must be null, or one.
-    pub(crate) unsafe fn new(mw: *const ibv_mw, new: u32) -> Result<Self> {
-        // SAFETY: the caller vouches for it.
-        Ok(Self { key: Arc::clone(&unsafe { Mw::of(mw) }?.key), new })
-    }
-
-    pub(crate) fn is_same(&self, other: &Self) -> bool {
-        Arc::ptr_eq(&self.key, &other.key)
-    }
-
-    /// The key that it has until then.
-    pub(crate) fn old_key(&self) -> RKey {
-        RKey::new(self.key.load(Ordering::Relaxed))
-    }
-
-    /// The key that it has from then on.
-    pub(crate) fn new_key(&self) -> RKey {
-        RKey::new(self.new)
-    }
-
-    /// The operation, of a window that has the key `mw` until then.
+impl Mw {
+    /// The window that a work request binds, by its index.
     ///
     /// # Safety
     ///
-    /// The region must be null, or one.
-    pub(crate) unsafe fn bind(&self, mw: RKey, info: &ibv_mw_bind_info) -> Result<SendOp> {
+    /// It must be null, or one.
+    pub(crate) unsafe fn index(mw: *const ibv_mw) -> Result<RKey> {
         // SAFETY: the caller vouches for it.
-        Ok(unsafe { bind_mw(mw, self.new_key(), info) }?)
-    }
-
-    /// It was posted.
-    pub(crate) fn done(&self) {
-        self.key.store(self.new, Ordering::Relaxed);
+        Ok(unsafe { Self::of(mw) }?.first_key)
     }
 }
 
@@ -84,8 +49,8 @@ pub(crate) unsafe extern "C" fn alloc(pd: *mut ibv_pd, kind: c_uint) -> *mut ibv
         let handle = domain.nic.create_mw(domain.handle, mw_type)?;
         let rkey = domain.nic.mw_key(handle).map_or(0, RKey::get);
         let c = ibv_mw { context: domain.context(), pd, rkey, handle: next_number(), r#type: kind };
-        let (nic, key) = (Arc::clone(&domain.nic), Arc::new(AtomicU32::new(rkey)));
-        Ok(Mw { c: UnsafeCell::new(c), nic, handle, key }.give())
+        let (nic, first_key) = (Arc::clone(&domain.nic), RKey::new(rkey));
+        Ok(Mw { c: UnsafeCell::new(c), nic, handle, first_key }.give())
     })
 }
 
@@ -113,15 +78,14 @@ pub(crate) unsafe extern "C" fn bind(
         let window = unsafe { Mw::of(mw) }?;
         // SAFETY: the program hands it over.
         let bind = unsafe { given(bind) }?;
-        let rkey = window.key.load(Ordering::Relaxed);
+        // SAFETY: programs only read it, and not while they bind it.
+        let rkey = unsafe { (*window.c.get()).rkey };
         let next = rkey & !0xff | rkey.wrapping_add(1) & 0xff;
-        let posted = Posted { key: Arc::clone(&window.key), new: next };
         // SAFETY: the program says that it is one.
-        let op = unsafe { posted.bind(RKey::new(rkey), &bind.bind_info) }?;
+        let op = unsafe { bind_mw(window.first_key, RKey::new(next), &bind.bind_info) }?;
         let flags = SendFlags::from_bits_truncate(bind.send_flags);
         let wr = SendWr { flags, ..SendWr::new(WrId(bind.wr_id), op, Data::EMPTY) };
         queue_pair.nic.post_all(|poster| poster.send(queue_pair.handle, &wr))?;
-        posted.done();
         // SAFETY: programs only read it, and not while they bind it.
         unsafe { (*window.c.get()).rkey = next };
         Ok(())

@@ -8,7 +8,7 @@ use roce::nic::Poster;
 use roce::verbs::{Data, PostError, SendFlags, SendOp, SendWr, Sge};
 
 use crate::call::{Failed, Result, code};
-use crate::mw::Posted;
+use crate::mw::Mw;
 use crate::object::Object;
 use crate::qp::Qp;
 use crate::srq::Srq;
@@ -114,11 +114,8 @@ unsafe fn send(poster: &mut Poster<'_>, qp: &Qp, wr: &ibv_send_wr) -> Result<()>
         // SAFETY: of this operation it is this.
         let mw = unsafe { wr.more.bind_mw }.mw;
         // SAFETY: the caller vouches for it.
-        let posted = unsafe { Posted::new(mw, rkey.get()) }?;
-        let op = SendOp::BindMw { mw: posted.old_key(), rkey, bind };
-        poster.send(qp.handle, &SendWr { op, ..send })?;
-        posted.done();
-        return Ok(());
+        let op = SendOp::BindMw { mw: unsafe { Mw::index(mw) }?, rkey, bind };
+        return Ok(poster.send(qp.handle, &SendWr { op, ..send })?);
     }
     match send.data {
         Data::Gather(sges) if send.flags.contains(SendFlags::INLINE) => {

@@ -15,7 +15,7 @@ use roce::ibverbs::{
 use roce::nic::SoftNic;
 use roce::verbs::{
     AttrMask, CqHandle, Device as _, PdHandle, QpCap, QpCreate, QpHandle, QpInitAttr, QpType,
-    SrqHandle,
+    SrqHandle, transition,
 };
 use roce::wire::Qpn;
 
@@ -317,6 +317,7 @@ unsafe extern "C" fn ibv_modify_qp(qp: *mut ibv_qp, attr: *mut ibv_qp_attr, mask
         // SAFETY: the program hands it over.
         let attr = unsafe { given(attr) }?;
         let mask = AttrMask::from_bits(mask.cast_unsigned()).ok_or(Failed::EINVAL)?;
+        let mask = mask.difference(transition::ignored(queue_pair.kind));
         let new = attr.to_qp_attr(mask)?;
         queue_pair.nic.modify_qp(queue_pair.handle, &new, mask)?;
         if mask.contains(AttrMask::STATE) {

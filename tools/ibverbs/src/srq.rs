@@ -2,7 +2,7 @@
 
 use std::cell::UnsafeCell;
 use std::ffi::c_int;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 
 use roce::ibverbs::{
     IBV_SRQ_INIT_ATTR_CQ, IBV_SRQ_INIT_ATTR_PD, IBV_SRQ_INIT_ATTR_TYPE, IBV_SRQ_INIT_ATTR_XRCD,
@@ -16,7 +16,7 @@ use roce::verbs::{
 use crate::call::{Failed, Result, code, pointer};
 use crate::context::Context;
 use crate::cq::Cq;
-use crate::events::{Acks, Routes, lock};
+use crate::events::{Acks, Routes};
 use crate::object::{Object, answer, given, objects};
 use crate::pd::{Pd, next_number};
 use crate::xrc::Xrcd;
@@ -28,7 +28,6 @@ pub(crate) struct Srq {
     pub(crate) nic: Arc<SoftNic>,
     pub(crate) handle: SrqHandle,
     kind: SrqType,
-    attr: Mutex<SrqAttr>,
     routes: Arc<Routes>,
     /// What happened to it, as the context told.
     pub(crate) events: Acks,
@@ -46,9 +45,8 @@ unsafe fn create(
     let domain = unsafe { Pd::of(init.pd) }?;
     // SAFETY: it was open when the domain was made, and is until that is unmade.
     let open = unsafe { Context::of(domain.context()) }?;
-    let mut attr = SrqAttr::from(init.attr);
-    // A queue that is made without a limit raises none; what is given as one counts only later.
-    attr.srq_limit = 0;
+    let attr = SrqAttr::from(init.attr);
+    // A queue is made without a limit; what is given as one means nothing here.
     let create = SrqCreate { max_wr: attr.max_wr, max_sge: attr.max_sge, limit: 0, xrc };
     let handle = domain.nic.create_srq(domain.handle, create)?;
     let c = ibv_srq {
@@ -64,7 +62,6 @@ unsafe fn create(
         nic: Arc::clone(&domain.nic),
         handle,
         kind,
-        attr: Mutex::new(attr),
         routes: Arc::clone(&routes),
         events: Acks::default(),
     };
@@ -139,10 +136,7 @@ unsafe extern "C" fn ibv_modify_srq(
         let mask = SrqAttrMask::from_bits(mask.cast_unsigned()).ok_or(Failed::EINVAL)?;
         let max_wr = mask.contains(SrqAttrMask::MAX_WR).then_some(attr.max_wr);
         let limit = mask.contains(SrqAttrMask::LIMIT).then_some(attr.srq_limit);
-        let mut known = lock(&queue.attr);
-        queue.nic.modify_srq(queue.handle, max_wr, limit)?;
-        known.apply(&attr, mask);
-        Ok(())
+        Ok(queue.nic.modify_srq(queue.handle, max_wr, limit)?)
     })
 }
 
@@ -151,7 +145,8 @@ unsafe extern "C" fn ibv_modify_srq(
 unsafe extern "C" fn ibv_query_srq(srq: *mut ibv_srq, attr: *mut ibv_srq_attr) -> c_int {
     code(|| {
         // SAFETY: the program says that it is one.
-        let known = *lock(&unsafe { Srq::of(srq) }?.attr);
+        let queue = unsafe { Srq::of(srq) }?;
+        let known = queue.nic.query_srq(queue.handle).ok_or(Failed::EINVAL)?;
         // SAFETY: the program has room for it.
         unsafe { answer(attr, known.into()) }
     })

@@ -9,7 +9,7 @@ use std::ops::Range;
 use std::ptr;
 use std::sync::{Condvar, Mutex, PoisonError};
 
-use roce::ibverbs::convert::sges;
+use roce::ibverbs::convert::{self, sges};
 use roce::ibverbs::{
     IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP, IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD,
     IBV_QP_EX_WITH_ATOMIC_WRITE, IBV_QP_EX_WITH_BIND_MW, IBV_QP_EX_WITH_FLUSH,
@@ -27,7 +27,7 @@ use roce::wire::{QKey, Qpn, RKey, XrcSrqn};
 
 use crate::call::{Failed, Result, code, quiet};
 use crate::events::lock;
-use crate::mw::Posted;
+use crate::mw::Mw;
 use crate::object::{Object, given};
 use crate::qp::Qp;
 
@@ -102,8 +102,6 @@ struct Request {
     op: SendOp,
     target: Target,
     data: Place,
-    /// The window that it binds.
-    window: Option<Posted>,
 }
 
 impl Request {
@@ -181,15 +179,6 @@ impl Building {
         self.last()?.data = Place::Gather(start..end);
         Ok(())
     }
-
-    /// The key that a window will have when all that is built so far is done.
-    fn window_key(&self, posted: &Posted) -> RKey {
-        let bound = self.requests.iter().rev().find_map(|request| {
-            let window = request.window.as_ref().filter(|window| window.is_same(posted))?;
-            Some(window.new_key())
-        });
-        bound.unwrap_or_else(|| posted.old_key())
-    }
 }
 
 /// Begins another request, with what the program has set for it.
@@ -197,10 +186,7 @@ impl Building {
 /// # Safety
 ///
 /// The queue pair must be null, or one.
-unsafe fn request(
-    qp: *mut ibv_qp_ex,
-    op: impl FnOnce(&Building) -> Result<(SendOp, Option<Posted>)>,
-) {
+unsafe fn request(qp: *mut ibv_qp_ex, op: impl FnOnce() -> Result<SendOp>) {
     quiet(|| {
         // SAFETY: the caller vouches for it.
         let queue_pair = unsafe { Qp::of(qp) }?;
@@ -212,9 +198,8 @@ unsafe fn request(
             if building.requests.len() >= queue_pair.init.cap.max_send_wr as usize {
                 return Err(PostError::QueueFull.into());
             }
-            let (op, window) = op(building)?;
-            let (target, data) = (Target::Peer, Place::Gather(0..0));
-            building.requests.push(Request { id, flags, op, target, data, window });
+            let (op, target, data) = (op()?, Target::Peer, Place::Gather(0..0));
+            building.requests.push(Request { id, flags, op, target, data });
             Ok(())
         });
         Ok(())
@@ -237,7 +222,7 @@ macro_rules! requests {
             $(#[$doc])*
             unsafe extern "C" fn $name(qp: *mut ibv_qp_ex, $($argument: $type),*) {
                 // SAFETY: the program says that it is one.
-                unsafe { request(qp, |_| Ok(($op?, None))) };
+                unsafe { request(qp, || $op) };
             }
         )*
     };
@@ -300,7 +285,7 @@ unsafe extern "C" fn atomic_write(
 ) {
     let op = SendOp::AtomicWrite { remote_addr, rkey: RKey::new(rkey) };
     // SAFETY: the program says that it is one.
-    unsafe { request(qp, |_| Ok((op, None))) };
+    unsafe { request(qp, || Ok(op)) };
     // SAFETY: the program says that it is one.
     change(unsafe { Qp::of(qp) }, |_, building| {
         let start = building.bytes.len();
@@ -319,15 +304,13 @@ unsafe extern "C" fn bind_mw(
     rkey: u32,
     info: *const ibv_mw_bind_info,
 ) {
-    let bind = |building: &Building| {
+    let bind = || {
         // SAFETY: the program says that it is one.
-        let posted = unsafe { Posted::new(mw, rkey) }?;
-        let window = building.window_key(&posted);
+        let window = unsafe { Mw::index(mw) }?;
         // SAFETY: the program hands it over.
         let info = unsafe { given(info) }?;
         // SAFETY: the program says that the region is one.
-        let op = unsafe { posted.bind(window, info) }?;
-        Ok((op, Some(posted)))
+        Ok(unsafe { convert::bind_mw(window, RKey::new(rkey), info) }?)
     };
     // SAFETY: the program says that it is one.
     unsafe { request(qp, bind) };
@@ -446,9 +429,6 @@ unsafe extern "C" fn complete(qp: *mut ibv_qp_ex) -> c_int {
                 let wrs = requests.iter().map(|request| request.wr(sges, bytes));
                 poster.sends(queue_pair.handle, wrs)
             })?;
-            for window in requests.iter().filter_map(|request| request.window.as_ref()) {
-                window.done();
-            }
             Ok(())
         })
     })
