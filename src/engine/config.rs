@@ -2,8 +2,10 @@
 
 use core::time::Duration;
 
+use super::cq::Cq;
 use super::ids::TABLE_MAX;
-use crate::verbs::Mtu;
+use super::queue::{RecvQueue, SendQueue};
+use crate::verbs::{Mtu, QpCap};
 use crate::wire::{Gid, PKey};
 
 /// What an engine is told when it is made.
@@ -65,6 +67,8 @@ pub struct Limits {
     pub rd_atomic: u8,
     /// Queue pairs attached to one multicast group.
     pub group_members: usize,
+    /// Bytes that all queues together may take, with all the work requests and completions that they may hold.
+    pub bytes: u64,
 }
 
 impl Limits {
@@ -82,8 +86,39 @@ impl Limits {
         inline: 1024,
         rd_atomic: 128,
         group_members: 56,
+        bytes: u64::MAX,
     };
+
+    /// The same, or fewer: what fits into so many bytes. Of each kind there may be as many as fit if they are of an
+    /// ordinary size and there is nothing else.
+    #[must_use]
+    pub fn within(self, bytes: u64) -> Self {
+        let fit = |most: usize, each: u64| {
+            let fit = usize::try_from(bytes / each).unwrap_or(usize::MAX).max(FEWEST);
+            // A power of two, so that machines of nearly the same size promise the same.
+            most.min(1 << fit.ilog2())
+        };
+        let cap = QpCap::ORDINARY;
+        let receives = RecvQueue::bytes(cap.max_recv_wr, cap.max_recv_sge);
+        let qp = SendQueue::bytes(cap.max_send_wr, &cap) + receives + OBJECT_BYTES;
+        Self {
+            pds: fit(self.pds, OBJECT_BYTES),
+            keys: fit(self.keys, OBJECT_BYTES),
+            cqs: fit(self.cqs, Cq::bytes(cap.max_send_wr as usize) + OBJECT_BYTES),
+            srqs: fit(self.srqs, receives + OBJECT_BYTES),
+            ahs: fit(self.ahs, OBJECT_BYTES),
+            qps: fit(self.qps, qp),
+            bytes: self.bytes.min(bytes),
+            ..self
+        }
+    }
 }
+
+/// About what an object takes besides its queues, here and with who holds it.
+pub(super) const OBJECT_BYTES: u64 = 4096;
+
+/// However little memory there is, so many objects of a kind can be tried.
+const FEWEST: usize = 1024;
 
 // A gather list's length has six bits in a queued work request.
 const _: () = assert!(Limits::DEFAULT.sges < 64);

@@ -2,8 +2,9 @@
 
 use std::collections::VecDeque;
 
+use super::allocation::NoMemory;
 use crate::time::Instant;
-use crate::verbs::Wc;
+use crate::verbs::{QpHandle, Wc};
 use crate::wire::Qpn;
 
 /// For what completion an event was asked for.
@@ -17,9 +18,25 @@ pub(super) enum Armed {
     Any,
 }
 
+/// The work request of a send queue that a completion is about. Its slot, and those before it, are free when the
+/// completion has been polled.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct SendSlot {
+    pub(super) qp: QpHandle,
+    pub(super) index: u32,
+}
+
+/// A completion that was not polled yet.
+#[derive(Debug)]
+struct Cqe {
+    wc: Wc,
+    /// What it frees, if it is of a send.
+    slot: Option<SendSlot>,
+}
+
 #[derive(Debug)]
 pub(super) struct Cq {
-    pub(super) queue: VecDeque<Wc>,
+    queue: VecDeque<Cqe>,
     /// When each of them came, if somebody wants to know.
     stamps: Option<VecDeque<Instant>>,
     pub(super) capacity: usize,
@@ -43,20 +60,43 @@ pub(super) enum Delivered {
 }
 
 impl Cq {
-    pub(super) fn new(capacity: usize) -> Self {
-        Self {
-            queue: VecDeque::with_capacity(capacity),
-            stamps: None,
-            capacity,
-            armed: Armed::Not,
-            overrun: false,
-            users: 0,
+    pub(super) fn new(capacity: usize) -> Result<Self, NoMemory> {
+        let mut queue = VecDeque::new();
+        queue.try_reserve_exact(capacity)?;
+        let (armed, overrun, users) = (Armed::Not, false, 0);
+        Ok(Self { queue, stamps: None, capacity, armed, overrun, users })
+    }
+
+    /// How many bytes a queue for `capacity` completions takes.
+    pub(super) fn bytes(capacity: usize) -> u64 {
+        capacity as u64 * size_of::<Cqe>() as u64
+    }
+
+    /// How many completions wait to be polled.
+    pub(super) fn len(&self) -> usize {
+        self.queue.len()
+    }
+
+    /// Makes room for `capacity` completions, which are not fewer than wait.
+    pub(super) fn resize(&mut self, capacity: usize) -> Result<(), NoMemory> {
+        let more = capacity.saturating_sub(self.queue.len());
+        self.queue.try_reserve_exact(more)?;
+        if let Some(stamps) = &mut self.stamps {
+            stamps.try_reserve_exact(more)?;
         }
+        self.capacity = capacity;
+        Ok(())
     }
 
     /// Puts a completion in. One that failed counts as solicited.
     #[inline]
-    pub(super) fn push(&mut self, wc: Wc, solicited: bool, now: Instant) -> Delivered {
+    pub(super) fn push(
+        &mut self,
+        wc: Wc,
+        slot: Option<SendSlot>,
+        solicited: bool,
+        now: Instant,
+    ) -> Delivered {
         if self.overrun {
             return Delivered::Lost;
         }
@@ -69,7 +109,7 @@ impl Cq {
             Armed::Solicited => solicited || !wc.is_success(),
             Armed::Any => true,
         };
-        self.queue.push_back(wc);
+        self.queue.push_back(Cqe { wc, slot });
         if let Some(stamps) = &mut self.stamps {
             stamps.push_back(now);
         }
@@ -80,13 +120,22 @@ impl Cq {
         Delivered::WithEvent
     }
 
-    /// Moves completions out, oldest first; returns how many.
+    /// Moves completions out, oldest first, and hands the slots that they free to `release`, of successive completions
+    /// of one queue pair the last; returns how many.
     #[inline]
-    pub(super) fn poll(&mut self, out: &mut [Wc]) -> usize {
+    pub(super) fn poll(&mut self, out: &mut [Wc], mut release: impl FnMut(SendSlot)) -> usize {
         let count = self.queue.len().min(out.len());
-        for (slot, wc) in out.iter_mut().zip(self.queue.drain(..count)) {
-            *slot = wc;
+        let mut freed: Option<SendSlot> = None;
+        for (to, Cqe { wc, slot }) in out.iter_mut().zip(self.queue.drain(..count)) {
+            *to = wc;
+            if let Some(slot) = slot
+                && let Some(before) = freed.replace(slot)
+                && before.qp != slot.qp
+            {
+                release(before);
+            }
         }
+        freed.into_iter().for_each(release);
         if let Some(stamps) = &mut self.stamps {
             stamps.drain(..count);
         }
@@ -94,23 +143,29 @@ impl Cq {
     }
 
     /// From now on it is known when each completion came.
-    pub(super) fn keep_time(&mut self, now: Instant) {
-        self.stamps.get_or_insert_with(|| self.queue.iter().map(|_| now).collect());
+    pub(super) fn keep_time(&mut self, now: Instant) -> Result<(), NoMemory> {
+        if self.stamps.is_none() {
+            let mut stamps = VecDeque::new();
+            stamps.try_reserve_exact(self.capacity)?;
+            stamps.resize(self.queue.len(), now);
+            self.stamps = Some(stamps);
+        }
+        Ok(())
     }
 
-    /// Moves the oldest completion out, and tells when it came if that is known.
-    pub(super) fn poll_timed(&mut self) -> Option<(Wc, Option<Instant>)> {
-        let wc = self.queue.pop_front()?;
-        Some((wc, self.stamps.as_mut().and_then(VecDeque::pop_front)))
+    /// Moves the oldest completion out, with the slot that it frees, and tells when it came if that is known.
+    pub(super) fn poll_timed(&mut self) -> Option<(Wc, Option<SendSlot>, Option<Instant>)> {
+        let Cqe { wc, slot } = self.queue.pop_front()?;
+        Some((wc, slot, self.stamps.as_mut().and_then(VecDeque::pop_front)))
     }
 
     /// Forgets the completions of a queue pair.
     pub(super) fn forget(&mut self, qpn: Qpn) {
         if let Some(stamps) = &mut self.stamps {
-            let mut of_others = self.queue.iter().map(|wc| wc.qp_num != qpn);
+            let mut of_others = self.queue.iter().map(|cqe| cqe.wc.qp_num != qpn);
             stamps.retain(|_| of_others.next().unwrap_or(false));
         }
-        self.queue.retain(|wc| wc.qp_num != qpn);
+        self.queue.retain(|cqe| cqe.wc.qp_num != qpn);
     }
 
     /// Asks for an event; a request for any completion is not weakened by a later one for solicited ones.

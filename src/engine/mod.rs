@@ -28,9 +28,11 @@
 //! | `pieces` | messages in lists of buffers |
 //! | `route` | the way to a peer |
 //! | `datagram` | UD, GSI and multicast |
+//! | `allocation` | allocations that may fail, and how much memory was promised |
 //! | `timers`, `counters`, `config` | deadlines, names for everything refused, every bound |
 #![forbid(unsafe_code)]
 
+mod allocation;
 mod answers;
 mod completer;
 mod config;
@@ -42,6 +44,7 @@ mod frames;
 mod hold;
 mod ids;
 mod keys;
+
 mod modify;
 mod objects;
 mod owed;
@@ -72,7 +75,7 @@ use crate::random::Random;
 use crate::time::Instant;
 use crate::verbs::{PostError, Posting, QpState, QpType, RecvWr, SendWr, Wc};
 use crate::wire::{Bth, Gid, Opcode, Packet, Qpn, Role, Service};
-use cq::Armed;
+use cq::{Armed, SendSlot};
 use frames::{FRAMES_MAX, Steering};
 use ids::{Place, Table};
 use qp::{Env, Qp};
@@ -335,20 +338,25 @@ impl Engine {
     /// Moves completions of a queue to `out`, oldest first; returns how many. May have more after any command or
     /// `handle_*`, and after [`poll_transmit`](Self::poll_transmit).
     pub fn poll_cq(&mut self, cq: CqHandle, out: &mut [Wc]) -> usize {
-        self.env.cqs.get_mut(cq.0).map_or(0, |cq| cq.poll(out))
+        let Self { qps, env, .. } = self;
+        let Some(cq) = env.cqs.get_mut(cq.0) else { return 0 };
+        cq.poll(out, |slot| release_slot(qps, slot))
     }
 
     /// From now on it is known of each completion of this queue when it came.
-    pub fn keep_time(&mut self, now: Instant, cq: CqHandle) {
+    pub fn keep_time(&mut self, now: Instant, cq: CqHandle) -> Result<(), CreateError> {
         let now = self.env.advance(now);
-        if let Some(cq) = self.env.cqs.get_mut(cq.0) {
-            cq.keep_time(now);
-        }
+        let cq = self.env.cqs.get_mut(cq.0).ok_or(CreateError::NotFound("completion queue"))?;
+        Ok(cq.keep_time(now)?)
     }
 
     /// Moves the oldest completion of a queue out, and tells when it came if that is [kept](Self::keep_time).
     pub fn poll_cq_timed(&mut self, cq: CqHandle) -> Option<(Wc, Option<Instant>)> {
-        self.env.cqs.get_mut(cq.0)?.poll_timed()
+        let (wc, slot, time) = self.env.cqs.get_mut(cq.0)?.poll_timed()?;
+        if let Some(slot) = slot {
+            release_slot(&mut self.qps, slot);
+        }
+        Some((wc, time))
     }
 
     /// The next event. May have more whenever completions may.
@@ -430,6 +438,14 @@ impl Engine {
     /// The identifiers of the port changed.
     pub fn set_gids(&mut self, gids: Vec<Gid>) {
         self.env.config.gids = gids;
+    }
+}
+
+/// A completion was polled: the slot of its work request is free, if the queue pair is still there.
+#[inline]
+fn release_slot(qps: &mut Table<Qp>, slot: SendSlot) {
+    if let Some(qp) = qps.get_mut(slot.qp.0) {
+        qp.sq.release_through(slot.index);
     }
 }
 

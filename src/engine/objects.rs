@@ -1,10 +1,11 @@
 //! Making and unmaking objects.
 
 use super::Engine;
+use super::config::OBJECT_BYTES;
 use super::cq::Cq;
 use super::flows::Share;
 use super::ids::{Place, Present};
-use super::qp::Qp;
+use super::qp::{Env, Qp};
 use super::queue::{RecvQueue, SendQueue};
 use super::requester::Requester;
 use super::responder::Responder;
@@ -95,29 +96,49 @@ impl Engine {
         if capacity == 0 || capacity > self.env.config.limits.cqes {
             return Err(CreateError::TooLarge("the number of completions"));
         }
-        self.env.cqs.insert(Cq::new(capacity), &[]).map(CqHandle).ok_or(CreateError::Full)
+        let bytes = OBJECT_BYTES + Cq::bytes(capacity);
+        self.promise(bytes, |engine| {
+            engine.env.cqs.insert(Cq::new(capacity)?, &[]).map(CqHandle).ok_or(CreateError::Full)
+        })
+    }
+
+    /// Makes something that may take so many bytes when it is used.
+    pub(super) fn promise<T>(
+        &mut self,
+        bytes: u64,
+        make: impl FnOnce(&mut Self) -> Result<T, CreateError>,
+    ) -> Result<T, CreateError> {
+        self.env.promised.take(bytes)?;
+        make(self).inspect_err(|_| self.env.promised.give_back(bytes))
     }
 
     /// Gives a completion queue another size, not less than what is in it.
     pub fn resize_cq(&mut self, cq: CqHandle, capacity: usize) -> Result<(), CreateError> {
         let limit = self.env.config.limits.cqes;
-        let cq = self.env.cqs.get_mut(cq.0).ok_or(CreateError::NotFound("completion queue"))?;
+        let known = self.env.cqs.get(cq.0).ok_or(CreateError::NotFound("completion queue"))?;
         if capacity == 0 || capacity > limit {
             return Err(CreateError::TooLarge("the number of completions"));
         }
-        if capacity < cq.queue.len() {
+        if capacity < known.len() {
             return Err(CreateError::Invalid("more completions wait than the queue shall hold"));
         }
-        cq.queue.reserve_exact(capacity.saturating_sub(cq.queue.len()));
-        cq.capacity = capacity;
+        let before = Cq::bytes(known.capacity);
+        self.promise(Cq::bytes(capacity), |engine| {
+            let cq =
+                engine.env.cqs.get_mut(cq.0).ok_or(CreateError::NotFound("completion queue"))?;
+            Ok(cq.resize(capacity)?)
+        })?;
+        self.env.promised.give_back(before);
         Ok(())
     }
 
     /// Unmakes a completion queue that nobody completes to.
     pub fn destroy_cq(&mut self, cq: CqHandle) -> Result<(), DestroyError> {
-        if self.env.cqs.get(cq.0).ok_or(DestroyError::NotFound)?.users > 0 {
+        let known = self.env.cqs.get(cq.0).ok_or(DestroyError::NotFound)?;
+        if known.users > 0 {
             return Err(DestroyError::Busy);
         }
+        self.env.promised.give_back(OBJECT_BYTES + Cq::bytes(known.capacity));
         self.env.cqs.remove(cq.0);
         Ok(())
     }
@@ -156,7 +177,9 @@ impl Engine {
         let queue = RecvQueue::new(create.max_wr, create.max_sge);
         let SrqCreate { limit, xrc, .. } = create;
         let srq = Srq { handle: SrqHandle(Id(0)), pd, queue, limit, xrc, users: 0 };
-        let id = self.env.srqs.insert(srq, &[0]).ok_or(CreateError::Full)?;
+        let bytes = srq.bytes();
+        let id = self
+            .promise(bytes, |engine| engine.env.srqs.insert(srq, &[0]).ok_or(CreateError::Full))?;
         let handle = SrqHandle(id);
         if let Some(srq) = self.env.srqs.get_mut(id) {
             srq.handle = handle;
@@ -186,16 +209,18 @@ impl Engine {
         limit: Option<u32>,
     ) -> Result<(), CreateError> {
         let most = self.env.config.limits.wrs;
-        let srq =
-            self.env.srqs.get_mut(srq.0).ok_or(CreateError::NotFound("shared receive queue"))?;
+        let Env { srqs, promised, .. } = &mut self.env;
+        let srq = srqs.get_mut(srq.0).ok_or(CreateError::NotFound("shared receive queue"))?;
         let depth = max_wr.unwrap_or_else(|| srq.queue.depth());
         if depth == 0 || depth > most || limit.unwrap_or(srq.limit) > depth {
             return Err(CreateError::TooLarge("the size or the limit of the queue"));
         }
         if max_wr.is_some() {
-            srq.queue = srq.queue.resized(depth).ok_or(CreateError::Invalid(
-                "more work requests wait than the queue shall hold, or some are being filled",
-            ))?;
+            let (before, after) = (srq.bytes(), RecvQueue::bytes(depth, srq.queue.max_sge()));
+            let queue = srq.queue.resized(depth)?;
+            promised.take(after + OBJECT_BYTES)?;
+            promised.give_back(before);
+            srq.queue = queue;
         }
         srq.limit = limit.unwrap_or(srq.limit);
         Ok(())
@@ -207,6 +232,7 @@ impl Engine {
         if srq.users > 0 {
             return Err(DestroyError::Busy);
         }
+        self.env.promised.give_back(srq.bytes());
         if let Some(Srq { xrc: Some((_, cq)), .. }) = self.env.srqs.remove(handle.0) {
             self.use_cq(cq, false);
         }
@@ -260,7 +286,7 @@ impl Engine {
             mtu: 1024,
             window: 1,
             pkey: PKey::DEFAULT,
-            sq: SendQueue::new(send_depth, cap.max_send_sge, cap.max_inline_data),
+            sq: SendQueue::new(send_depth),
             rq: RecvQueue::new(recv_depth, cap.max_recv_sge),
             timer: Timer::default(),
             share: Share::default(),
@@ -272,7 +298,10 @@ impl Engine {
             req: Requester::new(),
             resp: Responder::new(self.env.config.advertise_credits),
         };
-        let id = self.qps.insert(qp, &RESERVED_QPNS).ok_or(CreateError::Full)?;
+        let bytes = qp.bytes();
+        let id = self.promise(bytes, |engine| {
+            engine.qps.insert(qp, &RESERVED_QPNS).ok_or(CreateError::Full)
+        })?;
         let (handle, place, number) = (QpHandle(id), self.qps.place(id), self.qps.number(id));
         if let (Some(qp), Some(place)) = (self.qps.get_mut(id), place) {
             let gsi = qp.kind == QpType::Gsi;
@@ -354,6 +383,7 @@ impl Engine {
         }
         let (send_cq, recv_cq, srq) = (qp.send_cq, qp.recv_cq, qp.srq);
         let place = qp.place;
+        self.env.promised.give_back(qp.bytes());
         if qp.congested {
             self.congested.retain(|other| *other != place);
         }

@@ -2,14 +2,15 @@
 
 use std::collections::VecDeque;
 
-use super::config::Config;
+use super::allocation::Promised;
+use super::config::{Config, OBJECT_BYTES};
 use super::counters::{Counter, Counters};
-use super::cq::{Cq, Delivered};
+use super::cq::{Cq, Delivered, SendSlot};
 use super::flows::{Flows, Share};
 use super::hold;
 use super::ids::{Place, Present, Table};
 use super::keys::Keys;
-use super::queue::{RecvQueue, SendQueue};
+use super::queue::{RecvQueue, SendQueue, SendWqe};
 use super::requester::Requester;
 use super::responder::Responder;
 use super::spread::Wq;
@@ -44,6 +45,8 @@ pub(super) struct Env {
     pub(super) frames: VecDeque<Vec<u8>>,
     /// Receive queues without a queue pair.
     pub(super) wqs: Table<Wq>,
+    /// How much memory queues take, and may take.
+    pub(super) promised: Promised,
     pub(super) counters: Counters,
 }
 
@@ -63,6 +66,7 @@ impl Env {
             events: VecDeque::new(),
             frames: VecDeque::new(),
             wqs: Table::new(limits.srqs, random),
+            promised: Promised::new(limits.bytes),
             counters: Counters::default(),
             config,
         }
@@ -84,12 +88,24 @@ impl Env {
         self.events.push_back(Event::Async(event));
     }
 
-    /// Puts a completion in its queue; whether there was room.
+    /// Puts the completion of a receive in its queue; whether there was room.
     #[inline]
     pub(super) fn complete(&mut self, cq: CqHandle, wc: Wc, solicited: bool) -> bool {
+        self.complete_for(cq, wc, None, solicited)
+    }
+
+    /// Puts a completion in its queue, which frees a slot of a send queue when it is polled; whether there was room.
+    #[inline]
+    pub(super) fn complete_for(
+        &mut self,
+        cq: CqHandle,
+        wc: Wc,
+        slot: Option<SendSlot>,
+        solicited: bool,
+    ) -> bool {
         let now = self.now;
         let Some(queue) = self.cqs.get_mut(cq.0) else { return false };
-        match queue.push(wc, solicited, now) {
+        match queue.push(wc, slot, solicited, now) {
             Delivered::Quietly => true,
             Delivered::WithEvent => {
                 self.events.push_back(Event::Completion(cq));
@@ -157,6 +173,12 @@ pub(super) struct Qp {
 }
 
 impl Qp {
+    /// How many bytes it takes when it is used as it may be.
+    pub(super) fn bytes(&self) -> u64 {
+        let sends = SendQueue::bytes(self.sq.depth(), &self.init.cap);
+        OBJECT_BYTES + sends + RecvQueue::bytes(self.rq.depth(), self.rq.max_sge())
+    }
+
     #[inline]
     pub(super) fn state(&self) -> QpState {
         self.state
@@ -233,13 +255,28 @@ impl Qp {
         }
     }
 
+    /// The completion of a send, whether one was wanted or not; whether there was room for it.
+    #[inline]
+    pub(super) fn end_send(
+        &self,
+        index: u32,
+        wqe: &SendWqe,
+        status: WcStatus,
+        env: &mut Env,
+    ) -> bool {
+        let mut wc = Wc::new(wqe.id(), status, wqe.opcode().completes_as(), self.qpn);
+        if status.is_success() {
+            wc = wc.with_byte_len(wqe.len());
+        }
+        let slot = SendSlot { qp: self.handle, index };
+        env.complete_for(self.send_cq, wc, Some(slot), false)
+    }
+
     /// Completes every send that is left as flushed.
     pub(super) fn flush_send(&mut self, env: &mut Env) {
         while !self.sq.is_empty() {
-            let wqe = self.sq.pop();
-            let opcode = wqe.opcode().completes_as();
-            let wc = Wc::new(wqe.id(), WcStatus::WrFlushErr, opcode, self.qpn);
-            env.complete(self.send_cq, wc, false);
+            let (index, wqe) = self.sq.pop();
+            self.end_send(index, &wqe, WcStatus::WrFlushErr, env);
         }
         self.req.stop(self.sq.tail());
         env.flows.cleared(&mut self.share, &mut env.active);

@@ -1,11 +1,13 @@
 //! Work queues: what was posted and is not yet done.
 //!
 //! A send work request in a queue is one cache line. Its gather list, if it has more than one entry, and its inline
-//! data lie in arrays beside the ring that were allocated with it; nothing is allocated when work is posted or done.
+//! data lie in arrays beside the ring that are allocated with it. That is when the first work request is posted: a queue
+//! pair that is not used takes little memory, and after its first post nothing is allocated when work is posted or done.
 
+use super::allocation::{NoMemory, array};
 use crate::verbs::{
-    Access, Data, LKey, MwBind, PostError, RecvWr, SendFlags, SendOp, SendWr, Sge, Target,
-    UdTarget, WrId, WrOpcode,
+    Access, CreateError, Data, LKey, MwBind, PostError, QpCap, RecvWr, SendFlags, SendOp, SendWr,
+    Sge, Target, UdTarget, WrId, WrOpcode,
 };
 use crate::wire::{Bits, Psn, QKey, Qpn, RKey, XrcSrqn};
 
@@ -256,14 +258,23 @@ fn ring_size(depth: usize) -> usize {
     if depth == 0 { 0 } else { depth.next_power_of_two() }
 }
 
+/// How many gather entries and how much inline data of a request lie beside the ring.
+fn beside_sizes(cap: &QpCap) -> (usize, usize) {
+    let sges = if cap.max_send_sge > 1 { cap.max_send_sge as usize } else { 0 };
+    (sges, cap.max_inline_data as usize)
+}
+
 /// The send queue of a queue pair: a ring.
 #[derive(Debug)]
 pub(super) struct SendQueue {
-    /// A power of two, so that numbers that count up for ever stay in step with it when they wrap.
+    /// Empty until the first request is posted. A power of two, so that numbers that count up for ever stay in step
+    /// with it when they wrap.
     ring: Box<[SendWqe]>,
     /// The oldest request that is not completed; counts up for ever, as `tail` does.
     head: u32,
     tail: u32,
+    /// The oldest request whose slot is not free: its completion, or one behind it, was not polled. At most `head`.
+    released: u32,
     /// How many requests it takes, which may be fewer than the ring has room for.
     depth: u32,
     beside: Option<Box<Beside>>,
@@ -308,19 +319,33 @@ pub(super) enum Source<'a> {
 }
 
 impl SendQueue {
-    pub(super) fn new(depth: u32, max_sge: u32, max_inline: u32) -> Self {
-        let size = ring_size(depth as usize);
-        let (sges_each, inline_each) = (max_sge as usize, max_inline as usize);
-        let beside = (size > 0 && (max_sge > 1 || max_inline > 0)).then(|| {
-            Box::new(Beside {
-                sges: vec![Sge::default(); size * sges_each].into_boxed_slice(),
-                sges_each,
-                inline: vec![0; size * inline_each].into_boxed_slice(),
-                inline_each,
-            })
-        });
-        let ring = vec![SendWqe::EMPTY; size].into_boxed_slice();
-        Self { ring, head: 0, tail: 0, depth, beside }
+    pub(super) fn new(depth: u32) -> Self {
+        Self { ring: Box::default(), head: 0, tail: 0, released: 0, depth, beside: None }
+    }
+
+    /// How many bytes a queue for `depth` requests of these sizes takes when it is used.
+    pub(super) fn bytes(depth: u32, cap: &QpCap) -> u64 {
+        let (sges, inline) = beside_sizes(cap);
+        let each = size_of::<SendWqe>() + sges * size_of::<Sge>() + inline;
+        ring_size(depth as usize) as u64 * each as u64
+    }
+
+    /// Allocates what the requests lie in.
+    #[cold]
+    fn allocate(&mut self, cap: &QpCap) -> Result<(), NoMemory> {
+        let size = ring_size(self.depth as usize);
+        let (sges_each, inline_each) = beside_sizes(cap);
+        if sges_each + inline_each > 0 {
+            let sges = array(Sge::default(), size * sges_each)?;
+            let inline = array(0, size * inline_each)?;
+            self.beside = Some(Box::new(Beside { sges, sges_each, inline, inline_each }));
+        }
+        self.ring = array(SendWqe::EMPTY, size)?;
+        Ok(())
+    }
+
+    pub(super) fn depth(&self) -> u32 {
+        self.depth
     }
 
     pub(super) fn head(&self) -> u32 {
@@ -336,7 +361,17 @@ impl SendQueue {
     }
 
     pub(super) fn is_full(&self) -> bool {
-        self.tail.wrapping_sub(self.head) >= self.depth
+        self.tail.wrapping_sub(self.released) >= self.depth
+    }
+
+    /// A completion of request number `index` was polled: its slot is free, and so are those before it. One of an
+    /// earlier life of the queue frees nothing.
+    #[inline]
+    pub(super) fn release_through(&mut self, index: u32) {
+        let through = index.wrapping_add(1);
+        if through.wrapping_sub(self.released) <= self.head.wrapping_sub(self.released) {
+            self.released = through;
+        }
     }
 
     #[inline]
@@ -356,17 +391,21 @@ impl SendQueue {
         &mut self.ring[slot]
     }
 
-    /// Puts a request in for a message of `len` bytes. It was checked, and `inline` holds the bytes of one that is
-    /// inline.
+    /// Puts a request in for a message of `len` bytes. It was checked against the sizes `cap`, which are always the
+    /// same, and `inline` holds the bytes of one that is inline.
     #[inline]
     pub(super) fn push(
         &mut self,
         wr: &SendWr<'_>,
         len: u64,
         inline: Option<&[u8]>,
+        cap: &QpCap,
     ) -> Result<(), PostError> {
         if self.is_full() {
             return Err(PostError::QueueFull);
+        }
+        if self.ring.is_empty() {
+            self.allocate(cap)?;
         }
         let slot = self.slot(self.tail);
         let len = u32::try_from(len).expect("the length was checked");
@@ -395,18 +434,18 @@ impl SendQueue {
         })
     }
 
-    /// Takes the oldest request out.
+    /// Takes the oldest request out, and tells its number. Its slot is not free yet.
     #[inline]
-    pub(super) fn pop(&mut self) -> SendWqe {
+    pub(super) fn pop(&mut self) -> (u32, SendWqe) {
         debug_assert!(!self.is_empty());
-        let wqe = *self.get(self.head);
-        self.head = self.head.wrapping_add(1);
-        wqe
+        let index = self.head;
+        self.head = index.wrapping_add(1);
+        (index, *self.get(index))
     }
 
-    /// Forgets everything.
+    /// Forgets everything; all slots are free.
     pub(super) fn clear(&mut self) {
-        self.head = self.tail;
+        (self.head, self.released) = (self.tail, self.tail);
     }
 
     /// Takes back the newest requests, which nobody has seen yet: the next one is number `tail` again.
@@ -422,10 +461,13 @@ impl SendQueue {
 /// shared queue they complete in any order. So places are chained, those of the queue and those that are free.
 #[derive(Debug)]
 pub(super) struct RecvQueue {
+    /// Empty until the first request is posted.
     places: Box<[RecvWqe]>,
     /// Scatter lists of more than one entry, so many a request.
     sges: Box<[Sge]>,
     max_sge: u32,
+    /// How many requests it takes.
+    depth: u32,
     head: u32,
     tail: u32,
     len: u32,
@@ -456,23 +498,30 @@ pub(super) struct Taken(u32);
 
 impl RecvQueue {
     pub(super) fn new(depth: u32, max_sge: u32) -> Self {
-        let place = |at| RecvWqe {
-            id: WrId(0),
-            sge: Sge::default(),
-            sges: 0,
-            next: if at + 1 < depth { at + 1 } else { END },
-        };
-        let lists = if max_sge > 1 { depth as usize * max_sge as usize } else { 0 };
-        Self {
-            places: (0..depth).map(place).collect(),
-            sges: vec![Sge::default(); lists].into_boxed_slice(),
-            max_sge,
-            head: END,
-            tail: END,
-            len: 0,
-            free: if depth > 0 { 0 } else { END },
-            taken: 0,
+        let (places, sges) = (Box::default(), Box::default());
+        let (head, tail, free) = (END, END, END);
+        Self { places, sges, max_sge, depth, head, tail, len: 0, free, taken: 0 }
+    }
+
+    /// How many bytes a queue for `depth` requests of this size takes when it is used.
+    pub(super) fn bytes(depth: u32, max_sge: u32) -> u64 {
+        let lists = if max_sge > 1 { max_sge as usize } else { 0 };
+        u64::from(depth) * (size_of::<RecvWqe>() + lists * size_of::<Sge>()) as u64
+    }
+
+    /// Allocates what the requests lie in, all of it free.
+    #[cold]
+    fn allocate(&mut self) -> Result<(), NoMemory> {
+        let empty = RecvWqe { id: WrId(0), sge: Sge::default(), sges: 0, next: END };
+        let mut places = array(empty, self.depth as usize)?;
+        for (place, next) in places.iter_mut().zip(1..self.depth) {
+            place.next = next;
         }
+        if self.max_sge > 1 {
+            self.sges = array(Sge::default(), self.depth as usize * self.max_sge as usize)?;
+        }
+        (self.places, self.free) = (places, if self.depth > 0 { 0 } else { END });
+        Ok(())
     }
 
     /// How many requests wait.
@@ -486,13 +535,16 @@ impl RecvQueue {
     }
 
     pub(super) fn depth(&self) -> u32 {
-        u32::try_from(self.places.len()).expect("it was made with so many")
+        self.depth
     }
 
     /// Puts a request in.
     #[inline]
     pub(super) fn push(&mut self, wr: &RecvWr<'_>) -> Result<(), PostError> {
         wr.check(self.max_sge)?;
+        if self.places.is_empty() {
+            self.allocate()?;
+        }
         let at = self.free;
         let place = self.places.get_mut(at as usize).ok_or(PostError::QueueFull)?;
         self.free = place.next;
@@ -567,17 +619,20 @@ impl RecvQueue {
     }
 
     /// The same queue with room for `depth` requests, unless more are in it or some are being filled.
-    pub(super) fn resized(&self, depth: u32) -> Option<Self> {
+    pub(super) fn resized(&self, depth: u32) -> Result<Self, CreateError> {
         if depth < self.len || self.taken > 0 {
-            return None;
+            return Err(CreateError::Invalid(
+                "more work requests wait than the queue shall hold, or some are being filled",
+            ));
         }
         let mut queue = Self::new(depth, self.max_sge);
         let mut at = self.head;
         while let Some(place) = self.places.get(at as usize) {
-            queue.push(&RecvWr { id: place.id, sges: self.sges(Taken(at)) }).ok()?;
+            let wr = RecvWr { id: place.id, sges: self.sges(Taken(at)) };
+            queue.push(&wr).map_err(|_| CreateError::NoMemory)?;
             at = place.next;
         }
-        Some(queue)
+        Ok(queue)
     }
 }
 
@@ -587,14 +642,37 @@ mod tests {
 
     #[test]
     fn a_send_queue_keeps_its_order_when_its_count_wraps() {
-        let mut queue = SendQueue::new(3, 1, 0);
-        (queue.head, queue.tail) = (u32::MAX - 1, u32::MAX - 1);
+        const CAP: QpCap = QpCap {
+            max_send_wr: 3,
+            max_recv_wr: 0,
+            max_send_sge: 1,
+            max_recv_sge: 0,
+            max_inline_data: 0,
+        };
+        let mut queue = SendQueue::new(CAP.max_send_wr);
+        (queue.head, queue.tail, queue.released) = (u32::MAX - 1, u32::MAX - 1, u32::MAX - 1);
         let wr = |id| SendWr::new(WrId(id), SendOp::Send { imm: None }, Data::EMPTY);
         for id in 0..3 {
-            queue.push(&wr(id), 0, None).unwrap();
+            queue.push(&wr(id), 0, None, &CAP).unwrap();
         }
-        assert_eq!(queue.push(&wr(3), 0, None), Err(PostError::QueueFull));
-        assert_eq!([queue.pop().id(), queue.pop().id(), queue.pop().id()], [0, 1, 2].map(WrId));
+        assert_eq!(queue.push(&wr(3), 0, None, &CAP), Err(PostError::QueueFull));
+        let popped = [queue.pop(), queue.pop(), queue.pop()];
+        assert_eq!(popped.map(|(_, wqe)| wqe.id()), [0, 1, 2].map(WrId));
+        let indexes = popped.map(|(index, _)| index);
+        assert_eq!(indexes, [u32::MAX - 1, u32::MAX, 0]);
+        // What is completed keeps its slot until that is polled.
+        assert_eq!(queue.push(&wr(3), 0, None, &CAP), Err(PostError::QueueFull));
+        queue.release_through(indexes[1]);
+        queue.push(&wr(3), 0, None, &CAP).unwrap();
+        queue.push(&wr(4), 0, None, &CAP).unwrap();
+        assert_eq!(queue.push(&wr(5), 0, None, &CAP), Err(PostError::QueueFull));
+        // What is not completed, and what was forgotten, is not freed by a completion of an earlier life.
+        queue.release_through(2);
+        assert_eq!(queue.push(&wr(5), 0, None, &CAP), Err(PostError::QueueFull));
+        queue.clear();
+        queue.release_through(indexes[2]);
+        (0..3).for_each(|id| queue.push(&wr(id), 0, None, &CAP).unwrap());
+        assert_eq!(queue.push(&wr(3), 0, None, &CAP), Err(PostError::QueueFull));
     }
 
     #[test]
@@ -608,7 +686,7 @@ mod tests {
         (0..3).for_each(|_| post(&mut queue).unwrap());
         assert_eq!(post(&mut queue), Err(PostError::QueueFull));
         let (first, second) = (queue.take().unwrap(), queue.take().unwrap());
-        assert!(queue.resized(3).is_none(), "two are being filled");
+        assert!(queue.resized(3).is_err(), "two are being filled");
         assert_eq!(post(&mut queue), Err(PostError::QueueFull), "they keep their places");
         assert_eq!(queue.release(second), WrId(2));
         post(&mut queue).unwrap();

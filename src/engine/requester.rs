@@ -11,7 +11,7 @@ use super::queue::{SendWqe, packets};
 use super::{Counter, flows};
 use crate::time::Instant;
 use crate::verbs::{
-    Data, LocalData, PostError, Posting, QpState, QpType, SendFlags, SendWr, Sending, Wc, WcStatus,
+    Data, LocalData, PostError, Posting, QpState, QpType, SendFlags, SendWr, Sending, WcStatus,
     WrOpcode, limits,
 };
 use crate::wire::batch::{Batch, Draft};
@@ -126,7 +126,7 @@ impl Qp {
             let (opcode, len) = (wr.opcode(), wr.data.byte_len());
             return Err(PostError::WrongLength { opcode, len });
         }
-        self.sq.push(wr, len, bytes)
+        self.sq.push(wr, len, bytes, &self.init.cap)
     }
 
     /// Sends were queued: they go out, or are flushed at once.
@@ -402,8 +402,8 @@ impl Qp {
     pub(super) fn retire(&mut self, env: &mut Env) {
         let mut heard = true;
         while !self.sq.is_empty() && self.sq.get(self.sq.head()).is_done() {
-            let wqe = self.sq.pop();
-            heard &= self.complete_send(&wqe, env);
+            let (index, wqe) = self.sq.pop();
+            heard &= self.complete_send(index, &wqe, env);
         }
         if !heard {
             self.fail_unheard(env);
@@ -412,13 +412,11 @@ impl Qp {
     }
 
     /// The completion of a request that went well, if one is wanted; whether there was room for it.
-    pub(super) fn complete_send(&mut self, wqe: &SendWqe, env: &mut Env) -> bool {
+    fn complete_send(&self, index: u32, wqe: &SendWqe, env: &mut Env) -> bool {
         if !self.init.sq_sig_all && !wqe.flags().contains(SendFlags::SIGNALED) {
             return true;
         }
-        let opcode = wqe.opcode().completes_as();
-        let wc = Wc::new(wqe.id(), WcStatus::Success, opcode, self.qpn).with_byte_len(wqe.len());
-        env.complete(self.send_cq, wc, false)
+        self.end_send(index, wqe, WcStatus::Success, env)
     }
 
     /// A request failed at home. Those before it may have been executed, and are answered first.
@@ -433,18 +431,15 @@ impl Qp {
     /// A request failed. Those before it that are unanswered are lost with it, those behind it are flushed.
     pub(super) fn fail_send(&mut self, index: u32, status: WcStatus, env: &mut Env) {
         while self.sq.head() != index {
-            let wqe = self.sq.pop();
+            let (before, wqe) = self.sq.pop();
             if wqe.is_done() {
-                self.complete_send(&wqe, env);
+                self.complete_send(before, &wqe, env);
             } else {
-                let opcode = wqe.opcode().completes_as();
-                let wc = Wc::new(wqe.id(), WcStatus::WrFlushErr, opcode, self.qpn);
-                env.complete(self.send_cq, wc, false);
+                self.end_send(before, &wqe, WcStatus::WrFlushErr, env);
             }
         }
-        let wqe = self.sq.pop();
-        let wc = Wc::new(wqe.id(), status, wqe.opcode().completes_as(), self.qpn);
-        if !env.complete(self.send_cq, wc, false) {
+        let (index, wqe) = self.sq.pop();
+        if !self.end_send(index, &wqe, status, env) {
             self.fail_unheard(env);
         } else if self.kind.can_stop_sending_alone() {
             // Receiving goes on; sending stops until somebody says otherwise.

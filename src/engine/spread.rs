@@ -1,6 +1,7 @@
 //! Frames spread over several receive queues: by a hash of their addresses and ports, so that each flow stays in its
 //! order and many processors share the work.
 
+use super::config::OBJECT_BYTES;
 use super::pieces::scatter_into;
 use super::qp::Env;
 use super::queue::RecvQueue;
@@ -27,6 +28,11 @@ impl Wq {
     pub(super) fn is_in(&self, pd: PdHandle) -> bool {
         self.pd == pd
     }
+
+    /// How many bytes it takes when it is used as it may be.
+    fn bytes(&self) -> u64 {
+        OBJECT_BYTES + RecvQueue::bytes(self.queue.depth(), self.queue.max_sge())
+    }
 }
 
 impl Engine {
@@ -46,7 +52,9 @@ impl Engine {
         }
         let queue = RecvQueue::new(max_wr, max_sge);
         let wq = Wq { pd, cq, number: Qpn::new(0), state: WqState::Reset, queue };
-        let id = self.env.wqs.insert(wq, &[0]).ok_or(CreateError::Full)?;
+        let bytes = wq.bytes();
+        let id =
+            self.promise(bytes, |engine| engine.env.wqs.insert(wq, &[0]).ok_or(CreateError::Full))?;
         let number = Qpn::new(self.env.wqs.number(id));
         if let Some(wq) = self.env.wqs.get_mut(id) {
             wq.number = number;
@@ -77,12 +85,14 @@ impl Engine {
 
     /// Unmakes a receive queue that no queue pair spreads frames over.
     pub fn destroy_wq(&mut self, handle: WqHandle) -> Result<(), DestroyError> {
-        let cq = self.env.wqs.get(handle.0).ok_or(DestroyError::NotFound)?.cq;
+        let wq = self.env.wqs.get(handle.0).ok_or(DestroyError::NotFound)?;
+        let (cq, bytes) = (wq.cq, wq.bytes());
         let uses = |spread: &Spread| spread.queues.contains(&handle);
         if self.qps.iter().any(|qp| qp.spread.as_deref().is_some_and(uses)) {
             return Err(DestroyError::Busy);
         }
         self.env.wqs.remove(handle.0);
+        self.env.promised.give_back(bytes);
         self.use_cq(cq, false);
         Ok(())
     }

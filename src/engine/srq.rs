@@ -1,5 +1,6 @@
 //! Shared receive queues.
 
+use super::config::OBJECT_BYTES;
 use super::queue::RecvQueue;
 use crate::verbs::{CqHandle, PdHandle, SrqHandle, XrcdHandle};
 
@@ -14,4 +15,11 @@ pub(super) struct Srq {
     pub(super) xrc: Option<(XrcdHandle, CqHandle)>,
     /// How many queue pairs use it.
     pub(super) users: u32,
+}
+
+impl Srq {
+    /// How many bytes it takes when it is used as it may be.
+    pub(super) fn bytes(&self) -> u64 {
+        OBJECT_BYTES + RecvQueue::bytes(self.queue.depth(), self.queue.max_sge())
+    }
 }

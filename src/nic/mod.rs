@@ -54,6 +54,7 @@ mod frames;
 mod mailbox;
 mod poster;
 mod progress;
+mod room;
 mod trust;
 
 use std::any::Any;
@@ -112,6 +113,7 @@ impl SoftNic {
         (config.gids, config.port_mtu) = (port.gids.clone(), port.mtu);
         config.frame_max = frames.as_ref().map_or(0, |frames| frames.len_max());
         config.ack_hold = ACK_HOLD;
+        config.limits = config.limits.within(room::for_objects());
         // A peer's buffer is thought to be like one's own. Half of it is left to what the kernel reckons otherwise.
         config.path_bytes = receiver.room().and_then(|room| u32::try_from(room / 2).ok());
         configure(&mut config);
@@ -183,9 +185,9 @@ impl SoftNic {
     }
 
     /// From now on it is known of each completion of this queue when it came.
-    pub fn keep_time(&self, cq: CqHandle) {
+    pub fn keep_time(&self, cq: CqHandle) -> Result<(), CreateError> {
         let now = self.now();
-        self.shared.core().engine.keep_time(now, cq);
+        self.shared.core().engine.keep_time(now, cq)
     }
 
     /// Takes the oldest completion of a queue, and when it came if that is [kept](Self::keep_time). If there is none, it

@@ -63,6 +63,9 @@ pub enum CreateError {
     /// There is no room for another.
     #[error("no more can be made")]
     Full,
+    /// There is no memory for it, or all that may be used was promised to others.
+    #[error("there is not enough memory")]
+    NoMemory,
     /// It shall be larger than it can be.
     #[error("{0} is more than the device can do")]
     TooLarge(&'static str),
@@ -79,7 +82,7 @@ impl CreateError {
     pub const fn errno(self) -> Errno {
         match self {
             Self::NotFound(_) | Self::TooLarge(_) | Self::Invalid(_) => Errno::EINVAL,
-            Self::Full => Errno::ENOMEM,
+            Self::Full | Self::NoMemory => Errno::ENOMEM,
             Self::Refused(errno) => errno,
         }
     }

@@ -14,6 +14,9 @@ pub enum PostError {
     /// The queue has no place left until completions are polled.
     #[error("the queue is full")]
     QueueFull,
+    /// The queue is used for the first time, and there is no memory for it.
+    #[error("there is not enough memory")]
+    NoMemory,
     /// There are more buffers than the queue was made for.
     #[error("{count} scatter/gather entries, of at most {max}")]
     TooManySges {
@@ -84,7 +87,7 @@ impl PostError {
     /// What a function of C returns for it.
     pub const fn errno(self) -> Errno {
         match self {
-            Self::QueueFull => Errno::ENOMEM,
+            Self::QueueFull | Self::NoMemory => Errno::ENOMEM,
             Self::Unsupported => Errno::EOPNOTSUPP,
             Self::Refused(errno) => errno,
             _ => Errno::EINVAL,

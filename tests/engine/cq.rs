@@ -241,7 +241,7 @@ fn completions_tell_when_they_came_if_somebody_wants_to_know() {
     assert!(first.is_success() && time.is_none());
     send(&mut s, &mut psn, false);
     let now = Instant::from_nanos(15_000);
-    s.engine.keep_time(now, s.recv_cq);
+    s.engine.keep_time(now, s.recv_cq).unwrap();
     s.at(20);
     send(&mut s, &mut psn, false);
     s.at(30);

@@ -14,7 +14,7 @@ use roce::time::Instant;
 use roce::verbs::Wc;
 
 use crate::call::{Failed, Result, pointer, quiet};
-use crate::cq::{Cq, size};
+use crate::cq::{Cq, ibv_destroy_cq, size};
 use crate::events::lock;
 use crate::object::{Object, given};
 use crate::patience;
@@ -87,7 +87,11 @@ pub(crate) unsafe extern "C" fn create(
         if attr.wc_flags & TIMES != 0 {
             // SAFETY: it was just made.
             let queue = unsafe { Cq::of(cq) }?;
-            queue.nic.keep_time(queue.handle);
+            if let Err(error) = queue.nic.keep_time(queue.handle) {
+                // SAFETY: nobody has seen it.
+                unsafe { ibv_destroy_cq(cq.cast()) };
+                return Err(error.into());
+            }
         }
         Ok(cq)
     })

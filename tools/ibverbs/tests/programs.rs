@@ -41,6 +41,11 @@ fn extended_verbs_do_what_their_manual_says() {
 }
 
 #[test]
+fn verbs_answer_as_the_kernel_and_providers_do() {
+    run("semantics.c", "udp:127.9.7.1");
+}
+
+#[test]
 fn domains_and_queue_pairs_are_shared_by_those_who_open_them_again() {
     run("shared.c", "udp:127.9.5.1 udp:127.9.5.2");
 }
