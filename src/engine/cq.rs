@@ -69,7 +69,7 @@ impl Cq {
 
     /// How many bytes a queue for `capacity` completions takes.
     pub(super) fn bytes(capacity: usize) -> u64 {
-        capacity as u64 * size_of::<Cqe>() as u64
+        (capacity as u64).saturating_mul(size_of::<Cqe>() as u64)
     }
 
     /// How many completions wait to be polled.

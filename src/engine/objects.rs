@@ -96,7 +96,7 @@ impl Engine {
         if capacity == 0 || capacity > self.env.config.limits.cqes {
             return Err(CreateError::TooLarge("the number of completions"));
         }
-        let bytes = OBJECT_BYTES + Cq::bytes(capacity);
+        let bytes = Cq::bytes(capacity).saturating_add(OBJECT_BYTES);
         self.promise(bytes, |engine| {
             engine.env.cqs.insert(Cq::new(capacity)?, &[]).map(CqHandle).ok_or(CreateError::Full)
         })

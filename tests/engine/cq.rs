@@ -261,3 +261,19 @@ fn completions_tell_when_they_came_if_somebody_wants_to_know() {
     let (_, time) = s.engine.poll_cq_timed(s.recv_cq).unwrap();
     assert_eq!(time, Some(Instant::from_nanos(50_000)));
 }
+
+#[test]
+fn time_stamps_of_successive_completions_never_run_backwards() {
+    let (mut s, mut psn) = (Script::rc(), RQ);
+    s.engine.keep_time(Instant::ZERO, s.recv_cq).unwrap();
+    s.at(20);
+    send(&mut s, &mut psn, false);
+    s.recv(9, 0, 4);
+    // A thread that read the clock earlier comes to the engine later.
+    s.engine.handle_timeout(Instant::from_nanos(10_000));
+    s.enter(QpState::Err);
+    let times: Vec<_> = std::iter::from_fn(|| s.engine.poll_cq_timed(s.recv_cq))
+        .map(|(_, time)| time.unwrap().as_nanos() / 1000)
+        .collect();
+    assert_eq!(times, [20, 20]);
+}

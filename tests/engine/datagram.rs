@@ -207,7 +207,7 @@ fn an_address_handle_that_is_gone_or_of_another_domain_is_an_error() {
     let foreign = s.engine.create_ah(other, AhAttr::new(peer_gid(), 0)).unwrap();
     post(&mut s, 2, foreign, QKEY, 4).unwrap();
     s.expect_nothing();
-    s.completes(&[(2, WcStatus::LocProtErr)]);
+    s.completes(&[(2, WcStatus::LocQpOpErr)]);
 }
 
 #[test]

@@ -161,7 +161,8 @@ fn each_fault_of_the_table_has_its_pair_of_statuses() {
     for &(what, prepare, requester, responder, event) in FAULTS {
         let mut pair = Pair::new(QpType::Rc, Mtu::M1024);
         let op = prepare(&mut pair);
-        pair.a.send(1, op, 0, 100);
+        let len = if matches!(op, SendOp::FetchAdd { .. }) { 8 } else { 100 };
+        pair.a.send(1, op, 0, len);
         pair.a.send(2, SENDING, 0, 4);
         pair.a.recv(3, 0, 4);
         pair.run();

@@ -203,6 +203,27 @@ fn fails(mut s: Script, op: SendOp) {
 }
 
 #[test]
+fn a_window_is_named_by_its_index_and_keyed_by_eight_bits() {
+    for kind in [MwType::Type1, MwType::Type2] {
+        let mut s = Script::rc();
+        let (handle, mw) = window(&mut s, kind);
+        let key = bind(&mut s, mw, !mw.get().to_le_bytes()[0], (0, 10), RW);
+        if kind == MwType::Type2 {
+            s.post(1, SendOp::LocalInv { rkey: key }, 0);
+            s.expect_nothing();
+            s.completes(&[(1, OK)]);
+        }
+        // By a key that it has no longer; and of the new one the upper bits do not count.
+        let new = RKey::new(!mw.get() & !0xff | 0x5a);
+        let op = bind_op(&s, mw, new, (0, 10), RW);
+        s.post(2, op, 0);
+        s.expect_nothing();
+        s.completes(&[(2, OK)]);
+        assert_eq!(s.engine.mw_key(handle), Some(RKey::new(mw.get() & !0xff | 0x5a)));
+    }
+}
+
+#[test]
 fn bindings_that_cannot_be_are_errors() {
     let with = |kind, range, access| {
         let mut s = Script::rc();
@@ -223,24 +244,10 @@ fn bindings_that_cannot_be_are_errors() {
     let op = bind_op(&s, key, RKey::new(key.get() ^ 7), (0, 10), RW);
     fails(s, op);
 
-    // By a key that it no longer has, or never had.
-    for kind in [MwType::Type1, MwType::Type2] {
-        let mut s = Script::rc();
-        let (_, mw) = window(&mut s, kind);
-        let key = bind(&mut s, mw, !mw.get().to_le_bytes()[0], (0, 10), RW);
-        if kind == MwType::Type2 {
-            s.post(1, SendOp::LocalInv { rkey: key }, 0);
-            s.expect_nothing();
-            s.completes(&[(1, OK)]);
-        }
-        let op = bind_op(&s, mw, mw, (0, 10), RW);
-        fails(s, op);
-    }
-
-    // A key that is not of the window.
+    // By an index that is no window's.
     let mut s = Script::rc();
     let (_, mw) = window(&mut s, MwType::Type2);
-    let op = bind_op(&s, mw, RKey::new(mw.get() ^ 0x100), (0, 10), RW);
+    let op = bind_op(&s, RKey::new(mw.get() ^ 0x100), mw, (0, 10), RW);
     fails(s, op);
 
     // Regions that let no window be bound, or none that writes.

@@ -246,3 +246,79 @@ fn programs_in_c_get_the_numbers_they_know() {
     assert_eq!((KeyError::Full.errno(), KeyError::InUse.errno()), (Errno::ENOMEM, Errno::EBUSY));
     assert_eq!(Script::rc().engine.config().port_mtu, Mtu::M4096);
 }
+
+/// An engine that may promise so many bytes, with a domain and a completion queue.
+fn frugal(bytes: u64) -> (Engine, roce::engine::PdHandle, roce::engine::CqHandle) {
+    let mut config = Config::new(own_gid());
+    config.limits.bytes = bytes;
+    let mut engine = Engine::new(config, 1);
+    let (pd, cq) = (engine.create_pd().unwrap(), engine.create_cq(16).unwrap());
+    (engine, pd, cq)
+}
+
+#[test]
+fn objects_are_refused_before_memory_is_gone() {
+    const LARGE: u32 = 1000;
+    let (mut engine, pd, cq) = frugal(1 << 20);
+    let cap = QpCap { max_send_wr: LARGE, max_recv_wr: LARGE, ..QpCap::ORDINARY };
+    let init = QpInitAttr { qp_type: QpType::Rc, cap, sq_sig_all: false };
+    let create = QpCreate { init, send_cq: cq, recv_cq: cq, srq: None, xrcd: None };
+    let shared = SrqCreate { max_wr: LARGE, max_sge: 4, limit: 0, xrc: None };
+    let refused = CreateError::NoMemory;
+    assert_eq!(refused.errno(), Errno::ENOMEM);
+    // What is refused takes nothing, and what is destroyed gives back all it took.
+    for _ in 0..100 {
+        let qps: Vec<_> = std::iter::from_fn(|| engine.create_qp(pd, create).ok()).collect();
+        assert_eq!(qps.len(), 3);
+        assert_eq!(engine.create_qp(pd, create), Err(refused));
+        qps.into_iter().for_each(|qp| engine.destroy_qp(qp).unwrap());
+
+        let srqs: Vec<_> = std::iter::from_fn(|| engine.create_srq(pd, shared).ok()).collect();
+        assert_eq!(srqs.len(), 10);
+        assert_eq!(engine.create_srq(pd, shared), Err(refused));
+        assert_eq!(engine.modify_srq(srqs[0], Some(4 * LARGE), None), Err(refused));
+        engine.modify_srq(srqs[0], Some(1), None).unwrap();
+        engine.modify_srq(srqs[0], Some(LARGE), None).unwrap();
+        srqs.into_iter().for_each(|srq| engine.destroy_srq(srq).unwrap());
+
+        let cqs: Vec<_> = std::iter::from_fn(|| engine.create_cq(5000).ok()).collect();
+        assert_eq!(cqs.len(), 4);
+        assert_eq!(engine.create_cq(5000), Err(refused));
+        assert_eq!(engine.resize_cq(cqs[0], 50_000), Err(refused));
+        engine.resize_cq(cqs[0], 1).unwrap();
+        engine.resize_cq(cqs[0], 5000).unwrap();
+        cqs.into_iter().for_each(|cq| engine.destroy_cq(cq).unwrap());
+
+        let wqs: Vec<_> = std::iter::from_fn(|| engine.create_wq(pd, cq, LARGE, 4).ok()).collect();
+        assert_eq!(wqs.len(), 10);
+        wqs.into_iter().for_each(|wq| engine.destroy_wq(wq).unwrap());
+    }
+}
+
+#[test]
+fn an_allocation_that_fails_is_an_error_and_no_abort() {
+    // More than any address space has: what the limits would allow, the allocator does not.
+    let mut config = Config::new(own_gid());
+    config.limits.cqes = usize::MAX;
+    let mut engine = Engine::new(config, 1);
+    assert_eq!(engine.create_cq(1 << 50), Err(CreateError::NoMemory));
+    let cq = engine.create_cq(16).unwrap();
+    assert_eq!(engine.resize_cq(cq, 1 << 50), Err(CreateError::NoMemory));
+    assert_eq!(engine.resize_cq(cq, 32), Ok(()));
+}
+
+#[test]
+fn limits_fit_the_memory_that_there_is() {
+    use roce::engine::Limits;
+    let most = Limits::DEFAULT;
+    let (small, medium, huge) = (most.within(1 << 20), most.within(4 << 30), most.within(u64::MAX));
+    assert_eq!((huge.qps, huge.keys, huge.cqs), (most.qps, most.keys, most.cqs));
+    assert!(small.qps < medium.qps && medium.qps < huge.qps);
+    // Queue pairs of an ordinary size, as many as are promised, do not take more than there is.
+    let (mut engine, pd, cq) = frugal(1 << 28);
+    let init = QpInitAttr { qp_type: QpType::Rc, cap: QpCap::ORDINARY, sq_sig_all: false };
+    let create = QpCreate { init, send_cq: cq, recv_cq: cq, srq: None, xrcd: None };
+    let promised = most.within(1 << 28).qps;
+    assert!((1 << 10..1 << 14).contains(&promised), "{promised}");
+    assert!((0..promised).all(|_| engine.create_qp(pd, create).is_ok()));
+}

@@ -1,7 +1,8 @@
 //! Posting work. V-01.
 
 use roce::verbs::{
-    Data, Errno, PostError, QpState, QpType, RecvWr, SendFlags, SendOp, SendWr, WrId, WrOpcode,
+    AttrMask, Data, Errno, PostError, QpAttr, QpCreate, QpInitAttr, QpState, QpType, RecvWr,
+    SendFlags, SendOp, SendWr, Wc, WcStatus, WrId, WrOpcode,
 };
 use roce::wire::Opcode;
 
@@ -21,6 +22,9 @@ fn a_full_queue_says_so() {
     assert_eq!((full, full.errno()), (PostError::QueueFull, Errno::ENOMEM));
     s.expect_count(3);
     s.send(ack(SQ, 1));
+    // It is done, but its slot is free only when its completion was polled.
+    assert_eq!(s.try_post(3, SEND, &[], SendFlags::SIGNALED), Err(PostError::QueueFull));
+    s.completes(&[(0, OK)]);
     s.post(3, SEND, 4);
     assert!(s.try_post(4, SEND, &[], SendFlags::SIGNALED).is_err());
     for id in 0..5 {
@@ -31,6 +35,78 @@ fn a_full_queue_says_so() {
     // What was posted before the one that did not fit stays posted.
     s.enter(QpState::Err);
     s.receives(&[0, 1, 2, 3, 4].map(|id| (id, FLUSHED)));
+}
+
+#[test]
+fn slots_of_unsignaled_sends_are_freed_by_a_later_completion() {
+    let mut setup = Setup::new(QpType::Rc);
+    setup.cap.max_send_wr = 4;
+    let mut s = setup.build();
+    for id in 0..3 {
+        s.post_flags(id, SEND, 4, SendFlags::empty());
+    }
+    s.expect_count(3);
+    s.send(ack(SQ + 2, 3));
+    // Three are done and nothing tells: one slot is left.
+    s.post(3, SEND, 4);
+    assert_eq!(s.try_post(9, SEND, &[], SendFlags::SIGNALED), Err(PostError::QueueFull));
+    s.expect_count(1);
+    s.send(ack(SQ + 3, 4));
+    assert_eq!(s.try_post(9, SEND, &[], SendFlags::SIGNALED), Err(PostError::QueueFull));
+    s.completes(&[(3, OK)]);
+    for id in 4..8 {
+        s.post_flags(id, SEND, 4, SendFlags::empty());
+    }
+    assert_eq!(s.try_post(9, SEND, &[], SendFlags::SIGNALED), Err(PostError::QueueFull));
+    // A reset forgets completions, and frees every slot.
+    s.enter(QpState::Reset);
+    for state in [QpState::Init, QpState::Rtr, QpState::Rts] {
+        s.enter(state);
+    }
+    for id in 10..14 {
+        s.post(id, SEND, 4);
+    }
+    assert_eq!(s.try_post(9, SEND, &[], SendFlags::SIGNALED), Err(PostError::QueueFull));
+}
+
+#[test]
+fn polled_completions_of_several_queue_pairs_free_slots_of_each() {
+    // Two queue pairs on one completion queue: flushed sends of both are polled at once.
+    let mut setup = Setup::new(QpType::Rc);
+    setup.cap.max_send_wr = 2;
+    let cap = setup.cap;
+    let mut s = setup.build();
+    let create = QpCreate {
+        init: QpInitAttr { qp_type: QpType::Rc, cap, sq_sig_all: true },
+        send_cq: s.cq,
+        recv_cq: s.cq,
+        srq: None,
+        xrcd: None,
+    };
+    let other = s.engine.create_qp(s.pd, create).unwrap();
+    for (state, mask) in [
+        (QpState::Init, AttrMask::PKEY_INDEX | AttrMask::PORT | AttrMask::ACCESS_FLAGS),
+        (QpState::Err, AttrMask::empty()),
+    ] {
+        let attr = QpAttr { qp_state: state, ..s.attr };
+        s.engine.modify_qp(other, &attr, mask | AttrMask::STATE).unwrap();
+    }
+    s.enter(QpState::Err);
+    let send = |id| SendWr::new(WrId(id), SEND, Data::EMPTY);
+    for _ in 0..2 {
+        for (qp, id) in [(s.qp, 1), (other, 2), (s.qp, 3), (other, 4)] {
+            s.engine.post_send(qp, &send(id), &[]).unwrap();
+        }
+        for qp in [s.qp, other] {
+            assert_eq!(s.engine.post_send(qp, &send(5), &[]), Err(PostError::QueueFull));
+        }
+        let mut polled = [Wc::default(); 8];
+        assert_eq!(s.engine.poll_cq(s.cq, &mut polled), 4);
+    }
+    // Completions outlive a queue pair, and free nothing.
+    s.engine.post_send(other, &send(6), &[]).unwrap();
+    s.engine.destroy_qp(other).unwrap();
+    assert_eq!(s.engine.poll_cq(s.cq, &mut [Wc::default(); 8]), 1);
 }
 
 #[test]
@@ -99,8 +175,26 @@ fn operations_stay_with_their_kinds_of_queue_pair() {
     }
     let mut rc = Script::rc();
     let sges = [rc.sge(0, 7)];
-    let short = rc.try_post(1, ADD, &sges, SendFlags::SIGNALED);
+    let store = SendOp::AtomicWrite { remote_addr: 0, rkey: REMOTE_KEY };
+    let short = rc.try_post(1, store, &sges, SendFlags::SIGNALED);
     assert!(matches!(short, Err(PostError::WrongLength { .. })));
+}
+
+#[test]
+fn an_atomic_with_other_than_eight_bytes_is_a_local_length_error() {
+    for len in [0, 7, 9, 16] {
+        let mut s = Script::rc();
+        s.post(1, SEND, 4);
+        s.post(2, ADD, len);
+        s.post(3, SEND, 4);
+        // What stands before it is answered first.
+        s.expect_count(1);
+        s.completes(&[]);
+        s.send(ack(SQ, 1));
+        s.expect_nothing();
+        s.completes(&[(1, OK), (2, WcStatus::LocLenErr), (3, FLUSHED)]);
+        s.state(QpState::Err);
+    }
 }
 
 #[test]
@@ -139,13 +233,12 @@ impl Script {
 #[test]
 fn queue_pairs_take_turns() {
     let mut s = Script::rc();
-    let init = roce::verbs::QpInitAttr {
+    let init = QpInitAttr {
         qp_type: QpType::Rc,
         cap: roce::verbs::QpCap { max_send_wr: 4, max_send_sge: 1, ..Default::default() },
         sq_sig_all: false,
     };
-    let create =
-        roce::engine::QpCreate { init, send_cq: s.cq, recv_cq: s.recv_cq, srq: None, xrcd: None };
+    let create = QpCreate { init, send_cq: s.cq, recv_cq: s.recv_cq, srq: None, xrcd: None };
     let first = s.qp;
     let second = s.engine.create_qp(s.pd, create).unwrap();
     s.attr.sq_psn = roce::wire::Psn::new(9000);

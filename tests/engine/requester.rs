@@ -394,6 +394,7 @@ fn an_acknowledgement_during_a_retry_takes_along_what_was_done_at_home() {
     s.at(TIMEOUT);
     // The timer went off, but the answer comes before anything is sent again, and the places of both are used anew.
     s.send(ack(SQ, 1));
+    s.completes(&[(1, OK), (2, OK)]);
     for id in 4..7 {
         s.post(id, SEND, 4);
     }
@@ -401,7 +402,7 @@ fn an_acknowledgement_during_a_retry_takes_along_what_was_done_at_home() {
     let psns: Vec<u32> = sent.iter().map(|packet| packet.bth.psn.get()).collect();
     assert_eq!(psns, [SQ + 1, SQ + 2, SQ + 3, SQ + 4]);
     s.send(ack(SQ + 4, 5));
-    s.completes(&[(1, OK), (2, OK), (3, OK), (4, OK), (5, OK), (6, OK)]);
+    s.completes(&[(3, OK), (4, OK), (5, OK), (6, OK)]);
 }
 
 #[test]

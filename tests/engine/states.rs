@@ -72,7 +72,7 @@ fn what_is_missing_or_too_much_changes_nothing() {
                         matches!(refused, Err(ModifyError::Missing { missing, .. }) if missing == flag)
                     );
                 }
-                for flag in AttrMask::all() - needs.allowed() {
+                for flag in AttrMask::all() - needs.allowed() - transition::ignored(kind) {
                     let refused = s.engine.modify_qp(s.qp, &attr, all | flag);
                     assert!(
                         matches!(refused, Err(ModifyError::Illegal { illegal, .. }) if illegal == flag),
@@ -80,6 +80,31 @@ fn what_is_missing_or_too_much_changes_nothing() {
                     );
                 }
                 assert_eq!(s.engine.query_qp(s.qp).unwrap(), before, "{kind} {from} to {to}");
+            }
+        }
+    }
+}
+
+#[test]
+fn attributes_that_a_half_of_an_extended_connection_has_no_use_for_are_ignored() {
+    for kind in [QpType::XrcSend, QpType::XrcRecv] {
+        for from in QpState::ALL {
+            for to in QpState::ALL {
+                let Some(needs) = transition::find(kind, *from, *to) else { continue };
+                let Some(mut s) = in_state(kind, *from) else { continue };
+                let ignored = transition::ignored(kind);
+                assert!(!needs.allowed().intersects(ignored));
+                // Not even a value that no device has is looked at.
+                let attr = QpAttr {
+                    qp_state: *to,
+                    max_rd_atomic: if kind == QpType::XrcRecv { 255 } else { 1 },
+                    max_dest_rd_atomic: if kind == QpType::XrcSend { 255 } else { 1 },
+                    ..s.attr
+                };
+                let mask = needs.required | AttrMask::STATE | ignored;
+                assert_eq!(s.engine.modify_qp(s.qp, &attr, mask), Ok(()), "{kind} {from} to {to}");
+                let is = s.engine.query_qp(s.qp).unwrap();
+                assert!(is.max_rd_atomic < 255 && is.max_dest_rd_atomic < 255);
             }
         }
     }
