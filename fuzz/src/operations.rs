@@ -451,6 +451,7 @@ impl Machine {
                 assert!(same, "queue pair {number}: {wcs:?} instead of {dones:?}, {last:?}");
                 dones.clear();
             }
+            qp.polled();
         }
         for (key, (buffer, bytes)) in self.buffers.iter().zip(&self.model.memory).enumerate() {
             assert!(buffer.to_vec() == *bytes, "memory of region {key} differs, {last:?}");

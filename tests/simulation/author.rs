@@ -390,6 +390,12 @@ impl Author {
                 recvs.iter_mut().zip(receives).for_each(|(recv, at)| recv.0 = at);
             }
         }
+        // A program that never signals fills its send queue for good.
+        for (Flow { posts, .. }, end) in link.flows.iter_mut().zip(&link.ends) {
+            for post in posts.iter_mut().skip(end.send_depth - 1).step_by(end.send_depth) {
+                post.work.flags |= SendFlags::SIGNALED;
+            }
+        }
         if hurried {
             link.ends.iter_mut().for_each(|end| end.recv_depth = OPS_MAX * 2);
         }

@@ -147,7 +147,7 @@ impl Model {
     }
 
     pub(super) fn bind(&mut self, qp: usize, request: &Request) -> Verdict {
-        let Request::Bind { window, now, low, region, at, len, rights } = *request else {
+        let Request::Bind { window, low, region, at, len, rights, .. } = *request else {
             unreachable!("it is a bind")
         };
         let failed = Failed(WcStatus::MwBindErr);
@@ -170,7 +170,7 @@ impl Model {
             MwType::Type1 => len == 0 || fits,
             MwType::Type2 => bound.is_none() && len > 0 && fits,
         };
-        if *domain != own || *own_low != now || !free {
+        if *domain != own || !free {
             return failed;
         }
         *own_low = low;

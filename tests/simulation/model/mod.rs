@@ -71,7 +71,7 @@ pub enum Request {
     },
     Bind {
         window: usize,
-        /// The low byte of its key as it is, and as it shall be.
+        /// The low byte of the key that it is named by, which does not count, and of the key that it shall have.
         now: u8,
         low: u8,
         region: usize,
@@ -161,6 +161,9 @@ pub struct Qp {
     /// Whether it waits for a receive as long as it takes.
     pub patient: bool,
     pub sends: VecDeque<Work>,
+    /// Slots of sends that ended since the newest completion, and of those through it that was not polled.
+    pub silent: usize,
+    pub unpolled: usize,
     /// How many bytes of the oldest send are at the peer already.
     pub placed: usize,
     /// Completions of sends and of receives.
@@ -185,10 +188,22 @@ impl Qp {
             sig_all: false,
             patient: true,
             sends: VecDeque::new(),
+            silent: 0,
+            unpolled: 0,
             placed: 0,
             sent: Vec::new(),
             received: Vec::new(),
         }
+    }
+
+    /// Whether the send queue has no slot left.
+    fn is_full(&self) -> bool {
+        self.sends.len() + self.silent + self.unpolled >= self.send_depth
+    }
+
+    /// All completions were polled: they free their slots, and those before them.
+    pub fn polled(&mut self) {
+        self.unpolled = 0;
     }
 
     fn hears(&self) -> bool {
@@ -244,8 +259,8 @@ impl Model {
 
     /// Posts a send; whether it is taken.
     pub fn post(&mut self, qp: usize, work: Work) -> bool {
-        let Qp { kind, state, send_depth, ref sends, .. } = self.qps[qp];
-        if !is_offered(&work.request, kind) || sends.len() >= send_depth {
+        let Qp { kind, state, .. } = self.qps[qp];
+        if !is_offered(&work.request, kind) || self.qps[qp].is_full() {
             return false;
         }
         match state {
@@ -294,6 +309,8 @@ impl Model {
         let wanted = self.qps[qp].sig_all || work.flags.contains(SendFlags::SIGNALED);
         if wanted || status != WcStatus::Success {
             self.end_send(qp, &work, status);
+        } else {
+            self.qps[qp].silent += 1;
         }
         if status != WcStatus::Success {
             self.stop_sending(qp);
@@ -304,7 +321,9 @@ impl Model {
     fn end_send(&mut self, qp: usize, work: &Work, status: WcStatus) {
         let (opcode, len) = (completes_as(&work.request), message_len(work));
         let done = Done { id: work.id, status, opcode, len, imm: None, invalidated: None };
-        self.qps[qp].sent.push(done);
+        let qp = &mut self.qps[qp];
+        qp.sent.push(done);
+        qp.unpolled += core::mem::take(&mut qp.silent) + 1;
     }
 
     fn end_recv(&mut self, qp: usize, id: u64, status: WcStatus) {
@@ -349,6 +368,7 @@ impl Model {
         self.qps[qp].state = QpState::Reset;
         self.qps[qp].placed = 0;
         self.qps[qp].sends.clear();
+        (self.qps[qp].silent, self.qps[qp].unpolled) = (0, 0);
         if !self.qps[qp].shared {
             self.queues[self.qps[qp].queue].clear();
         }
