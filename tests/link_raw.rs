@@ -415,6 +415,31 @@ fn programs_share_an_address_and_a_filter_keeps_them_apart() {
 }
 
 #[test]
+fn packets_to_the_own_address_arrive_at_every_link_of_the_host() {
+    in_namespace(|| {
+        let (a, b) = wire(4200);
+        let witness = Witness::new(&b);
+        let (mut one, mut two) = (open(&a), open(&a));
+        one.receiver.choose(Some(&[Qpn::new(1)]));
+        two.receiver.choose(Some(&[Qpn::new(2)]));
+        // More than 64 KiB, in trains, from each link to itself and to the other.
+        let to = |qp: u32| (0..20).map(|psn| packet(qp, psn, 4096)).collect::<Vec<_>>();
+        for (from, qp) in [(1, 1), (1, 2), (2, 1)] {
+            for way in [path(a.v4, a.v4), path(a.v6, a.v6), path(a.link_local, a.link_local)] {
+                let sender = if from == 1 { &mut one.sender } else { &mut two.sender };
+                send(&mut **sender, &way, &to(qp));
+                let receiver = if qp == 1 { &mut one.receiver } else { &mut two.receiver };
+                assert_eq!(bytes(&receive(&mut **receiver, 20)), to(qp), "{from} to {qp}");
+            }
+        }
+        assert!(
+            receive(&mut *one.receiver, 0).is_empty() && receive(&mut *two.receiver, 0).is_empty()
+        );
+        assert_eq!(roce(&witness.frames()).len(), 0, "the wire carries none of it");
+    });
+}
+
+#[test]
 fn nobody_is_told_that_the_port_is_unreachable() {
     in_namespace(|| {
         let (a, b) = wire(1500);

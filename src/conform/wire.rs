@@ -143,6 +143,7 @@ pub fn watch(link: Link) -> (Link, Wire) {
         receiver: Box::new(receiver),
         port: link.port,
         frames: link.frames,
+        monitor: link.monitor,
     };
     (watched, wire)
 }
@@ -363,6 +364,10 @@ impl Receiver for Watching {
 
     fn choose(&mut self, queue_pairs: Option<&[Qpn]>) {
         self.inner.choose(queue_pairs);
+    }
+
+    fn set_gids(&mut self, gids: &[Gid]) {
+        self.inner.set_gids(gids);
     }
 
     fn poll_timeout(&self) -> Option<Instant> {

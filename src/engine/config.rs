@@ -36,6 +36,9 @@ pub struct Config {
     pub quantum: usize,
     /// The longest frame of raw packets, from its Ethernet header on; zero if there are none.
     pub frame_max: usize,
+    /// Whether frames between raw packet queue pairs of this port are handed over here, because the wire does not bring
+    /// them back.
+    pub frames_hairpin: bool,
     /// The most objects of each kind.
     pub limits: Limits,
 }
@@ -138,6 +141,7 @@ impl Config {
             cnp_interval: Duration::from_micros(50),
             quantum: 16,
             frame_max: 0,
+            frames_hairpin: true,
             limits: Limits::DEFAULT,
         }
     }

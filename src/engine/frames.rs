@@ -1,6 +1,7 @@
 //! Raw packets: whole frames, of any protocol, that programs make and take apart themselves.
 //!
-//! What such a queue pair sends goes to the queue pair here that a rule steers it to, or else onto the wire. What comes
+//! Every frame that such a queue pair sends goes onto the wire. A queue pair of this port whose rule asks for the frame
+//! gets a copy, as through the switch of an RNIC; a rule for all that no other rule takes does not ask for it. What comes
 //! from the wire goes where a rule steers it, and nowhere without one.
 
 use super::pieces::{gather, scatter_into};
@@ -19,6 +20,14 @@ pub(super) const FRAMES_MAX: usize = 256;
 
 /// The most rules.
 const RULES_MAX: usize = 4096;
+
+/// Where a frame comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Origin {
+    Wire,
+    /// A queue pair of this port.
+    Local,
+}
 
 /// A rule, and to whom it steers.
 #[derive(Debug)]
@@ -59,9 +68,14 @@ impl Engine {
         self.rules.iter().any(|steering| steering.qp == qp)
     }
 
-    /// Takes in a frame; whether a rule was for it.
+    /// Takes in a frame from the wire; whether a rule was for it.
     pub fn handle_frame(&mut self, now: Instant, frame: &[u8]) -> bool {
         self.env.advance(now);
+        self.steer_frame(frame, Origin::Wire)
+    }
+
+    /// Gives a frame to the queue pairs whose rules are for it; whether any was.
+    fn steer_frame(&mut self, frame: &[u8], origin: Origin) -> bool {
         let Some(headers) = FrameHeaders::parse(frame) else { return false };
         let suits = |kind: FlowKind| {
             let mut rules = self.rules.iter();
@@ -72,7 +86,7 @@ impl Engine {
         if takers.is_empty() && headers.is_multicast() {
             takers = suits(FlowKind::McDefault);
         }
-        if takers.is_empty() {
+        if takers.is_empty() && origin == Origin::Wire {
             takers = suits(FlowKind::AllDefault).into_iter().take(1).collect();
         }
         let steered = !takers.is_empty();
@@ -97,13 +111,11 @@ impl Engine {
     /// The next frame that is for the wire. May have more after [`poll_transmit`](Self::poll_transmit).
     #[must_use]
     pub fn poll_frame(&mut self) -> Option<Vec<u8>> {
-        let now = self.env.now;
-        loop {
-            let frame = self.env.frames.pop_front()?;
-            if !self.handle_frame(now, &frame) {
-                return Some(frame);
-            }
+        let frame = self.env.frames.pop_front()?;
+        if self.env.config.frames_hairpin {
+            self.steer_frame(&frame, Origin::Local);
         }
+        Some(frame)
     }
 }
 

@@ -73,7 +73,7 @@ pub use counters::{Counter, Counters};
 
 use crate::random::Random;
 use crate::time::Instant;
-use crate::verbs::{PostError, Posting, QpState, QpType, RecvWr, SendWr, Wc};
+use crate::verbs::{Mtu, PostError, Posting, QpState, QpType, RecvWr, SendWr, Wc};
 use crate::wire::{Bth, Gid, Opcode, Packet, Qpn, Role, Service};
 use cq::{Armed, SendSlot};
 use frames::{FRAMES_MAX, Steering};
@@ -435,7 +435,12 @@ impl Engine {
         self.env.srqs.get_mut(srq.0).ok_or(PostError::NoReceiveQueue)?.queue.push(wr)
     }
 
-    /// The identifiers of the port changed.
+    /// The MTU of the port changed. Queue pairs that are connected keep theirs.
+    pub fn set_port_mtu(&mut self, mtu: Mtu) {
+        self.env.config.port_mtu = mtu;
+    }
+
+    /// The identifiers of the port changed; zero is none.
     pub fn set_gids(&mut self, gids: Vec<Gid>) {
         self.env.config.gids = gids;
     }

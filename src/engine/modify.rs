@@ -62,9 +62,8 @@ impl Qp {
         if mask.contains(AttrMask::PORT) && attr.port_num != PortNum::FIRST {
             return wrong(AttrMask::PORT);
         }
-        let reaches = |ah: &AhAttr| {
-            ah.port_num == PortNum::FIRST && usize::from(ah.sgid_index) < env.config.gids.len()
-        };
+        let reaches =
+            |ah: &AhAttr| ah.port_num == PortNum::FIRST && env.gid(ah.sgid_index).is_some();
         if mask.contains(AttrMask::AV) && !reaches(&attr.ah_attr) {
             return wrong(AttrMask::AV);
         }

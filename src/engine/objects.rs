@@ -245,7 +245,7 @@ impl Engine {
         if attr.port_num != PortNum::FIRST {
             return Err(CreateError::NotFound("port"));
         }
-        if usize::from(attr.sgid_index) >= self.env.config.gids.len() {
+        if self.env.gid(attr.sgid_index).is_none() {
             return Err(CreateError::NotFound("identifier of the port"));
         }
         self.env.ahs.insert((pd, attr), &[]).map(|Id(id)| AhHandle(id)).ok_or(CreateError::Full)

@@ -24,7 +24,7 @@ use crate::verbs::{
     AckTimeout, AhAttr, CqHandle, EventType, PdHandle, QpAttr, QpHandle, QpInitAttr, QpState,
     QpType, Spread, SrqHandle, StateRules, Wc, WcOpcode, WcStatus, WrId, XrcdHandle,
 };
-use crate::wire::{Opcode, PKey, Path, Qpn, Service};
+use crate::wire::{Gid, Opcode, PKey, Path, Qpn, Service};
 
 /// All of the engine that a queue pair at work may need, but other queue pairs.
 #[derive(Debug)]
@@ -51,6 +51,12 @@ pub(super) struct Env {
 }
 
 impl Env {
+    /// The identifier of the port at an index, if there is one.
+    pub(super) fn gid(&self, index: u8) -> Option<Gid> {
+        let gid = self.config.gids.get(usize::from(index)).copied();
+        gid.filter(|gid| *gid != Gid::default())
+    }
+
     pub(super) fn new(config: Config, random: &mut Random) -> Self {
         let limits = config.limits;
         Self {

@@ -7,7 +7,7 @@ use crate::wire::{Path, Qpn};
 /// The way to the peer that an address handle names, or `None` if its index names no identifier of ours.
 pub(super) fn route_of(ah: &AhAttr, local: Qpn, remote: Qpn, env: &Env) -> Option<Path> {
     Some(Path {
-        source: *env.config.gids.get(usize::from(ah.sgid_index))?,
+        source: env.gid(ah.sgid_index)?,
         destination: ah.dgid,
         source_port: source_port(ah.flow_label.get(), local, remote),
         traffic_class: ah.traffic_class,

@@ -40,6 +40,7 @@ fn link(gid: Gid, name: &str, own: &Arc<End>, other: &Arc<End>) -> Link {
         }),
         port: Port { name, gids: vec![gid], mtu: Mtu::M4096, interface: None },
         frames: None,
+        monitor: None,
     }
 }
 

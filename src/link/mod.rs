@@ -33,6 +33,10 @@ pub mod fault;
 pub mod interface;
 pub mod mem;
 #[cfg(target_os = "linux")]
+mod monitor;
+#[cfg(target_os = "linux")]
+mod netlink;
+#[cfg(target_os = "linux")]
 pub mod raw;
 #[cfg(target_os = "linux")]
 mod spec;
@@ -64,6 +68,28 @@ pub struct Link {
     pub port: Port,
     /// Frames of any protocol, if its interface gives and takes them.
     pub frames: Option<Box<dyn Frames>>,
+    /// Follows what becomes of its port, if that can change.
+    pub monitor: Option<Box<dyn PortMonitor>>,
+}
+
+/// Follows what becomes of a port: carrier, MTU, addresses.
+pub trait PortMonitor: Send {
+    /// What becomes readable when the port may have changed.
+    fn fd(&self) -> BorrowedFd<'_>;
+
+    /// What the port is now. The descriptor is not readable any more afterwards, until the next change.
+    fn status(&mut self) -> io::Result<&PortStatus>;
+}
+
+/// What can change of a port while it is open.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PortStatus {
+    /// Whether packets can pass: its interface is up and has a carrier.
+    pub is_active: bool,
+    /// Its identifiers, by index. An index that has none is zero, and keeps its place.
+    pub gids: Vec<Gid>,
+    /// The largest payload whose packet fits into the network's MTU.
+    pub mtu: Mtu,
 }
 
 /// Frames of any protocol on an interface, beside the packets of its link. Any thread may use it.
@@ -83,6 +109,11 @@ pub trait Frames: Send + Sync {
 
     /// What becomes readable when frames arrive.
     fn fd(&self) -> BorrowedFd<'_>;
+
+    /// Whether the frames that are sent arrive here again, as on the loopback interface.
+    fn is_echoing(&self) -> bool {
+        false
+    }
 }
 
 /// What a link knows of its port.
@@ -153,6 +184,9 @@ pub trait Receiver: Send {
     /// Says which queue pairs there are, if there are not too many, so that packets to others are not taken in where
     /// that is easily told. Until then, and with `None`, there may be any.
     fn choose(&mut self, _queue_pairs: Option<&[Qpn]>) {}
+
+    /// Takes in packets for these identifiers from now on, where the link has several. Zero is none.
+    fn set_gids(&mut self, _gids: &[Gid]) {}
 
     /// When it wants to be called again: it holds packets back.
     fn poll_timeout(&self) -> Option<Instant> {

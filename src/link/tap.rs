@@ -210,6 +210,10 @@ impl<W: Write + Send> Receiver for TapReceiver<W> {
         self.inner.choose(queue_pairs);
     }
 
+    fn set_gids(&mut self, gids: &[Gid]) {
+        self.inner.set_gids(gids);
+    }
+
     fn poll_timeout(&self) -> Option<Instant> {
         self.inner.poll_timeout()
     }

@@ -77,6 +77,7 @@ pub(super) fn link_to(recorder: &Recorder) -> Link {
         receiver: Box::new(recorder.clone()),
         port,
         frames: None,
+        monitor: None,
     }
 }
 

@@ -51,10 +51,11 @@ use self::groups::Groups;
 use self::receive::UdpReceiver;
 use self::send::UdpSender;
 use super::interface::{Interface, gid, interfaces, is_link_local};
+use super::monitor::{Addresses, InterfaceMonitor};
 use super::sys::socket::{option, set_option};
-use super::{Link, Port};
+use super::{Link, Port, PortMonitor};
 use crate::verbs::Mtu;
-use crate::wire::ROCE_PORT;
+use crate::wire::{Gid, ROCE_PORT};
 
 /// What a link is to be.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -220,7 +221,20 @@ pub fn open(options: &Options) -> Result<Link, OpenError> {
             interface: Some(interface.name),
         },
         frames: None,
+        monitor: monitor(interface.index, address, options.mtu, (vec![gid], mtu)),
     })
+}
+
+/// Follows the interface of a link that stands for one address. A sandbox may forbid it: then nothing is announced.
+fn monitor(
+    interface: u32,
+    address: IpAddr,
+    fixed_mtu: Option<Mtu>,
+    now: (Vec<Gid>, Mtu),
+) -> Option<Box<dyn PortMonitor>> {
+    let addresses = Addresses::Fixed(vec![address]);
+    let monitor = InterfaceMonitor::new(interface, addresses, fixed_mtu, now).ok()?;
+    Some(Box::new(monitor))
 }
 
 /// The interface that has an address.

@@ -39,18 +39,26 @@ impl Core {
     /// Hands out events.
     pub(super) fn deliver(&mut self) {
         while let Some(event) = self.engine.poll_event() {
-            if let Some(sink) = &self.sink {
-                sink(event);
-                continue;
-            }
-            match event {
-                Event::Completion(cq) => {
-                    if let Some(channel) = self.channels.get(&cq) {
-                        channel.put(cq);
-                    }
+            self.hand_out(event);
+        }
+    }
+
+    /// Hands out an event of the port or the device, which the engine knows nothing of.
+    pub(super) fn raise(&mut self, event: AsyncEvent) {
+        self.hand_out(Event::Async(event));
+    }
+
+    fn hand_out(&self, event: Event) {
+        if let Some(sink) = &self.sink {
+            return sink(event);
+        }
+        match event {
+            Event::Completion(cq) => {
+                if let Some(channel) = self.channels.get(&cq) {
+                    channel.put(cq);
                 }
-                Event::Async(event) => self.asynchronous.put(event),
             }
+            Event::Async(event) => self.asynchronous.put(event),
         }
     }
 

@@ -31,7 +31,7 @@ impl Device for SoftNic {
     }
 
     fn query_port(&self) -> io::Result<PortAttr> {
-        let (state, phys_state) = match self.has_link()? {
+        let (state, phys_state) = match self.shared.refresh_port() {
             true => (PortState::Active, PhysState::LinkUp),
             false => (PortState::Down, PhysState::Disabled),
         };
@@ -231,20 +231,6 @@ impl Device for SoftNic {
 }
 
 impl SoftNic {
-    /// Whether its interface, if it has one, is up and has a link.
-    #[cfg(target_os = "linux")]
-    fn has_link(&self) -> io::Result<bool> {
-        let Some(name) = &self.port.interface else { return Ok(true) };
-        let interfaces = crate::link::interface::interfaces()?;
-        let found = interfaces.iter().find(|interface| interface.name == *name);
-        Ok(found.is_some_and(|interface| interface.up && interface.carrier))
-    }
-
-    #[cfg(not(target_os = "linux"))]
-    fn has_link(&self) -> io::Result<bool> {
-        Ok(true)
-    }
-
     /// An identifier of eight bytes: the lower half of the first of its port.
     fn guid(&self) -> Guid {
         let gid = self.port.gids.first().copied().unwrap_or_default();

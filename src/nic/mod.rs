@@ -52,6 +52,7 @@ mod core;
 mod device;
 mod frames;
 mod mailbox;
+mod port;
 mod poster;
 mod progress;
 mod room;
@@ -78,6 +79,7 @@ use crate::verbs::{
     SrqHandle, Wc,
 };
 use frames::Listener;
+use port::PortWatch;
 use progress::Shared;
 
 /// How long an acknowledgement is held back at the most if its program polls and answers: a few round trips. Who waits
@@ -104,7 +106,7 @@ impl SoftNic {
 
     /// Starts a NIC on a link; `configure` may change what suits most.
     pub fn start_with(link: Link, configure: impl FnOnce(&mut Config)) -> io::Result<Self> {
-        let Link { sender, receiver, port, frames } = link;
+        let Link { sender, receiver, port, frames, monitor } = link;
         let frames: Option<Arc<dyn Frames>> = frames.map(Arc::from);
         let Some(first) = port.gids.first() else {
             return Err(io::Error::other(format!("{} has no address", port.name)));
@@ -112,6 +114,7 @@ impl SoftNic {
         let mut config = Config::new(*first);
         (config.gids, config.port_mtu) = (port.gids.clone(), port.mtu);
         config.frame_max = frames.as_ref().map_or(0, |frames| frames.len_max());
+        config.frames_hairpin = frames.as_ref().is_some_and(|frames| !frames.is_echoing());
         config.ack_hold = ACK_HOLD;
         config.limits = config.limits.within(room::for_objects());
         // A peer's buffer is thought to be like one's own. Half of it is left to what the kernel reckons otherwise.
@@ -127,7 +130,9 @@ impl SoftNic {
             sink: None,
             broken: None,
         };
-        let shared = Shared::new(core, sender, receiver, frames.clone())?;
+        // Without a monitor, nothing is announced; the NIC works all the same.
+        let port_watch = monitor.and_then(|monitor| PortWatch::new(monitor).ok());
+        let shared = Shared::new(core, sender, receiver, frames.clone(), port_watch)?;
         shared.choose_packets();
         let thread = Arc::clone(&shared);
         let name = "roce".to_owned();

@@ -18,6 +18,7 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
 use rustix::event::{EventfdFlags, eventfd};
 
 use super::core::{Core, Work};
+use super::port::PortWatch;
 use super::trust::STEADY;
 use crate::link::{Frames, Receiver, Sender};
 use crate::time::Instant;
@@ -43,6 +44,8 @@ pub(super) struct Shared {
     arrivals: OwnedFd,
     /// The same once a group was joined, if it is another one then.
     arrivals_with_groups: OnceLock<OwnedFd>,
+    /// What becomes of the port.
+    pub(super) port_watch: Option<PortWatch>,
     doorbell: OwnedFd,
     clock: std::time::Instant,
     /// Whether there may be something to send that nobody is sending.
@@ -86,6 +89,7 @@ impl Shared {
         sender: Box<dyn Sender>,
         receiver: Box<dyn Receiver>,
         frames: Option<Arc<dyn Frames>>,
+        port_watch: Option<PortWatch>,
     ) -> io::Result<Arc<Self>> {
         let arrivals = receiver.fd().try_clone_to_owned()?;
         let outgoing =
@@ -96,6 +100,7 @@ impl Shared {
             incoming: Mutex::new(receiver),
             arrivals,
             arrivals_with_groups: OnceLock::new(),
+            port_watch,
             doorbell: eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?,
             #[expect(clippy::disallowed_methods, reason = "here is where time comes from")]
             clock: std::time::Instant::now(),

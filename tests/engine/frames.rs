@@ -79,7 +79,7 @@ fn a_rule_steers_frames_from_the_wire_and_from_here() {
     let flow = s.engine.create_flow(other, to(7, 0)).unwrap();
     assert_eq!(s.engine.destroy_qp(other), Err(DestroyError::Busy));
     let sent = frame(7, 1);
-    assert_eq!(send(&mut s, &sent), Vec::<Vec<u8>>::new(), "it never leaves");
+    assert_eq!(send(&mut s, &sent), std::slice::from_ref(&sent), "it leaves as well");
     s.completes(&[(1, OK)]);
     let wc: Vec<Wc> = s.poll(cq);
     assert_eq!((wc.len(), wc[0].id, wc[0].byte_len as usize), (1, WrId(9), sent.len()));
@@ -91,6 +91,32 @@ fn a_rule_steers_frames_from_the_wire_and_from_here() {
     assert_eq!(s.engine.destroy_flow(flow), Err(DestroyError::NotFound));
     assert!(!s.engine.handle_frame(roce::time::Instant::ZERO, &sent));
     s.engine.destroy_qp(other).unwrap();
+}
+
+#[test]
+fn a_rule_for_everything_keeps_no_sent_frame_from_the_wire() {
+    for kind in [FlowKind::AllDefault, FlowKind::Sniffer] {
+        let mut s = raw();
+        let (promiscuous, cq) = another(&mut s);
+        s.engine.create_flow(promiscuous, other(kind)).unwrap();
+        let sent = frame(7, 1);
+        assert_eq!(send(&mut s, &sent), std::slice::from_ref(&sent));
+        let copies = usize::from(kind == FlowKind::Sniffer);
+        assert_eq!(s.poll(cq).len(), copies, "a sniffer alone sees what is sent");
+    }
+}
+
+#[test]
+fn a_wire_that_echoes_frames_brings_them_once() {
+    let mut setup = Setup::new(QpType::RawPacket);
+    (setup.config.frame_max, setup.config.frames_hairpin) = (FRAME_MAX, false);
+    let mut s = setup.build();
+    let (other, cq) = another(&mut s);
+    s.engine.create_flow(other, to(7, 0)).unwrap();
+    let echoed = send(&mut s, &frame(7, 1)).remove(0);
+    assert_eq!(s.poll(cq).len(), 0);
+    assert!(s.engine.handle_frame(roce::time::Instant::ZERO, &echoed));
+    assert_eq!(s.poll(cq).len(), 1);
 }
 
 #[test]

@@ -6,6 +6,7 @@
 //! | [`faults`] | that nothing is lost, doubled or damaged on a network that loses, doubles and damages |
 //! | [`trouble`] | peers that die, interfaces that are switched off and on |
 //! | [`multicast`] | groups that NICs are in, on one machine and on several |
+//! | [`port`] | links that go down, addresses that come and go |
 //! | [`priority`] | service levels |
 //! | [`sharing`] | several links at one address, several programs, many queue pairs |
 #![cfg(target_os = "linux")]
@@ -25,6 +26,7 @@ mod multicast;
 #[path = "../common/netns.rs"]
 mod netns;
 mod operations;
+mod port;
 mod priority;
 mod sharing;
 mod stage;

@@ -99,7 +99,7 @@ fn open(interface: &str) -> Result<Socket, OpenError> {
         let interface = interface.to_owned();
         move |source| OpenError::Io { what, interface, source }
     };
-    let found = find_interface(&config)?;
+    let (found, _) = find_interface(&config)?;
     let socket = packet_socket(&config)?;
     let option = libc::PACKET_IGNORE_OUTGOING;
     ring::set_option(&socket, libc::SOL_PACKET, option, 1).map_err(fail("ignore sent frames"))?;

@@ -19,15 +19,26 @@ pub(super) struct Filter {
     /// If it is known which there are.
     queue_pairs: Option<Vec<Qpn>>,
     interface: u32,
-    loopback: bool,
+    /// The loopback interface, over which the kernel carries packets from this host to itself, unless it is `interface`.
+    hairpin: Option<u32>,
 }
 
 impl Filter {
-    /// One that lets through all packets for these addresses.
-    pub(super) fn new(addresses: Vec<IpAddr>, interface: &Interface) -> Self {
+    /// Lets through all packets for these addresses. A socket with this filter is bound to
+    /// [`bind_index`](Self::bind_index).
+    pub(super) fn new(addresses: Vec<IpAddr>, interface: &Interface, hairpin: Option<u32>) -> Self {
         let (groups, queue_pairs) = (Vec::new(), None);
-        let (interface, loopback) = (interface.index, interface.loopback);
-        Self { addresses, groups, queue_pairs, interface, loopback }
+        Self { addresses, groups, queue_pairs, interface: interface.index, hairpin }
+    }
+
+    /// The index of the interface that the filtered socket must be bound to: 0, which is every interface, if packets also
+    /// arrive over the loopback interface.
+    pub(super) fn bind_index(&self) -> u32 {
+        if self.hairpin.is_some() { 0 } else { self.interface }
+    }
+
+    fn is_on_loopback(&self) -> bool {
+        self.hairpin.is_none()
     }
 
     /// Puts it before a socket.
@@ -52,6 +63,17 @@ impl Filter {
         }
         self.queue_pairs = chosen.map(<[Qpn]>::to_vec);
         self.replace(socket);
+    }
+
+    /// Lets through packets for these addresses instead of those before.
+    pub(super) fn set_addresses(&mut self, socket: &Socket, addresses: Vec<IpAddr>) {
+        self.addresses = addresses;
+        self.replace(socket);
+    }
+
+    /// The interface of its link.
+    pub(super) fn interface(&self) -> u32 {
+        self.interface
     }
 
     /// Lets through packets to a group, too.
@@ -84,17 +106,25 @@ impl Filter {
 
     /// Whether a socket sees what this machine sends. On the loopback interface all that is sent arrives.
     fn see_outgoing(&self, socket: &Socket, sees: bool) -> io::Result<()> {
-        let ignores = i32::from(self.loopback || !sees);
+        let ignores = i32::from(self.is_on_loopback() || !sees);
         ring::set_option(socket, libc::SOL_PACKET, libc::PACKET_IGNORE_OUTGOING, ignores)
     }
 
     /// One block for each address and group: all its tests hold and the frame passes, or the next block is tried.
+    /// Addresses are reached over the interface and from this host, groups over the interface alone.
     fn program(&self, queue_pairs: Option<&[Qpn]>) -> Vec<SockFilter> {
         let mut program = Vec::new();
+        if let Some(hairpin) = self.hairpin {
+            program.extend(arrived_on(&[self.interface, hairpin]));
+        }
         for address in &self.addresses {
             program.extend(block(&[TO_THIS_HOST], *address, queue_pairs).assemble());
         }
-        let ways = if self.loopback { [TO_THIS_HOST, MULTICAST] } else { [MULTICAST, OUTGOING] };
+        if self.hairpin.is_some() && !self.groups.is_empty() {
+            program.extend(arrived_on(&[self.interface]));
+        }
+        let on_loopback = self.is_on_loopback();
+        let ways = if on_loopback { [TO_THIS_HOST, MULTICAST] } else { [MULTICAST, OUTGOING] };
         for (group, _) in &self.groups {
             let block = block(&ways, address_of(*group), Some(&[Qpn::MULTICAST]));
             program.extend(block.assemble());
@@ -127,6 +157,20 @@ const PACKET_TYPE: u32 = 0xffff_f000 + 4;
 const TO_THIS_HOST: u32 = 0;
 const MULTICAST: u32 = 2;
 const OUTGOING: u32 = 4;
+
+/// Where a load finds the index of the interface that the frame arrived on.
+const INTERFACE: u32 = 0xffff_f000 + 8;
+
+/// Instructions that end the program, and drop the frame, unless it arrived on one of these interfaces.
+fn arrived_on(interfaces: &[u32]) -> Vec<SockFilter> {
+    let mut program = vec![SockFilter::new(LOAD_WORD, 0, 0, INTERFACE)];
+    for (index, left) in interfaces.iter().zip((1..=interfaces.len()).rev()) {
+        let beyond = u8::try_from(left).expect("a frame arrives on one of few interfaces");
+        program.push(SockFilter::new(JUMP_IF_EQUAL, beyond, 0, *index));
+    }
+    program.extend(NOTHING);
+    program
+}
 
 /// Where the network header begins.
 const IP: u32 = 14;
@@ -227,7 +271,7 @@ mod tests {
         let socket = || Socket::new(Domain::IPV4, Type::DGRAM, None).unwrap();
         let group = |at: usize| Gid::from(Ipv6Addr::from_bits(0xff << 120 | at as u128));
         let groups = (0..groups).map(|at| (group(at), socket())).collect();
-        Filter { addresses, groups, queue_pairs: None, interface: 0, loopback: false }
+        Filter { addresses, groups, queue_pairs: None, interface: 2, hairpin: Some(1) }
     }
 
     #[test]
@@ -236,7 +280,8 @@ mod tests {
         for qps in [None, Some(&[][..]), Some(&many[..3]), Some(&many[..])] {
             for address in [IpAddr::from([192, 0, 2, 1]), IpAddr::from([0; 16])] {
                 let one = block(&[TO_THIS_HOST], address, qps).assemble().len();
-                assert_eq!(filter(vec![address; 2], 0).program(qps).len(), 2 * one + 1);
+                let head = arrived_on(&[1, 2]).len();
+                assert_eq!(filter(vec![address; 2], 0).program(qps).len(), head + 2 * one + 1);
             }
         }
     }

@@ -9,6 +9,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use socket2::Socket;
 
 use super::super::Frames;
+use super::super::interface::Interface;
 use super::super::sys::ring;
 
 /// The longest header of a frame: Ethernet's with the tag of a VLAN.
@@ -24,11 +25,13 @@ pub(super) struct RawFrames {
     receiver: Socket,
     interface: u32,
     len_max: usize,
+    is_loopback: bool,
 }
 
 impl RawFrames {
     /// Of two packet sockets.
-    pub(super) fn new(sockets: [Socket; 2], interface: u32, mtu: usize) -> io::Result<Self> {
+    pub(super) fn new(sockets: [Socket; 2], on: &Interface) -> io::Result<Self> {
+        let (interface, is_loopback) = (on.index, on.loopback);
         for socket in &sockets {
             ring::set_option(socket, libc::SOL_PACKET, libc::PACKET_VNET_HDR, 0)?;
             ring::bind(socket, interface, false)?;
@@ -36,7 +39,8 @@ impl RawFrames {
         let [sender, receiver] = sockets;
         ring::set_option(&receiver, libc::SOL_PACKET, libc::PACKET_IGNORE_OUTGOING, 1)?;
         receiver.set_nonblocking(true)?;
-        Ok(Self { sender, receiver, interface, len_max: mtu.saturating_add(HEADER_MAX) })
+        let len_max = on.mtu.saturating_add(HEADER_MAX);
+        Ok(Self { sender, receiver, interface, len_max, is_loopback })
     }
 }
 
@@ -67,5 +71,9 @@ impl Frames for RawFrames {
 
     fn fd(&self) -> BorrowedFd<'_> {
         self.receiver.as_fd()
+    }
+
+    fn is_echoing(&self) -> bool {
+        self.is_loopback
     }
 }

@@ -25,7 +25,9 @@
 //!   own included. That is not so on a VLAN that the link tags by itself: there a packet is seen by others only; and
 //!   the kernel, which tells switches who is in which group, tells those without a VLAN.
 //!
-//! Packets to an address of this machine do not leave it: they pass `lo`, whatever their interface.
+//! - The kernel carries packets to an address of this host over `lo`, whatever their interface. So a link takes in
+//!   packets for its addresses from `lo` as well: a program reaches its own address, and programs that share an
+//!   interface reach each other.
 
 pub mod bump;
 mod filter;
@@ -47,8 +49,9 @@ use self::receive::RawReceiver;
 use self::send::RawSender;
 use self::sink::Sinks;
 use super::interface::{Interface, gid, interfaces};
+use super::monitor::{Addresses, InterfaceMonitor};
 use super::sys::ring::{self, Ring};
-use super::{Link, Port};
+use super::{Link, Port, PortMonitor};
 use crate::verbs::Mtu;
 use crate::wire::MacAddr;
 
@@ -156,20 +159,21 @@ pub fn open(config: &Config) -> Result<Link, OpenError> {
     if let Some(vlan) = config.vlan.filter(|vlan| *vlan > 4094) {
         return Err(OpenError::NoVlan(vlan));
     }
-    let interface = find_interface(config)?;
+    let (interface, loopback) = find_interface(config)?;
     let addresses = addresses_of(config, &interface)?;
     let too_short = || OpenError::Mtu { interface: interface.name.clone(), mtu: interface.mtu };
     let mtu = Mtu::for_ethernet(interface.mtu).ok_or_else(too_short)?;
 
     let socket = packet_socket(config)?;
-    let filter = Filter::new(addresses.clone(), &interface);
+    let filter = Filter::new(addresses.clone(), &interface, loopback);
     // The filter is there before the first frame is.
     filter.attach(&socket).map_err(fail("set the filter"))?;
     let option = libc::PACKET_IGNORE_OUTGOING;
     ring::set_option(&socket, libc::SOL_PACKET, option, 1).map_err(fail("ignore sent frames"))?;
     let ring = Ring::new(socket, config.frames).map_err(fail("make the ring of frames"))?;
     let sinks = Sinks::open(&addresses, interface.index).map_err(fail("hold the port of RoCE"))?;
-    ring::bind(ring.socket(), interface.index, true).map_err(fail("bind a packet socket"))?;
+    let bind_index = filter.bind_index();
+    ring::bind(ring.socket(), bind_index, true).map_err(fail("bind a packet socket"))?;
     let gids: Vec<_> = addresses.iter().map(|address| gid(*address)).collect();
     let receiver = RawReceiver::new(ring, gids.clone(), config.vlan, filter, sinks);
 
@@ -181,13 +185,25 @@ pub fn open(config: &Config) -> Result<Link, OpenError> {
         interface: Some(interface.name.clone()),
     };
     let sockets = [packet_socket(config)?, packet_socket(config)?];
-    let frames = RawFrames::new(sockets, interface.index, interface.mtu)
-        .map_err(fail("prepare for frames"))?;
+    let frames = RawFrames::new(sockets, &interface).map_err(fail("prepare for frames"))?;
     let (sender, receiver) = (Box::new(sender), Box::new(receiver));
-    Ok(Link { sender, receiver, port, frames: Some(Box::new(frames)) })
+    let monitor = monitor(config, interface.index, &port);
+    Ok(Link { sender, receiver, port, frames: Some(Box::new(frames)), monitor })
 }
 
-fn find_interface(config: &Config) -> Result<Interface, OpenError> {
+/// Follows the interface of a link. A sandbox may forbid it: then nothing is announced.
+fn monitor(config: &Config, index: u32, port: &Port) -> Option<Box<dyn PortMonitor>> {
+    let addresses = match &config.addresses[..] {
+        [] => Addresses::All(ADDRESSES_MAX),
+        given => Addresses::Fixed(given.to_vec()),
+    };
+    let now = (port.gids.clone(), port.mtu);
+    let monitor = InterfaceMonitor::new(index, addresses, None, now).ok()?;
+    Some(Box::new(monitor))
+}
+
+/// The interface of a link, and the index of the loopback interface if that is another one.
+fn find_interface(config: &Config) -> Result<(Interface, Option<u32>), OpenError> {
     let interface = config.interface.clone();
     let all = interfaces().map_err(|source| OpenError::Io {
         what: "list the interfaces",
@@ -195,8 +211,11 @@ fn find_interface(config: &Config) -> Result<Interface, OpenError> {
         source,
     })?;
     let known = all.iter().map(|interface| interface.name.clone()).collect();
+    let loopback = all.iter().find(|found| found.loopback).map(|loopback| loopback.index);
     let found = all.into_iter().find(|found| found.name == interface);
-    found.ok_or(OpenError::NoInterface { interface, known })
+    let found = found.ok_or(OpenError::NoInterface { interface, known })?;
+    let loopback = loopback.filter(|index| *index != found.index);
+    Ok((found, loopback))
 }
 
 fn addresses_of(config: &Config, interface: &Interface) -> Result<Vec<IpAddr>, OpenError> {

@@ -4,13 +4,14 @@
 //! finds the neighbour out, keeps the packets meanwhile, and loses none. From time to time a packet goes this way
 //! again, so that the kernel sees whether the neighbour is still there.
 
-use std::io::{self, Read};
+use std::io;
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
-use socket2::{Domain, Protocol, Socket, Type};
-
 use super::super::interface::{address_of, gid};
+use super::super::netlink::{
+    Ask, Netlink, address, family, find_attribute, half, octets, push_attribute,
+};
 use crate::time::Instant;
 use crate::wire::{Gid, MacAddr};
 
@@ -60,8 +61,16 @@ impl Neighbours {
     fn find_anew(&mut self, now: Instant, gid: Gid, at: Option<usize>) -> Option<MacAddr> {
         let fixed = self.fixed.iter().find(|(known, _)| *known == gid).map(|(_, mac)| *mac);
         let certain = fixed.or_else(|| multicast_mac(gid));
-        let mac = certain.or_else(|| self.kernel.as_mut()?.neighbour(gid).ok().flatten());
-        let until = now.saturating_add(if mac.is_some() { KNOWN_FOR } else { UNKNOWN_FOR });
+        let (mac, holds_for) = match (certain, &mut self.kernel) {
+            (Some(mac), _) => (Some(mac), KNOWN_FOR),
+            (None, None) => (None, UNKNOWN_FOR),
+            (None, Some(kernel)) => match kernel.neighbour(gid).unwrap_or(NextHop::Unknown) {
+                NextHop::Mac(mac) => (Some(mac), KNOWN_FOR),
+                NextHop::ThisHost => (None, KNOWN_FOR),
+                NextHop::Unknown => (None, UNKNOWN_FOR),
+            },
+        };
+        let until = now.saturating_add(holds_for);
         let found = Neighbour { gid, mac, until };
         let was_known = match at.and_then(|at| self.known.get_mut(at)) {
             Some(known) => std::mem::replace(known, found).mac.is_some(),
@@ -93,30 +102,44 @@ fn multicast_mac(gid: Gid) -> Option<MacAddr> {
     }
 }
 
+/// Where the kernel would send a packet.
+#[derive(Clone, Copy, Debug)]
+enum NextHop {
+    /// To the neighbor with this hardware address.
+    Mac(MacAddr),
+    /// To this host: the kernel must carry it.
+    ThisHost,
+    /// There is no route, or the neighbor is not known yet.
+    Unknown,
+}
+
 /// The kernel's routes and neighbours, over a netlink socket.
 #[derive(Debug)]
 pub(super) struct Kernel {
-    socket: Socket,
+    netlink: Netlink,
     index: u32,
-    sequence: u32,
-    answer: Vec<u8>,
 }
 
-/// The longest answer: one route or neighbour takes a few hundred bytes.
-const ANSWER_MAX: usize = 8192;
+/// The kernel's route to an address.
+#[derive(Clone, Copy, Debug)]
+enum Route {
+    /// Through this neighbor.
+    Via(IpAddr),
+    /// The address is one of this host.
+    ThisHost,
+}
 
-// Numbers of `linux/netlink.h`, `linux/rtnetlink.h` and `linux/neighbour.h`.
-const REQUEST: u16 = 1;
-const GET_ROUTE: u16 = 26;
-const NEW_ROUTE: u16 = 24;
-const GET_NEIGHBOUR: u16 = 30;
-const NEW_NEIGHBOUR: u16 = 28;
+// Numbers of `linux/rtnetlink.h` and `linux/neighbour.h`.
+/// What a request is, and what its answer is.
+const GET_ROUTE: (u16, u16) = (26, 24);
+const GET_NEIGHBOUR: (u16, u16) = (30, 28);
 const ROUTE_DESTINATION: u16 = 1;
 const ROUTE_INTERFACE: u16 = 4;
 const ROUTE_GATEWAY: u16 = 5;
 /// A gateway of another family than the destination.
 const ROUTE_VIA: u16 = 18;
 const ROUTE_UNICAST: u8 = 1;
+const ROUTE_LOCAL: u8 = 2;
 const NEIGHBOUR_DESTINATION: u16 = 1;
 const NEIGHBOUR_MAC: u16 = 2;
 /// States in which the hardware address holds: reachable, stale, delay, probe, no ARP, permanent.
@@ -125,122 +148,58 @@ const NEIGHBOUR_VALID: u16 = 0xde;
 impl Kernel {
     /// Asks about one interface.
     pub(super) fn new(index: u32) -> io::Result<Self> {
-        let domain = Domain::from(libc::AF_NETLINK);
-        let socket = Socket::new(domain, Type::RAW, Some(Protocol::from(libc::NETLINK_ROUTE)))?;
-        // The kernel answers within the request; this is for the day that it does not.
-        socket.set_read_timeout(Some(Duration::from_millis(200)))?;
-        Ok(Self { socket, index, sequence: 0, answer: Vec::new() })
+        Ok(Self { netlink: Netlink::open()?, index })
     }
 
-    /// The hardware address that leads to `gid`, if the kernel has one.
-    fn neighbour(&mut self, gid: Gid) -> io::Result<Option<MacAddr>> {
+    /// Where a packet to `gid` goes.
+    fn neighbour(&mut self, gid: Gid) -> io::Result<NextHop> {
         let destination = address_of(gid);
-        let Some(hop) = self.next_hop(destination)? else { return Ok(None) };
+        let hop = match self.route(destination)? {
+            Some(Route::Via(hop)) => hop,
+            Some(Route::ThisHost) => return Ok(NextHop::ThisHost),
+            None => return Ok(NextHop::Unknown),
+        };
         let mut body = vec![family(hop), 0, 0, 0];
         body.extend(self.index.to_ne_bytes());
         body.extend([0; 4]);
-        attribute(&mut body, NEIGHBOUR_DESTINATION, &octets(hop));
-        if !self.ask(GET_NEIGHBOUR, NEW_NEIGHBOUR, &body)? {
-            return Ok(None);
-        }
-        let (header, attributes) = self.answer.split_at_checked(12).unwrap_or_default();
-        let state =
-            header.get(8..10).and_then(|state| state.try_into().ok()).map_or(0, u16::from_ne_bytes);
-        let mac = find_attribute(attributes, NEIGHBOUR_MAC).and_then(|mac| mac.try_into().ok());
-        Ok(mac.map(MacAddr).filter(|_| state & NEIGHBOUR_VALID != 0))
+        push_attribute(&mut body, NEIGHBOUR_DESTINATION, &octets(hop));
+        let mut found = NextHop::Unknown;
+        self.netlink.ask(GET_NEIGHBOUR, Ask::One, &body, |answer| {
+            let (header, attributes) = answer.split_at_checked(12).unwrap_or_default();
+            let valid = half(header, 8).is_some_and(|state| state & NEIGHBOUR_VALID != 0);
+            let mac = find_attribute(attributes, NEIGHBOUR_MAC).and_then(|mac| mac.try_into().ok());
+            if let Some(mac) = mac.filter(|_| valid) {
+                found = NextHop::Mac(MacAddr(mac));
+            }
+        })?;
+        Ok(found)
     }
 
-    /// Who is next on the way to an address through this interface, if there is a way.
-    fn next_hop(&mut self, destination: IpAddr) -> io::Result<Option<IpAddr>> {
+    /// The route to an address through this interface, if there is one.
+    fn route(&mut self, destination: IpAddr) -> io::Result<Option<Route>> {
         let bits = if destination.is_ipv4() { 32 } else { 128 };
         let mut body = vec![family(destination), bits, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
-        attribute(&mut body, ROUTE_DESTINATION, &octets(destination));
-        attribute(&mut body, ROUTE_INTERFACE, &self.index.to_ne_bytes());
-        if !self.ask(GET_ROUTE, NEW_ROUTE, &body)? {
-            return Ok(None);
-        }
-        let (header, attributes) = self.answer.split_at_checked(12).unwrap_or_default();
-        if header.get(7) != Some(&ROUTE_UNICAST) {
-            return Ok(None);
-        }
-        let via = find_attribute(attributes, ROUTE_VIA).and_then(|via| via.get(2..));
-        match find_attribute(attributes, ROUTE_GATEWAY).or(via) {
-            Some(gateway) => Ok(address(gateway)),
-            None => Ok(Some(destination)),
-        }
-    }
-
-    /// Asks, and keeps the answer's body; `false` if the kernel has none.
-    fn ask(&mut self, kind: u16, wanted: u16, body: &[u8]) -> io::Result<bool> {
-        const HEADER: usize = 16;
-        self.sequence = self.sequence.wrapping_add(1);
-        let len = u32::try_from(HEADER + body.len()).map_err(io::Error::other)?;
-        let mut request = Vec::with_capacity(HEADER + body.len());
-        request.extend(len.to_ne_bytes());
-        request.extend(kind.to_ne_bytes());
-        request.extend(REQUEST.to_ne_bytes());
-        request.extend(self.sequence.to_ne_bytes());
-        request.extend([0; 4]);
-        request.extend(body);
-        self.socket.send(&request)?;
-        // An answer that came too late for an earlier question is passed over.
-        for _ in 0..8 {
-            self.answer.resize(ANSWER_MAX, 0);
-            let len = (&self.socket).read(&mut self.answer)?;
-            self.answer.truncate(len);
-            let word = |at: usize| -> u32 {
-                let bytes = self.answer.get(at..at + 4).and_then(|bytes| bytes.try_into().ok());
-                u32::from_ne_bytes(bytes.unwrap_or_default())
-            };
-            if word(8) != self.sequence {
-                continue;
-            }
-            let found = word(4) & 0xffff == u32::from(wanted);
-            let len = (word(0) as usize).clamp(HEADER, self.answer.len().max(HEADER));
-            self.answer.truncate(len);
-            self.answer.drain(..HEADER.min(self.answer.len()));
-            return Ok(found);
-        }
-        Ok(false)
+        push_attribute(&mut body, ROUTE_DESTINATION, &octets(destination));
+        push_attribute(&mut body, ROUTE_INTERFACE, &self.index.to_ne_bytes());
+        let mut found = None;
+        self.netlink.ask(GET_ROUTE, Ask::One, &body, |answer| {
+            found = route(answer, destination);
+        })?;
+        Ok(found)
     }
 }
 
-#[expect(clippy::cast_possible_truncation, reason = "they are 2 and 10")]
-fn family(address: IpAddr) -> u8 {
-    if address.is_ipv4() { libc::AF_INET as u8 } else { libc::AF_INET6 as u8 }
-}
-
-fn octets(address: IpAddr) -> Vec<u8> {
-    match address {
-        IpAddr::V4(address) => address.octets().to_vec(),
-        IpAddr::V6(address) => address.octets().to_vec(),
+/// The route that an answer is about.
+fn route(answer: &[u8], destination: IpAddr) -> Option<Route> {
+    let (header, attributes) = answer.split_at_checked(12)?;
+    match header.get(7) {
+        Some(&ROUTE_UNICAST) => {}
+        Some(&ROUTE_LOCAL) => return Some(Route::ThisHost),
+        _ => return None,
     }
-}
-
-fn address(octets: &[u8]) -> Option<IpAddr> {
-    let v4 = <[u8; 4]>::try_from(octets).map(IpAddr::from);
-    v4.or_else(|_| <[u8; 16]>::try_from(octets).map(IpAddr::from)).ok()
-}
-
-/// Appends an attribute, padded.
-fn attribute(body: &mut Vec<u8>, kind: u16, value: &[u8]) {
-    let len = u16::try_from(4 + value.len()).expect("an address is short");
-    body.extend(len.to_ne_bytes());
-    body.extend(kind.to_ne_bytes());
-    body.extend(value);
-    body.resize(body.len().next_multiple_of(4), 0);
-}
-
-/// The value of the first attribute of a kind.
-fn find_attribute(mut attributes: &[u8], wanted: u16) -> Option<&[u8]> {
-    loop {
-        let (header, _) = attributes.split_first_chunk::<4>()?;
-        let [l0, l1, k0, k1] = *header;
-        let (len, kind) = (usize::from(u16::from_ne_bytes([l0, l1])), u16::from_ne_bytes([k0, k1]));
-        let value = attributes.get(4..len)?;
-        if kind == wanted {
-            return Some(value);
-        }
-        attributes = attributes.get(len.next_multiple_of(4)..)?;
+    let via = find_attribute(attributes, ROUTE_VIA).and_then(|via| via.get(2..));
+    match find_attribute(attributes, ROUTE_GATEWAY).or(via) {
+        Some(gateway) => address(gateway).map(Route::Via),
+        None => Some(Route::Via(destination)),
     }
 }

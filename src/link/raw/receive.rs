@@ -2,11 +2,13 @@
 
 use std::cell::Cell;
 use std::io;
+use std::net::IpAddr;
 use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
 use super::super::Receiver;
+use super::super::interface::address_of;
 use super::super::sys::ring::{self, Ring, RingFrame};
 use super::filter::Filter;
 use super::sink::Sinks;
@@ -214,6 +216,17 @@ impl Receiver for RawReceiver {
 
     fn choose(&mut self, queue_pairs: Option<&[Qpn]>) {
         self.filter.choose(self.ring.socket(), queue_pairs);
+    }
+
+    fn set_gids(&mut self, gids: &[Gid]) {
+        let there = gids.iter().copied().filter(|gid| *gid != Gid::default());
+        self.gids = there.collect();
+        let addresses: Vec<IpAddr> = self.gids.iter().map(|gid| address_of(*gid)).collect();
+        // A port that cannot be held is held as soon as it is free; without any sockets, the old ones must do.
+        if let Ok(sinks) = Sinks::open(&addresses, self.filter.interface()) {
+            self.sinks = sinks;
+        }
+        self.filter.set_addresses(self.ring.socket(), addresses);
     }
 
     fn poll_timeout(&self) -> Option<Instant> {

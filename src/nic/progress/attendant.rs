@@ -15,7 +15,8 @@ use rustix::time::{ClockId, clock_gettime};
 
 use super::{NOTHING, Shared};
 use crate::nic::core::Work;
-use crate::nic::mailbox::wait_readable;
+use crate::nic::mailbox::which_readable;
+use crate::nic::port::PortWatch;
 use crate::nic::trust::{STEADY, Trust};
 use crate::time::Instant;
 
@@ -141,12 +142,17 @@ impl Shared {
             Duration::from_nanos(ns)
         });
         let arrivals = self.arrivals_with_groups.get().unwrap_or(&self.arrivals);
-        let fds = [self.doorbell.as_fd(), arrivals.as_fd()];
-        let fds = if for_packets { &fds[..] } else { &fds[..1] };
-        let ready = wait_readable(fds, timeout).unwrap_or(true);
-        if rustix::io::read(&self.doorbell, &mut [0_u8; 8]).is_ok() {
+        let doorbell = self.doorbell.as_fd();
+        let port = self.port_watch.as_ref().map_or(doorbell, PortWatch::fd);
+        let fds = [doorbell, port, arrivals.as_fd()];
+        let fds = if for_packets { &fds[..] } else { &fds[..2] };
+        let ready = which_readable(fds, timeout).unwrap_or([true; 3]);
+        if ready[1] {
+            self.refresh_port();
+        }
+        if rustix::io::read(&self.doorbell, &mut [0_u8; 8]).is_ok() || ready[1] {
             Woken::Rung
-        } else if ready {
+        } else if ready[2] {
             Woken::Packets
         } else {
             Woken::InTime

@@ -1,0 +1,225 @@
+//! Questions to the kernel's routing tables over a netlink socket.
+//!
+//! The socket stays in the network namespace in which it was opened, whichever thread asks.
+
+use std::io::{self, Read as _};
+use std::net::IpAddr;
+use std::time::Duration;
+
+use socket2::{Domain, Protocol, Socket, Type};
+
+/// The longest datagram of an answer; the kernel fills at most this much at once.
+const ANSWER_MAX: usize = 32 << 10;
+
+/// Maximum number of datagrams of one answer.
+const DATAGRAMS_MAX: usize = 4096;
+
+/// The length of `nlmsghdr`.
+const HEADER: usize = 16;
+
+// Numbers of `linux/netlink.h`.
+const REQUEST: u16 = 0x1;
+const DUMP: u16 = 0x300;
+const ERROR: u16 = 2;
+const DONE: u16 = 3;
+
+/// A netlink socket of `NETLINK_ROUTE`.
+#[derive(Debug)]
+pub(super) struct Netlink {
+    socket: Socket,
+    sequence: u32,
+    answer: Vec<u8>,
+}
+
+/// How much is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Ask {
+    /// The one entry that the request names.
+    One,
+    /// The whole table.
+    All,
+}
+
+impl Netlink {
+    /// Opens a socket in the network namespace of the calling thread.
+    pub(super) fn open() -> io::Result<Self> {
+        let domain = Domain::from(libc::AF_NETLINK);
+        let socket = Socket::new(domain, Type::RAW, Some(Protocol::from(libc::NETLINK_ROUTE)))?;
+        // The kernel answers within the request; this is for the day that it does not.
+        socket.set_read_timeout(Some(Duration::from_millis(200)))?;
+        Ok(Self { socket, sequence: 0, answer: Vec::new() })
+    }
+
+    /// Sends a request of this kind, and calls `each` with the body of every answer of the kind `wanted`.
+    pub(super) fn ask(
+        &mut self,
+        (kind, wanted): (u16, u16),
+        ask: Ask,
+        body: &[u8],
+        mut each: impl FnMut(&[u8]),
+    ) -> io::Result<()> {
+        self.send(kind, ask, body)?;
+        for _ in 0..DATAGRAMS_MAX {
+            self.answer.resize(ANSWER_MAX, 0);
+            let len = (&self.socket).read(&mut self.answer)?;
+            for message in messages(self.answer.get(..len).unwrap_or_default()) {
+                // An answer that came too late for an earlier question is passed over.
+                if message.sequence != self.sequence {
+                    continue;
+                }
+                match message.kind {
+                    ERROR | DONE => return Ok(()),
+                    kind if kind == wanted => {
+                        each(message.body);
+                        if ask == Ask::One {
+                            return Ok(());
+                        }
+                    }
+                    _ => {}
+                }
+            }
+        }
+        Err(io::ErrorKind::TimedOut.into())
+    }
+
+    fn send(&mut self, kind: u16, ask: Ask, body: &[u8]) -> io::Result<()> {
+        self.sequence = self.sequence.wrapping_add(1);
+        let flags = if ask == Ask::All { REQUEST | DUMP } else { REQUEST };
+        let len = u32::try_from(HEADER + body.len()).map_err(io::Error::other)?;
+        let mut request = Vec::with_capacity(HEADER + body.len());
+        request.extend(len.to_ne_bytes());
+        request.extend(kind.to_ne_bytes());
+        request.extend(flags.to_ne_bytes());
+        request.extend(self.sequence.to_ne_bytes());
+        request.extend([0; 4]);
+        request.extend(body);
+        self.socket.send(&request).map(drop)
+    }
+}
+
+/// A message of a datagram.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Message<'a> {
+    kind: u16,
+    sequence: u32,
+    body: &'a [u8],
+}
+
+/// The messages of a datagram, as far as they are whole.
+fn messages(mut datagram: &[u8]) -> impl Iterator<Item = Message<'_>> {
+    std::iter::from_fn(move || {
+        let len = word(datagram, 0)? as usize;
+        let message = datagram.get(..len)?;
+        let next = Message {
+            kind: half(message, 4)?,
+            sequence: word(message, 8)?,
+            body: message.get(HEADER..)?,
+        };
+        datagram = datagram.get(len.next_multiple_of(4)..).unwrap_or_default();
+        Some(next)
+    })
+}
+
+/// The number of 32 bits at an offset.
+pub(super) fn word(bytes: &[u8], at: usize) -> Option<u32> {
+    let bytes = bytes.get(at..at + 4)?.try_into().ok()?;
+    Some(u32::from_ne_bytes(bytes))
+}
+
+/// The number of 16 bits at an offset.
+pub(super) fn half(bytes: &[u8], at: usize) -> Option<u16> {
+    let bytes = bytes.get(at..at + 2)?.try_into().ok()?;
+    Some(u16::from_ne_bytes(bytes))
+}
+
+/// The family of an address, as messages have it.
+#[expect(clippy::cast_possible_truncation, reason = "they are 2 and 10")]
+pub(super) fn family(address: IpAddr) -> u8 {
+    if address.is_ipv4() { libc::AF_INET as u8 } else { libc::AF_INET6 as u8 }
+}
+
+/// The bytes of an address.
+pub(super) fn octets(address: IpAddr) -> Vec<u8> {
+    match address {
+        IpAddr::V4(address) => address.octets().to_vec(),
+        IpAddr::V6(address) => address.octets().to_vec(),
+    }
+}
+
+/// The address that these bytes are.
+pub(super) fn address(octets: &[u8]) -> Option<IpAddr> {
+    let v4 = <[u8; 4]>::try_from(octets).map(IpAddr::from);
+    v4.or_else(|_| <[u8; 16]>::try_from(octets).map(IpAddr::from)).ok()
+}
+
+/// Appends an attribute, padded.
+pub(super) fn push_attribute(body: &mut Vec<u8>, kind: u16, value: &[u8]) {
+    let len = u16::try_from(4 + value.len()).expect("an address is short");
+    body.extend(len.to_ne_bytes());
+    body.extend(kind.to_ne_bytes());
+    body.extend(value);
+    body.resize(body.len().next_multiple_of(4), 0);
+}
+
+/// The value of the first attribute of a kind.
+pub(super) fn find_attribute(mut attributes: &[u8], wanted: u16) -> Option<&[u8]> {
+    loop {
+        let len = usize::from(half(attributes, 0)?);
+        let kind = half(attributes, 2)?;
+        let value = attributes.get(4..len)?;
+        if kind == wanted {
+            return Some(value);
+        }
+        attributes = attributes.get(len.next_multiple_of(4)..)?;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn message(len: u32, kind: u16, sequence: u32, body: &[u8]) -> Vec<u8> {
+        let header = [&len.to_ne_bytes()[..], &kind.to_ne_bytes(), &[0; 2]].concat();
+        [&header[..], &sequence.to_ne_bytes(), &[0; 4], body].concat()
+    }
+
+    #[test]
+    fn messages_end_where_a_length_is_wrong() {
+        let good = message(20, 16, 7, &[1, 2, 3, 4]);
+        let expected = Message { kind: 16, sequence: 7, body: &[1, 2, 3, 4] };
+        for wrong in [0, 15, 21, u32::MAX] {
+            let datagram = [&good[..], &message(wrong, 16, 7, &[1, 2, 3, 4])].concat();
+            assert_eq!(messages(&datagram).collect::<Vec<_>>(), [expected], "{wrong}");
+        }
+        for len in 0..good.len() {
+            assert_eq!(messages(&good[..len]).count(), 0);
+        }
+    }
+
+    #[test]
+    fn attributes_end_where_a_length_is_wrong() {
+        let mut body = Vec::new();
+        push_attribute(&mut body, 1, &[9]);
+        push_attribute(&mut body, 2, &[7, 8]);
+        assert_eq!(find_attribute(&body, 2), Some(&[7, 8][..]));
+        assert_eq!(find_attribute(&body, 3), None);
+        body[0] = 3;
+        assert_eq!(find_attribute(&body, 2), None);
+        body[0] = 200;
+        assert_eq!(find_attribute(&body, 2), None);
+    }
+
+    #[test]
+    fn the_kernel_lists_the_loopback_address() {
+        const GET_ADDRESS: (u16, u16) = (22, 20);
+        let mut found = Vec::new();
+        let body = [0; 8];
+        let mut netlink = Netlink::open().unwrap();
+        netlink
+            .ask(GET_ADDRESS, Ask::All, &body, |body| {
+                found.extend(find_attribute(&body[8..], 1).and_then(address));
+            })
+            .unwrap();
+        assert!(found.contains(&[127, 0, 0, 1].into()), "{found:?}");
+    }
+}

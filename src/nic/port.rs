@@ -1,0 +1,76 @@
+//! The port of a running NIC: raises events when it changes, and keeps identifiers and MTU up to date.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Mutex, PoisonError};
+
+use super::core::Core;
+use super::progress::Shared;
+use crate::link::{PortMonitor, PortStatus};
+use crate::verbs::{AsyncEvent, EventType};
+
+/// The monitor of a link, and what it said last.
+pub(super) struct PortWatch {
+    /// A copy of the monitor's, to wait for without the lock.
+    changes: OwnedFd,
+    state: Mutex<State>,
+}
+
+struct State {
+    monitor: Box<dyn PortMonitor>,
+    last: PortStatus,
+}
+
+impl PortWatch {
+    /// Starts from what the port is now, which raises no event.
+    pub(super) fn new(mut monitor: Box<dyn PortMonitor>) -> io::Result<Self> {
+        let changes = monitor.fd().try_clone_to_owned()?;
+        let last = monitor.status()?.clone();
+        Ok(Self { changes, state: Mutex::new(State { monitor, last }) })
+    }
+
+    /// Becomes readable when the port may have changed.
+    pub(super) fn fd(&self) -> BorrowedFd<'_> {
+        self.changes.as_fd()
+    }
+}
+
+impl Shared {
+    /// Looks at the port, applies what changed, and returns whether it is active.
+    pub(super) fn refresh_port(&self) -> bool {
+        let Some(watch) = &self.port_watch else { return true };
+        let mut state = watch.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let State { monitor, last } = &mut *state;
+        // An interface that cannot be looked at is taken to be as it was.
+        if let Ok(status) = monitor.status()
+            && status != last
+        {
+            let before = std::mem::replace(last, status.clone());
+            // The receiver is locked before the core, as everywhere.
+            let mut receiver = self.receiver();
+            if before.gids != last.gids {
+                receiver.set_gids(&last.gids);
+            }
+            self.core().apply(&before, last);
+        }
+        last.is_active
+    }
+}
+
+impl Core {
+    /// Applies what changed of the port.
+    fn apply(&mut self, before: &PortStatus, now: &PortStatus) {
+        if before.mtu != now.mtu {
+            self.engine.set_port_mtu(now.mtu);
+        }
+        if before.gids != now.gids {
+            self.engine.set_gids(now.gids.clone());
+            self.raise(AsyncEvent::Port(EventType::GidChange));
+        }
+        match (before.is_active, now.is_active) {
+            (true, false) => self.raise(AsyncEvent::Port(EventType::PortErr)),
+            (false, true) => self.raise(AsyncEvent::Port(EventType::PortActive)),
+            _ => {}
+        }
+    }
+}
