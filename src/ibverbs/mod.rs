@@ -13,6 +13,7 @@
 //! | `wq`, `flow` | what only raw packets have |
 //! | `constants` | numbers without a type in `verbs` |
 //! | [`RdmaNic`] | a client of the real library: a card as a [`verbs::Device`](crate::verbs::Device) |
+//! | [`files`] | the files that a kernel has for devices |
 //! | [`convert`] | from C to `verbs` and back |
 //! | [`table`] | all of it as a list, to be checked |
 //!
@@ -26,6 +27,7 @@ mod context;
 pub mod convert;
 mod cq;
 mod device;
+pub mod files;
 mod flow;
 mod layout;
 mod memory;

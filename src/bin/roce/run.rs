@@ -1,5 +1,8 @@
 //! `roce run`: an unmodified verbs program on a soft NIC.
 
+mod files;
+mod namespace;
+
 use std::env;
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
@@ -18,8 +21,8 @@ use roce::link::{Spec, fault};
 /// On one host every program needs an address of its own: soft:INTERFACE, as without --device, takes the first that is free,
 /// and loopback has 127.0.0.1 to 127.0.0.254. With raw:INTERFACE, which needs CAP_NET_RAW, they share one.
 ///
-/// Its devices have the files that a kernel's have, as far as programs look for them: /dev/infiniband/uverbs0 is there, and
-/// what /sys/class/infiniband/roce0 says of its port.
+/// Its devices have the files that a kernel's have: /dev/infiniband/uverbs0 is there, and /sys/class/infiniband/roce0 says
+/// what its port is.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 EXAMPLES
@@ -33,6 +36,11 @@ EXAMPLES
 
 The library is looked for in ROCE_LIBRARY, in ../lib/roce and ibverbs beside this command, and in lib/roce of ~/.local,
 /usr/local and /usr; `tools/ibverbs/install` puts it there.
+
+The files of devices are real ones, in a user and mount namespace of the program's own, where the system allows that and the
+program loses nothing by it. For a privileged caller, a setuid program and a rank of MPI, a preloaded library redirects calls
+of libc instead. ROCE_FILES=namespace or ROCE_FILES=preload overrides that choice: sudo and other setuid programs, for one,
+have no effect in a namespace.
 It says nothing on the program's output; with ROCE_LOG=FILE it writes there why a device cannot be opened.
 Exit status: the program's, or 2 when it cannot be run.")]
 pub(crate) struct Args {
@@ -64,27 +72,19 @@ pub(crate) struct Args {
 /// What the library is called, by those who need it.
 const LIBRARY: &str = "libibverbs.so.1";
 
-/// What is beside it, and shows programs the files that a kernel would have for its devices.
+/// The library beside it that redirects calls of libc to the files of devices, where no mount namespace shows them.
 const FILES: &str = "libroce-files.so";
 
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
+    if let Some(result) = files::probe() {
+        return result.map(|()| ExitCode::SUCCESS);
+    }
     let library = find_library()?;
     try_devices(&args.devices)?;
     let (name, rest) = args.program.split_first().context("there is no program to run")?;
     let mut command = Command::new(name);
-    command.args(rest).env("LD_LIBRARY_PATH", first_of("LD_LIBRARY_PATH", directory(&library)));
-    let files = directory(&library).join(FILES);
-    if !can_be_listed(&files) {
-        eprintln!(
-            "roce: programs do not see files of devices: the path of {} has a space or a colon",
-            files.display()
-        );
-    } else if files.is_file() {
-        command.env("LD_PRELOAD", first_of("LD_PRELOAD", &files));
-        // A program with an address sanitizer would not start: it wants to be the first.
-        let unordered = Path::new("verify_asan_link_order=0");
-        command.env("ASAN_OPTIONS", first_of("ASAN_OPTIONS", unordered));
-    }
+    let search_path = files::first_of("LD_LIBRARY_PATH", &[directory(&library)]);
+    command.args(rest).env("LD_LIBRARY_PATH", search_path);
     let devices: Vec<String> = args.devices.iter().map(ToString::to_string).collect();
     set(&mut command, "ROCE_DEVICES", (!devices.is_empty()).then(|| devices.join(" ").into()));
     let pcap = args.pcap.as_deref().map(std::path::absolute).transpose()?;
@@ -94,6 +94,8 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     }
     set(&mut command, "ROCE_PCAP", pcap.map(Into::into));
     set(&mut command, "ROCE_FAULT", args.fault.as_ref().map(|fault| fault.to_string().into()));
+    let redirect = directory(&library).join(FILES);
+    files::show(&mut command, files::choose(name)?, &args.devices, &library, &redirect)?;
     let error = command.exec();
     bail!("cannot run {}: {error}", name.display());
 }
@@ -122,21 +124,6 @@ fn set(command: &mut Command, name: &str, value: Option<OsString>) {
         Some(value) => command.env(name, value),
         None => command.env_remove(name),
     };
-}
-
-/// A list, separated by colons: this, and then what the environment has in it already.
-fn first_of(name: &str, item: &Path) -> OsString {
-    let mut list = item.as_os_str().to_owned();
-    if let Some(others) = env::var_os(name).filter(|others| !others.is_empty()) {
-        list.push(":");
-        list.push(others);
-    }
-    list
-}
-
-/// Whether the dynamic linker takes it for one path.
-fn can_be_listed(path: &Path) -> bool {
-    path.to_str().is_some_and(|path| !path.contains([' ', ':']))
 }
 
 fn directory(file: &Path) -> &Path {

@@ -45,6 +45,7 @@ impl Context {
     pub(crate) fn open(device: &'static Device, commands: CommandFile) -> Result<*mut ibv_context> {
         let open = Open::new()?;
         let nic = device.open()?;
+        crate::sysfs::refresh();
         let attr = nic.query_device()?;
         let events = Arc::new(Asynchronous::new()?);
         device.routes.add_context(&events);

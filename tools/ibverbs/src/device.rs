@@ -101,7 +101,7 @@ impl Device {
     }
 
     /// The devices that there are, each the same as ever.
-    fn list() -> Result<Vec<&'static Self>> {
+    pub(crate) fn list() -> Result<Vec<&'static Self>> {
         Ok(env::devices()?.into_iter().map(Self::called).collect())
     }
 
@@ -145,6 +145,11 @@ impl Device {
                 beginnings.iter().find_map(|beginning| path.strip_prefix(beginning.as_str()))?;
             (rest.is_empty() || rest.starts_with('/')).then_some((*device, rest))
         })
+    }
+
+    /// The number of its character device.
+    pub(crate) fn number(&self) -> usize {
+        usize::try_from(self.index).unwrap_or_default()
     }
 
     /// Its NIC, which is started if nobody has it open.

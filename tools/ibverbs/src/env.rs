@@ -90,7 +90,8 @@ pub(crate) fn keep_quiet() {
     ONCE.call_once(|| std::panic::set_hook(Box::new(|panic| log(&panic.to_string()))));
 }
 
-fn variable(name: &str) -> Option<String> {
+/// A variable that is set and not empty.
+pub(crate) fn variable(name: &str) -> Option<String> {
     env::var(name).ok().filter(|value| !value.is_empty())
 }
 

@@ -1,13 +1,17 @@
-//! What programs read of devices as files: answered here, because no kernel has such a device.
+//! The files that programs read of devices: no kernel has them for a soft NIC. `roce::ibverbs::files` says what they are.
 
-use std::ffi::{CStr, c_char, c_int};
+use std::ffi::{CStr, CString, c_char, c_int};
 use std::fs;
+use std::mem;
+use std::path::Path;
 use std::ptr;
 
-use roce::verbs::{Device as _, Guid, PortNum, PortState};
+use roce::ibverbs::files::{DeviceFiles, Node, Tree, gid_rows};
+use roce::verbs::Device as _;
 
 use crate::call::{Failed, Result, number};
 use crate::device::Device;
+use crate::env;
 
 /// The longest file that is read.
 const FILE_MAX: usize = 4096;
@@ -48,91 +52,75 @@ unsafe extern "C" fn ibv_read_sysfs_file(
     })
 }
 
-/// What stands before a path if files of the system are not meant: `files.c` says so.
-const SOFT: &str = "soft:";
-
 /// A file of a soft device, or of the system.
 fn read(path: &str) -> Result<String> {
-    let (path, only_soft) = path.strip_prefix(SOFT).map_or((path, false), |path| (path, true));
     if let Some((device, rest)) = Device::at_path(path) {
-        let words: Vec<&str> = rest.split('/').filter(|word| !word.is_empty()).collect();
-        return soft_file(device, &words).ok_or(Failed(libc::ENOENT));
-    }
-    if only_soft {
-        return Err(Failed(libc::ENOENT));
+        return soft_file(device, path, rest);
     }
     let mut bytes = fs::read(path)?;
     bytes.truncate(FILE_MAX);
     String::from_utf8(bytes).map_err(|_| Failed(libc::EILSEQ))
 }
 
-/// What a soft device has under its directory.
-fn soft_file(device: &Device, path: &[&str]) -> Option<String> {
-    let guid = || Guid(device.guid().to_ne_bytes()).to_string();
-    Some(match path {
-        ["node_type"] => "1: CA".to_owned(),
-        ["fw_ver"] => env!("CARGO_PKG_VERSION").to_owned(),
-        ["board_id" | "hca_type"] => "roce".to_owned(),
-        ["hw_rev"] => "0".to_owned(),
-        ["node_guid" | "sys_image_guid"] => guid(),
-        ["node_desc"] => format!("{} ({})", device.name, device.spec),
-        ["ibdev"] => device.name.clone(),
-        ["abi_version"] => "1".to_owned(),
-        ["ports", port, rest @ ..] if *port == PortNum::FIRST.to_string() => {
-            return port_file(device, rest);
-        }
-        _ => return None,
-    })
-}
-
-/// What its port has.
-fn port_file(device: &Device, path: &[&str]) -> Option<String> {
-    let gids = || {
-        device.running().map(|nic| nic.gids()).or_else(|| Some(vec![device.spec.first_gid().ok()?]))
+/// A file of a soft device, by its path below the device's directory.
+fn soft_file(device: &Device, path: &str, rest: &str) -> Result<String> {
+    let rest: Vec<&str> = rest.split('/').filter(|word| !word.is_empty()).collect();
+    let rest = rest.join("/");
+    let files = device.files();
+    let files = match path.starts_with("/sys/class/infiniband_verbs/") {
+        true => files.verbs_device(),
+        false => files.rdma_device(),
     };
-    let indexed = |index: &str| gids()?.get(index.parse::<usize>().ok()?).copied();
-    let port = || device.running()?.query_port().ok();
-    Some(match path {
-        ["link_layer"] => "Ethernet".to_owned(),
-        ["state"] => {
-            let state = port().map_or(PortState::Down, |port| port.state);
-            format!("{}: {}", state.code(), state.name().trim_start_matches("IBV_PORT_"))
-        }
-        ["phys_state"] => match port()?.state {
-            PortState::Active => "5: LinkUp".to_owned(),
-            _ => "3: Disabled".to_owned(),
-        },
-        ["lid" | "sm_lid"] => "0x0".to_owned(),
-        ["lid_mask_count" | "sm_sl"] => "0".to_owned(),
-        ["cap_mask"] => format!("{:#010x}", port()?.port_cap_flags.bits()),
-        ["rate"] => "2.5 Gb/sec (1X SDR)".to_owned(),
-        ["pkeys", "0"] => "0xffff".to_owned(),
-        ["gids", index] => gid_text(indexed(index)?.0),
-        ["gid_attrs", "types", index] => indexed(index).map(|_| "RoCE v2".to_owned())?,
-        ["gid_attrs", "ndevs", index] => {
-            indexed(index)?;
-            let running = device.running().and_then(|nic| nic.port().interface.clone());
-            running.or_else(|| device.spec.interface().map(ToOwned::to_owned))?
-        }
-        _ => return None,
-    })
-}
-
-/// An identifier as sysfs prints it: eight groups of four digits.
-fn gid_text(gid: [u8; 16]) -> String {
-    let (groups, _) = gid.as_chunks::<2>();
-    let groups: Vec<String> = groups.iter().map(|[a, b]| format!("{a:02x}{b:02x}")).collect();
-    groups.join(":")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn an_identifier_prints_as_in_sysfs() {
-        let mut gid = [0; 16];
-        gid[10..].copy_from_slice(&[0xff, 0xff, 127, 0, 0, 1]);
-        assert_eq!(gid_text(gid), "0000:0000:0000:0000:0000:ffff:7f00:0001");
+    match files.into_iter().find(|(path, _)| *path == rest) {
+        Some((_, Node::Text(text))) => Ok(text),
+        Some((_, Node::Unreadable)) => Err(Failed::EINVAL),
+        _ => Err(Failed(libc::ENOENT)),
     }
+}
+
+impl Device {
+    /// What its files say: what its NIC says while it is open, and else what it will be.
+    pub(crate) fn files(&self) -> DeviceFiles {
+        let mut files = DeviceFiles::of_spec(&self.spec, &self.name, self.number());
+        if let Some(nic) = self.running() {
+            files.gids = gid_rows(&nic.gids());
+            files.interface = nic.port().interface.clone().or(files.interface);
+            files.state = nic.query_port().map_or(files.state, |port| port.state);
+        }
+        files
+    }
+}
+
+/// The root of the tree that `roce run` made: `/` in a mount namespace, or a directory for libroce-files.so.
+const TREE: &str = "ROCE_TREE";
+
+/// Brings the files that this process sees up to date: a device that was opened can have another address than the one that
+/// `roce run` expected.
+pub(crate) fn refresh() {
+    let Some(root) = env::variable(TREE) else { return };
+    let Ok(devices) = Device::list() else { return };
+    let files: Vec<DeviceFiles> = devices.iter().map(|device| device.files()).collect();
+    let tree = Tree::new(&files);
+    let result = match root.as_str() {
+        // Only in the mount namespace does this directory exist.
+        "/" if !Path::new("/sys/devices/roce").is_dir() => Ok(()),
+        "/" => tree.write(Path::new("/")),
+        _ => tree.write_shared().map(|root| redirect_to(&root)),
+    };
+    if let Err(error) = result {
+        env::failed(&error, libc::EIO);
+    }
+}
+
+/// Has libroce-files.so look in another directory.
+fn redirect_to(root: &Path) {
+    let Ok(root) = CString::new(root.as_os_str().as_encoded_bytes()) else { return };
+    // SAFETY: the name is a text; the default scope is searched.
+    let function = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"roce_files_redirect".as_ptr()) };
+    if function.is_null() {
+        return;
+    }
+    // SAFETY: files.c defines it so.
+    let redirect: extern "C" fn(*const c_char) = unsafe { mem::transmute(function) };
+    redirect(root.as_ptr());
 }

@@ -1,0 +1,394 @@
+//! The files that a kernel has for RDMA devices: one table of paths, from which every form of them is made.
+//!
+//! Programs look for a device's files before they open it, and read there what kind of NIC it is. No kernel has files for a
+//! soft NIC. `roce run` writes this table into a mount namespace, or into a directory to which calls of libc are redirected;
+//! the library answers `ibv_read_sysfs_file` from it. Both forms have the same files because both are written from here.
+//!
+//! ```text
+//! /sys/class/infiniband/NAME            -> ../../devices/roce/NAME/infiniband/NAME
+//! /sys/class/infiniband_verbs/uverbsN   -> ../../devices/roce/NAME/infiniband_verbs/uverbsN
+//! /sys/devices/roce/NAME/               numa_node, net/INTERFACE: what a PCI device has above its RDMA device
+//! /dev/infiniband/uverbsN               a character device
+//! ```
+
+use std::fs;
+use std::hash::{DefaultHasher, Hash as _, Hasher as _};
+use std::io;
+use std::os::unix::fs::{
+    DirBuilderExt as _, FileTypeExt as _, MetadataExt as _, OpenOptionsExt as _, symlink,
+};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::link::interface::{Interface, gid, interfaces};
+use crate::link::{OpenError, Spec};
+use crate::verbs::{GidType, Guid, PortAttr, PortState};
+use crate::wire::Gid;
+
+/// The directories that hold all of it. None of them has any other file.
+pub const DIRECTORIES: [&str; 4] =
+    [CLASS, "/sys/class/infiniband_verbs", "/sys/devices/roce", "/dev/infiniband"];
+
+const CLASS: &str = "/sys/class/infiniband";
+
+/// Number of rows of a port's GID table; rows without a GID are empty.
+pub const GID_ROWS: usize = 16;
+
+/// A file whose reads fail with EINVAL, as those of an empty row's attributes do: the speed that loopback does not have.
+const UNREADABLE: &str = "/sys/class/net/lo/speed";
+
+/// What the files of a device say.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeviceFiles {
+    /// The name of the device: `roce0`.
+    pub name: String,
+    /// The number of its character device, `uverbs0`.
+    pub number: usize,
+    /// What it is a device of, in words.
+    pub description: String,
+    /// The interface that it is on.
+    pub interface: Option<String>,
+    /// The state of its port.
+    pub state: PortState,
+    /// Its GID table, by index, without empty rows at the end.
+    pub gids: Vec<GidRow>,
+}
+
+/// A row of a GID table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GidRow {
+    /// The GID; zero in an empty row.
+    pub gid: Gid,
+    /// How packets from it are encapsulated.
+    pub gid_type: GidType,
+}
+
+/// A file, or what stands in its place.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Node {
+    /// A regular file with this text, without the newline at its end.
+    Text(String),
+    /// A regular file that can be opened, but whose reads fail with EINVAL.
+    Unreadable,
+    /// A symbolic link to this path.
+    Link(String),
+    /// A character device, which programs look for and the library does not open.
+    CharDevice,
+}
+
+/// The rows of a GID table for these GIDs.
+pub fn gid_rows(gids: &[Gid]) -> Vec<GidRow> {
+    gids.iter().map(|gid| GidRow { gid: *gid, gid_type: GidType::RoceV2 }).collect()
+}
+
+impl DeviceFiles {
+    /// The files of a device that no program has opened: those that it will have if its address is free.
+    pub fn of_spec(spec: &Spec, name: &str, number: usize) -> Self {
+        let interface = interface_of(spec);
+        let gids = gids_of(spec, interface.as_ref()).unwrap_or_default();
+        let has_link =
+            interface.as_ref().is_some_and(|interface| interface.up && interface.carrier);
+        Self {
+            name: name.to_owned(),
+            number,
+            description: format!("{name} ({spec})"),
+            interface: interface.map(|interface| interface.name),
+            state: if has_link { PortState::Active } else { PortState::Down },
+            gids: gid_rows(&gids),
+        }
+    }
+
+    /// The GUID of the device: the lower half of its first GID.
+    pub fn guid(&self) -> Guid {
+        let Gid([.., a, b, c, d, e, f, g, h]) =
+            self.gids.first().map_or(Gid([0; 16]), |row| row.gid);
+        Guid([a, b, c, d, e, f, g, h])
+    }
+
+    /// The device's own files, by path below `/sys/class/infiniband/NAME`.
+    pub fn rdma_device(&self) -> Vec<(String, Node)> {
+        let text = |path: &str, text: &str| (path.to_owned(), Node::Text(text.to_owned()));
+        let guid = self.guid().to_string();
+        let mut files = vec![
+            text("board_id", "roce"),
+            text("fw_ver", env!("CARGO_PKG_VERSION")),
+            text("hca_type", "roce"),
+            text("hw_rev", "0"),
+            text("node_desc", &self.description),
+            text("node_guid", &guid),
+            text("node_type", "1: CA"),
+            text("sys_image_guid", &guid),
+            text("uevent", &format!("NAME={}", self.name)),
+            link("device", &format!("../../../{}", self.name)),
+            link("subsystem", "../../../../../class/infiniband"),
+        ];
+        let port = self.port();
+        files.extend(port.into_iter().map(|(path, node)| (format!("ports/1/{path}"), node)));
+        files
+    }
+
+    /// The files of its port.
+    fn port(&self) -> Vec<(String, Node)> {
+        let state = self.state.name().trim_start_matches("IBV_PORT_");
+        let is_active = self.state == PortState::Active;
+        let mut files: Vec<(String, Node)> = [
+            ("cap_mask", format!("{:#010x}", PortAttr::default().port_cap_flags.bits())),
+            ("lid", "0x0".to_owned()),
+            ("lid_mask_count", "0".to_owned()),
+            ("link_layer", "Ethernet".to_owned()),
+            ("phys_state", if is_active { "5: LinkUp" } else { "3: Disabled" }.to_owned()),
+            ("pkeys/0", "0xffff".to_owned()),
+            ("rate", "2.5 Gb/sec (1X SDR)".to_owned()),
+            ("sm_lid", "0x0".to_owned()),
+            ("sm_sl", "0".to_owned()),
+            ("state", format!("{}: {state}", self.state.code())),
+        ]
+        .into_iter()
+        .map(|(path, text)| (path.to_owned(), Node::Text(text)))
+        .collect();
+        let empty = GidRow { gid: Gid([0; 16]), gid_type: GidType::RoceV2 };
+        for index in 0..self.gids.len().max(GID_ROWS) {
+            let row = *self.gids.get(index).unwrap_or(&empty);
+            let is_empty = row.gid.0 == [0; 16];
+            let interface = self.interface.as_ref().filter(|_| !is_empty);
+            let gid_type = (!is_empty).then(|| gid_type_text(row.gid_type).to_owned());
+            files.extend([
+                (format!("gids/{index}"), Node::Text(gid_text(row.gid))),
+                (format!("gid_attrs/ndevs/{index}"), readable(interface.cloned())),
+                (format!("gid_attrs/types/{index}"), readable(gid_type)),
+            ]);
+        }
+        files
+    }
+
+    /// The files of its character device, by path below `/sys/class/infiniband_verbs/uverbsN`.
+    pub fn verbs_device(&self) -> Vec<(String, Node)> {
+        let minor = 192 + self.number;
+        let text = |path: &str, text: String| (path.to_owned(), Node::Text(text));
+        vec![
+            text("abi_version", "1".to_owned()),
+            text("dev", format!("231:{minor}")),
+            text("ibdev", self.name.clone()),
+            text(
+                "uevent",
+                format!("MAJOR=231\nMINOR={minor}\nDEVNAME=infiniband/uverbs{}", self.number),
+            ),
+            link("device", &format!("../../../{}", self.name)),
+            link("subsystem", "../../../../../class/infiniband_verbs"),
+        ]
+    }
+
+    /// All of its files, by absolute path.
+    fn all(&self) -> Vec<(String, Node)> {
+        let Self { name, number, .. } = self;
+        let own = format!("/sys/devices/roce/{name}");
+        let below = |directory: &str, files: Vec<(String, Node)>| -> Vec<(String, Node)> {
+            files.into_iter().map(|(path, node)| (format!("{directory}/{path}"), node)).collect()
+        };
+        let mut all = vec![
+            link(
+                &format!("{CLASS}/{name}"),
+                &format!("../../devices/roce/{name}/infiniband/{name}"),
+            ),
+            link(
+                &format!("/sys/class/infiniband_verbs/uverbs{number}"),
+                &format!("../../devices/roce/{name}/infiniband_verbs/uverbs{number}"),
+            ),
+            (format!("/dev/infiniband/uverbs{number}"), Node::CharDevice),
+            // A NIC that is near no node in particular, as on machines with one node.
+            (format!("{own}/numa_node"), Node::Text("-1".to_owned())),
+            (format!("{own}/uevent"), Node::Text("DRIVER=roce".to_owned())),
+        ];
+        if let Some(interface) = &self.interface {
+            let path = format!("{own}/net/{interface}");
+            all.push(link(&path, &format!("/sys/class/net/{interface}")));
+        }
+        all.extend(below(&format!("{own}/infiniband/{name}"), self.rdma_device()));
+        all.extend(below(&format!("{own}/infiniband_verbs/uverbs{number}"), self.verbs_device()));
+        all
+    }
+}
+
+fn link(path: &str, to: &str) -> (String, Node) {
+    (path.to_owned(), Node::Link(to.to_owned()))
+}
+
+fn readable(text: Option<String>) -> Node {
+    text.map_or(Node::Unreadable, Node::Text)
+}
+
+/// A GID as sysfs prints it: eight groups of four digits.
+fn gid_text(gid: Gid) -> String {
+    let (groups, _) = gid.0.as_chunks::<2>();
+    let groups: Vec<String> = groups.iter().map(|[a, b]| format!("{a:02x}{b:02x}")).collect();
+    groups.join(":")
+}
+
+/// How sysfs names the type of a GID.
+fn gid_type_text(gid_type: GidType) -> &'static str {
+    match gid_type {
+        GidType::Ib | GidType::RoceV1 => "IB/RoCE v1",
+        GidType::RoceV2 => "RoCE v2",
+    }
+}
+
+/// The interface that a device is on.
+fn interface_of(spec: &Spec) -> Option<Interface> {
+    let all = interfaces().unwrap_or_default();
+    match spec {
+        Spec::Udp(address) => {
+            let listed = all.iter().position(|found| found.addresses.contains(address));
+            let loopback =
+                || address.is_loopback().then(|| all.iter().position(|found| found.loopback));
+            let index = listed.or_else(|| loopback().flatten())?;
+            all.into_iter().nth(index)
+        }
+        Spec::Raw(name) | Spec::Soft(name) => all.into_iter().find(|found| found.name == *name),
+    }
+}
+
+/// The GIDs that a device will have.
+fn gids_of(spec: &Spec, interface: Option<&Interface>) -> Result<Vec<Gid>, OpenError> {
+    match spec {
+        Spec::Udp(address) => Ok(vec![gid(*address)]),
+        Spec::Soft(_) => Ok(vec![spec.first_gid()?]),
+        Spec::Raw(_) => Ok(interface.map(Interface::gids).unwrap_or_default()),
+    }
+}
+
+/// The files of all devices of a program.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Tree {
+    /// Every file by absolute path; directories are those that paths have.
+    files: Vec<(String, Node)>,
+}
+
+impl Tree {
+    /// The files of these devices.
+    pub fn new(devices: &[DeviceFiles]) -> Self {
+        let mut files: Vec<(String, Node)> = devices.iter().flat_map(DeviceFiles::all).collect();
+        let abi = "/sys/class/infiniband_verbs/abi_version";
+        files.push((abi.to_owned(), Node::Text("6".to_owned())));
+        Self { files }
+    }
+
+    /// Every file by absolute path.
+    pub fn files(&self) -> &[(String, Node)] {
+        &self.files
+    }
+
+    /// Writes the files below a root, and leaves those that are there already with the same content. A process that reads
+    /// at the same time finds a file whole, before or after.
+    ///
+    /// A character device is written as a link to `/dev/null`.
+    pub fn write(&self, root: &Path) -> io::Result<()> {
+        for directory in DIRECTORIES {
+            make_directories(&below(root, directory))?;
+        }
+        let mut last = PathBuf::new();
+        for (path, node) in &self.files {
+            let path = below(root, path);
+            let directory = path.parent().unwrap_or(root);
+            if directory != last {
+                make_directories(directory)?;
+                directory.clone_into(&mut last);
+            }
+            node.write(&path)?;
+        }
+        Ok(())
+    }
+
+    /// Writes the files into a directory of their own, which is named for their content and stays, and returns its path.
+    /// All programs with the same devices share it.
+    pub fn write_shared(&self) -> io::Result<PathBuf> {
+        let mut hasher = DefaultHasher::new();
+        self.files.hash(&mut hasher);
+        let root = private_directory()?.join(format!("{:016x}", hasher.finish()));
+        self.write(&root)?;
+        Ok(root)
+    }
+}
+
+impl Node {
+    fn write(&self, path: &Path) -> io::Result<()> {
+        let text = match self {
+            Self::Text(text) => text,
+            Self::Unreadable => return write_link(path, UNREADABLE),
+            Self::Link(to) => return write_link(path, to),
+            Self::CharDevice if is_char_device(path) => return Ok(()),
+            Self::CharDevice => return write_link(path, "/dev/null"),
+        };
+        let line = format!("{text}\n");
+        let is_file = fs::symlink_metadata(path).is_ok_and(|there| there.is_file());
+        if is_file && fs::read(path).is_ok_and(|there| there == line.as_bytes()) {
+            return Ok(());
+        }
+        replace(path, |new| {
+            let mut file =
+                fs::OpenOptions::new().write(true).create_new(true).mode(0o444).open(new)?;
+            io::Write::write_all(&mut file, line.as_bytes())
+        })
+    }
+}
+
+fn is_char_device(path: &Path) -> bool {
+    fs::metadata(path).is_ok_and(|there| there.file_type().is_char_device())
+}
+
+fn write_link(path: &Path, to: &str) -> io::Result<()> {
+    if fs::read_link(path).is_ok_and(|there| there == Path::new(to)) {
+        return Ok(());
+    }
+    replace(path, |new| symlink(to, new))
+}
+
+/// Makes a file beside a path, then moves it there.
+fn replace(path: &Path, make: impl FnOnce(&Path) -> io::Result<()>) -> io::Result<()> {
+    static COUNT: AtomicU64 = AtomicU64::new(0);
+    let count = COUNT.fetch_add(1, Ordering::Relaxed);
+    let new = path.with_file_name(format!(".{}-{count}", std::process::id()));
+    make(&new).and_then(|()| fs::rename(&new, path)).inspect_err(|_| {
+        let _ = fs::remove_file(&new);
+    })
+}
+
+/// An absolute path, below a root.
+fn below(root: &Path, path: &str) -> PathBuf {
+    root.join(path.trim_start_matches('/'))
+}
+
+/// Makes a directory and those above it.
+fn make_directories(path: &Path) -> io::Result<()> {
+    if path.is_dir() {
+        return Ok(());
+    }
+    if let Some(parent) = path.parent() {
+        make_directories(parent)?;
+    }
+    make_directory(path)
+}
+
+fn make_directory(path: &Path) -> io::Result<()> {
+    match fs::DirBuilder::new().mode(0o755).create(path) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
+        other => other,
+    }
+}
+
+/// The directory of this user for such trees: in the directory for temporary files, and written by no other user.
+fn private_directory() -> io::Result<PathBuf> {
+    let user = fs::metadata("/proc/self")?.uid();
+    let temporary = fs::canonicalize(std::env::temp_dir())?;
+    // Another user can have made the first.
+    let names = [format!("roce-files-{user}"), format!("roce-files-{user}-{}", std::process::id())];
+    for name in names {
+        let path = temporary.join(name);
+        make_directory(&path)?;
+        let there = fs::symlink_metadata(&path)?;
+        if there.is_dir() && there.uid() == user && there.mode() & 0o022 == 0 {
+            return Ok(path);
+        }
+    }
+    Err(io::Error::other(format!("{}: no directory there is this user's", temporary.display())))
+}
