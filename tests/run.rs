@@ -51,7 +51,7 @@ fn the_program_finds_the_library_and_what_its_devices_shall_be() {
 }
 
 #[test]
-fn what_shows_the_files_of_devices_is_preloaded_before_what_else_is() {
+fn the_library_is_preloaded_before_others_and_behind_what_redirects_files() {
     let place = Place::new("files");
     let files = place.0.join("libroce-files.so");
     std::fs::write(&files, b"").unwrap();
@@ -60,9 +60,14 @@ fn what_shows_the_files_of_devices_is_preloaded_before_what_else_is() {
         .args(["run", "--device", "udp:127.9.4.6", "/usr/bin/env"])
         .env("ROCE_LIBRARY", &place.0);
     command.env("LD_PRELOAD", "/no/other.so").env("ASAN_OPTIONS", "detect_leaks=0");
+    command.env("ROCE_FILES", "preload");
     let lines = text(&command.output().unwrap().stdout);
     for line in [
-        format!("LD_PRELOAD={}:/no/other.so", files.display()),
+        format!(
+            "LD_PRELOAD={}:{}/libibverbs.so.1:/no/other.so",
+            files.display(),
+            place.0.display()
+        ),
         "ASAN_OPTIONS=verify_asan_link_order=0:detect_leaks=0".to_owned(),
     ] {
         assert!(lines.lines().any(|other| other == line), "{line} is not in {lines}");

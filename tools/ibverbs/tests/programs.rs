@@ -1,21 +1,9 @@
 //! Programs in C that do what the stock ones do not: many threads, forks, violent ends.
 #![allow(clippy::unwrap_used, reason = "what must not happen in a test fails it")]
 
-use std::path::{Path, PathBuf};
-use std::process::Command;
-
 mod common;
 
-/// Compiles one of the programs.
-fn compiled(name: &str) -> PathBuf {
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/c").join(name);
-    let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name).with_extension("");
-    let mut cc = Command::new("cc");
-    cc.args(["-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-pthread", "-o"]);
-    cc.arg(&program).arg(source).arg("-L").arg(common::library()).arg("-l:libibverbs.so.1");
-    common::said(&mut cc, "gcc and libibverbs-dev");
-    program
-}
+use common::compiled;
 
 /// Runs one of the programs with these devices.
 fn run(name: &str, devices: &str) {
@@ -48,13 +36,4 @@ fn verbs_answer_as_the_kernel_and_providers_do() {
 #[test]
 fn domains_and_queue_pairs_are_shared_by_those_who_open_them_again() {
     run("shared.c", "udp:127.9.5.1 udp:127.9.5.2");
-}
-
-#[test]
-fn devices_have_the_files_that_programs_look_for() {
-    let program = compiled("files.c");
-    let mut command = common::stock(program.to_str().unwrap(), "udp:127.9.6.1");
-    command.env("LD_PRELOAD", common::library().join("libroce-files.so"));
-    let said = common::said(&mut command, "gcc");
-    assert!(said.ends_with("fine\n"), "{said}");
 }

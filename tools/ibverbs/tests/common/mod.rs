@@ -27,6 +27,18 @@ pub(crate) fn stock(program: &str, devices: &str) -> Command {
     command
 }
 
+/// Compiles one of the programs in C.
+#[allow(dead_code, reason = "not every test program has programs in C")]
+pub(crate) fn compiled(name: &str) -> PathBuf {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/c").join(name);
+    let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name).with_extension("");
+    let mut cc = Command::new("cc");
+    cc.args(["-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-pthread", "-o"]);
+    cc.arg(&program).arg(source).arg("-L").arg(library()).arg("-l:libibverbs.so.1");
+    said(&mut cc, "gcc and libibverbs-dev");
+    program
+}
+
 /// What a program of Debian's package `package` said, if it was successful.
 pub(crate) fn said(command: &mut Command, package: &str) -> String {
     let output = command.output();
