@@ -6,24 +6,31 @@
 //!
 //! - [`Buffer`] is for Rust programs: owned, shared, safe to use from any thread, and alive as long as anybody
 //!   holds it, the NIC included.
-//! - [`Region::foreign`] is for memory of somebody else's, such as a C program's. It is `unsafe`, and its contract is
-//!   the one of `ibv_reg_mr`: the memory stays until it is deregistered.
-//! - [`Region::on_demand`] is for memory that may come and go, and [`Region::null`] for none at all.
+//! - [`Region::foreign`] is for memory of a program in another language, such as a C program's. The program may unmap,
+//!   protect or truncate it while it is registered: an access then fails with [`AccessError::Unmapped`].
+//! - [`Region::null`] has no memory behind it.
 //!
-//! What the bytes of a torn read are worth is the protocol's business: verbs promises nothing about a buffer that
-//! both sides use at once.
+//! Bytes are stored in ascending order of addresses, as a real NIC stores them: a program that polls the last byte of a
+//! WRITE finds the others in place. What the bytes of a torn read are worth is the protocol's business: verbs promises
+//! nothing about a buffer that both sides use at once.
 
 #[cfg(target_os = "linux")]
-mod demand;
-#[cfg(not(target_os = "linux"))]
-#[path = "no_demand.rs"]
-mod demand;
+mod fault;
+#[cfg(target_os = "linux")]
+mod kernel;
+#[cfg(all(target_os = "linux", target_arch = "x86_64", not(miri)))]
+mod routines;
+#[cfg(not(all(target_os = "linux", target_arch = "x86_64", not(miri))))]
+#[path = "portable.rs"]
+mod routines;
 
 use core::cell::UnsafeCell;
-use core::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
 
 use thiserror::Error;
+
+#[cfg(target_os = "linux")]
+pub use fault::{masks_changed, replace_action};
 
 /// An access that is not within its region, or not aligned as it must be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
@@ -41,8 +48,8 @@ pub enum AccessError {
     /// An atomic operation on an address that is not a multiple of eight.
     #[error("an atomic operation at an address that is not a multiple of 8")]
     Misaligned,
-    /// Memory that is on demand is not there, or may not be written.
-    #[error("{len} bytes at offset {offset} are not mapped")]
+    /// The memory cannot be accessed: it is not mapped, is protected, or lies beyond the end of its file.
+    #[error("some of {len} bytes at offset {offset} are not mapped, or protected")]
     Unmapped {
         /// Where the access begins.
         offset: u64,
@@ -153,10 +160,8 @@ pub struct Region {
 enum Kind {
     /// A buffer's, which this keeps alive.
     Owned(#[expect(dead_code, reason = "it is held, not used")] Arc<Words>),
-    /// Somebody's who keeps it in place.
+    /// A program's in another language, which may unmap or protect it.
     Foreign,
-    /// Somebody's who may take it away: every access finds out.
-    OnDemand,
     /// Nobody's.
     Null,
 }
@@ -171,28 +176,21 @@ unsafe impl Send for Region {}
 unsafe impl Sync for Region {}
 
 impl Region {
-    /// Memory of somebody else's: `len` bytes from `start`.
+    /// Memory of a program in another language: `len` bytes from `start`. The whole address space can be such a region.
+    ///
+    /// The program may unmap, protect or truncate the memory at any time. Accesses to what is gone fail. On Linux, the
+    /// first call installs a handler for SIGSEGV and SIGBUS, which passes on every fault that is not one of these
+    /// accesses. On other systems the memory must stay until the region is dropped.
     ///
     /// # Safety
     ///
-    /// Until the region is dropped, all `len` bytes must stay readable, and writable too if anything with the right
-    /// to write is registered over them; others may use them meanwhile, but no Rust reference may claim to be the
-    /// only one.
+    /// Others may use the memory meanwhile, but no Rust reference may claim to be the only one to any byte of it that is
+    /// accessed.
     #[expect(unsafe_code, reason = "the caller vouches for the memory")]
-    pub const unsafe fn foreign(start: *mut u8, len: usize) -> Self {
+    pub unsafe fn foreign(start: *mut u8, len: usize) -> Self {
+        #[cfg(target_os = "linux")]
+        fault::install();
         Self { start, len, kind: Kind::Foreign }
-    }
-
-    /// Memory of somebody else's who may map and unmap it at any time: an access to what is not mapped is an error,
-    /// which costs a system call each time to find out. The whole address space can be such a region.
-    ///
-    /// # Safety
-    ///
-    /// No Rust reference may claim to be the only one to any byte of it that is accessed.
-    #[cfg(target_os = "linux")]
-    #[expect(unsafe_code, reason = "the caller vouches for the memory")]
-    pub const unsafe fn on_demand(start: *mut u8, len: usize) -> Self {
-        Self { start, len, kind: Kind::OnDemand }
     }
 
     /// No memory: what is written to it vanishes, what is read from it is zero, at any of its `len` addresses.
@@ -221,12 +219,6 @@ impl Region {
         matches!(self.kind, Kind::Null)
     }
 
-    /// Whether its bytes are where they are for sure.
-    #[inline]
-    const fn is_in_place(&self) -> bool {
-        matches!(self.kind, Kind::Owned(_) | Kind::Foreign)
-    }
-
     /// The pointer to `len` bytes at `offset`, if they are all within.
     #[inline]
     fn at(&self, offset: u64, len: usize) -> Result<*mut u8, AccessError> {
@@ -239,120 +231,170 @@ impl Region {
         Ok(self.start.wrapping_add(start))
     }
 
+    /// Whether its memory may be accessed by the routines that survive a fault, or needs none that does.
+    #[inline]
+    fn is_direct(&self) -> bool {
+        match self.kind {
+            Kind::Owned(_) | Kind::Null => true,
+            #[cfg(target_os = "linux")]
+            Kind::Foreign => fault::is_guarded(),
+            #[cfg(not(target_os = "linux"))]
+            Kind::Foreign => true,
+        }
+    }
+
+    /// Copies `len` bytes from `offset` on to `out`.
+    ///
+    /// # Safety
+    ///
+    /// There must be room for them, which does not overlap the region.
+    #[inline]
+    #[expect(unsafe_code, reason = "registered memory is reached by raw pointers")]
+    unsafe fn copy_out(&self, offset: u64, out: *mut u8, len: usize) -> Result<(), AccessError> {
+        let from = self.at(offset, len)?;
+        if matches!(self.kind, Kind::Null) {
+            // SAFETY: the caller's.
+            unsafe { out.write_bytes(0, len) };
+            return Ok(());
+        }
+        let copied = if self.is_direct() {
+            // SAFETY: `at` saw to it that all bytes are within the region, whose maker lets them be read; if they may be
+            // not mapped, the handler is in place. The rest is the caller's.
+            unsafe { routines::copy(out, from, len) }
+        } else {
+            self.kernel_read(from, out, len)
+        };
+        if copied { Ok(()) } else { Err(unmapped(offset, len)) }
+    }
+
     /// Copies bytes out, from `offset` on.
     #[inline]
     #[expect(unsafe_code, reason = "registered memory is reached by raw pointers")]
     pub fn read(&self, offset: u64, out: &mut [u8]) -> Result<(), AccessError> {
-        let from = self.at(offset, out.len())?;
-        match self.kind {
-            Kind::Owned(_) | Kind::Foreign => {}
-            Kind::OnDemand => {
-                return demand::read(from, out).ok_or_else(|| unmapped(offset, out.len()));
-            }
-            Kind::Null => {
-                out.fill(0);
-                return Ok(());
-            }
-        }
-        // SAFETY: `at` saw to it that all bytes are within the region, which its maker keeps readable; `out` is
-        // exclusively ours and so cannot overlap it.
-        unsafe { core::ptr::copy_nonoverlapping(from, out.as_mut_ptr(), out.len()) };
-        Ok(())
+        // SAFETY: `out` is exclusively ours and so cannot overlap it.
+        unsafe { self.copy_out(offset, out.as_mut_ptr(), out.len()) }
     }
 
     /// Appends a copy of `len` bytes from `offset` on to `out`.
     #[inline]
     #[expect(unsafe_code, reason = "registered memory is reached by raw pointers")]
     pub fn append_to(&self, offset: u64, len: usize, out: &mut Vec<u8>) -> Result<(), AccessError> {
-        let from = self.at(offset, len)?;
-        if !self.is_in_place() {
-            let start = out.len();
-            out.resize(start + len, 0);
-            let read = self.read(offset, &mut out[start..]);
-            return read.inspect_err(|_| out.truncate(start));
-        }
+        self.at(offset, len)?;
         out.reserve(len);
         let room = out.spare_capacity_mut().as_mut_ptr().cast();
-        // SAFETY: `at` saw to it that all bytes are within the region, which its maker keeps readable; `out` has room
-        // for them, which is exclusively ours and so cannot overlap them.
-        unsafe { core::ptr::copy_nonoverlapping(from, room, len) };
+        // SAFETY: `out` has room for them, which is exclusively ours and so cannot overlap them.
+        unsafe { self.copy_out(offset, room, len) }?;
         // SAFETY: so many more bytes hold something now.
         unsafe { out.set_len(out.len() + len) };
         Ok(())
     }
 
-    /// Copies bytes in, from `offset` on.
+    /// Copies bytes in, from `offset` on, in ascending order of addresses. If some of them cannot be written, those
+    /// before may have been.
     #[inline]
     #[expect(unsafe_code, reason = "registered memory is reached by raw pointers")]
     pub fn write(&self, offset: u64, bytes: &[u8]) -> Result<(), AccessError> {
         let to = self.at(offset, bytes.len())?;
-        match self.kind {
-            Kind::Owned(_) | Kind::Foreign => {}
-            Kind::OnDemand => {
-                return demand::write(to, bytes).ok_or_else(|| unmapped(offset, bytes.len()));
-            }
-            Kind::Null => return Ok(()),
+        if matches!(self.kind, Kind::Null) {
+            return Ok(());
         }
-        // SAFETY: `at` saw to it that all bytes are within the region, which its maker keeps writable; `bytes` is a
-        // live reference and nobody may have one to the region.
-        unsafe { core::ptr::copy_nonoverlapping(bytes.as_ptr(), to, bytes.len()) };
-        Ok(())
+        let copied = if self.is_direct() {
+            // SAFETY: `at` saw to it that all bytes are within the region, whose maker lets them be written; if they may
+            // be not mapped, the handler is in place. `bytes` is a live reference, and no other may exist to the region.
+            unsafe { routines::copy(to, bytes.as_ptr(), bytes.len()) }
+        } else {
+            self.kernel_write(to, bytes)
+        };
+        if copied { Ok(()) } else { Err(unmapped(offset, bytes.len())) }
     }
 
-    /// Brings in `len` bytes from `offset` on that are there on demand, so that they can be read, or written too. What is
-    /// in place is so already.
+    /// Brings in `len` bytes from `offset` on of memory that the program may have unmapped; fails if they cannot be read,
+    /// or written if they must be.
     pub fn bring_in(&self, offset: u64, len: usize, write: bool) -> Result<(), AccessError> {
         let start = self.at(offset, len)?;
         match self.kind {
-            Kind::Owned(_) | Kind::Foreign | Kind::Null => Ok(()),
-            Kind::OnDemand => {
-                demand::bring_in(start, len, write).ok_or_else(|| unmapped(offset, len))
-            }
+            Kind::Owned(_) | Kind::Null => Ok(()),
+            Kind::Foreign if self.kernel_bring_in(start, len, write) => Ok(()),
+            Kind::Foreign => Err(unmapped(offset, len)),
         }
     }
 
-    /// The eight bytes at `offset` as a number that is changed atomically.
+    /// The eight bytes at `offset` as a number that `change` changes, at once for everyone who uses it as a number.
     #[inline]
-    #[expect(unsafe_code, reason = "registered memory is reached by raw pointers")]
     fn atomic<T>(
         &self,
         offset: u64,
-        change: impl FnOnce(&AtomicU64) -> T,
+        change: impl FnOnce(*mut u64) -> Option<T>,
     ) -> Result<T, AccessError> {
         let place = self.at(offset, 8)?.cast::<u64>();
         if !place.is_aligned() {
             return Err(AccessError::Misaligned);
         }
-        match self.kind {
-            Kind::Owned(_) | Kind::Foreign => {}
-            Kind::OnDemand => {
-                demand::bring_in(place.cast(), 8, true).ok_or_else(|| unmapped(offset, 8))?
-            }
-            Kind::Null => return Ok(change(&AtomicU64::new(0))),
+        if matches!(self.kind, Kind::Null) {
+            let mut zero = 0;
+            return change(&raw mut zero).ok_or_else(|| unmapped(offset, 8));
         }
-        // SAFETY: eight aligned bytes within the region, which its maker keeps writable; for as long as the atomic
-        // lives, others may change them too, which is what it is for.
-        Ok(change(unsafe { AtomicU64::from_ptr(place) }))
+        // No system call changes a number atomically: without the handler, one sees to it that the page is there.
+        if !self.is_direct() && !self.kernel_bring_in(place.cast(), 8, true) {
+            return Err(unmapped(offset, 8));
+        }
+        change(place).ok_or_else(|| unmapped(offset, 8))
     }
 
     /// Adds to the number at `offset`, modulo 2^64; returns what it was.
+    #[expect(unsafe_code, reason = "registered memory is reached by raw pointers")]
     pub fn fetch_add(&self, offset: u64, add: u64) -> Result<u64, AccessError> {
-        self.atomic(offset, |number| number.fetch_add(add, Ordering::SeqCst))
+        // SAFETY: eight aligned bytes within the region, whose maker lets them be written; if they may be not mapped, the
+        // handler is in place, or they were there just now.
+        self.atomic(offset, |number| unsafe { routines::fetch_add(number, add) })
     }
 
     /// Puts `swap` at `offset` if `compare` is there; returns what was there in either case.
+    #[expect(unsafe_code, reason = "registered memory is reached by raw pointers")]
     pub fn compare_swap(&self, offset: u64, compare: u64, swap: u64) -> Result<u64, AccessError> {
-        self.atomic(offset, |number| {
-            match number.compare_exchange(compare, swap, Ordering::SeqCst, Ordering::SeqCst) {
-                Ok(was) | Err(was) => was,
-            }
-        })
+        // SAFETY: as in `fetch_add`.
+        self.atomic(offset, |number| unsafe { routines::compare_swap(number, compare, swap) })
     }
 
     /// Puts eight bytes at `offset`, all at once.
+    #[expect(unsafe_code, reason = "registered memory is reached by raw pointers")]
     pub fn store(&self, offset: u64, bytes: [u8; 8]) -> Result<(), AccessError> {
-        let number = u64::from_ne_bytes(bytes);
-        self.atomic(offset, |place| place.store(number, Ordering::SeqCst))
+        let value = u64::from_ne_bytes(bytes);
+        // SAFETY: as in `fetch_add`.
+        self.atomic(offset, |number| unsafe { routines::store(number, value) })
+    }
+}
+
+/// Access through the kernel, where there is one that can: elsewhere every access is direct.
+#[cfg(target_os = "linux")]
+impl Region {
+    #[cold]
+    fn kernel_read(&self, from: *const u8, out: *mut u8, len: usize) -> bool {
+        kernel::read(from, out, len).is_some()
+    }
+
+    #[cold]
+    fn kernel_write(&self, to: *mut u8, bytes: &[u8]) -> bool {
+        kernel::write(to, bytes).is_some()
+    }
+
+    fn kernel_bring_in(&self, start: *mut u8, len: usize, write: bool) -> bool {
+        kernel::bring_in(start, len, write).is_some()
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+impl Region {
+    fn kernel_read(&self, _: *const u8, _: *mut u8, _: usize) -> bool {
+        false
+    }
+
+    fn kernel_write(&self, _: *mut u8, _: &[u8]) -> bool {
+        false
+    }
+
+    fn kernel_bring_in(&self, _: *mut u8, _: usize, _: bool) -> bool {
+        true
     }
 }
 
@@ -438,10 +480,11 @@ mod tests {
     #[cfg(target_os = "linux")]
     #[cfg_attr(miri, ignore = "Miri has no such system calls")]
     #[expect(unsafe_code, reason = "the memory is this test's own")]
-    fn memory_on_demand_is_reached_where_it_is_and_refused_where_it_is_not() {
+    fn foreign_memory_is_accessed_where_mapped_and_refused_elsewhere() {
+        let _actions = ACTIONS.lock();
         let buffer = Buffer::from_bytes(b"here it is");
         // SAFETY: the buffer lies in it, and no reference to it is formed meanwhile.
-        let all = unsafe { Region::on_demand(core::ptr::null_mut(), usize::MAX) };
+        let all = unsafe { Region::foreign(core::ptr::null_mut(), usize::MAX) };
         let mut bytes = [0; 4];
         all.read(buffer.addr(), &mut bytes).unwrap();
         assert_eq!(&bytes, b"here");
@@ -470,6 +513,122 @@ mod tests {
         assert!(all.fetch_add(address.next_multiple_of(8), 1).is_err());
         assert!(all.bring_in(address, 16, false).is_ok());
         assert!(all.bring_in(address, 16, true).is_err());
+    }
+
+    /// A file of two pages, mapped.
+    #[cfg(target_os = "linux")]
+    #[expect(unsafe_code, reason = "the memory is the test's own")]
+    fn mapped_file() -> (libc::c_int, *mut u8) {
+        // SAFETY: it makes a descriptor.
+        let file = unsafe { libc::memfd_create(c"memory".as_ptr(), 0) };
+        // SAFETY: it is that of a file.
+        assert_eq!(unsafe { libc::ftruncate(file, 8192) }, 0);
+        let (access, shared) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED);
+        // SAFETY: the kernel chooses an address that is free.
+        let at = unsafe { libc::mmap(core::ptr::null_mut(), 8192, access, shared, file, 0) };
+        assert_ne!(at, libc::MAP_FAILED);
+        (file, at.cast())
+    }
+
+    /// The second page cannot be read, the first can; nothing is written beyond.
+    #[cfg(target_os = "linux")]
+    fn assert_second_page_is_gone(region: &Region) {
+        let mut bytes = [0; 64];
+        region.read(4096 - 64, &mut bytes).unwrap();
+        region.write(4096 - 64, &bytes).unwrap();
+        let unmapped = |offset| Err(AccessError::Unmapped { offset, len: 64 });
+        for offset in [4096, 4096 - 63, 4096 - 1, 5000, 8192 - 64] {
+            assert_eq!(region.read(offset, &mut bytes), unmapped(offset));
+            assert_eq!(region.write(offset, &bytes), unmapped(offset));
+            let mut out = vec![9];
+            assert_eq!(region.append_to(offset, 64, &mut out), unmapped(offset));
+            assert_eq!(out, [9]);
+        }
+        assert_eq!(
+            region.write(0, &[1; 8192]),
+            Err(AccessError::Unmapped { offset: 0, len: 8192 })
+        );
+        let unmapped = AccessError::Unmapped { offset: 4096, len: 8 };
+        assert_eq!(region.fetch_add(4096, 1), Err(unmapped));
+        assert_eq!(region.compare_swap(4096, 0, 1), Err(unmapped));
+        assert_eq!(region.store(4096, [1; 8]), Err(unmapped));
+        region.bring_in(0, 4096, true).unwrap();
+        assert!(region.bring_in(0, 4097, false).is_err());
+    }
+
+    /// Signal actions are the whole process's.
+    #[cfg(target_os = "linux")]
+    static ACTIONS: std::sync::Mutex<()> = std::sync::Mutex::new(());
+
+    #[test]
+    #[cfg(target_os = "linux")]
+    #[cfg_attr(miri, ignore = "Miri has no such system calls")]
+    #[expect(unsafe_code, reason = "the memory is this test's own")]
+    fn protected_and_truncated_memory_fails_accesses_and_the_program_lives() {
+        let _actions = ACTIONS.lock();
+        let (file, at) = mapped_file();
+        // SAFETY: no reference to it is ever formed.
+        let region = unsafe { Region::foreign(at, 8192) };
+        // SAFETY: only the region uses it.
+        unsafe { libc::mprotect(at.wrapping_add(4096).cast(), 4096, libc::PROT_NONE) };
+        assert_second_page_is_gone(&region);
+        // SAFETY: as above.
+        unsafe { libc::mprotect(at.wrapping_add(4096).cast(), 4096, libc::PROT_READ) };
+        region.read(5000, &mut [0; 8]).unwrap();
+        assert!(region.write(5000, &[0; 8]).is_err());
+        assert!(region.fetch_add(4096, 0).is_err());
+        assert!(region.bring_in(0, 8192, false).is_ok());
+        assert!(region.bring_in(0, 8192, true).is_err());
+        // SAFETY: as above.
+        unsafe { libc::mprotect(at.cast(), 8192, libc::PROT_READ | libc::PROT_WRITE) };
+        // SAFETY: as above.
+        unsafe { libc::ftruncate(file, 4096) };
+        assert_second_page_is_gone(&region);
+        // SAFETY: as above.
+        unsafe { libc::ftruncate(file, 8192) };
+        region.write(0, &[1; 8192]).unwrap();
+    }
+
+    #[test]
+    #[cfg(target_os = "linux")]
+    #[cfg_attr(miri, ignore = "Miri has no such system calls")]
+    #[expect(unsafe_code, reason = "the memory is this test's own")]
+    fn accesses_fail_safely_in_threads_that_block_signals_and_under_other_handlers() {
+        let _actions = ACTIONS.lock();
+        let (file, at) = mapped_file();
+        // SAFETY: only the region uses it.
+        unsafe { libc::ftruncate(file, 4096) };
+        // SAFETY: no reference to it is ever formed.
+        let region = unsafe { Region::foreign(at, 8192) };
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                // SAFETY: zeroes are an empty set.
+                let mut all = unsafe { core::mem::zeroed() };
+                // SAFETY: the set is ours.
+                unsafe { libc::sigfillset(&raw mut all) };
+                // SAFETY: as above.
+                unsafe {
+                    libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, core::ptr::null_mut())
+                };
+                assert_second_page_is_gone(&region);
+            });
+        });
+        for signal in [libc::SIGSEGV, libc::SIGBUS] {
+            // SAFETY: zeroes are the default action.
+            let default: libc::sigaction = unsafe { core::mem::zeroed() };
+            // SAFETY: as above.
+            let mut ours = unsafe { core::mem::zeroed() };
+            // SAFETY: both are whole.
+            unsafe { libc::sigaction(signal, &raw const default, &raw mut ours) };
+            masks_changed();
+            assert_second_page_is_gone(&region);
+            assert!(!fault::is_guarded());
+            // SAFETY: as above.
+            unsafe { libc::sigaction(signal, &raw const ours, core::ptr::null_mut()) };
+            masks_changed();
+            assert_second_page_is_gone(&region);
+            assert_eq!(fault::is_guarded(), routines::AVAILABLE);
+        }
     }
 
     #[test]

@@ -136,7 +136,7 @@ pub(crate) unsafe extern "C" fn register(
         let region = memory.part(offset, length).map_err(|_| Failed::EINVAL)?;
         let attr = MrAttr { region, base: 0, access };
         let handle = domain.nic.register_region(domain.handle, attr)?;
-        mr::give(pd, domain, std::ptr::null_mut(), length, handle)
+        mr::give(pd, domain, std::ptr::null_mut(), length, Access::LOCAL_WRITE, handle)
     })
 }
 

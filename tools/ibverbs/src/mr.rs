@@ -2,9 +2,9 @@
 
 use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_uint, c_void};
-use std::io;
 use std::ptr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use roce::ibverbs::convert::sges;
 use roce::ibverbs::{
@@ -29,6 +29,8 @@ pub(crate) struct Mr {
     c: UnsafeCell<ibv_mr>,
     nic: Arc<SoftNic>,
     handle: MrHandle,
+    /// The rights for which its memory was looked at. What has no memory of the program's counts as writable.
+    access: AtomicU32,
 }
 
 objects! { Mr: ibv_mr; }
@@ -45,22 +47,25 @@ struct Wanted {
 impl Wanted {
     /// # Safety
     ///
-    /// The memory is as `ibv_reg_mr` wants it: it stays until it is deregistered.
+    /// No Rust reference claims to be the only one to the memory.
     unsafe fn new(addr: *mut c_void, length: usize, iova: u64, access: c_uint) -> Result<Self> {
         let access = Access::from_user(access).ok_or(Failed::EINVAL)?;
         let iova = if access.contains(Access::ZERO_BASED) { 0 } else { iova };
         Ok(Self { addr, length, iova, access })
     }
 
-    /// The memory as something to register. What is not there is refused now, as a kernel would that pins it.
+    /// The memory as something to register. What cannot be accessed with the rights that are asked for is refused now, as a
+    /// kernel does that pins it; memory on demand is looked at when it is used.
     fn region(&self) -> Result<Region> {
+        // SAFETY: the program's memory, to which this library has no reference.
+        let region = unsafe { Region::foreign(self.addr.cast(), self.length) };
         if self.access.contains(Access::ON_DEMAND) {
-            // SAFETY: whoever registers it vouches for that.
-            return Ok(unsafe { Region::on_demand(self.addr.cast(), self.length) });
+            return Ok(region);
         }
-        bring_in(self.addr, self.length, self.access.contains(Access::LOCAL_WRITE))?;
-        // SAFETY: it is there, and whoever registers it vouches that it stays.
-        Ok(unsafe { Region::foreign(self.addr.cast(), self.length) })
+        self.addr.addr().checked_add(self.length).ok_or(Failed::EINVAL)?;
+        let brought_in = region.bring_in(0, self.length, needs_writable(self.access));
+        brought_in.map_err(|_| Failed(libc::EFAULT))?;
+        Ok(region)
     }
 
     fn attr(&self) -> Result<MrAttr> {
@@ -68,25 +73,11 @@ impl Wanted {
     }
 }
 
-/// Sees to it that memory is there, and can be written if it must.
-fn bring_in(addr: *mut c_void, length: usize, write: bool) -> Result<()> {
-    const PAGE: usize = 4096;
-    if length == 0 {
-        return Ok(());
-    }
-    let start = addr.map_addr(|address| address & !(PAGE - 1));
-    let end = addr.addr().checked_add(length).and_then(|end| end.checked_next_multiple_of(PAGE));
-    let whole = end.ok_or(Failed::EINVAL)? - start.addr();
-    let how = if write { libc::MADV_POPULATE_WRITE } else { libc::MADV_POPULATE_READ };
-    // SAFETY: this brings in pages that are mapped, and changes nothing of what they hold.
-    if unsafe { libc::madvise(start, whole, how) } == 0 {
-        return Ok(());
-    }
-    match io::Error::last_os_error().raw_os_error() {
-        // A kernel that cannot do it, or memory that is a device's: it is believed.
-        Some(libc::EINVAL) => Ok(()),
-        _ => Err(Failed(libc::EFAULT)),
-    }
+/// Whether memory that is registered with these rights must be writable: the kernel's `ib_access_writable`.
+fn needs_writable(access: Access) -> bool {
+    let writing =
+        Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC | Access::MW_BIND;
+    access.intersects(writing)
 }
 
 /// Registers memory.
@@ -96,7 +87,7 @@ unsafe fn register(pd: *mut ibv_pd, wanted: Result<Wanted>) -> *mut ibv_mr {
         let domain = unsafe { Pd::of(pd) }?;
         let wanted = wanted?;
         let handle = domain.nic.register_region(domain.handle, wanted.attr()?)?;
-        give(pd, domain, wanted.addr, wanted.length, handle)
+        give(pd, domain, wanted.addr, wanted.length, wanted.access, handle)
     })
 }
 
@@ -107,6 +98,7 @@ impl Mr {
         domain: &Pd,
         addr: *mut c_void,
         length: usize,
+        access: Access,
         handle: MrHandle,
         number: u32,
     ) -> Self {
@@ -119,7 +111,7 @@ impl Mr {
             lkey: handle.lkey().get(),
             rkey: handle.rkey().get(),
         });
-        Self { c, nic: Arc::clone(&domain.nic), handle }
+        Self { c, nic: Arc::clone(&domain.nic), handle, access: AtomicU32::new(access.bits()) }
     }
 
     fn number(&self) -> u32 {
@@ -134,13 +126,14 @@ pub(crate) fn give(
     domain: &Pd,
     addr: *mut c_void,
     length: usize,
+    access: Access,
     handle: MrHandle,
 ) -> Result<*mut ibv_mr> {
     let number = next_number();
     // SAFETY: it was open when the domain was made, and is until that is unmade.
     let open = unsafe { Context::of(domain.context()) }?;
     MRS.add(number, (open.device, handle, length));
-    Ok(Mr::new(pd, domain, addr, length, handle, number).give())
+    Ok(Mr::new(pd, domain, addr, length, access, handle, number).give())
 }
 
 /// Registers memory under its own address.
@@ -194,7 +187,7 @@ pub(crate) unsafe extern "C" fn alloc_null(pd: *mut ibv_pd) -> *mut ibv_mr {
         let access = Access::LOCAL_WRITE;
         let attr = MrAttr { region: Region::null(length), base: 0, access };
         let handle = domain.nic.register_region(domain.handle, attr)?;
-        give(pd, domain, ptr::null_mut(), length, handle)
+        give(pd, domain, ptr::null_mut(), length, access, handle)
     })
 }
 
@@ -272,15 +265,20 @@ unsafe extern "C" fn ibv_rereg_mr(
         let rights = has(IBV_REREG_MR_CHANGE_ACCESS).then_some(rights).transpose()?;
         // SAFETY: the program says that it is one, if it is asked for.
         let domain = has(IBV_REREG_MR_CHANGE_PD).then(|| unsafe { Pd::of(pd) }).transpose()?;
-        let wanted = Wanted {
-            addr,
-            length,
-            iova: addr.addr() as u64,
-            access: rights.unwrap_or(Access::LOCAL_WRITE),
-        };
+        let old = Access::from_bits_retain(region.access.load(Ordering::Relaxed));
+        let access = rights.unwrap_or(old);
+        let wanted = Wanted { addr, length, iova: addr.addr() as u64, access };
         let memory = moved.then(|| wanted.attr()).transpose()?;
+        if !moved && needs_writable(access) && !needs_writable(old) {
+            // The memory was looked at for reading only.
+            // SAFETY: programs only read it, and not while they change it.
+            let ibv_mr { addr, length, .. } = unsafe { region.c.get().read() };
+            Wanted { addr, length, iova: 0, access: access | (old & Access::ON_DEMAND) }
+                .region()?;
+        }
         failure = IBV_REREG_MR_ERR_CMD;
         region.nic.reregister(region.handle, domain.map(|pd| pd.handle), memory, rights)?;
+        region.access.store(access.bits(), Ordering::Relaxed);
         let c = region.c.get();
         // SAFETY: programs only read it, and not while they change it.
         let mut new = unsafe { c.read() };

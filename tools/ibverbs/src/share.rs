@@ -13,7 +13,7 @@ use std::sync::Mutex;
 
 use roce::ibverbs::{ibv_context, ibv_dm, ibv_mr, ibv_pd};
 use roce::memory::Buffer;
-use roce::verbs::{MrHandle, PdHandle};
+use roce::verbs::{Access, MrHandle, PdHandle};
 
 use crate::call::{Failed, Result, pointer, quiet};
 use crate::context::Context;
@@ -203,7 +203,8 @@ unsafe extern "C" fn ibv_import_mr(pd: *mut ibv_pd, number: u32) -> *mut ibv_mr 
         let open = unsafe { Context::of(domain.context()) }?;
         let (device, handle, length) = MRS.find(number)?;
         same_device(open, device)?;
-        Ok(Mr::new(pd, domain, std::ptr::null_mut::<c_void>(), length, handle, number).give())
+        let (none, access) = (std::ptr::null_mut::<c_void>(), Access::LOCAL_WRITE);
+        Ok(Mr::new(pd, domain, none, length, access, handle, number).give())
     })
 }
 

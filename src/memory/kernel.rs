@@ -1,0 +1,102 @@
+//! Memory of the user's program, reached through the kernel: a system call for each access, which fails where the memory
+//! cannot be accessed. Used while the signal handler of `fault` is not in place, and for what only a kernel knows.
+
+use std::process;
+use std::sync::OnceLock;
+use std::sync::atomic::{Ordering, fence};
+
+use super::{fault, routines};
+
+/// Copies bytes out; `None` if some cannot be read.
+#[expect(unsafe_code, reason = "a system call")]
+pub(super) fn read(from: *const u8, out: *mut u8, len: usize) -> Option<()> {
+    let remote = libc::iovec { iov_base: from.cast_mut().cast(), iov_len: len };
+    let local = libc::iovec { iov_base: out.cast(), iov_len: len };
+    // SAFETY: the caller has room for so many bytes, and the kernel reads from what is mapped only.
+    let copied =
+        unsafe { libc::process_vm_readv(own(), &raw const local, 1, &raw const remote, 1, 0) };
+    (usize::try_from(copied) == Ok(len)).then_some(())
+}
+
+/// Copies bytes in, the last of them last; `None` if some cannot be written.
+pub(super) fn write(to: *mut u8, bytes: &[u8]) -> Option<()> {
+    let Some((last, before)) = bytes.split_last() else { return Some(()) };
+    if !before.is_empty() {
+        write_unordered(to, before)?;
+        fence(Ordering::Release);
+    }
+    write_unordered(to.wrapping_add(before.len()), core::slice::from_ref(last))
+}
+
+#[expect(unsafe_code, reason = "a system call")]
+fn write_unordered(to: *mut u8, bytes: &[u8]) -> Option<()> {
+    let remote = libc::iovec { iov_base: to.cast(), iov_len: bytes.len() };
+    let local = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
+    // SAFETY: `bytes` is only read; the kernel writes to what is mapped for that only, and the maker of the region vouches
+    // for its bytes.
+    let copied =
+        unsafe { libc::process_vm_writev(own(), &raw const local, 1, &raw const remote, 1, 0) };
+    (usize::try_from(copied) == Ok(bytes.len())).then_some(())
+}
+
+/// Brings in the pages of `len` bytes; `None` if some cannot be read, or written if they must be. What another thread
+/// unmaps right afterwards is missed.
+pub(super) fn bring_in(start: *mut u8, len: usize, write: bool) -> Option<()> {
+    if len == 0 {
+        return Some(());
+    }
+    let page = page_size();
+    let first = start.map_addr(|address| address & !(page - 1));
+    let end = start.addr().checked_add(len)?.checked_next_multiple_of(page)?;
+    if has_populate() {
+        populate(first, end - first.addr(), write)
+    } else {
+        touch(first, (end - first.addr()) / page, page, write)
+    }
+}
+
+#[expect(unsafe_code, reason = "a system call")]
+fn populate(first: *mut u8, len: usize, write: bool) -> Option<()> {
+    let how = if write { libc::MADV_POPULATE_WRITE } else { libc::MADV_POPULATE_READ };
+    // SAFETY: this brings in pages that are mapped, and changes nothing of what they hold.
+    let done = unsafe { libc::madvise(first.cast(), len, how) };
+    (done == 0).then_some(())
+}
+
+/// Whether the kernel has `MADV_POPULATE_READ` (Linux 5.14): without it, it answers EINVAL, as it does for memory that is
+/// protected.
+fn has_populate() -> bool {
+    static HAS: OnceLock<bool> = OnceLock::new();
+    *HAS.get_or_init(|| {
+        let here = core::ptr::from_ref(&HAS).cast::<u8>().cast_mut();
+        let first = here.map_addr(|address| address & !(page_size() - 1));
+        populate(first, page_size(), false).is_some()
+    })
+}
+
+/// Accesses a word of each page, without changing it.
+#[expect(unsafe_code, reason = "registered memory is reached by raw pointers")]
+fn touch(first: *mut u8, pages: usize, page: usize, write: bool) -> Option<()> {
+    (0..pages).try_for_each(|index| {
+        let at = first.wrapping_add(index * page);
+        if write && fault::is_guarded() {
+            // SAFETY: the handler is in place, and adding nothing changes nothing, whoever else uses the memory.
+            unsafe { routines::fetch_add(at.cast(), 0) }.map(drop)
+        } else {
+            let mut byte = 0;
+            read(at, &raw mut byte, 1)
+        }
+    })
+}
+
+#[expect(unsafe_code, reason = "a system call")]
+fn page_size() -> usize {
+    // SAFETY: it reads a number.
+    let size = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
+    usize::try_from(size).ok().filter(|size| size.is_power_of_two()).unwrap_or(4096)
+}
+
+/// This process, also after it forked.
+fn own() -> libc::pid_t {
+    process::id().cast_signed()
+}

@@ -1,0 +1,382 @@
+//! Instructions that access memory of the user's program, and come back when they fault.
+//!
+//! Each routine is a function without a frame: wherever it faults between its bounds, execution can resume at its error
+//! exit, which only sets the result and returns. Called with a null pointer it returns its bounds.
+//!
+//! [`copy`] stores in ascending order of addresses, with naturally aligned stores, so a reader that sees a byte sees all
+//! bytes before it. Programs poll the last byte of a WRITE, or one in each cache line, because real NICs write in this
+//! order. The C library's `memcpy` does not: it stores the ends first, with overlapping stores, and goes backwards where
+//! that is faster. Fast string instructions keep no order within themselves either. Naturally aligned stores of up to
+//! 16 bytes are single-copy atomic on processors with AVX, 32-byte ones never cross a cache line, and x86-64 makes stores
+//! visible in program order.
+
+#![expect(unsafe_code, reason = "instructions that must be known one by one")]
+
+use core::arch::naked_asm;
+use std::is_x86_feature_detected;
+
+/// Whether accesses by this module survive a fault.
+pub(super) const AVAILABLE: bool = true;
+
+/// Result of a routine: 0, or anything else if it faulted.
+type Fault = u64;
+
+/// First instruction of a routine that may fault, and its error exit, which is behind the last that may.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Bounds {
+    start: usize,
+    exit: usize,
+}
+
+/// Defines a copy routine around the instructions that copy most of it.
+macro_rules! copy_routine {
+    ($(#[$doc:meta])* $name:ident, $align_more:expr, $bulk:expr, $clean:expr) => {
+        $(#[$doc])*
+        #[unsafe(naked)]
+        unsafe extern "sysv64" fn $name(to: *mut u8, from: *const u8, len: usize) -> Fault {
+            // rdi: to, rsi: from, rdx: how many bytes are left.
+            naked_asm!(
+                "test rdi, rdi",
+                "jz 9f",
+                // Align the destination by ascending powers of two. If too few bytes are left for the next power, the
+                // destination is aligned for them already.
+                "2:",
+                "test dil, 1",
+                "jz 3f",
+                "test rdx, rdx",
+                "jz 7f",
+                "movzx eax, byte ptr [rsi]",
+                "mov byte ptr [rdi], al",
+                "inc rsi",
+                "inc rdi",
+                "dec rdx",
+                "3:",
+                "test dil, 2",
+                "jz 3f",
+                "cmp rdx, 2",
+                "jb 6f",
+                "movzx eax, word ptr [rsi]",
+                "mov word ptr [rdi], ax",
+                "add rsi, 2",
+                "add rdi, 2",
+                "sub rdx, 2",
+                "3:",
+                "test dil, 4",
+                "jz 3f",
+                "cmp rdx, 4",
+                "jb 6f",
+                "mov eax, dword ptr [rsi]",
+                "mov dword ptr [rdi], eax",
+                "add rsi, 4",
+                "add rdi, 4",
+                "sub rdx, 4",
+                "3:",
+                "test dil, 8",
+                "jz 3f",
+                "cmp rdx, 8",
+                "jb 6f",
+                "mov rax, qword ptr [rsi]",
+                "mov qword ptr [rdi], rax",
+                "add rsi, 8",
+                "add rdi, 8",
+                "sub rdx, 8",
+                "3:",
+                $align_more,
+                $bulk,
+                "5:",
+                "cmp rdx, 16",
+                "jb 6f",
+                "movups xmm0, xmmword ptr [rsi]",
+                "movaps xmmword ptr [rdi], xmm0",
+                "add rsi, 16",
+                "add rdi, 16",
+                "sub rdx, 16",
+                "jmp 5b",
+                // Fewer than 16 bytes, by descending powers of two: the last store has the last byte.
+                "6:",
+                "test dl, 8",
+                "jz 3f",
+                "mov rax, qword ptr [rsi]",
+                "mov qword ptr [rdi], rax",
+                "add rsi, 8",
+                "add rdi, 8",
+                "3:",
+                "test dl, 4",
+                "jz 3f",
+                "mov eax, dword ptr [rsi]",
+                "mov dword ptr [rdi], eax",
+                "add rsi, 4",
+                "add rdi, 4",
+                "3:",
+                "test dl, 2",
+                "jz 3f",
+                "movzx eax, word ptr [rsi]",
+                "mov word ptr [rdi], ax",
+                "add rsi, 2",
+                "add rdi, 2",
+                "3:",
+                "test dl, 1",
+                "jz 7f",
+                "movzx eax, byte ptr [rsi]",
+                "mov byte ptr [rdi], al",
+                "7:",
+                "xor eax, eax",
+                "ret",
+                "8:",
+                $clean,
+                "mov eax, 1",
+                "ret",
+                "9:",
+                "lea rax, [rip + 2b]",
+                "lea rdx, [rip + 8b]",
+                "ret",
+            )
+        }
+    };
+}
+
+copy_routine! {
+    /// Copies with 32-byte stores, 128 bytes at a time.
+    copy_avx,
+    "test dil, 16
+     jz 3f
+     cmp rdx, 16
+     jb 6f
+     movups xmm0, xmmword ptr [rsi]
+     movaps xmmword ptr [rdi], xmm0
+     add rsi, 16
+     add rdi, 16
+     sub rdx, 16
+     3:",
+    "cmp rdx, 128
+     jb 5f
+     4:
+     vmovdqu ymm0, ymmword ptr [rsi]
+     vmovdqu ymm1, ymmword ptr [rsi + 32]
+     vmovdqu ymm2, ymmword ptr [rsi + 64]
+     vmovdqu ymm3, ymmword ptr [rsi + 96]
+     vmovdqa ymmword ptr [rdi], ymm0
+     vmovdqa ymmword ptr [rdi + 32], ymm1
+     vmovdqa ymmword ptr [rdi + 64], ymm2
+     vmovdqa ymmword ptr [rdi + 96], ymm3
+     sub rsi, -128
+     sub rdi, -128
+     add rdx, -128
+     cmp rdx, 128
+     jae 4b
+     vzeroupper",
+    "vzeroupper"
+}
+
+copy_routine! {
+    /// Copies with 16-byte stores, 64 bytes at a time, on processors without AVX.
+    copy_sse,
+    "",
+    "cmp rdx, 64
+     jb 5f
+     4:
+     movups xmm0, xmmword ptr [rsi]
+     movups xmm1, xmmword ptr [rsi + 16]
+     movups xmm2, xmmword ptr [rsi + 32]
+     movups xmm3, xmmword ptr [rsi + 48]
+     movaps xmmword ptr [rdi], xmm0
+     movaps xmmword ptr [rdi + 16], xmm1
+     movaps xmmword ptr [rdi + 32], xmm2
+     movaps xmmword ptr [rdi + 48], xmm3
+     add rsi, 64
+     add rdi, 64
+     sub rdx, 64
+     cmp rdx, 64
+     jae 4b",
+    ""
+}
+
+/// Adds to a number, and stores what it was in `was`.
+#[unsafe(naked)]
+unsafe extern "sysv64" fn add(to: *mut u64, value: u64, was: *mut u64) -> Fault {
+    naked_asm!(
+        "test rdi, rdi",
+        "jz 9f",
+        "2:",
+        "lock xadd qword ptr [rdi], rsi",
+        "mov qword ptr [rdx], rsi",
+        "xor eax, eax",
+        "ret",
+        "8:",
+        "mov eax, 1",
+        "ret",
+        "9:",
+        "lea rax, [rip + 2b]",
+        "lea rdx, [rip + 8b]",
+        "ret",
+    )
+}
+
+/// Stores `swap` if `compare` is there, and stores what was there in `was`.
+#[unsafe(naked)]
+unsafe extern "sysv64" fn cas(to: *mut u64, compare: u64, swap: u64, was: *mut u64) -> Fault {
+    naked_asm!(
+        "test rdi, rdi",
+        "jz 9f",
+        "2:",
+        "mov rax, rsi",
+        "lock cmpxchg qword ptr [rdi], rdx",
+        "mov qword ptr [rcx], rax",
+        "xor eax, eax",
+        "ret",
+        "8:",
+        "mov eax, 1",
+        "ret",
+        "9:",
+        "lea rax, [rip + 2b]",
+        "lea rdx, [rip + 8b]",
+        "ret",
+    )
+}
+
+/// Stores a number.
+#[unsafe(naked)]
+unsafe extern "sysv64" fn set(to: *mut u64, value: u64) -> Fault {
+    naked_asm!(
+        "test rdi, rdi",
+        "jz 9f",
+        "2:",
+        "xchg qword ptr [rdi], rsi",
+        "xor eax, eax",
+        "ret",
+        "8:",
+        "mov eax, 1",
+        "ret",
+        "9:",
+        "lea rax, [rip + 2b]",
+        "lea rdx, [rip + 8b]",
+        "ret",
+    )
+}
+
+/// All routines, as addresses.
+fn routines() -> [usize; 5] {
+    [
+        copy_avx as *const () as usize,
+        copy_sse as *const () as usize,
+        add as *const () as usize,
+        cas as *const () as usize,
+        set as *const () as usize,
+    ]
+}
+
+/// If the thread whose registers these are faulted in a routine, lets it resume at the error exit; returns whether it
+/// did.
+///
+/// # Safety
+///
+/// `context` must be what the kernel hands to a signal handler.
+pub(super) unsafe fn resume_at_error_exit(context: *mut libc::c_void) -> bool {
+    let registers = context.cast::<libc::ucontext_t>();
+    // SAFETY: the caller's.
+    let counter = unsafe { &mut (*registers).uc_mcontext.gregs[libc::REG_RIP as usize] };
+    let at = counter.cast_unsigned() as usize;
+    for routine in routines() {
+        type Ask = unsafe extern "sysv64" fn(*mut u8) -> Bounds;
+        // SAFETY: every routine returns its bounds in two registers, as this type is returned, if the first argument is
+        // null, and looks at no other then.
+        let ask = unsafe { core::mem::transmute::<usize, Ask>(routine) };
+        // SAFETY: as above.
+        let Bounds { start, exit } = unsafe { ask(core::ptr::null_mut()) };
+        if (start..exit).contains(&at) {
+            *counter = i64::try_from(exit).unwrap_or(*counter);
+            return true;
+        }
+    }
+    false
+}
+
+/// Copies bytes in ascending order of addresses; returns whether all could be accessed. If not, a part may have been
+/// copied.
+///
+/// # Safety
+///
+/// What is mapped of both ranges may be accessed, and they do not overlap. If one of them may be not mapped, the handler
+/// must be in place.
+#[inline]
+pub(super) unsafe fn copy(to: *mut u8, from: *const u8, len: usize) -> bool {
+    if len == 0 {
+        return true;
+    }
+    if is_x86_feature_detected!("avx") {
+        // SAFETY: the caller's.
+        unsafe { copy_avx(to, from, len) == 0 }
+    } else {
+        // SAFETY: the caller's.
+        unsafe { copy_sse(to, from, len) == 0 }
+    }
+}
+
+/// Adds to the number at an aligned address; returns what it was, or `None` if it could not be accessed.
+///
+/// # Safety
+///
+/// As [`copy`] has it.
+#[inline]
+pub(super) unsafe fn fetch_add(to: *mut u64, value: u64) -> Option<u64> {
+    let mut was = 0;
+    // SAFETY: the caller's.
+    let fault = unsafe { add(to, value, &raw mut was) };
+    (fault == 0).then_some(was)
+}
+
+/// Stores `swap` at an aligned address if `compare` is there; returns what was there, or `None` if it could not be
+/// accessed.
+///
+/// # Safety
+///
+/// As [`copy`] has it.
+#[inline]
+pub(super) unsafe fn compare_swap(to: *mut u64, compare: u64, swap: u64) -> Option<u64> {
+    let mut was = 0;
+    // SAFETY: the caller's.
+    let fault = unsafe { cas(to, compare, swap, &raw mut was) };
+    (fault == 0).then_some(was)
+}
+
+/// Stores a number at an aligned address; `None` if it could not be accessed.
+///
+/// # Safety
+///
+/// As [`copy`] has it.
+#[inline]
+pub(super) unsafe fn store(to: *mut u64, value: u64) -> Option<()> {
+    // SAFETY: the caller's.
+    let fault = unsafe { set(to, value) };
+    (fault == 0).then_some(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Every length up to a few bulk steps, at every alignment of either side, by either routine.
+    #[test]
+    fn copies_are_exact_at_every_alignment_and_length() {
+        let source: Vec<u8> = (0..1024_u32).map(|i| (i * 7 + i / 256) as u8).collect();
+        let routines = [copy_sse, copy_avx];
+        let usable = if is_x86_feature_detected!("avx") { 2 } else { 1 };
+        for routine in &routines[..usable] {
+            for to in 0..33 {
+                for from in [0, 1, 4, 20, 31] {
+                    for len in (1..70).chain([127, 128, 129, 255, 256, 300, 511, 640]) {
+                        let mut target = vec![0xee_u8; 1024];
+                        let start = target.as_mut_ptr().wrapping_add(to);
+                        // SAFETY: both are longer than that.
+                        let fault =
+                            unsafe { routine(start, source.as_ptr().wrapping_add(from), len) };
+                        assert_eq!(fault, 0);
+                        assert_eq!(target[to..to + len], source[from..from + len]);
+                        assert!(target[..to].iter().chain(&target[to + len..]).all(|b| *b == 0xee));
+                    }
+                }
+            }
+        }
+    }
+}
