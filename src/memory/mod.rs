@@ -589,6 +589,49 @@ mod tests {
         region.write(0, &[1; 8192]).unwrap();
     }
 
+    /// Where a write faults shows in which order it stores: all before, nothing behind.
+    #[test]
+    #[cfg(target_os = "linux")]
+    #[cfg_attr(miri, ignore = "Miri has no such system calls")]
+    #[expect(unsafe_code, reason = "the memory is this test's own")]
+    fn writes_store_in_ascending_order_of_addresses() {
+        let _actions = ACTIONS.lock();
+        let (_, at) = mapped_file();
+        let second = at.wrapping_add(4096);
+        // SAFETY: no reference to it is ever formed.
+        let region = unsafe { Region::foreign(at, 8192) };
+        let protect = |page: *mut u8, access| {
+            // SAFETY: only the region uses it.
+            assert_eq!(unsafe { libc::mprotect(page.cast(), 4096, access) }, 0);
+        };
+        let open = libc::PROT_READ | libc::PROT_WRITE;
+        for len in (2..140).chain([255, 256, 257, 500, 1000, 1024, 4000]) {
+            for before in [1, len / 2, len - 1] {
+                let start = 4096 - before as u64;
+                let mut seen = vec![0; len];
+                region.write(start, &seen).unwrap();
+                // The bytes behind cannot be written: all those before are.
+                protect(second, libc::PROT_READ);
+                assert!(region.write(start, &vec![1; len]).is_err());
+                region.read(start, &mut seen).unwrap();
+                assert!(
+                    seen[..before].iter().all(|byte| *byte == 1),
+                    "{before} of {len}: {seen:?}"
+                );
+                protect(second, open);
+                // Those before cannot be written: none behind is.
+                protect(at, libc::PROT_READ);
+                assert!(region.write(start, &vec![2; len]).is_err());
+                region.read(start, &mut seen).unwrap();
+                assert!(
+                    seen[before..].iter().all(|byte| *byte == 0),
+                    "{before} of {len}: {seen:?}"
+                );
+                protect(at, open);
+            }
+        }
+    }
+
     #[test]
     #[cfg(target_os = "linux")]
     #[cfg_attr(miri, ignore = "Miri has no such system calls")]

@@ -22,6 +22,7 @@
 //! | `srq`, `qp`, `post`, `wr_ex` | queues and what is posted to them |
 //! | `flow`, `wq` | rules that steer raw packets, and queues that they are spread over |
 //! | `ah` | address handles and multicast |
+//! | `signals` | signal handlers of programs, behind that of registered memory |
 //! | `sysfs`, `strings`, `rate` | what programs read of devices as text; names of numbers |
 //! | `kern` | structures of the kernel, for `librdmacm` |
 //! | `unsupported`, `private`, `compat` | what soft NICs do not do, what drivers want, what old programs want |
@@ -59,6 +60,7 @@ mod qp;
 mod query;
 mod rate;
 mod share;
+mod signals;
 mod srq;
 mod strings;
 mod sysfs;

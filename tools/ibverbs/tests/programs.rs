@@ -37,3 +37,8 @@ fn verbs_answer_as_the_kernel_and_providers_do() {
 fn domains_and_queue_pairs_are_shared_by_those_who_open_them_again() {
     run("shared.c", "udp:127.9.5.1 udp:127.9.5.2");
 }
+
+#[test]
+fn memory_that_is_gone_fails_requests_and_the_program_lives() {
+    run("memory.c", "udp:127.9.7.1 udp:127.9.7.2");
+}

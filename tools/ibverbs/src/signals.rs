@@ -1,0 +1,159 @@
+//! The C library's functions for signals, in front of which this library stands.
+//!
+//! `roce::memory` needs its handler for SIGSEGV and SIGBUS to be the one that the kernel calls. A program that installs one
+//! after it registered memory would replace it. So the shared library has these functions too, under the C library's
+//! versions, and the dynamic linker finds them first in programs that are linked with libibverbs, or have it preloaded.
+//! A program sees what it would see without them: its own actions. `install` puts them under their names.
+
+use std::ffi::{CStr, c_int};
+use std::mem;
+use std::ptr;
+use std::sync::atomic::{AtomicPtr, Ordering};
+
+use libc::{c_void, sighandler_t, sigset_t};
+use roce::memory::{masks_changed, replace_action};
+
+use crate::call::set_errno;
+
+/// A function of the C library behind one of these, found when it is first needed: a program may call before this library
+/// is initialized.
+struct Behind(&'static CStr, AtomicPtr<c_void>);
+
+impl Behind {
+    const fn new(name: &'static CStr) -> Self {
+        Self(name, AtomicPtr::new(ptr::null_mut()))
+    }
+
+    /// Its address, or null.
+    fn address(&self) -> *mut c_void {
+        let found = self.1.load(Ordering::Relaxed);
+        if !found.is_null() {
+            return found;
+        }
+        // SAFETY: the name is a C string.
+        let found = unsafe { libc::dlsym(libc::RTLD_NEXT, self.0.as_ptr()) };
+        self.1.store(found, Ordering::Relaxed);
+        found
+    }
+}
+
+/// Calls the function behind one of these, which has the same type; without one, the call fails with this value.
+macro_rules! call_behind {
+    ($name:literal, fn($($type:ty),*) -> $result:ty, ($($argument:expr),*), $failure:expr) => {{
+        static BEHIND: Behind = Behind::new($name);
+        let address = BEHIND.address();
+        if address.is_null() {
+            set_errno(libc::ENOSYS);
+            $failure
+        } else {
+            type Function = unsafe extern "C" fn($($type),*) -> $result;
+            // SAFETY: the C library's function of this name has this type.
+            let function = unsafe { mem::transmute::<*mut c_void, Function>(address) };
+            // SAFETY: the arguments are the caller's.
+            unsafe { function($($argument),*) }
+        }
+    }};
+}
+
+/// Installs or returns an action for a signal.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn old_sigaction(
+    signal: c_int,
+    new: *const libc::sigaction,
+    old: *mut libc::sigaction,
+) -> c_int {
+    // SAFETY: the program hands over an action, or none.
+    let action = unsafe { new.as_ref() }.copied();
+    let Some(replaced) = replace_action(signal, action) else {
+        return call_behind!(
+            c"sigaction",
+            fn(c_int, *const libc::sigaction, *mut libc::sigaction) -> c_int,
+            (signal, new, old),
+            -1
+        );
+    };
+    if !old.is_null() {
+        // SAFETY: the program has room for it.
+        unsafe { old.write(replaced) };
+    }
+    0
+}
+
+/// Installs a handler that stays, and lets system calls go on.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn old_signal(signal: c_int, handler: sighandler_t) -> sighandler_t {
+    match replace_action(signal, Some(simple(handler, libc::SA_RESTART))) {
+        Some(replaced) => replaced.sa_sigaction,
+        None => call_behind!(
+            c"signal",
+            fn(c_int, sighandler_t) -> sighandler_t,
+            (signal, handler),
+            libc::SIG_ERR
+        ),
+    }
+}
+
+/// Installs a handler that is called once, as System V has it.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn old___sysv_signal(signal: c_int, handler: sighandler_t) -> sighandler_t {
+    let flags = libc::SA_RESETHAND | libc::SA_NODEFER;
+    match replace_action(signal, Some(simple(handler, flags))) {
+        Some(replaced) => replaced.sa_sigaction,
+        None => call_behind!(
+            c"__sysv_signal",
+            fn(c_int, sighandler_t) -> sighandler_t,
+            (signal, handler),
+            libc::SIG_ERR
+        ),
+    }
+}
+
+/// An action with an empty mask.
+fn simple(handler: sighandler_t, flags: c_int) -> libc::sigaction {
+    // SAFETY: zeroes are an action with an empty mask.
+    let mut action: libc::sigaction = unsafe { mem::zeroed() };
+    action.sa_sigaction = handler;
+    action.sa_flags = flags;
+    action
+}
+
+/// Changes which signals are blocked in this thread.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn old_sigprocmask(
+    how: c_int,
+    set: *const sigset_t,
+    old: *mut sigset_t,
+) -> c_int {
+    let done = call_behind!(
+        c"sigprocmask",
+        fn(c_int, *const sigset_t, *mut sigset_t) -> c_int,
+        (how, set, old),
+        -1
+    );
+    changed(set);
+    done
+}
+
+/// Changes which signals are blocked in this thread.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn old_pthread_sigmask(
+    how: c_int,
+    set: *const sigset_t,
+    old: *mut sigset_t,
+) -> c_int {
+    let done = call_behind!(
+        c"pthread_sigmask",
+        fn(c_int, *const sigset_t, *mut sigset_t) -> c_int,
+        (how, set, old),
+        libc::ENOSYS
+    );
+    changed(set);
+    done
+}
+
+/// If a mask was set, threads look at theirs again.
+fn changed(set: *const sigset_t) {
+    if !set.is_null() {
+        masks_changed();
+    }
+}
