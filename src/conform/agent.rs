@@ -1,21 +1,34 @@
 //! One side of an instance, on a device.
 
+use std::net::IpAddr;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use super::control::{ControlError, Hello, Line, Message, VERSION, unexpected};
+use super::control::{
+    ControlError, Hello, Line, Message, Reach, VERSION, check_windows, unexpected,
+};
 use super::expand::Instance;
 use super::normalise::Names;
 use super::objects::{Objects, Stop};
 use super::post::Poster;
-use super::scenario::{Action, Done, Step};
+use super::scenario::{Action, Done, Step, word};
 use super::trace::{Completion, Outcome};
+use super::turns::{Turn, Turns};
 use super::wire::{Rule, Wire};
 use super::{Side, memory, now};
 use crate::verbs::{AsyncEvent, CqHandle, Device, QpState, Wc, WcFlags, WcOpcode};
 
 /// How long one waits for the other's next word, beyond what a scenario may take.
 const PATIENCE: Duration = Duration::from_secs(30);
+
+/// How long a server waits for the greeting of a client.
+const GREETING: Duration = Duration::from_secs(10);
+
+/// How long a client waits until the server's device is free: others may have their turn before.
+const QUEUE: Duration = Duration::from_secs(120);
+
+/// How often one looks whether others wait for the device, while one waits for the peer.
+const GLANCE: Duration = Duration::from_millis(250);
 
 /// How long states, events and memory may take to become what they must be, once every completion is there.
 const SETTLING: Duration = Duration::from_millis(500);
@@ -58,8 +71,12 @@ impl Agent {
 
     /// Tells who it is, and hears who the other is.
     pub fn meet(&self, line: &mut dyn Line) -> Result<Hello, ControlError> {
+        self.greet(line, PATIENCE)
+    }
+
+    fn greet(&self, line: &mut dyn Line, within: Duration) -> Result<Hello, ControlError> {
         line.send(&Message::Hello(self.hello()))?;
-        match line.receive(PATIENCE, "a greeting")? {
+        match line.receive(within, "a greeting")? {
             Message::Hello(hello) if hello.version == VERSION => Ok(hello),
             Message::Hello(hello) => Err(ControlError::Failed(format!(
                 "it speaks version {} and this is {VERSION}; the same version of roce on both sides helps",
@@ -71,13 +88,24 @@ impl Agent {
 
     /// Plays whatever the other one asks for, until it has enough; returns how much that was.
     pub fn serve(&self, line: &mut dyn Line) -> Result<usize, ControlError> {
-        let peer = self.meet(line)?;
+        let (turns, address) = (Turns::default(), None);
+        self.serve_client(line, &Client { turns: &turns, address, greeted: &|| {} })
+    }
+
+    /// Plays whatever a client asks for. It is not trusted: what it says is checked, and it gets the device in turns.
+    pub(super) fn serve_client(
+        &self,
+        line: &mut dyn Line,
+        client: &Client<'_>,
+    ) -> Result<usize, ControlError> {
+        let peer = self.greet(line, GREETING)?;
+        (client.greeted)();
         let mut played = 0;
         loop {
             // What is left of an instance that failed is skipped.
             match line.receive(IDLE, "something to play") {
                 Ok(Message::Begin { instance, play }) => {
-                    let outcome = self.play(&instance, play, &peer, line);
+                    let outcome = self.play_as(&instance, play, &peer, line, Some(client));
                     line.send(&Message::Outcome(Box::new(outcome)))?;
                     played += 1;
                 }
@@ -96,15 +124,28 @@ impl Agent {
         peer: &Hello,
         line: &mut dyn Line,
     ) -> Outcome {
+        self.play_as(instance, side, peer, line, None)
+    }
+
+    fn play_as(
+        &self,
+        instance: &Instance,
+        side: Side,
+        peer: &Hello,
+        line: &mut dyn Line,
+        client: Option<&Client<'_>>,
+    ) -> Outcome {
         let mut outcome = Outcome::default();
-        let stopped = match Play::begin(self, instance, side, peer, line) {
-            Ok(mut play) => {
-                let done = play.run(line);
-                play.finish(&mut outcome);
-                done.err()
-            }
-            Err(stop) => Some(stop),
-        };
+        let sound = instance.check().map_err(|why| Stop::Trouble(format!("scenario: {why}")));
+        let stopped =
+            match sound.and_then(|()| Play::begin(self, instance, side, peer, line, client)) {
+                Ok(mut play) => {
+                    let done = play.run(line);
+                    play.finish(&mut outcome);
+                    done.err()
+                }
+                Err(stop) => Some(stop),
+            };
         if let Some(stop) = stopped {
             let why = match &stop {
                 Stop::Unable(why) | Stop::Trouble(why) => why.clone(),
@@ -117,6 +158,34 @@ impl Agent {
             }
         }
         outcome
+    }
+}
+
+/// What a server knows of a client while it serves it.
+pub(super) struct Client<'c> {
+    /// Who else waits for the device.
+    pub(super) turns: &'c Turns,
+    /// The address that its packets must go to, unless any will do.
+    pub(super) address: Option<IpAddr>,
+    /// Is called when it has said who it is.
+    pub(super) greeted: &'c dyn Fn(),
+}
+
+/// Hears that the other is ready.
+fn hear_ready(line: &mut dyn Line, within: Duration) -> Result<(), ControlError> {
+    const READY: &str = "that the other is ready";
+    match line.receive(within, READY)? {
+        Message::Ready => Ok(()),
+        other => Err(unexpected(&other, READY)),
+    }
+}
+
+impl Drop for Play<'_> {
+    /// Its faults are for its own packets only.
+    fn drop(&mut self) {
+        if let Some(wire) = &self.agent.wire {
+            wire.arm(Vec::new());
+        }
     }
 }
 
@@ -138,66 +207,113 @@ struct Play<'a> {
     /// How many requests were posted, and how many completions were waited for.
     posted: u64,
     awaited: usize,
+    /// What each buffer must hold in the end.
+    images: Vec<memory::Image>,
+    /// The faults that this side injects, by number.
+    injected: Vec<usize>,
+    /// The device is its own for so long, if others want it too.
+    turn: Option<Turn<'a>>,
+    /// When it began, and by when it must be over.
+    until: Instant,
 }
 
 impl<'a> Play<'a> {
-    /// Makes everything, and connects it.
+    /// Makes everything, connects it, and waits for the device.
     fn begin(
         agent: &'a Agent,
         instance: &'a Instance,
         side: Side,
         peer: &Hello,
         line: &mut dyn Line,
+        client: Option<&Client<'a>>,
     ) -> Result<Self, Stop> {
-        while let Ok(Some(_)) = agent.device.async_events().wait(Some(Duration::ZERO)) {}
         let mut objects = Objects::new(&*agent.device, agent.gid_index, instance, side)?;
         line.send(&Message::Reach(objects.reach()))?;
-        let theirs = match line.receive(PATIENCE, "how the other's objects are called")? {
-            Message::Reach(reach) => reach,
-            other => return Err(unexpected(&other, "how the other's objects are called").into()),
-        };
+        let theirs = Self::reach(instance, side, line, client)?;
         objects.connect(&theirs)?;
+        // A client says at once that it is ready. A server answers when it is the client's turn: a client that says
+        // nothing does not hold the device.
+        let turn = match client {
+            Some(client) => {
+                hear_ready(line, PATIENCE)?;
+                let busy =
+                    || Stop::Trouble(format!("the device was busy for {} s", QUEUE.as_secs()));
+                Some(client.turns.wait(QUEUE).ok_or_else(busy)?)
+            }
+            None => None,
+        };
+        while let Ok(Some(_)) = agent.device.async_events().wait(Some(Duration::ZERO)) {}
         let names = match side {
             Side::Requester => Names::new(objects.reach(), theirs),
             Side::Responder => Names::new(theirs, objects.reach()),
         };
-        let play = Self {
+        let images = objects.buffers.iter().map(|it| memory::image(instance, side, &it.name));
+        let mut play = Self {
             agent,
             instance,
             side,
+            images: images.collect::<Result<_, _>>().map_err(Stop::Trouble)?,
             objects,
             names,
             completions: Vec::new(),
             events: Vec::new(),
             posted: 0,
             awaited: 0,
+            injected: Vec::new(),
+            turn,
+            until: now(),
         };
         if let Some(wire) = &agent.wire {
-            wire.arm(play.rules(peer.wire));
+            let (injected, rules) = play.rules(peer.wire).into_iter().unzip();
+            play.injected = injected;
+            wire.arm(rules);
         }
         line.send(&Message::Ready)?;
-        match line.receive(PATIENCE, "that the other is ready")? {
-            Message::Ready => Ok(play),
-            other => Err(unexpected(&other, "that the other is ready").into()),
+        if client.is_none() {
+            hear_ready(line, QUEUE + PATIENCE)?;
         }
+        play.until = now() + Duration::from_secs(instance.scenario.limit);
+        Ok(play)
+    }
+
+    /// Hears how the other's objects are called.
+    fn reach(
+        instance: &Instance,
+        side: Side,
+        line: &mut dyn Line,
+        client: Option<&Client<'_>>,
+    ) -> Result<Reach, Stop> {
+        const WHAT: &str = "how the other's objects are called";
+        let theirs = match line.receive(PATIENCE, WHAT)? {
+            Message::Reach(reach) => reach,
+            other => return Err(unexpected(&other, WHAT).into()),
+        };
+        let unsound = |why| ControlError::Unsound("its objects", why);
+        theirs.check(instance, side.other()).map_err(unsound)?;
+        if let Some(address) = client.and_then(|client| client.address) {
+            theirs.check_address(address).map_err(unsound)?;
+        }
+        Ok(theirs)
     }
 
     /// The appointments that this side makes: with its own packets, and with the other's if the other cannot.
-    fn rules(&self, peer_has_wire: bool) -> Vec<Rule> {
-        let faults = &self.instance.scenario.faults;
-        let own = faults.iter().filter(|fault| fault.from == self.side || !peer_has_wire);
-        let rule = |fault: &super::scenario::Fault| {
+    /// Each has the number of its fault.
+    fn rules(&self, peer_has_wire: bool) -> Vec<(usize, Rule)> {
+        let faults = self.instance.scenario.faults.iter().enumerate();
+        let own = faults.filter(|(_, fault)| fault.from == self.side || !peer_has_wire);
+        let rule = |(at, fault): (usize, &super::scenario::Fault)| {
             let to = self.names.of(fault.from.other());
             // Answers have the PSNs of the requests that they answer; so far only the requester asks.
             let base = self.names.of(Side::Requester).qps.first().map_or(0, |(_, psn)| *psn);
-            Rule {
+            let rule = Rule {
                 outbound: fault.from == self.side,
                 qps: to.qps.iter().map(|(qpn, _)| *qpn).collect(),
                 psn: fault.psn.map(|psn| base.wrapping_add(psn) & 0xff_ffff),
                 word: fault.packet.clone(),
                 nth: fault.nth,
                 deed: fault.deed,
-            }
+            };
+            (at, rule)
         };
         own.map(rule).collect()
     }
@@ -223,8 +339,10 @@ impl<'a> Play<'a> {
                     line.send(&Message::Done { step: at, windows })?;
                 }
             } else if other_is_next {
-                match line.receive(limit, "the end of the other's step")? {
+                match self.receive(line, limit, "the end of the other's step")? {
                     Message::Done { step, windows } if step == at => {
+                        check_windows(&windows, instance, self.side.other())
+                            .map_err(|why| ControlError::Unsound("the end of its step", why))?;
                         self.learn(self.side.other(), &windows);
                     }
                     other => return Err(unexpected(&other, "the end of the other's step").into()),
@@ -233,38 +351,63 @@ impl<'a> Play<'a> {
         }
         self.settle()?;
         line.send(&Message::Settled)?;
-        match line.receive(limit, "that the other has settled")? {
+        match self.receive(line, limit, "that the other has settled")? {
             Message::Settled => {}
             other => return Err(unexpected(&other, "that the other has settled").into()),
         }
-        self.rest(GRACE);
+        self.rest(GRACE)
+    }
+
+    /// Hears something from the other, unless others want the device meanwhile.
+    fn receive(
+        &self,
+        line: &mut dyn Line,
+        within: Duration,
+        what: &'static str,
+    ) -> Result<Message, Stop> {
+        let until = now() + within;
+        loop {
+            match line.receive(GLANCE.min(within), what) {
+                Err(ControlError::Silent(..)) if now() < until => self.go_on()?,
+                Err(ControlError::Silent(..)) => {
+                    return Err(ControlError::Silent(within, what).into());
+                }
+                heard => return Ok(heard?),
+            }
+        }
+    }
+
+    /// Whether the device may be held any longer.
+    fn go_on(&self) -> Result<(), Stop> {
+        if self.turn.as_ref().is_some_and(Turn::is_over) {
+            return Err(Stop::Trouble("other clients wait for the device".to_owned()));
+        }
         Ok(())
     }
 
     /// Does nothing for a while, but take what comes.
-    fn rest(&mut self, time: Duration) {
+    fn rest(&mut self, time: Duration) -> Result<(), Stop> {
         let until = now() + time;
         while now() < until {
             self.look();
+            self.go_on()?;
             std::thread::sleep(PAUSE);
         }
+        Ok(())
     }
 
     /// Waits until a packet has come, and what comes of it has come of it.
     fn see(&mut self, word: &str) -> Result<(), Stop> {
         let Some(wire) = self.agent.wire.clone() else {
-            self.rest(UNSEEN);
-            return Ok(());
+            return self.rest(UNSEEN);
         };
-        let until = now() + Duration::from_secs(self.instance.scenario.limit);
         while !wire.has_arrived(word) {
-            if now() >= until {
+            if now() >= self.until {
                 return Err(Stop::Trouble(format!("no {word} came")));
             }
-            self.rest(PAUSE);
+            self.rest(PAUSE)?;
         }
-        self.rest(GRACE);
-        Ok(())
+        self.rest(GRACE)
     }
 
     /// The keys of a side's windows are these.
@@ -279,8 +422,7 @@ impl<'a> Play<'a> {
                 return self.wait(self.awaited);
             }
             Action::Sleep => {
-                self.rest(Duration::from_millis(step.ms.unwrap_or(1)));
-                return Ok(());
+                return self.rest(Duration::from_millis(step.ms.unwrap_or(1)));
             }
             Action::See => return self.see(step.packet.as_deref().unwrap_or_default()),
             Action::Modify => return self.poster().modify(step),
@@ -301,7 +443,6 @@ impl<'a> Play<'a> {
 
     /// Waits for so many completions altogether.
     fn wait(&mut self, count: usize) -> Result<(), Stop> {
-        let until = now() + Duration::from_secs(self.instance.scenario.limit);
         loop {
             self.look();
             if self.completions.len() >= count {
@@ -310,7 +451,8 @@ impl<'a> Play<'a> {
             if let Some(error) = self.agent.device.broken() {
                 return Err(Stop::trouble("the device is broken", error));
             }
-            if now() >= until {
+            self.go_on()?;
+            if now() >= self.until {
                 let (has, limit) = (self.completions.len(), self.instance.scenario.limit);
                 return Err(Stop::Trouble(format!("{has} of {count} completions after {limit} s")));
             }
@@ -351,7 +493,7 @@ impl<'a> Play<'a> {
                 AsyncEvent::Port(_) | AsyncEvent::Device(_) => false,
             };
             if own {
-                self.events.push(short(event.event().name(), "IBV_EVENT_"));
+                self.events.push(word(event.event().name(), "IBV_EVENT_"));
             }
         }
     }
@@ -378,8 +520,8 @@ impl<'a> Play<'a> {
             qp: qp.unwrap_or(usize::MAX),
             recv,
             id: wc.id.0,
-            status: short(wc.status.name(), "IBV_WC_"),
-            opcode: success.then(|| short(wc.opcode.name(), "IBV_WC_")),
+            status: word(wc.status.name(), "IBV_WC_"),
+            opcode: success.then(|| word(wc.opcode.name(), "IBV_WC_")),
             byte_len: (success && counted).then_some(wc.byte_len),
             imm: wc.imm().filter(|_| success).map(u32::from_be_bytes),
             invalidated: key.map(name),
@@ -393,20 +535,12 @@ impl<'a> Play<'a> {
     }
 
     fn mismatches(&self) -> Vec<String> {
-        let mut all = Vec::new();
-        for buffer in &self.objects.buffers {
-            let name = &buffer.name;
-            match memory::image(self.instance, self.side, name) {
-                Ok(image) => {
-                    if let Some((at, must, is)) = memory::mismatch(&image, &buffer.buffer.to_vec())
-                    {
-                        all.push(format!("{name}[{at}] is {is:#04x} and must be {must:#04x}"));
-                    }
-                }
-                Err(why) => all.push(format!("{name}: {why}")),
-            }
-        }
-        all
+        let buffers = self.objects.buffers.iter().zip(&self.images);
+        let mismatch = |(buffer, image): (&super::objects::Registered, &memory::Image)| {
+            let (at, must, is) = memory::mismatch(image, &buffer.buffer.to_vec())?;
+            Some(format!("{}[{at}] is {is:#04x} and must be {must:#04x}", buffer.name))
+        };
+        buffers.filter_map(mismatch).collect()
     }
 
     /// What came of it.
@@ -418,10 +552,9 @@ impl<'a> Play<'a> {
         outcome.events = std::mem::take(&mut self.events);
         outcome.states = self.states();
         outcome.mismatches = self.mismatches();
-        for buffer in &self.objects.buffers {
-            let image = memory::image(self.instance, self.side, &buffer.name).unwrap_or_default();
+        for (buffer, image) in self.objects.buffers.iter().zip(&self.images) {
             let bytes = buffer.buffer.to_vec();
-            let counts = bytes.iter().zip(&image).filter(|(_, must)| must.is_some());
+            let counts = bytes.iter().zip(image).filter(|(_, must)| must.is_some());
             let counts: Vec<u8> = counts.map(|(byte, _)| *byte).collect();
             outcome.memory.insert(buffer.name.clone(), crc32fast::hash(&counts));
         }
@@ -429,10 +562,7 @@ impl<'a> Play<'a> {
         outcome.packets = seen.map(|seen| {
             seen.iter().filter_map(|seen| self.names.packet(self.side, seen)).collect()
         });
+        let fired = self.agent.wire.as_ref().map(Wire::fired);
+        outcome.faults = fired.map(|fired| self.injected.iter().copied().zip(fired).collect());
     }
-}
-
-/// A constant of verbs without what all of its kind begin with.
-fn short(name: &str, prefix: &str) -> String {
-    name.trim_start_matches(prefix).to_ascii_lowercase()
 }

@@ -1,23 +1,38 @@
 //! What two agents say to each other: a line of JSON each, between threads or over TCP.
 
 use std::collections::BTreeMap;
-use std::io::{self, BufRead, BufReader, Write};
-use std::net::TcpStream;
+use std::io::{self, Read, Write};
+use std::net::{IpAddr, TcpStream};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use thiserror::Error;
 
-use super::Side;
 use super::expand::Instance;
+use super::text::printable;
 use super::trace::Outcome;
+use super::{Side, memory, now};
+use crate::wire::Gid;
 
 /// The version of these words. Agents of different versions do not play.
 pub const VERSION: u32 = 1;
 
-/// The longest line that is read.
-const LINE_MAX: u64 = 64 << 20;
+/// Maximum length of a line that is received from a server: the outcome of an instance, with its packets.
+const LINE_MAX: usize = 64 << 20;
+
+/// Maximum length of a line that is received from a client: an instance.
+pub const CLIENT_LINE_MAX: usize = 256 << 10;
+
+/// Maximum length of a text of the peer that is shown, in characters.
+pub(super) const SHOWN_MAX: usize = 300;
+
+/// Maximum length of the name of a device that is shown, in characters.
+const DEVICE_MAX: usize = 80;
+
+/// How long a line may take to be sent, and how much longer for each MiB of it.
+const SAY_WITHIN: Duration = Duration::from_secs(5);
+const SAY_MEBIBYTE: Duration = Duration::from_secs(1);
 
 /// What one says to the other.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -92,6 +107,71 @@ pub struct Place {
     pub rkey: u32,
 }
 
+impl Hello {
+    /// The greeting with a name that can be shown.
+    pub(super) fn shown(self) -> Self {
+        Self { device: printable(&self.device, DEVICE_MAX), ..self }
+    }
+}
+
+/// The largest QPN and PSN.
+const BITS_24: u32 = 0xff_ffff;
+
+impl Reach {
+    /// Whether these can be the objects of a side of an instance.
+    pub(super) fn check(&self, instance: &Instance, side: Side) -> Result<(), String> {
+        let scenario = &instance.scenario;
+        if self.qps.len() != scenario.qps {
+            return Err(format!(
+                "it has {} queue pairs instead of {}",
+                self.qps.len(),
+                scenario.qps
+            ));
+        }
+        if self.qps.iter().any(|(qpn, psn)| *qpn > BITS_24 || *psn > BITS_24) {
+            return Err("a QPN or PSN has more than 24 bits".to_owned());
+        }
+        let buffers = scenario.buffers(side);
+        let same = |(spec, place): (&super::scenario::BufferSpec, &Place)| {
+            spec.name == place.name
+                && memory::len_of(instance, side, &spec.name) == Ok(place.len)
+                && place.addr.checked_add(place.len).is_some()
+        };
+        if buffers.len() != self.buffers.len() || !buffers.iter().zip(&self.buffers).all(same) {
+            return Err("its buffers are not those of the scenario".to_owned());
+        }
+        check_windows(&self.windows, instance, side)
+    }
+
+    /// Whether its address is that of a peer: packets must not be directed at somebody else.
+    pub(super) fn check_address(&self, peer: IpAddr) -> Result<(), String> {
+        let gid = Gid(self.gid);
+        let address = gid.to_ipv4().map_or_else(|| IpAddr::from(self.gid), IpAddr::from);
+        let peer = peer.to_canonical();
+        if address == peer || address.is_loopback() && peer.is_loopback() {
+            return Ok(());
+        }
+        Err(format!(
+            "the GID {gid} is not the address {peer} of the control connection; connect from the address of the \
+             device, or start the server with --any-gid"
+        ))
+    }
+}
+
+/// Whether these can be the windows of a side of an instance.
+pub(super) fn check_windows(
+    windows: &BTreeMap<String, u32>,
+    instance: &Instance,
+    side: Side,
+) -> Result<(), String> {
+    let specs = &instance.scenario.side(side).windows;
+    let known = |name: &String| specs.iter().any(|window| window.name == *name);
+    if windows.len() == specs.len() && windows.keys().all(known) {
+        return Ok(());
+    }
+    Err("its memory windows are not those of the scenario".to_owned())
+}
+
 /// Why two agents do not understand each other.
 #[derive(Debug, Error)]
 #[non_exhaustive]
@@ -108,6 +188,12 @@ pub enum ControlError {
     /// It said something else.
     #[error("the other agent said `{0}` where {1} was awaited")]
     Unexpected(String, &'static str),
+    /// It said something that cannot be.
+    #[error("the other agent: {0}: {1}")]
+    Unsound(&'static str, String),
+    /// It said more than is read.
+    #[error("the other agent sent a line of more than {0} bytes")]
+    TooLong(usize),
     /// The connection broke.
     #[error("control connection")]
     Io(#[from] io::Error),
@@ -138,7 +224,8 @@ impl dyn Line + '_ {
         let line = self.hear(within, what)?;
         let unexpected = || ControlError::Unexpected(shorten(&line), what);
         match serde_json::from_str(&line).map_err(|_| unexpected())? {
-            Message::Failed(why) => Err(ControlError::Failed(why)),
+            Message::Failed(why) => Err(ControlError::Failed(printable(&why, SHOWN_MAX))),
+            Message::Hello(hello) => Ok(Message::Hello(hello.shown())),
             message => Ok(message),
         }
     }
@@ -150,7 +237,7 @@ pub(super) fn unexpected(message: &Message, what: &'static str) -> ControlError 
 
 /// The beginning of a line, for people.
 fn shorten(line: &str) -> String {
-    line.chars().take(80).collect()
+    printable(line.trim_end(), 80)
 }
 
 /// Two ends of a line between threads.
@@ -180,36 +267,102 @@ impl Line for Thread {
     }
 }
 
-/// A line over TCP.
+/// A line over TCP, to a server.
 pub fn over(stream: TcpStream) -> io::Result<Box<dyn Line>> {
+    bounded(stream, LINE_MAX)
+}
+
+/// A line over TCP on which no line is longer than `most` bytes.
+pub(super) fn bounded(stream: TcpStream, most: usize) -> io::Result<Box<dyn Line>> {
     stream.set_nodelay(true)?;
-    let out = stream.try_clone()?;
-    Ok(Box::new(Tcp { out, incoming: BufReader::new(stream) }))
+    Ok(Box::new(Tcp { stream, most, heard: Vec::new(), searched: 0 }))
 }
 
 struct Tcp {
-    out: TcpStream,
-    incoming: BufReader<TcpStream>,
+    stream: TcpStream,
+    most: usize,
+    /// What has arrived and is no whole line yet, or belongs to later ones.
+    heard: Vec<u8>,
+    /// How much of it was searched for the end of a line.
+    searched: usize,
+}
+
+impl Tcp {
+    /// Takes a whole line, if there is one.
+    fn take(&mut self) -> Option<Vec<u8>> {
+        let unsearched = self.heard.get(self.searched..).unwrap_or_default();
+        let Some(end) = unsearched.iter().position(|byte| *byte == b'\n') else {
+            self.searched = self.heard.len();
+            return None;
+        };
+        let rest = self.heard.split_off(self.searched + end + 1);
+        self.searched = 0;
+        Some(std::mem::replace(&mut self.heard, rest))
+    }
+}
+
+/// Whether an error says that time ran out.
+fn timed_out(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock)
 }
 
 impl Line for Tcp {
     fn say(&mut self, line: &str) -> Result<(), ControlError> {
-        Ok(self.out.write_all(format!("{line}\n").as_bytes())?)
+        let line = format!("{line}\n");
+        let mebibytes = u32::try_from(line.len() >> 20).unwrap_or(u32::MAX);
+        let until = now() + SAY_WITHIN + SAY_MEBIBYTE * mebibytes;
+        let mut rest = line.as_bytes();
+        while !rest.is_empty() {
+            let left = until.saturating_duration_since(now());
+            if left.is_zero() {
+                return Err(io::Error::from(io::ErrorKind::TimedOut).into());
+            }
+            self.stream.set_write_timeout(Some(left))?;
+            match self.stream.write(rest) {
+                Ok(0) => return Err(ControlError::Gone),
+                Ok(count) => rest = rest.get(count..).unwrap_or_default(),
+                Err(error) if timed_out(&error) || error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if is_gone(&error) => return Err(ControlError::Gone),
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
     }
 
+    /// The time is for the whole line, however many pieces it comes in.
     fn hear(&mut self, within: Duration, what: &'static str) -> Result<String, ControlError> {
-        use io::ErrorKind::{TimedOut, WouldBlock};
-        self.out.set_read_timeout(Some(within))?;
-        let mut line = String::new();
-        let mut bounded = io::Read::take(&mut self.incoming, LINE_MAX);
-        match bounded.read_line(&mut line) {
-            Ok(0) => Err(ControlError::Gone),
-            Ok(_) if !line.ends_with('\n') => Err(ControlError::Gone),
-            Ok(_) => Ok(line),
-            Err(error) if matches!(error.kind(), TimedOut | WouldBlock) => {
-                Err(ControlError::Silent(within, what))
+        let until = now() + within;
+        let mut piece = [0; 16 << 10];
+        loop {
+            let line = self.take();
+            let len = line.as_ref().map_or(self.heard.len(), Vec::len);
+            if len > self.most {
+                return Err(ControlError::TooLong(self.most));
             }
-            Err(error) => Err(error.into()),
+            if let Some(line) = line {
+                return String::from_utf8(line).map_err(|error| {
+                    let line = String::from_utf8_lossy(error.as_bytes());
+                    ControlError::Unexpected(shorten(&line), what)
+                });
+            }
+            let left = until.saturating_duration_since(now());
+            if left.is_zero() {
+                return Err(ControlError::Silent(within, what));
+            }
+            self.stream.set_read_timeout(Some(left))?;
+            match self.stream.read(&mut piece) {
+                Ok(0) => return Err(ControlError::Gone),
+                Ok(count) => self.heard.extend(piece.iter().take(count)),
+                Err(error) if timed_out(&error) || error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if is_gone(&error) => return Err(ControlError::Gone),
+                Err(error) => return Err(error.into()),
+            }
         }
     }
+}
+
+/// Whether an error says that the other end of a connection was closed.
+fn is_gone(error: &io::Error) -> bool {
+    use io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, NotConnected};
+    matches!(error.kind(), BrokenPipe | ConnectionAborted | ConnectionReset | NotConnected)
 }

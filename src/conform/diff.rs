@@ -22,6 +22,8 @@ pub enum Subject {
     Events,
     /// What was sent.
     Packet,
+    /// A fault that was never injected.
+    Fault,
     /// Something did not go on.
     Trouble,
 }

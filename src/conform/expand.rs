@@ -2,7 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::scenario::{Action, Scenario};
+use super::scenario::limits::{NAME_MAX, TRAFFIC_MAX};
+use super::scenario::{self, Action, Scenario, Step};
+use super::{memory, text};
 
 /// A number, or a sum of products of numbers, `size` and `mtu`: `5*mtu+1`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -36,6 +38,9 @@ impl Expr {
     /// The number that it is.
     pub fn value(&self, values: Values) -> Result<u64, String> {
         match self {
+            Self::Number(number) if *number > VALUE_MAX.unsigned_abs() => {
+                Err(format!("{number} is more than {VALUE_MAX}"))
+            }
             Self::Number(number) => Ok(*number),
             Self::Text(text) => sum(text, values),
         }
@@ -46,7 +51,7 @@ impl Expr {
 const VALUE_MAX: i64 = 1 << 40;
 
 pub(super) fn sum(text: &str, values: Values) -> Result<u64, String> {
-    let wrong = || format!("`{text}` is no number from 0 on");
+    let wrong = || format!("`{text}` is no number from 0 to {VALUE_MAX}");
     let mut total = 0_i64;
     let mut rest = text;
     let mut sign = 1;
@@ -54,8 +59,11 @@ pub(super) fn sum(text: &str, values: Values) -> Result<u64, String> {
         let end = rest.find(['+', '-']).unwrap_or(rest.len());
         let (term, behind) = rest.split_at(end);
         let product = product(term, values)?;
-        total =
-            product.checked_mul(sign).and_then(|term| total.checked_add(term)).ok_or_else(wrong)?;
+        total = product
+            .checked_mul(sign)
+            .and_then(|term| total.checked_add(term))
+            .filter(|total| total.abs() <= VALUE_MAX)
+            .ok_or_else(wrong)?;
         let mut behind = behind.chars();
         sign = match behind.next() {
             None => break,
@@ -102,6 +110,27 @@ impl Instance {
     pub const fn values(&self) -> Values {
         Values { mtu: self.mtu as u64, size: Some(self.size) }
     }
+
+    /// Whether it is sound: what holds for one that was read from a file must hold for one from another machine.
+    pub fn check(&self) -> Result<(), String> {
+        scenario::check(&self.scenario)?;
+        if self.name.len() > INSTANCE_NAME_MAX || !self.name.chars().all(text::is_plain) {
+            return Err(format!("name: `{}` is no name", text::printable(&self.name, NAME_MAX)));
+        }
+        check_mtu(self.mtu)?;
+        Expr::Number(self.size).value(self.values()).map_err(|text| format!("size: {text}"))?;
+        evaluate(self)
+    }
+}
+
+/// Maximum length of the name of an instance, in bytes: that of its scenario, and what was chosen.
+const INSTANCE_NAME_MAX: usize = 4 * NAME_MAX;
+
+fn check_mtu(mtu: u32) -> Result<(), String> {
+    if matches!(mtu, 256 | 512 | 1024 | 2048 | 4096) {
+        return Ok(());
+    }
+    Err(format!("mtu: {mtu} is none of 256, 512, 1024, 2048, 4096"))
 }
 
 /// The most instances of one scenario.
@@ -109,6 +138,7 @@ const INSTANCES_MAX: usize = 1000;
 
 /// All instances of a scenario.
 pub(super) fn expand(scenario: Scenario) -> Result<Vec<Instance>, String> {
+    scenario::check(&scenario)?;
     let (mtus, sizes, ops) = (scenario.mtu.all(), scenario.size.all(), scenario.op.all());
     let count = mtus.len() * sizes.len() * ops.len();
     if count == 0 || count > INSTANCES_MAX {
@@ -119,9 +149,7 @@ pub(super) fn expand(scenario: Scenario) -> Result<Vec<Instance>, String> {
     let mut all = Vec::new();
     for op in &ops {
         for &mtu in &mtus {
-            if !matches!(mtu, 256 | 512 | 1024 | 2048 | 4096) {
-                return Err(format!("mtu: {mtu} is none of 256, 512, 1024, 2048, 4096"));
-            }
+            check_mtu(mtu)?;
             for size in &sizes {
                 let values = Values { mtu: mtu.into(), size: None };
                 let bytes = size.value(values).map_err(|text| format!("size: {text}"))?;
@@ -135,7 +163,7 @@ pub(super) fn expand(scenario: Scenario) -> Result<Vec<Instance>, String> {
                 let name = format!("{}{slash}{}", scenario.name, chosen.join(","));
                 let scenario = scenario.clone();
                 let instance = Instance { name, scenario, mtu, size: bytes, op: *op };
-                evaluate(&instance)?;
+                instance.check()?;
                 all.push(instance);
             }
         }
@@ -143,18 +171,47 @@ pub(super) fn expand(scenario: Scenario) -> Result<Vec<Instance>, String> {
     Ok(all)
 }
 
-/// Whether every expression can be counted.
+/// Whether every expression can be counted, and what they come to is within its bound.
 fn evaluate(instance: &Instance) -> Result<(), String> {
     let values = instance.values();
+    memory::check(instance)?;
+    let mut traffic = 0_u64;
     for (at, step) in instance.scenario.steps.iter().enumerate() {
-        let fields = [("len", &step.len), ("at", &step.at), ("to", &step.to)];
-        let one = fields.into_iter().filter_map(|(name, field)| Some((name, field.as_ref()?)));
-        let sges = step.sges.iter().flatten().map(|sge| ("sges", sge));
-        for (name, field) in one.chain(sges) {
-            field.value(values).map_err(|text| format!("steps[{at}].{name}: {text}"))?;
+        let count = |name: &str, expr: &Expr| {
+            expr.value(values).map_err(|text| format!("steps[{at}].{name}: {text}"))
+        };
+        for (name, expr) in [("at", &step.at), ("to", &step.to)] {
+            expr.as_ref().map_or(Ok(0), |expr| count(name, expr))?;
+        }
+        let mut bytes = step.len.as_ref().map_or(Ok(instance.size), |len| count("len", len))?;
+        if let Some(sges) = &step.sges {
+            bytes = sges.iter().map(|len| count("sges", len)).sum::<Result<u64, String>>()?;
+        }
+        let posts = u64::from(step.times.unwrap_or(1));
+        traffic = traffic.saturating_add(posts.saturating_mul(bytes.min(reach(instance, step)?)));
+    }
+    if traffic > TRAFFIC_MAX {
+        return Err(format!(
+            "steps: {traffic} bytes are posted, which are more than {TRAFFIC_MAX}"
+        ));
+    }
+    for side in super::Side::BOTH {
+        for (at, done) in instance.scenario.expect.of(side).iter().enumerate() {
+            let len = done.byte_len.as_ref().map_or(Ok(0), |len| len.value(values));
+            len.map_err(|text| format!("expect.{side}[{at}].byte_len: {text}"))?;
         }
     }
     Ok(())
+}
+
+/// How many bytes a step can move at most: more than its buffer has are refused by every device.
+fn reach(instance: &Instance, step: &Step) -> Result<u64, String> {
+    let Some((side, action)) = step.who() else { return Ok(0) };
+    if matches!(action, Action::Wait | Action::Sleep | Action::See | Action::Modify) {
+        return Ok(0);
+    }
+    let name = step.buffer.as_deref().unwrap_or(scenario::MAIN);
+    memory::len_of(instance, side, name)
 }
 
 #[cfg(test)]
@@ -173,7 +230,16 @@ mod tests {
         ] {
             assert_eq!(sum(text, values), Ok(value), "{text}");
         }
-        for text in ["", "mtu+", "-1", "size-mtu", "1<<3", "9999999999*9999999999", "mtu mtu"] {
+        for text in [
+            "",
+            "mtu+",
+            "-1",
+            "size-mtu",
+            "1<<3",
+            "9999999999*9999999999",
+            "mtu mtu",
+            "1099511627776+1",
+        ] {
             assert!(sum(text, values).is_err(), "{text}");
         }
         assert!(sum("size", Values { mtu: 256, size: None }).is_err());

@@ -38,7 +38,26 @@ pub fn check(instance: &Instance, trace: &Trace) -> Vec<Difference> {
         }
     }
     packets(instance, trace, &mut all);
+    faults(instance, trace, &mut all);
     all
+}
+
+/// Faults that never matched a packet: what the scenario is about did not happen. If one side stopped early, that says it
+/// already.
+fn faults(instance: &Instance, trace: &Trace, all: &mut Vec<Difference>) {
+    if Side::BOTH.into_iter().any(|side| trace.side(side).trouble.is_some()) {
+        return;
+    }
+    for (at, fault) in instance.scenario.faults.iter().enumerate() {
+        let injected = |side| trace.side(side).faults.as_ref()?.get(&at).copied();
+        // Both sides may hold a wire and inject the same fault.
+        let times: Vec<u32> = Side::BOTH.into_iter().filter_map(injected).collect();
+        if times.iter().all(|times| *times == 0) && !times.is_empty() {
+            let expected = format!("fault {at} matches a packet of the {}", fault.from);
+            let found = format!("fault {at} never matched");
+            all.push(Difference::new(fault.from, Subject::Fault, &expected, &found));
+        }
+    }
 }
 
 /// How often packets were sent, where that is not left to time.

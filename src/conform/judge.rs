@@ -101,7 +101,10 @@ impl Pair {
         loop {
             // What is left of an instance that failed is skipped.
             match self.line.receive(within, "what came of it at the other side") {
-                Ok(Message::Outcome(outcome)) => return Ok(*outcome),
+                Ok(Message::Outcome(outcome)) => {
+                    let unsound = |why| ControlError::Unsound("its outcome", why);
+                    return outcome.received().map_err(unsound);
+                }
                 Ok(_) | Err(ControlError::Failed(_)) => {}
                 Err(error) => return Err(error),
             }

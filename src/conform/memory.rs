@@ -1,8 +1,11 @@
 //! What memory held, and what it must hold.
 
+use std::ops::Range;
+
 use super::Side;
 use super::expand::{Instance, Values, sum};
-use super::scenario::{BufferSpec, MAIN};
+use super::scenario::MAIN;
+use super::scenario::limits::BYTES_MAX;
 
 /// What is claimed of some bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -61,32 +64,51 @@ impl<'t> Claim<'t> {
         names
     }
 
-    /// Puts what it claims into the image of a buffer.
-    fn apply(&self, instance: &Instance, image: &mut Image) -> Result<(), String> {
+    /// The bytes that it is about, and where in a buffer those come from that they must be: both lie within.
+    fn range(&self, instance: &Instance) -> Result<(Range<usize>, usize), String> {
         let values = instance.values();
         let (from, to) = (index(self.from, values)?, index(self.to, values)?);
-        let len = image.len();
-        let outside = || format!("{}..{} is not within {} bytes", self.from, self.to, len);
-        let place = image.get_mut(from..to).ok_or_else(outside)?;
-        let bytes: Image = match &self.is {
-            Content::Anything => vec![None; place.len()],
-            Content::Word(word) => word.to_ne_bytes().map(Some).to_vec(),
+        let len = len_of(instance, self.side, self.buffer)?;
+        if from > to || to as u64 > len {
+            let Self { from, to, buffer, .. } = self;
+            return Err(format!("{from}..{to} is not within the {len} bytes of {buffer}"));
+        }
+        let count = to - from;
+        let start = match &self.is {
+            Content::Anything => 0,
+            Content::Word(_) if count == size_of::<u64>() => 0,
+            Content::Word(_) => {
+                return Err(format!("a word has 8 bytes, {}..{} has {count}", self.from, self.to));
+            }
             Content::Of(side, buffer, start) => {
-                let bytes = initial(instance, *side, buffer)?;
-                let start = index(start, values)?;
-                bytes
-                    .get(start..start + place.len())
-                    .ok_or_else(outside)?
-                    .iter()
-                    .copied()
-                    .map(Some)
-                    .collect()
+                let at = index(start, values)?;
+                let end = at.checked_add(count).map(|end| end as u64);
+                if end
+                    .is_none_or(|end| !len_of(instance, *side, buffer).is_ok_and(|len| end <= len))
+                {
+                    return Err(format!("{buffer} has no {count} bytes from {start} on"));
+                }
+                at
             }
         };
-        if bytes.len() != place.len() {
-            return Err(format!("{}..{} is not as long as {:?}", self.from, self.to, self.is));
+        Ok((from..to, start))
+    }
+
+    /// Puts what it claims into the image of a buffer.
+    fn apply(&self, instance: &Instance, image: &mut Image) -> Result<(), String> {
+        let (range, start) = self.range(instance)?;
+        let count = range.len();
+        let place = image.get_mut(range).ok_or_else(|| "not within the buffer".to_owned())?;
+        match &self.is {
+            Content::Anything => place.fill(None),
+            Content::Word(word) => {
+                place.iter_mut().zip(word.to_ne_bytes()).for_each(|(at, byte)| *at = Some(byte));
+            }
+            Content::Of(side, buffer, _) => {
+                let bytes = piece(instance, *side, buffer, start..start + count)?;
+                place.iter_mut().zip(bytes).for_each(|(at, byte)| *at = Some(byte));
+            }
         }
-        place.copy_from_slice(&bytes);
         Ok(())
     }
 }
@@ -101,34 +123,57 @@ fn place(name: &str) -> Option<(Side, &str)> {
     Some((side, buffer))
 }
 
+/// The length of a buffer.
+pub(super) fn len_of(instance: &Instance, side: Side, name: &str) -> Result<u64, String> {
+    let buffers = instance.scenario.buffers(side);
+    let found = buffers.iter().find(|buffer| buffer.name == name);
+    let buffer = found.ok_or_else(|| format!("the {side} has no `{name}`"))?;
+    let len = buffer.len.value(instance.values());
+    len.map_err(|text| format!("{side}.buffers.{name}.len: {text}"))
+}
+
 /// What a buffer holds at the beginning: a pattern that tells sides, buffers and places apart, and its words.
 pub(super) fn initial(instance: &Instance, side: Side, name: &str) -> Result<Vec<u8>, String> {
+    let len = usize::try_from(len_of(instance, side, name)?.min(BYTES_MAX));
+    piece(instance, side, name, 0..len.map_err(|error| error.to_string())?)
+}
+
+/// A piece of what a buffer holds at the beginning.
+fn piece(
+    instance: &Instance,
+    side: Side,
+    name: &str,
+    range: Range<usize>,
+) -> Result<Vec<u8>, String> {
     let buffers = instance.scenario.buffers(side);
     let found = buffers.iter().enumerate().find(|(_, buffer)| buffer.name == name);
     let Some((number, buffer)) = found else { return Err(format!("the {side} has no `{name}`")) };
-    contents(instance, side, number, buffer)
-}
-
-fn contents(
-    instance: &Instance,
-    side: Side,
-    number: usize,
-    buffer: &BufferSpec,
-) -> Result<Vec<u8>, String> {
-    let len = buffer.len.value(instance.values())?;
-    if len > BUFFER_MAX {
-        return Err(format!("buffer {}: {len} bytes are more than {BUFFER_MAX}", buffer.name));
-    }
     let seed = (number as u64 + 1) * 2 + side as u64;
     let pattern = |at: u64| (at * 7 + at / 251 + seed * 37).to_le_bytes()[0];
-    let mut bytes: Vec<u8> = (0..len).map(pattern).collect();
-    let words = buffer.words.iter().flat_map(|word| word.to_ne_bytes());
+    let start = range.start;
+    let mut bytes: Vec<u8> = range.map(|at| pattern(at as u64)).collect();
+    let words = buffer.words.iter().flat_map(|word| word.to_ne_bytes()).skip(start);
     bytes.iter_mut().zip(words).for_each(|(byte, word)| *byte = word);
     Ok(bytes)
 }
 
-/// The longest buffer of a scenario.
-const BUFFER_MAX: u64 = 1 << 26;
+/// Whether the buffers of an instance keep to their bound, and the claims about them to the buffers.
+pub(super) fn check(instance: &Instance) -> Result<(), String> {
+    for side in Side::BOTH {
+        let mut bytes = 0_u64;
+        for buffer in instance.scenario.buffers(side) {
+            bytes = bytes.saturating_add(len_of(instance, side, &buffer.name)?);
+        }
+        if bytes > BYTES_MAX {
+            return Err(format!("{side}.buffers: {bytes} bytes are more than {BYTES_MAX}"));
+        }
+    }
+    for (at, text) in instance.scenario.expect.memory.iter().enumerate() {
+        let range = Claim::parse(text).and_then(|claim| claim.range(instance));
+        range.map_err(|text| format!("expect.memory[{at}]: {text}"))?;
+    }
+    Ok(())
+}
 
 /// What a buffer must hold in the end.
 pub(super) fn image(instance: &Instance, side: Side, name: &str) -> Result<Image, String> {

@@ -18,6 +18,7 @@
 //! | [`expand`] | expressions, and one instance for each combination of what a scenario varies |
 //! | [`control`] | what two agents say to each other: a line of JSON each |
 //! | [`agent`] | one side of an instance, on a device |
+//! | [`server`] | an agent for clients on a network, of which none is trusted |
 //! | [`wire`] | the wire of a soft device: it sees packets, and loses them by appointment |
 //! | [`trace`] | what came of an instance |
 //! | [`normalise`] | what of a packet does not count, and why |
@@ -53,7 +54,10 @@ mod objects;
 mod post;
 pub mod report;
 pub mod scenario;
+pub mod server;
+mod text;
 pub mod trace;
+mod turns;
 pub mod wire;
 
 use serde::{Deserialize, Serialize};

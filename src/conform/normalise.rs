@@ -23,6 +23,8 @@
 //!
 //! Directions are compared by themselves: how they interleave is time.
 
+use std::collections::HashSet;
+
 use super::Side;
 use super::control::Reach;
 use super::trace::Packet;
@@ -200,13 +202,13 @@ pub fn sequence<'p>(packets: &[&'p Packet], answers: &[&Packet]) -> Vec<&'p Pack
         let refused = answers.iter().filter(of).filter(|answer| is_refusal(answer));
         let refused = refused.map(|answer| answer.psn).min();
         let own: Vec<&Packet> = packets.iter().filter(of).copied().collect();
-        let mut kept: Vec<&Packet> = Vec::new();
+        let (mut kept, mut known) = (Vec::new(), HashSet::new());
         for (at, packet) in own.iter().enumerate() {
             let behind = own.get(at + 1..).unwrap_or_default();
             let implied = is_ack(packet)
                 && behind.iter().any(|later| is_answer(later) && later.psn >= packet.psn);
             let hopeless = !is_answer(packet) && refused.is_some_and(|psn| packet.psn > psn);
-            if !implied && !hopeless && !kept.contains(packet) {
+            if !implied && !hopeless && known.insert(*packet) {
                 kept.push(packet);
             }
         }

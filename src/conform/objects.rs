@@ -41,7 +41,7 @@ impl Stop {
 const PSN: [u32; 2] = [100, 5000];
 
 /// How many completions a queue holds.
-const CQ_ROOM: usize = 1024;
+const CQ_ROOM: usize = super::scenario::limits::COMPLETIONS_MAX;
 
 /// How many receives a shared queue holds.
 const SRQ_ROOM: u32 = 128;
@@ -83,12 +83,20 @@ impl<'d> Objects<'d> {
             move |error: crate::verbs::CreateError| Stop::refused(what, error.errno(), &error)
         };
         let spec = instance.scenario.side(side);
+        // What can fail without the device comes first: from here on everything that was made is destroyed again.
+        let gid = choose_gid(device, gid_index)?;
+        let how = manner(instance, side, &spec.qp.or(&instance.scenario.qp))?;
         let pds = [device.create_pd(), device.create_pd()];
-        let [Ok(own), Ok(other)] = pds else {
-            return Err(Stop::Trouble("no protection domain".to_owned()));
+        let cqs = [device.create_cq(CQ_ROOM), device.create_cq(CQ_ROOM)];
+        let (&[Ok(own), Ok(other)], &[Ok(send_cq), Ok(recv_cq)]) = (&pds, &cqs) else {
+            for pd in pds.into_iter().flatten() {
+                let _ = device.destroy_pd(pd);
+            }
+            for cq in cqs.into_iter().flatten() {
+                let _ = device.destroy_cq(cq);
+            }
+            return Err(Stop::Trouble("no protection domains and completion queues".to_owned()));
         };
-        let send_cq = device.create_cq(CQ_ROOM).map_err(create("completion queue"))?;
-        let recv_cq = device.create_cq(CQ_ROOM).map_err(create("completion queue"))?;
         let mut objects = Self {
             device,
             kind: match instance.scenario.kind {
@@ -96,8 +104,8 @@ impl<'d> Objects<'d> {
                 Kind::Uc => QpType::Uc,
                 Kind::Ud => QpType::Ud,
             },
-            gid: choose_gid(device, gid_index)?,
-            how: manner(instance, side, &spec.qp.or(&instance.scenario.qp))?,
+            gid,
+            how,
             pds: [own, other],
             send_cq,
             recv_cq,

@@ -93,9 +93,13 @@ impl Poster<'_, '_> {
         let local = self.local(step)?;
         let mut bytes = Vec::new();
         for sge in sges {
-            let mut piece = vec![0; sge.length as usize];
-            let at = usize::try_from(sge.addr - local.buffer.addr());
+            let at = usize::try_from(sge.addr.wrapping_sub(local.buffer.addr()));
             let at = at.map_err(|error| Stop::trouble("inline", error))?;
+            let end = at.checked_add(sge.length as usize);
+            if end.is_none_or(|end| end > local.buffer.len()) {
+                return Err(Stop::Trouble(format!("inline: not within {}", local.name)));
+            }
+            let mut piece = vec![0; sge.length as usize];
             local.buffer.read(at, &mut piece).map_err(|error| Stop::trouble("inline", error))?;
             bytes.extend(piece);
         }

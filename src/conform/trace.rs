@@ -5,6 +5,9 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::Side;
+use super::scenario::limits::{BUFFERS_MAX, EVENTS_MAX, FAULTS_MAX, POSTS_MAX, QPS_MAX};
+use super::text::printable;
+use super::wire::SEEN_MAX;
 
 /// What came of an instance, at both sides and between them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -47,10 +50,58 @@ pub struct Outcome {
     pub events: Vec<String>,
     /// Both directions, as they passed this side; `None` if nobody could look.
     pub packets: Option<Vec<Packet>>,
+    /// The faults of the scenario that this side injects, by number, and how often each was: `None` if it has no wire.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub faults: Option<BTreeMap<usize, u32>>,
     /// What went wrong: something could not be made, was refused, or never ended.
     pub trouble: Option<String>,
     /// What the device cannot do, so that nothing came of it.
     pub unable: Option<String>,
+}
+
+/// Maximum length of a text in the outcome of another machine, in characters.
+const TEXT_MAX: usize = 300;
+
+impl Outcome {
+    /// The outcome that another machine reported, if it can be one: no list is longer than the bounds of a scenario
+    /// allow, and every text can be shown.
+    pub(super) fn received(mut self) -> Result<Self, String> {
+        let packets = self.packets.as_deref().unwrap_or_default();
+        let faults = self.faults.as_ref().map_or(0, BTreeMap::len);
+        let bounds = [
+            ("completions", self.completions.len() as u64, 2 * POSTS_MAX),
+            ("buffers", self.memory.len() as u64, BUFFERS_MAX as u64),
+            ("mismatches", self.mismatches.len() as u64, BUFFERS_MAX as u64),
+            ("states", self.states.len() as u64, QPS_MAX as u64),
+            ("events", self.events.len() as u64, POSTS_MAX + EVENTS_MAX as u64),
+            ("packets", packets.len() as u64, SEEN_MAX as u64),
+            ("faults", faults as u64, FAULTS_MAX as u64),
+        ];
+        if let Some((what, is, most)) = bounds.into_iter().find(|(_, is, most)| is > most) {
+            return Err(format!("{is} {what} are more than {most}"));
+        }
+        // A datagram to a queue pair that the peer does not have counts as one to the next.
+        if packets.iter().any(|packet| packet.qp > QPS_MAX) {
+            return Err("a packet is for no queue pair".to_owned());
+        }
+        let Self {
+            completions, memory, mismatches, states, events, packets, trouble, unable, ..
+        } = &mut self;
+        let texts = completions.iter_mut().flat_map(|it| {
+            let (opcode, window) = (it.opcode.as_mut(), it.invalidated.as_mut());
+            [Some(&mut it.status), opcode, window].into_iter().flatten()
+        });
+        let lines = packets.iter_mut().flatten().map(|packet| &mut packet.line);
+        let lists = [mismatches, states, events].into_iter().flatten();
+        for text in texts.chain(lines).chain(lists).chain(trouble).chain(unable) {
+            *text = printable(text, TEXT_MAX);
+        }
+        *memory = std::mem::take(memory)
+            .into_iter()
+            .map(|(name, sum)| (printable(&name, TEXT_MAX), sum))
+            .collect();
+        Ok(self)
+    }
 }
 
 /// A completion, without what verbs leave open.
@@ -108,7 +159,7 @@ impl std::fmt::Display for Completion {
 }
 
 /// A packet, with everything replaced that is different each time.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Packet {
     /// Who sent it.
     pub from: Side,

@@ -28,7 +28,10 @@ const DELAY: Duration = Duration::from_millis(10);
 const SWAP_PATIENCE: Duration = Duration::from_millis(50);
 
 /// The most packets that are remembered of one instance; further ones are not seen.
-const SEEN_MAX: usize = 1 << 16;
+pub(super) const SEEN_MAX: usize = 1 << 16;
+
+/// The most bytes of packets that are remembered of one instance.
+const SEEN_BYTES_MAX: usize = 64 << 20;
 
 /// How many packets are passed on at once.
 const PASSED_ON_MAX: usize = 64;
@@ -76,7 +79,17 @@ pub struct Wire(Arc<Mutex<State>>);
 #[derive(Debug, Default)]
 struct State {
     seen: Vec<Seen>,
-    rules: Vec<(Rule, u32)>,
+    seen_bytes: usize,
+    rules: Vec<Armed>,
+}
+
+/// A rule, and how many packets it meant so far.
+#[derive(Debug)]
+struct Armed {
+    rule: Rule,
+    matched: u32,
+    /// How often something was done.
+    fired: u32,
 }
 
 impl Wire {
@@ -88,7 +101,14 @@ impl Wire {
     pub fn arm(&self, rules: Vec<Rule>) {
         let mut state = self.lock();
         state.seen.clear();
-        state.rules = rules.into_iter().map(|rule| (rule, 0)).collect();
+        state.seen_bytes = 0;
+        let armed = |rule| Armed { rule, matched: 0, fired: 0 };
+        state.rules = rules.into_iter().map(armed).collect();
+    }
+
+    /// How often something was done by each rule, in the order in which they were given.
+    pub fn fired(&self) -> Vec<u32> {
+        self.lock().rules.iter().map(|armed| armed.fired).collect()
     }
 
     /// What passed since.
@@ -107,15 +127,17 @@ impl Wire {
     /// A packet passes; what is done to it?
     pub fn pass(&self, outbound: bool, packet: &[u8]) -> Option<Deed> {
         let mut state = self.lock();
-        if state.seen.len() < SEEN_MAX {
+        if state.seen.len() < SEEN_MAX && state.seen_bytes + packet.len() <= SEEN_BYTES_MAX {
+            state.seen_bytes += packet.len();
             state.seen.push(Seen { outbound, packet: packet.to_vec() });
         }
         let bth = view::<Bth>(packet, 0).ok()?;
         let mut deed = None;
-        for (rule, passed) in state.rules.iter_mut().filter(|(rule, _)| rule.means(outbound, bth)) {
-            *passed += 1;
-            if rule.nth == 0 || *passed == rule.nth {
-                deed = deed.or(Some(rule.deed));
+        for armed in state.rules.iter_mut().filter(|armed| armed.rule.means(outbound, bth)) {
+            armed.matched = armed.matched.saturating_add(1);
+            if armed.rule.nth == 0 || armed.matched == armed.rule.nth {
+                armed.fired = armed.fired.saturating_add(1);
+                deed = deed.or(Some(armed.rule.deed));
             }
         }
         deed

@@ -1,7 +1,7 @@
 //! What `-d` names: the soft NIC or the real one to use.
 
 use std::fmt;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv6Addr};
 use std::str::FromStr;
 use std::sync::Arc;
 
@@ -55,6 +55,23 @@ pub(crate) fn start(spec: &Spec) -> anyhow::Result<Arc<dyn Device>> {
         }
         Spec::Verbs(name) => {
             Ok(Arc::new(RdmaNic::open(name).with_context(|| format!("-d {spec}"))?))
+        }
+    }
+}
+
+/// The IP address of a device that a connection can be made from or to: that of the GID named, or else of the first for
+/// IPv4, or else of the first. A link-local one is none, because it means nothing without its interface.
+pub(crate) fn address_of(device: &dyn Device, named: Option<u8>) -> Option<IpAddr> {
+    let gids = device.gids();
+    let first = || {
+        let used = || gids.iter().filter(|gid| **gid != Gid::default());
+        used().find(|gid| gid.to_ipv4().is_some()).or_else(|| used().next())
+    };
+    let gid = named.map_or_else(first, |index| gids.get(usize::from(index)))?;
+    match gid.to_ipv4() {
+        Some(address) => Some(address.into()),
+        None => {
+            Some(Ipv6Addr::from(gid.0)).filter(|it| !it.is_unicast_link_local()).map(Into::into)
         }
     }
 }

@@ -22,21 +22,27 @@
 //! | `steps` | what is done: the steps of a side, and the faults of the wire |
 //! | `outcome` | what must hold in the end |
 //! | `read` | a file of scenarios becomes instances, or an error that names its cure |
-//! | `check` | whether everything that a scenario names is there |
+//! | `check` | whether everything that a scenario names is there, and within its bound |
+//! | `words` | what completions, states, events and packets are called |
+//! | [`limits`] | the bounds |
 
 mod check;
+pub mod limits;
 mod outcome;
 mod read;
 mod sides;
 mod steps;
+mod words;
 
 use serde::{Deserialize, Serialize};
 
+pub(super) use self::check::check;
 pub use self::outcome::{Done, Expect, Sent};
 pub use self::read::{ScenarioError, built_in, read};
 pub(super) use self::sides::{ALL_RIGHTS, access_of};
 pub use self::sides::{BufferSpec, Kind, MAIN, QpSpec, SideSpec, WindowSpec};
 pub use self::steps::{Action, Deed, Fault, Flag, Step};
+pub(super) use self::words::word;
 use super::Side;
 use super::expand::Expr;
 

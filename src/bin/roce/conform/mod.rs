@@ -3,6 +3,7 @@
 mod run;
 mod serve;
 
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::str::FromStr;
@@ -136,16 +137,27 @@ struct RunArgs {
     colour: Colour,
 }
 
-/// Be the other side of roce conform on another machine
+/// Serve roce conform clients on other machines
 ///
-/// Plays what it is asked to, for one client after the other. Ctrl-C ends it.
+/// Plays the other side of the scenarios that clients send. Several clients can be connected; their
+/// scenarios take turns at the device. Clients are not trusted: a scenario is checked as if it were
+/// read from a file, and packets go only to the address that its client connects from. Ctrl-C ends it.
 #[derive(Debug, ClapArgs)]
 struct ServeArgs {
     /// The device: udp:ADDRESS, raw:INTERFACE, soft:INTERFACE, or verbs:NAME for a real RNIC.
     #[arg(short = 'd', long, value_name = "DEVICE")]
     device: Spec,
 
-    /// The TCP port to wait on; 0 is any that is free.
+    /// The address to listen on; by default that of the device (127.0.0.1 on loopback).
+    #[arg(long, value_name = "ADDRESS")]
+    listen: Option<IpAddr>,
+
+    /// Let clients have packets sent to any GID, and not only to the address that they connect from.
+    /// For networks where everybody is trusted and control connections take another way than RDMA.
+    #[arg(long)]
+    any_gid: bool,
+
+    /// The TCP port to listen on; 0 is any that is free.
     #[arg(short = 'p', long, value_name = "PORT", default_value_t = PORT)]
     port: u16,
 
@@ -158,7 +170,7 @@ struct ServeArgs {
     #[arg(long, value_name = "INNER,OUTER")]
     wire: Option<Bumped>,
 
-    /// End after the first client.
+    /// End when the first client that played a scenario is gone.
     #[arg(long)]
     once: bool,
 }

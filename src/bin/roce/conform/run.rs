@@ -1,10 +1,11 @@
 //! Running scenarios, and telling what came of it.
 
 use std::collections::BTreeMap;
-use std::io::{IsTerminal, Write};
-use std::net::TcpStream;
+use std::io::{self, IsTerminal, Write};
+use std::net::{IpAddr, SocketAddr, TcpStream, ToSocketAddrs};
 use std::path::Path;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -13,9 +14,10 @@ use roce::conform::expand::Instance;
 use roce::conform::judge::{Finding, Judge, Pair, Record, Reference};
 use roce::conform::report::{self, Style, Summary};
 use roce::conform::{Side, fits, scenario};
+use socket2::{Domain, Socket, Type};
 
 use super::{RunArgs, agent};
-use crate::output;
+use crate::{device, output};
 
 pub(super) fn run(args: &RunArgs) -> Result<ExitCode> {
     let instances = instances(args)?;
@@ -124,7 +126,8 @@ fn pair(args: &RunArgs) -> Result<Pair> {
     match (&args.peer, &args.host) {
         (Some(peer), _) => Ok(Pair::local(own, agent(peer, None, None)?)?),
         (None, Some(host)) => {
-            let stream = TcpStream::connect((host.as_str(), args.port)).with_context(|| {
+            let from = device::address_of(&*own.device, args.gid_index);
+            let stream = connect(host, args.port, from).with_context(|| {
                 format!(
                     "cannot reach {host} on TCP port {}; there should run: roce conform serve -d DEVICE -p {0}",
                     args.port
@@ -137,6 +140,32 @@ fn pair(args: &RunArgs) -> Result<Pair> {
         ),
     }
 }
+
+/// Connects to a server, from the address of the device if there is a way: the server sends packets to no other.
+fn connect(host: &str, port: u16, from: Option<IpAddr>) -> io::Result<TcpStream> {
+    let mut last = io::Error::from(io::ErrorKind::AddrNotAvailable);
+    let all: Vec<SocketAddr> = (host, port).to_socket_addrs()?.collect();
+    let bound = all.iter().map(|to| (to, from.filter(|from| from.is_ipv4() == to.is_ipv4())));
+    let unbound = all.iter().map(|to| (to, None));
+    for (to, from) in bound.filter(|(_, from)| from.is_some()).chain(unbound) {
+        match connect_from(*to, from) {
+            Ok(stream) => return Ok(stream),
+            Err(error) => last = error,
+        }
+    }
+    Err(last)
+}
+
+fn connect_from(to: SocketAddr, from: Option<IpAddr>) -> io::Result<TcpStream> {
+    let Some(from) = from else { return TcpStream::connect(to) };
+    let socket = Socket::new(Domain::for_address(to), Type::STREAM, None)?;
+    socket.bind(&SocketAddr::new(from, 0).into())?;
+    socket.connect_timeout(&to.into(), CONNECT)?;
+    Ok(socket.into())
+}
+
+/// How long a connection from the address of the device may take to be made.
+const CONNECT: Duration = Duration::from_secs(5);
 
 /// What came of it, for others to be compared with.
 fn recorded(judge: &Judge, findings: &[Finding]) -> Record {

@@ -1,34 +1,40 @@
 //! The other side, on another machine.
 
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener};
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use anyhow::{Context, Result};
-use roce::conform::control;
+use roce::conform::server::{Report, Server};
+use roce::verbs::Device;
 
 use super::{ServeArgs, agent};
+use crate::device::address_of;
 
 pub(super) fn run(args: &ServeArgs) -> Result<ExitCode> {
     let agent = agent(&args.device, args.gid_index, args.wire.as_ref())?;
-    let port = args.port;
-    let any: [SocketAddr; 2] =
-        [(Ipv6Addr::UNSPECIFIED, port).into(), (Ipv4Addr::UNSPECIFIED, port).into()];
-    let listener = TcpListener::bind(&any[..])
-        .with_context(|| format!("cannot listen on TCP port {port}; -p chooses another"))?;
+    let address = args.listen.unwrap_or_else(|| listen_at(&*agent.device, args.gid_index));
+    let at = SocketAddr::new(address, args.port);
+    let listener = TcpListener::bind(at).with_context(|| {
+        format!("cannot listen on {at}; --listen and -p choose another address and port")
+    })?;
     let port = listener.local_addr()?.port();
-    eprintln!("roce: playing with {} on TCP port {port}", agent.device.name());
-    loop {
-        let (stream, client) = listener.accept().context("cannot accept clients")?;
-        let client = client.ip().to_canonical();
-        // One after the other: scenarios make appointments with the packets of the whole device.
-        let played =
-            control::over(stream).map_err(Into::into).and_then(|mut line| agent.serve(&mut *line));
-        match played {
-            Ok(played) => eprintln!("roce: {client}: played {played} scenarios"),
-            Err(error) => eprintln!("roce: {client}: {error}"),
-        }
-        if args.once {
-            return Ok(ExitCode::SUCCESS);
-        }
+    eprintln!("roce: {} waits for clients on {address}, TCP port {port}", agent.device.name());
+    let server = Arc::new(Server::new(agent, args.any_gid));
+    let report: Arc<Report<'static>> = Arc::new(|client, served| match served {
+        Ok(played) => eprintln!("roce: {client}: played {played} scenarios"),
+        Err(error) => eprintln!("roce: {client}: {error}"),
+    });
+    server.run(&listener, args.once, &report)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Where clients are waited for: at the address of the device. All addresses of loopback are one host, which is called
+/// 127.0.0.1; an address that means nothing without its interface stands for any.
+fn listen_at(device: &dyn Device, gid_index: Option<u8>) -> IpAddr {
+    match address_of(device, gid_index) {
+        Some(address) if address.is_loopback() && address.is_ipv4() => Ipv4Addr::LOCALHOST.into(),
+        Some(address) => address,
+        None => Ipv6Addr::UNSPECIFIED.into(),
     }
 }

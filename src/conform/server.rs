@@ -1,0 +1,171 @@
+//! An agent for clients on a network, of which none is trusted.
+//!
+//! Each client has a thread, and gets the device in turns. What it says is bounded and checked as if it were read from a
+//! file, and its packets go to its own address. There are at most [`CLIENTS_MAX`] clients: a further one takes the
+//! place of the one that has been silent for longest, of those that never greeted first.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::net::{IpAddr, Shutdown, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use super::agent::{Agent, Client};
+use super::control::{self, CLIENT_LINE_MAX, ControlError, Line};
+use super::now;
+use super::turns::Turns;
+
+/// Maximum number of clients at once.
+pub const CLIENTS_MAX: usize = 16;
+
+/// How long to wait before accepting again when there is no client, or the system refuses for lack of descriptors.
+const RETRY: Duration = Duration::from_millis(20);
+
+/// What a server tells of a client: its address, and how many instances it played or why it was given up.
+pub type Report<'r> = dyn Fn(IpAddr, Result<usize, ControlError>) + Send + Sync + 'r;
+
+/// An agent for clients on a network.
+#[derive(Debug)]
+pub struct Server {
+    agent: Agent,
+    /// Whether the packets of clients may go to other addresses than their own.
+    any_gid: bool,
+    turns: Turns,
+    clients: Mutex<Clients>,
+}
+
+#[derive(Debug, Default)]
+struct Clients {
+    accepted: u64,
+    here: BTreeMap<u64, Entry>,
+}
+
+/// A client that is connected.
+#[derive(Debug)]
+struct Entry {
+    stream: TcpStream,
+    address: IpAddr,
+    greeted: bool,
+    /// When it last said something.
+    heard: Instant,
+}
+
+impl Clients {
+    /// The client that is missed least: it never greeted, many share its address, it has been silent for longest.
+    fn least(&self) -> Option<u64> {
+        let crowd = |entry: &Entry| {
+            self.here.values().filter(|other| other.address == entry.address).count()
+        };
+        let rank = |entry: &Entry| (entry.greeted, std::cmp::Reverse(crowd(entry)), entry.heard);
+        self.here.iter().min_by_key(|(_, entry)| rank(entry)).map(|(number, _)| *number)
+    }
+}
+
+impl Server {
+    /// A server that plays with this agent. With `any_gid`, clients may have packets sent to any address, and not only to
+    /// the one that their control connection comes from.
+    pub fn new(agent: Agent, any_gid: bool) -> Self {
+        Self { agent, any_gid, turns: Turns::default(), clients: Mutex::default() }
+    }
+
+    /// The agent that plays.
+    pub fn agent(&self) -> &Agent {
+        &self.agent
+    }
+
+    fn clients(&self) -> MutexGuard<'_, Clients> {
+        self.clients.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Serves clients, each in a thread. With `once`, until the first one that played a scenario is gone.
+    pub fn run(
+        self: &Arc<Self>,
+        listener: &TcpListener,
+        once: bool,
+        report: &Arc<Report<'static>>,
+    ) -> io::Result<()> {
+        let done = Arc::new(AtomicBool::new(false));
+        listener.set_nonblocking(once)?;
+        while !done.load(Ordering::Acquire) {
+            let Ok((stream, from)) = listener.accept() else {
+                std::thread::sleep(RETRY);
+                continue;
+            };
+            let address = from.ip().to_canonical();
+            let Some((number, line)) = self.admit(stream, address) else { continue };
+            let (server, report, done) = (Arc::clone(self), Arc::clone(report), Arc::clone(&done));
+            let named = std::thread::Builder::new().name("roce-conform".to_owned());
+            let spawned = named.spawn(move || {
+                let served = server.serve(number, line, address);
+                let played = matches!(served, Ok(1..));
+                report(address, served);
+                done.fetch_or(once && played, Ordering::AcqRel);
+            });
+            if spawned.is_err() {
+                self.clients().here.remove(&number);
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes in a client, if need be in the place of another.
+    fn admit(&self, stream: TcpStream, address: IpAddr) -> Option<(u64, Box<dyn Line>)> {
+        let line = control::bounded(stream.try_clone().ok()?, CLIENT_LINE_MAX).ok()?;
+        let mut clients = self.clients();
+        while clients.here.len() >= CLIENTS_MAX {
+            let least = clients.least()?;
+            let gone = clients.here.remove(&least)?;
+            // Its thread finds the connection closed, and ends.
+            let _ = gone.stream.shutdown(Shutdown::Both);
+        }
+        clients.accepted += 1;
+        let number = clients.accepted;
+        clients.here.insert(number, Entry { stream, address, greeted: false, heard: now() });
+        Some((number, line))
+    }
+
+    fn serve(
+        &self,
+        number: u64,
+        line: Box<dyn Line>,
+        address: IpAddr,
+    ) -> Result<usize, ControlError> {
+        let mut line = Heard { line, server: self, number };
+        let greeted = || {
+            if let Some(entry) = self.clients().here.get_mut(&number) {
+                entry.greeted = true;
+            }
+        };
+        let address = (!self.any_gid).then_some(address);
+        let client = Client { turns: &self.turns, address, greeted: &greeted };
+        self.agent.serve_client(&mut line, &client)
+    }
+}
+
+/// A line that notes when its client last said something, and strikes the client off the list in the end.
+struct Heard<'s> {
+    line: Box<dyn Line>,
+    server: &'s Server,
+    number: u64,
+}
+
+impl Line for Heard<'_> {
+    fn say(&mut self, line: &str) -> Result<(), ControlError> {
+        self.line.say(line)
+    }
+
+    fn hear(&mut self, within: Duration, what: &'static str) -> Result<String, ControlError> {
+        let heard = self.line.hear(within, what)?;
+        if let Some(entry) = self.server.clients().here.get_mut(&self.number) {
+            entry.heard = now();
+        }
+        Ok(heard)
+    }
+}
+
+impl Drop for Heard<'_> {
+    fn drop(&mut self) {
+        self.server.clients().here.remove(&self.number);
+    }
+}
