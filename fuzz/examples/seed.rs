@@ -40,6 +40,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     }
     seed_hostile(root)?;
     seed_operations(root)?;
+    seed_scenarios(root)?;
+    seed_control(root)?;
     println!("{} frames", frames.len());
     Ok(())
 }
@@ -88,6 +90,73 @@ fn seed_operations(root: &Path) -> std::io::Result<()> {
             all.extend(operation);
         }
         put(root, "operations", number, &[receive.as_slice(), &all].concat())?;
+        number += 1;
+    }
+    Ok(())
+}
+
+/// Every scenario of the crate, by itself, and as a client sends it.
+fn seed_scenarios(root: &Path) -> Result<(), Box<dyn std::error::Error>> {
+    let mut number = 0;
+    for entry in fs::read_dir(root.join("../src/conform/scenarios"))? {
+        let text = fs::read_to_string(entry?.path())?;
+        for scenario in text.split("[[scenario]]").skip(1) {
+            put(root, "scenarios", number, format!("[[scenario]]{scenario}").as_bytes())?;
+            number += 1;
+        }
+    }
+    for step in STEPS {
+        put(root, "scenarios", number, begin(step, "requester").as_bytes())?;
+        number += 1;
+    }
+    Ok(())
+}
+
+/// Steps of a conversation with a server.
+const STEPS: [&str; 12] = [
+    r#"{"requester":"write"}"#,
+    r#"{"requester":"send","sges":[10,20],"flags":["inline","unsignaled"]}"#,
+    r#"{"requester":"read","times":3,"to":"size","at":16}"#,
+    r#"{"requester":"fetch_add","value":2},{"requester":"compare_swap","compare":1,"value":5}"#,
+    r#"{"responder":"recv","len":"2*size"},{"requester":"send_imm","imm":7}"#,
+    r#"{"responder":"bind_mw","remote":"w","access":["remote_read"]},{"responder":"local_inv","remote":"w"}"#,
+    r#"{"requester":"send_inv","remote":"w"},{"requester":"op"}"#,
+    r#"{"requester":"modify","state":"err"},{"requester":"flush"}"#,
+    r#"{"requester":"see","packet":"ACKNOWLEDGE"},{"requester":"atomic_write"}"#,
+    r#"{"responder":"srq_recv","times":2},{"responder":"sleep","ms":1}"#,
+    r#"{"requester":"write_imm","wrong_rkey":true,"refused":true},{"requester":"wait","count":2}"#,
+    r#"{"requester":"write","qp":1,"wrong_lkey":true},{"responder":"wait"},{"requester":"write"}"#,
+];
+
+/// What a client says to begin an instance with these steps.
+fn begin(steps: &str, play: &str) -> String {
+    format!(
+        r#"{{"begin":{{"instance":{{"name":"x","scenario":{{"name":"x","about":"x","qps":2,"limit":1,"steps":[{steps}],"responder":{{"windows":[{{"name":"w"}}],"srq_limit":0}},"faults":[{{"from":"requester","psn":0,"do":"drop"}}],"expect":{{"requester":[{{"opcode":"send"}}],"memory":["responder 0..8 = word 1"]}}}},"mtu":256,"size":64,"op":"write"}},"play":"{play}"}}}}"#
+    )
+}
+
+/// Whole conversations of clients.
+fn seed_control(root: &Path) -> std::io::Result<()> {
+    let hello = r#"{"hello":{"version":1,"device":"d","mtu":4096,"wire":false}}"#;
+    let reach = |windows: &str| {
+        format!(
+            r#"{{"reach":{{"gid":[0,0,0,0,0,0,0,0,0,0,255,255,192,0,2,2],"qps":[[17,0],[18,5]],"buffers":[{{"name":"main","addr":4096,"len":256,"rkey":1}}],"windows":{windows}}}}}"#
+        )
+    };
+    let mut number = 0;
+    for steps in STEPS {
+        for (play, windows) in [("requester", r#"{"w":9}"#), ("responder", "{}")] {
+            let (begin, reach) = (begin(steps, play), reach(windows));
+            let done = format!(r#"{{"done":{{"step":0,"windows":{windows}}}}}"#);
+            let all = [hello, &begin, &reach, r#""ready""#, &done, r#""settled""#, r#""bye""#];
+            put(root, "control", number, all.join("\n").as_bytes())?;
+            number += 1;
+        }
+    }
+    let odd =
+        [r#"{"failed":"no"}"#, r#"{"outcome":{}}"#, r#""bye""#, "{", r#"{"hello":{"version":2}}"#];
+    for line in odd {
+        put(root, "control", number, [hello, line, r#""settled""#].join("\n").as_bytes())?;
         number += 1;
     }
     Ok(())

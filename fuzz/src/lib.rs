@@ -1,6 +1,7 @@
 //! What the fuzz targets do with their input. The targets themselves are a line each, and `tests/fuzz.rs` replays
 //! every input that ever failed through the same functions, on a stable compiler.
 
+mod conform;
 mod hostile;
 #[path = "../../tests/simulation/model/mod.rs"]
 #[allow(dead_code, reason = "the simulation uses the rest")]
@@ -9,6 +10,7 @@ mod model;
 mod names;
 mod operations;
 
+pub use conform::{control, scenarios};
 pub use hostile::hostile;
 pub use operations::operations;
 
@@ -43,6 +45,8 @@ pub const TARGETS: &[(&str, Body)] = &[
     ("filter", filter),
     ("hostile", hostile),
     ("operations", operations),
+    ("scenarios", scenarios),
+    ("control", control),
 ];
 
 /// A frame of some link type: everything that is said of it.

@@ -27,7 +27,13 @@ const GREETING: Duration = Duration::from_secs(10);
 /// How long a client waits until the server's device is free: others may have their turn before.
 const QUEUE: Duration = Duration::from_secs(120);
 
-/// How often one looks whether others wait for the device, while one waits for the peer.
+/// How long one waits for the other's next word while others wait for the device, beyond what a scenario may take.
+const CROWDED: Duration = Duration::from_secs(1);
+
+/// Why an instance ends early.
+const WAITED_FOR: &str = "other clients wait for the device";
+
+/// How often one looks whether the peer is gone or others wait for the device.
 const GLANCE: Duration = Duration::from_millis(250);
 
 /// How long states, events and memory may take to become what they must be, once every completion is there.
@@ -213,8 +219,10 @@ struct Play<'a> {
     injected: Vec<usize>,
     /// The device is its own for so long, if others want it too.
     turn: Option<Turn<'a>>,
-    /// When it began, and by when it must be over.
+    /// By when it must be over.
     until: Instant,
+    /// When to look again whether the peer is gone, or others wait for the device.
+    glance: Instant,
 }
 
 impl<'a> Play<'a> {
@@ -262,6 +270,7 @@ impl<'a> Play<'a> {
             injected: Vec::new(),
             turn,
             until: now(),
+            glance: now(),
         };
         if let Some(wire) = &agent.wire {
             let (injected, rules) = play.rules(peer.wire).into_iter().unzip();
@@ -329,7 +338,7 @@ impl<'a> Play<'a> {
             let other_is_next = who(at + 1) == Some(side.other());
             if side == self.side {
                 let action = if action == Action::Op { instance.op } else { action };
-                self.step(step, action).map_err(|stop| match stop {
+                self.step(step, action, line).map_err(|stop| match stop {
                     Stop::Trouble(why) => Stop::Trouble(format!("step {}: {why}", at + 1)),
                     stop => stop,
                 })?;
@@ -349,26 +358,33 @@ impl<'a> Play<'a> {
                 }
             }
         }
-        self.settle()?;
+        self.settle(line)?;
         line.send(&Message::Settled)?;
         match self.receive(line, limit, "that the other has settled")? {
             Message::Settled => {}
             other => return Err(unexpected(&other, "that the other has settled").into()),
         }
-        self.rest(GRACE)
+        self.rest(GRACE, line)
     }
 
     /// Hears something from the other, unless others want the device meanwhile.
     fn receive(
-        &self,
+        &mut self,
         line: &mut dyn Line,
         within: Duration,
         what: &'static str,
     ) -> Result<Message, Stop> {
-        let until = now() + within;
+        let start = now();
+        let until = start + within;
+        let crowded = start + Duration::from_secs(self.instance.scenario.limit) + CROWDED;
         loop {
-            match line.receive(GLANCE.min(within), what) {
-                Err(ControlError::Silent(..)) if now() < until => self.go_on()?,
+            let heard = line.receive(GLANCE.min(within), what);
+            let contended = self.turn.as_ref().is_some_and(Turn::is_contended);
+            match heard {
+                Err(ControlError::Silent(..)) if contended && now() >= crowded => {
+                    return Err(Stop::Trouble(WAITED_FOR.to_owned()));
+                }
+                Err(ControlError::Silent(..)) if now() < until => self.go_on(line)?,
                 Err(ControlError::Silent(..)) => {
                     return Err(ControlError::Silent(within, what).into());
                 }
@@ -377,37 +393,41 @@ impl<'a> Play<'a> {
         }
     }
 
-    /// Whether the device may be held any longer.
-    fn go_on(&self) -> Result<(), Stop> {
-        if self.turn.as_ref().is_some_and(Turn::is_over) {
-            return Err(Stop::Trouble("other clients wait for the device".to_owned()));
+    /// Whether there is a reason to go on: the peer is there, and nobody else has waited for the device for long.
+    fn go_on(&mut self, line: &mut dyn Line) -> Result<(), Stop> {
+        if now() < self.glance {
+            return Ok(());
         }
-        Ok(())
+        self.glance = now() + GLANCE;
+        if self.turn.as_ref().is_some_and(Turn::is_over) {
+            return Err(Stop::Trouble(WAITED_FOR.to_owned()));
+        }
+        if line.is_gone() { Err(ControlError::Gone.into()) } else { Ok(()) }
     }
 
     /// Does nothing for a while, but take what comes.
-    fn rest(&mut self, time: Duration) -> Result<(), Stop> {
+    fn rest(&mut self, time: Duration, line: &mut dyn Line) -> Result<(), Stop> {
         let until = now() + time;
         while now() < until {
             self.look();
-            self.go_on()?;
+            self.go_on(line)?;
             std::thread::sleep(PAUSE);
         }
         Ok(())
     }
 
     /// Waits until a packet has come, and what comes of it has come of it.
-    fn see(&mut self, word: &str) -> Result<(), Stop> {
+    fn see(&mut self, word: &str, line: &mut dyn Line) -> Result<(), Stop> {
         let Some(wire) = self.agent.wire.clone() else {
-            return self.rest(UNSEEN);
+            return self.rest(UNSEEN, line);
         };
         while !wire.has_arrived(word) {
             if now() >= self.until {
                 return Err(Stop::Trouble(format!("no {word} came")));
             }
-            self.rest(PAUSE)?;
+            self.rest(PAUSE, line)?;
         }
-        self.rest(GRACE)
+        self.rest(GRACE, line)
     }
 
     /// The keys of a side's windows are these.
@@ -415,16 +435,16 @@ impl<'a> Play<'a> {
         windows.iter().for_each(|(name, key)| self.names.window(side, name, *key));
     }
 
-    fn step(&mut self, step: &Step, action: Action) -> Result<(), Stop> {
+    fn step(&mut self, step: &Step, action: Action, line: &mut dyn Line) -> Result<(), Stop> {
         match action {
             Action::Wait => {
                 self.awaited += step.count.unwrap_or(1) as usize;
-                return self.wait(self.awaited);
+                return self.wait(self.awaited, line);
             }
             Action::Sleep => {
-                return self.rest(Duration::from_millis(step.ms.unwrap_or(1)));
+                return self.rest(Duration::from_millis(step.ms.unwrap_or(1)), line);
             }
-            Action::See => return self.see(step.packet.as_deref().unwrap_or_default()),
+            Action::See => return self.see(step.packet.as_deref().unwrap_or_default(), line),
             Action::Modify => return self.poster().modify(step),
             _ => {}
         }
@@ -442,7 +462,7 @@ impl<'a> Play<'a> {
     }
 
     /// Waits for so many completions altogether.
-    fn wait(&mut self, count: usize) -> Result<(), Stop> {
+    fn wait(&mut self, count: usize, line: &mut dyn Line) -> Result<(), Stop> {
         loop {
             self.look();
             if self.completions.len() >= count {
@@ -451,7 +471,7 @@ impl<'a> Play<'a> {
             if let Some(error) = self.agent.device.broken() {
                 return Err(Stop::trouble("the device is broken", error));
             }
-            self.go_on()?;
+            self.go_on(line)?;
             if now() >= self.until {
                 let (has, limit) = (self.completions.len(), self.instance.scenario.limit);
                 return Err(Stop::Trouble(format!("{has} of {count} completions after {limit} s")));
@@ -461,12 +481,13 @@ impl<'a> Play<'a> {
     }
 
     /// Waits until all that is expected is there, or cannot come any more.
-    fn settle(&mut self) -> Result<(), Stop> {
+    fn settle(&mut self, line: &mut dyn Line) -> Result<(), Stop> {
         let times = |done: &Done| done.times.unwrap_or(1) as usize;
         let expected = self.instance.scenario.expect.of(self.side).iter().map(times).sum();
-        self.wait(expected)?;
+        self.wait(expected, line)?;
         let until = now() + SETTLING;
         while !self.is_settled() && now() < until {
+            self.go_on(line)?;
             std::thread::sleep(PAUSE);
             self.look();
         }

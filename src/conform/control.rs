@@ -206,6 +206,11 @@ pub trait Line: Send {
 
     /// Hears the next line; `what` is awaited.
     fn hear(&mut self, within: Duration, what: &'static str) -> Result<String, ControlError>;
+
+    /// Whether the other agent is known to be gone, without waiting.
+    fn is_gone(&mut self) -> bool {
+        false
+    }
 }
 
 impl dyn Line + '_ {
@@ -357,6 +362,15 @@ impl Line for Tcp {
                 Err(error) if is_gone(&error) => return Err(ControlError::Gone),
                 Err(error) => return Err(error.into()),
             }
+        }
+    }
+
+    fn is_gone(&mut self) -> bool {
+        let seen = self.stream.set_nonblocking(true).and_then(|()| self.stream.peek(&mut [0]));
+        let restored = self.stream.set_nonblocking(false);
+        match seen {
+            Ok(count) => count == 0,
+            Err(error) => !timed_out(&error) || restored.is_err(),
         }
     }
 }

@@ -113,7 +113,13 @@ impl Instance {
 
     /// Whether it is sound: what holds for one that was read from a file must hold for one from another machine.
     pub fn check(&self) -> Result<(), String> {
-        scenario::check(&self.scenario)?;
+        scenario::check(&self.scenario)
+            .and_then(|()| self.check_choice())
+            .map_err(|text| text::printable(&text, MESSAGE_MAX))
+    }
+
+    /// Whether what was chosen for it is sound, and everything that depends on it.
+    fn check_choice(&self) -> Result<(), String> {
         if self.name.len() > INSTANCE_NAME_MAX || !self.name.chars().all(text::is_plain) {
             return Err(format!("name: `{}` is no name", text::printable(&self.name, NAME_MAX)));
         }
@@ -125,6 +131,9 @@ impl Instance {
 
 /// Maximum length of the name of an instance, in bytes: that of its scenario, and what was chosen.
 const INSTANCE_NAME_MAX: usize = 4 * NAME_MAX;
+
+/// Maximum length of what is said about an unsound scenario, in characters.
+const MESSAGE_MAX: usize = 1000;
 
 fn check_mtu(mtu: u32) -> Result<(), String> {
     if matches!(mtu, 256 | 512 | 1024 | 2048 | 4096) {
@@ -138,7 +147,7 @@ const INSTANCES_MAX: usize = 1000;
 
 /// All instances of a scenario.
 pub(super) fn expand(scenario: Scenario) -> Result<Vec<Instance>, String> {
-    scenario::check(&scenario)?;
+    scenario::check(&scenario).map_err(|text| text::printable(&text, MESSAGE_MAX))?;
     let (mtus, sizes, ops) = (scenario.mtu.all(), scenario.size.all(), scenario.op.all());
     let count = mtus.len() * sizes.len() * ops.len();
     if count == 0 || count > INSTANCES_MAX {

@@ -51,8 +51,8 @@ impl std::fmt::Display for Summary {
 /// How a report looks.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Style {
-    /// Whether verdicts are coloured.
-    pub colour: bool,
+    /// Whether verdicts are colored.
+    pub color: bool,
     /// Whether what agrees is told, too, and everything that passed.
     pub verbose: bool,
 }
@@ -67,7 +67,7 @@ pub fn text(finding: &Finding, style: Style, out: &mut String) {
         Verdict::NotRun(_) => ("not run", "2"),
     };
     let padded = format!("{word:<10}");
-    let word = if style.colour { format!("\x1b[{code}m{padded}\x1b[0m") } else { padded };
+    let word = if style.color { format!("\x1b[{code}m{padded}\x1b[0m") } else { padded };
     let [requester, responder] = &finding.devices;
     let _ = writeln!(out, "{word}  {}  ({requester} → {responder})", finding.name);
     if let Verdict::NotRun(why) = &finding.verdict {
@@ -116,28 +116,31 @@ fn trace(finding: &Finding, out: &mut String) {
     }
 }
 
-/// Everything, for programs.
-pub fn json(findings: &[Finding], gone: &[(String, String)]) -> String {
+/// Everything, for programs. `stopped` says why the run ended early, if it did.
+pub fn json(findings: &[Finding], gone: &[(String, String)], stopped: Option<&str>) -> String {
     #[derive(Serialize)]
     struct Report<'a> {
         summary: Summary,
+        stopped: Option<&'a str>,
         gone: &'a [(String, String)],
         scenarios: &'a [Finding],
     }
-    let report = Report { summary: Summary::of(findings), gone, scenarios: findings };
+    let report = Report { summary: Summary::of(findings), stopped, gone, scenarios: findings };
     serde_json::to_string_pretty(&report).unwrap_or_default()
 }
 
-/// Everything, as a test suite. A known deviation is a test that passed, with its reasons as output.
-pub fn junit(findings: &[Finding]) -> String {
+/// Everything, as a test suite. A known deviation is a test that passed, with its reasons as output. A run that ended
+/// early has an error for what was not run.
+pub fn junit(findings: &[Finding], stopped: Option<&str>) -> String {
     let summary = Summary::of(findings);
     let seconds: f64 = findings.iter().map(|finding| finding.seconds).sum();
     let mut out = String::from("<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n");
     let _ = writeln!(
         out,
-        "<testsuite name=\"roce conform\" tests=\"{}\" failures=\"{}\" errors=\"0\" skipped=\"{}\" time=\"{seconds:.3}\">",
-        findings.len(),
+        "<testsuite name=\"roce conform\" tests=\"{}\" failures=\"{}\" errors=\"{}\" skipped=\"{}\" time=\"{seconds:.3}\">",
+        findings.len() + usize::from(stopped.is_some()),
         summary.differences,
+        usize::from(stopped.is_some()),
         summary.not_run
     );
     for finding in findings {
@@ -169,6 +172,13 @@ pub fn junit(findings: &[Finding]) -> String {
             }
         }
     }
+    if let Some(why) = stopped {
+        let why = escape(why);
+        let _ = writeln!(
+            out,
+            "  <testcase classname=\"roce conform\" name=\"all scenarios are run\"><error message=\"{why}\"/></testcase>"
+        );
+    }
     out.push_str("</testsuite>\n");
     out
 }
@@ -183,7 +193,7 @@ fn escape(text: &str) -> String {
             '&' => out.push_str("&amp;"),
             '"' => out.push_str("&quot;"),
             '\n' | '\t' => out.push(c),
-            c if c < ' ' => out.push('\u{fffd}'),
+            c if c.is_control() || matches!(c, '\u{fffe}' | '\u{ffff}') => out.push('\u{fffd}'),
             c => out.push(c),
         }
     }

@@ -162,6 +162,10 @@ impl Line for Heard<'_> {
         }
         Ok(heard)
     }
+
+    fn is_gone(&mut self) -> bool {
+        self.line.is_gone()
+    }
 }
 
 impl Drop for Heard<'_> {

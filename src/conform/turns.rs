@@ -56,9 +56,14 @@ impl Turns {
 }
 
 impl Turn<'_> {
+    /// Whether others wait for the device.
+    pub(super) fn is_contended(&self) -> bool {
+        self.turns.lock().tickets.len() > 1
+    }
+
     /// Whether the device has been held for long enough, because others wait for it.
     pub(super) fn is_over(&self) -> bool {
-        self.since.elapsed() >= SHARE && self.turns.lock().tickets.len() > 1
+        self.since.elapsed() >= SHARE && self.is_contended()
     }
 }
 

@@ -15,7 +15,7 @@ use roce::decode::{
 };
 use roce::wire::{LinkType, ROCE_PORT};
 
-use crate::output::{self, Colour};
+use crate::output::{self, Color};
 
 /// Show the packets of captures
 ///
@@ -77,9 +77,9 @@ pub(crate) struct Args {
     #[arg(short = 'l', long)]
     line_buffered: bool,
 
-    /// When to use colours.
-    #[arg(long, value_enum, value_name = "WHEN", default_value_t)]
-    color: Colour,
+    /// When to use colors.
+    #[arg(long, alias = "colour", value_enum, value_name = "WHEN", default_value_t)]
+    color: Color,
 
     /// List all fields, with what they are called for people, and exit.
     #[arg(long)]

@@ -4,9 +4,9 @@ use std::io::{self, BufWriter, IsTerminal, StdoutLock};
 
 use clap::ValueEnum;
 
-/// When to use colours.
+/// When to use colors.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Colour {
+pub(crate) enum Color {
     /// On a terminal, unless NO_COLOR is set.
     #[default]
     Auto,
@@ -16,8 +16,8 @@ pub(crate) enum Colour {
     Never,
 }
 
-impl Colour {
-    /// Whether standard output is to be coloured.
+impl Color {
+    /// Whether standard output is to be colored.
     pub(crate) fn wanted(self) -> bool {
         match self {
             Self::Always => true,

@@ -18,7 +18,7 @@ use roce::link::raw::bump::Bump;
 use roce::nic::SoftNic;
 
 use crate::device::{self, Spec};
-use crate::output::Colour;
+use crate::output::Color;
 
 /// Run scenarios on two devices and tell what differs
 ///
@@ -66,13 +66,13 @@ enum Command {
 }
 
 /// Run scenarios (what roce conform does by itself)
-#[derive(Debug, ClapArgs)]
+#[derive(Clone, Debug, ClapArgs)]
 struct RunArgs {
     /// A host on which roce conform serve runs.
     host: Option<String>,
 
     /// The device here: udp:ADDRESS, raw:INTERFACE, soft:INTERFACE, or verbs:NAME for a real RNIC.
-    #[arg(short = 'd', long, value_name = "DEVICE")]
+    #[arg(short = 'd', long, alias = "ib-dev", value_name = "DEVICE")]
     device: Option<Spec>,
 
     /// The other device, if it is here, too.
@@ -132,9 +132,9 @@ struct RunArgs {
     #[arg(short = 'v', long)]
     verbose: bool,
 
-    /// When to use colours.
-    #[arg(long, value_enum, value_name = "WHEN", default_value_t)]
-    colour: Colour,
+    /// When to use colors.
+    #[arg(long, alias = "colour", value_enum, value_name = "WHEN", default_value_t)]
+    color: Color,
 }
 
 /// Serve roce conform clients on other machines
@@ -145,7 +145,7 @@ struct RunArgs {
 #[derive(Debug, ClapArgs)]
 struct ServeArgs {
     /// The device: udp:ADDRESS, raw:INTERFACE, soft:INTERFACE, or verbs:NAME for a real RNIC.
-    #[arg(short = 'd', long, value_name = "DEVICE")]
+    #[arg(short = 'd', long, alias = "ib-dev", value_name = "DEVICE")]
     device: Spec,
 
     /// The address to listen on; by default that of the device (127.0.0.1 on loopback).
@@ -202,8 +202,8 @@ impl Role {
 
 pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
     match args.command {
-        None => run::run(&args.run),
-        Some(Command::Run(args)) => run::run(&args),
+        None => run::run(args.run),
+        Some(Command::Run(args)) => run::run(*args),
         Some(Command::Serve(args)) => serve::run(&args),
     }
 }

@@ -3,8 +3,10 @@
 use std::collections::BTreeMap;
 use std::io::{self, IsTerminal, Write};
 use std::net::{IpAddr, SocketAddr, TcpStream, ToSocketAddrs};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::process::ExitCode;
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
@@ -16,41 +18,116 @@ use roce::conform::report::{self, Style, Summary};
 use roce::conform::{Side, fits, scenario};
 use socket2::{Domain, Socket, Type};
 
-use super::{RunArgs, agent};
-use crate::{device, output};
+use super::{Role, RunArgs, agent};
+use crate::{device, outfile, output};
 
-pub(super) fn run(args: &RunArgs) -> Result<ExitCode> {
-    let instances = instances(args)?;
+pub(super) fn run(args: RunArgs) -> Result<ExitCode> {
+    let instances = instances(&args)?;
     let mut out = output::stdout();
     if args.list {
         list(&instances, &mut out)?;
         return Ok(ExitCode::SUCCESS);
     }
-    let style = Style { colour: !args.json && args.colour.wanted(), verbose: args.verbose };
-    let (mut findings, mut gone, mut record) = (Vec::new(), Vec::new(), None);
+    for (flag, path) in [("--junit", &args.junit), ("--record", &args.record)] {
+        path.as_deref().map_or(Ok(()), |path| outfile::check_writable(flag, path))?;
+    }
+    let style = Style { color: !args.json && args.color.wanted(), verbose: args.verbose };
+    let mut ended = Ended::default();
+    let bar = progress(instances.len());
+    for event in start(&args, instances)? {
+        match event {
+            Event::Begun(name) => bar.set_message(name),
+            Event::Found(finding) => {
+                let mut text = String::new();
+                report::text(&finding, style, &mut text);
+                if !args.json && !text.is_empty() {
+                    bar.suspend(|| out.write_all(text.as_bytes()).and_then(|()| out.flush()))?;
+                }
+                ended.findings.push(*finding);
+                bar.inc(1);
+            }
+            Event::Played(gone) => {
+                ended.gone.extend(gone);
+                ended.recorded.get_or_insert(ended.findings.len());
+                bar.set_position(0);
+            }
+            Event::Ended(Ok(())) => break,
+            // What nothing came of is an error and no report.
+            Event::Ended(Err(error)) if ended.findings.is_empty() => return Err(error),
+            Event::Ended(Err(error)) => {
+                ended.stopped = Some((format!("{error:#}"), crate::could_not()));
+                break;
+            }
+            Event::Interrupted => {
+                ended.stopped = Some(("interrupted".to_owned(), ExitCode::from(INTERRUPTED)));
+                break;
+            }
+        }
+    }
+    bar.finish_and_clear();
+    conclude(&args, &ended, &mut out)
+}
+
+/// The exit status of what Ctrl-C ended.
+const INTERRUPTED: u8 = 130;
+
+/// What happens while scenarios are run.
+enum Event {
+    /// An instance was begun.
+    Begun(String),
+    /// An instance was run.
+    Found(Box<Finding>),
+    /// All instances were run with the device in one role: what is known and was not found.
+    Played(Vec<(String, String)>),
+    /// There is nothing more to run, or nothing more can be run.
+    Ended(Result<()>),
+    /// Ctrl-C.
+    Interrupted,
+}
+
+/// How a run ended.
+#[derive(Default)]
+struct Ended {
+    findings: Vec<Finding>,
+    gone: Vec<(String, String)>,
+    /// How many findings are of the first role, to be recorded.
+    recorded: Option<usize>,
+    /// Why it ended early, and with which status.
+    stopped: Option<(String, ExitCode)>,
+}
+
+/// Runs the instances in a thread, so that Ctrl-C does not wait for the one that is being run.
+fn start(args: &RunArgs, instances: Vec<Instance>) -> Result<Receiver<Event>> {
+    let (sender, events) = channel();
+    let interrupted = sender.clone();
+    ctrlc::set_handler(move || drop(interrupted.send(Event::Interrupted)))
+        .context("cannot wait for Ctrl-C")?;
+    let args = args.clone();
+    std::thread::spawn(move || {
+        let work = AssertUnwindSafe(|| work(&args, &instances, &sender));
+        let panicked =
+            |_| Err(anyhow::anyhow!("a scenario ended the program's thread: a bug of roce"));
+        let ended = catch_unwind(work).unwrap_or_else(panicked);
+        let _ = sender.send(Event::Ended(ended));
+    });
+    Ok(events)
+}
+
+fn work(args: &RunArgs, instances: &[Instance], events: &Sender<Event>) -> Result<()> {
     for &side in args.role.sides() {
         // Two soft NICs in memory are the same either way.
-        if side == Side::Responder && args.device.is_none() && !findings.is_empty() {
+        if side == Side::Responder && args.device.is_none() && args.role == Role::Both {
             break;
         }
         let mut judge = judge(args, side)?;
-        let bar = progress(instances.len());
-        for instance in &instances {
-            bar.set_message(instance.name.clone());
+        for instance in instances {
+            events.send(Event::Begun(instance.name.clone()))?;
             let finding = judge.run(instance).with_context(|| instance.name.clone())?;
-            let mut text = String::new();
-            report::text(&finding, style, &mut text);
-            if !args.json && !text.is_empty() {
-                bar.suspend(|| out.write_all(text.as_bytes()).and_then(|()| out.flush()))?;
-            }
-            findings.push(finding);
-            bar.inc(1);
+            events.send(Event::Found(Box::new(finding)))?;
         }
-        bar.finish_and_clear();
-        gone.extend(judge.gone());
-        record.get_or_insert_with(|| recorded(&judge, &findings));
+        events.send(Event::Played(judge.gone()))?;
     }
-    conclude(args, &findings, &gone, record, &mut out)
+    Ok(())
 }
 
 /// The scenarios that are asked for.
@@ -167,15 +244,18 @@ fn connect_from(to: SocketAddr, from: Option<IpAddr>) -> io::Result<TcpStream> {
 /// How long a connection from the address of the device may take to be made.
 const CONNECT: Duration = Duration::from_secs(5);
 
-/// What came of it, for others to be compared with.
-fn recorded(judge: &Judge, findings: &[Finding]) -> Record {
+/// What came of it with the device in its first role, for others to be compared with.
+fn recorded(ended: &Ended) -> Record {
+    let findings = &ended.findings;
+    let count = ended.recorded.unwrap_or(findings.len());
     let traces: BTreeMap<_, _> =
-        findings.iter().map(|it| (it.name.clone(), it.trace.clone())).collect();
-    Record { devices: judge.names(), traces }
+        findings.iter().take(count).map(|it| (it.name.clone(), it.trace.clone())).collect();
+    let devices = findings.first().map(|it| it.devices.clone()).unwrap_or_default();
+    Record { devices, traces }
 }
 
 fn progress(len: usize) -> ProgressBar {
-    if !std::io::stderr().is_terminal() {
+    if !io::stderr().is_terminal() {
         return ProgressBar::hidden();
     }
     let bar = ProgressBar::with_draw_target(Some(len as u64), ProgressDrawTarget::stderr());
@@ -185,23 +265,19 @@ fn progress(len: usize) -> ProgressBar {
     )
 }
 
-/// Tells what all of it comes to.
-fn conclude(
-    args: &RunArgs,
-    findings: &[Finding],
-    gone: &[(String, String)],
-    record: Option<Record>,
-    out: &mut impl Write,
-) -> Result<ExitCode> {
-    if let (Some(path), Some(record)) = (&args.record, record) {
-        write(path, &serde_json::to_string(&record)?)?;
+/// Tells what all of it comes to. Of a run that ended early, what there is.
+fn conclude(args: &RunArgs, ended: &Ended, out: &mut impl Write) -> Result<ExitCode> {
+    let Ended { findings, gone, stopped, .. } = ended;
+    let why = stopped.as_ref().map(|(why, _)| why.as_str());
+    if let Some(path) = &args.record {
+        write(path, &serde_json::to_string(&recorded(ended))?)?;
     }
     if let Some(path) = &args.junit {
-        write(path, &report::junit(findings))?;
+        write(path, &report::junit(findings, why))?;
     }
     let summary = Summary::of(findings);
     if args.json {
-        writeln!(out, "{}", report::json(findings, gone))?;
+        writeln!(out, "{}", report::json(findings, gone, why))?;
     } else {
         for (scenario, reason) in gone {
             writeln!(out, "gone        {scenario}  {reason}")?;
@@ -209,6 +285,10 @@ fn conclude(
         writeln!(out, "{summary}")?;
     }
     out.flush()?;
+    if let Some((why, status)) = stopped {
+        eprintln!("roce: stopped before the end: {why}");
+        return Ok(*status);
+    }
     Ok(if summary.differences > 0 {
         ExitCode::FAILURE
     } else if summary.agreed + summary.known == 0 {

@@ -1,0 +1,78 @@
+//! Scenarios from files and from the network, and everything that a client can say to a server of `roce conform`.
+
+use std::net::Ipv4Addr;
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::time::Duration;
+
+use roce::conform::agent::Agent;
+use roce::conform::control::{ControlError, Line, Message};
+use roce::conform::scenario;
+use roce::conform::wire::watch;
+use roce::link::{Link, cable};
+use roce::nic::SoftNic;
+use roce::wire::Gid;
+
+/// A scenario: what is read from a file is sound, and what a client sends is refused or as sound as that.
+pub fn scenarios(input: &[u8]) {
+    let Ok(text) = core::str::from_utf8(input) else { return };
+    match scenario::read("input", text) {
+        Ok(instances) => {
+            assert!(!instances.is_empty());
+            for instance in instances {
+                assert_eq!(instance.check(), Ok(()), "it was checked when it was read");
+                let sent = serde_json::to_string(&instance).expect("it can be sent");
+                let received = serde_json::from_str(&sent).expect("and received");
+                assert_eq!(instance, received);
+            }
+        }
+        Err(error) => assert!(!error.to_string().is_empty()),
+    }
+    if let Ok(Message::Begin { instance, .. }) = serde_json::from_str(text) {
+        match instance.check() {
+            Ok(()) => assert!(instance.name.chars().all(|c| !c.is_control())),
+            Err(why) => assert!(why.chars().all(|c| !c.is_control()), "{why:?}"),
+        }
+    }
+}
+
+/// What a client says, a line each; it hears nothing, and is gone whenever anybody asks.
+struct Script<'i>(std::slice::Split<'i, u8, fn(&u8) -> bool>);
+
+impl Line for Script<'_> {
+    fn say(&mut self, line: &str) -> Result<(), ControlError> {
+        assert!(serde_json::from_str::<Message>(line).is_ok(), "what a server says can be read");
+        assert!(!line.contains('\n'), "a line is a line");
+        Ok(())
+    }
+
+    fn hear(&mut self, _: Duration, _: &'static str) -> Result<String, ControlError> {
+        let line = self.0.next().ok_or(ControlError::Gone)?;
+        Ok(String::from_utf8_lossy(line).into_owned())
+    }
+
+    fn is_gone(&mut self) -> bool {
+        true
+    }
+}
+
+/// An agent on a NIC whose cable leads to nobody.
+fn agent() -> &'static Mutex<(Agent, Link)> {
+    static AGENT: OnceLock<Mutex<(Agent, Link)>> = OnceLock::new();
+    AGENT.get_or_init(|| {
+        let [near, far] = [1, 2].map(|host| Gid::from(Ipv4Addr::new(192, 0, 2, host)));
+        let (link, other) = cable(near, far).expect("there is a cable");
+        let (link, wire) = watch(link);
+        let device = Arc::new(SoftNic::start(link).expect("there is a NIC"));
+        Mutex::new((Agent { device, wire: Some(wire), gid_index: None }, other))
+    })
+}
+
+/// The control protocol: whatever a client says, the server ends well, says only what can be read, and shows no escapes.
+pub fn control(input: &[u8]) {
+    // One client after the other, as a server gives turns.
+    let agent = agent().lock().unwrap_or_else(PoisonError::into_inner);
+    let mut script = Script(input.split(|byte| *byte == b'\n'));
+    if let Err(error) = agent.0.serve(&mut script) {
+        assert!(error.to_string().chars().all(|c| !c.is_control()), "{error}");
+    }
+}

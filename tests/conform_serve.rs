@@ -1,0 +1,373 @@
+//! `roce conform serve` with clients that mean no good, and runs of `roce conform` that end early.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+/// How long anything may take on a machine that is busy.
+const LONG: Duration = Duration::from_secs(60);
+
+/// A server that ends with the test, and what it says.
+struct Server {
+    child: Child,
+    port: u16,
+    said: Receiver<Vec<u8>>,
+}
+
+impl Server {
+    fn start(device: &str) -> Self {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_roce"));
+        command.args(["conform", "serve", "-d", device, "-p", "0"]);
+        let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
+        let mut stderr = BufReader::new(child.stderr.take().unwrap());
+        let mut line = String::new();
+        stderr.read_line(&mut line).unwrap();
+        let port = line.trim().rsplit_once(' ').unwrap().1.parse().unwrap();
+        assert!(line.contains("on 127.0.0.1, TCP port"), "it listens where its device is: {line}");
+        let (sender, said) = channel();
+        std::thread::spawn(move || {
+            let mut all = Vec::new();
+            let _ = stderr.read_to_end(&mut all);
+            let _ = sender.send(all);
+        });
+        Self { child, port, said }
+    }
+
+    fn connect(&self) -> Client {
+        let stream = TcpStream::connect(SocketAddr::from(([127, 0, 0, 1], self.port))).unwrap();
+        stream.set_read_timeout(Some(LONG)).unwrap();
+        stream.set_write_timeout(Some(LONG)).unwrap();
+        let mut client = Client { lines: BufReader::new(stream) };
+        assert_eq!(client.hear()["hello"]["version"], 1);
+        client
+    }
+
+    fn greeted(&self) -> Client {
+        let mut client = self.connect();
+        client.say(&json!({"hello": {"version": 1, "device": "d", "mtu": 4096, "wire": false}}));
+        client
+    }
+
+    /// The most memory that it ever had, in KiB.
+    fn peak_memory(&self) -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
+        let line = status.lines().find(|line| line.starts_with("VmHWM")).unwrap();
+        line.split_whitespace().nth(1).unwrap().parse().unwrap()
+    }
+
+    /// Ends it, and returns what it said.
+    fn end(mut self) -> String {
+        assert!(self.child.try_wait().unwrap().is_none(), "it still runs");
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+        String::from_utf8(self.said.recv_timeout(LONG).unwrap()).unwrap()
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A client that says what it likes.
+struct Client {
+    lines: BufReader<TcpStream>,
+}
+
+impl Client {
+    fn say(&mut self, message: &Value) {
+        self.write(format!("{message}\n").as_bytes());
+    }
+
+    /// The server may have closed the connection.
+    fn write(&mut self, bytes: &[u8]) {
+        let _ = self.lines.get_mut().write_all(bytes);
+    }
+
+    fn hear(&mut self) -> Value {
+        let mut line = String::new();
+        self.lines.read_line(&mut line).unwrap();
+        serde_json::from_str(&line).unwrap_or(Value::Null)
+    }
+
+    /// Whether the server has closed the connection, after all that it said.
+    fn is_closed(&mut self) -> bool {
+        // A connection that was reset is closed, too.
+        self.lines.read_to_end(&mut Vec::new()).map_or_else(|error| !is_late(&error), |_| true)
+    }
+
+    /// What the server makes of an instance.
+    fn outcome_of(&mut self, instance: &Value) -> String {
+        self.say(&json!({"begin": {"instance": instance, "play": "responder"}}));
+        loop {
+            let message = self.hear();
+            assert!(!message.is_null(), "the server is gone");
+            if let Some(outcome) = message.get("outcome") {
+                return outcome["trouble"].as_str().unwrap_or_default().to_owned();
+            }
+        }
+    }
+}
+
+fn is_late(error: &std::io::Error) -> bool {
+    matches!(error.kind(), std::io::ErrorKind::WouldBlock | std::io::ErrorKind::TimedOut)
+}
+
+/// An instance that is sound, with other values in its scenario.
+fn instance(changes: &Value) -> Value {
+    let mut scenario =
+        json!({"name": "x", "about": "x", "steps": [{"responder": "sleep", "ms": 1}], "limit": 1});
+    for (key, value) in changes.as_object().unwrap() {
+        scenario[key] = value.clone();
+    }
+    json!({"name": "x", "scenario": scenario, "mtu": 1024, "size": 64, "op": "wait"})
+}
+
+/// How the objects of a client are called.
+fn reach(last: u8, len: u64) -> Value {
+    let gid = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 255, 255, 127, 0, 74, last];
+    json!({"reach": {
+        "gid": gid,
+        "qps": [[17, 0]],
+        "buffers": [{"name": "main", "addr": 4096, "len": len, "rkey": 1}],
+        "windows": {},
+    }})
+}
+
+/// `roce conform` as an honest client.
+fn conform(args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_roce")).arg("conform").args(args).output().unwrap()
+}
+
+#[test]
+fn honest_client_succeeds_while_strangers_abuse_the_server() {
+    let server = Server::start("udp:127.0.74.1");
+    // Garbage, escapes, what is no UTF-8, and lines that never end.
+    for bytes in [
+        &b"\x1b]0;owned\x07\x1b[2J\n"[..],
+        b"GET / HTTP/1.1\r\n\r\n",
+        b"\xff\xfe\x9b2J\n",
+        b"{\"failed\":\"\\u001b[31mroce: all good\\u001b[2K\"}\n",
+        b"{\"hello\":{\"version\":7,\"device\":\"\\u001b[2J\",\"mtu\":0,\"wire\":true}}\n",
+        &vec![b'['; 300 << 10],
+        &vec![b'\n'; 1 << 10],
+    ] {
+        let mut client = server.connect();
+        client.write(bytes);
+        assert!(client.is_closed(), "{:?}", String::from_utf8_lossy(&bytes[..bytes.len().min(40)]));
+    }
+    unsound_instances_are_refused(&server);
+    unsound_objects_are_refused(&server);
+    // Silence: before the greeting, behind it, and while it is their turn at the device.
+    let mut silent: Vec<Client> = (0..4).map(|_| server.greeted()).collect();
+    let mut holder = server.greeted();
+    holder.say(&json!({"begin": {"instance": instance(&json!({})), "play": "responder"}}));
+    holder.say(&reach(9, 256));
+    holder.say(&json!("ready"));
+    while holder.hear() != json!("ready") {}
+    silent.extend((0..40).map(|_| server.connect()));
+    let port = server.port.to_string();
+    let args = ["-d", "udp:127.0.74.2", "-p", &port, "127.0.0.1", "--filter", "write/*"];
+    let output = conform(&args);
+    let shown = String::from_utf8_lossy(&output.stdout).into_owned();
+    let errors = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(output.status.code(), Some(0), "{shown}{errors}");
+    assert!(shown.contains(" 0 differences, 0 not run"), "{shown}");
+    drop((silent, holder));
+    let peak = server.peak_memory();
+    assert!(peak < 200 << 10, "{peak} KiB");
+    let said = server.end();
+    assert!(said.contains("played"), "{said}");
+    assert!(said.contains("\\u{1b}]0;owned"), "what is shown is escaped: {said}");
+    assert!(said.chars().all(|c| c == '\n' || !c.is_control()), "{said:?}");
+}
+
+/// What is wrong with an instance is told, and the next one is played.
+fn unsound_instances_are_refused(server: &Server) {
+    let mut client = server.greeted();
+    let buffers: Vec<Value> =
+        (0..30).map(|at| json!({"name": format!("b{at}"), "len": 1 << 26})).collect();
+    for (changes, why) in [
+        (json!({"steps": [{"responder": "sleep", "ms": u64::MAX}]}), "all `ms` together"),
+        (json!({"limit": u64::MAX}), "limit: "),
+        (json!({"responder": {"buffers": buffers}}), "responder.buffers: "),
+        (
+            json!({"responder": {"buffers": [{"name": "main", "len": u64::MAX}]}}),
+            "buffers.main.len",
+        ),
+        (json!({"steps": vec![json!({}); 2000]}), "steps: 2000 are more than 256"),
+        (json!({"steps": [{"responder": "recv", "times": u32::MAX}]}), "all `times` together"),
+        (
+            json!({"steps": [{"responder": "send", "len": u32::MAX, "flags": ["inline"], "qp": 9}]}),
+            "qp: ",
+        ),
+        (json!({"name": "\u{1b}[2J"}), "name: it holds the character \\u{1b}"),
+        (json!({"expect": {"responder": [{"times": u32::MAX}]}}), "all `times` together"),
+    ] {
+        let said = client.outcome_of(&instance(&changes));
+        assert!(said.starts_with("scenario: ") && said.contains(why), "{why}: {said}");
+    }
+    for (field, value, why) in [
+        ("size", json!(u64::MAX), "size: "),
+        ("size", json!(1 << 24), "requester.buffers: "),
+        ("mtu", json!(3), "mtu: 3"),
+        ("name", json!("\u{1b}"), "name: "),
+    ] {
+        let mut unsound = instance(&json!({"steps": [{"responder": "recv"}]}));
+        unsound[field] = value;
+        let said = client.outcome_of(&unsound);
+        assert!(said.contains(why), "{why}: {said}");
+    }
+}
+
+/// Packets go to the client's own address, and objects are those of the scenario.
+fn unsound_objects_are_refused(server: &Server) {
+    let mut elsewhere = reach(9, 256);
+    elsewhere["reach"]["gid"] = json!([0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 255, 255, 198, 51, 100, 7]);
+    let mut number = reach(9, 256);
+    number["reach"]["qps"] = json!([[1 << 24, 0]]);
+    let mut windows = reach(9, 256);
+    windows["reach"]["windows"] = json!({"w": 1});
+    for (objects, why) in [
+        (elsewhere, "the GID ::ffff:198.51.100.7 is not the address 127.0.0.1"),
+        (number, "more than 24 bits"),
+        (windows, "memory windows"),
+        (reach(9, u64::MAX), "buffers"),
+        (
+            json!({"reach": {"gid": vec![0; 16], "qps": [], "buffers": [], "windows": {}}}),
+            "queue pairs",
+        ),
+        (json!("settled"), "was awaited"),
+    ] {
+        let mut client = server.greeted();
+        client.say(&json!({"begin": {"instance": instance(&json!({})), "play": "responder"}}));
+        client.say(&objects);
+        let said = loop {
+            let message = client.hear();
+            assert!(!message.is_null(), "the server is gone");
+            if let Some(why) = message.get("failed") {
+                break why.as_str().unwrap().to_owned();
+            }
+        };
+        assert!(said.contains(why), "{why}: {said}");
+    }
+}
+
+/// A scenario that takes its time, behind one that does not.
+const SLOW: &str = r#"
+[[scenario]]
+name = "quick"
+about = "It is over at once."
+steps = [{ requester = "write" }]
+expect.requester = [{ opcode = "rdma_write" }]
+expect.memory = ["responder 0..size = requester 0"]
+
+[[scenario]]
+name = "slow"
+about = "It sleeps."
+limit = 60
+steps = [{ requester = "sleep", ms = 60000 }]
+"#;
+
+/// Runs scenarios that take long, does something when the first is done, and returns how that ends: its status, its
+/// JUnit report and what it said.
+fn stopped_run(
+    name: &str,
+    args: &[&str],
+    stop: impl FnOnce(&Child),
+) -> (Option<i32>, String, String, String) {
+    let dir = std::env::temp_dir().join(format!("roce-{name}-{}", std::process::id()));
+    std::fs::create_dir_all(&dir).unwrap();
+    let (file, junit) = (dir.join("slow.toml"), dir.join("junit.xml"));
+    std::fs::write(&file, SLOW).unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_roce"));
+    command.args(["conform", "-v", "--scenario", file.to_str().unwrap()]);
+    command.args(["--junit", junit.to_str().unwrap()]).args(args);
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap());
+    let mut shown = String::new();
+    lines.read_line(&mut shown).unwrap();
+    assert!(shown.starts_with("agree       quick"), "{shown}");
+    stop(&child);
+    lines.read_to_string(&mut shown).unwrap();
+    let mut errors = String::new();
+    child.stderr.take().unwrap().read_to_string(&mut errors).unwrap();
+    let status = child.wait().unwrap().code();
+    let xml = std::fs::read_to_string(&junit).unwrap_or_default();
+    std::fs::remove_dir_all(&dir).unwrap();
+    (status, shown, errors, xml)
+}
+
+#[test]
+fn interrupted_run_reports_what_there_is() {
+    let (status, shown, errors, xml) = stopped_run("interrupted", &[], |child| {
+        let pid = child.id().to_string();
+        assert!(Command::new("kill").args(["-INT", &pid]).status().unwrap().success());
+    });
+    assert_eq!(status, Some(130), "{shown}{errors}");
+    assert!(shown.contains("1 scenarios: 1 agreed,"), "{shown}");
+    assert!(errors.contains("stopped before the end: interrupted"), "{errors}");
+    assert!(xml.contains("tests=\"2\" failures=\"0\" errors=\"1\""), "{xml}");
+    assert!(
+        xml.contains("name=\"quick\"") && xml.contains("<error message=\"interrupted\"/>"),
+        "{xml}"
+    );
+}
+
+#[test]
+fn run_whose_peer_dies_reports_what_there_is() {
+    let server = Server::start("udp:127.0.75.1");
+    let port = server.port.to_string();
+    let args = ["-d", "udp:127.0.75.2", "-p", &port, "127.0.0.1", "--role", "requester"];
+    let (status, shown, errors, xml) = stopped_run("dead-peer", &args, |_| drop(server));
+    assert_eq!(status, Some(2), "{shown}{errors}");
+    assert!(shown.contains("1 scenarios: 1 agreed,"), "{shown}");
+    assert!(errors.contains("stopped before the end: slow: the other agent is gone"), "{errors}");
+    assert!(xml.contains("tests=\"2\" failures=\"0\" errors=\"1\""), "{xml}");
+}
+
+#[test]
+fn unwritable_report_is_refused_before_the_run() {
+    for flag in ["--junit", "--record"] {
+        let output = conform(&[flag, "/nonexistent/report", "--filter", "send/*"]);
+        let errors = String::from_utf8(output.stderr).unwrap();
+        assert_eq!((output.status.code(), output.stdout.len()), (Some(2), 0), "{errors}");
+        assert!(errors.contains(&format!("{flag} /nonexistent/report")), "{errors}");
+    }
+}
+
+/// A fault that is never injected: what the scenario is about did not happen.
+#[test]
+fn fault_that_never_matches_fails_its_scenario() {
+    let path = std::env::temp_dir().join(format!("roce-fault-{}.toml", std::process::id()));
+    let text = r#"
+[[scenario]]
+name = "never"
+about = "The packet that is to be lost is never sent."
+steps = [{ requester = "write" }]
+faults = [
+  { from = "requester", psn = 0, do = "duplicate" },
+  { from = "requester", psn = 7, do = "drop" },
+  { from = "responder", packet = "ACKNOWLEDGE", nth = 99, do = "drop" },
+]
+expect.requester = [{ opcode = "rdma_write" }]
+expect.memory = ["responder 0..size = requester 0"]
+"#;
+    std::fs::write(&path, text).unwrap();
+    let output = conform(&["--scenario", path.to_str().unwrap()]);
+    std::fs::remove_file(&path).unwrap();
+    let shown = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{shown}");
+    assert!(
+        shown.contains("fault 1 never matched") && shown.contains("fault 2 never matched"),
+        "{shown}"
+    );
+    assert!(!shown.contains("fault 0 never matched"), "{shown}");
+}
