@@ -32,7 +32,7 @@ objects! { Ah: ibv_ah; }
 /// Makes an address handle.
 unsafe fn create(pd: *mut ibv_pd, attr: &ibv_ah_attr) -> Result<*mut ibv_ah> {
     // SAFETY: the program says that it is one.
-    let domain = unsafe { Pd::of(pd) }?;
+    let domain = unsafe { Pd::live(pd) }?;
     let handle = domain.nic.create_ah(domain.handle, attr.to_ah_attr().ok_or(Failed::EINVAL)?)?;
     let c = UnsafeCell::new(ibv_ah { context: domain.context(), pd, handle: handle.0 });
     Ok(Ah { c, nic: Arc::clone(&domain.nic), handle }.give())
@@ -54,7 +54,7 @@ unsafe extern "C" fn ibv_create_ah(pd: *mut ibv_pd, attr: *mut ibv_ah_attr) -> *
 unsafe extern "C" fn ibv_destroy_ah(ah: *mut ibv_ah) -> c_int {
     code(|| {
         // SAFETY: the program says that it is one.
-        let address = unsafe { Ah::of(ah) }?;
+        let address = unsafe { Ah::to_destroy(ah) }?;
         address.nic.destroy_ah(address.handle)?;
         // SAFETY: and that it does not need it any more.
         unsafe { Ah::take(ah) }.map(drop)
@@ -140,7 +140,7 @@ unsafe extern "C" fn ibv_create_ah_from_wc(
 ) -> *mut ibv_ah {
     pointer(|| {
         // SAFETY: the program says that it is one.
-        let context = unsafe { Pd::of(pd) }?.context();
+        let context = unsafe { Pd::live(pd) }?.context();
         // SAFETY: it was open when the domain was made, and is until that is unmade.
         let open = unsafe { Context::of(context) }?;
         // SAFETY: the program hands it over.
@@ -157,7 +157,7 @@ unsafe extern "C" fn ibv_create_ah_from_wc(
 unsafe extern "C" fn ibv_attach_mcast(qp: *mut ibv_qp, gid: *const ibv_gid, _lid: u16) -> c_int {
     code(|| {
         // SAFETY: the program says that it is one.
-        let queue_pair = unsafe { Qp::of(qp.cast()) }?;
+        let queue_pair = unsafe { Qp::live(qp.cast()) }?;
         // SAFETY: the program hands it over; it need not be aligned.
         let group = unsafe { gid.read_unaligned() };
         Ok(queue_pair.nic.attach_multicast(queue_pair.handle, group.into())?)
@@ -169,7 +169,7 @@ unsafe extern "C" fn ibv_attach_mcast(qp: *mut ibv_qp, gid: *const ibv_gid, _lid
 unsafe extern "C" fn ibv_detach_mcast(qp: *mut ibv_qp, gid: *const ibv_gid, _lid: u16) -> c_int {
     code(|| {
         // SAFETY: the program says that it is one.
-        let queue_pair = unsafe { Qp::of(qp.cast()) }?;
+        let queue_pair = unsafe { Qp::live(qp.cast()) }?;
         // SAFETY: the program hands it over; it need not be aligned.
         let group = unsafe { gid.read_unaligned() };
         Ok(queue_pair.nic.detach_multicast(queue_pair.handle, group.into())?)

@@ -20,6 +20,7 @@ impl Failed {
     pub(crate) const EAGAIN: Self = Self(libc::EAGAIN);
     pub(crate) const ENODEV: Self = Self(libc::ENODEV);
     pub(crate) const EBUSY: Self = Self(libc::EBUSY);
+    pub(crate) const ENOENT: Self = Self(libc::ENOENT);
 
     /// The number behind any error: that of the system call that failed, or else `otherwise`.
     pub(crate) fn from_any(error: &(dyn Error + 'static), otherwise: c_int) -> Self {

@@ -41,7 +41,7 @@ unsafe extern "C" fn ibv_create_comp_channel(context: *mut ibv_context) -> *mut 
 unsafe extern "C" fn ibv_destroy_comp_channel(channel: *mut ibv_comp_channel) -> c_int {
     code(|| {
         // SAFETY: the program says that it is one.
-        if unsafe { Channel::of(channel) }?.users.load(Ordering::Acquire) > 0 {
+        if unsafe { Channel::to_destroy(channel) }?.users.load(Ordering::Acquire) > 0 {
             return Err(Failed::EBUSY);
         }
         // SAFETY: and that it does not need it any more.

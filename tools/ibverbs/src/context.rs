@@ -16,12 +16,12 @@ use crate::call::{Failed, Result, code, number, pointer, quiet};
 use crate::cq::Cq;
 use crate::device::Device;
 use crate::events::{Acks, Asynchronous, Told, lock};
-use crate::fork::{Generation, Open};
+use crate::fork::Open;
 use crate::object::{Object, answer, given};
 use crate::qp::Qp;
 use crate::share::CommandFile;
 use crate::srq::Srq;
-use crate::{cq, cq_ex, dm, flow, mr, mw, pd, post, qp, query, srq, wq, xrc};
+use crate::{cq, cq_ex, dm, flow, mr, mw, pd, post, qp, query, registry, srq, wq, xrc};
 
 /// An open device. C holds a pointer to the end of what it knows.
 #[repr(C)]
@@ -36,8 +36,6 @@ pub(crate) struct Context {
     spare_cq: Mutex<Option<CqHandle>>,
     /// What its descriptor for commands stands for.
     _commands: CommandFile,
-    /// Whose it is.
-    generation: Generation,
     _open: Open,
 }
 
@@ -68,11 +66,12 @@ impl Context {
             attr,
             spare_cq: Mutex::default(),
             _commands: commands,
-            generation: Generation::current(),
             _open: open,
         }));
         // SAFETY: it was just made.
-        Ok(unsafe { (*context).c() })
+        let given = unsafe { (*context).c() };
+        registry::add::<Self, _>(given);
+        Ok(given)
     }
 
     /// What C holds.
@@ -81,24 +80,22 @@ impl Context {
         beginning.wrapping_byte_add(offset_of!(verbs_context, context)).cast()
     }
 
-    /// The open device that C holds.
+    /// The open device that C holds. What is none, or was closed, is refused.
     ///
     /// # Safety
     ///
-    /// `held` must be null, or come from [`ibv_open_device`] and not have been closed.
-    #[inline]
+    /// No other thread may close it meanwhile.
     pub(crate) unsafe fn of<'a>(held: *const ibv_context) -> Result<&'a Self> {
-        // SAFETY: the caller vouches for it.
-        let open = unsafe { Self::inherited(held) }?;
-        open.generation.check()?;
-        Ok(open)
+        registry::check::<Self, _>(held)?;
+        // SAFETY: it is open.
+        unsafe { Self::inherited(held) }
     }
 
     /// The open device that C holds, even if a parent opened it: only what never changes of it may be used.
     ///
     /// # Safety
     ///
-    /// As for [`of`](Self::of).
+    /// `held` must be null, or come from [`ibv_open_device`] and not have been closed.
     pub(crate) unsafe fn inherited<'a>(held: *const ibv_context) -> Result<&'a Self> {
         if held.is_null() {
             return Err(Failed::EINVAL);
@@ -192,6 +189,7 @@ unsafe extern "C" fn ibv_close_device(context: *mut ibv_context) -> c_int {
     code(|| {
         // SAFETY: the program says that it is open.
         let open = ptr::from_ref(unsafe { Context::of(context) }?).cast_mut();
+        registry::remove::<Context, _>(context)?;
         // SAFETY: and that it does not need it any more. It was made as a box.
         drop(unsafe { Box::from_raw(open) });
         Ok(())

@@ -62,7 +62,9 @@ impl Cq {
             return Err(Failed::EINVAL);
         }
         // SAFETY: the caller vouches for it; it stays until no completion queue tells there.
-        let told = (!channel.is_null()).then(|| unsafe { Channel::of(channel) }).transpose()?;
+        let told = (!channel.is_null())
+            .then(|| unsafe { Channel::live_in(channel, context) })
+            .transpose()?;
         let handle = open.nic.create_cq(wanted)?;
         let c = ibv_cq_ex {
             context,
@@ -127,7 +129,7 @@ unsafe extern "C" fn ibv_create_cq(
 unsafe extern "C" fn ibv_resize_cq(cq: *mut ibv_cq, cqe: c_int) -> c_int {
     code(|| {
         // SAFETY: the program says that it is one.
-        let queue = unsafe { Cq::of(cq.cast()) }?;
+        let queue = unsafe { Cq::live(cq.cast()) }?;
         queue.nic.resize_cq(queue.handle, size(cqe)?)?;
         // SAFETY: programs only read it, and not while they change it.
         unsafe { (*queue.c.get()).cqe = cqe };
@@ -140,7 +142,7 @@ unsafe extern "C" fn ibv_resize_cq(cq: *mut ibv_cq, cqe: c_int) -> c_int {
 pub(crate) unsafe extern "C" fn ibv_destroy_cq(cq: *mut ibv_cq) -> c_int {
     code(|| {
         // SAFETY: the program says that it is one.
-        let queue = unsafe { Cq::of(cq.cast()) }?;
+        let queue = unsafe { Cq::to_destroy(cq.cast()) }?;
         queue.nic.destroy_cq(queue.handle)?;
         queue.routes.remove_cq(queue.handle);
         queue.completions.wait();

@@ -111,7 +111,7 @@ fn check(attr: &ibv_cq_init_attr_ex) -> Result<()> {
     }
     if has(IBV_CQ_INIT_ATTR_MASK_PD) {
         // SAFETY: the program says that it is a domain.
-        unsafe { Pd::of(attr.parent_domain) }?;
+        unsafe { Pd::live(attr.parent_domain) }?;
     }
     Ok(())
 }

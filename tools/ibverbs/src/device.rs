@@ -114,7 +114,7 @@ impl Device {
         }
         let index = own.count();
         // SAFETY: it was just made, and stays for ever.
-        let new: &'static Self = unsafe { &*Self::new(spec, index).give().cast::<Self>() };
+        let new: &'static Self = unsafe { &*Self::new(spec, index).keep().cast::<Self>() };
         known.push(new);
         new
     }

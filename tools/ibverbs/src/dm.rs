@@ -125,9 +125,9 @@ pub(crate) unsafe extern "C" fn register(
 ) -> *mut ibv_mr {
     pointer(|| {
         // SAFETY: the program says that it is one.
-        let domain = unsafe { Pd::of(pd) }?;
+        let domain = unsafe { Pd::live(pd) }?;
         // SAFETY: the program says that it is one.
-        let memory = &unsafe { Dm::of(dm) }?.memory;
+        let memory = &unsafe { Dm::live(dm) }?.memory;
         let access = Access::from_user(access).ok_or(Failed::EINVAL)?;
         let offset = word(offset)?;
         if !access.contains(Access::ZERO_BASED) || access.contains(Access::ON_DEMAND) {
@@ -149,7 +149,7 @@ fn word(number: u64) -> Result<usize> {
 /// The bytes of a program's that are copied, and where they go or come from.
 unsafe fn copied<'a>(dm: *mut ibv_dm, offset: u64, length: usize) -> Result<(&'a Buffer, usize)> {
     // SAFETY: the caller vouches for it.
-    let memory = &unsafe { Dm::of(dm) }?.memory;
+    let memory = &unsafe { Dm::live(dm) }?.memory;
     let offset = word(offset)?;
     word(length as u64)?;
     // Before anything of the program's is looked at.

@@ -34,7 +34,7 @@ objects! { Flow: ibv_flow; }
 pub(crate) unsafe extern "C" fn create(qp: *mut ibv_qp, attr: *mut ibv_flow_attr) -> *mut ibv_flow {
     pointer(|| {
         // SAFETY: the program says that it is one.
-        let queue_pair = unsafe { Qp::of(qp.cast()) }?;
+        let queue_pair = unsafe { Qp::live(qp.cast()) }?;
         // SAFETY: the program hands it over, and what it wants behind it.
         let rule = unsafe { rule(attr) }?;
         let handle = queue_pair.nic.create_flow(queue_pair.handle, rule)?;
@@ -49,7 +49,7 @@ pub(crate) unsafe extern "C" fn create(qp: *mut ibv_qp, attr: *mut ibv_flow_attr
 pub(crate) unsafe extern "C" fn destroy(flow: *mut ibv_flow) -> c_int {
     code(|| {
         // SAFETY: the program says that it is one.
-        let rule = unsafe { Flow::of(flow) }?;
+        let rule = unsafe { Flow::to_destroy(flow) }?;
         rule.nic.destroy_flow(rule.handle)?;
         // SAFETY: and that it does not need it any more.
         unsafe { Flow::take(flow) }.map(drop)

@@ -10,7 +10,7 @@
 //!
 //! | file | holds |
 //! |---|---|
-//! | `call`, `object` | how C calls, and what it holds |
+//! | `call`, `object`, `registry` | how C calls, what it holds, and whether it holds it |
 //! | `env`, `device`, `context` | which devices there are, open ones, their tables of functions |
 //! | `query` | what devices and ports say of themselves |
 //! | `fork` | what is refused to children |
@@ -59,6 +59,7 @@ mod private;
 mod qp;
 mod query;
 mod rate;
+mod registry;
 mod share;
 mod signals;
 mod srq;

@@ -84,7 +84,7 @@ fn needs_writable(access: Access) -> bool {
 unsafe fn register(pd: *mut ibv_pd, wanted: Result<Wanted>) -> *mut ibv_mr {
     pointer(|| {
         // SAFETY: the program says that it is one.
-        let domain = unsafe { Pd::of(pd) }?;
+        let domain = unsafe { Pd::live(pd) }?;
         let wanted = wanted?;
         let handle = domain.nic.register_region(domain.handle, wanted.attr()?)?;
         give(pd, domain, wanted.addr, wanted.length, wanted.access, handle)
@@ -182,7 +182,7 @@ unsafe extern "C" fn ibv_reg_mr_iova2(
 pub(crate) unsafe extern "C" fn alloc_null(pd: *mut ibv_pd) -> *mut ibv_mr {
     pointer(|| {
         // SAFETY: the program says that it is one.
-        let domain = unsafe { Pd::of(pd) }?;
+        let domain = unsafe { Pd::live(pd) }?;
         let length = usize::MAX;
         let access = Access::LOCAL_WRITE;
         let attr = MrAttr { region: Region::null(length), base: 0, access };
@@ -201,7 +201,7 @@ pub(crate) unsafe extern "C" fn advise(
 ) -> c_int {
     code(|| {
         // SAFETY: the program says that it is one.
-        let domain = unsafe { Pd::of(pd) }?;
+        let domain = unsafe { Pd::live(pd) }?;
         if flags & !IBV_ADVISE_MR_FLAG_FLUSH != 0 {
             return Err(Failed::EINVAL);
         }
@@ -231,7 +231,7 @@ pub(crate) unsafe extern "C" fn advise(
 unsafe extern "C" fn ibv_dereg_mr(mr: *mut ibv_mr) -> c_int {
     code(|| {
         // SAFETY: the program says that it is one.
-        let region = unsafe { Mr::of(mr) }?;
+        let region = unsafe { Mr::to_destroy(mr) }?;
         region.nic.deregister(region.handle)?;
         MRS.remove(region.number());
         // SAFETY: and that it does not need it any more.
@@ -252,7 +252,7 @@ unsafe extern "C" fn ibv_rereg_mr(
     let mut failure = IBV_REREG_MR_ERR_INPUT;
     let done = code(|| {
         // SAFETY: the program says that it is one.
-        let region = unsafe { Mr::of(mr) }?;
+        let region = unsafe { Mr::live(mr) }?;
         let has = |flag: c_int| flags & flag != 0;
         if flags & !IBV_REREG_MR_FLAGS_SUPPORTED != 0 || flags == 0 {
             return Err(Failed::EINVAL);
@@ -264,7 +264,7 @@ unsafe extern "C" fn ibv_rereg_mr(
         let rights = Access::from_user(access.cast_unsigned()).ok_or(Failed::EINVAL);
         let rights = has(IBV_REREG_MR_CHANGE_ACCESS).then_some(rights).transpose()?;
         // SAFETY: the program says that it is one, if it is asked for.
-        let domain = has(IBV_REREG_MR_CHANGE_PD).then(|| unsafe { Pd::of(pd) }).transpose()?;
+        let domain = has(IBV_REREG_MR_CHANGE_PD).then(|| unsafe { Pd::live(pd) }).transpose()?;
         let old = Access::from_bits_retain(region.access.load(Ordering::Relaxed));
         let access = rights.unwrap_or(old);
         let wanted = Wanted { addr, length, iova: addr.addr() as u64, access };

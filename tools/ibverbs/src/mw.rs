@@ -44,7 +44,7 @@ objects! { Mw: ibv_mw; }
 pub(crate) unsafe extern "C" fn alloc(pd: *mut ibv_pd, kind: c_uint) -> *mut ibv_mw {
     pointer(|| {
         // SAFETY: the program says that it is one.
-        let domain = unsafe { Pd::of(pd) }?;
+        let domain = unsafe { Pd::live(pd) }?;
         let mw_type = MwType::from_code(kind).ok_or(Failed::EINVAL)?;
         let handle = domain.nic.create_mw(domain.handle, mw_type)?;
         let rkey = domain.nic.mw_key(handle).map_or(0, RKey::get);
@@ -58,7 +58,7 @@ pub(crate) unsafe extern "C" fn alloc(pd: *mut ibv_pd, kind: c_uint) -> *mut ibv
 pub(crate) unsafe extern "C" fn dealloc(mw: *mut ibv_mw) -> c_int {
     code(|| {
         // SAFETY: the program says that it is one.
-        let window = unsafe { Mw::of(mw) }?;
+        let window = unsafe { Mw::to_destroy(mw) }?;
         window.nic.destroy_mw(window.handle)?;
         // SAFETY: and that it does not need it any more.
         unsafe { Mw::take(mw) }.map(drop)
@@ -73,9 +73,9 @@ pub(crate) unsafe extern "C" fn bind(
 ) -> c_int {
     code(|| {
         // SAFETY: the program says that it is one.
-        let queue_pair = unsafe { Qp::of(qp.cast()) }?;
+        let queue_pair = unsafe { Qp::live(qp.cast()) }?;
         // SAFETY: the program says that it is one.
-        let window = unsafe { Mw::of(mw) }?;
+        let window = unsafe { Mw::live(mw) }?;
         // SAFETY: the program hands it over.
         let bind = unsafe { given(bind) }?;
         // SAFETY: programs only read it, and not while they bind it.

@@ -3,8 +3,14 @@
 //! C knows the beginning of each object and may read it, and write some of it, at any time. So what C knows lies in an
 //! `UnsafeCell`, of which no reference is ever formed; the rest is this library's, and shared by threads as Rust has it.
 
+use roce::ibverbs::{
+    ibv_ah, ibv_comp_channel, ibv_context, ibv_cq_ex, ibv_device, ibv_dm, ibv_flow, ibv_mr, ibv_mw,
+    ibv_pd, ibv_qp_ex, ibv_rwq_ind_table, ibv_srq, ibv_td, ibv_wq, ibv_xrcd,
+};
+
 use crate::call::{Failed, Result};
 use crate::fork::Generation;
+use crate::registry;
 
 /// An object as it lies in memory: C knows where it begins, and not that something follows.
 #[repr(C)]
@@ -12,6 +18,75 @@ struct Held<T> {
     object: T,
     /// Whose it is.
     generation: Generation,
+    /// What C was told that it is, and must not have changed.
+    identity: Identity,
+}
+
+/// By what a kernel would know an object: the open device that it is of, and its number there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Identity {
+    context: *mut ibv_context,
+    number: u32,
+}
+
+/// A structure of C that says by what a kernel would know the object.
+pub(crate) trait Identified {
+    /// Reads it.
+    ///
+    /// # Safety
+    ///
+    /// `held` must point to such a structure.
+    unsafe fn identity(held: *const Self) -> Identity;
+}
+
+/// Declares where structures of C say it. Only these fields are read: C may be writing others.
+macro_rules! identified {
+    ($($c:ident: $($context:ident).+, $($number:ident).+;)*) => {
+        $(impl Identified for $c {
+            unsafe fn identity(held: *const Self) -> Identity {
+                // SAFETY: the caller vouches for it.
+                let context = unsafe { (*held).$($context).+ };
+                // SAFETY: as above.
+                let number = unsafe { (*held).$($number).+ };
+                Identity { context, number: u32::from_ne_bytes(number.to_ne_bytes()) }
+            }
+        })*
+    };
+}
+
+identified! {
+    ibv_pd: context, handle;
+    ibv_mr: context, handle;
+    ibv_mw: context, handle;
+    ibv_dm: context, handle;
+    ibv_ah: context, handle;
+    ibv_cq_ex: context, handle;
+    ibv_qp_ex: qp_base.context, qp_base.handle;
+    ibv_srq: context, handle;
+    ibv_wq: context, handle;
+    ibv_flow: context, handle;
+    ibv_rwq_ind_table: context, ind_tbl_handle;
+    ibv_comp_channel: context, fd;
+}
+
+/// Declares those that have no number.
+macro_rules! unnumbered {
+    ($($c:ident)*) => {
+        $(impl Identified for $c {
+            unsafe fn identity(held: *const Self) -> Identity {
+                // SAFETY: the caller vouches for it.
+                Identity { context: unsafe { (*held).context }, number: 0 }
+            }
+        })*
+    };
+}
+
+unnumbered! { ibv_xrcd ibv_td }
+
+impl Identified for ibv_device {
+    unsafe fn identity(_: *const Self) -> Identity {
+        Identity { context: std::ptr::null_mut(), number: 0 }
+    }
 }
 
 /// An object whose beginning C knows as `C`.
@@ -19,14 +94,65 @@ struct Held<T> {
 /// # Safety
 ///
 /// It must be `repr(C)` and begin with an `UnsafeCell<C>`.
-pub(crate) unsafe trait Object: Sized {
+pub(crate) unsafe trait Object: Sized + 'static {
     /// What C calls it.
-    type C;
+    type C: Identified;
 
     /// The object, for C to hold. It is there until it is [taken](Self::take).
     fn give(self) -> *mut Self::C {
+        let given = self.keep();
+        registry::add::<Self, _>(given);
+        given
+    }
+
+    /// The object, for C to look at for ever.
+    fn keep(self) -> *mut Self::C {
         let generation = Generation::current();
-        Box::into_raw(Box::new(Held { object: self, generation })).cast()
+        // SAFETY: it begins with what C knows, as its declaration says.
+        let identity = unsafe { Self::C::identity((&raw const self).cast()) };
+        Box::into_raw(Box::new(Held { object: self, generation, identity })).cast()
+    }
+
+    /// The object that C holds, for verbs off the data path: what is none of this type, and what C has changed to be
+    /// another's, fails with `EINVAL`.
+    ///
+    /// # Safety
+    ///
+    /// No other thread may destroy it meanwhile.
+    unsafe fn live<'a>(held: *const Self::C) -> Result<&'a Self> {
+        registry::check::<Self, _>(held)?;
+        // SAFETY: it is there, and of this type.
+        let made = unsafe { (*held.cast::<Held<Self>>()).identity };
+        // SAFETY: as above.
+        if made != unsafe { Self::C::identity(held) } {
+            return Err(Failed::EINVAL);
+        }
+        // SAFETY: as above.
+        unsafe { Self::of(held) }
+    }
+
+    /// The same for what must be of this open device.
+    ///
+    /// # Safety
+    ///
+    /// As for [`live`](Self::live).
+    unsafe fn live_in<'a>(held: *const Self::C, context: *const ibv_context) -> Result<&'a Self> {
+        // SAFETY: the caller vouches for it.
+        let object = unsafe { Self::live(held) }?;
+        // SAFETY: it is there.
+        let Identity { context: own, .. } = unsafe { Self::C::identity(held) };
+        if own.cast_const() == context { Ok(object) } else { Err(Failed::EINVAL) }
+    }
+
+    /// The same for verbs that destroy it, which fail as a kernel that knows no such object: with `ENOENT`.
+    ///
+    /// # Safety
+    ///
+    /// As for [`live`](Self::live).
+    unsafe fn to_destroy<'a>(held: *const Self::C) -> Result<&'a Self> {
+        let unknown = |failed| if failed == Failed::EINVAL { Failed::ENOENT } else { failed };
+        // SAFETY: the caller vouches for it.
+        unsafe { Self::live(held) }.map_err(unknown)
     }
 
     /// The object that C holds, if it is this process's.
@@ -52,15 +178,16 @@ pub(crate) unsafe trait Object: Sized {
         unsafe { held.cast::<Self>().as_ref() }.ok_or(Failed::EINVAL)
     }
 
-    /// Takes the object back.
+    /// Takes the object back, once: fails as [`to_destroy`](Self::to_destroy).
     ///
     /// # Safety
     ///
-    /// As for [`of`](Self::of), and nobody may use it any more.
+    /// Nobody may use it any more.
     unsafe fn take(held: *mut Self::C) -> Result<Self> {
         // SAFETY: the caller vouches for it.
-        unsafe { Self::of(held) }?;
-        // SAFETY: and it was made as such a box.
+        unsafe { Self::to_destroy(held) }?;
+        registry::remove::<Self, _>(held)?;
+        // SAFETY: it was there, this is the only one to take it, and it was made as such a box.
         Ok(unsafe { Box::from_raw(held.cast::<Held<Self>>()) }.object)
     }
 }

@@ -85,7 +85,7 @@ unsafe extern "C" fn ibv_alloc_pd(context: *mut ibv_context) -> *mut ibv_pd {
 unsafe extern "C" fn ibv_dealloc_pd(pd: *mut ibv_pd) -> c_int {
     code(|| {
         // SAFETY: the program says that it is one.
-        let domain = unsafe { Pd::of(pd) }?;
+        let domain = unsafe { Pd::to_destroy(pd) }?;
         if domain.names.load(Ordering::Acquire) > 0 {
             return Err(Failed::EBUSY);
         }
@@ -111,7 +111,7 @@ pub(crate) unsafe extern "C" fn alloc_parent_domain(
         let attr = unsafe { given(attr) }?;
         check_parent(attr)?;
         // SAFETY: the program says that it is one, and it is not unmade before its names are.
-        let named: &'static Pd = unsafe { Pd::of(attr.pd) }?;
+        let named: &'static Pd = unsafe { Pd::live_in(attr.pd, context) }?;
         named.names.fetch_add(1, Ordering::Relaxed);
         let c = UnsafeCell::new(ibv_pd { context, handle: next_number() });
         let (nic, names) = (Arc::clone(&named.nic), AtomicU32::new(0));

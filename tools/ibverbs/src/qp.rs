@@ -52,22 +52,29 @@ pub(crate) struct Qp {
 objects! { Qp: ibv_qp_ex; }
 
 /// The completion queue that C names, if it names one.
-unsafe fn cq_handle(cq: *mut ibv_cq) -> Result<Option<CqHandle>> {
+unsafe fn cq_handle(cq: *mut ibv_cq, of: *mut ibv_context) -> Result<Option<CqHandle>> {
     // SAFETY: the caller vouches for it.
-    Ok((!cq.is_null()).then(|| unsafe { Cq::of(cq.cast()) }).transpose()?.map(|cq| cq.handle))
+    let named = (!cq.is_null()).then(|| unsafe { Cq::live_in(cq.cast(), of) }).transpose()?;
+    Ok(named.map(|cq| cq.handle))
 }
 
 /// The shared receive queue that C names, if it names one.
-unsafe fn srq_handle(srq: *mut ibv_srq) -> Result<Option<SrqHandle>> {
+unsafe fn srq_handle(srq: *mut ibv_srq, of: *mut ibv_context) -> Result<Option<SrqHandle>> {
     // SAFETY: the caller vouches for it.
-    Ok((!srq.is_null()).then(|| unsafe { Srq::of(srq) }).transpose()?.map(|srq| srq.handle))
+    let named = (!srq.is_null()).then(|| unsafe { Srq::live_in(srq, of) }).transpose()?;
+    Ok(named.map(|srq| srq.handle))
 }
 
 /// The domain of extended reliable connections that C names, if it names one.
-unsafe fn domain(init: &ibv_qp_init_attr_ex) -> Result<Option<&Arc<Domain>>> {
-    let named = init.comp_mask & IBV_QP_INIT_ATTR_XRCD != 0 && !init.xrcd.is_null();
+unsafe fn domain<'a>(
+    init: &ibv_qp_init_attr_ex,
+    open: &Context,
+) -> Result<Option<&'a Arc<Domain>>> {
+    if init.comp_mask & IBV_QP_INIT_ATTR_XRCD == 0 || init.xrcd.is_null() {
+        return Ok(None);
+    }
     // SAFETY: the caller vouches for it.
-    Ok(named.then(|| unsafe { Xrcd::of(init.xrcd) }).transpose()?.map(|xrcd| &xrcd.domain))
+    Ok(Some(unsafe { Xrcd::domain_of(init.xrcd, open) }?))
 }
 
 impl Qp {
@@ -107,11 +114,11 @@ unsafe fn plan(open: &Context, init: &ibv_qp_init_attr_ex) -> Result<QpCreate> {
         return Err(Failed::EOPNOTSUPP);
     }
     // SAFETY: the caller vouches for it.
-    let mut send_cq = unsafe { cq_handle(init.send_cq) }?;
+    let mut send_cq = unsafe { cq_handle(init.send_cq, open.c()) }?;
     // SAFETY: the caller vouches for it.
-    let mut recv_cq = unsafe { cq_handle(init.recv_cq) }?;
+    let mut recv_cq = unsafe { cq_handle(init.recv_cq, open.c()) }?;
     // SAFETY: the caller vouches for it.
-    let mut srq = unsafe { srq_handle(init.srq) }?;
+    let mut srq = unsafe { srq_handle(init.srq, open.c()) }?;
     let spreads = init.comp_mask & IBV_QP_INIT_ATTR_IND_TABLE != 0;
     if matches!(qp_type, QpType::XrcSend | QpType::XrcRecv) || spreads {
         // What completes nothing need not say where; what C has there may be anything.
@@ -122,7 +129,7 @@ unsafe fn plan(open: &Context, init: &ibv_qp_init_attr_ex) -> Result<QpCreate> {
         send_cq = Some(open.spare_cq()?);
     }
     // SAFETY: the caller vouches for it.
-    let xrcd = unsafe { domain(init) }?.map(|domain| domain.handle);
+    let xrcd = unsafe { domain(init, open) }?.map(|domain| domain.handle);
     let cap = QpCap::from(init.cap);
     Ok(QpCreate {
         init: QpInitAttr { qp_type, cap, sq_sig_all: init.sq_sig_all != 0 },
@@ -155,12 +162,12 @@ unsafe fn create(context: *mut ibv_context, init: &ibv_qp_init_attr_ex) -> Resul
     // shared receive queues. It is given one that nothing else is in.
     let pd = match has_pd {
         // SAFETY: the caller vouches for it.
-        true => unsafe { Pd::of(init.pd) }?.handle,
+        true => unsafe { Pd::live_in(init.pd, context) }?.handle,
         false if plan.init.qp_type == QpType::XrcRecv => open.nic.create_pd()?,
         false => return Err(Failed::EINVAL),
     };
     // SAFETY: the caller vouches for it.
-    let shared = unsafe { domain(init) }?;
+    let shared = unsafe { domain(init, open) }?;
     // SAFETY: the caller vouches for it.
     let made = match unsafe { wq::spread(init) }? {
         None => open.nic.create_qp(pd, plan),
@@ -201,7 +208,7 @@ unsafe fn create(context: *mut ibv_context, init: &ibv_qp_init_attr_ex) -> Resul
 unsafe extern "C" fn ibv_create_qp(pd: *mut ibv_pd, init: *mut ibv_qp_init_attr) -> *mut ibv_qp {
     pointer(|| {
         // SAFETY: the program says that it is one.
-        let context = unsafe { Pd::of(pd) }?.context();
+        let context = unsafe { Pd::live(pd) }?.context();
         // SAFETY: the program hands it over.
         let given = unsafe { given(init) }?;
         let extended = ibv_qp_init_attr_ex {
@@ -219,7 +226,7 @@ unsafe extern "C" fn ibv_create_qp(pd: *mut ibv_pd, init: *mut ibv_qp_init_attr)
         // SAFETY: as this function's.
         let qp = unsafe { create(context, &extended) }?;
         // SAFETY: it was just made.
-        let cap = unsafe { Qp::of(qp.cast()) }?.init.cap;
+        let cap = unsafe { Qp::live(qp.cast()) }?.init.cap;
         // SAFETY: the program has room for its sizes.
         unsafe { (*init).cap = cap.into() };
         Ok(qp)
@@ -248,7 +255,7 @@ pub(crate) unsafe extern "C" fn create_ex(
         // SAFETY: as this function's.
         let qp = unsafe { create(context, given) }?;
         // SAFETY: it was just made.
-        let cap = unsafe { Qp::of(qp.cast()) }?.init.cap;
+        let cap = unsafe { Qp::live(qp.cast()) }?.init.cap;
         // SAFETY: the program has room for its sizes.
         unsafe { (*init).cap = cap.into() };
         Ok(qp)
@@ -275,11 +282,7 @@ pub(crate) unsafe extern "C" fn open(
             return Err(Failed::EINVAL);
         }
         // SAFETY: the program says that it is one.
-        let xrcd = unsafe { Xrcd::of(attr.xrcd) }?;
-        if !ptr::eq(xrcd.device, open.device) {
-            return Err(Failed::EINVAL);
-        }
-        let domain = Arc::clone(&xrcd.domain);
+        let domain = Arc::clone(unsafe { Xrcd::domain_of(attr.xrcd, open) }?);
         let made = domain.receivers.open(attr.qp_num, false, || Err(Failed::EINVAL))?;
         let state = open.nic.query_qp(made.handle);
         let qp_base = ibv_qp {
@@ -301,7 +304,7 @@ pub(crate) unsafe extern "C" fn open(
 unsafe extern "C" fn ibv_qp_to_qp_ex(qp: *mut ibv_qp) -> *mut ibv_qp_ex {
     pointer(|| {
         // SAFETY: the program says that it is one.
-        let queue_pair = unsafe { Qp::of(qp.cast()) }?;
+        let queue_pair = unsafe { Qp::live(qp.cast()) }?;
         // SAFETY: it was written when this was made.
         let extended = unsafe { (*queue_pair.c.get()).wr_start.is_some() };
         if extended { Ok(qp.cast()) } else { Err(Failed::EOPNOTSUPP) }
@@ -313,7 +316,7 @@ unsafe extern "C" fn ibv_qp_to_qp_ex(qp: *mut ibv_qp) -> *mut ibv_qp_ex {
 unsafe extern "C" fn ibv_modify_qp(qp: *mut ibv_qp, attr: *mut ibv_qp_attr, mask: c_int) -> c_int {
     code(|| {
         // SAFETY: the program says that it is one.
-        let queue_pair = unsafe { Qp::of(qp.cast()) }?;
+        let queue_pair = unsafe { Qp::live(qp.cast()) }?;
         // SAFETY: the program hands it over.
         let attr = unsafe { given(attr) }?;
         let mask = AttrMask::from_bits(mask.cast_unsigned()).ok_or(Failed::EINVAL)?;
@@ -338,7 +341,7 @@ unsafe extern "C" fn ibv_query_qp(
 ) -> c_int {
     code(|| {
         // SAFETY: the program says that it is one.
-        let queue_pair = unsafe { Qp::of(qp.cast()) }?;
+        let queue_pair = unsafe { Qp::live(qp.cast()) }?;
         let known = queue_pair.nic.query_qp(queue_pair.handle).ok_or(Failed::EINVAL)?;
         let known = ibv_qp_attr::from(&known);
         // SAFETY: the program has room for it.
@@ -379,7 +382,7 @@ unsafe extern "C" fn ibv_query_qp_data_in_order(
 unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
     code(|| {
         // SAFETY: the program says that it is one.
-        let queue_pair = unsafe { Qp::of(qp.cast()) }?;
+        let queue_pair = unsafe { Qp::to_destroy(qp.cast()) }?;
         let unmake = || {
             queue_pair.nic.destroy_qp(queue_pair.handle)?;
             if let Some(pd) = queue_pair.own_pd {

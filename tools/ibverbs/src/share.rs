@@ -198,7 +198,7 @@ unsafe extern "C" fn ibv_unimport_pd(pd: *mut ibv_pd) {
 unsafe extern "C" fn ibv_import_mr(pd: *mut ibv_pd, number: u32) -> *mut ibv_mr {
     pointer(|| {
         // SAFETY: the program says that it is one.
-        let domain = unsafe { Pd::of(pd) }?;
+        let domain = unsafe { Pd::live(pd) }?;
         // SAFETY: it was open when the domain was made, and is until that is unmade.
         let open = unsafe { Context::of(domain.context()) }?;
         let (device, handle, length) = MRS.find(number)?;

@@ -42,7 +42,7 @@ unsafe fn create(
     xrc: Option<(XrcdHandle, CqHandle)>,
 ) -> Result<*mut ibv_srq> {
     // SAFETY: the program says that it is one.
-    let domain = unsafe { Pd::of(init.pd) }?;
+    let domain = unsafe { Pd::live(init.pd) }?;
     // SAFETY: it was open when the domain was made, and is until that is unmade.
     let open = unsafe { Context::of(domain.context()) }?;
     let attr = SrqAttr::from(init.attr);
@@ -89,7 +89,7 @@ pub(crate) unsafe extern "C" fn create_ex(
 ) -> *mut ibv_srq {
     pointer(|| {
         // SAFETY: the program says that it is open.
-        unsafe { Context::of(context) }?;
+        let open = unsafe { Context::of(context) }?;
         // SAFETY: the program hands it over.
         let init = unsafe { given(init) }?;
         let has = |flag| init.comp_mask & flag != 0;
@@ -105,12 +105,14 @@ pub(crate) unsafe extern "C" fn create_ex(
         if !has(IBV_SRQ_INIT_ATTR_PD) {
             return Err(Failed::EINVAL);
         }
+        // SAFETY: the program says that it is one.
+        unsafe { Pd::live_in(init.pd, context) }?;
         let xrc = match kind {
             SrqType::Xrc if has(IBV_SRQ_INIT_ATTR_XRCD) && has(IBV_SRQ_INIT_ATTR_CQ) => {
                 // SAFETY: the program says that it is one.
-                let xrcd = unsafe { Xrcd::of(init.xrcd) }?.domain.handle;
+                let xrcd = unsafe { Xrcd::domain_of(init.xrcd, open) }?.handle;
                 // SAFETY: the program says that it is one.
-                let cq = unsafe { Cq::of(init.cq.cast()) }?.handle;
+                let cq = unsafe { Cq::live_in(init.cq.cast(), context) }?.handle;
                 Some((xrcd, cq))
             }
             SrqType::Xrc => return Err(Failed::EINVAL),
@@ -130,7 +132,7 @@ unsafe extern "C" fn ibv_modify_srq(
 ) -> c_int {
     code(|| {
         // SAFETY: the program says that it is one.
-        let queue = unsafe { Srq::of(srq) }?;
+        let queue = unsafe { Srq::live(srq) }?;
         // SAFETY: the program hands it over.
         let attr = SrqAttr::from(*unsafe { given(attr) }?);
         let mask = SrqAttrMask::from_bits(mask.cast_unsigned()).ok_or(Failed::EINVAL)?;
@@ -145,7 +147,7 @@ unsafe extern "C" fn ibv_modify_srq(
 unsafe extern "C" fn ibv_query_srq(srq: *mut ibv_srq, attr: *mut ibv_srq_attr) -> c_int {
     code(|| {
         // SAFETY: the program says that it is one.
-        let queue = unsafe { Srq::of(srq) }?;
+        let queue = unsafe { Srq::live(srq) }?;
         let known = queue.nic.query_srq(queue.handle).ok_or(Failed::EINVAL)?;
         // SAFETY: the program has room for it.
         unsafe { answer(attr, known.into()) }
@@ -156,7 +158,7 @@ unsafe extern "C" fn ibv_query_srq(srq: *mut ibv_srq, attr: *mut ibv_srq_attr) -
 pub(crate) unsafe extern "C" fn number(srq: *mut ibv_srq, to: *mut u32) -> c_int {
     code(|| {
         // SAFETY: the program says that it is one.
-        let queue = unsafe { Srq::of(srq) }?;
+        let queue = unsafe { Srq::live(srq) }?;
         if queue.kind != SrqType::Xrc {
             return Err(Failed::EINVAL);
         }
@@ -170,7 +172,7 @@ pub(crate) unsafe extern "C" fn number(srq: *mut ibv_srq, to: *mut u32) -> c_int
 unsafe extern "C" fn ibv_destroy_srq(srq: *mut ibv_srq) -> c_int {
     code(|| {
         // SAFETY: the program says that it is one.
-        let queue = unsafe { Srq::of(srq) }?;
+        let queue = unsafe { Srq::to_destroy(srq) }?;
         queue.nic.destroy_srq(queue.handle)?;
         queue.routes.remove_srq(queue.handle);
         queue.events.wait();

@@ -76,9 +76,9 @@ pub(crate) unsafe extern "C" fn create(
             return Err(Failed::EOPNOTSUPP);
         }
         // SAFETY: the program says that it is one.
-        let pd = unsafe { Pd::of(init.pd) }?.handle;
+        let pd = unsafe { Pd::live_in(init.pd, context) }?.handle;
         // SAFETY: the program says that it is one.
-        let cq = unsafe { Cq::of(init.cq.cast()) }?.handle;
+        let cq = unsafe { Cq::live_in(init.cq.cast(), context) }?.handle;
         let handle = open.nic.create_wq(pd, cq, init.max_wr, init.max_sge)?;
         let c = ibv_wq {
             context,
@@ -101,7 +101,7 @@ pub(crate) unsafe extern "C" fn create(
 pub(crate) unsafe extern "C" fn modify(wq: *mut ibv_wq, attr: *mut ibv_wq_attr) -> c_int {
     code(|| {
         // SAFETY: the program says that it is one.
-        let queue = unsafe { Wq::of(wq) }?;
+        let queue = unsafe { Wq::live(wq) }?;
         // SAFETY: the program hands it over.
         let attr = unsafe { given(attr) }?;
         if attr.attr_mask & !(IBV_WQ_ATTR_STATE | IBV_WQ_ATTR_CURR_STATE) != 0 {
@@ -126,7 +126,7 @@ pub(crate) unsafe extern "C" fn modify(wq: *mut ibv_wq, attr: *mut ibv_wq_attr) 
 pub(crate) unsafe extern "C" fn destroy(wq: *mut ibv_wq) -> c_int {
     code(|| {
         // SAFETY: the program says that it is one.
-        let queue = unsafe { Wq::of(wq) }?;
+        let queue = unsafe { Wq::to_destroy(wq) }?;
         if queue.places.load(Ordering::Acquire) > 0 {
             return Err(Failed::EBUSY);
         }
@@ -152,7 +152,8 @@ pub(crate) unsafe extern "C" fn create_table(
         // SAFETY: the program says that there are so many.
         let places = unsafe { slice::from_raw_parts(init.ind_tbl, 1 << init.log_ind_tbl_size) };
         // SAFETY: the program says that each is one, and none is unmade that has a place here.
-        let queues = places.iter().map(|wq| unsafe { Wq::of(*wq) }).collect::<Result<Vec<_>>>()?;
+        let queues =
+            places.iter().map(|wq| unsafe { Wq::live(*wq) }).collect::<Result<Vec<_>>>()?;
         for queue in &queues {
             queue.places.fetch_add(1, Ordering::Relaxed);
         }
@@ -192,7 +193,7 @@ pub(crate) unsafe fn spread(init: &ibv_qp_init_attr_ex) -> Result<Option<Spread>
         _ => return Err(Failed::EINVAL),
     }
     // SAFETY: the caller vouches for it.
-    let table: &Table = unsafe { Table::of(init.rwq_ind_tbl) }?;
+    let table: &Table = unsafe { Table::live(init.rwq_ind_tbl) }?;
     let conf = init.rx_hash_conf;
     if conf.rx_hash_function != IBV_RX_HASH_FUNC_TOEPLITZ || conf.rx_hash_key.is_null() {
         return Err(Failed::EOPNOTSUPP);

@@ -7,6 +7,7 @@ use std::cell::UnsafeCell;
 use std::ffi::c_int;
 use std::fs;
 use std::os::unix::fs::OpenOptionsExt as _;
+use std::ptr;
 use std::sync::Arc;
 
 use roce::ibverbs::{
@@ -56,6 +57,22 @@ pub(crate) struct Xrcd {
 
 objects! { Xrcd: ibv_xrcd; }
 
+impl Xrcd {
+    /// The domain that C names, which must be of the same device.
+    ///
+    /// # Safety
+    ///
+    /// No other thread may close it meanwhile.
+    pub(crate) unsafe fn domain_of<'a>(
+        held: *const ibv_xrcd,
+        open: &Context,
+    ) -> Result<&'a Arc<Domain>> {
+        // SAFETY: the caller vouches for it.
+        let xrcd = unsafe { Self::live(held) }?;
+        if ptr::eq(xrcd.device, open.device) { Ok(&xrcd.domain) } else { Err(Failed::EINVAL) }
+    }
+}
+
 /// Holds the file of a descriptor without having it open: programs that close theirs see the same as without this.
 fn hold(fd: c_int) -> Result<fs::File> {
     let path = format!("/proc/thread-self/fd/{fd}");
@@ -101,7 +118,7 @@ pub(crate) unsafe extern "C" fn open(
 pub(crate) unsafe extern "C" fn close(xrcd: *mut ibv_xrcd) -> c_int {
     code(|| {
         // SAFETY: the program says that it is one.
-        let Xrcd { nic, device, domain, file, .. } = unsafe { Xrcd::of(xrcd) }?;
+        let Xrcd { nic, device, domain, file, .. } = unsafe { Xrcd::to_destroy(xrcd) }?;
         let unmake = || Ok(nic.destroy_xrcd(domain.handle)?);
         match file {
             Some(file) => device.xrcds.close(file, unmake)?,

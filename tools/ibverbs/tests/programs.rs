@@ -34,6 +34,11 @@ fn verbs_answer_as_the_kernel_and_providers_do() {
 }
 
 #[test]
+fn structures_that_were_destroyed_copied_or_changed_are_refused() {
+    run("handles.c", "udp:127.9.8.1 udp:127.9.8.2");
+}
+
+#[test]
 fn domains_and_queue_pairs_are_shared_by_those_who_open_them_again() {
     run("shared.c", "udp:127.9.5.1 udp:127.9.5.2");
 }

@@ -125,13 +125,16 @@ int main(void) {
     for (int i = 0; i < THREADS; i++) CHECK(!pthread_join(threads[i], NULL));
 
     for (int i = 0; i < ROUNDS / 2; i++) open_and_close(NULL);
-    int descriptors_before = descriptors();
-    long pages_before = pages();
-    for (int i = 0; i < ROUNDS; i++) open_and_close(NULL);
-    CHECK(descriptors() == descriptors_before);
-    /* A page for each round would be a leak; the heap may still settle. */
-    long more = pages() - pages_before;
-    if (more >= ROUNDS) fprintf(stderr, "%ld pages more after %d rounds\n", more, ROUNDS);
+    /* A page for each round would be a leak, and would show every time; the heap may still settle. */
+    long more = ROUNDS;
+    for (int attempt = 0; attempt < 5 && more >= ROUNDS; attempt++) {
+        int descriptors_before = descriptors();
+        long pages_before = pages();
+        for (int i = 0; i < ROUNDS; i++) open_and_close(NULL);
+        CHECK(descriptors() == descriptors_before);
+        more = pages() - pages_before;
+        if (more >= ROUNDS) fprintf(stderr, "%ld pages more after %d rounds\n", more, ROUNDS);
+    }
     CHECK(more < ROUNDS);
     puts("threads: fine");
 }
