@@ -1,11 +1,17 @@
 //! Names of objects, and the tables behind them.
 //!
-//! A table gives each object a place and each place a generation, which changes when the place is used again. Together
+//! A table gives each object a slot and each slot a generation, which changes when the slot is used again. Together
 //! they are the [`Id`] by which the program holds the object: it leads there without a search, and a stale one does not
-//! match. Strangers know an object by its number, 24 bits on the wire: a keyed permutation of the same two, so that
-//! one number says nothing about the next.
+//! match.
+//!
+//! A peer knows an object by its number: 24 bits on the wire, from a [`Numbered`](Table::numbered) table. Numbers are
+//! `P(0), P(1), P(2)…`, where P is a pseudorandom permutation with a secret key. So the numbers that a peer has seen tell
+//! nothing about the others, and a number comes back only when all 2^24 were used. A hash index leads from a number to
+//! its slot.
 
-use crate::random::Random;
+use std::collections::VecDeque;
+
+use crate::random::{Permutation, SecretRandom};
 use crate::verbs::Id;
 
 /// How many bits of a name are the place; the rest is the generation.
@@ -15,10 +21,6 @@ const PLACE_MASK: u32 = (1 << PLACE_BITS) - 1;
 /// The most objects a table holds.
 pub(super) const TABLE_MAX: usize = 1 << PLACE_BITS;
 
-/// The bits of a number.
-const NUMBER_BITS: u32 = 24;
-const NUMBER_MASK: u32 = (1 << NUMBER_BITS) - 1;
-
 /// How many slots are allocated at a time. They never move, and finding one costs no more than in one array.
 const CHUNK: usize = 64;
 
@@ -26,57 +28,131 @@ const CHUNK: usize = 64;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Place(pub(super) u32);
 
-/// A keyed permutation of the 24-bit numbers: twice a product with an odd number and a fold of one half onto the
-/// other, each of which can be undone.
-#[derive(Clone, Debug)]
-struct Scramble {
-    factors: [u32; 2],
-    inverses: [u32; 2],
-    keys: [u32; 2],
+/// The numbers of a table's objects, and the index that leads from a number to a slot.
+#[derive(Debug)]
+struct Numbers {
+    permutation: Permutation,
+    /// How many numbers were drawn, modulo 2^24.
+    drawn: u32,
+    /// Open addressing with linear probing, at most half full. An entry is a number and, below it, a place plus one;
+    /// zero is no entry. Numbers are pseudorandom, so their low bits are the hash.
+    index: Vec<u64>,
+    len: usize,
 }
 
-impl Scramble {
-    fn new(random: &mut Random) -> Self {
-        #[expect(clippy::cast_possible_truncation, reason = "half of the bits are enough")]
-        let mut draw = || random.next() as u32;
-        let factors = [draw() | 1, draw() | 1];
-        Self { factors, inverses: factors.map(inverse), keys: [draw(), draw()] }
+/// The bits of an index entry that are the place plus one.
+const ENTRY_PLACE_BITS: u32 = 32;
+
+/// The size of an index that holds anything.
+const INDEX_MIN: usize = 16;
+
+// A number that is free is always found: most of them are.
+const _: () = assert!(TABLE_MAX * 2 <= Permutation::SIZE as usize);
+
+impl Numbers {
+    fn new(random: &mut SecretRandom) -> Self {
+        Self { permutation: Permutation::new(random), drawn: 0, index: Vec::new(), len: 0 }
     }
 
-    /// Folds the upper half onto the lower; done twice, it undoes itself.
+    /// The next number that is neither reserved nor in use.
+    fn draw(&mut self, reserved: &[u32]) -> u32 {
+        loop {
+            let number = self.permutation.apply(self.drawn);
+            self.drawn = (self.drawn + 1) % Permutation::SIZE;
+            if !reserved.contains(&number) && self.find(number).is_none() {
+                return number;
+            }
+        }
+    }
+
+    /// Where probing for a number begins.
     #[inline]
-    fn fold(number: u32) -> u32 {
-        number ^ (number & NUMBER_MASK) >> (NUMBER_BITS / 2)
+    fn home(&self, number: u32) -> usize {
+        number as usize & self.index.len().wrapping_sub(1)
     }
 
     #[inline]
-    fn apply(&self, number: u32) -> u32 {
-        let [first, second] = self.factors;
-        let mixed = Self::fold((number ^ self.keys[0]).wrapping_mul(first));
-        (Self::fold(mixed.wrapping_mul(second)) ^ self.keys[1]) & NUMBER_MASK
+    fn find(&self, number: u32) -> Option<Place> {
+        let mut at = self.home(number);
+        loop {
+            let entry = *self.index.get(at)?;
+            if entry >> ENTRY_PLACE_BITS == u64::from(number) && entry != 0 {
+                #[expect(clippy::cast_possible_truncation, reason = "the low half is the place")]
+                return Some(Place((entry as u32).wrapping_sub(1)));
+            }
+            if entry == 0 {
+                return None;
+            }
+            at = (at + 1) & (self.index.len() - 1);
+        }
     }
 
-    #[inline]
-    fn invert(&self, number: u32) -> u32 {
-        let [first, second] = self.inverses;
-        let mixed = Self::fold(number ^ self.keys[1]).wrapping_mul(second);
-        (Self::fold(mixed).wrapping_mul(first) ^ self.keys[0]) & NUMBER_MASK
+    /// Leads from a number to a place; whether there was memory for that.
+    fn enter(&mut self, number: u32, place: u32) -> bool {
+        if (self.len + 1) * 2 > self.index.len() && !self.grow() {
+            return false;
+        }
+        self.put(u64::from(number) << ENTRY_PLACE_BITS | u64::from(place + 1));
+        self.len += 1;
+        true
     }
-}
 
-/// What an odd number must be multiplied with to give 1, modulo 2^32. Each step doubles the bits that are right.
-fn inverse(odd: u32) -> u32 {
-    (0..4)
-        .fold(odd, |inverse, _| inverse.wrapping_mul(2_u32.wrapping_sub(odd.wrapping_mul(inverse))))
+    fn put(&mut self, entry: u64) {
+        let mut at = self.home((entry >> ENTRY_PLACE_BITS) as u32);
+        while self.index[at] != 0 {
+            at = (at + 1) & (self.index.len() - 1);
+        }
+        self.index[at] = entry;
+    }
+
+    fn grow(&mut self) -> bool {
+        let size = (self.index.len() * 2).max(INDEX_MIN);
+        let mut larger = Vec::new();
+        if larger.try_reserve_exact(size).is_err() {
+            return false;
+        }
+        larger.resize(size, 0);
+        let entries = core::mem::replace(&mut self.index, larger);
+        entries.into_iter().filter(|entry| *entry != 0).for_each(|entry| self.put(entry));
+        true
+    }
+
+    /// Forgets a number, and closes the gap that it leaves: entries behind it move forward if that is nearer to where
+    /// probing for them begins.
+    fn forget(&mut self, number: u32) {
+        let mut gap = self.home(number);
+        while self.index[gap] >> ENTRY_PLACE_BITS != u64::from(number) || self.index[gap] == 0 {
+            if self.index[gap] == 0 {
+                return;
+            }
+            gap = (gap + 1) & (self.index.len() - 1);
+        }
+        self.len -= 1;
+        let (mask, mut at) = (self.index.len() - 1, gap);
+        loop {
+            at = (at + 1) & mask;
+            let entry = self.index[at];
+            if entry == 0 {
+                break;
+            }
+            let home = self.home((entry >> ENTRY_PLACE_BITS) as u32);
+            if at.wrapping_sub(home) & mask >= at.wrapping_sub(gap) & mask {
+                self.index[gap] = entry;
+                gap = at;
+            }
+        }
+        self.index[gap] = 0;
+    }
 }
 
 /// Objects by name.
 #[derive(Debug)]
 pub(super) struct Table<T> {
-    scramble: Scramble,
+    /// Of objects that have numbers.
+    numbers: Option<Numbers>,
     chunks: Vec<Box<[Slot<T>]>>,
-    /// Places that are free, last freed first.
-    free: Vec<u32>,
+    /// Slots that are free, first freed first: a stale name does not match for as long as possible.
+    free: VecDeque<u32>,
     /// How many places were ever used.
     used: u32,
     /// The most objects it takes.
@@ -89,6 +165,8 @@ pub(super) struct Table<T> {
 #[repr(C, align(64))]
 struct Slot<T> {
     generation: u32,
+    /// The number of the object, if it has one.
+    number: u32,
     object: Option<T>,
 }
 
@@ -101,11 +179,16 @@ pub(super) enum Present {
 }
 
 impl<T> Table<T> {
-    /// A table of at most `limit` objects.
-    pub(super) fn new(limit: usize, random: &mut Random) -> Self {
+    /// A table of at most `limit` objects that have no numbers.
+    pub(super) fn new(limit: usize) -> Self {
         assert!(limit <= TABLE_MAX, "places have twenty bits");
-        let scramble = Scramble::new(random);
-        Self { scramble, chunks: Vec::new(), free: Vec::new(), used: 0, limit, len: 0 }
+        let (chunks, free) = (Vec::new(), VecDeque::new());
+        Self { numbers: None, chunks, free, used: 0, limit, len: 0 }
+    }
+
+    /// A table of at most `limit` objects that have numbers.
+    pub(super) fn numbered(limit: usize, random: &mut SecretRandom) -> Self {
+        Self { numbers: Some(Numbers::new(random)), ..Self::new(limit) }
     }
 
     /// Puts an object in, whose number is none of `reserved`; `None` if the table is full.
@@ -113,26 +196,34 @@ impl<T> Table<T> {
         if self.len >= self.limit {
             return None;
         }
-        let place = self.free.pop().unwrap_or_else(|| {
+        let place = self.free.front().copied().unwrap_or(self.used);
+        let number = match &mut self.numbers {
+            Some(numbers) => {
+                let number = numbers.draw(reserved);
+                if !numbers.enter(number, place) {
+                    return None;
+                }
+                number
+            }
+            None => 0,
+        };
+        if self.free.pop_front().is_none() {
             self.used += 1;
-            self.used - 1
-        });
+        }
         if place as usize >= self.chunks.len() * CHUNK {
-            let empty = || Slot { generation: 0, object: None };
+            let empty = || Slot { generation: 0, number: 0, object: None };
             self.chunks.push(std::iter::repeat_with(empty).take(CHUNK).collect());
         }
         let slot = &mut self.chunks[place as usize / CHUNK][place as usize % CHUNK];
-        slot.object = Some(object);
-        while reserved.contains(&self.scramble.apply(place | slot.generation << PLACE_BITS)) {
-            slot.generation = slot.generation.wrapping_add(1);
-        }
+        (slot.number, slot.object) = (number, Some(object));
         self.len += 1;
         Some(Id(place | slot.generation << PLACE_BITS))
     }
 
-    /// The number of an object.
+    /// The number of an object; 0 if there is no such object.
     pub(super) fn number(&self, id: Id) -> u32 {
-        self.scramble.apply(id.0 & NUMBER_MASK)
+        let slot = self.place(id).and_then(|place| self.slot(place));
+        slot.map_or(0, |slot| slot.number)
     }
 
     #[inline]
@@ -148,11 +239,7 @@ impl<T> Table<T> {
     /// The place of the object with this number, if it is there.
     #[inline]
     pub(super) fn find(&self, number: u32) -> Option<Place> {
-        let plain = self.scramble.invert(number);
-        let place = Place(plain & PLACE_MASK);
-        let slot = self.slot(place)?;
-        let fresh = (slot.generation << PLACE_BITS ^ plain) & NUMBER_MASK & !PLACE_MASK == 0;
-        (fresh && slot.object.is_some()).then_some(place)
+        self.numbers.as_ref()?.find(number)
     }
 
     /// The place of an object, if it is there.
@@ -188,7 +275,7 @@ impl<T> Table<T> {
         self.slot_mut(place)?.object.as_mut()
     }
 
-    /// Takes an object out. Its number never matches again until sixteen others have had its place.
+    /// Takes an object out. Its number is not given to another until all others were.
     pub(super) fn remove(&mut self, id: Id) -> Option<T> {
         let place = self.place(id)?;
         self.remove_at(place)
@@ -199,7 +286,11 @@ impl<T> Table<T> {
         let slot = self.slot_mut(place)?;
         let object = slot.object.take()?;
         slot.generation = slot.generation.wrapping_add(1);
-        self.free.push(place.0);
+        let number = slot.number;
+        if let Some(numbers) = &mut self.numbers {
+            numbers.forget(number);
+        }
+        self.free.push_back(place.0);
         self.len -= 1;
         Some(object)
     }
@@ -213,23 +304,19 @@ impl<T> Table<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::random::Seed;
 
-    #[test]
-    fn scrambling_is_a_permutation() {
-        for seed in 0..8 {
-            let scramble = Scramble::new(&mut Random::new(seed));
-            // What can be undone gives no two numbers the same.
-            for number in (0..1 << 24).step_by(61) {
-                let scrambled = scramble.apply(number);
-                assert!(scrambled < 1 << 24);
-                assert_eq!(scramble.invert(scrambled), number);
-            }
-        }
+    fn random(seed: u64) -> SecretRandom {
+        SecretRandom::new(Seed::from(seed))
+    }
+
+    fn numbered<T>(limit: usize, seed: u64) -> Table<T> {
+        Table::numbered(limit, &mut random(seed))
     }
 
     #[test]
     fn a_stale_name_does_not_match() {
-        let mut table = Table::new(10, &mut Random::new(1));
+        let mut table = numbered(10, 1);
         let first = table.insert("first", &[]).unwrap();
         let number = table.number(first);
         assert_eq!(table.remove(first), Some("first"));
@@ -242,19 +329,57 @@ mod tests {
     }
 
     #[test]
-    fn a_place_outlives_its_generations() {
-        let mut table = Table::new(1, &mut Random::new(1));
-        for round in 0..10_000 {
+    fn a_number_does_not_come_back_for_a_hundred_thousand_creations() {
+        let mut table = numbered(1, 1);
+        let mut seen = std::collections::BTreeSet::new();
+        for round in 0..100_000 {
             let id = table.insert(round, &[]).unwrap();
+            assert!(seen.insert(table.number(id)), "after {round} creations");
             assert_eq!(table.find(table.number(id)), table.place(id));
             assert_eq!(table.remove(id), Some(round));
         }
     }
 
     #[test]
+    fn a_slot_is_reused_after_all_that_were_freed_before_it() {
+        let mut table = Table::new(10);
+        let ids: Vec<_> = (0..3).map(|i| table.insert(i, &[]).unwrap()).collect();
+        for at in [1, 0, 2] {
+            table.remove(ids[at]).unwrap();
+        }
+        let places = (0..4).map(|i| table.insert(i, &[]).unwrap().0 & PLACE_MASK);
+        assert_eq!(places.collect::<Vec<_>>(), [1, 0, 2, 3]);
+    }
+
+    /// What is put in and taken out is found, or not, as in a map, whatever the order.
+    #[test]
+    fn the_index_agrees_with_a_map_under_churn() {
+        let (mut table, mut dice) = (numbered(600, 3), crate::random::Random::new(5));
+        let mut alive: Vec<(Id, u32)> = Vec::new();
+        let mut gone = Vec::new();
+        for round in 0..20_000_u32 {
+            let roll = usize::try_from(dice.next() >> 40).unwrap();
+            if alive.len() < 600 && (alive.is_empty() || roll.is_multiple_of(2)) {
+                let id = table.insert(round, &[0, 1]).unwrap();
+                alive.push((id, table.number(id)));
+            } else {
+                let (id, number) = alive.swap_remove(roll % alive.len());
+                assert!(table.remove(id).is_some());
+                gone.push(number);
+            }
+            if round.is_multiple_of(500) {
+                for (id, number) in &alive {
+                    assert_eq!(table.find(*number), table.place(*id));
+                }
+                assert!(gone.iter().all(|number| table.find(*number).is_none()));
+            }
+        }
+    }
+
+    #[test]
     fn numbers_are_scattered_and_reproducible() {
         let numbers = |seed| {
-            let mut table = Table::new(100, &mut Random::new(seed));
+            let mut table = numbered(100, seed);
             let ids: Vec<_> = (0..100).map(|i| table.insert(i, &[]).unwrap()).collect();
             ids.into_iter().map(|id| table.number(id)).collect::<Vec<_>>()
         };
@@ -263,16 +388,16 @@ mod tests {
         let near = numbers(3).windows(2).filter(|w| w[0].abs_diff(w[1]) < 1000).count();
         assert!(near < 3, "{near} of a hundred neighbours are near each other");
         let steps: std::collections::BTreeSet<_> =
-            numbers(3).windows(2).map(|w| w[1].wrapping_sub(w[0]) & NUMBER_MASK).collect();
-        assert!(steps.len() > 50, "{} different steps in a hundred", steps.len());
+            numbers(3).windows(2).map(|w| w[1].wrapping_sub(w[0]) & 0xff_ffff).collect();
+        assert!(steps.len() > 90, "{} different steps in a hundred", steps.len());
     }
 
     #[test]
     fn reserved_numbers_are_passed_over_and_limits_hold() {
-        let mut probe = Table::new(1, &mut Random::new(9));
+        let mut probe = numbered(1, 9);
         let id = probe.insert((), &[]).unwrap();
         let taken = probe.number(id);
-        let mut table = Table::new(1, &mut Random::new(9));
+        let mut table = numbered(1, 9);
         let id = table.insert((), &[taken]).unwrap();
         assert_ne!(table.number(id), taken);
         assert_eq!(table.insert((), &[]), None);

@@ -6,7 +6,7 @@
 
 use super::ids::{Place, Table};
 use crate::memory::{AccessError, Region};
-use crate::random::Random;
+use crate::random::SecretRandom;
 use crate::verbs::{Access, Id, KeyError, LKey, MrAttr, MrHandle, MwHandle, MwType, PdHandle, Sge};
 use crate::wire::{Qpn, RKey};
 
@@ -83,7 +83,7 @@ fn both_keys(number: u32) -> MrHandle {
 #[derive(Debug)]
 pub(super) struct Keys {
     table: Table<Entry>,
-    random: Random,
+    random: SecretRandom,
 }
 
 /// Where an access that was granted may go: bytes of a region, from an offset.
@@ -94,8 +94,8 @@ pub(super) struct Grant<'a> {
 }
 
 impl Keys {
-    pub(super) fn new(limit: usize, random: &mut Random) -> Self {
-        Self { table: Table::new(limit, random), random: Random::new(random.next()) }
+    pub(super) fn new(limit: usize, random: &mut SecretRandom) -> Self {
+        Self { table: Table::numbered(limit, random), random: random.split() }
     }
 
     fn new_low(&mut self) -> u8 {

@@ -68,10 +68,11 @@ pub use crate::verbs::{
     WqHandle, WqState, XrcdHandle,
 };
 pub use crate::wire::{Batch, ICRC_ROOM, PACKET_MAX, Received, Train};
+pub use crate::random::Seed;
 pub use config::{Config, Limits};
 pub use counters::{Counter, Counters};
 
-use crate::random::Random;
+use crate::random::SecretRandom;
 use crate::time::Instant;
 use crate::verbs::{Mtu, PostError, Posting, QpState, QpType, RecvWr, SendWr, Wc};
 use crate::wire::{Bth, Gid, Opcode, Packet, Qpn, Role, Service};
@@ -118,14 +119,15 @@ pub struct Engine {
 }
 
 impl Engine {
-    /// An engine with no objects. Its numbers follow from `seed`, which in a live NIC nobody must know.
-    pub fn new(config: Config, seed: u64) -> Self {
-        let mut random = Random::new(seed);
+    /// An engine with no objects. Its numbers, keys and initial PSNs follow from `seed`, which in a live NIC is secret: 128
+    /// bits from the operating system ([`Seed::from_bytes`]).
+    pub fn new(config: Config, seed: impl Into<Seed>) -> Self {
+        let mut random = SecretRandom::new(seed.into());
         let limits = config.limits;
         Self {
-            pds: Table::new(limits.pds, &mut random),
-            xrcds: Table::new(limits.pds, &mut random),
-            qps: Table::new(limits.qps, &mut random),
+            pds: Table::new(limits.pds),
+            xrcds: Table::new(limits.pds),
+            qps: Table::numbered(limits.qps, &mut random),
             gsi: None,
             groups: BTreeMap::new(),
             env: Env::new(config, &mut random),

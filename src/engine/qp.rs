@@ -18,7 +18,7 @@ use super::srq::Srq;
 use super::timers::{Timer, Timers};
 use super::{AsyncEvent, Event};
 use crate::memory::prefetch;
-use crate::random::Random;
+use crate::random::SecretRandom;
 use crate::time::Instant;
 use crate::verbs::{
     AckTimeout, AhAttr, CqHandle, EventType, PdHandle, QpAttr, QpHandle, QpInitAttr, QpState,
@@ -57,21 +57,21 @@ impl Env {
         gid.filter(|gid| *gid != Gid::default())
     }
 
-    pub(super) fn new(config: Config, random: &mut Random) -> Self {
+    pub(super) fn new(config: Config, random: &mut SecretRandom) -> Self {
         let limits = config.limits;
         Self {
             now: Instant::ZERO,
             keys: Keys::new(limits.keys, random),
-            cqs: Table::new(limits.cqs, random),
-            srqs: Table::new(limits.srqs, random),
-            ahs: Table::new(limits.ahs, random),
+            cqs: Table::new(limits.cqs),
+            srqs: Table::numbered(limits.srqs, random),
+            ahs: Table::new(limits.ahs),
             timers: Timers::default(),
             holds: hold::Queue::default(),
             flows: Flows::new(config.path_bytes),
             active: VecDeque::new(),
             events: VecDeque::new(),
             frames: VecDeque::new(),
-            wqs: Table::new(limits.srqs, random),
+            wqs: Table::numbered(limits.srqs, random),
             promised: Promised::new(limits.bytes),
             counters: Counters::default(),
             config,

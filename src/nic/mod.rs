@@ -60,7 +60,6 @@ mod trust;
 
 use std::any::Any;
 use std::collections::BTreeMap;
-use std::hash::{BuildHasher, Hasher, RandomState};
 use std::io;
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -70,7 +69,7 @@ pub use mailbox::Mailbox;
 pub use poster::Poster;
 
 use self::core::Core;
-use crate::engine::{Config, Counters, Engine, Event};
+use crate::engine::{Config, Counters, Engine, Event, Seed};
 use crate::link::{Frames, Link, Port};
 use crate::memory::AccessError;
 use crate::time::Instant;
@@ -120,11 +119,9 @@ impl SoftNic {
         // A peer's buffer is thought to be like one's own. Half of it is left to what the kernel reckons otherwise.
         config.path_bytes = receiver.room().and_then(|room| u32::try_from(room / 2).ok());
         configure(&mut config);
-        // Nobody can guess it: the standard library asks the system for it.
-        let seed = RandomState::new().build_hasher().finish();
         let asynchronous = Arc::new(Mailbox::new()?);
         let core = Core {
-            engine: Engine::new(config, seed),
+            engine: Engine::new(config, system_seed()?),
             channels: BTreeMap::new(),
             asynchronous: Arc::clone(&asynchronous),
             sink: None,
@@ -256,6 +253,13 @@ impl SoftNic {
         self.shared.posted();
         done
     }
+}
+
+/// 128 random bits from the operating system, asked for anew by every NIC: a forked child's NICs have others.
+fn system_seed() -> io::Result<Seed> {
+    let mut bytes = [0; 16];
+    getrandom::fill(&mut bytes).map_err(io::Error::other)?;
+    Ok(Seed::from_bytes(bytes))
 }
 
 impl Drop for SoftNic {
