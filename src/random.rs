@@ -33,6 +33,14 @@ impl Seed {
         #[expect(clippy::cast_possible_truncation, reason = "each half in turn")]
         Self([number as u64, (number >> 64) as u64])
     }
+
+    /// A seed of 128 random bits from the operating system, other ones each time, also in a forked child. Only rooms that
+    /// touch the system may call it.
+    pub fn from_system() -> std::io::Result<Self> {
+        let mut bytes = [0; 16];
+        getrandom::fill(&mut bytes).map_err(std::io::Error::other)?;
+        Ok(Self::from_bytes(bytes))
+    }
 }
 
 impl From<u64> for Seed {
@@ -96,6 +104,11 @@ impl SecretRandom {
     pub(crate) fn next(&mut self) -> u64 {
         self.drawn += 1;
         siphash(self.key, self.drawn)
+    }
+
+    /// The random number that belongs to `word`: always the same.
+    pub(crate) fn of(&self, word: u64) -> u64 {
+        siphash(self.key, !word)
     }
 
     /// A source of its own for a part of the engine.

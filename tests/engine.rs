@@ -45,9 +45,13 @@ mod snapshots;
 mod srq;
 #[path = "engine/states.rs"]
 mod states;
+#[path = "engine/strangers.rs"]
+mod strangers;
 #[path = "engine/turns.rs"]
 mod turns;
 #[path = "engine/unreliable.rs"]
 mod unreliable;
+#[path = "engine/wrap.rs"]
+mod wrap;
 #[path = "engine/xrc.rs"]
 mod xrc;

@@ -463,7 +463,7 @@ fn host(number: u8) -> Host {
     let gid = Gid::from(Ipv4Addr::new(192, 0, 2, number));
     let mut config = Config::new(gid);
     config.port_mtu = PORT_MTU;
-    let mut engine = Engine::new(config, number.into());
+    let mut engine = Engine::new(config, u64::from(number));
     let pd = engine.create_pd().expect("the first");
     let other_pd = engine.create_pd().expect("the second");
     Host { engine, gid, pd, other_pd, way: None }

@@ -172,7 +172,11 @@ impl<'d> Objects<'d> {
         });
         Reach {
             gid: self.gid.1.0,
-            qps: self.numbers.iter().map(|qpn| (qpn.get(), self.how.psn.get())).collect(),
+            qps: self
+                .numbers
+                .iter()
+                .map(|qpn| (qpn.get(), self.how.psn.unwrap_or_default().get()))
+                .collect(),
             buffers: buffers.collect(),
             windows: self.window_keys(),
         }
@@ -288,7 +292,7 @@ fn manner(instance: &Instance, side: Side, spec: &QpSpec) -> Result<Connect, Sto
         rnr_retry: RnrRetry(Bits::low(spec.rnr_retry.unwrap_or(6))),
         min_rnr_timer: RnrTimer(Bits::low(spec.min_rnr_timer.unwrap_or(12))),
         qkey: spec.qkey.map_or(usual.qkey, QKey::new),
-        psn: Psn::new(spec.psn.unwrap_or(psn)),
+        psn: Some(Psn::new(spec.psn.unwrap_or(psn))),
         ..usual
     })
 }

@@ -7,7 +7,7 @@
 use super::Counter;
 use super::pieces::scatter_into;
 use super::qp::{Env, Qp};
-use super::requester::msn_since;
+use super::requester::{PeerMsn, RTO_BACKOFF_MAX, Requester};
 use crate::verbs::{QpState, WcStatus, WrOpcode};
 use crate::wire::aeth::{Answer, Credits, NakCode, RnrTimer};
 use crate::wire::{Msn, Operation, Packet, Position, Psn};
@@ -21,15 +21,32 @@ enum Before {
     Missing,
 }
 
+impl Requester {
+    /// Whether an answer of the peer may have this MSN.
+    #[inline]
+    fn is_possible(&self, msn: Msn) -> bool {
+        self.peer_msn != PeerMsn::Counts || self.counts_to(msn)
+    }
+
+    /// Whether a responder that counts messages may have come to this number: it has executed what was acknowledged, and
+    /// nothing that was not sent. Numbers of answers that are late are behind.
+    #[inline]
+    fn counts_to(&self, msn: Msn) -> bool {
+        msn.since(self.completed) >= 0 && msn.since(self.messages) <= 0
+    }
+}
+
 impl Qp {
     /// Takes a response in.
     pub(super) fn handle_response(&mut self, packet: &Packet<'_>, env: &mut Env) {
         let psn = packet.bth().psn();
-        if psn.since(self.req.next) >= 0 {
-            // An answer to what was never asked.
+        let Some(info) = packet.info() else { return };
+        let msn = packet.aeth().map(|aeth| aeth.msn());
+        if psn.since(self.req.sent) >= 0 || msn.is_some_and(|msn| !self.req.is_possible(msn)) {
+            // An answer to what was never sent, or not from the peer.
             return env.count(Counter::StaleResponse);
         }
-        let Some(info) = packet.info() else { return };
+        self.req.peer_alive = true;
         let stale = psn.since(self.req.una) < 0;
         if info.operation == Operation::Acknowledge {
             return self.handle_ack(packet, psn, stale, env);
@@ -46,13 +63,28 @@ impl Qp {
         if self.settle_before(psn, env) == Before::Settled {
             self.handle_answer(packet, info.operation, info.position, psn, env);
         }
+        self.learn_msn(msn);
         self.schedule(env);
+    }
+
+    /// The first answer that completes something tells whether the responder counts messages.
+    fn learn_msn(&mut self, msn: Option<Msn>) {
+        let Some(msn) = msn.filter(|_| self.req.peer_msn == PeerMsn::Unknown) else { return };
+        if self.req.completed.get() > 0 {
+            let counts = self.req.counts_to(msn);
+            self.req.peer_msn = if counts { PeerMsn::Counts } else { PeerMsn::Ignored };
+        }
     }
 
     fn handle_ack(&mut self, packet: &Packet<'_>, psn: Psn, stale: bool, env: &mut Env) {
         let Some(aeth) = packet.aeth() else { return };
         let answer = aeth.syndrome().answer();
-        if let Answer::Ack(credits) = answer {
+        // The responder may repeat its last acknowledgement with new credits; an older one, or one before it has
+        // acknowledged anything, tells nothing.
+        let last = psn.plus(1) == self.req.una && self.req.peer_msn != PeerMsn::Unknown;
+        if let Answer::Ack(credits) = answer
+            && (!stale || last)
+        {
             self.take_credits(credits, aeth.msn());
         }
         if stale && !(is_final(answer) && self.head_contains(psn)) {
@@ -80,19 +112,20 @@ impl Qp {
             // A kind of answer that means nothing says nothing.
             Answer::Reserved(_) => return env.count(Counter::StaleResponse),
         }
+        self.learn_msn(Some(aeth.msn()));
         self.schedule(env);
     }
 
     /// How many messages the responder has room for, if it counts. Once it did not, it never does.
     fn take_credits(&mut self, credits: Credits, msn: Msn) {
-        let Some(count) = credits.count() else {
+        let Some(count) = credits.count().filter(|_| self.req.peer_msn != PeerMsn::Ignored) else {
             (self.req.unlimited, self.req.limit) = (true, None);
             return;
         };
-        let new = Msn::new(msn.get().wrapping_add(count));
+        let new = msn.plus(count);
         // An acknowledgement that was overtaken must not take back what a later one granted: if nothing is under way,
         // no other would come to correct it.
-        if !self.req.unlimited && self.req.limit.is_none_or(|limit| msn_since(new, limit) > 0) {
+        if !self.req.unlimited && self.req.limit.is_none_or(|limit| new.since(limit) > 0) {
             self.req.limit = Some(new);
         }
     }
@@ -114,13 +147,14 @@ impl Qp {
                 self.retry(env);
                 return Before::Missing;
             }
-            self.progressed(env);
+            self.progressed();
             let end = wqe.psn().plus(psns);
             if end.since(psn) > 0 {
                 self.req.una = psn;
                 break;
             }
             self.req.una = end;
+            self.req.completed = self.req.completed.plus(1);
             self.sq.get_mut(index).finish();
             self.retire_one(env);
         }
@@ -154,9 +188,10 @@ impl Qp {
         self.req.packet = self.req.packet.max(acknowledged);
     }
 
-    /// Something new was acknowledged: patience is whole again.
-    fn progressed(&mut self, _env: &mut Env) {
+    /// Forward progress: resets the retry counters.
+    fn progressed(&mut self) {
         (self.req.retries, self.req.rnr_retries, self.req.recovering) = (0, 0, false);
+        (self.req.rto_backoff, self.req.peer_alive) = (0, false);
     }
 
     /// An answer of its own for the request at the head of the queue: data, or the value before an atomic.
@@ -199,7 +234,7 @@ impl Qp {
 
     /// One packet of the answer that the head of the queue waits for is in.
     fn answered(&mut self, psn: Psn, env: &mut Env) {
-        self.progressed(env);
+        self.progressed();
         env.flows.settled(&mut self.share, 1, &mut env.active);
         let index = self.sq.head();
         let wqe = *self.sq.get(index);
@@ -209,6 +244,7 @@ impl Qp {
             if wqe.opcode() == WrOpcode::RdmaRead {
                 self.req.read_psns -= wqe.psns(self.mtu) - 1;
             }
+            self.req.completed = self.req.completed.plus(1);
             self.sq.get_mut(index).finish();
             self.retire_one(env);
         }
@@ -349,6 +385,10 @@ impl Qp {
             self.restart_ack_timer(env);
         } else if self.req.is_waiting() && !self.sq.is_empty() {
             env.count(Counter::Timeout);
+            if core::mem::take(&mut self.req.peer_alive) {
+                // It answers, but cannot keep up: the same load once more would not help.
+                self.req.rto_backoff = (self.req.rto_backoff + 1).min(RTO_BACKOFF_MAX);
+            }
             self.go_back(env);
         }
         self.schedule(env);

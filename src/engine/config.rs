@@ -30,6 +30,10 @@ pub struct Config {
     /// How long an acknowledgement may be held back behind a message to the same peer, by who calls
     /// [`poll_transmit_first`](super::Engine::poll_transmit_first); zero is not at all.
     pub ack_hold: Duration,
+    /// Whether packets of a connection are taken only from the UDP source port that its peer uses: another process at the
+    /// peer's address cannot have that port. After [`PORT_SILENCE`] without a packet from it, the peer may use another.
+    /// Turn it off for a peer that sends one connection's packets from several ports.
+    pub pin_source_port: bool,
     /// How much time lies between two congestion notifications to one queue pair, at the least.
     pub cnp_interval: Duration,
     /// How many packets one queue pair may send before others have their turn.
@@ -42,6 +46,10 @@ pub struct Config {
     /// The most objects of each kind.
     pub limits: Limits,
 }
+
+/// For how long nothing must come from a peer's source port before another is accepted. Less than the retransmission
+/// timeout that programs mostly ask for, so that a peer whose packets take another port loses one timeout.
+pub const PORT_SILENCE: Duration = Duration::from_millis(50);
 
 /// The most objects of each kind.
 #[derive(Clone, Copy, Debug)]
@@ -138,6 +146,7 @@ impl Config {
             path_bytes: None,
             advertise_credits: false,
             ack_hold: Duration::ZERO,
+            pin_source_port: true,
             cnp_interval: Duration::from_micros(50),
             quantum: 16,
             frame_max: 0,

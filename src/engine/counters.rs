@@ -70,6 +70,8 @@ counters! {
     WrongState = "drop_wrong_state",
     /// Dropped: not from the peer that the queue pair is connected to.
     WrongPeer = "drop_wrong_peer",
+    /// Dropped: from the peer's address, but not from the UDP source port that the peer uses.
+    WrongPort = "drop_wrong_source_port",
     /// Dropped: another partition.
     BadPKey = "drop_bad_pkey",
     /// Dropped: another queue key.

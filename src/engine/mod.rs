@@ -27,6 +27,7 @@
 //! | `owed`, `answers` | answers that are owed, and on their way out, in their order |
 //! | `pieces` | messages in lists of buffers |
 //! | `route` | the way to a peer |
+//! | `peer_port` | from which UDP port a peer's packets come |
 //! | `datagram` | UD, GSI and multicast |
 //! | `allocation` | allocations that may fail, and how much memory was promised |
 //! | `timers`, `counters`, `config` | deadlines, names for everything refused, every bound |
@@ -48,6 +49,7 @@ mod keys;
 mod modify;
 mod objects;
 mod owed;
+mod peer_port;
 mod pieces;
 mod qp;
 mod queue;
@@ -62,14 +64,14 @@ mod timers;
 
 use std::collections::{BTreeMap, VecDeque};
 
+pub use crate::random::Seed;
 pub use crate::verbs::{
     AsyncEvent, CqHandle, CreateError, DestroyError, FlowHandle, FlowRule, KeyError, MrAttr,
     MrHandle, MwHandle, Notify, PdHandle, QpCreate, QpHandle, Spread, SrqCreate, SrqHandle,
     WqHandle, WqState, XrcdHandle,
 };
 pub use crate::wire::{Batch, ICRC_ROOM, PACKET_MAX, Received, Train};
-pub use crate::random::Seed;
-pub use config::{Config, Limits};
+pub use config::{Config, Limits, PORT_SILENCE};
 pub use counters::{Counter, Counters};
 
 use crate::random::SecretRandom;
@@ -233,14 +235,21 @@ impl Engine {
         if !qp.is_peer(received) {
             return Err(Counter::WrongPeer);
         }
+        if !qp.port.admits(received.source_port, env) {
+            return Err(Counter::WrongPort);
+        }
         if !qp.pkey.matches(bth.pkey()) {
             return Err(Counter::BadPKey);
         }
         qp.note_congestion(received.ecn, env);
+        let before = qp.progress();
         if info.role == Role::Request {
             qp.handle_request(&packet, env);
         } else {
             qp.handle_response(&packet, env);
+        }
+        if qp.progress() != before {
+            qp.port.learn(received.source_port, env.now);
         }
         Ok(())
     }
@@ -252,6 +261,7 @@ impl Engine {
         let ours = qp.kind.is_reliable()
             && qp.opcode(Opcode(bth.opcode().0 & 0x1f)) == bth.opcode()
             && qp.is_peer(received)
+            && qp.port.admits(received.source_port, env)
             && qp.pkey.matches(bth.pkey())
             && qp.rules.requests;
         if !ours {

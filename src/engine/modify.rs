@@ -4,6 +4,7 @@
 //! checked here besides is what only the engine knows; nothing changes unless everything is right.
 
 use super::Engine;
+use super::peer_port::PeerPort;
 use super::qp::{Env, Qp};
 use super::requester::Requester;
 use super::responder::Responder;
@@ -95,7 +96,7 @@ impl Qp {
             self.resp.epsn = new.rq_psn;
         }
         if mask.contains(AttrMask::SQ_PSN) {
-            (self.req.una, self.req.next) = (new.sq_psn, new.sq_psn);
+            self.req.start_at(new.sq_psn);
         }
         self.derive(env);
     }
@@ -163,6 +164,7 @@ impl Qp {
         self.sq.clear();
         self.rq.clear();
         self.timer.clear();
+        self.port = PeerPort::default();
         let fresh = QpAttr { cap: self.attr.cap, ..QpAttr::default() };
         self.attr = fresh;
         self.set_state(QpState::Reset);

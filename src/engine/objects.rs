@@ -5,6 +5,7 @@ use super::config::OBJECT_BYTES;
 use super::cq::Cq;
 use super::flows::Share;
 use super::ids::{Place, Present};
+use super::peer_port::PeerPort;
 use super::qp::{Env, Qp};
 use super::queue::{RecvQueue, SendQueue};
 use super::requester::Requester;
@@ -18,7 +19,7 @@ use crate::verbs::{
     MrAttr, MrHandle, MwHandle, MwType, PdHandle, PortNum, QpAttr, QpCreate, QpHandle, QpState,
     QpType, Sge, SrqAttr, SrqCreate, SrqHandle, XrcdHandle,
 };
-use crate::wire::{Gid, PKey, Path, Qpn, RKey, Service, XrcSrqn};
+use crate::wire::{Gid, PKey, Path, Psn, Qpn, RKey, Service, XrcSrqn};
 
 /// Queue pair numbers that mean something else.
 const RESERVED_QPNS: [u32; 3] = [0, 1, 0xff_ffff];
@@ -274,6 +275,7 @@ impl Engine {
             service: service_of(init.qp_type),
             kind: init.qp_type,
             dest: Qpn::new(0),
+            port: PeerPort::default(),
             pd,
             send_cq,
             recv_cq,
@@ -360,6 +362,13 @@ impl Engine {
         self.qps.get(qp.0).map(|qp| qp.qpn)
     }
 
+    /// A random PSN for a queue pair to begin with, if its user has no other: always the same one for the same queue pair.
+    pub fn initial_psn(&self, qp: QpHandle) -> Option<Psn> {
+        let random = self.env.psns.of(self.qp_number(qp)?.get().into());
+        #[expect(clippy::cast_possible_truncation, reason = "24 bits are wanted")]
+        Some(Psn::new(random as u32))
+    }
+
     /// The numbers of all queue pairs.
     pub fn qp_numbers(&self) -> impl Iterator<Item = Qpn> {
         self.qps.iter().map(|qp| qp.qpn)
@@ -393,6 +402,7 @@ impl Engine {
         }
         if let Some((qp, env)) = self.split_handle(handle) {
             qp.release_begun(env);
+            qp.timer.remove(place, &mut env.timers);
             env.flows.leave(&mut qp.share, &mut env.active);
         }
         self.qps.remove(handle.0);

@@ -10,6 +10,7 @@ use super::flows::{Flows, Share};
 use super::hold;
 use super::ids::{Place, Present, Table};
 use super::keys::Keys;
+use super::peer_port::PeerPort;
 use super::queue::{RecvQueue, SendQueue, SendWqe};
 use super::requester::Requester;
 use super::responder::Responder;
@@ -48,6 +49,8 @@ pub(super) struct Env {
     /// How much memory queues take, and may take.
     pub(super) promised: Promised,
     pub(super) counters: Counters,
+    /// Where initial PSNs come from.
+    pub(super) psns: SecretRandom,
 }
 
 impl Env {
@@ -74,6 +77,7 @@ impl Env {
             wqs: Table::numbered(limits.srqs, random),
             promised: Promised::new(limits.bytes),
             counters: Counters::default(),
+            psns: random.split(),
             config,
         }
     }
@@ -153,6 +157,7 @@ pub(super) struct Qp {
     pub(super) route: Path,
     /// The peer.
     pub(super) dest: Qpn,
+    pub(super) port: PeerPort,
     pub(super) mtu: u32,
     /// How many packets may be unacknowledged.
     pub(super) window: u32,

@@ -25,6 +25,30 @@ impl Responder {
         }
         self.replays.push_back(replay);
     }
+
+    /// The answer that an atomic operation or atomic write with this PSN was given. Newest first: PSNs come again, and an
+    /// older answer may have had the same.
+    fn given_answer(&self, psn: Psn) -> Option<Owed> {
+        self.replays.iter().rev().find_map(|replay| match *replay {
+            Replay::Atomic { psn: at, original, msn } if at == psn => {
+                Some(Owed::Atomic { psn, original, msn, counts: false })
+            }
+            Replay::Empty { psn: at, msn } if at == psn => {
+                Some(Owed::Empty { psn, msn, counts: false })
+            }
+            _ => None,
+        })
+    }
+
+    /// Forgets answers whose PSNs are so old that they would soon count as ahead: no requester asks for them again, but
+    /// those PSNs come again. The requester asks for an acknowledgement often enough for this to be in time.
+    #[inline]
+    pub(super) fn forget_wrapped(&mut self) {
+        if self.asked.is_some_and(|asked| self.epsn.since(asked) <= 0) {
+            self.asked = None;
+            self.replays.clear();
+        }
+    }
 }
 
 impl Qp {
@@ -59,7 +83,7 @@ impl Qp {
         let psn = self.resp.epsn;
         self.resp.asked = Some(psn);
         // A read counts when it is accepted, before its first answer.
-        self.resp.msn = Msn::new(self.resp.msn.get() + 1);
+        self.resp.msn = self.resp.msn.plus(1);
         self.resp.epsn = psn.plus(packets(len, self.mtu));
         let msn = self.resp.msn;
         let limit = self.attr.max_dest_rd_atomic;
@@ -153,7 +177,7 @@ impl Qp {
     fn accept_single(&mut self) {
         self.resp.asked = Some(self.resp.epsn);
         self.resp.epsn = self.resp.epsn.plus(1);
-        self.resp.msn = Msn::new(self.resp.msn.get() + 1);
+        self.resp.msn = self.resp.msn.plus(1);
     }
 
     fn answer_empty(&mut self, flush: bool) {
@@ -189,15 +213,7 @@ impl Qp {
             }
             Operation::ReadRequest => self.replay_read(packet, psn, env),
             Operation::Flush => Some(Owed::Empty { psn, msn: self.resp.msn, counts: false }),
-            _ => self.resp.replays.iter().find_map(|replay| match *replay {
-                Replay::Atomic { psn: at, original, msn } if at == psn => {
-                    Some(Owed::Atomic { psn, original, msn, counts: false })
-                }
-                Replay::Empty { psn: at, msn } if at == psn => {
-                    Some(Owed::Empty { psn, msn, counts: false })
-                }
-                _ => None,
-            }),
+            _ => self.resp.given_answer(psn),
         };
         match owed {
             Some(owed) => self.resp.owed.push(owed),
@@ -214,7 +230,7 @@ impl Qp {
             let pd = self.memory_domain(packet, env);
             env.keys.remote(Some(pd), self.owner(), key, va, len, Access::REMOTE_READ).ok()?;
         }
-        self.resp.replays.iter().find_map(|replay| {
+        self.resp.replays.iter().rev().find_map(|replay| {
             let Replay::Read { psn: first, va, rkey, len, msn } = *replay else { return None };
             let skipped = u32::try_from(psn.since(first)).ok()?.checked_mul(self.mtu)?;
             let same = reth.rkey() == rkey
@@ -238,4 +254,36 @@ fn atomic_fault(error: AccessError) -> Fault {
 pub(super) fn flush_access(packet: &Packet<'_>) -> Option<Access> {
     let placement = packet.feth()?.placement().get();
     FlushPlacement::from_bits(placement).map(FlushPlacement::needed_access)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn atomic(psn: Psn, original: u64) -> Replay {
+        Replay::Atomic { psn, original, msn: Msn::new(1) }
+    }
+
+    #[test]
+    fn of_two_answers_with_one_psn_the_newer_is_replayed() {
+        let mut responder = Responder::new(false);
+        for original in [1000, 5_000_000] {
+            responder.remember(atomic(Psn::new(100), original), 4);
+        }
+        let again = responder.given_answer(Psn::new(100));
+        assert!(matches!(again, Some(Owed::Atomic { original: 5_000_000, .. })), "{again:?}");
+    }
+
+    #[test]
+    fn answers_are_forgotten_when_their_psns_are_half_of_all_behind() {
+        let (mut responder, psn) = (Responder::new(false), Psn::new(100));
+        responder.remember(atomic(psn, 7), 4);
+        responder.asked = Some(psn);
+        responder.epsn = psn.plus(Psn::HALF - 1);
+        responder.forget_wrapped();
+        assert!(responder.given_answer(psn).is_some() && responder.asked.is_some());
+        responder.epsn = psn.plus(Psn::HALF);
+        responder.forget_wrapped();
+        assert!(responder.given_answer(psn).is_none() && responder.asked.is_none());
+    }
 }

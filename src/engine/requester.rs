@@ -20,9 +20,22 @@ use crate::wire::{
     RethRepr, XrcethRepr,
 };
 
-/// How often a timeout is doubled while nothing is acknowledged: it lasts from T to 4 T, as the specification lets it
-/// (C9-141).
-const PATIENCE_DOUBLED_MAX: u32 = 2;
+/// How often the retransmission timeout doubles while the peer answers but nothing is acknowledged: it lasts from T to
+/// 4 T, as the specification lets it (C9-141). For a silent peer it stays T: a dead one is reported after T for each
+/// retry and one more.
+pub(super) const RTO_BACKOFF_MAX: u8 = 2;
+
+/// Whether the responder counts messages in its MSNs as the specification wants it. Most do; what one that does not says
+/// there is ignored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum PeerMsn {
+    /// It has acknowledged nothing yet.
+    Unknown,
+    /// It counts: an answer with a number that it cannot have is not its.
+    Counts,
+    /// It does not.
+    Ignored,
+}
 
 /// What the sending side remembers.
 #[derive(Debug)]
@@ -31,6 +44,8 @@ pub(super) struct Requester {
     pub(super) una: Psn,
     /// The next PSN that was never used.
     pub(super) next: Psn,
+    /// The end of the PSNs that were sent. Of a message that was begun, some may not have been.
+    pub(super) sent: Psn,
     /// The work request to send from next, and how many of its PSNs were sent.
     pub(super) cursor: u32,
     pub(super) packet: u32,
@@ -45,8 +60,14 @@ pub(super) struct Requester {
     pub(super) read_psns: u32,
     /// Whether the cursor went back and nothing was acknowledged since: one loss is one retry.
     pub(super) recovering: bool,
-    /// How many messages were begun.
+    /// How often the retransmission timeout is doubled.
+    pub(super) rto_backoff: u8,
+    /// Whether the peer has answered anything since the last timeout.
+    pub(super) peer_alive: bool,
+    /// How many messages were begun, and how many of them completed.
     pub(super) messages: Msn,
+    pub(super) completed: Msn,
+    pub(super) peer_msn: PeerMsn,
     /// How many may be begun, if the responder counts.
     pub(super) limit: Option<Msn>,
     /// Whether the responder said that it does not count.
@@ -62,6 +83,7 @@ impl Requester {
         Self {
             una: Psn::new(0),
             next: Psn::new(0),
+            sent: Psn::new(0),
             cursor: 0,
             packet: 0,
             retries: 0,
@@ -70,7 +92,11 @@ impl Requester {
             reads: 0,
             read_psns: 0,
             recovering: false,
+            rto_backoff: 0,
+            peer_alive: false,
             messages: Msn::new(0),
+            completed: Msn::new(0),
+            peer_msn: PeerMsn::Unknown,
             limit: None,
             unlimited: false,
             draining: false,
@@ -78,11 +104,17 @@ impl Requester {
         }
     }
 
+    /// Lets `psn` be the first to be sent.
+    pub(super) fn start_at(&mut self, psn: Psn) {
+        (self.una, self.sent, self.next) = (psn, psn, psn);
+    }
+
     /// Forgets what was under way; the queue ends at `tail`.
     pub(super) fn stop(&mut self, tail: u32) {
         (self.cursor, self.packet, self.reads, self.read_psns) = (tail, 0, 0, 0);
         (self.rnr_wait, self.recovering) = (None, false);
-        self.una = self.next;
+        self.start_at(self.next);
+        self.completed = self.messages;
     }
 
     /// Whether anything that was sent is unanswered.
@@ -197,9 +229,10 @@ impl Qp {
         if info.rd_atomic && self.req.reads >= self.attr.max_rd_atomic {
             return false;
         }
-        // With no credit left one message may go out, to learn of new ones.
-        let ahead = self.req.limit.map_or(-1, |limit| msn_since(self.req.messages, limit));
-        !info.takes_receive || ahead < 1
+        // With no credit left one message may go out, to learn of new ones, and so may one when nothing is in flight:
+        // otherwise a queue pair that was told wrong would wait for ever.
+        let ahead = self.req.limit.map_or(-1, |limit| self.req.messages.since(limit));
+        !info.takes_receive || ahead < 1 || !self.req.is_waiting()
     }
 
     /// Invalidates a key or binds a window; no packet goes out.
@@ -286,6 +319,10 @@ impl Qp {
         if !wqe.is_begun() {
             self.begin(wqe, psns);
         }
+        let end = psn.plus(if sends_data { 1 } else { psns - k });
+        if end.since(self.req.sent) > 0 {
+            self.req.sent = end;
+        }
         self.packet_sent(psn, ends, env);
         Step::Done
     }
@@ -294,7 +331,7 @@ impl Qp {
     fn begin(&mut self, wqe: &SendWqe, psns: u32) {
         self.sq.get_mut(self.req.cursor).begin(self.req.next);
         self.req.next = self.req.next.plus(psns);
-        self.req.messages = Msn::new(self.req.messages.get() + 1);
+        self.req.messages = self.req.messages.plus(1);
         let info = wqe.opcode().info();
         self.req.reads += u8::from(info.rd_atomic);
         if wqe.opcode() == WrOpcode::RdmaRead {
@@ -302,7 +339,7 @@ impl Qp {
         }
         if !info.takes_receive {
             // It takes no credit, but counts as a message all the same.
-            self.req.limit = self.req.limit.map(|limit| Msn::new(limit.get() + 1));
+            self.req.limit = self.req.limit.map(|limit| limit.plus(1));
         }
     }
 
@@ -342,9 +379,7 @@ impl Qp {
         }
         match self.timeout.duration() {
             Some(timeout) if self.req.is_waiting() => {
-                // Who does not answer may have too much to do, and the same once more would not help.
-                let doubled = u32::from(self.req.retries).min(PATIENCE_DOUBLED_MAX);
-                let timeout = timeout.saturating_mul(1 << doubled);
+                let timeout = timeout.saturating_mul(1 << self.req.rto_backoff);
                 self.timer.set(env.now.saturating_add(timeout), self.place, &mut env.timers);
             }
             _ => self.timer.clear(),
@@ -461,11 +496,6 @@ impl Qp {
             }
         }
     }
-}
-
-/// How far message number `a` is ahead of `b`.
-pub(super) fn msn_since(a: Msn, b: Msn) -> i32 {
-    Psn::new(a.get()).since(Psn::new(b.get()))
 }
 
 /// Where packet `k` of `count` stands in its message.

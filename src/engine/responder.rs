@@ -362,9 +362,10 @@ impl Qp {
     fn accepted(&mut self, packet: &Packet<'_>, psns: u32, ends: bool) {
         self.resp.epsn = self.resp.epsn.plus(psns);
         if ends {
-            self.resp.msn = Msn::new(self.resp.msn.get() + 1);
+            self.resp.msn = self.resp.msn.plus(1);
         }
         if packet.bth().ack_req() && self.kind.is_reliable() {
+            self.resp.forget_wrapped();
             let psn = self.resp.epsn.plus(Psn::HALF * 2 - 1);
             self.resp.owe_ack(psn);
         }

@@ -1,19 +1,19 @@
-//! When whom to wake: deadlines of queue pairs, the earliest always at hand.
+//! Deadlines of queue pairs, the earliest always at hand, with lazy re-arming.
 //!
 //! Deadlines move with every acknowledgement, and almost never come. So a queue pair keeps its own deadline, and the
-//! heap holds at most one promise for it to look again; a promise that comes due too early is renewed for the time
-//! that is then right. Moving a deadline later costs nothing, and nothing here grows with idle queue pairs.
+//! set holds at most one wake-up for it; a wake-up that comes too early is renewed for the time that is then right.
+//! Moving a deadline later costs nothing. Moving it earlier replaces the wake-up: nothing here grows beyond one entry
+//! for each queue pair, whatever its peer does.
 
-use std::cmp::Reverse;
-use std::collections::BinaryHeap;
+use std::collections::BTreeSet;
 
 use super::ids::Place;
 use crate::time::Instant;
 
-/// The promises, earliest first.
+/// The wake-ups, earliest first.
 #[derive(Debug, Default)]
 pub(super) struct Timers {
-    heap: BinaryHeap<Reverse<(Instant, Place)>>,
+    wakeups: BTreeSet<(Instant, Place)>,
 }
 
 /// The timer of one queue pair.
@@ -21,8 +21,8 @@ pub(super) struct Timers {
 pub(super) struct Timer {
     /// When it goes off, if ever.
     deadline: Instant,
-    /// The earliest promise in the heap, if there is one.
-    promised: Instant,
+    /// Its wake-up in the set, if there is one.
+    wakeup: Instant,
 }
 
 /// The end of time: for six hundred years there is none later.
@@ -30,7 +30,7 @@ const NEVER: Instant = Instant::from_nanos(u64::MAX);
 
 impl Default for Timer {
     fn default() -> Self {
-        Self { deadline: NEVER, promised: NEVER }
+        Self { deadline: NEVER, wakeup: NEVER }
     }
 }
 
@@ -45,10 +45,17 @@ impl Timer {
     #[inline]
     pub(super) fn set(&mut self, deadline: Instant, owner: Place, timers: &mut Timers) {
         self.deadline = deadline;
-        if deadline < self.promised {
-            self.promised = deadline;
-            timers.heap.push(Reverse((deadline, owner)));
+        if deadline < self.wakeup {
+            self.wake_at(deadline, owner, timers);
         }
+    }
+
+    fn wake_at(&mut self, deadline: Instant, owner: Place, timers: &mut Timers) {
+        if self.wakeup != NEVER {
+            timers.wakeups.remove(&(self.wakeup, owner));
+        }
+        self.wakeup = deadline;
+        timers.wakeups.insert((deadline, owner));
     }
 
     /// Lets it not go off.
@@ -57,20 +64,23 @@ impl Timer {
         self.deadline = NEVER;
     }
 
-    /// Answers a promise that came due at `promised`: whether the timer goes off now. If its time is yet to come, a
-    /// new promise is made.
+    /// Lets it not go off, and leaves nothing behind: its owner goes.
+    pub(super) fn remove(&mut self, owner: Place, timers: &mut Timers) {
+        timers.wakeups.remove(&(self.wakeup, owner));
+        *self = Self::default();
+    }
+
+    /// Takes a wake-up, which came at `wakeup`: whether the timer goes off now. If its time is yet to come, it is
+    /// woken again.
     pub(super) fn is_due(
         &mut self,
-        promised: Instant,
+        wakeup: Instant,
         now: Instant,
         owner: Place,
         timers: &mut Timers,
     ) -> bool {
-        if self.promised != promised {
-            // An older promise, overtaken by an earlier one.
-            return false;
-        }
-        self.promised = NEVER;
+        debug_assert_eq!(self.wakeup, wakeup, "a timer has one wake-up");
+        self.wakeup = NEVER;
         let due = self.deadline <= now;
         if due {
             self.deadline = NEVER;
@@ -82,17 +92,17 @@ impl Timer {
 }
 
 impl Timers {
-    /// The earliest time at which somebody may have to be woken.
+    /// The earliest time at which a timer may go off.
     pub(super) fn next(&self) -> Option<Instant> {
-        self.heap.peek().map(|Reverse((time, _))| *time)
+        self.wakeups.first().map(|(time, _)| *time)
     }
 
-    /// The next promise that is due at `now`.
+    /// The next wake-up that is due at `now`.
     pub(super) fn pop_due(&mut self, now: Instant) -> Option<(Instant, Place)> {
         if self.next()? > now {
             return None;
         }
-        self.heap.pop().map(|Reverse(promise)| promise)
+        self.wakeups.pop_first()
     }
 }
 
@@ -122,7 +132,7 @@ mod tests {
         for later in 101..200 {
             timer.set(at(later), OWNER, &mut timers);
         }
-        assert_eq!(timers.heap.len(), 1, "moving it later costs nothing");
+        assert_eq!(timers.wakeups.len(), 1, "moving it later costs nothing");
         assert!(!fires(&mut timer, &mut timers, 198));
         assert!(fires(&mut timer, &mut timers, 199));
         assert!(!fires(&mut timer, &mut timers, 1000), "once");
@@ -136,6 +146,20 @@ mod tests {
         assert_eq!(timers.next(), Some(at(50)));
         assert!(fires(&mut timer, &mut timers, 50));
         assert!(!fires(&mut timer, &mut timers, 100));
+    }
+
+    #[test]
+    fn moving_between_near_and_far_deadlines_keeps_one_wakeup() {
+        let (mut timer, mut timers) = (Timer::default(), Timers::default());
+        for now in 0..1000 {
+            timer.set(at(now * 10 + 1_000_000), OWNER, &mut timers);
+            timer.set(at(now * 10 + 5), OWNER, &mut timers);
+            assert_eq!(timers.wakeups.len(), 1);
+            assert!(fires(&mut timer, &mut timers, now * 10 + 5));
+        }
+        timer.set(at(20_000), OWNER, &mut timers);
+        timer.remove(OWNER, &mut timers);
+        assert_eq!(timers.next(), None, "nothing is left behind");
     }
 
     #[test]

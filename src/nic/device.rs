@@ -14,7 +14,7 @@ use crate::verbs::{
     QpAttr, QpCreate, QpHandle, QpState, QpType, RecvWr, SendWr, SrqCreate, SrqHandle, Wc,
     XrcdHandle,
 };
-use crate::wire::{Gid, Qpn, RKey, XrcSrqn};
+use crate::wire::{Gid, Psn, Qpn, RKey, XrcSrqn};
 
 impl Device for SoftNic {
     fn name(&self) -> &str {
@@ -170,6 +170,10 @@ impl Device for SoftNic {
 
     fn qp_number(&self, qp: QpHandle) -> Option<Qpn> {
         self.shared.core().engine.qp_number(qp)
+    }
+
+    fn initial_psn(&self, qp: QpHandle) -> Option<Psn> {
+        self.shared.core().engine.initial_psn(qp)
     }
 
     fn qp_state(&self, qp: QpHandle) -> Option<QpState> {

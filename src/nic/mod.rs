@@ -121,7 +121,7 @@ impl SoftNic {
         configure(&mut config);
         let asynchronous = Arc::new(Mailbox::new()?);
         let core = Core {
-            engine: Engine::new(config, system_seed()?),
+            engine: Engine::new(config, Seed::from_system()?),
             channels: BTreeMap::new(),
             asynchronous: Arc::clone(&asynchronous),
             sink: None,
@@ -253,13 +253,6 @@ impl SoftNic {
         self.shared.posted();
         done
     }
-}
-
-/// 128 random bits from the operating system, asked for anew by every NIC: a forked child's NICs have others.
-fn system_seed() -> io::Result<Seed> {
-    let mut bytes = [0; 16];
-    getrandom::fill(&mut bytes).map_err(io::Error::other)?;
-    Ok(Seed::from_bytes(bytes))
 }
 
 impl Drop for SoftNic {

@@ -41,8 +41,9 @@ pub struct Connect {
     pub min_rnr_timer: RnrTimer,
     /// The queue key of a datagram queue pair.
     pub qkey: QKey,
-    /// The first sequence number to send. Whoever tells the peer [`Device::endpoint`](super::Device::endpoint) leaves it as it is.
-    pub psn: Psn,
+    /// The first sequence number to send; `None` is the random one that [`Device::endpoint`](super::Device::endpoint) tells
+    /// the peer.
+    pub psn: Option<Psn>,
     /// The traffic class: DSCP and ECN.
     pub traffic_class: u8,
 }
@@ -62,7 +63,7 @@ impl Default for Connect {
             rnr_retry: RnrRetry(Bits::low(7)),
             min_rnr_timer: RnrTimer(Bits::low(12)),
             qkey: QKey::new(0x1111_1111),
-            psn: Psn::new(0),
+            psn: None,
             traffic_class: 0,
         }
     }
@@ -115,7 +116,7 @@ pub(super) fn bring_up(
         rnr_retry: how.rnr_retry,
         min_rnr_timer: how.min_rnr_timer,
         qkey: how.qkey,
-        sq_psn: how.psn,
+        sq_psn: how.psn.unwrap_or_default(),
         ..attr
     };
     let way = [QpState::Reset, QpState::Init, QpState::Rtr, QpState::Rts];

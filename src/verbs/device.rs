@@ -224,17 +224,24 @@ pub trait Device: Send + Sync + fmt::Debug {
     /// Posts a receive to a shared queue.
     fn post_srq_recv(&self, srq: SrqHandle, wr: &RecvWr<'_>) -> Result<(), PostError>;
 
+    /// The PSN that a queue pair begins with if [`Connect::psn`] names no other: a random one that a stranger cannot
+    /// guess, always the same for the same queue pair.
+    fn initial_psn(&self, qp: QpHandle) -> Option<Psn>;
+
     /// What a peer must be told of a queue pair, with the first address of the port.
     fn endpoint(&self, qp: QpHandle) -> Result<Endpoint, ConnectError> {
         let qpn = self.qp_number(qp).ok_or(ConnectError::NotFound)?;
         let gid = self.gids().first().copied().unwrap_or_default();
-        Ok(Endpoint { gid, qpn, psn: Psn::new(0) })
+        let psn = self.initial_psn(qp).ok_or(ConnectError::NotFound)?;
+        Ok(Endpoint { gid, qpn, psn })
     }
 
     /// Takes a queue pair from RESET to RTS, connected to a peer.
     fn connect(&self, qp: QpHandle, peer: &Endpoint, how: &Connect) -> Result<(), ConnectError> {
         let kind = self.qp_kind(qp).ok_or(ConnectError::NotFound)?;
-        connect::connect(kind, peer, how, |attr, mask| self.modify_qp(qp, attr, mask))
+        let psn = how.psn.or_else(|| self.initial_psn(qp)).ok_or(ConnectError::NotFound)?;
+        let how = Connect { psn: Some(psn), ..*how };
+        connect::connect(kind, peer, &how, |attr, mask| self.modify_qp(qp, attr, mask))
     }
 
     /// Takes a datagram queue pair from RESET to RTS.

@@ -11,6 +11,12 @@ use super::layout::{Field, get_bits, set_bits};
 /// Declares a number of the wire: a newtype over an integer, of a given width in bits.
 macro_rules! number {
     ($(#[$meta:meta])* $name:ident($int:ty), $width:literal bits, $format:literal) => {
+        number! { $(#[$meta])* $name($int), $width bits, $format, of which $width count }
+    };
+    (
+        $(#[$meta:meta])*
+        $name:ident($int:ty), $width:literal bits, $format:literal, of which $counted:tt count
+    ) => {
         $(#[$meta])*
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
         pub struct $name($int);
@@ -19,7 +25,7 @@ macro_rules! number {
             #[doc = concat!("The number `value`; bits above the low ", stringify!($width), " are dropped.")]
             #[inline]
             pub const fn new(value: $int) -> Self {
-                Self(value & (<$int>::MAX >> (<$int>::BITS - $width)))
+                Self(value & (<$int>::MAX >> (<$int>::BITS - $counted)))
             }
 
             /// The number as an integer.
@@ -35,7 +41,7 @@ macro_rules! number {
             #[inline(always)]
             #[expect(clippy::cast_possible_truncation, reason = "the type has the field's width")]
             fn get(header: &[u8], start: usize) -> Self {
-                Self(get_bits(header, start, $width) as $int)
+                Self::new(get_bits(header, start, $width) as $int)
             }
 
             #[inline(always)]
@@ -52,14 +58,25 @@ macro_rules! number {
     };
 }
 
+/// How many bits of a sequence number count. With `--cfg roce_narrow_psn` they are few, so that tests see sequence numbers
+/// wrap all the time; packets from elsewhere are not understood then.
+const SEQUENCE_BITS: u32 = if cfg!(roce_narrow_psn) { 12 } else { 24 };
+
+/// How far sequence number `number` is ahead of `base`: negative when it is behind it.
+#[inline]
+const fn sequence_distance(number: u32, base: u32) -> i32 {
+    const UNUSED: u32 = u32::BITS - SEQUENCE_BITS;
+    ((number.wrapping_sub(base) << UNUSED) as i32) >> UNUSED
+}
+
 number! {
     /// A packet sequence number. Numbers wrap at 2^24, so they have no order, only distances.
-    Psn(u32), 24 bits, "{}"
+    Psn(u32), 24 bits, "{}", of which SEQUENCE_BITS count
 }
 
 impl Psn {
     /// Half of all numbers: what lies less than this ahead is new, the rest is old.
-    pub const HALF: u32 = 1 << 23;
+    pub const HALF: u32 = 1 << (SEQUENCE_BITS - 1);
 
     /// The number `count` after this one.
     #[inline]
@@ -72,7 +89,7 @@ impl Psn {
     /// numbers counts as behind.
     #[inline]
     pub const fn since(self, base: Self) -> i32 {
-        ((self.0.wrapping_sub(base.0) << 8) as i32) >> 8
+        sequence_distance(self.0, base.0)
     }
 }
 
@@ -92,7 +109,23 @@ impl Qpn {
 
 number! {
     /// A message sequence number: how many requests the responder has completed. It wraps at 2^24.
-    Msn(u32), 24 bits, "{}"
+    Msn(u32), 24 bits, "{}", of which SEQUENCE_BITS count
+}
+
+impl Msn {
+    /// The number `count` after this one.
+    #[inline]
+    #[must_use]
+    pub const fn plus(self, count: u32) -> Self {
+        Self::new(self.0.wrapping_add(count))
+    }
+
+    /// How far this number is ahead of `base`: negative when it is behind it. A distance of exactly half the
+    /// numbers counts as behind.
+    #[inline]
+    pub const fn since(self, base: Self) -> i32 {
+        sequence_distance(self.0, base.0)
+    }
 }
 
 number! {

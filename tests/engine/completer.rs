@@ -199,18 +199,18 @@ fn retry_cnt_is_a_literal_count() {
         s.post_flags(1, SEND, 4, SendFlags::empty());
         s.post(2, SEND, 4);
         s.expect_count(2);
-        // Nothing helps, so each time waits twice as long as the one before, and four times as long at the most.
+        // A silent peer is given the same time for each retry: it is reported dead after T × (retries + 1).
         let mut now = 0;
-        for (waits, _) in [1, 2, 4, 4, 4, 4, 4].into_iter().zip(0..count) {
-            now += waits * TIMEOUT;
+        for _ in 0..count {
+            now += TIMEOUT;
             // Less what was rounded up.
-            s.at(now - waits);
+            s.at(now - 1);
             s.expect_nothing();
             s.at(now);
             s.expect_count(2);
         }
         s.completes(&[]);
-        s.at(now + 4 * TIMEOUT);
+        s.at(now + TIMEOUT);
         s.expect_nothing();
         s.completes(&[(1, WcStatus::RetryExcErr), (2, FLUSHED)]);
         s.state(QpState::Err);
@@ -218,6 +218,41 @@ fn retry_cnt_is_a_literal_count() {
         assert_eq!(s.count(Counter::RetryExceeded), 1);
         assert_eq!(s.next_timeout().filter(|at| *at > s.now), None, "nothing is left to wait for");
     }
+}
+
+/// C9-141: between T and 4 T. Only a peer that answers, but acknowledges nothing new, is given more than T.
+#[test]
+fn retransmission_timeout_backs_off_while_the_peer_answers() {
+    let mut setup = Setup::new(QpType::Rc);
+    setup.attr.retry_cnt = RetryCount(Bits::low(7));
+    let mut s = setup.build();
+    s.post_flags(1, SEND, 4, SendFlags::empty());
+    s.expect_count(1);
+    s.send(ack(SQ, 1));
+    s.post(2, SEND, 4);
+    s.expect_count(1);
+    let mut now = 0;
+    // An acknowledgement that says nothing new is a sign of life.
+    for waits in [1, 2, 4, 4] {
+        s.send(ack(SQ, 1));
+        now += waits * TIMEOUT;
+        s.at(now - waits);
+        s.expect_nothing();
+        s.at(now);
+        s.expect_count(1);
+    }
+    // What was backed off stays so, until something is acknowledged.
+    now += 4 * TIMEOUT;
+    s.at(now - 4);
+    s.expect_nothing();
+    s.at(now);
+    s.expect_count(1);
+    s.send(ack(SQ + 1, 2));
+    s.completes(&[(2, OK)]);
+    s.post(3, SEND, 4);
+    s.expect_count(1);
+    s.at(now + TIMEOUT);
+    s.expect_count(1);
 }
 
 #[test]
@@ -340,7 +375,7 @@ fn rnr_retries_are_counted_and_restored_by_progress() {
     let mut now = 0;
     let mut wait = |s: &mut Script, psn| {
         s.sent();
-        s.send(rnr(psn, 1, 0));
+        s.send(rnr(psn, 1, psn - SQ));
         now += 10;
         s.at(now);
     };

@@ -45,7 +45,7 @@ impl Side {
         let gid = Gid::from(Ipv4Addr::new(192, 0, 2, number));
         let mut settings = Config::new(gid);
         config(&mut settings);
-        let mut engine = Engine::new(settings, number.into());
+        let mut engine = Engine::new(settings, u64::from(number));
         let pd = engine.create_pd().unwrap();
         let cq = engine.create_cq(1024).unwrap();
         let cap = QpCap {
@@ -143,6 +143,8 @@ pub struct Pair {
     batch: Batch,
     /// Packets to lose: asked of each, with the side it comes from.
     pub lose: Box<dyn FnMut(char, &Packet<'_>) -> bool>,
+    /// What happens to a side after each packet that it received: its name, the time.
+    pub after: Box<dyn FnMut(char, Instant, &mut Side)>,
     /// Every packet that went over the wire, from whom, lost ones too.
     pub log: Vec<(char, Vec<u8>)>,
 }
@@ -165,6 +167,7 @@ impl Pair {
             now: Instant::from_nanos(1),
             batch: Batch::new(64),
             lose: Box::new(|_, _| false),
+            after: Box::new(|_, _, _| {}),
             log: Vec::new(),
         }
     }
@@ -194,6 +197,7 @@ impl Pair {
                 };
                 let got = to.engine.handle_packet(self.now, &received);
                 let _: Disposition = got;
+                (self.after)(if name == 'a' { 'b' } else { 'a' }, self.now, to);
             }
         }
         moved

@@ -309,6 +309,7 @@ pub struct Script {
     pub kind: QpType,
     /// What `send` puts on its packets.
     pub ecn: u8,
+    pub source_port: u16,
     pub network: Vec<u8>,
     /// Of an XRC target.
     pub xrcd: Option<XrcdHandle>,
@@ -365,6 +366,7 @@ impl Script {
             attr,
             kind,
             ecn: 0,
+            source_port: 0,
             network: vec![0x45; 20],
             xrcd: None,
         };
@@ -431,7 +433,7 @@ impl Script {
 
     pub fn send_bytes(&mut self, source: Gid, destination: Gid, bytes: &[u8]) -> Disposition {
         let (ecn, network) = (self.ecn, &self.network);
-        let (source_port, packet) = (0, bytes);
+        let (source_port, packet) = (self.source_port, bytes);
         let received = Received { source, destination, source_port, ecn, network, packet };
         self.engine.handle_packet(Instant::from_nanos(self.now * 1000), &received)
     }

@@ -171,8 +171,8 @@ pub fn connect(a: &Side, a_qp: QpHandle, b: &Side, b_qp: QpHandle, how: &Connect
     let first = [Psn::new(0xff_fff0), Psn::new(0x7f_fff8)];
     let ends = [a.nic.endpoint(a_qp).unwrap(), b.nic.endpoint(b_qp).unwrap()];
     let [to_a, to_b] = [0, 1].map(|at| Endpoint { psn: first[at], ..ends[at] });
-    a.nic.connect(a_qp, &to_b, &Connect { psn: first[0], ..*how }).unwrap();
-    b.nic.connect(b_qp, &to_a, &Connect { psn: first[1], ..*how }).unwrap();
+    a.nic.connect(a_qp, &to_b, &Connect { psn: Some(first[0]), ..*how }).unwrap();
+    b.nic.connect(b_qp, &to_a, &Connect { psn: Some(first[1]), ..*how }).unwrap();
 }
 
 /// A queue pair at each side, connected to each other.

@@ -12,6 +12,8 @@ use super::plan::{ALL, End, Flow, Found, Key, Kill, Link, Nic, Plan, RECV, Race,
 
 /// How many operations a flow has at the most.
 pub const OPS_MAX: usize = 10;
+/// How many operations the flows of long stories have.
+const LONG_OPS: usize = 300;
 /// How many bytes lie between two pieces of memory, which nobody may touch, and what they are.
 const GAP: usize = 24;
 const GAP_BYTE: u8 = 0xfe;
@@ -58,12 +60,40 @@ pub fn write(seed: u64) -> Plan {
     author.plan
 }
 
+/// A NIC: every other one as `SoftNic` configures it, the rest at random.
 fn nic(dice: &mut Dice) -> Nic {
-    Nic {
-        seed: dice.roll(),
+    let seed = dice.roll();
+    let random = Nic {
+        seed,
         window_packets: dice.pick(&[4, 16, 128]),
         quantum: dice.pick(&[1, 4, 16]),
         credits: dice.one_in(3),
+        path_bytes: None,
+        ack_hold: Duration::ZERO,
+        defers: 0,
+        batch: 64,
+    };
+    let mut own = Dice::new(seed ^ 0x5eed);
+    if own.one_in(2) {
+        let defaults = roce::engine::Config::new(roce::wire::Gid::default());
+        return Nic {
+            seed,
+            window_packets: defaults.window_packets,
+            quantum: defaults.quantum,
+            credits: defaults.advertise_credits,
+            // Half of Linux' default receive buffer, or of the largest that the UDP link asks for.
+            path_bytes: Some(own.pick(&[106_496, 2 << 20])),
+            ack_hold: micros(25),
+            defers: own.pick(&[1, 1, 2, 5]),
+            batch: 256,
+        };
+    }
+    Nic {
+        path_bytes: own.pick(&[None, Some(106_496), Some(16_384), Some(5000)]),
+        ack_hold: micros(own.pick(&[0, 5, 25, 400])),
+        defers: own.pick(&[0, 1, 2, 5]),
+        batch: own.pick(&[1, 7, 64]),
+        ..random
     }
 }
 
@@ -249,8 +279,10 @@ impl Author {
             return self.flood(link);
         }
         let both = link.kind != QpType::XrcSend && self.dice.one_in(2);
+        // With narrow sequence numbers, so many messages that they wrap several times.
+        let long = cfg!(roce_narrow_psn) && link.kind != QpType::Uc && self.dice.one_in(3);
         for flow in 0..if both { 2 } else { 1 } {
-            for _ in 0..1 + self.dice.below(OPS_MAX - 2) {
+            for _ in 0..if long { LONG_OPS } else { 1 + self.dice.below(OPS_MAX - 2) } {
                 if link.kind != QpType::Uc && self.dice.one_in(6) {
                     self.push_race(link, flow);
                 } else {
@@ -359,10 +391,13 @@ impl Author {
         if !self.dice.one_in(4) {
             return;
         }
+        let long = link.flows.iter().any(|flow| flow.posts.len() >= LONG_OPS);
         for _ in 0..1 + self.dice.below(4) {
             let action = match self.dice.below(5) {
                 0 => Action::Drop,
                 1 => Action::Duplicate,
+                // Not for longer than half of the sequence numbers take, or it would be taken for a new one.
+                2 if long => Action::Drop,
                 2 => Action::Delay(micros(self.dice.below(500))),
                 3 => Action::Corrupt,
                 _ => Action::Mark,

@@ -2,7 +2,7 @@
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
-use roce::engine::{Config, CqHandle, Engine, MrAttr, QpCreate, QpHandle, SrqCreate};
+use roce::engine::{Batch, Config, CqHandle, Engine, MrAttr, QpCreate, QpHandle, SrqCreate};
 use roce::link::mem::Rule;
 use roce::memory::Buffer;
 use roce::verbs::{
@@ -13,6 +13,7 @@ use roce::wire::aeth::RnrTimer;
 use roce::wire::{Bits, Gid, Psn, QKey};
 
 use super::author::{INLINE, OPS_MAX};
+use super::dice::Dice;
 use super::names::BASE;
 use super::plan::{ALL, Key, Plan};
 use super::world::{Deed, Nic, Runner, World};
@@ -158,10 +159,13 @@ pub fn nic(plan: &Plan, number: usize) -> Nic {
     config.window_packets = nic.window_packets;
     config.quantum = nic.quantum;
     config.advertise_credits = nic.credits;
+    config.path_bytes = nic.path_bytes;
+    config.ack_hold = nic.ack_hold;
     let mut engine = Engine::new(config, nic.seed);
     let pd = engine.create_pd().unwrap();
     let xrcd = engine.create_xrcd().unwrap();
-    Nic { engine, gid, pd, xrcd, events: Vec::new() }
+    let (events, dice) = (Vec::new(), Dice::new(nic.seed));
+    Nic { engine, gid, pd, xrcd, events, batch: Batch::new(nic.batch), defers: nic.defers, dice }
 }
 
 /// Takes a queue pair from RESET to RTS, or as far as it can go.

@@ -57,6 +57,14 @@ pub struct Nic {
     pub window_packets: u32,
     pub quantum: usize,
     pub credits: bool,
+    /// The peer window.
+    pub path_bytes: Option<u32>,
+    /// How long an ACK is delayed at most.
+    pub ack_hold: Duration,
+    /// Of how many times that something is sent, one may delay ACKs; 0 is never.
+    pub defers: usize,
+    /// How many packets are sent at a time.
+    pub batch: usize,
 }
 
 /// A region with its first bytes, or a window.

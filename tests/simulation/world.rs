@@ -13,6 +13,7 @@ use roce::verbs::{AttrMask, PostError, QpAttr, QpState, QpType, Target, Wc};
 use roce::wire::{Frame, Gid, IcrcVerdict, LinkType, Network as Net, Packet, Qpn, ROCE_PORT};
 
 use super::build;
+use super::dice::Dice;
 use super::letters::Office;
 use super::names::{Names, drain};
 use super::plan::{Kill, Plan, RECV};
@@ -23,6 +24,10 @@ pub struct Nic {
     pub pd: PdHandle,
     pub xrcd: XrcdHandle,
     pub events: Vec<Event>,
+    pub batch: Batch,
+    /// Of how many times that something is sent, one may delay ACKs.
+    pub defers: usize,
+    pub dice: Dice,
 }
 
 /// An end of a link as it is in its engine.
@@ -102,13 +107,12 @@ impl<'p> World<'p> {
 
     /// Runs until nothing is left to happen; whether that comes.
     pub fn run(&mut self) -> bool {
-        let mut batch = Batch::new(64);
         for _ in 0..STEPS_MAX {
             // Before anything fills the queues for completions again.
             let polled = self.poll();
             self.act();
             let fed = self.feed() | Office::feed(self);
-            self.transmit(&mut batch);
+            self.transmit();
             if polled | fed | self.poll() {
                 continue;
             }
@@ -154,7 +158,11 @@ impl<'p> World<'p> {
         self.agenda.retain(|(at, ..)| *at > now);
         for (_, link, side, deed) in due {
             let runner = &mut self.runners[link][side];
-            let engine = &mut self.nics[runner.nic].engine;
+            let Nic { engine, defers, .. } = &mut self.nics[runner.nic];
+            // A NIC sends what it delayed before it executes a command, and so do some of these.
+            if *defers < 5 {
+                engine.release_held();
+            }
             let to = |engine: &mut Engine, qp_state| {
                 engine.modify_qp(
                     runner.qp,
@@ -262,11 +270,19 @@ impl<'p> World<'p> {
         })
     }
 
-    fn transmit(&mut self, batch: &mut Batch) {
+    /// Sends what there is, as a NIC does: with the program's next poll some of it may be deferred.
+    fn transmit(&mut self) {
         for nic in &mut self.nics {
+            let Nic { engine, batch, defers, dice, .. } = nic;
+            let first = *defers > 0 && dice.one_in(*defers);
             loop {
                 batch.clear();
-                if nic.engine.poll_transmit(self.now, batch) == 0 {
+                let count = if first {
+                    engine.poll_transmit_first(self.now, batch)
+                } else {
+                    engine.poll_transmit(self.now, batch)
+                };
+                if count == 0 {
                     break;
                 }
                 let (network, capture, now) = (&mut self.network, &mut self.capture, self.now);
@@ -313,7 +329,7 @@ impl<'p> World<'p> {
         let received = Received {
             source,
             destination,
-            source_port: 0,
+            source_port: frame.udp().unwrap().source_port(),
             ecn: ecn.get() as u8,
             network: header,
             packet: frame.packet().unwrap().bytes(),

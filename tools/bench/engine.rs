@@ -75,7 +75,7 @@ struct Side {
 impl Side {
     fn new(number: u8, qps: usize, size: usize) -> Self {
         let gid = Gid::from(Ipv4Addr::new(192, 0, 2, number));
-        let mut engine = Engine::new(Config::new(gid), number.into());
+        let mut engine = Engine::new(Config::new(gid), u64::from(number));
         let pd = engine.create_pd().unwrap();
         let cq = engine.create_cq(1 << 16).unwrap();
         let depth = if qps > 1 { SMALL } else { BURST as u32 * 2 };

@@ -256,7 +256,7 @@ pub(crate) fn pair(
     let (a_qp, b_qp) = (a.add_qp(kind)?, b.add_qp(kind)?);
     let ends = [told("an end", a.nic.endpoint(a_qp))?, told("an end", b.nic.endpoint(b_qp))?];
     let [a_end, b_end] = ends.map(|end| Endpoint { psn: Psn::new(dice.next() as u32), ..end });
-    told("connecting", a.nic.connect(a_qp, &b_end, &Connect { psn: a_end.psn, ..*how }))?;
-    told("connecting", b.nic.connect(b_qp, &a_end, &Connect { psn: b_end.psn, ..*how }))?;
+    told("connecting", a.nic.connect(a_qp, &b_end, &Connect { psn: Some(a_end.psn), ..*how }))?;
+    told("connecting", b.nic.connect(b_qp, &a_end, &Connect { psn: Some(b_end.psn), ..*how }))?;
     Ok((a_qp, b_qp))
 }

@@ -17,7 +17,7 @@ use crate::verbs::{
     Notify, PdHandle, PortAttr, PostError, QpAttr, QpCreate, QpHandle, QpState, QpType, RecvWr,
     SendWr, SrqCreate, SrqHandle, Wc, XrcdHandle, transition,
 };
-use crate::wire::{Gid, Qpn, RKey, XrcSrqn};
+use crate::wire::{Gid, Psn, Qpn, RKey, XrcSrqn};
 
 impl Device for RdmaNic {
     fn name(&self) -> &str {
@@ -173,6 +173,12 @@ impl Device for RdmaNic {
 
     fn qp_number(&self, qp: QpHandle) -> Option<Qpn> {
         self.qps.read().get(qp.0).map(|qp| Qpn::new(qp.facts.number))
+    }
+
+    fn initial_psn(&self, qp: QpHandle) -> Option<Psn> {
+        let random = self.psns.of(self.qp_number(qp)?.get().into());
+        #[expect(clippy::cast_possible_truncation, reason = "24 bits are wanted")]
+        Some(Psn::new(random as u32))
     }
 
     fn qp_kind(&self, qp: QpHandle) -> Option<QpType> {

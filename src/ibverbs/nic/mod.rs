@@ -37,6 +37,7 @@ use self::names::Table;
 use crate::ibverbs::{
     ibv_ah, ibv_cq, ibv_device, ibv_mr, ibv_mw, ibv_pd, ibv_qp, ibv_srq, ibv_xrcd,
 };
+use crate::random::{SecretRandom, Seed};
 use crate::verbs::{Errno, Guid, NodeType, TransportType};
 
 /// The most devices of a machine that are looked at.
@@ -89,6 +90,8 @@ pub struct RdmaNic {
     pds: Table<ibv_pd>,
     asynchronous: Asynchronous,
     context: Arc<Context>,
+    /// Where initial PSNs come from.
+    psns: SecretRandom,
 }
 
 impl RdmaNic {
@@ -126,6 +129,7 @@ impl RdmaNic {
             pds: Table::default(),
             asynchronous: Asynchronous(Arc::clone(&context)),
             context,
+            psns: SecretRandom::new(Seed::from_system()?),
         })
     }
 }

@@ -20,7 +20,7 @@ use roce::wire::{Gid, Psn, Qpn};
 
 use super::exchange::LINE_WAIT;
 use super::plan::{Connection, SIZE_MAX};
-use super::side::{failure, random};
+use super::side::failure;
 use super::watch::now;
 
 /// A message on TCP.
@@ -115,7 +115,7 @@ impl<'a> Player<'a> {
         let init = QpInitAttr { qp_type, cap, sq_sig_all: true };
         let create = QpCreate { init, send_cq: cq, recv_cq: cq, srq: None, xrcd: None };
         let qp = nic.create_qp(pd, create)?;
-        let own = Endpoint { gid, psn: Psn::new(random()), ..nic.endpoint(qp)? };
+        let own = Endpoint { gid, ..nic.endpoint(qp)? };
         let (target, way) = (Target::Peer, None);
         Ok(Self { nic, options, pd, cq, qp, buffer, mr, own, target, way })
     }
@@ -127,7 +127,7 @@ impl<'a> Player<'a> {
         let how = Connect {
             gid_index,
             mtu,
-            psn: self.own.psn,
+            psn: Some(self.own.psn),
             access: Access::empty(),
             rd_atomic: 1,
             ..Connect::default()

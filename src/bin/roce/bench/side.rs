@@ -161,8 +161,7 @@ impl<'a> Side<'a> {
             let create = QpCreate { init, send_cq: cq, recv_cq: cq, srq: None, xrcd: None };
             let qp = nic.create_qp(pd, create)?;
             side.qps.push(qp);
-            let psn = Psn::new(random());
-            side.own.push(Endpoint { gid, psn, ..nic.endpoint(qp)? });
+            side.own.push(Endpoint { gid, ..nic.endpoint(qp)? });
         }
         Ok(side)
     }
@@ -189,7 +188,7 @@ impl<'a> Side<'a> {
             let how = Connect {
                 gid_index: self.gid_index,
                 mtu: self.plan.mtu,
-                psn,
+                psn: Some(psn),
                 ..Connect::default()
             };
             if self.plan.connection == Connection::Ud {
@@ -412,13 +411,6 @@ pub(crate) fn is_receive(wc: &Wc) -> bool {
 /// What messages hold: bytes that differ from their neighbours, and from those of a page or a packet before.
 fn pattern(len: usize) -> Vec<u8> {
     (0..len).map(|at| at.wrapping_mul(0x9e37_79b1).to_le_bytes()[2] | 1).collect()
-}
-
-/// A number that is another one the next time.
-pub(crate) fn random() -> u32 {
-    use std::hash::{BuildHasher, Hasher, RandomState};
-    let number = RandomState::new().build_hasher().finish();
-    u32::try_from(number >> 32).unwrap_or(0)
 }
 
 /// A failed completion in words, with what may have caused it.
