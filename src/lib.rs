@@ -54,6 +54,7 @@ pub mod link;
 pub mod memory;
 pub mod nic;
 mod random;
+mod secret;
 pub mod time;
 pub mod verbs;
 pub mod wire;

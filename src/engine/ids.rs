@@ -11,7 +11,7 @@
 
 use std::collections::VecDeque;
 
-use crate::random::{Permutation, SecretRandom};
+use crate::secret::{Permutation, SecretRandom};
 use crate::verbs::Id;
 
 /// How many bits of a name are the place; the rest is the generation.
@@ -304,7 +304,7 @@ impl<T> Table<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::random::Seed;
+    use crate::secret::Seed;
 
     fn random(seed: u64) -> SecretRandom {
         SecretRandom::new(Seed::from(seed))

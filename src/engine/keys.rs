@@ -6,7 +6,7 @@
 
 use super::ids::{Place, Table};
 use crate::memory::{AccessError, Region};
-use crate::random::SecretRandom;
+use crate::secret::SecretRandom;
 use crate::verbs::{Access, Id, KeyError, LKey, MrAttr, MrHandle, MwHandle, MwType, PdHandle, Sge};
 use crate::wire::{Qpn, RKey};
 

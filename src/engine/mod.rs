@@ -64,7 +64,7 @@ mod timers;
 
 use std::collections::{BTreeMap, VecDeque};
 
-pub use crate::random::Seed;
+pub use crate::secret::Seed;
 pub use crate::verbs::{
     AsyncEvent, CqHandle, CreateError, DestroyError, FlowHandle, FlowRule, KeyError, MrAttr,
     MrHandle, MwHandle, Notify, PdHandle, QpCreate, QpHandle, Spread, SrqCreate, SrqHandle,
@@ -74,7 +74,7 @@ pub use crate::wire::{Batch, ICRC_ROOM, PACKET_MAX, Received, Train};
 pub use config::{Config, Limits, PORT_SILENCE};
 pub use counters::{Counter, Counters};
 
-use crate::random::SecretRandom;
+use crate::secret::SecretRandom;
 use crate::time::Instant;
 use crate::verbs::{Mtu, PostError, Posting, QpState, QpType, RecvWr, SendWr, Wc};
 use crate::wire::{Bth, Gid, Opcode, Packet, Qpn, Role, Service};

@@ -19,7 +19,7 @@ use super::srq::Srq;
 use super::timers::{Timer, Timers};
 use super::{AsyncEvent, Event};
 use crate::memory::prefetch;
-use crate::random::SecretRandom;
+use crate::secret::SecretRandom;
 use crate::time::Instant;
 use crate::verbs::{
     AckTimeout, AhAttr, CqHandle, EventType, PdHandle, QpAttr, QpHandle, QpInitAttr, QpState,

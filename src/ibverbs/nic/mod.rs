@@ -37,7 +37,7 @@ use self::names::Table;
 use crate::ibverbs::{
     ibv_ah, ibv_cq, ibv_device, ibv_mr, ibv_mw, ibv_pd, ibv_qp, ibv_srq, ibv_xrcd,
 };
-use crate::random::{SecretRandom, Seed};
+use crate::secret::{SecretRandom, Seed};
 use crate::verbs::{Errno, Guid, NodeType, TransportType};
 
 /// The most devices of a machine that are looked at.
