@@ -39,8 +39,6 @@ use std::fmt::{self, Write as _};
 use std::io;
 use std::net::{IpAddr, SocketAddr, SocketAddrV6};
 use std::os::fd::AsFd;
-use std::os::linux::net::SocketAddrExt;
-use std::os::unix::net::{SocketAddr as LocalAddr, UnixDatagram};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -278,34 +276,39 @@ fn bound_socket(local: SocketAddr, interface: u32) -> io::Result<Socket> {
     Ok(socket)
 }
 
-/// Binds a socket beside those with which raw links hold the port: they share it with whoever is willing while it is
-/// bound. Afterwards the socket is not willing any more, so the next link at its address finds it in use. Two that are
-/// willing at the same time would share it with each other; so they take turns.
+/// Binds a socket beside the sinks of raw links, which hold the port with `SO_REUSEADDR`. The socket has that option only
+/// while it is bound, so the next link at its address finds the port in use. Two links that have it at the same time would
+/// share the port with each other: [`bind_guard`] lets one of them bind at a time.
 fn share_with_sinks(socket: &Socket, local: SocketAddr) -> io::Result<()> {
-    let _turn = turn()?;
+    let _guard = bind_guard(local)?;
     socket.set_reuse_address(true)?;
     socket.bind(&local.into())?;
     socket.set_reuse_address(false)
 }
 
-/// Waits until nobody else in this network is about to share a port, and keeps others waiting while it is held: a name
-/// of a local socket is had by one, and given up with it, however a program ends.
-fn turn() -> io::Result<UnixDatagram> {
-    let name = LocalAddr::from_abstract_name("roce shares a port")?;
-    let mut tries = 0..TURN_TRIES;
+/// Holds TCP port 4791 of the link's address, which one socket per address and network namespace can, and which is released
+/// however a process ends. Another user can hold it for good, and then the address counts as taken; but that user could
+/// take the UDP port of the address as well. A name outside the address, such as that of an abstract socket or of a file,
+/// would let one user block all addresses.
+fn bind_guard(local: SocketAddr) -> io::Result<Socket> {
+    let guard = Socket::new(Domain::for_address(local), Type::STREAM, Some(Protocol::TCP))?;
+    if local.is_ipv6() {
+        guard.set_only_v6(true)?;
+    }
+    let mut tries = 0..GUARD_TRIES;
     loop {
-        match UnixDatagram::bind_addr(&name) {
+        match guard.bind(&local.into()) {
             Err(error) if error.kind() == io::ErrorKind::AddrInUse && tries.next().is_some() => {
-                std::thread::sleep(TURN_TAKES);
+                std::thread::sleep(GUARD_INTERVAL);
             }
-            bound => return bound,
+            bound => return bound.map(|()| guard),
         }
     }
 }
 
-/// How long a turn takes, at the most and with patience, and how many of them are waited for.
-const TURN_TAKES: Duration = Duration::from_millis(1);
-const TURN_TRIES: u32 = 1000;
+/// How often, and how many times, the guard is tried for while another link binds, which takes microseconds.
+const GUARD_INTERVAL: Duration = Duration::from_millis(1);
+const GUARD_TRIES: u32 = 500;
 
 /// The same before it has its address. What it sends to groups leaves by this interface.
 fn unbound_socket(local: SocketAddr, interface: u32) -> io::Result<Socket> {
@@ -396,9 +399,28 @@ fn list(things: &[impl fmt::Display]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::os::linux::net::SocketAddrExt;
+    use std::os::unix::net::{SocketAddr as LocalAddr, UnixDatagram};
     use std::sync::atomic::{AtomicU32, Ordering};
 
     use super::*;
+
+    #[test]
+    fn bind_beside_a_sink_does_not_depend_on_names_of_other_users() {
+        let name = LocalAddr::from_abstract_name("roce shares a port").unwrap();
+        let _squatted = UnixDatagram::bind_addr(&name);
+        let local = SocketAddr::from(([127, 47, 101, 2], ROCE_PORT));
+        let sink = Socket::new(Domain::IPV4, Type::DGRAM, None).unwrap();
+        sink.set_reuse_address(true).unwrap();
+        sink.bind(&local.into()).unwrap();
+        // The guard of another address is held for good.
+        let elsewhere = bind_guard(SocketAddr::from(([127, 47, 101, 3], ROCE_PORT))).unwrap();
+        drop(bound_socket(local, 0).unwrap());
+        drop(elsewhere);
+        // While the guard of this one is held, the address counts as taken.
+        let _held = bind_guard(local).unwrap();
+        assert_eq!(bound_socket(local, 0).unwrap_err().kind(), io::ErrorKind::AddrInUse);
+    }
 
     #[test]
     fn of_several_that_share_an_address_with_a_raw_link_one_has_it() {
