@@ -1,7 +1,7 @@
 //! Stock programs of rdma-core, which know nothing of soft NICs, on the library.
 #![allow(clippy::unwrap_used, reason = "what must not happen in a test fails it")]
 
-use std::process::{Child, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 mod common;
@@ -33,6 +33,9 @@ fn a_device_tells_everything_of_itself() {
         "active_mtu:\t\t4096 (5)",
         "link_layer:\t\tEthernet",
         "GID[  0]:\t\t::ffff:127.9.0.3, RoCE v2",
+        "GID[  1]:\t\t::ffff:127.9.0.3, RoCE v2",
+        "GID[  2]:\t\t",
+        "GID[  3]:\t\t::ffff:127.9.0.3, RoCE v2",
     ] {
         assert!(said.contains(line), "{line:?} is not in\n{said}");
     }
@@ -115,24 +118,59 @@ fn programs_share_an_address_over_raw_sockets() {
     assert_eq!(said.matches("100 iters in").count(), 2, "{said}");
 }
 
+#[test]
+fn every_common_gid_index_works() {
+    for (at, index) in ["1", "3"].into_iter().enumerate() {
+        let port = 18_630 + u16::try_from(at).unwrap();
+        pingpong("ibv_rc_pingpong", &["-g", index, "-n", "20"], port);
+    }
+    pingpong("ibv_ud_pingpong", &["-g", "3", "-n", "20", "-s", "1024"], 18_632);
+}
+
+/// Valgrind has no vDSO, and runs one thread at a time.
+#[test]
+fn programs_run_under_valgrind() {
+    let valgrind = |tool: &str, device: &str| {
+        let mut command = common::stock("valgrind", device);
+        command.args(["-q", "--error-exitcode=99", tool]);
+        command
+    };
+    let mut devinfo = valgrind("--tool=memcheck", "udp:127.9.0.7");
+    let said = common::said(devinfo.args(["ibv_devinfo", "-v"]), "valgrind");
+    assert!(said.contains("PORT_ACTIVE"), "{said}");
+    let pingpong = |device: &str| {
+        let mut command = valgrind("--tool=none", device);
+        command.arg("ibv_rc_pingpong");
+        command
+    };
+    pingpong_of(&pingpong, &["-g", "0", "-n", "20"], 18_640);
+}
+
 /// A server on one address, a client on another; both must be content.
 fn pingpong(program: &str, arguments: &[&str], port: u16) {
+    let arguments = [&["-g", "0"], arguments].concat();
+    pingpong_of(&|device| common::stock(program, device), &arguments, port);
+}
+
+/// The same, of a command that is made for a device. Each pair has addresses of its own.
+fn pingpong_of(program: &dyn Fn(&str) -> Command, arguments: &[&str], port: u16) {
     let port_text = port.to_string();
     let side = |device: &str| {
-        let mut command = common::stock(program, device);
-        command.args(["-g", "0", "-p", &port_text]).args(arguments);
+        let mut command = program(device);
+        command.args(["-p", &port_text]).args(arguments);
         command.stdout(Stdio::piped()).stderr(Stdio::piped());
         command
     };
-    let mut server = side("udp:127.9.1.1").spawn().unwrap();
+    let [near, far] = [1, 2].map(|host| format!("udp:127.10.{}.{host}", port - 18_500));
+    let mut server = side(&near).spawn().unwrap();
     wait_for_listener(&mut server, port);
-    let client = common::said(side("udp:127.9.1.2").arg("127.0.0.1"), PACKAGE);
+    let client = common::said(side(&far).arg("127.0.0.1"), PACKAGE);
     let output = server.wait_with_output().unwrap();
     let (out, err) =
         (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    assert!(output.status.success(), "{program} {arguments:?}: {out}{err}");
+    assert!(output.status.success(), "{arguments:?}: {out}{err}");
     for said in [client.as_str(), &out] {
-        assert!(said.contains("iters in") || said.contains("success"), "{program}: {said}");
+        assert!(said.contains("iters in") || said.contains("success"), "{arguments:?}: {said}");
     }
 }
 
