@@ -20,8 +20,7 @@ use std::os::unix::fs::{
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::link::interface::{Interface, gid, interfaces};
-use crate::link::{OpenError, Spec};
+use crate::link::{GidTable, Spec};
 use crate::verbs::{GidType, Guid, PortAttr, PortState};
 use crate::wire::Gid;
 
@@ -30,9 +29,6 @@ pub const DIRECTORIES: [&str; 4] =
     [CLASS, "/sys/class/infiniband_verbs", "/sys/devices/roce", "/dev/infiniband"];
 
 const CLASS: &str = "/sys/class/infiniband";
-
-/// Number of rows of a port's GID table; rows without a GID are empty.
-pub const GID_ROWS: usize = 16;
 
 /// A file whose reads fail with EINVAL, as those of an empty row's attributes do: the speed that loopback does not have.
 const UNREADABLE: &str = "/sys/class/net/lo/speed";
@@ -50,17 +46,8 @@ pub struct DeviceFiles {
     pub interface: Option<String>,
     /// The state of its port.
     pub state: PortState,
-    /// Its GID table, by index, without empty rows at the end.
-    pub gids: Vec<GidRow>,
-}
-
-/// A row of a GID table.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct GidRow {
-    /// The GID; zero in an empty row.
-    pub gid: Gid,
-    /// How packets from it are encapsulated.
-    pub gid_type: GidType,
+    /// Its GID table.
+    pub gids: GidTable,
 }
 
 /// A file, or what stands in its place.
@@ -77,16 +64,11 @@ pub enum Node {
     CharDevice,
 }
 
-/// The rows of a GID table for these GIDs.
-pub fn gid_rows(gids: &[Gid]) -> Vec<GidRow> {
-    gids.iter().map(|gid| GidRow { gid: *gid, gid_type: GidType::RoceV2 }).collect()
-}
-
 impl DeviceFiles {
     /// The files of a device that no program has opened: those that it will have if its address is free.
     pub fn of_spec(spec: &Spec, name: &str, number: usize) -> Self {
-        let interface = interface_of(spec);
-        let gids = gids_of(spec, interface.as_ref()).unwrap_or_default();
+        let interface = spec.find_interface();
+        let gids = spec.gids().unwrap_or_default();
         let has_link =
             interface.as_ref().is_some_and(|interface| interface.up && interface.carrier);
         Self {
@@ -95,14 +77,14 @@ impl DeviceFiles {
             description: format!("{name} ({spec})"),
             interface: interface.map(|interface| interface.name),
             state: if has_link { PortState::Active } else { PortState::Down },
-            gids: gid_rows(&gids),
+            gids: GidTable::new(&gids),
         }
     }
 
     /// The GUID of the device: the lower half of its first GID.
     pub fn guid(&self) -> Guid {
         let Gid([.., a, b, c, d, e, f, g, h]) =
-            self.gids.first().map_or(Gid([0; 16]), |row| row.gid);
+            self.gids.row(0).map_or(Gid([0; 16]), |row| row.gid);
         Guid([a, b, c, d, e, f, g, h])
     }
 
@@ -147,14 +129,13 @@ impl DeviceFiles {
         .into_iter()
         .map(|(path, text)| (path.to_owned(), Node::Text(text)))
         .collect();
-        let empty = GidRow { gid: Gid([0; 16]), gid_type: GidType::RoceV2 };
-        for index in 0..self.gids.len().max(GID_ROWS) {
-            let row = *self.gids.get(index).unwrap_or(&empty);
-            let is_empty = row.gid.0 == [0; 16];
-            let interface = self.interface.as_ref().filter(|_| !is_empty);
-            let gid_type = (!is_empty).then(|| gid_type_text(row.gid_type).to_owned());
+        for index in 0..self.gids.len() {
+            let row = self.gids.row(index);
+            let gid = row.map_or(Gid([0; 16]), |row| row.gid);
+            let interface = self.interface.as_ref().filter(|_| row.is_some());
+            let gid_type = row.map(|row| gid_type_text(row.kind).to_owned());
             files.extend([
-                (format!("gids/{index}"), Node::Text(gid_text(row.gid))),
+                (format!("gids/{index}"), Node::Text(gid_text(gid))),
                 (format!("gid_attrs/ndevs/{index}"), readable(interface.cloned())),
                 (format!("gid_attrs/types/{index}"), readable(gid_type)),
             ]);
@@ -230,30 +211,6 @@ fn gid_type_text(gid_type: GidType) -> &'static str {
     match gid_type {
         GidType::Ib | GidType::RoceV1 => "IB/RoCE v1",
         GidType::RoceV2 => "RoCE v2",
-    }
-}
-
-/// The interface that a device is on.
-fn interface_of(spec: &Spec) -> Option<Interface> {
-    let all = interfaces().unwrap_or_default();
-    match spec {
-        Spec::Udp(address) => {
-            let listed = all.iter().position(|found| found.addresses.contains(address));
-            let loopback =
-                || address.is_loopback().then(|| all.iter().position(|found| found.loopback));
-            let index = listed.or_else(|| loopback().flatten())?;
-            all.into_iter().nth(index)
-        }
-        Spec::Raw(name) | Spec::Soft(name) => all.into_iter().find(|found| found.name == *name),
-    }
-}
-
-/// The GIDs that a device will have.
-fn gids_of(spec: &Spec, interface: Option<&Interface>) -> Result<Vec<Gid>, OpenError> {
-    match spec {
-        Spec::Udp(address) => Ok(vec![gid(*address)]),
-        Spec::Soft(_) => Ok(vec![spec.first_gid()?]),
-        Spec::Raw(_) => Ok(interface.map(Interface::gids).unwrap_or_default()),
     }
 }
 

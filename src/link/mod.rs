@@ -29,11 +29,14 @@ use crate::wire::{Batch, Gid, Path, Qpn, Received};
 mod cable;
 mod fate;
 pub mod fault;
+mod gid_table;
 #[cfg(target_os = "linux")]
 pub mod interface;
 pub mod mem;
 #[cfg(target_os = "linux")]
 mod monitor;
+#[cfg(target_os = "linux")]
+mod named;
 #[cfg(target_os = "linux")]
 mod netlink;
 #[cfg(target_os = "linux")]
@@ -49,6 +52,9 @@ mod testing;
 pub mod udp;
 
 pub use cable::cable;
+pub use gid_table::{GidRow, GidTable};
+#[cfg(target_os = "linux")]
+pub use named::{NamedSpec, NamedSpecError};
 #[cfg(target_os = "linux")]
 pub use spec::{OpenError, Spec, SpecError};
 

@@ -144,9 +144,31 @@ impl Spec {
         }
     }
 
-    /// Whether it takes any address of loopback, of which one is always free.
+    /// Whether it takes any address of loopback, of which one is always free unless another program has port 4791 of all
+    /// addresses.
     pub fn is_any_of_loopback(&self) -> bool {
         matches!(self, Self::Soft(name) if find_interface(name).is_ok_and(|found| found.loopback))
+    }
+
+    /// The interface that it is on, if there is one with its name or its address.
+    pub fn find_interface(&self) -> Option<Interface> {
+        match self {
+            Self::Raw(name) | Self::Soft(name) => find_interface(name).ok(),
+            Self::Udp(address) => {
+                let of_loopback = address.is_loopback() && address.is_ipv4();
+                let has =
+                    |it: &Interface| it.addresses.contains(address) || of_loopback && it.loopback;
+                interfaces().ok()?.into_iter().find(has)
+            }
+        }
+    }
+
+    /// The GIDs that its port would have, without opening it, if its first address is free.
+    pub fn gids(&self) -> Result<Vec<Gid>, OpenError> {
+        match self {
+            Self::Raw(name) => Ok(find_interface(name)?.gids()),
+            Self::Udp(_) | Self::Soft(_) => Ok(vec![self.first_gid()?]),
+        }
     }
 
     /// The interface that it names.

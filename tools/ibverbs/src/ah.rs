@@ -17,7 +17,7 @@ use crate::context::Context;
 use crate::object::{Object, answer, given, objects};
 use crate::pd::Pd;
 use crate::qp::Qp;
-use crate::query::check_port;
+use crate::query::{check_port, gid_index, gid_source};
 
 /// An address handle.
 #[repr(C)]
@@ -33,7 +33,9 @@ objects! { Ah: ibv_ah; }
 unsafe fn create(pd: *mut ibv_pd, attr: &ibv_ah_attr) -> Result<*mut ibv_ah> {
     // SAFETY: the program says that it is one.
     let domain = unsafe { Pd::live(pd) }?;
-    let handle = domain.nic.create_ah(domain.handle, attr.to_ah_attr().ok_or(Failed::EINVAL)?)?;
+    let mut path = attr.to_ah_attr().ok_or(Failed::EINVAL)?;
+    path.sgid_index = gid_source(&domain.nic, path.sgid_index)?;
+    let handle = domain.nic.create_ah(domain.handle, path)?;
     let c = UnsafeCell::new(ibv_ah { context: domain.context(), pd, handle: handle.0 });
     Ok(Ah { c, nic: Arc::clone(&domain.nic), handle }.give())
 }
@@ -67,13 +69,14 @@ fn way_back(open: &Context, port: u8, wc: &ibv_wc, grh: &ibv_grh) -> Result<ibv_
     if wc.wc_flags & u32::from(WcFlags::GRH.bits()) == 0 {
         return Err(Failed::EINVAL);
     }
-    let (source, own, traffic_class, flow_label) = addresses(grh)?;
+    let (peer, own, traffic_class, flow_label) = addresses(grh)?;
     let gids = open.nic.gids();
-    let index = gids.iter().position(|gid| *gid == own).unwrap_or(0);
+    let source = gids.iter().position(|gid| *gid == own).unwrap_or(0);
+    let source = u8::try_from(source).map_err(|_| Failed::EINVAL)?;
     let grh = ibv_global_route {
-        dgid: source.into(),
+        dgid: peer.into(),
         flow_label,
-        sgid_index: u8::try_from(index).map_err(|_| Failed::EINVAL)?,
+        sgid_index: gid_index(&open.nic, source),
         hop_limit: 0xff,
         traffic_class,
     };

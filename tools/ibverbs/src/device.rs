@@ -6,7 +6,7 @@ use std::ptr;
 use std::sync::{Arc, Mutex, Weak};
 
 use roce::ibverbs::{ibv_device, ibv_gid};
-use roce::link::{OpenError, Spec, raw, udp};
+use roce::link::{NamedSpec, OpenError, Spec, raw, udp};
 use roce::nic::SoftNic;
 use roce::verbs::{Device as _, NodeType, TransportType};
 use roce::wire::Gid;
@@ -28,6 +28,8 @@ pub(crate) struct Device {
     /// Drivers know what follows as their own: a pointer that is null makes it nobody's.
     _drivers: [usize; 8],
     pub(crate) spec: Spec,
+    /// The name that was asked for, if one was.
+    given_name: Option<String>,
     pub(crate) name: String,
     /// Its place in the list.
     index: c_int,
@@ -75,8 +77,9 @@ impl Drop for Closing {
 static DEVICES: Mutex<Vec<&'static Device>> = Mutex::new(Vec::new());
 
 impl Device {
-    fn new(spec: Spec, index: usize) -> Self {
-        let name = format!("roce{index}");
+    fn new(given: NamedSpec, index: usize) -> Self {
+        let name = given.name_at(index);
+        let NamedSpec { name: given_name, spec } = given;
         let mut c = ibv_device {
             node_type: NodeType::Ca.code().cast_signed(),
             transport_type: TransportType::Ib.code().cast_signed(),
@@ -90,6 +93,7 @@ impl Device {
             c: UnsafeCell::new(c),
             _drivers: [0; 8],
             spec,
+            given_name,
             name,
             index: c_int::try_from(index).unwrap_or(c_int::MAX),
             nic: Mutex::default(),
@@ -106,15 +110,15 @@ impl Device {
     }
 
     /// The device of this process that is called so.
-    fn called(spec: Spec) -> &'static Self {
+    fn called(given: NamedSpec) -> &'static Self {
         let mut known = lock(&DEVICES);
         let own = known.iter().copied().filter(|device| device.is_own());
-        if let Some(found) = own.clone().find(|device| device.spec == spec) {
+        if let Some(found) = own.clone().find(|device| device.given() == given) {
             return found;
         }
         let index = own.count();
         // SAFETY: it was just made, and stays for ever.
-        let new: &'static Self = unsafe { &*Self::new(spec, index).keep().cast::<Self>() };
+        let new: &'static Self = unsafe { &*Self::new(given, index).keep().cast::<Self>() };
         known.push(new);
         new
     }
@@ -125,7 +129,12 @@ impl Device {
 
     /// The device of this process that this one of it, or of its parent, stands for.
     pub(crate) fn own(&'static self) -> &'static Self {
-        if self.is_own() { self } else { Self::called(self.spec.clone()) }
+        if self.is_own() { self } else { Self::called(self.given()) }
+    }
+
+    /// How the environment named it.
+    fn given(&self) -> NamedSpec {
+        NamedSpec { name: self.given_name.clone(), spec: self.spec.clone() }
     }
 
     /// The device that sysfs has at this path, and what follows the path.

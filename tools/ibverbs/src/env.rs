@@ -1,11 +1,14 @@
 //! What the environment says: which devices there are, and what is done to their packets.
 //!
-//! - `ROCE_DEVICES`: soft NICs, separated by spaces or commas, as `roce bench -d` takes them: `udp:10.0.0.1`,
-//!   `raw:eth0`, `soft:eth0`. Without it, there is one on the first free address of every interface.
+//! - `ROCE_DEVICES`: soft NICs, separated by spaces or commas, as `roce run --device` takes them: `udp:10.0.0.1`,
+//!   `raw:eth0`, `soft:eth0`, `mlx5_0=soft:lo`. Without it, there is one on the first free address of every interface.
 //! - `ROCE_PCAP`: a file to write what passes into; `%d` in it is the device, `%p` the process. Whoever opens a device
 //!   first makes it; the next ones, in this process or in others, leave it and make `FILE.PID`, `FILE.PID.2` and so on.
 //! - `ROCE_FAULT`: what happens to packets that are sent: `loss=1%,delay=10us`.
 //! - `ROCE_LOG`: a file to write into why a device cannot be listed or opened, which C gets a number for only.
+//!
+//! A setuid program, or one with file capabilities, ignores all of them: its environment is another user's, who must not
+//! choose which files it writes and which addresses it takes.
 
 use std::env;
 use std::error::Error;
@@ -15,7 +18,7 @@ use std::io::{self, Write as _};
 use std::sync::Once;
 use std::time::SystemTime;
 
-use roce::link::{Link, Spec, fault, tap};
+use roce::link::{Link, NamedSpec, Spec, fault, tap};
 use roce::time::Instant;
 
 use crate::call::{Failed, Result};
@@ -24,10 +27,11 @@ use crate::call::{Failed, Result};
 const FILES_MAX: u32 = 10_000;
 
 /// The devices that there are.
-pub(crate) fn devices() -> Result<Vec<Spec>> {
-    let Ok(list) = env::var("ROCE_DEVICES") else { return Ok(Spec::of_every_interface()?) };
-    let words = list.split([' ', ',', '\t', '\n']).filter(|word| !word.is_empty());
-    words.map(|word| word.parse().map_err(|error| failed(&error, libc::EINVAL))).collect()
+pub(crate) fn devices() -> Result<Vec<NamedSpec>> {
+    match trusted("ROCE_DEVICES", is_secure_execution()) {
+        Some(list) => NamedSpec::parse_list(&list).map_err(|error| failed(&error, libc::EINVAL)),
+        None => Ok(Spec::of_every_interface()?.into_iter().map(NamedSpec::from).collect()),
+    }
 }
 
 /// Puts around a link what the environment asks for. A tap belongs inside: it sees what goes out, faults and all.
@@ -92,11 +96,34 @@ pub(crate) fn keep_quiet() {
 
 /// A variable that is set and not empty.
 pub(crate) fn variable(name: &str) -> Option<String> {
-    env::var(name).ok().filter(|value| !value.is_empty())
+    trusted(name, is_secure_execution()).filter(|value| !value.is_empty())
+}
+
+/// A variable, unless the environment is that of a less privileged user.
+fn trusted(name: &str, secure: bool) -> Option<String> {
+    if secure { None } else { env::var(name).ok() }
+}
+
+/// Whether the kernel started this program with more privilege than its caller has, as `secure_getenv` asks.
+fn is_secure_execution() -> bool {
+    // SAFETY: a function without a contract.
+    unsafe { libc::getauxval(libc::AT_SECURE) != 0 }
 }
 
 fn time_of_day() -> Instant {
     #[expect(clippy::disallowed_methods, reason = "captures have the time of day")]
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     Instant::from_nanos(u64::try_from(now.as_nanos()).unwrap_or(u64::MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn environment_of_another_user_is_ignored() {
+        assert!(trusted("PATH", false).is_some());
+        assert_eq!(trusted("PATH", true), None);
+        assert!(!is_secure_execution());
+    }
 }

@@ -4,6 +4,7 @@ use std::cell::UnsafeCell;
 use std::ffi::c_int;
 use std::ptr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
 
 use roce::ibverbs::{
     IBV_QP_INIT_ATTR_CREATE_FLAGS, IBV_QP_INIT_ATTR_IND_TABLE, IBV_QP_INIT_ATTR_PD,
@@ -25,6 +26,7 @@ use crate::cq::Cq;
 use crate::events::{Acks, Routes};
 use crate::object::{Object, answer, given, objects};
 use crate::pd::{Pd, next_number};
+use crate::query::{gid_index, gid_source};
 use crate::srq::Srq;
 use crate::wq;
 use crate::wr_ex::{self, Builder};
@@ -44,6 +46,8 @@ pub(crate) struct Qp {
     shared: Option<(Arc<Domain>, u32)>,
     /// Work requests that are being built.
     pub(crate) builder: Builder,
+    /// The indexes in the GID table that the program gave for its path and its alternate path.
+    gid_indexes: [AtomicU8; 2],
     routes: Arc<Routes>,
     /// What happened to it, as the context told.
     pub(crate) events: Acks,
@@ -97,6 +101,7 @@ impl Qp {
             own_pd,
             shared: shared.map(|domain| (domain, number)),
             builder: Builder::default(),
+            gid_indexes: Default::default(),
             routes: Arc::clone(&routes),
             events: Acks::default(),
         };
@@ -321,8 +326,21 @@ unsafe extern "C" fn ibv_modify_qp(qp: *mut ibv_qp, attr: *mut ibv_qp_attr, mask
         let attr = unsafe { given(attr) }?;
         let mask = AttrMask::from_bits(mask.cast_unsigned()).ok_or(Failed::EINVAL)?;
         let mask = mask.difference(transition::ignored(queue_pair.kind));
-        let new = attr.to_qp_attr(mask)?;
+        let mut new = attr.to_qp_attr(mask)?;
+        let paths = [(AttrMask::AV, &mut new.ah_attr), (AttrMask::ALT_PATH, &mut new.alt_ah_attr)];
+        let mut given = [None; 2];
+        for ((bit, path), index) in paths.into_iter().zip(&mut given) {
+            if mask.contains(bit) {
+                let own = gid_source(&queue_pair.nic, path.sgid_index)?;
+                *index = Some(std::mem::replace(&mut path.sgid_index, own));
+            }
+        }
         queue_pair.nic.modify_qp(queue_pair.handle, &new, mask)?;
+        for (known, index) in queue_pair.gid_indexes.iter().zip(given) {
+            if let Some(index) = index {
+                known.store(index, Ordering::Relaxed);
+            }
+        }
         if mask.contains(AttrMask::STATE) {
             // SAFETY: programs only read it.
             unsafe { (*qp).state = attr.qp_state };
@@ -343,7 +361,14 @@ unsafe extern "C" fn ibv_query_qp(
         // SAFETY: the program says that it is one.
         let queue_pair = unsafe { Qp::live(qp.cast()) }?;
         let known = queue_pair.nic.query_qp(queue_pair.handle).ok_or(Failed::EINVAL)?;
-        let known = ibv_qp_attr::from(&known);
+        let mut known = ibv_qp_attr::from(&known);
+        let paths = [&mut known.ah_attr, &mut known.alt_ah_attr];
+        for (path, given) in paths.into_iter().zip(&queue_pair.gid_indexes) {
+            let (own, given) = (path.grh.sgid_index, given.load(Ordering::Relaxed));
+            // Another handle on the queue pair may have set another path.
+            let same = gid_source(&queue_pair.nic, given).is_ok_and(|source| source == own);
+            path.grh.sgid_index = if same { given } else { gid_index(&queue_pair.nic, own) };
+        }
         // SAFETY: the program has room for it.
         unsafe { answer(attr, known) }?;
         if AttrMask::from_bits_truncate(mask.cast_unsigned()).contains(AttrMask::STATE) {

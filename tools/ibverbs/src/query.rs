@@ -11,6 +11,8 @@ use roce::ibverbs::{
     ibv_odp_per_transport_caps, ibv_pci_atomic_caps, ibv_port_attr, ibv_query_device_ex_input,
     ibv_rss_caps, ibv_values_ex, timespec,
 };
+use roce::link::{GidRow, GidTable};
+use roce::nic::SoftNic;
 use roce::verbs::{Device as _, GidType};
 use roce::wire::Gid;
 
@@ -26,7 +28,8 @@ pub(crate) const PORT: u8 = 1;
 /// How many bytes of a port's attributes programs know that were built before they grew.
 const OLD_PORT_ATTR: usize = 48;
 
-/// What `ibv_query_gid_type` says of a RoCEv2 identifier: the numbers of sysfs are not those of `ibv_gid_type`.
+/// What `ibv_query_gid_type` says of a GID: the numbers of sysfs, which are not those of `ibv_gid_type`.
+const SYSFS_IB_ROCE_V1: u32 = 0;
 const SYSFS_ROCE_V2: u32 = 1;
 
 /// What of reliable connections can be done with memory that is brought in on demand: everything, as it is the processor
@@ -122,7 +125,7 @@ pub(crate) unsafe extern "C" fn query_port(
         let context = unsafe { Context::of(context) }?;
         check_port(u32::from(port))?;
         let mut port = ibv_port_attr::from(&context.nic.query_port()?);
-        port.gid_tbl_len = port.gid_tbl_len.max(GIDS_MIN);
+        port.gid_tbl_len = c_int::try_from(gid_table(context).len()).unwrap_or(c_int::MAX);
         // SAFETY: the program has room for so many bytes.
         unsafe { copy_prefix(&port, attr, size) }
     })
@@ -146,13 +149,30 @@ pub(crate) fn check_port(port: u32) -> Result<()> {
     if port == u32::from(PORT) { Ok(()) } else { Err(Failed::EINVAL) }
 }
 
-/// How many places the table of identifiers has at least; those of no identifier are empty.
-const GIDS_MIN: c_int = 16;
+/// The GID table of an open device.
+fn gid_table(context: &Context) -> GidTable {
+    GidTable::new(&context.nic.gids())
+}
 
-/// The identifier with this index.
-fn gid(context: &Context, index: usize) -> Result<Gid> {
-    let gid = context.nic.gids().get(index).copied();
-    gid.filter(|gid| gid.0 != [0; 16]).ok_or(Failed(libc::ENODATA))
+/// The GID with this index, which must not be empty.
+fn gid_row(context: &Context, index: usize) -> Result<GidRow> {
+    gid_table(context).row(index).ok_or(Failed(libc::ENODATA))
+}
+
+/// The index in the NIC's own list of the GID that a program sends from.
+pub(crate) fn gid_source(nic: &SoftNic, index: u8) -> Result<u8> {
+    let table = GidTable::new(&nic.gids());
+    let row = table.row(usize::from(index)).ok_or(Failed::EINVAL)?;
+    if row.kind != GidType::RoceV2 {
+        return Err(Failed::EOPNOTSUPP);
+    }
+    u8::try_from(row.source).map_err(|_| Failed::EINVAL)
+}
+
+/// The first index in the table of a GID of the NIC's own list.
+pub(crate) fn gid_index(nic: &SoftNic, source: u8) -> u8 {
+    let index = GidTable::new(&nic.gids()).index_of(usize::from(source));
+    index.and_then(|index| u8::try_from(index).ok()).unwrap_or(0)
 }
 
 /// An identifier of a port; one that is not there is zero as long as the table has a place for it.
@@ -168,9 +188,11 @@ unsafe extern "C" fn ibv_query_gid(
         let context = unsafe { Context::of(context) }?;
         check_port(u32::from(port))?;
         let index = usize::try_from(index).map_err(|_| Failed::EINVAL)?;
-        let gid = context.nic.gids().get(index).copied();
-        let empty = index < GIDS_MIN as usize;
-        let gid = gid.or_else(|| empty.then(Gid::default)).ok_or(Failed::EINVAL)?;
+        let table = gid_table(context);
+        if index >= table.len() {
+            return Err(Failed::EINVAL);
+        }
+        let gid = table.row(index).map_or_else(Gid::default, |row| row.gid);
         // SAFETY: the program has room for it.
         unsafe { answer(to, gid.into()) }?;
         Ok(0)
@@ -189,26 +211,30 @@ unsafe extern "C" fn ibv_query_gid_type(
         // SAFETY: the program says that it is open.
         let context = unsafe { Context::of(context) }?;
         check_port(u32::from(port))?;
-        gid(context, index as usize)?;
+        let kind = match gid_row(context, index as usize)?.kind {
+            GidType::RoceV2 => SYSFS_ROCE_V2,
+            _ => SYSFS_IB_ROCE_V1,
+        };
         // SAFETY: the program has room for it.
-        unsafe { answer(to, SYSFS_ROCE_V2) }?;
+        unsafe { answer(to, kind) }?;
         Ok(0)
     })
 }
 
 /// An entry of the table of identifiers.
-fn gid_entry(context: &Context, index: usize) -> Result<ibv_gid_entry> {
-    let interface = context.nic.port().interface.as_deref();
-    Ok(ibv_gid_entry {
-        gid: gid(context, index)?.into(),
+fn gid_entry(index: usize, row: GidRow, interface: u32) -> ibv_gid_entry {
+    ibv_gid_entry {
+        gid: row.gid.into(),
         gid_index: u32::try_from(index).unwrap_or(u32::MAX),
         port_num: u32::from(PORT),
-        gid_type: GidType::RoceV2.code(),
-        ndev_ifindex: interface.map_or(0, interface_index),
-    })
+        gid_type: row.kind.code(),
+        ndev_ifindex: interface,
+    }
 }
 
-fn interface_index(name: &str) -> u32 {
+/// The index of the interface that a NIC is on, or 0.
+fn interface_index(context: &Context) -> u32 {
+    let Some(name) = context.nic.port().interface.as_deref() else { return 0 };
     let all = roce::link::interface::interfaces().unwrap_or_default();
     all.iter().find(|interface| interface.name == name).map_or(0, |interface| interface.index)
 }
@@ -230,8 +256,10 @@ unsafe extern "C" fn _ibv_query_gid_ex(
         if flags != 0 || size < size_of::<ibv_gid_entry>() {
             return Err(Failed::EINVAL);
         }
+        let row = gid_row(context, index as usize)?;
+        let found = gid_entry(index as usize, row, interface_index(context));
         // SAFETY: the program has room for it.
-        unsafe { copy_prefix(&gid_entry(context, index as usize)?, entry, size) }
+        unsafe { copy_prefix(&found, entry, size) }
     })
 }
 
@@ -250,8 +278,9 @@ unsafe extern "C" fn _ibv_query_gid_table(
         if flags != 0 || size < size_of::<ibv_gid_entry>() {
             return Err(Failed::EINVAL);
         }
-        let indices = 0..context.nic.gids().len();
-        let found: Vec<_> = indices.filter_map(|index| gid_entry(context, index).ok()).collect();
+        let (table, interface) = (gid_table(context), interface_index(context));
+        let found: Vec<_> =
+            table.rows().map(|(index, row)| gid_entry(index, row, interface)).collect();
         if found.len() > most {
             return Err(Failed::EINVAL);
         }

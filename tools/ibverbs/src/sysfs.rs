@@ -6,7 +6,8 @@ use std::mem;
 use std::path::Path;
 use std::ptr;
 
-use roce::ibverbs::files::{DeviceFiles, Node, Tree, gid_rows};
+use roce::ibverbs::files::{DeviceFiles, Node, Tree};
+use roce::link::GidTable;
 use roce::verbs::Device as _;
 
 use crate::call::{Failed, Result, number};
@@ -83,7 +84,7 @@ impl Device {
     pub(crate) fn files(&self) -> DeviceFiles {
         let mut files = DeviceFiles::of_spec(&self.spec, &self.name, self.number());
         if let Some(nic) = self.running() {
-            files.gids = gid_rows(&nic.gids());
+            files.gids = GidTable::new(&nic.gids());
             files.interface = nic.port().interface.clone().or(files.interface);
             files.state = nic.query_port().map_or(files.state, |port| port.state);
         }

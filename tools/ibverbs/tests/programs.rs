@@ -1,6 +1,10 @@
 //! Programs in C that do what the stock ones do not: many threads, forks, violent ends.
 #![allow(clippy::unwrap_used, reason = "what must not happen in a test fails it")]
 
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::path::Path;
+use std::process::Command;
+
 mod common;
 
 use common::compiled;
@@ -46,4 +50,51 @@ fn domains_and_queue_pairs_are_shared_by_those_who_open_them_again() {
 #[test]
 fn memory_that_is_gone_fails_requests_and_the_program_lives() {
     run("memory.c", "udp:127.9.7.1 udp:127.9.7.2");
+}
+
+#[test]
+fn own_address_is_at_the_gid_indexes_that_programs_expect() {
+    run("gids.c", "mlx5_0=udp:127.9.41.1 udp:127.9.41.2");
+}
+
+/// Root can make a program setuid; without that, only the opposite can be tested here.
+#[test]
+fn setuid_program_ignores_the_environment_of_its_caller() {
+    // Where another user can read, and programs may be setuid.
+    let directory = std::env::temp_dir().join(format!("roce-secure-{}", std::process::id()));
+    std::fs::create_dir_all(directory.join("out")).unwrap();
+    let chmod = |path: &Path, mode| {
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+    };
+    chmod(&directory, 0o755);
+    chmod(&directory.join("out"), 0o777);
+    let library = directory.join("libibverbs.so.1");
+    std::fs::copy(common::library().join("libibverbs.so.1"), &library).unwrap();
+    let program = directory.join("secure");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/c/secure.c");
+    let mut cc = Command::new("cc");
+    cc.args(["-std=gnu11", "-Wall", "-Wextra", "-Werror", "-o"])
+        .arg(&program)
+        .arg(source)
+        .arg(library);
+    cc.arg(format!("-Wl,-rpath,{}", directory.display()));
+    common::said(&mut cc, "gcc and libibverbs-dev");
+    let (log, pcap) = (directory.join("out/log"), directory.join("out/pcap"));
+    let run = |command: &mut Command| {
+        command.env("ROCE_DEVICES", "udp:127.9.42.1 udp:203.0.113.77").env("ROCE_LOG", &log);
+        common::said(command.env("ROCE_PCAP", &pcap).env("ROCE_FAULT", "loss=100%"), "util-linux")
+    };
+    assert_eq!(run(&mut Command::new(&program)), "secure 0 devices 2 open 1\n");
+    assert!(pcap.exists());
+    std::fs::remove_file(&pcap).unwrap();
+    if std::fs::metadata(&program).unwrap().uid() == 0 {
+        chmod(&program, 0o4755);
+        let mut other = Command::new("setpriv");
+        other.args(["--reuid=65534", "--regid=65534", "--clear-groups"]).arg(&program);
+        let said = run(&mut other);
+        assert!(said.starts_with("secure 1 devices "), "{said}: is {directory:?} mounted nosuid?");
+        assert!(!said.contains("devices 2 open") || !pcap.exists(), "{said}");
+        assert!(!pcap.exists() && !log.exists(), "files of another user's choice were written");
+    }
+    std::fs::remove_dir_all(&directory).unwrap();
 }
