@@ -4,6 +4,15 @@
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
+use netns::in_namespace;
+
+#[path = "common/netns.rs"]
+#[allow(dead_code, unreachable_pub, reason = "shared by several tests")]
+mod netns;
+
+/// What makes a file our library for `roce run`.
+const OURS: &[u8] = b"\x7fELF, and somewhere in it: roce libibverbs over soft NICs";
+
 /// A directory with something in it that has the library's name.
 struct Place(PathBuf);
 
@@ -11,7 +20,7 @@ impl Place {
     fn new(name: &str) -> Self {
         let path = std::env::temp_dir().join(format!("roce-run-{}-{name}", std::process::id()));
         std::fs::create_dir_all(&path).unwrap();
-        std::fs::write(path.join("libibverbs.so.1"), b"").unwrap();
+        std::fs::write(path.join("libibverbs.so.1"), OURS).unwrap();
         Self(path)
     }
 
@@ -93,10 +102,13 @@ fn the_exit_status_is_the_programs() {
 fn what_cannot_be_run_is_told_with_the_cure() {
     let place = Place::new("errors");
     for (args, word) in [
-        (&["--", "/no/such/program"][..], "cannot run /no/such/program"),
-        (&["--device", "udp:203.0.113.77", "--", "true"], "--device udp:203.0.113.77: "),
+        (&["--device", "udp:203.0.113.77", "--", "true"][..], "--device udp:203.0.113.77: "),
         (&["--device", "eth0", "--", "true"], "a device is udp:ADDRESS"),
+        (&["--device", "a/b=soft:lo", "--", "true"], "'a/b' is no name for a device"),
         (&["--fault", "loss=lots", "--", "true"], "loss"),
+        (&["--pcap", "/no/such/directory/it", "--", "true"], "--pcap /no/such/directory/it"),
+        (&["--bogus", "--", "true"], "unexpected argument '--bogus'"),
+        (&["--bogus", "true"], "unexpected argument '--bogus'"),
         (&[], "PROGRAM"),
     ] {
         let output = place.run(args);
@@ -107,6 +119,142 @@ fn what_cannot_be_run_is_told_with_the_cure() {
     let gone = Place(std::env::temp_dir().join("roce-run-no-such-place"));
     let error = text(&gone.run(&["true"]).stderr);
     assert!(error.contains("ROCE_LIBRARY: there is no libibverbs.so.1 at"), "{error}");
+}
+
+#[test]
+fn exit_status_tells_missing_programs_from_those_that_cannot_be_run() {
+    let place = Place::new("programs");
+    let script = place.0.join("script");
+    std::fs::write(&script, "#!/no/such/interpreter\n").unwrap();
+    let not_executable = place.0.join("libibverbs.so.1");
+    let chmod = |mode| {
+        use std::os::unix::fs::PermissionsExt;
+        std::fs::set_permissions(&script, std::fs::Permissions::from_mode(mode)).unwrap();
+    };
+    chmod(0o755);
+    for (program, status, word) in [
+        (Path::new("/no/such/program"), 127, "program not found"),
+        (Path::new("roce-no-such-program"), 127, "program not found"),
+        (&script, 127, "its interpreter is not found"),
+        (&not_executable, 126, "ermission denied"),
+        (&place.0, 126, "ermission denied"),
+    ] {
+        let output = place.run(&["-d", "udp:127.9.4.7", "--", program.to_str().unwrap()]);
+        let error = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(status), "{program:?}: {error}");
+        let name = format!("cannot run {}: ", program.display());
+        assert!(error.contains(&name) && error.contains(word), "{error}");
+    }
+}
+
+#[test]
+fn options_behind_the_program_are_the_programs() {
+    let place = Place::new("options");
+    let output = place.run(&["-d", "udp:127.9.4.8", "echo", "--bogus", "-d", "x", "--", "y"]);
+    assert_eq!(text(&output.stdout), "--bogus -d x -- y\n");
+}
+
+#[test]
+fn device_that_is_named_twice_is_refused() {
+    let place = Place::new("twice");
+    for (devices, word) in [
+        (["udp:127.9.4.9", "udp:127.9.4.9"], "udp:127.9.4.9 is there twice"),
+        (["soft:lo", "soft:lo"], "name both: one=soft:lo other=soft:lo"),
+        (["a=udp:127.9.4.9", "a=udp:127.9.4.10"], "two devices are called a"),
+    ] {
+        let output = place.run(&["-d", devices[0], "-d", devices[1], "true"]);
+        let error = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{error}");
+        assert!(error.contains(word), "{error}");
+    }
+    let output = place.run(&["-d", "mlx5_0=soft:lo", "-d", "mlx5_1=soft:lo", "/usr/bin/env"]);
+    assert!(text(&output.stdout).contains("ROCE_DEVICES=mlx5_0=soft:lo mlx5_1=soft:lo\n"));
+}
+
+#[test]
+fn library_that_is_not_ours_is_refused() {
+    let place = Place::new("foreign");
+    let library = place.0.join("libibverbs.so.1");
+    for foreign in [&b""[..], b"\x7fELF of rdma-core", &OURS[1..]] {
+        std::fs::write(&library, foreign).unwrap();
+        let output = place.run(&["true"]);
+        let error = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{error}");
+        assert!(error.contains("is not the library of roce"), "{error}");
+    }
+    let other = place.0.join("another-name.so");
+    std::fs::write(&other, OURS).unwrap();
+    let error = text(&Place(other).run(&["true"]).stderr);
+    assert!(error.contains("programs look for the name libibverbs.so.1"), "{error}");
+    let error = text(&Place(PathBuf::new()).run(&["true"]).stderr);
+    assert!(error.contains("ROCE_LIBRARY is empty"), "{error}");
+}
+
+#[test]
+fn library_below_the_current_directory_is_never_loaded_by_accident() {
+    let root = Path::new(env!("CARGO_TARGET_TMPDIR")).join("run-accident");
+    let _ = std::fs::remove_dir_all(&root);
+    let bin = root.join("pre:fix/bin");
+    for directory in ["pre:fix/bin", ".local/lib/roce", "pre:fix/lib/roce"] {
+        std::fs::create_dir_all(root.join(directory)).unwrap();
+    }
+    std::fs::hard_link(env!("CARGO_BIN_EXE_roce"), bin.join("roce")).unwrap();
+    let run = |home: &str| {
+        let mut command = Command::new(bin.join("roce"));
+        command.args(["run", "--device", "udp:127.9.4.11", "--", "true"]);
+        command.env_remove("ROCE_LIBRARY").env("HOME", home).current_dir(&root);
+        let output = command.output().unwrap();
+        assert_eq!(output.status.code(), Some(2), "HOME={home}: {output:?}");
+        text(&output.stderr)
+    };
+    // An empty or relative HOME would be the current directory.
+    std::fs::write(root.join(".local/lib/roce/libibverbs.so.1"), OURS).unwrap();
+    for home in ["", "."] {
+        let error = run(home);
+        assert!(error.contains("there is no libibverbs.so.1 of roce in"), "{error}");
+    }
+    // The linker would take a prefix with a colon for two directories, the second below the current one.
+    std::fs::write(root.join("pre:fix/lib/roce/libibverbs.so.1"), OURS).unwrap();
+    let error = run("/nonexistent");
+    assert!(error.contains("cannot search a directory with ':'"), "{error}");
+    std::fs::remove_dir_all(&root).unwrap();
+}
+
+#[test]
+fn default_devices_that_will_not_do_are_told() {
+    in_namespace(|| {
+        let place = Place::new("default");
+        let said = |word: &str| {
+            let output = place.run(&["true"]);
+            let error = text(&output.stderr);
+            assert!(output.status.success() && error.contains(word), "{word}: {error}");
+            error
+        };
+        let ip = |arguments: &str| {
+            let status = Command::new("ip").args(arguments.split(' ')).status().unwrap();
+            assert!(status.success(), "ip {arguments}");
+        };
+        said("roce0 (soft:lo) reaches this host only, and no other interface is up");
+        ip("link add far type veth peer name other");
+        ip("address add 192.0.2.1/24 dev far");
+        ip("link set far up");
+        let error =
+            said("roce0 (soft:lo) reaches this host only; for other hosts use --device soft:far");
+        assert!(!error.contains("will not open"), "{error}");
+        // Who has the port of all addresses has that of loopback as well.
+        let taken = std::net::UdpSocket::bind("0.0.0.0:4791").unwrap();
+        let error = said("roce0 (soft:lo) will not open: UDP port 4791 of 127.");
+        assert!(error.contains("(soft:far) will not open: UDP port 4791 of 192.0.2.1"), "{error}");
+        let named = place.run(&["--device", "soft:lo", "true"]);
+        assert_eq!(named.status.code(), Some(2), "{named:?}");
+        drop(taken);
+        ip("link set far down");
+        ip("link set lo down");
+        let error = said("the program finds no device: ");
+        for word in ["lo is down", "far is down", "ip link set lo up"] {
+            assert!(error.contains(word), "{word}: {error}");
+        }
+    });
 }
 
 /// What a command that is installed at `bin` says of the search path that its programs have.
@@ -130,7 +278,7 @@ fn the_library_is_found_where_install_puts_it() {
     for place in ["home/.local/lib/roce", "bin/ibverbs", "lib/roce"] {
         let place = root.join(place);
         std::fs::create_dir_all(&place).unwrap();
-        std::fs::write(place.join("libibverbs.so.1"), b"").unwrap();
+        std::fs::write(place.join("libibverbs.so.1"), OURS).unwrap();
         let output = search_path(&bin, &home);
         let found = text(&output.stdout);
         let found = std::fs::canonicalize(found.trim()).unwrap();
@@ -152,13 +300,26 @@ fn an_address_that_is_taken_is_told_with_the_cure() {
 }
 
 #[test]
-fn a_capture_of_an_earlier_run_makes_room() {
+fn capture_of_an_earlier_run_is_replaced_and_another_file_is_not() {
     let place = Place::new("pcap");
     let (old, pipe) = (place.0.join("old.pcapng"), Path::new("/dev/null"));
-    std::fs::write(&old, b"of an earlier run").unwrap();
-    for file in [&*old, pipe] {
+    let run = |file: &Path| {
         let args = ["--device", "udp:127.9.4.3", "--pcap", file.to_str().unwrap(), "--", "true"];
-        assert!(place.run(&args).status.success());
+        place.run(&args)
+    };
+    let capture = Path::new(env!("CARGO_MANIFEST_DIR")).join("testdata/captures/vectors.pcap");
+    std::fs::copy(capture, &old).unwrap();
+    for file in [&*old, pipe] {
+        assert!(run(file).status.success());
     }
     assert!(!old.exists() && pipe.exists());
+    std::fs::write(&old, b"notes").unwrap();
+    for file in [&*old, &place.0.join("%d.pcapng")] {
+        std::fs::write(place.0.join("roce0.pcapng"), b"notes").unwrap();
+        let output = run(file);
+        let error = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{error}");
+        assert!(error.contains("is no capture"), "{error}");
+    }
+    assert_eq!(std::fs::read(&old).unwrap(), b"notes");
 }

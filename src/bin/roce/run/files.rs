@@ -9,7 +9,7 @@ use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail};
 use roce::ibverbs::files::{DeviceFiles, Tree};
-use roce::link::Spec;
+use roce::link::{NamedSpec, Spec};
 
 use super::namespace;
 
@@ -105,7 +105,7 @@ fn namespace_works() -> bool {
 pub(super) fn show(
     command: &mut Command,
     form: Form,
-    devices: &[Spec],
+    devices: &[NamedSpec],
     library: &Path,
     redirect: &Path,
 ) -> Result<()> {
@@ -129,7 +129,7 @@ pub(super) fn show(
     preload.push(library);
     if let Some(path) = preload.iter().find(|path| !can_be_listed(path)) {
         eprintln!(
-            "roce: cannot preload {}: its path has a space or a colon; a program with its own libibverbs will not find \
+            "roce: cannot preload {}: its path has a space, ':' or '$'; a program with its own libibverbs will not find \
              the devices, and files of devices can be missing",
             path.display()
         );
@@ -143,14 +143,18 @@ pub(super) fn show(
 }
 
 /// The files of these devices, named as the library names them.
-fn tree_of(devices: &[Spec]) -> Result<Tree> {
+fn tree_of(devices: &[NamedSpec]) -> Result<Tree> {
     let devices = match devices {
-        [] => Spec::of_every_interface().context("cannot list the interfaces")?,
+        [] => {
+            let all = Spec::of_every_interface().context("cannot list the interfaces")?;
+            all.into_iter().map(NamedSpec::from).collect()
+        }
         given => given.to_vec(),
     };
-    let named = devices.iter().enumerate();
-    let files =
-        named.map(|(index, spec)| DeviceFiles::of_spec(spec, &format!("roce{index}"), index));
+    let files = devices
+        .iter()
+        .enumerate()
+        .map(|(index, device)| DeviceFiles::of_spec(&device.spec, &device.name_at(index), index));
     Ok(Tree::new(&files.collect::<Vec<_>>()))
 }
 
@@ -169,5 +173,5 @@ pub(super) fn first_of(name: &str, items: &[&Path]) -> OsString {
 
 /// Whether the dynamic linker takes it for one path.
 fn can_be_listed(path: &Path) -> bool {
-    path.to_str().is_some_and(|path| !path.contains([' ', ':']))
+    path.to_str().is_some_and(|path| !path.contains([' ', ':', '$']))
 }
