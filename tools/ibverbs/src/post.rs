@@ -5,7 +5,7 @@ use std::ptr;
 
 use roce::ibverbs::{ibv_qp, ibv_recv_wr, ibv_send_wr, ibv_srq, ibv_wq};
 use roce::nic::Poster;
-use roce::verbs::{Data, PostError, SendFlags, SendOp, SendWr, Sge};
+use roce::verbs::{Data, PostError, RecvWr, SendFlags, SendOp, SendWr, Sge};
 
 use crate::call::{Failed, Result, code};
 use crate::mw::Mw;
@@ -67,7 +67,7 @@ pub(crate) unsafe extern "C" fn post_recv(
     };
     post_list!(queue_pair.nic, wr, bad, |poster, wr| {
         // SAFETY: the program says that it is as it should be.
-        poster.recv(queue_pair.handle, &unsafe { wr.to_recv_wr() })
+        poster.recv(queue_pair.handle, &unsafe { receive(wr) }?)
     })
 }
 
@@ -84,7 +84,7 @@ pub(crate) unsafe extern "C" fn post_srq_recv(
     };
     post_list!(queue.nic, wr, bad, |poster, wr| {
         // SAFETY: the program says that it is as it should be.
-        poster.srq_recv(queue.handle, &unsafe { wr.to_recv_wr() })
+        poster.srq_recv(queue.handle, &unsafe { receive(wr) }?)
     })
 }
 
@@ -101,13 +101,30 @@ pub(crate) unsafe extern "C" fn post_wq_recv(
     };
     post_list!(queue.nic, wr, bad, |poster, wr| {
         // SAFETY: the program says that it is as it should be.
-        poster.wq_recv(queue.handle, &unsafe { wr.to_recv_wr() })
+        poster.wq_recv(queue.handle, &unsafe { receive(wr) }?)
     })
+}
+
+/// A receive in words.
+///
+/// # Safety
+///
+/// It must be as `ibv_post_recv` wants it.
+#[inline]
+unsafe fn receive(wr: &ibv_recv_wr) -> Result<RecvWr<'_>> {
+    if wr.num_sge < 0 {
+        return Err(Failed::EINVAL);
+    }
+    // SAFETY: the caller vouches for it.
+    Ok(unsafe { wr.to_recv_wr() })
 }
 
 /// Posts a send. Inline data is copied now.
 #[inline]
 unsafe fn send(poster: &mut Poster<'_>, qp: &Qp, wr: &ibv_send_wr) -> Result<()> {
+    if wr.num_sge < 0 {
+        return Err(Failed::EINVAL);
+    }
     // SAFETY: the caller vouches for it.
     let send = unsafe { wr.to_send_wr(qp.kind) }?;
     if let SendOp::BindMw { rkey, bind, .. } = send.op {

@@ -34,12 +34,12 @@ fn extended_verbs_do_what_their_manual_says() {
 
 #[test]
 fn verbs_answer_as_the_kernel_and_providers_do() {
-    run("semantics.c", "udp:127.9.7.1");
+    run("semantics.c", "udp:127.9.17.1");
 }
 
 #[test]
 fn structures_that_were_destroyed_copied_or_changed_are_refused() {
-    run("handles.c", "udp:127.9.8.1 udp:127.9.8.2");
+    run("handles.c", "udp:127.9.18.1 udp:127.9.18.2");
 }
 
 #[test]

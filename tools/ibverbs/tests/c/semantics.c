@@ -279,6 +279,11 @@ static void slots_of_the_send_queue(void) {
     CHECK(post(a, IBV_WR_RDMA_WRITE, 99, 8, IBV_SEND_SIGNALED) == ENOMEM);
     for (int id = 1; id < SLOTS; id++)
         completes(id, IBV_WC_SUCCESS);
+    /* What is refused takes no slot. */
+    struct ibv_send_wr refused = {.num_sge = -1, .opcode = IBV_WR_SEND}, *bad = NULL;
+    struct ibv_recv_wr refused_recv = {.num_sge = -1}, *bad_recv = NULL;
+    CHECK(ibv_post_send(a, &refused, &bad) == EINVAL && bad == &refused);
+    CHECK(ibv_post_recv(a, &refused_recv, &bad_recv) == EINVAL && bad_recv == &refused_recv);
     /* One slot is still taken by the unsignaled request. */
     for (int id = 9; id < 8 + SLOTS; id++)
         CHECK(!post(a, IBV_WR_RDMA_WRITE, id, 8, id == 9 ? IBV_SEND_SIGNALED : 0));
