@@ -56,6 +56,7 @@ mod port;
 mod poster;
 mod progress;
 mod room;
+mod timed_mutex;
 mod trust;
 
 use std::any::Any;

@@ -13,12 +13,13 @@ mod attendant;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, TryLockError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use rustix::event::{EventfdFlags, eventfd};
 
 use super::core::{Core, Work};
 use super::port::PortWatch;
+use super::timed_mutex::{TimedGuard, TimedMutex};
 use super::trust::STEADY;
 use crate::link::{Frames, Receiver, Sender};
 use crate::time::Instant;
@@ -38,8 +39,8 @@ const REQUESTS: u8 = 2;
 /// What all threads share.
 pub(super) struct Shared {
     core: Mutex<Core>,
-    outgoing: Mutex<Outgoing>,
-    incoming: Mutex<Box<dyn Receiver>>,
+    outgoing: TimedMutex<Outgoing>,
+    incoming: TimedMutex<Box<dyn Receiver>>,
     /// A copy of the receiving half's, to wait for without its lock.
     arrivals: OwnedFd,
     /// The same once a group was joined, if it is another one then.
@@ -96,8 +97,8 @@ impl Shared {
             Outgoing { sender, batch: Batch::bounded(BATCH, BATCH_BYTES), wants: None, frames };
         Ok(Arc::new(Self {
             core: Mutex::new(core),
-            outgoing: Mutex::new(outgoing),
-            incoming: Mutex::new(receiver),
+            outgoing: TimedMutex::new(outgoing),
+            incoming: TimedMutex::new(receiver),
             arrivals,
             arrivals_with_groups: OnceLock::new(),
             port_watch,
@@ -125,8 +126,8 @@ impl Shared {
     }
 
     /// The receiving half. Whoever wants the core too takes it afterwards.
-    pub(super) fn receiver(&self) -> MutexGuard<'_, Box<dyn Receiver>> {
-        self.incoming.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(super) fn receiver(&self) -> TimedGuard<'_, Box<dyn Receiver>> {
+        self.incoming.lock(self.now())
     }
 
     /// The receiving half has joined a group, and may have another descriptor to wait for.
@@ -161,7 +162,8 @@ impl Shared {
             (take(&mut core), core.work(now))
         };
         if count == 0 {
-            Taken { count, work, .. } = self.take_in(now, work, take);
+            let receiver = self.incoming.try_lock_or_wait(now);
+            Taken { count, work, .. } = self.take_in(receiver, now, work, take);
         }
         if count > 0 {
             if work.unsent {
@@ -201,8 +203,8 @@ impl Shared {
         };
         if unsent {
             // Another thread may have the lock and not have asked the engine yet.
-            let outgoing = self.outgoing.lock().unwrap_or_else(PoisonError::into_inner);
-            self.send_with(outgoing, self.now(), false);
+            let now = self.now();
+            self.send_with(self.outgoing.lock(now), now, false);
         }
     }
 
@@ -237,9 +239,15 @@ impl Shared {
     }
 
     /// Takes in what has arrived, and does what is due, if there is anything; then `take` takes what came of it.
-    fn take_in(&self, now: Instant, work: Work, mut take: impl FnMut(&mut Core) -> usize) -> Taken {
-        // If another thread is receiving, it will finish.
-        let mut receiver = try_lock(&self.incoming);
+    ///
+    /// Without the receiving half it does only what is due: the thread that has it will take in what has arrived.
+    fn take_in(
+        &self,
+        mut receiver: Option<TimedGuard<'_, Box<dyn Receiver>>>,
+        now: Instant,
+        work: Work,
+        mut take: impl FnMut(&mut Core) -> usize,
+    ) -> Taken {
         let arrived = receiver.as_mut().map_or(Ok(0), |receiver| receiver.receive(now));
         if matches!(arrived, Ok(0)) && !work.due {
             return Taken { arrived: false, count: 0, work };
@@ -270,7 +278,7 @@ impl Shared {
 
     /// Looks at the sending half. Whoever wanted to send meanwhile and found it taken has left that to this.
     fn with_outgoing<T>(&self, look: impl FnOnce(&Outgoing) -> T) -> T {
-        let seen = look(&self.outgoing.lock().unwrap_or_else(PoisonError::into_inner));
+        let seen = look(&self.outgoing.lock(self.now()));
         if self.unsent.swap(false, Ordering::AcqRel) {
             self.transmit(self.now());
         }
@@ -304,23 +312,23 @@ impl Shared {
     /// One thread sends at a time. Who finds the lock taken says so and tries once more; who gives it back asks
     /// afterwards whether somebody said so. Of the two exchanges one is the later, and whoever does it sees to the rest.
     fn send(&self, now: Instant, first: bool) {
-        if let Some(outgoing) = self.try_outgoing() {
+        if let Some(outgoing) = self.try_outgoing(now) {
             self.send_with(outgoing, now, first);
         }
     }
 
     /// The sending half, unless somebody has it who will see that there is more to send.
-    fn try_outgoing(&self) -> Option<MutexGuard<'_, Outgoing>> {
-        try_lock(&self.outgoing).or_else(|| {
+    fn try_outgoing(&self, now: Instant) -> Option<TimedGuard<'_, Outgoing>> {
+        self.outgoing.try_lock(now).or_else(|| {
             self.unsent.swap(true, Ordering::AcqRel);
-            // Whoever had the lock may have given it back just before it was told.
-            try_lock(&self.outgoing)
+            // The holder may have released the lock just before it was told, or may have lost its core.
+            self.outgoing.try_lock_or_wait(now)
         })
     }
 
     fn send_with<'a>(
         &'a self,
-        mut outgoing: MutexGuard<'a, Outgoing>,
+        mut outgoing: TimedGuard<'a, Outgoing>,
         now: Instant,
         mut first: bool,
     ) {
@@ -337,7 +345,7 @@ impl Shared {
             }
             // Somebody else may want everything to be sent.
             first = false;
-            let Some(again) = self.try_outgoing() else { return };
+            let Some(again) = self.try_outgoing(now) else { return };
             outgoing = again;
         }
     }
@@ -380,7 +388,7 @@ impl Shared {
     /// The next time at which something must be done.
     fn deadline(&self) -> Option<Instant> {
         let outgoing = self.with_outgoing(|outgoing| outgoing.wants);
-        let incoming = self.incoming.lock().unwrap_or_else(PoisonError::into_inner).poll_timeout();
+        let incoming = self.receiver().poll_timeout();
         let engine = self.core().engine.poll_timeout();
         [outgoing, incoming, engine].into_iter().flatten().min()
     }
@@ -400,17 +408,7 @@ impl Shared {
     /// What both halves of the link counted.
     pub(super) fn link_counters(&self) -> Vec<(&'static str, u64)> {
         let mut counters = self.with_outgoing(|outgoing| outgoing.sender.counters());
-        let incoming = self.incoming.lock().unwrap_or_else(PoisonError::into_inner);
-        counters.extend(incoming.counters());
+        counters.extend(self.receiver().counters());
         counters
-    }
-}
-
-/// A lock, unless somebody has it.
-fn try_lock<T>(lock: &Mutex<T>) -> Option<MutexGuard<'_, T>> {
-    match lock.try_lock() {
-        Ok(guard) => Some(guard),
-        Err(TryLockError::Poisoned(poisoned)) => Some(poisoned.into_inner()),
-        Err(TryLockError::WouldBlock) => None,
     }
 }

@@ -54,7 +54,9 @@ impl Shared {
             // From now on whoever posts sends by itself. Nobody rings while it is awake, least of all itself.
             self.wakes.store(0, Ordering::SeqCst);
             self.watching.store(false, Ordering::SeqCst);
-            let taken = self.take_in(now, Work { due: true, unsent: true }, |_| 0);
+            // It waits for the receiving half: as long as packets wait there, it would not sleep either.
+            let everything = Work { due: true, unsent: true };
+            let taken = self.take_in(Some(self.receiver()), now, everything, |_| 0);
             trust.end(now, program_ran(), taken.arrived);
             let answers = taken.arrived || self.has_left_something();
             if steady && answers && self.is_polled(now, AWAY) {
@@ -95,7 +97,8 @@ impl Shared {
         if !away && self.gets_on() {
             return false;
         }
-        let taken = self.take_in(self.now(), Work { due: false, unsent: false }, |_| 0);
+        let nothing = Work { due: false, unsent: false };
+        let taken = self.take_in(Some(self.receiver()), self.now(), nothing, |_| 0);
         // It may look at memory now, and answer to what it finds there.
         if self.wait(COURTESY) == Meanwhile::Nothing {
             self.deferred.store(NOTHING, Ordering::SeqCst);

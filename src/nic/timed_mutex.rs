@@ -1,0 +1,123 @@
+//! A mutex that a busy poller does not wait for, unless its holder has lost its core.
+//!
+//! Pollers try a lock and go on if it is taken: its holder is talking to the kernel and does their work. Where threads
+//! outnumber cores, the scheduler preempts holders. All other threads would then poll in vain for their whole time
+//! slices before the holder runs again. A lock that is held for longer than its holder's work can take is therefore
+//! waited for: the waiting threads sleep, and the holder gets a core.
+
+use std::ops::{Deref, DerefMut};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
+use std::time::Duration;
+
+use crate::time::Instant;
+
+/// Maximum time for which a holder is expected to keep the lock: longer than one full batch takes to be received or
+/// sent, and short against a time slice of the scheduler.
+const HOLD_MAX: Duration = Duration::from_micros(100);
+
+/// Value of `since` while nobody holds the lock.
+const FREE: u64 = u64::MAX;
+
+/// A mutex that knows since when it is held.
+#[derive(Debug)]
+pub(super) struct TimedMutex<T> {
+    mutex: Mutex<T>,
+    /// When the lock was taken, in nanoseconds, or [`FREE`].
+    since: AtomicU64,
+}
+
+impl<T> TimedMutex<T> {
+    pub(super) const fn new(value: T) -> Self {
+        Self { mutex: Mutex::new(value), since: AtomicU64::new(FREE) }
+    }
+
+    /// Takes the lock, waiting for it if it is taken.
+    pub(super) fn lock(&self, now: Instant) -> TimedGuard<'_, T> {
+        self.hold(now, self.mutex.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Takes the lock if it is free.
+    pub(super) fn try_lock(&self, now: Instant) -> Option<TimedGuard<'_, T>> {
+        match self.mutex.try_lock() {
+            Ok(guard) => Some(self.hold(now, guard)),
+            Err(TryLockError::Poisoned(poisoned)) => Some(self.hold(now, poisoned.into_inner())),
+            Err(TryLockError::WouldBlock) => None,
+        }
+    }
+
+    /// Takes the lock if it is free, or waits for it if its holder seems to have lost its core.
+    pub(super) fn try_lock_or_wait(&self, now: Instant) -> Option<TimedGuard<'_, T>> {
+        self.try_lock(now).or_else(|| self.is_overdue(now).then(|| self.lock(now)))
+    }
+
+    /// Whether the lock is held for longer than its holder's work takes.
+    fn is_overdue(&self, now: Instant) -> bool {
+        let since = Instant::from_nanos(self.since.load(Ordering::Relaxed));
+        now.saturating_since(since) > HOLD_MAX
+    }
+
+    fn hold<'a>(&'a self, now: Instant, guard: MutexGuard<'a, T>) -> TimedGuard<'a, T> {
+        self.since.store(now.as_nanos(), Ordering::Relaxed);
+        TimedGuard { guard, since: &self.since }
+    }
+}
+
+/// The lock, until it is dropped.
+#[derive(Debug)]
+pub(super) struct TimedGuard<'a, T> {
+    guard: MutexGuard<'a, T>,
+    since: &'a AtomicU64,
+}
+
+impl<T> Drop for TimedGuard<'_, T> {
+    fn drop(&mut self) {
+        self.since.store(FREE, Ordering::Relaxed);
+    }
+}
+
+impl<T> Deref for TimedGuard<'_, T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        &self.guard
+    }
+}
+
+impl<T> DerefMut for TimedGuard<'_, T> {
+    fn deref_mut(&mut self) -> &mut T {
+        &mut self.guard
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(us: u64) -> Instant {
+        Instant::from_nanos(us * 1000)
+    }
+
+    #[test]
+    fn poller_skips_a_lock_that_was_just_taken() {
+        let lock = TimedMutex::new(());
+        let held = lock.try_lock(at(0)).unwrap();
+        assert!(lock.try_lock_or_wait(at(100)).is_none());
+        drop(held);
+        assert!(lock.try_lock_or_wait(at(5000)).is_some(), "a free lock is nobody's");
+    }
+
+    #[test]
+    fn poller_waits_for_a_holder_that_lost_its_core() {
+        let lock = TimedMutex::new(0);
+        let mut held = lock.lock(at(0));
+        std::thread::scope(|scope| {
+            let waiting = scope.spawn(|| lock.try_lock_or_wait(at(101)).map(|value| *value));
+            // The thread runs before this one has slept, or sleeps on the lock: either way it must not give up.
+            std::thread::sleep(Duration::from_millis(20));
+            *held = 7;
+            drop(held);
+            assert_eq!(waiting.join().unwrap(), Some(7));
+        });
+    }
+}
