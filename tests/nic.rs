@@ -6,19 +6,21 @@
 )]
 
 use std::net::Ipv4Addr;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use roce::engine::{AsyncEvent, Counter, CqHandle, MrHandle, Notify, PdHandle, QpHandle};
-use roce::link::cable;
+use roce::link::{Receiver, cable};
 use roce::memory::Buffer;
 use roce::nic::SoftNic;
+use roce::time::Instant;
 use roce::verbs::{
-    Access, AckTimeout, Channel, Connect, Data, Device, EventType, QpState, QpType, RecvWr,
-    RetryCount, SendOp, SendWr, Sge, Wc, WcStatus, WrId,
+    Access, AckTimeout, Channel, Connect, CreateError, Data, Device, Errno, EventType, PostError,
+    QpState, QpType, RecvWr, RetryCount, SendOp, SendWr, Sge, Wc, WcStatus, WrId,
 };
-use roce::wire::{Bits, Gid};
+use roce::wire::{Bits, Gid, Received};
 
 const ALL: Access = Access::LOCAL_WRITE
     .union(Access::REMOTE_WRITE)
@@ -416,4 +418,119 @@ fn who_polls_for_its_own_and_then_looks_at_memory_is_served() {
             });
         }
     });
+}
+
+/// A receiving half that panics on the first packet.
+struct Panics(Box<dyn Receiver>);
+
+impl Receiver for Panics {
+    fn receive(&mut self, now: Instant) -> std::io::Result<usize> {
+        let count = self.0.receive(now)?;
+        assert_eq!(count, 0, "on purpose: a packet that triggers a bug");
+        Ok(count)
+    }
+
+    fn for_each(&self, each: &mut dyn FnMut(&Received<'_>)) {
+        self.0.for_each(each);
+    }
+
+    fn fd(&self) -> BorrowedFd<'_> {
+        self.0.fd()
+    }
+}
+
+/// Two connected sides, of which the second panics on the first packet that it receives.
+fn pair_that_panics() -> (Side, Side) {
+    let gids = [1, 2].map(|host| Gid::from(Ipv4Addr::new(192, 0, 2, host)));
+    let (a, mut b) = cable(gids[0], gids[1]).unwrap();
+    b.receiver = Box::new(Panics(b.receiver));
+    let [a, b] = [a, b].map(|link| Side::new(SoftNic::start(link).unwrap(), QpType::Rc));
+    for (side, peer) in [(&a, &b), (&b, &a)] {
+        side.nic
+            .connect(side.qp, &peer.nic.endpoint(peer.qp).unwrap(), &Connect::default())
+            .unwrap();
+    }
+    (a, b)
+}
+
+/// The NIC reports a fatal error, wakes all who wait, refuses every call, and lets a program clean up.
+fn assert_has_failed(side: &Side) {
+    let event = side.nic.async_events().wait(PATIENCE).unwrap();
+    assert_eq!(event, Some(AsyncEvent::Device(EventType::DeviceFatal)));
+    assert_eq!(
+        side.channel.wait(PATIENCE).unwrap(),
+        Some(side.cq),
+        "a waiting thread stays asleep"
+    );
+    assert!(side.nic.broken().is_some() && side.nic.has_failed());
+    assert!(side.nic.wait_cq(side.cq).is_err());
+    assert_eq!(side.nic.poll_cq(side.cq, &mut [Wc::default()]), 0);
+    let sges = [side.sge(8)];
+    let send = SendWr::new(WrId(1), SEND, Data::Gather(&sges));
+    assert_eq!(side.nic.post_send(side.qp, &send), Err(PostError::Refused(Errno::EIO)));
+    let posted = side.nic.post_all(|poster| poster.send(side.qp, &send));
+    assert_eq!(posted, Err(PostError::Refused(Errno::EIO)));
+    let recv = RecvWr { id: WrId(1), sges: &sges };
+    assert_eq!(side.nic.post_recv(side.qp, &recv), Err(PostError::Refused(Errno::EIO)));
+    assert_eq!(side.nic.create_cq(1), Err(CreateError::Refused(Errno::EIO)));
+    assert_eq!(side.nic.create_pd(), Err(CreateError::Refused(Errno::EIO)));
+    assert_eq!(
+        side.nic.create_simple_qp(side.pd, side.cq, QpType::Rc).err().map(|e| e.to_string()),
+        Some(CreateError::Refused(Errno::EIO).to_string())
+    );
+    assert_eq!(side.nic.destroy_qp(side.qp), Ok(()));
+    assert_eq!(side.nic.deregister(side.mr), Ok(()));
+    assert_eq!(side.nic.destroy_cq(side.cq), Ok(()));
+    assert_eq!(side.nic.destroy_pd(side.pd), Ok(()));
+}
+
+#[test]
+fn panic_in_the_progress_thread_is_a_fatal_error() {
+    let (a, b) = pair_that_panics();
+    a.send(1, SEND, 8);
+    assert_has_failed(&b);
+    drop_in_time(b);
+    drop_in_time(a);
+}
+
+#[test]
+fn panic_in_a_polling_thread_is_a_fatal_error() {
+    let (a, b) = pair_that_panics();
+    std::thread::scope(|scope| {
+        // It polls until it panics, or the progress thread does.
+        let polling = scope.spawn(|| {
+            while !b.nic.has_failed() {
+                b.nic.poll_cq(b.cq, &mut [Wc::default()]);
+            }
+        });
+        a.send(1, SEND, 8);
+        let _ = polling.join();
+    });
+    assert_has_failed(&b);
+}
+
+#[test]
+fn panic_in_a_call_is_a_fatal_error() {
+    let (a, b) = pair();
+    let call = AssertUnwindSafe(|| a.nic.post_all(|_| panic!("on purpose")));
+    assert!(catch_unwind(call).is_err());
+    assert_has_failed(&a);
+    drop_in_time(a);
+    drop_in_time(b);
+}
+
+#[test]
+fn call_of_a_thread_that_unwinds_for_another_reason_is_no_failure() {
+    struct Asks<'a>(&'a SoftNic);
+    impl Drop for Asks<'_> {
+        fn drop(&mut self) {
+            let _ = self.0.create_cq(1);
+        }
+    }
+    let (a, _b) = pair();
+    let unwound = catch_unwind(AssertUnwindSafe(|| {
+        let _asks = Asks(&a.nic);
+        panic!("on purpose");
+    }));
+    assert!(unwound.is_err() && !a.nic.has_failed() && a.nic.create_cq(1).is_ok());
 }

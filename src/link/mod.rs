@@ -57,6 +57,17 @@ pub use gid_table::{GidRow, GidTable};
 pub use named::{NamedSpec, NamedSpecError};
 #[cfg(target_os = "linux")]
 pub use spec::{OpenError, Spec, SpecError};
+#[cfg(target_os = "linux")]
+pub(crate) use sys::thread::spawn;
+
+/// Starts a thread. Elsewhere than on Linux it takes signals as any other does.
+#[cfg(not(target_os = "linux"))]
+pub(crate) fn spawn(
+    name: &str,
+    run: impl FnOnce() + Send + 'static,
+) -> io::Result<std::thread::JoinHandle<()>> {
+    std::thread::Builder::new().name(name.to_owned()).spawn(run)
+}
 
 /// The most multicast groups that a link is in at once.
 pub const GROUPS_MAX: usize = 64;

@@ -4,6 +4,7 @@
 
 use std::io;
 
+use super::alarm::Refusal;
 use super::progress::Shared;
 use crate::link::CHOSEN_MAX;
 use crate::verbs::{CreateError, DestroyError, Errno, QpHandle};
@@ -13,6 +14,9 @@ impl Shared {
     /// Tells the link which queue pairs there are. It is told of a new one before anybody knows its number, so no
     /// packet to it is missed.
     pub(super) fn choose_packets(&self) {
+        if self.alarm.is_raised() {
+            return;
+        }
         let mut receiver = self.receiver();
         let some: Vec<Qpn> = self.core().engine.qp_numbers().take(CHOSEN_MAX + 1).collect();
         receiver.choose(Some(&*some).filter(|all| all.len() <= CHOSEN_MAX));
@@ -20,6 +24,9 @@ impl Shared {
 
     /// Attaches a queue pair to a group, which the link joins if it is the first.
     pub(super) fn attach(&self, qp: QpHandle, group: Gid) -> Result<(), CreateError> {
+        if self.alarm.is_raised() {
+            return Refusal::refused();
+        }
         let mut receiver = self.receiver();
         let is_new = {
             let engine = &mut self.core().engine;
@@ -40,6 +47,9 @@ impl Shared {
 
     /// Detaches a queue pair from a group, which the link leaves if it was the last.
     pub(super) fn detach(&self, qp: QpHandle, group: Gid) -> Result<(), DestroyError> {
+        if self.alarm.is_raised() {
+            return Refusal::refused();
+        }
         let mut receiver = self.receiver();
         let is_last = {
             let engine = &mut self.core().engine;

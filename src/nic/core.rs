@@ -7,6 +7,7 @@ use std::sync::Arc;
 use super::mailbox::Mailbox;
 use crate::engine::{AsyncEvent, CqHandle, Engine, Event};
 use crate::time::Instant;
+use crate::verbs::EventType;
 
 /// The engine behind its lock, and who waits for what.
 pub(super) struct Core {
@@ -62,8 +63,15 @@ impl Core {
         }
     }
 
-    /// The link failed for good.
+    /// Nothing can be sent or received any more: reports `DEVICE_FATAL`, and wakes all who wait for completions.
     pub(super) fn fail(&mut self, error: &io::Error) {
-        self.broken.get_or_insert_with(|| (error.kind(), error.to_string()));
+        if self.broken.is_some() {
+            return;
+        }
+        self.broken = Some((error.kind(), error.to_string()));
+        self.raise(AsyncEvent::Device(EventType::DeviceFatal));
+        for (cq, channel) in &self.channels {
+            channel.put(*cq);
+        }
     }
 }

@@ -4,6 +4,7 @@ use std::any::Any;
 use std::io;
 use std::sync::Arc;
 
+use super::alarm::Refusal;
 use super::{Mailbox, SoftNic};
 use crate::engine::{Engine, Limits};
 use crate::link::GROUPS_MAX;
@@ -60,6 +61,10 @@ impl Device for SoftNic {
 
     fn broken(&self) -> Option<io::Error> {
         let core = self.shared.core();
+        // The progress thread is about to say so.
+        if core.broken.is_none() && self.has_failed() {
+            return Some(io::Error::other("a thread panicked while it worked on the NIC"));
+        }
         core.broken.as_ref().map(|(kind, text)| io::Error::new(*kind, text.clone()))
     }
 
@@ -80,6 +85,10 @@ impl Device for SoftNic {
     }
 
     fn deregister(&self, mr: MrHandle) -> Result<(), KeyError> {
+        if self.has_failed() {
+            // Its memory is not touched any more.
+            return Ok(());
+        }
         self.command(|engine| engine.deregister(mr))
     }
 
@@ -92,6 +101,9 @@ impl Device for SoftNic {
     }
 
     fn destroy_mw(&self, mw: MwHandle) -> Result<(), KeyError> {
+        if self.has_failed() {
+            return Ok(());
+        }
         self.command(|engine| engine.destroy_mw(mw))
     }
 
@@ -109,6 +121,9 @@ impl Device for SoftNic {
             return Err(CreateError::Invalid("the channel is another device's"));
         };
         let mut core = self.shared.core();
+        if self.has_failed() {
+            return Refusal::refused();
+        }
         let cq = core.engine.create_cq(capacity)?;
         core.channels.insert(cq, mailbox);
         Ok(cq)
@@ -121,6 +136,9 @@ impl Device for SoftNic {
 
     fn destroy_cq(&self, cq: CqHandle) -> Result<(), DestroyError> {
         let mut core = self.shared.core();
+        if self.has_failed() {
+            return Refusal::refused();
+        }
         core.engine.destroy_cq(cq)?;
         core.channels.remove(&cq);
         Ok(())
@@ -222,6 +240,9 @@ impl Device for SoftNic {
 
     fn post_recvs(&self, qp: QpHandle, wrs: &[RecvWr<'_>]) -> Result<(), (usize, PostError)> {
         let mut core = self.shared.core();
+        if self.has_failed() {
+            return Refusal::refused();
+        }
         for (at, wr) in wrs.iter().enumerate() {
             core.engine.post_recv(qp, wr).map_err(|error| (at, error))?;
         }
@@ -230,7 +251,8 @@ impl Device for SoftNic {
     }
 
     fn post_srq_recv(&self, srq: SrqHandle, wr: &RecvWr<'_>) -> Result<(), PostError> {
-        self.shared.core().engine.post_srq_recv(srq, wr)
+        let mut core = self.shared.core();
+        if self.has_failed() { Refusal::refused() } else { core.engine.post_srq_recv(srq, wr) }
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
@@ -54,14 +55,18 @@ impl Listener {
             doorbell.try_clone()?,
             Arc::clone(&stopped),
         );
-        let name = "roce frames".to_owned();
-        let thread = std::thread::Builder::new().name(name).spawn(move || {
-            let mut frame = Vec::new();
-            while !stop.load(Ordering::SeqCst) {
-                while let Ok(true) = frames.receive(&mut frame) {
-                    shared.take_frame(&frame);
+        let thread = crate::link::spawn("roce frames", move || {
+            let run = || {
+                let mut frame = Vec::new();
+                while !stop.load(Ordering::SeqCst) {
+                    while let Ok(true) = frames.receive(&mut frame) {
+                        shared.take_frame(&frame);
+                    }
+                    let _ = wait_readable(&[bell.as_fd(), frames.fd()], None);
                 }
-                let _ = wait_readable(&[bell.as_fd(), frames.fd()], None);
+            };
+            if catch_unwind(AssertUnwindSafe(run)).is_err() {
+                shared.alarm.raise();
             }
         })?;
         *running = Some(Running { rules: 1, stopped, doorbell, thread });
@@ -85,7 +90,7 @@ impl Running {
     fn end(self, frames: &dyn Frames) {
         self.stopped.store(true, Ordering::SeqCst);
         let _ = rustix::io::write(&self.doorbell, &1_u64.to_ne_bytes());
-        // If it panicked, it has said so.
+        // A panic was reported as a failure of the NIC.
         let _ = self.thread.join();
         // An interface that is gone gives nothing any more.
         let _ = frames.listen(false);

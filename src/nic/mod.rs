@@ -47,6 +47,7 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod alarm;
 mod arrivals;
 mod core;
 mod device;
@@ -62,6 +63,7 @@ mod trust;
 use std::any::Any;
 use std::collections::BTreeMap;
 use std::io;
+use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -69,6 +71,7 @@ use std::time::Duration;
 pub use mailbox::Mailbox;
 pub use poster::Poster;
 
+use self::alarm::Refusal;
 use self::core::Core;
 use crate::engine::{Config, Counters, Engine, Event, Seed};
 use crate::link::{Frames, Link, Port};
@@ -133,8 +136,7 @@ impl SoftNic {
         let shared = Shared::new(core, sender, receiver, frames.clone(), port_watch)?;
         shared.choose_packets();
         let thread = Arc::clone(&shared);
-        let name = "roce".to_owned();
-        let progress = std::thread::Builder::new().name(name).spawn(move || thread.run())?;
+        let progress = crate::link::spawn("roce", move || thread.run())?;
         let (progress, listener) = (Some(progress), frames.map(Listener::new));
         Ok(Self { shared, port, asynchronous, progress, listener, kept: None })
     }
@@ -148,6 +150,12 @@ impl SoftNic {
     /// The port of its link.
     pub fn port(&self) -> &Port {
         &self.port
+    }
+
+    /// The descriptors that hold the link's address, for as long as the NIC is there. A forked child that does not use
+    /// the NIC closes its copies, or the address stays taken after its parent has dropped the NIC.
+    pub fn address_fds(&self) -> Vec<RawFd> {
+        self.shared.address_fds()
     }
 
     /// How often everything happened that the engine counts.
@@ -220,15 +228,25 @@ impl SoftNic {
     #[inline]
     pub fn post_all<T>(&self, post: impl FnOnce(&mut Poster<'_>) -> T) -> T {
         let mut core = self.shared.core();
-        let mut poster = Poster { engine: &mut core.engine, sends: false };
+        let failed = self.has_failed();
+        let mut poster = Poster { engine: &mut core.engine, sends: false, failed };
         let done = post(&mut poster);
         let sends = poster.sends;
-        core.deliver();
+        if !failed {
+            core.deliver();
+        }
         drop(core);
         if sends {
             self.shared.posted();
         }
         done
+    }
+
+    /// Whether the NIC has failed for good, because a thread panicked while it worked on it. Then there are no completions
+    /// any more, and every call is refused.
+    #[inline]
+    pub fn has_failed(&self) -> bool {
+        self.shared.alarm.is_raised()
     }
 
     /// Sends what was left for the next poll, because there will be none.
@@ -238,15 +256,18 @@ impl SoftNic {
 
     /// Does something with the engine that is no work, and lets the world know what came of it. What was left for the
     /// next poll goes out first: the command may end what it belongs to.
-    fn command<T>(&self, command: impl FnOnce(&mut Engine) -> T) -> T {
+    fn command<T: Refusal>(&self, command: impl FnOnce(&mut Engine) -> T) -> T {
         self.shared.flush();
         self.post(command)
     }
 
     /// Posts work, and sees to it that it is done.
-    fn post<T>(&self, command: impl FnOnce(&mut Engine) -> T) -> T {
+    fn post<T: Refusal>(&self, command: impl FnOnce(&mut Engine) -> T) -> T {
         let done = {
             let mut core = self.shared.core();
+            if self.has_failed() {
+                return T::refused();
+            }
             let done = command(&mut core.engine);
             core.deliver();
             done
@@ -260,7 +281,7 @@ impl Drop for SoftNic {
     fn drop(&mut self) {
         self.shared.stop();
         if let Some(progress) = self.progress.take() {
-            // If it panicked, it has said so.
+            // A panic was reported as a failure of the NIC.
             let _ = progress.join();
         }
     }

@@ -2,7 +2,7 @@
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
 use super::core::Core;
 use super::progress::Shared;
@@ -39,7 +39,7 @@ impl Shared {
     /// Looks at the port, applies what changed, and returns whether it is active.
     pub(super) fn refresh_port(&self) -> bool {
         let Some(watch) = &self.port_watch else { return true };
-        let mut state = watch.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = self.alarm.lock(&watch.state);
         let State { monitor, last } = &mut *state;
         // An interface that cannot be looked at is taken to be as it was.
         if let Ok(status) = monitor.status()

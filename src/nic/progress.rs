@@ -11,12 +11,11 @@
 mod attendant;
 
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock};
 
-use rustix::event::{EventfdFlags, eventfd};
-
+use super::alarm::{Alarm, Watched};
 use super::core::{Core, Work};
 use super::port::PortWatch;
 use super::timed_mutex::{TimedGuard, TimedMutex};
@@ -47,7 +46,7 @@ pub(super) struct Shared {
     arrivals_with_groups: OnceLock<OwnedFd>,
     /// What becomes of the port.
     pub(super) port_watch: Option<PortWatch>,
-    doorbell: OwnedFd,
+    pub(super) alarm: Arc<Alarm>,
     clock: std::time::Instant,
     /// Whether there may be something to send that nobody is sending.
     unsent: AtomicBool,
@@ -93,16 +92,17 @@ impl Shared {
         port_watch: Option<PortWatch>,
     ) -> io::Result<Arc<Self>> {
         let arrivals = receiver.fd().try_clone_to_owned()?;
+        let alarm = Arc::new(Alarm::new()?);
         let outgoing =
             Outgoing { sender, batch: Batch::bounded(BATCH, BATCH_BYTES), wants: None, frames };
         Ok(Arc::new(Self {
             core: Mutex::new(core),
-            outgoing: TimedMutex::new(outgoing),
-            incoming: TimedMutex::new(receiver),
+            outgoing: TimedMutex::new(outgoing, &alarm),
+            incoming: TimedMutex::new(receiver, &alarm),
             arrivals,
             arrivals_with_groups: OnceLock::new(),
             port_watch,
-            doorbell: eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?,
+            alarm,
             #[expect(clippy::disallowed_methods, reason = "here is where time comes from")]
             clock: std::time::Instant::now(),
             unsent: AtomicBool::new(false),
@@ -121,8 +121,8 @@ impl Shared {
         Instant::from_nanos(u64::try_from(self.clock.elapsed().as_nanos()).unwrap_or(u64::MAX))
     }
 
-    pub(super) fn core(&self) -> MutexGuard<'_, Core> {
-        self.core.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(super) fn core(&self) -> Watched<'_, Core> {
+        self.alarm.lock(&self.core)
     }
 
     /// The receiving half. Whoever wants the core too takes it afterwards.
@@ -130,11 +130,16 @@ impl Shared {
         self.incoming.lock(self.now())
     }
 
+    /// The descriptors that hold the link's address: of the receiving half before it joins groups, and its copy.
+    pub(super) fn address_fds(&self) -> Vec<RawFd> {
+        vec![self.receiver().fd().as_raw_fd(), self.arrivals.as_raw_fd()]
+    }
+
     /// The receiving half has joined a group, and may have another descriptor to wait for.
     pub(super) fn watch(&self, receiver: &dyn Receiver) -> io::Result<()> {
         if self.arrivals_with_groups.get().is_none() {
             let _ = self.arrivals_with_groups.set(receiver.fd().try_clone_to_owned()?);
-            self.ring();
+            self.alarm.ring();
         }
         Ok(())
     }
@@ -144,6 +149,9 @@ impl Shared {
     /// If there is something, what packets are to be answered with waits for the next poll, so that it goes out together
     /// with what the program will post in its turn. A poll in vain takes each lock once at the most.
     pub(super) fn poll(&self, mut take: impl FnMut(&mut Core) -> usize) -> usize {
+        if self.alarm.is_raised() {
+            return 0;
+        }
         let now = self.now();
         // Another thread may ask for events just now, and this go on counting: it is found out when nobody polls.
         let polls = self.polls.load(Ordering::Relaxed) + 1;
@@ -151,7 +159,7 @@ impl Shared {
         self.last_poll.store(now.as_nanos(), Ordering::Relaxed);
         if polls.is_multiple_of(STEADY) && !self.watching.load(Ordering::Relaxed) {
             // Packets that this takes in do not wake the progress thread, but it should get out of the way.
-            self.ring();
+            self.alarm.ring();
         }
         let deferred = self.deferred.load(Ordering::Relaxed);
         if deferred == REQUESTS && self.take_deferred() {
@@ -183,7 +191,7 @@ impl Shared {
             // The poll that found something may have begun long ago.
             self.last_poll.store(self.now().as_nanos(), Ordering::SeqCst);
             self.watching.store(true, Ordering::SeqCst);
-            self.ring();
+            self.alarm.ring();
         }
     }
 
@@ -195,6 +203,9 @@ impl Shared {
     /// Sends what was left for the next poll, or held back, and what another thread is about to send: somebody does
     /// something else now, which may end what it belongs to.
     pub(super) fn flush(&self) {
+        if self.alarm.is_raised() {
+            return;
+        }
         self.deferred.store(NOTHING, Ordering::Relaxed);
         let unsent = {
             let engine = &mut self.core().engine;
@@ -234,7 +245,7 @@ impl Shared {
     pub(super) fn hand_over(&self) {
         self.polls.store(0, Ordering::SeqCst);
         if self.watching.load(Ordering::SeqCst) {
-            self.ring();
+            self.alarm.ring();
         }
     }
 
@@ -300,6 +311,9 @@ impl Shared {
 
     /// Takes in a frame of any protocol.
     pub(super) fn take_frame(&self, frame: &[u8]) {
+        if self.alarm.is_raised() {
+            return;
+        }
         let now = self.now();
         let mut core = self.core();
         core.engine.handle_frame(now, frame);
@@ -312,6 +326,9 @@ impl Shared {
     /// One thread sends at a time. Who finds the lock taken says so and tries once more; who gives it back asks
     /// afterwards whether somebody said so. Of the two exchanges one is the later, and whoever does it sees to the rest.
     fn send(&self, now: Instant, first: bool) {
+        if self.alarm.is_raised() {
+            return;
+        }
         if let Some(outgoing) = self.try_outgoing(now) {
             self.send_with(outgoing, now, first);
         }
@@ -338,7 +355,7 @@ impl Shared {
             // The progress thread might oversleep what is due, of the engine or of the link, which may hold packets
             // back.
             if due.is_some_and(|due| due.as_nanos() < self.wakes.load(Ordering::SeqCst)) {
-                self.ring();
+                self.alarm.ring();
             }
             if !self.unsent.swap(false, Ordering::AcqRel) {
                 return;
@@ -393,16 +410,12 @@ impl Shared {
         [outgoing, incoming, engine].into_iter().flatten().min()
     }
 
-    fn ring(&self) {
-        let _ = rustix::io::write(&self.doorbell, &1_u64.to_ne_bytes());
-    }
-
     /// Lets the progress thread end.
     pub(super) fn stop(&self) {
         // A peer may wait for an answer that was left for the next poll.
         self.flush();
         self.stopped.store(true, Ordering::SeqCst);
-        self.ring();
+        self.alarm.ring();
     }
 
     /// What both halves of the link counted.

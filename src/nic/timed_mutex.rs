@@ -7,9 +7,10 @@
 
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use super::alarm::{Alarm, Watched};
 use crate::time::Instant;
 
 /// Maximum time for which a holder is expected to keep the lock: longer than one full batch takes to be received or
@@ -25,25 +26,23 @@ pub(super) struct TimedMutex<T> {
     mutex: Mutex<T>,
     /// When the lock was taken, in nanoseconds, or [`FREE`].
     since: AtomicU64,
+    alarm: Arc<Alarm>,
 }
 
 impl<T> TimedMutex<T> {
-    pub(super) const fn new(value: T) -> Self {
-        Self { mutex: Mutex::new(value), since: AtomicU64::new(FREE) }
+    pub(super) fn new(value: T, alarm: &Arc<Alarm>) -> Self {
+        let (mutex, since) = (Mutex::new(value), AtomicU64::new(FREE));
+        Self { mutex, since, alarm: Arc::clone(alarm) }
     }
 
     /// Takes the lock, waiting for it if it is taken.
     pub(super) fn lock(&self, now: Instant) -> TimedGuard<'_, T> {
-        self.hold(now, self.mutex.lock().unwrap_or_else(PoisonError::into_inner))
+        self.hold(now, self.alarm.lock(&self.mutex))
     }
 
     /// Takes the lock if it is free.
     pub(super) fn try_lock(&self, now: Instant) -> Option<TimedGuard<'_, T>> {
-        match self.mutex.try_lock() {
-            Ok(guard) => Some(self.hold(now, guard)),
-            Err(TryLockError::Poisoned(poisoned)) => Some(self.hold(now, poisoned.into_inner())),
-            Err(TryLockError::WouldBlock) => None,
-        }
+        self.alarm.try_lock(&self.mutex).map(|guard| self.hold(now, guard))
     }
 
     /// Takes the lock if it is free, or waits for it if its holder seems to have lost its core.
@@ -57,7 +56,7 @@ impl<T> TimedMutex<T> {
         now.saturating_since(since) > HOLD_MAX
     }
 
-    fn hold<'a>(&'a self, now: Instant, guard: MutexGuard<'a, T>) -> TimedGuard<'a, T> {
+    fn hold<'a>(&'a self, now: Instant, guard: Watched<'a, T>) -> TimedGuard<'a, T> {
         self.since.store(now.as_nanos(), Ordering::Relaxed);
         TimedGuard { guard, since: &self.since }
     }
@@ -66,7 +65,7 @@ impl<T> TimedMutex<T> {
 /// The lock, until it is dropped.
 #[derive(Debug)]
 pub(super) struct TimedGuard<'a, T> {
-    guard: MutexGuard<'a, T>,
+    guard: Watched<'a, T>,
     since: &'a AtomicU64,
 }
 
@@ -94,13 +93,17 @@ impl<T> DerefMut for TimedGuard<'_, T> {
 mod tests {
     use super::*;
 
+    fn mutex(value: u32) -> TimedMutex<u32> {
+        TimedMutex::new(value, &Arc::new(Alarm::new().unwrap()))
+    }
+
     fn at(us: u64) -> Instant {
         Instant::from_nanos(us * 1000)
     }
 
     #[test]
     fn poller_skips_a_lock_that_was_just_taken() {
-        let lock = TimedMutex::new(());
+        let lock = mutex(0);
         let held = lock.try_lock(at(0)).unwrap();
         assert!(lock.try_lock_or_wait(at(100)).is_none());
         drop(held);
@@ -109,7 +112,7 @@ mod tests {
 
     #[test]
     fn poller_waits_for_a_holder_that_lost_its_core() {
-        let lock = TimedMutex::new(0);
+        let lock = mutex(0);
         let mut held = lock.lock(at(0));
         std::thread::scope(|scope| {
             let waiting = scope.spawn(|| lock.try_lock_or_wait(at(101)).map(|value| *value));

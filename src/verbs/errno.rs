@@ -27,6 +27,8 @@ errnos! {
     EPERM = 1;
     /// There is no such object.
     ENOENT = 2;
+    /// The device has failed.
+    EIO = 5;
     /// Not now.
     EAGAIN = 11;
     /// A queue, or a table, is full.

@@ -3,3 +3,4 @@
 pub(super) mod interface;
 pub(super) mod ring;
 pub(super) mod socket;
+pub(crate) mod thread;

@@ -6,8 +6,10 @@
 //! | somebody polls who [gets on](crate::nic::trust) | leaves it alone, the longer the better it does, and looks whether it still polls | with its next poll |
 //! | somebody polls who let packets wait | sleeps until packets come, and takes in those that it does not | with its next poll, or soon |
 
+use std::io;
 use std::num::NonZero;
 use std::os::fd::AsFd;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -34,12 +36,23 @@ const AGAIN: u64 = 16;
 const AWAY: Duration = Duration::from_millis(5);
 
 impl Shared {
-    /// Serves until the NIC ends.
+    /// Serves until the NIC ends, or fails because a thread panicked.
     pub(in crate::nic) fn run(&self) {
+        let served = catch_unwind(AssertUnwindSafe(|| self.serve()));
+        if served.is_err() {
+            self.alarm.raise();
+        }
+        if self.alarm.is_raised() {
+            // What panicked has said why.
+            self.core().fail(&io::Error::other("a thread panicked while it worked on the NIC"));
+        }
+    }
+
+    fn serve(&self) {
         // It has to be on time when acknowledgements are held back.
         let _ = rustix::thread::set_current_timer_slack(NonZero::new(1));
         let mut trust = Trust::default();
-        while !self.stopped.load(Ordering::SeqCst) {
+        while !self.stopped.load(Ordering::SeqCst) && !self.alarm.is_raised() {
             let now = self.now();
             let polls = self.polls.load(Ordering::Relaxed);
             let steady = trust.is_steady(now, polls);
@@ -145,7 +158,7 @@ impl Shared {
             Duration::from_nanos(ns)
         });
         let arrivals = self.arrivals_with_groups.get().unwrap_or(&self.arrivals);
-        let doorbell = self.doorbell.as_fd();
+        let doorbell = self.alarm.as_fd();
         let port = self.port_watch.as_ref().map_or(doorbell, PortWatch::fd);
         let fds = [doorbell, port, arrivals.as_fd()];
         let fds = if for_packets { &fds[..] } else { &fds[..2] };
@@ -153,7 +166,7 @@ impl Shared {
         if ready[1] {
             self.refresh_port();
         }
-        if rustix::io::read(&self.doorbell, &mut [0_u8; 8]).is_ok() || ready[1] {
+        if self.alarm.has_rung() || ready[1] {
             Woken::Rung
         } else if ready[2] {
             Woken::Packets

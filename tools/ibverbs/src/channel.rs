@@ -58,10 +58,15 @@ unsafe extern "C" fn ibv_get_cq_event(
 ) -> c_int {
     number(|| {
         // SAFETY: the program says that it is one.
-        let Told(told) = unsafe { Channel::of(channel) }?.events.take()?;
-        // SAFETY: it is there: before it goes, what it told is taken from the channel.
+        let channel = unsafe { Channel::of(channel) }?;
+        let Told(told) = channel.events.take(|Told(cq)| {
+            // SAFETY: it is there as long as the channel has an event of it, and cannot remove that just now.
+            if let Ok(queue) = unsafe { Cq::of(cq.cast()) } {
+                queue.completions.told();
+            }
+        })?;
+        // SAFETY: it stays until this event is acknowledged.
         let queue = unsafe { Cq::of(told.cast()) }?;
-        queue.completions.told();
         // SAFETY: the program has room for it.
         unsafe { answer(cq, told) }?;
         // SAFETY: the program has room for it.

@@ -105,6 +105,24 @@ impl Context {
         Ok(unsafe { &*beginning.cast() })
     }
 
+    /// Destroys what the program left behind, as a kernel does when the device's file is closed; whether there was
+    /// anything. The program must not use any of it any more; if it does, it is refused.
+    fn destroy_objects(&self) -> bool {
+        let orphans = self.device.routes.remove_context(&self.events);
+        // What an object of another context needs stays with that.
+        for qp in orphans.qps {
+            let _ = self.nic.destroy_qp(qp);
+        }
+        for srq in orphans.srqs {
+            let _ = self.nic.destroy_srq(srq);
+        }
+        for cq in orphans.cqs {
+            let _ = self.nic.destroy_cq(cq);
+        }
+        // SAFETY: the program does not use them any more.
+        unsafe { registry::drop_all_of(self.c()) }
+    }
+
     /// A completion queue for a queue pair that completes nothing.
     pub(crate) fn spare_cq(&self) -> Result<CqHandle> {
         let mut spare = lock(&self.spare_cq);
@@ -190,8 +208,16 @@ unsafe extern "C" fn ibv_close_device(context: *mut ibv_context) -> c_int {
         // SAFETY: the program says that it is open.
         let open = ptr::from_ref(unsafe { Context::of(context) }?).cast_mut();
         registry::remove::<Context, _>(context)?;
-        // SAFETY: and that it does not need it any more. It was made as a box.
-        drop(unsafe { Box::from_raw(open) });
+        // SAFETY: it is open until this is done.
+        if unsafe { (*open).destroy_objects() } {
+            // The program may still try what it has, and reads tables of functions here: their memory stays, and every
+            // call is refused.
+            // SAFETY: it was made as a box, and nothing but its tables is looked at from now on.
+            unsafe { ptr::drop_in_place(open) };
+        } else {
+            // SAFETY: the program does not need it any more. It was made as a box.
+            drop(unsafe { Box::from_raw(open) });
+        }
         Ok(())
     })
 }
@@ -204,10 +230,13 @@ unsafe extern "C" fn ibv_get_async_event(
 ) -> c_int {
     number(|| {
         // SAFETY: the program says that it is open.
-        let Told(told) = unsafe { Context::of(context) }?.events.take()?;
-        if let Some(acks) = acks(&told) {
-            acks.told();
-        }
+        let open = unsafe { Context::of(context) }?;
+        let Told(told) = open.events.take(|Told(event)| {
+            // The object is there as long as the queue has an event of it, and cannot remove that just now.
+            if let Some(acks) = acks(event) {
+                acks.told();
+            }
+        })?;
         // SAFETY: the program has room for it.
         unsafe { answer(event, told) }?;
         Ok(0)

@@ -176,6 +176,9 @@ pub(crate) unsafe extern "C" fn poll(cq: *mut ibv_cq, count: c_int, to: *mut ibv
                 break;
             }
         }
+        if moved == 0 && queue.nic.has_failed() {
+            return Err(Failed(libc::EIO));
+        }
         patience::looked(moved);
         Ok(c_int::try_from(moved).unwrap_or(c_int::MAX))
     })
@@ -188,6 +191,6 @@ pub(crate) unsafe extern "C" fn request_notify(cq: *mut ibv_cq, solicited_only: 
         let queue = unsafe { Cq::of(cq.cast()) }?;
         let notify = if solicited_only == 0 { Notify::Next } else { Notify::Solicited };
         queue.nic.request_notify(queue.handle, notify);
-        Ok(())
+        if queue.nic.has_failed() { Err(Failed(libc::EIO)) } else { Ok(()) }
     })
 }

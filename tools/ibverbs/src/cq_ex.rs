@@ -119,7 +119,9 @@ fn check(attr: &ibv_cq_init_attr_ex) -> Result<()> {
 /// Looks at the next completion, if there is one.
 fn next(queue: &Cq) -> c_int {
     let polled = queue.nic.poll_cq_timed(queue.handle);
-    let Some((wc, time)) = polled else { return libc::ENOENT };
+    let Some((wc, time)) = polled else {
+        return if queue.nic.has_failed() { libc::EIO } else { libc::ENOENT };
+    };
     let c = queue.c.get();
     // SAFETY: programs read it when they were told that there is a completion, which they are after this.
     unsafe { (*c).wr_id = wc.id.0 };

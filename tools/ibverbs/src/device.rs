@@ -2,11 +2,13 @@
 
 use std::cell::UnsafeCell;
 use std::ffi::{c_char, c_int};
+use std::os::fd::RawFd;
 use std::ptr;
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
+use std::time::Duration;
 
 use roce::ibverbs::{ibv_device, ibv_gid};
-use roce::link::{NamedSpec, OpenError, Spec, raw, udp};
+use roce::link::{Link, NamedSpec, OpenError, Spec, raw, udp};
 use roce::nic::SoftNic;
 use roce::verbs::{Device as _, NodeType, TransportType};
 use roce::wire::Gid;
@@ -15,7 +17,7 @@ use crate::call::{Failed, Result, number, pointer};
 use crate::dm::Used;
 use crate::env;
 use crate::events::{Acks, Routes, lock};
-use crate::fork::Generation;
+use crate::fork::{self, Generation};
 use crate::object::{Object, answer, objects};
 use crate::share::{Counted, File};
 use crate::xrc::Domain;
@@ -54,16 +56,40 @@ unsafe impl Sync for Device {}
 struct Running {
     nic: Weak<SoftNic>,
     /// Waits until it is closed.
-    closed: Arc<Acks>,
+    closed: Acks,
+    /// The descriptors that hold its address.
+    addresses: Vec<RawFd>,
+}
+
+/// The list of devices and their NICs, while a thread forks.
+pub(crate) struct Held {
+    _known: MutexGuard<'static, Vec<&'static Device>>,
+    running: Vec<MutexGuard<'static, Running>>,
+}
+
+impl Held {
+    /// Waits until no thread changes any of it, and keeps them from it.
+    pub(crate) fn new() -> Self {
+        let known = lock(&DEVICES);
+        let running = known.iter().map(|device| lock(&device.nic)).collect();
+        Self { _known: known, running }
+    }
+
+    /// The descriptors that hold the addresses of NICs that are open. In a child they are nobody's, because every call
+    /// that could lead to them is refused.
+    pub(crate) fn addresses(&self) -> impl Iterator<Item = RawFd> {
+        let open = self.running.iter().filter(|running| running.nic.strong_count() > 0);
+        open.flat_map(|running| running.addresses.iter().copied())
+    }
 }
 
 /// Goes with a NIC, as the last of it.
-struct Closing(Arc<Acks>);
+struct Closing(Acks);
 
 impl Closing {
-    fn new(closed: &Arc<Acks>) -> Self {
+    fn new(closed: &Acks) -> Self {
         closed.told();
-        Self(Arc::clone(closed))
+        Self(closed.clone())
     }
 }
 
@@ -169,7 +195,7 @@ impl Device {
         }
         // Another thread may be closing it at this moment.
         last.closed.wait();
-        let link = self.spec.open(None).map_err(|error| {
+        let link = self.open_link().map_err(|error| {
             let code = match error {
                 OpenError::Udp(udp::OpenError::InUse { .. }) => libc::EADDRINUSE,
                 OpenError::Raw(raw::OpenError::Privilege { .. }) => libc::EPERM,
@@ -178,17 +204,34 @@ impl Device {
             env::failed(&error, code)
         })?;
         let mut started = SoftNic::start(env::wrap(link, &self.name)?)?;
-        let closed = Arc::new(Acks::default());
+        let (closed, addresses) = (Acks::default(), started.address_fds());
         started.keep_until_closed(Closing::new(&closed));
         let started = Arc::new(started);
         let routes = Arc::clone(&self.routes);
         started.hand_events_to(move |event| routes.deliver(event));
-        *last = Running { nic: Arc::downgrade(&started), closed };
+        *last = Running { nic: Arc::downgrade(&started), closed, addresses };
         Ok(started)
     }
 
-    /// The NIC, if somebody has it open.
+    /// Opens its link. A child that was just forked may have the address for a moment longer than this process had it.
+    fn open_link(&self) -> Result<Link, OpenError> {
+        loop {
+            match self.spec.open(None) {
+                Err(OpenError::Udp(udp::OpenError::InUse { .. }))
+                    if fork::child_may_hold_addresses() =>
+                {
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+                opened => return opened,
+            }
+        }
+    }
+
+    /// The NIC, if this process has it open.
     pub(crate) fn running(&self) -> Option<Arc<SoftNic>> {
+        if !self.is_own() {
+            return None;
+        }
         lock(&self.nic).nic.upgrade()
     }
 

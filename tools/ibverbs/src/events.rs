@@ -11,7 +11,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 
 use roce::engine::Event;
 use roce::ibverbs::{ibv_async_event, ibv_async_event_element, ibv_cq, ibv_qp, ibv_srq};
-use roce::verbs::{AsyncEvent, CqHandle, QpHandle, SrqHandle};
+use roce::verbs::{AsyncEvent, CqHandle, EventType, QpHandle, SrqHandle};
 
 use crate::call::{Failed, Result};
 
@@ -22,59 +22,81 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 /// A queue that a program waits for by its descriptor, which is readable while there is something in it. The descriptor
 /// is the program's to make non-blocking, and taking from the queue then does not block either.
+///
+/// It is the read end of a pipe: like a kernel's completion channel, and unlike an `eventfd`, it is never writable, so
+/// event loops that ask for both do not spin. It wakes as fast as an `eventfd` does.
 #[derive(Debug)]
 pub(crate) struct Queue<T> {
-    letters: Mutex<VecDeque<T>>,
-    /// Counts the letters; both change under the lock.
-    flag: OwnedFd,
+    events: Mutex<Events<T>>,
+    /// What the program waits for.
+    readable: OwnedFd,
+    /// The other end, which never blocks.
+    writable: OwnedFd,
+}
+
+/// What is in a queue.
+#[derive(Debug)]
+struct Events<T> {
+    queued: VecDeque<T>,
+    /// How many bytes are in the pipe: one for each event, as far as the pipe has room.
+    bytes: usize,
 }
 
 impl<T> Queue<T> {
     pub(crate) fn new() -> Result<Self> {
-        // SAFETY: a system call without pointers.
-        let fd = unsafe { libc::eventfd(0, libc::EFD_SEMAPHORE | libc::EFD_CLOEXEC) };
-        if fd < 0 {
+        let mut ends = [-1; 2];
+        // SAFETY: there is room for two descriptors.
+        if unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) } < 0 {
             return Err(io::Error::last_os_error().into());
         }
-        // SAFETY: it was just made, and nobody else has it.
-        let flag = unsafe { OwnedFd::from_raw_fd(fd) };
-        Ok(Self { letters: Mutex::default(), flag })
+        // SAFETY: they were just made, and belong to nobody else.
+        let [readable, writable] = ends.map(|fd| unsafe { OwnedFd::from_raw_fd(fd) });
+        // SAFETY: a system call without pointers.
+        if unsafe { libc::fcntl(writable.as_raw_fd(), libc::F_SETFL, libc::O_NONBLOCK) } < 0 {
+            return Err(io::Error::last_os_error().into());
+        }
+        let events = Mutex::new(Events { queued: VecDeque::new(), bytes: 0 });
+        Ok(Self { events, readable, writable })
     }
 
     /// The descriptor.
     pub(crate) fn fd(&self) -> c_int {
-        self.flag.as_raw_fd()
+        self.readable.as_raw_fd()
     }
 
-    pub(crate) fn put(&self, letter: T) {
-        let mut letters = lock(&self.letters);
-        letters.push_back(letter);
-        self.count(1);
+    pub(crate) fn put(&self, event: T) {
+        let mut events = lock(&self.events);
+        events.queued.push_back(event);
+        // SAFETY: one byte, which is ours.
+        let written = unsafe { libc::write(self.writable.as_raw_fd(), [0_u8].as_ptr().cast(), 1) };
+        // A pipe without room is readable, and that is all it is for.
+        events.bytes += usize::from(written == 1);
     }
 
-    /// The oldest one. If there is none it waits, unless the descriptor was made non-blocking.
-    pub(crate) fn take(&self) -> Result<T> {
+    /// Takes the oldest event. If there is none it waits, unless the descriptor was made non-blocking. `note` sees the
+    /// event before anybody else can see that it was taken.
+    pub(crate) fn take(&self, note: impl Fn(&T)) -> Result<T> {
         loop {
-            if let Some(letter) = self.try_take() {
-                return Ok(letter);
+            if let Some(event) = self.try_take(&note) {
+                return Ok(event);
             }
             self.wait()?;
         }
     }
 
-    fn try_take(&self) -> Option<T> {
-        let mut letters = lock(&self.letters);
-        let letter = letters.pop_front()?;
-        self.discount(1);
-        Some(letter)
+    fn try_take(&self, note: impl Fn(&T)) -> Option<T> {
+        let mut events = lock(&self.events);
+        let event = events.queued.pop_front()?;
+        note(&event);
+        self.drain(&mut events);
+        Some(event)
     }
 
-    /// Forgets those that `keep` does not want.
+    /// Forgets the events that `keep` does not want.
     pub(crate) fn retain(&self, keep: impl FnMut(&T) -> bool) {
-        let mut letters = lock(&self.letters);
-        let before = letters.len();
-        letters.retain(keep);
-        self.discount(before - letters.len());
+        let mut events = lock(&self.events);
+        events.queued.retain(keep);
+        self.drain(&mut events);
     }
 
     /// Waits until there may be something; fails at once if the program does not want to wait.
@@ -92,44 +114,50 @@ impl<T> Queue<T> {
         Ok(())
     }
 
-    fn count(&self, letters: u64) {
-        let bytes = letters.to_ne_bytes();
-        // SAFETY: the bytes are ours. There is more room to count than memory for letters.
-        unsafe { libc::write(self.fd(), bytes.as_ptr().cast(), bytes.len()) };
-    }
-
-    /// Takes as many off the counter as were taken out: it never blocks, because they were counted.
-    fn discount(&self, letters: usize) {
-        let mut bytes = [0_u8; 8];
-        for _ in 0..letters {
-            // SAFETY: the bytes are ours.
-            unsafe { libc::read(self.fd(), bytes.as_mut_ptr().cast(), bytes.len()) };
+    /// Takes bytes out of the pipe until there are no more than events. It never blocks, because they are there.
+    fn drain(&self, events: &mut Events<T>) {
+        let mut sink = [0_u8; 64];
+        while events.bytes > events.queued.len() {
+            let more = (events.bytes - events.queued.len()).min(sink.len());
+            // SAFETY: there is room for so many bytes.
+            let read = unsafe { libc::read(self.fd(), sink.as_mut_ptr().cast(), more) };
+            match usize::try_from(read) {
+                Ok(read @ 1..) => events.bytes -= read.min(events.bytes),
+                // A signal came in between.
+                Err(_) if io::Error::last_os_error().kind() == io::ErrorKind::Interrupted => {}
+                // The program has read from its descriptor: then there is nothing to take out.
+                _ => events.bytes = events.queued.len(),
+            }
         }
     }
 }
 
-/// How many events of an object a program was told, and how many it acknowledged. The object is not unmade before it
-/// acknowledged all.
+/// Counts the events of an object that a program was told and has not acknowledged. The object is not destroyed before
+/// it has acknowledged all.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Acks(Arc<Unacknowledged>);
+
 #[derive(Debug, Default)]
-pub(crate) struct Acks {
-    /// Told and not acknowledged.
-    open: Mutex<i64>,
+struct Unacknowledged {
+    count: Mutex<i64>,
     changed: Condvar,
 }
 
 impl Acks {
     pub(crate) fn told(&self) {
-        *lock(&self.open) += 1;
+        *lock(&self.0.count) += 1;
     }
 
     pub(crate) fn acknowledge(&self, count: u32) {
-        *lock(&self.open) -= i64::from(count);
-        self.changed.notify_all();
+        // The object that this belongs to may be gone as soon as the count is 0.
+        let unacknowledged = Arc::clone(&self.0);
+        *lock(&unacknowledged.count) -= i64::from(count);
+        unacknowledged.changed.notify_all();
     }
 
     pub(crate) fn wait(&self) {
-        let open = lock(&self.open);
-        let all = self.changed.wait_while(open, |open| *open > 0);
+        let count = lock(&self.0.count);
+        let all = self.0.changed.wait_while(count, |count| *count > 0);
         drop(all.unwrap_or_else(PoisonError::into_inner));
     }
 }
@@ -172,6 +200,14 @@ impl<T> Route<T> {
             completions.retain(|Told(cq)| cq.cast() != object);
         }
     }
+}
+
+/// What is left of a context that was closed.
+#[derive(Debug, Default)]
+pub(crate) struct Orphans {
+    pub(crate) qps: Vec<QpHandle>,
+    pub(crate) srqs: Vec<SrqHandle>,
+    pub(crate) cqs: Vec<CqHandle>,
 }
 
 #[derive(Debug, Default)]
@@ -240,6 +276,22 @@ impl Routes {
         table.contexts.push(Arc::downgrade(events));
     }
 
+    /// Removes all objects of a context that is closed; returns those that no other context has.
+    pub(crate) fn remove_context(&self, events: &Arc<Asynchronous>) -> Orphans {
+        let mut table = lock(&self.0);
+        let is_its = |route: &Arc<Asynchronous>| Arc::ptr_eq(route, events);
+        let srqs = table.srqs.extract_if(.., |_, route| is_its(&route.events));
+        let srqs = srqs.map(|(srq, _)| srq).collect();
+        let cqs = table.cqs.extract_if(.., |_, route| is_its(&route.events));
+        let cqs = cqs.map(|(cq, _)| cq).collect();
+        let qps = table.qps.extract_if(.., |_, routes| {
+            routes.retain(|route| !is_its(&route.events));
+            routes.is_empty()
+        });
+        let qps = qps.map(|(qp, _)| qp).collect();
+        Orphans { qps, srqs, cqs }
+    }
+
     /// Puts an event where it belongs.
     pub(crate) fn deliver(&self, event: Event) {
         let table = lock(&self.0);
@@ -267,6 +319,12 @@ impl Routes {
                 for context in table.contexts.iter().filter_map(Weak::upgrade) {
                     context.put(told(event, ibv_async_event_element { port_num: 1 }));
                 }
+                if event.event() == EventType::DeviceFatal {
+                    // Nothing completes any more, and who waits for it shall see so.
+                    for Route { object, completions, .. } in table.cqs.values() {
+                        completions.iter().for_each(|channel| channel.put(*object));
+                    }
+                }
             }
         }
     }
@@ -278,48 +336,116 @@ fn told(event: AsyncEvent, element: ibv_async_event_element) -> Told<ibv_async_e
 
 #[cfg(test)]
 mod tests {
+    use roce::verbs::Device as _;
+
     use super::*;
 
-    fn readable(queue: &Queue<i32>) -> bool {
-        let mut poll = libc::pollfd { fd: queue.fd(), events: libc::POLLIN, revents: 0 };
+    fn events_of(queue: &Queue<i32>) -> i16 {
+        let events = libc::POLLIN | libc::POLLOUT;
+        let mut poll = libc::pollfd { fd: queue.fd(), events, revents: 0 };
         // SAFETY: one entry, which is ours.
-        unsafe { libc::poll(&raw mut poll, 1, 0) == 1 }
+        assert!(unsafe { libc::poll(&raw mut poll, 1, 0) } >= 0);
+        poll.revents
     }
 
     #[test]
-    fn a_queue_is_readable_while_there_is_something_in_it() {
+    fn queue_is_readable_while_it_has_events_and_never_writable() {
         let queue = Queue::new().unwrap();
-        assert!(!readable(&queue));
-        for letter in [1, 2, 3] {
-            queue.put(letter);
+        assert_eq!(events_of(&queue), 0);
+        for event in [1, 2, 3] {
+            queue.put(event);
         }
-        queue.retain(|letter| *letter != 2);
-        assert_eq!((queue.take(), readable(&queue)), (Ok(1), true));
-        assert_eq!((queue.take(), readable(&queue)), (Ok(3), false));
+        queue.retain(|event| *event != 2);
+        assert_eq!((queue.take(|_| {}), events_of(&queue)), (Ok(1), libc::POLLIN));
+        assert_eq!((queue.take(|_| {}), events_of(&queue)), (Ok(3), 0));
     }
 
     #[test]
-    fn who_made_the_descriptor_non_blocking_does_not_wait() {
+    fn queue_holds_more_events_than_its_pipe_has_room() {
+        const MANY: i32 = 70_000;
+        let queue = Queue::new().unwrap();
+        (0..MANY).for_each(|event| queue.put(event));
+        queue.retain(|event| event % 2 == 0);
+        for event in (0..MANY).step_by(2) {
+            assert_eq!((events_of(&queue), queue.take(|_| {})), (libc::POLLIN, Ok(event)));
+        }
+        assert_eq!(events_of(&queue), 0);
+    }
+
+    #[test]
+    fn take_does_not_wait_on_a_non_blocking_descriptor() {
         let queue = Queue::<i32>::new().unwrap();
         // SAFETY: a system call without pointers.
         unsafe { libc::fcntl(queue.fd(), libc::F_SETFL, libc::O_NONBLOCK) };
-        assert_eq!(queue.take(), Err(Failed::EAGAIN));
+        assert_eq!(queue.take(|_| {}), Err(Failed::EAGAIN));
         queue.put(4);
-        assert_eq!(queue.take(), Ok(4));
+        assert_eq!(queue.take(|_| {}), Ok(4));
     }
 
     #[test]
-    fn who_waits_is_woken() {
+    fn every_event_is_an_edge() {
+        let queue = Queue::new().unwrap();
+        // SAFETY: system calls whose structures are there until they return.
+        let waited = |epoll| unsafe {
+            let mut event = libc::epoll_event { events: 0, u64: 0 };
+            libc::epoll_wait(epoll, &raw mut event, 1, 0)
+        };
+        // SAFETY: a system call without pointers.
+        let epoll = unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) };
+        let edges = u32::from_ne_bytes((libc::EPOLLIN | libc::EPOLLET).to_ne_bytes());
+        let mut event = libc::epoll_event { events: edges, u64: 0 };
+        // SAFETY: the structure is there until the call returns.
+        unsafe { libc::epoll_ctl(epoll, libc::EPOLL_CTL_ADD, queue.fd(), &raw mut event) };
+        for event in 0..3 {
+            queue.put(event);
+            assert_eq!((waited(epoll), waited(epoll)), (1, 0));
+            assert_eq!(queue.take(|_| {}), Ok(event));
+        }
+        // SAFETY: a descriptor of this test's own.
+        unsafe { libc::close(epoll) };
+    }
+
+    #[test]
+    fn waiting_thread_is_woken() {
         let queue = Queue::new().unwrap();
         std::thread::scope(|scope| {
-            let waiting = scope.spawn(|| queue.take());
+            let waiting = scope.spawn(|| queue.take(|_| {}));
             queue.put(7);
             assert_eq!(waiting.join().unwrap(), Ok(7));
         });
     }
 
     #[test]
-    fn an_object_waits_for_what_was_told_of_it() {
+    fn event_is_counted_before_its_object_can_be_destroyed() {
+        // As `ibv_destroy_cq` does: it forgets events that were not taken, then waits for those that were.
+        let (queue, acks) = (Queue::new().unwrap(), Acks::default());
+        queue.put(1);
+        let (taken, taking) = std::sync::mpsc::channel();
+        let destroyed = Mutex::new(false);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let event = queue.take(|_| {
+                    taken.send(()).unwrap();
+                    // The other thread destroys the object now, if it can.
+                    std::thread::sleep(std::time::Duration::from_millis(50));
+                    acks.told();
+                });
+                assert_eq!(event, Ok(1));
+                assert!(
+                    !*lock(&destroyed),
+                    "the object was destroyed before its event was acknowledged"
+                );
+                acks.acknowledge(1);
+            });
+            taking.recv().unwrap();
+            queue.retain(|_| false);
+            acks.wait();
+            *lock(&destroyed) = true;
+        });
+    }
+
+    #[test]
+    fn object_waits_for_events_that_were_told() {
         let acks = Acks::default();
         acks.wait();
         acks.told();
@@ -329,5 +455,35 @@ mod tests {
             acks.acknowledge(2);
             waiting.join().unwrap();
         });
+    }
+
+    #[test]
+    fn fatal_error_reaches_every_context_and_wakes_every_channel() {
+        let nic = roce::nic::SoftNic::start(cable().0).unwrap();
+        let (routes, contexts) =
+            (Routes::default(), [(); 2].map(|()| Asynchronous::new().unwrap()));
+        let contexts = contexts.map(Arc::new);
+        contexts.iter().for_each(|context| routes.add_context(context));
+        let channel = Arc::new(Completions::new().unwrap());
+        let cqs = [(); 2].map(|()| nic.create_cq(4).unwrap());
+        for (place, cq) in cqs.iter().enumerate() {
+            routes.add_cq(*cq, std::ptr::without_provenance_mut(8 * (place + 1)), &contexts[place]);
+            routes.set_channel(*cq, &channel);
+        }
+        routes.deliver(Event::Async(AsyncEvent::Device(EventType::DeviceFatal)));
+        for context in &contexts {
+            let Told(event) = context.take(|_| {}).unwrap();
+            assert_eq!(event.event_type, EventType::DeviceFatal.code());
+        }
+        let woken = [(); 2].map(|()| channel.take(|_| {}).unwrap().0.addr());
+        assert_eq!(woken, [8, 16]);
+        // Of a context that is closed nothing is left.
+        let orphans = routes.remove_context(&contexts[0]);
+        assert_eq!((orphans.cqs, orphans.qps.len(), orphans.srqs.len()), (vec![cqs[0]], 0, 0));
+    }
+
+    fn cable() -> (roce::link::Link, roce::link::Link) {
+        let gid = |host| roce::wire::Gid::from(std::net::Ipv4Addr::new(192, 0, 2, host));
+        roce::link::cable(gid(1), gid(2)).unwrap()
     }
 }

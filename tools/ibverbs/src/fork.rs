@@ -3,12 +3,17 @@
 //! So a NIC that a parent has open is nobody's in a child: its thread is missing, its locks may be held by threads that are
 //! not there, and its sockets and queues are the parent's. What a child inherits of an open device is refused to it, every
 //! call with `ENODEV`, so that it can neither disturb its parent nor wait for ever. What it opens itself is its own.
+//!
+//! A fork waits until no other thread is changing what the processes will both have: the list of devices and what can be
+//! found by its number. And a child closes the sockets that hold its parent's addresses, so that they are free when the
+//! parent closes its devices.
 
+use std::cell::UnsafeCell;
 use std::ffi::c_int;
-use std::sync::Once;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 
 use crate::call::{Failed, Result};
+use crate::{device, env, registry, share, strings};
 
 /// How many forks with devices open lie between the first process that used this library and this one.
 static GENERATION: AtomicU32 = AtomicU32::new(0);
@@ -34,6 +39,31 @@ impl Generation {
     }
 }
 
+/// Which process an object belongs to, until its device is closed.
+#[derive(Debug)]
+pub(crate) struct Owner(AtomicU32);
+
+/// The owner of what belongs to nobody any more.
+const NOBODY: u32 = u32::MAX;
+
+impl Owner {
+    /// This process.
+    pub(crate) fn current() -> Self {
+        Self(AtomicU32::new(Generation::current().0))
+    }
+
+    /// Fails for what a parent left, or what belongs to nobody.
+    #[inline]
+    pub(crate) fn check(&self) -> Result<()> {
+        Generation(self.0.load(Ordering::Relaxed)).check()
+    }
+
+    /// From now on the object is refused.
+    pub(crate) fn disown(&self) {
+        self.0.store(NOBODY, Ordering::Relaxed);
+    }
+}
+
 /// A device that is open, for as long as this is there.
 #[derive(Debug)]
 pub(crate) struct Open(());
@@ -41,15 +71,13 @@ pub(crate) struct Open(());
 impl Open {
     /// A device is going to be opened.
     pub(crate) fn new() -> Result<Self> {
-        static WATCH: Once = Once::new();
-        let mut code: c_int = 0;
-        // SAFETY: the function is there for as long as the process, as this library is.
-        WATCH.call_once(|| code = unsafe { libc::pthread_atfork(None, None, Some(in_child)) });
-        if code != 0 {
-            return Err(Failed(code));
+        match WATCHED.load(Ordering::Relaxed) {
+            0 => {
+                OPEN.fetch_add(1, Ordering::SeqCst);
+                Ok(Self(()))
+            }
+            code => Err(Failed(code)),
         }
-        OPEN.fetch_add(1, Ordering::SeqCst);
-        Ok(Self(()))
     }
 }
 
@@ -59,9 +87,96 @@ impl Drop for Open {
     }
 }
 
+/// Why forks are not watched, if they are not.
+static WATCHED: AtomicI32 = AtomicI32::new(0);
+
+/// Watches forks. It is called once, when the library is loaded: a child of a fork that was not watched might wait for
+/// threads that it does not have.
+pub(crate) fn watch() {
+    // SAFETY: the functions are there for as long as the process, as this library is.
+    let code = unsafe { libc::pthread_atfork(Some(before), Some(in_parent), Some(in_child)) };
+    WATCHED.store(code, Ordering::Relaxed);
+}
+
+/// Locks of this library that both processes will use, held by the thread that forks. In this order they are taken
+/// elsewhere, too.
+struct Held {
+    _objects: registry::Held,
+    _numbers: share::Held,
+    devices: device::Held,
+}
+
+/// What the thread that forks holds meanwhile.
+struct Holder(UnsafeCell<Option<Held>>);
+
+// SAFETY: only the thread that has the locks in it looks into it.
+unsafe impl Sync for Holder {}
+
+static HOLDER: Holder = Holder(UnsafeCell::new(None));
+
+/// A thread is going to fork: no other thread may be in the midst of something that the child will want.
+unsafe extern "C" fn before() {
+    // What is made once is made now: a child cannot wait for the thread that makes it.
+    env::keep_quiet();
+    strings::make();
+    let held = Held {
+        _objects: registry::hold(),
+        _numbers: share::Held::new(),
+        devices: device::Held::new(),
+    };
+    // SAFETY: this thread has the locks.
+    unsafe { *HOLDER.0.get() = Some(held) };
+}
+
+/// When a thread forked last while a device was open, in nanoseconds of [`clock`].
+static LAST_FORK: AtomicU64 = AtomicU64::new(0);
+
+/// Maximum time that a child needs until it has closed its copies of sockets, in nanoseconds.
+const CLOSES_WITHIN: u64 = 2_000_000_000;
+
+/// Whether a child may not have closed its copies of this process's sockets yet.
+pub(crate) fn child_may_hold_addresses() -> bool {
+    match LAST_FORK.load(Ordering::Relaxed) {
+        0 => false,
+        at => clock().saturating_sub(at) < CLOSES_WITHIN,
+    }
+}
+
+fn clock() -> u64 {
+    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: there is room for an answer. It fails for unknown clocks only.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut now) };
+    let part = |part| u64::try_from(part).unwrap_or(0);
+    part(now.tv_sec).saturating_mul(1_000_000_000).saturating_add(part(now.tv_nsec))
+}
+
+/// A thread has forked, in its process.
+unsafe extern "C" fn in_parent() {
+    if OPEN.load(Ordering::Relaxed) > 0 {
+        LAST_FORK.store(clock(), Ordering::Relaxed);
+    }
+    // SAFETY: this thread has the locks. They are given back after it has looked.
+    let held = unsafe { (*HOLDER.0.get()).take() };
+    drop(held);
+}
+
 /// What a child does first. It has one thread, and may not wait for anything.
 unsafe extern "C" fn in_child() {
     if OPEN.swap(0, Ordering::SeqCst) > 0 {
         GENERATION.fetch_add(1, Ordering::SeqCst);
     }
+    LAST_FORK.store(0, Ordering::Relaxed);
+    // SAFETY: this thread has the locks, as it had them before the fork.
+    let held = unsafe { (*HOLDER.0.get()).take() };
+    if let Some(held) = &held {
+        for fd in held.devices.addresses() {
+            close(fd);
+        }
+    }
+    drop(held);
+}
+
+fn close(fd: c_int) {
+    // SAFETY: a descriptor of a NIC that is the parent's: nothing in this process uses it any more.
+    unsafe { libc::close(fd) };
 }

@@ -69,3 +69,13 @@ mod unsupported;
 mod wq;
 mod wr_ex;
 mod xrc;
+
+/// What is done when the library is loaded.
+#[used]
+#[unsafe(link_section = ".init_array")]
+static AT_LOAD: extern "C" fn() = {
+    extern "C" fn at_load() {
+        fork::watch();
+    }
+    at_load
+};

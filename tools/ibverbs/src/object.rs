@@ -3,13 +3,15 @@
 //! C knows the beginning of each object and may read it, and write some of it, at any time. So what C knows lies in an
 //! `UnsafeCell`, of which no reference is ever formed; the rest is this library's, and shared by threads as Rust has it.
 
+use std::ptr;
+
 use roce::ibverbs::{
     ibv_ah, ibv_comp_channel, ibv_context, ibv_cq_ex, ibv_device, ibv_dm, ibv_flow, ibv_mr, ibv_mw,
     ibv_pd, ibv_qp_ex, ibv_rwq_ind_table, ibv_srq, ibv_td, ibv_wq, ibv_xrcd,
 };
 
 use crate::call::{Failed, Result};
-use crate::fork::Generation;
+use crate::fork::Owner;
 use crate::registry;
 
 /// An object as it lies in memory: C knows where it begins, and not that something follows.
@@ -17,9 +19,22 @@ use crate::registry;
 struct Held<T> {
     object: T,
     /// Whose it is.
-    generation: Generation,
+    owner: Owner,
     /// What C was told that it is, and must not have changed.
     identity: Identity,
+}
+
+/// Drops an object whose device is closed, and leaves its memory: every call with it is refused.
+///
+/// # Safety
+///
+/// There must be a `Held<T>` at this address that was not dropped and that nobody uses.
+unsafe fn drop_held<T>(address: usize) {
+    let held: *mut Held<T> = ptr::with_exposed_provenance_mut(address);
+    // SAFETY: the caller vouches for it.
+    unsafe { (*held).owner.disown() };
+    // SAFETY: the caller vouches for it; from now on nothing but its owner is looked at.
+    unsafe { ptr::drop_in_place(&raw mut (*held).object) };
 }
 
 /// By what a kernel would know an object: the open device that it is of, and its number there.
@@ -101,16 +116,18 @@ pub(crate) unsafe trait Object: Sized + 'static {
     /// The object, for C to hold. It is there until it is [taken](Self::take).
     fn give(self) -> *mut Self::C {
         let given = self.keep();
-        registry::add::<Self, _>(given);
+        // SAFETY: it was just made.
+        let Identity { context, .. } = unsafe { Self::C::identity(given) };
+        registry::add_to::<Self, _>(context, given, drop_held::<Self>);
         given
     }
 
     /// The object, for C to look at for ever.
     fn keep(self) -> *mut Self::C {
-        let generation = Generation::current();
+        let owner = Owner::current();
         // SAFETY: it begins with what C knows, as its declaration says.
         let identity = unsafe { Self::C::identity((&raw const self).cast()) };
-        Box::into_raw(Box::new(Held { object: self, generation, identity })).cast()
+        Box::into_raw(Box::new(Held { object: self, owner, identity })).cast()
     }
 
     /// The object that C holds, for verbs off the data path: what is none of this type, and what C has changed to be
@@ -164,7 +181,7 @@ pub(crate) unsafe trait Object: Sized + 'static {
     unsafe fn of<'a>(held: *const Self::C) -> Result<&'a Self> {
         // SAFETY: the caller vouches for it, and what C may write lies in a cell.
         let held = unsafe { held.cast::<Held<Self>>().as_ref() }.ok_or(Failed::EINVAL)?;
-        held.generation.check()?;
+        held.owner.check()?;
         Ok(&held.object)
     }
 

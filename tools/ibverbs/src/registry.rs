@@ -8,7 +8,9 @@ use std::any::TypeId;
 use std::collections::BTreeMap;
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
-use std::sync::{Mutex, TryLockError};
+use std::sync::{Mutex, MutexGuard, TryLockError};
+
+use roce::ibverbs::ibv_context;
 
 use crate::call::{Failed, Result};
 use crate::events::lock;
@@ -19,10 +21,23 @@ use crate::fork::Generation;
 #[derive(Debug)]
 struct Registry {
     generation: Generation,
-    /// Where they are, and of what type.
-    objects: Mutex<BTreeMap<usize, TypeId>>,
+    /// Where they are, and what they are.
+    objects: Mutex<Objects>,
     parent: Option<&'static Self>,
 }
+
+type Objects = BTreeMap<usize, Entry>;
+
+/// An object.
+#[derive(Debug)]
+struct Entry {
+    kind: TypeId,
+    /// The open device that it is of, and how it is dropped when that is closed. Devices themselves have none.
+    of: Option<(usize, DropAt)>,
+}
+
+/// Drops what is at an address, and leaves its memory.
+type DropAt = unsafe fn(usize);
 
 static CURRENT: AtomicPtr<Registry> = AtomicPtr::new(ptr::null_mut());
 
@@ -50,10 +65,8 @@ impl Registry {
         let mut next = self.parent;
         while let Some(registry) = next {
             let found = match registry.objects.try_lock() {
-                Ok(objects) => objects.get(&at) == Some(&kind),
-                Err(TryLockError::Poisoned(objects)) => {
-                    objects.into_inner().get(&at) == Some(&kind)
-                }
+                Ok(objects) => is(&objects, at, kind),
+                Err(TryLockError::Poisoned(objects)) => is(&objects.into_inner(), at, kind),
                 Err(TryLockError::WouldBlock) => true,
             };
             if found {
@@ -65,15 +78,58 @@ impl Registry {
     }
 }
 
+/// Whether there is such an object.
+fn is(objects: &Objects, at: usize, kind: TypeId) -> bool {
+    objects.get(&at).is_some_and(|entry| entry.kind == kind)
+}
+
 /// A program holds an object of type `T` here from now on.
 pub(crate) fn add<T: 'static, C>(at: *const C) {
-    lock(&Registry::current().objects).insert(at.addr(), TypeId::of::<T>());
+    insert(at, Entry { kind: TypeId::of::<T>(), of: None });
+}
+
+/// The same of what belongs to an open device, and is dropped so when that is closed.
+pub(crate) fn add_to<T: 'static, C>(context: *const ibv_context, at: *const C, drop_at: DropAt) {
+    insert(at, Entry { kind: TypeId::of::<T>(), of: Some((context.addr(), drop_at)) });
+}
+
+fn insert<C>(at: *const C, entry: Entry) {
+    lock(&Registry::current().objects).insert(at.expose_provenance(), entry);
+}
+
+/// Drops and forgets all objects of a device that is closed; whether there were any. Their memory stays.
+///
+/// # Safety
+///
+/// Nobody may use them any more.
+pub(crate) unsafe fn drop_all_of(context: *const ibv_context) -> bool {
+    let is_its = |entry: &Entry| entry.of.is_some_and(|(of, _)| of == context.addr());
+    let mut objects = lock(&Registry::current().objects);
+    let left: Vec<_> = objects.extract_if(.., |_, entry| is_its(entry)).collect();
+    drop(objects);
+    for (at, entry) in &left {
+        if let Some((_, drop_at)) = entry.of {
+            // SAFETY: it was there, is forgotten now, and was added with its own function.
+            unsafe { drop_at(*at) };
+        }
+    }
+    !left.is_empty()
+}
+
+/// Keeps other threads from it while one forks.
+pub(crate) fn hold() -> Held {
+    Held { _objects: lock(&Registry::current().objects) }
+}
+
+/// What keeps them from it.
+pub(crate) struct Held {
+    _objects: MutexGuard<'static, Objects>,
 }
 
 /// Fails unless a program holds an object of type `T` here, and this process made it.
 pub(crate) fn check<T: 'static, C>(at: *const C) -> Result<()> {
     let (registry, kind) = (Registry::current(), TypeId::of::<T>());
-    if lock(&registry.objects).get(&at.addr()) == Some(&kind) {
+    if is(&lock(&registry.objects), at.addr(), kind) {
         return Ok(());
     }
     let inherited = registry.is_inherited(at.addr(), kind);
@@ -84,11 +140,13 @@ pub(crate) fn check<T: 'static, C>(at: *const C) -> Result<()> {
 pub(crate) fn remove<T: 'static, C>(at: *const C) -> Result<()> {
     check::<T, C>(at)?;
     let removed = lock(&Registry::current().objects).remove(&at.addr());
-    removed.map(drop).ok_or(Failed::EINVAL)
+    removed.map(|_| ()).ok_or(Failed::EINVAL)
 }
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::AtomicU32;
+
     use super::*;
 
     #[test]
@@ -102,5 +160,30 @@ mod tests {
         assert_eq!(remove::<u64, _>(one), Err(Failed::EINVAL));
         assert_eq!(remove::<u32, _>(one), Ok(()));
         assert_eq!(remove::<u32, _>(one), Err(Failed::EINVAL));
+    }
+
+    #[test]
+    fn objects_of_a_closed_device_are_dropped_and_forgotten() {
+        /// Counts what is dropped.
+        ///
+        /// # Safety
+        ///
+        /// There must be a counter at this address.
+        unsafe fn count(at: usize) {
+            let counter: *const AtomicU32 = ptr::with_exposed_provenance(at);
+            // SAFETY: the caller vouches for it.
+            unsafe { (*counter).fetch_add(1, Ordering::Relaxed) };
+        }
+        let counters = [const { AtomicU32::new(0) }; 3];
+        let devices = [16, 32].map(ptr::without_provenance::<ibv_context>);
+        for (at, device) in counters.iter().zip([devices[0], devices[1], devices[0]]) {
+            add_to::<u32, _>(device, ptr::from_ref(at), count);
+        }
+        // SAFETY: there is a counter at each address.
+        assert!(unsafe { drop_all_of(devices[0]) && !drop_all_of(devices[0]) });
+        assert_eq!(counters.each_ref().map(|it| it.load(Ordering::Relaxed)), [1, 0, 1]);
+        let known = counters.each_ref().map(|it| check::<u32, _>(ptr::from_ref(it)).is_ok());
+        assert_eq!(known, [false, true, false]);
+        assert_eq!(remove::<u32, _>(ptr::from_ref(&counters[1])), Ok(()));
     }
 }

@@ -9,7 +9,7 @@ use std::ffi::{c_int, c_void};
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
-use std::sync::Mutex;
+use std::sync::{Mutex, MutexGuard};
 
 use roce::ibverbs::{ibv_context, ibv_dm, ibv_mr, ibv_pd};
 use roce::memory::Buffer;
@@ -95,6 +95,22 @@ impl<K: Ord, T: Clone> Counted<K, T> {
 
 /// Open devices, each by the file that its descriptor stands for.
 static OPEN: Mutex<Vec<(File, &'static Device)>> = Mutex::new(Vec::new());
+
+/// What can be found by its number, while a thread forks.
+#[expect(clippy::type_complexity, reason = "guards are named nowhere else")]
+pub(crate) struct Held {
+    _open: MutexGuard<'static, Vec<(File, &'static Device)>>,
+    _pds: MutexGuard<'static, BTreeMap<u32, (&'static Device, PdHandle)>>,
+    _mrs: MutexGuard<'static, BTreeMap<u32, (&'static Device, MrHandle, usize)>>,
+    _dms: MutexGuard<'static, BTreeMap<u32, (&'static Device, Buffer)>>,
+}
+
+impl Held {
+    /// Waits until no thread changes any of it, and keeps them from it.
+    pub(crate) fn new() -> Self {
+        Self { _open: lock(&OPEN), _pds: lock(&PDS.0), _mrs: lock(&MRS.0), _dms: lock(&DMS.0) }
+    }
+}
 
 /// A file, whatever its descriptor is called.
 pub(crate) type File = (libc::dev_t, libc::ino_t);

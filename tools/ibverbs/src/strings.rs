@@ -22,13 +22,28 @@ macro_rules! texts {
             $(#[$doc])*
             #[unsafe(no_mangle)]
             extern "C" fn $function(number: $type) -> *const c_char {
-                static TEXTS: Texts = LazyLock::new(|| {
-                    let all = $enum::ALL.iter();
-                    all.map(|value| (value.code(), CString::new(value.text()).unwrap_or_default())).collect()
-                });
-                text(&TEXTS, u32::from_ne_bytes(number.to_ne_bytes()))
+                text(texts::$enum(), u32::from_ne_bytes(number.to_ne_bytes()))
             }
         )*
+
+        /// Makes all texts, unless they are there.
+        pub(crate) fn make() {
+            $(LazyLock::force(texts::$enum());)*
+        }
+
+        /// The texts of each enumeration, which are made when they are first asked for.
+        #[expect(non_snake_case, reason = "each has the name of its enumeration")]
+        mod texts {
+            use super::*;
+
+            $(pub(super) fn $enum() -> &'static Texts {
+                static TEXTS: Texts = LazyLock::new(|| {
+                    let all = super::$enum::ALL.iter();
+                    all.map(|value| (value.code(), CString::new(value.text()).unwrap_or_default())).collect()
+                });
+                &TEXTS
+            })*
+        }
     };
 }
 

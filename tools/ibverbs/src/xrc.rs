@@ -9,6 +9,7 @@ use std::fs;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::ptr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use roce::ibverbs::{
     IBV_XRCD_INIT_ATTR_FD, IBV_XRCD_INIT_ATTR_OFLAGS, ibv_context, ibv_xrcd, ibv_xrcd_init_attr,
@@ -53,6 +54,30 @@ pub(crate) struct Xrcd {
     pub(crate) domain: Arc<Domain>,
     /// The file through which others find it.
     file: Option<File>,
+    /// Whether the program has closed it.
+    closed: AtomicBool,
+}
+
+impl Xrcd {
+    /// One object less stands for the domain. The last one destroys it, unless something is still in it.
+    fn close(&self) -> Result<()> {
+        let destroy = || Ok(self.nic.destroy_xrcd(self.domain.handle)?);
+        match &self.file {
+            Some(file) => self.device.xrcds.close(file, destroy)?,
+            None => destroy()?,
+        }
+        self.closed.store(true, Ordering::Relaxed);
+        Ok(())
+    }
+}
+
+impl Drop for Xrcd {
+    fn drop(&mut self) {
+        if !self.closed.load(Ordering::Relaxed) {
+            // The device is closed, and everything in the domain is destroyed.
+            let _ = self.close();
+        }
+    }
 }
 
 objects! { Xrcd: ibv_xrcd; }
@@ -110,7 +135,7 @@ pub(crate) unsafe extern "C" fn open(
             (Some(file), domain)
         };
         let (c, nic) = (UnsafeCell::new(ibv_xrcd { context }), Arc::clone(nic));
-        Ok(Xrcd { c, nic, device, domain, file }.give())
+        Ok(Xrcd { c, nic, device, domain, file, closed: AtomicBool::new(false) }.give())
     })
 }
 
@@ -118,12 +143,7 @@ pub(crate) unsafe extern "C" fn open(
 pub(crate) unsafe extern "C" fn close(xrcd: *mut ibv_xrcd) -> c_int {
     code(|| {
         // SAFETY: the program says that it is one.
-        let Xrcd { nic, device, domain, file, .. } = unsafe { Xrcd::to_destroy(xrcd) }?;
-        let unmake = || Ok(nic.destroy_xrcd(domain.handle)?);
-        match file {
-            Some(file) => device.xrcds.close(file, unmake)?,
-            None => unmake()?,
-        }
+        unsafe { Xrcd::to_destroy(xrcd) }?.close()?;
         // SAFETY: and that it does not need it any more.
         unsafe { Xrcd::take(xrcd) }.map(drop)
     })

@@ -98,3 +98,13 @@ fn setuid_program_ignores_the_environment_of_its_caller() {
     }
     std::fs::remove_dir_all(&directory).unwrap();
 }
+
+#[test]
+fn signals_reach_threads_of_the_program_only() {
+    run("signals.c", "udp:127.9.11.1");
+}
+
+#[test]
+fn closed_device_leaves_no_descriptors_and_refuses_what_was_left_open() {
+    run("close.c", "udp:127.9.12.1 udp:127.9.12.2");
+}

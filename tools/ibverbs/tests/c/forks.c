@@ -4,7 +4,9 @@
 
 #include <fcntl.h>
 #include <poll.h>
+#include <pthread.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <sys/wait.h>
 
 static struct end here, there;
@@ -133,7 +135,64 @@ static void kills(void) {
     }
 }
 
+/* A device can be opened again while a child lives that was forked when it was open. */
+static void reopen(void) {
+    make_end(&here, 0);
+    int lives[2];
+    CHECK(!pipe2(lives, O_CLOEXEC));
+    pid_t idle = fork();
+    if (idle == 0) {
+        char byte;
+        close(lives[1]);
+        _exit(read(lives[0], &byte, 1) == 0 ? 0 : 1);
+    }
+    unmake_end(&here);
+    make_end(&here, 0);
+    unmake_end(&here);
+    close(lives[1]);
+    ended_well(idle);
+}
+
+static atomic_int stop;
+
+static void *lists_devices(void *unused) {
+    while (!stop) {
+        int count;
+        struct ibv_device **list = ibv_get_device_list(&count);
+        CHECK(list && count == 4);
+        for (int i = 0; i < count; i++) ibv_get_device_guid(list[i]);
+        ibv_free_device_list(list);
+    }
+    return unused;
+}
+
+/* Children list devices, too, while other threads of their parent did so when they were forked; with a device open in the
+ * parent, and without. */
+static void forks_while_others_list(int open) {
+    pthread_t threads[2];
+    if (open) make_end(&here, 0);
+    stop = 0;
+    for (int i = 0; i < 2; i++) CHECK(!pthread_create(&threads[i], NULL, lists_devices, NULL));
+    for (int round = 0; round < 60; round++) {
+        pid_t child = fork();
+        if (child == 0) {
+            alarm(20); /* a child that waits for a thread that it does not have is killed */
+            int count;
+            struct ibv_device **list = ibv_get_device_list(&count);
+            CHECK(list && count == 4 && ibv_get_device_guid(list[0]));
+            _exit(0);
+        }
+        ended_well(child);
+    }
+    stop = 1;
+    for (int i = 0; i < 2; i++) CHECK(!pthread_join(threads[i], NULL));
+    if (open) unmake_end(&here);
+}
+
 int main(void) {
+    forks_while_others_list(0);
+    forks_while_others_list(1);
+    reopen();
     kills();
     forks();
     puts("forks: fine");
