@@ -2,6 +2,7 @@
 
 use std::io;
 use std::mem::MaybeUninit;
+use std::ptr;
 use std::thread::{Builder, JoinHandle};
 
 /// Signals that stay unblocked: the kernel raises them in the thread whose instruction caused them, and ends the process
@@ -16,12 +17,15 @@ const SYNCHRONOUS: [libc::c_int; 6] =
 /// that starts it, so signals are blocked here before it is started: there is no moment at which it takes one.
 pub(crate) fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> io::Result<JoinHandle<()>> {
     let masked = Masked::new()?;
-    let thread = Builder::new().name(name.to_owned()).spawn(run);
+    let thread = Builder::new().name(name.to_owned()).spawn(|| {
+        unblock_synchronous();
+        run();
+    });
     drop(masked);
     thread
 }
 
-/// All signals but the [synchronous](SYNCHRONOUS) ones are blocked in this thread until it is dropped.
+/// All signals are blocked in this thread until it is dropped.
 struct Masked {
     before: libc::sigset_t,
 }
@@ -32,17 +36,10 @@ impl Masked {
         let mut all = MaybeUninit::uninit();
         // SAFETY: it initializes the set.
         unsafe { libc::sigfillset(all.as_mut_ptr()) };
-        // SAFETY: it was just initialized.
-        let mut all = unsafe { all.assume_init() };
-        for signal in SYNCHRONOUS {
-            // SAFETY: a set of its own, and signals that there are.
-            unsafe { libc::sigdelset(&raw mut all, signal) };
-        }
         let mut before = MaybeUninit::uninit();
-        // SAFETY: both sets live until the call returns, which fills in the second.
-        match unsafe {
-            libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, before.as_mut_ptr())
-        } {
+        // SAFETY: both sets live until the call returns; the first was initialized, the second is filled in.
+        match unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), before.as_mut_ptr()) }
+        {
             // SAFETY: it succeeded, so the set is filled in.
             0 => Ok(Self { before: unsafe { before.assume_init() } }),
             code => Err(io::Error::from_raw_os_error(code)),
@@ -55,9 +52,23 @@ impl Drop for Masked {
     fn drop(&mut self) {
         // SAFETY: the set is one that this thread had. It fails only for an unknown first argument.
         unsafe {
-            libc::pthread_sigmask(libc::SIG_SETMASK, &raw const self.before, std::ptr::null_mut())
+            libc::pthread_sigmask(libc::SIG_SETMASK, &raw const self.before, ptr::null_mut())
         };
     }
+}
+
+/// Unblocks the [synchronous](SYNCHRONOUS) signals in this thread.
+#[expect(unsafe_code, reason = "calls of the C library")]
+fn unblock_synchronous() {
+    let mut set = MaybeUninit::uninit();
+    // SAFETY: it initializes the set.
+    unsafe { libc::sigemptyset(set.as_mut_ptr()) };
+    for signal in SYNCHRONOUS {
+        // SAFETY: a set that was initialized, and signals that there are.
+        unsafe { libc::sigaddset(set.as_mut_ptr(), signal) };
+    }
+    // SAFETY: the set lives until the call returns. It fails only for an unknown first argument.
+    unsafe { libc::pthread_sigmask(libc::SIG_UNBLOCK, set.as_ptr(), ptr::null_mut()) };
 }
 
 #[cfg(test)]
