@@ -100,7 +100,7 @@ unnumbered! { ibv_xrcd ibv_td }
 
 impl Identified for ibv_device {
     unsafe fn identity(_: *const Self) -> Identity {
-        Identity { context: std::ptr::null_mut(), number: 0 }
+        Identity { context: ptr::null_mut(), number: 0 }
     }
 }
 
