@@ -25,9 +25,11 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     }
     for (i, bytes) in frames.iter().enumerate() {
         put(root, "frame", i, &[&[0], bytes.as_slice()].concat())?;
+        put(root, "raw_link", i, &[&[0; 4], bytes.as_slice()].concat())?;
         let frame = Frame::parse(LinkType::ETHERNET, bytes, ROCE_PORT);
         let Some(packet) = frame.packet() else { continue };
         put(root, "packet", i, packet.bytes())?;
+        put(root, "udp_link", i, &[&[0; 4], packet.bytes(), &[0; 4]].concat())?;
         if packet.mad().is_some() {
             put(root, "mad", i, packet.payload())?;
         }

@@ -2,7 +2,9 @@
 //! every input that ever failed through the same functions, on a stable compiler.
 
 mod conform;
+mod conversions;
 mod hostile;
+mod links;
 #[path = "../../tests/simulation/model/mod.rs"]
 #[allow(dead_code, reason = "the simulation uses the rest")]
 mod model;
@@ -11,7 +13,9 @@ mod names;
 mod operations;
 
 pub use conform::{control, scenarios};
+pub use conversions::conversions;
 pub use hostile::hostile;
+pub use links::{raw_link, udp_link};
 pub use operations::operations;
 
 use roce::capture::{MAX_CAPTURED, Reader};
@@ -47,6 +51,9 @@ pub const TARGETS: &[(&str, Body)] = &[
     ("operations", operations),
     ("scenarios", scenarios),
     ("control", control),
+    ("udp_link", udp_link),
+    ("raw_link", raw_link),
+    ("conversions", conversions),
 ];
 
 /// A frame of some link type: everything that is said of it.

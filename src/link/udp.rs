@@ -47,6 +47,8 @@ use thiserror::Error;
 
 use self::groups::Groups;
 use self::receive::UdpReceiver;
+#[doc(hidden)]
+pub use self::receive::sound_packets;
 use self::send::UdpSender;
 use super::interface::{Interface, gid, interfaces, is_link_local};
 use super::monitor::{Addresses, InterfaceMonitor};

@@ -46,6 +46,8 @@ use self::filter::Filter;
 use self::frames::RawFrames;
 use self::neighbour::{Kernel, Neighbours};
 use self::receive::RawReceiver;
+#[doc(hidden)]
+pub use self::receive::sound_packets;
 use self::send::RawSender;
 use self::sink::Sinks;
 use super::interface::{Interface, gid, interfaces};

@@ -244,6 +244,27 @@ impl Receiver for RawReceiver {
     }
 }
 
+/// The sound packets of a frame, as a link at these identifiers finds them, by where they start and where their ICRCs do:
+/// for fuzzing. `vnet` is the `virtio_net_hdr` before the frame, `vlan` the tag that the kernel took out of it.
+#[doc(hidden)]
+pub fn sound_packets(
+    frame: &mut [u8],
+    vnet: [u8; ring::VNET_LEN],
+    vlan: Option<u16>,
+    gids: &[Gid],
+) -> Vec<Range<usize>> {
+    let kernel = RingFrame { vnet, cut: false, vlan };
+    let Ok(headers) = check(&kernel, frame, vlan.map(|tag| tag & 0xfff), gids) else {
+        return Vec::new();
+    };
+    let mut prefixes = Prefixes::new(&Path::NOWHERE);
+    let sound = |(index, range)| {
+        let (place, _) = headers.packet(&mut prefixes, frame, 0, index, range).ok()?;
+        Some(place.start..place.end)
+    };
+    headers.segments().filter_map(sound).collect()
+}
+
 /// The headers of a frame, all of which have been checked.
 #[derive(Clone, Copy, Debug)]
 struct Headers {

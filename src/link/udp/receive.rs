@@ -24,15 +24,20 @@ pub(super) struct UdpReceiver {
     groups: Groups,
     /// To whom what is in the inbox was sent: to the link itself, or to a group.
     to: Gid,
-    check: IcrcCheck,
     inbox: Inbox,
     /// What every packet of a datagram has in common, by its place in the inbox.
     arrivals: Vec<Arrival>,
     /// The packets that are sound.
     packets: Vec<Place>,
+    checker: Checker,
+    counters: Counters,
+}
+
+/// Takes datagrams apart and checks their packets.
+struct Checker {
+    check: IcrcCheck,
     prefixes: Prefixes,
     identifications: Identifications,
-    counters: Counters,
 }
 
 /// What the packets that came joined have in common.
@@ -87,12 +92,10 @@ impl UdpReceiver {
             gid,
             groups,
             to: gid,
-            check,
             inbox: Inbox::new(),
             arrivals: Vec::new(),
             packets: Vec::new(),
-            prefixes: Prefixes::new(&Path::NOWHERE),
-            identifications: Identifications::default(),
+            checker: Checker::new(check),
             counters: Counters { room: room as u64, ..Counters::default() },
         }
     }
@@ -126,52 +129,89 @@ impl UdpReceiver {
             // It keeps its place even if nothing of it is sound.
             let (source, source_port) = from.unwrap_or((IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0));
             let arrival = Arrival::new(source, source_port, self.to, &told);
-            let path = Path {
-                source: arrival.from,
-                destination: self.to,
-                source_port,
-                traffic_class: 0,
-                hop_limit: 0,
-                sl: 0,
-                flow_label: Bits::ZERO,
-            };
+            let ends = (arrival.from, self.to, source_port);
             self.arrivals.push(arrival);
             if from.is_none() {
                 self.counters.truncated += 1;
                 continue;
             }
-            self.prefixes.set_path(&path);
-            let joined = told.segment.unwrap_or(datagram.bytes.len()).max(1);
-            let mut end = 0;
-            for packet in datagram.bytes.chunks_mut(joined) {
-                let start = end;
-                end += packet.len();
-                let Some(len) = self.counters.size(packet.len()) else { continue };
-                let check = (self.check, &mut self.prefixes, &mut self.identifications);
-                match identification(check, packet, source.is_ipv4()) {
-                    Some(id) => self.packets.push(Place { arrival: index, start, len, id }),
-                    None => self.counters.bad_icrc += 1,
-                }
-            }
+            let sound =
+                |start, len, id| self.packets.push(Place { arrival: index, start, len, id });
+            self.checker.check(datagram.bytes, told.segment, ends, &mut self.counters, sound);
         }
     }
 }
 
-/// The identification of a packet's header, which of IPv6 counts as 0, or `None` if its ICRC is wrong.
-#[inline]
-fn identification(
-    (check, prefixes, identifications): (IcrcCheck, &mut Prefixes, &mut Identifications),
-    packet: &mut [u8],
-    numbered: bool,
-) -> Option<u16> {
-    if check == IcrcCheck::Trust {
-        return Some(0);
+impl Checker {
+    fn new(check: IcrcCheck) -> Self {
+        let prefixes = Prefixes::new(&Path::NOWHERE);
+        Self { check, prefixes, identifications: Identifications::default() }
     }
-    match prefixes.of(packet.len()).difference(packet)? {
-        0 => Some(0),
-        difference if numbered => identifications.of_length(packet.len()).find(difference),
-        _ => None,
+
+    /// Takes a datagram apart into packets of the length `segment`, if the kernel joined several, and calls `sound` with
+    /// where each sound one starts, its length with its ICRC, and its identification. The datagram's ends are its source,
+    /// its destination and its source port.
+    #[inline]
+    fn check(
+        &mut self,
+        datagram: &mut [u8],
+        segment: Option<usize>,
+        (source, destination, source_port): (Gid, Gid, u16),
+        counters: &mut Counters,
+        mut sound: impl FnMut(usize, u16, u16),
+    ) {
+        self.prefixes.set_path(&Path {
+            source,
+            destination,
+            source_port,
+            traffic_class: 0,
+            hop_limit: 0,
+            sl: 0,
+            flow_label: Bits::ZERO,
+        });
+        let has_identification = source.to_ipv4().is_some();
+        let segment = segment.unwrap_or(datagram.len()).max(1);
+        let mut end = 0;
+        for packet in datagram.chunks_mut(segment) {
+            let start = end;
+            end += packet.len();
+            let Some(len) = counters.size(packet.len()) else { continue };
+            match self.identification(packet, has_identification) {
+                Some(id) => sound(start, len, id),
+                None => counters.bad_icrc += 1,
+            }
+        }
     }
+
+    /// The identification of a packet's header, which of IPv6 counts as 0, or `None` if its ICRC is wrong.
+    #[inline]
+    fn identification(&mut self, packet: &mut [u8], has_identification: bool) -> Option<u16> {
+        if self.check == IcrcCheck::Trust {
+            return Some(0);
+        }
+        match self.prefixes.of(packet.len()).difference(packet)? {
+            0 => Some(0),
+            difference if has_identification => {
+                self.identifications.of_length(packet.len()).find(difference)
+            }
+            _ => None,
+        }
+    }
+}
+
+/// The sound packets of a datagram, as a link finds them, by where they start and how long they are with their ICRCs:
+/// for fuzzing.
+#[doc(hidden)]
+pub fn sound_packets(
+    datagram: &mut [u8],
+    segment: Option<usize>,
+    ends: (Gid, Gid, u16),
+) -> Vec<(usize, u16)> {
+    let mut found = Vec::new();
+    let sound = |start, len, _| found.push((start, len));
+    let mut counters = Counters::default();
+    Checker::new(IcrcCheck::Verify).check(datagram, segment, ends, &mut counters, sound);
+    found
 }
 
 impl Counters {
