@@ -127,7 +127,7 @@ mod tests {
         let interfaces = [lo, eth];
         let said = loopback_remark(&[on_lo.clone(), on_eth.clone()], &interfaces).unwrap();
         assert!(said.contains("this host only") && said.contains("--device soft:eth9"), "{said}");
-        let said = loopback_remark(&[on_lo.clone()], &interfaces).unwrap();
+        let said = loopback_remark(std::slice::from_ref(&on_lo), &interfaces).unwrap();
         assert!(said.contains("no other interface"), "{said}");
         assert_eq!(loopback_remark(&[on_eth, on_lo], &interfaces), None);
     }
