@@ -237,6 +237,11 @@ unsafe extern "C" fn ibv_get_async_event(
                 acks.told();
             }
         })?;
+        let subject = EventType::from_code(told.event_type).map(EventType::subject);
+        if subject == Some(EventSubject::Port) {
+            // What happened to the port is in its files before the program hears of it.
+            crate::sysfs::refresh();
+        }
         // SAFETY: the program has room for it.
         unsafe { answer(event, told) }?;
         Ok(0)
