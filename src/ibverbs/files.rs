@@ -334,7 +334,7 @@ fn make_directory(path: &Path) -> io::Result<()> {
 }
 
 /// The directory of this user for such trees: in the directory for temporary files, and written by no other user.
-fn private_directory() -> io::Result<PathBuf> {
+pub fn private_directory() -> io::Result<PathBuf> {
     let user = fs::metadata("/proc/self")?.uid();
     let temporary = fs::canonicalize(std::env::temp_dir())?;
     // Another user can have made the first.

@@ -45,8 +45,8 @@ The library is looked for in ROCE_LIBRARY, in ../lib/roce and ibverbs beside thi
 /usr/local and /usr; `tools/ibverbs/install` puts it there.
 
 The files of devices are real ones, in a user and mount namespace of the program's own, where the system allows that and the
-program loses nothing by it. For a privileged caller, a setuid program and a rank of MPI, a preloaded library redirects calls
-of libc instead. ROCE_FILES=namespace or ROCE_FILES=preload overrides that choice: sudo and other setuid programs, for one,
+program loses nothing by it. For a privileged caller and for a setuid program, a preloaded library redirects calls of libc
+instead. ROCE_FILES=namespace or ROCE_FILES=preload overrides that choice: sudo and other setuid programs, for one,
 have no effect in a namespace.
 
 The library writes nothing to the program's output. With ROCE_LOG=FILE it writes to FILE why a device cannot be opened.

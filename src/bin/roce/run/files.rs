@@ -11,7 +11,7 @@ use anyhow::{Context, Result, bail};
 use roce::ibverbs::files::{DeviceFiles, Tree};
 use roce::link::{NamedSpec, Spec};
 
-use super::namespace;
+use super::namespace::{self, User};
 
 /// How a program sees the files of its devices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,15 +31,11 @@ const PROBE: &str = "probe";
 /// Where the program, and the library in it, finds the files.
 const TREE: &str = "ROCE_TREE";
 
-/// Variables that launchers of MPI set for each rank. Ranks read each other's memory, which the kernel denies between user
-/// namespaces.
-const RANKS: [&str; 5] =
-    ["OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID", "MPI_LOCALRANKID"];
-
 /// If this is such a copy: tries, and returns the exit status.
 pub(super) fn probe() -> Option<Result<()>> {
-    (env::var_os(CHOICE)? == PROBE)
-        .then(|| namespace::enter(&Tree::new(&[])).context("a mount namespace with the files"))
+    (env::var_os(CHOICE)? == PROBE).then(|| {
+        namespace::enter(User::New, &Tree::new(&[])).context("a mount namespace with the files")
+    })
 }
 
 /// Decides how a program sees the files of its devices.
@@ -57,9 +53,7 @@ pub(super) fn choose(program: &OsStr) -> Result<Form> {
 
 /// Whether a program would lose something in a user namespace of its own.
 fn would_lose(program: &OsStr) -> bool {
-    is_privileged()
-        || RANKS.iter().any(|name| env::var_os(name).is_some())
-        || find_program(program).is_some_and(|file| gains_privilege(&file))
+    is_privileged() || find_program(program).is_some_and(|file| gains_privilege(&file))
 }
 
 /// Whether this process can do more than an ordinary user's: it would lose raw sockets, for one. What cannot be found out
@@ -113,7 +107,7 @@ pub(super) fn show(
     let tree = tree_of(devices)?;
     match form {
         Form::Namespace => {
-            namespace::enter(&tree).context(
+            namespace::enter(User::Shared, &tree).context(
                 "cannot make a mount namespace with the files of devices; ROCE_FILES=preload needs none",
             )?;
             command.env(TREE, "/");

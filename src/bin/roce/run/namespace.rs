@@ -6,26 +6,35 @@
 //! the capabilities that it has in the namespace end when it runs the program.
 
 use std::fs::{self, File};
-use std::io;
-use std::os::fd::AsRawFd as _;
+use std::io::{self, Read as _, Seek as _, Write as _};
+use std::os::fd::{AsFd as _, AsRawFd as _};
 use std::os::unix::fs::{MetadataExt as _, symlink};
 use std::path::{Path, PathBuf};
 
-use roce::ibverbs::files::{DIRECTORIES, Node, Tree};
+use roce::ibverbs::files::{DIRECTORIES, Node, Tree, private_directory};
 use rustix::mount::{MountFlags, mount, mount_bind, mount_bind_recursive};
-use rustix::thread::UnshareFlags;
+use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space};
 
 /// Limits of each tmpfs: the files of a device are a hundred, of a few bytes.
 const TMPFS: &std::ffi::CStr = c"mode=755,size=64m";
 
-/// Moves this process into new namespaces and mounts the files there.
-pub(super) fn enter(tree: &Tree) -> io::Result<()> {
-    let own = fs::metadata("/proc/self")?;
-    unshare()?;
-    // The same user and group as before. No others: a caller without privilege can map only its own.
-    fs::write("/proc/self/setgroups", "deny")?;
-    fs::write("/proc/self/uid_map", format!("{0} {0} 1", own.uid()))?;
-    fs::write("/proc/self/gid_map", format!("{0} {0} 1", own.gid()))?;
+/// Which user namespace a process enters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum User {
+    /// A new one.
+    New,
+    /// That of the caller's other programs under `roce run`, if there are any. Between user namespaces the kernel denies what
+    /// programs of one user may do to each other, such as `process_vm_readv`, with which UCX and Open MPI copy.
+    Shared,
+}
+
+/// Moves this process into a user namespace and a new mount namespace, and mounts the files there.
+pub(super) fn enter(user: User, tree: &Tree) -> io::Result<()> {
+    match user {
+        User::New => enter_new_user()?,
+        User::Shared => enter_shared_user()?,
+    }
+    unshare(UnshareFlags::NEWNS)?;
     let mut covered = Vec::new();
     for directory in DIRECTORIES.map(Path::new) {
         make_room(directory, &mut covered)?;
@@ -39,12 +48,72 @@ pub(super) fn enter(tree: &Tree) -> io::Result<()> {
     Ok(())
 }
 
-fn unshare() -> io::Result<()> {
+fn unshare(namespaces: UnshareFlags) -> io::Result<()> {
     #[expect(
         deprecated,
         reason = "only unsharing descriptors is unsafe, and these namespaces have none"
     )]
-    Ok(rustix::thread::unshare(UnshareFlags::NEWUSER | UnshareFlags::NEWNS)?)
+    Ok(rustix::thread::unshare(namespaces)?)
+}
+
+/// The user and the group of this process, as the maps of its user namespace have them: the same as outside, and no others,
+/// for a caller without privilege can map only its own.
+fn own_maps() -> io::Result<[String; 2]> {
+    let own = fs::metadata("/proc/self")?;
+    Ok([own.uid(), own.gid()].map(|id| format!("{id} {id} 1")))
+}
+
+fn enter_new_user() -> io::Result<()> {
+    let [users, groups] = own_maps()?;
+    unshare(UnshareFlags::NEWUSER)?;
+    fs::write("/proc/self/setgroups", "deny")?;
+    fs::write("/proc/self/uid_map", users)?;
+    fs::write("/proc/self/gid_map", groups)
+}
+
+/// Enters the user namespace of another program of this user, or makes one for those to come. It stays as long as a process
+/// is in it.
+fn enter_shared_user() -> io::Result<()> {
+    let name = private_directory()?.join("user-namespace");
+    let mut registry =
+        File::options().read(true).write(true).create(true).truncate(false).open(name)?;
+    // Programs that start at the same time find the same.
+    registry.lock()?;
+    let mut last = String::new();
+    registry.read_to_string(&mut last)?;
+    if let Some(namespace) = find_namespace(Path::new(&last), &own_maps()?) {
+        return Ok(move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::User))?);
+    }
+    let is_nested = fs::read_link(OWN_NAMESPACE)? == Path::new(&last);
+    enter_new_user()?;
+    if !is_nested {
+        registry.rewind()?;
+        registry.set_len(0)?;
+        registry.write_all(fs::read_link(OWN_NAMESPACE)?.as_os_str().as_encoded_bytes())?;
+    }
+    Ok(())
+}
+
+/// The link that names the user namespace of this process: `user:[4026531837]`.
+const OWN_NAMESPACE: &str = "/proc/self/ns/user";
+
+/// The user namespace with this name, if a process is in it, and it is another than this process's, with these maps.
+fn find_namespace(name: &Path, maps: &[String; 2]) -> Option<File> {
+    if fs::read_link(OWN_NAMESPACE).ok()? == name {
+        return None;
+    }
+    let processes = fs::read_dir("/proc").ok()?.filter_map(|entry| Some(entry.ok()?.path()));
+    let mut inside = processes.filter(|process| {
+        fs::read_link(process.join("ns/user")).is_ok_and(|namespace| namespace == name)
+    });
+    inside.find_map(|process| {
+        let namespace = File::open(process.join("ns/user")).ok()?;
+        let has = |file: &str, map: &String| {
+            let text = fs::read_to_string(process.join(file)).unwrap_or_default();
+            text.split_whitespace().eq(map.split(' '))
+        };
+        (has("uid_map", &maps[0]) && has("gid_map", &maps[1])).then_some(namespace)
+    })
 }
 
 /// Makes a directory for the files, or covers the one that is there.
