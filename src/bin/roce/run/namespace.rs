@@ -121,7 +121,7 @@ fn make_room(directory: &Path, covered: &mut Vec<PathBuf>) -> io::Result<()> {
     if directory.is_dir() {
         return mount_tmpfs(directory);
     }
-    let parent = directory.parent().unwrap_or(Path::new("/"));
+    let parent = directory.parent().unwrap_or_else(|| Path::new("/"));
     if !covered.iter().any(|other| other == parent) {
         cover(parent)?;
         covered.push(parent.to_owned());
