@@ -308,12 +308,40 @@ fn a_reader_that_goes_away_is_no_failure() {
 }
 
 #[test]
-fn colours_appear_only_when_asked_for_in_a_pipe() {
+fn colors_appear_only_when_asked_for_in_a_pipe() {
     let file = capture("vectors.pcap");
     assert!(!stdout(&["decode", &file]).contains('\x1b'));
     assert!(
         stdout(&["decode", "--color", "always", &file]).contains("\x1b[31mNAK PSN sequence error")
     );
+}
+
+/// Every option has one spelling in the help; another one that people are used to is understood.
+#[test]
+fn other_spellings_of_options_are_hidden_aliases() {
+    for command in ["decode", "conform", "bench", "run"] {
+        let help = stdout(&[command, "--help"]);
+        assert!(!help.contains("colour") && !help.contains("--ib-dev"), "{help}");
+    }
+    let capture = capture("vectors.pcap");
+    for flag in ["--color", "--colour"] {
+        assert!(stdout(&["decode", flag, "always", &capture]).contains("\x1b["), "{flag}");
+        stdout(&["conform", "--list", flag, "never"]);
+    }
+    for flag in ["--device", "--ib-dev"] {
+        assert!(failure(&["conform", flag, "nonsense"]).1.contains("nonsense"), "{flag}");
+        assert!(failure(&["conform", "serve", flag, "nonsense"]).1.contains("nonsense"));
+        assert!(failure(&["run", flag, "nonsense", "--", "true"]).1.contains("nonsense"), "{flag}");
+    }
+}
+
+#[test]
+fn man_pages_are_written_into_a_directory_that_is_created() {
+    let dir = std::env::temp_dir().join(format!("roce-man-{}/new/man1", std::process::id()));
+    stdout(&["man", "--out", dir.to_str().unwrap()]);
+    let pages = std::fs::read_dir(&dir).unwrap().count();
+    assert!(dir.join("roce.1").exists() && dir.join("roce-decode.1").exists() && pages > 8);
+    std::fs::remove_dir_all(dir.parent().unwrap().parent().unwrap()).unwrap();
 }
 
 #[test]

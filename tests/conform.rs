@@ -253,7 +253,7 @@ fn what_cannot_be_run_is_said_with_the_cure() {
         (&["--filter", "no such"][..], "`roce conform --list` lists them"),
         (&["-d", "udp:127.0.73.1"], "--peer DEVICE"),
         (&["-d", "udp:127.0.73.1", "-p", "1", "127.0.0.1"], "roce conform serve -d DEVICE -p 1"),
-        (&["127.0.0.1"], "-d: which device"),
+        (&["127.0.0.1"], "-d DEVICE is needed"),
         (&["--scenario", "/nonexistent/x.toml"], "cannot read /nonexistent/x.toml"),
     ] {
         let (status, out, err) = conform(args);
@@ -285,7 +285,7 @@ fn a_scenario_that_never_ends_is_a_difference() {
     let (status, out, _) = conform(&["--scenario", file.path()]);
     assert_eq!(status, 1, "{out}");
     assert!(out.contains("found     0 of 1 completions after 1 s"), "{out}");
-    assert!(out.contains("found     the other agent: 0 of 1 completions after 1 s"), "{out}");
+    assert!(out.contains("found     the peer: 0 of 1 completions after 1 s"), "{out}");
 }
 
 /// A link that never says that a message is solicited.
@@ -383,7 +383,9 @@ fn a_bump_in_the_wire_sees_and_loses_packets_of_devices_that_cannot() {
         let pair = Pair::local(first.clone(), second.clone()).unwrap();
         let mut judge = Judge::new(pair, Side::Requester, reference(), [None, None]);
         let finding = judge.run(&chosen(&["lost/ack"])[0]).unwrap();
-        assert!(matches!(finding.verdict, Verdict::NotRun(why) if why.contains("nobody can drop")));
+        assert!(
+            matches!(finding.verdict, Verdict::NotRun(why) if why.contains("faults need a soft device"))
+        );
         drop(judge);
         // With it, all is as in memory, packet by packet.
         let held = Agent { wire: Some(wire), ..first };

@@ -82,13 +82,13 @@ impl Agent {
 
     fn greet(&self, line: &mut dyn Line, within: Duration) -> Result<Hello, ControlError> {
         line.send(&Message::Hello(self.hello()))?;
-        match line.receive(within, "a greeting")? {
+        match line.receive(within, "hello")? {
             Message::Hello(hello) if hello.version == VERSION => Ok(hello),
             Message::Hello(hello) => Err(ControlError::Failed(format!(
-                "it speaks version {} and this is {VERSION}; the same version of roce on both sides helps",
+                "protocol version {}, this is version {VERSION}; use the same roce on both sides",
                 hello.version
             ))),
-            other => Err(unexpected(&other, "a greeting")),
+            other => Err(unexpected(&other, "hello")),
         }
     }
 
@@ -109,7 +109,7 @@ impl Agent {
         let mut played = 0;
         loop {
             // What is left of an instance that failed is skipped.
-            match line.receive(IDLE, "something to play") {
+            match line.receive(IDLE, "a scenario") {
                 Ok(Message::Begin { instance, play }) => {
                     let outcome = self.play_as(&instance, play, &peer, line, Some(client));
                     line.send(&Message::Outcome(Box::new(outcome)))?;
@@ -179,7 +179,7 @@ pub(super) struct Client<'c> {
 
 /// Hears that the other is ready.
 fn hear_ready(line: &mut dyn Line, within: Duration) -> Result<(), ControlError> {
-    const READY: &str = "that the other is ready";
+    const READY: &str = "ready";
     match line.receive(within, READY)? {
         Message::Ready => Ok(()),
         other => Err(unexpected(&other, READY)),
@@ -292,7 +292,7 @@ impl<'a> Play<'a> {
         line: &mut dyn Line,
         client: Option<&Client<'_>>,
     ) -> Result<Reach, Stop> {
-        const WHAT: &str = "how the other's objects are called";
+        const WHAT: &str = "its objects";
         let theirs = match line.receive(PATIENCE, WHAT)? {
             Message::Reach(reach) => reach,
             other => return Err(unexpected(&other, WHAT).into()),
@@ -348,21 +348,21 @@ impl<'a> Play<'a> {
                     line.send(&Message::Done { step: at, windows })?;
                 }
             } else if other_is_next {
-                match self.receive(line, limit, "the end of the other's step")? {
+                match self.receive(line, limit, "the end of a step")? {
                     Message::Done { step, windows } if step == at => {
                         check_windows(&windows, instance, self.side.other())
                             .map_err(|why| ControlError::Unsound("the end of its step", why))?;
                         self.learn(self.side.other(), &windows);
                     }
-                    other => return Err(unexpected(&other, "the end of the other's step").into()),
+                    other => return Err(unexpected(&other, "the end of a step").into()),
                 }
             }
         }
         self.settle(line)?;
         line.send(&Message::Settled)?;
-        match self.receive(line, limit, "that the other has settled")? {
+        match self.receive(line, limit, "settled")? {
             Message::Settled => {}
-            other => return Err(unexpected(&other, "that the other has settled").into()),
+            other => return Err(unexpected(&other, "settled").into()),
         }
         self.rest(GRACE, line)
     }
@@ -423,7 +423,7 @@ impl<'a> Play<'a> {
         };
         while !wire.has_arrived(word) {
             if now() >= self.until {
-                return Err(Stop::Trouble(format!("no {word} came")));
+                return Err(Stop::Trouble(format!("no {word} packet arrived")));
             }
             self.rest(PAUSE, line)?;
         }

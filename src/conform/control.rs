@@ -122,11 +122,7 @@ impl Reach {
     pub(super) fn check(&self, instance: &Instance, side: Side) -> Result<(), String> {
         let scenario = &instance.scenario;
         if self.qps.len() != scenario.qps {
-            return Err(format!(
-                "it has {} queue pairs instead of {}",
-                self.qps.len(),
-                scenario.qps
-            ));
+            return Err(format!("{} queue pairs instead of {}", self.qps.len(), scenario.qps));
         }
         if self.qps.iter().any(|(qpn, psn)| *qpn > BITS_24 || *psn > BITS_24) {
             return Err("a QPN or PSN has more than 24 bits".to_owned());
@@ -138,7 +134,7 @@ impl Reach {
                 && place.addr.checked_add(place.len).is_some()
         };
         if buffers.len() != self.buffers.len() || !buffers.iter().zip(&self.buffers).all(same) {
-            return Err("its buffers are not those of the scenario".to_owned());
+            return Err("buffers that are not those of the scenario".to_owned());
         }
         check_windows(&self.windows, instance, side)
     }
@@ -169,7 +165,7 @@ pub(super) fn check_windows(
     if windows.len() == specs.len() && windows.keys().all(known) {
         return Ok(());
     }
-    Err("its memory windows are not those of the scenario".to_owned())
+    Err("memory windows that are not those of the scenario".to_owned())
 }
 
 /// Why two agents do not understand each other.
@@ -177,22 +173,22 @@ pub(super) fn check_windows(
 #[non_exhaustive]
 pub enum ControlError {
     /// Nothing came in time.
-    #[error("the other agent said nothing for {0:?} while {1} was awaited")]
+    #[error("the peer sent nothing for {0:?}; expected {1}")]
     Silent(Duration, &'static str),
     /// The other one is gone.
-    #[error("the other agent is gone")]
+    #[error("the peer closed the connection")]
     Gone,
     /// The other one cannot go on.
-    #[error("the other agent: {0}")]
+    #[error("the peer: {0}")]
     Failed(String),
     /// It said something else.
-    #[error("the other agent said `{0}` where {1} was awaited")]
+    #[error("the peer sent `{0}`; expected {1}")]
     Unexpected(String, &'static str),
     /// It said something that cannot be.
-    #[error("the other agent: {0}: {1}")]
+    #[error("the peer: {0}: {1}")]
     Unsound(&'static str, String),
     /// It said more than is read.
-    #[error("the other agent sent a line of more than {0} bytes")]
+    #[error("the peer sent a line of more than {0} bytes")]
     TooLong(usize),
     /// The connection broke.
     #[error("control connection")]

@@ -80,9 +80,8 @@ impl Pair {
             }
         }
         let faults = !instance.scenario.faults.is_empty();
-        (faults && !here.wire && !self.peer.wire).then(|| {
-            "nobody can drop packets here: one of the two must be a soft device, or behind a bump (`--wire`)".to_owned()
-        })
+        (faults && !here.wire && !self.peer.wire)
+            .then(|| "faults need a soft device on one side, or a bridge (`--wire`)".to_owned())
     }
 
     /// Plays an instance; the agent here plays `own`.
@@ -100,7 +99,7 @@ impl Pair {
     fn outcome(&mut self, within: Duration) -> Result<Outcome, ControlError> {
         loop {
             // What is left of an instance that failed is skipped.
-            match self.line.receive(within, "what came of it at the other side") {
+            match self.line.receive(within, "its outcome") {
                 Ok(Message::Outcome(outcome)) => {
                     let unsound = |why| ControlError::Unsound("its outcome", why);
                     return outcome.received().map_err(unsound);

@@ -186,7 +186,7 @@ fn line(from: Side, packet: &PacketRepr<'_>) -> String {
         interface: None,
     };
     let mut line = String::new();
-    let style = LineStyle { time: TimeStyle::None, colour: false };
+    let style = LineStyle { time: TimeStyle::None, color: false };
     style.write(&Decoder::new(ROCE_PORT).decode(&record), &mut line);
     let told = line.split_once(": ").map_or(line.as_str(), |(_, told)| told);
     told.trim_end_matches(" icrc ok").to_owned()

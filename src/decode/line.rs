@@ -15,11 +15,11 @@ use crate::wire::{
 pub struct LineStyle {
     /// How the time is told.
     pub time: TimeStyle,
-    /// Whether what matters is coloured, for a terminal.
-    pub colour: bool,
+    /// Whether what matters is colored, for a terminal.
+    pub color: bool,
 }
 
-/// A colour of the terminal.
+/// A color of the terminal.
 #[derive(Clone, Copy)]
 enum Paint {
     Red,
@@ -152,7 +152,7 @@ impl LineStyle {
             Paint::Yellow => "33",
             Paint::Bold => "1",
         };
-        if self.colour {
+        if self.color {
             put(out, format_args!("\x1b[{code}m{text}\x1b[0m"));
         } else {
             put(out, text);

@@ -14,7 +14,7 @@
 //! let mut capture = capture::open("testdata/captures/rxe_all_ops.pcap".as_ref())?;
 //! let mut decoder = Decoder::new(ROCE_PORT);
 //! let filter = Filter::parse("roce.aeth.kind == NAK")?;
-//! let style = LineStyle { time: TimeStyle::None, colour: false };
+//! let style = LineStyle { time: TimeStyle::None, color: false };
 //! let mut lines = String::new();
 //! while let Some(record) = capture.next()? {
 //!     let packet = decoder.decode(&record);

@@ -17,10 +17,10 @@ use roce::wire::{LinkType, ROCE_PORT};
 
 use crate::output::{self, Color};
 
-/// Show the packets of captures
+/// Decode the packets of captures
 ///
-/// Reads pcap and pcapng, plain or compressed with gzip or zstd. Without options, prints a line
-/// a packet:
+/// Reads pcap and pcapng, plain or compressed with gzip or zstd. Without options, prints one
+/// line per packet:
 ///
 ///   00:06:59.404559 IP 10.9.0.1.49441 > 10.9.0.2.4791: RC_SEND_ONLY qp 0x11 psn 5 len 64 icrc ok
 ///
@@ -45,23 +45,23 @@ pub(crate) struct Args {
     #[arg(short = 'V', long, conflicts_with_all = ["json", "fields", "summary"])]
     verbose: bool,
 
-    /// Print a JSON object a packet (or one for the whole, with --summary).
+    /// Print one JSON object per packet (with --summary, one in all).
     #[arg(long)]
     json: bool,
 
-    /// Print this field only; may be given several times. Columns are separated by tabs.
+    /// Print only this field; can be given several times. Columns are separated by tabs.
     #[arg(short = 'e', long = "field", value_name = "FIELD", conflicts_with = "summary")]
     fields: Vec<String>,
 
-    /// Show only the packets that pass this test.
+    /// Show only packets that match this filter.
     #[arg(short = 'Y', long, value_name = "EXPR")]
     filter: Option<String>,
 
-    /// Count instead: packets by opcode, ICRC verdict, conversation and refusal.
+    /// Print a summary instead: packets by opcode, ICRC verdict, conversation, NAK and RNR NAK.
     #[arg(long)]
     summary: bool,
 
-    /// Take UDP datagrams to this port for RoCEv2.
+    /// UDP destination port of RoCEv2.
     #[arg(long, value_name = "PORT", default_value_t = ROCE_PORT)]
     port: u16,
 
@@ -69,11 +69,11 @@ pub(crate) struct Args {
     #[arg(short = 'c', long, value_name = "COUNT")]
     count: Option<u64>,
 
-    /// No time; -tt: seconds since 1970; -ttt: since the packet before; -tttt: date and time; -ttttt: since the first.
+    /// Print no time; -tt: seconds since 1970; -ttt: since the previous packet; -tttt: date and time; -ttttt: since the first packet.
     #[arg(short = 't', action = ArgAction::Count)]
     time: u8,
 
-    /// Write out each line at once, to follow a live capture through a pipe.
+    /// Flush after each packet, to follow a live capture through a pipe.
     #[arg(short = 'l', long)]
     line_buffered: bool,
 
@@ -81,7 +81,7 @@ pub(crate) struct Args {
     #[arg(long, alias = "colour", value_enum, value_name = "WHEN", default_value_t)]
     color: Color,
 
-    /// List all fields, with what they are called for people, and exit.
+    /// List all field names with their labels, and exit.
     #[arg(long)]
     list_fields: bool,
 }
@@ -175,8 +175,8 @@ impl<W: Write> Run<W> {
         if path.as_os_str() == "-" {
             return self.read(Reader::new(io::stdin().lock())?, None);
         }
-        let file = File::open(path).context("cannot open it")?;
-        let metadata = file.metadata().context("cannot read it")?;
+        let file = File::open(path).context("cannot open the file")?;
+        let metadata = file.metadata().context("cannot read the file")?;
         if metadata.is_dir() {
             bail!("is a directory; name a capture in it");
         }
@@ -302,7 +302,7 @@ fn form(args: &Args, fields: Vec<FieldRef>) -> anyhow::Result<Form> {
     } else if !fields.is_empty() {
         Form::Columns(fields)
     } else {
-        Form::Line(LineStyle { time, colour: args.color.wanted() })
+        Form::Line(LineStyle { time, color: args.color.wanted() })
     })
 }
 

@@ -13,26 +13,25 @@ use roce::wire::Gid;
 use super::device::Spec;
 use crate::output::quoted;
 
-/// List the soft NICs that this machine could offer, and the real ones that it has
+/// List the soft NICs that this machine can offer and its RDMA devices
 ///
-/// For every network interface: its state, its MTU and the largest payload that RDMA packets can have on it, its GIDs,
-/// and what to say to `-d` for a soft NIC on it. Then the same for every real RNIC that verbs know. What cannot be used
-/// now is listed with what is missing.
+/// For every network interface: its state, its MTU and RDMA MTU, its GIDs, and the values of `-d` for soft NICs on it.
+/// Then the same for every RDMA device that libibverbs lists. What is unavailable is listed with the reason.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 EXAMPLES
-  roce devices                       # all of them
-  roce devices lo                    # one interface, or one RNIC
-  roce devices --json | jq .         # for programs
+  roce devices                       # all
+  roce devices lo                    # one interface or RDMA device
+  roce devices --json | jq .         # as JSON
 
-`udp:ADDRESS` needs no privilege and has its address to itself. `raw:INTERFACE` needs CAP_NET_RAW; several programs can
-share an address on it. `verbs:NAME` is a real RNIC, or the kernel's own (rxe), and needs libibverbs.")]
+`udp:ADDRESS` needs no privilege; one program at a time can use an address. `raw:INTERFACE` needs CAP_NET_RAW; several
+programs can share an address. `verbs:NAME` is an RDMA device of the kernel (an RNIC, or rxe) and needs libibverbs.")]
 pub(crate) struct Args {
-    /// Only this interface, or this RNIC
+    /// Only this interface or RDMA device
     #[arg(value_name = "NAME")]
     name: Option<String>,
 
-    /// An array of objects
+    /// Print a JSON array
     #[arg(long)]
     json: bool,
 }
@@ -58,7 +57,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         real.retain(|device| device == name);
         anyhow::ensure!(
             !all.is_empty() || !real.is_empty(),
-            "there is no interface or RNIC `{name}`; there are: {}",
+            "there is no interface or RDMA device `{name}`; there are: {}",
             names.join(", ")
         );
     }
@@ -86,7 +85,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         device.describe(&mut out)?;
     }
     if let Some(reason) = missing {
-        writeln!(out, "\nverbs: not now: {reason}")?;
+        writeln!(out, "\nverbs: unavailable: {reason}")?;
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -128,7 +127,7 @@ impl Real {
     fn describe(&self, out: &mut dyn Write) -> Result<()> {
         let Said { state, mtu, firmware, gids } = match &self.said {
             Ok(said) => said,
-            Err(error) => return Ok(writeln!(out, "{}: not now: {error}", self.spec())?),
+            Err(error) => return Ok(writeln!(out, "{}: unavailable: {error}", self.spec())?),
         };
         let firmware =
             if firmware.is_empty() { String::new() } else { format!(", firmware {firmware}") };
@@ -137,7 +136,7 @@ impl Real {
         for (index, gid) in gids {
             writeln!(out, "  gid {index}  {gid}")?;
         }
-        let missing = if gids.is_empty() { ": not now: it has no GID for RoCEv2" } else { "" };
+        let missing = if gids.is_empty() { ": unavailable: it has no RoCEv2 GID" } else { "" };
         Ok(writeln!(out, "  -d {}{missing}", self.spec())?)
     }
 
@@ -184,7 +183,7 @@ fn describe(interface: &Interface, out: &mut dyn Write) -> Result<()> {
     for Offer { spec, missing } in offers(interface) {
         match missing {
             None => writeln!(out, "  -d {spec}")?,
-            Some(missing) => writeln!(out, "  -d {spec}: not now: {missing}")?,
+            Some(missing) => writeln!(out, "  -d {spec}: unavailable: {missing}")?,
         }
     }
     Ok(())
@@ -195,7 +194,7 @@ fn state(interface: &Interface) -> &'static str {
     match (interface.up, interface.carrier) {
         (true, true) => "PORT_ACTIVE",
         (true, false) => "PORT_DOWN (no carrier)",
-        (false, _) => "PORT_DOWN (switched off)",
+        (false, _) => "PORT_DOWN (interface down)",
     }
 }
 
@@ -203,7 +202,7 @@ fn state(interface: &Interface) -> &'static str {
 fn meaning(of: Gid, interface: &Interface) -> String {
     let address = interface.addresses.iter().find(|address| gid(**address) == of);
     address.map_or_else(
-        || "  (of the Ethernet address)".to_owned(),
+        || "  (from the Ethernet address)".to_owned(),
         |address| format!("  ({address})"),
     )
 }
@@ -215,7 +214,7 @@ fn offers(interface: &Interface) -> Vec<Offer> {
     links
         .map(|at| {
             let missing = if !interface.up {
-                Some(format!("{0} is switched off: `ip link set {0} up`", interface.name))
+                Some(format!("{0} is down: `ip link set {0} up`", interface.name))
             } else {
                 at.open(Some(&interface.name))
                     .err()

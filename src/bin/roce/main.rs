@@ -18,8 +18,7 @@ use clap::{Parser, Subcommand};
 
 /// A RoCEv2 protocol stack in pure userspace.
 ///
-/// Exit status: 0 when all went well, 1 when something was found that should not be, 2 when something could not be
-/// done.
+/// Exit status: 0 on success, 1 when the command found something wrong, 2 on errors, 130 after Ctrl-C.
 #[derive(Debug, Parser)]
 #[command(name = "roce", version, max_term_width = 100, arg_required_else_help = true)]
 struct Cli {

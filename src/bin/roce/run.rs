@@ -57,7 +57,7 @@ pub(crate) struct Args {
     ///
     /// NAME is the device's name in the program, such as mlx5_0; without it, devices are called roce0, roce1 and so on.
     /// Two devices on one interface need names.
-    #[arg(short, long = "device", value_name = "[NAME=]SPEC")]
+    #[arg(short, long = "device", alias = "ib-dev", value_name = "[NAME=]SPEC")]
     devices: Vec<NamedSpec>,
 
     /// Write the packets that the program sends and receives to FILE, as pcapng

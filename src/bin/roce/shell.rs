@@ -17,14 +17,14 @@ use crate::{Cli, output};
 #[derive(Debug, Args)]
 #[command(verbatim_doc_comment)]
 pub(crate) struct CompletionsArgs {
-    /// For which shell.
+    /// The shell.
     shell: clap_complete::Shell,
 }
 
-/// Print the man page, or write one a subcommand
+/// Print the man page, or write one per subcommand
 #[derive(Debug, Args)]
 pub(crate) struct ManArgs {
-    /// Write roce.1, roce-decode.1 … into this directory.
+    /// Write roce.1, roce-decode.1 … into this directory, which is created if need be.
     #[arg(long, value_name = "DIR")]
     out: Option<PathBuf>,
 }
@@ -37,7 +37,8 @@ pub(crate) fn completions(args: &CompletionsArgs) -> anyhow::Result<ExitCode> {
 
 pub(crate) fn man(args: &ManArgs) -> anyhow::Result<ExitCode> {
     match &args.out {
-        Some(dir) => clap_mangen::generate_to(Cli::command(), dir)
+        Some(dir) => std::fs::create_dir_all(dir)
+            .and_then(|()| clap_mangen::generate_to(Cli::command(), dir))
             .with_context(|| format!("cannot write man pages to {}", dir.display()))?,
         None => {
             let mut text = Vec::new();

@@ -16,7 +16,7 @@ pub(crate) const PORT: u16 = 18515;
 pub(crate) struct ReachArgs {
     /// The NIC: udp:ADDRESS, raw:INTERFACE or soft:INTERFACE, or verbs:NAME for a real one [default: UDP from the
     /// address that leads to the other side].
-    #[arg(short = 'd', long = "ib-dev", visible_alias = "device", value_name = "DEVICE")]
+    #[arg(short = 'd', long = "device", alias = "ib-dev", value_name = "DEVICE")]
     pub(crate) device: Option<Spec>,
 
     /// The TCP port over which the two sides find each other.

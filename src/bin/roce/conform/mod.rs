@@ -20,18 +20,20 @@ use roce::nic::SoftNic;
 use crate::device::{self, Spec};
 use crate::output::Color;
 
-/// Run scenarios on two devices and tell what differs
+/// Run conformance scenarios on two devices and report differences
 ///
-/// A scenario is a few lines of TOML: who posts what, what the wire does to which packet, what must
-/// hold in the end. It is played by two devices, a requester and a responder. Completions, memory,
-/// states, events and, where they can be seen, packets are held against what the scenario expects
-/// and against a reference: two soft NICs in memory, or what was recorded of others.
+/// A scenario is a few lines of TOML: the work requests of a requester and a responder, faults for
+/// certain packets, and the expected result. It runs on two devices. Their completions, memory, QP
+/// states, asynchronous events and, where they are visible, packets are compared with what the
+/// scenario expects and with a reference: two soft NICs in memory, or a recorded run.
 ///
-/// Without a device, two soft NICs in memory play. With HOST, the other side is a roce conform serve
-/// there. Each device plays the requester, then the responder.
+/// Without a device, it runs on two soft NICs in memory. With HOST, the peer is a roce conform serve
+/// on that host. The device is the requester in a first run and the responder in a second.
 ///
-/// Exit status: 0 when all agree or differ as is known, 1 when something differs that is not known,
-/// 2 when nothing could be run.
+/// Ctrl-C, or a peer that dies, ends the run: it reports the scenarios run so far.
+///
+/// Exit status: 0 when there are no differences but known deviations, 1 when there are others, 2 when
+/// nothing could be run or the peer was lost, 130 after Ctrl-C.
 #[derive(Debug, ClapArgs)]
 #[command(
     verbatim_doc_comment,
@@ -51,13 +53,13 @@ const EXAMPLES: &str = "\
 Examples:
   roce conform                                        # two soft NICs in memory
   roce conform --list
-  roce conform --filter 'lost/*' -v                   # with every packet
+  roce conform --filter 'lost/*' -v                   # show every packet
   roce conform -d udp:127.0.0.1 --peer udp:127.0.0.2  # over sockets
   roce conform serve -d udp:10.0.0.1                  # on one machine
   roce conform -d udp:10.0.0.2 10.0.0.1 --junit conform.xml    # on the other
   roce conform --scenario mine.toml
-  roce conform -d verbs:mlx5_0 10.0.0.1               # a card with whatever plays there
-  roce conform -d raw:eth0 --wire eth1,eth2 10.0.0.1  # packets pass eth1 and eth2 on their way";
+  roce conform -d verbs:mlx5_0 10.0.0.1               # an RNIC with the device there
+  roce conform -d raw:eth0 --wire eth1,eth2 10.0.0.1  # packets pass eth1 and eth2";
 
 #[derive(Debug, Subcommand)]
 enum Command {
@@ -65,70 +67,70 @@ enum Command {
     Serve(ServeArgs),
 }
 
-/// Run scenarios (what roce conform does by itself)
+/// Run scenarios (the default)
 #[derive(Clone, Debug, ClapArgs)]
 struct RunArgs {
-    /// A host on which roce conform serve runs.
+    /// Host of a roce conform serve.
     host: Option<String>,
 
-    /// The device here: udp:ADDRESS, raw:INTERFACE, soft:INTERFACE, or verbs:NAME for a real RNIC.
+    /// Local device: udp:ADDRESS, raw:INTERFACE, soft:INTERFACE, or verbs:NAME for an RDMA device.
     #[arg(short = 'd', long, alias = "ib-dev", value_name = "DEVICE")]
     device: Option<Spec>,
 
-    /// The other device, if it is here, too.
+    /// Peer device, if it is on this machine too.
     #[arg(long, value_name = "DEVICE", requires = "device", conflicts_with = "host")]
     peer: Option<Spec>,
 
-    /// The TCP port of roce conform serve.
+    /// TCP port of roce conform serve.
     #[arg(short = 'p', long, value_name = "PORT", default_value_t = PORT)]
     port: u16,
 
-    /// The address of the device, by its index; by default the first of IPv4.
+    /// GID index of the device; by default the first IPv4 GID.
     #[arg(short = 'x', long, value_name = "INDEX")]
     gid_index: Option<u8>,
 
-    /// Interfaces between which the packets of the device here pass, so that they can be seen and
-    /// lost: its port is cabled to the first, the network to the second. Needs CAP_NET_RAW.
+    /// Bridge these two interfaces, to capture packets of the local device and inject faults: its port
+    /// is cabled to INNER, the network to OUTER. Needs CAP_NET_RAW.
     #[arg(long, value_name = "INNER,OUTER", requires = "device")]
     wire: Option<Bumped>,
 
-    /// Whom the device here plays.
+    /// Role of the local device.
     #[arg(long, value_enum, default_value_t)]
     role: Role,
 
-    /// Scenarios of your own, instead of those that come with roce. Can be given several times.
+    /// Run the scenarios of this file instead of the built-in ones. Can be given several times.
     #[arg(long, value_name = "FILE")]
     scenario: Vec<PathBuf>,
 
-    /// Only scenarios whose names fit; `*` stands for anything. Can be given several times.
+    /// Run only scenarios whose names match; `*` matches anything. Can be given several times.
     #[arg(long, value_name = "GLOB")]
     filter: Vec<String>,
 
-    /// List the scenarios, and what each shows.
+    /// List the scenarios with their descriptions.
     #[arg(long)]
     list: bool,
 
-    /// Compare with what was recorded, and not with two soft NICs in memory.
+    /// Compare with this recorded run instead of two soft NICs in memory.
     #[arg(long, value_name = "FILE")]
     reference: Option<PathBuf>,
 
-    /// Record what came of it, with the device here as requester, to compare others with.
+    /// Record the run with the local device in its first role, for --reference.
     #[arg(long, value_name = "FILE")]
     record: Option<PathBuf>,
 
-    /// What is known of the device here; by default what roce knows of devices of its name.
+    /// Table of known deviations of the local device; by default the built-in one for its name.
     #[arg(long, value_name = "FILE")]
     deviations: Option<PathBuf>,
 
-    /// A report for programs.
+    /// Print the report as JSON.
     #[arg(long)]
     json: bool,
 
-    /// A report for whoever runs tests.
+    /// Write a JUnit report to this file.
     #[arg(long, value_name = "FILE")]
     junit: Option<PathBuf>,
 
-    /// Tell of what agrees, too, with all its completions and packets.
+    /// Show scenarios without differences too, with all completions and packets.
     #[arg(short = 'v', long)]
     verbose: bool,
 
@@ -139,12 +141,12 @@ struct RunArgs {
 
 /// Serve roce conform clients on other machines
 ///
-/// Plays the other side of the scenarios that clients send. Several clients can be connected; their
-/// scenarios take turns at the device. Clients are not trusted: a scenario is checked as if it were
+/// Runs the other side of the scenarios that clients send. Several clients can be connected; their
+/// scenarios take turns on the device. Clients are not trusted: a scenario is checked as if it were
 /// read from a file, and packets go only to the address that its client connects from. Ctrl-C ends it.
 #[derive(Debug, ClapArgs)]
 struct ServeArgs {
-    /// The device: udp:ADDRESS, raw:INTERFACE, soft:INTERFACE, or verbs:NAME for a real RNIC.
+    /// Device: udp:ADDRESS, raw:INTERFACE, soft:INTERFACE, or verbs:NAME for an RDMA device.
     #[arg(short = 'd', long, alias = "ib-dev", value_name = "DEVICE")]
     device: Spec,
 
@@ -153,7 +155,7 @@ struct ServeArgs {
     listen: Option<IpAddr>,
 
     /// Let clients have packets sent to any GID, and not only to the address that they connect from.
-    /// For networks where everybody is trusted and control connections take another way than RDMA.
+    /// For trusted networks on which control connections use other addresses than RDMA.
     #[arg(long)]
     any_gid: bool,
 
@@ -161,16 +163,16 @@ struct ServeArgs {
     #[arg(short = 'p', long, value_name = "PORT", default_value_t = PORT)]
     port: u16,
 
-    /// The address of the device, by its index; by default the first of IPv4.
+    /// GID index of the device; by default the first IPv4 GID.
     #[arg(short = 'x', long, value_name = "INDEX")]
     gid_index: Option<u8>,
 
-    /// Interfaces between which the packets of the device here pass, so that they can be seen and
-    /// lost: its port is cabled to the first, the network to the second. Needs CAP_NET_RAW.
+    /// Bridge these two interfaces, to capture packets of the local device and inject faults: its port
+    /// is cabled to INNER, the network to OUTER. Needs CAP_NET_RAW.
     #[arg(long, value_name = "INNER,OUTER")]
     wire: Option<Bumped>,
 
-    /// End when the first client that played a scenario is gone.
+    /// Exit when the first client that ran a scenario has disconnected.
     #[arg(long)]
     once: bool,
 }
@@ -181,11 +183,11 @@ const PORT: u16 = 18516;
 /// Whom the device here plays.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 enum Role {
-    /// The side that asks.
+    /// Requester.
     Requester,
-    /// The side that answers.
+    /// Responder.
     Responder,
-    /// One after the other.
+    /// Requester, then responder.
     #[default]
     Both,
 }
@@ -219,7 +221,8 @@ impl FromStr for Bumped {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let (inner, outer) = text.split_once(',').ok_or("two interfaces are `INNER,OUTER`")?;
+        let (inner, outer) =
+            text.split_once(',').ok_or("expected two interfaces: `INNER,OUTER`")?;
         Ok(Self { inner: inner.trim().to_owned(), outer: outer.trim().to_owned() })
     }
 }

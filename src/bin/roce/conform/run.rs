@@ -142,7 +142,7 @@ fn instances(args: &RunArgs) -> Result<Vec<Instance>> {
     }
     if !args.filter.is_empty() {
         all.retain(|it| args.filter.iter().any(|glob| fits(glob, &it.name)));
-        ensure!(!all.is_empty(), "--filter: no scenario fits; `roce conform --list` lists them");
+        ensure!(!all.is_empty(), "--filter: no scenario matches; `roce conform --list` lists them");
     }
     Ok(all)
 }
@@ -171,7 +171,8 @@ fn judge(args: &RunArgs, plays: Side) -> Result<Judge> {
     let reference = match &args.reference {
         Some(path) => {
             let record = serde_json::from_str(&read(path)?);
-            let record = record.with_context(|| format!("{} is no record", path.display()))?;
+            let record =
+                record.with_context(|| format!("{} is not a recorded run", path.display()))?;
             Reference::Recorded(record)
         }
         None => Reference::Live(Box::new(Pair::in_memory()?)),
@@ -194,7 +195,7 @@ fn pair(args: &RunArgs) -> Result<Pair> {
     let Some(spec) = &args.device else {
         ensure!(
             args.host.is_none(),
-            "-d: which device shall play with {}?",
+            "-d DEVICE is needed: the local device to run with {}",
             args.host.as_deref().unwrap_or_default()
         );
         return Ok(Pair::in_memory()?);
@@ -206,14 +207,14 @@ fn pair(args: &RunArgs) -> Result<Pair> {
             let from = device::address_of(&*own.device, args.gid_index);
             let stream = connect(host, args.port, from).with_context(|| {
                 format!(
-                    "cannot reach {host} on TCP port {}; there should run: roce conform serve -d DEVICE -p {0}",
+                    "cannot connect to {host}, TCP port {}; start there: roce conform serve -d DEVICE -p {0}",
                     args.port
                 )
             })?;
             Pair::remote(own, stream).with_context(|| host.clone())
         }
         (None, None) => anyhow::bail!(
-            "{spec} needs somebody to play with: --peer DEVICE here, or HOST with roce conform serve"
+            "{spec} needs a peer: --peer DEVICE on this machine, or HOST with roce conform serve"
         ),
     }
 }

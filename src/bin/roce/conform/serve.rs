@@ -19,10 +19,10 @@ pub(super) fn run(args: &ServeArgs) -> Result<ExitCode> {
         format!("cannot listen on {at}; --listen and -p choose another address and port")
     })?;
     let port = listener.local_addr()?.port();
-    eprintln!("roce: {} waits for clients on {address}, TCP port {port}", agent.device.name());
+    eprintln!("roce: {} serves clients on {address}, TCP port {port}", agent.device.name());
     let server = Arc::new(Server::new(agent, args.any_gid));
     let report: Arc<Report<'static>> = Arc::new(|client, served| match served {
-        Ok(played) => eprintln!("roce: {client}: played {played} scenarios"),
+        Ok(played) => eprintln!("roce: {client}: {played} scenarios run"),
         Err(error) => eprintln!("roce: {client}: {error}"),
     });
     server.run(&listener, args.once, &report)?;

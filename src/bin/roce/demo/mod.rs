@@ -12,20 +12,20 @@ use std::process::ExitCode;
 use anyhow::{Context as _, Result};
 use stage::Stage;
 
-/// Show every operation of RDMA: the work request, its packets, its completion
+/// Show every RDMA operation: its work request, its packets, its completions
 ///
 /// Two soft NICs on this machine's loopback, over ordinary UDP sockets: no privilege, no kernel module, no hardware.
-/// For each operation you see what is posted, the packets as they were captured, and the completions that both sides
-/// poll. At the end come a few things that fail.
+/// For each operation it prints the work requests, the packets as they were captured, and the completions that both
+/// sides poll. The last scenes show errors.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 EXAMPLES
-  roce demo                          # everything
-  roce demo --list                   # what there is
-  roce demo read atomic              # only what has one of these words in its title
-  roce demo --pcap demo.pcapng       # keep the packets, to look at with: roce decode -V demo.pcapng")]
+  roce demo                          # all scenes
+  roce demo --list                   # their titles
+  roce demo read atomic              # only scenes with one of these words in their titles
+  roce demo --pcap demo.pcapng       # write a capture; show it with: roce decode -V demo.pcapng")]
 pub(crate) struct Args {
-    /// Play only the scenes that have one of these words in their titles
+    /// Show only scenes whose titles contain one of these words
     #[arg(value_name = "WORD")]
     words: Vec<String>,
 
@@ -51,7 +51,10 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         }
         return Ok(ExitCode::SUCCESS);
     }
-    anyhow::ensure!(!scenes.is_empty(), "no scene has that in its title; see: roce demo --list");
+    anyhow::ensure!(
+        !scenes.is_empty(),
+        "no title contains any of these words; list the titles with: roce demo --list"
+    );
     if let Some(path) = &args.pcap {
         crate::outfile::check_capture("--pcap", path)?;
     }
@@ -72,7 +75,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     if let (Some(mut file), Some(path)) = (file, &args.pcap) {
         file.write_all(&stage.capture())
             .with_context(|| format!("cannot write {}", path.display()))?;
-        writeln!(out, "\nThe packets are in {}; look at them: roce decode -V {0}", path.display())?;
+        writeln!(out, "\nThe capture is {}; show it with: roce decode -V {0}", path.display())?;
     }
     Ok(ExitCode::SUCCESS)
 }

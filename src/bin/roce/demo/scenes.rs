@@ -21,72 +21,68 @@ pub(super) struct Scene {
 pub(super) const SCENES: &[Scene] = &[
     Scene {
         title: "SEND",
-        about: "The receiver must have posted a buffer; the sender does not know where it is.",
+        about: "Needs a receive posted by the peer. The sender does not know the address of its buffer.",
         play: send,
     },
     Scene {
         title: "SEND with immediate data, in several packets",
-        about: "2500 bytes from two buffers, at 1024 bytes a packet. Only the last packet asks to be acknowledged.",
+        about: "2500 bytes from two SGEs, with a path MTU of 1024. Only the last packet requests an ACK.",
         play: send_imm,
     },
     Scene {
         title: "SEND of inline data",
-        about: "The bytes are copied when the request is posted; they need not be registered.",
+        about: "The data is copied when the work request is posted; its memory need not be registered.",
         play: send_inline,
     },
     Scene {
         title: "RDMA WRITE",
-        about: "Into the peer's memory, by address and key. The peer's program notices nothing.",
+        about: "Writes to the peer's memory, by address and R_Key. The peer's program is not notified.",
         play: write,
     },
     Scene {
         title: "RDMA WRITE with immediate data",
-        about: "The same, and a receive of the peer's is used up to tell it.",
+        about: "The same, and it consumes a receive of the peer, whose completion notifies the program.",
         play: write_imm,
     },
     Scene {
         title: "RDMA READ",
-        about: "One request; the answer takes a sequence number for each of its packets.",
+        about: "One request packet; the response takes one PSN per packet.",
         play: read,
     },
     Scene {
         title: "Atomic FETCH ADD and COMPARE SWAP",
-        about: "What was there before comes back.",
+        about: "The response carries the original value.",
         play: atomics,
     },
     Scene {
         title: "ATOMIC WRITE and FLUSH",
-        about: "Eight bytes at once; and an answer that comes only when all before it is in place.",
+        about: "Eight bytes at once; FLUSH is answered when all writes before it have been placed.",
         play: atomic_write,
     },
     Scene {
         title: "Memory window: bind, use, invalidate",
-        about: "A window shows a part of a region under a key of its own, which a SEND can take away again.",
+        about: "A memory window opens a part of a region under its own R_Key, which a SEND can invalidate.",
         play: window,
     },
-    Scene {
-        title: "UC: unreliable connection",
-        about: "Nothing is acknowledged.",
-        play: unreliable,
-    },
+    Scene { title: "UC: unreliable connection", about: "No ACKs.", play: unreliable },
     Scene {
         title: "UD: datagram",
-        about: "Each request names its target. The receive buffer begins with 40 bytes for the network header.",
+        about: "Each work request names its destination. A receive buffer begins with 40 bytes for the GRH.",
         play: datagram,
     },
     Scene {
         title: "Error: receiver not ready",
-        about: "No receive is posted. The refusal says how long to wait; then the same packet comes again.",
+        about: "No receive is posted. The RNR NAK says how long to wait; then the request is retransmitted.",
         play: not_ready,
     },
     Scene {
         title: "Error: remote access",
-        about: "A key that opens nothing. Both queue pairs fail, and what was posted behind is flushed.",
+        about: "An invalid R_Key. Both QPs enter the error state, and later work requests are flushed.",
         play: access,
     },
     Scene {
-        title: "Error: nobody answers",
-        about: "Three times sent again, then given up.",
+        title: "Error: no response",
+        about: "Retransmitted three times, then the retry counter is exceeded.",
         play: nobody,
     },
 ];
@@ -107,7 +103,10 @@ fn fill(side: &Side, len: usize) -> Result<()> {
 fn same(play: &Play<'_>, from: u64, to: usize, len: usize) -> Result<()> {
     let (sent, received) = (play.a().buffer.to_vec(), play.b().buffer.to_vec());
     let from = usize::try_from(from)?;
-    ensure!(sent[from..from + len] == received[to..to + len], "what arrived is not what was sent");
+    ensure!(
+        sent[from..from + len] == received[to..to + len],
+        "the data received differs from the data sent"
+    );
     Ok(())
 }
 
@@ -193,8 +192,8 @@ fn atomics(play: &mut Play<'_>) -> Result<()> {
     let word = |bytes: &[u8]| u64::from_ne_bytes(bytes.try_into().unwrap_or_default());
     let (here, there) = (a.buffer.to_vec(), b.buffer.to_vec());
     let (was, then, is) = (word(&here[..8]), word(&here[8..16]), word(&there[..8]));
-    play.say(&format!("There was {was}, then {then}, and now there is {is}."))?;
-    ensure!((was, then, is) == (40, 42, 7), "the numbers are wrong");
+    play.say(&format!("Original values {was} and {then}; the memory now holds {is}."))?;
+    ensure!((was, then, is) == (40, 42, 7), "wrong values");
     Ok(())
 }
 
@@ -215,7 +214,7 @@ fn window(play: &mut Play<'_>) -> Result<()> {
     let (a, b) = (play.a(), play.b());
     let (a_qp, b_qp) = play.connect(QpType::Rc)?;
     let mw = b.nic.create_mw(b.pd, MwType::Type2)?;
-    let now = b.nic.mw_key(mw).context("the window has no key")?;
+    let now = b.nic.mw_key(mw).context("the memory window has no R_Key")?;
     let rkey = RKey::new(now.get() ^ 0x5a);
     let (addr, access) = (b.buffer.addr() + 1024, Access::REMOTE_WRITE);
     let shown = MwBind { mr: b.mr.lkey(), addr, length: 256, access };
@@ -229,7 +228,7 @@ fn window(play: &mut Play<'_>) -> Result<()> {
     play.send(a, a_qp, &one(12, SendOp::SendWithInv { rkey }, &[a.sge(0, 4)]))?;
     play.complete(b, 1)?;
     play.complete(a, 1)?;
-    play.say("Once more, and this time whoever bound it takes it back.")?;
+    play.say("The same window once more, invalidated by its owner.")?;
     let again = SendOp::BindMw { mw: rkey, rkey: now, bind: shown };
     play.send(b, b_qp, &SendWr::new(WrId(106), again, Data::EMPTY))?;
     play.send(b, b_qp, &SendWr::new(WrId(107), SendOp::LocalInv { rkey: now }, Data::EMPTY))?;
@@ -288,7 +287,7 @@ fn access(play: &mut Play<'_>) -> Result<()> {
     };
     play.send(a, a_qp, &one(17, op, &[a.sge(0, 64)]))?;
     let done = play.outcome(a, 1)?;
-    ensure!(done[0].status == WcStatus::RemAccessErr, "the refusal was {}", done[0].status);
+    ensure!(done[0].status == WcStatus::RemAccessErr, "the status is {}", done[0].status);
     play.outcome(b, 1)?;
     play.events(b)?;
     play.send(a, a_qp, &one(18, SEND, &[a.sge(0, 64)]))?;
@@ -305,6 +304,6 @@ fn nobody(play: &mut Play<'_>) -> Result<()> {
     a.nic.connect(a_qp, &peer, &impatient())?;
     play.send(a, a_qp, &one(19, SEND, &[a.sge(0, 16)]))?;
     let done = play.outcome(a, 1)?;
-    ensure!(done[0].status == WcStatus::RetryExcErr, "it ended with {}", done[0].status);
+    ensure!(done[0].status == WcStatus::RetryExcErr, "the status is {}", done[0].status);
     Ok(())
 }

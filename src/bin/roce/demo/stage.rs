@@ -99,7 +99,7 @@ impl Stage {
                 (Err(error), _) | (_, Err(error)) => last = Some(error),
             }
         }
-        Err(last.map_or_else(|| anyhow::anyhow!("there is no loopback"), Into::into))
+        Err(last.map_or_else(|| anyhow::anyhow!("there is no loopback interface"), Into::into))
     }
 
     /// Everything that passed the wire, as a pcapng.
@@ -231,7 +231,7 @@ impl<'s> Play<'s> {
             }
             if start.elapsed() > PATIENCE {
                 bail!(
-                    "{} still waits for {} of {count} completions",
+                    "{}: {} of {count} completions did not arrive",
                     side.name,
                     count - completions.len()
                 );
@@ -253,7 +253,11 @@ impl<'s> Play<'s> {
         #[expect(clippy::disallowed_methods, reason = "a person waits")]
         let start = std::time::Instant::now();
         while side.nic.counters().get(counter) == before {
-            anyhow::ensure!(start.elapsed() < PATIENCE, "{} never counted {counter:?}", side.name);
+            anyhow::ensure!(
+                start.elapsed() < PATIENCE,
+                "{}: the counter {counter:?} did not change",
+                side.name
+            );
             std::thread::sleep(Duration::from_micros(100));
         }
         self.packets()
@@ -261,7 +265,11 @@ impl<'s> Play<'s> {
 
     /// Shows what happened at a side beside the work.
     pub(super) fn events(&mut self, side: &Side) -> Result<()> {
-        let event = side.nic.async_events().wait(Some(PATIENCE))?.context("there was no event")?;
+        let event = side
+            .nic
+            .async_events()
+            .wait(Some(PATIENCE))?
+            .context("no asynchronous event arrived")?;
         Ok(writeln!(self.out, "{} event  {}", side.name, event.event())?)
     }
 
@@ -270,7 +278,7 @@ impl<'s> Play<'s> {
         let capture = self.stage.wire.bytes();
         let mut reader = Reader::new(&capture[..])?;
         let mut decoder = Decoder::new(ROCE_PORT);
-        let style = LineStyle { time: TimeStyle::None, colour: false };
+        let style = LineStyle { time: TimeStyle::None, color: false };
         let mut at = 0;
         while let Some(record) = reader.next()? {
             let context = decoder.decode(&record);
