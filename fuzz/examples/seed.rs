@@ -151,14 +151,14 @@ fn seed_control(root: &Path) -> std::io::Result<()> {
             let (begin, reach) = (begin(steps, play), reach(windows));
             let done = format!(r#"{{"done":{{"step":0,"windows":{windows}}}}}"#);
             let all = [hello, &begin, &reach, r#""ready""#, &done, r#""settled""#, r#""bye""#];
-            put(root, "control", number, all.join("\n").as_bytes())?;
+            put(root, "conform_control", number, all.join("\n").as_bytes())?;
             number += 1;
         }
     }
     let odd =
         [r#"{"failed":"no"}"#, r#"{"outcome":{}}"#, r#""bye""#, "{", r#"{"hello":{"version":2}}"#];
     for line in odd {
-        put(root, "control", number, [hello, line, r#""settled""#].join("\n").as_bytes())?;
+        put(root, "conform_control", number, [hello, line, r#""settled""#].join("\n").as_bytes())?;
         number += 1;
     }
     Ok(())

@@ -68,7 +68,7 @@ fn agent() -> &'static Mutex<(Agent, Link)> {
 }
 
 /// The control protocol: whatever a client says, the server ends well, says only what can be read, and shows no escapes.
-pub fn control(input: &[u8]) {
+pub fn conform_control(input: &[u8]) {
     // One client after the other, as a server gives turns.
     let agent = agent().lock().unwrap_or_else(PoisonError::into_inner);
     let mut script = Script(input.split(|byte| *byte == b'\n'));

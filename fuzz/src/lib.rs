@@ -12,7 +12,7 @@ mod model;
 mod names;
 mod operations;
 
-pub use conform::{control, scenarios};
+pub use conform::{conform_control, scenarios};
 pub use conversions::conversions;
 pub use hostile::hostile;
 pub use links::{raw_link, udp_link};
@@ -50,7 +50,7 @@ pub const TARGETS: &[(&str, Body)] = &[
     ("hostile", hostile),
     ("operations", operations),
     ("scenarios", scenarios),
-    ("control", control),
+    ("conform_control", conform_control),
     ("udp_link", udp_link),
     ("raw_link", raw_link),
     ("conversions", conversions),
