@@ -534,3 +534,21 @@ fn call_of_a_thread_that_unwinds_for_another_reason_is_no_failure() {
     }));
     assert!(unwound.is_err() && !a.nic.has_failed() && a.nic.create_cq(1).is_ok());
 }
+
+/// Numbers and keys of one NIC tell nothing about those of another: each has a seed of its own from the system.
+#[test]
+fn every_nic_has_numbers_of_its_own() {
+    let (a, b) = pair();
+    let (c, d) = pair();
+    let sides = [&a, &b, &c, &d];
+    let different = |number: &dyn Fn(&Side) -> u32| {
+        let numbers: std::collections::BTreeSet<_> =
+            sides.iter().map(|side| number(side)).collect();
+        assert_eq!(numbers.len(), sides.len(), "{numbers:x?}");
+    };
+    different(&|side| side.nic.qp_number(side.qp).unwrap().get());
+    different(&|side| side.mr.rkey().get());
+    different(&|side| side.nic.initial_psn(side.qp).unwrap().get());
+    let told = a.nic.endpoint(a.qp).unwrap();
+    assert_eq!(Some(told.psn), a.nic.initial_psn(a.qp), "the peer is told what is used");
+}

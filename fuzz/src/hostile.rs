@@ -8,14 +8,17 @@
 //! - every packet that goes out can be parsed, is padded rightly, and goes to the peer;
 //! - fetching packets comes to an end, and what is owed and what is to be told is bounded;
 //! - no byte changes that nobody may write;
+//! - an [honest peer's](super::honest) connection to the same engine works all the while;
 //! - what was posted completes once: when everything ends in error, nothing is missing.
 
+use super::honest::{self, Honest};
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
+use std::time::Duration;
 
 use roce::engine::{
-    Batch, Config, Counter, CqHandle, Disposition, Engine, ICRC_ROOM, MrAttr, MrHandle, Notify,
-    PdHandle, QpCreate, QpHandle, Received, SrqCreate, SrqHandle,
+    Batch, Config, Counter, CqHandle, Disposition, Engine, ICRC_ROOM, MrAttr, MrHandle, MwHandle,
+    Notify, PORT_SILENCE, PdHandle, QpCreate, QpHandle, Received, SrqCreate, SrqHandle,
 };
 use roce::memory::Buffer;
 use roce::time::Instant;
@@ -51,6 +54,9 @@ const WINDOW: core::ops::Range<u32> = 64..128;
 
 const QKEY: QKey = QKey::new(0x1111);
 const FIRST_PEER: u32 = 0x100;
+
+/// At most so many queue pairs are made.
+const PEERS_MAX: u32 = 80;
 
 /// More steps than this teach nothing new.
 const STEPS_MAX: usize = 200;
@@ -119,6 +125,8 @@ struct World {
     srqs: Vec<SrqHandle>,
     ah: AhHandle,
     conns: Vec<Conn>,
+    /// How many queue pairs there ever were; each has a peer of its own.
+    peers: u32,
     /// What may be reached, what may only be read, what is another's, what was given up, what shows through a window.
     memories: Vec<Memory>,
     keys: Vec<RKey>,
@@ -128,7 +136,26 @@ struct World {
     /// The last packet whose first fields were right.
     last: Vec<u8>,
     batch: Batch,
+    honest: Option<Honest>,
+    /// Objects that come and go.
+    passing: Vec<Passing>,
 }
+
+/// An object that comes and goes, while packets for it and for others come in.
+enum Passing {
+    Mr(MrHandle),
+    Mw(MwHandle),
+    Ah(AhHandle),
+    Pd(PdHandle),
+    Cq(CqHandle),
+    Srq(SrqHandle),
+}
+
+/// At most so many of them at a time.
+const PASSING_MAX: usize = 12;
+
+/// The port that the stranger's packets come from, and that of the peer.
+const STRANGE_PORT: u16 = 12_345;
 
 /// Runs an input.
 pub fn hostile(input: &[u8]) {
@@ -148,6 +175,9 @@ impl World {
         let mut config = Config::new(own_gid());
         config.window_packets = 16;
         config.port_mtu = Mtu::M1024;
+        // As a NIC that runs has it.
+        config.path_bytes = Some(106_496);
+        config.ack_hold = Duration::from_micros(25);
         let mut engine = Engine::new(config, 7);
         let pd = engine.create_pd().expect("the first");
         let cqs = (0..2).map(|_| engine.create_cq(4096).expect("few")).collect();
@@ -160,16 +190,24 @@ impl World {
             srqs: Vec::new(),
             ah,
             conns: Vec::new(),
+            peers: 0,
             memories: Vec::new(),
             keys: Vec::new(),
             posted: BTreeMap::new(),
             last_id: 0,
             last: Vec::new(),
             batch: Batch::new(16),
+            honest: None,
+            passing: Vec::new(),
         };
         world.fill_memory();
         world.connect_all();
         world.bind_windows();
+        let pd = world.engine.create_pd().expect("few");
+        world.honest = Some(Honest::new(&mut world.engine, pd, own_gid()));
+        // The first messages are not disturbed: each learns from which port the other sends.
+        world.honest.as_mut().expect("it is there").post(&mut world.engine);
+        world.converse();
         world
     }
 
@@ -241,7 +279,8 @@ impl World {
 
     fn connect(&mut self, kind: QpType, create: QpCreate, state: QpState) {
         let qp = self.engine.create_qp(self.pd, create).expect("few");
-        let number = u32::try_from(self.conns.len()).expect("few");
+        let number = self.peers;
+        self.peers += 1;
         let attr = QpAttr {
             qp_access_flags: ALL,
             path_mtu: Mtu::M256,
@@ -327,8 +366,16 @@ impl World {
     }
 
     fn step(&mut self, input: &mut Input<'_>) {
-        match input.byte() % 16 {
+        match input.byte() % 20 {
             0..=6 => self.shaped(input),
+            16 => self.churn(input),
+            17 => self.replace_qp(input),
+            18 => self.forge(input),
+            19 => {
+                if let Some(honest) = &mut self.honest {
+                    honest.post(&mut self.engine);
+                }
+            }
             7 => self.flood(input),
             8 => {
                 let len = usize::from(input.byte());
@@ -551,11 +598,23 @@ impl World {
         out
     }
 
-    /// Hands a packet to the engine: it is accepted, or dropped and counted once.
+    /// Hands a packet of the hostile peer to the engine.
     fn deliver(&mut self, source: Gid, destination: Gid, ecn: u8, packet: &[u8]) {
+        self.deliver_from(source, 0, destination, ecn, packet);
+    }
+
+    /// Hands a packet to the engine: it is accepted, or dropped and counted once.
+    fn deliver_from(
+        &mut self,
+        source: Gid,
+        source_port: u16,
+        destination: Gid,
+        ecn: u8,
+        packet: &[u8],
+    ) {
         let before = self.engine.counters().clone();
-        let received =
-            Received { source, destination, ecn, source_port: 0, network: &[0x45; 20], packet };
+        let network = &[0x45; 20][..];
+        let received = Received { source, destination, ecn, source_port, network, packet };
         let became = self.engine.handle_packet(self.time(), &received);
         for (counter, count) in self.engine.counters().iter() {
             let counted = count - before.get(counter);
@@ -569,14 +628,122 @@ impl World {
         }
     }
 
+    /// The honest pair goes on until what it has posted is done: that must come.
+    fn converse(&mut self) {
+        for _ in 0..100 {
+            self.engine.release_held();
+            self.transmit(usize::MAX);
+            let now = self.time();
+            let honest = self.honest.as_mut().expect("it is there");
+            honest.spoke = now;
+            let packets = honest.exchange(now, own_gid());
+            let idle = packets.is_empty();
+            for (port, packet) in packets {
+                self.deliver_from(honest::gid(), port, own_gid(), 0, &packet);
+            }
+            let honest = self.honest.as_mut().expect("it is there");
+            if honest.finish(&mut self.engine) && idle {
+                return;
+            }
+        }
+        panic!("the honest pair does not finish");
+    }
+
+    /// A packet to the honest pair's queue pair, from the honest peer's address, with the right PSN even, but from the
+    /// stranger's port.
+    fn forge(&mut self, input: &mut Input<'_>) {
+        let now = self.time();
+        let honest = self.honest.as_mut().expect("it is there");
+        if now >= honest.spoke.saturating_add(PORT_SILENCE / 2) {
+            // A connection that is idle for long accepts other ports; this one is in use.
+            honest.post(&mut self.engine);
+            self.converse();
+        }
+        let honest = self.honest.as_ref().expect("it is there");
+        let (qp, qpn) = honest.target();
+        let attr = self.engine.query_qp(qp).expect("it is there");
+        let opcode = Opcode(input.byte() & 0x1f);
+        let answers = opcode.info().is_some_and(|info| info.role == Role::Response);
+        let base = if answers { attr.sq_psn } else { attr.rq_psn };
+        let near = i32::from(input.byte().cast_signed() / 8);
+        let psn = base.plus(near.rem_euclid(1 << 24).unsigned_abs());
+        let bytes = self.body(BthRepr::new(opcode, qpn, psn), input);
+        self.deliver_from(honest::gid(), STRANGE_PORT, own_gid(), 0, &bytes);
+    }
+
+    /// Makes an object, or destroys one; what depends on others keeps them.
+    fn churn(&mut self, input: &mut Input<'_>) {
+        let (choice, place) = (input.byte(), usize::from(input.byte()));
+        if choice & 0x80 != 0 && !self.passing.is_empty() {
+            let at = place % self.passing.len();
+            let engine = &mut self.engine;
+            let gone = match &self.passing[at] {
+                Passing::Mr(mr) => engine.deregister(*mr).is_ok(),
+                Passing::Mw(mw) => engine.destroy_mw(*mw).is_ok(),
+                Passing::Ah(ah) => engine.destroy_ah(*ah).is_ok(),
+                Passing::Pd(pd) => engine.destroy_pd(*pd).is_ok(),
+                Passing::Cq(cq) => engine.destroy_cq(*cq).is_ok(),
+                Passing::Srq(srq) => engine.destroy_srq(*srq).is_ok(),
+            };
+            assert!(gone, "nothing depends on it");
+            self.passing.swap_remove(at);
+            return;
+        }
+        if self.passing.len() >= PASSING_MAX {
+            return;
+        }
+        let (pd, engine) = (self.pd, &mut self.engine);
+        self.passing.push(match choice % 6 {
+            0 => {
+                let region = self.memories[0].buffer.region();
+                let attr = MrAttr { region, base: 1 << 20, access: ALL };
+                let mr = engine.register(pd, attr).expect("few");
+                self.keys.push(mr.rkey());
+                Passing::Mr(mr)
+            }
+            1 => Passing::Mw(engine.create_mw(pd, MwType::Type2).expect("few")),
+            2 => Passing::Ah(engine.create_ah(pd, AhAttr::new(peer_gid(), 0)).expect("few")),
+            3 => Passing::Pd(engine.create_pd().expect("few")),
+            4 => Passing::Cq(engine.create_cq(4).expect("few")),
+            _ => {
+                let create = SrqCreate { max_wr: 8, max_sge: 2, limit: 0, xrc: None };
+                Passing::Srq(engine.create_srq(pd, create).expect("few"))
+            }
+        });
+    }
+
+    /// Destroys a reliable queue pair with all that it has posted, and makes another, whose slot is often the same.
+    fn replace_qp(&mut self, input: &mut Input<'_>) {
+        let at = usize::from(input.byte()) % self.conns.len();
+        let Conn { qp, kind, .. } = self.conns[at];
+        if kind != QpType::Rc || self.peers >= PEERS_MAX {
+            return;
+        }
+        self.poll();
+        self.transmit(usize::MAX);
+        self.poll();
+        self.engine.destroy_qp(qp).expect("it is in no group");
+        self.posted.retain(|_, owner| *owner != Some(qp));
+        let create = self.create(QpType::Rc, None, None);
+        let state = input.pick(&[QpState::Init, QpState::Rtr, QpState::Rts]);
+        self.connect(QpType::Rc, create, state);
+        self.conns.swap_remove(at);
+    }
+
     /// Fetches packets, `most` or all.
     fn transmit(&mut self, most: usize) {
         let mut total = 0;
-        let mut each = vec![0; self.conns.len()];
+        let mut each = vec![0; usize::try_from(self.peers).expect("few")];
         while total < most {
             self.batch.clear();
             let before = self.engine.counters().get(Counter::Sent);
-            let sent = self.engine.poll_transmit(self.time(), &mut self.batch);
+            let now = self.time();
+            // Every other time as a NIC that is polled does it: acknowledgements may be delayed.
+            let sent = if most == 1 {
+                self.engine.poll_transmit_first(now, &mut self.batch)
+            } else {
+                self.engine.poll_transmit(now, &mut self.batch)
+            };
             assert_eq!(sent, self.batch.len());
             let counted = self.engine.counters().get(Counter::Sent) - before;
             assert_eq!(counted, sent as u64, "what is sent is counted");
@@ -585,9 +752,14 @@ impl World {
             }
             total += sent;
             for (route, bytes) in self.batch.iter() {
-                assert_eq!((route.source, route.destination), (own_gid(), peer_gid()));
                 let packet = Packet::parse(&bytes[..bytes.len() - ICRC_ROOM]).expect("whole");
                 assert!(PacketRepr::of(&packet).is_some(), "padded rightly");
+                if route.destination == honest::gid() {
+                    let honest = self.honest.as_mut().expect("it is there");
+                    honest.take(route.source_port, packet.bytes());
+                    continue;
+                }
+                assert_eq!((route.source, route.destination), (own_gid(), peer_gid()));
                 let peer = packet.bth().dest_qp().get().wrapping_sub(FIRST_PEER);
                 let count = each.get_mut(peer as usize).expect("to nobody else");
                 *count += 1;
@@ -625,6 +797,10 @@ impl World {
     /// Everything ends in error: all that was posted has completed, and nothing changed that must not.
     fn end(&mut self) {
         self.transmit(usize::MAX);
+        // Whatever happened, a whole round more gets through.
+        self.converse();
+        self.honest.as_mut().expect("it is there").post(&mut self.engine);
+        self.converse();
         for at in 0..self.conns.len() {
             self.modify(at, QpState::Err);
         }

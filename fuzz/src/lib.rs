@@ -3,6 +3,7 @@
 
 mod conform;
 mod conversions;
+mod honest;
 mod hostile;
 mod links;
 #[path = "../../tests/simulation/model/mod.rs"]

@@ -13,7 +13,7 @@ use super::plan::{ALL, End, Flow, Found, Key, Kill, Link, Nic, Plan, RECV, Race,
 /// How many operations a flow has at the most.
 pub const OPS_MAX: usize = 10;
 /// How many operations the flows of long stories have.
-const LONG_OPS: usize = 300;
+const LONG_OPS: usize = 120;
 /// How many bytes lie between two pieces of memory, which nobody may touch, and what they are.
 const GAP: usize = 24;
 const GAP_BYTE: u8 = 0xfe;
@@ -25,6 +25,8 @@ const LOW: u8 = 0x77;
 pub struct Author {
     pub dice: Dice,
     pub plan: Plan,
+    /// Whether every other message is long.
+    long: bool,
 }
 
 fn micros(count: usize) -> Duration {
@@ -47,7 +49,7 @@ pub fn write(seed: u64) -> Plan {
         group: Vec::new(),
         ipv6: dice.one_in(3),
     };
-    let mut author = Author { dice, plan };
+    let mut author = Author { dice, plan, long: false };
     author.races();
     author.srqs();
     for _ in 0..author.dice.pick(&[1, 1, 2, 3, 5]) {
@@ -259,6 +261,9 @@ impl Author {
 
     /// How long a message is.
     pub fn size(&mut self, mtu: usize) -> usize {
+        if self.long && self.dice.one_in(2) {
+            return 20_003;
+        }
         match self.dice.below(12) {
             0 => 0,
             1 => 1,
@@ -280,7 +285,10 @@ impl Author {
         }
         let both = link.kind != QpType::XrcSend && self.dice.one_in(2);
         // With narrow sequence numbers, so many messages that they wrap several times.
-        let long = cfg!(roce_narrow_psn) && link.kind != QpType::Uc && self.dice.one_in(3);
+        let long = cfg!(roce_narrow_psn) && link.kind != QpType::Uc && self.dice.one_in(12);
+        if long {
+            (self.long, link.mtu) = (true, Mtu::M256);
+        }
         for flow in 0..if both { 2 } else { 1 } {
             for _ in 0..if long { LONG_OPS } else { 1 + self.dice.below(OPS_MAX - 2) } {
                 if link.kind != QpType::Uc && self.dice.one_in(6) {
@@ -290,6 +298,7 @@ impl Author {
                 }
             }
         }
+        self.long = false;
     }
 
     /// Long reads, all at once: more packets than there is room for on the way.

@@ -203,7 +203,9 @@ impl Device {
             };
             env::failed(&error, code)
         })?;
-        let mut started = SoftNic::start(env::wrap(link, &self.name)?)?;
+        let pin = env::pins_source_port();
+        let link = env::wrap(link, &self.name)?;
+        let mut started = SoftNic::start_with(link, |config| config.pin_source_port = pin)?;
         let (closed, addresses) = (Acks::default(), started.address_fds());
         started.keep_until_closed(Closing::new(&closed));
         let started = Arc::new(started);

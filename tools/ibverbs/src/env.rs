@@ -5,6 +5,8 @@
 //! - `ROCE_PCAP`: a file to write what passes into; `%d` in it is the device, `%p` the process. Whoever opens a device
 //!   first makes it; the next ones, in this process or in others, leave it and make `FILE.PID`, `FILE.PID.2` and so on.
 //! - `ROCE_FAULT`: what happens to packets that are sent: `loss=1%,delay=10us`.
+//! - `ROCE_PIN_SOURCE_PORT=off`: take packets of a connection from any UDP source port of its peer, for peers that send
+//!   from several.
 //! - `ROCE_LOG`: a file to write into why a device cannot be listed or opened, which C gets a number for only.
 //!
 //! A setuid program, or one with file capabilities, ignores all of them: its environment is another user's, who must not
@@ -32,6 +34,11 @@ pub(crate) fn devices() -> Result<Vec<NamedSpec>> {
         Some(list) => NamedSpec::parse_list(&list).map_err(|error| failed(&error, libc::EINVAL)),
         None => Ok(Spec::of_every_interface()?.into_iter().map(NamedSpec::from).collect()),
     }
+}
+
+/// Whether packets of a connection are taken from one UDP source port only.
+pub(crate) fn pins_source_port() -> bool {
+    variable("ROCE_PIN_SOURCE_PORT").is_none_or(|value| !matches!(&*value, "off" | "0" | "no"))
 }
 
 /// Puts around a link what the environment asks for. A tap belongs inside: it sees what goes out, faults and all.
