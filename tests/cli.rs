@@ -379,6 +379,7 @@ fn help_teaches_and_the_rest_comes_with_it() {
 struct Served {
     child: std::process::Child,
     port: String,
+    address: String,
     /// The device of a client, on another address.
     device: String,
 }
@@ -401,13 +402,14 @@ impl Served {
         let mut first = String::new();
         let mut stderr = std::io::BufReader::new(child.stderr.take().unwrap());
         std::io::BufRead::read_line(&mut stderr, &mut first).unwrap();
-        assert_eq!(first, format!("roce: serving with {own} on TCP port {port}\n"));
+        let address = format!("{net}.{host}");
+        assert_eq!(first, format!("roce: serving with {own} on TCP port {port} of {address}\n"));
         child.stderr = Some(stderr.into_inner());
-        Self { child, port, device: format!("udp:{net}.{}", host + 1) }
+        Self { child, port, address, device: format!("udp:{net}.{}", host + 1) }
     }
 
     fn bench(&self, args: &[&str]) -> Output {
-        let reach = ["-d", &self.device, "-p", &self.port, "127.0.0.1"];
+        let reach = ["-d", &self.device, "-p", &self.port, &self.address];
         roce(&[&["bench"][..], args, &reach].concat())
     }
 }

@@ -50,6 +50,8 @@ counters! {
     ImpliedNak = "implied_nak_seq_err",
     /// Requests that were refused with an error.
     Refused = "resp_remote_errors",
+    /// WRITE messages that were executed to their last packet; the name is mlx5's.
+    WriteReceived = "rx_write_requests",
     /// Congestion marks on packets that came in.
     CongestionMarked = "np_ecn_marked_roce_packets",
     /// Congestion notifications that went out.

@@ -389,6 +389,9 @@ impl Qp {
                 return Err(fault);
             }
         };
+        if info.position.ends() {
+            env.count(Counter::WriteReceived);
+        }
         let Some((taken, srq)) = receive else {
             self.accepted(packet, 1, info.position.ends());
             return Ok(());

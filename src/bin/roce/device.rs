@@ -5,7 +5,7 @@ use std::net::{IpAddr, Ipv6Addr};
 use std::str::FromStr;
 use std::sync::Arc;
 
-use anyhow::{Context, bail};
+use anyhow::{Context, bail, ensure};
 use roce::ibverbs::RdmaNic;
 use roce::link::interface::gid;
 use roce::link::{self, SpecError};
@@ -76,8 +76,39 @@ pub(crate) fn address_of(device: &dyn Device, named: Option<u8>) -> Option<IpAdd
     }
 }
 
+/// Starts a soft NIC on an address of this host. If another program has that, and on this host one side is to talk to
+/// `avoid`, it takes the first loopback address that is free.
+pub(crate) fn start_at(address: IpAddr, avoid: Option<IpAddr>) -> anyhow::Result<Arc<dyn Device>> {
+    let at = |address| start(&Spec::Soft(link::Spec::Udp(address)));
+    if avoid != Some(address) {
+        match at(address) {
+            Err(error) if is_in_use(&error) && address.is_loopback() && address.is_ipv4() => {}
+            started => return started,
+        }
+    }
+    ensure!(
+        address.is_ipv4(),
+        "both sides are on {address}, which one NIC has: name another address of this host (-d udp:ADDRESS), or one of \
+         IPv4"
+    );
+    let loopback = (1..=254).map(|last| IpAddr::from([127, 0, 0, last]));
+    for address in loopback.filter(|address| avoid != Some(*address)) {
+        match at(address) {
+            Err(error) if is_in_use(&error) => {}
+            started => return started,
+        }
+    }
+    bail!("other programs have all addresses from 127.0.0.1 to 127.0.0.254")
+}
+
+/// Whether another program has the address.
+fn is_in_use(error: &anyhow::Error) -> bool {
+    let cause = error.downcast_ref::<link::OpenError>();
+    matches!(cause, Some(link::OpenError::Udp(link::udp::OpenError::InUse { .. })))
+}
+
 /// Which of a device's addresses to use: the one that was named, or else the one from which the other side is reached,
-/// if it has that, or else its first.
+/// if it has that, or else the first of the same family, or else its first.
 pub(crate) fn choose_gid(
     named: Option<u8>,
     device: &dyn Device,
@@ -89,8 +120,12 @@ pub(crate) fn choose_gid(
         None => {
             let from = gid(from.to_canonical());
             let known = gids.iter().position(|gid| *gid == from);
-            let first = || gids.iter().position(|gid| *gid != Gid::default());
-            known.or_else(first).with_context(|| {
+            let is_there = |gid: &Gid| *gid != Gid::default();
+            let family = |gid: &Gid| gid.to_ipv4().is_some();
+            let alike =
+                || gids.iter().position(|gid| is_there(gid) && family(gid) == family(&from));
+            let first = || gids.iter().position(is_there);
+            known.or_else(alike).or_else(first).with_context(|| {
                 format!("{} has no address for RoCEv2; its interface needs one", device.name())
             })?
         }

@@ -1,11 +1,13 @@
 //! The options of a test, and the plan they make.
 
 use anyhow::ensure;
-use clap::Args;
+use clap::builder::PossibleValue;
+use clap::{Args, ValueEnum};
 use roce::verbs::{Device, Mtu};
 
-use super::plan::{ATOMIC_SIZE, Connection, Extent, Metric, Op, Plan, SIZE_MAX};
+use super::control::plan::{ATOMIC_SIZE, Connection, Extent, Metric, Op, Plan, SIZE_MAX};
 use super::report::Unit;
+use super::token::TokenArgs;
 use crate::device::Spec;
 
 /// perftest's port, and that of the pingpongs.
@@ -29,6 +31,33 @@ pub(crate) struct ReachArgs {
     pub(crate) gid_index: Option<u8>,
 }
 
+impl ValueEnum for Metric {
+    fn value_variants<'a>() -> &'a [Self] {
+        &Self::ALL
+    }
+
+    fn to_possible_value(&self) -> Option<PossibleValue> {
+        Some(PossibleValue::new(self.name()).help(match self {
+            Self::Bw => "Bytes and messages per second",
+            Self::Lat => "Time that a message takes",
+        }))
+    }
+}
+
+impl ValueEnum for Connection {
+    fn value_variants<'a>() -> &'a [Self] {
+        &Self::ALL
+    }
+
+    fn to_possible_value(&self) -> Option<PossibleValue> {
+        Some(match self {
+            Self::Rc => PossibleValue::new("rc").alias("RC").help("Reliable connection"),
+            Self::Uc => PossibleValue::new("uc").alias("UC").help("Unreliable connection"),
+            Self::Ud => PossibleValue::new("ud").alias("UD").help("Unreliable datagram"),
+        })
+    }
+}
+
 /// A test, with perftest's letters.
 #[derive(Debug, Args)]
 pub(crate) struct TestArgs {
@@ -43,23 +72,24 @@ pub(crate) struct TestArgs {
     #[command(flatten)]
     pub(crate) reach: ReachArgs,
 
-    /// The bytes of a message [default: 65536 for bw, 2 for lat, 8 for atomic; of UD at most the MTU].
-    #[arg(short = 's', long, value_name = "BYTES", conflicts_with = "all")]
+    /// The bytes of a message, 0 to 8M; k and M are 2^10 and 2^20 [default: 64k for bw, 2 for lat, 8 for atomic; of UD
+    /// at most the MTU].
+    #[arg(short = 's', long, value_name = "BYTES", value_parser = parse_size, conflicts_with = "all")]
     size: Option<u32>,
 
     /// All sizes: 2, 4, 8 … 8388608.
     #[arg(short = 'a', long)]
     all: bool,
 
-    /// How many messages, on each queue pair [default: 5000 for bw, 1000 for lat].
+    /// How many messages, on each queue pair, 1 to 2^40 [default: 5000 for bw, 1000 for lat].
     #[arg(short = 'n', long, value_name = "COUNT", conflicts_with = "duration")]
     iters: Option<u64>,
 
-    /// Go on for so many seconds instead.
+    /// Measure each size for so many seconds instead, 1 to 86400.
     #[arg(short = 'D', long, value_name = "SECONDS")]
     duration: Option<u64>,
 
-    /// How many queue pairs.
+    /// How many queue pairs, 1 to 1024.
     #[arg(short = 'q', long = "qp", value_name = "COUNT", default_value_t = 1)]
     qps: u32,
 
@@ -67,7 +97,7 @@ pub(crate) struct TestArgs {
     #[arg(short = 'm', long, value_name = "BYTES", value_parser = parse_mtu)]
     pub(crate) mtu: Option<Mtu>,
 
-    /// How many messages of a queue pair may be under way.
+    /// How many messages of a queue pair may be in flight, 1 to 8192.
     #[arg(short = 't', long, value_name = "COUNT", default_value_t = 128)]
     tx_depth: u32,
 
@@ -91,6 +121,13 @@ pub(crate) struct TestArgs {
     #[arg(long, alias = "report_gbits")]
     report_gbits: bool,
 
+    /// Print how many messages took how long, in ranges of an eighth; --json always has them (lat only).
+    #[arg(short = 'H', long, alias = "report-histogram")]
+    pub(crate) histogram: bool,
+
+    #[command(flatten)]
+    pub(crate) token: TokenArgs,
+
     /// For perftest's sake: nothing here minds the processor's frequency.
     #[arg(short = 'F', hide = true)]
     _frequency: bool,
@@ -111,6 +148,10 @@ impl TestArgs {
 
     /// Whether it could be measured with any NIC, before one is opened or a server asked.
     pub(crate) fn check(&self, op: Op) -> anyhow::Result<()> {
+        ensure!(
+            !self.histogram || self.metric == Metric::Lat,
+            "-H: a histogram is of lat, not of bw"
+        );
         self.plan_with(op, self.mtu.unwrap_or(Mtu::M4096)).map(drop)
     }
 
@@ -157,8 +198,71 @@ impl TestArgs {
     }
 }
 
+/// A number of bytes: `65536`, `64k`, `1M`.
+pub(crate) fn parse_size(text: &str) -> Result<u32, String> {
+    let size = parse_bytes(text)?;
+    u32::try_from(size).map_err(|_| format!("at most {SIZE_MAX}"))
+}
+
+/// The same, of more than a message.
+pub(crate) fn parse_bytes(text: &str) -> Result<u64, String> {
+    let (digits, shift) = match text.as_bytes().last().map(u8::to_ascii_lowercase) {
+        Some(b'k') => (text.get(..text.len() - 1), 10),
+        Some(b'm') => (text.get(..text.len() - 1), 20),
+        Some(b'g') => (text.get(..text.len() - 1), 30),
+        _ => (Some(text), 0),
+    };
+    let digits = digits.filter(|digits| digits.bytes().all(|byte| byte.is_ascii_digit()));
+    let number: Option<u64> = digits.and_then(|digits| digits.parse().ok());
+    let bytes = number.and_then(|number| number.checked_mul(1 << shift));
+    bytes.ok_or_else(|| "a number of bytes, such as 4096, 64k or 1M".to_owned())
+}
+
 /// An MTU by its bytes.
 pub(crate) fn parse_mtu(text: &str) -> Result<Mtu, String> {
     let bytes = text.parse().ok();
     bytes.and_then(Mtu::from_bytes).ok_or_else(|| "one of 256, 512, 1024, 2048, 4096".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::super::control::plan::{ITERATIONS_MAX, QPS_MAX, SECONDS_MAX, TX_DEPTH_MAX};
+    use super::*;
+
+    #[derive(clap::Parser)]
+    struct Alone {
+        #[command(flatten)]
+        _args: TestArgs,
+    }
+
+    #[test]
+    fn sizes_have_suffixes() {
+        for (text, bytes) in [("0", 0), ("64k", 65_536), ("64K", 65_536), ("1M", 1 << 20), ("7", 7)]
+        {
+            assert_eq!(parse_size(text), Ok(bytes), "{text}");
+        }
+        for text in
+            ["", "k", "1kB", "-1", "+1", "1.5k", "4G", "99999999999999999999", "0x10", "1 k", "ä"]
+        {
+            assert!(parse_size(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn help_names_the_limits_that_are_enforced() {
+        let help = Alone::command().render_long_help().to_string();
+        let help = help.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert_eq!((SIZE_MAX, ITERATIONS_MAX), (8 << 20, 1 << 40));
+        for limit in [
+            "0 to 8M".to_owned(),
+            format!("queue pairs, 1 to {QPS_MAX}"),
+            format!("in flight, 1 to {TX_DEPTH_MAX}"),
+            format!("1 to {SECONDS_MAX}"),
+            "1 to 2^40".to_owned(),
+        ] {
+            assert!(help.contains(&limit), "{limit}: {help}");
+        }
+    }
 }

@@ -1,12 +1,13 @@
-//! As many messages as can be under way at once.
+//! As many messages as can be in flight at once.
 
 use std::time::{Duration, Instant};
 
 use anyhow::bail;
 use roce::verbs::{SendWr, Sge, Wc};
 
-use super::exchange::{Done, Seen};
-use super::plan::Connection;
+use super::control::messages::{Done, Seen};
+use super::control::plan::Connection;
+use super::session::Traffic;
 use super::side::{Side, is_receive};
 use super::watch::{Watch, now};
 
@@ -39,68 +40,143 @@ struct Flow {
     completed: u64,
 }
 
-/// Runs one side: sends if it is to, takes what the other sends, until both are done.
+/// Runs one side: sends if it is to, takes what the other sends, until both are done. An error comes with what was
+/// done until then.
 pub(crate) fn run(
     side: &mut Side<'_>,
     watch: &mut Watch<'_>,
     size: u32,
     sends: bool,
-) -> anyhow::Result<Outcome> {
-    let sges: Vec<[Sge; 1]> =
-        (0..side.plan().qps as usize).map(|q| [side.local(q, size)]).collect();
+) -> (Outcome, anyhow::Result<()>) {
+    let qps = if sends { side.plan().qps as usize } else { 0 };
+    let sges: Vec<[Sge; 1]> = (0..qps).map(|q| [side.local(q, size)]).collect();
     let group = (side.plan().tx_depth / 4).clamp(1, GROUP_MAX) as usize;
-    let groups: Vec<Vec<SendWr<'_>>> = sges
-        .iter()
-        .enumerate()
-        .map(|(q, sges)| side.group(q, sges, group))
-        .collect::<anyhow::Result<_>>()?;
-    let quota = if sends { side.plan().extent.quota() } else { 0 };
-    let started = watch.started();
-    let ends = side.plan().extent.time().map(|time| started + time);
-    let mut sending = Sending {
-        groups: &groups,
-        flows: vec![Flow::default(); groups.len()],
-        quota,
-        depth: u64::from(side.plan().tx_depth),
-        completed: 0,
-        pace: Pace::new(started),
+    let groups = sges.iter().enumerate().map(|(q, sges)| side.group(q, sges, group));
+    let groups: Vec<Vec<SendWr<'_>>> = match groups.collect() {
+        Ok(groups) => groups,
+        Err(error) => return (Outcome::default(), Err(error)),
     };
-    let (mut seen, mut told, mut last) = (Seen::default(), None, started);
-    let mut wcs = [Wc::default(); POLL];
-    loop {
-        sending.post(side)?;
-        let count = side.poll(&mut wcs)?;
-        if count == 0 && !watch.polled_in_vain() {
-            continue;
-        }
-        for wc in wcs.iter().take(count) {
-            if is_receive(wc) {
-                seen.received += 1;
-                seen.wrong += u64::from(!side.take(wc, size)?);
-            } else {
-                sending.completed(wc);
+    let started = watch.started();
+    let mut run = Run {
+        sending: Sending {
+            groups: &groups,
+            flows: vec![Flow::default(); groups.len()],
+            ready: (0..groups.len()).collect(),
+            quota: side.plan().extent.quota(),
+            depth: u64::from(side.plan().tx_depth),
+            completed: 0,
+            pace: Pace::new(started),
+        },
+        received: 0,
+        wrong: 0,
+        last: started,
+        last_received: started,
+        told: None,
+        is_counting: !side.plan().takes_receives() && side.plan().connection != Connection::Rc,
+        packets: None,
+        grew: started,
+        counted: started,
+    };
+    let result = run.drive(side, watch, size, sends);
+    let Run { sending, told, last, .. } = &run;
+    let own = told.unwrap_or_else(|| sending.pace.finish(*last, sending.completed));
+    let takes = side.plan().takes_receives();
+    let seen = Seen {
+        received: takes.then_some(run.received),
+        wrong: run.wrong,
+        nanos: nanos(run.last_received.duration_since(started)),
+        packets: None,
+    };
+    (Outcome { own, peer: watch.peer.unwrap_or_default(), seen }, result)
+}
+
+/// A run of one size, seen from one side.
+struct Run<'a> {
+    sending: Sending<'a>,
+    received: u64,
+    wrong: u64,
+    /// When anything last completed.
+    last: Instant,
+    /// When a message last arrived.
+    last_received: Instant,
+    /// What the peer was told at the end.
+    told: Option<Done>,
+    /// Whether only the NIC's counters tell that messages arrive: of unreliable writes.
+    is_counting: bool,
+    /// The NIC's counter of received packets, when that last grew, and when it was last read.
+    packets: Option<u64>,
+    grew: Instant,
+    counted: Instant,
+}
+
+impl Run<'_> {
+    /// Returns when the NIC's counter of received packets last grew. Reads it once in a while, when the peer has sent
+    /// everything.
+    fn counter_grew(&mut self, side: &Side<'_>, watch: &Watch<'_>, now: Instant) -> Instant {
+        if watch.peer.is_some() && now.duration_since(self.counted) >= SLICE {
+            self.counted = now;
+            let packets = Traffic::of(side).map(|traffic| traffic.received);
+            if packets != self.packets {
+                (self.packets, self.grew) = (packets, now);
             }
         }
-        let now = now();
-        if count > 0 {
-            watch.progressed();
-            last = now;
-        } else {
-            side.check_nic()?;
-        }
-        sending.pace.note(now, sending.completed);
-        if ends.is_some_and(|ends| now >= ends) {
-            sending.stop();
-        }
-        watch.look(now, sending.completed.max(seen.received))?;
-        let caught_up = caught_up(side, watch, &seen, now, last)?;
-        if told.is_none() && sending.is_done() && (sends || caught_up) {
-            let done = sending.pace.finish(now, sending.completed);
-            watch.tell(done)?;
-            told = Some(done);
-        }
-        if let (Some(own), Some(peer), true) = (told, watch.peer, caught_up) {
-            return Ok(Outcome { own, peer, seen });
+        self.grew
+    }
+
+    fn drive(
+        &mut self,
+        side: &mut Side<'_>,
+        watch: &mut Watch<'_>,
+        size: u32,
+        sends: bool,
+    ) -> anyhow::Result<()> {
+        let ends = side.plan().extent.time().map(|time| watch.started() + time);
+        let mut wcs = [Wc::default(); POLL];
+        loop {
+            self.sending.post(side)?;
+            let count = side.poll(&mut wcs)?;
+            if count == 0 && !watch.polled_in_vain() {
+                continue;
+            }
+            let before = self.received;
+            for wc in wcs.iter().take(count) {
+                if is_receive(wc) {
+                    self.received += 1;
+                    self.wrong += u64::from(!side.take(wc, size)?);
+                } else {
+                    self.sending.completed(wc);
+                }
+            }
+            let now = now();
+            if count > 0 {
+                watch.progressed();
+                self.last = now;
+            } else {
+                side.check_nic()?;
+            }
+            if self.received > before {
+                self.last_received = now;
+            }
+            self.sending.pace.note(now, self.sending.completed);
+            if ends.is_some_and(|ends| now >= ends) || watch.is_stopping() {
+                self.sending.stop();
+            }
+            watch.look(now, self.sending.completed.max(self.received))?;
+            let last = if self.is_counting {
+                self.last.max(self.counter_grew(side, watch, now))
+            } else {
+                self.last
+            };
+            let caught_up = caught_up(side, watch, self.received, now, last)?;
+            let sent = self.sending.is_done() || watch.gives_up(now);
+            if self.told.is_none() && sent && (sends || caught_up) {
+                let done = self.sending.pace.finish(now, self.sending.completed);
+                watch.tell(done)?;
+                self.told = Some(done);
+            }
+            if self.told.is_some() && caught_up {
+                return Ok(());
+            }
         }
     }
 }
@@ -109,7 +185,7 @@ pub(crate) fn run(
 fn caught_up(
     side: &Side<'_>,
     watch: &Watch<'_>,
-    seen: &Seen,
+    received: u64,
     now: Instant,
     last: Instant,
 ) -> anyhow::Result<bool> {
@@ -120,14 +196,14 @@ fn caught_up(
         // Nothing tells when the last unreliable write is there.
         return Ok(reliable || peer.messages == 0 || idle > LINGER);
     }
-    if seen.received >= peer.messages {
+    if received >= peer.messages {
         return Ok(true);
     }
-    if !reliable {
+    if !reliable || watch.is_stopping() {
         return Ok(idle > LINGER);
     }
     if idle > LINGER_RELIABLE {
-        bail!("{} of {} messages have come, and no more do", seen.received, peer.messages);
+        bail!("{received} of {} messages have come, and no more do", peer.messages);
     }
     Ok(false)
 }
@@ -136,9 +212,11 @@ fn caught_up(
 struct Sending<'a> {
     groups: &'a [Vec<SendWr<'a>>],
     flows: Vec<Flow>,
+    /// Queue pairs that may have room for another group.
+    ready: Vec<usize>,
     /// How many messages each queue pair sends.
     quota: u64,
-    /// How many may be under way.
+    /// How many may be in flight.
     depth: u64,
     /// How many completed, on all.
     completed: u64,
@@ -146,9 +224,12 @@ struct Sending<'a> {
 }
 
 impl Sending<'_> {
-    /// Posts as much as may be under way.
+    /// Posts as much as may be in flight, on the queue pairs on which something completed.
     fn post(&mut self, side: &Side<'_>) -> anyhow::Result<()> {
-        for (q, (flow, group)) in self.flows.iter_mut().zip(self.groups).enumerate() {
+        while let Some(q) = self.ready.pop() {
+            let (Some(flow), Some(group)) = (self.flows.get_mut(q), self.groups.get(q)) else {
+                continue;
+            };
             while flow.posted < self.quota {
                 let count = (self.quota - flow.posted).min(group.len() as u64);
                 if flow.posted - flow.completed + count > self.depth {
@@ -170,6 +251,7 @@ impl Sending<'_> {
         let before = flow.completed;
         flow.completed = (before + group.len() as u64).min(flow.posted);
         self.completed += flow.completed - before;
+        self.ready.push(q);
     }
 
     /// Posts no more.
@@ -208,8 +290,12 @@ impl Pace {
     fn finish(&self, now: Instant, messages: u64) -> Done {
         let time = now.duration_since(self.started);
         let peak = self.peak.max(rate(messages, time)).round() as u64;
-        Done { messages, nanos: u64::try_from(time.as_nanos()).unwrap_or(u64::MAX), peak }
+        Done { messages, nanos: nanos(time), peak }
     }
+}
+
+pub(crate) fn nanos(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
 /// Messages a second.

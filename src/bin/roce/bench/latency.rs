@@ -5,9 +5,10 @@ use std::time::{Duration, Instant};
 use anyhow::ensure;
 use roce::verbs::{SendWr, Wc};
 
-use super::bandwidth::Outcome;
-use super::exchange::{Done, Seen};
-use super::plan::Op;
+use super::bandwidth::{Outcome, nanos};
+use super::control::messages::{Done, Seen};
+use super::control::plan::Op;
+use super::histogram::{Bucket, Histogram};
 use super::side::{Side, is_receive};
 use super::watch::{Watch, now};
 
@@ -26,17 +27,27 @@ pub(crate) struct Samples {
     sum: u128,
     min: u64,
     max: u64,
+    histogram: Histogram,
 }
 
 impl Samples {
     pub(crate) fn new(expected: u64) -> Self {
         let room = usize::try_from(expected).unwrap_or(usize::MAX).min(KEPT_MAX);
-        Self { nanos: Vec::with_capacity(room), stride: 1, count: 0, sum: 0, min: u64::MAX, max: 0 }
+        Self {
+            nanos: Vec::with_capacity(room),
+            stride: 1,
+            count: 0,
+            sum: 0,
+            min: u64::MAX,
+            max: 0,
+            histogram: Histogram::default(),
+        }
     }
 
     #[inline]
     pub(crate) fn add(&mut self, time: Duration) {
-        let nanos = u64::try_from(time.as_nanos()).unwrap_or(u64::MAX);
+        let nanos = nanos(time);
+        self.histogram.add(nanos);
         (self.min, self.max) = (self.min.min(nanos), self.max.max(nanos));
         self.sum += u128::from(nanos);
         if self.count.is_multiple_of(self.stride) {
@@ -80,12 +91,13 @@ impl Samples {
             deviation: (squares / kept.max(1) as f64).sqrt() * share / 1000.0,
             p99: within(9_900),
             p999: within(9_990),
+            histogram: self.histogram.buckets(share),
         }
     }
 }
 
 /// How long messages took, in microseconds.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Summary {
     pub(crate) count: u64,
     pub(crate) min: f64,
@@ -96,6 +108,8 @@ pub(crate) struct Summary {
     pub(crate) deviation: f64,
     pub(crate) p99: f64,
     pub(crate) p999: f64,
+    /// How many messages took how long, for every range of times in which there was one.
+    pub(crate) histogram: Vec<Bucket>,
 }
 
 /// What part of what is measured a message takes: of a message and its answer it is half.
@@ -106,33 +120,43 @@ pub(crate) fn share(op: Op) -> f64 {
     }
 }
 
-/// The client's side: sends, waits for the answer, and looks at the clock.
+/// The client's side: sends, waits for the answer, and looks at the clock. An error comes with what was measured until
+/// then.
 pub(crate) fn measure(
     side: &mut Side<'_>,
     watch: &mut Watch<'_>,
     size: u32,
-) -> anyhow::Result<(Samples, Outcome)> {
+) -> (Samples, Outcome, anyhow::Result<()>) {
     let extent = side.plan().extent;
-    let sges = [side.local(0, size)];
-    let message = side.message(0, &sges)?;
     let mut samples = Samples::new(if extent.time().is_some() { 1 << 20 } else { extent.quota() });
-    let mut talk = Talk::new(message, size);
+    let sges = [side.local(0, size)];
+    let mut talk = match side.message(0, &sges) {
+        Ok(message) => Talk::new(message, size),
+        Err(error) => return (samples, Outcome::default(), Err(error)),
+    };
     let started = now();
     let ends = extent.time().map(|time| started + time);
     let mut before = started;
-    while samples.count < extent.quota() && ends.is_none_or(|ends| before < ends) {
-        talk.say(side)?;
-        talk.wait_for_answer(side, watch)?;
-        let now = now();
-        samples.add(now - before);
-        before = now;
-        watch.look(now, samples.count)?;
-    }
-    let nanos = u64::try_from((before - started).as_nanos()).unwrap_or(u64::MAX);
-    let own = Done { messages: samples.count, nanos, peak: 0 };
-    watch.tell(own)?;
-    let peer = watch.wait_for_peer()?;
-    Ok((samples, Outcome { own, peer, seen: talk.seen }))
+    let mut drive = || {
+        while samples.count < extent.quota() && ends.is_none_or(|ends| before < ends) {
+            talk.say(side)?;
+            talk.wait_for_answer(side, watch)?;
+            let now = now();
+            samples.add(now - before);
+            before = now;
+            watch.look(now, samples.count)?;
+            if watch.is_stopping() {
+                break;
+            }
+        }
+        let nanos = nanos(before - started);
+        watch.tell(Done { messages: samples.count, nanos, peak: 0 })?;
+        watch.wait_for_peer().map(drop)
+    };
+    let result = drive();
+    let own = Done { messages: samples.count, nanos: nanos(before - started), peak: 0 };
+    let peer = watch.peer.unwrap_or_default();
+    (samples, Outcome { own, peer, seen: talk.seen() }, result)
 }
 
 /// The server's side: answers until the client is done.
@@ -158,7 +182,7 @@ pub(crate) fn answer(
         watch.look(now(), own.messages)?;
         if let Some(peer) = watch.peer {
             watch.tell(own)?;
-            return Ok(Outcome { own, peer, seen: talk.seen });
+            return Ok(Outcome { own, peer, seen: talk.seen() });
         }
     }
 }
@@ -168,12 +192,13 @@ struct Talk<'a> {
     message: [SendWr<'a>; 1],
     size: u32,
     op: Op,
-    seen: Seen,
+    received: u64,
+    wrong: u64,
     /// How many messages left, and how many came, for those that are counted in their last byte.
     said: u8,
     last: u8,
     /// Messages that have not completed.
-    under_way: u32,
+    inflight: u32,
     /// Reads and atomics that completed.
     completed: u64,
 }
@@ -186,21 +211,36 @@ impl<'a> Talk<'a> {
             roce::verbs::SendOp::Read { .. } => Op::Read,
             _ => Op::Atomic,
         };
-        let seen = Seen::default();
-        Self { message: [message], size, op, seen, said: 0, last: 0, under_way: 0, completed: 0 }
+        Self {
+            message: [message],
+            size,
+            op,
+            received: 0,
+            wrong: 0,
+            said: 0,
+            last: 0,
+            inflight: 0,
+            completed: 0,
+        }
+    }
+
+    fn seen(&self) -> Seen {
+        let counts = matches!(self.op, Op::Send | Op::Write);
+        let received = counts.then_some(self.received);
+        Seen { received, wrong: self.wrong, ..Seen::default() }
     }
 
     #[inline]
     fn say(&mut self, side: &mut Side<'_>) -> anyhow::Result<()> {
         // An answer may come before the message it answers has completed; the queue has its bound all the same.
-        while self.under_way >= side.plan().tx_depth {
+        while self.inflight >= side.plan().tx_depth {
             self.poll(side)?;
         }
         if self.op == Op::Write {
             self.said = self.said.wrapping_add(1);
             side.set_last(self.size, self.said)?;
         }
-        self.under_way += 1;
+        self.inflight += 1;
         side.post(0, &self.message)
     }
 
@@ -212,10 +252,10 @@ impl<'a> Talk<'a> {
         for wc in wcs.iter().take(count) {
             if is_receive(wc) {
                 came += 1;
-                self.seen.received += 1;
-                self.seen.wrong += u64::from(!side.take(wc, self.size)?);
+                self.received += 1;
+                self.wrong += u64::from(!side.take(wc, self.size)?);
             } else {
-                self.under_way -= 1;
+                self.inflight -= 1;
                 self.completed += 1;
             }
         }
@@ -233,7 +273,7 @@ impl<'a> Talk<'a> {
                 let byte = side.last_written(self.size)?;
                 let new = byte == self.last.wrapping_add(1);
                 self.last = if new { byte } else { self.last };
-                self.seen.received += u64::from(new);
+                self.received += u64::from(new);
                 new
             }
             Op::Read | Op::Atomic => self.completed > before,
@@ -252,13 +292,14 @@ impl<'a> Talk<'a> {
             }
             side.check_nic()?;
             let now = now();
-            watch.look(now, self.seen.received)?;
+            watch.look(now, self.received)?;
+            ensure!(!watch.gives_up(now), "stopped while waiting for an answer");
             let since = *since.get_or_insert(now);
             ensure!(
                 now.duration_since(since) < LOST,
-                "no answer for {} seconds after {} messages: one was lost, and {} does not send it again",
+                "no answer for {} seconds after {} messages: one was lost, and {} does not retransmit",
                 LOST.as_secs(),
-                self.seen.received,
+                self.received,
                 side.plan().connection.name()
             );
         }

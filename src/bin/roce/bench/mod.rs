@@ -2,36 +2,39 @@
 
 mod args;
 mod bandwidth;
-mod exchange;
+pub(crate) mod control;
+mod histogram;
 mod latency;
+pub(crate) mod path;
 pub(crate) mod pingpong;
 mod pingpong_args;
-mod plan;
+mod reach;
 mod report;
 mod session;
 mod side;
+pub(crate) mod tcp;
 #[cfg(test)]
 mod tests;
+mod token;
 mod watch;
 
 use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
+use std::sync::atomic::Ordering;
 
 use clap::{Args as ClapArgs, Subcommand};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use roce::link;
 
-pub(crate) use args::{ReachArgs, parse_mtu};
-pub(crate) use exchange::Control;
-pub(crate) use plan::{Connection, Plan};
-pub(crate) use session::server;
+pub(crate) use args::{ReachArgs, parse_bytes, parse_mtu};
+pub(crate) use session::{ServerOptions, server};
+pub(crate) use token::{Token, TokenArgs, nonce};
 
 use self::args::TestArgs;
-use self::plan::{Extent, Metric, Op};
-use self::report::Unit;
-use self::session::{Audience, ClientOptions, Setting, Step};
-use crate::device::{self, Spec};
-use crate::output;
+use self::control::plan::{Extent, Metric, Op, Plan};
+use self::control::{Control, messages};
+use self::report::{End, Unit};
+use self::session::{Audience, ClientOptions, Counts, Setting, Step};
+use crate::{interrupt, output};
 
 /// Measure bandwidth and latency, as perftest does
 ///
@@ -43,8 +46,13 @@ use crate::output;
 /// bench pingpong is a client of ibv_rc_pingpong, ibv_uc_pingpong and ibv_ud_pingpong, which
 /// need no roce on the other side.
 ///
-/// Exit status: 0 when all went well, 1 when --verify found wrong bytes, 2 when it could not be
-/// measured.
+/// With UC and UD messages get lost: BW average is the rate sent, BW received the rate that
+/// arrived, counted at the receiver.
+///
+/// Ctrl-C ends a run early: what was measured until then is printed, also if the server fails.
+///
+/// Exit status: 0 when all went well, 1 when --verify found wrong bytes or no message arrived,
+/// 2 when it could not be measured, 130 after Ctrl-C.
 #[derive(Debug, ClapArgs)]
 #[command(verbatim_doc_comment, after_help = EXAMPLES)]
 pub(crate) struct Args {
@@ -74,9 +82,9 @@ Examples:
   roce bench read lat -d soft:eth0 10.0.0.1
   roce bench write bw -d verbs:mlx5_0 10.0.0.1          (a real RNIC; roce devices lists them)
 
-On one machine, with two of its loopback addresses:
+On one machine; the client takes the next free loopback address:
   roce serve -d udp:127.0.0.1
-  roce bench send bw -d udp:127.0.0.2 127.0.0.1";
+  roce bench send bw 127.0.0.1";
 
 pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
     match args.test {
@@ -90,39 +98,34 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
 
 fn measure(op: Op, args: &TestArgs) -> anyhow::Result<ExitCode> {
     args.check(op)?;
-    let stream = exchange::connect(&args.host, args.reach.port)?;
-    let nic = device::start(&device_for(args.reach.device.as_ref(), &stream)?)?;
-    let gid_index = device::choose_gid(args.reach.gid_index, &*nic, stream.local_addr()?.ip())?;
-    let plan = args.plan(op, &*nic)?;
-    let mut control = Control::new(stream, "the server")?;
-    let options = ClientOptions { gid_index, mtu: args.mtu };
+    let token = args.token.get()?;
+    let interrupt = interrupt::catch()?;
+    let reached = reach::reach(&args.host, &args.reach, reach::Family::Same)?;
+    let nic = &*reached.nic;
+    let plan = args.plan(op, nic)?;
+    let server = reached.stream.peer()?;
+    let mut control = Control::new(Box::new(reached.stream), "the server");
+    let prove = token.as_ref().map(|token| |nonce: &str| token.proof(nonce));
+    let prove = prove.as_ref().map(|prove| prove as &dyn Fn(&str) -> String);
+    messages::introduce(&mut control, prove)?;
+    let options = ClientOptions { gid_index: reached.gid_index, mtu: args.mtu, server, interrupt };
     let mut show = Show {
         out: output::stdout(),
         unit: args.unit(),
         json: args.json,
+        histogram: args.histogram,
         steps: Vec::new(),
         setting: None,
     };
-    let counts = session::client(&*nic, &mut control, &plan, options, &mut show)?;
-    if let (true, Some(setting)) = (args.json, &show.setting) {
-        writeln!(show.out, "{}", report::to_json(setting, &show.steps, &counts))?;
-        show.out.flush()?;
-    } else if let Some(remark) = report::remark_on_counts(&counts) {
-        eprintln!("roce: {remark}");
+    let result = session::client(nic, &mut control, &plan, options, &mut show);
+    let interrupted = interrupt.load(Ordering::SeqCst);
+    show.end(&result, interrupted)?;
+    if interrupted {
+        return Ok(ExitCode::from(interrupt::STATUS));
     }
-    let wrong = show.steps.iter().any(|step| step.wrong() > 0);
+    result?;
+    let wrong = show.steps.iter().any(|step| step.wrong() > 0 || step.is_all_lost(&plan));
     Ok(if wrong { ExitCode::from(1) } else { ExitCode::SUCCESS })
-}
-
-/// The device that was named, or else the address from which the other side is reached.
-pub(crate) fn device_for(
-    named: Option<&Spec>,
-    stream: &std::net::TcpStream,
-) -> anyhow::Result<Spec> {
-    match named {
-        Some(spec) => Ok(spec.clone()),
-        None => Ok(Spec::Soft(link::Spec::Udp(stream.local_addr()?.ip().to_canonical()))),
-    }
 }
 
 /// Shows results as they come, or keeps them for the end.
@@ -130,16 +133,39 @@ struct Show<W: Write> {
     out: W,
     unit: Unit,
     json: bool,
+    histogram: bool,
     steps: Vec<Step>,
     setting: Option<Setting>,
+}
+
+impl<W: Write> Show<W> {
+    /// Shows how the run ended, whether it went well or not.
+    fn end(&mut self, result: &anyhow::Result<Counts>, interrupted: bool) -> anyhow::Result<()> {
+        let end = match result {
+            _ if interrupted => End::Interrupted,
+            Ok(_) => End::Whole,
+            Err(error) => End::Failed(format!("{error:#}")),
+        };
+        let none = Counts::default();
+        let counts = result.as_ref().unwrap_or(&none);
+        if let (true, Some(setting)) = (self.json, &self.setting) {
+            writeln!(self.out, "{}", report::to_json(setting, &self.steps, counts, &end))?;
+        } else if let Some(remark) = report::remark_on_counts(counts) {
+            eprintln!("roce: {remark}");
+        }
+        self.out.flush()?;
+        match (&end, result) {
+            (End::Interrupted, Ok(_)) => eprintln!("roce: interrupted"),
+            (End::Interrupted, Err(error)) => eprintln!("roce: interrupted; {error:#}"),
+            _ => {}
+        }
+        Ok(())
+    }
 }
 
 impl<W: Write> Audience for Show<W> {
     fn begin(&mut self, setting: &Setting) -> anyhow::Result<()> {
         self.setting = Some(setting.clone());
-        if self.json {
-            return Ok(());
-        }
         let Setting { plan, device, peer_gid, .. } = setting;
         let (name, metric) = (plan.connection.name(), plan.metric.name());
         eprintln!(
@@ -148,7 +174,9 @@ impl<W: Write> Audience for Show<W> {
             plan.qps,
             plan.mtu
         );
-        writeln!(self.out, "{}", report::heading(plan, self.unit))?;
+        if !self.json {
+            writeln!(self.out, "{}", report::heading(plan, self.unit))?;
+        }
         Ok(self.out.flush()?)
     }
 
@@ -168,9 +196,12 @@ impl<W: Write> Audience for Show<W> {
     }
 
     fn step(&mut self, plan: &Plan, step: &Step) -> anyhow::Result<()> {
-        self.steps.push(*step);
+        self.steps.push(step.clone());
         if !self.json {
-            writeln!(self.out, "{}", report::row(step, self.unit))?;
+            writeln!(self.out, "{}", report::row(plan, step, self.unit))?;
+            if let (true, Some(times)) = (self.histogram, &step.latency) {
+                writeln!(self.out, "{}", report::histogram(&times.histogram))?;
+            }
             self.out.flush()?;
         }
         if let Some(remark) = report::remark(plan, step) {

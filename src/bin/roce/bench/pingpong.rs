@@ -1,14 +1,11 @@
 //! The tests that come with rdma-core: `ibv_rc_pingpong`, `ibv_uc_pingpong` and `ibv_ud_pingpong`, from either side.
 //!
-//! Over TCP each side sends one message of 52 bytes, the client first: LID, queue pair, sequence number and GID as
-//! hexadecimal digits, with colons between them and a zero behind. The client then says `done`. Nothing tells the kind
-//! of the queue pairs, the size or how often: both users have to give the same options.
+//! Nothing tells the kind of the queue pairs, the size or how often: both users have to give the same options.
 
-use std::io::{Read, Write};
-use std::net::TcpStream;
+use std::io::Write;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, bail, ensure};
+use anyhow::{Context, ensure};
 use roce::engine::{CqHandle, MrHandle, PdHandle, QpCreate, QpHandle};
 use roce::memory::Buffer;
 use roce::verbs::limits::GRH_BYTES;
@@ -16,53 +13,19 @@ use roce::verbs::{
     Access, AhAttr, AhHandle, Connect, Data, Device, Endpoint, Mtu, QpCap, QpInitAttr, RecvWr,
     SendOp, SendWr, Sge, Target, UdTarget, Wc, WrId,
 };
-use roce::wire::{Gid, Psn, Qpn};
+use roce::wire::Psn;
 
-use super::exchange::LINE_WAIT;
-use super::plan::{Connection, SIZE_MAX};
+use super::control::lines::LINE_WAIT;
+use super::control::messages::address_of;
+use super::control::pingpong_message::{MESSAGE_BYTES, from_message, to_message};
+use super::control::plan::{Connection, SIZE_MAX};
+use super::path::{check_addresses, is_this_host};
 use super::side::failure;
+use super::tcp::Tcp;
 use super::watch::now;
-
-/// A message on TCP.
-pub(crate) const MESSAGE_BYTES: usize = 52;
 
 /// How long nothing may come before a client takes a message for lost.
 const LOST: Duration = Duration::from_secs(5);
-
-/// What a message says.
-pub(crate) fn to_message(endpoint: &Endpoint) -> [u8; MESSAGE_BYTES] {
-    let gid: String = endpoint.gid.0.iter().map(|byte| format!("{byte:02x}")).collect();
-    // The LID is InfiniBand's; on Ethernet it is zero.
-    let text = format!("0000:{:06x}:{:06x}:{gid}\0", endpoint.qpn.get(), endpoint.psn.get());
-    text.as_bytes().try_into().expect("the fields have fixed widths")
-}
-
-/// What a message says, if it is one.
-pub(crate) fn from_message(message: &[u8; MESSAGE_BYTES]) -> anyhow::Result<Endpoint> {
-    let text = message.strip_suffix(b"\0").and_then(|text| str::from_utf8(text).ok());
-    let text = text.context("the message is not text that ends with a zero")?;
-    let fields: Vec<&str> = text.split(':').collect();
-    let [lid, qpn, psn, gid] = fields[..] else {
-        bail!("the message has {} fields instead of 4", fields.len());
-    };
-    for (field, width) in [(lid, 4), (qpn, 6), (psn, 6), (gid, 32)] {
-        let sound = field.len() == width && field.bytes().all(|byte| byte.is_ascii_hexdigit());
-        ensure!(sound, "'{}' is not {width} hexadecimal digits", field.escape_default());
-    }
-    let gid = u128::from_str_radix(gid, 16)?.to_be_bytes();
-    let (qpn, psn) = (u32::from_str_radix(qpn, 16)?, u32::from_str_radix(psn, 16)?);
-    ensure!(
-        gid != [0; 16],
-        "the other side gave no GID: run it with -g INDEX (ibv_devinfo -v lists them)"
-    );
-    Ok(Endpoint { gid: Gid(gid), qpn: Qpn::new(qpn), psn: Psn::new(psn) })
-}
-
-/// Whether a connection that begins like this is a pingpong's.
-pub(crate) fn is_message(start: &[u8; 5]) -> bool {
-    let (lid, colon) = start.split_at(4);
-    lid.iter().all(u8::is_ascii_hexdigit) && colon == b":"
-}
 
 /// What both users have to agree upon.
 #[derive(Clone, Copy, Debug)]
@@ -98,7 +61,7 @@ impl<'a> Player<'a> {
         let gid = *gids.get(usize::from(options.gid_index)).with_context(|| {
             format!("-x: {} has {} GIDs, counted from 0", nic.name(), gids.len())
         })?;
-        ensure!((1..=SIZE_MAX).contains(&options.size), "-s: 1 to {SIZE_MAX} bytes");
+        ensure!(options.size <= SIZE_MAX, "-s: 0 to {SIZE_MAX} bytes");
         ensure!((1..=4096).contains(&options.rx_depth), "-r: 1 to 4096 receives");
         let pd = nic.create_pd()?;
         let cq = nic.create_cq(options.rx_depth as usize + 16)?;
@@ -166,6 +129,26 @@ impl<'a> Player<'a> {
         self.nic.post_send(self.qp, &wr).context("cannot post a message")
     }
 
+    /// Waits until so many messages have completed.
+    fn wait_until_sent(&self, messages: u64, sent: &mut u64) -> anyhow::Result<()> {
+        let since = now();
+        while *sent < messages {
+            let mut wcs = [Wc::default(); 1];
+            if self.nic.poll_cq(self.cq, &mut wcs) > 0 {
+                let [wc] = wcs;
+                if !wc.is_success() {
+                    return Err(failure("pingpong", &wc));
+                }
+                ensure!(wc.id == SENT, "more came back than was sent");
+                *sent += 1;
+                continue;
+            }
+            ensure!(now().duration_since(since) < LOST, "the last message was not acknowledged");
+            std::thread::yield_now();
+        }
+        Ok(())
+    }
+
     /// Waits until a message came, or until `patience` is over; how many bytes it has.
     fn receive(&self, patience: Duration, sent: &mut u64) -> anyhow::Result<Option<u32>> {
         let mut waiting_since: Option<Instant> = None;
@@ -224,17 +207,18 @@ pub(crate) struct Played {
 /// Plays the client's part: sends, and waits for the answer, `rounds` times.
 pub(crate) fn client(
     nic: &dyn Device,
-    mut stream: TcpStream,
+    mut stream: Tcp,
     options: Options,
     rounds: u64,
 ) -> anyhow::Result<Played> {
-    set_timeouts(&stream)?;
+    let remote = stream.peer()?;
     let mut player = Player::new(nic, options)?;
     let own = player.own;
     stream.write_all(&to_message(&own)).context("the server is gone")?;
     let mut message = [0; MESSAGE_BYTES];
-    stream.read_exact(&mut message).context("the server sent no address")?;
+    stream.read_all(&mut message, LINE_WAIT).context("the server sent no address")?;
     let peer = from_message(&message).context("the server's address")?;
+    check_addresses(address_of(own.gid), address_of(peer.gid), is_this_host(remote))?;
     player.connect(&peer)?;
     stream.write_all(b"done\0").context("the server is gone")?;
     let (started, mut sent) = (now(), 0);
@@ -256,32 +240,43 @@ pub(crate) fn client(
     }
     let time = now().duration_since(started);
     // The last message may not have been acknowledged yet.
-    while sent < rounds && options.connection == Connection::Rc {
-        ensure!(player.receive(LOST, &mut sent)?.is_none(), "more came back than was sent");
-        ensure!(sent >= rounds, "the last message was not acknowledged");
+    if options.connection == Connection::Rc {
+        player.wait_until_sent(rounds, &mut sent)?;
     }
     Ok(Played { own, peer, rounds, time })
 }
 
-/// Plays the server's part: answers every message with itself, until none has come for `patience`.
+/// How long a client is served.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ServerLimits {
+    /// How long nothing may come before the pingpong is over.
+    pub(crate) idle: Duration,
+    /// How long it may take.
+    pub(crate) in_all: Duration,
+}
+
+/// Plays the server's part: answers every message with itself, until none comes any more.
 pub(crate) fn server(
     nic: &dyn Device,
-    stream: &mut TcpStream,
-    message: &[u8; MESSAGE_BYTES],
+    stream: &mut Tcp,
+    peer: Endpoint,
     options: Options,
-    patience: Duration,
+    limits: ServerLimits,
 ) -> anyhow::Result<Played> {
-    let peer = from_message(message)?;
     let mut player = Player::new(nic, options)?;
     player.connect(&peer)?;
     let own = player.own;
     stream.write_all(&to_message(&own)).context("the client is gone")?;
     let mut done = [0; 5];
-    stream.read_exact(&mut done).context("the client did not say that it is ready")?;
+    stream.read_all(&mut done, LINE_WAIT).context("the client did not say that it is ready")?;
     ensure!(done == *b"done\0", "the client said something else than 'done'");
     let (started, mut sent, mut rounds) = (now(), 0, 0);
     let mut last = started;
-    while let Some(bytes) = player.receive(patience, &mut sent)? {
+    while let Some(bytes) = player.receive(limits.idle, &mut sent)? {
+        ensure!(
+            now().duration_since(started) < limits.in_all,
+            "{rounds} messages took as long as a client is served at most"
+        );
         player.post_receive()?;
         player.send(bytes)?;
         rounds += 1;
@@ -292,13 +287,6 @@ pub(crate) fn server(
         "the client sent nothing; -c has to be the server's --pingpong, and -m its -m"
     );
     Ok(Played { own, peer, rounds, time: last.duration_since(started) })
-}
-
-/// Nobody is waited for for ever.
-pub(crate) fn set_timeouts(stream: &TcpStream) -> anyhow::Result<()> {
-    stream.set_read_timeout(Some(LINE_WAIT))?;
-    stream.set_write_timeout(Some(LINE_WAIT))?;
-    Ok(stream.set_nodelay(true)?)
 }
 
 /// An address as the pingpongs print it.
@@ -318,39 +306,4 @@ pub(crate) fn result(played: &Played, size: u32) -> String {
         bytes as f64 * 8.0 / seconds / 1e6,
         seconds * 1e6 / (rounds.max(1) as f64)
     )
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn endpoint() -> Endpoint {
-        let gid = Gid::from(std::net::Ipv4Addr::new(10, 9, 0, 2));
-        Endpoint { gid, qpn: Qpn::new(0x11), psn: Psn::new(0xabcdef) }
-    }
-
-    #[test]
-    fn a_message_is_what_the_originals_send() {
-        let message = b"0000:000011:abcdef:00000000000000000000ffff0a090002\0";
-        assert_eq!(&to_message(&endpoint()), message);
-        assert_eq!(from_message(message).unwrap(), endpoint());
-        assert!(is_message(b"0000:") && is_message(b"1aF0:"));
-        assert!(!is_message(b"roce-") && !is_message(b"00000") && !is_message(b"5.60\0"));
-    }
-
-    #[test]
-    fn what_is_no_message_is_refused_and_named() {
-        let refused = |text: &[u8; MESSAGE_BYTES]| from_message(text).unwrap_err().to_string();
-        let no_gid = b"0000:000011:abcdef:00000000000000000000000000000000\0";
-        assert!(refused(no_gid).contains("-g INDEX"));
-        let sign = b"0000:+00011:abcdef:00000000000000000000ffff0a090002\0";
-        assert!(refused(sign).contains("'+00011' is not 6 hexadecimal digits"));
-        let shifted = b"000:0000011:abcdef:00000000000000000000ffff0a090002\0";
-        assert!(refused(shifted).contains("'000' is not 4"));
-        let long = b"0000:000011:abcdef:00000000000000000000ffff0a0900022";
-        assert!(refused(long).contains("ends with a zero"));
-        let many = b"0000:000011:abcdef:00000000000000:00000ffff0a090002\0";
-        assert!(refused(many).contains("5 fields"));
-        assert!(refused(&[0xff; MESSAGE_BYTES]).contains("not text"));
-    }
 }

@@ -6,11 +6,11 @@ use std::process::ExitCode;
 use clap::Args;
 use roce::verbs::Mtu;
 
-use super::args::{ReachArgs, parse_mtu};
+use super::args::{ReachArgs, parse_mtu, parse_size};
+use super::control::plan::Connection;
 use super::pingpong::{self, Options};
-use super::plan::Connection;
-use super::{device_for, exchange};
-use crate::{device, output};
+use super::reach;
+use crate::output;
 
 /// Play pingpong with ibv_rc_pingpong, ibv_uc_pingpong or ibv_ud_pingpong
 ///
@@ -31,15 +31,15 @@ pub(crate) struct PingpongArgs {
     #[arg(short = 'c', long, value_enum, value_name = "KIND", ignore_case = true, default_value_t)]
     connection: Connection,
 
-    /// The bytes of a message [default: 4096, of UD 2048 or the MTU if that is less].
-    #[arg(short = 's', long, value_name = "BYTES")]
+    /// The bytes of a message, 0 to 8M; k and M are 2^10 and 2^20 [default: 4096, of UD 2048 or the MTU if that is less].
+    #[arg(short = 's', long, value_name = "BYTES", value_parser = parse_size)]
     size: Option<u32>,
 
     /// The payload of a packet.
     #[arg(short = 'm', long, value_name = "BYTES", value_parser = parse_mtu, default_value = "1024")]
     mtu: Mtu,
 
-    /// How many receives to post.
+    /// How many receives to post, 1 to 4096.
     #[arg(short = 'r', long, value_name = "COUNT", default_value_t = 500)]
     rx_depth: u32,
 
@@ -49,9 +49,9 @@ pub(crate) struct PingpongArgs {
 }
 
 pub(crate) fn run(args: &PingpongArgs) -> anyhow::Result<ExitCode> {
-    let stream = exchange::connect(&args.host, args.reach.port)?;
-    let nic = device::start(&device_for(args.reach.device.as_ref(), &stream)?)?;
-    let gid_index = device::choose_gid(args.reach.gid_index, &*nic, stream.local_addr()?.ip())?;
+    // Stock pingpongs listen on IPv4 alone, also if their GIDs are of IPv6.
+    let reach::Reached { nic, stream, gid_index } =
+        reach::reach(&args.host, &args.reach, reach::Family::Any)?;
     let default = match args.connection {
         Connection::Rc | Connection::Uc => 4096,
         Connection::Ud => u32::try_from(nic.query_port()?.active_mtu.bytes())?.min(2048),

@@ -1,43 +1,90 @@
 //! A whole run, from the first line on TCP to the last.
 
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use anyhow::{Context, ensure};
 use indicatif::ProgressBar;
-use roce::verbs::Device;
-use roce::verbs::Mtu;
+use roce::verbs::{Device, Mtu};
 use roce::wire::Gid;
 
 use super::bandwidth::{self, Outcome};
-use super::exchange::{self, Control, Counted, Seen};
+use super::control::Control;
+use super::control::messages::{self, Counted, Reach, Seen};
+use super::control::plan::{Connection, Metric, Op, Plan};
 use super::latency::{self, Summary};
-use super::plan::{Metric, Op, Plan};
+use super::path;
 use super::side::Side;
 use super::watch::Watch;
 
 /// What was measured with one size.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Step {
     pub(crate) size: u32,
     pub(crate) outcome: Outcome,
-    /// What the peer saw of the messages from here.
-    pub(crate) peer_saw: Seen,
+    /// What the peer saw of the messages from here, if it told before it was gone.
+    pub(crate) peer_saw: Option<Seen>,
+    /// Packets that the NIC here sent, if it counts them.
+    pub(crate) packets_sent: Option<u64>,
     pub(crate) latency: Option<Summary>,
 }
 
+/// Messages that arrived of those that one side sent.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Arrived {
+    pub(crate) messages: u64,
+    /// How long that took the receiver.
+    pub(crate) nanos: u64,
+}
+
 impl Step {
-    /// How many things arrived other than they were sent.
+    /// How many messages have another content than was sent.
     pub(crate) fn wrong(&self) -> u64 {
-        self.outcome.seen.wrong + self.peer_saw.wrong
+        self.outcome.seen.wrong + self.peer_saw.map_or(0, |saw| saw.wrong)
     }
 
-    /// How many messages were sent and did not arrive, both ways, if the operation tells.
-    pub(crate) fn lost(&self, plan: &Plan) -> u64 {
-        if plan.op != Op::Send || plan.metric == Metric::Lat {
-            return 0;
-        }
+    /// What arrived of the messages from here and of those from the peer, if that is known.
+    pub(crate) fn arrived(&self, plan: &Plan) -> [Option<Arrived>; 2] {
         let Outcome { own, peer, seen } = self.outcome;
-        own.messages.saturating_sub(self.peer_saw.received)
-            + peer.messages.saturating_sub(seen.received)
+        let arrived = |sent: messages::Done, saw: Option<Seen>, packets: Option<u64>| {
+            let whole = Arrived { messages: sent.messages, nanos: sent.nanos };
+            // Reliable messages are complete when they are acknowledged.
+            if plan.connection == Connection::Rc || sent.messages == 0 {
+                return Some(whole);
+            }
+            let saw = saw?;
+            let messages = match (saw.received, saw.packets, packets) {
+                (Some(messages), ..) => messages.min(sent.messages),
+                // Without a count of messages, the count of packets tells how many may have arrived.
+                (None, Some(came), Some(left)) => share(sent.messages, came, left),
+                _ => return None,
+            };
+            Some(Arrived { messages, nanos: if saw.nanos > 0 { saw.nanos } else { sent.nanos } })
+        };
+        [arrived(own, self.peer_saw, self.packets_sent), arrived(peer, Some(seen), None)]
     }
+
+    /// How many messages were sent and did not arrive, both ways, if that is known.
+    pub(crate) fn lost(&self, plan: &Plan) -> Option<u64> {
+        if plan.metric == Metric::Lat {
+            return Some(0);
+        }
+        let Outcome { own, peer, .. } = self.outcome;
+        let [there, here] = self.arrived(plan);
+        Some(own.messages - there?.messages + (peer.messages - here?.messages))
+    }
+
+    /// Whether messages were sent, and none arrived.
+    pub(crate) fn is_all_lost(&self, plan: &Plan) -> bool {
+        let sent = self.outcome.own.messages + self.outcome.peer.messages;
+        sent > 0 && self.lost(plan) == Some(sent)
+    }
+}
+
+/// `messages`, as far as `came` of `left` packets have come.
+fn share(messages: u64, came: u64, left: u64) -> u64 {
+    let part = u128::from(messages) * u128::from(came.min(left)) / u128::from(left.max(1));
+    u64::try_from(part).unwrap_or(messages)
 }
 
 /// What a run was, besides its steps.
@@ -66,12 +113,24 @@ pub(crate) trait Audience {
     fn step(&mut self, plan: &Plan, step: &Step) -> anyhow::Result<()>;
 }
 
-/// Runs the client's side. `mtu` is what the plan must have, if it must have one.
+/// What a client knows and a server need not.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ClientOptions<'a> {
+    pub(crate) gid_index: u8,
+    /// The MTU, if no other will do.
+    pub(crate) mtu: Option<Mtu>,
+    /// The address of the server on TCP.
+    pub(crate) server: IpAddr,
+    /// Set when the run is to end and to tell what it has.
+    pub(crate) interrupt: &'a AtomicBool,
+}
+
+/// Runs the client's side: both sides have been introduced. What was measured before an error, the audience knows.
 pub(crate) fn client(
     nic: &dyn Device,
     control: &mut Control,
     plan: &Plan,
-    options: ClientOptions,
+    options: ClientOptions<'_>,
     audience: &mut dyn Audience,
 ) -> anyhow::Result<Counts> {
     let done = run_client(nic, control, plan, options, audience);
@@ -81,31 +140,24 @@ pub(crate) fn client(
     done
 }
 
-/// What a client knows and a server need not.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct ClientOptions {
-    pub(crate) gid_index: u8,
-    /// The MTU, if no other will do.
-    pub(crate) mtu: Option<Mtu>,
-}
-
 fn run_client(
     nic: &dyn Device,
     control: &mut Control,
     plan: &Plan,
-    options: ClientOptions,
+    options: ClientOptions<'_>,
     audience: &mut dyn Audience,
 ) -> anyhow::Result<Counts> {
     let before = counted(nic);
     let mut side = Side::new(nic, plan, options.gid_index)?;
     let own = side.reach();
-    control.send(&exchange::hello(plan, &own))?;
-    let (mtu, peer) = exchange::read_answer(control, plan)?;
+    control.send(&messages::hello(plan, &own))?;
+    let (mtu, peer) = messages::read_answer(control, plan)?;
     if let Some(wanted) = options.mtu {
         ensure!(mtu == wanted, "-m: the server can do an MTU of {mtu}, not {wanted}");
     }
+    path::check(&own, &peer, options.server)?;
     side.set_mtu(mtu)?;
-    let gid_of = |reach: &exchange::Reach| reach.qps.first().map(|qp| qp.gid).unwrap_or_default();
+    let gid_of = |reach: &Reach| reach.qps.first().map(|qp| qp.gid).unwrap_or_default();
     audience.begin(&Setting {
         plan: side.plan().clone(),
         device: nic.name().to_owned(),
@@ -114,62 +166,73 @@ fn run_client(
     })?;
     side.connect(peer)?;
     for &size in &plan.sizes {
+        if options.interrupt.load(Ordering::SeqCst) {
+            break;
+        }
         side.prepare()?;
+        control.send("ready\n")?;
+        control.expect("ready")?;
         let bar = audience.bar(side.plan(), size);
-        let step = step(&mut side, control, &bar, size, Role::Client);
+        let (step, result) = step(&mut side, control, &bar, size, Role::Client, options.interrupt);
         bar.finish_and_clear();
-        audience.step(side.plan(), &step?)?;
+        audience.step(side.plan(), &step)?;
+        result?;
     }
     control.send("bye\n")?;
-    let peer = exchange::read_counters(control).context("at the end")?;
+    let peer = messages::read_counters(control).context("at the end")?;
     Ok(Counts { own: since(&before, counted(nic)), peer })
 }
 
-/// Runs the server's side; returns what the client wanted.
+/// Runs the server's side with a client whose plan was admitted.
 pub(crate) fn server(
     nic: &dyn Device,
     control: &mut Control,
-    gid_index: u8,
-) -> anyhow::Result<Plan> {
-    server_with(nic, control, gid_index, |_| {})
+    plan: &Plan,
+    peer: Reach,
+    options: ServerOptions,
+) -> anyhow::Result<()> {
+    server_with(nic, control, plan, peer, options, |_| {})
+}
+
+/// What a server knows of a client besides its plan.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ServerOptions {
+    pub(crate) gid_index: u8,
+    /// The address of the client on TCP.
+    pub(crate) client: IpAddr,
 }
 
 /// The same, and `meddle` may do something with the memory of this side before anything is measured.
 pub(crate) fn server_with(
     nic: &dyn Device,
     control: &mut Control,
-    gid_index: u8,
+    plan: &Plan,
+    peer: Reach,
+    options: ServerOptions,
     meddle: impl Fn(&Side<'_>),
-) -> anyhow::Result<Plan> {
-    let done = run_server(nic, control, gid_index, meddle);
-    if let Err(error) = &done {
-        control.send_error(error);
-    }
-    done
-}
-
-fn run_server(
-    nic: &dyn Device,
-    control: &mut Control,
-    gid_index: u8,
-    meddle: impl Fn(&Side<'_>),
-) -> anyhow::Result<Plan> {
+) -> anyhow::Result<()> {
+    static NEVER: AtomicBool = AtomicBool::new(false);
     let before = counted(nic);
-    let (mut plan, peer) = exchange::read_hello(control)?;
+    let mut plan = plan.clone();
     plan.mtu = plan.mtu.min(nic.query_port()?.active_mtu);
     plan.check()?;
-    let mut side = Side::new(nic, &plan, gid_index)?;
+    let mut side = Side::new(nic, &plan, options.gid_index)?;
     let own = side.reach();
+    path::check(&own, &peer, options.client)?;
     side.connect(peer)?;
-    control.send(&exchange::answer(plan.mtu, &own))?;
+    control.send(&messages::answer(plan.mtu, &own))?;
     for &size in &plan.sizes {
         side.prepare()?;
         meddle(&side);
-        step(&mut side, control, &ProgressBar::hidden(), size, Role::Server)?;
+        if control.expect_one_of(&["ready", "bye"])? == "bye" {
+            return messages::send_counters(control, &since(&before, counted(nic)));
+        }
+        control.send("ready\n")?;
+        let bar = ProgressBar::hidden();
+        step(&mut side, control, &bar, size, Role::Server, &NEVER).1?;
     }
     control.expect("bye")?;
-    exchange::send_counters(control, &since(&before, counted(nic)))?;
-    Ok(plan)
+    messages::send_counters(control, &since(&before, counted(nic)))
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -178,35 +241,91 @@ enum Role {
     Server,
 }
 
-/// Measures with one size.
+/// Measures with one size. An error comes with what was measured until then.
 fn step(
     side: &mut Side<'_>,
     control: &mut Control,
     bar: &ProgressBar,
     size: u32,
     role: Role,
-) -> anyhow::Result<Step> {
-    let mut watch = Watch::begin(control, bar, side.plan().extent)?;
+    interrupt: &AtomicBool,
+) -> (Step, anyhow::Result<()>) {
+    let mut step = Step {
+        size,
+        outcome: Outcome::default(),
+        peer_saw: None,
+        packets_sent: None,
+        latency: None,
+    };
+    let result = fill(&mut step, side, control, bar, role, interrupt);
+    (step, result)
+}
+
+fn fill(
+    step: &mut Step,
+    side: &mut Side<'_>,
+    control: &mut Control,
+    bar: &ProgressBar,
+    role: Role,
+    interrupt: &AtomicBool,
+) -> anyhow::Result<()> {
+    let size = step.size;
+    let before = Traffic::of(side);
+    let mut watch = Watch::begin(control, bar, side.plan().extent, interrupt)?;
     let (metric, op) = (side.plan().metric, side.plan().op);
-    let (samples, mut outcome) = match (metric, role) {
+    match (metric, role) {
         (Metric::Bw, _) => {
             let sends = role == Role::Client || side.plan().bidirectional;
-            (None, bandwidth::run(side, &mut watch, size, sends)?)
+            let (outcome, result) = bandwidth::run(side, &mut watch, size, sends);
+            step.outcome = outcome;
+            result?;
         }
         (Metric::Lat, Role::Client) => {
-            let (samples, outcome) = latency::measure(side, &mut watch, size)?;
-            (Some(samples), outcome)
+            let (samples, outcome, result) = latency::measure(side, &mut watch, size);
+            step.outcome = outcome;
+            step.latency = Some(samples.summary(latency::share(op)));
+            result?;
         }
-        (Metric::Lat, Role::Server) => (None, latency::answer(side, &mut watch, size)?),
-    };
+        (Metric::Lat, Role::Server) => step.outcome = latency::answer(side, &mut watch, size)?,
+    }
     let control = watch.end()?;
     let varied = metric == Metric::Lat && op == Op::Write;
-    let (sent, came) = (outcome.own.messages, outcome.peer.messages);
-    outcome.seen.wrong += side.mistakes(size, sent, came, varied)?;
-    control.send(&outcome.seen.to_line())?;
-    let peer_saw = Seen::read(control)?;
-    let latency = samples.map(|samples| samples.summary(latency::share(op)));
-    Ok(Step { size, outcome, peer_saw, latency })
+    let (sent, came) = (step.outcome.own.messages, step.outcome.peer.messages);
+    let seen = &mut step.outcome.seen;
+    if let (Some(before), Some(after)) = (before, Traffic::of(side)) {
+        step.packets_sent = after.sent.checked_sub(before.sent);
+        seen.packets = after.received.checked_sub(before.received);
+        if metric == Metric::Bw && op == Op::Write {
+            let writes = after.writes.zip(before.writes);
+            seen.received = writes.and_then(|(after, before)| after.checked_sub(before));
+        }
+    }
+    seen.wrong += side.mistakes(size, sent, came, varied)?;
+    control.send(&seen.to_line())?;
+    step.peer_saw = Some(Seen::read(control)?);
+    Ok(())
+}
+
+/// What the NIC of a side counted of unreliable messages: the only trace that a write leaves at its receiver.
+pub(crate) struct Traffic {
+    sent: u64,
+    pub(crate) received: u64,
+    writes: Option<u64>,
+}
+
+impl Traffic {
+    pub(crate) fn of(side: &Side<'_>) -> Option<Self> {
+        if side.plan().connection == Connection::Rc {
+            return None;
+        }
+        let counted = counted(side.nic());
+        let get = |name| counted.iter().find(|(known, _)| known == name).map(|(_, count)| *count);
+        Some(Self {
+            sent: get("sent_pkts")?,
+            received: get("rcvd_pkts")?,
+            writes: get("rx_write_requests"),
+        })
+    }
 }
 
 /// All that a NIC counts.

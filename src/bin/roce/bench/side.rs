@@ -10,85 +10,12 @@ use roce::verbs::{
 };
 use roce::wire::Psn;
 
-use super::exchange::Reach;
-use super::plan::{ATOMIC_SIZE, Connection, Op, Plan};
-
-const RECEIVES: usize = super::plan::RECEIVES as usize;
-
-/// How much memory receives may take. Those that nobody looks at share what there is.
-const SLOT_BYTES: usize = 16 << 20;
-
-/// How much memory receives may take that are looked at, which share nothing.
-const VERIFIED_BYTES: usize = 256 << 20;
+use super::control::layout::Layout;
+use super::control::messages::Reach;
+use super::control::plan::{ATOMIC_SIZE, Connection, Op, Plan};
 
 /// Marks the name of a receive.
 const RECEIVE: u64 = 1 << 63;
-
-/// Where everything lies in a side's memory. Both sides reckon it from the plan, so each knows the other's.
-#[derive(Clone, Copy, Debug)]
-struct Layout {
-    /// What is sent, written, and read by the peer.
-    source: usize,
-    /// What the peer writes.
-    target: usize,
-    /// What is read from the peer.
-    landing: usize,
-    /// What the peer adds to, eight bytes for each queue pair.
-    counters: usize,
-    /// What the peer's counters were, eight bytes for each queue pair.
-    results: usize,
-    /// Where messages are received.
-    slots: usize,
-    /// How far one slot is from the next.
-    stride: usize,
-    slot_count: usize,
-    receives_per_qp: usize,
-    end: usize,
-}
-
-impl Layout {
-    fn new(plan: &Plan) -> anyhow::Result<Self> {
-        let (size, qps) = (plan.size_max() as usize, plan.qps as usize);
-        let words = round_up(qps * ATOMIC_SIZE as usize);
-        let area = round_up(size);
-        let stride = round_up(size + GRH_BYTES as usize);
-        let receives_per_qp = match (plan.takes_receives(), plan.verify) {
-            (false, _) => 0,
-            (true, false) => RECEIVES,
-            (true, true) => (VERIFIED_BYTES / stride / qps).min(RECEIVES),
-        };
-        ensure!(
-            receives_per_qp > 0 || !plan.takes_receives(),
-            "--verify: so many queue pairs with so large messages need too much memory"
-        );
-        let all = qps * receives_per_qp;
-        let slot_count =
-            if plan.verify { all } else { all.min((SLOT_BYTES / stride).clamp(1, RECEIVES)) };
-        let target = area;
-        let landing = target + area;
-        let counters = landing + area;
-        let results = counters + words;
-        let slots = results + words;
-        let end = slots + slot_count * stride;
-        Ok(Self {
-            source: 0,
-            target,
-            landing,
-            counters,
-            results,
-            slots,
-            stride,
-            slot_count,
-            receives_per_qp,
-            end,
-        })
-    }
-}
-
-/// To whole cache lines.
-const fn round_up(bytes: usize) -> usize {
-    bytes.next_multiple_of(64)
-}
 
 /// One side of a run.
 pub(crate) struct Side<'a> {
@@ -170,6 +97,10 @@ impl<'a> Side<'a> {
         &self.plan
     }
 
+    pub(crate) fn nic(&self) -> &dyn Device {
+        self.nic
+    }
+
     /// Takes the MTU that both sides agreed upon.
     pub(crate) fn set_mtu(&mut self, mtu: Mtu) -> anyhow::Result<()> {
         self.plan.mtu = mtu;
@@ -178,7 +109,12 @@ impl<'a> Side<'a> {
 
     /// How the peer reaches it.
     pub(crate) fn reach(&self) -> Reach {
-        Reach { qps: self.own.clone(), addr: self.buffer.addr(), rkey: self.mr.rkey() }
+        Reach {
+            qps: self.own.clone(),
+            addr: self.buffer.addr(),
+            rkey: self.mr.rkey(),
+            link: self.nic.name().split(':').next().unwrap_or_default().to_owned(),
+        }
     }
 
     /// Connects every queue pair to the peer's of the same place, and posts receives.
@@ -353,7 +289,7 @@ impl<'a> Side<'a> {
         if !self.plan.verify {
             return Ok(0);
         }
-        let len = size as usize - usize::from(varied);
+        let len = (size as usize).saturating_sub(usize::from(varied));
         let right = match self.plan.op {
             Op::Send => true,
             Op::Write => came == 0 || self.holds_pattern(self.layout.target, len)?,

@@ -1,12 +1,14 @@
 //! What goes on beside the traffic: the peer on its TCP connection, the progress bar, the clock.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, bail, ensure};
+use anyhow::ensure;
 use indicatif::ProgressBar;
 
-use super::exchange::{Control, Done};
-use super::plan::Extent;
+use super::control::Control;
+use super::control::messages::{Done, News};
+use super::control::plan::Extent;
 
 /// How often to look at anything but the traffic.
 const LOOK: Duration = Duration::from_millis(1);
@@ -16,6 +18,12 @@ const ALIVE: Duration = Duration::from_secs(1);
 
 /// How long a peer may be silent.
 const SILENCE: Duration = Duration::from_secs(15);
+
+/// How long messages in flight may take to complete once the run is to stop.
+const STOP_WAIT: Duration = Duration::from_secs(1);
+
+/// How long the peer may take to finish once the run is to stop.
+const PEER_STOP_WAIT: Duration = Duration::from_secs(3);
 
 /// How many polls in vain it takes to let others have the processor.
 const POLLS_IN_VAIN: u32 = 64;
@@ -36,24 +44,37 @@ pub(crate) struct Watch<'a> {
     told: Instant,
     heard: Instant,
     in_vain: u32,
+    /// Set by Ctrl-C.
+    interrupt: &'a AtomicBool,
+    /// Since when this run is to stop early.
+    stopping: Option<Instant>,
     /// What the peer said when it was done.
     pub(crate) peer: Option<Done>,
 }
 
 impl<'a> Watch<'a> {
-    /// Begins a run: waits until the peer is ready, too.
+    /// Begins a run with a peer that is ready.
     pub(crate) fn begin(
         control: &'a mut Control,
         bar: &'a ProgressBar,
         extent: Extent,
+        interrupt: &'a AtomicBool,
     ) -> anyhow::Result<Self> {
-        control.send("ready\n")?;
-        control.expect("ready")?;
         control.set_waiting(false)?;
         let started = now();
-        let times = (started, started, started, started);
-        let (started, looked, told, heard) = times;
-        Ok(Self { control, bar, extent, started, looked, told, heard, in_vain: 0, peer: None })
+        Ok(Self {
+            control,
+            bar,
+            extent,
+            started,
+            looked: started,
+            told: started,
+            heard: started,
+            in_vain: 0,
+            interrupt,
+            stopping: None,
+            peer: None,
+        })
     }
 
     /// When the run began.
@@ -105,14 +126,31 @@ impl<'a> Watch<'a> {
         while self.peer.is_none() {
             let Some(line) = self.control.try_line()? else { break };
             self.heard = now;
-            self.peer = Done::parse(&line)?;
-            if self.peer.is_none() && line != "alive" {
-                bail!("the other side said '{line}' in the middle of a test");
+            match News::parse(&line)? {
+                News::Alive => {}
+                News::Stop => self.stopping = self.stopping.or(Some(now)),
+                News::Done(done) => self.peer = Some(done),
             }
         }
+        if self.stopping.is_none() && self.interrupt.load(Ordering::SeqCst) {
+            self.stopping = Some(now);
+            self.control.send("stop\n")?;
+        }
         let silent = self.peer.is_none() && now.duration_since(self.heard) > SILENCE;
-        ensure!(!silent, "the other side has fallen silent");
+        ensure!(!silent, "the other side has sent nothing for {} seconds", SILENCE.as_secs());
+        let stopping = self.stopping.map_or(Duration::ZERO, |since| now.duration_since(since));
+        ensure!(stopping < PEER_STOP_WAIT, "the other side did not stop in time");
         Ok(())
+    }
+
+    /// Whether the run is to end early: because of Ctrl-C here, or because the peer asks for it.
+    pub(crate) fn is_stopping(&self) -> bool {
+        self.stopping.is_some()
+    }
+
+    /// Whether messages in flight are not waited for any longer.
+    pub(crate) fn gives_up(&self, now: Instant) -> bool {
+        self.stopping.is_some_and(|since| now.duration_since(since) > STOP_WAIT)
     }
 
     /// Tells the peer that one is done.
@@ -126,10 +164,15 @@ impl<'a> Watch<'a> {
             return Ok(done);
         }
         self.control.set_waiting(true)?;
-        let line = self.control.line()?;
-        let done = Done::parse(&line)?.with_context(|| format!("'{line}' instead of 'done'"))?;
-        self.peer = Some(done);
-        Ok(done)
+        loop {
+            match News::parse(&self.control.line()?)? {
+                News::Alive | News::Stop => {}
+                News::Done(done) => {
+                    self.peer = Some(done);
+                    return Ok(done);
+                }
+            }
+        }
     }
 
     /// Ends a run; the connection is for other things again.

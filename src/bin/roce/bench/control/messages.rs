@@ -1,157 +1,23 @@
-//! What the two sides tell each other over TCP, apart from the traffic that is measured.
-//!
-//! Lines of text. The client begins with [`MAGIC`] and says what it wants and how its queue pairs are called, the
-//! server answers with its own; both end with `end`. Then for every size both say `ready`, exchange messages, and say
-//! `done` and `result`; in between, `alive` once a second. `error` and why may come at any time, and is the last line.
+//! The messages of the control connection, written and parsed.
 
 use std::fmt::Write as _;
-use std::io::{self, Read, Write};
-use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
-use std::time::Duration;
+use std::net::{IpAddr, Ipv6Addr};
 
 use anyhow::{Context, bail, ensure};
 use roce::verbs::{Endpoint, Mtu};
 use roce::wire::{Gid, Psn, Qpn, RKey};
 
+use super::lines::{Control, HELLO_WAIT};
 use super::plan::{Connection, Extent, Metric, Op, Plan, QPS_MAX, SIZES_MAX};
 
 /// The first line: the protocol and its version.
-pub(crate) const MAGIC: &str = "roce-bench 1";
+pub(crate) const MAGIC: &str = "roce-bench 2";
 
-/// The longest line.
-pub(crate) const LINE_MAX: usize = 512;
-
-/// How long to wait for a line when the peer has nothing else to do.
-pub(crate) const LINE_WAIT: Duration = Duration::from_secs(20);
-
-/// How long to try to connect.
-const CONNECT_WAIT: Duration = Duration::from_secs(10);
-
-/// How many counters a peer may tell of.
+/// Maximum number of counters in a message.
 const COUNTERS_MAX: usize = 256;
 
-/// The TCP connection between the two sides.
-pub(crate) struct Control {
-    stream: TcpStream,
-    /// What came and was not a whole line yet, or not asked for yet.
-    pending: Vec<u8>,
-    /// What the other side is called in messages.
-    peer: &'static str,
-}
-
-impl Control {
-    pub(crate) fn new(stream: TcpStream, peer: &'static str) -> anyhow::Result<Self> {
-        // Lines are short, and somebody waits for each.
-        stream.set_nodelay(true)?;
-        stream.set_read_timeout(Some(LINE_WAIT))?;
-        stream.set_write_timeout(Some(LINE_WAIT))?;
-        Ok(Self { stream, pending: Vec::new(), peer })
-    }
-
-    /// The same, when some bytes were read already.
-    pub(crate) fn with_pending(mut self, pending: &[u8]) -> Self {
-        self.pending.extend_from_slice(pending);
-        self
-    }
-
-    /// Sends lines, which end with a line feed.
-    pub(crate) fn send(&mut self, lines: &str) -> anyhow::Result<()> {
-        self.stream.write_all(lines.as_bytes()).with_context(|| format!("{} is gone", self.peer))
-    }
-
-    /// Waits for the next line that says something.
-    pub(crate) fn line(&mut self) -> anyhow::Result<String> {
-        loop {
-            if let Some(line) = self.take_line()? {
-                if line != "alive" {
-                    return Ok(line);
-                }
-                continue;
-            }
-            self.read().with_context(|| format!("waiting for {}", self.peer))?;
-        }
-    }
-
-    /// The next line if it is there; does not wait. Wants [`set_waiting`](Self::set_waiting)`(false)`.
-    pub(crate) fn try_line(&mut self) -> anyhow::Result<Option<String>> {
-        if let Some(line) = self.take_line()? {
-            return Ok(Some(line));
-        }
-        match self.read() {
-            Ok(()) => self.take_line(),
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(None),
-            Err(error) => Err(error).with_context(|| format!("listening to {}", self.peer)),
-        }
-    }
-
-    /// Whether reading waits for something to come.
-    pub(crate) fn set_waiting(&mut self, waiting: bool) -> anyhow::Result<()> {
-        Ok(self.stream.set_nonblocking(!waiting)?)
-    }
-
-    fn read(&mut self) -> io::Result<()> {
-        let mut bytes = [0; 1024];
-        match self.stream.read(&mut bytes) {
-            Ok(0) => Err(io::Error::new(io::ErrorKind::UnexpectedEof, "it closed the connection")),
-            Ok(count) => {
-                self.pending.extend_from_slice(bytes.get(..count).unwrap_or_default());
-                Ok(())
-            }
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(()),
-            Err(error) => Err(error),
-        }
-    }
-
-    fn take_line(&mut self) -> anyhow::Result<Option<String>> {
-        let Some(end) = self.pending.iter().position(|&byte| byte == b'\n') else {
-            let len = self.pending.len();
-            ensure!(len <= LINE_MAX, "{} sent a line of more than {LINE_MAX} bytes", self.peer);
-            return Ok(None);
-        };
-        ensure!(end <= LINE_MAX, "{} sent a line of more than {LINE_MAX} bytes", self.peer);
-        let line = self.pending.drain(..=end).take(end).collect();
-        let line = String::from_utf8(line).ok().filter(|line| !line.contains(char::is_control));
-        let line = line.with_context(|| format!("{} sent what is not text", self.peer))?;
-        if let Some(why) = line.strip_prefix("error ") {
-            bail!("{} says: {why}", self.peer);
-        }
-        Ok(Some(line))
-    }
-
-    /// Tells the peer why it must stop waiting. Whether it hears is not important.
-    pub(crate) fn send_error(&mut self, error: &anyhow::Error) {
-        let mut text = format!("error {error:#}").replace(char::is_control, " ");
-        text.truncate(text.floor_char_boundary(LINE_MAX - 1));
-        text.push('\n');
-        let _ = self.stream.write_all(text.as_bytes());
-    }
-
-    /// Expects a line that begins with a word; returns the rest.
-    pub(crate) fn expect(&mut self, word: &str) -> anyhow::Result<String> {
-        let line = self.line()?;
-        let (first, rest) = line.split_once(' ').unwrap_or((&line, ""));
-        ensure!(first == word, "{} said '{first}' instead of '{word}'", self.peer);
-        Ok(rest.to_owned())
-    }
-}
-
-/// Connects to a server.
-pub(crate) fn connect(host: &str, port: u16) -> anyhow::Result<TcpStream> {
-    let addresses = (host, port).to_socket_addrs();
-    let addresses: Vec<SocketAddr> =
-        addresses.with_context(|| format!("cannot find '{host}'"))?.collect();
-    let mut failure = None;
-    for address in addresses {
-        match TcpStream::connect_timeout(&address, CONNECT_WAIT) {
-            Ok(stream) => return Ok(stream),
-            Err(error) => failure = Some(error),
-        }
-    }
-    let error = failure.with_context(|| format!("'{host}' has no address"))?;
-    Err(error).with_context(|| {
-        format!("cannot connect to {host} port {port}; is a server (roce serve) running there?")
-    })
-}
+/// Maximum length of the name of a counter or of a kind of link.
+const NAME_MAX: usize = 64;
 
 /// How one side is reached.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -162,11 +28,25 @@ pub(crate) struct Reach {
     pub(crate) addr: u64,
     /// The key to it.
     pub(crate) rkey: RKey,
+    /// The kind of its link: `udp`, `raw`, `verbs`.
+    pub(crate) link: String,
 }
 
-/// What a client opens with: what it wants, and how it is reached.
+impl Reach {
+    /// The address of its queue pairs.
+    pub(crate) fn address(&self) -> IpAddr {
+        address_of(self.qps.first().map(|qp| qp.gid).unwrap_or_default())
+    }
+}
+
+/// Returns the IP address that a GID stands for.
+pub(crate) fn address_of(gid: Gid) -> IpAddr {
+    IpAddr::from(Ipv6Addr::from(gid.0)).to_canonical()
+}
+
+/// Returns what a client sends once it is welcome: the plan, and how it is reached.
 pub(crate) fn hello(plan: &Plan, own: &Reach) -> String {
-    let mut text = format!("{MAGIC}\n");
+    let mut text = String::new();
     let (op, metric) = (plan.op.name(), plan.metric.name());
     let _ = writeln!(text, "test {op} {metric} {}", plan.connection.name());
     let sizes: Vec<String> = plan.sizes.iter().map(u32::to_string).collect();
@@ -183,14 +63,15 @@ pub(crate) fn hello(plan: &Plan, own: &Reach) -> String {
     text
 }
 
-/// What a server answers: the MTU, which may be less than what was asked for, and how it is reached.
+/// Returns what a server answers: the MTU, which may be less than what was asked for, and how it is reached.
 pub(crate) fn answer(mtu: Mtu, own: &Reach) -> String {
-    let mut text = format!("{MAGIC}\nmtu {mtu}\n");
+    let mut text = format!("mtu {mtu}\n");
     write_reach(&mut text, own);
     text
 }
 
 fn write_reach(text: &mut String, reach: &Reach) {
+    let _ = writeln!(text, "link {}", reach.link);
     let _ = writeln!(text, "memory {:#x} {:#x}", reach.addr, reach.rkey.get());
     for qp in &reach.qps {
         let (qpn, psn) = (qp.qpn.get(), qp.psn.get());
@@ -199,9 +80,55 @@ fn write_reach(text: &mut String, reach: &Reach) {
     text.push_str("end\n");
 }
 
-/// Reads what a client opens with.
+/// Receives the first line of a client, challenges the client if there is a token, and welcomes it. `proof_of` is the
+/// proof that a nonce asks for.
+pub(crate) fn welcome(
+    control: &mut Control,
+    token: Option<(&str, &dyn Fn(&str) -> String)>,
+) -> anyhow::Result<()> {
+    control.wait_in_all(HELLO_WAIT)?;
+    let line = control.line()?;
+    ensure!(
+        line == MAGIC,
+        "the client speaks '{line}' instead of '{MAGIC}'; use the same version of roce on both sides"
+    );
+    let Some((nonce, proof_of)) = token else { return control.send("welcome\n") };
+    control.send(&format!("challenge {nonce}\n"))?;
+    let proof = control.expect("proof")?;
+    ensure!(
+        same(proof.as_bytes(), proof_of(nonce).as_bytes()),
+        "the client does not know the token of this server: set ROCE_TOKEN or --token to it"
+    );
+    control.send("welcome\n")
+}
+
+/// Compares in a time that does not tell where the difference is.
+fn same(a: &[u8], b: &[u8]) -> bool {
+    a.len() == b.len() && a.iter().zip(b).fold(0, |all, (a, b)| all | (a ^ b)) == 0
+}
+
+/// The client's part of [`welcome`].
+pub(crate) fn introduce(
+    control: &mut Control,
+    proof_of: Option<&dyn Fn(&str) -> String>,
+) -> anyhow::Result<()> {
+    control.send(&format!("{MAGIC}\n"))?;
+    let line = control.line()?;
+    if line == "welcome" {
+        return Ok(());
+    }
+    let Some(nonce) = line.strip_prefix("challenge ") else {
+        bail!("the server sent '{line}' instead of 'welcome'");
+    };
+    let proof_of = proof_of
+        .context("the server wants a token: set ROCE_TOKEN or --token to that of the server")?;
+    control.send(&format!("proof {}\n", proof_of(nonce)))?;
+    control.expect("welcome").map(drop)
+}
+
+/// Receives the plan of a client, and how the client is reached.
 pub(crate) fn read_hello(control: &mut Control) -> anyhow::Result<(Plan, Reach)> {
-    read_magic(control)?;
+    control.wait_in_all(HELLO_WAIT)?;
     let words = control.expect("test")?;
     let [op, metric, connection] = words.split(' ').collect::<Vec<_>>()[..] else {
         bail!("'test {words}' names no test");
@@ -227,12 +154,12 @@ pub(crate) fn read_hello(control: &mut Control) -> anyhow::Result<(Plan, Reach)>
     let plan =
         Plan { op, metric, connection, sizes, extent, qps, mtu, tx_depth, bidirectional, verify };
     plan.check()?;
+    control.wait_per_line()?;
     Ok((plan, reach))
 }
 
-/// Reads what a server answers.
+/// Receives the answer of a server.
 pub(crate) fn read_answer(control: &mut Control, plan: &Plan) -> anyhow::Result<(Mtu, Reach)> {
-    read_magic(control)?;
     let mtu = read_mtu(control)?;
     ensure!(mtu <= plan.mtu, "the server wants a larger MTU than this side can do");
     let reach = read_reach(control)?;
@@ -241,21 +168,14 @@ pub(crate) fn read_answer(control: &mut Control, plan: &Plan) -> anyhow::Result<
     Ok((mtu, reach))
 }
 
-fn read_magic(control: &mut Control) -> anyhow::Result<()> {
-    let line = control.line()?;
-    ensure!(
-        line == MAGIC,
-        "the other side speaks '{line}' instead of '{MAGIC}'; use the same version of roce there"
-    );
-    Ok(())
-}
-
 fn read_mtu(control: &mut Control) -> anyhow::Result<Mtu> {
     let bytes = control.expect("mtu")?;
     Mtu::from_bytes(number(&bytes)?).with_context(|| format!("{bytes} is no MTU"))
 }
 
 fn read_reach(control: &mut Control) -> anyhow::Result<Reach> {
+    let link = control.expect("link")?;
+    ensure!(is_name(&link), "'{link}' is no kind of link");
     let words = control.expect("memory")?;
     let (addr, rkey) = words.split_once(' ').context("'memory' without a key")?;
     let addr = hex(addr)?;
@@ -270,11 +190,18 @@ fn read_reach(control: &mut Control) -> anyhow::Result<Reach> {
         }
         ensure!(qps.len() <= QPS_MAX as usize, "more than {QPS_MAX} queue pairs");
     }
-    Ok(Reach { qps, addr, rkey })
+    let one_address = qps.windows(2).all(|pair| matches!(pair, [a, b] if a.gid == b.gid));
+    ensure!(one_address, "the queue pairs have several GIDs");
+    Ok(Reach { qps, addr, rkey, link })
+}
+
+fn is_name(word: &str) -> bool {
+    let is_part = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'.';
+    (1..=NAME_MAX).contains(&word.len()) && word.bytes().all(is_part)
 }
 
 fn endpoint(gid: &str, qpn: &str, psn: &str) -> anyhow::Result<Endpoint> {
-    let gid: std::net::Ipv6Addr = gid.parse().with_context(|| format!("'{gid}' is no GID"))?;
+    let gid: Ipv6Addr = gid.parse().with_context(|| format!("'{gid}' is no GID"))?;
     let (qpn, psn) = (hex24(qpn)?, hex24(psn)?);
     Ok(Endpoint { gid: Gid::from(gid), qpn: Qpn::new(qpn), psn: Psn::new(psn) })
 }
@@ -311,21 +238,35 @@ fn truth(word: &str) -> anyhow::Result<bool> {
 /// What a side saw of the messages of the other.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Seen {
-    /// Messages that were received, if the operation tells.
-    pub(crate) received: u64,
-    /// Messages, or memories, that did not hold what they should.
+    /// Messages that arrived, if this side can tell: by completions, or by the NIC's counter of writes.
+    pub(crate) received: Option<u64>,
+    /// Messages, or memories, whose content is not what was sent.
     pub(crate) wrong: u64,
+    /// From the start until the last message arrived; 0 if that is not known.
+    pub(crate) nanos: u64,
+    /// Packets that the NIC received, if it counts them.
+    pub(crate) packets: Option<u64>,
 }
 
 impl Seen {
     pub(crate) fn to_line(self) -> String {
-        format!("result {} {}\n", self.received, self.wrong)
+        let known = |count: Option<u64>| count.map_or_else(|| "-".to_owned(), |n| n.to_string());
+        let (received, packets) = (known(self.received), known(self.packets));
+        format!("result {received} {} {} {packets}\n", self.wrong, self.nanos)
     }
 
     pub(crate) fn read(control: &mut Control) -> anyhow::Result<Self> {
         let words = control.expect("result")?;
-        let (received, wrong) = words.split_once(' ').context("'result' lacks a number")?;
-        Ok(Self { received: number(received)?, wrong: number(wrong)? })
+        let [received, wrong, nanos, packets] = words.split(' ').collect::<Vec<_>>()[..] else {
+            bail!("'result {words}' has not four numbers");
+        };
+        let known = |word: &str| if word == "-" { Ok(None) } else { number(word).map(Some) };
+        Ok(Self {
+            received: known(received)?,
+            wrong: number(wrong)?,
+            nanos: number(nanos)?,
+            packets: known(packets)?,
+        })
     }
 }
 
@@ -345,14 +286,33 @@ impl Done {
         format!("done {} {} {}\n", self.messages, self.nanos, self.peak)
     }
 
-    /// What a line says, if it is that.
-    pub(crate) fn parse(line: &str) -> anyhow::Result<Option<Self>> {
-        let Some(words) = line.strip_prefix("done ") else { return Ok(None) };
+    fn parse(words: &str) -> anyhow::Result<Self> {
         let [messages, nanos, peak] = words.split(' ').collect::<Vec<_>>()[..] else {
-            bail!("'{line}' has not three numbers");
+            bail!("'done {words}' has not three numbers");
         };
-        let done = Self { messages: number(messages)?, nanos: number(nanos)?, peak: number(peak)? };
-        Ok(Some(done))
+        Ok(Self { messages: number(messages)?, nanos: number(nanos)?, peak: number(peak)? })
+    }
+}
+
+/// What a peer may say while messages are exchanged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum News {
+    /// It is still there.
+    Alive,
+    /// It wants this size to end now.
+    Stop,
+    /// It has sent everything.
+    Done(Done),
+}
+
+impl News {
+    pub(crate) fn parse(line: &str) -> anyhow::Result<Self> {
+        match line.split_once(' ') {
+            None if line == "alive" => Ok(Self::Alive),
+            None if line == "stop" => Ok(Self::Stop),
+            Some(("done", words)) => Ok(Self::Done(Done::parse(words)?)),
+            _ => bail!("the other side sent '{line}' in the middle of a test"),
+        }
     }
 }
 
@@ -374,7 +334,9 @@ pub(crate) fn read_counters(control: &mut Control) -> anyhow::Result<Counted> {
         let line = control.line()?;
         match line.split(' ').collect::<Vec<_>>()[..] {
             ["end"] => return Ok(counters),
-            ["counter", name, count] => counters.push((name.to_owned(), number(count)?)),
+            ["counter", name, count] if is_name(name) => {
+                counters.push((name.to_owned(), number(count)?));
+            }
             _ => bail!("'{line}' instead of a counter"),
         }
         ensure!(counters.len() <= COUNTERS_MAX, "more than {COUNTERS_MAX} counters");

@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use anyhow::ensure;
-use clap::ValueEnum;
 use roce::verbs::{Mtu, QpType};
 
 /// What is done over and over.
@@ -30,7 +29,7 @@ impl Op {
 }
 
 /// What is asked about it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Metric {
     /// How many bytes and messages a second.
     Bw,
@@ -50,17 +49,14 @@ impl Metric {
 }
 
 /// The kind of the queue pairs.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Connection {
     /// Reliable connection.
     #[default]
-    #[value(alias = "RC")]
     Rc,
     /// Unreliable connection.
-    #[value(alias = "UC")]
     Uc,
     /// Unreliable datagram.
-    #[value(alias = "UD")]
     Ud,
 }
 
@@ -129,14 +125,17 @@ pub(crate) struct Plan {
 /// The largest message. `-a` ends here, too.
 pub(crate) const SIZE_MAX: u32 = 1 << 23;
 
-/// The most queue pairs of a run.
-pub(crate) const QPS_MAX: u32 = 256;
+/// Maximum number of queue pairs of a run.
+pub(crate) const QPS_MAX: u32 = 1024;
 
 /// The most messages of a queue pair under way.
 pub(crate) const TX_DEPTH_MAX: u32 = 8192;
 
-/// How many receives a queue pair has posted, if there is memory for them.
+/// Maximum number of receives that a queue pair has posted.
 pub(crate) const RECEIVES: u32 = 512;
+
+/// Maximum number of receives that all queue pairs of a run have posted.
+const RECEIVES_IN_ALL: u32 = 1 << 16;
 
 /// The most messages and receives under way on all queue pairs.
 const COMPLETIONS_MAX: u32 = (1 << 20) - 1;
@@ -147,8 +146,11 @@ pub(crate) const SIZES_MAX: usize = 32;
 /// The longest run by time: a day.
 pub(crate) const SECONDS_MAX: u64 = 86_400;
 
+/// Maximum number of messages on each queue pair: more than a day's worth.
+pub(crate) const ITERATIONS_MAX: u64 = 1 << 40;
+
 // The wire protocol gives a line to all sizes.
-const _: () = assert!(SIZES_MAX * "8388608 ".len() < super::exchange::LINE_MAX);
+const _: () = assert!(SIZES_MAX * "8388608 ".len() < super::lines::LINE_MAX);
 
 /// What an atomic operation works on.
 pub(crate) const ATOMIC_SIZE: u32 = roce::verbs::limits::ATOMIC_BYTES;
@@ -165,7 +167,11 @@ impl Plan {
         ensure!(possible, "{connection} has no {op}: use -c rc");
         ensure!(!self.sizes.is_empty() && self.sizes.len() <= SIZES_MAX, "no size, or too many");
         for &size in &self.sizes {
-            ensure!((1..=SIZE_MAX).contains(&size), "-s: a message has 1 to {SIZE_MAX} bytes");
+            ensure!(size <= SIZE_MAX, "-s: a message has 0 to {SIZE_MAX} bytes");
+            ensure!(
+                size > 0 || self.op != Op::Write || self.metric == Metric::Bw,
+                "-s: the latency of a write is measured with its last byte: at least 1 byte"
+            );
             ensure!(
                 self.op != Op::Atomic || size == ATOMIC_SIZE,
                 "-s: an atomic operation works on {ATOMIC_SIZE} bytes"
@@ -179,11 +185,13 @@ impl Plan {
         ensure!((1..=QPS_MAX).contains(&self.qps), "-q: 1 to {QPS_MAX} queue pairs");
         ensure!((1..=TX_DEPTH_MAX).contains(&self.tx_depth), "-t: 1 to {TX_DEPTH_MAX}");
         ensure!(
-            self.qps * (self.tx_depth + RECEIVES) <= COMPLETIONS_MAX,
-            "-q and -t: together more than {COMPLETIONS_MAX} messages under way"
+            self.qps * (self.tx_depth + self.receives_per_qp_max()) <= COMPLETIONS_MAX,
+            "-q and -t: together more than {COMPLETIONS_MAX} messages in flight"
         );
         match self.extent {
-            Extent::Iterations(count) => ensure!(count > 0, "-n: at least one"),
+            Extent::Iterations(count) => {
+                ensure!((1..=ITERATIONS_MAX).contains(&count), "-n: 1 to {ITERATIONS_MAX}");
+            }
             Extent::Seconds(seconds) => {
                 ensure!((1..=SECONDS_MAX).contains(&seconds), "-D: 1 to {SECONDS_MAX} seconds");
             }
@@ -198,6 +206,19 @@ impl Plan {
     /// The largest size.
     pub(crate) fn size_max(&self) -> u32 {
         self.sizes.iter().copied().max().unwrap_or(0)
+    }
+
+    /// Maximum number of receives that one queue pair has posted: fewer if there are many queue pairs.
+    pub(crate) fn receives_per_qp_max(&self) -> u32 {
+        (RECEIVES_IN_ALL / self.qps.max(1)).clamp(1, RECEIVES)
+    }
+
+    /// How long the run takes at least, if time is what ends it.
+    pub(crate) fn seconds(&self) -> Option<u64> {
+        match self.extent {
+            Extent::Iterations(_) => None,
+            Extent::Seconds(seconds) => Some(seconds.saturating_mul(self.sizes.len() as u64)),
+        }
     }
 
     /// Whether messages take receives at the other side.

@@ -1,0 +1,100 @@
+//! What a run takes of a side's memory.
+
+use anyhow::ensure;
+use roce::verbs::limits::GRH_BYTES;
+
+use super::plan::{ATOMIC_SIZE, Plan, RECEIVES};
+
+/// Maximum memory of receives whose content is not checked: they share it.
+const SLOT_BYTES: usize = 16 << 20;
+
+/// Maximum memory of receives whose content is checked: each has its own.
+const VERIFIED_BYTES: usize = 48 << 20;
+
+/// Upper bounds for what a NIC and this program keep for each send, receive, completion and queue pair.
+const SEND_BYTES: u64 = 256;
+const RECEIVE_BYTES: u64 = 128;
+const COMPLETION_BYTES: u64 = 64;
+const QP_BYTES: u64 = 8192;
+
+/// Where everything lies in a side's memory. Both sides compute it from the plan, so each knows the other's.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Layout {
+    /// What is sent, written, and read by the peer.
+    pub(crate) source: usize,
+    /// What the peer writes.
+    pub(crate) target: usize,
+    /// What is read from the peer.
+    pub(crate) landing: usize,
+    /// What the peer adds to, eight bytes for each queue pair.
+    pub(crate) counters: usize,
+    /// What the peer's counters were, eight bytes for each queue pair.
+    pub(crate) results: usize,
+    /// Where messages are received.
+    pub(crate) slots: usize,
+    /// How far one slot is from the next.
+    pub(crate) stride: usize,
+    pub(crate) slot_count: usize,
+    pub(crate) receives_per_qp: usize,
+    pub(crate) end: usize,
+}
+
+impl Layout {
+    pub(crate) fn new(plan: &Plan) -> anyhow::Result<Self> {
+        let (size, qps) = (plan.size_max() as usize, plan.qps as usize);
+        let words = round_up(qps * ATOMIC_SIZE as usize);
+        let area = round_up(size);
+        let stride = round_up(size + GRH_BYTES as usize);
+        let receives_max = plan.receives_per_qp_max() as usize;
+        let receives_per_qp = match (plan.takes_receives(), plan.verify) {
+            (false, _) => 0,
+            (true, false) => receives_max,
+            (true, true) => (VERIFIED_BYTES / stride / qps).min(receives_max),
+        };
+        ensure!(
+            receives_per_qp > 0 || !plan.takes_receives(),
+            "--verify: so many queue pairs with so large messages need too much memory"
+        );
+        let all = qps * receives_per_qp;
+        let slot_count = if plan.verify {
+            all
+        } else {
+            all.min((SLOT_BYTES / stride).clamp(1, RECEIVES as usize))
+        };
+        let target = area;
+        let landing = target + area;
+        let counters = landing + area;
+        let results = counters + words;
+        let slots = results + words;
+        let end = slots + slot_count * stride;
+        Ok(Self {
+            source: 0,
+            target,
+            landing,
+            counters,
+            results,
+            slots,
+            stride,
+            slot_count,
+            receives_per_qp,
+            end,
+        })
+    }
+}
+
+/// Maximum number of bytes that one side of a plan takes, in registered memory and in queues.
+pub(crate) fn memory(plan: &Plan) -> anyhow::Result<u64> {
+    let layout = Layout::new(plan)?;
+    let (qps, sends) = (u64::from(plan.qps), u64::from(plan.tx_depth));
+    let receives = layout.receives_per_qp as u64;
+    let per_qp = sends * (SEND_BYTES + COMPLETION_BYTES)
+        + receives * (RECEIVE_BYTES + COMPLETION_BYTES)
+        + QP_BYTES;
+    // Beside the registered memory stand the pattern, and a copy to compare with it.
+    Ok(layout.end as u64 + 2 * u64::from(plan.size_max()) + qps * per_qp)
+}
+
+/// To whole cache lines.
+const fn round_up(bytes: usize) -> usize {
+    bytes.next_multiple_of(64)
+}

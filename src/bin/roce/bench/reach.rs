@@ -1,0 +1,72 @@
+//! The way to a server: a NIC here, and a TCP connection from the address of that NIC.
+//!
+//! A server takes only queue pairs whose GID is the address that the TCP connection comes from; otherwise a stranger
+//! could have it send to a third party.
+
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+use std::sync::Arc;
+
+use anyhow::Context;
+use roce::verbs::Device;
+
+use super::args::ReachArgs;
+use super::control::messages::address_of;
+use super::path::{check_addresses, is_this_host};
+use super::tcp::{self, Tcp};
+use crate::device;
+
+/// A server, connected to.
+pub(crate) struct Reached {
+    pub(crate) nic: Arc<dyn Device>,
+    pub(crate) stream: Tcp,
+    pub(crate) gid_index: u8,
+}
+
+/// Which address families the NIC and the TCP connection may have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Family {
+    /// The same.
+    Same,
+    /// Any.
+    Any,
+}
+
+/// Starts the NIC that was named, or one on the address that leads to the server, and connects.
+pub(crate) fn reach(host: &str, args: &ReachArgs, family: Family) -> anyhow::Result<Reached> {
+    let servers = (host, args.port).to_socket_addrs();
+    let servers: Vec<SocketAddr> =
+        servers.with_context(|| format!("cannot find '{host}'"))?.collect();
+    let named = args.device.as_ref().map(device::start).transpose()?;
+    let mut failure = None;
+    for server in servers {
+        match try_server(server, named.clone(), args, family) {
+            Ok(reached) => return Ok(reached),
+            Err(error) => failure = Some(error),
+        }
+    }
+    Err(failure.with_context(|| format!("'{host}' has no address"))?)
+}
+
+fn try_server(
+    server: SocketAddr,
+    named: Option<Arc<dyn Device>>,
+    args: &ReachArgs,
+    family: Family,
+) -> anyhow::Result<Reached> {
+    let to = server.ip().to_canonical();
+    let same_host = is_this_host(to);
+    let from = tcp::source_for(server).with_context(|| format!("{to} cannot be reached"))?;
+    let nic = match named {
+        Some(nic) => nic,
+        // The server has its own address already, or is about to.
+        None => device::start_at(from, same_host.then_some(to))?,
+    };
+    let gid_index = device::choose_gid(args.gid_index, &*nic, from)?;
+    let gid = nic.gids().get(usize::from(gid_index)).copied().unwrap_or_default();
+    let own: IpAddr = address_of(gid);
+    if family == Family::Same || own.is_ipv4() == to.is_ipv4() {
+        check_addresses(own, to, same_host)?;
+    }
+    let stream = tcp::connect(Some(own), server)?;
+    Ok(Reached { nic, stream: Tcp::new(stream, None)?, gid_index })
+}

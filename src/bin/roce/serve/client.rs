@@ -1,0 +1,165 @@
+//! One client of a server, from its first byte to its last.
+
+use std::io::Write;
+use std::net::{IpAddr, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use anyhow::{Context, bail, ensure};
+use roce::verbs::Device;
+
+use super::Server;
+use crate::bench::control::Control;
+use crate::bench::control::admission::{Ticket, Use};
+use crate::bench::control::lines::HELLO_WAIT;
+use crate::bench::control::messages::{self, address_of};
+use crate::bench::control::pingpong_message::{MESSAGE_BYTES, from_message, is_message};
+use crate::bench::control::plan::Plan;
+use crate::bench::path::{check_addresses, is_this_host};
+use crate::bench::pingpong::{self, ServerLimits};
+use crate::bench::tcp::Tcp;
+use crate::bench::{self, ServerOptions, nonce};
+use crate::device;
+
+/// The largest message of a pingpong.
+const PINGPONG_BYTES: u32 = 1 << 20;
+
+/// How many receives a pingpong has posted.
+const PINGPONG_RECEIVES: u32 = 500;
+
+/// Upper bound for the memory of a pingpong.
+const PINGPONG_MEMORY: u64 = 2 << 20;
+
+/// How long nothing may come of a pingpong before it is over. No message says when it is.
+const PINGPONG_IDLE: Duration = Duration::from_secs(5);
+
+impl Server {
+    /// Tells a client that it cannot be served.
+    pub(super) fn refuse(&self, mut stream: &TcpStream, error: &anyhow::Error) {
+        let _ = stream.set_nonblocking(true);
+        let _ = stream.write_all(format!("error {error:#}\n").as_bytes());
+    }
+
+    /// Serves one client, and says what became of it.
+    pub(super) fn serve(&self, stream: TcpStream, address: IpAddr, mut ticket: Ticket<'_>) {
+        match self.try_serve(stream, address, &mut ticket) {
+            Ok(what) => eprintln!("roce: {address}: {what}"),
+            Err(error) => eprintln!("roce: {address}: {error:#}"),
+        }
+        drop(ticket);
+        self.served.fetch_add(1, Ordering::SeqCst);
+    }
+
+    fn try_serve(
+        &self,
+        stream: TcpStream,
+        client: IpAddr,
+        ticket: &mut Ticket<'_>,
+    ) -> anyhow::Result<String> {
+        let limit = Duration::from_secs(self.admission.limits().seconds);
+        // Opening and closing are not part of what is measured.
+        let mut stream = Tcp::new(stream, Some(limit + 2 * HELLO_WAIT))?;
+        let mut start = [0; 5];
+        stream.read_all(&mut start, HELLO_WAIT).context("the client sent nothing")?;
+        if is_message(&start) {
+            return self.play(stream, client, start, ticket);
+        }
+        if start != *b"roce-" {
+            bail!(
+                "neither roce bench nor a pingpong of rdma-core ('{}…'); perftest's own programs speak otherwise",
+                start.escape_ascii()
+            );
+        }
+        let local = stream.local()?;
+        let mut control = Control::new(Box::new(stream), "the client").with_pending(&start);
+        let done = self.bench(&mut control, client, local, ticket);
+        if let Err(error) = &done {
+            control.send_error(error);
+        }
+        done.map(|plan| describe(&plan))
+    }
+
+    /// Serves a client of roce bench: nothing is given to it before it is welcome, admitted, and where it says it is.
+    fn bench(
+        &self,
+        control: &mut Control,
+        client: IpAddr,
+        local: IpAddr,
+        ticket: &mut Ticket<'_>,
+    ) -> anyhow::Result<Plan> {
+        match &self.token {
+            None => messages::welcome(control, None)?,
+            Some(token) => {
+                let proof = |nonce: &str| token.proof(nonce);
+                messages::welcome(control, Some((&nonce()?, &proof)))?;
+            }
+        }
+        let (plan, peer) = messages::read_hello(control)?;
+        self.check_gid(peer.address(), client)?;
+        ticket.admit(&plan)?;
+        let (nic, gid_index) = self.nic_and_gid(local)?;
+        bench::server(&*nic, control, &plan, peer, ServerOptions { gid_index, client })?;
+        Ok(plan)
+    }
+
+    /// Checks that a client asks for traffic to its own address. A TCP connection proves its address.
+    fn check_gid(&self, gid: IpAddr, client: IpAddr) -> anyhow::Result<()> {
+        let is_trusted = self.token.is_some() || self.args.any_gid;
+        ensure!(
+            gid == client || is_trusted,
+            "the queue pairs are on {gid}, but the TCP connection comes from {client}: use a device (-d) or a GID (-x, \
+             -g) with that address; roce serve with a token, or with --any-gid, takes others"
+        );
+        Ok(())
+    }
+
+    /// What a client is served with.
+    fn nic_and_gid(&self, local: IpAddr) -> anyhow::Result<(Arc<dyn Device>, u8)> {
+        let nic = self.nics.get(local)?;
+        let gid_index = device::choose_gid(self.args.reach.gid_index, &*nic, local)?;
+        Ok((nic, gid_index))
+    }
+
+    /// Serves a client of the pingpongs.
+    fn play(
+        &self,
+        mut stream: Tcp,
+        client: IpAddr,
+        start: [u8; 5],
+        ticket: &mut Ticket<'_>,
+    ) -> anyhow::Result<String> {
+        ensure!(
+            self.token.is_none(),
+            "a pingpong cannot know the token of this server: start roce serve without one"
+        );
+        let mut message = [0; MESSAGE_BYTES];
+        let (head, rest) = message.split_at_mut(start.len());
+        head.copy_from_slice(&start);
+        stream.read_all(rest, HELLO_WAIT).context("the client's address is cut short")?;
+        let peer = from_message(&message)?;
+        self.check_gid(address_of(peer.gid), client)?;
+        ticket.take(Use { clients: 0, qps: 1, memory: PINGPONG_MEMORY })?;
+        let (nic, gid_index) = self.nic_and_gid(stream.local()?)?;
+        let own = nic.gids().get(usize::from(gid_index)).copied().unwrap_or_default();
+        check_addresses(address_of(own), address_of(peer.gid), is_this_host(client))?;
+        let connection = self.args.pingpong;
+        let options = pingpong::Options {
+            connection,
+            mtu: self.args.mtu,
+            gid_index,
+            size: PINGPONG_BYTES,
+            rx_depth: PINGPONG_RECEIVES,
+        };
+        let in_all = Duration::from_secs(self.admission.limits().seconds);
+        let limits = ServerLimits { idle: PINGPONG_IDLE, in_all };
+        let played = pingpong::server(&*nic, &mut stream, peer, options, limits)?;
+        Ok(format!("{} pingpong, {} messages", connection.name(), played.rounds))
+    }
+}
+
+/// What a client wanted, in a line.
+fn describe(plan: &Plan) -> String {
+    let (connection, op, metric) = (plan.connection.name(), plan.op.name(), plan.metric.name());
+    format!("{connection} {op} {metric}, {} QP, MTU {}", plan.qps, plan.mtu)
+}

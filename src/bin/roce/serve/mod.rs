@@ -1,0 +1,121 @@
+//! `roce serve`: the other side of `roce bench` and of the pingpongs.
+
+mod accept;
+mod client;
+mod listen;
+mod nics;
+
+use std::net::IpAddr;
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use anyhow::ensure;
+use clap::Args as ClapArgs;
+use roce::verbs::Mtu;
+
+use self::nics::Nics;
+use crate::bench::control::admission::{Admission, Limits};
+use crate::bench::control::plan::{Connection, SECONDS_MAX};
+use crate::bench::{ReachArgs, Token, TokenArgs, parse_bytes, parse_mtu};
+use crate::interrupt;
+
+/// Serve roce bench clients and rdma-core pingpong programs
+///
+/// Waits on a TCP port for clients, and serves many at once. A client of roce bench says itself
+/// what to measure. A client of the pingpongs (ibv_rc_pingpong, ibv_uc_pingpong,
+/// ibv_ud_pingpong, on a real RNIC or any other) does not: --pingpong says of which kind they
+/// are, and -m has to be theirs; any size and any number of messages will do.
+///
+/// It listens on the addresses of its NIC, or without -d on those of all interfaces, each with a
+/// NIC of its own. A client gets traffic only at the address its TCP connection comes from, and
+/// memory, queue pairs and time within limits: all clients of one address together get a quarter
+/// of what there is. In a network where not everybody may use it, set ROCE_TOKEN on both sides.
+///
+/// Ctrl-C ends it.
+#[derive(Debug, ClapArgs)]
+#[command(verbatim_doc_comment, after_help = EXAMPLES)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    reach: ReachArgs,
+
+    /// Listen on this address only, or on several; :: is every address of IPv6 and IPv4 [default: those of the NIC].
+    #[arg(long, value_name = "ADDRESS", value_delimiter = ',')]
+    listen: Vec<IpAddr>,
+
+    #[command(flatten)]
+    token: TokenArgs,
+
+    /// Send to any GID that a client names, not only to the address its TCP connection comes from: a stranger can then
+    /// direct traffic at others. With a token, clients that know it always may.
+    #[arg(long)]
+    any_gid: bool,
+
+    /// The most clients at once.
+    #[arg(long, value_name = "COUNT", default_value_t = Limits::default().clients)]
+    max_clients: u64,
+
+    /// The most memory of all clients together.
+    #[arg(long, value_name = "BYTES", value_parser = parse_bytes, default_value = "512M")]
+    max_memory: u64,
+
+    /// The longest time that a client is served, in seconds.
+    #[arg(long, value_name = "SECONDS", default_value_t = Limits::default().seconds)]
+    max_duration: u64,
+
+    /// Of which kind pingpongs are.
+    #[arg(long, value_enum, value_name = "KIND", ignore_case = true, default_value_t)]
+    pingpong: Connection,
+
+    /// The payload of a packet of pingpongs; a client of roce bench says its own.
+    #[arg(short = 'm', long, value_name = "BYTES", value_parser = parse_mtu, default_value = "1024")]
+    mtu: Mtu,
+
+    /// End after the first client.
+    #[arg(long)]
+    once: bool,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  roce serve
+  roce serve -d soft:eth0
+  ROCE_TOKEN=$(cat token) roce serve -d soft:eth0
+  roce serve -d raw:eth0 --pingpong ud
+  roce serve -d verbs:mlx5_0         (a real RNIC; roce devices lists them)
+  ibv_rc_pingpong -g 1 HOST          (a client on another host; HOST runs roce serve)";
+
+/// Everything that the threads of clients share.
+struct Server {
+    args: Args,
+    token: Option<Token>,
+    nics: Nics,
+    admission: Admission,
+    served: AtomicU64,
+}
+
+pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
+    let token = args.token.get()?;
+    let limits = limits(&args)?;
+    let stopped: &AtomicBool = interrupt::catch()?;
+    // A NIC that was named is there before a client needs it, or else the user is told now.
+    let nics = Nics::new(args.reach.device.as_ref())?;
+    let listeners = listen::listen(&args.listen, nics.named(), args.reach.port)?;
+    eprintln!("roce: serving with {} on {}", nics.name(), listen::describe(&listeners)?);
+    let admission = Admission::new(limits);
+    let server = Server { args, token, nics, admission, served: AtomicU64::new(0) };
+    server.accept_until(&listeners, stopped)?;
+    let served = server.served.load(Ordering::SeqCst);
+    eprintln!("roce: served {served} client{}", if served == 1 { "" } else { "s" });
+    Ok(ExitCode::SUCCESS)
+}
+
+fn limits(args: &Args) -> anyhow::Result<Limits> {
+    let Args { max_clients, max_memory, max_duration, .. } = *args;
+    ensure!((1..=1024).contains(&max_clients), "--max-clients: 1 to 1024");
+    ensure!(
+        (1..=SECONDS_MAX).contains(&max_duration),
+        "--max-duration: 1 to {SECONDS_MAX} seconds"
+    );
+    let default = Limits::default();
+    Ok(Limits { clients: max_clients, memory: max_memory, seconds: max_duration, ..default })
+}

@@ -1,0 +1,390 @@
+//! `roce serve` and `roce bench` as users run them, and as strangers abuse them.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpStream, UdpSocket};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+/// How long anything may take on a machine under load.
+const LONG: Duration = Duration::from_secs(60);
+
+/// A server on a loopback address of its own, and what it says.
+struct Server {
+    child: Child,
+    net: String,
+    host: u8,
+    port: u16,
+    said: Arc<Mutex<String>>,
+}
+
+impl Server {
+    /// `host` tells the servers of this file apart.
+    fn start(host: u8, args: &[&str], env: &[(&str, &str)]) -> Self {
+        let run = std::process::id() % 0xff00;
+        let net = format!("127.{}.{}", 1 + run / 256 % 250, run % 256);
+        let mut child = Command::new(env!("CARGO_BIN_EXE_roce"))
+            .args(["serve", "-d", &format!("udp:{net}.{host}"), "-p", "0"])
+            .args(args)
+            .env_remove("ROCE_TOKEN")
+            .envs(env.iter().copied())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut stderr = BufReader::new(child.stderr.take().unwrap());
+        let mut first = String::new();
+        stderr.read_line(&mut first).unwrap();
+        let (_, at) = first.split_once("TCP port ").unwrap_or_else(|| panic!("{first}"));
+        let port = at.split(' ').next().unwrap().trim().parse().unwrap();
+        let said = Arc::new(Mutex::new(first));
+        let keep = Arc::clone(&said);
+        std::thread::spawn(move || {
+            let mut line = String::new();
+            while stderr.read_line(&mut line).is_ok_and(|count| count > 0) {
+                keep.lock().unwrap().push_str(&line);
+                line.clear();
+            }
+        });
+        Self { child, net, host, port, said }
+    }
+
+    fn address(&self) -> String {
+        format!("{}.{}", self.net, self.host)
+    }
+
+    fn socket_address(&self) -> SocketAddr {
+        format!("{}:{}", self.address(), self.port).parse().unwrap()
+    }
+
+    fn connect(&self) -> TcpStream {
+        TcpStream::connect(self.socket_address()).unwrap()
+    }
+
+    /// The arguments of a client of this server.
+    fn client(&self, args: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_roce"));
+        command.arg("bench").args(args).args(["-p", &self.port.to_string(), &self.address()]);
+        command.env_remove("ROCE_TOKEN").stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+    }
+
+    fn bench(&self, args: &[&str]) -> Output {
+        self.client(args).output().unwrap()
+    }
+
+    fn succeeds(&self) {
+        let output = self.bench(&["send", "bw", "-s", "64", "-n", "50"]);
+        assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+    }
+
+    fn descriptors(&self) -> usize {
+        std::fs::read_dir(format!("/proc/{}/fd", self.child.id())).unwrap().count()
+    }
+
+    /// KiB of memory in use.
+    fn memory(&self) -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
+        let line = status.lines().find(|line| line.starts_with("RssAnon:")).unwrap();
+        line.split_whitespace().nth(1).unwrap().parse().unwrap()
+    }
+
+    fn wait_until(&self, what: &str, mut is_so: impl FnMut(&Self) -> bool) {
+        let start = Instant::now();
+        while !is_so(self) {
+            assert!(start.elapsed() < LONG, "{what}; it said: {}", self.said.lock().unwrap());
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn interrupt(child: &Child) {
+    let pid = child.id().to_string();
+    assert!(Command::new("kill").args(["-INT", &pid]).status().unwrap().success());
+}
+
+/// The opening of a client that wants traffic at a GID.
+fn hello(gid: &str, extent: &str, qps: usize, tx_depth: u32) -> String {
+    let qps: String = (0..qps).map(|q| format!("qp ::ffff:{gid} {:#x} 0x0\n", q + 17)).collect();
+    format!(
+        "roce-bench 2\ntest send bw UD\nsizes 4096\n{extent}\nmtu 4096\ntx-depth {tx_depth}\nbidirectional true\n\
+         verify false\nlink udp\nmemory 0x0 0x0\n{qps}end\nready\n"
+    )
+}
+
+/// Sends an opening; returns all that the server answers.
+fn ask(server: &Server, text: &str) -> String {
+    let mut stream = server.connect();
+    stream.set_read_timeout(Some(LONG)).unwrap();
+    stream.write_all(text.as_bytes()).unwrap();
+    stream.shutdown(std::net::Shutdown::Write).unwrap();
+    let mut answer = String::new();
+    let _ = stream.read_to_string(&mut answer);
+    answer
+}
+
+#[test]
+fn stranger_cannot_direct_traffic_at_a_third_party() {
+    let server = Server::start(10, &[], &[]);
+    let third = format!("{}.99", server.net);
+    let victim = UdpSocket::bind((third.as_str(), 4791)).unwrap();
+    let answer = ask(&server, &hello(&third, "seconds 600", 1, 512));
+    assert!(answer.contains(&format!("error the queue pairs are on {third}")), "{answer}");
+    let pingpong = format!(
+        "0000:000011:000000:00000000000000000000ffff{:02x}{:02x}{:02x}63\0",
+        127,
+        octet(&server.net, 1),
+        octet(&server.net, 2)
+    );
+    ask(&server, &pingpong);
+    server.wait_until("the pingpong is refused", |server| {
+        server.said.lock().unwrap().matches(&format!("are on {third}")).count() == 2
+    });
+    victim.set_nonblocking(true).unwrap();
+    assert!(victim.recv(&mut [0; 64]).is_err(), "the third party has received a packet");
+    server.succeeds();
+}
+
+fn octet(net: &str, at: usize) -> u8 {
+    net.split('.').nth(at).unwrap().parse().unwrap()
+}
+
+#[test]
+fn demands_beyond_the_limits_are_refused_and_named() {
+    let server = Server::start(20, &["--max-duration", "60"], &[]);
+    let own = "127.0.0.1";
+    let answer = ask(&server, &hello(own, "seconds 61", 1, 16));
+    assert!(answer.contains("at most 60 seconds"), "{answer}");
+    let answer = ask(&server, &hello(own, "iterations 5", 256, 3583));
+    assert!(answer.contains("--max-memory"), "{answer}");
+    let answer = ask(&server, &hello(own, "iterations 18446744073709551615", 1, 16));
+    assert!(answer.contains("error -n: 1 to"), "{answer}");
+    let old = ask(&server, "roce-bench 1\ntest send bw RC\n");
+    assert!(old.contains("use the same version of roce on both sides"), "{old}");
+    server.succeeds();
+}
+
+#[test]
+fn server_survives_abuse_and_gives_everything_back() {
+    let server = Server::start(30, &["--max-clients", "32"], &[]);
+    server.succeeds();
+    server.wait_until("the client has left", |server| {
+        server.said.lock().unwrap().contains("RC send bw")
+    });
+    let (descriptors, memory) = (server.descriptors(), server.memory());
+    let own = "127.0.0.1";
+    // Silent clients and half-open ones, some of which have begun to speak; more than one address gets.
+    let mut held: Vec<TcpStream> = (0..20).map(|_| server.connect()).collect();
+    for (number, stream) in held.iter_mut().enumerate() {
+        let start = ["", "roce-", "roce-bench 2\n", "0000:"][number % 4];
+        let _ = stream.write_all(start.as_bytes());
+    }
+    // A client of another address is served meanwhile.
+    let other = format!("udp:{}.40", server.net);
+    let output = server.bench(&["send", "lat", "-n", "50", "-d", &other]);
+    assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+    drop(held);
+    // Garbage, and lines without an end.
+    for round in 0..40_u8 {
+        let mut stream = server.connect();
+        let byte = if round % 2 == 0 { b'A' } else { round.wrapping_mul(37) };
+        let _ = stream.write_all(b"roce-").and_then(|()| stream.write_all(&vec![byte; 3000]));
+    }
+    // Floods of whole openings, whose clients go away or fall silent.
+    let mut silent = Vec::new();
+    for _ in 0..60 {
+        let mut stream = server.connect();
+        let _ = stream.write_all(hello(own, "seconds 3600", 8, 128).as_bytes());
+        silent.push(stream);
+    }
+    drop(silent);
+    // One that speaks a byte at a time, and ends.
+    let mut slow = server.connect();
+    for byte in hello(own, "iterations 1", 1, 1).bytes().take(100) {
+        if slow.write_all(&[byte]).is_err() {
+            break;
+        }
+    }
+    drop(slow);
+    server.wait_until("descriptors come back", |server| server.descriptors() <= descriptors);
+    server.wait_until("memory comes back", |server| server.memory() <= memory + 16 * 1024);
+    server.succeeds();
+}
+
+#[test]
+fn shortage_of_descriptors_does_not_end_the_server() {
+    let server = Server::start(50, &["--max-clients", "1000"], &[]);
+    let pid = server.child.id();
+    let few = server.descriptors() + 8;
+    let limited = Command::new("prlimit")
+        .args([format!("--pid={pid}"), format!("--nofile={few}:{few}")])
+        .status();
+    assert!(limited.unwrap().success());
+    let held: Vec<TcpStream> = (0..30).map(|_| server.connect()).collect();
+    server.wait_until("it says so", |server| {
+        server.said.lock().unwrap().contains("cannot accept clients for now")
+    });
+    drop(held);
+    server.wait_until("clients are served again", |server| {
+        server.bench(&["send", "bw", "-s", "64", "-n", "50"]).status.code() == Some(0)
+    });
+}
+
+#[test]
+fn server_listens_only_where_its_nic_is() {
+    let server = Server::start(60, &[], &[]);
+    assert!(TcpStream::connect((format!("{}.61", server.net), server.port)).is_err());
+    assert!(TcpStream::connect(("::1", server.port)).is_err());
+    let address = server.address();
+    assert!(server.said.lock().unwrap().ends_with(&format!(" of {address}\n")));
+    let wide = Server::start(62, &["--listen", "::"], &[]);
+    drop(TcpStream::connect((format!("{}.61", wide.net), wide.port)).unwrap());
+}
+
+#[test]
+fn token_keeps_others_out() {
+    let server = Server::start(70, &[], &[("ROCE_TOKEN", "correct horse")]);
+    let with = |token: Option<&str>, args: &[&str]| {
+        let mut client =
+            server.client(&[&["send", "bw", "-s", "64", "-n", "50"][..], args].concat());
+        if let Some(token) = token {
+            client.env("ROCE_TOKEN", token);
+        }
+        let output = client.output().unwrap();
+        (output.status.code(), String::from_utf8(output.stderr).unwrap())
+    };
+    let (status, error) = with(None, &[]);
+    assert!(status == Some(2) && error.contains("the server wants a token"), "{error}");
+    let (status, error) = with(Some("wrong horse"), &[]);
+    assert!(status == Some(2) && error.contains("does not know the token"), "{error}");
+    assert_eq!(with(Some("correct horse"), &[]).0, Some(0));
+    assert_eq!(with(None, &["--token", "correct horse"]).0, Some(0));
+    let (status, error) = with(None, &["--token", "short"]);
+    assert!(status == Some(2) && error.contains("at least 8"), "{error}");
+    let output = server.bench(&["pingpong", "-n", "1"]);
+    assert_eq!(output.status.code(), Some(2));
+}
+
+#[test]
+fn both_sides_on_one_host_take_addresses_of_their_own() {
+    // Neither names a device: the server has 127.0.0.1, and the client takes the next free address.
+    let mut child = Command::new(env!("CARGO_BIN_EXE_roce"))
+        .args(["serve", "-p", "0", "--listen", "127.0.0.1"])
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut first = String::new();
+    let mut stderr = BufReader::new(child.stderr.take().unwrap());
+    stderr.read_line(&mut first).unwrap();
+    let port = first.split("TCP port ").nth(1).unwrap().split(' ').next().unwrap().to_owned();
+    let output = Command::new(env!("CARGO_BIN_EXE_roce"))
+        .args(["bench", "send", "lat", "-n", "50", "-p", &port, "127.0.0.1"])
+        .output()
+        .unwrap();
+    let _ = child.kill();
+    let _ = child.wait();
+    assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+/// Starts a client, ends it somehow once it measures, and returns its status and what it printed. On a machine under
+/// load it may have measured nothing by then: then it gets more time.
+fn cut_short(
+    start: impl Fn() -> (Child, Option<Server>),
+    end: impl Fn(&Child, Option<Server>),
+    has_results: impl Fn(&str) -> bool,
+) -> (Option<i32>, String) {
+    let mut wait = Duration::from_millis(100);
+    loop {
+        let (mut client, server) = start();
+        let mut first = String::new();
+        let mut stderr = BufReader::new(client.stderr.take().unwrap());
+        stderr.read_line(&mut first).unwrap();
+        assert!(first.contains(" QP, MTU "), "{first}");
+        std::thread::sleep(wait);
+        end(&client, server);
+        let mut out = String::new();
+        client.stdout.take().unwrap().read_to_string(&mut out).unwrap();
+        let status = client.wait().unwrap().code();
+        wait *= 4;
+        if has_results(&out) || wait > LONG {
+            return (status, out);
+        }
+    }
+}
+
+fn json_has_results(out: &str) -> bool {
+    let json: serde_json::Value = serde_json::from_str(out).unwrap();
+    json["results"][0]["iterations"].as_u64().is_some_and(|count| count > 0)
+}
+
+#[test]
+fn interrupted_bench_prints_what_it_has() {
+    let server = Server::start(80, &[], &[]);
+    for (json, metric) in [(true, "bw"), (false, "lat"), (false, "bw")] {
+        let mut args = vec!["write", metric, "-s", "1k", "-D", "600"];
+        args.extend(json.then_some("--json"));
+        let has_results = |out: &str| match json {
+            true => json_has_results(out),
+            false => out.lines().nth(1).is_some_and(|line| line.starts_with(" 1024 ")),
+        };
+        let start = || (server.client(&args).spawn().unwrap(), None);
+        let (status, out) = cut_short(start, |client, _| interrupt(client), has_results);
+        assert_eq!(status, Some(130), "{out}");
+        assert!(has_results(&out), "{out}");
+        assert_eq!(out.contains("\"interrupted\":true"), json, "{out}");
+    }
+    server.succeeds();
+}
+
+#[test]
+fn bench_whose_server_dies_prints_what_it_has() {
+    let start = || {
+        let server = Server::start(90, &[], &[]);
+        (server.client(&["send", "bw", "-D", "600", "--json"]).spawn().unwrap(), Some(server))
+    };
+    let (status, out) = cut_short(start, |_, server| drop(server), json_has_results);
+    assert_eq!(status, Some(2));
+    let json: serde_json::Value = serde_json::from_str(&out).unwrap();
+    assert!(json_has_results(&out), "{json}");
+    assert!(json["error"].as_str().unwrap().contains("the server"), "{json}");
+}
+
+#[test]
+fn unreachable_nics_are_told_apart_at_once() {
+    let server = Server::start(100, &[], &[]);
+    let refused = |args: &[&str], word: &str| {
+        let output = server.bench(&[&["send", "bw", "-n", "1"][..], args].concat());
+        let error = String::from_utf8(output.stderr).unwrap();
+        assert!(output.status.code() == Some(2) && error.contains(word), "{args:?}: {error}");
+    };
+    refused(&["-d", "udp:::1"], "one is of IPv4, the other of IPv6");
+    let elsewhere = Command::new(env!("CARGO_BIN_EXE_roce"))
+        .args(["bench", "send", "bw", "-d", &format!("udp:{}.101", server.net), "192.0.2.1"])
+        .output()
+        .unwrap();
+    let error = String::from_utf8(elsewhere.stderr).unwrap();
+    assert!(
+        error.contains("reaches its own host only") || error.contains("cannot be reached"),
+        "{error}"
+    );
+}
+
+#[test]
+fn histogram_counts_every_message() {
+    let server = Server::start(110, &[], &[]);
+    let output = server.bench(&["send", "lat", "-n", "200", "-H"]);
+    let out = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(output.status.code(), Some(0));
+    assert!(out.contains("\n from[usec]   to[usec]     #messages      cumulative[%]\n"), "{out}");
+    let counts = out.lines().skip(3).map(|line| line.split_whitespace().nth(2).unwrap());
+    assert_eq!(counts.map(|count| count.parse::<u64>().unwrap()).sum::<u64>(), 200, "{out}");
+    let output = server.bench(&["send", "bw", "-H"]);
+    assert!(String::from_utf8(output.stderr).unwrap().contains("-H: a histogram is of lat"));
+}
