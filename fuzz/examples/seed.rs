@@ -44,6 +44,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     seed_operations(root)?;
     seed_scenarios(root)?;
     seed_control(root)?;
+    seed_bench_control(root)?;
     println!("{} frames", frames.len());
     Ok(())
 }
@@ -162,6 +163,32 @@ fn seed_control(root: &Path) -> std::io::Result<()> {
         number += 1;
     }
     Ok(())
+}
+
+/// Whole sessions of good clients and servers of `roce bench`, which the fuzzer takes apart.
+fn seed_bench_control(root: &Path) -> std::io::Result<()> {
+    let qps = "qp ::ffff:10.0.0.1 0x11 0xabcdef\nqp ::ffff:10.0.0.1 0x12 0x0\n";
+    let step = "ready\nalive\nstop\ndone 300 123456 7\nresult 300 0 5000 -\n";
+    let mut number = 0;
+    for (part, opening) in [(0, "roce-bench 2\n"), (1, "roce-bench 2\nproof 00ff0f\n")] {
+        for test in ["send bw RC", "send lat UD", "write bw UC", "read bw RC", "atomic lat RC"] {
+            let sizes = if test.starts_with("atomic") { "8" } else { "0 64 4096" };
+            let hello = format!(
+                "{opening}test {test}\nsizes {sizes}\nseconds 5\nmtu 4096\ntx-depth 128\nbidirectional false\nverify \
+                 true\nlink udp\nmemory 0x7f0000001000 0xdeadbeef\n{}end\n{}bye\n",
+                if test.contains("lat") { &qps[..=qps.find('\n').unwrap_or(0)] } else { qps },
+                step.repeat(3)
+            );
+            put(root, "bench_control", number, &[&[part, 255], hello.as_bytes()].concat())?;
+            number += 1;
+        }
+    }
+    let server = format!(
+        "challenge 00ff\nwelcome\nmtu 1024\nlink raw\nmemory 0x1000 0x1\n{qps}end\n{step}counter sent_pkts 7\nend\n"
+    );
+    put(root, "bench_control", number, &[&[2, 9], server.as_bytes()].concat())?;
+    let pingpong = b"0000:000011:abcdef:00000000000000000000ffff0a090002\0";
+    put(root, "bench_control", number + 1, &[&[3, 0], pingpong.as_slice()].concat())
 }
 
 fn put(root: &Path, target: &str, number: usize, bytes: &[u8]) -> std::io::Result<()> {

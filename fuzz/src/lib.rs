@@ -1,6 +1,10 @@
 //! What the fuzz targets do with their input. The targets themselves are a line each, and `tests/fuzz.rs` replays
 //! every input that ever failed through the same functions, on a stable compiler.
 
+mod bench_control;
+#[path = "../../src/bin/roce/bench/control/mod.rs"]
+#[allow(dead_code, reason = "the command uses the rest")]
+mod bench_protocol;
 mod conform;
 mod conversions;
 mod honest;
@@ -13,6 +17,7 @@ mod model;
 mod names;
 mod operations;
 
+pub use bench_control::bench_control;
 pub use conform::{conform_control, scenarios};
 pub use conversions::conversions;
 pub use hostile::hostile;
@@ -52,6 +57,7 @@ pub const TARGETS: &[(&str, Body)] = &[
     ("operations", operations),
     ("scenarios", scenarios),
     ("conform_control", conform_control),
+    ("bench_control", bench_control),
     ("udp_link", udp_link),
     ("raw_link", raw_link),
     ("conversions", conversions),

@@ -1,0 +1,178 @@
+//! A stranger on the control connection of `roce serve`: any bytes, in pieces of any size.
+//!
+//! The server's part is played with the parsers, limits and layouts of the command itself, without sockets and NICs.
+
+use std::io::{self, Read, Write};
+use std::net::{IpAddr, Ipv4Addr};
+use std::time::Duration;
+
+use super::bench_protocol::admission::{Admission, Limits, SHARE, Use};
+use super::bench_protocol::layout::{self, Layout};
+use super::bench_protocol::messages::{
+    self, News, Seen, hello, read_answer, read_counters, read_hello, send_counters, welcome,
+};
+use super::bench_protocol::pingpong_message::{
+    MESSAGE_BYTES, from_message, is_message, to_message,
+};
+use super::bench_protocol::plan::Plan;
+use super::bench_protocol::{Control, Stream};
+
+/// What a stranger sends, cut into pieces; what it is sent goes nowhere, but is text.
+struct Wire {
+    bytes: Vec<u8>,
+    at: usize,
+    piece: usize,
+    waits: bool,
+}
+
+impl Wire {
+    fn control(bytes: &[u8], piece: u8) -> Control {
+        let piece = usize::from(piece).max(1);
+        let wire = Self { bytes: bytes.to_vec(), at: 0, piece, waits: true };
+        Control::new(Box::new(wire), "the client")
+    }
+}
+
+impl Read for Wire {
+    fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
+        let left = self.bytes.get(self.at..).unwrap_or_default();
+        // A server that does not wait finds nothing every other time.
+        self.waits |= left.is_empty();
+        if !self.waits {
+            self.waits = true;
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+        let count = left.len().min(self.piece).min(out.len());
+        out[..count].copy_from_slice(&left[..count]);
+        self.at += count;
+        Ok(count)
+    }
+}
+
+impl Write for Wire {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        assert!(bytes.iter().all(|byte| matches!(byte, b' '..=b'~' | b'\n' | 0x80..)));
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Stream for Wire {
+    fn set_wait(&mut self, wait: Option<Duration>) -> io::Result<()> {
+        self.waits = wait.is_some();
+        Ok(())
+    }
+}
+
+/// The first byte says which part of the protocol the rest is for, the second how it is cut.
+pub fn bench_control(input: &[u8]) {
+    let [part, piece, bytes @ ..] = input else { return };
+    let mut control = Wire::control(bytes, *piece);
+    let ended = match part % 4 {
+        0 => serve(&mut control, None),
+        1 => serve(&mut control, Some(("00ff", &|nonce: &str| format!("{nonce}0f")))),
+        2 => client(&mut control),
+        _ => return pingpong(bytes),
+    };
+    if let Err(error) = ended {
+        let text = format!("{error:#}");
+        assert!(!text.contains(char::is_control), "{text:?}");
+        control.send_error(&error);
+    }
+}
+
+type Token<'a> = Option<(&'a str, &'a dyn Fn(&str) -> String)>;
+
+/// Everything that a server reads of a client, in order.
+fn serve(control: &mut Control, token: Token<'_>) -> anyhow::Result<()> {
+    welcome(control, token)?;
+    let (plan, peer) = read_hello(control)?;
+    assert_eq!(peer.qps.len(), plan.qps as usize);
+    let text = hello(&plan, &peer);
+    let again = read_hello(&mut Wire::control(text.as_bytes(), 255)).expect("what is sent is read");
+    assert_eq!(again, (plan.clone(), peer));
+    admit(&plan)?;
+    for _ in &plan.sizes {
+        if control.expect_one_of(&["ready", "bye"])? == "bye" {
+            return send_counters(control, &vec![("sent_pkts".to_owned(), 1)]);
+        }
+        control.set_waiting(false)?;
+        loop {
+            let Some(line) = control.try_line()? else { continue };
+            if let News::Done(done) = News::parse(&line)? {
+                assert_eq!(News::parse(done.to_line().trim_end()).expect("sent"), News::Done(done));
+                break;
+            }
+        }
+        control.set_waiting(true)?;
+        let seen = Seen::read(control)?;
+        let again = Seen::read(&mut Wire::control(seen.to_line().as_bytes(), 7));
+        assert_eq!(again.expect("what is sent is read"), seen);
+    }
+    control.expect("bye").map(drop)
+}
+
+/// Whatever is admitted stays within the limits, also many times over, and everything comes back.
+fn admit(plan: &Plan) -> anyhow::Result<()> {
+    let limits = Limits::default();
+    let admission = Admission::new(limits);
+    let mut first = Ok(());
+    {
+        let mut tickets = Vec::new();
+        for client in 0..6 {
+            let address = IpAddr::from(Ipv4Addr::new(192, 0, 2, client / 3));
+            let mut ticket = admission.enter(address)?;
+            let admitted = ticket.admit(plan);
+            if admitted.is_ok() {
+                check_layout(plan);
+                tickets.push(ticket);
+            }
+            if client == 0 {
+                first = admitted;
+            }
+        }
+        let taken = admission.in_all();
+        assert!(taken.memory <= limits.memory && taken.qps <= limits.qps);
+        assert!(taken.memory <= 2 * (limits.memory / SHARE), "two addresses have two shares");
+    }
+    assert_eq!(admission.in_all(), Use::default());
+    first
+}
+
+/// The parts of a side's memory follow one another, and the whole is what was admitted.
+fn check_layout(plan: &Plan) {
+    let layout = Layout::new(plan).expect("it was admitted");
+    let Layout { source, target, landing, counters, results, slots, end, .. } = layout;
+    let all = [source, target, landing, counters, results, slots, end];
+    assert!(all.windows(2).all(|pair| pair[0] <= pair[1]), "{layout:?}");
+    assert_eq!(slots + layout.slot_count * layout.stride, end);
+    assert!(end as u64 <= layout::memory(plan).expect("it was admitted"));
+    assert!(layout.receives_per_qp > 0 || !plan.takes_receives());
+}
+
+/// Everything that a client reads of a server that is a stranger.
+fn client(control: &mut Control) -> anyhow::Result<()> {
+    messages::introduce(control, Some(&|nonce: &str| format!("{}", nonce.len())))?;
+    let text = "test write bw UC\nsizes 64\nseconds 1\nmtu 4096\ntx-depth 1\nbidirectional false\nverify \
+                false\nlink udp\nmemory 0x0 0x0\nqp ::1 0x1 0x1\nqp ::1 0x2 0x1\nend\n";
+    let (plan, _) = read_hello(&mut Wire::control(text.as_bytes(), 255)).expect("a good hello");
+    let (mtu, reach) = read_answer(control, &plan)?;
+    assert!(mtu <= plan.mtu && reach.qps.len() == 2);
+    control.expect("ready")?;
+    while !matches!(News::parse(&control.line()?)?, News::Done(_)) {}
+    Seen::read(control)?;
+    read_counters(control).map(drop)
+}
+
+/// A message of the pingpongs: what is parsed is emitted as it was, but for the LID and the case of digits.
+fn pingpong(bytes: &[u8]) {
+    let Some(message) = bytes.first_chunk::<MESSAGE_BYTES>() else { return };
+    let Ok(endpoint) = from_message(message) else { return };
+    assert!(message.first_chunk().is_some_and(is_message));
+    let emitted = to_message(&endpoint);
+    assert!(emitted[4..].eq_ignore_ascii_case(&message[4..]));
+    assert_eq!(from_message(&emitted).expect("what is emitted can be parsed"), endpoint);
+}
