@@ -13,7 +13,6 @@ use roce::verbs::{
     Access, AhAttr, AhHandle, Connect, Data, Device, Endpoint, Mtu, QpCap, QpInitAttr, RecvWr,
     SendOp, SendWr, Sge, Target, UdTarget, Wc, WrId,
 };
-use roce::wire::Psn;
 
 use super::control::lines::LINE_WAIT;
 use super::control::messages::address_of;

@@ -5,8 +5,8 @@ use roce::engine::{CqHandle, MrHandle, PdHandle, QpCreate, QpHandle};
 use roce::memory::{Buffer, Region};
 use roce::verbs::limits::GRH_BYTES;
 use roce::verbs::{
-    Access, AhAttr, AhHandle, Connect, Data, Device, Endpoint, Mtu, QpCap, QpInitAttr, RecvWr,
-    SendFlags, SendOp, SendWr, Sge, Target, UdTarget, Wc, WcStatus, WrId,
+    Access, AckTimeout, AhAttr, AhHandle, Connect, Data, Device, Endpoint, Mtu, QpCap, QpInitAttr,
+    RecvWr, SendFlags, SendOp, SendWr, Sge, Target, UdTarget, Wc, WcStatus, WrId,
 };
 use roce::wire::Psn;
 
@@ -125,6 +125,7 @@ impl<'a> Side<'a> {
                 gid_index: self.gid_index,
                 mtu: self.plan.mtu,
                 psn: Some(psn),
+                timeout: ack_timeout(self.plan.qps),
                 ..Connect::default()
             };
             if self.plan.connection == Connection::Ud {
@@ -330,6 +331,13 @@ impl Drop for Side<'_> {
         let _ = self.nic.destroy_cq(self.cq);
         let _ = self.nic.destroy_pd(self.pd);
     }
+}
+
+/// Returns the ACK timeout. Many queue pairs share one link: the more there are, the longer an ACK takes.
+fn ack_timeout(qps: u32) -> AckTimeout {
+    let usual = Connect::default().timeout;
+    let longer = usual.0.get() + qps.max(1).ilog2().div_ceil(2);
+    AckTimeout::from_code(longer).unwrap_or(usual)
 }
 
 /// The queue pair of a completion, and which of its receives it was, if it was one.
