@@ -110,7 +110,9 @@ pub(in crate::link) fn send_frames(
         count += 1;
     }
     // SAFETY: the first `count` headers point to pieces that `frames` keeps alive through the call.
-    let sent = unsafe { libc::sendmmsg(socket.as_raw_fd(), headers.as_mut_ptr(), count, 0) };
+    let sent = unsafe {
+        libc::syscall(libc::SYS_sendmmsg, socket.as_raw_fd(), headers.as_mut_ptr(), count, 0)
+    };
     usize::try_from(sent).map_err(|_| io::Error::last_os_error())
 }
 

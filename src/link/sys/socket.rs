@@ -2,6 +2,9 @@
 //!
 //! Addresses and control messages are kept as the bytes that the kernel reads and writes, and are put together and
 //! taken apart by safe code. What is left for `unsafe` is to hand over pointers and lengths.
+//!
+//! A program's thread may run this with a `pthread_cancel` pending. The C library's functions for these system calls are
+//! cancellation points, which would unwind through Rust; `syscall` is none.
 
 use std::array;
 use std::ffi::c_int;
@@ -40,16 +43,13 @@ pub(crate) fn option(fd: BorrowedFd<'_>, level: c_int, name: c_int) -> io::Resul
 }
 
 /// Waits until a socket has room for more, for this long at the most; returns whether it has.
-#[expect(unsafe_code, reason = "a system call")]
 pub(crate) fn wait_for_room(fd: BorrowedFd<'_>, at_most: Duration) -> io::Result<bool> {
-    let mut poll = libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLOUT, revents: 0 };
-    let ms = c_int::try_from(at_most.as_millis()).unwrap_or(c_int::MAX);
-    // SAFETY: it is told of one `pollfd`, which lives until the call returns.
-    let result = unsafe { libc::poll(&raw mut poll, 1, ms) };
-    match checked(result) {
+    let mut poll = [rustix::event::PollFd::from_borrowed_fd(fd, rustix::event::PollFlags::OUT)];
+    let at_most = rustix::event::Timespec::try_from(at_most).ok();
+    match rustix::event::poll(&mut poll, at_most.as_ref()) {
         Ok(ready) => Ok(ready > 0),
-        Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(true),
-        Err(error) => Err(error),
+        Err(rustix::io::Errno::INTR) => Ok(true),
+        Err(error) => Err(error.into()),
     }
 }
 
@@ -106,14 +106,16 @@ fn send_up_to<'a, const N: usize>(
     let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
     if let (1, [only, ..]) = (count, &headers[..]) {
         // SAFETY: as below, for the one header.
-        let sent = unsafe { libc::sendmsg(fd.as_raw_fd(), &raw const only.msg_hdr, flags) };
+        let sent = unsafe {
+            libc::syscall(libc::SYS_sendmsg, fd.as_raw_fd(), &raw const only.msg_hdr, flags)
+        };
         return if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(1) };
     }
     let first = headers.as_mut_ptr();
     // SAFETY: `count` headers were filled in. Each points to an address, a payload and control messages of the lengths
     // that it tells, which are borrowed for `'a`, longer than the call takes, and which the kernel only reads.
-    let sent = unsafe { libc::sendmmsg(fd.as_raw_fd(), first, count, flags as _) };
-    checked(sent).map(|sent| usize::try_from(sent).unwrap_or(0))
+    let sent = unsafe { libc::syscall(libc::SYS_sendmmsg, fd.as_raw_fd(), first, count, flags) };
+    usize::try_from(sent).map_err(|_| io::Error::last_os_error())
 }
 
 /// Room for what is received, used again and again.
@@ -177,17 +179,19 @@ impl Inbox {
         let flags = libc::MSG_DONTWAIT;
         self.len = if let [only] = &mut headers[..] {
             // SAFETY: as below, for the one header.
-            let len = unsafe { libc::recvmsg(fd.as_raw_fd(), &raw mut only.msg_hdr, flags) };
+            let len = unsafe {
+                libc::syscall(libc::SYS_recvmsg, fd.as_raw_fd(), &raw mut only.msg_hdr, flags)
+            };
             only.msg_len = u32::try_from(len).map_err(|_| io::Error::last_os_error())?;
             1
         } else {
             let (first, count) = (headers.as_mut_ptr(), u32::try_from(N).unwrap_or(0));
             // SAFETY: there are `count` headers. Each points to room of its own for an address, a payload and control
             // messages, as large as it tells, which is borrowed mutably until after the call. No time limit is given.
-            let received = unsafe {
-                libc::recvmmsg(fd.as_raw_fd(), first, count, flags as _, ptr::null_mut())
-            };
-            checked(received).map(|received| usize::try_from(received).unwrap_or(0))?
+            let (call, limit) = (libc::SYS_recvmmsg, ptr::null_mut::<libc::timespec>());
+            let received =
+                unsafe { libc::syscall(call, fd.as_raw_fd(), first, count, flags, limit) };
+            usize::try_from(received).map_err(|_| io::Error::last_os_error())?
         };
         for (slot, header) in self.slots.iter_mut().zip(&headers).take(self.len) {
             slot.len = header.msg_len as usize;

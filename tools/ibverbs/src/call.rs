@@ -1,8 +1,13 @@
 //! How C calls: nothing unwinds into it, and every failure becomes an error number.
+//!
+//! `pthread_cancel` ends a thread by unwinding from a cancellation point, which Rust must not be unwound by. So threads
+//! cannot be canceled during a call, but while it waits for an event ([`waiting`]). Functions of the data path, which
+//! `fast_code` and `fast_number` are for, do without that: it takes 20 ns, and what they call are no cancellation points.
 
 use std::error::Error;
 use std::ffi::c_int;
 use std::io;
+use std::mem::MaybeUninit;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
 
@@ -59,6 +64,67 @@ macro_rules! errors {
 
 errors!(CreateError DestroyError KeyError ModifyError PostError);
 
+/// Whether a call that may wait is done.
+pub(crate) enum Attempt {
+    /// It is.
+    Done,
+    /// It has to wait until this descriptor is readable, and to be tried again.
+    Wait(c_int),
+}
+
+unsafe extern "C-unwind" {
+    fn poll(entries: *mut libc::pollfd, count: libc::nfds_t, timeout: c_int) -> c_int;
+}
+
+unsafe extern "C" {
+    fn pthread_setcancelstate(state: c_int, old: *mut c_int) -> c_int;
+}
+
+/// A call that waits for a descriptor until `attempt` is done; 0, or -1 and sets `errno`. The thread can be canceled while
+/// it waits: then this unwinds, and neither `attempt` nor the caller may have anything to be dropped.
+#[inline]
+pub(crate) fn waiting(mut attempt: impl FnMut() -> Result<Attempt> + Copy) -> c_int {
+    loop {
+        let fd = match guarded(&mut attempt) {
+            Ok(Attempt::Done) => return 0,
+            Ok(Attempt::Wait(fd)) => fd,
+            Err(Failed(code)) => {
+                set_errno(code);
+                return -1;
+            }
+        };
+        let mut entry = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+        // SAFETY: one entry, which is ours.
+        if unsafe { poll(&raw mut entry, 1, -1) } < 0 {
+            return -1;
+        }
+    }
+}
+
+/// As [`code`], on the data path.
+#[inline]
+pub(crate) fn fast_code(call: impl FnOnce() -> Result<()>) -> c_int {
+    match caught(call) {
+        Ok(()) => 0,
+        Err(Failed(code)) => {
+            set_errno(code);
+            code
+        }
+    }
+}
+
+/// As [`number`], on the data path.
+#[inline]
+pub(crate) fn fast_number(call: impl FnOnce() -> Result<c_int>) -> c_int {
+    match caught(call) {
+        Ok(number) => number,
+        Err(Failed(code)) => {
+            set_errno(code);
+            -1
+        }
+    }
+}
+
 /// A call that returns 0, or an error number.
 #[inline]
 pub(crate) fn code(call: impl FnOnce() -> Result<()>) -> c_int {
@@ -102,14 +168,47 @@ pub(crate) fn negative(call: impl FnOnce() -> Result<isize>) -> isize {
 /// A call that cannot say that it failed.
 pub(crate) fn quiet(call: impl FnOnce() -> Result<()>) {
     // There is nobody to be told.
-    let _ = guarded(call);
+    let _ = caught(call);
+}
+
+/// Calls while the thread cannot be canceled.
+#[inline]
+fn guarded<T>(call: impl FnOnce() -> Result<T>) -> Result<T> {
+    const DISABLE: c_int = 1;
+    let mut old = 0;
+    // SAFETY: the place is ours.
+    unsafe { pthread_setcancelstate(DISABLE, &raw mut old) };
+    let result = caught(call);
+    // SAFETY: it is what it was.
+    unsafe { pthread_setcancelstate(old, ptr::null_mut()) };
+    result
 }
 
 /// What a panic does here is what a broken device does.
 #[inline]
-fn guarded<T>(call: impl FnOnce() -> Result<T>) -> Result<T> {
+fn caught<T>(call: impl FnOnce() -> Result<T>) -> Result<T> {
     // Whatever was half done is behind locks that do not mind.
     catch_unwind(AssertUnwindSafe(call)).unwrap_or(Err(Failed(libc::EIO)))
+}
+
+/// Runs a call that needs much stack in a thread of its own: the program's may have the smallest stack that there is, which
+/// is 16 KiB. No signal of the program's is delivered there.
+pub(crate) fn on_own_stack<T: Send>(call: impl FnOnce() -> Result<T> + Send) -> Result<T> {
+    const STACK: usize = 1 << 20;
+    let mut all = MaybeUninit::uninit();
+    let mut old = MaybeUninit::uninit();
+    // SAFETY: it fills the set.
+    unsafe { libc::sigfillset(all.as_mut_ptr()) };
+    // SAFETY: both sets are ours. A thread begins with the mask of the one that makes it.
+    unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, all.as_ptr(), old.as_mut_ptr()) };
+    let result = std::thread::scope(|scope| {
+        let builder = std::thread::Builder::new().name("roce-open".into()).stack_size(STACK);
+        let thread = builder.spawn_scoped(scope, call)?;
+        thread.join().unwrap_or(Err(Failed(libc::EIO)))
+    });
+    // SAFETY: the call above filled it.
+    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, old.as_ptr(), ptr::null_mut()) };
+    result
 }
 
 pub(crate) fn set_errno(code: c_int) {

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use roce::ibverbs::{ibv_comp_channel, ibv_context, ibv_cq};
 
-use crate::call::{Failed, code, number, pointer};
+use crate::call::{Attempt, Failed, code, pointer, waiting};
 use crate::cq::Cq;
 use crate::events::{Completions, Told};
 use crate::object::{Object, answer, objects};
@@ -51,27 +51,31 @@ unsafe extern "C" fn ibv_destroy_comp_channel(channel: *mut ibv_comp_channel) ->
 
 /// The next completion queue that has what an event was asked for.
 #[unsafe(no_mangle)]
-unsafe extern "C" fn ibv_get_cq_event(
+unsafe extern "C-unwind" fn ibv_get_cq_event(
     channel: *mut ibv_comp_channel,
     cq: *mut *mut ibv_cq,
     cq_context: *mut *mut c_void,
 ) -> c_int {
-    number(|| {
+    waiting(|| {
         // SAFETY: the program says that it is one.
         let channel = unsafe { Channel::of(channel) }?;
-        let Told(told) = channel.events.take(|Told(cq)| {
+        let taken = channel.events.take(|Told(cq)| {
             // SAFETY: it is there as long as the channel has an event of it, and cannot remove that just now.
             if let Ok(queue) = unsafe { Cq::of(cq.cast()) } {
                 queue.completions.told();
             }
         })?;
+        let Told(told) = match taken {
+            Ok(told) => told,
+            Err(fd) => return Ok(Attempt::Wait(fd)),
+        };
         // SAFETY: it stays until this event is acknowledged.
         let queue = unsafe { Cq::of(told.cast()) }?;
         // SAFETY: the program has room for it.
         unsafe { answer(cq, told) }?;
         // SAFETY: the program has room for it.
         unsafe { answer(cq_context, queue.program_context()) }?;
-        Ok(0)
+        Ok(Attempt::Done)
     })
 }
 

@@ -12,7 +12,7 @@ use roce::ibverbs::{
 use roce::nic::SoftNic;
 use roce::verbs::{CqHandle, Device as _, DeviceAttr, EventSubject, EventType};
 
-use crate::call::{Failed, Result, code, number, pointer, quiet};
+use crate::call::{Attempt, Failed, Result, code, pointer, quiet, waiting};
 use crate::cq::Cq;
 use crate::device::Device;
 use crate::events::{Acks, Asynchronous, Told, lock};
@@ -224,19 +224,23 @@ unsafe extern "C" fn ibv_close_device(context: *mut ibv_context) -> c_int {
 
 /// The next thing that happened beside the work.
 #[unsafe(no_mangle)]
-unsafe extern "C" fn ibv_get_async_event(
+unsafe extern "C-unwind" fn ibv_get_async_event(
     context: *mut ibv_context,
     event: *mut ibv_async_event,
 ) -> c_int {
-    number(|| {
+    waiting(|| {
         // SAFETY: the program says that it is open.
         let open = unsafe { Context::of(context) }?;
-        let Told(told) = open.events.take(|Told(event)| {
+        let taken = open.events.take(|Told(event)| {
             // The object is there as long as the queue has an event of it, and cannot remove that just now.
             if let Some(acks) = acks(event) {
                 acks.told();
             }
         })?;
+        let Told(told) = match taken {
+            Ok(told) => told,
+            Err(fd) => return Ok(Attempt::Wait(fd)),
+        };
         let subject = EventType::from_code(told.event_type).map(EventType::subject);
         if subject == Some(EventSubject::Port) {
             // What happened to the port is in its files before the program hears of it.
@@ -244,7 +248,7 @@ unsafe extern "C" fn ibv_get_async_event(
         }
         // SAFETY: the program has room for it.
         unsafe { answer(event, told) }?;
-        Ok(0)
+        Ok(Attempt::Done)
     })
 }
 

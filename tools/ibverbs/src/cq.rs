@@ -10,7 +10,7 @@ use roce::ibverbs::{ibv_comp_channel, ibv_context, ibv_cq, ibv_cq_ex, ibv_wc};
 use roce::nic::SoftNic;
 use roce::verbs::{CqHandle, Device as _, Notify, Wc};
 
-use crate::call::{Failed, Result, code, number, pointer};
+use crate::call::{Failed, Result, code, fast_code, fast_number, pointer};
 use crate::channel::Channel;
 use crate::context::Context;
 use crate::cq_ex::Poll;
@@ -157,7 +157,7 @@ pub(crate) unsafe extern "C" fn ibv_destroy_cq(cq: *mut ibv_cq) -> c_int {
 
 /// Moves completions to a program, oldest first; how many.
 pub(crate) unsafe extern "C" fn poll(cq: *mut ibv_cq, count: c_int, to: *mut ibv_wc) -> c_int {
-    number(|| {
+    fast_number(|| {
         // SAFETY: the program says that it is one.
         let queue = unsafe { Cq::of(cq.cast()) }?;
         let wanted = usize::try_from(count).map_err(|_| Failed::EINVAL)?;
@@ -186,7 +186,7 @@ pub(crate) unsafe extern "C" fn poll(cq: *mut ibv_cq, count: c_int, to: *mut ibv
 
 /// Asks for an event when a completion comes.
 pub(crate) unsafe extern "C" fn request_notify(cq: *mut ibv_cq, solicited_only: c_int) -> c_int {
-    code(|| {
+    fast_code(|| {
         // SAFETY: the program says that it is one.
         let queue = unsafe { Cq::of(cq.cast()) }?;
         let notify = if solicited_only == 0 { Notify::Next } else { Notify::Solicited };

@@ -13,7 +13,7 @@ use roce::nic::SoftNic;
 use roce::verbs::{Device as _, NodeType, TransportType};
 use roce::wire::Gid;
 
-use crate::call::{Failed, Result, number, pointer};
+use crate::call::{Failed, Result, number, on_own_stack, pointer};
 use crate::dm::Used;
 use crate::env;
 use crate::events::{Acks, Routes, lock};
@@ -195,17 +195,19 @@ impl Device {
         }
         // Another thread may be closing it at this moment.
         last.closed.wait();
-        let link = self.open_link().map_err(|error| {
-            let code = match error {
-                OpenError::Udp(udp::OpenError::InUse { .. }) => libc::EADDRINUSE,
-                OpenError::Raw(raw::OpenError::Privilege { .. }) => libc::EPERM,
-                _ => libc::ENODEV,
-            };
-            env::failed(&error, code)
+        let mut started = on_own_stack(|| {
+            let link = self.open_link().map_err(|error| {
+                let code = match error {
+                    OpenError::Udp(udp::OpenError::InUse { .. }) => libc::EADDRINUSE,
+                    OpenError::Raw(raw::OpenError::Privilege { .. }) => libc::EPERM,
+                    _ => libc::ENODEV,
+                };
+                env::failed(&error, code)
+            })?;
+            let pin = env::pins_source_port();
+            let link = env::wrap(link, &self.name)?;
+            Ok(SoftNic::start_with(link, |config| config.pin_source_port = pin)?)
         })?;
-        let pin = env::pins_source_port();
-        let link = env::wrap(link, &self.name)?;
-        let mut started = SoftNic::start_with(link, |config| config.pin_source_port = pin)?;
         let (closed, addresses) = (Acks::default(), started.address_fds());
         started.keep_until_closed(Closing::new(&closed));
         let started = Arc::new(started);

@@ -67,21 +67,24 @@ impl<T> Queue<T> {
     pub(crate) fn put(&self, event: T) {
         let mut events = lock(&self.events);
         events.queued.push_back(event);
+        // Not the C library's function, which is a cancellation point; nor below.
         // SAFETY: one byte, which is ours.
-        let written = unsafe { libc::write(self.writable.as_raw_fd(), [0_u8].as_ptr().cast(), 1) };
+        let written = unsafe {
+            libc::syscall(libc::SYS_write, self.writable.as_raw_fd(), [0_u8].as_ptr(), 1)
+        };
         // A pipe without room is readable, and that is all it is for.
         events.bytes += usize::from(written == 1);
     }
 
-    /// Takes the oldest event. If there is none it waits, unless the descriptor was made non-blocking. `note` sees the
-    /// event before anybody else can see that it was taken.
-    pub(crate) fn take(&self, note: impl Fn(&T)) -> Result<T> {
-        loop {
-            if let Some(event) = self.try_take(&note) {
-                return Ok(event);
-            }
-            self.wait()?;
+    /// Takes the oldest event. If there is none, returns the descriptor to wait for, unless that was made non-blocking.
+    /// `note` sees the event before anybody else can see that it was taken.
+    pub(crate) fn take(&self, note: impl Fn(&T)) -> Result<std::result::Result<T, c_int>> {
+        if let Some(event) = self.try_take(note) {
+            return Ok(Ok(event));
         }
+        // SAFETY: a system call without pointers.
+        let flags = unsafe { libc::fcntl(self.fd(), libc::F_GETFL) };
+        if flags & libc::O_NONBLOCK != 0 { Err(Failed::EAGAIN) } else { Ok(Err(self.fd())) }
     }
 
     fn try_take(&self, note: impl Fn(&T)) -> Option<T> {
@@ -99,28 +102,13 @@ impl<T> Queue<T> {
         self.drain(&mut events);
     }
 
-    /// Waits until there may be something; fails at once if the program does not want to wait.
-    fn wait(&self) -> Result<()> {
-        // SAFETY: a system call without pointers.
-        let flags = unsafe { libc::fcntl(self.fd(), libc::F_GETFL) };
-        if flags & libc::O_NONBLOCK != 0 {
-            return Err(Failed::EAGAIN);
-        }
-        let mut poll = libc::pollfd { fd: self.fd(), events: libc::POLLIN, revents: 0 };
-        // SAFETY: one entry, which is ours.
-        if unsafe { libc::poll(&raw mut poll, 1, -1) } < 0 {
-            return Err(io::Error::last_os_error().into());
-        }
-        Ok(())
-    }
-
     /// Takes bytes out of the pipe until there are no more than events. It never blocks, because they are there.
     fn drain(&self, events: &mut Events<T>) {
         let mut sink = [0_u8; 64];
         while events.bytes > events.queued.len() {
             let more = (events.bytes - events.queued.len()).min(sink.len());
             // SAFETY: there is room for so many bytes.
-            let read = unsafe { libc::read(self.fd(), sink.as_mut_ptr().cast(), more) };
+            let read = unsafe { libc::syscall(libc::SYS_read, self.fd(), sink.as_mut_ptr(), more) };
             match usize::try_from(read) {
                 Ok(read @ 1..) => events.bytes -= read.min(events.bytes),
                 // A signal came in between.
@@ -339,6 +327,7 @@ mod tests {
     use roce::verbs::Device as _;
 
     use super::*;
+    use crate::call::{Attempt, waiting};
 
     fn events_of(queue: &Queue<i32>) -> i16 {
         let events = libc::POLLIN | libc::POLLOUT;
@@ -356,8 +345,8 @@ mod tests {
             queue.put(event);
         }
         queue.retain(|event| *event != 2);
-        assert_eq!((queue.take(|_| {}), events_of(&queue)), (Ok(1), libc::POLLIN));
-        assert_eq!((queue.take(|_| {}), events_of(&queue)), (Ok(3), 0));
+        assert_eq!((queue.take(|_| {}), events_of(&queue)), (Ok(Ok(1)), libc::POLLIN));
+        assert_eq!((queue.take(|_| {}), events_of(&queue)), (Ok(Ok(3)), 0));
     }
 
     #[test]
@@ -367,7 +356,7 @@ mod tests {
         (0..MANY).for_each(|event| queue.put(event));
         queue.retain(|event| event % 2 == 0);
         for event in (0..MANY).step_by(2) {
-            assert_eq!((events_of(&queue), queue.take(|_| {})), (libc::POLLIN, Ok(event)));
+            assert_eq!((events_of(&queue), queue.take(|_| {})), (libc::POLLIN, Ok(Ok(event))));
         }
         assert_eq!(events_of(&queue), 0);
     }
@@ -379,7 +368,7 @@ mod tests {
         unsafe { libc::fcntl(queue.fd(), libc::F_SETFL, libc::O_NONBLOCK) };
         assert_eq!(queue.take(|_| {}), Err(Failed::EAGAIN));
         queue.put(4);
-        assert_eq!(queue.take(|_| {}), Ok(4));
+        assert_eq!(queue.take(|_| {}), Ok(Ok(4)));
     }
 
     #[test]
@@ -399,7 +388,7 @@ mod tests {
         for event in 0..3 {
             queue.put(event);
             assert_eq!((waited(epoll), waited(epoll)), (1, 0));
-            assert_eq!(queue.take(|_| {}), Ok(event));
+            assert_eq!(queue.take(|_| {}), Ok(Ok(event)));
         }
         // SAFETY: a descriptor of this test's own.
         unsafe { libc::close(epoll) };
@@ -408,10 +397,14 @@ mod tests {
     #[test]
     fn waiting_thread_is_woken() {
         let queue = Queue::new().unwrap();
+        let attempt = || match queue.take(|_| {})? {
+            Ok(letter) => (letter == 7).then_some(Attempt::Done).ok_or(Failed::EINVAL),
+            Err(fd) => Ok(Attempt::Wait(fd)),
+        };
         std::thread::scope(|scope| {
-            let waiting = scope.spawn(|| queue.take(|_| {}));
+            let waiter = scope.spawn(|| waiting(attempt));
             queue.put(7);
-            assert_eq!(waiting.join().unwrap(), Ok(7));
+            assert_eq!(waiter.join().unwrap(), 0);
         });
     }
 

@@ -91,7 +91,11 @@ pub(crate) fn looked(found: usize) {
     };
     PATIENCE.set(patience);
     if over {
-        std::thread::sleep(NAP);
+        let nap = libc::timespec { tv_sec: 0, tv_nsec: i64::from(NAP.subsec_nanos()) };
+        let rest = std::ptr::null_mut::<libc::timespec>();
+        // Not the C library's function, which is a cancellation point.
+        // SAFETY: the time is ours, and the rest of it is not wanted.
+        unsafe { libc::syscall(libc::SYS_nanosleep, &raw const nap, rest) };
     }
 }
 

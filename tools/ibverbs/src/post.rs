@@ -7,7 +7,7 @@ use roce::ibverbs::{ibv_qp, ibv_recv_wr, ibv_send_wr, ibv_srq, ibv_wq};
 use roce::nic::Poster;
 use roce::verbs::{Data, PostError, RecvWr, SendFlags, SendOp, SendWr, Sge};
 
-use crate::call::{Failed, Result, code};
+use crate::call::{Failed, Result, fast_code};
 use crate::mw::Mw;
 use crate::object::Object;
 use crate::qp::Qp;
@@ -20,7 +20,7 @@ const INLINE_MAX: usize = roce::engine::Limits::DEFAULT.inline as usize;
 /// Posts one after the other, as long as that works; says which failed.
 macro_rules! post_list {
     ($nic:expr, $first:expr, $bad:expr, |$poster:ident, $wr:ident| $post:expr) => {
-        code(|| {
+        fast_code(|| {
             let mut next = $first;
             let posted: Result<()> = $nic.post_all(|$poster| {
                 // SAFETY: the program hands over a list that ends with a null.

@@ -25,7 +25,7 @@ use roce::verbs::{
 };
 use roce::wire::{QKey, Qpn, RKey, XrcSrqn};
 
-use crate::call::{Failed, Result, code, quiet};
+use crate::call::{Failed, Result, fast_code, quiet};
 use crate::events::lock;
 use crate::mw::Mw;
 use crate::object::{Object, given};
@@ -417,7 +417,7 @@ unsafe extern "C" fn start(qp: *mut ibv_qp_ex) {
 
 /// All is said: it is posted, or nothing is.
 unsafe extern "C" fn complete(qp: *mut ibv_qp_ex) -> c_int {
-    code(|| {
+    fast_code(|| {
         // SAFETY: the program says that it is one.
         let queue_pair = unsafe { Qp::of(qp) }?;
         queue_pair.builder.end(|building| {

@@ -108,3 +108,8 @@ fn signals_reach_threads_of_the_program_only() {
 fn closed_device_leaves_no_descriptors_and_refuses_what_was_left_open() {
     run("close.c", "udp:127.9.12.1 udp:127.9.12.2");
 }
+
+#[test]
+fn small_stacks_suffice_and_threads_can_be_canceled() {
+    run("stacks.c", "udp:127.9.8.1 udp:127.9.8.2");
+}
