@@ -284,7 +284,7 @@ static void *blocked_thread(void *unused) {
     return unused;
 }
 
-static void handlers(void) {
+__attribute__((unused)) static void handlers(void) {
     /* One that was there before the library's (see main) has seen nothing of the matrix, and sees the program's faults. */
     struct sigaction found;
     CHECK(!sigaction(SIGSEGV, NULL, &found) && found.sa_sigaction == own_handler && found.sa_flags & SA_SIGINFO);
@@ -341,7 +341,9 @@ int main(int count, char **arguments) {
     refuse_registration();
     for (int loss = 0; loss < LOSSES; loss++)
         for (int operation = 0; operation < OPERATIONS; operation++) try_one(loss, operation);
+#ifndef __SANITIZE_ADDRESS__ /* whose own sigaction calls the C library's, past this library's */
     handlers();
+#endif
     for (int i = 0; i < 2; i++) {
         CHECK(!ibv_dealloc_pd(pds[i]));
         CHECK(!ibv_close_device(contexts[i]));
