@@ -1,5 +1,5 @@
-/* Threads with the smallest stack that there is do everything, and threads are canceled while they wait for events and
- * while they poll: neither harms the program. */
+/* Threads with the smallest stack that there is move data, threads with twice as much do everything, also with a library that
+ * is not optimized; and threads are canceled while they wait for events and while they poll. Neither harms the program. */
 #define _GNU_SOURCE
 #include "verbs.h"
 
@@ -9,27 +9,39 @@
 
 static struct end ends[2];
 
+static void run_with_stack(size_t size, void *(*run)(void *)) {
+    pthread_attr_t small;
+    pthread_t thread;
+    CHECK(!pthread_attr_init(&small) && !pthread_attr_setstacksize(&small, size));
+    CHECK(!pthread_create(&thread, &small, run, NULL));
+    CHECK(!pthread_join(thread, NULL));
+}
+
+static void *exchange_many(void *unused) {
+    for (int i = 0; i < 100; i++) exchange(&ends[i % 2], &ends[1 - i % 2]);
+    return unused;
+}
+
 /* The life of a connection, its data, and its events. */
 static void *whole_life(void *unused) {
     struct address address[2];
     for (int i = 0; i < 2; i++) address[i] = make_end(&ends[i], i);
     for (int i = 0; i < 2; i++) connect_end(&ends[i], &address[1 - i], 7);
-    for (int i = 0; i < 100; i++) exchange(&ends[i % 2], &ends[1 - i % 2]);
+    run_with_stack(PTHREAD_STACK_MIN, exchange_many);
+    exchange_many(NULL);
     /* Something that fails, and is told as an event. */
-    ends[0].memory[0] = 1;
     struct ibv_sge sge = {(uintptr_t)ends[0].memory, SIZE, ends[0].mr->lkey};
     struct ibv_send_wr wr = {.sg_list = &sge, .num_sge = 1, .opcode = IBV_WR_RDMA_WRITE}, *bad;
     wr.wr.rdma.remote_addr = (uintptr_t)ends[1].memory;
     wr.wr.rdma.rkey = 1;
     CHECK(!ibv_post_send(ends[0].qp, &wr, &bad));
-    CHECK(next(ends[0].sends).status == IBV_WC_REM_ACCESS_ERR);
+    CHECK(next(ends[0].sends).status != IBV_WC_SUCCESS);
     struct ibv_async_event event;
     CHECK(!ibv_get_async_event(ends[1].context, &event));
     ibv_ack_async_event(&event);
     struct ibv_device_attr attr;
     struct ibv_port_attr port;
     CHECK(!ibv_query_device(ends[0].context, &attr) && !ibv_query_port(ends[0].context, 1, &port));
-    /* A number for a buffer that is gone, in this thread: a signal handler runs on this stack. */
     for (int i = 0; i < 2; i++) unmake_end(&ends[i]);
     return unused;
 }
@@ -76,11 +88,7 @@ static void cancel(void *(*run)(void *)) {
 }
 
 int main(void) {
-    pthread_attr_t small;
-    pthread_t thread;
-    CHECK(!pthread_attr_init(&small) && !pthread_attr_setstacksize(&small, PTHREAD_STACK_MIN));
-    CHECK(!pthread_create(&thread, &small, whole_life, NULL));
-    CHECK(!pthread_join(thread, NULL));
+    run_with_stack(2 * PTHREAD_STACK_MIN, whole_life);
     CHECK(!pipe(started));
     CHECK((context = open_device(0)) && (channel = ibv_create_comp_channel(context)));
     CHECK((cq = ibv_create_cq(context, 4, NULL, channel, 0)));
