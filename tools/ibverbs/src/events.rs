@@ -423,7 +423,7 @@ mod tests {
                     std::thread::sleep(std::time::Duration::from_millis(50));
                     acks.told();
                 });
-                assert_eq!(event, Ok(1));
+                assert_eq!(event, Ok(Ok(1)));
                 assert!(
                     !*lock(&destroyed),
                     "the object was destroyed before its event was acknowledged"
@@ -465,10 +465,10 @@ mod tests {
         }
         routes.deliver(Event::Async(AsyncEvent::Device(EventType::DeviceFatal)));
         for context in &contexts {
-            let Told(event) = context.take(|_| {}).unwrap();
+            let Told(event) = context.take(|_| {}).unwrap().unwrap();
             assert_eq!(event.event_type, EventType::DeviceFatal.code());
         }
-        let woken = [(); 2].map(|()| channel.take(|_| {}).unwrap().0.addr());
+        let woken = [(); 2].map(|()| channel.take(|_| {}).unwrap().unwrap().0.addr());
         assert_eq!(woken, [8, 16]);
         // Of a context that is closed nothing is left.
         let orphans = routes.remove_context(&contexts[0]);
