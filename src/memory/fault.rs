@@ -9,15 +9,15 @@
 //!
 //! # Why a signal handler
 //!
-//! Measured on a Xeon with Linux 6.18, one warm copy, in nanoseconds:
+//! Measured on a Xeon with Linux 6.18 that had other work to do, one warm copy, in nanoseconds, best of several runs:
 //!
 //! | way | 64 B | 1 KiB | 4 KiB | 1 MiB |
 //! |---|---|---|---|---|
-//! | `memcpy`, which a fault kills | 3 | 7 | 29 | 61,000 |
-//! | [`routines`], ordered and guarded | 4 | 11 | 38 | 61,000 |
+//! | `memcpy`, which a fault kills | 2 | 7–10 | 27–41 | 62,000–83,000 |
+//! | [`routines`], ordered and guarded | 11 | 10–13 | 29–42 | 72,000–86,000 |
 //! | `process_vm_writev` on the own process | 620 | 690 | 460 | 87,000 |
-//! | `MADV_POPULATE_WRITE` before each `memcpy` | 400 | 310 | 360 | 71,000 |
-//! | `mincore` before each `memcpy` (does not see protections) | 730 | 420 | 560 | 62,000 |
+//! | `MADV_POPULATE_WRITE` alone, to which a copy would be added | 400 | 300 | 330 | 9,900 |
+//! | `mincore` alone, which does not see protections | 730 | 420 | 530 | 740 |
 //!
 //! A 4 KiB packet costs about 800 ns altogether, so a system call for each copy takes a third of the bandwidth.
 //! Checks before a copy race with the program's other threads besides. `userfaultfd` reports neither `mprotect` nor
@@ -39,8 +39,8 @@ use std::sync::Once;
 
 use super::routines;
 
-/// Number of accesses of one thread between two checks that the handler is still in place: three system calls, which
-/// are 2 ns for each access.
+/// Number of accesses of one thread between two checks that the handler is still in place: three system calls of about
+/// 200 ns, so some 3 ns for each access.
 const CHECK_INTERVAL: u32 = 256;
 
 /// The signals of memory that cannot be accessed: not mapped or protected, and beyond the end of its file.
