@@ -80,11 +80,13 @@ fn write_reach(text: &mut String, reach: &Reach) {
     text.push_str("end\n");
 }
 
-/// Receives the first line of a client, challenges the client if there is a token, and welcomes it. `proof_of` is the
-/// proof that a nonce asks for.
+/// Computes the proof of a token that a nonce asks for.
+pub(crate) type Prove<'a> = &'a dyn Fn(&str) -> String;
+
+/// Receives the first line of a client, challenges the client with a nonce if there is a token, and welcomes it.
 pub(crate) fn welcome(
     control: &mut Control,
-    token: Option<(&str, &dyn Fn(&str) -> String)>,
+    token: Option<(&str, Prove<'_>)>,
 ) -> anyhow::Result<()> {
     control.wait_in_all(HELLO_WAIT)?;
     let line = control.line()?;
@@ -108,10 +110,7 @@ fn same(a: &[u8], b: &[u8]) -> bool {
 }
 
 /// The client's part of [`welcome`].
-pub(crate) fn introduce(
-    control: &mut Control,
-    proof_of: Option<&dyn Fn(&str) -> String>,
-) -> anyhow::Result<()> {
+pub(crate) fn introduce(control: &mut Control, proof_of: Option<Prove<'_>>) -> anyhow::Result<()> {
     control.send(&format!("{MAGIC}\n"))?;
     let line = control.line()?;
     if line == "welcome" {
