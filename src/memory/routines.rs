@@ -276,7 +276,7 @@ pub(super) unsafe fn resume_at_error_exit(context: *mut libc::c_void) -> bool {
     let registers = context.cast::<libc::ucontext_t>();
     // SAFETY: the caller's.
     let counter = unsafe { &mut (*registers).uc_mcontext.gregs[libc::REG_RIP as usize] };
-    let at = counter.cast_unsigned() as usize;
+    let at = usize::try_from(counter.cast_unsigned()).unwrap_or(0);
     for routine in routines() {
         type Ask = unsafe extern "sysv64" fn(*mut u8) -> Bounds;
         // SAFETY: every routine returns its bounds in two registers, as this type is returned, if the first argument is
@@ -359,7 +359,7 @@ mod tests {
     /// Every length up to a few bulk steps, at every alignment of either side, by either routine.
     #[test]
     fn copies_are_exact_at_every_alignment_and_length() {
-        let source: Vec<u8> = (0..1024_u32).map(|i| (i * 7 + i / 256) as u8).collect();
+        let source: Vec<u8> = (0..1024_u32).map(|i| (i * 7 + i / 256).to_le_bytes()[0]).collect();
         let routines = [copy_sse, copy_avx];
         let usable = if is_x86_feature_detected!("avx") { 2 } else { 1 };
         for routine in &routines[..usable] {

@@ -175,7 +175,7 @@ fn packets_with_unexpected_psns_or_msns_break_nothing() {
     // Retries are what a stranger can use up; so many in a row are not worth looking at here.
     let mut dice = Dice(9);
     pair.after = Box::new(move |_, now, side| {
-        if dice.roll() % 4 > 0 {
+        if !dice.roll().is_multiple_of(4) {
             return;
         }
         let attr = side.engine.query_qp(side.qp).unwrap();

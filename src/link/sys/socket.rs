@@ -186,9 +186,9 @@ impl Inbox {
             1
         } else {
             let (first, count) = (headers.as_mut_ptr(), u32::try_from(N).unwrap_or(0));
+            let (call, limit) = (libc::SYS_recvmmsg, ptr::null_mut::<libc::timespec>());
             // SAFETY: there are `count` headers. Each points to room of its own for an address, a payload and control
             // messages, as large as it tells, which is borrowed mutably until after the call. No time limit is given.
-            let (call, limit) = (libc::SYS_recvmmsg, ptr::null_mut::<libc::timespec>());
             let received =
                 unsafe { libc::syscall(call, fd.as_raw_fd(), first, count, flags, limit) };
             usize::try_from(received).map_err(|_| io::Error::last_os_error())?

@@ -83,9 +83,9 @@ unsafe extern "C" {
 /// A call that waits for a descriptor until `attempt` is done; 0, or -1 and sets `errno`. The thread can be canceled while
 /// it waits: then this unwinds, and neither `attempt` nor the caller may have anything to be dropped.
 #[inline]
-pub(crate) fn waiting(mut attempt: impl FnMut() -> Result<Attempt> + Copy) -> c_int {
+pub(crate) fn waiting(attempt: impl FnMut() -> Result<Attempt> + Copy) -> c_int {
     loop {
-        let fd = match guarded(&mut attempt) {
+        let fd = match guarded(attempt) {
             Ok(Attempt::Done) => return 0,
             Ok(Attempt::Wait(fd)) => fd,
             Err(Failed(code)) => {

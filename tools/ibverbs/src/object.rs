@@ -33,8 +33,10 @@ unsafe fn drop_held<T>(address: usize) {
     let held: *mut Held<T> = ptr::with_exposed_provenance_mut(address);
     // SAFETY: the caller vouches for it.
     unsafe { (*held).owner.disown() };
+    // SAFETY: the caller vouches for it.
+    let object = unsafe { &raw mut (*held).object };
     // SAFETY: the caller vouches for it; from now on nothing but its owner is looked at.
-    unsafe { ptr::drop_in_place(&raw mut (*held).object) };
+    unsafe { ptr::drop_in_place(object) };
 }
 
 /// By what a kernel would know an object: the open device that it is of, and its number there.

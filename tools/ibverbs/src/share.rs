@@ -97,7 +97,6 @@ impl<K: Ord, T: Clone> Counted<K, T> {
 static OPEN: Mutex<Vec<(File, &'static Device)>> = Mutex::new(Vec::new());
 
 /// What can be found by its number, while a thread forks.
-#[expect(clippy::type_complexity, reason = "guards are named nowhere else")]
 pub(crate) struct Held {
     _open: MutexGuard<'static, Vec<(File, &'static Device)>>,
     _pds: MutexGuard<'static, BTreeMap<u32, (&'static Device, PdHandle)>>,
