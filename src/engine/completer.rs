@@ -67,9 +67,10 @@ impl Qp {
         self.schedule(env);
     }
 
-    /// The first answer that completes something tells whether the responder counts messages.
+    /// Every answer that completes something tells whether the responder counts messages. rxe of Linux before 6.0 counts
+    /// some, but no WRITE without immediate data and no atomic operation.
     fn learn_msn(&mut self, msn: Option<Msn>) {
-        let Some(msn) = msn.filter(|_| self.req.peer_msn == PeerMsn::Unknown) else { return };
+        let Some(msn) = msn.filter(|_| self.req.peer_msn != PeerMsn::Ignored) else { return };
         if self.req.completed.get() > 0 {
             let counts = self.req.counts_to(msn);
             self.req.peer_msn = if counts { PeerMsn::Counts } else { PeerMsn::Ignored };

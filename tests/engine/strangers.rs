@@ -302,6 +302,27 @@ fn a_responder_that_does_not_count_messages_is_understood() {
     }
 }
 
+/// rxe of Linux before 6.0 counts SENDs and READs, but no WRITE without immediate data and no atomic operation: after a
+/// first MSN that is right, others lag behind.
+#[test]
+fn a_responder_that_counts_only_some_messages_is_understood() {
+    let mut s = known();
+    for id in 1..4 {
+        s.post(u64::from(id) + 1, WRITE, 4);
+        s.expect_count(1);
+        s.send(ack(SQ + id, 1));
+        s.completes(&[(u64::from(id) + 1, OK)]);
+    }
+    let mut s = known();
+    for id in 1..4 {
+        s.post(u64::from(id) + 1, ADD, 8);
+        s.expect_count(1);
+        s.send(response(Opcode::RC_ATOMIC_ACKNOWLEDGE, SQ + id, 1).original(7));
+        s.completes(&[(u64::from(id) + 1, OK)]);
+    }
+    assert_eq!(s.count(Counter::StaleResponse), 0);
+}
+
 /// The peer may change its port: after a while without packets from the old one, another is accepted.
 #[test]
 fn source_port_of_the_peer_may_change_after_a_silence() {
