@@ -53,10 +53,10 @@ impl Server {
         client
     }
 
-    /// The most memory that it ever had, in KiB.
-    fn peak_memory(&self) -> u64 {
+    /// A number of `/proc/PID/status`: the most memory that it ever had, in KiB (`VmHWM`), or how many threads it has.
+    fn status(&self, name: &str) -> u64 {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
-        let line = status.lines().find(|line| line.starts_with("VmHWM")).unwrap();
+        let line = status.lines().find(|line| line.starts_with(name)).unwrap();
         line.split_whitespace().nth(1).unwrap().parse().unwrap()
     }
 
@@ -181,12 +181,44 @@ fn honest_client_succeeds_while_strangers_abuse_the_server() {
     assert_eq!(output.status.code(), Some(0), "{shown}{errors}");
     assert!(shown.contains(" 0 differences, 0 not run"), "{shown}");
     drop((silent, holder));
-    let peak = server.peak_memory();
+    let peak = server.status("VmHWM");
     assert!(peak < 200 << 10, "{peak} KiB");
     let said = server.end();
     assert!(said.contains("scenarios run"), "{said}");
     assert!(said.contains("\\u{1b}]0;owned"), "what is shown is escaped: {said}");
     assert!(said.chars().all(|c| c == '\n' || !c.is_control()), "{said:?}");
+}
+
+/// A client that closes its connection while it waits for the device leaves no thread behind, and takes no time from the
+/// one that has the device.
+#[test]
+fn client_that_is_gone_does_not_wait_for_the_device() {
+    let server = Server::start("udp:127.0.74.3");
+    let begin = |client: &mut Client| {
+        let steps = json!({"steps": [{"responder": "sleep", "ms": 50_000}], "limit": 60});
+        client.say(&json!({"begin": {"instance": instance(&steps), "play": "responder"}}));
+        client.say(&reach(9, 256));
+        client.say(&json!("ready"));
+        // What is closed with something unread is reset.
+        while client.hear().get("reach").is_none() {}
+    };
+    let mut holder = server.greeted();
+    begin(&mut holder);
+    assert_eq!(holder.hear(), json!("ready"));
+    let threads = server.status("Threads");
+    let mut others: Vec<Client> = (0..10).map(|_| server.greeted()).collect();
+    others.iter_mut().for_each(begin);
+    assert_eq!(server.status("Threads"), threads + 10);
+    drop(others);
+    while server.status("Threads") > threads {
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    holder.lines.get_mut().set_nonblocking(true).unwrap();
+    let told = holder.lines.read_to_end(&mut Vec::new());
+    assert!(
+        told.is_err_and(|error| is_late(&error)),
+        "it lost the device to clients that are gone"
+    );
 }
 
 /// What is wrong with an instance is told, and the next one is played.

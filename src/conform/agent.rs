@@ -34,7 +34,7 @@ const CROWDED: Duration = Duration::from_secs(1);
 const WAITED_FOR: &str = "other clients wait for the device";
 
 /// How often one looks whether the peer is gone or others wait for the device.
-const GLANCE: Duration = Duration::from_millis(250);
+pub(super) const GLANCE: Duration = Duration::from_millis(250);
 
 /// How long states, events and memory may take to become what they must be, once every completion is there.
 const SETTLING: Duration = Duration::from_millis(500);
@@ -246,7 +246,8 @@ impl<'a> Play<'a> {
                 hear_ready(line, PATIENCE)?;
                 let busy =
                     || Stop::Trouble(format!("the device was busy for {} s", QUEUE.as_secs()));
-                Some(client.turns.wait(QUEUE).ok_or_else(busy)?)
+                let turn = client.turns.wait(QUEUE, || line.is_gone());
+                Some(turn.ok_or_else(busy)?)
             }
             None => None,
         };

@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::net::{IpAddr, Shutdown, TcpListener, TcpStream};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -19,7 +19,12 @@ use super::turns::Turns;
 /// Maximum number of clients at once.
 pub const CLIENTS_MAX: usize = 16;
 
-/// How long to wait before accepting again when there is no client, or the system refuses for lack of descriptors.
+/// Maximum number of threads that serve clients. Those of clients that lost their place need a moment to end; beyond this
+/// number, further clients wait in the backlog until one has.
+const THREADS_MAX: usize = 2 * CLIENTS_MAX;
+
+/// How long to wait before accepting again when there is no client, too many threads are running, or the system refuses
+/// for lack of descriptors.
 const RETRY: Duration = Duration::from_millis(20);
 
 /// What a server tells of a client: its address, and how many instances it played or why it was given up.
@@ -33,6 +38,24 @@ pub struct Server {
     any_gid: bool,
     turns: Turns,
     clients: Mutex<Clients>,
+    /// How many threads serve clients.
+    threads: AtomicUsize,
+}
+
+/// A thread that serves a client counts until this is dropped.
+struct Counted(Arc<Server>);
+
+impl Counted {
+    fn new(server: &Arc<Server>) -> Self {
+        server.threads.fetch_add(1, Ordering::AcqRel);
+        Self(Arc::clone(server))
+    }
+}
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.0.threads.fetch_sub(1, Ordering::AcqRel);
+    }
 }
 
 #[derive(Debug, Default)]
@@ -66,7 +89,8 @@ impl Server {
     /// A server that plays with this agent. With `any_gid`, clients may have packets sent to any address, and not only to
     /// the one that their control connection comes from.
     pub fn new(agent: Agent, any_gid: bool) -> Self {
-        Self { agent, any_gid, turns: Turns::default(), clients: Mutex::default() }
+        let (turns, clients, threads) = Default::default();
+        Self { agent, any_gid, turns, clients, threads }
     }
 
     /// The agent that plays.
@@ -88,16 +112,18 @@ impl Server {
         let done = Arc::new(AtomicBool::new(false));
         listener.set_nonblocking(once)?;
         while !done.load(Ordering::Acquire) {
-            let Ok((stream, from)) = listener.accept() else {
+            let has_room = self.threads.load(Ordering::Acquire) < THREADS_MAX;
+            let Some(Ok((stream, from))) = has_room.then(|| listener.accept()) else {
                 std::thread::sleep(RETRY);
                 continue;
             };
             let address = from.ip().to_canonical();
             let Some((number, line)) = self.admit(stream, address) else { continue };
-            let (server, report, done) = (Arc::clone(self), Arc::clone(report), Arc::clone(&done));
+            let (counted, report, done) =
+                (Counted::new(self), Arc::clone(report), Arc::clone(&done));
             let named = std::thread::Builder::new().name("roce-conform".to_owned());
             let spawned = named.spawn(move || {
-                let served = server.serve(number, line, address);
+                let served = counted.0.serve(number, line, address);
                 let played = matches!(served, Ok(1..));
                 report(address, served);
                 done.fetch_or(once && played, Ordering::AcqRel);
@@ -164,7 +190,8 @@ impl Line for Heard<'_> {
     }
 
     fn is_gone(&mut self) -> bool {
-        self.line.is_gone()
+        // One that lost its place is gone, too, even if there is more to hear from it.
+        !self.server.clients().here.contains_key(&self.number) || self.line.is_gone()
     }
 }
 

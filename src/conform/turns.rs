@@ -7,6 +7,7 @@ use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
+use super::agent::GLANCE;
 use super::now;
 
 /// How long an instance may hold the device while others wait for it.
@@ -38,20 +39,33 @@ impl Turns {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits for one's turn, for so long; `None` if it did not come.
-    pub(super) fn wait(&self, within: Duration) -> Option<Turn<'_>> {
+    /// Waits for one's turn, for so long; `None` if it did not come. Every [`GLANCE`] it asks `is_gone` whether the client
+    /// is gone, and waits no longer if it is.
+    pub(super) fn wait(
+        &self,
+        within: Duration,
+        mut is_gone: impl FnMut() -> bool,
+    ) -> Option<Turn<'_>> {
+        let until = now() + within;
         let mut queue = self.lock();
         queue.issued += 1;
         let ticket = queue.issued;
         queue.tickets.push_back(ticket);
-        let first = |queue: &mut Queue| queue.tickets.front() != Some(&ticket);
-        let waited = self.moved.wait_timeout_while(queue, within, first);
-        let (mut queue, _) = waited.unwrap_or_else(PoisonError::into_inner);
-        if queue.tickets.front() == Some(&ticket) {
-            return Some(Turn { turns: self, ticket, since: now() });
+        let mut gone = false;
+        loop {
+            if queue.tickets.front() == Some(&ticket) {
+                return Some(Turn { turns: self, ticket, since: now() });
+            }
+            let left = until.saturating_duration_since(now());
+            if gone || left.is_zero() {
+                queue.tickets.retain(|it| *it != ticket);
+                return None;
+            }
+            let waited = self.moved.wait_timeout(queue, left.min(GLANCE));
+            drop(waited.unwrap_or_else(PoisonError::into_inner));
+            gone = is_gone();
+            queue = self.lock();
         }
-        queue.tickets.retain(|it| *it != ticket);
-        None
     }
 }
 
@@ -78,15 +92,33 @@ impl Drop for Turn<'_> {
 mod tests {
     use super::*;
 
+    fn here() -> bool {
+        false
+    }
+
+    #[test]
+    fn a_client_that_is_gone_does_not_wait_for_its_turn() {
+        let turns = Turns::default();
+        let first = turns.wait(Duration::ZERO, here).unwrap();
+        let mut asked = 0;
+        let gone = || {
+            asked += 1;
+            asked == 2
+        };
+        assert!(turns.wait(Duration::from_secs(3600), gone).is_none());
+        assert_eq!(asked, 2);
+        assert!(!first.is_contended(), "it does not stand in line");
+    }
+
     #[test]
     fn turns_are_taken_in_order_and_a_wait_ends() {
         let turns = Turns::default();
-        let first = turns.wait(Duration::ZERO).unwrap();
-        assert!(turns.wait(Duration::from_millis(1)).is_none(), "it is taken");
+        let first = turns.wait(Duration::ZERO, here).unwrap();
+        assert!(turns.wait(Duration::from_millis(1), here).is_none(), "it is taken");
         assert_eq!(turns.lock().tickets.len(), 1, "who gave up does not stand in line");
         assert!(!first.is_over());
         std::thread::scope(|scope| {
-            let second = scope.spawn(|| turns.wait(Duration::from_secs(60)).is_some());
+            let second = scope.spawn(|| turns.wait(Duration::from_secs(60), here).is_some());
             while turns.lock().tickets.len() < 2 {
                 std::thread::yield_now();
             }
@@ -97,6 +129,6 @@ mod tests {
             drop(first);
             assert!(second.join().unwrap());
         });
-        assert!(turns.wait(Duration::ZERO).is_some());
+        assert!(turns.wait(Duration::ZERO, here).is_some());
     }
 }
