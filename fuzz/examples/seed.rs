@@ -56,8 +56,11 @@ fn seed_hostile(root: &Path) -> std::io::Result<()> {
         for at in 0..40 {
             steps.extend([12, at, 0, 4, 0, 0, 4, 0, 1]);
             steps.extend([11, at, 0, 0, 0, 0, 8, operation, 0, 2, 0, 0, 2, 0, 1, 0]);
-            steps.extend([9, 2, 0, at, operation, 0, 0, 4, 0, 0, 0, 3, 0, 0, 0, 0, 17, 3]);
-            steps.extend([7, 50, 9, 2, 13, 0]);
+            // Answers are to what was sent last; requests are the next that is expected.
+            let near = if (0x0d..=0x12).contains(&operation) { 0xf8 } else { 0 };
+            steps.extend([9, 2, 0, at, operation, 0, near, 4, 0, 0, 0, 3, 0, 0, 0, 0, 1, 17, 3, 0]);
+            // Once of 32 times a long flood.
+            steps.extend([7, if operation == 0 { 5 } else { 4 }, 9, 2, 13, 0]);
         }
         put(root, "hostile", operation.into(), &steps)?;
     }
