@@ -68,7 +68,8 @@ impl Netlink {
                     continue;
                 }
                 match message.kind {
-                    ERROR | DONE => return Ok(()),
+                    DONE => return Ok(()),
+                    ERROR => return refusal(message.body),
                     kind if kind == wanted => {
                         each(message.body);
                         if ask == Ask::One {
@@ -94,6 +95,16 @@ impl Netlink {
         request.extend([0; 4]);
         request.extend(body);
         self.socket.send(&request).map(drop)
+    }
+}
+
+/// What the body of an error message says: that the kernel has no such device, or is done (no answer), or that it could
+/// not answer.
+fn refusal(body: &[u8]) -> io::Result<()> {
+    match word(body, 0).map(|code| code.cast_signed().wrapping_neg()) {
+        Some(0 | libc::ENODEV) => Ok(()),
+        Some(code) if code > 0 => Err(io::Error::from_raw_os_error(code)),
+        _ => Err(io::ErrorKind::InvalidData.into()),
     }
 }
 
@@ -194,6 +205,33 @@ mod tests {
         for len in 0..good.len() {
             assert_eq!(messages(&good[..len]).count(), 0);
         }
+    }
+
+    #[test]
+    fn only_a_missing_device_is_no_answer() {
+        let refused = |code: i32| {
+            let body = [&code.to_ne_bytes()[..], &[0; 16]].concat();
+            refusal(&body).map_err(|error| error.raw_os_error())
+        };
+        assert_eq!(refused(0), Ok(()));
+        assert_eq!(refused(-libc::ENODEV), Ok(()));
+        for code in [libc::ENOMEM, libc::ENOBUFS, libc::EPERM, libc::EOPNOTSUPP] {
+            assert_eq!(refused(-code), Err(Some(code)));
+        }
+        for code in [1, i32::MAX, i32::MIN] {
+            assert_eq!(refused(code), Err(None));
+        }
+        assert_eq!(refusal(&[0; 3]).unwrap_err().kind(), io::ErrorKind::InvalidData);
+    }
+
+    /// The kernel says that there is no such interface.
+    #[test]
+    fn the_kernel_refuses_an_interface_that_does_not_exist() {
+        const GET_LINK: (u16, u16) = (18, 16);
+        let mut request = [0; 16];
+        request[4..8].copy_from_slice(&i32::MAX.to_ne_bytes());
+        let mut netlink = Netlink::open().unwrap();
+        netlink.ask(GET_LINK, Ask::One, &request, |_| panic!("it is there")).unwrap();
     }
 
     #[test]
