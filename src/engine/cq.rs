@@ -67,9 +67,25 @@ impl Cq {
         Ok(Self { queue, stamps: None, capacity, armed, overrun, users })
     }
 
-    /// How many bytes a queue for `capacity` completions takes.
+    /// How many bytes a queue for `capacity` completions takes, without time stamps.
     pub(super) fn bytes(capacity: usize) -> u64 {
         (capacity as u64).saturating_mul(size_of::<Cqe>() as u64)
+    }
+
+    /// How many bytes the time stamps of `capacity` completions take.
+    pub(super) fn stamp_bytes(capacity: usize) -> u64 {
+        (capacity as u64).saturating_mul(size_of::<Instant>() as u64)
+    }
+
+    /// Whether it is known when each completion came.
+    pub(super) fn keeps_time(&self) -> bool {
+        self.stamps.is_some()
+    }
+
+    /// How many bytes this queue takes if it is for `capacity` completions.
+    pub(super) fn bytes_for(&self, capacity: usize) -> u64 {
+        let stamps = if self.keeps_time() { Self::stamp_bytes(capacity) } else { 0 };
+        Self::bytes(capacity).saturating_add(stamps)
     }
 
     /// How many completions wait to be polled.
@@ -83,6 +99,12 @@ impl Cq {
         self.queue.try_reserve_exact(more)?;
         if let Some(stamps) = &mut self.stamps {
             stamps.try_reserve_exact(more)?;
+        }
+        if capacity < self.capacity {
+            self.queue.shrink_to(capacity);
+            if let Some(stamps) = &mut self.stamps {
+                stamps.shrink_to(capacity);
+            }
         }
         self.capacity = capacity;
         Ok(())
@@ -171,5 +193,23 @@ impl Cq {
     /// Asks for an event; a request for any completion is not weakened by a later one for solicited ones.
     pub(super) fn arm(&mut self, armed: Armed) {
         self.armed = self.armed.max(armed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_queue_that_shrinks_frees_its_memory() {
+        let mut cq = Cq::new(4096).unwrap();
+        cq.keep_time(Instant::ZERO).unwrap();
+        for _ in 0..3 {
+            cq.push(Wc::default(), None, false, Instant::ZERO);
+        }
+        cq.resize(3).unwrap();
+        assert!(cq.queue.capacity() < 64, "{}", cq.queue.capacity());
+        assert!(cq.stamps.as_ref().unwrap().capacity() < 64);
+        assert_eq!(cq.poll(&mut [Wc::default(); 8], |_| {}), 3);
     }
 }

@@ -191,12 +191,31 @@ impl<T> Table<T> {
         Self { numbers: Some(Numbers::new(random)), ..Self::new(limit) }
     }
 
-    /// Puts an object in, whose number is none of `reserved`; `None` if the table is full.
+    /// Makes room for one more place, and for all places in the list of those that are free; whether there was memory.
+    fn grow(&mut self) -> bool {
+        let places = (self.chunks.len() + 1) * CHUNK;
+        let missing = places.saturating_sub(self.free.len());
+        let mut chunk = Vec::new();
+        let has_memory = self.free.try_reserve(missing).is_ok()
+            && self.chunks.try_reserve(1).is_ok()
+            && chunk.try_reserve_exact(CHUNK).is_ok();
+        if has_memory {
+            let empty = || Slot { generation: 0, number: 0, object: None };
+            chunk.resize_with(CHUNK, empty);
+            self.chunks.push(chunk.into_boxed_slice());
+        }
+        has_memory
+    }
+
+    /// Puts an object in, whose number is none of `reserved`; `None` if the table is full, or there is no memory.
     pub(super) fn insert(&mut self, object: T, reserved: &[u32]) -> Option<Id> {
         if self.len >= self.limit {
             return None;
         }
         let place = self.free.front().copied().unwrap_or(self.used);
+        if place as usize >= self.chunks.len() * CHUNK && !self.grow() {
+            return None;
+        }
         let number = match &mut self.numbers {
             Some(numbers) => {
                 let number = numbers.draw(reserved);
@@ -209,10 +228,6 @@ impl<T> Table<T> {
         };
         if self.free.pop_front().is_none() {
             self.used += 1;
-        }
-        if place as usize >= self.chunks.len() * CHUNK {
-            let empty = || Slot { generation: 0, number: 0, object: None };
-            self.chunks.push(std::iter::repeat_with(empty).take(CHUNK).collect());
         }
         let slot = &mut self.chunks[place as usize / CHUNK][place as usize % CHUNK];
         (slot.number, slot.object) = (number, Some(object));

@@ -78,7 +78,7 @@ use crate::secret::SecretRandom;
 use crate::time::Instant;
 use crate::verbs::{Mtu, PostError, Posting, QpState, QpType, RecvWr, SendWr, Wc};
 use crate::wire::{Bth, Gid, Opcode, Packet, Qpn, Role, Service};
-use cq::{Armed, SendSlot};
+use cq::{Armed, Cq, SendSlot};
 use frames::{FRAMES_MAX, Steering};
 use ids::{Place, Table};
 use qp::{Env, Qp};
@@ -358,8 +358,12 @@ impl Engine {
     /// From now on it is known of each completion of this queue when it came.
     pub fn keep_time(&mut self, now: Instant, cq: CqHandle) -> Result<(), CreateError> {
         let now = self.env.advance(now);
-        let cq = self.env.cqs.get_mut(cq.0).ok_or(CreateError::NotFound("completion queue"))?;
-        Ok(cq.keep_time(now)?)
+        let missing = CreateError::NotFound("completion queue");
+        let known = self.env.cqs.get(cq.0).ok_or(missing)?;
+        let bytes = if known.keeps_time() { 0 } else { Cq::stamp_bytes(known.capacity) };
+        self.promise(bytes, |engine| {
+            Ok(engine.env.cqs.get_mut(cq.0).ok_or(missing)?.keep_time(now)?)
+        })
     }
 
     /// Moves the oldest completion of a queue out, and tells when it came if that is [kept](Self::keep_time).

@@ -123,13 +123,14 @@ impl Engine {
         if capacity < known.len() {
             return Err(CreateError::Invalid("more completions wait than the queue shall hold"));
         }
-        let before = Cq::bytes(known.capacity);
-        self.promise(Cq::bytes(capacity), |engine| {
+        let (before, after) = (known.bytes_for(known.capacity), known.bytes_for(capacity));
+        // Only the difference counts: a queue may always shrink.
+        self.promise(after.saturating_sub(before), |engine| {
             let cq =
                 engine.env.cqs.get_mut(cq.0).ok_or(CreateError::NotFound("completion queue"))?;
             Ok(cq.resize(capacity)?)
         })?;
-        self.env.promised.give_back(before);
+        self.env.promised.give_back(before.saturating_sub(after));
         Ok(())
     }
 
@@ -139,7 +140,7 @@ impl Engine {
         if known.users > 0 {
             return Err(DestroyError::Busy);
         }
-        self.env.promised.give_back(OBJECT_BYTES + Cq::bytes(known.capacity));
+        self.env.promised.give_back(OBJECT_BYTES + known.bytes_for(known.capacity));
         self.env.cqs.remove(cq.0);
         Ok(())
     }
@@ -217,10 +218,12 @@ impl Engine {
             return Err(CreateError::TooLarge("the size or the limit of the queue"));
         }
         if max_wr.is_some() {
-            let (before, after) = (srq.bytes(), RecvQueue::bytes(depth, srq.queue.max_sge()));
+            let after = RecvQueue::bytes(depth, srq.queue.max_sge()) + OBJECT_BYTES;
+            let before = srq.bytes();
             let queue = srq.queue.resized(depth)?;
-            promised.take(after + OBJECT_BYTES)?;
-            promised.give_back(before);
+            // Only the difference counts: a queue may always shrink.
+            promised.take(after.saturating_sub(before))?;
+            promised.give_back(before.saturating_sub(after));
             srq.queue = queue;
         }
         srq.limit = limit.unwrap_or(srq.limit);

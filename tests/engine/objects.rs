@@ -295,6 +295,33 @@ fn objects_are_refused_before_memory_is_gone() {
     }
 }
 
+/// Resizing charges the difference: what is allowed to exist may shrink, however little is left.
+#[test]
+fn queues_shrink_when_nothing_is_left_and_time_stamps_are_charged() {
+    let shared = SrqCreate { max_wr: 1000, max_sge: 4, limit: 0, xrc: None };
+    let (mut engine, pd, _) = frugal(1 << 20);
+    let cq = engine.create_cq(5000).unwrap();
+    let srq = engine.create_srq(pd, shared).unwrap();
+    let mut fill = Vec::new();
+    while let Ok(small) = engine.create_cq(1) {
+        fill.push(small);
+    }
+    assert_eq!(engine.keep_time(roce::time::Instant::ZERO, cq), Err(CreateError::NoMemory));
+    assert_eq!(engine.resize_cq(cq, 10_000), Err(CreateError::NoMemory));
+    assert_eq!(engine.resize_cq(cq, 4999), Ok(()));
+    assert_eq!(engine.modify_srq(srq, Some(999), None), Ok(()));
+    fill.into_iter().for_each(|small| engine.destroy_cq(small).unwrap());
+    // What time stamps take is given back with the queue.
+    for _ in 0..100 {
+        let timed = engine.create_cq(5000).unwrap();
+        engine.keep_time(roce::time::Instant::ZERO, timed).unwrap();
+        engine.keep_time(roce::time::Instant::ZERO, timed).unwrap();
+        engine.resize_cq(timed, 6000).unwrap();
+        engine.resize_cq(timed, 10).unwrap();
+        engine.destroy_cq(timed).unwrap();
+    }
+}
+
 #[test]
 fn an_allocation_that_fails_is_an_error_and_no_abort() {
     // More than any address space has: what the limits would allow, the allocator does not.
