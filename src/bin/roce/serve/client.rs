@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::net::{IpAddr, TcpStream};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, bail, ensure};
@@ -34,6 +34,15 @@ const PINGPONG_MEMORY: u64 = 2 << 20;
 /// How long nothing may come of a pingpong before it is over. No message says when it is.
 const PINGPONG_IDLE: Duration = Duration::from_secs(5);
 
+/// Counts a client as served when it is dropped, even by a panic: with `--once` the server ends then.
+struct Counted<'s>(&'s AtomicU64);
+
+impl Drop for Counted<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
 impl Server {
     /// Tells a client that it cannot be served.
     pub(super) fn refuse(&self, mut stream: &TcpStream, error: &anyhow::Error) {
@@ -42,13 +51,14 @@ impl Server {
     }
 
     /// Serves one client, and says what became of it.
-    pub(super) fn serve(&self, stream: TcpStream, address: IpAddr, mut ticket: Ticket<'_>) {
+    pub(super) fn serve(&self, stream: TcpStream, address: IpAddr, ticket: Ticket<'_>) {
+        let _counted = Counted(&self.served);
+        // It is given back before the client counts as served.
+        let mut ticket = ticket;
         match self.try_serve(stream, address, &mut ticket) {
             Ok(what) => eprintln!("roce: {address}: {what}"),
             Err(error) => eprintln!("roce: {address}: {error:#}"),
         }
-        drop(ticket);
-        self.served.fetch_add(1, Ordering::SeqCst);
     }
 
     fn try_serve(
