@@ -4,7 +4,7 @@
 //! it is, and puts what happens to it into the queue of its context or of its completion channel.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::ffi::c_int;
+use std::ffi::{CString, c_int};
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
@@ -29,9 +29,68 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 pub(crate) struct Queue<T> {
     events: Mutex<Events<T>>,
     /// What the program waits for.
-    readable: OwnedFd,
-    /// The other end, which never blocks.
-    writable: OwnedFd,
+    readable: UserFd,
+    /// The library's own end, which never blocks.
+    private: PrivateEnd,
+}
+
+/// A descriptor that a program has too, and may have closed. An `OwnedFd` would end the program for that in a debug build.
+#[derive(Debug)]
+struct UserFd(c_int);
+
+impl AsRawFd for UserFd {
+    fn as_raw_fd(&self) -> c_int {
+        self.0
+    }
+}
+
+impl Drop for UserFd {
+    fn drop(&mut self) {
+        // SAFETY: a system call without pointers. Like a kernel's channel, it is closed by its number when it is destroyed.
+        unsafe { libc::close(self.0) };
+    }
+}
+
+/// The library's own end of a pipe whose read end a program has. It does not depend on what the program does with that
+/// descriptor: closing it, reading from it, or using its number for something else.
+#[derive(Debug)]
+enum PrivateEnd {
+    /// Reads and writes. As it reads, a write raises no `SIGPIPE` when the program has closed its descriptor.
+    ReadWrite(OwnedFd),
+    /// The write end, where `/proc` is missing. Bytes are then read from the program's descriptor.
+    WriteOnly(OwnedFd),
+}
+
+impl PrivateEnd {
+    /// Opens the pipe with these ends once more, and keeps `writable` only if that fails.
+    fn new(readable: &UserFd, writable: OwnedFd) -> Result<Self> {
+        let path = CString::new(format!("/proc/self/fd/{}", readable.as_raw_fd()));
+        let path = path.map_err(|_| Failed::EINVAL)?;
+        let flags = libc::O_RDWR | libc::O_NONBLOCK | libc::O_CLOEXEC;
+        // SAFETY: the path is a C string.
+        let opened = unsafe { libc::open(path.as_ptr(), flags) };
+        if opened >= 0 {
+            // SAFETY: it was just opened, and belongs to nothing else.
+            return Ok(Self::ReadWrite(unsafe { OwnedFd::from_raw_fd(opened) }));
+        }
+        // SAFETY: a system call without pointers.
+        if unsafe { libc::fcntl(writable.as_raw_fd(), libc::F_SETFL, libc::O_NONBLOCK) } < 0 {
+            return Err(io::Error::last_os_error().into());
+        }
+        Ok(Self::WriteOnly(writable))
+    }
+
+    fn to_write(&self) -> c_int {
+        let (Self::ReadWrite(fd) | Self::WriteOnly(fd)) = self;
+        fd.as_raw_fd()
+    }
+
+    fn to_read(&self, readable: &UserFd) -> c_int {
+        match self {
+            Self::ReadWrite(fd) => fd.as_raw_fd(),
+            Self::WriteOnly(_) => readable.as_raw_fd(),
+        }
+    }
 }
 
 /// What is in a queue.
@@ -49,14 +108,13 @@ impl<T> Queue<T> {
         if unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) } < 0 {
             return Err(io::Error::last_os_error().into());
         }
-        // SAFETY: they were just made, and belong to nobody else.
-        let [readable, writable] = ends.map(|fd| unsafe { OwnedFd::from_raw_fd(fd) });
-        // SAFETY: a system call without pointers.
-        if unsafe { libc::fcntl(writable.as_raw_fd(), libc::F_SETFL, libc::O_NONBLOCK) } < 0 {
-            return Err(io::Error::last_os_error().into());
-        }
+        let [readable, writable] = ends;
+        let readable = UserFd(readable);
+        // SAFETY: it was just made, and belongs to nothing else.
+        let writable = unsafe { OwnedFd::from_raw_fd(writable) };
+        let private = PrivateEnd::new(&readable, writable)?;
         let events = Mutex::new(Events { queued: VecDeque::new(), bytes: 0 });
-        Ok(Self { events, readable, writable })
+        Ok(Self { events, readable, private })
     }
 
     /// The descriptor.
@@ -68,10 +126,9 @@ impl<T> Queue<T> {
         let mut events = lock(&self.events);
         events.queued.push_back(event);
         // Not the C library's function, which is a cancellation point; nor below.
+        let fd = self.private.to_write();
         // SAFETY: one byte, which is ours.
-        let written = unsafe {
-            libc::syscall(libc::SYS_write, self.writable.as_raw_fd(), [0_u8].as_ptr(), 1)
-        };
+        let written = unsafe { libc::syscall(libc::SYS_write, fd, [0_u8].as_ptr(), 1) };
         // A pipe without room is readable, and that is all it is for.
         events.bytes += usize::from(written == 1);
     }
@@ -102,13 +159,14 @@ impl<T> Queue<T> {
         self.drain(&mut events);
     }
 
-    /// Takes bytes out of the pipe until there are no more than events. It never blocks, because they are there.
+    /// Takes bytes out of the pipe until there are no more than events.
     fn drain(&self, events: &mut Events<T>) {
+        let fd = self.private.to_read(&self.readable);
         let mut sink = [0_u8; 64];
         while events.bytes > events.queued.len() {
             let more = (events.bytes - events.queued.len()).min(sink.len());
             // SAFETY: there is room for so many bytes.
-            let read = unsafe { libc::syscall(libc::SYS_read, self.fd(), sink.as_mut_ptr(), more) };
+            let read = unsafe { libc::syscall(libc::SYS_read, fd, sink.as_mut_ptr(), more) };
             match usize::try_from(read) {
                 Ok(read @ 1..) => events.bytes -= read.min(events.bytes),
                 // A signal came in between.

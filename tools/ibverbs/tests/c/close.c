@@ -80,6 +80,34 @@ static void descriptors_are_read_only(void) {
     unmake_end(&here);
 }
 
+/* A program may read from a channel's descriptor, or close it before it destroys the channel, as owners of descriptors do:
+ * completions then neither end the program nor block it. */
+static void program_uses_the_descriptor(int closes) {
+    make_end(&here, 0);
+    struct ibv_comp_channel *channel = ibv_create_comp_channel(here.context);
+    struct ibv_cq *cq = ibv_create_cq(here.context, 4, &here, channel, 0);
+    struct ibv_qp_init_attr init = {.send_cq = cq, .recv_cq = cq, .qp_type = IBV_QPT_RC, .cap = {1, 1, 1, 1, 0}};
+    struct ibv_qp *qp = ibv_create_qp(here.pd, &init);
+    CHECK(channel && cq && qp && !ibv_req_notify_cq(cq, 0));
+    if (closes)
+        CHECK(!close(channel->fd));
+    fail_qp(qp);
+    struct ibv_recv_wr wr = {.wr_id = 1}, *bad;
+    CHECK(!ibv_post_recv(qp, &wr, &bad));
+    struct ibv_wc wc;
+    CHECK(ibv_poll_cq(cq, 1, &wc) == 1);
+    if (!closes) {
+        char byte;
+        CHECK(read(channel->fd, &byte, 1) == 1);
+        struct ibv_cq *woken = NULL;
+        void *context = NULL;
+        CHECK(!ibv_get_cq_event(channel, &woken, &context) && woken == cq);
+        ibv_ack_cq_events(cq, 1);
+    }
+    CHECK(!ibv_destroy_qp(qp) && !ibv_destroy_cq(cq) && !ibv_destroy_comp_channel(channel));
+    unmake_end(&here);
+}
+
 int main(void) {
     int before = descriptors();
     for (int round = 0; round < 3; round++) {
@@ -88,6 +116,10 @@ int main(void) {
     }
     close_one_of_two();
     descriptors_are_read_only();
+    program_uses_the_descriptor(1);
+    alarm(60);
+    program_uses_the_descriptor(0);
+    alarm(0);
     CHECK(descriptors() == before);
     puts("close: fine");
 }
