@@ -674,6 +674,34 @@ mod tests {
         }
     }
 
+    #[cfg(target_os = "linux")]
+    #[test]
+    #[cfg_attr(miri, ignore = "Miri has no such system calls")]
+    #[expect(unsafe_code, reason = "system calls")]
+    fn restored_own_handler_does_not_become_its_next_action() {
+        if !routines::AVAILABLE {
+            return;
+        }
+        let _actions = ACTIONS.lock();
+        fault::install();
+        let query = || {
+            // SAFETY: zeroes are the default action.
+            let mut seen: libc::sigaction = unsafe { core::mem::zeroed() };
+            // SAFETY: there is room for an answer.
+            unsafe { libc::sigaction(libc::SIGBUS, core::ptr::null(), &raw mut seen) };
+            seen
+        };
+        // What a library sees that calls the C library's function, and restores later.
+        let own = query();
+        let before = replace_action(libc::SIGBUS, None).unwrap();
+        let old = replace_action(libc::SIGBUS, Some(own)).unwrap();
+        let after = replace_action(libc::SIGBUS, None).unwrap();
+        assert_ne!(before.sa_sigaction, own.sa_sigaction);
+        assert_eq!(old.sa_sigaction, before.sa_sigaction);
+        assert_eq!(after.sa_sigaction, before.sa_sigaction);
+        assert_eq!(query().sa_sigaction, own.sa_sigaction, "it stays in front");
+    }
+
     #[test]
     fn a_region_outlives_the_handle_it_was_made_from() {
         let region = Buffer::from_bytes(b"abcdefgh").region();
