@@ -127,7 +127,7 @@ impl Shared {
 
     /// The receiving half. Whoever wants the core too takes it afterwards.
     pub(super) fn receiver(&self) -> TimedGuard<'_, Box<dyn Receiver>> {
-        self.incoming.lock(self.now())
+        self.incoming.lock(|| self.now())
     }
 
     /// The descriptors that hold the link's address: of the receiving half before it joins groups, and its copy.
@@ -152,7 +152,7 @@ impl Shared {
         if self.alarm.is_raised() {
             return 0;
         }
-        let now = self.now();
+        let mut now = self.now();
         // Another thread may ask for events just now, and this go on counting: it is found out when nobody polls.
         let polls = self.polls.load(Ordering::Relaxed) + 1;
         self.polls.store(polls, Ordering::Relaxed);
@@ -170,7 +170,9 @@ impl Shared {
             (take(&mut core), core.work(now))
         };
         if count == 0 {
-            let receiver = self.incoming.try_lock_or_wait(now);
+            let receiver = self.incoming.try_lock_or_wait(now, || self.now());
+            // A wait may have taken a time slice.
+            now = receiver.as_ref().map_or(now, TimedGuard::since);
             Taken { count, work, .. } = self.take_in(receiver, now, work, take);
         }
         if count > 0 {
@@ -214,8 +216,7 @@ impl Shared {
         };
         if unsent {
             // Another thread may have the lock and not have asked the engine yet.
-            let now = self.now();
-            self.send_with(self.outgoing.lock(now), now, false);
+            self.send_with(self.outgoing.lock(|| self.now()), false);
         }
     }
 
@@ -289,7 +290,7 @@ impl Shared {
 
     /// Looks at the sending half. Whoever wanted to send meanwhile and found it taken has left that to this.
     fn with_outgoing<T>(&self, look: impl FnOnce(&Outgoing) -> T) -> T {
-        let seen = look(&self.outgoing.lock(self.now()));
+        let seen = look(&self.outgoing.lock(|| self.now()));
         if self.unsent.swap(false, Ordering::AcqRel) {
             self.transmit(self.now());
         }
@@ -330,7 +331,7 @@ impl Shared {
             return;
         }
         if let Some(outgoing) = self.try_outgoing(now) {
-            self.send_with(outgoing, now, first);
+            self.send_with(outgoing, first);
         }
     }
 
@@ -339,17 +340,13 @@ impl Shared {
         self.outgoing.try_lock(now).or_else(|| {
             self.unsent.swap(true, Ordering::AcqRel);
             // The holder may have released the lock just before it was told, or may have lost its core.
-            self.outgoing.try_lock_or_wait(now)
+            self.outgoing.try_lock_or_wait(now, || self.now())
         })
     }
 
-    fn send_with<'a>(
-        &'a self,
-        mut outgoing: TimedGuard<'a, Outgoing>,
-        now: Instant,
-        mut first: bool,
-    ) {
+    fn send_with<'a>(&'a self, mut outgoing: TimedGuard<'a, Outgoing>, mut first: bool) {
         loop {
+            let now = outgoing.since();
             let due = self.send_all(&mut outgoing, now, first);
             drop(outgoing);
             // The progress thread might oversleep what is due, of the engine or of the link, which may hold packets
@@ -362,7 +359,7 @@ impl Shared {
             }
             // Somebody else may want everything to be sent.
             first = false;
-            let Some(again) = self.try_outgoing(now) else { return };
+            let Some(again) = self.try_outgoing(self.now()) else { return };
             outgoing = again;
         }
     }

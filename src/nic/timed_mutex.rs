@@ -35,9 +35,11 @@ impl<T> TimedMutex<T> {
         Self { mutex, since, alarm: Arc::clone(alarm) }
     }
 
-    /// Takes the lock, waiting for it if it is taken.
-    pub(super) fn lock(&self, now: Instant) -> TimedGuard<'_, T> {
-        self.hold(now, self.alarm.lock(&self.mutex))
+    /// Takes the lock, waiting for it if it is taken. `clock` is asked when it is held: a lock marked with the time before
+    /// the wait would look overdue from its first moment, and all pollers would queue for it.
+    pub(super) fn lock(&self, clock: impl FnOnce() -> Instant) -> TimedGuard<'_, T> {
+        let guard = self.alarm.lock(&self.mutex);
+        self.hold(clock(), guard)
     }
 
     /// Takes the lock if it is free.
@@ -46,8 +48,12 @@ impl<T> TimedMutex<T> {
     }
 
     /// Takes the lock if it is free, or waits for it if its holder seems to have lost its core.
-    pub(super) fn try_lock_or_wait(&self, now: Instant) -> Option<TimedGuard<'_, T>> {
-        self.try_lock(now).or_else(|| self.is_overdue(now).then(|| self.lock(now)))
+    pub(super) fn try_lock_or_wait(
+        &self,
+        now: Instant,
+        clock: impl FnOnce() -> Instant,
+    ) -> Option<TimedGuard<'_, T>> {
+        self.try_lock(now).or_else(|| self.is_overdue(now).then(|| self.lock(clock)))
     }
 
     /// Whether the lock is held for longer than its holder's work takes.
@@ -67,6 +73,13 @@ impl<T> TimedMutex<T> {
 pub(super) struct TimedGuard<'a, T> {
     guard: Watched<'a, T>,
     since: &'a AtomicU64,
+}
+
+impl<T> TimedGuard<'_, T> {
+    /// Returns the time at which the lock was taken. After a wait it is later than the time before the attempt.
+    pub(super) fn since(&self) -> Instant {
+        Instant::from_nanos(self.since.load(Ordering::Relaxed))
+    }
 }
 
 impl<T> Drop for TimedGuard<'_, T> {
@@ -105,22 +118,29 @@ mod tests {
     fn poller_skips_a_lock_that_was_just_taken() {
         let lock = mutex(0);
         let held = lock.try_lock(at(0)).unwrap();
-        assert!(lock.try_lock_or_wait(at(100)).is_none());
+        assert!(lock.try_lock_or_wait(at(100), || at(100)).is_none());
         drop(held);
-        assert!(lock.try_lock_or_wait(at(5000)).is_some(), "a free lock is nobody's");
+        let taken = lock.try_lock_or_wait(at(5000), || unreachable!("a free lock needs no wait"));
+        assert_eq!(taken.unwrap().since(), at(5000));
     }
 
     #[test]
     fn poller_waits_for_a_holder_that_lost_its_core() {
         let lock = mutex(0);
-        let mut held = lock.lock(at(0));
+        let mut held = lock.lock(|| at(0));
         std::thread::scope(|scope| {
-            let waiting = scope.spawn(|| lock.try_lock_or_wait(at(101)).map(|value| *value));
+            let waiting = scope.spawn(|| {
+                let taken = lock.try_lock_or_wait(at(101), || at(5000)).unwrap();
+                // It is marked with the time after the wait: other pollers skip it.
+                assert_eq!(taken.since(), at(5000));
+                assert!(lock.try_lock_or_wait(at(5050), || at(5050)).is_none());
+                *taken
+            });
             // The thread runs before this one has slept, or sleeps on the lock: either way it must not give up.
             std::thread::sleep(Duration::from_millis(20));
             *held = 7;
             drop(held);
-            assert_eq!(waiting.join().unwrap(), Some(7));
+            assert_eq!(waiting.join().unwrap(), 7);
         });
     }
 }

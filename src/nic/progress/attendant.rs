@@ -69,7 +69,9 @@ impl Shared {
             self.watching.store(false, Ordering::SeqCst);
             // It waits for the receiving half: as long as packets wait there, it would not sleep either.
             let everything = Work { due: true, unsent: true };
-            let taken = self.take_in(Some(self.receiver()), now, everything, |_| 0);
+            let receiver = self.receiver();
+            let received = receiver.since();
+            let taken = self.take_in(Some(receiver), received, everything, |_| 0);
             trust.end(now, program_ran(), taken.arrived);
             let answers = taken.arrived || self.has_left_something();
             if steady && answers && self.is_polled(now, AWAY) {
