@@ -4,7 +4,7 @@ use std::cell::UnsafeCell;
 use std::ffi::c_int;
 use std::ptr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
 use roce::ibverbs::{
     IBV_QP_INIT_ATTR_CREATE_FLAGS, IBV_QP_INIT_ATTR_IND_TABLE, IBV_QP_INIT_ATTR_PD,
@@ -44,6 +44,8 @@ pub(crate) struct Qp {
     own_pd: Option<PdHandle>,
     /// Where others find it, and by which number.
     shared: Option<(Arc<Domain>, u32)>,
+    /// Whether the program has destroyed it.
+    destroyed: AtomicBool,
     /// Work requests that are being built.
     pub(crate) builder: Builder,
     /// The indexes in the GID table that the program gave for its path and its alternate path.
@@ -81,6 +83,23 @@ unsafe fn domain<'a>(
     Ok(Some(unsafe { Xrcd::domain_of(init.xrcd, open) }?))
 }
 
+impl Drop for Qp {
+    fn drop(&mut self) {
+        if self.destroyed.load(Ordering::Relaxed) {
+            return;
+        }
+        let Some((domain, number)) = &self.shared else { return };
+        // The device was closed with it left open. The NIC's queue pair is destroyed already, unless another context has it.
+        let _ = domain.receivers.close(number, || {
+            if let Some(pd) = self.own_pd {
+                // Nothing else was ever in it.
+                let _ = self.nic.destroy_pd(pd);
+            }
+            Ok(())
+        });
+    }
+}
+
 impl Qp {
     /// What a program holds of a queue pair.
     fn hand_out(
@@ -100,6 +119,7 @@ impl Qp {
             init,
             own_pd,
             shared: shared.map(|domain| (domain, number)),
+            destroyed: AtomicBool::new(false),
             builder: Builder::default(),
             gid_indexes: Default::default(),
             routes: Arc::clone(&routes),
@@ -420,6 +440,7 @@ unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
             Some((domain, number)) => domain.receivers.close(number, unmake)?,
             None => unmake()?,
         }
+        queue_pair.destroyed.store(true, Ordering::Relaxed);
         queue_pair.routes.remove_qp(queue_pair.handle, qp);
         queue_pair.events.wait();
         // SAFETY: programs only read it.

@@ -251,6 +251,33 @@ static void queue_pairs(void)
     CHECK(!close(fd) && !unlink(path));
 }
 
+/* A context is closed with a queue pair left open that another context can open: that one has it until it destroys it, and
+   finds it no more if it had not opened it. */
+static void left_open(void)
+{
+    const uint32_t all = IBV_QP_OPEN_ATTR_NUM | IBV_QP_OPEN_ATTR_XRCD | IBV_QP_OPEN_ATTR_TYPE;
+    char path[64];
+    int fd = temporary(path);
+    for (int is_open = 0; is_open < 2; is_open++) {
+        struct ibv_context *third = open_device(0);
+        CHECK(third);
+        struct ibv_xrcd *mine = domain(third, fd, O_CREAT), *same = domain(two, fd, 0);
+        CHECK(mine && same);
+        struct ibv_qp_init_attr_ex init = { .qp_type = IBV_QPT_XRC_RECV, .comp_mask = IBV_QP_INIT_ATTR_XRCD, .xrcd = mine };
+        struct ibv_qp *left = ibv_create_qp_ex(third, &init), *kept = NULL;
+        CHECK(left);
+        uint32_t number = left->qp_num;
+        if (is_open)
+            CHECK((kept = opened(two, same, number, IBV_QPT_XRC_RECV, all)));
+        CHECK(!ibv_close_device(third));
+        if (is_open)
+            CHECK(state(kept) == IBV_QPS_RESET && ibv_close_xrcd(same) == EBUSY && !ibv_destroy_qp(kept));
+        CHECK(!opened(two, same, number, IBV_QPT_XRC_RECV, all) && errno == EINVAL);
+        CHECK(!ibv_close_xrcd(same));
+    }
+    CHECK(!close(fd) && !unlink(path));
+}
+
 /* Completion events are not held back: the device says so, and refuses to. */
 static void moderation(void)
 {
@@ -270,6 +297,7 @@ int main(void)
     flags();
     domains();
     queue_pairs();
+    left_open();
     moderation();
     CHECK(descriptors() == before);
     CHECK(!ibv_dereg_mr(mr) && !ibv_destroy_cq(cq) && !ibv_dealloc_pd(pd));
