@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use roce::ibverbs::{ibv_comp_channel, ibv_context, ibv_cq};
 
 use crate::call::{Attempt, Failed, code, pointer, waiting};
+use crate::context::Context;
 use crate::cq::Cq;
 use crate::events::{Completions, Told};
 use crate::object::{Object, answer, objects};
@@ -27,9 +28,8 @@ objects! { Channel: ibv_comp_channel; }
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_create_comp_channel(context: *mut ibv_context) -> *mut ibv_comp_channel {
     pointer(|| {
-        if context.is_null() {
-            return Err(Failed::EINVAL);
-        }
+        // SAFETY: the program says that it is open.
+        unsafe { Context::of(context) }?;
         let events = Arc::new(Completions::new()?);
         let c = ibv_comp_channel { context, fd: events.fd(), refcnt: 0 };
         Ok(Channel { c: UnsafeCell::new(c), events, users: AtomicU32::new(0) }.give())

@@ -29,7 +29,7 @@ static void leave_all(void) {
     /* No call with what was left may do anything, or crash. */
     struct ibv_wc wc;
     CHECK(ibv_poll_cq(cq, 1, &wc) < 0 && post_send(&here, 1) == ENODEV && post_receive(&here, 1) == ENODEV);
-    CHECK(!ibv_alloc_pd(here.context) && ibv_close_device(here.context));
+    CHECK(!ibv_alloc_pd(here.context) && !ibv_create_comp_channel(here.context) && ibv_close_device(here.context));
     CHECK(ibv_destroy_qp(here.qp) && ibv_destroy_srq(srq) && ibv_destroy_cq(cq) && ibv_destroy_comp_channel(channel));
     CHECK(ibv_dereg_mr(here.mr) && ibv_dealloc_pd(here.pd));
 }
