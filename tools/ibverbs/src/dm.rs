@@ -56,6 +56,8 @@ impl Used {
 impl Drop for Dm {
     fn drop(&mut self) {
         if let Some(device) = self.owner {
+            // SAFETY: it was written when this was made, and programs leave it.
+            DMS.remove(unsafe { (*self.c.get()).handle });
             device.dm_used.give(self.memory.len());
         }
     }
@@ -108,10 +110,7 @@ pub(crate) unsafe extern "C" fn alloc(
 pub(crate) unsafe extern "C" fn free(dm: *mut ibv_dm) -> c_int {
     code(|| {
         // SAFETY: the program says that it is one, and does not need it any more.
-        let freed = unsafe { Dm::take(dm) }?;
-        // SAFETY: it was written when this was made, and programs leave it.
-        DMS.remove(unsafe { (*freed.c.get()).handle });
-        Ok(())
+        unsafe { Dm::take(dm) }.map(drop)
     })
 }
 

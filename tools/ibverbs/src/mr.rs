@@ -31,6 +31,16 @@ pub(crate) struct Mr {
     handle: MrHandle,
     /// The rights for which its memory was looked at. What has no memory of the program's counts as writable.
     access: AtomicU32,
+    /// Whether other contexts find it by its number for as long as this is there.
+    is_shared: bool,
+}
+
+impl Drop for Mr {
+    fn drop(&mut self) {
+        if self.is_shared {
+            MRS.remove(self.number());
+        }
+    }
 }
 
 objects! { Mr: ibv_mr; }
@@ -111,7 +121,8 @@ impl Mr {
             lkey: handle.lkey().get(),
             rkey: handle.rkey().get(),
         });
-        Self { c, nic: Arc::clone(&domain.nic), handle, access: AtomicU32::new(access.bits()) }
+        let (nic, access) = (Arc::clone(&domain.nic), AtomicU32::new(access.bits()));
+        Self { c, nic, handle, access, is_shared: false }
     }
 
     fn number(&self) -> u32 {
@@ -133,7 +144,9 @@ pub(crate) fn give(
     // SAFETY: it was open when the domain was made, and is until that is unmade.
     let open = unsafe { Context::of(domain.context()) }?;
     MRS.add(number, (open.device, handle, length));
-    Ok(Mr::new(pd, domain, addr, length, access, handle, number).give())
+    let mut made = Mr::new(pd, domain, addr, length, access, handle, number);
+    made.is_shared = true;
+    Ok(made.give())
 }
 
 /// Registers memory under its own address.

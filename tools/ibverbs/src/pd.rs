@@ -24,6 +24,16 @@ pub(crate) struct Pd {
     parent_of: Option<&'static Self>,
     /// How many other names it has.
     names: AtomicU32,
+    /// Whether other contexts find it by its number for as long as this is there.
+    is_shared: bool,
+}
+
+impl Drop for Pd {
+    fn drop(&mut self) {
+        if self.is_shared {
+            PDS.remove(self.number());
+        }
+    }
 }
 
 /// A thread domain: a promise that is taken note of.
@@ -47,7 +57,7 @@ impl Pd {
     ) -> Self {
         let c = UnsafeCell::new(ibv_pd { context, handle: number });
         let (nic, names) = (Arc::clone(&open.nic), AtomicU32::new(0));
-        Self { c, nic, handle, parent_of: None, names }
+        Self { c, nic, handle, parent_of: None, names, is_shared: false }
     }
 
     fn number(&self) -> u32 {
@@ -76,7 +86,9 @@ unsafe extern "C" fn ibv_alloc_pd(context: *mut ibv_context) -> *mut ibv_pd {
         let handle = open.nic.create_pd()?;
         let number = next_number();
         PDS.add(number, (open.device, handle));
-        Ok(Pd::imported(context, open, number, handle).give())
+        let mut made = Pd::imported(context, open, number, handle);
+        made.is_shared = true;
+        Ok(made.give())
     })
 }
 
@@ -115,7 +127,8 @@ pub(crate) unsafe extern "C" fn alloc_parent_domain(
         named.names.fetch_add(1, Ordering::Relaxed);
         let c = UnsafeCell::new(ibv_pd { context, handle: next_number() });
         let (nic, names) = (Arc::clone(&named.nic), AtomicU32::new(0));
-        Ok(Pd { c, nic, handle: named.handle, parent_of: Some(named), names }.give())
+        let (handle, parent_of) = (named.handle, Some(named));
+        Ok(Pd { c, nic, handle, parent_of, names, is_shared: false }.give())
     })
 }
 
