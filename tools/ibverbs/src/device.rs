@@ -63,7 +63,7 @@ struct Running {
 
 /// The list of devices and their NICs, while a thread forks.
 pub(crate) struct Held {
-    _known: MutexGuard<'static, Vec<&'static Device>>,
+    known: MutexGuard<'static, Vec<&'static Device>>,
     running: Vec<MutexGuard<'static, Running>>,
 }
 
@@ -72,13 +72,24 @@ impl Held {
     pub(crate) fn new() -> Self {
         let known = lock(&DEVICES);
         let running = known.iter().map(|device| lock(&device.nic)).collect();
-        Self { _known: known, running }
+        Self { known, running }
     }
 
-    /// The descriptors that hold the addresses of NICs that are open. In a child they are nobody's, because every call
-    /// that could lead to them is refused.
+    /// The NICs that this generation started. Those of an earlier one are inherited copies that nothing ever closes.
+    fn own(&self) -> impl Iterator<Item = &Running> {
+        let all = self.known.iter().zip(&self.running);
+        all.filter(|(device, _)| device.is_own()).map(|(_, running)| &**running)
+    }
+
+    /// Whether a NIC of this generation runs or is being closed, even if no context has it open.
+    pub(crate) fn is_any_running(&self) -> bool {
+        self.own().any(|running| running.nic.strong_count() > 0 || running.closed.is_pending())
+    }
+
+    /// The descriptors that hold the addresses of this generation's open NICs. In a child they are nobody's, because every
+    /// call that could lead to them is refused.
     pub(crate) fn addresses(&self) -> impl Iterator<Item = RawFd> {
-        let open = self.running.iter().filter(|running| running.nic.strong_count() > 0);
+        let open = self.own().filter(|running| running.nic.strong_count() > 0);
         open.flat_map(|running| running.addresses.iter().copied())
     }
 }

@@ -201,6 +201,12 @@ impl Acks {
         unacknowledged.changed.notify_all();
     }
 
+    /// Whether an event is not acknowledged, or that cannot be known without waiting: for a forked child, in which the
+    /// thread that has the lock is missing.
+    pub(crate) fn is_pending(&self) -> bool {
+        self.0.count.try_lock().map_or(true, |count| *count > 0)
+    }
+
     pub(crate) fn wait(&self) {
         let count = lock(&self.0.count);
         let all = self.0.changed.wait_while(count, |count| *count > 0);

@@ -162,16 +162,19 @@ unsafe extern "C" fn in_parent() {
 
 /// What a child does first. It has one thread, and may not wait for anything.
 unsafe extern "C" fn in_child() {
-    if OPEN.swap(0, Ordering::SeqCst) > 0 {
-        GENERATION.fetch_add(1, Ordering::SeqCst);
-    }
     LAST_FORK.store(0, Ordering::Relaxed);
     // SAFETY: this thread has the locks, as it had them before the fork.
     let held = unsafe { (*HOLDER.0.get()).take() };
+    let mut is_any_running = OPEN.swap(0, Ordering::SeqCst) > 0;
+    // While the generation is still the parent's: a child of this process must not close these numbers again.
     if let Some(held) = &held {
+        is_any_running |= held.devices.is_any_running();
         for fd in held.devices.addresses() {
             close(fd);
         }
+    }
+    if is_any_running {
+        GENERATION.fetch_add(1, Ordering::SeqCst);
     }
     drop(held);
 }

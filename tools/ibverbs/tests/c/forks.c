@@ -55,6 +55,21 @@ static void child_that_becomes_another(int before) {
     CHECK(!"sh is there");
 }
 
+/* A child has closed its copies of the library's sockets, and uses their numbers for files of its own. Its own child must
+ * not close those. */
+static void child_that_forks(void) {
+    int files[64];
+    for (int i = 0; i < 64; i++)
+        CHECK((files[i] = open("/dev/null", O_RDONLY)) >= 0);
+    pid_t child = fork();
+    if (child == 0) {
+        for (int i = 0; i < 64; i++)
+            CHECK(fcntl(files[i], F_GETFD) >= 0);
+        _exit(0);
+    }
+    ended_well(child);
+}
+
 static void forks(void) {
     CHECK(!ibv_fork_init());
     /* ls has one more, for the directory, as descriptors() has; it does not count . and .. */
@@ -75,13 +90,14 @@ static void forks(void) {
         close(lives[1]);
         _exit(read(lives[0], &byte, 1) == 0 ? 0 : 1);
     }
-    for (int kind = 0; kind < 5; kind++) {
+    for (int kind = 0; kind < 6; kind++) {
         pid_t child = fork();
         if (child == 0) {
             if (kind == 0) _exit(0);
             if (kind == 1) exit(0); /* with all that is to be done at the end of a program */
             if (kind == 2) child_that_tries();
             if (kind == 3) child_that_opens(list[2]);
+            if (kind == 5) child_that_forks();
             if (kind == 4) child_that_becomes_another(before + 2);
             exit(0);
         }
