@@ -60,6 +60,25 @@ fn the_program_finds_the_library_and_what_its_devices_shall_be() {
 }
 
 #[test]
+fn program_runs_where_no_temporary_file_can_be_written_and_unknown_forms_are_refused() {
+    let place = Place::new("unwritable");
+    std::fs::write(place.0.join("libroce-files.so"), b"").unwrap();
+    let run = |form: &str| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_roce"));
+        command.args(["run", "--device", "udp:127.9.4.7", "echo", "ran"]);
+        command.env("ROCE_LIBRARY", &place.0).env("TMPDIR", "/nonexistent");
+        command.env("ROCE_FILES", form).output().unwrap()
+    };
+    let output = run("preload");
+    assert_eq!(text(&output.stdout), "ran\n", "{output:?}");
+    let error = text(&output.stderr);
+    assert!(error.contains("cannot write the files of devices"), "{error}");
+    let output = run("probe");
+    assert_eq!(output.status.code(), Some(2), "{output:?}");
+    assert!(text(&output.stderr).contains("it is 'namespace' or 'preload'"), "{output:?}");
+}
+
+#[test]
 fn the_library_is_preloaded_before_others_and_behind_what_redirects_files() {
     let place = Place::new("files");
     let files = place.0.join("libroce-files.so");

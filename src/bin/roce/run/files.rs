@@ -25,17 +25,17 @@ pub(super) enum Form {
 /// The variable that overrides the choice.
 const CHOICE: &str = "ROCE_FILES";
 
-/// What it says to a copy of this command that finds out whether a namespace works.
-const PROBE: &str = "probe";
+/// The variable that is set for a copy of this command that finds out whether a namespace works.
+const PROBE: &str = "ROCE_RUN_PROBE";
 
 /// Where the program, and the library in it, finds the files.
 const TREE: &str = "ROCE_TREE";
 
 /// If this is such a copy: tries, and returns the exit status.
 pub(super) fn probe() -> Option<Result<()>> {
-    (env::var_os(CHOICE)? == PROBE).then(|| {
-        namespace::enter(User::New, &Tree::new(&[])).context("a mount namespace with the files")
-    })
+    env::var_os(PROBE)?;
+    let entered = namespace::enter(User::New, &Tree::new(&[]));
+    Some(entered.context("a mount namespace with the files"))
 }
 
 /// Decides how a program sees the files of its devices.
@@ -87,7 +87,7 @@ fn gains_privilege(file: &Path) -> bool {
 /// this command tries.
 fn namespace_works() -> bool {
     let mut copy = Command::new("/proc/self/exe");
-    copy.args(["run", "--", "true"]).env(CHOICE, PROBE);
+    copy.args(["run", "--", "true"]).env(PROBE, "1");
     copy.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     copy.status().is_ok_and(|status| status.success())
 }
@@ -112,10 +112,19 @@ pub(super) fn show(
             )?;
             command.env(TREE, "/");
         }
-        Form::Preload if redirect.is_file() => {
-            command.env(TREE, tree.write_shared().context("cannot write the files of devices")?);
-            preload.push(redirect);
-        }
+        Form::Preload if redirect.is_file() => match tree.write_shared() {
+            Ok(root) => {
+                command.env(TREE, root);
+                preload.push(redirect);
+            }
+            Err(error) => {
+                command.env_remove(TREE);
+                eprintln!(
+                    "roce: cannot write the files of devices: {error}; the program will not see them; set TMPDIR to a \
+                     directory that can be written"
+                );
+            }
+        },
         Form::Preload => {
             command.env_remove(TREE);
         }

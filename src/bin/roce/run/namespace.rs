@@ -74,9 +74,12 @@ fn enter_new_user() -> io::Result<()> {
 /// Enters the user namespace of another program of this user, or makes one for those to come. It stays as long as a process
 /// is in it.
 fn enter_shared_user() -> io::Result<()> {
-    let name = private_directory()?.join("user-namespace");
-    let mut registry =
-        File::options().read(true).write(true).create(true).truncate(false).open(name)?;
+    let registry = private_directory().and_then(|directory| {
+        let name = directory.join("user-namespace");
+        File::options().read(true).write(true).create(true).truncate(false).open(name)
+    });
+    // Where nothing can be written, other programs cannot be found, but this one can run.
+    let Ok(mut registry) = registry else { return enter_new_user() };
     // Programs that start at the same time find the same.
     registry.lock()?;
     let mut last = String::new();
