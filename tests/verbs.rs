@@ -328,10 +328,10 @@ fn errors_have_the_numbers_of_linux() {
     assert_eq!(PostError::NoReceiveQueue.errno(), Errno(22));
     assert_eq!(PostError::Unsupported.errno(), Errno(95));
     assert_eq!(ModifyError::Value(AttrMask::PORT).errno(), Errno(22));
-    let names = [1, 2, 11, 12, 13, 16, 22, 38, 95, 110].map(|code| Errno(code).to_string());
-    let expected = "EPERM ENOENT EAGAIN ENOMEM EACCES EBUSY EINVAL ENOSYS EOPNOTSUPP ETIMEDOUT";
+    let names = [1, 2, 5, 11, 12, 13, 16, 22, 38, 95, 110].map(|code| Errno(code).to_string());
+    let expected = "EPERM ENOENT EIO EAGAIN ENOMEM EACCES EBUSY EINVAL ENOSYS EOPNOTSUPP ETIMEDOUT";
     assert_eq!(names.join(" "), expected);
-    assert_eq!(Errno(5).to_string(), "errno 5");
+    assert_eq!(Errno(200).to_string(), "errno 200");
 }
 
 #[test]

@@ -40,8 +40,8 @@ pub struct Config {
     pub quantum: usize,
     /// The longest frame of raw packets, from its Ethernet header on; zero if there are none.
     pub frame_max: usize,
-    /// Whether frames between raw packet queue pairs of this port are handed over here, because the wire does not bring
-    /// them back.
+    /// Whether sent frames do not come back from the wire. Then each goes onto the wire, and a raw packet queue pair of this
+    /// port whose rule asks for it gets a copy here; otherwise a frame with such a rule is handed over here alone.
     pub frames_hairpin: bool,
     /// The most objects of each kind.
     pub limits: Limits,

@@ -27,6 +27,8 @@ enum Origin {
     Wire,
     /// A queue pair of this port.
     Local,
+    /// A queue pair of this port whose wire brings sent frames back.
+    Echo,
 }
 
 /// A rule, and to whom it steers.
@@ -90,6 +92,9 @@ impl Engine {
             takers = suits(FlowKind::AllDefault).into_iter().take(1).collect();
         }
         let steered = !takers.is_empty();
+        if origin == Origin::Echo && !steered {
+            return false;
+        }
         for taker in takers.into_iter().chain(suits(FlowKind::Sniffer)) {
             let Some((qp, env)) = self.split_handle(taker) else { continue };
             let taken = match &qp.spread {
@@ -111,11 +116,17 @@ impl Engine {
     /// The next frame that is for the wire. May have more after [`poll_transmit`](Self::poll_transmit).
     #[must_use]
     pub fn poll_frame(&mut self) -> Option<Vec<u8>> {
-        let frame = self.env.frames.pop_front()?;
-        if self.env.config.frames_hairpin {
-            self.steer_frame(&frame, Origin::Local);
+        loop {
+            let frame = self.env.frames.pop_front()?;
+            if self.env.config.frames_hairpin {
+                self.steer_frame(&frame, Origin::Local);
+                return Some(frame);
+            }
+            // The wire would bring a frame back that was handed over here.
+            if !self.steer_frame(&frame, Origin::Echo) {
+                return Some(frame);
+            }
         }
-        Some(frame)
     }
 }
 

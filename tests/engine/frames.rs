@@ -111,9 +111,14 @@ fn a_wire_that_echoes_frames_brings_them_once() {
     let mut setup = Setup::new(QpType::RawPacket);
     (setup.config.frame_max, setup.config.frames_hairpin) = (FRAME_MAX, false);
     let mut s = setup.build();
-    let (other, cq) = another(&mut s);
-    s.engine.create_flow(other, to(7, 0)).unwrap();
-    let echoed = send(&mut s, &frame(7, 1)).remove(0);
+    let (taker, cq) = another(&mut s);
+    s.engine.create_flow(taker, to(7, 0)).unwrap();
+    assert_eq!(send(&mut s, &frame(7, 1)), Vec::<Vec<u8>>::new(), "handed over at once");
+    assert_eq!(s.poll(cq).len(), 1);
+    // What no rule asks for leaves, and comes back for the rule that takes the rest.
+    let (rest, cq) = another(&mut s);
+    s.engine.create_flow(rest, other(FlowKind::AllDefault)).unwrap();
+    let echoed = send(&mut s, &frame(8, 1)).remove(0);
     assert_eq!(s.poll(cq).len(), 0);
     assert!(s.engine.handle_frame(roce::time::Instant::ZERO, &echoed));
     assert_eq!(s.poll(cq).len(), 1);
