@@ -35,7 +35,7 @@ pub fn scenarios(input: &[u8]) {
     }
 }
 
-/// What a client says, a line each; it hears nothing, and is gone whenever anybody asks.
+/// The lines that a client sends; it reads nothing, and is disconnected when asked.
 struct Script<'i>(std::slice::Split<'i, u8, fn(&u8) -> bool>);
 
 impl Line for Script<'_> {
@@ -55,7 +55,7 @@ impl Line for Script<'_> {
     }
 }
 
-/// An agent on a NIC whose cable leads to nobody.
+/// An agent on a NIC whose cable has no peer at its other end.
 fn agent() -> &'static Mutex<(Agent, Link)> {
     static AGENT: OnceLock<Mutex<(Agent, Link)>> = OnceLock::new();
     AGENT.get_or_init(|| {

@@ -394,7 +394,7 @@ impl<'a> Play<'a> {
         }
     }
 
-    /// Whether there is a reason to go on: the peer is there, and nobody else has waited for the device for long.
+    /// Whether to continue: the peer is connected, and no other client has waited for the device for long.
     fn go_on(&mut self, line: &mut dyn Line) -> Result<(), Stop> {
         if now() < self.glance {
             return Ok(());

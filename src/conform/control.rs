@@ -139,7 +139,7 @@ impl Reach {
         check_windows(&self.windows, instance, side)
     }
 
-    /// Whether its address is that of a peer: packets must not be directed at somebody else.
+    /// Whether its address is the peer's own: packets must not be directed at a third party.
     pub(super) fn check_address(&self, peer: IpAddr) -> Result<(), String> {
         let gid = Gid(self.gid);
         let address = gid.to_ipv4().map_or_else(|| IpAddr::from(self.gid), IpAddr::from);

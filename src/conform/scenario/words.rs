@@ -5,7 +5,7 @@ use crate::verbs::{EventType, QpState, WcOpcode, WcStatus};
 use crate::wire::Opcode;
 use crate::wire::aeth::Syndrome;
 
-/// A constant of verbs as scenarios and reports write it: without the prefix of its kind, in small letters.
+/// A verbs constant as scenarios and reports write it: in lower case, without its prefix.
 pub(in super::super) fn word(name: &str, prefix: &str) -> String {
     name.trim_start_matches(prefix).to_ascii_lowercase()
 }

@@ -63,7 +63,7 @@ fn arrival_rate(plan: &Plan, step: &Step) -> Option<f64> {
     Some(rate(there?) + rate(here?))
 }
 
-/// Whether messages may be lost without anybody noticing but the receiver.
+/// Whether only the receiver notices lost messages, because the service does not acknowledge.
 fn is_lossy(plan: &Plan) -> bool {
     plan.metric == Metric::Bw && plan.connection != Connection::Rc
 }
