@@ -1,0 +1,99 @@
+//! The arguments of `roce decode`.
+
+use std::path::PathBuf;
+
+use anyhow::Context;
+use clap::{ArgAction, Args as ClapArgs};
+use roce::decode::{FieldRef, Filter, unknown_field};
+use roce::wire::ROCE_PORT;
+
+use crate::output::Color;
+
+/// Decode the packets of captures
+///
+/// Reads pcap and pcapng, plain or compressed with gzip or zstd. Without options, prints one
+/// line per packet:
+///
+///   00:06:59.404559 IP 10.9.0.1.49441 > 10.9.0.2.4791: RC_SEND_ONLY qp 0x11 psn 5 len 64 icrc ok
+///
+/// RoCE packets have their ICRC checked: ok, bad, or absent where the capture cut the packet
+/// short. Times are UTC.
+///
+/// Fields have tshark's names (infiniband.bth.psn, ip.src, frame.number); what tshark does not
+/// decode is called roce.icrc, roce.opcode_name, roce.aeth.kind and so on. --list-fields lists
+/// them all.
+///
+/// A filter compares fields with values: == != < <= > >= (or eq ne lt le gt ge), joined by
+/// && || ! (or and or not) and parentheses. A name alone asks whether the field is there.
+/// Addresses may be prefixes: ip.addr == 10.9.0.0/16.
+#[derive(Debug, ClapArgs)]
+#[command(verbatim_doc_comment, after_help = EXAMPLES)]
+pub(crate) struct Args {
+    /// Captures to read; - is standard input.
+    #[arg(value_name = "FILE", required_unless_present = "list_fields")]
+    pub(super) files: Vec<PathBuf>,
+
+    /// Show every field of each packet, with its name and its bytes.
+    #[arg(short = 'V', long, conflicts_with_all = ["json", "fields", "summary"])]
+    pub(super) verbose: bool,
+
+    /// Print one JSON object per packet (with --summary, one in all).
+    #[arg(long)]
+    pub(super) json: bool,
+
+    /// Print only this field; can be given several times. Columns are separated by tabs.
+    #[arg(short = 'e', long = "field", value_name = "FIELD", conflicts_with = "summary")]
+    pub(super) fields: Vec<String>,
+
+    /// Show only packets that match this filter.
+    #[arg(short = 'Y', long, value_name = "EXPR")]
+    pub(super) filter: Option<String>,
+
+    /// Print a summary instead: packets by opcode, ICRC verdict, conversation, NAK and RNR NAK.
+    #[arg(long)]
+    pub(super) summary: bool,
+
+    /// UDP destination port of RoCEv2.
+    #[arg(long, value_name = "PORT", default_value_t = ROCE_PORT)]
+    pub(super) port: u16,
+
+    /// Stop after this many packets were shown or counted.
+    #[arg(short = 'c', long, value_name = "COUNT")]
+    pub(super) count: Option<u64>,
+
+    /// Print no time; -tt: seconds since 1970; -ttt: since the previous packet; -tttt: date and time; -ttttt: since the first packet.
+    #[arg(short = 't', action = ArgAction::Count)]
+    pub(super) time: u8,
+
+    /// Flush after each packet, to follow a live capture through a pipe.
+    #[arg(short = 'l', long)]
+    pub(super) line_buffered: bool,
+
+    /// When to use colors.
+    #[arg(long, alias = "colour", value_enum, value_name = "WHEN", default_value_t)]
+    pub(super) color: Color,
+
+    /// List all field names with their labels, and exit.
+    #[arg(long)]
+    pub(super) list_fields: bool,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  roce decode capture.pcapng
+  roce decode --summary big.pcap.zst
+  roce decode --filter 'roce.icrc == bad || roce.aeth.kind == NAK' capture.pcap
+  roce decode -e frame.number -e infiniband.bth.opcode -e infiniband.bth.psn capture.pcap
+  tcpdump -i eth0 -w - udp port 4791 | roce decode -l -";
+
+pub(super) fn parse_filter(source: &str) -> anyhow::Result<Filter> {
+    Filter::parse(source).map_err(|error| {
+        let marked = error.point(source).replace('\n', "\n  ");
+        anyhow::anyhow!("--filter: {error}\n  {marked}")
+    })
+}
+
+pub(super) fn find_field(name: &str) -> anyhow::Result<FieldRef> {
+    let unknown = || format!("-e: {} (--list-fields lists all)", unknown_field(name));
+    FieldRef::find(name).with_context(unknown)
+}
