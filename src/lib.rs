@@ -43,6 +43,8 @@
 //! `cli` (on by default) builds the `roce` command and pulls in what only it needs. A program that uses the library
 //! wants `default-features = false`. `conform`, which `cli` contains, is the room of this name.
 
+#[cfg(feature = "analysis")]
+pub mod analysis;
 pub mod capture;
 #[cfg(feature = "conform")]
 pub mod conform;

@@ -29,6 +29,7 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod address;
 mod columns;
 mod context;
 mod field;
@@ -40,6 +41,7 @@ mod tables;
 mod time;
 mod tree;
 
+pub use address::address_text;
 pub use columns::write_columns;
 pub use context::{Context, Decoder, FieldRef};
 pub use field::{Field, Value};

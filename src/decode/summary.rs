@@ -3,11 +3,12 @@
 use std::collections::HashMap;
 
 use super::Context;
+use super::address::address_text;
 use super::field::put;
 use super::time::write_date_and_time;
 use crate::time::Instant;
 use crate::wire::aeth::{Answer, NakCode, RnrTimer};
-use crate::wire::{Bits, Gid, IcrcVerdict, Network, Opcode, Qpn};
+use crate::wire::{Bits, Gid, IcrcVerdict, Opcode, Qpn};
 
 /// The most conversations that are told apart; packets of further ones are counted together. At some hundred bytes
 /// each this keeps a summary of any capture within ten megabytes.
@@ -109,7 +110,7 @@ impl Summary {
             Some(Answer::RnrNak(timer)) => self.rnrs[timer.0.get() as usize] += 1,
             Some(Answer::Ack(_) | Answer::Reserved(_)) | None => {}
         }
-        let (source, destination) = addresses(context);
+        let (source, destination) = context.addresses();
         let conversation = Conversation { source, destination, qp: packet.bth().dest_qp() };
         self.count(conversation, Traffic { packets: 1, payload: packet.payload_len() as u64 });
     }
@@ -215,7 +216,7 @@ impl Summary {
         let all = self.sorted();
         out.push_str("\nconversations (packets, payload bytes, from > to, queue pair)\n");
         for (who, what) in all.iter().take(CONVERSATIONS_SHOWN) {
-            let (source, destination) = (address(who.source), address(who.destination));
+            let (source, destination) = (address_text(who.source), address_text(who.destination));
             put(out, format_args!("{:>12} {:>14}  ", what.packets, what.payload));
             put(out, format_args!("{source} > {destination} qp {}\n", who.qp));
         }
@@ -249,7 +250,7 @@ impl Summary {
         put(&mut out, format_args!(",\"cnps\":{},\"conversations\":[", self.congested));
         for (i, (who, what)) in self.sorted().into_iter().enumerate() {
             let comma = if i > 0 { "," } else { "" };
-            let (source, destination) = (address(who.source), address(who.destination));
+            let (source, destination) = (address_text(who.source), address_text(who.destination));
             put(&mut out, format_args!("{comma}{{\"src\":\"{source}\",\"dst\":\"{destination}\""));
             put(&mut out, format_args!(",\"destqp\":{}", who.qp.get()));
             put(&mut out, format_args!(",\"packets\":{}", what.packets));
@@ -284,37 +285,5 @@ fn min_some(a: Option<Instant>, b: Option<Instant>) -> Option<Instant> {
     match (a, b) {
         (Some(a), Some(b)) => Some(a.min(b)),
         (a, b) => a.or(b),
-    }
-}
-
-/// From whom to whom, each as a GID; on a native link without one, the LIDs stand for them.
-fn addresses(context: &Context<'_>) -> (Gid, Gid) {
-    match (context.frame.network(), context.frame.lrh()) {
-        (Some(Network::Ipv4 { header, .. }), _) => {
-            (header.source().into(), header.destination().into())
-        }
-        (Some(Network::Ipv6 { header, .. }), _) => {
-            (header.source().into(), header.destination().into())
-        }
-        (Some(Network::Grh(grh)), _) => (grh.sgid(), grh.dgid()),
-        (None, Some(lrh)) => (lid_gid(lrh.slid()), lid_gid(lrh.dlid())),
-        (None, None) => (Gid::default(), Gid::default()),
-    }
-}
-
-/// A LID in the place of a GID; no GID is all zeros but for its last two bytes and has this mark.
-fn lid_gid(lid: u16) -> Gid {
-    let [high, low] = lid.to_be_bytes();
-    Gid([0, 0, 0, 0, 0, 0, 0, 0, 0, 0, b'l', b'i', b'd', 0, high, low])
-}
-
-/// An address as people write it.
-fn address(gid: Gid) -> String {
-    match (gid.to_ipv4(), gid.0) {
-        (Some(ipv4), _) => ipv4.to_string(),
-        (None, [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, b'l', b'i', b'd', 0, high, low]) => {
-            format!("lid {}", u16::from_be_bytes([high, low]))
-        }
-        (None, _) => gid.to_string(),
     }
 }

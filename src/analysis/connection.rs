@@ -1,0 +1,196 @@
+//! A connection as the report shows it.
+
+use serde::Serialize;
+
+use super::message::OperationStatistics;
+use super::statistics::{Distribution, Series};
+use super::{FlowNumber, serialize};
+use crate::time::Instant;
+use crate::wire::{Gid, Psn, Qpn, Service};
+
+/// Two queue pairs and what passed between them; or one side of a UD conversation.
+#[derive(Clone, Debug, Serialize)]
+#[non_exhaustive]
+pub struct Connection {
+    /// Its number: `roce.flow`.
+    pub flow: FlowNumber,
+    /// The transport service.
+    #[serde(serialize_with = "serialize::service")]
+    pub service: Service,
+    /// The two ends. The first is the one that sent the first request, or the CM's active side.
+    pub ends: [End; 2],
+    /// How the two queue pairs were found to belong together.
+    pub pairing: Pairing,
+    /// What the connection manager said, where its messages were captured.
+    pub setup: Option<Setup>,
+    /// The path MTU in bytes, worked out from the packets or from the set-up.
+    pub path_mtu: Option<u16>,
+    /// The first and the last packet's time.
+    #[serde(serialize_with = "serialize::instant")]
+    pub first_time: Instant,
+    /// The last packet's time.
+    #[serde(serialize_with = "serialize::instant")]
+    pub last_time: Instant,
+    /// Its first frame.
+    pub first_frame: u64,
+    /// Its last frame.
+    pub last_frame: u64,
+    /// What each end requested: `directions[i]` are the requests of `ends[i]` and the responses to them.
+    pub directions: [Direction; 2],
+    /// Packets and bytes per interval.
+    pub series: Series,
+}
+
+/// One end of a connection.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct End {
+    /// Its address.
+    #[serde(serialize_with = "serialize::address")]
+    pub address: Gid,
+    /// Its queue pair; nothing if no packet was sent to it and no set-up names it.
+    #[serde(serialize_with = "serialize::qpn")]
+    pub qpn: Option<Qpn>,
+    /// The UDP source port of its packets (the last one seen).
+    pub source_port: Option<u16>,
+}
+
+/// How the two queue pairs of a connection were found to belong together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Pairing {
+    /// The connection manager's REQ and REP name both.
+    ConnectionManager,
+    /// Responses acknowledge PSNs that only the other one's peer had in flight.
+    Acknowledgements,
+    /// They are the only two between their addresses.
+    OnlyCandidates,
+    /// UD: the DETH names the sender.
+    Datagram,
+    /// Only one direction was captured.
+    Unpaired,
+}
+
+/// What the connection manager negotiated.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct Setup {
+    /// The frame of the REQ (or SIDR REQ).
+    pub request_frame: Option<u64>,
+    /// The frame of the REP (or SIDR REP).
+    pub reply_frame: Option<u64>,
+    /// The frame of the DREQ.
+    pub disconnect_frame: Option<u64>,
+    /// The port that the application connected to.
+    pub application_port: Option<u16>,
+    /// The path MTU in bytes.
+    pub path_mtu: Option<u16>,
+    /// The retransmission timeout's exponent: 4.096 µs × 2^n.
+    pub ack_timeout: Option<u8>,
+    /// Retransmissions without an answer before the requester gives up.
+    pub retry_count: Option<u8>,
+    /// Retransmissions after RNR NAKs before the requester gives up; 7 means for ever.
+    pub rnr_retry_count: Option<u8>,
+    /// First PSN of each end.
+    #[serde(serialize_with = "serialize::psns")]
+    pub starting_psns: [Option<Psn>; 2],
+}
+
+/// The requests of one end, and the responses to them.
+#[derive(Clone, Debug, Default, Serialize)]
+#[non_exhaustive]
+pub struct Direction {
+    /// Request packets as captured, retransmissions included, copies of the network not.
+    pub request_packets: u64,
+    /// Response packets as captured: ACKs, NAKs, READ responses, ATOMIC acknowledgements.
+    pub response_packets: u64,
+    /// Bytes of all these packets on the wire.
+    pub wire_bytes: u64,
+    /// Payload bytes of messages that completed, each counted once.
+    pub goodput_bytes: u64,
+    /// Messages by operation.
+    pub operations: Vec<OperationStatistics>,
+    /// Retransmissions by cause.
+    pub retransmissions: Retransmissions,
+    /// Packets (requests and responses) that the network delivered twice.
+    pub duplicate_packets: u64,
+    /// Lost request packets.
+    pub lost_requests: u64,
+    /// Lost response packets, as far as it can be known.
+    pub lost_responses: u64,
+    /// Packets that the receiver got, by its acknowledgements, and that the capture missed.
+    pub not_captured: u64,
+    /// Packets that arrived after one that was sent later.
+    pub reordered: u64,
+    /// NAKs by code, in the order of the codes: PSN sequence error, invalid request, remote access error, remote
+    /// operational error, invalid RD request.
+    pub naks: [u64; 5],
+    /// RNR NAKs.
+    pub rnr_naks: u64,
+    /// Time from each RNR NAK to the retransmission that was accepted or refused next, in nanoseconds, in all.
+    pub rnr_wait_nanos: u64,
+    /// Positive acknowledgements without payload.
+    pub acks: u64,
+    /// Request packets per ACK.
+    pub packets_per_ack: f64,
+    /// The fewest credits that an ACK advertised; nothing if the responder does not advertise.
+    pub least_credits: Option<u32>,
+    /// READs and ATOMICs in flight at the most.
+    pub read_atomic_depth: u32,
+    /// Packets of this direction marked CE by a switch.
+    pub ce_marked: u64,
+    /// CNPs that the receiver of marked packets sent.
+    pub cnps: u64,
+    /// From the first packet of a message to its completing ACK or last response, in nanoseconds.
+    pub latency: Distribution,
+    /// From the transmission of a packet that requests an ACK to that ACK, in nanoseconds; retransmitted ones do not count.
+    pub rtt: Distribution,
+    /// The longest silences while requests were in flight.
+    pub stalls: Vec<Stall>,
+    /// Packets whose ICRC is wrong.
+    pub icrc_errors: u64,
+}
+
+/// Retransmitted packets by cause.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct Retransmissions {
+    /// After a retransmission timeout.
+    pub timeout: Retransmitted,
+    /// After a NAK with the code PSN sequence error.
+    pub sequence_nak: Retransmitted,
+    /// After a response that implied the loss of an earlier one.
+    pub implied_nak: Retransmitted,
+    /// After an RNR NAK.
+    pub rnr: Retransmitted,
+}
+
+/// How much was retransmitted for one cause.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct Retransmitted {
+    /// How often the requester went back.
+    pub rewinds: u64,
+    /// Packets it retransmitted.
+    pub packets: u64,
+    /// Their bytes on the wire.
+    pub bytes: u64,
+    /// Nanoseconds between the first transmission of the packet it went back to (the last, if it had gone back to it
+    /// before) and the retransmission, in all.
+    pub wait_nanos: u64,
+}
+
+/// A silence while requests were in flight.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct Stall {
+    /// When it began.
+    #[serde(serialize_with = "serialize::instant")]
+    pub start: Instant,
+    /// How long it lasted, in nanoseconds.
+    pub nanos: u64,
+    /// The last frame before it.
+    pub before: u64,
+    /// The frame that ended it; nothing if the capture ended first.
+    pub after: Option<u64>,
+}

@@ -1,0 +1,106 @@
+//! Messages: what a work request became on the wire.
+
+use serde::Serialize;
+
+use super::statistics::Distribution;
+use super::{FlowNumber, serialize};
+use crate::time::Instant;
+use crate::wire::aeth::NakCode;
+use crate::wire::{Operation, Psn};
+
+/// A message, from its first packet to its completion.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct Message {
+    /// Its connection; see [`PacketNote::flow`](super::PacketNote::flow).
+    pub flow: FlowNumber,
+    /// Which end is the requester.
+    pub requester: u8,
+    /// What it does: SEND, WRITE, READ, CAS, FETCH_ADD, FLUSH, ATOMIC_WRITE.
+    #[serde(serialize_with = "serialize::operation")]
+    pub operation: Operation,
+    /// Whether it carries immediate data.
+    pub immediate: bool,
+    /// Its payload bytes; for a READ those that were asked for.
+    pub bytes: u64,
+    /// Its first PSN.
+    #[serde(serialize_with = "serialize::psn")]
+    pub first_psn: Psn,
+    /// Its last PSN.
+    #[serde(serialize_with = "serialize::psn")]
+    pub last_psn: Psn,
+    /// The frame of its first packet.
+    pub first_frame: u64,
+    /// When its first packet was captured.
+    #[serde(serialize_with = "serialize::instant")]
+    pub start: Instant,
+    /// The frame that ended it: the ACK, the last response, the fatal NAK; for UC and UD its last packet.
+    pub end_frame: Option<u64>,
+    /// When it ended.
+    #[serde(serialize_with = "serialize::instant_or_null")]
+    pub end: Option<Instant>,
+    /// Its packets that were transmitted more than once.
+    pub retransmitted_packets: u32,
+    /// Bytes on the wire of its retransmissions.
+    pub retransmitted_bytes: u64,
+    /// How it ended.
+    pub outcome: Outcome,
+}
+
+/// How a message ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum Outcome {
+    /// Acknowledged, or all its responses arrived. UC and UD: its last packet was sent.
+    Completed,
+    /// Refused with this NAK.
+    Refused(#[serde(serialize_with = "serialize::nak")] NakCode),
+    /// The last thing seen of it is an RNR NAK and then no further transmission: RNR retries exceeded.
+    RnrRetryExceeded,
+    /// The last thing seen of it are retransmissions without an answer: retries exceeded.
+    RetryExceeded,
+    /// It was in flight when its queue pair failed for the sake of an earlier message.
+    Flushed,
+    /// It was in flight when the capture ended (or its connection was forgotten for lack of room).
+    InFlight,
+    /// UC: packets of it are missing, so the receiver dropped it.
+    Incomplete,
+}
+
+/// Messages of one operation.
+#[derive(Clone, Debug, Serialize)]
+#[non_exhaustive]
+pub struct OperationStatistics {
+    /// The operation.
+    #[serde(serialize_with = "serialize::operation")]
+    pub operation: Operation,
+    /// Messages that began.
+    pub messages: u64,
+    /// Of these, messages that completed.
+    pub completed: u64,
+    /// Of these, messages that failed.
+    pub failed: u64,
+    /// Payload bytes of the completed ones.
+    pub bytes: u64,
+    /// Their latency in nanoseconds.
+    pub latency: Distribution,
+}
+
+/// The name of an operation as verbs users write it.
+pub const fn operation_name(operation: Operation) -> &'static str {
+    match operation {
+        Operation::Send => "SEND",
+        Operation::Write => "WRITE",
+        Operation::ReadRequest => "READ",
+        Operation::ReadResponse => "READ_RESPONSE",
+        Operation::Acknowledge => "ACK",
+        Operation::AtomicAcknowledge => "ATOMIC_ACK",
+        Operation::CompareSwap => "CMP_SWAP",
+        Operation::FetchAdd => "FETCH_ADD",
+        Operation::Resync => "RESYNC",
+        Operation::Flush => "FLUSH",
+        Operation::AtomicWrite => "ATOMIC_WRITE",
+        Operation::Cnp => "CNP",
+    }
+}

@@ -1,0 +1,92 @@
+//! The whole of it.
+
+use serde::Serialize;
+
+use super::connection::{Connection, Direction};
+use super::finding::Finding;
+use super::{FlowNumber, Series, serialize};
+use crate::time::Instant;
+
+/// What a capture holds, and what went wrong.
+#[derive(Clone, Debug, Serialize)]
+#[non_exhaustive]
+pub struct Report {
+    /// The capture itself.
+    pub capture: CaptureFacts,
+    /// What went wrong, worst first.
+    pub findings: Vec<Finding>,
+    /// All connections together.
+    pub totals: Totals,
+    /// The connections in the order of their numbers.
+    pub connections: Vec<Connection>,
+    /// What was left out because of a limit.
+    pub beyond_limits: BeyondLimits,
+    /// `flows[n - 1]`: the connection that the provisional number n belongs to in the end, and whether its ends are
+    /// exchanged.
+    #[serde(skip)]
+    pub(super) flows: Vec<(FlowNumber, bool)>,
+}
+
+impl Report {
+    /// The final number of the connection to which packets with the provisional number `flow` belong, and whether the
+    /// ends are exchanged (the packet's `sender` 0 is `ends[1]`).
+    pub fn flow_of(&self, flow: FlowNumber) -> Option<(FlowNumber, bool)> {
+        self.flows.get((flow as usize).checked_sub(1)?).copied()
+    }
+}
+
+/// The capture.
+#[derive(Clone, Debug, Default, Serialize)]
+#[non_exhaustive]
+pub struct CaptureFacts {
+    /// The files, in the order of their indices.
+    pub files: Vec<FileFacts>,
+    /// Frames, RoCE or not.
+    pub frames: u64,
+    /// RoCE packets.
+    pub packets: u64,
+    /// Bytes on the wire of all frames.
+    pub bytes: u64,
+    /// The first time stamp.
+    #[serde(serialize_with = "serialize::instant_or_null")]
+    pub first_time: Option<Instant>,
+    /// The last time stamp.
+    #[serde(serialize_with = "serialize::instant_or_null")]
+    pub last_time: Option<Instant>,
+    /// Packets and bytes per interval.
+    pub series: Series,
+}
+
+/// One file: one capture point.
+#[derive(Clone, Debug, Default, Serialize)]
+#[non_exhaustive]
+pub struct FileFacts {
+    /// Its name as given.
+    pub name: String,
+    /// Frames in it.
+    pub frames: u64,
+    /// Packets that another file has too.
+    pub seen_elsewhere: u64,
+}
+
+/// All connections together.
+#[derive(Clone, Debug, Default, Serialize)]
+#[non_exhaustive]
+pub struct Totals {
+    /// Connections.
+    pub connections: u64,
+    /// The sums over all directions of all connections.
+    pub all: Direction,
+}
+
+/// What was left out because of a limit.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct BeyondLimits {
+    /// Packets of connections beyond the most that are followed.
+    pub packets: u64,
+    /// Connections that were forgotten to make room.
+    pub connections: u64,
+    /// Messages that were no longer followed to make room.
+    pub messages: u64,
+}
