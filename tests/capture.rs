@@ -11,6 +11,8 @@ mod build;
 mod compression;
 #[path = "capture/cut.rs"]
 mod cut;
+#[path = "capture/merge.rs"]
+mod merge;
 #[path = "capture/pcap.rs"]
 mod pcap;
 #[path = "capture/pcapng.rs"]

@@ -24,7 +24,7 @@ pub use hostile::hostile;
 pub use links::{raw_link, udp_link};
 pub use operations::operations;
 
-use roce::capture::{MAX_CAPTURED, Reader};
+use roce::capture::{MAX_CAPTURED, Reader, Record};
 use roce::decode::{Decoder, Filter, LineStyle, write_json, write_tree};
 use roce::time::Instant;
 use roce::wire::mad::Mad;
@@ -80,21 +80,16 @@ pub fn frame(input: &[u8]) {
     if frame.icrc() == Some(IcrcVerdict::Absent) {
         assert!(frame.is_cut(), "a whole frame has a verdict");
     }
-    let record = roce::capture::Record {
-        number: 1,
-        offset: roce::capture::Offset { bytes: 0, decompressed: false },
+    let record = Record {
         time: Some(Instant::from_nanos(1)),
-        link,
         len: u32::try_from(bytes.len()).expect("inputs are short"),
-        data: input.get(1..).unwrap_or_default(),
-        section: 0,
-        interface: None,
+        ..Record::frame(link, input.get(1..).unwrap_or_default())
     };
     words(&record);
 }
 
 /// Everything that is printed of a frame.
-fn words(record: &roce::capture::Record<'_>) {
+fn words(record: &Record<'_>) {
     let context = Decoder::new(ROCE_PORT).decode(record);
     let mut text = String::new();
     LineStyle::default().write(&context, &mut text);
@@ -150,16 +145,7 @@ pub fn capture(input: &[u8]) {
 /// A filter, and where it points when it is wrong.
 pub fn filter(input: &[u8]) {
     let Ok(source) = core::str::from_utf8(input) else { return };
-    let record = roce::capture::Record {
-        number: 1,
-        offset: roce::capture::Offset { bytes: 0, decompressed: false },
-        time: None,
-        link: LinkType::ETHERNET,
-        len: 60,
-        data: &[0; 60],
-        section: 0,
-        interface: None,
-    };
+    let record = Record::frame(LinkType::ETHERNET, &[0; 60]);
     match Filter::parse(source) {
         Ok(filter) => drop(filter.matches(&Decoder::new(ROCE_PORT).decode(&record))),
         Err(error) => {

@@ -38,6 +38,7 @@
 //! - `pcap` and `pcapng` find the next record in the buffer. They compute; they never copy or allocate per
 //!   record. `clock` turns ticks of any length into nanoseconds, without rounding twice.
 //! - `reader` picks the parser and lends the record.
+//! - `merge` lends the records of several readers in the order of time: [`Merge`].
 //! - `write` is the way back: [`PcapngWriter`] and [`PcapWriter`].
 //!
 //! Two promises hold for any input. Memory is bounded: no number in a file sizes an allocation, and
@@ -59,6 +60,7 @@ mod clock;
 mod decompress;
 mod error;
 mod limits;
+mod merge;
 mod pcap;
 mod pcapng;
 mod reader;
@@ -67,6 +69,7 @@ mod write;
 pub use decompress::Progress;
 pub use error::{BlockType, Compression, Error, Offset, OptionLength, Part};
 pub use limits::{MAX_BLOCK, MAX_CAPTURED, MAX_INTERFACES, MAX_WRITTEN, MAX_ZSTD_WINDOW_LOG};
+pub use merge::{Merge, MergeError};
 pub use reader::{Format, InterfaceId, Reader, Record, open};
 pub use write::{Direction, PcapWriter, PcapngWriter, WriteError};
 

@@ -31,6 +31,8 @@ pub struct Reader<R> {
 /// One captured packet, lent by its [`Reader`] until the next is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Record<'a> {
+    /// Which of several merged files it is from, counted from 0 in the order in which they were given; 0 if there is one.
+    pub file: u32,
     /// Its place in the capture, counted from 1 as Wireshark's `frame.number` is (which also counts
     /// the custom blocks and journal entries of a pcapng).
     pub number: u64,
@@ -52,6 +54,24 @@ pub struct Record<'a> {
     pub section: u32,
     /// The interface it was captured on; nothing in a pcap, which does not tell.
     pub interface: Option<InterfaceId>,
+}
+
+impl<'a> Record<'a> {
+    /// A record of a frame of which all that is known are its link type and its bytes, for a program that has frames
+    /// and no capture.
+    pub fn frame(link: LinkType, data: &'a [u8]) -> Self {
+        Self {
+            file: 0,
+            number: 1,
+            offset: Offset { bytes: 0, decompressed: false },
+            time: None,
+            link,
+            len: u32::try_from(data.len()).unwrap_or(u32::MAX),
+            data,
+            section: 0,
+            interface: None,
+        }
+    }
 }
 
 /// The number of an interface: its place among the descriptions of its section, counted from 0.
@@ -122,6 +142,12 @@ impl<R: Read> Reader<R> {
     )]
     #[inline]
     pub fn next(&mut self) -> Result<Option<Record<'_>>, Error> {
+        Ok(self.find()?.map(|packet| self.lend(packet)))
+    }
+
+    /// Finds the next record, which is then at the front of the buffer; nothing is consumed before it is lent.
+    #[inline]
+    pub(super) fn find(&mut self) -> Result<Option<Packet>, Error> {
         if self.done {
             return Ok(None);
         }
@@ -129,21 +155,29 @@ impl<R: Read> Reader<R> {
             Parser::Pcap(pcap) => pcap.next(&mut self.buffer),
             Parser::Pcapng(pcapng) => pcapng.next(&mut self.buffer),
         };
-        let Ok(Some(packet)) = found else {
+        if !matches!(found, Ok(Some(_))) {
             self.done = true;
-            return found.map(|_| None);
-        };
+        }
+        found
+    }
+
+    /// Lends the record that [`Reader::find`] has found last.
+    #[inline]
+    pub(super) fn lend(&mut self, packet: Packet) -> Record<'_> {
         self.delivered += 1;
-        Ok(Some(Record {
+        let offset = self.buffer.offset();
+        let block = self.buffer.take(packet.size);
+        Record {
+            file: 0,
             number: self.delivered,
-            offset: self.buffer.offset(),
+            offset,
             time: packet.time,
             link: packet.link,
             len: packet.len,
             section: packet.section,
             interface: packet.interface,
-            data: self.buffer.take(packet.size).get(packet.data).unwrap_or_default(),
-        }))
+            data: block.get(packet.data).unwrap_or_default(),
+        }
     }
 }
 

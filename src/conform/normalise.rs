@@ -29,7 +29,7 @@ use super::Side;
 use super::control::Reach;
 use super::trace::Packet;
 use super::wire::Seen;
-use crate::capture::{LinkType, Offset, Record};
+use crate::capture::{LinkType, Record};
 use crate::decode::{Decoder, LineStyle, TimeStyle};
 use crate::wire::aeth::{Answer, Credits, NakCode, Syndrome};
 use crate::wire::{
@@ -175,16 +175,7 @@ fn line(from: Side, packet: &PacketRepr<'_>) -> String {
     let headers = path.seal(&mut bytes);
     let (ip, udp) = headers.as_bytes();
     let frame = [ip, udp, &bytes].concat();
-    let record = Record {
-        number: 1,
-        offset: Offset { bytes: 0, decompressed: false },
-        time: None,
-        link: LinkType::RAW,
-        len: u32::try_from(frame.len()).unwrap_or(u32::MAX),
-        data: &frame,
-        section: 0,
-        interface: None,
-    };
+    let record = Record::frame(LinkType::RAW, &frame);
     let mut line = String::new();
     let style = LineStyle { time: TimeStyle::None, color: false };
     style.write(&Decoder::new(ROCE_PORT).decode(&record), &mut line);

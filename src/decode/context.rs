@@ -52,8 +52,10 @@ impl Decoder {
             first_time: self.first_time,
             previous_time,
             wire_len,
+            file: record.file,
             interface: record.interface.map(|id| (record.section, id.0)),
             frame,
+            annotations: Annotations::default(),
             icrc: OnceCell::new(),
             sections: OnceCell::new(),
         }
@@ -73,14 +75,30 @@ pub struct Context<'a> {
     pub previous_time: Option<Instant>,
     /// How long the frame was on the wire.
     pub wire_len: u32,
+    /// Which of several merged files it is from, counted from 0.
+    pub file: u32,
     /// The section and the interface it was captured on, if the capture numbers them.
     pub interface: Option<(u32, u32)>,
     /// The frame itself.
     pub frame: Frame<'a>,
+    /// What the caller knows of it that the frame itself does not say.
+    pub annotations: Annotations<'a>,
     /// The verdict on the ICRC costs more than everything else, so it is found once.
     icrc: OnceCell<Option<IcrcVerdict>>,
     /// Its layers, found when a field is first asked for.
     sections: OnceCell<Sections>,
+}
+
+/// What a program that decodes a capture knows of a frame, and the frame itself does not say: the fields `frame.file`,
+/// `roce.flow` and `roce.retransmission`. A decoder leaves them empty; the caller sets what it knows.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Annotations<'a> {
+    /// The name of the file it is from, as the user gave it.
+    pub file: Option<&'a str>,
+    /// The number of its connection, counted from 1 in the order of their first packets.
+    pub flow: Option<u64>,
+    /// Why it was retransmitted, if it is a retransmission.
+    pub retransmission: Option<&'a str>,
 }
 
 /// A layer of a frame, and the table that tells its fields.

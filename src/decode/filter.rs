@@ -92,6 +92,11 @@ impl Filter {
         }
     }
 
+    /// Whether it asks for the field of this name.
+    pub fn uses(&self, name: &str) -> bool {
+        self.root.uses(name)
+    }
+
     /// Whether a packet passes.
     pub fn matches(&self, context: &Context<'_>) -> bool {
         self.root.matches(context)
@@ -99,6 +104,14 @@ impl Filter {
 }
 
 impl Node {
+    fn uses(&self, name: &str) -> bool {
+        match self {
+            Self::Or(terms) | Self::And(terms) => terms.iter().any(|term| term.uses(name)),
+            Self::Not(inner) => inner.uses(name),
+            Self::Present(field) | Self::Compare(field, ..) => field.name() == name,
+        }
+    }
+
     fn matches(&self, context: &Context<'_>) -> bool {
         match self {
             Self::Or(terms) => terms.iter().any(|term| term.matches(context)),

@@ -43,7 +43,7 @@ mod tree;
 
 pub use address::address_text;
 pub use columns::write_columns;
-pub use context::{Context, Decoder, FieldRef};
+pub use context::{Annotations, Context, Decoder, FieldRef};
 pub use field::{Field, Value};
 pub use filter::{Filter, FilterError, unknown_field};
 pub use json::write_json;

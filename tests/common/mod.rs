@@ -12,6 +12,7 @@
 pub mod command;
 #[cfg(target_os = "linux")]
 pub mod netns;
+pub mod tmp;
 
 use std::path::{Path, PathBuf};
 

@@ -6,6 +6,7 @@ mod decode;
 mod demo;
 mod device;
 mod devices;
+mod input;
 mod interrupt;
 mod outfile;
 mod output;

@@ -7,7 +7,7 @@ use crate::wire::{Erf, Ethernet, Sll, Sll2, Vlan};
 const DESTINATION: BitRange = Ethernet::LAYOUT.destination;
 const SOURCE: BitRange = Ethernet::LAYOUT.source;
 
-pub(in super::super) static FRAME: [Field; 8] = [
+pub(in super::super) static FRAME: [Field; 9] = [
     Field::computed("frame.number", "Number", Show::Dec, |context, _| {
         Some(Value::Uint(context.number))
     }),
@@ -37,6 +37,9 @@ pub(in super::super) static FRAME: [Field; 8] = [
     }),
     Field::computed("frame.section_number", "Section", Show::Dec, |context, _| {
         context.interface.map(|(section, _)| Value::Uint(u64::from(section) + 1))
+    }),
+    Field::computed("frame.file", "File", Show::Text, |context, _| {
+        context.annotations.file.map(Value::Text)
     }),
 ];
 

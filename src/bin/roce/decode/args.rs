@@ -16,6 +16,9 @@ use crate::output::Color;
 ///
 ///   00:06:59.404559 IP 10.9.0.1.49441 > 10.9.0.2.4791: RC_SEND_ONLY qp 0x11 psn 5 len 64 icrc ok
 ///
+/// Packets of several captures come in the order of time; frame.number counts them all, and
+/// frame.file is the capture that a packet is from.
+///
 /// RoCE packets have their ICRC checked: ok, bad, or absent where the capture cut the packet
 /// short. Times are UTC.
 ///
@@ -29,7 +32,7 @@ use crate::output::Color;
 #[derive(Debug, ClapArgs)]
 #[command(verbatim_doc_comment, after_help = EXAMPLES)]
 pub(crate) struct Args {
-    /// Captures to read; - is standard input.
+    /// Captures to read; - is standard input. Several are merged by time.
     #[arg(value_name = "FILE", required_unless_present = "list_fields")]
     pub(super) files: Vec<PathBuf>,
 

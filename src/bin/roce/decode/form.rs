@@ -71,6 +71,16 @@ impl Form {
         }
     }
 
+    /// Whether it shows this field because it was asked for.
+    pub(super) fn shows(&self, name: &str) -> bool {
+        match self {
+            Self::Json(fields) | Self::Columns(fields) => {
+                fields.iter().any(|field| field.name() == name)
+            }
+            Self::Line(_) | Self::Tree | Self::Summary(..) => false,
+        }
+    }
+
     /// Whether nothing is printed before the last packet was read.
     pub(super) fn is_summary(&self) -> bool {
         matches!(self, Self::Summary(..))

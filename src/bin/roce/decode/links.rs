@@ -1,31 +1,34 @@
 //! Frames of link types that cannot be decoded.
 
-use anyhow::bail;
+use std::collections::BTreeMap;
+
+use anyhow::anyhow;
 use roce::capture::{Offset, Record};
 use roce::wire::LinkType;
 
-/// Frames of link types that cannot be decoded.
+use crate::input::Inputs;
+
+/// Frames of link types that cannot be decoded, by file: the first, and how many there are.
 #[derive(Default)]
 pub(super) struct UnknownLinks {
-    first: Option<(LinkType, Offset)>,
-    frames: u64,
+    files: BTreeMap<u32, (LinkType, Offset, u64)>,
 }
 
 impl UnknownLinks {
+    #[inline]
     pub(super) fn note(&mut self, record: &Record<'_>) {
         if record.link.name().is_none() {
-            self.first = self.first.or(Some((record.link, record.offset)));
-            self.frames += 1;
+            let first = (record.link, record.offset, 0);
+            self.files.entry(record.file).or_insert(first).2 += 1;
         }
     }
 
-    pub(super) fn check(&self) -> anyhow::Result<()> {
-        match self.first {
-            None => Ok(()),
-            Some((link, offset)) => {
-                let frames = self.frames;
-                bail!("{link} cannot be decoded: {frames} frames, the first at {offset}")
-            }
+    /// Says so of each file that has some.
+    pub(super) fn report(&self, inputs: &mut Inputs) {
+        for (&file, (link, offset, frames)) in &self.files {
+            let reason =
+                anyhow!("{link} cannot be decoded: {frames} frames, the first at {offset}");
+            inputs.fail(file, &reason);
         }
     }
 }

@@ -5,13 +5,10 @@ mod form;
 mod links;
 mod progress;
 
-use std::fs::File;
-use std::io::{self, IsTerminal, Read, Write};
-use std::path::Path;
+use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
 
-use anyhow::{Context, bail};
-use roce::capture::Reader;
+use anyhow::Context;
 use roce::decode::{self, Decoder, FieldRef, Filter};
 
 pub(crate) use self::args::Args;
@@ -19,6 +16,7 @@ use self::args::parse_filter;
 use self::form::Form;
 use self::links::UnknownLinks;
 use self::progress::{PROGRESS_STEP, progress_bar};
+use crate::input::Inputs;
 use crate::output;
 
 pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
@@ -31,24 +29,14 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
     let mut run = Run::new(&args, out)?;
-    let mut failed = false;
-    for file in &args.files {
-        if let Err(error) = run.file(file) {
-            if output::is_broken_pipe(&error) {
-                return Err(error);
-            }
-            // What could be read comes out before the remark that there was more.
-            run.out.flush()?;
-            eprintln!("roce: {}: {error:#}", file.display());
-            failed = true;
-        }
-        if run.is_full() {
-            break;
-        }
-    }
+    let mut inputs = Inputs::open(&args.files)?;
+    run.read(&mut inputs)?;
     run.finish()?;
-    Ok(if failed { crate::could_not() } else { ExitCode::SUCCESS })
+    Ok(inputs.status())
 }
+
+/// What failed when output cannot be written.
+const OUTPUT: &str = "cannot write to standard output";
 
 /// A run of the subcommand over its files.
 struct Run<W: Write> {
@@ -58,6 +46,8 @@ struct Run<W: Write> {
     /// How many packets may still be shown.
     left: u64,
     flush: bool,
+    /// Whether packets are told the name of their file: where there are several, or where it is asked for.
+    names_files: bool,
     out: W,
     /// The text of a packet, kept to be used again.
     text: String,
@@ -65,9 +55,14 @@ struct Run<W: Write> {
 
 impl<W: Write> Run<W> {
     fn new(args: &Args, out: W) -> anyhow::Result<Self> {
+        let filter = args.filter.as_deref().map(parse_filter).transpose()?;
+        let form = Form::new(args)?;
+        let uses =
+            |name| form.shows(name) || filter.as_ref().is_some_and(|f: &Filter| f.uses(name));
         Ok(Self {
-            filter: args.filter.as_deref().map(parse_filter).transpose()?,
-            form: Form::new(args)?,
+            names_files: args.files.len() > 1 || uses("frame.file"),
+            filter,
+            form,
             port: args.port,
             left: args.count.unwrap_or(u64::MAX),
             flush: args.line_buffered || io::stdout().is_terminal(),
@@ -80,39 +75,41 @@ impl<W: Write> Run<W> {
         self.left == 0
     }
 
-    fn file(&mut self, path: &Path) -> anyhow::Result<()> {
-        if path.as_os_str() == "-" {
-            return self.read(Reader::new(io::stdin().lock())?, None);
-        }
-        let file = File::open(path).context("cannot open the file")?;
-        let metadata = file.metadata().context("cannot read the file")?;
-        if metadata.is_dir() {
-            bail!("is a directory; name a capture in it");
-        }
-        let size = metadata.is_file().then_some(metadata.len());
-        self.read(Reader::new(file)?, size)
-    }
-
-    /// Shows the packets of a capture, of `size` bytes if that is known.
-    fn read<R: Read>(&mut self, mut reader: Reader<R>, size: Option<u64>) -> anyhow::Result<()> {
+    /// Shows the packets of the captures.
+    fn read(&mut self, inputs: &mut Inputs) -> anyhow::Result<()> {
         let mut decoder = Decoder::new(self.port);
-        let bar = progress_bar(size, !self.form.is_summary());
-        let bytes_read = reader.progress();
+        let bar = progress_bar(inputs.size(), !self.form.is_summary());
         let mut unknown = UnknownLinks::default();
+        let names = inputs.names().to_vec();
         while !self.is_full() {
-            let Some(record) = reader.next()? else { break };
-            let packet = decoder.decode(&record);
+            let record = match inputs.next() {
+                Ok(Some(record)) => record,
+                Ok(None) => break,
+                Err(trouble) => {
+                    // What could be read comes out before the remark that there was more.
+                    self.out.flush().context(OUTPUT)?;
+                    inputs.report(trouble);
+                    continue;
+                }
+            };
+            let mut packet = decoder.decode(&record);
             unknown.note(&record);
-            if packet.number.is_multiple_of(PROGRESS_STEP) {
-                bar.set_position(bytes_read.bytes());
+            if self.names_files {
+                packet.annotations.file = names.get(record.file as usize).map(String::as_str);
             }
+            let number = packet.number;
             if self.filter.as_ref().is_none_or(|filter| filter.matches(&packet)) {
                 self.left -= 1;
-                self.show(&packet).context("cannot write to standard output")?;
+                self.show(&packet).context(OUTPUT)?;
+            }
+            if number.is_multiple_of(PROGRESS_STEP) {
+                bar.set_position(inputs.bytes_read());
             }
         }
         bar.finish_and_clear();
-        unknown.check()
+        self.out.flush().context(OUTPUT)?;
+        unknown.report(inputs);
+        Ok(())
     }
 
     fn show(&mut self, packet: &decode::Context<'_>) -> io::Result<()> {
@@ -127,6 +124,6 @@ impl<W: Write> Run<W> {
 
     fn finish(mut self) -> anyhow::Result<()> {
         self.out.write_all(self.form.finish().as_bytes())?;
-        self.out.flush().context("cannot write to standard output")
+        self.out.flush().context(OUTPUT)
     }
 }

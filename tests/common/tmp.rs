@@ -1,0 +1,40 @@
+//! Files and folders that are gone when the test is.
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// A file that is gone when the test is.
+#[derive(Debug)]
+pub struct Scratch(PathBuf);
+
+impl Scratch {
+    /// A name that no other test uses, and no file.
+    pub fn name(name: &str) -> Self {
+        static COUNT: AtomicUsize = AtomicUsize::new(0);
+        let (process, n) = (std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
+        Self(std::env::temp_dir().join(format!("roce-test-{process}-{n}-{name}")))
+    }
+
+    /// A file of these bytes.
+    pub fn new(name: &str, bytes: &[u8]) -> Self {
+        let scratch = Self::name(name);
+        std::fs::write(&scratch.0, bytes).unwrap();
+        scratch
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &str {
+        self.0.to_str().unwrap()
+    }
+
+    /// The same, as a path.
+    pub fn as_path(&self) -> &Path {
+        &self.0
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
