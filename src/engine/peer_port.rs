@@ -4,39 +4,64 @@
 //! a connection from one UDP source port, and a port belongs to one process. So once a packet has moved the connection
 //! forward, packets from other ports are dropped: another user of the peer's host, who has no raw sockets, is kept out
 //! even if it guesses PSNs. A peer may change its port (another flow label, another path): its packets are lost until
-//! nothing has come from the old port for [`PORT_SILENCE`].
+//! nothing has come from the old port for [`PORT_SILENCE`]. Then packets from other ports are accepted, but few of them
+//! ([`GUESSES`] in [`GUESS_INTERVAL`]): the peer's own are expected and make its new port known with the first, while a
+//! stranger who tries PSNs one after the other needs millions.
+
+use core::time::Duration;
 
 use super::config::PORT_SILENCE;
 use super::qp::{Env, Qp};
 use crate::time::Instant;
 use crate::wire::Psn;
 
+/// Maximum number of packets from other ports that are accepted in each [`GUESS_INTERVAL`]. Duplicates of a peer that
+/// changed its port are among them, so it is more than one; at this rate a stranger hits one PSN of 2^24 in six days on
+/// average.
+pub(super) const GUESSES: u16 = 16;
+
+/// Time after which [`GUESSES`] packets from other ports are accepted again.
+pub(super) const GUESS_INTERVAL: Duration = Duration::from_secs(1);
+
 /// The port of a peer, as far as it is known.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PeerPort {
     /// 0 if it is not known.
     port: u16,
+    /// How many packets from other ports were accepted since `counted_from`.
+    guesses: u16,
     /// When a packet from it last moved the connection forward.
     heard: Instant,
+    counted_from: Instant,
 }
 
 impl Default for PeerPort {
     fn default() -> Self {
-        Self { port: 0, heard: Instant::ZERO }
+        Self { port: 0, guesses: 0, heard: Instant::ZERO, counted_from: Instant::ZERO }
     }
 }
 
 impl PeerPort {
-    /// Whether a packet from this port may be the peer's..
+    /// Whether a packet from this port may be the peer's.
     #[inline]
-    pub(super) fn admits(&self, port: u16, env: &Env) -> bool {
-        port == self.port || self.is_unknown_by(env)
+    pub(super) fn admits(&mut self, port: u16, env: &Env) -> bool {
+        port == self.port
+            || self.port == 0
+            || !env.config.pin_source_port
+            || self.admits_guess(env.now)
     }
 
-    fn is_unknown_by(&self, env: &Env) -> bool {
-        self.port == 0
-            || !env.config.pin_source_port
-            || env.now >= self.heard.saturating_add(PORT_SILENCE)
+    /// Whether a packet from another port may be that of a peer whose port has changed.
+    #[cold]
+    fn admits_guess(&mut self, now: Instant) -> bool {
+        if now < self.heard.saturating_add(PORT_SILENCE) {
+            return false;
+        }
+        if now >= self.counted_from.saturating_add(GUESS_INTERVAL) {
+            (self.counted_from, self.guesses) = (now, 0);
+        }
+        self.guesses = self.guesses.saturating_add(1);
+        self.guesses <= GUESSES
     }
 
     /// A packet from this port moved the connection forward.

@@ -351,6 +351,40 @@ fn source_port_of_the_peer_may_change_after_a_silence() {
     s.dropped(write(RQ + 2), Counter::WrongPort);
 }
 
+/// On an idle connection other ports are accepted, but a stranger gets a few guesses only. What it guesses right after
+/// that is dropped as well; the peer goes on from its own port.
+#[test]
+fn guesses_from_other_source_ports_are_limited_on_an_idle_connection() {
+    const GUESSES: u32 = 16;
+    let second = 1_000_000;
+    let mut setup = Setup::new(QpType::Rc);
+    setup.attr.timeout = roce::verbs::AckTimeout(roce::wire::Bits::low(0));
+    let mut s = setup.build();
+    let write = |psn| pkt(Opcode::RC_RDMA_WRITE_ONLY, psn).reth(0, RKey::new(0), 0).ack_req();
+    s.source_port = PORT;
+    s.send(write(RQ));
+    s.expect([ack(RQ, 1)]);
+    for round in 1..=3_u32 {
+        s.at(u64::from(round) * second);
+        for guess in 0..GUESSES {
+            s.source_port = STRANGE_PORT + guess as u16;
+            let became = s.send(write(RQ + 100 + guess));
+            assert_eq!(became, Disposition::Accepted, "guess {guess} of round {round}");
+        }
+        s.sent();
+        s.source_port = STRANGE_PORT;
+        for psn in [RQ - 5, RQ + 50, RQ + round, SQ] {
+            s.dropped(write(psn), Counter::WrongPort);
+            s.dropped(ack(psn, 0), Counter::WrongPort);
+        }
+        s.dropped(pkt(Opcode(0x1f), RQ + round), Counter::BadOpcode);
+        s.source_port = PORT;
+        s.send(write(RQ + round));
+        s.expect([ack(RQ + round, round + 1)]);
+    }
+    s.state(QpState::Rts);
+}
+
 /// A packet that moves nothing forward teaches no port: a stranger who comes first must guess the PSN.
 #[test]
 fn source_port_is_learnt_only_from_packets_that_are_expected() {
