@@ -8,11 +8,12 @@
 use std::net::Ipv4Addr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use roce::engine::{AsyncEvent, Counter, CqHandle, MrHandle, Notify, PdHandle, QpHandle};
-use roce::link::{Receiver, cable};
+use roce::link::{Link, Receiver, Sender, cable};
 use roce::memory::Buffer;
 use roce::nic::SoftNic;
 use roce::time::Instant;
@@ -20,7 +21,7 @@ use roce::verbs::{
     Access, AckTimeout, Channel, Connect, CreateError, Data, Device, Errno, EventType, PostError,
     QpState, QpType, RecvWr, RetryCount, SendOp, SendWr, Sge, Wc, WcStatus, WrId,
 };
-use roce::wire::{Bits, Gid, Received};
+use roce::wire::{Batch, Bits, Gid, Received};
 
 const ALL: Access = Access::LOCAL_WRITE
     .union(Access::REMOTE_WRITE)
@@ -441,9 +442,17 @@ impl Receiver for Panics {
 
 /// Two connected sides, of which the second panics on the first packet that it receives.
 fn pair_that_panics() -> (Side, Side) {
+    pair_with(|mut link| {
+        link.receiver = Box::new(Panics(link.receiver));
+        link
+    })
+}
+
+/// Two connected sides on a cable, whose second end was changed.
+fn pair_with(change: impl FnOnce(Link) -> Link) -> (Side, Side) {
     let gids = [1, 2].map(|host| Gid::from(Ipv4Addr::new(192, 0, 2, host)));
-    let (a, mut b) = cable(gids[0], gids[1]).unwrap();
-    b.receiver = Box::new(Panics(b.receiver));
+    let (a, b) = cable(gids[0], gids[1]).unwrap();
+    let b = change(b);
     let [a, b] = [a, b].map(|link| Side::new(SoftNic::start(link).unwrap(), QpType::Rc));
     for (side, peer) in [(&a, &b), (&b, &a)] {
         side.nic
@@ -488,6 +497,76 @@ fn assert_has_failed(side: &Side) {
 fn panic_in_the_progress_thread_is_a_fatal_error() {
     let (a, b) = pair_that_panics();
     a.send(1, SEND, 8);
+    assert_has_failed(&b);
+    drop_in_time(b);
+    drop_in_time(a);
+}
+
+/// A receiving half that fails from the first packet on, and whose descriptor stays readable, as that of a socket that was
+/// closed does.
+struct Breaks {
+    receiver: Box<dyn Receiver>,
+    broken: bool,
+    failures: Arc<AtomicU64>,
+}
+
+impl Receiver for Breaks {
+    fn receive(&mut self, now: Instant) -> std::io::Result<usize> {
+        self.broken = self.broken || self.receiver.receive(now)? > 0;
+        if !self.broken {
+            return Ok(0);
+        }
+        self.failures.fetch_add(1, Ordering::SeqCst);
+        Err(std::io::Error::other("on purpose: a link that fails"))
+    }
+
+    fn for_each(&self, each: &mut dyn FnMut(&Received<'_>)) {
+        self.receiver.for_each(each);
+    }
+
+    fn fd(&self) -> BorrowedFd<'_> {
+        self.receiver.fd()
+    }
+}
+
+#[test]
+fn receiving_half_that_fails_is_a_fatal_error_and_not_asked_again() {
+    let failures = Arc::new(AtomicU64::new(0));
+    let (a, b) = pair_with(|mut link| {
+        let (receiver, broken) = (link.receiver, false);
+        link.receiver = Box::new(Breaks { receiver, broken, failures: Arc::clone(&failures) });
+        link
+    });
+    a.send(1, SEND, 8);
+    assert_has_failed(&b);
+    assert_eq!(b.nic.broken().unwrap().to_string(), "on purpose: a link that fails");
+    // Packets that keep coming wake a thread that has not ended.
+    for id in 2..20 {
+        a.send(id, SEND, 8);
+    }
+    drop_in_time(b);
+    assert!(failures.load(Ordering::SeqCst) <= 2, "{failures:?} attempts");
+    drop_in_time(a);
+}
+
+/// A sending half that fails.
+struct Refuses;
+
+impl Sender for Refuses {
+    fn send(&mut self, _: Instant, _: &mut Batch) -> std::io::Result<()> {
+        Err(std::io::Error::other("on purpose: a link that fails"))
+    }
+}
+
+#[test]
+fn sending_half_that_fails_is_a_fatal_error() {
+    let (a, b) = pair_with(|mut link| {
+        link.sender = Box::new(Refuses);
+        link
+    });
+    let sges = [b.sge(8)];
+    // The call that finds out has posted it.
+    let _ = b.nic.post_send(b.qp, &SendWr::new(WrId(1), SEND, Data::Gather(&sges)));
     assert_has_failed(&b);
     drop_in_time(b);
     drop_in_time(a);

@@ -1,7 +1,8 @@
-//! What happens when a thread panics while it works on the NIC.
+//! What happens when a thread panics while it works on the NIC, or its link fails.
 //!
 //! Whatever it worked on may be half changed, so nothing is done with it any more: the NIC has failed for good. The
-//! panicking thread raises an alarm while it unwinds. The progress thread then reports `DEVICE_FATAL`, wakes all who wait
+//! panicking thread raises an alarm while it unwinds, and so does the thread that finds the link broken. The progress thread
+//! then reports `DEVICE_FATAL`, wakes all who wait
 //! for completions, and ends; every later call is [refused](Refusal).
 
 use std::io;
@@ -15,7 +16,7 @@ use rustix::event::{EventfdFlags, eventfd};
 
 use crate::verbs::{CreateError, DestroyError, Errno, KeyError, ModifyError, PostError};
 
-/// Whether a thread has panicked, and the doorbell that wakes the progress thread.
+/// Whether the NIC has failed, and the doorbell that wakes the progress thread.
 #[derive(Debug)]
 pub(super) struct Alarm {
     raised: AtomicBool,
@@ -38,7 +39,7 @@ impl Alarm {
         rustix::io::read(&self.doorbell, &mut [0_u8; 8]).is_ok()
     }
 
-    /// A thread panicked.
+    /// A thread panicked, or the link failed.
     #[cold]
     pub(super) fn raise(&self) {
         self.raised.store(true, Ordering::SeqCst);

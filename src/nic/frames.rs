@@ -6,6 +6,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use rustix::event::{EventfdFlags, eventfd};
 
@@ -46,31 +47,31 @@ impl Listener {
             running.rules += 1;
             return Ok(());
         }
+        *running = Some(self.start(shared)?);
+        Ok(())
+    }
+
+    fn start(&self, shared: &Arc<Shared>) -> io::Result<Running> {
         let doorbell = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?;
+        let bell = doorbell.try_clone()?;
         let stopped = Arc::new(AtomicBool::new(false));
         self.frames.listen(true)?;
-        let (frames, shared, bell, stop) = (
-            Arc::clone(&self.frames),
-            Arc::clone(shared),
-            doorbell.try_clone()?,
-            Arc::clone(&stopped),
-        );
+        let (frames, shared, stop) =
+            (Arc::clone(&self.frames), Arc::clone(shared), Arc::clone(&stopped));
         let thread = crate::link::spawn("roce frames", move || {
-            let run = || {
-                let mut frame = Vec::new();
-                while !stop.load(Ordering::SeqCst) {
-                    while let Ok(true) = frames.receive(&mut frame) {
-                        shared.take_frame(&frame);
-                    }
-                    let _ = wait_readable(&[bell.as_fd(), frames.fd()], None);
-                }
-            };
+            let run = || take_frames(&*frames, &shared, &bell, &stop);
             if catch_unwind(AssertUnwindSafe(run)).is_err() {
                 shared.alarm.raise();
             }
-        })?;
-        *running = Some(Running { rules: 1, stopped, doorbell, thread });
-        Ok(())
+        });
+        match thread {
+            Ok(thread) => Ok(Running { rules: 1, stopped, doorbell, thread }),
+            Err(error) => {
+                // Otherwise the kernel would go on to queue frames that no thread takes.
+                let _ = self.frames.listen(false);
+                Err(error)
+            }
+        }
     }
 
     /// There is one less; without any, nobody listens.
@@ -85,6 +86,29 @@ impl Listener {
         last.end(&*self.frames);
     }
 }
+
+/// Takes in frames until the doorbell rings and `stop` is set.
+fn take_frames(frames: &dyn Frames, shared: &Shared, bell: &OwnedFd, stop: &AtomicBool) {
+    let mut frame = Vec::new();
+    while !stop.load(Ordering::SeqCst) {
+        let failed = loop {
+            match frames.receive(&mut frame) {
+                Ok(true) => shared.take_frame(&frame),
+                Ok(false) => break false,
+                Err(_) => break true,
+            }
+        };
+        let _ = if failed {
+            // Its descriptor may be ready for ever.
+            wait_readable(&[bell.as_fd()], Some(RETRY_INTERVAL))
+        } else {
+            wait_readable(&[bell.as_fd(), frames.fd()], None)
+        };
+    }
+}
+
+/// Time between two attempts to receive frames from an interface that gives an error.
+const RETRY_INTERVAL: Duration = Duration::from_millis(100);
 
 impl Running {
     fn end(self, frames: &dyn Frames) {

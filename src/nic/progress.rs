@@ -273,7 +273,7 @@ impl Shared {
                     core.engine.handle_packet(now, packet);
                 });
             }
-            (Err(error), _) => core.fail(&error),
+            (Err(error), _) => self.fail(&mut core, &error),
             _ => {}
         }
         if core.work(now).due {
@@ -281,6 +281,14 @@ impl Shared {
         }
         core.deliver();
         Taken { arrived: some, count: take(&mut core), work: core.work(now) }
+    }
+
+    /// The link has failed for good: reports it once, lets the progress thread end, which would find the link's descriptor
+    /// ready for ever, and refuses later calls.
+    #[cold]
+    fn fail(&self, core: &mut Core, error: &io::Error) {
+        core.fail(error);
+        self.alarm.raise();
     }
 
     /// Sends what is to be sent.
@@ -386,7 +394,7 @@ impl Shared {
             let last = !batch.is_full() && !framed;
             if count > 0 || wants.is_some_and(|at| at <= now) {
                 if let Err(error) = sender.send(now, batch) {
-                    self.core().fail(&error);
+                    self.fail(&mut self.core(), &error);
                     return due;
                 }
                 *wants = sender.poll_timeout();
