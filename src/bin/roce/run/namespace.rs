@@ -145,18 +145,72 @@ fn cover(directory: &Path) -> io::Result<()> {
     mount_tmpfs(directory)?;
     for entry in fs::read_dir(&below)? {
         let entry = entry?;
-        let (from, to) = (entry.path(), directory.join(entry.file_name()));
-        let kind = entry.file_type()?;
-        if kind.is_symlink() {
-            symlink(fs::read_link(&from)?, &to)?;
-            continue;
-        }
-        if kind.is_dir() {
-            fs::create_dir(&to)?;
-        } else {
-            File::create(&to)?;
-        }
-        mount_bind_recursive(&from, &to)?;
+        show_through(&entry, &directory.join(entry.file_name()), |from, to| {
+            Ok(mount_bind_recursive(from, to)?)
+        })?;
     }
     Ok(())
+}
+
+/// Shows an entry of a covered directory at `to`. One that has vanished since it was listed is left out: in `/dev`, a
+/// device that was unplugged, or a terminal that was closed.
+fn show_through(
+    entry: &fs::DirEntry,
+    to: &Path,
+    bind: impl FnOnce(&Path, &Path) -> io::Result<()>,
+) -> io::Result<()> {
+    let from = entry.path();
+    let show = || {
+        let kind = entry.file_type()?;
+        if kind.is_symlink() {
+            return symlink(fs::read_link(&from)?, to);
+        }
+        if kind.is_dir() {
+            fs::create_dir(to)?;
+        } else {
+            File::create(to)?;
+        }
+        bind(&from, to)
+    };
+    match show() {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            let _ = fs::remove_file(to).or_else(|_| fs::remove_dir(to));
+            Ok(())
+        }
+        shown => shown,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn entry_that_vanishes_is_left_out() {
+        let base = std::env::temp_dir().join(format!("roce-cover-{}", std::process::id()));
+        let (below, above) = (base.join("below"), base.join("above"));
+        fs::create_dir_all(below.join("directory")).unwrap();
+        fs::create_dir_all(&above).unwrap();
+        for name in ["file", "stays"] {
+            fs::write(below.join(name), name).unwrap();
+        }
+        symlink("nowhere", below.join("link")).unwrap();
+        let entries: Vec<_> = fs::read_dir(&below).unwrap().map(Result::unwrap).collect();
+        assert_eq!(entries.len(), 4);
+        fs::remove_file(below.join("file")).unwrap();
+        fs::remove_file(below.join("link")).unwrap();
+        fs::remove_dir(below.join("directory")).unwrap();
+        // A bind mount of what is not there fails like this.
+        let bind = |from: &Path, _: &Path| fs::metadata(from).map(drop);
+        for entry in &entries {
+            show_through(entry, &above.join(entry.file_name()), bind).unwrap();
+        }
+        let shown: Vec<_> =
+            fs::read_dir(&above).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        assert_eq!(shown, ["stays"]);
+        let refused = |_: &Path, _: &Path| Err(io::ErrorKind::PermissionDenied.into());
+        let stays = entries.iter().find(|entry| entry.file_name() == "stays").unwrap();
+        assert!(show_through(stays, &above.join("other"), refused).is_err());
+        fs::remove_dir_all(&base).unwrap();
+    }
 }
