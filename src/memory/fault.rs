@@ -32,11 +32,11 @@
 //! The check unblocks the two signals in the calling thread: a blocked synchronous fault cannot be handled by anyone, so
 //! the program loses nothing.
 
-use core::cell::{Cell, UnsafeCell};
+use core::cell::Cell;
 use core::mem::MaybeUninit;
-use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::sync::Once;
+use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
 
+use super::actions::{Changing, Next, set_mask};
 use super::routines;
 
 /// Number of accesses of one thread between two checks that the handler is still in place: three system calls of about
@@ -58,105 +58,6 @@ static NEXT: [Next; SIGNALS.len()] = [Next::new(), Next::new()];
 thread_local! {
     /// The generation that this thread checked, and how many accesses it may do before it checks again.
     static CHECKED: Cell<(u32, u32)> = const { Cell::new((0, 0)) };
-}
-
-/// An action of the program's, read by signal handlers and replaced by any thread.
-struct Next {
-    /// Even when the action is whole; replacing it makes it odd for a moment.
-    version: AtomicU32,
-    action: UnsafeCell<MaybeUninit<libc::sigaction>>,
-}
-
-// SAFETY: readers copy the action by volatile reads and retry when the version tells that it changed meanwhile;
-// writers exclude each other by the odd version.
-#[expect(unsafe_code, reason = "see above")]
-unsafe impl Sync for Next {}
-
-impl Next {
-    const fn new() -> Self {
-        Self { version: AtomicU32::new(0), action: UnsafeCell::new(MaybeUninit::zeroed()) }
-    }
-
-    /// Returns the action. Zeroes are the default action, so one that was never set is valid.
-    #[expect(unsafe_code, reason = "a copy that may race, and is retried if it did")]
-    fn get(&self) -> libc::sigaction {
-        loop {
-            let version = self.version.load(Ordering::Acquire);
-            // SAFETY: it is always initialized, and a torn copy is not used.
-            let copy = unsafe { self.action.get().read_volatile() };
-            core::sync::atomic::fence(Ordering::Acquire);
-            if version.is_multiple_of(2) && self.version.load(Ordering::Relaxed) == version {
-                // SAFETY: every field is a plain number or an address of a function as a number, or was zeroed.
-                return unsafe { copy.assume_init() };
-            }
-            core::hint::spin_loop();
-        }
-    }
-
-    /// Replaces the action, and returns the old one. All signals are blocked meanwhile, so that no handler of this
-    /// thread waits for it.
-    #[expect(unsafe_code, reason = "the one place that writes it")]
-    fn replace(&self, new: libc::sigaction) -> libc::sigaction {
-        let _blocked = AllBlocked::new();
-        loop {
-            let version = self.version.load(Ordering::Relaxed);
-            let odd = version | 1;
-            let taken = version != odd
-                && self
-                    .version
-                    .compare_exchange(version, odd, Ordering::Acquire, Ordering::Relaxed)
-                    .is_ok();
-            if taken {
-                let place = self.action.get();
-                // SAFETY: the odd version keeps other writers out.
-                let old = unsafe { place.read() };
-                // SAFETY: as above; readers discard what they read meanwhile.
-                unsafe { place.write_volatile(MaybeUninit::new(new)) };
-                self.version.store(odd.wrapping_add(1), Ordering::Release);
-                // SAFETY: as in `get`.
-                return unsafe { old.assume_init() };
-            }
-            core::hint::spin_loop();
-        }
-    }
-}
-
-/// Blocks all signals in this thread while it lives.
-struct AllBlocked(libc::sigset_t);
-
-impl AllBlocked {
-    #[expect(unsafe_code, reason = "system calls")]
-    fn new() -> Self {
-        let mut all = MaybeUninit::uninit();
-        let mut old = MaybeUninit::uninit();
-        // SAFETY: it fills the set.
-        unsafe { libc::sigfillset(all.as_mut_ptr()) };
-        // SAFETY: both sets are ours.
-        unsafe { set_mask(libc::SIG_BLOCK, all.as_ptr(), old.as_mut_ptr()) };
-        // SAFETY: the call filled it, and cannot fail with these arguments.
-        Self(unsafe { old.assume_init() })
-    }
-}
-
-impl Drop for AllBlocked {
-    #[expect(unsafe_code, reason = "a system call")]
-    fn drop(&mut self) {
-        // SAFETY: the set is ours.
-        unsafe { set_mask(libc::SIG_SETMASK, &raw const self.0, core::ptr::null_mut()) };
-    }
-}
-
-/// The kernel's `rt_sigprocmask`. The C library's function of that purpose may be interposed and call [`masks_changed`].
-///
-/// # Safety
-///
-/// As `pthread_sigmask` has it.
-#[expect(unsafe_code, reason = "a system call")]
-unsafe fn set_mask(how: libc::c_int, set: *const libc::sigset_t, old: *mut libc::sigset_t) {
-    // A kernel's set has 64 signals, and the C library's begins with them.
-    const KERNEL_SET_BYTES: usize = 8;
-    // SAFETY: the caller's.
-    unsafe { libc::syscall(libc::SYS_rt_sigprocmask, how, set, old, KERNEL_SET_BYTES) };
 }
 
 /// The `sigaction` behind one that is interposed, if it is.
@@ -182,28 +83,76 @@ fn real_sigaction() -> SigactionFn {
     unsafe { core::mem::transmute::<*mut libc::c_void, SigactionFn>(found) }
 }
 
+/// Finds the C library's function that is called from the handler, which must not look for it: looking takes locks.
+pub fn resolve() {
+    real_sigaction();
+}
+
 /// Installs the handler for both signals, once; the actions that the program had become the next ones.
 pub(super) fn install() {
-    static ONCE: Once = Once::new();
-    ONCE.call_once(|| {
-        if !routines::AVAILABLE {
+    if !routines::AVAILABLE || INSTALLED.load(Ordering::SeqCst) {
+        return;
+    }
+    resolve();
+    let changing = Changing::new();
+    if TRIED.swap(true, Ordering::Relaxed) {
+        return;
+    }
+    for (signal, next) in SIGNALS.into_iter().zip(&NEXT) {
+        let Some(old) = query(signal) else { return };
+        next.replace(old, &changing);
+        if !put_in_front(signal, &old) {
             return;
         }
-        let _blocked = AllBlocked::new();
-        for (signal, next) in SIGNALS.into_iter().zip(&NEXT) {
-            let Some(old) = query(signal) else { return };
-            next.replace(old);
-            if !put_in_front(signal, &old) {
-                return;
-            }
-        }
-        INSTALLED.store(true, Ordering::SeqCst);
-        masks_changed();
-    });
+    }
+    PROCESS.store(process(), Ordering::SeqCst);
+    INSTALLED.store(true, Ordering::SeqCst);
+    masks_changed();
 }
+
+/// Whether [`install`] has been called. Changed only by a thread that has [`Changing`].
+static TRIED: AtomicBool = AtomicBool::new(false);
 
 /// Whether [`install`] has put the handler in place.
 static INSTALLED: AtomicBool = AtomicBool::new(false);
+
+/// The process whose memory the actions in [`NEXT`] are in. A child of `vfork` shares that memory, but has actions of its
+/// own in the kernel.
+static PROCESS: AtomicI32 = AtomicI32::new(0);
+
+#[expect(unsafe_code, reason = "a system call")]
+fn process() -> libc::pid_t {
+    // SAFETY: it returns a number.
+    unsafe { libc::getpid() }
+}
+
+/// Keeps other threads from installing the handler and from replacing actions while a thread forks: a child would wait for
+/// ever for a thread that it does not have.
+#[derive(Debug)]
+pub struct ForkGuard {
+    _changing: Changing,
+}
+
+impl ForkGuard {
+    /// To be called before a thread forks. All signals are blocked in it until the guard is dropped, in both processes.
+    #[must_use]
+    pub fn new() -> Self {
+        Self { _changing: Changing::new() }
+    }
+
+    /// To be called in the child.
+    pub fn in_child(self) {
+        if PROCESS.load(Ordering::SeqCst) != 0 {
+            PROCESS.store(process(), Ordering::SeqCst);
+        }
+    }
+}
+
+impl Default for ForkGuard {
+    fn default() -> Self {
+        Self::new()
+    }
+}
 
 /// Returns the action that the kernel has for a signal.
 #[expect(unsafe_code, reason = "a system call")]
@@ -238,7 +187,7 @@ fn is_handler(action: &libc::sigaction) -> bool {
 }
 
 /// Does what `sigaction` does, for a library that interposes it: an action for one of the two signals is put behind the
-/// handler, once that is installed. Returns `None` if the call is for the C library.
+/// handler, once that is installed. Returns `None` if the call is for the C library, as that of a child of `vfork` is.
 #[must_use]
 pub fn replace_action(
     signal: libc::c_int,
@@ -246,10 +195,11 @@ pub fn replace_action(
 ) -> Option<libc::sigaction> {
     let index = SIGNALS.iter().position(|own| *own == signal)?;
     let next = NEXT.get(index)?;
-    if !INSTALLED.load(Ordering::SeqCst) {
+    if !INSTALLED.load(Ordering::SeqCst) || PROCESS.load(Ordering::SeqCst) != process() {
         return None;
     }
     let Some(new) = new else { return Some(next.get()) };
+    let changing = Changing::new();
     if new.sa_sigaction == handle as *const () as usize {
         // A call that bypassed this function returned the handler as the old action, and the program restores that. As
         // its own next action the handler would call itself without end: it is put in front of the program's again.
@@ -258,7 +208,7 @@ pub fn replace_action(
         masks_changed();
         return Some(own);
     }
-    let old = next.replace(new);
+    let old = next.replace(new, &changing);
     put_in_front(signal, &new);
     masks_changed();
     Some(old)
@@ -344,7 +294,7 @@ unsafe extern "C" fn handle(
     }
     if action.sa_flags & libc::SA_RESETHAND != 0 {
         // SAFETY: zeroes are the default action.
-        next.replace(unsafe { MaybeUninit::zeroed().assume_init() });
+        next.replace(unsafe { MaybeUninit::zeroed().assume_init() }, &Changing::new());
     }
     if action.sa_flags & libc::SA_SIGINFO != 0 {
         type Handler = extern "C" fn(libc::c_int, *mut libc::siginfo_t, *mut libc::c_void);
@@ -357,5 +307,46 @@ unsafe extern "C" fn handle(
             core::mem::transmute::<usize, extern "C" fn(libc::c_int)>(action.sa_sigaction)
         };
         handler(signal);
+    }
+}
+
+#[cfg(all(test, not(miri)))]
+mod tests {
+    use core::sync::atomic::AtomicBool;
+
+    use super::*;
+
+    #[test]
+    fn no_action_changes_while_a_thread_forks() {
+        install();
+        if !INSTALLED.load(Ordering::SeqCst) {
+            return;
+        }
+        let _actions = super::super::tests::ACTIONS.lock();
+        let (before, stop) = (replace_action(libc::SIGBUS, None).unwrap(), AtomicBool::new(false));
+        std::thread::scope(|scope| {
+            for _ in 0..2 {
+                scope.spawn(|| {
+                    while !stop.load(Ordering::Relaxed) {
+                        assert!(replace_action(libc::SIGBUS, Some(before)).is_some());
+                    }
+                });
+            }
+            let mut changes = 0;
+            let mut last = NEXT[1].version();
+            for _ in 0..200 {
+                let guard = ForkGuard::new();
+                let version = NEXT[1].version();
+                changes += u32::from(version != last);
+                std::thread::yield_now();
+                last = NEXT[1].version();
+                assert!(version.is_multiple_of(2), "an action is half changed");
+                assert_eq!(version, last, "an action was changed during a fork");
+                drop(guard);
+                std::thread::yield_now();
+            }
+            stop.store(true, Ordering::Relaxed);
+            assert!(changes > 0, "nothing happened");
+        });
     }
 }

@@ -2,8 +2,7 @@
 //! cannot be accessed. Used while the signal handler of `fault` is not in place, and for what only a kernel knows.
 
 use std::process;
-use std::sync::OnceLock;
-use std::sync::atomic::{Ordering, fence};
+use std::sync::atomic::{AtomicU8, Ordering, fence};
 
 use super::{fault, routines};
 
@@ -66,12 +65,21 @@ fn populate(first: *mut u8, len: usize, write: bool) -> Option<()> {
 /// Whether the kernel has `MADV_POPULATE_READ` (Linux 5.14): without it, it answers EINVAL, as it does for memory that is
 /// protected.
 fn has_populate() -> bool {
-    static HAS: OnceLock<bool> = OnceLock::new();
-    *HAS.get_or_init(|| {
-        let here = core::ptr::from_ref(&HAS).cast::<u8>().cast_mut();
-        let first = here.map_addr(|address| address & !(page_size() - 1));
-        populate(first, page_size(), false).is_some()
-    })
+    // No `OnceLock`: a forked child would wait for the thread that was about to find out.
+    const UNKNOWN: u8 = 0;
+    const NO: u8 = 1;
+    const YES: u8 = 2;
+    static HAS: AtomicU8 = AtomicU8::new(UNKNOWN);
+    match HAS.load(Ordering::Relaxed) {
+        UNKNOWN => {
+            let here = HAS.as_ptr();
+            let first = here.map_addr(|address| address & !(page_size() - 1));
+            let has = populate(first, page_size(), false).is_some();
+            HAS.store(if has { YES } else { NO }, Ordering::Relaxed);
+            has
+        }
+        known => known == YES,
+    }
 }
 
 /// Accesses a word of each page, without changing it.

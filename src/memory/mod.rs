@@ -15,6 +15,8 @@
 //! nothing about a buffer that both sides use at once.
 
 #[cfg(target_os = "linux")]
+mod actions;
+#[cfg(target_os = "linux")]
 mod fault;
 #[cfg(target_os = "linux")]
 mod kernel;
@@ -30,7 +32,7 @@ use std::sync::Arc;
 use thiserror::Error;
 
 #[cfg(target_os = "linux")]
-pub use fault::{masks_changed, replace_action};
+pub use fault::{ForkGuard, masks_changed, replace_action, resolve};
 
 /// An access that is not within its region, or not aligned as it must be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
@@ -558,7 +560,7 @@ mod tests {
 
     /// Signal actions are the whole process's.
     #[cfg(target_os = "linux")]
-    static ACTIONS: std::sync::Mutex<()> = std::sync::Mutex::new(());
+    pub(super) static ACTIONS: std::sync::Mutex<()> = std::sync::Mutex::new(());
 
     #[test]
     #[cfg(target_os = "linux")]

@@ -20,20 +20,41 @@ pub(super) fn update(crc: u32, bytes: &[u8]) -> u32 {
 #[cfg(target_arch = "x86_64")]
 #[inline]
 fn multiplies() -> bool {
+    use core::sync::atomic::{AtomicU8, Ordering};
+
+    // No `LazyLock`: a forked child would wait for the thread that was about to find out.
+    static MULTIPLIES: AtomicU8 = AtomicU8::new(UNKNOWN);
+    match MULTIPLIES.load(Ordering::Relaxed) {
+        UNKNOWN => {
+            let multiplies = detect();
+            MULTIPLIES.store(if multiplies { YES } else { NO }, Ordering::Relaxed);
+            multiplies
+        }
+        known => known == YES,
+    }
+}
+
+/// What is known about the processor.
+#[cfg(target_arch = "x86_64")]
+const UNKNOWN: u8 = 0;
+#[cfg(target_arch = "x86_64")]
+const NO: u8 = 1;
+#[cfg(target_arch = "x86_64")]
+const YES: u8 = 2;
+
+#[cfg(target_arch = "x86_64")]
+#[cold]
+fn detect() -> bool {
     use core::arch::x86_64::__cpuid;
-    use std::sync::LazyLock;
 
     /// Where a hypervisor says its name, and that of QEMU when it interprets instructions itself.
     const HYPERVISOR: u32 = 0x4000_0000;
     const INTERPRETER: [u32; 3] =
         [u32::from_le_bytes(*b"TCGT"), u32::from_le_bytes(*b"CGTC"), u32::from_le_bytes(*b"GTCG")];
 
-    static MULTIPLIES: LazyLock<bool> = LazyLock::new(|| {
-        let name = __cpuid(HYPERVISOR);
-        std::arch::is_x86_feature_detected!("pclmulqdq")
-            && [name.ebx, name.ecx, name.edx] != INTERPRETER
-    });
-    *MULTIPLIES
+    let name = __cpuid(HYPERVISOR);
+    std::arch::is_x86_feature_detected!("pclmulqdq")
+        && [name.ebx, name.ecx, name.edx] != INTERPRETER
 }
 
 #[cfg(not(target_arch = "x86_64"))]

@@ -12,6 +12,8 @@ use std::cell::UnsafeCell;
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 
+use roce::memory::ForkGuard;
+
 use crate::call::{Failed, Result};
 use crate::{device, env, registry, share, strings};
 
@@ -104,6 +106,8 @@ struct Held {
     _objects: registry::Held,
     _numbers: share::Held,
     devices: device::Held,
+    /// The last to be taken: nothing is waited for with it, and signals are blocked meanwhile.
+    actions: ForkGuard,
 }
 
 /// What the thread that forks holds meanwhile.
@@ -123,6 +127,7 @@ unsafe extern "C" fn before() {
         _objects: registry::hold(),
         _numbers: share::Held::new(),
         devices: device::Held::new(),
+        actions: ForkGuard::new(),
     };
     // SAFETY: this thread has the locks.
     unsafe { *HOLDER.0.get() = Some(held) };
@@ -176,7 +181,9 @@ unsafe extern "C" fn in_child() {
     if is_any_running {
         GENERATION.fetch_add(1, Ordering::SeqCst);
     }
-    drop(held);
+    if let Some(held) = held {
+        held.actions.in_child();
+    }
 }
 
 fn close(fd: c_int) {

@@ -75,6 +75,7 @@ mod xrc;
 #[unsafe(link_section = ".init_array")]
 static AT_LOAD: extern "C" fn() = {
     extern "C" fn at_load() {
+        signals::resolve();
         fork::watch();
     }
     at_load

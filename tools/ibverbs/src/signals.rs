@@ -15,8 +15,8 @@ use roce::memory::{masks_changed, replace_action};
 
 use crate::call::set_errno;
 
-/// A function of the C library behind one of these, found when it is first needed: a program may call before this library
-/// is initialized.
+/// A function of the C library behind one of these, found when the library is loaded ([`resolve`]), or when it is first
+/// needed: a program may call before this library is initialized.
 struct Behind(&'static CStr, AtomicPtr<c_void>);
 
 impl Behind {
@@ -37,11 +37,25 @@ impl Behind {
     }
 }
 
+static SIGACTION: Behind = Behind::new(c"sigaction");
+static SIGNAL: Behind = Behind::new(c"signal");
+static SYSV_SIGNAL: Behind = Behind::new(c"__sysv_signal");
+static SIGPROCMASK: Behind = Behind::new(c"sigprocmask");
+static PTHREAD_SIGMASK: Behind = Behind::new(c"pthread_sigmask");
+
+/// Finds all of them. Programs may call them in signal handlers, which may have interrupted what looking for a symbol
+/// takes locks of.
+pub(crate) fn resolve() {
+    for behind in [&SIGACTION, &SIGNAL, &SYSV_SIGNAL, &SIGPROCMASK, &PTHREAD_SIGMASK] {
+        behind.address();
+    }
+    roce::memory::resolve();
+}
+
 /// Calls the function behind one of these, which has the same type; without one, the call fails with this value.
 macro_rules! call_behind {
-    ($name:literal, fn($($type:ty),*) -> $result:ty, ($($argument:expr),*), $failure:expr) => {{
-        static BEHIND: Behind = Behind::new($name);
-        let address = BEHIND.address();
+    ($behind:ident, fn($($type:ty),*) -> $result:ty, ($($argument:expr),*), $failure:expr) => {{
+        let address = $behind.address();
         if address.is_null() {
             set_errno(libc::ENOSYS);
             $failure
@@ -66,7 +80,7 @@ unsafe extern "C" fn old_sigaction(
     let action = unsafe { new.as_ref() }.copied();
     let Some(replaced) = replace_action(signal, action) else {
         return call_behind!(
-            c"sigaction",
+            SIGACTION,
             fn(c_int, *const libc::sigaction, *mut libc::sigaction) -> c_int,
             (signal, new, old),
             -1
@@ -85,7 +99,7 @@ unsafe extern "C" fn old_signal(signal: c_int, handler: sighandler_t) -> sighand
     match replace_action(signal, Some(simple(handler, libc::SA_RESTART))) {
         Some(replaced) => replaced.sa_sigaction,
         None => call_behind!(
-            c"signal",
+            SIGNAL,
             fn(c_int, sighandler_t) -> sighandler_t,
             (signal, handler),
             libc::SIG_ERR
@@ -100,7 +114,7 @@ unsafe extern "C" fn old___sysv_signal(signal: c_int, handler: sighandler_t) -> 
     match replace_action(signal, Some(simple(handler, flags))) {
         Some(replaced) => replaced.sa_sigaction,
         None => call_behind!(
-            c"__sysv_signal",
+            SYSV_SIGNAL,
             fn(c_int, sighandler_t) -> sighandler_t,
             (signal, handler),
             libc::SIG_ERR
@@ -125,7 +139,7 @@ unsafe extern "C" fn old_sigprocmask(
     old: *mut sigset_t,
 ) -> c_int {
     let done = call_behind!(
-        c"sigprocmask",
+        SIGPROCMASK,
         fn(c_int, *const sigset_t, *mut sigset_t) -> c_int,
         (how, set, old),
         -1
@@ -142,7 +156,7 @@ unsafe extern "C" fn old_pthread_sigmask(
     old: *mut sigset_t,
 ) -> c_int {
     let done = call_behind!(
-        c"pthread_sigmask",
+        PTHREAD_SIGMASK,
         fn(c_int, *const sigset_t, *mut sigset_t) -> c_int,
         (how, set, old),
         libc::ENOSYS
@@ -155,5 +169,17 @@ unsafe extern "C" fn old_pthread_sigmask(
 fn changed(set: *const sigset_t) {
     if !set.is_null() {
         masks_changed();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn functions_behind_are_found_when_the_library_is_loaded() {
+        for behind in [&SIGACTION, &SIGNAL, &SYSV_SIGNAL, &SIGPROCMASK, &PTHREAD_SIGMASK] {
+            assert!(!behind.1.load(Ordering::Relaxed).is_null(), "{:?}", behind.0);
+        }
     }
 }

@@ -1,5 +1,5 @@
 /* Every signal, while the program sleeps and while it is busy: a thread of the program gets it, never one of the library.
- * One device. */
+ * Signals while a thread waits for an event, and actions that a child of vfork changes. One device. */
 #define _GNU_SOURCE /* gettid */
 #include "verbs.h"
 
@@ -7,6 +7,7 @@
 #include <signal.h>
 #include <stdatomic.h>
 #include <sys/signalfd.h>
+#include <sys/wait.h>
 
 static struct end end;
 static volatile sig_atomic_t handled_by;
@@ -77,6 +78,86 @@ static void many_at_once(void) {
     CHECK(handled_by == gettid());
 }
 
+static atomic_int waiter, finished;
+static int waited, waited_errno;
+
+static void *wait_for_event(void *channel) {
+    struct ibv_cq *cq;
+    void *cookie;
+    waiter = gettid();
+    waited = ibv_get_cq_event(channel, &cq, &cookie);
+    waited_errno = errno;
+    if (!waited) ibv_ack_cq_events(cq, 1);
+    finished = 1;
+    return NULL;
+}
+
+/* Whether the waiting thread sleeps. */
+static int sleeps(void) {
+    char path[64], state = 0;
+    snprintf(path, sizeof path, "/proc/self/task/%d/stat", (int)waiter);
+    FILE *file = fopen(path, "r");
+    if (!file) return 0;
+    CHECK(fscanf(file, "%*d %*s %c", &state) == 1);
+    fclose(file);
+    return state == 'S';
+}
+
+/* A thread waits for an event while signals come. A kernel's read goes on if SA_RESTART says so. */
+static void interrupted(int flags) {
+    struct sigaction action = {.sa_handler = handler, .sa_flags = flags};
+    CHECK(!sigaction(SIGUSR1, &action, NULL));
+    struct ibv_comp_channel *channel = ibv_create_comp_channel(end.context);
+    struct ibv_cq *cq = ibv_create_cq(end.context, 4, NULL, channel, 0);
+    struct ibv_qp_init_attr init = {.send_cq = cq, .recv_cq = cq, .qp_type = IBV_QPT_RC, .cap = {1, 1, 1, 1, 0}};
+    struct ibv_qp *qp = ibv_create_qp(end.pd, &init);
+    CHECK(channel && cq && qp && !ibv_req_notify_cq(cq, 0));
+    pthread_t thread;
+    waiter = finished = 0;
+    CHECK(!pthread_create(&thread, NULL, wait_for_event, channel));
+    for (int i = 0; i < 5 && !finished; i++) {
+        while (!finished && (!waiter || !sleeps())) usleep(1000);
+        handled_by = 0;
+        if (!finished) CHECK(!pthread_kill(thread, SIGUSR1));
+        while (!finished && !handled_by) usleep(1000);
+    }
+    struct ibv_recv_wr receive = {.wr_id = 1}, *bad;
+    fail_qp(qp);
+    CHECK(!ibv_post_recv(qp, &receive, &bad));
+    CHECK(!pthread_join(thread, NULL));
+    if (flags & SA_RESTART)
+        CHECK(waited == 0);
+    else
+        CHECK(waited == -1 && waited_errno == EINTR);
+    CHECK(!ibv_destroy_qp(qp) && !ibv_destroy_cq(cq) && !ibv_destroy_comp_channel(channel));
+}
+
+/* A child of vfork shares the program's memory, but has actions of its own. */
+static void vforked_child_keeps_its_actions_to_itself(void) {
+    struct sigaction own = {.sa_handler = handler}, fresh = {.sa_handler = SIG_DFL}, seen;
+    CHECK(!sigaction(SIGSEGV, &own, NULL));
+    pid_t child = vfork();
+    if (!child) {
+        sigaction(SIGSEGV, &fresh, NULL);
+        kill(getpid(), SIGSEGV);
+        _exit(0);
+    }
+    int status;
+    CHECK(child > 0 && waitpid(child, &status, 0) == child && WIFSIGNALED(status) && WTERMSIG(status) == SIGSEGV);
+    CHECK(!sigaction(SIGSEGV, NULL, &seen) && seen.sa_handler == handler);
+    /* A child of fork has a copy of everything. */
+    child = fork();
+    if (!child) {
+        CHECK(!sigaction(SIGSEGV, NULL, &seen) && seen.sa_handler == handler);
+        CHECK(!sigaction(SIGSEGV, &fresh, &seen) && seen.sa_handler == handler);
+        CHECK(!sigaction(SIGSEGV, NULL, &seen) && seen.sa_handler == SIG_DFL);
+        _exit(0);
+    }
+    CHECK(child > 0 && waitpid(child, &status, 0) == child && WIFEXITED(status) && !WEXITSTATUS(status));
+    CHECK(!sigaction(SIGSEGV, NULL, &seen) && seen.sa_handler == handler);
+    CHECK(!sigaction(SIGSEGV, &fresh, NULL));
+}
+
 int main(void) {
     make_end(&end, 0);
     for (int signal = 1; signal <= SIGRTMAX; signal++) {
@@ -87,6 +168,9 @@ int main(void) {
         }
     }
     many_at_once();
+    interrupted(0);
+    interrupted(SA_RESTART);
+    vforked_child_keeps_its_actions_to_itself();
     unmake_end(&end);
     puts("signals: fine");
 }
