@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use roce::ibverbs::{ibv_comp_channel, ibv_context, ibv_cq};
 
-use crate::call::{Attempt, Failed, code, pointer, waiting};
+use crate::call::{Attempt, Failed, code, fast_quiet, pointer, waiting};
 use crate::context::Context;
 use crate::cq::Cq;
 use crate::events::{Completions, Told};
@@ -82,7 +82,7 @@ unsafe extern "C-unwind" fn ibv_get_cq_event(
 /// The program has dealt with so many events of a completion queue.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_ack_cq_events(cq: *mut ibv_cq, count: u32) {
-    crate::call::quiet(|| {
+    fast_quiet(|| {
         // SAFETY: the program says that it is one.
         unsafe { Cq::of(cq.cast()) }?.completions.acknowledge(count);
         Ok(())

@@ -13,7 +13,7 @@ use roce::ibverbs::{
 use roce::time::Instant;
 use roce::verbs::Wc;
 
-use crate::call::{Failed, Result, pointer, quiet};
+use crate::call::{Failed, Result, fast_quiet, pointer};
 use crate::cq::{Cq, ibv_destroy_cq, size};
 use crate::events::lock;
 use crate::object::{Object, given};
@@ -160,7 +160,7 @@ unsafe extern "C" fn next_poll(cq: *mut ibv_cq_ex) -> c_int {
 
 /// The program has seen enough.
 unsafe extern "C" fn end_poll(cq: *mut ibv_cq_ex) {
-    quiet(|| {
+    fast_quiet(|| {
         // SAFETY: the program says that it is one.
         unsafe { Cq::of(cq) }?.poll.give_turn();
         Ok(())

@@ -17,6 +17,7 @@ use std::error::Error;
 use std::ffi::c_int;
 use std::fs::File;
 use std::io::{self, Write as _};
+use std::os::fd::AsRawFd;
 use std::sync::Once;
 use std::time::SystemTime;
 
@@ -47,7 +48,7 @@ pub(crate) fn wrap(mut link: Link, device: &str) -> Result<Link> {
         let path = path.replace("%d", device).replace("%p", &std::process::id().to_string());
         let file = new_file(&path).map_err(|error| failed(&error, libc::EIO))?;
         // Not buffered: a program that is killed leaves everything that passed.
-        let tapped = tap::tap(link, file, time_of_day());
+        let tapped = tap::tap(link, RawFile(file), time_of_day());
         link = tapped.map_err(|error| failed(&error, libc::EIO))?;
     }
     if let Some(spec) = variable("ROCE_FAULT") {
@@ -55,6 +56,23 @@ pub(crate) fn wrap(mut link: Link, device: &str) -> Result<Link> {
         link = fault::inject(link, &spec);
     }
     Ok(link)
+}
+
+/// A file that is written to by the system call itself. The C library's `write` is a cancellation point, and threads that
+/// poll or post write to captures.
+struct RawFile(File);
+
+impl io::Write for RawFile {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let fd = self.0.as_raw_fd();
+        // SAFETY: so many bytes are there.
+        let written = unsafe { libc::syscall(libc::SYS_write, fd, bytes.as_ptr(), bytes.len()) };
+        usize::try_from(written).map_err(|_| io::Error::last_os_error())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
 }
 
 /// A file that nobody has written to: if there is one already, a similar one. What is no ordinary file, such as a pipe,

@@ -27,7 +27,8 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 /// event loops that ask for both do not spin. It wakes as fast as an `eventfd` does.
 #[derive(Debug)]
 pub(crate) struct Queue<T> {
-    events: Mutex<Events<T>>,
+    /// In the pipe there is a byte for each event, as far as it has room, but for those that threads which wait have read.
+    events: Mutex<VecDeque<T>>,
     /// What the program waits for.
     readable: UserFd,
     /// The library's own end, which never blocks.
@@ -85,20 +86,34 @@ impl PrivateEnd {
         fd.as_raw_fd()
     }
 
-    fn to_read(&self, readable: &UserFd) -> c_int {
-        match self {
-            Self::ReadWrite(fd) => fd.as_raw_fd(),
-            Self::WriteOnly(_) => readable.as_raw_fd(),
-        }
+    /// Reads what there is, without waiting.
+    fn read(&self, readable: &UserFd, sink: &mut [u8]) -> io::Result<usize> {
+        let (at, len) = (sink.as_mut_ptr(), sink.len());
+        let read = match self {
+            // SAFETY: there is room for so many bytes.
+            Self::ReadWrite(fd) => unsafe {
+                libc::syscall(libc::SYS_read, fd.as_raw_fd(), at, len)
+            },
+            Self::WriteOnly(_) => {
+                let room = libc::iovec { iov_base: at.cast(), iov_len: len };
+                // The program's descriptor waits, unless each call says that it must not.
+                let (fd, nowhere) = (readable.as_raw_fd(), -1_i64);
+                // SAFETY: as above; a pipe has no offset, whose second half counts on 32-bit processors only.
+                unsafe {
+                    libc::syscall(
+                        libc::SYS_preadv2,
+                        fd,
+                        &raw const room,
+                        1,
+                        nowhere,
+                        nowhere,
+                        libc::RWF_NOWAIT,
+                    )
+                }
+            }
+        };
+        usize::try_from(read).map_err(|_| io::Error::last_os_error())
     }
-}
-
-/// What is in a queue.
-#[derive(Debug)]
-struct Events<T> {
-    queued: VecDeque<T>,
-    /// How many bytes are in the pipe: one for each event, as far as the pipe has room.
-    bytes: usize,
 }
 
 impl<T> Queue<T> {
@@ -113,8 +128,7 @@ impl<T> Queue<T> {
         // SAFETY: it was just made, and belongs to nothing else.
         let writable = unsafe { OwnedFd::from_raw_fd(writable) };
         let private = PrivateEnd::new(&readable, writable)?;
-        let events = Mutex::new(Events { queued: VecDeque::new(), bytes: 0 });
-        Ok(Self { events, readable, private })
+        Ok(Self { events: Mutex::new(VecDeque::new()), readable, private })
     }
 
     /// The descriptor.
@@ -124,13 +138,16 @@ impl<T> Queue<T> {
 
     pub(crate) fn put(&self, event: T) {
         let mut events = lock(&self.events);
-        events.queued.push_back(event);
-        // Not the C library's function, which is a cancellation point; nor below.
+        events.push_back(event);
+        self.write_byte();
+    }
+
+    /// A pipe without room is readable, and that is all it is for.
+    fn write_byte(&self) {
         let fd = self.private.to_write();
+        // Not the C library's function, which is a cancellation point; nor below.
         // SAFETY: one byte, which is ours.
-        let written = unsafe { libc::syscall(libc::SYS_write, fd, [0_u8].as_ptr(), 1) };
-        // A pipe without room is readable, and that is all it is for.
-        events.bytes += usize::from(written == 1);
+        unsafe { libc::syscall(libc::SYS_write, fd, [0_u8].as_ptr(), 1) };
     }
 
     /// Takes the oldest event. If there is none, returns the descriptor to wait for, unless that was made non-blocking.
@@ -146,35 +163,44 @@ impl<T> Queue<T> {
 
     fn try_take(&self, note: impl Fn(&T)) -> Option<T> {
         let mut events = lock(&self.events);
-        let event = events.queued.pop_front()?;
+        let event = events.pop_front()?;
         note(&event);
-        self.drain(&mut events);
+        self.adjust(events.len());
         Some(event)
     }
 
     /// Forgets the events that `keep` does not want.
     pub(crate) fn retain(&self, keep: impl FnMut(&T) -> bool) {
         let mut events = lock(&self.events);
-        events.queued.retain(keep);
-        self.drain(&mut events);
+        events.retain(keep);
+        self.adjust(events.len());
     }
 
-    /// Takes bytes out of the pipe until there are no more than events.
-    fn drain(&self, events: &mut Events<T>) {
-        let fd = self.private.to_read(&self.readable);
+    /// Takes bytes out of the pipe until there are no more than events; puts one in if there is none for them. Threads that
+    /// wait take out bytes without the lock, so the pipe is asked.
+    fn adjust(&self, events: usize) {
         let mut sink = [0_u8; 64];
-        while events.bytes > events.queued.len() {
-            let more = (events.bytes - events.queued.len()).min(sink.len());
-            // SAFETY: there is room for so many bytes.
-            let read = unsafe { libc::syscall(libc::SYS_read, fd, sink.as_mut_ptr(), more) };
-            match usize::try_from(read) {
-                Ok(read @ 1..) => events.bytes -= read.min(events.bytes),
-                // A signal came in between.
-                Err(_) if io::Error::last_os_error().kind() == io::ErrorKind::Interrupted => {}
-                // The program has read from its descriptor: then there is nothing to take out.
-                _ => events.bytes = events.queued.len(),
+        let mut bytes = self.bytes();
+        while bytes > events {
+            let more = (bytes - events).min(sink.len());
+            match self.private.read(&self.readable, sink.get_mut(..more).unwrap_or_default()) {
+                Ok(read @ 1..) => bytes -= read.min(bytes),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                // A thread that waits, or the program itself, was faster.
+                _ => bytes = self.bytes().min(events),
             }
         }
+        if bytes == 0 && events > 0 {
+            self.write_byte();
+        }
+    }
+
+    /// Number of bytes in the pipe.
+    fn bytes(&self) -> usize {
+        let mut bytes: c_int = 0;
+        // SAFETY: there is room for a number.
+        unsafe { libc::ioctl(self.private.to_write(), libc::FIONREAD, &raw mut bytes) };
+        usize::try_from(bytes).unwrap_or(0)
     }
 }
 
@@ -456,6 +482,35 @@ mod tests {
         }
         // SAFETY: a descriptor of this test's own.
         unsafe { libc::close(epoll) };
+    }
+
+    #[test]
+    fn lost_byte_does_not_hide_an_event() {
+        // A thread that was canceled right after it had read a byte leaves the event to others.
+        let queue = Queue::new().unwrap();
+        (1..=3).for_each(|event| queue.put(event));
+        let mut bytes = [0_u8; 2];
+        // SAFETY: there is room for two bytes.
+        assert_eq!(unsafe { libc::read(queue.fd(), bytes.as_mut_ptr().cast(), 2) }, 2);
+        for event in 1..=3 {
+            assert_eq!((events_of(&queue), queue.take(|_| {})), (libc::POLLIN, Ok(Ok(event))));
+        }
+        assert_eq!(events_of(&queue), 0);
+    }
+
+    #[test]
+    fn queue_without_a_private_end_does_not_block() {
+        let mut queue = Queue::new().unwrap();
+        let PrivateEnd::ReadWrite(private) = &queue.private else { return };
+        queue.private = PrivateEnd::WriteOnly(private.try_clone().unwrap());
+        (1..=2).for_each(|event| queue.put(event));
+        queue.retain(|event| *event == 2);
+        assert_eq!((queue.take(|_| {}), events_of(&queue)), (Ok(Ok(2)), 0));
+        // The program has read the byte itself.
+        queue.put(3);
+        // SAFETY: there is room for a byte.
+        assert_eq!(unsafe { libc::read(queue.fd(), [0_u8].as_mut_ptr().cast(), 1) }, 1);
+        assert_eq!((queue.take(|_| {}), events_of(&queue)), (Ok(Ok(3)), 0));
     }
 
     #[test]

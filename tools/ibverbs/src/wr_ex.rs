@@ -25,7 +25,7 @@ use roce::verbs::{
 };
 use roce::wire::{QKey, Qpn, RKey, XrcSrqn};
 
-use crate::call::{Failed, Result, fast_code, quiet};
+use crate::call::{Failed, Result, fast_code, fast_quiet};
 use crate::events::lock;
 use crate::mw::Mw;
 use crate::object::{Object, given};
@@ -187,7 +187,7 @@ impl Building {
 ///
 /// The queue pair must be null, or one.
 unsafe fn request(qp: *mut ibv_qp_ex, op: impl FnOnce() -> Result<SendOp>) {
-    quiet(|| {
+    fast_quiet(|| {
         // SAFETY: the caller vouches for it.
         let queue_pair = unsafe { Qp::of(qp) }?;
         // SAFETY: the program has set it, and does not change it meanwhile.
@@ -208,7 +208,7 @@ unsafe fn request(qp: *mut ibv_qp_ex, op: impl FnOnce() -> Result<SendOp>) {
 
 /// Changes the newest request.
 fn change(qp: Result<&Qp>, add: impl FnOnce(&QpCap, &mut Building) -> Result<()>) {
-    quiet(|| {
+    fast_quiet(|| {
         let queue_pair = qp?;
         queue_pair.builder.say(|building| add(&queue_pair.init.cap, building));
         Ok(())
@@ -408,7 +408,7 @@ unsafe fn copy_bytes(from: *const u8, length: usize, to: &mut Vec<u8>) {
 
 /// The program begins.
 unsafe extern "C" fn start(qp: *mut ibv_qp_ex) {
-    quiet(|| {
+    fast_quiet(|| {
         // SAFETY: the program says that it is one.
         unsafe { Qp::of(qp) }?.builder.start();
         Ok(())
@@ -436,7 +436,7 @@ unsafe extern "C" fn complete(qp: *mut ibv_qp_ex) -> c_int {
 
 /// The program takes all of it back.
 unsafe extern "C" fn abort(qp: *mut ibv_qp_ex) {
-    quiet(|| {
+    fast_quiet(|| {
         // SAFETY: the program says that it is one.
         unsafe { Qp::of(qp) }?.builder.end(|_| ());
         Ok(())

@@ -77,6 +77,14 @@ static void *poll_until_canceled(void *unused) {
     return unused;
 }
 
+/* Nor is it one when packets are written to a capture. */
+static void *exchange_until_canceled(void *unused) {
+    CHECK(write(started[1], "", 1) == 1);
+    for (int i = 0; i < 2000; i++) exchange(&ends[i % 2], &ends[1 - i % 2]);
+    for (;;) pthread_testcancel();
+    return unused;
+}
+
 static void cancel(void *(*run)(void *)) {
     pthread_t thread;
     void *result;
@@ -97,6 +105,13 @@ int main(void) {
     cancel(poll_until_canceled);
     /* And all goes on afterwards. */
     CHECK(!ibv_destroy_cq(cq) && !ibv_destroy_comp_channel(channel) && !ibv_close_device(context));
+    CHECK(!setenv("ROCE_PCAP", "/dev/null", 1));
+    struct address address[2];
+    for (int i = 0; i < 2; i++) address[i] = make_end(&ends[i], i);
+    for (int i = 0; i < 2; i++) connect_end(&ends[i], &address[1 - i], 7);
+    cancel(exchange_until_canceled);
+    exchange(&ends[0], &ends[1]);
+    for (int i = 0; i < 2; i++) unmake_end(&ends[i]);
     puts("fine");
     return 0;
 }
