@@ -5,6 +5,8 @@
 //! `draft-ietf-opsawg-pcap` and `draft-ietf-opsawg-pcapng`, which `tshark` read alike when they were made (but it
 //! counts a custom block as a frame).
 
+#[path = "capture/batch.rs"]
+mod batch;
 #[path = "capture/build.rs"]
 mod build;
 #[path = "capture/compression.rs"]

@@ -5,6 +5,9 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
+#[path = "cli/cores.rs"]
+mod cores;
+
 mod common;
 use common::command::{roce, stdout};
 use common::testdata;

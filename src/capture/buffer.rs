@@ -2,7 +2,7 @@
 //!
 //! The source reads straight into it, records are slices of it, and the little that is left of a record
 //! at its end is moved to the front before the next read. So each byte is copied once, by the kernel or
-//! the decompressor.
+//! the decompressor. A batch of records takes the whole memory along, and the buffer goes on in another.
 
 use std::io::Read;
 
@@ -19,18 +19,67 @@ pub(super) struct Buffer<R> {
     end: usize,
     /// How many bytes were consumed: where in the stream `start` is.
     consumed: u64,
+    /// Whether all that is there stays where it is: see [`Buffer::pin`].
+    pinned: bool,
+    /// While pinned, the memory to go on with; after that, the memory that was pinned.
+    other: Box<[u8]>,
+}
+
+/// Memory for a buffer. Zeroed memory comes from the kernel untouched: what is never used costs nothing.
+pub(super) fn memory() -> Box<[u8]> {
+    vec![0; BUFFER_SIZE].into_boxed_slice()
 }
 
 impl<R> Buffer<R> {
     pub(super) fn new(source: Source<R>) -> Self {
         Self {
             source,
-            // Zeroed memory comes from the kernel untouched: what is never used costs nothing.
-            bytes: vec![0; BUFFER_SIZE].into_boxed_slice(),
+            bytes: memory(),
             start: 0,
             end: 0,
             consumed: 0,
+            pinned: false,
+            other: Box::default(),
         }
+    }
+
+    /// Keeps all bytes from the front on where they are, until [`Buffer::unpin`] hands them out: a refill goes on in
+    /// `spare` instead.
+    pub(super) fn pin(&mut self, spare: Box<[u8]>) {
+        self.other = if spare.len() == BUFFER_SIZE { spare } else { memory() };
+        self.pinned = true;
+    }
+
+    /// Whether the front of the buffer is still in the memory that was pinned.
+    #[inline]
+    pub(super) fn is_pinned(&self) -> bool {
+        self.pinned
+    }
+
+    /// Hands out the memory that was pinned.
+    pub(super) fn unpin(&mut self) -> Box<[u8]> {
+        if self.pinned {
+            self.exchange();
+        }
+        core::mem::take(&mut self.other)
+    }
+
+    /// Where in its memory the front is.
+    #[inline]
+    pub(super) fn position(&self) -> usize {
+        self.start
+    }
+
+    /// Goes on in the other memory, which takes what is left.
+    fn exchange(&mut self) {
+        let left = self.bytes.get(self.start..self.end).unwrap_or_default();
+        if let Some(front) = self.other.get_mut(..left.len()) {
+            front.copy_from_slice(left);
+        }
+        core::mem::swap(&mut self.bytes, &mut self.other);
+        self.end -= self.start;
+        self.start = 0;
+        self.pinned = false;
     }
 
     /// What is there without reading.
@@ -101,9 +150,13 @@ impl<R: Read> Buffer<R> {
     /// Reads until `need` bytes are there or the stream ends.
     #[cold]
     fn refill(&mut self, need: usize) -> Result<(), Error> {
-        self.bytes.copy_within(self.start..self.end, 0);
-        self.end -= self.start;
-        self.start = 0;
+        if self.pinned {
+            self.exchange();
+        } else {
+            self.bytes.copy_within(self.start..self.end, 0);
+            self.end -= self.start;
+            self.start = 0;
+        }
         // Never further than one read's size if that will do, to stay within the cache.
         let limit = need.max(READ_SIZE).min(self.bytes.len());
         while self.end < need {

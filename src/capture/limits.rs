@@ -44,8 +44,13 @@ pub(super) const COMPRESSED_SIZE: usize = 64 << 10;
 /// (and so backed by memory) unless a record is longer than that.
 pub(super) const BUFFER_SIZE: usize = 2 << 20;
 
+/// Most records of one batch, which has as many bytes as one read brings: reached only by packets of a few bytes.
+pub(super) const BATCH_RECORDS: usize = 8192;
+
 const _: () = assert!(MAX_WRITTEN <= MAX_CAPTURED);
 const _: () = assert!(READ_SIZE <= BUFFER_SIZE);
 // A whole block, and a whole pcap record with its header, fit into the buffer.
 const _: () = assert!(MAX_BLOCK as usize <= BUFFER_SIZE);
 const _: () = assert!(MAX_CAPTURED as usize + super::pcap::RECORD_HEADER <= BUFFER_SIZE);
+// A record of any length fits into a batch that is not full.
+const _: () = assert!(READ_SIZE + MAX_CAPTURED as usize <= BUFFER_SIZE);

@@ -4,6 +4,7 @@ use core::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::io::Read;
 
+use super::batch::Batch;
 use super::error::Error;
 use super::reader::{Packet, Reader, Record};
 use crate::time::Instant;
@@ -48,6 +49,8 @@ pub struct Merge<R> {
     /// The input whose record was lent last: its next one is not known yet.
     current: Option<u32>,
     delivered: u64,
+    /// What ended a batch, if that was an error: the next thing that is reported.
+    failed: Option<MergeError>,
 }
 
 /// What inputs are ordered by: the time of the record ahead, then the position of the input.
@@ -84,6 +87,7 @@ impl<R: Read> Merge<R> {
             started: 0,
             current: None,
             delivered: 0,
+            failed: None,
         }
     }
 
@@ -117,6 +121,39 @@ impl<R: Read> Merge<R> {
         self.delivered += 1;
         let record = input.reader.lend(packet);
         Ok(Some(Record { number: self.delivered, file, ..record }))
+    }
+
+    /// Fills `batch` with the next records of all files; returns `false` at their end.
+    ///
+    /// No packet of a single file is copied; those of several files are copied into the batch. It waits until the batch
+    /// is full: a program that follows a live capture asks for one record at a time.
+    ///
+    /// # Errors
+    ///
+    /// As [`Merge::next`]: all records before the damage have been delivered, and asking again goes on.
+    pub fn next_batch(&mut self, batch: &mut Batch) -> Result<bool, MergeError> {
+        if let Some(error) = self.failed.take() {
+            batch.clear();
+            return Err(error);
+        }
+        if let [Input { reader, ahead: None, .. }] = self.inputs.as_mut_slice() {
+            let filled = reader.next_batch(batch);
+            self.delivered += batch.len() as u64;
+            return filled.map_err(|error| MergeError { file: 0, error });
+        }
+        batch.clear();
+        while !batch.is_full() {
+            match self.next() {
+                Ok(Some(record)) => batch.push(&record),
+                Ok(None) => break,
+                Err(error) if batch.is_empty() => return Err(error),
+                Err(error) => {
+                    self.failed = Some(error);
+                    break;
+                }
+            }
+        }
+        Ok(!batch.is_empty())
     }
 
     /// Finds the next record of an input. Does not lose its place if there is an error: to ask again reads on.

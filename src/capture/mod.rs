@@ -38,6 +38,7 @@
 //! - `pcap` and `pcapng` find the next record in the buffer. They compute; they never copy or allocate per
 //!   record. `clock` turns ticks of any length into nanoseconds, without rounding twice.
 //! - `reader` picks the parser and lends the record.
+//! - `batch` hands out many records at once, with the memory they are in, to programs that decode on several cores.
 //! - `merge` lends the records of several readers in the order of time: [`Merge`].
 //! - `write` is the way back: [`PcapngWriter`] and [`PcapWriter`].
 //!
@@ -54,6 +55,7 @@
 #![forbid(unsafe_code)]
 #![warn(clippy::indexing_slicing)]
 
+mod batch;
 mod buffer;
 mod byte_order;
 mod clock;
@@ -66,6 +68,7 @@ mod pcapng;
 mod reader;
 mod write;
 
+pub use batch::Batch;
 pub use decompress::Progress;
 pub use error::{BlockType, Compression, Error, Offset, OptionLength, Part};
 pub use limits::{MAX_BLOCK, MAX_CAPTURED, MAX_INTERFACES, MAX_WRITTEN, MAX_ZSTD_WINDOW_LOG};

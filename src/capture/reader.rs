@@ -19,13 +19,15 @@ use crate::time::Instant;
 /// The format and the compression are recognised by their first bytes. The reader does its own
 /// buffering: give it a plain [`File`], not a `BufReader`.
 pub struct Reader<R> {
-    buffer: Buffer<R>,
+    pub(super) buffer: Buffer<R>,
     format: Parser,
     progress: Progress,
     /// How many records were delivered.
     delivered: u64,
     /// Whether the end, or an error, was reported.
     done: bool,
+    /// What was found when a batch was full: the next thing that is found.
+    pub(super) ahead: Option<Result<Packet, Error>>,
 }
 
 /// One captured packet, lent by its [`Reader`] until the next is asked for.
@@ -127,7 +129,7 @@ impl<R: Read> Reader<R> {
             Source::recognise(source, progress.clone()).map_err(|fault| fault.at(start))?;
         let mut buffer = Buffer::new(source);
         let format = Parser::recognise(&mut buffer)?;
-        Ok(Self { buffer, format, progress, delivered: 0, done: false })
+        Ok(Self { buffer, format, progress, delivered: 0, done: false, ahead: None })
     }
 
     /// The next record, or nothing at the end.
@@ -148,6 +150,9 @@ impl<R: Read> Reader<R> {
     /// Finds the next record, which is then at the front of the buffer; nothing is consumed before it is lent.
     #[inline]
     pub(super) fn find(&mut self) -> Result<Option<Packet>, Error> {
+        if let Some(ahead) = self.ahead.take() {
+            return ahead.map(Some);
+        }
         if self.done {
             return Ok(None);
         }

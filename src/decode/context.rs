@@ -7,7 +7,7 @@ use std::sync::LazyLock;
 
 use super::field::{Field, Value};
 use super::tables::{TABLES, TableId};
-use crate::capture::Record;
+use crate::capture::{Batch, Record};
 use crate::time::Instant;
 use crate::wire::mad::{
     AttributeId, Mad, MgmtClass, PathRecord, Rmpp, Sa, SmInfo, SmpDirected, SmpLid,
@@ -32,16 +32,7 @@ impl Decoder {
     /// The next frame of the capture.
     pub fn decode<'a>(&mut self, record: &Record<'a>) -> Context<'a> {
         let frame = Frame::parse_cut(record.link, record.data, record.len as usize, self.port);
-        let (mut time, mut wire_len) = (record.time, record.len);
-        if record.link == LinkType::ERF
-            && let Ok(erf) = view::<Erf>(record.data, 0)
-        {
-            wire_len = erf.wire_len().into();
-            if record.interface.is_none() {
-                // The record's own time is finer than that of a classic capture.
-                time = Some(Instant::from_nanos(erf.nanos()));
-            }
-        }
+        let (time, wire_len) = time_and_length(record);
         self.count += 1;
         self.first_time = self.first_time.or(time);
         let previous_time = self.previous_time.or(time);
@@ -60,6 +51,34 @@ impl Decoder {
             sections: OnceCell::new(),
         }
     }
+
+    /// The decoder for the frames of `batch`, which come next; this one goes on behind them. So one thread can decode
+    /// a batch while another reads the next.
+    pub fn split(&mut self, batch: &Batch) -> Self {
+        let here = self.clone();
+        let mut times = batch.records().map(|record| time_and_length(&record).0);
+        self.count += batch.len() as u64;
+        self.previous_time = times.by_ref().rev().find_map(|time| time).or(self.previous_time);
+        if self.first_time.is_none() {
+            let mut times = batch.records().map(|record| time_and_length(&record).0);
+            self.first_time = times.find_map(|time| time);
+        }
+        here
+    }
+}
+
+/// When a frame was captured, and how long it was on the wire.
+#[inline]
+fn time_and_length(record: &Record<'_>) -> (Option<Instant>, u32) {
+    if record.link == LinkType::ERF
+        && let Ok(erf) = view::<Erf>(record.data, 0)
+    {
+        // The record's own time is finer than that of a classic capture.
+        let own = || Some(Instant::from_nanos(erf.nanos()));
+        let time = if record.interface.is_none() { own() } else { record.time };
+        return (time, erf.wire_len().into());
+    }
+    (record.time, record.len)
 }
 
 /// A captured frame with all that is known of it.

@@ -1,6 +1,8 @@
 //! A capture as a whole: what is in it, between whom, and what went wrong.
 
+use core::mem::take;
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 
 use super::Context;
 use super::address::address_text;
@@ -32,11 +34,18 @@ pub struct Summary {
     naks: [u64; 32],
     rnrs: [u64; 32],
     congested: u64,
-    conversations: HashMap<Conversation, Traffic>,
+    /// In the order of their first packets.
+    conversations: Vec<(Conversation, Traffic)>,
+    /// Where in the list each of them is.
+    index: HashMap<Conversation, usize>,
+    /// Where in the list some of the latest are, each in the slot that it hashes to: most packets find theirs here.
+    latest: [usize; LATEST],
     /// Packets of conversations that came when the list was full.
     elsewhere: Traffic,
-    latest: Option<(Conversation, Traffic)>,
 }
+
+/// How many conversations are remembered where they can be found fast.
+const LATEST: usize = 64;
 
 const VERDICTS: [IcrcVerdict; 3] = [IcrcVerdict::Ok, IcrcVerdict::Bad, IcrcVerdict::Absent];
 
@@ -46,6 +55,15 @@ struct Conversation {
     source: Gid,
     destination: Gid,
     qp: Qpn,
+}
+
+impl Conversation {
+    /// Its slot among the latest. The queue pair tells most conversations apart; replies come from the peer's.
+    #[inline]
+    fn slot(&self) -> usize {
+        let [.., a, b] = self.source.0;
+        (self.qp.get() as usize ^ usize::from(a) << 3 ^ usize::from(b) << 4) % LATEST
+    }
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -82,9 +100,10 @@ impl Summary {
             naks: [0; 32],
             rnrs: [0; 32],
             congested: 0,
-            conversations: HashMap::new(),
+            conversations: Vec::new(),
+            index: HashMap::new(),
+            latest: [0; LATEST],
             elsewhere: Traffic::default(),
-            latest: None,
         }
     }
 
@@ -115,35 +134,57 @@ impl Summary {
         self.count(conversation, Traffic { packets: 1, payload: packet.payload_len() as u64 });
     }
 
-    /// Packets come in runs of one conversation, so the one in hand is kept out of the table.
     fn count(&mut self, conversation: Conversation, traffic: Traffic) {
-        match &mut self.latest {
-            Some((latest, sum)) if *latest == conversation => sum.add(traffic),
-            _ => {
-                self.settle();
-                self.latest = Some((conversation, traffic));
+        let slot = &mut self.latest[conversation.slot()];
+        match self.conversations.get_mut(*slot) {
+            Some((same, sum)) if *same == conversation => return sum.add(traffic),
+            _ => {}
+        }
+        match self.index.entry(conversation) {
+            Entry::Occupied(at) => *slot = *at.get(),
+            Entry::Vacant(_) if self.conversations.len() >= CONVERSATIONS_MAX => {
+                return self.elsewhere.add(traffic);
             }
+            Entry::Vacant(new) => {
+                *slot = *new.insert(self.conversations.len());
+                self.conversations.push((conversation, Traffic::default()));
+            }
+        }
+        if let Some((_, sum)) = self.conversations.get_mut(*slot) {
+            sum.add(traffic);
         }
     }
 
-    fn settle(&mut self) {
-        let Some((conversation, traffic)) = self.latest.take() else {
-            return;
-        };
-        let full = self.conversations.len() >= CONVERSATIONS_MAX;
-        match self.conversations.get_mut(&conversation) {
-            Some(sum) => sum.add(traffic),
-            None if full => self.elsewhere.add(traffic),
-            None => {
-                self.conversations.insert(conversation, traffic);
-            }
+    /// Adds the frames of `later`, which come after these: the sum is as if all had been added to one summary.
+    pub fn append(&mut self, later: &Self) {
+        self.frames += later.frames;
+        self.bytes += later.bytes;
+        self.roce_frames += later.roce_frames;
+        self.malformed += later.malformed;
+        self.first_time = min_some(self.first_time, later.first_time);
+        self.last_time = self.last_time.max(later.last_time);
+        add_counts(&mut self.opcodes, &later.opcodes);
+        add_counts(&mut self.verdicts, &later.verdicts);
+        add_counts(&mut self.naks, &later.naks);
+        add_counts(&mut self.rnrs, &later.rnrs);
+        self.congested += later.congested;
+        for &(conversation, traffic) in &later.conversations {
+            self.count(conversation, traffic);
         }
+        self.elsewhere.add(later.elsewhere);
+    }
+
+    /// Forgets everything, and keeps the memory.
+    pub fn clear(&mut self) {
+        let (mut conversations, mut index) = (take(&mut self.conversations), take(&mut self.index));
+        conversations.clear();
+        index.clear();
+        *self = Self { conversations, index, ..Self::new() };
     }
 
     /// The conversations, busiest first.
-    fn sorted(&mut self) -> Vec<(Conversation, Traffic)> {
-        self.settle();
-        let mut all: Vec<_> = self.conversations.iter().map(|(&who, &what)| (who, what)).collect();
+    fn sorted(&self) -> Vec<(Conversation, Traffic)> {
+        let mut all = self.conversations.clone();
         all.sort_by_key(|(who, what)| {
             (core::cmp::Reverse(what.packets), who.source.0, who.destination.0, who.qp.get())
         });
@@ -171,7 +212,7 @@ impl Summary {
     }
 
     /// The summary for people.
-    pub fn to_text(&mut self) -> String {
+    pub fn to_text(&self) -> String {
         let mut out = String::new();
         let (frames, roce, bytes) = (self.frames, self.roce_frames, self.bytes);
         put(&mut out, format_args!("frames         {frames}, {bytes} bytes on the wire\n"));
@@ -212,7 +253,7 @@ impl Summary {
         }
     }
 
-    fn write_conversations(&mut self, out: &mut String) {
+    fn write_conversations(&self, out: &mut String) {
         let all = self.sorted();
         out.push_str("\nconversations (packets, payload bytes, from > to, queue pair)\n");
         for (who, what) in all.iter().take(CONVERSATIONS_SHOWN) {
@@ -231,7 +272,7 @@ impl Summary {
     }
 
     /// The summary for machines: one JSON object.
-    pub fn to_json(&mut self) -> String {
+    pub fn to_json(&self) -> String {
         let mut out = String::new();
         put(&mut out, format_args!("{{\"frames\":{},\"bytes\":{}", self.frames, self.bytes));
         put(&mut out, format_args!(",\"roce_frames\":{}", self.roce_frames));
@@ -258,6 +299,12 @@ impl Summary {
         }
         put(&mut out, format_args!("],\"other_packets\":{}}}", self.elsewhere.packets));
         out
+    }
+}
+
+fn add_counts(counts: &mut [u64], later: &[u64]) {
+    for (count, more) in counts.iter_mut().zip(later) {
+        *count += more;
     }
 }
 

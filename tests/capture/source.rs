@@ -3,7 +3,7 @@
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 
-use roce::capture::{Error, Offset, Reader};
+use roce::capture::{Error, Offset, Reader, Record};
 use roce::time::Instant;
 
 /// A record that owns its bytes.
@@ -16,6 +16,19 @@ pub(crate) struct Owned {
     pub(crate) data: Vec<u8>,
     pub(crate) section: u32,
     pub(crate) interface: Option<u32>,
+}
+
+impl From<Record<'_>> for Owned {
+    fn from(record: Record<'_>) -> Self {
+        Self {
+            time: record.time.map(Instant::as_nanos),
+            link: record.link.0,
+            len: record.len,
+            data: record.data.to_vec(),
+            section: record.section,
+            interface: record.interface.map(u32::from),
+        }
+    }
 }
 
 /// An Ethernet packet of a pcap, all of it captured.
@@ -47,14 +60,7 @@ pub(crate) fn read_source(source: impl Read) -> (Vec<Owned>, Option<Error>) {
         match reader.next() {
             Ok(Some(record)) => {
                 assert_eq!(record.number, records.len() as u64 + 1);
-                records.push(Owned {
-                    time: record.time.map(Instant::as_nanos),
-                    link: record.link.0,
-                    len: record.len,
-                    data: record.data.to_vec(),
-                    section: record.section,
-                    interface: record.interface.map(u32::from),
-                });
+                records.push(record.into());
             }
             Ok(None) => break None,
             Err(error) => break Some(error),
@@ -66,8 +72,9 @@ pub(crate) fn read_source(source: impl Read) -> (Vec<Owned>, Option<Error>) {
     (records, error)
 }
 
-/// The same, of a file in memory.
+/// The same, of a file in memory; in batches too.
 pub(crate) fn read_all(file: &[u8]) -> (Vec<Owned>, Option<Error>) {
+    super::batch::check(file);
     read_source(file)
 }
 

@@ -6,20 +6,19 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
-use roce::capture::{Merge, MergeError, Reader, Record};
+use roce::capture::{Merge, MergeError, Reader};
 
 /// Bytes of a capture: a file, a pipe, standard input.
-type Source = Box<dyn Read + Send>;
+pub(crate) type Source = Box<dyn Read + Send>;
 
 /// The captures that a subcommand reads, merged by time.
 pub(crate) struct Inputs {
-    merge: Merge<Source>,
-    /// The files in the merge, as the user named them; a record's `file` is an index.
-    names: Vec<String>,
+    /// All records. An error that is given to [`Problems::report`] does not end the reading.
+    pub(crate) merge: Merge<Source>,
+    /// What was wrong with the files so far.
+    pub(crate) problems: Problems,
     /// How many bytes there are in all, if every input is a regular file.
     size: Option<u64>,
-    /// Whether some input could not be read, or not to its end.
-    failed: bool,
 }
 
 impl Inputs {
@@ -28,63 +27,59 @@ impl Inputs {
         if paths.iter().filter(|path| is_stdin(path)).count() > 1 {
             bail!("standard input (-) is named twice; it can be read once");
         }
-        let (mut names, mut readers) = (Vec::new(), Vec::new());
-        let (mut size, mut failed) = (Some(0_u64), false);
+        let (mut readers, mut size) = (Vec::new(), Some(0_u64));
+        let mut problems = Problems { names: Vec::new(), failed: false };
         for path in paths {
             let name = path.display().to_string();
             match open(path) {
                 Ok((reader, bytes)) => {
                     size = size.zip(bytes).map(|(sum, bytes)| sum.saturating_add(bytes));
-                    names.push(name);
+                    problems.names.push(name);
                     readers.push(reader);
                 }
                 Err(error) => {
                     report(&name, &error);
-                    failed = true;
+                    problems.failed = true;
                 }
             }
         }
-        Ok(Self { merge: Merge::new(readers), names, size, failed })
+        Ok(Self { merge: Merge::new(readers), problems, size })
     }
 
-    /// The next record of all files; nothing at their end. An error that is given to [`Inputs::report`] does not end
-    /// the reading.
-    #[inline]
-    pub(crate) fn next(&mut self) -> Result<Option<Record<'_>>, MergeError> {
-        self.merge.next()
-    }
-
-    /// Says on standard error what is wrong with a file, and remembers it for the exit status.
-    pub(crate) fn report(&mut self, trouble: MergeError) {
-        let name = self.names.get(trouble.file as usize).map_or("", String::as_str);
-        report(name, &trouble.error.into());
-        self.failed = true;
-    }
-
-    /// The files that could be opened, as the user named them.
+    /// The files that could be opened, as the user named them; a record's `file` is an index.
     pub(crate) fn names(&self) -> &[String] {
-        &self.names
+        &self.problems.names
     }
 
-    /// How many bytes there are in all, if that is known, for a progress bar.
+    /// How many bytes there are in all; nothing unless every input is a regular file.
     pub(crate) fn size(&self) -> Option<u64> {
         self.size
     }
+}
 
-    /// How many of them were read.
-    pub(crate) fn bytes_read(&self) -> u64 {
-        self.merge.bytes_read()
-    }
+/// What was wrong with the captures.
+pub(crate) struct Problems {
+    /// The files in the merge, as the user named them; a record's `file` is an index.
+    names: Vec<String>,
+    /// Whether some input could not be read, or not to its end.
+    failed: bool,
+}
 
-    /// The exit status that follows from what was wrong with the files.
-    pub(crate) fn status(&self) -> ExitCode {
-        if self.failed { crate::could_not() } else { ExitCode::SUCCESS }
+impl Problems {
+    /// Says on standard error what is wrong with a file, and remembers it for the exit status.
+    pub(crate) fn report(&mut self, trouble: MergeError) {
+        self.fail(trouble.file, &trouble.error.into());
     }
 
     /// Says that a file holds something that cannot be used.
     pub(crate) fn fail(&mut self, file: u32, error: &anyhow::Error) {
         report(self.names.get(file as usize).map_or("", String::as_str), error);
         self.failed = true;
+    }
+
+    /// The exit status that follows from what was wrong with the files.
+    pub(crate) fn status(&self) -> ExitCode {
+        if self.failed { crate::could_not() } else { ExitCode::SUCCESS }
     }
 }
 

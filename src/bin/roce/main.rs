@@ -10,6 +10,7 @@ mod input;
 mod interrupt;
 mod outfile;
 mod output;
+mod parallel;
 mod run;
 mod serve;
 mod shell;

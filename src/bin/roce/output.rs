@@ -1,6 +1,6 @@
 //! What every subcommand that prints needs.
 
-use std::io::{self, BufWriter, IsTerminal, StdoutLock};
+use std::io::{self, BufWriter, IsTerminal, Stdout};
 
 use clap::ValueEnum;
 
@@ -30,10 +30,10 @@ impl Color {
     }
 }
 
-/// Standard output, in large pieces.
-pub(crate) fn stdout() -> BufWriter<StdoutLock<'static>> {
+/// Standard output, in large pieces. It can be written from any thread.
+pub(crate) fn stdout() -> BufWriter<Stdout> {
     const PIECE: usize = 256 * 1024;
-    BufWriter::with_capacity(PIECE, io::stdout().lock())
+    BufWriter::with_capacity(PIECE, io::stdout())
 }
 
 /// Whether an error is that the reader of our output has gone.

@@ -1,6 +1,8 @@
 //! The arguments of `roce decode`.
 
+use std::num::NonZeroUsize;
 use std::path::PathBuf;
+use std::thread;
 
 use anyhow::Context;
 use clap::{ArgAction, Args as ClapArgs};
@@ -72,6 +74,10 @@ pub(crate) struct Args {
     #[arg(short = 'l', long)]
     pub(super) line_buffered: bool,
 
+    /// Threads to decode with [default: as many as there are cores]; -j 1 is the way of pipes and of --line-buffered.
+    #[arg(short, long, value_name = "N")]
+    pub(super) jobs: Option<NonZeroUsize>,
+
     /// When to use colors.
     #[arg(long, alias = "colour", value_enum, value_name = "WHEN", default_value_t)]
     pub(super) color: Color,
@@ -88,6 +94,14 @@ Examples:
   roce decode --filter 'roce.icrc == bad || roce.aeth.kind == NAK' capture.pcap
   roce decode -e frame.number -e infiniband.bth.opcode -e infiniband.bth.psn capture.pcap
   tcpdump -i eth0 -w - udp port 4791 | roce decode -l -";
+
+impl Args {
+    /// How many threads decode.
+    pub(super) fn jobs(&self) -> usize {
+        let cores = || thread::available_parallelism().map_or(1, NonZeroUsize::get);
+        self.jobs.map_or_else(cores, NonZeroUsize::get)
+    }
+}
 
 pub(super) fn parse_filter(source: &str) -> anyhow::Result<Filter> {
     Filter::parse(source).map_err(|error| {

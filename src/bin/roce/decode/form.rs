@@ -13,7 +13,7 @@ pub(super) enum Form {
     Tree,
     Json(Vec<FieldRef>),
     Columns(Vec<FieldRef>),
-    Summary(Box<Summary>, Object),
+    Summary(Object),
 }
 
 /// Whether a summary is a JSON object.
@@ -38,7 +38,7 @@ impl Form {
         };
         Ok(if args.summary {
             let object = if args.json { Object::Yes } else { Object::No };
-            Self::Summary(Box::default(), object)
+            Self::Summary(object)
         } else if args.verbose {
             Self::Tree
         } else if args.json {
@@ -51,9 +51,15 @@ impl Form {
     }
 
     /// Takes a packet: appends its text to `out`, or counts it in the summary, which has no text until the end.
-    pub(super) fn take(&mut self, packet: &decode::Context<'_>, out: &mut String) {
+    #[inline]
+    pub(super) fn take(
+        &self,
+        packet: &decode::Context<'_>,
+        out: &mut String,
+        summary: &mut Summary,
+    ) {
         match self {
-            Self::Summary(summary, _) => return summary.add(packet),
+            Self::Summary(_) => return summary.add(packet),
             Self::Line(style) => style.write(packet, out),
             Self::Tree => write_tree(packet, out),
             Self::Json(fields) => write_json(packet, fields, out),
@@ -63,10 +69,10 @@ impl Form {
     }
 
     /// What is printed after the last packet.
-    pub(super) fn finish(&mut self) -> String {
+    pub(super) fn finish(&self, summary: &Summary) -> String {
         match self {
-            Self::Summary(summary, Object::Yes) => summary.to_json() + "\n",
-            Self::Summary(summary, Object::No) => summary.to_text(),
+            Self::Summary(Object::Yes) => summary.to_json() + "\n",
+            Self::Summary(Object::No) => summary.to_text(),
             Self::Line(_) | Self::Tree | Self::Json(_) | Self::Columns(_) => String::new(),
         }
     }

@@ -6,7 +6,7 @@ use anyhow::anyhow;
 use roce::capture::{Offset, Record};
 use roce::wire::LinkType;
 
-use crate::input::Inputs;
+use crate::input::Problems;
 
 /// Frames of link types that cannot be decoded, by file: the first, and how many there are.
 #[derive(Default)]
@@ -23,12 +23,23 @@ impl UnknownLinks {
         }
     }
 
+    pub(super) fn clear(&mut self) {
+        self.files.clear();
+    }
+
+    /// Adds what was noted of later records, and forgets it there.
+    pub(super) fn append(&mut self, later: &mut Self) {
+        while let Some((file, (link, offset, frames))) = later.files.pop_first() {
+            self.files.entry(file).or_insert((link, offset, 0)).2 += frames;
+        }
+    }
+
     /// Says so of each file that has some.
-    pub(super) fn report(&self, inputs: &mut Inputs) {
+    pub(super) fn report(&self, problems: &mut Problems) {
         for (&file, (link, offset, frames)) in &self.files {
             let reason =
                 anyhow!("{link} cannot be decoded: {frames} frames, the first at {offset}");
-            inputs.fail(file, &reason);
+            problems.fail(file, &reason);
         }
     }
 }

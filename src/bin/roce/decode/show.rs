@@ -1,0 +1,69 @@
+//! From a record to what is shown of it: the part of the work that needs nothing but the record, on any thread.
+
+use roce::capture::Record;
+use roce::decode::{Decoder, Filter, Summary};
+
+use super::args::{Args, parse_filter};
+use super::form::Form;
+use super::links::UnknownLinks;
+
+/// What is shown of which packets.
+pub(super) struct Show {
+    pub(super) form: Form,
+    filter: Option<Filter>,
+    /// The names of the files, where there are several or where they are asked for; else nothing.
+    names: Vec<String>,
+}
+
+/// What was made of some packets.
+#[derive(Default)]
+pub(super) struct Shown {
+    /// How many packets passed the filter.
+    pub(super) packets: u64,
+    /// Their text.
+    pub(super) text: String,
+    /// Their summary, if that is asked for.
+    pub(super) summary: Box<Summary>,
+    /// Frames, passed or not, that could not be decoded.
+    pub(super) unknown: UnknownLinks,
+}
+
+impl Show {
+    pub(super) fn new(args: &Args, names: &[String]) -> anyhow::Result<Self> {
+        let filter = args.filter.as_deref().map(parse_filter).transpose()?;
+        let form = Form::new(args)?;
+        let uses =
+            |name| form.shows(name) || filter.as_ref().is_some_and(|f: &Filter| f.uses(name));
+        let named = args.files.len() > 1 || uses("frame.file");
+        let names = if named { names.to_vec() } else { Vec::new() };
+        Ok(Self { form, filter, names })
+    }
+
+    /// Decodes a record, and adds what is shown of it to `shown`.
+    #[inline]
+    pub(super) fn take(&self, decoder: &mut Decoder, record: &Record<'_>, shown: &mut Shown) {
+        let mut packet = decoder.decode(record);
+        shown.unknown.note(record);
+        packet.annotations.file = self.names.get(record.file as usize).map(String::as_str);
+        if self.filter.as_ref().is_none_or(|filter| filter.matches(&packet)) {
+            shown.packets += 1;
+            self.form.take(&packet, &mut shown.text, &mut shown.summary);
+        }
+    }
+}
+
+impl Shown {
+    /// Adds the counts of later packets to these.
+    pub(super) fn append(&mut self, later: &mut Self) {
+        self.summary.append(&later.summary);
+        self.unknown.append(&mut later.unknown);
+    }
+
+    /// Forgets everything, and keeps the memory.
+    pub(super) fn clear(&mut self) {
+        self.packets = 0;
+        self.text.clear();
+        self.summary.clear();
+        self.unknown.clear();
+    }
+}

@@ -1,0 +1,270 @@
+//! Work that is split over threads and keeps its order.
+
+use std::collections::BTreeMap;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
+
+/// How many items per thread may wait for their turn. More would even out larger differences in how long items take.
+const WAITING_PER_THREAD: usize = 2;
+
+/// Processes a stream of items on `threads` threads, and takes the results in the order of the stream.
+///
+/// - `make` makes an empty item. Items are used again, so that their memory is allocated once.
+/// - `next` fills an item with the next part of the input, and returns `false` at the end. One thread at a time calls it.
+/// - `work` processes an item, on any thread, while other threads process other items.
+/// - `take` takes the processed items one at a time, in the order in which `next` filled them. An error ends everything.
+///
+/// The thread that has filled an item processes it too, while its bytes are in that core's cache. A bounded number of
+/// items is held: a thread that is far ahead waits.
+pub(crate) fn in_order<T: Send, E: Send>(
+    threads: usize,
+    make: impl Fn() -> T + Sync,
+    next: impl FnMut(&mut T) -> bool + Send,
+    work: impl Fn(&mut T) + Sync,
+    take: impl FnMut(&mut T) -> Result<(), E> + Send,
+) -> Result<(), E> {
+    let input = Mutex::new(Input { next, filled: 0, ended: false });
+    let line = Line {
+        state: Mutex::new(State {
+            turn: 0,
+            done: BTreeMap::new(),
+            spare: Vec::new(),
+            taking: false,
+            stopped: None,
+        }),
+        moved: Condvar::new(),
+        take: Mutex::new(take),
+        limit: threads * WAITING_PER_THREAD,
+    };
+    let worker = || {
+        let _guard = StopOnPanic(&line);
+        while let Some(spare) = line.spare() {
+            let mut item = spare.unwrap_or_else(&make);
+            let Some(number) = lock(&input).fill(&mut item) else { break };
+            work(&mut item);
+            line.hand_over(number, item);
+        }
+    };
+    thread::scope(|scope| {
+        let others: Vec<_> = (1..threads).map(|_| scope.spawn(worker)).collect();
+        worker();
+        drop(others);
+    });
+    let state = line.state.into_inner().unwrap_or_else(PoisonError::into_inner);
+    match state.stopped {
+        Some(Stop::Failed(error)) => Err(error),
+        Some(Stop::Panicked) | None => Ok(()),
+    }
+}
+
+/// Where items come from.
+struct Input<N> {
+    next: N,
+    filled: u64,
+    ended: bool,
+}
+
+impl<N> Input<N> {
+    /// Fills an item and returns its number; nothing at the end.
+    fn fill<T>(&mut self, item: &mut T) -> Option<u64>
+    where
+        N: FnMut(&mut T) -> bool,
+    {
+        if self.ended || !(self.next)(item) {
+            self.ended = true;
+            return None;
+        }
+        self.filled += 1;
+        Some(self.filled - 1)
+    }
+}
+
+/// Items that are processed and wait for their turn.
+struct Line<T, E, K> {
+    state: Mutex<State<T, E>>,
+    /// An item was taken, or everything ends.
+    moved: Condvar,
+    take: Mutex<K>,
+    limit: usize,
+}
+
+struct State<T, E> {
+    /// The number of the item that is taken next.
+    turn: u64,
+    done: BTreeMap<u64, T>,
+    spare: Vec<T>,
+    /// Whether a thread is taking items.
+    taking: bool,
+    stopped: Option<Stop<E>>,
+}
+
+/// Why everything ends before the input does.
+enum Stop<E> {
+    Failed(E),
+    /// A thread panicked; the panic goes on where the threads are joined.
+    Panicked,
+}
+
+impl<T, E, K: FnMut(&mut T) -> Result<(), E>> Line<T, E, K> {
+    /// An item to use again, if there is one; nothing at all if everything ends.
+    fn spare(&self) -> Option<Option<T>> {
+        let mut state = lock(&self.state);
+        if state.stopped.is_some() { None } else { Some(state.spare.pop()) }
+    }
+
+    /// Puts an item into the line. Takes all items whose turn it is, unless another thread does; waits if the line is
+    /// full.
+    fn hand_over(&self, number: u64, item: T) {
+        let mut state = lock(&self.state);
+        state.done.insert(number, item);
+        while state.stopped.is_none() {
+            if !state.taking && state.done.contains_key(&state.turn) {
+                state = self.take_ready(state);
+            } else if state.done.len() > self.limit {
+                state = self.moved.wait(state).unwrap_or_else(PoisonError::into_inner);
+            } else {
+                return;
+            }
+        }
+    }
+
+    /// Takes items until one is not yet processed.
+    fn take_ready<'a>(&'a self, mut state: Guard<'a, T, E>) -> Guard<'a, T, E> {
+        state.taking = true;
+        while let Some(mut item) = state.ready() {
+            drop(state);
+            let taken = lock(&self.take)(&mut item);
+            state = lock(&self.state);
+            state.turn += 1;
+            state.spare.push(item);
+            if let Err(error) = taken {
+                state.stopped = Some(Stop::Failed(error));
+            }
+            self.moved.notify_all();
+        }
+        state.taking = false;
+        state
+    }
+}
+
+type Guard<'a, T, E> = MutexGuard<'a, State<T, E>>;
+
+impl<T, E> State<T, E> {
+    /// The item whose turn it is, if it is processed.
+    fn ready(&mut self) -> Option<T> {
+        if self.stopped.is_some() { None } else { self.done.remove(&self.turn) }
+    }
+}
+
+/// Ends everything when its thread panics: the other threads would wait for its item for ever.
+struct StopOnPanic<'a, T, E, K>(&'a Line<T, E, K>);
+
+impl<T, E, K> Drop for StopOnPanic<'_, T, E, K> {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            lock(&self.0.state).stopped = Some(Stop::Panicked);
+            self.0.moved.notify_all();
+        }
+    }
+}
+
+/// A lock that a panic in another thread does not turn into a second panic.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::*;
+
+    /// Squares the numbers below `count`; even ones take longer. `take` may refuse one.
+    fn squares(threads: usize, count: u64, refused: Option<u64>) -> (Vec<u64>, Result<(), u64>) {
+        let (mut input, mut output) = (0..count, Vec::new());
+        let result = in_order(
+            threads,
+            || 0,
+            |item| input.next().map(|number| *item = number).is_some(),
+            |item| {
+                if item.is_multiple_of(2) {
+                    thread::yield_now();
+                }
+                *item *= *item;
+            },
+            |item| {
+                if Some(*item) == refused {
+                    return Err(*item);
+                }
+                output.push(*item);
+                Ok(())
+            },
+        );
+        (output, result)
+    }
+
+    #[test]
+    fn results_come_in_the_order_of_the_input() {
+        for threads in 1..9 {
+            for count in [0, 1, 2, 7, 1000] {
+                let (output, result) = squares(threads, count, None);
+                assert_eq!(output, (0..count).map(|n| n * n).collect::<Vec<_>>());
+                assert_eq!(result, Ok(()));
+            }
+        }
+    }
+
+    #[test]
+    fn error_ends_everything_after_the_results_before_it() {
+        for threads in 1..9 {
+            let (output, result) = squares(threads, u64::MAX, Some(400));
+            assert_eq!(output, (0..20).map(|n| n * n).collect::<Vec<_>>());
+            assert_eq!(result, Err(400));
+        }
+    }
+
+    #[test]
+    fn items_are_bounded_while_the_first_takes_long() {
+        let (made, read) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        let mut left = 10_000;
+        let result: Result<(), ()> = in_order(
+            4,
+            || made.fetch_add(1, Ordering::Relaxed),
+            |item| {
+                *item = read.fetch_add(1, Ordering::Relaxed);
+                left -= 1;
+                left > 0
+            },
+            |item| {
+                // The first item is done when the others have run as far ahead as they may.
+                while *item == 0 && read.load(Ordering::Relaxed) < 10 {
+                    thread::yield_now();
+                }
+            },
+            |_| Ok(()),
+        );
+        assert_eq!(result, Ok(()));
+        let most = 4 * WAITING_PER_THREAD + 1 + 4;
+        assert!(made.load(Ordering::Relaxed) <= most, "{made:?} items");
+    }
+
+    #[test]
+    #[should_panic(expected = "a scoped thread panicked")]
+    fn panic_of_a_thread_ends_the_others() {
+        let mut left = 1000;
+        let caller = thread::current().id();
+        let _: Result<(), ()> = in_order(
+            3,
+            || (),
+            |()| {
+                left -= 1;
+                left > 0
+            },
+            |()| {
+                assert!(thread::current().id() == caller, "work fails");
+                thread::yield_now();
+            },
+            |()| Ok(()),
+        );
+    }
+}
