@@ -13,6 +13,8 @@ mod build;
 mod compression;
 #[path = "capture/cut.rs"]
 mod cut;
+#[path = "capture/damage.rs"]
+mod damage;
 #[path = "capture/merge.rs"]
 mod merge;
 #[path = "capture/pcap.rs"]

@@ -8,6 +8,13 @@ pub(super) enum ByteOrder {
 }
 
 impl ByteOrder {
+    pub(super) const fn other(self) -> Self {
+        match self {
+            Self::Little => Self::Big,
+            Self::Big => Self::Little,
+        }
+    }
+
     #[inline]
     pub(super) const fn u32(self, bytes: [u8; 4]) -> u32 {
         match self {

@@ -82,6 +82,28 @@ pub enum Error {
         limit: u32,
     },
 
+    /// A record's header is that of no packet, and no sound record follows it. Only a lenient reader looks so closely.
+    #[error("record at {offset} has {reason}, and no record follows it")]
+    Implausible {
+        /// Where the record starts.
+        offset: Offset,
+        /// What is wrong with its header.
+        reason: &'static str,
+    },
+
+    /// Damage that a lenient reader has passed over. The next record, if there is one, comes from behind it.
+    #[error("{cause}: skipped {bytes} bytes{}", reads_on(*offset, *bytes, *at_end))]
+    Skipped {
+        /// Where the damage starts.
+        offset: Offset,
+        /// How many bytes were passed over.
+        bytes: u64,
+        /// Whether no sound record was found behind it.
+        at_end: bool,
+        /// What was wrong at its start.
+        cause: Box<Self>,
+    },
+
     /// A section header's byte-order magic is that of neither byte order.
     #[error("section header at {offset} has byte-order magic {magic:#010x} instead of 0x1a2b3c4d")]
     ByteOrder {
@@ -240,6 +262,8 @@ impl Error {
             | Self::Version { offset, .. }
             | Self::Cut { offset, .. }
             | Self::RecordTooLong { offset, .. }
+            | Self::Implausible { offset, .. }
+            | Self::Skipped { offset, .. }
             | Self::ByteOrder { offset, .. }
             | Self::BlockTooLong { offset, .. }
             | Self::BlockTooShort { offset, .. }
@@ -254,6 +278,39 @@ impl Error {
             | Self::ZstdWindow { offset, .. }
             | Self::CompressedCut { offset, .. } => offset,
         })
+    }
+
+    /// Whether this is damage that was passed over, so that the reader reads on.
+    pub fn is_skipped(&self) -> bool {
+        matches!(self, Self::Skipped { .. })
+    }
+
+    /// Whether records may follow what is wrong: it is in the capture's own structure, not in the source beneath.
+    pub(super) fn is_in_structure(&self) -> bool {
+        match self {
+            Self::Open { .. }
+            | Self::Io { .. }
+            | Self::Empty { .. }
+            | Self::NotACapture { .. }
+            | Self::Gzip { .. }
+            | Self::Zstd { .. }
+            | Self::ZstdWindow { .. }
+            | Self::CompressedCut { .. }
+            | Self::Skipped { .. } => false,
+            Self::Version { .. }
+            | Self::Cut { .. }
+            | Self::RecordTooLong { .. }
+            | Self::Implausible { .. }
+            | Self::ByteOrder { .. }
+            | Self::BlockTooLong { .. }
+            | Self::BlockTooShort { .. }
+            | Self::BlockUnaligned { .. }
+            | Self::BlockLengths { .. }
+            | Self::CapturedTooLong { .. }
+            | Self::UnknownInterface { .. }
+            | Self::TooManyInterfaces { .. }
+            | Self::BadOption { .. } => true,
+        }
     }
 
     /// Whether the capture merely ends too early, as one does whose writer was killed.
@@ -272,6 +329,11 @@ pub struct Offset {
 }
 
 impl Offset {
+    /// The place this many bytes further on.
+    fn forward(self, bytes: u64) -> Self {
+        Self { bytes: self.bytes.saturating_add(bytes), ..self }
+    }
+
     /// What is being read, as the subject of a sentence.
     fn subject(self) -> &'static str {
         if self.decompressed { "the decompressed data are" } else { "the file is" }
@@ -372,6 +434,15 @@ impl fmt::Display for BlockType {
             Self::ENHANCED_PACKET => "enhanced packet block",
             Self(number) => return write!(f, "block of type {number:#x}"),
         })
+    }
+}
+
+/// Where reading goes on behind damage.
+fn reads_on(offset: Offset, bytes: u64, at_end: bool) -> String {
+    if at_end {
+        ", up to the end".to_owned()
+    } else {
+        format!(", the next record is at {}", offset.forward(bytes))
     }
 }
 

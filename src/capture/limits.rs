@@ -31,6 +31,24 @@ pub const MAX_ZSTD_WINDOW_LOG: u32 = 25;
 /// libpcap's `MAXIMUM_SNAPLEN` and Wireshark's `WTAP_MAX_PACKET_SIZE_STANDARD`: both refuse to read more.
 pub const MAX_WRITTEN: u32 = 262_144;
 
+/// Longest packet that a record may have to be taken for the first sound one behind damage.
+///
+/// What libpcap and Wireshark read at most; a search that trusted larger claims would look further ahead than the
+/// buffer reaches.
+pub(super) const MAX_RESYNC: u32 = MAX_WRITTEN;
+
+/// Longest pcapng block that is taken for the first sound one behind damage: such a packet, and as much again for options.
+pub(super) const MAX_RESYNC_BLOCK: u32 = 2 * MAX_RESYNC;
+
+/// How many headers, one behind the other, must be sound before a pcap's reader trusts the first.
+///
+/// A header that is random bytes looks sound once in some 2⁴⁰ positions; one in structured bytes (zeros, counters,
+/// a capture within a packet) more often, but its successors lie elsewhere.
+pub(super) const RESYNC_CHAIN: usize = 4;
+
+/// How many seconds lie between neighbors of a capture at most before one of them is suspect: a week.
+pub(super) const NEIGHBOR_SECONDS: u32 = 7 * 24 * 3600;
+
 /// What one read asks of the source.
 ///
 /// Large enough that system calls do not count, small enough that the bytes are still in the L2 cache
@@ -54,3 +72,10 @@ const _: () = assert!(MAX_BLOCK as usize <= BUFFER_SIZE);
 const _: () = assert!(MAX_CAPTURED as usize + super::pcap::RECORD_HEADER <= BUFFER_SIZE);
 // A record of any length fits into a batch that is not full.
 const _: () = assert!(READ_SIZE + MAX_CAPTURED as usize <= BUFFER_SIZE);
+// A search sees all that it must: half the buffer is looked through while the other half is looked ahead into.
+const _: () = assert!(
+    (RESYNC_CHAIN - 1) * (MAX_RESYNC as usize + super::pcap::RECORD_HEADER)
+        + super::pcap::RECORD_HEADER
+        <= BUFFER_SIZE / 2
+);
+const _: () = assert!(MAX_RESYNC_BLOCK as usize + 8 <= BUFFER_SIZE / 2);

@@ -44,7 +44,8 @@
 //!
 //! Two promises hold for any input. Memory is bounded: no number in a file sizes an allocation, and
 //! `limits` lists every bound. And nothing good is lost to something bad: whatever is wrong, every record
-//! before it comes out first, and then one [`Error`] says what, where, and by how much.
+//! before it comes out first, and then one [`Error`] says what, where, and by how much. There a reader ends,
+//! unless it is [lenient](Reader::lenient): then it searches for the next sound record (`resync`) and reads on.
 //!
 //! # What is read
 //!
@@ -66,6 +67,7 @@ mod merge;
 mod pcap;
 mod pcapng;
 mod reader;
+mod resync;
 mod write;
 
 pub use batch::Batch;

@@ -8,8 +8,9 @@ use super::LinkType;
 use super::buffer::Buffer;
 use super::byte_order::ByteOrder;
 use super::error::{Error, Part};
-use super::limits::MAX_CAPTURED;
+use super::limits::{MAX_CAPTURED, MAX_RESYNC, NEIGHBOR_SECONDS, RESYNC_CHAIN};
 use super::reader::Packet;
+use super::resync::{Rest, Verdict, search};
 use crate::time::Instant;
 
 /// What a pcap's header says about all of its records.
@@ -18,6 +19,72 @@ pub(super) struct Pcap {
     order: ByteOrder,
     precision: Precision,
     link: LinkType,
+    snaplen: u32,
+    /// What a lenient reader has seen so far.
+    watch: Option<Watch>,
+}
+
+/// What the next record of a lenient reader is judged by.
+#[derive(Clone, Copy, Debug, Default)]
+struct Watch {
+    /// The second of the last record whose time can be trusted.
+    second: Option<u32>,
+    /// The oddities that records of this file were found to have, and yet be records.
+    tolerated: Oddities,
+}
+
+bitflags::bitflags! {
+    /// What a header has that those of sound records rarely have.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    struct Oddities: u8 {
+        /// A fraction of a second that is a second or more.
+        const FRACTION = 1;
+        /// More bytes captured than there were.
+        const CAPTURED = 2;
+        /// More bytes captured than the file's header or any program allows.
+        const SNAPLEN = 4;
+        /// A time far from those of its neighbors.
+        const TIME = 8;
+        /// No bytes at all, as zeros in the place of a header have.
+        const EMPTY = 16;
+        /// A packet longer than any.
+        const LENGTH = 32;
+    }
+}
+
+impl Oddities {
+    /// The worst of them, as what a record has.
+    fn reason(self) -> &'static str {
+        if self.contains(Self::SNAPLEN) {
+            "more captured bytes than its file allows"
+        } else if self.contains(Self::CAPTURED) {
+            "more bytes captured than the packet had"
+        } else if self.contains(Self::FRACTION) {
+            "a fraction of a second that is more than a second"
+        } else if self.contains(Self::LENGTH) {
+            "a length that no packet has"
+        } else if self.contains(Self::EMPTY) {
+            "no bytes"
+        } else {
+            "a time far from its neighbors"
+        }
+    }
+}
+
+/// The header of a record.
+#[derive(Clone, Copy, Debug)]
+struct Header {
+    second: u32,
+    fraction: u32,
+    captured: u32,
+    len: u32,
+}
+
+impl Header {
+    /// How long the record is with its header.
+    fn size(self) -> usize {
+        RECORD_HEADER + self.captured as usize
+    }
 }
 
 /// What the second number of a time stamp counts.
@@ -47,7 +114,7 @@ impl Pcap {
         let offset = buffer.offset();
         let header = buffer.want(FILE_HEADER)?;
         let have = header.len() as u64;
-        let Some([_magic, version, _zone, _accuracy, _snaplen, network]) = order.words(header)
+        let Some([_magic, version, _zone, _accuracy, snaplen, network]) = order.words(header)
         else {
             let need = FILE_HEADER as u64;
             return Err(Error::Cut { offset, part: Part::FileHeader, need, have });
@@ -61,7 +128,13 @@ impl Pcap {
         // The upper half tells the length of the frame check sequence or is reserved, and readers
         // must ignore what they do not know of it.
         let [_, _, high, low] = network.to_be_bytes();
-        Ok(Self { order, precision, link: LinkType(u16::from_be_bytes([high, low])) })
+        let link = LinkType(u16::from_be_bytes([high, low]));
+        Ok(Self { order, precision, link, snaplen, watch: None })
+    }
+
+    /// From now on, records are judged by their neighbors.
+    pub(super) fn be_lenient(&mut self) {
+        self.watch = Some(Watch::default());
     }
 
     /// Finds the next record, which is then at the front of the buffer.
@@ -81,6 +154,16 @@ impl Pcap {
             let offset = buffer.offset();
             return Err(Error::RecordTooLong { offset, claim: captured, limit: MAX_CAPTURED });
         }
+        if let Some(watch) = self.watch {
+            let header = Header { second: seconds, fraction, captured, len };
+            let oddities = self.oddities(header, [watch.second, watch.second]);
+            self.watch = Some(if oddities.is_empty() {
+                Watch { second: Some(seconds), ..watch }
+            } else {
+                self.examine(buffer, watch, header, oddities)?
+            });
+        }
+        let bytes = buffer.available();
         let size = RECORD_HEADER + captured as usize;
         if bytes.len() < size && buffer.want(size)?.len() < size {
             return Err(cut(buffer, size));
@@ -94,6 +177,130 @@ impl Pcap {
             data: RECORD_HEADER..size,
             size,
         }))
+    }
+
+    /// What is odd about a header, if its neighbors are of these seconds.
+    #[inline]
+    fn oddities(&self, header: Header, neighbors: [Option<u32>; 2]) -> Oddities {
+        let Header { second, fraction, captured, len } = header;
+        let is_near = |other: u32| other.abs_diff(second) <= NEIGHBOR_SECONDS;
+        let alone = neighbors == [None; 2];
+        let mut odd = Oddities::empty();
+        odd.set(Oddities::FRACTION, fraction >= self.fractions());
+        odd.set(Oddities::CAPTURED, captured > len);
+        odd.set(Oddities::SNAPLEN, captured > self.snaplen.max(MAX_RESYNC));
+        odd.set(Oddities::TIME, !alone && !neighbors.into_iter().flatten().any(is_near));
+        odd.set(Oddities::LENGTH, len > MAX_CAPTURED);
+        odd.set(Oddities::EMPTY, captured == 0 && len == 0);
+        odd
+    }
+
+    /// How many fractions make a second.
+    fn fractions(&self) -> u32 {
+        match self.precision {
+            Precision::Microseconds => 1_000_000,
+            Precision::Nanoseconds => 1_000_000_000,
+        }
+    }
+
+    /// Looks behind a record with an odd header: if the file ends there, or a sound header follows, it is a record
+    /// all the same.
+    #[cold]
+    fn examine<R: Read>(
+        &self,
+        buffer: &mut Buffer<R>,
+        watch: Watch,
+        header: Header,
+        oddities: Oddities,
+    ) -> Result<Watch, Error> {
+        let size = header.size();
+        let excused = watch.tolerated | oddities.difference(Oddities::TIME | Oddities::EMPTY);
+        let bytes = buffer.want(size + RECORD_HEADER)?;
+        let (next, ends) = (self.header(bytes, size), bytes.len() == size);
+        let is_near = |next: Header| next.second.abs_diff(header.second) <= NEIGHBOR_SECONDS;
+        let is_sound = |next: Header| {
+            let odd = self.oddities(next, [watch.second, Some(header.second)]);
+            next.captured <= MAX_CAPTURED && excused.contains(odd)
+        };
+        let follows = next.map_or(ends, is_sound)
+            || oddities == Oddities::TIME && self.leads_on(buffer, excused | Oddities::TIME)?;
+        if !follows {
+            let (offset, reason) = (buffer.offset(), oddities.reason());
+            return Err(Error::Implausible { offset, reason });
+        }
+        // Of two times that differ, the one that its follower is near is right.
+        let trusted = !oddities.contains(Oddities::TIME) || next.is_some_and(is_near);
+        let second = if trusted { Some(header.second) } else { watch.second };
+        Ok(Watch { second, tolerated: excused })
+    }
+
+    /// Whether headers lead from one to the next from the front of the buffer on, whatever their times are.
+    fn leads_on<R: Read>(
+        &self,
+        buffer: &mut Buffer<R>,
+        tolerated: Oddities,
+    ) -> Result<bool, Error> {
+        let (mut need, mut rest) = (RECORD_HEADER, Rest::GoesOn);
+        loop {
+            if buffer.want(need)?.len() < need {
+                rest = Rest::Ends;
+            }
+            match self.chain(buffer.available(), rest, [None; 2], tolerated) {
+                Verdict::Sound => return Ok(true),
+                Verdict::Needs(more) if more > need => need = more,
+                Verdict::Needs(_) | Verdict::Not(_) => return Ok(false),
+            }
+        }
+    }
+
+    /// The header at a place of `bytes`, if all of it is there.
+    fn header(&self, bytes: &[u8], at: usize) -> Option<Header> {
+        let [second, fraction, captured, len] = self.order.words(bytes.get(at..)?)?;
+        Some(Header { second, fraction, captured, len })
+    }
+
+    /// Whether sound records begin at the front of `bytes`: their headers lead from one to the next.
+    fn chain(
+        &self,
+        bytes: &[u8],
+        rest: Rest,
+        mut neighbors: [Option<u32>; 2],
+        tolerated: Oddities,
+    ) -> Verdict {
+        let mut at = 0;
+        for link in 0..RESYNC_CHAIN {
+            let Some(header) = self.header(bytes, at) else {
+                // The stream may end behind a record; within one only if enough sound ones come before it.
+                let may_end = link > 0 && at == bytes.len() || link > 2;
+                return match rest {
+                    Rest::GoesOn => Verdict::Needs(at + RECORD_HEADER),
+                    Rest::Ends if may_end => Verdict::Sound,
+                    Rest::Ends => Verdict::Not(1),
+                };
+            };
+            if header.captured == 0 || header.captured > MAX_RESYNC {
+                return Verdict::Not(1);
+            }
+            // Where no time is known, four bytes too early or too late are headers too, by the other three numbers.
+            let whole = [header.len, self.snaplen].contains(&header.captured);
+            if neighbors[0].is_none() && !whole && !tolerated.contains(Oddities::TIME) {
+                return Verdict::Not(1);
+            }
+            if !tolerated.contains(self.oddities(header, neighbors)) {
+                return Verdict::Not(1);
+            }
+            neighbors[1] = Some(header.second);
+            at += header.size();
+        }
+        Verdict::Sound
+    }
+
+    /// Moves the front of the buffer to the next sound record behind damage, if there is one.
+    pub(super) fn resync<R: Read>(&self, buffer: &mut Buffer<R>) -> Result<bool, Error> {
+        let watch = self.watch.unwrap_or_default();
+        let neighbors = [watch.second; 2];
+        let judge = |bytes: &[u8], rest| self.chain(bytes, rest, neighbors, watch.tolerated);
+        search(buffer, |_, _| Verdict::Not(1), judge)
     }
 
     /// Fits without overflow even when the fraction is a second or more.

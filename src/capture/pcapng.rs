@@ -13,8 +13,9 @@ use super::buffer::Buffer;
 use super::byte_order::ByteOrder;
 use super::clock::Clock;
 use super::error::{BlockType, Error, Offset, OptionLength, Part};
-use super::limits::{MAX_BLOCK, MAX_CAPTURED, MAX_INTERFACES};
+use super::limits::{BUFFER_SIZE, MAX_BLOCK, MAX_CAPTURED, MAX_INTERFACES, MAX_RESYNC_BLOCK};
 use super::reader::Packet;
+use super::resync::{Rest, Verdict, search};
 
 /// What the current section has said so far.
 #[derive(Debug)]
@@ -22,7 +23,9 @@ pub(super) struct Pcapng {
     order: ByteOrder,
     /// How many sections came before this one.
     section: u32,
-    interfaces: Vec<Interface>,
+    /// Nothing in the place of one whose description is damaged, so that the others keep their numbers.
+    interfaces: Vec<Option<Interface>>,
+    lenient: bool,
 }
 
 /// What a packet inherits from the interface it names.
@@ -46,7 +49,12 @@ impl Pcapng {
     /// Reads the section header that a pcapng starts with.
     pub(super) fn new<R: Read>(buffer: &mut Buffer<R>) -> Result<Self, Error> {
         let order = section_header(buffer)?;
-        Ok(Self { order, section: 0, interfaces: Vec::new() })
+        Ok(Self { order, section: 0, interfaces: Vec::new(), lenient: false })
+    }
+
+    /// From now on, no block is passed over that was not checked to be whole.
+    pub(super) fn be_lenient(&mut self) {
+        self.lenient = true;
     }
 
     /// Finds the next packet, whose block is then at the front of the buffer.
@@ -75,9 +83,20 @@ impl Pcapng {
                     self.section = self.section.saturating_add(1);
                     self.interfaces.clear();
                 }
+                _ if self.lenient => self.skip_checked(buffer, block)?,
                 _ => skip(buffer, self.order, block)?,
             }
         }
+    }
+
+    /// Passes over a block once it was seen to be whole, unless it is too long for the buffer and of a known type.
+    fn skip_checked<R: Read>(&self, buffer: &mut Buffer<R>, block: Block) -> Result<(), Error> {
+        if block.length > MAX_BLOCK && is_registered(block.kind) {
+            return skip(buffer, self.order, block);
+        }
+        let [_, _] = load(buffer, self.order, block)?;
+        buffer.take(block.length as usize);
+        Ok(())
     }
 
     /// An enhanced packet block: interface, time, lengths, packet, options. The obsolete one differs in
@@ -126,7 +145,8 @@ impl Pcapng {
     /// The interface a packet names.
     #[inline]
     fn interface<R>(&self, buffer: &Buffer<R>, block: Block, id: u32) -> Result<&Interface, Error> {
-        self.interfaces.get(id as usize).ok_or_else(|| Error::UnknownInterface {
+        let interface = self.interfaces.get(id as usize).and_then(Option::as_ref);
+        interface.ok_or_else(|| Error::UnknownInterface {
             offset: buffer.offset(),
             block: block.kind,
             interface: id,
@@ -146,10 +166,134 @@ impl Pcapng {
         let options = INTERFACE_HEADER..size - LENGTH as usize;
         let options = buffer.available().get(options).unwrap_or_default();
         let clock = clock(options, self.order, offset)?;
-        self.interfaces.push(Interface { link: LinkType(link), snaplen, clock });
+        self.interfaces.push(Some(Interface { link: LinkType(link), snaplen, clock }));
         buffer.take(size);
         Ok(())
     }
+}
+
+/// Resynchronisation behind damage.
+impl Pcapng {
+    /// Moves the front of the buffer to the next sound block behind the damaged one, if there is one.
+    pub(super) fn resync<R: Read>(&mut self, buffer: &mut Buffer<R>) -> Result<bool, Error> {
+        let [kind, length] = self.order.words(buffer.available()).unwrap_or_default();
+        let block = Block { kind: BlockType(kind), length };
+        if block.kind == BlockType::INTERFACE_DESCRIPTION && self.interfaces.len() < MAX_INTERFACES
+        {
+            self.interfaces.push(None);
+        }
+        let first = |bytes: &[u8], rest| self.step_over(bytes, rest, block);
+        search(buffer, first, |bytes, rest| self.judge(bytes, rest))
+    }
+
+    /// How far to go from the damaged block: to where it claims to end if a block begins there, else a byte.
+    fn step_over(&self, bytes: &[u8], rest: Rest, block: Block) -> Verdict {
+        let size = block.length as usize;
+        let possible = block.length >= least(block.kind)
+            && block.length.is_multiple_of(4)
+            && block.length <= MAX_RESYNC_BLOCK;
+        if !possible {
+            return Verdict::Not(1);
+        }
+        let behind = bytes.get(size..).unwrap_or_default();
+        match (self.framing(behind), rest) {
+            (Framing::Whole(..), _) => Verdict::Not(size),
+            (Framing::Needs(more), Rest::GoesOn) if size + more <= BUFFER_SIZE / 2 => {
+                Verdict::Needs(size + more)
+            }
+            (_, Rest::Ends) if bytes.len() == size => Verdict::Not(size),
+            _ => Verdict::Not(1),
+        }
+    }
+
+    /// Whether a sound block begins at the front of `bytes`.
+    fn judge(&self, bytes: &[u8], rest: Rest) -> Verdict {
+        let (order, block) = match (self.framing(bytes), rest) {
+            (Framing::Whole(order, block), _) => (order, block),
+            (Framing::Needs(more), Rest::GoesOn) => return Verdict::Needs(more),
+            (Framing::Needs(_) | Framing::No, _) => return Verdict::Not(1),
+        };
+        let size = block.length as usize;
+        if !self.is_usable(bytes, block) {
+            // A whole block that is of no use: what it holds is no block.
+            return Verdict::Not(size);
+        }
+        // What follows it must look like a block, too.
+        let behind = bytes.get(size..).unwrap_or_default();
+        match (order.words(behind), rest) {
+            (Some([kind, length]), _) if is_sane(BlockType(kind), length) => Verdict::Sound,
+            (Some([kind, _]), _) if BlockType(kind) == BlockType::SECTION_HEADER => Verdict::Sound,
+            (Some(_), _) => Verdict::Not(1),
+            (None, Rest::GoesOn) => Verdict::Needs(size + BLOCK_HEADER),
+            (None, Rest::Ends) => Verdict::Sound,
+        }
+    }
+
+    /// Whether `bytes` begin with a block of a registered type whose two lengths agree.
+    fn framing(&self, bytes: &[u8]) -> Framing {
+        let Some([kind, magic]) = self.order.words(bytes).map(|[kind, _, magic]| [kind, magic])
+        else {
+            return Framing::Needs(SIMPLE_HEADER as usize);
+        };
+        let kind = BlockType(kind);
+        let order = match kind {
+            BlockType::SECTION_HEADER if magic == BYTE_ORDER => self.order,
+            BlockType::SECTION_HEADER if magic.swap_bytes() == BYTE_ORDER => self.order.other(),
+            BlockType::SECTION_HEADER => return Framing::No,
+            _ => self.order,
+        };
+        let [_, length] = order.words(bytes).unwrap_or_default();
+        if !is_registered(kind) || !is_sane(kind, length) || length > MAX_RESYNC_BLOCK {
+            return Framing::No;
+        }
+        match bytes.get(..length as usize).map(<[u8]>::last_chunk) {
+            None => Framing::Needs(length as usize),
+            Some(Some(tail)) if order.u32(*tail) == length => {
+                Framing::Whole(order, Block { kind, length })
+            }
+            Some(_) => Framing::No,
+        }
+    }
+
+    /// Whether a whole block can be read: packets name an interface that is known, and fit.
+    fn is_usable(&self, bytes: &[u8], block: Block) -> bool {
+        let knows = |id: u32| matches!(self.interfaces.get(id as usize), Some(Some(_)));
+        match block.kind {
+            BlockType::ENHANCED_PACKET | BlockType::PACKET => {
+                let Some([_, _, id, _, _, captured]) = self.order.words(bytes) else {
+                    return false;
+                };
+                let id = match block.kind {
+                    BlockType::PACKET => self.order.split(id)[0].into(),
+                    _ => id,
+                };
+                knows(id) && captured <= block.length.saturating_sub(PACKET_HEADER + LENGTH)
+            }
+            BlockType::SIMPLE_PACKET => knows(0),
+            _ => true,
+        }
+    }
+}
+
+/// What stands at a place, as a block.
+enum Framing {
+    /// A block whose two lengths agree, and its byte order.
+    Whole(ByteOrder, Block),
+    /// No block.
+    No,
+    /// To tell takes this many bytes.
+    Needs(usize),
+}
+
+/// Whether a block of this type can be this long.
+fn is_sane(kind: BlockType, length: u32) -> bool {
+    length >= least(kind) && length.is_multiple_of(4)
+}
+
+/// Whether programs write blocks of this type: those of the specification, of sysdig, of custom data.
+fn is_registered(kind: BlockType) -> bool {
+    matches!(kind.0, 1..=10 | 0x0201..=0x0225 | 0x0bad | 0x4000_0bad)
+        || kind == BlockType::SECTION_HEADER
 }
 
 /// Reads a section header and tells its byte order.

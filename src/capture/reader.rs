@@ -10,6 +10,7 @@ use super::LinkType;
 use super::buffer::Buffer;
 use super::decompress::{Progress, Source};
 use super::error::{BlockType, Compression, Error, Offset, Part};
+use super::limits::BUFFER_SIZE;
 use super::pcap::Pcap;
 use super::pcapng::Pcapng;
 use crate::time::Instant;
@@ -24,10 +25,12 @@ pub struct Reader<R> {
     progress: Progress,
     /// How many records were delivered.
     delivered: u64,
-    /// Whether the end, or an error, was reported.
+    /// Whether the end, or an error that ends the capture, was reported.
     done: bool,
     /// What was found when a batch was full: the next thing that is found.
     pub(super) ahead: Option<Result<Packet, Error>>,
+    /// Whether damage is passed over.
+    lenient: bool,
 }
 
 /// One captured packet, lent by its [`Reader`] until the next is asked for.
@@ -129,15 +132,33 @@ impl<R: Read> Reader<R> {
             Source::recognise(source, progress.clone()).map_err(|fault| fault.at(start))?;
         let mut buffer = Buffer::new(source);
         let format = Parser::recognise(&mut buffer)?;
-        Ok(Self { buffer, format, progress, delivered: 0, done: false, ahead: None })
+        let (delivered, done, lenient) = (0, false, false);
+        Ok(Self { buffer, format, progress, delivered, done, ahead: None, lenient })
+    }
+
+    /// The same reader, which passes over damage in the capture's structure and reads on.
+    ///
+    /// It then searches for the next sound record (its lengths and its time are those of a packet, and further such
+    /// records follow it), and reports what it skipped as [`Error::Skipped`]. It also judges each record of a pcap by its
+    /// neighbors, and so finds damage that a strict reader hands out as a packet. On a live source, a suspect record may
+    /// wait for its followers.
+    #[must_use]
+    pub fn lenient(mut self) -> Self {
+        self.lenient = true;
+        match &mut self.format {
+            Parser::Pcap(pcap) => pcap.be_lenient(),
+            Parser::Pcapng(pcapng) => pcapng.be_lenient(),
+        }
+        self
     }
 
     /// The next record, or nothing at the end.
     ///
     /// # Errors
     ///
-    /// All records before the damage have been delivered by then. There is no reading on after an
-    /// error: it is reported once, and then `Ok(None)` for ever.
+    /// All records before the damage have been delivered by then. Every error is reported once, and then the end,
+    /// `Ok(None)`, for ever; but after an [`Error::Skipped`], which only a [lenient](Self::lenient) reader reports,
+    /// more records may come. So a loop that goes on until `Ok(None)` reads all there is.
     #[expect(
         clippy::should_implement_trait,
         reason = "an iterator cannot lend what it owns, and copying each packet would cost more than reading it"
@@ -160,10 +181,44 @@ impl<R: Read> Reader<R> {
             Parser::Pcap(pcap) => pcap.next(&mut self.buffer),
             Parser::Pcapng(pcapng) => pcapng.next(&mut self.buffer),
         };
-        if !matches!(found, Ok(Some(_))) {
-            self.done = true;
+        match found {
+            Ok(Some(packet)) => return Ok(Some(packet)),
+            Err(error) if self.lenient && error.is_in_structure() => {
+                return Err(self.resync(error));
+            }
+            Ok(None) | Err(_) => self.done = true,
         }
         found
+    }
+
+    /// Passes over the damage that `cause` tells of, up to the next sound record or the end. Tells what was skipped; if
+    /// the capture merely ends too early, that.
+    #[cold]
+    fn resync(&mut self, cause: Error) -> Error {
+        let offset = cause.offset().unwrap_or_else(|| self.buffer.offset());
+        let found = match &mut self.format {
+            Parser::Pcap(pcap) => pcap.resync(&mut self.buffer),
+            Parser::Pcapng(pcapng) => pcapng.resync(&mut self.buffer),
+        };
+        let at_end = match found {
+            Ok(true) => false,
+            Ok(false) if cause.is_cut() => {
+                self.done = true;
+                return cause;
+            }
+            Ok(false) => {
+                self.done = true;
+                self.buffer.take(BUFFER_SIZE);
+                true
+            }
+            // What the source said comes when it is read next.
+            Err(error) => {
+                self.done = true;
+                return error;
+            }
+        };
+        let bytes = self.buffer.offset().bytes.saturating_sub(offset.bytes);
+        Error::Skipped { offset, bytes, at_end, cause: Box::new(cause) }
     }
 
     /// Lends the record that [`Reader::find`] has found last.
