@@ -51,3 +51,65 @@ fn standard_input_can_be_merged_but_only_once() {
     let pairs: Vec<_> = twice.lines().collect();
     assert!(pairs.chunks(2).all(|pair| pair[0] == pair[1]), "equal times come in turn");
 }
+
+/// `rxe_cm.pcap` with the captured length of its record at `offset` damaged.
+fn damaged(offset: usize) -> Vec<u8> {
+    let mut bytes = std::fs::read(testdata("captures").join("rxe_cm.pcap")).unwrap();
+    bytes[offset + 8..offset + 12].fill(0xff);
+    bytes
+}
+
+fn text(bytes: Vec<u8>) -> String {
+    String::from_utf8(bytes).unwrap()
+}
+
+#[test]
+fn damaged_record_is_skipped_and_named() {
+    let file = Scratch::new("damaged.pcap", &damaged(24));
+    let output = roce(&["decode", file.path()]);
+    let err = text(output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{err}");
+    assert_eq!(text(output.stdout).lines().count(), 181, "all but the damaged one");
+    assert_eq!(err.lines().count(), 1, "{err}");
+    assert!(
+        err.starts_with(&format!("roce: {}: record at offset 24 claims", file.path())),
+        "{err}"
+    );
+    assert!(err.contains(": skipped ") && err.contains("the next record is at offset"), "{err}");
+
+    let output = roce(&["decode", "--summary", file.path()]);
+    let summary = text(output.stdout);
+    assert!(summary.contains("frames         181,"), "{summary}");
+    assert!(summary.contains("bytes of damage at 1 places"), "{summary}");
+    let json = text(roce(&["decode", "--summary", "--json", file.path()]).stdout);
+    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    assert_eq!((&json["skipped"]["places"], &json["frames"]), (&1.into(), &181.into()));
+
+    let output = roce(&["decode", "--strict", "--summary", file.path()]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(text(output.stdout).starts_with("frames         0,"));
+}
+
+#[test]
+fn file_that_is_all_damage_does_not_flood_the_terminal() {
+    let whole = std::fs::read(testdata("captures").join("rxe_all_ops.pcap")).unwrap();
+    let (mut bytes, mut at, mut count) = (whole.clone(), 24, 0);
+    while at < whole.len() {
+        let captured = u32::from_le_bytes(whole[at + 8..at + 12].try_into().unwrap()) as usize;
+        if count % 8 == 0 {
+            bytes[at..at + 16].fill(0xff);
+        }
+        count += 1;
+        at += 16 + captured;
+    }
+    let file = Scratch::new("all.pcap", &bytes);
+    for jobs in ["1", "2"] {
+        let output = roce(&["decode", "-j", jobs, "-e", "frame.len", file.path()]);
+        let err = text(output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{err}");
+        assert_eq!(err.lines().count(), 21, "{err}");
+        let more = format!("at {} more places", 3742_usize.div_ceil(8) - 20);
+        assert!(err.contains(&more), "{err}");
+        assert_eq!(text(output.stdout).lines().count(), 3742 - 3742_usize.div_ceil(8));
+    }
+}

@@ -42,6 +42,9 @@ pub struct Summary {
     latest: [usize; LATEST],
     /// Packets of conversations that came when the list was full.
     elsewhere: Traffic,
+    /// How many stretches of damage the reader passed over, and how many bytes in all.
+    skips: u64,
+    skipped_bytes: u64,
 }
 
 /// How many conversations are remembered where they can be found fast.
@@ -104,7 +107,15 @@ impl Summary {
             index: HashMap::new(),
             latest: [0; LATEST],
             elsewhere: Traffic::default(),
+            skips: 0,
+            skipped_bytes: 0,
         }
+    }
+
+    /// Takes damage into account that was passed over: so many stretches of so many bytes in all.
+    pub fn add_skipped(&mut self, places: u64, bytes: u64) {
+        self.skips += places;
+        self.skipped_bytes += bytes;
     }
 
     /// Takes a frame into account.
@@ -172,6 +183,7 @@ impl Summary {
             self.count(conversation, traffic);
         }
         self.elsewhere.add(later.elsewhere);
+        self.add_skipped(later.skips, later.skipped_bytes);
     }
 
     /// Forgets everything, and keeps the memory.
@@ -226,6 +238,13 @@ impl Summary {
                 out.push_str(" UTC\n");
             }
         }
+        if self.skips > 0 {
+            let (places, bytes) = (self.skips, self.skipped_bytes);
+            put(
+                &mut out,
+                format_args!("skipped        {bytes} bytes of damage at {places} places\n"),
+            );
+        }
         out.push_str("ICRC          ");
         for verdict in VERDICTS {
             put(&mut out, format_args!(" {} {}", verdict.name(), self.verdicts[verdict as usize]));
@@ -277,6 +296,8 @@ impl Summary {
         put(&mut out, format_args!("{{\"frames\":{},\"bytes\":{}", self.frames, self.bytes));
         put(&mut out, format_args!(",\"roce_frames\":{}", self.roce_frames));
         put(&mut out, format_args!(",\"incomplete\":{}", self.malformed));
+        let (places, bytes) = (self.skips, self.skipped_bytes);
+        put(&mut out, format_args!(",\"skipped\":{{\"places\":{places},\"bytes\":{bytes}}}"));
         for (name, time) in [("first_time", self.first_time), ("last_time", self.last_time)] {
             match time {
                 Some(time) => put(&mut out, format_args!(",\"{name}\":\"{time}\"")),

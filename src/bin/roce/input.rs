@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
-use roce::capture::{Merge, MergeError, Reader};
+use roce::capture::{Error, Merge, MergeError, Reader};
 
 /// Bytes of a capture: a file, a pipe, standard input.
 pub(crate) type Source = Box<dyn Read + Send>;
@@ -23,19 +23,21 @@ pub(crate) struct Inputs {
 
 impl Inputs {
     /// Opens captures; `-` is standard input. Reports on standard error what cannot be opened, and goes on without it.
-    pub(crate) fn open(paths: &[PathBuf]) -> Result<Self> {
+    ///
+    /// Damage in the middle of a capture is passed over, unless `strict`.
+    pub(crate) fn open(paths: &[PathBuf], strict: bool) -> Result<Self> {
         if paths.iter().filter(|path| is_stdin(path)).count() > 1 {
             bail!("standard input (-) is named twice; it can be read once");
         }
         let (mut readers, mut size) = (Vec::new(), Some(0_u64));
-        let mut problems = Problems { names: Vec::new(), failed: false };
+        let mut problems = Problems::default();
         for path in paths {
             let name = path.display().to_string();
             match open(path) {
                 Ok((reader, bytes)) => {
                     size = size.zip(bytes).map(|(sum, bytes)| sum.saturating_add(bytes));
                     problems.names.push(name);
-                    readers.push(reader);
+                    readers.push(if strict { reader } else { reader.lenient() });
                 }
                 Err(error) => {
                     report(&name, &error);
@@ -58,28 +60,64 @@ impl Inputs {
 }
 
 /// What was wrong with the captures.
+#[derive(Default)]
 pub(crate) struct Problems {
     /// The files in the merge, as the user named them; a record's `file` is an index.
     names: Vec<String>,
     /// Whether some input could not be read, or not to its end.
     failed: bool,
+    /// How many stretches of damage were passed over, and how many bytes in all.
+    skips: u64,
+    skipped_bytes: u64,
 }
+
+/// How many stretches of damage are reported one by one; a file that is all damage has millions.
+const SKIPS_SHOWN: u64 = 20;
 
 impl Problems {
     /// Says on standard error what is wrong with a file, and remembers it for the exit status.
     pub(crate) fn report(&mut self, trouble: MergeError) {
-        self.fail(trouble.file, &trouble.error.into());
+        let Error::Skipped { bytes, .. } = trouble.error else {
+            return self.fail(trouble.file, &trouble.error.into());
+        };
+        self.skips += 1;
+        self.skipped_bytes += bytes;
+        if self.skips <= SKIPS_SHOWN {
+            report(self.name(trouble.file), &trouble.error.into());
+        }
+    }
+
+    /// Says how much damage was passed over without a line of its own. Call it after the last record.
+    pub(crate) fn finish(&self) {
+        if let Some(more @ 1..) = self.skips.checked_sub(SKIPS_SHOWN) {
+            let bytes = self.skipped_bytes;
+            eprintln!("roce: damage was skipped at {more} more places; {bytes} bytes in all");
+        }
+    }
+
+    /// How many stretches of damage were passed over, and how many bytes in all.
+    pub(crate) fn skipped(&self) -> (u64, u64) {
+        (self.skips, self.skipped_bytes)
+    }
+
+    fn name(&self, file: u32) -> &str {
+        self.names.get(file as usize).map_or("", String::as_str)
     }
 
     /// Says that a file holds something that cannot be used.
     pub(crate) fn fail(&mut self, file: u32, error: &anyhow::Error) {
-        report(self.names.get(file as usize).map_or("", String::as_str), error);
+        report(self.name(file), error);
         self.failed = true;
     }
 
-    /// The exit status that follows from what was wrong with the files.
+    /// The exit status that follows from what was wrong with the files: 2 if one could not be read to its end, 1 if
+    /// damage was passed over.
     pub(crate) fn status(&self) -> ExitCode {
-        if self.failed { crate::could_not() } else { ExitCode::SUCCESS }
+        match (self.failed, self.skips) {
+            (true, _) => crate::could_not(),
+            (false, 1..) => ExitCode::FAILURE,
+            (false, 0) => ExitCode::SUCCESS,
+        }
     }
 }
 

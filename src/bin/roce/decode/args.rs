@@ -21,6 +21,9 @@ use crate::output::Color;
 /// Packets of several captures come in the order of time; frame.number counts them all, and
 /// frame.file is the capture that a packet is from.
 ///
+/// A damaged record is skipped: reading goes on at the next sound one, a line on standard error
+/// tells what was skipped, and the exit status is 1. With --strict, the capture ends there (2).
+///
 /// RoCE packets have their ICRC checked: ok, bad, or absent where the capture cut the packet
 /// short. Times are UTC.
 ///
@@ -77,6 +80,10 @@ pub(crate) struct Args {
     /// Threads to decode with [default: as many as there are cores]; -j 1 is the way of pipes and of --line-buffered.
     #[arg(short, long, value_name = "N")]
     pub(super) jobs: Option<NonZeroUsize>,
+
+    /// End a capture at the first damaged record, instead of searching for the next sound one.
+    #[arg(long)]
+    pub(super) strict: bool,
 
     /// When to use colors.
     #[arg(long, alias = "colour", value_enum, value_name = "WHEN", default_value_t)]

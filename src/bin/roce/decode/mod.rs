@@ -26,9 +26,9 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
         out.flush()?;
         return Ok(ExitCode::SUCCESS);
     }
-    let mut inputs = Inputs::open(&args.files)?;
+    let mut inputs = Inputs::open(&args.files, args.strict)?;
     let mut run = Run::new(&args, &inputs, out)?;
     run.read(&mut inputs)?;
-    run.finish()?;
+    run.finish(&inputs.problems)?;
     Ok(inputs.problems.status())
 }

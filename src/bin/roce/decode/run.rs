@@ -59,12 +59,15 @@ impl<W: Write + Send> Run<W> {
         }
         bar.finish_and_clear();
         self.out.flush().context(OUTPUT)?;
+        inputs.problems.finish();
         self.all.unknown.report(&mut inputs.problems);
         Ok(())
     }
 
     /// Prints what comes after the last packet.
-    pub(super) fn finish(mut self) -> Result<()> {
+    pub(super) fn finish(mut self, problems: &Problems) -> Result<()> {
+        let (places, bytes) = problems.skipped();
+        self.all.summary.add_skipped(places, bytes);
         let text = self.show.form.finish(&self.all.summary);
         self.out.write_all(text.as_bytes()).and_then(|()| self.out.flush()).context(OUTPUT)
     }
