@@ -73,6 +73,10 @@ fn program_runs_where_no_temporary_file_can_be_written_and_unknown_forms_are_ref
     assert_eq!(text(&output.stdout), "ran\n", "{output:?}");
     let error = text(&output.stderr);
     assert!(error.contains("cannot write the files of devices"), "{error}");
+    // Where user namespaces are forbidden, that form is refused.
+    let output = run("namespace");
+    let forbidden = text(&output.stderr).contains("namespace");
+    assert!(text(&output.stdout) == "ran\n" || forbidden, "{output:?}");
     let output = run("probe");
     assert_eq!(output.status.code(), Some(2), "{output:?}");
     assert!(text(&output.stderr).contains("it is 'namespace' or 'preload'"), "{output:?}");

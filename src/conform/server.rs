@@ -200,3 +200,84 @@ impl Drop for Heard<'_> {
         self.server.clients().here.remove(&self.number);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::net::Ipv4Addr;
+
+    use super::*;
+    use crate::link::cable;
+    use crate::nic::SoftNic;
+    use crate::wire::Gid;
+
+    fn server() -> Arc<Server> {
+        let [a, b] = [1, 2].map(|host| Gid::from(Ipv4Addr::new(192, 0, 2, host)));
+        let (link, _) = cable(a, b).unwrap();
+        let device = Arc::new(SoftNic::start(link).unwrap());
+        Arc::new(Server::new(Agent { device, wire: None, gid_index: None }, false))
+    }
+
+    /// A connection, by its two ends.
+    fn connection(listener: &TcpListener) -> (TcpStream, TcpStream) {
+        let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        (client, listener.accept().unwrap().0)
+    }
+
+    /// Whether the other end has closed a connection.
+    fn is_closed(mut client: &TcpStream) -> bool {
+        client.set_nonblocking(true).unwrap();
+        matches!(io::Read::read(&mut client, &mut [0]), Ok(0))
+    }
+
+    #[test]
+    fn newcomer_takes_the_place_of_the_least_useful_client() {
+        let (server, listener) = (server(), TcpListener::bind("127.0.0.1:0").unwrap());
+        let address = |host: u8| IpAddr::from([192, 0, 2, host]);
+        let mut clients = Vec::new();
+        let mut admit = |host: u8| {
+            let (client, stream) = connection(&listener);
+            let (number, _line) = server.admit(stream, address(host)).unwrap();
+            clients.push((number, client));
+            number
+        };
+        // One for itself, two that share an address, and others, the first of which has been silent for longest.
+        let alone = admit(1);
+        let crowd = [admit(2), admit(2)];
+        let others: Vec<u64> = (3..).take(CLIENTS_MAX - 3).map(&mut admit).collect();
+        for number in crowd.iter().chain(&others) {
+            server.clients().here.get_mut(number).unwrap().greeted = true;
+        }
+        // First goes who never greeted, then one of the crowd, then who has been silent for longest.
+        for (host, gone) in (100..).zip([alone, crowd[0], crowd[1]]) {
+            let new = admit(host);
+            server.clients().here.get_mut(&new).unwrap().greeted = true;
+            assert!(!server.clients().here.contains_key(&gone), "client {gone} is still there");
+            assert_eq!(server.clients().here.len(), CLIENTS_MAX);
+            assert!(server.clients().here.contains_key(&new));
+        }
+        let closed = clients.iter().filter(|(_, client)| is_closed(client)).map(|it| it.0);
+        assert_eq!(closed.collect::<Vec<_>>(), [alone, crowd[0], crowd[1]]);
+    }
+
+    #[test]
+    fn clients_wait_in_the_backlog_while_too_many_threads_run() {
+        let (server, listener) = (server(), TcpListener::bind("127.0.0.1:0").unwrap());
+        server.threads.store(THREADS_MAX, Ordering::Release);
+        let report: Arc<Report<'static>> = Arc::new(|_, _| {});
+        let backlog = listener.try_clone().unwrap();
+        let running = Arc::clone(&server);
+        std::thread::spawn(move || running.run(&listener, true, &report));
+        let _client = TcpStream::connect(backlog.local_addr().unwrap()).unwrap();
+        // The server leaves it in the backlog: it is still there to be accepted.
+        std::thread::sleep(4 * RETRY);
+        backlog.set_nonblocking(true).unwrap();
+        assert!(backlog.accept().is_ok(), "the server took it");
+        assert_eq!(server.clients().accepted, 0);
+        // With room for a thread again, the next one is accepted.
+        server.threads.store(0, Ordering::Release);
+        let _client = TcpStream::connect(backlog.local_addr().unwrap()).unwrap();
+        while server.clients().accepted == 0 {
+            std::thread::sleep(RETRY);
+        }
+    }
+}

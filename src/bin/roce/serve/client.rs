@@ -173,3 +173,21 @@ fn describe(plan: &Plan) -> String {
     let (connection, op, metric) = (plan.connection.name(), plan.op.name(), plan.metric.name());
     format!("{connection} {op} {metric}, {} QP, MTU {}", plan.qps, plan.mtu)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+
+    use super::*;
+
+    #[test]
+    fn client_whose_thread_panics_counts_as_served() {
+        let served = AtomicU64::new(0);
+        let panicked = catch_unwind(AssertUnwindSafe(|| {
+            let _counted = Counted(&served);
+            panic!("on purpose");
+        }));
+        assert!(panicked.is_err());
+        assert_eq!(served.load(Ordering::SeqCst), 1);
+    }
+}
