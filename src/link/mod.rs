@@ -58,15 +58,22 @@ pub use named::{NamedSpec, NamedSpecError};
 #[cfg(target_os = "linux")]
 pub use spec::{OpenError, Spec, SpecError};
 #[cfg(target_os = "linux")]
-pub(crate) use sys::thread::spawn;
+#[doc(hidden)]
+pub use sys::thread::on_stack;
+#[cfg(target_os = "linux")]
+pub(crate) use sys::thread::{Thread, spawn};
 
-/// Starts a thread. Elsewhere than on Linux it takes signals as any other does.
+/// A thread, which takes signals as any other does elsewhere than on Linux.
+#[cfg(not(target_os = "linux"))]
+pub(crate) type Thread = std::thread::JoinHandle<()>;
+
+/// Starts a thread.
 #[cfg(not(target_os = "linux"))]
 pub(crate) fn spawn(
-    name: &str,
+    name: &'static core::ffi::CStr,
     run: impl FnOnce() + Send + 'static,
-) -> io::Result<std::thread::JoinHandle<()>> {
-    std::thread::Builder::new().name(name.to_owned()).spawn(run)
+) -> io::Result<Thread> {
+    std::thread::Builder::new().name(name.to_string_lossy().into_owned()).spawn(run)
 }
 
 /// The most multicast groups that a link is in at once.

@@ -60,6 +60,7 @@ impl Netlink {
     ) -> io::Result<()> {
         self.send(kind, ask, body)?;
         for _ in 0..DATAGRAMS_MAX {
+            self.answer.try_reserve_exact(ANSWER_MAX.saturating_sub(self.answer.len()))?;
             self.answer.resize(ANSWER_MAX, 0);
             let len = (&self.socket).read(&mut self.answer)?;
             for message in messages(self.answer.get(..len).unwrap_or_default()) {

@@ -205,15 +205,12 @@ pub fn open(options: &Options) -> Result<Link, OpenError> {
     let socket = Arc::new(socket);
     let ports = options.source_ports.min(SOURCE_PORTS_MAX);
     let gid = gid(address);
+    let groups = Groups::new(local, interface.index, options.receive_buffer);
+    let receiver = UdpReceiver::new(Arc::clone(&socket), gid, options.icrc, room, groups)
+        .map_err(system("allocating room for packets"))?;
     Ok(Link {
-        sender: Box::new(UdpSender::new(Arc::clone(&socket), local, interface.index, gid, ports)),
-        receiver: Box::new(UdpReceiver::new(
-            socket,
-            gid,
-            options.icrc,
-            room,
-            Groups::new(local, interface.index, options.receive_buffer),
-        )),
+        sender: Box::new(UdpSender::new(socket, local, interface.index, gid, ports)),
+        receiver: Box::new(receiver),
         port: Port {
             name: format!("udp:{address}"),
             gids: vec![gid],

@@ -27,6 +27,7 @@ mod routines;
 mod routines;
 
 use core::cell::UnsafeCell;
+use std::collections::TryReserveError;
 use std::sync::Arc;
 
 use thiserror::Error;
@@ -91,9 +92,20 @@ unsafe impl Sync for Words {}
 
 impl Buffer {
     /// `len` zero bytes.
+    ///
+    /// # Panics
+    ///
+    /// If there is no memory for them.
     pub fn new(len: usize) -> Self {
-        let words = (0..len.div_ceil(8)).map(|_| UnsafeCell::new(0)).collect();
-        Self(Arc::new(Words { words, len }))
+        Self::try_new(len).expect("memory for a buffer")
+    }
+
+    /// The same, or an error if there is no memory for them.
+    pub fn try_new(len: usize) -> Result<Self, TryReserveError> {
+        let mut words = Vec::new();
+        words.try_reserve_exact(len.div_ceil(8))?;
+        words.resize_with(len.div_ceil(8), || UnsafeCell::new(0));
+        Ok(Self(Arc::new(Words { words: words.into_boxed_slice(), len })))
     }
 
     /// A buffer with these bytes in it.
@@ -702,6 +714,12 @@ mod tests {
         assert_eq!(old.sa_sigaction, before.sa_sigaction);
         assert_eq!(after.sa_sigaction, before.sa_sigaction);
         assert_eq!(query().sa_sigaction, own.sa_sigaction, "it stays in front");
+    }
+
+    #[test]
+    fn buffer_that_no_memory_is_there_for_is_refused() {
+        assert!(Buffer::try_new(usize::MAX).is_err());
+        assert_eq!(Buffer::try_new(9).unwrap().len(), 9);
     }
 
     #[test]

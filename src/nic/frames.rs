@@ -5,7 +5,6 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::JoinHandle;
 use std::time::Duration;
 
 use rustix::event::{EventfdFlags, eventfd};
@@ -13,7 +12,7 @@ use rustix::event::{EventfdFlags, eventfd};
 use super::SoftNic;
 use super::mailbox::wait_readable;
 use super::progress::Shared;
-use crate::link::Frames;
+use crate::link::{Frames, Thread};
 use crate::verbs::{
     CqHandle, CreateError, DestroyError, Errno, FlowHandle, FlowRule, PdHandle, QpHandle, Spread,
     WqHandle, WqState,
@@ -32,7 +31,7 @@ struct Running {
     rules: usize,
     stopped: Arc<AtomicBool>,
     doorbell: OwnedFd,
-    thread: JoinHandle<()>,
+    thread: Thread,
 }
 
 impl Listener {
@@ -58,7 +57,7 @@ impl Listener {
         self.frames.listen(true)?;
         let (frames, shared, stop) =
             (Arc::clone(&self.frames), Arc::clone(shared), Arc::clone(&stopped));
-        let thread = crate::link::spawn("roce frames", move || {
+        let thread = crate::link::spawn(c"roce frames", move || {
             let run = || take_frames(&*frames, &shared, &bell, &stop);
             if catch_unwind(AssertUnwindSafe(run)).is_err() {
                 shared.alarm.raise();

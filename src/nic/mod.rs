@@ -65,7 +65,6 @@ use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::RawFd;
 use std::sync::Arc;
-use std::thread::JoinHandle;
 use std::time::Duration;
 
 pub use mailbox::Mailbox;
@@ -74,7 +73,7 @@ pub use poster::Poster;
 use self::alarm::Refusal;
 use self::core::Core;
 use crate::engine::{Config, Counters, Engine, Event, Seed};
-use crate::link::{Frames, Link, Port};
+use crate::link::{Frames, Link, Port, Thread};
 use crate::memory::AccessError;
 use crate::time::Instant;
 use crate::verbs::{
@@ -94,7 +93,7 @@ pub struct SoftNic {
     shared: Arc<Shared>,
     port: Port,
     asynchronous: Arc<Mailbox<AsyncEvent>>,
-    progress: Option<JoinHandle<()>>,
+    progress: Option<Thread>,
     /// Who listens for frames of any protocol.
     listener: Option<Listener>,
     /// Whatever is to go last.
@@ -136,7 +135,7 @@ impl SoftNic {
         let shared = Shared::new(core, sender, receiver, frames.clone(), port_watch)?;
         shared.choose_packets();
         let thread = Arc::clone(&shared);
-        let progress = crate::link::spawn("roce", move || thread.run())?;
+        let progress = crate::link::spawn(c"roce", move || thread.run())?;
         let (progress, listener) = (Some(progress), frames.map(Listener::new));
         Ok(Self { shared, port, asynchronous, progress, listener, kept: None })
     }

@@ -93,8 +93,8 @@ impl Shared {
     ) -> io::Result<Arc<Self>> {
         let arrivals = receiver.fd().try_clone_to_owned()?;
         let alarm = Arc::new(Alarm::new()?);
-        let outgoing =
-            Outgoing { sender, batch: Batch::bounded(BATCH, BATCH_BYTES), wants: None, frames };
+        let batch = Batch::try_bounded(BATCH, BATCH_BYTES)?;
+        let outgoing = Outgoing { sender, batch, wants: None, frames };
         Ok(Arc::new(Self {
             core: Mutex::new(core),
             outgoing: TimedMutex::new(outgoing, &alarm),

@@ -1,5 +1,7 @@
 //! Packets on their way out and in, without the network around them.
 
+use std::collections::TryReserveError;
+
 use super::{Gid, Path};
 
 /// Packets to send, one behind the other in one buffer.
@@ -80,17 +82,31 @@ impl Batch {
     }
 
     /// Room for so many packets, if they are short; it is full, too, as soon as they have so many bytes together.
+    ///
+    /// # Panics
+    ///
+    /// If there is no memory for them.
+    #[expect(clippy::expect_used, reason = "as for every collection")]
     pub fn bounded(packets_max: usize, bytes_max: usize) -> Self {
+        Self::try_bounded(packets_max, bytes_max).expect("memory for a batch")
+    }
+
+    /// The same, or an error if there is no memory for them.
+    pub fn try_bounded(packets_max: usize, bytes_max: usize) -> Result<Self, TryReserveError> {
         let room = packets_max.saturating_mul(PACKET_MAX + ICRC_ROOM);
-        Self {
-            // The last packet may begin just before the limit, and is padded before it is cut.
-            bytes: Vec::with_capacity(room.min(bytes_max + PACKET_MAX + ICRC_ROOM) + 3),
-            ends: Vec::with_capacity(packets_max),
-            trains: Vec::with_capacity(packets_max),
+        let mut batch = Self {
+            bytes: Vec::new(),
+            ends: Vec::new(),
+            trains: Vec::new(),
             damage: Vec::new(),
             packets_max,
             bytes_max,
-        }
+        };
+        // The last packet may begin just before the limit, and is padded before it is cut.
+        batch.bytes.try_reserve_exact(room.min(bytes_max + PACKET_MAX + ICRC_ROOM) + 3)?;
+        batch.ends.try_reserve_exact(packets_max)?;
+        batch.trains.try_reserve_exact(packets_max)?;
+        Ok(batch)
     }
 
     /// How many packets are in it.

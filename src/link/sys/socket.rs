@@ -6,6 +6,7 @@
 //! A program's thread may run this with a `pthread_cancel` pending. The C library's functions for these system calls are
 //! cancellation points, which would unwind through Rust; `syscall` is none.
 
+use std::alloc::{self, Layout};
 use std::array;
 use std::ffi::c_int;
 use std::io;
@@ -130,6 +131,19 @@ pub(crate) struct Inbox {
 /// A payload may be as long as IP allows.
 const ROOM: usize = 1 << 16;
 
+/// Zeroes, which take memory only where they are written to.
+#[expect(unsafe_code, reason = "no collection allocates zeroes by a call that can fail")]
+fn zeroes(len: usize) -> io::Result<Box<[u8]>> {
+    let layout = Layout::array::<u8>(len.max(1)).map_err(io::Error::other)?;
+    // SAFETY: the layout is not empty.
+    let bytes = unsafe { alloc::alloc_zeroed(layout) };
+    if bytes.is_null() {
+        return Err(io::ErrorKind::OutOfMemory.into());
+    }
+    // SAFETY: so many bytes were allocated as a box of them would be, and they are initialized.
+    Ok(unsafe { Box::from_raw(ptr::slice_from_raw_parts_mut(bytes, len.max(1))) })
+}
+
 /// What is told with a datagram.
 #[derive(Clone, Copy, Debug)]
 struct Slot {
@@ -140,10 +154,9 @@ struct Slot {
 }
 
 impl Inbox {
-    pub(crate) fn new() -> Self {
+    pub(crate) fn new() -> io::Result<Self> {
         let slot = Slot { from: Name::NONE, control: Control::new(), len: 0, whole: false };
-        let bytes = vec![0; MESSAGES_MAX * ROOM].into_boxed_slice();
-        Self { bytes, slots: [slot; MESSAGES_MAX], len: 0 }
+        Ok(Self { bytes: zeroes(MESSAGES_MAX * ROOM)?, slots: [slot; MESSAGES_MAX], len: 0 })
     }
 
     /// Takes in what has arrived, without waiting; returns how many datagrams. The ones before are forgotten.

@@ -1,28 +1,123 @@
 //! Threads of the library's own, which take no signals of the program.
 
+use std::ffi::CStr;
 use std::io;
-use std::mem::MaybeUninit;
+use std::mem::{self, MaybeUninit};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
-use std::thread::{Builder, JoinHandle};
 
 /// Signals that stay unblocked: the kernel raises them in the thread whose instruction caused them, and ends the process
 /// at once if that thread blocks them, whatever handler the program has.
 const SYNCHRONOUS: [libc::c_int; 6] =
     [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP, libc::SIGSYS];
 
+/// Stack of a thread that lives as long as a NIC.
+const STACK: usize = 2 << 20;
+
+/// A thread that can be waited for. Otherwise it goes on by itself.
+///
+/// Not one of the standard library's: when memory is short, those end the program where this returns an error, because
+/// they allocate what only a thread of a Rust program needs.
+#[derive(Debug)]
+pub(crate) struct Thread(Option<libc::pthread_t>);
+
+impl Thread {
+    /// Waits for its end.
+    #[expect(unsafe_code, reason = "a call of the C library")]
+    pub(crate) fn join(mut self) -> io::Result<()> {
+        let Some(id) = self.0.take() else { return Ok(()) };
+        // SAFETY: the thread is there, as nothing has waited for it or detached it.
+        checked(unsafe { libc::pthread_join(id, ptr::null_mut()) })
+    }
+}
+
+impl Drop for Thread {
+    #[expect(unsafe_code, reason = "a call of the C library")]
+    fn drop(&mut self) {
+        if let Some(id) = self.0 {
+            // SAFETY: as above.
+            unsafe { libc::pthread_detach(id) };
+        }
+    }
+}
+
 /// Starts a thread that blocks every signal that can be meant for the program.
 ///
 /// The program may have blocked a signal everywhere to take it by `sigwait` or a `signalfd`, or rely on it interrupting a
 /// call: a signal that a thread of the library took would be lost to it. A new thread inherits the mask of the thread
 /// that starts it, so signals are blocked here before it is started: there is no moment at which it takes one.
-pub(crate) fn spawn(name: &str, run: impl FnOnce() + Send + 'static) -> io::Result<JoinHandle<()>> {
-    let masked = Masked::new()?;
-    let thread = Builder::new().name(name.to_owned()).spawn(|| {
-        unblock_synchronous();
-        run();
+pub(crate) fn spawn(
+    name: &'static CStr,
+    run: impl FnOnce() + Send + 'static,
+) -> io::Result<Thread> {
+    start(name, STACK, Box::new(run))
+}
+
+/// Calls a function in a thread with a stack of this size, and waits for it: the calling thread may have the smallest
+/// stack that there is. No signal of the program's is delivered there.
+#[doc(hidden)]
+#[expect(unsafe_code, reason = "the thread borrows from this one, which waits for it")]
+pub fn on_stack<T: Send>(stack: usize, call: impl FnOnce() -> T + Send) -> io::Result<T> {
+    let mut result = None;
+    let run: Box<dyn FnOnce() + Send + '_> = Box::new(|| result = Some(call()));
+    // SAFETY: the thread has ended before anything that it borrows does: nothing between here and `join` panics.
+    let run = unsafe { mem::transmute::<Box<dyn FnOnce() + Send + '_>, Run>(run) };
+    start(c"roce-open", stack, run)?.join()?;
+    result.ok_or_else(|| io::Error::other("the thread panicked"))
+}
+
+/// What a thread does.
+type Run = Box<dyn FnOnce() + Send>;
+
+struct Start {
+    name: &'static CStr,
+    run: Run,
+}
+
+#[expect(unsafe_code, reason = "calls of the C library")]
+fn start(name: &'static CStr, stack: usize, run: Run) -> io::Result<Thread> {
+    let mut attributes = MaybeUninit::uninit();
+    // SAFETY: it initializes them.
+    checked(unsafe { libc::pthread_attr_init(attributes.as_mut_ptr()) })?;
+    // SAFETY: they are initialized. A size that cannot be had is refused.
+    let sized = unsafe { libc::pthread_attr_setstacksize(attributes.as_mut_ptr(), stack) };
+    let mut id = MaybeUninit::uninit();
+    let started = checked(sized).and_then(|()| Masked::new()).and_then(|_masked| {
+        let start = Box::into_raw(Box::new(Start { name, run }));
+        // SAFETY: the thread takes what is handed over, if it is started.
+        let code = unsafe {
+            libc::pthread_create(id.as_mut_ptr(), attributes.as_ptr(), first, start.cast())
+        };
+        if code != 0 {
+            // SAFETY: it was not started, so this is still ours.
+            drop(unsafe { Box::from_raw(start) });
+        }
+        checked(code)
     });
-    drop(masked);
-    thread
+    // SAFETY: they are initialized.
+    unsafe { libc::pthread_attr_destroy(attributes.as_mut_ptr()) };
+    started?;
+    // SAFETY: the thread was started.
+    Ok(Thread(Some(unsafe { id.assume_init() })))
+}
+
+/// What a thread does first.
+#[expect(unsafe_code, reason = "called by the C library")]
+extern "C" fn first(start: *mut libc::c_void) -> *mut libc::c_void {
+    // SAFETY: it was handed over by `start`.
+    let Start { name, run } = *unsafe { Box::from_raw(start.cast::<Start>()) };
+    // SAFETY: a function without a contract.
+    let own = unsafe { libc::pthread_self() };
+    // SAFETY: the name is a C string. One that is too long is refused, and the thread has that of the program.
+    unsafe { libc::pthread_setname_np(own, name.as_ptr()) };
+    unblock_synchronous();
+    // Nothing may unwind into C. What panicked has said so.
+    let _ = catch_unwind(AssertUnwindSafe(run));
+    ptr::null_mut()
+}
+
+fn checked(code: libc::c_int) -> io::Result<()> {
+    if code == 0 { Ok(()) } else { Err(io::Error::from_raw_os_error(code)) }
 }
 
 /// All signals are blocked in this thread until it is dropped.
@@ -86,7 +181,7 @@ mod tests {
     fn thread_blocks_all_but_synchronous_signals_and_its_parent_is_unchanged() {
         let before = blocked();
         let (tell, told) = std::sync::mpsc::channel();
-        let thread = spawn("masked", move || tell.send(blocked()).unwrap()).unwrap();
+        let thread = spawn(c"masked", move || tell.send(blocked()).unwrap()).unwrap();
         thread.join().unwrap();
         // The C library keeps the two after SIGSYS to itself.
         let open = SYNCHRONOUS.into_iter().chain([32, 33]).map(|signal| 1_u64 << (signal - 1));
@@ -94,5 +189,26 @@ mod tests {
         let never = [libc::SIGKILL, libc::SIGSTOP].map(|signal| 1_u64 << (signal - 1));
         assert_eq!(told.recv().unwrap(), !(open.chain(never).sum::<u64>()));
         assert_eq!(blocked(), before);
+    }
+    #[test]
+    fn thread_has_its_name_and_ends_also_by_a_panic() {
+        let (tell, told) = std::sync::mpsc::channel();
+        let name = || std::fs::read_to_string("/proc/thread-self/comm").unwrap();
+        spawn(c"a name", move || tell.send(name()).unwrap()).unwrap().join().unwrap();
+        assert_eq!(told.recv().unwrap(), "a name\n");
+        spawn(c"panics", || panic!("on purpose")).unwrap().join().unwrap();
+    }
+
+    #[test]
+    fn call_on_another_stack_borrows_and_returns() {
+        let mut words = vec![1, 2, 3];
+        let sum = on_stack(1 << 16, || {
+            words.push(4);
+            words.iter().sum::<i32>()
+        });
+        assert_eq!((sum.unwrap(), words.len()), (10, 4));
+        assert!(on_stack(1 << 16, || panic!("on purpose")).is_err());
+        // More than there are addresses.
+        assert!(on_stack(1 << 62, || ()).is_err());
     }
 }

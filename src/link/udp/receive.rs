@@ -86,18 +86,18 @@ impl UdpReceiver {
         check: IcrcCheck,
         room: usize,
         groups: Groups,
-    ) -> Self {
-        Self {
+    ) -> io::Result<Self> {
+        Ok(Self {
             socket,
             gid,
             groups,
             to: gid,
-            inbox: Inbox::new(),
+            inbox: Inbox::new()?,
             arrivals: Vec::new(),
             packets: Vec::new(),
             checker: Checker::new(check),
             counters: Counters { room: room as u64, ..Counters::default() },
-        }
+        })
     }
 
     /// Takes in what was sent to a group, if it is the turn of one; whether anything was.

@@ -423,7 +423,7 @@ mod tests {
         let mut sender = UdpSender::new(Arc::new(out), here, 0, own, 0);
         let mut receiver = {
             let groups = Groups::new(there, 0, 1 << 20);
-            UdpReceiver::new(Arc::new(into), peer, IcrcCheck::Verify, room, groups)
+            UdpReceiver::new(Arc::new(into), peer, IcrcCheck::Verify, room, groups).unwrap()
         };
         let path = Path {
             source: own,

@@ -8,11 +8,12 @@
 use std::error::Error;
 use std::ffi::{c_int, c_void};
 use std::io;
-use std::mem::MaybeUninit;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
 
 use roce::verbs::{CreateError, DestroyError, Errno, KeyError, ModifyError, PostError};
+
+use crate::reserve;
 
 /// Why a call fails: the number that C gets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,8 +33,13 @@ impl Failed {
     pub(crate) fn from_any(error: &(dyn Error + 'static), otherwise: c_int) -> Self {
         let mut next = Some(error);
         while let Some(error) = next {
-            if let Some(code) = error.downcast_ref().and_then(io::Error::raw_os_error) {
-                return Self(code);
+            if let Some(error) = error.downcast_ref::<io::Error>() {
+                if let Some(code) = error.raw_os_error() {
+                    return Self(code);
+                }
+                if error.kind() == io::ErrorKind::OutOfMemory {
+                    return Self(libc::ENOMEM);
+                }
             }
             next = error.source();
         }
@@ -147,9 +153,9 @@ pub(crate) fn code(call: impl FnOnce() -> Result<()>) -> c_int {
     }
 }
 
-/// A call that returns a pointer, or null and sets `errno`.
+/// A call that returns a pointer to something new, or null and sets `errno`.
 pub(crate) fn pointer<T>(call: impl FnOnce() -> Result<*mut T>) -> *mut T {
-    match guarded(call) {
+    match guarded(|| reserve::check().and_then(|()| call())) {
         Ok(pointer) => pointer,
         Err(Failed(code)) => {
             set_errno(code);
@@ -210,20 +216,7 @@ fn caught<T>(call: impl FnOnce() -> Result<T>) -> Result<T> {
 /// is 16 KiB. No signal of the program's is delivered there.
 pub(crate) fn on_own_stack<T: Send>(call: impl FnOnce() -> Result<T> + Send) -> Result<T> {
     const STACK: usize = 1 << 20;
-    let mut all = MaybeUninit::uninit();
-    let mut old = MaybeUninit::uninit();
-    // SAFETY: it fills the set.
-    unsafe { libc::sigfillset(all.as_mut_ptr()) };
-    // SAFETY: both sets are ours. A thread begins with the mask of the one that makes it.
-    unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, all.as_ptr(), old.as_mut_ptr()) };
-    let result = std::thread::scope(|scope| {
-        let builder = std::thread::Builder::new().name("roce-open".into()).stack_size(STACK);
-        let thread = builder.spawn_scoped(scope, call)?;
-        thread.join().unwrap_or(Err(Failed(libc::EIO)))
-    });
-    // SAFETY: the call above filled it.
-    unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, old.as_ptr(), ptr::null_mut()) };
-    result
+    roce::link::on_stack(STACK, call)?
 }
 
 pub(crate) fn set_errno(code: c_int) {

@@ -99,8 +99,9 @@ pub(crate) unsafe extern "C" fn alloc(
         if length == 0 || log_align_req > ALIGN_MAX {
             return Err(Failed::EINVAL);
         }
+        let memory = Buffer::try_new(length).map_err(|_| Failed(libc::ENOMEM))?;
         device.dm_used.take(length)?;
-        let (memory, number) = (Buffer::new(length), next_number());
+        let number = next_number();
         DMS.add(number, (device, memory.clone()));
         Ok(Dm::new(context, number, memory, Some(device)).give())
     })

@@ -14,6 +14,7 @@
 //! | `env`, `device`, `context` | which devices there are, open ones, their tables of functions |
 //! | `query` | what devices and ports say of themselves |
 //! | `fork` | what is refused to children |
+//! | `reserve` | memory for small allocations when the system has none |
 //! | `events` | queues with descriptors, and where the events of a NIC go |
 //! | `share` | what several contexts of a program share |
 //! | `pd`, `mr`, `dm`, `mw`, `xrc` | protection domains, memory, the device's own, windows, XRC domains |
@@ -60,6 +61,7 @@ mod qp;
 mod query;
 mod rate;
 mod registry;
+mod reserve;
 mod share;
 mod signals;
 mod srq;

@@ -57,6 +57,32 @@ fn own_address_is_at_the_gid_indexes_that_programs_expect() {
     run("gids.c", "mlx5_0=udp:127.9.41.1 udp:127.9.41.2");
 }
 
+/// Each allocation of a program's life fails, by itself and together with all that follow: a verb fails with an error
+/// number, or carries on; the program neither aborts nor hangs, and leaves no descriptors behind.
+#[test]
+fn allocations_that_fail_are_errors_of_verbs() {
+    let (program, scarce) = (compiled("life.c"), common::compiled_library("scarce.c"));
+    let life = |variable: &str, value: usize| {
+        let mut command = common::stock(program.to_str().unwrap(), "udp:127.9.19.1 udp:127.9.19.2");
+        command.env("LD_PRELOAD", &scarce).env(variable, value.to_string());
+        command.output().unwrap()
+    };
+    let counted = life("SCARCE_COUNT", 1);
+    assert!(counted.status.success(), "{counted:?}");
+    let count: usize = String::from_utf8_lossy(&counted.stderr).trim().parse().unwrap();
+    assert!(count > 100, "{count}");
+    let mut failures = 0;
+    for (variable, step) in [("SCARCE_AT", 1), ("SCARCE_FROM", 7)] {
+        for number in (1..=count).step_by(step) {
+            let output = life(variable, number);
+            let code = output.status.code();
+            assert!(matches!(code, Some(0 | 3)), "{variable}={number}: {output:?}");
+            failures += usize::from(code == Some(3));
+        }
+    }
+    assert!(failures > 10, "{failures}");
+}
+
 /// Root can make a program setuid; without that, only the opposite can be tested here.
 #[test]
 fn setuid_program_ignores_the_environment_of_its_caller() {

@@ -24,7 +24,20 @@ static void leave_all(void) {
     struct ibv_xrcd_init_attr xrcd = {
         .comp_mask = IBV_XRCD_INIT_ATTR_FD | IBV_XRCD_INIT_ATTR_OFLAGS, .fd = -1, .oflags = O_CREAT};
     CHECK(ibv_open_xrcd(here.context, &xrcd));
+    struct ibv_device_attr_ex device;
+    CHECK(!ibv_query_device_ex(here.context, NULL, &device) && device.max_dm_size > 0);
+    struct ibv_alloc_dm_attr all = {.length = device.max_dm_size};
+    struct ibv_dm *dm = ibv_alloc_dm(here.context, &all);
+    CHECK(dm && !ibv_alloc_dm(here.context, &all));
+    uint32_t number = dm->handle, pd_number = here.pd->handle, mr_number = here.mr->handle;
     CHECK(!ibv_close_device(here.context) && !ibv_close_device(there.context));
+
+    /* Nothing of it can be imported, and all memory of the device is free again. */
+    struct ibv_context *again = open_device(0);
+    CHECK(again && !ibv_import_dm(again, number) && !ibv_import_pd(again, pd_number));
+    struct ibv_pd *pd = ibv_alloc_pd(again);
+    CHECK(pd && !ibv_import_mr(pd, mr_number) && !ibv_dealloc_pd(pd));
+    CHECK((dm = ibv_alloc_dm(again, &all)) && !ibv_free_dm(dm) && !ibv_close_device(again));
 
     /* No call with what was left may do anything, or crash. */
     struct ibv_wc wc;

@@ -88,6 +88,7 @@ int main(void) {
     }
     if (list) ibv_free_device_list(list);
     if (failed) CHECK(failure > 0);
+    alarm(0);
     int after = open_descriptors();
     if (after != before) {
         fprintf(stderr, "%d descriptors before, %d afterwards (%s)\n", before, after, failed ? failed : "nothing failed");

@@ -39,6 +39,18 @@ pub(crate) fn compiled(name: &str) -> PathBuf {
     program
 }
 
+/// Compiles one of the files in C as a library to be preloaded.
+#[allow(dead_code, reason = "not every test program has programs in C")]
+pub(crate) fn compiled_library(name: &str) -> PathBuf {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/c").join(name);
+    let library = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name).with_extension("so");
+    let mut cc = Command::new("cc");
+    cc.args(["-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-o"]);
+    cc.arg(&library).arg(source).arg("-ldl");
+    said(&mut cc, "gcc");
+    library
+}
+
 /// What a program of Debian's package `package` said, if it was successful.
 pub(crate) fn said(command: &mut Command, package: &str) -> String {
     let output = command.output();
