@@ -369,6 +369,11 @@ impl FieldRef {
         self.name
     }
 
+    /// Everywhere it can stand.
+    pub(super) fn places(&self) -> &[(TableId, &'static Field)] {
+        &self.places
+    }
+
     /// How its values are printed and compared.
     pub(super) fn kind(&self) -> &'static Field {
         self.places.first().expect("a field stands somewhere").1

@@ -100,3 +100,11 @@ fn several_files_come_in_one_order_on_all_cores() {
         compare(form, &files);
     }
 }
+
+#[cfg(not(feature = "parquet"))]
+#[test]
+fn a_command_without_parquet_says_how_to_get_it() {
+    let output = roce(&["decode", "--parquet", "/nowhere", &capture("rxe_cm.pcap")]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(String::from_utf8(output.stderr).unwrap().contains("--features parquet"));
+}

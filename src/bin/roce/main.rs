@@ -1,5 +1,6 @@
 //! `roce`: see, speak, replay, compare RoCEv2, and stand in for an RNIC.
 
+mod batches;
 mod bench;
 mod conform;
 mod decode;
@@ -14,6 +15,8 @@ mod parallel;
 mod run;
 mod serve;
 mod shell;
+#[cfg(feature = "parquet")]
+mod tables;
 
 use std::process::ExitCode;
 

@@ -55,3 +55,8 @@ pub(crate) fn quoted(text: &str) -> String {
     out.push('"');
     out
 }
+
+/// What a command says that cannot write Parquet files.
+#[cfg(not(feature = "parquet"))]
+pub(crate) const NO_PARQUET: &str = "--parquet: this roce was built without Parquet; \
+    install it with `cargo install --path . --features parquet`";

@@ -28,7 +28,8 @@ pub(crate) fn in_order<T: Send, E: Send>(
         state: Mutex::new(State {
             turn: 0,
             done: BTreeMap::new(),
-            spare: Vec::new(),
+            spare: (0..threads).map(|_| Vec::new()).collect(),
+            made: 0,
             taking: false,
             stopped: None,
         }),
@@ -36,19 +37,20 @@ pub(crate) fn in_order<T: Send, E: Send>(
         take: Mutex::new(take),
         limit: threads * WAITING_PER_THREAD,
     };
-    let worker = || {
+    let worker = |thread: usize| {
         let _guard = StopOnPanic(&line);
-        while let Some(spare) = line.spare() {
-            let mut item = spare.unwrap_or_else(&make);
-            let Some(number) = lock(&input).fill(&mut item) else { break };
-            work(&mut item);
+        while let Some(spare) = line.spare(thread) {
+            let mut item = spare.unwrap_or_else(|| Item { value: make(), owner: thread });
+            let Some(number) = lock(&input).fill(&mut item.value) else { break };
+            work(&mut item.value);
             line.hand_over(number, item);
         }
     };
     thread::scope(|scope| {
-        let others: Vec<_> = (1..threads).map(|_| scope.spawn(worker)).collect();
-        worker();
-        drop(others);
+        for thread in 1..threads {
+            scope.spawn(move || worker(thread));
+        }
+        worker(0);
     });
     let state = line.state.into_inner().unwrap_or_else(PoisonError::into_inner);
     match state.stopped {
@@ -79,6 +81,12 @@ impl<N> Input<N> {
     }
 }
 
+/// An item, and the thread in whose cache its memory is.
+struct Item<T> {
+    value: T,
+    owner: usize,
+}
+
 /// Items that are processed and wait for their turn.
 struct Line<T, E, K> {
     state: Mutex<State<T, E>>,
@@ -91,8 +99,11 @@ struct Line<T, E, K> {
 struct State<T, E> {
     /// The number of the item that is taken next.
     turn: u64,
-    done: BTreeMap<u64, T>,
-    spare: Vec<T>,
+    done: BTreeMap<u64, Item<T>>,
+    /// Items to use again, by the thread that made them.
+    spare: Vec<Vec<Item<T>>>,
+    /// How many items there are in all.
+    made: usize,
     /// Whether a thread is taking items.
     taking: bool,
     stopped: Option<Stop<E>>,
@@ -106,15 +117,25 @@ enum Stop<E> {
 }
 
 impl<T, E, K: FnMut(&mut T) -> Result<(), E>> Line<T, E, K> {
-    /// An item to use again, if there is one; nothing at all if everything ends.
-    fn spare(&self) -> Option<Option<T>> {
+    /// An item to use again, if possible one of this thread's own; nothing in it if one is to be made. Nothing at all if
+    /// everything ends.
+    fn spare(&self, thread: usize) -> Option<Option<Item<T>>> {
         let mut state = lock(&self.state);
-        if state.stopped.is_some() { None } else { Some(state.spare.pop()) }
+        if state.stopped.is_some() {
+            return None;
+        }
+        let own = state.spare.get_mut(thread).and_then(Vec::pop);
+        let item = match own {
+            None if state.made > self.limit => state.spare.iter_mut().find_map(Vec::pop),
+            own => own,
+        };
+        state.made += usize::from(item.is_none());
+        Some(item)
     }
 
     /// Puts an item into the line. Takes all items whose turn it is, unless another thread does; waits if the line is
     /// full.
-    fn hand_over(&self, number: u64, item: T) {
+    fn hand_over(&self, number: u64, item: Item<T>) {
         let mut state = lock(&self.state);
         state.done.insert(number, item);
         while state.stopped.is_none() {
@@ -133,10 +154,12 @@ impl<T, E, K: FnMut(&mut T) -> Result<(), E>> Line<T, E, K> {
         state.taking = true;
         while let Some(mut item) = state.ready() {
             drop(state);
-            let taken = lock(&self.take)(&mut item);
+            let taken = lock(&self.take)(&mut item.value);
             state = lock(&self.state);
             state.turn += 1;
-            state.spare.push(item);
+            if let Some(spare) = state.spare.get_mut(item.owner) {
+                spare.push(item);
+            }
             if let Err(error) = taken {
                 state.stopped = Some(Stop::Failed(error));
             }
@@ -151,7 +174,7 @@ type Guard<'a, T, E> = MutexGuard<'a, State<T, E>>;
 
 impl<T, E> State<T, E> {
     /// The item whose turn it is, if it is processed.
-    fn ready(&mut self) -> Option<T> {
+    fn ready(&mut self) -> Option<Item<T>> {
         if self.stopped.is_some() { None } else { self.done.remove(&self.turn) }
     }
 }

@@ -2,7 +2,6 @@
 
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
-use std::thread;
 
 use anyhow::Context;
 use clap::{ArgAction, Args as ClapArgs};
@@ -77,6 +76,11 @@ pub(crate) struct Args {
     #[arg(short = 'l', long)]
     pub(super) line_buffered: bool,
 
+    /// Write a table of the packets for query engines instead, one Parquet file per capture:
+    /// DIR/packets/capture=NAME/part-0.parquet (docs/parquet.md). With -e, only these fields are columns.
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["verbose", "json", "summary"])]
+    pub(super) parquet: Option<PathBuf>,
+
     /// Threads to decode with [default: as many as there are cores]; -j 1 is the way of pipes and of --line-buffered.
     #[arg(short, long, value_name = "N")]
     pub(super) jobs: Option<NonZeroUsize>,
@@ -101,14 +105,6 @@ Examples:
   roce decode --filter 'roce.icrc == bad || roce.aeth.kind == NAK' capture.pcap
   roce decode -e frame.number -e infiniband.bth.opcode -e infiniband.bth.psn capture.pcap
   tcpdump -i eth0 -w - udp port 4791 | roce decode -l -";
-
-impl Args {
-    /// How many threads decode.
-    pub(super) fn jobs(&self) -> usize {
-        let cores = || thread::available_parallelism().map_or(1, NonZeroUsize::get);
-        self.jobs.map_or_else(cores, NonZeroUsize::get)
-    }
-}
 
 pub(super) fn parse_filter(source: &str) -> anyhow::Result<Filter> {
     Filter::parse(source).map_err(|error| {

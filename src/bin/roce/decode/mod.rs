@@ -3,6 +3,8 @@
 mod args;
 mod form;
 mod links;
+#[cfg(feature = "parquet")]
+mod parquet;
 mod progress;
 mod run;
 mod show;
@@ -26,9 +28,20 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
         out.flush()?;
         return Ok(ExitCode::SUCCESS);
     }
+    if let Some(directory) = &args.parquet {
+        return write_tables(&args, directory);
+    }
     let mut inputs = Inputs::open(&args.files, args.strict)?;
     let mut run = Run::new(&args, &inputs, out)?;
     run.read(&mut inputs)?;
     run.finish(&inputs.problems)?;
     Ok(inputs.problems.status())
+}
+
+#[cfg(feature = "parquet")]
+use self::parquet::run as write_tables;
+
+#[cfg(not(feature = "parquet"))]
+fn write_tables(_: &Args, _: &std::path::Path) -> anyhow::Result<ExitCode> {
+    anyhow::bail!(output::NO_PARQUET)
 }

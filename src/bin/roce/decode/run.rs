@@ -4,14 +4,14 @@ use std::io::{self, IsTerminal, Write};
 
 use anyhow::{Context, Error, Result};
 use indicatif::ProgressBar;
-use roce::capture::{Batch, MergeError};
+use roce::capture::MergeError;
 use roce::decode::Decoder;
 
 use super::args::Args;
 use super::progress::{PROGRESS_STEP, progress_bar};
 use super::show::{Show, Shown};
+use crate::batches::{self, Part};
 use crate::input::{Inputs, Problems};
-use crate::parallel::in_order;
 
 /// What failed when output cannot be written.
 const OUTPUT: &str = "cannot write to standard output";
@@ -38,7 +38,7 @@ impl<W: Write + Send> Run<W> {
         // What is followed live, on a terminal or from a pipe, is shown packet by packet.
         let live = inputs.size().is_none() || (flush && !show.form.is_summary());
         Ok(Self {
-            threads: if live { 1 } else { args.jobs() },
+            threads: if live { 1 } else { batches::threads(args.jobs) },
             show,
             port: args.port,
             left: args.count.unwrap_or(u64::MAX),
@@ -114,84 +114,55 @@ impl<W: Write + Send> Run<W> {
 
     /// Reads, decodes and formats batches on all cores, and writes them in their order.
     fn read_on_all_cores(&mut self, inputs: &mut Inputs, bar: &ProgressBar) -> Result<()> {
-        let mut decoder = Decoder::new(self.port);
-        let start = decoder.clone();
-        let Inputs { merge, problems, .. } = inputs;
-        let Self { show, threads, left, out, all, .. } = self;
-        let ended = in_order(
-            *threads,
-            || Part::new(start.clone()),
-            |part| {
-                let filled = merge.next_batch(&mut part.batch);
-                part.decoder = decoder.split(&part.batch);
-                part.bytes_read = merge.bytes_read();
-                let more = !matches!(filled, Ok(false));
-                part.trouble = filled.err();
-                more
-            },
-            |part| part.work(show, u64::MAX),
-            |part| {
-                if part.shown.packets > *left {
-                    part.work(show, *left);
+        let Self { show, port, threads, left, out, all, .. } = self;
+        let work = |part: &mut Part<Shown>, limit| {
+            part.made.clear();
+            let mut decoder = part.decoder.clone();
+            for record in part.batch.records() {
+                if part.made.packets >= limit {
+                    break;
                 }
-                *left -= part.shown.packets;
-                out.write_all(part.shown.text.as_bytes()).context(OUTPUT)?;
-                all.append(&mut part.shown);
-                bar.set_position(part.bytes_read);
-                if let Some(trouble) = part.trouble.take() {
-                    out.flush().context(OUTPUT)?;
-                    problems.report(trouble);
-                }
-                if *left == 0 { Err(End::Full) } else { Ok(()) }
-            },
-        );
-        match ended {
-            Ok(()) | Err(End::Full) => Ok(()),
-            Err(End::Failed(error)) => Err(error),
-        }
+                show.take(&mut decoder, &record, &mut part.made);
+            }
+        };
+        let take = |part: &mut Part<Shown>| {
+            if part.made.packets > *left {
+                work(part, *left);
+            }
+            *left -= part.made.packets;
+            out.write_all(part.made.text.as_bytes()).context(OUTPUT)?;
+            all.append(&mut part.made);
+            bar.set_position(part.bytes_read);
+            if part.is_trouble() {
+                // What could be read comes out before the remark that there was more.
+                out.flush().context(OUTPUT)?;
+            }
+            if *left == 0 { Err(End::Full) } else { Ok(()) }
+        };
+        let whole = |part: &mut Part<Shown>| work(part, u64::MAX);
+        End::of(batches::decode(*threads, inputs, *port, Shown::default, whole, take))
     }
 }
 
 /// Why a run ends before its input does.
-enum End {
+pub(super) enum End {
     /// All packets that were asked for are shown.
     Full,
     Failed(Error),
 }
 
+impl End {
+    /// Whether a run failed.
+    pub(super) fn of(ended: Result<(), Self>) -> Result<()> {
+        match ended {
+            Ok(()) | Err(Self::Full) => Ok(()),
+            Err(Self::Failed(error)) => Err(error),
+        }
+    }
+}
+
 impl From<Error> for End {
     fn from(error: Error) -> Self {
         Self::Failed(error)
-    }
-}
-
-/// A part of the input on its way through the threads.
-struct Part {
-    batch: Batch,
-    /// The decoder at the start of the batch.
-    decoder: Decoder,
-    shown: Shown,
-    /// What was wrong with the input after the batch before this one.
-    trouble: Option<MergeError>,
-    /// How much of the files was read when the batch was.
-    bytes_read: u64,
-}
-
-impl Part {
-    fn new(decoder: Decoder) -> Self {
-        let (batch, shown) = (Batch::default(), Shown::default());
-        Self { batch, decoder, shown, trouble: None, bytes_read: 0 }
-    }
-
-    /// Decodes the batch, until so many packets are shown.
-    fn work(&mut self, show: &Show, limit: u64) {
-        self.shown.clear();
-        let mut decoder = self.decoder.clone();
-        for record in self.batch.records() {
-            if self.shown.packets >= limit {
-                break;
-            }
-            show.take(&mut decoder, &record, &mut self.shown);
-        }
     }
 }

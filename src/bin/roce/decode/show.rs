@@ -1,7 +1,7 @@
 //! From a record to what is shown of it: the part of the work that needs nothing but the record, on any thread.
 
 use roce::capture::Record;
-use roce::decode::{Decoder, Filter, Summary};
+use roce::decode::{self, Decoder, Filter, Summary};
 
 use super::args::{Args, parse_filter};
 use super::form::Form;
@@ -42,13 +42,24 @@ impl Show {
     /// Decodes a record, and adds what is shown of it to `shown`.
     #[inline]
     pub(super) fn take(&self, decoder: &mut Decoder, record: &Record<'_>, shown: &mut Shown) {
-        let mut packet = decoder.decode(record);
-        shown.unknown.note(record);
-        packet.annotations.file = self.names.get(record.file as usize).map(String::as_str);
-        if self.filter.as_ref().is_none_or(|filter| filter.matches(&packet)) {
+        if let Some(packet) = self.decode(decoder, record, &mut shown.unknown) {
             shown.packets += 1;
             self.form.take(&packet, &mut shown.text, &mut shown.summary);
         }
+    }
+
+    /// Decodes a record; nothing if it does not pass the filter.
+    #[inline]
+    pub(super) fn decode<'a>(
+        &'a self,
+        decoder: &mut Decoder,
+        record: &Record<'a>,
+        unknown: &mut UnknownLinks,
+    ) -> Option<decode::Context<'a>> {
+        let mut packet = decoder.decode(record);
+        unknown.note(record);
+        packet.annotations.file = self.names.get(record.file as usize).map(String::as_str);
+        self.filter.as_ref().is_none_or(|filter| filter.matches(&packet)).then_some(packet)
     }
 }
 

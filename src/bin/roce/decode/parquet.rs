@@ -1,0 +1,107 @@
+//! `roce decode --parquet`: the packets of each capture as a table.
+
+use std::path::Path;
+use std::process::ExitCode;
+
+use anyhow::{Result, bail};
+
+use super::args::{Args, find_field};
+use super::links::UnknownLinks;
+use super::progress::progress_bar;
+use super::run::End;
+use super::show::Show;
+use crate::batches::{self, Part};
+use crate::input::Inputs;
+use crate::tables::{Packets, Rows, TIME_EPOCH, Table, capture_name, partition};
+
+/// Writes the packets of each capture to a table of its own below `out`.
+pub(super) fn run(args: &Args, out: &Path) -> Result<ExitCode> {
+    let fields = args.fields.iter().map(|name| find_field(name)).collect::<Result<Vec<_>>>()?;
+    let packets = Packets::new(&fields);
+    let mut names: Vec<_> = args.files.iter().map(|file| capture_name(file)).collect();
+    names.sort_unstable();
+    if let Some([name, _]) = names.array_windows().find(|[a, b]| a == b) {
+        bail!("--parquet: two captures have the name {name}; give each a name of its own");
+    }
+    let mut left = args.count.unwrap_or(u64::MAX);
+    let mut status = ExitCode::SUCCESS;
+    for file in args.files.iter() {
+        if left == 0 {
+            break;
+        }
+        let mut inputs = Inputs::open(core::slice::from_ref(file), args.strict)?;
+        if !inputs.names().is_empty() {
+            let path = partition(out, "packets", &capture_name(file));
+            let threads = batches::threads(args.jobs);
+            let mut table = Table::create(&path, packets.columns(), TIME_EPOCH, threads)?;
+            write(args, &packets, &mut inputs, &mut table, &mut left)?;
+            table.finish()?;
+        }
+        // The worst of all files is that of the command.
+        if status != crate::could_not() && inputs.problems.status() != ExitCode::SUCCESS {
+            status = inputs.problems.status();
+        }
+    }
+    Ok(status)
+}
+
+/// Rows of some packets.
+struct Made {
+    rows: Rows,
+    packets: u64,
+    unknown: UnknownLinks,
+    /// The text of a value, kept to be used again.
+    text: String,
+}
+
+/// Writes the packets of a capture, at most `left` of them.
+fn write(
+    args: &Args,
+    packets: &Packets,
+    inputs: &mut Inputs,
+    table: &mut Table,
+    left: &mut u64,
+) -> Result<()> {
+    let show = Show::new(args, inputs.names())?;
+    let bar = progress_bar(inputs.size(), false);
+    let mut unknown = UnknownLinks::default();
+    let make = || Made {
+        rows: packets.columns(),
+        packets: 0,
+        unknown: UnknownLinks::default(),
+        text: String::new(),
+    };
+    let work = |part: &mut Part<Made>, limit| {
+        let Part { batch, decoder, made, .. } = part;
+        made.rows.clear();
+        made.unknown.clear();
+        made.packets = 0;
+        let mut decoder = decoder.clone();
+        for record in batch.records() {
+            if made.packets >= limit {
+                break;
+            }
+            if let Some(packet) = show.decode(&mut decoder, &record, &mut made.unknown) {
+                made.packets += 1;
+                packets.add(&packet, &mut made.rows, &mut made.text);
+            }
+        }
+    };
+    let take = |part: &mut Part<Made>| {
+        if part.made.packets > *left {
+            work(part, *left);
+        }
+        *left -= part.made.packets;
+        table.append(&mut part.made.rows)?;
+        unknown.append(&mut part.made.unknown);
+        bar.set_position(part.bytes_read);
+        if *left == 0 { Err(End::Full) } else { Ok(()) }
+    };
+    let whole = |part: &mut Part<Made>| work(part, u64::MAX);
+    let threads = batches::threads(args.jobs);
+    End::of(batches::decode(threads, inputs, args.port, make, whole, take))?;
+    bar.finish_and_clear();
+    inputs.problems.finish();
+    unknown.report(&mut inputs.problems);
+    Ok(())
+}

@@ -1,0 +1,210 @@
+//! One table in one file: rows go in, row groups come out.
+
+use std::fs::{self, File};
+use std::io::BufWriter;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+
+use anyhow::{Context, Result};
+use bytes::Bytes;
+use parquet::basic::{Compression, ZstdLevel};
+use parquet::column::writer::{ColumnCloseResult, get_column_writer};
+use parquet::errors::ParquetError;
+use parquet::file::metadata::SortingColumn;
+use parquet::file::properties::{WriterProperties, WriterPropertiesPtr};
+use parquet::file::writer::{SerializedFileWriter, SerializedPageWriter, TrackedWrite};
+use parquet::schema::types::{ColumnDescPtr, Type};
+
+use super::column::Column;
+
+/// Rows of a row group: enough that pages compress well and engines have work for many cores, few enough that a row group
+/// of all columns stays in some tens of megabytes while it is made.
+const ROW_GROUP: usize = 128 * 1024;
+
+/// Rows of a table in memory.
+#[derive(Debug)]
+pub(crate) struct Rows {
+    pub(crate) columns: Vec<Column>,
+    len: usize,
+}
+
+impl Rows {
+    /// Columns without rows.
+    pub(crate) fn new(columns: Vec<Column>) -> Self {
+        Self { columns, len: 0 }
+    }
+
+    /// Adds a row, and returns its number for [`Column::set_int`] and the like.
+    pub(crate) fn add(&mut self) -> usize {
+        self.len += 1;
+        self.len - 1
+    }
+
+    pub(crate) fn clear(&mut self) {
+        self.columns.iter_mut().for_each(Column::clear);
+        self.len = 0;
+    }
+
+    fn append(&mut self, other: &mut Self) {
+        for (column, more) in self.columns.iter_mut().zip(&mut other.columns) {
+            more.fill(other.len);
+            column.append(more);
+        }
+        self.len += other.len;
+    }
+
+    /// Sorts the rows by the numbers in a column. Rows with equal numbers keep their order, rows without one come last.
+    fn sort_by(&mut self, column: usize) {
+        let keys = self.columns.get(column).map(Column::keys).unwrap_or_default();
+        if keys.is_sorted() {
+            return;
+        }
+        let mut order: Vec<usize> = (0..self.len).collect();
+        order.sort_by_key(|&row| keys.get(row));
+        self.columns.iter_mut().for_each(|column| column.reorder(&order));
+    }
+}
+
+/// A table that is written to a file. The file has its name only when it is whole.
+pub(crate) struct Table {
+    path: PathBuf,
+    /// Where the file is while it is written.
+    unfinished: PathBuf,
+    writer: SerializedFileWriter<BufWriter<File>>,
+    properties: WriterPropertiesPtr,
+    descriptors: Vec<ColumnDescPtr>,
+    group: Rows,
+    /// The position of the column by which row groups are sorted.
+    sorted_by: usize,
+    threads: usize,
+}
+
+impl Table {
+    /// Creates the file and its directory. Row groups are sorted by the column at position `sorted_by`, and encoded on
+    /// `threads` threads.
+    pub(crate) fn create(
+        path: &Path,
+        columns: Rows,
+        sorted_by: usize,
+        threads: usize,
+    ) -> Result<Self> {
+        let context = || format!("cannot write {}", path.display());
+        if let Some(directory) = path.parent() {
+            fs::create_dir_all(directory).with_context(context)?;
+        }
+        let unfinished = path.with_extension("parquet.unfinished");
+        let file = BufWriter::new(File::create(&unfinished).with_context(context)?);
+        let fields = columns.columns.iter().map(|column| column.schema().map(Arc::new));
+        let fields = fields.collect::<Result<_, _>>().with_context(context)?;
+        let schema = Type::group_type_builder("roce").with_fields(fields).build()?;
+        let sorting = SortingColumn {
+            column_idx: i32::try_from(sorted_by)?,
+            descending: false,
+            nulls_first: false,
+        };
+        let properties = Arc::new(
+            WriterProperties::builder()
+                .set_created_by(format!("roce {}", env!("CARGO_PKG_VERSION")))
+                .set_compression(Compression::ZSTD(ZstdLevel::try_new(1)?))
+                .set_sorting_columns(Some(vec![sorting]))
+                .build(),
+        );
+        let writer = SerializedFileWriter::new(file, Arc::new(schema), properties.clone())?;
+        let descriptors = writer.schema_descr().columns().to_vec();
+        let path = path.to_owned();
+        Ok(Self {
+            path,
+            unfinished,
+            writer,
+            properties,
+            descriptors,
+            group: columns,
+            sorted_by,
+            threads,
+        })
+    }
+
+    /// Appends rows, and removes them from `rows`.
+    pub(crate) fn append(&mut self, rows: &mut Rows) -> Result<()> {
+        self.group.append(rows);
+        rows.clear();
+        if self.group.len >= ROW_GROUP { self.write_group() } else { Ok(()) }
+    }
+
+    /// Writes what is left, and gives the file its name.
+    pub(crate) fn finish(mut self) -> Result<()> {
+        if self.group.len > 0 {
+            self.write_group()?;
+        }
+        let context = || format!("cannot write {}", self.path.display());
+        self.writer.finish().with_context(context)?;
+        fs::rename(&self.unfinished, &self.path).with_context(context)
+    }
+
+    /// Encodes a row group, its columns on all threads, and writes it.
+    fn write_group(&mut self) -> Result<()> {
+        let context = || format!("cannot write {}", self.path.display());
+        let len = self.group.len;
+        self.group.columns.iter_mut().for_each(|column| column.fill(len));
+        self.group.sort_by(self.sorted_by);
+        let work: Vec<_> = self.descriptors.iter().zip(&mut self.group.columns).collect();
+        let encoded = encode(work, &self.properties, self.threads).with_context(context)?;
+        let mut group = self.writer.next_row_group().with_context(context)?;
+        for (bytes, result) in encoded {
+            group.append_column(&Bytes::from(bytes), result).with_context(context)?;
+        }
+        group.close().with_context(context)?;
+        self.group.clear();
+        Ok(())
+    }
+}
+
+impl Drop for Table {
+    fn drop(&mut self) {
+        // A file that has its name is no longer here.
+        let _ = fs::remove_file(&self.unfinished);
+    }
+}
+
+type Encoded = (Vec<u8>, ColumnCloseResult);
+
+/// Encodes columns on several threads.
+fn encode(
+    mut columns: Vec<(&ColumnDescPtr, &mut Column)>,
+    properties: &WriterPropertiesPtr,
+    threads: usize,
+) -> Result<Vec<Encoded>, ParquetError> {
+    let slots: Vec<_> = columns.iter_mut().map(|slot| Mutex::new((slot, None))).collect();
+    let next = AtomicUsize::new(0);
+    let worker = || {
+        while let Some(slot) = slots.get(next.fetch_add(1, Ordering::Relaxed)) {
+            let mut slot = slot.lock().unwrap_or_else(PoisonError::into_inner);
+            let ((descriptor, column), result) = &mut *slot;
+            *result = Some(encode_one(descriptor, column, properties));
+        }
+    };
+    thread::scope(|scope| {
+        for _ in 1..threads.min(slots.len()) {
+            scope.spawn(worker);
+        }
+        worker();
+    });
+    let done =
+        slots.into_iter().map(|slot| slot.into_inner().unwrap_or_else(PoisonError::into_inner).1);
+    done.flatten().collect()
+}
+
+fn encode_one(
+    descriptor: &ColumnDescPtr,
+    column: &mut Column,
+    properties: &WriterPropertiesPtr,
+) -> Result<Encoded, ParquetError> {
+    let mut bytes = TrackedWrite::new(Vec::new());
+    let pages = Box::new(SerializedPageWriter::new(&mut bytes));
+    let mut writer = get_column_writer(descriptor.clone(), properties.clone(), pages);
+    column.write(&mut writer)?;
+    let result = writer.close()?;
+    Ok((bytes.into_inner()?, result))
+}
