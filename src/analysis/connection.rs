@@ -2,9 +2,11 @@
 
 use serde::Serialize;
 
+use super::limits::STALLS_MAX;
 use super::message::OperationStatistics;
+use super::requester::operation_mut;
 use super::statistics::{Distribution, Series};
-use super::{FlowNumber, serialize};
+use super::{FlowNumber, RetransmissionCause, serialize};
 use crate::time::Instant;
 use crate::wire::{Gid, Psn, Qpn, Service};
 
@@ -65,6 +67,8 @@ pub enum Pairing {
     Acknowledgements,
     /// They are the only two between their addresses.
     OnlyCandidates,
+    /// The best of several candidates: UDP source ports and the order of packets suggest it.
+    Likely,
     /// UD: the DETH names the sender.
     Datagram,
     /// Only one direction was captured.
@@ -149,6 +153,13 @@ pub struct Direction {
     pub stalls: Vec<Stall>,
     /// Packets whose ICRC is wrong.
     pub icrc_errors: u64,
+    /// PSNs that were skipped. UC: lost packets. UD: lost packets, or packets to other destinations, because a UD queue
+    /// pair has one PSN space for all of them.
+    pub psn_gaps: u64,
+    /// Payload bytes of the largest packet that fills the path MTU: requests, responses. 0 where there was none.
+    pub full_payload: [u32; 2],
+    /// How the requester's rate changed after CNPs: wire bytes in the millisecond before each CNP, and in the one after.
+    pub cnp_reaction_bytes: [u64; 2],
 }
 
 /// Retransmitted packets by cause.
@@ -193,4 +204,84 @@ pub struct Stall {
     pub before: u64,
     /// The frame that ended it; nothing if the capture ended first.
     pub after: Option<u64>,
+    /// If a retransmission ended it: the retransmission's cause.
+    pub cause: Option<RetransmissionCause>,
+}
+
+impl Direction {
+    /// Adds what `other` counted.
+    pub(super) fn add(&mut self, other: &Self) {
+        self.request_packets += other.request_packets;
+        self.response_packets += other.response_packets;
+        self.wire_bytes += other.wire_bytes;
+        self.goodput_bytes += other.goodput_bytes;
+        for operation in &other.operations {
+            operation_mut(&mut self.operations, operation.operation).add(operation);
+        }
+        self.retransmissions.add(&other.retransmissions);
+        self.duplicate_packets += other.duplicate_packets;
+        self.lost_requests += other.lost_requests;
+        self.lost_responses += other.lost_responses;
+        self.not_captured += other.not_captured;
+        self.reordered += other.reordered;
+        for (sum, count) in self.naks.iter_mut().zip(other.naks) {
+            *sum += count;
+        }
+        self.rnr_naks += other.rnr_naks;
+        self.rnr_wait_nanos += other.rnr_wait_nanos;
+        let packets =
+            self.packets_per_ack * as_f64(self.acks) + other.packets_per_ack * as_f64(other.acks);
+        self.acks += other.acks;
+        self.packets_per_ack = if self.acks == 0 { 0.0 } else { packets / as_f64(self.acks) };
+        self.least_credits = match (self.least_credits, other.least_credits) {
+            (Some(one), Some(other)) => Some(one.min(other)),
+            (one, other) => one.or(other),
+        };
+        self.read_atomic_depth = self.read_atomic_depth.max(other.read_atomic_depth);
+        self.ce_marked += other.ce_marked;
+        self.cnps += other.cnps;
+        self.latency.merge(&other.latency);
+        self.rtt.merge(&other.rtt);
+        self.stalls.extend_from_slice(&other.stalls);
+        self.stalls.sort_by_key(|stall| (core::cmp::Reverse(stall.nanos), stall.before));
+        self.stalls.truncate(STALLS_MAX);
+        self.icrc_errors += other.icrc_errors;
+        self.psn_gaps += other.psn_gaps;
+        for (most, full) in self.full_payload.iter_mut().zip(other.full_payload) {
+            *most = (*most).max(full);
+        }
+        for (sum, bytes) in self.cnp_reaction_bytes.iter_mut().zip(other.cnp_reaction_bytes) {
+            *sum += bytes;
+        }
+    }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "for a ratio")]
+fn as_f64(count: u64) -> f64 {
+    count as f64
+}
+
+impl Retransmissions {
+    /// All causes together.
+    pub fn total(&self) -> Retransmitted {
+        let mut total = self.timeout;
+        [self.sequence_nak, self.implied_nak, self.rnr].iter().for_each(|cause| total.add(cause));
+        total
+    }
+
+    fn add(&mut self, other: &Self) {
+        self.timeout.add(&other.timeout);
+        self.sequence_nak.add(&other.sequence_nak);
+        self.implied_nak.add(&other.implied_nak);
+        self.rnr.add(&other.rnr);
+    }
+}
+
+impl Retransmitted {
+    fn add(&mut self, other: &Self) {
+        self.rewinds += other.rewinds;
+        self.packets += other.packets;
+        self.bytes += other.bytes;
+        self.wait_nanos += other.wait_nanos;
+    }
 }

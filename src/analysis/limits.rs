@@ -1,11 +1,69 @@
-//! Every bound of the analysis.
+//! Every bound of the analysis. Together they keep it under 256 MB, whatever the capture holds.
 
-/// Connections (and endpoints that are not paired) that are followed at once. Those that were silent longest are
-/// reported without further detail and forgotten when there are more.
-pub const CONNECTIONS_MAX: usize = 16_384;
+/// Endpoints (a connection has two) that are followed at once. A connection that was silent for long is summed up in the
+/// totals and forgotten when there are more.
+pub const ENDPOINTS_MAX: usize = 32_768;
 
-/// Packets in flight that are remembered per direction of a connection.
+/// Connections that are followed at once.
+pub const CONNECTIONS_MAX: usize = ENDPOINTS_MAX / 2;
+
+/// Connections that ended before the capture did (their queue pair numbers were used anew) and are kept for the report.
+pub const ENDED_CONNECTIONS_MAX: usize = 16_384;
+
+/// Flow numbers that are given out. Packets of further endpoints have the number 0.
+pub const FLOW_NUMBERS_MAX: u32 = 1 << 24;
+
+/// Request packets that are remembered per direction of a connection while they are in flight.
 pub const INFLIGHT_PACKETS_MAX: usize = 65_536;
 
 /// Messages in flight that are remembered per direction of a connection.
 pub const INFLIGHT_MESSAGES_MAX: usize = 16_384;
+
+/// Request packets that are remembered in all. From here on each direction remembers [`CROWDED_MAX`].
+pub const ALL_PACKETS_MAX: usize = 1 << 20;
+
+/// Messages that are remembered in all. From here on each direction remembers [`CROWDED_MAX`].
+pub const ALL_MESSAGES_MAX: usize = 1 << 18;
+
+/// Packets and messages that each direction may remember when there are many in all.
+pub const CROWDED_MAX: usize = 16;
+
+/// Acknowledged request packets that are remembered per direction, to tell copies from retransmissions...
+pub const HISTORY_MAX: usize = 1024;
+
+/// ... and in all: with many connections each has a part of it.
+pub const ALL_HISTORY_MAX: usize = 1 << 18;
+
+/// Lost READ responses of a direction that are remembered until they are retransmitted.
+pub const MISSING_RESPONSES_MAX: usize = 256;
+
+/// Responses of an endpoint that are remembered until it is paired.
+pub const ORPHAN_RESPONSES_MAX: usize = 64;
+
+/// Endpoints between two addresses that are considered when a response looks for its requester.
+pub const CANDIDATES_MAX: usize = 64;
+
+/// A PSN that is further than this from all that is in flight belongs to another connection.
+pub const PSN_JUMP_MAX: u64 = 65_536;
+
+/// Buckets of a distribution; with more it becomes less precise.
+pub const DISTRIBUTION_BUCKETS_MAX: usize = 256;
+
+/// Intervals of a connection's series where there are many connections; see
+/// [`Series::INTERVALS_MAX`](super::Series::INTERVALS_MAX).
+pub const INTERVALS_MAX_CROWDED: usize = 32;
+
+/// Endpoints from which on there are many.
+pub const CROWDED_ENDPOINTS: usize = 2048;
+
+/// Frames that are kept as the evidence of one kind of event in one direction.
+pub const EVIDENCE_MAX: usize = 8;
+
+/// The longest silences that are kept per direction.
+pub const STALLS_MAX: usize = 8;
+
+/// Set-ups by the connection manager that are remembered. The oldest are forgotten first.
+pub const SETUPS_MAX: usize = 16_384;
+
+/// Findings that are kept. The worst ones are kept.
+pub const FINDINGS_MAX: usize = 4096;

@@ -87,6 +87,23 @@ pub struct OperationStatistics {
     pub latency: Distribution,
 }
 
+impl OperationStatistics {
+    /// Of no message yet.
+    pub(super) fn new(operation: Operation) -> Self {
+        let latency = Distribution::default();
+        Self { operation, messages: 0, completed: 0, failed: 0, bytes: 0, latency }
+    }
+
+    /// Adds what `other` counted.
+    pub(super) fn add(&mut self, other: &Self) {
+        self.messages += other.messages;
+        self.completed += other.completed;
+        self.failed += other.failed;
+        self.bytes += other.bytes;
+        self.latency.merge(&other.latency);
+    }
+}
+
 /// The name of an operation as verbs users write it.
 pub const fn operation_name(operation: Operation) -> &'static str {
     match operation {

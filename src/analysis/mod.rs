@@ -16,14 +16,30 @@
 //! [`BeyondLimits`] counts what was left out because of them.
 #![forbid(unsafe_code)]
 
+mod budget;
+mod conclude;
+mod congestion;
 mod connection;
+mod evidence;
 mod finding;
+mod findings;
+mod inflight;
 pub mod limits;
+mod losses;
 mod message;
 mod packet;
+mod pairing;
+mod records;
 mod report;
+mod requester;
+mod requests;
+mod responses;
 mod serialize;
+mod setup;
 mod statistics;
+mod stream;
+mod tracker;
+mod unreliable;
 
 pub use connection::{
     Connection, Direction, End, Pairing, Retransmissions, Retransmitted, Setup, Stall,
@@ -33,6 +49,7 @@ pub use message::{Message, OperationStatistics, Outcome, operation_name};
 pub use packet::{CmFacts, PacketFacts, RethFacts};
 pub use report::{BeyondLimits, CaptureFacts, FileFacts, Report, Totals};
 pub use statistics::{Distribution, Interval, Percentiles, Series};
+pub use tracker::{Analysis, Config};
 
 /// The number of a connection, from 1 in the order in which their first packets appear: `roce.flow`.
 pub type FlowNumber = u32;

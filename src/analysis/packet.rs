@@ -1,9 +1,10 @@
 //! What the analysis needs to know of one packet.
 
+use crate::decode::Context;
 use crate::time::Instant;
 use crate::wire::aeth::Syndrome;
-use crate::wire::mad::AttributeId;
-use crate::wire::{Gid, IcrcVerdict, Msn, Opcode, Psn, Qpn, RKey};
+use crate::wire::mad::{AttributeId, MgmtClass};
+use crate::wire::{Bits, Gid, IcrcVerdict, Msn, Network, Opcode, Packet, Psn, Qpn, RKey, cm};
 
 /// What the analysis needs to know of one packet: a value that can be made on any thread and kept.
 #[derive(Clone, Debug)]
@@ -42,7 +43,7 @@ pub struct PacketFacts {
     pub is_cut: bool,
     /// Syndrome and MSN of the AETH, where there is one.
     pub aeth: Option<(Syndrome, Msn)>,
-    /// The RETH, where there is one.
+    /// Address, key and length of the RETH or the AtomicETH, where there is one.
     pub reth: Option<RethFacts>,
     /// The same for two captures of one packet, and for copies of it that the network made; almost always different
     /// for different packets. The ICRC that was captured where there is one, else a digest of the headers.
@@ -74,7 +75,7 @@ pub struct CmFacts {
     pub remote_comm_id: u32,
     /// The sender's queue pair, where the message names it (REQ, REP, SIDR REP).
     pub qpn: Option<Qpn>,
-    /// The first PSN that the sender will send, where the message names it (REQ, REP).
+    /// The first PSN that the *receiver* of the message will send, where the message names it (REQ, REP).
     pub starting_psn: Option<Psn>,
     /// The port that the application connects to, where the service ID is one of the RDMA connection manager's.
     pub application_port: Option<u16>,
@@ -92,4 +93,166 @@ pub struct CmFacts {
     pub responder_resources: Option<u8>,
     /// Why the connection was refused (REJ).
     pub reject_reason: Option<u16>,
+}
+
+impl PacketFacts {
+    /// What the analysis needs to know of a frame from capture file `file`, or `None` if it holds no transport packet
+    /// (neither RoCE nor native InfiniBand, or cut before the end of its BTH).
+    pub fn new(context: &Context<'_>, file: u16) -> Option<Self> {
+        let icrc = context.icrc()?;
+        let frame = &context.frame;
+        let packet = frame.packet()?;
+        let bth = packet.bth();
+        let (source, destination) = context.addresses();
+        let time = context.time.or(context.previous_time).unwrap_or(Instant::ZERO);
+        let payload_len = u32::try_from(packet.payload_len()).unwrap_or(u32::MAX);
+        Some(Self {
+            frame: context.number,
+            file,
+            time,
+            source,
+            destination,
+            source_port: frame.udp().map_or(0, |udp| udp.source_port()),
+            opcode: bth.opcode(),
+            ack_request: bth.ack_req(),
+            dest_qp: bth.dest_qp(),
+            source_qp: packet.deth().map(|deth| deth.src_qp()),
+            psn: bth.psn(),
+            payload_len,
+            wire_len: context.wire_len,
+            is_ce_marked: is_ce_marked(frame.network()),
+            icrc,
+            is_cut: frame.is_cut(),
+            aeth: packet.aeth().map(|aeth| (aeth.syndrome(), aeth.msn())),
+            reth: reth_of(packet),
+            digest: frame.icrc_bytes().map_or_else(|| digest_of(packet), u32::from_le_bytes),
+            cm: cm_of(packet),
+        })
+    }
+}
+
+/// Whether the ECN field says "congestion experienced".
+fn is_ce_marked(network: Option<&Network<'_>>) -> bool {
+    const CE: Bits<2> = Bits::MAX;
+    match network {
+        Some(Network::Ipv4 { header, .. }) => header.ecn() == CE,
+        Some(Network::Ipv6 { header, .. }) => header.ecn() == CE,
+        Some(Network::Grh(_)) | None => false,
+    }
+}
+
+/// Address, key and length of an RDMA or ATOMIC request.
+fn reth_of(packet: &Packet<'_>) -> Option<RethFacts> {
+    const ATOMIC_LEN: u32 = 8;
+    let reth = packet.reth().map(|reth| RethFacts {
+        virtual_address: reth.va(),
+        rkey: reth.rkey(),
+        length: reth.dma_len(),
+    });
+    reth.or_else(|| {
+        let atomic = packet.atomic_eth()?;
+        let (virtual_address, rkey) = (atomic.va(), atomic.rkey());
+        Some(RethFacts { virtual_address, rkey, length: ATOMIC_LEN })
+    })
+}
+
+/// A digest of BTH and extension headers, for packets whose ICRC was not captured: FNV-1a.
+fn digest_of(packet: &Packet<'_>) -> u32 {
+    let headers = packet.bytes().get(..packet.header_len()).unwrap_or(packet.bytes());
+    headers
+        .iter()
+        .fold(0x811c_9dc5, |hash: u32, &byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193))
+}
+
+/// The message of the connection manager that a packet carries.
+fn cm_of(packet: &Packet<'_>) -> Option<Box<CmFacts>> {
+    if packet.bth().dest_qp() != Qpn::GSI {
+        return None;
+    }
+    let mad = packet.mad()?.ok()?;
+    if mad.header.class() != MgmtClass::CM {
+        return None;
+    }
+    let attribute = mad.header.attribute();
+    let message = cm::Message::parse(attribute, mad.body).ok()??;
+    Some(Box::new(CmFacts::new(attribute, &message)))
+}
+
+/// The bits of a number as a byte.
+fn low_byte<const W: u32>(bits: Bits<W>) -> u8 {
+    u8::try_from(bits.get()).unwrap_or(u8::MAX)
+}
+
+impl CmFacts {
+    /// What a message says.
+    fn new(attribute: AttributeId, message: &cm::Message<'_>) -> Self {
+        let mut facts = Self {
+            attribute,
+            local_comm_id: 0,
+            remote_comm_id: 0,
+            qpn: None,
+            starting_psn: None,
+            application_port: None,
+            path_mtu: None,
+            ack_timeout: None,
+            retry_count: None,
+            rnr_retry_count: None,
+            initiator_depth: None,
+            responder_resources: None,
+            reject_reason: None,
+        };
+        match message {
+            cm::Message::Req(m) => {
+                facts.local_comm_id = m.local_comm_id().0;
+                facts.qpn = Some(m.local_qpn());
+                facts.starting_psn = Some(m.starting_psn());
+                facts.application_port = m.service_id().to_rdma_cm().map(|(_, port)| port);
+                facts.path_mtu = mtu_of(m.path_mtu());
+                facts.ack_timeout = Some(low_byte(m.primary_local_ack_timeout()));
+                facts.retry_count = Some(low_byte(m.retry_count()));
+                facts.rnr_retry_count = Some(low_byte(m.rnr_retry_count()));
+                facts.initiator_depth = Some(m.initiator_depth());
+                facts.responder_resources = Some(m.responder_resources());
+            }
+            cm::Message::Rep(m) => {
+                facts.local_comm_id = m.local_comm_id().0;
+                facts.remote_comm_id = m.remote_comm_id().0;
+                facts.qpn = Some(m.local_qpn());
+                facts.starting_psn = Some(m.starting_psn());
+                facts.rnr_retry_count = Some(low_byte(m.rnr_retry_count()));
+                facts.initiator_depth = Some(m.initiator_depth());
+                facts.responder_resources = Some(m.responder_resources());
+            }
+            cm::Message::Rej(m) => {
+                facts.local_comm_id = m.local_comm_id().0;
+                facts.remote_comm_id = m.remote_comm_id().0;
+                facts.reject_reason = Some(m.reason());
+            }
+            cm::Message::SidrReq(m) => {
+                facts.local_comm_id = m.request_id().0;
+                facts.application_port = m.service_id().to_rdma_cm().map(|(_, port)| port);
+            }
+            cm::Message::SidrRep(m) => {
+                facts.remote_comm_id = m.request_id().0;
+                facts.qpn = (m.status() == 0).then(|| m.qpn());
+                facts.reject_reason = (m.status() != 0).then(|| m.status().into());
+            }
+            cm::Message::Mra(m) => facts.set_ids(m.local_comm_id(), m.remote_comm_id()),
+            cm::Message::Rtu(m) => facts.set_ids(m.local_comm_id(), m.remote_comm_id()),
+            cm::Message::Dreq(m) => facts.set_ids(m.local_comm_id(), m.remote_comm_id()),
+            cm::Message::Drep(m) => facts.set_ids(m.local_comm_id(), m.remote_comm_id()),
+            cm::Message::Lap(m) => facts.set_ids(m.local_comm_id(), m.remote_comm_id()),
+            cm::Message::Apr(m) => facts.set_ids(m.local_comm_id(), m.remote_comm_id()),
+        }
+        facts
+    }
+
+    fn set_ids(&mut self, local: cm::CommId, remote: cm::CommId) {
+        (self.local_comm_id, self.remote_comm_id) = (local.0, remote.0);
+    }
+}
+
+/// The path MTU in bytes: code 1 is 256, code 5 is 4096.
+fn mtu_of(code: Bits<4>) -> Option<u16> {
+    (1..=5).contains(&code.get()).then(|| 128 << code.get())
 }

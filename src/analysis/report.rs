@@ -21,17 +21,20 @@ pub struct Report {
     pub connections: Vec<Connection>,
     /// What was left out because of a limit.
     pub beyond_limits: BeyondLimits,
-    /// `flows[n - 1]`: the connection that the provisional number n belongs to in the end, and whether its ends are
-    /// exchanged.
+    /// `flows[n - 1]`: the connection that the provisional number n belongs to in the end (0: it was forgotten), and in
+    /// the highest bit whether its ends are exchanged. One word each, because there can be millions.
     #[serde(skip)]
-    pub(super) flows: Vec<(FlowNumber, bool)>,
+    pub(super) flows: Vec<u32>,
 }
 
 impl Report {
     /// The final number of the connection to which packets with the provisional number `flow` belong, and whether the
     /// ends are exchanged (the packet's `sender` 0 is `ends[1]`).
     pub fn flow_of(&self, flow: FlowNumber) -> Option<(FlowNumber, bool)> {
-        self.flows.get((flow as usize).checked_sub(1)?).copied()
+        const SWAPPED: u32 = 1 << 31;
+        let packed = *self.flows.get((flow as usize).checked_sub(1)?)?;
+        let flow = packed & !SWAPPED;
+        (flow != 0).then_some((flow, packed & SWAPPED != 0))
     }
 }
 
@@ -67,6 +70,13 @@ pub struct FileFacts {
     pub frames: u64,
     /// Packets that another file has too.
     pub seen_elsewhere: u64,
+}
+
+impl FileFacts {
+    /// A file of this name, before its first frame.
+    pub(super) fn new(name: &str) -> Self {
+        Self { name: name.into(), ..Self::default() }
+    }
 }
 
 /// All connections together.

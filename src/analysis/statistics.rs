@@ -2,18 +2,33 @@
 
 use serde::Serialize;
 
+use super::limits::DISTRIBUTION_BUCKETS_MAX;
 use super::serialize;
 use crate::time::Instant;
 
-/// A distribution of nanoseconds: exact count, least and greatest, and percentiles to within 1/32 of their value.
-#[derive(Clone, Debug, Default, Serialize)]
+/// A distribution of nanoseconds: exact count, least and greatest, and percentiles to within 1/32 of their value, or less
+/// precise where the values spread over more than [`DISTRIBUTION_BUCKETS_MAX`](super::limits::DISTRIBUTION_BUCKETS_MAX)
+/// buckets.
+#[derive(Clone, Debug, Serialize)]
 #[serde(into = "Percentiles")]
 pub struct Distribution {
     count: u64,
     min: u64,
     max: u64,
-    /// Values by their highest bit and the five bits below it; allocated with the first value.
-    buckets: Option<Box<[u32]>>,
+    sum: u64,
+    /// How many bits below the highest one tell buckets apart.
+    precision: u8,
+    /// The bucket that the last value fell into.
+    latest: u16,
+    /// The buckets that are not empty, in order: number and count.
+    buckets: Vec<(u16, u32)>,
+}
+
+impl Default for Distribution {
+    fn default() -> Self {
+        let (precision, buckets) = (PRECISION_BITS, Vec::new());
+        Self { count: 0, min: 0, max: 0, sum: 0, precision, latest: 0, buckets }
+    }
 }
 
 /// What is said of a distribution.
@@ -44,10 +59,72 @@ impl Distribution {
         self.min = if self.count == 0 { nanos } else { self.min.min(nanos) };
         self.max = self.max.max(nanos);
         self.count += 1;
-        let buckets = self.buckets.get_or_insert_with(|| vec![0; BUCKETS].into());
-        if let Some(bucket) = buckets.get_mut(bucket_of(nanos)) {
-            *bucket = bucket.saturating_add(1);
+        self.sum = self.sum.saturating_add(nanos);
+        self.add_to_bucket(bucket_of(nanos, self.precision), 1);
+    }
+
+    /// Adds all values of `other`.
+    pub fn merge(&mut self, other: &Self) {
+        if other.count == 0 {
+            return;
         }
+        self.min = if self.count == 0 { other.min } else { self.min.min(other.min) };
+        self.max = self.max.max(other.max);
+        self.count += other.count;
+        self.sum = self.sum.saturating_add(other.sum);
+        for &(bucket, count) in &other.buckets {
+            let value = upper_bound(bucket, other.precision);
+            self.add_to_bucket(bucket_of(value, self.precision), count);
+        }
+    }
+
+    fn add_to_bucket(&mut self, bucket: u16, count: u32) {
+        if let Some((number, sum)) = self.buckets.get_mut(usize::from(self.latest))
+            && *number == bucket
+        {
+            *sum = sum.saturating_add(count);
+            return;
+        }
+        let at = match self.buckets.binary_search_by_key(&bucket, |&(number, _)| number) {
+            Ok(at) => {
+                if let Some((_, sum)) = self.buckets.get_mut(at) {
+                    *sum = sum.saturating_add(count);
+                }
+                at
+            }
+            Err(at) => {
+                self.buckets.insert(at, (bucket, count));
+                at
+            }
+        };
+        self.latest = u16::try_from(at).unwrap_or(0);
+        if self.buckets.len() > DISTRIBUTION_BUCKETS_MAX && self.precision > 0 {
+            self.coarsen();
+        }
+    }
+
+    /// Merges buckets, so that they are half as many at the most.
+    fn coarsen(&mut self) {
+        let (old, precision) = (self.precision, self.precision - 1);
+        let fine = core::mem::take(&mut self.buckets);
+        for (bucket, count) in fine {
+            let bucket = bucket_of(upper_bound(bucket, old), precision);
+            match self.buckets.last_mut() {
+                Some((last, sum)) if *last == bucket => *sum = sum.saturating_add(count),
+                _ => self.buckets.push((bucket, count)),
+            }
+        }
+        (self.precision, self.latest) = (precision, 0);
+    }
+
+    /// How many values there are.
+    pub const fn count(&self) -> u64 {
+        self.count
+    }
+
+    /// The sum of all values.
+    pub const fn sum(&self) -> u64 {
+        self.sum
     }
 
     /// What is said of it.
@@ -60,34 +137,32 @@ impl Distribution {
     fn percentile(&self, percent: u64) -> u64 {
         let rank = (self.count * percent).div_ceil(100).max(1);
         let mut seen = 0;
-        for (index, &count) in self.buckets.iter().flatten().enumerate() {
+        for &(bucket, count) in &self.buckets {
             seen += u64::from(count);
             if seen >= rank {
-                return upper_bound(index).clamp(self.min, self.max);
+                return upper_bound(bucket, self.precision).clamp(self.min, self.max);
             }
         }
         self.max
     }
 }
 
-/// The bits below the highest one that tell buckets apart.
-const PRECISION_BITS: u32 = 5;
-
-/// Enough buckets for every `u64`.
-const BUCKETS: usize = ((64 - PRECISION_BITS as usize) + 1) << PRECISION_BITS;
+/// The bits below the highest one that tell buckets apart, at first.
+const PRECISION_BITS: u8 = 5;
 
 /// The bucket of a value: small values have one each, others share one with those that have the same highest bits.
-fn bucket_of(value: u64) -> usize {
-    let shift = (u64::BITS - value.leading_zeros()).saturating_sub(PRECISION_BITS + 1);
-    let mantissa = usize::try_from(value >> shift).expect("six bits are left");
-    ((shift as usize) << PRECISION_BITS) + mantissa
+fn bucket_of(value: u64, precision: u8) -> u16 {
+    let precision = u32::from(precision);
+    let shift = (u64::BITS - value.leading_zeros()).saturating_sub(precision + 1);
+    // At most 63 shifts and a mantissa of six bits.
+    u16::try_from((u64::from(shift) << precision) + (value >> shift)).unwrap_or(u16::MAX)
 }
 
 /// The greatest value of a bucket.
-fn upper_bound(bucket: usize) -> u64 {
-    let shift = (bucket >> PRECISION_BITS).saturating_sub(1);
-    let mantissa = (bucket - (shift << PRECISION_BITS)) as u64;
-    (((mantissa + 1) as u128) << shift).saturating_sub(1).try_into().unwrap_or(u64::MAX)
+fn upper_bound(bucket: u16, precision: u8) -> u64 {
+    let shift = (bucket >> precision).saturating_sub(1);
+    let mantissa = u128::from(bucket - (shift << precision));
+    ((mantissa + 1) << shift).saturating_sub(1).try_into().unwrap_or(u64::MAX)
 }
 
 /// Packets and bytes per interval. Intervals double in length when there would be more than
@@ -107,6 +182,83 @@ pub struct Series {
 impl Series {
     /// The most intervals.
     pub const INTERVALS_MAX: usize = 512;
+
+    /// The first intervals are this long.
+    const FIRST_INTERVAL_NANOS: u64 = 1024;
+
+    /// The interval of `time`. There are at most `max` intervals, if need be longer ones than before. A time before the
+    /// first interval counts as in it.
+    pub(super) fn at(&mut self, time: Instant, max: usize) -> &mut Interval {
+        let nanos = time.as_nanos();
+        if self.start.is_none() {
+            self.interval_nanos = Self::FIRST_INTERVAL_NANOS;
+            self.start = Some(Instant::from_nanos(nanos - nanos % self.interval_nanos));
+        }
+        while self.index(nanos) >= max as u64 {
+            self.double();
+        }
+        let index = usize::try_from(self.index(nanos)).unwrap_or(0);
+        if index >= self.intervals.len() {
+            self.intervals.resize(index + 1, Interval::default());
+        }
+        let last = self.intervals.len() - 1;
+        &mut self.intervals[index.min(last)]
+    }
+
+    fn index(&self, nanos: u64) -> u64 {
+        let start = self.start.map_or(0, Instant::as_nanos);
+        // Lengths are powers of two.
+        nanos.saturating_sub(start) >> self.interval_nanos.trailing_zeros().min(63)
+    }
+
+    /// Makes intervals twice as long. They begin at multiples of their length, so that two series can be merged.
+    fn double(&mut self) {
+        let start = self.start.map_or(0, Instant::as_nanos);
+        let odd = usize::from(!(start / self.interval_nanos.max(1)).is_multiple_of(2));
+        self.interval_nanos = self.interval_nanos.saturating_mul(2).max(1);
+        self.start = Some(Instant::from_nanos(start - start % self.interval_nanos));
+        let fine = core::mem::take(&mut self.intervals);
+        let mut coarse = vec![Interval::default(); (fine.len() + odd).div_ceil(2)];
+        for (at, interval) in fine.iter().enumerate() {
+            if let Some(sum) = coarse.get_mut((at + odd) / 2) {
+                sum.merge(interval, false);
+            }
+        }
+        self.intervals = coarse;
+    }
+
+    /// Adds `other`, of which the senders are exchanged if `swap`.
+    pub(super) fn merge(&mut self, other: &Self, swap: bool) {
+        let Some(other_start) = other.start else { return };
+        if self.start.is_none() {
+            (self.start, self.interval_nanos) = (other.start, other.interval_nanos);
+        }
+        while self.interval_nanos < other.interval_nanos {
+            self.double();
+        }
+        // The earlier start: intervals are put before those that there are.
+        if let Some(start) = self.start
+            && other_start < start
+        {
+            let earlier = other_start.as_nanos() / self.interval_nanos * self.interval_nanos;
+            let count = (start.as_nanos() - earlier) / self.interval_nanos;
+            if count > Self::INTERVALS_MAX as u64 {
+                self.double();
+                return self.merge(other, swap);
+            }
+            let count = usize::try_from(count).unwrap_or(0);
+            self.intervals.splice(0..0, core::iter::repeat_n(Interval::default(), count));
+            self.start = Some(Instant::from_nanos(earlier));
+        }
+        for (at, interval) in (0u64..).zip(&other.intervals) {
+            let time =
+                other_start.as_nanos().saturating_add(at.saturating_mul(other.interval_nanos));
+            self.at(Instant::from_nanos(time), Self::INTERVALS_MAX).merge(interval, swap);
+        }
+        while self.intervals.len() > Self::INTERVALS_MAX {
+            self.double();
+        }
+    }
 }
 
 /// What passed in an interval, by sender (`ends[0]`, `ends[1]`).
@@ -123,19 +275,67 @@ pub struct Interval {
     pub latency_max: u64,
 }
 
+impl Interval {
+    fn merge(&mut self, other: &Self, swap: bool) {
+        for (end, mine) in [0, 1].into_iter().zip(if swap { [1, 0] } else { [0, 1] }) {
+            self.packets[mine] = self.packets[mine].saturating_add(other.packets[end]);
+            self.bytes[mine] = self.bytes[mine].saturating_add(other.bytes[end]);
+            let sum = self.retransmissions[mine].saturating_add(other.retransmissions[end]);
+            self.retransmissions[mine] = sum;
+        }
+        self.latency_max = self.latency_max.max(other.latency_max);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn every_value_lies_in_its_bucket() {
-        let powers = (0..64).flat_map(|bit| [(1u64 << bit) - 1, 1 << bit, (1 << bit) + 1]);
-        for value in powers.chain([u64::MAX, 1000, 123_456_789]) {
-            let bucket = bucket_of(value);
-            assert!(bucket < BUCKETS, "{value}");
-            let upper = upper_bound(bucket);
-            assert!(value <= upper && upper - value <= value / 32, "{value} in {upper}");
-            assert!(bucket == 0 || upper_bound(bucket - 1) < value, "{value}");
+        for precision in 0..=PRECISION_BITS {
+            let powers = (0..64).flat_map(|bit| [(1u64 << bit) - 1, 1 << bit, (1 << bit) + 1]);
+            for value in powers.chain([u64::MAX, 1000, 123_456_789]) {
+                let bucket = bucket_of(value, precision);
+                let upper = upper_bound(bucket, precision);
+                let width = value >> precision;
+                assert!(value <= upper && upper - value <= width, "{value} in {upper}");
+                assert!(bucket == 0 || upper_bound(bucket - 1, precision) < value, "{value}");
+            }
+        }
+    }
+
+    #[test]
+    fn wide_distributions_stay_small_and_keep_their_percentiles() {
+        let mut distribution = Distribution::default();
+        let values = (0..60_000u64).map(|i| (i * i + 1) << (i % 20));
+        values.clone().for_each(|value| distribution.add(value));
+        assert!(distribution.buckets.len() <= DISTRIBUTION_BUCKETS_MAX);
+        let mut sorted: Vec<u64> = values.collect();
+        sorted.sort_unstable();
+        let said = distribution.percentiles();
+        for (exact, said) in [(sorted[29_999], said.p50), (sorted[59_399], said.p99)] {
+            assert!(said >= exact && said - exact <= exact / 4, "{said} for {exact}");
+        }
+    }
+
+    #[test]
+    fn series_merge_whatever_their_intervals() {
+        let nanos = Instant::from_nanos;
+        let (mut fine, mut coarse) = (Series::default(), Series::default());
+        for time in (1_000_000..1_400_000).step_by(1000) {
+            fine.at(nanos(time), 512).packets[0] += 1;
+        }
+        for time in (0..900_000_000).step_by(1_000_000) {
+            coarse.at(nanos(time), 512).packets[1] += 2;
+        }
+        assert!(fine.interval_nanos < coarse.interval_nanos);
+        for (mut first, second) in [(fine.clone(), &coarse), (coarse.clone(), &fine)] {
+            first.merge(second, false);
+            let sum = |end: usize| first.intervals.iter().map(|i| i.packets[end]).sum::<u32>();
+            assert_eq!((sum(0), sum(1)), (400, 1800));
+            assert!(first.intervals.len() <= Series::INTERVALS_MAX);
+            assert_eq!(first.start, Some(nanos(0)));
         }
     }
 

@@ -243,6 +243,13 @@ impl<'a> Frame<'a> {
         Some(if good { IcrcVerdict::Ok } else { IcrcVerdict::Bad })
     }
 
+    /// The ICRC as it stands in the frame, if it and all that it covers are there.
+    #[inline]
+    pub fn icrc_bytes(&self) -> Option<[u8; ICRC_LEN]> {
+        let at = self.icrc_at?;
+        self.bytes.get(at..at + ICRC_LEN)?.try_into().ok()
+    }
+
     /// What is to be said of the VCRC, or `None` if this is no packet of native InfiniBand.
     pub fn vcrc(&self) -> Option<IcrcVerdict> {
         self.encapsulation.filter(|found| *found == Encapsulation::Native)?;

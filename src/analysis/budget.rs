@@ -1,0 +1,43 @@
+//! How much is remembered in all.
+
+use super::limits::{
+    ALL_HISTORY_MAX, ALL_MESSAGES_MAX, ALL_PACKETS_MAX, CROWDED_ENDPOINTS, CROWDED_MAX,
+    HISTORY_MAX, INFLIGHT_MESSAGES_MAX, INFLIGHT_PACKETS_MAX, INTERVALS_MAX_CROWDED,
+};
+use super::statistics::Series;
+
+/// How much is remembered in all, and so how much each direction of a connection may remember.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Budget {
+    pub(super) packets: usize,
+    pub(super) messages: usize,
+    pub(super) endpoints: usize,
+    /// Messages that were forgotten to make room.
+    pub(super) forgotten_messages: u64,
+}
+
+impl Budget {
+    /// Request packets that a direction may remember.
+    pub(super) fn packets_max(&self) -> usize {
+        if self.packets < ALL_PACKETS_MAX { INFLIGHT_PACKETS_MAX } else { CROWDED_MAX }
+    }
+
+    /// Messages that a direction may remember.
+    pub(super) fn messages_max(&self) -> usize {
+        if self.messages < ALL_MESSAGES_MAX { INFLIGHT_MESSAGES_MAX } else { CROWDED_MAX }
+    }
+
+    /// Acknowledged request packets that a direction may remember.
+    pub(super) fn history_max(&self) -> usize {
+        (ALL_HISTORY_MAX / self.endpoints.max(1)).clamp(CROWDED_MAX, HISTORY_MAX)
+    }
+
+    /// Intervals of a connection's series.
+    pub(super) fn intervals_max(&self) -> usize {
+        if self.endpoints < CROWDED_ENDPOINTS {
+            Series::INTERVALS_MAX
+        } else {
+            INTERVALS_MAX_CROWDED
+        }
+    }
+}

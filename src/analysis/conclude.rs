@@ -1,0 +1,379 @@
+//! The end of a connection, and of the capture: what the report says.
+
+use super::connection::{Connection, Direction, End, Pairing};
+use super::evidence::{Evidence, Failure};
+use super::finding::Finding;
+use super::findings;
+use super::limits::{ENDED_CONNECTIONS_MAX, FINDINGS_MAX};
+use super::message::Outcome;
+use super::report::{Report, Totals};
+use super::requester::{Requester, Scene};
+use super::statistics::Series;
+use super::stream::{Key, Stream};
+use super::tracker::Analysis;
+use super::{FlowNumber, Sink};
+use crate::time::Instant;
+use crate::wire::{Qpn, Service};
+
+/// What is known of connections that ended.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Conclusion {
+    /// By provisional number: the number of the connection, and in the highest bit whether ends are exchanged. 0: forgotten.
+    flows: Vec<u32>,
+    connections: Vec<Connection>,
+    findings: Vec<Finding>,
+    /// Findings beyond those that are kept.
+    dropped_findings: u64,
+    totals: Totals,
+}
+
+/// The bit of [`Conclusion::flows`] that says that ends are exchanged.
+const SWAPPED: u32 = 1 << 31;
+
+impl Conclusion {
+    /// A provisional number was given out.
+    pub(super) fn add_number(&mut self, number: FlowNumber) {
+        debug_assert_eq!(self.flows.len() + 1, number as usize, "numbers are given out in order");
+        self.flows.push(0);
+    }
+
+    fn set(&mut self, number: FlowNumber, flow: FlowNumber, swapped: bool) {
+        if let Some(slot) = (number as usize).checked_sub(1).and_then(|at| self.flows.get_mut(at)) {
+            *slot = flow | if swapped { SWAPPED } else { 0 };
+        }
+    }
+
+    fn add_findings(&mut self, findings: Vec<Finding>) {
+        self.findings.extend(findings);
+        if self.findings.len() > 2 * FINDINGS_MAX {
+            self.drop_findings();
+        }
+    }
+
+    /// Keeps the worst findings.
+    fn drop_findings(&mut self) {
+        self.findings.sort_by_key(findings::severity);
+        self.dropped_findings += self.findings.len().saturating_sub(FINDINGS_MAX) as u64;
+        self.findings.truncate(FINDINGS_MAX);
+    }
+}
+
+impl Analysis {
+    /// Ends the connection that the stream at `index` belongs to. It is in the report if `is_kept`.
+    pub(super) fn conclude<S: Sink>(&mut self, index: u32, is_kept: bool, sink: &mut S) {
+        let Some(one) = self.remove(index) else { return };
+        let other = one.peer.and_then(|peer| self.remove(peer));
+        let mut streams = match other {
+            Some(other) if other.number < one.number => [Some(other), Some(one)],
+            other => [Some(one), other],
+        };
+        let end_time = self.capture.last_time.map_or(0, Instant::as_nanos);
+        for stream in streams.iter_mut().flatten() {
+            self.end_stream(stream, end_time, sink);
+        }
+        keep_congestion_frames(&mut streams);
+        let Some(connection) = self.connection_of(&streams) else { return };
+        let mut evidence: [Option<&Evidence>; 2] = [None, None];
+        let swapped = self.is_swapped(&streams);
+        for stream in streams.iter().flatten() {
+            let end = usize::from(stream.end) ^ usize::from(swapped);
+            if let Some(slot) = evidence.get_mut(end) {
+                *slot = stream.requester.as_ref().and_then(|r| r.evidence_or_none());
+            }
+        }
+        let facts = findings::Facts {
+            connection: &connection,
+            evidence,
+            thresholds: &self.config.thresholds,
+            setup: connection.setup.as_ref(),
+        };
+        let mut found = findings::of_connection(&facts);
+        let is_kept = is_kept && self.conclusion.connections.len() < ENDED_CONNECTIONS_MAX * 2;
+        let totals = &mut self.conclusion.totals;
+        totals.connections += 1;
+        connection.directions.iter().for_each(|direction| totals.all.add(direction));
+        if is_kept {
+            for stream in streams.iter().flatten() {
+                let swapped = swapped != (stream.end == 1);
+                self.conclusion.set(stream.number, connection.flow, swapped);
+            }
+            self.conclusion.connections.push(connection);
+        } else {
+            found.iter_mut().for_each(|finding| finding.flow = None);
+        }
+        self.conclusion.add_findings(found);
+    }
+
+    /// Ends what is in flight on a stream.
+    fn end_stream<S: Sink>(&mut self, stream: &mut Stream, end_time: u64, sink: &mut S) {
+        if let Some(orphans) = &mut stream.orphans {
+            for packet in core::mem::take(&mut orphans.responses) {
+                orphans.count(&packet);
+            }
+        }
+        let Some(requester) = &mut stream.requester else { return };
+        let Self { budget, .. } = self;
+        let (flow, end) = (stream.flow, stream.end);
+        let mut scene = Scene { sink, budget, flow, requester: end };
+        match stream.key.service {
+            Service::Uc | Service::Ud => {
+                let is_datagram = stream.key.service == Service::Ud;
+                while requester.records.len() > 0 {
+                    requester.forget_unreliable(is_datagram, &mut scene);
+                }
+            }
+            _ => requester.end_reliable(end_time, &mut scene),
+        }
+        requester.release_records(scene.budget);
+        while let Some(message) = requester.messages.pop_first() {
+            scene.budget.messages = scene.budget.messages.saturating_sub(1);
+            requester.tell(&message, Outcome::InFlight, &mut scene);
+        }
+        let statistics = &mut requester.statistics;
+        let acks = statistics.acks.max(1);
+        #[expect(clippy::cast_precision_loss, reason = "a ratio")]
+        let ratio = requester.new_packets as f64 / acks as f64;
+        statistics.packets_per_ack = if statistics.acks == 0 { 0.0 } else { ratio };
+    }
+
+    /// Whether end 0 of the streams is `ends[1]` of the connection.
+    fn is_swapped(&self, streams: &[Option<Box<Stream>>; 2]) -> bool {
+        let [Some(first), second] = streams else { return false };
+        if let Some(attempt) = first.setup.and_then(|id| self.setups.get(id)) {
+            let is_active = (attempt.active, attempt.active_qp)
+                == (first.key.destination, Some(first.key.dest_qp));
+            return is_active;
+        }
+        let first_request = first.first_request.unwrap_or(u64::MAX);
+        match second {
+            Some(second) => second.first_request.unwrap_or(u64::MAX) < first_request,
+            // Responses alone: the requester is the one that they go to.
+            None => first.first_request.is_none() && first.orphans.is_some(),
+        }
+    }
+
+    /// The connection as the report shows it.
+    fn connection_of(&self, streams: &[Option<Box<Stream>>; 2]) -> Option<Connection> {
+        let [Some(first), second] = streams else { return None };
+        let swapped = self.is_swapped(streams);
+        let both = [Some(first), second.as_ref()];
+        let all = || both.iter().flatten();
+        let setup_id = all().find_map(|stream| stream.setup);
+        let attempt = setup_id.and_then(|id| self.setups.get(id));
+        let mut ends = ends_of(first, second.as_deref());
+        if let Some(attempt) = attempt {
+            for end in &mut ends {
+                let named =
+                    [(attempt.active, attempt.active_qp), (attempt.passive, attempt.passive_qp)];
+                let own = named.iter().find(|(host, _)| *host == end.address);
+                end.qpn = end.qpn.or_else(|| own.and_then(|(_, qpn)| qpn.map(Qpn::new)));
+            }
+        }
+        let mut directions = both.map(|stream| {
+            let requester = stream.and_then(|stream| stream.requester.as_ref());
+            requester.map_or_else(Direction::default, |r| r.statistics.clone())
+        });
+        for (end, stream) in both.into_iter().enumerate() {
+            let Some(stream) = stream else { continue };
+            if let (Some(orphans), Some(direction)) = (&stream.orphans, directions.get_mut(1 - end))
+            {
+                direction.add(&orphans.statistics);
+                direction.icrc_errors += stream.corrupt_responses;
+            }
+            add_congestion(&mut directions, end, stream);
+        }
+        let mut series = Series::default();
+        for (end, stream) in [false, true].into_iter().zip(both) {
+            if let Some(stream) = stream {
+                series.merge(&stream.series, end != swapped);
+            }
+        }
+        if swapped {
+            ends.reverse();
+            directions.reverse();
+        }
+        for direction in &mut directions {
+            direction.operations.sort_by_key(|operation| operation.operation as u8);
+        }
+        let learned = all().filter_map(|stream| stream.requester.as_ref()).map(|r| r.mtu).max();
+        let path_mtu = learned.filter(|&mtu| mtu > 0).and_then(|mtu| u16::try_from(mtu).ok());
+        let is_alone = second.is_none();
+        Some(Connection {
+            flow: first.flow,
+            service: first.key.service,
+            ends,
+            pairing: if is_alone { alone_pairing(first) } else { first.pairing },
+            setup: attempt.map(|attempt| attempt.setup.clone()),
+            path_mtu: attempt.and_then(|attempt| attempt.setup.path_mtu).or(path_mtu),
+            first_time: Instant::from_nanos(all().map(|s| s.first_time).min().unwrap_or(0)),
+            last_time: Instant::from_nanos(all().map(|s| s.last_time).max().unwrap_or(0)),
+            first_frame: all().map(|s| s.first_frame).min().unwrap_or(0),
+            last_frame: all().map(|s| s.last_frame).max().unwrap_or(0),
+            directions,
+            series,
+        })
+    }
+
+    /// The report.
+    pub(super) fn into_report(mut self) -> Report {
+        self.beyond.messages += self.budget.forgotten_messages;
+        let Conclusion { flows, mut connections, mut findings, mut totals, dropped_findings } =
+            self.conclusion;
+        findings.extend(findings::of_setups(&self.setups));
+        totals.all.icrc_errors += self.stray[0];
+        totals.all.cnps += self.stray[1];
+        totals.all.operations.sort_by_key(|operation| operation.operation as u8);
+        connections.sort_by_key(|connection| connection.flow);
+        // Numbers without gaps, in the order of the first packets.
+        let provisional: Vec<FlowNumber> = connections.iter().map(|c| c.flow).collect();
+        let renumber = |flow: FlowNumber| {
+            let at = provisional.binary_search(&flow).ok()?;
+            FlowNumber::try_from(at + 1).ok()
+        };
+        for connection in &mut connections {
+            connection.flow = renumber(connection.flow).unwrap_or(0);
+        }
+        for finding in &mut findings {
+            finding.flow = finding.flow.and_then(renumber);
+        }
+        let numbers = flows.into_iter().map(|packed| {
+            let flow = renumber(packed & !SWAPPED).unwrap_or(0);
+            flow | packed & SWAPPED
+        });
+        let flows = numbers.collect();
+        findings.extend(findings::of_limits(&self.beyond, dropped_findings));
+        findings.sort_by_key(findings::severity);
+        findings.truncate(FINDINGS_MAX);
+        let beyond_limits = self.beyond;
+        Report { capture: self.capture, findings, totals, connections, beyond_limits, flows }
+    }
+}
+
+/// Frames with marks are evidence about their sender's requests, those with CNPs about the receiver's.
+fn keep_congestion_frames(streams: &mut [Option<Box<Stream>>; 2]) {
+    let frames = streams.each_ref().map(|stream| {
+        let congestion = stream.as_ref()?.congestion.as_ref()?;
+        Some((congestion.mark_frames, congestion.cnp_frames))
+    });
+    let [first, second] = frames;
+    for (stream, own, other) in
+        streams.iter_mut().zip([(first, second), (second, first)]).map(|(s, (o, p))| (s, o, p))
+    {
+        let Some(requester) = stream.as_mut().and_then(|s| s.requester.as_mut()) else { continue };
+        if let Some((marks, _)) = own {
+            requester.evidence().ce_marks = marks;
+        }
+        if let Some((_, cnps)) = other {
+            requester.evidence().cnps = cnps;
+        }
+    }
+}
+
+/// How a connection of which only one direction was captured was found.
+fn alone_pairing(stream: &Stream) -> Pairing {
+    if stream.key.service == Service::Ud { Pairing::Datagram } else { Pairing::Unpaired }
+}
+
+/// The two ends: the sender of the first stream, and that of the second.
+fn ends_of(first: &Stream, second: Option<&Stream>) -> [End; 2] {
+    let sender_qp = match (first.key.source_qp, second) {
+        (Key::NO_QP, Some(second)) => Some(Qpn::new(second.key.dest_qp)),
+        (Key::NO_QP, None) => None,
+        (qpn, _) => Some(Qpn::new(qpn)),
+    };
+    let sender =
+        End { address: first.key.source, qpn: sender_qp, source_port: Some(first.source_port) };
+    let receiver = End {
+        address: first.key.destination,
+        qpn: Some(Qpn::new(first.key.dest_qp)),
+        source_port: second.map(|second| second.source_port),
+    };
+    [sender, receiver]
+}
+
+/// Adds marks and CNPs: those of the packets that the stream's sender sent, and those that it answered with.
+fn add_congestion(directions: &mut [Direction; 2], end: usize, stream: &Stream) {
+    let Some(congestion) = &stream.congestion else { return };
+    let [requests, responses] = congestion.marks;
+    // The sender's requests are its own direction's, its responses the other's.
+    if let Some(own) = directions.get_mut(end) {
+        own.ce_marked += requests;
+        own.cnp_reaction_bytes = congestion.reaction;
+    }
+    if let Some(other) = directions.get_mut(1 - end) {
+        other.ce_marked += responses;
+        // CNPs that it sent answer marked packets of the other end, which are requests in most cases.
+        other.cnps += congestion.cnps;
+    }
+}
+
+impl Requester {
+    /// Decides how messages in flight ended when the capture does, or when the queue pair begins anew.
+    fn end_reliable<S: Sink>(&mut self, end_time: u64, scene: &mut Scene<'_, S>) {
+        self.accept_missing_responses(scene);
+        let Some(first) = self.messages.first() else { return };
+        let (outcome, last_frame, last_time, attempts) = match (self.last_rnr, self.attempts) {
+            (Some((time, frame)), _) if time >= self.last_request.0 => {
+                let wait = match self.rnr_wait_max {
+                    0 => self.rnr_timer_nanos().saturating_mul(8),
+                    wait => wait,
+                };
+                if end_time.saturating_sub(time) <= wait.saturating_mul(4) {
+                    return;
+                }
+                (Outcome::RnrRetryExceeded, frame, time, self.rnr_attempts)
+            }
+            (_, attempts) if attempts > 0 && self.unacked <= first.last => {
+                let (time, frame) = self.last_request;
+                if end_time.saturating_sub(time) <= self.attempt_interval.saturating_mul(3) {
+                    return;
+                }
+                (Outcome::RetryExceeded, frame, time, attempts)
+            }
+            _ => return,
+        };
+        self.is_failed = true;
+        let mut is_first = true;
+        while let Some(message) = self.messages.pop_first() {
+            scene.budget.messages = scene.budget.messages.saturating_sub(1);
+            if is_first {
+                let told = message.message(scene.flow, scene.requester, outcome);
+                let failure = Failure {
+                    attempts,
+                    last_frame,
+                    silence_nanos: end_time.saturating_sub(last_time),
+                    last_acked: self.last_acked_psn(),
+                    message: told,
+                    flushed: self.messages.len() as u64,
+                };
+                self.evidence().failure = Some(failure);
+            }
+            let outcome = if is_first { outcome } else { Outcome::Flushed };
+            self.tell(&message, outcome, scene);
+            is_first = false;
+        }
+    }
+
+    fn rnr_timer_nanos(&self) -> u64 {
+        let timer = self.evidence_or_none().and_then(|evidence| evidence.rnr_timer);
+        timer.map_or(0, |timer| u64::from(timer.micros()) * 1000)
+    }
+
+    /// READs whose responses the capture missed: later requests were answered, and the requester did not go back.
+    fn accept_missing_responses<S: Sink>(&mut self, scene: &mut Scene<'_, S>) {
+        while let Some(read) = self.messages.first_read() {
+            let (first, last, end) = (read.first, read.last, read.responses_end);
+            let is_passed = self.unacked > last + 1 && self.attempts == 0 && self.cursor > last + 1;
+            if !is_passed {
+                break;
+            }
+            let missing = self.missing_responses.iter().filter(|m| (first..=last).contains(*m));
+            let count = missing.count() as u64 + (last + 1).saturating_sub(end);
+            self.statistics.not_captured += count;
+            let (time, frame) = (Instant::from_nanos(self.last_ack.time), self.last_ack.frame);
+            self.messages.end_read(first, (time, frame));
+            self.evidence().not_captured.push(frame);
+        }
+        self.complete(scene);
+    }
+}

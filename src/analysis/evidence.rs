@@ -1,0 +1,96 @@
+//! Frames that show what went wrong, kept for the findings.
+
+use super::limits::EVIDENCE_MAX;
+use super::message::Message;
+use super::{RethFacts, RetransmissionCause};
+use crate::wire::aeth::{NakCode, RnrTimer};
+
+/// The first few frames of one kind.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Frames {
+    frames: [u64; EVIDENCE_MAX],
+    len: u8,
+}
+
+impl Frames {
+    /// Adds a frame, if there is room for it.
+    pub(super) fn push(&mut self, frame: u64) {
+        if let Some(slot) = self.frames.get_mut(usize::from(self.len)) {
+            *slot = frame;
+            self.len += 1;
+        }
+    }
+
+    /// The frames in the order in which they were added.
+    pub(super) fn as_slice(&self) -> &[u64] {
+        self.frames.get(..usize::from(self.len)).unwrap_or_default()
+    }
+}
+
+/// What a direction keeps for its findings. Most directions have none.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Evidence {
+    /// Lost requests: the packet where it was captured, and the frame that proves the loss.
+    pub(super) lost_requests: Frames,
+    pub(super) lost_responses: Frames,
+    /// Losses that are only likely.
+    pub(super) likely_losses: u64,
+    /// Losses by where they happened: before the capture point, behind it.
+    pub(super) places: [u64; 2],
+    /// Lost packets whose ICRC was wrong where they were captured.
+    pub(super) corrupted_losses: u64,
+    /// The first packet of each rewind, by cause.
+    pub(super) rewinds: [Frames; 4],
+    /// The longest wait for a rewind, by cause.
+    pub(super) longest_wait: [u64; 4],
+    pub(super) duplicates: Frames,
+    pub(super) reordered: Frames,
+    pub(super) icrc_errors: Frames,
+    pub(super) ce_marks: Frames,
+    pub(super) cnps: Frames,
+    pub(super) naks: Frames,
+    pub(super) rnrs: Frames,
+    pub(super) rnr_timer: Option<RnrTimer>,
+    pub(super) rnr_timers_differ: bool,
+    pub(super) not_captured: Frames,
+    /// NAKs of PSNs that had been acknowledged: the NAK and the acknowledgement.
+    pub(super) naks_of_acknowledged: Frames,
+    /// Responses to PSNs that the requester never sent.
+    pub(super) ghost_responses: Frames,
+    /// Responses in packets of another size than the requests: the response, the request.
+    pub(super) mtu_frames: [u64; 2],
+    pub(super) refusals: Vec<Refusal>,
+    pub(super) failure: Option<Failure>,
+}
+
+impl Evidence {
+    /// The slot of a cause in the tables above.
+    pub(super) const fn slot(cause: RetransmissionCause) -> usize {
+        cause as usize
+    }
+}
+
+/// A request that was refused.
+#[derive(Clone, Debug)]
+pub(super) struct Refusal {
+    pub(super) code: NakCode,
+    pub(super) frame: u64,
+    pub(super) message: Message,
+    pub(super) reth: Option<RethFacts>,
+}
+
+/// How a requester gave up.
+#[derive(Clone, Debug)]
+pub(super) struct Failure {
+    /// Rewinds without progress before it.
+    pub(super) attempts: u32,
+    /// The frame of its last packet, or of the last RNR NAK.
+    pub(super) last_frame: u64,
+    /// From there to the end of what was captured.
+    pub(super) silence_nanos: u64,
+    /// The last PSN that was acknowledged.
+    pub(super) last_acked: Option<u32>,
+    pub(super) message: Message,
+    /// Messages in flight behind it.
+    pub(super) flushed: u64,
+}

@@ -1,0 +1,108 @@
+//! What went wrong, in words: each finding is one function of a connection's numbers and of the frames kept as evidence.
+
+mod congestion;
+mod failures;
+mod network;
+mod others;
+mod text;
+
+use core::cmp::Reverse;
+
+pub(super) use others::{of_limits, of_setups};
+
+use super::FlowNumber;
+use super::connection::{Connection, Direction, Setup};
+use super::evidence::{Evidence, Frames};
+use super::finding::{Certainty, Finding, FindingKind, Thresholds};
+
+/// A connection that ended, and what was kept of it.
+pub(super) struct Facts<'a> {
+    pub(super) connection: &'a Connection,
+    pub(super) evidence: [Option<&'a Evidence>; 2],
+    pub(super) thresholds: &'a Thresholds,
+    pub(super) setup: Option<&'a Setup>,
+}
+
+/// One direction of a connection that ended.
+pub(super) struct Side<'a> {
+    pub(super) connection: &'a Connection,
+    pub(super) requester: u8,
+    pub(super) direction: &'a Direction,
+    pub(super) evidence: &'a Evidence,
+    pub(super) thresholds: &'a Thresholds,
+    pub(super) setup: Option<&'a Setup>,
+}
+
+/// Every finding about one direction of a connection.
+const OF_SIDE: [fn(&Side<'_>) -> Option<Finding>; 14] = [
+    failures::retries_exceeded,
+    failures::request_refused,
+    failures::naked_acknowledged,
+    failures::ghost_responses,
+    network::corruption,
+    network::loss,
+    network::receiver_not_ready,
+    network::reordering,
+    network::duplication,
+    network::incomplete_datagrams,
+    congestion::marks,
+    others::mtu_mismatch,
+    others::stall,
+    others::capture_loss,
+];
+
+/// The findings about a connection.
+pub(super) fn of_connection(facts: &Facts<'_>) -> Vec<Finding> {
+    let none = Evidence::default();
+    let sides = (0u8..).zip(&facts.connection.directions).zip(facts.evidence);
+    let sides = sides.map(|((requester, direction), evidence)| Side {
+        connection: facts.connection,
+        requester,
+        direction,
+        evidence: evidence.unwrap_or(&none),
+        thresholds: facts.thresholds,
+        setup: facts.setup,
+    });
+    sides.flat_map(|side| OF_SIDE.iter().filter_map(move |finding| finding(&side))).collect()
+}
+
+/// Worst first: by kind, then by the time that it cost.
+pub(super) fn severity(
+    finding: &Finding,
+) -> (FindingKind, Reverse<u64>, Option<FlowNumber>, Option<u8>) {
+    (finding.kind, Reverse(finding.cost_nanos), finding.flow, finding.requester)
+}
+
+impl Side<'_> {
+    /// A finding about this direction.
+    pub(super) fn finding(
+        &self,
+        kind: FindingKind,
+        certainty: Certainty,
+        cost_nanos: u64,
+        frames: &[&Frames],
+        text: &str,
+    ) -> Finding {
+        let mut all: Vec<u64> = Vec::new();
+        for &frame in frames.iter().flat_map(|frames| frames.as_slice()) {
+            if !all.contains(&frame) {
+                all.push(frame);
+            }
+        }
+        Finding {
+            kind,
+            flow: Some(self.connection.flow),
+            requester: Some(self.requester),
+            certainty,
+            cost_nanos,
+            frames: all,
+            text: format!("{}: {text}", text::side(self)),
+        }
+    }
+
+    /// How long the connection was captured, in nanoseconds.
+    pub(super) fn duration(&self) -> u64 {
+        let (first, last) = (self.connection.first_time, self.connection.last_time);
+        last.as_nanos().saturating_sub(first.as_nanos())
+    }
+}

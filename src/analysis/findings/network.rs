@@ -1,0 +1,188 @@
+//! What the network did to packets: lost, corrupted, reordered and copied them. And the receiver that was not ready.
+
+use super::{Side, text};
+use crate::analysis::RetransmissionCause;
+use crate::analysis::connection::Retransmitted;
+use crate::analysis::evidence::Evidence;
+use crate::analysis::finding::{Certainty, Finding, FindingKind};
+
+/// A part of a whole, for a threshold.
+#[expect(clippy::cast_precision_loss, reason = "a share")]
+fn share(part: u64, whole: u64) -> f64 {
+    part as f64 / whole.max(1) as f64
+}
+
+/// Packets whose ICRC is wrong.
+pub(super) fn corruption(side: &Side<'_>) -> Option<Finding> {
+    let errors = side.direction.icrc_errors;
+    let packets = side.direction.request_packets + side.direction.response_packets + errors;
+    if errors == 0 {
+        return None;
+    }
+    let words = format!(
+        "{} of {} corrupted on the way: the ICRC is wrong, and the receiver drops them",
+        text::grouped(errors),
+        text::count(packets, "packet"),
+    );
+    let frames = [&side.evidence.icrc_errors];
+    Some(side.finding(FindingKind::Corruption, Certainty::Proven, 0, &frames, &words))
+}
+
+/// Lost packets, what recovered them, and how long that took.
+pub(super) fn loss(side: &Side<'_>) -> Option<Finding> {
+    let (direction, evidence) = (side.direction, side.evidence);
+    let (requests, responses) = (direction.lost_requests, direction.lost_responses);
+    let lost = requests + responses;
+    let all = direction.request_packets + direction.response_packets + evidence.places[0];
+    if lost == 0 || share(lost, all) < side.thresholds.loss_share {
+        return None;
+    }
+    let is_likely = evidence.likely_losses == lost;
+    let mut words = String::new();
+    if is_likely {
+        words += "likely ";
+    }
+    words += &format!("{} of {} lost", text::grouped(lost), text::count(all, "packet"));
+    if requests > 0 && responses > 0 {
+        words += &format!(
+            " ({} and {})",
+            text::count(requests, "request"),
+            text::count(responses, "response")
+        );
+    } else if responses > 0 {
+        words += if responses == 1 { ", a response" } else { ", all responses" };
+    }
+    if evidence.likely_losses > 0 && !is_likely {
+        words += &format!(", {} of them likely", text::grouped(evidence.likely_losses));
+    }
+    let [before, after] = evidence.places;
+    words += match (before, after) {
+        (0, _) => ", all behind the capture point",
+        (_, 0) => ", all before the capture point",
+        _ => ", before and behind the capture point",
+    };
+    if evidence.corrupted_losses > 0 {
+        words += &format!(", {} because of a wrong ICRC", text::grouped(evidence.corrupted_losses));
+    }
+    let recovery = recovery(side);
+    if !recovery.is_empty() {
+        words += &format!(", recovered by {}", text::list(&recovery));
+    }
+    let cost = waiting(side);
+    if cost > 0 {
+        let (cost, whole) = (text::duration(cost), text::duration(side.duration()));
+        words += &format!("; {cost} of {whole} were spent waiting");
+    }
+    let certainty = if is_likely { Certainty::Likely } else { Certainty::Proven };
+    let frames = [&evidence.lost_requests, &evidence.lost_responses, &evidence.rewinds[0]];
+    Some(side.finding(FindingKind::Loss, certainty, cost, &frames, &words))
+}
+
+/// What made the requester retransmit lost packets: `3 timeouts of up to 67 ms`.
+fn recovery(side: &Side<'_>) -> Vec<String> {
+    let all = &side.direction.retransmissions;
+    let causes = [
+        (RetransmissionCause::Timeout, all.timeout, "timeout"),
+        (RetransmissionCause::SequenceNak, all.sequence_nak, "sequence NAK"),
+        (RetransmissionCause::ImpliedNak, all.implied_nak, "implied NAK"),
+    ];
+    let used = causes.into_iter().filter(|(_, counter, _)| counter.rewinds > 0);
+    used.map(|(cause, counter, name)| {
+        let count = text::count(counter.rewinds, name);
+        if cause != RetransmissionCause::Timeout {
+            return count;
+        }
+        let longest = side.evidence.longest_wait.get(Evidence::slot(cause)).copied().unwrap_or(0);
+        let upto = if counter.rewinds > 1 { "up to " } else { "" };
+        format!("{count} of {upto}{}", text::duration(longest))
+    })
+    .collect()
+}
+
+/// The time that losses cost, which cannot be more than there was.
+fn waiting(side: &Side<'_>) -> u64 {
+    let all = &side.direction.retransmissions;
+    let sum = |counter: &Retransmitted| counter.wait_nanos;
+    let sum = sum(&all.timeout) + sum(&all.sequence_nak) + sum(&all.implied_nak);
+    sum.min(side.duration())
+}
+
+/// A receiver without a posted receive.
+pub(super) fn receiver_not_ready(side: &Side<'_>) -> Option<Finding> {
+    let (direction, evidence) = (side.direction, side.evidence);
+    if direction.rnr_naks == 0 {
+        return None;
+    }
+    let timer = match evidence.rnr_timer {
+        Some(timer) if evidence.rnr_timers_differ => format!(" of {timer} and others"),
+        Some(timer) => format!(" of {timer}"),
+        None => String::new(),
+    };
+    let rnr = &direction.retransmissions.rnr;
+    let mut words = format!(
+        "receiver not ready: {}{timer}, {} retransmitted",
+        text::count(direction.rnr_naks, "RNR NAK"),
+        text::count(rnr.packets, "packet"),
+    );
+    let cost = direction.rnr_wait_nanos.min(side.duration());
+    if cost > 0 {
+        let (cost, whole) = (text::duration(cost), text::duration(side.duration()));
+        words += &format!("; {cost} of {whole} were spent waiting for posted receives");
+    }
+    let frames = [&evidence.rnrs, &evidence.rewinds[Evidence::slot(RetransmissionCause::Rnr)]];
+    let (kind, certainty) = (FindingKind::ReceiverNotReady, Certainty::Proven);
+    Some(side.finding(kind, certainty, cost, &frames, &words))
+}
+
+/// Packets that arrived in another order than they were sent.
+pub(super) fn reordering(side: &Side<'_>) -> Option<Finding> {
+    let reordered = side.direction.reordered;
+    if reordered == 0 {
+        return None;
+    }
+    let all = side.direction.request_packets + side.direction.response_packets;
+    let words = format!(
+        "{} of {} arrived after packets that were sent later",
+        text::grouped(reordered),
+        text::count(all, "packet"),
+    );
+    let frames = [&side.evidence.reordered];
+    Some(side.finding(FindingKind::Reordering, Certainty::Proven, 0, &frames, &words))
+}
+
+/// Packets that the network delivered twice, or that the capture holds twice.
+pub(super) fn duplication(side: &Side<'_>) -> Option<Finding> {
+    let copies = side.direction.duplicate_packets;
+    if copies == 0 {
+        return None;
+    }
+    let all = side.direction.request_packets + side.direction.response_packets;
+    let frames = [&side.evidence.duplicates];
+    // A mirror port that copies what comes in and what goes out captures all packets twice.
+    if share(copies, all) > 0.9 && copies > 8 {
+        let words = "each packet was captured twice: likely the capture point sees packets come in and go out";
+        return Some(side.finding(FindingKind::Duplication, Certainty::Likely, 0, &frames, words));
+    }
+    let words = format!(
+        "{} of {} delivered twice: the second is the same bit by bit, and nothing made its sender retransmit",
+        text::grouped(copies),
+        text::count(all, "packet"),
+    );
+    Some(side.finding(FindingKind::Duplication, Certainty::Proven, 0, &frames, &words))
+}
+
+/// UD: PSNs that are missing, where all of a queue pair's packets go to one destination.
+pub(super) fn incomplete_datagrams(side: &Side<'_>) -> Option<Finding> {
+    use crate::wire::Service;
+    let gaps = side.direction.psn_gaps;
+    if gaps == 0 || side.connection.service != Service::Ud || gaps > side.direction.request_packets
+    {
+        return None;
+    }
+    let words = format!(
+        "{} missing between {} that were captured: likely lost, unless the queue pair sent them elsewhere",
+        text::count(gaps, "PSN"),
+        text::count(side.direction.request_packets, "datagram"),
+    );
+    Some(side.finding(FindingKind::CaptureLoss, Certainty::Likely, 0, &[], &words))
+}

@@ -1,0 +1,226 @@
+//! What was lost, and where: decided when the requester goes back, or when the next acknowledgement tells more.
+
+use super::records::{Record, RecordFlags};
+use super::requester::{OpenTimeout, Requester, Scene};
+use super::{Certainty, LossNote, LossPlace, PacketFacts, PacketRole, RetransmissionCause, Sink};
+
+/// One loss, before it is told.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Loss {
+    pub(super) sequence: u64,
+    pub(super) role: PacketRole,
+    pub(super) frame: Option<u64>,
+    pub(super) proof: u64,
+    pub(super) certainty: Certainty,
+    pub(super) is_corrupt: bool,
+}
+
+impl Requester {
+    /// Decides what was lost when the requester goes back to `sequence` with `packet`.
+    pub(super) fn judge_losses<S: Sink>(
+        &mut self,
+        sequence: u64,
+        cause: RetransmissionCause,
+        packet: &PacketFacts,
+        scene: &mut Scene<'_, S>,
+    ) {
+        if cause == RetransmissionCause::Rnr {
+            return;
+        }
+        let trigger = self.trigger.filter(|trigger| trigger.sequence <= sequence.max(self.unacked));
+        let proof = trigger.map_or(packet.frame, |trigger| trigger.frame);
+        let skipped = self.report_skipped(sequence, proof, scene);
+        match trigger {
+            Some(trigger) if trigger.cause == RetransmissionCause::SequenceNak => {
+                self.report_naked(trigger.sequence, trigger.frame, scene);
+                if cause == RetransmissionCause::Timeout {
+                    // The NAK did not reach the requester, or it would have gone back earlier.
+                    self.report_response(
+                        trigger.sequence,
+                        PacketRole::Nak,
+                        trigger.frame,
+                        packet,
+                        scene,
+                    );
+                }
+            }
+            Some(trigger) if trigger.cause == RetransmissionCause::ImpliedNak => {
+                self.report_missing_response(trigger.sequence, trigger.frame, scene);
+            }
+            _ if skipped => {}
+            _ => self.judge_timeout(sequence, packet, scene),
+        }
+    }
+
+    /// Reports the PSNs behind `sequence` that were never captured: they were lost before the capture point.
+    fn report_skipped<S: Sink>(
+        &mut self,
+        sequence: u64,
+        proof: u64,
+        scene: &mut Scene<'_, S>,
+    ) -> bool {
+        if self.gaps == 0 {
+            return false;
+        }
+        let (from, to) = (sequence.max(self.unacked), self.next);
+        let mut lost = Vec::new();
+        for record in self.records.range_mut(from, to) {
+            if !record.is_seen() && !record.flags.contains(RecordFlags::LOSS_REPORTED) {
+                record.flags |= RecordFlags::LOSS_REPORTED;
+                lost.push((record.sequence.max(from), record.end()));
+            }
+        }
+        for &(first, end) in &lost {
+            for sequence in first..end {
+                let (role, certainty) = (PacketRole::Request, Certainty::Proven);
+                let frame = self.take_corrupt(sequence).map(|(frame, _)| frame);
+                let is_corrupt = frame.is_some();
+                self.report(Loss { sequence, role, frame, proof, certainty, is_corrupt }, scene);
+            }
+        }
+        !lost.is_empty()
+    }
+
+    /// Reports the packet that a NAK asked for.
+    fn report_naked<S: Sink>(&mut self, sequence: u64, proof: u64, scene: &mut Scene<'_, S>) {
+        let role = PacketRole::Request;
+        let Some(record) = self.records.get_mut(sequence) else { return };
+        let reported = RecordFlags::LOSS_REPORTED | RecordFlags::LATE;
+        if !record.is_seen() || record.flags.intersects(reported) || proof < record.frame {
+            return;
+        }
+        record.flags |= RecordFlags::LOSS_REPORTED;
+        let (frame, certainty, is_corrupt) = (Some(record.frame), Certainty::Proven, false);
+        self.report(Loss { sequence, role, frame, proof, certainty, is_corrupt }, scene);
+    }
+
+    /// Reports the READ response or ATOMIC acknowledgement for want of which the requester went back.
+    fn report_missing_response<S: Sink>(
+        &mut self,
+        sequence: u64,
+        proof: u64,
+        scene: &mut Scene<'_, S>,
+    ) {
+        let missing = self.missing_responses.contains(&sequence);
+        let seen = self.messages.find_mut(sequence).is_some_and(|m| sequence < m.responses_end);
+        let frame = (seen && !missing).then_some(self.last_ack.frame);
+        let (role, certainty, is_corrupt) = (PacketRole::Response, Certainty::Proven, false);
+        self.report(Loss { sequence, role, frame, proof, certainty, is_corrupt }, scene);
+    }
+
+    /// A timeout without any hint: an acknowledgement was lost, or the last request.
+    fn judge_timeout<S: Sink>(
+        &mut self,
+        sequence: u64,
+        packet: &PacketFacts,
+        scene: &mut Scene<'_, S>,
+    ) {
+        let now = packet.time.as_nanos();
+        let last = self.records.get(sequence);
+        let elapsed = last.map_or(0, |record| now.saturating_sub(record.time));
+        if self.unacked > sequence {
+            let ack = self.last_ack;
+            // Acknowledged, and long ago: the acknowledgement did not arrive.
+            let since_ack = now.saturating_sub(ack.time);
+            if ack.sequence >= sequence && since_ack > elapsed / 4 {
+                self.report_response(ack.sequence, PacketRole::Ack, ack.frame, packet, scene);
+            }
+            return;
+        }
+        let tail = (self.next.saturating_sub(1), self.last_request.1);
+        self.open_timeout.get_or_insert(OpenTimeout { sequence, frame: packet.frame, tail });
+    }
+
+    /// Decides what an earlier timeout was about, when `acknowledged` is the first sequence number that is not
+    /// acknowledged.
+    pub(super) fn resolve_timeout<S: Sink>(&mut self, acknowledged: u64, scene: &mut Scene<'_, S>) {
+        let Some(timeout) = self.open_timeout.take() else { return };
+        if acknowledged <= timeout.sequence {
+            self.open_timeout = Some(timeout);
+            return;
+        }
+        let proof = timeout.frame;
+        if acknowledged > self.cursor {
+            // The responder has what was not retransmitted yet: it had got it, and its acknowledgement was lost before
+            // the capture point.
+            let (sequence, role) = (acknowledged - 1, PacketRole::Ack);
+            let (frame, certainty, is_corrupt) = (None, Certainty::Proven, false);
+            self.report(Loss { sequence, role, frame, proof, certainty, is_corrupt }, scene);
+            return;
+        }
+        let (sequence, frame) = timeout.tail;
+        let (role, certainty, is_corrupt) = (PacketRole::Request, Certainty::Likely, false);
+        self.report(
+            Loss { sequence, role, frame: Some(frame), proof, certainty, is_corrupt },
+            scene,
+        );
+    }
+
+    /// Reports a response that was captured and did not reach the requester.
+    fn report_response<S: Sink>(
+        &mut self,
+        sequence: u64,
+        role: PacketRole,
+        frame: u64,
+        packet: &PacketFacts,
+        scene: &mut Scene<'_, S>,
+    ) {
+        let (frame, proof, is_corrupt) = (Some(frame), packet.frame, false);
+        let certainty = Certainty::Likely;
+        self.report(Loss { sequence, role, frame, proof, certainty, is_corrupt }, scene);
+    }
+
+    /// Counts and tells a loss.
+    pub(super) fn report<S: Sink>(&mut self, loss: Loss, scene: &mut Scene<'_, S>) {
+        let is_request = loss.role == PacketRole::Request;
+        if is_request {
+            self.statistics.lost_requests += 1;
+        } else {
+            self.statistics.lost_responses += 1;
+        }
+        let evidence = self.evidence();
+        let frames =
+            if is_request { &mut evidence.lost_requests } else { &mut evidence.lost_responses };
+        loss.frame.into_iter().for_each(|frame| frames.push(frame));
+        frames.push(loss.proof);
+        evidence.places[usize::from(loss.frame.is_some())] += 1;
+        evidence.likely_losses += u64::from(loss.certainty == Certainty::Likely);
+        evidence.corrupted_losses += u64::from(loss.is_corrupt);
+        let place = match loss.frame {
+            Some(_) => LossPlace::AfterCapturePoint,
+            None => LossPlace::BeforeCapturePoint,
+        };
+        scene.sink.loss(&LossNote {
+            flow: scene.flow,
+            sender: if is_request { scene.requester } else { 1 - scene.requester },
+            sequence: loss.sequence,
+            role: loss.role,
+            frame: loss.frame,
+            proof: loss.proof,
+            place,
+            certainty: loss.certainty,
+        });
+    }
+
+    /// Counts PSNs before `acknowledged` that the responder got and the capture did not.
+    pub(super) fn count_not_captured(&mut self, acknowledged: u64, frame: u64) {
+        if self.gaps == 0 {
+            return;
+        }
+        let mut count = 0;
+        let is_open = |record: &Record| {
+            let counted = RecordFlags::NOT_CAPTURED | RecordFlags::LOSS_REPORTED;
+            !record.is_seen() && !record.flags.intersects(counted)
+        };
+        for record in self.records.range_mut(0, acknowledged).filter(|record| is_open(record)) {
+            if record.end() <= acknowledged {
+                record.flags |= RecordFlags::NOT_CAPTURED;
+                count += u64::from(record.span);
+            }
+        }
+        if count > 0 {
+            self.statistics.not_captured += count;
+            self.evidence().not_captured.push(frame);
+        }
+    }
+}

@@ -1,0 +1,240 @@
+//! Which two streams are one connection, where no set-up says so.
+//!
+//! A packet of a connection names the queue pair that it is for, and not the one that sent it. But a response carries the
+//! PSN of the request that it answers. So the responses that one host sends to a queue pair belong with those requests
+//! of the other host whose PSNs they answer. Each response leaves fewer candidates; the last one is it.
+
+use super::connection::Pairing;
+use super::limits::{CANDIDATES_MAX, ORPHAN_RESPONSES_MAX};
+use super::requester::Verdict;
+use super::responses::role_of;
+use super::stream::Route;
+use super::tracker::Analysis;
+use super::{FlowNumber, PacketFacts, PacketRole, Sink};
+use crate::wire::{OpcodeInfo, Service};
+
+impl Analysis {
+    pub(super) fn add_unpaired(&mut self, route: Route, index: u32) {
+        let list = self.unpaired.entry(route).or_default();
+        if list.len() >= CANDIDATES_MAX {
+            list.remove(0);
+        }
+        list.push(index);
+    }
+
+    pub(super) fn remove_unpaired(&mut self, route: &Route, index: u32) {
+        if let Some(list) = self.unpaired.get_mut(route) {
+            list.retain(|&other| other != index);
+            if list.is_empty() {
+                self.unpaired.remove(route);
+            }
+        }
+    }
+
+    /// Handles a response on a stream that is not paired.
+    pub(super) fn handle_orphan<S: Sink>(
+        &mut self,
+        index: u32,
+        packet: &PacketFacts,
+        info: &OpcodeInfo,
+        sink: &mut S,
+    ) -> Verdict {
+        let sequence = (1 << 24) + u64::from(packet.psn.get());
+        let own = Verdict { sequence, ..Verdict::default() };
+        self.narrow(index, packet, info);
+        let Some(stream) = self.stream_mut(index) else { return own };
+        let orphans = stream.orphans.get_or_insert_default();
+        orphans.responses.push_back(packet.clone());
+        let is_full = orphans.responses.len() > ORPHAN_RESPONSES_MAX;
+        match *orphans.candidates {
+            [(requests, _)] => {
+                self.join(requests, index, Pairing::Acknowledgements);
+                self.replay(requests, index, sink).unwrap_or(own)
+            }
+            [_, _, ..] if is_full => match self.best_candidate(index) {
+                Some(requests) => {
+                    self.join(requests, index, Pairing::Likely);
+                    self.replay(requests, index, sink).unwrap_or(own)
+                }
+                None => own,
+            },
+            _ => {
+                if is_full {
+                    self.count_oldest_orphan(index);
+                }
+                own
+            }
+        }
+    }
+
+    /// Removes the candidates that cannot explain a response; if there are none, looks for new ones.
+    fn narrow(&mut self, index: u32, packet: &PacketFacts, info: &OpcodeInfo) {
+        let Some(stream) = self.stream_mut(index) else { return };
+        let route = stream.reverse_route();
+        let orphans = stream.orphans.get_or_insert_default();
+        let mut candidates = core::mem::take(&mut orphans.candidates);
+        let setup = stream_setup(self, index);
+        candidates.retain(|&(at, number)| self.is_candidate(at, number, setup, packet, info));
+        if candidates.is_empty() {
+            let all = self.unpaired.get(&route).map_or(&[][..], |list| list);
+            let numbered = all.iter().filter(|&&at| at != index);
+            let numbered = numbered.filter_map(|&at| Some((at, self.stream(at)?.number)));
+            candidates =
+                numbered.filter(|&(at, n)| self.is_candidate(at, n, setup, packet, info)).collect();
+        }
+        if let Some(orphans) = self.stream_mut(index).and_then(|stream| stream.orphans.as_mut()) {
+            orphans.candidates = candidates;
+        }
+    }
+
+    fn is_candidate(
+        &self,
+        at: u32,
+        number: FlowNumber,
+        setup: Option<u32>,
+        packet: &PacketFacts,
+        info: &OpcodeInfo,
+    ) -> bool {
+        self.stream(at).is_some_and(|stream| {
+            stream.number == number
+                && stream.peer.is_none()
+                && (stream.setup == setup || stream.setup.is_none() || setup.is_none())
+                && stream.requester.as_ref().is_some_and(|r| r.can_explain(packet, info))
+        })
+    }
+
+    /// The candidate that source ports and order suggest: the same UDP source port if only one has it, else the first.
+    fn best_candidate(&self, index: u32) -> Option<u32> {
+        let stream = self.stream(index)?;
+        let candidates = &stream.orphans.as_ref()?.candidates;
+        let same_port =
+            |at: u32| self.stream(at).is_some_and(|other| other.source_port == stream.source_port);
+        let mut same = candidates.iter().filter(|&&(at, _)| same_port(at));
+        match (same.next(), same.next()) {
+            (Some(&(at, _)), None) => Some(at),
+            _ => candidates.first().map(|&(at, _)| at),
+        }
+    }
+
+    /// Counts the oldest response without a requester, and forgets it.
+    fn count_oldest_orphan(&mut self, index: u32) {
+        let Some(stream) = self.stream_mut(index) else { return };
+        let Some(orphans) = &mut stream.orphans else { return };
+        let Some(packet) = orphans.responses.pop_front() else { return };
+        orphans.count(&packet);
+    }
+
+    /// Makes two streams one connection. The earlier one gives its number to both.
+    pub(super) fn join(&mut self, one: u32, other: u32, pairing: Pairing) {
+        let numbers = [one, other].map(|at| self.stream(at).map_or(0, |stream| stream.number));
+        let (first, second) = if numbers[0] <= numbers[1] { (one, other) } else { (other, one) };
+        let flow = numbers[0].min(numbers[1]);
+        for (at, peer, end) in [(first, second, 0), (second, first, 1)] {
+            let Some(stream) = self.stream_mut(at) else { continue };
+            (stream.peer, stream.pairing) = (Some(peer), pairing);
+            (stream.flow, stream.end) = (flow, end);
+            let route = stream.route();
+            self.remove_unpaired(&route, at);
+        }
+    }
+
+    /// Handles the responses that waited for their requester. Returns what the last one of `responses` was.
+    pub(super) fn replay<S: Sink>(
+        &mut self,
+        requests: u32,
+        responses: u32,
+        sink: &mut S,
+    ) -> Option<Verdict> {
+        let mut last = None;
+        for (to, from) in [(responses, requests), (requests, responses)] {
+            let Some(stream) = self.stream_mut(from) else { continue };
+            let Some(orphans) = stream.orphans.take() else { continue };
+            for packet in &orphans.responses {
+                if let Some(info) = packet.opcode.info() {
+                    last = Some(self.respond(to, packet, info, sink));
+                }
+            }
+            if let Some(requester) = self.stream_mut(to).and_then(|s| s.requester.as_mut()) {
+                requester.statistics.add(&orphans.statistics);
+            }
+        }
+        last
+    }
+
+    /// At the end: pairs what responses could not decide, and what has only one candidate.
+    pub(super) fn pair_the_rest<S: Sink>(&mut self, sink: &mut S) {
+        let count = u32::try_from(self.streams.len()).unwrap_or(u32::MAX);
+        let mut open: Vec<(FlowNumber, u32)> = (0..count)
+            .filter_map(|at| {
+                let stream = self.stream(at)?;
+                (stream.peer.is_none() && stream.key.service != Service::Ud)
+                    .then_some((stream.number, at))
+            })
+            .collect();
+        open.sort_unstable();
+        for &(_, index) in &open {
+            if self.stream(index).is_none_or(|stream| stream.peer.is_some()) {
+                continue;
+            }
+            self.drop_paired_candidates(index);
+            if let Some(requests) = self.best_candidate(index) {
+                self.join(requests, index, Pairing::Likely);
+                self.replay(requests, index, sink);
+            }
+        }
+        for &(_, index) in &open {
+            if let Some(other) = self.only_counterpart(index) {
+                self.join(index, other, Pairing::OnlyCandidates);
+                self.replay(index, other, sink);
+            }
+        }
+    }
+
+    fn drop_paired_candidates(&mut self, index: u32) {
+        let Some(stream) = self.stream_mut(index) else { return };
+        let Some(mut orphans) = stream.orphans.take() else { return };
+        orphans.candidates.retain(|&(at, number)| {
+            self.stream(at).is_some_and(|s| s.number == number && s.peer.is_none())
+        });
+        if let Some(stream) = self.stream_mut(index) {
+            stream.orphans = Some(orphans);
+        }
+    }
+
+    /// The stream in the other direction, if both are the only ones that are left between their addresses and were used
+    /// at the same time.
+    fn only_counterpart(&self, index: u32) -> Option<u32> {
+        let stream = self.stream(index).filter(|stream| stream.peer.is_none())?;
+        let [_] = self.unpaired.get(&stream.route())?.as_slice() else { return None };
+        let &[other] = self.unpaired.get(&stream.reverse_route())?.as_slice() else { return None };
+        let counterpart = self.stream(other)?;
+        let overlap = stream.first_time <= counterpart.last_time
+            && counterpart.first_time <= stream.last_time;
+        (other != index && overlap).then_some(other)
+    }
+}
+
+fn stream_setup(analysis: &Analysis, index: u32) -> Option<u32> {
+    analysis.stream(index).and_then(|stream| stream.setup)
+}
+
+impl super::stream::Orphans {
+    /// Counts a response without a requester.
+    pub(super) fn count(&mut self, packet: &PacketFacts) {
+        use crate::wire::aeth::Answer;
+        let Some(info) = packet.opcode.info() else { return };
+        let statistics = &mut self.statistics;
+        statistics.response_packets += 1;
+        statistics.wire_bytes += u64::from(packet.wire_len);
+        match (role_of(packet, info), packet.aeth.map(|(syndrome, _)| syndrome.answer())) {
+            (PacketRole::Rnr, _) => statistics.rnr_naks += 1,
+            (PacketRole::Nak, Some(Answer::Nak(code))) => {
+                if let Some(counter) = statistics.naks.get_mut(code.code().get() as usize) {
+                    *counter += 1;
+                }
+            }
+            (PacketRole::Ack, _) => statistics.acks += 1,
+            _ => {}
+        }
+    }
+}

@@ -1,0 +1,136 @@
+//! The request packets of one direction that are in flight or were so recently.
+
+use std::collections::VecDeque;
+
+/// One PSN, or the PSNs of a READ, or PSNs that were skipped.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Record {
+    /// The first sequence number.
+    pub(super) sequence: u64,
+    /// How many sequence numbers: 1, or as many as a READ has responses, or as were skipped.
+    pub(super) span: u32,
+    /// The digest of the packet; see [`PacketFacts::digest`](super::PacketFacts::digest).
+    pub(super) digest: u32,
+    /// When it was transmitted last; for PSNs that were skipped, when that was noticed.
+    pub(super) time: u64,
+    /// The frame of its last transmission; of PSNs that were skipped, the one that shows it.
+    pub(super) frame: u64,
+    /// In which pass of the sender it was transmitted last.
+    pub(super) pass: u32,
+    /// How often it was transmitted, as far as it was captured. 0: never seen.
+    pub(super) transmissions: u16,
+    pub(super) flags: RecordFlags,
+}
+
+bitflags::bitflags! {
+    /// What else is known of a record.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub(super) struct RecordFlags: u8 {
+        /// It asks for an acknowledgement.
+        const ACK_REQUEST = 1;
+        /// It was acknowledged although it was never captured, and is counted as such.
+        const NOT_CAPTURED = 1 << 1;
+        /// Its loss was reported.
+        const LOSS_REPORTED = 1 << 2;
+        /// The network delivered it twice.
+        const COPIED = 1 << 3;
+        /// It arrived after a packet that was sent later.
+        const LATE = 1 << 4;
+    }
+}
+
+impl Record {
+    /// The sequence number behind it.
+    pub(super) const fn end(&self) -> u64 {
+        self.sequence + self.span as u64
+    }
+
+    /// Whether it was captured at least once.
+    pub(super) const fn is_seen(&self) -> bool {
+        self.transmissions > 0
+    }
+}
+
+/// Records without gaps, in the order of their sequence numbers.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Records {
+    ring: VecDeque<Record>,
+}
+
+impl Records {
+    pub(super) fn len(&self) -> usize {
+        self.ring.len()
+    }
+
+    pub(super) fn first(&self) -> Option<&Record> {
+        self.ring.front()
+    }
+
+    pub(super) fn last_mut(&mut self) -> Option<&mut Record> {
+        self.ring.back_mut()
+    }
+
+    /// Appends a record that begins where the last one ends.
+    pub(super) fn push(&mut self, record: Record) {
+        self.ring.push_back(record);
+    }
+
+    /// Removes the first record.
+    pub(super) fn pop_first(&mut self) {
+        self.ring.pop_front();
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.ring.clear();
+    }
+
+    /// Where the record with this sequence number is.
+    fn position(&self, sequence: u64) -> Option<usize> {
+        let first = self.ring.front()?.sequence;
+        let guess = usize::try_from(sequence.checked_sub(first)?).ok()?;
+        // Without READs each record is one sequence number.
+        if self.ring.get(guess).is_some_and(|record| record.sequence == sequence) {
+            return Some(guess);
+        }
+        let at = self.ring.partition_point(|record| record.sequence <= sequence).checked_sub(1)?;
+        self.ring.get(at).filter(|record| sequence < record.end()).map(|_| at)
+    }
+
+    /// The record with this sequence number.
+    pub(super) fn get(&self, sequence: u64) -> Option<&Record> {
+        self.ring.get(self.position(sequence)?)
+    }
+
+    /// The record with this sequence number.
+    pub(super) fn get_mut(&mut self, sequence: u64) -> Option<&mut Record> {
+        let at = self.position(sequence)?;
+        self.ring.get_mut(at)
+    }
+
+    /// The records that begin at or behind `from` and before `to`.
+    pub(super) fn range_mut(&mut self, from: u64, to: u64) -> impl Iterator<Item = &mut Record> {
+        let start = self.ring.partition_point(|record| record.end() <= from);
+        self.ring.range_mut(start..).take_while(move |record| record.sequence < to)
+    }
+
+    /// Takes the one sequence number `sequence` out of a record of several that were skipped, so that it has a record of
+    /// its own.
+    pub(super) fn isolate(&mut self, sequence: u64) {
+        let Some(at) = self.position(sequence) else { return };
+        let Some(&record) = self.ring.get(at) else { return };
+        if record.span <= 1 || record.is_seen() {
+            return;
+        }
+        let before = u32::try_from(sequence - record.sequence).unwrap_or(0);
+        let after = record.span - before - 1;
+        if let Some(slot) = self.ring.get_mut(at) {
+            *slot = Record { sequence, span: 1, ..record };
+        }
+        if after > 0 {
+            self.ring.insert(at + 1, Record { sequence: sequence + 1, span: after, ..record });
+        }
+        if before > 0 {
+            self.ring.insert(at, Record { span: before, ..record });
+        }
+    }
+}

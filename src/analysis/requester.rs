@@ -1,0 +1,330 @@
+//! One requester: its PSN space, what it has in flight, and what is known of the path to its responder.
+//!
+//! The state is what an observer between the two ends can know. `requests.rs` handles what the requester sends,
+//! `responses.rs` what it is answered, `losses.rs` decides what was lost and where.
+
+use super::budget::Budget;
+use super::connection::{Direction, Retransmitted, Stall};
+use super::evidence::Evidence;
+use super::inflight::{Inflight, InflightMessages, psn_of};
+use super::limits::{EVIDENCE_MAX, STALLS_MAX};
+use super::message::{Message, OperationStatistics, Outcome};
+use super::records::Records;
+use super::{FlowNumber, PacketFacts, RetransmissionCause, Sink};
+use crate::wire::{Operation, Psn};
+
+/// Where a requester stands in the capture, for what it tells the sink.
+pub(super) struct Scene<'a, S> {
+    pub(super) sink: &'a mut S,
+    pub(super) budget: &'a mut Budget,
+    pub(super) flow: FlowNumber,
+    /// Which end of the flow the requester is.
+    pub(super) requester: u8,
+}
+
+/// What one packet was.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Verdict {
+    pub(super) sequence: u64,
+    pub(super) retransmission: Option<RetransmissionCause>,
+    pub(super) duplicate: bool,
+    pub(super) reordered: bool,
+}
+
+/// A response that makes the requester go back.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Trigger {
+    pub(super) cause: RetransmissionCause,
+    /// Where to: the PSN of the NAK, or the first response that is missing.
+    pub(super) sequence: u64,
+    pub(super) time: u64,
+    pub(super) frame: u64,
+}
+
+/// A timeout of which it is not known yet what was lost.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct OpenTimeout {
+    /// Where the requester went back to.
+    pub(super) sequence: u64,
+    /// The frame of the retransmission.
+    pub(super) frame: u64,
+    /// The last packet that it had sent before: sequence and frame.
+    pub(super) tail: (u64, u64),
+}
+
+/// The last positive acknowledgement.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct LastAck {
+    pub(super) sequence: u64,
+    pub(super) frame: u64,
+    pub(super) time: u64,
+    pub(super) digest: u32,
+}
+
+/// The state of one requester.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Requester {
+    /// Whether any request was captured.
+    pub(super) is_started: bool,
+    /// Behind the highest sequence number that it sent.
+    pub(super) next: u64,
+    /// What it will send next, if it goes on as it does.
+    pub(super) cursor: u64,
+    /// The first sequence number that is not acknowledged.
+    pub(super) unacked: u64,
+    /// Bytes of the path MTU; 0 while it is not known.
+    pub(super) mtu: u32,
+    /// A READ at the end of what was sent, whose number of responses is not known because the path MTU is not: sequence
+    /// number and length.
+    pub(super) unsized_read: Option<(u64, u32)>,
+    pub(super) records: Records,
+    /// The last request packets with a wrong ICRC, which the responder drops: sequence number, frame, time.
+    pub(super) corrupt: Vec<(u64, u64, u64)>,
+    /// Records of PSNs that were skipped.
+    pub(super) gaps: u32,
+    pub(super) messages: InflightMessages,
+    /// How often the requester went back, and why it did so last.
+    pub(super) pass: u32,
+    pub(super) pass_start: u64,
+    pub(super) pass_cause: Option<RetransmissionCause>,
+    pub(super) trigger: Option<Trigger>,
+    pub(super) open_timeout: Option<OpenTimeout>,
+    /// Rewinds since the last progress, and the time of the last one.
+    pub(super) attempts: u32,
+    pub(super) attempt_time: u64,
+    /// The longest time between two attempts without progress.
+    pub(super) attempt_interval: u64,
+    pub(super) last_ack: LastAck,
+    /// The last NAK: sequence number, digest, request packets captured until then.
+    pub(super) last_nak: Option<(u64, u32, u64)>,
+    /// Requests that the responder has had before; each may be answered by one more acknowledgement.
+    pub(super) repeats: u32,
+    /// Responses of READs that are missing.
+    pub(super) missing_responses: Vec<u64>,
+    /// The last READ that ended: its sequence numbers and whether it was requested again.
+    pub(super) last_read: Option<(u64, u64, bool)>,
+    /// The last RNR NAK that was not followed by a retransmission yet.
+    pub(super) rnr_since: Option<u64>,
+    /// The longest time from an RNR NAK to the retransmission.
+    pub(super) rnr_wait_max: u64,
+    /// RNR NAKs since the last progress.
+    pub(super) rnr_attempts: u32,
+    pub(super) last_rnr: Option<(u64, u64)>,
+    /// The last request packet: time and frame.
+    pub(super) last_request: (u64, u64),
+    /// Smoothed round-trip time in nanoseconds; 0 while it is not known.
+    pub(super) srtt: u64,
+    /// The shortest retransmission timeout that was observed; 0 if none was.
+    pub(super) rto_seen: u64,
+    /// The retransmission timeout that the connection manager negotiated, in nanoseconds; 0 if not known.
+    pub(super) rto_setup: u64,
+    /// Request packets that were new.
+    pub(super) new_packets: u64,
+    /// A NAK or silence ended it.
+    pub(super) is_failed: bool,
+    /// UC: a message is incomplete, and its further packets do not count.
+    pub(super) is_dropping: bool,
+    /// The greatest latency of a message that ended since it was last asked for.
+    pub(super) latency_max: u64,
+    pub(super) statistics: Direction,
+    evidence: Option<Box<Evidence>>,
+}
+
+impl Requester {
+    pub(super) fn evidence(&mut self) -> &mut Evidence {
+        self.evidence.get_or_insert_default()
+    }
+
+    pub(super) fn evidence_or_none(&self) -> Option<&Evidence> {
+        self.evidence.as_deref()
+    }
+
+    /// The sequence number of a PSN: the one nearest to what was sent last.
+    pub(super) fn sequence_of(&self, psn: Psn) -> u64 {
+        if !self.is_started {
+            return FIRST_EPOCH + u64::from(psn.get());
+        }
+        let distance = psn.since(psn_of(self.next));
+        self.next.saturating_add_signed(distance.into())
+    }
+
+    /// Whether a PSN is so far from everything in flight that it cannot belong to this connection.
+    pub(super) fn is_far(&self, psn: Psn) -> bool {
+        let sequence = self.sequence_of(psn);
+        let first = self.records.first().map_or(self.next, |record| record.sequence);
+        let lowest = first.min(self.unacked).min(self.next);
+        self.is_started
+            && (sequence > self.next.saturating_add(super::limits::PSN_JUMP_MAX)
+                || sequence.saturating_add(super::limits::PSN_JUMP_MAX) < lowest)
+    }
+
+    /// Whether requests are in flight, as far as the capture tells.
+    pub(super) fn is_inflight(&self) -> bool {
+        !self.messages.is_empty() || (self.is_started && self.unacked < self.next)
+    }
+
+    /// How long a requester waits at least before it retransmits on its own; a packet that comes again earlier is a copy.
+    pub(super) fn timeout_least(&self, is_acknowledged: bool) -> u64 {
+        const UNKNOWN: u64 = 1_000_000;
+        const SLACK: u64 = 50_000;
+        if self.rto_setup > 0 {
+            return self.rto_setup / 2;
+        }
+        let by_rtt = if self.srtt > 0 { self.srtt + self.srtt / 4 + SLACK } else { UNKNOWN };
+        let seen = if self.rto_seen > 0 { self.rto_seen / 2 } else { u64::MAX };
+        if is_acknowledged { by_rtt.max(UNKNOWN).min(seen) } else { by_rtt.min(seen) }
+    }
+
+    /// Adds a round-trip time.
+    pub(super) fn add_rtt(&mut self, nanos: u64) {
+        self.statistics.rtt.add(nanos);
+        self.srtt = if self.srtt == 0 { nanos } else { self.srtt - self.srtt / 8 + nanos / 8 };
+    }
+
+    /// Tells and removes the messages that are complete.
+    pub(super) fn complete<S: Sink>(&mut self, scene: &mut Scene<'_, S>) {
+        while let Some(message) = self.messages.first()
+            && message.is_complete()
+        {
+            let Some(message) = self.messages.pop_first() else { return };
+            scene.budget.messages = scene.budget.messages.saturating_sub(1);
+            if message.needs_response() {
+                self.last_read = Some((message.first, message.last, message.requests > 1));
+            }
+            self.tell(&message, Outcome::Completed, scene);
+        }
+    }
+
+    /// Tells that a message ended, and counts it.
+    pub(super) fn tell<S: Sink>(
+        &mut self,
+        inflight: &Inflight,
+        outcome: Outcome,
+        scene: &mut Scene<'_, S>,
+    ) {
+        let message = inflight.message(scene.flow, scene.requester, outcome);
+        self.count(&message);
+        scene.sink.message(&message);
+    }
+
+    /// Counts a message that ended.
+    pub(super) fn count(&mut self, message: &Message) {
+        let operation = operation_mut(&mut self.statistics.operations, message.operation);
+        match message.outcome {
+            Outcome::Completed => {
+                operation.completed += 1;
+                operation.bytes += message.bytes;
+                self.statistics.goodput_bytes += message.bytes;
+                if let Some(end) = message.end {
+                    let nanos = end.as_nanos().saturating_sub(message.start.as_nanos());
+                    operation.latency.add(nanos);
+                    self.statistics.latency.add(nanos);
+                    self.latency_max = self.latency_max.max(nanos);
+                }
+            }
+            Outcome::InFlight => {}
+            _ => operation.failed += 1,
+        }
+    }
+
+    /// Counts a message that began.
+    pub(super) fn count_begun(&mut self, operation: Operation) {
+        operation_mut(&mut self.statistics.operations, operation).messages += 1;
+    }
+
+    /// Counts a packet that was retransmitted for `cause`.
+    pub(super) fn count_retransmitted(&mut self, cause: RetransmissionCause, wire_len: u32) {
+        let counter = retransmitted_mut(&mut self.statistics, cause);
+        counter.packets += 1;
+        counter.bytes += u64::from(wire_len);
+    }
+
+    /// Keeps a silence if it is one of the longest.
+    pub(super) fn add_stall(&mut self, stall: Stall) {
+        let stalls = &mut self.statistics.stalls;
+        let at = stalls.partition_point(|other| other.nanos >= stall.nanos);
+        if at < STALLS_MAX {
+            stalls.insert(at, stall);
+            stalls.truncate(STALLS_MAX);
+        }
+    }
+
+    /// Remembers a request packet with a wrong ICRC. Nothing else in it can be believed, and its PSN only if it is near.
+    pub(super) fn handle_corrupt(&mut self, packet: &PacketFacts) -> u64 {
+        let sequence = self.sequence_of(packet.psn);
+        self.statistics.icrc_errors += 1;
+        self.evidence().icrc_errors.push(packet.frame);
+        let near = self.unacked..self.next.saturating_add(EVIDENCE_MAX as u64 * 2);
+        if self.is_started && near.contains(&sequence) {
+            if self.corrupt.len() >= EVIDENCE_MAX {
+                self.corrupt.remove(0);
+            }
+            self.corrupt.push((sequence, packet.frame, packet.time.as_nanos()));
+        }
+        sequence
+    }
+
+    /// The frame in which a packet was captured with a wrong ICRC, and its time.
+    pub(super) fn take_corrupt(&mut self, sequence: u64) -> Option<(u64, u64)> {
+        if self.corrupt.is_empty() {
+            return None;
+        }
+        let at = self.corrupt.iter().position(|&(corrupt, ..)| corrupt == sequence)?;
+        let (_, frame, time) = self.corrupt.remove(at);
+        Some((frame, time))
+    }
+
+    /// Forgets what is in flight, because the PSNs that follow have nothing to do with it.
+    pub(super) fn resynchronize<S: Sink>(
+        &mut self,
+        packet: &PacketFacts,
+        scene: &mut Scene<'_, S>,
+    ) {
+        self.release_records(scene.budget);
+        while let Some(message) = self.messages.pop_first() {
+            scene.budget.messages = scene.budget.messages.saturating_sub(1);
+            self.tell(&message, Outcome::InFlight, scene);
+        }
+        let sequence = self.sequence_of(packet.psn);
+        (self.next, self.cursor, self.unacked) = (sequence, sequence, sequence);
+        (self.trigger, self.open_timeout, self.unsized_read) = (None, None, None);
+        self.missing_responses.clear();
+    }
+
+    /// Forgets the packets in flight.
+    pub(super) fn release_records(&mut self, budget: &mut Budget) {
+        budget.packets = budget.packets.saturating_sub(self.records.len());
+        self.records.clear();
+        self.gaps = 0;
+    }
+}
+
+/// Sequence numbers begin here, so that those before the first one captured are not negative.
+const FIRST_EPOCH: u64 = 1 << 24;
+
+/// The statistics of an operation, in the order of first occurrence.
+pub(super) fn operation_mut(
+    operations: &mut Vec<OperationStatistics>,
+    operation: Operation,
+) -> &mut OperationStatistics {
+    let at = operations.iter().position(|known| known.operation == operation);
+    let at = at.unwrap_or_else(|| {
+        operations.push(OperationStatistics::new(operation));
+        operations.len() - 1
+    });
+    &mut operations[at]
+}
+
+/// The counters of a cause.
+pub(super) fn retransmitted_mut(
+    direction: &mut Direction,
+    cause: RetransmissionCause,
+) -> &mut Retransmitted {
+    let all = &mut direction.retransmissions;
+    match cause {
+        RetransmissionCause::Timeout => &mut all.timeout,
+        RetransmissionCause::SequenceNak => &mut all.sequence_nak,
+        RetransmissionCause::ImpliedNak => &mut all.implied_nak,
+        RetransmissionCause::Rnr => &mut all.rnr,
+    }
+}

@@ -1,0 +1,440 @@
+//! What a requester of a reliable service sends: new packets, retransmissions, and copies that the network made.
+
+use super::evidence::Evidence;
+use super::inflight::needs_response;
+use super::losses::Loss;
+use super::message::Outcome;
+use super::records::{Record, RecordFlags};
+use super::requester::{Requester, Scene, Trigger, Verdict, retransmitted_mut};
+use super::{Certainty, PacketFacts, PacketRole, RetransmissionCause, Sink};
+use crate::wire::{OpcodeInfo, Operation};
+
+/// What a packet is that has a lower sequence number than the next one.
+enum Repeat {
+    /// The requester went back.
+    Rewind(RetransmissionCause),
+    /// The network made it of a packet that was sent once.
+    Copy,
+    /// The network delivered it later than packets that were sent after it.
+    Late,
+}
+
+impl Requester {
+    /// Handles a request packet.
+    pub(super) fn handle_request<S: Sink>(
+        &mut self,
+        packet: &PacketFacts,
+        info: &OpcodeInfo,
+        scene: &mut Scene<'_, S>,
+    ) -> Verdict {
+        let sequence = self.sequence_of(packet.psn);
+        if !self.is_started {
+            self.is_started = true;
+            (self.next, self.cursor) = (sequence, sequence);
+            self.unacked = self.unacked.max(sequence);
+        }
+        self.learn_mtu(packet, info, sequence);
+        let span = self.span_of(packet, info, sequence);
+        let mut verdict = Verdict { sequence, ..Verdict::default() };
+        if sequence < self.cursor {
+            match self.judge_repeat(sequence, packet) {
+                Repeat::Rewind(cause) => {
+                    verdict.retransmission = Some(cause);
+                    self.rewind(sequence, cause, packet, scene);
+                }
+                Repeat::Copy => {
+                    verdict.duplicate = true;
+                    self.handle_copy(sequence, packet, info);
+                    return verdict;
+                }
+                Repeat::Late => {
+                    verdict.reordered = true;
+                    self.handle_late(sequence, &mut verdict, packet);
+                }
+            }
+        } else if sequence < self.next {
+            verdict.retransmission = self.pass_cause.or(Some(RetransmissionCause::Timeout));
+        } else if let Some((frame, time)) = self.take_corrupt(sequence) {
+            verdict.retransmission =
+                Some(self.resend_corrupt(sequence, (frame, time), packet, scene));
+        }
+        let is_new = sequence >= self.next;
+        self.transmit(sequence, span, packet, &verdict, scene);
+        self.count_request(&verdict, packet);
+        // A packet of a message that ended is not one of a new message.
+        if is_new || sequence >= self.unacked || self.messages.find_mut(sequence).is_some() {
+            self.follow_message(sequence, span, packet, info, &verdict, scene);
+        } else if let Some((first, last, again)) = &mut self.last_read
+            && (*first..=*last).contains(&sequence)
+        {
+            *again = true;
+        }
+        verdict
+    }
+
+    /// Learns the path MTU from a packet that fills it, or from where the packet behind a READ begins.
+    fn learn_mtu(&mut self, packet: &PacketFacts, info: &OpcodeInfo, sequence: u64) {
+        if !info.position.ends() && !packet.is_cut {
+            let full = &mut self.statistics.full_payload[0];
+            *full = (*full).max(packet.payload_len);
+            self.set_mtu(packet.payload_len);
+        } else if let Some((read, length)) = self.unsized_read
+            && sequence > read
+        {
+            let span = sequence - read;
+            // One response fits several path MTUs, more fit one only.
+            match MTUS.into_iter().find(|&mtu| span > 1 && responses_of(length, mtu) == span) {
+                Some(mtu) => self.set_mtu(mtu),
+                None => self.unsized_read = None,
+            }
+        }
+    }
+
+    /// The path MTU became known, and so does how many sequence numbers the last READ has.
+    pub(super) fn set_mtu(&mut self, mtu: u32) {
+        if self.mtu != 0 || !MTUS.contains(&mtu) {
+            return;
+        }
+        self.mtu = mtu;
+        if let Some((read, length)) = self.unsized_read.take() {
+            let span = responses_of(length, mtu);
+            if let Some(record) = self.records.last_mut()
+                && record.sequence == read
+            {
+                record.span = u32::try_from(span).unwrap_or(u32::MAX);
+                if self.cursor == self.next {
+                    self.cursor = read + span;
+                }
+                self.next = read + span;
+            }
+            if let Some(message) = self.messages.find_mut(read) {
+                message.last = message.first + span - 1;
+            }
+        }
+    }
+
+    /// How many sequence numbers a request takes: one, but a READ takes one for each response.
+    fn span_of(&mut self, packet: &PacketFacts, info: &OpcodeInfo, sequence: u64) -> u32 {
+        let Some(reth) = packet.reth.filter(|_| info.operation == Operation::ReadRequest) else {
+            return 1;
+        };
+        let mtu = match self.mtu {
+            0 => {
+                let is_new = sequence >= self.next && reth.length > MTUS[0];
+                self.unsized_read = is_new.then_some((sequence, reth.length));
+                return 1;
+            }
+            mtu => mtu,
+        };
+        // A READ has at most half of the PSNs (§9.7.3.1); what asks for more is not believed.
+        let span = responses_of(reth.length, mtu).min(crate::wire::Psn::HALF.into());
+        u32::try_from(span).unwrap_or(1)
+    }
+
+    /// What a packet is that was transmitted before, or that others overtook.
+    fn judge_repeat(&self, sequence: u64, packet: &PacketFacts) -> Repeat {
+        let now = packet.time.as_nanos();
+        let Some(record) = self.records.get(sequence) else {
+            // So old that it is forgotten: acknowledged long ago.
+            return Repeat::Rewind(RetransmissionCause::Timeout);
+        };
+        let elapsed = now.saturating_sub(record.time);
+        let is_just_now = self.last_request.1 == record.frame && record.digest == packet.digest;
+        if let Some(trigger) = self.trigger
+            && trigger.time >= record.time
+            && (sequence == trigger.sequence
+                || (sequence > trigger.sequence && !is_just_now)
+                || self.is_read_of(&trigger, sequence))
+        {
+            return Repeat::Rewind(self.cause_of(&trigger, record, now));
+        }
+        let least = self.timeout_least(record.end() <= self.unacked);
+        let in_this_pass =
+            record.is_seen() && (record.pass == self.pass || sequence < self.pass_start);
+        if elapsed >= least {
+            return Repeat::Rewind(RetransmissionCause::Timeout);
+        }
+        if !in_this_pass {
+            return Repeat::Late;
+        }
+        if record.digest == packet.digest {
+            Repeat::Copy
+        } else {
+            Repeat::Rewind(RetransmissionCause::Timeout)
+        }
+    }
+
+    /// Whether `sequence` is in the READ whose response is missing: the requester may request all of it.
+    fn is_read_of(&self, trigger: &Trigger, sequence: u64) -> bool {
+        trigger.cause == RetransmissionCause::ImpliedNak
+            && self
+                .records
+                .get(trigger.sequence)
+                .is_some_and(|read| (read.sequence..read.end()).contains(&sequence))
+    }
+
+    /// The cause of a rewind after `trigger`: if it comes only when the timeout does, the trigger was lost on its way.
+    fn cause_of(&self, trigger: &Trigger, record: &Record, now: u64) -> RetransmissionCause {
+        let rto = if self.rto_setup > 0 { self.rto_setup } else { self.rto_seen / 8 * 7 };
+        let since_trigger = now.saturating_sub(trigger.time);
+        let is_late = rto > 0
+            && now.saturating_sub(record.time) >= rto
+            && since_trigger >= rto / 2
+            && since_trigger > self.srtt.saturating_mul(2);
+        if is_late && trigger.cause != RetransmissionCause::Rnr {
+            RetransmissionCause::Timeout
+        } else {
+            trigger.cause
+        }
+    }
+
+    /// The requester went back to `sequence`.
+    fn rewind<S: Sink>(
+        &mut self,
+        sequence: u64,
+        cause: RetransmissionCause,
+        packet: &PacketFacts,
+        scene: &mut Scene<'_, S>,
+    ) {
+        let now = packet.time.as_nanos();
+        let before = self.records.get(sequence).map_or(now, |record| record.time);
+        let wait = now.saturating_sub(before);
+        let counter = retransmitted_mut(&mut self.statistics, cause);
+        counter.rewinds += 1;
+        counter.wait_nanos += wait;
+        let evidence = self.evidence();
+        evidence.rewinds[Evidence::slot(cause)].push(packet.frame);
+        let longest = &mut evidence.longest_wait[Evidence::slot(cause)];
+        *longest = (*longest).max(wait);
+        if cause == RetransmissionCause::Timeout {
+            self.rto_seen = if self.rto_seen == 0 { wait } else { self.rto_seen.min(wait) };
+        }
+        if let Some(since) = self.rnr_since.take() {
+            let wait = now.saturating_sub(since);
+            self.statistics.rnr_wait_nanos += wait;
+            self.rnr_wait_max = self.rnr_wait_max.max(wait);
+        }
+        self.judge_losses(sequence, cause, packet, scene);
+        if self.attempts > 0 {
+            let interval = now.saturating_sub(self.attempt_time);
+            self.attempt_interval = self.attempt_interval.max(interval);
+        } else {
+            self.attempt_interval = wait;
+        }
+        self.attempts += 1;
+        self.attempt_time = now;
+        self.pass = self.pass.wrapping_add(1);
+        (self.pass_start, self.pass_cause, self.cursor) = (sequence, Some(cause), sequence);
+        self.trigger = None;
+    }
+
+    /// The requester retransmits a packet whose first transmission was captured with a wrong ICRC only.
+    fn resend_corrupt<S: Sink>(
+        &mut self,
+        sequence: u64,
+        (frame, time): (u64, u64),
+        packet: &PacketFacts,
+        scene: &mut Scene<'_, S>,
+    ) -> RetransmissionCause {
+        let trigger = self.trigger.take_if(|trigger| trigger.sequence == sequence);
+        let cause = trigger.map_or(RetransmissionCause::Timeout, |trigger| trigger.cause);
+        let proof = trigger.map_or(packet.frame, |trigger| trigger.frame);
+        let counter = retransmitted_mut(&mut self.statistics, cause);
+        counter.rewinds += 1;
+        counter.wait_nanos += packet.time.as_nanos().saturating_sub(time);
+        self.evidence().rewinds[Evidence::slot(cause)].push(packet.frame);
+        let (role, certainty, is_corrupt) = (PacketRole::Request, Certainty::Proven, true);
+        let frame = Some(frame);
+        self.report(Loss { sequence, role, frame, proof, certainty, is_corrupt }, scene);
+        cause
+    }
+
+    /// The network delivered a packet twice.
+    fn handle_copy(&mut self, sequence: u64, packet: &PacketFacts, info: &OpcodeInfo) {
+        self.statistics.duplicate_packets += 1;
+        self.evidence().duplicates.push(packet.frame);
+        self.repeats += 1;
+        if let Some(record) = self.records.get_mut(sequence) {
+            record.flags |= RecordFlags::COPIED;
+        }
+        if needs_response(info.operation)
+            && let Some(message) = self.messages.find_mut(sequence)
+        {
+            message.requests += 1;
+        } else if let Some((first, last, again)) = &mut self.last_read
+            && (*first..=*last).contains(&sequence)
+        {
+            *again = true;
+        }
+    }
+
+    /// Packets that were sent later arrived earlier.
+    fn handle_late(&mut self, sequence: u64, verdict: &mut Verdict, packet: &PacketFacts) {
+        self.statistics.reordered += 1;
+        self.evidence().reordered.push(packet.frame);
+        if self.records.get(sequence).is_some_and(Record::is_seen) {
+            verdict.retransmission = self.pass_cause;
+        }
+    }
+
+    /// Remembers a packet, and where the requester stands then.
+    fn transmit<S: Sink>(
+        &mut self,
+        sequence: u64,
+        span: u32,
+        packet: &PacketFacts,
+        verdict: &Verdict,
+        scene: &mut Scene<'_, S>,
+    ) {
+        let (time, frame) = (packet.time.as_nanos(), packet.frame);
+        let mut flags = RecordFlags::empty();
+        flags.set(RecordFlags::ACK_REQUEST, packet.ack_request);
+        flags.set(RecordFlags::LATE, verdict.reordered);
+        if sequence >= self.next {
+            if sequence > self.next {
+                let skipped = u32::try_from(sequence - self.next).unwrap_or(u32::MAX);
+                self.gaps += 1;
+                self.push_record(
+                    Record {
+                        sequence: self.next,
+                        span: skipped,
+                        digest: 0,
+                        time,
+                        frame,
+                        pass: self.pass,
+                        transmissions: 0,
+                        flags: RecordFlags::empty(),
+                    },
+                    scene,
+                );
+            }
+            let (digest, pass) = (packet.digest, self.pass);
+            self.push_record(
+                Record { sequence, span, digest, time, frame, pass, transmissions: 1, flags },
+                scene,
+            );
+            self.new_packets += 1;
+            self.next = sequence + u64::from(span);
+            self.cursor = self.next;
+        } else {
+            let end = self.retransmit(sequence, packet, flags);
+            if !verdict.reordered {
+                self.cursor = end.unwrap_or(sequence + u64::from(span)).min(self.next);
+            }
+        }
+        self.last_request = (time, frame);
+    }
+
+    /// Notes another transmission of a packet, and returns the sequence number behind it.
+    fn retransmit(
+        &mut self,
+        sequence: u64,
+        packet: &PacketFacts,
+        flags: RecordFlags,
+    ) -> Option<u64> {
+        self.records.isolate(sequence);
+        let (pass, is_acknowledged) = (self.pass, sequence < self.unacked);
+        let record = self.records.get_mut(sequence)?;
+        if !record.is_seen() {
+            self.gaps = self.gaps.saturating_sub(1);
+            if record.flags.contains(RecordFlags::NOT_CAPTURED) {
+                self.statistics.not_captured = self.statistics.not_captured.saturating_sub(1);
+            }
+        }
+        if is_acknowledged {
+            self.repeats += 1;
+        }
+        record.transmissions = record.transmissions.saturating_add(1);
+        (record.time, record.frame) = (packet.time.as_nanos(), packet.frame);
+        (record.digest, record.pass) = (packet.digest, pass);
+        record.flags = flags | (record.flags & RecordFlags::COPIED);
+        Some(record.end())
+    }
+
+    fn push_record<S: Sink>(&mut self, record: Record, scene: &mut Scene<'_, S>) {
+        let (history, most) = (scene.budget.history_max(), scene.budget.packets_max());
+        while let Some(first) = self.records.first()
+            && self.records.len() >= history
+            && (first.end() <= self.unacked || self.records.len() >= most)
+        {
+            if !first.is_seen() {
+                self.gaps = self.gaps.saturating_sub(1);
+            }
+            self.records.pop_first();
+            scene.budget.packets = scene.budget.packets.saturating_sub(1);
+        }
+        self.records.push(record);
+        scene.budget.packets += 1;
+    }
+
+    fn count_request(&mut self, verdict: &Verdict, packet: &PacketFacts) {
+        let statistics = &mut self.statistics;
+        statistics.request_packets += 1;
+        if let Some(cause) = verdict.retransmission {
+            self.count_retransmitted(cause, packet.wire_len);
+        }
+    }
+
+    /// Follows the message that the packet belongs to.
+    fn follow_message<S: Sink>(
+        &mut self,
+        sequence: u64,
+        span: u32,
+        packet: &PacketFacts,
+        info: &OpcodeInfo,
+        verdict: &Verdict,
+        scene: &mut Scene<'_, S>,
+    ) {
+        let before = self.messages.len();
+        self.messages.handle_packet(sequence, span, packet, info);
+        let after = self.messages.len();
+        if after > before {
+            self.count_begun(info.operation);
+            scene.budget.messages += 1;
+            self.forget_messages(scene);
+        } else if after < before {
+            // Two parts turned out to be one message.
+            scene.budget.messages = scene.budget.messages.saturating_sub(1);
+            self.uncount_begun(info.operation);
+        }
+        let depth = self.messages.reads();
+        let most = &mut self.statistics.read_atomic_depth;
+        *most = (*most).max(depth);
+        if verdict.retransmission.is_some()
+            && let Some(message) = self.messages.find_mut(sequence)
+        {
+            message.retransmitted_packets += 1;
+            message.retransmitted_bytes += u64::from(packet.wire_len);
+        }
+        if self.unacked > sequence && verdict.retransmission.is_none() {
+            // Its acknowledgement was captured before it was.
+            self.messages.acknowledge(self.unacked, (packet.time, packet.frame));
+            self.complete(scene);
+        }
+    }
+
+    /// Forgets the oldest messages if there are too many.
+    fn forget_messages<S: Sink>(&mut self, scene: &mut Scene<'_, S>) {
+        while self.messages.len() > scene.budget.messages_max() {
+            let Some(message) = self.messages.pop_first() else { return };
+            scene.budget.messages = scene.budget.messages.saturating_sub(1);
+            scene.budget.forgotten_messages += 1;
+            self.tell(&message, Outcome::InFlight, scene);
+        }
+    }
+
+    fn uncount_begun(&mut self, operation: Operation) {
+        let statistics = &mut self.statistics.operations;
+        if let Some(known) = statistics.iter_mut().find(|known| known.operation == operation) {
+            known.messages = known.messages.saturating_sub(1);
+        }
+    }
+}
+
+/// The path MTUs that there are, in bytes.
+pub(super) const MTUS: [u32; 5] = [256, 512, 1024, 2048, 4096];
+
+/// How many responses a READ of `length` bytes has.
+pub(super) fn responses_of(length: u32, mtu: u32) -> u64 {
+    u64::from(length.div_ceil(mtu.max(1))).max(1)
+}

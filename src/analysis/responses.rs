@@ -1,0 +1,395 @@
+//! What a requester of a reliable service is answered: acknowledgements, NAKs, READ responses.
+
+use super::evidence::Refusal;
+use super::inflight::psn_of;
+use super::limits::{MISSING_RESPONSES_MAX, PSN_JUMP_MAX};
+use super::message::Outcome;
+use super::records::RecordFlags;
+use super::requester::{LastAck, Requester, Scene, Trigger, Verdict};
+use super::{PacketFacts, PacketRole, RetransmissionCause, Sink};
+use crate::wire::aeth::{Answer, Credits, NakCode, RnrTimer};
+use crate::wire::{OpcodeInfo, Operation};
+
+/// The part that a response plays.
+pub(super) fn role_of(packet: &PacketFacts, info: &OpcodeInfo) -> PacketRole {
+    match (info.operation, packet.aeth.map(|(syndrome, _)| syndrome.answer())) {
+        (Operation::ReadResponse | Operation::AtomicAcknowledge, _) => PacketRole::Response,
+        (_, Some(Answer::Nak(_))) => PacketRole::Nak,
+        (_, Some(Answer::RnrNak(_))) => PacketRole::Rnr,
+        _ => PacketRole::Ack,
+    }
+}
+
+impl Requester {
+    /// Whether a response with this PSN and opcode answers something that this requester has in flight.
+    pub(super) fn can_explain(&self, packet: &PacketFacts, info: &OpcodeInfo) -> bool {
+        if !self.is_started {
+            return false;
+        }
+        let sequence = self.sequence_of(packet.psn);
+        let first = self.records.first().map_or(self.next, |record| record.sequence);
+        if sequence < first.max(self.unacked.saturating_sub(1)) || sequence >= self.next {
+            return false;
+        }
+        match info.operation {
+            Operation::ReadResponse => self.messages.iter().any(|message| {
+                (message.first..=message.last).contains(&sequence)
+                    && matches!(
+                        message.operation,
+                        Operation::ReadRequest | Operation::Flush | Operation::AtomicWrite
+                    )
+            }),
+            Operation::AtomicAcknowledge => self.messages.iter().any(|message| {
+                message.first == sequence
+                    && matches!(message.operation, Operation::CompareSwap | Operation::FetchAdd)
+            }),
+            _ => true,
+        }
+    }
+
+    /// Handles a response packet.
+    pub(super) fn handle_response<S: Sink>(
+        &mut self,
+        packet: &PacketFacts,
+        info: &OpcodeInfo,
+        scene: &mut Scene<'_, S>,
+    ) -> Verdict {
+        let sequence = self.sequence_of(packet.psn);
+        let mut verdict = Verdict { sequence, ..Verdict::default() };
+        self.statistics.response_packets += 1;
+        let is_ghost = sequence >= self.next.saturating_add(PSN_JUMP_MAX);
+        if self.is_started && is_ghost {
+            self.evidence().ghost_responses.push(packet.frame);
+            return verdict;
+        }
+        let answer = packet.aeth.map(|(syndrome, _)| syndrome.answer());
+        match (info.operation, answer) {
+            (Operation::ReadResponse, _) => {
+                self.handle_read_response(packet, info, &mut verdict, scene)
+            }
+            (Operation::AtomicAcknowledge, _) => {
+                self.handle_atomic_ack(packet, &mut verdict, scene)
+            }
+            (_, Some(Answer::Ack(credits))) => {
+                self.handle_ack(packet, credits, &mut verdict, scene)
+            }
+            (_, Some(Answer::RnrNak(timer))) => self.handle_rnr(packet, timer, &mut verdict, scene),
+            (_, Some(Answer::Nak(code))) => self.handle_nak(packet, code, &mut verdict, scene),
+            (_, Some(Answer::Reserved(_)) | None) => {}
+        }
+        if verdict.duplicate {
+            self.statistics.duplicate_packets += 1;
+            self.statistics.response_packets -= 1;
+            self.evidence().duplicates.push(packet.frame);
+        }
+        verdict
+    }
+
+    fn handle_ack<S: Sink>(
+        &mut self,
+        packet: &PacketFacts,
+        credits: Credits,
+        verdict: &mut Verdict,
+        scene: &mut Scene<'_, S>,
+    ) {
+        let sequence = verdict.sequence;
+        if sequence < self.unacked {
+            self.judge_old_ack(packet, verdict);
+        }
+        if !verdict.duplicate {
+            self.statistics.acks += 1;
+        }
+        if let Some(count) = credits.count() {
+            let least = &mut self.statistics.least_credits;
+            *least = Some(least.map_or(count, |least| least.min(count)));
+        }
+        if sequence + 1 > self.unacked {
+            self.measure_rtt(sequence, packet, false);
+            self.last_ack = LastAck {
+                sequence,
+                frame: packet.frame,
+                time: packet.time.as_nanos(),
+                digest: packet.digest,
+            };
+            self.progress(sequence + 1, packet, scene);
+        }
+        self.check_implied_nak(sequence, packet);
+        self.complete(scene);
+    }
+
+    /// An acknowledgement of what was acknowledged: the answer to a request that the responder had before, one that the
+    /// network delivered late, or a copy.
+    fn judge_old_ack(&mut self, packet: &PacketFacts, verdict: &mut Verdict) {
+        if verdict.sequence < self.last_ack.sequence {
+            verdict.reordered = self.repeats == 0;
+            self.statistics.reordered += u64::from(verdict.reordered);
+            if verdict.reordered {
+                self.evidence().reordered.push(packet.frame);
+            }
+        } else if self.repeats > 0 {
+            self.repeats -= 1;
+        } else if verdict.sequence == self.last_ack.sequence
+            && packet.digest == self.last_ack.digest
+        {
+            verdict.duplicate = true;
+        }
+    }
+
+    /// Measures the round-trip time of a packet that asked for an acknowledgement or, `is_response`, for a response.
+    fn measure_rtt(&mut self, sequence: u64, packet: &PacketFacts, is_response: bool) {
+        if let Some(record) = self.records.get(sequence)
+            && record.transmissions == 1
+            && (is_response || record.flags.contains(RecordFlags::ACK_REQUEST))
+        {
+            let rtt = packet.time.as_nanos().saturating_sub(record.time);
+            self.add_rtt(rtt);
+        }
+    }
+
+    /// All before `unacked` arrived at the responder.
+    fn progress<S: Sink>(&mut self, unacked: u64, packet: &PacketFacts, scene: &mut Scene<'_, S>) {
+        if unacked <= self.unacked {
+            return;
+        }
+        self.resolve_timeout(unacked, scene);
+        self.unacked = unacked;
+        self.count_not_captured(unacked, packet.frame);
+        (self.attempts, self.rnr_attempts) = (0, 0);
+        (self.rnr_since, self.last_rnr) = (None, None);
+        if self.trigger.is_some_and(|trigger| {
+            trigger.sequence < unacked && trigger.cause != RetransmissionCause::ImpliedNak
+        }) {
+            self.trigger = None;
+        }
+        self.messages.acknowledge(unacked, (packet.time, packet.frame));
+    }
+
+    /// A response behind a READ or ATOMIC that was not answered in full makes the requester go back (§9.7.5.1.1).
+    fn check_implied_nak(&mut self, sequence: u64, packet: &PacketFacts) {
+        let Some(read) = self.messages.first_read() else { return };
+        if read.last >= sequence {
+            return;
+        }
+        let missing = self.missing_responses.iter().copied().min();
+        let missing = missing.filter(|missing| (read.first..=read.last).contains(missing));
+        let sequence = missing.unwrap_or(read.responses_end);
+        self.set_trigger(RetransmissionCause::ImpliedNak, sequence, packet);
+    }
+
+    fn set_trigger(&mut self, cause: RetransmissionCause, sequence: u64, packet: &PacketFacts) {
+        let (time, frame) = (packet.time.as_nanos(), packet.frame);
+        // After an RNR NAK some responders report the packets behind as out of sequence.
+        let stays = [cause, RetransmissionCause::Rnr];
+        if let Some(trigger) = self.trigger
+            && trigger.sequence == sequence
+            && stays.contains(&trigger.cause)
+        {
+            return;
+        }
+        self.trigger = Some(Trigger { cause, sequence, time, frame });
+    }
+
+    fn handle_nak<S: Sink>(
+        &mut self,
+        packet: &PacketFacts,
+        code: NakCode,
+        verdict: &mut Verdict,
+        scene: &mut Scene<'_, S>,
+    ) {
+        let sequence = verdict.sequence;
+        let requests = self.statistics.request_packets;
+        if self.last_nak == Some((sequence, packet.digest, requests)) {
+            verdict.duplicate = true;
+            return;
+        }
+        self.last_nak = Some((sequence, packet.digest, requests));
+        let slot = usize::try_from(code.code().get()).unwrap_or(0);
+        if let Some(counter) = self.statistics.naks.get_mut(slot) {
+            *counter += 1;
+        }
+        self.evidence().naks.push(packet.frame);
+        if sequence < self.unacked && self.last_ack.sequence >= sequence && self.last_ack.frame > 0
+        {
+            let ack = self.last_ack.frame;
+            let frames = &mut self.evidence().naks_of_acknowledged;
+            frames.push(packet.frame);
+            frames.push(ack);
+        }
+        self.progress(sequence, packet, scene);
+        if code == NakCode::PsnSequenceError {
+            self.set_trigger(RetransmissionCause::SequenceNak, sequence, packet);
+            self.complete(scene);
+        } else {
+            self.complete(scene);
+            self.refuse(sequence, code, packet, scene);
+        }
+    }
+
+    /// The responder refused a request for good: its queue pair and the requester's fail (§9.9.2).
+    fn refuse<S: Sink>(
+        &mut self,
+        sequence: u64,
+        code: NakCode,
+        packet: &PacketFacts,
+        scene: &mut Scene<'_, S>,
+    ) {
+        self.is_failed = true;
+        while let Some(mut message) = self.messages.pop_first() {
+            scene.budget.messages = scene.budget.messages.saturating_sub(1);
+            let at = Some((packet.time, packet.frame));
+            let outcome = if message.last < sequence && !message.needs_response() {
+                message.end = message.end.or(at);
+                Outcome::Completed
+            } else if message.first <= sequence {
+                message.end = at;
+                let told = message.message(scene.flow, scene.requester, Outcome::Refused(code));
+                let (frame, reth) = (packet.frame, message.reth);
+                let refusals = &mut self.evidence().refusals;
+                if refusals.len() < super::limits::EVIDENCE_MAX {
+                    refusals.push(Refusal { code, frame, message: told, reth });
+                }
+                Outcome::Refused(code)
+            } else {
+                message.end = at;
+                Outcome::Flushed
+            };
+            self.tell(&message, outcome, scene);
+        }
+    }
+
+    fn handle_rnr<S: Sink>(
+        &mut self,
+        packet: &PacketFacts,
+        timer: RnrTimer,
+        verdict: &mut Verdict,
+        scene: &mut Scene<'_, S>,
+    ) {
+        let sequence = verdict.sequence;
+        let requests = self.statistics.request_packets;
+        if self.last_nak == Some((sequence, packet.digest, requests)) {
+            verdict.duplicate = true;
+            return;
+        }
+        self.last_nak = Some((sequence, packet.digest, requests));
+        self.statistics.rnr_naks += 1;
+        self.progress(sequence, packet, scene);
+        self.complete(scene);
+        let now = packet.time.as_nanos();
+        let evidence = self.evidence();
+        evidence.rnrs.push(packet.frame);
+        evidence.rnr_timers_differ |= evidence.rnr_timer.is_some_and(|known| known != timer);
+        evidence.rnr_timer.get_or_insert(timer);
+        self.rnr_since.get_or_insert(now);
+        self.rnr_attempts += 1;
+        self.last_rnr = Some((now, packet.frame));
+        self.set_trigger(RetransmissionCause::Rnr, sequence, packet);
+    }
+
+    fn handle_atomic_ack<S: Sink>(
+        &mut self,
+        packet: &PacketFacts,
+        verdict: &mut Verdict,
+        scene: &mut Scene<'_, S>,
+    ) {
+        let sequence = verdict.sequence;
+        let Some(message) = self.messages.find_mut(sequence) else {
+            self.judge_old_response(sequence, verdict);
+            return;
+        };
+        let is_answered = message.end.is_some();
+        let (requests, is_read) = (message.requests, message.needs_response());
+        if is_answered || !is_read {
+            verdict.duplicate = is_answered && requests < 2;
+            return;
+        }
+        self.progress(sequence + 1, packet, scene);
+        self.measure_rtt(sequence, packet, true);
+        self.messages.end_read(sequence, (packet.time, packet.frame));
+        self.drop_implied_trigger(sequence);
+        self.check_implied_nak(sequence, packet);
+        self.complete(scene);
+    }
+
+    fn drop_implied_trigger(&mut self, sequence: u64) {
+        if self.trigger.is_some_and(|trigger| {
+            trigger.cause == RetransmissionCause::ImpliedNak && trigger.sequence <= sequence
+        }) {
+            self.trigger = None;
+        }
+    }
+
+    /// A response to a READ or ATOMIC that ended: a replay if it was requested again, else a copy of the network's.
+    fn judge_old_response(&mut self, sequence: u64, verdict: &mut Verdict) {
+        if let Some((first, last, again)) = self.last_read
+            && (first..=last).contains(&sequence)
+        {
+            verdict.duplicate = !again;
+        }
+    }
+
+    fn handle_read_response<S: Sink>(
+        &mut self,
+        packet: &PacketFacts,
+        info: &OpcodeInfo,
+        verdict: &mut Verdict,
+        scene: &mut Scene<'_, S>,
+    ) {
+        if !info.position.ends() && !packet.is_cut {
+            let full = &mut self.statistics.full_payload[1];
+            if *full < packet.payload_len {
+                *full = packet.payload_len;
+                self.evidence().mtu_frames[0] = packet.frame;
+            }
+            self.set_mtu(packet.payload_len);
+        }
+        let sequence = verdict.sequence;
+        let Some(message) = self.messages.find_mut(sequence).filter(|m| m.needs_response()) else {
+            self.judge_old_response(sequence, verdict);
+            return;
+        };
+        let (first, last, requests) = (message.first, message.last, message.requests);
+        let expected = message.responses_end;
+        if sequence >= expected {
+            message.responses_end = sequence + 1;
+        }
+        if sequence < expected {
+            match self.missing_responses.iter().position(|&missing| missing == sequence) {
+                Some(at) => {
+                    self.missing_responses.swap_remove(at);
+                    if requests < 2 {
+                        verdict.reordered = true;
+                        self.statistics.reordered += 1;
+                        self.evidence().reordered.push(packet.frame);
+                    }
+                }
+                None => {
+                    verdict.duplicate = requests < 2;
+                    return;
+                }
+            }
+        } else if sequence > expected {
+            let room = MISSING_RESPONSES_MAX.saturating_sub(self.missing_responses.len());
+            self.missing_responses.extend((expected..sequence).take(room));
+            self.set_trigger(RetransmissionCause::ImpliedNak, expected, packet);
+        } else if sequence == first && requests == 1 {
+            self.measure_rtt(sequence, packet, true);
+        }
+        self.progress(sequence + 1, packet, scene);
+        let is_whole = !self.missing_responses.iter().any(|m| (first..=last).contains(m));
+        let has_last = self.messages.find_mut(sequence).is_some_and(|m| m.responses_end > last)
+            || info.position.ends();
+        if is_whole {
+            self.drop_implied_trigger(sequence);
+            if has_last {
+                self.messages.end_read(sequence, (packet.time, packet.frame));
+            }
+        }
+        self.check_implied_nak(sequence, packet);
+        self.complete(scene);
+    }
+
+    /// The last PSN that was acknowledged.
+    pub(super) fn last_acked_psn(&self) -> Option<u32> {
+        (self.last_ack.frame > 0).then(|| psn_of(self.unacked.saturating_sub(1)).get())
+    }
+}

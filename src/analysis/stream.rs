@@ -1,0 +1,190 @@
+//! Endpoints: what one host sends to one queue pair.
+
+use core::hash::{BuildHasherDefault, Hash, Hasher};
+use std::collections::{HashMap, VecDeque};
+
+use super::congestion::Congestion;
+use super::connection::{Direction, Pairing};
+use super::requester::Requester;
+use super::statistics::Series;
+use super::{FlowNumber, PacketFacts};
+use crate::wire::{Gid, Service};
+
+/// From whom to which queue pair.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Key {
+    pub(super) source: Gid,
+    pub(super) destination: Gid,
+    pub(super) dest_qp: u32,
+    /// UD: the sender's queue pair; else [`Key::NO_QP`].
+    pub(super) source_qp: u32,
+    pub(super) service: Service,
+}
+
+impl Key {
+    /// No queue pair has this number.
+    pub(super) const NO_QP: u32 = u32::MAX;
+
+    /// The key of a packet of `service`.
+    pub(super) fn new(packet: &PacketFacts, service: Service) -> Self {
+        Self {
+            source: packet.source,
+            destination: packet.destination,
+            dest_qp: packet.dest_qp.get(),
+            source_qp: packet.source_qp.map_or(Self::NO_QP, |qpn| qpn.get()),
+            service,
+        }
+    }
+
+    /// UD: what the receiver sends back.
+    pub(super) fn reversed(&self) -> Self {
+        Self {
+            source: self.destination,
+            destination: self.source,
+            dest_qp: self.source_qp,
+            source_qp: self.dest_qp,
+            service: self.service,
+        }
+    }
+}
+
+impl Hash for Key {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        hash_gid(self.source, state);
+        hash_gid(self.destination, state);
+        state.write_u64(u64::from(self.dest_qp) << 32 | u64::from(self.source_qp));
+        state.write_u8(self.service as u8);
+    }
+}
+
+/// Two addresses and a service.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Route {
+    pub(super) source: Gid,
+    pub(super) destination: Gid,
+    pub(super) service: Service,
+}
+
+impl Hash for Route {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        hash_gid(self.source, state);
+        hash_gid(self.destination, state);
+        state.write_u8(self.service as u8);
+    }
+}
+
+fn hash_gid<H: Hasher>(gid: Gid, state: &mut H) {
+    let value = u128::from_le_bytes(gid.0);
+    #[expect(clippy::cast_possible_truncation, reason = "the halves")]
+    let (low, high) = (value as u64, (value >> 64) as u64);
+    state.write_u64(low);
+    state.write_u64(high);
+}
+
+/// A hash of few multiplications. The same capture always gives the same tables.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct FoldHasher(u64);
+
+impl Hasher for FoldHasher {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        bytes.iter().for_each(|&byte| self.write_u64(byte.into()));
+    }
+
+    fn write_u8(&mut self, value: u8) {
+        self.write_u64(value.into());
+    }
+
+    fn write_u64(&mut self, value: u64) {
+        let product = u128::from(self.0 ^ value ^ 0x9e37_79b9_7f4a_7c15) * 0xd6e8_feb8_6659_fd93;
+        #[expect(clippy::cast_possible_truncation, reason = "the halves are folded")]
+        let folded = product as u64 ^ (product >> 64) as u64;
+        self.0 = folded;
+    }
+}
+
+pub(super) type FoldMap<K, V> = HashMap<K, V, BuildHasherDefault<FoldHasher>>;
+
+/// What one host sends to one queue pair: requests of its queue pair, and responses to the other's requests.
+#[derive(Clone, Debug)]
+pub(super) struct Stream {
+    pub(super) key: Key,
+    /// Its own flow number.
+    pub(super) number: FlowNumber,
+    /// The flow number and the end that its packets are told with.
+    pub(super) flow: FlowNumber,
+    pub(super) end: u8,
+    /// The stream in the other direction.
+    pub(super) peer: Option<u32>,
+    pub(super) pairing: Pairing,
+    pub(super) source_port: u16,
+    pub(super) first_time: u64,
+    pub(super) last_time: u64,
+    pub(super) first_frame: u64,
+    pub(super) last_frame: u64,
+    pub(super) first_request: Option<u64>,
+    pub(super) bytes: u64,
+    /// The requests that it carries, and the responses to them.
+    pub(super) requester: Option<Box<Requester>>,
+    /// Responses that it carries whose requester is not known yet.
+    pub(super) orphans: Option<Box<Orphans>>,
+    pub(super) congestion: Option<Box<Congestion>>,
+    /// The set-up by the connection manager.
+    pub(super) setup: Option<u32>,
+    pub(super) series: Series,
+    /// Used since the last search for a stream to forget.
+    pub(super) is_recent: bool,
+    /// Responses with a wrong ICRC, which nobody can attribute.
+    pub(super) corrupt_responses: u64,
+}
+
+/// Responses without a requester.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Orphans {
+    pub(super) responses: VecDeque<PacketFacts>,
+    /// Streams that could be the requester's, by index and number.
+    pub(super) candidates: Vec<(u32, FlowNumber)>,
+    /// What those count for that are not in `responses` any more.
+    pub(super) statistics: Direction,
+}
+
+impl Stream {
+    pub(super) fn new(key: Key, number: FlowNumber, packet: &PacketFacts) -> Self {
+        let time = packet.time.as_nanos();
+        Self {
+            key,
+            number,
+            flow: number,
+            end: 0,
+            peer: None,
+            pairing: Pairing::Unpaired,
+            source_port: packet.source_port,
+            first_time: time,
+            last_time: time,
+            first_frame: packet.frame,
+            last_frame: packet.frame,
+            first_request: None,
+            bytes: 0,
+            requester: None,
+            orphans: None,
+            congestion: None,
+            setup: None,
+            series: Series::default(),
+            is_recent: true,
+            corrupt_responses: 0,
+        }
+    }
+
+    pub(super) fn route(&self) -> Route {
+        let Key { source, destination, service, .. } = self.key;
+        Route { source, destination, service }
+    }
+
+    pub(super) fn reverse_route(&self) -> Route {
+        let Key { source, destination, service, .. } = self.key;
+        Route { source: destination, destination: source, service }
+    }
+}

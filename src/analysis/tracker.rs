@@ -1,0 +1,529 @@
+//! The analysis itself: which connection a packet belongs to, and what it means there.
+
+use super::budget::Budget;
+use super::conclude::Conclusion;
+use super::connection::{Pairing, Stall};
+use super::finding::Thresholds;
+use super::limits::{ENDPOINTS_MAX, FLOW_NUMBERS_MAX};
+use super::report::{BeyondLimits, CaptureFacts, FileFacts, Report};
+use super::requester::{Scene, Verdict};
+use super::responses::role_of;
+use super::setup::{Setups, timeout_nanos};
+use super::statistics::Series;
+use super::stream::{FoldMap, Key, Route, Stream};
+use super::{FlowNumber, PacketFacts, PacketNote, PacketRole, Sink};
+use crate::time::Instant;
+use crate::wire::mad::AttributeId;
+use crate::wire::{Gid, IcrcVerdict, OpcodeInfo, Operation, Qpn, Role, Service};
+
+/// What an analysis must be told before it begins.
+#[derive(Clone, Debug, Default)]
+#[non_exhaustive]
+pub struct Config {
+    /// From when on something is worth a finding.
+    pub thresholds: Thresholds,
+    /// The names of the capture files, in the order of their indices.
+    pub files: Vec<String>,
+}
+
+/// Follows the connections of a capture.
+///
+/// It is told every frame in the order of time: packets with [`handle_packet`](Self::handle_packet), frames that hold none
+/// with [`handle_other_frame`](Self::handle_other_frame).
+#[derive(Clone, Debug)]
+pub struct Analysis {
+    pub(super) config: Config,
+    pub(super) capture: CaptureFacts,
+    pub(super) streams: Vec<Option<Box<Stream>>>,
+    free: Vec<u32>,
+    by_key: FoldMap<Key, u32>,
+    /// Streams between two addresses that are not paired.
+    pub(super) unpaired: FoldMap<Route, Vec<u32>>,
+    /// The streams that were used last.
+    latest: [Option<(Key, u32)>; 2],
+    /// Where the search for a stream to forget goes on.
+    hand: usize,
+    numbers: FlowNumber,
+    pub(super) setups: Setups,
+    pub(super) budget: Budget,
+    pub(super) conclusion: Conclusion,
+    pub(super) beyond: BeyondLimits,
+    /// Packets with a correct ICRC, and with a wrong one.
+    verdicts: [u64; 2],
+    /// Packets with a wrong ICRC that belong to no known connection, and CNPs.
+    pub(super) stray: [u64; 2],
+}
+
+impl Analysis {
+    /// An analysis at the start of a capture.
+    pub fn new(config: Config) -> Self {
+        let files = config.files.iter().map(|name| FileFacts::new(name)).collect();
+        Self {
+            config,
+            capture: CaptureFacts { files, ..CaptureFacts::default() },
+            streams: Vec::new(),
+            free: Vec::new(),
+            by_key: FoldMap::default(),
+            unpaired: FoldMap::default(),
+            latest: [None; 2],
+            hand: 0,
+            numbers: 0,
+            setups: Setups::default(),
+            budget: Budget::default(),
+            conclusion: Conclusion::default(),
+            beyond: BeyondLimits::default(),
+            verdicts: [0; 2],
+            stray: [0; 2],
+        }
+    }
+
+    /// Handles a frame that holds no RoCE packet.
+    pub fn handle_other_frame(&mut self, time: Option<Instant>, wire_len: u32, file: u16) {
+        self.count_frame(time, wire_len, file);
+    }
+
+    fn count_frame(&mut self, time: Option<Instant>, wire_len: u32, file: u16) {
+        let capture = &mut self.capture;
+        capture.frames += 1;
+        capture.bytes += u64::from(wire_len);
+        if let Some(facts) = capture.files.get_mut(usize::from(file)) {
+            facts.frames += 1;
+        }
+        if let Some(time) = time {
+            capture.first_time = Some(capture.first_time.map_or(time, |first| first.min(time)));
+            capture.last_time = Some(capture.last_time.map_or(time, |last| last.max(time)));
+        }
+    }
+
+    /// Handles a packet, and tells `sink` what it means.
+    pub fn handle_packet<S: Sink>(&mut self, packet: &PacketFacts, sink: &mut S) {
+        self.count_frame(Some(packet.time), packet.wire_len, packet.file);
+        self.capture.packets += 1;
+        let interval = self.capture.series.at(packet.time, Series::INTERVALS_MAX);
+        interval.packets[0] = interval.packets[0].saturating_add(1);
+        interval.bytes[0] += u64::from(packet.wire_len);
+        match packet.icrc {
+            IcrcVerdict::Ok => self.verdicts[0] += 1,
+            IcrcVerdict::Bad => self.verdicts[1] += 1,
+            IcrcVerdict::Absent => {}
+        }
+        let Some(info) = packet.opcode.info() else {
+            self.stray[0] += u64::from(packet.icrc == IcrcVerdict::Bad);
+            return;
+        };
+        if let Some(cm) = &packet.cm {
+            self.handle_cm(packet, cm.attribute, sink);
+        }
+        // Where most ICRCs are wrong, they are written by hardware behind the capture point, and mean nothing.
+        let is_corrupt = packet.icrc == IcrcVerdict::Bad && self.verdicts[0] > self.verdicts[1];
+        if is_corrupt {
+            self.handle_corrupt(packet, info, sink);
+        } else if info.operation == Operation::Cnp {
+            self.handle_cnp(packet, sink);
+        } else if let Some(index) = self.stream_of(packet, info, sink) {
+            self.handle_in_stream(index, packet, info, sink);
+        } else {
+            self.beyond.packets += 1;
+        }
+    }
+
+    /// The stream at an index.
+    pub(super) fn stream(&self, index: u32) -> Option<&Stream> {
+        self.streams.get(index as usize)?.as_deref()
+    }
+
+    /// The stream at an index.
+    pub(super) fn stream_mut(&mut self, index: u32) -> Option<&mut Stream> {
+        self.streams.get_mut(index as usize)?.as_deref_mut()
+    }
+
+    fn find(&mut self, key: &Key) -> Option<u32> {
+        match self.latest {
+            [Some((latest, index)), _] if latest == *key => return Some(index),
+            [_, Some((latest, index))] if latest == *key => return Some(index),
+            _ => {}
+        }
+        let &index = self.by_key.get(key)?;
+        self.latest = [Some((*key, index)), self.latest[0]];
+        Some(index)
+    }
+
+    /// The stream of a packet, a new one if there is none or if the packet begins a new connection.
+    fn stream_of<S: Sink>(
+        &mut self,
+        packet: &PacketFacts,
+        info: &OpcodeInfo,
+        sink: &mut S,
+    ) -> Option<u32> {
+        let key = Key::new(packet, info.service);
+        if let Some(index) = self.find(&key) {
+            if !self.begins_anew(index, packet, info) {
+                return Some(index);
+            }
+            self.retire(index, sink);
+        }
+        self.create(key, packet, sink)
+    }
+
+    /// Whether a request cannot belong to the connection that its queue pair had: its PSN is far from all in flight, it
+    /// begins a message, and the connection failed or was silent.
+    fn begins_anew(&self, index: u32, packet: &PacketFacts, info: &OpcodeInfo) -> bool {
+        const SILENCE_NANOS: u64 = 100_000_000;
+        let Some(stream) = self.stream(index) else { return false };
+        let Some(requester) = &stream.requester else { return false };
+        info.role == Role::Request
+            && info.service != Service::Ud
+            && info.position.begins()
+            && requester.is_far(packet.psn)
+            && (requester.is_failed
+                || packet.time.as_nanos().saturating_sub(stream.last_time) > SILENCE_NANOS)
+    }
+
+    fn create<S: Sink>(&mut self, key: Key, packet: &PacketFacts, sink: &mut S) -> Option<u32> {
+        if self.numbers >= FLOW_NUMBERS_MAX {
+            return None;
+        }
+        while self.budget.endpoints >= ENDPOINTS_MAX {
+            self.forget_one(sink);
+        }
+        self.numbers += 1;
+        let stream = Box::new(Stream::new(key, self.numbers, packet));
+        let route = stream.route();
+        let index = match self.free.pop() {
+            Some(index) => index,
+            None => {
+                self.streams.push(None);
+                u32::try_from(self.streams.len() - 1).ok()?
+            }
+        };
+        *self.streams.get_mut(index as usize)? = Some(stream);
+        self.budget.endpoints += 1;
+        self.conclusion.add_number(self.numbers);
+        self.by_key.insert(key, index);
+        self.latest = [Some((key, index)), self.latest[0]];
+        if key.service == Service::Ud {
+            if let Some(&peer) = self.by_key.get(&key.reversed())
+                && peer != index
+            {
+                self.join(peer, index, Pairing::Datagram);
+            }
+        } else if !self.join_by_setup(index) {
+            self.add_unpaired(route, index);
+        }
+        Some(index)
+    }
+
+    /// Pairs a stream with the one that the connection manager named.
+    fn join_by_setup(&mut self, index: u32) -> bool {
+        let Some(key) = self.stream(index).map(|stream| stream.key) else { return false };
+        let Some(id) = self.setups.of_qp(key.destination, key.dest_qp) else { return false };
+        let Some(attempt) = self.setups.get(id) else { return false };
+        let (exponent, mtu) = (attempt.setup.ack_timeout, attempt.setup.path_mtu);
+        let ends = [(attempt.active, attempt.active_qp), (attempt.passive, attempt.passive_qp)];
+        let is_active = ends[0] == (key.destination, Some(key.dest_qp));
+        let (own_end, other_end) = if is_active { (ends[0], ends[1]) } else { (ends[1], ends[0]) };
+        if other_end.0 != key.source || own_end.0 != key.destination {
+            return false;
+        }
+        if let Some(stream) = self.stream_mut(index) {
+            stream.setup = Some(id);
+            let requester = stream.requester.get_or_insert_default();
+            requester.rto_setup = exponent.map_or(0, timeout_nanos);
+            mtu.into_iter().for_each(|mtu| requester.set_mtu(mtu.into()));
+        }
+        let Some(other_qp) = other_end.1 else { return false };
+        let peer_key =
+            Key { source: key.destination, destination: key.source, dest_qp: other_qp, ..key };
+        match self.by_key.get(&peer_key).copied() {
+            Some(peer) if peer != index && self.stream(peer).is_some_and(|s| s.peer.is_none()) => {
+                self.join(peer, index, Pairing::ConnectionManager);
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Handles a message of the connection manager.
+    fn handle_cm<S: Sink>(&mut self, packet: &PacketFacts, _: AttributeId, sink: &mut S) {
+        let Some(cm) = &packet.cm else { return };
+        let Some((host, peer, qpn)) = self.setups.handle(packet, cm) else { return };
+        // Packets to this queue pair before the set-up were another connection's.
+        for service in [Service::Rc, Service::Uc, Service::Xrc] {
+            let source_qp = Key::NO_QP;
+            let key = Key { source: peer, destination: host, dest_qp: qpn, source_qp, service };
+            if let Some(&index) = self.by_key.get(&key) {
+                self.retire(index, sink);
+            }
+        }
+    }
+
+    /// A packet with a wrong ICRC: only counted, because its receiver drops it.
+    fn handle_corrupt<S: Sink>(&mut self, packet: &PacketFacts, info: &OpcodeInfo, sink: &mut S) {
+        let key = Key::new(packet, info.service);
+        let Some(index) = self.find(&key) else {
+            self.stray[0] += 1;
+            return;
+        };
+        let Some(stream) = self.stream_mut(index) else { return };
+        let (flow, sender, peer) = (stream.flow, stream.end, stream.peer);
+        let mut sequence = u64::from(packet.psn.get());
+        let role =
+            if info.role == Role::Response { role_of(packet, info) } else { PacketRole::Request };
+        if info.role == Role::Request {
+            sequence = stream.requester.get_or_insert_default().handle_corrupt(packet);
+        } else if let Some(peer) = peer.and_then(|peer| self.stream_mut(peer))
+            && let Some(requester) = &mut peer.requester
+        {
+            sequence = requester.sequence_of(packet.psn);
+            requester.statistics.icrc_errors += 1;
+            requester.evidence().icrc_errors.push(packet.frame);
+        } else if let Some(stream) = self.stream_mut(index) {
+            stream.corrupt_responses += 1;
+        }
+        let (retransmission, duplicate, reordered) = (None, false, false);
+        let note =
+            PacketNote { flow, sender, role, sequence, retransmission, duplicate, reordered };
+        sink.packet(packet, &note);
+    }
+
+    /// A congestion notification: its sender got marked packets from the queue pair that it is for.
+    fn handle_cnp<S: Sink>(&mut self, packet: &PacketFacts, sink: &mut S) {
+        let services = [Service::Rc, Service::Uc, Service::Xrc];
+        let keys = services.map(|service| Key::new(packet, service));
+        let Some(index) = keys.iter().find_map(|key| self.by_key.get(key).copied()) else {
+            self.stray[1] += 1;
+            return;
+        };
+        let time = packet.time.as_nanos();
+        let Some(stream) = self.stream_mut(index) else { return };
+        let congestion = stream.congestion.get_or_insert_default();
+        congestion.cnps += 1;
+        congestion.cnp_frames.push(packet.frame);
+        let (flow, sender, peer) = (stream.flow, stream.end, stream.peer);
+        stream.bytes += u64::from(packet.wire_len);
+        if let Some(peer) = peer.and_then(|peer| self.stream_mut(peer)) {
+            peer.congestion.get_or_insert_default().handle_cnp(time);
+        }
+        let (role, sequence) = (PacketRole::Cnp, 0);
+        let (retransmission, duplicate, reordered) = (None, false, false);
+        let note =
+            PacketNote { flow, sender, role, sequence, retransmission, duplicate, reordered };
+        sink.packet(packet, &note);
+    }
+
+    fn handle_in_stream<S: Sink>(
+        &mut self,
+        index: u32,
+        packet: &PacketFacts,
+        info: &OpcodeInfo,
+        sink: &mut S,
+    ) {
+        let silence = self.silence_before(index, packet);
+        let (verdict, role) = match (info.service, info.role) {
+            (Service::Ud, _) if packet.dest_qp == Qpn::GSI || packet.dest_qp == Qpn::SMI => {
+                let sequence = u64::from(packet.psn.get());
+                (Verdict { sequence, ..Verdict::default() }, PacketRole::Management)
+            }
+            (Service::Rd, _) => {
+                let sequence = u64::from(packet.psn.get());
+                (Verdict { sequence, ..Verdict::default() }, PacketRole::Request)
+            }
+            (_, Role::Response) => {
+                (self.handle_response(index, packet, info, sink), role_of(packet, info))
+            }
+            _ => (self.handle_request(index, packet, info, sink), PacketRole::Request),
+        };
+        if let Some(silence) = silence {
+            self.note_stall(index, silence, &verdict);
+        }
+        self.touch(index, packet, &verdict, role);
+        let Some(stream) = self.stream(index) else { return };
+        let note = PacketNote {
+            flow: stream.flow,
+            sender: stream.end,
+            role,
+            sequence: verdict.sequence,
+            retransmission: verdict.retransmission,
+            duplicate: verdict.duplicate,
+            reordered: verdict.reordered,
+        };
+        sink.packet(packet, &note);
+    }
+
+    fn handle_request<S: Sink>(
+        &mut self,
+        index: u32,
+        packet: &PacketFacts,
+        info: &OpcodeInfo,
+        sink: &mut S,
+    ) -> Verdict {
+        let Self { streams, budget, .. } = self;
+        let Some(Some(stream)) = streams.get_mut(index as usize) else { return Verdict::default() };
+        stream.first_request.get_or_insert(packet.frame);
+        let requester = stream.requester.get_or_insert_default();
+        let (flow, end) = (stream.flow, stream.end);
+        let mut scene = Scene { sink, budget, flow, requester: end };
+        if requester.is_far(packet.psn) && info.service != Service::Ud {
+            requester.resynchronize(packet, &mut scene);
+        }
+        requester.statistics.wire_bytes += u64::from(packet.wire_len);
+        if matches!(info.service, Service::Uc | Service::Ud) {
+            requester.handle_unreliable(packet, info, &mut scene)
+        } else {
+            requester.handle_request(packet, info, &mut scene)
+        }
+    }
+
+    fn handle_response<S: Sink>(
+        &mut self,
+        index: u32,
+        packet: &PacketFacts,
+        info: &OpcodeInfo,
+        sink: &mut S,
+    ) -> Verdict {
+        let Some(peer) = self.stream(index).and_then(|stream| stream.peer) else {
+            return self.handle_orphan(index, packet, info, sink);
+        };
+        self.respond(peer, packet, info, sink)
+    }
+
+    /// Handles a response to the requests of the stream at `index`.
+    pub(super) fn respond<S: Sink>(
+        &mut self,
+        index: u32,
+        packet: &PacketFacts,
+        info: &OpcodeInfo,
+        sink: &mut S,
+    ) -> Verdict {
+        let Self { streams, budget, .. } = self;
+        let Some(Some(stream)) = streams.get_mut(index as usize) else { return Verdict::default() };
+        let requester = stream.requester.get_or_insert_default();
+        let (flow, end) = (stream.flow, stream.end);
+        let mut scene = Scene { sink, budget, flow, requester: end };
+        requester.statistics.wire_bytes += u64::from(packet.wire_len);
+        requester.handle_response(packet, info, &mut scene)
+    }
+
+    /// The silence on the connection before this packet, if it was long enough and requests were in flight: start, length,
+    /// the frame before it, and whose requests.
+    fn silence_before(&self, index: u32, packet: &PacketFacts) -> Option<(Stall, [bool; 2])> {
+        let stream = self.stream(index)?;
+        let least = self.config.thresholds.stall_nanos;
+        let now = packet.time.as_nanos();
+        if now.saturating_sub(stream.last_time) < least {
+            return None;
+        }
+        let peer = self.stream(stream.peer?)?;
+        let (start, before) =
+            (stream.last_time, stream.last_frame).max((peer.last_time, peer.last_frame));
+        let nanos = now.saturating_sub(start);
+        let waiting = [stream, peer].map(|s| s.requester.as_ref().is_some_and(|r| r.is_inflight()));
+        if nanos < least || waiting == [false, false] {
+            return None;
+        }
+        let (start, after) = (Instant::from_nanos(start), Some(packet.frame));
+        Some((Stall { start, nanos, before, after, cause: None }, waiting))
+    }
+
+    fn note_stall(&mut self, index: u32, (stall, waiting): (Stall, [bool; 2]), verdict: &Verdict) {
+        let stall = Stall { cause: verdict.retransmission, ..stall };
+        let Some(peer) = self.stream(index).and_then(|stream| stream.peer) else { return };
+        for (index, _) in [index, peer].into_iter().zip(waiting).filter(|&(_, waits)| waits) {
+            if let Some(requester) = self.stream_mut(index).and_then(|s| s.requester.as_mut()) {
+                requester.add_stall(stall);
+            }
+        }
+    }
+
+    /// Notes that a packet belongs to a stream.
+    fn touch(&mut self, index: u32, packet: &PacketFacts, verdict: &Verdict, role: PacketRole) {
+        let most = self.budget.intervals_max();
+        let Some(stream) = self.stream_mut(index) else { return };
+        let time = packet.time.as_nanos();
+        stream.last_time = stream.last_time.max(time);
+        stream.last_frame = packet.frame;
+        stream.source_port = packet.source_port;
+        stream.is_recent = true;
+        stream.bytes += u64::from(packet.wire_len);
+        if packet.is_ce_marked || stream.congestion.is_some() {
+            let congestion = stream.congestion.get_or_insert_default();
+            congestion.handle_packet(time, packet.wire_len);
+            if packet.is_ce_marked {
+                congestion.marks[usize::from(role != PacketRole::Request)] += 1;
+                congestion.mark_frames.push(packet.frame);
+            }
+        }
+        let latency = match &mut stream.requester {
+            Some(requester) => core::mem::take(&mut requester.latency_max),
+            None => 0,
+        };
+        let interval = stream.series.at(packet.time, most);
+        interval.packets[0] = interval.packets[0].saturating_add(1);
+        interval.bytes[0] += u64::from(packet.wire_len);
+        if verdict.retransmission.is_some() {
+            interval.retransmissions[0] = interval.retransmissions[0].saturating_add(1);
+        }
+        interval.latency_max = interval.latency_max.max(latency);
+    }
+
+    /// Removes a stream from the tables.
+    pub(super) fn remove(&mut self, index: u32) -> Option<Box<Stream>> {
+        let stream = self.streams.get_mut(index as usize)?.take()?;
+        self.by_key.remove(&stream.key);
+        self.latest = [None; 2];
+        self.remove_unpaired(&stream.route(), index);
+        self.free.push(index);
+        self.budget.endpoints -= 1;
+        Some(stream)
+    }
+
+    /// Ends a connection before the capture does.
+    fn retire<S: Sink>(&mut self, index: u32, sink: &mut S) {
+        self.conclude(index, true, sink);
+    }
+
+    /// Forgets a connection that was not used for long.
+    fn forget_one<S: Sink>(&mut self, sink: &mut S) {
+        for _ in 0..=2 * self.streams.len() {
+            self.hand = (self.hand + 1) % self.streams.len().max(1);
+            let Some(Some(stream)) = self.streams.get_mut(self.hand) else { continue };
+            if core::mem::take(&mut stream.is_recent) {
+                continue;
+            }
+            let peer = stream.peer;
+            if let Some(peer) = peer.and_then(|peer| self.stream_mut(peer))
+                && core::mem::take(&mut peer.is_recent)
+            {
+                continue;
+            }
+            self.beyond.connections += 1;
+            let index = u32::try_from(self.hand).unwrap_or(0);
+            self.conclude(index, false, sink);
+            return;
+        }
+    }
+
+    /// What the capture holds so far: for a report before its end.
+    pub fn snapshot(&self) -> Report {
+        self.clone().finish(&mut ())
+    }
+
+    /// Ends the analysis.
+    pub fn finish<S: Sink>(mut self, sink: &mut S) -> Report {
+        self.pair_the_rest(sink);
+        let indices = 0..u32::try_from(self.streams.len()).unwrap_or(u32::MAX);
+        let mut live: Vec<(FlowNumber, u32)> =
+            indices.filter_map(|index| Some((self.stream(index)?.flow, index))).collect();
+        live.sort_unstable();
+        for (_, index) in live {
+            self.conclude(index, true, sink);
+        }
+        self.into_report()
+    }
+}
+
+/// Two hosts, for findings that belong to no connection.
+pub(super) fn hosts_text(active: Gid, passive: Gid) -> String {
+    use crate::decode::address_text;
+    format!("{} → {}", address_text(active), address_text(passive))
+}

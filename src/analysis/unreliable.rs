@@ -1,0 +1,222 @@
+//! UC and UD: nothing is acknowledged, so all that can be known is what was sent, and which PSNs are missing.
+
+use super::inflight::psn_of;
+use super::losses::Loss;
+use super::message::{Message, Outcome};
+use super::records::{Record, RecordFlags};
+use super::requester::{Requester, Scene, Verdict};
+use super::{Certainty, PacketFacts, PacketRole, Sink};
+use crate::wire::{Headers, OpcodeInfo, Service};
+
+/// Packets after which one that is missing is lost, and not late.
+const LATE_MAX: usize = 64;
+
+impl Requester {
+    /// Handles a packet of an unreliable service.
+    pub(super) fn handle_unreliable<S: Sink>(
+        &mut self,
+        packet: &PacketFacts,
+        info: &OpcodeInfo,
+        scene: &mut Scene<'_, S>,
+    ) -> Verdict {
+        let sequence = self.sequence_of(packet.psn);
+        let is_datagram = info.service == Service::Ud;
+        let is_first = !self.is_started;
+        if is_first {
+            self.is_started = true;
+            (self.next, self.cursor) = (sequence, sequence);
+        }
+        if !info.position.ends() && !packet.is_cut {
+            let full = &mut self.statistics.full_payload[0];
+            *full = (*full).max(packet.payload_len);
+            self.set_mtu(packet.payload_len);
+        }
+        let mut verdict = Verdict { sequence, ..Verdict::default() };
+        let skipped = sequence.saturating_sub(self.next);
+        if sequence < self.next {
+            self.judge_old(packet, &mut verdict);
+            if verdict.duplicate {
+                return verdict;
+            }
+        } else {
+            self.push_unreliable(skipped, sequence, packet, is_datagram, scene);
+        }
+        self.statistics.request_packets += 1;
+        self.last_request = (packet.time.as_nanos(), packet.frame);
+        if is_datagram {
+            self.count_datagram(sequence, packet, info, scene);
+        } else {
+            let is_broken = skipped > 0 || verdict.reordered;
+            self.follow_unreliable(sequence, is_broken, is_first, packet, info, scene);
+        }
+        verdict
+    }
+
+    /// A packet behind which others were sent: late, or a copy.
+    fn judge_old(&mut self, packet: &PacketFacts, verdict: &mut Verdict) {
+        let sequence = verdict.sequence;
+        self.records.isolate(sequence);
+        let Some(record) = self.records.get_mut(sequence) else { return };
+        if record.is_seen() {
+            verdict.duplicate = record.digest == packet.digest;
+        } else {
+            verdict.reordered = true;
+            (record.transmissions, record.digest) = (1, packet.digest);
+            self.gaps = self.gaps.saturating_sub(1);
+            self.statistics.psn_gaps = self.statistics.psn_gaps.saturating_sub(1);
+        }
+        if verdict.duplicate {
+            self.statistics.duplicate_packets += 1;
+            self.evidence().duplicates.push(packet.frame);
+        } else if verdict.reordered {
+            self.statistics.reordered += 1;
+            self.evidence().reordered.push(packet.frame);
+        }
+    }
+
+    fn push_unreliable<S: Sink>(
+        &mut self,
+        skipped: u64,
+        sequence: u64,
+        packet: &PacketFacts,
+        is_datagram: bool,
+        scene: &mut Scene<'_, S>,
+    ) {
+        let (time, frame) = (packet.time.as_nanos(), packet.frame);
+        let record = Record {
+            sequence,
+            span: 1,
+            digest: packet.digest,
+            time,
+            frame,
+            pass: 0,
+            transmissions: 1,
+            flags: RecordFlags::empty(),
+        };
+        if skipped > 0 {
+            let span = u32::try_from(skipped).unwrap_or(u32::MAX);
+            self.statistics.psn_gaps += u64::from(span);
+            self.gaps += 1;
+            self.records.push(Record { sequence: self.next, span, transmissions: 0, ..record });
+            scene.budget.packets += 1;
+        }
+        self.records.push(record);
+        scene.budget.packets += 1;
+        while self.records.len() > LATE_MAX {
+            self.forget_unreliable(is_datagram, scene);
+        }
+        (self.next, self.cursor) = (sequence + 1, sequence + 1);
+    }
+
+    /// Forgets the oldest packet; if it never came, it was lost.
+    pub(super) fn forget_unreliable<S: Sink>(
+        &mut self,
+        is_datagram: bool,
+        scene: &mut Scene<'_, S>,
+    ) {
+        let Some(&record) = self.records.first() else { return };
+        self.records.pop_first();
+        scene.budget.packets = scene.budget.packets.saturating_sub(1);
+        if record.is_seen() {
+            return;
+        }
+        self.gaps = self.gaps.saturating_sub(1);
+        // A UD queue pair has one PSN space for all destinations.
+        if !is_datagram {
+            for sequence in record.sequence..record.end() {
+                let corrupt = self.take_corrupt(sequence).map(|(frame, _)| frame);
+                self.report(
+                    Loss {
+                        sequence,
+                        role: PacketRole::Request,
+                        frame: corrupt,
+                        proof: record.frame,
+                        certainty: Certainty::Proven,
+                        is_corrupt: corrupt.is_some(),
+                    },
+                    scene,
+                );
+            }
+        }
+    }
+
+    fn count_datagram<S: Sink>(
+        &mut self,
+        sequence: u64,
+        packet: &PacketFacts,
+        info: &OpcodeInfo,
+        scene: &mut Scene<'_, S>,
+    ) {
+        self.count_begun(info.operation);
+        let message = Message {
+            flow: scene.flow,
+            requester: scene.requester,
+            operation: info.operation,
+            immediate: info.headers.contains(Headers::IMM_DT),
+            bytes: packet.payload_len.into(),
+            first_psn: psn_of(sequence),
+            last_psn: psn_of(sequence),
+            first_frame: packet.frame,
+            start: packet.time,
+            end_frame: Some(packet.frame),
+            end: Some(packet.time),
+            retransmitted_packets: 0,
+            retransmitted_bytes: 0,
+            outcome: Outcome::Completed,
+        };
+        self.count(&message);
+        scene.sink.message(&message);
+    }
+
+    /// UC: a message of which a packet is missing or late is dropped by the receiver (§9.8.2.2).
+    fn follow_unreliable<S: Sink>(
+        &mut self,
+        sequence: u64,
+        is_broken: bool,
+        is_first: bool,
+        packet: &PacketFacts,
+        info: &OpcodeInfo,
+        scene: &mut Scene<'_, S>,
+    ) {
+        let begins = info.position.begins();
+        if (begins || is_broken) && !self.messages.is_empty() {
+            self.end_unreliable(Outcome::Incomplete, packet, scene);
+            self.is_dropping = true;
+        }
+        if begins {
+            self.is_dropping = false;
+        } else if self.messages.is_empty() && !is_first {
+            if !self.is_dropping {
+                // The start of this message is missing; it is counted once, with what there is of it.
+                self.messages.handle_packet(sequence, 1, packet, info);
+                self.count_begun(info.operation);
+                scene.budget.messages += 1;
+                self.end_unreliable(Outcome::Incomplete, packet, scene);
+            }
+            self.is_dropping = !info.position.ends();
+            return;
+        }
+        let before = self.messages.len();
+        self.messages.handle_packet(sequence, 1, packet, info);
+        if self.messages.len() > before {
+            self.count_begun(info.operation);
+            scene.budget.messages += 1;
+        }
+        if info.position.ends() {
+            self.end_unreliable(Outcome::Completed, packet, scene);
+        }
+    }
+
+    fn end_unreliable<S: Sink>(
+        &mut self,
+        outcome: Outcome,
+        packet: &PacketFacts,
+        scene: &mut Scene<'_, S>,
+    ) {
+        while let Some(mut message) = self.messages.pop_first() {
+            scene.budget.messages = scene.budget.messages.saturating_sub(1);
+            message.end = Some((packet.time, packet.frame));
+            self.tell(&message, outcome, scene);
+        }
+    }
+}
