@@ -130,12 +130,12 @@ fn a_filter_keeps_what_passes() {
 #[test]
 fn a_wrong_filter_is_pointed_at() {
     let (out, err) =
-        failure(&["decode", "-Y", "ip.src == 10.9.0.1 &&& roce", &capture("rxe_cm.pcap")]);
+        failure(&["decode", "-Y", "ip.src == 10.9.0.1 &&| roce", &capture("rxe_cm.pcap")]);
     assert_eq!(out, "");
     assert_eq!(
         err,
-        "roce: --filter: '&' alone means nothing; write '&&', at character 22\n  \
-         ip.src == 10.9.0.1 &&& roce\n                       ^\n"
+        "roce: --filter: '|' alone means nothing; write '||', at character 22\n  \
+         ip.src == 10.9.0.1 &&| roce\n                       ^\n"
     );
     let (_, err) = failure(&["decode", "-e", "infiniband.bth.pns", &capture("rxe_cm.pcap")]);
     assert!(err.contains("did you mean 'infiniband.bth.psn'?"), "{err}");

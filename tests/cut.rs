@@ -113,3 +113,73 @@ fn file_that_is_all_damage_does_not_flood_the_terminal() {
         assert_eq!(text(output.stdout).lines().count(), 3742 - 3742_usize.div_ceil(8));
     }
 }
+
+/// How many frames of `rxe_all_ops.pcap` pass a filter.
+fn passing(filter: &str) -> usize {
+    let file = testdata("captures").join("rxe_all_ops.pcap");
+    let args = ["decode", "-e", "frame.number", "-Y", filter, file.to_str().unwrap()];
+    stdout(&args).lines().count()
+}
+
+/// Filters that Wireshark has too, and as many frames as tshark 4.0.17 finds with them.
+const AS_TSHARK: [(&str, usize); 28] = [
+    ("infiniband.aeth.syndrome & 0x60 == 0x60", 12),
+    ("infiniband.aeth.syndrome & 0x60", 20),
+    ("infiniband.bth.opcode & 1 == 1 && ip", 1582),
+    ("infiniband.bth.opcode in {17, 4..6}", 615),
+    ("infiniband.bth.opcode in {4 .. 6,17,17}", 615),
+    ("infiniband.bth.opcode not in {17, 4..6}", 3127),
+    ("udp.port in {4791}", 2660),
+    ("ip.src in {10.9.0.1..10.9.0.1}", 2363),
+    ("ip.src in {10.9.0.0/24}", 3353),
+    ("ip.src in {192.0.2.0/24, 10.9.0.1}", 2363),
+    ("ip.src == ip.dst", 0),
+    ("frame.len > frame.cap_len", 0),
+    ("frame.len == frame.cap_len", 3742),
+    ("infiniband.bth.psn == infiniband.bth.opcode", 11),
+    ("udp.dstport != udp.srcport", 2660),
+    ("ip.addr === 10.9.0.1", 0),
+    ("ip.addr !== 10.9.0.1", 3353),
+    ("ip.addr != 10.9.0.1", 0),
+    ("ip.addr any_ne 10.9.0.1", 3353),
+    ("frame contains 00:11", 857),
+    ("udp contains 12:b7", 2660),
+    ("eth.src contains 00:00", 3742),
+    ("infiniband.bth contains ff:ff", 2660),
+    ("frame contains \"RDMA\"", 0),
+    ("frame matches \"^.{12}\\x08\\x00\"", 3353),
+    ("frame ~ \"(?-i)ABC\"", 0),
+    ("eth matches \"\\x45\"", 3372),
+    ("!ip || udp && infiniband.bth.opcode == 100", 394),
+];
+
+#[test]
+fn filters_find_what_tshark_finds() {
+    for (filter, expected) in AS_TSHARK {
+        assert_eq!(passing(filter), expected, "{filter}");
+    }
+}
+
+#[test]
+fn opcodes_have_names_in_filters() {
+    assert_eq!(
+        passing("infiniband.bth.opcode == RC_SEND_ONLY"),
+        passing("infiniband.bth.opcode == 4")
+    );
+    assert_eq!(
+        passing("infiniband.bth.opcode in {RC_SEND_ONLY, RC_RDMA_WRITE_FIRST..RC_RDMA_WRITE_LAST}"),
+        passing("infiniband.bth.opcode in {4, 6..8}")
+    );
+    assert_eq!(
+        passing("roce.opcode_name matches '^rc_send'"),
+        passing("infiniband.bth.opcode in {0..5, 0x16, 0x17}")
+    );
+    assert_eq!(
+        passing("roce.opcode_name contains ATOMIC"),
+        passing("infiniband.bth.opcode == 0x12")
+    );
+    assert_eq!(passing("infiniband.aeth.syndrome & 0x60 in {0x20, 0x60}"), 20);
+    assert_eq!(passing("infiniband.aeth.syndrome bitand 0x60 bitand 0x20"), 20);
+    assert_eq!(passing("ip xor udp"), passing("ip && !udp || udp && !ip"));
+    assert_eq!(passing("roce contains 40:00"), passing("infiniband contains 40:00"));
+}

@@ -2,10 +2,10 @@
 
 use core::cell::OnceCell;
 use core::ops::Range;
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::LazyLock;
 
-use super::field::{Field, Value};
+use super::field::{Field, Source, Value};
 use super::tables::{TABLES, TableId};
 use crate::capture::{Batch, Record};
 use crate::time::Instant;
@@ -333,18 +333,28 @@ fn push_cm(mad: &Mad<'_>, start: usize, mut push: impl FnMut(TableId, usize, usi
 }
 
 /// A field by its name, and everywhere it can stand.
-#[derive(Clone, Debug)]
+#[derive(Clone, Copy, Debug)]
 pub struct FieldRef {
     name: &'static str,
-    places: Vec<(TableId, &'static Field)>,
+    places: &'static [(TableId, &'static Field)],
 }
+
+/// Every field by its name.
+static INDEX: LazyLock<HashMap<&'static str, Vec<(TableId, &'static Field)>>> =
+    LazyLock::new(|| {
+        let mut index: HashMap<_, Vec<_>> = HashMap::new();
+        for &id in TableId::ALL {
+            for field in id.table().fields {
+                index.entry(field.name).or_default().push((id, field));
+            }
+        }
+        index
+    });
 
 impl FieldRef {
     /// The field of this name, if there is one.
     pub fn find(name: &str) -> Option<Self> {
-        let all =
-            TableId::ALL.iter().flat_map(|&id| id.table().fields.iter().map(move |f| (id, f)));
-        let places: Vec<_> = all.filter(|(_, field)| field.name == name).collect();
+        let places = INDEX.get(name)?.as_slice();
         let name = places.first()?.1.name;
         Some(Self { name, places })
     }
@@ -377,6 +387,33 @@ impl FieldRef {
     /// How its values are printed and compared.
     pub(super) fn kind(&self) -> &'static Field {
         self.places.first().expect("a field stands somewhere").1
+    }
+
+    /// Whether it is the name of a layer.
+    pub(super) fn is_layer(&self) -> bool {
+        matches!(self.kind().source, Source::Presence | Source::PresenceIf(_))
+    }
+
+    /// The layers of a frame that it is the name of, each from its first byte to the end of the frame.
+    pub(super) fn layers<'c, 'a>(
+        &'c self,
+        context: &'c Context<'a>,
+    ) -> impl Iterator<Item = &'a [u8]> + use<'c, 'a> {
+        let named = move |section: &&Section| {
+            let mut here = self.places.iter().filter(|(id, _)| *id == section.table);
+            here.any(|(_, field)| field.value(context, &[]).is_some())
+        };
+        context.sections().iter().filter(named).filter_map(|section| {
+            let start = match section.table {
+                // It is told of the frame as a whole, and begins with the first header of its own.
+                TableId::Roce => {
+                    let own = |layer| matches!(layer, Layer::Lrh | Layer::Grh | Layer::Bth);
+                    context.frame.layers().iter().find(|&(layer, _)| own(layer))?.1.start
+                }
+                _ => section.range().start,
+            };
+            context.frame.bytes().get(start..)
+        })
     }
 
     /// Its values in a frame, in order.

@@ -31,6 +31,8 @@ pub(super) enum Source {
     From(usize),
     /// The layer is there: the field's own name.
     Presence,
+    /// The same, of some packets.
+    PresenceIf(for<'a> fn(&Context<'a>) -> bool),
     /// What the whole packet says.
     Computed(for<'a> fn(&Context<'a>, &'a [u8]) -> Option<Value<'a>>),
 }
@@ -120,6 +122,16 @@ impl Field {
         Self { name, label: name, hidden: true, source, show: Show::Text }
     }
 
+    /// The same of a layer whose packets `test` tells from others.
+    pub(super) const fn presence_if(
+        name: &'static str,
+        label: &'static str,
+        test: for<'a> fn(&Context<'a>) -> bool,
+    ) -> Self {
+        let source = Source::PresenceIf(test);
+        Self { name, label, hidden: true, source, show: Show::Text }
+    }
+
     /// The same field, shown only when asked for.
     pub(super) const fn hidden(mut self) -> Self {
         self.hidden = true;
@@ -137,6 +149,7 @@ impl Field {
             }
             (Source::From(start), _) => layer.get(start..).map(Value::Bytes),
             (Source::Presence, _) => Some(Value::Text(self.name)),
+            (Source::PresenceIf(test), _) => test(context).then_some(Value::Text(self.name)),
             (Source::Computed(value), _) => value(context, layer),
         }
     }
@@ -146,7 +159,7 @@ impl Field {
         match self.source {
             Source::Bits(bits) | Source::Scaled(bits, _) => Some(bits.bytes()),
             Source::From(start) => Some(start..len),
-            Source::Computed(_) | Source::Presence => None,
+            Source::Computed(_) | Source::Presence | Source::PresenceIf(_) => None,
         }
     }
 
@@ -156,7 +169,7 @@ impl Field {
             Source::Bits(bits) | Source::Scaled(bits, _) => bits.len <= 32,
             // What is computed is narrow unless its digits say otherwise.
             Source::Computed(_) => !matches!(self.show, Show::Hex(9..)),
-            Source::From(_) | Source::Presence => false,
+            Source::From(_) | Source::Presence | Source::PresenceIf(_) => false,
         };
         narrow && matches!(self.show, Show::Dec | Show::Hex(_))
     }

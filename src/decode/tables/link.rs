@@ -7,7 +7,8 @@ use crate::wire::{Erf, Ethernet, Sll, Sll2, Vlan};
 const DESTINATION: BitRange = Ethernet::LAYOUT.destination;
 const SOURCE: BitRange = Ethernet::LAYOUT.source;
 
-pub(in super::super) static FRAME: [Field; 9] = [
+pub(in super::super) static FRAME: [Field; 10] = [
+    Field::presence("frame"),
     Field::computed("frame.number", "Number", Show::Dec, |context, _| {
         Some(Value::Uint(context.number))
     }),

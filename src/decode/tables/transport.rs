@@ -236,11 +236,9 @@ pub(in super::super) static VCRC: [Field; 2] = [
 /// What is to be said of every packet of RoCE and of native InfiniBand, however much of it is there.
 pub(in super::super) static ROCE: [Field; 4] = [
     Field::presence("infiniband"),
-    Field::computed("roce", "RoCE", Show::Text, |context, _| {
-        let roce = context.frame.encapsulation()? != Encapsulation::Native;
-        roce.then_some(Value::Text("roce"))
-    })
-    .hidden(),
+    Field::presence_if("roce", "RoCE", |context| {
+        context.frame.encapsulation().is_some_and(|how| how != Encapsulation::Native)
+    }),
     Field::computed("roce.encapsulation", "Encapsulation", Show::Text, |context, _| {
         Some(Value::Text(match context.frame.encapsulation()? {
             Encapsulation::RoceV1 => "RoCEv1",

@@ -30,9 +30,12 @@ use crate::output::Color;
 /// decode is called roce.icrc, roce.opcode_name, roce.aeth.kind and so on. --list-fields lists
 /// them all.
 ///
-/// A filter compares fields with values: == != < <= > >= (or eq ne lt le gt ge), joined by
-/// && || ! (or and or not) and parentheses. A name alone asks whether the field is there.
-/// Addresses may be prefixes: ip.addr == 10.9.0.0/16.
+/// A filter is one of Wireshark's: it compares fields with values or with other fields, == != <
+/// <= > >= (or eq ne lt le gt ge), after & takes bits of a number; in {1, 5..9} asks for one of
+/// several values, contains and matches search text and bytes. Tests are joined by && || ^^ ! (or
+/// and or xor not) and parentheses. A name alone asks whether the field is there. Addresses may be
+/// prefixes (ip.addr == 10.9.0.0/16), opcodes have names (RC_SEND_ONLY). docs/filter.md is the
+/// reference.
 #[derive(Debug, ClapArgs)]
 #[command(verbatim_doc_comment, after_help = EXAMPLES)]
 pub(crate) struct Args {
@@ -103,6 +106,7 @@ Examples:
   roce decode capture.pcapng
   roce decode --summary big.pcap.zst
   roce decode --filter 'roce.icrc == bad || roce.aeth.kind == NAK' capture.pcap
+  roce decode -Y 'infiniband.bth.opcode in {RC_SEND_ONLY, 6..8} && frame.len > 1000' a.pcap b.pcap
   roce decode -e frame.number -e infiniband.bth.opcode -e infiniband.bth.psn capture.pcap
   tcpdump -i eth0 -w - udp port 4791 | roce decode -l -";
 
