@@ -106,7 +106,7 @@ struct Held {
     _objects: registry::Held,
     _numbers: share::Held,
     devices: device::Held,
-    /// The last to be taken: nothing is waited for with it, and signals are blocked meanwhile.
+    /// The last to be taken and to be given back: signals are blocked meanwhile.
     actions: ForkGuard,
 }
 
@@ -181,8 +181,10 @@ unsafe extern "C" fn in_child() {
     if is_any_running {
         GENERATION.fetch_add(1, Ordering::SeqCst);
     }
-    if let Some(held) = held {
-        held.actions.in_child();
+    // Signals are let through last: a handler may fork, too.
+    if let Some(Held { _objects, _numbers, devices, actions }) = held {
+        drop((_objects, _numbers, devices));
+        actions.in_child();
     }
 }
 
