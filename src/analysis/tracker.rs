@@ -11,9 +11,8 @@ use super::responses::role_of;
 use super::setup::{Setups, timeout_nanos};
 use super::statistics::Series;
 use super::stream::{FoldMap, Key, Route, Stream};
-use super::{FlowNumber, PacketFacts, PacketNote, PacketRole, Sink};
+use super::{CmFacts, FlowNumber, PacketFacts, PacketNote, PacketRole, Sink};
 use crate::time::Instant;
-use crate::wire::mad::AttributeId;
 use crate::wire::{Gid, IcrcVerdict, OpcodeInfo, Operation, Qpn, Role, Service};
 
 /// What an analysis must be told before it begins.
@@ -102,6 +101,11 @@ impl Analysis {
         let interval = self.capture.series.at(packet.time, Series::INTERVALS_MAX);
         interval.packets[0] = interval.packets[0].saturating_add(1);
         interval.bytes[0] += u64::from(packet.wire_len);
+        self.track(packet, sink);
+    }
+
+    /// Follows the connection of a packet.
+    pub(super) fn track<S: Sink>(&mut self, packet: &PacketFacts, sink: &mut S) {
         match packet.icrc {
             IcrcVerdict::Ok => self.verdicts[0] += 1,
             IcrcVerdict::Bad => self.verdicts[1] += 1,
@@ -112,7 +116,7 @@ impl Analysis {
             return;
         };
         if let Some(cm) = &packet.cm {
-            self.handle_cm(packet, cm.attribute, sink);
+            self.handle_cm(packet, cm, sink);
         }
         // Where most ICRCs are wrong, they are written by hardware behind the capture point, and mean nothing.
         let is_corrupt = packet.icrc == IcrcVerdict::Bad && self.verdicts[0] > self.verdicts[1];
@@ -244,8 +248,7 @@ impl Analysis {
     }
 
     /// Handles a message of the connection manager.
-    fn handle_cm<S: Sink>(&mut self, packet: &PacketFacts, _: AttributeId, sink: &mut S) {
-        let Some(cm) = &packet.cm else { return };
+    fn handle_cm<S: Sink>(&mut self, packet: &PacketFacts, cm: &CmFacts, sink: &mut S) {
         let Some((host, peer, qpn)) = self.setups.handle(packet, cm) else { return };
         // Packets to this queue pair before the set-up were another connection's.
         for service in [Service::Rc, Service::Uc, Service::Xrc] {
