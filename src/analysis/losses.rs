@@ -90,7 +90,8 @@ impl Requester {
             return;
         }
         record.flags |= RecordFlags::LOSS_REPORTED;
-        let (frame, certainty, is_corrupt) = (Some(record.frame), Certainty::Proven, false);
+        // It may as well be late: then packets that were sent later overtook it behind the capture point.
+        let (frame, certainty, is_corrupt) = (Some(record.frame), Certainty::Likely, false);
         self.report(Loss { sequence, role, frame, proof, certainty, is_corrupt }, scene);
     }
 

@@ -41,6 +41,9 @@ mod stream;
 mod tracker;
 mod unreliable;
 
+#[cfg(test)]
+mod tests;
+
 pub use connection::{
     Connection, Direction, End, Pairing, Retransmissions, Retransmitted, Setup, Stall,
 };

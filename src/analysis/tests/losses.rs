@@ -1,0 +1,160 @@
+//! What was lost, and on which side of the capture point.
+
+use super::*;
+
+#[test]
+fn gap_and_nak_are_a_loss_before_the_capture_point() {
+    let mut script = Script::new();
+    script.send(10);
+    script.send(12);
+    script.send(14);
+    script.sequence_nak(11);
+    for psn in 11..15 {
+        // PSN 11 and 13 were never captured before, but the requester must have sent them.
+        let note = script.send(psn);
+        assert_eq!(note.retransmission, Some(RetransmissionCause::SequenceNak), "PSN {psn}");
+    }
+    script.ack(14);
+    let (report, told) = script.finish();
+    let lost: Vec<_> = told.losses.iter().map(|l| (l.sequence % 64, l.frame, l.proof)).collect();
+    assert_eq!(lost, [(11, None, 4), (13, None, 4)]);
+    for loss in &told.losses {
+        assert_eq!(
+            (loss.place, loss.certainty),
+            (LossPlace::BeforeCapturePoint, Certainty::Proven)
+        );
+    }
+    assert_eq!(only_direction(&report).not_captured, 0);
+    assert_eq!(report.findings.len(), 1);
+    let text = "2 of 11 packets lost, all before the capture point, recovered by 1 sequence NAK";
+    assert!(report.findings[0].text.contains(text), "{}", report.findings[0].text);
+}
+
+#[test]
+fn late_packet_is_reordered_and_not_lost() {
+    let mut script = Script::new();
+    script.send(10);
+    script.send(12);
+    let late = script.send(11);
+    assert!(late.reordered && late.retransmission.is_none() && !late.duplicate);
+    assert!(!script.send(13).reordered);
+    script.ack(13);
+    let (report, told) = script.finish();
+    let direction = only_direction(&report);
+    assert_eq!((direction.reordered, direction.lost_requests, direction.not_captured), (1, 0, 0));
+    assert!(told.losses.is_empty());
+    assert_eq!(outcomes(&told).len(), 4);
+    assert!(told.messages.iter().all(|message| message.outcome == Outcome::Completed));
+}
+
+#[test]
+fn nak_because_of_reordering_is_no_loss() {
+    let mut script = Script::new();
+    script.send(10);
+    script.send(12);
+    script.send(11);
+    script.sequence_nak(11);
+    let again = script.send(11);
+    assert_eq!(again.retransmission, Some(RetransmissionCause::SequenceNak));
+    script.send(12);
+    script.ack(12);
+    let (report, told) = script.finish();
+    assert!(told.losses.is_empty(), "{:?}", told.losses);
+    assert_eq!(only_direction(&report).reordered, 1);
+}
+
+#[test]
+fn acknowledged_packet_that_was_never_captured_is_the_captures_loss() {
+    let mut script = Script::new();
+    script.send(10);
+    script.send(12);
+    script.ack(12);
+    let (report, told) = script.finish();
+    let direction = only_direction(&report);
+    assert_eq!((direction.not_captured, direction.lost_requests), (1, 0));
+    assert!(told.losses.is_empty());
+    assert_eq!(report.findings[0].kind, FindingKind::CaptureLoss);
+    assert_eq!(report.findings[0].frames, [3]);
+}
+
+#[test]
+fn ack_that_was_captured_and_ignored_was_lost_behind_the_point() {
+    let mut script = Script::new();
+    script.send(10);
+    script.ack(10);
+    let again = script.wait_micros(5000).send(10);
+    assert_eq!(again.retransmission, Some(RetransmissionCause::Timeout));
+    assert!(!script.ack(10).duplicate);
+    let (report, told) = script.finish();
+    let [loss] = told.losses.as_slice() else { panic!("{:?}", told.losses) };
+    assert_eq!((loss.role, loss.sender, loss.frame), (PacketRole::Ack, 1, Some(2)));
+    assert_eq!(only_direction(&report).lost_responses, 1);
+    assert_eq!(told.messages.len(), 1, "it completed once");
+}
+
+#[test]
+fn ack_of_what_was_not_retransmitted_yet_proves_that_the_first_ack_was_lost() {
+    let mut script = Script::new();
+    script.send(8);
+    script.ack(8);
+    script.send_first(10 - 1);
+    script.send_last(10);
+    script.wait_micros(5000).send_first(9);
+    script.ack(10);
+    script.send_last(10);
+    script.ack(10);
+    let (_, told) = script.finish();
+    let [loss] = told.losses.as_slice() else { panic!("{:?}", told.losses) };
+    assert_eq!((loss.role, loss.frame), (PacketRole::Ack, None));
+    assert_eq!((loss.place, loss.certainty), (LossPlace::BeforeCapturePoint, Certainty::Proven));
+}
+
+#[test]
+fn corrupted_packet_is_dropped_by_its_receiver() {
+    let mut script = Script::new();
+    (8..11).for_each(|psn| _ = script.send(psn));
+    let facts = script.facts(0, Opcode::RC_SEND_ONLY, 11, 100);
+    script.put(PacketFacts { icrc: IcrcVerdict::Bad, digest: 1, ..facts });
+    script.send(12);
+    script.sequence_nak(11);
+    assert_eq!(script.send(11).retransmission, Some(RetransmissionCause::SequenceNak));
+    script.send(12);
+    script.ack(12);
+    let (report, told) = script.finish();
+    let [loss] = told.losses.as_slice() else { panic!("{:?}", told.losses) };
+    assert_eq!((loss.frame, loss.proof, loss.certainty), (Some(4), 6, Certainty::Proven));
+    let kinds: Vec<_> = report.findings.iter().map(|finding| finding.kind).collect();
+    assert_eq!(kinds, [FindingKind::Corruption, FindingKind::Loss]);
+    assert_eq!(report.findings[0].frames, [4]);
+    assert_eq!(only_direction(&report).icrc_errors, 1);
+}
+
+#[test]
+fn last_packet_corrupted_is_retransmitted_after_a_timeout() {
+    let mut script = Script::new();
+    (8..11).for_each(|psn| _ = script.send(psn));
+    script.ack(10);
+    let facts = script.facts(0, Opcode::RC_SEND_ONLY, 11, 100);
+    script.put(PacketFacts { icrc: IcrcVerdict::Bad, digest: 1, ..facts });
+    let again = script.wait_micros(5000).send(11);
+    assert_eq!(again.retransmission, Some(RetransmissionCause::Timeout));
+    script.ack(11);
+    let (report, told) = script.finish();
+    assert_eq!((told.losses.len(), told.losses[0].frame), (1, Some(5)));
+    assert_eq!(only_direction(&report).retransmissions.timeout.rewinds, 1);
+}
+
+#[test]
+fn nak_of_what_was_acknowledged_is_a_finding() {
+    let mut script = Script::new();
+    (10..14).for_each(|psn| _ = script.send(psn));
+    script.ack(13);
+    script.sequence_nak(11);
+    let (report, _) = script.finish();
+    let finding = &report.findings[0];
+    assert_eq!(
+        (finding.kind, finding.certainty),
+        (FindingKind::ProtocolViolation, Certainty::Likely)
+    );
+    assert_eq!(finding.frames, [6, 5]);
+}

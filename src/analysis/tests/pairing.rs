@@ -1,0 +1,114 @@
+//! Which queue pairs belong together.
+
+use super::*;
+
+const OTHER: Pair = Pair { hosts: [1, 2], qps: [0x21, 0x22] };
+
+fn ends(report: &Report) -> Vec<([Option<u32>; 2], Pairing)> {
+    let qps = |c: &Connection| c.ends.each_ref().map(|end| end.qpn.map(Qpn::get));
+    report.connections.iter().map(|c| (qps(c), c.pairing)).collect()
+}
+
+#[test]
+fn acknowledgements_pair_queue_pairs() {
+    let mut script = Script::new();
+    script.send(100);
+    script.on(OTHER).send(5000);
+    script.on(PAIR).ack(100);
+    script.on(OTHER).ack(5000);
+    let (report, told) = script.finish();
+    let expected = [([Some(0x11), Some(0x12)], Pairing::Acknowledgements); 1]
+        .into_iter()
+        .chain([([Some(0x21), Some(0x22)], Pairing::Acknowledgements)]);
+    assert_eq!(ends(&report), expected.collect::<Vec<_>>());
+    let final_flows: Vec<_> = told
+        .notes
+        .iter()
+        .map(|(_, note)| {
+            let (flow, swapped) = report.flow_of(note.flow).unwrap();
+            (flow, note.sender ^ u8::from(swapped))
+        })
+        .collect();
+    assert_eq!(final_flows, [(1, 0), (2, 0), (1, 1), (2, 1)]);
+}
+
+#[test]
+fn equal_psns_are_told_apart_by_later_ones() {
+    let mut script = Script::new();
+    script.on(PAIR).send(7);
+    script.on(OTHER).send(7);
+    script.on(PAIR).ack(7);
+    script.on(OTHER).ack(7);
+    script.on(OTHER).send(8);
+    // Only one of the two has sent PSN 8.
+    script.on(OTHER).ack(8);
+    let (report, told) = script.finish();
+    assert_eq!(ends(&report).len(), 2);
+    for (qps, pairing) in ends(&report) {
+        assert!(qps == [Some(0x11), Some(0x12)] || qps == [Some(0x21), Some(0x22)], "{qps:?}");
+        assert_ne!(pairing, Pairing::Unpaired);
+    }
+    assert_eq!(told.messages.len(), 3);
+    assert!(told.messages.iter().all(|message| message.outcome == Outcome::Completed));
+}
+
+#[test]
+fn response_must_fit_the_request() {
+    let mut script = Script::new();
+    script.on(PAIR).send(7);
+    script.on(OTHER).read(7, 100);
+    script.on(OTHER).read_responses(7..=7, 100);
+    let (report, told) = script.finish();
+    assert_eq!(ends(&report)[1], ([Some(0x21), Some(0x22)], Pairing::Acknowledgements));
+    assert_eq!(told.messages[0].operation, Operation::ReadRequest);
+}
+
+#[test]
+fn both_ends_may_request() {
+    let mut script = Script::new();
+    script.send(1);
+    script.ack(1);
+    script.on(PAIR.reversed()).send(900);
+    script.on(PAIR.reversed()).ack(900);
+    let (report, told) = script.finish();
+    assert_eq!(ends(&report), [([Some(0x11), Some(0x12)], Pairing::Acknowledgements)]);
+    let requesters: Vec<_> = told.messages.iter().map(|message| message.requester).collect();
+    assert_eq!(requesters, [0, 1]);
+    assert_eq!(report.connections[0].directions.each_ref().map(|d| d.request_packets), [1, 1]);
+}
+
+#[test]
+fn responses_alone_belong_to_the_requester_they_go_to() {
+    let mut script = Script::new();
+    (1..=3).for_each(|psn| _ = script.ack(psn));
+    script.sequence_nak(4);
+    let (report, told) = script.finish();
+    assert_eq!(ends(&report), [([Some(0x11), None], Pairing::Unpaired)]);
+    let direction = only_direction(&report);
+    assert_eq!((direction.response_packets, direction.acks, direction.naks[0]), (4, 3, 1));
+    assert!(told.messages.is_empty());
+    assert_eq!(report.flow_of(told.notes[0].1.flow), Some((1, true)));
+}
+
+#[test]
+fn requests_alone_are_unpaired() {
+    let mut script = Script::new();
+    (1..=3).for_each(|psn| _ = script.send(psn));
+    let (report, told) = script.finish();
+    assert_eq!(ends(&report), [([None, Some(0x12)], Pairing::Unpaired)]);
+    assert!(told.messages.iter().all(|message| message.outcome == Outcome::InFlight));
+    assert!(report.findings.is_empty());
+}
+
+#[test]
+fn far_psn_after_a_silence_is_another_connection() {
+    let mut script = Script::new();
+    script.send(10);
+    script.ack(10);
+    script.wait_micros(1_000_000);
+    script.send(5_000_000);
+    script.ack(5_000_000);
+    let (report, _) = script.finish();
+    assert_eq!(ends(&report).len(), 2);
+    assert!(report.findings.is_empty(), "{:?}", report.findings);
+}

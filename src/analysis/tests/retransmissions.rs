@@ -1,0 +1,201 @@
+//! Rewinds and their causes, and copies that the network made.
+
+use super::*;
+
+#[test]
+fn go_back_n_after_a_nak_is_one_rewind() {
+    let mut script = Script::new();
+    script.send_first(10);
+    script.send_middle(11);
+    script.send_last(12);
+    let nak = script.sequence_nak(11);
+    assert_eq!((nak.role, nak.sender), (PacketRole::Nak, 1));
+    for (note, psn) in [(script.send_middle(11), 11), (script.send_last(12), 12)] {
+        assert_eq!(note.retransmission, Some(RetransmissionCause::SequenceNak));
+        assert_eq!(note.sequence % (1 << 24), psn);
+    }
+    script.ack(12);
+    let (report, told) = script.finish();
+    let direction = only_direction(&report);
+    let counted = direction.retransmissions.sequence_nak;
+    assert_eq!((counted.rewinds, counted.packets), (1, 2));
+    assert_eq!(counted, direction.retransmissions.total());
+    assert_eq!(counted.wait_nanos, 3000);
+    let [loss] = told.losses.as_slice() else { panic!("{:?}", told.losses) };
+    assert_eq!((loss.frame, loss.proof, loss.role), (Some(2), 4, PacketRole::Request));
+    assert_eq!(loss.place, LossPlace::AfterCapturePoint);
+    assert_eq!(outcomes(&told), [(Operation::Send, 2148, Outcome::Completed)]);
+    assert_eq!(told.messages[0].retransmitted_packets, 2);
+}
+
+#[test]
+fn packet_after_a_silence_is_a_timeout() {
+    let mut script = Script::new();
+    script.send(10);
+    script.ack(10);
+    script.send(11);
+    let again = script.wait_micros(4000).send(11);
+    assert_eq!(again.retransmission, Some(RetransmissionCause::Timeout));
+    script.ack(11);
+    let (report, told) = script.finish();
+    let timeouts = only_direction(&report).retransmissions.timeout;
+    assert_eq!((timeouts.rewinds, timeouts.packets), (1, 1));
+    assert_eq!(timeouts.wait_nanos, 4_001_000);
+    let [loss] = told.losses.as_slice() else { panic!("{:?}", told.losses) };
+    assert_eq!((loss.frame, loss.certainty), (Some(3), Certainty::Likely));
+    let kinds: Vec<_> = report.findings.iter().map(|finding| finding.kind).collect();
+    assert_eq!(kinds, [FindingKind::Loss]);
+}
+
+#[test]
+fn copy_of_the_network_is_no_retransmission() {
+    let mut script = Script::new();
+    script.send(10);
+    let copy = script.send(10);
+    assert!(copy.duplicate && copy.retransmission.is_none());
+    assert!(!script.ack(10).duplicate);
+    // The responder acknowledges the copy too.
+    assert!(!script.ack(10).duplicate);
+    script.send(11);
+    script.ack(11);
+    assert!(script.ack(11).duplicate, "a copy of the acknowledgement");
+    let (report, told) = script.finish();
+    let direction = only_direction(&report);
+    assert_eq!(direction.duplicate_packets, 2);
+    assert_eq!((direction.request_packets, direction.acks), (2, 3));
+    assert_eq!(direction.retransmissions.total(), Retransmitted::default());
+    assert!(told.losses.is_empty());
+    assert_eq!(told.messages.len(), 2);
+}
+
+#[test]
+fn late_copy_among_new_packets_is_a_copy() {
+    let mut script = Script::new();
+    (10..14).for_each(|psn| _ = script.send(psn));
+    assert!(script.send(11).duplicate);
+    assert_eq!(script.send(14).retransmission, None);
+    script.ack(14);
+    let (report, _) = script.finish();
+    assert_eq!(only_direction(&report).duplicate_packets, 1);
+}
+
+#[test]
+fn retransmission_after_rnr_waits_for_the_receiver() {
+    let mut script = Script::new();
+    script.send(10);
+    script.rnr(10);
+    let again = script.wait_micros(700).send(10);
+    assert_eq!(again.retransmission, Some(RetransmissionCause::Rnr));
+    script.rnr(10);
+    let again = script.wait_micros(700).send(10);
+    assert_eq!(again.retransmission, Some(RetransmissionCause::Rnr));
+    script.ack(10);
+    let (report, told) = script.finish();
+    let direction = only_direction(&report);
+    assert_eq!((direction.rnr_naks, direction.retransmissions.rnr.rewinds), (2, 2));
+    assert_eq!(direction.rnr_wait_nanos, 2 * 701_000);
+    assert!(told.losses.is_empty());
+    let [finding] = report.findings.as_slice() else { panic!("{:?}", report.findings) };
+    assert_eq!(finding.kind, FindingKind::ReceiverNotReady);
+    assert!(finding.text.contains("2 RNR NAKs of 0.64 ms"), "{}", finding.text);
+    assert_eq!(finding.frames, [2, 4, 3, 5]);
+}
+
+#[test]
+fn rnr_retries_exceeded_after_silence() {
+    let mut script = Script::new();
+    for _ in 0..3 {
+        script.send(10);
+        script.rnr(10);
+        script.wait_micros(700);
+    }
+    script.wait_micros(100_000).on(Pair { hosts: [3, 4], ..PAIR }).send(1);
+    let (report, told) = script.finish();
+    assert_eq!(told.messages[0].outcome, Outcome::RnrRetryExceeded);
+    assert_eq!(report.findings[0].kind, FindingKind::RnrRetryLimit);
+    assert_eq!(report.findings[0].certainty, Certainty::Likely);
+}
+
+#[test]
+fn retries_exceeded_flushes_what_is_behind() {
+    let mut script = Script::new();
+    script.send(9);
+    script.ack(9);
+    for _ in 0..4 {
+        script.send(10);
+        script.send(11);
+        script.wait_micros(5000);
+    }
+    script.wait_micros(100_000).on(Pair { hosts: [3, 4], ..PAIR }).send(1);
+    let (report, told) = script.finish();
+    let ends: Vec<_> = told.messages.iter().map(|message| message.outcome).collect();
+    use Outcome::{Completed, Flushed, InFlight, RetryExceeded};
+    assert_eq!(ends, [Completed, RetryExceeded, Flushed, InFlight]);
+    let finding = &report.findings[0];
+    assert_eq!(finding.kind, FindingKind::RetryLimit);
+    let text = "last acknowledged PSN 9, 3 retransmissions of SEND of 100 bytes (PSN 10)";
+    assert!(finding.text.contains(text), "{}", finding.text);
+}
+
+#[test]
+fn missing_read_response_makes_the_requester_go_back() {
+    let mut script = Script::new();
+    script.send_first(8);
+    script.send_last(9);
+    script.ack(9);
+    script.read(10, 4 * MTU);
+    let ack = Answer::Ack(Credits::UNLIMITED);
+    script.answer(Opcode::RC_RDMA_READ_RESPONSE_FIRST, 10, MTU, ack);
+    script.answer(Opcode::RC_RDMA_READ_RESPONSE_MIDDLE, 11, MTU, ack);
+    // The response with PSN 12 is missing.
+    script.answer(Opcode::RC_RDMA_READ_RESPONSE_LAST, 13, MTU, ack);
+    let again = script.read(12, 2 * MTU);
+    assert_eq!(again.retransmission, Some(RetransmissionCause::ImpliedNak));
+    script.read_responses(12..=13, MTU);
+    let (report, told) = script.finish();
+    let direction = only_direction(&report);
+    assert_eq!(direction.retransmissions.implied_nak.rewinds, 1);
+    assert_eq!(direction.duplicate_packets, 0);
+    let [loss] = told.losses.as_slice() else { panic!("{:?}", told.losses) };
+    assert_eq!((loss.role, loss.sequence % (1 << 24)), (PacketRole::Response, 12));
+    assert_eq!((loss.sender, loss.place), (1, LossPlace::BeforeCapturePoint));
+    // One message, however often it was requested.
+    let expected = [
+        (Operation::Send, u64::from(MTU) + 100, Outcome::Completed),
+        (Operation::ReadRequest, u64::from(4 * MTU), Outcome::Completed),
+    ];
+    assert_eq!(outcomes(&told), expected);
+}
+
+#[test]
+fn read_replayed_for_a_copy_of_its_request_is_no_copy() {
+    let mut script = Script::new();
+    script.read(10, 100);
+    assert!(script.read(10, 100).duplicate);
+    script.read_responses(10..=10, 100);
+    script.read_responses(10..=10, 100);
+    let (report, told) = script.finish();
+    assert_eq!(only_direction(&report).duplicate_packets, 1);
+    assert_eq!(outcomes(&told), [(Operation::ReadRequest, 100, Outcome::Completed)]);
+}
+
+#[test]
+fn psns_wrap() {
+    let mut script = Script::new();
+    let psn = |i: u32| Psn::new(0xff_fffe).plus(i).get();
+    for i in 0..6 {
+        let note = script.send(psn(i));
+        assert_eq!((note.retransmission, note.reordered), (None, false));
+    }
+    script.sequence_nak(psn(1));
+    for i in 1..6 {
+        let note = script.send(psn(i));
+        assert_eq!(note.retransmission, Some(RetransmissionCause::SequenceNak));
+    }
+    script.ack(psn(5));
+    let (report, told) = script.finish();
+    assert_eq!(only_direction(&report).retransmissions.sequence_nak.rewinds, 1);
+    assert_eq!(told.messages.len(), 6);
+    let sequences: Vec<_> = told.notes.iter().map(|(_, note)| note.sequence).collect();
+    assert_eq!(sequences[..6], [0, 1, 2, 3, 4, 5].map(|i| sequences[0] + i));
+}
