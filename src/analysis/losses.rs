@@ -1,6 +1,6 @@
 //! What was lost, and where: decided when the requester goes back, or when the next acknowledgement tells more.
 
-use super::records::{Record, RecordFlags};
+use super::records::RecordFlags;
 use super::requester::{OpenTimeout, Requester, Scene};
 use super::{Certainty, LossNote, LossPlace, PacketFacts, PacketRole, RetransmissionCause, Sink};
 
@@ -64,11 +64,10 @@ impl Requester {
         }
         let (from, to) = (sequence.max(self.unacked), self.next);
         let mut lost = Vec::new();
-        for record in self.records.range_mut(from, to) {
-            if !record.is_seen() && !record.flags.contains(RecordFlags::LOSS_REPORTED) {
-                record.flags |= RecordFlags::LOSS_REPORTED;
-                lost.push((record.sequence.max(from), record.end()));
-            }
+        for record in self.records.range_mut(from, to).filter(|record| record.open_gap() > 0) {
+            self.gaps = self.gaps.saturating_sub(record.open_gap());
+            record.flags |= RecordFlags::LOSS_REPORTED;
+            lost.push((record.sequence.max(from), record.end()));
         }
         for &(first, end) in &lost {
             for sequence in first..end {
@@ -209,16 +208,13 @@ impl Requester {
             return;
         }
         let mut count = 0;
-        let is_open = |record: &Record| {
-            let counted = RecordFlags::NOT_CAPTURED | RecordFlags::LOSS_REPORTED;
-            !record.is_seen() && !record.flags.intersects(counted)
-        };
-        for record in self.records.range_mut(0, acknowledged).filter(|record| is_open(record)) {
-            if record.end() <= acknowledged {
+        for record in self.records.range_mut(0, acknowledged) {
+            if record.open_gap() > 0 && record.end() <= acknowledged {
+                count += record.open_gap();
                 record.flags |= RecordFlags::NOT_CAPTURED;
-                count += u64::from(record.span);
             }
         }
+        self.gaps = self.gaps.saturating_sub(count);
         if count > 0 {
             self.statistics.not_captured += count;
             self.evidence().not_captured.push(frame);

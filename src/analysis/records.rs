@@ -45,6 +45,12 @@ impl Record {
         self.sequence + self.span as u64
     }
 
+    /// How many PSNs were skipped of which it is not known yet what became of them.
+    pub(super) fn open_gap(&self) -> u64 {
+        let known = RecordFlags::NOT_CAPTURED | RecordFlags::LOSS_REPORTED;
+        if self.is_seen() || self.flags.intersects(known) { 0 } else { self.span.into() }
+    }
+
     /// Whether it was captured at least once.
     pub(super) const fn is_seen(&self) -> bool {
         self.transmissions > 0

@@ -80,8 +80,8 @@ pub(super) struct Requester {
     pub(super) records: Records,
     /// The last request packets with a wrong ICRC, which the responder drops: sequence number, frame, time.
     pub(super) corrupt: Vec<(u64, u64, u64)>,
-    /// Records of PSNs that were skipped.
-    pub(super) gaps: u32,
+    /// PSNs that were skipped of which it is not known yet what became of them.
+    pub(super) gaps: u64,
     pub(super) messages: InflightMessages,
     /// How often the requester went back, and why it did so last.
     pub(super) pass: u32,

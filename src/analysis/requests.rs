@@ -293,7 +293,7 @@ impl Requester {
         if sequence >= self.next {
             if sequence > self.next {
                 let skipped = u32::try_from(sequence - self.next).unwrap_or(u32::MAX);
-                self.gaps += 1;
+                self.gaps += u64::from(skipped);
                 self.push_record(
                     Record {
                         sequence: self.next,
@@ -335,11 +335,9 @@ impl Requester {
         self.records.isolate(sequence);
         let (pass, is_acknowledged) = (self.pass, sequence < self.unacked);
         let record = self.records.get_mut(sequence)?;
-        if !record.is_seen() {
-            self.gaps = self.gaps.saturating_sub(1);
-            if record.flags.contains(RecordFlags::NOT_CAPTURED) {
-                self.statistics.not_captured = self.statistics.not_captured.saturating_sub(1);
-            }
+        self.gaps = self.gaps.saturating_sub(record.open_gap());
+        if !record.is_seen() && record.flags.contains(RecordFlags::NOT_CAPTURED) {
+            self.statistics.not_captured = self.statistics.not_captured.saturating_sub(1);
         }
         if is_acknowledged {
             self.repeats += 1;
@@ -357,9 +355,7 @@ impl Requester {
             && self.records.len() >= history
             && (first.end() <= self.unacked || self.records.len() >= most)
         {
-            if !first.is_seen() {
-                self.gaps = self.gaps.saturating_sub(1);
-            }
+            self.gaps = self.gaps.saturating_sub(first.open_gap());
             self.records.pop_first();
             scene.budget.packets = scene.budget.packets.saturating_sub(1);
         }

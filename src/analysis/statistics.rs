@@ -194,8 +194,16 @@ impl Series {
             self.interval_nanos = Self::FIRST_INTERVAL_NANOS;
             self.start = Some(Instant::from_nanos(nanos - nanos % self.interval_nanos));
         }
-        while self.index(nanos) >= max as u64 {
-            self.double();
+        let mut shift = 0;
+        while self.index(nanos) >> shift >= max as u64 {
+            shift += 1;
+        }
+        if shift > 0 {
+            // Intervals may begin earlier then, so that one more doubling is needed.
+            self.lengthen(shift);
+            while self.index(nanos) >= max as u64 {
+                self.lengthen(1);
+            }
         }
         let index = usize::try_from(self.index(nanos)).unwrap_or(0);
         if index >= self.intervals.len() {
@@ -211,20 +219,29 @@ impl Series {
         nanos.saturating_sub(start) >> self.interval_nanos.trailing_zeros().min(63)
     }
 
-    /// Makes intervals twice as long. They begin at multiples of their length, so that two series can be merged.
-    fn double(&mut self) {
+    /// Makes intervals 2^`shift` times as long. They begin at multiples of their length, so that two series can be merged.
+    fn lengthen(&mut self, shift: u32) {
         let start = self.start.map_or(0, Instant::as_nanos);
-        let odd = usize::from(!(start / self.interval_nanos.max(1)).is_multiple_of(2));
-        self.interval_nanos = self.interval_nanos.saturating_mul(2).max(1);
+        let old_index = start >> self.interval_nanos.trailing_zeros().min(63);
+        let length = self.interval_nanos.max(1).checked_shl(shift).filter(|&length| length > 0);
+        self.interval_nanos = length.unwrap_or(1 << 63);
         self.start = Some(Instant::from_nanos(start - start % self.interval_nanos));
-        let fine = core::mem::take(&mut self.intervals);
-        let mut coarse = vec![Interval::default(); (fine.len() + odd).div_ceil(2)];
-        for (at, interval) in fine.iter().enumerate() {
-            if let Some(sum) = coarse.get_mut((at + odd) / 2) {
-                sum.merge(interval, false);
+        // How many of the old intervals the first new one has before the first old one.
+        let odd = usize::try_from(old_index & ((1 << shift) - 1)).unwrap_or(0);
+        let mut kept = 0;
+        for at in 0..self.intervals.len() {
+            let (to, interval) = ((at + odd) >> shift, self.intervals[at]);
+            if to == at {
+                kept = at + 1;
+                continue;
             }
+            if to >= kept {
+                self.intervals[kept..=to].fill(Interval::default());
+                kept = to + 1;
+            }
+            self.intervals[to].merge(&interval, false);
         }
-        self.intervals = coarse;
+        self.intervals.truncate(kept);
     }
 
     /// Adds `other`, of which the senders are exchanged if `swap`.
@@ -234,7 +251,7 @@ impl Series {
             (self.start, self.interval_nanos) = (other.start, other.interval_nanos);
         }
         while self.interval_nanos < other.interval_nanos {
-            self.double();
+            self.lengthen(1);
         }
         // The earlier start: intervals are put before those that there are.
         if let Some(start) = self.start
@@ -243,7 +260,7 @@ impl Series {
             let earlier = other_start.as_nanos() / self.interval_nanos * self.interval_nanos;
             let count = (start.as_nanos() - earlier) / self.interval_nanos;
             if count > Self::INTERVALS_MAX as u64 {
-                self.double();
+                self.lengthen(1);
                 return self.merge(other, swap);
             }
             let count = usize::try_from(count).unwrap_or(0);
@@ -256,7 +273,7 @@ impl Series {
             self.at(Instant::from_nanos(time), Self::INTERVALS_MAX).merge(interval, swap);
         }
         while self.intervals.len() > Self::INTERVALS_MAX {
-            self.double();
+            self.lengthen(1);
         }
     }
 }

@@ -169,18 +169,21 @@ impl Analysis {
         self.create(key, packet, sink)
     }
 
-    /// Whether a request cannot belong to the connection that its queue pair had: its PSN is far from all in flight, it
-    /// begins a message, and the connection failed or was silent.
+    /// Whether a request cannot belong to the connection that its queue pair had: it begins a message, and the clock went
+    /// back by a second (captures that were joined), or its PSN is far from all in flight and the connection failed or was
+    /// silent.
     fn begins_anew(&self, index: u32, packet: &PacketFacts, info: &OpcodeInfo) -> bool {
         const SILENCE_NANOS: u64 = 100_000_000;
+        const CLOCK_STEP_NANOS: u64 = 1_000_000_000;
         let Some(stream) = self.stream(index) else { return false };
         let Some(requester) = &stream.requester else { return false };
-        info.role == Role::Request
-            && info.service != Service::Ud
-            && info.position.begins()
-            && requester.is_far(packet.psn)
-            && (requester.is_failed
-                || packet.time.as_nanos().saturating_sub(stream.last_time) > SILENCE_NANOS)
+        if info.role != Role::Request || info.service == Service::Ud || !info.position.begins() {
+            return false;
+        }
+        let now = packet.time.as_nanos();
+        now.saturating_add(CLOCK_STEP_NANOS) < stream.last_time
+            || (requester.is_far(packet.psn)
+                && (requester.is_failed || now.saturating_sub(stream.last_time) > SILENCE_NANOS))
     }
 
     fn create<S: Sink>(&mut self, key: Key, packet: &PacketFacts, sink: &mut S) -> Option<u32> {

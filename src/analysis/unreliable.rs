@@ -96,7 +96,7 @@ impl Requester {
         if skipped > 0 {
             let span = u32::try_from(skipped).unwrap_or(u32::MAX);
             self.statistics.psn_gaps += u64::from(span);
-            self.gaps += 1;
+            self.gaps += u64::from(span);
             self.records.push(Record { sequence: self.next, span, transmissions: 0, ..record });
             scene.budget.packets += 1;
         }
@@ -120,7 +120,7 @@ impl Requester {
         if record.is_seen() {
             return;
         }
-        self.gaps = self.gaps.saturating_sub(1);
+        self.gaps = self.gaps.saturating_sub(record.open_gap());
         // A UD queue pair has one PSN space for all destinations.
         if !is_datagram {
             for sequence in record.sequence..record.end() {
