@@ -349,4 +349,84 @@ mod tests {
             assert!(changes > 0, "nothing happened");
         });
     }
+
+    /// Which signals this thread blocks.
+    #[expect(unsafe_code, reason = "system calls")]
+    fn is_blocked(signal: libc::c_int) -> bool {
+        let mut set = MaybeUninit::zeroed();
+        // SAFETY: there is room for an answer.
+        unsafe { set_mask(libc::SIG_BLOCK, core::ptr::null(), set.as_mut_ptr()) };
+        // SAFETY: the set is filled.
+        unsafe { libc::sigismember(set.as_ptr(), signal) == 1 }
+    }
+
+    #[test]
+    #[expect(unsafe_code, reason = "actions are structures of C")]
+    fn handler_runs_with_the_flags_and_mask_of_the_action_behind_it() {
+        extern "C" fn own(_: libc::c_int) {}
+        /// The C library adds this one.
+        const RESTORER: libc::c_int = 0x0400_0000;
+        install();
+        if !INSTALLED.load(Ordering::SeqCst) {
+            return;
+        }
+        let _actions = super::super::tests::ACTIONS.lock();
+        // SAFETY: zeroes are the default action.
+        let default: libc::sigaction = unsafe { MaybeUninit::zeroed().assume_init() };
+        let mut action = default;
+        action.sa_sigaction = own as *const () as usize;
+        action.sa_flags = libc::SA_RESETHAND | libc::SA_NODEFER;
+        // SAFETY: the set is ours.
+        unsafe { libc::sigaddset(&raw mut action.sa_mask, libc::SIGUSR2) };
+        let blocks = |action: &libc::sigaction| {
+            // SAFETY: the set is whole.
+            unsafe { libc::sigismember(&raw const action.sa_mask, libc::SIGUSR2) == 1 }
+        };
+        let before = replace_action(libc::SIGBUS, Some(action)).unwrap();
+        let seen = query(libc::SIGBUS).unwrap();
+        assert_eq!(seen.sa_sigaction, handle as *const () as usize);
+        assert_eq!(seen.sa_flags & !RESTORER, libc::SA_SIGINFO | libc::SA_NODEFER);
+        assert!(blocks(&seen));
+        replace_action(libc::SIGBUS, Some(default)).unwrap();
+        let seen = query(libc::SIGBUS).unwrap();
+        let flags = libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_RESTART;
+        assert_eq!(seen.sa_flags & !RESTORER, flags);
+        assert!(!blocks(&seen));
+        replace_action(libc::SIGBUS, Some(before)).unwrap();
+        assert!(!is_blocked(libc::SIGUSR1) && !is_blocked(libc::SIGBUS), "the mask is restored");
+    }
+
+    #[test]
+    #[expect(unsafe_code, reason = "a child")]
+    fn child_has_the_actions_only_if_it_was_forked_with_the_guard() {
+        install();
+        if !INSTALLED.load(Ordering::SeqCst) {
+            return;
+        }
+        let _actions = super::super::tests::ACTIONS.lock();
+        let is_known_to_child = |is_announced: bool| {
+            let guard = ForkGuard::new();
+            // SAFETY: the child calls what a signal handler may call, and ends.
+            let child = unsafe { libc::fork() };
+            if child == 0 {
+                if is_announced {
+                    guard.in_child();
+                } else {
+                    drop(guard);
+                }
+                let known = replace_action(libc::SIGBUS, None).is_some();
+                // SAFETY: it ends the child.
+                unsafe { libc::_exit(known.into()) };
+            }
+            drop(guard);
+            let mut status = 0;
+            // SAFETY: there is room for a number.
+            assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+            assert!(libc::WIFEXITED(status));
+            libc::WEXITSTATUS(status) == 1
+        };
+        // As fork and vfork do it.
+        assert_eq!((is_known_to_child(true), is_known_to_child(false)), (true, false));
+        assert!(replace_action(libc::SIGBUS, None).is_some());
+    }
 }

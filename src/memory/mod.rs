@@ -550,6 +550,8 @@ mod tests {
         let mut bytes = [0; 64];
         region.read(4096 - 64, &mut bytes).unwrap();
         region.write(4096 - 64, &bytes).unwrap();
+        let before = region.fetch_add(4096 - 8, 5).unwrap();
+        assert_eq!(region.compare_swap(4096 - 8, before.wrapping_add(5), before), Ok(before + 5));
         let unmapped = |offset| Err(AccessError::Unmapped { offset, len: 64 });
         for offset in [4096, 4096 - 63, 4096 - 1, 5000, 8192 - 64] {
             assert_eq!(region.read(offset, &mut bytes), unmapped(offset));
@@ -714,6 +716,18 @@ mod tests {
         assert_eq!(old.sa_sigaction, before.sa_sigaction);
         assert_eq!(after.sa_sigaction, before.sa_sigaction);
         assert_eq!(query().sa_sigaction, own.sa_sigaction, "it stays in front");
+    }
+
+    #[test]
+    fn regions_know_their_size_address_and_kind() {
+        let buffer = Buffer::new(64);
+        let (region, part, none) = (buffer.region(), buffer.part(8, 0).unwrap(), Region::null(8));
+        assert!(!buffer.is_empty() && Buffer::new(0).is_empty());
+        assert!(!region.is_empty() && part.is_empty());
+        assert_eq!((region.addr(), part.addr()), (buffer.addr(), buffer.addr() + 8));
+        assert!(region.is_direct() && none.is_direct());
+        #[cfg(target_os = "linux")]
+        assert!(!region.is_null() && none.is_null());
     }
 
     #[test]
