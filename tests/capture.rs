@@ -11,6 +11,8 @@ mod batch;
 mod build;
 #[path = "capture/compression.rs"]
 mod compression;
+#[path = "capture/copy.rs"]
+mod copy;
 #[path = "capture/cut.rs"]
 mod cut;
 #[path = "capture/damage.rs"]

@@ -183,3 +183,86 @@ fn opcodes_have_names_in_filters() {
     assert_eq!(passing("ip xor udp"), passing("ip && !udp || udp && !ip"));
     assert_eq!(passing("roce contains 40:00"), passing("infiniband contains 40:00"));
 }
+
+fn capture(name: &str) -> String {
+    testdata("captures").join(name).to_str().unwrap().to_owned()
+}
+
+/// Whether tshark is here; CI installs it.
+fn has_tshark() -> bool {
+    std::process::Command::new("tshark").arg("--version").output().is_ok()
+}
+
+/// What a program that reads captures says of one; its remarks aside, it must have no complaint.
+fn read_by(program: &str, args: &[&str]) -> String {
+    let output = std::process::Command::new(program).args(args).output().unwrap();
+    assert!(output.status.success(), "{program} {args:?}: {output:?}");
+    text(output.stdout)
+}
+
+#[test]
+fn what_passes_is_written_in_the_format_of_the_ending() {
+    let filter = "infiniband.bth.opcode == RC_ACKNOWLEDGE";
+    let fields = ["-e", "frame.time_epoch", "-e", "frame.len", "-e", "infiniband.bth.psn"];
+    let input = capture("rxe_all_ops.pcap");
+    let shown =
+        |file: &str, filter: &[&str]| stdout(&[&["decode"], filter, &fields[..], &[file]].concat());
+    let expected = shown(&input, &["-Y", filter]);
+    assert!(expected.lines().count() > 100);
+    for (name, magic) in [
+        ("out.pcap", [0x4d, 0x3c, 0xb2, 0xa1]),
+        ("out.pcapng", [0x0a, 0x0d, 0x0d, 0x0a]),
+        ("out", [0x4d, 0x3c, 0xb2, 0xa1]),
+    ] {
+        let out = Scratch::name(name);
+        assert_eq!(stdout(&["decode", "-Y", filter, "-w", out.path(), &input]), "");
+        assert_eq!(std::fs::read(out.as_path()).unwrap()[..4], magic, "{name}");
+        assert_eq!(shown(out.path(), &[]), expected, "{name}");
+        // Once more over itself: an older capture is replaced.
+        assert_eq!(stdout(&["decode", "-c", "3", "-w", out.path(), &input]), "");
+        assert_eq!(shown(out.path(), &[]).lines().count(), 3);
+        if has_tshark() {
+            let read = read_by("tshark", &["-r", out.path(), "-T", "fields", "-e", "frame.number"]);
+            assert_eq!(read.lines().count(), 3, "{name}");
+        }
+    }
+    let whole = roce(&["decode", "-Y", filter, "-w", "-", &input]).stdout;
+    let out = Scratch::new("stdout", &whole);
+    assert_eq!(shown(out.path(), &[]), expected);
+}
+
+#[test]
+fn merged_captures_keep_their_interfaces() {
+    let out = Scratch::name("merged.pcapng");
+    let inputs = [capture("rxe_cm.pcap"), capture("odd.pcapng"), capture("rxe_cm.pcap")];
+    let [a, b, c] = inputs.each_ref().map(String::as_str);
+    let output = roce(&["decode", "-w", out.path(), a, b, c]);
+    assert_eq!((output.status.code(), text(output.stderr).as_str()), (Some(0), ""));
+    let sizes =
+        |files: &[&str]| stdout(&[&["decode", "-t", "-e", "frame.time_epoch"], files].concat());
+    assert_eq!(sizes(&[out.path()]), sizes(&[a, b, c]));
+    if has_tshark() {
+        let info = read_by("capinfos", &["-I", "-c", "-M", out.path()]);
+        assert!(info.contains("Number of interfaces in file"), "{info}");
+        assert_eq!(info.matches("rxe_cm.pcap").count(), 2, "each pcap is an interface: {info}");
+    }
+}
+
+#[test]
+fn outputs_that_would_destroy_something_are_refused() {
+    let input = Scratch::new("in.pcap", &std::fs::read(capture("rxe_cm.pcap")).unwrap());
+    let notes = Scratch::new("notes.pcap", b"not a capture");
+    let refused = |args: &[&str], reason: &str| {
+        let output = roce(&[&["decode"], args].concat());
+        let err = text(output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{args:?}: {err}");
+        assert!(err.contains(reason), "{args:?}: {err}");
+    };
+    refused(&["-w", input.path(), input.path()], "which is read; choose another name");
+    refused(&["-w", notes.path(), input.path()], "is no capture");
+    refused(&["-w", "/nowhere/out.pcap", input.path()], "-w /nowhere/out.pcap");
+    refused(&["-w", "out.pcap.gz", input.path()], "compress it");
+    refused(&["-w", "out.pcap", "--json", input.path()], "cannot be used with");
+    assert_eq!(std::fs::read(notes.as_path()).unwrap(), b"not a capture");
+    assert_eq!(stdout(&["decode", input.path()]).lines().count(), 182);
+}

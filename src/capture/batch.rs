@@ -6,6 +6,7 @@ use std::io::Read;
 use super::buffer::memory;
 use super::error::Error;
 use super::limits::{BATCH_RECORDS, BUFFER_SIZE, READ_SIZE};
+use super::options::Surroundings;
 use super::reader::{Reader, Record};
 
 /// Some consecutive records of a capture, with their bytes: what one thread decodes while another reads on.
@@ -72,7 +73,7 @@ impl Batch {
             room.copy_from_slice(record.data);
         }
         self.copied = data.end;
-        self.entries.push(Entry { record: Record { data: &[], ..*record }, data });
+        self.entries.push(Entry { record: alone(record), data });
     }
 
     /// How many records there are.
@@ -84,6 +85,14 @@ impl Batch {
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
+}
+
+/// A record without all that it borrows.
+#[inline]
+fn alone(record: &Record<'_>) -> Record<'static> {
+    let Record { file, number, offset, time, link, len, section, interface, .. } = *record;
+    let (data, around) = (&[][..], Surroundings::default());
+    Record { file, number, offset, time, link, len, section, interface, data, around }
 }
 
 impl<R: Read> Reader<R> {
@@ -103,7 +112,7 @@ impl<R: Read> Reader<R> {
         while let Some(packet) = found {
             let start = self.buffer.position();
             let data = start + packet.data.start..start + packet.data.end;
-            let record = Record { data: &[], ..self.lend(packet) };
+            let record = alone(&self.lend(packet));
             batch.entries.push(Entry { record, data });
             if batch.len() >= BATCH_RECORDS {
                 break;

@@ -1,18 +1,23 @@
 //! Time stamps of a pcapng interface as nanoseconds, exactly.
 
+use super::pcapng::{OPTION_END, OPTION_TSOFFSET, OPTION_TSRESOL};
+use super::write::{WriteError, push_option};
 use crate::time::Instant;
 
 /// How an interface counts time: the length of one tick, and the second its count starts from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Clock {
     tick: Tick,
+    /// `if_tsresol`: what says so.
+    tsresol: u8,
     /// `if_tsoffset`: seconds to add to every time stamp.
     offset: i64,
 }
 
 impl Clock {
     /// Microseconds since the epoch: what an interface that says nothing about its clock has.
-    pub(super) const MICROSECONDS: Self = Self { tick: Tick::Nanoseconds(1000), offset: 0 };
+    pub(super) const MICROSECONDS: Self =
+        Self { tick: Tick::Nanoseconds(1000), tsresol: 6, offset: 0 };
 
     /// The same origin, with the tick of an `if_tsresol` option: the high bit chooses between powers of 2
     /// and of 10, the rest is the negated exponent. No value is invalid.
@@ -25,12 +30,19 @@ impl Clock {
         } else {
             10_u64.checked_pow(exponent - 9).map_or(Tick::Negligible, Tick::PerNanosecond)
         };
-        Self { tick, ..self }
+        Self { tick, tsresol, ..self }
     }
 
     /// The same tick, counted from `seconds` after the epoch (`if_tsoffset`).
     pub(super) fn with_offset(self, seconds: i64) -> Self {
         Self { offset: seconds, ..self }
+    }
+
+    /// Appends the options that describe it, for an interface whose own were not kept.
+    pub(super) fn push_options(self, out: &mut Vec<u8>) -> Result<(), WriteError> {
+        push_option(out, OPTION_TSRESOL, &[self.tsresol])?;
+        push_option(out, OPTION_TSOFFSET, &self.offset.to_le_bytes())?;
+        push_option(out, OPTION_END, &[])
     }
 
     /// The instant of a time stamp: whole nanoseconds, rounded towards the past, and held within what an

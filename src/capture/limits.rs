@@ -17,8 +17,13 @@ pub const MAX_BLOCK: u32 = 2 * MAX_CAPTURED;
 
 /// Most interfaces one section of a pcapng may describe.
 ///
-/// As many as the 16-bit numbers of the obsolete packet block could name; 2 MiB when all are used.
+/// As many as the 16-bit numbers of the obsolete packet block could name; 5 MiB when all are used.
 pub const MAX_INTERFACES: usize = 1 << 16;
+
+/// Most bytes of options that are kept of all interfaces of a section together: names, descriptions, filters.
+///
+/// Only who copies a capture needs them. An interface whose options do not fit any more is kept without them.
+pub const MAX_INTERFACE_OPTIONS: usize = 1 << 20;
 
 /// Base-2 logarithm of the largest zstd window that is decoded: 32 MiB.
 ///

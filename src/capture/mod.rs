@@ -40,7 +40,8 @@
 //! - `reader` picks the parser and lends the record.
 //! - `batch` hands out many records at once, with the memory they are in, to programs that decode on several cores.
 //! - `merge` lends the records of several readers in the order of time: [`Merge`].
-//! - `write` is the way back: [`PcapngWriter`] and [`PcapWriter`].
+//! - `write` is the way back: [`PcapngWriter`] and [`PcapWriter`]. `copy` writes packets of other captures as they stood
+//!   there, with their interfaces and comments: [`Copier`].
 //!
 //! Two promises hold for any input. Memory is bounded: no number in a file sizes an allocation, and
 //! `limits` lists every bound. And nothing good is lost to something bad: whatever is wrong, every record
@@ -60,10 +61,12 @@ mod batch;
 mod buffer;
 mod byte_order;
 mod clock;
+mod copy;
 mod decompress;
 mod error;
 mod limits;
 mod merge;
+mod options;
 mod pcap;
 mod pcapng;
 mod reader;
@@ -71,10 +74,15 @@ mod resync;
 mod write;
 
 pub use batch::Batch;
+pub use copy::{Copier, Lost};
 pub use decompress::Progress;
 pub use error::{BlockType, Compression, Error, Offset, OptionLength, Part};
-pub use limits::{MAX_BLOCK, MAX_CAPTURED, MAX_INTERFACES, MAX_WRITTEN, MAX_ZSTD_WINDOW_LOG};
+pub use limits::{
+    MAX_BLOCK, MAX_CAPTURED, MAX_INTERFACE_OPTIONS, MAX_INTERFACES, MAX_WRITTEN,
+    MAX_ZSTD_WINDOW_LOG,
+};
 pub use merge::{Merge, MergeError};
+pub use options::{Interface, Options, Surroundings};
 pub use reader::{Format, InterfaceId, Reader, Record, open};
 pub use write::{Direction, PcapWriter, PcapngWriter, WriteError};
 

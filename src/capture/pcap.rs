@@ -132,6 +132,11 @@ impl Pcap {
         Ok(Self { order, precision, link, snaplen, watch: None })
     }
 
+    /// The link type of all packets.
+    pub(super) fn link(&self) -> LinkType {
+        self.link
+    }
+
     /// From now on, records are judged by their neighbors.
     pub(super) fn be_lenient(&mut self) {
         self.watch = Some(Watch::default());

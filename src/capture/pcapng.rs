@@ -13,7 +13,10 @@ use super::buffer::Buffer;
 use super::byte_order::ByteOrder;
 use super::clock::Clock;
 use super::error::{BlockType, Error, Offset, OptionLength, Part};
-use super::limits::{BUFFER_SIZE, MAX_BLOCK, MAX_CAPTURED, MAX_INTERFACES, MAX_RESYNC_BLOCK};
+use super::limits::{
+    BUFFER_SIZE, MAX_BLOCK, MAX_CAPTURED, MAX_INTERFACE_OPTIONS, MAX_INTERFACES, MAX_RESYNC_BLOCK,
+};
+use super::options::Interface;
 use super::reader::Packet;
 use super::resync::{Rest, Verdict, search};
 
@@ -25,16 +28,9 @@ pub(super) struct Pcapng {
     section: u32,
     /// Nothing in the place of one whose description is damaged, so that the others keep their numbers.
     interfaces: Vec<Option<Interface>>,
+    /// How many bytes of their options are kept.
+    options_kept: usize,
     lenient: bool,
-}
-
-/// What a packet inherits from the interface it names.
-#[derive(Clone, Copy, Debug)]
-struct Interface {
-    link: LinkType,
-    /// The most bytes of a packet that were captured, or 0 for no limit.
-    snaplen: u32,
-    clock: Clock,
 }
 
 /// The start of a block.
@@ -49,7 +45,18 @@ impl Pcapng {
     /// Reads the section header that a pcapng starts with.
     pub(super) fn new<R: Read>(buffer: &mut Buffer<R>) -> Result<Self, Error> {
         let order = section_header(buffer)?;
-        Ok(Self { order, section: 0, interfaces: Vec::new(), lenient: false })
+        Ok(Self { order, section: 0, interfaces: Vec::new(), options_kept: 0, lenient: false })
+    }
+
+    /// The byte order of the section, and the interfaces it has described so far.
+    #[inline]
+    pub(super) fn section(&self) -> (ByteOrder, &[Option<Interface>]) {
+        (self.order, &self.interfaces)
+    }
+
+    /// How many sections came before this one.
+    pub(super) fn section_number(&self) -> u32 {
+        self.section
     }
 
     /// From now on, no block is passed over that was not checked to be whole.
@@ -82,6 +89,7 @@ impl Pcapng {
                     self.order = section_header(buffer)?;
                     self.section = self.section.saturating_add(1);
                     self.interfaces.clear();
+                    self.options_kept = 0;
                 }
                 _ if self.lenient => self.skip_checked(buffer, block)?,
                 _ => skip(buffer, self.order, block)?,
@@ -166,7 +174,11 @@ impl Pcapng {
         let options = INTERFACE_HEADER..size - LENGTH as usize;
         let options = buffer.available().get(options).unwrap_or_default();
         let clock = clock(options, self.order, offset)?;
-        self.interfaces.push(Some(Interface { link: LinkType(link), snaplen, clock }));
+        let is_cut = self.options_kept + options.len() > MAX_INTERFACE_OPTIONS;
+        let options: Box<[u8]> = if is_cut { Box::default() } else { options.into() };
+        self.options_kept += options.len();
+        let (link, order) = (LinkType(link), self.order);
+        self.interfaces.push(Some(Interface { link, snaplen, clock, options, order, is_cut }));
         buffer.take(size);
         Ok(())
     }
@@ -273,6 +285,27 @@ impl Pcapng {
             _ => true,
         }
     }
+}
+
+/// Which of the packet's blocks have a time and options, and where their packet is.
+fn enhanced(block: &[u8], order: ByteOrder) -> Option<[u32; 6]> {
+    let words: [u32; 6] = order.words(block)?;
+    let kind = BlockType(words[0]);
+    matches!(kind, BlockType::ENHANCED_PACKET | BlockType::PACKET).then_some(words)
+}
+
+/// The time stamp of a packet's block.
+pub(super) fn packet_ticks(block: &[u8], order: ByteOrder) -> Option<u64> {
+    let [_, _, _, high, low, _] = enhanced(block, order)?;
+    Some(u64::from(high) << 32 | u64::from(low))
+}
+
+/// The options of a packet's block.
+pub(super) fn packet_options(block: &[u8], order: ByteOrder) -> &[u8] {
+    let Some([.., captured]) = enhanced(block, order) else { return &[] };
+    let start = (PACKET_HEADER as usize).saturating_add((captured as usize).next_multiple_of(4));
+    let end = block.len().saturating_sub(LENGTH as usize);
+    block.get(start..end).unwrap_or_default()
 }
 
 /// What stands at a place, as a block.
@@ -461,6 +494,8 @@ fn cut<R>(buffer: &Buffer<R>, need: usize) -> Error {
 pub(super) const BYTE_ORDER: u32 = 0x1a2b_3c4d;
 /// The end of a list of options, which need not be there.
 pub(super) const OPTION_END: u16 = 0;
+/// A comment, a text.
+pub(super) const OPTION_COMMENT: u16 = 1;
 /// Of a packet: flags, the lowest two of which tell the direction.
 pub(super) const OPTION_FLAGS: u16 = 2;
 /// `if_name`, a text.

@@ -11,6 +11,7 @@ use super::buffer::Buffer;
 use super::decompress::{Progress, Source};
 use super::error::{BlockType, Compression, Error, Offset, Part};
 use super::limits::BUFFER_SIZE;
+use super::options::{Interface, Surroundings};
 use super::pcap::Pcap;
 use super::pcapng::Pcapng;
 use crate::time::Instant;
@@ -59,6 +60,8 @@ pub struct Record<'a> {
     pub section: u32,
     /// The interface it was captured on; nothing in a pcap, which does not tell.
     pub interface: Option<InterfaceId>,
+    /// What stands around it in a pcapng, for a program that copies it. Records of a [`Batch`](super::Batch) have none.
+    pub around: Surroundings<'a>,
 }
 
 impl<'a> Record<'a> {
@@ -75,6 +78,7 @@ impl<'a> Record<'a> {
             data,
             section: 0,
             interface: None,
+            around: Surroundings::default(),
         }
     }
 }
@@ -227,6 +231,13 @@ impl<R: Read> Reader<R> {
         self.delivered += 1;
         let offset = self.buffer.offset();
         let block = self.buffer.take(packet.size);
+        let around = match &self.format {
+            Parser::Pcap(_) => Surroundings::default(),
+            Parser::Pcapng(pcapng) => {
+                let (order, interfaces) = pcapng.section();
+                Surroundings { block: Some((block, order)), interfaces }
+            }
+        };
         Record {
             file: 0,
             number: self.delivered,
@@ -237,11 +248,28 @@ impl<R: Read> Reader<R> {
             section: packet.section,
             interface: packet.interface,
             data: block.get(packet.data).unwrap_or_default(),
+            around,
         }
     }
 }
 
 impl<R> Reader<R> {
+    /// The link type of the packets of a pcap; of a pcapng, that of the first interface of the current section.
+    pub fn link(&self) -> Option<LinkType> {
+        match &self.format {
+            Parser::Pcap(pcap) => Some(pcap.link()),
+            Parser::Pcapng(pcapng) => Some(pcapng.section().1.first()?.as_ref()?.link),
+        }
+    }
+
+    /// The section that was reached, and the interfaces it has described so far; nothing in a pcap.
+    pub(super) fn interfaces(&self) -> Option<(u32, &[Option<Interface>])> {
+        match &self.format {
+            Parser::Pcap(_) => None,
+            Parser::Pcapng(pcapng) => Some((pcapng.section_number(), pcapng.section().1)),
+        }
+    }
+
     /// The format that was recognised.
     pub fn format(&self) -> Format {
         match self.format {

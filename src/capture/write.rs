@@ -37,12 +37,26 @@ pub enum WriteError {
     #[error("interface {0} was never added to this capture")]
     UnknownInterface(InterfaceId),
 
+    /// A pcap has one link type.
+    #[error(
+        "a packet is of link type {other}, those before it of {first}; a pcap holds one link type, a pcapng any"
+    )]
+    LinkTypes {
+        /// That of the file.
+        first: LinkType,
+        /// That of the packet.
+        other: LinkType,
+    },
+
     /// There are as many interfaces as a reader remembers.
     #[error("a capture cannot have more than {MAX_INTERFACES} interfaces")]
     TooManyInterfaces,
 
     /// An option has at most 65 535 bytes.
-    #[error("an interface name of {length} bytes cannot be written, the limit is {}", u16::MAX)]
+    #[error(
+        "an option of {length} bytes (a name, say) cannot be written, the limit is {}",
+        u16::MAX
+    )]
     NameTooLong {
         /// How long the name is.
         length: usize,
@@ -85,18 +99,30 @@ impl<W: Write> PcapngWriter<W> {
     pub fn add_interface(&mut self, link: LinkType, name: &str) -> Result<InterfaceId, WriteError> {
         const NO_SNAPLEN: u32 = 0;
         const NANOSECONDS: u8 = 9;
+        let mut options = Vec::new();
+        if !name.is_empty() {
+            push_option(&mut options, pcapng::OPTION_NAME, name.as_bytes())?;
+        }
+        push_option(&mut options, pcapng::OPTION_TSRESOL, &[NANOSECONDS])?;
+        push_option(&mut options, pcapng::OPTION_END, &[])?;
+        self.add_described(link, NO_SNAPLEN, &options)
+    }
+
+    /// Adds an interface with its options, which are padded and ended.
+    pub(super) fn add_described(
+        &mut self,
+        link: LinkType,
+        snaplen: u32,
+        options: &[u8],
+    ) -> Result<InterfaceId, WriteError> {
         if self.interfaces as usize >= MAX_INTERFACES {
             return Err(WriteError::TooManyInterfaces);
         }
         let mut body = Vec::new();
         body.extend(link.0.to_le_bytes());
         body.extend([0, 0]);
-        body.extend(NO_SNAPLEN.to_le_bytes());
-        if !name.is_empty() {
-            push_option(&mut body, pcapng::OPTION_NAME, name.as_bytes())?;
-        }
-        push_option(&mut body, pcapng::OPTION_TSRESOL, &[NANOSECONDS])?;
-        push_option(&mut body, pcapng::OPTION_END, &[])?;
+        body.extend(snaplen.to_le_bytes());
+        body.extend(options);
         write_block(&mut self.sink, BlockType::INTERFACE_DESCRIPTION, &body)?;
         let id = InterfaceId(self.interfaces);
         self.interfaces += 1;
@@ -111,7 +137,7 @@ impl<W: Write> PcapngWriter<W> {
         len: u32,
         data: &[u8],
     ) -> Result<(), WriteError> {
-        self.write_with(interface, time, len, data, &[])
+        self.write_with(interface, time.as_nanos(), len, data, &[])
     }
 
     /// The same of a whole packet, with the way it went.
@@ -126,15 +152,15 @@ impl<W: Write> PcapngWriter<W> {
         let [code, end] = [pcapng::OPTION_FLAGS, pcapng::OPTION_END].map(u16::to_le_bytes);
         let way = if direction == Direction::Inbound { 1 } else { 2 };
         let [[c0, c1], [e0, e1]] = [code, end];
-        let options: [u8; DIRECTION_OPTIONS as usize] = [c0, c1, 4, 0, way, 0, 0, 0, e0, e1, 0, 0];
-        self.write_with(interface, time, len, data, &options)
+        let options = [c0, c1, 4, 0, way, 0, 0, 0, e0, e1, 0, 0];
+        self.write_with(interface, time.as_nanos(), len, data, &options)
     }
 
-    /// Writes a packet with its options, which are padded and ended.
-    fn write_with(
+    /// Writes a packet with its time, as its interface counts it, and its options, which are padded and ended.
+    pub(super) fn write_with(
         &mut self,
         interface: InterfaceId,
-        time: Instant,
+        ticks: u64,
         len: u32,
         data: &[u8],
         options: &[u8],
@@ -143,10 +169,10 @@ impl<W: Write> PcapngWriter<W> {
             return Err(WriteError::UnknownInterface(interface));
         }
         let captured = captured(data)?;
-        let [a, b, c, d, e, f, g, h] = time.as_nanos().to_be_bytes();
+        let [a, b, c, d, e, f, g, h] = ticks.to_be_bytes();
         let (high, low) = (u32::from_be_bytes([a, b, c, d]), u32::from_be_bytes([e, f, g, h]));
-        // At most MAX_WRITTEN and 47 more.
-        let behind = if options.is_empty() { 4 } else { 4 + DIRECTION_OPTIONS };
+        // At most MAX_WRITTEN, and options of a block that was read.
+        let behind = u32::try_from(options.len() + 4).map_err(io::Error::other)?;
         let length = pcapng::PACKET_HEADER + captured.next_multiple_of(4) + behind;
         let kind = BlockType::ENHANCED_PACKET.0;
         let header = [kind, length, interface.0, high, low, captured, len];
@@ -220,9 +246,6 @@ impl<W: Write> PcapWriter<W> {
     }
 }
 
-/// How long the options are that tell a direction.
-const DIRECTION_OPTIONS: u32 = 12;
-
 /// The captured length, if others will read it.
 fn captured(data: &[u8]) -> Result<u32, WriteError> {
     match u32::try_from(data.len()) {
@@ -241,7 +264,7 @@ fn write_block(sink: &mut impl Write, kind: BlockType, body: &[u8]) -> io::Resul
 }
 
 /// Appends an option, padded.
-fn push_option(body: &mut Vec<u8>, code: u16, value: &[u8]) -> Result<(), WriteError> {
+pub(super) fn push_option(body: &mut Vec<u8>, code: u16, value: &[u8]) -> Result<(), WriteError> {
     let too_long = |_| WriteError::NameTooLong { length: value.len() };
     let length = u16::try_from(value.len()).map_err(too_long)?;
     body.extend(code.to_le_bytes());

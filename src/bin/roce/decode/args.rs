@@ -84,6 +84,11 @@ pub(crate) struct Args {
     #[arg(long, value_name = "DIR", conflicts_with_all = ["verbose", "json", "summary"])]
     pub(super) parquet: Option<PathBuf>,
 
+    /// Write the packets to a capture instead: a pcap or a pcapng by the ending of OUT, else as the input is. Times keep their
+    /// nanoseconds; a pcapng keeps interfaces and comments. - is standard output.
+    #[arg(short, long, value_name = "OUT", conflicts_with_all = ["verbose", "json", "fields", "summary", "parquet"])]
+    pub(super) write: Option<PathBuf>,
+
     /// Threads to decode with [default: as many as there are cores]; -j 1 is the way of pipes and of --line-buffered.
     #[arg(short, long, value_name = "N")]
     pub(super) jobs: Option<NonZeroUsize>,
@@ -108,6 +113,7 @@ Examples:
   roce decode --filter 'roce.icrc == bad || roce.aeth.kind == NAK' capture.pcap
   roce decode -Y 'infiniband.bth.opcode in {RC_SEND_ONLY, 6..8} && frame.len > 1000' a.pcap b.pcap
   roce decode -e frame.number -e infiniband.bth.opcode -e infiniband.bth.psn capture.pcap
+  roce decode -Y 'infiniband.bth.destqp == 0x11' -w qp.pcapng left.pcapng right.pcapng
   tcpdump -i eth0 -w - udp port 4791 | roce decode -l -";
 
 pub(super) fn parse_filter(source: &str) -> anyhow::Result<Filter> {

@@ -8,6 +8,7 @@ mod parquet;
 mod progress;
 mod run;
 mod show;
+mod write;
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -30,6 +31,12 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
     }
     if let Some(directory) = &args.parquet {
         return write_tables(&args, directory);
+    }
+    if let Some(out) = &args.write {
+        write::check(&args, out)?;
+        let mut inputs = Inputs::open(&args.files, args.strict)?;
+        write::run(&args, out, &mut inputs)?;
+        return Ok(inputs.problems.status());
     }
     let mut inputs = Inputs::open(&args.files, args.strict)?;
     let mut run = Run::new(&args, &inputs, out)?;
