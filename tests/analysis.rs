@@ -1,17 +1,17 @@
 //! The analysis of whole captures, compared with what the programs logged and with what can be counted independently.
 #![cfg(feature = "analysis")]
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use roce::analysis::{
-    Analysis, Config, LossNote, Message, Outcome, PacketFacts, PacketNote, Pairing, Report, Sink,
-    operation_name,
+    Analysis, Config, FindingKind, LossNote, LossPlace, Message, Outcome, PacketFacts, PacketNote,
+    PacketRole, Pairing, Report, Sink, operation_name,
 };
 use roce::capture;
 use roce::decode::Decoder;
 use roce::wire::aeth::NakCode;
-use roce::wire::{Qpn, ROCE_PORT};
+use roce::wire::{Opcode, Qpn, ROCE_PORT, Service};
 
 /// Everything that an analysis tells.
 #[derive(Default)]
@@ -120,4 +120,72 @@ fn connections_of_rxe_all_ops_are_paired() {
     assert_eq!(pairings, expected.collect::<Vec<_>>());
     let mtus: Vec<_> = report.connections.iter().take(3).map(|c| c.path_mtu).collect();
     assert_eq!(mtus, [Some(1024), Some(256), Some(4096)]);
+}
+
+#[test]
+fn retransmissions_of_rxe_lossy_are_those_that_can_be_counted() {
+    let (report, recorder) = analyze("testdata/captures/rxe_lossy.pcap");
+    let [connection] = report.connections.as_slice() else { panic!("{:?}", report.connections) };
+    assert_eq!(connection.pairing, Pairing::Acknowledgements);
+    // Independently: packets that are no acknowledgement, by sender and PSN.
+    let requests: Vec<_> = recorder
+        .packets
+        .iter()
+        .filter(|(facts, _)| facts.opcode != Opcode::RC_ACKNOWLEDGE)
+        .collect();
+    let occurrences = counted(requests.iter().map(|(facts, _)| (facts.source.0, facts.psn.get())));
+    let repeats: usize = occurrences.values().map(|count| count - 1).sum();
+    assert_eq!((requests.len(), repeats), (1559, 1199));
+    assert_eq!(occurrences.values().max(), Some(&375));
+    // Each repeat is a retransmission or a copy. A few retransmissions are the first of their PSN in the capture, because
+    // what was sent before was lost before the capture point.
+    let mut seen = BTreeSet::new();
+    let (mut first_retransmissions, mut judged) = (0, 0);
+    for (facts, note) in &requests {
+        let is_first = seen.insert((facts.source.0, facts.psn.get()));
+        let is_judged = note.retransmission.is_some() || note.duplicate;
+        judged += usize::from(is_judged && !is_first);
+        first_retransmissions += usize::from(is_judged && is_first);
+        assert!(is_judged || is_first, "frame {} comes again", facts.frame);
+    }
+    assert_eq!(judged, repeats);
+    let lost_before = recorder.losses.iter().filter(|loss| {
+        loss.place == LossPlace::BeforeCapturePoint && loss.role == PacketRole::Request
+    });
+    assert_eq!(first_retransmissions, lost_before.count());
+    let total = report.totals.all.retransmissions.total().packets;
+    assert_eq!(
+        total,
+        recorder.packets.iter().filter(|(_, n)| n.retransmission.is_some()).count() as u64
+    );
+    // The ping-pong: 30 messages one way, 29 the other, and one for which the requester gave up.
+    let ends = counted(recorder.messages.iter().map(|m| (m.requester, m.bytes, status(m.outcome))));
+    let expected = [((0, 6000, "0"), 30), ((1, 6000, "0"), 29), ((1, 6000, "12"), 1)];
+    assert_eq!(ends.into_iter().collect::<Vec<_>>(), expected);
+    assert_eq!(report.findings[0].kind, FindingKind::RetryLimit);
+    // tshark counts 13 NAKs.
+    assert_eq!(report.totals.all.naks, [13, 0, 0, 0, 0]);
+}
+
+#[test]
+fn connections_of_rxe_cm_are_paired_by_the_connection_manager() {
+    let (report, recorder) = analyze("testdata/captures/rxe_cm.pcap");
+    let rc: Vec<_> = report.connections.iter().filter(|c| c.service == Service::Rc).collect();
+    assert_eq!(rc.len(), 4);
+    for connection in rc {
+        assert_eq!(connection.pairing, Pairing::ConnectionManager);
+        let setup = connection.setup.as_ref().unwrap();
+        assert!(setup.request_frame < setup.reply_frame);
+        assert!(setup.reply_frame < Some(connection.first_frame));
+        assert!(setup.disconnect_frame > Some(connection.first_frame));
+        assert_eq!(setup.application_port, Some(7471).filter(|_| true));
+    }
+    assert!(recorder.messages.iter().all(|message| message.outcome == Outcome::Completed));
+    assert!(report.findings.iter().all(|finding| finding.kind == FindingKind::Stall));
+}
+
+#[test]
+fn the_same_capture_gives_the_same_report() {
+    let report = || serde_json::to_string(&analyze("testdata/captures/rxe_lossy.pcap").0).unwrap();
+    assert_eq!(report(), report());
 }

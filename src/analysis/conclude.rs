@@ -1,6 +1,6 @@
 //! The end of a connection, and of the capture: what the report says.
 
-use super::connection::{Connection, Direction, End, Pairing};
+use super::connection::{Connection, Direction, End, Pairing, Stall};
 use super::evidence::{Evidence, Failure};
 use super::finding::Finding;
 use super::findings;
@@ -68,8 +68,9 @@ impl Analysis {
             other => [Some(one), other],
         };
         let end_time = self.capture.last_time.map_or(0, Instant::as_nanos);
+        let silence = self.silence_at_end(&streams, end_time);
         for stream in streams.iter_mut().flatten() {
-            self.end_stream(stream, end_time, sink);
+            self.end_stream(stream, silence, end_time, sink);
         }
         keep_congestion_frames(&mut streams);
         let Some(connection) = self.connection_of(&streams) else { return };
@@ -104,8 +105,30 @@ impl Analysis {
         self.conclusion.add_findings(found);
     }
 
+    /// The silence between the last packet of a connection and the end of the capture, if it was long.
+    fn silence_at_end(&self, streams: &[Option<Box<Stream>>; 2], end_time: u64) -> Option<Stall> {
+        let [Some(first), Some(second)] = streams else { return None };
+        let times = [first, second].map(|stream| (stream.last_time, stream.last_frame));
+        let (start, before) = times[0].max(times[1]);
+        let nanos = end_time.saturating_sub(start);
+        let start = Instant::from_nanos(start);
+        (nanos >= self.config.thresholds.stall_nanos).then_some(Stall {
+            start,
+            nanos,
+            before,
+            after: None,
+            cause: None,
+        })
+    }
+
     /// Ends what is in flight on a stream.
-    fn end_stream<S: Sink>(&mut self, stream: &mut Stream, end_time: u64, sink: &mut S) {
+    fn end_stream<S: Sink>(
+        &mut self,
+        stream: &mut Stream,
+        silence: Option<Stall>,
+        end_time: u64,
+        sink: &mut S,
+    ) {
         if let Some(orphans) = &mut stream.orphans {
             for packet in core::mem::take(&mut orphans.responses) {
                 orphans.count(&packet);
@@ -122,7 +145,19 @@ impl Analysis {
                     requester.forget_unreliable(is_datagram, &mut scene);
                 }
             }
-            _ => requester.end_reliable(end_time, &mut scene),
+            _ => {
+                requester.end_reliable(end_time, &mut scene);
+                if let Some(stall) = silence
+                    && !requester.messages.is_empty()
+                {
+                    requester.add_stall(stall);
+                }
+            }
+        }
+        let [requests, responses] = requester.statistics.full_payload;
+        if requests > 0 && responses > 0 && requests != responses {
+            let [request, response] = requester.full_frames;
+            requester.evidence().mtu_frames = [response, request];
         }
         requester.release_records(scene.budget);
         while let Some(message) = requester.messages.pop_first() {
@@ -139,10 +174,13 @@ impl Analysis {
     /// Whether end 0 of the streams is `ends[1]` of the connection.
     fn is_swapped(&self, streams: &[Option<Box<Stream>>; 2]) -> bool {
         let [Some(first), second] = streams else { return false };
-        if let Some(attempt) = first.setup.and_then(|id| self.setups.get(id)) {
-            let is_active = (attempt.active, attempt.active_qp)
-                == (first.key.destination, Some(first.key.dest_qp));
-            return is_active;
+        for (stream, is_second) in [(Some(first), false), (second.as_ref(), true)] {
+            let Some(stream) = stream else { continue };
+            if let Some(attempt) = stream.setup.and_then(|id| self.setups.get(id)) {
+                let receiver = (stream.key.destination, Some(stream.key.dest_qp));
+                // The active side is end 0, so that what is for it comes from end 1.
+                return ((attempt.active, attempt.active_qp) == receiver) != is_second;
+            }
         }
         let first_request = first.first_request.unwrap_or(u64::MAX);
         match second {

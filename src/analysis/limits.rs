@@ -37,6 +37,9 @@ pub const ALL_HISTORY_MAX: usize = 1 << 18;
 /// Lost READ responses of a direction that are remembered until they are retransmitted.
 pub const MISSING_RESPONSES_MAX: usize = 256;
 
+/// READ responses of a direction whose frames are remembered.
+pub const RESPONSES_MAX: usize = 64;
+
 /// Responses of an endpoint that are remembered until it is paired.
 pub const ORPHAN_RESPONSES_MAX: usize = 64;
 

@@ -101,11 +101,22 @@ impl Requester {
         proof: u64,
         scene: &mut Scene<'_, S>,
     ) {
-        let missing = self.missing_responses.contains(&sequence);
-        let seen = self.messages.find_mut(sequence).is_some_and(|m| sequence < m.responses_end);
-        let frame = (seen && !missing).then_some(self.last_ack.frame);
-        let (role, certainty, is_corrupt) = (PacketRole::Response, Certainty::Proven, false);
+        let role = PacketRole::Response;
+        let corrupt = self.take_corrupt_response(sequence..=sequence);
+        let is_corrupt = corrupt.is_some();
+        let frame = corrupt.map(|(_, frame, _)| frame).or_else(|| self.response_frame(sequence));
+        let certainty = Certainty::Proven;
         self.report(Loss { sequence, role, frame, proof, certainty, is_corrupt }, scene);
+    }
+
+    /// A response with a wrong ICRC to one of these sequence numbers.
+    fn take_corrupt_response(
+        &mut self,
+        sequences: core::ops::RangeInclusive<u64>,
+    ) -> Option<(u64, u64, PacketRole)> {
+        let mut all = self.corrupt_responses.iter();
+        let at = all.position(|(sequence, ..)| sequences.contains(sequence))?;
+        Some(self.corrupt_responses.remove(at))
     }
 
     /// A timeout without any hint: an acknowledgement was lost, or the last request.
@@ -118,13 +129,35 @@ impl Requester {
         let now = packet.time.as_nanos();
         let last = self.records.get(sequence);
         let elapsed = last.map_or(0, |record| now.saturating_sub(record.time));
+        let proof = packet.frame;
+        if let Some((sequence, frame, role)) = self.take_corrupt_response(sequence..=self.next) {
+            let (frame, certainty, is_corrupt) = (Some(frame), Certainty::Proven, true);
+            self.report(Loss { sequence, role, frame, proof, certainty, is_corrupt }, scene);
+            return;
+        }
         if self.unacked > sequence {
             let ack = self.last_ack;
             // Acknowledged, and long ago: the acknowledgement did not arrive.
             let since_ack = now.saturating_sub(ack.time);
-            if ack.sequence >= sequence && since_ack > elapsed / 4 {
-                self.report_response(ack.sequence, PacketRole::Ack, ack.frame, packet, scene);
+            if ack.sequence < sequence || since_ack <= elapsed / 4 {
+                return;
             }
+            match self.response_frame(sequence).filter(|_| ack.is_response) {
+                Some(frame) => {
+                    self.report_response(sequence, PacketRole::Response, frame, packet, scene);
+                }
+                None => {
+                    self.report_response(ack.sequence, PacketRole::Ack, ack.frame, packet, scene)
+                }
+            }
+            return;
+        }
+        let read = self.messages.find_mut(sequence).filter(|message| message.needs_response());
+        if read.is_some_and(|read| read.responses_end > read.first) {
+            // The responder answered the first part of a READ, so it has the request: the next response is missing.
+            let (role, frame, is_corrupt) = (PacketRole::Response, None, false);
+            let certainty = Certainty::Likely;
+            self.report(Loss { sequence, role, frame, proof, certainty, is_corrupt }, scene);
             return;
         }
         let tail = (self.next.saturating_sub(1), self.last_request.1);

@@ -3,14 +3,16 @@
 //! The state is what an observer between the two ends can know. `requests.rs` handles what the requester sends,
 //! `responses.rs` what it is answered, `losses.rs` decides what was lost and where.
 
+use std::collections::VecDeque;
+
 use super::budget::Budget;
 use super::connection::{Direction, Retransmitted, Stall};
 use super::evidence::Evidence;
 use super::inflight::{Inflight, InflightMessages, psn_of};
-use super::limits::{EVIDENCE_MAX, STALLS_MAX};
+use super::limits::{EVIDENCE_MAX, RESPONSES_MAX, STALLS_MAX};
 use super::message::{Message, OperationStatistics, Outcome};
 use super::records::Records;
-use super::{FlowNumber, PacketFacts, RetransmissionCause, Sink};
+use super::{FlowNumber, PacketFacts, PacketRole, RetransmissionCause, Sink};
 use crate::wire::{Operation, Psn};
 
 /// Where a requester stands in the capture, for what it tells the sink.
@@ -52,9 +54,11 @@ pub(super) struct OpenTimeout {
     pub(super) tail: (u64, u64),
 }
 
-/// The last positive acknowledgement.
+/// The last response that acknowledged something new.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct LastAck {
+    /// Whether it is a READ response or an ATOMIC acknowledgement.
+    pub(super) is_response: bool,
     pub(super) sequence: u64,
     pub(super) frame: u64,
     pub(super) time: u64,
@@ -80,6 +84,12 @@ pub(super) struct Requester {
     pub(super) records: Records,
     /// The last request packets with a wrong ICRC, which the responder drops: sequence number, frame, time.
     pub(super) corrupt: Vec<(u64, u64, u64)>,
+    /// The last responses with a wrong ICRC, which the requester drops: sequence number, frame, part.
+    pub(super) corrupt_responses: Vec<(u64, u64, PacketRole)>,
+    /// The last READ responses: sequence number and frame.
+    pub(super) responses: VecDeque<(u64, u64)>,
+    /// Frames that fill the path MTU: a request, a response.
+    pub(super) full_frames: [u64; 2],
     /// PSNs that were skipped of which it is not known yet what became of them.
     pub(super) gaps: u64,
     pub(super) messages: InflightMessages,
@@ -164,15 +174,14 @@ impl Requester {
     }
 
     /// How long a requester waits at least before it retransmits on its own; a packet that comes again earlier is a copy.
-    pub(super) fn timeout_least(&self, is_acknowledged: bool) -> u64 {
-        const UNKNOWN: u64 = 1_000_000;
-        const SLACK: u64 = 50_000;
+    pub(super) fn timeout_least(&self) -> u64 {
+        const LEAST: u64 = 1_000_000;
         if self.rto_setup > 0 {
             return self.rto_setup / 2;
         }
-        let by_rtt = if self.srtt > 0 { self.srtt + self.srtt / 4 + SLACK } else { UNKNOWN };
+        let by_rtt = (self.srtt + self.srtt / 4).max(LEAST);
         let seen = if self.rto_seen > 0 { self.rto_seen / 2 } else { u64::MAX };
-        if is_acknowledged { by_rtt.max(UNKNOWN).min(seen) } else { by_rtt.min(seen) }
+        by_rtt.min(seen)
     }
 
     /// Adds a round-trip time.
@@ -262,6 +271,36 @@ impl Requester {
             self.corrupt.push((sequence, packet.frame, packet.time.as_nanos()));
         }
         sequence
+    }
+
+    /// Remembers a response with a wrong ICRC.
+    pub(super) fn handle_corrupt_response(
+        &mut self,
+        packet: &PacketFacts,
+        role: PacketRole,
+    ) -> u64 {
+        let sequence = self.sequence_of(packet.psn);
+        self.statistics.icrc_errors += 1;
+        self.evidence().icrc_errors.push(packet.frame);
+        if self.corrupt_responses.len() >= EVIDENCE_MAX {
+            self.corrupt_responses.remove(0);
+        }
+        self.corrupt_responses.push((sequence, packet.frame, role));
+        sequence
+    }
+
+    /// The frame of a READ response that was captured.
+    pub(super) fn response_frame(&self, sequence: u64) -> Option<u64> {
+        let mut known = self.responses.iter().rev();
+        known.find(|&&(response, _)| response == sequence).map(|&(_, frame)| frame)
+    }
+
+    /// Remembers a READ response or an ATOMIC acknowledgement.
+    pub(super) fn remember_response(&mut self, sequence: u64, packet: &PacketFacts) {
+        if self.responses.len() >= RESPONSES_MAX {
+            self.responses.pop_front();
+        }
+        self.responses.push_back((sequence, packet.frame));
     }
 
     /// The frame in which a packet was captured with a wrong ICRC, and its time.

@@ -75,8 +75,7 @@ impl Requester {
     /// Learns the path MTU from a packet that fills it, or from where the packet behind a READ begins.
     fn learn_mtu(&mut self, packet: &PacketFacts, info: &OpcodeInfo, sequence: u64) {
         if !info.position.ends() && !packet.is_cut {
-            let full = &mut self.statistics.full_payload[0];
-            *full = (*full).max(packet.payload_len);
+            self.note_full(0, packet);
             self.set_mtu(packet.payload_len);
         } else if let Some((read, length)) = self.unsized_read
             && sequence > read
@@ -87,6 +86,14 @@ impl Requester {
                 Some(mtu) => self.set_mtu(mtu),
                 None => self.unsized_read = None,
             }
+        }
+    }
+
+    /// Notes the payload of a packet that fills the path MTU: 0 a request, 1 a response.
+    pub(super) fn note_full(&mut self, kind: usize, packet: &PacketFacts) {
+        if self.statistics.full_payload[kind] < packet.payload_len {
+            self.statistics.full_payload[kind] = packet.payload_len;
+            self.full_frames[kind] = packet.frame;
         }
     }
 
@@ -148,7 +155,7 @@ impl Requester {
         {
             return Repeat::Rewind(self.cause_of(&trigger, record, now));
         }
-        let least = self.timeout_least(record.end() <= self.unacked);
+        let least = self.timeout_least();
         let in_this_pass =
             record.is_seen() && (record.pass == self.pass || sequence < self.pass_start);
         if elapsed >= least {
@@ -225,7 +232,8 @@ impl Requester {
         self.attempt_time = now;
         self.pass = self.pass.wrapping_add(1);
         (self.pass_start, self.pass_cause, self.cursor) = (sequence, Some(cause), sequence);
-        self.trigger = None;
+        // What lies behind the PSN of a NAK may be a copy; then the requester has yet to go back.
+        self.trigger = self.trigger.filter(|trigger| trigger.sequence < sequence);
     }
 
     /// The requester retransmits a packet whose first transmission was captured with a wrong ICRC only.

@@ -110,6 +110,7 @@ impl Requester {
                 frame: packet.frame,
                 time: packet.time.as_nanos(),
                 digest: packet.digest,
+                is_response: false,
             };
             self.progress(sequence + 1, packet, scene);
         }
@@ -302,12 +303,22 @@ impl Requester {
             verdict.duplicate = is_answered && requests < 2;
             return;
         }
+        self.note_response(sequence, packet);
         self.progress(sequence + 1, packet, scene);
         self.measure_rtt(sequence, packet, true);
         self.messages.end_read(sequence, (packet.time, packet.frame));
         self.drop_implied_trigger(sequence);
         self.check_implied_nak(sequence, packet);
         self.complete(scene);
+    }
+
+    /// Notes that a READ response or ATOMIC acknowledgement is the last response.
+    fn note_response(&mut self, sequence: u64, packet: &PacketFacts) {
+        self.remember_response(sequence, packet);
+        if sequence >= self.last_ack.sequence {
+            let (frame, time, digest) = (packet.frame, packet.time.as_nanos(), packet.digest);
+            self.last_ack = LastAck { sequence, frame, time, digest, is_response: true };
+        }
     }
 
     fn drop_implied_trigger(&mut self, sequence: u64) {
@@ -335,11 +346,7 @@ impl Requester {
         scene: &mut Scene<'_, S>,
     ) {
         if !info.position.ends() && !packet.is_cut {
-            let full = &mut self.statistics.full_payload[1];
-            if *full < packet.payload_len {
-                *full = packet.payload_len;
-                self.evidence().mtu_frames[0] = packet.frame;
-            }
+            self.note_full(1, packet);
             self.set_mtu(packet.payload_len);
         }
         let sequence = verdict.sequence;
@@ -374,6 +381,7 @@ impl Requester {
         } else if sequence == first && requests == 1 {
             self.measure_rtt(sequence, packet, true);
         }
+        self.note_response(sequence, packet);
         self.progress(sequence + 1, packet, scene);
         let is_whole = !self.missing_responses.iter().any(|m| (first..=last).contains(m));
         let has_last = self.messages.find_mut(sequence).is_some_and(|m| m.responses_end > last)

@@ -280,9 +280,7 @@ impl Analysis {
         } else if let Some(peer) = peer.and_then(|peer| self.stream_mut(peer))
             && let Some(requester) = &mut peer.requester
         {
-            sequence = requester.sequence_of(packet.psn);
-            requester.statistics.icrc_errors += 1;
-            requester.evidence().icrc_errors.push(packet.frame);
+            sequence = requester.handle_corrupt_response(packet, role);
         } else if let Some(stream) = self.stream_mut(index) {
             stream.corrupt_responses += 1;
         }

@@ -27,8 +27,7 @@ impl Requester {
             (self.next, self.cursor) = (sequence, sequence);
         }
         if !info.position.ends() && !packet.is_cut {
-            let full = &mut self.statistics.full_payload[0];
-            *full = (*full).max(packet.payload_len);
+            self.note_full(0, packet);
             self.set_mtu(packet.payload_len);
         }
         let mut verdict = Verdict { sequence, ..Verdict::default() };

@@ -158,3 +158,73 @@ fn nak_of_what_was_acknowledged_is_a_finding() {
     );
     assert_eq!(finding.frames, [6, 5]);
 }
+
+#[test]
+fn several_packets_in_a_gap_are_told_apart() {
+    let mut script = Script::new();
+    script.send(10);
+    script.send(14);
+    // 12 is late, 11 and 13 do not come.
+    assert!(script.send(12).reordered);
+    script.sequence_nak(11);
+    (11..15).for_each(|psn| _ = script.send(psn));
+    script.ack(14);
+    let (report, told) = script.finish();
+    let lost: Vec<_> = told.losses.iter().map(|loss| loss.sequence % 64).collect();
+    assert_eq!(lost, [11, 13]);
+    let direction = only_direction(&report);
+    assert_eq!((direction.reordered, direction.lost_requests, direction.not_captured), (1, 2, 0));
+}
+
+#[test]
+fn last_read_response_that_never_comes_is_a_lost_response() {
+    let mut script = Script::new();
+    script.send_first(8);
+    script.send_last(9);
+    script.ack(9);
+    script.read(10, 3 * MTU);
+    let ack = Answer::Ack(Credits::UNLIMITED);
+    script.answer(Opcode::RC_RDMA_READ_RESPONSE_FIRST, 10, MTU, ack);
+    script.answer(Opcode::RC_RDMA_READ_RESPONSE_MIDDLE, 11, MTU, ack);
+    let again = script.wait_micros(5000).read(12, MTU);
+    assert_eq!(again.retransmission, Some(RetransmissionCause::Timeout));
+    script.read_responses(12..=12, MTU);
+    let (_, told) = script.finish();
+    let [loss] = told.losses.as_slice() else { panic!("{:?}", told.losses) };
+    assert_eq!((loss.role, loss.sequence % 64, loss.frame), (PacketRole::Response, 12, None));
+    assert_eq!(told.messages.len(), 2);
+}
+
+#[test]
+fn read_response_that_the_requester_did_not_get_was_lost_behind_the_point() {
+    let mut script = Script::new();
+    script.read(10, 100);
+    script.read_responses(10..=10, 100);
+    let again = script.wait_micros(5000).read(10, 100);
+    assert_eq!(again.retransmission, Some(RetransmissionCause::Timeout));
+    script.read_responses(10..=10, 100);
+    let (_, told) = script.finish();
+    let [loss] = told.losses.as_slice() else { panic!("{:?}", told.losses) };
+    assert_eq!((loss.role, loss.sender, loss.frame), (PacketRole::Response, 1, Some(2)));
+}
+
+#[test]
+fn corrupted_acknowledgement_is_dropped_by_the_requester() {
+    let mut script = Script::new();
+    (8..11).for_each(|psn| _ = script.send(psn));
+    script.ack(10);
+    script.send(11);
+    let facts = script.facts(1, Opcode::RC_ACKNOWLEDGE, 11, 0);
+    let aeth = Some((Syndrome::from(Answer::Ack(Credits::UNLIMITED)), Msn::new(0)));
+    script.put(PacketFacts { icrc: IcrcVerdict::Bad, aeth, ..facts });
+    let again = script.wait_micros(5000).send(11);
+    assert_eq!(again.retransmission, Some(RetransmissionCause::Timeout));
+    script.ack(11);
+    let (report, told) = script.finish();
+    let [loss] = told.losses.as_slice() else { panic!("{:?}", told.losses) };
+    assert_eq!(
+        (loss.role, loss.frame, loss.certainty),
+        (PacketRole::Ack, Some(6), Certainty::Proven)
+    );
+    assert_eq!(report.findings[0].kind, FindingKind::Corruption);
+}

@@ -3,6 +3,7 @@
 mod losses;
 mod messages;
 mod pairing;
+mod reports;
 mod retransmissions;
 mod unreliable;
 
