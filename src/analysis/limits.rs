@@ -70,3 +70,12 @@ pub const SETUPS_MAX: usize = 16_384;
 
 /// Findings that are kept. The worst ones are kept.
 pub const FINDINGS_MAX: usize = 4096;
+
+/// Packets, losses and messages of one connection that a page shows one by one.
+pub const PAGE_CONNECTION_ITEMS_MAX: usize = 1_000_000;
+
+/// Packets, losses and messages of all connections together that a page shows one by one.
+pub const PAGE_ITEMS_MAX: usize = 2_000_000;
+
+/// Flows, before they are paired, whose packets a page shows; connections of later ones have only their line in its table.
+pub const PAGE_FLOWS_MAX: usize = 65_536;

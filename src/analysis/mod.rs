@@ -27,6 +27,7 @@ mod inflight;
 pub mod limits;
 mod losses;
 mod message;
+mod names;
 mod packet;
 mod pairing;
 mod records;
@@ -34,12 +35,15 @@ mod report;
 mod requester;
 mod requests;
 mod responses;
+pub mod page;
+mod row;
 mod serialize;
 mod setup;
 mod statistics;
 mod stream;
 mod tracker;
 mod unreliable;
+pub mod text;
 
 #[cfg(test)]
 mod tests;
@@ -49,8 +53,10 @@ pub use connection::{
 };
 pub use finding::{Certainty, Finding, FindingKind, Thresholds};
 pub use message::{Message, OperationStatistics, Outcome, operation_name};
+pub use names::service_name;
 pub use packet::{CmFacts, PacketFacts, RethFacts};
 pub use report::{BeyondLimits, CaptureFacts, FileFacts, Report, Totals};
+pub use row::SortBy;
 pub use statistics::{Distribution, Interval, Percentiles, Series};
 pub use tracker::{Analysis, Config};
 

@@ -41,14 +41,7 @@ pub(super) fn instant_or_null<S: Serializer>(
 }
 
 pub(super) fn service<S: Serializer>(value: &Service, out: S) -> Result<S::Ok, S::Error> {
-    out.serialize_str(match value {
-        Service::Rc => "RC",
-        Service::Uc => "UC",
-        Service::Rd => "RD",
-        Service::Ud => "UD",
-        Service::Cnp => "CNP",
-        Service::Xrc => "XRC",
-    })
+    out.serialize_str(super::service_name(*value))
 }
 
 pub(super) fn operation<S: Serializer>(value: &Operation, out: S) -> Result<S::Ok, S::Error> {

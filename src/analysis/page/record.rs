@@ -1,0 +1,205 @@
+//! What the page keeps of every packet, loss and message.
+
+use crate::analysis::{
+    Certainty, LossNote, LossPlace, Message, Outcome, PacketFacts, PacketNote, PacketRole,
+    RetransmissionCause,
+};
+use crate::wire::{IcrcVerdict, Operation};
+
+/// What the page keeps of a packet.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct PacketRecord {
+    pub(super) time: u64,
+    pub(super) sequence: u64,
+    pub(super) frame: u64,
+    pub(super) payload_len: u32,
+    pub(super) wire_len: u32,
+    /// The MSN of the AETH, or the length of the RETH; `flags` say whether there is one.
+    pub(super) extra: u32,
+    pub(super) flags: u16,
+    pub(super) opcode: u8,
+    pub(super) syndrome: u8,
+}
+
+/// The bits of [`PacketRecord::flags`]; `decode.js` has the same.
+mod flag {
+    pub(super) const SENDER: u16 = 1;
+    pub(super) const ROLE_SHIFT: u16 = 1;
+    pub(super) const CAUSE_SHIFT: u16 = 4;
+    pub(super) const DUPLICATE: u16 = 1 << 7;
+    pub(super) const REORDERED: u16 = 1 << 8;
+    pub(super) const CE: u16 = 1 << 9;
+    pub(super) const CORRUPT: u16 = 1 << 10;
+    pub(super) const ACK_REQUEST: u16 = 1 << 11;
+    pub(super) const AETH: u16 = 1 << 12;
+    pub(super) const RETH: u16 = 1 << 13;
+}
+
+impl PacketRecord {
+    pub(super) fn new(facts: &PacketFacts, note: &PacketNote) -> Self {
+        let mut flags = role_code(note.role) << flag::ROLE_SHIFT;
+        flags |= note.retransmission.map_or(0, cause_code) << flag::CAUSE_SHIFT;
+        for (is_set, bit) in [
+            (note.sender == 1, flag::SENDER),
+            (note.duplicate, flag::DUPLICATE),
+            (note.reordered, flag::REORDERED),
+            (facts.is_ce_marked, flag::CE),
+            (facts.icrc == IcrcVerdict::Bad, flag::CORRUPT),
+            (facts.ack_request, flag::ACK_REQUEST),
+            (facts.aeth.is_some(), flag::AETH),
+            (facts.reth.is_some(), flag::RETH),
+        ] {
+            flags |= if is_set { bit } else { 0 };
+        }
+        Self {
+            time: facts.time.as_nanos(),
+            sequence: note.sequence,
+            frame: facts.frame,
+            payload_len: facts.payload_len,
+            wire_len: facts.wire_len,
+            extra: match (facts.aeth, facts.reth) {
+                (Some((_, msn)), _) => msn.get(),
+                (None, Some(reth)) => reth.length,
+                (None, None) => 0,
+            },
+            flags,
+            opcode: facts.opcode.0,
+            syndrome: facts.aeth.map_or(0, |(syndrome, _)| syndrome.0),
+        }
+    }
+
+    /// Whether it tells more than that traffic flowed: such packets are thinned out last.
+    pub(super) fn is_notable(&self) -> bool {
+        let role = (self.flags >> flag::ROLE_SHIFT) & 7;
+        let plain = [PacketRole::Request, PacketRole::Ack, PacketRole::Response].map(role_code);
+        let cause = (self.flags >> flag::CAUSE_SHIFT) & 7;
+        let marks = flag::DUPLICATE | flag::REORDERED | flag::CORRUPT;
+        !plain.contains(&role) || cause != 0 || self.flags & marks != 0
+    }
+
+    /// The same packet if the ends of its connection are exchanged.
+    pub(super) fn exchanged(mut self) -> Self {
+        self.flags ^= flag::SENDER;
+        self
+    }
+
+    pub(super) fn has_aeth(&self) -> bool {
+        self.flags & flag::AETH != 0
+    }
+
+    pub(super) fn has_extra(&self) -> bool {
+        self.flags & (flag::AETH | flag::RETH) != 0
+    }
+
+    /// Which end's PSN space it belongs to.
+    pub(super) fn requester(&self) -> usize {
+        let sender = usize::from(self.flags & flag::SENDER);
+        let is_request = (self.flags >> flag::ROLE_SHIFT) & 7 == role_code(PacketRole::Request);
+        if is_request { sender } else { 1 - sender }
+    }
+}
+
+fn role_code(role: PacketRole) -> u16 {
+    match role {
+        PacketRole::Request => 0,
+        PacketRole::Ack => 1,
+        PacketRole::Response => 2,
+        PacketRole::Nak => 3,
+        PacketRole::Rnr => 4,
+        PacketRole::Cnp => 5,
+        PacketRole::Management => 6,
+    }
+}
+
+fn cause_code(cause: RetransmissionCause) -> u16 {
+    match cause {
+        RetransmissionCause::Timeout => 1,
+        RetransmissionCause::SequenceNak => 2,
+        RetransmissionCause::ImpliedNak => 3,
+        RetransmissionCause::Rnr => 4,
+    }
+}
+
+/// What the page keeps of a lost packet.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct LossRecord {
+    /// When it became known.
+    pub(super) time: u64,
+    pub(super) sequence: u64,
+    /// 0: the packet was not captured.
+    pub(super) frame: u64,
+    pub(super) proof: u64,
+    pub(super) sender: u8,
+    pub(super) is_request: bool,
+    pub(super) is_likely: bool,
+    /// 0: before the capture point; 1: after it; 2: between two.
+    pub(super) place: u8,
+}
+
+impl LossRecord {
+    pub(super) fn new(note: &LossNote, time: u64) -> Self {
+        Self {
+            time,
+            sequence: note.sequence,
+            frame: note.frame.unwrap_or(0),
+            proof: note.proof,
+            sender: note.sender,
+            is_request: note.role == PacketRole::Request,
+            is_likely: note.certainty == Certainty::Likely,
+            place: match note.place {
+                LossPlace::BeforeCapturePoint => 0,
+                LossPlace::AfterCapturePoint => 1,
+                LossPlace::Between { .. } => 2,
+            },
+        }
+    }
+
+    pub(super) fn flags(&self) -> u8 {
+        self.sender & 1
+            | u8::from(self.is_request) << 1
+            | u8::from(self.is_likely) << 2
+            | self.place << 3
+    }
+}
+
+/// What the page keeps of a message.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct MessageRecord {
+    pub(super) start: u64,
+    /// When it ended; for one that did not, when it began.
+    pub(super) end: u64,
+    pub(super) bytes: u64,
+    pub(super) first_frame: u64,
+    /// 0: none.
+    pub(super) end_frame: u64,
+    pub(super) requester: u8,
+    pub(super) operation: Operation,
+    pub(super) outcome: u8,
+}
+
+impl MessageRecord {
+    pub(super) fn new(message: &Message) -> Self {
+        Self {
+            start: message.start.as_nanos(),
+            end: message.end.unwrap_or(message.start).as_nanos(),
+            bytes: message.bytes,
+            first_frame: message.first_frame,
+            end_frame: message.end_frame.unwrap_or(0),
+            requester: message.requester,
+            operation: message.operation,
+            outcome: match message.outcome {
+                Outcome::Completed => 0,
+                Outcome::Refused(_) => 1,
+                Outcome::RnrRetryExceeded => 2,
+                Outcome::RetryExceeded => 3,
+                Outcome::Flushed => 4,
+                Outcome::InFlight => 5,
+                Outcome::Incomplete => 6,
+            },
+        }
+    }
+
+    pub(super) fn flags(&self) -> u8 {
+        self.requester & 1 | self.outcome << 1
+    }
+}

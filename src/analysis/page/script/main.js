@@ -1,0 +1,177 @@
+/* The overview, the routes between it and the connections, colors and keys. */
+
+const TABLE_ROWS = 200;
+const data = JSON.parse(document.getElementById("data").textContent);
+const main = document.getElementById("main");
+const tip = document.getElementById("tip");
+let view = null;
+
+/* Numbers with names below them. */
+function factList(facts) {
+    return make("dl", { class: "facts" }, ...facts.filter(([value]) => value != null).map(([value, name, tone]) =>
+        make("div", { class: tone || "" }, make("dt", {}, name), make("dd", {}, value))));
+}
+
+/* Findings; a click on a frame opens the connection there. */
+function findingList(findings, isLinked) {
+    return make("ol", { class: "findings" }, ...findings.map(finding => {
+        const frames = finding.frames.slice(0, 8).map(frame => finding.flow == null ? make("span", { class: "frame" }, String(frame))
+            : make("a", { class: "frame", href: `#${finding.flow}/${frame}` }, String(frame)));
+        const flow = isLinked && finding.flow != null ? make("a", { class: "flow", href: "#" + finding.flow }, "#" + finding.flow) : null;
+        const text = make("p", {}, make("span", { class: "kind" }, finding.kind), finding.likely ? make("span", { class: "likely" }, " (likely)") : null,
+            flow ? " " : null, flow, " ", finding.text);
+        const cost = finding.cost_nanos > 0 ? make("span", { class: "cost", title: "time it cost" }, formatDuration(finding.cost_nanos)) : null;
+        return make("li", { class: "s" + finding.severity }, make("div", { class: "head" }, text, cost),
+            frames.length ? make("p", { class: "frames" }, frames.length === 1 ? "frame " : "frames ", ...frames) : null);
+    }));
+}
+
+/* The columns of the table: heading, value to sort by, text, tone. */
+const COLUMNS = [
+    ["#", c => c.flow, c => "#" + c.flow],
+    ["ends", c => c.ends[0].text + c.ends[1].text, c => c.ends[0].text + " ↔ " + c.ends[1].text],
+    ["service", c => c.service, c => c.service],
+    ["MTU", c => c.mtu || 0, c => c.mtu ? String(c.mtu) : "–"],
+    ["packets", c => c.row.packets, c => formatCount(c.row.packets)],
+    ["messages", c => c.row.messages, c => formatCount(c.row.messages)],
+    ["failed", c => c.row.failed, c => formatCount(c.row.failed), "bad"],
+    ["goodput", goodput, c => c.nanos ? formatRate(goodput(c)) : "–"],
+    ["retrans.", c => c.row.retransmissions, c => formatCount(c.row.retransmissions), "warn"],
+    ["lost", c => c.row.lost, c => formatCount(c.row.lost), "bad"],
+    ["NAK", c => c.row.naks, c => formatCount(c.row.naks), "bad"],
+    ["RNR", c => c.row.rnr_naks, c => formatCount(c.row.rnr_naks), "warn"],
+    ["p50", c => c.row.latency.p50, c => c.row.latency.count ? formatDuration(c.row.latency.p50) : "–"],
+    ["p99", c => c.row.latency.p99, c => c.row.latency.count ? formatDuration(c.row.latency.p99) : "–"],
+];
+function goodput(connection) {
+    return connection.nanos ? connection.row.goodput_bytes * 8e9 / connection.nanos : 0;
+}
+
+/* The sortable table of connections. Without a chosen column the worst come first. */
+class ConnectionTable {
+    constructor() {
+        const worst = new Map();
+        data.findings.forEach((finding, rank) => { if (!worst.has(finding.flow)) worst.set(finding.flow, rank); });
+        this.rank = connection => worst.get(connection.flow) ?? Infinity;
+        this.column = null;
+        this.descending = true;
+        this.limit = TABLE_ROWS;
+        this.wanted = "";
+        this.body = make("tbody");
+        this.heads = COLUMNS.map(([name], index) => make("th", { scope: "col", class: this.tone(index) },
+            make("button", { type: "button", onclick: () => this.sortBy(index) }, name)));
+        this.status = make("p", { class: "hint", role: "status" });
+        this.more = make("button", { type: "button", class: "quiet", onclick: () => { this.limit += 1000; this.fill(); } }, "More connections");
+        const search = data.connections.length < 10 ? null : make("input", { type: "search", class: "search", placeholder: "address, QP, service", "aria-label": "Filter the connections",
+            oninput: event => { this.wanted = event.target.value.toLowerCase(); this.fill(); } });
+        const table = make("table", { class: "connections" }, make("thead", {}, make("tr", {}, ...this.heads)), this.body);
+        this.element = make("section", { class: "panel", id: "connections", tabindex: "-1" },
+            make("div", { class: "panel-head" }, make("h2", {}, counted(data.connections.length, "connection")), search),
+            make("div", { class: "scroll" }, table), this.status, this.more);
+        this.fill();
+    }
+    tone(index) { return index === 1 || index === 2 ? "text" : "number"; }
+    sortBy(index) {
+        this.descending = this.column === index ? !this.descending : index > 2;
+        this.column = index;
+        this.heads.forEach((head, i) => i === index ? head.setAttribute("aria-sort", this.descending ? "descending" : "ascending") : head.removeAttribute("aria-sort"));
+        this.fill();
+    }
+    sorted() {
+        const found = data.connections.filter(c => !this.wanted || `#${c.flow} ${c.ends[0].text} ${c.ends[1].text} ${c.service}`.toLowerCase().includes(this.wanted));
+        const trouble = c => c.row.failed + c.row.lost + c.row.retransmissions + c.row.rnr_naks;
+        if (this.column === null) {
+            return found.sort((a, b) => (this.rank(a) === this.rank(b) ? trouble(b) - trouble(a) || b.row.wire_bytes - a.row.wire_bytes : this.rank(a) - this.rank(b)));
+        }
+        const value = COLUMNS[this.column][1], sign = this.descending ? -1 : 1;
+        return found.sort((a, b) => sign * (value(a) < value(b) ? -1 : value(a) > value(b) ? 1 : 0) || a.flow - b.flow);
+    }
+    fill() {
+        const sorted = this.sorted();
+        this.body.replaceChildren(...sorted.slice(0, this.limit).map(connection => this.row(connection)));
+        this.more.hidden = sorted.length <= this.limit;
+        this.status.textContent = sorted.length > this.limit ? `The first ${formatCount(this.limit)} of ${formatCount(sorted.length)}.` : sorted.length === 0 ? "No connection matches." : "";
+    }
+    row(connection) {
+        const cells = COLUMNS.map(([, value, text, tone], index) => {
+            const quiet = tone && value(connection) === 0;
+            const content = index === 0 ? make("a", { href: "#" + connection.flow }, text(connection)) : text(connection);
+            return make("td", { class: [this.tone(index), quiet ? "zero" : tone || ""].join(" ") }, content);
+        });
+        return make("tr", { onclick: event => { if (!event.target.closest("a") && !getSelection().toString()) location.hash = "#" + connection.flow; } }, ...cells);
+    }
+}
+
+function showOverview() {
+    const { capture, totals } = data;
+    const facts = [
+        [formatCount(capture.packets), "RoCE packets"], [formatBytes(capture.bytes), "on the wire"], [formatDuration(capture.nanos), "duration"],
+        [capture.nanos ? formatRate(capture.bytes * 8e9 / capture.nanos) : null, "throughput"], [formatCount(data.connections.length), "connections"],
+        [formatCount(totals.messages), "messages"], [formatCount(totals.failed), "failed", totals.failed ? "bad" : ""],
+        [formatCount(totals.retransmissions), "retransmissions", totals.retransmissions ? "warn" : ""], [formatCount(totals.lost), "lost", totals.lost ? "bad" : ""],
+        [formatCount(totals.naks) + " / " + formatCount(totals.rnr_naks), "NAK / RNR", totals.naks ? "bad" : totals.rnr_naks ? "warn" : ""],
+    ];
+    const findings = make("section", { class: "panel", id: "findings" }, make("h2", {}, data.findings.length ? counted(data.findings.length, "finding") : "No findings"),
+        data.findings.length ? findingList(data.findings, true) : make("p", { class: "hint" }, "Nothing in this capture is worth a finding at the thresholds it was read with."));
+    const limits = data.beyond_limits;
+    const beyond = limits.packets + limits.connections + limits.messages > 0 ? make("p", { class: "notice" },
+        `Beyond the limits of the analysis, and not in these figures: ${counted(limits.packets, "packet")}, ${counted(limits.connections, "connection")}, ${counted(limits.messages, "message")}.`) : null;
+    main.replaceChildren(...[make("h1", { class: "sr" }, "Overview"), factList(facts), beyond, findings, new ConnectionTable().element].filter(Boolean));
+}
+
+/* "#3" is connection 3, "#3/1234" frame 1234 of it, anything else the overview. */
+function route() {
+    const [, flow, frame] = location.hash.match(/^#(\d+)(?:\/(\d+))?$/) || [];
+    const connection = flow && data.connections.find(one => one.flow === Number(flow));
+    const frames = frame ? [Number(frame)] : null;
+    if (connection && view && view.connection === connection) {
+        if (frames && view.columns) view.showFrames(frames);
+        return;
+    }
+    if (view) view.destroy();
+    view = null;
+    if (connection) view = new ConnectionView(main, connection, data, frames); else showOverview();
+    scrollTo(0, 0);
+}
+
+/* The line of what is under the cursor. */
+function showTip(u, point, lines) {
+    tip.replaceChildren(...lines.map((text, i) => make("div", { class: i ? "" : "tip-head" }, text)));
+    tip.hidden = false;
+    const box = u.over.getBoundingClientRect(), size = tip.getBoundingClientRect();
+    const x = box.left + u.cursor.left, y = box.top + u.cursor.top;
+    const left = x + 16 + size.width < innerWidth ? x + 16 : Math.max(4, x - 16 - size.width);
+    const top = y + 16 + size.height < innerHeight ? y + 16 : Math.max(4, y - 16 - size.height);
+    tip.style.transform = `translate(${Math.round(Math.max(4, Math.min(left, innerWidth - size.width - 4)))}px, ${Math.round(top)}px)`;
+}
+function hideTip() { tip.hidden = true; }
+
+function setTheme(isDark) {
+    document.documentElement.dataset.theme = isDark ? "dark" : "light";
+    document.getElementById("theme").setAttribute("aria-pressed", String(isDark));
+    if (view) view.recolor();
+}
+const toggleTheme = () => setTheme(document.documentElement.dataset.theme !== "dark");
+
+document.getElementById("theme").addEventListener("click", toggleTheme);
+const preference = matchMedia("(prefers-color-scheme: dark)");
+preference.addEventListener("change", () => setTheme(preference.matches));
+setTheme(preference.matches);
+
+addEventListener("hashchange", route);
+addEventListener("keydown", event => {
+    if (event.ctrlKey || event.metaKey || event.altKey || event.target.closest("input:not([type=radio]), .ladder-scroll")) return;
+    if (event.target.matches("input") && event.key.startsWith("Arrow")) return;
+    if (event.key === "Escape") { if (view) location.hash = "#"; }
+    else if (event.key === "t") toggleTheme();
+    else if (view && view.key(event.key)) event.preventDefault();
+});
+document.addEventListener("mouseover", event => { if (!event.target.closest(".u-over")) hideTip(); });
+
+/* Nearly all of the page is in its scripts and data. */
+function pageSize() { return [...document.scripts].reduce((sum, script) => sum + script.textContent.length, 0); }
+
+document.getElementById("files").textContent = data.capture.files.map(file => file.name).join(", ") + " · " + formatDate(data.capture.start);
+document.getElementById("foot").textContent = `roce ${data.version} · ${formatBytes(pageSize())} · this page holds at most ` +
+    `${formatCount(data.items_max[0])} packets and messages of a connection and ${formatCount(data.items_max[1])} in all, one by one; no network access`;
+route();

@@ -1,0 +1,270 @@
+//! A report for people: findings first, then the connections.
+
+use super::paint::{Paint, Style, wrap};
+use super::table::{Align, Cell, Column, write_table};
+use super::units::{Printable, bytes, count, counted, duration, rate, shell_word};
+use crate::analysis::row::{Row, SortBy};
+use crate::analysis::{
+    CaptureFacts, Certainty, Connection, End, Finding, FindingKind, Pairing, Report, service_name,
+};
+use crate::decode::address_text;
+
+/// Frames that a finding's line names; its command names them too.
+const FRAMES_SHOWN: usize = 8;
+
+/// Where lines break if the width of the terminal is not known.
+const WRAP_WIDTH: usize = 100;
+
+/// How a report for people looks.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ReportStyle {
+    /// Width and colors.
+    pub style: Style,
+    /// The order of the connections.
+    pub sort: SortBy,
+    /// The most connections that the table lists; nothing lists all.
+    pub rows_max: Option<usize>,
+}
+
+impl ReportStyle {
+    /// Appends the report.
+    pub fn write(&self, report: &Report, out: &mut String) {
+        let style = &self.style;
+        write_capture(&report.capture, out);
+        out.push('\n');
+        write_findings(report, style, out);
+        out.push('\n');
+        self.write_connections(report, out);
+        write_totals(report, out);
+        let limits = &report.beyond_limits;
+        if limits.packets + limits.connections + limits.messages > 0 {
+            out.push_str(&format!(
+                "Beyond the limits of the analysis, and not in these figures: {}, {}, {}.\n",
+                counted(limits.packets, "packet"),
+                counted(limits.connections, "connection"),
+                counted(limits.messages, "message"),
+            ));
+        }
+    }
+
+    fn write_connections(&self, report: &Report, out: &mut String) {
+        if report.connections.is_empty() {
+            out.push_str("No connections.\n");
+            return;
+        }
+        let order = match self.sort {
+            SortBy::Trouble => "worst first",
+            SortBy::Bytes => "most bytes first",
+            SortBy::Number => "in the order of their first packets",
+        };
+        let total = report.connections.len() as u64;
+        out.push_str(&format!("{}, {order}:\n", counted(total, "connection")));
+        let mut sorted = self.sort.sorted(&report.connections, &report.findings);
+        let hidden = self.rows_max.map_or(0, |most| sorted.len().saturating_sub(most));
+        sorted.truncate(sorted.len() - hidden);
+        let rows: Vec<_> = sorted.iter().map(|(connection, row)| cells(connection, row)).collect();
+        write_table(COLUMNS, LEAD_COLUMNS, &rows, &self.style, out);
+        if hidden > 0 {
+            let hidden = counted(hidden as u64, "more connection");
+            out.push_str(&format!("… {hidden}; --top 0 lists all.\n"));
+        }
+    }
+}
+
+/// What was captured, where and for how long.
+fn write_capture(capture: &CaptureFacts, out: &mut String) {
+    for file in &capture.files {
+        let name = Printable(&file.name);
+        out.push_str(&format!("{name}: {}", counted(file.frames, "frame")));
+        if file.seen_elsewhere > 0 {
+            let elsewhere = count(file.seen_elsewhere);
+            out.push_str(&format!(", {elsewhere} of them in another file too"));
+        }
+        out.push('\n');
+    }
+    let span = capture.duration_nanos();
+    out.push_str(&format!(
+        "{} of {}, {} in {}",
+        counted(capture.packets, "RoCE packet"),
+        counted(capture.frames, "frame"),
+        bytes(capture.bytes),
+        duration(span)
+    ));
+    if let Some(rate) = rate(capture.bytes, span) {
+        out.push_str(&format!(", {rate}"));
+    }
+    out.push('\n');
+}
+
+fn write_findings(report: &Report, style: &Style, out: &mut String) {
+    if report.findings.is_empty() {
+        out.push_str("No findings.\n");
+        return;
+    }
+    out.push_str(&format!("{}, worst first:\n", counted(report.findings.len() as u64, "finding")));
+    let files = report.capture.files.iter().map(|file| shell_word(&file.name));
+    let files = files.collect::<Vec<_>>().join(" ");
+    for (index, finding) in report.findings.iter().enumerate() {
+        write_finding(index + 1, finding, &files, style, out);
+    }
+}
+
+fn write_finding(number: usize, finding: &Finding, files: &str, style: &Style, out: &mut String) {
+    let label = format!("{number:>3}. ");
+    let indent = " ".repeat(label.len());
+    let width = style.width.unwrap_or(WRAP_WIDTH).saturating_sub(label.len()).max(20);
+    out.push_str(&label);
+    let kind = finding.kind.title();
+    style.put(Some(paint_of(finding.kind)), kind, out);
+    if let Some(flow) = finding.flow {
+        out.push_str(&format!(", connection #{flow}"));
+    }
+    if finding.certainty == Certainty::Likely {
+        out.push_str(" (likely)");
+    }
+    out.push('\n');
+    for line in wrap(&Printable(&finding.text).to_string(), width) {
+        out.extend([indent.as_str(), &line, "\n"]);
+    }
+    let Some(command) = show_command(finding, files) else { return };
+    out.push_str(&indent);
+    style.put(Some(Paint::Dim), &command, out);
+    out.push('\n');
+}
+
+/// The command line that shows the frames of a finding.
+fn show_command(finding: &Finding, files: &str) -> Option<String> {
+    let frames = finding.frames.iter().take(FRAMES_SHOWN).map(u64::to_string).collect::<Vec<_>>();
+    match frames.as_slice() {
+        [] => None,
+        [one] => Some(format!("roce decode -Y 'frame.number == {one}' {files}")),
+        all => Some(format!("roce decode -Y 'frame.number in {{{}}}' {files}", all.join(", "))),
+    }
+}
+
+fn paint_of(kind: FindingKind) -> Paint {
+    match kind.severity() {
+        0 => Paint::Bad,
+        1 => Paint::Warn,
+        _ => Paint::Strong,
+    }
+}
+
+const fn left(heading: &'static str) -> Column {
+    Column { heading, align: Align::Left }
+}
+
+const fn right(heading: &'static str) -> Column {
+    Column { heading, align: Align::Right }
+}
+
+/// The columns of the table; [`cells`] fills them.
+const COLUMNS: &[Column] = &[
+    right("#"),
+    left("ends"),
+    left("service"),
+    right("MTU"),
+    right("packets"),
+    right("messages"),
+    right("goodput"),
+    right("retrans"),
+    right("lost"),
+    right("NAK"),
+    right("RNR"),
+    right("p50"),
+    right("p99"),
+];
+
+/// The columns that say which connection it is.
+const LEAD_COLUMNS: usize = 4;
+
+fn cells(connection: &Connection, row: &Row) -> Vec<Cell> {
+    let bad = |number: u64, paint| match number {
+        0 => Cell::painted("0", Paint::Dim),
+        _ => Cell::painted(count(number), paint),
+    };
+    let latency = |nanos: u64| match row.latency.count {
+        0 => Cell::painted("–", Paint::Dim),
+        _ => Cell::plain(duration(nanos)),
+    };
+    let goodput = rate(row.goodput_bytes, connection.duration_nanos());
+    let messages = if row.failed > 0 {
+        Cell::painted(format!("{} ({} failed)", count(row.messages), count(row.failed)), Paint::Bad)
+    } else {
+        Cell::plain(count(row.messages))
+    };
+    vec![
+        Cell::plain(connection.flow.to_string()),
+        Cell::plain(ends_text(connection)),
+        Cell::plain(service_name(connection.service)),
+        Cell::plain(connection.path_mtu.map_or_else(|| "–".into(), |mtu| mtu.to_string())),
+        Cell::plain(count(row.packets)),
+        messages,
+        goodput.map_or_else(|| Cell::painted("–", Paint::Dim), Cell::plain),
+        bad(row.retransmissions, Paint::Warn),
+        bad(row.lost, Paint::Bad),
+        bad(row.naks, Paint::Bad),
+        bad(row.rnr_naks, Paint::Warn),
+        latency(row.latency.p50),
+        latency(row.latency.p99),
+    ]
+}
+
+/// Both ends of a connection.
+pub(crate) fn ends_text(connection: &Connection) -> String {
+    let arrow = match connection.pairing {
+        Pairing::Datagram | Pairing::Unpaired => "→",
+        _ => "↔",
+    };
+    let [a, b] = &connection.ends;
+    format!("{} {arrow} {}", end_text(a), end_text(b))
+}
+
+/// An end: its address and queue pair.
+pub(crate) fn end_text(end: &End) -> String {
+    let address = address_text(end.address);
+    match end.qpn {
+        Some(qpn) => format!("{address} {:#x}", qpn.get()),
+        None => format!("{address} ?"),
+    }
+}
+
+fn write_totals(report: &Report, out: &mut String) {
+    let all = &report.totals.all;
+    let row = Row::new(core::slice::from_ref(all));
+    let mut parts = vec![
+        counted(row.packets, "packet"),
+        counted(row.messages, "message"),
+        format!("{} of payload", bytes(row.goodput_bytes)),
+    ];
+    let causes = &all.retransmissions;
+    let by_cause: Vec<_> = [
+        (causes.timeout.packets, "timeout"),
+        (causes.sequence_nak.packets, "sequence NAK"),
+        (causes.implied_nak.packets, "implied NAK"),
+        (causes.rnr.packets, "RNR"),
+    ]
+    .into_iter()
+    .filter(|(packets, _)| *packets > 0)
+    .map(|(packets, cause)| format!("{} by {cause}", count(packets)))
+    .collect();
+    if !by_cause.is_empty() {
+        let total = counted(row.retransmissions, "retransmission");
+        parts.push(format!("{total} ({})", by_cause.join(", ")));
+    }
+    for (number, noun) in [
+        (row.lost, "lost packet"),
+        (all.duplicate_packets, "duplicate"),
+        (all.reordered, "reordered packet"),
+        (row.naks, "NAK"),
+        (row.rnr_naks, "RNR NAK"),
+        (row.ce_marked, "CE mark"),
+        (row.cnps, "CNP"),
+        (all.icrc_errors, "ICRC failure"),
+    ] {
+        if number > 0 {
+            parts.push(counted(number, noun));
+        }
+    }
+    out.push_str(&format!("In all: {}.\n", parts.join(", ")));
+}
