@@ -79,3 +79,6 @@ pub const PAGE_ITEMS_MAX: usize = 2_000_000;
 
 /// Flows, before they are paired, whose packets a page shows; connections of later ones have only their line in its table.
 pub const PAGE_FLOWS_MAX: usize = 65_536;
+
+/// Lost packets that the first pass over a capture remembers for the ladder of the second.
+pub const LADDER_LOSSES_MAX: usize = 1_000_000;

@@ -29,21 +29,21 @@ mod losses;
 mod message;
 mod names;
 mod packet;
+pub mod page;
 mod pairing;
 mod records;
 mod report;
 mod requester;
 mod requests;
 mod responses;
-pub mod page;
 mod row;
 mod serialize;
 mod setup;
 mod statistics;
 mod stream;
+pub mod text;
 mod tracker;
 mod unreliable;
-pub mod text;
 
 #[cfg(test)]
 mod tests;

@@ -26,11 +26,19 @@ impl Inputs {
     ///
     /// Damage in the middle of a capture is passed over, unless `strict`.
     pub(crate) fn open(paths: &[PathBuf], strict: bool) -> Result<Self> {
+        Self::open_as(paths, strict, Problems::default())
+    }
+
+    /// Opens captures once more, for a second pass: what is wrong with them was reported in the first.
+    pub(crate) fn reopen(paths: &[PathBuf], strict: bool) -> Result<Self> {
+        Self::open_as(paths, strict, Problems { silent: true, ..Problems::default() })
+    }
+
+    fn open_as(paths: &[PathBuf], strict: bool, mut problems: Problems) -> Result<Self> {
         if paths.iter().filter(|path| is_stdin(path)).count() > 1 {
             bail!("standard input (-) is named twice; it can be read once");
         }
         let (mut readers, mut size) = (Vec::new(), Some(0_u64));
-        let mut problems = Problems::default();
         for path in paths {
             let name = path.display().to_string();
             match open(path) {
@@ -40,7 +48,7 @@ impl Inputs {
                     readers.push(if strict { reader } else { reader.lenient() });
                 }
                 Err(error) => {
-                    report(&name, &error);
+                    problems.say(&name, &error);
                     problems.failed = true;
                 }
             }
@@ -64,6 +72,8 @@ impl Inputs {
 pub(crate) struct Problems {
     /// The files in the merge, as the user named them; a record's `file` is an index.
     names: Vec<String>,
+    /// Whether nothing is said about them.
+    silent: bool,
     /// Whether some input could not be read, or not to its end.
     failed: bool,
     /// How many stretches of damage were passed over, and how many bytes in all.
@@ -83,13 +93,15 @@ impl Problems {
         self.skips += 1;
         self.skipped_bytes += bytes;
         if self.skips <= SKIPS_SHOWN {
-            report(self.name(trouble.file), &trouble.error.into());
+            self.say(self.name(trouble.file), &trouble.error.into());
         }
     }
 
     /// Says how much damage was passed over without a line of its own. Call it after the last record.
     pub(crate) fn finish(&self) {
-        if let Some(more @ 1..) = self.skips.checked_sub(SKIPS_SHOWN) {
+        if let Some(more @ 1..) = self.skips.checked_sub(SKIPS_SHOWN)
+            && !self.silent
+        {
             let bytes = self.skipped_bytes;
             eprintln!("roce: damage was skipped at {more} more places; {bytes} bytes in all");
         }
@@ -106,8 +118,14 @@ impl Problems {
 
     /// Says that a file holds something that cannot be used.
     pub(crate) fn fail(&mut self, file: u32, error: &anyhow::Error) {
-        report(self.name(file), error);
+        self.say(self.name(file), error);
         self.failed = true;
+    }
+
+    fn say(&self, name: &str, error: &anyhow::Error) {
+        if !self.silent {
+            eprintln!("roce: {name}: {error:#}");
+        }
     }
 
     /// The exit status that follows from what was wrong with the files: 2 if one could not be read to its end, 1 if
@@ -123,10 +141,6 @@ impl Problems {
 
 fn is_stdin(path: &Path) -> bool {
     path.as_os_str() == "-"
-}
-
-fn report(name: &str, error: &anyhow::Error) {
-    eprintln!("roce: {name}: {error:#}");
 }
 
 /// Opens a capture, and tells its size if it is a regular file.

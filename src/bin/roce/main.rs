@@ -7,11 +7,14 @@ mod decode;
 mod demo;
 mod device;
 mod devices;
+mod flows;
 mod input;
 mod interrupt;
+mod links;
 mod outfile;
 mod output;
 mod parallel;
+mod progress;
 mod run;
 mod serve;
 mod shell;
@@ -36,6 +39,7 @@ struct Cli {
 enum Command {
     Demo(demo::Args),
     Decode(decode::Args),
+    Flows(flows::Args),
     Serve(serve::Args),
     Bench(bench::Args),
     Conform(Box<conform::Args>),
@@ -54,6 +58,7 @@ fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Demo(args) => demo::run(&args),
         Command::Decode(args) => decode::run(args),
+        Command::Flows(args) => flows::run(&args),
         Command::Serve(args) => serve::run(args),
         Command::Bench(args) => bench::run(args),
         Command::Conform(args) => conform::run(*args),

@@ -30,6 +30,17 @@ impl Color {
     }
 }
 
+/// Columns of the terminal that standard output is; else what COLUMNS says; else nothing, and lines may have any length.
+pub(crate) fn width() -> Option<usize> {
+    let of_terminal = || {
+        let stdout = io::stdout();
+        let size = stdout.is_terminal().then(|| rustix::termios::tcgetwinsize(stdout).ok())??;
+        (size.ws_col > 0).then_some(usize::from(size.ws_col))
+    };
+    let of_variable = || std::env::var("COLUMNS").ok()?.parse().ok().filter(|&width| width > 0);
+    of_terminal().or_else(of_variable)
+}
+
 /// Standard output, in large pieces. It can be written from any thread.
 pub(crate) fn stdout() -> BufWriter<Stdout> {
     const PIECE: usize = 256 * 1024;

@@ -116,7 +116,7 @@ Examples:
   roce decode -Y 'infiniband.bth.destqp == 0x11' -w qp.pcapng left.pcapng right.pcapng
   tcpdump -i eth0 -w - udp port 4791 | roce decode -l -";
 
-pub(super) fn parse_filter(source: &str) -> anyhow::Result<Filter> {
+pub(crate) fn parse_filter(source: &str) -> anyhow::Result<Filter> {
     Filter::parse(source).map_err(|error| {
         let marked = error.point(source).replace('\n', "\n  ");
         anyhow::anyhow!("--filter: {error}\n  {marked}")

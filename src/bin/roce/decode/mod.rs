@@ -2,10 +2,8 @@
 
 mod args;
 mod form;
-mod links;
 #[cfg(feature = "parquet")]
 mod parquet;
-mod progress;
 mod run;
 mod show;
 mod write;
@@ -15,7 +13,7 @@ use std::process::ExitCode;
 
 use roce::decode::FieldRef;
 
-pub(crate) use self::args::Args;
+pub(crate) use self::args::{Args, parse_filter};
 use self::run::Run;
 use crate::input::Inputs;
 use crate::output;

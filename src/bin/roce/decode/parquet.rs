@@ -6,12 +6,12 @@ use std::process::ExitCode;
 use anyhow::{Result, bail};
 
 use super::args::{Args, find_field};
-use super::links::UnknownLinks;
-use super::progress::progress_bar;
 use super::run::End;
 use super::show::Show;
 use crate::batches::{self, Part};
 use crate::input::Inputs;
+use crate::links::UnknownLinks;
+use crate::progress::progress_bar;
 use crate::tables::{Packets, Rows, TIME_EPOCH, Table, capture_name, partition};
 
 /// Writes the packets of each capture to a table of its own below `out`.

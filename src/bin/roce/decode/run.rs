@@ -8,10 +8,10 @@ use roce::capture::MergeError;
 use roce::decode::Decoder;
 
 use super::args::Args;
-use super::progress::{PROGRESS_STEP, progress_bar};
 use super::show::{Show, Shown};
 use crate::batches::{self, Part};
 use crate::input::{Inputs, Problems};
+use crate::progress::{PROGRESS_STEP, progress_bar};
 
 /// What failed when output cannot be written.
 const OUTPUT: &str = "cannot write to standard output";

@@ -5,7 +5,7 @@ use roce::decode::{self, Decoder, Filter, Summary};
 
 use super::args::{Args, parse_filter};
 use super::form::Form;
-use super::links::UnknownLinks;
+use crate::links::UnknownLinks;
 
 /// What is shown of which packets.
 pub(super) struct Show {

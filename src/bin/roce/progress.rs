@@ -8,10 +8,10 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 const LONG_INPUT: u64 = 64 << 20;
 
 /// How many packets pass between two looks at the progress.
-pub(super) const PROGRESS_STEP: u64 = 8192;
+pub(crate) const PROGRESS_STEP: u64 = 8192;
 
 /// A bar on standard error if the input is long, standard error is a terminal, and nothing else is printed on it.
-pub(super) fn progress_bar(size: Option<u64>, prints: bool) -> ProgressBar {
+pub(crate) fn progress_bar(size: Option<u64>, prints: bool) -> ProgressBar {
     let screen_is_free = !prints || !io::stdout().is_terminal();
     match size {
         Some(size) if size >= LONG_INPUT && screen_is_free && io::stderr().is_terminal() => {

@@ -10,32 +10,32 @@ use crate::input::Problems;
 
 /// Frames of link types that cannot be decoded, by file: the first, and how many there are.
 #[derive(Default)]
-pub(super) struct UnknownLinks {
+pub(crate) struct UnknownLinks {
     files: BTreeMap<u32, (LinkType, Offset, u64)>,
 }
 
 impl UnknownLinks {
     #[inline]
-    pub(super) fn note(&mut self, record: &Record<'_>) {
+    pub(crate) fn note(&mut self, record: &Record<'_>) {
         if record.link.name().is_none() {
             let first = (record.link, record.offset, 0);
             self.files.entry(record.file).or_insert(first).2 += 1;
         }
     }
 
-    pub(super) fn clear(&mut self) {
+    pub(crate) fn clear(&mut self) {
         self.files.clear();
     }
 
     /// Adds what was noted of later records, and forgets it there.
-    pub(super) fn append(&mut self, later: &mut Self) {
+    pub(crate) fn append(&mut self, later: &mut Self) {
         while let Some((file, (link, offset, frames))) = later.files.pop_first() {
             self.files.entry(file).or_insert((link, offset, 0)).2 += frames;
         }
     }
 
     /// Says so of each file that has some.
-    pub(super) fn report(&self, problems: &mut Problems) {
+    pub(crate) fn report(&self, problems: &mut Problems) {
         for (&file, (link, offset, frames)) in &self.files {
             let reason =
                 anyhow!("{link} cannot be decoded: {frames} frames, the first at {offset}");

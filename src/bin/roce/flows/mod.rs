@@ -1,0 +1,208 @@
+//! `roce flows`: what happened on the connections of captures, and what went wrong.
+
+mod args;
+mod pass;
+mod select;
+mod threshold;
+
+use std::fs::{self, File};
+use std::io::{BufWriter, Write};
+use std::path::Path;
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use anyhow::{Context, Result, bail};
+use roce::analysis::page::{Recorder, write_page};
+use roce::analysis::text::{Ladder, LossList, ReportStyle, Style};
+use roce::analysis::{
+    Config, FlowNumber, LossNote, Message, PacketFacts, PacketNote, Report, Sink,
+};
+use roce::decode::Filter;
+
+pub(crate) use self::args::Args;
+use self::pass::Pass;
+use self::select::Selector;
+use crate::decode::parse_filter;
+use crate::input::Inputs;
+use crate::{batches, interrupt, outfile, output};
+
+/// What failed when output cannot be written.
+const OUTPUT: &str = "cannot write to standard output";
+
+/// The most connections that are shown packet by packet, each of which takes a pass over the captures.
+const LADDERS_MAX: usize = 8;
+
+pub(crate) fn run(args: &Args) -> Result<ExitCode> {
+    if let Some(path) = &args.html {
+        outfile::check_writable("--html", path)?;
+    }
+    let filter = args.filter.as_deref().map(parse_filter).transpose()?;
+    let stop = interrupt::catch()?;
+    let command = Flows { args, filter, stop };
+    let mut inputs = Inputs::open(&args.files, args.strict)?;
+    if args.select.is_some() && !args.json && inputs.size().is_none() {
+        bail!(
+            "-q reads the captures twice, which a pipe cannot; write the capture to a file first"
+        );
+    }
+    let (mut report, collected) = command.analyze(&mut inputs)?;
+    if let (Some(path), Some(recorder)) = (&args.html, &collected.recorder) {
+        write_html(path, &report, recorder)?;
+    }
+    let ladders = match args.select {
+        Some(selector) => select(&mut report, selector)?,
+        None => Vec::new(),
+    };
+    command.print(&report)?;
+    if !args.json {
+        for flow in ladders {
+            command.print_ladder(&report, flow, &collected)?;
+        }
+    }
+    Ok(if stop.load(Ordering::Relaxed) {
+        ExitCode::from(interrupt::STATUS)
+    } else if inputs.problems.status() == crate::could_not() {
+        crate::could_not()
+    } else if report.findings.is_empty() {
+        inputs.problems.status()
+    } else {
+        ExitCode::FAILURE
+    })
+}
+
+/// A run of the subcommand.
+struct Flows<'a> {
+    args: &'a Args,
+    filter: Option<Filter>,
+    stop: &'a AtomicBool,
+}
+
+impl Flows<'_> {
+    fn pass(&self) -> Pass<'_> {
+        Pass {
+            port: self.args.port,
+            filter: self.filter.as_ref(),
+            threads: batches::threads(self.args.jobs),
+            stop: self.stop,
+        }
+    }
+
+    fn config(&self, inputs: &Inputs) -> Config {
+        let mut config = Config::default();
+        config.files = inputs.names().to_vec();
+        for threshold in &self.args.thresholds {
+            threshold.apply(&mut config.thresholds);
+        }
+        config
+    }
+
+    fn style(&self) -> Style {
+        let mut style = Style::default();
+        style.width = output::width();
+        style.color = self.args.color.wanted();
+        style
+    }
+
+    /// The first pass.
+    fn analyze(&self, inputs: &mut Inputs) -> Result<(Report, Collected)> {
+        let mut collected = Collected {
+            recorder: self.args.html.is_some().then(Recorder::new),
+            losses: self.args.select.is_some().then(LossList::default),
+        };
+        let config = self.config(inputs);
+        let report = self.pass().run(inputs, config, &mut collected, |_| Ok(()))?;
+        Ok((report, collected))
+    }
+
+    fn print(&self, report: &Report) -> Result<()> {
+        let mut text = String::new();
+        if self.args.json {
+            text = serde_json::to_string(report).context("cannot write the report")? + "\n";
+        } else {
+            let rows_max = (self.args.top > 0).then_some(self.args.top);
+            let style = ReportStyle { style: self.style(), sort: self.args.sort.into(), rows_max };
+            style.write(report, &mut text);
+        }
+        let mut out = output::stdout();
+        out.write_all(text.as_bytes()).and_then(|()| out.flush()).context(OUTPUT)
+    }
+
+    /// The second pass, which shows the packets of one connection.
+    fn print_ladder(&self, report: &Report, flow: FlowNumber, collected: &Collected) -> Result<()> {
+        let losses = collected.losses.as_ref().context("the first pass collects the losses")?;
+        let found = Ladder::new(report, flow, losses, self.style(), self.args.full);
+        let mut ladder = found.context("the connection is in the report")?;
+        let mut out = output::stdout();
+        let mut inputs = Inputs::reopen(&self.args.files, self.args.strict)?;
+        let config = self.config(&inputs);
+        writeln!(out).context(OUTPUT)?;
+        self.pass().run(&mut inputs, config, &mut ladder, |ladder| {
+            ladder.drain(&mut out).context(OUTPUT)
+        })?;
+        ladder.finish();
+        ladder.drain(&mut out).and_then(|()| out.flush()).context(OUTPUT)?;
+        if losses.left_out() > 0 {
+            eprintln!("roce: {} lost packets are not marked: too many", losses.left_out());
+        }
+        Ok(())
+    }
+}
+
+/// Leaves only the selected connections in the report, and what was found about them. Returns their numbers.
+fn select(report: &mut Report, selector: Selector) -> Result<Vec<FlowNumber>> {
+    report.connections.retain(|connection| selector.matches(connection));
+    let flows: Vec<_> = report.connections.iter().map(|connection| connection.flow).collect();
+    match flows.len() {
+        0 => bail!("-q: no connection matches; without -q, roce flows lists all"),
+        found if found > LADDERS_MAX => {
+            let some: Vec<_> =
+                flows.iter().take(LADDERS_MAX).map(|flow| format!("#{flow}")).collect();
+            bail!(
+                "-q: {found} connections match ({}, …); choose one, as in -q{}",
+                some.join(", "),
+                some[0]
+            )
+        }
+        _ => {}
+    }
+    report.findings.retain(|finding| finding.flow.is_some_and(|flow| flows.contains(&flow)));
+    Ok(flows)
+}
+
+fn write_html(path: &Path, report: &Report, recorder: &Recorder) -> Result<()> {
+    let named = || format!("--html {}", path.display());
+    let mut out = BufWriter::new(File::create(path).with_context(named)?);
+    write_page(report, recorder, &mut out).and_then(|()| out.flush()).with_context(named)?;
+    let bytes = fs::metadata(path).map_or(0, |found| found.len());
+    eprintln!("roce: wrote {} ({bytes} bytes)", path.display());
+    Ok(())
+}
+
+/// What the first pass collects beside the report.
+struct Collected {
+    recorder: Option<Recorder>,
+    losses: Option<LossList>,
+}
+
+impl Sink for Collected {
+    fn packet(&mut self, facts: &PacketFacts, note: &PacketNote) {
+        if let Some(recorder) = &mut self.recorder {
+            recorder.packet(facts, note);
+        }
+    }
+
+    fn loss(&mut self, note: &LossNote) {
+        if let Some(recorder) = &mut self.recorder {
+            recorder.loss(note);
+        }
+        if let Some(losses) = &mut self.losses {
+            losses.loss(note);
+        }
+    }
+
+    fn message(&mut self, message: &Message) {
+        if let Some(recorder) = &mut self.recorder {
+            recorder.message(message);
+        }
+    }
+}
