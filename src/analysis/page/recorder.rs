@@ -8,8 +8,10 @@ use crate::analysis::{FlowNumber, LossNote, Message, PacketFacts, PacketNote, Re
 /// Collects the packets, losses and messages of a capture for its page, in bounded memory: beyond
 /// [`PAGE_CONNECTION_ITEMS_MAX`] for a connection and [`PAGE_ITEMS_MAX`] in all, every second, every fourth, … is kept.
 /// The page says how many were left out.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct Recorder {
+    /// The most items of a flow, and in all.
+    limits: [usize; 2],
     /// By provisional flow number.
     flows: Vec<Flow>,
     /// Items that are kept.
@@ -59,10 +61,20 @@ pub(super) struct Recorded {
     pub(super) messages: Vec<MessageRecord>,
 }
 
+impl Default for Recorder {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
 impl Recorder {
     /// A recorder of nothing yet.
     pub fn new() -> Self {
-        Self::default()
+        Self::with_limits([PAGE_CONNECTION_ITEMS_MAX, PAGE_ITEMS_MAX])
+    }
+
+    fn with_limits(limits: [usize; 2]) -> Self {
+        Self { limits, flows: Vec::new(), kept: 0, now: 0 }
     }
 
     /// Adds to what is collected of `flow`; `add` returns whether the item was kept. Thins out what is too long.
@@ -76,10 +88,11 @@ impl Recorder {
         }
         let one = &mut self.flows[index];
         self.kept += usize::from(add(one));
-        if one.len() > PAGE_CONNECTION_ITEMS_MAX {
+        let [flow_max, all_max] = self.limits;
+        if one.len() > flow_max {
             self.kept -= one.halve();
         }
-        if self.kept > PAGE_ITEMS_MAX {
+        if self.kept > all_max {
             // All that are about as long as the longest, so that this happens seldom.
             let longest = self.flows.iter().map(Flow::len).max().unwrap_or(0);
             for flow in self.flows.iter_mut().filter(|flow| flow.len() > longest / 2) {
@@ -159,5 +172,91 @@ impl Sink for Recorder {
 
     fn message(&mut self, message: &Message) {
         self.add(message.flow, |flow| flow.messages.push(MessageRecord::new(message)));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::analysis::{PacketRole, RetransmissionCause};
+    use crate::time::Instant;
+    use crate::wire::{Gid, IcrcVerdict, Opcode, Psn, Qpn};
+
+    fn facts(frame: u64) -> PacketFacts {
+        PacketFacts {
+            frame,
+            file: 0,
+            time: Instant::from_nanos(frame * 1000),
+            source: Gid::default(),
+            destination: Gid::default(),
+            source_port: 49152,
+            opcode: Opcode(4),
+            ack_request: true,
+            dest_qp: Qpn::new(17),
+            source_qp: None,
+            psn: Psn::new(5),
+            payload_len: 64,
+            wire_len: 130,
+            is_ce_marked: false,
+            icrc: IcrcVerdict::Ok,
+            is_cut: false,
+            aeth: None,
+            reth: None,
+            digest: 0,
+            cm: None,
+        }
+    }
+
+    fn note(flow: FlowNumber, retransmission: Option<RetransmissionCause>) -> PacketNote {
+        PacketNote {
+            flow,
+            sender: 0,
+            role: PacketRole::Request,
+            sequence: 5,
+            retransmission,
+            duplicate: false,
+            reordered: false,
+        }
+    }
+
+    #[test]
+    fn items_stay_within_limits_and_notable_ones_are_kept_longest() {
+        let mut recorder = Recorder::with_limits([1000, 1500]);
+        for frame in 1..=20_000 {
+            let flow = 1 + FlowNumber::try_from(frame % 3).unwrap();
+            let cause = (frame % 100 == 0).then_some(RetransmissionCause::Timeout);
+            recorder.packet(&facts(frame), &note(flow, cause));
+            let kept: Vec<_> = recorder.flows.iter().map(Flow::len).collect();
+            assert_eq!(recorder.kept, kept.iter().sum::<usize>());
+            assert!(recorder.kept <= 1500 && kept.iter().all(|&len| len <= 1000), "{kept:?}");
+        }
+        let left_out: u64 =
+            recorder.flows.iter().map(|flow| Members(vec![(flow, false)]).left_out()[0]).sum();
+        assert_eq!(left_out, 20_000 - recorder.kept as u64);
+        for flow in &recorder.flows {
+            assert_eq!(flow.notable.left_out(), 0);
+            let frames: Vec<_> = flow.plain.items().iter().map(|packet| packet.frame).collect();
+            assert!(frames.first() < Some(&100) && frames.last() > Some(&19_000), "{frames:?}");
+        }
+    }
+
+    #[test]
+    fn flows_beyond_the_limit_take_no_memory() {
+        let mut recorder = Recorder::new();
+        recorder.packet(&facts(1), &note(FlowNumber::MAX, None));
+        assert_eq!((recorder.flows.len(), recorder.kept), (0, 0));
+    }
+
+    #[test]
+    fn flows_of_one_connection_are_merged_in_order_of_time() {
+        let mut recorder = Recorder::new();
+        for frame in 1..=6 {
+            recorder.packet(&facts(frame), &note(1 + FlowNumber::from(frame % 2 == 0), None));
+        }
+        let [one, other] = recorder.flows.as_slice() else { panic!("two flows") };
+        let merged = Members(vec![(one, false), (other, true)]).merged();
+        let found: Vec<_> =
+            merged.packets.iter().map(|packet| (packet.frame, packet.requester())).collect();
+        assert_eq!(found, [(1, 0), (2, 1), (3, 0), (4, 1), (5, 0), (6, 1)]);
     }
 }
