@@ -7,7 +7,7 @@ use crate::analysis::limits::{PAGE_CONNECTION_ITEMS_MAX, PAGE_ITEMS_MAX};
 use crate::analysis::row::Row;
 use crate::analysis::text::end_text;
 use crate::analysis::{
-    Certainty, Connection, Direction, End, Finding, Pairing, Report, Setup, Stall, operation_name,
+    Connection, Direction, End, Finding, Pairing, Report, Setup, Stall, operation_name,
     service_name,
 };
 use crate::decode::address_text;
@@ -48,7 +48,6 @@ struct FindingData<'a> {
     kind: &'static str,
     severity: u8,
     flow: Option<u32>,
-    likely: bool,
     cost_nanos: u64,
     frames: &'a [u64],
     text: &'a str,
@@ -161,7 +160,6 @@ fn finding(finding: &Finding) -> FindingData<'_> {
         kind: finding.kind.title(),
         severity: finding.kind.severity(),
         flow: finding.flow,
-        likely: finding.certainty == Certainty::Likely,
         cost_nanos: finding.cost_nanos,
         frames: &finding.frames,
         text: &finding.text,

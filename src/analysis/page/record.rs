@@ -94,8 +94,9 @@ impl PacketRecord {
     /// Which end's PSN space it belongs to.
     pub(super) fn requester(&self) -> usize {
         let sender = usize::from(self.flags & flag::SENDER);
-        let is_request = (self.flags >> flag::ROLE_SHIFT) & 7 == role_code(PacketRole::Request);
-        if is_request { sender } else { 1 - sender }
+        let role = (self.flags >> flag::ROLE_SHIFT) & 7;
+        let own = [PacketRole::Request, PacketRole::Management].map(role_code);
+        if own.contains(&role) { sender } else { 1 - sender }
     }
 }
 

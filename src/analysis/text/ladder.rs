@@ -6,8 +6,9 @@ use std::io::{self, Write};
 
 use super::paint::{Paint, Style, columns, pad};
 use super::report::{end_text, ends_text};
-use super::units::{count, duration};
+use super::units::{count, counted, duration};
 use crate::analysis::limits::LADDER_LOSSES_MAX;
+use crate::analysis::row::Row;
 use crate::analysis::{
     Certainty, Connection, FlowNumber, LossNote, LossPlace, PacketFacts, PacketNote, PacketRole,
     Report, RetransmissionCause, Sink, service_name,
@@ -19,11 +20,12 @@ use crate::wire::{IcrcVerdict, Opcode};
 /// A silence shorter than this is never marked.
 const SILENCE_MIN_NANOS: u64 = 1_000_000;
 
-/// A silence that is marked is at least this many times the mean time between packets.
+/// A silence that is marked is at least this many times the median latency of messages; where that is not known, the mean
+/// time between packets.
 const SILENCE_TIMES: u64 = 10;
 
 /// Packets after the first of a run that are shown before they are folded.
-const RUN_SHOWN: usize = 2;
+const RUN_SHOWN: usize = 3;
 
 /// The lost packets of a capture, which a ladder must know before it shows them: the first pass over the capture
 /// collects them.
@@ -66,6 +68,8 @@ pub struct Ladder<'a> {
     missing: [[BTreeSet<Missing>; 2]; 2],
     previous: Option<Instant>,
     run: Run,
+    round: Round,
+    repeats: Repeats,
     text: String,
 }
 
@@ -137,7 +141,33 @@ struct Run {
     key: Option<RunKey>,
     held: Vec<Line>,
     last: Option<Line>,
+    /// The PSN of the one before the last.
+    folded_to: Option<u64>,
     count: u64,
+}
+
+/// Packets of a round that are compared with those of the round before.
+const ROUND_MAX: usize = 64;
+
+/// The packets between two silences: where a requester retransmits the same ones over and over, rounds are alike.
+#[derive(Clone, Debug, Default)]
+struct Round {
+    /// PSN and kind of its packets; nothing if they are too many.
+    packets: Option<Vec<(u32, RunKey)>>,
+    text: String,
+    /// The silence before it.
+    silence: Option<u64>,
+}
+
+/// Rounds that are like the one before them.
+#[derive(Clone, Debug, Default)]
+struct Repeats {
+    /// The packets of the round that they are like.
+    packets: Option<Vec<(u32, RunKey)>>,
+    count: u64,
+    last: Round,
+    /// The shortest and the longest silence before those that are folded.
+    silences: Option<(u64, u64)>,
 }
 
 impl<'a> Ladder<'a> {
@@ -150,20 +180,24 @@ impl<'a> Ladder<'a> {
         full: bool,
     ) -> Option<Self> {
         let connection = report.connections.iter().find(|connection| connection.flow == flow)?;
-        let packets: u64 =
-            connection.directions.iter().map(|d| d.request_packets + d.response_packets).sum();
-        let mean_gap = connection.duration_nanos() / packets.max(1);
+        let row = Row::new(&connection.directions);
+        let usual = match row.latency.count {
+            0 => connection.duration_nanos() / row.packets.max(1),
+            _ => row.latency.p50,
+        };
         let mut ladder = Self {
             report,
             connection,
             style,
             folds: !full,
             layout: Layout::new(&style, connection.last_frame),
-            silence_nanos: SILENCE_MIN_NANOS.max(mean_gap.saturating_mul(SILENCE_TIMES)),
+            silence_nanos: SILENCE_MIN_NANOS.max(usual.saturating_mul(SILENCE_TIMES)),
             lost: HashMap::new(),
             missing: Default::default(),
             previous: None,
             run: Run::default(),
+            round: Round::default(),
+            repeats: Repeats::default(),
             text: String::new(),
         };
         for note in &losses.notes {
@@ -225,7 +259,8 @@ impl<'a> Ladder<'a> {
 
     /// Ends the ladder: what was held back becomes ready.
     pub fn finish(&mut self) {
-        self.end_run();
+        self.end_round(None);
+        self.end_repeats();
         for sender in 0..2 {
             for is_request in 0..2 {
                 for missing in core::mem::take(&mut self.missing[sender][is_request]) {
@@ -233,6 +268,48 @@ impl<'a> Ladder<'a> {
                 }
             }
         }
+        self.text.push_str(&core::mem::take(&mut self.round.text));
+    }
+
+    /// Ends a round with the silence after it. Holds it back if it is like the one before.
+    fn end_round(&mut self, silence: Option<u64>) {
+        self.end_run();
+        let next = Round { packets: Some(Vec::new()), text: String::new(), silence };
+        let round = core::mem::replace(&mut self.round, next);
+        let is_like = round.packets.as_ref().is_some_and(|packets| !packets.is_empty())
+            && round.packets == self.repeats.packets;
+        if !is_like {
+            self.end_repeats();
+            self.text.push_str(&self.silence_text(round.silence));
+            self.text.push_str(&round.text);
+            self.repeats.packets = round.packets;
+            return;
+        }
+        if let Some(silence) = self.repeats.last.silence {
+            let (least, most) = self.repeats.silences.unwrap_or((silence, silence));
+            self.repeats.silences = Some((least.min(silence), most.max(silence)));
+        }
+        self.repeats.count += 1;
+        self.repeats.last = round;
+    }
+
+    /// Writes one line for all rounds that were held back but the last, and the last.
+    fn end_repeats(&mut self) {
+        let repeats = core::mem::take(&mut self.repeats);
+        if repeats.count == 0 {
+            return;
+        }
+        if let (Some((least, most)), 2..) = (repeats.silences, repeats.count) {
+            let rounds = counted(repeats.count - 1, "more round");
+            let (least, most) = (duration(least), duration(most));
+            let after = if least == most { least } else { format!("{least} to {most}") };
+            let fold = format!("… {rounds} of the same packets, each after {after} of silence");
+            self.text.push_str(&" ".repeat(TIME_WIDTH + 1));
+            self.style.put(Some(Paint::Warn), &fold, &mut self.text);
+            self.text.push('\n');
+        }
+        self.text.push_str(&self.silence_text(repeats.last.silence));
+        self.text.push_str(&repeats.last.text);
     }
 
     /// Shows the lost packets that the capture point did not see and that belong before this one.
@@ -277,22 +354,25 @@ impl<'a> Ladder<'a> {
         }
         let (Some(first), Some(last)) = (run.held.first(), &run.last) else { return };
         let folded = count(run.count - 1);
-        let psns = match (first.psn, last.psn) {
+        let psns = match (first.psn, run.folded_to) {
+            (Some(first), Some(last)) if first == last => format!(", PSN {first}"),
             (Some(first), Some(last)) => format!(", PSN {first}–{last}"),
             _ => String::new(),
         };
         let mut text = " ".repeat(self.layout.before_lane());
         let fold = format!("… {folded} more {}{psns}", first.label);
         self.style.put(Some(Paint::Dim), &fold, &mut text);
-        self.text.extend([text.as_str(), "\n"]);
+        self.round.text.extend([text.as_str(), "\n"]);
         self.write_line(last);
     }
 
-    fn write_silence(&mut self, nanos: u64) {
-        let text = format!("· · · {} of silence · · ·", duration(nanos));
-        self.text.push_str(&" ".repeat(TIME_WIDTH + 1));
-        self.style.put(Some(Paint::Warn), &text, &mut self.text);
-        self.text.push('\n');
+    fn silence_text(&self, nanos: Option<u64>) -> String {
+        let Some(nanos) = nanos else { return String::new() };
+        let mut text = " ".repeat(TIME_WIDTH + 1);
+        let silence = format!("· · · {} of silence · · ·", duration(nanos));
+        self.style.put(Some(Paint::Warn), &silence, &mut text);
+        text.push('\n');
+        text
     }
 
     fn write_line(&mut self, line: &Line) {
@@ -303,7 +383,7 @@ impl<'a> Ladder<'a> {
         let at = line.frame.map_or_else(|| "–".into(), |frame| frame.to_string());
         let psn = number(line.psn.map(|psn| psn.to_string()));
         let len = number(line.len.map(|len| len.to_string()));
-        self.text.push_str(&format!(
+        self.round.text.push_str(&format!(
             "{time:>TIME_WIDTH$} {delta:>DELTA_WIDTH$} {at:>frame$} {psn:>PSN_WIDTH$} {len:>LEN_WIDTH$}  "
         ));
         let shaft = lane.saturating_sub(columns(&line.label) + 2).max(1);
@@ -317,19 +397,19 @@ impl<'a> Ladder<'a> {
             0 => format!("{} {}{head}", line.label, dash.repeat(shaft)),
             _ => format!("{head}{} {}", dash.repeat(shaft), line.label),
         };
-        self.style.put(line.paint, &arrow, &mut self.text);
+        self.style.put(line.paint, &arrow, &mut self.round.text);
         if !line.remarks.is_empty() {
             let remarks = line.remarks.join(", ");
             if remarks_right {
-                pad(&arrow, lane, &mut self.text);
-                self.text.push_str("  ");
+                pad(&arrow, lane, &mut self.round.text);
+                self.round.text.push_str("  ");
             } else {
-                self.text.push('\n');
-                self.text.push_str(&" ".repeat(self.layout.before_lane() + 2));
+                self.round.text.push('\n');
+                self.round.text.push_str(&" ".repeat(self.layout.before_lane() + 2));
             }
-            self.style.put(line.paint, &remarks, &mut self.text);
+            self.style.put(line.paint, &remarks, &mut self.round.text);
         }
-        self.text.push('\n');
+        self.round.text.push('\n');
     }
 
     fn line(&self, facts: &PacketFacts, note: &PacketNote, sender: usize) -> Line {
@@ -358,29 +438,48 @@ impl Sink for Ladder<'_> {
         self.missing_before(sender, note, facts.frame);
         let line = self.line(facts, note, sender);
         if let Some(delta) = line.delta.filter(|&delta| delta >= self.silence_nanos) {
-            self.end_run();
-            self.write_silence(delta);
+            self.end_round(Some(delta));
         }
         self.previous = Some(facts.time);
-        let folds = self.folds
-            && !line.is_lost
-            && matches!(note.role, PacketRole::Request | PacketRole::Ack | PacketRole::Response);
-        let key = folds.then(|| RunKey {
+        let can_fold = self.folds && !line.is_lost;
+        let is_plain =
+            matches!(note.role, PacketRole::Request | PacketRole::Ack | PacketRole::Response);
+        let key = can_fold.then(|| RunKey {
             sender,
             opcode: facts.opcode,
             len: facts.payload_len,
             remarks: line.remarks.clone(),
         });
+        self.add_to_round(key.clone().map(|key| (facts.psn.get(), key)));
+        let key = key.filter(|_| is_plain);
         if key.is_some() && key == self.run.key {
             self.run.count += 1;
             if self.run.held.len() < RUN_SHOWN {
                 self.run.held.push(line.clone());
             }
+            self.run.folded_to = self.run.last.as_ref().and_then(|last| last.psn);
             self.run.last = Some(line);
         } else {
             self.end_run();
             self.write_line(&line);
             self.run.key = key;
+        }
+        if self.round.packets.is_none() {
+            // It is too long to be held back.
+            self.end_repeats();
+            let silence = self.round.silence.take();
+            self.text.push_str(&self.silence_text(silence));
+            self.text.push_str(&core::mem::take(&mut self.round.text));
+        }
+    }
+}
+
+impl Ladder<'_> {
+    /// Adds a packet to the round, which can be compared with others as long as it is short and has nothing special.
+    fn add_to_round(&mut self, packet: Option<(u32, RunKey)>) {
+        match (&mut self.round.packets, packet) {
+            (Some(packets), Some(packet)) if packets.len() < ROUND_MAX => packets.push(packet),
+            _ => self.round.packets = None,
         }
     }
 }

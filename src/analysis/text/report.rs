@@ -5,7 +5,7 @@ use super::table::{Align, Cell, Column, write_table};
 use super::units::{Printable, bytes, count, counted, duration, rate, shell_word};
 use crate::analysis::row::{Row, SortBy};
 use crate::analysis::{
-    CaptureFacts, Certainty, Connection, End, Finding, FindingKind, Pairing, Report, service_name,
+    CaptureFacts, Connection, End, Finding, FindingKind, Pairing, Report, service_name,
 };
 use crate::decode::address_text;
 
@@ -35,7 +35,7 @@ impl ReportStyle {
         write_findings(report, style, out);
         out.push('\n');
         self.write_connections(report, out);
-        write_totals(report, out);
+        write_totals(report, style, out);
         let limits = &report.beyond_limits;
         if limits.packets + limits.connections + limits.messages > 0 {
             out.push_str(&format!(
@@ -73,27 +73,29 @@ impl ReportStyle {
 
 /// What was captured, where and for how long.
 fn write_capture(capture: &CaptureFacts, out: &mut String) {
+    let span = capture.duration_nanos();
+    let rate = rate(capture.bytes, span).map_or_else(String::new, |rate| format!(", {rate}"));
+    let what = format!(
+        "{}, {}, {} in {}{rate}",
+        counted(capture.frames, "frame"),
+        counted(capture.packets, "RoCE packet"),
+        bytes(capture.bytes),
+        duration(span)
+    );
+    if let [file] = capture.files.as_slice() {
+        out.push_str(&format!("{}: {what}\n", Printable(&file.name)));
+        return;
+    }
+    out.push_str(&format!("{}: {what}\n", counted(capture.files.len() as u64, "file")));
     for file in &capture.files {
         let name = Printable(&file.name);
-        out.push_str(&format!("{name}: {}", counted(file.frames, "frame")));
+        out.push_str(&format!("  {name}: {}", counted(file.frames, "frame")));
         if file.seen_elsewhere > 0 {
             let elsewhere = count(file.seen_elsewhere);
             out.push_str(&format!(", {elsewhere} of them in another file too"));
         }
         out.push('\n');
     }
-    let span = capture.duration_nanos();
-    out.push_str(&format!(
-        "{} of {}, {} in {}",
-        counted(capture.packets, "RoCE packet"),
-        counted(capture.frames, "frame"),
-        bytes(capture.bytes),
-        duration(span)
-    ));
-    if let Some(rate) = rate(capture.bytes, span) {
-        out.push_str(&format!(", {rate}"));
-    }
-    out.push('\n');
 }
 
 fn write_findings(report: &Report, style: &Style, out: &mut String) {
@@ -118,9 +120,6 @@ fn write_finding(number: usize, finding: &Finding, files: &str, style: &Style, o
     style.put(Some(paint_of(finding.kind)), kind, out);
     if let Some(flow) = finding.flow {
         out.push_str(&format!(", connection #{flow}"));
-    }
-    if finding.certainty == Certainty::Likely {
-        out.push_str(" (likely)");
     }
     out.push('\n');
     for line in wrap(&Printable(&finding.text).to_string(), width) {
@@ -229,7 +228,7 @@ pub(crate) fn end_text(end: &End) -> String {
     }
 }
 
-fn write_totals(report: &Report, out: &mut String) {
+fn write_totals(report: &Report, style: &Style, out: &mut String) {
     let all = &report.totals.all;
     let row = Row::new(core::slice::from_ref(all));
     let mut parts = vec![
@@ -266,5 +265,8 @@ fn write_totals(report: &Report, out: &mut String) {
             parts.push(counted(number, noun));
         }
     }
-    out.push_str(&format!("In all: {}.\n", parts.join(", ")));
+    let text = format!("In all: {}.", parts.join(", "));
+    for line in wrap(&text, style.width.unwrap_or(usize::MAX)) {
+        out.extend([line.as_str(), "\n"]);
+    }
 }

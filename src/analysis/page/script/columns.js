@@ -11,7 +11,7 @@ const roleOf = flags => (flags >> 1) & 7;
 const causeOf = flags => (flags >> 4) & 7;
 const senderOf = flags => flags & FLAG.sender;
 /* The end whose PSN space a packet belongs to. */
-const requesterOf = flags => roleOf(flags) === ROLE.request ? senderOf(flags) : 1 - senderOf(flags);
+const requesterOf = flags => roleOf(flags) === ROLE.request || roleOf(flags) === ROLE.management ? senderOf(flags) : 1 - senderOf(flags);
 
 /* Reads variable-length numbers one after the other. */
 class NumberReader {

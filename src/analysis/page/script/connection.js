@@ -109,7 +109,7 @@ class ConnectionView {
         const counts = CLASSES.map(() => 0), { flags, count } = this.columns.packets;
         for (let i = 0; i < count; i++) {
             const kind = classOf(flags[i]);
-            if (kind >= 0 && requesterOf(flags[i]) === this.sequence.direction) counts[kind]++;
+            if (requesterOf(flags[i]) === this.sequence.direction) counts[kind]++;
         }
         this.legend.replaceChildren(...CLASSES.map((one, index) => counts[index] === 0 ? null : make("button", {
             type: "button", class: "mark m-" + one.name, "aria-pressed": String(this.shown[index]),

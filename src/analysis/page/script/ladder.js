@@ -77,11 +77,11 @@ class Ladder {
         const delta = i > 0 ? "+" + formatDuration(time[i] - time[i - 1]) : "";
         const cell = text => make("td", { class: "number" }, text);
         const marks = packetMarks(this.packets, this.losses, i);
-        const isMissing = (flags[i] & FLAG.missing) !== 0, hasPsn = roleOf(flags[i]) < ROLE.cnp;
+        const isMissing = (flags[i] & FLAG.missing) !== 0, hasPsn = roleOf(flags[i]) !== ROLE.cnp;
         const label = make("span", { class: "label" }, packetName(this.packets, i, this.data));
         const lane = make("td", { class: "lane " + (senderOf(flags[i]) ? "left" : "right") },
             make("span", { class: "shaft" }, label), marks.length ? make("span", { class: "marks" }, marks.join(", ")) : null);
-        return make("tr", { "data-index": i, class: kind < 0 ? "" : "k-" + CLASSES[kind].name },
+        return make("tr", { "data-index": i, class: "k-" + CLASSES[kind].name },
             cell(isMissing ? "" : (time[i] / 1e9).toFixed(this.digits)), cell(isMissing ? "" : delta), cell(isMissing ? "–" : String(frame[i])),
             cell(hasPsn ? String(psnOf(sequence[i])) : ""), cell(isMissing ? "" : String(payload[i])), lane);
     }

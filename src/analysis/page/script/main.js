@@ -18,8 +18,7 @@ function findingList(findings, isLinked) {
         const frames = finding.frames.slice(0, 8).map(frame => finding.flow == null ? make("span", { class: "frame" }, String(frame))
             : make("a", { class: "frame", href: `#${finding.flow}/${frame}` }, String(frame)));
         const flow = isLinked && finding.flow != null ? make("a", { class: "flow", href: "#" + finding.flow }, "#" + finding.flow) : null;
-        const text = make("p", {}, make("span", { class: "kind" }, finding.kind), finding.likely ? make("span", { class: "likely" }, " (likely)") : null,
-            flow ? " " : null, flow, " ", finding.text);
+        const text = make("p", {}, make("span", { class: "kind" }, finding.kind), flow ? " " : null, flow, " ", finding.text);
         const cost = finding.cost_nanos > 0 ? make("span", { class: "cost", title: "time it cost" }, formatDuration(finding.cost_nanos)) : null;
         return make("li", { class: "s" + finding.severity }, make("div", { class: "head" }, text, cost),
             frames.length ? make("p", { class: "frames" }, frames.length === 1 ? "frame " : "frames ", ...frames) : null);

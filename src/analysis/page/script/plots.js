@@ -152,7 +152,6 @@ function sequenceSelector(packets, shown, state) {
             const flags = packets.flags[i];
             if (requesterOf(flags) !== state.direction) continue;
             const kind = classOf(flags);
-            if (kind < 0) continue;
             /* A CNP has no PSN of its own: it stands where the sequence is. */
             const y = kind === CLASS.cnp ? level : packets.sequence[i];
             if (kind === CLASS.request || kind === CLASS.retransmission) level = y;
@@ -194,7 +193,7 @@ function sequenceRange(packets, first, end, direction) {
     let low = Infinity, high = -Infinity;
     for (let i = first; i < end; i++) {
         const flags = packets.flags[i], role = roleOf(flags);
-        if (role === ROLE.cnp || role === ROLE.management || requesterOf(flags) !== direction) continue;
+        if (role === ROLE.cnp || requesterOf(flags) !== direction) continue;
         const value = packets.sequence[i];
         if (value < low) low = value;
         if (value > high) high = value;

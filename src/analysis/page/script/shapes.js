@@ -15,10 +15,9 @@ const CLASSES = [
 const CLASS = Object.fromEntries(CLASSES.map((one, index) => [one.name, index]));
 const colorOf = index => css("--" + CLASSES[index].name);
 
-/* What a packet counts as; -1 for what has no place in a plot of PSNs. */
+/* What a packet counts as. */
 function classOf(flags) {
     const role = roleOf(flags);
-    if (role === ROLE.management) return -1;
     if (flags & FLAG.lost) return CLASS.lost;
     if (flags & FLAG.corrupt) return CLASS.corrupt;
     if (role === ROLE.nak) return CLASS.nak;
@@ -26,7 +25,7 @@ function classOf(flags) {
     if (role === ROLE.cnp) return CLASS.cnp;
     if (causeOf(flags)) return CLASS.retransmission;
     if (flags & (FLAG.duplicate | FLAG.reordered)) return CLASS.disorder;
-    return role === ROLE.request ? CLASS.request : CLASS.response;
+    return role === ROLE.request || role === ROLE.management ? CLASS.request : CLASS.response;
 }
 
 const SHAPES = {
