@@ -43,7 +43,7 @@ class ConnectionView {
             [formatDuration(connection.nanos), "duration"],
         ];
         const findings = data.findings.filter(finding => finding.flow === connection.flow);
-        return [make("div", { class: "title" }, nav, title), factList(facts), findings.length ? findingList(findings, false) : null, setupLine(connection)].filter(Boolean);
+        return [make("div", { class: "title" }, nav, title), factList(facts), findings.length ? findingList(findings, false, 2) : null, setupLine(connection)].filter(Boolean);
     }
 
     draw(columns) {

@@ -12,9 +12,15 @@ function factList(facts) {
         make("div", { class: tone || "" }, make("dt", {}, name), make("dd", {}, value))));
 }
 
-/* Findings; a click on a frame opens the connection there. */
-function findingList(findings, isLinked) {
-    return make("ol", { class: "findings" }, ...findings.map(finding => {
+/* Findings, all but the first `shown` folded; a click on a frame opens the connection there. */
+function findingList(findings, isLinked, shown) {
+    const items = findingItems(findings, isLinked), rest = items.splice(shown);
+    const more = rest.length === 0 ? null : make("details", {}, make("summary", {}, counted(rest.length, "more finding")), make("ol", { class: "findings" }, ...rest));
+    return make("div", { class: "finding-list" }, make("ol", { class: "findings" }, ...items), more);
+}
+
+function findingItems(findings, isLinked) {
+    return findings.map(finding => {
         const frames = finding.frames.slice(0, 8).map(frame => finding.flow == null ? make("span", { class: "frame" }, String(frame))
             : make("a", { class: "frame", href: `#${finding.flow}/${frame}` }, String(frame)));
         const flow = isLinked && finding.flow != null ? make("a", { class: "flow", href: "#" + finding.flow }, "#" + finding.flow) : null;
@@ -22,7 +28,7 @@ function findingList(findings, isLinked) {
         const cost = finding.cost_nanos > 0 ? make("span", { class: "cost", title: "time it cost" }, formatDuration(finding.cost_nanos)) : null;
         return make("li", { class: "s" + finding.severity }, make("div", { class: "head" }, text, cost),
             frames.length ? make("p", { class: "frames" }, frames.length === 1 ? "frame " : "frames ", ...frames) : null);
-    }));
+    });
 }
 
 /* The columns of the table: heading, value to sort by, text, tone. */
@@ -111,7 +117,7 @@ function showOverview() {
         [formatCount(totals.naks) + " / " + formatCount(totals.rnr_naks), "NAK / RNR", totals.naks ? "bad" : totals.rnr_naks ? "warn" : ""],
     ];
     const findings = make("section", { class: "panel", id: "findings" }, make("h2", {}, data.findings.length ? counted(data.findings.length, "finding") : "No findings"),
-        data.findings.length ? findingList(data.findings, true) : make("p", { class: "hint" }, "Nothing in this capture is worth a finding at the thresholds it was read with."));
+        data.findings.length ? findingList(data.findings, true, 8) : make("p", { class: "hint" }, "Nothing in this capture is worth a finding at the thresholds it was read with."));
     const limits = data.beyond_limits;
     const beyond = limits.packets + limits.connections + limits.messages > 0 ? make("p", { class: "notice" },
         `Beyond the limits of the analysis, and not in these figures: ${counted(limits.packets, "packet")}, ${counted(limits.connections, "connection")}, ${counted(limits.messages, "message")}.`) : null;
