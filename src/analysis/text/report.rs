@@ -30,7 +30,7 @@ impl ReportStyle {
     /// Appends the report.
     pub fn write(&self, report: &Report, out: &mut String) {
         let style = &self.style;
-        write_capture(&report.capture, out);
+        write_capture(&report.capture, style, out);
         out.push('\n');
         write_findings(report, style, out);
         out.push('\n');
@@ -38,12 +38,13 @@ impl ReportStyle {
         write_totals(report, style, out);
         let limits = &report.beyond_limits;
         if limits.packets + limits.connections + limits.messages > 0 {
-            out.push_str(&format!(
-                "Beyond the limits of the analysis, and not in these figures: {}, {}, {}.\n",
+            let text = format!(
+                "Beyond the limits of the analysis, and not in these figures: {}, {}, {}.",
                 counted(limits.packets, "packet"),
                 counted(limits.connections, "connection"),
                 counted(limits.messages, "message"),
-            ));
+            );
+            write_wrapped(&text, style, out);
         }
     }
 
@@ -72,7 +73,7 @@ impl ReportStyle {
 }
 
 /// What was captured, where and for how long.
-fn write_capture(capture: &CaptureFacts, out: &mut String) {
+fn write_capture(capture: &CaptureFacts, style: &Style, out: &mut String) {
     let span = capture.duration_nanos();
     let rate = rate(capture.bytes, span).map_or_else(String::new, |rate| format!(", {rate}"));
     let what = format!(
@@ -83,10 +84,10 @@ fn write_capture(capture: &CaptureFacts, out: &mut String) {
         duration(span)
     );
     if let [file] = capture.files.as_slice() {
-        out.push_str(&format!("{}: {what}\n", Printable(&file.name)));
+        write_wrapped(&format!("{}: {what}", Printable(&file.name)), style, out);
         return;
     }
-    out.push_str(&format!("{}: {what}\n", counted(capture.files.len() as u64, "file")));
+    write_wrapped(&format!("{}: {what}", counted(capture.files.len() as u64, "file")), style, out);
     for file in &capture.files {
         let name = Printable(&file.name);
         out.push_str(&format!("  {name}: {}", counted(file.frames, "frame")));
@@ -95,6 +96,12 @@ fn write_capture(capture: &CaptureFacts, out: &mut String) {
             out.push_str(&format!(", {elsewhere} of them in another file too"));
         }
         out.push('\n');
+    }
+}
+
+fn write_wrapped(text: &str, style: &Style, out: &mut String) {
+    for line in wrap(text, style.width.unwrap_or(usize::MAX)) {
+        out.extend([line.as_str(), "\n"]);
     }
 }
 
@@ -266,7 +273,5 @@ fn write_totals(report: &Report, style: &Style, out: &mut String) {
         }
     }
     let text = format!("In all: {}.", parts.join(", "));
-    for line in wrap(&text, style.width.unwrap_or(usize::MAX)) {
-        out.extend([line.as_str(), "\n"]);
-    }
+    write_wrapped(&text, style, out);
 }

@@ -1,0 +1,223 @@
+//! `roce flows` as a user runs it: what it prints, writes, and how it ends.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+use std::path::PathBuf;
+use std::process::{Command, Output};
+
+use serde_json::Value;
+
+mod common;
+use common::testdata;
+
+fn capture(name: &str) -> String {
+    // Relative, so that the output does not depend on where the repository is.
+    format!("testdata/captures/{name}")
+}
+
+/// A run in a terminal of so many columns.
+fn flows(columns: &str, args: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_roce"))
+        .arg("flows")
+        .args(args)
+        .env("COLUMNS", columns)
+        .current_dir(env!("CARGO_MANIFEST_DIR"))
+        .output()
+        .unwrap()
+}
+
+/// What a run prints that finds something.
+fn found(columns: &str, args: &[&str]) -> String {
+    let output = flows(columns, args);
+    let errors = String::from_utf8(output.stderr).unwrap();
+    assert_eq!((output.status.code(), errors.as_str()), (Some(1), ""), "{args:?}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// What a run says that cannot be done.
+fn refused(args: &[&str]) -> String {
+    let output = flows("80", args);
+    assert_eq!(output.status.code(), Some(2), "{args:?}: {output:?}");
+    String::from_utf8(output.stderr).unwrap()
+}
+
+/// Compares `text` with a committed file; `ROCE_BLESS=1` writes it instead.
+fn assert_golden(name: &str, text: &str) {
+    let path = testdata("cli").join(name);
+    if std::env::var_os("ROCE_BLESS").is_some() {
+        std::fs::write(&path, text).unwrap();
+    }
+    let expected = std::fs::read_to_string(&path).unwrap_or_default();
+    assert!(expected == text, "{path:?} differs (ROCE_BLESS=1 writes it anew):\n{text}");
+}
+
+/// A file that is gone when the test is.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new(name: &str) -> Self {
+        let file = format!("roce-flows-{}-{name}", std::process::id());
+        Self(std::env::temp_dir().join(file))
+    }
+
+    fn path(&self) -> &str {
+        self.0.to_str().unwrap()
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+#[test]
+fn report_says_first_what_went_wrong_and_then_lists_connections() {
+    assert_golden("rxe_lossy.flows.txt", &found("160", &[&capture("rxe_lossy.pcap")]));
+    assert_golden("rxe_all_ops.flows.txt", &found("160", &[&capture("rxe_all_ops.pcap")]));
+    assert_golden("rxe_all_ops.flows-80.txt", &found("80", &[&capture("rxe_all_ops.pcap")]));
+}
+
+#[test]
+fn lines_fit_the_terminal_but_for_commands() {
+    for columns in ["80", "100", "160"] {
+        let text = found(columns, &["-q#1", &capture("rxe_lossy.pcap")]);
+        for line in text.lines().filter(|line| !line.contains("roce decode")) {
+            assert!(line.chars().count() <= columns.parse().unwrap(), "{columns}: {line}");
+        }
+    }
+}
+
+#[test]
+fn frames_of_findings_are_shown_by_the_commands_beside_them() {
+    let text = found("160", &[&capture("rxe_lossy.pcap")]);
+    let commands: Vec<_> =
+        text.lines().filter_map(|line| line.trim().strip_prefix("roce decode -Y '")).collect();
+    assert!(commands.len() >= 3, "{text}");
+    for command in commands {
+        let (filter, file) = command.split_once("' ").unwrap();
+        let shown = common::command::stdout(&[
+            "decode",
+            "-Y",
+            filter,
+            testdata("..").join(file).to_str().unwrap(),
+        ]);
+        let frames = filter.split(|c: char| !c.is_ascii_digit()).filter(|word| !word.is_empty());
+        assert_eq!(shown.lines().count(), frames.count(), "{filter}");
+    }
+}
+
+#[test]
+fn ladder_marks_losses_retransmissions_and_silences() {
+    let text = found("120", &["-q#1", &capture("rxe_lossy.pcap")]);
+    assert_golden("rxe_lossy.ladder.txt", &text);
+    for mark in ["✕", "retransmission (timeout)", "retransmission (sequence NAK)", "of silence"] {
+        assert!(text.contains(mark), "{mark}");
+    }
+    assert!(text.contains("more rounds of the same packets"));
+}
+
+#[test]
+fn full_ladder_shows_every_packet_of_the_connection_once() {
+    let text = found("120", &["--full", "-q", "0x11", &capture("rxe_lossy.pcap")]);
+    let mut frames: Vec<u64> = text
+        .lines()
+        .filter(|line| line.contains('▶') || line.contains('◀') || line.contains('✕'))
+        .filter_map(|line| line.chars().skip(20).take(6).collect::<String>().trim().parse().ok())
+        .collect();
+    frames.dedup();
+    let summary = common::command::stdout(&[
+        "decode",
+        "-e",
+        "frame.number",
+        "-Y",
+        "infiniband.bth.destqp == 0x11",
+        &capture("rxe_lossy.pcap"),
+    ]);
+    let expected: Vec<u64> = summary.lines().map(|line| line.parse().unwrap()).collect();
+    assert_eq!(frames, expected);
+}
+
+#[test]
+fn json_is_the_whole_report() {
+    let text = found("80", &["--json", &capture("rxe_all_ops.pcap")]);
+    let report: Value = serde_json::from_str(&text).unwrap();
+    let connections = report["connections"].as_array().unwrap();
+    assert_eq!(report["totals"]["connections"], connections.len());
+    assert_eq!(report["capture"]["packets"], 2660);
+    assert!(
+        report["findings"].as_array().unwrap().iter().all(|finding| finding["text"].is_string())
+    );
+    // A selection leaves one connection and what was found about it.
+    let text = found("80", &["--json", "-q#7", &capture("rxe_all_ops.pcap")]);
+    let one: Value = serde_json::from_str(&text).unwrap();
+    assert_eq!(one["connections"].as_array().unwrap().len(), 1);
+    assert_eq!(one["connections"][0], connections[6]);
+    assert!(one["findings"].as_array().unwrap().iter().all(|finding| finding["flow"] == 7));
+}
+
+#[test]
+fn output_does_not_depend_on_the_number_of_threads() {
+    let file = capture("rxe_all_ops.pcap");
+    let one = found("80", &["--json", "-j", "1", &file]);
+    assert_eq!(one, found("80", &["--json", "-j", "7", &file]));
+    let ladder = |jobs| found("80", &["-q#3", "-j", jobs, &file]);
+    assert_eq!(ladder("1"), ladder("7"));
+}
+
+#[test]
+fn exit_status_tells_whether_something_was_found() {
+    let nothing = ["-Y", "ip.addr == 192.0.2.77", &capture("rxe_lossy.pcap")];
+    let output = flows("80", &nothing);
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(text.contains("No findings.") && text.contains("No connections."), "{text}");
+    assert!(refused(&["/nonexistent.pcap"]).contains("cannot open the file"));
+}
+
+#[test]
+fn thresholds_decide_what_is_a_finding() {
+    let file = capture("rxe_lossy.pcap");
+    let kinds = |args: &[&str]| {
+        let output = flows("80", &[args, &["--json", &file]].concat());
+        let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+        let findings = report["findings"].as_array().unwrap().iter();
+        findings.map(|finding| finding["kind"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    assert!(kinds(&[]).contains(&"loss".to_owned()));
+    assert!(!kinds(&["--threshold", "loss-share=0.9"]).contains(&"loss".to_owned()));
+    assert!(refused(&["--threshold", "stall=10", &file]).contains("stall=10ms"));
+}
+
+#[test]
+fn selection_that_does_not_work_says_why() {
+    let file = capture("rxe_all_ops.pcap");
+    assert!(refused(&["-q", "0x777777", &file]).contains("no connection matches"));
+    assert!(refused(&["-q", "10.9.0.1", &file]).contains("choose one, as in -q#"));
+    assert!(refused(&["-q", "nonsense", &file]).contains("neither a queue pair"));
+    let output = Command::new(env!("CARGO_BIN_EXE_roce"))
+        .args(["flows", "-q#1", "-"])
+        .stdin(std::fs::File::open(testdata("captures").join("rxe_lossy.pcap")).unwrap())
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    assert!(String::from_utf8(output.stderr).unwrap().contains("which a pipe cannot"));
+}
+
+#[test]
+fn page_is_self_contained_and_escapes_names() {
+    let page = Scratch::new("page.html");
+    let name = Scratch::new("<script>alert(1)<!--.pcap");
+    std::fs::copy(testdata("captures").join("rxe_lossy.pcap"), &name.0).unwrap();
+    let output = flows("80", &["--html", page.path(), name.path()]);
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    let said = String::from_utf8(output.stderr).unwrap();
+    let html = std::fs::read_to_string(&page.0).unwrap();
+    assert!(said.contains(&format!("({} bytes)", html.len())), "{said}");
+    assert!(html.contains("default-src 'none'; script-src 'sha256-"));
+    assert!(!html.contains("<script>alert") && html.contains("&lt;script&gt;alert(1)"));
+    // The name does not end the element that holds the data, nor hide its end.
+    assert_eq!(html.matches("<!--").count(), 0);
+    let outside = html.split("<script>").next().unwrap();
+    assert!(!outside.contains("http://") && !outside.contains("src=") && !outside.contains("url("));
+    assert!(refused(&["--html", "/nonexistent/page.html", name.path()]).contains("--html"));
+}
