@@ -5,6 +5,7 @@ use serde::Serialize;
 use super::connection::{Connection, Direction};
 use super::finding::Finding;
 use super::statistics::Percentiles;
+use crate::wire::Service;
 
 /// What a table says of a connection.
 #[derive(Clone, Debug, Serialize)]
@@ -25,6 +26,15 @@ pub(crate) struct Row {
 }
 
 impl Row {
+    /// The row of a connection. Without acknowledgements the latency of messages is not known.
+    pub(crate) fn of(connection: &Connection) -> Self {
+        let mut row = Self::new(&connection.directions);
+        if !matches!(connection.service, Service::Rc | Service::Rd | Service::Xrc) {
+            row.latency = Percentiles::default();
+        }
+        row
+    }
+
     pub(crate) fn new(directions: &[Direction]) -> Self {
         let sum = |of: fn(&Direction) -> u64| directions.iter().map(of).sum::<u64>();
         let latency = directions.iter().map(|direction| direction.latency.percentiles());
@@ -82,7 +92,7 @@ impl SortBy {
         connections: &'a [Connection],
         findings: &[Finding],
     ) -> Vec<(&'a Connection, Row)> {
-        let mut rows: Vec<_> = connections.iter().map(|c| (c, Row::new(&c.directions))).collect();
+        let mut rows: Vec<_> = connections.iter().map(|c| (c, Row::of(c))).collect();
         match self {
             Self::Number => {}
             Self::Bytes => rows.sort_by_key(|(_, row)| core::cmp::Reverse(row.wire_bytes)),

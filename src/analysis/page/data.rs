@@ -178,7 +178,7 @@ fn connection(one: &Connection, left_out: [u64; 2], origin: u64) -> ConnectionDa
         nanos: one.duration_nanos(),
         first_frame: one.first_frame,
         last_frame: one.last_frame,
-        row: Row::new(&one.directions),
+        row: Row::of(one),
         directions: [direction(&one.directions[0], origin), direction(&one.directions[1], origin)],
         left_out,
     }

@@ -180,7 +180,7 @@ impl<'a> Ladder<'a> {
         full: bool,
     ) -> Option<Self> {
         let connection = report.connections.iter().find(|connection| connection.flow == flow)?;
-        let row = Row::new(&connection.directions);
+        let row = Row::of(connection);
         let usual = match row.latency.count {
             0 => connection.duration_nanos() / row.packets.max(1),
             _ => row.latency.p50,
@@ -303,8 +303,8 @@ impl<'a> Ladder<'a> {
             let rounds = counted(repeats.count - 1, "more round");
             let (least, most) = (duration(least), duration(most));
             let after = if least == most { least } else { format!("{least} to {most}") };
-            let fold = format!("… {rounds} of the same packets, each after {after} of silence");
-            self.text.push_str(&" ".repeat(TIME_WIDTH + 1));
+            let fold = format!("… {rounds} of the same packets, after {after} of silence");
+            self.text.push_str(&" ".repeat(TIME_WIDTH - 2));
             self.style.put(Some(Paint::Warn), &fold, &mut self.text);
             self.text.push('\n');
         }
@@ -405,7 +405,9 @@ impl<'a> Ladder<'a> {
                 self.round.text.push_str("  ");
             } else {
                 self.round.text.push('\n');
-                self.round.text.push_str(&" ".repeat(self.layout.before_lane() + 2));
+                let room = self.style.width.unwrap_or(usize::MAX).saturating_sub(columns(&remarks));
+                let indent = (self.layout.before_lane() + 2).min(room);
+                self.round.text.push_str(&" ".repeat(indent));
             }
             self.style.put(line.paint, &remarks, &mut self.round.text);
         }
