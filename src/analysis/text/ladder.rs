@@ -303,7 +303,7 @@ impl<'a> Ladder<'a> {
             let rounds = counted(repeats.count - 1, "more round");
             let (least, most) = (duration(least), duration(most));
             let after = if least == most { least } else { format!("{least} to {most}") };
-            let fold = format!("… {rounds} of the same packets, after {after} of silence");
+            let fold = format!("… {rounds} of the same packets, {after} apart");
             self.text.push_str(&" ".repeat(TIME_WIDTH - 2));
             self.style.put(Some(Paint::Warn), &fold, &mut self.text);
             self.text.push('\n');

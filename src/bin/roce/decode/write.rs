@@ -9,11 +9,11 @@ use roce::capture::{Copier, Format, Lost, WriteError};
 use roce::decode::Decoder;
 
 use super::args::Args;
-use super::links::UnknownLinks;
-use super::progress::{PROGRESS_STEP, progress_bar};
 use super::show::Show;
 use crate::input::Inputs;
+use crate::links::UnknownLinks;
 use crate::outfile;
+use crate::progress::{PROGRESS_STEP, progress_bar};
 
 /// How much is written at once.
 const PIECE: usize = 256 << 10;
