@@ -98,9 +98,11 @@ impl Layout {
         let before = TIME_WIDTH + DELTA_WIDTH + frame + PSN_WIDTH + LEN_WIDTH + 6;
         match style.width.map(|width| width.saturating_sub(before)) {
             None => Self { frame, lane: LANE_WIDTH, remarks_right: true },
-            Some(rest) if rest >= LANE_WIDTH + REMARK_WIDTH => {
-                Self { frame, lane: (rest - REMARK_WIDTH).min(60), remarks_right: true }
-            }
+            Some(rest) if rest >= LANE_WIDTH + REMARK_WIDTH => Self {
+                frame,
+                lane: (rest - 2 * REMARK_WIDTH.min(rest / 2)).clamp(LANE_WIDTH, 60),
+                remarks_right: true,
+            },
             Some(rest) => Self { frame, lane: rest.clamp(24, 60), remarks_right: false },
         }
     }
@@ -400,7 +402,8 @@ impl<'a> Ladder<'a> {
         self.style.put(line.paint, &arrow, &mut self.round.text);
         if !line.remarks.is_empty() {
             let remarks = line.remarks.join(", ");
-            if remarks_right {
+            let end = self.layout.before_lane() + lane + 2 + columns(&remarks);
+            if remarks_right && self.style.width.is_none_or(|width| end <= width) {
                 pad(&arrow, lane, &mut self.round.text);
                 self.round.text.push_str("  ");
             } else {
