@@ -11,7 +11,9 @@ use super::statistics::Series;
 pub(super) struct Budget {
     pub(super) packets: usize,
     pub(super) messages: usize,
-    pub(super) endpoints: usize,
+    endpoints: usize,
+    /// Acknowledged request packets that a direction may remember.
+    history_max: usize,
     /// Messages that were forgotten to make room.
     pub(super) forgotten_messages: u64,
 }
@@ -27,9 +29,21 @@ impl Budget {
         if self.messages < ALL_MESSAGES_MAX { INFLIGHT_MESSAGES_MAX } else { CROWDED_MAX }
     }
 
+    /// Endpoints that are followed.
+    pub(super) fn endpoints(&self) -> usize {
+        self.endpoints
+    }
+
+    /// Notes how many endpoints are followed.
+    pub(super) fn set_endpoints(&mut self, endpoints: usize) {
+        self.endpoints = endpoints;
+        let part = ALL_HISTORY_MAX / endpoints.max(1);
+        self.history_max = part.clamp(CROWDED_MAX, HISTORY_MAX);
+    }
+
     /// Acknowledged request packets that a direction may remember.
     pub(super) fn history_max(&self) -> usize {
-        (ALL_HISTORY_MAX / self.endpoints.max(1)).clamp(CROWDED_MAX, HISTORY_MAX)
+        self.history_max
     }
 
     /// Intervals of a connection's series.

@@ -165,6 +165,9 @@ impl Analysis {
             requester.tell(&message, Outcome::InFlight, &mut scene);
         }
         let statistics = &mut requester.statistics;
+        for operation in &statistics.operations {
+            statistics.latency.merge(&operation.latency);
+        }
         let acks = statistics.acks.max(1);
         #[expect(clippy::cast_precision_loss, reason = "a ratio")]
         let ratio = requester.new_packets as f64 / acks as f64;

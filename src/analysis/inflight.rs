@@ -50,7 +50,7 @@ impl Inflight {
             (Operation::CompareSwap | Operation::FetchAdd | Operation::AtomicWrite, _) => 8,
             (_, Some(reth)) => reth.length.into(),
             (_, None) => {
-                let before = (self.last - self.first) * u64::from(self.unit);
+                let before = self.last.saturating_sub(self.first) * u64::from(self.unit);
                 before + u64::from(if self.is_last_known { self.last_payload } else { self.unit })
             }
         }
@@ -118,10 +118,6 @@ impl InflightMessages {
         self.list.front()
     }
 
-    pub(super) fn iter(&self) -> impl Iterator<Item = &Inflight> {
-        self.list.iter()
-    }
-
     pub(super) fn pop_first(&mut self) -> Option<Inflight> {
         let message = self.list.pop_front()?;
         self.acknowledged = self.acknowledged.saturating_sub(1);
@@ -135,6 +131,12 @@ impl InflightMessages {
             return Some(self.list.len() - 1);
         }
         self.list.partition_point(|message| message.first <= sequence).checked_sub(1)
+    }
+
+    /// The message that a sequence number belongs to.
+    pub(super) fn find(&self, sequence: u64) -> Option<&Inflight> {
+        let at = self.index_before(sequence)?;
+        self.list.get(at).filter(|message| sequence <= message.last)
     }
 
     /// The message that a sequence number belongs to.

@@ -158,7 +158,7 @@ fn reth_of(packet: &Packet<'_>) -> Option<RethFacts> {
 
 /// A digest of BTH and extension headers, for packets whose ICRC was not captured: FNV-1a.
 fn digest_of(packet: &Packet<'_>) -> u32 {
-    let headers = packet.bytes().get(..packet.header_len()).unwrap_or(packet.bytes());
+    let headers = packet.bytes().get(..packet.header_len()).unwrap_or_else(|| packet.bytes());
     headers
         .iter()
         .fold(0x811c_9dc5, |hash: u32, &byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193))

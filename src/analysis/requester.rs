@@ -226,8 +226,8 @@ impl Requester {
                 self.statistics.goodput_bytes += message.bytes;
                 if let Some(end) = message.end {
                     let nanos = end.as_nanos().saturating_sub(message.start.as_nanos());
+                    // The direction's latency is the sum of those of its operations, at the end.
                     operation.latency.add(nanos);
-                    self.statistics.latency.add(nanos);
                     self.latency_max = self.latency_max.max(nanos);
                 }
             }

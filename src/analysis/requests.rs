@@ -327,7 +327,7 @@ impl Requester {
         } else {
             let end = self.retransmit(sequence, packet, flags);
             if !verdict.reordered {
-                self.cursor = end.unwrap_or(sequence + u64::from(span)).min(self.next);
+                self.cursor = end.unwrap_or_else(|| sequence + u64::from(span)).min(self.next);
             }
         }
         self.last_request = (time, frame);

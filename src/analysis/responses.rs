@@ -32,16 +32,12 @@ impl Requester {
             return false;
         }
         match info.operation {
-            Operation::ReadResponse => self.messages.iter().any(|message| {
-                (message.first..=message.last).contains(&sequence)
-                    && matches!(
-                        message.operation,
-                        Operation::ReadRequest | Operation::Flush | Operation::AtomicWrite
-                    )
+            Operation::ReadResponse => self.messages.find(sequence).is_some_and(|message| {
+                use Operation::{AtomicWrite, Flush, ReadRequest};
+                matches!(message.operation, ReadRequest | Flush | AtomicWrite)
             }),
-            Operation::AtomicAcknowledge => self.messages.iter().any(|message| {
-                message.first == sequence
-                    && matches!(message.operation, Operation::CompareSwap | Operation::FetchAdd)
+            Operation::AtomicAcknowledge => self.messages.find(sequence).is_some_and(|message| {
+                matches!(message.operation, Operation::CompareSwap | Operation::FetchAdd)
             }),
             _ => true,
         }

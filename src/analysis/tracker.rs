@@ -190,7 +190,7 @@ impl Analysis {
         if self.numbers >= FLOW_NUMBERS_MAX {
             return None;
         }
-        while self.budget.endpoints >= ENDPOINTS_MAX {
+        while self.budget.endpoints() >= ENDPOINTS_MAX {
             self.forget_one(sink);
         }
         self.numbers += 1;
@@ -204,7 +204,7 @@ impl Analysis {
             }
         };
         *self.streams.get_mut(index as usize)? = Some(stream);
-        self.budget.endpoints += 1;
+        self.budget.set_endpoints(self.budget.endpoints() + 1);
         self.conclusion.add_number(self.numbers);
         self.by_key.insert(key, index);
         self.latest = [Some((key, index)), self.latest[0]];
@@ -477,7 +477,7 @@ impl Analysis {
         self.latest = [None; 2];
         self.remove_unpaired(&stream.route(), index);
         self.free.push(index);
-        self.budget.endpoints -= 1;
+        self.budget.set_endpoints(self.budget.endpoints() - 1);
         Some(stream)
     }
 

@@ -72,6 +72,9 @@ pub(super) fn loss(side: &Side<'_>) -> Option<Finding> {
     if cost > 0 {
         let (cost, whole) = (text::duration(cost), text::duration(side.duration()));
         words += &format!("; {cost} of {whole} were spent waiting");
+        if evidence.failure.is_some() {
+            words += ", most of it in vain";
+        }
     }
     let certainty = if is_likely { Certainty::Likely } else { Certainty::Proven };
     let frames = [&evidence.lost_requests, &evidence.lost_responses, &evidence.rewinds[0]];
@@ -86,17 +89,23 @@ fn recovery(side: &Side<'_>) -> Vec<String> {
         (RetransmissionCause::SequenceNak, all.sequence_nak, "sequence NAK"),
         (RetransmissionCause::ImpliedNak, all.implied_nak, "implied NAK"),
     ];
-    let used = causes.into_iter().filter(|(_, counter, _)| counter.rewinds > 0);
-    used.map(|(cause, counter, name)| {
-        let count = text::count(counter.rewinds, name);
-        if cause != RetransmissionCause::Timeout {
-            return count;
+    // Those before the requester gave up recovered nothing.
+    let in_vain = side.evidence.failure.as_ref().map_or(0, |failure| u64::from(failure.attempts));
+    let used = causes.into_iter().filter_map(|(cause, counter, name)| {
+        let is_timeout = cause == RetransmissionCause::Timeout;
+        let rewinds = counter.rewinds.saturating_sub(if is_timeout { in_vain } else { 0 });
+        if rewinds == 0 {
+            return None;
+        }
+        let count = text::count(rewinds, name);
+        if !is_timeout {
+            return Some(count);
         }
         let longest = side.evidence.longest_wait.get(Evidence::slot(cause)).copied().unwrap_or(0);
         let upto = if counter.rewinds > 1 { "up to " } else { "" };
-        format!("{count} of {upto}{}", text::duration(longest))
-    })
-    .collect()
+        Some(format!("{count} of {upto}{}", text::duration(longest)))
+    });
+    used.collect()
 }
 
 /// The time that losses cost, which cannot be more than there was.
