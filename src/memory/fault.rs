@@ -387,6 +387,10 @@ mod tests {
         assert_eq!(seen.sa_sigaction, handle as *const () as usize);
         assert_eq!(seen.sa_flags & !RESTORER, libc::SA_SIGINFO | libc::SA_NODEFER);
         assert!(blocks(&seen));
+        action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
+        replace_action(libc::SIGBUS, Some(action)).unwrap();
+        let seen = query(libc::SIGBUS).unwrap();
+        assert_eq!(seen.sa_flags & !RESTORER, libc::SA_SIGINFO | libc::SA_ONSTACK);
         replace_action(libc::SIGBUS, Some(default)).unwrap();
         let seen = query(libc::SIGBUS).unwrap();
         let flags = libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_RESTART;
@@ -428,5 +432,29 @@ mod tests {
         // As fork and vfork do it.
         assert_eq!((is_known_to_child(true), is_known_to_child(false)), (true, false));
         assert!(replace_action(libc::SIGBUS, None).is_some());
+    }
+
+    #[test]
+    #[expect(unsafe_code, reason = "a system call")]
+    fn action_that_was_replaced_behind_its_back_is_noticed() {
+        install();
+        if !INSTALLED.load(Ordering::SeqCst) {
+            return;
+        }
+        let _actions = super::super::tests::ACTIONS.lock();
+        masks_changed();
+        assert!(is_guarded());
+        // SAFETY: zeroes are the default action.
+        let default: libc::sigaction = unsafe { MaybeUninit::zeroed().assume_init() };
+        let own = query(libc::SIGBUS).unwrap();
+        let set = |action: &libc::sigaction| {
+            // SAFETY: the action is whole.
+            unsafe { real_sigaction()(libc::SIGBUS, action, core::ptr::null_mut()) }
+        };
+        assert_eq!(set(&default), 0);
+        let is_unguarded = (0..=CHECK_INTERVAL).any(|_| !is_guarded());
+        assert_eq!(set(&own), 0);
+        masks_changed();
+        assert!(is_unguarded && is_guarded());
     }
 }

@@ -41,13 +41,17 @@ fn write_unordered(to: *mut u8, bytes: &[u8]) -> Option<()> {
 /// Brings in the pages of `len` bytes; `None` if some cannot be read, or written if they must be. What another thread
 /// unmaps right afterwards is missed.
 pub(super) fn bring_in(start: *mut u8, len: usize, write: bool) -> Option<()> {
+    bring_in_by(has_populate(), start, len, write)
+}
+
+fn bring_in_by(has_populate: bool, start: *mut u8, len: usize, write: bool) -> Option<()> {
     if len == 0 {
         return Some(());
     }
     let page = page_size();
     let first = start.map_addr(|address| address & !(page - 1));
     let end = start.addr().checked_add(len)?.checked_next_multiple_of(page)?;
-    if has_populate() {
+    if has_populate {
         populate(first, end - first.addr(), write)
     } else {
         touch(first, (end - first.addr()) / page, page, write)
@@ -107,4 +111,67 @@ fn page_size() -> usize {
 /// This process, also after it forked.
 fn own() -> libc::pid_t {
     process::id().cast_signed()
+}
+
+#[cfg(all(test, not(miri)))]
+#[expect(unsafe_code, reason = "the memory is the test's own")]
+mod tests {
+    use super::*;
+
+    /// Three pages: one to be read and written, one to be read, one for nothing.
+    fn pages() -> *mut u8 {
+        let page = page_size();
+        let (all, private) =
+            (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+        // SAFETY: the kernel chooses an address that is free.
+        let at = unsafe { libc::mmap(core::ptr::null_mut(), 3 * page, all, private, -1, 0) };
+        assert_ne!(at, libc::MAP_FAILED);
+        let at = at.cast::<u8>();
+        for (index, protection) in [(1, libc::PROT_READ), (2, libc::PROT_NONE)] {
+            // SAFETY: the page is the test's own.
+            let done =
+                unsafe { libc::mprotect(at.wrapping_add(index * page).cast(), page, protection) };
+            assert_eq!(done, 0);
+        }
+        at
+    }
+
+    #[test]
+    fn both_ways_to_bring_in_pages_tell_what_can_be_accessed() {
+        let _actions = super::super::tests::ACTIONS.lock();
+        fault::install();
+        let (at, page) = (pages(), page_size());
+        for way in [true, false].into_iter().filter(|way| !way || has_populate()) {
+            let can = |offset: usize, len: usize, write: bool| {
+                bring_in_by(way, at.wrapping_add(offset), len, write).is_some()
+            };
+            assert!(can(0, 0, true) && can(2 * page, 0, true), "nothing can always be");
+            assert!(can(0, page, true) && can(0, page, false) && can(100, page - 100, true));
+            assert!(can(0, 2 * page, false) && can(100, page, false) && can(page, 1, false));
+            // Without routines that survive a fault, memory is not written to find out.
+            if way || routines::AVAILABLE {
+                assert!(!can(page, 1, true) && !can(100, page, true) && !can(0, 2 * page, true));
+            }
+            assert!(!can(2 * page, 1, false) && !can(page - 1, page + 2, false));
+            assert!(!can(0, usize::MAX, false));
+        }
+    }
+
+    #[test]
+    fn copies_are_whole_or_refused() {
+        let (at, page) = (pages(), page_size());
+        for len in [1, 2, 3, 100] {
+            let bytes: Vec<u8> = (1..).take(len).collect();
+            let mut back = vec![0; len];
+            assert!(write(at.wrapping_add(7), &bytes).is_some());
+            assert!(read(at.wrapping_add(7), back.as_mut_ptr(), len).is_some());
+            assert_eq!(back, bytes);
+        }
+        assert!(write(at, &[]).is_some());
+        assert!(write(at.wrapping_add(page), &[1]).is_none());
+        assert!(write(at.wrapping_add(page - 2), &[1, 2, 3]).is_none());
+        let mut back = [0; 3];
+        assert!(read(at.wrapping_add(2 * page - 3), back.as_mut_ptr(), 3).is_some());
+        assert!(read(at.wrapping_add(2 * page - 2), back.as_mut_ptr(), 3).is_none());
+    }
 }
