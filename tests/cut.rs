@@ -6,7 +6,9 @@ use common::command::{roce, stdout};
 use common::testdata;
 use common::tmp::Scratch;
 use roce::capture::{LinkType, PcapWriter};
+use roce::decode::{Decoder, Filter};
 use roce::time::Instant;
+use roce::wire::ROCE_PORT;
 
 /// A pcap of frames of one byte at these times, in microseconds.
 fn pcap(times: &[u64]) -> Vec<u8> {
@@ -114,11 +116,19 @@ fn file_that_is_all_damage_does_not_flood_the_terminal() {
     }
 }
 
-/// How many frames of `rxe_all_ops.pcap` pass a filter.
-fn passing(filter: &str) -> usize {
+/// How many frames of `rxe_all_ops.pcap` pass each of these filters.
+fn passing<const N: usize>(filters: [&str; N]) -> [usize; N] {
+    let filters = filters.map(|filter| Filter::parse(filter).unwrap());
     let file = testdata("captures").join("rxe_all_ops.pcap");
-    let args = ["decode", "-e", "frame.number", "-Y", filter, file.to_str().unwrap()];
-    stdout(&args).lines().count()
+    let mut reader = roce::capture::open(&file).unwrap();
+    let (mut decoder, mut counts) = (Decoder::new(ROCE_PORT), [0; N]);
+    while let Some(record) = reader.next().unwrap() {
+        let packet = decoder.decode(&record);
+        for (count, filter) in counts.iter_mut().zip(&filters) {
+            *count += usize::from(filter.matches(&packet));
+        }
+    }
+    counts
 }
 
 /// Filters that Wireshark has too, and as many frames as tshark 4.0.17 finds with them.
@@ -155,33 +165,35 @@ const AS_TSHARK: [(&str, usize); 28] = [
 
 #[test]
 fn filters_find_what_tshark_finds() {
-    for (filter, expected) in AS_TSHARK {
-        assert_eq!(passing(filter), expected, "{filter}");
+    let found = passing(AS_TSHARK.map(|(filter, _)| filter));
+    for ((filter, expected), found) in AS_TSHARK.into_iter().zip(found) {
+        assert_eq!(found, expected, "{filter}");
     }
 }
 
+/// Pairs of filters that ask the same, one of them in words that Wireshark 4.0 does not have.
+const SAME: [[&str; 2]; 8] = [
+    ["infiniband.bth.opcode == RC_SEND_ONLY", "infiniband.bth.opcode == 4"],
+    [
+        "infiniband.bth.opcode in {RC_SEND_ONLY, RC_RDMA_WRITE_FIRST..RC_RDMA_WRITE_LAST}",
+        "infiniband.bth.opcode in {4, 6..8}",
+    ],
+    ["roce.opcode_name matches '^rc_send'", "infiniband.bth.opcode in {0..5, 0x16, 0x17}"],
+    ["roce.opcode_name contains ATOMIC", "infiniband.bth.opcode == 0x12"],
+    ["infiniband.aeth.syndrome & 0x60 in {0x20, 0x60}", "infiniband.aeth.syndrome & 0x60"],
+    ["infiniband.aeth.syndrome bitand 0x60 bitand 0x20", "infiniband.aeth.syndrome & 0x20"],
+    ["ip xor udp", "ip && !udp || udp && !ip"],
+    ["roce contains 40:00", "infiniband contains 40:00"],
+];
+
 #[test]
-fn opcodes_have_names_in_filters() {
-    assert_eq!(
-        passing("infiniband.bth.opcode == RC_SEND_ONLY"),
-        passing("infiniband.bth.opcode == 4")
-    );
-    assert_eq!(
-        passing("infiniband.bth.opcode in {RC_SEND_ONLY, RC_RDMA_WRITE_FIRST..RC_RDMA_WRITE_LAST}"),
-        passing("infiniband.bth.opcode in {4, 6..8}")
-    );
-    assert_eq!(
-        passing("roce.opcode_name matches '^rc_send'"),
-        passing("infiniband.bth.opcode in {0..5, 0x16, 0x17}")
-    );
-    assert_eq!(
-        passing("roce.opcode_name contains ATOMIC"),
-        passing("infiniband.bth.opcode == 0x12")
-    );
-    assert_eq!(passing("infiniband.aeth.syndrome & 0x60 in {0x20, 0x60}"), 20);
-    assert_eq!(passing("infiniband.aeth.syndrome bitand 0x60 bitand 0x20"), 20);
-    assert_eq!(passing("ip xor udp"), passing("ip && !udp || udp && !ip"));
-    assert_eq!(passing("roce contains 40:00"), passing("infiniband contains 40:00"));
+fn opcodes_have_names_and_bits_have_sets() {
+    let (ours, plain) =
+        (passing(SAME.map(|[ours, _]| ours)), passing(SAME.map(|[_, plain]| plain)));
+    for ((pair, ours), plain) in SAME.into_iter().zip(ours).zip(plain) {
+        assert!(ours > 0, "{pair:?}");
+        assert_eq!(ours, plain, "{pair:?}");
+    }
 }
 
 fn capture(name: &str) -> String {
@@ -265,4 +277,112 @@ fn outputs_that_would_destroy_something_are_refused() {
     refused(&["-w", "out.pcap", "--json", input.path()], "cannot be used with");
     assert_eq!(std::fs::read(notes.as_path()).unwrap(), b"not a capture");
     assert_eq!(stdout(&["decode", input.path()]).lines().count(), 182);
+}
+
+#[test]
+fn packets_know_their_connection_and_why_they_were_retransmitted() {
+    let lossy = capture("rxe_lossy.pcap");
+    let fields = ["-e", "frame.number", "-e", "roce.flow", "-e", "roce.retransmission"];
+    let all = stdout(&[&["decode"], &fields[..], &[&lossy]].concat());
+    let count = |filter: &str| {
+        let args = ["decode", "-e", "frame.number", "-Y", filter, &lossy];
+        stdout(&args).lines().count()
+    };
+    let columns = || all.lines().map(|line| line.split('\t').collect::<Vec<_>>());
+    let retransmitted = columns().filter(|columns| !columns[2].is_empty()).count();
+    assert!(retransmitted > 500, "{retransmitted} retransmissions in a capture full of them");
+    assert_eq!(count("roce.retransmission"), retransmitted);
+    let by_cause = ["timeout", "sequence_nak", "implied_nak", "rnr"]
+        .map(|cause| count(&format!("roce.retransmission == {cause}")));
+    assert_eq!(by_cause.iter().sum::<usize>(), retransmitted, "{by_cause:?}");
+    let flow = columns().find(|columns| !columns[2].is_empty()).unwrap()[1].to_owned();
+    let of_flow = columns().filter(|columns| columns[1] == flow).count();
+    assert_eq!(count(&format!("roce.flow == {flow}")), of_flow);
+    // Both directions of a connection have one number.
+    let ports = ["-e", "ip.src", "-Y", &format!("roce.flow == {flow}"), &lossy];
+    let sources = stdout(&[&["decode"], &ports[..]].concat());
+    let sources: std::collections::BTreeSet<_> = sources.lines().collect();
+    assert_eq!(sources.len(), 2, "{sources:?}");
+    let out = Scratch::name("flow.pcap");
+    stdout(&["decode", "-Y", "roce.retransmission", "-w", out.path(), &lossy]);
+    assert_eq!(stdout(&["decode", out.path()]).lines().count(), retransmitted);
+}
+
+#[test]
+fn connections_of_a_pipe_are_refused_with_the_cure() {
+    let file = std::fs::File::open(capture("rxe_cm.pcap")).unwrap();
+    let output = std::process::Command::new(env!("CARGO_BIN_EXE_roce"))
+        .args(["decode", "-Y", "roce.flow == 1", "-"])
+        .stdin(file)
+        .output()
+        .unwrap();
+    let err = text(output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{err}");
+    assert!(err.contains("write it to a file"), "{err}");
+}
+
+/// Sends SIGINT to a child.
+fn interrupt(child: &std::process::Child) {
+    let pid = child.id().to_string();
+    let sent = std::process::Command::new("kill").args(["-INT", &pid]).status().unwrap();
+    assert!(sent.success());
+}
+
+/// A run that reads a pipe, which stays open.
+fn following(args: &[&str]) -> std::process::Child {
+    std::process::Command::new(env!("CARGO_BIN_EXE_roce"))
+        .args(args)
+        .stdin(std::process::Stdio::piped())
+        .stdout(std::process::Stdio::piped())
+        .stderr(std::process::Stdio::piped())
+        .spawn()
+        .unwrap()
+}
+
+#[test]
+fn ctrl_c_prints_what_there_is_of_a_pipe_that_waits() {
+    use std::io::Write as _;
+    let bytes = std::fs::read(capture("rxe_all_ops.pcap")).unwrap();
+    // All but 64 KiB, which a pipe may hold, have been read when all of this is written; the last record is cut.
+    let part = &bytes[..1_400_003];
+    let mut child = following(&["decode", "--summary", "--json", "-"]);
+    let mut stdin = child.stdin.take().unwrap();
+    stdin.write_all(part).unwrap();
+    interrupt(&child);
+    let output = child.wait_with_output().unwrap();
+    drop(stdin);
+    assert_eq!(output.status.code(), Some(130));
+    assert_eq!(text(output.stderr), "", "that the pipe was left is no fault of it");
+    let summary: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert!(summary["frames"].as_u64().unwrap() > 2000, "{summary}");
+}
+
+#[test]
+fn ctrl_c_ends_a_live_capture_and_leaves_whole_files() {
+    use std::io::{BufRead as _, BufReader, Write as _};
+    let bytes = std::fs::read(capture("rxe_cm.pcap")).unwrap();
+    let mut child = following(&["decode", "-l", "-"]);
+    let mut stdin = child.stdin.take().unwrap();
+    stdin.write_all(&bytes[..bytes.len() - 5]).unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    for _ in 0..181 {
+        lines.next().unwrap().unwrap();
+    }
+    interrupt(&child);
+    assert!(lines.next().is_none());
+    assert_eq!(child.wait().unwrap().code(), Some(130));
+    drop(stdin);
+
+    let out = Scratch::name("live.pcap");
+    let mut child = following(&["decode", "-l", "-w", out.path(), "-"]);
+    let mut stdin = child.stdin.take().unwrap();
+    stdin.write_all(&bytes).unwrap();
+    // Until all of it is in the file, which is as long: only the precision of times differs.
+    while std::fs::metadata(out.as_path()).map_or(0, |file| file.len()) < bytes.len() as u64 {
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    interrupt(&child);
+    assert_eq!(child.wait().unwrap().code(), Some(130));
+    drop(stdin);
+    assert_eq!(stdout(&["decode", out.path()]).lines().count(), 182);
 }

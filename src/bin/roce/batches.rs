@@ -7,6 +7,7 @@ use roce::capture::{Batch, MergeError};
 use roce::decode::Decoder;
 
 use crate::input::Inputs;
+use crate::interrupt;
 use crate::parallel::in_order;
 
 /// How many threads decode: as many as the user says, or as there are cores.
@@ -57,6 +58,9 @@ pub(crate) fn decode<T: Send, E: Send>(
     };
     let Inputs { merge, problems, .. } = inputs;
     let next = |part: &mut Part<T>| {
+        if interrupt::requested() {
+            return false;
+        }
         let filled = merge.next_batch(&mut part.batch);
         part.decoder = decoder.split(&part.batch);
         part.bytes_read = merge.bytes_read();

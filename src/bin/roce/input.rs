@@ -2,11 +2,14 @@
 
 use std::fs::File;
 use std::io::{self, Read};
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
 use roce::capture::{Error, Merge, MergeError, Reader};
+
+use crate::interrupt::{self, Waiting};
 
 /// Bytes of a capture: a file, a pipe, standard input.
 pub(crate) type Source = Box<dyn Read + Send>;
@@ -39,14 +42,19 @@ impl Inputs {
             bail!("standard input (-) is named twice; it can be read once");
         }
         let (mut readers, mut size) = (Vec::new(), Some(0_u64));
-        for path in paths {
+        // All are opened before Ctrl-C is caught: to open a named pipe may wait.
+        let opened: Vec<_> = paths.iter().map(|path| open(path)).collect();
+        interrupt::catch()?;
+        for (path, opened) in paths.iter().zip(opened) {
             let name = path.display().to_string();
-            match open(path) {
+            match opened.and_then(|(source, bytes)| Ok((Reader::new(source)?, bytes))) {
                 Ok((reader, bytes)) => {
                     size = size.zip(bytes).map(|(sum, bytes)| sum.saturating_add(bytes));
                     problems.names.push(name);
                     readers.push(if strict { reader } else { reader.lenient() });
                 }
+                // What was interrupted is no fault of the file.
+                Err(_) if interrupt::requested() => {}
                 Err(error) => {
                     problems.say(&name, &error);
                     problems.failed = true;
@@ -87,6 +95,10 @@ const SKIPS_SHOWN: u64 = 20;
 impl Problems {
     /// Says on standard error what is wrong with a file, and remembers it for the exit status.
     pub(crate) fn report(&mut self, trouble: MergeError) {
+        // After Ctrl-C, a pipe ends wherever it is.
+        if interrupt::requested() {
+            return;
+        }
         let Error::Skipped { bytes, .. } = trouble.error else {
             return self.fail(trouble.file, &trouble.error.into());
         };
@@ -129,8 +141,11 @@ impl Problems {
     }
 
     /// The exit status that follows from what was wrong with the files: 2 if one could not be read to its end, 1 if
-    /// damage was passed over.
+    /// damage was passed over, 130 after Ctrl-C.
     pub(crate) fn status(&self) -> ExitCode {
+        if interrupt::requested() {
+            return ExitCode::from(interrupt::STATUS);
+        }
         match (self.failed, self.skips) {
             (true, _) => crate::could_not(),
             (false, 1..) => ExitCode::FAILURE,
@@ -143,16 +158,20 @@ fn is_stdin(path: &Path) -> bool {
     path.as_os_str() == "-"
 }
 
-/// Opens a capture, and tells its size if it is a regular file.
-fn open(path: &Path) -> Result<(Reader<Source>, Option<u64>)> {
+/// Opens a source, and tells its size if it is a regular file.
+fn open(path: &Path) -> Result<(Source, Option<u64>)> {
     if is_stdin(path) {
-        return Ok((Reader::new(Box::new(io::stdin()) as Source)?, None));
+        // Not through the standard library's buffer: a wait for the descriptor must see all that is left.
+        let stdin = io::stdin().as_fd().try_clone_to_owned().context("cannot read it")?;
+        return Ok((Box::new(Waiting(File::from(stdin))), None));
     }
     let file = File::open(path).context("cannot open the file")?;
     let metadata = file.metadata().context("cannot read the file")?;
     if metadata.is_dir() {
         bail!("is a directory; name a capture in it");
     }
-    let size = metadata.is_file().then_some(metadata.len());
-    Ok((Reader::new(Box::new(file) as Source)?, size))
+    Ok(match metadata.is_file() {
+        true => (Box::new(file), Some(metadata.len())),
+        false => (Box::new(Waiting(file)), None),
+    })
 }

@@ -234,7 +234,7 @@ pub(in super::super) static VCRC: [Field; 2] = [
 ];
 
 /// What is to be said of every packet of RoCE and of native InfiniBand, however much of it is there.
-pub(in super::super) static ROCE: [Field; 4] = [
+pub(in super::super) static ROCE: [Field; 6] = [
     Field::presence("infiniband"),
     Field::presence_if("roce", "RoCE", |context| {
         context.frame.encapsulation().is_some_and(|how| how != Encapsulation::Native)
@@ -248,6 +248,12 @@ pub(in super::super) static ROCE: [Field; 4] = [
     }),
     Field::computed("roce.icrc", "ICRC Verdict", Show::Text, |context, _| {
         context.icrc().map(|verdict| Value::Text(verdict.name()))
+    }),
+    Field::computed("roce.flow", "Connection", Show::Dec, |context, _| {
+        context.annotations.flow.map(Value::Uint)
+    }),
+    Field::computed("roce.retransmission", "Retransmission", Show::Text, |context, _| {
+        context.annotations.retransmission.map(Value::Text)
     }),
 ];
 

@@ -1,6 +1,7 @@
 //! `roce decode`: captures in words.
 
 mod args;
+mod flows;
 mod form;
 #[cfg(feature = "parquet")]
 mod parquet;

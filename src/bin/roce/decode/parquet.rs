@@ -63,6 +63,9 @@ fn write(
     left: &mut u64,
 ) -> Result<()> {
     let show = Show::new(args, inputs.names())?;
+    if show.needs_flows {
+        bail!("--parquet: the table of packets knows no connections; `roce flows --parquet` does");
+    }
     let bar = progress_bar(inputs.size(), false);
     let mut unknown = UnknownLinks::default();
     let make = || Made {

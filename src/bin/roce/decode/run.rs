@@ -8,9 +8,11 @@ use roce::capture::MergeError;
 use roce::decode::Decoder;
 
 use super::args::Args;
+use super::flows::Flows;
 use super::show::{Show, Shown};
 use crate::batches::{self, Part};
 use crate::input::{Inputs, Problems};
+use crate::interrupt;
 use crate::progress::{PROGRESS_STEP, progress_bar};
 
 /// What failed when output cannot be written.
@@ -19,6 +21,8 @@ const OUTPUT: &str = "cannot write to standard output";
 /// A run of the subcommand over its files.
 pub(super) struct Run<W> {
     show: Show,
+    /// What is known of connections, where it is asked for.
+    flows: Option<Flows>,
     /// The port of RoCEv2.
     port: u16,
     threads: usize,
@@ -34,11 +38,14 @@ pub(super) struct Run<W> {
 impl<W: Write + Send> Run<W> {
     pub(super) fn new(args: &Args, inputs: &Inputs, out: W) -> Result<Self> {
         let show = Show::new(args, inputs.names())?;
+        let flows = show.needs_flows.then(|| Flows::find(args, inputs)).transpose()?;
         let flush = args.line_buffered || io::stdout().is_terminal();
         // What is followed live, on a terminal or from a pipe, is shown packet by packet.
         let live = inputs.size().is_none() || (flush && !show.form.is_summary());
         Ok(Self {
-            threads: if live { 1 } else { batches::threads(args.jobs) },
+            // The analysis takes packets in their order.
+            threads: if live || flows.is_some() { 1 } else { batches::threads(args.jobs) },
+            flows,
             show,
             port: args.port,
             left: args.count.unwrap_or(u64::MAX),
@@ -74,7 +81,7 @@ impl<W: Write + Send> Run<W> {
 
     fn read_on_one_core(&mut self, inputs: &mut Inputs, bar: &ProgressBar) -> Result<()> {
         let mut decoder = Decoder::new(self.port);
-        while self.left > 0 {
+        while self.left > 0 && !interrupt::requested() {
             let record = match inputs.merge.next() {
                 Ok(Some(record)) => record,
                 Ok(None) => break,
@@ -83,7 +90,7 @@ impl<W: Write + Send> Run<W> {
                     continue;
                 }
             };
-            self.show.take(&mut decoder, &record, &mut self.all);
+            self.show.take_known(&mut decoder, &record, &mut self.all, &mut self.flows);
             let number = record.number;
             self.print().context(OUTPUT)?;
             if number.is_multiple_of(PROGRESS_STEP) {

@@ -4,6 +4,7 @@ use roce::capture::Record;
 use roce::decode::{self, Decoder, Filter, Summary};
 
 use super::args::{Args, parse_filter};
+use super::flows::{self, Flows};
 use super::form::Form;
 use crate::links::UnknownLinks;
 
@@ -13,6 +14,8 @@ pub(super) struct Show {
     filter: Option<Filter>,
     /// The names of the files, where there are several or where they are asked for; else nothing.
     names: Vec<String>,
+    /// Whether something is asked that only the whole capture tells.
+    pub(super) needs_flows: bool,
 }
 
 /// What was made of some packets.
@@ -36,19 +39,33 @@ impl Show {
             |name| form.shows(name) || filter.as_ref().is_some_and(|f: &Filter| f.uses(name));
         let named = args.files.len() > 1 || uses("frame.file");
         let names = if named { names.to_vec() } else { Vec::new() };
-        Ok(Self { form, filter, names })
+        let needs_flows = flows::FIELDS.into_iter().any(uses);
+        Ok(Self { form, filter, names, needs_flows })
     }
 
     /// Decodes a record, and adds what is shown of it to `shown`.
     #[inline]
     pub(super) fn take(&self, decoder: &mut Decoder, record: &Record<'_>, shown: &mut Shown) {
-        if let Some(packet) = self.decode(decoder, record, &mut shown.unknown) {
+        self.take_known(decoder, record, shown, &mut None);
+    }
+
+    /// The same with what is known of connections.
+    #[inline]
+    pub(super) fn take_known(
+        &self,
+        decoder: &mut Decoder,
+        record: &Record<'_>,
+        shown: &mut Shown,
+        flows: &mut Option<Flows>,
+    ) {
+        if let Some(packet) = self.decode_known(decoder, record, &mut shown.unknown, flows) {
             shown.packets += 1;
             self.form.take(&packet, &mut shown.text, &mut shown.summary);
         }
     }
 
     /// Decodes a record; nothing if it does not pass the filter.
+    #[cfg(feature = "parquet")]
     #[inline]
     pub(super) fn decode<'a>(
         &'a self,
@@ -56,8 +73,23 @@ impl Show {
         record: &Record<'a>,
         unknown: &mut UnknownLinks,
     ) -> Option<decode::Context<'a>> {
+        self.decode_known(decoder, record, unknown, &mut None)
+    }
+
+    /// Decodes a record with what is known of connections; nothing if it does not pass the filter.
+    #[inline]
+    pub(super) fn decode_known<'a>(
+        &'a self,
+        decoder: &mut Decoder,
+        record: &Record<'a>,
+        unknown: &mut UnknownLinks,
+        flows: &mut Option<Flows>,
+    ) -> Option<decode::Context<'a>> {
         let mut packet = decoder.decode(record);
         unknown.note(record);
+        if let Some(flows) = flows {
+            flows.annotate(&mut packet);
+        }
         packet.annotations.file = self.names.get(record.file as usize).map(String::as_str);
         self.filter.as_ref().is_none_or(|filter| filter.matches(&packet)).then_some(packet)
     }

@@ -9,11 +9,12 @@ use roce::capture::{Copier, Format, Lost, WriteError};
 use roce::decode::Decoder;
 
 use super::args::Args;
+use super::flows::Flows;
 use super::show::Show;
 use crate::input::Inputs;
 use crate::links::UnknownLinks;
-use crate::outfile;
 use crate::progress::{PROGRESS_STEP, progress_bar};
+use crate::{interrupt, outfile};
 
 /// How much is written at once.
 const PIECE: usize = 256 << 10;
@@ -41,6 +42,7 @@ pub(super) fn check(args: &Args, out: &Path) -> Result<()> {
 /// Writes the packets that pass to OUT.
 pub(super) fn run(args: &Args, out: &Path, inputs: &mut Inputs) -> Result<()> {
     let show = Show::new(args, inputs.names())?;
+    let flows = show.needs_flows.then(|| Flows::find(args, inputs)).transpose()?;
     let sink: Box<dyn Write> = if is_stdout(out) {
         Box::new(io::stdout())
     } else {
@@ -50,7 +52,7 @@ pub(super) fn run(args: &Args, out: &Path, inputs: &mut Inputs) -> Result<()> {
     let names = if inputs.names().len() > 1 { inputs.names().to_vec() } else { Vec::new() };
     let sink = BufWriter::with_capacity(PIECE, sink);
     let mut copier = Copier::new(sink, format(out, inputs), names);
-    copy(args, &show, inputs, &mut copier).with_context(|| failed(out))?;
+    copy(args, &show, inputs, &mut copier, flows).with_context(|| failed(out))?;
     report(copier.lost());
     Ok(())
 }
@@ -60,13 +62,14 @@ fn copy(
     show: &Show,
     inputs: &mut Inputs,
     copier: &mut Copier<impl Write>,
+    mut flows: Option<Flows>,
 ) -> Result<(), WriteError> {
     let bar = progress_bar(inputs.size(), false);
     let mut decoder = Decoder::new(args.port);
     // A frame of any link type can be copied.
     let mut unknown = UnknownLinks::default();
     let mut left = args.count.unwrap_or(u64::MAX);
-    while left > 0 {
+    while left > 0 && !interrupt::requested() {
         let record = match inputs.merge.next() {
             Ok(Some(record)) => record,
             Ok(None) => break,
@@ -78,7 +81,7 @@ fn copy(
         };
         let number = record.number;
         copier.observe(&record)?;
-        if show.decode(&mut decoder, &record, &mut unknown).is_some() {
+        if show.decode_known(&mut decoder, &record, &mut unknown, &mut flows).is_some() {
             copier.write(&record)?;
             left -= 1;
             if args.line_buffered {

@@ -1,0 +1,94 @@
+//! What only the whole capture tells of a packet: its connection, and why it was retransmitted.
+
+use anyhow::{Result, bail};
+use roce::analysis::{
+    Analysis, Config, PacketFacts, PacketNote, Report, RetransmissionCause, Sink,
+};
+use roce::decode::{Context, Decoder};
+
+use super::args::Args;
+use crate::input::Inputs;
+use crate::interrupt;
+
+/// The fields that need it.
+pub(super) const FIELDS: [&str; 2] = ["roce.flow", "roce.retransmission"];
+
+/// The analysis of a capture that was read once, and is read once more.
+///
+/// Which numbers are one connection may be known long after its first packets. So the capture is analyzed twice in the same
+/// way: the first report tells what the numbers of the second pass come to, and no packet must be remembered.
+pub(super) struct Flows {
+    report: Report,
+    analysis: Analysis,
+}
+
+impl Flows {
+    /// Reads the captures for the first time. Inputs that can be read only once are refused.
+    pub(super) fn find(args: &Args, inputs: &Inputs) -> Result<Self> {
+        if inputs.size().is_none() {
+            let [flow, retransmission] = FIELDS;
+            bail!(
+                "{flow} and {retransmission} are known when all of a capture was read, and a pipe can be read once; \
+                 write it to a file, and decode the file"
+            );
+        }
+        let mut analysis = Analysis::new(Config::default());
+        let mut decoder = Decoder::new(args.port);
+        let mut first = Inputs::reopen(&args.files, args.strict)?;
+        while !interrupt::requested() {
+            match first.merge.next() {
+                Ok(Some(record)) => {
+                    handle(&mut analysis, &decoder.decode(&record));
+                }
+                Ok(None) => break,
+                // The second pass reports it.
+                Err(_) => {}
+            }
+        }
+        let report = analysis.finish(&mut ());
+        Ok(Self { report, analysis: Analysis::new(Config::default()) })
+    }
+
+    /// Tells a packet its connection, and why it was retransmitted. All packets come by, in their order.
+    pub(super) fn annotate(&mut self, packet: &mut Context<'_>) {
+        let Some(note) = handle(&mut self.analysis, packet) else { return };
+        packet.annotations.flow = self.report.flow_of(note.flow).map(|(flow, _)| flow.into());
+        packet.annotations.retransmission = note.retransmission.map(cause);
+    }
+}
+
+/// Shows a packet to the analysis; returns what it is, if it is one of a connection.
+fn handle(analysis: &mut Analysis, packet: &Context<'_>) -> Option<PacketNote> {
+    let file = u16::try_from(packet.file).unwrap_or(u16::MAX);
+    let Some(facts) = PacketFacts::new(packet, file) else {
+        analysis.handle_other_frame(packet.time, packet.wire_len, file);
+        return None;
+    };
+    let mut told = Told { frame: packet.number, note: None };
+    analysis.handle_packet(&facts, &mut told);
+    told.note
+}
+
+/// What is told of one frame.
+struct Told {
+    frame: u64,
+    note: Option<PacketNote>,
+}
+
+impl Sink for Told {
+    fn packet(&mut self, facts: &PacketFacts, note: &PacketNote) {
+        if facts.frame == self.frame {
+            self.note = Some(*note);
+        }
+    }
+}
+
+/// A cause in the words of the report for machines.
+fn cause(cause: RetransmissionCause) -> &'static str {
+    match cause {
+        RetransmissionCause::Timeout => "timeout",
+        RetransmissionCause::SequenceNak => "sequence_nak",
+        RetransmissionCause::ImpliedNak => "implied_nak",
+        RetransmissionCause::Rnr => "rnr",
+    }
+}
