@@ -112,3 +112,48 @@ fn far_psn_after_a_silence_is_another_connection() {
     assert_eq!(ends(&report).len(), 2);
     assert!(report.findings.is_empty(), "{:?}", report.findings);
 }
+
+#[test]
+fn many_queue_pairs_that_begin_with_the_same_psn_are_paired_rightly() {
+    const COUNT: usize = 40;
+    let pairs: [Pair; COUNT] = core::array::from_fn(|i| {
+        let i = u32::try_from(i).unwrap();
+        // Queue pair numbers and source ports tell nothing about which belong together.
+        Pair { hosts: [1, 2], qps: [0x100 + i, 0x200 + (i * 7) % 40] }
+    });
+    for seed in 0..20u64 {
+        let mut script = Script::new();
+        let mut random = seed;
+        let mut next = || {
+            random = random
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
+            usize::try_from(random >> 33).unwrap()
+        };
+        let (mut sent, mut acknowledged) = ([0u32; COUNT], [0u32; COUNT]);
+        for _ in 0..4000 {
+            let i = next() % COUNT;
+            if next() % 2 == 0 && sent[i] < acknowledged[i] + 4 {
+                script.on(pairs[i]).send(sent[i]);
+                sent[i] += 1;
+            } else if acknowledged[i] < sent[i] {
+                script.on(pairs[i]).ack(acknowledged[i]);
+                acknowledged[i] += 1;
+            }
+        }
+        for i in 0..COUNT {
+            while acknowledged[i] < sent[i] {
+                script.on(pairs[i]).ack(acknowledged[i]);
+                acknowledged[i] += 1;
+            }
+        }
+        let (report, told) = script.finish();
+        let mut found = ends(&report);
+        found.sort_by_key(|(qps, _)| *qps);
+        let expected = pairs.map(|pair| pair.qps.map(Some));
+        assert_eq!(found.iter().map(|(qps, _)| *qps).collect::<Vec<_>>(), expected);
+        assert!(told.messages.iter().all(|message| message.outcome == Outcome::Completed));
+        assert_eq!(told.messages.len(), sent.iter().sum::<u32>() as usize);
+        assert!(report.findings.is_empty(), "seed {seed}: {:?}", report.findings);
+    }
+}
