@@ -226,7 +226,7 @@ impl Analysis {
         let mut series = Series::default();
         for (end, stream) in [false, true].into_iter().zip(both) {
             if let Some(stream) = stream {
-                series.merge(&stream.series, end != swapped);
+                series.merge(&stream.timeline.to_series(), end != swapped);
             }
         }
         if swapped {

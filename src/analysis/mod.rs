@@ -42,6 +42,7 @@ mod setup;
 mod statistics;
 mod stream;
 pub mod text;
+mod timeline;
 mod tracker;
 mod unreliable;
 

@@ -293,7 +293,7 @@ pub struct Interval {
 }
 
 impl Interval {
-    fn merge(&mut self, other: &Self, swap: bool) {
+    pub(super) fn merge(&mut self, other: &Self, swap: bool) {
         for (end, mine) in [0, 1].into_iter().zip(if swap { [1, 0] } else { [0, 1] }) {
             self.packets[mine] = self.packets[mine].saturating_add(other.packets[end]);
             self.bytes[mine] = self.bytes[mine].saturating_add(other.bytes[end]);

@@ -6,7 +6,7 @@ use std::collections::{HashMap, VecDeque};
 use super::congestion::Congestion;
 use super::connection::{Direction, Pairing};
 use super::requester::Requester;
-use super::statistics::Series;
+use super::timeline::Timeline;
 use super::{FlowNumber, PacketFacts};
 use crate::wire::{Gid, Service};
 
@@ -134,7 +134,7 @@ pub(super) struct Stream {
     pub(super) congestion: Option<Box<Congestion>>,
     /// The set-up by the connection manager.
     pub(super) setup: Option<u32>,
-    pub(super) series: Series,
+    pub(super) timeline: Timeline,
     /// Used since the last search for a stream to forget.
     pub(super) is_recent: bool,
     /// Responses with a wrong ICRC, which nobody can attribute.
@@ -172,7 +172,7 @@ impl Stream {
             orphans: None,
             congestion: None,
             setup: None,
-            series: Series::default(),
+            timeline: Timeline::default(),
             is_recent: true,
             corrupt_responses: 0,
         }

@@ -461,7 +461,7 @@ impl Analysis {
             Some(requester) => core::mem::take(&mut requester.latency_max),
             None => 0,
         };
-        let interval = stream.series.at(packet.time, most);
+        let interval = stream.timeline.at(packet.time, most);
         interval.packets[0] = interval.packets[0].saturating_add(1);
         interval.bytes[0] += u64::from(packet.wire_len);
         if verdict.retransmission.is_some() {
