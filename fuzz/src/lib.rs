@@ -24,7 +24,7 @@ pub use hostile::hostile;
 pub use links::{raw_link, udp_link};
 pub use operations::operations;
 
-use roce::capture::{MAX_CAPTURED, Reader, Record};
+use roce::capture::{Copier, Error, Format, MAX_CAPTURED, Merge, Reader, Record};
 use roce::decode::{Decoder, Filter, LineStyle, write_json, write_tree};
 use roce::time::Instant;
 use roce::wire::mad::Mad;
@@ -126,28 +126,91 @@ pub fn mad(input: &[u8]) {
     }
 }
 
-/// A capture: every record keeps to the limits, and the end comes.
+/// A capture: every record keeps to the limits, and the end comes; so it does for a lenient reader, which reads on behind
+/// damage and never reads a byte twice; and what is copied can be read.
 pub fn capture(input: &[u8]) {
     let Ok(mut reader) = Reader::new(input) else { return };
-    loop {
+    let mut records = 0_u64;
+    let clean = loop {
         match reader.next() {
             // What the records say is the business of the target `frame`.
             Ok(Some(record)) => assert!(record.data.len() <= MAX_CAPTURED as usize),
+            Ok(None) => break true,
+            Err(error) => {
+                assert!(!error.to_string().is_empty());
+                break false;
+            }
+        }
+        records += 1;
+    };
+    let lenient = || Reader::new(input).expect("it could be read before").lenient();
+    let (mut reader, mut position, mut found) = (lenient(), 0, 0_u64);
+    loop {
+        match reader.next() {
+            Ok(Some(record)) => {
+                assert!(record.offset.bytes >= position, "no byte is read twice");
+                position = record.offset.bytes + record.data.len() as u64;
+                found += 1;
+            }
             Ok(None) => break,
             Err(error) => {
                 assert!(!error.to_string().is_empty());
-                break;
+                if let Error::Skipped { offset, bytes, .. } = error {
+                    assert!(offset.bytes >= position && bytes > 0, "what is skipped lies between");
+                    position = offset.bytes + bytes;
+                }
             }
         }
     }
+    assert!(!clean || found <= records, "a lenient reader finds no more in a clean capture");
+    for format in [Format::Pcap, Format::Pcapng] {
+        copy([lenient(), lenient()], format);
+    }
+}
+
+/// All that can be read of two captures, merged and written, is read again: as many records.
+fn copy(readers: [Reader<&[u8]>; 2], format: Format) {
+    let mut merge = Merge::new(readers);
+    let mut copier = Copier::new(Vec::new(), format, Vec::new());
+    let mut written = 0;
+    loop {
+        match merge.next() {
+            Ok(Some(record)) => {
+                if copier.observe(&record).is_err() {
+                    return;
+                }
+                written += u64::from(copier.write(&record).is_ok());
+            }
+            Ok(None) => break,
+            Err(_) => {}
+        }
+    }
+    if copier.finish(&merge).is_err() {
+        return;
+    }
+    let file = copier.into_inner().expect("memory does not fail");
+    let mut reader = Reader::new(&file[..]).expect("what is written is a capture");
+    let mut read = 0;
+    while reader.next().expect("what is written can be read").is_some() {
+        read += 1;
+    }
+    assert_eq!(read, written);
 }
 
 /// A filter, and where it points when it is wrong.
 pub fn filter(input: &[u8]) {
     let Ok(source) = core::str::from_utf8(input) else { return };
-    let record = Record::frame(LinkType::ETHERNET, &[0; 60]);
     match Filter::parse(source) {
-        Ok(filter) => drop(filter.matches(&Decoder::new(ROCE_PORT).decode(&record))),
+        Ok(filter) => {
+            let mut decoder = Decoder::new(ROCE_PORT);
+            for frame in [&[0; 60][..], &SEND] {
+                let mut packet = decoder.decode(&Record::frame(LinkType::ETHERNET, frame));
+                packet.annotations.file = Some("a.pcap");
+                packet.annotations.flow = Some(1);
+                let first = filter.matches(&packet);
+                assert_eq!(first, filter.matches(&packet), "a packet passes or does not");
+            }
+        }
         Err(error) => {
             assert!(error.at.start <= source.chars().count());
             assert!(error.at.end <= source.chars().count().max(1));
@@ -155,3 +218,13 @@ pub fn filter(input: &[u8]) {
         }
     }
 }
+
+/// A frame with a SEND of four bytes, without its ICRC.
+const SEND: [u8; 58] = {
+    let mut frame = [0; 58];
+    // Ethernet, IPv4, UDP to port 4791, BTH.
+    (frame[12], frame[14], frame[17], frame[23]) = (8, 0x45, 44, 17);
+    (frame[36], frame[37], frame[39]) = (0x12, 0xb7, 24);
+    (frame[42], frame[44], frame[45], frame[49]) = (4, 0xff, 0xff, 0x11);
+    frame
+};
