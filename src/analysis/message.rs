@@ -68,6 +68,21 @@ pub enum Outcome {
     Incomplete,
 }
 
+impl Outcome {
+    /// Its name, as in the report for machines.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Completed => "completed",
+            Self::Refused(_) => "refused",
+            Self::RnrRetryExceeded => "rnr_retry_exceeded",
+            Self::RetryExceeded => "retry_exceeded",
+            Self::Flushed => "flushed",
+            Self::InFlight => "in_flight",
+            Self::Incomplete => "incomplete",
+        }
+    }
+}
+
 /// Messages of one operation.
 #[derive(Clone, Debug, Serialize)]
 #[non_exhaustive]

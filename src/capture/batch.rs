@@ -3,11 +3,13 @@
 use core::ops::Range;
 use std::io::Read;
 
+use super::LinkType;
 use super::buffer::memory;
-use super::error::Error;
+use super::error::{Error, Offset};
 use super::limits::{BATCH_RECORDS, BUFFER_SIZE, READ_SIZE};
 use super::options::Surroundings;
-use super::reader::{Reader, Record};
+use super::reader::{InterfaceId, Reader, Record};
+use crate::time::Instant;
 
 /// Some consecutive records of a capture, with their bytes: what one thread decodes while another reads on.
 ///
@@ -35,21 +37,48 @@ pub struct Batch {
     copied: usize,
 }
 
-/// A record whose data are a range of the batch's bytes.
+/// A record whose data are a range of the batch's bytes: half as long as a [`Record`].
 #[derive(Debug)]
 struct Entry {
-    record: Record<'static>,
-    data: Range<usize>,
+    offset: Offset,
+    time: Option<Instant>,
+    number: u64,
+    file: u32,
+    len: u32,
+    section: u32,
+    interface: Option<InterfaceId>,
+    /// Where the data begin in the batch's bytes, and how many there are: far below four gigabytes.
+    start: u32,
+    size: u32,
+    link: LinkType,
+}
+
+impl Entry {
+    /// The entry of a record whose data are this range of the batch's bytes.
+    #[inline]
+    fn new(record: &Record<'_>, data: &Range<usize>) -> Self {
+        let Record { file, number, offset, time, link, len, section, interface, .. } = *record;
+        let position = |at| u32::try_from(at).unwrap_or(u32::MAX);
+        let (start, size) = (position(data.start), position(data.len()));
+        Self { offset, time, number, file, len, section, interface, start, size, link }
+    }
+
+    /// The record, of the batch that has these bytes.
+    #[inline]
+    fn record<'a>(&self, bytes: &'a [u8]) -> Record<'a> {
+        let Self { offset, time, number, file, len, section, interface, start, size, link } = *self;
+        let start = start as usize;
+        let data = bytes.get(start..start + size as usize).unwrap_or_default();
+        let around = Surroundings::default();
+        Record { file, number, offset, time, link, len, data, section, interface, around }
+    }
 }
 
 impl Batch {
     /// The records, in the order of the capture.
     #[inline]
     pub fn records(&self) -> impl DoubleEndedIterator<Item = Record<'_>> + ExactSizeIterator {
-        self.entries.iter().map(|entry| {
-            let data = self.bytes.get(entry.data.clone()).unwrap_or_default();
-            Record { data, ..entry.record }
-        })
+        self.entries.iter().map(|entry| entry.record(&self.bytes))
     }
 
     /// Removes all records, and keeps the memory.
@@ -73,7 +102,7 @@ impl Batch {
             room.copy_from_slice(record.data);
         }
         self.copied = data.end;
-        self.entries.push(Entry { record: alone(record), data });
+        self.entries.push(Entry::new(record, &data));
     }
 
     /// How many records there are.
@@ -85,14 +114,6 @@ impl Batch {
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
-}
-
-/// A record without all that it borrows.
-#[inline]
-fn alone(record: &Record<'_>) -> Record<'static> {
-    let Record { file, number, offset, time, link, len, section, interface, .. } = *record;
-    let (data, around) = (&[][..], Surroundings::default());
-    Record { file, number, offset, time, link, len, section, interface, data, around }
 }
 
 impl<R: Read> Reader<R> {
@@ -112,8 +133,7 @@ impl<R: Read> Reader<R> {
         while let Some(packet) = found {
             let start = self.buffer.position();
             let data = start + packet.data.start..start + packet.data.end;
-            let record = alone(&self.lend(packet));
-            batch.entries.push(Entry { record, data });
+            batch.entries.push(Entry::new(&self.lend(packet), &data));
             if batch.len() >= BATCH_RECORDS {
                 break;
             }

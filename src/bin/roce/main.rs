@@ -20,6 +20,9 @@ mod serve;
 mod shell;
 #[cfg(feature = "parquet")]
 mod tables;
+#[cfg(not(feature = "parquet"))]
+#[path = "tables/absent.rs"]
+mod tables;
 
 use std::process::ExitCode;
 

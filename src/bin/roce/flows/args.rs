@@ -53,6 +53,11 @@ pub(crate) struct Args {
     #[arg(long, value_name = "OUT")]
     pub(super) html: Option<PathBuf>,
 
+    /// Write tables for query engines too, one row per message and one per connection, as Parquet files:
+    /// DIR/messages/capture=NAME/part-0.parquet, DIR/connections/… (docs/parquet.md). NAME is that of the first capture.
+    #[arg(long, value_name = "DIR")]
+    pub(super) parquet: Option<PathBuf>,
+
     /// Look only at packets that match this filter; see roce decode --help.
     #[arg(short = 'Y', long, value_name = "EXPR")]
     pub(super) filter: Option<String>,

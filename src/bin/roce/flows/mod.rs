@@ -24,6 +24,7 @@ use self::pass::Pass;
 use self::select::Selector;
 use crate::decode::parse_filter;
 use crate::input::Inputs;
+use crate::tables::{FlowTables, capture_name};
 use crate::{batches, interrupt, outfile, output};
 
 /// What failed when output cannot be written.
@@ -108,10 +109,24 @@ impl Flows<'_> {
         let mut collected = Collected {
             recorder: self.args.html.is_some().then(Recorder::new),
             losses: self.args.select.is_some().then(LossList::default),
+            tables: self.tables()?,
         };
         let config = self.config(inputs);
         let report = self.pass().run(inputs, config, &mut collected, |_| Ok(()))?;
+        if let Some(tables) = collected.tables.take() {
+            tables.finish(&report)?;
+        }
         Ok((report, collected))
+    }
+
+    /// The tables that are asked for, with nothing in them yet.
+    fn tables(&self) -> Result<Option<FlowTables>> {
+        let Some((directory, first)) = self.args.parquet.as_ref().zip(self.args.files.first())
+        else {
+            return Ok(None);
+        };
+        let threads = batches::threads(self.args.jobs);
+        FlowTables::create(directory, &capture_name(first), threads).map(Some)
     }
 
     fn print(&self, report: &Report) -> Result<()> {
@@ -182,6 +197,7 @@ fn write_html(path: &Path, report: &Report, recorder: &Recorder) -> Result<()> {
 struct Collected {
     recorder: Option<Recorder>,
     losses: Option<LossList>,
+    tables: Option<FlowTables>,
 }
 
 impl Sink for Collected {
@@ -203,6 +219,9 @@ impl Sink for Collected {
     fn message(&mut self, message: &Message) {
         if let Some(recorder) = &mut self.recorder {
             recorder.message(message);
+        }
+        if let Some(tables) = &mut self.tables {
+            tables.message(message);
         }
     }
 }

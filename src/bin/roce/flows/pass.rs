@@ -35,10 +35,10 @@ impl Pass<'_> {
         let bar = progress_bar(inputs.size(), false);
         let mut unknown = UnknownLinks::default();
         let take = |part: &mut Part<Frames>| {
-            for frame in part.made.frames.drain(..) {
+            for frame in &part.made.frames {
                 match frame {
-                    Frame::Packet(packet) => analysis.handle_packet(&packet, sink),
-                    Frame::Other { time, wire_len, file } => {
+                    Frame::Packet(packet) => analysis.handle_packet(packet, sink),
+                    &Frame::Other { time, wire_len, file } => {
                         analysis.handle_other_frame(time, wire_len, file);
                     }
                 }
@@ -50,9 +50,10 @@ impl Pass<'_> {
         };
         let work = |part: &mut Part<Frames>| {
             let Part { batch, decoder, made, .. } = part;
+            made.frames.clear();
             for record in batch.records() {
                 made.unknown.note(&record);
-                made.frames.extend(frame_of(decoder, &record, self.filter));
+                push_frame(decoder, &record, self.filter, &mut made.frames);
             }
         };
         let ended = batches::decode(self.threads, inputs, self.port, Frames::default, work, take);
@@ -97,15 +98,21 @@ enum Frame {
     Other { time: Option<Instant>, wire_len: u32, file: u16 },
 }
 
-/// What the analysis is told of a record; nothing if the filter does not let it through.
-fn frame_of(decoder: &mut Decoder, record: &Record<'_>, filter: Option<&Filter>) -> Option<Frame> {
+/// Adds what the analysis is told of a record; nothing if the filter does not let it through.
+#[inline]
+fn push_frame(
+    decoder: &mut Decoder,
+    record: &Record<'_>,
+    filter: Option<&Filter>,
+    frames: &mut Vec<Frame>,
+) {
     let context = decoder.decode(record);
     if filter.is_some_and(|filter| !filter.matches(&context)) {
-        return None;
+        return;
     }
     let file = u16::try_from(record.file).unwrap_or(u16::MAX);
-    Some(match PacketFacts::new(&context, file) {
+    frames.push(match PacketFacts::new(&context, file) {
         Some(packet) => Frame::Packet(packet),
         None => Frame::Other { time: context.time, wire_len: context.wire_len, file },
-    })
+    });
 }

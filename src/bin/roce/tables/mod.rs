@@ -1,11 +1,16 @@
 //! Tables in Parquet files, for query engines: see docs/parquet.md.
 
 mod column;
+mod connections;
+mod flows;
+mod messages;
 mod packets;
+mod row;
 mod table;
 
 use std::path::{Path, PathBuf};
 
+pub(crate) use self::flows::FlowTables;
 pub(crate) use self::packets::{Packets, TIME_EPOCH};
 pub(crate) use self::table::{Rows, Table};
 

@@ -42,6 +42,11 @@ impl Rows {
         self.len - 1
     }
 
+    /// How many rows there are.
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
     pub(crate) fn clear(&mut self) {
         self.columns.iter_mut().for_each(Column::clear);
         self.len = 0;
@@ -207,4 +212,60 @@ fn encode_one(
     column.write(&mut writer)?;
     let result = writer.close()?;
     Ok((bytes.into_inner()?, result))
+}
+
+#[cfg(test)]
+mod tests {
+    use parquet::file::reader::{FileReader, SerializedFileReader};
+    use parquet::record::Field;
+
+    use super::super::column::Kind;
+    use super::*;
+
+    #[test]
+    fn file_has_all_rows_in_sorted_groups() {
+        let directory = std::env::temp_dir().join(format!("roce-table-{}", std::process::id()));
+        let path = directory.join("t/part-0.parquet");
+        let columns = || {
+            Rows::new(vec![
+                Column::new("time", Kind::Int),
+                Column::new("word", Kind::Text),
+                Column::new("wide", Kind::Wide),
+            ])
+        };
+        let mut table = Table::create(&path, columns(), 0, 3).unwrap();
+        let mut rows = columns();
+        let total = i64::try_from(ROW_GROUP).unwrap() + 1000;
+        for number in 0..total {
+            let row = rows.add();
+            // Neighbors change places.
+            rows.columns[0].set_int(row, number ^ 1);
+            if number % 3 == 0 {
+                rows.columns[1].set_text(row, (number ^ 1).to_string().as_bytes());
+            }
+            rows.columns[2].set_uint(row, u64::MAX);
+            if rows.len() == 500 {
+                table.append(&mut rows).unwrap();
+            }
+        }
+        table.append(&mut rows).unwrap();
+        assert!(!path.exists(), "a file has its name when it is whole");
+        table.finish().unwrap();
+        let reader = SerializedFileReader::new(File::open(&path).unwrap()).unwrap();
+        assert_eq!(reader.metadata().num_row_groups(), 2);
+        for (expected, row) in (0..).zip(reader.get_row_iter(None).unwrap()) {
+            let row = row.unwrap();
+            let values: Vec<Field> =
+                row.get_column_iter().map(|(_, value)| value.clone()).collect();
+            assert_eq!(values[0], Field::Long(expected));
+            match (expected ^ 1) % 3 {
+                0 => assert_eq!(values[1], Field::Str(expected.to_string())),
+                _ => assert_eq!(values[1], Field::Null),
+            }
+            assert_eq!(values[2], Field::ULong(u64::MAX));
+        }
+        let files = fs::read_dir(path.parent().unwrap()).unwrap().count();
+        assert_eq!(files, 1, "nothing unfinished is left");
+        fs::remove_dir_all(directory).unwrap();
+    }
 }

@@ -1,0 +1,31 @@
+//! What stands for tables in a command that was built without Parquet.
+
+use std::path::Path;
+
+use anyhow::{Result, bail};
+use roce::analysis::{Message, Report};
+
+use crate::output::NO_PARQUET;
+
+/// The tables of `roce flows`, which cannot be made.
+pub(crate) enum FlowTables {}
+
+impl FlowTables {
+    /// Says how to get a command that can.
+    pub(crate) fn create(_: &Path, _: &str, _: usize) -> Result<Self> {
+        bail!(NO_PARQUET)
+    }
+
+    pub(crate) fn message(&mut self, _: &Message) {
+        match *self {}
+    }
+
+    pub(crate) fn finish(self, _: &Report) -> Result<()> {
+        match self {}
+    }
+}
+
+/// The name of a capture in a dataset.
+pub(crate) fn capture_name(_: &Path) -> String {
+    String::new()
+}

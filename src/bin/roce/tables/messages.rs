@@ -1,0 +1,220 @@
+//! The table of messages: one row per message.
+//!
+//! A message ends before it is known which connection it belongs to: its queue pair may be paired later. So messages are
+//! kept in a file beside the table until the report is there, at 80 bytes each.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, BufReader, BufWriter, ErrorKind, Read, Seek, Write};
+use std::path::PathBuf;
+
+use anyhow::{Context, Result};
+use roce::analysis::{Connection, End, Message, Outcome, Report, operation_name};
+use roce::decode::address_text;
+use roce::time::Instant;
+
+use super::column::Kind;
+use super::connections::service_name;
+use super::row::{Cell, Definition, add_row, columns, micros};
+use super::table::{Rows, Table};
+
+/// A message and its connection.
+pub(super) struct MessageRow<'a> {
+    connection: Option<&'a Connection>,
+    /// Which of the connection's ends is the requester.
+    requester: usize,
+    record: Record,
+    words: &'a [&'static str],
+}
+
+/// The columns.
+pub(super) fn definitions<'a>() -> [Definition<MessageRow<'a>>; 21] {
+    [
+        Definition::new("flow", Kind::Int, |row| row.connection.map(|found| found.flow).into()),
+        Definition::new("service", Kind::Text, |row| {
+            row.connection.map(|found| service_name(found.service)).into()
+        }),
+        Definition::new("operation", Kind::Text, |row| row.word(OPERATION).into()),
+        Definition::new("immediate", Kind::Bool, |row| (row.record[FLOW] >> 40 & 1 == 1).into()),
+        Definition::new("requester", Kind::Text, |row| row.address(row.requester)),
+        Definition::new("requester_qpn", Kind::Int, |row| row.qpn(row.requester)),
+        Definition::new("responder", Kind::Text, |row| row.address(1 - row.requester)),
+        Definition::new("responder_qpn", Kind::Int, |row| row.qpn(1 - row.requester)),
+        Definition::new("bytes", Kind::Int, |row| row.record[BYTES].into()),
+        Definition::new("first_psn", Kind::Int, |row| (row.record[PSNS] & 0xffff_ffff).into()),
+        Definition::new("last_psn", Kind::Int, |row| (row.record[PSNS] >> 32).into()),
+        Definition::new("first_frame", Kind::Int, |row| row.record[FIRST_FRAME].into()),
+        Definition::new("start_time", Kind::Time, |row| {
+            micros(Instant::from_nanos(row.record[START])).into()
+        }),
+        Definition::new("start_time_epoch", Kind::Int, |row| row.record[START].into()),
+        Definition::new("end_frame", Kind::Int, |row| {
+            Some(row.record[END_FRAME]).filter(|&frame| frame != 0).into()
+        }),
+        Definition::new("end_time_epoch", Kind::Int, |row| row.end().into()),
+        Definition::new("latency_ns", Kind::Int, |row| {
+            row.end().map(|end| end.saturating_sub(row.record[START])).into()
+        }),
+        Definition::new("retransmitted_packets", Kind::Int, |row| row.record[PACKETS_AGAIN].into()),
+        Definition::new("retransmitted_bytes", Kind::Int, |row| row.record[BYTES_AGAIN].into()),
+        Definition::new("outcome", Kind::Text, |row| row.word(OUTCOME).into()),
+        Definition::new("nak", Kind::Text, |row| {
+            Some(row.word(NAK)).filter(|word| !word.is_empty()).into()
+        }),
+    ]
+}
+
+impl MessageRow<'_> {
+    fn word(&self, shift: u32) -> &'static str {
+        let position = usize::try_from(self.record[WORDS] >> shift & 0xffff).unwrap_or(0);
+        self.words.get(position).copied().unwrap_or_default()
+    }
+
+    fn party(&self, side: usize) -> Option<&End> {
+        self.connection.and_then(|connection| connection.ends.get(side))
+    }
+
+    fn address(&self, side: usize) -> Cell {
+        self.party(side).map(|end| address_text(end.address)).into()
+    }
+
+    fn qpn(&self, side: usize) -> Cell {
+        self.party(side).and_then(|end| end.qpn).map(|qpn| qpn.get()).into()
+    }
+
+    fn end(&self) -> Option<u64> {
+        Some(self.record[END]).filter(|&end| end != NEVER)
+    }
+}
+
+/// The numbers of a message in the file.
+type Record = [u64; 10];
+
+/// Their positions: flow, requester (from bit 32) and immediate (bit 40).
+const FLOW: usize = 0;
+const WORDS: usize = 1;
+const BYTES: usize = 2;
+const PSNS: usize = 3;
+const FIRST_FRAME: usize = 4;
+const START: usize = 5;
+const END_FRAME: usize = 6;
+const END: usize = 7;
+const PACKETS_AGAIN: usize = 8;
+const BYTES_AGAIN: usize = 9;
+
+/// The bit from which on a word of the message is.
+const OPERATION: u32 = 0;
+const OUTCOME: u32 = 16;
+const NAK: u32 = 32;
+
+/// What stands for no time.
+const NEVER: u64 = u64::MAX;
+
+/// How many rows are handed to the table at once.
+const ROWS: usize = 4096;
+
+/// Messages in a file, until their connections are known.
+pub(super) struct Spool {
+    path: PathBuf,
+    file: BufWriter<File>,
+    /// Words that occur in messages; messages have their positions.
+    words: Vec<&'static str>,
+    /// What went wrong when a message was written.
+    failed: Option<io::Error>,
+}
+
+impl Spool {
+    pub(super) fn create(path: PathBuf) -> Result<Self> {
+        let mut options = OpenOptions::new();
+        let file = options.read(true).write(true).create(true).truncate(true).open(&path);
+        let file = file.with_context(|| format!("cannot write {}", path.display()))?;
+        Ok(Self { path, file: BufWriter::new(file), words: vec![""], failed: None })
+    }
+
+    pub(super) fn add(&mut self, message: &Message) {
+        let nak = match message.outcome {
+            Outcome::Refused(nak) => nak.name(),
+            _ => "",
+        };
+        let words = [operation_name(message.operation), message.outcome.name(), nak];
+        let [operation, outcome, nak] = words.map(|word| self.position(word));
+        let mut record = Record::default();
+        record[FLOW] = u64::from(message.flow)
+            | u64::from(message.requester & 1) << 32
+            | u64::from(message.immediate) << 40;
+        record[WORDS] = operation << OPERATION | outcome << OUTCOME | nak << NAK;
+        record[BYTES] = message.bytes;
+        record[PSNS] = u64::from(message.first_psn.get()) | u64::from(message.last_psn.get()) << 32;
+        record[FIRST_FRAME] = message.first_frame;
+        record[START] = message.start.as_nanos();
+        record[END_FRAME] = message.end_frame.unwrap_or(0);
+        record[END] = message.end.map_or(NEVER, Instant::as_nanos);
+        record[PACKETS_AGAIN] = message.retransmitted_packets.into();
+        record[BYTES_AGAIN] = message.retransmitted_bytes;
+        for number in record {
+            if let Err(error) = self.file.write_all(&number.to_le_bytes()) {
+                self.failed.get_or_insert(error);
+            }
+        }
+    }
+
+    fn position(&mut self, word: &'static str) -> u64 {
+        let found = self.words.iter().position(|known| *known == word);
+        let position = found.unwrap_or_else(|| {
+            self.words.push(word);
+            self.words.len() - 1
+        });
+        position as u64
+    }
+
+    /// Writes the rows of all messages.
+    pub(super) fn finish(mut self, report: &Report, table: &mut Table) -> Result<()> {
+        let context = || format!("cannot write {}", self.path.display());
+        if let Some(error) = self.failed.take() {
+            return Err(error).with_context(context);
+        }
+        self.file.flush().with_context(context)?;
+        let mut file = BufReader::new(self.file.get_ref());
+        file.rewind().with_context(context)?;
+        let definitions = definitions();
+        let mut rows: Rows = columns(&definitions);
+        while let Some(record) = read(&mut file).with_context(context)? {
+            add_row(&mut rows, &self.row(record, report), &definitions);
+            if rows.len() >= ROWS {
+                table.append(&mut rows)?;
+            }
+        }
+        table.append(&mut rows)
+    }
+
+    fn row<'a>(&'a self, record: Record, report: &'a Report) -> MessageRow<'a> {
+        let provisional = u32::try_from(record[FLOW] & 0xffff_ffff).unwrap_or(0);
+        let sender = usize::from(record[FLOW] >> 32 & 1 == 1);
+        let flow = report.flow_of(provisional);
+        // Connections are in the order of their numbers.
+        let find = |flow| report.connections.binary_search_by_key(&flow, |found| found.flow).ok();
+        let connection = flow.and_then(|(flow, _)| report.connections.get(find(flow)?));
+        let exchanged = flow.is_some_and(|(_, exchanged)| exchanged);
+        let requester = if exchanged { 1 - sender } else { sender };
+        MessageRow { connection, requester, record, words: &self.words }
+    }
+}
+
+impl Drop for Spool {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.path);
+    }
+}
+
+/// The next message of the file, or nothing at its end.
+fn read(file: &mut impl Read) -> io::Result<Option<Record>> {
+    let mut bytes = [0; size_of::<Record>()];
+    match file.read_exact(&mut bytes) {
+        Err(error) if error.kind() == ErrorKind::UnexpectedEof => return Ok(None),
+        other => other?,
+    }
+    let mut record = Record::default();
+    for (number, bytes) in record.iter_mut().zip(bytes.as_chunks().0) {
+        *number = u64::from_le_bytes(*bytes);
+    }
+    Ok(Some(record))
+}
