@@ -381,7 +381,7 @@ impl FieldRef {
 
     /// Everywhere it can stand.
     pub(super) fn places(&self) -> &[(TableId, &'static Field)] {
-        &self.places
+        self.places
     }
 
     /// How its values are printed and compared.
