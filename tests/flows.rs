@@ -1,8 +1,9 @@
 //! `roce flows` as a user runs it: what it prints, writes, and how it ends.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
+use std::io::Write;
 use std::path::PathBuf;
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 
 use serde_json::Value;
 
@@ -220,4 +221,33 @@ fn page_is_self_contained_and_escapes_names() {
     let outside = html.split("<script>").next().unwrap();
     assert!(!outside.contains("http://") && !outside.contains("src=") && !outside.contains("url("));
     assert!(refused(&["--html", "/nonexistent/page.html", name.path()]).contains("--html"));
+}
+
+#[test]
+fn ctrl_c_prints_what_was_found_so_far() {
+    let mut child = Command::new(env!("CARGO_BIN_EXE_roce"))
+        .args(["flows", "--json", "-"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let bytes = std::fs::read(testdata("captures").join("rxe_all_ops.pcap")).unwrap();
+    let mut stdin = child.stdin.take().unwrap();
+    // All but what a pipe may hold has been read when this is written; the pipe stays open.
+    stdin.write_all(&bytes[..1_400_003]).unwrap();
+    let pid = child.id().to_string();
+    assert!(Command::new("kill").args(["-INT", &pid]).status().unwrap().success());
+    let output = child.wait_with_output().unwrap();
+    drop(stdin);
+    assert_eq!(output.status.code(), Some(130));
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert!(report["connections"].as_array().unwrap().len() > 2, "{report}");
+}
+
+#[test]
+fn long_lists_are_cut_and_say_so() {
+    let text = found("160", &["--top", "2", &capture("rxe_all_ops.pcap")]);
+    assert!(text.contains("… 10 more findings; --top 0 lists all."), "{text}");
+    assert!(text.contains("… 12 more connections; --top 0 lists all."), "{text}");
 }

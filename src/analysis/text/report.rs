@@ -22,7 +22,7 @@ pub struct ReportStyle {
     pub style: Style,
     /// The order of the connections.
     pub sort: SortBy,
-    /// The most connections that the table lists; nothing lists all.
+    /// The most findings and the most connections that are listed; nothing lists all.
     pub rows_max: Option<usize>,
 }
 
@@ -32,7 +32,7 @@ impl ReportStyle {
         let style = &self.style;
         write_capture(&report.capture, style, out);
         out.push('\n');
-        write_findings(report, style, out);
+        self.write_findings(report, out);
         out.push('\n');
         self.write_connections(report, out);
         write_totals(report, style, out);
@@ -45,6 +45,25 @@ impl ReportStyle {
                 counted(limits.messages, "message"),
             );
             write_wrapped(&text, style, out);
+        }
+    }
+
+    fn write_findings(&self, report: &Report, out: &mut String) {
+        if report.findings.is_empty() {
+            out.push_str("No findings.\n");
+            return;
+        }
+        let total = report.findings.len();
+        out.push_str(&format!("{}, worst first:\n", counted(total as u64, "finding")));
+        let files = report.capture.files.iter().map(|file| shell_word(&file.name));
+        let files = files.collect::<Vec<_>>().join(" ");
+        let shown = self.rows_max.unwrap_or(total);
+        for (index, finding) in report.findings.iter().take(shown).enumerate() {
+            write_finding(index + 1, finding, &files, &self.style, out);
+        }
+        if total > shown {
+            let hidden = counted((total - shown) as u64, "more finding");
+            out.push_str(&format!("… {hidden}; --top 0 lists all.\n"));
         }
     }
 
@@ -102,19 +121,6 @@ fn write_capture(capture: &CaptureFacts, style: &Style, out: &mut String) {
 fn write_wrapped(text: &str, style: &Style, out: &mut String) {
     for line in wrap(text, style.width.unwrap_or(usize::MAX)) {
         out.extend([line.as_str(), "\n"]);
-    }
-}
-
-fn write_findings(report: &Report, style: &Style, out: &mut String) {
-    if report.findings.is_empty() {
-        out.push_str("No findings.\n");
-        return;
-    }
-    out.push_str(&format!("{}, worst first:\n", counted(report.findings.len() as u64, "finding")));
-    let files = report.capture.files.iter().map(|file| shell_word(&file.name));
-    let files = files.collect::<Vec<_>>().join(" ");
-    for (index, finding) in report.findings.iter().enumerate() {
-        write_finding(index + 1, finding, &files, style, out);
     }
 }
 

@@ -74,7 +74,9 @@ class Ladder {
     }
     row(i) {
         const { time, frame, flags, sequence, payload } = this.packets, kind = classOf(flags[i]);
-        const delta = i > 0 ? "+" + formatDuration(time[i] - time[i - 1]) : "";
+        let before = i - 1;
+        while (before >= 0 && flags[before] & FLAG.missing) before--;
+        const delta = before >= 0 ? "+" + formatDuration(time[i] - time[before]) : "";
         const cell = text => make("td", { class: "number" }, text);
         const marks = packetMarks(this.packets, this.losses, i);
         const isMissing = (flags[i] & FLAG.missing) !== 0, hasPsn = roleOf(flags[i]) !== ROLE.cnp;

@@ -14,8 +14,10 @@ function factList(facts) {
 
 /* Findings, all but the first `shown` folded; a click on a frame opens the connection there. */
 function findingList(findings, isLinked, shown) {
-    const items = findingItems(findings, isLinked), rest = items.splice(shown);
-    const more = rest.length === 0 ? null : make("details", {}, make("summary", {}, counted(rest.length, "more finding")), make("ol", { class: "findings" }, ...rest));
+    const items = findingItems(findings.slice(0, shown), isLinked), rest = findings.slice(shown);
+    const list = make("ol", { class: "findings" });
+    const more = rest.length === 0 ? null : make("details", { ontoggle: () => { if (!list.hasChildNodes()) list.append(...findingItems(rest, isLinked)); } },
+        make("summary", {}, counted(rest.length, "more finding")), list);
     return make("div", { class: "finding-list" }, make("ol", { class: "findings" }, ...items), more);
 }
 

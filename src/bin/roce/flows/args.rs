@@ -70,7 +70,7 @@ pub(crate) struct Args {
     #[arg(long, value_enum, value_name = "ORDER", default_value_t)]
     pub(super) sort: Sort,
 
-    /// List at most this many connections; 0 lists all.
+    /// List at most this many findings and this many connections; 0 lists all.
     #[arg(long, value_name = "N", default_value_t = 40)]
     pub(super) top: usize,
 
