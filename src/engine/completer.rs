@@ -142,7 +142,7 @@ impl Qp {
             }
             let wqe = *self.sq.get(index);
             let psns = wqe.psns(self.mtu);
-            if needs_answer(wqe.opcode()) && !wqe.is_done() {
+            if has_response(wqe.opcode()) && !wqe.is_done() {
                 // Its answer was lost, whatever came behind it.
                 env.count(Counter::ImpliedNak);
                 self.retry(env);
@@ -402,7 +402,7 @@ fn is_final(answer: Answer) -> bool {
 }
 
 /// Whether a request is answered by more than an acknowledgement.
-fn needs_answer(opcode: WrOpcode) -> bool {
+pub(super) fn has_response(opcode: WrOpcode) -> bool {
     matches!(
         opcode,
         WrOpcode::RdmaRead

@@ -4,6 +4,7 @@
 //! when its first packet goes out, and keeps them: a retry sends the same packets again, or, of a READ, asks for what
 //! is missing.
 
+use super::completer::has_response;
 use super::keys::{Bind, Refusal};
 use super::pieces::gather;
 use super::qp::{Env, Qp};
@@ -183,7 +184,10 @@ impl Qp {
             self.advance_cursor();
             return Step::Done;
         }
-        if self.req.recovering && wqe.opcode() == WrOpcode::RdmaRead && self.is_behind_read(index) {
+        if self.req.recovering
+            && wqe.opcode() == WrOpcode::RdmaRead
+            && self.is_behind_unanswered(index)
+        {
             return Step::Blocked;
         }
         let may_send = match self.rules.sends {
@@ -207,11 +211,12 @@ impl Qp {
         }
     }
 
-    /// Whether a read stands before a request. After a loss one is asked for at a time, until something comes of it:
-    /// where there is little room on the way, the answers to several would push each other out again.
-    fn is_behind_read(&self, index: u32) -> bool {
+    /// Whether a request that has a response of its own stands before a request. After a loss a READ is retransmitted
+    /// only when it is the first of these: where queues on the path are short, its responses would push the response to
+    /// the earlier request out again, at every retry.
+    fn is_behind_unanswered(&self, index: u32) -> bool {
         let mut before = self.sq.head();
-        while before != index && self.sq.get(before).opcode() != WrOpcode::RdmaRead {
+        while before != index && !has_response(self.sq.get(before).opcode()) {
             before = before.wrapping_add(1);
         }
         before != index
