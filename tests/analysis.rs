@@ -88,7 +88,7 @@ fn counted<T: Ord>(all: impl IntoIterator<Item = T>) -> BTreeMap<T, usize> {
 #[test]
 fn messages_of_rxe_all_ops_are_those_of_the_completion_log() {
     let (report, recorder) = analyze("testdata/captures/rxe_all_ops.pcap");
-    let log = completions(include_str!("../testdata/captures/rxe_all_ops.client.log"));
+    let log = completions(include_str!("../testdata/completions/rxe_all_ops.client.log"));
     let (logged, failed): (Vec<_>, Vec<_>) =
         log.into_iter().partition(|(.., status)| status == "0");
     let (done, lost): (Vec<_>, Vec<_>) =

@@ -7,6 +7,7 @@ mod bench_control;
 mod bench_protocol;
 mod conform;
 mod conversions;
+mod flows;
 mod honest;
 mod hostile;
 mod links;
@@ -20,6 +21,7 @@ mod operations;
 pub use bench_control::bench_control;
 pub use conform::{conform_control, scenarios};
 pub use conversions::conversions;
+pub use flows::flows;
 pub use hostile::hostile;
 pub use links::{raw_link, udp_link};
 pub use operations::operations;
@@ -61,6 +63,7 @@ pub const TARGETS: &[(&str, Body)] = &[
     ("udp_link", udp_link),
     ("raw_link", raw_link),
     ("conversions", conversions),
+    ("flows", flows),
 ];
 
 /// A frame of some link type: everything that is said of it.

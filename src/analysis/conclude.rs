@@ -11,6 +11,7 @@ use super::requester::{Requester, Scene};
 use super::statistics::Series;
 use super::stream::{Key, Stream};
 use super::tracker::Analysis;
+use super::vantage::VantageReport;
 use super::{FlowNumber, Sink};
 use crate::time::Instant;
 use crate::wire::{Qpn, Service};
@@ -87,6 +88,7 @@ impl Analysis {
             evidence,
             thresholds: &self.config.thresholds,
             setup: connection.setup.as_ref(),
+            files: &self.config.files,
         };
         let mut found = findings::of_connection(&facts);
         let is_kept = is_kept && self.conclusion.connections.len() < ENDED_CONNECTIONS_MAX * 2;
@@ -149,6 +151,7 @@ impl Analysis {
                 requester.end_reliable(end_time, &mut scene);
                 if let Some(stall) = silence
                     && !requester.messages.is_empty()
+                    && !requester.is_failed
                 {
                     requester.add_stall(stall);
                 }
@@ -162,7 +165,10 @@ impl Analysis {
         requester.release_records(scene.budget);
         while let Some(message) = requester.messages.pop_first() {
             scene.budget.messages = scene.budget.messages.saturating_sub(1);
-            requester.tell(&message, Outcome::InFlight, &mut scene);
+            // What was on its way when the responder refused an earlier one.
+            let is_failed = requester.is_failed;
+            let outcome = if is_failed { Outcome::Flushed } else { Outcome::InFlight };
+            requester.tell(&message, outcome, &mut scene);
         }
         let statistics = &mut requester.statistics;
         for operation in &statistics.operations {
@@ -256,11 +262,21 @@ impl Analysis {
     }
 
     /// The report.
+    /// Takes what several capture points say of the network.
+    pub(super) fn take_vantage(&mut self, report: VantageReport) {
+        let all = report.clock_offsets.into_iter().zip(report.seen_elsewhere);
+        for (file, (offset, seen)) in self.capture.files.iter_mut().zip(all) {
+            (file.clock_offset_nanos, file.seen_elsewhere) = (offset, seen);
+        }
+        self.capture.transits = report.transits;
+    }
+
     pub(super) fn into_report(mut self) -> Report {
         self.beyond.messages += self.budget.forgotten_messages;
         let Conclusion { flows, mut connections, mut findings, mut totals, dropped_findings } =
             self.conclusion;
         findings.extend(findings::of_setups(&self.setups));
+        findings.extend(findings::of_transits(&self.capture));
         totals.all.icrc_errors += self.stray[0];
         totals.all.cnps += self.stray[1];
         totals.all.operations.sort_by_key(|operation| operation.operation as u8);

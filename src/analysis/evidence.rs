@@ -37,6 +37,8 @@ pub(super) struct Evidence {
     pub(super) likely_losses: u64,
     /// Losses by where they happened: before the capture point, behind it.
     pub(super) places: [u64; 2],
+    /// Losses between two capture points: the files, and how many.
+    pub(super) between: Vec<(u16, u16, u64)>,
     /// Lost packets whose ICRC was wrong where they were captured.
     pub(super) corrupted_losses: u64,
     /// The first packet of each rewind, by cause.
@@ -64,6 +66,16 @@ pub(super) struct Evidence {
 }
 
 impl Evidence {
+    /// Counts a loss between two capture points.
+    pub(super) fn add_between(&mut self, from: u16, to: u16) {
+        let known = self.between.iter_mut().find(|known| (known.0, known.1) == (from, to));
+        if let Some((.., count)) = known {
+            *count += 1;
+        } else if self.between.len() < EVIDENCE_MAX {
+            self.between.push((from, to, 1));
+        }
+    }
+
     /// The slot of a cause in the tables above.
     pub(super) const fn slot(cause: RetransmissionCause) -> usize {
         cause as usize

@@ -59,6 +59,8 @@ pub enum FindingKind {
     Reordering,
     /// The network delivered packets twice.
     Duplication,
+    /// Packets took much longer from one capture point to the next than others did.
+    Delay,
     /// Switches marked packets, and how the ends reacted.
     Congestion,
     /// The two ends use different path MTUs.
@@ -81,10 +83,18 @@ pub struct Thresholds {
     pub loss_share: f64,
     /// CNPs per 1,000 marked packets below which a receiver is said to answer too few.
     pub cnps_per_1000_marks: f64,
+    /// Several capture points: a packet is delayed if it takes longer than the median by this many nanoseconds, and at least
+    /// four times the median.
+    pub delay_nanos: u64,
 }
 
 impl Default for Thresholds {
     fn default() -> Self {
-        Self { stall_nanos: 10_000_000, loss_share: 0.0, cnps_per_1000_marks: 1.0 }
+        Self {
+            stall_nanos: 10_000_000,
+            loss_share: 0.0,
+            cnps_per_1000_marks: 1.0,
+            delay_nanos: 50_000,
+        }
     }
 }

@@ -40,6 +40,9 @@ pub const MISSING_RESPONSES_MAX: usize = 256;
 /// READ responses of a direction whose frames are remembered.
 pub const RESPONSES_MAX: usize = 64;
 
+/// READs and ATOMICs of a direction that ended and are remembered, to tell copies of their responses.
+pub const ENDED_READS_MAX: usize = 16;
+
 /// Responses of an endpoint that are remembered until it is paired.
 pub const ORPHAN_RESPONSES_MAX: usize = 64;
 
@@ -82,3 +85,27 @@ pub const PAGE_FLOWS_MAX: usize = 65_536;
 
 /// Lost packets that the first pass over a capture remembers for the ladder of the second.
 pub const LADDER_LOSSES_MAX: usize = 1_000_000;
+
+/// Files (capture points) whose packets are compared. Packets of further ones are taken for packets of their own.
+pub const VANTAGE_FILES_MAX: usize = 64;
+
+/// Packets of all files that are held until the capture points on their way had the time to see them...
+pub const VANTAGE_PACKETS_MAX: usize = 65_536;
+
+/// ... or for how many nanoseconds of the capture. Clocks of files may differ by less than this.
+pub const VANTAGE_SPAN_NANOS: i64 = 1_000_000_000;
+
+/// Equal packets that are compared with each other.
+pub const VANTAGE_EQUAL_MAX: usize = 64;
+
+/// Damaged packets among those that are held whose undamaged form is looked for.
+pub const VANTAGE_DAMAGED_MAX: usize = 256;
+
+/// Flows of which it is remembered which capture points see them.
+pub const VANTAGE_FLOWS_MAX: usize = 65_536;
+
+/// Pairs of hosts for which the order of the capture points is remembered.
+pub const VANTAGE_DIRECTIONS_MAX: usize = 4096;
+
+/// The longest delays that are kept for two capture points.
+pub const VANTAGE_DELAYS_MAX: usize = 8;

@@ -1,8 +1,11 @@
 //! What was lost, and where: decided when the requester goes back, or when the next acknowledgement tells more.
 
+use super::limits::MISSING_RESPONSES_MAX;
 use super::records::RecordFlags;
 use super::requester::{OpenTimeout, Requester, Scene};
-use super::{Certainty, LossNote, LossPlace, PacketFacts, PacketRole, RetransmissionCause, Sink};
+use super::{
+    Certainty, LossNote, LossPlace, LostBetween, PacketFacts, PacketRole, RetransmissionCause, Sink,
+};
 
 /// One loss, before it is told.
 #[derive(Clone, Copy, Debug)]
@@ -24,12 +27,12 @@ impl Requester {
         packet: &PacketFacts,
         scene: &mut Scene<'_, S>,
     ) {
-        if cause == RetransmissionCause::Rnr {
-            return;
-        }
         let trigger = self.trigger.filter(|trigger| trigger.sequence <= sequence.max(self.unacked));
         let proof = trigger.map_or(packet.frame, |trigger| trigger.frame);
         let skipped = self.report_skipped(sequence, proof, scene);
+        if cause == RetransmissionCause::Rnr {
+            return;
+        }
         match trigger {
             Some(trigger) if trigger.cause == RetransmissionCause::SequenceNak => {
                 self.report_naked(trigger.sequence, trigger.frame, scene);
@@ -101,11 +104,15 @@ impl Requester {
         proof: u64,
         scene: &mut Scene<'_, S>,
     ) {
+        if self.is_response_known_lost(sequence) {
+            return;
+        }
         let role = PacketRole::Response;
         let corrupt = self.take_corrupt_response(sequence..=sequence);
         let is_corrupt = corrupt.is_some();
         let frame = corrupt.map(|(_, frame, _)| frame).or_else(|| self.response_frame(sequence));
-        let certainty = Certainty::Proven;
+        // One that was never captured may as well be late.
+        let certainty = if frame.is_some() { Certainty::Proven } else { Certainty::Likely };
         self.report(Loss { sequence, role, frame, proof, certainty, is_corrupt }, scene);
     }
 
@@ -126,8 +133,14 @@ impl Requester {
         packet: &PacketFacts,
         scene: &mut Scene<'_, S>,
     ) {
+        if self.is_response_known_lost(sequence) {
+            return;
+        }
         let now = packet.time.as_nanos();
         let last = self.records.get(sequence);
+        if last.is_some_and(|record| record.flags.contains(RecordFlags::LOSS_REPORTED)) {
+            return;
+        }
         let elapsed = last.map_or(0, |record| now.saturating_sub(record.time));
         let proof = packet.frame;
         if let Some((sequence, frame, role)) = self.take_corrupt_response(sequence..=self.next) {
@@ -203,8 +216,51 @@ impl Requester {
         self.report(Loss { sequence, role, frame, proof, certainty, is_corrupt }, scene);
     }
 
+    /// Reports what several capture points tell: one saw the packet, the next one did not.
+    pub(super) fn report_between<S: Sink>(
+        &mut self,
+        sequence: u64,
+        role: PacketRole,
+        packet: &PacketFacts,
+        scene: &mut Scene<'_, S>,
+    ) {
+        let Some(LostBetween { from, to, frame }) = packet.sightings.lost else { return };
+        if role != PacketRole::Request {
+            if self.known_lost_responses.len() >= MISSING_RESPONSES_MAX {
+                self.known_lost_responses.remove(0);
+            }
+            self.known_lost_responses.push(sequence);
+        }
+        let loss = Loss {
+            sequence,
+            role,
+            frame: Some(frame),
+            proof: packet.frame,
+            certainty: Certainty::Proven,
+            is_corrupt: packet.sightings.is_damaged_later,
+        };
+        self.report_at(loss, LossPlace::Between { from, to }, scene);
+    }
+
+    /// Whether several capture points told of the loss of a response, for want of which the requester goes back to
+    /// `sequence`.
+    fn is_response_known_lost(&mut self, sequence: u64) -> bool {
+        let is_known = self.known_lost_responses.iter().any(|&lost| lost >= sequence);
+        self.known_lost_responses.retain(|&lost| lost < sequence);
+        is_known
+    }
+
     /// Counts and tells a loss.
     pub(super) fn report<S: Sink>(&mut self, loss: Loss, scene: &mut Scene<'_, S>) {
+        // What was captured with a wrong ICRC was damaged before it came to the capture point.
+        let place = match loss.frame {
+            Some(_) if !loss.is_corrupt => LossPlace::AfterCapturePoint,
+            _ => LossPlace::BeforeCapturePoint,
+        };
+        self.report_at(loss, place, scene);
+    }
+
+    fn report_at<S: Sink>(&mut self, loss: Loss, place: LossPlace, scene: &mut Scene<'_, S>) {
         let is_request = loss.role == PacketRole::Request;
         if is_request {
             self.statistics.lost_requests += 1;
@@ -216,13 +272,13 @@ impl Requester {
             if is_request { &mut evidence.lost_requests } else { &mut evidence.lost_responses };
         loss.frame.into_iter().for_each(|frame| frames.push(frame));
         frames.push(loss.proof);
-        evidence.places[usize::from(loss.frame.is_some())] += 1;
+        match place {
+            LossPlace::BeforeCapturePoint => evidence.places[0] += 1,
+            LossPlace::AfterCapturePoint => evidence.places[1] += 1,
+            LossPlace::Between { from, to } => evidence.add_between(from, to),
+        }
         evidence.likely_losses += u64::from(loss.certainty == Certainty::Likely);
         evidence.corrupted_losses += u64::from(loss.is_corrupt);
-        let place = match loss.frame {
-            Some(_) => LossPlace::AfterCapturePoint,
-            None => LossPlace::BeforeCapturePoint,
-        };
         scene.sink.loss(&LossNote {
             flow: scene.flow,
             sender: if is_request { scene.requester } else { 1 - scene.requester },

@@ -39,12 +39,14 @@ mod responses;
 mod row;
 mod serialize;
 mod setup;
+mod sightings;
 mod statistics;
 mod stream;
 pub mod text;
 mod timeline;
 mod tracker;
 mod unreliable;
+mod vantage;
 
 #[cfg(test)]
 mod tests;
@@ -58,6 +60,7 @@ pub use names::service_name;
 pub use packet::{CmFacts, PacketFacts, RethFacts};
 pub use report::{BeyondLimits, CaptureFacts, FileFacts, Report, Totals};
 pub use row::SortBy;
+pub use sightings::{Delay, LostBetween, Sightings, Transit};
 pub use statistics::{Distribution, Interval, Percentiles, Series};
 pub use tracker::{Analysis, Config};
 
@@ -160,6 +163,11 @@ pub struct LossNote {
 pub trait Sink {
     /// What a packet was.
     fn packet(&mut self, facts: &PacketFacts, note: &PacketNote) {
+        let _ = (facts, note);
+    }
+
+    /// Another capture point saw the same packet: its frame there, and the note of the packet.
+    fn sighting(&mut self, facts: &PacketFacts, note: &PacketNote) {
         let _ = (facts, note);
     }
 

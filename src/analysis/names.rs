@@ -30,6 +30,7 @@ impl FindingKind {
             Self::ReceiverNotReady => "receiver not ready",
             Self::Reordering => "reordering",
             Self::Duplication => "duplication",
+            Self::Delay => "delay",
             Self::Congestion => "congestion",
             Self::MtuMismatch => "MTU mismatch",
             Self::Stall => "stall",
@@ -52,6 +53,7 @@ impl FindingKind {
             | Self::ReceiverNotReady
             | Self::Reordering
             | Self::Duplication
+            | Self::Delay
             | Self::Congestion
             | Self::MtuMismatch
             | Self::Stall => 1,

@@ -1,5 +1,6 @@
 //! What the analysis needs to know of one packet.
 
+use super::sightings::Sightings;
 use crate::decode::Context;
 use crate::time::Instant;
 use crate::wire::aeth::Syndrome;
@@ -50,6 +51,8 @@ pub struct PacketFacts {
     pub digest: u32,
     /// The message of the connection manager that it carries, where it does.
     pub cm: Option<Box<CmFacts>>,
+    /// What the other files of the capture say about it.
+    pub sightings: Sightings,
 }
 
 /// Address, key and length of an RDMA request.
@@ -127,6 +130,7 @@ impl PacketFacts {
             reth: reth_of(packet),
             digest: frame.icrc_bytes().map_or_else(|| digest_of(packet), u32::from_le_bytes),
             cm: cm_of(packet),
+            sightings: Sightings::default(),
         })
     }
 }

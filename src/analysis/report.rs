@@ -4,7 +4,7 @@ use serde::Serialize;
 
 use super::connection::{Connection, Direction};
 use super::finding::Finding;
-use super::{FlowNumber, Series, serialize};
+use super::{FlowNumber, Series, Transit, serialize};
 use crate::time::Instant;
 
 /// What a capture holds, and what went wrong.
@@ -58,6 +58,8 @@ pub struct CaptureFacts {
     pub last_time: Option<Instant>,
     /// Packets and bytes per interval.
     pub series: Series,
+    /// Several files: how long packets took from one capture point to the next.
+    pub transits: Vec<Transit>,
 }
 
 /// One file: one capture point.
@@ -70,6 +72,9 @@ pub struct FileFacts {
     pub frames: u64,
     /// Packets that another file has too.
     pub seen_elsewhere: u64,
+    /// How far its clock is ahead of the first file's, in nanoseconds, where packets of both directions tell: estimated so
+    /// that the shortest transits of both directions are the same. Times of its packets are corrected by it.
+    pub clock_offset_nanos: Option<i64>,
 }
 
 impl FileFacts {

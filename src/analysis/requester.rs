@@ -9,7 +9,7 @@ use super::budget::Budget;
 use super::connection::{Direction, Retransmitted, Stall};
 use super::evidence::Evidence;
 use super::inflight::{Inflight, InflightMessages, psn_of};
-use super::limits::{EVIDENCE_MAX, RESPONSES_MAX, STALLS_MAX};
+use super::limits::{ENDED_READS_MAX, EVIDENCE_MAX, RESPONSES_MAX, STALLS_MAX};
 use super::message::{Message, OperationStatistics, Outcome};
 use super::records::Records;
 use super::{FlowNumber, PacketFacts, PacketRole, RetransmissionCause, Sink};
@@ -109,10 +109,15 @@ pub(super) struct Requester {
     pub(super) last_nak: Option<(u64, u32, u64)>,
     /// Requests that the responder has had before; each may be answered by one more acknowledgement.
     pub(super) repeats: u32,
+    /// Retransmitted requests that the responder may have had before; each may be answered by one more acknowledgement, too,
+    /// until a later one is acknowledged.
+    pub(super) reanswers: u32,
     /// Responses of READs that are missing.
     pub(super) missing_responses: Vec<u64>,
-    /// The last READ that ended: its sequence numbers and whether it was requested again.
-    pub(super) last_read: Option<(u64, u64, bool)>,
+    /// Responses that were lost between two capture points.
+    pub(super) known_lost_responses: Vec<u64>,
+    /// READs and ATOMICs that ended lately: their sequence numbers and whether they were requested again.
+    pub(super) ended_reads: VecDeque<(u64, u64, bool)>,
     /// The last RNR NAK that was not followed by a retransmission yet.
     pub(super) rnr_since: Option<u64>,
     /// The longest time from an RNR NAK to the retransmission.
@@ -141,6 +146,13 @@ pub(super) struct Requester {
 }
 
 impl Requester {
+    /// The READ or ATOMIC that ended lately and that a sequence number belongs to; whether it was requested again.
+    pub(super) fn ended_read(&mut self, sequence: u64) -> Option<&mut bool> {
+        let mut ended = self.ended_reads.iter_mut().rev();
+        let (.., again) = ended.find(|(first, last, _)| (*first..=*last).contains(&sequence))?;
+        Some(again)
+    }
+
     pub(super) fn evidence(&mut self) -> &mut Evidence {
         self.evidence.get_or_insert_default()
     }
@@ -170,7 +182,8 @@ impl Requester {
 
     /// Whether requests are in flight, as far as the capture tells.
     pub(super) fn is_inflight(&self) -> bool {
-        !self.messages.is_empty() || (self.is_started && self.unacked < self.next)
+        !self.is_failed
+            && (!self.messages.is_empty() || (self.is_started && self.unacked < self.next))
     }
 
     /// How long a requester waits at least before it retransmits on its own; a packet that comes again earlier is a copy.
@@ -198,7 +211,10 @@ impl Requester {
             let Some(message) = self.messages.pop_first() else { return };
             scene.budget.messages = scene.budget.messages.saturating_sub(1);
             if message.needs_response() {
-                self.last_read = Some((message.first, message.last, message.requests > 1));
+                if self.ended_reads.len() >= ENDED_READS_MAX {
+                    self.ended_reads.pop_front();
+                }
+                self.ended_reads.push_back((message.first, message.last, message.requests > 1));
             }
             self.tell(&message, Outcome::Completed, scene);
         }
@@ -264,7 +280,7 @@ impl Requester {
         self.statistics.icrc_errors += 1;
         self.evidence().icrc_errors.push(packet.frame);
         let near = self.unacked..self.next.saturating_add(EVIDENCE_MAX as u64 * 2);
-        if self.is_started && near.contains(&sequence) {
+        if self.is_started && near.contains(&sequence) && !packet.sightings.is_damaged_copy {
             if self.corrupt.len() >= EVIDENCE_MAX {
                 self.corrupt.remove(0);
             }

@@ -36,6 +36,11 @@ impl Requester {
         self.learn_mtu(packet, info, sequence);
         let span = self.span_of(packet, info, sequence);
         let mut verdict = Verdict { sequence, ..Verdict::default() };
+        if packet.sightings.is_copy {
+            verdict.duplicate = true;
+            self.handle_copy(sequence, packet, info);
+            return verdict;
+        }
         if sequence < self.cursor {
             match self.judge_repeat(sequence, packet) {
                 Repeat::Rewind(cause) => {
@@ -64,12 +69,35 @@ impl Requester {
         // A packet of a message that ended is not one of a new message.
         if is_new || sequence >= self.unacked || self.messages.find_mut(sequence).is_some() {
             self.follow_message(sequence, span, packet, info, &verdict, scene);
-        } else if let Some((first, last, again)) = &mut self.last_read
-            && (*first..=*last).contains(&sequence)
-        {
+        } else if let Some(again) = self.ended_read(sequence) {
             *again = true;
         }
+        self.apply_sightings(packet, &mut verdict, scene);
         verdict
+    }
+
+    /// What several capture points tell of a request.
+    pub(super) fn apply_sightings<S: Sink>(
+        &mut self,
+        packet: &PacketFacts,
+        verdict: &mut Verdict,
+        scene: &mut Scene<'_, S>,
+    ) {
+        let (sequence, sightings) = (verdict.sequence, packet.sightings);
+        if sightings.is_overtaken && !verdict.reordered {
+            verdict.reordered = true;
+            self.statistics.reordered += 1;
+            self.evidence().reordered.push(packet.frame);
+        }
+        if sightings.lost.is_some() {
+            self.report_between(sequence, PacketRole::Request, packet, scene);
+        }
+        if let Some(record) = self.records.get_mut(sequence) {
+            record.flags.set(RecordFlags::LATE, verdict.reordered);
+            if sightings.lost.is_some() {
+                record.flags |= RecordFlags::LOSS_REPORTED;
+            }
+        }
     }
 
     /// Learns the path MTU from a packet that fills it, or from where the packet behind a READ begins.
@@ -142,6 +170,10 @@ impl Requester {
     fn judge_repeat(&self, sequence: u64, packet: &PacketFacts) -> Repeat {
         let now = packet.time.as_nanos();
         let Some(record) = self.records.get(sequence) else {
+            // The first packet of the connection, lost before the capture point.
+            if let Some(trigger) = self.trigger.filter(|trigger| trigger.sequence == sequence) {
+                return Repeat::Rewind(trigger.cause);
+            }
             // So old that it is forgotten: acknowledged long ago.
             return Repeat::Rewind(RetransmissionCause::Timeout);
         };
@@ -269,9 +301,7 @@ impl Requester {
             && let Some(message) = self.messages.find_mut(sequence)
         {
             message.requests += 1;
-        } else if let Some((first, last, again)) = &mut self.last_read
-            && (*first..=*last).contains(&sequence)
-        {
+        } else if let Some(again) = self.ended_read(sequence) {
             *again = true;
         }
     }
@@ -349,6 +379,8 @@ impl Requester {
         }
         if is_acknowledged {
             self.repeats += 1;
+        } else {
+            self.reanswers += 1;
         }
         record.transmissions = record.transmissions.saturating_add(1);
         (record.time, record.frame) = (packet.time.as_nanos(), packet.frame);

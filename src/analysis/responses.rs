@@ -53,6 +53,18 @@ impl Requester {
         let sequence = self.sequence_of(packet.psn);
         let mut verdict = Verdict { sequence, ..Verdict::default() };
         self.statistics.response_packets += 1;
+        if packet.sightings.lost.is_some() {
+            // The requester never got it.
+            self.report_between(sequence, role_of(packet, info), packet, scene);
+            return verdict;
+        }
+        if packet.sightings.is_copy {
+            verdict.duplicate = true;
+            self.statistics.duplicate_packets += 1;
+            self.statistics.response_packets -= 1;
+            self.evidence().duplicates.push(packet.frame);
+            return verdict;
+        }
         let is_ghost = sequence >= self.next.saturating_add(PSN_JUMP_MAX);
         if self.is_started && is_ghost {
             self.evidence().ghost_responses.push(packet.frame);
@@ -77,6 +89,11 @@ impl Requester {
             self.statistics.duplicate_packets += 1;
             self.statistics.response_packets -= 1;
             self.evidence().duplicates.push(packet.frame);
+        }
+        if packet.sightings.is_overtaken && !verdict.reordered {
+            verdict.reordered = true;
+            self.statistics.reordered += 1;
+            self.evidence().reordered.push(packet.frame);
         }
         verdict
     }
@@ -118,13 +135,17 @@ impl Requester {
     /// network delivered late, or a copy.
     fn judge_old_ack(&mut self, packet: &PacketFacts, verdict: &mut Verdict) {
         if verdict.sequence < self.last_ack.sequence {
-            verdict.reordered = self.repeats == 0;
+            let is_expected = self.repeats > 0 || self.reanswers > 0;
+            // With several capture points it is known in which order they were sent.
+            verdict.reordered = !is_expected && !packet.sightings.is_delivered;
             self.statistics.reordered += u64::from(verdict.reordered);
             if verdict.reordered {
                 self.evidence().reordered.push(packet.frame);
             }
         } else if self.repeats > 0 {
             self.repeats -= 1;
+        } else if self.reanswers > 0 {
+            self.reanswers -= 1;
         } else if verdict.sequence == self.last_ack.sequence
             && packet.digest == self.last_ack.digest
         {
@@ -150,6 +171,9 @@ impl Requester {
         }
         self.resolve_timeout(unacked, scene);
         self.unacked = unacked;
+        // What was retransmitted before it has had its answer.
+        let unanswered = u32::try_from(self.cursor.saturating_sub(unacked)).unwrap_or(u32::MAX);
+        self.reanswers = self.reanswers.min(unanswered);
         self.count_not_captured(unacked, packet.frame);
         (self.attempts, self.rnr_attempts) = (0, 0);
         (self.rnr_since, self.last_rnr) = (None, None);
@@ -327,10 +351,8 @@ impl Requester {
 
     /// A response to a READ or ATOMIC that ended: a replay if it was requested again, else a copy of the network's.
     fn judge_old_response(&mut self, sequence: u64, verdict: &mut Verdict) {
-        if let Some((first, last, again)) = self.last_read
-            && (first..=last).contains(&sequence)
-        {
-            verdict.duplicate = !again;
+        if let Some(again) = self.ended_read(sequence) {
+            verdict.duplicate = !*again;
         }
     }
 
@@ -359,7 +381,7 @@ impl Requester {
             match self.missing_responses.iter().position(|&missing| missing == sequence) {
                 Some(at) => {
                     self.missing_responses.swap_remove(at);
-                    if requests < 2 {
+                    if requests < 2 && !packet.sightings.is_delivered {
                         verdict.reordered = true;
                         self.statistics.reordered += 1;
                         self.evidence().reordered.push(packet.frame);

@@ -11,6 +11,7 @@ use super::responses::role_of;
 use super::setup::{Setups, timeout_nanos};
 use super::statistics::Series;
 use super::stream::{FoldMap, Key, Route, Stream};
+use super::vantage::{Shown, Vantage};
 use super::{CmFacts, FlowNumber, PacketFacts, PacketNote, PacketRole, Sink};
 use crate::time::Instant;
 use crate::wire::{Gid, IcrcVerdict, OpcodeInfo, Operation, Qpn, Role, Service};
@@ -43,6 +44,8 @@ pub struct Analysis {
     /// Where the search for a stream to forget goes on.
     hand: usize,
     numbers: FlowNumber,
+    /// What puts the sightings of several files together.
+    vantage: Option<Box<Vantage>>,
     pub(super) setups: Setups,
     pub(super) budget: Budget,
     pub(super) conclusion: Conclusion,
@@ -56,6 +59,9 @@ pub struct Analysis {
 impl Analysis {
     /// An analysis at the start of a capture.
     pub fn new(config: Config) -> Self {
+        let delay_nanos = config.thresholds.delay_nanos;
+        let vantage = (config.files.len() > 1)
+            .then(|| Box::new(Vantage::new(config.files.len(), delay_nanos)));
         let files = config.files.iter().map(|name| FileFacts::new(name)).collect();
         Self {
             config,
@@ -67,6 +73,7 @@ impl Analysis {
             latest: [None; 2],
             hand: 0,
             numbers: 0,
+            vantage,
             setups: Setups::default(),
             budget: Budget::default(),
             conclusion: Conclusion::default(),
@@ -95,16 +102,36 @@ impl Analysis {
     }
 
     /// Handles a packet, and tells `sink` what it means.
+    ///
+    /// With several files the packet is held until the other capture points had the time to see it too; see
+    /// [`limits::VANTAGE_SPAN_NANOS`](super::limits::VANTAGE_SPAN_NANOS).
     pub fn handle_packet<S: Sink>(&mut self, packet: &PacketFacts, sink: &mut S) {
         self.count_frame(Some(packet.time), packet.wire_len, packet.file);
         self.capture.packets += 1;
         let interval = self.capture.series.at(packet.time, Series::INTERVALS_MAX);
         interval.packets[0] = interval.packets[0].saturating_add(1);
         interval.bytes[0] += u64::from(packet.wire_len);
-        self.track(packet, sink);
+        match &mut self.vantage {
+            None => self.track(packet, sink),
+            Some(vantage) => {
+                let shown = vantage.push(packet.clone());
+                self.track_shown(shown, sink);
+            }
+        }
     }
 
-    /// Follows the connection of a packet.
+    /// Handles packets whose sightings are put together.
+    fn track_shown<S: Sink>(&mut self, shown: Vec<Shown>, sink: &mut S) {
+        for Shown { facts, others } in shown {
+            let mut last = LastNote { sink: &mut *sink, note: None };
+            self.track(&facts, &mut last);
+            if let Some(note) = last.note {
+                others.iter().for_each(|facts| sink.sighting(facts, &note));
+            }
+        }
+    }
+
+    /// Follows the connection of a packet: each packet once, in the order of time.
     pub(super) fn track<S: Sink>(&mut self, packet: &PacketFacts, sink: &mut S) {
         match packet.icrc {
             IcrcVerdict::Ok => self.verdicts[0] += 1,
@@ -305,7 +332,9 @@ impl Analysis {
         congestion.cnp_frames.push(packet.frame);
         let (flow, sender, peer) = (stream.flow, stream.end, stream.peer);
         stream.bytes += u64::from(packet.wire_len);
-        if let Some(peer) = peer.and_then(|peer| self.stream_mut(peer)) {
+        if packet.sightings.lost.is_some() {
+            self.report_lost_cnp(peer.unwrap_or(index), packet, sink);
+        } else if let Some(peer) = peer.and_then(|peer| self.stream_mut(peer)) {
             peer.congestion.get_or_insert_default().handle_cnp(time);
         }
         let (role, sequence) = (PacketRole::Cnp, 0);
@@ -313,6 +342,15 @@ impl Analysis {
         let note =
             PacketNote { flow, sender, role, sequence, retransmission, duplicate, reordered };
         sink.packet(packet, &note);
+    }
+
+    /// A CNP did not reach the requester at `index`.
+    fn report_lost_cnp<S: Sink>(&mut self, index: u32, packet: &PacketFacts, sink: &mut S) {
+        let Self { streams, budget, .. } = self;
+        let Some(Some(stream)) = streams.get_mut(index as usize) else { return };
+        let requester = stream.requester.get_or_insert_default();
+        let mut scene = Scene { sink, budget, flow: stream.flow, requester: stream.end };
+        requester.report_between(0, PacketRole::Cnp, packet, &mut scene);
     }
 
     fn handle_in_stream<S: Sink>(
@@ -514,6 +552,11 @@ impl Analysis {
 
     /// Ends the analysis.
     pub fn finish<S: Sink>(mut self, sink: &mut S) -> Report {
+        if let Some(vantage) = self.vantage.take() {
+            let (shown, report) = vantage.finish();
+            self.track_shown(shown, sink);
+            self.take_vantage(report);
+        }
         self.pair_the_rest(sink);
         let indices = 0..u32::try_from(self.streams.len()).unwrap_or(u32::MAX);
         let mut live: Vec<(FlowNumber, u32)> =
@@ -523,6 +566,27 @@ impl Analysis {
             self.conclude(index, true, sink);
         }
         self.into_report()
+    }
+}
+
+/// Passes on what it is told, and keeps the last packet's note.
+struct LastNote<'s, S> {
+    sink: &'s mut S,
+    note: Option<PacketNote>,
+}
+
+impl<S: Sink> Sink for LastNote<'_, S> {
+    fn packet(&mut self, facts: &PacketFacts, note: &PacketNote) {
+        self.note = Some(*note);
+        self.sink.packet(facts, note);
+    }
+
+    fn loss(&mut self, note: &super::LossNote) {
+        self.sink.loss(note);
+    }
+
+    fn message(&mut self, message: &super::Message) {
+        self.sink.message(message);
     }
 }
 

@@ -31,6 +31,12 @@ impl Requester {
             self.set_mtu(packet.payload_len);
         }
         let mut verdict = Verdict { sequence, ..Verdict::default() };
+        if packet.sightings.is_copy {
+            verdict.duplicate = true;
+            self.statistics.duplicate_packets += 1;
+            self.evidence().duplicates.push(packet.frame);
+            return verdict;
+        }
         let skipped = sequence.saturating_sub(self.next);
         if sequence < self.next {
             self.judge_old(packet, &mut verdict);
@@ -48,6 +54,7 @@ impl Requester {
             let is_broken = skipped > 0 || verdict.reordered;
             self.follow_unreliable(sequence, is_broken, is_first, packet, info, scene);
         }
+        self.apply_sightings(packet, &mut verdict, scene);
         verdict
     }
 

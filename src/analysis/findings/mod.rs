@@ -5,10 +5,12 @@ mod failures;
 mod network;
 mod others;
 mod text;
+mod transits;
 
 use core::cmp::Reverse;
 
 pub(super) use others::{of_limits, of_setups};
+pub(super) use transits::of_transits;
 
 use super::FlowNumber;
 use super::connection::{Connection, Direction, Setup};
@@ -21,6 +23,8 @@ pub(super) struct Facts<'a> {
     pub(super) evidence: [Option<&'a Evidence>; 2],
     pub(super) thresholds: &'a Thresholds,
     pub(super) setup: Option<&'a Setup>,
+    /// The names of the files.
+    pub(super) files: &'a [String],
 }
 
 /// One direction of a connection that ended.
@@ -31,6 +35,7 @@ pub(super) struct Side<'a> {
     pub(super) evidence: &'a Evidence,
     pub(super) thresholds: &'a Thresholds,
     pub(super) setup: Option<&'a Setup>,
+    pub(super) files: &'a [String],
 }
 
 /// Every finding about one direction of a connection.
@@ -62,6 +67,7 @@ pub(super) fn of_connection(facts: &Facts<'_>) -> Vec<Finding> {
         evidence: evidence.unwrap_or(&none),
         thresholds: facts.thresholds,
         setup: facts.setup,
+        files: facts.files,
     });
     sides.flat_map(|side| OF_SIDE.iter().filter_map(move |finding| finding(&side))).collect()
 }
@@ -85,7 +91,8 @@ impl Side<'_> {
     ) -> Finding {
         let mut all: Vec<u64> = Vec::new();
         for &frame in frames.iter().flat_map(|frames| frames.as_slice()) {
-            if !all.contains(&frame) {
+            // 0: what shows it was never captured.
+            if frame > 0 && !all.contains(&frame) {
                 all.push(frame);
             }
         }

@@ -55,12 +55,7 @@ pub(super) fn loss(side: &Side<'_>) -> Option<Finding> {
     if evidence.likely_losses > 0 && !is_likely {
         words += &format!(", {} of them likely", text::grouped(evidence.likely_losses));
     }
-    let [before, after] = evidence.places;
-    words += match (before, after) {
-        (0, _) => ", all behind the capture point",
-        (_, 0) => ", all before the capture point",
-        _ => ", before and behind the capture point",
-    };
+    words += &places(side);
     if evidence.corrupted_losses > 0 {
         words += &format!(", {} because of a wrong ICRC", text::grouped(evidence.corrupted_losses));
     }
@@ -79,6 +74,31 @@ pub(super) fn loss(side: &Side<'_>) -> Option<Finding> {
     let certainty = if is_likely { Certainty::Likely } else { Certainty::Proven };
     let frames = [&evidence.lost_requests, &evidence.lost_responses, &evidence.rewinds[0]];
     Some(side.finding(FindingKind::Loss, certainty, cost, &frames, &words))
+}
+
+/// Where packets were lost, as far as the capture points tell.
+fn places(side: &Side<'_>) -> String {
+    let name = |file: u16| side.files.get(usize::from(file)).map_or("?", String::as_str);
+    let between = side.evidence.between.iter();
+    let mut places: Vec<String> = between
+        .map(|&(from, to, count)| {
+            format!("{} between {} and {}", text::grouped(count), name(from), name(to))
+        })
+        .collect();
+    let [before, after] = side.evidence.places;
+    if places.is_empty() {
+        return match (before, after) {
+            (0, _) => ", all behind the capture point",
+            (_, 0) => ", all before the capture point",
+            _ => ", before and behind the capture point",
+        }
+        .into();
+    }
+    let others =
+        [(before, "before the first capture point"), (after, "behind the last capture point")];
+    let others = others.iter().filter(|(count, _)| *count > 0);
+    places.extend(others.map(|(count, place)| format!("{} {place}", text::grouped(*count))));
+    format!(", {}", text::list(&places))
 }
 
 /// What made the requester retransmit lost packets: `3 timeouts of up to 67 ms`.

@@ -204,6 +204,7 @@ mod tests {
             reth: None,
             digest: 0,
             cm: None,
+            sightings: Default::default(),
         }
     }
 

@@ -62,7 +62,7 @@ pub(crate) struct Args {
     #[arg(short = 'Y', long, value_name = "EXPR")]
     pub(super) filter: Option<String>,
 
-    /// From when on something is a finding; can be given several times. Names: stall, loss-share, cnps-per-1000-marks.
+    /// From when on something is a finding; can be given several times. Names: stall, loss-share, cnps-per-1000-marks, delay.
     #[arg(long = "threshold", value_name = "NAME=VALUE")]
     pub(super) thresholds: Vec<Threshold>,
 

@@ -24,6 +24,7 @@ const THRESHOLDS: &[(&str, Kind, fn(&mut Thresholds, f64))] = &[
     ("stall", Kind::Duration, |thresholds, nanos| thresholds.stall_nanos = as_nanos(nanos)),
     ("loss-share", Kind::Number, |thresholds, share| thresholds.loss_share = share),
     ("cnps-per-1000-marks", Kind::Number, |thresholds, cnps| thresholds.cnps_per_1000_marks = cnps),
+    ("delay", Kind::Duration, |thresholds, nanos| thresholds.delay_nanos = as_nanos(nanos)),
 ];
 
 #[expect(

@@ -1,0 +1,448 @@
+//! Several capture points: the sightings of each packet become one packet, and say where it was lost.
+//!
+//! ```text
+//! files, merged by time ─► window ─► groups of equal packets ─► chains along the path ─► tracker, in corrected time
+//!                          (held)    (digest, PSN, opcode,      (which sighting follows
+//!                                     addresses, QP)             which: transit, loss, copy)
+//! ```
+//!
+//! Packets are held back until every capture point on their way had the time to see them ([`limits::VANTAGE_SPAN_NANOS`],
+//! [`limits::VANTAGE_PACKETS_MAX`]). The clocks of the files are brought together ([`clocks`]). The tracker then sees each
+//! packet once, as the requester saw it: a request where it was sighted first, nearest to its sender; a response where it was
+//! sighted last, nearest to the requester. What the other sightings tell stands in
+//! [`PacketFacts::sightings`].
+//!
+//! A capture point lies on the way of a flow (addresses, UDP source port, queue pair) if it has seen a packet of it that
+//! another one has seen too. So files with different traffic, and switches that see a part of the flows, are never asked
+//! for what they could not see; nor is one that had not begun to capture, or whose capture had ended.
+
+mod chains;
+mod clocks;
+
+use std::collections::HashMap;
+
+use self::chains::{Chain, Group, Sighting};
+use self::clocks::Clocks;
+use super::PacketFacts;
+use super::limits::{
+    VANTAGE_DAMAGED_MAX, VANTAGE_DELAYS_MAX, VANTAGE_EQUAL_MAX, VANTAGE_FILES_MAX,
+    VANTAGE_FLOWS_MAX, VANTAGE_PACKETS_MAX, VANTAGE_SPAN_NANOS,
+};
+use super::sightings::{Delay, LostBetween, Sightings, Transit};
+use super::statistics::Distribution;
+use crate::time::Instant;
+use crate::wire::{Gid, IcrcVerdict, Operation};
+
+/// A packet as the tracker sees it, with its other sightings.
+#[derive(Clone, Debug)]
+pub(super) struct Shown {
+    pub(super) facts: PacketFacts,
+    pub(super) others: Vec<PacketFacts>,
+}
+
+/// What one host sends to one queue pair from one port: everything that takes the same way through the network.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Flow {
+    source: Gid,
+    destination: Gid,
+    source_port: u16,
+    dest_qp: u32,
+}
+
+impl Flow {
+    fn of(facts: &PacketFacts) -> Self {
+        Self {
+            source: facts.source,
+            destination: facts.destination,
+            source_port: facts.source_port,
+            dest_qp: facts.dest_qp.get(),
+        }
+    }
+}
+
+/// What is known of a flow.
+#[derive(Clone, Copy, Debug, Default)]
+struct FlowState {
+    /// The files on its way, as bits.
+    files: u64,
+    /// Requests and responses: when the latest of those that arrived was sent.
+    latest_sent: [i64; 2],
+}
+
+/// Packets from one capture point to the next.
+#[derive(Clone, Debug, Default)]
+struct Hop {
+    transit: Distribution,
+    /// The longest ones that are far from the others: transit and the frames of both sightings.
+    delays: Vec<Delay>,
+    delayed: u64,
+}
+
+/// Puts the sightings of several files together.
+#[derive(Clone, Debug)]
+pub(super) struct Vantage {
+    /// In the order of their arrival; nothing where a packet was shown already.
+    held: Vec<Option<PacketFacts>>,
+    /// Packets that wait for others that are earlier by the corrected clocks.
+    ready: Vec<Shown>,
+    clocks: Clocks,
+    flows: HashMap<Flow, FlowState>,
+    hops: HashMap<(u16, u16), Hop>,
+    /// The first and the last packet's time of each file, by its own clock.
+    spans: Vec<Option<(i64, i64)>>,
+    seen_elsewhere: Vec<u64>,
+    delay_least: u64,
+}
+
+/// What the capture points say of the network.
+#[derive(Debug, Default)]
+pub(super) struct VantageReport {
+    /// How far each file's clock is ahead of the first file's, where it is known.
+    pub(super) clock_offsets: Vec<Option<i64>>,
+    pub(super) seen_elsewhere: Vec<u64>,
+    pub(super) transits: Vec<Transit>,
+}
+
+fn nanos(time: Instant) -> i64 {
+    i64::try_from(time.as_nanos()).unwrap_or(i64::MAX)
+}
+
+fn is_response(facts: &PacketFacts) -> bool {
+    use Operation::{Acknowledge, AtomicAcknowledge, Cnp, ReadResponse};
+    let operation = facts.opcode.info().map(|info| info.operation);
+    matches!(operation, Some(Acknowledge | AtomicAcknowledge | Cnp | ReadResponse))
+}
+
+fn is_damaged(facts: &PacketFacts) -> bool {
+    facts.icrc == IcrcVerdict::Bad
+}
+
+impl Vantage {
+    /// For so many files. A transit that is longer than the usual one by `delay_least` nanoseconds is a delay.
+    pub(super) fn new(files: usize, delay_least: u64) -> Self {
+        let files = files.min(VANTAGE_FILES_MAX);
+        Self {
+            held: Vec::new(),
+            ready: Vec::new(),
+            clocks: Clocks::new(files),
+            flows: HashMap::new(),
+            hops: HashMap::new(),
+            spans: vec![None; files],
+            seen_elsewhere: vec![0; files],
+            delay_least,
+        }
+    }
+
+    /// Takes a packet; returns those that nothing can come before any more, most often none.
+    pub(super) fn push(&mut self, facts: PacketFacts) -> Vec<Shown> {
+        let file = usize::from(facts.file);
+        let time = nanos(facts.time);
+        let Some(span) = self.spans.get_mut(file) else {
+            // A file beyond those that are compared.
+            return vec![Shown { facts, others: Vec::new() }];
+        };
+        let (first, _) = *span.get_or_insert((time, time));
+        *span = Some((first, time));
+        self.held.push(Some(facts));
+        let oldest =
+            self.held.first().and_then(Option::as_ref).map_or(time, |facts| nanos(facts.time));
+        if self.held.len() < VANTAGE_PACKETS_MAX && time - oldest < 2 * VANTAGE_SPAN_NANOS {
+            return Vec::new();
+        }
+        let half = self.held.len() / 2;
+        let is_old = |facts: &Option<PacketFacts>| {
+            facts.as_ref().is_none_or(|facts| nanos(facts.time) < time - VANTAGE_SPAN_NANOS)
+        };
+        let old = self.held.partition_point(is_old).max(half.min(1));
+        self.flush(if self.held.len() < VANTAGE_PACKETS_MAX { old } else { old.max(half) })
+    }
+
+    /// The capture ended: returns what is left, and what the capture points say of the network.
+    pub(super) fn finish(mut self) -> (Vec<Shown>, VantageReport) {
+        let shown = self.flush(self.held.len());
+        let mut transits: Vec<_> = self.hops.into_iter().collect();
+        transits.sort_by_key(|(files, _)| *files);
+        let transit = |((from, to), hop): ((u16, u16), Hop)| Transit {
+            from,
+            to,
+            nanos: hop.transit,
+            delayed: hop.delayed,
+            delays: hop.delays,
+        };
+        let report = VantageReport {
+            clock_offsets: self.clocks.offsets().to_vec(),
+            seen_elsewhere: self.seen_elsewhere,
+            transits: transits.into_iter().map(transit).collect(),
+        };
+        (shown, report)
+    }
+
+    /// Resolves the first `old` packets that are held, with their sightings among the others.
+    fn flush(&mut self, old: usize) -> Vec<Shown> {
+        let groups = self.groups();
+        self.learn(&groups);
+        let mut resolved = Vec::new();
+        for group in &groups {
+            let path = self.path(group);
+            let transit_least =
+                |from: u16, to: u16| self.clocks.transit_least(group.direction(), from, to);
+            let chains = chains::of(group, &path, transit_least);
+            let is_old = |chain: &Chain| chain.sightings.iter().any(|seen| seen.index < old);
+            resolved.extend(chains.into_iter().filter(is_old).map(|chain| (chain, path.clone())));
+        }
+        let mut shown: Vec<_> =
+            resolved.into_iter().map(|(chain, path)| self.show(chain, &path)).collect();
+        self.blame_damage(&mut shown);
+        self.find_overtaken(&mut shown);
+        self.add_transits(&shown);
+        self.ready.extend(shown.into_iter().map(|unordered| unordered.shown));
+        self.held.retain(Option::is_some);
+        self.take_due()
+    }
+
+    /// The packets that are held, in groups of equal ones.
+    fn groups(&self) -> Vec<Group> {
+        let key = |facts: &PacketFacts| {
+            (
+                facts.digest,
+                facts.psn.get(),
+                facts.dest_qp.get(),
+                facts.opcode.0,
+                facts.payload_len,
+                is_damaged(facts),
+            )
+        };
+        let held = self.held.iter().enumerate();
+        let mut all: Vec<_> =
+            held.filter_map(|(index, facts)| Some((index, facts.as_ref()?))).collect();
+        all.sort_by_key(|(index, facts)| (key(facts), *index));
+        let is_same = |(_, a): &(usize, &PacketFacts), (_, b): &(usize, &PacketFacts)| {
+            key(a) == key(b) && Flow::of(a) == Flow::of(b)
+        };
+        let mut groups = Vec::with_capacity(all.len());
+        for same in all.chunk_by(is_same).flat_map(|same| same.chunks(VANTAGE_EQUAL_MAX)) {
+            let Some((_, first)) = same.first() else { continue };
+            let sighting = |(index, facts): &(usize, &PacketFacts)| Sighting {
+                index: *index,
+                file: facts.file,
+                time: nanos(facts.time),
+            };
+            groups.push(Group {
+                flow: Flow::of(first),
+                is_damaged: is_damaged(first),
+                sightings: same.iter().map(sighting).collect(),
+            });
+        }
+        groups
+    }
+
+    /// Learns the clocks, which files see which flows, and in which order.
+    fn learn(&mut self, groups: &[Group]) {
+        self.clocks.begin();
+        for group in groups.iter().filter(|group| !group.is_damaged && group.is_shared()) {
+            self.clocks.add(group);
+            let is_known = self.flows.contains_key(&group.flow);
+            if is_known || self.flows.len() < VANTAGE_FLOWS_MAX {
+                self.flows.entry(group.flow).or_default().files |= group.files();
+            }
+        }
+        self.clocks.estimate();
+    }
+
+    /// The files on the way of a packet, in the order in which they see it.
+    fn path(&self, group: &Group) -> Vec<u16> {
+        let mut files = self.flows.get(&group.flow).map_or(0, |flow| flow.files) | group.files();
+        if group.is_damaged {
+            // Its queue pair and port may be wrong: what the two hosts' other packets pass.
+            files |= self.clocks.files(group.direction());
+        }
+        let mut path: Vec<u16> = Vec::new();
+        for file in (0..64).filter(|file| files >> file & 1 == 1) {
+            // Sorted by hand: measured times need not be a total order.
+            let before = |&other: &u16| self.clocks.order(group.direction(), file, other).is_lt();
+            let at = path.iter().position(before).unwrap_or(path.len());
+            path.insert(at, file);
+        }
+        path
+    }
+
+    /// Takes the packets of a chain out of the window.
+    fn show(&mut self, chain: Chain, path: &[u16]) -> Resolved {
+        let mut seen: Vec<PacketFacts> = Vec::with_capacity(chain.sightings.len());
+        for sighting in &chain.sightings {
+            let facts = self.held.get_mut(sighting.index).and_then(Option::take);
+            seen.extend(facts);
+        }
+        if seen.len() > 1 {
+            for facts in &seen {
+                self.seen_elsewhere[usize::from(facts.file)] += 1;
+            }
+        }
+        let times: Vec<(u16, i64)> = seen
+            .iter()
+            .map(|facts| (facts.file, self.clocks.correct(facts.file, nanos(facts.time))))
+            .collect();
+        let lost = self.lost(&seen, path);
+        let sightings = Sightings {
+            lost,
+            is_delivered: path.len() > 1
+                && seen.last().map(|facts| facts.file) == path.last().copied(),
+            is_copy: chain.is_copy,
+            ..Sightings::default()
+        };
+        for (facts, (_, time)) in seen.iter_mut().zip(&times) {
+            facts.sightings = sightings;
+            facts.time = Instant::from_nanos(u64::try_from(*time).unwrap_or(0));
+        }
+        let is_response = seen.first().is_some_and(is_response);
+        let facts = seen.remove(if is_response { seen.len() - 1 } else { 0 });
+        Resolved { shown: Shown { facts, others: seen }, times, is_response }
+    }
+
+    /// Where a packet was lost, if a file on its way that should have seen it did not.
+    fn lost(&self, seen: &[PacketFacts], path: &[u16]) -> Option<LostBetween> {
+        let last = seen.last()?;
+        let at = path.iter().position(|&file| file == last.file)?;
+        let to = *path.get(at + 1)?;
+        let time = self.clocks.correct(last.file, nanos(last.time));
+        let (begin, end) = (*self.spans.get(usize::from(to))?)?;
+        // A file says nothing about the time before its first and after its last packet.
+        let is_inside =
+            (self.clocks.correct(to, begin)..=self.clocks.correct(to, end)).contains(&time);
+        is_inside.then_some(LostBetween { from: last.file, to, frame: last.frame })
+    }
+
+    /// A damaged packet that begins in the middle of the path is one that was lost there.
+    fn blame_damage(&self, shown: &mut [Resolved]) {
+        let mut damaged: Vec<usize> = Vec::new();
+        for (index, resolved) in shown.iter().enumerate() {
+            if is_damaged(&resolved.shown.facts) && damaged.len() < VANTAGE_DAMAGED_MAX {
+                damaged.push(index);
+            }
+        }
+        for index in damaged {
+            let Some(bad) = shown.get(index).map(|resolved| resolved.first()) else { continue };
+            let facts = bad.clone();
+            let is_it = |resolved: &Resolved| {
+                let good = &resolved.shown.facts;
+                let same = u8::from(good.psn == facts.psn)
+                    + u8::from(good.digest == facts.digest)
+                    + u8::from(good.opcode == facts.opcode)
+                    + u8::from(good.dest_qp == facts.dest_qp);
+                !is_damaged(good)
+                    && !good.sightings.is_damaged_later
+                    && good.sightings.lost.is_some_and(|lost| lost.to == facts.file)
+                    && (good.source, good.destination) == (facts.source, facts.destination)
+                    && good.wire_len == facts.wire_len
+                    && good.time <= facts.time
+                    && same >= 3
+            };
+            // The latest that was sent before: what was sent earlier would have been lost earlier.
+            let good = shown
+                .iter_mut()
+                .filter(|resolved| is_it(resolved))
+                .max_by_key(|resolved| resolved.shown.facts.time);
+            if let Some(good) = good {
+                good.shown.facts.sightings.is_damaged_later = true;
+                if let Some(bad) = shown.get_mut(index) {
+                    bad.shown.facts.sightings.is_damaged_copy = true;
+                }
+            }
+        }
+    }
+
+    /// Finds packets that arrived after one of the same flow that was sent later.
+    fn find_overtaken(&mut self, shown: &mut [Resolved]) {
+        let mut arrived: Vec<&mut Resolved> =
+            shown.iter_mut().filter(|resolved| resolved.is_whole()).collect();
+        arrived.sort_by_key(|resolved| resolved.times.last().map(|(_, time)| *time));
+        for resolved in arrived {
+            let facts = &mut resolved.shown.facts;
+            let sent = resolved.times.first().map_or(0, |(_, time)| *time);
+            let Some(flow) = self.flows.get_mut(&Flow::of(facts)) else { continue };
+            let [requests, responses] = &mut flow.latest_sent;
+            let latest = if resolved.is_response { responses } else { requests };
+            facts.sightings.is_overtaken = sent < *latest;
+            *latest = sent.max(*latest);
+        }
+    }
+
+    /// Adds the times that packets took from one point to the next.
+    fn add_transits(&mut self, shown: &[Resolved]) {
+        for resolved in shown {
+            for pair in resolved.times.windows(2) {
+                let &[(from, sent), (to, arrived)] = pair else { continue };
+                let hop = self.hops.entry((from, to)).or_default();
+                hop.transit.add(u64::try_from(arrived.saturating_sub(sent)).unwrap_or(0));
+            }
+        }
+        for resolved in shown {
+            let frame_of = |file: u16| resolved.frame_at(file);
+            for pair in resolved.times.windows(2) {
+                let &[(from, sent), (to, arrived)] = pair else { continue };
+                let Some(hop) = self.hops.get_mut(&(from, to)) else { continue };
+                let nanos = u64::try_from(arrived.saturating_sub(sent)).unwrap_or(0);
+                let usual = hop.transit.percentiles().p50;
+                if nanos < usual.saturating_mul(4).max(usual.saturating_add(self.delay_least)) {
+                    continue;
+                }
+                hop.delayed += 1;
+                let at = hop.delays.partition_point(|delay| delay.nanos >= nanos);
+                if at < VANTAGE_DELAYS_MAX {
+                    let frames = [frame_of(from), frame_of(to)];
+                    hop.delays.insert(at, Delay { nanos, frames });
+                    hop.delays.truncate(VANTAGE_DELAYS_MAX);
+                }
+            }
+        }
+    }
+
+    /// The packets before which nothing that is held can come.
+    fn take_due(&mut self) -> Vec<Shown> {
+        let held = self.held.iter().flatten();
+        let earliest = held.map(|facts| self.clocks.correct(facts.file, nanos(facts.time))).min();
+        self.ready.sort_by_key(|shown| (shown.facts.time, shown.facts.frame));
+        let due = match earliest {
+            Some(earliest) => {
+                self.ready.partition_point(|shown| nanos(shown.facts.time) < earliest)
+            }
+            None => self.ready.len(),
+        };
+        self.ready.drain(..due).collect()
+    }
+}
+
+/// A packet whose sightings are put together.
+#[derive(Debug)]
+struct Resolved {
+    shown: Shown,
+    /// Files and corrected times of its sightings, in the order of its way.
+    times: Vec<(u16, i64)>,
+    is_response: bool,
+}
+
+impl Resolved {
+    /// Its first sighting.
+    fn first(&self) -> &PacketFacts {
+        if self.is_response {
+            self.shown.others.first().unwrap_or(&self.shown.facts)
+        } else {
+            &self.shown.facts
+        }
+    }
+
+    /// Whether it is one that its sender sent and that came as far as can be seen.
+    fn is_whole(&self) -> bool {
+        let sightings = self.shown.facts.sightings;
+        sightings.is_delivered && !sightings.is_copy && !is_damaged(&self.shown.facts)
+    }
+
+    /// The frame of its sighting in a file.
+    fn frame_at(&self, file: u16) -> u64 {
+        let mut all = self.shown.others.iter().chain([&self.shown.facts]);
+        all.find(|facts| facts.file == file).map_or(0, |facts| facts.frame)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,211 @@
+//! What the clocks of the files differ by, and in which order the files see what one host sends to another.
+//!
+//! From file `f` to file `g` a packet takes `transit + offset` by their clocks; a packet of the other direction takes
+//! `offset − transit`. So half the sum of the shortest times of both directions is the offset, if the shortest transits of
+//! both directions are the same, which is assumed; and the direction with the greater time passes `f` first. With packets of
+//! one direction only, the clocks are assumed to be right.
+
+use std::cmp::Ordering;
+use std::collections::{BTreeMap, HashMap, VecDeque};
+
+use super::super::limits::VANTAGE_DIRECTIONS_MAX;
+use super::chains::Group;
+use crate::wire::Gid;
+
+/// From one host to another.
+type Direction = (Gid, Gid);
+
+/// Differences of two files' times for the same packets of one direction.
+#[derive(Clone, Copy, Debug)]
+struct Difference {
+    min: i64,
+    max: i64,
+    sum: i128,
+    count: u64,
+    /// In which window the packets were.
+    window: u64,
+    /// Of a packet that was seen more than once.
+    is_rough: bool,
+}
+
+impl Difference {
+    fn mean(&self) -> i64 {
+        i64::try_from(self.sum / i128::from(self.count.max(1))).unwrap_or(0)
+    }
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct Clocks {
+    /// By direction and pair of files, the lower one first: its time subtracted from the other's.
+    differences: HashMap<Direction, BTreeMap<(u16, u16), Difference>>,
+    /// How far each file is ahead of the first file that it can be compared with.
+    offsets: Vec<Option<i64>>,
+    window: u64,
+}
+
+impl Clocks {
+    pub(super) fn new(files: usize) -> Self {
+        Self { differences: HashMap::new(), offsets: vec![None; files], window: 0 }
+    }
+
+    /// How far each file's clock is ahead of that of the first file, where it is known.
+    pub(super) fn offsets(&self) -> &[Option<i64>] {
+        &self.offsets
+    }
+
+    /// A file's time by the first file's clock.
+    pub(super) fn correct(&self, file: u16, time: i64) -> i64 {
+        time.saturating_sub(self.offset(file))
+    }
+
+    fn offset(&self, file: u16) -> i64 {
+        self.offsets.get(usize::from(file)).copied().flatten().unwrap_or(0)
+    }
+
+    /// The next window of packets begins; clocks drift, so it counts alone where it has enough.
+    pub(super) fn begin(&mut self) {
+        self.window += 1;
+    }
+
+    /// Takes a packet that several files saw. If one saw it more than once, the last sightings count, and only as long as
+    /// nothing better is known.
+    pub(super) fn add(&mut self, group: &Group) {
+        let is_once = group.sightings.len() == group.files().count_ones() as usize;
+        let direction = group.direction();
+        let is_known = self.differences.contains_key(&direction);
+        if (!is_once && is_known) || (!is_known && self.differences.len() >= VANTAGE_DIRECTIONS_MAX)
+        {
+            return;
+        }
+        let pairs = self.differences.entry(direction).or_default();
+        let is_last = |at: usize| {
+            let seen = group.sightings.get(at);
+            let mut later = group.sightings.iter().skip(at + 1);
+            !later.any(|later| seen.is_some_and(|seen| seen.file == later.file))
+        };
+        let last = (0..).zip(&group.sightings).filter(|(at, _)| is_last(*at));
+        let last: Vec<_> = last.map(|(_, seen)| seen).collect();
+        for a in &last {
+            for b in last.iter().filter(|b| b.file > a.file) {
+                let difference = b.time.saturating_sub(a.time);
+                let fresh = Difference {
+                    min: difference,
+                    max: difference,
+                    sum: difference.into(),
+                    count: 1,
+                    window: self.window,
+                    is_rough: !is_once,
+                };
+                let known = pairs.entry((a.file, b.file)).or_insert(fresh);
+                if known.window != self.window || known.is_rough {
+                    *known = fresh;
+                    continue;
+                }
+                known.min = known.min.min(difference);
+                known.max = known.max.max(difference);
+                known.sum += i128::from(difference);
+                known.count += 1;
+            }
+        }
+    }
+
+    /// Works out the offsets from what was taken.
+    pub(super) fn estimate(&mut self) {
+        let mut between: BTreeMap<(u16, u16), (u64, i64)> = BTreeMap::new();
+        let mut directions: Vec<&Direction> = self.differences.keys().collect();
+        directions.sort_unstable_by_key(|(source, destination)| (source.0, destination.0));
+        for &&(source, destination) in
+            directions.iter().filter(|(source, destination)| source.0 < destination.0)
+        {
+            let Some(forth) = self.differences.get(&(source, destination)) else { continue };
+            let Some(back) = self.differences.get(&(destination, source)) else { continue };
+            for (files, there) in forth {
+                let Some(homeward) = back.get(files) else { continue };
+                let least = there.count.min(homeward.count);
+                let sum = if there.mean() >= homeward.mean() {
+                    i128::from(there.min) + i128::from(homeward.max)
+                } else {
+                    i128::from(there.max) + i128::from(homeward.min)
+                };
+                let offset = i64::try_from(sum / 2).unwrap_or(0);
+                let best = between.entry(*files).or_insert((least, offset));
+                if least > best.0 {
+                    *best = (least, offset);
+                }
+            }
+        }
+        self.spread(&between);
+    }
+
+    /// Brings the differences between pairs of files to the first one's clock.
+    fn spread(&mut self, between: &BTreeMap<(u16, u16), (u64, i64)>) {
+        let mut known: Vec<Option<i64>> = vec![None; self.offsets.len()];
+        for start in 0..known.len() {
+            if known[start].is_some() {
+                continue;
+            }
+            // A file that cannot be compared with those before it keeps its clock.
+            let mut queue = VecDeque::from([start]);
+            known[start] = Some(self.offsets[start].filter(|_| start > 0).unwrap_or(0));
+            while let Some(file) = queue.pop_front() {
+                for (&(a, b), &(_, offset)) in between {
+                    let (a, b) = (usize::from(a), usize::from(b));
+                    let (next, step) = match file {
+                        _ if file == a => (b, offset),
+                        _ if file == b => (a, offset.saturating_neg()),
+                        _ => continue,
+                    };
+                    if known[next].is_none() {
+                        known[next] = known[file].map(|at| at.saturating_add(step));
+                        queue.push_back(next);
+                    }
+                }
+            }
+        }
+        let compared =
+            |file: usize| between.keys().any(|(a, b)| [*a, *b].map(usize::from).contains(&file));
+        for (file, slot) in self.offsets.iter_mut().enumerate() {
+            if compared(file) {
+                *slot = known[file];
+            }
+        }
+    }
+
+    /// The files that have seen packets of this direction that others have seen, as bits.
+    pub(super) fn files(&self, direction: Direction) -> u64 {
+        let pairs = self.differences.get(&direction);
+        pairs.into_iter().flatten().fold(0, |files, ((a, b), _)| files | 1 << a | 1 << b)
+    }
+
+    /// Which of two files sees the packets of a direction first: the one that sees those of the other direction last, where
+    /// nothing else is known.
+    pub(super) fn order(&self, direction: Direction, a: u16, b: u16) -> Ordering {
+        let there = self.transit(direction, a, b);
+        let back = || self.transit((direction.1, direction.0), b, a);
+        match there.or_else(back) {
+            Some((mean, _)) => 0.cmp(&mean).then(a.cmp(&b)),
+            None => a.cmp(&b),
+        }
+    }
+
+    /// The shortest time from one file to another in a direction, by their own clocks.
+    pub(super) fn transit_least(&self, direction: Direction, from: u16, to: u16) -> i64 {
+        let there = self.transit(direction, from, to);
+        let back = || self.transit((direction.1, direction.0), to, from);
+        let least = there.or_else(back).map_or(0, |(_, least)| least);
+        least.saturating_add(self.offset(to).saturating_sub(self.offset(from)))
+    }
+
+    /// The mean and the shortest time from one file to another in a direction, by corrected clocks.
+    fn transit(&self, direction: Direction, from: u16, to: u16) -> Option<(i64, i64)> {
+        let (low, high) = (from.min(to), from.max(to));
+        let known = self.differences.get(&direction)?.get(&(low, high))?;
+        let ahead = self.offset(high).saturating_sub(self.offset(low));
+        let mean = known.mean().saturating_sub(ahead);
+        if from == low {
+            Some((mean, known.min.saturating_sub(ahead)))
+        } else {
+            Some((mean.saturating_neg(), ahead.saturating_sub(known.max)))
+        }
+    }
+}

@@ -1,0 +1,196 @@
+//! Sightings by hand.
+
+use std::net::Ipv4Addr;
+
+use super::*;
+use crate::wire::{Opcode, Psn, Qpn};
+
+/// A SEND from host 1 to host 2, or the other way round, as a file sees it.
+fn seen(file: u16, time: u64, from: u8, psn: u32) -> PacketFacts {
+    PacketFacts {
+        frame: time,
+        file,
+        time: Instant::from_nanos(time),
+        source: Gid::from(Ipv4Addr::new(192, 0, 2, from)),
+        destination: Gid::from(Ipv4Addr::new(192, 0, 2, 3 - from)),
+        source_port: 50_000,
+        opcode: Opcode::RC_SEND_ONLY,
+        ack_request: true,
+        dest_qp: Qpn::new(from.into()),
+        source_qp: None,
+        psn: Psn::new(psn),
+        payload_len: 100,
+        wire_len: 160,
+        is_ce_marked: false,
+        icrc: IcrcVerdict::Ok,
+        is_cut: false,
+        aeth: None,
+        reth: None,
+        digest: psn,
+        cm: None,
+        sightings: Sightings::default(),
+    }
+}
+
+/// Runs sightings through, sorted by time as files are merged.
+fn run(files: usize, mut all: Vec<PacketFacts>) -> (Vec<Shown>, VantageReport) {
+    all.sort_by_key(|facts| facts.time);
+    let mut vantage = Vantage::new(files, 50_000);
+    let mut shown: Vec<Shown> = all.into_iter().flat_map(|facts| vantage.push(facts)).collect();
+    let (rest, report) = vantage.finish();
+    shown.extend(rest);
+    (shown, report)
+}
+
+/// PSN, time, and whether it was lost, copied or overtaken.
+fn summary(shown: &[Shown]) -> Vec<(u32, u64, &'static str)> {
+    let word = |sightings: &Sightings| match sightings {
+        Sightings { lost: Some(_), .. } => "lost",
+        Sightings { is_copy: true, .. } => "copy",
+        Sightings { is_overtaken: true, .. } => "overtaken",
+        Sightings { is_delivered: true, .. } => "delivered",
+        _ => "unknown",
+    };
+    let line = |shown: &Shown| {
+        let facts = &shown.facts;
+        (facts.psn.get(), facts.time.as_nanos(), word(&facts.sightings))
+    };
+    shown.iter().map(line).collect()
+}
+
+#[test]
+fn clock_offset_is_half_the_sum_of_both_directions() {
+    // The second file's clock is 1 s behind... of which 100 ms, and packets take 4 µs and more.
+    let behind = 100_000_000;
+    let mut all = Vec::new();
+    for (psn, (time, transit)) in
+        [(1_000_000_000, 4_000), (1_000_010_000, 9_000)].into_iter().enumerate()
+    {
+        all.push(seen(0, time, 1, psn as u32));
+        all.push(seen(1, time + transit - behind, 1, psn as u32));
+        all.push(seen(1, time + 500 - behind, 2, 100 + psn as u32));
+        all.push(seen(0, time + 500 + transit, 2, 100 + psn as u32));
+    }
+    let (shown, report) = run(2, all);
+    assert_eq!(report.clock_offsets, [Some(0), Some(-100_000_000)]);
+    assert_eq!(report.seen_elsewhere, [4, 4]);
+    let transits: Vec<_> =
+        report.transits.iter().map(|t| (t.from, t.to, t.nanos.percentiles())).collect();
+    let numbers = transits.iter().map(|(from, to, p)| (*from, *to, p.count, p.min, p.max));
+    assert_eq!(numbers.collect::<Vec<_>>(), [(0, 1, 2, 4_000, 9_000), (1, 0, 2, 4_000, 9_000)]);
+    // Each once, by the first file's clock, in order.
+    let times: Vec<_> = shown.iter().map(|shown| shown.facts.time.as_nanos()).collect();
+    assert_eq!(times, [1_000_000_000, 1_000_000_500, 1_000_010_000, 1_000_010_500]);
+}
+
+#[test]
+fn packet_that_the_next_point_does_not_see_was_lost_between_them() {
+    let mut all = Vec::new();
+    for psn in 0..5 {
+        let time = 1_000_000 + u64::from(psn) * 1_000;
+        all.push(seen(0, time, 1, psn));
+        all.extend((psn != 2).then(|| seen(1, time + 2_000, 1, psn)));
+        all.extend((psn != 2 && psn != 3).then(|| seen(2, time + 4_000, 1, psn)));
+    }
+    let (shown, _) = run(3, all);
+    let lost: Vec<_> = shown.iter().filter_map(|shown| shown.facts.sightings.lost).collect();
+    let at = |from, to, frame| LostBetween { from, to, frame };
+    assert_eq!(lost, [at(0, 1, 1_002_000), at(1, 2, 1_005_000)]);
+    assert_eq!(shown.len(), 5);
+}
+
+#[test]
+fn file_says_nothing_outside_its_own_time() {
+    // The second file begins later and ends earlier.
+    let mut all = Vec::new();
+    for psn in 0..9 {
+        let time = 1_000_000 + u64::from(psn) * 10_000;
+        all.push(seen(0, time, 1, psn));
+        all.extend((3..6).contains(&psn).then(|| seen(1, time + 2_000, 1, psn)));
+    }
+    let (shown, _) = run(2, all);
+    assert_eq!(shown.len(), 9);
+    assert!(shown.iter().all(|shown| shown.facts.sightings.lost.is_none()));
+}
+
+#[test]
+fn retransmission_that_equals_a_lost_packet_is_matched_with_its_own_sighting() {
+    let mut all = vec![seen(0, 1_000, 1, 7), seen(0, 1_000_000, 1, 7), seen(1, 1_004_000, 1, 7)];
+    for psn in [1, 8] {
+        all.push(seen(0, u64::from(psn) * 200_000, 1, psn));
+        all.push(seen(1, u64::from(psn) * 200_000 + 4_000, 1, psn));
+    }
+    all.push(seen(0, 500, 1, 0));
+    all.push(seen(1, 900, 1, 0));
+    let (shown, report) = run(2, all);
+    let expected = [
+        (0, 500, "delivered"),
+        (7, 1_000, "lost"),
+        (1, 200_000, "delivered"),
+        (7, 1_000_000, "delivered"),
+        (8, 1_600_000, "delivered"),
+    ];
+    assert_eq!(summary(&shown), expected);
+    assert_eq!(report.transits[0].nanos.percentiles().max, 4_000);
+}
+
+#[test]
+fn copy_of_a_retransmission_is_no_late_arrival_of_the_lost_packet() {
+    let mut all = vec![seen(0, 1_000, 1, 0), seen(1, 5_000, 1, 0), seen(1, 2_000_000, 1, 99)];
+    all.extend([seen(0, 10_000, 1, 7), seen(0, 1_000_000, 1, 7)]);
+    all.extend([seen(1, 1_004_000, 1, 7), seen(1, 1_004_700, 1, 7)]);
+    let (shown, _) = run(2, all);
+    let expected = [
+        (0, 1_000, "delivered"),
+        (7, 10_000, "lost"),
+        (7, 1_000_000, "delivered"),
+        (7, 1_004_700, "copy"),
+        (99, 2_000_000, "delivered"),
+    ];
+    assert_eq!(summary(&shown)[..4], expected[..4]);
+}
+
+#[test]
+fn packet_that_is_overtaken_and_one_that_is_late_are_told() {
+    let mut all = Vec::new();
+    for psn in 0..20 {
+        let time = 1_000_000 + u64::from(psn) * 1_000;
+        let transit = if psn == 4 { 150_000 } else { 4_000 };
+        all.push(seen(0, time, 1, psn));
+        all.push(seen(1, time + transit, 1, psn));
+    }
+    let (shown, report) = run(2, all);
+    let overtaken: Vec<_> =
+        shown.iter().filter(|shown| shown.facts.sightings.is_overtaken).collect();
+    assert_eq!(overtaken.iter().map(|shown| shown.facts.psn.get()).collect::<Vec<_>>(), [4]);
+    assert_eq!(report.transits[0].delayed, 1);
+    assert_eq!(report.transits[0].delays[0].frames, [1_004_000, 1_154_000]);
+}
+
+#[test]
+fn files_with_different_traffic_miss_nothing() {
+    let mut all: Vec<_> = (0..9).map(|psn| seen(0, 1_000_000 + u64::from(psn), 1, psn)).collect();
+    all.extend((0..9).map(|psn| PacketFacts {
+        source_port: 7,
+        ..seen(1, 1_000_000 + u64::from(psn), 1, 100 + psn)
+    }));
+    let (shown, report) = run(2, all);
+    assert_eq!(shown.len(), 18);
+    assert!(shown.iter().all(|shown| shown.facts.sightings == Sightings::default()));
+    assert_eq!(report.seen_elsewhere, [0, 0]);
+}
+
+#[test]
+fn window_is_bounded_in_packets_and_in_time() {
+    let mut vantage = Vantage::new(2, 50_000);
+    let mut shown = 0;
+    for number in 0..70_000_u64 {
+        shown += vantage.push(seen(0, 1_000 + number, 1, (number & 0xff_ffff) as u32)).len();
+        assert!(vantage.held.len() <= VANTAGE_PACKETS_MAX);
+        assert!(vantage.held.len() + vantage.ready.len() + shown == number as usize + 1);
+    }
+    assert!(shown > 30_000);
+    let late = vantage.push(seen(0, 10_000_000_000, 1, 5)).len();
+    assert!(late > 0 && vantage.held.len() < 10, "{late} {}", vantage.held.len());
+    assert_eq!(shown + late + vantage.finish().0.len(), 70_001);
+}

@@ -1,0 +1,171 @@
+//! Two engines under faults injected by rule, three capture points, and the analysis of what they captured: every
+//! injected fault is found with its right cause and frame, and nothing that was not injected is blamed.
+//!
+//! A scenario ([`plan`], [`scenarios`]) is run under virtual time ([`world`]), which logs what really happened
+//! ([`truth`]). The captures of each point by itself, and of several together, are analyzed ([`observe`]) and compared
+//! with the log ([`check`]). What one capture point cannot know in principle is exempt there, by rules that stand in
+//! [`check`] with their reasons; with the points at both ends nothing is.
+//!
+//! `cargo test --test analysis_faults` runs the named scenarios and some seeds. More: `ROCE_SEEDS=10000 cargo test
+//! --release --test analysis_faults`. One: `ROCE_SEED=17 cargo test --test analysis_faults -- --nocapture`.
+#![allow(
+    clippy::cast_possible_truncation,
+    clippy::unwrap_used,
+    unreachable_pub,
+    missing_docs,
+    missing_debug_implementations,
+    reason = "a test that cannot go on fails"
+)]
+
+mod check;
+#[allow(dead_code, reason = "the simulation uses the rest")]
+#[path = "../simulation/dice.rs"]
+mod dice;
+mod observe;
+mod plan;
+mod scenarios;
+mod truth;
+mod world;
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use roce::analysis::RetransmissionCause;
+
+use plan::Scenario;
+
+/// The capture points whose captures are analyzed, alone and together: A, the switch, B.
+const VIEWS: [&[usize]; 5] = [&[0], &[1], &[2], &[0, 2], &[0, 1, 2]];
+
+/// Seeds that are run if no number is given.
+const SEEDS: u64 = 90;
+
+/// Failures after which there is enough to look at.
+const FAILURES_MAX: usize = 20;
+
+/// Runs a scenario and compares every view of it with what happened.
+fn failures(scenario: &Scenario) -> Vec<String> {
+    let truth = world::run(scenario);
+    let mut all = Vec::new();
+    for view in VIEWS {
+        let observed = observe::observe(&truth, view);
+        let wrong = check::check(scenario, &truth, &observed);
+        all.extend(
+            wrong.into_iter().map(|wrong| format!("{}, view {view:?}: {wrong}", scenario.name)),
+        );
+    }
+    all
+}
+
+fn number(variable: &str) -> Option<u64> {
+    std::env::var(variable).ok().map(|number| number.parse().unwrap())
+}
+
+#[test]
+fn named_scenarios_are_understood() {
+    let all = scenarios::named();
+    assert!(all.len() >= 40);
+    let wanted = std::env::var("ROCE_SCENARIO").ok();
+    let mut wrong = Vec::new();
+    for scenario in all.iter().filter(|all| wanted.as_ref().is_none_or(|name| *name == all.name)) {
+        if wanted.is_some() {
+            print(scenario);
+        }
+        wrong.extend(failures(scenario));
+    }
+    assert!(wrong.is_empty(), "{} wrong:\n{}", wrong.len(), wrong.join("\n"));
+}
+
+#[test]
+fn random_scenarios_are_understood() {
+    if let Some(seed) = number("ROCE_SEED") {
+        let scenario = scenarios::random(seed);
+        print(&scenario);
+        let wrong = failures(&scenario);
+        assert!(wrong.is_empty(), "{} wrong:\n{}", wrong.len(), wrong.join("\n"));
+        return;
+    }
+    let seeds = number("ROCE_SEEDS").unwrap_or(SEEDS);
+    let (next, failed) = (AtomicU64::new(0), Mutex::new(Vec::new()));
+    let run = || {
+        while let seed = next.fetch_add(1, Ordering::Relaxed)
+            && seed < seeds
+            && failed.lock().unwrap().len() < FAILURES_MAX
+        {
+            let wrong = failures(&scenarios::random(seed));
+            if let Some(first) = wrong.first() {
+                failed.lock().unwrap().push(format!("{} wrong, of which: {first}", wrong.len()));
+            }
+        }
+    };
+    std::thread::scope(|scope| (0..2).for_each(|_| drop(scope.spawn(run))));
+    let failed = failed.into_inner().unwrap();
+    assert!(failed.is_empty(), "of {seeds} seeds {} failed:\n{}", failed.len(), failed.join("\n"));
+    println!("{seeds} seeds");
+}
+
+/// Prints what happens in a scenario.
+fn print(scenario: &Scenario) {
+    println!("{scenario:#?}");
+    let truth = world::run(scenario);
+    for (number, packet) in truth.transmissions.iter().enumerate() {
+        let faults: Vec<_> = truth
+            .injected
+            .iter()
+            .filter(|fault| fault.transmission == number)
+            .map(|fault| format!("{:?} at {:?}", fault.action, fault.hop))
+            .collect();
+        let frame = |point: usize| {
+            truth.captured[point]
+                .iter()
+                .position(|seen| seen.transmission == number)
+                .map(|at| at + 1)
+        };
+        println!(
+            "{number:3} {} connection {} {} {} psn {} (+{}) {:?} frames {:?} {:?} {}",
+            packet.time,
+            packet.connection,
+            ["A", "B"][packet.sender],
+            packet.opcode,
+            packet.psn,
+            packet.sequence,
+            packet.cause,
+            [frame(0), frame(1), frame(2)],
+            faults,
+            if packet.is_nak { "NAK" } else { "" },
+        );
+    }
+}
+
+#[test]
+fn log_of_causes_agrees_with_the_engines_counters() {
+    let mut seen = [0; 4];
+    let seeds = (0..300).map(scenarios::random);
+    for scenario in scenarios::named().into_iter().chain(seeds) {
+        let truth = world::run(&scenario);
+        for side in [0, 1] {
+            let rewinds = |cause| {
+                let mut all = truth.transmissions.iter().filter(|packet| packet.sender == side);
+                all.by_ref().filter(|packet| packet.rewinds && packet.cause == Some(cause)).count()
+                    as u64
+            };
+            let [timeouts, sequence, implied, rnr] = truth.counters[side];
+            let name = &scenario.name;
+            use RetransmissionCause as Cause;
+            assert!(
+                rewinds(Cause::Timeout) <= timeouts,
+                "{name}: {} {timeouts}",
+                rewinds(Cause::Timeout)
+            );
+            assert!(rewinds(Cause::SequenceNak) <= sequence, "{name}");
+            assert!(rewinds(Cause::ImpliedNak) <= implied, "{name}");
+            assert!(rewinds(Cause::Rnr) <= rnr, "{name}");
+            seen[0] += rewinds(Cause::Timeout);
+            seen[1] += rewinds(Cause::SequenceNak);
+            seen[2] += rewinds(Cause::ImpliedNak);
+            seen[3] += rewinds(Cause::Rnr);
+        }
+    }
+    println!("{seen:?}");
+    assert!(seen.iter().all(|&count| count > 5), "{seen:?}");
+}

@@ -1,0 +1,100 @@
+//! What a scenario is made of: connections, their work, and the faults of the network.
+
+use std::time::Duration;
+
+use roce::link::mem::Action;
+use roce::verbs::{Mtu, QpType};
+
+/// Two hosts, A and B, a switch between them, connections, work, and faults by rule.
+#[derive(Clone, Debug)]
+pub struct Scenario {
+    pub name: String,
+    pub ipv6: bool,
+    pub connections: Vec<Connection>,
+    pub faults: Vec<FaultRule>,
+    /// From when on this hop loses everything.
+    pub cut: Option<(Duration, Hop)>,
+    /// By how much the clocks of the capture points at A, at the switch and at B are ahead, in nanoseconds.
+    pub clocks: [i64; 3],
+}
+
+/// One connection: side 0 is a queue pair of A, side 1 one of B.
+#[derive(Clone, Debug)]
+pub struct Connection {
+    pub kind: QpType,
+    pub mtu: Mtu,
+    /// First PSN of each side's requests.
+    pub psns: [u32; 2],
+    /// Exponent of the retransmission timeout.
+    pub timeout: u32,
+    pub retry_count: u32,
+    pub rnr_retry: u32,
+    pub rnr_timer: u32,
+    /// READs and ATOMICs that each side may have in flight.
+    pub reads: u8,
+    /// What each side posts.
+    pub work: [Vec<Post>; 2],
+    /// When each side posts the receives for the peer's messages, one time for each; the last time serves for the rest.
+    pub receives: [Vec<Duration>; 2],
+}
+
+#[derive(Clone, Copy, Debug)]
+pub struct Post {
+    pub at: Duration,
+    pub op: Op,
+    pub len: u32,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Op {
+    Send,
+    SendImm,
+    Write,
+    WriteImm,
+    Read,
+    CompareSwap,
+    FetchAdd,
+    /// A WRITE with an R_Key that the peer does not have.
+    WriteWrongKey,
+}
+
+impl Op {
+    pub fn takes_receive(self) -> bool {
+        matches!(self, Self::Send | Self::SendImm | Self::WriteImm)
+    }
+}
+
+/// One of the two links of the path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Hop {
+    /// Between A and the switch.
+    A = 0,
+    /// Between the switch and B.
+    B = 1,
+}
+
+/// Which packets a rule is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Class {
+    /// Requests.
+    Request,
+    /// ACKs, NAKs, RNR NAKs.
+    Acknowledge,
+    /// READ responses and ATOMIC acknowledgements.
+    Response,
+}
+
+/// A fault by rule: to a connection's packet of this class with this PSN, when it passes this hop for the n-th time.
+#[derive(Clone, Copy, Debug)]
+pub struct FaultRule {
+    pub connection: usize,
+    /// Whose requests (or the responses to them): 0 for A's.
+    pub requester: usize,
+    pub class: Class,
+    /// PSN relative to the first one of the requester.
+    pub offset: u32,
+    /// From 1.
+    pub nth: u32,
+    pub hop: Hop,
+    pub action: Action,
+}

@@ -1,0 +1,115 @@
+//! What really happened: every transmission, every fault, every sighting, as the harness saw it.
+
+use roce::analysis::RetransmissionCause;
+use roce::link::mem::Action;
+use roce::time::Instant;
+use roce::verbs::WcStatus;
+use roce::wire::Opcode;
+
+use super::plan::{Class, Hop, Op};
+
+/// A packet that an engine emitted.
+#[derive(Clone, Debug)]
+pub struct Transmission {
+    pub connection: usize,
+    /// 0: A sent it.
+    pub sender: usize,
+    pub class: Class,
+    pub opcode: Opcode,
+    pub psn: u32,
+    /// PSNs that it covers: those of the responses, for a READ request.
+    pub psns: u32,
+    /// Distance of its PSN from the first one of its PSN space, counted on beyond 2^24.
+    pub sequence: u64,
+    pub time: Instant,
+    /// Requests: why it was retransmitted, if it was.
+    pub cause: Option<RetransmissionCause>,
+    /// Requests: whether the requester went back with it.
+    pub rewinds: bool,
+    /// The hop that lost it, or whose last copy was lost there.
+    pub lost: Option<Hop>,
+    /// The hop that corrupted it.
+    pub corrupted: Option<Hop>,
+    /// Whether the receiver got it whole.
+    pub delivered: bool,
+    pub is_nak: bool,
+    pub is_cnp: bool,
+}
+
+impl Transmission {
+    /// What the numbers of frames that belong to no connection point at.
+    pub fn witness(time: Instant) -> Self {
+        Self {
+            connection: usize::MAX,
+            sender: 0,
+            class: Class::Request,
+            opcode: Opcode::UD_SEND_ONLY,
+            psn: 0,
+            psns: 1,
+            sequence: 0,
+            time,
+            cause: None,
+            rewinds: false,
+            lost: None,
+            corrupted: None,
+            delivered: true,
+            is_nak: false,
+            is_cnp: false,
+        }
+    }
+
+    /// Which end's PSN space it belongs to: 0 for A's requests and the responses to them.
+    pub fn requester(&self) -> usize {
+        if self.class == Class::Request { self.sender } else { 1 - self.sender }
+    }
+}
+
+/// A fault that was injected.
+#[derive(Clone, Copy, Debug)]
+pub struct Injected {
+    pub transmission: usize,
+    pub hop: Hop,
+    pub action: Action,
+}
+
+/// The number of the transmission that belongs to no connection: it shows that a point captures at its time.
+pub const WITNESS: usize = 0;
+
+/// A frame of a capture point.
+#[derive(Clone, Debug)]
+pub struct Captured {
+    pub time: Instant,
+    pub transmission: usize,
+    /// The network made it of another.
+    pub is_copy: bool,
+    pub is_corrupted: bool,
+    pub is_marked: bool,
+    pub bytes: Vec<u8>,
+}
+
+/// Messages that were posted and how they completed, by connection and requester.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Completed {
+    pub connection: usize,
+    pub requester: usize,
+    pub op: Op,
+    pub len: u32,
+    /// Nothing: it never completed.
+    pub status: Option<WcStatus>,
+    /// Whether a packet of it was transmitted.
+    pub begun: bool,
+}
+
+/// Everything.
+#[derive(Debug, Default)]
+pub struct Truth {
+    pub transmissions: Vec<Transmission>,
+    pub injected: Vec<Injected>,
+    /// At A, at the switch, at B.
+    pub captured: [Vec<Captured>; 3],
+    pub completed: Vec<Completed>,
+    /// Timeouts, sequence NAKs, implied NAKs, RNR NAKs, of A's and B's engine.
+    pub counters: [[u64; 4]; 2],
+    /// Queue pair numbers by connection and side.
+    pub qpns: Vec<[u32; 2]>,
+}

@@ -1,0 +1,674 @@
+//! Two engines, the two hops between them, and three capture points, under virtual time.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::net::{Ipv4Addr, Ipv6Addr};
+use std::time::Duration;
+
+use roce::analysis::RetransmissionCause;
+use roce::engine::{
+    Batch, Config, Counter, CqHandle, Engine, MrAttr, MrHandle, PdHandle, QpCreate, QpHandle,
+    Received,
+};
+use roce::link::mem::Action;
+use roce::memory::Buffer;
+use roce::time::Instant;
+use roce::verbs::{
+    Access, AckTimeout, AhAttr, AttrMask, Data, QpAttr, QpCap, QpInitAttr, QpState, QpType, RecvWr,
+    RetryCount, RnrRetry, SendOp, SendWr, Sge, Target, UdTarget, Wc, WrId, transition,
+};
+use roce::wire::aeth::{Answer, RnrTimer};
+use roce::wire::{
+    Bits, BthRepr, DethRepr, Gid, ICRC_ROOM, Opcode, Operation, Packet, Path, Psn, QKey, Qpn, RKey,
+};
+
+use super::plan::{Class, FaultRule, Hop, Op, Scenario};
+use super::truth::{Captured, Completed, Injected, Transmission, Truth, WITNESS};
+
+/// How long a packet takes over each hop.
+pub const HOP_DELAY: Duration = Duration::from_micros(2);
+
+/// By how much a copy that the network makes follows the packet.
+const COPY_DELAY: Duration = Duration::from_nanos(700);
+
+/// Nanoseconds per byte at 100 Gbit/s, in 1/100.
+const NANOS_PER_100_BYTES: u64 = 8;
+
+const BUFFER: usize = 1 << 17;
+const QKEY: u32 = 0x1234;
+
+/// Steps after which a scenario is taken not to end.
+const STEPS_MAX: usize = 200_000;
+
+struct Host {
+    engine: Engine,
+    gid: Gid,
+    pd: PdHandle,
+    _buffer: Buffer,
+    mr: MrHandle,
+    batch: Batch,
+    /// When its port is free.
+    free: Instant,
+}
+
+/// One side of a connection.
+struct Side {
+    qp: QpHandle,
+    cq: CqHandle,
+    qpn: Qpn,
+    posted: usize,
+    received: usize,
+    target: Target,
+    remote: (u64, RKey),
+    requester: Requester,
+}
+
+/// What is known of a requester from what it emitted and what was handed to it.
+#[derive(Default)]
+struct Requester {
+    /// Sequence number behind the last that was ever emitted.
+    next: u64,
+    /// The last one that was emitted.
+    last: Option<u64>,
+    /// What was handed to it that makes it go back.
+    pending: Option<RetransmissionCause>,
+    /// Why it retransmits at present.
+    cause: Option<RetransmissionCause>,
+}
+
+/// A packet on the way.
+struct OnTheWay {
+    transmission: usize,
+    /// Where it arrives: 0 A, 1 the switch, 2 B.
+    at: usize,
+    is_copy: bool,
+    is_corrupted: bool,
+    is_marked: bool,
+    bytes: Vec<u8>,
+}
+
+pub struct World<'s> {
+    scenario: &'s Scenario,
+    hosts: [Host; 2],
+    sides: Vec<[Side; 2]>,
+    rules: Vec<(FaultRule, u32)>,
+    on_the_way: Vec<Option<OnTheWay>>,
+    arrivals: BinaryHeap<Reverse<(Instant, usize)>>,
+    now: Instant,
+    start: Instant,
+    truth: Truth,
+}
+
+/// Runs a scenario to its end.
+pub fn run(scenario: &Scenario) -> Truth {
+    let mut world = World::new(scenario);
+    for _ in 0..STEPS_MAX {
+        world.post();
+        world.transmit();
+        let Some(next) = world.next() else { return world.finish() };
+        world.now = world.now.max(next);
+        world.step();
+    }
+    panic!("{}: it never ends", scenario.name);
+}
+
+fn host(number: u16, ipv6: bool) -> Host {
+    let gid = if ipv6 {
+        Gid::from(Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, number))
+    } else {
+        Gid::from(Ipv4Addr::new(192, 0, 2, number as u8))
+    };
+    let mut config = Config::new(gid);
+    config.window_packets = 32;
+    let mut engine = Engine::new(config, u64::from(number));
+    let pd = engine.create_pd().unwrap();
+    let buffer = Buffer::new(BUFFER);
+    // Packets with the same headers shall differ.
+    let bytes: Vec<u8> = (0..BUFFER).map(|at| (at.wrapping_mul(0x9e37) >> 7) as u8).collect();
+    buffer.write(0, &bytes).unwrap();
+    let access =
+        Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC;
+    let attr = MrAttr { region: buffer.region(), base: 0, access };
+    let mr = engine.register(pd, attr).unwrap();
+    Host { engine, gid, pd, _buffer: buffer, mr, batch: Batch::new(64), free: Instant::ZERO }
+}
+
+impl<'s> World<'s> {
+    fn new(scenario: &'s Scenario) -> Self {
+        let hosts = [host(1, scenario.ipv6), host(2, scenario.ipv6)];
+        let start = Instant::from_nanos(1_000_000_000);
+        let mut world = Self {
+            scenario,
+            hosts,
+            sides: Vec::new(),
+            rules: scenario.faults.iter().map(|rule| (*rule, 0)).collect(),
+            on_the_way: Vec::new(),
+            arrivals: BinaryHeap::new(),
+            now: start,
+            start,
+            truth: Truth::default(),
+        };
+        world.witness(Instant::from_nanos(start.as_nanos() - 1_000_000));
+        for connection in 0..scenario.connections.len() {
+            world.connect(connection);
+        }
+        world
+    }
+
+    /// Lets every point capture a datagram of another host, so that it is known to capture at this time.
+    fn witness(&mut self, time: Instant) {
+        if self.truth.transmissions.is_empty() {
+            self.truth.transmissions.push(Transmission::witness(time));
+        }
+        let number = self.truth.captured[0].iter().filter(|seen| seen.transmission == WITNESS);
+        let psn = Psn::new(number.count() as u32);
+        let bth = BthRepr::new(Opcode::UD_SEND_ONLY, Qpn::new(7), psn);
+        let deth = DethRepr { qkey: QKey::new(QKEY), src_qp: Qpn::new(9) };
+        let headers = [&bth.emit().as_bytes()[..], &deth.emit().as_bytes()[..]].concat();
+        let mut packet = [&headers[..], &[0; 4 + ICRC_ROOM]].concat();
+        let source = witness(self.scenario.ipv6);
+        let path = Path { source, destination: self.hosts[0].gid, ..Path::NOWHERE };
+        let bytes = sealed(&path, &mut packet);
+        let delays = [Duration::ZERO, HOP_DELAY, HOP_DELAY * 2];
+        for (captured, delay) in self.truth.captured.iter_mut().zip(delays) {
+            captured.push(Captured {
+                time: time.saturating_add(delay),
+                transmission: WITNESS,
+                is_copy: false,
+                is_corrupted: false,
+                is_marked: false,
+                bytes: bytes.clone(),
+            });
+        }
+    }
+
+    fn connect(&mut self, index: usize) {
+        let plan = &self.scenario.connections[index];
+        let made = [0, 1].map(|side| {
+            let Host { engine, pd, .. } = &mut self.hosts[side];
+            let cq = engine.create_cq(4096).unwrap();
+            let cap = QpCap {
+                max_send_wr: 512,
+                max_recv_wr: 512,
+                max_send_sge: 1,
+                max_recv_sge: 1,
+                max_inline_data: 0,
+            };
+            let init = QpInitAttr { qp_type: plan.kind, cap, sq_sig_all: true };
+            let create = QpCreate { init, send_cq: cq, recv_cq: cq, srq: None, xrcd: None };
+            let qp = engine.create_qp(*pd, create).unwrap();
+            (qp, cq, engine.qp_number(qp).unwrap())
+        });
+        let sides = [0, 1].map(|side| {
+            let (peer_gid, peer_qpn) = (self.hosts[1 - side].gid, made[1 - side].2);
+            let remote = (0, self.hosts[1 - side].mr.rkey());
+            let Host { engine, pd, .. } = &mut self.hosts[side];
+            let (qp, cq, qpn) = made[side];
+            let attr = QpAttr {
+                qp_access_flags: Access::LOCAL_WRITE
+                    | Access::REMOTE_WRITE
+                    | Access::REMOTE_READ
+                    | Access::REMOTE_ATOMIC,
+                path_mtu: plan.mtu,
+                dest_qp_num: peer_qpn,
+                rq_psn: Psn::new(plan.psns[1 - side]),
+                sq_psn: Psn::new(plan.psns[side]),
+                qkey: QKey::new(QKEY),
+                ah_attr: AhAttr::new(peer_gid, 0),
+                max_rd_atomic: plan.reads,
+                max_dest_rd_atomic: plan.reads,
+                min_rnr_timer: RnrTimer(Bits::low(plan.rnr_timer)),
+                timeout: AckTimeout(Bits::low(plan.timeout)),
+                retry_cnt: RetryCount(Bits::low(plan.retry_count)),
+                rnr_retry: RnrRetry(Bits::low(plan.rnr_retry)),
+                ..QpAttr::default()
+            };
+            for to in [QpState::Init, QpState::Rtr, QpState::Rts] {
+                let from = engine.qp_state(qp).unwrap();
+                let needs = transition::find(plan.kind, from, to).unwrap();
+                let attr = QpAttr { qp_state: to, ..attr };
+                engine.modify_qp(qp, &attr, needs.required | AttrMask::STATE).unwrap();
+            }
+            let target = if plan.kind == QpType::Ud {
+                let ah = engine.create_ah(*pd, AhAttr::new(peer_gid, 0)).unwrap();
+                Target::Ud(UdTarget { ah, qpn: peer_qpn, qkey: QKey::new(QKEY) })
+            } else {
+                Target::Peer
+            };
+            let requester = Requester::default();
+            Side { qp, cq, qpn, posted: 0, received: 0, target, remote, requester }
+        });
+        self.truth.qpns.push([sides[0].qpn.get(), sides[1].qpn.get()]);
+        self.sides.push(sides);
+        for (requester, work) in plan.work.iter().enumerate() {
+            self.truth.completed.extend(work.iter().map(|post| Completed {
+                connection: index,
+                requester,
+                op: post.op,
+                len: post.len,
+                status: None,
+                begun: false,
+            }));
+        }
+    }
+
+    fn is_time(&self, at: Duration) -> bool {
+        self.start.saturating_add(at) <= self.now
+    }
+
+    /// Posts what is due.
+    fn post(&mut self) {
+        for index in 0..self.sides.len() {
+            for side in [0, 1] {
+                self.post_receives(index, side);
+                let plan = &self.scenario.connections[index].work[side];
+                while let Some(post) = plan.get(self.sides[index][side].posted).copied()
+                    && self.is_time(post.at)
+                {
+                    self.post_one(index, side, post.op, post.len);
+                }
+            }
+        }
+    }
+
+    fn post_receives(&mut self, index: usize, side: usize) {
+        let plan = &self.scenario.connections[index];
+        let taking = plan.work[1 - side].iter().filter(|post| post.op.takes_receive()).count();
+        let times = &plan.receives[side];
+        while let received = self.sides[index][side].received
+            && received < taking
+            && let at = times.get(received).or(times.last()).copied()
+            && at.is_none_or(|at| self.is_time(at))
+        {
+            let Host { engine, mr, .. } = &mut self.hosts[side];
+            let here = &mut self.sides[index][side];
+            let sge = Sge { addr: BUFFER as u64 / 2, length: 1 << 15, lkey: mr.lkey() };
+            let id = WrId(1 << 32 | received as u64);
+            engine.post_recv(here.qp, &RecvWr { id, sges: &[sge] }).unwrap();
+            here.received += 1;
+        }
+    }
+
+    fn post_one(&mut self, index: usize, side: usize, op: Op, len: u32) {
+        let Host { engine, mr, .. } = &mut self.hosts[side];
+        let here = &mut self.sides[index][side];
+        let (remote_addr, rkey) = (here.remote.0 + BUFFER as u64 / 4, here.remote.1);
+        let imm = Some([1, 2, 3, 4]);
+        let op = match op {
+            Op::Send => SendOp::Send { imm: None },
+            Op::SendImm => SendOp::Send { imm },
+            Op::Write => SendOp::Write { remote_addr, rkey, imm: None },
+            Op::WriteImm => SendOp::Write { remote_addr, rkey, imm },
+            Op::Read => SendOp::Read { remote_addr, rkey },
+            Op::CompareSwap => SendOp::CompareSwap { remote_addr, rkey, compare: 0, swap: 1 },
+            Op::FetchAdd => SendOp::FetchAdd { remote_addr, rkey, add: 1 },
+            Op::WriteWrongKey => {
+                SendOp::Write { remote_addr, rkey: RKey::new(rkey.get() ^ 0xff_ff00), imm: None }
+            }
+        };
+        // Every message from a place of its own, so that packets differ.
+        let addr = (here.posted as u64 * 520) % (BUFFER as u64 / 8);
+        let sges = [Sge { addr, length: len, lkey: mr.lkey() }];
+        let data = if len == 0 { Data::EMPTY } else { Data::Gather(&sges) };
+        let wr = SendWr { target: here.target, ..SendWr::new(WrId(here.posted as u64), op, data) };
+        engine.post_send(here.qp, &wr, &[]).unwrap();
+        here.posted += 1;
+    }
+
+    /// When something happens next.
+    fn next(&self) -> Option<Instant> {
+        let timers = self.hosts.iter().filter_map(|host| host.engine.poll_timeout());
+        let arrival = self.arrivals.peek().map(|Reverse((time, _))| *time);
+        let plans = self.scenario.connections.iter().zip(&self.sides);
+        let posts = plans.flat_map(|(plan, sides)| {
+            [0, 1].into_iter().flat_map(move |side| {
+                let post = plan.work[side].get(sides[side].posted).map(|post| post.at);
+                let taking = plan.work[1 - side].iter().filter(|post| post.op.takes_receive());
+                let short = sides[side].received < taking.count();
+                let times = &plan.receives[side];
+                let receive = times.get(sides[side].received).or(times.last()).copied();
+                [post, receive.filter(|_| short)]
+            })
+        });
+        let posts = posts.flatten().map(|at| self.start.saturating_add(at));
+        timers.chain(arrival).chain(posts.filter(|at| *at > self.now)).min()
+    }
+
+    /// Lets one thing happen, so that what an engine emits next is known to come of it.
+    fn step(&mut self) {
+        let due = self.arrivals.peek().is_some_and(|Reverse((time, _))| *time <= self.now);
+        if due && let Some(Reverse((_, index))) = self.arrivals.pop() {
+            let packet = self.on_the_way[index].take().unwrap();
+            return self.arrive(packet);
+        }
+        for host in &mut self.hosts {
+            if host.engine.poll_timeout().is_some_and(|at| at <= self.now) {
+                host.engine.handle_timeout(self.now);
+            }
+        }
+    }
+
+    /// A packet comes to a capture point, and from there on.
+    fn arrive(&mut self, packet: OnTheWay) {
+        self.capture(packet.at, self.now, &packet);
+        match packet.at {
+            1 => {
+                let from = self.truth.transmissions[packet.transmission].sender;
+                let hop = if from == 0 { Hop::B } else { Hop::A };
+                self.pass(hop, self.now, packet);
+            }
+            at => self.deliver(at / 2, &packet),
+        }
+    }
+
+    fn capture(&mut self, point: usize, time: Instant, packet: &OnTheWay) {
+        self.truth.captured[point].push(Captured {
+            time,
+            transmission: packet.transmission,
+            is_copy: packet.is_copy,
+            is_corrupted: packet.is_corrupted,
+            is_marked: packet.is_marked,
+            bytes: packet.bytes.clone(),
+        });
+    }
+
+    /// Sends a packet over a hop, with the faults that are its.
+    fn pass(&mut self, hop: Hop, time: Instant, mut packet: OnTheWay) {
+        let number = packet.transmission;
+        let mut arrival = time.saturating_add(HOP_DELAY);
+        let (mut lost, mut twice) = (false, false);
+        if let Some((at, cut)) = self.scenario.cut
+            && cut == hop
+            && self.is_time_at(at, time)
+        {
+            self.truth.injected.push(Injected { transmission: number, hop, action: Action::Drop });
+            lost = true;
+        }
+        let actions = if lost { Vec::new() } else { self.actions(hop, number) };
+        for action in actions {
+            self.truth.injected.push(Injected { transmission: number, hop, action });
+            match action {
+                Action::Drop => lost = true,
+                Action::Duplicate => twice = true,
+                Action::Delay(extra) => arrival = arrival.saturating_add(extra),
+                Action::Corrupt => {
+                    corrupt(&mut packet.bytes, self.truth.injected.len());
+                    packet.is_corrupted = true;
+                    self.truth.transmissions[number].corrupted = Some(hop);
+                }
+                Action::Mark => {
+                    mark(&mut packet.bytes);
+                    packet.is_marked = true;
+                }
+            }
+        }
+        if lost {
+            self.truth.transmissions[number].lost = Some(hop);
+            return;
+        }
+        packet.at = match (self.truth.transmissions[number].sender, hop) {
+            (0, Hop::A) | (1, Hop::B) => 1,
+            (0, Hop::B) => 2,
+            _ => 0,
+        };
+        if twice {
+            let bytes = packet.bytes.clone();
+            self.put(
+                arrival.saturating_add(COPY_DELAY),
+                OnTheWay { is_copy: true, bytes, ..packet },
+            );
+        }
+        self.put(arrival, packet);
+    }
+
+    fn is_time_at(&self, at: Duration, time: Instant) -> bool {
+        self.start.saturating_add(at) <= time
+    }
+
+    fn put(&mut self, time: Instant, packet: OnTheWay) {
+        self.arrivals.push(Reverse((time, self.on_the_way.len())));
+        self.on_the_way.push(Some(packet));
+    }
+
+    /// What the rules say of a packet that passes a hop.
+    fn actions(&mut self, hop: Hop, number: usize) -> Vec<Action> {
+        let packet = &self.truth.transmissions[number];
+        let mut actions = Vec::new();
+        for (rule, passed) in &mut self.rules {
+            let same = (rule.connection, rule.requester, rule.class, rule.hop)
+                == (packet.connection, packet.requester(), packet.class, hop);
+            if !same || u64::from(rule.offset) != packet.sequence {
+                continue;
+            }
+            *passed += 1;
+            if *passed == rule.nth {
+                actions.push(rule.action);
+            }
+        }
+        actions
+    }
+
+    /// Hands a packet to an engine, and learns what it makes the requester do.
+    fn deliver(&mut self, to: usize, packet: &OnTheWay) {
+        if packet.is_corrupted {
+            return;
+        }
+        let number = packet.transmission;
+        let connection = self.truth.transmissions[number].connection;
+        self.truth.transmissions[number].delivered = true;
+        let ip_len = if packet.bytes[0] >> 4 == 4 { 20 } else { 40 };
+        let (ip, rest) = packet.bytes.split_at(ip_len);
+        let (udp, rest) = rest.split_at(8);
+        let Host { engine, .. } = &mut self.hosts[to];
+        let before = counts(engine);
+        let received = Received {
+            source: self.hosts[1 - to].gid,
+            destination: self.hosts[to].gid,
+            source_port: u16::from_be_bytes([udp[0], udp[1]]),
+            ecn: if packet.is_marked { 3 } else { 0 },
+            network: ip,
+            packet: &rest[..rest.len() - ICRC_ROOM],
+        };
+        let Host { engine, .. } = &mut self.hosts[to];
+        engine.handle_packet(self.now, &received);
+        let after = counts(engine);
+        let requester = &mut self.sides[connection][to].requester;
+        let [_, sequence, implied, rnr, retries] = [0, 1, 2, 3, 4].map(|at| after[at] > before[at]);
+        if retries && implied {
+            requester.pending = Some(RetransmissionCause::ImpliedNak);
+        } else if retries && sequence {
+            requester.pending = Some(RetransmissionCause::SequenceNak);
+        } else if rnr && !implied {
+            requester.pending = Some(RetransmissionCause::Rnr);
+        }
+    }
+
+    /// Takes what the engines emit.
+    fn transmit(&mut self) {
+        for from in [0, 1] {
+            loop {
+                let Host { engine, batch, .. } = &mut self.hosts[from];
+                batch.clear();
+                if engine.poll_transmit(self.now, batch) == 0 {
+                    break;
+                }
+                let mut packets = Vec::new();
+                batch.for_each_mut(|path, packet| packets.push(sealed(path, packet)));
+                for bytes in packets {
+                    self.emit(from, bytes);
+                }
+            }
+            for sides in &mut self.sides {
+                // What a NAK asks for is retransmitted at once, or not at all.
+                let requester = &mut sides[from].requester;
+                if requester.pending != Some(RetransmissionCause::Rnr) {
+                    requester.pending = None;
+                }
+            }
+            self.poll(from);
+        }
+    }
+
+    fn emit(&mut self, from: usize, bytes: Vec<u8>) {
+        let leaves = bytes.len() as u64 * NANOS_PER_100_BYTES / 100 + 10;
+        let host = &mut self.hosts[from];
+        host.free = host.free.max(self.now).saturating_add(Duration::from_nanos(leaves));
+        let time = host.free;
+        let transmission = self.understand(from, time, &bytes);
+        self.truth.transmissions.push(transmission);
+        let number = self.truth.transmissions.len() - 1;
+        let packet = OnTheWay {
+            transmission: number,
+            at: from * 2,
+            is_copy: false,
+            is_corrupted: false,
+            is_marked: false,
+            bytes,
+        };
+        self.capture(from * 2, time, &packet);
+        self.pass(if from == 0 { Hop::A } else { Hop::B }, time, packet);
+    }
+
+    /// What a packet is that an engine emitted.
+    fn understand(&mut self, from: usize, time: Instant, bytes: &[u8]) -> Transmission {
+        let start = if bytes[0] >> 4 == 4 { 28 } else { 48 };
+        let packet = Packet::parse(&bytes[start..bytes.len() - ICRC_ROOM]).unwrap();
+        let bth = packet.bth();
+        let (opcode, info) = (bth.opcode(), packet.info().unwrap());
+        let to = bth.dest_qp();
+        let mut connections = self.sides.iter().enumerate();
+        let (connection, _) = connections.find(|(_, sides)| sides[1 - from].qpn == to).unwrap();
+        let class = match info.operation {
+            Operation::Acknowledge | Operation::Cnp => Class::Acknowledge,
+            Operation::ReadResponse | Operation::AtomicAcknowledge => Class::Response,
+            _ => Class::Request,
+        };
+        let plan = &self.scenario.connections[connection];
+        let psns = match (info.operation, packet.reth()) {
+            (Operation::ReadRequest, Some(reth)) => {
+                let mtu = plan.mtu.bytes() as u32;
+                reth.dma_len().div_ceil(mtu).max(1)
+            }
+            _ => 1,
+        };
+        let space = if class == Class::Request { from } else { 1 - from };
+        let requester = &mut self.sides[connection][space].requester;
+        let psn = bth.psn();
+        let ahead = psn.since(Psn::new(plan.psns[space]).plus((requester.next & 0xff_ffff) as u32));
+        let sequence = requester.next.saturating_add_signed(ahead.into());
+        let (mut cause, mut rewinds) = (None, false);
+        if class == Class::Request {
+            if sequence < requester.next {
+                rewinds = requester.last.is_some_and(|last| sequence <= last);
+                match requester.pending.take() {
+                    Some(pending) => {
+                        rewinds = true;
+                        requester.cause = Some(pending);
+                    }
+                    None if rewinds => requester.cause = Some(RetransmissionCause::Timeout),
+                    None => {}
+                }
+                cause = requester.cause;
+            }
+            requester.next = requester.next.max(sequence + u64::from(psns));
+            requester.last = Some(sequence + u64::from(psns) - 1);
+        }
+        let answer = packet.aeth().map(|aeth| aeth.syndrome().answer());
+        Transmission {
+            connection,
+            sender: from,
+            class,
+            opcode,
+            psn: psn.get(),
+            psns,
+            sequence,
+            time,
+            cause,
+            rewinds,
+            lost: None,
+            corrupted: None,
+            delivered: false,
+            is_nak: matches!(answer, Some(Answer::Nak(_) | Answer::RnrNak(_))),
+            is_cnp: info.operation == Operation::Cnp,
+        }
+    }
+
+    /// Takes completions.
+    fn poll(&mut self, side: usize) {
+        for index in 0..self.sides.len() {
+            let mut wcs = [Wc::default(); 64];
+            let count = self.hosts[side].engine.poll_cq(self.sides[index][side].cq, &mut wcs);
+            for wc in wcs.iter().take(count).filter(|wc| wc.id.0 >> 32 == 0) {
+                let here = (index, side);
+                let mut posts = self.truth.completed.iter_mut();
+                let mut posts =
+                    posts.by_ref().filter(|done| (done.connection, done.requester) == here);
+                posts.nth(wc.id.0 as usize).unwrap().status = Some(wc.status);
+            }
+        }
+    }
+
+    fn finish(mut self) -> Truth {
+        self.witness(self.now.max(self.start).saturating_add(Duration::from_millis(300)));
+        for (side, host) in self.hosts.iter().enumerate() {
+            let counts = counts(&host.engine);
+            self.truth.counters[side] = [counts[0], counts[1], counts[2], counts[3]];
+        }
+        for (point, captured) in self.truth.captured.iter_mut().enumerate() {
+            captured.sort_by_key(|frame| frame.time);
+            let ahead = self.scenario.clocks[point];
+            for frame in captured {
+                frame.time =
+                    Instant::from_nanos(frame.time.as_nanos().saturating_add_signed(ahead));
+            }
+        }
+        self.truth
+    }
+}
+
+/// The address of a host that has no connection.
+pub fn witness(ipv6: bool) -> Gid {
+    if ipv6 {
+        Gid::from(Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 3))
+    } else {
+        Gid::from(Ipv4Addr::new(192, 0, 2, 3))
+    }
+}
+
+fn counts(engine: &Engine) -> [u64; 5] {
+    [
+        Counter::Timeout,
+        Counter::SequenceReceived,
+        Counter::ImpliedNak,
+        Counter::RnrReceived,
+        Counter::Retry,
+    ]
+    .map(|counter| engine.counters().get(counter))
+}
+
+/// A packet as it is on the wire, from the IP header to the ICRC.
+fn sealed(path: &Path, packet: &mut [u8]) -> Vec<u8> {
+    let headers = path.seal(packet);
+    let (ip, udp) = headers.as_bytes();
+    [ip, udp, packet].concat()
+}
+
+/// Changes a bit behind the UDP header that the ICRC covers, or one of the ICRC.
+fn corrupt(bytes: &mut [u8], chance: usize) {
+    let start = if bytes[0] >> 4 == 4 { 28 } else { 48 };
+    let bits = (bytes.len() - start) * 8;
+    let mut bit = chance.wrapping_mul(0x9e37_79b9) % bits;
+    // No ICRC covers the fifth byte of the BTH.
+    if bit / 8 == 4 {
+        bit += 8;
+    }
+    bytes[start + bit / 8] ^= 1 << (bit % 8);
+}
+
+/// Sets the ECN field to CE, which no ICRC covers.
+fn mark(bytes: &mut [u8]) {
+    match bytes[0] >> 4 {
+        4 => bytes[1] |= 3,
+        _ => bytes[1] |= 0x30,
+    }
+}
