@@ -98,10 +98,7 @@ impl Flows<'_> {
     }
 
     fn style(&self) -> Style {
-        let mut style = Style::default();
-        style.width = output::width();
-        style.color = self.args.color.wanted();
-        style
+        Style { width: output::width(), color: self.args.color.wanted() }
     }
 
     /// The first pass.

@@ -89,10 +89,6 @@ struct Frames {
 }
 
 /// What the analysis is told of a frame.
-#[expect(
-    clippy::large_enum_variant,
-    reason = "nearly all are packets, and boxes would be allocated per packet"
-)]
 enum Frame {
     Packet(PacketFacts),
     Other { time: Option<Instant>, wire_len: u32, file: u16 },

@@ -19,8 +19,11 @@ enum Kind {
     Number,
 }
 
+/// Sets a threshold to a value.
+type Set = fn(&mut Thresholds, f64);
+
 /// Name, kind and effect of each threshold.
-const THRESHOLDS: &[(&str, Kind, fn(&mut Thresholds, f64))] = &[
+const THRESHOLDS: &[(&str, Kind, Set)] = &[
     ("stall", Kind::Duration, |thresholds, nanos| thresholds.stall_nanos = as_nanos(nanos)),
     ("loss-share", Kind::Number, |thresholds, share| thresholds.loss_share = share),
     ("cnps-per-1000-marks", Kind::Number, |thresholds, cnps| thresholds.cnps_per_1000_marks = cnps),
