@@ -282,10 +282,13 @@ fn lossy_ping_pong_has_its_messages_and_no_others() {
     assert!(all.naks[0] == 13, "tshark: infiniband.aeth.syndrome == 0x60: 13");
 }
 
+/// Messages by operation.
+type Counts = &'static [(&'static str, u64)];
+
 #[test]
 fn public_captures_have_the_messages_that_tshark_counts() {
     // tshark -r FILE -Y infiniband.bth -T fields -e infiniband.bth.destqp -e infiniband.bth.opcode | sort | uniq -c
-    let all: [(&str, &[(&str, u64)], usize); 5] = [
+    let all: [(&str, Counts, usize); 5] = [
         // 33 SEND First, 33 SEND Last with Immediate, 2 SEND Only with Immediate: one from each side; tshark takes the packets
         // of the other side for TFTP without --disable-protocol tftp.
         ("hw_hns_send_imm.pcap", &[("SEND", 35)], 1),

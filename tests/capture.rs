@@ -4,6 +4,7 @@
 //! the `pcap-file` crate as a second reader, and files built here byte by byte from the drafts
 //! `draft-ietf-opsawg-pcap` and `draft-ietf-opsawg-pcapng`, which `tshark` read alike when they were made (but it
 //! counts a custom block as a frame).
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 #[path = "capture/batch.rs"]
 mod batch;

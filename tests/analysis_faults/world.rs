@@ -277,7 +277,7 @@ impl<'s> World<'s> {
         let times = &plan.receives[side];
         while let received = self.sides[index][side].received
             && received < taking
-            && let at = times.get(received).or(times.last()).copied()
+            && let at = times.get(received).or_else(|| times.last()).copied()
             && at.is_none_or(|at| self.is_time(at))
         {
             let Host { engine, mr, .. } = &mut self.hosts[side];
@@ -326,7 +326,7 @@ impl<'s> World<'s> {
                 let taking = plan.work[1 - side].iter().filter(|post| post.op.takes_receive());
                 let short = sides[side].received < taking.count();
                 let times = &plan.receives[side];
-                let receive = times.get(sides[side].received).or(times.last()).copied();
+                let receive = times.get(sides[side].received).or_else(|| times.last()).copied();
                 [post, receive.filter(|_| short)]
             })
         });

@@ -62,10 +62,10 @@ fn blocks(file: &[u8]) -> impl Iterator<Item = (u32, &[u8])> {
 fn pcapng_keeps_interfaces_times_and_comments() {
     for big in [false, true] {
         let picoseconds = talkative(big, 12);
-        let (copy, _) = copied(&[picoseconds.clone()], Format::Pcapng).unwrap();
+        let (copy, _) = copied(std::slice::from_ref(&picoseconds), Format::Pcapng).unwrap();
         assert_eq!(read_good(&copy), read_good(&picoseconds));
         let file = talkative(big, 9);
-        let (copy, lost) = copied(&[file.clone()], Format::Pcapng).unwrap();
+        let (copy, lost) = copied(std::slice::from_ref(&file), Format::Pcapng).unwrap();
         assert!(lost.is_nothing());
         assert_eq!(read_good(&copy), read_good(&file));
         if !big {
@@ -132,9 +132,9 @@ fn pcap_keeps_nanoseconds_and_counts_what_it_loses() {
     let mut theirs = pcap_file::pcap::PcapReader::new(copy.as_slice()).unwrap();
     let first = theirs.next_packet().unwrap().unwrap();
     assert_eq!(first.timestamp().as_nanos(), 1_577_836_800_000_000_000 + 123_456_789_012);
-    assert_eq!((first.orig_len(), &first.data()[..]), (60, &b"one"[..]));
+    assert_eq!((first.orig_len(), first.data()), (60, &b"one"[..]));
     let whole = std::fs::read(testdata("rxe_cm.pcap")).unwrap();
-    let (copy, lost) = copied(&[whole.clone()], Format::Pcap).unwrap();
+    let (copy, lost) = copied(std::slice::from_ref(&whole), Format::Pcap).unwrap();
     assert!(lost.is_nothing() && read_good(&copy) == read_good(&whole));
 }
 
@@ -154,7 +154,7 @@ fn options_of_interfaces_are_bounded() {
     let options = |n: u8| Build::little().option(3, &[n; 60_000]).option(9, &[9]).option(0, &[]);
     let file = (0..30).fold(Build::little().section(), |file, n| file.interface(1, 0, options(n)));
     let file = file.enhanced(29, 5, 1, b"x").bytes;
-    let (copy, lost) = copied(&[file.clone()], Format::Pcapng).unwrap();
+    let (copy, lost) = copied(std::slice::from_ref(&file), Format::Pcapng).unwrap();
     assert_eq!(lost.interface_options, 30 - (1 << 20) / 60_016);
     assert_eq!(read_good(&copy), read_good(&file), "but the clock of each is kept");
 }

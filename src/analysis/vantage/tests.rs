@@ -1,5 +1,7 @@
 //! Sightings by hand.
 
+#![allow(clippy::cast_possible_truncation, reason = "numbers of tests are small")]
+
 use std::net::Ipv4Addr;
 
 use super::*;
