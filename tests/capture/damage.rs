@@ -328,13 +328,11 @@ fn search_goes_beyond_one_buffer() {
     let whole = captured("rxe_cm.pcap");
     let at = layout(&whole)[50].0;
     let length = 2_600_000;
-    for filler in [0x40] {
-        let file = [&whole[..at], &vec![filler; length], &whole[at..]].concat();
-        // However it comes.
-        let read = lenient_source(Dribble { bytes: &file, step: 100_003, interrupted: false });
-        assert!(read.records == read_good(&whole), "{filler}: {:?}", read.skips);
-        assert_eq!(read.skips, [(at as u64, length as u64)]);
-    }
+    let file = [&whole[..at], &vec![0x40; length], &whole[at..]].concat();
+    // However it comes.
+    let read = lenient_source(Dribble { bytes: &file, step: 100_003, interrupted: false });
+    assert!(read.records == read_good(&whole), "{filler}: {:?}", read.skips);
+    assert_eq!(read.skips, [(at as u64, length as u64)]);
 }
 
 proptest::proptest! {
