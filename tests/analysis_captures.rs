@@ -249,7 +249,7 @@ fn packets_of_all_operations_are_those_that_tshark_counts() {
     assert_eq!(counts, [(354, 182), (1286, 269), (178, 168)]);
     assert_eq!(report.connections[2].directions[0].duplicate_packets, 5);
     let all = &report.totals.all.retransmissions;
-    // The receiver that is not ready: 18 packets of which 3 are new; and 7 of which 3 are new. Nobody answers: 9 of which 3
+    // The receiver that is not ready: 18 packets of which 3 are new; and 7 of which 3 are new. Without any answer: 9 of which 3
     // are new. tshark: requests to 0x1c, 0x1d, 0x1e.
     assert_eq!(all.rnr.packets, 15 + 4, "{all:?}");
     assert_eq!(all.timeout.packets, 6, "{all:?}");

@@ -210,6 +210,13 @@ impl Requester {
         self.trigger = Some(Trigger { cause, sequence, time, frame });
     }
 
+    /// Whether a NAK or RNR NAK is a copy of the previous one that the network made: the same packet, and no request
+    /// since. Remembers it otherwise.
+    fn is_nak_copy(&mut self, sequence: u64, packet: &PacketFacts) -> bool {
+        let nak = Some((sequence, packet.digest, self.statistics.request_packets));
+        core::mem::replace(&mut self.last_nak, nak) == nak
+    }
+
     fn handle_nak<S: Sink>(
         &mut self,
         packet: &PacketFacts,
@@ -218,12 +225,10 @@ impl Requester {
         scene: &mut Scene<'_, S>,
     ) {
         let sequence = verdict.sequence;
-        let requests = self.statistics.request_packets;
-        if self.last_nak == Some((sequence, packet.digest, requests)) {
+        if self.is_nak_copy(sequence, packet) {
             verdict.duplicate = true;
             return;
         }
-        self.last_nak = Some((sequence, packet.digest, requests));
         let slot = usize::try_from(code.code().get()).unwrap_or(0);
         if let Some(counter) = self.statistics.naks.get_mut(slot) {
             *counter += 1;
@@ -286,12 +291,10 @@ impl Requester {
         scene: &mut Scene<'_, S>,
     ) {
         let sequence = verdict.sequence;
-        let requests = self.statistics.request_packets;
-        if self.last_nak == Some((sequence, packet.digest, requests)) {
+        if self.is_nak_copy(sequence, packet) {
             verdict.duplicate = true;
             return;
         }
-        self.last_nak = Some((sequence, packet.digest, requests));
         self.statistics.rnr_naks += 1;
         self.progress(sequence, packet, scene);
         self.complete(scene);

@@ -114,7 +114,7 @@ pub(super) struct Stream {
     pub(super) key: Key,
     /// Its own flow number.
     pub(super) number: FlowNumber,
-    /// The flow number and the end that its packets are told with.
+    /// The flow number and the end that notes on its packets carry.
     pub(super) flow: FlowNumber,
     pub(super) end: u8,
     /// The stream in the other direction.
@@ -137,7 +137,7 @@ pub(super) struct Stream {
     pub(super) timeline: Timeline,
     /// Used since the last search for a stream to forget.
     pub(super) is_recent: bool,
-    /// Responses with a wrong ICRC, which nobody can attribute.
+    /// Responses with a wrong ICRC, which belong to no known requester.
     pub(super) corrupt_responses: u64,
 }
 

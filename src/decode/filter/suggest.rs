@@ -19,7 +19,7 @@ pub(super) fn nearest<'n>(wanted: &str, names: &[&'n str]) -> Option<&'n str> {
     nearest.filter(|(distance, _)| is_near(*distance)).map(|(_, known)| known)
 }
 
-/// How many letters must be changed, added or removed to make `b` of `a`.
+/// The edit distance (Levenshtein) between `a` and `b`.
 fn edit_distance(a: &str, b: &str) -> usize {
     let b: Vec<char> = b.chars().collect();
     let mut row: Vec<usize> = (0..=b.len()).collect();

@@ -86,7 +86,7 @@ impl Held {
         self.own().any(|running| running.nic.strong_count() > 0 || running.closed.is_pending())
     }
 
-    /// The descriptors that hold the addresses of this generation's open NICs. In a child they are nobody's, because every
+    /// The descriptors that hold the addresses of this generation's open NICs. In a forked child they are unused, because every
     /// call that could lead to them is refused.
     pub(crate) fn addresses(&self) -> impl Iterator<Item = RawFd> {
         let open = self.own().filter(|running| running.nic.strong_count() > 0);

@@ -48,7 +48,7 @@ pub(super) fn run(args: &Args, out: &Path, inputs: &mut Inputs) -> Result<()> {
     } else {
         Box::new(File::create(out).with_context(|| failed(out))?)
     };
-    // Files without interfaces of their own are told apart by their names.
+    // A file without interface descriptions becomes an interface with the name of the file.
     let names = if inputs.names().len() > 1 { inputs.names().to_vec() } else { Vec::new() };
     let sink = BufWriter::with_capacity(PIECE, sink);
     let mut copier = Copier::new(sink, format(out, inputs), names);

@@ -93,7 +93,7 @@ mod tests {
     fn wrong_thresholds_say_what_is_wrong() {
         let error = |text: &str| text.parse::<Threshold>().unwrap_err();
         assert!(error("stall").contains("NAME=VALUE"));
-        assert!(error("patience=3").contains("there are stall, loss-share"));
+        assert!(error("stal=3").contains("there are stall, loss-share"));
         assert!(error("stall=10").contains("stall=10ms"));
         assert!(error("loss-share=-1").contains("negative"));
         assert!(error("loss-share=many").contains("no number"));

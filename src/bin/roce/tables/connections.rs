@@ -1,8 +1,7 @@
 //! The table of connections: one row per connection, with what each of its two ends requested.
 
-use roce::analysis::{Connection, Direction, Distribution, Report};
+use roce::analysis::{Connection, Direction, Distribution, Report, service_name};
 use roce::decode::address_text;
-use roce::wire::Service;
 
 use super::column::{Column, Kind};
 use super::row::{Cell, Definition, micros};
@@ -141,18 +140,6 @@ pub(super) fn write(report: &Report, table: &mut Table) -> anyhow::Result<()> {
 
 /// How many rows are handed to the table at once.
 const ROWS: usize = 1024;
-
-/// The name of a transport service, as in the report for machines.
-pub(super) fn service_name(service: Service) -> &'static str {
-    match service {
-        Service::Rc => "RC",
-        Service::Uc => "UC",
-        Service::Rd => "RD",
-        Service::Ud => "UD",
-        Service::Cnp => "CNP",
-        Service::Xrc => "XRC",
-    }
-}
 
 fn address(connection: &Connection, end: usize) -> Cell {
     connection.ends.get(end).map(|end| address_text(end.address)).into()

@@ -8,12 +8,11 @@ use std::io::{self, BufReader, BufWriter, ErrorKind, Read, Seek, Write};
 use std::path::PathBuf;
 
 use anyhow::{Context, Result};
-use roce::analysis::{Connection, End, Message, Outcome, Report, operation_name};
+use roce::analysis::{Connection, End, Message, Outcome, Report, operation_name, service_name};
 use roce::decode::address_text;
 use roce::time::Instant;
 
 use super::column::Kind;
-use super::connections::service_name;
 use super::row::{Cell, Definition, add_row, columns, micros};
 use super::table::{Rows, Table};
 
