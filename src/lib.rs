@@ -27,6 +27,7 @@
 //! | [`nic`] | an engine on a link, and who drives them: a software NIC that runs |
 //! | [`ibverbs`] | the C ABI of `libibverbs`, and the way between it and `verbs` |
 //! | `conform` | scenarios, run on any two devices, and what differs; with the feature of this name |
+//! | `replay` | captures, held against the engine and the rules of the protocol; with the feature of this name |
 //!
 //! Nothing imports upwards in this table. Each room's own page says how it is built.
 //!
@@ -56,6 +57,8 @@ pub mod link;
 pub mod memory;
 pub mod nic;
 mod random;
+#[cfg(feature = "replay")]
+pub mod replay;
 mod secret;
 pub mod time;
 pub mod verbs;

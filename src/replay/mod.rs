@@ -1,0 +1,26 @@
+//! Replays a capture: was each packet one that a correct device could have sent?
+//!
+//! ```text
+//! pass 1   capture ─► decode ─► analysis ─► Survey: connections, path MTUs, keys, receives, losses that the packets imply
+//! pass 2   capture ─► decode ─► analysis ─► Input ─┬─► responders: an engine executes the requests; answers are compared
+//!                                          Survey ─┼─► requesters: rules that every request packet must keep
+//!                                                  └─► datagrams, connection manager
+//!                                                            └─► Step (agreed, known, undecided, different) ─► Report
+//! ```
+//!
+//! A capture shows packets and no objects, so the first pass works out what the devices must have had: queue pairs,
+//! memory regions, receives. The second pass gives that to real state machines, feeds them the captured packets under
+//! the capture's own clock, and compares by meaning. Each packet gets one [`Verdict`]; a difference names the
+//! [`Rule`] that it breaks. What could come from a packet that the capture misses is [undecided](Verdict::Undecided),
+//! never different.
+//!
+//! Everything here is told and asks nothing: no file, socket, clock, thread or environment.
+#![forbid(unsafe_code)]
+
+mod judge;
+mod rule;
+mod verdict;
+
+pub use judge::{Input, Judge, Sink};
+pub use rule::Rule;
+pub use verdict::{Difference, Step, Subject, Undecided, Verdict};

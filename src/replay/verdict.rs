@@ -1,0 +1,84 @@
+//! What a replay says about one packet.
+
+use super::Rule;
+use crate::analysis::FlowNumber;
+
+/// What a replay says about one packet of the capture, or about one that should have been there.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Step {
+    /// The frame of the packet. Of an answer that is missing: the frame that proves that it should have come.
+    pub frame: u64,
+    /// Its connection, as the report of the analysis numbers it.
+    pub flow: FlowNumber,
+    /// The end that sent it, 0 or 1 of [`Connection::ends`](crate::analysis::Connection::ends).
+    pub sender: u8,
+    /// What is judged.
+    pub subject: Subject,
+    /// The verdict.
+    pub verdict: Verdict,
+}
+
+/// What is judged.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Subject {
+    /// A packet of a responder: ACK, NAK, READ response, ATOMIC acknowledgement.
+    Response,
+    /// A packet of a requester.
+    Request,
+    /// A datagram (UD), or a packet of an unreliable connection at its receiver.
+    Datagram,
+    /// A message of the connection manager.
+    Management,
+}
+
+/// What a replay says about one packet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// A correct device could have sent it.
+    Agreed,
+    /// It breaks a rule, and the table of the device says that such devices do.
+    Known {
+        /// What it breaks, and how.
+        difference: Box<Difference>,
+        /// Why that is known.
+        reason: String,
+    },
+    /// The capture does not tell.
+    Undecided(Undecided),
+    /// No correct device sends it.
+    Different(Box<Difference>),
+}
+
+/// Why the capture does not tell whether a packet is right.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Undecided {
+    /// It depends on what happened before the capture began.
+    BeforeCapture,
+    /// It depends on packets that the capture misses.
+    MissingPackets,
+    /// The capture cut the packet short, or one that it depends on.
+    Cut,
+    /// It depends on the other direction, of which the capture has nothing.
+    OneDirection,
+    /// It depends on something that was forgotten for lack of room: see `limits`.
+    BeyondLimits,
+    /// The opcode, or what it needs, is not one that the engine executes.
+    Unsupported,
+}
+
+/// How a packet breaks a rule.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Difference {
+    /// The rule.
+    pub rule: &'static Rule,
+    /// What is wrong, with the numbers: "MSN 7, expected 6".
+    pub found: String,
+    /// The captured packet from its BTH on, without ICRC; nothing if the packet is missing.
+    pub captured: Option<Vec<u8>>,
+    /// A packet that would have been right, in the names (QPNs, keys, addresses) of the capture, where there is one.
+    pub expected: Option<Vec<u8>>,
+    /// Other frames to look at: the request, the packet that was seen before.
+    pub frames: Vec<u64>,
+}
