@@ -3,8 +3,10 @@
 //! A queue pair keeps to its own window. But the queue pairs of one peer share the buffer that its packets wait in, and
 //! where that is small a few windows overrun it: packets are lost that could have waited here. So there may be a limit
 //! to what is unacknowledged on the way to one peer. Whoever finds it reached waits until something is acknowledged, and
-//! then all who wait have their turns in order. Who is alone on the way is not stopped: its own window does that, and
-//! so somebody always goes on.
+//! then all who wait have their turns in order. A queue pair that has all packets in flight to the peer exceeds the limit
+//! up to its own window, but only while no other queue pair waits: otherwise it would keep the others waiting for as long
+//! as it has something to send, and after a timeout of one queue pair the burst of another would push its
+//! retransmission out of a short queue, at every retry.
 //!
 //! What comes back as acknowledged is reckoned by the packet, each for the mean of what is under way. What is to be sent
 //! again counts as arrived or lost, and in either case is not under way any more: a queue pair that waits for its
@@ -84,7 +86,9 @@ impl Flows {
         let Some(limit) = self.limit else { return true };
         let at = self.way_of(share, to, active);
         let Some(way) = self.ways.get_mut(at) else { return true };
-        if way.under_way == share.cost || way.under_way.saturating_add(cost) <= limit {
+        let is_alone = way.under_way == share.cost && way.waiting.is_empty();
+        // With nothing in flight no ACK would come to wake anyone.
+        if way.under_way == 0 || is_alone || way.under_way.saturating_add(cost) <= limit {
             return true;
         }
         way.needed = if way.waiting.is_empty() { cost } else { way.needed.max(cost) };
@@ -276,6 +280,34 @@ mod tests {
         assert!(flows.admits(&mut other, gid(2), 1000, Place(1), &mut active));
         assert_eq!(flows.ways[0].waiting, [None], "it waits there no more");
         assert_eq!((flows.ways[0].users, flows.ways[1].users), (1, 1));
+    }
+
+    #[test]
+    fn lone_sender_returns_to_the_limit_once_another_queue_pair_waits() {
+        let (mut flows, mut active) = (Flows::new(Some(LIMIT)), VecDeque::new());
+        let (mut long, mut short) = (Share::default(), Share::default());
+        for _ in 0..50 {
+            assert!(flows.admits(&mut long, gid(1), 1000, Place(0), &mut active));
+            flows.sent(&mut long, 1000);
+        }
+        assert!(!flows.admits(&mut short, gid(1), 1000, Place(1), &mut active));
+        // All it has in flight is acknowledged but for the limit; it has more to send all the while.
+        for _ in 0..40 {
+            assert!(!flows.admits(&mut long, gid(1), 1000, Place(0), &mut active));
+            assert_eq!(active.pop_front(), None);
+            flows.settled(&mut long, 1, &mut active);
+        }
+        flows.settled(&mut long, 1, &mut active);
+        assert_eq!(active.pop_front(), Some(Place(1)), "the one that waits longest");
+        assert!(flows.admits(&mut short, gid(1), 1000, Place(1), &mut active));
+        flows.sent(&mut short, 1000);
+        // Its timeout: it waits for its turn to retransmit, and the other sends no burst meanwhile.
+        flows.cleared(&mut short, &mut active);
+        assert_eq!(active.pop_front(), Some(Place(0)));
+        assert!(flows.admits(&mut long, gid(1), 1000, Place(0), &mut active));
+        flows.sent(&mut long, 1000);
+        assert!(!flows.admits(&mut short, gid(1), 1000, Place(1), &mut active));
+        assert!(!flows.admits(&mut long, gid(1), 1000, Place(0), &mut active));
     }
 
     #[test]
