@@ -60,6 +60,8 @@ pub use spec::{OpenError, Spec, SpecError};
 #[cfg(target_os = "linux")]
 #[doc(hidden)]
 pub use sys::thread::on_stack;
+#[cfg(all(test, target_os = "linux"))]
+pub(crate) use sys::thread::tests::without_threads;
 #[cfg(target_os = "linux")]
 pub(crate) use sys::thread::{Thread, spawn};
 

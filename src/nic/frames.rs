@@ -199,3 +199,72 @@ impl SoftNic {
         self.command(|engine| engine.destroy_flow(flow))
     }
 }
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use std::net::Ipv4Addr;
+    use std::os::fd::BorrowedFd;
+
+    use super::*;
+    use crate::link::{cable, without_threads};
+    use crate::verbs::{Device, FlowKind, QpCap, QpCreate, QpInitAttr, QpType};
+    use crate::wire::Gid;
+
+    /// Frames of an interface on which nothing arrives.
+    struct Silent {
+        listening: Arc<AtomicBool>,
+        fd: OwnedFd,
+    }
+
+    impl Frames for Silent {
+        fn len_max(&self) -> usize {
+            1518
+        }
+
+        fn send(&self, _: &[u8]) -> io::Result<()> {
+            Ok(())
+        }
+
+        fn listen(&self, listen: bool) -> io::Result<()> {
+            self.listening.store(listen, Ordering::SeqCst);
+            Ok(())
+        }
+
+        fn receive(&self, _: &mut Vec<u8>) -> io::Result<bool> {
+            Ok(false)
+        }
+
+        fn fd(&self) -> BorrowedFd<'_> {
+            self.fd.as_fd()
+        }
+    }
+
+    #[test]
+    fn rule_whose_thread_is_refused_leaves_no_rule_and_no_listener() {
+        let [near, far] = [1, 2].map(|host| Gid::from(Ipv4Addr::new(192, 0, 2, host)));
+        let (mut link, _other) = cable(near, far).unwrap();
+        let listening = Arc::new(AtomicBool::new(false));
+        let fd = eventfd(0, EventfdFlags::CLOEXEC).unwrap();
+        link.frames = Some(Box::new(Silent { listening: Arc::clone(&listening), fd }));
+        let nic = SoftNic::start(link).unwrap();
+        let (pd, cq) = (nic.create_pd().unwrap(), nic.create_cq(4).unwrap());
+        let cap = QpCap { max_recv_wr: 1, max_recv_sge: 1, ..QpCap::default() };
+        let init = QpInitAttr { qp_type: QpType::RawPacket, cap, sq_sig_all: false };
+        let create = QpCreate { init, send_cq: cq, recv_cq: cq, srq: None, xrcd: None };
+        let qp = nic.create_qp(pd, create).unwrap();
+        let all = FlowRule { kind: FlowKind::AllDefault, priority: 0, headers: Vec::new() };
+
+        let refused = without_threads(|| nic.create_flow(qp, all.clone()));
+        assert_eq!(refused, Err(CreateError::Refused(Errno(libc::EAGAIN))));
+        assert!(!listening.load(Ordering::SeqCst), "the interface queues frames for no thread");
+        // A queue pair with a rule could not be destroyed.
+        nic.destroy_qp(qp).unwrap();
+
+        // The next attempt starts from the beginning.
+        let qp = nic.create_qp(pd, create).unwrap();
+        let flow = nic.create_flow(qp, all).unwrap();
+        assert!(listening.load(Ordering::SeqCst));
+        nic.destroy_flow(flow).unwrap();
+        assert!(!listening.load(Ordering::SeqCst));
+    }
+}

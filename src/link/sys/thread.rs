@@ -84,9 +84,13 @@ fn start(name: &'static CStr, stack: usize, run: Run) -> io::Result<Thread> {
     let mut id = MaybeUninit::uninit();
     let started = checked(sized).and_then(|()| Masked::new()).and_then(|_masked| {
         let start = Box::into_raw(Box::new(Start { name, run }));
-        // SAFETY: the thread takes what is handed over, if it is started.
-        let code = unsafe {
-            libc::pthread_create(id.as_mut_ptr(), attributes.as_ptr(), first, start.cast())
+        let code = if is_refused() {
+            libc::EAGAIN
+        } else {
+            // SAFETY: the thread takes what is handed over, if it is started.
+            unsafe {
+                libc::pthread_create(id.as_mut_ptr(), attributes.as_ptr(), first, start.cast())
+            }
         };
         if code != 0 {
             // SAFETY: it was not started, so this is still ours.
@@ -99,6 +103,17 @@ fn start(name: &'static CStr, stack: usize, run: Run) -> io::Result<Thread> {
     started?;
     // SAFETY: the thread was started.
     Ok(Thread(Some(unsafe { id.assume_init() })))
+}
+
+/// Whether a test refuses threads to this one, as a system does that has no more.
+#[cfg(test)]
+fn is_refused() -> bool {
+    tests::REFUSED.get()
+}
+
+#[cfg(not(test))]
+const fn is_refused() -> bool {
+    false
 }
 
 /// What a thread does first.
@@ -167,8 +182,24 @@ fn unblock_synchronous() {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
+    use std::cell::Cell;
+    use std::sync::Arc;
+
     use super::*;
+
+    thread_local! {
+        /// Whether threads that this thread starts are refused.
+        pub(super) static REFUSED: Cell<bool> = const { Cell::new(false) };
+    }
+
+    /// Calls a function to which every new thread is refused.
+    pub(crate) fn without_threads<T>(call: impl FnOnce() -> T) -> T {
+        REFUSED.set(true);
+        let result = call();
+        REFUSED.set(false);
+        result
+    }
 
     /// The signals that this thread blocks, as the kernel lists them.
     fn blocked() -> u64 {
@@ -190,6 +221,16 @@ mod tests {
         assert_eq!(told.recv().unwrap(), !(open.chain(never).sum::<u64>()));
         assert_eq!(blocked(), before);
     }
+
+    #[test]
+    fn refused_thread_leaves_nothing_and_the_signals_as_they_were() {
+        let (before, owned) = (blocked(), Arc::new(()));
+        let handed_over = Arc::clone(&owned);
+        let refused = without_threads(|| spawn(c"refused", move || drop(handed_over)));
+        assert_eq!(refused.unwrap_err().raw_os_error(), Some(libc::EAGAIN));
+        assert_eq!((Arc::strong_count(&owned), blocked()), (1, before));
+    }
+
     #[test]
     fn thread_has_its_name_and_ends_also_by_a_panic() {
         let (tell, told) = std::sync::mpsc::channel();
