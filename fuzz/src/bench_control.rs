@@ -9,8 +9,10 @@ use std::time::Duration;
 use super::bench_protocol::admission::{Admission, Limits, SHARE, Use};
 use super::bench_protocol::layout::{self, Layout};
 use super::bench_protocol::messages::{
-    self, News, Seen, hello, read_answer, read_counters, read_hello, send_counters, welcome,
+    self, News, Protocol, Seen, hello, read_answer, read_counters, read_hello, send_counters,
+    welcome,
 };
+use super::bench_protocol::offer::{Command, Wish};
 use super::bench_protocol::pingpong_message::{
     MESSAGE_BYTES, from_message, is_message, to_message,
 };
@@ -88,7 +90,9 @@ type Token<'a> = Option<(&'a str, &'a dyn Fn(&str) -> String)>;
 
 /// Everything that a server reads of a client, in order.
 fn serve(control: &mut Control, token: Token<'_>) -> anyhow::Result<()> {
-    welcome(control, token)?;
+    if welcome(control, token)? == Protocol::Offer {
+        return serve_offer(control);
+    }
     let (plan, peer) = read_hello(control)?;
     assert_eq!(peer.qps.len(), plan.qps as usize);
     let text = hello(&plan, &peer);
@@ -113,6 +117,27 @@ fn serve(control: &mut Control, token: Token<'_>) -> anyhow::Result<()> {
         assert_eq!(again.expect("what is sent is read"), seen);
     }
     control.expect("bye").map(drop)
+}
+
+/// Everything that a server reads of a client that wants an offer.
+fn serve_offer(control: &mut Control) -> anyhow::Result<()> {
+    let wish = Wish::read(control)?;
+    let text = wish.to_lines();
+    let again = Wish::read(&mut Wire::control(text.as_bytes(), 255)).expect("what is sent is read");
+    assert_eq!(again, wish);
+    let admission = Admission::new(Limits::default());
+    let mut ticket = admission.enter(wish.address())?;
+    ticket.take(Use { clients: 0, qps: 1, memory: wish.memory() })?;
+    loop {
+        let command = Command::parse(&control.line()?)?;
+        assert_eq!(
+            Command::parse(command.to_line().trim_end_matches('\n')).expect("sent"),
+            command
+        );
+        if command == Command::Bye {
+            return Ok(());
+        }
+    }
 }
 
 /// Whatever is admitted stays within the limits, also many times over, and everything comes back.

@@ -9,6 +9,7 @@ use super::field::{Field, Source, Value};
 use super::tables::{TABLES, TableId};
 use crate::capture::{Batch, Record};
 use crate::time::Instant;
+use crate::wire::layout::BitRange;
 use crate::wire::mad::{
     AttributeId, Mad, MgmtClass, PathRecord, Rmpp, Sa, SmInfo, SmpDirected, SmpLid,
 };
@@ -414,6 +415,21 @@ impl FieldRef {
             };
             context.frame.bytes().get(start..)
         })
+    }
+
+    /// The bits of a frame that it takes, counted from the most significant bit of the first byte: for each layer that
+    /// has it, where it is simply some bits of a header.
+    pub fn bit_ranges(&self, context: &Context<'_>) -> Vec<BitRange> {
+        let sections = context.sections().iter();
+        let found = sections.flat_map(|section| {
+            let here = self.places.iter().filter(|(table, _)| *table == section.table);
+            here.filter_map(|(_, field)| {
+                let bits = field.bit_range()?;
+                let inside = bits.bytes().end <= section.range().len();
+                inside.then(|| BitRange::new(8 * section.range().start + bits.start, bits.len))
+            })
+        });
+        found.collect()
     }
 
     /// Its values in a frame, in order.

@@ -154,6 +154,14 @@ impl Field {
         }
     }
 
+    /// The bits of a layer that the field takes, if it is simply some of them.
+    pub(super) fn bit_range(&self) -> Option<BitRange> {
+        match self.source {
+            Source::Bits(bits) | Source::Scaled(bits, _) => Some(bits),
+            _ => None,
+        }
+    }
+
     /// The bytes of a layer of `len` bytes that the field takes, if it is simply some of them.
     pub(super) fn bytes(&self, len: usize) -> Option<core::ops::Range<usize>> {
         match self.source {

@@ -18,6 +18,7 @@
 #![forbid(unsafe_code)]
 
 mod judge;
+pub mod live;
 mod rule;
 mod verdict;
 

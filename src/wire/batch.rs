@@ -2,7 +2,7 @@
 
 use std::collections::TryReserveError;
 
-use super::{Gid, Path};
+use super::{Bth, Gid, Path};
 
 /// Packets to send, one behind the other in one buffer.
 ///
@@ -142,6 +142,24 @@ impl Batch {
         let mut draft = self.draft();
         draft.put(packet);
         draft.finish();
+        true
+    }
+
+    /// Puts in bytes from a BTH to what stands before the ICRC as they are, even if their length or their pad count is
+    /// wrong. The ICRC is right but for the bits of `icrc_flips`, of which the most significant stands for the first on
+    /// the wire. Returns whether there was room for them, and a whole BTH.
+    pub fn push_as_is(&mut self, path: &Path, packet: &[u8], icrc_flips: u32) -> bool {
+        if self.is_full() || !(Bth::LEN..=PACKET_MAX).contains(&packet.len()) {
+            return false;
+        }
+        self.set_path(path);
+        self.bytes.extend_from_slice(packet);
+        self.bytes.extend_from_slice(&[0; ICRC_ROOM]);
+        let (index, first) = (self.ends.len(), 8 * packet.len());
+        self.ends.push(self.bytes.len());
+        let flipped = (0..32_u32).filter(|bit| icrc_flips & (1 << 31 >> bit) != 0);
+        let first = u32::try_from(first).unwrap_or(u32::MAX);
+        self.damage.extend(flipped.map(|bit| (index, first.saturating_add(bit))));
         true
     }
 
@@ -305,6 +323,25 @@ mod tests {
         while batch.push(&path(), &vec![0; len]) {}
         assert!(batch.is_full());
         (batch.len(), batch.bytes.capacity() > before)
+    }
+
+    #[test]
+    fn bytes_that_are_put_in_as_they_are_keep_their_length_and_get_a_wrong_icrc() {
+        let (mut batch, mut sealed) = (Batch::new(2), Vec::new());
+        assert!(!batch.push_as_is(&path(), &[0; 11], 0), "no BTH");
+        assert!(batch.push_as_is(&path(), &[7; 14], 0x8000_0001));
+        assert!(batch.push_as_is(&path(), &[7; 14], 0));
+        batch.for_each_mut(|path, packet| {
+            path.seal(packet);
+            sealed.push(packet.to_vec());
+        });
+        // The damage is done behind the sealing.
+        let after: Vec<Vec<u8>> = batch.iter().map(|(_, packet)| packet.to_vec()).collect();
+        assert_eq!(sealed[0], sealed[1]);
+        assert_eq!((after[0].len(), &after[1]), (18, &sealed[1]));
+        let difference: Vec<u8> = after[0].iter().zip(&after[1]).map(|(a, b)| a ^ b).collect();
+        assert_eq!(difference[14..], [0x80, 0, 0, 1]);
+        assert!(difference[..14].iter().all(|byte| *byte == 0));
     }
 
     #[test]

@@ -15,6 +15,7 @@ mod outfile;
 mod output;
 mod parallel;
 mod progress;
+mod replay;
 mod run;
 mod serve;
 mod shell;
@@ -43,6 +44,7 @@ enum Command {
     Demo(demo::Args),
     Decode(decode::Args),
     Flows(flows::Args),
+    Replay(Box<replay::Args>),
     Serve(serve::Args),
     Bench(bench::Args),
     Conform(Box<conform::Args>),
@@ -62,6 +64,7 @@ fn main() -> ExitCode {
         Command::Demo(args) => demo::run(&args),
         Command::Decode(args) => decode::run(args),
         Command::Flows(args) => flows::run(&args),
+        Command::Replay(args) => replay::run(&args),
         Command::Serve(args) => serve::run(args),
         Command::Bench(args) => bench::run(args),
         Command::Conform(args) => conform::run(*args),

@@ -243,6 +243,12 @@ impl<'a> Frame<'a> {
         Some(if good { IcrcVerdict::Ok } else { IcrcVerdict::Bad })
     }
 
+    /// The ICRC that the frame must have, if all that it covers is there.
+    pub fn expected_icrc(&self) -> Option<[u8; ICRC_LEN]> {
+        self.icrc_at?;
+        Some(icrc(&self.route()?, self.packet?.bytes()))
+    }
+
     /// The ICRC as it stands in the frame, if it and all that it covers are there.
     #[inline]
     pub fn icrc_bytes(&self) -> Option<[u8; ICRC_LEN]> {

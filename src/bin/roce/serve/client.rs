@@ -10,10 +10,12 @@ use anyhow::{Context, bail, ensure};
 use roce::verbs::Device;
 
 use super::Server;
+use super::offer::Offer;
 use crate::bench::control::Control;
 use crate::bench::control::admission::{Ticket, Use};
 use crate::bench::control::lines::HELLO_WAIT;
-use crate::bench::control::messages::{self, address_of};
+use crate::bench::control::messages::{self, Protocol, address_of};
+use crate::bench::control::offer::Wish;
 use crate::bench::control::pingpong_message::{MESSAGE_BYTES, from_message, is_message};
 use crate::bench::control::plan::Plan;
 use crate::bench::path::{check_addresses, is_this_host};
@@ -83,11 +85,34 @@ impl Server {
         }
         let local = stream.local()?;
         let mut control = Control::new(Box::new(stream), "the client").with_pending(&start);
-        let done = self.bench(&mut control, client, local, ticket);
+        let done = self.welcome(&mut control, client, local, ticket);
         if let Err(error) = &done {
             control.send_error(error);
         }
-        done.map(|plan| describe(&plan))
+        done
+    }
+
+    /// Welcomes a client, and serves it what it asks for.
+    fn welcome(
+        &self,
+        control: &mut Control,
+        client: IpAddr,
+        local: IpAddr,
+        ticket: &mut Ticket<'_>,
+    ) -> anyhow::Result<String> {
+        let protocol = match &self.token {
+            None => messages::welcome(control, None)?,
+            Some(token) => {
+                let proof = |nonce: &str| token.proof(nonce);
+                messages::welcome(control, Some((&nonce()?, &proof)))?
+            }
+        };
+        match protocol {
+            Protocol::Bench => {
+                self.bench(control, client, local, ticket).map(|plan| describe(&plan))
+            }
+            Protocol::Offer => self.offer(control, client, local, ticket),
+        }
     }
 
     /// Serves a client of roce bench: nothing is given to it before it is welcome, admitted, and where it says it is.
@@ -98,19 +123,33 @@ impl Server {
         local: IpAddr,
         ticket: &mut Ticket<'_>,
     ) -> anyhow::Result<Plan> {
-        match &self.token {
-            None => messages::welcome(control, None)?,
-            Some(token) => {
-                let proof = |nonce: &str| token.proof(nonce);
-                messages::welcome(control, Some((&nonce()?, &proof)))?;
-            }
-        }
         let (plan, peer) = messages::read_hello(control)?;
         self.check_gid(peer.address(), client)?;
         ticket.admit(&plan)?;
         let (nic, gid_index) = self.nic_and_gid(local)?;
         bench::server(&*nic, control, &plan, peer, ServerOptions { gid_index, client })?;
         Ok(plan)
+    }
+
+    /// Serves a client that wants a queue pair and memory, under the same conditions.
+    fn offer(
+        &self,
+        control: &mut Control,
+        client: IpAddr,
+        local: IpAddr,
+        ticket: &mut Ticket<'_>,
+    ) -> anyhow::Result<String> {
+        ensure!(
+            self.args.offer,
+            "this server offers no queue pairs: start it with roce serve --offer"
+        );
+        let wish = Wish::read(control)?;
+        self.check_gid(wish.address(), client)?;
+        ticket.take(Use { clients: 0, qps: 1, memory: wish.memory() })?;
+        let (nic, gid_index) = self.nic_and_gid(local)?;
+        let own = nic.gids().get(usize::from(gid_index)).copied().unwrap_or_default();
+        check_addresses(address_of(own), wish.address(), is_this_host(client))?;
+        Offer::new(&*nic, gid_index, &wish)?.serve(control, &wish)
     }
 
     /// Checks that a client asks for traffic to its own address. A TCP connection proves its address.

@@ -4,6 +4,7 @@ mod accept;
 mod client;
 mod listen;
 mod nics;
+mod offer;
 
 use std::net::IpAddr;
 use std::process::ExitCode;
@@ -69,6 +70,11 @@ pub(crate) struct Args {
     /// The payload of a packet of pingpongs; a client of roce bench says its own.
     #[arg(short = 'm', long, value_name = "BYTES", value_parser = parse_mtu, default_value = "1024")]
     mtu: Mtu,
+
+    /// Offer queue pairs and memory to clients that send packets of their own making (roce replay --to --host), under
+    /// the same limits.
+    #[arg(long)]
+    offer: bool,
 
     /// End after the first client.
     #[arg(long)]

@@ -8,6 +8,7 @@ use roce::verbs::{Endpoint, Mtu};
 use roce::wire::{Gid, Psn, Qpn, RKey};
 
 use super::lines::{Control, HELLO_WAIT};
+use super::offer;
 use super::plan::{Connection, Extent, Metric, Op, Plan, QPS_MAX, SIZES_MAX};
 
 /// The first line: the protocol and its version.
@@ -83,25 +84,47 @@ fn write_reach(text: &mut String, reach: &Reach) {
 /// Computes the proof of a token that a nonce asks for.
 pub(crate) type Prove<'a> = &'a dyn Fn(&str) -> String;
 
+/// What a client speaks, by its first line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Protocol {
+    /// That of `roce bench`.
+    Bench,
+    /// That of [`offer`].
+    Offer,
+}
+
+impl Protocol {
+    fn magic(self) -> &'static str {
+        match self {
+            Self::Bench => MAGIC,
+            Self::Offer => offer::MAGIC,
+        }
+    }
+}
+
 /// Receives the first line of a client, challenges the client with a nonce if there is a token, and welcomes it.
 pub(crate) fn welcome(
     control: &mut Control,
     token: Option<(&str, Prove<'_>)>,
-) -> anyhow::Result<()> {
+) -> anyhow::Result<Protocol> {
     control.wait_in_all(HELLO_WAIT)?;
     let line = control.line()?;
-    ensure!(
-        line == MAGIC,
-        "the client speaks '{line}' instead of '{MAGIC}'; use the same version of roce on both sides"
-    );
-    let Some((nonce, proof_of)) = token else { return control.send("welcome\n") };
+    let known = [Protocol::Bench, Protocol::Offer].into_iter().find(|it| it.magic() == line);
+    let protocol = known.with_context(|| {
+        format!("the client speaks '{line}' instead of '{MAGIC}'; use the same version of roce on both sides")
+    })?;
+    let Some((nonce, proof_of)) = token else {
+        control.send("welcome\n")?;
+        return Ok(protocol);
+    };
     control.send(&format!("challenge {nonce}\n"))?;
     let proof = control.expect("proof")?;
     ensure!(
         same(proof.as_bytes(), proof_of(nonce).as_bytes()),
         "the client does not know the token of this server: set ROCE_TOKEN or --token to it"
     );
-    control.send("welcome\n")
+    control.send("welcome\n")?;
+    Ok(protocol)
 }
 
 /// Compares in a time that does not tell where the difference is.
@@ -111,7 +134,16 @@ fn same(a: &[u8], b: &[u8]) -> bool {
 
 /// The client's part of [`welcome`].
 pub(crate) fn introduce(control: &mut Control, proof_of: Option<Prove<'_>>) -> anyhow::Result<()> {
-    control.send(&format!("{MAGIC}\n"))?;
+    introduce_as(Protocol::Bench, control, proof_of)
+}
+
+/// The same for a protocol.
+pub(crate) fn introduce_as(
+    protocol: Protocol,
+    control: &mut Control,
+    proof_of: Option<Prove<'_>>,
+) -> anyhow::Result<()> {
+    control.send(&format!("{}\n", protocol.magic()))?;
     let line = control.line()?;
     if line == "welcome" {
         return Ok(());
@@ -167,7 +199,7 @@ pub(crate) fn read_answer(control: &mut Control, plan: &Plan) -> anyhow::Result<
     Ok((mtu, reach))
 }
 
-fn read_mtu(control: &mut Control) -> anyhow::Result<Mtu> {
+pub(crate) fn read_mtu(control: &mut Control) -> anyhow::Result<Mtu> {
     let bytes = control.expect("mtu")?;
     Mtu::from_bytes(number(&bytes)?).with_context(|| format!("{bytes} is no MTU"))
 }
@@ -199,25 +231,29 @@ fn is_name(word: &str) -> bool {
     (1..=NAME_MAX).contains(&word.len()) && word.bytes().all(is_part)
 }
 
-fn endpoint(gid: &str, qpn: &str, psn: &str) -> anyhow::Result<Endpoint> {
+pub(crate) fn endpoint(gid: &str, qpn: &str, psn: &str) -> anyhow::Result<Endpoint> {
     let gid: Ipv6Addr = gid.parse().with_context(|| format!("'{gid}' is no GID"))?;
     let (qpn, psn) = (hex24(qpn)?, hex24(psn)?);
     Ok(Endpoint { gid: Gid::from(gid), qpn: Qpn::new(qpn), psn: Psn::new(psn) })
 }
 
-fn find<T: Copy>(all: &[T], word: &str, name: fn(T) -> &'static str) -> anyhow::Result<T> {
+pub(crate) fn find<T: Copy>(
+    all: &[T],
+    word: &str,
+    name: fn(T) -> &'static str,
+) -> anyhow::Result<T> {
     let found = all.iter().copied().find(|&one| name(one) == word);
     found.with_context(|| format!("there is no '{word}'"))
 }
 
-fn number<T: std::str::FromStr>(word: &str) -> anyhow::Result<T> {
+pub(crate) fn number<T: std::str::FromStr>(word: &str) -> anyhow::Result<T> {
     // What the standard library would take besides, such as a sign, is not part of the protocol.
     let digits = !word.is_empty() && word.bytes().all(|byte| byte.is_ascii_digit());
     let number = if digits { word.parse().ok() } else { None };
     number.with_context(|| format!("'{word}' is no number, or too large"))
 }
 
-fn hex(word: &str) -> anyhow::Result<u64> {
+pub(crate) fn hex(word: &str) -> anyhow::Result<u64> {
     let digits = word.strip_prefix("0x").unwrap_or_default();
     let sound = digits.bytes().all(|byte| byte.is_ascii_hexdigit());
     let number = if sound { u64::from_str_radix(digits, 16).ok() } else { None };

@@ -10,6 +10,8 @@
 //!    once a second; `stop` asks the other to end this size now.
 //! 4. The client sends `bye`, after the last size or before any other, and the server sends its counters.
 //!
+//! A client that asks for a queue pair and memory, and measures nothing, speaks another protocol: [`offer`].
+//!
 //! `error` and a reason may come at any time, and is the last line.
 //!
 //! Everything here is reachable by a stranger: it uses no socket, no clock and no command line, so that the fuzz target
@@ -19,6 +21,7 @@ pub(crate) mod admission;
 pub(crate) mod layout;
 pub(crate) mod lines;
 pub(crate) mod messages;
+pub(crate) mod offer;
 pub(crate) mod pingpong_message;
 pub(crate) mod plan;
 

@@ -1,0 +1,116 @@
+//! The options of a live replay.
+
+use std::fs;
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Result, bail, ensure};
+use clap::Args;
+use roce::link;
+use roce::replay::live::Speed;
+
+use super::map::MapRule;
+use crate::outfile;
+
+/// The options of a live replay.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Onto a wire")]
+pub(crate) struct LiveArgs {
+    /// Send to a live peer, from this device: udp:ADDRESS, raw:INTERFACE or soft:INTERFACE.
+    #[arg(long, value_name = "DEVICE")]
+    pub(super) to: Option<link::Spec>,
+
+    /// Write the rewritten capture (.pcap or .pcapng) instead of sending it.
+    #[arg(long, value_name = "OUT", conflicts_with = "to")]
+    pub(super) write: Option<PathBuf>,
+
+    /// The address of the peer; with --host, that of the host by default.
+    #[arg(long, value_name = "ADDRESS")]
+    pub(super) peer: Option<IpAddr>,
+
+    /// What becomes of a number of the capture: WHAT:OLD=NEW, or WHAT=NEW for all. WHAT is ip, mac, vlan (a number, or
+    /// none), port (UDP source), qpn (destination), srcqp, psn (of the first request), qkey, rkey, va, srq. A VA is
+    /// mapped with all that follow it up to the next one that is mapped. Can be given several times.
+    #[arg(long = "map", value_name = "WHAT:OLD=NEW")]
+    pub(super) maps: Vec<MapRule>,
+
+    /// Play this connection only, as roce flows numbers it; can be given several times [default: all that can be
+    /// played].
+    #[arg(long = "flow", value_name = "N")]
+    pub(super) flows: Vec<u32>,
+
+    /// Play the requests of this end of each connection: 1, 2 or an address [default: the end that sent the first
+    /// request].
+    #[arg(long, value_name = "END")]
+    pub(super) side: Option<SideArg>,
+
+    /// How fast: 1 keeps the times of the capture, 10 is ten times as fast, max does not wait.
+    #[arg(long, value_name = "FACTOR", value_parser = parse_speed, default_value = "1")]
+    pub(super) speed: Speed,
+
+    /// Send by the clock alone, without waiting for the answers that the capture has.
+    #[arg(long)]
+    pub(super) open_loop: bool,
+
+    /// How long to wait for an answer, in milliseconds.
+    #[arg(long, value_name = "MS", default_value_t = 1000, value_parser = clap::value_parser!(u64).range(1..=600_000))]
+    pub(super) timeout: u64,
+
+    /// Play the capture so many times; sequence numbers count on.
+    #[arg(long = "loop", value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
+    pub(super) rounds: u32,
+}
+
+/// An end of connections.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum SideArg {
+    /// By its place in the report of roce flows, from 0.
+    Index(u8),
+    /// By its address.
+    Address(IpAddr),
+}
+
+impl std::str::FromStr for SideArg {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text {
+            "1" => Ok(Self::Index(0)),
+            "2" => Ok(Self::Index(1)),
+            _ => text.parse().map(Self::Address).map_err(|_| "1, 2 or an IP address".to_owned()),
+        }
+    }
+}
+
+fn parse_speed(text: &str) -> Result<Speed, String> {
+    if text == "max" {
+        return Ok(Speed::Max);
+    }
+    let factor = text.parse::<f64>().ok().filter(|it| it.is_finite() && (0.001..=1e6).contains(it));
+    factor.map(Speed::Times).ok_or_else(|| "a number from 0.001 to 1000000, or max".to_owned())
+}
+
+impl LiveArgs {
+    /// Whether the capture is to be sent or rewritten.
+    pub(crate) fn is_wanted(&self) -> bool {
+        self.to.is_some() || self.write.is_some()
+    }
+
+    /// Checks what can be checked before the capture is read.
+    pub(super) fn check(&self, file: &Path) -> Result<()> {
+        let Some(out) = &self.write else { return Ok(()) };
+        let ending = out.extension().and_then(|it| it.to_str()).unwrap_or_default();
+        ensure!(
+            matches!(ending, "pcap" | "pcapng"),
+            "--write {}: name it .pcap or .pcapng",
+            out.display()
+        );
+        outfile::check_capture("--write", out)?;
+        if let (Ok(a), Ok(b)) = (fs::canonicalize(file), fs::canonicalize(out))
+            && a == b
+        {
+            bail!("--write {}: is the capture that is read; choose another name", out.display());
+        }
+        Ok(())
+    }
+}
