@@ -40,6 +40,21 @@ pub struct Table {
     /// What they do otherwise.
     #[serde(default, rename = "deviation")]
     pub deviations: Vec<Deviation>,
+    /// What a replay of their captures finds.
+    #[serde(default, rename = "replay")]
+    pub replays: Vec<Replayed>,
+}
+
+/// A difference that a replay finds in captures of a device.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Replayed {
+    /// The rule that it breaks: [`Rule::id`](crate::replay::Rule::id).
+    pub rule: String,
+    /// What is found: one of these; anything if nothing is said.
+    pub found: Option<Found>,
+    /// Why it is known.
+    pub reason: String,
 }
 
 /// Something that a device does otherwise.
@@ -85,6 +100,31 @@ impl Table {
         let wrong =
             |error: toml::de::Error| TableError { file: file.to_owned(), text: error.to_string() };
         toml::from_str(text).map_err(wrong)
+    }
+
+    /// The table of this kind of device: `rxe`.
+    pub fn named(device: &str) -> Result<Option<Self>, TableError> {
+        for (file, text) in BUILT_IN {
+            let table = Self::read(file, text)?;
+            if table.device == device {
+                return Ok(Some(table));
+            }
+        }
+        Ok(None)
+    }
+
+    /// The kinds of devices that there are tables of.
+    pub fn devices() -> Vec<String> {
+        let read = |(file, text): &(&str, &str)| Self::read(file, text).ok();
+        BUILT_IN.iter().filter_map(read).map(|table| table.device).collect()
+    }
+
+    /// Why a difference that a replay finds is known, if it is.
+    pub fn explain_replay(&self, rule: &str, found: &str) -> Option<&str> {
+        let explains = |it: &&Replayed| {
+            it.rule == rule && it.found.as_ref().is_none_or(|pattern| pattern.fits(found))
+        };
+        self.replays.iter().find(explains).map(|it| it.reason.as_str())
     }
 
     /// The table of a device that goes by this name, if there is one.

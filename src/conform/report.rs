@@ -184,7 +184,7 @@ pub fn junit(findings: &[Finding], stopped: Option<&str>) -> String {
 }
 
 /// A text within XML, which cannot hold control characters at all.
-fn escape(text: &str) -> String {
+pub(crate) fn escape(text: &str) -> String {
     let mut out = String::new();
     for c in text.chars() {
         match c {

@@ -17,11 +17,22 @@
 //! Everything here is told and asks nothing: no file, socket, clock, thread or environment.
 #![forbid(unsafe_code)]
 
+mod deviations;
 mod judge;
+pub mod limits;
 pub mod live;
+mod memory;
+mod report;
+pub mod responder;
 mod rule;
+mod session;
+mod survey;
 mod verdict;
 
+pub use deviations::{ProfileError, Profiles};
 pub use judge::{Input, Judge, Sink};
-pub use rule::Rule;
+pub use report::{Counts, Listed, ReplayReport, Style, line, step_line};
+pub use rule::{Rule, all_rules};
+pub use session::{Options, Registered, Session, replay_capture};
+pub use survey::{NetworkFacts, Survey, Surveyor};
 pub use verdict::{Difference, Step, Subject, Undecided, Verdict};

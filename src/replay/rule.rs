@@ -10,3 +10,8 @@ pub struct Rule {
     /// Where the specification says so: `C9-92`, `§9.7.5.2.8`.
     pub citation: &'static str,
 }
+
+/// The rules of all parts.
+pub fn all_rules() -> Vec<&'static Rule> {
+    [super::responder::rules::ALL].concat()
+}

@@ -60,6 +60,8 @@ pub enum Undecided {
     MissingPackets,
     /// The capture cut the packet short, or one that it depends on.
     Cut,
+    /// The network damaged it: its ICRC is wrong.
+    Damaged,
     /// It depends on the other direction, of which the capture has nothing.
     OneDirection,
     /// It depends on something that was forgotten for lack of room: see `limits`.
@@ -81,4 +83,31 @@ pub struct Difference {
     pub expected: Option<Vec<u8>>,
     /// Other frames to look at: the request, the packet that was seen before.
     pub frames: Vec<u64>,
+}
+
+impl Undecided {
+    /// It in words.
+    pub const fn text(self) -> &'static str {
+        match self {
+            Self::BeforeCapture => "began before the capture",
+            Self::MissingPackets => "missing packets",
+            Self::Cut => "cut packets",
+            Self::Damaged => "damaged packets",
+            Self::OneDirection => "one direction only",
+            Self::BeyondLimits => "beyond limits",
+            Self::Unsupported => "not supported",
+        }
+    }
+}
+
+impl Subject {
+    /// It in words.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Response => "response",
+            Self::Request => "request",
+            Self::Datagram => "datagram",
+            Self::Management => "management",
+        }
+    }
 }

@@ -1,0 +1,244 @@
+//! Both passes over the captures, and the report.
+
+use std::fs;
+use std::io::Write;
+use std::net::IpAddr;
+use std::process::ExitCode;
+use std::str::FromStr;
+use std::sync::Arc;
+
+use anyhow::{Context as _, Result, bail};
+use roce::capture::Batch;
+use roce::decode::{Context, Decoder};
+use roce::replay::{
+    Options, Registered, ReplayReport, Session, Sink, Step, Style, Survey, Surveyor, all_rules,
+    step_line,
+};
+use roce::verbs::Access;
+use roce::wire::{Gid, RKey};
+
+use super::Args;
+use crate::input::Inputs;
+use crate::progress::progress_bar;
+use crate::{interrupt, outfile, output};
+
+/// What failed when output cannot be written.
+const OUTPUT: &str = "cannot write to standard output";
+
+pub(super) fn run(args: &Args) -> Result<ExitCode> {
+    if let Some(path) = &args.junit {
+        outfile::check_writable("--junit", path)?;
+    }
+    let options = options(args)?;
+    let mut inputs = Inputs::open(&args.files, args.strict)?;
+    if inputs.size().is_none() {
+        bail!(
+            "replay reads the captures twice, which a pipe cannot; write the capture to a file first"
+        );
+    }
+    let mut surveyor = Surveyor::new(inputs.names().to_vec());
+    for_each_frame(&mut inputs, args.port, |context, file| {
+        surveyor.frame(context, file);
+        Ok(())
+    })?;
+    let mut session = Session::new(surveyor.finish(), &options);
+    let mut again = Inputs::reopen(&args.files, args.strict)?;
+    let mut seen = Seen::new(args);
+    for_each_frame(&mut again, args.port, |context, file| {
+        session.frame(context, file, &mut seen);
+        seen.print(session.survey())
+    })?;
+    let survey: Arc<Survey> = session.finish(&mut seen);
+    seen.print(&survey)?;
+    seen.report.finish(&survey);
+    print(args, &seen.report)?;
+    Ok(if interrupt::requested() {
+        ExitCode::from(interrupt::STATUS)
+    } else if inputs.problems.status() == crate::could_not() {
+        crate::could_not()
+    } else if seen.report.counts.different == 0 {
+        inputs.problems.status()
+    } else {
+        ExitCode::FAILURE
+    })
+}
+
+/// One pass over the captures.
+fn for_each_frame(
+    inputs: &mut Inputs,
+    port: u16,
+    mut each: impl FnMut(&Context<'_>, u16) -> Result<()>,
+) -> Result<()> {
+    let bar = progress_bar(inputs.size(), false);
+    let mut decoder = Decoder::new(port);
+    let mut batch = Batch::default();
+    while !interrupt::requested() {
+        match inputs.merge.next_batch(&mut batch) {
+            Ok(false) => break,
+            Ok(true) => {
+                for record in batch.records() {
+                    let file = u16::try_from(record.file).unwrap_or(u16::MAX);
+                    each(&decoder.decode(&record), file)?;
+                }
+            }
+            Err(trouble) => inputs.problems.report(trouble),
+        }
+        bar.set_position(inputs.merge.bytes_read());
+    }
+    bar.finish_and_clear();
+    inputs.problems.finish();
+    Ok(())
+}
+
+/// Takes the verdicts.
+struct Seen {
+    report: ReplayReport,
+    verbose: Option<Vec<Step>>,
+}
+
+impl Seen {
+    fn new(args: &Args) -> Self {
+        let verbose = (args.verbose && !args.json).then(Vec::new);
+        Self { report: ReplayReport::default(), verbose }
+    }
+
+    /// Prints the steps since the last time.
+    fn print(&mut self, survey: &Survey) -> Result<()> {
+        let Some(steps) = &mut self.verbose else { return Ok(()) };
+        if steps.is_empty() {
+            return Ok(());
+        }
+        let mut text = String::new();
+        steps.drain(..).for_each(|step| step_line(&step, survey, &mut text));
+        let mut out = output::stdout();
+        out.write_all(text.as_bytes()).and_then(|()| out.flush()).context(OUTPUT)
+    }
+}
+
+impl Sink for Seen {
+    fn step(&mut self, step: Step) {
+        if let Some(steps) = &mut self.verbose {
+            steps.push(step.clone());
+        }
+        self.report.step(step);
+    }
+}
+
+fn print(args: &Args, report: &ReplayReport) -> Result<()> {
+    if let Some(path) = &args.junit {
+        let names: Vec<String> = args.files.iter().map(|path| path.display().to_string()).collect();
+        fs::write(path, report.junit(&names.join(" ")))
+            .with_context(|| format!("--junit {}", path.display()))?;
+    }
+    let mut text = String::new();
+    if args.json {
+        text = report.json() + "\n";
+    } else {
+        let style = Style { color: args.color.wanted(), verbose: args.verbose };
+        report.text(style, &mut text);
+    }
+    let mut out = output::stdout();
+    out.write_all(text.as_bytes()).and_then(|()| out.flush()).context(OUTPUT)
+}
+
+/// Lists the rules.
+pub(super) fn print_rules() -> Result<ExitCode> {
+    let mut text = String::new();
+    for rule in all_rules() {
+        text += &format!("{}\n    {} ({})\n", rule.id, rule.text, rule.citation);
+    }
+    let mut out = output::stdout();
+    out.write_all(text.as_bytes()).and_then(|()| out.flush()).context(OUTPUT)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn options(args: &Args) -> Result<Options> {
+    let mut options = Options {
+        program_writes: args.program_writes,
+        point: args.at.map(|address| address.0),
+        regions: args.regions.iter().map(|region| region.0).collect(),
+        ..Options::default()
+    };
+    for Profile { address, device } in &args.profiles {
+        match address {
+            None => options.profiles.set_all(device),
+            Some(address) => options.profiles.set(address.0, device),
+        }
+        .context("--device-profile")?;
+    }
+    Ok(options)
+}
+
+/// An address of a host.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Address(Gid);
+
+impl FromStr for Address {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text.parse() {
+            Ok(IpAddr::V4(address)) => Ok(Self(address.into())),
+            Ok(IpAddr::V6(address)) => Ok(Self(address.into())),
+            Err(_) => Err(format!("{text:?} is no address; give one as 10.9.0.1 or fd00::1")),
+        }
+    }
+}
+
+/// Which device is at an address, or at all.
+#[derive(Clone, Debug)]
+pub(super) struct Profile {
+    address: Option<Address>,
+    device: String,
+}
+
+impl FromStr for Profile {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text.split_once('=') {
+            None => Ok(Self { address: None, device: text.to_owned() }),
+            Some((address, device)) => {
+                Ok(Self { address: Some(address.parse()?), device: device.to_owned() })
+            }
+        }
+    }
+}
+
+/// Memory that a host registered.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct RegionArg(Registered);
+
+impl FromStr for RegionArg {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let [host, rkey, address, length, access] = *text.split(',').collect::<Vec<_>>() else {
+            return Err("give HOST,RKEY,ADDRESS,LENGTH,ACCESS".to_owned());
+        };
+        let Address(host) = host.parse()?;
+        let rkey = number(rkey)?;
+        let rkey = u32::try_from(rkey).map_err(|_| format!("{rkey:#x} is longer than a key"))?;
+        let (address, length) = (number(address)?, number(length)?);
+        let mut rights = Access::empty();
+        for letter in access.chars() {
+            rights |= match letter {
+                'r' => Access::REMOTE_READ,
+                'w' => Access::REMOTE_WRITE,
+                'a' => Access::REMOTE_ATOMIC,
+                _ => return Err(format!("{letter:?} is no access; give some of r, w, a")),
+            };
+        }
+        let rkey = RKey::new(rkey);
+        Ok(Self(Registered { host, rkey, address, length, access: rights }))
+    }
+}
+
+/// A number, in hexadecimal after 0x.
+fn number(text: &str) -> Result<u64, String> {
+    let parsed = match text.strip_prefix("0x") {
+        Some(digits) => u64::from_str_radix(digits, 16),
+        None => text.parse(),
+    };
+    parsed.map_err(|_| format!("{text:?} is no number"))
+}

@@ -1,0 +1,328 @@
+//! What a replay found: for people, for programs, for test runners.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+
+use serde::Serialize;
+
+use super::judge::Sink;
+use super::limits::{FRAMES_MAX, LISTED_MAX};
+use super::survey::Survey;
+use super::verdict::{Difference, Step, Subject, Undecided, Verdict};
+use crate::capture::{LinkType, Record};
+use crate::decode::{Decoder, LineStyle, TimeStyle, address_text};
+use crate::wire::{Gid, ICRC_ROOM, Path, ROCE_PORT};
+
+/// How many packets got which verdict.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct Counts {
+    /// Packets that a correct device could have sent.
+    pub agreed: u64,
+    /// Packets that break a rule as such devices are known to do.
+    pub known: u64,
+    /// Packets of which the capture does not tell.
+    pub undecided: u64,
+    /// Packets that no correct device sends.
+    pub different: u64,
+    /// Why the capture does not tell.
+    pub reasons: BTreeMap<Undecided, u64>,
+    /// Agreed packets by what was judged.
+    pub subjects: BTreeMap<Subject, u64>,
+}
+
+impl Counts {
+    fn add(&mut self, step: &Step) {
+        *self.subjects.entry(step.subject).or_default() += 1;
+        match &step.verdict {
+            Verdict::Agreed => self.agreed += 1,
+            Verdict::Known { .. } => self.known += 1,
+            Verdict::Undecided(why) => {
+                self.undecided += 1;
+                *self.reasons.entry(*why).or_default() += 1;
+            }
+            Verdict::Different(_) => self.different += 1,
+        }
+    }
+}
+
+impl core::fmt::Display for Counts {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        let Self { agreed, known, undecided, different, .. } = self;
+        let all = agreed + known + undecided + different;
+        write!(
+            f,
+            "{all} packets: {agreed} agreed, {known} known deviations, {undecided} undecided"
+        )?;
+        let reasons: Vec<String> =
+            self.reasons.iter().map(|(why, count)| format!("{count} {}", why.text())).collect();
+        if !reasons.is_empty() {
+            write!(f, " ({})", reasons.join(", "))?;
+        }
+        write!(f, ", {different} differences")
+    }
+}
+
+/// A difference or a known deviation, ready to be shown.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct Listed {
+    /// The frame; see [`Step::frame`].
+    pub frame: u64,
+    /// The connection.
+    pub flow: u32,
+    /// Who sent it.
+    pub sender: String,
+    /// Who received it.
+    pub receiver: String,
+    /// What was judged.
+    pub subject: Subject,
+    /// The rule: its name, what it says, where it is from.
+    pub rule: &'static super::Rule,
+    /// What is wrong, with the numbers.
+    pub found: String,
+    /// The captured packet as a line; nothing if a packet is missing.
+    pub captured: Option<String>,
+    /// A packet that would have been right, as a line, where there is one.
+    pub expected: Option<String>,
+    /// Other frames to look at.
+    pub frames: Vec<u64>,
+    /// Why it is known, if it is.
+    pub known: Option<String>,
+}
+
+/// Collects the verdicts of a replay.
+#[derive(Clone, Debug, Default, Serialize)]
+#[non_exhaustive]
+pub struct ReplayReport {
+    /// How many packets got which verdict.
+    pub counts: Counts,
+    /// Differences and known deviations, in the order in which they became clear.
+    pub listed: Vec<Listed>,
+    /// Differences and known deviations beyond the most that are listed.
+    pub not_listed: u64,
+    #[serde(skip)]
+    steps: Vec<Step>,
+}
+
+/// How a report looks.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Style {
+    /// Whether verdicts are colored.
+    pub color: bool,
+    /// Whether known deviations are told with their packets, and not only counted by rule.
+    pub verbose: bool,
+}
+
+impl Sink for ReplayReport {
+    fn step(&mut self, step: Step) {
+        self.counts.add(&step);
+        if matches!(step.verdict, Verdict::Different(_) | Verdict::Known { .. }) {
+            if self.steps.len() < LISTED_MAX {
+                self.steps.push(step);
+            } else {
+                self.not_listed += 1;
+            }
+        }
+    }
+}
+
+impl ReplayReport {
+    /// The capture is over: what was found is told in the names of its connections.
+    pub fn finish(&mut self, survey: &Survey) {
+        let mut steps = core::mem::take(&mut self.steps);
+        steps.sort_by_key(|step| step.frame);
+        self.listed.extend(steps.iter().filter_map(|step| listed(step, survey)));
+    }
+
+    /// Appends all that is to be told to people.
+    pub fn text(&self, style: Style, out: &mut String) {
+        for listed in &self.listed {
+            if listed.known.is_none() || style.verbose {
+                listed.text(style, out);
+            }
+        }
+        if self.not_listed > 0 {
+            let _ = writeln!(out, "… and {} more that are not listed", self.not_listed);
+        }
+        if !style.verbose {
+            self.known_text(style, out);
+        }
+        let _ = writeln!(out, "{}", self.counts);
+    }
+
+    /// Known deviations, by rule.
+    fn known_text(&self, style: Style, out: &mut String) {
+        let mut by_rule: BTreeMap<(&str, &str), (u64, Vec<u64>)> = BTreeMap::new();
+        for listed in &self.listed {
+            let Some(reason) = &listed.known else { continue };
+            let (count, frames) = by_rule.entry((listed.rule.id, reason)).or_default();
+            *count += 1;
+            if frames.len() < FRAMES_MAX {
+                frames.push(listed.frame);
+            }
+        }
+        for ((rule, reason), (count, frames)) in by_rule {
+            let word = paint("known", "33", style);
+            let more = if count > frames.len() as u64 { ", …" } else { "" };
+            let _ = writeln!(out, "{word}  {rule}  ×{count}  (frames {}{more})", numbers(&frames));
+            let _ = writeln!(out, "    {reason}");
+        }
+    }
+
+    /// All of it as one JSON object.
+    pub fn json(&self) -> String {
+        serde_json::to_string_pretty(self).unwrap_or_default()
+    }
+
+    /// All of it as a test suite: a test per connection and rule that was broken, and one that all packets agree.
+    pub fn junit(&self, name: &str) -> String {
+        use crate::conform::report::escape;
+        let mut out = String::from("<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n");
+        let failures = self.listed.iter().filter(|listed| listed.known.is_none()).count();
+        let _ = writeln!(
+            out,
+            "<testsuite name=\"roce replay\" tests=\"{}\" failures=\"{failures}\" errors=\"0\" skipped=\"{}\">",
+            self.listed.len() + 1 + usize::from(self.counts.undecided > 0),
+            usize::from(self.counts.undecided > 0)
+        );
+        let class = escape(name);
+        for listed in &self.listed {
+            let title = escape(&format!("frame {}: {}", listed.frame, listed.rule.id));
+            let mut told = String::new();
+            listed.text(Style::default(), &mut told);
+            let told = escape(&told);
+            let _ = write!(out, "  <testcase classname=\"{class}\" name=\"{title}\">");
+            let _ = match listed.known {
+                Some(_) => writeln!(out, "<system-out>{told}</system-out></testcase>"),
+                None => {
+                    let text = escape(listed.rule.text);
+                    writeln!(out, "<failure message=\"{text}\">{told}</failure></testcase>")
+                }
+            };
+        }
+        let counts = escape(&self.counts.to_string());
+        let _ = writeln!(
+            out,
+            "  <testcase classname=\"{class}\" name=\"packets\"><system-out>{counts}</system-out></testcase>"
+        );
+        if self.counts.undecided > 0 {
+            let _ = writeln!(
+                out,
+                "  <testcase classname=\"{class}\" name=\"undecided packets\"><skipped message=\"{counts}\"/></testcase>"
+            );
+        }
+        out.push_str("</testsuite>\n");
+        out
+    }
+}
+
+impl Listed {
+    /// Appends it for people: both packets, one below the other, and the rule.
+    pub fn text(&self, style: Style, out: &mut String) {
+        let word = match self.known {
+            Some(_) => paint("known", "33", style),
+            None => paint("DIFFERENCE", "31", style),
+        };
+        let Self { frame, flow, sender, receiver, rule, found, .. } = self;
+        let _ = writeln!(out, "{word}  frame {frame}  #{flow} {sender} → {receiver}  {}", rule.id);
+        let _ = writeln!(out, "    {found}");
+        let captured = self.captured.as_deref().unwrap_or("(no packet)");
+        let _ = writeln!(out, "    captured  {captured}");
+        if let Some(expected) = &self.expected {
+            let _ = writeln!(out, "    expected  {expected}");
+        }
+        let _ = writeln!(out, "    rule      {} ({})", rule.text, rule.citation);
+        if !self.frames.is_empty() {
+            let _ = writeln!(out, "    see       frames {}", numbers(&self.frames));
+        }
+        if let Some(reason) = &self.known {
+            let _ = writeln!(out, "    known     {reason}");
+        }
+    }
+}
+
+/// One step as a line: every packet, for who wants to see all.
+pub fn step_line(step: &Step, survey: &Survey, out: &mut String) {
+    let (word, more) = match &step.verdict {
+        Verdict::Agreed => ("agreed", String::new()),
+        Verdict::Known { difference, .. } => ("known", told(difference)),
+        Verdict::Undecided(why) => ("undecided", why.text().to_owned()),
+        Verdict::Different(difference) => ("DIFFERENCE", told(difference)),
+    };
+    let (sender, receiver) = ends(step, survey);
+    let Step { frame, flow, subject, .. } = step;
+    let _ = writeln!(
+        out,
+        "{frame:>8}  {word:<10}  {:<10}  #{flow} {sender} → {receiver}  {more}",
+        subject.name()
+    );
+}
+
+fn told(difference: &Difference) -> String {
+    format!("{}: {}", difference.rule.id, difference.found)
+}
+
+fn paint(word: &str, code: &str, style: Style) -> String {
+    let padded = format!("{word:<10}");
+    if style.color { format!("\x1b[{code}m{padded}\x1b[0m") } else { padded }
+}
+
+fn numbers(frames: &[u64]) -> String {
+    let all: Vec<String> = frames.iter().map(ToString::to_string).collect();
+    all.join(", ")
+}
+
+/// Who sent what a step is about, and to whom.
+fn ends(step: &Step, survey: &Survey) -> (String, String) {
+    let Some(connection) = survey.connection(step.flow) else { return Default::default() };
+    let text = |end: usize| {
+        let Some(end) = connection.ends.get(end) else { return String::new() };
+        let address = address_text(end.address);
+        end.qpn.map_or_else(|| address.clone(), |qpn| format!("{address} {qpn}"))
+    };
+    let sender = usize::from(step.sender.min(1));
+    (text(sender), text(1 - sender))
+}
+
+fn listed(step: &Step, survey: &Survey) -> Option<Listed> {
+    let (difference, known) = match &step.verdict {
+        Verdict::Known { difference, reason } => (difference, Some(reason.clone())),
+        Verdict::Different(difference) => (difference, None),
+        Verdict::Agreed | Verdict::Undecided(_) => return None,
+    };
+    let (sender, receiver) = ends(step, survey);
+    let mut frames = difference.frames.clone();
+    frames.retain(|&frame| frame != 0);
+    frames.truncate(FRAMES_MAX);
+    Some(Listed {
+        frame: step.frame,
+        flow: step.flow,
+        sender,
+        receiver,
+        subject: step.subject,
+        rule: difference.rule,
+        found: difference.found.clone(),
+        captured: difference.captured.as_deref().map(line),
+        expected: difference.expected.as_deref().map(line),
+        frames,
+        known,
+    })
+}
+
+/// A packet as `roce decode` tells it, without the network around it.
+pub fn line(packet: &[u8]) -> String {
+    let host = |number| Gid::from(std::net::Ipv4Addr::new(192, 0, 2, number));
+    let path = Path { source: host(1), destination: host(2), hop_limit: 64, ..Path::NOWHERE };
+    let mut bytes = packet.to_vec();
+    bytes.extend([0; ICRC_ROOM]);
+    let headers = path.seal(&mut bytes);
+    let (ip, udp) = headers.as_bytes();
+    let frame = [ip, udp, &bytes].concat();
+    let record = Record::frame(LinkType::RAW, &frame);
+    let mut line = String::new();
+    let style = LineStyle { time: TimeStyle::None, color: false };
+    style.write(&Decoder::new(ROCE_PORT).decode(&record), &mut line);
+    let told = line.split_once(": ").map_or(line.as_str(), |(_, told)| told);
+    told.trim_end_matches(" icrc ok").to_owned()
+}

@@ -1,0 +1,164 @@
+//! Responders: an engine executes the requests that a captured responder executed, and its answers are compared with
+//! the captured ones.
+//!
+//! Which requests reached the responder, a capture does not show: the capture point is somewhere on the path. The answers
+//! show it. So a request waits ([`pending`]) until an answer tells that it was executed; then the engine executes it
+//! ([`target`]), and must answer the same ([`answers`]). A request that was lost behind the capture point is never
+//! executed, one that came late is executed late.
+//!
+//! What does not count, and why:
+//!
+//! | what | is | because |
+//! |---|---|---|
+//! | acknowledgements | compared where the device sent one: its PSN must be that of a request that was executed, its MSN the one that belongs to it | a responder may acknowledge any request, and one acknowledgement may do for many (o9-30) |
+//! | repeated acknowledgements | accepted, with the MSN of their PSN or the present one | duplicates are acknowledged (C9-105); how often, and with which of both, differs |
+//! | credits | not compared, but an RNR NAK must not contradict them | how many are advertised is the responder's choice |
+//! | RNR timer | not compared | it is an attribute of the queue pair |
+//! | receives | as many as the answers imply | receives do not appear on the wire |
+//! | keys, ranges, rights | as the answers imply, as long as answers do not contradict each other; see [`keys`](super::keys) | registrations do not appear on the wire |
+//! | memory contents | unknown bytes match once, then are fixed until the program of the host shows activity; see [`memory`](super::memory) | the memory is the program's |
+//! | operands of ATOMICs in memory | little-endian | they are in the byte order of the host, and RoCE hosts are little-endian |
+//! | MSN of the first answer | adopted, unless the set-up was captured | the capture may begin in the middle |
+//! | NAK 0x61 to SEND, READ, WRITE, ATOMIC; 0x62; 0x63 | accepted where a receive, a right of the queue pair, a key or local memory may be the cause | they do not appear on the wire |
+//! | migration request bit, reserved bits, FECN, BECN | left out | their meaning is the network's, or none (C9-6) |
+//! | XRC | executed as RC | domains and shared receive queues do not appear on the wire |
+//! | invalidation of a key by a SEND | not executed | windows are not rebuilt |
+//! | copies that the network made | accepted | the device sent the packet once, and that one was judged |
+
+mod answers;
+mod pending;
+pub mod rules;
+mod target;
+mod track;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use super::judge::{Input, Judge, Sink};
+use super::limits::RESPONDERS_MAX;
+use super::memory::{HostId, Memory};
+use super::session::Options;
+use super::survey::Survey;
+use super::verdict::{Step, Subject, Undecided, Verdict};
+use crate::analysis::{FlowNumber, PacketRole};
+use crate::wire::{Gid, Role, Service};
+use target::Scratch;
+use track::Track;
+
+/// What all responders share.
+#[derive(Debug)]
+struct World {
+    survey: Arc<Survey>,
+    program_writes: bool,
+    memory: Memory,
+    scratch: Scratch,
+    /// Bytes of payload that wait.
+    pending_bytes: usize,
+    hosts: HashMap<Gid, HostId>,
+}
+
+impl World {
+    fn host(&mut self, address: Gid) -> HostId {
+        let next = HostId::try_from(self.hosts.len()).unwrap_or(HostId::MAX);
+        *self.hosts.entry(address).or_insert(next)
+    }
+}
+
+/// All responders of a capture.
+#[derive(Debug)]
+pub struct Responders {
+    world: World,
+    tracks: HashMap<(FlowNumber, u8), Box<Track>>,
+    /// Counts packets, to find the track that was used least recently.
+    clock: u64,
+}
+
+impl Responders {
+    /// At the start of a capture.
+    pub fn new(survey: Arc<Survey>, options: &Options) -> Self {
+        let world = World {
+            survey,
+            program_writes: options.program_writes,
+            memory: Memory::default(),
+            scratch: Scratch::new(),
+            pending_bytes: 0,
+            hosts: HashMap::new(),
+        };
+        Self { world, tracks: HashMap::new(), clock: 0 }
+    }
+
+    /// Makes room for another track.
+    fn forget_some(&mut self, out: &mut dyn Sink) {
+        let mut used: Vec<u64> = self.tracks.values().map(|track| track.last_used).collect();
+        let middle = used.len() / 2;
+        let (_, &mut least, _) = used.select_nth_unstable(middle);
+        let world = &mut self.world;
+        self.tracks.retain(|_, track| {
+            let stays = track.last_used >= least;
+            if !stays {
+                track.finish(world, out);
+            }
+            stays
+        });
+    }
+}
+
+impl Judge for Responders {
+    fn packet(&mut self, input: &Input<'_>, out: &mut dyn Sink) {
+        let Some(info) = input.facts.opcode.info() else { return };
+        self.clock += 1;
+        let is_request = info.role == Role::Request;
+        let is_new = is_request && input.note.retransmission.is_none() && !input.note.duplicate;
+        if is_new && !self.world.survey.is_damaged(input.facts) {
+            // A request of its own shows that the program of the sender is active.
+            let sender = self.world.host(input.facts.source);
+            self.world.memory.note_activity(sender, input.facts.frame);
+        }
+        if !matches!(info.service, Service::Rc | Service::Xrc)
+            || matches!(input.note.role, PacketRole::Cnp | PacketRole::Management)
+        {
+            return;
+        }
+        let end = if is_request { 1 - input.note.sender.min(1) } else { input.note.sender };
+        if self.world.survey.is_damaged(input.facts) {
+            if !is_request {
+                out.step(step(input, Verdict::Undecided(Undecided::Damaged)));
+            }
+            return;
+        }
+        let key = (input.note.flow, end);
+        if !self.tracks.contains_key(&key) {
+            if self.tracks.len() >= RESPONDERS_MAX {
+                self.forget_some(out);
+            }
+            let address = if is_request { input.facts.destination } else { input.facts.source };
+            let host = self.world.host(address);
+            let id = u32::try_from(self.clock & 0xffff_ffff).unwrap_or(0);
+            let track = Track::new(id, key, host, &self.world.survey);
+            self.tracks.insert(key, Box::new(track));
+        }
+        let Some(track) = self.tracks.get_mut(&key) else { return };
+        track.last_used = self.clock;
+        if is_request {
+            track.request(input, info, &mut self.world, out);
+        } else {
+            track.response(input, info, &mut self.world, out);
+        }
+    }
+
+    fn finish(&mut self, out: &mut dyn Sink) {
+        let mut keys: Vec<_> = self.tracks.keys().copied().collect();
+        keys.sort_unstable();
+        for key in keys {
+            if let Some(track) = self.tracks.get_mut(&key) {
+                track.finish(&mut self.world, out);
+            }
+        }
+    }
+}
+
+/// A verdict on a response.
+fn step(input: &Input<'_>, verdict: Verdict) -> Step {
+    let (flow, sender) = (input.note.flow, input.note.sender);
+    Step { frame: input.facts.frame, flow, sender, subject: Subject::Response, verdict }
+}

@@ -1,0 +1,187 @@
+//! Requests that were captured, and of which no answer tells yet what became of them.
+
+use std::collections::VecDeque;
+
+use super::target::Request;
+use crate::time::Instant;
+use crate::wire::OpcodeInfo;
+
+/// Bytes of the longest headers, from the BTH on.
+const HEADERS_MAX: usize = 60;
+
+/// A request packet.
+#[derive(Clone, Debug)]
+pub(super) struct Pending {
+    /// Its sequence number, unwrapped.
+    pub(super) seq: u64,
+    /// How many sequence numbers it takes.
+    pub(super) span: u64,
+    /// Its frame, the first time it was captured, and the last time.
+    pub(super) frame: u64,
+    pub(super) last_frame: u64,
+    pub(super) time: Instant,
+    /// How often it was captured.
+    pub(super) transmissions: u32,
+    /// Whether any transmission asks for an acknowledgement.
+    pub(super) ack_request: bool,
+    pub(super) info: &'static OpcodeInfo,
+    headers: [u8; HEADERS_MAX],
+    headers_len: u8,
+    pub(super) payload_len: u32,
+    /// Where a WRITE packet writes: address and key, if its message's beginning was captured.
+    pub(super) place: Option<(u64, u32)>,
+    /// What a WRITE writes, if it was captured whole and there was room for it.
+    pub(super) payload: Option<Box<[u8]>>,
+}
+
+impl Pending {
+    pub(super) fn new(
+        seq: u64,
+        span: u64,
+        (frame, time): (u64, Instant),
+        info: &'static OpcodeInfo,
+        packet: &[u8],
+        payload_len: u32,
+    ) -> Option<Self> {
+        let captured = packet.get(..info.header_len)?;
+        let mut headers = [0; HEADERS_MAX];
+        headers.get_mut(..captured.len())?.copy_from_slice(captured);
+        let headers_len = u8::try_from(captured.len()).ok()?;
+        Some(Self {
+            seq,
+            span,
+            frame,
+            last_frame: frame,
+            time,
+            transmissions: 1,
+            ack_request: false,
+            info,
+            headers,
+            headers_len,
+            payload_len,
+            place: None,
+            payload: None,
+        })
+    }
+
+    /// Bytes of payload that it holds.
+    pub(super) fn payload_bytes(&self) -> usize {
+        self.payload.as_ref().map_or(0, |payload| payload.len())
+    }
+
+    /// The same without its payload.
+    pub(super) fn without_payload(&self) -> Self {
+        Self { payload: None, ..*self }
+    }
+
+    /// The sequence number behind it.
+    pub(super) fn end(&self) -> u64 {
+        self.seq + self.span
+    }
+
+    pub(super) fn headers(&self) -> &[u8] {
+        self.headers.get(..usize::from(self.headers_len)).unwrap_or_default()
+    }
+
+    /// The request as the engine is given it.
+    pub(super) fn request(&self) -> Request<'_> {
+        Request {
+            headers: self.headers(),
+            info: self.info,
+            payload_len: self.payload_len as usize,
+            time: self.time,
+        }
+    }
+
+    fn field<const N: usize>(&self, at: usize) -> Option<[u8; N]> {
+        self.headers().get(at..at + N)?.try_into().ok()
+    }
+
+    /// Address, key and length of the RETH or AtomicETH, where there is one.
+    pub(super) fn reth(&self) -> Option<(u64, u32, u32)> {
+        use crate::wire::Headers;
+        let headers = self.info.headers;
+        if let Some(at) = headers.offset_of(Headers::RETH) {
+            let (va, key, len) = (self.field(at)?, self.field(at + 8)?, self.field(at + 12)?);
+            return Some((
+                u64::from_be_bytes(va),
+                u32::from_be_bytes(key),
+                u32::from_be_bytes(len),
+            ));
+        }
+        let at = headers.offset_of(Headers::ATOMIC_ETH)?;
+        let (va, key) = (self.field(at)?, self.field(at + 8)?);
+        Some((u64::from_be_bytes(va), u32::from_be_bytes(key), 8))
+    }
+
+    /// Swap-or-add and compare operands of an ATOMIC.
+    pub(super) fn operands(&self) -> Option<(u64, u64)> {
+        let at = self.info.headers.offset_of(crate::wire::Headers::ATOMIC_ETH)?;
+        let (swap, compare) = (self.field(at + 12)?, self.field(at + 20)?);
+        Some((u64::from_be_bytes(swap), u64::from_be_bytes(compare)))
+    }
+}
+
+/// Requests in the order of their sequence numbers, each once.
+#[derive(Debug, Default)]
+pub(super) struct PendingQueue {
+    queue: VecDeque<Pending>,
+}
+
+/// What became of a request that was added.
+#[derive(Debug)]
+pub(super) enum Added {
+    /// It was new.
+    New,
+    /// It was there, and was counted.
+    Again,
+    /// It asks for a part of a READ that is there.
+    Part,
+}
+
+impl PendingQueue {
+    pub(super) fn len(&self) -> usize {
+        self.queue.len()
+    }
+
+    pub(super) fn front(&self) -> Option<&Pending> {
+        self.queue.front()
+    }
+
+    pub(super) fn pop_front(&mut self) -> Option<Pending> {
+        self.queue.pop_front()
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Pending> {
+        self.queue.iter()
+    }
+
+    /// Adds a request, or counts one more transmission of it.
+    pub(super) fn add(&mut self, new: Pending) -> Added {
+        if self.queue.back().is_none_or(|last| last.end() <= new.seq) {
+            self.queue.push_back(new);
+            return Added::New;
+        }
+        let at = self.queue.partition_point(|known| known.seq < new.seq);
+        if let Some(known) = self.queue.get_mut(at)
+            && known.seq == new.seq
+        {
+            known.transmissions += 1;
+            known.last_frame = new.frame;
+            known.ack_request |= new.ack_request;
+            return Added::Again;
+        }
+        let before = at.checked_sub(1).and_then(|at| self.queue.get(at));
+        if before.is_some_and(|before| before.end() > new.seq) {
+            return Added::Part;
+        }
+        self.queue.insert(at, new);
+        Added::New
+    }
+
+    /// The request that has this sequence number.
+    pub(super) fn find(&self, seq: u64) -> Option<&Pending> {
+        let at = self.queue.partition_point(|known| known.end() <= seq);
+        self.queue.get(at).filter(|known| known.seq <= seq)
+    }
+}

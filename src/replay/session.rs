@@ -1,0 +1,181 @@
+//! The second pass: every packet goes to the judges.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use super::deviations::Profiles;
+use super::judge::{Input, Judge, Sink};
+use super::responder::Responders;
+use super::survey::{Survey, Surveyor, config};
+use super::verdict::{Step, Verdict};
+use crate::analysis::{self, Analysis, LossNote, PacketFacts, PacketNote};
+use crate::capture::{self, Reader};
+use crate::decode::{Context, Decoder};
+use crate::wire::{Gid, RKey, ROCE_PORT};
+
+/// What a user may tell a replay that the capture does not.
+#[derive(Clone, Debug, Default)]
+pub struct Options {
+    /// Deviations that are known, by device.
+    pub profiles: Profiles,
+    /// Programs write to their registered memory without any sign of it on the wire: then only what one READ returns
+    /// is held against what was written in between, on the same connection.
+    pub program_writes: bool,
+    /// The capture was made at the host with this address: all that it sent is in the capture, and all that the capture
+    /// has for it reached it.
+    pub point: Option<Gid>,
+    /// Memory that hosts registered. Of a key that is named here every access is decided.
+    pub regions: Vec<Registered>,
+}
+
+/// Memory that a host registered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Registered {
+    /// The host.
+    pub host: Gid,
+    /// The key.
+    pub rkey: RKey,
+    /// The address of its first byte, as requests name it.
+    pub address: u64,
+    /// Bytes.
+    pub length: u64,
+    /// What peers may do.
+    pub access: crate::verbs::Access,
+}
+
+/// The judges of all kinds of packets. Each takes the packets that are its own, and ignores the others.
+fn judges(survey: &Arc<Survey>, options: &Options) -> Vec<Box<dyn Judge>> {
+    vec![Box::new(Responders::new(Arc::clone(survey), options))]
+}
+
+/// A replay in its second pass: told every frame of the capture in order, it tells a [`Sink`] the verdicts.
+pub struct Session {
+    survey: Arc<Survey>,
+    profiles: Profiles,
+    analysis: Analysis,
+    judges: Vec<Box<dyn Judge>>,
+    /// Packets that the analysis holds until it has seen those of the other files, by frame; see
+    /// [`VANTAGE_PACKETS_MAX`](analysis::limits::VANTAGE_PACKETS_MAX).
+    held: Option<HashMap<u64, Vec<u8>>>,
+}
+
+impl core::fmt::Debug for Session {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Session").finish_non_exhaustive()
+    }
+}
+
+impl Session {
+    /// At the start of the capture that was surveyed.
+    pub fn new(survey: Survey, options: &Options) -> Self {
+        let survey = Arc::new(survey);
+        let analysis = Analysis::new(config(&survey.files));
+        let held = (survey.files.len() > 1).then(HashMap::new);
+        let judges = judges(&survey, options);
+        Self { survey, profiles: options.profiles.clone(), analysis, judges, held }
+    }
+
+    /// What the first pass found.
+    pub fn survey(&self) -> &Survey {
+        &self.survey
+    }
+
+    /// Takes a frame.
+    pub fn frame(&mut self, context: &Context<'_>, file: u16, out: &mut dyn Sink) {
+        let Some(facts) = PacketFacts::new(context, file) else {
+            return self.analysis.handle_other_frame(context.time, context.wire_len, file);
+        };
+        let packet = context.frame.packet().map(|packet| packet.bytes()).unwrap_or_default();
+        if let Some(held) = &mut self.held {
+            held.insert(facts.frame, packet.to_vec());
+        }
+        let out = &mut Explained { profiles: &self.profiles, survey: &self.survey, out };
+        let judges = &mut self.judges;
+        let mut pass = Pass { survey: &self.survey, judges, held: &mut self.held, packet, out };
+        self.analysis.handle_packet(&facts, &mut pass);
+    }
+
+    /// The capture is over. Returns what the first pass found.
+    pub fn finish(self, out: &mut dyn Sink) -> Arc<Survey> {
+        let Self { survey, profiles, analysis, mut judges, mut held } = self;
+        let out = &mut Explained { profiles: &profiles, survey: &survey, out };
+        let (judges, held) = (&mut judges, &mut held);
+        analysis.finish(&mut Pass { survey: &survey, judges, held, packet: &[], out });
+        judges.iter_mut().for_each(|judge| judge.finish(out));
+        survey
+    }
+}
+
+/// Replays a whole capture that is in memory: both passes.
+pub fn replay_capture(
+    bytes: &[u8],
+    options: &Options,
+    out: &mut dyn Sink,
+) -> Result<Arc<Survey>, capture::Error> {
+    let mut surveyor = Surveyor::new(vec![String::from("capture")]);
+    for_each_frame(bytes, |context| surveyor.frame(context, 0))?;
+    let mut session = Session::new(surveyor.finish(), options);
+    for_each_frame(bytes, |context| session.frame(context, 0, out))?;
+    Ok(session.finish(out))
+}
+
+fn for_each_frame(bytes: &[u8], mut each: impl FnMut(&Context<'_>)) -> Result<(), capture::Error> {
+    let mut reader = Reader::new(bytes)?;
+    let mut decoder = Decoder::new(ROCE_PORT);
+    while let Some(record) = reader.next()? {
+        each(&decoder.decode(&record));
+    }
+    Ok(())
+}
+
+/// Takes the packets from the analysis, and gives them to the judges.
+struct Pass<'a, 'o> {
+    survey: &'a Survey,
+    judges: &'a mut Vec<Box<dyn Judge>>,
+    held: &'a mut Option<HashMap<u64, Vec<u8>>>,
+    /// The packet that the analysis was told last; the one that it tells of, if there is one file.
+    packet: &'a [u8],
+    out: &'a mut Explained<'o>,
+}
+
+impl analysis::Sink for Pass<'_, '_> {
+    fn packet(&mut self, facts: &PacketFacts, note: &PacketNote) {
+        let held = self.held.as_mut().map(|held| held.remove(&facts.frame));
+        let packet = match &held {
+            Some(held) => held.as_deref().unwrap_or_default(),
+            None => self.packet,
+        };
+        let Some((flow, swapped)) = self.survey.flow_of(note.flow) else { return };
+        let note = PacketNote { flow, sender: note.sender ^ u8::from(swapped), ..*note };
+        let input = Input { facts, note: &note, packet };
+        self.judges.iter_mut().for_each(|judge| judge.packet(&input, self.out));
+    }
+
+    fn sighting(&mut self, facts: &PacketFacts, _: &PacketNote) {
+        if let Some(held) = &mut *self.held {
+            held.remove(&facts.frame);
+        }
+    }
+
+    fn loss(&mut self, _: &LossNote) {}
+}
+
+/// Turns differences that the table of the sender's device explains into known deviations.
+struct Explained<'a> {
+    profiles: &'a Profiles,
+    survey: &'a Survey,
+    out: &'a mut dyn Sink,
+}
+
+impl Sink for Explained<'_> {
+    fn step(&mut self, mut step: Step) {
+        if let Verdict::Different(difference) = &step.verdict
+            && let Some(address) = self.survey.address(step.flow, step.sender)
+            && let Some(reason) = self.profiles.explain(address, difference)
+        {
+            let (difference, reason) = (difference.clone(), reason.to_owned());
+            step.verdict = Verdict::Known { difference, reason };
+        }
+        self.out.step(step);
+    }
+}

@@ -1,0 +1,150 @@
+//! The first pass: what connections there are, and what the capture shows of the network.
+
+use std::collections::HashSet;
+
+use super::limits::LISTED_MAX;
+use crate::analysis::{
+    Analysis, Config, Connection, FlowNumber, LossNote, PacketFacts, PacketNote, PacketRole,
+    Report, Sink,
+};
+use crate::decode::Context;
+use crate::wire::{Gid, IcrcVerdict};
+
+/// What the first pass over a capture found.
+#[derive(Clone, Debug)]
+pub struct Survey {
+    /// The connections.
+    pub report: Report,
+    /// The names of the capture files.
+    pub files: Vec<String>,
+    /// What the capture shows of the network.
+    pub network: NetworkFacts,
+    /// Captured packets that never reached their receiver, as far as later packets tell, by frame.
+    pub lost_frames: HashSet<u64>,
+}
+
+/// What a capture shows of the network that it was made on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct NetworkFacts {
+    /// Packets whose ICRC is right, and wrong.
+    pub icrc: [u64; 2],
+    /// Copies that the network made of requests.
+    pub request_copies: u64,
+    /// Copies that the network made of acknowledgements and responses; of NAKs it cannot be told.
+    pub response_copies: u64,
+    /// Packets that were overtaken.
+    pub reordered: u64,
+    /// Lost packets that were captured first.
+    pub lost_behind: u64,
+    /// Lost packets that were not captured.
+    pub lost_before: u64,
+}
+
+impl NetworkFacts {
+    /// Whether wrong ICRCs mean that a packet is damaged. Where most are wrong, hardware behind the capture point
+    /// writes them.
+    pub fn icrc_tells(&self) -> bool {
+        self.icrc[0] > self.icrc[1]
+    }
+}
+
+impl Survey {
+    /// The number of the connection of a packet, and whether its ends are exchanged, for a number of the second pass.
+    pub fn flow_of(&self, provisional: FlowNumber) -> Option<(FlowNumber, bool)> {
+        self.report.flow_of(provisional)
+    }
+
+    /// A connection by its number.
+    pub fn connection(&self, flow: FlowNumber) -> Option<&Connection> {
+        let connections = &self.report.connections;
+        let at = connections.binary_search_by_key(&flow, |connection| connection.flow).ok()?;
+        connections.get(at)
+    }
+
+    /// The address of an end of a connection.
+    pub fn address(&self, flow: FlowNumber, end: u8) -> Option<Gid> {
+        let connection = self.connection(flow)?;
+        connection.ends.get(usize::from(end)).map(|end| end.address)
+    }
+
+    /// Whether a packet is damaged, so that its receiver drops it.
+    pub fn is_damaged(&self, facts: &PacketFacts) -> bool {
+        facts.icrc == IcrcVerdict::Bad && self.network.icrc_tells()
+    }
+}
+
+/// Makes the [`Survey`]: told every frame of the capture in order.
+#[derive(Debug)]
+pub struct Surveyor {
+    analysis: Analysis,
+    files: Vec<String>,
+    seen: Seen,
+}
+
+#[derive(Debug, Default)]
+struct Seen {
+    network: NetworkFacts,
+    lost_frames: HashSet<u64>,
+}
+
+impl Surveyor {
+    /// At the start of a capture of these files.
+    pub fn new(files: Vec<String>) -> Self {
+        let analysis = Analysis::new(config(&files));
+        Self { analysis, files, seen: Seen::default() }
+    }
+
+    /// Takes a frame.
+    pub fn frame(&mut self, context: &Context<'_>, file: u16) {
+        match PacketFacts::new(context, file) {
+            Some(facts) => self.analysis.handle_packet(&facts, &mut self.seen),
+            None => self.analysis.handle_other_frame(context.time, context.wire_len, file),
+        }
+    }
+
+    /// The capture is over.
+    pub fn finish(mut self) -> Survey {
+        let mut report = self.analysis.finish(&mut self.seen);
+        report.connections.sort_by_key(|connection| connection.flow);
+        let Seen { network, lost_frames } = self.seen;
+        Survey { report, files: self.files, network, lost_frames }
+    }
+}
+
+/// How the analysis is set up, the same in both passes.
+pub(super) fn config(files: &[String]) -> Config {
+    let mut config = Config::default();
+    config.files = files.to_vec();
+    config
+}
+
+impl Sink for Seen {
+    fn packet(&mut self, facts: &PacketFacts, note: &PacketNote) {
+        let network = &mut self.network;
+        match facts.icrc {
+            IcrcVerdict::Ok => network.icrc[0] += 1,
+            IcrcVerdict::Bad => network.icrc[1] += 1,
+            IcrcVerdict::Absent => {}
+        }
+        match note.role {
+            PacketRole::Request if note.duplicate => network.request_copies += 1,
+            PacketRole::Ack | PacketRole::Response if note.duplicate => {
+                network.response_copies += 1;
+            }
+            _ => {}
+        }
+        network.reordered += u64::from(note.reordered);
+    }
+
+    fn loss(&mut self, note: &LossNote) {
+        match note.frame {
+            Some(frame) => {
+                self.network.lost_behind += 1;
+                if self.lost_frames.len() < LISTED_MAX * 100 {
+                    self.lost_frames.insert(frame);
+                }
+            }
+            None => self.network.lost_before += 1,
+        }
+    }
+}

@@ -1,0 +1,62 @@
+//! `roce replay` on captures of real devices: every packet is agreed or a known deviation.
+#![cfg(feature = "replay")]
+
+use std::path::Path;
+
+use roce::replay::{Counts, Options, ReplayReport, Style, Undecided, replay_capture};
+
+/// Replays a file as captures of rxe, prints the counts, and returns them.
+fn replay(path: &str, options: &Options) -> Counts {
+    let bytes = std::fs::read(path).unwrap();
+    let mut report = ReplayReport::default();
+    let survey = replay_capture(&bytes, options, &mut report).unwrap();
+    report.finish(&survey);
+    let mut text = String::new();
+    report.text(Style::default(), &mut text);
+    println!("{path}\n{text}");
+    report.counts
+}
+
+fn rxe() -> Options {
+    let mut options = Options::default();
+    options.profiles.set_all("rxe").unwrap();
+    options
+}
+
+#[test]
+fn captures_of_rxe_agree_or_deviate_as_known() {
+    for (name, known) in [("rxe_all_ops", 7), ("rxe_lossy", 0), ("rxe_cm", 0)] {
+        let counts = replay(&format!("testdata/captures/{name}.pcap"), &rxe());
+        assert_eq!((counts.different, counts.known), (0, known), "{name}: {counts}");
+        assert!(counts.agreed > 50, "{name}: {counts}");
+    }
+}
+
+#[test]
+fn without_a_profile_a_deviation_is_a_difference() {
+    let counts = replay("testdata/captures/rxe_all_ops.pcap", &Options::default());
+    assert_eq!((counts.different, counts.known), (7, 0), "{counts}");
+}
+
+/// Captures that are not part of the project, where they are.
+#[test]
+fn captures_of_other_devices_agree() {
+    let shared = Path::new("../shared/captures");
+    let public = shared.join("public");
+    let mut seen = 0;
+    for directory in [shared, &public] {
+        let Ok(entries) = std::fs::read_dir(directory) else { continue };
+        for entry in entries.map(Result::unwrap) {
+            let path = entry.path();
+            if path.extension().is_none_or(|extension| extension != "pcap") {
+                continue;
+            }
+            let counts = replay(path.to_str().unwrap(), &rxe());
+            assert_eq!(counts.different, 0, "{}: {counts}", path.display());
+            let missing = [Undecided::MissingPackets, Undecided::BeforeCapture, Undecided::Cut];
+            assert!(counts.reasons.keys().all(|why| missing.contains(why)), "{counts}");
+            seen += 1;
+        }
+    }
+    println!("{seen} captures outside the project");
+}
