@@ -126,29 +126,33 @@ impl<R: Read> Reader<R> {
     /// As [`Reader::next`]: all records before the damage have been delivered by then.
     pub fn next_batch(&mut self, batch: &mut Batch) -> Result<bool, Error> {
         batch.clear();
+        self.buffer.go_on_in(core::mem::take(&mut batch.bytes));
+        let filled = self.fill(&mut batch.entries);
+        batch.bytes = self.buffer.hand_out();
+        filled.map(|()| !batch.is_empty())
+    }
+
+    /// Adds the records that one read brings to `entries`: the first may take a read, the others are there.
+    fn fill(&mut self, entries: &mut Vec<Entry>) -> Result<(), Error> {
         let mut found = self.find()?;
-        if found.is_some() {
-            self.buffer.pin(core::mem::take(&mut batch.bytes));
-        }
+        self.buffer.pin();
         while let Some(packet) = found {
             let start = self.buffer.position();
             let data = start + packet.data.start..start + packet.data.end;
-            batch.entries.push(Entry::new(&self.lend(packet), &data));
-            if batch.len() >= BATCH_RECORDS {
+            entries.push(Entry::new(&self.lend(packet), &data));
+            if entries.len() >= BATCH_RECORDS {
                 break;
             }
-            found = match self.find() {
+            found = match self.find_buffered() {
                 Ok(Some(packet)) if self.buffer.is_pinned() => Some(packet),
-                // What ends the batch is the first thing that the next call comes upon.
+                Ok(None) => None,
+                // It lies in other memory: what ends the batch is the first thing that the next call comes upon.
                 other => {
                     self.ahead = other.transpose();
                     None
                 }
             };
         }
-        if !batch.is_empty() {
-            batch.bytes = self.buffer.unpin();
-        }
-        Ok(!batch.is_empty())
+        Ok(())
     }
 }

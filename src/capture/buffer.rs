@@ -21,9 +21,12 @@ pub(super) struct Buffer<R> {
     consumed: u64,
     /// Whether all that is there stays where it is: see [`Buffer::pin`].
     pinned: bool,
-    /// While pinned, the memory to go on with; after that, the memory that was pinned.
+    /// While a batch is filled, the memory that is not read into: see [`Buffer::go_on_in`].
     other: Box<[u8]>,
 }
+
+/// How many bytes are moved at most so that a batch has memory of its own.
+const MOVED_MAX: usize = READ_SIZE / 8;
 
 /// Memory for a buffer. Zeroed memory comes from the kernel untouched: what is never used costs nothing.
 pub(super) fn memory() -> Box<[u8]> {
@@ -43,10 +46,21 @@ impl<R> Buffer<R> {
         }
     }
 
-    /// Keeps all bytes from the front on where they are, until [`Buffer::unpin`] hands them out: a refill goes on in
-    /// `spare` instead.
-    pub(super) fn pin(&mut self, spare: Box<[u8]>) {
-        self.other = if spare.len() == BUFFER_SIZE { spare } else { memory() };
+    /// Goes on in `memory`, and sets the memory so far aside, unless there is much in it that would have to be moved.
+    ///
+    /// So what a thread reads for a batch is read into memory that is in this core's cache, and stays there while the
+    /// thread decodes it.
+    pub(super) fn go_on_in(&mut self, memory_of_batch: Box<[u8]>) {
+        let fits = memory_of_batch.len() == BUFFER_SIZE;
+        self.other = if fits { memory_of_batch } else { memory() };
+        if self.end - self.start <= MOVED_MAX {
+            self.exchange();
+        }
+    }
+
+    /// Keeps all bytes from the front on where they are, until [`Buffer::hand_out`] hands them out: a refill goes on in
+    /// the memory that was set aside.
+    pub(super) fn pin(&mut self) {
         self.pinned = true;
     }
 
@@ -56,8 +70,8 @@ impl<R> Buffer<R> {
         self.pinned
     }
 
-    /// Hands out the memory that was pinned.
-    pub(super) fn unpin(&mut self) -> Box<[u8]> {
+    /// Hands out the memory that was pinned, or the memory that was set aside if none was; goes on in the other.
+    pub(super) fn hand_out(&mut self) -> Box<[u8]> {
         if self.pinned {
             self.exchange();
         }

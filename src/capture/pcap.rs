@@ -82,6 +82,7 @@ struct Header {
 
 impl Header {
     /// How long the record is with its header.
+    #[inline]
     fn size(self) -> usize {
         RECORD_HEADER + self.captured as usize
     }
@@ -148,40 +149,73 @@ impl Pcap {
         &mut self,
         buffer: &mut Buffer<R>,
     ) -> Result<Option<Packet>, Error> {
+        match self.sound_record(buffer.available()) {
+            Some(packet) => Ok(Some(packet)),
+            None => self.next_record(buffer),
+        }
+    }
+
+    /// The record at the front of `bytes`, if all of it is there and nothing about it is odd.
+    #[inline]
+    pub(super) fn sound_record(&mut self, bytes: &[u8]) -> Option<Packet> {
+        let header = self.header(bytes, 0)?;
+        if header.captured > MAX_CAPTURED || header.size() > bytes.len() {
+            return None;
+        }
+        if let Some(watch) = self.watch {
+            if !self.oddities(header, [watch.second, watch.second]).is_empty() {
+                return None;
+            }
+            self.watch = Some(Watch { second: Some(header.second), ..watch });
+        }
+        Some(self.packet(header))
+    }
+
+    /// Whether all of the record at the front of `bytes` is there.
+    pub(super) fn is_whole(&self, bytes: &[u8]) -> bool {
+        self.header(bytes, 0).is_some_and(|header| header.size() <= bytes.len())
+    }
+
+    /// Finds the next record, whatever it is like.
+    #[cold]
+    fn next_record<R: Read>(&mut self, buffer: &mut Buffer<R>) -> Result<Option<Packet>, Error> {
         let bytes = buffer.want(RECORD_HEADER)?;
-        let Some([seconds, fraction, captured, len]) = self.order.words(bytes) else {
+        let Some(header) = self.header(bytes, 0) else {
             return match bytes {
                 [] => Ok(None),
                 _ => Err(cut(buffer, RECORD_HEADER)),
             };
         };
-        if captured > MAX_CAPTURED {
-            let offset = buffer.offset();
-            return Err(Error::RecordTooLong { offset, claim: captured, limit: MAX_CAPTURED });
+        if header.captured > MAX_CAPTURED {
+            let (offset, claim) = (buffer.offset(), header.captured);
+            return Err(Error::RecordTooLong { offset, claim, limit: MAX_CAPTURED });
         }
         if let Some(watch) = self.watch {
-            let header = Header { second: seconds, fraction, captured, len };
             let oddities = self.oddities(header, [watch.second, watch.second]);
             self.watch = Some(if oddities.is_empty() {
-                Watch { second: Some(seconds), ..watch }
+                Watch { second: Some(header.second), ..watch }
             } else {
                 self.examine(buffer, watch, header, oddities)?
             });
         }
-        let bytes = buffer.available();
-        let size = RECORD_HEADER + captured as usize;
-        if bytes.len() < size && buffer.want(size)?.len() < size {
-            return Err(cut(buffer, size));
+        if buffer.want(header.size())?.len() < header.size() {
+            return Err(cut(buffer, header.size()));
         }
-        Ok(Some(Packet {
-            time: Some(self.instant(seconds, fraction)),
+        Ok(Some(self.packet(header)))
+    }
+
+    /// The packet of a record with this header.
+    #[inline]
+    fn packet(&self, header: Header) -> Packet {
+        Packet {
+            time: Some(self.instant(header.second, header.fraction)),
             link: self.link,
-            len,
+            len: header.len,
             section: 0,
             interface: None,
-            data: RECORD_HEADER..size,
-            size,
-        }))
+            data: RECORD_HEADER..header.size(),
+            size: header.size(),
+        }
     }
 
     /// What is odd about a header, if its neighbors are of these seconds.
@@ -259,6 +293,7 @@ impl Pcap {
     }
 
     /// The header at a place of `bytes`, if all of it is there.
+    #[inline]
     fn header(&self, bytes: &[u8], at: usize) -> Option<Header> {
         let [second, fraction, captured, len] = self.order.words(bytes.get(at..)?)?;
         Some(Header { second, fraction, captured, len })
@@ -309,6 +344,7 @@ impl Pcap {
     }
 
     /// Fits without overflow even when the fraction is a second or more.
+    #[inline]
     fn instant(&self, seconds: u32, fraction: u32) -> Instant {
         let unit = match self.precision {
             Precision::Microseconds => 1000,

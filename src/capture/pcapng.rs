@@ -97,6 +97,13 @@ impl Pcapng {
         }
     }
 
+    /// Whether all of the block at the front of `bytes` is there.
+    #[inline]
+    pub(super) fn is_whole(&self, bytes: &[u8]) -> bool {
+        let header = self.order.words(bytes);
+        header.is_some_and(|[_kind, length]: [u32; 2]| length as usize <= bytes.len())
+    }
+
     /// Passes over a block once it was seen to be whole, unless it is too long for the buffer and of a known type.
     fn skip_checked<R: Read>(&self, buffer: &mut Buffer<R>, block: Block) -> Result<(), Error> {
         if block.length > MAX_BLOCK && is_registered(block.kind) {

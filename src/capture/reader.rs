@@ -195,6 +195,24 @@ impl<R: Read> Reader<R> {
         found
     }
 
+    /// The same, if the next record or block is in the buffer as a whole; else nothing, and nothing is read.
+    ///
+    /// A record that must be judged by its followers, or that stands behind other blocks, may still take a read.
+    #[inline]
+    pub(super) fn find_buffered(&mut self) -> Result<Option<Packet>, Error> {
+        let bytes = self.buffer.available();
+        let is_whole = match &mut self.format {
+            Parser::Pcap(pcap) => {
+                if let Some(packet) = pcap.sound_record(bytes) {
+                    return Ok(Some(packet));
+                }
+                pcap.is_whole(bytes)
+            }
+            Parser::Pcapng(pcapng) => pcapng.is_whole(bytes),
+        };
+        if is_whole { self.find() } else { Ok(None) }
+    }
+
     /// Passes over the damage that `cause` tells of, up to the next sound record or the end. Tells what was skipped; if
     /// the capture merely ends too early, that.
     #[cold]
