@@ -31,14 +31,15 @@ impl Decoder {
     }
 
     /// The next frame of the capture.
+    #[inline]
     pub fn decode<'a>(&mut self, record: &Record<'a>) -> Context<'a> {
-        let frame = Frame::parse_cut(record.link, record.data, record.len as usize, self.port);
         let (time, wire_len) = time_and_length(record);
         self.count += 1;
         self.first_time = self.first_time.or(time);
         let previous_time = self.previous_time.or(time);
         self.previous_time = time.or(self.previous_time);
-        Context {
+        let (link, bytes, len) = (record.link, record.data, record.len as usize);
+        let mut context = Context {
             number: self.count,
             time,
             first_time: self.first_time,
@@ -46,11 +47,14 @@ impl Decoder {
             wire_len,
             file: record.file,
             interface: record.interface.map(|id| (record.section, id.0)),
-            frame,
+            frame: Frame::unparsed(link, bytes, len, self.port),
             annotations: Annotations::default(),
             icrc: OnceCell::new(),
             sections: OnceCell::new(),
-        }
+        };
+        // In its place: a context is large, and is not moved.
+        context.frame.parse_in_place();
+        context
     }
 
     /// The decoder for the frames of `batch`, which come next; this one goes on behind them. So one thread can decode

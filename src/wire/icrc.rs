@@ -58,12 +58,38 @@ pub enum Route<'a> {
 ///
 /// If `transport` is shorter than a BTH.
 pub fn icrc(route: &Route<'_>, transport: &[u8]) -> [u8; ICRC_LEN] {
-    let (crc, mut short) = begin(route);
-    let (bth, rest) = transport.split_first_chunk::<{ Bth::LEN }>().expect("a packet has a BTH");
-    let mut bth = *bth;
-    bth[BTH_VARIANT] = 0xff;
-    short.put(&bth);
-    crc32::update(crc32::update(crc, short.bytes()), rest).to_le_bytes()
+    let (start, rest) = transport.split_first_chunk::<BTH_VARIANT>().expect("a packet has a BTH");
+    let variant = rest.first().expect("a packet has a BTH");
+    let crc = match route {
+        Route::Ipv4 { header, options: [], udp } => {
+            crc32::update(AFTER_MASKED_LRH, &masked_plain(header, udp, start))
+        }
+        _ => {
+            let (crc, mut short) = begin(route);
+            short.put(start);
+            crc32::update(crc, short.bytes())
+        }
+    };
+    // The next byte of a message is added to the lowest byte of the register: so the variant byte becomes ones there, and
+    // the rest is taken as it stands.
+    crc32::update(crc ^ u32::from(variant ^ 0xff), rest).to_le_bytes()
+}
+
+/// What almost all packets have before the variant byte of their BTH, masked: of one length, which is two steps of a
+/// checksum.
+#[inline]
+fn masked_plain(
+    ip: &Ipv4,
+    udp: &Udp,
+    bth: &[u8; BTH_VARIANT],
+) -> [u8; Ipv4::LEN + Udp::LEN + BTH_VARIANT] {
+    let mut bytes = [0; _];
+    let (ip_part, rest) = bytes.split_at_mut(Ipv4::LEN);
+    let (udp_part, bth_part) = rest.split_at_mut(Udp::LEN);
+    ip_part.copy_from_slice(&masked_ipv4(ip));
+    udp_part.copy_from_slice(&masked_udp(udp));
+    bth_part.copy_from_slice(bth);
+    bytes
 }
 
 /// The checksum of what stands before a BTH: packets that go one way with one length have it in common.

@@ -133,18 +133,15 @@ impl<'a> Frame<'a> {
 
     /// The same of a frame that was captured in part: it had `wire_len` bytes on the wire.
     pub fn parse_cut(link: LinkType, bytes: &'a [u8], wire_len: usize, port: u16) -> Self {
-        Self::walk(link, bytes, wire_len, port, |_, _| {})
+        let mut frame = Self::unparsed(link, bytes, wire_len, port);
+        frame.parse_in_place();
+        frame
     }
 
-    /// Takes `bytes` apart and tells `found` of every layer.
-    fn walk(
-        link: LinkType,
-        bytes: &'a [u8],
-        wire_len: usize,
-        port: u16,
-        found: impl FnMut(Layer, Range<usize>),
-    ) -> Self {
-        let frame = Self {
+    /// A frame that is yet to be taken apart by [`Frame::parse_in_place`].
+    #[inline]
+    pub(crate) fn unparsed(link: LinkType, bytes: &'a [u8], wire_len: usize, port: u16) -> Self {
+        Self {
             link,
             port,
             bytes,
@@ -159,8 +156,12 @@ impl<'a> Frame<'a> {
             packet: None,
             icrc_at: None,
             error: None,
-        };
-        Walk::new(frame, found).run()
+        }
+    }
+
+    /// Takes the bytes of a frame apart that is not yet.
+    pub(crate) fn parse_in_place(&mut self) {
+        Walk::new(self, ()).run();
     }
 
     /// The frame's bytes.
@@ -170,9 +171,9 @@ impl<'a> Frame<'a> {
 
     /// What was found, in order.
     pub fn layers(&self) -> Layers {
+        let mut again = Self::unparsed(self.link, self.bytes, self.wire_len, self.port);
         let mut layers = Layers::EMPTY;
-        let found = |layer, range| layers.push(layer, range);
-        Self::walk(self.link, self.bytes, self.wire_len, self.port, found);
+        Walk::new(&mut again, &mut layers).run();
         layers
     }
 

@@ -9,7 +9,7 @@ use super::super::{
     Bth, Erf, EtherType, Ethernet, Grh, Header, Ipv4, Ipv6, Layer, LinkType, Lrh, NEXT_HEADER_BTH,
     PROTOCOL_UDP, Packet, ParseError, Sll, Sll2, Udp, Vlan, ipv6_extension_len, view,
 };
-use super::{Encapsulation, Frame, Network};
+use super::{Encapsulation, Frame, Layers, Network};
 
 /// The most IPv6 extension headers that are walked; the standard knows of seven kinds.
 pub(super) const IPV6_EXTENSIONS_MAX: usize = 8;
@@ -17,25 +17,49 @@ pub(super) const IPV6_EXTENSIONS_MAX: usize = 8;
 /// The most VLAN tags that are walked.
 pub(super) const VLANS_MAX: usize = 4;
 
-/// A walk through a frame, layer by layer.
-pub(super) struct Walk<'a, F> {
-    frame: Frame<'a>,
-    /// Is told of every layer.
-    found: F,
+/// Is told of the layers that a walk finds.
+pub(super) trait Observer {
+    /// Whether it wants to know: most callers need no list of layers, and pay nothing for it.
+    const LISTENS: bool;
+
+    fn found(&mut self, layer: Layer, range: Range<usize>);
 }
 
-impl<'a, F: FnMut(Layer, Range<usize>)> Walk<'a, F> {
+/// Does not listen.
+impl Observer for () {
+    const LISTENS: bool = false;
+
+    #[inline]
+    fn found(&mut self, _: Layer, _: Range<usize>) {}
+}
+
+impl Observer for &mut Layers {
+    const LISTENS: bool = true;
+
+    fn found(&mut self, layer: Layer, range: Range<usize>) {
+        self.push(layer, range);
+    }
+}
+
+/// A walk through a frame, layer by layer.
+pub(super) struct Walk<'f, 'a, O> {
+    /// What was found so far: filled in place, because a frame is large and there are millions.
+    frame: &'f mut Frame<'a>,
+    /// Is told of every layer.
+    observer: O,
+}
+
+impl<'f, 'a, O: Observer> Walk<'f, 'a, O> {
     /// A walk through `frame`, of which nothing but its bytes is known.
-    pub(super) fn new(frame: Frame<'a>, found: F) -> Self {
-        Self { frame, found }
+    pub(super) fn new(frame: &'f mut Frame<'a>, observer: O) -> Self {
+        Self { frame, observer }
     }
 
-    /// Goes as far as it can: the frame, with all that was found.
-    pub(super) fn run(mut self) -> Frame<'a> {
+    /// Goes as far as it can: adds all that it finds to the frame.
+    pub(super) fn run(mut self) {
         if let Err(error) = self.link() {
             self.frame.error = Some(error);
         }
-        self.frame
     }
 
     /// The header at `offset`, which becomes a layer. What there is of a header that was cut is a layer too.
@@ -47,7 +71,7 @@ impl<'a, F: FnMut(Layer, Range<usize>)> Walk<'a, F> {
         let header = view::<H>(self.frame.bytes, offset);
         let end = self.frame.bytes.len().min(offset + size_of::<H>());
         if offset < end {
-            (self.found)(layer, offset..end);
+            self.observer.found(layer, offset..end);
         }
         header
     }
@@ -68,7 +92,7 @@ impl<'a, F: FnMut(Layer, Range<usize>)> Walk<'a, F> {
                 if self.frame.bytes.len() < FAMILY_LEN {
                     return Err(truncated(Layer::Null, 0, FAMILY_LEN, self.frame.bytes.len()));
                 }
-                (self.found)(Layer::Null, 0..FAMILY_LEN);
+                self.observer.found(Layer::Null, 0..FAMILY_LEN);
                 self.ip_at(Layer::Ipv4, FAMILY_LEN)
             }
             LinkType::ERF => self.erf(),
@@ -169,7 +193,7 @@ impl<'a, F: FnMut(Layer, Range<usize>)> Walk<'a, F> {
         }
         let have = (self.frame.bytes.len() - offset).min(header_len);
         let options = self.frame.bytes.get(offset + Ipv4::LEN..offset + have).unwrap_or_default();
-        (self.found)(Layer::Ipv4, offset..offset + have);
+        self.observer.found(Layer::Ipv4, offset..offset + have);
         self.frame.network = Some(Network::Ipv4 { header, options });
         self.frame.protocol = Some(header.protocol());
         if have < header_len {
@@ -196,7 +220,7 @@ impl<'a, F: FnMut(Layer, Range<usize>)> Walk<'a, F> {
                 return Err(truncated(Layer::Ipv6Extension, at, len, rest.len()));
             }
             next = rest.first().copied().unwrap_or(next);
-            (self.found)(Layer::Ipv6Extension, at..at + len);
+            self.observer.found(Layer::Ipv6Extension, at..at + len);
             at += len;
         }
         let extensions = self.frame.bytes.get(start..at).unwrap_or_default();
@@ -246,7 +270,7 @@ impl<'a, F: FnMut(Layer, Range<usize>)> Walk<'a, F> {
             }
         }
         if end + VCRC_LEN <= self.frame.bytes.len() {
-            (self.found)(Layer::Vcrc, end..end + VCRC_LEN);
+            self.observer.found(Layer::Vcrc, end..end + VCRC_LEN);
         }
         Ok(())
     }
@@ -280,13 +304,13 @@ impl<'a, F: FnMut(Layer, Range<usize>)> Walk<'a, F> {
         let (packet, error) = Packet::parse_cut(body, body_end - start);
         self.frame.packet = packet;
         match &packet {
-            Some(packet) => note_packet(&mut self.found, packet, start),
-            None if !body.is_empty() => (self.found)(Layer::Bth, start..start + body.len()),
+            Some(packet) => note_packet(&mut self.observer, packet, start),
+            None if !body.is_empty() => self.observer.found(Layer::Bth, start..start + body.len()),
             None => {}
         }
         // A packet too short for its opcode still has an ICRC: it tells a broken sender from a broken wire.
         if packet.is_some() && sealed && end <= self.frame.bytes.len() {
-            (self.found)(Layer::Icrc, body_end..end);
+            self.observer.found(Layer::Icrc, body_end..end);
             self.frame.icrc_at = Some(body_end);
         }
         if let Some(error) = error {
@@ -314,7 +338,11 @@ fn check_mad(packet: &Packet<'_>, start: usize) -> Result<(), ParseError> {
 }
 
 /// Tells of the layers of a packet that begins `start` bytes into the frame, as far as they are there.
-fn note_packet(mut found: impl FnMut(Layer, Range<usize>), packet: &Packet<'_>, start: usize) {
+fn note_packet<O: Observer>(observer: &mut O, packet: &Packet<'_>, start: usize) {
+    if !O::LISTENS {
+        return;
+    }
+    let mut found = |layer, range| observer.found(layer, range);
     found(Layer::Bth, start..start + Bth::LEN);
     let mut at = start + Bth::LEN;
     let end = start + packet.bytes().len();

@@ -80,14 +80,15 @@ fn write(
         made.unknown.clear();
         made.packets = 0;
         let mut decoder = decoder.clone();
+        let Made { rows, packets: count, unknown, text } = made;
         for record in batch.records() {
-            if made.packets >= limit {
+            if *count >= limit {
                 break;
             }
-            if let Some(packet) = show.decode(&mut decoder, &record, &mut made.unknown) {
-                made.packets += 1;
-                packets.add(&packet, &mut made.rows, &mut made.text);
-            }
+            show.decode(&mut decoder, &record, unknown, |packet| {
+                *count += 1;
+                packets.add(packet, rows, text);
+            });
         }
     };
     let take = |part: &mut Part<Made>| {

@@ -58,13 +58,14 @@ impl Show {
         shown: &mut Shown,
         flows: &mut Option<Flows>,
     ) {
-        if let Some(packet) = self.decode_known(decoder, record, &mut shown.unknown, flows) {
-            shown.packets += 1;
-            self.form.take(&packet, &mut shown.text, &mut shown.summary);
-        }
+        let Shown { packets, text, summary, unknown } = shown;
+        self.decode_known(decoder, record, unknown, flows, |packet| {
+            *packets += 1;
+            self.form.take(packet, text, summary);
+        });
     }
 
-    /// Decodes a record; nothing if it does not pass the filter.
+    /// Decodes a record, and hands it to `take` if it passes the filter.
     #[cfg(feature = "parquet")]
     #[inline]
     pub(super) fn decode<'a>(
@@ -72,11 +73,13 @@ impl Show {
         decoder: &mut Decoder,
         record: &Record<'a>,
         unknown: &mut UnknownLinks,
-    ) -> Option<decode::Context<'a>> {
-        self.decode_known(decoder, record, unknown, &mut None)
+        take: impl FnOnce(&decode::Context<'a>),
+    ) {
+        self.decode_known(decoder, record, unknown, &mut None, take);
     }
 
-    /// Decodes a record with what is known of connections; nothing if it does not pass the filter.
+    /// Decodes a record with what is known of connections, and hands it to `take` if it passes the filter: in its place,
+    /// because a packet with all that is known of it is large.
     #[inline]
     pub(super) fn decode_known<'a>(
         &'a self,
@@ -84,14 +87,17 @@ impl Show {
         record: &Record<'a>,
         unknown: &mut UnknownLinks,
         flows: &mut Option<Flows>,
-    ) -> Option<decode::Context<'a>> {
+        take: impl FnOnce(&decode::Context<'a>),
+    ) {
         let mut packet = decoder.decode(record);
         unknown.note(record);
         if let Some(flows) = flows {
             flows.annotate(&mut packet);
         }
         packet.annotations.file = self.names.get(record.file as usize).map(String::as_str);
-        self.filter.as_ref().is_none_or(|filter| filter.matches(&packet)).then_some(packet)
+        if self.filter.as_ref().is_none_or(|filter| filter.matches(&packet)) {
+            take(&packet);
+        }
     }
 }
 

@@ -81,7 +81,9 @@ fn copy(
         };
         let number = record.number;
         copier.observe(&record)?;
-        if show.decode_known(&mut decoder, &record, &mut unknown, &mut flows).is_some() {
+        let mut passes = false;
+        show.decode_known(&mut decoder, &record, &mut unknown, &mut flows, |_| passes = true);
+        if passes {
             copier.write(&record)?;
             left -= 1;
             if args.line_buffered {
