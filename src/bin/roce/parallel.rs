@@ -14,14 +14,15 @@ const WAITING_PER_THREAD: usize = 2;
 /// - `work` processes an item, on any thread, while other threads process other items.
 /// - `take` takes the processed items one at a time, in the order in which `next` filled them. An error ends everything.
 ///
-/// The thread that has filled an item processes it too, while its bytes are in that core's cache. A bounded number of
-/// items is held: a thread that is far ahead waits.
+/// The thread that has filled an item processes it too, while its bytes are in that core's cache. The calling thread takes
+/// all results, so that what `take` works on stays in one core's cache; while none is ready, it fills and processes items
+/// as the others do. A bounded number of items is held: a thread that is far ahead waits.
 pub(crate) fn in_order<T: Send, E: Send>(
     threads: usize,
     make: impl Fn() -> T + Sync,
     next: impl FnMut(&mut T) -> bool + Send,
     work: impl Fn(&mut T) + Sync,
-    take: impl FnMut(&mut T) -> Result<(), E> + Send,
+    mut take: impl FnMut(&mut T) -> Result<(), E>,
 ) -> Result<(), E> {
     let input = Mutex::new(Input { next, filled: 0, ended: false });
     let line = Line {
@@ -30,27 +31,37 @@ pub(crate) fn in_order<T: Send, E: Send>(
             done: BTreeMap::new(),
             spare: (0..threads).map(|_| Vec::new()).collect(),
             made: 0,
-            taking: false,
             stopped: None,
         }),
         moved: Condvar::new(),
-        take: Mutex::new(take),
         limit: threads * WAITING_PER_THREAD,
     };
-    let worker = |thread: usize| {
-        let _guard = StopOnPanic(&line);
-        while let Some(spare) = line.spare(thread) {
-            let mut item = spare.unwrap_or_else(|| Item { value: make(), owner: thread });
-            let Some(number) = lock(&input).fill(&mut item.value) else { break };
-            work(&mut item.value);
-            line.hand_over(number, item);
-        }
+    // Fills and processes one item; returns its number, or nothing at the end.
+    let process = |thread: usize| {
+        let mut item = line.spare(thread)?.unwrap_or_else(|| Item { value: make(), owner: thread });
+        let number = lock(&input).fill(&mut item.value)?;
+        work(&mut item.value);
+        line.hand_over(number, item);
+        Some(number)
     };
+    let process = &process;
     thread::scope(|scope| {
         for thread in 1..threads {
-            scope.spawn(move || worker(thread));
+            let line = &line;
+            scope.spawn(move || {
+                let _guard = StopOnPanic(line);
+                while process(thread).is_some() {
+                    line.wait_for_room();
+                }
+            });
         }
-        worker(0);
+        let _guard = StopOnPanic(&line);
+        while process(0).is_some() {
+            line.take_ready(&mut take, |state| state.done.len() > line.limit);
+        }
+        // The others may still be at work.
+        let filled = lock(&input).filled;
+        line.take_ready(&mut take, |state| state.turn < filled);
     });
     let state = line.state.into_inner().unwrap_or_else(PoisonError::into_inner);
     match state.stopped {
@@ -88,11 +99,10 @@ struct Item<T> {
 }
 
 /// Items that are processed and wait for their turn.
-struct Line<T, E, K> {
+struct Line<T, E> {
     state: Mutex<State<T, E>>,
-    /// An item was taken, or everything ends.
+    /// An item was taken, or the item whose turn it is was processed, or everything ends.
     moved: Condvar,
-    take: Mutex<K>,
     limit: usize,
 }
 
@@ -104,8 +114,6 @@ struct State<T, E> {
     spare: Vec<Vec<Item<T>>>,
     /// How many items there are in all.
     made: usize,
-    /// Whether a thread is taking items.
-    taking: bool,
     stopped: Option<Stop<E>>,
 }
 
@@ -116,7 +124,7 @@ enum Stop<E> {
     Panicked,
 }
 
-impl<T, E, K: FnMut(&mut T) -> Result<(), E>> Line<T, E, K> {
+impl<T, E> Line<T, E> {
     /// An item to use again, if possible one of this thread's own; nothing in it if one is to be made. Nothing at all if
     /// everything ends.
     fn spare(&self, thread: usize) -> Option<Option<Item<T>>> {
@@ -133,28 +141,41 @@ impl<T, E, K: FnMut(&mut T) -> Result<(), E>> Line<T, E, K> {
         Some(item)
     }
 
-    /// Puts an item into the line. Takes all items whose turn it is, unless another thread does; waits if the line is
-    /// full.
+    /// Puts a processed item into the line.
     fn hand_over(&self, number: u64, item: Item<T>) {
         let mut state = lock(&self.state);
         state.done.insert(number, item);
-        while state.stopped.is_none() {
-            if !state.taking && state.done.contains_key(&state.turn) {
-                state = self.take_ready(state);
-            } else if state.done.len() > self.limit {
-                state = self.moved.wait(state).unwrap_or_else(PoisonError::into_inner);
-            } else {
-                return;
-            }
+        if number == state.turn {
+            self.moved.notify_all();
         }
     }
 
-    /// Takes items until one is not yet processed.
-    fn take_ready<'a>(&'a self, mut state: Guard<'a, T, E>) -> Guard<'a, T, E> {
-        state.taking = true;
-        while let Some(mut item) = state.ready() {
+    /// Waits while the line is full.
+    fn wait_for_room(&self) {
+        let mut state = lock(&self.state);
+        while state.stopped.is_none() && state.done.len() > self.limit {
+            state = self.wait(state);
+        }
+    }
+
+    /// Takes all items whose turn it is; waits for further ones while `must_wait`.
+    fn take_ready(
+        &self,
+        take: &mut impl FnMut(&mut T) -> Result<(), E>,
+        must_wait: impl Fn(&State<T, E>) -> bool,
+    ) {
+        let mut state = lock(&self.state);
+        while state.stopped.is_none() {
+            let turn = state.turn;
+            let Some(mut item) = state.done.remove(&turn) else {
+                if !must_wait(&state) {
+                    return;
+                }
+                state = self.wait(state);
+                continue;
+            };
             drop(state);
-            let taken = lock(&self.take)(&mut item.value);
+            let taken = take(&mut item.value);
             state = lock(&self.state);
             state.turn += 1;
             if let Some(spare) = state.spare.get_mut(item.owner) {
@@ -165,24 +186,19 @@ impl<T, E, K: FnMut(&mut T) -> Result<(), E>> Line<T, E, K> {
             }
             self.moved.notify_all();
         }
-        state.taking = false;
-        state
+    }
+
+    fn wait<'a>(&'a self, state: Guard<'a, T, E>) -> Guard<'a, T, E> {
+        self.moved.wait(state).unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 type Guard<'a, T, E> = MutexGuard<'a, State<T, E>>;
 
-impl<T, E> State<T, E> {
-    /// The item whose turn it is, if it is processed.
-    fn ready(&mut self) -> Option<Item<T>> {
-        if self.stopped.is_some() { None } else { self.done.remove(&self.turn) }
-    }
-}
-
 /// Ends everything when its thread panics: the other threads would wait for its item for ever.
-struct StopOnPanic<'a, T, E, K>(&'a Line<T, E, K>);
+struct StopOnPanic<'a, T, E>(&'a Line<T, E>);
 
-impl<T, E, K> Drop for StopOnPanic<'_, T, E, K> {
+impl<T, E> Drop for StopOnPanic<'_, T, E> {
     fn drop(&mut self) {
         if thread::panicking() {
             lock(&self.0.state).stopped = Some(Stop::Panicked);
