@@ -232,7 +232,7 @@ impl Analysis {
         let mut series = Series::default();
         for (end, stream) in [false, true].into_iter().zip(both) {
             if let Some(stream) = stream {
-                series.merge(&stream.timeline.to_series(), end != swapped);
+                stream.timeline.add_to(&mut series, end != swapped);
             }
         }
         if swapped {

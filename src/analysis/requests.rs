@@ -84,6 +84,9 @@ impl Requester {
         scene: &mut Scene<'_, S>,
     ) {
         let (sequence, sightings) = (verdict.sequence, packet.sightings);
+        if !sightings.is_overtaken && sightings.lost.is_none() && !verdict.reordered {
+            return;
+        }
         if sightings.is_overtaken && !verdict.reordered {
             verdict.reordered = true;
             self.statistics.reordered += 1;

@@ -245,12 +245,26 @@ impl Series {
     }
 
     /// Adds `other`, of which the senders are exchanged if `swap`.
-    pub(super) fn merge(&mut self, other: &Self, swap: bool) {
-        let Some(other_start) = other.start else { return };
+    #[cfg(test)]
+    fn merge(&mut self, other: &Self, swap: bool) {
+        let Some(start) = other.start else { return };
+        let used: Vec<_> = (0..).zip(other.intervals.iter().copied()).collect();
+        self.merge_used(start, other.interval_nanos, &used, swap);
+    }
+
+    /// Adds intervals that are `interval_nanos` long, a power of two, and counted from `start`; their senders are exchanged
+    /// if `swap`.
+    pub(super) fn merge_used(
+        &mut self,
+        other_start: Instant,
+        interval_nanos: u64,
+        used: &[(u32, Interval)],
+        swap: bool,
+    ) {
         if self.start.is_none() {
-            (self.start, self.interval_nanos) = (other.start, other.interval_nanos);
+            (self.start, self.interval_nanos) = (Some(other_start), interval_nanos);
         }
-        while self.interval_nanos < other.interval_nanos {
+        while self.interval_nanos < interval_nanos {
             self.lengthen(1);
         }
         // The earlier start: intervals are put before those that there are.
@@ -261,15 +275,16 @@ impl Series {
             let count = (start.as_nanos() - earlier) / self.interval_nanos;
             if count > Self::INTERVALS_MAX as u64 {
                 self.lengthen(1);
-                return self.merge(other, swap);
+                return self.merge_used(other_start, interval_nanos, used, swap);
             }
             let count = usize::try_from(count).unwrap_or(0);
             self.intervals.splice(0..0, core::iter::repeat_n(Interval::default(), count));
             self.start = Some(Instant::from_nanos(earlier));
         }
-        for (at, interval) in (0u64..).zip(&other.intervals) {
-            let time =
-                other_start.as_nanos().saturating_add(at.saturating_mul(other.interval_nanos));
+        for (at, interval) in used {
+            let time = other_start
+                .as_nanos()
+                .saturating_add(u64::from(*at).saturating_mul(interval_nanos));
             self.at(Instant::from_nanos(time), Self::INTERVALS_MAX).merge(interval, swap);
         }
         while self.intervals.len() > Self::INTERVALS_MAX {

@@ -69,17 +69,20 @@ impl Timeline {
         self.used.truncate(kept);
     }
 
-    /// The same with the intervals in which nothing was sent.
-    pub(super) fn to_series(&self) -> Series {
-        let Some(&(last, _)) = self.used.last() else { return Series::default() };
-        let mut intervals = vec![Interval::default(); last as usize + 1];
-        for &(number, interval) in &self.used {
-            if let Some(slot) = intervals.get_mut(number as usize) {
-                *slot = interval;
-            }
+    /// Adds what was sent to `series`, as that of its second end if `swap`.
+    pub(super) fn add_to(&self, series: &mut Series, swap: bool) {
+        if !self.used.is_empty() {
+            let start = Instant::from_nanos(self.start);
+            series.merge_used(start, 1 << self.shift.min(63), &self.used, swap);
         }
-        let start = Some(Instant::from_nanos(self.start));
-        Series { start, interval_nanos: 1 << self.shift.min(63), intervals }
+    }
+
+    /// The same with the intervals in which nothing was sent.
+    #[cfg(test)]
+    fn to_series(&self) -> Series {
+        let mut series = Series::default();
+        self.add_to(&mut series, false);
+        series
     }
 }
 
