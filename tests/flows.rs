@@ -171,8 +171,49 @@ fn exit_status_tells_whether_something_was_found() {
     let output = flows("80", &nothing);
     assert_eq!(output.status.code(), Some(0), "{output:?}");
     let text = String::from_utf8(output.stdout).unwrap();
-    assert!(text.contains("No findings.") && text.contains("No connections."), "{text}");
+    assert!(text.contains("No RoCE packets"), "{text}");
     assert!(refused(&["/nonexistent.pcap"]).contains("cannot open the file"));
+}
+
+#[test]
+fn unreadable_files_give_errors_and_no_report() {
+    let (text, page) = (Scratch::new("text.pcap"), Scratch::new("nothing.html"));
+    std::fs::write(text.path(), "no capture").unwrap();
+    for args in [&["/nonexistent.pcap"][..], &["--json", text.path()], &["testdata"]] {
+        let output = flows("80", &[args, &["--html", page.path()]].concat());
+        assert_eq!((output.status.code(), output.stdout.len()), (Some(2), 0), "{output:?}");
+        let errors = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(errors.lines().count(), 1, "{errors}");
+        assert!(!std::fs::exists(page.path()).unwrap(), "no page of nothing");
+    }
+    // With one that can be read, the report is about that one.
+    let output = flows("80", &["/nonexistent.pcap", &capture("rxe_cm.pcap")]);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(
+        String::from_utf8(output.stdout).unwrap().starts_with("testdata/captures/rxe_cm.pcap:")
+    );
+}
+
+#[test]
+fn capture_without_roce_says_where_it_was_looked_for() {
+    let file = capture("rxe_cm.pcap");
+    let said = |args: &[&str]| {
+        let output = flows("80", args);
+        assert_eq!(output.status.code(), Some(0), "{output:?}");
+        let text = String::from_utf8(output.stdout).unwrap();
+        assert!(text.contains("No RoCE packets") && !text.contains("No findings"), "{text}");
+        String::from_utf8(output.stderr).unwrap()
+    };
+    let errors = said(&["--port", "4790", &file]);
+    assert!(
+        errors.contains("none of 182 frames is RoCE") && errors.contains("UDP port 4790"),
+        "{errors}"
+    );
+    assert!(said(&["-Y", "ip.addr == 192.0.2.77", &file]).contains("no frame passes the filter"));
+    let header = Scratch::new("header.pcap");
+    let bytes = std::fs::read(testdata("captures").join("rxe_cm.pcap")).unwrap();
+    std::fs::write(header.path(), &bytes[..24]).unwrap();
+    assert!(said(&[header.path()]).contains("there are no frames"));
 }
 
 #[test]

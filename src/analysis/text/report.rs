@@ -32,6 +32,10 @@ impl ReportStyle {
         let style = &self.style;
         write_capture(&report.capture, style, out);
         out.push('\n');
+        if report.capture.packets == 0 {
+            out.push_str("No RoCE packets: there is nothing to analyze.\n");
+            return;
+        }
         self.write_findings(report, out);
         out.push('\n');
         self.write_connections(report, out);

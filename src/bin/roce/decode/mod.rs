@@ -38,6 +38,10 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
         return Ok(inputs.problems.status());
     }
     let mut inputs = Inputs::open(&args.files, args.strict)?;
+    // Why not is said by now. A summary of nothing would look like one of a capture without packets.
+    if inputs.names().is_empty() {
+        return Ok(inputs.problems.status());
+    }
     let mut run = Run::new(&args, &inputs, out)?;
     run.read(&mut inputs)?;
     run.finish(&inputs.problems)?;

@@ -41,6 +41,10 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let stop = interrupt::catch()?;
     let command = Flows { args, filter, stop };
     let mut inputs = Inputs::open(&args.files, args.strict)?;
+    // Why not is said by now. A report of nothing would look like one of a capture without findings.
+    if inputs.names().is_empty() {
+        return Ok(inputs.problems.status());
+    }
     if args.select.is_some() && !args.json && inputs.size().is_none() {
         bail!(
             "-q reads the captures twice, which a pipe cannot; write the capture to a file first"
@@ -55,6 +59,9 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         None => Vec::new(),
     };
     command.print(&report)?;
+    if report.capture.packets == 0 {
+        command.say_why_nothing_was_found(&report);
+    }
     if !args.json {
         for flow in ladders {
             command.print_ladder(&report, flow, &collected)?;
@@ -137,6 +144,18 @@ impl Flows<'_> {
         }
         let mut out = output::stdout();
         out.write_all(text.as_bytes()).and_then(|()| out.flush()).context(OUTPUT)
+    }
+
+    /// Says on standard error why there may be no packets.
+    fn say_why_nothing_was_found(&self, report: &Report) {
+        let port = self.args.port;
+        match (report.capture.frames, &self.filter) {
+            (0, Some(_)) => eprintln!("roce: no frame passes the filter"),
+            (0, None) => eprintln!("roce: there are no frames to analyze"),
+            (frames, _) => eprintln!(
+                "roce: none of {frames} frames is RoCE; RoCEv2 is looked for on UDP port {port} (--port)"
+            ),
+        }
     }
 
     /// The second pass, which shows the packets of one connection.
