@@ -40,6 +40,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     for (i, filter) in filters.iter().enumerate() {
         put(root, "filter", i, filter.as_bytes())?;
     }
+    seed_flows(root)?;
     seed_hostile(root)?;
     seed_operations(root)?;
     seed_scenarios(root)?;
@@ -80,6 +81,86 @@ fn seed_captures(root: &Path, frames: &[Vec<u8>]) -> Result<(), Box<dyn std::err
     }
     put(root, "capture", 0, &pcap.into_inner())?;
     put(root, "capture", 1, &pcapng.into_inner())?;
+    Ok(())
+}
+
+/// Some packets of each capture, whole and damaged, and exchanges of packets in the form of the target.
+fn seed_flows(root: &Path) -> Result<(), Box<dyn std::error::Error>> {
+    /// The longest packet, and the most of them: short inputs are many per second.
+    const LONGEST: usize = 120;
+    const PACKETS: usize = 24;
+    let mut number = 0;
+    let mut put_next = |bytes: &[u8]| {
+        number += 1;
+        put(root, "flows", number, bytes)
+    };
+    for entry in fs::read_dir(root.join("../testdata/captures"))? {
+        let mut reader = capture::open(&entry?.path())?;
+        let mut pcap = PcapWriter::new(Vec::new(), LinkType::ETHERNET)?;
+        let mut count = 0;
+        while let Some(record) = reader.next()? {
+            let is_packet = Frame::parse(record.link, record.data, ROCE_PORT).packet().is_some();
+            if let (true, Some(time)) = (is_packet && record.data.len() <= LONGEST, record.time) {
+                pcap.write(time, record.len, record.data)?;
+                count += 1;
+            }
+            if count == PACKETS {
+                break;
+            }
+        }
+        let bytes = pcap.into_inner();
+        for (files, damage) in [(0, None), (1, None), (0, Some(0)), (0, Some(0xff)), (4, Some(7))] {
+            let mut bytes = bytes.clone();
+            let middle = bytes.len() / 2;
+            if let (Some(byte), Some(part)) = (damage, bytes.get_mut(middle..middle + 20)) {
+                part.fill(byte);
+            }
+            put_next(&[&[0, files], bytes.as_slice()].concat())?;
+        }
+    }
+    // When, who, opcode, PSN, what, AETH, length, file: a SEND of three packets and its acknowledgement, a READ and its
+    // responses, a loss with its NAK and retransmissions, RNR NAKs, a timeout.
+    let [send, middle, last, only, read, ack] = [0, 1, 2, 3, 9, 15];
+    let step = |when, who, opcode, near, aeth| [when, who, opcode, near, 1, aeth, 3, 0];
+    let exchanges: [Vec<[u8; 8]>; 5] = [
+        [send, middle, last]
+            .map(|opcode| step(2, 0, opcode, 0, 0))
+            .into_iter()
+            .chain([step(3, 1, ack, 131, 0)])
+            .collect(),
+        vec![
+            step(2, 0, read, 0, 0),
+            step(3, 1, 11, 131, 0),
+            step(2, 1, 12, 0, 0),
+            step(2, 1, 13, 0, 0),
+        ],
+        vec![
+            step(2, 0, only, 0, 0),
+            step(2, 0, only, 225, 0),
+            step(3, 1, ack, 139, 8),
+            step(3, 0, only, 135, 0),
+            step(2, 0, only, 0, 0),
+            step(3, 1, ack, 131, 0),
+        ],
+        vec![
+            step(2, 0, only, 0, 0),
+            step(3, 1, ack, 131, 6),
+            step(5, 0, only, 131, 0),
+            step(3, 1, ack, 131, 0),
+        ],
+        vec![
+            step(2, 0, only, 0, 0),
+            step(6, 0, only, 131, 0),
+            step(6, 0, only, 131, 0),
+            step(3, 1, ack, 131, 0),
+        ],
+    ];
+    for exchange in &exchanges {
+        for times in [1, 4] {
+            put_next(&[&[1, 0], exchange.repeat(times).concat().as_slice()].concat())?;
+        }
+    }
+    put_next(&[&[1, 1], exchanges.concat().concat().as_slice()].concat())?;
     Ok(())
 }
 

@@ -13,17 +13,21 @@ use roce::time::Instant;
 use roce::wire::aeth::Syndrome;
 use roce::wire::{Gid, IcrcVerdict, Msn, Opcode, Psn, Qpn, RKey, ROCE_PORT};
 
-/// A capture, or packets: by the first byte. The second one says how many files there are.
+/// A capture, or packets: by the first byte. The second one says how many files there are, whether the capture ends at
+/// the first damaged record (`--strict`), and whether the report is written as JSON.
 pub fn flows(input: &[u8]) {
     let [mode, files, rest @ ..] = input else { return };
+    let is_strict = files & 4 != 0;
+    // The report as JSON takes longer than most inputs: every fourth will do.
+    let is_written = files >> 3 & 3 == 0;
     let files = usize::from(files % 3) + 1;
     let mut run = Run::new(files);
     if mode % 4 == 0 {
-        read(rest, &mut run)
+        read(rest, is_strict, &mut run)
     } else {
         generate(rest, &mut run)
     }
-    run.finish();
+    run.finish(is_written);
 }
 
 /// What the analysis told.
@@ -79,7 +83,7 @@ impl Run {
     }
 
     /// The sums of the report are those of what was told.
-    fn finish(mut self) {
+    fn finish(mut self, is_written: bool) {
         let report = self.analysis.finish(&mut self.told);
         let told = self.told;
         assert!(told.notes <= self.packets, "a packet has one note");
@@ -101,7 +105,9 @@ impl Run {
             assert!(report.connections.iter().any(|known| known.flow == number));
         }
         check_findings(&report, self.frames);
-        assert!(serde_json::to_string(&report).is_ok_and(|text| text.starts_with('{')));
+        assert!(
+            !is_written || serde_json::to_string(&report).is_ok_and(|text| text.starts_with('{'))
+        );
     }
 }
 
@@ -113,11 +119,17 @@ fn check_findings(report: &Report, frames: u64) {
     assert!(report.findings.is_sorted_by_key(|finding| finding.kind), "the worst come first");
 }
 
-/// Any bytes, read as a capture.
-fn read(bytes: &[u8], run: &mut Run) {
-    let Ok(mut reader) = Reader::new(bytes) else { return };
+/// Any bytes, read as a capture in the way of the command: past damage, unless `is_strict`.
+fn read(bytes: &[u8], is_strict: bool, run: &mut Run) {
+    let Ok(reader) = Reader::new(bytes) else { return };
+    let mut reader = if is_strict { reader } else { reader.lenient() };
     let mut decoder = Decoder::new(ROCE_PORT);
-    while let Ok(Some(record)) = reader.next() {
+    loop {
+        let record = match reader.next() {
+            Ok(Some(record)) => record,
+            Ok(None) => return,
+            Err(_) => continue,
+        };
         let context = decoder.decode(&record);
         let file = u16::from(record.data.len() % 7 == 0);
         match PacketFacts::new(&context, file) {
