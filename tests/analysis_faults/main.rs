@@ -21,6 +21,9 @@ mod check;
 #[allow(dead_code, reason = "the simulation uses the rest")]
 #[path = "../simulation/dice.rs"]
 mod dice;
+#[allow(dead_code, reason = "other tests use the rest")]
+#[path = "../common/frames.rs"]
+mod frames;
 mod observe;
 mod plan;
 mod scenarios;

@@ -22,6 +22,7 @@ use roce::wire::{
     Bits, BthRepr, DethRepr, Gid, ICRC_ROOM, Opcode, Operation, Packet, Path, Psn, QKey, Qpn, RKey,
 };
 
+use super::frames::{corrupt, mark};
 use super::plan::{Class, FaultRule, Hop, Op, Scenario};
 use super::truth::{Captured, Completed, Injected, Transmission, Truth, WITNESS};
 
@@ -392,7 +393,7 @@ impl<'s> World<'s> {
                 Action::Duplicate => twice = true,
                 Action::Delay(extra) => arrival = arrival.saturating_add(extra),
                 Action::Corrupt => {
-                    corrupt(&mut packet.bytes, self.truth.injected.len());
+                    corrupt(&mut packet.bytes, self.truth.injected.len().wrapping_mul(0x9e37_79b9));
                     packet.is_corrupted = true;
                     self.truth.transmissions[number].corrupted = Some(hop);
                 }
@@ -651,24 +652,4 @@ fn sealed(path: &Path, packet: &mut [u8]) -> Vec<u8> {
     let headers = path.seal(packet);
     let (ip, udp) = headers.as_bytes();
     [ip, udp, packet].concat()
-}
-
-/// Changes a bit behind the UDP header that the ICRC covers, or one of the ICRC.
-fn corrupt(bytes: &mut [u8], chance: usize) {
-    let start = if bytes[0] >> 4 == 4 { 28 } else { 48 };
-    let bits = (bytes.len() - start) * 8;
-    let mut bit = chance.wrapping_mul(0x9e37_79b9) % bits;
-    // No ICRC covers the fifth byte of the BTH.
-    if bit / 8 == 4 {
-        bit += 8;
-    }
-    bytes[start + bit / 8] ^= 1 << (bit % 8);
-}
-
-/// Sets the ECN field to CE, which no ICRC covers.
-fn mark(bytes: &mut [u8]) {
-    match bytes[0] >> 4 {
-        4 => bytes[1] |= 3,
-        _ => bytes[1] |= 0x30,
-    }
 }

@@ -1,0 +1,233 @@
+//! Ground truth for replays: captures of devices that are known to be correct, or known to be wrong in one way.
+//!
+//! Two engines run under virtual time ([`world`]) with a network that loses, copies, delays and damages packets, and
+//! with capture points at either end and in the middle. Between an engine and its wire there may stand a [`device`]
+//! with a flaw, which marks the packets that show it. A replay of each capture ([`verdicts`]) must find the flaw, at
+//! a packet that shows it, under the right rule, and nothing else; and must find nothing in captures of engines
+//! without flaw.
+//!
+//! `cargo test --test replay_faults` runs every flaw and some seeds. More: `ROCE_SEEDS=10000 cargo test --release
+//! --test replay_faults`. One: `ROCE_SEED=17 cargo test --test replay_faults -- --nocapture`; one flaw:
+//! `ROCE_FLAW=msn-ahead`.
+#![allow(
+    clippy::cast_possible_truncation,
+    clippy::unwrap_used,
+    unreachable_pub,
+    missing_docs,
+    missing_debug_implementations,
+    reason = "a test that cannot go on fails"
+)]
+
+mod by_rule;
+mod connect;
+mod craft;
+mod device;
+#[allow(dead_code, reason = "the simulation uses the rest")]
+#[path = "../simulation/dice.rs"]
+mod dice;
+mod flaw;
+#[path = "../common/frames.rs"]
+mod frames;
+mod management;
+mod requesters;
+mod responders;
+mod scenarios;
+mod setup;
+mod verdicts;
+mod workload;
+mod world;
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use device::Mark;
+use flaw::Flaw;
+use requesters::REQUESTERS;
+use responders::RESPONDERS;
+use verdicts::{host_of, judge_flaw, judge_honest};
+use world::{Frame, Run};
+
+/// Flaws that replays do not find yet or blame the wrong packet for, and tests of correct devices that replays blame.
+/// Must be empty.
+const NOT_YET: &[&str] = &[
+    // Responders.
+    "gap-without-nak",
+    "nak-psn-received",
+    "nak-without-gap",
+    "ack-missing",
+    "ack-before-read-response",
+    "read-last-missing",
+    "read-psn-skips",
+    "duplicate-read-unanswered",
+    "zero-length-read-unanswered",
+    "atomic-returns-new-value",
+    "nak-wrong-code",
+    "nak-fatal-wrong-psn",
+    "access-check-skipped",
+    "key-of-other-pd-accepted",
+    "write-beyond-region-accepted",
+    "read-beyond-region-accepted",
+    "refused-after-accepted",
+    "zero-length-write-key-checked",
+    // All requesters.
+    REQUESTER,
+    // Correct devices.
+    "seeds",
+    "faults by rule",
+    "scenarios of conform",
+];
+
+/// Stands for all requesters with a flaw.
+const REQUESTER: &str = "requesters";
+
+/// Fails if something is wrong, unless it is known not to work yet.
+fn settle(name: &str, wrong: &[String]) {
+    if NOT_YET.contains(&name) {
+        return wrong.iter().for_each(|wrong| println!("not yet: {wrong}"));
+    }
+    assert!(wrong.is_empty(), "{} wrong:\n{}", wrong.len(), wrong.join("\n"));
+}
+
+/// Seeds that are run if no number is given.
+const SEEDS: u64 = 60;
+
+/// Failures after which there is enough to look at.
+const FAILURES_MAX: usize = 20;
+
+/// The flaws that are asked for.
+fn wanted(all: &'static [&'static [Flaw]]) -> Vec<&'static Flaw> {
+    let name = std::env::var("ROCE_FLAW").ok();
+    let all = all.iter().copied().flatten();
+    all.filter(|flaw| name.as_ref().is_none_or(|name| name == flaw.name)).collect()
+}
+
+fn number(variable: &str) -> Option<u64> {
+    std::env::var(variable).ok().map(|number| number.parse().unwrap())
+}
+
+/// Prints a capture.
+fn print(frames: &[Frame]) {
+    for (number, frame) in frames.iter().enumerate() {
+        let packet = craft::parse(frames::transport(&frame.bytes));
+        let aeth = packet.aeth().map(|aeth| (aeth.syndrome(), aeth.msn().get()));
+        let from = if frame.bytes[0] >> 4 == 4 { frame.bytes[15] } else { frame.bytes[23] };
+        let mark = if frame.mark == Mark::Honest { "" } else { "<<<" };
+        let (opcode, qp, psn) =
+            (packet.bth().opcode(), packet.bth().dest_qp().get(), packet.bth().psn().get());
+        let (len, reth) = (packet.payload_len(), packet.reth().map(|reth| reth.repr()));
+        let reth = reth.map_or_else(String::new, |reth| format!("{reth:x?}"));
+        let at = frame.time;
+        println!("{:3} {at} {from} {qp:x} {opcode} {psn} {len} {aeth:?} {reth} {mark}", number + 1);
+    }
+}
+
+/// Runs devices with a flaw, and holds what replays say against it.
+fn flaws_are_found(all: &'static [&'static [Flaw]], least: usize) {
+    let names: Vec<_> = all.iter().copied().flatten().map(|flaw| flaw.name).collect();
+    assert!(names.len() >= least, "{}", names.len());
+    assert!(names.iter().enumerate().all(|(at, name)| !names[..at].contains(name)));
+    let mut wrong = Vec::new();
+    for flaw in wanted(all) {
+        let run = flaw.run();
+        let mut failures = Vec::new();
+        for point in [0, 1, 2] {
+            let broken = |frame: &Frame| frame.mark == Mark::Broken;
+            let is_shown = run.captured[point].iter().any(broken) || run.omitted.is_some();
+            assert!(is_shown || !flaw.points.contains(&point), "{} at {point}", flaw.name);
+            failures.extend(judge_flaw(flaw, &run, point));
+        }
+        if std::env::var("ROCE_FLAW").is_ok() {
+            print(&run.captured[flaw.points[flaw.points.len() - 1]]);
+        }
+        let kind = if flaw.host == 0 { REQUESTER } else { flaw.name };
+        match NOT_YET.contains(&kind) || NOT_YET.contains(&flaw.name) {
+            false => wrong.extend(failures),
+            true if failures.is_empty() => println!("{} must leave NOT_YET", flaw.name),
+            true => settle(kind, &failures),
+        }
+    }
+    settle("", &wrong);
+}
+
+#[test]
+fn responders_with_a_flaw_are_found() {
+    flaws_are_found(RESPONDERS, 36);
+}
+
+#[test]
+fn requesters_with_a_flaw_are_found() {
+    flaws_are_found(REQUESTERS, 24);
+}
+
+/// What replays say wrongly of a run of correct devices. A capture may also miss some of the packets.
+fn honest_failures(name: &str, run: &Run, ipv6: bool, seed: u64) -> Vec<String> {
+    let mut all = Vec::new();
+    let mut dice = dice::Dice::new(seed);
+    for point in [0, 1, 2] {
+        let frames: Vec<&Frame> = run.captured[point].iter().collect();
+        let wrong = judge_honest(&frames, host_of(point, ipv6), !run.has_faults);
+        all.extend(wrong.into_iter().map(|wrong| format!("{name}, point {point}: {wrong}")));
+        let missing = frames.into_iter().filter(|_| !dice.one_in(12)).collect::<Vec<_>>();
+        let wrong = judge_honest(&missing, None, false);
+        let name = format!("{name}, point {point}, capture with gaps");
+        all.extend(wrong.into_iter().map(|wrong| format!("{name}: {wrong}")));
+    }
+    all
+}
+
+/// Runs seeds on all cores, or the one that is asked for.
+fn seeds(name: &str, fails: impl Fn(u64, bool) -> Vec<String> + Sync) {
+    if let Some(seed) = number("ROCE_SEED") {
+        return settle(name, &fails(seed, true));
+    }
+    let seeds = number("ROCE_SEEDS").unwrap_or(SEEDS);
+    let (next, failed) = (AtomicU64::new(0), Mutex::new(Vec::new()));
+    let run = || {
+        while let seed = next.fetch_add(1, Ordering::Relaxed)
+            && seed < seeds
+            && failed.lock().unwrap().len() < FAILURES_MAX
+        {
+            let wrong = fails(seed, false);
+            if let Some(first) = wrong.first() {
+                failed.lock().unwrap().push(format!("{} wrong, of which: {first}", wrong.len()));
+            }
+        }
+    };
+    std::thread::scope(|scope| (0..2).for_each(|_| drop(scope.spawn(run))));
+    let failed = failed.into_inner().unwrap();
+    println!("of {seeds} seeds {} failed", failed.len());
+    settle(name, &failed);
+}
+
+#[test]
+fn correct_devices_are_not_blamed() {
+    seeds("seeds", |seed, is_one| {
+        let setup = workload::random(seed);
+        let run = world::run_honest(&setup);
+        if is_one {
+            println!("{setup:#?}");
+            print(&run.captured[number("ROCE_POINT").unwrap_or(2) as usize]);
+        }
+        honest_failures(&format!("seed {seed}"), &run, setup.ipv6, seed)
+    });
+}
+
+#[test]
+fn correct_devices_under_faults_by_rule_are_not_blamed() {
+    let fails = |scenario: by_rule::plan::Scenario| {
+        let run = by_rule::run(&scenario);
+        honest_failures(&scenario.name, &run, scenario.ipv6, 1)
+    };
+    let named = by_rule::scenarios::named().into_iter().flat_map(fails).collect::<Vec<_>>();
+    settle("faults by rule", &named);
+    seeds("faults by rule", |seed, _| fails(by_rule::scenarios::random(seed)));
+}
+
+#[test]
+fn soft_nics_that_play_all_scenarios_are_not_blamed() {
+    for (capture, gid) in scenarios::captures().iter().zip(scenarios::gids()) {
+        let steps = verdicts::replay(capture, Some(gid));
+        println!("{} bytes, {} verdicts", capture.len(), steps.len());
+        settle("scenarios of conform", &verdicts::disagreements(&steps));
+    }
+}

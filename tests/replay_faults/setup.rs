@@ -1,0 +1,202 @@
+//! What a run is made of: connections, their work, the network's faults.
+
+use std::time::Duration;
+
+use roce::link::mem::Action;
+use roce::verbs::Mtu;
+use roce::wire::Packet;
+
+use super::world::{LOCAL, RECEIVES};
+
+/// Two hosts, A and B, a switch between them, connections and their work, and the faults of the network.
+#[derive(Clone, Debug)]
+pub struct Setup {
+    pub ipv6: bool,
+    pub connections: Vec<Connection>,
+    pub rules: Vec<FaultRule>,
+    /// Out of a thousand packets on each hop, so many meet with a fault.
+    pub faults_per_mille: usize,
+    /// How long a device may let what it has to send wait: ACKs are merged, and READs see what was written meanwhile.
+    pub send_interval: Duration,
+    /// Decides what is left to chance.
+    pub seed: u64,
+    /// Whether acknowledgements advertise credits.
+    pub advertise_credits: bool,
+    /// Whether programs write to their memory when a receive completes.
+    pub programs_write: bool,
+}
+
+impl Setup {
+    /// A network without faults.
+    pub fn new(connections: Vec<Connection>) -> Self {
+        Self {
+            ipv6: false,
+            connections,
+            rules: Vec::new(),
+            faults_per_mille: 0,
+            send_interval: Duration::ZERO,
+            seed: 1,
+            advertise_credits: false,
+            programs_write: false,
+        }
+    }
+}
+
+/// One reliable connection: side 0 is a queue pair of A, side 1 one of B.
+#[derive(Clone, Debug)]
+pub struct Connection {
+    pub mtu: Mtu,
+    /// First PSN of each side's requests.
+    pub psns: [u32; 2],
+    /// Exponent of the retransmission timeout.
+    pub timeout: u32,
+    pub retry_count: u32,
+    pub rnr_retry: u32,
+    pub rnr_timer: u32,
+    /// READs and ATOMICs that each side may have in flight.
+    pub reads: u8,
+    /// Which of the protection domains of the hosts it belongs to.
+    pub domain: usize,
+    /// Whether the connection manager makes it, before any request is posted.
+    pub is_managed: bool,
+    /// Whether its queue pairs take receives from a shared receive queue of their own.
+    pub shares_receives: bool,
+    /// What each side posts.
+    pub work: [Vec<Work>; 2],
+    /// When each side posts the receives for the peer's messages, one time for each; the last time serves for the rest.
+    pub receives: [Vec<Duration>; 2],
+    /// The size of those receives.
+    pub receive_size: u32,
+    /// Where in the memory of a host they are.
+    pub receive_at: u64,
+}
+
+impl Default for Connection {
+    fn default() -> Self {
+        Self {
+            mtu: Mtu::M1024,
+            psns: [100, 5000],
+            // 1.05 ms.
+            timeout: 8,
+            retry_count: 7,
+            rnr_retry: 7,
+            rnr_timer: 6,
+            reads: 4,
+            domain: 0,
+            is_managed: false,
+            shares_receives: false,
+            work: [Vec::new(), Vec::new()],
+            receives: [Vec::new(), Vec::new()],
+            receive_size: 1 << 15,
+            receive_at: RECEIVES,
+        }
+    }
+}
+
+/// A work request, and when it is posted.
+#[derive(Clone, Copy, Debug)]
+pub struct Work {
+    pub at: Duration,
+    pub op: Op,
+    /// The key that it names.
+    pub key: Key,
+    /// Where, from the beginning of the key's range on.
+    pub offset: u64,
+    pub len: u32,
+    /// Where in the memory of its host its own data are.
+    pub local: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Op {
+    Send,
+    SendImm,
+    /// Invalidates the key that it names: a window.
+    SendInvalidate,
+    Write,
+    WriteImm,
+    Read,
+    CompareSwap {
+        compare: u64,
+        swap: u64,
+    },
+    FetchAdd(u64),
+    AtomicWrite,
+}
+
+impl Op {
+    pub fn takes_receive(self) -> bool {
+        matches!(self, Self::Send | Self::SendImm | Self::SendInvalidate | Self::WriteImm)
+    }
+}
+
+/// The keys of a host that its peer knows of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Key {
+    /// All rights, [`ALL`](super::world::ALL).
+    All,
+    /// The same memory, and its peer may only read it.
+    ReadOnly,
+    /// All rights, a page behind it.
+    Page,
+    /// A page behind that one, in a protection domain of its own.
+    OtherDomain,
+    /// One of the windows of the connection, a page each, that can be invalidated.
+    Window(usize),
+    /// A window of the connection before this one.
+    OthersWindow,
+    /// None that the host has.
+    Unknown,
+}
+
+/// One of the two links of the path.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Hop {
+    /// Between A and the switch.
+    A = 0,
+    /// Between the switch and B.
+    B = 1,
+}
+
+/// A fault by rule: to the n-th packet of a host that is such a one, on this hop.
+#[derive(Clone, Copy)]
+pub struct FaultRule {
+    /// 0 for what A sends.
+    pub sender: usize,
+    pub hop: Hop,
+    pub which: fn(&Packet<'_>) -> bool,
+    /// From 1; 0 for all of them.
+    pub nth: usize,
+    pub action: Action,
+}
+
+impl std::fmt::Debug for FaultRule {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { sender, hop, nth, action, .. } = self;
+        write!(f, "{action:?} number {nth} of {sender} at {hop:?}")
+    }
+}
+
+/// Work at these times, one after the other.
+pub fn at_once(work: &[(Op, Key, u64, u32)]) -> Vec<Work> {
+    spaced(Duration::ZERO, work)
+}
+
+/// Work with so much time between, so that each is over before the next is posted.
+pub fn spaced(pause: Duration, work: &[(Op, Key, u64, u32)]) -> Vec<Work> {
+    let each = work.iter().zip(0..).map(|(&(op, key, offset, len), number)| Work {
+        at: pause * number,
+        op,
+        key,
+        offset,
+        len,
+        // Every message from a place of its own, so that packets differ.
+        local: LOCAL + u64::from(number) * 1032 % (1 << 14),
+    });
+    each.collect()
+}
+
+/// A connection whose side 0 posts these.
+pub fn posting(work: Vec<Work>) -> Connection {
+    Connection { work: [work, Vec::new()], ..Connection::default() }
+}

@@ -1,0 +1,105 @@
+//! What a replay says of a capture, and whether that is right.
+
+use std::time::Duration;
+
+use roce::capture::PcapWriter;
+use roce::replay::{Options, Step, Subject, Verdict, replay_capture};
+use roce::wire::{Gid, LinkType};
+
+use super::craft;
+use super::device::Mark;
+use super::flaw::Flaw;
+use super::frames::transport;
+use super::world::{Frame, HOP_DELAY, Run, gid};
+
+/// A capture file.
+pub fn pcap<'f>(frames: impl IntoIterator<Item = &'f Frame>) -> Vec<u8> {
+    let mut writer = PcapWriter::new(Vec::new(), LinkType::RAW).unwrap();
+    for Frame { time, bytes, .. } in frames {
+        writer.write(*time, bytes.len() as u32, bytes).unwrap();
+    }
+    writer.into_inner()
+}
+
+/// Where a point is: at A, in the middle, at B.
+pub fn host_of(point: usize, ipv6: bool) -> Option<Gid> {
+    [Some(gid(1, ipv6)), None, Some(gid(2, ipv6))][point]
+}
+
+/// Replays a capture file.
+pub fn replay(capture: &[u8], point: Option<Gid>) -> Vec<Step> {
+    let mut steps: Vec<Step> = Vec::new();
+    let mut options = Options::default();
+    options.point = point;
+    replay_capture(capture, &options, &mut steps).unwrap();
+    steps
+}
+
+/// A verdict that does not agree, in one line.
+pub fn words(step: &Step, frame: Option<&Frame>) -> String {
+    let what = match &step.verdict {
+        Verdict::Different(difference) | Verdict::Known { difference, .. } => {
+            format!("{}: {}", difference.rule.id, difference.found)
+        }
+        verdict => format!("{verdict:?}"),
+    };
+    let packet = frame.map_or_else(String::new, |frame| {
+        let packet = craft::parse(transport(&frame.bytes));
+        format!("{} {}", packet.bth().opcode(), packet.bth().psn().get())
+    });
+    format!("frame {} ({packet}) {:?} {what}", step.frame, step.subject)
+}
+
+/// What a replay says wrongly of captures of a device with a flaw.
+pub fn judge_flaw(flaw: &Flaw, run: &Run, point: usize) -> Vec<String> {
+    let frames = &run.captured[point];
+    let steps = replay(&pcap(frames), host_of(point, false));
+    let subject = if flaw.host == 0 { Subject::Request } else { Subject::Response };
+    let (mut wrong, mut found) = (Vec::new(), false);
+    for step in &steps {
+        let Verdict::Different(difference) = &step.verdict else { continue };
+        let Some(frame) = frames.get(step.frame as usize - 1) else {
+            wrong.push(format!("there is no frame {}", step.frame));
+            continue;
+        };
+        // The frame that proves an omission is that of the request, or a later one.
+        let is_proof = run.omitted.is_some_and(|omitted| {
+            let slack = HOP_DELAY * 2 + Duration::from_micros(1);
+            frame.time.saturating_add(slack) >= omitted
+        });
+        let is_right = flaw.rules.contains(&difference.rule.id) && step.subject == subject;
+        match frame.mark {
+            Mark::Broken if is_right => found = true,
+            Mark::Honest | Mark::Consequence if is_proof && is_right => found = true,
+            Mark::Consequence => {}
+            _ => wrong.push(words(step, Some(frame))),
+        }
+    }
+    if !found && flaw.points.contains(&point) {
+        let marked = frames.iter().zip(1..).filter(|(frame, _)| frame.mark == Mark::Broken);
+        let marked: Vec<u64> = marked.map(|(_, number)| number).collect();
+        let said = steps.iter().filter(|step| marked.contains(&step.frame));
+        let said: Vec<_> = said.map(|step| words(step, None)).collect();
+        wrong.push(format!("not found: frames {marked:?} must break {:?}; {said:?}", flaw.rules));
+    }
+    wrong.into_iter().map(|wrong| format!("{} at point {point}: {wrong}", flaw.name)).collect()
+}
+
+/// What a replay says wrongly of a capture of correct devices. If the capture is complete, and nothing was lost, it must
+/// decide everything.
+pub fn judge_honest(frames: &[&Frame], point: Option<Gid>, is_complete: bool) -> Vec<String> {
+    let steps = replay(&pcap(frames.iter().copied()), point);
+    let is_wrong = |step: &&Step| match &step.verdict {
+        Verdict::Different(_) | Verdict::Known { .. } => true,
+        Verdict::Undecided(_) => is_complete,
+        Verdict::Agreed => false,
+    };
+    let wrong = steps.iter().filter(is_wrong);
+    wrong.map(|step| words(step, frames.get(step.frame as usize - 1).copied())).collect()
+}
+
+/// What a replay does not agree with.
+pub fn disagreements(steps: &[Step]) -> Vec<String> {
+    let wrong = steps.iter().filter(|step| !matches!(step.verdict, Verdict::Agreed));
+    wrong.map(|step| words(step, None)).collect()
+}

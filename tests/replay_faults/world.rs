@@ -1,0 +1,592 @@
+//! Two devices, the two hops between them, and three capture points, under virtual time.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::net::{Ipv4Addr, Ipv6Addr};
+use std::ops::Range;
+use std::sync::OnceLock;
+use std::time::Duration;
+
+use roce::engine::{Batch, Config, CqHandle, Engine, MrAttr, MrHandle, PdHandle, Received};
+use roce::link::mem::Action;
+use roce::memory::Buffer;
+use roce::time::Instant;
+use roce::verbs::{Access, Data, QpHandle, RecvWr, SendOp, SendWr, Sge, SrqHandle, Wc, WrId};
+use roce::wire::{Gid, ICRC_ROOM, Packet, Path, Qpn, RKey};
+
+use super::device::{Cx, Device, Mark};
+use super::dice::Dice;
+use super::frames::{corrupt, mark, network_len, transport};
+use super::management::{LEAD, exchange};
+use super::setup::{Hop, Key, Op, Setup, Work};
+
+/// How long a packet takes over each hop.
+pub const HOP_DELAY: Duration = Duration::from_micros(2);
+
+/// By how much a copy that the network makes follows the packet.
+const COPY_DELAY: Duration = Duration::from_nanos(700);
+
+/// Nanoseconds per byte at 100 Gbit/s, in 1/100.
+const NANOS_PER_100_BYTES: u64 = 8;
+
+/// Steps after which a run is taken not to end.
+const STEPS_MAX: usize = 100_000;
+
+/// Where the memory of a host begins.
+pub const BASE: u64 = 0x7f12_3400_0000;
+const BUFFER: usize = 1 << 17;
+const PAGE: u64 = 4096;
+/// What [`Key::All`] and [`Key::ReadOnly`] are for, from [`BASE`] on.
+pub const ALL: u64 = 1 << 15;
+/// What a host's own work requests take and put, from [`BASE`] on.
+pub const LOCAL: u64 = 1 << 16;
+/// Where receives are.
+pub const RECEIVES: u64 = LOCAL + (1 << 15);
+/// Windows of each side of each connection.
+pub const WINDOWS: usize = 2;
+
+/// One end of the wire: an engine, its memory and its keys.
+pub struct Host {
+    pub engine: Engine,
+    pub gid: Gid,
+    pub domains: [PdHandle; 2],
+    pub buffer: Buffer,
+    /// For the host's own work, by protection domain.
+    pub local: [MrHandle; 2],
+    pub keys: [MrHandle; 4],
+    batch: Batch,
+    /// When its port is free.
+    free: Instant,
+    /// When it may send next.
+    sends_next: Instant,
+}
+
+/// One side of a connection.
+pub struct Side {
+    pub qp: QpHandle,
+    pub cq: CqHandle,
+    pub srq: Option<SrqHandle>,
+    pub windows: Vec<RKey>,
+    posted: usize,
+    received: usize,
+}
+
+impl Side {
+    pub fn new(qp: QpHandle, cq: CqHandle, srq: Option<SrqHandle>) -> Self {
+        Self { qp, cq, srq, windows: Vec::new(), posted: 0, received: 0 }
+    }
+}
+
+/// A frame of a capture point.
+#[derive(Clone, Debug)]
+pub struct Frame {
+    pub time: Instant,
+    pub mark: Mark,
+    /// From the IP header to the ICRC.
+    pub bytes: Vec<u8>,
+}
+
+/// What came of a run.
+#[derive(Debug, Default)]
+pub struct Run {
+    /// At A, at the switch, at B.
+    pub captured: [Vec<Frame>; 3],
+    /// Whether the network met anything with a fault.
+    pub has_faults: bool,
+    /// Since when something is missing that a device should have sent.
+    pub omitted: Option<Instant>,
+}
+
+/// A packet on its way.
+#[derive(Clone)]
+struct InFlight {
+    sender: usize,
+    /// Where it arrives: 0 A, 1 the switch, 2 B; or, before it left, nowhere.
+    at: Option<usize>,
+    mark: Mark,
+    is_corrupted: bool,
+    is_marked: bool,
+    bytes: Vec<u8>,
+}
+
+impl InFlight {
+    /// Before it leaves.
+    fn new(sender: usize, mark: Mark, bytes: Vec<u8>) -> Self {
+        Self { sender, at: None, mark, is_corrupted: false, is_marked: false, bytes }
+    }
+}
+
+pub struct World<'s> {
+    setup: &'s Setup,
+    hosts: [Host; 2],
+    devices: [Device; 2],
+    sides: Vec<[Side; 2]>,
+    qpns: Vec<[Qpn; 2]>,
+    passed: Vec<usize>,
+    in_flight: Vec<Option<InFlight>>,
+    arrivals: BinaryHeap<Reverse<(Instant, usize)>>,
+    dice: Dice,
+    now: Instant,
+    start: Instant,
+    run: Run,
+}
+
+/// Runs two devices to the end.
+pub fn run(setup: &Setup, devices: [Device; 2]) -> Run {
+    let mut world = World::new(setup, devices);
+    for _ in 0..STEPS_MAX {
+        world.post();
+        world.transmit();
+        let Some(next) = world.next() else { return world.finish() };
+        world.now = world.now.max(next);
+        world.step();
+    }
+    panic!("it never ends: {setup:?}");
+}
+
+/// Runs two correct devices.
+pub fn run_honest(setup: &Setup) -> Run {
+    run(setup, Default::default())
+}
+
+pub fn gid(number: u16, ipv6: bool) -> Gid {
+    if ipv6 {
+        Gid::from(Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, number))
+    } else {
+        Gid::from(Ipv4Addr::new(192, 0, 2, number as u8))
+    }
+}
+
+/// What a part of a host's memory holds at first: no two parts are alike.
+pub fn initial(number: u16, range: Range<usize>) -> Vec<u8> {
+    range.map(|at| (at.wrapping_mul(0x9e37_79b9) >> 11) as u8 ^ number as u8).collect()
+}
+
+fn host(number: u16, setup: &Setup) -> Host {
+    let gid = gid(number, setup.ipv6);
+    let mut config = Config::new(gid);
+    config.window_packets = 32;
+    config.advertise_credits = setup.advertise_credits;
+    // Packets that no engine sends come from a port of their own.
+    config.pin_source_port = false;
+    let mut engine = Engine::new(config, u64::from(number));
+    let domains = [engine.create_pd().unwrap(), engine.create_pd().unwrap()];
+    let buffer = Buffer::new(BUFFER);
+    // The same for every run, and not made anew for each.
+    static MEMORIES: [OnceLock<Vec<u8>>; 2] = [OnceLock::new(), OnceLock::new()];
+    let memory = MEMORIES[usize::from(number) - 1].get_or_init(|| initial(number, 0..BUFFER));
+    buffer.write(0, memory).unwrap();
+    let remote = Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC;
+    let mut register = |domain, offset: u64, len: u64, access| {
+        let region = buffer.part(offset as usize, len as usize).unwrap();
+        engine.register(domain, MrAttr { region, base: BASE + offset, access }).unwrap()
+    };
+    let local = Access::LOCAL_WRITE | Access::MW_BIND;
+    let keys = [
+        register(domains[0], 0, ALL, local | remote),
+        register(domains[0], 0, ALL, local | Access::REMOTE_READ),
+        register(domains[0], ALL, PAGE, local | remote),
+        register(domains[1], ALL + PAGE, PAGE, local | remote),
+    ];
+    let local = domains.map(|domain| register(domain, 0, BUFFER as u64, local));
+    let batch = Batch::new(64);
+    Host {
+        engine,
+        gid,
+        domains,
+        buffer,
+        local,
+        keys,
+        batch,
+        free: Instant::ZERO,
+        sends_next: Instant::ZERO,
+    }
+}
+
+impl Host {
+    /// What a key is called on the wire, and where its range begins.
+    pub fn key(&self, key: Key, windows: &[RKey]) -> (RKey, u64) {
+        match key {
+            Key::All => (self.keys[0].rkey(), BASE),
+            Key::ReadOnly => (self.keys[1].rkey(), BASE),
+            Key::Page => (self.keys[2].rkey(), BASE + ALL),
+            Key::OtherDomain => (self.keys[3].rkey(), BASE + ALL + PAGE),
+            Key::Window(number) => (windows[number], window_base(number)),
+            Key::OthersWindow | Key::Unknown => {
+                (RKey::new(self.keys[0].rkey().get() ^ 0x5a5a_5a00), BASE)
+            }
+        }
+    }
+}
+
+/// Where the memory of a window begins.
+pub fn window_base(number: usize) -> u64 {
+    BASE + ALL + (2 + number as u64) * PAGE
+}
+
+impl<'s> World<'s> {
+    fn new(setup: &'s Setup, devices: [Device; 2]) -> Self {
+        let start = Instant::from_nanos(1_000_000_000);
+        let mut world = Self {
+            setup,
+            hosts: [host(1, setup), host(2, setup)],
+            devices,
+            sides: Vec::new(),
+            qpns: Vec::new(),
+            passed: vec![0; setup.rules.len()],
+            in_flight: Vec::new(),
+            arrivals: BinaryHeap::new(),
+            dice: Dice::new(setup.seed),
+            now: Instant::from_nanos(start.as_nanos() - LEAD.as_nanos() as u64),
+            start,
+            run: Run::default(),
+        };
+        for connection in &setup.connections {
+            let (sides, qpns) = super::connect::connect(&mut world.hosts, connection);
+            world.sides.push(sides);
+            world.qpns.push(qpns);
+        }
+        world.manage();
+        for host in [0, 1] {
+            if let Some(start) = world.devices[host].start.take() {
+                world.with_cx(host, |cx, _| start(cx));
+            }
+        }
+        world
+    }
+
+    /// Sends the messages of the connection manager.
+    fn manage(&mut self) {
+        let gids = self.hosts.each_ref().map(|host| host.gid);
+        let plans = self.setup.connections.iter().zip(&self.qpns).zip(0..);
+        let managed = plans.filter(|((plan, _), _)| plan.is_managed);
+        let exchanges: Vec<_> = managed
+            .flat_map(|((plan, qpns), number)| exchange(number, plan, *qpns, gids))
+            .collect();
+        for (sender, at, packet) in exchanges {
+            let bytes = self.sealed(sender, &packet);
+            let packet = InFlight::new(sender, Mark::Honest, bytes);
+            self.put(self.now.saturating_add(at), packet);
+        }
+    }
+
+    fn is_time(&self, at: Duration) -> bool {
+        self.start.saturating_add(at) <= self.now
+    }
+
+    /// Posts what is due.
+    fn post(&mut self) {
+        for index in 0..self.sides.len() {
+            for side in [0, 1] {
+                self.post_receives(index, side);
+                let work = &self.setup.connections[index].work[side];
+                while let Some(post) = work.get(self.sides[index][side].posted).copied()
+                    && self.is_time(post.at)
+                {
+                    self.post_one(index, side, post);
+                }
+            }
+        }
+    }
+
+    fn post_receives(&mut self, index: usize, side: usize) {
+        let plan = &self.setup.connections[index];
+        let taking = plan.work[1 - side].iter().filter(|post| post.op.takes_receive()).count();
+        let times = &plan.receives[side];
+        while let received = self.sides[index][side].received
+            && received < taking.max(times.len())
+            && let at = times.get(received).or_else(|| times.last()).copied()
+            && at.is_none_or(|at| self.is_time(at))
+        {
+            let Host { engine, local, .. } = &mut self.hosts[side];
+            let here = &mut self.sides[index][side];
+            let addr = BASE + plan.receive_at;
+            let sge = Sge { addr, length: plan.receive_size, lkey: local[plan.domain].lkey() };
+            let wr = RecvWr { id: WrId(1 << 32 | received as u64), sges: &[sge] };
+            match here.srq {
+                Some(srq) => engine.post_srq_recv(srq, &wr).unwrap(),
+                None => engine.post_recv(here.qp, &wr).unwrap(),
+            }
+            here.received += 1;
+        }
+    }
+
+    fn post_one(&mut self, index: usize, side: usize, work: Work) {
+        let others = &self.sides[index.saturating_sub(1)][1 - side].windows;
+        let (rkey, base) = match work.key {
+            Key::OthersWindow => (others[0], window_base(0)),
+            key => self.hosts[1 - side].key(key, &self.sides[index][1 - side].windows),
+        };
+        let domain = self.setup.connections[index].domain;
+        let Host { engine, local, .. } = &mut self.hosts[side];
+        let here = &mut self.sides[index][side];
+        let remote_addr = base.wrapping_add(work.offset);
+        let imm = Some([1, 2, 3, here.posted as u8]);
+        let op = match work.op {
+            Op::Send => SendOp::Send { imm: None },
+            Op::SendImm => SendOp::Send { imm },
+            Op::SendInvalidate => SendOp::SendWithInv { rkey },
+            Op::Write => SendOp::Write { remote_addr, rkey, imm: None },
+            Op::WriteImm => SendOp::Write { remote_addr, rkey, imm },
+            Op::Read => SendOp::Read { remote_addr, rkey },
+            Op::CompareSwap { compare, swap } => {
+                SendOp::CompareSwap { remote_addr, rkey, compare, swap }
+            }
+            Op::FetchAdd(add) => SendOp::FetchAdd { remote_addr, rkey, add },
+            Op::AtomicWrite => SendOp::AtomicWrite { remote_addr, rkey },
+        };
+        let sges = [Sge { addr: BASE + work.local, length: work.len, lkey: local[domain].lkey() }];
+        let data = if work.len == 0 { Data::EMPTY } else { Data::Gather(&sges) };
+        let wr = SendWr::new(WrId(here.posted as u64), op, data);
+        engine.post_send(here.qp, &wr, &[]).unwrap();
+        here.posted += 1;
+    }
+
+    /// When something happens next.
+    fn next(&self) -> Option<Instant> {
+        let timers = self.hosts.iter().filter_map(|host| host.engine.poll_timeout());
+        let arrival = self.arrivals.peek().map(|Reverse((time, _))| *time);
+        let plans = self.setup.connections.iter().zip(&self.sides);
+        let posts = plans.flat_map(|(plan, sides)| {
+            [0, 1].into_iter().flat_map(move |side| {
+                let post = plan.work[side].get(sides[side].posted).map(|post| post.at);
+                let taking = plan.work[1 - side].iter().filter(|post| post.op.takes_receive());
+                let times = &plan.receives[side];
+                let short = sides[side].received < taking.count().max(times.len());
+                let receive = times.get(sides[side].received).or_else(|| times.last()).copied();
+                [post, receive.filter(|_| short)]
+            })
+        });
+        let posts = posts.flatten().map(|at| self.start.saturating_add(at));
+        let waiting = self.hosts.iter().filter(|host| host.engine.has_transmit());
+        let sends = waiting.map(|host| host.sends_next);
+        timers.chain(arrival).chain(sends).chain(posts.filter(|at| *at > self.now)).min()
+    }
+
+    fn step(&mut self) {
+        while self.arrivals.peek().is_some_and(|Reverse((time, _))| *time <= self.now) {
+            let Some(Reverse((_, index))) = self.arrivals.pop() else { break };
+            let packet = self.in_flight[index].take().unwrap();
+            self.arrive(packet);
+        }
+        for host in &mut self.hosts {
+            if host.engine.poll_timeout().is_some_and(|at| at <= self.now) {
+                host.engine.handle_timeout(self.now);
+            }
+        }
+    }
+
+    /// Calls a hook of a device, and does what it says.
+    fn with_cx(
+        &mut self,
+        host: usize,
+        call: impl FnOnce(&mut Cx<'_>, &mut Device),
+    ) -> Vec<Vec<u8>> {
+        let peer_keys = self.hosts[1 - host].keys.map(|key| key.rkey());
+        let mut cx = Cx {
+            now: self.now,
+            host: &mut self.hosts[host],
+            qpns: &self.qpns,
+            peer_keys,
+            out: Vec::new(),
+            taken: Vec::new(),
+            omitted: None,
+        };
+        call(&mut cx, &mut self.devices[host]);
+        let Cx { out, taken, omitted, .. } = cx;
+        self.run.omitted = self.run.omitted.or(omitted);
+        for out in out {
+            let bytes = self.sealed(host, &out.packet);
+            let packet = InFlight::new(host, out.mark, bytes);
+            if out.delay.is_zero() {
+                self.leave(packet);
+            } else {
+                self.put(self.now.saturating_add(out.delay), packet);
+            }
+        }
+        taken
+    }
+
+    /// A packet as it is on the wire, from the IP header to the ICRC.
+    fn sealed(&self, from: usize, packet: &[u8]) -> Vec<u8> {
+        let path = Path {
+            source: self.hosts[from].gid,
+            destination: self.hosts[1 - from].gid,
+            source_port: 0xc000 + from as u16,
+            hop_limit: 64,
+            ..Path::NOWHERE
+        };
+        let mut packet = [packet, &[0; ICRC_ROOM]].concat();
+        let headers = path.seal(&mut packet);
+        let (ip, udp) = headers.as_bytes();
+        [ip, udp, &packet].concat()
+    }
+
+    /// A packet leaves its host.
+    fn leave(&mut self, packet: InFlight) {
+        let from = packet.sender;
+        let leaves = packet.bytes.len() as u64 * NANOS_PER_100_BYTES / 100 + 10;
+        let host = &mut self.hosts[from];
+        host.free = host.free.max(self.now).saturating_add(Duration::from_nanos(leaves));
+        let time = host.free;
+        self.capture(from * 2, time, &packet);
+        self.pass(if from == 0 { Hop::A } else { Hop::B }, time, packet);
+    }
+
+    /// A packet comes to a capture point, and from there on.
+    fn arrive(&mut self, packet: InFlight) {
+        let Some(at) = packet.at else { return self.leave(packet) };
+        self.capture(at, self.now, &packet);
+        match at {
+            1 => {
+                let hop = if packet.sender == 0 { Hop::B } else { Hop::A };
+                self.pass(hop, self.now, packet);
+            }
+            at => self.deliver(at / 2, &packet),
+        }
+    }
+
+    fn capture(&mut self, point: usize, time: Instant, packet: &InFlight) {
+        let InFlight { mark, bytes, .. } = packet;
+        self.run.captured[point].push(Frame { time, mark: *mark, bytes: bytes.clone() });
+    }
+
+    /// Sends a packet over a hop, with the faults that are its.
+    fn pass(&mut self, hop: Hop, time: Instant, mut packet: InFlight) {
+        let mut arrival = time.saturating_add(HOP_DELAY);
+        let (mut lost, mut twice) = (false, false);
+        for action in self.actions(hop, &packet) {
+            self.run.has_faults = true;
+            match action {
+                Action::Drop => lost = true,
+                Action::Duplicate => twice = true,
+                Action::Delay(extra) => arrival = arrival.saturating_add(extra),
+                Action::Corrupt => {
+                    corrupt(&mut packet.bytes, self.dice.roll() as usize);
+                    packet.is_corrupted = true;
+                }
+                Action::Mark => {
+                    mark(&mut packet.bytes);
+                    packet.is_marked = true;
+                }
+            }
+        }
+        if lost {
+            return;
+        }
+        packet.at = Some(match (packet.sender, hop) {
+            (0, Hop::A) | (1, Hop::B) => 1,
+            (0, Hop::B) => 2,
+            _ => 0,
+        });
+        if twice {
+            self.put(arrival.saturating_add(COPY_DELAY), packet.clone());
+        }
+        self.put(arrival, packet);
+    }
+
+    fn put(&mut self, time: Instant, packet: InFlight) {
+        self.arrivals.push(Reverse((time, self.in_flight.len())));
+        self.in_flight.push(Some(packet));
+    }
+
+    /// What happens to a packet on a hop.
+    fn actions(&mut self, hop: Hop, packet: &InFlight) -> Vec<Action> {
+        let mut actions = Vec::new();
+        let parsed = Packet::parse(transport(&packet.bytes));
+        for (rule, passed) in self.setup.rules.iter().zip(&mut self.passed) {
+            let is_it = (rule.sender, rule.hop) == (packet.sender, hop)
+                && parsed.as_ref().is_ok_and(|parsed| (rule.which)(parsed));
+            *passed += usize::from(is_it);
+            if is_it && (rule.nth == 0 || *passed == rule.nth) {
+                actions.push(rule.action);
+            }
+        }
+        if self.dice.below(1000) < self.setup.faults_per_mille {
+            actions.push(match self.dice.below(12) {
+                0..6 => Action::Drop,
+                6 | 7 => Action::Duplicate,
+                8 => Action::Delay(Duration::from_micros(3)),
+                9 => Action::Delay(Duration::from_micros(150)),
+                10 => Action::Corrupt,
+                _ => Action::Mark,
+            });
+        }
+        actions
+    }
+
+    /// Hands a packet to a device.
+    fn deliver(&mut self, to: usize, packet: &InFlight) {
+        if packet.is_corrupted {
+            return;
+        }
+        let bytes = transport(&packet.bytes);
+        let taken = self.with_cx(to, |cx, device| match &mut device.incoming {
+            Some(hook) => hook(bytes, cx),
+            None => cx.take(bytes),
+        });
+        for bytes in taken {
+            let received = Received {
+                source: self.hosts[1 - to].gid,
+                destination: self.hosts[to].gid,
+                source_port: 0xc000 + packet.sender as u16,
+                ecn: if packet.is_marked { 3 } else { 0 },
+                network: &packet.bytes[..network_len(&packet.bytes)],
+                packet: &bytes,
+            };
+            self.hosts[to].engine.handle_packet(self.now, &received);
+        }
+    }
+
+    /// Takes what the engines emit, and completions.
+    fn transmit(&mut self) {
+        for from in [0, 1] {
+            let host = &mut self.hosts[from];
+            if host.sends_next > self.now {
+                continue;
+            }
+            if host.engine.has_transmit() {
+                host.sends_next = self.now.saturating_add(self.setup.send_interval);
+            }
+            loop {
+                let Host { engine, batch, .. } = &mut self.hosts[from];
+                batch.clear();
+                if engine.poll_transmit(self.now, batch) == 0 {
+                    break;
+                }
+                let mut packets = Vec::new();
+                batch.for_each_mut(|_, packet| {
+                    packets.push(packet[..packet.len() - ICRC_ROOM].to_vec());
+                });
+                for packet in packets {
+                    self.with_cx(from, |cx, device| match &mut device.outgoing {
+                        Some(hook) => hook(&packet, cx),
+                        None => cx.send(&packet),
+                    });
+                }
+            }
+            self.poll(from);
+        }
+    }
+
+    /// Takes completions. A program that got a message may write to its memory.
+    fn poll(&mut self, side: usize) {
+        for sides in &self.sides {
+            let mut wcs = [Wc::default(); 64];
+            let count = self.hosts[side].engine.poll_cq(sides[side].cq, &mut wcs);
+            let received = wcs.iter().take(count).filter(|wc| wc.id.0 >> 32 == 1).count();
+            if received > 0 && self.setup.programs_write && self.dice.one_in(2) {
+                let bytes = self.dice.bytes(64);
+                let at = self.dice.below(ALL as usize - bytes.len());
+                self.hosts[side].buffer.write(at, &bytes).unwrap();
+            }
+        }
+    }
+
+    fn finish(mut self) -> Run {
+        for captured in &mut self.run.captured {
+            captured.sort_by_key(|frame| frame.time);
+        }
+        self.run
+    }
+}
