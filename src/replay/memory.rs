@@ -155,13 +155,14 @@ impl Memory {
         Some(page)
     }
 
-    /// Bytes were written by the responder `writer`, at the latest at frame `frame`; with `None`, bytes that are not known.
+    /// Bytes were written by the responder `writer`, between the frames `from` and `to`; with `None`, bytes that are not
+    /// known. If another responder wrote to the same page meanwhile, nobody knows who was first.
     pub(super) fn write(
         &mut self,
         at: Location,
         len: usize,
         bytes: Option<&[u8]>,
-        (writer, frame): (u32, u64),
+        (writer, since, frame): (u32, u64, u64),
     ) {
         for (address, range) in parts(at.address, len) {
             let key = (at.host, address / PAGE_BYTES as u64);
@@ -170,7 +171,8 @@ impl Memory {
             let others = self.pages(key).iter_mut().filter(|page| page.rkey != at.rkey);
             others.for_each(|page| page.mark(from, range.len(), false));
             let Some(page) = self.page(key, at.rkey, bytes.is_some()) else { continue };
-            let part = bytes.and_then(|bytes| bytes.get(range.clone()));
+            let is_race = page.writer != writer && page.frame > since;
+            let part = bytes.filter(|_| !is_race).and_then(|bytes| bytes.get(range.clone()));
             if let (Some(part), Some(place)) = (part, page.bytes.get_mut(from..from + range.len()))
             {
                 place.copy_from_slice(part);
@@ -218,6 +220,25 @@ impl Memory {
             page.mark(from, part.len(), true);
             (page.writer, page.frame) = by;
         }
+    }
+}
+
+impl Memory {
+    /// The bytes at a place: known ones as they are known, the others as `shown`.
+    pub(super) fn overlay(&mut self, at: Location, shown: &[u8]) -> Vec<u8> {
+        let mut bytes = shown.to_vec();
+        for (address, range) in parts(at.address, shown.len()) {
+            let key = (at.host, address / PAGE_BYTES as u64);
+            let from = in_page(address);
+            let Some(page) = self.page(key, at.rkey, false) else { continue };
+            for (at, index) in range.enumerate() {
+                let known = page.is_known(from + at).then(|| page.bytes.get(from + at)).flatten();
+                if let (Some(&byte), Some(out)) = (known, bytes.get_mut(index)) {
+                    *out = byte;
+                }
+            }
+        }
+        bytes
     }
 }
 

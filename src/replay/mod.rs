@@ -19,6 +19,7 @@
 
 mod deviations;
 mod judge;
+mod keys;
 pub mod limits;
 pub mod live;
 mod memory;

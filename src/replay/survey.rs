@@ -1,6 +1,6 @@
 //! The first pass: what connections there are, and what the capture shows of the network.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 
 use super::limits::LISTED_MAX;
 use crate::analysis::{
@@ -8,7 +8,7 @@ use crate::analysis::{
     Report, Sink,
 };
 use crate::decode::Context;
-use crate::wire::{Gid, IcrcVerdict};
+use crate::wire::{Gid, IcrcVerdict, Psn};
 
 /// What the first pass over a capture found.
 #[derive(Clone, Debug)]
@@ -34,6 +34,8 @@ pub struct NetworkFacts {
     pub response_copies: u64,
     /// Packets that were overtaken.
     pub reordered: u64,
+    /// NAKs and RNR NAKs that were captured before, without a retransmission in between.
+    pub repeated_naks: u64,
     /// Lost packets that were captured first.
     pub lost_behind: u64,
     /// Lost packets that were not captured.
@@ -45,6 +47,16 @@ impl NetworkFacts {
     /// writes them.
     pub fn icrc_tells(&self) -> bool {
         self.icrc[0] > self.icrc[1]
+    }
+
+    /// Whether the network makes copies of packets.
+    pub fn makes_copies(&self) -> bool {
+        self.request_copies + self.response_copies > 0
+    }
+
+    /// Whether the network delivers packets in another order.
+    pub fn is_reordering(&self) -> bool {
+        self.reordered > 0
     }
 }
 
@@ -85,6 +97,8 @@ pub struct Surveyor {
 struct Seen {
     network: NetworkFacts,
     lost_frames: HashSet<u64>,
+    /// The last NAK of each responder, until what it names is retransmitted.
+    naks: HashMap<(FlowNumber, u8), (Psn, u32)>,
 }
 
 impl Surveyor {
@@ -106,7 +120,7 @@ impl Surveyor {
     pub fn finish(mut self) -> Survey {
         let mut report = self.analysis.finish(&mut self.seen);
         report.connections.sort_by_key(|connection| connection.flow);
-        let Seen { network, lost_frames } = self.seen;
+        let Seen { network, lost_frames, .. } = self.seen;
         Survey { report, files: self.files, network, lost_frames }
     }
 }
@@ -131,7 +145,23 @@ impl Sink for Seen {
             PacketRole::Ack | PacketRole::Response if note.duplicate => {
                 network.response_copies += 1;
             }
+            PacketRole::Nak | PacketRole::Rnr => {
+                let nak = (facts.psn, facts.digest);
+                let is_room = self.naks.len() < LISTED_MAX;
+                let key = (note.flow, 1 - note.sender.min(1));
+                if self.naks.get(&key) == Some(&nak) {
+                    network.repeated_naks += 1;
+                } else if is_room {
+                    self.naks.insert(key, nak);
+                }
+            }
             _ => {}
+        }
+        if note.role == PacketRole::Request && !self.naks.is_empty() {
+            let key = (note.flow, note.sender);
+            if self.naks.get(&key).is_some_and(|(psn, _)| *psn == facts.psn) {
+                self.naks.remove(&key);
+            }
         }
         network.reordered += u64::from(note.reordered);
     }

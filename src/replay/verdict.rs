@@ -62,6 +62,8 @@ pub enum Undecided {
     Cut,
     /// The network damaged it: its ICRC is wrong.
     Damaged,
+    /// The network may have made a copy of it, or delivered it late.
+    Network,
     /// It depends on the other direction, of which the capture has nothing.
     OneDirection,
     /// It depends on something that was forgotten for lack of room: see `limits`.
@@ -93,6 +95,7 @@ impl Undecided {
             Self::MissingPackets => "missing packets",
             Self::Cut => "cut packets",
             Self::Damaged => "damaged packets",
+            Self::Network => "copied or reordered by the network",
             Self::OneDirection => "one direction only",
             Self::BeyondLimits => "beyond limits",
             Self::Unsupported => "not supported",

@@ -2,14 +2,16 @@
 
 use super::World;
 use super::rules;
-use super::step;
-use super::track::{Advance, Asked, Open, State, Track, differs, packet_pkey, psn_of};
-use crate::replay::judge::{Input, Sink};
+use super::track::{Advance, Complaint, Open, State, Track, differs, packet_pkey, psn_of};
+use crate::replay::Rule;
+use crate::replay::judge::Input;
 use crate::replay::limits::OPEN_MAX;
-use crate::replay::memory::{Found, Location};
 use crate::replay::verdict::{Difference, Undecided, Verdict};
 use crate::wire::aeth::{Answer, Credits, NakCode};
-use crate::wire::{Msn, OpcodeInfo, Operation, Packet, Qpn};
+use crate::wire::{Headers, Msn, OpcodeInfo, Operation, Packet, Qpn};
+
+/// How far a PSN may be from those in flight. What is further belongs to no request of the connection.
+const FAR: u64 = 1 << 16;
 
 /// A captured answer.
 #[derive(Clone, Copy, Debug)]
@@ -26,7 +28,7 @@ impl Captured<'_> {
     /// A difference of this packet.
     pub(super) fn differs(
         &self,
-        rule: &'static crate::replay::Rule,
+        rule: &'static Rule,
         found: String,
         expected: Option<Vec<u8>>,
         frames: &[u64],
@@ -34,41 +36,50 @@ impl Captured<'_> {
         differs(rule, found, self.packet, expected, frames)
     }
 
-    fn dest(&self) -> Qpn {
+    pub(super) fn dest(&self) -> Qpn {
         self.input.facts.dest_qp
+    }
+
+    fn answer(&self) -> Option<Answer> {
+        self.input.facts.aeth.map(|(syndrome, _)| syndrome.answer())
+    }
+
+    /// Whether it is a NAK or RNR NAK.
+    pub(super) fn is_nak(&self) -> bool {
+        matches!(self.answer(), Some(Answer::Nak(_) | Answer::RnrNak(_)))
     }
 }
 
-const AGREED: Option<Verdict> = Some(Verdict::Agreed);
+pub(super) const AGREED: Option<Verdict> = Some(Verdict::Agreed);
 
-fn undecided(why: Undecided) -> Option<Verdict> {
+pub(super) fn undecided(why: Undecided) -> Option<Verdict> {
     Some(Verdict::Undecided(why))
 }
 
 impl Track {
-    /// Takes an answer of this responder.
+    /// Takes an answer of this responder; nothing if the verdict must wait.
     pub(super) fn response(
         &mut self,
         input: &Input<'_>,
         info: &'static OpcodeInfo,
         world: &mut World,
-        out: &mut dyn Sink,
-    ) {
+    ) -> Option<Verdict> {
         let facts = input.facts;
         let seq = self.unwrap(facts.psn);
         let msn = facts.aeth.map(|(_, msn)| msn);
         let frame = facts.frame;
         let captured = Captured { input, info, seq, frame, msn, packet: input.packet };
+        self.complaint = None;
         let judged = self.judge(&captured, world);
-        let verdict = match (self.check_headers(&captured), judged) {
-            (Some(wrong), _) => {
-                self.open.retain(|open| open.frame != frame);
-                Some(wrong)
+        if let Some(wrong) = self.check_headers(&captured) {
+            self.open.retain(|open| open.frame != frame);
+            return Some(wrong);
+        }
+        match (self.complaint.take(), judged) {
+            (Some(Complaint { rule, found, frames }), Some(Verdict::Agreed)) => {
+                Some(captured.differs(rule, found, None, &frames))
             }
-            (None, judged) => judged,
-        };
-        if let Some(verdict) = verdict {
-            out.step(step(input, verdict));
+            (_, judged) => judged,
         }
     }
 
@@ -117,24 +128,29 @@ impl Track {
 
     /// The verdict on an answer; nothing if it must wait.
     fn judge(&mut self, it: &Captured<'_>, world: &mut World) -> Option<Verdict> {
-        let facts = it.input.facts;
-        let has_aeth = it.info.headers.contains(crate::wire::Headers::AETH);
-        if has_aeth && facts.aeth.is_none() {
+        if it.info.headers.contains(Headers::AETH) && it.msn.is_none() {
             return undecided(Undecided::Cut);
         }
-        if it.input.note.duplicate {
+        if it.input.note.duplicate && !it.is_nak() {
             return AGREED;
         }
         if let State::Failed(frame) = self.state {
-            return self.judge_after_failure(it, frame);
+            return self.judge_after_failure(it, frame, world);
         }
         if let State::Unknown(why) = self.state
             && let Err(verdict) = self.synchronize(it, why, world)
         {
             return verdict;
         }
-        let answer = facts.aeth.map(|(syndrome, _)| syndrome.answer());
-        match (it.info.operation, answer) {
+        let top = self.top.unwrap_or(self.epsn).max(self.epsn);
+        if it.seq + FAR < self.epsn || it.seq > top + FAR {
+            let found = format!("PSN {} is far from all in flight", psn_of(it.seq));
+            return Some(it.differs(&rules::RESPONSE_UNSOLICITED, found, None, &[]));
+        }
+        if let Some(arrivals) = &mut self.arrivals {
+            arrivals.answered();
+        }
+        match (it.info.operation, it.answer()) {
             (Operation::ReadResponse | Operation::AtomicAcknowledge, _) => {
                 self.judge_data(it, world)
             }
@@ -147,12 +163,20 @@ impl Track {
     }
 
     /// Nothing comes after a refusal for good, but what was sent before it.
-    fn judge_after_failure(&mut self, it: &Captured<'_>, frame: u64) -> Option<Verdict> {
+    fn judge_after_failure(
+        &mut self,
+        it: &Captured<'_>,
+        frame: u64,
+        world: &World,
+    ) -> Option<Verdict> {
         if it.seq < self.epsn {
             return AGREED;
         }
-        let found =
-            format!("an answer for PSN {} after the connection was refused", psn_of(it.seq));
+        if it.is_nak() && world.survey.network.makes_copies() {
+            return AGREED;
+        }
+        let psn = psn_of(it.seq);
+        let found = format!("an answer for PSN {psn} after the connection was refused");
         Some(it.differs(&rules::AFTER_FATAL_NAK, found, None, &[frame]))
     }
 
@@ -167,7 +191,7 @@ impl Track {
             self.pending.pop_front();
         }
         let is_ack = it.info.operation == Operation::Acknowledge
-            && matches!(it.input.facts.aeth, Some((s, _)) if matches!(s.answer(), Answer::Ack(_)));
+            && matches!(it.answer(), Some(Answer::Ack(_)));
         match self.pending.front() {
             Some(front) if front.seq <= it.seq => {
                 let seq = front.seq;
@@ -203,7 +227,7 @@ impl Track {
     }
 
     /// Executes all before `target`; the verdict on the answer if that does not work.
-    fn catch_up(
+    pub(super) fn catch_up(
         &mut self,
         target: u64,
         it: &Captured<'_>,
@@ -212,10 +236,11 @@ impl Track {
         match self.advance(target, it.frame, world) {
             Advance::Reached => Ok(()),
             Advance::Missing(missing) => Err(self.judge_unsent(missing, target, it, world)),
-            Advance::Refused(expected, frame) => {
-                let expected = Some(self.translate(expected));
+            Advance::Refused(reply, frame) => {
+                let expected = reply.packet(it.dest(), self.pkey, self.msn_offset, &[], None);
                 let found = "a request was accepted that must be refused".to_owned();
-                let verdict = it.differs(&rules::INVALID_ACCEPTED, found, expected, &[frame]);
+                let rule = &rules::INVALID_ACCEPTED;
+                let verdict = it.differs(rule, found, Some(expected), &[frame]);
                 let msn = it.msn.unwrap_or(self.msn);
                 self.adopt(target, msn, it.dest(), world);
                 Err(Some(verdict))
@@ -225,45 +250,65 @@ impl Track {
 
     /// An answer says that a request arrived that was not captured: the capture misses it, or it was never sent, which
     /// only what comes later tells.
-    fn judge_unsent(
+    pub(super) fn judge_unsent(
         &mut self,
         missing: u64,
         target: u64,
         it: &Captured<'_>,
         world: &mut World,
     ) -> Option<Verdict> {
-        let is_beyond = self.top.is_none_or(|top| missing >= top);
+        let rule = match it.info.operation {
+            _ if it.is_nak() => &rules::NAK_PSN,
+            Operation::Acknowledge => &rules::ACK_NOT_RECEIVED,
+            _ if !it.info.position.begins() && self.stream.is_some() => &rules::RESPONSE_PSN,
+            _ => &rules::RESPONSE_UNSOLICITED,
+        };
         let msn = it.msn.unwrap_or(self.msn);
-        self.adopt(target, msn, it.dest(), world);
-        if !is_beyond || self.open.len() >= OPEN_MAX {
+        let is_beyond = self.top.is_none_or(|top| missing >= top);
+        if !is_beyond {
+            if let Some(found) = self.contradicts_hole(missing, target, it) {
+                return Some(it.differs(rule, found, None, &[]));
+            }
+            self.adopt(target, msn, it.dest(), world);
             return undecided(Undecided::MissingPackets);
         }
-        let rule = match it.input.facts.aeth.map(|(syndrome, _)| syndrome.answer()) {
-            Some(Answer::Nak(_) | Answer::RnrNak(_)) => &rules::NAK_PSN,
-            _ if it.info.operation != Operation::Acknowledge => &rules::RESPONSE_UNSOLICITED,
-            _ => &rules::ACK_NOT_RECEIVED,
-        };
+        if self.open.len() >= OPEN_MAX {
+            return undecided(Undecided::MissingPackets);
+        }
         let found = format!("PSN {} was not sent yet", psn_of(missing));
         let captured = Some(it.packet.to_vec());
         let (expected, frames) = (None, Vec::new());
         let difference = Box::new(Difference { rule, found, captured, expected, frames });
-        self.open.push(Open { unsent: missing, frame: it.frame, difference });
+        let (dest, frame) = (it.dest(), it.frame);
+        self.open.push(Open { unsent: missing, target, msn, dest, frame, difference });
         None
     }
 
-    /// An answer of the engine as the captured device would have given it.
-    pub(super) fn translate(&self, mut packet: Vec<u8>) -> Vec<u8> {
-        if let Some(place) = packet.get_mut(13..16) {
-            let mut msn = [0; 4];
-            msn.get_mut(1..).into_iter().for_each(|to| to.copy_from_slice(place));
-            let count = u32::from_be_bytes(msn).wrapping_add(self.msn_offset) & 0xff_ffff;
-            place.copy_from_slice(count.to_be_bytes().get(1..).unwrap_or_default());
+    /// Whether the MSN of an answer says that the requests that were not captured, from `missing` on, were not executed:
+    /// they are whole messages, and it does not count them.
+    fn contradicts_hole(&self, missing: u64, target: u64, it: &Captured<'_>) -> Option<String> {
+        let behind = self.pending.iter().find(|request| request.seq > missing)?;
+        let msn = it.msn?;
+        if self.is_message_open
+            || self.in_message
+            || self.adopts_msn
+            || !behind.info.position.begins()
+            || behind.seq > target
+        {
+            return None;
         }
-        packet
+        let executed = self.pending.iter().take_while(|request| request.seq < target);
+        let least = 1 + executed.filter(|request| request.info.position.ends()).count();
+        let counted = msn.since(self.msn);
+        if i64::from(counted) >= i64::try_from(least).unwrap_or(i64::MAX) {
+            return None;
+        }
+        let psn = psn_of(missing);
+        Some(format!("MSN {msn}, after {}, does not count PSN {psn}", self.msn))
     }
 
     /// Compares the MSN of an answer with that of the last request that was executed.
-    fn check_msn(&mut self, it: &Captured<'_>, frames: &[u64]) -> Option<Verdict> {
+    pub(super) fn check_msn(&mut self, it: &Captured<'_>, frames: &[u64]) -> Option<Verdict> {
         let msn = it.msn?;
         if self.adopts_msn {
             self.adopts_msn = false;
@@ -285,7 +330,10 @@ impl Track {
         }
         let found = format!("MSN {msn}, expected {}", self.msn);
         let expected = with_msn(it.packet, self.msn);
-        Some(it.differs(&rules::RESPONSE_MSN, found, Some(expected), frames))
+        // A NAK that counts fewer requests than come before its PSN names the wrong PSN.
+        let is_behind = it.is_nak() && msn.since(self.msn) < 0;
+        let rule = if is_behind { &rules::NAK_PSN } else { &rules::RESPONSE_MSN };
+        Some(it.differs(rule, found, Some(expected), frames))
     }
 
     fn judge_ack(
@@ -301,18 +349,28 @@ impl Track {
             return verdict;
         }
         self.credits = credits.count().map(i64::from);
-        if let Some(asked) = self.asked_mut(it.seq) {
-            let frame = asked.request.frame;
-            let kind = asked.request.info.name;
+        if let Some(at) = self.asked.iter().rposition(|asked| asked.covers(it.seq)) {
+            let asked = self.asked.get_mut(at)?;
+            let (frame, kind) = (asked.request.frame, asked.request.info.name);
             asked.next = asked.request.end();
             let found = format!("an acknowledgement for {kind} with PSN {}", psn_of(it.seq));
             return Some(it.differs(&rules::RESPONSE_KIND, found, None, &[frame]));
+        }
+        // Newest first: those before the first that was passed were passed, or answered.
+        for asked in self.asked.iter_mut().rev() {
+            if asked.next >= asked.request.end() || asked.passed.is_some() {
+                break;
+            }
+            asked.passed = Some(it.frame);
         }
         self.check_msn(it, &[]).or(AGREED)
     }
 
     /// An acknowledgement of what was acknowledged: for a duplicate, or one that came late.
     fn judge_old_ack(&mut self, it: &Captured<'_>) -> Option<Verdict> {
+        if it.seq + 1 < self.since {
+            return undecided(Undecided::BeforeCapture);
+        }
         let Some(msn) = it.msn else { return AGREED };
         let then = self.msn_at(it.seq);
         if msn == self.msn || then.is_none_or(|then| then == msn) {
@@ -330,228 +388,10 @@ impl Track {
         let (_, msn) = self.history.get(at.checked_sub(1)?)?;
         Some(Msn::new(*msn))
     }
-
-    fn judge_rnr(&mut self, it: &Captured<'_>, world: &mut World) -> Option<Verdict> {
-        if it.seq < self.epsn {
-            let found = format!("an RNR NAK for PSN {}, which was executed", psn_of(it.seq));
-            return Some(it.differs(&rules::NAK_PSN, found, None, &[]));
-        }
-        if let Err(verdict) = self.catch_up(it.seq, it, world) {
-            return verdict;
-        }
-        let Some(front) = self.pending.front().filter(|front| front.seq == it.seq) else {
-            return self.judge_unsent(it.seq, it.seq, it, world);
-        };
-        let (frame, transmissions) = (front.frame, front.transmissions);
-        if !front.info.receive.takes() {
-            let found = format!("an RNR NAK for {}, which takes no receive", front.info.name);
-            return Some(it.differs(&rules::NAK_UNFOUNDED, found, None, &[frame]));
-        }
-        if self.credits.is_some_and(|credits| credits > 0) {
-            let credits = self.credits.take().unwrap_or(0);
-            let found = format!("an RNR NAK although {credits} receives were advertised");
-            return Some(it.differs(&rules::RNR_WITH_CREDITS, found, None, &[frame]));
-        }
-        self.rnrs += 1;
-        if self.rnrs > transmissions {
-            let found = format!("RNR NAK {} for {transmissions} transmissions", self.rnrs);
-            return Some(it.differs(&rules::NAK_REPEATED, found, None, &[frame]));
-        }
-        self.reported = Some((it.seq, it.frame));
-        self.check_msn(it, &[frame]).or(AGREED)
-    }
-
-    fn judge_gap(&mut self, it: &Captured<'_>, world: &mut World) -> Option<Verdict> {
-        if it.seq < self.epsn {
-            let found = format!("a sequence NAK for PSN {}, which was executed", psn_of(it.seq));
-            return Some(it.differs(&rules::NAK_PSN, found, None, &[]));
-        }
-        if let Err(verdict) = self.catch_up(it.seq, it, world) {
-            return verdict;
-        }
-        if let Some((seq, frame)) = self.reported
-            && seq == it.seq
-        {
-            let found = format!("a second NAK for PSN {}", psn_of(it.seq));
-            let rule = if self.rnrs > 0 { &rules::NAK_AFTER_RNR } else { &rules::NAK_REPEATED };
-            return Some(it.differs(rule, found, None, &[frame]));
-        }
-        if self.pending.iter().all(|request| request.seq <= it.seq) {
-            return self.judge_unsent(it.seq + 1, it.seq, it, world);
-        }
-        self.reported = Some((it.seq, it.frame));
-        self.check_msn(it, &[]).or(AGREED)
-    }
-
-    fn judge_refusal(
-        &mut self,
-        it: &Captured<'_>,
-        code: NakCode,
-        world: &mut World,
-    ) -> Option<Verdict> {
-        if it.seq < self.epsn && self.asked_mut(it.seq).is_none() {
-            let found = format!("a NAK for PSN {}, which was executed", psn_of(it.seq));
-            self.state = State::Failed(it.frame);
-            return Some(it.differs(&rules::NAK_PSN, found, None, &[]));
-        }
-        if let Err(verdict) = self.catch_up(it.seq, it, world) {
-            return verdict;
-        }
-        self.state = State::Failed(it.frame);
-        let _ = code;
-        self.check_msn(it, &[]).or(AGREED)
-    }
-
-    /// A READ response or ATOMIC acknowledgement.
-    fn judge_data(&mut self, it: &Captured<'_>, world: &mut World) -> Option<Verdict> {
-        if it.seq >= self.epsn {
-            // It tells that its request was executed, and all before.
-            let Some(request) = self.pending.find(it.seq) else {
-                return self.judge_unsent(it.seq, it.seq + 1, it, world);
-            };
-            let end = request.end();
-            if let Err(verdict) = self.catch_up(end, it, world) {
-                return verdict;
-            }
-        }
-        let (id, host) = (self.id, self.host);
-        let Some(index) = self
-            .asked
-            .iter()
-            .rposition(|asked| (asked.request.seq..asked.request.end()).contains(&it.seq))
-        else {
-            let found =
-                format!("{} for PSN {}, which is no READ or ATOMIC", it.info.name, psn_of(it.seq));
-            return Some(it.differs(&rules::RESPONSE_KIND, found, None, &[]));
-        };
-        let Some(asked) = self.asked.get_mut(index) else { return AGREED };
-        asked.next = asked.next.max(it.seq + 1);
-        let asked = asked.clone();
-        let frame = asked.request.frame;
-        if let Some(verdict) = self.check_shape(it, &asked) {
-            return Some(verdict);
-        }
-        if let Some(msn) = it.msn {
-            if self.adopts_msn {
-                if let Some(verdict) = self.check_msn(it, &[frame]) {
-                    return Some(verdict);
-                }
-            } else if msn != asked.msn && !(asked.again && msn == self.msn) {
-                let found = format!("MSN {msn}, expected {}", asked.msn);
-                let expected = with_msn(it.packet, asked.msn);
-                return Some(it.differs(&rules::RESPONSE_MSN, found, Some(expected), &[frame]));
-            }
-        }
-        let _ = (id, host);
-        self.check_data(it, index, world).or(AGREED)
-    }
-
-    /// Opcode and length of a READ response or ATOMIC acknowledgement.
-    fn check_shape(&self, it: &Captured<'_>, asked: &Asked) -> Option<Verdict> {
-        let is_read = asked.request.info.operation == Operation::ReadRequest;
-        let is_atomic =
-            matches!(asked.request.info.operation, Operation::CompareSwap | Operation::FetchAdd);
-        let frame = asked.request.frame;
-        if is_atomic != (it.info.operation == Operation::AtomicAcknowledge) {
-            let found = format!("{} answers {}", it.info.name, asked.request.info.name);
-            return Some(it.differs(&rules::RESPONSE_KIND, found, None, &[frame]));
-        }
-        if is_atomic {
-            return None;
-        }
-        let length = if is_read { asked.request.reth().map_or(0, |(.., len)| len) } else { 0 };
-        let mtu = self.mtu.bytes() as u64;
-        let starts = core::iter::once(asked.request.seq)
-            .chain(self.duplicates.iter().map(|again| again.seq))
-            .filter(|start| (asked.request.seq..=it.seq).contains(start));
-        let last = asked.request.end() - 1;
-        use crate::wire::Position;
-        let fits = |start: u64| {
-            let position = match (it.seq == start, it.seq == last) {
-                (true, true) => Position::Only,
-                (true, false) => Position::First,
-                (false, true) => Position::Last,
-                (false, false) => Position::Middle,
-            };
-            position == it.info.position
-        };
-        if !starts.clone().any(fits) {
-            let nth = it.seq - asked.request.seq + 1;
-            let count = asked.request.span;
-            let found = format!("{} is response {nth} of {count}", it.info.name);
-            return Some(it.differs(&rules::READ_OPCODE, found, None, &[frame]));
-        }
-        let offset = (it.seq - asked.request.seq) * mtu;
-        let due = u64::from(length).saturating_sub(offset).min(mtu);
-        let payload = u64::from(it.input.facts.payload_len);
-        if payload != due {
-            let found = format!("{payload} bytes of payload, expected {due}");
-            return Some(it.differs(&rules::READ_LENGTH, found, None, &[frame]));
-        }
-        None
-    }
-
-    /// The data of a READ response or ATOMIC acknowledgement.
-    fn check_data(
-        &mut self,
-        it: &Captured<'_>,
-        index: usize,
-        world: &mut World,
-    ) -> Option<Verdict> {
-        let mtu = self.mtu.bytes() as u64;
-        let (id, host) = (self.id, self.host);
-        let asked = self.asked.get_mut(index)?;
-        let (address, rkey, length) = asked.request.reth()?;
-        let frame = asked.request.frame;
-        let packet = Packet::parse_cut(it.packet, it.packet.len()).0?;
-        if it.info.operation == Operation::AtomicAcknowledge {
-            let original = packet.atomic_ack_eth()?.original();
-            if let Some(first) = asked.original {
-                if first == original {
-                    return None;
-                }
-                let found = format!("{original:#x} for the duplicate, {first:#x} at first");
-                return Some(it.differs(&rules::DUPLICATE_ATOMIC, found, None, &[frame]));
-            }
-            asked.original = Some(original);
-            if world.program_writes {
-                return None;
-            }
-            let at = Location { host, rkey, address };
-            let (swap, compare) = asked.request.operands()?;
-            let is_swap = asked.request.info.operation == Operation::CompareSwap;
-            let after = match (is_swap, original == compare) {
-                (true, true) => swap,
-                (true, false) => original,
-                (false, _) => original.wrapping_add(swap),
-            };
-            let known = world.memory.check(at, &original.to_le_bytes());
-            let by = (id, it.frame);
-            world.memory.write(at, 8, Some(&after.to_le_bytes()), by);
-            let Found::Other { .. } = known else { return None };
-            let found = format!("original value {original:#x}");
-            return Some(it.differs(&rules::ATOMIC_ORIGINAL, found, None, &[frame]));
-        }
-        if length == 0 || world.program_writes {
-            return None;
-        }
-        if it.input.facts.is_cut {
-            return undecided(Undecided::Cut);
-        }
-        let offset = (it.seq - asked.request.seq) * mtu;
-        let at = Location { host, rkey, address: address.wrapping_add(offset) };
-        let found = world.memory.check(at, packet.payload());
-        world.memory.adopt(at, packet.payload(), (id, it.frame));
-        let Found::Other { offset, expected, frame: by, .. } = found else { return None };
-        let byte = packet.payload().get(offset).copied().unwrap_or_default();
-        let place = at.address.wrapping_add(offset as u64);
-        let found = format!("byte {byte:#04x} at {place:#x}, where {expected:#04x} is known");
-        Some(it.differs(&rules::READ_DATA, found, None, &[frame, by]))
-    }
 }
 
 /// The packet with another MSN.
-fn with_msn(packet: &[u8], msn: Msn) -> Vec<u8> {
+pub(super) fn with_msn(packet: &[u8], msn: Msn) -> Vec<u8> {
     let mut packet = packet.to_vec();
     if let Some(place) = packet.get_mut(13..16) {
         place.copy_from_slice(msn.get().to_be_bytes().get(1..).unwrap_or_default());

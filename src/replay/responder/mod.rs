@@ -26,7 +26,11 @@
 //! | copies that the network made | accepted | the device sent the packet once, and that one was judged |
 
 mod answers;
+mod arrivals;
+mod data;
 mod pending;
+mod refusals;
+mod reply;
 pub mod rules;
 mod target;
 mod track;
@@ -35,6 +39,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::judge::{Input, Judge, Sink};
+use super::keys::Keys;
 use super::limits::RESPONDERS_MAX;
 use super::memory::{HostId, Memory};
 use super::session::Options;
@@ -43,14 +48,16 @@ use super::verdict::{Step, Subject, Undecided, Verdict};
 use crate::analysis::{FlowNumber, PacketRole};
 use crate::wire::{Gid, Role, Service};
 use target::Scratch;
-use track::Track;
+use track::{Suspect, Track};
 
 /// What all responders share.
 #[derive(Debug)]
 struct World {
     survey: Arc<Survey>,
     program_writes: bool,
+    point: Option<Gid>,
     memory: Memory,
+    keys: Keys,
     scratch: Scratch,
     /// Bytes of payload that wait.
     pending_bytes: usize,
@@ -76,15 +83,33 @@ pub struct Responders {
 impl Responders {
     /// At the start of a capture.
     pub fn new(survey: Arc<Survey>, options: &Options) -> Self {
-        let world = World {
+        let mut world = World {
             survey,
             program_writes: options.program_writes,
+            point: options.point,
             memory: Memory::default(),
+            keys: Keys::default(),
             scratch: Scratch::new(),
             pending_bytes: 0,
             hosts: HashMap::new(),
         };
+        for &region in &options.regions {
+            let host = world.host(region.host);
+            world.keys.register(host, region);
+        }
         Self { world, tracks: HashMap::new(), clock: 0 }
+    }
+
+    /// Whether a request in flight on any connection of the host writes where data differs: then the data is unknown.
+    fn is_race(&mut self, suspect: &Suspect) -> bool {
+        let Suspect { at, start, end } = *suspect;
+        let mut tracks = self.tracks.values().filter(|track| track.host == at.host);
+        let is_race = tracks.any(|track| track.may_write(start, end));
+        if is_race {
+            let len = usize::try_from(end - start).unwrap_or(0);
+            self.world.memory.write(at, len, None, (0, 0, 0));
+        }
+        is_race
     }
 
     /// Makes room for another track.
@@ -133,17 +158,26 @@ impl Judge for Responders {
             }
             let address = if is_request { input.facts.destination } else { input.facts.source };
             let host = self.world.host(address);
+            let is_here = self.world.point == Some(address);
             let id = u32::try_from(self.clock & 0xffff_ffff).unwrap_or(0);
-            let track = Track::new(id, key, host, &self.world.survey);
+            let track = Track::new(id, key, host, is_here, &self.world.survey);
             self.tracks.insert(key, Box::new(track));
         }
         let Some(track) = self.tracks.get_mut(&key) else { return };
         track.last_used = self.clock;
         if is_request {
             track.request(input, info, &mut self.world, out);
-        } else {
-            track.response(input, info, &mut self.world, out);
+            return;
         }
+        let verdict = track.response(input, info, &mut self.world);
+        let suspect = track.suspect.take();
+        let Some(mut verdict) = verdict else { return };
+        if let Some(suspect) = suspect
+            && self.is_race(&suspect)
+        {
+            verdict = Verdict::Agreed;
+        }
+        out.step(step(input, verdict));
     }
 
     fn finish(&mut self, out: &mut dyn Sink) {

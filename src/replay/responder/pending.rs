@@ -114,6 +114,12 @@ impl Pending {
         Some((u64::from_be_bytes(va), u32::from_be_bytes(key), 8))
     }
 
+    /// The key that a SEND invalidates.
+    pub(super) fn invalidated(&self) -> Option<u32> {
+        let at = self.info.headers.offset_of(crate::wire::Headers::IETH)?;
+        self.field(at).map(u32::from_be_bytes)
+    }
+
     /// Swap-or-add and compare operands of an ATOMIC.
     pub(super) fn operands(&self) -> Option<(u64, u64)> {
         let at = self.info.headers.offset_of(crate::wire::Headers::ATOMIC_ETH)?;

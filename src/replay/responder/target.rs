@@ -5,6 +5,7 @@
 //! business of [`keys`](super::super::keys); what the bytes are that of [`memory`](super::super::memory). The region has no memory behind
 //! it. What the engine decides is the protocol: sequence, opcode order, lengths, segmentation, MSN, replays.
 
+use super::reply::Reply;
 use crate::engine::{
     Batch, Config, CqHandle, Engine, MrAttr, MrHandle, PdHandle, QpCreate, QpHandle, Received,
 };
@@ -34,7 +35,7 @@ const PEER: Gid = Gid([2; 16]);
 /// Buffers for packets, one set for all targets.
 #[derive(Debug)]
 pub(super) struct Scratch {
-    pub(super) batch: Batch,
+    batch: Batch,
     packet: Vec<u8>,
 }
 
@@ -159,14 +160,14 @@ impl Target {
     }
 
     /// The next answer of the queue pair, if it has one.
-    pub(super) fn answer<'s>(&mut self, scratch: &'s mut Scratch) -> Option<&'s [u8]> {
+    pub(super) fn answer(&mut self, scratch: &mut Scratch) -> Option<Reply> {
         scratch.batch.clear();
         if !self.engine.has_transmit()
             || self.engine.poll_transmit(self.now, &mut scratch.batch) == 0
         {
             return None;
         }
-        scratch.batch.iter().next().map(|(_, packet)| packet)
+        scratch.batch.iter().next().and_then(|(_, packet)| Reply::parse(packet))
     }
 
     /// Writes a request in the names of the engine: its queue pair and its key. XRC requests become RC requests, and one

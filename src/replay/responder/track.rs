@@ -3,20 +3,23 @@
 use std::collections::VecDeque;
 
 use super::World;
+use super::arrivals::Arrivals;
 use super::pending::{Added, Pending, PendingQueue};
+use super::reply::Reply;
+use super::rules;
 use super::target::Target;
 use crate::analysis::FlowNumber;
 use crate::replay::Rule;
 use crate::replay::judge::{Input, Sink};
+use crate::replay::keys::Attempt;
 use crate::replay::limits::{
     ASKED_MAX, DUPLICATES_MAX, MSN_HISTORY_MAX, PENDING_BYTES_MAX, PENDING_PACKETS_MAX, SKIP_MAX,
 };
 use crate::replay::memory::{HostId, Location};
 use crate::replay::survey::Survey;
 use crate::replay::verdict::{Difference, Step, Subject, Undecided, Verdict};
-use crate::verbs::Mtu;
-use crate::wire::aeth::Answer;
-use crate::wire::{Msn, OpcodeInfo, Operation, PKey, Packet, Psn, Qpn};
+use crate::verbs::{Access, Mtu};
+use crate::wire::{Msn, OpcodeInfo, Operation, PKey, Psn, Qpn};
 
 /// What is known of a responder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -30,7 +33,7 @@ pub(super) enum State {
 }
 
 /// A READ or ATOMIC that was executed, or whatever else is answered by more than an acknowledgement.
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(super) struct Asked {
     pub(super) request: Pending,
     /// The MSN of its answers, as captured ones count.
@@ -39,8 +42,36 @@ pub(super) struct Asked {
     pub(super) next: u64,
     /// What an ATOMIC returned.
     pub(super) original: Option<u64>,
-    /// Whether it was requested once more.
-    pub(super) again: bool,
+    /// The frame of a later acknowledgement that was captured before all responses were.
+    pub(super) passed: Option<u64>,
+    /// How often it was requested once more, when last, and whether that was answered.
+    pub(super) repeats: u32,
+    pub(super) repeat_frame: u64,
+    pub(super) is_repeat_answered: bool,
+}
+
+impl Asked {
+    pub(super) fn covers(&self, seq: u64) -> bool {
+        (self.request.seq..self.request.end()).contains(&seq)
+    }
+
+    pub(super) fn is_atomic(&self) -> bool {
+        matches!(self.request.info.operation, Operation::CompareSwap | Operation::FetchAdd)
+    }
+
+    pub(super) fn is_read(&self) -> bool {
+        self.request.info.operation == Operation::ReadRequest
+    }
+}
+
+/// The responses to a READ that the engine has yet to give.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Stream {
+    /// The next one, and the sequence number behind the last.
+    pub(super) next: u64,
+    pub(super) end: u64,
+    /// The next one, if the engine gave it already.
+    pub(super) reply: Option<Reply>,
 }
 
 /// A verdict that waits for what the requester sends next.
@@ -48,8 +79,28 @@ pub(super) struct Asked {
 pub(super) struct Open {
     /// The packet is wrong if the requester sends this sequence number for the first time later.
     pub(super) unsent: u64,
+    /// What it says otherwise: all before this was executed, and this is the MSN.
+    pub(super) target: u64,
+    pub(super) msn: Msn,
+    pub(super) dest: Qpn,
     pub(super) frame: u64,
     pub(super) difference: Box<Difference>,
+}
+
+/// What is wrong with the execution of a request.
+#[derive(Debug)]
+pub(super) struct Complaint {
+    pub(super) rule: &'static Rule,
+    pub(super) found: String,
+    pub(super) frames: Vec<u64>,
+}
+
+/// Data that differs from what is known: it may have been written by a request whose execution no answer tells yet.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Suspect {
+    pub(super) at: Location,
+    pub(super) start: u64,
+    pub(super) end: u64,
 }
 
 /// How far the execution of requests came.
@@ -60,7 +111,7 @@ pub(super) enum Advance {
     /// To a request that was not captured.
     Missing(u64),
     /// To a request that must be refused: the engine's answer, and the frame of the request.
-    Refused(Vec<u8>, u64),
+    Refused(Reply, u64),
 }
 
 /// One responder.
@@ -77,8 +128,9 @@ pub(super) struct Track {
     first_psn: Option<Psn>,
     pub(super) state: State,
     pub(super) target: Option<Target>,
-    /// All before this was executed.
+    /// All before this was executed, from `since` on.
     pub(super) epsn: u64,
+    pub(super) since: u64,
     /// What captured MSNs count more than those of the engine.
     pub(super) msn_offset: u32,
     /// Whether that is not known.
@@ -87,14 +139,17 @@ pub(super) struct Track {
     pub(super) msn: Msn,
     /// Whether the next request may be in the middle of a message whose beginning was not captured.
     pub(super) in_message: bool,
+    /// Whether the last request that was executed does not end its message.
+    pub(super) is_message_open: bool,
     /// Behind the last request that was captured; `None` before the first packet.
     pub(super) top: Option<u64>,
     pub(super) pending: PendingQueue,
     pub(super) asked: VecDeque<Asked>,
+    /// Whether some were forgotten.
+    pub(super) forgot_asked: bool,
     /// Where the next packet of the WRITE that is being executed writes: address and key.
     pub(super) writing: Option<(u64, u32)>,
-    /// The READ whose responses the engine has yet to give, from this one on.
-    pub(super) streaming: Option<(u64, u64)>,
+    pub(super) stream: Option<Stream>,
     /// Requests that came once more after they had been answered.
     pub(super) duplicates: VecDeque<Pending>,
     /// Last sequence number of messages, and their MSN.
@@ -105,7 +160,13 @@ pub(super) struct Track {
     pub(super) rnrs: u32,
     /// Receives that were advertised and not taken.
     pub(super) credits: Option<i64>,
+    /// Rights of the queue pair that were used.
+    pub(super) rights: Access,
     pub(super) open: Vec<Open>,
+    pub(super) complaint: Option<Complaint>,
+    pub(super) suspect: Option<Suspect>,
+    /// What arrived, if the capture was made at this responder.
+    pub(super) arrivals: Option<Arrivals>,
 }
 
 /// Sequence numbers begin here, so that earlier ones have a place.
@@ -116,6 +177,7 @@ impl Track {
         id: u32,
         (flow, end): (FlowNumber, u8),
         host: HostId,
+        is_here: bool,
         survey: &Survey,
     ) -> Self {
         let connection = survey.connection(flow);
@@ -136,21 +198,28 @@ impl Track {
             state: State::Unknown(Undecided::BeforeCapture),
             target: None,
             epsn: 0,
+            since: 0,
             msn_offset: 0,
             adopts_msn: false,
             msn: Msn::new(0),
             in_message: false,
+            is_message_open: false,
             top: None,
             pending: PendingQueue::default(),
             asked: VecDeque::new(),
+            forgot_asked: false,
             writing: None,
-            streaming: None,
+            stream: None,
             duplicates: VecDeque::new(),
             history: VecDeque::new(),
             reported: None,
             rnrs: 0,
             credits: None,
+            rights: Access::empty(),
             open: Vec::new(),
+            complaint: None,
+            suspect: None,
+            arrivals: is_here.then(Arrivals::default),
         }
     }
 
@@ -178,10 +247,15 @@ impl Track {
         let is_new = self.top.is_none_or(|top| seq >= top);
         self.top = Some(self.top.unwrap_or(seq).max(seq + span));
         if is_new {
-            self.resolve_open(seq, out);
+            self.resolve_open(seq, world, out);
         }
         if matches!(self.state, State::Failed(_)) {
             return;
+        }
+        if let Some(arrivals) = &mut self.arrivals
+            && let Some((gap, frame)) = arrivals.request(seq, span, facts.frame)
+        {
+            out.step(self.missing_nak(gap, &[frame], facts.frame));
         }
         let at = (facts.frame, facts.time);
         let Some(mut request) = Pending::new(seq, span, at, info, input.packet, facts.payload_len)
@@ -242,8 +316,10 @@ impl Track {
 
     /// A request came once more whose answer was captured.
     fn add_duplicate(&mut self, request: Pending) {
-        if let Some(asked) = self.asked_mut(request.seq) {
-            asked.again = true;
+        if let Some(asked) = self.asked.iter_mut().rev().find(|asked| asked.covers(request.seq)) {
+            asked.repeats += 1;
+            asked.repeat_frame = request.frame;
+            asked.is_repeat_answered = false;
         }
         if self.duplicates.len() >= DUPLICATES_MAX {
             self.duplicates.pop_front();
@@ -251,30 +327,18 @@ impl Track {
         self.duplicates.push_back(request);
     }
 
-    /// The READ or ATOMIC that a sequence number belongs to.
-    pub(super) fn asked_mut(&mut self, seq: u64) -> Option<&mut Asked> {
-        let covers = |asked: &Asked| (asked.request.seq..asked.request.end()).contains(&seq);
-        self.asked.iter_mut().rev().find(|asked| covers(asked))
-    }
-
     /// Packets that waited for what the requester sends next: it sends `seq` for the first time.
-    fn resolve_open(&mut self, seq: u64, out: &mut dyn Sink) {
-        if self.open.is_empty() {
-            return;
-        }
-        let mut is_wrong = false;
+    fn resolve_open(&mut self, seq: u64, world: &mut World, out: &mut dyn Sink) {
         for open in core::mem::take(&mut self.open) {
-            if open.unsent < seq {
-                // It was sent, and not captured.
-                out.step(self.step(open.frame, Verdict::Undecided(Undecided::MissingPackets)));
+            if open.unsent >= seq {
+                out.step(self.step(open.frame, Verdict::Different(open.difference)));
                 continue;
             }
-            is_wrong = true;
-            out.step(self.step(open.frame, Verdict::Different(open.difference)));
-        }
-        if is_wrong {
-            // The answer was wrong, and so is the state that was adopted from it.
-            self.state = State::Unknown(Undecided::MissingPackets);
+            // It was sent, and not captured: what the packet says is adopted.
+            out.step(self.step(open.frame, Verdict::Undecided(Undecided::MissingPackets)));
+            if open.target > self.epsn && self.state == State::Known {
+                self.adopt(open.target, open.msn, open.dest, world);
+            }
         }
     }
 
@@ -292,7 +356,7 @@ impl Track {
         self.asked.clear();
         self.duplicates.clear();
         self.history.clear();
-        (self.streaming, self.reported, self.credits) = (None, None, None);
+        (self.stream, self.reported, self.credits) = (None, None, None);
     }
 
     /// The capture, or the time of this responder, is over.
@@ -300,9 +364,23 @@ impl Track {
         for open in core::mem::take(&mut self.open) {
             out.step(self.step(open.frame, Verdict::Undecided(Undecided::MissingPackets)));
         }
+        self.finish_arrivals(out);
         while let Some(request) = self.pending.pop_front() {
             self.write_unknown(&request, world);
         }
+    }
+
+    /// Whether a request that may have been executed writes to these addresses.
+    pub(super) fn may_write(&self, start: u64, end: u64) -> bool {
+        self.pending.iter().any(|request| match request.info.operation {
+            Operation::Write => request.place.is_none_or(|(address, _)| {
+                address < end && start < address.saturating_add(request.payload_len.into())
+            }),
+            Operation::CompareSwap | Operation::FetchAdd | Operation::AtomicWrite => request
+                .reth()
+                .is_some_and(|(address, ..)| address < end && start < address.saturating_add(8)),
+            _ => false,
+        })
     }
 
     /// A request may have been executed: what it writes is unknown from now on.
@@ -311,7 +389,7 @@ impl Track {
         let len = request.payload_len as usize;
         if let Some((address, rkey)) = request.place {
             let at = Location { host: self.host, rkey, address };
-            world.memory.write(at, len, None, (self.id, request.frame));
+            world.memory.write(at, len, None, (self.id, request.frame, request.frame));
         }
     }
 
@@ -322,13 +400,15 @@ impl Track {
             Some(target) => target.reset(psn),
             None => self.target = Target::new(self.mtu, dest, psn),
         }
-        (self.epsn, self.state) = (seq, State::Known);
+        (self.epsn, self.since, self.state) = (seq, seq, State::Known);
         (self.msn_offset, self.msn) = (0, Msn::new(0));
         self.adopts_msn = self.first_psn != Some(psn);
-        (self.streaming, self.reported, self.rnrs) = (None, None, 0);
-        self.in_message = true;
+        (self.stream, self.reported, self.rnrs) = (None, None, 0);
+        (self.in_message, self.is_message_open) = (true, false);
         self.asked.clear();
+        self.duplicates.clear();
         self.history.clear();
+        self.credits = None;
         self.target.is_some()
     }
 
@@ -369,46 +449,48 @@ impl Track {
         self.skip_stream(world);
         let target = self.target.as_mut()?;
         target.feed(&request.request(), true, &mut world.scratch);
-        let answer = target.answer(&mut world.scratch).map(<[u8]>::to_vec);
-        let parsed = answer.as_deref().and_then(|bytes| Packet::parse(bytes).ok());
-        let Some(aeth) = parsed.and_then(|packet| packet.aeth()) else {
-            // Silence: the engine keeps no more answers. It cannot be, since all are taken.
+        let Some(reply) = target.answer(&mut world.scratch) else {
+            // The engine keeps no more answers. It cannot be, since all are taken.
             self.forget(Undecided::Unsupported, world);
             return Some(Advance::Missing(request.seq));
         };
-        if !matches!(aeth.syndrome().answer(), Answer::Ack(_)) {
-            let (bytes, frame) = (answer.clone().unwrap_or_default(), request.frame);
-            return Some(Advance::Refused(bytes, frame));
-        }
-        let msn = Msn::new((aeth.msn().get().wrapping_add(self.msn_offset)) & 0xff_ffff);
+        let Some((_, msn)) = reply.aeth.filter(|_| reply.is_positive()) else {
+            return Some(Advance::Refused(reply, request.frame));
+        };
+        let msn = msn.plus(self.msn_offset);
         if msn != self.msn {
             if self.history.len() >= MSN_HISTORY_MAX {
                 self.history.pop_front();
             }
             self.history.push_back((request.seq, msn.get()));
         }
-        self.msn = msn;
-        self.epsn = request.end();
+        (self.msn, self.epsn) = (msn, request.end());
+        self.is_message_open = !request.info.position.ends();
         (self.reported, self.rnrs) = (None, 0);
-        self.apply(request, frame, world);
+        self.apply(request, reply, frame, world);
         None
     }
 
     /// What an executed request does beside being answered.
-    fn apply(&mut self, mut request: Pending, frame: u64, world: &mut World) {
+    fn apply(&mut self, mut request: Pending, reply: Reply, frame: u64, world: &mut World) {
+        let operation = request.info.operation;
         if request.info.receive.takes() {
             self.credits = self.credits.map(|credits| credits - 1);
         }
+        self.note_grant(&request, world);
         if request.info.receive.completes() {
             world.memory.note_activity(self.host, frame);
+            if let Some(rkey) = request.invalidated() {
+                world.keys.invalidate(self.host, rkey);
+            }
         }
-        if matches!(request.info.operation, Operation::Write | Operation::AtomicWrite) {
+        if matches!(operation, Operation::Write | Operation::AtomicWrite) {
             world.pending_bytes = world.pending_bytes.saturating_sub(request.payload_bytes());
             let payload = request.payload.take();
             self.write(&request, payload.as_deref(), frame, world);
         }
         let is_asked = matches!(
-            request.info.operation,
+            operation,
             Operation::ReadRequest
                 | Operation::CompareSwap
                 | Operation::FetchAdd
@@ -416,14 +498,55 @@ impl Track {
                 | Operation::AtomicWrite
         );
         if is_asked {
-            if request.span > 1 {
-                self.streaming = Some((request.seq + 1, request.end()));
-            }
+            let (next, end) = (request.seq, request.end());
+            self.stream = Some(Stream { next, end, reply: Some(reply) });
             if self.asked.len() >= ASKED_MAX {
                 self.asked.pop_front();
+                self.forgot_asked = true;
             }
-            let (msn, next, again) = (self.msn, request.seq, request.transmissions > 1);
-            self.asked.push_back(Asked { request, msn, next, original: None, again });
+            let (repeats, repeat_frame) = (request.transmissions - 1, request.last_frame);
+            self.asked.push_back(Asked {
+                request,
+                msn: self.msn,
+                next,
+                original: None,
+                passed: None,
+                repeats,
+                repeat_frame,
+                is_repeat_answered: true,
+            });
+        }
+    }
+
+    /// The access of a request, if it has one that is checked.
+    pub(super) fn attempt(&self, request: &Pending) -> Option<Attempt> {
+        let (start, rkey, length) = request.reth()?;
+        let right = match request.info.operation {
+            Operation::Write | Operation::AtomicWrite => Access::REMOTE_WRITE,
+            Operation::ReadRequest => Access::REMOTE_READ,
+            Operation::CompareSwap | Operation::FetchAdd => Access::REMOTE_ATOMIC,
+            _ => return None,
+        };
+        let (host, track, frame) = (self.host, self.id, request.frame);
+        let end = start.saturating_add(length.into());
+        Some(Attempt { host, rkey, start, end, right, track, frame })
+    }
+
+    /// An access was granted: it must not contradict what was refused.
+    fn note_grant(&mut self, request: &Pending, world: &mut World) {
+        let Some(attempt) = self.attempt(request) else { return };
+        self.rights |= attempt.right;
+        if attempt.start == attempt.end {
+            return;
+        }
+        let quiet_since = world.memory.last_activity(self.host);
+        if let Some(contradiction) = world.keys.granted(attempt, quiet_since) {
+            let frames = [contradiction.frame, Some(request.frame)].into_iter().flatten();
+            self.complaint = Some(Complaint {
+                rule: &rules::ACCESS_ACCEPTED,
+                found: contradiction.text,
+                frames: frames.collect(),
+            });
         }
     }
 
@@ -439,19 +562,21 @@ impl Track {
         // The program may have written to it since.
         let payload = payload.filter(|_| request.frame > world.memory.last_activity(self.host));
         let at = Location { host: self.host, rkey, address };
-        world.memory.write(at, request.payload_len as usize, payload, (self.id, frame));
+        let by = (self.id, request.frame, frame);
+        world.memory.write(at, request.payload_len as usize, payload, by);
     }
 
     /// Passes over the rest of the answer to a READ.
     pub(super) fn skip_stream(&mut self, world: &mut World) {
-        let Some((next, end)) = self.streaming.take() else { return };
+        let Some(stream) = self.stream.take() else { return };
         let Some(target) = &mut self.target else { return };
-        if end - next > SKIP_MAX {
+        let first = stream.next + u64::from(stream.reply.is_some());
+        if stream.end.saturating_sub(first) > SKIP_MAX {
             target.reset(psn_of(self.epsn));
             self.msn_offset = self.msn.get();
             return;
         }
-        for _ in next..end {
+        for _ in first..stream.end {
             if target.answer(&mut world.scratch).is_none() {
                 break;
             }

@@ -1,0 +1,246 @@
+//! NAKs and RNR NAKs.
+
+use super::World;
+use super::answers::{AGREED, Captured, undecided};
+use super::pending::Pending;
+use super::rules;
+use super::track::{State, Track, psn_of};
+use crate::replay::Rule;
+use crate::replay::verdict::{Undecided, Verdict};
+use crate::wire::Operation;
+use crate::wire::aeth::{Answer, NakCode};
+
+impl Track {
+    /// A NAK that names a PSN that was executed: the network delivered it late, or it is wrong.
+    fn judge_stale(&mut self, it: &Captured<'_>, world: &World) -> Option<Verdict> {
+        if it.seq < self.since {
+            return undecided(Undecided::BeforeCapture);
+        }
+        if it.input.note.duplicate || world.survey.network.is_reordering() {
+            return undecided(Undecided::Network);
+        }
+        let found = format!("a NAK for PSN {}, which was executed", psn_of(it.seq));
+        Some(it.differs(&rules::NAK_PSN, found, None, &[]))
+    }
+
+    /// A NAK that was there before: the network made a copy, or it is wrong. Copies of NAKs alone do not come from the
+    /// network if there are several.
+    fn judge_repeated(
+        &mut self,
+        it: &Captured<'_>,
+        rule: &'static Rule,
+        (found, frame): (String, u64),
+        world: &World,
+    ) -> Option<Verdict> {
+        let network = &world.survey.network;
+        if network.makes_copies() {
+            return AGREED;
+        }
+        if network.repeated_naks < 2 {
+            return undecided(Undecided::Network);
+        }
+        Some(it.differs(rule, found, None, &[frame]))
+    }
+
+    pub(super) fn judge_rnr(&mut self, it: &Captured<'_>, world: &mut World) -> Option<Verdict> {
+        if it.seq < self.epsn {
+            return self.judge_stale(it, world);
+        }
+        if let Err(verdict) = self.catch_up(it.seq, it, world) {
+            return verdict;
+        }
+        if let Some(arrivals) = &mut self.arrivals {
+            arrivals.refused(it.seq);
+        }
+        let Some(front) = self.pending.front().filter(|front| front.seq == it.seq) else {
+            return self.judge_unsent(it.seq, it.seq, it, world);
+        };
+        let (frame, transmissions) = (front.frame, front.transmissions);
+        if !front.info.receive.takes() {
+            let found = format!("an RNR NAK for {}, which takes no receive", front.info.name);
+            return Some(it.differs(&rules::NAK_UNFOUNDED, found, None, &[frame]));
+        }
+        if let Some(credits @ 1..) = self.credits {
+            self.credits = None;
+            if world.survey.network.is_reordering() {
+                return undecided(Undecided::Network);
+            }
+            let found = format!("an RNR NAK although {credits} receives were advertised");
+            return Some(it.differs(&rules::RNR_WITH_CREDITS, found, None, &[frame]));
+        }
+        self.rnrs += 1;
+        if self.rnrs > transmissions {
+            let found = format!("RNR NAK {} for {transmissions} transmissions", self.rnrs);
+            return self.judge_repeated(it, &rules::NAK_REPEATED, (found, frame), world);
+        }
+        if let Some(verdict) = self.compare_refusal(it, false, world) {
+            return Some(verdict);
+        }
+        self.reported = Some((it.seq, it.frame));
+        self.check_msn(it, &[frame]).or(AGREED)
+    }
+
+    pub(super) fn judge_gap(&mut self, it: &Captured<'_>, world: &mut World) -> Option<Verdict> {
+        if it.seq < self.epsn {
+            return self.judge_stale(it, world);
+        }
+        if let Err(verdict) = self.catch_up(it.seq, it, world) {
+            return verdict;
+        }
+        let has_arrived = self.arrivals.as_mut().is_some_and(|arrivals| arrivals.refused(it.seq));
+        if let Some((seq, frame)) = self.reported
+            && seq == it.seq
+        {
+            let found = format!("a second NAK for PSN {}", psn_of(it.seq));
+            if self.rnrs > 0 {
+                return Some(it.differs(&rules::NAK_AFTER_RNR, found, None, &[frame]));
+            }
+            return self.judge_repeated(it, &rules::NAK_REPEATED, (found, frame), world);
+        }
+        if has_arrived {
+            let found = format!("a sequence NAK for PSN {}, which arrived", psn_of(it.seq));
+            return Some(it.differs(&rules::NAK_UNFOUNDED, found, None, &[]));
+        }
+        if self.pending.iter().all(|request| request.seq <= it.seq) {
+            return self.judge_unsent(it.seq + 1, it.seq, it, world);
+        }
+        self.reported = Some((it.seq, it.frame));
+        self.check_msn(it, &[]).or(AGREED)
+    }
+
+    /// A NAK that ends the connection.
+    pub(super) fn judge_refusal(
+        &mut self,
+        it: &Captured<'_>,
+        code: NakCode,
+        world: &mut World,
+    ) -> Option<Verdict> {
+        if it.seq < self.epsn {
+            let is_answering = self.asked.iter().any(|asked| asked.covers(it.seq));
+            if !is_answering {
+                self.state = State::Failed(it.frame);
+                return self.judge_stale(it, world);
+            }
+            // The memory of a READ is gone while it is answered.
+            self.state = State::Failed(it.frame);
+            return self.check_msn(it, &[]).or(AGREED);
+        }
+        if let Err(verdict) = self.catch_up(it.seq, it, world) {
+            if self.state == State::Known {
+                self.state = State::Failed(it.frame);
+            }
+            return verdict;
+        }
+        let verdict = self.judge_code(it, code, world);
+        self.state = State::Failed(it.frame);
+        verdict.or_else(|| self.check_msn(it, &[])).or(AGREED)
+    }
+
+    /// Whether a request may be refused with this code.
+    fn judge_code(
+        &mut self,
+        it: &Captured<'_>,
+        code: NakCode,
+        world: &mut World,
+    ) -> Option<Verdict> {
+        let Some(front) = self.pending.front().filter(|front| front.seq == it.seq) else {
+            return self.judge_unsent(it.seq, it.seq, it, world);
+        };
+        let (frame, name, operation) = (front.frame, front.info.name, front.info.operation);
+        let front = front.without_payload();
+        let attempt = self.attempt(&front);
+        // What is wrong with the request by itself decides.
+        if let Some(verdict) = self.compare_refusal(it, true, world) {
+            return Some(verdict);
+        }
+        if self.complaint.take().is_some() {
+            // The engine refused it as well.
+            return None;
+        }
+        match code {
+            NakCode::RemoteAccessError => {
+                let Some(attempt) = attempt else {
+                    if operation == Operation::Flush {
+                        return None;
+                    }
+                    let found = format!("{name} has no key that could be refused");
+                    return Some(it.differs(&rules::NAK_PSN, found, None, &[frame]));
+                };
+                if attempt.start == attempt.end {
+                    let found = format!("the key of {name} of no bytes was refused");
+                    return Some(it.differs(&rules::ZERO_LENGTH_KEY, found, None, &[frame]));
+                }
+                let quiet_since = world.memory.last_activity(self.host);
+                let contradiction = world.keys.refused(attempt, quiet_since)?;
+                let frames: Vec<u64> = contradiction.frame.into_iter().chain([frame]).collect();
+                Some(it.differs(&rules::ACCESS_REFUSED, contradiction.text, None, &frames))
+            }
+            NakCode::InvalidRequest => {
+                let is_excused = match operation {
+                    // The receive may be too short.
+                    Operation::Send => front.payload_len > 0,
+                    // Too many may be in flight.
+                    Operation::ReadRequest | Operation::CompareSwap | Operation::FetchAdd
+                        if self.has_unanswered() =>
+                    {
+                        true
+                    }
+                    // The queue pair may not allow it, if it never did.
+                    Operation::Write if attempt.is_none() => false,
+                    _ => attempt.is_none_or(|attempt| !self.rights.contains(attempt.right)),
+                };
+                if is_excused {
+                    return None;
+                }
+                let found = format!("{name} is a valid request");
+                Some(it.differs(&rules::NAK_CODE, found, None, &[frame]))
+            }
+            _ => None,
+        }
+    }
+
+    fn has_unanswered(&self) -> bool {
+        self.asked.iter().any(|asked| asked.next < asked.request.end())
+    }
+
+    /// Gives the engine the request that was refused, without a receive unless `receive`. The verdict if it refuses it
+    /// otherwise; a complaint is left if it refuses it in the same way.
+    fn compare_refusal(
+        &mut self,
+        it: &Captured<'_>,
+        receive: bool,
+        world: &mut World,
+    ) -> Option<Verdict> {
+        let request: Pending = self.pending.front()?.without_payload();
+        if self.in_message && !request.info.position.begins() {
+            return None;
+        }
+        self.skip_stream(world);
+        let target = self.target.as_mut()?;
+        target.feed(&request.request(), receive, &mut world.scratch);
+        let reply = target.answer(&mut world.scratch)?;
+        let captured = it.input.facts.aeth?.0;
+        let (expected, _) = reply.aeth?;
+        if reply.is_positive() {
+            // It is a refusal for reasons that do not appear on the wire, or an answer that is too early.
+            return None;
+        }
+        let same = match (expected.answer(), captured.answer()) {
+            (Answer::RnrNak(_), Answer::RnrNak(_)) => true,
+            (expected, captured) => expected == captured,
+        };
+        if same {
+            let frames = vec![request.frame];
+            let found = String::new();
+            self.complaint =
+                Some(super::track::Complaint { rule: &rules::NAK_CODE, found, frames });
+            if matches!(expected.answer(), Answer::RnrNak(_)) {
+                self.complaint = None;
+            }
+            return None;
+        }
+        let packet = reply.packet(it.dest(), self.pkey, self.msn_offset, &[], None);
+        let found = format!("syndrome {:#04x}, expected {:#04x}", captured.0, expected.0);
+        Some(it.differs(&rules::NAK_CODE, found, Some(packet), &[request.frame]))
+    }
+}

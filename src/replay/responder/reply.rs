@@ -1,0 +1,62 @@
+//! Answers of the engine.
+
+use crate::wire::aeth::{Answer, Syndrome};
+use crate::wire::{
+    AethRepr, AtomicAckEthRepr, BthRepr, Msn, Opcode, OpcodeInfo, Operation, PKey, Packet, Psn, Qpn,
+};
+
+/// An answer of the engine, without its payload.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Reply {
+    pub(super) info: &'static OpcodeInfo,
+    pub(super) psn: Psn,
+    pub(super) aeth: Option<(Syndrome, Msn)>,
+    pub(super) payload_len: u32,
+}
+
+impl Reply {
+    /// That of a packet.
+    pub(super) fn parse(packet: &[u8]) -> Option<Self> {
+        let packet = Packet::parse(packet).ok()?;
+        let payload_len = u32::try_from(packet.payload_len()).ok()?;
+        let aeth = packet.aeth().map(|aeth| (aeth.syndrome(), aeth.msn()));
+        Some(Self { info: packet.info()?, psn: packet.bth().psn(), aeth, payload_len })
+    }
+
+    /// Whether it accepts the request.
+    pub(super) fn is_positive(&self) -> bool {
+        self.aeth.is_none_or(|(syndrome, _)| matches!(syndrome.answer(), Answer::Ack(_)))
+    }
+
+    /// It as a packet: to `dest`, with an MSN that counts `offset` more, and this payload or original value.
+    pub(super) fn packet(
+        &self,
+        dest: Qpn,
+        pkey: Option<PKey>,
+        offset: u32,
+        payload: &[u8],
+        original: Option<u64>,
+    ) -> Vec<u8> {
+        let pad = (payload.len().wrapping_neg() % 4) as u32;
+        let bth = BthRepr::new(self.info.opcode, dest, self.psn);
+        let pad = crate::wire::Bits::low(pad);
+        let bth = BthRepr { pkey: pkey.unwrap_or(PKey::DEFAULT), pad, ..bth };
+        let mut out = bth.emit().as_bytes().to_vec();
+        if let Some((syndrome, msn)) = self.aeth {
+            let msn = msn.plus(offset);
+            out.extend_from_slice(AethRepr { syndrome, msn }.emit().as_bytes());
+        }
+        if self.info.operation == Operation::AtomicAcknowledge {
+            let original = original.unwrap_or(0);
+            out.extend_from_slice(AtomicAckEthRepr { original }.emit().as_bytes());
+        }
+        out.extend_from_slice(payload);
+        out.resize(out.len().next_multiple_of(4), 0);
+        out
+    }
+}
+
+/// The opcode of RC for one of XRC.
+pub(super) fn as_rc(opcode: Opcode) -> Opcode {
+    Opcode(opcode.0 & 0x1f)
+}
