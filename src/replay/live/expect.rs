@@ -8,16 +8,17 @@
 //! | which packets have an ACK of their own | a responder may acknowledge several at once (§9.7.5.1.2) |
 //! | credits | they are the responder's program's: receives that it posts |
 //! | RNR NAKs that the capture has and the peer sends not | the same |
+//! | a SEND that the capture's responder refused and the peer takes | the same: its receive was too short |
 //! | the MSN, but as a count from the first answer | another queue pair completed other messages before |
 //! | data that no request of the script explains | the program at the capture's responder wrote it |
 
 use std::collections::VecDeque;
 
 use super::limits::DIFFERENCES_MAX;
-use super::memory::{Model, Needs, refused};
+use super::memory::{Effect, Model, Needs, refused};
 use super::script::{Captured, Script, unwrap};
 use crate::wire::aeth::{Answer, NakCode};
-use crate::wire::{Msn, Operation, Packet, Position, Psn, Service};
+use crate::wire::{Msn, Operation, Packet, Position, Psn, Receive, Service};
 
 /// What became of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -111,6 +112,8 @@ struct Sent {
     /// Packets of data that came.
     came: i64,
     is_atomic: bool,
+    /// Whether it takes a receive of the responder's program.
+    takes_receive: bool,
 }
 
 /// What the capture says about messages: by the sequence numbers of their packets.
@@ -166,6 +169,8 @@ pub struct Expected {
     service: Service,
     span: i64,
     captured: CapturedFates,
+    /// From here on the capture's responder executed nothing, and a peer that agrees does not either.
+    refused_at: Option<i64>,
     model: Model,
     pending: VecDeque<Sent>,
     /// The message whose packets are being sent.
@@ -173,8 +178,10 @@ pub struct Expected {
     round: i64,
     /// All sequence numbers below were answered.
     answered_to: i64,
-    /// The newest sequence number that was sent, and the packets before it.
+    /// Requests before this sequence number were sent.
     sent_to: i64,
+    /// All of them before this one.
+    in_order_to: i64,
     /// Messages that ended, for MSNs: before which sequence number, how many.
     ended: VecDeque<(i64, u32)>,
     completed: u32,
@@ -195,12 +202,14 @@ impl Expected {
             service: script.service,
             span: i64::from(script.span()),
             captured: CapturedFates::new(script),
-            model: Model::new(needs.regions),
+            refused_at: refused(script).into_iter().min(),
+            model: Model::new(script, needs.regions),
             pending: VecDeque::new(),
             open: None,
             round: 0,
             answered_to: 0,
             sent_to: 0,
+            in_order_to: 0,
             ended: VecDeque::new(),
             completed: 0,
             msn_base: is_fresh.then(|| Msn::new(0)),
@@ -229,16 +238,26 @@ impl Expected {
         let round = i64::from(round);
         if round != self.round {
             self.round = round;
-            self.model.next_round();
+            self.model.next_round(script);
         }
         let shift = round * self.span;
         let first = request.sequence + shift;
         let end = first + i64::from(request.span(self.mtu));
-        if end <= self.sent_to || self.service != Service::Rc {
+        self.sent_to = self.sent_to.max(end);
+        if self.service != Service::Rc {
+            self.model.execute(request);
             return;
         }
-        self.sent_to = end;
-        let effect = self.model.execute(script, request);
+        // The peer executes requests in order: what comes behind a gap is sent once more.
+        if first != self.in_order_to {
+            return;
+        }
+        self.in_order_to = end;
+        let effect = if self.refused_at.is_none_or(|at| request.sequence < at) {
+            self.model.execute(request)
+        } else {
+            Effect::default()
+        };
         let Some(info) = request.view().and_then(|packet| packet.info()) else { return };
         let is_atomic = matches!(info.operation, Operation::CompareSwap | Operation::FetchAdd);
         let has_data = is_atomic || info.operation == Operation::ReadRequest;
@@ -251,9 +270,13 @@ impl Expected {
             data: has_data.then_some(effect.data),
             came: 0,
             is_atomic,
+            takes_receive: info.receive != Receive::Untouched,
         };
         let mut message = match self.open.take() {
-            Some(open) if !info.position.begins() => Sent { end, ..open },
+            Some(open) if !info.position.begins() => {
+                let takes_receive = open.takes_receive || info.receive != Receive::Untouched;
+                Sent { end, takes_receive, ..open }
+            }
             _ => new(),
         };
         (message.captured, message.had_rnr) = self.captured.of(message.first - shift, end - shift);
@@ -341,7 +364,12 @@ impl Expected {
     fn complete_to(&mut self, end: i64) {
         self.answered_to = self.answered_to.max(end);
         while let Some(message) = self.pending.front().filter(|message| message.end <= end) {
-            let (frame, first, captured) = (message.frame, message.first, message.captured);
+            let (frame, first) = (message.frame, message.first);
+            // The capture's responder had no receive for it that was long enough, which is its program's affair.
+            let captured = match message.captured {
+                Fate::Refused(_) if message.takes_receive => Fate::Unanswered,
+                captured => captured,
+            };
             let missing = message.data.is_some() && message.came < message.end - message.first;
             self.pending.pop_front();
             if missing {
@@ -492,9 +520,4 @@ fn compare_bytes(expected: &[Option<u8>], found: &[u8], from: usize) -> Option<S
         .find(|(_, (expected, found))| expected.is_some_and(|expected| expected != **found))?;
     let expected = expected.unwrap_or_default();
     Some(format!("data: byte {} is {found:#04x}, expected {expected:#04x}", from + at))
-}
-
-/// The first request of a script that its responder refused for good.
-pub fn first_refusal(script: &Script) -> Option<i64> {
-    refused(script).into_iter().min()
 }

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::limits::{MEMORY_MAX, RECEIVES_MAX, REGION_GAP_MAX, REGIONS_MAX};
-use super::script::{Captured, Event, Script};
+use super::script::{Captured, Event, Order, Script};
 use crate::wire::aeth::{Answer, NakCode};
 use crate::wire::{AtomicEth, Operation, RKey};
 
@@ -96,10 +96,9 @@ impl Needs {
         let refused = refused(script);
         let mut spans: BTreeMap<(u32, u64), (u64, Rights)> = BTreeMap::new();
         let (mut receives, mut longest, mut message) = (0, 0, 0);
-        let mut new_from = i64::MIN;
+        let mut order = Order::new(script);
         for request in script.requests() {
-            let is_new = request.sequence >= new_from;
-            new_from = new_from.max(request.sequence + i64::from(request.span(script.mtu)));
+            let is_new = order.accepts(request);
             let Some(info) = request.view().and_then(|packet| packet.info()) else { continue };
             if is_new && info.operation == Operation::Send {
                 let len = request.view().map_or(0, |packet| packet.payload_len());
@@ -126,12 +125,12 @@ impl Needs {
 
     /// Learns what the memory held before the script began, from what was read of it.
     fn learn(&mut self, script: &Script) {
-        let mut model = Model::new(self.regions.clone());
+        let mut model = Model::new(script, self.regions.clone());
         let mut initial = self.regions.clone();
         let requests = DataRequests::new(script);
         for event in &script.events {
             match event {
-                Event::Request(request) => drop(model.execute(script, request)),
+                Event::Request(request) => drop(model.execute(request)),
                 Event::Answer(answer) => {
                     if let Some((access, data, becomes)) = requests.memory_of(answer) {
                         model.learn(access, &data, &becomes, &mut initial);
@@ -235,16 +234,15 @@ pub struct Model {
     regions: Vec<Region>,
     /// Where the next packet of a WRITE goes: the key, the address.
     cursor: Option<(RKey, u64)>,
-    /// Requests before this sequence number were executed.
-    executed_to: i64,
+    order: Order,
     /// Bytes that the capture shows with another value than the requests explain.
     pub changed_by_program: u64,
 }
 
 impl Model {
     /// Memory that nothing was executed on.
-    pub fn new(regions: Vec<Region>) -> Self {
-        Self { regions, cursor: None, executed_to: i64::MIN, changed_by_program: 0 }
+    pub fn new(script: &Script, regions: Vec<Region>) -> Self {
+        Self { regions, cursor: None, order: Order::new(script), changed_by_program: 0 }
     }
 
     /// The regions as they are now.
@@ -253,17 +251,16 @@ impl Model {
     }
 
     /// Starts another round of the script, whose sequence numbers begin again.
-    pub fn next_round(&mut self) {
-        self.executed_to = i64::MIN;
+    pub fn next_round(&mut self, script: &Script) {
+        self.order = Order::new(script);
         self.cursor = None;
     }
 
-    /// Executes a request, unless it is a retransmission.
-    pub fn execute(&mut self, script: &Script, request: &Captured) -> Effect {
-        if request.sequence < self.executed_to {
+    /// Executes a request, if it is the next one in order.
+    pub fn execute(&mut self, request: &Captured) -> Effect {
+        if !self.order.accepts(request) {
             return Effect::default();
         }
-        self.executed_to = request.sequence + i64::from(request.span(script.mtu));
         let Some(packet) = request.view() else { return Effect::default() };
         let Some(info) = packet.info() else { return Effect::default() };
         let access = access_of(request);

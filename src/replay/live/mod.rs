@@ -20,7 +20,7 @@ mod target;
 #[cfg(test)]
 mod tests;
 
-pub use expect::{AnswerDifference, Comparison, Expected, Fate, Reaction, first_refusal};
+pub use expect::{AnswerDifference, Comparison, Expected, Fate, Reaction};
 pub use memory::{Effect, MemoryError, Model, Needs, Region, Rights};
 pub use outgoing::Outgoing;
 pub use player::{Loop, Next, PlayOptions, Player, Speed};

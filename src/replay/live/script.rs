@@ -155,10 +155,56 @@ impl Script {
         })
     }
 
+    /// What the receives of the responder hold after the script: the data of the messages that took one, each at a multiple
+    /// of `stride`.
+    pub fn received_image(&self, stride: usize) -> Vec<u8> {
+        let (mut image, mut start, mut order) = (Vec::new(), 0, Order::new(self));
+        for request in self.requests() {
+            let is_new = order.accepts(request);
+            let Some(packet) = request.view().filter(|_| is_new) else { continue };
+            let Some(info) = packet.info() else { continue };
+            if info.operation == Operation::Send {
+                image.extend_from_slice(packet.payload());
+            }
+            if info.receive.completes() {
+                start += stride;
+                image.resize(start, 0);
+            }
+        }
+        image.truncate(start);
+        image
+    }
+
     /// The PSNs that all requests take: a second round begins this much later.
     pub fn span(&self) -> u32 {
         let ends = self.requests().map(|it| it.sequence + i64::from(it.span(self.mtu)));
         u32::try_from(ends.max().unwrap_or(0)).unwrap_or(u32::MAX)
+    }
+}
+
+/// Which requests a responder executes: of a reliable service those in the order of their PSNs, each once; of another
+/// service all whose PSNs are new.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Order {
+    next: i64,
+    mtu: u16,
+    is_reliable: bool,
+}
+
+impl Order {
+    pub(super) fn new(script: &Script) -> Self {
+        let is_reliable = matches!(script.service, Service::Rc | Service::Xrc);
+        Self { next: 0, mtu: script.mtu, is_reliable }
+    }
+
+    /// Whether the next request that arrives is executed.
+    pub(super) fn accepts(&mut self, request: &Captured) -> bool {
+        let at = request.sequence;
+        let accepted = at == self.next || !self.is_reliable && at > self.next;
+        if accepted {
+            self.next = at + i64::from(request.span(self.mtu));
+        }
+        accepted
     }
 }
 

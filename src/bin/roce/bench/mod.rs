@@ -25,7 +25,7 @@ use std::sync::atomic::Ordering;
 use clap::{Args as ClapArgs, Subcommand};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-pub(crate) use args::{ReachArgs, parse_bytes, parse_mtu};
+pub(crate) use args::{PORT, ReachArgs, parse_bytes, parse_mtu};
 pub(crate) use session::{ServerOptions, server};
 pub(crate) use token::{Token, TokenArgs, nonce};
 

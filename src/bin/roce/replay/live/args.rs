@@ -10,6 +10,8 @@ use roce::link;
 use roce::replay::live::Speed;
 
 use super::map::MapRule;
+use super::offer::Server;
+use crate::bench::{PORT, TokenArgs};
 use crate::outfile;
 
 /// The options of a live replay.
@@ -23,6 +25,22 @@ pub(crate) struct LiveArgs {
     /// Write the rewritten capture (.pcap or .pcapng) instead of sending it.
     #[arg(long, value_name = "OUT", conflicts_with = "to")]
     pub(super) write: Option<PathBuf>,
+
+    /// The host where a server runs (roce serve --offer): it offers queue pairs and memory to map onto, and tells what
+    /// they hold in the end.
+    #[arg(long, value_name = "HOST", requires = "to")]
+    pub(super) host: Option<String>,
+
+    /// The TCP port of that server.
+    #[arg(short = 'p', long, value_name = "PORT", default_value_t = PORT)]
+    pub(super) port: u16,
+
+    #[command(flatten)]
+    pub(super) token: TokenArgs,
+
+    /// Write what was sent and received into a capture (.pcap or .pcapng).
+    #[arg(long, value_name = "OUT", requires = "to")]
+    pub(super) record: Option<PathBuf>,
 
     /// The address of the peer; with --host, that of the host by default.
     #[arg(long, value_name = "ADDRESS")]
@@ -98,19 +116,30 @@ impl LiveArgs {
 
     /// Checks what can be checked before the capture is read.
     pub(super) fn check(&self, file: &Path) -> Result<()> {
-        let Some(out) = &self.write else { return Ok(()) };
-        let ending = out.extension().and_then(|it| it.to_str()).unwrap_or_default();
-        ensure!(
-            matches!(ending, "pcap" | "pcapng"),
-            "--write {}: name it .pcap or .pcapng",
-            out.display()
-        );
-        outfile::check_capture("--write", out)?;
-        if let (Ok(a), Ok(b)) = (fs::canonicalize(file), fs::canonicalize(out))
-            && a == b
-        {
-            bail!("--write {}: is the capture that is read; choose another name", out.display());
-        }
-        Ok(())
+        self.write.as_deref().map_or(Ok(()), |out| check_out("--write", out, file))?;
+        self.record.as_deref().map_or(Ok(()), |out| check_out("--record", out, file))
     }
+
+    /// The server that offers queue pairs and memory.
+    pub(super) fn server(&self) -> Result<Option<Server>> {
+        let find = |host: &String| Server::find(host, self.port, self.token.get()?);
+        self.host.as_ref().map(find).transpose()
+    }
+}
+
+/// Checks that a capture may be written.
+fn check_out(flag: &str, out: &Path, file: &Path) -> Result<()> {
+    let ending = out.extension().and_then(|it| it.to_str()).unwrap_or_default();
+    ensure!(
+        matches!(ending, "pcap" | "pcapng"),
+        "{flag} {}: name it .pcap or .pcapng",
+        out.display()
+    );
+    outfile::check_capture(flag, out)?;
+    if let (Ok(a), Ok(b)) = (fs::canonicalize(file), fs::canonicalize(out))
+        && a == b
+    {
+        bail!("{flag} {}: is the capture that is read; choose another name", out.display());
+    }
+    Ok(())
 }

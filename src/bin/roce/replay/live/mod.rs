@@ -2,14 +2,25 @@
 
 mod args;
 mod map;
+mod offer;
+mod play;
 mod read;
+mod report;
+mod wire;
 mod write;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
+use roce::link;
 use roce::replay::live::{Script, Target};
+use roce::wire::{Qpn, Service};
+
+use self::offer::Server;
+use self::play::Part;
+use self::wire::Wire;
+use crate::{interrupt, output};
 
 pub(crate) use args::LiveArgs;
 
@@ -20,16 +31,61 @@ pub(crate) fn run(files: &[PathBuf], args: &LiveArgs) -> Result<ExitCode> {
     };
     args.check(file)?;
     let scripts = read::scripts(file, args)?;
-    let Some(out) = &args.write else {
-        bail!("--to: sending is not built yet; --write OUT writes the rewritten capture");
-    };
-    let targets = targets(&scripts, args)?;
-    write::write(out, &scripts, &targets, args.rounds)
-        .with_context(|| format!("cannot write {}", out.display()))?;
-    Ok(ExitCode::SUCCESS)
+    if let Some(out) = &args.write {
+        let targets = targets(&scripts, args)?;
+        write::write(out, &scripts, &targets, args.rounds)
+            .with_context(|| format!("cannot write {}", out.display()))?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let Some(spec) = &args.to else { bail!("--to DEVICE says where to send from") };
+    interrupt::catch()?;
+    send(spec, &scripts, args)
 }
 
 /// What each script is mapped onto by the options alone.
 fn targets(scripts: &[Script], args: &LiveArgs) -> Result<Vec<Target>> {
     scripts.iter().map(|script| map::target(script, scripts.len(), &args.maps)).collect()
+}
+
+/// Plays scripts to a live peer.
+fn send(spec: &link::Spec, scripts: &[Script], args: &LiveArgs) -> Result<ExitCode> {
+    let scripts = playable(scripts, args.host.is_some());
+    ensure!(!scripts.is_empty(), "no connection of the capture can be played");
+    let server = args.server()?;
+    let peer = args.peer.or_else(|| server.as_ref().map(Server::address));
+    let first = targets(&scripts, args)?.into_iter().next().unwrap_or_default();
+    let mut wire = Wire::open(spec, peer, &first)?;
+    if args.record.is_some() {
+        wire.keep();
+    }
+    let part = |script: &Script| Part::new(script, scripts.len(), &wire, server.as_ref(), args);
+    let parts: Vec<Part> = scripts.iter().map(part).collect::<Result<_>>()?;
+    let played = play::play(&mut wire, parts, args.rounds)?;
+    if let Some(out) = &args.record {
+        write::write_frames(out, &wire.take_kept())
+            .with_context(|| format!("cannot write {}", out.display()))?;
+    }
+    let status = report::report(&mut output::stdout(), &played)?;
+    Ok(if interrupt::requested() { ExitCode::from(interrupt::STATUS) } else { status })
+}
+
+/// The scripts that can be played, and a remark on each that cannot.
+fn playable(scripts: &[Script], is_offered: bool) -> Vec<Script> {
+    let reason = |script: &Script| match (script.service, script.responder.qpn) {
+        (_, Some(Qpn::GSI)) => {
+            Some("messages of the connection manager make no sense to another peer")
+        }
+        (Service::Rc | Service::Uc | Service::Ud, _) => None,
+        (Service::Xrc, _) if !is_offered => None,
+        (Service::Xrc, _) => Some("a server offers no XRC shared receive queue"),
+        _ => Some("no device speaks this service"),
+    };
+    let mut kept = Vec::new();
+    for script in scripts {
+        match reason(script) {
+            None => kept.push(script.clone()),
+            Some(why) => eprintln!("roce: {}: left out: {why}", read::describe(script)),
+        }
+    }
+    kept
 }

@@ -1,0 +1,202 @@
+//! A queue pair and memory that a server offers.
+
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use roce::replay::live::{MemoryMap, Needs, Region, Script, Target};
+use roce::verbs::{Endpoint, Mtu};
+use roce::wire::{Gid, Qpn, Service};
+use sha2::{Digest, Sha256};
+
+use crate::bench::Token;
+use crate::bench::control::Control;
+use crate::bench::control::messages::{self, Protocol, address_of};
+use crate::bench::control::offer::{Area, Command, FILL_MAX, Grant, RegionWish, Wish};
+use crate::bench::control::plan::Connection;
+use crate::bench::tcp::{self, Tcp};
+
+/// How often the server is told that this side is still there.
+const ALIVE: Duration = Duration::from_secs(5);
+
+/// Bytes below which a difference of memory is not looked for any closer.
+const CLOSE: u64 = 16;
+
+/// Where offers come from.
+pub(super) struct Server {
+    addresses: Vec<SocketAddr>,
+    host: String,
+    token: Option<Token>,
+}
+
+impl Server {
+    pub(super) fn find(host: &str, port: u16, token: Option<Token>) -> Result<Self> {
+        let addresses = (host, port).to_socket_addrs();
+        let addresses: Vec<SocketAddr> =
+            addresses.with_context(|| format!("--host: cannot find '{host}'"))?.collect();
+        ensure!(!addresses.is_empty(), "--host: '{host}' has no address");
+        Ok(Self { addresses, host: host.to_owned(), token })
+    }
+
+    /// The address that packets go to, unless the server says another.
+    pub(super) fn address(&self) -> IpAddr {
+        self.addresses.first().map_or(IpAddr::from([0; 4]), |it| it.ip().to_canonical())
+    }
+
+    /// Asks for a queue pair and memory.
+    pub(super) fn ask(&self, wish: Wish) -> Result<Offered> {
+        let from = address_of(wish.peer.gid);
+        let mut failure = None;
+        for server in &self.addresses {
+            match self.ask_at(*server, from, wish.clone()) {
+                Ok(offered) => return Ok(offered),
+                Err(error) => failure = Some(error),
+            }
+        }
+        Err(failure.context("no address")?).with_context(|| format!("--host {}", self.host))
+    }
+
+    fn ask_at(&self, server: SocketAddr, from: IpAddr, wish: Wish) -> Result<Offered> {
+        let stream = tcp::connect(Some(from), server)?;
+        let mut control = Control::new(Box::new(Tcp::new(stream, None)?), "the server");
+        let prove = self.token.as_ref().map(|token| |nonce: &str| token.proof(nonce));
+        let prove = prove.as_ref().map(|prove| prove as &dyn Fn(&str) -> String);
+        messages::introduce_as(Protocol::Offer, &mut control, prove)?;
+        control.send(&wish.to_lines())?;
+        let grant = Grant::read(&mut control, &wish)?;
+        ensure!(
+            grant.mtu == wish.mtu,
+            "the server's device can do an MTU of {}, and the capture has {}",
+            grant.mtu,
+            wish.mtu
+        );
+        Ok(Offered { control, grant, wish, told: now() })
+    }
+}
+
+/// What a script needs of a server, for a queue pair of this side.
+pub(super) fn wish(script: &Script, needs: &Needs, own: (Gid, Qpn), rounds: u32) -> Result<Wish> {
+    let connection = match script.service {
+        Service::Rc => Connection::Rc,
+        Service::Uc => Connection::Uc,
+        Service::Ud => Connection::Ud,
+        other => bail!("a server offers no queue pair of the kind {other:?}"),
+    };
+    let mtu = Mtu::from_bytes(usize::from(script.mtu));
+    let mtu = mtu.with_context(|| format!("{} is no path MTU", script.mtu))?;
+    let peer = Endpoint { gid: own.0, qpn: own.1, psn: script.first_psn };
+    let regions = needs.regions.iter().map(|region| RegionWish {
+        bytes: region.bytes.len() as u64,
+        write: region.rights.write,
+        read: region.rights.read,
+        atomic: region.rights.atomic,
+    });
+    let receives = u32::try_from(needs.receives)?.saturating_mul(rounds);
+    let receive_bytes = u32::try_from(needs.receive_bytes)?;
+    Ok(Wish { connection, mtu, peer, receives, receive_bytes, regions: regions.collect() })
+}
+
+/// A queue pair and memory of a server, until this is dropped.
+pub(super) struct Offered {
+    control: Control,
+    pub(super) grant: Grant,
+    wish: Wish,
+    told: Instant,
+}
+
+#[expect(clippy::disallowed_methods, reason = "a live peer lives in real time")]
+fn now() -> Instant {
+    Instant::now()
+}
+
+impl Offered {
+    /// Maps a script onto it.
+    pub(super) fn map(&self, target: &mut Target, needs: &Needs) {
+        target.source = Some(self.wish.peer.gid);
+        target.destination = Some(self.grant.qp.gid);
+        target.qpn = Some(self.grant.qp.qpn);
+        target.source_qpn = Some(self.wish.peer.qpn);
+        target.qkey = Some(self.grant.qkey);
+        let regions = needs.regions.iter().zip(&self.grant.regions);
+        target.memory = regions
+            .map(|(region, (address, rkey))| MemoryMap {
+                old_rkey: Some(region.rkey),
+                old_start: region.start,
+                len: Some(region.bytes.len() as u64),
+                new_rkey: Some(*rkey),
+                new_start: *address,
+            })
+            .collect();
+    }
+
+    /// Puts into the server's memory what it must hold. It is zero before.
+    pub(super) fn fill(&mut self, regions: &[Region]) -> Result<()> {
+        for (index, region) in regions.iter().enumerate() {
+            let mut offset = 0;
+            for piece in region.bytes.chunks(FILL_MAX) {
+                if piece.iter().any(|byte| *byte != 0) {
+                    let (area, bytes) = (Area::Region(index), piece.to_vec());
+                    let command = Command::Fill { area, offset, bytes };
+                    self.control.send(&command.to_line())?;
+                }
+                offset += piece.len() as u64;
+            }
+        }
+        // The answer comes when all of it is there.
+        self.state().map(drop)
+    }
+
+    /// Tells the server from time to time that this side is still there.
+    pub(super) fn keep_alive(&mut self) -> Result<()> {
+        if now().saturating_duration_since(self.told) > ALIVE {
+            self.told = now();
+            self.control.send("alive\n")?;
+        }
+        Ok(())
+    }
+
+    /// The state of the queue pair.
+    pub(super) fn state(&mut self) -> Result<String> {
+        self.control.send(&Command::State.to_line())?;
+        self.control.expect("state")
+    }
+
+    /// How many receives completed.
+    pub(super) fn received(&mut self) -> Result<u64> {
+        self.control.send(&Command::Received.to_line())?;
+        let count = self.control.expect("received")?;
+        count.parse().with_context(|| format!("'{count}' is no number"))
+    }
+
+    /// Whether an area holds these bytes; if not, where the first difference is, as closely as it was looked for.
+    pub(super) fn holds(&mut self, area: Area, bytes: &[u8]) -> Result<Option<u64>> {
+        let (mut start, mut end) = (0, bytes.len() as u64);
+        if self.is_same(area, bytes, start, end)? {
+            return Ok(None);
+        }
+        while end - start > CLOSE {
+            let middle = start + (end - start) / 2;
+            if self.is_same(area, bytes, start, middle)? {
+                start = middle;
+            } else {
+                end = middle;
+            }
+        }
+        Ok(Some(start))
+    }
+
+    fn is_same(&mut self, area: Area, bytes: &[u8], start: u64, end: u64) -> Result<bool> {
+        let part = bytes.get(usize::try_from(start)?..usize::try_from(end)?).unwrap_or_default();
+        let digest: String = Sha256::digest(part).iter().map(|it| format!("{it:02x}")).collect();
+        let command = Command::Digest { area, offset: start, length: end - start };
+        self.control.send(&command.to_line())?;
+        Ok(self.control.expect("digest")? == digest)
+    }
+}
+
+impl Drop for Offered {
+    fn drop(&mut self) {
+        // A server that is gone needs no goodbye.
+        let _ = self.control.send(&Command::Bye.to_line());
+    }
+}

@@ -1,0 +1,228 @@
+//! `roce replay --to` a soft NIC as users run it: the peer executes the capture, and its memory holds what was written.
+#![cfg(target_os = "linux")]
+#![allow(
+    clippy::disallowed_methods,
+    clippy::unwrap_used,
+    reason = "a test that cannot go on fails, and waits no longer than so"
+)]
+
+mod common;
+
+use std::io::{BufRead, BufReader, Read};
+use std::process::{Child, Command, Output, Stdio};
+
+use common::netns::{Host, in_namespace, wire};
+use common::tmp::Scratch;
+
+const ROCE: &str = env!("CARGO_BIN_EXE_roce");
+
+fn capture(name: &str) -> String {
+    format!("{}/testdata/captures/{name}", env!("CARGO_MANIFEST_DIR"))
+}
+
+/// A server that offers queue pairs, until it is dropped.
+struct Server {
+    child: Child,
+    port: String,
+}
+
+impl Server {
+    fn start(device: &str, args: &[&str]) -> Self {
+        let mut child = Command::new(ROCE)
+            .args(["serve", "-d", device, "-p", "0"])
+            .args(args)
+            .env_remove("ROCE_TOKEN")
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut stderr = BufReader::new(child.stderr.take().unwrap());
+        let mut first = String::new();
+        stderr.read_line(&mut first).unwrap();
+        let (_, at) = first.split_once("TCP port ").unwrap_or_else(|| panic!("{first}"));
+        let port = at.split(' ').next().unwrap().trim().to_owned();
+        std::thread::spawn(move || stderr.read_to_end(&mut Vec::new()));
+        Self { child, port }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn replay(args: &[&str]) -> Output {
+    let mut command = Command::new(ROCE);
+    command.arg("replay").args(args).env_remove("ROCE_TOKEN").output().unwrap()
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// Loopback addresses of this process alone.
+fn loopback(host: u8) -> String {
+    let run = std::process::id() % 0xff00;
+    format!("127.{}.{}.{host}", 1 + run / 256 % 250, run % 256)
+}
+
+/// What a replay of all operations must print.
+fn check_all_operations(output: &Output) {
+    let (said, errors) = (text(&output.stdout), text(&output.stderr));
+    assert_eq!(output.status.code(), Some(0), "{said}{errors}");
+    let whole = said.matches("messages: 158 agreed, 0 undecided, 0 different").count();
+    assert_eq!(whole, 3, "{said}");
+    // Refused by the capture's responder, and by this peer: five kinds of access.
+    assert!(said.matches("messages: 1 agreed, 0 undecided, 0 different").count() >= 4, "{said}");
+    let memory =
+        "the peer's memory holds what the capture wrote: 1 regions, 393232 bytes, 130 receives";
+    assert_eq!(said.matches(memory).count(), 3, "{said}");
+    assert!(said.contains("1 regions, 20003 bytes, 30 receives"), "UC: {said}");
+    assert_eq!(said.matches("0 regions, 0 bytes, 10 receives").count(), 2, "UD: {said}");
+    assert_eq!(said.matches("connection ").count(), 14, "{said}");
+}
+
+#[test]
+fn peer_on_udp_executes_the_requests_of_a_capture() {
+    let server = Server::start(&format!("udp:{}", loopback(1)), &["--offer"]);
+    let (host, device) = (loopback(1), format!("udp:{}", loopback(2)));
+    let record = Scratch::name("record.pcapng");
+    let all = capture("rxe_all_ops.pcap");
+    let to = ["--to", &device, "--host", &host, "-p", &server.port, "--speed", "max"];
+    let output = replay(&[&to[..], &["--record", record.path(), &all]].concat());
+    check_all_operations(&output);
+    // What was sent and received is a capture of sound packets.
+    let fields = ["decode", "-Y", "roce.icrc != \"ok\"", record.path()];
+    let broken = Command::new(ROCE).args(fields).output().unwrap();
+    assert_eq!((broken.status.code(), text(&broken.stdout)), (Some(0), String::new()));
+    // Twice on one queue pair, by the clock of the capture but faster, and without waiting.
+    for how in [["--speed", "1000", "--loop", "2"], ["--open-loop", "--speed", "max", "--loop"]] {
+        let (rounds, agreed) = if how[0] == "--speed" { (None, 316) } else { (Some("1"), 158) };
+        let args = ["--flow", "1", "--to", &device, "--host", &host, "-p", &server.port];
+        let output = replay(&[&args[..], &how, rounds.as_slice(), &[&all]].concat());
+        let said = text(&output.stdout);
+        assert_eq!(output.status.code(), Some(0), "{said}{}", text(&output.stderr));
+        assert!(
+            said.contains(&format!("messages: {agreed} agreed, 0 undecided, 0 different")),
+            "{said}"
+        );
+    }
+}
+
+#[test]
+fn capture_with_losses_is_executed_by_a_peer_without_them() {
+    let server = Server::start(&format!("udp:{}", loopback(3)), &["--offer"]);
+    let (host, device) = (loopback(3), format!("udp:{}", loopback(4)));
+    let to = ["--to", &device, "--host", &host, "-p", &server.port, "--speed", "max"];
+    let output = replay(&[&to[..], &[&capture("rxe_lossy.pcap")]].concat());
+    let said = text(&output.stdout);
+    assert_eq!(output.status.code(), Some(0), "{said}{}", text(&output.stderr));
+    assert!(!said.contains("different:") && said.contains("the peer's memory holds"), "{said}");
+}
+
+#[test]
+fn server_offers_nothing_unless_it_was_started_for_it() {
+    let server = Server::start(&format!("udp:{}", loopback(5)), &[]);
+    let (host, device) = (loopback(5), format!("udp:{}", loopback(6)));
+    let args = ["--to", &device, "--host", &host, "-p", &server.port, &capture("rxe_all_ops.pcap")];
+    let output = replay(&args);
+    let errors = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{errors}");
+    assert!(errors.contains("roce serve --offer"), "{errors}");
+}
+
+#[test]
+fn server_with_a_token_offers_to_those_who_know_it() {
+    let server =
+        Server::start(&format!("udp:{}", loopback(7)), &["--offer", "--token", "correct horse"]);
+    let (host, device) = (loopback(7), format!("udp:{}", loopback(8)));
+    let all = capture("rxe_all_ops.pcap");
+    let args = [
+        "--flow",
+        "3",
+        "--speed",
+        "max",
+        "--to",
+        &device,
+        "--host",
+        &host,
+        "-p",
+        &server.port,
+        &all,
+    ];
+    let output = replay(&args);
+    assert!(text(&output.stderr).contains("wants a token"), "{}", text(&output.stderr));
+    let output = replay(&[&args[..], &["--token", "correct horse"]].concat());
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+}
+
+#[test]
+fn offer_beyond_the_limits_of_the_server_is_refused() {
+    let args = ["--offer", "--max-memory", "1M"];
+    let server = Server::start(&format!("udp:{}", loopback(9)), &args);
+    let (host, device) = (loopback(9), format!("udp:{}", loopback(10)));
+    let all = capture("rxe_all_ops.pcap");
+    let output =
+        replay(&["--flow", "1", "--to", &device, "--host", &host, "-p", &server.port, &all]);
+    let errors = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{errors}");
+    assert!(errors.contains("all that one address gets"), "{errors}");
+}
+
+#[test]
+fn rewritten_capture_is_the_capture_with_other_numbers() {
+    let out = Scratch::name("out.pcap");
+    let all = capture("rxe_all_ops.pcap");
+    let maps =
+        ["ip:10.9.0.1=192.0.2.1", "ip:10.9.0.2=192.0.2.2", "qpn:0x11=0xabc", "psn=100", "vlan=7"];
+    let maps: Vec<&str> = maps.iter().flat_map(|map| ["--map", map]).collect();
+    let output = replay(&[&["--flow", "1", "--write", out.path()], &maps[..], &[&all]].concat());
+    assert_eq!(output.status.code(), Some(0), "{}", text(&output.stderr));
+    let fields = "ip.src,ip.dst,vlan.id,infiniband.bth.destqp,infiniband.bth.psn,roce.icrc";
+    let fields: Vec<&str> = fields.split(',').flat_map(|field| ["-e", field]).collect();
+    let args = [&["decode"], &fields[..], &["-c", "1", out.path()]].concat();
+    let decoded = Command::new(ROCE).args(args).output().unwrap();
+    let line = text(&decoded.stdout);
+    let words: Vec<&str> = line.split_whitespace().collect();
+    assert_eq!(
+        words,
+        ["192.0.2.1", "192.0.2.2", "7", "0x000abc", "100", "ok"],
+        "{}",
+        text(&decoded.stderr)
+    );
+}
+
+#[test]
+fn what_makes_no_sense_is_refused_with_the_cure() {
+    let all = capture("rxe_all_ops.pcap");
+    let out = Scratch::name("out.pcap");
+    for (args, cure) in [
+        (vec!["--to", "udp:127.0.0.1"], "--host HOST, or --peer ADDRESS"),
+        (vec!["--write", "out.txt"], "name it .pcap or .pcapng"),
+        (vec!["--write", out.path(), "--map", "rkey"], "WHAT:OLD=NEW"),
+        (vec!["--write", out.path(), "--map", "color=1"], "rkey, va"),
+        (vec!["--write", out.path(), "--flow", "99"], "roce flows lists them"),
+        (vec!["--write", out.path(), "--map", "qpn=5"], "name OLD, or --flow"),
+        (vec!["--write", out.path(), "--speed", "0"], "or max"),
+    ] {
+        let output = replay(&[&args[..], &[&all]].concat());
+        let errors = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(2), "{args:?}: {errors}");
+        assert!(errors.contains(cure), "{args:?}: {errors}");
+    }
+}
+
+#[test]
+fn peer_on_a_raw_link_executes_the_requests_of_a_capture() {
+    in_namespace(|| {
+        let (near, far) = wire(9000);
+        let device = |host: &Host| format!("raw:{}", host.interface);
+        let server = far.run(|| Server::start(&device(&far), &["--offer"]));
+        let host = far.v4.to_string();
+        let (from, all) = (device(&near), capture("rxe_all_ops.pcap"));
+        let args = ["--to", &from, "--host", &host, "-p", &server.port, "--speed", "max", &all];
+        let output = near.run(|| replay(&args));
+        check_all_operations(&output);
+    });
+}
