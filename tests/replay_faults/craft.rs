@@ -2,7 +2,7 @@
 
 use roce::wire::aeth::Answer;
 use roce::wire::{
-    AethRepr, AtomicEthRepr, BthRepr, Extensions, IethRepr, Msn, Opcode, Operation, Packet,
+    AethRepr, AtomicAckEthRepr, BthRepr, Extensions, IethRepr, Msn, Opcode, Operation, Packet,
     PacketRepr, Psn, Qpn, RKey, RethRepr, Role,
 };
 
@@ -155,6 +155,16 @@ pub fn remade(packet: &[u8], opcode: Opcode, msn: u32, payload: &[u8]) -> Vec<u8
     emit(bth, extensions, payload)
 }
 
+/// An ATOMIC acknowledgement in place of an ACK or NAK, of one more request.
+pub fn as_atomic_ack(packet: &[u8], original: u64) -> Vec<u8> {
+    let old = parse(packet);
+    let bth = BthRepr { opcode: Opcode::RC_ATOMIC_ACKNOWLEDGE, ..old.bth().repr() };
+    let (syndrome, msn) = (roce::wire::aeth::Syndrome(ACK), Msn::new(msn(packet) + 1));
+    let aeth = Some(AethRepr { syndrome, msn });
+    let atomic_ack_eth = Some(AtomicAckEthRepr { original });
+    emit(bth, Extensions { aeth, atomic_ack_eth, ..Extensions::default() }, &[])
+}
+
 /// With another payload.
 pub fn with_payload(packet: &[u8], payload: &[u8]) -> Vec<u8> {
     let old = parse(packet);
@@ -181,7 +191,6 @@ pub struct Request {
     pub qp: Qpn,
     pub psn: u32,
     pub reth: Option<RethRepr>,
-    pub atomic: Option<AtomicEthRepr>,
     pub invalidate: Option<RKey>,
     pub len: usize,
     /// What the bytes of its payload begin with.
@@ -190,8 +199,8 @@ pub struct Request {
 
 impl Request {
     pub fn new(opcode: Opcode, qp: Qpn, psn: u32, len: usize) -> Self {
-        let (reth, atomic, invalidate) = (None, None, None);
-        Self { opcode, qp, psn, reth, atomic, invalidate, len, seed: psn as u8 }
+        let (reth, invalidate) = (None, None);
+        Self { opcode, qp, psn, reth, invalidate, len, seed: psn as u8 }
     }
 
     pub fn reth(self, va: u64, rkey: RKey, dma_len: u32) -> Self {
@@ -203,7 +212,6 @@ impl Request {
         let ack_req = self.opcode.info().unwrap().position.ends();
         let extensions = Extensions {
             reth: self.reth,
-            atomic_eth: self.atomic,
             ieth: self.invalidate.map(|rkey| IethRepr { rkey }),
             ..Extensions::default()
         };

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use roce::link::mem::Action;
 use roce::verbs::Mtu;
-use roce::wire::{AtomicEthRepr, Opcode, Packet, Qpn, RKey};
+use roce::wire::{Opcode, Packet, Qpn, RKey};
 
 use super::craft::*;
 use super::device::{Device, Mark, script};
@@ -263,14 +263,6 @@ const SHAPE: &[Flaw] = &[
     flaw("dma-length-over-2g", &["dma-length-limit"], EVERYWHERE, plain, || {
         scripted(|s| {
             s.long().broken(s.read(2, (1 << 31) + 1));
-        })
-    }),
-    flaw("misaligned-atomic", &["atomic-alignment"], EVERYWHERE, plain, || {
-        scripted(|s| {
-            let (rkey, swap_or_add, compare) = (s.keys[0], 1, 0);
-            let atomic = AtomicEthRepr { va: BASE + 4, rkey, swap_or_add, compare };
-            let packet = s.packet(Opcode::RC_FETCH_ADD, 0, 0);
-            s.broken(Request { atomic: Some(atomic), ..packet });
         })
     }),
     flaw("nonzero-pad-bytes", &["request-pad"], EVERYWHERE, plain, || {

@@ -553,6 +553,13 @@ const ATOMICS: &[Flaw] = &[
         },
     ),
     Flaw::responder(
+        "misaligned-atomic-executed",
+        &["invalid-request-accepted"],
+        EVERYWHERE,
+        || setup(spaced(PAUSE, &[(Op::Send, Key::All, 0, 8), (Op::FetchAdd(5), Key::All, 4, 8)])),
+        || nth_out(is_nak, 1, |nak, cx| cx.send_broken(&as_atomic_ack(nak, 7))),
+    ),
+    Flaw::responder(
         "failed-compare-swaps",
         &["atomic-original"],
         EVERYWHERE,
