@@ -23,6 +23,7 @@
 //! | [`verbs`] | the vocabulary of verbs, with the numbers and texts of `ibv_*` |
 //! | [`memory`] | memory that a NIC may touch, and the one place that touches it |
 //! | [`engine`] | a software RNIC as a state machine, told packets and time |
+//! | [`cm`] | the connection manager as a state machine, told messages, commands and time |
 //! | [`link`] | ways onto a network, simulated or real; faults and taps around them |
 //! | [`nic`] | an engine on a link, and who drives them: a software NIC that runs |
 //! | [`ibverbs`] | the C ABI of `libibverbs`, and the way between it and `verbs` |
@@ -34,7 +35,7 @@
 //! # Rules that hold everywhere
 //!
 //! - Nothing that comes from a network or a file can panic, or size an allocation.
-//! - `wire`, `verbs` and `engine` read no clock, socket, environment or global random source: the same input gives the
+//! - `wire`, `verbs`, `engine` and `cm` read no clock, socket, environment or global random source: the same input gives the
 //!   same output.
 //! - An error names the layer or the offset, what was needed and what was there.
 //! - Facts about an opcode stand in one table; the layout of a header in one declaration.
@@ -47,6 +48,7 @@
 #[cfg(feature = "analysis")]
 pub mod analysis;
 pub mod capture;
+pub mod cm;
 #[cfg(feature = "conform")]
 pub mod conform;
 pub mod decode;

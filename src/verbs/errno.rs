@@ -37,14 +37,26 @@ errnos! {
     EACCES = 13;
     /// Something else still uses the object.
     EBUSY = 16;
+    /// There is no such device.
+    ENODEV = 19;
     /// The request makes no sense.
     EINVAL = 22;
     /// The device has no such verb.
     ENOSYS = 38;
     /// The device does not do that.
     EOPNOTSUPP = 95;
+    /// The address is in use.
+    EADDRINUSE = 98;
+    /// The address is not available.
+    EADDRNOTAVAIL = 99;
+    /// There is no route to the network.
+    ENETUNREACH = 101;
+    /// It is connected already.
+    EISCONN = 106;
     /// It took too long.
     ETIMEDOUT = 110;
+    /// The peer refused.
+    ECONNREFUSED = 111;
 }
 
 impl fmt::Display for Errno {

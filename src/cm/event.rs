@@ -1,0 +1,148 @@
+//! What a program is told.
+
+use super::private_data::PrivateData;
+use super::table::CmId;
+use crate::verbs::AhAttr;
+use crate::wire::{QKey, Qpn};
+
+/// What happened: `rdma_cm_event_type`, with its numbers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u8)]
+#[expect(missing_docs, reason = "the documentation of librdmacm names them")]
+pub enum EventKind {
+    AddrResolved = 0,
+    AddrError = 1,
+    RouteResolved = 2,
+    RouteError = 3,
+    ConnectRequest = 4,
+    ConnectResponse = 5,
+    ConnectError = 6,
+    Unreachable = 7,
+    Rejected = 8,
+    Established = 9,
+    Disconnected = 10,
+    DeviceRemoval = 11,
+    MulticastJoin = 12,
+    MulticastError = 13,
+    AddrChange = 14,
+    TimewaitExit = 15,
+}
+
+impl EventKind {
+    /// The number in C.
+    pub const fn code(self) -> u32 {
+        self as u32
+    }
+}
+
+/// Options of an enhanced connection (annex A16): who defines them, and what they are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Ece {
+    /// The vendor, 24 bits; 0 is none.
+    pub vendor_id: u32,
+    /// The options.
+    pub options: u32,
+}
+
+/// An event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Event {
+    /// What happened.
+    pub kind: EventKind,
+    /// To which id; of a request, the new id.
+    pub id: CmId,
+    /// The listener that a request is for.
+    pub listener: Option<CmId>,
+    /// What the program gave the id, or of a request the listener, to know it by.
+    pub context: u64,
+    /// 0, a negative error number, or the positive reason of a REJ or status of a SIDR_REP.
+    pub status: i32,
+    /// What came with it.
+    pub param: EventParam,
+    /// The peer's options of an enhanced connection.
+    pub ece: Ece,
+}
+
+/// What comes with an event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[expect(clippy::large_enum_variant, reason = "events are queued by the thousand, not the million")]
+pub enum EventParam {
+    /// Nothing.
+    None,
+    /// Of a connection: `rdma_conn_param`.
+    Conn(ConnEvent),
+    /// Of datagrams: `rdma_ud_param`.
+    Ud(UdEvent),
+}
+
+/// What the peer says of a connection, as the receiver sees it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ConnEvent {
+    /// The peer's private data.
+    pub private_data: PrivateData,
+    /// How many READs and atomics of the peer it asks this side to serve at a time.
+    pub responder_resources: u8,
+    /// How many READs and atomics it serves for this side at a time.
+    pub initiator_depth: u8,
+    /// Whether it counts credits.
+    pub flow_control: bool,
+    /// How often it wants to be retried.
+    pub retry_count: u8,
+    /// How often it wants to be retried while it is not ready.
+    pub rnr_retry_count: u8,
+    /// Whether its QP has a shared receive queue.
+    pub srq: bool,
+    /// Its QP.
+    pub qpn: Qpn,
+}
+
+/// Where datagrams go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UdEvent {
+    /// The peer's private data.
+    pub private_data: PrivateData,
+    /// The way there; `None` if it is not known.
+    pub ah: Option<AhAttr>,
+    /// The QP.
+    pub qpn: Qpn,
+    /// Its Q_Key.
+    pub q_key: QKey,
+    /// What the program gave a join to know it by.
+    pub join_context: u64,
+}
+
+impl EventParam {
+    /// Private data and nothing else, of a connection.
+    pub(super) fn refused(private_data: PrivateData) -> Self {
+        Self::Conn(ConnEvent {
+            private_data,
+            responder_resources: 0,
+            initiator_depth: 0,
+            flow_control: false,
+            retry_count: 0,
+            rnr_retry_count: 0,
+            srq: false,
+            qpn: Qpn::new(0),
+        })
+    }
+
+    /// Private data and nothing else, of datagrams.
+    pub(super) fn datagram(private_data: PrivateData) -> Self {
+        Self::Ud(UdEvent {
+            private_data,
+            ah: None,
+            qpn: Qpn::new(0),
+            q_key: QKey::new(0),
+            join_context: 0,
+        })
+    }
+
+    /// The private data, if any came.
+    pub fn private_data(&self) -> &[u8] {
+        match self {
+            Self::None => &[],
+            Self::Conn(conn) => conn.private_data.as_slice(),
+            Self::Ud(ud) => ud.private_data.as_slice(),
+        }
+    }
+}

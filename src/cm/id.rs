@@ -1,0 +1,131 @@
+//! What a program holds: an id.
+
+use core::net::SocketAddr;
+
+use super::error::Error;
+use super::multicast::Membership;
+use super::path::PathRecord;
+use super::state::IdState;
+use super::table::{ChannelId, CmId, ConnectionId, DeviceId};
+use crate::time::Instant;
+use crate::verbs::QpType;
+use crate::wire::Psn;
+use crate::wire::cm::PortSpace;
+
+/// An option of an id: `rdma_set_option`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum IdOption {
+    /// The type of service, which becomes the traffic class.
+    Tos(u8),
+    /// Whether others may bind the same address.
+    ReuseAddr(bool),
+    /// Whether a wildcard takes requests of its own address family alone.
+    AfOnly(bool),
+    /// The ACK timeout of the QP, as a code.
+    AckTimeout(u8),
+    /// The path, in place of `resolve_route`.
+    Path(PathRecord),
+}
+
+/// A question to the caller about an address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Resolving {
+    pub(super) serial: u64,
+    pub(super) deadline: Option<Instant>,
+}
+
+/// A listener's part of an id.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Backlog {
+    pub(super) limit: u32,
+    /// Requests in the channel that the program has not taken.
+    pub(super) queued: u32,
+}
+
+/// An id.
+#[derive(Debug)]
+pub(super) struct Id {
+    pub(super) channel: ChannelId,
+    pub(super) context: u64,
+    pub(super) space: PortSpace,
+    pub(super) qp_type: QpType,
+    pub(super) state: IdState,
+    pub(super) device: Option<DeviceId>,
+    pub(super) source: Option<SocketAddr>,
+    pub(super) destination: Option<SocketAddr>,
+    /// Whether the source's port is the id's in its port space. Ids of requests share their listener's.
+    pub(super) owns_port: bool,
+    pub(super) hop_limit: u8,
+    pub(super) tos: Option<u8>,
+    pub(super) ack_timeout: Option<u8>,
+    pub(super) reuse: bool,
+    pub(super) family_only: Option<bool>,
+    pub(super) path: Option<PathRecord>,
+    /// The first PSN that the peer sends.
+    pub(super) psn: Psn,
+    pub(super) connection: Option<ConnectionId>,
+    /// Whether there ever was a connection.
+    pub(super) connected_once: bool,
+    /// Whether the program knows the id well enough for events: not before it accepted a request.
+    pub(super) is_reported: bool,
+    /// The listener whose request for this id is still in the channel.
+    pub(super) queued_at: Option<CmId>,
+    pub(super) backlog: Backlog,
+    pub(super) resolving: Option<Resolving>,
+    pub(super) groups: Vec<Membership>,
+    /// How many events the program took.
+    pub(super) events_reported: u32,
+}
+
+impl Id {
+    pub(super) fn new(channel: ChannelId, context: u64, space: PortSpace, qp_type: QpType) -> Self {
+        Self {
+            channel,
+            context,
+            space,
+            qp_type,
+            state: IdState::Idle,
+            device: None,
+            source: None,
+            destination: None,
+            owns_port: false,
+            hop_limit: 64,
+            tos: None,
+            ack_timeout: None,
+            reuse: false,
+            family_only: None,
+            path: None,
+            psn: Psn::new(0),
+            connection: None,
+            connected_once: false,
+            is_reported: true,
+            queued_at: None,
+            backlog: Backlog::default(),
+            resolving: None,
+            groups: Vec::new(),
+            events_reported: 0,
+        }
+    }
+
+    /// Whether it exchanges datagrams, so that it resolves services instead of connecting.
+    pub(super) fn is_datagram(&self) -> bool {
+        self.qp_type == QpType::Ud
+    }
+
+    pub(super) fn require(&self, state: IdState) -> Result<(), Error> {
+        if self.state == state { Ok(()) } else { Err(Error::State(self.state)) }
+    }
+}
+
+/// The type of QP that a port space stands for; of the IB space it is the program's choice.
+pub(super) fn qp_type_of(space: PortSpace, wanted: QpType) -> Result<QpType, Error> {
+    match space {
+        PortSpace::TCP => Ok(QpType::Rc),
+        PortSpace::UDP | PortSpace::IPOIB => Ok(QpType::Ud),
+        PortSpace::IB => match wanted {
+            QpType::Rc | QpType::Uc | QpType::Ud | QpType::XrcSend | QpType::XrcRecv => Ok(wanted),
+            _ => Err(Error::Argument("QP type")),
+        },
+        _ => Err(Error::Argument("port space")),
+    }
+}

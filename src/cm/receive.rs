@@ -1,0 +1,142 @@
+//! The way in: what a MAD must be before a connection is looked for.
+
+use super::Manager;
+use super::counters::Counter;
+use super::message::{self, BASE_VERSION, CLASS_VERSION, MadBytes, SEND};
+use super::table::{ConnectionId, DeviceId};
+use crate::time::Instant;
+use crate::verbs::AhAttr;
+use crate::wire::Gid;
+use crate::wire::cm::{CommId, Lap, Message};
+use crate::wire::mad::{MAD_LEN, Mad, MadHeader, MgmtClass};
+
+/// A MAD that came to queue pair 1 with its Q_Key.
+#[derive(Clone, Copy, Debug)]
+pub struct Received<'a> {
+    /// The device.
+    pub device: DeviceId,
+    /// From whom: answers go there.
+    pub source: Gid,
+    /// To which of the device's addresses.
+    pub destination: Gid,
+    /// The traffic class it travelled with, which answers have, too.
+    pub traffic_class: u8,
+    /// The MAD.
+    pub mad: &'a [u8],
+}
+
+/// What became of a MAD.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Disposition {
+    /// It changed something.
+    Accepted,
+    /// It was refused, with an answer or without, and counted.
+    Refused(Counter),
+}
+
+/// A MAD whose envelope is right.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Arrival<'a> {
+    pub(super) device: DeviceId,
+    pub(super) source: Gid,
+    /// The way back.
+    pub(super) ah: AhAttr,
+    pub(super) header: &'a MadHeader,
+}
+
+impl Manager {
+    /// Takes a MAD in, which came at `now`.
+    pub fn handle_mad(&mut self, now: Instant, received: &Received<'_>) -> Disposition {
+        self.counters.add(Counter::Received);
+        match self.accept_mad(now, received) {
+            Ok(()) => Disposition::Accepted,
+            Err(reason) => {
+                self.counters.add(reason);
+                Disposition::Refused(reason)
+            }
+        }
+    }
+
+    fn accept_mad(&mut self, now: Instant, received: &Received<'_>) -> Result<(), Counter> {
+        if received.mad.len() != MAD_LEN {
+            return Err(Counter::BadLength);
+        }
+        let mad = Mad::parse(received.mad).map_err(|_| Counter::BadLength)?;
+        let header = mad.header;
+        if header.base_version() != BASE_VERSION {
+            return Err(Counter::BadBaseVersion);
+        }
+        if header.class() != MgmtClass::CM {
+            return Err(Counter::BadClass);
+        }
+        if header.class_version() != CLASS_VERSION {
+            return Err(Counter::BadClassVersion);
+        }
+        if header.method().get() != SEND || header.response() {
+            return Err(Counter::BadMethod);
+        }
+        let message = mad.cm().map_err(|_| Counter::BadLength)?;
+        let message = message.ok_or(Counter::UnknownAttribute)?;
+        // An answer goes to the source: it must be one peer.
+        if received.source.is_multicast() || received.source == Gid::default() {
+            return Err(Counter::BadAddress);
+        }
+        let device = self.devices.get(received.device).ok_or(Counter::NoDevice)?;
+        let index = device.gid_index(received.destination).ok_or(Counter::BadAddress)?;
+        let ah = AhAttr {
+            traffic_class: received.traffic_class,
+            port_num: device.port_num,
+            ..AhAttr::new(received.source, index)
+        };
+        let (device, source) = (received.device, received.source);
+        let arrival = Arrival { device, source, ah, header };
+        self.dispatch(now, &arrival, message)
+    }
+
+    fn dispatch(
+        &mut self,
+        now: Instant,
+        arrival: &Arrival<'_>,
+        message: Message<'_>,
+    ) -> Result<(), Counter> {
+        match message {
+            Message::Req(req) => self.handle_req(now, arrival, req),
+            Message::Rep(rep) => self.handle_rep(now, arrival, rep),
+            Message::Rtu(rtu) => self.handle_rtu(arrival, rtu),
+            Message::Mra(mra) => self.handle_mra(now, mra),
+            Message::Rej(rej) => self.handle_rej(now, rej),
+            Message::Dreq(dreq) => self.handle_dreq(now, arrival, dreq),
+            Message::Drep(drep) => self.handle_drep(now, drep),
+            Message::SidrReq(req) => self.handle_sidr_req(arrival, req),
+            Message::SidrRep(rep) => self.handle_sidr_rep(rep),
+            Message::Lap(lap) => self.handle_lap(arrival, lap),
+            Message::Apr(_) => Err(Counter::AlternatePath),
+        }
+    }
+
+    /// Answers a message for which there is no connection.
+    pub(super) fn answer(&mut self, arrival: &Arrival<'_>, mad: MadBytes) {
+        self.transmit(arrival.device, arrival.ah, mad);
+    }
+
+    /// The same, if it is for this manager to say that nobody knows the connection.
+    pub(super) fn answer_unknown(&mut self, arrival: &Arrival<'_>, mad: MadBytes) {
+        if self.devices.get(arrival.device).is_some_and(|device| device.answers_unknown) {
+            self.answer(arrival, mad);
+        }
+    }
+
+    /// The connection with this own comm id and this comm id of the peer's, `None` if the peer's is not known yet.
+    pub(super) fn find(&self, local: CommId, remote: Option<CommId>) -> Option<ConnectionId> {
+        let name = *self.by_local_id.get(&local.0)?;
+        (self.connections.get(name)?.remote_id == remote).then_some(name)
+    }
+
+    /// Alternate paths do not exist on RoCE: a LAP is refused.
+    fn handle_lap(&mut self, arrival: &Arrival<'_>, lap: &Lap) -> Result<(), Counter> {
+        if self.find(lap.remote_comm_id(), Some(lap.local_comm_id())).is_some() {
+            self.answer(arrival, message::apr_to(arrival.header, lap));
+        }
+        Err(Counter::AlternatePath)
+    }
+}

@@ -1,0 +1,396 @@
+//! Every state of a connection against every message and every command, through the real handlers.
+
+use core::net::IpAddr;
+use core::time::Duration;
+
+use super::message::{self, Mraed, RejectDetail, Rejected};
+use super::state::Input;
+use super::*;
+use crate::verbs::EventType;
+use crate::wire::cm::{
+    DrepRepr, DreqRepr, MraRepr, RepRepr, RtuRepr, ServiceId, SidrRepRepr, SidrReqRepr,
+};
+use crate::wire::mad::{AttributeId, Mad};
+use crate::wire::{Bits, EeContext, Gid, PKey, Psn, QKey, Qpn};
+
+const PEER_ID: CommId = CommId(0x7001);
+const PEER_GUID: u64 = 0x42;
+const PEER_QPN: u32 = 0x777;
+const OWN_QPN: u32 = 0x111;
+
+/// A manager whose id is in some state, and a peer that knows all that it may know.
+struct Scene {
+    manager: Manager,
+    channel: ChannelId,
+    device: DeviceId,
+    id: CmId,
+    local: CommId,
+    /// The REQ or SIDR_REQ that made the id, of a passive one.
+    request: Option<MadBytes>,
+}
+
+fn address(last: u8) -> IpAddr {
+    IpAddr::from([10, 9, 0, last])
+}
+
+fn gid(last: u8) -> Gid {
+    Gid::from(core::net::Ipv4Addr::new(10, 9, 0, last))
+}
+
+fn param() -> ConnParam<'static> {
+    ConnParam { qpn: Qpn::new(OWN_QPN), ..ConnParam::default() }
+}
+
+impl Scene {
+    fn new(space: PortSpace) -> Self {
+        let mut manager = Manager::new(Config::default(), 7);
+        let device = manager.add_device(Device::new(1, address(1))).unwrap();
+        let channel = manager.create_channel().unwrap();
+        let id = manager.create_id(channel, 0, space, QpType::Rc).unwrap();
+        Self { manager, channel, device, id, local: CommId(0), request: None }
+    }
+
+    /// An id that sent its REQ or SIDR_REQ.
+    fn active(space: PortSpace) -> Self {
+        let mut scene = Self::new(space);
+        let (id, wait) = (scene.id, Duration::from_secs(1));
+        let to = SocketAddr::new(address(2), 7);
+        scene.manager.resolve_addr(Instant::ZERO, id, None, to, wait).unwrap();
+        let query = scene.manager.poll_query().unwrap();
+        let way = Resolution { device: scene.device, source: address(1), hop_limit: 64 };
+        assert!(scene.manager.handle_resolution(Instant::ZERO, query.token, Ok(way)));
+        scene.manager.resolve_route(id, wait).unwrap();
+        scene.manager.connect(Instant::ZERO, id, &param()).unwrap();
+        scene.settle()
+    }
+
+    /// An id that a REQ or SIDR_REQ made.
+    fn passive(space: PortSpace) -> Self {
+        let mut scene = Self::new(space);
+        scene.manager.bind(scene.id, SocketAddr::new(address(1), 7)).unwrap();
+        scene.manager.listen(scene.id, 0).unwrap();
+        let request = request(space);
+        assert_eq!(scene.receive(&request), Disposition::Accepted);
+        let event = scene.manager.poll_event(scene.channel).unwrap();
+        assert_eq!(event.kind, EventKind::ConnectRequest);
+        scene.id = event.id;
+        scene.request = Some(request);
+        scene.settle()
+    }
+
+    /// Drops what there is to send and to tell.
+    fn settle(mut self) -> Self {
+        while self.manager.poll_transmit().is_some() {}
+        while self.manager.poll_event(self.channel).is_some() {}
+        self.local = self.manager.comm_ids(self.id).unwrap_or_default().0;
+        self
+    }
+
+    fn receive(&mut self, mad: &MadBytes) -> Disposition {
+        let (source, destination) = (gid(2), gid(1));
+        let device = self.device;
+        let received = Received { device, source, destination, traffic_class: 0, mad };
+        self.manager.handle_mad(Instant::ZERO, &received)
+    }
+
+    fn state(&self) -> State {
+        self.manager.connection_state(self.id).unwrap_or(State::Idle)
+    }
+
+    fn then(mut self, message: fn(&Self) -> MadBytes) -> Self {
+        let mad = message(&self);
+        assert_eq!(self.receive(&mad), Disposition::Accepted);
+        self.settle()
+    }
+
+    fn command(mut self, command: fn(&mut Manager, CmId) -> Result<(), Error>) -> Self {
+        command(&mut self.manager, self.id).unwrap();
+        self.settle()
+    }
+}
+
+/// What the peer would have sent to listener 7.
+fn request(space: PortSpace) -> MadBytes {
+    let mut peer = Manager::new(Config::default(), 8);
+    let device = peer.add_device(Device::new(PEER_GUID, address(2))).unwrap();
+    let channel = peer.create_channel().unwrap();
+    let id = peer.create_id(channel, 0, space, QpType::Rc).unwrap();
+    let (wait, to) = (Duration::from_secs(1), SocketAddr::new(address(1), 7));
+    peer.resolve_addr(Instant::ZERO, id, None, to, wait).unwrap();
+    let query = peer.poll_query().unwrap();
+    let way = Resolution { device, source: address(2), hop_limit: 64 };
+    peer.handle_resolution(Instant::ZERO, query.token, Ok(way));
+    peer.resolve_route(id, wait).unwrap();
+    let param = ConnParam { qpn: Qpn::new(PEER_QPN), ..ConnParam::default() };
+    peer.connect(Instant::ZERO, id, &param).unwrap();
+    let mut mad = peer.poll_transmit().unwrap().mad;
+    mad[24..28].copy_from_slice(&PEER_ID.0.to_be_bytes());
+    mad
+}
+
+fn rep(scene: &Scene) -> MadBytes {
+    let rep = RepRepr {
+        local_comm_id: PEER_ID,
+        remote_comm_id: scene.local,
+        local_q_key: QKey::new(0),
+        local_qpn: Qpn::new(PEER_QPN),
+        vendor_id_h: 0,
+        local_eecn: EeContext::new(0),
+        vendor_id_m: 0,
+        starting_psn: Psn::new(9),
+        vendor_id_l: 0,
+        responder_resources: 1,
+        initiator_depth: 1,
+        target_ack_delay: Bits::low(15),
+        failover_accepted: Bits::ZERO,
+        flow_control: false,
+        rnr_retry_count: Bits::low(7),
+        srq: false,
+        local_ca_guid: PEER_GUID,
+        private_data: [0; 196],
+    };
+    message::mad(1, AttributeId::CM_REP, 0, rep.emit().as_bytes())
+}
+
+fn rtu(scene: &Scene) -> MadBytes {
+    let rtu =
+        RtuRepr { local_comm_id: PEER_ID, remote_comm_id: scene.local, private_data: [0; 224] };
+    message::mad(1, AttributeId::CM_RTU, 0, rtu.emit().as_bytes())
+}
+
+fn mra(scene: &Scene, mraed: Mraed) -> MadBytes {
+    let mra = MraRepr {
+        local_comm_id: PEER_ID,
+        remote_comm_id: scene.local,
+        message_mraed: Bits::low(mraed as u32),
+        service_timeout: Bits::low(10),
+        private_data: [0; 222],
+    };
+    message::mad(1, AttributeId::CM_MRA, 0, mra.emit().as_bytes())
+}
+
+fn rej(scene: &Scene, reason: u16) -> MadBytes {
+    let peer = scene.manager.comm_ids(scene.id).map(|ids| ids.1);
+    let rejected = if peer == Some(PEER_ID) { Rejected::Other } else { Rejected::Req };
+    message::rej(1, (PEER_ID, scene.local), rejected, reason, &RejectDetail::NONE)
+}
+
+fn dreq(scene: &Scene) -> MadBytes {
+    let dreq = DreqRepr {
+        local_comm_id: PEER_ID,
+        remote_comm_id: scene.local,
+        remote_qpn_eecn: Qpn::new(OWN_QPN),
+        private_data: [0; 220],
+    };
+    message::mad(1, AttributeId::CM_DREQ, 0, dreq.emit().as_bytes())
+}
+
+fn drep(scene: &Scene) -> MadBytes {
+    let drep =
+        DrepRepr { local_comm_id: PEER_ID, remote_comm_id: scene.local, private_data: [0; 224] };
+    message::mad(1, AttributeId::CM_DREP, 0, drep.emit().as_bytes())
+}
+
+fn sidr_req(scene: &Scene) -> MadBytes {
+    scene.request.unwrap_or_else(|| {
+        let request = SidrReqRepr {
+            request_id: PEER_ID,
+            partition_key: PKey::DEFAULT,
+            service_id: ServiceId::rdma_cm(PortSpace::UDP, 7),
+            private_data: [0; 216],
+        };
+        message::mad(1, AttributeId::CM_SIDR_REQ, 0, request.emit().as_bytes())
+    })
+}
+
+fn sidr_rep(scene: &Scene) -> MadBytes {
+    let rep = SidrRepRepr {
+        request_id: scene.local,
+        status: 0,
+        additional_information_length: 0,
+        vendor_id_h: 0,
+        qpn: Qpn::new(PEER_QPN),
+        vendor_id_l: 0,
+        service_id: ServiceId::rdma_cm(PortSpace::UDP, 7),
+        q_key: UDP_Q_KEY,
+        additional_information: [0; 72],
+        private_data: [0; 136],
+    };
+    message::mad(1, AttributeId::CM_SIDR_REP, 0, rep.emit().as_bytes())
+}
+
+type Maker = fn(&Scene) -> MadBytes;
+
+/// Every message, and the input that it is.
+const MESSAGES: &[(Input, Maker)] = &[
+    (Input::RecvReq, |scene| scene.request.unwrap_or_else(|| request(PortSpace::TCP))),
+    (Input::RecvRep, rep),
+    (Input::RecvRtu, rtu),
+    (Input::RecvMraOfReq, |scene| mra(scene, Mraed::Req)),
+    (Input::RecvMraOfRep, |scene| mra(scene, Mraed::Rep)),
+    (Input::RecvRej, |scene| rej(scene, 28)),
+    (Input::RecvRejStale, |scene| rej(scene, 10)),
+    (Input::RecvDreq, dreq),
+    (Input::RecvDrep, drep),
+    (Input::RecvSidrReq, sidr_req),
+    (Input::RecvSidrRep, sidr_rep),
+];
+
+fn accept(manager: &mut Manager, id: CmId) -> Result<(), Error> {
+    manager.accept(Instant::ZERO, id, 0, &param())
+}
+
+fn disconnect(manager: &mut Manager, id: CmId) -> Result<(), Error> {
+    manager.disconnect(Instant::ZERO, id)
+}
+
+/// A scene in a state.
+fn reach(state: State) -> Scene {
+    let scene = match state {
+        State::Idle => unreachable!("an id without a connection"),
+        State::ReqSent => Scene::active(PortSpace::TCP),
+        State::MraReqRcvd => reach(State::ReqSent).then(|scene| mra(scene, Mraed::Req)),
+        State::RepRcvd => reach(State::ReqSent).then(rep),
+        State::Established => reach(State::RepRcvd).command(|manager, id| manager.establish(id)),
+        State::DreqSent => reach(State::Established).command(disconnect),
+        State::DreqRcvd => reach(State::Established).then(dreq),
+        State::Timewait => reach(State::DreqSent).then(drep),
+        State::ReqRcvd => Scene::passive(PortSpace::TCP),
+        State::RepSent => reach(State::ReqRcvd).command(accept),
+        State::MraRepRcvd => reach(State::RepSent).then(|scene| mra(scene, Mraed::Rep)),
+        State::SidrReqSent => Scene::active(PortSpace::UDP),
+        State::SidrReqRcvd => Scene::passive(PortSpace::UDP),
+    };
+    assert_eq!(scene.state(), state);
+    scene
+}
+
+fn states() -> impl Iterator<Item = State> {
+    State::ALL.iter().copied().filter(|state| *state != State::Idle)
+}
+
+#[test]
+fn every_message_in_every_state_does_what_the_table_says() {
+    for state in states() {
+        for (input, message) in MESSAGES {
+            let mut scene = reach(state);
+            let mad = message(&scene);
+            let disposition = scene.receive(&mad);
+            let expected = state.after(*input);
+            assert_eq!(scene.state(), expected.unwrap_or(state), "{input:?} in {state:?}");
+            let is_refused = matches!(disposition, Disposition::Refused(_));
+            assert_eq!(is_refused, expected.is_none(), "{input:?} in {state:?}: {disposition:?}");
+        }
+    }
+}
+
+#[test]
+fn every_command_in_every_state_does_what_the_table_says() {
+    type Command = fn(&mut Manager, CmId) -> Result<(), Error>;
+    let reject: Command =
+        |manager, id| manager.reject(Instant::ZERO, id, RejectReason::Consumer, &[]);
+    let commands: [(&[Input], Command); 5] = [
+        (&[Input::SendRep, Input::SendSidrRep], accept),
+        (&[Input::SendRtu], |manager, id| manager.establish(id)),
+        (&[Input::SendRej, Input::SendSidrRep], reject),
+        (&[Input::CommEst], |manager, id| manager.notify(id, EventType::CommEst)),
+        (&[Input::SendDreq, Input::SendDrep], disconnect),
+    ];
+    for state in states() {
+        for (inputs, command) in &commands {
+            let mut scene = reach(state);
+            let result = command(&mut scene.manager, scene.id);
+            let expected = inputs.iter().find_map(|input| state.after(*input));
+            let context = format!("{inputs:?} in {state:?}: {result:?}");
+            assert_eq!(scene.state(), expected.unwrap_or(state), "{context}");
+            // Disconnecting what is not connected is no error.
+            let is_lenient = inputs.contains(&Input::SendDreq);
+            assert_eq!(result.is_ok(), expected.is_some() || is_lenient, "{context}");
+        }
+    }
+}
+
+/// However an id ends, its connection is forgotten after its messages and timewait, and with it every trace.
+#[test]
+fn destroyed_id_leaves_nothing_behind() {
+    for state in states() {
+        let mut scene = reach(state);
+        scene.manager.destroy_id(Instant::ZERO, scene.id).unwrap();
+        let told: Vec<_> = core::iter::from_fn(|| scene.manager.poll_transmit()).collect();
+        let attribute = |sent: &Transmit| Mad::parse(&sent.mad).unwrap().header.attribute();
+        let expected = match state {
+            State::ReqSent | State::MraReqRcvd => Some((AttributeId::CM_REJ, 4)),
+            State::ReqRcvd | State::RepRcvd | State::RepSent | State::MraRepRcvd => {
+                Some((AttributeId::CM_REJ, 28))
+            }
+            State::Established => Some((AttributeId::CM_DREQ, 0)),
+            State::DreqRcvd => Some((AttributeId::CM_DREP, 0)),
+            State::SidrReqRcvd => Some((AttributeId::CM_SIDR_REP, 2)),
+            _ => None,
+        };
+        assert_eq!(told.first().map(attribute), expected.map(|row| row.0), "{state:?}");
+        assert!(told.len() <= 1, "{state:?}");
+        if let (Some((AttributeId::CM_REJ, reason)), Some(sent)) = (expected, told.first()) {
+            assert_eq!(u16::from_be_bytes([sent.mad[34], sent.mad[35]]), reason, "{state:?}");
+        }
+        // The channel's listener, of a passive id, stays.
+        let listeners = scene.manager.usage().ids;
+        let mut rounds = 0;
+        while let Some(at) = scene.manager.poll_timeout() {
+            scene.manager.handle_timeout(at);
+            while scene.manager.poll_transmit().is_some() {}
+            rounds += 1;
+            assert!(rounds < 100, "{state:?} comes to an end");
+        }
+        let expected = Usage { ids: listeners, bindings: listeners, ..Usage::default() };
+        assert_eq!(scene.manager.usage(), expected, "{state:?}");
+    }
+}
+
+/// What is not answered is given up, with an event, after as many retransmissions as Linux makes.
+#[test]
+fn unanswered_messages_are_given_up() {
+    let rows = [
+        (State::ReqSent, EventKind::Unreachable, 4608, 15),
+        (State::RepSent, EventKind::Unreachable, 4096, 15),
+        (State::DreqSent, EventKind::Disconnected, 4608, 15),
+        (State::SidrReqSent, EventKind::Unreachable, 4096, 15),
+    ];
+    for (state, kind, interval, retries) in rows {
+        let mut scene = reach(state);
+        let mut times = Vec::new();
+        let event = loop {
+            let at = scene.manager.poll_timeout().unwrap();
+            scene.manager.handle_timeout(at);
+            if let Some(event) = scene.manager.poll_event(scene.channel) {
+                break event;
+            }
+            times.push(at.as_nanos() / 1_000_000);
+            assert!(scene.manager.poll_transmit().is_some());
+        };
+        assert_eq!(times, (1..=retries).map(|n| n * interval).collect::<Vec<_>>(), "{state:?}");
+        assert_eq!((event.kind, event.status), (kind, -110), "{state:?}");
+    }
+}
+
+/// Linux's `cm_req_handler` checks in this order: duplicate, stale, listener, GID, header.
+#[test]
+fn first_reason_to_refuse_a_request_wins() {
+    let mut scene = reach(State::RepSent);
+    let wrong_gid_and_header = |mad: &MadBytes| {
+        let mut mad = *mad;
+        mad[24..28].copy_from_slice(&[0, 0, 0x70, 2]);
+        mad[24 + 87] ^= 0xff;
+        mad[24 + 140] = 0x10;
+        mad
+    };
+    let stale = wrong_gid_and_header(&request(PortSpace::TCP));
+    assert_eq!(scene.receive(&stale), Disposition::Refused(Counter::StaleReq));
+    let mut fresh = stale;
+    fresh[24 + 34] ^= 0xff;
+    assert_eq!(scene.receive(&fresh), Disposition::Refused(Counter::BadPrimaryGid));
+    fresh[24 + 87] ^= 0xff;
+    assert_eq!(scene.receive(&fresh), Disposition::Refused(Counter::BadIpHeader));
+    fresh[24 + 140] = 0;
+    assert_eq!(scene.receive(&fresh), Disposition::Accepted);
+}

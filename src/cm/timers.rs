@@ -1,0 +1,156 @@
+//! Deadlines, and when an unanswered message is retransmitted.
+
+use core::time::Duration;
+use std::collections::BTreeSet;
+
+use super::config::Retransmission;
+use super::table::{CmId, ConnectionId};
+use crate::time::Instant;
+
+/// Whose deadline it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Owner {
+    Connection(ConnectionId),
+    /// An id that waits for an address to be resolved.
+    Id(CmId),
+}
+
+/// All deadlines, one for each owner at most.
+#[derive(Debug, Default)]
+pub(super) struct Timers {
+    deadlines: BTreeSet<(Instant, Owner)>,
+}
+
+impl Timers {
+    /// Replaces the deadline of an owner, which keeps it in `current`.
+    pub(super) fn set(
+        &mut self,
+        owner: Owner,
+        current: &mut Option<Instant>,
+        deadline: Option<Instant>,
+    ) {
+        if let Some(old) = *current {
+            self.deadlines.remove(&(old, owner));
+        }
+        if let Some(new) = deadline {
+            self.deadlines.insert((new, owner));
+        }
+        *current = deadline;
+    }
+
+    pub(super) fn next(&self) -> Option<Instant> {
+        self.deadlines.first().map(|(at, _)| *at)
+    }
+
+    /// Takes the first deadline that is not after `now`. Its owner's copy is to be cleared.
+    pub(super) fn pop(&mut self, now: Instant) -> Option<Owner> {
+        if self.next()? > now {
+            return None;
+        }
+        self.deadlines.pop_first().map(|(_, owner)| owner)
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.deadlines.len()
+    }
+}
+
+/// The schedule of one message's retransmissions.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Schedule {
+    /// The interval that Linux uses, which is also the longest.
+    pub(super) interval: Duration,
+    /// How often Linux retransmits.
+    pub(super) retries: u8,
+    /// The interval that comes next.
+    next: Duration,
+    give_up: Instant,
+}
+
+impl Schedule {
+    pub(super) const fn new(interval: Duration, retries: u8) -> Self {
+        Self { interval, retries, next: interval, give_up: Instant::ZERO }
+    }
+
+    /// Begins for a message that is sent now; the time of its first retransmission.
+    pub(super) fn start(&mut self, now: Instant, policy: Retransmission) -> Instant {
+        self.next = match policy {
+            Retransmission::Constant => self.interval,
+            Retransmission::Backoff(first) => {
+                first.clamp(Duration::from_millis(1), self.interval.max(Duration::from_millis(1)))
+            }
+        };
+        self.give_up = now.saturating_add(self.interval * (u32::from(self.retries) + 1));
+        self.take(now)
+    }
+
+    fn take(&mut self, now: Instant) -> Instant {
+        let at = now.saturating_add(self.next).min(self.give_up);
+        self.next = (self.next * 2).min(self.interval);
+        at
+    }
+
+    /// When to retransmit after the retransmission that is due now, or `None` to give up instead of it.
+    pub(super) fn fire(&mut self, now: Instant) -> Option<Instant> {
+        (now < self.give_up).then(|| self.take(now))
+    }
+
+    /// The peer asked for more time (§12.6.6): when to retransmit then. The count starts afresh.
+    pub(super) fn extend(&mut self, now: Instant, wait: Duration) -> Instant {
+        let resume = now.saturating_add(wait);
+        self.next = self.interval;
+        self.give_up = resume.saturating_add(self.interval * (u32::from(self.retries) + 1));
+        resume
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sends(policy: Retransmission, interval: u64, retries: u8) -> (Vec<u64>, u64) {
+        let mut schedule = Schedule::new(Duration::from_millis(interval), retries);
+        let mut at = schedule.start(Instant::ZERO, policy);
+        let mut times = vec![0];
+        while let Some(next) = schedule.fire(at) {
+            times.push(at.as_nanos() / 1_000_000);
+            at = next;
+        }
+        (times, at.as_nanos() / 1_000_000)
+    }
+
+    /// Measured on Linux: 16 REQs, 4608 ms apart; then UNREACHABLE.
+    #[test]
+    fn constant_schedule_is_the_kernels() {
+        let (times, end) = sends(Retransmission::Constant, 4608, 15);
+        assert_eq!(times, (0..16).map(|n| n * 4608).collect::<Vec<_>>());
+        assert_eq!(end, 16 * 4608);
+        assert_eq!(sends(Retransmission::Constant, 256, 3), (vec![0, 256, 512, 768], 1024));
+        assert_eq!(sends(Retransmission::Constant, 1, 0), (vec![0], 1));
+    }
+
+    #[test]
+    fn backoff_starts_short_and_gives_up_when_linux_does() {
+        let (times, end) = sends(Retransmission::Backoff(Duration::from_millis(50)), 4608, 15);
+        assert_eq!(times[..6], [0, 50, 150, 350, 750, 1550]);
+        assert!(times.len() < 30, "{times:?}");
+        assert_eq!(end, 16 * 4608);
+        let (times, _) = sends(Retransmission::Backoff(Duration::ZERO), 8, 1);
+        assert_eq!(times, [0, 1, 3, 7, 15]);
+    }
+
+    #[test]
+    fn deadlines_come_in_order_and_once() {
+        let (mut timers, mut a, mut b) = (Timers::default(), None, None);
+        let owner = |number| Owner::Id(CmId::from_number(number));
+        let at = |ns| Some(Instant::from_nanos(ns));
+        timers.set(owner(1), &mut a, at(5));
+        timers.set(owner(2), &mut b, at(3));
+        timers.set(owner(1), &mut a, at(4));
+        assert_eq!((timers.len(), timers.next()), (2, at(3)));
+        assert_eq!(timers.pop(Instant::from_nanos(2)), None);
+        assert_eq!(timers.pop(Instant::from_nanos(9)), Some(owner(2)));
+        assert_eq!(timers.pop(Instant::from_nanos(9)), Some(owner(1)));
+        assert_eq!((timers.pop(Instant::from_nanos(9)), timers.next()), (None, None));
+    }
+}
