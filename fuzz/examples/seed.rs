@@ -32,6 +32,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         put(root, "udp_link", i, &[&[0; 4], packet.bytes(), &[0; 4]].concat())?;
         if packet.mad().is_some() {
             put(root, "mad", i, packet.payload())?;
+            put(root, "cm", i, &[&[0, 0, 0], packet.payload(), &[1, 0, 0, 0]].concat())?;
         }
     }
     seed_captures(root, &frames)?;
@@ -46,6 +47,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     seed_scenarios(root)?;
     seed_control(root)?;
     seed_bench_control(root)?;
+    seed_cm(root)?;
     println!("{} frames", frames.len());
     Ok(())
 }
@@ -279,4 +281,20 @@ fn put(root: &Path, target: &str, number: usize, bytes: &[u8]) -> std::io::Resul
     let dir = root.join("corpus").join(target);
     fs::create_dir_all(&dir)?;
     fs::write(dir.join(format!("seed-{number}")), bytes)
+}
+
+/// Connections of a manager with itself: request, events, accept, reply, events, establish, and an end of each kind.
+fn seed_cm(root: &Path) -> std::io::Result<()> {
+    for end in [22, 25, 26, 13, 11] {
+        let mut steps = vec![1];
+        for round in 0..4 {
+            steps.extend([12, 0, round % 2, 0, 0, 1, 2, 3, 4, 5]);
+            steps.extend([5, 0, 0, 2, 31, 0]);
+            steps.extend([20, 3 + round, 0, 1, 2, 3, 4, 5]);
+            steps.extend([5, 0, 0, 2, 31, 0, 23, 2 + round, 5, 0, 0, 2, 31, 0]);
+            steps.extend([end, 2 + round, 1, 5, 0, 0, 2, 11, 0, 9]);
+        }
+        put(root, "cm", 1000 + usize::from(end), &steps)?;
+    }
+    Ok(())
 }

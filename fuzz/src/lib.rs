@@ -5,6 +5,7 @@ mod bench_control;
 #[path = "../../src/bin/roce/bench/control/mod.rs"]
 #[allow(dead_code, reason = "the command uses the rest")]
 mod bench_protocol;
+mod cm;
 mod conform;
 mod conversions;
 mod flows;
@@ -19,6 +20,7 @@ mod names;
 mod operations;
 
 pub use bench_control::bench_control;
+pub use cm::cm;
 pub use conform::{conform_control, scenarios};
 pub use conversions::conversions;
 pub use flows::flows;
@@ -64,6 +66,7 @@ pub const TARGETS: &[(&str, Body)] = &[
     ("raw_link", raw_link),
     ("conversions", conversions),
     ("flows", flows),
+    ("cm", cm),
 ];
 
 /// A frame of some link type: everything that is said of it.

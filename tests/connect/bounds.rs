@@ -1,0 +1,184 @@
+//! What peers and programs cannot make grow.
+
+use std::net::{IpAddr, SocketAddr};
+
+use roce::cm::{
+    Config, ConnParam, Counter, Device, Disposition, Error, EventKind, Limits, MadBytes, Usage,
+};
+use roce::wire::cm::PortSpace;
+
+use crate::node::{Node, carry, ms};
+
+const TCP: PortSpace = PortSpace::TCP;
+
+fn small(limits: Limits) -> Node {
+    let address = "10.9.0.2".parse().unwrap();
+    Node::with_config(Config { limits, ..Config::default() }, 2, Device::new(2, address))
+}
+
+fn client_address() -> IpAddr {
+    "10.9.0.1".parse().unwrap()
+}
+
+/// A request to 10.9.0.2:7.
+fn request(space: PortSpace) -> MadBytes {
+    let mut client = Node::at(1);
+    client.connect(ms(0), space, "10.9.0.2:7".parse().unwrap(), 1);
+    client.only()
+}
+
+/// The same request from another comm id and QP.
+fn variant(request: &MadBytes, number: u32) -> MadBytes {
+    let mut mad = *request;
+    mad[24..28].copy_from_slice(&(number + 1).to_be_bytes());
+    if mad[17] == 0x10 {
+        mad[24 + 32..24 + 35].copy_from_slice(&(number + 1).to_be_bytes()[1..]);
+    }
+    mad
+}
+
+#[test]
+fn flood_of_requests_costs_the_backlogs() {
+    for (space, name) in [(TCP, "REJ"), (PortSpace::UDP, "SIDR_REP")] {
+        let mut server = small(Limits::default());
+        let listener = server.create(space);
+        server.manager.bind(listener, SocketAddr::new(server.address, 7)).unwrap();
+        server.manager.listen(listener, 4).unwrap();
+        let request = request(space);
+        for number in 0..10_000 {
+            server.receive(ms(0), client_address(), &variant(&request, number));
+        }
+        let usage = server.manager.usage();
+        assert_eq!((usage.ids, usage.connections, usage.events), (5, 4, 4));
+        assert_eq!(server.sent(), [], "what finds no room is not answered");
+        assert_eq!(server.manager.counters().get(Counter::BacklogFull), 9_996);
+        // Taking one makes room for one.
+        assert_eq!(server.event().kind, EventKind::ConnectRequest);
+        for number in 10_000..10_002 {
+            server.receive(ms(0), client_address(), &variant(&request, number));
+        }
+        assert_eq!(server.manager.usage().connections, 5);
+        // With the listener, what the program has not taken is rejected; what it has taken lives on.
+        server.manager.destroy_id(ms(0), listener).unwrap();
+        let sent = server.sent();
+        assert_eq!(sent.len(), 4);
+        assert!(sent.iter().all(|sent| crate::node::name(&sent.mad) == name));
+        assert_eq!(server.manager.usage().ids, 1);
+    }
+}
+
+#[test]
+fn lingering_connections_give_way_to_newer_ones() {
+    let mut server = small(Limits { lingering: 8, ..Limits::default() });
+    let listener = server.listen(TCP, 7);
+    let request = request(TCP);
+    for number in 0..100 {
+        let disposition = server.receive(ms(0), client_address(), &variant(&request, number));
+        assert_eq!(disposition, Disposition::Accepted);
+        let id = server.event().id;
+        server.manager.destroy_id(ms(0), id).unwrap();
+        assert_eq!(server.sent().len(), 1);
+    }
+    let usage = server.manager.usage();
+    assert_eq!((usage.lingering, usage.connections, usage.ids), (8, 8, 1));
+    assert_eq!(server.manager.counters().get(Counter::LingerEvicted), 92);
+    server.manager.destroy_id(ms(0), listener).unwrap();
+    server.advance(ms(10_000));
+    assert_eq!(server.manager.usage(), Usage::default());
+}
+
+#[test]
+fn every_table_has_an_end() {
+    let limits = Limits {
+        devices: 1,
+        channels: 1,
+        ids: 3,
+        events: 2,
+        transmits: 1,
+        groups: 1,
+        ..Limits::default()
+    };
+    let mut node = small(limits);
+    let full = |error: Error| assert!(matches!(error, Error::Exhausted(_)), "{error}");
+    full(node.manager.create_channel().unwrap_err());
+    full(node.manager.add_device(Device::new(9, client_address())).unwrap_err());
+    let udp = node.create(PortSpace::UDP);
+    node.manager.bind(udp, SocketAddr::new(node.address, 1)).unwrap();
+    let mode = roce::cm::JoinMode::FullMember;
+    node.manager.join(udp, "239.0.0.1".parse().unwrap(), mode, 0).unwrap();
+    full(node.manager.join(udp, "239.0.0.2".parse().unwrap(), mode, 0).unwrap_err());
+    node.listen(TCP, 7);
+    let third = node.create(TCP);
+    full(node.manager.create_id(node.channel, 0, TCP, roce::verbs::QpType::Rc).unwrap_err());
+    let request = request(TCP);
+    let refused = Disposition::Refused(Counter::NoResources);
+    assert_eq!(node.receive(ms(0), client_address(), &request), refused, "no id is left");
+    node.manager.destroy_id(ms(0), third).unwrap();
+    assert_eq!(node.receive(ms(0), client_address(), &request), Disposition::Accepted);
+    let to = SocketAddr::new(client_address(), 7);
+    let full_channel = node.manager.resolve_addr(ms(0), udp, None, to, crate::node::SECOND);
+    full(full_channel.unwrap_err());
+    // One message waits; the next is dropped, as a network may.
+    for number in 0..3 {
+        node.receive(ms(0), client_address(), &request_for_nothing(&request, number));
+    }
+    assert_eq!(node.manager.usage().transmits, 1);
+    assert_eq!(node.manager.counters().get(Counter::TransmitQueueFull), 2);
+}
+
+fn request_for_nothing(request: &MadBytes, number: u32) -> MadBytes {
+    let mut mad = variant(request, 100 + number);
+    mad[24 + 15] = 9;
+    mad
+}
+
+/// A peer's word makes no timer longer than the limit.
+#[test]
+fn peers_cannot_hold_a_connection_for_long() {
+    let mut request = request(TCP);
+    // Response timeout 31 (2.3 hours), 15 retries, ACK timeout 31.
+    request[24 + 47] |= 31 << 3;
+    request[24 + 51] |= 15 << 4;
+    request[24 + 95] = 31 << 3;
+    let mut server = small(Limits::default());
+    server.listen(TCP, 7);
+    server.receive(ms(0), client_address(), &request);
+    let id = server.event().id;
+    server.accept(ms(0), id, 2);
+    server.advance(ms(16 * 65_536));
+    assert_eq!(server.event().kind, EventKind::Unreachable);
+}
+
+#[test]
+fn many_connections_leave_memory_as_it_was() {
+    let (mut client, mut server) = (Node::at(1), Node::at(2));
+    server.listen(TCP, 7);
+    let before = server.manager.usage();
+    for round in 0..2_000 {
+        let now = ms(round * 1_000);
+        client.advance(now);
+        server.advance(now);
+        let (active, passive) = crate::node::establish(now, &mut client, &mut server, 7);
+        client.manager.disconnect(now, active).unwrap();
+        carry(now, &mut client, &mut server);
+        assert_eq!(server.event().kind, EventKind::Disconnected);
+        server.manager.destroy_id(now, passive).unwrap();
+        carry(now, &mut server, &mut client);
+        assert_eq!(client.event().kind, EventKind::Disconnected);
+        client.manager.destroy_id(now, active).unwrap();
+        assert!(client.manager.usage().connections <= 1, "one is in timewait");
+    }
+    for node in [&mut client, &mut server] {
+        node.advance(ms(10_000_000));
+    }
+    assert_eq!(server.manager.usage(), before);
+    assert_eq!(client.manager.usage(), Usage::default());
+}
+
+#[test]
+fn accepting_needs_a_request() {
+    let mut node = Node::at(1);
+    let id = node.create(TCP);
+    assert!(node.manager.accept(ms(0), id, 0, &ConnParam::default()).is_err());
+    assert_eq!(node.sent(), []);
+}

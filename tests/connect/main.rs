@@ -1,0 +1,14 @@
+//! The connection manager: against Linux's captured messages, in every situation of a program's life, and in simulated
+//! networks.
+#![allow(clippy::unwrap_used, reason = "what must not happen in a test fails it")]
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod bounds;
+mod captured;
+mod life;
+mod negotiation;
+mod node;
+mod rawpeer;
+mod simulation;

@@ -1,0 +1,508 @@
+//! Managers in a simulated network that loses, duplicates, delays and reorders, with programs that accept, reject,
+//! disconnect and die at any moment. Whatever happens, both ends agree, and nothing is left behind.
+//!
+//! `CM_SEEDS=10000 cargo test --release --test connect simulation` runs more of them; `CM_SEED=7` runs one.
+
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::time::Duration;
+
+use roce::cm::{
+    CmId, Config, ConnParam, Device, Event, EventKind, MadBytes, RejectReason, Retransmission,
+    State, Usage,
+};
+use roce::time::Instant;
+use roce::wire::Qpn;
+use roce::wire::cm::PortSpace;
+
+use crate::node::{Node, SECOND};
+
+/// Chance that follows from a seed: SplitMix64.
+struct Dice(u64);
+
+impl Dice {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    fn below(&mut self, limit: u64) -> u64 {
+        self.next() % limit
+    }
+
+    fn percent(&mut self, chance: u64) -> bool {
+        self.below(100) < chance
+    }
+}
+
+/// What a program does with an id, some time after it decided to.
+#[derive(Clone, Copy, Debug)]
+enum Deed {
+    Accept,
+    Reject,
+    Establish,
+    Disconnect,
+    Destroy,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Happening {
+    Arrive {
+        from: usize,
+        to: usize,
+        mad: MadBytes,
+    },
+    Connect(usize),
+    Do {
+        host: usize,
+        generation: u32,
+        id: CmId,
+        deed: Deed,
+    },
+    /// Without a word to anybody, as by `kill -9`.
+    Kill(usize),
+    Restart(usize),
+}
+
+struct Host {
+    node: Option<Node>,
+    generation: u32,
+    guid: u64,
+    qpn: u32,
+    last_kill: Option<Instant>,
+    /// When each id of this generation began.
+    ids: BTreeMap<CmId, Instant>,
+    listeners: Vec<CmId>,
+}
+
+struct World {
+    dice: Dice,
+    now: Instant,
+    serial: u64,
+    happenings: BTreeMap<(Instant, u64), Happening>,
+    hosts: Vec<Host>,
+    loss: u64,
+    duplication: u64,
+    /// A digest of every message, in order.
+    digest: u64,
+    established: u64,
+    refused: u64,
+    kills: u64,
+}
+
+const PORTS: [u16; 2] = [7, 8];
+
+fn address(host: usize) -> IpAddr {
+    Ipv4Addr::new(10, 9, 0, u8::try_from(host + 1).unwrap()).into()
+}
+
+fn host_at(address: IpAddr) -> usize {
+    match address {
+        IpAddr::V4(v4) => usize::from(v4.octets()[3]) - 1,
+        IpAddr::V6(_) => panic!("no IPv6 here"),
+    }
+}
+
+impl World {
+    fn new(seed: u64) -> Self {
+        let mut dice = Dice(seed);
+        let hosts = 2 + dice.below(4);
+        let mut world = Self {
+            loss: dice.below(20),
+            duplication: dice.below(15),
+            dice,
+            now: Instant::ZERO,
+            serial: 0,
+            happenings: BTreeMap::new(),
+            hosts: Vec::new(),
+            digest: 0,
+            established: 0,
+            refused: 0,
+            kills: 0,
+        };
+        for host in 0..hosts {
+            world.hosts.push(Host {
+                node: None,
+                generation: 0,
+                guid: host + 1,
+                qpn: 0x100,
+                last_kill: None,
+                ids: BTreeMap::new(),
+                listeners: Vec::new(),
+            });
+            world.start(usize::try_from(host).unwrap());
+        }
+        for _ in 0..10 + world.dice.below(20) {
+            let (host, after) = (world.any_host(), world.dice.below(40_000));
+            world.plan(after, Happening::Connect(host));
+        }
+        for _ in 0..world.dice.below(3) {
+            let (host, after) = (world.any_host(), world.dice.below(40_000));
+            world.plan(after, Happening::Kill(host));
+        }
+        world
+    }
+
+    fn any_host(&mut self) -> usize {
+        let count = self.hosts.len() as u64;
+        usize::try_from(self.dice.below(count)).unwrap()
+    }
+
+    fn plan(&mut self, after_ms: u64, happening: Happening) {
+        let at = self.now.saturating_add(Duration::from_millis(after_ms));
+        self.serial += 1;
+        self.happenings.insert((at, self.serial), happening);
+    }
+
+    /// Starts a process on a host, with listeners.
+    fn start(&mut self, host: usize) {
+        let retransmission = match self.dice.below(2) {
+            0 => Retransmission::Constant,
+            _ => Retransmission::Backoff(Duration::from_millis(50)),
+        };
+        let config = Config { retransmission, ..Config::default() };
+        let seed = self.dice.next();
+        // Sometimes it is as if a kernel restarted: the same GUID, and the same QPNs from the start.
+        let same = self.dice.percent(25);
+        let entry = &mut self.hosts[host];
+        entry.generation += 1;
+        if !same {
+            entry.guid += 1000;
+        }
+        entry.qpn = 0x100;
+        entry.ids.clear();
+        let mut node = Node::with_config(config, seed, Device::new(entry.guid, address(host)));
+        entry.listeners = [PortSpace::TCP, PortSpace::UDP]
+            .iter()
+            .flat_map(|space| PORTS.map(|port| (*space, port)))
+            .map(|(space, port)| node.listen(space, port))
+            .collect();
+        entry.node = Some(node);
+    }
+
+    /// Everything that hosts have to say and to tell, until they are silent.
+    fn drain(&mut self) {
+        for host in 0..self.hosts.len() {
+            loop {
+                let Some(node) = &mut self.hosts[host].node else { break };
+                if let Some(sent) = node.manager.poll_transmit() {
+                    let to = host_at(crate::node::address(sent.ah.dgid));
+                    self.send(host, to, sent.mad);
+                } else if let Some(event) = node.manager.poll_event(node.channel) {
+                    self.react(host, &event);
+                } else {
+                    break;
+                }
+            }
+        }
+    }
+
+    fn send(&mut self, from: usize, to: usize, mad: MadBytes) {
+        for chunk in mad.chunks(8) {
+            let word = u64::from_le_bytes(chunk.try_into().unwrap());
+            self.digest = (self.digest ^ word).wrapping_mul(0x0000_0100_0000_01b3).rotate_left(17);
+        }
+        let copies = u64::from(self.dice.percent(self.duplication)) + 1;
+        for _ in 0..copies {
+            if self.dice.percent(self.loss) {
+                continue;
+            }
+            // Most arrive in order; some are overtaken, a few by seconds.
+            let delay = match self.dice.below(20) {
+                0 => self.dice.below(3_000),
+                1..4 => self.dice.below(100),
+                _ => 1,
+            };
+            self.plan(delay, Happening::Arrive { from, to, mad });
+        }
+    }
+
+    /// What a program decides when it is told of something.
+    fn react(&mut self, host: usize, event: &Event) {
+        let (now, id) = (self.now, event.id);
+        let long = self.dice.percent(10);
+        let soon = self.dice.below(if long { 8_000 } else { 30 });
+        let later = self.dice.below(20_000);
+        let dice = self.dice.below(100);
+        let (after, deed) = match event.kind {
+            EventKind::ConnectRequest => {
+                self.hosts[host].ids.insert(id, now);
+                match dice {
+                    ..75 => (soon, Deed::Accept),
+                    75..88 => (soon, Deed::Reject),
+                    88..97 => (soon, Deed::Destroy),
+                    _ => return,
+                }
+            }
+            EventKind::ConnectResponse => match dice {
+                ..85 => (soon, Deed::Establish),
+                85..92 => (soon, Deed::Destroy),
+                92..97 => (soon, Deed::Reject),
+                _ => return,
+            },
+            EventKind::Established => {
+                self.established += 1;
+                match dice {
+                    ..25 => (later, Deed::Disconnect),
+                    25..50 => (later, Deed::Destroy),
+                    _ => return,
+                }
+            }
+            EventKind::Disconnected => match dice {
+                ..60 => (soon, Deed::Disconnect),
+                60..97 => (soon, Deed::Destroy),
+                _ => return,
+            },
+            EventKind::Rejected | EventKind::Unreachable | EventKind::AddrError => {
+                self.refused += 1;
+                (soon, Deed::Destroy)
+            }
+            EventKind::TimewaitExit => (soon, Deed::Destroy),
+            _ => return,
+        };
+        let generation = self.hosts[host].generation;
+        self.plan(after, Happening::Do { host, generation, id, deed });
+    }
+
+    fn happen(&mut self, happening: Happening) {
+        let now = self.now;
+        match happening {
+            Happening::Arrive { from, to, mad } => {
+                if let Some(node) = &mut self.hosts[to].node {
+                    node.receive(now, address(from), &mad);
+                }
+            }
+            Happening::Connect(host) => self.connect(host),
+            Happening::Do { host, generation, id, deed } => {
+                if self.hosts[host].generation == generation {
+                    self.perform(host, id, deed);
+                }
+            }
+            Happening::Kill(host) => {
+                self.kills += 1;
+                self.hosts[host].node = None;
+                self.hosts[host].ids.clear();
+                self.hosts[host].last_kill = Some(now);
+                let after = self.dice.below(5_000);
+                self.plan(after, Happening::Restart(host));
+            }
+            Happening::Restart(host) => {
+                if self.hosts[host].node.is_none() {
+                    self.start(host);
+                }
+            }
+        }
+    }
+
+    fn connect(&mut self, host: usize) {
+        let to = self.any_host();
+        let space = if self.dice.percent(80) { PortSpace::TCP } else { PortSpace::UDP };
+        // Now and then nothing listens.
+        let port =
+            if self.dice.percent(95) { PORTS[usize::from(self.dice.percent(50))] } else { 9 };
+        let now = self.now;
+        let entry = &mut self.hosts[host];
+        let Some(node) = &mut entry.node else { return };
+        let id = node.create(space);
+        node.manager
+            .resolve_addr(now, id, None, SocketAddr::new(address(to), port), SECOND)
+            .unwrap();
+        node.resolve(now);
+        node.manager.resolve_route(id, SECOND).unwrap();
+        entry.qpn += 1;
+        let param = ConnParam { qpn: Qpn::new(entry.qpn), ..ConnParam::default() };
+        node.manager.connect(now, id, &param).unwrap();
+        entry.ids.insert(id, now);
+    }
+
+    /// A deed that comes too late fails, as it would for a program.
+    fn perform(&mut self, host: usize, id: CmId, deed: Deed) {
+        let now = self.now;
+        let entry = &mut self.hosts[host];
+        let Some(node) = &mut entry.node else { return };
+        let manager = &mut node.manager;
+        match deed {
+            Deed::Accept => {
+                entry.qpn += 1;
+                let param = ConnParam { qpn: Qpn::new(entry.qpn), ..ConnParam::default() };
+                let _ = manager.accept(now, id, 0, &param);
+            }
+            Deed::Reject => {
+                let _ = manager.reject(now, id, RejectReason::Consumer, b"no");
+            }
+            Deed::Establish => {
+                if manager.establish(id).is_ok() && self.dice.percent(50) {
+                    let (after, generation) = (self.dice.below(20_000), entry.generation);
+                    let deed = if self.dice.percent(50) { Deed::Disconnect } else { Deed::Destroy };
+                    self.plan(after, Happening::Do { host, generation, id, deed });
+                }
+            }
+            Deed::Disconnect => {
+                let _ = manager.disconnect(now, id);
+            }
+            Deed::Destroy => {
+                if manager.destroy_id(now, id).is_ok() {
+                    entry.ids.remove(&id);
+                }
+            }
+        }
+    }
+
+    /// Runs for some time, or until nothing will happen any more.
+    fn run(&mut self, ms: u64) {
+        let end = self.now.saturating_add(Duration::from_millis(ms));
+        loop {
+            self.drain();
+            let timers = self.hosts.iter().filter_map(|h| h.node.as_ref()?.manager.poll_timeout());
+            let timer = timers.min();
+            let happening = self.happenings.keys().next().map(|key| key.0);
+            let next = [timer, happening].into_iter().flatten().min();
+            let Some(next) = next.filter(|next| *next <= end) else { break };
+            self.now = self.now.max(next);
+            if happening == Some(next) {
+                let (_, happening) = self.happenings.pop_first().unwrap();
+                self.happen(happening);
+            } else {
+                for host in &mut self.hosts {
+                    if let Some(node) = &mut host.node {
+                        node.manager.handle_timeout(next);
+                    }
+                }
+            }
+        }
+        self.now = end;
+    }
+
+    /// Every connection that one end holds for established, the other does, unless that was killed in the meantime.
+    fn check_agreement(&self) {
+        for (at, host) in self.hosts.iter().enumerate() {
+            let node = host.node.as_ref().unwrap();
+            for (&id, &since) in &host.ids {
+                let Some(state) = node.manager.connection_state(id) else { continue };
+                let is_settled = matches!(
+                    state,
+                    State::Established
+                        | State::ReqRcvd
+                        | State::SidrReqRcvd
+                        | State::RepRcvd
+                        | State::DreqRcvd
+                );
+                assert!(is_settled, "host {at}: {id:?} is {state:?} after all that time");
+                if state != State::Established {
+                    continue;
+                }
+                let (local, remote) = node.manager.comm_ids(id).unwrap();
+                let peer = host_at(node.manager.destination(id).unwrap().ip());
+                let peer = &self.hosts[peer];
+                if peer.last_kill.is_some_and(|kill| kill >= since) {
+                    continue;
+                }
+                let manager = &peer.node.as_ref().unwrap().manager;
+                let agrees = peer.ids.keys().any(|id| {
+                    manager.comm_ids(*id) == Some((remote, local))
+                        && manager.connection_state(*id) == Some(State::Established)
+                });
+                assert!(agrees, "host {at}: {id:?} is established, its peer is not");
+            }
+        }
+    }
+
+    /// Every program ends: each id is destroyed, and every manager is empty in the end.
+    fn check_nothing_is_left(&mut self) {
+        for host in 0..self.hosts.len() {
+            let ids: Vec<_> = self.hosts[host].ids.keys().copied().collect();
+            let listeners = self.hosts[host].listeners.clone();
+            for id in ids.into_iter().chain(listeners) {
+                self.perform(host, id, Deed::Destroy);
+            }
+        }
+        self.run(400_000);
+        for (at, host) in self.hosts.iter().enumerate() {
+            let usage = host.node.as_ref().unwrap().manager.usage();
+            // A request that came while the listener closed was answered; nothing else may be there.
+            assert_eq!(usage, Usage::default(), "host {at}");
+        }
+    }
+}
+
+/// Runs one seed: what was said, how many connections were established, refused, and processes killed.
+fn run(seed: u64) -> (u64, u64, u64, u64) {
+    let mut world = World::new(seed);
+    world.run(60_000);
+    for host in 0..world.hosts.len() {
+        if world.hosts[host].node.is_none() {
+            world.start(host);
+        }
+    }
+    world.run(600_000);
+    world.check_agreement();
+    world.check_nothing_is_left();
+    (world.digest, world.established, world.refused, world.kills)
+}
+
+fn number(name: &str) -> Option<u64> {
+    std::env::var(name).ok()?.parse().ok()
+}
+
+#[test]
+fn both_ends_agree_and_nothing_is_left_whatever_happens() {
+    let (first, count) = match number("CM_SEED") {
+        Some(seed) => (seed, 1),
+        None => (0, number("CM_SEEDS").unwrap_or(150)),
+    };
+    let mut totals = [0; 3];
+    for seed in first..first + count {
+        let result = std::panic::catch_unwind(|| run(seed));
+        let Ok((_, established, refused, kills)) = result else {
+            panic!("CM_SEED={seed} fails");
+        };
+        totals = [totals[0] + established, totals[1] + refused, totals[2] + kills];
+    }
+    println!(
+        "{count} seeds: {} established, {} refused, {} kills",
+        totals[0], totals[1], totals[2]
+    );
+    if count > 1 {
+        assert!(totals.iter().all(|total| *total > count / 2), "{totals:?}");
+    }
+}
+
+#[test]
+fn same_seed_says_the_same_bytes() {
+    let digests: Vec<u64> = (1000..1005).map(|seed| run(seed).0).collect();
+    assert_eq!(digests, (1000..1005).map(|seed| run(seed).0).collect::<Vec<_>>());
+    let mut distinct = digests.clone();
+    distinct.dedup();
+    assert_eq!(distinct.len(), digests.len());
+}
+
+/// The figure, in a simulation: a thousand connections at 10 % loss, 5 % duplicates and reordering.
+#[test]
+fn thousand_connections_under_loss_all_end_on_both_sides() {
+    let mut world = World::new(5);
+    world.happenings.clear();
+    (world.loss, world.duplication) = (10, 5);
+    for at in 0..1_000 {
+        let host = world.any_host();
+        world.plan(at * 5, Happening::Connect(host));
+    }
+    world.run(600_000);
+    world.check_agreement();
+    assert!(world.established > 1_000, "{}", world.established);
+    world.check_nothing_is_left();
+}
+
+#[test]
+fn digest_sees_every_byte() {
+    let mut one = World::new(1);
+    let mut other = World::new(1);
+    let mut mad = [0; 256];
+    mad[1] = 7;
+    one.send(0, 1, mad);
+    mad[255] = 1;
+    other.send(0, 1, mad);
+    assert_ne!(one.digest, other.digest);
+}
