@@ -177,7 +177,7 @@ impl Run<'_> {
             (29, Some(id)) => {
                 let address = self.address();
                 let _ = self.manager.join(id, address, JoinMode::FullMember, 5);
-                if self.script.byte() % 2 == 0 {
+                if self.script.byte().is_multiple_of(2) {
                     let _ = self.manager.leave(id, address);
                 }
             }
@@ -199,8 +199,11 @@ impl Run<'_> {
     fn raw_mad(&mut self) {
         let mut mad = [0; 256];
         self.script.fill(&mut mad);
-        let length =
-            if self.script.byte() % 8 == 0 { usize::from(self.script.byte()) } else { 256 };
+        let length = if self.script.byte().is_multiple_of(8) {
+            usize::from(self.script.byte())
+        } else {
+            256
+        };
         let (source, destination) = (gid(self.address()), gid(self.address()));
         if let Some(device) = self.script.pick(&self.devices) {
             self.receive(device, source, destination, &mad[..length]);
@@ -231,7 +234,7 @@ impl Run<'_> {
         }
         if let Some(device) = self.script.pick(&self.devices) {
             let own = self.manager.device(device).map(|device| device.addresses[0].0);
-            let own = gid(own.unwrap_or(IpAddr::from([0; 4])));
+            let own = gid(own.unwrap_or_else(|| IpAddr::from([0; 4])));
             self.receive(device, own, own, &mad);
         }
     }
@@ -290,7 +293,7 @@ impl Run<'_> {
 
     fn with_param(&mut self, command: impl FnOnce(&mut Manager, &ConnParam<'_>) -> bool) {
         let data = [self.script.byte(); 200];
-        let length = if self.script.byte() % 16 == 0 { 200 } else { 20 };
+        let length = if self.script.byte().is_multiple_of(16) { 200 } else { 20 };
         let param = ConnParam {
             private_data: &data[..length],
             qpn: Qpn::new(u32::from(self.script.byte() % 8)),

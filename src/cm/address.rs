@@ -86,7 +86,7 @@ impl Manager {
             ip if ip.is_unspecified() => None,
             ip => Some(self.device_at(ip).ok_or(Error::NoDevice)?),
         };
-        let family_only = entry.family_only.unwrap_or(address.is_ipv4() || bind_v6_only);
+        let family_only = entry.family_only.unwrap_or_else(|| address.is_ipv4() || bind_v6_only);
         let binding = Binding {
             id,
             address: address.ip(),
@@ -156,7 +156,11 @@ impl Manager {
                 SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
                 SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
             };
-            self.bind_for(id, source.unwrap_or(SocketAddr::new(any, 0)), Some(destination))?;
+            self.bind_for(
+                id,
+                source.unwrap_or_else(|| SocketAddr::new(any, 0)),
+                Some(destination),
+            )?;
         }
         self.queried += 1;
         let serial = self.queried;

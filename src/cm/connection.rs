@@ -30,7 +30,6 @@ pub(super) struct Negotiated {
 
 /// The answer that a duplicate gets in timewait.
 #[derive(Clone, Copy, Debug)]
-#[expect(clippy::large_enum_variant, reason = "a connection has room for one message anyway")]
 pub(super) enum Answer {
     /// None was given, or it is made anew.
     None,

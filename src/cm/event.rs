@@ -65,7 +65,6 @@ pub struct Event {
 
 /// What comes with an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[expect(clippy::large_enum_variant, reason = "events are queued by the thousand, not the million")]
 pub enum EventParam {
     /// Nothing.
     None,

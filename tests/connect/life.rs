@@ -467,7 +467,7 @@ fn groups_are_joined_and_left() {
     assert_eq!((ud.qpn, ud.q_key, ud.join_context), (Qpn::MULTICAST, UDP_Q_KEY, 0x77));
     let ah = ud.ah.unwrap();
     assert_eq!((ah.dgid, ah.hop_limit, ah.sgid_index), (joined.gid, 64, 1));
-    assert_eq!(ud.private_data.as_slice(), []);
+    assert!(ud.private_data.as_slice().is_empty());
     let again = node.manager.join(id, group, JoinMode::SendOnly, 0);
     assert_eq!(again, Err(Error::AddressInUse));
     let second = node.manager.join(id, "ff02::5".parse().unwrap(), JoinMode::SendOnly, 1).unwrap();
@@ -578,8 +578,8 @@ fn wildcard_hears_on_every_device_and_in_every_family() {
     let address: IpAddr = "10.9.0.2".parse().unwrap();
     server.device = server.manager.add_device(Device::new(3, address)).unwrap();
     server.address = address;
-    let mut other = Node::at(1);
-    other.connect(ms(0), TCP, "10.9.0.2:7".parse().unwrap(), 1);
+    let mut other = Node::at(5);
+    other.connect(ms(0), TCP, "10.9.0.2:7".parse().unwrap(), 2);
     carry(ms(0), &mut other, &mut server);
     let event = server.event();
     assert_eq!(event.kind, EventKind::ConnectRequest);
@@ -588,7 +588,7 @@ fn wildcard_hears_on_every_device_and_in_every_family() {
     let narrow = server.create(TCP);
     server.manager.bind(narrow, "[fd00::2]:8".parse().unwrap()).unwrap();
     server.manager.listen(narrow, 0).unwrap();
-    other.connect(ms(0), TCP, "10.9.0.2:8".parse().unwrap(), 2);
+    other.connect(ms(0), TCP, "10.9.0.2:8".parse().unwrap(), 3);
     carry(ms(0), &mut other, &mut server);
     carry(ms(0), &mut server, &mut other);
     assert_eq!(other.event().status, 8);

@@ -118,7 +118,8 @@ fn device_that_can_flush_lets_peers_flush() {
     let param = ConnParam { initiator_depth: 1, ..ConnParam::default() };
     client.manager.connect(ms(0), active, &param).unwrap();
     carry(ms(0), &mut client, &mut server);
-    let (init, _) = server.manager.qp_attr(server_event(&mut server), QpState::Init).unwrap();
+    let passive = server_event(&mut server);
+    let (init, _) = server.manager.qp_attr(passive, QpState::Init).unwrap();
     assert_eq!(init.qp_access_flags.bits(), 0x30e);
 }
 
