@@ -152,7 +152,7 @@ pub(super) fn print_rules() -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn options(args: &Args) -> Result<Options> {
+pub(super) fn options(args: &Args) -> Result<Options> {
     let mut options = Options {
         program_writes: args.program_writes,
         point: args.at.map(|address| address.0),

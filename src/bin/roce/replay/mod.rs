@@ -15,7 +15,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         return judge::print_rules();
     }
     if args.live.is_wanted() {
-        return live::run(&args.files, &args.live);
+        return live::run(&args.files, &args.live, &judge::options(args)?);
     }
     judge::run(args)
 }

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Result, bail, ensure};
 use clap::Args;
 use roce::link;
-use roce::replay::live::Speed;
+use roce::replay::live::{MutateSpec, Speed};
 
 use super::map::MapRule;
 use super::offer::Server;
@@ -32,8 +32,8 @@ pub(crate) struct LiveArgs {
     pub(super) host: Option<String>,
 
     /// The TCP port of that server.
-    #[arg(short = 'p', long, value_name = "PORT", default_value_t = PORT)]
-    pub(super) port: u16,
+    #[arg(short = 'p', long = "host-port", value_name = "PORT", default_value_t = PORT)]
+    pub(super) host_port: u16,
 
     #[command(flatten)]
     pub(super) token: TokenArgs,
@@ -73,6 +73,41 @@ pub(crate) struct LiveArgs {
     /// How long to wait for an answer, in milliseconds.
     #[arg(long, value_name = "MS", default_value_t = 1000, value_parser = clap::value_parser!(u64).range(1..=600_000))]
     pub(super) timeout: u64,
+
+    /// Change something, and see whether the peer lives: any, or a list of fields by their names (infiniband.bth.psn,
+    /// or short: psn, opcode, qpn, padcnt, pkey, tver, ackreq, key, va, dmalen, syndrome, crc), each with =VALUE, =+N,
+    /// =-N, =flip, =neighbor or =random if not any of these; and icrc, length, drop, double, swap.
+    #[arg(long, value_name = "SPEC", requires = "host")]
+    pub(super) mutate: Option<MutateSpec>,
+
+    /// The seed of the first mutated run; each run has the next.
+    #[arg(long, value_name = "N", default_value_t = 1, requires = "mutate")]
+    pub(super) seed: u64,
+
+    /// How many mutated runs [default: 1, or as many as --duration allows].
+    #[arg(long, value_name = "N", requires = "mutate", value_parser = clap::value_parser!(u64).range(1..))]
+    pub(super) runs: Option<u64>,
+
+    /// For how many seconds mutated runs are made.
+    #[arg(long, value_name = "SECONDS", requires = "mutate")]
+    pub(super) duration: Option<u64>,
+
+    /// Change every packet of a mutated run, and not one.
+    #[arg(long, requires = "mutate")]
+    pub(super) per_packet: bool,
+
+    /// In mutated runs, look only whether the peer lives, not whether its answers keep to the rules.
+    #[arg(long, requires = "mutate")]
+    pub(super) no_rules: bool,
+
+    /// A shell command that brings a peer back that died, so that the smallest sequence can be found.
+    #[arg(long, value_name = "COMMAND", requires = "mutate")]
+    pub(super) restart: Option<String>,
+
+    /// Write the smallest sequence that kills the peer into this directory: seed-N.pcapng, and seed-N.toml for roce
+    /// conform.
+    #[arg(long, value_name = "DIR", requires = "mutate")]
+    pub(super) found: Option<PathBuf>,
 
     /// Play the capture so many times; sequence numbers count on.
     #[arg(long = "loop", value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
@@ -122,7 +157,7 @@ impl LiveArgs {
 
     /// The server that offers queue pairs and memory.
     pub(super) fn server(&self) -> Result<Option<Server>> {
-        let find = |host: &String| Server::find(host, self.port, self.token.get()?);
+        let find = |host: &String| Server::find(host, self.host_port, self.token.get()?);
         self.host.as_ref().map(find).transpose()
     }
 }

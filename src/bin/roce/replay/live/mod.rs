@@ -1,11 +1,13 @@
 //! `roce replay --to` and `--write`: a capture onto a wire, or into a rewritten capture.
 
 mod args;
+mod hunt;
 mod map;
 mod offer;
 mod play;
 mod read;
 mod report;
+mod rules;
 mod wire;
 mod write;
 
@@ -14,6 +16,7 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail, ensure};
 use roce::link;
+use roce::replay::Options;
 use roce::replay::live::{Script, Target};
 use roce::wire::{Qpn, Service};
 
@@ -25,7 +28,7 @@ use crate::{interrupt, output};
 pub(crate) use args::LiveArgs;
 
 /// Plays or writes what the options ask for.
-pub(crate) fn run(files: &[PathBuf], args: &LiveArgs) -> Result<ExitCode> {
+pub(crate) fn run(files: &[PathBuf], args: &LiveArgs, options: &Options) -> Result<ExitCode> {
     let [file] = files else {
         bail!("--to and --write take one capture; merge several first (roce decode -w OUT)");
     };
@@ -39,7 +42,7 @@ pub(crate) fn run(files: &[PathBuf], args: &LiveArgs) -> Result<ExitCode> {
     }
     let Some(spec) = &args.to else { bail!("--to DEVICE says where to send from") };
     interrupt::catch()?;
-    send(spec, &scripts, args)
+    send(spec, &scripts, args, options)
 }
 
 /// What each script is mapped onto by the options alone.
@@ -48,24 +51,34 @@ fn targets(scripts: &[Script], args: &LiveArgs) -> Result<Vec<Target>> {
 }
 
 /// Plays scripts to a live peer.
-fn send(spec: &link::Spec, scripts: &[Script], args: &LiveArgs) -> Result<ExitCode> {
+fn send(
+    spec: &link::Spec,
+    scripts: &[Script],
+    args: &LiveArgs,
+    options: &Options,
+) -> Result<ExitCode> {
     let scripts = playable(scripts, args.host.is_some());
     ensure!(!scripts.is_empty(), "no connection of the capture can be played");
     let server = args.server()?;
     let peer = args.peer.or_else(|| server.as_ref().map(Server::address));
     let first = targets(&scripts, args)?.into_iter().next().unwrap_or_default();
     let mut wire = Wire::open(spec, peer, &first)?;
-    if args.record.is_some() {
-        wire.keep();
+    if args.mutate.is_some() {
+        let server = server.context("--mutate needs --host")?;
+        return hunt::run(wire, server, &scripts, options, args);
     }
+    wire.keep();
     let part = |script: &Script| Part::new(script, scripts.len(), &wire, server.as_ref(), args);
     let parts: Vec<Part> = scripts.iter().map(part).collect::<Result<_>>()?;
     let played = play::play(&mut wire, parts, args.rounds)?;
+    let kept = wire.take_kept();
     if let Some(out) = &args.record {
-        write::write_frames(out, &wire.take_kept())
+        write::write_frames(out, &kept)
             .with_context(|| format!("cannot write {}", out.display()))?;
     }
-    let status = report::report(&mut output::stdout(), &played)?;
+    let own = peer.map(|peer| wire.source_for(peer)).transpose()?.unwrap_or_default();
+    let verdicts = rules::judge(&kept, options, own)?;
+    let status = report::report(&mut output::stdout(), &played, &verdicts)?;
     Ok(if interrupt::requested() { ExitCode::from(interrupt::STATUS) } else { status })
 }
 

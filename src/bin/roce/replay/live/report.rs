@@ -4,12 +4,17 @@ use std::io::Write;
 use std::process::ExitCode;
 
 use anyhow::Result;
+use roce::replay::{ReplayReport, Style};
 
 use super::play::Played;
 use super::read::describe;
 
-/// Prints what came of each script, and returns the exit status.
-pub(super) fn report(out: &mut impl Write, all: &[Played]) -> Result<ExitCode> {
+/// Prints what came of each script and what the rules say about the answers, and returns the exit status.
+pub(super) fn report(
+    out: &mut impl Write,
+    all: &[Played],
+    verdicts: &ReplayReport,
+) -> Result<ExitCode> {
     let mut different = 0;
     for played in all {
         let Played { script, sent, timeouts, comparison, memory } = played;
@@ -52,6 +57,11 @@ pub(super) fn report(out: &mut impl Write, all: &[Played]) -> Result<ExitCode> {
         }
         different += memory.wrong.len() as u64;
     }
+    let mut text = String::new();
+    verdicts.text(Style::default(), &mut text);
+    writeln!(out, "answers, held against the engine:")?;
+    out.write_all(text.as_bytes())?;
+    different += verdicts.counts.different;
     out.flush()?;
     Ok(if different > 0 { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }

@@ -1,0 +1,136 @@
+//! A hunt for mutations that a peer does not survive.
+
+use super::minimize::minimize;
+use super::mutate::{MutateSeed, MutateSpec, Mutation, Reach};
+use super::script::Script;
+use super::sequence::sequence;
+use super::target::Target;
+
+/// How a peer is after a run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Life {
+    /// It does what it is asked to.
+    Alive,
+    /// It does not answer any more, or wrongly.
+    Dead(String),
+    /// It lives, and an answer of it breaks a rule.
+    BrokeRule(String),
+}
+
+impl Life {
+    fn is_like(&self, other: &Self) -> bool {
+        core::mem::discriminant(self) == core::mem::discriminant(other)
+    }
+}
+
+/// A peer that is sent requests which may kill it.
+pub trait Peer {
+    /// Why nothing can be said about it.
+    type Error;
+
+    /// Sends some requests of a script, mutated, on a new connection, and sees whether the peer lives.
+    fn attempt(
+        &mut self,
+        script: &Script,
+        kept: &[usize],
+        mutations: &[Mutation],
+    ) -> Result<Life, Self::Error>;
+
+    /// Brings a dead peer back to life; whether that is possible.
+    fn revive(&mut self) -> Result<bool, Self::Error>;
+}
+
+/// A run that a peer did not survive.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Kill {
+    /// The seed of the run.
+    pub seed: u64,
+    /// Which of the scripts.
+    pub script: usize,
+    /// What became of the peer.
+    pub life: Life,
+    /// The smallest sequence of requests that does it.
+    pub kept: Vec<usize>,
+    /// What is done to them.
+    pub mutations: Vec<Mutation>,
+    /// Whether the same requests do it again.
+    pub is_reproduced: bool,
+}
+
+/// How a hunt mutates.
+#[derive(Clone, Debug)]
+pub struct HuntOptions {
+    /// What is mutated.
+    pub spec: MutateSpec,
+    /// Whether every packet is mutated, or one.
+    pub per_packet: bool,
+    /// Which headers.
+    pub reach: Reach,
+}
+
+/// The mutations of a seed, and the script that they are for.
+pub fn plan(
+    scripts: &[Script],
+    options: &HuntOptions,
+    seed: u64,
+) -> Option<(usize, Vec<Mutation>)> {
+    let mut random = MutateSeed::new(seed);
+    let index = random.below(scripts.len());
+    let script = scripts.get(index)?;
+    let all: Vec<usize> = (0..script.requests().count()).collect();
+    let frames = sequence(script, &Target::default(), &all);
+    let mutations = if options.per_packet {
+        options.spec.choose_each(&mut random, &frames, options.reach)
+    } else {
+        options.spec.choose(&mut random, &frames, options.reach).into_iter().collect()
+    };
+    (!mutations.is_empty()).then_some((index, mutations))
+}
+
+/// Runs one seed. If the peer does not survive it, finds the smallest sequence that does it; nothing if it survives, or
+/// if the spec fits no packet.
+pub fn hunt<P: Peer>(
+    peer: &mut P,
+    scripts: &[Script],
+    options: &HuntOptions,
+    seed: u64,
+) -> Result<Option<Kill>, P::Error> {
+    let Some((index, mutations)) = plan(scripts, options, seed) else { return Ok(None) };
+    let Some(script) = scripts.get(index) else { return Ok(None) };
+    let all: Vec<usize> = (0..script.requests().count()).collect();
+    let life = peer.attempt(script, &all, &mutations)?;
+    if life == Life::Alive {
+        return Ok(None);
+    }
+    let mut kill = Kill {
+        seed,
+        script: index,
+        life: life.clone(),
+        kept: all,
+        mutations,
+        is_reproduced: false,
+    };
+    let mut is_possible = true;
+    let mut fails = |peer: &mut P, kept: &[usize], mutations: &[Mutation]| {
+        if !is_possible {
+            return Ok(false);
+        }
+        let found = peer.attempt(script, kept, mutations)?;
+        if matches!(found, Life::Dead(_)) {
+            is_possible = peer.revive()?;
+        }
+        Ok(found.is_like(&life))
+    };
+    if matches!(kill.life, Life::Dead(_)) && !peer.revive()? {
+        return Ok(Some(kill));
+    }
+    kill.is_reproduced = fails(peer, &kill.kept, &kill.mutations)?;
+    if kill.is_reproduced {
+        // Which of the mutations, then which of the requests.
+        let mutations = minimize(&kill.mutations, |part| fails(peer, &kill.kept, part))?;
+        kill.kept = minimize(&kill.kept, |part| fails(peer, part, &mutations))?;
+        kill.mutations = mutations;
+        kill.mutations.retain(|mutation| kill.kept.contains(&mutation.at));
+    }
+    Ok(Some(kill))
+}
