@@ -162,7 +162,7 @@ const ORDERING: &[Flaw] = &[
             s.long().at(50).send(s.read(2, 3000)).broken(s.only(3));
         })
     }),
-    flaw("starting-psn", &["starting-psn"], EVERYWHERE, managed, || {
+    flaw("starting-psn", &["starting-psn", "request-psn-order"], AT_REQUESTER, managed, || {
         scripted(|s| {
             s.broken(s.only(5));
         })
@@ -178,7 +178,7 @@ const ORDERING: &[Flaw] = &[
         },
         || {
             scripted(|s| {
-                s.send(s.read(0, 1 << 31)).broken(s.only(1 << 23));
+                s.send(s.read(0, 1 << 30)).send(s.read(1 << 22, 1 << 30)).broken(s.only(1 << 23));
             })
         },
     ),

@@ -1,7 +1,6 @@
 //! Responders with a flaw, one at a time.
 
-use std::cell::{Cell, RefCell};
-use std::rc::Rc;
+use std::cell::RefCell;
 use std::time::Duration;
 
 use roce::link::mem::Action;
@@ -142,43 +141,28 @@ const COUNTING: &[Flaw] = &[
         &["response-msn"],
         EVERYWHERE,
         || {
-            let work = spaced(Duration::from_millis(3), &[(Op::Send, Key::All, 0, 100); 3]);
-            impatient(Setup { rules: vec![lost_response(is_ack, 2)], ..setup(work) })
+            let mut work = spaced(Duration::from_millis(3), &[(Op::Send, Key::All, 0, 100); 3]);
+            // Just after the second one was retransmitted: no MSN is beyond what was sent.
+            work[2].at = Duration::from_micros(4050);
+            Setup { rules: vec![lost_response(is_ack, 2)], ..setup(work) }
         },
-        || {
-            let mut acks = 0;
-            with_msns(move |msn| {
-                acks += 1;
-                msn + u32::from(acks > 2)
-            })
-        },
+        || nth_ack(3, |ack| msn_moved(ack, 1)),
     ),
     Flaw::responder(
         "old-psn-new-after-wrap",
         &["response-msn", "ack-not-received", "response-psn"],
         EVERYWHERE,
         || {
-            let mut work = at_once(&[(Op::Send, Key::All, 0, 100); 5]);
-            work[4].at = Duration::from_micros(50);
+            let work = at_once(&[(Op::Send, Key::All, 0, 100); 5]);
             let mut setup = setup(work);
             setup.connections[0].psns[0] = 0xff_fffe;
+            setup.connections[0].work[0][4].at = Duration::from_micros(50);
             let action = Action::Duplicate;
             setup.rules.push(FaultRule { action, ..lost_request(1) });
             setup
         },
-        || {
-            let (first, executed) = (Cell::new(0), Rc::new(Cell::new(0)));
-            let twice = executed.clone();
-            let device = with_msns(move |msn| msn + executed.get());
-            Device {
-                incoming: Some(Box::new(move |packet, cx| {
-                    first.set(first.get() + u32::from(psn(packet) == 0xff_fffe));
-                    twice.set(first.get().saturating_sub(1));
-                    cx.take(packet);
-                })),
-                ..device
-            }
-        },
+        // The fifth acknowledges the copy.
+        || nth_ack(5, |ack| msn_moved(ack, 1)),
     ),
 ];
 
