@@ -37,6 +37,7 @@ mod verdicts;
 mod workload;
 mod world;
 
+use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -44,7 +45,7 @@ use device::Mark;
 use flaw::Flaw;
 use requesters::REQUESTERS;
 use responders::RESPONDERS;
-use verdicts::{host_of, judge_flaw, judge_honest};
+use verdicts::{Wrong, host_of, judge_flaw, judge_honest};
 use world::{Frame, Run};
 
 /// Flaws that replays do not find yet or blame the wrong packet for, and tests of correct devices that replays blame.
@@ -81,9 +82,6 @@ fn settle(name: &str, wrong: &[String]) {
 
 /// Seeds that are run if no number is given.
 const SEEDS: u64 = 60;
-
-/// Failures after which there is enough to look at.
-const FAILURES_MAX: usize = 20;
 
 /// The flaws that are asked for.
 fn wanted(all: &'static [&'static [Flaw]]) -> Vec<&'static Flaw> {
@@ -151,43 +149,65 @@ fn requesters_with_a_flaw_are_found() {
 }
 
 /// What replays say wrongly of a run of correct devices. A capture may also miss some of the packets.
-fn honest_failures(name: &str, run: &Run, ipv6: bool, seed: u64) -> Vec<String> {
+fn honest_failures(name: &str, run: &Run, ipv6: bool, seed: u64) -> Vec<Wrong> {
     let mut all = Vec::new();
     let mut dice = dice::Dice::new(seed);
     for point in [0, 1, 2] {
         let frames: Vec<&Frame> = run.captured[point].iter().collect();
-        let wrong = judge_honest(&frames, host_of(point, ipv6), !run.has_faults);
-        all.extend(wrong.into_iter().map(|wrong| format!("{name}, point {point}: {wrong}")));
-        let missing = frames.into_iter().filter(|_| !dice.one_in(12)).collect::<Vec<_>>();
-        let wrong = judge_honest(&missing, None, false);
-        let name = format!("{name}, point {point}, capture with gaps");
-        all.extend(wrong.into_iter().map(|wrong| format!("{name}: {wrong}")));
+        let captured = judge_honest(&frames, host_of(point, ipv6), !run.has_faults);
+        let rest = frames.into_iter().filter(|_| !dice.one_in(12)).collect::<Vec<_>>();
+        let with_gaps = judge_honest(&rest, None, false);
+        for (wrong, gaps) in [(captured, ""), (with_gaps, ", capture with gaps")] {
+            all.extend(wrong.into_iter().map(|wrong| Wrong {
+                class: format!("{}{gaps}", wrong.class),
+                text: format!("{name}, point {point}{gaps}: {}", wrong.text),
+            }));
+        }
     }
     all
 }
 
+/// How many seeds fail by each class, and an example.
+#[derive(Default)]
+struct Classes(BTreeMap<String, (usize, String)>);
+
+impl Classes {
+    fn add(&mut self, wrong: Vec<Wrong>) {
+        let mut seen: Vec<String> = Vec::new();
+        for wrong in wrong {
+            let (count, _) = self.0.entry(wrong.class.clone()).or_insert((0, wrong.text));
+            *count += usize::from(!seen.contains(&wrong.class));
+            seen.push(wrong.class);
+        }
+    }
+
+    fn lines(&self) -> Vec<String> {
+        let line = |(class, (count, example)): (&String, &(usize, String))| {
+            format!("{count} times {class}: {example}")
+        };
+        self.0.iter().map(line).collect()
+    }
+}
+
 /// Runs seeds on all cores, or the one that is asked for.
-fn seeds(name: &str, fails: impl Fn(u64, bool) -> Vec<String> + Sync) {
+fn seeds(name: &str, fails: impl Fn(u64, bool) -> Vec<Wrong> + Sync) {
     if let Some(seed) = number("ROCE_SEED") {
-        return settle(name, &fails(seed, true));
+        let wrong: Vec<_> = fails(seed, true).into_iter().map(|wrong| wrong.text).collect();
+        return settle(name, &wrong);
     }
     let seeds = number("ROCE_SEEDS").unwrap_or(SEEDS);
-    let (next, failed) = (AtomicU64::new(0), Mutex::new(Vec::new()));
+    let (next, classes) = (AtomicU64::new(0), Mutex::new(Classes::default()));
     let run = || {
         while let seed = next.fetch_add(1, Ordering::Relaxed)
             && seed < seeds
-            && failed.lock().unwrap().len() < FAILURES_MAX
         {
             let wrong = fails(seed, false);
-            if let Some(first) = wrong.first() {
-                failed.lock().unwrap().push(format!("{} wrong, of which: {first}", wrong.len()));
-            }
+            classes.lock().unwrap().add(wrong);
         }
     };
     std::thread::scope(|scope| (0..2).for_each(|_| drop(scope.spawn(run))));
-    let failed = failed.into_inner().unwrap();
-    println!("of {seeds} seeds {} failed", failed.len());
-    settle(name, &failed);
+    println!("{seeds} seeds of {name}");
+    settle(name, &classes.into_inner().unwrap().lines());
 }
 
 #[test]
@@ -209,8 +229,9 @@ fn correct_devices_under_faults_by_rule_are_not_blamed() {
         let run = by_rule::run(&scenario);
         honest_failures(&scenario.name, &run, scenario.ipv6, 1)
     };
-    let named = by_rule::scenarios::named().into_iter().flat_map(fails).collect::<Vec<_>>();
-    settle("faults by rule", &named);
+    let mut named = Classes::default();
+    by_rule::scenarios::named().into_iter().for_each(|scenario| named.add(fails(scenario)));
+    settle("faults by rule", &named.lines());
     seeds("faults by rule", |seed, _| fails(by_rule::scenarios::random(seed)));
 }
 

@@ -85,9 +85,16 @@ pub fn judge_flaw(flaw: &Flaw, run: &Run, point: usize) -> Vec<String> {
     wrong.into_iter().map(|wrong| format!("{} at point {point}: {wrong}", flaw.name)).collect()
 }
 
+/// Something that a replay says wrongly.
+pub struct Wrong {
+    /// What kind of thing it is.
+    pub class: String,
+    pub text: String,
+}
+
 /// What a replay says wrongly of a capture of correct devices. If the capture is complete, and nothing was lost, it must
 /// decide everything.
-pub fn judge_honest(frames: &[&Frame], point: Option<Gid>, is_complete: bool) -> Vec<String> {
+pub fn judge_honest(frames: &[&Frame], point: Option<Gid>, is_complete: bool) -> Vec<Wrong> {
     let steps = replay(&pcap(frames.iter().copied()), point);
     let is_wrong = |step: &&Step| match &step.verdict {
         Verdict::Different(_) | Verdict::Known { .. } => true,
@@ -95,7 +102,15 @@ pub fn judge_honest(frames: &[&Frame], point: Option<Gid>, is_complete: bool) ->
         Verdict::Agreed => false,
     };
     let wrong = steps.iter().filter(is_wrong);
-    wrong.map(|step| words(step, frames.get(step.frame as usize - 1).copied())).collect()
+    let wrong = wrong.map(|step| {
+        let what = match &step.verdict {
+            Verdict::Different(difference) => difference.rule.id.to_owned(),
+            verdict => format!("{verdict:?}"),
+        };
+        let text = words(step, frames.get(step.frame as usize - 1).copied());
+        Wrong { class: format!("{:?} {what}", step.subject), text }
+    });
+    wrong.collect()
 }
 
 /// What a replay does not agree with.
