@@ -27,11 +27,10 @@ mod frames;
 mod observe;
 mod plan;
 mod scenarios;
+#[path = "../common/seeds.rs"]
+mod seeds;
 mod truth;
 mod world;
-
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 use roce::analysis::RetransmissionCause;
 
@@ -43,8 +42,8 @@ const VIEWS: [&[usize]; 5] = [&[0], &[1], &[2], &[0, 2], &[0, 1, 2]];
 /// Seeds that are run if no number is given.
 const SEEDS: u64 = 90;
 
-/// Failures after which there is enough to look at.
-const FAILURES_MAX: usize = 20;
+/// Seeds that once failed.
+const KNOWN: &[u64] = &[];
 
 /// Runs a scenario and compares every view of it with what happened.
 fn failures(scenario: &Scenario) -> Vec<String> {
@@ -58,10 +57,6 @@ fn failures(scenario: &Scenario) -> Vec<String> {
         );
     }
     all
-}
-
-fn number(variable: &str) -> Option<u64> {
-    std::env::var(variable).ok().map(|number| number.parse().unwrap())
 }
 
 #[test]
@@ -81,30 +76,14 @@ fn named_scenarios_are_understood() {
 
 #[test]
 fn random_scenarios_are_understood() {
-    if let Some(seed) = number("ROCE_SEED") {
+    if let Some(seed) = seeds::only_seed() {
         let scenario = scenarios::random(seed);
         print(&scenario);
         let wrong = failures(&scenario);
         assert!(wrong.is_empty(), "{} wrong:\n{}", wrong.len(), wrong.join("\n"));
         return;
     }
-    let seeds = number("ROCE_SEEDS").unwrap_or(SEEDS);
-    let (next, failed) = (AtomicU64::new(0), Mutex::new(Vec::new()));
-    let run = || {
-        while let seed = next.fetch_add(1, Ordering::Relaxed)
-            && seed < seeds
-            && failed.lock().unwrap().len() < FAILURES_MAX
-        {
-            let wrong = failures(&scenarios::random(seed));
-            if let Some(first) = wrong.first() {
-                failed.lock().unwrap().push(format!("{} wrong, of which: {first}", wrong.len()));
-            }
-        }
-    };
-    std::thread::scope(|scope| (0..2).for_each(|_| drop(scope.spawn(run))));
-    let failed = failed.into_inner().unwrap();
-    assert!(failed.is_empty(), "of {seeds} seeds {} failed:\n{}", failed.len(), failed.join("\n"));
-    println!("{seeds} seeds");
+    seeds::run(SEEDS, KNOWN, |seed| failures(&scenarios::random(seed)));
 }
 
 /// Prints what happens in a scenario.

@@ -28,20 +28,16 @@ mod names;
 mod plan;
 mod races;
 mod requests;
+#[path = "../common/seeds.rs"]
+mod seeds;
 mod trouble;
 mod world;
-
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Seeds that once failed.
 const KNOWN: &[u64] = &[307, 349, 381, 408, 1978, 48_086, 50_134];
 
 /// How many seeds are told if nobody says how many.
 const SEEDS: u64 = 250;
-
-/// After so many failures there is enough to look at.
-const FAILURES_MAX: usize = 20;
 
 /// Tells one story; returns its capture if that is wanted.
 fn story(seed: u64, aloud: bool, capture: bool) -> Vec<u8> {
@@ -57,33 +53,22 @@ fn story(seed: u64, aloud: bool, capture: bool) -> Vec<u8> {
     world.into_capture()
 }
 
-fn number(variable: &str) -> Option<u64> {
-    std::env::var(variable).ok().map(|number| number.parse().unwrap())
+/// Tells one story, and returns what is wrong with it.
+fn failure(seed: u64) -> Vec<String> {
+    let Err(panic) = std::panic::catch_unwind(|| story(seed, false, false)) else {
+        return Vec::new();
+    };
+    let text = panic.downcast_ref::<String>().map(String::as_str);
+    vec![text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("it panics").to_owned()]
 }
 
 #[test]
 fn whatever_the_network_does_the_outcome_is_the_same() {
-    if let Some(seed) = number("ROCE_SEED") {
+    if let Some(seed) = seeds::only_seed() {
         println!("{} bytes of packets", story(seed, true, true).len());
         return;
     }
-    let seeds = number("ROCE_SEEDS").unwrap_or(SEEDS);
-    let (next, failed) = (AtomicU64::new(0), Mutex::new(Vec::new()));
-    let tell = || {
-        while let at = next.fetch_add(1, Ordering::Relaxed)
-            && at < seeds
-            && failed.lock().unwrap().len() < FAILURES_MAX
-        {
-            if std::panic::catch_unwind(|| story(at, false, false)).is_err() {
-                failed.lock().unwrap().push(at);
-            }
-        }
-    };
-    KNOWN.iter().for_each(|&seed| drop(story(seed, false, false)));
-    std::thread::scope(|scope| (0..2).for_each(|_| drop(scope.spawn(tell))));
-    let failed = failed.into_inner().unwrap();
-    assert!(failed.is_empty(), "of {seeds} seeds these failed: {failed:?}");
-    println!("{seeds} seeds");
+    seeds::run(SEEDS, KNOWN, failure);
 }
 
 #[test]
