@@ -225,7 +225,6 @@ impl Analysis {
             if let (Some(orphans), Some(direction)) = (&stream.orphans, directions.get_mut(1 - end))
             {
                 direction.add(&orphans.statistics);
-                direction.icrc_errors += stream.corrupt_responses;
             }
             add_congestion(&mut directions, end, stream);
         }
@@ -277,6 +276,7 @@ impl Analysis {
             self.conclusion;
         findings.extend(findings::of_setups(&self.setups));
         findings.extend(findings::of_transits(&self.capture));
+        findings.extend(findings::of_stray_corruption(self.stray[0], &self.stray_corrupt));
         totals.all.icrc_errors += self.stray[0];
         totals.all.cnps += self.stray[1];
         totals.all.operations.sort_by_key(|operation| operation.operation as u8);

@@ -65,6 +65,8 @@ pub enum Pairing {
     ConnectionManager,
     /// Responses acknowledge PSNs that only the other one's peer had in flight.
     Acknowledgements,
+    /// Both have the UDP source port that Linux derives from the numbers of these two queue pairs.
+    SourcePort,
     /// They are the only two between their addresses.
     OnlyCandidates,
     /// The best of several candidates: UDP source ports and the order of packets suggest it.

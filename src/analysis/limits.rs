@@ -40,6 +40,9 @@ pub const MISSING_RESPONSES_MAX: usize = 256;
 /// READ responses of a direction whose frames are remembered.
 pub const RESPONSES_MAX: usize = 64;
 
+/// Acknowledgements of a direction that are remembered, to tell copies of them.
+pub const RECENT_ACKS_MAX: usize = 8;
+
 /// READs and ATOMICs of a direction that ended and are remembered, to tell copies of their responses.
 pub const ENDED_READS_MAX: usize = 16;
 

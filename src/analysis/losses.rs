@@ -2,7 +2,7 @@
 
 use super::limits::MISSING_RESPONSES_MAX;
 use super::records::RecordFlags;
-use super::requester::{OpenTimeout, Requester, Scene};
+use super::requester::{OpenTimeout, Requester, Scene, Trigger};
 use super::{
     Certainty, LossNote, LossPlace, LostBetween, PacketFacts, PacketRole, RetransmissionCause, Sink,
 };
@@ -24,12 +24,15 @@ impl Requester {
         &mut self,
         sequence: u64,
         cause: RetransmissionCause,
+        trigger: Option<Trigger>,
         packet: &PacketFacts,
         scene: &mut Scene<'_, S>,
     ) {
-        let trigger = self.trigger.filter(|trigger| trigger.sequence <= sequence.max(self.unacked));
+        let trigger = trigger.filter(|trigger| trigger.sequence <= sequence.max(self.unacked));
         let proof = trigger.map_or(packet.frame, |trigger| trigger.frame);
-        let skipped = self.report_skipped(sequence, proof, scene);
+        let from = trigger.map_or(sequence, |trigger| trigger.sequence.min(sequence));
+        let skipped =
+            self.report_skipped(from, proof, scene) | self.report_corrupt(from, proof, scene);
         if cause == RetransmissionCause::Rnr {
             return;
         }
@@ -75,12 +78,27 @@ impl Requester {
         for &(first, end) in &lost {
             for sequence in first..end {
                 let (role, certainty) = (PacketRole::Request, Certainty::Proven);
-                let frame = self.take_corrupt(sequence).map(|(frame, _)| frame);
+                // One that was captured with a wrong ICRC after the proof was transmitted later.
+                let frame = self.take_corrupt_before(sequence, proof).map(|(frame, _)| frame);
                 let is_corrupt = frame.is_some();
                 self.report(Loss { sequence, role, frame, proof, certainty, is_corrupt }, scene);
             }
         }
         !lost.is_empty()
+    }
+
+    /// Reports the packet to which the requester goes back, if it was captured with a wrong ICRC before the proof.
+    fn report_corrupt<S: Sink>(
+        &mut self,
+        sequence: u64,
+        proof: u64,
+        scene: &mut Scene<'_, S>,
+    ) -> bool {
+        let Some((frame, _)) = self.take_corrupt_before(sequence, proof) else { return false };
+        let (role, certainty, is_corrupt) = (PacketRole::Request, Certainty::Proven, true);
+        let frame = Some(frame);
+        self.report(Loss { sequence, role, frame, proof, certainty, is_corrupt }, scene);
+        true
     }
 
     /// Reports the packet that a NAK asked for.
@@ -137,14 +155,25 @@ impl Requester {
             return;
         }
         let now = packet.time.as_nanos();
-        let last = self.records.get(sequence);
-        if last.is_some_and(|record| record.flags.contains(RecordFlags::LOSS_REPORTED)) {
+        let is_told = |from, to| self.records.any(from, to, RecordFlags::LOSS_REPORTED);
+        if is_told(sequence, sequence + 1) || is_told(sequence.max(self.unacked), self.next) {
             return;
         }
+        let last = self.records.get(sequence);
+        let (frame, transmissions) =
+            last.map_or((0, 0), |record| (record.frame, record.transmissions));
         let elapsed = last.map_or(0, |record| now.saturating_sub(record.time));
         let proof = packet.frame;
         if let Some((sequence, frame, role)) = self.take_corrupt_response(sequence..=self.next) {
             let (frame, certainty, is_corrupt) = (Some(frame), Certainty::Proven, true);
+            self.report(Loss { sequence, role, frame, proof, certainty, is_corrupt }, scene);
+            return;
+        }
+        let is_missing = self.missing_responses.contains(&sequence);
+        if is_missing && transmissions > 1 {
+            // Requested again in vain: that request was lost, or the responses to it.
+            let (role, certainty, is_corrupt) = (PacketRole::Request, Certainty::Likely, false);
+            let frame = Some(frame);
             self.report(Loss { sequence, role, frame, proof, certainty, is_corrupt }, scene);
             return;
         }
@@ -186,15 +215,23 @@ impl Requester {
             return;
         }
         let proof = timeout.frame;
-        if acknowledged > self.cursor {
-            // The responder has what was not retransmitted yet: it had got it, and its acknowledgement was lost before
-            // the capture point.
+        let until = acknowledged.min(self.next);
+        if self.records.any(self.cursor, until, RecordFlags::ACK_REQUEST) {
+            // The responder has what was not retransmitted yet: it had got it, and the acknowledgement that this asked for was
+            // lost before the capture point.
             let (sequence, role) = (acknowledged - 1, PacketRole::Ack);
             let (frame, certainty, is_corrupt) = (None, Certainty::Proven, false);
             self.report(Loss { sequence, role, frame, proof, certainty, is_corrupt }, scene);
             return;
         }
         let (sequence, frame) = timeout.tail;
+        if acknowledged > self.cursor && sequence < acknowledged {
+            // The responder has all that was captured, and none of it asked for an acknowledgement: what did is missing.
+            let (sequence, role, frame) = (self.next, PacketRole::Request, None);
+            let (certainty, is_corrupt) = (Certainty::Likely, false);
+            self.report(Loss { sequence, role, frame, proof, certainty, is_corrupt }, scene);
+            return;
+        }
         let (role, certainty, is_corrupt) = (PacketRole::Request, Certainty::Likely, false);
         self.report(
             Loss { sequence, role, frame: Some(frame), proof, certainty, is_corrupt },

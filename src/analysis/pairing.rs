@@ -116,6 +116,27 @@ impl Analysis {
         }
     }
 
+    /// Pairs a stream with the one in the other direction whose UDP source port tells that they are one connection.
+    ///
+    /// Linux derives the port of a connection from the numbers of both queue pairs (`rdma_calc_flow_label`), so both
+    /// directions have the same. Each direction names the queue pair that it is for, so the port can be computed: that it
+    /// is right by chance happens once in 2^14 pairs.
+    pub(super) fn join_by_source_port(&mut self, index: u32) {
+        let Some(stream) = self.stream(index) else { return };
+        let (port, qpn) = (stream.source_port, stream.key.dest_qp);
+        let others = self.unpaired.get(&stream.reverse_route()).map_or(&[][..], |list| list);
+        let is_other = |&&at: &&u32| {
+            at != index
+                && self.stream(at).is_some_and(|other| {
+                    other.source_port == port && port == source_port(qpn, other.key.dest_qp)
+                })
+        };
+        let mut fitting = others.iter().filter(is_other);
+        if let (Some(&other), None) = (fitting.next(), fitting.next()) {
+            self.join(other, index, Pairing::SourcePort);
+        }
+    }
+
     /// Counts the oldest response without a requester, and forgets it.
     fn count_oldest_orphan(&mut self, index: u32) {
         let Some(stream) = self.stream_mut(index) else { return };
@@ -212,6 +233,15 @@ impl Analysis {
             && counterpart.first_time <= stream.last_time;
         (other != index && overlap).then_some(other)
     }
+}
+
+/// The UDP source port that Linux gives a connection without a flow label.
+fn source_port(one: u32, other: u32) -> u16 {
+    let mut hash = u64::from(one) * u64::from(other);
+    hash ^= hash >> 20;
+    hash ^= hash >> 40;
+    let label = hash & 0xf_ffff;
+    u16::try_from((label & 0x3fff) ^ (label >> 14)).unwrap_or(0) | 0xc000
 }
 
 fn stream_setup(analysis: &Analysis, index: u32) -> Option<u32> {

@@ -119,6 +119,33 @@ impl Records {
         self.ring.range_mut(start..).take_while(move |record| record.sequence < to)
     }
 
+    /// Whether a record that begins at or behind `from` and before `to`, or that `from` lies in, has one of these flags.
+    pub(super) fn any(&self, from: u64, to: u64, flags: RecordFlags) -> bool {
+        let start = self.ring.partition_point(|record| record.end() <= from);
+        let mut records = self.ring.range(start..).take_while(|record| record.sequence < to);
+        records.any(|record| record.flags.intersects(flags))
+    }
+
+    /// Leaves the record of a READ at `sequence` only `span` sequence numbers, and makes the others ones that were skipped.
+    /// Returns how many these are.
+    pub(super) fn shorten(&mut self, sequence: u64, span: u64) -> Option<u32> {
+        let at = self.position(sequence)?;
+        let record = self.ring.get_mut(at)?;
+        let span = u32::try_from(span).ok()?;
+        let skipped = record.span.checked_sub(span).filter(|&skipped| skipped > 0)?;
+        record.span = span;
+        let gap = Record {
+            sequence: record.end(),
+            span: skipped,
+            digest: 0,
+            transmissions: 0,
+            flags: RecordFlags::empty(),
+            ..*record
+        };
+        self.ring.insert(at + 1, gap);
+        Some(skipped)
+    }
+
     /// Takes the one sequence number `sequence` out of a record of several that were skipped, so that it has a record of
     /// its own.
     pub(super) fn isolate(&mut self, sequence: u64) {

@@ -13,7 +13,7 @@ use super::limits::{ENDED_READS_MAX, EVIDENCE_MAX, RESPONSES_MAX, STALLS_MAX};
 use super::message::{Message, OperationStatistics, Outcome};
 use super::records::Records;
 use super::{FlowNumber, PacketFacts, PacketRole, RetransmissionCause, Sink};
-use crate::wire::{Operation, Psn};
+use crate::wire::{Msn, Operation, Psn};
 
 /// Where a requester stands in the capture, for what it tells the sink.
 pub(super) struct Scene<'a, S> {
@@ -41,6 +41,17 @@ pub(super) struct Trigger {
     pub(super) sequence: u64,
     pub(super) time: u64,
     pub(super) frame: u64,
+    /// The requester was seen behind `sequence` since: it may have gone back with packets that were not captured.
+    pub(super) is_acted_on: bool,
+}
+
+/// A NAK or RNR NAK, to tell copies of it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct LastNak {
+    pub(super) sequence: u64,
+    pub(super) digest: u32,
+    pub(super) frame: u64,
+    pub(super) time: u64,
 }
 
 /// A timeout of which it is not known yet what was lost.
@@ -81,6 +92,8 @@ pub(super) struct Requester {
     /// A READ at the end of what was sent, whose number of responses is not known because the path MTU is not: sequence
     /// number and length.
     pub(super) unsized_read: Option<(u64, u32)>,
+    /// A READ whose number of responses was guessed from where the packet behind it begins: sequence number and length.
+    pub(super) guessed_read: Option<(u64, u32)>,
     pub(super) records: Records,
     /// The last request packets with a wrong ICRC, which the responder drops: sequence number, frame, time.
     pub(super) corrupt: Vec<(u64, u64, u64)>,
@@ -97,7 +110,10 @@ pub(super) struct Requester {
     pub(super) pass: u32,
     pub(super) pass_start: u64,
     pub(super) pass_cause: Option<RetransmissionCause>,
+    /// The last NAK or RNR NAK that the requester has not acted on yet.
     pub(super) trigger: Option<Trigger>,
+    /// The implied NAK that the requester has not acted on yet.
+    pub(super) implied: Option<Trigger>,
     pub(super) open_timeout: Option<OpenTimeout>,
     /// Rewinds since the last progress, and the time of the last one.
     pub(super) attempts: u32,
@@ -105,13 +121,15 @@ pub(super) struct Requester {
     /// The longest time between two attempts without progress.
     pub(super) attempt_interval: u64,
     pub(super) last_ack: LastAck,
-    /// The last NAK: sequence number, digest, request packets captured until then.
-    pub(super) last_nak: Option<(u64, u32, u64)>,
-    /// Requests that the responder has had before; each may be answered by one more acknowledgement.
-    pub(super) repeats: u32,
-    /// Retransmitted requests that the responder may have had before; each may be answered by one more acknowledgement, too,
-    /// until a later one is acknowledged.
+    /// The last acknowledgements: sequence number and digest.
+    pub(super) recent_acks: VecDeque<(u64, u32)>,
+    /// The latest MSN of the responder: with it responses tell in which order they were sent.
+    pub(super) msn: Option<Msn>,
+    pub(super) last_nak: Option<LastNak>,
+    /// Requests that were transmitted or delivered more than once: each may be answered by one more acknowledgement.
     pub(super) reanswers: u32,
+    /// The frame of the last of them.
+    pub(super) repeat_frame: u64,
     /// Responses of READs that are missing.
     pub(super) missing_responses: Vec<u64>,
     /// Responses that were lost between two capture points.
@@ -188,11 +206,10 @@ impl Requester {
 
     /// How long a requester waits at least before it retransmits on its own; a packet that comes again earlier is a copy.
     pub(super) fn timeout_least(&self) -> u64 {
-        const LEAST: u64 = 1_000_000;
         if self.rto_setup > 0 {
             return self.rto_setup / 2;
         }
-        let by_rtt = (self.srtt + self.srtt / 4).max(LEAST);
+        let by_rtt = (self.srtt + self.srtt / 4).max(TIMEOUT_NANOS_LEAST);
         let seen = if self.rto_seen > 0 { self.rto_seen / 2 } else { u64::MAX };
         by_rtt.min(seen)
     }
@@ -329,6 +346,13 @@ impl Requester {
         Some((frame, time))
     }
 
+    /// The frame in which a packet was captured with a wrong ICRC before another one, and its time.
+    pub(super) fn take_corrupt_before(&mut self, sequence: u64, frame: u64) -> Option<(u64, u64)> {
+        let is_it = |&&(corrupt, at, _): &&(u64, u64, u64)| corrupt == sequence && at < frame;
+        self.corrupt.iter().find(is_it)?;
+        self.take_corrupt(sequence)
+    }
+
     /// Forgets what is in flight, because the PSNs that follow have nothing to do with it.
     pub(super) fn resynchronize<S: Sink>(
         &mut self,
@@ -342,7 +366,8 @@ impl Requester {
         }
         let sequence = self.sequence_of(packet.psn);
         (self.next, self.cursor, self.unacked) = (sequence, sequence, sequence);
-        (self.trigger, self.open_timeout, self.unsized_read) = (None, None, None);
+        (self.trigger, self.implied, self.open_timeout) = (None, None, None);
+        (self.unsized_read, self.guessed_read) = (None, None);
         self.missing_responses.clear();
     }
 
@@ -353,6 +378,9 @@ impl Requester {
         self.gaps = 0;
     }
 }
+
+/// No retransmission timeout is taken to be shorter while none is known.
+pub(super) const TIMEOUT_NANOS_LEAST: u64 = 1_000_000;
 
 /// Sequence numbers begin here, so that those before the first one captured are not negative.
 const FIRST_EPOCH: u64 = 1 << 24;

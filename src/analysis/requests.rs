@@ -5,14 +5,16 @@ use super::inflight::needs_response;
 use super::losses::Loss;
 use super::message::Outcome;
 use super::records::{Record, RecordFlags};
-use super::requester::{Requester, Scene, Trigger, Verdict, retransmitted_mut};
+use super::requester::{
+    Requester, Scene, TIMEOUT_NANOS_LEAST, Trigger, Verdict, retransmitted_mut,
+};
 use super::{Certainty, PacketFacts, PacketRole, RetransmissionCause, Sink};
 use crate::wire::{OpcodeInfo, Operation};
 
 /// What a packet is that has a lower sequence number than the next one.
 enum Repeat {
-    /// The requester went back.
-    Rewind(RetransmissionCause),
+    /// The requester went back, because of this response if one is known.
+    Rewind(RetransmissionCause, Option<Trigger>),
     /// The network made it of a packet that was sent once.
     Copy,
     /// The network delivered it later than packets that were sent after it.
@@ -43,9 +45,9 @@ impl Requester {
         }
         if sequence < self.cursor {
             match self.judge_repeat(sequence, packet) {
-                Repeat::Rewind(cause) => {
+                Repeat::Rewind(cause, trigger) => {
                     verdict.retransmission = Some(cause);
-                    self.rewind(sequence, cause, packet, scene);
+                    self.rewind(sequence, cause, trigger, packet, scene);
                 }
                 Repeat::Copy => {
                     verdict.duplicate = true;
@@ -59,7 +61,9 @@ impl Requester {
             }
         } else if sequence < self.next {
             verdict.retransmission = self.pass_cause.or(Some(RetransmissionCause::Timeout));
-        } else if let Some((frame, time)) = self.take_corrupt(sequence) {
+            // A second packet of the pass: it was no copy that looked like one.
+            self.trigger = self.trigger.filter(|trigger| !trigger.is_acted_on);
+        } else if let Some((frame, time)) = self.take_resent_corrupt(sequence, packet) {
             verdict.retransmission =
                 Some(self.resend_corrupt(sequence, (frame, time), packet, scene));
         }
@@ -112,9 +116,12 @@ impl Requester {
             && sequence > read
         {
             let span = sequence - read;
-            // One response fits several path MTUs, more fit one only.
+            // One response fits several path MTUs, more fit one only, if no packet is missing between.
             match MTUS.into_iter().find(|&mtu| span > 1 && responses_of(length, mtu) == span) {
-                Some(mtu) => self.set_mtu(mtu),
+                Some(mtu) => {
+                    self.set_mtu(mtu);
+                    self.guessed_read = Some((read, length));
+                }
                 None => self.unsized_read = None,
             }
         }
@@ -130,7 +137,16 @@ impl Requester {
 
     /// The path MTU became known, and so does how many sequence numbers the last READ has.
     pub(super) fn set_mtu(&mut self, mtu: u32) {
-        if self.mtu != 0 || !MTUS.contains(&mtu) {
+        if !MTUS.contains(&mtu) {
+            return;
+        }
+        if let Some((read, length)) = self.guessed_read.take()
+            && self.mtu != mtu
+        {
+            self.mtu = mtu;
+            self.shorten_read(read, responses_of(length, mtu));
+        }
+        if self.mtu != 0 {
             return;
         }
         self.mtu = mtu;
@@ -151,6 +167,36 @@ impl Requester {
         }
     }
 
+    /// A READ has fewer sequence numbers than were taken for its own: those behind it were skipped.
+    fn shorten_read(&mut self, read: u64, span: u64) {
+        let Some(skipped) = self.records.shorten(read, span) else { return };
+        self.gaps += u64::from(skipped);
+        if let Some(message) = self.messages.find_mut(read) {
+            message.last = message.first + span - 1;
+        }
+    }
+
+    /// The response that ends a READ tells how many sequence numbers it has.
+    pub(super) fn size_read(&mut self, sequence: u64) {
+        let Some((read, _)) = self.unsized_read.filter(|(read, _)| *read <= sequence) else {
+            return;
+        };
+        self.unsized_read = None;
+        let span = sequence - read + 1;
+        if let Some(record) = self.records.last_mut()
+            && record.sequence == read
+        {
+            record.span = u32::try_from(span).unwrap_or(u32::MAX);
+            if self.cursor == self.next {
+                self.cursor = read + span;
+            }
+            self.next = read + span;
+        }
+        if let Some(message) = self.messages.find_mut(read) {
+            message.last = sequence;
+        }
+    }
+
     /// How many sequence numbers a request takes: one, but a READ takes one for each response.
     fn span_of(&mut self, packet: &PacketFacts, info: &OpcodeInfo, sequence: u64) -> u32 {
         let Some(reth) = packet.reth.filter(|_| info.operation == Operation::ReadRequest) else {
@@ -158,8 +204,9 @@ impl Requester {
         };
         let mtu = match self.mtu {
             0 => {
-                let is_new = sequence >= self.next && reth.length > MTUS[0];
-                self.unsized_read = is_new.then_some((sequence, reth.length));
+                if sequence >= self.next {
+                    self.unsized_read = (reth.length > MTUS[0]).then_some((sequence, reth.length));
+                }
                 return 1;
             }
             mtu => mtu,
@@ -175,26 +222,21 @@ impl Requester {
         let Some(record) = self.records.get(sequence) else {
             // The first packet of the connection, lost before the capture point.
             if let Some(trigger) = self.trigger.filter(|trigger| trigger.sequence == sequence) {
-                return Repeat::Rewind(trigger.cause);
+                return Repeat::Rewind(trigger.cause, Some(trigger));
             }
             // So old that it is forgotten: acknowledged long ago.
-            return Repeat::Rewind(RetransmissionCause::Timeout);
+            return Repeat::Rewind(RetransmissionCause::Timeout, None);
         };
         let elapsed = now.saturating_sub(record.time);
         let is_just_now = self.last_request.1 == record.frame && record.digest == packet.digest;
-        if let Some(trigger) = self.trigger
-            && trigger.time >= record.time
-            && (sequence == trigger.sequence
-                || (sequence > trigger.sequence && !is_just_now)
-                || self.is_read_of(&trigger, sequence))
-        {
-            return Repeat::Rewind(self.cause_of(&trigger, record, now));
+        if let Some(trigger) = self.trigger_of(sequence, record, is_just_now) {
+            return Repeat::Rewind(self.cause_of(&trigger, record, now), Some(trigger));
         }
         let least = self.timeout_least();
         let in_this_pass =
             record.is_seen() && (record.pass == self.pass || sequence < self.pass_start);
         if elapsed >= least {
-            return Repeat::Rewind(RetransmissionCause::Timeout);
+            return Repeat::Rewind(RetransmissionCause::Timeout, None);
         }
         if !in_this_pass {
             return Repeat::Late;
@@ -202,8 +244,21 @@ impl Requester {
         if record.digest == packet.digest {
             Repeat::Copy
         } else {
-            Repeat::Rewind(RetransmissionCause::Timeout)
+            Repeat::Rewind(RetransmissionCause::Timeout, None)
         }
+    }
+
+    /// The response that makes the requester go back to `sequence`: one that names it, else the latest one that names an
+    /// earlier packet, which was not captured then.
+    fn trigger_of(&self, sequence: u64, record: &Record, is_just_now: bool) -> Option<Trigger> {
+        let known = [self.implied, self.trigger].into_iter().flatten();
+        let known = known.filter(|trigger| trigger.time >= record.time);
+        let named =
+            |trigger: &Trigger| trigger.sequence == sequence || self.is_read_of(trigger, sequence);
+        known.clone().find(named).or_else(|| {
+            let before = known.filter(|trigger| sequence > trigger.sequence && !is_just_now);
+            before.max_by_key(|trigger| trigger.time)
+        })
     }
 
     /// Whether `sequence` is in the READ whose response is missing: the requester may request all of it.
@@ -217,11 +272,14 @@ impl Requester {
 
     /// The cause of a rewind after `trigger`: if it comes only when the timeout does, the trigger was lost on its way.
     fn cause_of(&self, trigger: &Trigger, record: &Record, now: u64) -> RetransmissionCause {
-        let rto = if self.rto_setup > 0 { self.rto_setup } else { self.rto_seen / 8 * 7 };
+        let (rto, wait_least) = match (self.rto_setup, self.rto_seen) {
+            (0, 0) => (TIMEOUT_NANOS_LEAST, TIMEOUT_NANOS_LEAST),
+            (0, seen) => (seen / 8 * 7, seen / 16 * 7),
+            (setup, _) => (setup, setup / 2),
+        };
         let since_trigger = now.saturating_sub(trigger.time);
-        let is_late = rto > 0
-            && now.saturating_sub(record.time) >= rto
-            && since_trigger >= rto / 2
+        let is_late = now.saturating_sub(record.time) >= rto
+            && since_trigger >= wait_least
             && since_trigger > self.srtt.saturating_mul(2);
         if is_late && trigger.cause != RetransmissionCause::Rnr {
             RetransmissionCause::Timeout
@@ -235,6 +293,7 @@ impl Requester {
         &mut self,
         sequence: u64,
         cause: RetransmissionCause,
+        trigger: Option<Trigger>,
         packet: &PacketFacts,
         scene: &mut Scene<'_, S>,
     ) {
@@ -256,7 +315,7 @@ impl Requester {
             self.statistics.rnr_wait_nanos += wait;
             self.rnr_wait_max = self.rnr_wait_max.max(wait);
         }
-        self.judge_losses(sequence, cause, packet, scene);
+        self.judge_losses(sequence, cause, trigger, packet, scene);
         if self.attempts > 0 {
             let interval = now.saturating_sub(self.attempt_time);
             self.attempt_interval = self.attempt_interval.max(interval);
@@ -269,6 +328,21 @@ impl Requester {
         (self.pass_start, self.pass_cause, self.cursor) = (sequence, Some(cause), sequence);
         // What lies behind the PSN of a NAK may be a copy; then the requester has yet to go back.
         self.trigger = self.trigger.filter(|trigger| trigger.sequence < sequence);
+        if let Some(trigger) = &mut self.trigger {
+            trigger.is_acted_on = true;
+        }
+        let is_read = self.implied.is_some_and(|implied| self.is_read_of(&implied, sequence));
+        self.implied = self.implied.filter(|implied| implied.sequence < sequence && !is_read);
+    }
+
+    /// The first transmission of a new packet that was captured with a wrong ICRC only: the packet comes again because a NAK
+    /// asks for it, or so late that the requester can have timed out. Without that the PSN was damaged as well.
+    fn take_resent_corrupt(&mut self, sequence: u64, packet: &PacketFacts) -> Option<(u64, u64)> {
+        let &(_, _, time) = self.corrupt.iter().find(|(corrupt, ..)| *corrupt == sequence)?;
+        let elapsed = packet.time.as_nanos().saturating_sub(time);
+        let is_asked_for = self.trigger.is_some_and(|trigger| trigger.sequence == sequence);
+        let corrupt = self.take_corrupt(sequence);
+        corrupt.filter(|_| is_asked_for || elapsed >= self.timeout_least())
     }
 
     /// The requester retransmits a packet whose first transmission was captured with a wrong ICRC only.
@@ -296,7 +370,8 @@ impl Requester {
     fn handle_copy(&mut self, sequence: u64, packet: &PacketFacts, info: &OpcodeInfo) {
         self.statistics.duplicate_packets += 1;
         self.evidence().duplicates.push(packet.frame);
-        self.repeats += 1;
+        self.reanswers += 1;
+        self.repeat_frame = packet.frame;
         if let Some(record) = self.records.get_mut(sequence) {
             record.flags |= RecordFlags::COPIED;
         }
@@ -374,17 +449,14 @@ impl Requester {
         flags: RecordFlags,
     ) -> Option<u64> {
         self.records.isolate(sequence);
-        let (pass, is_acknowledged) = (self.pass, sequence < self.unacked);
+        let pass = self.pass;
         let record = self.records.get_mut(sequence)?;
         self.gaps = self.gaps.saturating_sub(record.open_gap());
         if !record.is_seen() && record.flags.contains(RecordFlags::NOT_CAPTURED) {
             self.statistics.not_captured = self.statistics.not_captured.saturating_sub(1);
         }
-        if is_acknowledged {
-            self.repeats += 1;
-        } else {
-            self.reanswers += 1;
-        }
+        self.reanswers += 1;
+        self.repeat_frame = packet.frame;
         record.transmissions = record.transmissions.saturating_add(1);
         (record.time, record.frame) = (packet.time.as_nanos(), packet.frame);
         (record.digest, record.pass) = (packet.digest, pass);

@@ -2,10 +2,10 @@
 
 use super::evidence::Refusal;
 use super::inflight::psn_of;
-use super::limits::{MISSING_RESPONSES_MAX, PSN_JUMP_MAX};
+use super::limits::{MISSING_RESPONSES_MAX, PSN_JUMP_MAX, RECENT_ACKS_MAX};
 use super::message::Outcome;
 use super::records::RecordFlags;
-use super::requester::{LastAck, Requester, Scene, Trigger, Verdict};
+use super::requester::{LastAck, LastNak, Requester, Scene, Trigger, Verdict};
 use super::{PacketFacts, PacketRole, RetransmissionCause, Sink};
 use crate::wire::aeth::{Answer, Credits, NakCode, RnrTimer};
 use crate::wire::{OpcodeInfo, Operation};
@@ -71,6 +71,7 @@ impl Requester {
             return verdict;
         }
         let answer = packet.aeth.map(|(syndrome, _)| syndrome.answer());
+        let is_sent_earlier = self.is_sent_earlier(packet);
         match (info.operation, answer) {
             (Operation::ReadResponse, _) => {
                 self.handle_read_response(packet, info, &mut verdict, scene)
@@ -79,7 +80,7 @@ impl Requester {
                 self.handle_atomic_ack(packet, &mut verdict, scene)
             }
             (_, Some(Answer::Ack(credits))) => {
-                self.handle_ack(packet, credits, &mut verdict, scene)
+                self.handle_ack(packet, credits, is_sent_earlier, &mut verdict, scene)
             }
             (_, Some(Answer::RnrNak(timer))) => self.handle_rnr(packet, timer, &mut verdict, scene),
             (_, Some(Answer::Nak(code))) => self.handle_nak(packet, code, &mut verdict, scene),
@@ -102,13 +103,18 @@ impl Requester {
         &mut self,
         packet: &PacketFacts,
         credits: Credits,
+        is_sent_earlier: bool,
         verdict: &mut Verdict,
         scene: &mut Scene<'_, S>,
     ) {
         let sequence = verdict.sequence;
         if sequence < self.unacked {
-            self.judge_old_ack(packet, verdict);
+            self.judge_old_ack(packet, is_sent_earlier, verdict);
         }
+        if self.recent_acks.len() >= RECENT_ACKS_MAX {
+            self.recent_acks.pop_front();
+        }
+        self.recent_acks.push_back((sequence, packet.digest));
         if !verdict.duplicate {
             self.statistics.acks += 1;
         }
@@ -131,25 +137,35 @@ impl Requester {
         self.complete(scene);
     }
 
-    /// An acknowledgement of what was acknowledged: the answer to a request that the responder had before, one that the
-    /// network delivered late, or a copy.
-    fn judge_old_ack(&mut self, packet: &PacketFacts, verdict: &mut Verdict) {
-        if verdict.sequence < self.last_ack.sequence {
-            let is_expected = self.repeats > 0 || self.reanswers > 0;
-            // With several capture points it is known in which order they were sent.
-            verdict.reordered = !is_expected && !packet.sightings.is_delivered;
-            self.statistics.reordered += u64::from(verdict.reordered);
-            if verdict.reordered {
-                self.evidence().reordered.push(packet.frame);
-            }
-        } else if self.repeats > 0 {
-            self.repeats -= 1;
-        } else if self.reanswers > 0 {
+    /// Whether the responder sent this response before one that was captured earlier: its MSN is lower (§9.7.7.1).
+    fn is_sent_earlier(&mut self, packet: &PacketFacts) -> bool {
+        let Some((_, msn)) = packet.aeth else { return false };
+        let is_earlier = self.msn.is_some_and(|latest| msn.since(latest) < 0);
+        if !is_earlier {
+            self.msn = Some(msn);
+        }
+        is_earlier
+    }
+
+    /// An acknowledgement of what was acknowledged: one that the network delivered late, a copy, or the answer to a request
+    /// that the responder had before.
+    fn judge_old_ack(
+        &mut self,
+        packet: &PacketFacts,
+        is_sent_earlier: bool,
+        verdict: &mut Verdict,
+    ) {
+        // Where several capture points saw it, it is known to be no copy, and in which order it was sent.
+        let is_known = packet.sightings.is_delivered;
+        let is_equal = self.recent_acks.contains(&(verdict.sequence, packet.digest));
+        if !is_sent_earlier && self.reanswers > 0 {
             self.reanswers -= 1;
-        } else if verdict.sequence == self.last_ack.sequence
-            && packet.digest == self.last_ack.digest
-        {
-            verdict.duplicate = true;
+        } else if is_equal {
+            verdict.duplicate = !is_known;
+        } else if is_sent_earlier && !is_known {
+            verdict.reordered = true;
+            self.statistics.reordered += 1;
+            self.evidence().reordered.push(packet.frame);
         }
     }
 
@@ -171,17 +187,17 @@ impl Requester {
         }
         self.resolve_timeout(unacked, scene);
         self.unacked = unacked;
-        // What was retransmitted before it has had its answer.
-        let unanswered = u32::try_from(self.cursor.saturating_sub(unacked)).unwrap_or(u32::MAX);
-        self.reanswers = self.reanswers.min(unanswered);
+        // Responses come in order: what was repeated before the request that this one answers has had its answer.
+        let answered = self.records.get(unacked.saturating_sub(1));
+        if answered
+            .is_some_and(|record| record.transmissions == 1 && record.frame > self.repeat_frame)
+        {
+            self.reanswers = 0;
+        }
         self.count_not_captured(unacked, packet.frame);
         (self.attempts, self.rnr_attempts) = (0, 0);
         (self.rnr_since, self.last_rnr) = (None, None);
-        if self.trigger.is_some_and(|trigger| {
-            trigger.sequence < unacked && trigger.cause != RetransmissionCause::ImpliedNak
-        }) {
-            self.trigger = None;
-        }
+        self.trigger = self.trigger.filter(|trigger| trigger.sequence >= unacked);
         self.messages.acknowledge(unacked, (packet.time, packet.frame));
     }
 
@@ -193,12 +209,28 @@ impl Requester {
         }
         let missing = self.missing_responses.iter().copied().min();
         let missing = missing.filter(|missing| (read.first..=read.last).contains(missing));
-        let sequence = missing.unwrap_or(read.responses_end);
-        self.set_trigger(RetransmissionCause::ImpliedNak, sequence, packet);
+        let missing = missing.unwrap_or(read.responses_end);
+        self.imply_nak(missing, sequence, packet);
+    }
+
+    /// The response `missing` did not come before that of `answered`. If it was requested again since `answered` was
+    /// requested, the requester has gone back already.
+    fn imply_nak(&mut self, missing: u64, answered: u64, packet: &PacketFacts) {
+        let frame_of = |sequence: u64| self.records.get(sequence).map(|record| record.frame);
+        let is_requested_since = match (frame_of(missing), frame_of(answered)) {
+            (Some(missing), Some(answered)) => missing > answered,
+            _ => false,
+        };
+        if is_requested_since || self.implied.is_some_and(|implied| implied.sequence == missing) {
+            return;
+        }
+        let (time, frame) = (packet.time.as_nanos(), packet.frame);
+        let (cause, sequence, is_acted_on) = (RetransmissionCause::ImpliedNak, missing, false);
+        self.implied = Some(Trigger { cause, sequence, time, frame, is_acted_on });
     }
 
     fn set_trigger(&mut self, cause: RetransmissionCause, sequence: u64, packet: &PacketFacts) {
-        let (time, frame) = (packet.time.as_nanos(), packet.frame);
+        let (time, frame, is_acted_on) = (packet.time.as_nanos(), packet.frame, false);
         // After an RNR NAK some responders report the packets behind as out of sequence.
         let stays = [cause, RetransmissionCause::Rnr];
         if let Some(trigger) = self.trigger
@@ -207,14 +239,30 @@ impl Requester {
         {
             return;
         }
-        self.trigger = Some(Trigger { cause, sequence, time, frame });
+        self.trigger = Some(Trigger { cause, sequence, time, frame, is_acted_on });
     }
 
-    /// Whether a NAK or RNR NAK is a copy of the previous one that the network made: the same packet, and no request
-    /// since. Remembers it otherwise.
+    /// Whether a NAK or RNR NAK is a copy of the previous one that the network made: the same packet, and no request since
+    /// that it can answer. Remembers it otherwise.
     fn is_nak_copy(&mut self, sequence: u64, packet: &PacketFacts) -> bool {
-        let nak = Some((sequence, packet.digest, self.statistics.request_packets));
-        core::mem::replace(&mut self.last_nak, nak) == nak
+        let (digest, frame, time) = (packet.digest, packet.frame, packet.time.as_nanos());
+        let known = self.last_nak.replace(LastNak { sequence, digest, frame, time });
+        let Some(known) =
+            known.filter(|known| (known.sequence, known.digest) == (sequence, digest))
+        else {
+            return false;
+        };
+        if packet.sightings.is_delivered {
+            return false;
+        }
+        let is_at_once = time.saturating_sub(known.time) < self.srtt / 2;
+        if self.last_request.1 > known.frame && !is_at_once {
+            return false;
+        }
+        // The network's copy of a request is answered as well.
+        let is_answer = self.reanswers > 0 && self.repeat_frame < known.frame;
+        self.reanswers -= u32::from(is_answer);
+        !is_answer
     }
 
     fn handle_nak<S: Sink>(
@@ -242,6 +290,7 @@ impl Requester {
             frames.push(ack);
         }
         self.progress(sequence, packet, scene);
+        self.check_implied_nak(sequence, packet);
         if code == NakCode::PsnSequenceError {
             self.set_trigger(RetransmissionCause::SequenceNak, sequence, packet);
             self.complete(scene);
@@ -297,6 +346,7 @@ impl Requester {
         }
         self.statistics.rnr_naks += 1;
         self.progress(sequence, packet, scene);
+        self.check_implied_nak(sequence, packet);
         self.complete(scene);
         let now = packet.time.as_nanos();
         let evidence = self.evidence();
@@ -345,11 +395,7 @@ impl Requester {
     }
 
     fn drop_implied_trigger(&mut self, sequence: u64) {
-        if self.trigger.is_some_and(|trigger| {
-            trigger.cause == RetransmissionCause::ImpliedNak && trigger.sequence <= sequence
-        }) {
-            self.trigger = None;
-        }
+        self.implied = self.implied.filter(|implied| implied.sequence > sequence);
     }
 
     /// A response to a READ or ATOMIC that ended: a replay if it was requested again, else a copy of the network's.
@@ -371,6 +417,9 @@ impl Requester {
             self.set_mtu(packet.payload_len);
         }
         let sequence = verdict.sequence;
+        if info.position.ends() {
+            self.size_read(sequence);
+        }
         let Some(message) = self.messages.find_mut(sequence).filter(|m| m.needs_response()) else {
             self.judge_old_response(sequence, verdict);
             return;
@@ -398,7 +447,7 @@ impl Requester {
         } else if sequence > expected {
             let room = MISSING_RESPONSES_MAX.saturating_sub(self.missing_responses.len());
             self.missing_responses.extend((expected..sequence).take(room));
-            self.set_trigger(RetransmissionCause::ImpliedNak, expected, packet);
+            self.imply_nak(expected, sequence, packet);
         } else if sequence == first && requests == 1 {
             self.measure_rtt(sequence, packet, true);
         }

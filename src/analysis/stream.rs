@@ -137,8 +137,6 @@ pub(super) struct Stream {
     pub(super) timeline: Timeline,
     /// Used since the last search for a stream to forget.
     pub(super) is_recent: bool,
-    /// Responses with a wrong ICRC, which belong to no known requester.
-    pub(super) corrupt_responses: u64,
 }
 
 /// Responses without a requester.
@@ -174,7 +172,6 @@ impl Stream {
             setup: None,
             timeline: Timeline::default(),
             is_recent: true,
-            corrupt_responses: 0,
         }
     }
 

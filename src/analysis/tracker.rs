@@ -3,6 +3,7 @@
 use super::budget::Budget;
 use super::conclude::Conclusion;
 use super::connection::{Pairing, Stall};
+use super::evidence::Frames;
 use super::finding::Thresholds;
 use super::limits::{ENDPOINTS_MAX, FLOW_NUMBERS_MAX};
 use super::report::{BeyondLimits, CaptureFacts, FileFacts, Report};
@@ -54,6 +55,8 @@ pub struct Analysis {
     verdicts: [u64; 2],
     /// Packets with a wrong ICRC that belong to no known connection, and CNPs.
     pub(super) stray: [u64; 2],
+    /// The first frames of the former.
+    pub(super) stray_corrupt: Frames,
 }
 
 impl Analysis {
@@ -80,6 +83,7 @@ impl Analysis {
             beyond: BeyondLimits::default(),
             verdicts: [0; 2],
             stray: [0; 2],
+            stray_corrupt: Frames::default(),
         }
     }
 
@@ -139,7 +143,9 @@ impl Analysis {
             IcrcVerdict::Absent => {}
         }
         let Some(info) = packet.opcode.info() else {
-            self.stray[0] += u64::from(packet.icrc == IcrcVerdict::Bad);
+            if packet.icrc == IcrcVerdict::Bad {
+                self.count_stray_corrupt(packet);
+            }
             return;
         };
         if let Some(cm) = &packet.cm {
@@ -243,6 +249,7 @@ impl Analysis {
             }
         } else if !self.join_by_setup(index) {
             self.add_unpaired(route, index);
+            self.join_by_source_port(index);
         }
         Some(index)
     }
@@ -294,7 +301,7 @@ impl Analysis {
     fn handle_corrupt<S: Sink>(&mut self, packet: &PacketFacts, info: &OpcodeInfo, sink: &mut S) {
         let key = Key::new(packet, info.service);
         let Some(index) = self.find(&key) else {
-            self.stray[0] += 1;
+            self.count_stray_corrupt(packet);
             return;
         };
         let Some(stream) = self.stream_mut(index) else { return };
@@ -308,13 +315,19 @@ impl Analysis {
             && let Some(requester) = &mut peer.requester
         {
             sequence = requester.handle_corrupt_response(packet, role);
-        } else if let Some(stream) = self.stream_mut(index) {
-            stream.corrupt_responses += 1;
+        } else {
+            self.count_stray_corrupt(packet);
         }
         let (retransmission, duplicate, reordered) = (None, false, false);
         let note =
             PacketNote { flow, sender, role, sequence, retransmission, duplicate, reordered };
         sink.packet(packet, &note);
+    }
+
+    /// A packet with a wrong ICRC that belongs to no known connection; its queue pair number may be damaged.
+    fn count_stray_corrupt(&mut self, packet: &PacketFacts) {
+        self.stray[0] += 1;
+        self.stray_corrupt.push(packet.frame);
     }
 
     /// A congestion notification: its sender got marked packets from the queue pair that it is for.

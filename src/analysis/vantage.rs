@@ -304,11 +304,13 @@ impl Vantage {
         let last = seen.last()?;
         let at = path.iter().position(|&file| file == last.file)?;
         let to = *path.get(at + 1)?;
-        let time = self.clocks.correct(last.file, nanos(last.time));
+        // By the own clocks of the files, which may not be known to differ. A file says nothing about the time before its
+        // first and after its last packet.
+        let direction = (last.source, last.destination);
+        let transit = self.clocks.transit_least(direction, last.file, to);
+        let due = nanos(last.time).saturating_add(transit);
         let (begin, end) = (*self.spans.get(usize::from(to))?)?;
-        // A file says nothing about the time before its first and after its last packet.
-        let is_inside =
-            (self.clocks.correct(to, begin)..=self.clocks.correct(to, end)).contains(&time);
+        let is_inside = (begin..=end).contains(&due);
         is_inside.then_some(LostBetween { from: last.file, to, frame: last.frame })
     }
 

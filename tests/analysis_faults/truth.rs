@@ -58,6 +58,25 @@ impl Transmission {
         }
     }
 
+    /// The first hop on its way that lost or corrupted it.
+    pub fn stopped(&self) -> Option<Hop> {
+        let first = if self.sender == 0 { Hop::A } else { Hop::B };
+        let hops = [self.lost, self.corrupted];
+        if hops.contains(&Some(first)) { Some(first) } else { self.lost.or(self.corrupted) }
+    }
+
+    /// Whether a PSN relative to the first one is one of its own.
+    pub fn covers(&self, sequence: u64) -> bool {
+        (self.sequence..self.sequence + u64::from(self.psns)).contains(&sequence)
+    }
+
+    /// Whether it is of the same connection, sender and kind (requests, or responses) as another one.
+    pub fn is_alike(&self, other: &Self) -> bool {
+        let kind =
+            |packet: &Self| (packet.connection, packet.sender, packet.class == Class::Request);
+        kind(self) == kind(other)
+    }
+
     /// Which end's PSN space it belongs to: 0 for A's requests and the responses to them.
     pub fn requester(&self) -> usize {
         if self.class == Class::Request { self.sender } else { 1 - self.sender }

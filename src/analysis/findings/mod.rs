@@ -9,6 +9,7 @@ mod transits;
 
 use core::cmp::Reverse;
 
+pub(super) use network::of_stray_corruption;
 pub(super) use others::{of_limits, of_setups};
 pub(super) use transits::of_transits;
 

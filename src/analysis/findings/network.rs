@@ -3,7 +3,7 @@
 use super::{Side, text};
 use crate::analysis::RetransmissionCause;
 use crate::analysis::connection::Retransmitted;
-use crate::analysis::evidence::Evidence;
+use crate::analysis::evidence::{Evidence, Frames};
 use crate::analysis::finding::{Certainty, Finding, FindingKind};
 
 /// A part of a whole, for a threshold.
@@ -26,6 +26,22 @@ pub(super) fn corruption(side: &Side<'_>) -> Option<Finding> {
     );
     let frames = [&side.evidence.icrc_errors];
     Some(side.finding(FindingKind::Corruption, Certainty::Proven, 0, &frames, &words))
+}
+
+/// Packets whose ICRC is wrong and that belong to no known connection.
+pub(in super::super) fn of_stray_corruption(errors: u64, frames: &Frames) -> Option<Finding> {
+    (errors > 0).then(|| Finding {
+        kind: FindingKind::Corruption,
+        flow: None,
+        requester: None,
+        certainty: Certainty::Proven,
+        cost_nanos: 0,
+        frames: frames.as_slice().to_vec(),
+        text: format!(
+            "{} of no known connection corrupted on the way: the ICRC is wrong, and the receiver drops them",
+            text::count(errors, "packet")
+        ),
+    })
 }
 
 /// Lost packets, what recovered them, and how long that took.

@@ -92,7 +92,7 @@ fn follow(chains: &mut Vec<Chain>, before: Option<u16>, here: &[Sighting], least
             let all = due.iter().enumerate().filter_map(|(index, due)| Some((index, (*due)?)));
             all.filter(|(_, due)| *due <= until).collect()
         };
-        let mut arrivals_by = arrivals(seen.time);
+        let mut arrivals_by = arrivals(seen.time.saturating_add(ROUNDING_NANOS));
         if arrivals_by.is_empty() {
             arrivals_by = arrivals(seen.time.saturating_add(SLACK_NANOS));
         }
@@ -115,7 +115,8 @@ fn follow(chains: &mut Vec<Chain>, before: Option<u16>, here: &[Sighting], least
 /// Whether a sighting is a copy of the transmission that could arrive at `latest`, and not the one that could arrive at
 /// `arrival`: it follows the later one much sooner than that one followed the earlier one.
 fn is_copy_of(time: i64, arrival: i64, latest: i64) -> bool {
-    latest > arrival && time.saturating_sub(latest) < latest.saturating_sub(arrival) / 4
+    let after = time.saturating_sub(latest);
+    latest > arrival && after < (latest.saturating_sub(arrival) / 4).min(JITTER_NANOS)
 }
 
 /// Whether each packet that the file before saw was seen here once, in the same order, and about when it was due.
@@ -128,6 +129,9 @@ fn is_in_order(due: &[Option<i64>], here: &[Sighting]) -> bool {
 
 /// How much earlier than expected a packet may be: the shortest transit is known from other packets.
 const SLACK_NANOS: i64 = 2_000;
+
+/// The error of an estimated offset and of an estimated transit.
+const ROUNDING_NANOS: i64 = 2;
 
 /// How much later than expected a packet is not taken for another.
 const JITTER_NANOS: i64 = 5_000;

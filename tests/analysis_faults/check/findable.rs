@@ -1,0 +1,87 @@
+//! Which losses the captures show, so that they must be told.
+
+use roce::analysis::RetransmissionCause;
+
+use super::super::plan::Class;
+use super::super::truth::Transmission;
+use super::{Check, last_point, way};
+
+impl Check<'_> {
+    /// Whether a loss can be found in what was captured.
+    pub(super) fn must_find(&self, number: usize) -> bool {
+        let packet = &self.truth.transmissions[number];
+        if self.has_both_ends() {
+            return !self.cannot_compare(number);
+        }
+        if !self.is_reliable(packet.connection) || packet.is_cnp {
+            // UC and UD tell nothing back. (A gap in UC's PSNs is told, and checked to be right, but not demanded.)
+            return false;
+        }
+        let hop = packet.stopped().unwrap();
+        let path = way(packet.sender);
+        let [point] = self.seen.points[..] else { return false };
+        let at = path.iter().position(|&at| at == point).unwrap();
+        let was_seen = at <= last_point(packet.sender, hop);
+        match packet.class {
+            Class::Request if was_seen => self.is_named_by_nak(number),
+            Class::Request => self.is_gap_at(number, point),
+            Class::Response if !was_seen => {
+                self.is_gap_at(number, point) && self.is_requested_anew(number)
+            }
+            _ => false,
+        }
+    }
+
+    /// Whether the requester went back to it because of a sequence-error NAK: the others that were lost behind it cannot be
+    /// told from those that the responder dropped because of the gap, and without a NAK the response may have been lost.
+    pub(super) fn is_named_by_nak(&self, number: usize) -> bool {
+        let packet = &self.truth.transmissions[number];
+        let later = self.truth.transmissions.iter().skip(number + 1);
+        let mut rewinds = later.filter(|other| {
+            (other.connection, other.sender) == (packet.connection, packet.sender)
+                && other.class == Class::Request
+                && other.rewinds
+        });
+        rewinds.next().is_some_and(|rewind| {
+            rewind.sequence == packet.sequence
+                && rewind.cause == Some(RetransmissionCause::SequenceNak)
+        })
+    }
+
+    /// Whether the point saw a packet with a higher PSN of the same kind before it saw this one: a gap.
+    pub(super) fn is_gap_at(&self, number: usize, point: usize) -> bool {
+        let packet = &self.truth.transmissions[number];
+        let same = |other: &Transmission| {
+            (other.connection, other.sender, other.class)
+                == (packet.connection, packet.sender, packet.class)
+        };
+        let seen = self.truth.captured[point].iter().filter(|seen| !seen.is_corrupted);
+        let seen =
+            seen.map(|seen| (seen.transmission, &self.truth.transmissions[seen.transmission]));
+        let seen: Vec<_> = seen.filter(|(_, other)| same(other)).collect();
+        // Something before it, so that its absence shows; it was not seen before; something behind it before it came.
+        let covers = |other: &Transmission| other.covers(packet.sequence);
+        let begins =
+            seen.iter().any(|(at, other)| *at < number && other.sequence < packet.sequence);
+        let first_time = !seen.iter().any(|(at, other)| *at < number && covers(other));
+        let next_time =
+            seen.iter().find(|(at, other)| *at > number && covers(other)).map(|(at, _)| *at);
+        let behind = seen.iter().any(|(at, other)| {
+            *at > number
+                && next_time.is_none_or(|next| *at < next)
+                && other.sequence > packet.sequence
+        });
+        packet.cause.is_none() && begins && first_time && behind && next_time.is_some()
+    }
+
+    /// Whether the requester requested a response anew.
+    pub(super) fn is_requested_anew(&self, number: usize) -> bool {
+        let packet = &self.truth.transmissions[number];
+        let mut later = self.truth.transmissions.iter().skip(number + 1);
+        later.any(|other| {
+            (other.connection, other.sender) == (packet.connection, 1 - packet.sender)
+                && other.class == Class::Request
+                && other.sequence == packet.sequence
+        })
+    }
+}

@@ -1,0 +1,135 @@
+//! What each packet was: new, a retransmission and why, a copy, overtaken.
+
+use std::collections::BTreeSet;
+
+use roce::analysis::PacketNote;
+
+use super::super::plan::Class;
+use super::super::truth::{Transmission, WITNESS};
+use super::{Check, way};
+
+impl Check<'_> {
+    /// What each packet was.
+    pub(super) fn packets(&self) {
+        let mut seen_before: BTreeSet<usize> = BTreeSet::new();
+        let mut order: Vec<u64> = self.seen.notes.keys().copied().collect();
+        let time_of = |frame: &u64| {
+            let (point, captured) = self.seen.frame(*frame);
+            captured.time.as_nanos().saturating_add_signed(-self.scenario.clocks[point])
+        };
+        order.sort_by_key(|frame| (time_of(frame), *frame));
+        let mut earlier: Vec<u64> = Vec::new();
+        for frame in order {
+            let note = self.seen.notes[&frame];
+            let (_, captured) = self.seen.frame(frame);
+            if captured.is_corrupted || captured.transmission == WITNESS {
+                continue;
+            }
+            let number = captured.transmission;
+            let packet = &self.truth.transmissions[number];
+            let mut say = Vec::new();
+            if !packet.is_cnp && note.sequence & 0xff_ffff != u64::from(packet.psn) {
+                say.push(format!("sequence {:#x}", note.sequence));
+            }
+            let is_copy = !seen_before.insert(number);
+            let is_exempt = self.cannot_tell_copy(packet, note.duplicate)
+                || (is_copy && self.is_equal_to_answer(packet, frame));
+            if note.duplicate != is_copy && !is_exempt {
+                say.push(format!("duplicate {} and not {is_copy}", note.duplicate));
+            }
+            if !is_copy && packet.class == Class::Request {
+                say.extend(self.retransmission(packet, &note, &earlier));
+            }
+            if packet.class != Class::Request && note.retransmission.is_some() {
+                say.push("a response is no retransmission".into());
+            }
+            if !is_copy {
+                let is_late = self.is_reordered(number, frame);
+                if note.reordered != is_late && !self.cannot_tell_order(packet) {
+                    say.push(format!("reordered {} and not {is_late}", note.reordered));
+                }
+            }
+            earlier.push(frame);
+            for say in say {
+                self.say(format!("frame {frame} ({}): {say}", self.words(packet)));
+            }
+        }
+        self.nothing_left_out();
+    }
+
+    /// Every packet has a note, once; in merged captures one of its sightings has.
+    pub(super) fn nothing_left_out(&self) {
+        let noted: BTreeSet<usize> =
+            self.seen.notes.keys().map(|frame| self.seen.frame(*frame).1.transmission).collect();
+        for (index, (_, captured)) in self.seen.frames.iter().enumerate() {
+            let is_alone = !self.is_merged() && !self.seen.notes.contains_key(&(index as u64 + 1));
+            let is_missing = is_alone || !noted.contains(&captured.transmission);
+            let packet = &self.truth.transmissions[captured.transmission];
+            // A CNP names the queue pair that it is for: if nothing else was sent to that yet, it belongs to no connection.
+            if is_missing && !captured.is_corrupted && !packet.is_cnp {
+                self.say(format!("frame {} ({}) has no note", index + 1, self.words(packet)));
+            }
+        }
+    }
+
+    pub(super) fn retransmission(
+        &self,
+        packet: &Transmission,
+        note: &PacketNote,
+        earlier: &[u64],
+    ) -> Vec<String> {
+        let mut say = Vec::new();
+        let (got, real) = (note.retransmission, packet.cause);
+        if self.has_point_of(packet.sender) {
+            if got != real {
+                say.push(format!("retransmission {got:?} and not {real:?}"));
+            }
+            return say;
+        }
+        // Another point: what it saw before counts.
+        let has_seen = earlier.iter().any(|&frame| {
+            let before = &self.truth.transmissions[self.seen.frame(frame).1.transmission];
+            before.connection == packet.connection
+                && before.sender == packet.sender
+                && before.class == Class::Request
+                && before.covers(packet.sequence)
+        });
+        if self.is_delayed_twin(packet) || self.is_behind_delay(packet) {
+            return say;
+        }
+        let is_blind = self.cannot_know_cause(packet) && note.duplicate;
+        if got.is_some() && real.is_none()
+            || got.is_none() && real.is_some() && has_seen && !is_blind
+        {
+            say.push(format!("retransmission {got:?} and not {real:?}"));
+        } else if got.is_some() && got != real && !self.cannot_know_cause(packet) {
+            say.push(format!("retransmission for {got:?} and not for {real:?}"));
+        }
+        say
+    }
+
+    /// Whether a packet that was sent later was seen earlier: at the point, or at the last one on the way.
+    pub(super) fn is_reordered(&self, number: usize, frame: u64) -> bool {
+        let packet = &self.truth.transmissions[number];
+        let point = match self.is_merged() {
+            false => self.seen.frame(frame).0,
+            true => {
+                let on_way = way(packet.sender).into_iter().rev();
+                on_way.into_iter().find(|point| self.seen.points.contains(point)).unwrap()
+            }
+        };
+        let captured = &self.truth.captured[point];
+        let Some(at) =
+            captured.iter().position(|seen| seen.transmission == number && !seen.is_corrupted)
+        else {
+            return false;
+        };
+        captured[..at].iter().any(|seen| {
+            let other = &self.truth.transmissions[seen.transmission];
+            seen.transmission > number
+                && !seen.is_corrupted
+                && !other.is_cnp
+                && other.is_alike(packet)
+        })
+    }
+}
