@@ -4,6 +4,8 @@
 //! PSN of the request that it answers. So the responses that one host sends to a queue pair belong with those requests
 //! of the other host whose PSNs they answer. Each response leaves fewer candidates; the last one is it.
 
+use std::collections::BTreeSet;
+
 use super::connection::Pairing;
 use super::limits::{CANDIDATES_MAX, ORPHAN_RESPONSES_MAX};
 use super::requester::Verdict;
@@ -203,7 +205,16 @@ impl Analysis {
                 self.replay(requests, index, sink);
             }
         }
+        // Between these hosts the source port tells which streams belong together.
+        let telling: BTreeSet<([u8; 16], [u8; 16])> = (0..count)
+            .filter_map(|at| self.stream(at).filter(|s| s.pairing == Pairing::SourcePort))
+            .map(|stream| (stream.key.source.0, stream.key.destination.0))
+            .collect();
         for &(_, index) in &open {
+            let hosts = self.stream(index).map(|s| (s.key.source.0, s.key.destination.0));
+            if hosts.is_some_and(|hosts| telling.contains(&hosts)) {
+                continue;
+            }
             if let Some(other) = self.only_counterpart(index) {
                 self.join(index, other, Pairing::OnlyCandidates);
                 self.replay(index, other, sink);
@@ -231,7 +242,10 @@ impl Analysis {
         let counterpart = self.stream(other)?;
         let overlap = stream.first_time <= counterpart.last_time
             && counterpart.first_time <= stream.last_time;
-        (other != index && overlap).then_some(other)
+        // Nothing ties two directions of UC together but the port.
+        let fits =
+            stream.key.service != Service::Uc || stream.source_port == counterpart.source_port;
+        (other != index && overlap && fits).then_some(other)
     }
 }
 

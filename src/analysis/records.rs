@@ -126,41 +126,47 @@ impl Records {
         records.any(|record| record.flags.intersects(flags))
     }
 
-    /// Leaves the record of a READ at `sequence` only `span` sequence numbers, and makes the others ones that were skipped.
-    /// Returns how many these are.
-    pub(super) fn shorten(&mut self, sequence: u64, span: u64) -> Option<u32> {
+    /// Gives the record of a READ at `sequence` its true number of sequence numbers, at the cost or to the benefit of those
+    /// behind it that were skipped. Returns how many were skipped before and are now.
+    pub(super) fn resize(&mut self, sequence: u64, span: u32) -> Option<(u64, u64)> {
         let at = self.position(sequence)?;
-        let record = self.ring.get_mut(at)?;
-        let span = u32::try_from(span).ok()?;
-        let skipped = record.span.checked_sub(span).filter(|&skipped| skipped > 0)?;
-        record.span = span;
-        let gap = Record {
-            sequence: record.end(),
-            span: skipped,
-            digest: 0,
-            transmissions: 0,
-            flags: RecordFlags::empty(),
-            ..*record
-        };
-        self.ring.insert(at + 1, gap);
-        Some(skipped)
+        let read = *self.ring.get(at).filter(|record| record.sequence == sequence)?;
+        let gap = self.ring.get(at + 1).filter(|gap| gap.open_gap() > 0).copied();
+        let skipped = gap.map_or(0, |gap| gap.span);
+        let span = span.clamp(1, read.span + skipped);
+        let left = read.span + skipped - span;
+        if let Some(record) = self.ring.get_mut(at) {
+            record.span = span;
+        }
+        if gap.is_some() {
+            self.ring.remove(at + 1);
+        }
+        if left > 0 {
+            let none = Record { digest: 0, transmissions: 0, flags: RecordFlags::empty(), ..read };
+            let gap =
+                Record { sequence: sequence + u64::from(span), span: left, ..gap.unwrap_or(none) };
+            self.ring.insert(at + 1, gap);
+        }
+        Some((skipped.into(), left.into()))
     }
 
-    /// Takes the one sequence number `sequence` out of a record of several that were skipped, so that it has a record of
-    /// its own.
-    pub(super) fn isolate(&mut self, sequence: u64) {
+    /// Takes `span` sequence numbers from `sequence` on out of a record of several that were skipped, so that they have a
+    /// record of their own.
+    pub(super) fn isolate(&mut self, sequence: u64, span: u32) {
         let Some(at) = self.position(sequence) else { return };
         let Some(&record) = self.ring.get(at) else { return };
         if record.span <= 1 || record.is_seen() {
             return;
         }
         let before = u32::try_from(sequence - record.sequence).unwrap_or(0);
-        let after = record.span - before - 1;
+        let span = span.clamp(1, record.span - before);
+        let after = record.span - before - span;
         if let Some(slot) = self.ring.get_mut(at) {
-            *slot = Record { sequence, span: 1, ..record };
+            *slot = Record { sequence, span, ..record };
         }
         if after > 0 {
-            self.ring.insert(at + 1, Record { sequence: sequence + 1, span: after, ..record });
+            let sequence = sequence + u64::from(span);
+            self.ring.insert(at + 1, Record { sequence, span: after, ..record });
         }
         if before > 0 {
             self.ring.insert(at, Record { span: before, ..record });

@@ -73,7 +73,6 @@ pub(super) struct LastAck {
     pub(super) sequence: u64,
     pub(super) frame: u64,
     pub(super) time: u64,
-    pub(super) digest: u32,
 }
 
 /// The state of one requester.

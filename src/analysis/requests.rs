@@ -118,12 +118,10 @@ impl Requester {
             let span = sequence - read;
             // One response fits several path MTUs, more fit one only, if no packet is missing between.
             match MTUS.into_iter().find(|&mtu| span > 1 && responses_of(length, mtu) == span) {
-                Some(mtu) => {
-                    self.set_mtu(mtu);
-                    self.guessed_read = Some((read, length));
-                }
+                Some(mtu) => self.set_mtu(mtu),
                 None => self.unsized_read = None,
             }
+            self.guessed_read = (span > 1).then_some((read, length));
         }
     }
 
@@ -144,7 +142,7 @@ impl Requester {
             && self.mtu != mtu
         {
             self.mtu = mtu;
-            self.shorten_read(read, responses_of(length, mtu));
+            self.resize_read(read, responses_of(length, mtu));
         }
         if self.mtu != 0 {
             return;
@@ -167,10 +165,11 @@ impl Requester {
         }
     }
 
-    /// A READ has fewer sequence numbers than were taken for its own: those behind it were skipped.
-    fn shorten_read(&mut self, read: u64, span: u64) {
-        let Some(skipped) = self.records.shorten(read, span) else { return };
-        self.gaps += u64::from(skipped);
+    /// A READ has another number of sequence numbers than was guessed.
+    fn resize_read(&mut self, read: u64, span: u64) {
+        let span32 = u32::try_from(span).unwrap_or(u32::MAX);
+        let Some((before, after)) = self.records.resize(read, span32) else { return };
+        self.gaps = self.gaps.saturating_sub(before) + after;
         if let Some(message) = self.messages.find_mut(read) {
             message.last = message.first + span - 1;
         }
@@ -433,7 +432,7 @@ impl Requester {
             self.next = sequence + u64::from(span);
             self.cursor = self.next;
         } else {
-            let end = self.retransmit(sequence, packet, flags);
+            let end = self.retransmit(sequence, span, packet, flags);
             if !verdict.reordered {
                 self.cursor = end.unwrap_or_else(|| sequence + u64::from(span)).min(self.next);
             }
@@ -445,18 +444,19 @@ impl Requester {
     fn retransmit(
         &mut self,
         sequence: u64,
+        span: u32,
         packet: &PacketFacts,
         flags: RecordFlags,
     ) -> Option<u64> {
-        self.records.isolate(sequence);
+        self.reanswers += 1;
+        self.repeat_frame = packet.frame;
+        self.records.isolate(sequence, span);
         let pass = self.pass;
         let record = self.records.get_mut(sequence)?;
         self.gaps = self.gaps.saturating_sub(record.open_gap());
         if !record.is_seen() && record.flags.contains(RecordFlags::NOT_CAPTURED) {
             self.statistics.not_captured = self.statistics.not_captured.saturating_sub(1);
         }
-        self.reanswers += 1;
-        self.repeat_frame = packet.frame;
         record.transmissions = record.transmissions.saturating_add(1);
         (record.time, record.frame) = (packet.time.as_nanos(), packet.frame);
         (record.digest, record.pass) = (packet.digest, pass);

@@ -53,16 +53,16 @@ impl Requester {
         let sequence = self.sequence_of(packet.psn);
         let mut verdict = Verdict { sequence, ..Verdict::default() };
         self.statistics.response_packets += 1;
-        if packet.sightings.lost.is_some() {
-            // The requester never got it.
-            self.report_between(sequence, role_of(packet, info), packet, scene);
-            return verdict;
-        }
         if packet.sightings.is_copy {
             verdict.duplicate = true;
             self.statistics.duplicate_packets += 1;
             self.statistics.response_packets -= 1;
             self.evidence().duplicates.push(packet.frame);
+            return verdict;
+        }
+        if packet.sightings.lost.is_some() {
+            // The requester never got it.
+            self.report_between(sequence, role_of(packet, info), packet, scene);
             return verdict;
         }
         let is_ghost = sequence >= self.next.saturating_add(PSN_JUMP_MAX);
@@ -128,7 +128,6 @@ impl Requester {
                 sequence,
                 frame: packet.frame,
                 time: packet.time.as_nanos(),
-                digest: packet.digest,
                 is_response: false,
             };
             self.progress(sequence + 1, packet, scene);
@@ -233,9 +232,13 @@ impl Requester {
         let (time, frame, is_acted_on) = (packet.time.as_nanos(), packet.frame, false);
         // After an RNR NAK some responders report the packets behind as out of sequence.
         let stays = [cause, RetransmissionCause::Rnr];
+        let is_sent_since = |before: &Trigger| {
+            self.records.get(sequence).is_some_and(|record| record.time > before.time)
+        };
         if let Some(trigger) = self.trigger
             && trigger.sequence == sequence
             && stays.contains(&trigger.cause)
+            && !is_sent_since(&trigger)
         {
             return;
         }
@@ -389,8 +392,8 @@ impl Requester {
     fn note_response(&mut self, sequence: u64, packet: &PacketFacts) {
         self.remember_response(sequence, packet);
         if sequence >= self.last_ack.sequence {
-            let (frame, time, digest) = (packet.frame, packet.time.as_nanos(), packet.digest);
-            self.last_ack = LastAck { sequence, frame, time, digest, is_response: true };
+            let (frame, time) = (packet.frame, packet.time.as_nanos());
+            self.last_ack = LastAck { sequence, frame, time, is_response: true };
         }
     }
 

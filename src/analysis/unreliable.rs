@@ -61,7 +61,7 @@ impl Requester {
     /// A packet behind which others were sent: late, or a copy.
     fn judge_old(&mut self, packet: &PacketFacts, verdict: &mut Verdict) {
         let sequence = verdict.sequence;
-        self.records.isolate(sequence);
+        self.records.isolate(sequence, 1);
         let Some(record) = self.records.get_mut(sequence) else { return };
         if record.is_seen() {
             verdict.duplicate = record.digest == packet.digest;

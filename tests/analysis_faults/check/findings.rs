@@ -4,6 +4,7 @@ use roce::analysis::{Certainty, Finding, FindingKind};
 use roce::link::mem::Action;
 use roce::verbs::{QpType, WcStatus};
 
+use super::super::plan::Class;
 use super::super::truth::{Captured, Transmission};
 use super::Check;
 
@@ -53,6 +54,7 @@ impl Check<'_> {
             }
             FindingKind::Reordering | FindingKind::Delay => {
                 self.is_injected(|action| matches!(action, Action::Delay(_)))
+                    || (finding.kind == FindingKind::Reordering && self.is_answered_twice())
             }
             FindingKind::Duplication => self.is_copy_allowed(),
             FindingKind::Congestion => self.is_injected(|action| action == Action::Mark),
@@ -69,6 +71,17 @@ impl Check<'_> {
             FindingKind::CaptureLoss => loses && has_datagrams,
             _ => false,
         }
+    }
+
+    /// Whether the network copied a request: its second answer may come where a late first one would; see
+    /// `cannot_tell_order`.
+    fn is_answered_twice(&self) -> bool {
+        let mut injected = self.truth.injected.iter();
+        !self.has_both_ends()
+            && injected.any(|fault| {
+                fault.action == Action::Duplicate
+                    && self.truth.transmissions[fault.transmission].class == Class::Request
+            })
     }
 
     /// Whether the network made copies, or something that cannot be told from one.

@@ -31,7 +31,9 @@ impl Check<'_> {
             if !packet.is_cnp && note.sequence & 0xff_ffff != u64::from(packet.psn) {
                 say.push(format!("sequence {:#x}", note.sequence));
             }
-            let is_copy = !seen_before.insert(number);
+            // Of several points, the copy may be seen further on the way than the packet.
+            let is_repeated = !seen_before.insert(number);
+            let is_copy = if self.is_merged() { captured.is_copy } else { is_repeated };
             let is_exempt = self.cannot_tell_copy(packet, note.duplicate)
                 || (is_copy && self.is_equal_to_answer(packet, frame));
             if note.duplicate != is_copy && !is_exempt {
