@@ -114,7 +114,7 @@ fn connections_of_rxe_all_ops_are_paired() {
             // UC is not answered, and the last one's peer is gone.
             0x14 | 0x1e => Pairing::Unpaired,
             0x15 | 0x16 => Pairing::Datagram,
-            _ => Pairing::Acknowledgements,
+            _ => Pairing::SourcePort,
         };
         (Some(Qpn::new(qpn)), pairing)
     });
@@ -127,7 +127,7 @@ fn connections_of_rxe_all_ops_are_paired() {
 fn retransmissions_of_rxe_lossy_are_those_that_can_be_counted() {
     let (report, recorder) = analyze("testdata/captures/rxe_lossy.pcap");
     let [connection] = report.connections.as_slice() else { panic!("{:?}", report.connections) };
-    assert_eq!(connection.pairing, Pairing::Acknowledgements);
+    assert_eq!(connection.pairing, Pairing::SourcePort);
     // Independently: packets that are no acknowledgement, by sender and PSN.
     let requests: Vec<_> = recorder
         .packets

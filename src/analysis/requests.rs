@@ -229,7 +229,10 @@ impl Requester {
         let elapsed = now.saturating_sub(record.time);
         let is_just_now = self.last_request.1 == record.frame && record.digest == packet.digest;
         if let Some(trigger) = self.trigger_of(sequence, record, is_just_now) {
-            return Repeat::Rewind(self.cause_of(&trigger, record, now), Some(trigger));
+            let cause = self.cause_of(&trigger, record, now);
+            // If the requester has gone back for it before, the timeout has another reason.
+            let is_used = trigger.is_acted_on && cause == RetransmissionCause::Timeout;
+            return Repeat::Rewind(cause, (!is_used).then_some(trigger));
         }
         let least = self.timeout_least();
         let in_this_pass =

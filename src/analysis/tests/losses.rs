@@ -228,3 +228,78 @@ fn corrupted_acknowledgement_is_dropped_by_the_requester() {
     );
     assert_eq!(report.findings[0].kind, FindingKind::Corruption);
 }
+
+#[test]
+fn damaged_psn_of_a_corrupted_packet_is_not_believed() {
+    let mut script = Script::new();
+    script.sends(9..11);
+    // PSN 11, of which a bit is wrong.
+    let corrupt =
+        PacketFacts { icrc: IcrcVerdict::Bad, ..script.facts(0, Opcode::RC_SEND_ONLY, 13, 100) };
+    script.put(corrupt);
+    script.send(12);
+    script.sequence_nak(11);
+    script.sends(11..13);
+    script.ack(12);
+    assert_eq!(script.send(13).retransmission, None);
+    script.ack(13);
+    let (report, told) = script.finish();
+    let lost: Vec<_> = told.losses.iter().map(|loss| (loss.sequence % 64, loss.frame)).collect();
+    assert_eq!(lost, [(11, None)]);
+    assert_eq!(only_direction(&report).icrc_errors, 1);
+}
+
+#[test]
+fn corrupted_packet_of_no_connection_is_a_finding() {
+    let mut script = Script::new();
+    script.send(10);
+    script.ack(10);
+    let mut corrupt = script.facts(0, Opcode::RC_SEND_ONLY, 11, 100);
+    (corrupt.icrc, corrupt.dest_qp) = (IcrcVerdict::Bad, Qpn::new(0x8012));
+    script.analysis.handle_packet(&corrupt, &mut ());
+    let (report, _) = script.finish();
+    let [finding] = report.findings.as_slice() else { panic!("{:?}", report.findings) };
+    assert_eq!((finding.kind, finding.flow), (FindingKind::Corruption, None));
+    assert_eq!(finding.frames, [3]);
+    assert_eq!(report.totals.all.icrc_errors, 1);
+}
+
+#[test]
+fn responder_that_was_not_asked_for_an_ack_has_lost_none() {
+    let mut script = Script::new();
+    script.send(9);
+    script.ack(9);
+    script.send_first(10);
+    script.send_middle(11);
+    // The last packet, which asks for an acknowledgement, was lost before the capture point.
+    script.wait_micros(5000);
+    script.send_first(10);
+    script.ack(11);
+    script.send_middle(11);
+    script.ack(11);
+    script.send_last(12);
+    script.ack(12);
+    let (_, told) = script.finish();
+    let [loss] = told.losses.as_slice() else { panic!("{:?}", told.losses) };
+    assert_eq!((loss.sequence % 64, loss.role, loss.frame), (12, PacketRole::Request, None));
+    assert_eq!((loss.place, loss.certainty), (LossPlace::BeforeCapturePoint, Certainty::Likely));
+}
+
+#[test]
+fn retransmission_that_is_corrupted_is_another_loss() {
+    let mut script = Script::new();
+    script.send(10);
+    script.sends(12..14);
+    script.sequence_nak(11);
+    let corrupt =
+        PacketFacts { icrc: IcrcVerdict::Bad, ..script.facts(0, Opcode::RC_SEND_ONLY, 11, 100) };
+    script.put(corrupt);
+    script.sends(12..14);
+    script.wait_micros(5000);
+    assert_eq!(script.send(11).retransmission, Some(RetransmissionCause::Timeout));
+    script.sends(12..14);
+    script.ack(13);
+    let (_, told) = script.finish();
+    let lost: Vec<_> = told.losses.iter().map(|loss| (loss.sequence % 64, loss.frame)).collect();
+    assert_eq!(lost, [(11, None), (11, Some(5))]);
+}

@@ -141,3 +141,63 @@ fn credits_and_coalescing_are_counted() {
     assert_eq!((direction.acks, direction.least_credits), (1, Some(4)));
     assert!((direction.packets_per_ack - 6.0).abs() < 1e-9);
 }
+
+#[test]
+fn read_of_unknown_size_may_be_retransmitted() {
+    let mut script = Script::new();
+    script.send(9);
+    script.rnr(9);
+    script.send(9);
+    script.read(10, 3 * MTU);
+    script.rnr(9);
+    script.wait_micros(700);
+    script.send(9);
+    script.read(10, 3 * MTU);
+    script.ack(9);
+    script.read_responses(10..=12, MTU);
+    script.send(13);
+    script.ack(13);
+    let (report, told) = script.finish();
+    let direction = only_direction(&report);
+    assert_eq!((direction.not_captured, direction.lost_requests), (0, 0));
+    assert!(told.messages.iter().all(|message| message.outcome == Outcome::Completed));
+}
+
+#[test]
+fn size_of_a_read_that_was_guessed_is_corrected() {
+    // Behind a READ of three packets of 4096 bytes, three PSNs are missing: it could as well be one of six of 2048.
+    for (length, missing) in [(12_000, 13..16), (12_000, 13..14)] {
+        let mut script = Script::new();
+        script.send(9);
+        script.ack(9);
+        script.read(10, length);
+        script.send(missing.end);
+        let ack = Answer::Ack(Credits::UNLIMITED);
+        script.answer(Opcode::RC_RDMA_READ_RESPONSE_FIRST, 10, 4096, ack);
+        script.answer(Opcode::RC_RDMA_READ_RESPONSE_MIDDLE, 11, 4096, ack);
+        script.answer(Opcode::RC_RDMA_READ_RESPONSE_LAST, 12, 12_000 - 8192, ack);
+        script.sequence_nak(13);
+        script.sends(missing.clone());
+        script.send(missing.end);
+        script.ack(missing.end);
+        let (_, told) = script.finish();
+        let lost: Vec<_> = told.losses.iter().map(|loss| loss.sequence % 64).collect();
+        assert_eq!(lost, missing.map(u64::from).collect::<Vec<_>>());
+    }
+}
+
+#[test]
+fn response_that_ends_a_read_tells_its_size() {
+    let mut script = Script::new();
+    script.read(10, 4000);
+    script.answer(Opcode::RC_RDMA_READ_RESPONSE_ONLY, 10, 4000, Answer::Ack(Credits::UNLIMITED));
+    // PSN 11 is missing; the READ had none but 10.
+    script.send(12);
+    script.sequence_nak(11);
+    script.send(11);
+    script.send(12);
+    script.ack(12);
+    let (_, told) = script.finish();
+    let lost: Vec<_> = told.losses.iter().map(|loss| (loss.sequence % 64, loss.place)).collect();
+    assert_eq!(lost, [(11, LossPlace::BeforeCapturePoint)]);
+}

@@ -1,5 +1,6 @@
 //! Scripts of packets, and what the analysis makes of them.
 
+mod acknowledgements;
 mod losses;
 mod messages;
 mod pairing;
@@ -132,6 +133,13 @@ impl Script {
     /// A SEND of one packet.
     fn send(&mut self, psn: u32) -> PacketNote {
         self.request(Opcode::RC_SEND_ONLY, psn, 100)
+    }
+
+    /// SENDs of one packet each.
+    fn sends(&mut self, psns: core::ops::Range<u32>) {
+        for psn in psns {
+            self.send(psn);
+        }
     }
 
     fn send_first(&mut self, psn: u32) -> PacketNote {

@@ -157,3 +157,34 @@ fn many_queue_pairs_that_begin_with_the_same_psn_are_paired_rightly() {
         assert!(report.findings.is_empty(), "seed {seed}: {:?}", report.findings);
     }
 }
+
+#[test]
+fn ports_that_linux_derives_from_both_numbers_pair_before_any_response() {
+    let mut script = Script::new();
+    // Ports as `rdma_calc_flow_label` gives them.
+    let connections = [(PAIR, 0xc132), (OTHER, 0xc462)];
+    for (pair, source_port) in connections {
+        script.on(pair);
+        script.put(PacketFacts { source_port, ..script.facts(0, Opcode::RC_SEND_ONLY, 7, 100) });
+    }
+    for (pair, source_port) in connections {
+        script.on(pair);
+        script.put(PacketFacts { source_port, ..script.facts(1, Opcode::RC_SEND_ONLY, 7, 100) });
+    }
+    let (report, _) = script.finish();
+    let expected = [[0x11, 0x12], [0x21, 0x22]].map(|qps| (qps.map(Some), Pairing::SourcePort));
+    assert_eq!(ends(&report), expected);
+}
+
+#[test]
+fn uc_that_requests_each_other_is_paired_by_its_port_only() {
+    for (ports, count) in [([0xc001, 0xc002], 2), ([0xc001, 0xc001], 1)] {
+        let mut script = Script::new();
+        for (from, psn) in [(0, 7), (1, 7), (0, 8)] {
+            let packet = script.facts(from, Opcode::UC_SEND_ONLY, psn, 100);
+            script.put(PacketFacts { source_port: ports[from], ..packet });
+        }
+        let (report, _) = script.finish();
+        assert_eq!(report.connections.len(), count, "{:?}", ends(&report));
+    }
+}

@@ -199,3 +199,68 @@ fn psns_wrap() {
     let sequences: Vec<_> = told.notes.iter().map(|(_, note)| note.sequence).collect();
     assert_eq!(sequences[..6], [0, 1, 2, 3, 4, 5].map(|i| sequences[0] + i));
 }
+
+#[test]
+fn implied_nak_stands_beside_a_later_nak() {
+    let mut script = Script::new();
+    script.send_first(9);
+    script.send_last(10);
+    script.ack(10);
+    script.read(11, 3 * MTU);
+    script.send(14);
+    script.send(15);
+    let ack = Answer::Ack(Credits::UNLIMITED);
+    script.answer(Opcode::RC_RDMA_READ_RESPONSE_FIRST, 11, MTU, ack);
+    script.answer(Opcode::RC_RDMA_READ_RESPONSE_LAST, 13, MTU, ack);
+    // PSN 14 was lost as well.
+    script.sequence_nak(14);
+    assert_eq!(script.read(12, 2 * MTU).retransmission, Some(RetransmissionCause::ImpliedNak));
+    assert_eq!(script.send(14).retransmission, Some(RetransmissionCause::ImpliedNak));
+}
+
+#[test]
+fn responses_to_requests_before_the_rewind_imply_no_further_nak() {
+    let mut script = Script::new();
+    script.send_first(9);
+    script.send_last(10);
+    script.ack(10);
+    script.read(11, MTU);
+    script.read(12, MTU);
+    script.read(13, MTU);
+    script.read_responses(12..=12, MTU);
+    assert_eq!(script.read(11, MTU).retransmission, Some(RetransmissionCause::ImpliedNak));
+    // It was requested before PSN 11 was requested again, which is lost too.
+    script.read_responses(13..=13, MTU);
+    script.wait_micros(5000);
+    assert_eq!(script.read(11, MTU).retransmission, Some(RetransmissionCause::Timeout));
+}
+
+#[test]
+fn nak_that_was_acted_on_causes_no_later_retransmission() {
+    let mut script = Script::new();
+    script.send(10);
+    script.sends(12..15);
+    script.sequence_nak(11);
+    // PSN 11 is lost once more.
+    for psn in 12..15 {
+        assert_eq!(script.send(psn).retransmission, Some(RetransmissionCause::SequenceNak));
+    }
+    script.wait_micros(5000);
+    assert_eq!(script.send(11).retransmission, Some(RetransmissionCause::Timeout));
+}
+
+#[test]
+fn rnr_nak_of_a_retransmission_counts_anew() {
+    let mut script = Script::new();
+    script.send(9);
+    script.ack(9);
+    script.read(10, 100);
+    script.send(11);
+    script.rnr(11);
+    // The response of the READ is missing, so that the requester goes back at once.
+    assert_eq!(script.read(10, 100).retransmission, Some(RetransmissionCause::ImpliedNak));
+    assert_eq!(script.send(11).retransmission, Some(RetransmissionCause::ImpliedNak));
+    script.read_responses(10..=10, 100);
+    assert!(!script.rnr(11).duplicate);
+    assert_eq!(script.send(11).retransmission, Some(RetransmissionCause::Rnr));
+}

@@ -1,0 +1,40 @@
+//! The scenarios: each fault by itself under a name ([`named()`]), and any mixture of them from a seed ([`random()`]).
+
+mod named;
+mod random;
+
+use std::time::Duration;
+
+use roce::link::mem::Action;
+use roce::verbs::{Mtu, QpType};
+
+pub use self::named::named;
+pub use self::random::random;
+use super::plan::Connection;
+
+const fn micros(count: u64) -> Duration {
+    Duration::from_micros(count)
+}
+
+/// So that others pass.
+const BEHIND: Action = Action::Delay(micros(3));
+
+/// Long after everything else has arrived, and before the retransmission timeout.
+const LATE: Action = Action::Delay(micros(150));
+
+/// A reliable connection without work.
+fn rc() -> Connection {
+    Connection {
+        kind: QpType::Rc,
+        mtu: Mtu::M1024,
+        psns: [100, 5000],
+        // 1.05 ms.
+        timeout: 8,
+        retry_count: 7,
+        rnr_retry: 7,
+        rnr_timer: 6,
+        reads: 4,
+        work: [Vec::new(), Vec::new()],
+        receives: [Vec::new(), Vec::new()],
+    }
+}
