@@ -146,6 +146,8 @@ pub(super) struct Requester {
     pub(super) last_request: (u64, u64),
     /// Smoothed round-trip time in nanoseconds; 0 while it is not known.
     pub(super) srtt: u64,
+    /// That of the requests of the other end, when it was last needed: from the capture point to the requester and back.
+    pub(super) peer_srtt: u64,
     /// The shortest retransmission timeout that was observed; 0 if none was.
     pub(super) rto_seen: u64,
     /// The retransmission timeout that the connection manager negotiated, in nanoseconds; 0 if not known.

@@ -275,7 +275,13 @@ impl Requester {
     /// The cause of a rewind after `trigger`: if it comes only when the timeout does, the trigger was lost on its way.
     fn cause_of(&self, trigger: &Trigger, record: &Record, now: u64) -> RetransmissionCause {
         let (rto, wait_least) = match (self.rto_setup, self.rto_seen) {
-            (0, 0) => (TIMEOUT_NANOS_LEAST, TIMEOUT_NANOS_LEAST),
+            // Behind the capture point the way to the requester and back may be long, as far as the requests of the other end
+            // do not tell.
+            (0, 0) if self.peer_srtt == 0 => return trigger.cause,
+            (0, 0) => {
+                let least = TIMEOUT_NANOS_LEAST.max(2 * (self.srtt + self.peer_srtt));
+                (least, least)
+            }
             (0, seen) => (seen / 8 * 7, seen / 16 * 7),
             (setup, _) => (setup, setup / 2),
         };

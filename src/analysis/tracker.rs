@@ -412,6 +412,7 @@ impl Analysis {
         info: &OpcodeInfo,
         sink: &mut S,
     ) -> Verdict {
+        let peer_srtt = self.peer_srtt(index);
         let Self { streams, budget, .. } = self;
         let Some(Some(stream)) = streams.get_mut(index as usize) else { return Verdict::default() };
         stream.first_request.get_or_insert(packet.frame);
@@ -421,12 +422,21 @@ impl Analysis {
         if requester.is_far(packet.psn) && info.service != Service::Ud {
             requester.resynchronize(packet, &mut scene);
         }
+        requester.peer_srtt = peer_srtt.unwrap_or(requester.peer_srtt);
         requester.statistics.wire_bytes += u64::from(packet.wire_len);
         if matches!(info.service, Service::Uc | Service::Ud) {
             requester.handle_unreliable(packet, info, &mut scene)
         } else {
             requester.handle_request(packet, info, &mut scene)
         }
+    }
+
+    /// The round-trip time of the other end's requests, where a response may make the requester go back.
+    fn peer_srtt(&self, index: u32) -> Option<u64> {
+        let stream = self.stream(index)?;
+        let requester = stream.requester.as_ref()?;
+        requester.trigger.or(requester.implied)?;
+        Some(self.stream(stream.peer?)?.requester.as_ref()?.srtt)
     }
 
     fn handle_response<S: Sink>(
