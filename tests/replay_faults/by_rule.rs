@@ -5,7 +5,7 @@ use super::{dice, frames};
 
 #[path = "../analysis_faults/plan.rs"]
 pub mod plan;
-#[path = "../analysis_faults/scenarios.rs"]
+#[path = "../analysis_faults/scenarios/mod.rs"]
 pub mod scenarios;
 #[path = "../analysis_faults/truth.rs"]
 mod truth;
