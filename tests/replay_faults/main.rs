@@ -148,6 +148,22 @@ fn requesters_with_a_flaw_are_found() {
     flaws_are_found(REQUESTERS, 24);
 }
 
+#[test]
+fn every_rule_for_connections_has_a_flaw() {
+    let flaws = || RESPONDERS.iter().chain(REQUESTERS).copied().flatten();
+    let rules: Vec<_> = roce::replay::all_rules().iter().map(|rule| rule.id).collect();
+    for flaw in flaws() {
+        let unknown: Vec<_> = flaw.rules.iter().filter(|rule| !rules.contains(rule)).collect();
+        assert!(unknown.is_empty(), "{} names {unknown:?}", flaw.name);
+    }
+    // Those of other services have tests of their own.
+    const OTHERS: [&str; 6] = ["mad-", "cm-", "sidr-", "datagram-", "multicast-", "cnp-"];
+    let is_shown = |rule: &str| flaws().any(|flaw| flaw.rules.contains(&rule));
+    let others = |rule: &str| OTHERS.iter().any(|other| rule.starts_with(other));
+    let missing = rules.into_iter().filter(|rule| !others(rule) && !is_shown(rule));
+    assert_eq!(missing.collect::<Vec<_>>(), ["unreliable-repeated"]);
+}
+
 /// What replays say wrongly of a run of correct devices. A capture may also miss some of the packets.
 fn honest_failures(name: &str, run: &Run, ipv6: bool, seed: u64) -> Vec<Wrong> {
     let mut all = Vec::new();

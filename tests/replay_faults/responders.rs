@@ -574,6 +574,23 @@ const REFUSALS: &[Flaw] = &[
         || nth_out(is_rnr_nak, 1, |nak, cx| cx.send_broken(&psn_moved(nak, 1))),
     ),
     Flaw::responder(
+        "nak-after-rnr",
+        &["nak-after-rnr"],
+        EVERYWHERE,
+        || {
+            let mut setup = setup(at_once(&[(Op::Send, Key::All, 0, 100); 3]));
+            setup.connections[0].receives[1] = vec![Duration::from_micros(50)];
+            setup
+        },
+        || {
+            nth_out(is_rnr_nak, 1, |nak, cx| {
+                cx.send(nak);
+                let nak = with_syndrome(nak, SEQUENCE_NAK);
+                cx.send_as(&nak, Mark::Broken, Duration::from_nanos(60));
+            })
+        },
+    ),
+    Flaw::responder(
         "rnr-despite-credits",
         &["rnr-with-credits"],
         EVERYWHERE,
@@ -684,6 +701,13 @@ const HEADERS: &[Flaw] = &[
         EVERYWHERE,
         || sends(3),
         || nth_ack(2, |ack| with_pkey(ack, 0x8001)),
+    ),
+    Flaw::responder(
+        "response-version-nonzero",
+        &["response-version"],
+        EVERYWHERE,
+        || sends(3),
+        || nth_ack(2, |ack| with_version(ack, 1)),
     ),
     Flaw::responder(
         "reserved-syndrome",
