@@ -128,12 +128,6 @@ pub fn redirected(packet: &[u8], va: u64, rkey: RKey) -> Vec<u8> {
     })
 }
 
-/// With another DMA length in its RETH.
-pub fn with_dma_len(packet: &[u8], len: u32) -> Vec<u8> {
-    assert!(parse(packet).reth().is_some());
-    changed(packet, |bytes| bytes[24..28].copy_from_slice(&len.to_be_bytes()))
-}
-
 /// With another original value in its AtomicAckETH.
 pub fn with_original(packet: &[u8], original: u64) -> Vec<u8> {
     assert!(parse(packet).atomic_ack_eth().is_some());
@@ -175,13 +169,6 @@ pub fn emit(bth: BthRepr, extensions: Extensions, payload: &[u8]) -> Vec<u8> {
     let mut out = Vec::new();
     PacketRepr::new(bth, extensions, payload).unwrap().emit(&mut out);
     out
-}
-
-/// An ACK or NAK.
-pub fn acknowledge(qp: Qpn, psn: u32, syndrome: u8, msn: u32) -> Vec<u8> {
-    let bth = BthRepr::new(Opcode::RC_ACKNOWLEDGE, qp, Psn::new(psn & 0xff_ffff));
-    let aeth = AethRepr { syndrome: roce::wire::aeth::Syndrome(syndrome), msn: Msn::new(msn) };
-    emit(bth, Extensions { aeth: Some(aeth), ..Extensions::default() }, &[])
 }
 
 /// A request, which asks for an acknowledgement if it ends a message.

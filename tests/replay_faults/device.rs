@@ -69,11 +69,14 @@ impl Cx<'_> {
 /// Takes a packet, from its BTH to its last pad byte.
 pub type Hook = Box<dyn FnMut(&[u8], &mut Cx<'_>)>;
 
+/// Sends what no engine sends.
+pub type Start = Box<dyn FnOnce(&mut Cx<'_>)>;
+
 /// Hooks around an engine. Without one, packets pass.
 #[derive(Default)]
 pub struct Device {
-    /// Called before anything else, to send what no engine sends.
-    pub start: Option<Box<dyn FnOnce(&mut Cx<'_>)>>,
+    /// Called before anything else.
+    pub start: Option<Start>,
     pub outgoing: Option<Hook>,
     pub incoming: Option<Hook>,
 }
@@ -95,11 +98,6 @@ pub fn nth_out(
 /// Sends something else than the engine.
 pub fn outgoing(hook: impl FnMut(&[u8], &mut Cx<'_>) + 'static) -> Device {
     Device { outgoing: Some(Box::new(hook)), ..Device::default() }
-}
-
-/// Gives the engine something else than what arrives.
-pub fn incoming(hook: impl FnMut(&[u8], &mut Cx<'_>) + 'static) -> Device {
-    Device { incoming: Some(Box::new(hook)), ..Device::default() }
 }
 
 /// Sends what a script says; its engine has nothing to do.

@@ -12,7 +12,7 @@ use roce::link::{Link, cable, tap};
 use roce::nic::SoftNic;
 use roce::time::Instant;
 use roce::wire::icrc::{Prefix, Route};
-use roce::wire::{Gid, Header, Ipv4, LinkType, Udp, view};
+use roce::wire::{Gid, Ipv4, LinkType, Udp, view};
 
 /// A file in memory.
 #[derive(Clone, Default)]

@@ -29,8 +29,7 @@ pub fn host_of(point: usize, ipv6: bool) -> Option<Gid> {
 /// Replays a capture file.
 pub fn replay(capture: &[u8], point: Option<Gid>) -> Vec<Step> {
     let mut steps: Vec<Step> = Vec::new();
-    let mut options = Options::default();
-    options.point = point;
+    let options = Options { point, ..Options::default() };
     replay_capture(capture, &options, &mut steps).unwrap();
     steps
 }
