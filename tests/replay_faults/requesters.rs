@@ -184,7 +184,7 @@ const ORDERING: &[Flaw] = &[
     ),
     flaw(
         "destination-qp-changes",
-        &["request-psn-order", "request-qp"],
+        ORDER,
         AT_REQUESTER,
         || {
             let mut setup = plain();

@@ -250,7 +250,7 @@ const SEQUENCE: &[Flaw] = &[
     ),
     Flaw::responder(
         "ack-to-wrong-qp",
-        &["response-psn", "ack-not-received", "response-unsolicited", "response-qp"],
+        &["response-psn", "ack-not-received", "response-unsolicited"],
         EVERYWHERE,
         || {
             let mut setup = twice(&[(Op::Send, Key::All, 0, 100); 3]);
@@ -564,11 +564,11 @@ const ATOMICS: &[Flaw] = &[
 const REFUSALS: &[Flaw] = &[
     Flaw::responder(
         "rnr-wrong-psn",
-        &["nak-psn", "rnr-psn"],
+        &["nak-psn"],
         EVERYWHERE,
         || {
-            let mut setup = sends(2);
-            setup.connections[0].receives[1] = vec![Duration::from_micros(300)];
+            let mut setup = sends(3);
+            setup.connections[0].receives[1] = vec![Duration::ZERO, Duration::from_micros(300)];
             setup
         },
         || nth_out(is_rnr_nak, 1, |nak, cx| cx.send_broken(&psn_moved(nak, 1))),
