@@ -10,7 +10,7 @@
 #include <sys/wait.h>
 
 static struct end end;
-static volatile sig_atomic_t handled_by;
+static atomic_int handled_by;
 
 static void handler(int signal) {
     (void)signal;
