@@ -17,13 +17,18 @@
 //! Everything here is told and asks nothing: no file, socket, clock, thread or environment.
 #![forbid(unsafe_code)]
 
+pub mod datagram;
 mod deviations;
+#[cfg(test)]
+mod harness;
 mod judge;
 mod keys;
 pub mod limits;
 pub mod live;
+pub mod management;
 mod memory;
 mod report;
+pub mod requester;
 pub mod responder;
 mod rule;
 mod session;

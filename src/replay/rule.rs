@@ -13,5 +13,7 @@ pub struct Rule {
 
 /// The rules of all parts.
 pub fn all_rules() -> Vec<&'static Rule> {
-    [super::responder::rules::ALL].concat()
+    use super::{datagram, management, requester, responder};
+    [responder::rules::ALL, requester::rules::ALL, datagram::rules::ALL, management::rules::ALL]
+        .concat()
 }

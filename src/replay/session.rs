@@ -3,8 +3,11 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use super::datagram::Datagrams;
 use super::deviations::Profiles;
 use super::judge::{Input, Judge, Sink};
+use super::management::Management;
+use super::requester::Requesters;
 use super::responder::Responders;
 use super::survey::{Survey, Surveyor, config};
 use super::verdict::{Step, Verdict};
@@ -45,7 +48,12 @@ pub struct Registered {
 
 /// The judges of all kinds of packets. Each takes the packets that are its own, and ignores the others.
 fn judges(survey: &Arc<Survey>, options: &Options) -> Vec<Box<dyn Judge>> {
-    vec![Box::new(Responders::new(Arc::clone(survey), options))]
+    vec![
+        Box::new(Responders::new(Arc::clone(survey), options)),
+        Box::new(Requesters::new(Arc::clone(survey), options.point)),
+        Box::new(Datagrams::new(Arc::clone(survey), options.point)),
+        Box::new(Management::new(Arc::clone(survey))),
+    ]
 }
 
 /// A replay in its second pass: told every frame of the capture in order, it tells a [`Sink`] the verdicts.

@@ -36,6 +36,9 @@ const COPY_DELAY: Duration = Duration::from_nanos(700);
 const NANOS_PER_100_BYTES: u64 = 8;
 
 const BUFFER: usize = 1 << 17;
+
+/// Where the peer's WRITEs and ATOMICs go: behind the last byte of the longest message.
+const WRITTEN: u64 = BUFFER as u64 / 4 + 4096;
 const QKEY: u32 = 0x1234;
 
 /// Steps after which a scenario is taken not to end.
@@ -296,7 +299,9 @@ impl<'s> World<'s> {
     fn post_one(&mut self, index: usize, side: usize, op: Op, len: u32) {
         let Host { engine, mr, .. } = &mut self.hosts[side];
         let here = &mut self.sides[index][side];
-        let (remote_addr, rkey) = (here.remote.0 + BUFFER as u64 / 4, here.remote.1);
+        // What is written lies behind all that is sent, so that a retransmission finds its bytes as they were.
+        let (remote_addr, rkey) = (here.remote.0 + WRITTEN, here.remote.1);
+        let is_answered = matches!(op, Op::Read | Op::CompareSwap | Op::FetchAdd);
         let imm = Some([1, 2, 3, 4]);
         let op = match op {
             Op::Send => SendOp::Send { imm: None },
@@ -311,7 +316,8 @@ impl<'s> World<'s> {
             }
         };
         // Every message from a place of its own, so that packets differ.
-        let addr = (here.posted as u64 * 520) % (BUFFER as u64 / 8);
+        let sent = (here.posted as u64 * 520) % (BUFFER as u64 / 8);
+        let addr = if is_answered { BUFFER as u64 / 4 * 3 } else { sent };
         let sges = [Sge { addr, length: len, lkey: mr.lkey() }];
         let data = if len == 0 { Data::EMPTY } else { Data::Gather(&sges) };
         let wr = SendWr { target: here.target, ..SendWr::new(WrId(here.posted as u64), op, data) };

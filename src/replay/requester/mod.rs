@@ -1,0 +1,335 @@
+//! Requesters of the reliable services: was each request packet one that a correct requester could have sent?
+//!
+//! ```text
+//! Input ─┬─ response ─► responses.rs: what the requester knows to be done, and what makes it go back
+//!        └─ request ──► shape.rs: the packet by itself
+//!                       ├─ PSN not seen before ─► requests.rs: order, opcode sequence, lengths, limits
+//!                       └─ PSN seen before ─────► retransmissions.rs: same contents, cause, start
+//! ```
+//!
+//! The capture point is somewhere on the path. Before it packets may have been lost, copied and reordered, and behind it
+//! responses may have been lost. So a packet behind a gap waits for its verdict until the gap is filled; and a
+//! retransmission is without cause only if neither a copy made by the network nor a timeout can explain it. Where the
+//! capture was taken at the requester ([`Options::point`](super::Options::point)) none of this can happen, and more is decided.
+//!
+//! `limits` lists every bound and every tolerance.
+
+pub mod limits;
+mod params;
+mod record;
+mod requests;
+mod responses;
+mod retransmissions;
+pub mod rules;
+pub(in crate::replay) mod shape;
+mod state;
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use limits::{
+    ALL_RECORDS_MAX, CROWDED_MAX, GAP_PASSES, GAP_PASSES_LOSSY, HISTORY_MAX, PENDING_MAX,
+    REACTION_NANOS, RECORDS_MAX, REORDER_NANOS, REQUESTERS_MAX,
+};
+use params::Book;
+use requests::{Request, Taken, check_successor};
+use shape::Break;
+use state::{Pending, Requester, psn_of};
+
+use super::{Difference, Input, Judge, Sink, Step, Subject, Survey, Undecided, Verdict};
+use crate::analysis::{FlowNumber, PacketRole};
+use crate::wire::{Gid, Opcode, OpcodeInfo, Packet, Service};
+
+/// Judges the requests of the reliable services.
+#[derive(Debug)]
+pub struct Requesters {
+    survey: Arc<Survey>,
+    /// The host at which the capture was taken: it has all that the host sent, in order and once, and what it has for the
+    /// host reached it.
+    point: Option<Gid>,
+    services: &'static [Service],
+    book: Book,
+    requesters: HashMap<(FlowNumber, u8), Box<Requester>>,
+    /// Records of all requesters.
+    records: usize,
+}
+
+impl Requesters {
+    /// Judges the requests of a capture that was surveyed and, if that is known, taken at host `point`.
+    pub fn new(survey: Arc<Survey>, point: Option<Gid>) -> Self {
+        Self::of(&[Service::Rc, Service::Xrc], survey, point)
+    }
+
+    /// Judges the requests of some services.
+    pub(super) fn of(
+        services: &'static [Service],
+        survey: Arc<Survey>,
+        point: Option<Gid>,
+    ) -> Self {
+        let book = Book::new(&survey.report);
+        Self { survey, point, services, book, requesters: HashMap::new(), records: 0 }
+    }
+
+    fn response(&mut self, input: &Input<'_>, info: &OpcodeInfo) {
+        let requester = 1 - input.note.sender.min(1);
+        let Some(requester) = self.requesters.get_mut(&(input.note.flow, requester)) else {
+            return;
+        };
+        // What was lost or damaged on its way did not reach the requester.
+        let sightings = input.facts.sightings;
+        if sightings.lost.is_none() && !sightings.is_copy {
+            requester.handle_response(input.facts, info);
+        }
+    }
+
+    fn request(&mut self, input: &Input<'_>, info: &'static OpcodeInfo, out: &mut dyn Sink) {
+        let key = (input.note.flow, input.note.sender);
+        if input.facts.sightings.is_copy {
+            // Several capture points prove that the network made it.
+            return out.step(step(input, Verdict::Agreed));
+        }
+        if !self.requesters.contains_key(&key) && self.requesters.len() >= REQUESTERS_MAX {
+            return out.step(step(input, Verdict::Undecided(Undecided::BeyondLimits)));
+        }
+        let Self { point, book, requesters, records, .. } = self;
+        let requester = requesters.entry(key).or_insert_with(|| {
+            let is_local = *point == Some(input.facts.source);
+            Box::new(Requester::new(book.params(key.0, key.1, input.facts), is_local))
+        });
+        let is_crowded = *records >= ALL_RECORDS_MAX;
+        requester.history_max = if is_crowded { CROWDED_MAX } else { HISTORY_MAX };
+        requester.records_max = if is_crowded { CROWDED_MAX } else { RECORDS_MAX };
+        let before = requester.records.len();
+        requester.judge(input, info, key, out);
+        *records = (*records + requester.records.len()).saturating_sub(before);
+    }
+}
+
+impl Judge for Requesters {
+    fn packet(&mut self, input: &Input<'_>, out: &mut dyn Sink) {
+        let is_damaged = self.survey.is_damaged(input.facts);
+        if let Some(cm) = &input.facts.cm
+            && !is_damaged
+        {
+            self.book.handle_cm(input.facts, cm);
+        }
+        let Some(info) = input.facts.opcode.info() else { return };
+        if info.service == Service::Rd && self.services.contains(&Service::Rc) {
+            // No device speaks it.
+            return out.step(step(input, Verdict::Undecided(Undecided::Unsupported)));
+        }
+        if !self.services.contains(&info.service) {
+            return;
+        }
+        match input.note.role {
+            PacketRole::Request if is_damaged => {
+                out.step(step(input, Verdict::Undecided(Undecided::Damaged)));
+            }
+            PacketRole::Request => self.request(input, info, out),
+            PacketRole::Ack | PacketRole::Response | PacketRole::Nak | PacketRole::Rnr
+                if !is_damaged =>
+            {
+                self.response(input, info);
+            }
+            _ => {}
+        }
+    }
+
+    fn finish(&mut self, out: &mut dyn Sink) {
+        let mut keys: Vec<_> = self.requesters.keys().copied().collect();
+        keys.sort_unstable();
+        for key in keys {
+            if let Some(requester) = self.requesters.get_mut(&key) {
+                while requester.settle_oldest(key, out) {}
+            }
+        }
+    }
+}
+
+/// The verdict on the packet of an input.
+fn step(input: &Input<'_>, verdict: Verdict) -> Step {
+    let (flow, sender) = (input.note.flow, input.note.sender);
+    let subject = subject_of(input.facts.opcode);
+    Step { frame: input.facts.frame, flow, sender, subject, verdict }
+}
+
+/// What is judged with a packet of this opcode.
+fn subject_of(opcode: Opcode) -> Subject {
+    let is_unreliable = opcode.info().is_some_and(|info| info.service == Service::Uc);
+    if is_unreliable { Subject::Datagram } else { Subject::Request }
+}
+
+impl Requester {
+    fn judge(
+        &mut self,
+        input: &Input<'_>,
+        info: &'static OpcodeInfo,
+        key: (FlowNumber, u8),
+        out: &mut dyn Sink,
+    ) {
+        let facts = input.facts;
+        let wire_len = info.header_len + facts.payload_len as usize;
+        let (packet, _) = Packet::parse_cut(input.packet, wire_len);
+        let Some(packet) = packet.filter(|packet| packet.info().is_some()) else {
+            return out.step(step(input, Verdict::Undecided(Undecided::Cut)));
+        };
+        let pad = usize::from(packet.pad_len());
+        let (Some(packet), _) = Packet::parse_cut(input.packet, wire_len + pad) else { return };
+        let mut broken = shape::check(&packet, self.params.mtu);
+        broken = broken.or_else(|| self.check_pkey(&packet));
+        self.restart_if_reset(input, info);
+        if !self.is_started {
+            let wrong = self.begin(facts.psn);
+            broken = broken.or(wrong);
+        }
+        let sequence = self.sequence_of(facts.psn);
+        let now = facts.time.as_nanos();
+        let request = Request { facts, info, bytes: input.packet, sequence, now };
+        let failed = self.check_failed(&request);
+        let (failed, lost_nak) = match failed {
+            Ok(undecided) => (None, undecided),
+            Err(wrong) => (Some(wrong), None),
+        };
+        broken = broken.or(failed);
+        let record = self.records.get(sequence).copied();
+        let checked = match record {
+            Some(record) if info.service == Service::Uc => {
+                self.take_copy(&request, &record, broken)
+            }
+            Some(record) => self.take_again(&request, &record, broken),
+            _ if sequence < self.forgotten => Ok(Some(Undecided::BeyondLimits)),
+            _ => {
+                broken = broken.or_else(|| self.check_unserved(&request));
+                let is_new = sequence >= self.next;
+                let Taken { checked, is_pending } = self.take_new(&request, broken);
+                if is_new {
+                    self.cursor = self.next;
+                }
+                self.settle_behind(sequence, key, out);
+                if is_pending && checked.is_ok() {
+                    while self.pending.len() > PENDING_MAX && self.settle_oldest(key, out) {}
+                    return;
+                }
+                checked
+            }
+        };
+        let verdict = match checked.map(|undecided| undecided.or(lost_nak)) {
+            Ok(None) => Verdict::Agreed,
+            Ok(Some(undecided)) => Verdict::Undecided(undecided),
+            Err(broken) => different(broken, Some(input.packet)),
+        };
+        out.step(step(input, verdict));
+    }
+
+    fn check_pkey(&mut self, packet: &Packet<'_>) -> Option<Break> {
+        let pkey = packet.bth().pkey();
+        let known = *self.pkey.get_or_insert(pkey);
+        (pkey != known).then(|| {
+            let found = format!("P_Key {pkey}, that of the connection is {known}");
+            Break::new(&rules::PKEY, found)
+        })
+    }
+
+    /// A queue pair that failed and was reset begins at its first PSN again.
+    fn restart_if_reset(&mut self, input: &Input<'_>, info: &OpcodeInfo) {
+        let psn = input.facts.psn;
+        let is_first = self.is_started && psn == psn_of(self.first) && info.position.begins();
+        if self.failed.is_some() && is_first && self.una > self.first {
+            let pending = core::mem::take(&mut self.pending);
+            *self = Self::new(self.params, self.is_local);
+            self.pending = pending;
+        }
+    }
+
+    /// Whether a packet comes after a refusal.
+    fn check_failed(&self, request: &Request<'_>) -> state::Checked {
+        let Some((time, frame)) = self.failed else { return Ok(None) };
+        let after = request.now.saturating_sub(time);
+        if self.is_local && after > REACTION_NANOS {
+            let found = format!("sent {} µs after the NAK", after / 1000);
+            return Err(Break::new(&rules::AFTER_FATAL_NAK, found).with_frame(frame));
+        }
+        // The NAK may have been lost behind the capture point.
+        Ok((!self.is_local && after > REORDER_NANOS).then_some(Undecided::MissingPackets))
+    }
+
+    /// The packet before one that waits was captured after all.
+    fn settle_behind(&mut self, sequence: u64, key: (FlowNumber, u8), out: &mut dyn Sink) {
+        if self.pending.is_empty() {
+            return;
+        }
+        let Some(record) = self.records.get(sequence).copied() else { return };
+        let waiting = self.pending.iter().position(|pending| pending.sequence == record.end());
+        let Some(pending) = waiting.and_then(|at| self.pending.remove(at)) else { return };
+        let after = self.records.get(pending.sequence).copied();
+        let info = after.and_then(|after| after.opcode.info());
+        let checked = info.map_or(Ok(None), |info| check_successor(&record, info));
+        let verdict = match checked {
+            Ok(_) => Verdict::Agreed,
+            Err(broken) => {
+                if let Some(after) = self.records.get_mut(pending.sequence) {
+                    after.is_broken = true;
+                }
+                different(broken, pending.bytes())
+            }
+        };
+        out.step(pending.step(key, verdict));
+    }
+
+    /// Decides about the packet that waits longest. Returns whether there was one.
+    fn settle_oldest(&mut self, key: (FlowNumber, u8), out: &mut dyn Sink) -> bool {
+        let Some(pending) = self.pending.pop_front() else { return false };
+        let verdict = match self.skipped(&pending) {
+            Some(broken) => different(broken, pending.bytes()),
+            None => Verdict::Undecided(Undecided::MissingPackets),
+        };
+        out.step(pending.step(key, verdict));
+        true
+    }
+
+    /// Whether the PSNs before a packet were never sent, rather than lost or not captured.
+    fn skipped(&self, pending: &Pending) -> Option<Break> {
+        let record = self.records.get(pending.sequence)?;
+        let before = self.records.before(pending.sequence);
+        let gap = before.map_or(self.first, |before| before.end());
+        if self.acknowledged > gap || !self.is_heard || gap >= pending.sequence {
+            return None;
+        }
+        let passes = if self.gaps > 1 { GAP_PASSES_LOSSY } else { GAP_PASSES };
+        let is_skipped = if self.is_local {
+            record.transmissions > 1 || self.nak.is_some_and(|nak| nak.from == gap)
+        } else {
+            record.transmissions >= passes
+        };
+        is_skipped.then(|| {
+            let found = format!(
+                "PSN {}, expected {}, which was never sent",
+                psn_of(pending.sequence),
+                psn_of(gap)
+            );
+            let broken = Break::new(&rules::PSN_ORDER, found);
+            before.map_or(broken.clone(), |before| broken.with_frame(before.frame))
+        })
+    }
+}
+
+impl Pending {
+    fn bytes(&self) -> Option<&[u8]> {
+        (!self.bytes.is_empty()).then_some(&*self.bytes)
+    }
+
+    fn step(&self, (flow, sender): (FlowNumber, u8), verdict: Verdict) -> Step {
+        let subject = subject_of(self.opcode);
+        Step { frame: self.frame, flow, sender, subject, verdict }
+    }
+}
+
+/// The verdict on a packet that breaks a rule.
+pub(super) fn different(broken: Break, captured: Option<&[u8]>) -> Verdict {
+    let Break { rule, found, frames, expected } = broken;
+    let captured = captured.map(<[u8]>::to_vec);
+    Verdict::Different(Box::new(Difference { rule, found, captured, expected, frames }))
+}

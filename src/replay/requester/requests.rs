@@ -1,0 +1,303 @@
+//! What a requester sends for the first time: PSN order, opcode sequence, lengths, limits.
+
+use super::limits::PENDING_BYTES_MAX;
+use super::record::{Record, counts_as_read};
+use super::rules;
+use super::shape::{Break, digest};
+use super::state::{Checked, Pending, Requester, psn_of};
+use crate::analysis::{PacketFacts, RethFacts};
+use crate::replay::Undecided;
+use crate::wire::{OpcodeInfo, Operation, Position, Psn};
+
+/// One request packet.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Request<'a> {
+    pub(super) facts: &'a PacketFacts,
+    pub(super) info: &'static OpcodeInfo,
+    pub(super) bytes: &'a [u8],
+    pub(super) sequence: u64,
+    pub(super) now: u64,
+}
+
+/// What became of a packet whose PSN was not seen before.
+pub(super) struct Taken {
+    pub(super) checked: Checked,
+    /// It waits for the packet before it.
+    pub(super) is_pending: bool,
+}
+
+/// How many sequence numbers a READ takes.
+fn responses_of(length: u32, mtu: u32) -> u32 {
+    length.div_ceil(mtu.max(1)).max(1)
+}
+
+/// The path MTUs that there are, in bytes.
+const MTUS: [u32; 5] = [256, 512, 1024, 2048, 4096];
+
+impl Requester {
+    /// Begins with the first packet captured. Tells how its PSN breaks a rule.
+    pub(super) fn begin(&mut self, psn: Psn) -> Option<Break> {
+        let sequence = self.sequence_of(psn);
+        let Some(start) = self.params.start else {
+            self.start_at(sequence);
+            return None;
+        };
+        let ahead = psn.since(start);
+        self.start_at(sequence.saturating_sub(u64::try_from(ahead).unwrap_or(0)));
+        (ahead < 0).then(|| {
+            let found = format!("first PSN {psn}, the connection manager said {start}");
+            Break::new(&rules::STARTING_PSN, found)
+        })
+    }
+
+    /// How many sequence numbers a request takes.
+    fn span_of(&self, request: &Request<'_>) -> u32 {
+        match (request.info.operation, request.facts.reth, self.params.mtu) {
+            (Operation::ReadRequest, Some(reth), Some(mtu)) => responses_of(reth.length, mtu),
+            _ => 1,
+        }
+    }
+
+    /// Takes a packet whose PSN was not seen before: a new one, or one that fills a gap.
+    pub(super) fn take_new(&mut self, request: &Request<'_>, broken: Option<Break>) -> Taken {
+        let sequence = request.sequence;
+        let is_new = sequence >= self.next;
+        self.fit_read_before(sequence);
+        let mut checked = match broken {
+            Some(broken) => Err(broken),
+            None => Ok(None),
+        };
+        let mut record = self.record_of(request);
+        let before = self.records.before(sequence).copied();
+        let adjacent = before.filter(|before| before.end() == sequence);
+        let overlapped = before.filter(|before| before.end() > sequence);
+        if let (Ok(_), Some(read)) = (&checked, overlapped) {
+            checked = Err(inside_read(request, &read));
+        }
+        self.join_write(&mut record, before.as_ref());
+        if checked.is_ok() {
+            checked = self.check_write(request, &record).map_or(Ok(None), Err);
+        }
+        if checked.is_ok()
+            && let Some(before) = adjacent
+        {
+            checked = check_successor(&before, request.info);
+        }
+        if checked.is_ok() && is_new {
+            checked = self.check_limits(request, &record);
+        }
+        self.count_message(request, &mut record);
+        if checked.is_ok() && is_new {
+            checked = self.check_credits(request, &record);
+        }
+        let is_first = sequence == self.first && adjacent.is_none();
+        let mut is_pending = false;
+        if let Ok(undecided) = &mut checked
+            && adjacent.is_none()
+        {
+            if is_first || sequence < self.first {
+                if !request.info.position.begins() && undecided.is_none() {
+                    *undecided = Some(Undecided::BeforeCapture);
+                }
+            } else {
+                is_pending = true;
+            }
+        }
+        record.is_broken = checked.is_err();
+        self.gaps += u32::from(!is_new || sequence > self.next);
+        self.first = self.first.min(sequence);
+        if is_pending {
+            let is_kept = self.pending.len() < PENDING_BYTES_MAX;
+            let bytes = if is_kept { request.bytes.to_vec() } else { Vec::new() };
+            let PacketFacts { frame, opcode, .. } = *request.facts;
+            self.pending.push_back(Pending { sequence, frame, opcode, bytes });
+        }
+        // Inside the PSNs of a READ there is no place for another packet.
+        if overlapped.is_none() {
+            self.next = self.next.max(record.end());
+            self.remember(record);
+        }
+        Taken { checked, is_pending }
+    }
+
+    /// A READ whose number of responses was not known has as many as the next packet says, if that fits a path MTU.
+    fn fit_read_before(&mut self, sequence: u64) {
+        if self.params.mtu.is_some() || sequence <= self.next {
+            return;
+        }
+        let Some(last) = self.next.checked_sub(1) else { return };
+        let Some(read) = self.records.get_mut(last) else { return };
+        let is_read = read.opcode.info().is_some_and(|i| i.operation == Operation::ReadRequest);
+        let Some(reth) = read.reth.filter(|_| is_read) else { return };
+        let Ok(span) = u32::try_from(sequence - read.sequence) else { return };
+        if MTUS.into_iter().any(|mtu| responses_of(reth.length, mtu) == span) {
+            read.span = span;
+            self.next = sequence;
+        }
+    }
+
+    fn record_of(&self, request: &Request<'_>) -> Record {
+        let Request { facts, sequence, now, .. } = *request;
+        let write = match (request.info.operation, facts.reth) {
+            (Operation::Write, Some(reth)) => Some((sequence, reth.length)),
+            _ => None,
+        };
+        Record {
+            sequence,
+            span: self.span_of(request),
+            opcode: facts.opcode,
+            is_broken: false,
+            is_cut: facts.is_cut,
+            digest: digest(request.bytes),
+            reth: facts.reth,
+            write,
+            message: self.messages,
+            without_receive: self.without_receive,
+            time: now,
+            frame: facts.frame,
+            pass: self.pass,
+            transmissions: 1,
+            answered: sequence,
+        }
+    }
+
+    /// Finds out to which WRITE a MIDDLE or LAST belongs, across packets that were not captured if need be.
+    fn join_write(&self, record: &mut Record, before: Option<&Record>) {
+        let (Some(before), None) = (before, record.write) else { return };
+        let Some(info) = record.opcode.info() else { return };
+        let Some((begin, length)) = before.write.filter(|_| before.open_message().is_some()) else {
+            return;
+        };
+        let Some(mtu) = self.params.mtu else { return };
+        let end = begin + u64::from(responses_of(length, mtu));
+        if info.operation == Operation::Write
+            && (before.end() == record.sequence || record.sequence < end)
+        {
+            record.write = Some((begin, length));
+        }
+    }
+
+    /// Holds the payloads of a WRITE until this packet against its DMA length.
+    fn check_write(&self, request: &Request<'_>, record: &Record) -> Option<Break> {
+        let ((begin, length), mtu) = (record.write?, self.params.mtu?);
+        let position = request.info.position;
+        if position.begins() {
+            return None;
+        }
+        let before = (record.sequence - begin) * u64::from(mtu);
+        let total = before + u64::from(request.facts.payload_len);
+        let is_right = match position {
+            Position::Last => total == u64::from(length),
+            _ => total < u64::from(length),
+        };
+        if is_right {
+            return None;
+        }
+        let frame = self.records.get(begin).map_or(0, |first| first.frame);
+        let verb = if position == Position::Last { "ends after" } else { "goes on behind" };
+        let found = format!("the WRITE {verb} {total} bytes, its DMA length is {length}");
+        Some(Break::new(&rules::WRITE_DMA_LENGTH, found).with_frame(frame))
+    }
+
+    /// The window of PSNs, and the READs in flight.
+    fn check_limits(&self, request: &Request<'_>, record: &Record) -> Checked {
+        let inflight = record.end().saturating_sub(self.una);
+        if self.is_heard && inflight > u64::from(Psn::HALF) {
+            let found = format!("{inflight} PSNs in flight from PSN {} on", psn_of(self.una));
+            return Err(Break::new(&rules::PSN_WINDOW, found));
+        }
+        let Some(depth) = self.params.depth.map(u32::from) else { return Ok(None) };
+        if !self.is_heard || !counts_as_read(request.info) || self.reads < depth {
+            return Ok(None);
+        }
+        if self.params.misses_packets {
+            return Ok(Some(Undecided::MissingPackets));
+        }
+        let found = format!("{} READs and ATOMICs in flight, agreed were {depth}", self.reads + 1);
+        Err(Break::new(&rules::READS_IN_FLIGHT, found))
+    }
+
+    /// Counts messages as they begin.
+    fn count_message(&mut self, request: &Request<'_>, record: &mut Record) {
+        let Request { info, .. } = *request;
+        let is_new = record.sequence >= self.next;
+        let takes_receive = takes_receive(info);
+        if is_new && info.position.begins() {
+            self.messages = self.messages.wrapping_add(1);
+            record.message = self.messages;
+            if !takes_receive {
+                self.without_receive = self.without_receive.wrapping_add(1);
+                self.credits.limit = self.credits.limit.map(|limit| limit.saturating_add(1));
+            }
+        } else if is_new && takes_receive && info.operation == Operation::Write {
+            // Only its last packet tells that the WRITE takes a receive.
+            self.without_receive = self.without_receive.saturating_sub(1);
+            self.credits.limit = self.credits.limit.map(|limit| limit.saturating_sub(1));
+        }
+        if !info.position.begins()
+            && let Some(before) = self.records.before(record.sequence)
+        {
+            (record.message, record.without_receive) = (before.message, before.without_receive);
+        }
+    }
+
+    /// End-to-end credits.
+    fn check_credits(&self, request: &Request<'_>, record: &Record) -> Checked {
+        let Some(limit) = self.credits.limit.filter(|_| !self.credits.is_unlimited) else {
+            return Ok(None);
+        };
+        // What packets that were not captured began is not known.
+        let is_sure = self.gaps == 0 && self.una < record.sequence;
+        let takes = takes_receive(request.info)
+            && (request.info.position.begins() || request.info.operation == Operation::Write);
+        if !takes || !is_sure || record.message <= limit.saturating_add(1) {
+            return Ok(None);
+        }
+        let found = format!(
+            "message {} while the limit is {limit}, counted from the first",
+            record.message
+        );
+        Err(Break::new(&rules::CREDITS, found))
+    }
+}
+
+/// Whether a packet makes its message take a receive.
+fn takes_receive(info: &OpcodeInfo) -> bool {
+    info.receive.takes() || info.operation == Operation::Send
+}
+
+/// A request whose PSN is one of those of a READ.
+pub(super) fn inside_read(request: &Request<'_>, read: &Record) -> Break {
+    let found = format!(
+        "PSN {} is one of the {} of the READ with PSN {}",
+        psn_of(request.sequence),
+        read.span,
+        psn_of(read.sequence)
+    );
+    Break::new(&rules::PSN_ORDER, found).with_frame(read.frame)
+}
+
+/// Whether a packet may stand behind another.
+pub(super) fn check_successor(before: &Record, info: &OpcodeInfo) -> Checked {
+    if before.is_broken {
+        return Ok(None);
+    }
+    let is_right = match (before.open_message(), info.position) {
+        (None, position) => position.begins(),
+        (Some(operation), Position::Middle | Position::Last) => operation == info.operation,
+        (Some(_), Position::First | Position::Only) => false,
+    };
+    if is_right {
+        return Ok(None);
+    }
+    let found = format!("{} behind {}", info.name, before.opcode);
+    Err(Break::new(&rules::OPCODE_SEQUENCE, found).with_frame(before.frame))
+}
+
+/// Whether a retried READ asks for what is left of the one before.
+pub(super) fn is_rest_of(read: &RethFacts, retry: &RethFacts, skipped: u64, mtu: u32) -> bool {
+    let bytes = skipped * u64::from(mtu);
+    retry.rkey == read.rkey
+        && retry.virtual_address == read.virtual_address.wrapping_add(bytes)
+        && u64::from(retry.length) + bytes == u64::from(read.length)
+}

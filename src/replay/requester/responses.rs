@@ -1,0 +1,148 @@
+//! What the responses tell of a requester: what it knows to be done, and why it may go back.
+
+use super::state::{Requester, Rnr, Trigger};
+use crate::analysis::PacketFacts;
+use crate::wire::aeth::{Answer, NakCode};
+use crate::wire::{Msn, OpcodeInfo, Operation};
+
+impl Requester {
+    /// Takes a response that the responder sent. What the requester did not get for sure must not be handed in.
+    pub(super) fn handle_response(&mut self, packet: &PacketFacts, info: &OpcodeInfo) {
+        self.is_heard = true;
+        if !self.is_started {
+            return;
+        }
+        let sequence = self.sequence_of(packet.psn);
+        if sequence >= self.next || sequence < self.first {
+            // An answer to what was not sent, or not captured, makes a requester do nothing.
+            return;
+        }
+        let answer = packet.aeth.map(|(syndrome, _)| syndrome.answer());
+        let now = packet.time.as_nanos();
+        match (info.operation, answer) {
+            (Operation::ReadResponse | Operation::AtomicAcknowledge, _) => {
+                self.handle_data(sequence, packet);
+            }
+            (_, Some(Answer::Ack(_))) => {
+                self.acknowledged = self.acknowledged.max(sequence + 1);
+            }
+            (_, Some(Answer::RnrNak(timer))) => {
+                let is_stale = sequence < self.una;
+                self.acknowledged = self.acknowledged.max(sequence);
+                if !is_stale {
+                    let timer = u64::from(timer.micros()) * 1000;
+                    self.handle_rnr(Rnr { sequence, time: now, frame: packet.frame, timer });
+                }
+            }
+            (_, Some(Answer::Nak(code))) => self.handle_nak(sequence, code, packet),
+            (_, Some(Answer::Reserved(_)) | None) => return,
+        }
+        if let (Some(Answer::Ack(credits)), Some((_, msn))) = (answer, packet.aeth) {
+            self.take_credits(sequence, credits.count(), msn);
+        }
+        self.advance(now, packet.frame);
+        self.check_overtaken(sequence, packet);
+    }
+
+    /// A response with data, or the value before an atomic operation.
+    fn handle_data(&mut self, sequence: u64, packet: &PacketFacts) {
+        self.acknowledged = self.acknowledged.max(sequence + 1);
+        let Some(record) = self.records.get_mut(sequence) else { return };
+        if !record.needs_response() || record.answered != sequence {
+            return;
+        }
+        record.answered += 1;
+        // Progress within a READ restarts the timer, as every progress does.
+        self.progress = (packet.time.as_nanos(), packet.frame);
+        if record.answered == record.end() {
+            let record = super::record::Record { answered: record.sequence, ..*record };
+            self.count_answered(&record);
+        }
+    }
+
+    /// A response behind a READ or ATOMIC that was not answered in full makes the requester go back (§9.7.5.1.1).
+    fn check_overtaken(&mut self, sequence: u64, packet: &PacketFacts) {
+        if self.unanswered == 0 {
+            return;
+        }
+        let Some(record) = self.records.first_unanswered(self.una) else { return };
+        if sequence <= record.answered || sequence < record.sequence {
+            return;
+        }
+        let (from, until) = (record.sequence, record.end() - 1);
+        if self.implied.is_some_and(|trigger| (trigger.from, trigger.until) == (from, until)) {
+            return;
+        }
+        let (time, frame) = (packet.time.as_nanos(), packet.frame);
+        self.implied = Some(Trigger { from, until, time, frame, is_served: false });
+    }
+
+    fn handle_rnr(&mut self, rnr: Rnr) {
+        // While it waits, a requester ignores further RNR NAKs.
+        let is_waiting = self.rnr.is_some_and(|known| {
+            let sent = self.records.get(rnr.sequence).map_or(0, |record| record.time);
+            known.sequence == rnr.sequence && sent <= known.time
+        });
+        if !is_waiting {
+            self.rnr = Some(rnr);
+        }
+    }
+
+    fn handle_nak(&mut self, sequence: u64, code: NakCode, packet: &PacketFacts) {
+        let (time, frame) = (packet.time.as_nanos(), packet.frame);
+        let is_stale = sequence < self.una;
+        match code {
+            NakCode::PsnSequenceError => {
+                self.acknowledged = self.acknowledged.max(sequence);
+                let record = self.records.get(sequence);
+                let from = record.map_or(sequence, |record| record.sequence);
+                let until = record.map_or(sequence, |record| record.end() - 1).max(sequence);
+                let is_known = self.nak.is_some_and(|nak| nak.from == from && !nak.is_served);
+                if !is_stale && !is_known {
+                    self.nak = Some(Trigger { from, until, time, frame, is_served: false });
+                }
+            }
+            // Means nothing, and so refuses nothing.
+            NakCode::Reserved(_) => {}
+            _ => {
+                let first = self.records.get(sequence).map_or(sequence, |record| record.sequence);
+                self.acknowledged = self.acknowledged.max(first);
+                self.advance(time, frame);
+                let is_in_read = self.records.get(self.una).is_some_and(|record| {
+                    record.is_unanswered() && (record.sequence..record.end()).contains(&sequence)
+                });
+                if (self.una == first || is_in_read) && sequence >= first {
+                    self.failed.get_or_insert((time, frame));
+                }
+            }
+        }
+    }
+
+    /// How many messages the responder has room for, if it counts.
+    fn take_credits(&mut self, sequence: u64, count: Option<u32>, msn: Msn) {
+        let Some(count) = count else {
+            self.credits.is_unlimited = true;
+            return;
+        };
+        let Some(record) = self.records.get(sequence).copied() else { return };
+        if self.credits.is_unlimited {
+            return;
+        }
+        // Messages that are complete when this packet is acknowledged.
+        let completed = record.message - u32::from(record.open_message().is_some());
+        let offset = msn.get().wrapping_sub(completed) & MSN_MASK;
+        let known = *self.credits.offset.get_or_insert(offset);
+        // The count may be newer than the PSN.
+        let ahead = offset.wrapping_sub(known) & MSN_MASK;
+        if ahead > self.messages.saturating_sub(completed) {
+            self.credits.is_unlimited = true;
+            return;
+        }
+        let without = self.without_receive.saturating_sub(record.without_receive);
+        let limit = completed.saturating_add(ahead).saturating_add(count).saturating_add(without);
+        self.credits.limit = Some(self.credits.limit.map_or(limit, |known| known.max(limit)));
+    }
+}
+
+/// MSNs have 24 bits.
+const MSN_MASK: u32 = 0xff_ffff;

@@ -1,0 +1,361 @@
+//! What a requester sends again: the same contents, for a cause, from the right place on.
+
+use super::limits::{REACTION_NANOS, REORDER_NANOS, RNR_SLACK_NANOS};
+use super::record::Record;
+use super::requests::{Request, inside_read, is_rest_of};
+use super::rules;
+use super::shape::{Break, digest};
+use super::state::{Checked, Requester, Rnr, psn_of};
+use crate::replay::Undecided;
+use crate::wire::Operation;
+
+/// What a packet is whose PSN was transmitted before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Motion {
+    /// The network made it of a packet that was sent once, or delivered it late.
+    Copy,
+    /// The requester goes on with what it retransmits.
+    Continue,
+    /// The requester went back, and whether an RNR NAK made it do so.
+    Rewind(Cause),
+}
+
+/// Why the requester went back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Cause {
+    Rnr,
+    /// NAK, missing response, or timeout.
+    Loss,
+    /// One of the two.
+    Unknown,
+}
+
+impl Requester {
+    /// Takes a packet whose PSN was seen before, in `record`.
+    pub(super) fn take_again(
+        &mut self,
+        request: &Request<'_>,
+        record: &Record,
+        broken: Option<Break>,
+    ) -> Checked {
+        let contents = match broken {
+            Some(broken) => Err(broken),
+            None => self.check_contents(request, record),
+        };
+        let (motion, cause) = self.motion(request, record);
+        let counted = self.apply(request, record, motion);
+        let undecided = contents?.or(cause?);
+        counted.map_or(Ok(undecided), Err)
+    }
+
+    /// Takes a packet of an unreliable connection whose PSN was seen before: only the network makes copies.
+    pub(super) fn take_copy(
+        &mut self,
+        request: &Request<'_>,
+        record: &Record,
+        broken: Option<Break>,
+    ) -> Checked {
+        let contents = match broken {
+            Some(broken) => Err(broken),
+            None => self.check_contents(request, record),
+        };
+        let elapsed = request.now.saturating_sub(record.time);
+        if !record.is_broken && (self.is_local || elapsed > REORDER_NANOS) {
+            let found =
+                format!("PSN {} again after {} µs", psn_of(request.sequence), elapsed / 1000);
+            let broken = Break::new(&rules::UNRELIABLE_REPEATED, found).with_frame(record.frame);
+            return contents.and(Err(broken));
+        }
+        contents
+    }
+
+    /// A retransmission repeats what was sent, or asks for the rest of a READ.
+    fn check_contents(&self, request: &Request<'_>, record: &Record) -> Checked {
+        if record.is_broken {
+            return Ok(None);
+        }
+        let is_read = record.opcode.info().is_some_and(|i| i.operation == Operation::ReadRequest);
+        let skipped = request.sequence - record.sequence;
+        if is_read && request.facts.opcode == record.opcode {
+            return self.check_read(request, record, skipped);
+        }
+        if skipped > 0 {
+            return Err(inside_read(request, record));
+        }
+        let changed = |what: String| {
+            Err(Break::new(&rules::RETRANSMISSION_CHANGED, what).with_frame(record.frame))
+        };
+        if request.facts.opcode != record.opcode {
+            return changed(format!("{} where {} was", request.facts.opcode, record.opcode));
+        }
+        if digest(request.bytes) == record.digest {
+            return Ok(request.facts.is_cut.then_some(Undecided::Cut));
+        }
+        if request.facts.is_cut != record.is_cut {
+            return Ok(Some(Undecided::Cut));
+        }
+        changed("headers or payload differ from those before".into())
+    }
+
+    fn check_read(&self, request: &Request<'_>, record: &Record, skipped: u64) -> Checked {
+        let (Some(read), Some(retry)) = (record.reth, request.facts.reth) else { return Ok(None) };
+        let is_right = match (skipped, self.params.mtu) {
+            (0, _) => retry == read,
+            (_, Some(mtu)) => is_rest_of(&read, &retry, skipped, mtu),
+            (_, None) => return Ok(Some(Undecided::BeforeCapture)),
+        };
+        if is_right {
+            return Ok(None);
+        }
+        let bytes = skipped * u64::from(self.params.mtu.unwrap_or(0));
+        let found = format!(
+            "{:#x}, R_Key {}, {} bytes at PSN {}; expected {:#x}, R_Key {}, {} bytes",
+            retry.virtual_address,
+            retry.rkey,
+            retry.length,
+            psn_of(request.sequence),
+            read.virtual_address.wrapping_add(bytes),
+            read.rkey,
+            u64::from(read.length).saturating_sub(bytes),
+        );
+        Err(Break::new(&rules::READ_RETRY_RETH, found).with_frame(record.frame))
+    }
+
+    /// What made the packet come again, and whether that may be.
+    fn motion(&self, request: &Request<'_>, record: &Record) -> (Motion, Checked) {
+        if self.is_local {
+            self.motion_here(request, record)
+        } else {
+            self.motion_afar(request, record)
+        }
+    }
+
+    /// Where the capture was taken at the requester: all that it sends is seen, in order, and once.
+    fn motion_here(&self, request: &Request<'_>, record: &Record) -> (Motion, Checked) {
+        let Request { sequence, now, .. } = *request;
+        if sequence >= self.cursor {
+            let is_in_order = sequence == self.cursor || sequence <= self.una;
+            let checked = if is_in_order { Ok(None) } else { Err(self.skips(sequence)) };
+            return (Motion::Continue, checked);
+        }
+        let settled = self.settled(now);
+        let elapsed = now.saturating_sub(record.time);
+        let is_timeout = elapsed >= self.timeout_least();
+        if record.end() <= settled && record.sequence < settled {
+            let found = format!("PSN {} was acknowledged", psn_of(sequence));
+            let broken = Break::new(&rules::RETRANSMISSION_CAUSE, found);
+            return (Motion::Rewind(Cause::Unknown), Err(broken.with_frame(self.progress.1)));
+        }
+        if self.is_asked_for(sequence, record) {
+            return (Motion::Rewind(Cause::Loss), Ok(None));
+        }
+        if let Some(rnr) = self.rnr_of(record) {
+            let is_crossing = is_timeout && now.saturating_sub(rnr.time) <= REACTION_NANOS;
+            let checked = match early(&rnr, now) {
+                Some(broken) if !is_crossing => Err(broken),
+                _ => Ok(None),
+            };
+            return (Motion::Rewind(Cause::Rnr), checked);
+        }
+        // A PSN that was never sent is another matter.
+        let is_sent = |sequence: u64| self.records.get(sequence).is_some();
+        let oldest = self.records.get(self.una).map_or(u64::MAX, |record| record.end() - 1);
+        let unserved = self.nak.filter(|nak| !nak.is_served);
+        let checked = if unserved.is_some_and(|nak| !is_sent(nak.from)) {
+            Ok(None)
+        } else if let Some(nak) = unserved.filter(|_| !is_timeout) {
+            let found = format!(
+                "goes back to PSN {}, the NAK names PSN {}",
+                psn_of(sequence),
+                psn_of(nak.from)
+            );
+            Err(Break::new(&rules::RETRANSMISSION_START, found).with_frame(nak.frame))
+        } else if !is_timeout {
+            Err(self.without_cause(request, elapsed))
+        } else if sequence > oldest {
+            let found = format!(
+                "goes back to PSN {}, not acknowledged is PSN {}",
+                psn_of(sequence),
+                psn_of(self.una)
+            );
+            Err(Break::new(&rules::RETRANSMISSION_START, found))
+        } else {
+            Ok(None)
+        };
+        (Motion::Rewind(Cause::Loss), checked)
+    }
+
+    /// Where packets may be lost, copied or reordered before the capture point, and responses lost behind it.
+    fn motion_afar(&self, request: &Request<'_>, record: &Record) -> (Motion, Checked) {
+        let Request { sequence, now, .. } = *request;
+        if sequence >= self.cursor {
+            return (Motion::Continue, Ok(None));
+        }
+        if record.pass != self.pass && sequence >= self.pass_start {
+            // It was overtaken by others of this pass.
+            return (Motion::Copy, Ok(None));
+        }
+        let elapsed = now.saturating_sub(record.time);
+        let is_timeout = elapsed >= self.timeout_least();
+        if self.is_asked_for(sequence, record) {
+            return (Motion::Rewind(Cause::Loss), Ok(None));
+        }
+        if let Some(rnr) = self.rnr_of(record) {
+            let cause = if is_timeout { Cause::Unknown } else { Cause::Rnr };
+            return match early(&rnr, now) {
+                None => (Motion::Rewind(cause), Ok(None)),
+                Some(_) if is_timeout => (Motion::Rewind(Cause::Loss), Ok(None)),
+                Some(_) if elapsed <= REORDER_NANOS => (Motion::Copy, Ok(None)),
+                Some(broken) => (Motion::Rewind(cause), Err(broken)),
+            };
+        }
+        if is_timeout {
+            return (Motion::Rewind(Cause::Loss), Ok(None));
+        }
+        if elapsed <= REORDER_NANOS {
+            return (Motion::Copy, Ok(None));
+        }
+        let triggers = [self.nak, self.implied];
+        let is_behind = triggers.iter().flatten().any(|trigger| trigger.from < sequence);
+        let checked = if is_behind || self.params.misses_packets {
+            // The first packets that it retransmitted may have been lost.
+            Ok(Some(Undecided::MissingPackets))
+        } else if !self.params.is_answered {
+            Ok(Some(Undecided::OneDirection))
+        } else {
+            Err(self.without_cause(request, elapsed))
+        };
+        (Motion::Rewind(Cause::Loss), checked)
+    }
+
+    /// Whether a NAK or a missing response asks for a packet.
+    fn is_asked_for(&self, sequence: u64, record: &Record) -> bool {
+        let triggers = [self.nak, self.implied];
+        triggers.iter().flatten().any(|trigger| {
+            let is_it = (trigger.from..=trigger.until).contains(&sequence)
+                || (record.sequence..record.end()).contains(&trigger.from);
+            is_it && !trigger.is_served
+        })
+    }
+
+    /// The RNR NAK that refused the last transmission of a packet.
+    fn rnr_of(&self, record: &Record) -> Option<Rnr> {
+        self.rnr.filter(|rnr| {
+            (record.sequence..record.end()).contains(&rnr.sequence) && rnr.time >= record.time
+        })
+    }
+
+    fn without_cause(&self, request: &Request<'_>, elapsed: u64) -> Break {
+        let found = format!(
+            "PSN {} again after {} µs, no NAK asks for it, and the timeout is at least {} µs",
+            psn_of(request.sequence),
+            elapsed / 1000,
+            self.timeout_least() / 1000
+        );
+        Break::new(&rules::RETRANSMISSION_CAUSE, found)
+    }
+
+    /// Not all before `sequence` that is not acknowledged was retransmitted.
+    fn skips(&self, sequence: u64) -> Break {
+        let found = format!(
+            "PSN {} follows, PSN {} was not retransmitted",
+            psn_of(sequence),
+            psn_of(self.cursor.max(self.una))
+        );
+        Break::new(&rules::RETRANSMISSION_START, found)
+    }
+
+    /// How a new packet breaks a rule because an older one should have come first.
+    pub(super) fn check_unserved(&self, request: &Request<'_>) -> Option<Break> {
+        if !self.is_local {
+            return None;
+        }
+        if let Some(nak) = self.nak
+            && !nak.is_served
+            && self.rnr.is_none()
+            && (self.attempts == 0 || self.attempts_una != self.una)
+            && request.now > nak.time.saturating_add(REACTION_NANOS)
+            && request.sequence > nak.until
+        {
+            let found = format!(
+                "PSN {} follows, the NAK asks for PSN {}",
+                psn_of(request.sequence),
+                psn_of(nak.from)
+            );
+            return Some(Break::new(&rules::RETRANSMISSION_START, found).with_frame(nak.frame));
+        }
+        // Behind what was retransmitted all up to here must have been.
+        (self.cursor < self.next && self.una < self.next && request.sequence >= self.next)
+            .then(|| self.skips(request.sequence))
+    }
+
+    /// Follows the requester, and tells if it went back too often.
+    fn apply(&mut self, request: &Request<'_>, record: &Record, motion: Motion) -> Option<Break> {
+        let Request { sequence, now, .. } = *request;
+        let mut broken = None;
+        if let Motion::Rewind(cause) = motion {
+            self.pass = self.pass.wrapping_add(1);
+            self.pass_start = sequence;
+            for trigger in [&mut self.nak, &mut self.implied].into_iter().flatten() {
+                trigger.is_served |= trigger.time >= record.time || sequence <= trigger.until;
+            }
+            broken = self.count_attempt(cause);
+        }
+        let (pass, cursor) = (self.pass, record.end());
+        if motion != Motion::Copy {
+            self.cursor = cursor;
+        }
+        if let Some(known) = self.records.get_mut(sequence) {
+            if motion != Motion::Copy || known.pass != pass {
+                known.transmissions = known.transmissions.saturating_add(1);
+                (known.time, known.pass) = (now, pass);
+            }
+            if known.is_broken {
+                // What it was before counts for nothing.
+                known.digest = digest(request.bytes);
+                (known.opcode, known.reth) = (request.facts.opcode, request.facts.reth);
+            }
+        }
+        broken
+    }
+
+    fn count_attempt(&mut self, cause: Cause) -> Option<Break> {
+        if self.attempts_una != self.una {
+            (self.attempts, self.rnr_attempts, self.attempts_una) = (0, 0, self.una);
+        }
+        match cause {
+            Cause::Unknown => None,
+            Cause::Rnr => {
+                self.rnr_attempts += 1;
+                let most = self.params.rnr_retry_count.filter(|&count| count < 7)?;
+                (self.rnr_attempts > u32::from(most)).then(|| {
+                    let found = format!("retry {} after RNR NAKs", self.rnr_attempts);
+                    let found = format!("{found}, the RNR retry count is {most}");
+                    Break::new(&rules::RNR_RETRY_COUNT, found)
+                })
+            }
+            Cause::Loss => {
+                self.attempts += 1;
+                let most = self.params.retry_count?;
+                (self.attempts > u32::from(most)).then(|| {
+                    let found = format!("retry {}, the retry count is {most}", self.attempts);
+                    Break::new(&rules::RETRY_COUNT, found)
+                })
+            }
+        }
+    }
+}
+
+/// How a retransmission at `now` is too early after an RNR NAK.
+fn early(rnr: &Rnr, now: u64) -> Option<Break> {
+    let waited = now.saturating_sub(rnr.time);
+    let least = rnr.timer.saturating_sub(rnr.timer / 8).saturating_sub(RNR_SLACK_NANOS);
+    (waited < least).then(|| {
+        let found = format!(
+            "retransmitted {} µs after the RNR NAK, whose timer is {} µs",
+            waited / 1000,
+            rnr.timer / 1000
+        );
+        Break::new(&rules::RNR_TIMER, found).with_frame(rnr.frame)
+    })
+}

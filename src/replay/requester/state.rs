@@ -1,0 +1,257 @@
+//! What is known of one requester from the packets captured so far.
+
+use std::collections::VecDeque;
+
+use super::limits::{HISTORY_MAX, REACTION_NANOS, RECORDS_MAX, TIMEOUT_LEAST_NANOS};
+use super::params::Params;
+use super::record::{Record, Records};
+use super::shape::Break;
+use crate::wire::{Opcode, PKey, Psn};
+
+/// A NAK with the code PSN sequence error, or a response behind one that is missing.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Trigger {
+    /// Where the requester goes back to: the first and the last sequence number that it may begin with.
+    pub(super) from: u64,
+    pub(super) until: u64,
+    pub(super) time: u64,
+    pub(super) frame: u64,
+    /// The requester went back.
+    pub(super) is_served: bool,
+}
+
+/// An RNR NAK.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Rnr {
+    pub(super) sequence: u64,
+    pub(super) time: u64,
+    pub(super) frame: u64,
+    /// The timer in nanoseconds.
+    pub(super) timer: u64,
+}
+
+/// A packet behind a gap, whose verdict waits for what was before it.
+#[derive(Clone, Debug)]
+pub(super) struct Pending {
+    pub(super) sequence: u64,
+    pub(super) frame: u64,
+    pub(super) opcode: Opcode,
+    /// The packet, if few wait; else nothing.
+    pub(super) bytes: Vec<u8>,
+}
+
+/// How far the responder lets the requester go.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Credits {
+    /// How much the responder's count of messages is ahead of the one kept here.
+    pub(super) offset: Option<u32>,
+    /// The last message that may be begun, by the count kept here.
+    pub(super) limit: Option<u32>,
+    /// The responder does not count, or its counts contradict each other.
+    pub(super) is_unlimited: bool,
+}
+
+/// The state of one requester.
+#[derive(Debug)]
+pub(super) struct Requester {
+    pub(super) params: Params,
+    /// The capture was taken at this host.
+    pub(super) is_local: bool,
+    pub(super) is_started: bool,
+    /// The first sequence number that belongs to what was captured.
+    pub(super) first: u64,
+    /// Behind the highest sequence number that was sent.
+    pub(super) next: u64,
+    /// Behind the highest sequence number that the responder acknowledged in any way.
+    pub(super) acknowledged: u64,
+    /// The first sequence number that the requester cannot take as done: before it all is acknowledged and answered.
+    pub(super) una: u64,
+    /// Advances of `una` that are so recent that the requester may not know of them: time and the value before.
+    recent: VecDeque<(u64, u64)>,
+    /// The frame of the response that advanced `una` last.
+    pub(super) progress: (u64, u64),
+    pub(super) records: Records,
+    /// How many acknowledged records it may keep, and how many in all.
+    pub(super) history_max: usize,
+    pub(super) records_max: usize,
+    /// Records before this sequence number were forgotten.
+    pub(super) forgotten: u64,
+    pub(super) pkey: Option<PKey>,
+    pub(super) pending: VecDeque<Pending>,
+    /// Gaps that were seen, and packets that came later than ones behind them.
+    pub(super) gaps: u32,
+    /// How often the requester went back; where to, and what it sends next if it goes on from there.
+    pub(super) pass: u32,
+    pub(super) pass_start: u64,
+    pub(super) cursor: u64,
+    pub(super) nak: Option<Trigger>,
+    pub(super) implied: Option<Trigger>,
+    pub(super) rnr: Option<Rnr>,
+    /// How often it went back without progress, and from where.
+    pub(super) attempts: u32,
+    pub(super) rnr_attempts: u32,
+    pub(super) attempts_una: u64,
+    /// The refusal that ended it: time and frame.
+    pub(super) failed: Option<(u64, u64)>,
+    /// The longest time for which it waited for an acknowledgement without a retransmission.
+    pub(super) waited: u64,
+    /// Requests whose response is not complete, and how many of them count as READs.
+    pub(super) unanswered: u32,
+    pub(super) reads: u32,
+    /// Messages begun, and how many of them take no receive.
+    pub(super) messages: u32,
+    pub(super) without_receive: u32,
+    pub(super) credits: Credits,
+    /// Whether any response was captured.
+    pub(super) is_heard: bool,
+}
+
+/// Sequence numbers begin here, so that those before the first one captured are not negative.
+const FIRST_EPOCH: u64 = 1 << 25;
+
+/// The PSN of a sequence number.
+#[expect(clippy::cast_possible_truncation, reason = "a PSN is the low bits of the sequence number")]
+pub(super) const fn psn_of(sequence: u64) -> Psn {
+    Psn::new(sequence as u32)
+}
+
+/// How many recent advances are remembered.
+const RECENT_MAX: usize = 256;
+
+impl Requester {
+    pub(super) fn new(params: Params, is_local: bool) -> Self {
+        Self {
+            params,
+            is_local,
+            is_started: false,
+            first: 0,
+            next: 0,
+            acknowledged: 0,
+            una: 0,
+            recent: VecDeque::new(),
+            progress: (0, 0),
+            records: Records::default(),
+            history_max: HISTORY_MAX,
+            records_max: RECORDS_MAX,
+            forgotten: 0,
+            pkey: None,
+            pending: VecDeque::new(),
+            gaps: 0,
+            pass: 0,
+            pass_start: 0,
+            cursor: 0,
+            nak: None,
+            implied: None,
+            rnr: None,
+            attempts: 0,
+            rnr_attempts: 0,
+            attempts_una: 0,
+            failed: None,
+            waited: 0,
+            unanswered: 0,
+            reads: 0,
+            messages: 0,
+            without_receive: 0,
+            credits: Credits::default(),
+            is_heard: false,
+        }
+    }
+
+    /// The sequence number of a PSN: the one nearest to what is sent next.
+    pub(super) fn sequence_of(&self, psn: Psn) -> u64 {
+        if !self.is_started {
+            return FIRST_EPOCH + u64::from(psn.get());
+        }
+        self.next.saturating_add_signed(psn.since(psn_of(self.next)).into())
+    }
+
+    /// Begins at a sequence number.
+    pub(super) fn start_at(&mut self, sequence: u64) {
+        self.is_started = true;
+        (self.first, self.next, self.cursor) = (sequence, sequence, sequence);
+        (self.acknowledged, self.una, self.pass_start) = (sequence, sequence, sequence);
+        self.attempts_una = sequence;
+    }
+
+    /// The shortest time after which a timeout may be the cause of a retransmission.
+    pub(super) fn timeout_least(&self) -> u64 {
+        // The two sides derive their timeouts differently from what the connection manager says.
+        match self.params.timeout {
+            Some(timeout) => timeout / 4,
+            None => TIMEOUT_LEAST_NANOS.max(self.waited / 2),
+        }
+    }
+
+    /// Up to where the requester must know that all is done, at a time.
+    pub(super) fn settled(&self, now: u64) -> u64 {
+        let mut unknown = self.recent.iter();
+        let first = unknown.find(|(time, _)| time.saturating_add(REACTION_NANOS) > now);
+        first.map_or(self.una, |&(_, before)| before)
+    }
+
+    /// Works out `una` anew after a response.
+    pub(super) fn advance(&mut self, now: u64, frame: u64) {
+        let mut una = self.acknowledged;
+        if self.unanswered > 0
+            && let Some(record) = self.records.first_unanswered(self.una)
+        {
+            una = una.min(record.answered);
+        }
+        if una <= self.una {
+            return;
+        }
+        if let Some(record) = self.records.get(self.una)
+            && record.transmissions == 1
+        {
+            let waited = now.saturating_sub(record.time.max(self.progress.0));
+            self.waited = self.waited.max(waited);
+        }
+        if self.recent.len() >= RECENT_MAX {
+            self.recent.pop_front();
+        }
+        self.recent.push_back((now, self.una));
+        while let Some(&(time, _)) = self.recent.front()
+            && time.saturating_add(REACTION_NANOS) <= now
+        {
+            self.recent.pop_front();
+        }
+        self.una = una;
+        self.progress = (now, frame);
+        // A trigger that lies behind is served, however that came.
+        self.nak = self.nak.filter(|trigger| trigger.until >= una);
+        self.implied = self.implied.filter(|trigger| trigger.until >= una);
+        self.rnr = self.rnr.filter(|rnr| rnr.sequence >= una);
+    }
+
+    /// Remembers a new record, and forgets old ones.
+    pub(super) fn remember(&mut self, record: Record) {
+        if record.needs_response() {
+            self.unanswered += 1;
+            self.reads +=
+                u32::from(record.opcode.info().is_some_and(super::record::counts_as_read));
+        }
+        self.records.insert(record);
+        while let Some(first) = self.records.first()
+            && self.records.len() > self.history_max
+            && (first.end() <= self.una || self.records.len() > self.records_max)
+        {
+            let end = first.end();
+            if let Some(old) = self.records.pop_first() {
+                self.count_answered(&old);
+            }
+            self.forgotten = self.forgotten.max(end);
+        }
+    }
+
+    /// A record is no longer one whose response is missing, or it is forgotten.
+    pub(super) fn count_answered(&mut self, record: &Record) {
+        if record.is_unanswered() {
+            self.unanswered = self.unanswered.saturating_sub(1);
+            let counts = record.opcode.info().is_some_and(super::record::counts_as_read);
+            self.reads = self.reads.saturating_sub(u32::from(counts));
+        }
+    }
+}
+
+/// What comes of the checks of a packet: what cannot be decided, or how it breaks a rule.
+pub(super) type Checked = Result<Option<crate::replay::Undecided>, Break>;

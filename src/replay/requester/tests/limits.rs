@@ -1,0 +1,110 @@
+//! What the connection manager agreed, windows, credits.
+
+use super::*;
+use crate::replay::management::tests::{Agreed, connect};
+
+/// A connection that the connection manager made, at PSN 5.
+fn connected(agreed: Agreed) -> Connection {
+    let mut c = Connection::new();
+    connect(&mut c.script, REQUESTER, RESPONDER, &agreed);
+    c
+}
+
+const AGREED: Agreed =
+    Agreed { psns: [100, 5], mtu: 3, timeout: 14, retry_count: 2, rnr_retry_count: 1, depth: 2 };
+
+#[test]
+fn first_psn_is_the_one_agreed() {
+    let mut c = connected(AGREED);
+    c.send_only(5);
+    c.ack(5);
+    c.assert_agreed();
+    let mut c = connected(AGREED);
+    let frame = c.send_only(4);
+    c.ack(4);
+    c.assert_breaks(frame, &rules::STARTING_PSN);
+}
+
+#[test]
+fn path_mtu_is_the_one_agreed() {
+    let mut c = connected(AGREED);
+    let frame = c.send(Opcode::RC_SEND_FIRST, 5, 2048);
+    c.ack(5);
+    c.assert_breaks(frame, &rules::PAYLOAD_LENGTH);
+}
+
+#[test]
+fn reads_in_flight_are_at_most_those_agreed() {
+    let mut c = connected(AGREED);
+    c.send_only(5);
+    c.ack(5);
+    c.read(6, reth(0, 10));
+    c.request(Opcode::RC_COMPARE_SWAP, 7, atomic(8), &[]);
+    c.read_response(Opcode::RC_RDMA_READ_RESPONSE_ONLY, 6, 10);
+    c.read(8, reth(0, 10));
+    c.assert_agreed();
+    let frame = c.read(9, reth(0, 10));
+    c.assert_breaks(frame, &rules::READS_IN_FLIGHT);
+}
+
+#[test]
+fn retries_are_counted() {
+    let mut c = connected(AGREED);
+    c.send_only(5);
+    c.ack(5);
+    c.send_only(6);
+    c.wait_micros(100_000).send_only(6);
+    c.wait_micros(100_000).send_only(6);
+    c.assert_agreed();
+    let frame = c.wait_micros(100_000).send_only(6);
+    c.assert_breaks(frame, &rules::RETRY_COUNT);
+}
+
+#[test]
+fn rnr_retries_are_counted() {
+    let mut c = connected(AGREED);
+    c.send_only(5);
+    c.rnr(5, 12);
+    c.wait_micros(700).send_only(5);
+    c.assert_agreed();
+    c.rnr(5, 12);
+    let frame = c.wait_micros(700).send_only(5);
+    c.assert_breaks(frame, &rules::RNR_RETRY_COUNT);
+}
+
+#[test]
+fn timeout_is_the_one_agreed() {
+    // 67 ms.
+    let mut c = connected(AGREED);
+    c.send_only(5);
+    let frame = c.wait_micros(10_000).send_only(5);
+    c.ack(5);
+    c.assert_breaks(frame, &rules::RETRANSMISSION_CAUSE);
+}
+
+#[test]
+fn at_most_half_of_the_psns_are_in_flight() {
+    let mut c = Connection::new();
+    c.send(Opcode::RC_SEND_FIRST, 5, 256);
+    c.send(Opcode::RC_SEND_LAST, 6, 10);
+    c.ack(6);
+    c.read(7, reth(0, 1 << 31));
+    c.assert_agreed();
+    let frame = c.read(7 + (1 << 23), reth(0, 4));
+    c.assert_breaks(frame, &rules::PSN_WINDOW);
+}
+
+#[test]
+fn one_message_may_go_beyond_the_credits() {
+    let mut c = Connection::new();
+    c.send_only(5);
+    c.answer(5, Answer::Ack(Credits::advertise(2)), 1);
+    for psn in 6..9 {
+        c.send_only(psn);
+    }
+    // No receive is taken by a WRITE.
+    c.with_reth(Opcode::RC_RDMA_WRITE_ONLY, 9, reth(0, 4), 4);
+    c.assert_agreed();
+    let frame = c.send_only(10);
+    c.assert_breaks(frame, &rules::CREDITS);
+}

@@ -1,0 +1,204 @@
+//! Soft NICs that keep to the protocol, on a network that loses, copies, delays and damages packets: whatever a capture
+//! point sees of their requests, nothing in it is different.
+//!
+//! The captures are those of `tests/analysis_faults`: three capture points, each by itself and several together. More
+//! seeds: `ROCE_SEEDS=10000 cargo test --release --test replay_requester`. One: `ROCE_SEED=17`.
+#![allow(
+    clippy::cast_possible_truncation,
+    clippy::unwrap_used,
+    dead_code,
+    unreachable_pub,
+    missing_docs,
+    missing_debug_implementations,
+    reason = "a test that cannot go on fails"
+)]
+
+#[path = "simulation/dice.rs"]
+mod dice;
+#[path = "analysis_faults/plan.rs"]
+mod plan;
+#[path = "analysis_faults/scenarios.rs"]
+mod scenarios;
+#[path = "analysis_faults/truth.rs"]
+mod truth;
+#[path = "analysis_faults/world.rs"]
+mod world;
+
+use std::collections::{BTreeMap, HashSet};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+
+use roce::analysis::{Analysis, Config, PacketFacts, PacketNote, PacketRole, Sink};
+use roce::capture::{PcapWriter, Reader};
+use roce::decode::Decoder;
+use roce::replay::{
+    Input, Judge, NetworkFacts, Step, Survey, Verdict, datagram, management, requester,
+};
+use roce::wire::{Gid, IcrcVerdict, LinkType, ROCE_PORT};
+
+use plan::Scenario;
+use truth::{Captured, Truth};
+
+/// The capture points whose captures are judged, and the host (0 A, 1 B) at which the judge is told that they were taken.
+const VIEWS: [(&[usize], Option<usize>); 7] = [
+    (&[0], None),
+    (&[1], None),
+    (&[2], None),
+    (&[0], Some(0)),
+    (&[2], Some(1)),
+    (&[0, 2], None),
+    (&[0, 1, 2], None),
+];
+
+/// Seeds that are run if no number is given.
+const SEEDS: u64 = 60;
+
+/// The frames of one point, through a capture file in memory.
+fn capture(captured: &[Captured], file: u16) -> Vec<(PacketFacts, Vec<u8>)> {
+    let mut writer = PcapWriter::new(Vec::new(), LinkType::RAW).unwrap();
+    for frame in captured {
+        writer.write(frame.time, frame.bytes.len() as u32, &frame.bytes).unwrap();
+    }
+    let bytes = writer.into_inner();
+    let mut reader = Reader::new(bytes.as_slice()).unwrap();
+    let mut decoder = Decoder::new(ROCE_PORT);
+    let mut all = Vec::new();
+    while let Some(record) = reader.next().unwrap() {
+        let context = decoder.decode(&record);
+        let packet = context.frame.packet().unwrap().bytes().to_vec();
+        all.push((PacketFacts::new(&context, file).unwrap(), packet));
+    }
+    all
+}
+
+#[derive(Default)]
+struct Notes(Vec<(PacketFacts, PacketNote)>);
+
+impl Sink for Notes {
+    fn packet(&mut self, facts: &PacketFacts, note: &PacketNote) {
+        self.0.push((facts.clone(), *note));
+    }
+}
+
+/// What the judges say of the captures of these points, and the packets that they must judge.
+fn judge(truth: &Truth, points: &[usize], at: Option<Gid>) -> (Vec<Step>, Vec<(u64, PacketRole)>) {
+    let mut all = Vec::new();
+    for (file, &point) in points.iter().enumerate() {
+        all.extend(capture(&truth.captured[point], file as u16));
+    }
+    all.sort_by_key(|(facts, _)| (facts.time, facts.file));
+    for (number, (facts, _)) in all.iter_mut().enumerate() {
+        facts.frame = number as u64 + 1;
+    }
+    let analysis = || {
+        let mut config = Config::default();
+        config.files = points.iter().map(|point| point.to_string()).collect();
+        Analysis::new(config)
+    };
+    let mut first = analysis();
+    all.iter().for_each(|(facts, _)| first.handle_packet(facts, &mut ()));
+    let report = first.finish(&mut ());
+    let (mut second, mut notes) = (analysis(), Notes::default());
+    all.iter().for_each(|(facts, _)| second.handle_packet(facts, &mut notes));
+    second.finish(&mut notes);
+    let right = all.iter().filter(|(facts, _)| facts.icrc == IcrcVerdict::Ok).count() as u64;
+    let network = NetworkFacts { icrc: [right, all.len() as u64 - right], ..Default::default() };
+    let (files, lost_frames) = (Vec::new(), HashSet::new());
+    let survey = Arc::new(Survey { report, files, network, lost_frames });
+    let mut requesters = requester::Requesters::new(survey.clone(), at);
+    let mut datagrams = datagram::Datagrams::new(survey.clone(), at);
+    let mut management = management::Management::new(survey.clone());
+    let (mut steps, mut wanted) = (Vec::new(), Vec::new());
+    for (facts, mut note) in notes.0 {
+        let (flow, is_exchanged) = survey.flow_of(note.flow).unwrap();
+        note.flow = flow;
+        note.sender ^= u8::from(is_exchanged);
+        let packet = &all[facts.frame as usize - 1].1;
+        let input = Input { facts: &facts, note: &note, packet };
+        if matches!(note.role, PacketRole::Request | PacketRole::Cnp | PacketRole::Management) {
+            wanted.push((facts.frame, note.role));
+        }
+        requesters.packet(&input, &mut steps);
+        datagrams.packet(&input, &mut steps);
+        management.packet(&input, &mut steps);
+    }
+    requesters.finish(&mut steps);
+    datagrams.finish(&mut steps);
+    management.finish(&mut steps);
+    (steps, wanted)
+}
+
+/// Runs a scenario. Returns what is wrong, and counts verdicts by view.
+fn failures(scenario: &Scenario, counts: &Mutex<BTreeMap<String, u64>>) -> Vec<String> {
+    let truth = world::run(scenario);
+    let mut wrong = Vec::new();
+    for (points, at) in VIEWS {
+        let address = |side: usize| {
+            let host = [1, 2][side];
+            if scenario.ipv6 {
+                Gid::from(std::net::Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, host))
+            } else {
+                Gid::from(std::net::Ipv4Addr::new(192, 0, 2, host as u8))
+            }
+        };
+        let (steps, wanted) = judge(&truth, points, at.map(address));
+        let name = format!("{}, points {points:?} at {at:?}", scenario.name);
+        let mut frames: Vec<u64> = steps.iter().map(|step| step.frame).collect();
+        frames.sort_unstable();
+        let mut expected: Vec<u64> = wanted.iter().map(|(frame, _)| *frame).collect();
+        expected.sort_unstable();
+        if frames != expected {
+            let missing: Vec<_> = expected.iter().filter(|f| !frames.contains(f)).collect();
+            wrong.push(format!("{name}: not one step for each packet: {missing:?}"));
+        }
+        for step in &steps {
+            let kind = match &step.verdict {
+                Verdict::Agreed => "agreed".to_owned(),
+                Verdict::Undecided(why) => format!("undecided {why:?}"),
+                Verdict::Known { .. } => "known".to_owned(),
+                Verdict::Different(difference) => {
+                    let (rule, found) = (difference.rule.id, &difference.found);
+                    wrong.push(format!("{name}: frame {}: {rule}: {found}", step.frame));
+                    "different".to_owned()
+                }
+            };
+            *counts.lock().unwrap().entry(format!("{points:?} {at:?} {kind}")).or_default() += 1;
+        }
+    }
+    wrong
+}
+
+fn number(variable: &str) -> Option<u64> {
+    std::env::var(variable).ok().map(|number| number.parse().unwrap())
+}
+
+#[test]
+fn honest_requesters_break_no_rule() {
+    let counts = Mutex::new(BTreeMap::new());
+    let failed = Mutex::new(Vec::new());
+    if let Some(seed) = number("ROCE_SEED") {
+        let wrong = failures(&scenarios::random(seed), &counts);
+        assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+        return;
+    }
+    for scenario in scenarios::named() {
+        failed.lock().unwrap().extend(failures(&scenario, &counts));
+    }
+    let (seeds, next) = (number("ROCE_SEEDS").unwrap_or(SEEDS), AtomicU64::new(0));
+    let run = || {
+        while let seed = next.fetch_add(1, Ordering::Relaxed)
+            && seed < seeds
+            && failed.lock().unwrap().len() < 40
+        {
+            let wrong = failures(&scenarios::random(seed), &counts);
+            failed.lock().unwrap().extend(wrong);
+        }
+    };
+    std::thread::scope(|scope| (0..2).for_each(|_| drop(scope.spawn(run))));
+    let failed = failed.into_inner().unwrap();
+    for (kind, count) in counts.into_inner().unwrap() {
+        println!("{count:9} {kind}");
+    }
+    assert!(failed.is_empty(), "{} wrong:\n{}", failed.len(), failed.join("\n"));
+    println!("{seeds} seeds");
+}
