@@ -15,6 +15,8 @@
 
 #[path = "simulation/dice.rs"]
 mod dice;
+#[path = "common/frames.rs"]
+mod frames;
 #[path = "analysis_faults/plan.rs"]
 mod plan;
 #[path = "analysis_faults/scenarios.rs"]

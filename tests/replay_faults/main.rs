@@ -61,8 +61,6 @@ const NOT_YET: &[&str] = &[
     "zero-length-read-with-data",
     "zero-length-read-unanswered",
     "atomic-returns-new-value",
-    // All requesters.
-    REQUESTER,
     // Correct devices.
     "seeds",
     "faults by rule",

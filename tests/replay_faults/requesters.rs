@@ -9,7 +9,7 @@ use roce::wire::{Opcode, Packet, Qpn, RKey};
 
 use super::craft::*;
 use super::device::{Device, Mark, script};
-use super::flaw::{AT_REQUESTER, EVERYWHERE, Flaw};
+use super::flaw::{AT_ENDS, AT_REQUESTER, EVERYWHERE, Flaw};
 use super::management::LEAD;
 use super::setup::{Connection, FaultRule, Hop, Setup};
 use super::world::BASE;
@@ -372,7 +372,7 @@ const RETRANSMISSIONS: &[Flaw] = &[
     flaw("request-after-fatal-nak", &["request-after-fatal-nak"], AT_REQUESTER, plain, || {
         scripted(|s| {
             let write = s.packet(Opcode::RC_RDMA_WRITE_ONLY, 0, 100);
-            s.send(write.reth(BASE, s.keys[1], 100)).at(50).broken(s.only(1));
+            s.send(write.reth(BASE, s.keys[1], 100)).at(1000).broken(s.only(1));
         })
     }),
     flaw(
@@ -429,7 +429,7 @@ const LIMITS: &[Flaw] = &[
     flaw(
         "credits-exceeded",
         &["credits"],
-        EVERYWHERE,
+        AT_ENDS,
         || {
             let mut setup = plain();
             setup.connections[0].receives[1] = vec![Duration::ZERO; 2];

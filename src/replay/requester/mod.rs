@@ -34,10 +34,10 @@ use limits::{
     ALL_RECORDS_MAX, CROWDED_MAX, GAP_PASSES, GAP_PASSES_LOSSY, HISTORY_MAX, PENDING_MAX,
     REACTION_NANOS, RECORDS_MAX, REORDER_NANOS, REQUESTERS_MAX,
 };
-use params::Book;
+use params::{Book, Params};
 use requests::{Request, Taken, check_successor};
 use shape::Break;
-use state::{Pending, Requester, psn_of};
+use state::{Pending, Place, Requester, psn_of};
 
 use super::{Difference, Input, Judge, Sink, Step, Subject, Survey, Undecided, Verdict};
 use crate::analysis::{FlowNumber, PacketRole};
@@ -85,6 +85,25 @@ impl Requesters {
         }
     }
 
+    /// Whether a packet whose PSN has nothing to do with its connection is the next one of another connection between the
+    /// same hosts.
+    fn astray(&self, input: &Input<'_>, key: (FlowNumber, u8)) -> Option<Break> {
+        let own = self.requesters.get(&key)?;
+        if !own.is_far(input.facts.psn) {
+            return None;
+        }
+        let place = own.place;
+        let is_other = |other: &Requester| {
+            other.place.source == place.source
+                && other.place.destination == place.destination
+                && other.is_started
+                && psn_of(other.next) == input.facts.psn
+        };
+        let other = self.requesters.iter().find(|(_, other)| is_other(other))?;
+        let found = format!("PSN {} is the next one of connection {}", input.facts.psn, other.0.0);
+        Some(Break::new(&rules::REQUEST_QP, found))
+    }
+
     fn request(&mut self, input: &Input<'_>, info: &'static OpcodeInfo, out: &mut dyn Sink) {
         let key = (input.note.flow, input.note.sender);
         if input.facts.sightings.is_copy {
@@ -94,16 +113,17 @@ impl Requesters {
         if !self.requesters.contains_key(&key) && self.requesters.len() >= REQUESTERS_MAX {
             return out.step(step(input, Verdict::Undecided(Undecided::BeyondLimits)));
         }
+        let astray = self.astray(input, key);
         let Self { point, book, requesters, records, .. } = self;
         let requester = requesters.entry(key).or_insert_with(|| {
-            let is_local = *point == Some(input.facts.source);
-            Box::new(Requester::new(book.params(key.0, key.1, input.facts), is_local))
+            let params = book.params(key.0, key.1, input.facts);
+            Box::new(Requester::new(params, Place::of(input.facts, *point)))
         });
         let is_crowded = *records >= ALL_RECORDS_MAX;
         requester.history_max = if is_crowded { CROWDED_MAX } else { HISTORY_MAX };
         requester.records_max = if is_crowded { CROWDED_MAX } else { RECORDS_MAX };
         let before = requester.records.len();
-        requester.judge(input, info, key, out);
+        requester.judge(input, info, key, astray, out);
         *records = (*records + requester.records.len()).saturating_sub(before);
     }
 }
@@ -168,9 +188,17 @@ impl Requester {
         input: &Input<'_>,
         info: &'static OpcodeInfo,
         key: (FlowNumber, u8),
+        astray: Option<Break>,
         out: &mut dyn Sink,
     ) {
         let facts = input.facts;
+        if let Some(broken) = astray {
+            return out.step(step(input, different(broken, Some(input.packet))));
+        }
+        if self.is_far(facts.psn) {
+            // The queue pair begins a new life, or so many packets are missing that nothing follows from the others.
+            self.restart();
+        }
         let wire_len = info.header_len + facts.payload_len as usize;
         let (packet, _) = Packet::parse_cut(input.packet, wire_len);
         let Some(packet) = packet.filter(|packet| packet.info().is_some()) else {
@@ -238,22 +266,27 @@ impl Requester {
         let psn = input.facts.psn;
         let is_first = self.is_started && psn == psn_of(self.first) && info.position.begins();
         if self.failed.is_some() && is_first && self.una > self.first {
-            let pending = core::mem::take(&mut self.pending);
-            *self = Self::new(self.params, self.is_local);
-            self.pending = pending;
+            self.restart();
         }
+    }
+
+    /// Forgets all but the packets that wait for their verdict.
+    fn restart(&mut self) {
+        let pending = core::mem::take(&mut self.pending);
+        *self = Self::new(Params { start: None, ..self.params }, self.place);
+        self.pending = pending;
     }
 
     /// Whether a packet comes after a refusal.
     fn check_failed(&self, request: &Request<'_>) -> state::Checked {
         let Some((time, frame)) = self.failed else { return Ok(None) };
         let after = request.now.saturating_sub(time);
-        if self.is_local && after > REACTION_NANOS {
+        if self.is_local() && after > REACTION_NANOS {
             let found = format!("sent {} µs after the NAK", after / 1000);
             return Err(Break::new(&rules::AFTER_FATAL_NAK, found).with_frame(frame));
         }
         // The NAK may have been lost behind the capture point.
-        Ok((!self.is_local && after > REORDER_NANOS).then_some(Undecided::MissingPackets))
+        Ok((!self.is_local() && after > REORDER_NANOS).then_some(Undecided::MissingPackets))
     }
 
     /// The packet before one that waits was captured after all.
@@ -295,11 +328,11 @@ impl Requester {
         let record = self.records.get(pending.sequence)?;
         let before = self.records.before(pending.sequence);
         let gap = before.map_or(self.first, |before| before.end());
-        if self.acknowledged > gap || !self.is_heard || gap >= pending.sequence {
+        if self.acknowledged > gap || !self.params.is_answered || gap >= pending.sequence {
             return None;
         }
         let passes = if self.gaps > 1 { GAP_PASSES_LOSSY } else { GAP_PASSES };
-        let is_skipped = if self.is_local {
+        let is_skipped = if self.is_local() {
             record.transmissions > 1 || self.nak.is_some_and(|nak| nak.from == gap)
         } else {
             record.transmissions >= passes
@@ -310,7 +343,10 @@ impl Requester {
                 psn_of(pending.sequence),
                 psn_of(gap)
             );
-            let broken = Break::new(&rules::PSN_ORDER, found);
+            // Where nothing was sent before, the gap begins at what the connection manager said.
+            let is_start = before.is_none() && self.params.start.is_some();
+            let rule = if is_start { &rules::STARTING_PSN } else { &rules::PSN_ORDER };
+            let broken = Break::new(rule, found);
             before.map_or(broken.clone(), |before| broken.with_frame(before.frame))
         })
     }

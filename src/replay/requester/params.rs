@@ -22,8 +22,6 @@ pub(super) struct Params {
     pub(super) start: Option<Psn>,
     /// Whether the capture has responses to this requester.
     pub(super) is_answered: bool,
-    /// Whether the capture misses packets of the connection that arrived.
-    pub(super) misses_packets: bool,
 }
 
 /// One connection that the connection manager made.
@@ -48,7 +46,6 @@ struct Flow {
     mtu: Option<u32>,
     /// Whether the requests of each end have responses.
     is_answered: [bool; 2],
-    misses_packets: bool,
 }
 
 /// What is known of all connections.
@@ -70,7 +67,6 @@ impl Book {
             let flow = Flow {
                 mtu: connection.path_mtu.map(u32::from),
                 is_answered: sides.map(|side| side.response_packets > 0),
-                misses_packets: sides.iter().any(|side| side.not_captured > 0),
             };
             (connection.flow, flow)
         });
@@ -136,7 +132,6 @@ impl Book {
         let mut params = Params {
             mtu: flow.mtu,
             is_answered: flow.is_answered[usize::from(sender.min(1))],
-            misses_packets: flow.misses_packets,
             ..Params::default()
         };
         let Some((setup, is_active)) = self.setup_of(packet) else { return params };

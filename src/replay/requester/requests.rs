@@ -202,16 +202,20 @@ impl Requester {
     /// The window of PSNs, and the READs in flight.
     fn check_limits(&self, request: &Request<'_>, record: &Record) -> Checked {
         let inflight = record.end().saturating_sub(self.una);
-        if self.is_heard && inflight > u64::from(Psn::HALF) {
+        if self.params.is_answered && inflight > u64::from(Psn::HALF) {
             let found = format!("{inflight} PSNs in flight from PSN {} on", psn_of(self.una));
             return Err(Break::new(&rules::PSN_WINDOW, found));
         }
         let Some(depth) = self.params.depth.map(u32::from) else { return Ok(None) };
-        if !self.is_heard || !counts_as_read(request.info) || self.reads < depth {
+        if !counts_as_read(request.info) || self.reads < depth {
             return Ok(None);
         }
-        if self.params.misses_packets {
-            return Ok(Some(Undecided::MissingPackets));
+        if !self.has_all_responses() {
+            let passed = self.records.from(self.acknowledged).filter(|record| {
+                record.is_unanswered() && record.opcode.info().is_some_and(counts_as_read)
+            });
+            let is_over = u32::try_from(passed.count()).unwrap_or(u32::MAX) >= depth;
+            return Ok(is_over.then_some(Undecided::MissingPackets));
         }
         let found = format!("{} READs and ATOMICs in flight, agreed were {depth}", self.reads + 1);
         Err(Break::new(&rules::READS_IN_FLIGHT, found))

@@ -8,7 +8,6 @@ use crate::wire::{Msn, OpcodeInfo, Operation};
 impl Requester {
     /// Takes a response that the responder sent. What the requester did not get for sure must not be handed in.
     pub(super) fn handle_response(&mut self, packet: &PacketFacts, info: &OpcodeInfo) {
-        self.is_heard = true;
         if !self.is_started {
             return;
         }

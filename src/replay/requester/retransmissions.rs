@@ -60,7 +60,7 @@ impl Requester {
             None => self.check_contents(request, record),
         };
         let elapsed = request.now.saturating_sub(record.time);
-        if !record.is_broken && (self.is_local || elapsed > REORDER_NANOS) {
+        if !record.is_broken && (self.is_local() || elapsed > REORDER_NANOS) {
             let found =
                 format!("PSN {} again after {} µs", psn_of(request.sequence), elapsed / 1000);
             let broken = Break::new(&rules::UNRELIABLE_REPEATED, found).with_frame(record.frame);
@@ -123,7 +123,7 @@ impl Requester {
 
     /// What made the packet come again, and whether that may be.
     fn motion(&self, request: &Request<'_>, record: &Record) -> (Motion, Checked) {
-        if self.is_local {
+        if self.is_local() {
             self.motion_here(request, record)
         } else {
             self.motion_afar(request, record)
@@ -206,7 +206,8 @@ impl Requester {
                 None => (Motion::Rewind(cause), Ok(None)),
                 Some(_) if is_timeout => (Motion::Rewind(Cause::Loss), Ok(None)),
                 Some(_) if elapsed <= REORDER_NANOS => (Motion::Copy, Ok(None)),
-                Some(broken) => (Motion::Rewind(cause), Err(broken)),
+                Some(broken) if self.has_all_responses() => (Motion::Rewind(cause), Err(broken)),
+                Some(_) => (Motion::Rewind(cause), Ok(Some(Undecided::MissingPackets))),
             };
         }
         if is_timeout {
@@ -217,11 +218,11 @@ impl Requester {
         }
         let triggers = [self.nak, self.implied];
         let is_behind = triggers.iter().flatten().any(|trigger| trigger.from < sequence);
-        let checked = if is_behind || self.params.misses_packets {
-            // The first packets that it retransmitted may have been lost.
-            Ok(Some(Undecided::MissingPackets))
-        } else if !self.params.is_answered {
+        let checked = if !self.params.is_answered {
             Ok(Some(Undecided::OneDirection))
+        } else if is_behind || !self.has_all_responses() {
+            // The first packets that it retransmitted may have been lost, or the capture may miss a NAK.
+            Ok(Some(Undecided::MissingPackets))
         } else {
             Err(self.without_cause(request, elapsed))
         };
@@ -267,7 +268,7 @@ impl Requester {
 
     /// How a new packet breaks a rule because an older one should have come first.
     pub(super) fn check_unserved(&self, request: &Request<'_>) -> Option<Break> {
-        if !self.is_local {
+        if !self.is_local() {
             return None;
         }
         if let Some(nak) = self.nak
@@ -299,7 +300,7 @@ impl Requester {
             for trigger in [&mut self.nak, &mut self.implied].into_iter().flatten() {
                 trigger.is_served |= trigger.time >= record.time || sequence <= trigger.until;
             }
-            broken = self.count_attempt(cause);
+            broken = self.count_attempt(cause, sequence);
         }
         let (pass, cursor) = (self.pass, record.end());
         if motion != Motion::Copy {
@@ -319,9 +320,11 @@ impl Requester {
         broken
     }
 
-    fn count_attempt(&mut self, cause: Cause) -> Option<Break> {
-        if self.attempts_una != self.una {
-            (self.attempts, self.rnr_attempts, self.attempts_una) = (0, 0, self.una);
+    fn count_attempt(&mut self, cause: Cause, sequence: u64) -> Option<Break> {
+        // That it goes back less far shows progress, too.
+        if self.attempts_una != self.una || sequence > self.attempts_start {
+            (self.attempts, self.rnr_attempts) = (0, 0);
+            (self.attempts_una, self.attempts_start) = (self.una, sequence);
         }
         match cause {
             Cause::Unknown => None,

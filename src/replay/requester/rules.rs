@@ -10,6 +10,7 @@ pub const ALL: &[&Rule] = &[
     &DMA_LENGTH_LIMIT,
     &SOLICITED_EVENT,
     &PKEY,
+    &REQUEST_QP,
     &PSN_ORDER,
     &STARTING_PSN,
     &OPCODE_SEQUENCE,
@@ -69,6 +70,13 @@ pub const PKEY: Rule = Rule {
     id: "request-pkey",
     text: "All requests of a queue pair carry its P_Key.",
     citation: "§9.6.1.4.1",
+};
+
+/// The destination.
+pub const REQUEST_QP: Rule = Rule {
+    id: "request-qp",
+    text: "All requests of a queue pair go to the queue pair that it is connected to.",
+    citation: "§9.2; §10.2",
 };
 
 /// PSN order.

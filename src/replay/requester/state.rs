@@ -2,11 +2,12 @@
 
 use std::collections::VecDeque;
 
-use super::limits::{HISTORY_MAX, REACTION_NANOS, RECORDS_MAX, TIMEOUT_LEAST_NANOS};
+use super::limits::{HISTORY_MAX, PSN_JUMP_MAX, REACTION_NANOS, RECORDS_MAX, TIMEOUT_LEAST_NANOS};
 use super::params::Params;
 use super::record::{Record, Records};
 use super::shape::Break;
-use crate::wire::{Opcode, PKey, Psn};
+use crate::analysis::PacketFacts;
+use crate::wire::{Gid, Opcode, PKey, Psn};
 
 /// A NAK with the code PSN sequence error, or a response behind one that is missing.
 #[derive(Clone, Copy, Debug)]
@@ -51,12 +52,26 @@ pub(super) struct Credits {
     pub(super) is_unlimited: bool,
 }
 
+/// Where a requester is relative to the capture point.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Place {
+    pub(super) source: Gid,
+    pub(super) destination: Gid,
+    /// The host at which the capture was taken, if that is known.
+    point: Option<Gid>,
+}
+
+impl Place {
+    pub(super) fn of(packet: &PacketFacts, point: Option<Gid>) -> Self {
+        Self { source: packet.source, destination: packet.destination, point }
+    }
+}
+
 /// The state of one requester.
 #[derive(Debug)]
 pub(super) struct Requester {
     pub(super) params: Params,
-    /// The capture was taken at this host.
-    pub(super) is_local: bool,
+    pub(super) place: Place,
     pub(super) is_started: bool,
     /// The first sequence number that belongs to what was captured.
     pub(super) first: u64,
@@ -91,6 +106,7 @@ pub(super) struct Requester {
     pub(super) attempts: u32,
     pub(super) rnr_attempts: u32,
     pub(super) attempts_una: u64,
+    pub(super) attempts_start: u64,
     /// The refusal that ended it: time and frame.
     pub(super) failed: Option<(u64, u64)>,
     /// The longest time for which it waited for an acknowledgement without a retransmission.
@@ -102,8 +118,6 @@ pub(super) struct Requester {
     pub(super) messages: u32,
     pub(super) without_receive: u32,
     pub(super) credits: Credits,
-    /// Whether any response was captured.
-    pub(super) is_heard: bool,
 }
 
 /// Sequence numbers begin here, so that those before the first one captured are not negative.
@@ -119,10 +133,10 @@ pub(super) const fn psn_of(sequence: u64) -> Psn {
 const RECENT_MAX: usize = 256;
 
 impl Requester {
-    pub(super) fn new(params: Params, is_local: bool) -> Self {
+    pub(super) fn new(params: Params, place: Place) -> Self {
         Self {
             params,
-            is_local,
+            place,
             is_started: false,
             first: 0,
             next: 0,
@@ -146,6 +160,7 @@ impl Requester {
             attempts: 0,
             rnr_attempts: 0,
             attempts_una: 0,
+            attempts_start: 0,
             failed: None,
             waited: 0,
             unanswered: 0,
@@ -153,8 +168,27 @@ impl Requester {
             messages: 0,
             without_receive: 0,
             credits: Credits::default(),
-            is_heard: false,
         }
+    }
+
+    /// Whether the capture was taken at the requester.
+    pub(super) fn is_local(&self) -> bool {
+        self.place.point == Some(self.place.source)
+    }
+
+    /// Whether the capture has all responses that can have reached the requester: it was taken at one of the ends.
+    pub(super) fn has_all_responses(&self) -> bool {
+        let ends = [self.place.source, self.place.destination];
+        self.place.point.is_some_and(|point| ends.contains(&point))
+    }
+
+    /// Whether a PSN is so far from all that was sent lately that it cannot belong to it.
+    pub(super) fn is_far(&self, psn: Psn) -> bool {
+        let sequence = self.sequence_of(psn);
+        let lowest = self.first.max(self.forgotten).min(self.una);
+        self.is_started
+            && (sequence > self.next.saturating_add(PSN_JUMP_MAX)
+                || sequence.saturating_add(PSN_JUMP_MAX) < lowest)
     }
 
     /// The sequence number of a PSN: the one nearest to what is sent next.
@@ -192,7 +226,9 @@ impl Requester {
     /// Works out `una` anew after a response.
     pub(super) fn advance(&mut self, now: u64, frame: u64) {
         let mut una = self.acknowledged;
-        if self.unanswered > 0
+        // Elsewhere the capture may miss responses that reached it.
+        if self.is_local()
+            && self.unanswered > 0
             && let Some(record) = self.records.first_unanswered(self.una)
         {
             una = una.min(record.answered);

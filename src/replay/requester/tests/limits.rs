@@ -26,6 +26,27 @@ fn first_psn_is_the_one_agreed() {
 }
 
 #[test]
+fn first_psn_behind_the_one_agreed_is_found_at_the_requester() {
+    let mut c = connected(AGREED);
+    let frame = c.send_only(7);
+    c.nak(5, NakCode::PsnSequenceError);
+    c.assert_breaks_at_requester(frame, &rules::STARTING_PSN);
+}
+
+#[test]
+fn packet_to_the_queue_pair_of_another_connection_is_found() {
+    let mut c = Connection::new();
+    begin(&mut c, 5);
+    c.send_only(7);
+    c.ack(7);
+    let bth = BthRepr::new(Opcode::RC_SEND_ONLY, Qpn::new(0x22), Psn::new(900_000));
+    c.script.put(REQUESTER.0, RESPONDER.0, bth, Extensions::default(), &[1; 4]);
+    let stray = BthRepr { psn: Psn::new(8), ..bth };
+    let frame = c.script.put(REQUESTER.0, RESPONDER.0, stray, Extensions::default(), &[1; 4]);
+    c.assert_breaks(frame, &rules::REQUEST_QP);
+}
+
+#[test]
 fn path_mtu_is_the_one_agreed() {
     let mut c = connected(AGREED);
     let frame = c.send(Opcode::RC_SEND_FIRST, 5, 2048);
@@ -44,7 +65,7 @@ fn reads_in_flight_are_at_most_those_agreed() {
     c.read(8, reth(0, 10));
     c.assert_agreed();
     let frame = c.read(9, reth(0, 10));
-    c.assert_breaks(frame, &rules::READS_IN_FLIGHT);
+    c.assert_breaks_at_ends(frame, &rules::READS_IN_FLIGHT);
 }
 
 #[test]
@@ -79,7 +100,7 @@ fn timeout_is_the_one_agreed() {
     c.send_only(5);
     let frame = c.wait_micros(10_000).send_only(5);
     c.ack(5);
-    c.assert_breaks(frame, &rules::RETRANSMISSION_CAUSE);
+    c.assert_breaks_at_ends(frame, &rules::RETRANSMISSION_CAUSE);
 }
 
 #[test]
@@ -106,5 +127,5 @@ fn one_message_may_go_beyond_the_credits() {
     c.with_reth(Opcode::RC_RDMA_WRITE_ONLY, 9, reth(0, 4), 4);
     c.assert_agreed();
     let frame = c.send_only(10);
-    c.assert_breaks(frame, &rules::CREDITS);
+    c.assert_breaks_at_ends(frame, &rules::CREDITS);
 }

@@ -140,6 +140,17 @@ impl Connection {
         assert_eq!(differences(&self.judge_at_requester()), [(frame, rule.id)]);
     }
 
+    /// Asserts that one frame breaks one rule, which only a capture at one of the ends can tell; elsewhere it is undecided.
+    fn assert_breaks_at_ends(&self, frame: u64, rule: &crate::replay::Rule) {
+        let steps = self.judge();
+        assert_eq!(differences(&steps), []);
+        assert_eq!(undecided(&steps), [(frame, Undecided::MissingPackets)]);
+        for point in [REQUESTER.0, RESPONDER.0] {
+            let steps = self.script.judge(Subject::Request, Some(point));
+            assert_eq!(differences(&steps), [(frame, rule.id)]);
+        }
+    }
+
     /// Asserts that one frame breaks one rule, which only a capture at the requester can tell.
     fn assert_breaks_at_requester(&self, frame: u64, rule: &crate::replay::Rule) {
         assert_eq!(differences(&self.judge()), []);
