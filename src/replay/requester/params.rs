@@ -60,12 +60,18 @@ pub(super) struct Book {
     qp_order: VecDeque<(Gid, Qpn)>,
 }
 
+/// Whether a payload can fill a path MTU.
+fn is_mtu(payload: &u32) -> bool {
+    payload.is_power_of_two() && (256..=4096).contains(payload)
+}
+
 impl Book {
     pub(super) fn new(report: &Report) -> Self {
         let flows = report.connections.iter().map(|connection| {
             let sides = connection.directions.each_ref();
             let flow = Flow {
-                mtu: connection.path_mtu.map(u32::from),
+                // The analysis may guess it from PSNs behind READs, which a capture with gaps makes wrong.
+                mtu: sides.iter().flat_map(|side| side.full_payload).filter(is_mtu).max(),
                 is_answered: sides.map(|side| side.response_packets > 0),
             };
             (connection.flow, flow)

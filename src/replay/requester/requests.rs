@@ -87,8 +87,8 @@ impl Requester {
             checked = self.check_limits(request, &record);
         }
         self.count_message(request, &mut record);
-        if checked.is_ok() && is_new {
-            checked = self.check_credits(request, &record);
+        if is_new && let Ok(undecided) = checked {
+            checked = self.check_credits(request, &record).map(|other| undecided.or(other));
         }
         let is_first = sequence == self.first && adjacent.is_none();
         let mut is_pending = false;
@@ -256,6 +256,9 @@ impl Requester {
             && (request.info.position.begins() || request.info.operation == Operation::Write);
         if !takes || !is_sure || record.message <= limit.saturating_add(1) {
             return Ok(None);
+        }
+        if !self.has_all_responses() {
+            return Ok(Some(Undecided::MissingPackets));
         }
         let found = format!(
             "message {} while the limit is {limit}, counted from the first",
