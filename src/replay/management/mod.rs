@@ -278,19 +278,21 @@ impl Management {
                 }),
             None => Ok(Some(Undecided::BeforeCapture)),
         };
+        // What is wrong is no measure for what follows.
+        let undecided = checked?;
         let key = (facts.source, local, remote);
         let Some(known) = self.disconnects.get_mut(&key) else {
             self.disconnects.insert(key, vec![(transaction, seen)]);
-            return checked;
+            return Ok(undecided);
         };
         if let Some((_, first)) = known.iter().find(|(other, _)| *other == transaction) {
-            return checked.and_then(|undecided| same(first, &seen, "DREQ").map(|_| undecided));
+            return same(first, &seen, "DREQ").map(|_| undecided);
         }
         if known.len() >= DISCONNECTS_MAX {
             known.remove(0);
         }
         known.push((transaction, seen));
-        checked
+        Ok(undecided)
     }
 
     fn check_drep(&self, carried: &Carried<'_>, local: u32, remote: u32) -> Checked {

@@ -235,6 +235,8 @@ impl Requester {
                 let Taken { checked, is_pending } = self.take_new(&request, broken);
                 if is_new {
                     self.cursor = self.next;
+                } else {
+                    self.follow_fill(&request);
                 }
                 self.settle_behind(sequence, key, out);
                 if is_pending && checked.is_ok() {

@@ -127,6 +127,11 @@ impl Records {
         self.ring.get(at.checked_sub(1)?)
     }
 
+    /// The first record behind a sequence number.
+    pub(super) fn after(&self, sequence: u64) -> Option<&Record> {
+        self.ring.get(self.count_until(sequence))
+    }
+
     pub(super) fn insert(&mut self, record: Record) {
         let at = self.count_until(record.sequence);
         if at == self.ring.len() {

@@ -229,6 +229,29 @@ impl Requester {
         (Motion::Rewind(Cause::Loss), checked)
     }
 
+    /// Follows the requester after a packet that fills a gap: it went back to it, unless the packet is late.
+    pub(super) fn follow_fill(&mut self, request: &Request<'_>) {
+        let Some(&record) = self.records.get(request.sequence) else { return };
+        let behind = self.records.after(request.sequence).map_or(0, |behind| behind.time);
+        let is_timeout = request.now.saturating_sub(behind) >= self.timeout_least();
+        if self.is_asked_for(request.sequence, &record) || is_timeout {
+            self.go_back(request.sequence, &record);
+            self.cursor = record.end();
+            if let Some(known) = self.records.get_mut(request.sequence) {
+                known.pass = self.pass;
+            }
+        }
+    }
+
+    /// The requester went back to a packet.
+    fn go_back(&mut self, sequence: u64, record: &Record) {
+        self.pass = self.pass.wrapping_add(1);
+        self.pass_start = sequence;
+        for trigger in [&mut self.nak, &mut self.implied].into_iter().flatten() {
+            trigger.is_served |= trigger.time >= record.time || sequence <= trigger.until;
+        }
+    }
+
     /// Whether a NAK or a missing response asks for a packet.
     fn is_asked_for(&self, sequence: u64, record: &Record) -> bool {
         let triggers = [self.nak, self.implied];
@@ -295,11 +318,7 @@ impl Requester {
         let Request { sequence, now, .. } = *request;
         let mut broken = None;
         if let Motion::Rewind(cause) = motion {
-            self.pass = self.pass.wrapping_add(1);
-            self.pass_start = sequence;
-            for trigger in [&mut self.nak, &mut self.implied].into_iter().flatten() {
-                trigger.is_served |= trigger.time >= record.time || sequence <= trigger.until;
-            }
+            self.go_back(sequence, record);
             broken = self.count_attempt(cause, sequence);
         }
         let (pass, cursor) = (self.pass, record.end());

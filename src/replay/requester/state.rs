@@ -212,7 +212,8 @@ impl Requester {
         // The two sides derive their timeouts differently from what the connection manager says.
         match self.params.timeout {
             Some(timeout) => timeout / 4,
-            None => TIMEOUT_LEAST_NANOS.max(self.waited / 2),
+            None if self.has_all_responses() => TIMEOUT_LEAST_NANOS.max(self.waited / 2),
+            None => TIMEOUT_LEAST_NANOS,
         }
     }
 
