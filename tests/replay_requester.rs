@@ -19,7 +19,7 @@ mod dice;
 mod frames;
 #[path = "analysis_faults/plan.rs"]
 mod plan;
-#[path = "analysis_faults/scenarios.rs"]
+#[path = "analysis_faults/scenarios/mod.rs"]
 mod scenarios;
 #[path = "analysis_faults/truth.rs"]
 mod truth;
