@@ -99,7 +99,7 @@ fn peer_on_udp_executes_the_requests_of_a_capture() {
     // Twice on one queue pair, by the clock of the capture but faster, and without waiting.
     for how in [["--speed", "1000", "--loop", "2"], ["--open-loop", "--speed", "max", "--loop"]] {
         let (rounds, agreed) = if how[0] == "--speed" { (None, 316) } else { (Some("1"), 158) };
-        let args = ["--flow", "1", "--to", &device, "--host", &host, "-p", &server.port];
+        let args = ["--flow", "3", "--to", &device, "--host", &host, "-p", &server.port];
         let output = replay(&[&args[..], &how, rounds.as_slice(), &[&all]].concat());
         let said = text(&output.stdout);
         assert_eq!(output.status.code(), Some(0), "{said}{}", text(&output.stderr));
@@ -108,6 +108,50 @@ fn peer_on_udp_executes_the_requests_of_a_capture() {
             "{said}"
         );
     }
+}
+
+#[test]
+fn soft_nic_survives_mutated_requests() {
+    let server = Server::start(&format!("udp:{}", loopback(11)), &["--offer"]);
+    let (host, device) = (loopback(11), format!("udp:{}", loopback(12)));
+    let to = ["--to", &device, "--host", &host, "-p", &server.port];
+    // Connections with few requests, most of which were refused: each run takes a moment.
+    let flows = ["--flow", "8", "--flow", "9", "--flow", "13"];
+    let how = ["--mutate", "any", "--seed", "100", "--runs", "20"];
+    let output = replay(&[&to[..], &flows, &how, &[&capture("rxe_all_ops.pcap")]].concat());
+    let said = text(&output.stdout);
+    assert_eq!(output.status.code(), Some(0), "{said}{}", text(&output.stderr));
+    assert!(said.contains("20 mutated runs") && said.contains(": 0 that"), "{said}");
+}
+
+#[test]
+fn peer_that_dies_is_found_and_the_smallest_sequence_is_written() {
+    // A server that is gone once its first client was served: whatever is sent kills it.
+    let server = Server::start(&format!("udp:{}", loopback(13)), &["--offer"]);
+    let (host, device) = (loopback(13), format!("udp:{}", loopback(14)));
+    let found = Scratch::name("found");
+    let pid = server.child.id().to_string();
+    let to = ["--to", &device, "--host", &host, "-p", &server.port, "--flow", "8"];
+    let how = ["--mutate", "psn=+1", "--runs", "1000000", "--found", found.path()];
+    let all = capture("rxe_all_ops.pcap");
+    let hunter = Command::new(ROCE)
+        .arg("replay")
+        .args([&to[..], &how, &[&all]].concat())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    std::thread::sleep(std::time::Duration::from_millis(300));
+    assert!(Command::new("kill").args(["-KILL", &pid]).status().unwrap().success());
+    let output = hunter.wait_with_output().unwrap();
+    let said = text(&output.stdout);
+    assert_eq!(output.status.code(), Some(1), "{said}{}", text(&output.stderr));
+    assert!(said.contains("the peer died: it offers nothing any more"), "{said}");
+    assert!(said.contains("+1 added to infiniband.bth.psn of request 1"), "{said}");
+    assert!(said.contains("--restart COMMAND"), "{said}");
+    let files = std::fs::read_dir(found.path()).unwrap().count();
+    assert_eq!(files, 2, "a capture and a scenario");
+    std::fs::remove_dir_all(found.path()).unwrap();
 }
 
 #[test]

@@ -274,12 +274,13 @@ fn kind(
 }
 
 fn change(how: How, random: &mut MutateSeed, bits: usize) -> Change {
+    let mask = if bits >= 64 { u64::MAX } else { (1 << bits) - 1 };
     match how {
-        How::Set(value) => Change::Set(value),
+        How::Set(value) => Change::Set(value & mask),
         How::Add(by) => Change::Add(by),
         How::Flip => Change::Flip(u32::try_from(random.below(bits)).unwrap_or(0)),
         How::Neighbor => Change::Add(if random.below(2) == 0 { 1 } else { -1 }),
-        How::Random => Change::Set(random.0.next()),
+        How::Random => Change::Set(random.0.next() & mask),
         How::Any => {
             let how = [How::Flip, How::Neighbor, How::Random, How::Set(0), How::Set(u64::MAX)];
             change(how.get(random.below(how.len())).copied().unwrap_or(How::Flip), random, bits)

@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use super::memory::Needs;
+use super::memory::{Needs, Region};
 use super::mutate::{Mutation, MutationKind};
 use super::script::{Captured, Script};
 use crate::wire::Operation;
@@ -20,7 +20,6 @@ pub fn to_scenario(
     let chosen: Vec<(usize, &Captured)> =
         kept.iter().filter_map(|index| Some((*index, *all.get(*index)?))).collect();
     let needs = Needs::of(script).unwrap_or_default();
-    let start = needs.regions.first().map_or(0, |region| region.start);
     let messages = chosen.iter().filter(|(_, it)| it.position().is_some_and(|at| at.begins()));
     let lens: Vec<u64> = messages.clone().map(|(_, it)| length(script, it)).collect();
     let offset = |request: &Captured| {
@@ -28,7 +27,11 @@ pub fn to_scenario(
         let address = packet.as_ref().and_then(|it| {
             it.reth().map(|reth| reth.va()).or_else(|| it.atomic_eth().map(|eth| eth.va()))
         });
-        address.map(|address| address.saturating_sub(start))
+        // What the capture's responder refused lies nowhere.
+        let inside = |region: &Region, address: u64| {
+            address.checked_sub(region.start).filter(|at| *at < region.bytes.len() as u64)
+        };
+        needs.regions.iter().find_map(|region| inside(region, address?))
     };
     let ends = messages.clone().zip(&lens).map(|((_, it), len)| offset(it).unwrap_or(0) + len);
     let size = ends.max().unwrap_or(64).clamp(64, 1 << 20);
@@ -41,6 +44,13 @@ pub fn to_scenario(
         let info = packet.as_ref().and_then(|it| it.info());
         let has_immediate = packet.as_ref().is_some_and(|it| it.imm_dt().is_some());
         let at = offset(request).unwrap_or(0);
+        let has_access =
+            packet.as_ref().is_some_and(|it| it.reth().is_some() || it.atomic_eth().is_some());
+        let wrong = if has_access && *len > 0 && offset(request).is_none() {
+            ", wrong_rkey = true"
+        } else {
+            ""
+        };
         if info.is_some_and(|it| it.operation == Operation::Send) || has_immediate {
             let _ = writeln!(text, "  {{ responder = \"recv\", len = \"size\" }},");
         }
@@ -62,7 +72,7 @@ pub fn to_scenario(
                 continue;
             }
         };
-        let _ = writeln!(text, "  {{ requester = {step} }},");
+        let _ = writeln!(text, "  {{ requester = {step}{wrong} }},");
     }
     let _ = writeln!(text, "]");
     put_faults(&mut text, &chosen, mutations);

@@ -34,8 +34,9 @@ const LAST_WAIT: Duration = Duration::from_millis(10);
 const PROBES: u32 = 4;
 const PROBE_WAIT: Duration = Duration::from_millis(500);
 
-/// How long a peer may take to come back to life.
+/// How long a peer may take to come back to life: after a command that brings it back, and by itself.
 const REVIVAL: Duration = Duration::from_secs(20);
+const REVIVAL_ALONE: Duration = Duration::from_millis(500);
 
 /// Bytes of a probe.
 const PROBE_BYTES: usize = 64;
@@ -50,6 +51,8 @@ pub(super) struct WirePeer<'a> {
     /// Brings the peer back to life.
     pub(super) restart: Option<&'a str>,
     runs: u64,
+    /// Whether the answers of the last run can be held against the rules.
+    is_judged: bool,
     /// What was sent and received in the last run.
     pub(super) last: Vec<(roce::time::Instant, Vec<u8>)>,
 }
@@ -61,8 +64,8 @@ fn now() -> Instant {
 
 impl<'a> WirePeer<'a> {
     pub(super) fn new(wire: Wire, server: Server, options: &'a Options) -> Self {
-        let (judges, restart, runs, last) = (true, None, 0, Vec::new());
-        Self { wire, server, options, judges, restart, runs, last }
+        let (judges, is_judged, restart, runs, last) = (true, false, None, 0, Vec::new());
+        Self { wire, server, options, judges, restart, runs, is_judged, last }
     }
 
     /// Sends the frames of a run on a queue pair of its own.
@@ -73,7 +76,11 @@ impl<'a> WirePeer<'a> {
         let mut target = Target::default();
         offered.map(&mut target, &needs);
         offered.fill(&needs.regions)?;
-        let frames = mutate(sequence(script, &target, kept), mutations);
+        let frames = sequence(script, &target, kept);
+        let first = frames.first().map(|(_, out)| out.clone());
+        let frames = mutate(frames, mutations);
+        // A capture whose first packet is not the first of its connection is judged as one that begins in the middle.
+        self.is_judged = self.judges && frames.first().map(|(_, out)| out) == first.as_ref();
         self.wire.keep();
         let mut is_silent = false;
         for (_, out) in &frames {
@@ -201,7 +208,7 @@ impl Peer for WirePeer<'_> {
         let own = self.wire.source_for(self.server.address())?;
         drop(offered);
         let life = self.probe()?;
-        if life != Life::Alive || !self.judges {
+        if life != Life::Alive || !self.is_judged {
             return Ok(life);
         }
         let report = rules::judge(&self.last, self.options, own)?;
@@ -220,8 +227,8 @@ impl Peer for WirePeer<'_> {
             let status = status.context("--restart")?;
             ensure!(status.success(), "--restart '{command}': {status}");
         }
-        let since = now();
-        while now().saturating_duration_since(since) < REVIVAL && !interrupt::requested() {
+        let (since, wait) = (now(), if self.restart.is_some() { REVIVAL } else { REVIVAL_ALONE });
+        while now().saturating_duration_since(since) < wait && !interrupt::requested() {
             if self.probe()? == Life::Alive {
                 return Ok(true);
             }

@@ -6,17 +6,6 @@ use roce::replay::{Options, ReplayReport, Sink, Step, Subject, replay_capture};
 use roce::time::Instant;
 use roce::wire::Gid;
 
-/// Takes the verdicts on answers; requests are this side's own.
-struct Answers(ReplayReport);
-
-impl Sink for Answers {
-    fn step(&mut self, step: Step) {
-        if step.subject == Subject::Response {
-            self.0.step(step);
-        }
-    }
-}
-
 /// Judges the answers among frames that were sent and received at `own`.
 pub(super) fn judge(
     frames: &[(Instant, Vec<u8>)],
@@ -29,8 +18,17 @@ pub(super) fn judge(
         writer.write(interface, *time, u32::try_from(frame.len())?, frame)?;
     }
     let options = Options { point: Some(own), ..options.clone() };
-    let mut answers = Answers(ReplayReport::default());
-    let survey = replay_capture(&writer.into_inner(), &options, &mut answers)?;
-    answers.0.finish(&survey);
-    Ok(answers.0)
+    let mut steps: Vec<Step> = Vec::new();
+    let survey = replay_capture(&writer.into_inner(), &options, &mut steps)?;
+    // Requests are this side's own, and mutated ones can look like answers.
+    let is_own = |step: &Step| {
+        let connection = survey.report.connections.iter().find(|it| it.flow == step.flow);
+        let end = connection.and_then(|it| it.ends.get(usize::from(step.sender)));
+        end.is_some_and(|end| end.address == own)
+    };
+    let mut report = ReplayReport::default();
+    let answers = steps.into_iter().filter(|step| step.subject == Subject::Response);
+    answers.filter(|step| !is_own(step)).for_each(|step| report.step(step));
+    report.finish(&survey);
+    Ok(report)
 }

@@ -1,6 +1,11 @@
 //! Scripts of real captures, rewritten: every field of every packet.
 
+mod hunting;
+mod mutations;
+mod playing;
+
 use std::net::Ipv4Addr;
+use std::sync::LazyLock;
 
 use super::*;
 use crate::capture::Reader;
@@ -10,7 +15,13 @@ use crate::wire::{
     ROCE_PORT, Service,
 };
 
-fn scripts(name: &str) -> Vec<Script> {
+/// The scripts of a capture of all operations, read once.
+fn scripts() -> &'static [Script] {
+    static ALL: LazyLock<Vec<Script>> = LazyLock::new(|| read("rxe_all_ops.pcap"));
+    &ALL
+}
+
+fn read(name: &str) -> Vec<Script> {
     let path = format!("{}/testdata/captures/{name}", env!("CARGO_MANIFEST_DIR"));
     let bytes = std::fs::read(path).unwrap();
     let mut reader = Reader::new(bytes.as_slice()).unwrap();
@@ -54,7 +65,7 @@ fn everything(script: &Script) -> Target {
 #[test]
 fn every_field_of_every_rewritten_request_is_mapped_or_kept() {
     let mut operations = std::collections::BTreeSet::new();
-    let all = scripts("rxe_all_ops.pcap");
+    let all = scripts();
     assert!(all.len() > 10, "{}", all.len());
     for script in all.iter().filter(|script| script.service == Service::Rc) {
         let target = everything(script);
@@ -120,7 +131,7 @@ fn request_that_nothing_is_mapped_of_is_the_captured_frame() {
         frames.push(record.data.to_vec());
     }
     let mut count = 0;
-    for script in scripts("rxe_all_ops.pcap") {
+    for script in scripts() {
         for event in &script.events {
             let captured = event.packet();
             let out = match event {
@@ -144,7 +155,7 @@ fn request_that_nothing_is_mapped_of_is_the_captured_frame() {
 
 #[test]
 fn operation_names_are_those_of_the_table() {
-    let all = scripts("rxe_all_ops.pcap");
+    let all = scripts();
     let reads = all.iter().flat_map(Script::requests);
     let read = reads.filter(|it| it.operation() == Some(Operation::ReadRequest));
     let long = read.map(|it| it.span(256)).max().unwrap();
