@@ -287,7 +287,7 @@ impl Run<'_> {
             let Some(&device) = self.devices.get(at) else { continue };
             let source = ADDRESSES[at].parse().expect("an address");
             let way = Resolution { device, source, hop_limit: 64 };
-            self.manager.handle_resolution(self.now, query.token, Ok(way));
+            self.manager.handle_resolution(query.token, Ok(way));
         }
     }
 

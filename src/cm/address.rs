@@ -204,7 +204,6 @@ impl Manager {
     /// The answer to a [`Query`]: the way there, or why there is none. Returns whether the question still stood.
     pub fn handle_resolution(
         &mut self,
-        _now: Instant,
         token: ResolveToken,
         answer: Result<Resolution, Errno>,
     ) -> bool {

@@ -103,9 +103,6 @@ impl Manager {
             self.enter_timewait(now, name);
         }
         self.disconnected(owner, 0);
-        if owner.is_none() {
-            self.send_drep(now, name);
-        }
         Ok(())
     }
 

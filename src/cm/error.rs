@@ -42,9 +42,6 @@ pub enum Error {
     /// A limit is reached.
     #[error("no {0} left")]
     Exhausted(&'static str),
-    /// There is no such option.
-    #[error("there is no such option")]
-    UnknownOption,
 }
 
 impl Error {
@@ -60,7 +57,6 @@ impl Error {
             Self::AddressNotAvailable => Errno::EADDRNOTAVAIL,
             Self::AlreadyConnected => Errno::EISCONN,
             Self::Exhausted(_) => Errno::ENOMEM,
-            Self::UnknownOption => Errno::ENOSYS,
         }
     }
 }

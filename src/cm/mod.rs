@@ -21,6 +21,17 @@
 //! [`establish`](Manager::establish). Nor does it look up a route: [`resolve_addr`](Manager::resolve_addr) becomes a
 //! [`Query`], which the caller answers.
 //!
+//! | command of `/dev/infiniband/rdma_cm` | method |
+//! |---|---|
+//! | CREATE_ID, DESTROY_ID, MIGRATE_ID | [`create_id`](Manager::create_id), [`destroy_id`](Manager::destroy_id), [`migrate_id`](Manager::migrate_id) |
+//! | BIND_IP, BIND, LISTEN | [`bind`](Manager::bind), [`listen`](Manager::listen) |
+//! | RESOLVE_IP, RESOLVE_ADDR, RESOLVE_ROUTE | [`resolve_addr`](Manager::resolve_addr), [`resolve_route`](Manager::resolve_route) |
+//! | QUERY_ROUTE, QUERY | [`source`](Manager::source), [`destination`](Manager::destination), [`device_of`](Manager::device_of), [`path`](Manager::path) |
+//! | CONNECT, ACCEPT, REJECT, DISCONNECT | [`connect`](Manager::connect), [`accept`](Manager::accept) (without parameters [`establish`](Manager::establish)), [`reject`](Manager::reject), [`disconnect`](Manager::disconnect) |
+//! | INIT_QP_ATTR, SET_OPTION, NOTIFY | [`qp_attr`](Manager::qp_attr), [`set_option`](Manager::set_option), [`notify`](Manager::notify) |
+//! | JOIN_IP_MCAST, JOIN_MCAST, LEAVE_MCAST | [`join`](Manager::join), [`leave`](Manager::leave) |
+//! | GET_EVENT, `poll`, `close` | [`poll_event`](Manager::poll_event), [`poll_readable`](Manager::poll_readable), [`close_channel`](Manager::close_channel) |
+//!
 //! ```text
 //!   program ── commands ─►┌───────────────┐─ poll_event ──► program (one queue for each channel)
 //!                         │  ids  spaces  │─ poll_query ──► caller: which device reaches this address?
@@ -110,7 +121,7 @@
 //! let id = client.create_id(channel, 0, PortSpace::TCP, QpType::Rc)?;
 //! client.resolve_addr(now, id, None, "10.9.0.2:7174".parse()?, core::time::Duration::from_secs(2))?;
 //! let query = client.poll_query().unwrap();
-//! client.handle_resolution(now, query.token, Ok(Resolution { device, source: here, hop_limit: 64 }));
+//! client.handle_resolution(query.token, Ok(Resolution { device, source: here, hop_limit: 64 }));
 //! assert_eq!(client.poll_event(channel).unwrap().kind, EventKind::AddrResolved);
 //! client.resolve_route(id, core::time::Duration::from_secs(2))?;
 //! assert_eq!(client.poll_event(channel).unwrap().kind, EventKind::RouteResolved);
@@ -356,23 +367,30 @@ impl Manager {
     }
 
     /// Closes an event channel, and destroys all of its ids, as the kernel does when the file is closed or the process
-    /// ends.
-    pub fn close_channel(&mut self, now: Instant, channel: ChannelId) -> Result<(), Error> {
+    /// ends; what was left of each.
+    pub fn close_channel(
+        &mut self,
+        now: Instant,
+        channel: ChannelId,
+    ) -> Result<Vec<(CmId, Destroyed)>, Error> {
         self.channels.get(channel).ok_or(Error::NotFound("channel"))?;
         let ids = self.ids.iter().filter(|(_, id)| id.channel == channel);
-        for id in ids.map(|(name, _)| name).collect::<Vec<_>>() {
-            // A listener may have destroyed it with itself.
-            let _ = self.destroy_id(now, id);
-        }
+        let ids: Vec<_> = ids.map(|(name, _)| name).collect();
+        // A listener destroys the requests that nobody took with itself.
+        let destroyed = ids.into_iter().filter_map(|id| Some((id, self.destroy_id(now, id).ok()?)));
+        let destroyed = destroyed.collect();
         self.channels.remove(channel);
-        Ok(())
+        self.readable.retain(|name| *name != channel);
+        Ok(destroyed)
     }
 
-    /// Closes everything: for the end of a process. What is there to transmit then is all that peers will be told.
-    pub fn shutdown(&mut self, now: Instant) {
-        for channel in self.channels.iter().map(|(name, _)| name).collect::<Vec<_>>() {
-            let _ = self.close_channel(now, channel);
-        }
+    /// Closes everything: for the end of a process. What is there to transmit then is all that peers will be told, unless
+    /// the caller waits for the rest of it.
+    pub fn shutdown(&mut self, now: Instant) -> Vec<(CmId, Destroyed)> {
+        let channels: Vec<_> = self.channels.iter().map(|(name, _)| name).collect();
+        let closed =
+            channels.into_iter().filter_map(|channel| self.close_channel(now, channel).ok());
+        closed.flatten().collect()
     }
 
     /// Creates an id. `context` is what the program knows it by, and is in its events. In the IB port space the program

@@ -96,14 +96,15 @@ pub(super) const fn duration(code: u8) -> Duration {
 
 /// The ACK timeout for a responder that takes `ack_delay` to acknowledge, over a path on which a packet lives for
 /// `life_time` (`cm_ack_timeout`; §12.7.34).
+#[expect(clippy::cast_possible_truncation, reason = "a timeout is a code of five bits")]
 pub(super) const fn ack_timeout(ack_delay: u8, life_time: u8) -> u8 {
-    let round_trip = life_time.saturating_add(1);
-    let timeout = if round_trip >= ack_delay {
-        round_trip + (ack_delay + 1 >= round_trip) as u8
+    let (delay, round_trip) = (ack_delay as u32, life_time as u32 + 1);
+    let timeout = if round_trip >= delay {
+        round_trip + (delay + 1 >= round_trip) as u32
     } else {
-        ack_delay + (round_trip + 1 >= ack_delay) as u8
+        delay + (round_trip + 1 >= delay) as u32
     };
-    if timeout > 31 { 31 } else { timeout }
+    if timeout > 31 { 31 } else { timeout as u8 }
 }
 
 #[cfg(test)]
@@ -116,6 +117,7 @@ mod tests {
         assert_eq!((ack_timeout(15, 16), ack_timeout(15, 13), ack_timeout(15, 18)), (17, 16, 19));
         assert_eq!((ack_timeout(15, 15), ack_timeout(15, 14), ack_timeout(15, 12)), (17, 16, 15));
         assert_eq!((ack_timeout(31, 31), ack_timeout(0, 0), ack_timeout(0, 31)), (31, 2, 31));
+        assert_eq!(ack_timeout(255, 255), 31);
     }
 
     #[test]

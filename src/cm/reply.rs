@@ -273,7 +273,7 @@ impl Manager {
         let Some(connection) = self.connections.get_mut(name) else { return Ok(()) };
         let service = duration(byte(mra.service_timeout())).min(SERVICE_TIMEOUT_MAX);
         let wait = service + duration(connection.negotiated.ack_timeout);
-        let resume = connection.schedule.extend(now, wait);
+        let resume = connection.schedule.extend(now, wait, self.config.retransmission);
         self.set_deadline(name, Some(resume));
         Ok(())
     }

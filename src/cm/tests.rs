@@ -58,7 +58,7 @@ impl Scene {
         scene.manager.resolve_addr(Instant::ZERO, id, None, to, wait).unwrap();
         let query = scene.manager.poll_query().unwrap();
         let way = Resolution { device: scene.device, source: address(1), hop_limit: 64 };
-        assert!(scene.manager.handle_resolution(Instant::ZERO, query.token, Ok(way)));
+        assert!(scene.manager.handle_resolution(query.token, Ok(way)));
         scene.manager.resolve_route(id, wait).unwrap();
         scene.manager.connect(Instant::ZERO, id, &param()).unwrap();
         scene.settle()
@@ -119,7 +119,7 @@ fn request(space: PortSpace) -> MadBytes {
     peer.resolve_addr(Instant::ZERO, id, None, to, wait).unwrap();
     let query = peer.poll_query().unwrap();
     let way = Resolution { device, source: address(2), hop_limit: 64 };
-    peer.handle_resolution(Instant::ZERO, query.token, Ok(way));
+    peer.handle_resolution(query.token, Ok(way));
     peer.resolve_route(id, wait).unwrap();
     let param = ConnParam { qpn: Qpn::new(PEER_QPN), ..ConnParam::default() };
     peer.connect(Instant::ZERO, id, &param).unwrap();

@@ -95,12 +95,21 @@ impl Schedule {
         (now < self.give_up).then(|| self.take(now))
     }
 
-    /// The peer asked for more time (§12.6.6): when to retransmit then. The count starts afresh.
-    pub(super) fn extend(&mut self, now: Instant, wait: Duration) -> Instant {
+    /// The peer asked for more time (§12.6.6): when to retransmit then. The count starts afresh. With
+    /// [`Retransmission::Backoff`] the message is still retransmitted in the meantime, seldom, because the answer may be lost.
+    pub(super) fn extend(
+        &mut self,
+        now: Instant,
+        wait: Duration,
+        policy: Retransmission,
+    ) -> Instant {
         let resume = now.saturating_add(wait);
         self.next = self.interval;
         self.give_up = resume.saturating_add(self.interval * (u32::from(self.retries) + 1));
-        resume
+        match policy {
+            Retransmission::Constant => resume,
+            Retransmission::Backoff(_) => resume.min(now.saturating_add(self.interval)),
+        }
     }
 }
 
@@ -137,6 +146,19 @@ mod tests {
         assert_eq!(end, 16 * 4608);
         let (times, _) = sends(Retransmission::Backoff(Duration::ZERO), 8, 1);
         assert_eq!(times, [0, 1, 3, 7, 15]);
+    }
+
+    #[test]
+    fn more_time_delays_the_end_and_with_backoff_not_the_next_attempt() {
+        let (interval, wait) = (Duration::from_secs(4), Duration::from_secs(66));
+        let mut schedule = Schedule::new(interval, 15);
+        let backoff = Retransmission::Backoff(Duration::from_millis(50));
+        schedule.start(Instant::ZERO, backoff);
+        let at = |secs: u64| Instant::from_nanos(secs * 1_000_000_000);
+        assert_eq!(schedule.extend(at(1), wait, Retransmission::Constant), at(67));
+        assert_eq!(schedule.extend(at(1), wait, backoff), at(5));
+        assert_eq!(schedule.fire(at(5)), Some(at(9)));
+        assert_eq!(schedule.give_up, at(1 + 66 + 16 * 4));
     }
 
     #[test]

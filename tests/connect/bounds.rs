@@ -175,6 +175,24 @@ fn many_connections_leave_memory_as_it_was() {
     assert_eq!(client.manager.usage(), Usage::default());
 }
 
+/// A channel that nobody asked about is forgotten with its list entry.
+#[test]
+fn closed_channels_are_forgotten() {
+    let mut server = small(Limits { channels: 2, ..Limits::default() });
+    for _ in 0..10 {
+        let channel = server.manager.create_channel().unwrap();
+        let qp_type = roce::verbs::QpType::Ud;
+        let id = server.manager.create_id(channel, 0, PortSpace::UDP, qp_type).unwrap();
+        server.manager.bind(id, SocketAddr::new(server.address, 0)).unwrap();
+        let group = "239.0.0.1".parse().unwrap();
+        server.manager.join(id, group, roce::cm::JoinMode::FullMember, 0).unwrap();
+        let destroyed = server.manager.close_channel(ms(0), channel).unwrap();
+        assert_eq!(destroyed.len(), 1);
+        assert_eq!((destroyed[0].0, destroyed[0].1.groups.len()), (id, 1));
+    }
+    assert_eq!(server.manager.poll_readable(), None);
+}
+
 #[test]
 fn accepting_needs_a_request() {
     let mut node = Node::at(1);

@@ -179,7 +179,7 @@ fn routed(client: &mut Node, header: &IpCm, to: SocketAddr, program: &Program) -
     let source = SocketAddr::new(client.address, header.source_port());
     client.manager.bind(id, source).unwrap();
     client.manager.resolve_addr(NOW, id, None, to, SECOND).unwrap();
-    client.resolve(NOW);
+    client.resolve();
     assert_eq!(client.event().kind, EventKind::AddrResolved);
     client.manager.resolve_route(id, SECOND).unwrap();
     assert_eq!(client.event().kind, EventKind::RouteResolved);

@@ -31,6 +31,9 @@ fn einval<T: std::fmt::Debug>(result: Result<T, Error>) {
 fn connect_accept_disconnect() {
     let (mut client, mut server) = pair();
     let (active, passive) = establish(ms(0), &mut client, &mut server, 7);
+    for node in [&client, &server] {
+        assert_eq!(node.manager.poll_timeout(), None, "a connection needs no timer");
+    }
     client.manager.disconnect(ms(10), active).unwrap();
     assert_eq!(carry(ms(10), &mut client, &mut server), ["DREQ"]);
     let event = server.event();
@@ -272,6 +275,28 @@ fn rejection_whose_rtu_crosses_it_is_repeated() {
     );
 }
 
+/// The program took so long that the server has forgotten that it rejected.
+#[test]
+fn rejection_that_was_forgotten_is_told_by_a_late_rtu() {
+    let (mut client, mut server) = pair();
+    let active = client.connect(ms(0), TCP, SocketAddr::new(server.address, 7), 1);
+    carry(ms(0), &mut client, &mut server);
+    let passive = server.event().id;
+    server.accept(ms(0), passive, 2);
+    carry(ms(0), &mut server, &mut client);
+    assert_eq!(client.event().kind, EventKind::ConnectResponse);
+    server.manager.destroy_id(ms(1), passive).unwrap();
+    assert_eq!(server.sent().len(), 1, "and is lost");
+    server.advance(ms(10_001));
+    assert_eq!(server.manager.usage().connections, 0);
+    client.manager.establish(active).unwrap();
+    carry(ms(10_001), &mut client, &mut server);
+    assert_eq!(server.manager.counters().get(Counter::UnknownRtu), 1);
+    assert_eq!(carry(ms(10_001), &mut server, &mut client), ["REJ"]);
+    let event = client.event();
+    assert_eq!((event.kind, event.status), (EventKind::Rejected, 6));
+}
+
 /// A peer that forgot everything says so: REJ 6 for a REP or RTU, DREP for a DREQ.
 #[test]
 fn restarted_peer_is_noticed() {
@@ -347,20 +372,20 @@ fn states_are_required_as_on_linux() {
     let event = node.event();
     assert_eq!((event.kind, event.status), (EventKind::AddrError, -110));
     let way = Resolution { device: node.device, source: node.address, hop_limit: 64 };
-    assert!(!node.manager.handle_resolution(ms(501), query.token, Ok(way)), "too late");
+    assert!(!node.manager.handle_resolution(query.token, Ok(way)), "too late");
     node.quiet();
     // It may be tried again.
     node.manager.resolve_addr(ms(600), id, None, to, half).unwrap();
     let query = node.manager.poll_query().unwrap();
     let unreachable = Err(Errno::ENETUNREACH);
-    assert!(node.manager.handle_resolution(ms(600), query.token, unreachable));
+    assert!(node.manager.handle_resolution(query.token, unreachable));
     assert_eq!(node.event().status, -101);
     node.manager.resolve_addr(ms(600), id, None, to, half).unwrap();
     node.manager.cancel_resolution(id).unwrap();
     node.quiet();
     assert_eq!(node.manager.poll_query(), None);
     node.manager.resolve_addr(ms(600), id, None, to, half).unwrap();
-    node.resolve(ms(600));
+    node.resolve();
     assert_eq!(node.event().kind, EventKind::AddrResolved);
     einval(node.manager.resolve_addr(ms(600), id, None, to, half));
     einval(node.manager.resolve_route(id, Duration::ZERO));
@@ -398,7 +423,7 @@ fn options_have_their_time() {
     let third = node.create(TCP);
     let to = "10.9.0.2:7".parse().unwrap();
     node.manager.resolve_addr(ms(0), third, None, to, SECOND).unwrap();
-    node.resolve(ms(0));
+    node.resolve();
     node.event();
     node.manager.set_option(third, IdOption::Path(path)).unwrap();
     assert_eq!(node.event().kind, EventKind::RouteResolved);

@@ -71,11 +71,11 @@ impl Node {
     }
 
     /// Answers every question: this node's device reaches everything.
-    pub fn resolve(&mut self, now: Instant) {
+    pub fn resolve(&mut self) {
         while let Some(query) = self.manager.poll_query() {
             let (device, source) = (self.device, self.address);
             let way = Resolution { device, source, hop_limit: 64 };
-            assert!(self.manager.handle_resolution(now, query.token, Ok(way)));
+            assert!(self.manager.handle_resolution(query.token, Ok(way)));
         }
     }
 
@@ -88,7 +88,7 @@ impl Node {
 
     pub fn route(&mut self, now: Instant, id: CmId, to: SocketAddr) -> Result<(), Error> {
         self.manager.resolve_addr(now, id, None, to, SECOND)?;
-        self.resolve(now);
+        self.resolve();
         assert_eq!(self.event().kind, EventKind::AddrResolved);
         self.manager.resolve_route(id, SECOND)?;
         assert_eq!(self.event().kind, EventKind::RouteResolved);

@@ -317,7 +317,7 @@ impl World {
         node.manager
             .resolve_addr(now, id, None, SocketAddr::new(address(to), port), SECOND)
             .unwrap();
-        node.resolve(now);
+        node.resolve();
         node.manager.resolve_route(id, SECOND).unwrap();
         entry.qpn += 1;
         let param = ConnParam { qpn: Qpn::new(entry.qpn), ..ConnParam::default() };
