@@ -128,7 +128,7 @@ impl Requester {
             return;
         }
         // Messages that are complete when this packet is acknowledged.
-        let completed = record.message - u32::from(record.open_message().is_some());
+        let completed = record.message.saturating_sub(record.open_message().is_some().into());
         let offset = msn.get().wrapping_sub(completed) & MSN_MASK;
         let known = *self.credits.offset.get_or_insert(offset);
         // The count may be newer than the PSN.
