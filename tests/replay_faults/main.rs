@@ -61,6 +61,7 @@ const NOT_YET: &[&str] = &[
     "zero-length-read-with-data",
     "zero-length-read-unanswered",
     "atomic-returns-new-value",
+    "read-answered-by-ack",
     // Requesters: found, but an honest responder is blamed as well.
     "window-exceeded",
     "read-retry-address",

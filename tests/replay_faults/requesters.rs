@@ -170,9 +170,10 @@ const ORDERING: &[Flaw] = &[
     flaw(
         "window-exceeded",
         &["psn-window"],
-        EVERYWHERE,
+        &[0, 1],
         || {
-            let mut setup = managed();
+            // The responder, which could not tell old PSNs from new ones, gets nothing.
+            let mut setup = lossy(0, Hop::B, is_request, 0, managed());
             setup.connections[0].mtu = Mtu::M256;
             setup
         },
@@ -184,7 +185,7 @@ const ORDERING: &[Flaw] = &[
     ),
     flaw(
         "destination-qp-changes",
-        ORDER,
+        &["request-psn-order", "request-qp"],
         AT_REQUESTER,
         || {
             let mut setup = plain();

@@ -216,7 +216,7 @@ const SEQUENCE: &[Flaw] = &[
     Flaw::responder(
         "ack-goes-back",
         &["response-msn", "response-psn"],
-        EVERYWHERE,
+        &[0, 2],
         || sends(4),
         || nth_ack(3, |ack| psn_moved(ack, -2)),
     ),
@@ -230,7 +230,7 @@ const SEQUENCE: &[Flaw] = &[
     Flaw::responder(
         "ack-before-read-response",
         &["response-order"],
-        EVERYWHERE,
+        AT_RESPONDER,
         || setup(at_once(&[(Op::Read, Key::All, 0, 2000), (Op::Send, Key::All, 0, 100)])),
         || {
             let held = RefCell::new(Vec::new());
@@ -429,8 +429,8 @@ const READS: &[Flaw] = &[
         "zero-length-read-unanswered",
         &["response-missing"],
         AT_RESPONDER,
-        || impatient(reads(&[(0, 0)])),
-        || without(is_read_response),
+        || impatient(reads(&[(0, 64), (0, 0)])),
+        || without(|packet| packet.bth().psn().get() == 101),
     ),
     Flaw::responder(
         "zero-length-read-with-data",

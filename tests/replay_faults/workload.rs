@@ -115,7 +115,12 @@ fn work(dice: &mut Dice, connection: &Connection, places: &[u64], at: Duration) 
     let len = if is_small { len.min(2000) } else { len };
     let offset = if is_small { dice.pick(&[0, 64, 1024]) } else { dice.pick(places) };
     // Programs may use for themselves what their peers may read and write.
-    let local = if op == Op::Read && dice.one_in(4) { dice.pick(places) } else { LOCAL };
+    // But nothing is put where data is taken from, which may have to be retransmitted.
+    let local = match op {
+        Op::Read | Op::CompareSwap { .. } | Op::FetchAdd(_) if dice.one_in(4) => dice.pick(places),
+        Op::Read | Op::CompareSwap { .. } | Op::FetchAdd(_) => LOCAL + (1 << 14),
+        _ => LOCAL,
+    };
     let local = local + dice.below(2000) as u64;
     Work { at, op, key, offset, len: len as u32, local }
 }
