@@ -428,7 +428,7 @@ impl Requester {
             let count = missing.count() as u64 + (last + 1).saturating_sub(end);
             self.statistics.not_captured += count;
             let (time, frame) = (Instant::from_nanos(self.last_ack.time), self.last_ack.frame);
-            self.messages.end_read(first, (time, frame));
+            self.messages.end_first_read((time, frame));
             self.evidence().not_captured.push(frame);
         }
         self.complete(scene);

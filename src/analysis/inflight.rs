@@ -299,6 +299,15 @@ impl InflightMessages {
         }
     }
 
+    /// Ends the first READ or ATOMIC whose response is not complete.
+    pub(super) fn end_first_read(&mut self, at: (Instant, u64)) {
+        let mut open = self.list.iter_mut().filter(|m| m.needs_response() && m.end.is_none());
+        if let Some(message) = open.next() {
+            message.end = Some(at);
+            self.reads -= 1;
+        }
+    }
+
     /// The first READ or ATOMIC whose response is not complete.
     pub(super) fn first_read(&self) -> Option<&Inflight> {
         if self.reads == 0 {
