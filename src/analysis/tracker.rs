@@ -376,6 +376,7 @@ impl Analysis {
         let silence = self.silence_before(index, packet);
         let (verdict, role) = match (info.service, info.role) {
             (Service::Ud, _) if packet.dest_qp == Qpn::GSI || packet.dest_qp == Qpn::SMI => {
+                self.count_management(index, packet);
                 let sequence = u64::from(packet.psn.get());
                 (Verdict { sequence, ..Verdict::default() }, PacketRole::Management)
             }
@@ -403,6 +404,14 @@ impl Analysis {
             reordered: verdict.reordered,
         };
         sink.packet(packet, &note);
+    }
+
+    /// Counts a management datagram, of which nothing is followed: its class has sequence numbers of its own.
+    fn count_management(&mut self, index: u32, packet: &PacketFacts) {
+        let Some(stream) = self.stream_mut(index) else { return };
+        let statistics = &mut stream.requester.get_or_insert_default().statistics;
+        statistics.request_packets += 1;
+        statistics.wire_bytes += u64::from(packet.wire_len);
     }
 
     fn handle_request<S: Sink>(

@@ -1,6 +1,7 @@
 //! What the report says: findings about marks, sizes and silences, set-ups, and limits.
 
 use super::*;
+use crate::wire::Service;
 use crate::wire::mad::AttributeId;
 
 fn kinds(report: &Report) -> Vec<FindingKind> {
@@ -117,6 +118,9 @@ fn set_up_pairs_before_any_response() {
     script.send(100);
     script.on(PAIR.reversed()).send(900);
     let (report, told) = script.finish();
+    // Management datagrams are counted, and followed no further.
+    let counts = report.connections[0].directions.each_ref().map(|d| d.request_packets);
+    assert_eq!((counts, report.connections[0].service), ([1, 1], Service::Ud));
     let connection = &report.connections[1];
     assert_eq!(connection.pairing, Pairing::ConnectionManager);
     assert_eq!(connection.ends.each_ref().map(|e| e.qpn.map(Qpn::get)), [Some(0x11), Some(0x12)]);
