@@ -6,7 +6,7 @@ mod select;
 mod threshold;
 
 use std::fs::{self, File};
-use std::io::{BufWriter, Write};
+use std::io::{self, BufWriter, Write};
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -134,15 +134,16 @@ impl Flows<'_> {
     }
 
     fn print(&self, report: &Report) -> Result<()> {
-        let mut text = String::new();
-        if self.args.json {
-            text = serde_json::to_string(report).context("cannot write the report")? + "\n";
-        } else {
-            let rows_max = (self.args.top > 0).then_some(self.args.top);
-            let style = ReportStyle { style: self.style(), sort: self.args.sort.into(), rows_max };
-            style.write(report, &mut text);
-        }
         let mut out = output::stdout();
+        if self.args.json {
+            // Not as one text in memory: with many connections it is longer than all else.
+            serde_json::to_writer(&mut out, report).map_err(io::Error::from).context(OUTPUT)?;
+            return out.write_all(b"\n").and_then(|()| out.flush()).context(OUTPUT);
+        }
+        let mut text = String::new();
+        let rows_max = (self.args.top > 0).then_some(self.args.top);
+        let style = ReportStyle { style: self.style(), sort: self.args.sort.into(), rows_max };
+        style.write(report, &mut text);
         out.write_all(text.as_bytes()).and_then(|()| out.flush()).context(OUTPUT)
     }
 
