@@ -139,7 +139,7 @@ impl<'a> Frame<'a> {
     }
 
     /// A frame that is yet to be taken apart by [`Frame::parse_in_place`].
-    #[inline]
+    #[inline(always)]
     pub(crate) fn unparsed(link: LinkType, bytes: &'a [u8], wire_len: usize, port: u16) -> Self {
         Self {
             link,
