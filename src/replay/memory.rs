@@ -224,6 +224,22 @@ impl Memory {
 }
 
 impl Memory {
+    /// The eight bytes at a place as the number that an ATOMIC works on, if all are known, and by whom, since which frame.
+    pub(super) fn number(&mut self, at: Location) -> Option<(u64, u32, u64)> {
+        let key = (at.host, at.address / PAGE_BYTES as u64);
+        let from = in_page(at.address);
+        let page = self.page(key, at.rkey, false)?;
+        let bytes: [u8; 8] = page.bytes.get(from..from + 8)?.try_into().ok()?;
+        let value = u64::from_le_bytes(bytes);
+        page.all_known(from, 8).then_some((value, page.writer, page.frame))
+    }
+
+    /// Who wrote to a page last, and until which frame.
+    pub(super) fn stamp(&mut self, at: Location) -> Option<(u32, u64)> {
+        let key = (at.host, at.address / PAGE_BYTES as u64);
+        self.page(key, at.rkey, false).map(|page| (page.writer, page.frame))
+    }
+
     /// The bytes at a place: known ones as they are known, the others as `shown`.
     pub(super) fn overlay(&mut self, at: Location, shown: &[u8]) -> Vec<u8> {
         let mut bytes = shown.to_vec();

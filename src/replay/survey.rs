@@ -8,6 +8,7 @@ use crate::analysis::{
     Report, Sink,
 };
 use crate::decode::Context;
+use crate::verbs::Mtu;
 use crate::wire::{Gid, IcrcVerdict, Psn};
 
 /// What the first pass over a capture found.
@@ -21,6 +22,8 @@ pub struct Survey {
     pub network: NetworkFacts,
     /// Captured packets that never reached their receiver, as far as later packets tell, by frame.
     pub lost_frames: HashSet<u64>,
+    /// The longest payload of each connection whose path MTU is not known.
+    payloads: HashMap<FlowNumber, u32>,
 }
 
 /// What a capture shows of the network that it was made on.
@@ -73,6 +76,22 @@ impl Survey {
         connections.get(at)
     }
 
+    /// The path MTU of a connection is at least this.
+    pub(super) fn least_mtu(&self, flow: FlowNumber) -> u32 {
+        self.payloads.get(&flow).copied().unwrap_or(0).max(256)
+    }
+
+    /// The path MTU of a connection, where it is known.
+    pub(super) fn path_mtu(&self, flow: FlowNumber) -> Option<u16> {
+        let connection = self.connection(flow)?;
+        let setup = connection.setup.as_ref().and_then(|setup| setup.path_mtu);
+        let full = connection.directions.iter().flat_map(|direction| direction.full_payload);
+        let full = full.max().and_then(|bytes| u16::try_from(bytes).ok());
+        let full = full.filter(|&bytes| Mtu::from_bytes(bytes.into()).is_some());
+        let least = self.least_mtu(flow);
+        setup.or(full).or_else(|| connection.path_mtu.filter(|&mtu| least <= mtu.into()))
+    }
+
     /// The address of an end of a connection.
     pub fn address(&self, flow: FlowNumber, end: u8) -> Option<Gid> {
         let connection = self.connection(flow)?;
@@ -99,6 +118,8 @@ struct Seen {
     lost_frames: HashSet<u64>,
     /// The last NAK of each responder, until what it names is retransmitted.
     naks: HashMap<(FlowNumber, u8), (Psn, u32)>,
+    /// The longest payload, by the number of the flow before it is paired.
+    payloads: Vec<u16>,
 }
 
 impl Surveyor {
@@ -120,9 +141,25 @@ impl Surveyor {
     pub fn finish(mut self) -> Survey {
         let mut report = self.analysis.finish(&mut self.seen);
         report.connections.sort_by_key(|connection| connection.flow);
-        let Seen { network, lost_frames, .. } = self.seen;
-        Survey { report, files: self.files, network, lost_frames }
+        let Seen { network, lost_frames, payloads: longest, .. } = self.seen;
+        let unknown = report.connections.iter().filter(|it| !is_path_mtu_shown(it));
+        let mut payloads: HashMap<FlowNumber, u32> = unknown.map(|it| (it.flow, 0)).collect();
+        for (number, longest) in (1..).zip(longest) {
+            if let Some((flow, _)) = report.flow_of(number)
+                && let Some(known) = payloads.get_mut(&flow)
+            {
+                *known = (*known).max(longest.into());
+            }
+        }
+        Survey { report, files: self.files, network, lost_frames, payloads }
     }
+}
+
+/// Whether packets, or the set-up, show the path MTU, so that it does not depend on packets that the capture may miss.
+fn is_path_mtu_shown(connection: &Connection) -> bool {
+    let setup = connection.setup.as_ref().and_then(|setup| setup.path_mtu);
+    let full = connection.directions.iter().flat_map(|direction| direction.full_payload);
+    connection.path_mtu.is_some() && (setup.is_some() || full.max() > Some(0))
 }
 
 /// How the analysis is set up, the same in both passes.
@@ -132,8 +169,21 @@ pub(super) fn config(files: &[String]) -> Config {
     config
 }
 
+impl Seen {
+    fn note_payload(&mut self, facts: &PacketFacts, note: &PacketNote) {
+        let at = note.flow as usize;
+        if at > self.payloads.len() {
+            self.payloads.resize(at, 0);
+        }
+        if let Some(longest) = at.checked_sub(1).and_then(|at| self.payloads.get_mut(at)) {
+            *longest = (*longest).max(u16::try_from(facts.payload_len).unwrap_or(u16::MAX));
+        }
+    }
+}
+
 impl Sink for Seen {
     fn packet(&mut self, facts: &PacketFacts, note: &PacketNote) {
+        self.note_payload(facts, note);
         let network = &mut self.network;
         match facts.icrc {
             IcrcVerdict::Ok => network.icrc[0] += 1,

@@ -70,6 +70,7 @@ impl Track {
         let frame = facts.frame;
         let captured = Captured { input, info, seq, frame, msn, packet: input.packet };
         self.complaint = None;
+        self.note_arrival(&captured);
         let judged = self.judge(&captured, world);
         if let Some(wrong) = self.check_headers(&captured) {
             self.open.retain(|open| open.frame != frame);
@@ -80,6 +81,23 @@ impl Track {
                 Some(captured.differs(rule, found, None, &frames))
             }
             (_, judged) => judged,
+        }
+    }
+
+    /// What an answer says about what arrived, if the capture was made at the responder.
+    fn note_arrival(&mut self, it: &Captured<'_>) {
+        self.is_refused_here = false;
+        let Some(arrivals) = &mut self.arrivals else { return };
+        match it.answer() {
+            Some(Answer::Nak(NakCode::PsnSequenceError)) => {
+                self.is_refused_here = arrivals.reported(it.seq);
+            }
+            _ if it.is_nak() => arrivals.refused(it.seq),
+            _ => {
+                if let Some(gap) = arrivals.answered(it.seq) {
+                    self.late.push(self.missing_nak(&gap));
+                }
+            }
         }
     }
 
@@ -132,6 +150,7 @@ impl Track {
             return undecided(Undecided::Cut);
         }
         if it.input.note.duplicate && !it.is_nak() {
+            self.copies += 1;
             return AGREED;
         }
         if let State::Failed(frame) = self.state {
@@ -146,9 +165,6 @@ impl Track {
         if it.seq + FAR < self.epsn || it.seq > top + FAR {
             let found = format!("PSN {} is far from all in flight", psn_of(it.seq));
             return Some(it.differs(&rules::RESPONSE_UNSOLICITED, found, None, &[]));
-        }
-        if let Some(arrivals) = &mut self.arrivals {
-            arrivals.answered();
         }
         match (it.info.operation, it.answer()) {
             (Operation::ReadResponse | Operation::AtomicAcknowledge, _) => {
@@ -204,6 +220,14 @@ impl Track {
             Some(front) if is_ack && front.seq == it.seq + 1 => {
                 self.adopt(it.seq + 1, it.msn.unwrap_or(Msn::new(0)), it.dest(), world);
                 Err(undecided(why))
+            }
+            // What is expected was not captured yet, or is in the middle of a message.
+            _ if it.is_nak() && self.top.is_some_and(|top| it.seq < top) => {
+                let msn = it.msn.unwrap_or(Msn::new(0));
+                let is_start = msn.get() == 0;
+                self.adopt(it.seq, msn, it.dest(), world);
+                self.reported = Some((it.seq, it.frame));
+                Err(if is_start { AGREED } else { undecided(why) })
             }
             Some(_) => Err(undecided(why)),
             None if self.top.is_none() => {
@@ -269,18 +293,38 @@ impl Track {
             if let Some(found) = self.contradicts_hole(missing, target, it) {
                 return Some(it.differs(rule, found, None, &[]));
             }
+            // What the missing requests wrote is unknown.
+            world.memory.note_activity(self.host, it.frame);
             self.adopt(target, msn, it.dest(), world);
             return undecided(Undecided::MissingPackets);
         }
+        let found = format!("PSN {} was not sent yet", psn_of(missing));
+        self.wait_for(missing, target, rule, found, it)
+    }
+
+    /// An answer is wrong if the requester sends `unsent` for the first time later. Otherwise all before `target` was
+    /// executed.
+    pub(super) fn wait_for(
+        &mut self,
+        unsent: u64,
+        target: u64,
+        rule: &'static Rule,
+        found: String,
+        it: &Captured<'_>,
+    ) -> Option<Verdict> {
         if self.open.len() >= OPEN_MAX {
             return undecided(Undecided::MissingPackets);
         }
-        let found = format!("PSN {} was not sent yet", psn_of(missing));
+        let msn = it.msn.unwrap_or(self.msn);
+        // An MSN that counts what was not captured says that it was sent.
+        let is_counted = !self.adopts_msn && msn.since(self.msn) > 0 && !self.counts_ahead(msn);
+        let needs = (!it.is_nak()).then_some(it.info.operation);
         let captured = Some(it.packet.to_vec());
         let (expected, frames) = (None, Vec::new());
         let difference = Box::new(Difference { rule, found, captured, expected, frames });
-        let (dest, frame) = (it.dest(), it.frame);
-        self.open.push(Open { unsent: missing, target, msn, dest, frame, difference });
+        let (dest, frame, time) = (it.dest(), it.frame, it.input.facts.time);
+        let open = Open { unsent, target, msn, dest, frame, time, is_counted, needs, difference };
+        self.open.push(open);
         None
     }
 
@@ -361,7 +405,9 @@ impl Track {
             if asked.next >= asked.request.end() || asked.passed.is_some() {
                 break;
             }
-            asked.passed = Some(it.frame);
+            if asked.next == asked.request.seq {
+                asked.passed = Some(it.frame);
+            }
         }
         self.check_msn(it, &[]).or(AGREED)
     }
@@ -373,13 +419,26 @@ impl Track {
         }
         let Some(msn) = it.msn else { return AGREED };
         let then = self.msn_at(it.seq);
-        if msn == self.msn || then.is_none_or(|then| then == msn) {
+        if then.is_none_or(|then| then == msn) || self.may_count(msn) {
             return AGREED;
         }
         let expected = then.unwrap_or(self.msn);
         let found = format!("MSN {msn}, expected {expected}");
         let packet = with_msn(it.packet, expected);
         Some(it.differs(&rules::RESPONSE_MSN, found, Some(packet), &[]))
+    }
+
+    /// Whether an answer to a duplicate may have this MSN: the present one, which counts requests that were executed and
+    /// whose answers were not captured.
+    pub(super) fn may_count(&self, msn: Msn) -> bool {
+        msn == self.msn || self.has_repeats && self.counts_ahead(msn)
+    }
+
+    /// Whether an MSN counts requests whose answers were not captured yet, and no more.
+    pub(super) fn counts_ahead(&self, msn: Msn) -> bool {
+        let ahead = msn.since(self.msn);
+        let unanswered = self.pending.iter().filter(|request| request.info.position.ends()).count();
+        usize::try_from(ahead).is_ok_and(|ahead| ahead <= unanswered)
     }
 
     /// The MSN when this was executed; nothing if that is forgotten.

@@ -7,7 +7,7 @@ use super::rules;
 use super::track::{Asked, Stream, Suspect, Track, psn_of};
 use crate::replay::limits::SKIP_MAX;
 use crate::replay::memory::{Found, Location};
-use crate::replay::verdict::{Undecided, Verdict};
+use crate::replay::verdict::{Difference, Undecided, Verdict};
 use crate::wire::{Operation, Packet, Position};
 
 impl Track {
@@ -32,10 +32,16 @@ impl Track {
             return Some(verdict);
         }
         let asked = self.asked.get_mut(index)?;
-        let (frame, passed) = (asked.request.frame, asked.passed.take());
+        let frame = asked.request.frame;
+        self.copies += u32::from(it.seq < asked.next && asked.repeats == 0);
         asked.next = asked.next.max(it.seq + 1);
         asked.is_repeat_answered = true;
-        let is_late = passed.is_some() && asked.repeats == 0;
+        // Of each request come responses once: if there are more, the first ones were passed by an acknowledgement.
+        asked.answers += u32::from(asked.passed.is_some() && it.seq == asked.request.seq);
+        let passed = asked.passed.filter(|_| asked.answers > asked.repeats);
+        if passed.is_some() {
+            asked.passed = None;
+        }
         let (repeats, expected) = (asked.repeats, asked.msn);
         if self.adopts_msn && it.msn.is_some() {
             if let Some(verdict) = self.check_msn(it, &[frame]) {
@@ -43,7 +49,7 @@ impl Track {
             }
         } else if let Some(msn) = it.msn
             && msn != expected
-            && !(repeats > 0 && msn == self.msn)
+            && !(repeats > 0 && self.may_count(msn))
         {
             let found = format!("MSN {msn}, expected {expected}");
             let packet = with_msn(it.packet, expected);
@@ -52,13 +58,19 @@ impl Track {
         if let Some(verdict) = self.check_data(it, index, world) {
             return Some(verdict);
         }
-        match passed {
-            Some(passed) if is_late && !world.survey.network.is_reordering() => {
-                let found = "a later request was acknowledged before it".to_owned();
-                Some(it.differs(&rules::RESPONSE_ORDER, found, None, &[frame, passed]))
-            }
-            _ => AGREED,
+        let network = &world.survey.network;
+        if let Some(passed) = passed
+            && !network.is_reordering()
+        {
+            let psn = psn_of(it.seq);
+            let found =
+                format!("it came before the responses to PSN {psn}, see frame {}", it.frame);
+            let (captured, expected, frames) = (None, None, vec![frame, it.frame]);
+            let rule = &rules::RESPONSE_ORDER;
+            let difference = Difference { rule, found, captured, expected, frames };
+            self.late.push(self.step(passed, Verdict::Different(Box::new(difference))));
         }
+        AGREED
     }
 
     /// A response to what was no READ or ATOMIC, or to one that is forgotten.
@@ -78,26 +90,22 @@ impl Track {
 
     /// What the engine answers in the place of a captured response.
     fn engine_reply(&mut self, it: &Captured<'_>, world: &mut World) -> Option<Reply> {
+        let begins = it.info.position.begins();
         let in_stream = self.stream.is_some_and(|stream| {
-            (stream.next..stream.end).contains(&it.seq) && it.seq - stream.next <= SKIP_MAX
+            (stream.next..stream.end).contains(&it.seq)
+                && it.seq - stream.next <= SKIP_MAX
+                && (!begins || stream.next == it.seq && stream.is_start)
         });
         if !in_stream {
-            // A duplicate is answered: the one that begins here, or one that this is in the middle of.
-            let begins = it.info.position.begins();
-            let fits = |seq: u64, end: u64| {
-                if begins { seq == it.seq } else { (seq..end).contains(&it.seq) }
-            };
-            let at = self
-                .duplicates
-                .iter()
-                .position(|again| fits(again.seq, again.end()) && it.seq - again.seq <= SKIP_MAX)?;
-            let again = self.duplicates.remove(at)?;
+            // A duplicate is answered.
+            let again = self.duplicates.iter().find(|again| begins && again.seq == it.seq)?.clone();
             self.skip_stream(world);
             let target = self.target.as_mut()?;
             target.feed(&again.request(), true, &mut world.scratch);
             let reply = target.answer(&mut world.scratch);
             reply?;
-            self.stream = Some(Stream { next: again.seq, end: again.end(), reply });
+            let (next, end) = (again.seq, again.end());
+            self.stream = Some(Stream { next, end, reply, is_start: true });
         }
         let stream = self.stream.as_mut()?;
         loop {
@@ -106,6 +114,7 @@ impl Track {
                 None => self.target.as_mut()?.answer(&mut world.scratch)?,
             };
             stream.next += 1;
+            stream.is_start = false;
             if stream.next > it.seq {
                 if stream.next >= stream.end {
                     self.stream = None;
@@ -249,35 +258,43 @@ impl Track {
         }
         let (swap, compare) = asked.request.operands()?;
         let is_swap = asked.request.info.operation == Operation::CompareSwap;
-        let after = match (is_swap, original == compare) {
-            (true, true) => swap,
-            (true, false) => original,
-            (false, _) => original.wrapping_add(swap),
-        };
         let at = Location { host, rkey, address };
-        let known = world.memory.check(at, &original.to_le_bytes());
-        let shown = world.memory.overlay(at, &original.to_le_bytes());
         let by = (id, frame, it.frame);
-        let Found::Other { writer, frame: since, .. } = known else {
-            let after = (frame > world.memory.last_activity(host)).then(|| after.to_le_bytes());
-            world.memory.write(at, 8, after.as_ref().map(<[u8; 8]>::as_slice), by);
+        let Some((expected, writer, since)) = asked.expected else {
+            // It was unknown. What it is now is known, if nothing was written to it since.
+            if world.memory.stamp(at).is_none_or(|stamp| stamp == asked.executed)
+                && frame > world.memory.last_activity(host)
+            {
+                let after = atomic_result(is_swap, original, swap, compare);
+                world.memory.write(at, 8, Some(&after.to_le_bytes()), by);
+            }
             return None;
         };
+        if expected == original {
+            return None;
+        }
         if writer != id && since > frame {
             // Another connection changed it at the same time.
             world.memory.write(at, 8, None, by);
             return None;
         }
-        world.memory.write(at, 8, Some(&after.to_le_bytes()), by);
         let (start, end) = (address, address.saturating_add(8));
         self.suspect = Some(Suspect { at, start, end });
-        let expected = shown.try_into().map_or(0, u64::from_le_bytes);
         let found = format!("original value {original:#x}, expected {expected:#x}");
         let mut right = it.packet.to_vec();
         if let Some(place) = right.get_mut(16..24) {
             place.copy_from_slice(&expected.to_be_bytes());
         }
         Some(it.differs(&rules::ATOMIC_ORIGINAL, found, Some(right), &[frame, since]))
+    }
+}
+
+/// What an ATOMIC leaves in memory.
+pub(super) fn atomic_result(is_swap: bool, original: u64, swap_or_add: u64, compare: u64) -> u64 {
+    match (is_swap, original == compare) {
+        (true, true) => swap_or_add,
+        (true, false) => original,
+        (false, _) => original.wrapping_add(swap_or_add),
     }
 }
 

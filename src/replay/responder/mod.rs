@@ -35,7 +35,7 @@ pub mod rules;
 mod target;
 mod track;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use super::judge::{Input, Judge, Sink};
@@ -45,7 +45,7 @@ use super::memory::{HostId, Memory};
 use super::session::Options;
 use super::survey::Survey;
 use super::verdict::{Step, Subject, Undecided, Verdict};
-use crate::analysis::{FlowNumber, PacketRole};
+use crate::analysis::{End, FlowNumber, PacketRole};
 use crate::wire::{Gid, Role, Service};
 use target::Scratch;
 use track::{Suspect, Track};
@@ -62,9 +62,35 @@ struct World {
     /// Bytes of payload that wait.
     pending_bytes: usize,
     hosts: HashMap<Gid, HostId>,
+    /// Hosts with a connection of which the capture misses packets.
+    incomplete_hosts: HashSet<HostId>,
 }
 
 impl World {
+    /// The verdict, or that it cannot be told if the capture misses packets of the connection, or of one of the host, and
+    /// they may be why it is a difference.
+    fn doubt(&self, verdict: Verdict, flow: FlowNumber, host: HostId) -> Verdict {
+        match &verdict {
+            Verdict::Different(difference)
+                if rules::may_come_from_missing(difference.rule)
+                    && (self.incomplete_hosts.contains(&host) || self.is_incomplete(flow)) =>
+            {
+                Verdict::Undecided(Undecided::MissingPackets)
+            }
+            _ => verdict,
+        }
+    }
+
+    /// Whether the capture misses packets of a connection. One that was made at one of its ends does not.
+    fn is_incomplete(&self, flow: FlowNumber) -> bool {
+        let connection = self.survey.connection(flow);
+        connection.is_some_and(|connection| {
+            let is_here = |end: &End| self.point == Some(end.address);
+            connection.directions.iter().any(|direction| direction.not_captured > 0)
+                && !connection.ends.iter().any(is_here)
+        })
+    }
+
     fn host(&mut self, address: Gid) -> HostId {
         let next = HostId::try_from(self.hosts.len()).unwrap_or(HostId::MAX);
         *self.hosts.entry(address).or_insert(next)
@@ -92,7 +118,16 @@ impl Responders {
             scratch: Scratch::new(),
             pending_bytes: 0,
             hosts: HashMap::new(),
+            incomplete_hosts: HashSet::new(),
         };
+        let survey = Arc::clone(&world.survey);
+        for connection in &survey.report.connections {
+            if world.is_incomplete(connection.flow) {
+                let ends = connection.ends.iter().map(|end| world.host(end.address));
+                let ends: Vec<HostId> = ends.collect();
+                world.incomplete_hosts.extend(ends);
+            }
+        }
         for &region in &options.regions {
             let host = world.host(region.host);
             world.keys.register(host, region);
@@ -158,9 +193,11 @@ impl Judge for Responders {
             }
             let address = if is_request { input.facts.destination } else { input.facts.source };
             let host = self.world.host(address);
+            let ends = [input.facts.source, input.facts.destination];
             let is_here = self.world.point == Some(address);
+            let is_complete = self.world.point.is_some_and(|point| ends.contains(&point));
             let id = u32::try_from(self.clock & 0xffff_ffff).unwrap_or(0);
-            let track = Track::new(id, key, host, is_here, &self.world.survey);
+            let track = Track::new(id, key, host, (is_here, is_complete), &self.world.survey);
             self.tracks.insert(key, Box::new(track));
         }
         let Some(track) = self.tracks.get_mut(&key) else { return };
@@ -170,8 +207,14 @@ impl Judge for Responders {
             return;
         }
         let verdict = track.response(input, info, &mut self.world);
+        let (flow, host) = (input.note.flow, track.host);
+        for mut step in track.late.drain(..) {
+            step.verdict = self.world.doubt(step.verdict, flow, host);
+            out.step(step);
+        }
         let suspect = track.suspect.take();
         let Some(mut verdict) = verdict else { return };
+        verdict = self.world.doubt(verdict, flow, host);
         if let Some(suspect) = suspect
             && self.is_race(&suspect)
         {

@@ -185,6 +185,18 @@ impl PendingQueue {
         Added::New
     }
 
+    /// The first sequence number from `seq` on that no request has.
+    pub(super) fn first_gap(&self, seq: u64) -> u64 {
+        let mut gap = seq;
+        for request in &self.queue {
+            if request.seq > gap {
+                break;
+            }
+            gap = gap.max(request.end());
+        }
+        gap
+    }
+
     /// The request that has this sequence number.
     pub(super) fn find(&self, seq: u64) -> Option<&Pending> {
         let at = self.queue.partition_point(|known| known.end() <= seq);

@@ -49,11 +49,10 @@ impl Track {
         if let Err(verdict) = self.catch_up(it.seq, it, world) {
             return verdict;
         }
-        if let Some(arrivals) = &mut self.arrivals {
-            arrivals.refused(it.seq);
-        }
         let Some(front) = self.pending.front().filter(|front| front.seq == it.seq) else {
-            return self.judge_unsent(it.seq, it.seq, it, world);
+            return self
+                .check_msn(it, &[])
+                .or_else(|| self.judge_unsent(it.seq, it.seq, it, world));
         };
         let (frame, transmissions) = (front.frame, front.transmissions);
         if !front.info.receive.takes() {
@@ -71,6 +70,11 @@ impl Track {
         self.rnrs += 1;
         if self.rnrs > transmissions {
             let found = format!("RNR NAK {} for {transmissions} transmissions", self.rnrs);
+            self.rnrs = transmissions;
+            if !self.is_complete {
+                // The capture may miss a transmission.
+                return undecided(Undecided::Network);
+            }
             return self.judge_repeated(it, &rules::NAK_REPEATED, (found, frame), world);
         }
         if let Some(verdict) = self.compare_refusal(it, false, world) {
@@ -84,28 +88,51 @@ impl Track {
         if it.seq < self.epsn {
             return self.judge_stale(it, world);
         }
+        if self.top.is_none_or(|top| it.seq + 1 >= top) {
+            return self.judge_unfounded(it);
+        }
         if let Err(verdict) = self.catch_up(it.seq, it, world) {
             return verdict;
         }
-        let has_arrived = self.arrivals.as_mut().is_some_and(|arrivals| arrivals.refused(it.seq));
         if let Some((seq, frame)) = self.reported
             && seq == it.seq
         {
             let found = format!("a second NAK for PSN {}", psn_of(it.seq));
+            self.naks += 1;
+            let behind = self.pending.iter().filter(|request| request.seq > it.seq);
+            let causes: u32 = behind.map(|request| request.transmissions).sum();
+            if self.naks > causes {
+                // Each has a packet behind the gap as its cause, so this is a copy.
+                return AGREED;
+            }
             if self.rnrs > 0 {
                 return Some(it.differs(&rules::NAK_AFTER_RNR, found, None, &[frame]));
             }
             return self.judge_repeated(it, &rules::NAK_REPEATED, (found, frame), world);
         }
-        if has_arrived {
+        if self.is_refused_here {
             let found = format!("a sequence NAK for PSN {}, which arrived", psn_of(it.seq));
             return Some(it.differs(&rules::NAK_UNFOUNDED, found, None, &[]));
         }
-        if self.pending.iter().all(|request| request.seq <= it.seq) {
-            return self.judge_unsent(it.seq + 1, it.seq, it, world);
-        }
-        self.reported = Some((it.seq, it.frame));
+        (self.reported, self.naks) = (Some((it.seq, it.frame)), 1);
         self.check_msn(it, &[]).or(AGREED)
+    }
+
+    /// A sequence NAK although nothing behind its PSN was captured: it has no cause, unless the capture misses that.
+    fn judge_unfounded(&mut self, it: &Captured<'_>) -> Option<Verdict> {
+        if self.reported.is_some_and(|(seq, _)| seq == it.seq) {
+            return AGREED;
+        }
+        let gap = self.pending.first_gap(self.epsn);
+        let is_gap = gap < it.seq;
+        let rule = if is_gap { &rules::NAK_PSN } else { &rules::NAK_UNFOUNDED };
+        let psn = psn_of(it.seq);
+        let found = if is_gap {
+            format!("a sequence NAK for PSN {psn}, but PSN {} is missing", psn_of(gap))
+        } else {
+            format!("a sequence NAK for PSN {psn}, and nothing behind it was sent")
+        };
+        self.wait_for(it.seq + 1, it.seq, rule, found, it)
     }
 
     /// A NAK that ends the connection.
@@ -133,6 +160,14 @@ impl Track {
         }
         let verdict = self.judge_code(it, code, world);
         self.state = State::Failed(it.frame);
+        let is_read = self
+            .pending
+            .front()
+            .is_some_and(|front| front.info.operation == Operation::ReadRequest);
+        if is_read && it.msn.is_some_and(|msn| self.counts_ahead(msn)) {
+            // Its memory may have been gone when it was answered, after later requests were executed.
+            return verdict.or(AGREED);
+        }
         verdict.or_else(|| self.check_msn(it, &[])).or(AGREED)
     }
 

@@ -102,3 +102,17 @@ rules! {
         "After a NAK that ends the connection, requests are not answered.",
         "roce.md §7.11";
 }
+
+/// Whether a packet that the capture misses may be why a rule seems broken. What is wrong with a packet by itself is wrong
+/// whatever is missing.
+pub(super) fn may_come_from_missing(rule: &Rule) -> bool {
+    let by_itself = [
+        &RESPONSE_PKEY,
+        &RESPONSE_PAD,
+        &RESPONSE_BITS,
+        &RESPONSE_VERSION,
+        &RESPONSE_SYNDROME,
+        &ZERO_LENGTH_KEY,
+    ];
+    !by_itself.iter().any(|known| known.id == rule.id)
+}

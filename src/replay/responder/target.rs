@@ -7,7 +7,8 @@
 
 use super::reply::Reply;
 use crate::engine::{
-    Batch, Config, CqHandle, Engine, MrAttr, MrHandle, PdHandle, QpCreate, QpHandle, Received,
+    Batch, Config, CqHandle, Engine, ICRC_ROOM, MrAttr, MrHandle, PdHandle, QpCreate, QpHandle,
+    Received,
 };
 use crate::memory::Region;
 use crate::time::Instant;
@@ -167,7 +168,8 @@ impl Target {
         {
             return None;
         }
-        scratch.batch.iter().next().and_then(|(_, packet)| Reply::parse(packet))
+        let (_, packet) = scratch.batch.iter().next()?;
+        Reply::parse(packet.get(..packet.len().checked_sub(ICRC_ROOM)?)?)
     }
 
     /// Writes a request in the names of the engine: its queue pair and its key. XRC requests become RC requests, and one

@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 
 use super::World;
 use super::arrivals::Arrivals;
+use super::data::atomic_result;
 use super::pending::{Added, Pending, PendingQueue};
 use super::reply::Reply;
 use super::rules;
@@ -18,6 +19,7 @@ use crate::replay::limits::{
 use crate::replay::memory::{HostId, Location};
 use crate::replay::survey::Survey;
 use crate::replay::verdict::{Difference, Step, Subject, Undecided, Verdict};
+use crate::time::Instant;
 use crate::verbs::{Access, Mtu};
 use crate::wire::{Msn, OpcodeInfo, Operation, PKey, Psn, Qpn};
 
@@ -42,8 +44,14 @@ pub(super) struct Asked {
     pub(super) next: u64,
     /// What an ATOMIC returned.
     pub(super) original: Option<u64>,
+    /// What it must return, if that is known, by whom and since which frame.
+    pub(super) expected: Option<(u64, u32, u64)>,
+    /// By whom, and at which frame at the latest, it was executed.
+    pub(super) executed: (u32, u64),
     /// The frame of a later acknowledgement that was captured before all responses were.
     pub(super) passed: Option<u64>,
+    /// Answers that began since.
+    pub(super) answers: u32,
     /// How often it was requested once more, when last, and whether that was answered.
     pub(super) repeats: u32,
     pub(super) repeat_frame: u64,
@@ -72,6 +80,8 @@ pub(super) struct Stream {
     pub(super) end: u64,
     /// The next one, if the engine gave it already.
     pub(super) reply: Option<Reply>,
+    /// Whether the next one is the first.
+    pub(super) is_start: bool,
 }
 
 /// A verdict that waits for what the requester sends next.
@@ -84,6 +94,11 @@ pub(super) struct Open {
     pub(super) msn: Msn,
     pub(super) dest: Qpn,
     pub(super) frame: u64,
+    pub(super) time: Instant,
+    /// Whether its MSN counts requests that were not captured.
+    pub(super) is_counted: bool,
+    /// What kind of answer it is, if it is no NAK.
+    pub(super) needs: Option<Operation>,
     pub(super) difference: Box<Difference>,
 }
 
@@ -123,6 +138,9 @@ pub(super) struct Track {
     pub(super) host: HostId,
     pub(super) last_used: u64,
     pub(super) mtu: Mtu,
+    is_mtu_known: bool,
+    /// The longest payload that was captured: a READ of no more has one response.
+    least_mtu: u32,
     pub(super) pkey: Option<PKey>,
     /// Its connection's set-up was captured, and says that this is the first PSN.
     first_psn: Option<Psn>,
@@ -143,6 +161,10 @@ pub(super) struct Track {
     pub(super) is_message_open: bool,
     /// Behind the last request that was captured; `None` before the first packet.
     pub(super) top: Option<u64>,
+    /// When the last request was captured, and whether it was a retransmission.
+    last_request: (Instant, bool),
+    /// Whether the capture was made at one of the ends, so that all that it sent, or got, is in it.
+    pub(super) is_complete: bool,
     pub(super) pending: PendingQueue,
     pub(super) asked: VecDeque<Asked>,
     /// Whether some were forgotten.
@@ -158,6 +180,10 @@ pub(super) struct Track {
     pub(super) reported: Option<(u64, u64)>,
     /// RNR NAKs of the expected request.
     pub(super) rnrs: u32,
+    /// Sequence NAKs for the gap that was reported.
+    pub(super) naks: u32,
+    /// Whether the request that is being refused had arrived, where that is known.
+    pub(super) is_refused_here: bool,
     /// Receives that were advertised and not taken.
     pub(super) credits: Option<i64>,
     /// Rights of the queue pair that were used.
@@ -165,6 +191,15 @@ pub(super) struct Track {
     pub(super) open: Vec<Open>,
     pub(super) complaint: Option<Complaint>,
     pub(super) suspect: Option<Suspect>,
+    /// Verdicts on earlier packets that became clear.
+    pub(super) late: Vec<Step>,
+    /// Whether a request came more than once.
+    pub(super) has_repeats: bool,
+    /// Answers that came more than once though their requests did not: the network made copies, or the capture misses
+    /// the requests.
+    pub(super) copies: u32,
+    /// Whether the queue pair may have failed for the sake of its own requests.
+    pub(super) may_have_failed: bool,
     /// What arrived, if the capture was made at this responder.
     pub(super) arrivals: Option<Arrivals>,
 }
@@ -172,18 +207,28 @@ pub(super) struct Track {
 /// Sequence numbers begin here, so that earlier ones have a place.
 const START: u64 = 1 << 32;
 
+/// Retransmissions follow each other within this time.
+const PASS_NANOS: u64 = 5_000;
+
+/// The shortest retransmission timeout, about.
+const TIMEOUT_NANOS: u64 = 500_000;
+
 impl Track {
     pub(super) fn new(
         id: u32,
         (flow, end): (FlowNumber, u8),
         host: HostId,
-        is_here: bool,
+        (is_here, is_complete): (bool, bool),
         survey: &Survey,
     ) -> Self {
         let connection = survey.connection(flow);
-        let mtu = connection.and_then(|connection| connection.path_mtu);
-        let mtu = mtu.and_then(|bytes| Mtu::from_bytes(bytes.into())).unwrap_or(Mtu::M4096);
+        let mtu = survey.path_mtu(flow).and_then(|bytes| Mtu::from_bytes(bytes.into()));
+        let (is_mtu_known, mtu) = (mtu.is_some(), mtu.unwrap_or(Mtu::M4096));
         let requester = usize::from(1 - end.min(1));
+        let own =
+            connection.and_then(|connection| connection.directions.get(usize::from(end.min(1))));
+        let may_have_failed =
+            own.is_some_and(|own| own.operations.iter().any(|operation| operation.failed > 0));
         let setup = connection.and_then(|connection| connection.setup.as_ref());
         let first_psn = setup.and_then(|setup| setup.starting_psns.get(requester).copied()?);
         Self {
@@ -193,6 +238,8 @@ impl Track {
             host,
             last_used: 0,
             mtu,
+            is_mtu_known,
+            least_mtu: survey.least_mtu(flow),
             pkey: None,
             first_psn,
             state: State::Unknown(Undecided::BeforeCapture),
@@ -205,6 +252,8 @@ impl Track {
             in_message: false,
             is_message_open: false,
             top: None,
+            last_request: (Instant::ZERO, false),
+            is_complete,
             pending: PendingQueue::default(),
             asked: VecDeque::new(),
             forgot_asked: false,
@@ -214,11 +263,17 @@ impl Track {
             history: VecDeque::new(),
             reported: None,
             rnrs: 0,
+            naks: 0,
+            is_refused_here: false,
             credits: None,
             rights: Access::empty(),
             open: Vec::new(),
             complaint: None,
             suspect: None,
+            late: Vec::new(),
+            has_repeats: false,
+            copies: 0,
+            may_have_failed,
             arrivals: is_here.then(Arrivals::default),
         }
     }
@@ -247,15 +302,15 @@ impl Track {
         let is_new = self.top.is_none_or(|top| seq >= top);
         self.top = Some(self.top.unwrap_or(seq).max(seq + span));
         if is_new {
-            self.resolve_open(seq, world, out);
+            self.resolve_open((seq, span, info.operation), facts.time, world, out);
         }
+        self.last_request = (facts.time, !is_new);
+        if is_new {}
         if matches!(self.state, State::Failed(_)) {
             return;
         }
-        if let Some(arrivals) = &mut self.arrivals
-            && let Some((gap, frame)) = arrivals.request(seq, span, facts.frame)
-        {
-            out.step(self.missing_nak(gap, &[frame], facts.frame));
+        if let Some(arrivals) = &mut self.arrivals {
+            arrivals.request(seq, span, facts.frame);
         }
         let at = (facts.frame, facts.time);
         let Some(mut request) = Pending::new(seq, span, at, info, input.packet, facts.payload_len)
@@ -264,6 +319,10 @@ impl Track {
             return self.forget(Undecided::Cut, world);
         };
         request.ack_request = facts.ack_request;
+        if self.is_unsized(input, info) {
+            // What follows has its place only once a packet tells the path MTU, and none does.
+            return self.forget(Undecided::MissingPackets, world);
+        }
         if self.state == State::Known && seq < self.epsn {
             return self.add_duplicate(request);
         }
@@ -278,7 +337,10 @@ impl Track {
         let (again, bytes) = (request.without_payload(), request.payload_bytes());
         match self.pending.add(request) {
             Added::New => {}
-            Added::Again => world.pending_bytes = world.pending_bytes.saturating_sub(bytes),
+            Added::Again => {
+                self.has_repeats = true;
+                world.pending_bytes = world.pending_bytes.saturating_sub(bytes);
+            }
             Added::Part => {
                 world.pending_bytes = world.pending_bytes.saturating_sub(bytes);
                 self.add_duplicate(again);
@@ -305,6 +367,13 @@ impl Track {
         Some((address.wrapping_add(before.payload_len.into()), rkey))
     }
 
+    /// Whether it is not known how many sequence numbers a READ takes.
+    fn is_unsized(&self, input: &Input<'_>, info: &OpcodeInfo) -> bool {
+        !self.is_mtu_known
+            && info.operation == Operation::ReadRequest
+            && input.facts.reth.is_some_and(|reth| reth.length > self.least_mtu)
+    }
+
     fn span_of(&self, input: &Input<'_>, info: &OpcodeInfo) -> u64 {
         match input.facts.reth {
             Some(reth) if info.operation == Operation::ReadRequest => {
@@ -316,6 +385,7 @@ impl Track {
 
     /// A request came once more whose answer was captured.
     fn add_duplicate(&mut self, request: Pending) {
+        self.has_repeats = true;
         if let Some(asked) = self.asked.iter_mut().rev().find(|asked| asked.covers(request.seq)) {
             asked.repeats += 1;
             asked.repeat_frame = request.frame;
@@ -328,9 +398,40 @@ impl Track {
     }
 
     /// Packets that waited for what the requester sends next: it sends `seq` for the first time.
-    fn resolve_open(&mut self, seq: u64, world: &mut World, out: &mut dyn Sink) {
+    fn resolve_open(
+        &mut self,
+        (seq, span, operation): (u64, u64, Operation),
+        now: Instant,
+        world: &mut World,
+        out: &mut dyn Sink,
+    ) {
+        if self.open.is_empty() {
+            return;
+        }
+        // A packet that goes on where retransmissions stop, or that comes as late as one, may be a retransmission, too.
+        let since = |then: Instant| now.as_nanos().saturating_sub(then.as_nanos());
+        let (last, is_retransmission) = self.last_request;
+        let is_pass = is_retransmission && since(last) < PASS_NANOS;
+        let is_sure = self.is_complete;
+        if !is_sure && world.is_incomplete(self.flow) {
+            self.copies += 1;
+        }
         for open in core::mem::take(&mut self.open) {
-            if open.unsent >= seq {
+            let is_late = since(open.time) >= TIMEOUT_NANOS;
+            // It is what the answer answers, so it was sent before.
+            let is_within = (seq..seq + span).contains(&open.unsent);
+            let is_answered = match open.needs {
+                Some(Operation::ReadResponse) => is_within && operation == Operation::ReadRequest,
+                Some(Operation::AtomicAcknowledge) => {
+                    is_within && matches!(operation, Operation::CompareSwap | Operation::FetchAdd)
+                }
+                // A NAK is answered by what it names.
+                None => open.target == seq,
+                _ => false,
+            };
+            let may_be_again =
+                is_pass || is_late || is_answered || open.is_counted || self.copies > 0;
+            if open.unsent >= seq && (is_sure || !may_be_again) {
                 out.step(self.step(open.frame, Verdict::Different(open.difference)));
                 continue;
             }
@@ -489,6 +590,7 @@ impl Track {
             let payload = request.payload.take();
             self.write(&request, payload.as_deref(), frame, world);
         }
+        let expected = self.execute_atomic(&request, frame, world);
         let is_asked = matches!(
             operation,
             Operation::ReadRequest
@@ -499,7 +601,8 @@ impl Track {
         );
         if is_asked {
             let (next, end) = (request.seq, request.end());
-            self.stream = Some(Stream { next, end, reply: Some(reply) });
+            let (reply, is_start) = (Some(reply), true);
+            self.stream = Some(Stream { next, end, reply, is_start });
             if self.asked.len() >= ASKED_MAX {
                 self.asked.pop_front();
                 self.forgot_asked = true;
@@ -510,12 +613,35 @@ impl Track {
                 msn: self.msn,
                 next,
                 original: None,
+                expected,
+                executed: (self.id, frame),
                 passed: None,
+                answers: 0,
                 repeats,
                 repeat_frame,
                 is_repeat_answered: true,
             });
         }
+    }
+
+    /// An ATOMIC changes memory. Returns what it must return, if that is known, by whom and since which frame.
+    fn execute_atomic(
+        &mut self,
+        request: &Pending,
+        frame: u64,
+        world: &mut World,
+    ) -> Option<(u64, u32, u64)> {
+        let (address, rkey, _) = request.reth()?;
+        let (swap, compare) = request.operands().filter(|_| !world.program_writes)?;
+        let at = Location { host: self.host, rkey, address };
+        let before = world.memory.number(at);
+        let is_swap = request.info.operation == Operation::CompareSwap;
+        let after = before.map(|(value, ..)| atomic_result(is_swap, value, swap, compare));
+        let is_quiet = request.frame > world.memory.last_activity(self.host);
+        let after = after.filter(|_| is_quiet).map(u64::to_le_bytes);
+        let by = (self.id, request.frame, frame);
+        world.memory.write(at, 8, after.as_ref().map(<[u8; 8]>::as_slice), by);
+        before
     }
 
     /// The access of a request, if it has one that is checked.
