@@ -24,9 +24,41 @@ pub(super) struct Location {
 pub(super) enum Found {
     /// Known bytes are what they must be, and the others were unknown.
     Fits,
-    /// The byte at this offset is another than the known one, which the responder `writer` revealed, at the latest at
-    /// frame `frame`.
-    Other { offset: usize, expected: u8, writer: u32, frame: u64 },
+    /// Others wrote to the same place at the same time.
+    Race,
+    /// The byte at this offset is another than the known one, which was revealed at frame `frame` at the latest.
+    Other { offset: usize, expected: u8, frame: u64 },
+}
+
+/// Who looks at memory, or writes to it: the responder, and the frames between which it happened.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct By {
+    pub(super) responder: u32,
+    pub(super) since: u64,
+    pub(super) until: u64,
+}
+
+/// What is known of the bytes at one page of addresses of a host.
+#[derive(Debug, Default)]
+struct Place {
+    /// One per key.
+    pages: Vec<Page>,
+    /// The two responders that wrote last, and until which frame at the latest.
+    writers: [(u32, u64); 2],
+}
+
+impl Place {
+    fn note_writer(&mut self, by: By) {
+        if self.writers[0].0 != by.responder {
+            self.writers[1] = self.writers[0];
+        }
+        self.writers[0] = (by.responder, by.until);
+    }
+
+    /// Whether another responder wrote at the same time.
+    fn is_race(&self, by: By) -> bool {
+        self.writers.iter().any(|&(writer, until)| writer != by.responder && until > by.since)
+    }
 }
 
 type PageKey = (HostId, u64);
@@ -38,14 +70,14 @@ struct Page {
     bytes: Box<[u8; PAGE_BYTES]>,
     known: [u64; PAGE_BYTES / 64],
     epoch: u64,
-    writer: u32,
+    /// When it was written to last, at the latest.
     frame: u64,
 }
 
 impl Page {
     fn new(rkey: u32, epoch: u64) -> Self {
         let bytes = Box::new([0; PAGE_BYTES]);
-        Self { rkey, bytes, known: [0; PAGE_BYTES / 64], epoch, writer: 0, frame: 0 }
+        Self { rkey, bytes, known: [0; PAGE_BYTES / 64], epoch, frame: 0 }
     }
 
     fn is_known(&self, at: usize) -> bool {
@@ -85,8 +117,8 @@ impl Page {
 /// What is known of memory. Pages that were not used for long are forgotten.
 #[derive(Debug, Default)]
 pub(super) struct Memory {
-    young: HashMap<PageKey, Vec<Page>>,
-    old: HashMap<PageKey, Vec<Page>>,
+    young: HashMap<PageKey, Place>,
+    old: HashMap<PageKey, Place>,
     young_pages: usize,
     /// Of each host: how often its program showed activity, and the last frame that shows it.
     epochs: Vec<(u64, u64)>,
@@ -116,17 +148,18 @@ impl Memory {
         self.epochs.get(host as usize).map_or(0, |(epoch, _)| *epoch)
     }
 
-    /// The pages at an address, one per key.
-    fn pages(&mut self, key: PageKey) -> &mut Vec<Page> {
+    /// What is known at an address.
+    fn place(&mut self, key: PageKey) -> &mut Place {
         if !self.young.contains_key(&key) {
             if self.young_pages >= PAGES_MAX / 2 {
-                self.forgotten += self.old.values().map(|pages| pages.len() as u64).sum::<u64>();
+                self.forgotten +=
+                    self.old.values().map(|place| place.pages.len() as u64).sum::<u64>();
                 self.old = core::mem::take(&mut self.young);
                 self.young_pages = 0;
             }
-            let pages = self.old.remove(&key).unwrap_or_default();
-            self.young_pages += pages.len();
-            self.young.insert(key, pages);
+            let place = self.old.remove(&key).unwrap_or_default();
+            self.young_pages += place.pages.len().max(1);
+            self.young.insert(key, place);
         }
         self.young.entry(key).or_default()
     }
@@ -134,7 +167,7 @@ impl Memory {
     /// The page of one key, as far as it is of this epoch; a new one with `create`.
     fn page(&mut self, key: PageKey, rkey: u32, create: bool) -> Option<&mut Page> {
         let epoch = self.epoch(key.0);
-        let pages = self.pages(key);
+        let pages = &mut self.place(key).pages;
         let at = pages.iter().position(|page| page.rkey == rkey);
         let at = match at {
             Some(at) => at,
@@ -147,7 +180,7 @@ impl Memory {
             }
             None => return None,
         };
-        let page = self.young.get_mut(&key)?.get_mut(at)?;
+        let page = self.young.get_mut(&key)?.pages.get_mut(at)?;
         if page.epoch != epoch {
             page.epoch = epoch;
             page.known = [0; PAGE_BYTES / 64];
@@ -155,38 +188,35 @@ impl Memory {
         Some(page)
     }
 
-    /// Bytes were written by the responder `writer`, between the frames `from` and `to`; with `None`, bytes that are not
-    /// known. If another responder wrote to the same page meanwhile, nobody knows who was first.
-    pub(super) fn write(
-        &mut self,
-        at: Location,
-        len: usize,
-        bytes: Option<&[u8]>,
-        (writer, since, frame): (u32, u64, u64),
-    ) {
+    /// Bytes were written; with `None`, bytes that are not known. If another responder wrote to the same page at the same
+    /// time, it is not known who was first.
+    pub(super) fn write(&mut self, at: Location, len: usize, bytes: Option<&[u8]>, by: By) {
         for (address, range) in parts(at.address, len) {
             let key = (at.host, address / PAGE_BYTES as u64);
             let from = in_page(address);
+            let place = self.place(key);
+            let is_race = place.is_race(by);
+            place.note_writer(by);
             // The same memory may be known by other keys.
-            let others = self.pages(key).iter_mut().filter(|page| page.rkey != at.rkey);
+            let others = place.pages.iter_mut().filter(|page| page.rkey != at.rkey);
             others.for_each(|page| page.mark(from, range.len(), false));
             let Some(page) = self.page(key, at.rkey, bytes.is_some()) else { continue };
-            let is_race = page.writer != writer && page.frame > since;
             let part = bytes.filter(|_| !is_race).and_then(|bytes| bytes.get(range.clone()));
             if let (Some(part), Some(place)) = (part, page.bytes.get_mut(from..from + range.len()))
             {
                 place.copy_from_slice(part);
             }
             page.mark(from, range.len(), part.is_some());
-            (page.writer, page.frame) = (writer, frame);
+            page.frame = by.until;
         }
     }
 
     /// Holds bytes that a responder showed against those that are known.
-    pub(super) fn check(&mut self, at: Location, bytes: &[u8]) -> Found {
+    pub(super) fn check(&mut self, at: Location, bytes: &[u8], by: By) -> Found {
         for (address, range) in parts(at.address, bytes.len()) {
             let key = (at.host, address / PAGE_BYTES as u64);
             let from = in_page(address);
+            let is_race = self.place(key).is_race(by);
             let Some(page) = self.page(key, at.rkey, false) else { continue };
             let Some(part) = bytes.get(range.clone()) else { continue };
             let Some(known) = page.bytes.get(from..from + part.len()) else { continue };
@@ -196,21 +226,32 @@ impl Memory {
             let differs = (0..part.len())
                 .find(|&at| known.get(at) != part.get(at) && page.is_known(from + at));
             if let Some(differs) = differs {
+                if is_race {
+                    return Found::Race;
+                }
                 let expected = known.get(differs).copied().unwrap_or_default();
-                let (writer, frame) = (page.writer, page.frame);
-                return Found::Other { offset: range.start + differs, expected, writer, frame };
+                return Found::Other { offset: range.start + differs, expected, frame: page.frame };
             }
         }
         Found::Fits
     }
 
-    /// Bytes that a responder showed are known from now on; those that were known stay marked with who revealed them.
-    pub(super) fn adopt(&mut self, at: Location, bytes: &[u8], by: (u32, u64)) {
+    /// Bytes that a responder showed are known from now on, but where others wrote at the same time.
+    pub(super) fn adopt(&mut self, at: Location, bytes: &[u8], by: By) {
         for (address, range) in parts(at.address, bytes.len()) {
             let key = (at.host, address / PAGE_BYTES as u64);
             let from = in_page(address);
-            let Some(page) = self.page(key, at.rkey, true) else { continue };
+            let is_race = self.place(key).is_race(by);
+            let Some(page) = self.page(key, at.rkey, !is_race) else { continue };
             let Some(part) = bytes.get(range) else { continue };
+            if is_race {
+                // What is the same as before is as known as before.
+                let known = page.bytes.get(from..from + part.len());
+                if known != Some(part) {
+                    page.mark(from, part.len(), false);
+                }
+                continue;
+            }
             let all_known = page.all_known(from, part.len());
             let Some(place) = page.bytes.get_mut(from..from + part.len()) else { continue };
             if all_known && place == part {
@@ -218,26 +259,28 @@ impl Memory {
             }
             place.copy_from_slice(part);
             page.mark(from, part.len(), true);
-            (page.writer, page.frame) = by;
+            page.frame = by.until;
+            // It shows what others may have written just before.
+            self.place(key).note_writer(by);
         }
     }
-}
 
-impl Memory {
-    /// The eight bytes at a place as the number that an ATOMIC works on, if all are known, and by whom, since which frame.
-    pub(super) fn number(&mut self, at: Location) -> Option<(u64, u32, u64)> {
+    /// The eight bytes at a place as the number that an ATOMIC works on, if all are known and nobody else wrote at the
+    /// same time, and since which frame.
+    pub(super) fn number(&mut self, at: Location, by: By) -> Option<(u64, u64)> {
         let key = (at.host, at.address / PAGE_BYTES as u64);
         let from = in_page(at.address);
+        if self.place(key).is_race(by) {
+            return None;
+        }
         let page = self.page(key, at.rkey, false)?;
         let bytes: [u8; 8] = page.bytes.get(from..from + 8)?.try_into().ok()?;
-        let value = u64::from_le_bytes(bytes);
-        page.all_known(from, 8).then_some((value, page.writer, page.frame))
+        page.all_known(from, 8).then(|| (u64::from_le_bytes(bytes), page.frame))
     }
 
     /// Who wrote to a page last, and until which frame.
-    pub(super) fn stamp(&mut self, at: Location) -> Option<(u32, u64)> {
-        let key = (at.host, at.address / PAGE_BYTES as u64);
-        self.page(key, at.rkey, false).map(|page| (page.writer, page.frame))
+    pub(super) fn last_writer(&mut self, at: Location) -> (u32, u64) {
+        self.place((at.host, at.address / PAGE_BYTES as u64)).writers[0]
     }
 
     /// The bytes at a place: known ones as they are known, the others as `shown`.

@@ -64,6 +64,8 @@ pub enum Undecided {
     Damaged,
     /// The network may have made a copy of it, or delivered it late.
     Network,
+    /// Which two queue pairs are one connection is not known for sure.
+    Pairing,
     /// It depends on the other direction, of which the capture has nothing.
     OneDirection,
     /// It depends on something that was forgotten for lack of room: see `limits`.
@@ -96,6 +98,7 @@ impl Undecided {
             Self::Cut => "cut packets",
             Self::Damaged => "damaged packets",
             Self::Network => "copied or reordered by the network",
+            Self::Pairing => "uncertain connections",
             Self::OneDirection => "one direction only",
             Self::BeyondLimits => "beyond limits",
             Self::Unsupported => "not supported",

@@ -13,6 +13,9 @@ use crate::wire::{Headers, Msn, OpcodeInfo, Operation, Packet, Qpn};
 /// How far a PSN may be from those in flight. What is further belongs to no request of the connection.
 const FAR: u64 = 1 << 16;
 
+/// An MSN that is less by up to this much does not come from an old connection whose MSN is about to wrap.
+const FEWER_MAX: i32 = 1 << 16;
+
 /// A captured answer.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Captured<'a> {
@@ -188,7 +191,7 @@ impl Track {
         if it.seq < self.epsn {
             return AGREED;
         }
-        if it.is_nak() && world.survey.network.makes_copies() {
+        if it.is_nak() && (it.input.note.duplicate || world.survey.network.makes_copies()) {
             return AGREED;
         }
         let psn = psn_of(it.seq);
@@ -359,6 +362,10 @@ impl Track {
             if msn == self.msn {
                 return None;
             }
+            if (-FEWER_MAX..0).contains(&msn.since(self.msn)) {
+                // However old the connection is, it counts what was executed since.
+                return Some(self.wrong_msn(it, msn, frames));
+            }
             // The connection is older than the capture.
             let offset = u32::try_from(msn.since(self.msn) & 0xff_ffff).unwrap_or(0);
             self.msn_offset = self.msn_offset.wrapping_add(offset) & 0xff_ffff;
@@ -369,15 +376,16 @@ impl Track {
             self.msn = msn;
             return undecided(Undecided::BeforeCapture);
         }
-        if msn == self.msn {
-            return None;
-        }
+        (msn != self.msn).then(|| self.wrong_msn(it, msn, frames))
+    }
+
+    fn wrong_msn(&self, it: &Captured<'_>, msn: Msn, frames: &[u64]) -> Verdict {
         let found = format!("MSN {msn}, expected {}", self.msn);
         let expected = with_msn(it.packet, self.msn);
         // A NAK that counts fewer requests than come before its PSN names the wrong PSN.
         let is_behind = it.is_nak() && msn.since(self.msn) < 0;
         let rule = if is_behind { &rules::NAK_PSN } else { &rules::RESPONSE_MSN };
-        Some(it.differs(rule, found, Some(expected), frames))
+        it.differs(rule, found, Some(expected), frames)
     }
 
     fn judge_ack(
@@ -419,10 +427,15 @@ impl Track {
         }
         let Some(msn) = it.msn else { return AGREED };
         let then = self.msn_at(it.seq);
-        if then.is_none_or(|then| then == msn) || self.may_count(msn) {
+        let is_between = |then: Msn| msn.since(then) >= 0 && msn.since(self.msn) <= 0;
+        if then.is_none_or(is_between) || self.may_count(msn) {
             return AGREED;
         }
         let expected = then.unwrap_or(self.msn);
+        if !self.is_complete && self.counts_ahead(msn) {
+            // It may answer a duplicate that was not captured.
+            return undecided(Undecided::MissingPackets);
+        }
         let found = format!("MSN {msn}, expected {expected}");
         let packet = with_msn(it.packet, expected);
         Some(it.differs(&rules::RESPONSE_MSN, found, Some(packet), &[]))

@@ -129,7 +129,9 @@ impl Track {
         for (at, asked) in self.asked.iter().enumerate() {
             let is_last = at + 1 == self.asked.len();
             let is_short = asked.next < asked.request.end();
-            if asked.repeats > 0 && is_last && (is_short || !asked.is_repeat_answered) {
+            // A key that was invalidated meanwhile lets duplicates go unanswered.
+            let is_valid = !self.has_invalidated;
+            if asked.repeats > 0 && is_last && is_valid && (is_short || !asked.is_repeat_answered) {
                 let (psn, name) = (psn_of(asked.request.seq), asked.request.info.name);
                 let found = format!("{name} with PSN {psn} was retransmitted and not answered");
                 let frames = [asked.request.frame];

@@ -6,7 +6,7 @@ use super::reply::{Reply, as_rc};
 use super::rules;
 use super::track::{Asked, Stream, Suspect, Track, psn_of};
 use crate::replay::limits::SKIP_MAX;
-use crate::replay::memory::{Found, Location};
+use crate::replay::memory::{By, Found, Location};
 use crate::replay::verdict::{Difference, Undecided, Verdict};
 use crate::wire::{Operation, Packet, Position};
 
@@ -60,6 +60,7 @@ impl Track {
         }
         let network = &world.survey.network;
         if let Some(passed) = passed
+            && self.arrivals.is_some()
             && !network.is_reordering()
         {
             let psn = psn_of(it.seq);
@@ -155,6 +156,10 @@ impl Track {
             .starts(asked, it.seq)
             .any(|start| it.info.position == position(asked, start, it.seq))
         {
+            if it.info.position.begins() && it.seq > asked.request.seq && !self.is_complete {
+                // It may answer a duplicate that was not captured.
+                return undecided(Undecided::MissingPackets);
+            }
             let nth = it.seq - asked.request.seq + 1;
             let found = format!("{} is response {nth} of {}", it.info.name, asked.request.span);
             return Some(it.differs(&rules::READ_OPCODE, found, expected, &[frame]));
@@ -209,15 +214,25 @@ impl Track {
         let packet = Packet::parse(it.packet).ok()?;
         let offset = (it.seq - asked.request.seq) * mtu;
         let at = Location { host: self.host, rkey, address: address.wrapping_add(offset) };
-        let found = world.memory.check(at, packet.payload());
-        let Found::Other { offset, expected, writer, frame: by } = found else {
-            world.memory.adopt(at, packet.payload(), (self.id, it.frame));
+        let by = self.by(&asked.request, it.frame);
+        if self.last_write > asked.request.seq {
+            // A request behind it wrote to memory: whether before it was read is not known (§6.7).
+            return None;
+        }
+        let len = packet.payload().len() as u64;
+        let may_race = self.may_write(at.address, at.address.saturating_add(len));
+        let found = world.memory.check(at, packet.payload(), by);
+        if may_race {
+            // A request behind it may have been executed before the memory was read.
+            return None;
+        }
+        let Found::Other { offset, expected, frame: known } = found else {
+            world.memory.adopt(at, packet.payload(), by);
             return None;
         };
         let shown = world.memory.overlay(at, packet.payload());
-        world.memory.adopt(at, packet.payload(), (self.id, it.frame));
-        let is_race = writer != self.id && by > frame;
-        if is_race || it.input.note.reordered {
+        world.memory.adopt(at, packet.payload(), by);
+        if it.input.note.reordered {
             return None;
         }
         let (start, end) = (at.address, at.address.saturating_add(packet.payload().len() as u64));
@@ -228,7 +243,7 @@ impl Track {
         let mut right = it.packet.get(..packet.header_len()).unwrap_or_default().to_vec();
         right.extend_from_slice(&shown);
         right.resize(right.len().next_multiple_of(4), 0);
-        Some(it.differs(&rules::READ_DATA, found, Some(right), &[frame, by]))
+        Some(it.differs(&rules::READ_DATA, found, Some(right), &[frame, known]))
     }
 
     /// The value that an ATOMIC returns.
@@ -259,10 +274,10 @@ impl Track {
         let (swap, compare) = asked.request.operands()?;
         let is_swap = asked.request.info.operation == Operation::CompareSwap;
         let at = Location { host, rkey, address };
-        let by = (id, frame, it.frame);
-        let Some((expected, writer, since)) = asked.expected else {
+        let by = By { responder: id, since: frame, until: it.frame };
+        let Some((expected, since)) = asked.expected else {
             // It was unknown. What it is now is known, if nothing was written to it since.
-            if world.memory.stamp(at).is_none_or(|stamp| stamp == asked.executed)
+            if world.memory.last_writer(at) == asked.executed
                 && frame > world.memory.last_activity(host)
             {
                 let after = atomic_result(is_swap, original, swap, compare);
@@ -271,11 +286,6 @@ impl Track {
             return None;
         };
         if expected == original {
-            return None;
-        }
-        if writer != id && since > frame {
-            // Another connection changed it at the same time.
-            world.memory.write(at, 8, None, by);
             return None;
         }
         let (start, end) = (address, address.saturating_add(8));

@@ -41,14 +41,18 @@ use std::sync::Arc;
 use super::judge::{Input, Judge, Sink};
 use super::keys::Keys;
 use super::limits::RESPONDERS_MAX;
-use super::memory::{HostId, Memory};
+use super::memory::{By, HostId, Location, Memory};
 use super::session::Options;
 use super::survey::Survey;
 use super::verdict::{Step, Subject, Undecided, Verdict};
-use crate::analysis::{End, FlowNumber, PacketRole};
+use crate::analysis::{End, FlowNumber, PacketRole, Pairing};
 use crate::wire::{Gid, Role, Service};
 use target::Scratch;
 use track::{Suspect, Track};
+
+/// The longest WRITE of an unreliable connection whose place is remembered. A longer one makes all memory of its host
+/// unknown.
+const UNRELIABLE_WRITE_MAX: u32 = 1 << 20;
 
 /// What all responders share.
 #[derive(Debug)]
@@ -67,6 +71,18 @@ struct World {
 }
 
 impl World {
+    /// A WRITE of an unreliable connection changes memory, nobody knows when.
+    fn forget_written(&mut self, input: &Input<'_>) {
+        let Some(reth) = input.facts.reth else { return };
+        let host = self.host(input.facts.destination);
+        if reth.length > UNRELIABLE_WRITE_MAX {
+            return self.memory.note_activity(host, input.facts.frame);
+        }
+        let (rkey, address) = (reth.rkey.get(), reth.virtual_address);
+        let by = By { responder: 0, since: input.facts.frame, until: u64::MAX };
+        self.memory.write(Location { host, rkey, address }, reth.length as usize, None, by);
+    }
+
     /// The verdict, or that it cannot be told if the capture misses packets of the connection, or of one of the host, and
     /// they may be why it is a difference.
     fn doubt(&self, verdict: Verdict, flow: FlowNumber, host: HostId) -> Verdict {
@@ -77,8 +93,28 @@ impl World {
             {
                 Verdict::Undecided(Undecided::MissingPackets)
             }
+            Verdict::Different(difference)
+                if rules::may_come_from_missing(difference.rule) && self.is_guessed(flow) =>
+            {
+                Verdict::Undecided(Undecided::Pairing)
+            }
             _ => verdict,
         }
+    }
+
+    /// Whether the two queue pairs of a connection may belong to others: there were several candidates, or the packets of
+    /// both are of different sizes.
+    fn is_guessed(&self, flow: FlowNumber) -> bool {
+        self.survey.connection(flow).is_some_and(|connection| {
+            let full = connection.directions.iter().flat_map(|direction| direction.full_payload);
+            let mut sizes: Vec<u32> = full.filter(|&size| size > 0).collect();
+            sizes.sort_unstable();
+            sizes.dedup();
+            let is_path = |size: &u32| crate::verbs::Mtu::from_bytes(*size as usize).is_some();
+            connection.pairing == Pairing::Likely
+                || connection.pairing != Pairing::ConnectionManager
+                    && sizes.iter().filter(|size| is_path(size)).count() > 1
+        })
     }
 
     /// Whether the capture misses packets of a connection. One that was made at one of its ends does not.
@@ -142,7 +178,8 @@ impl Responders {
         let is_race = tracks.any(|track| track.may_write(start, end));
         if is_race {
             let len = usize::try_from(end - start).unwrap_or(0);
-            self.world.memory.write(at, len, None, (0, 0, 0));
+            let by = By { responder: 0, since: u64::MAX, until: 0 };
+            self.world.memory.write(at, len, None, by);
         }
         is_race
     }
@@ -173,6 +210,9 @@ impl Judge for Responders {
             // A request of its own shows that the program of the sender is active.
             let sender = self.world.host(input.facts.source);
             self.world.memory.note_activity(sender, input.facts.frame);
+        }
+        if info.service == Service::Uc && is_request {
+            self.world.forget_written(input);
         }
         if !matches!(info.service, Service::Rc | Service::Xrc)
             || matches!(input.note.role, PacketRole::Cnp | PacketRole::Management)

@@ -22,6 +22,8 @@ pub(super) struct Pending {
     pub(super) time: Instant,
     /// How often it was captured.
     pub(super) transmissions: u32,
+    /// Whether it is a READ of which it is not known how many responses it has.
+    pub(super) is_unsized: bool,
     /// Whether any transmission asks for an acknowledgement.
     pub(super) ack_request: bool,
     pub(super) info: &'static OpcodeInfo,
@@ -54,6 +56,7 @@ impl Pending {
             last_frame: frame,
             time,
             transmissions: 1,
+            is_unsized: false,
             ack_request: false,
             info,
             headers,
@@ -164,6 +167,11 @@ impl PendingQueue {
 
     /// Adds a request, or counts one more transmission of it.
     pub(super) fn add(&mut self, new: Pending) -> Added {
+        if let Some(last) = self.queue.back_mut().filter(|last| last.is_unsized)
+            && new.seq > last.seq
+        {
+            last.span = new.seq - last.seq;
+        }
         if self.queue.back().is_none_or(|last| last.end() <= new.seq) {
             self.queue.push_back(new);
             return Added::New;

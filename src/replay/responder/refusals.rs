@@ -50,9 +50,10 @@ impl Track {
             return verdict;
         }
         let Some(front) = self.pending.front().filter(|front| front.seq == it.seq) else {
-            return self
-                .check_msn(it, &[])
-                .or_else(|| self.judge_unsent(it.seq, it.seq, it, world));
+            if let Some(verdict @ Verdict::Different(_)) = self.check_msn(it, &[]) {
+                return Some(verdict);
+            }
+            return self.judge_unsent(it.seq, it.seq, it, world);
         };
         let (frame, transmissions) = (front.frame, front.transmissions);
         if !front.info.receive.takes() {

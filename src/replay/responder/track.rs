@@ -16,7 +16,7 @@ use crate::replay::keys::Attempt;
 use crate::replay::limits::{
     ASKED_MAX, DUPLICATES_MAX, MSN_HISTORY_MAX, PENDING_BYTES_MAX, PENDING_PACKETS_MAX, SKIP_MAX,
 };
-use crate::replay::memory::{HostId, Location};
+use crate::replay::memory::{By, HostId, Location};
 use crate::replay::survey::Survey;
 use crate::replay::verdict::{Difference, Step, Subject, Undecided, Verdict};
 use crate::time::Instant;
@@ -44,8 +44,8 @@ pub(super) struct Asked {
     pub(super) next: u64,
     /// What an ATOMIC returned.
     pub(super) original: Option<u64>,
-    /// What it must return, if that is known, by whom and since which frame.
-    pub(super) expected: Option<(u64, u32, u64)>,
+    /// What it must return, if that is known, and since which frame.
+    pub(super) expected: Option<(u64, u64)>,
     /// By whom, and at which frame at the latest, it was executed.
     pub(super) executed: (u32, u64),
     /// The frame of a later acknowledgement that was captured before all responses were.
@@ -171,6 +171,8 @@ pub(super) struct Track {
     pub(super) forgot_asked: bool,
     /// Where the next packet of the WRITE that is being executed writes: address and key.
     pub(super) writing: Option<(u64, u32)>,
+    /// The last request that wrote to memory.
+    pub(super) last_write: u64,
     pub(super) stream: Option<Stream>,
     /// Requests that came once more after they had been answered.
     pub(super) duplicates: VecDeque<Pending>,
@@ -195,6 +197,8 @@ pub(super) struct Track {
     pub(super) late: Vec<Step>,
     /// Whether a request came more than once.
     pub(super) has_repeats: bool,
+    /// Whether a SEND invalidated a key.
+    pub(super) has_invalidated: bool,
     /// Answers that came more than once though their requests did not: the network made copies, or the capture misses
     /// the requests.
     pub(super) copies: u32,
@@ -258,6 +262,7 @@ impl Track {
             asked: VecDeque::new(),
             forgot_asked: false,
             writing: None,
+            last_write: 0,
             stream: None,
             duplicates: VecDeque::new(),
             history: VecDeque::new(),
@@ -272,6 +277,7 @@ impl Track {
             suspect: None,
             late: Vec::new(),
             has_repeats: false,
+            has_invalidated: false,
             copies: 0,
             may_have_failed,
             arrivals: is_here.then(Arrivals::default),
@@ -319,10 +325,7 @@ impl Track {
             return self.forget(Undecided::Cut, world);
         };
         request.ack_request = facts.ack_request;
-        if self.is_unsized(input, info) {
-            // What follows has its place only once a packet tells the path MTU, and none does.
-            return self.forget(Undecided::MissingPackets, world);
-        }
+        request.is_unsized = self.is_unsized(input, info);
         if self.state == State::Known && seq < self.epsn {
             return self.add_duplicate(request);
         }
@@ -375,6 +378,10 @@ impl Track {
     }
 
     fn span_of(&self, input: &Input<'_>, info: &OpcodeInfo) -> u64 {
+        if self.is_unsized(input, info) {
+            // The next request tells.
+            return 1;
+        }
         match input.facts.reth {
             Some(reth) if info.operation == Operation::ReadRequest => {
                 packets(reth.length, self.mtu).min(u64::from(Psn::HALF))
@@ -490,7 +497,7 @@ impl Track {
         let len = request.payload_len as usize;
         if let Some((address, rkey)) = request.place {
             let at = Location { host: self.host, rkey, address };
-            world.memory.write(at, len, None, (self.id, request.frame, request.frame));
+            world.memory.write(at, len, None, self.by(request, request.frame));
         }
     }
 
@@ -541,8 +548,8 @@ impl Track {
 
     /// Executes the request that is expected, which the device executed at the latest at `frame`.
     fn execute(&mut self, request: Pending, frame: u64, world: &mut World) -> Option<Advance> {
-        if self.in_message && !request.info.position.begins() {
-            // The beginning of its message was not captured.
+        if request.is_unsized || self.in_message && !request.info.position.begins() {
+            // How many responses it has was not captured, or the beginning of its message was not captured.
             self.forget(Undecided::MissingPackets, world);
             return Some(Advance::Missing(request.seq));
         }
@@ -582,6 +589,7 @@ impl Track {
         if request.info.receive.completes() {
             world.memory.note_activity(self.host, frame);
             if let Some(rkey) = request.invalidated() {
+                self.has_invalidated = true;
                 world.keys.invalidate(self.host, rkey);
             }
         }
@@ -624,22 +632,28 @@ impl Track {
         }
     }
 
-    /// An ATOMIC changes memory. Returns what it must return, if that is known, by whom and since which frame.
+    /// This responder executed a request, at `frame` at the latest.
+    pub(super) fn by(&self, request: &Pending, frame: u64) -> By {
+        By { responder: self.id, since: request.frame, until: frame }
+    }
+
+    /// An ATOMIC changes memory. Returns what it must return, if that is known, and since which frame.
     fn execute_atomic(
         &mut self,
         request: &Pending,
         frame: u64,
         world: &mut World,
-    ) -> Option<(u64, u32, u64)> {
+    ) -> Option<(u64, u64)> {
         let (address, rkey, _) = request.reth()?;
         let (swap, compare) = request.operands().filter(|_| !world.program_writes)?;
         let at = Location { host: self.host, rkey, address };
-        let before = world.memory.number(at);
+        let by = self.by(request, frame);
+        let before = world.memory.number(at, by);
+        self.last_write = request.seq;
         let is_swap = request.info.operation == Operation::CompareSwap;
         let after = before.map(|(value, ..)| atomic_result(is_swap, value, swap, compare));
         let is_quiet = request.frame > world.memory.last_activity(self.host);
         let after = after.filter(|_| is_quiet).map(u64::to_le_bytes);
-        let by = (self.id, request.frame, frame);
         world.memory.write(at, 8, after.as_ref().map(<[u8; 8]>::as_slice), by);
         before
     }
@@ -688,7 +702,8 @@ impl Track {
         // The program may have written to it since.
         let payload = payload.filter(|_| request.frame > world.memory.last_activity(self.host));
         let at = Location { host: self.host, rkey, address };
-        let by = (self.id, request.frame, frame);
+        self.last_write = request.seq;
+        let by = self.by(request, frame);
         world.memory.write(at, request.payload_len as usize, payload, by);
     }
 
