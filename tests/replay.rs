@@ -1,9 +1,13 @@
 //! `roce replay` on captures of real devices: every packet is agreed or a known deviation.
 #![cfg(feature = "replay")]
 
+use std::net::Ipv4Addr;
 use std::path::Path;
 
 use roce::replay::{Counts, Options, ReplayReport, Style, Undecided, replay_capture};
+
+/// The hand-made connection manager of a capture.
+const RAW_PEER: Ipv4Addr = Ipv4Addr::new(10, 9, 0, 2);
 
 /// Replays a file as captures of rxe, prints the counts, and returns them.
 fn replay(path: &str, options: &Options) -> Counts {
@@ -51,7 +55,11 @@ fn captures_of_other_devices_agree() {
             if path.extension().is_none_or(|extension| extension != "pcap") {
                 continue;
             }
-            let counts = replay(path.to_str().unwrap(), &rxe());
+            let mut options = rxe();
+            if path.ends_with("rxe_cm_rawpeer.pcap") {
+                options.profiles.set(RAW_PEER.into(), "rawcm").unwrap();
+            }
+            let counts = replay(path.to_str().unwrap(), &options);
             assert_eq!(counts.different, 0, "{}: {counts}", path.display());
             let missing = [Undecided::MissingPackets, Undecided::BeforeCapture, Undecided::Cut];
             assert!(counts.reasons.keys().all(|why| missing.contains(why)), "{counts}");

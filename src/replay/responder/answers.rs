@@ -2,16 +2,13 @@
 
 use super::World;
 use super::rules;
-use super::track::{Advance, Complaint, Open, State, Track, differs, packet_pkey, psn_of};
+use super::track::{Advance, Complaint, FAR, Open, State, Track, differs, packet_pkey, psn_of};
 use crate::replay::Rule;
 use crate::replay::judge::Input;
 use crate::replay::limits::OPEN_MAX;
 use crate::replay::verdict::{Difference, Undecided, Verdict};
 use crate::wire::aeth::{Answer, Credits, NakCode};
 use crate::wire::{Headers, Msn, OpcodeInfo, Operation, Packet, Qpn};
-
-/// How far a PSN may be from those in flight. What is further belongs to no request of the connection.
-const FAR: u64 = 1 << 16;
 
 /// An MSN that is less by up to this much does not come from an old connection whose MSN is about to wrap.
 const FEWER_MAX: i32 = 1 << 16;
@@ -68,7 +65,7 @@ impl Track {
         world: &mut World,
     ) -> Option<Verdict> {
         let facts = input.facts;
-        let seq = self.unwrap(facts.psn);
+        let seq = self.unwrap_answer(facts.psn);
         let msn = facts.aeth.map(|(_, msn)| msn);
         let frame = facts.frame;
         let captured = Captured { input, info, seq, frame, msn, packet: input.packet };

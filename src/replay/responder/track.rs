@@ -63,6 +63,19 @@ impl Asked {
         (self.request.seq..self.request.end()).contains(&seq)
     }
 
+    /// Whether a request with one of its sequence numbers asks for the same, or a part of it. Others are not answered.
+    fn is_repeated_by(&self, again: &Pending, mtu: u64) -> bool {
+        let (Some((address, rkey, length)), Some(same)) = (again.reth(), self.request.reth())
+        else {
+            return true;
+        };
+        let skipped = (again.seq - self.request.seq) * mtu;
+        again.info.operation == self.request.info.operation
+            && rkey == same.1
+            && address == same.0.wrapping_add(skipped)
+            && u64::from(length) + skipped <= u64::from(same.2)
+    }
+
     pub(super) fn is_atomic(&self) -> bool {
         matches!(self.request.info.operation, Operation::CompareSwap | Operation::FetchAdd)
     }
@@ -211,6 +224,9 @@ pub(super) struct Track {
 /// Sequence numbers begin here, so that earlier ones have a place.
 const START: u64 = 1 << 32;
 
+/// How far a PSN may be from those in flight. What is further belongs to no request of the connection.
+pub(super) const FAR: u64 = 1 << 16;
+
 /// Retransmissions follow each other within this time.
 const PASS_NANOS: u64 = 5_000;
 
@@ -289,6 +305,19 @@ impl Track {
         let near = self.top.unwrap_or(START + u64::from(psn.get()));
         let near_psn = psn_of(near);
         near.saturating_add_signed(i64::from(psn.since(near_psn)))
+    }
+
+    /// The PSN of an answer as a sequence number: one near those in flight, however far these are apart.
+    pub(super) fn unwrap_answer(&self, psn: Psn) -> u64 {
+        let by_top = self.unwrap(psn);
+        let first = match self.state {
+            State::Known => Some(self.epsn),
+            _ => self.pending.front().map(|front| front.seq),
+        };
+        let Some(first) = first else { return by_top };
+        let by_expected = first.saturating_add_signed(i64::from(psn.since(psn_of(first))));
+        let inflight = first.saturating_sub(FAR)..self.top.unwrap_or(first) + FAR;
+        if inflight.contains(&by_expected) { by_expected } else { by_top }
     }
 
     /// Takes a request.
@@ -393,7 +422,10 @@ impl Track {
     /// A request came once more whose answer was captured.
     fn add_duplicate(&mut self, request: Pending) {
         self.has_repeats = true;
-        if let Some(asked) = self.asked.iter_mut().rev().find(|asked| asked.covers(request.seq)) {
+        let mtu = self.mtu.bytes() as u64;
+        if let Some(asked) = self.asked.iter_mut().rev().find(|asked| asked.covers(request.seq))
+            && asked.is_repeated_by(&request, mtu)
+        {
             asked.repeats += 1;
             asked.repeat_frame = request.frame;
             asked.is_repeat_answered = false;
