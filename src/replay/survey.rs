@@ -22,8 +22,8 @@ pub struct Survey {
     pub network: NetworkFacts,
     /// Captured packets that never reached their receiver, as far as later packets tell, by frame.
     pub lost_frames: HashSet<u64>,
-    /// The longest payload of each connection whose path MTU is not known.
-    payloads: HashMap<FlowNumber, u32>,
+    /// The longest payload of each connection whose path MTU no packet shows.
+    pub payloads: HashMap<FlowNumber, u32>,
 }
 
 /// What a capture shows of the network that it was made on.
