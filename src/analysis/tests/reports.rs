@@ -158,8 +158,7 @@ fn queue_pair_number_that_is_set_up_anew_is_another_connection() {
     script.send(101);
     script.ack(101);
     let (report, _) = script.finish();
-    let rc: Vec<_> =
-        report.connections.iter().filter(|c| c.service == crate::wire::Service::Rc).collect();
+    let rc: Vec<_> = report.connections.iter().filter(|c| c.service == Service::Rc).collect();
     assert_eq!(
         rc.iter().map(|c| c.pairing).collect::<Vec<_>>(),
         [Pairing::Acknowledgements, Pairing::ConnectionManager]
