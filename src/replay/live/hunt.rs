@@ -38,6 +38,11 @@ pub trait Peer {
 
     /// Brings a dead peer back to life; whether that is possible.
     fn revive(&mut self) -> Result<bool, Self::Error>;
+
+    /// Whether the search for a smaller sequence has taken long enough.
+    fn gives_up(&self) -> bool {
+        false
+    }
 }
 
 /// A run that a peer did not survive.
@@ -112,7 +117,7 @@ pub fn hunt<P: Peer>(
     };
     let mut is_possible = true;
     let mut fails = |peer: &mut P, kept: &[usize], mutations: &[Mutation]| {
-        if !is_possible {
+        if !is_possible || peer.gives_up() {
             return Ok(false);
         }
         let found = peer.attempt(script, kept, mutations)?;

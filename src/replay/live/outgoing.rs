@@ -4,8 +4,7 @@ use super::script::Envelope;
 use crate::wire::icrc::ICRC_LEN;
 use crate::wire::layout::BitRange;
 use crate::wire::{
-    Bth, EtherType, Ethernet, EthernetRepr, Frame, Ipv4, LinkType, MacAddr, Path, ROCE_PORT, Udp,
-    checksum,
+    Bth, EtherType, Ethernet, EthernetRepr, Frame, Ipv4, LinkType, Path, ROCE_PORT, Udp, checksum,
 };
 
 /// A frame to be sent or written.
@@ -64,7 +63,7 @@ impl Outgoing {
 
     fn put_ethernet(&self, frame: &mut Vec<u8>) {
         let ip = if self.path().is_ipv4() { EtherType::IPV4 } else { EtherType::IPV6 };
-        let [destination, source] = self.envelope.macs.unwrap_or([MacAddr::default(); 2]);
+        let [destination, source] = self.envelope.macs.unwrap_or_default();
         let ethertype = if self.envelope.vlan.is_some() { EtherType::VLAN } else { ip };
         let header = EthernetRepr { destination, source, ethertype }.emit();
         frame.extend_from_slice(header.as_bytes());

@@ -357,7 +357,7 @@ fn envelope(frame: &Frame<'_>, facts: &PacketFacts) -> Envelope {
 fn blank(connection: &Connection, side: u8) -> Script {
     let end = |index: usize| {
         let end = connection.ends.get(index);
-        let (address, qpn) = end.map_or((Gid::default(), None), |end| (end.address, end.qpn));
+        let (address, qpn) = end.map(|end| (end.address, end.qpn)).unwrap_or_default();
         ScriptEnd { address, qpn }
     };
     let (own, other) = (usize::from(side), usize::from(1 - side));

@@ -135,8 +135,8 @@ fn request_that_nothing_is_mapped_of_is_the_captured_frame() {
         for event in &script.events {
             let captured = event.packet();
             let out = match event {
-                Event::Request(it) => Target::default().request(&script, it, 0),
-                Event::Answer(it) => Target::default().answer(&script, it, 0),
+                Event::Request(it) => Target::default().request(script, it, 0),
+                Event::Answer(it) => Target::default().answer(script, it, 0),
             };
             let index = usize::try_from(captured.frame - 1).unwrap();
             let mut emitted = out.emit();

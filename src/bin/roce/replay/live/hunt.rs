@@ -38,6 +38,9 @@ const PROBE_WAIT: Duration = Duration::from_millis(500);
 const REVIVAL: Duration = Duration::from_secs(20);
 const REVIVAL_ALONE: Duration = Duration::from_millis(500);
 
+/// How long the search for the smallest sequence of one run may take.
+const MINIMIZATION_MAX: Duration = Duration::from_secs(120);
+
 /// Bytes of a probe.
 const PROBE_BYTES: usize = 64;
 
@@ -53,6 +56,8 @@ pub(super) struct WirePeer<'a> {
     runs: u64,
     /// Whether the answers of the last run can be held against the rules.
     is_judged: bool,
+    /// When the current seed was begun.
+    seed_since: Instant,
     /// What was sent and received in the last run.
     pub(super) last: Vec<(roce::time::Instant, Vec<u8>)>,
 }
@@ -65,7 +70,8 @@ fn now() -> Instant {
 impl<'a> WirePeer<'a> {
     pub(super) fn new(wire: Wire, server: Server, options: &'a Options) -> Self {
         let (judges, is_judged, restart, runs, last) = (true, false, None, 0, Vec::new());
-        Self { wire, server, options, judges, restart, runs, is_judged, last }
+        let seed_since = now();
+        Self { wire, server, options, judges, restart, runs, is_judged, seed_since, last }
     }
 
     /// Sends the frames of a run on a queue pair of its own.
@@ -221,6 +227,11 @@ impl Peer for WirePeer<'_> {
         })
     }
 
+    fn gives_up(&self) -> bool {
+        interrupt::requested()
+            || now().saturating_duration_since(self.seed_since) > MINIMIZATION_MAX
+    }
+
     fn revive(&mut self) -> Result<bool> {
         if let Some(command) = self.restart {
             let status = Command::new("sh").args(["-c", command]).stdin(Stdio::null()).status();
@@ -286,6 +297,7 @@ fn search(
         }
         runs += 1;
         bar.inc(1);
+        peer.seed_since = now();
         let Some(kill) = hunt(peer, scripts, hunting, seed)? else { continue };
         found += 1;
         report(peer, scripts, &kill, args.found.as_deref())?;
