@@ -380,7 +380,9 @@ impl Requester {
                 }
                 (Outcome::RnrRetryExceeded, frame, time, self.rnr_attempts)
             }
-            (_, attempts) if attempts > 0 && self.unacked <= first.last => {
+            (_, attempts)
+                if attempts > 0 && (self.unacked <= first.last || first.needs_response()) =>
+            {
                 let (time, frame) = self.last_request;
                 if end_time.saturating_sub(time) <= self.attempt_interval.saturating_mul(3) {
                     return;

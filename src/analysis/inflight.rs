@@ -180,6 +180,9 @@ impl InflightMessages {
         let Some(message) = self.list.get_mut(at) else { return };
         if message.needs_response() {
             message.requests += 1;
+            // The requester dropped the responses from here on, because one before them was missing.
+            message.responses_end = message.responses_end.min(sequence);
+            self.reads += u32::from(message.end.take().is_some());
             return;
         }
         message.immediate |= info.headers.contains(Headers::IMM_DT);
@@ -281,6 +284,12 @@ impl InflightMessages {
             }
             self.acknowledged += 1;
         }
+    }
+
+    /// The responder drops what it got from `sequence` on: READs and ATOMICs there have yet to be requested.
+    pub(super) fn forget_requests(&mut self, sequence: u64) {
+        let start = self.list.partition_point(|message| message.first < sequence);
+        self.list.range_mut(start..).for_each(|message| message.requests = 0);
     }
 
     /// READs and ATOMICs in flight.

@@ -70,10 +70,14 @@ impl Requester {
         }
         let (from, to) = (sequence.max(self.unacked), self.next);
         let mut lost = Vec::new();
+        // How much of a gap behind a READ of unknown size is the READ's is not known: the last PSN of it is not.
+        let guessed = self.guessed_read.map_or(u64::MAX, |(read, _)| read + 1);
         for record in self.records.range_mut(from, to).filter(|record| record.open_gap() > 0) {
             self.gaps = self.gaps.saturating_sub(record.open_gap());
             record.flags |= RecordFlags::LOSS_REPORTED;
-            lost.push((record.sequence.max(from), record.end()));
+            let is_guessed = record.sequence == guessed;
+            let first = if is_guessed { record.end() - 1 } else { record.sequence };
+            lost.push((first.max(from), record.end()));
         }
         for &(first, end) in &lost {
             for sequence in first..end {
@@ -128,10 +132,30 @@ impl Requester {
         let role = PacketRole::Response;
         let corrupt = self.take_corrupt_response(sequence..=sequence);
         let is_corrupt = corrupt.is_some();
-        let frame = corrupt.map(|(_, frame, _)| frame).or_else(|| self.response_frame(sequence));
+        let frame = corrupt.map(|(_, frame, _)| frame).or_else(|| {
+            // One that came before the request was transmitted last answered an earlier one.
+            let requested = self.records.get(sequence).map_or(0, |record| record.frame);
+            self.response_frame(sequence).filter(|&frame| frame > requested && frame < proof)
+        });
+        self.report_corrupt_responses(sequence + 1, proof, scene);
         // One that was never captured may as well be late.
         let certainty = if frame.is_some() { Certainty::Proven } else { Certainty::Likely };
         self.report(Loss { sequence, role, frame, proof, certainty, is_corrupt }, scene);
+    }
+
+    /// Reports the responses with a wrong ICRC between `sequence` and the last one that was answered.
+    fn report_corrupt_responses<S: Sink>(
+        &mut self,
+        sequence: u64,
+        proof: u64,
+        scene: &mut Scene<'_, S>,
+    ) {
+        while let Some((sequence, frame, role)) =
+            self.take_corrupt_response(sequence..=self.last_ack.sequence)
+        {
+            let (frame, certainty, is_corrupt) = (Some(frame), Certainty::Proven, true);
+            self.report(Loss { sequence, role, frame, proof, certainty, is_corrupt }, scene);
+        }
     }
 
     /// A response with a wrong ICRC to one of these sequence numbers.
@@ -184,7 +208,13 @@ impl Requester {
             if ack.sequence < sequence || since_ack <= elapsed / 4 {
                 return;
             }
-            match self.response_frame(sequence).filter(|_| ack.is_response) {
+            let response = self.response_frame(sequence).filter(|_| ack.is_response);
+            let lost = response.unwrap_or(ack.frame);
+            if core::mem::replace(&mut self.lost_ack_frame, lost) == lost {
+                // Told before: what was retransmitted for want of it was lost too.
+                return;
+            }
+            match response {
                 Some(frame) => {
                     self.report_response(sequence, PacketRole::Response, frame, packet, scene);
                 }
@@ -196,8 +226,11 @@ impl Requester {
         }
         let read = self.messages.find_mut(sequence).filter(|message| message.needs_response());
         if read.is_some_and(|read| read.responses_end > read.first) {
-            // The responder answered the first part of a READ, so it has the request: the next response is missing.
-            let (role, frame, is_corrupt) = (PacketRole::Response, None, false);
+            // The responder answered the first part of a READ, so it has the request: the next response is missing. If the rest
+            // was requested again, that request may be.
+            let is_again = transmissions > 1;
+            let role = if is_again { PacketRole::Request } else { PacketRole::Response };
+            let (frame, is_corrupt) = (is_again.then_some(frame), false);
             let certainty = Certainty::Likely;
             self.report(Loss { sequence, role, frame, proof, certainty, is_corrupt }, scene);
             return;
@@ -225,6 +258,10 @@ impl Requester {
             return;
         }
         let (sequence, frame) = timeout.tail;
+        if self.corrupt.iter().any(|(corrupt, ..)| *corrupt == self.next) {
+            // Told when it is retransmitted.
+            return;
+        }
         if acknowledged > self.cursor && sequence < acknowledged {
             // The responder has all that was captured, and none of it asked for an acknowledgement: what did is missing.
             let (sequence, role, frame) = (self.next, PacketRole::Request, None);

@@ -41,8 +41,6 @@ pub(super) struct Trigger {
     pub(super) sequence: u64,
     pub(super) time: u64,
     pub(super) frame: u64,
-    /// The requester was seen behind `sequence` since: it may have gone back with packets that were not captured.
-    pub(super) is_acted_on: bool,
 }
 
 /// A NAK or RNR NAK, to tell copies of it.
@@ -120,6 +118,8 @@ pub(super) struct Requester {
     /// The longest time between two attempts without progress.
     pub(super) attempt_interval: u64,
     pub(super) last_ack: LastAck,
+    /// The frame of the last response that was told to be lost behind the capture point.
+    pub(super) lost_ack_frame: u64,
     /// The last acknowledgements: sequence number and digest.
     pub(super) recent_acks: VecDeque<(u64, u32)>,
     /// The latest MSN of the responder: with it responses tell in which order they were sent.
@@ -146,6 +146,8 @@ pub(super) struct Requester {
     pub(super) last_request: (u64, u64),
     /// Smoothed round-trip time in nanoseconds; 0 while it is not known.
     pub(super) srtt: u64,
+    /// The shortest round-trip time; 0 while it is not known.
+    pub(super) rtt_least: u64,
     /// That of the requests of the other end, when it was last needed: from the capture point to the requester and back.
     pub(super) peer_srtt: u64,
     /// The shortest retransmission timeout that was observed; 0 if none was.
@@ -218,6 +220,7 @@ impl Requester {
     /// Adds a round-trip time.
     pub(super) fn add_rtt(&mut self, nanos: u64) {
         self.statistics.rtt.add(nanos);
+        self.rtt_least = if self.rtt_least == 0 { nanos } else { self.rtt_least.min(nanos) };
         self.srtt = if self.srtt == 0 { nanos } else { self.srtt - self.srtt / 8 + nanos / 8 };
     }
 

@@ -61,8 +61,6 @@ impl Requester {
             }
         } else if sequence < self.next {
             verdict.retransmission = self.pass_cause.or(Some(RetransmissionCause::Timeout));
-            // A second packet of the pass: it was no copy that looked like one.
-            self.trigger = self.trigger.filter(|trigger| !trigger.is_acted_on);
         } else if let Some((frame, time)) = self.take_resent_corrupt(sequence, packet) {
             verdict.retransmission =
                 Some(self.resend_corrupt(sequence, (frame, time), packet, scene));
@@ -121,7 +119,9 @@ impl Requester {
                 Some(mtu) => self.set_mtu(mtu),
                 None => self.unsized_read = None,
             }
-            self.guessed_read = (span > 1).then_some((read, length));
+            if span > 1 {
+                self.guessed_read = Some((read, length));
+            }
         }
     }
 
@@ -177,6 +177,18 @@ impl Requester {
 
     /// The response that ends a READ tells how many sequence numbers it has.
     pub(super) fn size_read(&mut self, sequence: u64) {
+        if let Some((read, length)) = self.guessed_read.filter(|(read, _)| *read <= sequence)
+            && self.messages.find(read).is_some_and(|message| message.last != sequence)
+        {
+            // The path MTU is unknown again.
+            let span = sequence - read + 1;
+            self.guessed_read = None;
+            self.mtu = MTUS
+                .into_iter()
+                .find(|&mtu| span > 1 && responses_of(length, mtu) == span)
+                .unwrap_or(0);
+            self.resize_read(read, span);
+        }
         let Some((read, _)) = self.unsized_read.filter(|(read, _)| *read <= sequence) else {
             return;
         };
@@ -227,12 +239,10 @@ impl Requester {
             return Repeat::Rewind(RetransmissionCause::Timeout, None);
         };
         let elapsed = now.saturating_sub(record.time);
-        let is_just_now = self.last_request.1 == record.frame && record.digest == packet.digest;
-        if let Some(trigger) = self.trigger_of(sequence, record, is_just_now) {
+        let is_copy = record.digest == packet.digest && elapsed < RTT_NANOS_LEAST;
+        if let Some(trigger) = self.trigger_of(sequence, record, is_copy) {
             let cause = self.cause_of(&trigger, record, now);
-            // If the requester has gone back for it before, the timeout has another reason.
-            let is_used = trigger.is_acted_on && cause == RetransmissionCause::Timeout;
-            return Repeat::Rewind(cause, (!is_used).then_some(trigger));
+            return Repeat::Rewind(cause, Some(trigger));
         }
         let least = self.timeout_least();
         let in_this_pass =
@@ -252,13 +262,13 @@ impl Requester {
 
     /// The response that makes the requester go back to `sequence`: one that names it, else the latest one that names an
     /// earlier packet, which was not captured then.
-    fn trigger_of(&self, sequence: u64, record: &Record, is_just_now: bool) -> Option<Trigger> {
-        let known = [self.implied, self.trigger].into_iter().flatten();
+    fn trigger_of(&self, sequence: u64, record: &Record, is_copy: bool) -> Option<Trigger> {
+        let known = [self.implied, self.trigger].into_iter().flatten().filter(|_| !is_copy);
         let known = known.filter(|trigger| trigger.time >= record.time);
         let named =
             |trigger: &Trigger| trigger.sequence == sequence || self.is_read_of(trigger, sequence);
         known.clone().find(named).or_else(|| {
-            let before = known.filter(|trigger| sequence > trigger.sequence && !is_just_now);
+            let before = known.filter(|trigger| sequence > trigger.sequence);
             before.max_by_key(|trigger| trigger.time)
         })
     }
@@ -277,6 +287,11 @@ impl Requester {
         let (rto, wait_least) = match (self.rto_setup, self.rto_seen) {
             // Behind the capture point the way to the requester and back may be long, as far as the requests of the other end
             // do not tell.
+            (0, 0) if trigger.cause == RetransmissionCause::ImpliedNak => {
+                // That a response is missing is seen near the requester.
+                let least = TIMEOUT_NANOS_LEAST.max(8 * self.srtt);
+                (least, least)
+            }
             (0, 0) if self.peer_srtt == 0 => return trigger.cause,
             (0, 0) => {
                 let least = TIMEOUT_NANOS_LEAST.max(2 * (self.srtt + self.peer_srtt));
@@ -324,6 +339,7 @@ impl Requester {
             self.rnr_wait_max = self.rnr_wait_max.max(wait);
         }
         self.judge_losses(sequence, cause, trigger, packet, scene);
+        self.missing_responses.retain(|&missing| missing < sequence);
         if self.attempts > 0 {
             let interval = now.saturating_sub(self.attempt_time);
             self.attempt_interval = self.attempt_interval.max(interval);
@@ -334,11 +350,7 @@ impl Requester {
         self.attempt_time = now;
         self.pass = self.pass.wrapping_add(1);
         (self.pass_start, self.pass_cause, self.cursor) = (sequence, Some(cause), sequence);
-        // What lies behind the PSN of a NAK may be a copy; then the requester has yet to go back.
-        self.trigger = self.trigger.filter(|trigger| trigger.sequence < sequence);
-        if let Some(trigger) = &mut self.trigger {
-            trigger.is_acted_on = true;
-        }
+        self.trigger = None;
         let is_read = self.implied.is_some_and(|implied| self.is_read_of(&implied, sequence));
         self.implied = self.implied.filter(|implied| implied.sequence < sequence && !is_read);
     }
@@ -550,6 +562,9 @@ impl Requester {
         }
     }
 }
+
+/// No round trip from a requester to a responder and back is shorter.
+const RTT_NANOS_LEAST: u64 = 1_000;
 
 /// The path MTUs that there are, in bytes.
 pub(super) const MTUS: [u32; 5] = [256, 512, 1024, 2048, 4096];

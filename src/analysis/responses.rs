@@ -220,16 +220,24 @@ impl Requester {
             (Some(missing), Some(answered)) => missing > answered,
             _ => false,
         };
-        if is_requested_since || self.implied.is_some_and(|implied| implied.sequence == missing) {
+        // What comes sooner than a round trip after the last request answers an earlier one.
+        let now = packet.time.as_nanos();
+        let is_earlier = self.records.get(missing).is_some_and(|record| {
+            record.transmissions > 1 && now.saturating_sub(record.time) < self.rtt_least
+        });
+        if is_earlier
+            || is_requested_since
+            || self.implied.is_some_and(|implied| implied.sequence == missing)
+        {
             return;
         }
         let (time, frame) = (packet.time.as_nanos(), packet.frame);
-        let (cause, sequence, is_acted_on) = (RetransmissionCause::ImpliedNak, missing, false);
-        self.implied = Some(Trigger { cause, sequence, time, frame, is_acted_on });
+        let (cause, sequence) = (RetransmissionCause::ImpliedNak, missing);
+        self.implied = Some(Trigger { cause, sequence, time, frame });
     }
 
     fn set_trigger(&mut self, cause: RetransmissionCause, sequence: u64, packet: &PacketFacts) {
-        let (time, frame, is_acted_on) = (packet.time.as_nanos(), packet.frame, false);
+        let (time, frame) = (packet.time.as_nanos(), packet.frame);
         // After an RNR NAK some responders report the packets behind as out of sequence.
         let stays = [cause, RetransmissionCause::Rnr];
         let is_sent_since = |before: &Trigger| {
@@ -242,7 +250,7 @@ impl Requester {
         {
             return;
         }
-        self.trigger = Some(Trigger { cause, sequence, time, frame, is_acted_on });
+        self.trigger = Some(Trigger { cause, sequence, time, frame });
     }
 
     /// Whether a NAK or RNR NAK is a copy of the previous one that the network made: the same packet, and no request since
@@ -259,7 +267,7 @@ impl Requester {
             return false;
         }
         let is_at_once = time.saturating_sub(known.time) < self.srtt / 2;
-        if self.last_request.1 > known.frame && !is_at_once {
+        if self.last_request.1.max(self.repeat_frame) > known.frame && !is_at_once {
             return false;
         }
         // The network's copy of a request is answered as well.
@@ -295,6 +303,7 @@ impl Requester {
         self.progress(sequence, packet, scene);
         self.check_implied_nak(sequence, packet);
         if code == NakCode::PsnSequenceError {
+            self.messages.forget_requests(sequence);
             self.set_trigger(RetransmissionCause::SequenceNak, sequence, packet);
             self.complete(scene);
         } else {
@@ -350,6 +359,7 @@ impl Requester {
         self.statistics.rnr_naks += 1;
         self.progress(sequence, packet, scene);
         self.check_implied_nak(sequence, packet);
+        self.messages.forget_requests(sequence);
         self.complete(scene);
         let now = packet.time.as_nanos();
         let evidence = self.evidence();
@@ -370,14 +380,20 @@ impl Requester {
     ) {
         let sequence = verdict.sequence;
         let Some(message) = self.messages.find_mut(sequence) else {
-            self.judge_old_response(sequence, verdict);
+            self.judge_old_response(sequence, packet, verdict);
             return;
         };
         let is_answered = message.end.is_some();
         let (requests, is_read) = (message.requests, message.needs_response());
         if is_answered || !is_read {
-            verdict.duplicate = is_answered && requests < 2;
+            verdict.duplicate = is_answered && requests < 2 && !packet.sightings.is_delivered;
             return;
+        }
+        let is_overtaken = requests < 2 && sequence < self.last_ack.sequence;
+        if is_overtaken && !packet.sightings.is_delivered {
+            verdict.reordered = true;
+            self.statistics.reordered += 1;
+            self.evidence().reordered.push(packet.frame);
         }
         self.note_response(sequence, packet);
         self.progress(sequence + 1, packet, scene);
@@ -402,9 +418,9 @@ impl Requester {
     }
 
     /// A response to a READ or ATOMIC that ended: a replay if it was requested again, else a copy of the network's.
-    fn judge_old_response(&mut self, sequence: u64, verdict: &mut Verdict) {
+    fn judge_old_response(&mut self, sequence: u64, packet: &PacketFacts, verdict: &mut Verdict) {
         if let Some(again) = self.ended_read(sequence) {
-            verdict.duplicate = !*again;
+            verdict.duplicate = !*again && !packet.sightings.is_delivered;
         }
     }
 
@@ -424,11 +440,21 @@ impl Requester {
             self.size_read(sequence);
         }
         let Some(message) = self.messages.find_mut(sequence).filter(|m| m.needs_response()) else {
-            self.judge_old_response(sequence, verdict);
+            self.judge_old_response(sequence, packet, verdict);
             return;
         };
         let (first, last, requests) = (message.first, message.last, message.requests);
         let expected = message.responses_end;
+        // What comes sooner than a round trip after the READ was requested again answers the earlier request, and the requester
+        // drops it.
+        let now = packet.time.as_nanos();
+        let is_stale = self.records.get(sequence).is_some_and(|record| {
+            record.transmissions > 1 && now.saturating_sub(record.time) < self.rtt_least
+        });
+        if is_stale && sequence > expected {
+            return;
+        }
+        let Some(message) = self.messages.find_mut(sequence) else { return };
         if sequence >= expected {
             message.responses_end = sequence + 1;
         }
@@ -443,7 +469,7 @@ impl Requester {
                     }
                 }
                 None => {
-                    verdict.duplicate = requests < 2;
+                    verdict.duplicate = requests < 2 && !packet.sightings.is_delivered;
                     return;
                 }
             }

@@ -344,11 +344,19 @@ impl Vantage {
                 .iter_mut()
                 .filter(|resolved| is_it(resolved))
                 .max_by_key(|resolved| resolved.shown.facts.time);
+            let is_found = good.is_some();
             if let Some(good) = good {
                 good.shown.facts.sightings.is_damaged_later = true;
-                if let Some(bad) = shown.get_mut(index) {
-                    bad.shown.facts.sightings.is_damaged_copy = true;
-                }
+            }
+            // The network may have copied it when it was damaged.
+            let is_copy = |resolved: &Resolved| {
+                let other = &resolved.shown.facts;
+                other.sightings.is_damaged_copy
+                    && (other.digest, other.psn) == (facts.digest, facts.psn)
+            };
+            let is_known = is_found || shown.iter().any(is_copy);
+            if let Some(bad) = shown.get_mut(index) {
+                bad.shown.facts.sightings.is_damaged_copy = is_known;
             }
         }
     }

@@ -116,7 +116,7 @@ fn follow(chains: &mut Vec<Chain>, before: Option<u16>, here: &[Sighting], least
 /// `arrival`: it follows the later one much sooner than that one followed the earlier one.
 fn is_copy_of(time: i64, arrival: i64, latest: i64) -> bool {
     let after = time.saturating_sub(latest);
-    latest > arrival && after < (latest.saturating_sub(arrival) / 4).min(JITTER_NANOS)
+    latest > arrival && after < (latest.saturating_sub(arrival) / 4).min(COPY_NANOS)
 }
 
 /// Whether each packet that the file before saw was seen here once, in the same order, and about when it was due.
@@ -132,6 +132,9 @@ const SLACK_NANOS: i64 = 2_000;
 
 /// The error of an estimated offset and of an estimated transit.
 const ROUNDING_NANOS: i64 = 2;
+
+/// How soon a copy follows its packet; what comes later is taken for an earlier transmission that was delayed.
+const COPY_NANOS: i64 = 1_000;
 
 /// How much later than expected a packet is not taken for another.
 const JITTER_NANOS: i64 = 5_000;

@@ -67,7 +67,7 @@ impl Clocks {
         self.window += 1;
     }
 
-    /// Takes a packet that several files saw. If one saw it more than once, the last sightings count, and only as long as
+    /// Takes a packet that several files saw. If one saw it more than once, the nearest sightings count, and only as long as
     /// nothing better is known.
     pub(super) fn add(&mut self, group: &Group) {
         let is_once = group.sightings.len() == group.files().count_ones() as usize;
@@ -78,16 +78,19 @@ impl Clocks {
             return;
         }
         let pairs = self.differences.entry(direction).or_default();
-        let is_last = |at: usize| {
-            let seen = group.sightings.get(at);
-            let mut later = group.sightings.iter().skip(at + 1);
-            !later.any(|later| seen.is_some_and(|seen| seen.file == later.file))
+        let files: Vec<u16> = (0..64).filter(|file| group.files() >> file & 1 == 1).collect();
+        let times = |file: u16| {
+            let seen = group.sightings.iter().filter(move |seen| seen.file == file);
+            seen.map(|seen| seen.time)
         };
-        let last = (0..).zip(&group.sightings).filter(|(at, _)| is_last(*at));
-        let last: Vec<_> = last.map(|(_, seen)| seen).collect();
-        for a in &last {
-            for b in last.iter().filter(|b| b.file > a.file) {
-                let difference = b.time.saturating_sub(a.time);
+        for (at, &a) in files.iter().enumerate() {
+            for &b in files.iter().skip(at + 1) {
+                // Of several transmissions, those that are nearest to each other are taken to be the same.
+                let pairs_of = times(a).flat_map(|a| times(b).map(move |b| b.saturating_sub(a)));
+                let Some(difference) = pairs_of.min_by_key(|difference| difference.unsigned_abs())
+                else {
+                    continue;
+                };
                 let fresh = Difference {
                     min: difference,
                     max: difference,
@@ -96,7 +99,7 @@ impl Clocks {
                     window: self.window,
                     is_rough: !is_once,
                 };
-                let known = pairs.entry((a.file, b.file)).or_insert(fresh);
+                let known = pairs.entry((a, b)).or_insert(fresh);
                 if known.window != self.window || known.is_rough {
                     *known = fresh;
                     continue;

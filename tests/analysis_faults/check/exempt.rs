@@ -35,14 +35,14 @@ impl Check<'_> {
 
     /// A packet that was delayed until it was retransmitted equals its retransmission: which of the two arrives first cannot
     /// be known behind the delay.
-    /// And where the network copies a request behind the point, the responder answers both: the second answer equals a copy
-    /// of the first.
+    /// And where the network copies a request behind the point, or delivers it after its retransmission, the responder answers
+    /// both: the second answer equals a copy of the first.
     pub(super) fn cannot_tell_copy(&self, packet: &Transmission, is_told: bool) -> bool {
         let is_answer =
             packet.class != Class::Request && is_told && !self.has_point_of(packet.sender);
         let has_copies = self.truth.injected.iter().any(|injected| {
             let other = &self.truth.transmissions[injected.transmission];
-            injected.action == Action::Duplicate
+            matches!(injected.action, Action::Duplicate | Action::Delay(_))
                 && other.class == Class::Request
                 && (other.connection, other.sender) == (packet.connection, 1 - packet.sender)
         });
@@ -56,10 +56,10 @@ impl Check<'_> {
             || self.is_behind_delay(packet)
     }
 
-    /// A responder answers a repeated request with an acknowledgement that may equal its last one: while an answer to a
-    /// repeated request is due, a copy of an acknowledgement cannot be told from it.
+    /// A responder answers a repeated request with an acknowledgement that may equal its last one, or with the same response:
+    /// while an answer to a repeated request is due, a copy cannot be told from it.
     pub(super) fn is_equal_to_answer(&self, packet: &Transmission, frame: u64) -> bool {
-        if packet.class != Class::Acknowledge || self.has_both_ends() {
+        if packet.class == Class::Request || self.has_both_ends() {
             return false;
         }
         let frames = (1..frame).map(|earlier| self.seen.frame(earlier).1);
@@ -69,7 +69,10 @@ impl Check<'_> {
                 && other.class == Class::Request
                 && (other.connection, other.sender) == (packet.connection, 1 - packet.sender)
         });
-        requests.any(|(seen, other)| seen.is_copy || other.cause.is_some())
+        requests.any(|(seen, other)| {
+            let is_it = packet.class == Class::Acknowledge || other.covers(packet.sequence);
+            is_it && (seen.is_copy || other.cause.is_some())
+        })
     }
 
     /// The answer to a request that came late, or twice, acknowledges what was acknowledged: as does an acknowledgement
@@ -84,8 +87,42 @@ impl Check<'_> {
                 && matches!(injected.action, Action::Delay(_) | Action::Duplicate)
         };
         self.is_delayed_twin(packet)
+            || self.is_late_behind_nak(packet)
             || (is_answer && self.truth.injected.iter().any(requests))
             || (is_first && !self.has_point_of(packet.sender))
+    }
+
+    /// An acknowledgement that was overtaken only by responses with the same MSN equals the answer to a repeated request.
+    pub(super) fn is_msn_equal(&self, number: usize, frame: u64) -> bool {
+        let packet = &self.truth.transmissions[number];
+        let msn = |bytes: &[u8]| {
+            let start = if bytes[0] >> 4 == 4 { 28 } else { 48 };
+            bytes[start + 13..start + 16].to_vec()
+        };
+        let own = msn(&self.seen.frame(frame).1.bytes);
+        let earlier = (1..frame).map(|earlier| self.seen.frame(earlier).1);
+        let mut overtakes = earlier.filter(|seen| {
+            let other = &self.truth.transmissions[seen.transmission];
+            seen.transmission > number
+                && other.class == Class::Acknowledge
+                && !other.is_cnp
+                && !seen.is_corrupted
+                && other.is_alike(packet)
+        });
+        packet.class == Class::Acknowledge
+            && !self.has_both_ends()
+            && overtakes.all(|seen| msn(&seen.bytes) == own)
+    }
+
+    /// Away from its sender, a packet that comes after the NAK that its absence caused equals its retransmission.
+    pub(super) fn is_late_behind_nak(&self, packet: &Transmission) -> bool {
+        !self.has_point_of(packet.sender)
+            && self.truth.injected.iter().any(|injected| {
+                let other = &self.truth.transmissions[injected.transmission];
+                matches!(injected.action, Action::Delay(_))
+                    && other.is_alike(packet)
+                    && other.sequence == packet.sequence
+            })
     }
 
     /// Away from the requester, what it retransmits although the packet only came late cannot be told from what was late.
@@ -123,8 +160,17 @@ impl Check<'_> {
         self.truth.transmissions.iter().any(|packet| {
             (packet.connection, packet.sender) == (connection, sender)
                 && (loss.sequence as u32).wrapping_sub(packet.psn) & 0xff_ffff < packet.psns
-                && self.is_delayed_twin(packet)
+                && (self.is_delayed_twin(packet) || self.is_late_behind_nak(packet))
         })
+    }
+
+    /// The PSN may be what is damaged of a corrupted packet.
+    pub(super) fn is_psn_damaged(&self, frame: u64) -> bool {
+        let (_, captured) = self.seen.frame(frame);
+        let start = if captured.bytes[0] >> 4 == 4 { 28 } else { 48 };
+        let psn = &captured.bytes[start + 9..start + 12];
+        let real = self.truth.transmissions[captured.transmission].psn.to_be_bytes();
+        captured.is_corrupted && psn != &real[1..]
     }
 
     /// What is only likely may take the request for the response of a round trip, or a late packet for a lost one: one of
@@ -188,9 +234,12 @@ impl Check<'_> {
             && response.is_some_and(|response| self.cannot_know_way(response, requester * 2))
     }
 
-    /// With packets of one direction only, a difference of the clocks cannot be told from the time that packets take, nor
+    /// With packets of one direction only, or only late ones of the other, a difference of the clocks cannot be told from the time that packets take, nor
     /// which point sees them first.
     pub(super) fn cannot_compare_clocks(&self) -> bool {
+        let delays = self.truth.injected.iter();
+        let delays = delays.filter(|injected| matches!(injected.action, Action::Delay(_)));
+        let delayed: BTreeSet<usize> = delays.map(|injected| injected.transmission).collect();
         let is_shared = |sender: usize| {
             let number = |point: usize| {
                 let frames = self.truth.captured[point].iter().filter(|frame| !frame.is_corrupted);
@@ -198,6 +247,7 @@ impl Check<'_> {
                 numbers
                     .filter(|&number| number != WITNESS)
                     .filter(|&number| self.truth.transmissions[number].sender == sender)
+                    .filter(|number| !delayed.contains(number))
                     .collect::<BTreeSet<usize>>()
             };
             self.seen.points.windows(2).all(|pair| !number(pair[0]).is_disjoint(&number(pair[1])))

@@ -94,6 +94,8 @@ impl Check<'_> {
         };
         self.is_injected(|action| action == Action::Duplicate)
             || self.truth.transmissions.iter().any(|packet| self.is_delayed_twin(packet))
+            || (!self.has_both_ends()
+                && self.is_injected(|action| matches!(action, Action::Delay(_))))
             || self.truth.transmissions.iter().any(is_blind)
     }
 

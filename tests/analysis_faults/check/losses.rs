@@ -62,7 +62,7 @@ impl Check<'_> {
         if let Some(frame) = loss.frame {
             let number = self.seen.frame(frame).1.transmission;
             let packet = &self.truth.transmissions[number];
-            if fits(packet) && is_psn(packet) {
+            if fits(packet) && (is_psn(packet) || self.is_psn_damaged(frame)) {
                 return self.placed(number, loss).map(|()| number);
             }
             if loss.certainty == Certainty::Likely && self.is_round_trip(loss, connection, sender) {

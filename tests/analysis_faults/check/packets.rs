@@ -47,7 +47,9 @@ impl Check<'_> {
             }
             if !is_copy {
                 let is_late = self.is_reordered(number, frame);
-                if note.reordered != is_late && !self.cannot_tell_order(packet) {
+                let is_exempt =
+                    self.cannot_tell_order(packet) || (is_late && self.is_msn_equal(number, frame));
+                if note.reordered != is_late && !is_exempt {
                     say.push(format!("reordered {} and not {is_late}", note.reordered));
                 }
             }
@@ -96,7 +98,10 @@ impl Check<'_> {
                 && before.class == Class::Request
                 && before.covers(packet.sequence)
         });
-        if self.is_delayed_twin(packet) || self.is_behind_delay(packet) {
+        if self.is_delayed_twin(packet)
+            || self.is_behind_delay(packet)
+            || self.is_late_behind_nak(packet)
+        {
             return say;
         }
         let is_blind = self.cannot_know_cause(packet) && note.duplicate;
