@@ -61,7 +61,6 @@ const NOT_YET: &[&str] = &[
     "zero-length-read-with-data",
     "zero-length-read-unanswered",
     "atomic-returns-new-value",
-    "read-answered-by-ack",
     // Requesters: found, but an honest responder is blamed as well.
     "window-exceeded",
     "read-retry-address",
@@ -72,9 +71,6 @@ const NOT_YET: &[&str] = &[
     "faults by rule",
     "scenarios of conform",
 ];
-
-/// Stands for all requesters with a flaw.
-const REQUESTER: &str = "requesters";
 
 /// Fails if something is wrong, unless it is known not to work yet.
 fn settle(name: &str, wrong: &[String]) {
@@ -132,11 +128,10 @@ fn flaws_are_found(all: &'static [&'static [Flaw]], least: usize) {
         if std::env::var("ROCE_FLAW").is_ok() {
             print(&run.captured[flaw.points[flaw.points.len() - 1]]);
         }
-        let kind = if flaw.host == 0 { REQUESTER } else { flaw.name };
-        match NOT_YET.contains(&kind) || NOT_YET.contains(&flaw.name) {
+        match NOT_YET.contains(&flaw.name) {
             false => wrong.extend(failures),
             true if failures.is_empty() => println!("{} must leave NOT_YET", flaw.name),
-            true => settle(kind, &failures),
+            true => settle(flaw.name, &failures),
         }
     }
     settle("", &wrong);

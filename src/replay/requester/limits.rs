@@ -26,7 +26,7 @@ pub const SETUPS_MAX: usize = 16_384;
 
 /// How often the packet behind a gap must have been transmitted, and the gap not once, until the gap is the requester's
 /// and not a loss before the capture point, where nothing else was lost...
-pub const GAP_PASSES: u16 = 3;
+pub const GAP_PASSES: u16 = 4;
 
 /// ... and where other packets were lost.
 pub const GAP_PASSES_LOSSY: u16 = 6;

@@ -334,10 +334,11 @@ impl Requester {
             return None;
         }
         let passes = if self.gaps > 1 { GAP_PASSES_LOSSY } else { GAP_PASSES };
+        let is_asked_for = self.nak.is_some_and(|nak| nak.from == gap);
         let is_skipped = if self.is_local() {
-            record.transmissions > 1 || self.nak.is_some_and(|nak| nak.from == gap)
+            record.transmissions > 1 || is_asked_for
         } else {
-            record.transmissions >= passes
+            record.transmissions >= passes && is_asked_for
         };
         is_skipped.then(|| {
             let found = format!(

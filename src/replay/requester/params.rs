@@ -3,7 +3,7 @@
 use std::collections::{HashMap, VecDeque};
 
 use super::limits::SETUPS_MAX;
-use crate::analysis::{CmFacts, FlowNumber, PacketFacts, Report};
+use crate::analysis::{CmFacts, Connection, FlowNumber, PacketFacts, Pairing, Report};
 use crate::wire::mad::AttributeId;
 use crate::wire::{Gid, Psn, Qpn};
 
@@ -43,7 +43,8 @@ struct Setup {
 /// What the first pass found out about a connection.
 #[derive(Clone, Copy, Debug, Default)]
 struct Flow {
-    mtu: Option<u32>,
+    /// Bytes of the path MTU, for the requests of each end.
+    mtus: [Option<u32>; 2],
     /// Whether the requests of each end have responses.
     is_answered: [bool; 2],
 }
@@ -60,9 +61,14 @@ pub(super) struct Book {
     qp_order: VecDeque<(Gid, Qpn)>,
 }
 
-/// Whether a payload can fill a path MTU.
-fn is_mtu(payload: &u32) -> bool {
-    payload.is_power_of_two() && (256..=4096).contains(payload)
+/// The path MTU that packets fill: those of the end itself, or the responses to it. What the analysis guesses from PSNs
+/// behind READs, or from a peer that may be another's, a capture with gaps makes wrong.
+fn mtu_of(connection: &Connection, end: usize) -> Option<u32> {
+    let is_mtu = |payload: &u32| payload.is_power_of_two() && (256..=4096).contains(payload);
+    let [own, responses] = connection.directions.get(end)?.full_payload;
+    let is_paired = !matches!(connection.pairing, Pairing::Likely | Pairing::Unpaired);
+    let other = Some(responses).filter(|payload| is_paired && is_mtu(payload));
+    Some(own).filter(is_mtu).or(other)
 }
 
 impl Book {
@@ -70,8 +76,7 @@ impl Book {
         let flows = report.connections.iter().map(|connection| {
             let sides = connection.directions.each_ref();
             let flow = Flow {
-                // The analysis may guess it from PSNs behind READs, which a capture with gaps makes wrong.
-                mtu: sides.iter().flat_map(|side| side.full_payload).filter(is_mtu).max(),
+                mtus: [0, 1].map(|end| mtu_of(connection, end)),
                 is_answered: sides.map(|side| side.response_packets > 0),
             };
             (connection.flow, flow)
@@ -136,7 +141,7 @@ impl Book {
     pub(super) fn params(&self, flow: FlowNumber, sender: u8, packet: &PacketFacts) -> Params {
         let flow = self.flows.get(&flow).copied().unwrap_or_default();
         let mut params = Params {
-            mtu: flow.mtu,
+            mtu: flow.mtus[usize::from(sender.min(1))],
             is_answered: flow.is_answered[usize::from(sender.min(1))],
             ..Params::default()
         };

@@ -65,7 +65,8 @@ impl Requester {
             return;
         }
         let Some(record) = self.records.first_unanswered(self.una) else { return };
-        if sequence <= record.answered || sequence < record.sequence {
+        // A plain acknowledgement of a READ itself brings no data, either.
+        if sequence < record.answered {
             return;
         }
         let (from, until) = (record.sequence, record.end() - 1);
@@ -124,7 +125,8 @@ impl Requester {
             return;
         };
         let Some(record) = self.records.get(sequence).copied() else { return };
-        if self.credits.is_unlimited {
+        // A message that began before the capture has no number.
+        if self.credits.is_unlimited || record.message == 0 {
             return;
         }
         // Messages that are complete when this packet is acknowledged.

@@ -36,6 +36,17 @@ fn capture_that_begins_inside_a_message_is_undecided_there() {
 }
 
 #[test]
+fn credits_of_a_message_that_began_before_the_capture_count_for_nothing() {
+    let mut c = Connection::new();
+    c.send(Opcode::RC_SEND_MIDDLE, 5, MTU);
+    c.answer(5, Answer::Ack(Credits::advertise(0)), 0);
+    c.send(Opcode::RC_SEND_LAST, 6, 10);
+    c.send_only(7);
+    c.send_only(8);
+    assert_eq!(differences(&c.judge_at_requester()), []);
+}
+
+#[test]
 fn middle_behind_only_breaks_the_sequence() {
     let mut c = Connection::new();
     begin(&mut c, 5);
@@ -88,7 +99,7 @@ fn psn_that_never_comes_is_skipped() {
     begin(&mut c, 5);
     let frame = c.send_only(8);
     c.nak(7, NakCode::PsnSequenceError);
-    for _ in 0..2 {
+    for _ in 0..3 {
         c.wait_micros(5000).send_only(8);
     }
     c.assert_breaks(frame, &rules::PSN_ORDER);
