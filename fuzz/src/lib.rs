@@ -18,6 +18,7 @@ mod model;
 #[path = "../../tests/simulation/names.rs"]
 mod names;
 mod operations;
+mod replay;
 
 pub use bench_control::bench_control;
 pub use cm::cm;
@@ -27,6 +28,7 @@ pub use flows::flows;
 pub use hostile::hostile;
 pub use links::{raw_link, udp_link};
 pub use operations::operations;
+pub use replay::replay;
 
 use roce::capture::{Copier, Error, Format, MAX_CAPTURED, Merge, Reader, Record};
 use roce::decode::{Decoder, Filter, LineStyle, write_json, write_tree};
@@ -67,6 +69,7 @@ pub const TARGETS: &[(&str, Body)] = &[
     ("conversions", conversions),
     ("flows", flows),
     ("cm", cm),
+    ("replay", replay),
 ];
 
 /// A frame of some link type: everything that is said of it.

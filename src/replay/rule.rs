@@ -17,3 +17,32 @@ pub fn all_rules() -> Vec<&'static Rule> {
     [responder::rules::ALL, requester::rules::ALL, datagram::rules::ALL, management::rules::ALL]
         .concat()
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::HashSet;
+
+    use super::*;
+    use crate::conform::deviation::Table;
+
+    #[test]
+    fn rules_have_names_of_their_own_sentences_and_citations() {
+        let all = all_rules();
+        let names: HashSet<&str> = all.iter().map(|rule| rule.id).collect();
+        assert_eq!(names.len(), all.len());
+        for rule in &all {
+            assert!(rule.text.ends_with('.') && !rule.citation.is_empty(), "{rule:?}");
+        }
+    }
+
+    #[test]
+    fn known_deviations_break_rules_that_there_are() {
+        let all = all_rules();
+        for device in Table::devices() {
+            let table = Table::named(&device).unwrap().unwrap();
+            for entry in &table.replays {
+                assert!(all.iter().any(|rule| rule.id == entry.rule), "{device}: {}", entry.rule);
+            }
+        }
+    }
+}
