@@ -20,9 +20,13 @@ pub fn run(scenario: &plan::Scenario) -> Run {
     let truth = world::run(scenario);
     let captured = truth.captured.map(|captured| {
         let frames = captured.into_iter();
-        frames
-            .map(|seen| Frame { time: seen.time, mark: Mark::Honest, bytes: seen.bytes })
-            .collect()
+        let frame = |seen: truth::Captured| Frame {
+            time: seen.time,
+            mark: Mark::Honest,
+            is_corrupted: seen.is_corrupted,
+            bytes: seen.bytes,
+        };
+        frames.map(frame).collect()
     });
     Run { captured, has_faults: !truth.injected.is_empty(), omitted: None }
 }

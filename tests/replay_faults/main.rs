@@ -97,16 +97,9 @@ fn number(variable: &str) -> Option<u64> {
 /// Prints a capture.
 fn print(frames: &[Frame]) {
     for (number, frame) in frames.iter().enumerate() {
-        let packet = craft::parse(frames::transport(&frame.bytes));
-        let aeth = packet.aeth().map(|aeth| (aeth.syndrome(), aeth.msn().get()));
         let from = if frame.bytes[0] >> 4 == 4 { frame.bytes[15] } else { frame.bytes[23] };
         let mark = if frame.mark == Mark::Honest { "" } else { "<<<" };
-        let (opcode, qp, psn) =
-            (packet.bth().opcode(), packet.bth().dest_qp().get(), packet.bth().psn().get());
-        let (len, reth) = (packet.payload_len(), packet.reth().map(|reth| reth.repr()));
-        let reth = reth.map_or_else(String::new, |reth| format!("{reth:x?}"));
-        let at = frame.time;
-        println!("{:3} {at} {from} {qp:x} {opcode} {psn} {len} {aeth:?} {reth} {mark}", number + 1);
+        println!("{:3} {} {from} {} {mark}", number + 1, frame.time, verdicts::summary(frame));
     }
 }
 

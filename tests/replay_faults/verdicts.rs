@@ -4,9 +4,8 @@ use std::time::Duration;
 
 use roce::capture::PcapWriter;
 use roce::replay::{Options, Step, Subject, Verdict, replay_capture};
-use roce::wire::{Gid, LinkType};
+use roce::wire::{Gid, LinkType, Packet};
 
-use super::craft;
 use super::device::Mark;
 use super::flaw::Flaw;
 use super::frames::transport;
@@ -34,6 +33,20 @@ pub fn replay(capture: &[u8], point: Option<Gid>) -> Vec<Step> {
     steps
 }
 
+/// A packet in one line. The network may have damaged it.
+pub fn summary(frame: &Frame) -> String {
+    let Ok(packet) = Packet::parse(transport(&frame.bytes)) else { return "damaged".into() };
+    let (bth, len) = (packet.bth(), packet.payload_len());
+    let (opcode, qp, psn) = (bth.opcode(), bth.dest_qp().get(), bth.psn().get());
+    let aeth = packet.aeth().map_or_else(String::new, |aeth| {
+        format!(" {:#04x} msn {}", aeth.syndrome().0, aeth.msn().get())
+    });
+    let reth = packet.reth().map(|reth| reth.repr());
+    let reth = reth.map_or_else(String::new, |reth| format!(" {reth:x?}"));
+    let damage = if frame.is_corrupted { " damaged" } else { "" };
+    format!("{qp:x} {opcode} psn {psn} len {len}{aeth}{reth}{damage}")
+}
+
 /// A verdict that does not agree, in one line.
 pub fn words(step: &Step, frame: Option<&Frame>) -> String {
     let what = match &step.verdict {
@@ -42,10 +55,7 @@ pub fn words(step: &Step, frame: Option<&Frame>) -> String {
         }
         verdict => format!("{verdict:?}"),
     };
-    let packet = frame.map_or_else(String::new, |frame| {
-        let packet = craft::parse(transport(&frame.bytes));
-        format!("{} {}", packet.bth().opcode(), packet.bth().psn().get())
-    });
+    let packet = frame.map_or_else(String::new, summary);
     format!("frame {} ({packet}) {:?} {what}", step.frame, step.subject)
 }
 

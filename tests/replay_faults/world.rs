@@ -82,6 +82,7 @@ impl Side {
 pub struct Frame {
     pub time: Instant,
     pub mark: Mark,
+    pub is_corrupted: bool,
     /// From the IP header to the ICRC.
     pub bytes: Vec<u8>,
 }
@@ -447,8 +448,9 @@ impl<'s> World<'s> {
     }
 
     fn capture(&mut self, point: usize, time: Instant, packet: &InFlight) {
-        let InFlight { mark, bytes, .. } = packet;
-        self.run.captured[point].push(Frame { time, mark: *mark, bytes: bytes.clone() });
+        let InFlight { mark, is_corrupted, ref bytes, .. } = *packet;
+        let frame = Frame { time, mark, is_corrupted, bytes: bytes.clone() };
+        self.run.captured[point].push(frame);
     }
 
     /// Sends a packet over a hop, with the faults that are its.
