@@ -51,24 +51,10 @@ use world::{Frame, Run};
 /// Flaws that replays do not find yet or blame the wrong packet for, and tests of correct devices that replays blame.
 /// Must be empty.
 const NOT_YET: &[&str] = &[
-    // Responders.
-    "nak-twice",
-    "nak-psn-received",
-    "nak-without-gap",
-    "ack-before-read-response",
-    "read-psn-skips",
-    "duplicate-read-restarts",
-    "zero-length-read-with-data",
-    "zero-length-read-unanswered",
-    "atomic-returns-new-value",
-    // Requesters: found, but an honest responder is blamed as well.
+    // Requesters.
     "window-exceeded",
-    "read-retry-address",
-    "read-retry-length",
-    "read-retry-key",
     // Correct devices.
     "seeds",
-    "faults by rule",
     "scenarios of conform",
 ];
 
