@@ -164,9 +164,7 @@ fn is_path_mtu_shown(connection: &Connection) -> bool {
 
 /// How the analysis is set up, the same in both passes.
 pub(super) fn config(files: &[String]) -> Config {
-    let mut config = Config::default();
-    config.files = files.to_vec();
-    config
+    Config { files: files.to_vec(), ..Config::default() }
 }
 
 impl Seen {

@@ -350,7 +350,10 @@ impl Requester {
             let is_start = before.is_none() && self.params.start.is_some();
             let rule = if is_start { &rules::STARTING_PSN } else { &rules::PSN_ORDER };
             let broken = Break::new(rule, found);
-            before.map_or(broken.clone(), |before| broken.with_frame(before.frame))
+            match before {
+                Some(before) => broken.with_frame(before.frame),
+                None => broken,
+            }
         })
     }
 }

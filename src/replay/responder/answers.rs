@@ -123,7 +123,7 @@ impl Track {
         }
         let payload = it.input.facts.payload_len;
         let pad = bth.pad().get();
-        if (payload + pad) % 4 != 0 || (payload == 0 && pad != 0) {
+        if !(payload + pad).is_multiple_of(4) || (payload == 0 && pad != 0) {
             let found = format!("pad count {pad} for {payload} bytes of payload");
             return Some(it.differs(&rules::RESPONSE_PAD, found, None, &[]));
         }

@@ -2,7 +2,8 @@
 
 use crate::wire::aeth::{Answer, Syndrome};
 use crate::wire::{
-    AethRepr, AtomicAckEthRepr, BthRepr, Msn, Opcode, OpcodeInfo, Operation, PKey, Packet, Psn, Qpn,
+    AethRepr, AtomicAckEthRepr, Bits, BthRepr, Msn, Opcode, OpcodeInfo, Operation, PKey, Packet,
+    Psn, Qpn,
 };
 
 /// An answer of the engine, without its payload.
@@ -37,9 +38,9 @@ impl Reply {
         payload: &[u8],
         original: Option<u64>,
     ) -> Vec<u8> {
-        let pad = (payload.len().wrapping_neg() % 4) as u32;
         let bth = BthRepr::new(self.info.opcode, dest, self.psn);
-        let pad = crate::wire::Bits::low(pad);
+        // Two bits: the rest does not count.
+        let pad = Bits::low(u32::try_from(payload.len()).unwrap_or(0).wrapping_neg());
         let bth = BthRepr { pkey: pkey.unwrap_or(PKey::DEFAULT), pad, ..bth };
         let mut out = bth.emit().as_bytes().to_vec();
         if let Some((syndrome, msn)) = self.aeth {

@@ -302,7 +302,7 @@ impl Track {
 
     /// A PSN as a sequence number that counts on beyond 2^24.
     pub(super) fn unwrap(&self, psn: Psn) -> u64 {
-        let near = self.top.unwrap_or(START + u64::from(psn.get()));
+        let near = self.top.unwrap_or_else(|| START + u64::from(psn.get()));
         let near_psn = psn_of(near);
         near.saturating_add_signed(i64::from(psn.since(near_psn)))
     }
@@ -340,7 +340,6 @@ impl Track {
             self.resolve_open((seq, span, info.operation), facts.time, world, out);
         }
         self.last_request = (facts.time, !is_new);
-        if is_new {}
         if matches!(self.state, State::Failed(_)) {
             return;
         }
