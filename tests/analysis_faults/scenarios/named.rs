@@ -9,8 +9,11 @@ use super::super::plan::Class::{Acknowledge, Request, Response};
 use super::super::plan::{Class, Connection, FaultRule, Hop, Op, Post, Scenario};
 use super::{BEHIND, LATE, micros, rc};
 
-/// Scenarios of one connection: what it does, and the faults.
-const OF_ONE_CONNECTION: &[(&str, fn() -> Connection, &[FaultRule])] = &[
+/// A scenario of one connection: its name, what the connection does, and the faults.
+type OfOneConnection = (&'static str, fn() -> Connection, &'static [FaultRule]);
+
+/// Scenarios of one connection.
+const OF_ONE_CONNECTION: &[OfOneConnection] = &[
     // Nothing happens, and nothing is blamed.
     ("sends without faults", sends, &[]),
     ("writes without faults", writes, &[]),

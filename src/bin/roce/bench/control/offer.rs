@@ -257,7 +257,7 @@ impl Command {
 }
 
 fn bytes_of(digits: &str) -> anyhow::Result<Vec<u8>> {
-    let sound = digits.len() % 2 == 0 && digits.len() <= 2 * FILL_MAX && digits.is_ascii();
+    let sound = digits.len().is_multiple_of(2) && digits.len() <= 2 * FILL_MAX && digits.is_ascii();
     ensure!(sound, "'fill' takes up to {FILL_MAX} bytes, two digits each");
     let pairs = digits.as_bytes().chunks(2);
     let byte = |pair: &[u8]| {
