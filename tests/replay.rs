@@ -1,5 +1,6 @@
 //! `roce replay` on captures of real devices: every packet is agreed or a known deviation.
 #![cfg(feature = "replay")]
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 use std::net::Ipv4Addr;
 use std::path::Path;

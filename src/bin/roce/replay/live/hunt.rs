@@ -271,8 +271,8 @@ pub(super) fn run(
     let life = peer.probe()?;
     ensure!(life == Life::Alive, "the peer is not alive before anything was mutated: {life:?}");
     let time = args.duration.map(Duration::from_secs);
-    let extent =
-        Extent { runs: args.runs.unwrap_or(if time.is_some() { u64::MAX } else { 1 }), time };
+    let runs = if time.is_some() { u64::MAX } else { 1 };
+    let extent = Extent { runs: args.runs.unwrap_or(runs), time };
     let found = search(&mut peer, scripts, &hunting, args, &extent)?;
     if interrupt::requested() {
         return Ok(ExitCode::from(interrupt::STATUS));

@@ -40,7 +40,8 @@ impl Server {
 
     /// The address that packets go to, unless the server says another.
     pub(super) fn address(&self) -> IpAddr {
-        self.addresses.first().map_or(IpAddr::from([0; 4]), |it| it.ip().to_canonical())
+        let first = self.addresses.first();
+        first.map_or_else(|| IpAddr::from([0; 4]), |it| it.ip().to_canonical())
     }
 
     /// Asks for a queue pair and memory.
