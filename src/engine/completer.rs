@@ -384,6 +384,9 @@ impl Qp {
         if self.req.rnr_wait.is_some_and(|until| until <= env.now) {
             self.req.rnr_wait = None;
             self.restart_ack_timer(env);
+        } else if env.flows.is_stalled(&self.share) {
+            // It waits for the peer window in the middle of a message, and not for an ACK: this is no retry.
+            self.restart_ack_timer(env);
         } else if self.req.is_waiting() && !self.sq.is_empty() {
             env.count(Counter::Timeout);
             if core::mem::take(&mut self.req.peer_alive) {

@@ -108,6 +108,12 @@ impl Flows {
         way.under_way.saturating_add(2 * cost) > limit
     }
 
+    /// Whether a queue pair waits for room and has nothing in flight: no ACK can come that it would wait for.
+    pub(super) fn is_stalled(&self, share: &Share) -> bool {
+        let way = share.way.and_then(|at| self.ways.get(at));
+        way.is_some_and(|way| share.packets == 0 && share.ticket >= way.first)
+    }
+
     /// A packet goes out.
     #[inline]
     pub(super) fn sent(&mut self, share: &mut Share, cost: u32) {
@@ -308,6 +314,23 @@ mod tests {
         flows.sent(&mut long, 1000);
         assert!(!flows.admits(&mut short, gid(1), 1000, Place(1), &mut active));
         assert!(!flows.admits(&mut long, gid(1), 1000, Place(0), &mut active));
+    }
+
+    #[test]
+    fn stalled_is_who_waits_with_nothing_in_flight() {
+        let (mut flows, mut active) = (Flows::new(Some(LIMIT)), VecDeque::new());
+        let (mut small, mut large) = (Share::default(), Share::default());
+        assert!(flows.admits(&mut large, gid(1), 6000, Place(1), &mut active));
+        flows.sent(&mut large, 6000);
+        assert!(flows.admits(&mut small, gid(1), 4000, Place(0), &mut active));
+        flows.sent(&mut small, 4000);
+        assert!(!flows.admits(&mut large, gid(1), 8000, Place(1), &mut active));
+        assert!(!flows.is_stalled(&large), "its first packet is in flight");
+        flows.settled(&mut large, 1, &mut active);
+        assert!(flows.is_stalled(&large) && !flows.is_stalled(&small));
+        flows.settled(&mut small, 1, &mut active);
+        assert_eq!(active.pop_front(), Some(Place(1)));
+        assert!(!flows.is_stalled(&large), "it has its turn");
     }
 
     #[test]
