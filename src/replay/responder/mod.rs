@@ -2,8 +2,8 @@
 //! the captured ones.
 //!
 //! Which requests reached the responder, a capture does not show: the capture point is somewhere on the path. The answers
-//! show it. So a request waits ([`pending`]) until an answer tells that it was executed; then the engine executes it
-//! ([`target`]), and must answer the same ([`answers`]). A request that was lost behind the capture point is never
+//! show it. So a request waits (`pending`) until an answer tells that it was executed; then the engine executes it
+//! (`target`), and must answer the same (`answers`). A request that was lost behind the capture point is never
 //! executed, one that came late is executed late.
 //!
 //! What does not count, and why:
@@ -15,8 +15,8 @@
 //! | credits | not compared, but an RNR NAK must not contradict them | how many are advertised is the responder's choice |
 //! | RNR timer | not compared | it is an attribute of the queue pair |
 //! | receives | as many as the answers imply | receives do not appear on the wire |
-//! | keys, ranges, rights | as the answers imply, as long as answers do not contradict each other; see [`keys`](super::keys) | registrations do not appear on the wire |
-//! | memory contents | unknown bytes match once, then are fixed until the program of the host shows activity; see [`memory`](super::memory) | the memory is the program's |
+//! | keys, ranges, rights | as the answers imply, as long as answers do not contradict each other; see `keys` | registrations do not appear on the wire |
+//! | memory contents | unknown bytes match once, then are fixed until the program of the host shows activity; see `memory` | the memory is the program's |
 //! | operands of ATOMICs in memory | little-endian | they are in the byte order of the host, and RoCE hosts are little-endian |
 //! | MSN of the first answer | adopted, unless the set-up was captured | the capture may begin in the middle |
 //! | NAK 0x61 to SEND, READ, WRITE, ATOMIC; 0x62; 0x63 | accepted where a receive, a right of the queue pair, a key or local memory may be the cause | they do not appear on the wire |
