@@ -1,4 +1,4 @@
-//! What a program is told.
+//! Events of a program.
 
 use super::private_data::PrivateData;
 use super::table::CmId;

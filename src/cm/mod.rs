@@ -93,7 +93,7 @@
 //! | `message`, `private_data`, `path` | MADs, the IP header, paths and their times |
 //! | `attributes` | what a QP must be set to |
 //! | `timers` | deadlines and schedules of retransmission |
-//! | `event`, `error`, `counters` | what programs are told, why commands fail, names for everything refused |
+//! | `event`, `error`, `counters` | events of programs, errors of commands, names for everything refused |
 //! | `config`, [`limits`] | parameters and every bound |
 //!
 //! # Examples
@@ -376,7 +376,7 @@ impl Manager {
         self.channels.get(channel).ok_or(Error::NotFound("channel"))?;
         let ids = self.ids.iter().filter(|(_, id)| id.channel == channel);
         let ids: Vec<_> = ids.map(|(name, _)| name).collect();
-        // A listener destroys the requests that nobody took with itself.
+        // Destroying a listener rejects the requests that its program has not taken.
         let destroyed = ids.into_iter().filter_map(|id| Some((id, self.destroy_id(now, id).ok()?)));
         let destroyed = destroyed.collect();
         self.channels.remove(channel);

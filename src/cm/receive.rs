@@ -119,7 +119,7 @@ impl Manager {
         self.transmit(arrival.device, arrival.ah, mad);
     }
 
-    /// The same, if it is for this manager to say that nobody knows the connection.
+    /// The same, if this manager answers for connections that are unknown at its address.
     pub(super) fn answer_unknown(&mut self, arrival: &Arrival<'_>, mad: MadBytes) {
         if self.devices.get(arrival.device).is_some_and(|device| device.answers_unknown) {
             self.answer(arrival, mad);

@@ -29,12 +29,10 @@ use super::Side;
 use super::control::Reach;
 use super::trace::Packet;
 use super::wire::Seen;
-use crate::capture::{LinkType, Record};
-use crate::decode::{Decoder, LineStyle, TimeStyle};
+use crate::decode::packet_line;
 use crate::wire::aeth::{Answer, Credits, NakCode, Syndrome};
 use crate::wire::{
-    Extensions, Gid, ICRC_ROOM, Opcode, Operation, Packet as View, PacketRepr, Path, Psn, Qpn,
-    RKey, ROCE_PORT, Role,
+    Extensions, Opcode, Operation, Packet as View, PacketRepr, Psn, Qpn, RKey, Role,
 };
 
 /// A queue pair that nobody has, for datagrams that go astray.
@@ -156,31 +154,15 @@ impl Names {
         let (opcode, psn) = (bth.opcode.0, bth.psn.get());
         let repr = PacketRepr::new(bth, extensions, view.payload()).ok()?;
         let payload = crc32fast::hash(view.payload());
-        Some(Packet { from, qp, opcode, psn, syndrome, line: line(from, &repr), payload })
+        Some(Packet { from, qp, opcode, psn, syndrome, line: line(&repr), payload })
     }
 }
 
-/// A packet as `roce decode` tells it, without the network around it.
-fn line(from: Side, packet: &PacketRepr<'_>) -> String {
-    let host = |side: Side| Gid::from(std::net::Ipv4Addr::new(192, 0, 2, side as u8 + 1));
-    let path = Path {
-        source: host(from),
-        destination: host(from.other()),
-        hop_limit: 64,
-        ..Path::NOWHERE
-    };
+/// A packet as `roce decode` shows it, without the network around it.
+fn line(packet: &PacketRepr<'_>) -> String {
     let mut bytes = Vec::new();
     packet.emit(&mut bytes);
-    bytes.extend([0; ICRC_ROOM]);
-    let headers = path.seal(&mut bytes);
-    let (ip, udp) = headers.as_bytes();
-    let frame = [ip, udp, &bytes].concat();
-    let record = Record::frame(LinkType::RAW, &frame);
-    let mut line = String::new();
-    let style = LineStyle { time: TimeStyle::None, color: false };
-    style.write(&Decoder::new(ROCE_PORT).decode(&record), &mut line);
-    let told = line.split_once(": ").map_or(line.as_str(), |(_, told)| told);
-    told.trim_end_matches(" icrc ok").to_owned()
+    packet_line(&bytes)
 }
 
 /// What one direction comes to, of each queue pair in order, when time is taken out of it. `answers` is the other

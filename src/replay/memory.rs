@@ -265,7 +265,7 @@ impl Memory {
         }
     }
 
-    /// The eight bytes at a place as the number that an ATOMIC works on, if all are known and nobody else wrote at the
+    /// The eight bytes at a place as the number that an ATOMIC works on, if all are known and no other connection wrote at the
     /// same time, and since which frame.
     pub(super) fn number(&mut self, at: Location, by: By) -> Option<(u64, u64)> {
         let key = (at.host, at.address / PAGE_BYTES as u64);

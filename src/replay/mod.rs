@@ -37,7 +37,7 @@ mod verdict;
 
 pub use deviations::{ProfileError, Profiles};
 pub use judge::{Input, Judge, Sink};
-pub use report::{Counts, Listed, ReplayReport, Style, line, step_line};
+pub use report::{Counts, Listed, ReplayReport, Style, step_line};
 pub use rule::{Rule, all_rules};
 pub use session::{Options, Registered, Session, replay_capture};
 pub use survey::{NetworkFacts, Survey, Surveyor};

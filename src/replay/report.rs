@@ -9,9 +9,7 @@ use super::judge::Sink;
 use super::limits::{FRAMES_MAX, LISTED_MAX};
 use super::survey::Survey;
 use super::verdict::{Difference, Step, Subject, Undecided, Verdict};
-use crate::capture::{LinkType, Record};
-use crate::decode::{Decoder, LineStyle, TimeStyle, address_text};
-use crate::wire::{Gid, ICRC_ROOM, Path, ROCE_PORT};
+use crate::decode::{address_text, packet_line};
 
 /// How many packets got which verdict.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
@@ -110,7 +108,7 @@ pub struct ReplayReport {
 pub struct Style {
     /// Whether verdicts are colored.
     pub color: bool,
-    /// Whether known deviations are told with their packets, and not only counted by rule.
+    /// Whether known deviations are shown with their packets, and not only counted by rule.
     pub verbose: bool,
 }
 
@@ -303,26 +301,9 @@ fn listed(step: &Step, survey: &Survey) -> Option<Listed> {
         subject: step.subject,
         rule: difference.rule,
         found: difference.found.clone(),
-        captured: difference.captured.as_deref().map(line),
-        expected: difference.expected.as_deref().map(line),
+        captured: difference.captured.as_deref().map(packet_line),
+        expected: difference.expected.as_deref().map(packet_line),
         frames,
         known,
     })
-}
-
-/// A packet as `roce decode` tells it, without the network around it.
-pub fn line(packet: &[u8]) -> String {
-    let host = |number| Gid::from(std::net::Ipv4Addr::new(192, 0, 2, number));
-    let path = Path { source: host(1), destination: host(2), hop_limit: 64, ..Path::NOWHERE };
-    let mut bytes = packet.to_vec();
-    bytes.extend([0; ICRC_ROOM]);
-    let headers = path.seal(&mut bytes);
-    let (ip, udp) = headers.as_bytes();
-    let frame = [ip, udp, &bytes].concat();
-    let record = Record::frame(LinkType::RAW, &frame);
-    let mut line = String::new();
-    let style = LineStyle { time: TimeStyle::None, color: false };
-    style.write(&Decoder::new(ROCE_PORT).decode(&record), &mut line);
-    let told = line.split_once(": ").map_or(line.as_str(), |(_, told)| told);
-    told.trim_end_matches(" icrc ok").to_owned()
 }

@@ -175,7 +175,7 @@ fn many_connections_leave_memory_as_it_was() {
     assert_eq!(client.manager.usage(), Usage::default());
 }
 
-/// A channel that nobody asked about is forgotten with its list entry.
+/// A channel without queries is removed together with its list entry.
 #[test]
 fn closed_channels_are_forgotten() {
     let mut server = small(Limits { channels: 2, ..Limits::default() });

@@ -619,7 +619,7 @@ fn wildcard_hears_on_every_device_and_in_every_family() {
     assert_eq!(other.event().status, 8);
 }
 
-/// Software NICs have loopback addresses, and speak among each other; from elsewhere nobody may claim one.
+/// Software NICs have loopback addresses for traffic among themselves; a REQ from another address cannot claim one.
 #[test]
 fn loopback_is_an_address_among_loopback_addresses_only() {
     let mut client = Node::new(1, Device::new(1, "127.0.0.2".parse().unwrap()));

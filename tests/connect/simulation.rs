@@ -62,7 +62,7 @@ enum Happening {
         id: CmId,
         deed: Deed,
     },
-    /// Without a word to anybody, as by `kill -9`.
+    /// Sends nothing to its peers, as after `kill -9`.
     Kill(usize),
     Restart(usize),
 }

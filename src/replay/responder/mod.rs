@@ -71,7 +71,7 @@ struct World {
 }
 
 impl World {
-    /// A WRITE of an unreliable connection changes memory, nobody knows when.
+    /// A WRITE of an unreliable connection changes memory at a time that no answer shows.
     fn forget_written(&mut self, input: &Input<'_>) {
         let Some(reth) = input.facts.reth else { return };
         let host = self.host(input.facts.destination);
