@@ -1,5 +1,5 @@
 //! `roce replay` on captures of real devices: every packet is agreed or a known deviation.
-#![cfg(feature = "replay")]
+#![cfg(feature = "cli")]
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 use std::net::Ipv4Addr;
@@ -68,4 +68,15 @@ fn captures_of_other_devices_agree() {
         }
     }
     println!("{seen} captures outside the project");
+}
+
+#[test]
+fn files_that_cannot_be_read_give_errors_and_no_report() {
+    let roce = std::process::Command::new(env!("CARGO_BIN_EXE_roce"))
+        .args(["replay", "Cargo.toml", "there/is/no/such.pcap"])
+        .output()
+        .unwrap();
+    assert_eq!(roce.status.code(), Some(2));
+    assert!(roce.stdout.is_empty(), "{}", String::from_utf8_lossy(&roce.stdout));
+    assert_eq!(String::from_utf8(roce.stderr).unwrap().lines().count(), 2);
 }

@@ -31,6 +31,10 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     }
     let options = options(args)?;
     let mut inputs = Inputs::open(&args.files, args.strict)?;
+    if inputs.names().is_empty() {
+        // There is nothing to report on; why was said on standard error.
+        return Ok(inputs.problems.status());
+    }
     if inputs.size().is_none() {
         bail!(
             "replay reads the captures twice, which a pipe cannot; write the capture to a file first"
