@@ -28,6 +28,7 @@ struct Question {
 
 #[test]
 fn structures_and_numbers_are_those_of_the_installed_header() {
+    // Rule: T-36.
     let header = preprocessed();
     let words: std::collections::BTreeSet<&str> =
         header.split(|c: char| !c.is_alphanumeric() && c != '_').collect();

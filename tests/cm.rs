@@ -211,6 +211,7 @@ fn a_service_is_resolved_to_a_queue_pair_and_its_key() {
 
 #[test]
 fn a_starting_psn_is_for_the_one_who_receives_it() {
+    // Rule: C-01.2.
     let frames = frames();
     for (req, rep) in [(19, 20), (84, 86), (85, 87), (140, 143)] {
         let Ok(Some(Message::Req(req))) = mad(&frames[req - 1]).cm() else { panic!("REQ") };
@@ -252,6 +253,7 @@ fn again(message: Message<'_>) -> Vec<u8> {
 
 #[test]
 fn every_captured_frame_with_a_message_can_be_rebuilt_byte_for_byte() {
+    // Rule: C-01.1.
     let mut kinds = Vec::new();
     for frame in frames() {
         let parsed = parse(&frame);
@@ -313,6 +315,7 @@ fn an_mra_is_encoded_byte_for_byte() {
 
 #[test]
 fn a_rej_is_encoded_byte_for_byte() {
+    // Rule: C-01.1.
     let (mut ari, mut private_data) = ([0; 72], [0; 148]);
     (ari[0], ari[71], private_data[0], private_data[147]) = (0xa1, 0xa2, 0xb1, 0xb2);
     let rej = RejRepr {
@@ -493,6 +496,7 @@ fn a_message_that_is_cut_or_of_another_class_is_none() {
 
 #[test]
 fn only_services_of_the_rdma_connection_manager_have_its_header() {
+    // Rules: C-02.1, C-02.2.
     let with = |service| ReqRepr { service_id: ServiceId(service), ..captured_req() }.emit();
     assert!(with(0x0000_0000_0106_1c06).ip_cm().is_some());
     assert!(with(0x0000_0000_0206_1c06).ip_cm().is_none());

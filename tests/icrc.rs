@@ -60,6 +60,7 @@ fn naive_crc32(bytes: &[u8]) -> u32 {
 
 #[test]
 fn every_vector_agrees_with_two_other_crcs() {
+    // Rules: W-01.1, Q-01, T-53.
     let vectors = vectors();
     let vectors = vectors["vectors"].as_array().unwrap();
     assert!(vectors.len() >= 42);
@@ -87,6 +88,7 @@ fn every_captured_packet_is_sound() {
 
 #[test]
 fn a_field_that_may_change_on_the_way_leaves_the_icrc_alone() {
+    // Rule: W-01.2.
     let vectors = vectors();
     let base = vectors["invariance_of"].as_str().unwrap();
     let (_, base_frame) = vector_frames().into_iter().find(|(name, _)| name == base).unwrap();
@@ -234,6 +236,7 @@ impl<'a> Flips<'a> {
 
 #[test]
 fn every_bit_of_every_vector_is_covered_or_masked_as_the_table_says() {
+    // Rule: W-01.2.
     for (name, frame) in vector_frames() {
         Flips::ethernet(&frame).expect(LinkType::ETHERNET, &name);
     }
@@ -262,6 +265,7 @@ fn every_bit_of_captured_frames_is_covered_or_masked_as_the_table_says() {
 
 #[test]
 fn whatever_follows_the_icrc_does_not_matter() {
+    // Rule: W-52.
     for (name, mut frame) in vector_frames() {
         for _ in 0..64 {
             frame.push(0xa5);

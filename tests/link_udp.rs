@@ -182,6 +182,7 @@ fn congestion_is_told_both_ways() {
 
 #[test]
 fn what_is_damaged_is_dropped_and_counted() {
+    // Rule: Q-36.
     let (here, there) = loopback(4);
     let mut b = open(there);
     let port = UdpSocket::bind((here, 0)).unwrap();

@@ -15,6 +15,7 @@ fn udp_payload(opcode: Opcode, payload: usize) -> usize {
 
 #[test]
 fn a_packet_has_no_headers_but_its_own() {
+    // Rules: T-01, T-03, T-04, T-05, T-06, T-07, T-08, T-09, T-17, T-23.
     // No LRH and no GRH, no DETH on a connection, AETH alone before the data that were read.
     for (opcode, payload, len) in [
         (Opcode::RC_SEND_ONLY, 64, 80),
@@ -36,6 +37,7 @@ fn a_packet_has_no_headers_but_its_own() {
 
 #[test]
 fn opcodes_on_the_wire_are_none_of_the_numbers_that_verbs_have() {
+    // Rules: T-16, T-19, T-20, T-21, T-22, T-24, T-25, T-33, T-41.
     for (opcode, number) in [
         (Opcode::RC_SEND_ONLY, 0x04),
         (Opcode::RC_RDMA_WRITE_ONLY, 0x0a),
@@ -60,6 +62,7 @@ fn opcodes_on_the_wire_are_none_of_the_numbers_that_verbs_have() {
 
 #[test]
 fn a_refusal_is_a_syndrome() {
+    // Rules: T-26, T-42.
     let answer = |byte| Syndrome(byte).answer();
     assert_eq!(answer(0x60), Answer::Nak(NakCode::PsnSequenceError));
     assert_eq!(answer(0x62), Answer::Nak(NakCode::RemoteAccessError));
@@ -69,6 +72,7 @@ fn a_refusal_is_a_syndrome() {
 
 #[test]
 fn numbers_that_look_like_nothing_mean_the_most() {
+    // Rules: T-55, T-56.
     let longest = (0..32).map(|code| RnrTimer(Bits::low(code)).duration()).max();
     assert_eq!(Some(RnrTimer(Bits::low(0)).duration()), longest);
     assert_eq!(AckTimeout(Bits::low(0)).duration(), None, "for ever");
@@ -78,6 +82,7 @@ fn numbers_that_look_like_nothing_mean_the_most() {
 
 #[test]
 fn flags_have_the_bits_that_programs_see() {
+    // Rules: Q-17, T-14, T-34.
     assert_eq!((SendFlags::FENCE.bits(), SendFlags::SOLICITED.bits()), (1, 4));
     assert_eq!(WcFlags::WITH_INV.bits(), 8, "4 is the kernel's own");
     assert!(!PKey::new(0x1234).matches(PKey::new(0x1234)), "two limited members");
@@ -85,6 +90,7 @@ fn flags_have_the_bits_that_programs_see() {
 
 #[test]
 fn what_is_added_stands_before_what_is_compared() {
+    // Rules: T-11, T-15, T-29, T-61.
     let mut bytes = vec![0; 12 + 28];
     bytes[0] = Opcode::RC_FETCH_ADD.0;
     bytes[12 + 12 + 7] = 5;

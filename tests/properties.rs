@@ -260,6 +260,7 @@ proptest! {
     fn a_packet_shorter_than_its_opcode_says_what_it_lacks(
         opcode in select(opcodes()), rest in vec(any::<u8>(), 11..80), wire_len in 0..100usize,
     ) {
+        // Rule: W-51.2.
         let mut bytes = vec![opcode];
         bytes.extend(rest);
         let headers: usize = headers_of(opcode).iter().map(|&layer| common::extension_len(layer)).sum();

@@ -400,6 +400,7 @@ fn request_of(wr: WrOpcode, service: Service) -> Option<&'static roce::wire::Opc
 
 #[test]
 fn a_work_request_is_allowed_just_where_a_packet_can_carry_it() {
+    // Rule: Q-31.
     let services = [
         (QpType::Rc, Service::Rc),
         (QpType::Uc, Service::Uc),
@@ -436,6 +437,7 @@ fn reads_atomics_and_atomic_writes_take_places_and_local_invalidation_waits() {
 
 #[test]
 fn each_state_does_what_the_specification_says() {
+    // Rule: S-02.1.
     use Posting::{Accepted, Flushed, Queued, Refused};
     let table = [
         (QpState::Reset, Refused, Refused, false, false, Sending::Nothing),
@@ -524,6 +526,7 @@ fn transitions_are_those_of_the_kernel() {
 
 #[test]
 fn every_transition_takes_what_it_requires_and_what_it_allows() {
+    // Rule: S-01.1.
     for (qp_type, from, to) in triples() {
         let check = |mask| transition::check(qp_type, from, to, mask);
         let Some(Transition { required, optional }) = transition::find(qp_type, from, to) else {
@@ -547,6 +550,7 @@ fn every_transition_takes_what_it_requires_and_what_it_allows() {
 
 #[test]
 fn every_missing_and_every_extra_attribute_is_refused() {
+    // Rule: S-01.2.
     let mut refused = 0;
     for (qp_type, from, to) in triples() {
         let Some(Transition { required, optional }) = transition::find(qp_type, from, to) else {

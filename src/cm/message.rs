@@ -64,6 +64,7 @@ pub(super) enum Mraed {
 
 /// The transaction that a comm id begins, as Linux on a little-endian host makes it.
 pub(super) fn transaction(local_id: CommId) -> u64 {
+    // Rule: C-01.3.
     AGENT | u64::from(local_id.0.swap_bytes())
 }
 

@@ -77,6 +77,7 @@ pub(super) fn field<const N: usize>(
 
 /// The IP header for a request from `source` to `destination`.
 pub(super) fn ip_header(source: SocketAddr, destination: SocketAddr) -> IpCm {
+    // Rule: C-02.1.
     let wide = |address: IpAddr| match address {
         IpAddr::V4(v4) => Ipv6Addr::from(u128::from(v4.to_bits())),
         IpAddr::V6(v6) => v6,
@@ -95,6 +96,7 @@ pub(super) fn ip_header(source: SocketAddr, destination: SocketAddr) -> IpCm {
 /// Who asks whom according to a header: the source with its port, and the destination. `None` if the version is not 0,
 /// the IP version odd, or an address cannot be one of a peer: unspecified, multicast or broadcast.
 pub(super) fn parse_ip_header(header: &IpCm) -> Option<(SocketAddr, IpAddr)> {
+    // Rule: C-02.1.
     if (header.major(), header.minor()) != (Bits::ZERO, Bits::ZERO) {
         return None;
     }
@@ -123,6 +125,7 @@ mod tests {
 
     #[test]
     fn header_survives_the_wire() {
+        // Rule: C-02.1.
         for (from, to) in [("10.9.0.1:5", "10.9.0.2:0"), ("[fd00::1]:9", "[fd00::2]:0")] {
             let (from, to): (SocketAddr, SocketAddr) = (from.parse().unwrap(), to.parse().unwrap());
             assert_eq!(parse_ip_header(&ip_header(from, to)), Some((from, to.ip())));

@@ -90,6 +90,7 @@ impl Manager {
             vendor_id_h: high,
             local_eecn: EeContext::new(if is_target { param.qpn.get() } else { 0 }),
             vendor_id_m: middle,
+            // Rule: C-01.2.
             starting_psn: connection.negotiated.rq_psn,
             vendor_id_l: low,
             responder_resources: param.responder_resources,

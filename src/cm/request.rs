@@ -167,6 +167,7 @@ impl Manager {
             remote_cm_response_timeout: Bits::low(timeout),
             transport_service_type: Bits::low(transport),
             flow_control: param.flow_control,
+            // Rule: C-01.2.
             starting_psn: entry.psn,
             local_cm_response_timeout: Bits::low(timeout),
             retry_count: Bits::low(u32::from(only_if_responds(param.retry_count.min(7)))),

@@ -61,6 +61,7 @@ impl Qp {
     }
 
     fn credits(&self) -> Credits {
+        // Rule: P-13.3.
         if self.resp.advertise { Credits::advertise(self.rq.len()) } else { Credits::UNLIMITED }
     }
 
@@ -128,6 +129,7 @@ impl Qp {
         if filled.is_err() {
             // The memory has gone since it was asked for.
             self.resp.owed.clear();
+            // Rule: Q-13.
             self.refuse(at, ACCESS, env);
             return false;
         }

@@ -111,6 +111,7 @@ impl Qp {
             }
             Answer::Nak(code) => self.refused(code, psn, env),
             // A kind of answer that means nothing says nothing.
+            // Rule: Q-24.
             Answer::Reserved(_) => return env.count(Counter::StaleResponse),
         }
         self.learn_msn(Some(aeth.msn()));
@@ -119,6 +120,7 @@ impl Qp {
 
     /// How many messages the responder has room for, if it counts. Once it did not, it never does.
     fn take_credits(&mut self, credits: Credits, msn: Msn) {
+        // Rule: Q-04.
         let Some(count) = credits.count().filter(|_| self.req.peer_msn != PeerMsn::Ignored) else {
             (self.req.unlimited, self.req.limit) = (true, None);
             return;
@@ -142,6 +144,7 @@ impl Qp {
             }
             let wqe = *self.sq.get(index);
             let psns = wqe.psns(self.mtu);
+            // Rule: P-05.
             if has_response(wqe.opcode()) && !wqe.is_done() {
                 // Its answer was lost, whatever came behind it.
                 env.count(Counter::ImpliedNak);
@@ -191,6 +194,7 @@ impl Qp {
 
     /// Forward progress: resets the retry counters.
     fn progressed(&mut self) {
+        // Rule: P-07.3.
         (self.req.retries, self.req.rnr_retries, self.req.recovering) = (0, 0, false);
         (self.req.rto_backoff, self.req.peer_alive) = (0, false);
     }
@@ -293,6 +297,7 @@ impl Qp {
     /// Goes back to the oldest unanswered packet, once for each loss.
     fn retry(&mut self, env: &mut Env) {
         // A responder that asked to wait may complain of what was under way behind; all of that is sent again anyway.
+        // Rule: Q-07.
         if self.req.recovering || self.req.rnr_wait.is_some() {
             return;
         }
@@ -301,6 +306,8 @@ impl Qp {
 
     /// Goes back to the oldest unanswered packet, or gives up.
     pub(super) fn go_back(&mut self, env: &mut Env) {
+        // Rule: P-02.1.
+        // Rule: P-07.2.
         if self.req.retries >= self.attr.retry_cnt.limit() {
             env.count(Counter::RetryExceeded);
             return self.fail_send(self.sq.head(), WcStatus::RetryExcErr, env);
@@ -325,11 +332,13 @@ impl Qp {
         if self.req.rnr_wait.is_some() {
             return;
         }
+        // Rule: P-06.2.
         if self.attr.rnr_retry.limit().is_some_and(|limit| self.req.rnr_retries >= limit) {
             env.count(Counter::RnrRetryExceeded);
             return self.fail_send(self.sq.head(), WcStatus::RnrRetryExcErr, env);
         }
         self.req.rnr_retries = self.req.rnr_retries.saturating_add(1);
+        // Rule: P-06.1.
         let until = env.now.saturating_add(timer.duration());
         self.req.rnr_wait = Some(until);
         self.rewind(env);
@@ -338,6 +347,7 @@ impl Qp {
 
     /// The responder refused a request for good.
     fn refused(&mut self, code: NakCode, psn: Psn, env: &mut Env) {
+        // Rule: P-08.1.
         let status = match code {
             NakCode::InvalidRequest => WcStatus::RemInvReqErr,
             NakCode::RemoteAccessError => WcStatus::RemAccessErr,
@@ -349,6 +359,7 @@ impl Qp {
             }
         };
         // A read that fails in the middle may be refused by any of its PSNs, whatever became of the answers before.
+        // Rule: Q-13.
         let first = self.first_psn_of(psn).unwrap_or(psn);
         if self.settle_before(first, env) == Before::Settled && !self.sq.is_empty() {
             self.fail_send(self.sq.head(), status, env);
@@ -406,6 +417,7 @@ fn is_final(answer: Answer) -> bool {
 
 /// Whether a request is answered by more than an acknowledgement.
 pub(super) fn has_response(opcode: WrOpcode) -> bool {
+    // Rule: Q-18.
     matches!(
         opcode,
         WrOpcode::RdmaRead

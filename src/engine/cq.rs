@@ -128,6 +128,7 @@ impl Cq {
         }
         let wanted = match self.armed {
             Armed::Not => false,
+            // Rules: V-02.2, V-02.3, Q-16.
             Armed::Solicited => solicited || !wc.is_success(),
             Armed::Any => true,
         };
@@ -138,6 +139,7 @@ impl Cq {
         if !wanted {
             return Delivered::Quietly;
         }
+        // Rule: V-02.1.
         self.armed = Armed::Not;
         Delivered::WithEvent
     }
@@ -192,6 +194,7 @@ impl Cq {
 
     /// Asks for an event; a request for any completion is not weakened by a later one for solicited ones.
     pub(super) fn arm(&mut self, armed: Armed) {
+        // Rule: V-02.4.
         self.armed = self.armed.max(armed);
     }
 }

@@ -31,6 +31,7 @@ impl Qp {
             self.fail_send(index, WcStatus::LocQpOpErr, env);
             return Step::Done;
         };
+        // Rule: Q-14.
         if wqe.len() as usize > env.config.port_mtu.bytes() {
             self.fail_send(index, WcStatus::LocLenErr, env);
             return Step::Done;
@@ -40,6 +41,7 @@ impl Qp {
             return Step::Done;
         };
         // A key with its highest bit set is nobody's to choose: the queue pair's own goes out instead.
+        // Rule: Q-15.
         let controlled = qkey.get() >> 31 == 1;
         let qkey = if controlled { self.own_qkey() } else { qkey };
         let imm = (wqe.opcode() == WrOpcode::SendWithImm).then(|| ImmDtRepr { data: wqe.imm() });
@@ -85,16 +87,19 @@ impl Qp {
             return Err(Counter::WrongState);
         }
         let bth = packet.bth();
+        // Rule: P-15.2.
         if !self.accepts_pkey(bth.pkey(), env) {
             return Err(Counter::BadPKey);
         }
         let deth = packet.deth().ok_or(Counter::Truncated)?;
+        // Rule: P-15.1.
         if deth.qkey() != self.own_qkey() {
             return Err(Counter::BadQKey);
         }
         if packet.payload_len() > env.config.port_mtu.bytes() {
             return Err(Counter::OverMtu);
         }
+        // Rule: W-50.2.
         if usize::from(packet.pad_len()) != packet.payload_len().wrapping_neg() % 4 {
             return Err(Counter::BadPadding);
         }
@@ -144,6 +149,7 @@ impl Qp {
         payload: &[u8],
         env: &mut Env,
     ) -> WcStatus {
+        // Rule: P-15.3.
         let mut area = [0; GRH_LEN];
         // An IPv4 header fills the second half; what is before it means nothing.
         let start = GRH_LEN.saturating_sub(network.len());
@@ -180,6 +186,7 @@ impl Engine {
             return Err(Counter::WrongService);
         }
         let Gid(group) = received.destination;
+        // Rule: P-15.4.
         let members = self.groups.get(&group).map_or(0, Vec::len);
         if members == 0 {
             return Err(Counter::NoGroup);

@@ -142,6 +142,7 @@ impl Keys {
 
     /// Forgets a region. Nobody can reach the memory afterwards.
     pub(super) fn deregister(&mut self, handle: MrHandle) -> Result<(), KeyError> {
+        // Rule: V-03.3.
         let mr = self.mr_mut(handle.id.0).ok_or(KeyError::NotFound)?;
         if mr.windows > 0 {
             return Err(KeyError::InUse);
@@ -247,6 +248,7 @@ impl Keys {
         let ours = window.low == key.get().to_le_bytes()[0]
             && window.pd == pd
             && window.kind == MwType::Type2
+            // Rule: Q-12.
             && bound.qp == Some(qp);
         if !ours {
             return Err(Refusal::Key);
@@ -310,6 +312,7 @@ impl Keys {
                 if mr.low != key.get().to_le_bytes()[0] || pd.is_some_and(|pd| mr.pd != pd) {
                     return Err(Refusal::Key);
                 }
+                // Rule: V-03.1.
                 if !mr.access.contains(needed) {
                     return Err(Refusal::Rights);
                 }
@@ -334,6 +337,7 @@ impl Keys {
         let bound = window.bound.ok_or(Refusal::Key)?;
         if window.low != key.get().to_le_bytes()[0]
             || pd.is_some_and(|pd| window.pd != pd)
+            // Rule: V-03.4.
             || bound.qp.is_some_and(|owner| owner != qp)
         {
             return Err(Refusal::Key);
@@ -342,6 +346,7 @@ impl Keys {
             return Err(Refusal::Rights);
         }
         let base = if bound.zero_based { 0 } else { bound.start };
+        // Rule: Q-06.
         let into = within(base, bound.len, addr, len)?;
         let Some(Entry::Region(mr)) = self.table.at(bound.mr) else { return Err(Refusal::Key) };
         // The window was within the region when it was bound, and a region with windows does not change.
@@ -389,6 +394,7 @@ impl Keys {
 
 /// Writing from afar needs the right to write at home.
 fn check_rights(access: Access) -> Result<(), KeyError> {
+    // Rule: V-03.2.
     let remote_writes = access.intersects(Access::REMOTE_WRITE | Access::REMOTE_ATOMIC);
     if remote_writes && !access.contains(Access::LOCAL_WRITE) {
         return Err(KeyError::NeedsLocalWrite);

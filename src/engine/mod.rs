@@ -191,8 +191,10 @@ impl Engine {
 
     /// Everything that is checked before a queue pair is touched, in the order in which rxe checks it.
     fn accept(&mut self, received: &Received<'_>) -> Result<(), Counter> {
+        // Rule: W-51.2.
         let packet = Packet::parse(received.packet).map_err(|_| Counter::Truncated)?;
         let bth = packet.bth();
+        // Rule: W-51.1.
         if bth.tver().get() != 0 {
             return Err(Counter::BadVersion);
         }
@@ -224,6 +226,7 @@ impl Engine {
         if qp.kind.is_datagram() {
             return qp.handle_datagram(received, &packet, env);
         }
+        // Rule: S-02.2.
         let heard = match info.role {
             Role::Request => qp.rules.requests,
             Role::Response => qp.rules.responses,
@@ -527,6 +530,7 @@ impl Qp {
 
     /// Whether a packet comes from the peer it is connected to.
     fn is_peer(&self, received: &Received<'_>) -> bool {
+        // Rule: Q-20.
         self.kind.is_connected()
             && received.source == self.route.destination
             && received.destination == self.route.source

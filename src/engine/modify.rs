@@ -31,6 +31,7 @@ impl Engine {
         }
         let to = if mask.contains(AttrMask::STATE) { attr.qp_state } else { from };
         transition::check(qp.kind, from, to, mask | AttrMask::STATE)?;
+        // Rule: S-01.2.
         qp.check_values(attr, mask, env)?;
         qp.take_attributes(attr, mask, env);
         qp.enter(from, to, env);
@@ -154,6 +155,7 @@ impl Qp {
     /// Back to the beginning: whatever was posted is forgotten, without completions, and so are completions that nobody
     /// has looked at. What is polled afterwards is of the queue pair's new life.
     fn reset(&mut self, env: &mut Env) {
+        // Rule: S-02.3.
         self.release_begun(env);
         for cq in [self.send_cq, self.recv_cq] {
             if let Some(cq) = env.cqs.get_mut(cq.0) {

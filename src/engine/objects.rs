@@ -333,6 +333,7 @@ impl Engine {
             return Err(CreateError::NotFound("shared receive queue"));
         }
         let (cap, limits) = (init.cap, self.env.config.limits);
+        // Rule: T-49.
         if cap.max_send_wr > limits.wrs || cap.max_recv_wr > limits.wrs {
             return Err(CreateError::TooLarge("the number of work requests"));
         }

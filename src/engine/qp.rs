@@ -245,6 +245,7 @@ impl Qp {
 
     /// A completion was lost, and with it the promise that everything posted is told of: nothing goes on here.
     pub(super) fn fail_unheard(&mut self, env: &mut Env) {
+        // Rule: Q-29.
         if self.state() != QpState::Err {
             self.raise(EventType::QpFatal, env);
             self.fail(env);
@@ -253,6 +254,7 @@ impl Qp {
 
     /// Into the error state: everything that is posted is flushed, in order.
     pub(super) fn fail(&mut self, env: &mut Env) {
+        // Rule: P-08.3.
         if matches!(self.state(), QpState::Err | QpState::Reset) {
             return;
         }

@@ -401,6 +401,7 @@ impl SendQueue {
         inline: Option<&[u8]>,
         cap: &QpCap,
     ) -> Result<(), PostError> {
+        // Rule: V-01.2.
         if self.is_full() {
             return Err(PostError::QueueFull);
         }

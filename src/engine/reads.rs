@@ -54,6 +54,7 @@ impl Responder {
 impl Qp {
     /// Whether another read or atomic can be kept track of.
     fn check_reads(&self) -> Result<(), Fault> {
+        // Rule: Q-19.
         if self.resp.owed.reads() < usize::from(self.attr.max_dest_rd_atomic) {
             Ok(())
         } else {
@@ -75,6 +76,7 @@ impl Qp {
             return Err(INVALID);
         }
         let pd = self.memory_domain(packet, env);
+        // Rule: P-10.
         if len > 0 {
             env.keys
                 .remote(Some(pd), self.owner(), rkey, va, len.into(), Access::REMOTE_READ)
@@ -102,6 +104,7 @@ impl Qp {
         self.check_length(packet, info)?;
         let atomic = packet.atomic_eth().ok_or(INVALID)?;
         let (va, rkey) = (atomic.va(), atomic.rkey());
+        // Rule: Q-26.
         if !va.is_multiple_of(8) {
             return Err(INVALID);
         }
@@ -199,20 +202,25 @@ impl Qp {
         psn: Psn,
         env: &mut Env,
     ) {
+        // Rule: P-12.2.
         env.count(Counter::Duplicate);
         if self.resp.is_backlogged(self.attr.max_dest_rd_atomic) {
             return env.count(Counter::Backlog);
         }
         let owed = match info.operation {
+            // Rule: P-04.1.
             Operation::Send | Operation::Write => {
                 // If a read came behind it, its answer may be lost as well, and an acknowledgement of more than this
                 // packet would say that it is not.
                 let read_behind = self.resp.asked.is_some_and(|asked| asked.since(psn) > 0);
                 let last = self.resp.epsn.plus(Psn::HALF * 2 - 1);
+                // Rule: Q-23.
                 return self.resp.owe_ack(if read_behind { psn } else { last });
             }
             Operation::ReadRequest => self.replay_read(packet, psn, env),
+            // Rule: Q-18.
             Operation::Flush => Some(Owed::Empty { psn, msn: self.resp.msn, counts: false }),
+            // Rule: P-04.2.
             _ => self.resp.given_answer(psn),
         };
         match owed {
@@ -232,8 +240,11 @@ impl Qp {
         }
         self.resp.replays.iter().rev().find_map(|replay| {
             let Replay::Read { psn: first, va, rkey, len, msn } = *replay else { return None };
+            // Rule: P-04.3.
             let skipped = u32::try_from(psn.since(first)).ok()?.checked_mul(self.mtu)?;
+            // Rule: P-04.4.
             let same = reth.rkey() == rkey
+                // Rule: Q-22.
                 && reth.va() == va.wrapping_add(skipped.into())
                 && Some(reth.dma_len()) <= len.checked_sub(skipped);
             let (va, len) = (reth.va(), reth.dma_len());

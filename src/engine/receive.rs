@@ -20,6 +20,7 @@ impl Qp {
             return Ok(spare);
         }
         let srq = match self.kind {
+            // Rule: P-16.2.
             QpType::XrcRecv => Some(self.xrc_srq(packet, env).ok_or(INVALID)?),
             _ => self.srq,
         };
@@ -36,6 +37,7 @@ impl Qp {
         let place = env.srqs.find(packet.xrceth()?.xrcsrq().get())?;
         let srq = env.srqs.at(place)?;
         let (domain, _) = srq.xrc?;
+        // Rule: P-16.3.
         (Some(domain) == self.xrcd).then_some(srq.handle)
     }
 
@@ -76,6 +78,7 @@ impl Qp {
         data: &[u8],
         env: &mut Env,
     ) -> Result<(), Fault> {
+        // Rule: Q-08.
         let fault = Fault::Refused(NakCode::RemoteOperationalError, WcStatus::LocProtErr);
         let (pd, sges) = match srq {
             None => (self.pd, self.rq.sges(taken)),

@@ -138,6 +138,7 @@ impl Qp {
     /// hold the bytes that are there.
     #[inline]
     pub(super) fn queue_send(&mut self, wr: &SendWr<'_>, inline: &[u8]) -> Result<(), PostError> {
+        // Rule: S-02.1.
         if self.rules.post_send == Posting::Refused {
             return Err(if self.kind.has_send_queue() {
                 PostError::WrongState(self.state())
@@ -149,6 +150,7 @@ impl Qp {
         if wr.opcode().info().rd_atomic && self.attr.max_rd_atomic == 0 {
             return Err(PostError::NoRdAtomic);
         }
+        // Rule: V-01.3.
         let bytes = match wr.data {
             Data::Inline(bytes) => Some(bytes),
             Data::Gather(_) if wr.is_inline() => Some(inline),
@@ -192,6 +194,7 @@ impl Qp {
         }
         let may_send = match self.rules.sends {
             Sending::Nothing => false,
+            // Rule: S-02.4.
             Sending::Begun => wqe.is_begun(),
             Sending::Everything => wqe.is_begun() || self.may_begin(&wqe, index),
         };
@@ -236,6 +239,7 @@ impl Qp {
         }
         // With no credit left one message may go out, to learn of new ones, and so may one when nothing is in flight:
         // otherwise a queue pair that was told wrong would wait for ever.
+        // Rule: P-13.2.
         let ahead = self.req.limit.map_or(-1, |limit| self.req.messages.since(limit));
         !info.takes_receive || ahead < 1 || !self.req.is_waiting()
     }
@@ -301,6 +305,7 @@ impl Qp {
             || env.flows.is_filled_by(&self.share, cost);
         let opcode = self.opcode(request_opcode(wqe.opcode(), position));
         let bth = BthRepr {
+            // Rule: T-13.
             solicited: ends && wqe.flags().contains(SendFlags::SOLICITED) && info.takes_receive,
             ack_req: reliable && asks,
             pkey: self.pkey,
@@ -317,6 +322,7 @@ impl Qp {
             draft.finish();
         } else {
             drop(draft);
+            // Rule: Q-09.
             return self.fail_in_turn(index, WcStatus::LocProtErr, env);
         }
         env.count(Counter::Sent);
@@ -335,6 +341,7 @@ impl Qp {
     /// Gives a work request its PSNs.
     fn begin(&mut self, wqe: &SendWqe, psns: u32) {
         self.sq.get_mut(self.req.cursor).begin(self.req.next);
+        // Rule: P-01.1.
         self.req.next = self.req.next.plus(psns);
         self.req.messages = self.req.messages.plus(1);
         let info = wqe.opcode().info();
@@ -384,6 +391,7 @@ impl Qp {
         }
         match self.timeout.duration() {
             Some(timeout) if self.req.is_waiting() => {
+                // Rule: P-07.4.
                 let timeout = timeout.saturating_mul(1 << self.req.rto_backoff);
                 self.timer.set(env.now.saturating_add(timeout), self.place, &mut env.timers);
             }
@@ -394,6 +402,7 @@ impl Qp {
     /// Puts the headers behind a BTH.
     #[inline]
     fn put_headers(&self, draft: &mut Draft<'_>, wqe: &SendWqe, position: Position, k: u32) {
+        // Rule: P-16.1.
         if self.kind == QpType::XrcSend {
             draft.put(XrcethRepr { xrcsrq: wqe.srqn() }.emit().as_bytes());
         }
@@ -406,6 +415,7 @@ impl Qp {
             }
             WrOpcode::RdmaRead => {
                 // What was answered already is not asked for again.
+                // Rule: P-02.2.
                 let skipped = k * self.mtu;
                 let va = va.wrapping_add(u64::from(skipped));
                 let reth = RethRepr { va, rkey, dma_len: wqe.len() - skipped };
@@ -453,6 +463,7 @@ impl Qp {
 
     /// The completion of a request that went well, if one is wanted; whether there was room for it.
     fn complete_send(&self, index: u32, wqe: &SendWqe, env: &mut Env) -> bool {
+        // Rule: T-48.
         if !self.init.sq_sig_all && !wqe.flags().contains(SendFlags::SIGNALED) {
             return true;
         }
@@ -470,6 +481,7 @@ impl Qp {
 
     /// A request failed. Those before it that are unanswered are lost with it, those behind it are flushed.
     pub(super) fn fail_send(&mut self, index: u32, status: WcStatus, env: &mut Env) {
+        // Rule: P-08.2.
         while self.sq.head() != index {
             let (before, wqe) = self.sq.pop();
             if wqe.is_done() {
@@ -496,6 +508,7 @@ impl Qp {
         if self.state() == QpState::Sqd && self.req.draining && !begun {
             self.req.draining = false;
             // It was asked for once.
+            // Rule: Q-35.
             if core::mem::take(&mut self.attr.en_sqd_async_notify) {
                 self.raise(crate::verbs::EventType::SqDrained, env);
             }
@@ -505,6 +518,7 @@ impl Qp {
 
 /// Where packet `k` of `count` stands in its message.
 fn position(k: u32, count: u32) -> Position {
+    // Rule: T-10.
     match (k == 0, k + 1 == count) {
         (true, true) => Position::Only,
         (true, false) => Position::First,
@@ -552,5 +566,6 @@ fn request_opcode(opcode: WrOpcode, position: Position) -> Opcode {
 /// How many bytes of padding a payload of `len` bytes needs.
 #[inline]
 pub(super) fn pad_for(len: u32) -> Bits<2> {
+    // Rule: W-50.1.
     Bits::low(len.wrapping_neg())
 }

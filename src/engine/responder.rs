@@ -68,8 +68,10 @@ pub(super) enum Fault {
     Backlog,
 }
 
+// Rule: P-08.1.
 pub(super) const INVALID: Fault = Fault::Refused(NakCode::InvalidRequest, WcStatus::LocQpOpErr);
 const LENGTH: Fault = Fault::Refused(NakCode::InvalidRequest, WcStatus::LocLenErr);
+// Rule: Q-10.
 pub(super) const ACCESS: Fault = Fault::Refused(NakCode::RemoteAccessError, WcStatus::LocAccessErr);
 
 impl Responder {
@@ -123,6 +125,7 @@ impl Responder {
 
     /// Owes an acknowledgement of everything through `psn`; one that has not gone out yet is overtaken.
     pub(super) fn owe_ack(&mut self, psn: Psn) {
+        // Rule: T-32.
         let msn = self.msn;
         match self.owed.newest() {
             Some(Owed::Ack { psn: old, msn: count, answer: Owing::Accepted }) => {
@@ -141,6 +144,7 @@ impl Responder {
         {
             return;
         }
+        // Rule: P-12.3.
         self.owed.push(Owed::Ack { psn, msn: self.msn, answer });
     }
 }
@@ -182,6 +186,7 @@ impl Qp {
 
     /// Takes a request in whose opcode nobody has assigned: in its turn it is refused, as others that make no sense.
     pub(super) fn handle_unassigned(&mut self, psn: Psn, env: &mut Env) {
+        // Rule: Q-25.
         match psn.since(self.resp.epsn) {
             0 => self.refuse(psn, INVALID, env),
             1.. => self.out_of_sequence(env),
@@ -192,7 +197,9 @@ impl Qp {
 
     /// A packet is missing before this one: say so, once.
     fn out_of_sequence(&mut self, env: &mut Env) {
+        // Rule: P-03.1.
         env.count(Counter::OutOfSequence);
+        // Rule: P-03.2.
         if !self.resp.refused {
             self.resp.refused = true;
             let epsn = self.resp.epsn;
@@ -202,8 +209,10 @@ impl Qp {
 
     /// A request was not executed: tell the requester, and complete what it took.
     pub(super) fn refuse(&mut self, psn: Psn, fault: Fault, env: &mut Env) {
+        // Rule: P-08.2.
         let (answer, status) = match fault {
             Fault::NotReady => {
+                // Rule: Q-07.
                 env.count(Counter::RnrSent);
                 // What follows it comes too early as well, and needs no refusal of its own.
                 self.resp.refused = true;
@@ -219,6 +228,7 @@ impl Qp {
         }
         match self.resp.abandon() {
             Some(begun) => self.complete_begun(begun, status, env),
+            // Rule: Q-30.
             None if answer == Some(NakCode::RemoteAccessError) => {
                 self.raise(EventType::QpAccessErr, env);
             }
@@ -289,6 +299,7 @@ impl Qp {
     /// How long a packet may be, its place in the message says.
     pub(super) fn check_length(&self, packet: &Packet<'_>, info: &OpcodeInfo) -> Result<(), Fault> {
         let len = packet.payload_len();
+        // Rules: W-50.2, P-09.1.
         let right = info.payload.allows(len, self.mtu as usize);
         if right && usize::from(packet.pad_len()) == len.wrapping_neg() % 4 {
             Ok(())
@@ -328,6 +339,7 @@ impl Qp {
             // A key that cannot be invalidated is our failure: the requester is not told.
             let pd = self.memory_domain(packet, env);
             env.keys
+                // Rule: Q-11.
                 .invalidate(pd, self.owner(), ieth.rkey())
                 .map_err(|_| Fault::Silent(WcStatus::LocAccessErr))?;
             wc = wc.with_invalidated(ieth.rkey());
@@ -362,8 +374,10 @@ impl Qp {
     fn accepted(&mut self, packet: &Packet<'_>, psns: u32, ends: bool) {
         self.resp.epsn = self.resp.epsn.plus(psns);
         if ends {
+            // Rule: P-12.1.
             self.resp.msn = self.resp.msn.plus(1);
         }
+        // Rules: P-14.3, Q-05.
         if packet.bth().ack_req() && self.kind.is_reliable() {
             self.resp.forget_wrapped();
             let psn = self.resp.epsn.plus(Psn::HALF * 2 - 1);
@@ -379,6 +393,7 @@ impl Qp {
     ) -> Result<(), Fault> {
         // A message with immediate data takes a receive work request, and without one is not begun to be ended.
         let receive =
+            // Rule: P-11.1.
             if info.receive.takes() { Some(self.take_receive(packet, env)?) } else { None };
         let written = self.write_packet(packet, info, env);
         let total = match written {
@@ -396,6 +411,7 @@ impl Qp {
             self.accepted(packet, 1, info.position.ends());
             return Ok(());
         };
+        // Rule: P-11.2.
         let opcode = WcOpcode::RecvRdmaWithImm;
         let mut wc = Wc::new(crate::verbs::WrId(0), WcStatus::Success, opcode, self.qpn)
             .with_byte_len(total);
@@ -422,6 +438,7 @@ impl Qp {
             }
             self.check_total(packet, info, total)?;
             // The whole range is checked up front; of nothing, nothing is.
+            // Rule: P-10.
             if total > 0 {
                 env.keys
                     .remote(Some(pd), self.owner(), rkey, va, total.into(), Access::REMOTE_WRITE)
@@ -450,6 +467,7 @@ impl Qp {
 
     /// The payloads of a write add up to its length, and only the last packet ends it.
     fn check_total(&self, packet: &Packet<'_>, info: &OpcodeInfo, left: u32) -> Result<(), Fault> {
+        // Rule: P-09.3.
         let len = packet.payload_len();
         let right = if info.position.ends() { len == left as usize } else { len < left as usize };
         if right { Ok(()) } else { Err(LENGTH) }
@@ -458,7 +476,9 @@ impl Qp {
     /// A request of an unreliable connection: what is not in order is dropped until a message begins.
     fn handle_unreliable(&mut self, packet: &Packet<'_>, info: &OpcodeInfo, env: &mut Env) {
         let psn = packet.bth().psn();
+        // Rule: P-14.1.
         let in_order = psn == self.resp.epsn && self.check_sequence(info).is_ok();
+        // Rule: Q-21.
         if !in_order {
             self.abandon_unreliable();
         }
@@ -491,6 +511,7 @@ impl Qp {
 
     /// Gives up a message; the receive work request that it took is for the next one.
     fn abandon_unreliable(&mut self) {
+        // Rule: P-14.2.
         self.resp.spare = self.resp.abandon();
     }
 }

@@ -20,6 +20,7 @@ pub(super) fn route_of(ah: &AhAttr, local: Qpn, remote: Qpn, env: &Env) -> Optio
 /// The UDP source port of a flow: from its label, or if it has none from the queue pairs at its ends. Both ends
 /// come to the same.
 fn source_port(label: u32, local: Qpn, remote: Qpn) -> u16 {
+    // Rule: T-02.
     let label = if label != 0 {
         label
     } else {
@@ -37,6 +38,7 @@ mod tests {
 
     #[test]
     fn source_ports_are_those_of_linux() {
+        // Rule: T-02.
         let port = |label, a, b| source_port(label, Qpn::new(a), Qpn::new(b));
         assert_eq!(port(0, 0x11, 0x12), 0xc132);
         assert_eq!(port(0, 0x45, 0x48), 0xd368);

@@ -1,4 +1,5 @@
 //! Work requests.
+// Rule: T-36.
 
 use core::ffi::{c_int, c_uint, c_void};
 

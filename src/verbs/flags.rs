@@ -64,6 +64,7 @@ bitflags! {
     /// How a send work request is treated: `ibv_send_flags`.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     pub struct SendFlags: u32 {
+        // Rule: T-34.
         /// It waits until the reads and atomics before it have completed.
         const FENCE = 1;
         /// Its success is reported. Failure always is.
@@ -88,6 +89,7 @@ bitflags! {
         const WITH_IMM = 1 << 1;
         /// The device found the IP checksums right, of raw packets.
         const IP_CSUM_OK = 1 << 2;
+        // Rule: Q-17.
         /// The peer invalidated a key.
         const WITH_INV = 1 << 3;
         /// Tag matching has to be synchronised.

@@ -82,6 +82,7 @@ impl AckTimeout {
 
     /// 4.096 µs × 2^code, or `None` if it waits for ever.
     pub const fn duration(self) -> Option<Duration> {
+        // Rules: P-07.1, T-56.
         match self.0.get() {
             0 => None,
             code => Some(Duration::from_nanos(4096 << code)),
@@ -117,6 +118,7 @@ impl RetryCount {
     /// How often it is.
     #[expect(clippy::cast_possible_truncation, reason = "three bits fit a byte")]
     pub const fn limit(self) -> u8 {
+        // Rules: Q-02, T-56.
         self.0.get() as u8
     }
 }
@@ -146,6 +148,7 @@ impl RnrRetry {
     /// How often it is, or `None` if it never gives up.
     #[expect(clippy::cast_possible_truncation, reason = "three bits fit a byte")]
     pub const fn limit(self) -> Option<u8> {
+        // Rule: P-06.3.
         match self.0.get() {
             7 => None,
             count => Some(count as u8),

@@ -16,6 +16,7 @@ codes! {
         RdmaRead = 2, "RDMA_READ", "rdma-read";
         /// A compare and swap.
         CompSwap = 3, "COMP_SWAP", "comp-swap";
+        // Rule: T-41.
         /// A fetch and add.
         FetchAdd = 4, "FETCH_ADD", "fetch-add";
         /// The binding of a memory window.
@@ -203,6 +204,7 @@ macro_rules! wrs {
 //
 // The manual lists SEND_WITH_INV for UC, too; but no packet of that service carries a key to invalidate.
 wrs! {
+    // Rule: T-33.
     RdmaWrite => RdmaWrite, Write, [RC UC XRC_SEND], Gather Any, [remote inline];
     RdmaWriteWithImm => RdmaWrite, Write, [RC UC XRC_SEND], Gather Any, [remote inline takes_receive];
     Send => Send, Send, [RC UC UD GSI XRC_SEND RAW_PACKET], Gather Any, [inline takes_receive];

@@ -101,6 +101,7 @@ impl QpState {
     /// What this state does on a queue pair of this kind. One with a shared receive queue refuses receives in every
     /// state, which only the queue pair itself knows.
     pub const fn rules_for(self, qp_type: QpType) -> StateRules {
+        // Rule: S-02.1.
         let mut rules = self.rules();
         if !qp_type.has_receive_queue() {
             rules.post_recv = Posting::Refused;

@@ -25,6 +25,7 @@ codes! {
         LocAccessErr = 8, "LOC_ACCESS_ERR", "local access error";
         /// The responder found no sense in the request.
         RemInvReqErr = 9, "REM_INV_REQ_ERR", "remote invalid request error";
+        // Rule: T-42.
         /// The responder's memory may not be reached so.
         RemAccessErr = 10, "REM_ACCESS_ERR", "remote access error";
         /// The responder failed.

@@ -95,6 +95,7 @@ impl ModifyError {
 /// What it takes for a queue pair of this kind to go from one state to another, or `None` if there is no way.
 #[expect(clippy::indexing_slicing, reason = "the table has a place for every state and row")]
 pub const fn find(qp_type: QpType, from: QpState, to: QpState) -> Option<Transition> {
+    // Rule: S-01.1.
     match row(qp_type) {
         Some(row) => TABLE[from as usize][to as usize][row],
         None => None,
@@ -116,6 +117,7 @@ pub const fn check(
     if from as u8 != to as u8 {
         required = required.union(AttrMask::STATE);
     }
+    // Rule: S-01.2.
     let missing = required.difference(mask);
     if !missing.is_empty() {
         return Err(ModifyError::Missing { qp_type, from, to, missing });

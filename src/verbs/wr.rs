@@ -269,6 +269,7 @@ impl<'a> SendWr<'a> {
         }
         let opcode = self.opcode();
         let info = opcode.info();
+        // Rule: Q-31.
         if !info.qp_types.has(qp_type) {
             return Err(PostError::NotAllowedOnQpType { opcode, qp_type });
         }
@@ -291,6 +292,7 @@ impl<'a> SendWr<'a> {
 
     #[inline]
     fn check_data(&self, cap: &QpCap) -> Result<(), PostError> {
+        // Rule: V-01.4.
         if let Data::Gather(sges) = self.data {
             check_sges(sges, cap.max_send_sge)?;
         }
@@ -310,6 +312,7 @@ impl Target {
     /// Whether it says all that a queue pair of this kind must be told.
     #[inline]
     pub const fn suits(&self, qp_type: QpType) -> bool {
+        // Rule: T-35.
         match self {
             Self::Peer => !QpTypes::DATAGRAM.union(QpTypes::XRC).has(qp_type),
             Self::Ud(_) => QpTypes::DATAGRAM.has(qp_type),
@@ -400,6 +403,7 @@ mod tests {
 
     #[test]
     fn a_message_needs_a_target_of_its_queue_pairs_kind() {
+        // Rule: T-35.
         let ud = UdTarget { ah: AhHandle(1), qpn: Qpn::GSI, qkey: QKey::GSI };
         let targets = [Target::Peer, Target::Ud(ud), Target::Xrc(XrcSrqn::new(1))];
         let kinds = [

@@ -28,6 +28,7 @@ pub enum Answer {
 impl Syndrome {
     /// What it means. Bit 7 is reserved and does not matter.
     pub const fn answer(self) -> Answer {
+        // Rule: T-26.
         let value = Bits::low(self.0 as u32);
         match self.0 >> 5 & 3 {
             0 => Answer::Ack(Credits(value)),
@@ -81,6 +82,7 @@ impl Credits {
 
     /// How many receive work requests the code stands for, or `None` if it sets no limit.
     pub const fn count(self) -> Option<u32> {
+        // Rule: P-13.1.
         match self.0.get() {
             0 => Some(0),
             31 => None,
@@ -94,6 +96,7 @@ impl Credits {
 pub struct RnrTimer(pub Bits<5>);
 
 impl RnrTimer {
+    // Rules: P-06.1, Q-03, T-55.
     /// The times in units of 10 µs, by code. Code 0 is the longest.
     const TENS_OF_MICROS: [u32; 32] = [
         65536, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024,
@@ -198,6 +201,7 @@ mod tests {
 
     #[test]
     fn every_credit_code_has_its_count() {
+        // Rule: P-13.1.
         for (code, &count) in (0..).zip(&CREDITS) {
             assert_eq!(Credits(Bits::low(code)).count(), Some(count), "code {code}");
         }

@@ -8,6 +8,7 @@ use super::opcode::Opcode;
 header! {
     /// Base transport header.
     pub struct Bth, BthRepr, BthLayout: Layer::Bth, 12 bytes {
+        // Rules: W-51.5, T-11, T-12, T-15.
         /// What the packet is.
         opcode: Opcode = 8,
         /// Asks the receiver to raise a solicited event.
@@ -38,6 +39,7 @@ header! {
 impl BthRepr {
     /// A header with this opcode, queue pair and sequence number, in the default partition, no flag set.
     pub const fn new(opcode: Opcode, dest_qp: Qpn, psn: Psn) -> Self {
+        // Rule: T-54.
         Self {
             opcode,
             solicited: false,
@@ -65,6 +67,7 @@ mod tests {
 
     #[test]
     fn deconstruct() {
+        // Rule: T-12.
         let bth = Bth::ref_from_bytes(&BYTES).unwrap();
         assert_eq!(bth.opcode(), Opcode::RC_SEND_ONLY);
         assert!(bth.solicited() && bth.migreq() && bth.becn() && !bth.fecn() && bth.ack_req());
@@ -78,6 +81,7 @@ mod tests {
 
     #[test]
     fn construct_sends_reserved_bits_as_zero() {
+        // Rule: T-54.
         let repr = BthRepr {
             solicited: true,
             migreq: true,

@@ -2,6 +2,7 @@
 //!
 //! The tables follow chapter 12 of the specification, bit by bit. Each message fills the 232 bytes behind the MAD
 //! header; what it does not name is reserved.
+// Rule: C-01.1.
 
 use core::fmt;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -33,6 +34,7 @@ pub struct ServiceId(pub u64);
 impl ServiceId {
     /// The service at `port` of a port space, as the RDMA connection manager numbers them.
     pub const fn rdma_cm(space: PortSpace, port: u16) -> Self {
+        // Rule: C-02.2.
         Self((space.0 as u64) << 16 | port as u64)
     }
 

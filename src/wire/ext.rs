@@ -17,6 +17,7 @@ header! {
 header! {
     /// Datagram extended transport header: whose packet it is, and the key to the queue.
     pub struct Deth, DethRepr, DethLayout: Layer::Deth, 8 bytes {
+        // Rule: T-18.
         /// The queue key.
         qkey: QKey = 32,
         ~resv8 = 8,
@@ -48,6 +49,7 @@ header! {
 header! {
     /// RDMA extended transport header: which memory of the peer.
     pub struct Reth, RethRepr, RethLayout: Layer::Reth, 16 bytes {
+        // Rule: T-28.
         /// The virtual address.
         va: u64 = 64,
         /// The remote key.
@@ -60,6 +62,7 @@ header! {
 header! {
     /// Atomic extended transport header.
     pub struct AtomicEth, AtomicEthRepr, AtomicEthLayout: Layer::AtomicEth, 28 bytes {
+        // Rules: T-29, T-61.
         /// The virtual address.
         va: u64 = 64,
         /// The remote key.
@@ -74,6 +77,7 @@ header! {
 header! {
     /// Acknowledge extended transport header.
     pub struct Aeth, AethRepr, AethLayout: Layer::Aeth, 4 bytes {
+        // Rule: T-27.
         /// What kind of answer it is.
         syndrome: Syndrome = 8,
         /// How many requests the responder has completed.
@@ -130,6 +134,7 @@ mod tests {
 
     #[test]
     fn numbers_are_read_most_significant_byte_first() {
+        // Rules: T-27, T-28.
         let bytes: [u8; 28] = core::array::from_fn(|at| at.to_le_bytes()[0] + 1);
         let (va, rkey) = (0x0102_0304_0506_0708, RKey::new(0x090a_0b0c));
         let (swap_or_add, compare) = (0x0d0e_0f10_1112_1314, 0x1516_1718_191a_1b1c);
@@ -146,6 +151,7 @@ mod tests {
 
     #[test]
     fn reserved_bits_are_ignored_and_sent_as_zero() {
+        // Rule: T-18.
         let ee_context = EeContext::new(0x01_0203);
         assert_both_ways!(Rdeth, [0xff, 1, 2, 3], [0, 1, 2, 3], RdethRepr { ee_context });
         let xrcsrq = XrcSrqn::new(0x01_0203);

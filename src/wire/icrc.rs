@@ -19,6 +19,7 @@ pub const ICRC_LEN: usize = 4;
 /// The length of a VCRC.
 pub const VCRC_LEN: usize = 2;
 
+// Rule: T-53.
 /// The CRC-32 of eight bytes of ones.
 const AFTER_MASKED_LRH: u32 = 0x2144_df1c;
 
@@ -58,6 +59,7 @@ pub enum Route<'a> {
 ///
 /// If `transport` is shorter than a BTH.
 pub fn icrc(route: &Route<'_>, transport: &[u8]) -> [u8; ICRC_LEN] {
+    // Rules: W-01.1, Q-01.
     let (start, rest) = transport.split_first_chunk::<BTH_VARIANT>().expect("a packet has a BTH");
     let variant = rest.first().expect("a packet has a BTH");
     let crc = match route {
@@ -235,6 +237,7 @@ fn after(crc: &mut u32, short: Short, rest: &[u8]) -> Short {
 
 /// An IPv4 header with TOS, TTL and checksum as ones.
 fn masked_ipv4(header: &Ipv4) -> [u8; Ipv4::LEN] {
+    // Rule: W-01.2.
     let mut bytes = *header.as_bytes();
     bytes[1] = 0xff;
     bytes[8] = 0xff;
@@ -245,6 +248,7 @@ fn masked_ipv4(header: &Ipv4) -> [u8; Ipv4::LEN] {
 
 /// An IPv6 header or a GRH with traffic class, flow label and hop limit as ones.
 fn masked_ipv6(header: &[u8; Ipv6::LEN]) -> [u8; Ipv6::LEN] {
+    // Rule: W-01.2.
     let mut bytes = *header;
     bytes[0] |= 0x0f;
     bytes[1] = 0xff;
@@ -256,6 +260,7 @@ fn masked_ipv6(header: &[u8; Ipv6::LEN]) -> [u8; Ipv6::LEN] {
 
 /// A UDP header with the checksum as ones.
 fn masked_udp(header: &Udp) -> [u8; Udp::LEN] {
+    // Rule: W-01.2.
     let mut bytes = *header.as_bytes();
     bytes[6] = 0xff;
     bytes[7] = 0xff;

@@ -82,6 +82,7 @@ impl Psn {
     #[inline]
     #[must_use]
     pub const fn plus(self, count: u32) -> Self {
+        // Rule: P-01.2.
         Self::new(self.0.wrapping_add(count))
     }
 
@@ -89,6 +90,7 @@ impl Psn {
     /// numbers counts as behind.
     #[inline]
     pub const fn since(self, base: Self) -> i32 {
+        // Rule: P-03.3.
         sequence_distance(self.0, base.0)
     }
 }
@@ -154,6 +156,7 @@ impl PKey {
 
     /// Whether packets may pass between members with these keys: one partition, and not both limited members.
     pub const fn matches(self, other: Self) -> bool {
+        // Rules: P-15.2, T-14.
         let base = self.0 & 0x7fff;
         base != 0 && base == other.0 & 0x7fff && (self.is_full_member() || other.is_full_member())
     }

@@ -165,6 +165,7 @@ pub enum PayloadRule {
 impl PayloadRule {
     /// Whether `len` bytes of payload are allowed at a path MTU of `mtu`.
     pub const fn allows(self, len: usize, mtu: usize) -> bool {
+        // Rule: P-09.2.
         match self {
             Self::FullMtu => len == mtu,
             Self::UpToMtu(least) => least <= len && len <= mtu,
@@ -217,6 +218,7 @@ bitflags::bitflags! {
         const RDETH = 1;
         /// Datagram extended transport header.
         const DETH = 1 << 1;
+        // Rule: P-16.1.
         /// XRC extended transport header.
         const XRCETH = 1 << 2;
         /// Flush extended transport header.
@@ -316,6 +318,7 @@ macro_rules! opcodes {
 }
 
 opcodes! {
+    // Rules: T-03, T-04, T-05, T-06, T-07, T-08, T-09, T-16, T-19, T-20, T-21, T-22, T-24, T-25, T-17, T-23.
     RC_SEND_FIRST = 0x00: Rc Send First, [], FullMtu, Request, Taken;
     RC_SEND_MIDDLE = 0x01: Rc Send Middle, [], FullMtu, Request, Untouched;
     RC_SEND_LAST = 0x02: Rc Send Last, [], UpToMtu(1), Request, Completed;

@@ -314,6 +314,7 @@ fn play_server(all: &[Captured], at: usize, req: &Req, program: &Program) {
 
 #[test]
 fn connections_are_linux_byte_for_byte() {
+    // Rule: C-01.3.
     let mut played = 0;
     for (file, programs) in FILES {
         let all = messages(file);

@@ -80,6 +80,7 @@ fn data_also_acknowledge_what_was_before() {
 
 #[test]
 fn a_later_acknowledgement_does_not_complete_a_read() {
+    // Rule: P-05.
     // P-05, and a bug that rxe had: a READ skipped by a later ACK.
     let mut s = Script::rc();
     s.post(1, READ, 300);
@@ -98,6 +99,7 @@ fn a_later_acknowledgement_does_not_complete_a_read() {
 
 #[test]
 fn a_later_acknowledgement_does_not_complete_an_atomic() {
+    // Rule: P-05.
     // A bug that rxe had: the lost atomic ACK.
     let mut s = Script::rc();
     s.post(1, ADD, 8);
@@ -114,6 +116,7 @@ fn a_later_acknowledgement_does_not_complete_an_atomic() {
 
 #[test]
 fn a_later_acknowledgement_completes_no_flush_and_no_atomic_write() {
+    // Rule: Q-18.
     let (remote_addr, rkey) = (REMOTE, REMOTE_KEY);
     let flush = roce::verbs::SendOp::Flush {
         remote_addr,
@@ -138,6 +141,7 @@ fn a_later_acknowledgement_completes_no_flush_and_no_atomic_write() {
 
 #[test]
 fn of_a_read_only_what_is_missing_is_asked_for_again() {
+    // Rule: P-02.2.
     let mut s = Script::rc();
     s.post(1, READ, 5 * 256 + 10);
     s.expect_count(1);
@@ -191,6 +195,7 @@ fn a_sequence_refusal_acknowledges_what_is_before_it() {
 
 #[test]
 fn retry_cnt_is_a_literal_count() {
+    // Rules: P-07.2, Q-02.
     // P-07: also 7, which rxe takes for infinite.
     for count in [0, 1, 3, 7] {
         let mut setup = Setup::new(QpType::Rc);
@@ -223,6 +228,7 @@ fn retry_cnt_is_a_literal_count() {
 /// C9-141: between T and 4 T. Only a peer that answers, but acknowledges nothing new, is given more than T.
 #[test]
 fn retransmission_timeout_backs_off_while_the_peer_answers() {
+    // Rule: P-07.4.
     let mut setup = Setup::new(QpType::Rc);
     setup.attr.retry_cnt = RetryCount(Bits::low(7));
     let mut s = setup.build();
@@ -257,6 +263,7 @@ fn retransmission_timeout_backs_off_while_the_peer_answers() {
 
 #[test]
 fn progress_restores_patience() {
+    // Rule: P-07.3.
     let mut setup = Setup::new(QpType::Rc);
     setup.attr.retry_cnt = RetryCount(Bits::low(1));
     let mut s = setup.build();
@@ -277,6 +284,7 @@ fn progress_restores_patience() {
 
 #[test]
 fn a_timeout_of_zero_never_comes() {
+    // Rule: P-07.1.
     let mut setup = Setup::new(QpType::Rc);
     setup.attr.timeout = roce::verbs::AckTimeout::NEVER;
     let mut s = setup.build();
@@ -290,6 +298,7 @@ fn a_timeout_of_zero_never_comes() {
 
 #[test]
 fn the_timer_runs_from_the_last_progress() {
+    // Rule: P-07.4.
     let mut s = Script::rc();
     s.post(1, SEND, 4);
     s.post(2, SEND, 4);
@@ -328,6 +337,7 @@ fn a_responder_that_is_not_ready_is_really_waited_for() {
 
 #[test]
 fn every_rnr_code_waits_its_time() {
+    // Rules: P-06.1, Q-03.
     for (code, us) in [(1, 10), (5, 60), (25, 61_440), (31, 491_520), (0, 655_360)] {
         let mut setup = Setup::new(QpType::Rc);
         setup.attr.timeout = roce::verbs::AckTimeout::NEVER;
@@ -344,6 +354,7 @@ fn every_rnr_code_waits_its_time() {
 
 #[test]
 fn rnr_retry_zero_fails_at_once_and_seven_never() {
+    // Rules: P-06.2, P-06.3.
     let mut setup = Setup::new(QpType::Rc);
     setup.attr.rnr_retry = RnrRetry(Bits::low(0));
     let mut s = setup.build();
@@ -395,6 +406,7 @@ fn rnr_retries_are_counted_and_restored_by_progress() {
 
 #[test]
 fn while_waiting_for_a_receiver_nothing_else_counts() {
+    // Rule: Q-07.
     // rxe follows an RNR NAK by a sequence NAK for what was under way behind: neither that, nor another RNR NAK, nor
     // the timer costs a retry, and the wait is no shorter and no longer.
     for timeout in [0, 1, 8] {
@@ -444,6 +456,7 @@ fn a_refusal_completes_what_is_before_it_and_fails_its_own() {
 
 #[test]
 fn answers_that_mean_nothing_say_nothing() {
+    // Rule: Q-24.
     // Reserved kinds and codes are fatal to rxe, and ignored by hfi1.
     for syndrome in [0x40, 0x5f, 0x65, 0x7f] {
         let mut s = Script::rc();
@@ -460,6 +473,7 @@ fn answers_that_mean_nothing_say_nothing() {
 
 #[test]
 fn a_read_refused_in_the_middle_fails_whichever_psn_is_named() {
+    // Rule: Q-13.
     // rxe names the request's PSN, others that of the first answer that could not be given.
     for (retries, named) in [(0, 0), (0, 1), (0, 2), (0, 3), (3, 0), (3, 3)] {
         let mut setup = Setup::new(QpType::Rc);
@@ -553,6 +567,7 @@ fn an_atomic_result_is_a_number_of_this_machine() {
 
 #[test]
 fn credits_gate_messages_that_take_receives() {
+    // Rule: P-13.2.
     // P-13: SSN ≤ LSN + 1.
     let mut s = Script::rc();
     s.post(0, SEND, 4);
@@ -574,6 +589,7 @@ fn credits_gate_messages_that_take_receives() {
 
 #[test]
 fn messages_that_take_no_receive_need_no_credit() {
+    // Rule: P-13.2.
     let mut s = Script::rc();
     s.post(0, SEND, 4);
     s.expect_count(1);
@@ -591,6 +607,7 @@ fn messages_that_take_no_receive_need_no_credit() {
 
 #[test]
 fn unlimited_credit_is_unlimited_for_ever() {
+    // Rule: Q-04.
     let mut s = Script::rc();
     s.post(0, SEND, 4);
     s.expect_count(1);
@@ -643,6 +660,7 @@ fn credits_come_with_data_and_with_ghosts() {
 
 #[test]
 fn every_kind_of_retry_counts() {
+    // Rule: P-07.2.
     let without = || {
         let mut setup = Setup::new(QpType::Rc);
         setup.attr.retry_cnt = RetryCount(Bits::low(0));

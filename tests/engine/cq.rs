@@ -20,6 +20,7 @@ fn send(s: &mut Script, psn: &mut u32, solicited: bool) -> Vec<Event> {
 
 #[test]
 fn an_event_is_for_the_next_completion_once() {
+    // Rule: V-02.1.
     let (mut s, mut psn) = (Script::rc(), RQ);
     let told = Event::Completion(s.recv_cq);
     assert_eq!(send(&mut s, &mut psn, false), []);
@@ -32,6 +33,7 @@ fn an_event_is_for_the_next_completion_once() {
 
 #[test]
 fn an_event_may_be_for_solicited_completions_alone() {
+    // Rule: V-02.2.
     let (mut s, mut psn) = (Script::rc(), RQ);
     let told = Event::Completion(s.recv_cq);
     s.engine.request_notify(s.recv_cq, Notify::Solicited);
@@ -42,6 +44,7 @@ fn an_event_may_be_for_solicited_completions_alone() {
 
 #[test]
 fn a_failure_counts_as_solicited() {
+    // Rules: V-02.3, Q-16.
     // Also a flush and the failure of a send, for which rxe raises nothing.
     let mut s = Script::rc();
     s.recv(1, 0, 4);
@@ -56,6 +59,7 @@ fn a_failure_counts_as_solicited() {
 
 #[test]
 fn a_success_of_a_send_is_not_solicited() {
+    // Rule: V-02.2.
     let mut s = Script::rc();
     s.post(1, SEND, 4);
     s.expect_count(1);
@@ -71,6 +75,7 @@ fn a_success_of_a_send_is_not_solicited() {
 
 #[test]
 fn a_request_for_any_is_not_weakened() {
+    // Rule: V-02.4.
     let (mut s, mut psn) = (Script::rc(), RQ);
     let told = Event::Completion(s.recv_cq);
     s.engine.request_notify(s.recv_cq, Notify::Next);
@@ -83,6 +88,7 @@ fn a_request_for_any_is_not_weakened() {
 
 #[test]
 fn a_full_queue_loses_fails_the_receiver_and_says_so() {
+    // Rule: Q-29.
     let mut s = Script::rc();
     s.engine.resize_cq(s.recv_cq, 2).unwrap();
     for id in 0..4 {
@@ -106,6 +112,7 @@ fn fatal(qp: QpHandle) -> Event {
 
 #[test]
 fn a_full_queue_of_sends_fails_the_sender_and_says_so() {
+    // Rule: Q-29.
     let mut s = Script::rc();
     s.engine.resize_cq(s.cq, 1).unwrap();
     s.recv(7, 0, 4);

@@ -35,6 +35,7 @@ fn post(s: &mut Script, id: u64, ah: AhHandle, qkey: u32, len: u32) -> Result<()
 
 #[test]
 fn the_first_forty_bytes_hold_an_ipv4_header_in_their_second_half() {
+    // Rule: P-15.3.
     let mut s = ud();
     s.recv(1, 0, 100);
     s.buffer.write(0, &[0xee; 100]).unwrap();
@@ -52,6 +53,7 @@ fn the_first_forty_bytes_hold_an_ipv4_header_in_their_second_half() {
 
 #[test]
 fn the_first_forty_bytes_hold_an_ipv6_header_whole() {
+    // Rule: P-15.3.
     let mut s = ud();
     let sges = [s.sge(0, 25), s.sge(100, 40)];
     let wr = roce::verbs::RecvWr { id: WrId(1), sges: &sges };
@@ -65,6 +67,7 @@ fn the_first_forty_bytes_hold_an_ipv6_header_whole() {
 
 #[test]
 fn keys_that_do_not_match_are_dropped_without_a_word() {
+    // Rules: P-15.1, P-15.2.
     let mut s = ud();
     s.recv(1, 0, 100);
     s.dropped(pkt(Opcode::UD_SEND_ONLY, 1).deth(QKEY + 1, PEER).fill(4), Counter::BadQKey);
@@ -93,6 +96,7 @@ fn the_partition_is_that_of_the_index() {
 
 #[test]
 fn two_limited_members_do_not_hear_each_other() {
+    // Rule: P-15.2.
     let mut setup = Setup::new(QpType::Ud);
     setup.config.pkeys = vec![PKey::new(0x7fff)];
     let mut s = setup.build();
@@ -125,6 +129,7 @@ fn a_datagram_longer_than_the_port_takes_is_dropped_whatever_room_there_is() {
 
 #[test]
 fn a_datagram_is_padded_as_its_length_wants() {
+    // Rule: W-50.2.
     let mut s = ud();
     s.recv(1, 0, 100);
     let whole = datagram(8).to(s.qpn).bytes();
@@ -168,6 +173,7 @@ fn psns_are_counted_when_sent_and_not_looked_at_when_received() {
 
 #[test]
 fn a_controlled_key_is_replaced_by_the_queue_pairs_own() {
+    // Rule: Q-15.
     let mut s = ud();
     let ah = ah(&mut s);
     post(&mut s, 1, ah, 0x8000_0005, 0).unwrap();
@@ -180,6 +186,7 @@ fn a_controlled_key_is_replaced_by_the_queue_pairs_own() {
 
 #[test]
 fn a_datagram_longer_than_the_mtu_is_a_length_error() {
+    // Rule: Q-14.
     let mut setup = Setup::new(QpType::Ud);
     setup.config.port_mtu = Mtu::M1024;
     let mut s = setup.build();
@@ -264,6 +271,7 @@ fn another(s: &mut Script) -> QpHandle {
 
 #[test]
 fn a_multicast_packet_goes_to_every_member_that_can_take_it() {
+    // Rule: P-15.4.
     // A bug that rxe had: the wrong queue pair number on multicast completions.
     let mut s = ud();
     let group = Gid::from(Ipv6Addr::new(0xff0e, 0, 0, 0, 0, 0, 0, 5));

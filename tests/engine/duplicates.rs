@@ -8,6 +8,7 @@ use super::script::*;
 
 #[test]
 fn a_send_again_is_acknowledged_and_not_executed() {
+    // Rules: P-04.1, Q-23.
     let mut s = Script::rc();
     s.recv(1, 0, 100);
     s.recv(2, 0, 100);
@@ -22,6 +23,7 @@ fn a_send_again_is_acknowledged_and_not_executed() {
 
 #[test]
 fn a_write_again_does_not_touch_memory() {
+    // Rule: P-04.1.
     let mut s = Script::rc();
     let write = pkt(Opcode::RC_RDMA_WRITE_ONLY, RQ).reth(s.va(0), s.rkey(), 8).fill(8).ack_req();
     s.send(write.clone());
@@ -65,6 +67,7 @@ fn an_old_packet_acknowledges_no_read_behind_it() {
 
 #[test]
 fn an_atomic_again_returns_the_saved_value() {
+    // Rule: P-04.2.
     let mut s = Script::rc();
     s.set_word(0, 40);
     let add = pkt(Opcode::RC_FETCH_ADD, RQ).atomic(s.va(0), s.rkey(), 2, 0);
@@ -85,6 +88,7 @@ fn an_atomic_again_returns_the_saved_value() {
 
 #[test]
 fn a_read_again_is_served_whole_or_in_part() {
+    // Rule: P-04.3.
     let mut s = Script::rc();
     s.buffer.write(0, &pattern(600)).unwrap();
     let (va, key) = (s.va(0), s.rkey());
@@ -104,6 +108,7 @@ fn a_read_again_is_served_whole_or_in_part() {
 
 #[test]
 fn a_read_again_that_asks_for_something_else_is_dropped() {
+    // Rule: P-04.4.
     let (mut s, other) = (Script::rc(), RKey::new(5));
     let (va, key) = (s.va(0), s.rkey());
     s.send(pkt(Opcode::RC_RDMA_READ_REQUEST, RQ).reth(va, key, 600));
@@ -124,6 +129,7 @@ fn a_read_again_that_asks_for_something_else_is_dropped() {
 
 #[test]
 fn errors_in_answering_again_are_never_told() {
+    // Rule: P-04.4.
     let mut s = Script::rc();
     let read = pkt(Opcode::RC_RDMA_READ_REQUEST, RQ).reth(s.va(0), s.rkey(), 600);
     s.send(read.clone());
@@ -160,6 +166,7 @@ fn only_so_many_answers_are_kept() {
 
 #[test]
 fn a_flush_again_is_acknowledged_again_and_pushes_out_no_read() {
+    // Rule: Q-18.
     let mut s = Script::rc();
     let (va, key) = (s.va(0), s.rkey());
     let read = pkt(Opcode::RC_RDMA_READ_REQUEST, RQ).reth(va, key, 4);
@@ -226,6 +233,7 @@ fn a_flood_of_flushes_is_bounded_and_what_is_too_much_was_lost() {
 
 #[test]
 fn a_duplicate_changes_neither_sequence_nor_count() {
+    // Rule: P-12.2.
     let mut s = Script::rc();
     s.recv(1, 0, 100);
     s.recv(2, 0, 100);

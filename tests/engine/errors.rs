@@ -11,6 +11,7 @@ use super::script::*;
 
 #[test]
 fn every_reason_to_drop_has_its_counter() {
+    // Rules: W-51.1, W-51.2.
     let mut s = Script::rc();
     let whole = pkt(Opcode::RC_RDMA_WRITE_ONLY, RQ).to(s.qpn).reth(0, REMOTE_KEY, 0).bytes();
     let dropped = |reason| Disposition::Dropped(reason);
@@ -41,6 +42,7 @@ fn every_reason_to_drop_has_its_counter() {
 
 #[test]
 fn packets_from_an_address_that_is_not_the_peers_are_refused() {
+    // Rule: Q-20.
     let mut s = Script::rc();
     s.recv(1, 0, 10);
     s.post(1, SEND, 4);
@@ -158,6 +160,7 @@ fn peer_in(p: &mut Pair, state: QpState) -> SendOp {
 
 #[test]
 fn each_fault_of_the_table_has_its_pair_of_statuses() {
+    // Rules: P-08.1, P-08.2, Q-30.
     for &(what, prepare, requester, responder, event) in FAULTS {
         let mut pair = Pair::new(QpType::Rc, Mtu::M1024);
         let op = prepare(&mut pair);
@@ -194,6 +197,7 @@ fn a_packet_for_a_queue_pair_of_another_kind_is_dropped() {
 
 #[test]
 fn each_loss_is_made_good_exactly_once() {
+    // Rule: P-02.1.
     // P-02: one packet of each kind is lost, at each of the first times it is sent.
     use roce::wire::{Operation, Role};
     let kinds = [

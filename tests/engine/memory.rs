@@ -42,6 +42,7 @@ fn readable(s: &mut Script, psn: &mut u32, va: u64, key: RKey, len: u32) -> bool
 
 #[test]
 fn writing_from_afar_needs_the_right_to_write_at_home() {
+    // Rule: V-03.2.
     let mut s = Script::rc();
     for access in [Access::REMOTE_WRITE, Access::REMOTE_ATOMIC] {
         let attr = MrAttr { region: s.buffer.region(), base: s.va(0), access };
@@ -51,6 +52,7 @@ fn writing_from_afar_needs_the_right_to_write_at_home() {
 
 #[test]
 fn each_right_opens_its_own_operation() {
+    // Rule: V-03.1.
     // The matrix of rights and operations.
     let rights = [
         Access::REMOTE_READ,
@@ -134,6 +136,7 @@ fn a_key_that_was_given_up_opens_nothing_and_a_new_one_differs() {
 
 #[test]
 fn a_window_shows_its_own_range_and_rights() {
+    // Rule: Q-06.
     for kind in [MwType::Type1, MwType::Type2] {
         let probe = |va: u64, len, expected: bool| {
             let mut s = Script::rc();
@@ -165,6 +168,7 @@ fn a_window_that_is_not_bound_shows_nothing() {
 
 #[test]
 fn a_region_with_a_window_stays() {
+    // Rule: V-03.3.
     let mut s = Script::rc();
     let (handle, mw) = window(&mut s, MwType::Type2);
     let key = bind(&mut s, mw, 1, (0, 10), RW);
@@ -278,6 +282,7 @@ fn bindings_that_cannot_be_are_errors() {
 
 #[test]
 fn only_what_was_bound_by_the_queue_pair_is_invalidated_by_it() {
+    // Rule: Q-12.
     let s = Script::rc();
     let key = s.rkey();
     fails(s, SendOp::LocalInv { rkey: key });
@@ -292,6 +297,7 @@ fn only_what_was_bound_by_the_queue_pair_is_invalidated_by_it() {
 
 #[test]
 fn a_window_of_type_2_is_for_the_queue_pair_that_bound_it() {
+    // Rule: V-03.4.
     for kind in [MwType::Type1, MwType::Type2] {
         let mut s = Script::rc();
         let (_, mw) = window(&mut s, kind);
@@ -308,6 +314,7 @@ fn a_window_of_type_2_is_for_the_queue_pair_that_bound_it() {
 
 #[test]
 fn a_window_may_count_from_zero() {
+    // Rule: Q-22.
     let mut s = Script::rc();
     s.buffer.write(0, &pattern(200)).unwrap();
     let (_, mw) = window(&mut s, MwType::Type2);
@@ -343,6 +350,7 @@ fn a_peer_invalidates_with_a_send() {
 
 #[test]
 fn an_invalidation_that_fails_is_our_own_affair() {
+    // Rule: Q-11.
     // No NAK: the receive fails, the queue pair too, and the peer finds out by itself.
     let mut s = Script::rc();
     s.recv(1, 0, 100);

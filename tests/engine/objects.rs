@@ -54,6 +54,7 @@ fn a_queue_pair_needs_everything_that_it_names() {
 
 #[test]
 fn queues_are_no_larger_than_the_device_can_make_them() {
+    // Rule: T-49.
     let mut s = Script::rc();
     let limits = s.engine.config().limits;
     let most = QpCap {

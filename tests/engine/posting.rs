@@ -11,6 +11,7 @@ use super::states::in_state;
 
 #[test]
 fn a_full_queue_says_so() {
+    // Rule: V-01.2.
     let mut setup = Setup::new(QpType::Rc);
     setup.cap.max_send_wr = 3;
     setup.cap.max_recv_wr = 5;
@@ -133,6 +134,7 @@ fn several_are_posted_together_or_not_at_all() {
 
 #[test]
 fn lists_and_inline_data_have_limits() {
+    // Rule: V-01.4.
     let mut s = Script::rc();
     let sges = [s.sge(0, 1); 5];
     let many = PostError::TooManySges { count: 5, max: 4 };
@@ -199,6 +201,7 @@ fn an_atomic_with_other_than_eight_bytes_is_a_local_length_error() {
 
 #[test]
 fn sends_are_posted_where_the_table_says() {
+    // Rule: S-02.1.
     for state in QpState::ALL {
         let Some(mut s) = in_state(QpType::Uc, *state) else { continue };
         let posted = s.try_post(1, SEND, &[], SendFlags::empty());

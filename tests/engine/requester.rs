@@ -8,6 +8,7 @@ use super::script::*;
 
 #[test]
 fn a_read_takes_a_psn_for_each_packet_of_its_answer() {
+    // Rule: P-01.1.
     // P-01: n·PMTU + 1 bytes take n + 1 PSNs, and what follows skips them.
     let mut s = Script::rc();
     s.post(1, READ, 3 * 256 + 1);
@@ -22,6 +23,7 @@ fn a_read_takes_a_psn_for_each_packet_of_its_answer() {
 
 #[test]
 fn psns_wrap() {
+    // Rule: P-01.2.
     let mut setup = Setup::new(QpType::Rc);
     setup.attr.sq_psn = Psn::new(0xff_ffff);
     let mut s = setup.build();
@@ -57,6 +59,7 @@ fn a_read_across_the_wrap_is_answered() {
 
 #[test]
 fn operations_of_one_packet_take_one_psn() {
+    // Rule: P-01.1.
     let mut s = Script::rc();
     let (remote_addr, rkey) = (REMOTE, REMOTE_KEY);
     s.post(1, SendOp::CompareSwap { remote_addr, rkey, compare: 7, swap: 9 }, 8);
@@ -78,6 +81,7 @@ fn operations_of_one_packet_take_one_psn() {
 
 #[test]
 fn a_write_names_its_whole_length_in_its_first_packet() {
+    // Rule: T-10.
     let mut s = Script::rc();
     s.buffer.write(0, &pattern(513)).unwrap();
     let op = SendOp::Write { remote_addr: REMOTE, rkey: REMOTE_KEY, imm: Some(*b"roce") };
@@ -146,6 +150,7 @@ fn gathered_places_need_not_end_with_packets() {
 
 #[test]
 fn inline_data_are_taken_when_posted() {
+    // Rule: V-01.3.
     let mut s = Script::rc();
     let wr = SendWr::new(WrId(1), SEND, Data::Inline(b"now"));
     s.engine.post_send(s.qp, &wr, &[]).unwrap();
@@ -265,6 +270,7 @@ fn no_more_is_read_at_a_time_than_a_window_before_what_is_to_come() {
 
 #[test]
 fn a_local_buffer_at_fault_sends_nothing() {
+    // Rule: Q-09.
     // LOC_PROT_ERR, and nothing on the wire.
     for bad in [
         |s: &Script| roce::verbs::Sge { lkey: roce::verbs::LKey::new(77), ..s.sge(0, 8) },
@@ -330,6 +336,7 @@ fn after_a_loss_one_read_is_asked_for_at_a_time() {
 
 #[test]
 fn unsignaled_work_completes_in_silence_and_fails_aloud() {
+    // Rule: T-48.
     let mut s = Script::rc();
     s.post_flags(1, SEND, 4, SendFlags::empty());
     s.post(2, SEND, 4);
@@ -407,6 +414,7 @@ fn an_acknowledgement_during_a_retry_takes_along_what_was_done_at_home() {
 
 #[test]
 fn a_payload_of_any_length_is_padded_with_zeros() {
+    // Rule: W-50.1.
     for len in 0..8_usize {
         let mut s = Script::rc();
         s.buffer.write(0, &[0xff; 16]).unwrap();
@@ -433,6 +441,7 @@ fn a_payload_of_any_length_is_padded_with_zeros() {
 
 #[test]
 fn only_the_last_packet_of_what_takes_a_receive_is_solicited() {
+    // Rule: T-13.
     let mut s = Script::rc();
     let flags = SendFlags::SIGNALED | SendFlags::SOLICITED;
     s.post_flags(1, SEND, 300, flags);

@@ -44,6 +44,7 @@ fn a_receive_may_have_several_places() {
 
 #[test]
 fn a_packet_in_the_middle_may_be_acknowledged_without_counting() {
+    // Rule: P-12.1.
     // P-12: a message counts when it ends.
     let mut s = Script::rc();
     s.recv(1, 0, 1000);
@@ -57,6 +58,7 @@ fn a_packet_in_the_middle_may_be_acknowledged_without_counting() {
 
 #[test]
 fn acknowledgements_are_owed_where_they_are_asked_for_and_coalesced() {
+    // Rule: T-32.
     let mut s = Script::rc();
     for id in 0..4 {
         s.recv(id, 0, 100);
@@ -85,6 +87,7 @@ fn a_write_lands_where_it_says() {
 
 #[test]
 fn a_write_with_immediate_takes_one_receive_at_its_last_packet() {
+    // Rules: P-11.1, P-11.2.
     // P-11.
     let mut s = Script::rc();
     s.recv(1, 5000, 4);
@@ -121,6 +124,7 @@ fn a_write_with_immediate_that_finds_no_receive_repeats_only_its_last_packet() {
 
 #[test]
 fn without_a_receive_the_requester_is_told_to_wait() {
+    // Rule: Q-07.
     // A bug that rxe had: no NAK without a receive WQE.
     let mut s = Script::rc();
     s.send(pkt(Opcode::RC_SEND_ONLY, RQ).fill(4).ack_req());
@@ -157,6 +161,7 @@ fn a_peer_that_repeats_what_finds_no_receive_is_answered_once() {
 
 #[test]
 fn a_gap_is_refused_once() {
+    // Rules: P-03.1, P-03.2.
     // P-03.
     let mut s = Script::rc();
     s.recv(1, 0, 10);
@@ -177,6 +182,7 @@ fn a_gap_is_refused_once() {
 
 #[test]
 fn half_of_all_psns_are_ahead_and_half_behind() {
+    // Rule: P-03.3.
     let mut s = Script::rc();
     s.send(pkt(Opcode::RC_SEND_ONLY, RQ.wrapping_add(0x80_0000)).fill(4));
     assert_eq!((s.count(Counter::Duplicate), s.count(Counter::OutOfSequence)), (1, 0));
@@ -186,6 +192,7 @@ fn half_of_all_psns_are_ahead_and_half_behind() {
 
 #[test]
 fn expected_psns_wrap() {
+    // Rule: P-01.2.
     let mut setup = Setup::new(QpType::Rc);
     setup.attr.rq_psn = Psn::new(0xff_ffff);
     let mut s = setup.build();
@@ -224,6 +231,7 @@ fn an_acknowledgement_does_not_overtake_data() {
 
 #[test]
 fn of_nothing_no_key_is_checked() {
+    // Rule: P-10.
     // P-10.
     let mut s = Script::rc();
     s.send(pkt(Opcode::RC_RDMA_WRITE_ONLY, RQ).reth(u64::MAX, BAD_KEY, 0).ack_req());
@@ -367,6 +375,7 @@ fn memory_of_another_domain_is_out_of_reach() {
 
 #[test]
 fn lengths_that_do_not_suit_the_position_are_invalid() {
+    // Rules: P-09.1, P-09.2, P-09.3.
     // P-09, and a bug that rxe had: the wrong length check.
     let event = EventType::QpReqErr;
     let write = |opcode, dma_len, len: usize| {
@@ -425,6 +434,7 @@ fn sends_of_the_wrong_length_fail_the_receive_they_took() {
 
 #[test]
 fn later_packets_of_the_wrong_length_are_invalid() {
+    // Rules: P-09.1, P-09.3.
     for (opcode, len) in [
         (Opcode::RC_RDMA_WRITE_MIDDLE, 255),
         (Opcode::RC_RDMA_WRITE_LAST, 0),
@@ -471,6 +481,7 @@ fn a_receive_that_a_wrong_length_broke_says_so() {
 
 #[test]
 fn padding_that_does_not_suit_the_payload_is_invalid() {
+    // Rule: W-50.2.
     let mut s = Script::rc();
     s.recv(1, 0, 100);
     let mut bytes = pkt(Opcode::RC_SEND_ONLY, RQ).to(s.qpn).fill(8).bytes();
@@ -496,6 +507,7 @@ fn padding_that_does_not_suit_the_payload_is_invalid() {
 
 #[test]
 fn a_misaligned_atomic_is_invalid_whatever_its_key() {
+    // Rule: Q-26.
     let event = EventType::QpReqErr;
     for opcode in [Opcode::RC_FETCH_ADD, Opcode::RC_COMPARE_SWAP] {
         refused(rc(), move |s| pkt(opcode, RQ).atomic(s.va(4), s.rkey(), 1, 0), INVALID, event);
@@ -558,6 +570,7 @@ fn messages_have_a_beginning_and_are_not_interrupted() {
 
 #[test]
 fn an_opcode_that_nobody_assigned_is_refused_in_its_turn() {
+    // Rule: Q-25.
     for opcode in [0x15, 0x18, 0x1f] {
         let mut s = Script::rc();
         s.send(pkt(Opcode(opcode), RQ - 1));
@@ -581,6 +594,7 @@ fn a_responder_that_keeps_no_reads_refuses_them() {
 
 #[test]
 fn more_reads_than_agreed_are_refused() {
+    // Rule: Q-19.
     let mut setup = rc();
     setup.attr.max_dest_rd_atomic = 2;
     let mut s = setup.build();
@@ -594,6 +608,7 @@ fn more_reads_than_agreed_are_refused() {
 
 #[test]
 fn memory_that_goes_away_under_a_read_ends_it() {
+    // Rule: Q-13.
     let mut s = Script::rc();
     s.send(pkt(Opcode::RC_RDMA_READ_REQUEST, RQ).reth(s.va(0), s.rkey(), 600));
     let mut batch = roce::engine::Batch::new(1);
@@ -606,6 +621,7 @@ fn memory_that_goes_away_under_a_read_ends_it() {
 
 #[test]
 fn a_write_with_immediate_and_a_bad_key_fails_its_receive() {
+    // Rule: Q-10.
     let mut s = Script::rc();
     s.recv(1, 0, 0);
     s.recv(2, 0, 0);
@@ -618,6 +634,7 @@ fn a_write_with_immediate_and_a_bad_key_fails_its_receive() {
 
 #[test]
 fn a_receive_that_is_too_small_is_invalid() {
+    // Rule: Q-08.
     let mut s = Script::rc();
     s.recv(1, 0, 300);
     s.recv(2, 0, 300);
@@ -630,6 +647,7 @@ fn a_receive_that_is_too_small_is_invalid() {
 
 #[test]
 fn a_receive_at_fault_is_an_operational_error() {
+    // Rule: Q-08.
     let bad: [fn(&mut Script) -> Sge; 3] = [
         |s| Sge { lkey: roce::verbs::LKey::new(3), ..s.sge(0, 100) },
         |s| s.sge(SIZE as u64 - 2, 100),
@@ -663,6 +681,7 @@ fn after_a_refusal_requests_are_ignored() {
 
 #[test]
 fn a_refusal_counts_what_was_completed_and_not_what_it_refuses() {
+    // Rule: P-12.3.
     let refused: [(fn(&Script) -> Pkt, NakCode); 3] = [
         (|s| pkt(Opcode::RC_RDMA_READ_REQUEST, RQ + 4).reth(s.va(0), BAD_KEY, 4), ACCESS),
         (|_| pkt(Opcode::RC_SEND_LAST, RQ + 4).fill(4), INVALID),
@@ -684,6 +703,7 @@ fn a_refusal_counts_what_was_completed_and_not_what_it_refuses() {
 
 #[test]
 fn credits_count_the_receives_that_are_posted() {
+    // Rule: P-13.3.
     let mut setup = rc();
     setup.config.advertise_credits = true;
     let mut s = setup.build();
@@ -714,6 +734,7 @@ fn the_first_packet_tells_that_the_connection_is_up() {
 
 #[test]
 fn bits_that_mean_nothing_are_ignored() {
+    // Rule: W-51.5.
     // W-51: M, F, B and the reserved bits.
     let mut s = Script::rc();
     s.recv(1, 0, 100);

@@ -117,6 +117,7 @@ fn atomics_and_flushes_do_what_they_say() {
 
 #[test]
 fn the_loss_of_any_one_packet_is_made_good() {
+    // Rule: P-02.1.
     for lost in 0..40 {
         let mut pair = Pair::new(QpType::Rc, Mtu::M1024);
         let bytes = fill(&pair, 5000);
@@ -170,6 +171,7 @@ fn a_peer_that_is_gone_is_given_up() {
 
 #[test]
 fn a_bad_key_is_refused_and_both_sides_end_in_error() {
+    // Rule: P-08.2.
     let mut pair = Pair::new(QpType::Rc, Mtu::M1024);
     let (remote_addr, _) = remote(&pair, 0);
     let rkey = roce::wire::RKey::new(0x1234_5678);

@@ -32,6 +32,7 @@ fn fill(s: &mut Script, srq: SrqHandle, ids: std::ops::Range<u64>) {
 
 #[test]
 fn receives_come_from_the_shared_queue_and_no_credits_are_told() {
+    // Rule: P-13.3.
     let (mut s, srq) = shared(QpType::Rc, 0, false);
     s.send(pkt(Opcode::RC_SEND_ONLY, RQ).fill(4).ack_req());
     s.expect([rnr(RQ, 12, 0)]);

@@ -43,6 +43,7 @@ pub fn in_state(kind: QpType, state: QpState) -> Option<Script> {
 
 #[test]
 fn every_row_of_the_transition_table_is_taken() {
+    // Rule: S-01.1.
     for kind in KINDS {
         for from in QpState::ALL {
             for to in QpState::ALL {
@@ -58,6 +59,7 @@ fn every_row_of_the_transition_table_is_taken() {
 
 #[test]
 fn what_is_missing_or_too_much_changes_nothing() {
+    // Rule: S-01.2.
     for kind in KINDS {
         for from in QpState::ALL {
             for to in QpState::ALL {
@@ -171,6 +173,7 @@ fn a_wrong_belief_about_the_state_is_named() {
 
 #[test]
 fn requests_and_answers_are_heard_where_the_table_says() {
+    // Rule: S-02.2.
     for state in QpState::ALL {
         let Some(mut s) = in_state(QpType::Rc, *state) else { continue };
         let rules = state.rules();
@@ -189,6 +192,7 @@ fn requests_and_answers_are_heard_where_the_table_says() {
 
 #[test]
 fn sqd_finishes_what_was_begun_and_tells() {
+    // Rule: S-02.4.
     let mut setup = Setup::new(QpType::Rc);
     setup.config.window_packets = 2;
     let mut s = setup.build();
@@ -245,6 +249,7 @@ fn an_idle_queue_drains_at_once() {
 
 #[test]
 fn who_asked_to_be_told_of_a_drained_queue_is_told_once() {
+    // Rule: Q-35.
     let mut s = Script::rc();
     let mask = AttrMask::STATE | AttrMask::EN_SQD_ASYNC_NOTIFY;
     let attr = QpAttr { qp_state: QpState::Sqd, en_sqd_async_notify: true, ..s.attr };
@@ -275,6 +280,7 @@ fn who_asked_to_be_told_of_a_drained_queue_is_told_once() {
 
 #[test]
 fn the_error_state_flushes_everything_in_order() {
+    // Rule: P-08.3.
     // A bug that rxe had: the receive queue was not flushed.
     let mut s = Script::rc();
     for id in 0..4 {
@@ -299,6 +305,7 @@ fn the_error_state_flushes_everything_in_order() {
 
 #[test]
 fn reset_forgets_completions_that_nobody_has_seen() {
+    // Rule: S-02.3.
     let mut s = Script::rc();
     s.engine.keep_time(roce::time::Instant::ZERO, s.cq).unwrap();
     s.post(1, SEND, 4);
@@ -320,6 +327,7 @@ fn reset_forgets_completions_that_nobody_has_seen() {
 
 #[test]
 fn reset_forgets_everything_without_a_word() {
+    // Rule: S-02.3.
     let mut s = Script::rc();
     s.post(1, SEND, 4);
     s.recv(2, 0, 1000);

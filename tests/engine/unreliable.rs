@@ -23,6 +23,7 @@ fn a_message_completes_when_it_was_sent() {
 
 #[test]
 fn nothing_is_ever_acknowledged() {
+    // Rules: P-14.3, Q-05.
     let mut s = Script::uc();
     s.recv(1, 0, 1000);
     s.send(pkt(Opcode::UC_SEND_FIRST, RQ).fill(256).ack_req());
@@ -33,6 +34,7 @@ fn nothing_is_ever_acknowledged() {
 
 #[test]
 fn a_gap_abandons_the_message_and_its_receive_is_used_again() {
+    // Rules: P-14.1, P-14.2.
     let mut s = Script::uc();
     s.recv(1, 0, 1000);
     s.recv(2, 0, 1000);
@@ -52,6 +54,7 @@ fn a_gap_abandons_the_message_and_its_receive_is_used_again() {
 
 #[test]
 fn a_message_may_begin_in_the_middle_of_another() {
+    // Rule: Q-21.
     // hfi1 accepts it; rxe drops it together with the old one.
     let mut s = Script::uc();
     s.recv(1, 0, 1000);

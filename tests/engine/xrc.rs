@@ -49,6 +49,7 @@ fn xnak(psn: u32, code: NakCode, msn: u32) -> Pkt {
 
 #[test]
 fn the_initiator_names_a_shared_queue_right_behind_the_bth() {
+    // Rule: P-16.1.
     let mut s = Setup::new(QpType::XrcSend).build();
     let srq = XrcSrqn::new(0x77);
     s.post(1, SEND, 0);
@@ -81,6 +82,7 @@ fn an_initiator_takes_no_requests_and_a_target_no_answers() {
 
 #[test]
 fn a_send_takes_its_receive_from_the_queue_it_names() {
+    // Rule: P-16.2.
     let Target { mut s, srq, cq, number, .. } = target(false);
     let sges = [s.sge(64, 100)];
     s.engine.post_srq_recv(srq, &RecvWr { id: WrId(5), sges: &sges }).unwrap();
@@ -99,6 +101,7 @@ fn a_send_takes_its_receive_from_the_queue_it_names() {
 
 #[test]
 fn a_queue_of_another_domain_or_none_is_invalid() {
+    // Rule: P-16.3.
     for foreign in [false, true] {
         let Target { mut s, cq, .. } = target(false);
         let number = if foreign {

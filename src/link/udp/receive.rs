@@ -178,6 +178,7 @@ impl Checker {
             let Some(len) = counters.size(packet.len()) else { continue };
             match self.identification(packet, has_identification) {
                 Some(id) => sound(start, len, id),
+                // Rule: Q-36.
                 None => counters.bad_icrc += 1,
             }
         }

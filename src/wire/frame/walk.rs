@@ -202,6 +202,7 @@ impl<'f, 'a, O: Observer> Walk<'f, 'a, O> {
         let total = usize::from(header.total_len());
         // A length that cannot be is passed over, so that what there is is shown all the same.
         let end = if total < header_len { self.frame.bytes.len() } else { offset + total };
+        // Rule: W-51.3.
         let is_datagram = header.protocol() == PROTOCOL_UDP && !header.is_fragment();
         let parsed = if is_datagram { self.udp_at(offset + header_len, end) } else { Ok(()) };
         if total < header_len { wrong("total length", total) } else { parsed }
@@ -237,6 +238,7 @@ impl<'f, 'a, O: Observer> Walk<'f, 'a, O> {
     fn udp_at(&mut self, offset: usize, end: usize) -> Result<(), ParseError> {
         let header = self.take::<Udp>(offset)?;
         self.frame.udp = Some(header);
+        // Rule: W-51.4.
         if header.destination_port() != self.frame.port {
             return Ok(());
         }
@@ -247,6 +249,7 @@ impl<'f, 'a, O: Observer> Walk<'f, 'a, O> {
             return Err(ParseError::Field { layer, offset, field, value: length as u64 });
         }
         // Where the lengths disagree, what there is is shown all the same.
+        // Rules: W-52, T-01.
         let parsed = self.transport_at(offset + Udp::LEN, end.min(offset + length));
         if offset + length > end {
             self.frame.icrc_at = None;
@@ -527,6 +530,7 @@ mod tests {
 
     #[test]
     fn a_fragment_is_not_a_datagram() {
+        // Rule: W-51.3.
         for changes in [[(20, 0x20)], [(20, 0x60)], [(21, 0x01)]] {
             let bytes = with(&changes);
             let frame = parse(&bytes);
@@ -545,6 +549,7 @@ mod tests {
 
     #[test]
     fn the_port_decides_what_is_roce() {
+        // Rule: W-51.4.
         let frame = Frame::parse(LinkType::ETHERNET, &FRAME, 4792);
         assert!(frame.udp().is_some() && frame.packet().is_none() && frame.icrc().is_none());
         let other = with(&[(37, 0xb8)]);

@@ -30,6 +30,7 @@ macro_rules! post_list {
                 }
                 Ok(())
             });
+            // Rule: V-01.1.
             if posted.is_err() && !$bad.is_null() {
                 // SAFETY: the program has room for a pointer there.
                 unsafe { $bad.write(next) };
