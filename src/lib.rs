@@ -14,23 +14,27 @@
 //!               └────────────────────────────────────────────────► decode ─► lines, trees, JSON, summaries
 //! ```
 //!
-//! | room | holds |
-//! |---|---|
-//! | [`time`] | the only time this crate knows: nanoseconds, told from outside |
-//! | [`wire`] | every header as a view over bytes and as something to emit; the one opcode table; ICRC; MAD and CM |
-//! | [`capture`] | pcap and pcapng, in and out, plain or compressed, in bounded memory |
-//! | [`decode`] | packets in words: fields by tshark's names, filters, summaries |
-//! | [`verbs`] | the vocabulary of verbs, with the numbers and texts of `ibv_*` |
-//! | [`memory`] | memory that a NIC may touch, and the one place that touches it |
-//! | [`engine`] | a software RNIC as a state machine, told packets and time |
-//! | [`cm`] | the connection manager as a state machine, told messages, commands and time |
-//! | [`link`] | ways onto a network, simulated or real; faults and taps around them |
-//! | [`nic`] | an engine on a link, and who drives them: a software NIC that runs |
-//! | [`ibverbs`] | the C ABI of `libibverbs`, and the way between it and `verbs` |
-//! | `conform` | scenarios, run on any two devices, and what differs; with the feature of this name |
-//! | `replay` | captures, held against the engine and the rules of the protocol; with the feature of this name |
+//! | room | holds | may use |
+//! |---|---|---|
+//! | [`time`] | the only time this crate knows: nanoseconds, told from outside | — |
+//! | `random` | seeded randomness, the same on every machine | — |
+//! | `secret` | randomness that peers cannot guess | random |
+//! | [`wire`] | every header as a view over bytes and as something to emit; the one opcode table; ICRC; MAD and CM | — |
+//! | [`memory`] | memory that a NIC may touch, and the one place that touches it | — |
+//! | [`verbs`] | the vocabulary of verbs, with the numbers and texts of `ibv_*` | wire, memory |
+//! | [`capture`] | pcap and pcapng, in and out, plain or compressed, in bounded memory | time, wire |
+//! | [`decode`] | packets in words: fields by tshark's names, filters, summaries | time, wire, capture |
+//! | `analysis` | connections, messages, causes and findings of captures; with the feature of this name | time, wire, decode |
+//! | [`engine`] | a software RNIC as a state machine, told packets and time | time, random, secret, wire, memory, verbs |
+//! | [`cm`] | the connection manager as a state machine, told messages, commands and time | time, secret, wire, verbs |
+//! | [`link`] | ways onto a network, simulated or real; faults and taps around them | time, random, wire, verbs, capture |
+//! | [`nic`] | an engine on a link, and the thread that drives them: a software NIC that runs | time, wire, memory, verbs, engine, link |
+//! | [`ibverbs`] | the C ABI of `libibverbs`, and a real RNIC through it | secret, wire, memory, verbs, link |
+//! | `conform` | scenarios, run on any two devices, and what differs; with the feature of this name | time, wire, memory, verbs, decode, link, nic |
+//! | `replay` | captures, checked against the engine and the rules of the protocol; with the feature of this name | time, random, wire, memory, verbs, capture, decode, analysis, engine, conform |
 //!
-//! Nothing imports upwards in this table. Each room's own page says how it is built.
+//! Nothing imports upwards in this table; `tests/tidy.rs` holds the source against it. Each room's own page says how
+//! it is built.
 //!
 //! # Rules that hold everywhere
 //!

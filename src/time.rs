@@ -1,7 +1,7 @@
 //! The only time this crate knows: nanoseconds, told from outside.
 //!
 //! Nothing in `wire`, `capture` or `engine` reads a clock. A capture's time stamps, a simulation's virtual time
-//! and a live NIC's monotonic clock are all [`Instant`]s; what zero means is up to whoever tells the time. In a
+//! and a live NIC's monotonic clock are all [`Instant`]s; what zero means is up to the caller that tells the time. In a
 //! capture it is the Unix epoch.
 
 use core::fmt;

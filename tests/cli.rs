@@ -461,7 +461,7 @@ fn a_server_ends_after_one_client_or_on_ctrl_c() {
 }
 
 #[test]
-fn a_bench_that_cannot_be_says_why_before_anybody_is_asked() {
+fn bench_with_invalid_options_fails_before_it_connects() {
     for (args, word) in [
         (&["bench", "read", "bw", "-c", "ud", "127.0.0.1"][..], "UD has no read: use -c rc"),
         (&["bench", "send", "bw", "-c", "UD", "-s", "4097", "127.0.0.1"], "does not fit an MTU"),

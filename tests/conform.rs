@@ -360,7 +360,7 @@ fn who_holds_a_wire_loses_what_comes_from_a_device_that_cannot() {
     }
 }
 
-/// Devices whose wire nobody holds, as cards are, with a bump between them.
+/// Devices whose packets cannot be seen, as those of RNICs, with a bump in the wire between them.
 #[test]
 fn a_bump_in_the_wire_sees_and_loses_packets_of_devices_that_cannot() {
     in_namespace(|| {
@@ -378,7 +378,7 @@ fn a_bump_in_the_wire_sees_and_loses_packets_of_devices_that_cannot() {
             let fit = |name: &str| globs.iter().any(|glob| fits(glob, name));
             all.iter().filter(|it| fit(&it.name)).cloned().collect::<Vec<_>>()
         };
-        // Without the bump there is nobody to lose packets.
+        // Without the bump nothing can drop packets.
         let (first, second) = (bare(&a), bare(&b));
         let pair = Pair::local(first.clone(), second.clone()).unwrap();
         let mut judge = Judge::new(pair, Side::Requester, reference(), [None, None]);

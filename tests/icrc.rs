@@ -436,7 +436,7 @@ fn every_bit_of_a_native_packet_is_covered_or_masked_as_the_table_says() {
     let with = native(GRH);
     let mut flips = Flips::of(&with[..with.len() - 2]);
     flips.bytes(0..8, Flips::OK);
-    // LRH and GRH both have a length, and where they differ nobody knows where the ICRC is.
+    // LRH and GRH both have a length, and where they differ the place of the ICRC is unknown.
     flips.byte(4, 0x07, Flips::BAD);
     flips.byte(5, 0xff, Flips::BAD);
     // LNH 1 is a raw packet; LNH 2 announces a BTH where the GRH is: there is an ICRC, and it does not fit.

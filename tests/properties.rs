@@ -188,7 +188,7 @@ proptest! {
 fn cut_at(recipe: &Recipe, len: usize) -> Option<ParseError> {
     let mut offset = 0;
     for (layer, needed) in recipe.parts() {
-        // The VCRC is the last thing on a wire, and nobody misses it.
+        // The VCRC is the last thing on a wire, and its absence is no error.
         if len < offset + needed && layer != Layer::Vcrc {
             return Some(ParseError::Truncated { layer, offset, needed, have: len - offset });
         }

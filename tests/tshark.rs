@@ -323,7 +323,7 @@ fn every_field_of_every_capture_agrees_with_tshark() {
     for (at, exception) in EXCEPTIONS.iter().enumerate() {
         let times = used.get(&at).copied().unwrap_or(0);
         println!("{times:>6} times {}: {}", exception.fields.join(" "), exception.reason);
-        assert!(times > 0 || exception.elsewhere, "nobody needs it: {}", exception.reason);
+        assert!(times > 0 || exception.elsewhere, "no packet needs it: {}", exception.reason);
     }
     println!("{agreed} values agree");
     assert!(

@@ -1,4 +1,4 @@
-//! Numbers in the byte order of whoever wrote the file.
+//! Numbers in the byte order of the host that wrote the file.
 
 /// The byte order a file, or a section of one, was written in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

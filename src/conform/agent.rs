@@ -19,7 +19,7 @@ use super::{Side, memory, now};
 use crate::verbs::{AsyncEvent, CqHandle, Device, QpState, Wc, WcFlags, WcOpcode};
 
 /// How long one waits for the other's next word, beyond what a scenario may take.
-const PATIENCE: Duration = Duration::from_secs(30);
+const REPLY_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// How long a server waits for the greeting of a client.
 const GREETING: Duration = Duration::from_secs(10);
@@ -42,7 +42,7 @@ const SETTLING: Duration = Duration::from_millis(500);
 /// How long one looks for more than was expected.
 const GRACE: Duration = Duration::from_millis(2);
 
-/// How long one waits for a packet that nobody can see.
+/// Time to wait for a packet that cannot be observed.
 const UNSEEN: Duration = Duration::from_millis(20);
 
 /// How long to look away between polls.
@@ -77,7 +77,7 @@ impl Agent {
 
     /// Tells who it is, and hears who the other is.
     pub fn meet(&self, line: &mut dyn Line) -> Result<Hello, ControlError> {
-        self.greet(line, PATIENCE)
+        self.greet(line, REPLY_TIMEOUT)
     }
 
     fn greet(&self, line: &mut dyn Line, within: Duration) -> Result<Hello, ControlError> {
@@ -243,7 +243,7 @@ impl<'a> Play<'a> {
         // nothing does not hold the device.
         let turn = match client {
             Some(client) => {
-                hear_ready(line, PATIENCE)?;
+                hear_ready(line, REPLY_TIMEOUT)?;
                 let busy =
                     || Stop::Trouble(format!("the device was busy for {} s", QUEUE.as_secs()));
                 let turn = client.turns.wait(QUEUE, || line.is_gone());
@@ -280,7 +280,7 @@ impl<'a> Play<'a> {
         }
         line.send(&Message::Ready)?;
         if client.is_none() {
-            hear_ready(line, QUEUE + PATIENCE)?;
+            hear_ready(line, QUEUE + REPLY_TIMEOUT)?;
         }
         play.until = now() + Duration::from_secs(instance.scenario.limit);
         Ok(play)
@@ -294,7 +294,7 @@ impl<'a> Play<'a> {
         client: Option<&Client<'_>>,
     ) -> Result<Reach, Stop> {
         const WHAT: &str = "its objects";
-        let theirs = match line.receive(PATIENCE, WHAT)? {
+        let theirs = match line.receive(REPLY_TIMEOUT, WHAT)? {
             Message::Reach(reach) => reach,
             other => return Err(unexpected(&other, WHAT).into()),
         };
@@ -332,7 +332,7 @@ impl<'a> Play<'a> {
     fn run(&mut self, line: &mut dyn Line) -> Result<(), Stop> {
         let instance = self.instance;
         let steps = &instance.scenario.steps;
-        let limit = Duration::from_secs(instance.scenario.limit) + PATIENCE;
+        let limit = Duration::from_secs(instance.scenario.limit) + REPLY_TIMEOUT;
         let who = |at: usize| steps.get(at).and_then(Step::who).map(|(side, _)| side);
         for (at, step) in steps.iter().enumerate() {
             let Some((side, action)) = step.who() else { continue };

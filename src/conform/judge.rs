@@ -22,7 +22,7 @@ use crate::nic::SoftNic;
 use crate::wire::Gid;
 
 /// How long one waits for what came of an instance at the other side, beyond what it may take.
-const PATIENCE: Duration = Duration::from_secs(90);
+const OUTCOME_TIMEOUT: Duration = Duration::from_secs(90);
 
 /// Two agents, of which one is here.
 pub struct Pair {
@@ -89,7 +89,7 @@ impl Pair {
         let begin = Message::Begin { instance: Box::new(instance.clone()), play: own.other() };
         self.line.send(&begin)?;
         let here = self.own.play(instance, own, &self.peer, &mut *self.line);
-        let there = self.outcome(Duration::from_secs(instance.scenario.limit) + PATIENCE)?;
+        let there = self.outcome(Duration::from_secs(instance.scenario.limit) + OUTCOME_TIMEOUT)?;
         Ok(match own {
             Side::Requester => Trace { requester: here, responder: there },
             Side::Responder => Trace { requester: there, responder: here },
@@ -181,7 +181,7 @@ pub struct Finding {
     pub devices: [String; 2],
     /// What is thought of it.
     pub verdict: Verdict,
-    /// What nobody knew.
+    /// Values that are unknown.
     pub differences: Vec<Difference>,
     /// What was known, and why.
     pub known: Vec<(Difference, String)>,

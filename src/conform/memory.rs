@@ -19,11 +19,11 @@ pub(super) struct Claim<'t> {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Content<'t> {
-    /// What somebody's buffer held at the beginning, from there on.
+    /// The initial content of a side's buffer, from there on.
     Of(Side, &'t str, &'t str),
     /// A number of eight bytes.
     Word(u64),
-    /// Nobody knows.
+    /// Unknown.
     Anything,
 }
 

@@ -19,7 +19,7 @@
 //! | [`control`] | what two agents say to each other: a line of JSON each |
 //! | [`agent`] | one side of an instance, on a device |
 //! | [`server`] | an agent for clients on a network, of which none is trusted |
-//! | [`wire`] | the wire of a soft device: it sees packets, and loses them by appointment |
+//! | [`wire`] | the wire of a soft device: it sees packets, and drops them by rule |
 //! | [`trace`] | what came of an instance |
 //! | [`normalise`] | what of a packet does not count, and why |
 //! | [`expect`] | whether what a scenario expects holds |

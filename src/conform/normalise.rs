@@ -7,7 +7,7 @@
 //! | queue pair numbers | their places: 1, 2 … | a device numbers as it likes |
 //! | PSNs | counted from the first | a program chooses where they begin |
 //! | addresses in RETH and AtomicETH | counted from the beginning of the buffer | they are the program's |
-//! | keys | their places among buffers and windows; one that nobody has is all ones | a device makes them up |
+//! | keys | their places among buffers and windows; one that does not exist is all ones | a device makes them up |
 //! | credits in an AETH | 31: none are counted | how many are told is the responder's choice |
 //! | AckReq | cleared | where, but on the last packet, is the requester's choice; without it there nothing completes |
 //! | IP, UDP and Ethernet headers, ICRC | left out | addresses, identifications, ports, hops and time are the network's; a wrong ICRC never arrives |
@@ -17,7 +17,7 @@
 //!
 //! | what | is removed | because |
 //! |---|---|---|
-//! | a packet that was there before, bit for bit | every time but the first | how often and how much is sent again depends on time |
+//! | a packet that was there before, bit for bit | every time but the first | retransmissions depend on time |
 //! | an acknowledgement before an answer with the same or a later PSN | always | answers acknowledge all before them; responders may join them |
 //! | requests behind one that was refused for good | always | whether they left before the refusal came depends on time |
 //!
@@ -35,10 +35,10 @@ use crate::wire::{
     Extensions, Opcode, Operation, Packet as View, PacketRepr, Psn, Qpn, RKey, Role,
 };
 
-/// A queue pair that nobody has, for datagrams that go astray.
+/// A QPN that does not exist, for datagrams that go astray.
 pub(super) const NO_QPN: u32 = 0x00ab_cdef;
 
-/// A key that nobody has.
+/// A key that does not exist.
 const NO_KEY: RKey = RKey::new(u32::MAX);
 
 /// How far outside a buffer an address still belongs to it.
@@ -249,7 +249,7 @@ mod tests {
         ] {
             assert_eq!(line(&write(0x12, 0, va, rkey)), Some(told(place, key)));
         }
-        assert_eq!(line(&write(0x13, 0, 0x1000, 0x77)), None, "somebody else's");
+        assert_eq!(line(&write(0x13, 0, 0x1000, 0x77)), None, "of another connection");
     }
 
     fn packet(opcode: Opcode, psn: u32, syndrome: Option<u8>) -> Packet {
@@ -274,10 +274,10 @@ mod tests {
         let answers =
             [answer(0, ACK), answer(2, GAP), answer(2, ACK), answer(2, GAP), answer(3, ACK)];
         assert_eq!(psns(&answers, &[]), [(2, GAP), (3, ACK)]);
-        // What is sent again is not told again.
+        // A retransmission is not reported.
         let requests = [write(0), write(1), write(2), write(1), write(2)];
         assert_eq!(psns(&requests, &answers), [(0, None), (1, None), (2, None)]);
-        // Nobody knows what left before a refusal came.
+        // What left before a NAK arrived is unknown.
         assert_eq!(psns(&requests, &[answer(1, REFUSED)]), [(0, None), (1, None)]);
     }
 }

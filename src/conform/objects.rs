@@ -1,4 +1,4 @@
-//! The objects of one side: made before an instance, unmade after it.
+//! The objects of one side: created before an instance, destroyed after it.
 
 use std::collections::BTreeMap;
 
@@ -37,7 +37,7 @@ impl Stop {
     }
 }
 
-/// Where a requester's PSNs begin if nobody says, and a responder's.
+/// Default first PSN of a requester, and of a responder.
 const PSN: [u32; 2] = [100, 5000];
 
 /// How many completions a queue holds.
@@ -226,7 +226,7 @@ impl<'d> Objects<'d> {
 }
 
 impl Drop for Objects<'_> {
-    /// In the order in which they depend on each other. What cannot be unmade is left to the device. A window that is
+    /// In the order in which they depend on each other. What cannot be destroyed is left to the device. A window that is
     /// bound depends on its queue pair: rxe waits a minute for it if the queue pair goes first, and then gives up both.
     fn drop(&mut self) {
         let device = self.device;

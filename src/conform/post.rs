@@ -11,7 +11,7 @@ use crate::verbs::{
 };
 use crate::wire::{QKey, Qpn, RKey};
 
-/// Immediate data if nobody says.
+/// Default immediate data.
 const IMM: u32 = 0x0102_0304;
 
 /// How far apart the pieces of a message lie.

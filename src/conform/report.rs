@@ -1,4 +1,4 @@
-//! What was found, for people, for programs, and for whoever runs tests.
+//! What was found, for people, for programs, and for test runners.
 
 use std::fmt::Write;
 

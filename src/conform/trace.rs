@@ -27,7 +27,7 @@ impl Trace {
         }
     }
 
-    /// What a side sent, seen where it left or, if nobody could look there, where it arrived. `None` if nobody saw.
+    /// What a side sent, seen where it left or, if that was not observed, where it arrived. `None` if neither was.
     pub fn sent_by(&self, side: Side) -> Option<Vec<&Packet>> {
         let seen =
             [side, side.other()].into_iter().find_map(|at| self.side(at).packets.as_ref())?;
@@ -48,7 +48,7 @@ pub struct Outcome {
     pub states: Vec<String>,
     /// What happened beside the work, in the order of names.
     pub events: Vec<String>,
-    /// Both directions, as they passed this side; `None` if nobody could look.
+    /// Both directions, as they passed this side; `None` if they could not be observed.
     pub packets: Option<Vec<Packet>>,
     /// The faults of the scenario that this side injects, by number, and how often each was: `None` if it has no wire.
     #[serde(skip_serializing_if = "Option::is_none", default)]
@@ -113,7 +113,7 @@ pub struct Completion {
     pub recv: bool,
     /// What the request was called: requests of a side are counted from 1.
     pub id: u64,
-    /// Its status, as the constant of verbs without `IBV_WC_`, in small letters.
+    /// Its status, as the constant of verbs without `IBV_WC_`, in lower case.
     pub status: String,
     /// What it was; only of success.
     #[serde(skip_serializing_if = "Option::is_none", default)]

@@ -3,7 +3,7 @@
 //! That of a soft device is around its link ([`watch`]); a card's is a bump in its cable ([`behind`]).
 //!
 //! Packets are seen before anything is done to them, where they leave the device or before they reach it: what is
-//! compared is what a device did, and not what became of it on the way. Faults are by appointment, and appointments are
+//! compared is what a device did, and not what became of it on the way. Faults are injected by rule, and rules are
 //! made anew for every instance, when queue pairs have their numbers.
 
 use std::collections::VecDeque;
@@ -25,7 +25,7 @@ use crate::wire::{Batch, Bth, Gid, ICRC_ROOM, Path, Qpn, Received, view};
 const DELAY: Duration = Duration::from_millis(10);
 
 /// How long a packet waits for the one that is to pass it.
-const SWAP_PATIENCE: Duration = Duration::from_millis(50);
+const SWAP_TIMEOUT: Duration = Duration::from_millis(50);
 
 /// The most packets that are remembered of one instance; further ones are not seen.
 pub(super) const SEEN_MAX: usize = 1 << 16;
@@ -45,7 +45,7 @@ pub struct Seen {
     pub packet: Vec<u8>,
 }
 
-/// An appointment with a packet.
+/// A fault rule for one packet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rule {
     /// Whether it is for packets that leave.
@@ -170,7 +170,7 @@ pub fn watch(link: Link) -> (Link, Wire) {
     (watched, wire)
 }
 
-/// The wire of a device that is behind a bump. Frames are passed on until nobody holds the wire any more.
+/// The wire of a device that is behind a bump. Frames are passed on until the last handle of the wire is dropped.
 #[cfg(target_os = "linux")]
 pub fn behind(bump: Bump) -> io::Result<Wire> {
     let wire = Wire::default();
@@ -180,11 +180,11 @@ pub fn behind(bump: Bump) -> io::Result<Wire> {
     Ok(wire)
 }
 
-/// How often the bump looks whether anybody holds the wire.
+/// How often the bump checks for handles of the wire.
 #[cfg(target_os = "linux")]
 const ROUND: Duration = Duration::from_millis(100);
 
-/// Passes frames on, as long as anybody holds the wire and the network takes them.
+/// Passes frames on, as long as there is a handle of the wire and the network takes them.
 #[cfg(target_os = "linux")]
 fn pass_on(mut bump: Bump, watched: &Weak<Mutex<State>>) {
     let start = super::now();
@@ -244,7 +244,7 @@ impl<P: Clone> Way<P> {
             Some(Deed::Drop) => return,
             Some(Deed::Delay) => return self.held.push((now.saturating_add(DELAY), packet)),
             Some(Deed::Swap) if self.overtaken.is_none() => {
-                self.overtaken = Some((now.saturating_add(SWAP_PATIENCE), packet));
+                self.overtaken = Some((now.saturating_add(SWAP_TIMEOUT), packet));
                 return;
             }
             Some(Deed::Duplicate) => self.due.extend([(packet.clone(), false), (packet, false)]),

@@ -90,7 +90,7 @@ impl AhAttr {
 }
 
 impl Default for AhAttr {
-    /// The way to nobody.
+    /// An address vector without an address.
     fn default() -> Self {
         Self::new(Gid([0; 16]), 0)
     }
@@ -168,9 +168,9 @@ pub struct QpAttr {
     pub en_sqd_async_notify: bool,
     /// Whether the send queue is being drained. It can only be asked, not set.
     pub sq_draining: bool,
-    /// How many reads and atomics to have under way.
+    /// Maximum number of READs and ATOMICs in flight as requester.
     pub max_rd_atomic: u8,
-    /// How many reads and atomics of the peer to have under way.
+    /// Maximum number of READs and ATOMICs of the peer in flight.
     pub max_dest_rd_atomic: u8,
     /// How long a peer waits when there is no receive buffer.
     pub min_rnr_timer: RnrTimer,
@@ -178,9 +178,9 @@ pub struct QpAttr {
     pub port_num: PortNum,
     /// How long an acknowledgement may take.
     pub timeout: AckTimeout,
-    /// How often to send again.
+    /// Maximum number of retransmissions without progress.
     pub retry_cnt: RetryCount,
-    /// How often to send again to a receiver that is not ready.
+    /// Maximum number of retries after RNR NAKs; 7 sets no limit.
     pub rnr_retry: RnrRetry,
     /// The port of the other way.
     pub alt_port_num: PortNum,

@@ -22,7 +22,7 @@ macro_rules! codes {
                 self as u32
             }
 
-            /// The value with this number in C, or `None` if nobody has assigned it.
+            /// The value with this number in C, or `None` if it is unassigned.
             #[inline]
             pub const fn from_code(code: u32) -> Option<Self> {
                 match code {

@@ -29,13 +29,13 @@ pub struct Connect {
     pub mtu: Mtu,
     /// What the peer may do.
     pub access: Access,
-    /// How many reads and atomics to have under way, each way.
+    /// Maximum number of READs and ATOMICs in flight, each way.
     pub rd_atomic: u8,
     /// How long to wait for an acknowledgement: 4.096 µs times two to the power of this.
     pub timeout: AckTimeout,
-    /// How often to send again.
+    /// Maximum number of retransmissions without progress.
     pub retry_cnt: RetryCount,
-    /// How often to send again to a receiver that is not ready; 7 is for ever.
+    /// Maximum number of retries after RNR NAKs; 7 sets no limit.
     pub rnr_retry: RnrRetry,
     /// How long a peer waits when there is no receive buffer.
     pub min_rnr_timer: RnrTimer,

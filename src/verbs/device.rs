@@ -71,7 +71,7 @@ pub trait Device: Send + Sync + fmt::Debug {
     /// Makes a protection domain.
     fn create_pd(&self) -> Result<PdHandle, CreateError>;
 
-    /// Unmakes a protection domain that nothing belongs to.
+    /// Destroys a protection domain that nothing belongs to.
     fn destroy_pd(&self, pd: PdHandle) -> Result<(), DestroyError>;
 
     /// Registers memory of any kind, under any address: from then on work requests and, by its rights, peers may use
@@ -89,7 +89,7 @@ pub trait Device: Send + Sync + fmt::Debug {
         self.register_region(pd, attr)
     }
 
-    /// Forgets a region. Nobody can reach the memory afterwards.
+    /// Deregisters a region. Neither the program nor a peer can reach the memory through it afterwards.
     fn deregister(&self, mr: MrHandle) -> Result<(), KeyError>;
 
     /// Makes a memory window.
@@ -98,7 +98,7 @@ pub trait Device: Send + Sync + fmt::Debug {
     /// The key of a memory window as it is now.
     fn mw_key(&self, mw: MwHandle) -> Option<RKey>;
 
-    /// Unmakes a memory window.
+    /// Destroys a memory window.
     fn destroy_mw(&self, mw: MwHandle) -> Result<(), KeyError>;
 
     /// Makes a completion queue that is polled.
@@ -113,7 +113,7 @@ pub trait Device: Send + Sync + fmt::Debug {
     /// Asks for an event when a completion comes. One that is there already does not count: poll once more.
     fn request_notify(&self, cq: CqHandle, notify: Notify);
 
-    /// Unmakes a completion queue that nobody completes to.
+    /// Destroys a completion queue that no QP and no SRQ completes to.
     fn destroy_cq(&self, cq: CqHandle) -> Result<(), DestroyError>;
 
     /// Moves completions of a queue to `out`, oldest first; returns how many.
@@ -137,7 +137,7 @@ pub trait Device: Send + Sync + fmt::Debug {
     /// Makes an XRC domain.
     fn create_xrcd(&self) -> Result<XrcdHandle, CreateError>;
 
-    /// Unmakes an XRC domain that nothing belongs to.
+    /// Destroys an XRC domain that nothing belongs to.
     fn destroy_xrcd(&self, xrcd: XrcdHandle) -> Result<(), DestroyError>;
 
     /// Makes a shared receive queue.
@@ -154,13 +154,13 @@ pub trait Device: Send + Sync + fmt::Debug {
     /// The number of an XRC shared receive queue on the wire.
     fn srq_number(&self, srq: SrqHandle) -> XrcSrqn;
 
-    /// Unmakes a shared receive queue that no queue pair uses.
+    /// Destroys a shared receive queue that no queue pair uses.
     fn destroy_srq(&self, srq: SrqHandle) -> Result<(), DestroyError>;
 
     /// Makes an address handle.
     fn create_ah(&self, pd: PdHandle, attr: AhAttr) -> Result<AhHandle, CreateError>;
 
-    /// Unmakes an address handle.
+    /// Destroys an address handle.
     fn destroy_ah(&self, ah: AhHandle) -> Result<(), DestroyError>;
 
     /// Makes a queue pair, in the state RESET.
@@ -195,10 +195,10 @@ pub trait Device: Send + Sync + fmt::Debug {
         self.query_qp(qp).map(|attr| attr.qp_state)
     }
 
-    /// Unmakes a queue pair. What was posted is forgotten.
+    /// Destroys a queue pair. Posted work requests are discarded.
     fn destroy_qp(&self, qp: QpHandle) -> Result<(), DestroyError>;
 
-    /// Lets a datagram queue pair receive what is sent to a multicast group, by whomever: what it sends itself, too. A soft
+    /// Lets a datagram queue pair receive what is sent to a multicast group, its own datagrams included. A soft
     /// NIC may open a socket for it: call it from the network namespace that the NIC is in.
     fn attach_multicast(&self, qp: QpHandle, group: Gid) -> Result<(), CreateError>;
 

@@ -97,7 +97,7 @@ codes! {
 codes! {
     /// What a port is connected to.
     LinkLayer, "IBV_LINK_LAYER_" {
-        /// Nobody said.
+        /// Unknown.
         Unspecified = 0, "UNSPECIFIED", "Unspecified";
         /// InfiniBand.
         Infiniband = 1, "INFINIBAND", "InfiniBand";
@@ -254,11 +254,11 @@ pub struct DeviceAttr {
     pub max_mr: u32,
     /// How many protection domains it can have.
     pub max_pd: u32,
-    /// How many reads and atomics of its peer a queue pair can have under way.
+    /// Maximum number of READs and ATOMICs of its peer that a queue pair can have in flight.
     pub max_qp_rd_atom: u32,
-    /// How many reads and atomics of peers all queue pairs together can have under way.
+    /// Maximum number of READs and ATOMICs of peers in flight, over all queue pairs.
     pub max_res_rd_atom: u32,
-    /// How many reads and atomics of its own a queue pair can have under way.
+    /// Maximum number of READs and ATOMICs of its own that a queue pair can have in flight.
     pub max_qp_init_rd_atom: u32,
     /// Against whom atomic operations are atomic.
     pub atomic_cap: AtomicCap,

@@ -45,8 +45,8 @@ impl Access {
         .union(Self::FLUSH_GLOBAL)
         .union(Self::FLUSH_PERSISTENT);
 
-    /// The rights that a program asked for, without optional ones that nobody knows; `None` if it asked for another
-    /// that nobody knows.
+    /// The rights that a program asked for, without optional ones that are unknown; `None` if it asked for another
+    /// unknown one.
     pub const fn from_user(bits: u32) -> Option<Self> {
         let known = Self::all().bits();
         Self::from_bits(bits & (known | !Self::OPTIONAL_RANGE))
@@ -126,13 +126,13 @@ bitflags! {
         const PATH_MTU = 1 << 8;
         /// How long an acknowledgement may take.
         const TIMEOUT = 1 << 9;
-        /// How often to send again.
+        /// Maximum number of retransmissions without progress.
         const RETRY_CNT = 1 << 10;
-        /// How often to send again to a receiver that is not ready.
+        /// Maximum number of retries after RNR NAKs.
         const RNR_RETRY = 1 << 11;
         /// The first sequence number to expect.
         const RQ_PSN = 1 << 12;
-        /// How many reads and atomics to have under way.
+        /// Maximum number of READs and ATOMICs in flight as requester.
         const MAX_QP_RD_ATOMIC = 1 << 13;
         /// The other way to the peer.
         const ALT_PATH = 1 << 14;
@@ -140,7 +140,7 @@ bitflags! {
         const MIN_RNR_TIMER = 1 << 15;
         /// The first sequence number to send.
         const SQ_PSN = 1 << 16;
-        /// How many reads and atomics of the peer to have under way.
+        /// Maximum number of READs and ATOMICs of the peer in flight.
         const MAX_DEST_RD_ATOMIC = 1 << 17;
         /// Which of the two ways is taken.
         const PATH_MIG_STATE = 1 << 18;
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn optional_rights_that_nobody_knows_are_dropped_and_others_refused() {
+    fn unknown_optional_rights_are_dropped_and_others_refused() {
         assert_eq!(Access::from_user(0x0010_0007), Some(Access::RELAXED_ORDERING | read_write()));
         assert_eq!(Access::from_user(1 << 29 | 7), Some(read_write()));
         assert_eq!(Access::from_user(1 << 30 | 7), None);

@@ -11,7 +11,7 @@ pub const GRH_BYTES: u32 = 40;
 /// What an atomic operation works on, in bytes.
 pub const ATOMIC_BYTES: u32 = 8;
 
-/// The most reads and atomics a queue pair can have under way: the attribute is a byte.
+/// Maximum number of READs and ATOMICs that a queue pair can have in flight: the attribute is a byte.
 pub const RD_ATOMIC_MAX: u8 = u8::MAX;
 
 // The length of a message is a 32-bit field of the RETH, and half of all sequence numbers must cover it at any MTU.

@@ -19,7 +19,7 @@
 //! | [`transition`] | which attributes take a queue pair from one state to the next |
 //!
 //! Every enumeration has `code()` and `from_code()` for its number in C, `name()` for its constant there, and prints
-//! as the text that `ibv_*_str` gives. A number nobody has assigned is `None`: what comes from a C program is checked
+//! as the text that `ibv_*_str` gives. An unassigned number is `None`: what comes from a C program is checked
 //! once, at the border.
 //!
 //! # Examples

@@ -64,7 +64,7 @@ impl fmt::Display for PortNum {
     }
 }
 
-/// How long a requester waits for an acknowledgement before it sends again: a code of five bits.
+/// Retransmission timeout of a requester: a code of five bits.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct AckTimeout(pub Bits<5>);
 
@@ -99,7 +99,7 @@ impl fmt::Display for AckTimeout {
     }
 }
 
-/// How often a requester sends again what nobody acknowledged: three bits, all of them numbers.
+/// Maximum number of retransmissions without progress: three bits, all of them counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct RetryCount(pub Bits<3>);
 
@@ -129,7 +129,7 @@ impl fmt::Display for RetryCount {
     }
 }
 
-/// How often a requester sends again what the responder was not ready for: three bits, of which 7 sets no limit.
+/// Maximum number of retries after RNR NAKs: three bits, of which 7 sets no limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct RnrRetry(pub Bits<3>);
 

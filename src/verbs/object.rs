@@ -88,7 +88,7 @@ impl CreateError {
     }
 }
 
-/// Why an object cannot be unmade.
+/// Why an object cannot be destroyed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum DestroyError {
@@ -114,7 +114,7 @@ impl DestroyError {
     }
 }
 
-/// Why a region or a window cannot be made, changed or unmade.
+/// Why a region or a window cannot be created, changed or destroyed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum KeyError {

@@ -73,7 +73,7 @@ pub enum PostError {
     #[error("there is no send queue")]
     NoSendQueue,
     /// Reads and atomics are asked for where `max_rd_atomic` is 0.
-    #[error("no reads or atomics may be under way")]
+    #[error("no READs or ATOMICs may be in flight (max_rd_atomic is 0)")]
     NoRdAtomic,
     /// The device does not do this.
     #[error("the device does not support it")]

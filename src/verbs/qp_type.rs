@@ -93,7 +93,7 @@ impl QpType {
         QpTypes::from_bits_retain(1 << (self as u8 & 15))
     }
 
-    /// Whether every message is acknowledged, and sent again until it is.
+    /// Whether every message is acknowledged, and retransmitted until it is.
     #[inline]
     pub const fn is_reliable(self) -> bool {
         QpTypes::RELIABLE.contains(self.set())

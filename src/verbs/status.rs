@@ -30,7 +30,7 @@ codes! {
         RemAccessErr = 10, "REM_ACCESS_ERR", "remote access error";
         /// The responder failed.
         RemOpErr = 11, "REM_OP_ERR", "remote operation error";
-        /// Nobody answered, however often it was tried.
+        /// No response came, whatever the number of retransmissions.
         RetryExcErr = 12, "RETRY_EXC_ERR", "transport retry counter exceeded";
         /// The responder had no receive buffer, however often it was tried.
         RnrRetryExcErr = 13, "RNR_RETRY_EXC_ERR", "RNR retry counter exceeded";

@@ -259,8 +259,8 @@ impl<'a> SendWr<'a> {
         }
     }
 
-    /// Whether a queue pair of this kind, made with these sizes, can take it. Its state, and whether the queue has a
-    /// place left, only the queue pair knows. `message_max` is how long a message may be: for datagrams that is the
+    /// Whether a queue pair of this kind, made with these sizes, can take it. Its state, and queue space, are
+    /// checked by the QP. `message_max` is how long a message may be: for datagrams that is the
     /// MTU, if they are to be refused here rather than to complete with an error. Returns the length of the message.
     #[inline]
     pub fn check(&self, qp_type: QpType, cap: &QpCap, message_max: u64) -> Result<u64, PostError> {
@@ -337,8 +337,8 @@ impl RecvWr<'_> {
         Data::Gather(self.sges).byte_len()
     }
 
-    /// Whether a queue whose work requests have at most `max_sge` entries can take it. Whether the queue pair has
-    /// such a queue, and that a place left, only it knows.
+    /// Whether a queue whose work requests have at most `max_sge` entries can take it. Queue space is checked by
+    /// the QP.
     pub const fn check(&self, max_sge: u32) -> Result<(), PostError> {
         check_sges(self.sges, max_sge)
     }

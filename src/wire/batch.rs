@@ -7,7 +7,7 @@ use super::{Bth, Gid, Path};
 /// Packets to send, one behind the other in one buffer.
 ///
 /// Each packet runs from its BTH to its last pad byte, and is followed by four bytes of room for an ICRC, which
-/// whoever knows the IP header seals. Packets that go one way together are a [`Train`]. But for the first and last of
+/// the layer that knows the IP header seals. Packets that go one way together are a [`Train`]. But for the first and last of
 /// a message they have one length, for a network that takes many packets of one length at once.
 #[derive(Debug)]
 pub struct Batch {
@@ -56,7 +56,7 @@ impl Train<'_> {
         self.ends.is_empty()
     }
 
-    /// Each packet with the room behind it, to be sealed in place. Damage that somebody asked for is done after
+    /// Each packet with the room behind it, to be sealed in place. Damage that a fault rule asks for is done after
     /// that, so this is to be done once.
     #[inline]
     pub fn for_each_mut(&mut self, mut each: impl FnMut(&mut [u8])) {

@@ -2,7 +2,7 @@
 //!
 //! A CRC is linear: what changes in the bytes changes the checksum by something that depends on the change and on how
 //! many bytes follow it, and on nothing else. So a checksum for one identification is one exclusive or away from that
-//! for another; and the sixteen bits of an identification that nobody kept follow from the difference that they made.
+//! for another; and the sixteen bits of an identification that the receiver did not keep follow from the difference that they made.
 
 /// Finds the identification of the IPv4 header of packets of one length, which a UDP socket does not tell.
 ///

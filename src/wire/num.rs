@@ -387,7 +387,7 @@ mod tests {
         assert!(full.matches(limited) && limited.matches(full) && full.matches(full));
         assert!(!limited.matches(limited));
         assert!(!full.matches(PKey::DEFAULT));
-        assert!(!PKey::new(0x8000).matches(PKey::new(0x8000)), "partition 0 is nobody's");
+        assert!(!PKey::new(0x8000).matches(PKey::new(0x8000)), "partition 0 has no members");
     }
 
     #[test]

@@ -3,7 +3,7 @@
 //! Everything the specification ties to a BTH opcode stands here once: which service it belongs to, what it does,
 //! where in its message it stands, which headers follow, how much payload it may carry, who sends it and what it
 //! does to the receive queue. Parser, builder, responder, decoder, statistics and fuzzers ask [`Opcode::info`];
-//! nobody matches on numbers a second time. An opcode that is not in the table keeps its number.
+//! no code matches on numbers a second time. An opcode that is not in the table keeps its number.
 
 use core::fmt;
 
@@ -15,7 +15,7 @@ use super::layout::whole_field;
 pub struct Opcode(pub u8);
 
 impl Opcode {
-    /// What the table says of this opcode, or `None` if nobody has assigned it.
+    /// What the table says of this opcode, or `None` if it is unassigned.
     #[inline]
     #[expect(clippy::indexing_slicing, reason = "a byte has 256 values")]
     pub fn info(self) -> Option<&'static OpcodeInfo> {

@@ -89,7 +89,7 @@ impl<'a> Packet<'a> {
         self.bth
     }
 
-    /// What the table says of the opcode, or `None` if nobody has assigned it.
+    /// What the table says of the opcode, or `None` if it is unassigned.
     #[inline]
     pub fn info(&self) -> Option<&'static OpcodeInfo> {
         self.info

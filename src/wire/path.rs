@@ -33,7 +33,7 @@ pub enum PathHeaders {
 }
 
 impl Path {
-    /// From nobody to nobody.
+    /// A path without addresses.
     pub const NOWHERE: Self = Self {
         source: Gid([0; 16]),
         destination: Gid([0; 16]),

@@ -163,7 +163,7 @@ fn pcapng_options_that_make_no_sense() {
         0,
         &format!("{name} 2 claims 5 bytes, its block has 4 left"),
     );
-    // What follows the end mark is nobody's business, and the end mark itself may be missing.
+    // What follows the end mark is ignored, and the end mark itself may be missing.
     assert_eq!(read_good(&with(start.part().option(0, &[]).u16(9).u16(99))), []);
     assert_eq!(read_good(&with(start.part().option(2, b"eth0"))), []);
 }

@@ -7,7 +7,7 @@
 //!
 //! Prints the median round trip in microseconds. `tcp` has TCP_NODELAY; `udp` is an unconnected socket, as one that
 //! serves many peers has it; `packet` is a packet socket with a receive ring that is looked at without a system call,
-//! and sends past the queueing discipline, frames of a kind of its own that nobody else in the kernel looks at: the
+//! and sends past the queueing discipline, frames of a kind of its own that nothing else in the kernel looks at: the
 //! least that whole frames can take.
 #![allow(
     clippy::cast_possible_truncation,

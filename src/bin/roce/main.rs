@@ -75,7 +75,7 @@ fn main() -> ExitCode {
     };
     match result {
         Ok(status) => status,
-        // Whoever reads us has seen enough.
+        // The reader of the pipe has closed it.
         Err(error) if output::is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("roce: {error:#}");

@@ -26,13 +26,13 @@ pub enum Kind {
 pub struct QpSpec {
     /// How long to wait for an acknowledgement, as the code of verbs: 4.096 µs times two to the power of it.
     pub timeout: Option<u32>,
-    /// How often to send again.
+    /// Maximum number of retransmissions without progress.
     pub retry_cnt: Option<u32>,
-    /// How often to send again to a receiver that is not ready; 7 is for ever.
+    /// Maximum number of retries after RNR NAKs; 7 sets no limit.
     pub rnr_retry: Option<u32>,
     /// How long a peer waits when there is no receive buffer, as the code of verbs.
     pub min_rnr_timer: Option<u32>,
-    /// How many reads and atomics to have under way, each way.
+    /// Maximum number of READs and ATOMICs in flight, each way.
     pub rd_atomic: Option<u8>,
     /// The first sequence number to send.
     pub psn: Option<u32>,

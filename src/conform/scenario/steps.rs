@@ -30,7 +30,7 @@ pub enum Action {
     Wait,
     /// Wait for so many milliseconds.
     Sleep,
-    /// Wait until such a packet has come from the peer; where nobody can look, for 20 milliseconds.
+    /// Wait until such a packet has come from the peer; where packets cannot be observed, for 20 milliseconds.
     See,
     /// Take the queue pair to another state.
     Modify,

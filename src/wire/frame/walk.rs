@@ -266,7 +266,7 @@ impl<'f, 'a, O: Observer> Walk<'f, 'a, O> {
         match header.lnh().get() {
             2 => self.transport_at(offset + Lrh::LEN, end)?,
             3 => self.grh_at(offset + Lrh::LEN, Some(end))?,
-            // Raw packets are somebody else's: they have neither BTH nor ICRC.
+            // Raw packets are not InfiniBand transport: they have neither BTH nor ICRC.
             _ => {
                 self.frame.encapsulation = None;
                 return Ok(());
@@ -557,7 +557,7 @@ mod tests {
     }
 
     #[test]
-    fn a_raw_packet_of_a_native_link_is_somebody_elses() {
+    fn raw_packet_of_a_native_link_is_not_parsed_further() {
         for lnh in [0, 1] {
             let bytes = [0x00, lnh, 0, 1, 0, 4, 0, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
             let frame = Frame::parse(LinkType::INFINIBAND, &bytes, ROCE_PORT);

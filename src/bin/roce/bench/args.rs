@@ -58,7 +58,7 @@ impl ValueEnum for Connection {
     }
 }
 
-/// A test, with perftest's letters.
+/// A test, with perftest's options.
 #[derive(Debug, Args)]
 pub(crate) struct TestArgs {
     /// What to measure.

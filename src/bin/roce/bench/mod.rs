@@ -38,7 +38,7 @@ use crate::{interrupt, output};
 
 /// Measure bandwidth and latency, as perftest does
 ///
-/// Soft NICs or real ones on either side: on the other one runs roce serve. Letters and tables
+/// Soft NICs or real ones on either side: on the other one runs roce serve. Options and tables
 /// are perftest's, and so are their meanings: bandwidth is counted in MB of 2^20 bytes, the
 /// latency of send and write is half a round trip, t_typical is the median. BW peak is the
 /// fastest hundredth of a second.

@@ -148,8 +148,8 @@ impl<'a> Player<'a> {
         Ok(())
     }
 
-    /// Waits until a message came, or until `patience` is over; how many bytes it has.
-    fn receive(&self, patience: Duration, sent: &mut u64) -> anyhow::Result<Option<u32>> {
+    /// Waits until a message came, or until `timeout` has passed; how many bytes it has.
+    fn receive(&self, timeout: Duration, sent: &mut u64) -> anyhow::Result<Option<u32>> {
         let mut waiting_since: Option<Instant> = None;
         let mut in_vain = 0_u32;
         loop {
@@ -173,7 +173,7 @@ impl<'a> Player<'a> {
                 }
                 let now = now();
                 let since = *waiting_since.get_or_insert(now);
-                if now.duration_since(since) > patience {
+                if now.duration_since(since) > timeout {
                     return Ok(None);
                 }
             }
@@ -183,7 +183,7 @@ impl<'a> Player<'a> {
 
 impl Drop for Player<'_> {
     fn drop(&mut self) {
-        // What cannot be unmade goes with the NIC.
+        // What cannot be destroyed goes with the NIC.
         let _ = self.nic.destroy_qp(self.qp);
         if let Some(way) = self.way {
             let _ = self.nic.destroy_ah(way);

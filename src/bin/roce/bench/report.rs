@@ -172,7 +172,7 @@ pub(crate) fn remark(plan: &Plan, step: &Step) -> Option<String> {
     (!remarks.is_empty()).then(|| format!("{} bytes: {}", step.size, remarks.join(", ")))
 }
 
-/// What should be known about a whole run: what was sent again, and what got lost on the way.
+/// What should be known about a whole run: retransmissions and drops.
 pub(crate) fn remark_on_counts(counts: &Counts) -> Option<String> {
     let sides = [("here", &counts.own), ("at the server", &counts.peer)];
     let mut remarks = Vec::new();

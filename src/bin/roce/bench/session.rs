@@ -333,7 +333,7 @@ fn counted(nic: &dyn Device) -> Counted {
     nic.statistics().into_iter().collect()
 }
 
-/// What was counted since, as far as there was any, and always how often anything was sent again.
+/// What was counted since, as far as there was any, and always the number of retransmissions.
 fn since(before: &Counted, after: Counted) -> Counted {
     let grown = after.into_iter().map(|(name, count)| {
         let was = before.iter().find(|(other, _)| *other == name).map_or(0, |(_, was)| *was);
@@ -342,5 +342,5 @@ fn since(before: &Counted, after: Counted) -> Counted {
     grown.filter(|(name, count)| *count > 0 || name == RETRIES).collect()
 }
 
-/// The counter of what was sent again.
+/// The counter of retransmissions.
 pub(crate) const RETRIES: &str = "retry_count";

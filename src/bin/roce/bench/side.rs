@@ -320,7 +320,7 @@ impl<'a> Side<'a> {
 
 impl Drop for Side<'_> {
     fn drop(&mut self) {
-        // What cannot be unmade goes with the NIC.
+        // What cannot be destroyed goes with the NIC.
         for &qp in &self.qps {
             let _ = self.nic.destroy_qp(qp);
         }
@@ -361,7 +361,7 @@ fn pattern(len: usize) -> Vec<u8> {
 pub(crate) fn failure(what: &str, wc: &Wc) -> anyhow::Error {
     let hint = match wc.status {
         WcStatus::RetryExcErr => {
-            "; nobody acknowledges: can the two sides reach each other on UDP port 4791, with this MTU?"
+            "; no ACK came: can the two sides reach each other on UDP port 4791, with this MTU?"
         }
         _ => "",
     };

@@ -83,7 +83,7 @@ pub(super) const SCENES: &[Scene] = &[
     Scene {
         title: "Error: no response",
         about: "Retransmitted three times, then the retry counter is exceeded.",
-        play: nobody,
+        play: silent_peer,
     },
 ];
 
@@ -295,7 +295,7 @@ fn access(play: &mut Play<'_>) -> Result<()> {
     Ok(())
 }
 
-fn nobody(play: &mut Play<'_>) -> Result<()> {
+fn silent_peer(play: &mut Play<'_>) -> Result<()> {
     let (a, b) = (play.a(), play.b());
     let a_qp = a.nic.create_simple_qp(a.pd, a.cq, QpType::Rc)?;
     let gone = b.nic.create_simple_qp(b.pd, b.cq, QpType::Rc)?;

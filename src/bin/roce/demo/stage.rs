@@ -22,7 +22,7 @@ use roce::wire::{Bits, Frame, LinkType, Network, ROCE_PORT};
 use super::print;
 
 /// How long a completion may take before the demo gives up.
-const PATIENCE: Duration = Duration::from_secs(10);
+const STEP_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// What each side registers: every right that a peer can have.
 pub(super) const ALL: Access = Access::LOCAL_WRITE
@@ -73,7 +73,7 @@ impl Write for Sink {
 }
 
 impl Stage {
-    /// Opens two addresses of the loopback network that nobody else uses.
+    /// Opens two addresses of the loopback network that nothing else uses.
     pub(super) fn open() -> Result<Self> {
         let wire = Sink::default();
         // All of 127.0.0.0/8 is this machine; another demo may have the first pair.
@@ -160,7 +160,7 @@ pub(super) fn manner() -> Connect {
     }
 }
 
-/// The same with little patience: three times sent again, four milliseconds after each other.
+/// The same with short timeouts: three retransmissions, four milliseconds apart.
 pub(super) fn impatient() -> Connect {
     let (timeout, retry_cnt) = (AckTimeout(Bits::low(10)), RetryCount(Bits::low(3)));
     Connect { timeout, retry_cnt, ..manner() }
@@ -229,7 +229,7 @@ impl<'s> Play<'s> {
             if let Some(error) = side.nic.broken() {
                 return Err(error.into());
             }
-            if start.elapsed() > PATIENCE {
+            if start.elapsed() > STEP_TIMEOUT {
                 bail!(
                     "{}: {} of {count} completions did not arrive",
                     side.name,
@@ -254,7 +254,7 @@ impl<'s> Play<'s> {
         let start = std::time::Instant::now();
         while side.nic.counters().get(counter) == before {
             anyhow::ensure!(
-                start.elapsed() < PATIENCE,
+                start.elapsed() < STEP_TIMEOUT,
                 "{}: the counter {counter:?} did not change",
                 side.name
             );
@@ -268,7 +268,7 @@ impl<'s> Play<'s> {
         let event = side
             .nic
             .async_events()
-            .wait(Some(PATIENCE))?
+            .wait(Some(STEP_TIMEOUT))?
             .context("no asynchronous event arrived")?;
         Ok(writeln!(self.out, "{} event  {}", side.name, event.event())?)
     }

@@ -262,6 +262,28 @@ static void settle(struct ibv_qp *qp, int posted) {
         ;
 }
 
+/* What stands before the first bad request of a list is posted; the bad one is named, and what follows it is not looked at. */
+static void first_bad_request_of_a_list(void) {
+    /* Rule: V-01.1. */
+    struct ibv_qp *a = make(IBV_QPT_RC, cq, NULL, 8, 0), *b = make(IBV_QPT_RC, cq, NULL, 8, 0);
+    join(a, b);
+    struct ibv_sge sge = {(uintptr_t)memory, 8, mr->lkey};
+    struct ibv_send_wr wrs[3] = {{0}}, *bad = NULL;
+    for (int i = 0; i < 3; i++) {
+        wrs[i] = (struct ibv_send_wr){.wr_id = 20 + i, .next = i < 2 ? &wrs[i + 1] : NULL, .sg_list = &sge, .num_sge = 1,
+                                      .opcode = IBV_WR_RDMA_WRITE, .send_flags = IBV_SEND_SIGNALED};
+        wrs[i].wr.rdma.remote_addr = (uintptr_t)(memory + 256);
+        wrs[i].wr.rdma.rkey = mr->rkey;
+    }
+    wrs[1].num_sge = -1;
+    CHECK(ibv_post_send(a, wrs, &bad) == EINVAL && bad == &wrs[1]);
+    completes(20, IBV_WC_SUCCESS);
+    /* The next completion is that of the next request: the third one of the list was not posted. */
+    CHECK(!post(a, IBV_WR_RDMA_WRITE, 30, 8, IBV_SEND_SIGNALED));
+    completes(30, IBV_WC_SUCCESS);
+    CHECK(!ibv_destroy_qp(a) && !ibv_destroy_qp(b));
+}
+
 /* A slot of the send queue is free when its completion was polled, or that of a later request. */
 static void slots_of_the_send_queue(void) {
     enum { SLOTS = 8 };
@@ -319,6 +341,7 @@ int main(void) {
     limit_of_a_shared_queue();
     windows(IBV_MW_TYPE_1);
     windows(IBV_MW_TYPE_2);
+    first_bad_request_of_a_list();
     slots_of_the_send_queue();
     CHECK(!ibv_dereg_mr(mr) && !ibv_destroy_cq(cq) && !ibv_dealloc_pd(pd) && !ibv_close_device(context));
     puts("fine");

@@ -114,7 +114,7 @@ pub(crate) struct Plan {
     pub(crate) extent: Extent,
     pub(crate) qps: u32,
     pub(crate) mtu: Mtu,
-    /// How many messages of a queue pair may be under way.
+    /// Maximum number of messages in flight on a queue pair.
     pub(crate) tx_depth: u32,
     /// Whether the server sends as well.
     pub(crate) bidirectional: bool,
@@ -128,7 +128,7 @@ pub(crate) const SIZE_MAX: u32 = 1 << 23;
 /// Maximum number of queue pairs of a run.
 pub(crate) const QPS_MAX: u32 = 1024;
 
-/// The most messages of a queue pair under way.
+/// Largest value of that maximum.
 pub(crate) const TX_DEPTH_MAX: u32 = 8192;
 
 /// Maximum number of receives that a queue pair has posted.
@@ -137,7 +137,7 @@ pub(crate) const RECEIVES: u32 = 512;
 /// Maximum number of receives that all queue pairs of a run have posted.
 const RECEIVES_IN_ALL: u32 = 1 << 16;
 
-/// The most messages and receives under way on all queue pairs.
+/// Maximum number of messages in flight and receives posted, over all queue pairs.
 const COMPLETIONS_MAX: u32 = (1 << 20) - 1;
 
 /// The most sizes of a run.

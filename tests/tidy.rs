@@ -1,0 +1,269 @@
+//! The source itself: which room may use which, and words that are not to come back.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use tree::{ROOT, files_under};
+
+#[path = "common/tree.rs"]
+mod tree;
+
+/// A room of the library: a row of the table in `src/lib.rs`.
+#[derive(Debug)]
+struct Room {
+    name: String,
+    may_use: BTreeSet<String>,
+}
+
+fn library() -> String {
+    std::fs::read_to_string(format!("{ROOT}/src/lib.rs")).unwrap()
+}
+
+/// The rows of the table: name, what it holds, what it may use.
+fn rooms(library: &str) -> Vec<Room> {
+    let rows = library.lines().filter_map(|line| line.strip_prefix("//! | "));
+    let cells = rows.map(|row| row.split('|').map(str::trim).collect::<Vec<_>>());
+    let rooms = cells.filter(|cells| cells[0].contains('`')).map(|cells| {
+        let names = |cell: &str| {
+            cell.split(", ").map(|name| name.trim_matches(['[', ']', '`']).to_owned()).collect()
+        };
+        let may_use = if cells[2] == "—" { BTreeSet::new() } else { names(cells[2]) };
+        Room { name: cells[0].trim_matches(['[', ']', '`']).to_owned(), may_use }
+    });
+    rooms.collect()
+}
+
+/// The rooms that a file's code names, tests and documentation aside.
+fn used_rooms(text: &str) -> BTreeSet<String> {
+    let code = text.split("\n#[cfg(test)]").next().unwrap();
+    let lines = code.lines().filter(|line| !line.trim_start().starts_with("//"));
+    let code = lines.collect::<Vec<_>>().join("\n");
+    let mut used = BTreeSet::new();
+    for after in code.split("crate::").skip(1) {
+        let list = after.strip_prefix('{').map(|list| list.split('}').next().unwrap());
+        for path in
+            list.unwrap_or(after).split(',').take(if list.is_some() { usize::MAX } else { 1 })
+        {
+            let end = |c: char| !(c.is_ascii_alphanumeric() || c == '_');
+            used.insert(path.trim_start().split(end).next().unwrap().to_owned());
+        }
+    }
+    used
+}
+
+#[test]
+fn the_table_of_rooms_is_that_of_the_modules() {
+    let library = library();
+    let modules = library
+        .lines()
+        .filter_map(|line| line.trim_start_matches("pub ").strip_prefix("mod ")?.strip_suffix(';'));
+    let listed: BTreeSet<String> = rooms(&library).into_iter().map(|room| room.name).collect();
+    assert_eq!(listed, modules.map(str::to_owned).collect());
+}
+
+#[test]
+fn no_room_uses_one_that_its_row_does_not_name() {
+    let rooms = rooms(&library());
+    let names: BTreeSet<&str> = rooms.iter().map(|room| room.name.as_str()).collect();
+    for (at, room) in rooms.iter().enumerate() {
+        for other in &room.may_use {
+            let below = rooms[..at].iter().any(|below| below.name == *other);
+            assert!(below, "{} may use {other}, which does not stand above it", room.name);
+        }
+    }
+    let mut wrong = Vec::new();
+    for (path, text) in files_under("src", &["rs"]) {
+        let within = path.strip_prefix("src/").unwrap();
+        let name = within.split('/').next().unwrap().trim_end_matches(".rs");
+        let Some(room) = rooms.iter().find(|room| room.name == name) else { continue };
+        if path.contains("/tests/") || path.ends_with("/tests.rs") {
+            continue;
+        }
+        for other in used_rooms(&text) {
+            let known = names.contains(other.as_str()) && other != room.name;
+            if known && !room.may_use.contains(&other) {
+                wrong.push(format!("{path} uses {other}"));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn uses_of_rooms_are_found() {
+    let text = "use crate::wire::{Psn, Qpn};\nuse crate::{nic, link::Spec};\n// crate::cm\nlet x = \
+                crate::engine::Engine;\n\n#[cfg(test)]\nmod tests { use crate::conform; }";
+    let used: Vec<String> = used_rooms(text).into_iter().collect();
+    assert_eq!(used, ["engine", "link", "nic", "wire"]);
+}
+
+/// Words and phrases that are struck, each with what to write in their place. The glossary is in `CONTRIBUTING.md`.
+const STRUCK: &[(&str, &str)] = &[
+    ("whoever", "name the actor: the caller, the poller, the peer"),
+    ("whomever", "name the actor"),
+    ("somebody", "name the actor"),
+    ("nobody", "name the actor, or say \"nothing\", \"no QP\""),
+    ("anybody", "name the actor"),
+    ("under way", "in flight"),
+    ("sent again", "retransmitted"),
+    ("send again", "retransmit"),
+    ("sends again", "retransmits"),
+    ("asked again", "requested again"),
+    ("patience", "retransmission timeout, retry count, spin policy"),
+    ("shy", "delayed-ACK backoff"),
+    ("debt", "pending response"),
+    ("debts", "pending responses"),
+    ("owed", "pending"),
+    ("owing", "pending"),
+    ("owes", "has pending responses"),
+    ("attendant", "progress thread"),
+    ("needy", "assisted"),
+    ("unmake", "destroy, deregister, free"),
+    ("unmakes", "destroys"),
+    ("unmade", "destroyed"),
+    ("mailbox", "event queue, completion channel"),
+    ("letters", "events"),
+    ("at home", "locally"),
+    ("fate", "impairment"),
+    ("appointment", "fault rule"),
+    ("manieth", "n-th"),
+    ("unheard", "CQ overrun"),
+];
+
+/// What has not been gone through yet, with the number of struck words at most. The numbers only go down.
+const TO_DO: &[(&str, usize)] = &[
+    ("src/decode/", 2),
+    ("src/engine/", 260),
+    ("src/ibverbs/", 69),
+    ("src/link/", 68),
+    ("src/memory/", 4),
+    ("src/nic/", 89),
+    ("src/replay/", 24),
+    ("tools/ibverbs/", 144),
+    ("tools/soak/", 20),
+    ("tests/common/", 4),
+    ("tests/device/", 11),
+    ("tests/engine/", 39),
+    ("tests/network/", 31),
+    ("tests/simulation/", 25),
+    ("tests/nic.rs", 15),
+    ("tests/link_raw.rs", 10),
+    ("tests/link_udp.rs", 6),
+    ("fuzz/src/", 10),
+    ("README.md", 9),
+];
+
+/// The words of a text with their lines; identifiers are taken apart at underscores and capitals.
+fn words(text: &str) -> Vec<(usize, String)> {
+    let mut words = Vec::new();
+    for (at, line) in text.lines().enumerate() {
+        let mut word = String::new();
+        let mut end = |word: &mut String| {
+            if !word.is_empty() {
+                words.push((at + 1, std::mem::take(word).to_lowercase()));
+            }
+        };
+        for c in line.chars() {
+            if c.is_ascii_uppercase()
+                && word.chars().last().is_some_and(|last| last.is_ascii_lowercase())
+            {
+                end(&mut word);
+            }
+            if c.is_alphanumeric() {
+                word.push(c);
+            } else {
+                end(&mut word);
+            }
+        }
+        end(&mut word);
+    }
+    words
+}
+
+/// Struck words by their first part: most words of a text are looked up once and begin none.
+fn struck_by_first_part() -> BTreeMap<&'static str, Vec<(Vec<&'static str>, &'static str)>> {
+    let mut by_first = BTreeMap::<_, Vec<_>>::new();
+    for &(struck, instead) in STRUCK {
+        let parts: Vec<&str> = struck.split(' ').collect();
+        by_first.entry(parts[0]).or_default().push((parts, instead));
+    }
+    by_first
+}
+
+/// Each struck word in a text: its line, which, and what to write instead.
+fn struck_in(text: &str) -> Vec<(usize, String, &'static str)> {
+    let (words, by_first) = (words(text), struck_by_first_part());
+    let mut found = Vec::new();
+    for (at, (line, word)) in words.iter().enumerate() {
+        for (parts, instead) in by_first.get(word.as_str()).into_iter().flatten() {
+            let here = words[at..].iter().take(parts.len()).map(|(_, word)| word.as_str());
+            if here.eq(parts.iter().copied()) {
+                found.push((*line, parts.join(" "), *instead));
+            }
+        }
+    }
+    found
+}
+
+/// Everything that is written by hand: source, scripts, pages.
+fn written() -> Vec<(String, String)> {
+    let mut files = Vec::new();
+    for folder in [
+        "src",
+        "tests",
+        "tools",
+        "fuzz/src",
+        "fuzz/fuzz_targets",
+        "fuzz/examples",
+        "docs",
+        "examples",
+    ] {
+        if std::path::Path::new(ROOT).join(folder).exists() {
+            files.extend(files_under(
+                folder,
+                &["rs", "toml", "md", "c", "h", "py", "sh", "js", "css", "html", ""],
+            ));
+        }
+    }
+    for name in ["README.md", "CHANGELOG.md", "CONTRIBUTING.md", "Cargo.toml", ".ci/run"] {
+        if let Ok(text) = std::fs::read_to_string(format!("{ROOT}/{name}")) {
+            files.push((name.to_owned(), text));
+        }
+    }
+    // What is not ours, and what has to name the words.
+    let exempt = |path: &str| {
+        path.contains("/uplot/") || matches!(path, "tests/tidy.rs" | "CONTRIBUTING.md")
+    };
+    files.retain(|(path, _)| !exempt(path));
+    files
+}
+
+#[test]
+fn struck_words_do_not_come_back() {
+    let mut wrong = Vec::new();
+    let mut left = BTreeMap::<&str, usize>::new();
+    for (path, text) in written() {
+        let found = struck_in(&text);
+        let under = |entry: &str| path == entry || entry.ends_with('/') && path.starts_with(entry);
+        match TO_DO.iter().find(|(entry, _)| under(entry)) {
+            Some((entry, _)) => *left.entry(entry).or_default() += found.len(),
+            None => wrong.extend(found.into_iter().map(|(line, struck, instead)| {
+                format!("{path}:{line}: \"{struck}\" is struck: {instead}")
+            })),
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    for &(entry, most) in TO_DO {
+        let count = left.get(entry).copied().unwrap_or(0);
+        println!("{count:5} of {most:3} struck words left in {entry}");
+        assert!(count <= most, "{entry} has {count} struck words, and had {most}");
+    }
+}
+
+#[test]
+fn struck_words_are_found_in_identifiers_and_across_lines() {
+    let text = "fn sendAgain() {}\n// is sent\n// again, for NOBODY_HERE\nlet shying = fateful;";
+    let found: Vec<_> = struck_in(text).into_iter().map(|(line, word, _)| (line, word)).collect();
+    let expected = [(1, "send again"), (2, "sent again"), (3, "nobody")];
+    assert_eq!(found, expected.map(|(line, word)| (line, word.to_owned())));
+}
