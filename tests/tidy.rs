@@ -150,7 +150,6 @@ const TO_DO: &[(&str, usize)] = &[
     ("tests/link_raw.rs", 10),
     ("tests/link_udp.rs", 6),
     ("fuzz/src/", 10),
-    ("README.md", 9),
 ];
 
 /// The words of a text with their lines; identifiers are taken apart at underscores and capitals.
@@ -266,4 +265,61 @@ fn struck_words_are_found_in_identifiers_and_across_lines() {
     let found: Vec<_> = struck_in(text).into_iter().map(|(line, word, _)| (line, word)).collect();
     let expected = [(1, "send again"), (2, "sent again"), (3, "nobody")];
     assert_eq!(found, expected.map(|(line, word)| (line, word.to_owned())));
+}
+
+/// The targets of a page's links that are files of the repository.
+fn links(page: &str) -> Vec<&str> {
+    let targets = page.split("](").skip(1).filter_map(|after| after.split(')').next());
+    let files = targets.filter(|target| !target.contains("://") && !target.starts_with('#'));
+    files.map(|target| target.split('#').next().unwrap()).collect()
+}
+
+#[test]
+fn links_of_pages_lead_somewhere() {
+    let mut pages = files_under("docs", &["md"]);
+    for name in
+        ["README.md", "CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "testdata/README.md"]
+    {
+        let text = std::fs::read_to_string(format!("{ROOT}/{name}")).unwrap();
+        pages.push((name.to_owned(), text));
+    }
+    for (path, text) in pages {
+        let folder = std::path::Path::new(ROOT).join(&path);
+        let folder = folder.parent().unwrap();
+        for target in links(&text) {
+            assert!(folder.join(target).exists(), "{path} links to {target}, which is not there");
+        }
+    }
+    assert_eq!(links("[a](b.md#c), [d](https://e), [f](#g)"), ["b.md"]);
+}
+
+#[test]
+fn readme_is_short() {
+    let readme = std::fs::read_to_string(format!("{ROOT}/README.md")).unwrap();
+    assert!(readme.lines().count() <= 130, "the README is a first page: details belong into docs");
+}
+
+#[test]
+fn the_workflow_runs_every_step_of_the_script() {
+    let read = |name: &str| std::fs::read_to_string(format!("{ROOT}/{name}")).unwrap();
+    let (script, workflow) = (read(".ci/run"), read(".github/workflows/ci.yml"));
+    let steps = script.split("ALL=(").nth(1).unwrap().split(')').next().unwrap();
+    let jobs = workflow.split("        steps:\n").nth(1).unwrap();
+    let jobs = jobs.lines().map_while(|line| line.strip_prefix("          - "));
+    let run: BTreeSet<&str> = jobs.flat_map(str::split_whitespace).collect();
+    assert_eq!(run, steps.split_whitespace().collect());
+}
+
+#[test]
+fn every_file_of_testdata_has_an_origin() {
+    let origins = std::fs::read_to_string(format!("{ROOT}/testdata/README.md")).unwrap();
+    for folder in ["", "captures", "cm", "completions", "engine"] {
+        for entry in std::fs::read_dir(format!("{ROOT}/testdata/{folder}")).unwrap() {
+            let entry = entry.unwrap();
+            let name = entry.file_name().into_string().unwrap();
+            let stem = name.replace(".client.log", "").replace(".server.log", "");
+            let known = entry.path().is_dir() || name == "README.md" || origins.contains(&stem);
+            assert!(known, "testdata/README.md does not say where {folder}/{name} is from");
+        }
+    }
 }

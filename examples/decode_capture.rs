@@ -1,0 +1,40 @@
+//! Prints the packets of a capture that a filter lets through, and counts their ICRC verdicts.
+//!
+//! ```console
+//! $ cargo run --example decode_capture -- testdata/captures/rxe_all_ops.pcap 'roce.aeth.kind == NAK'
+//! ```
+
+use std::error::Error;
+
+use roce::capture;
+use roce::decode::{Decoder, Filter, LineStyle, TimeStyle};
+use roce::wire::{Frame, IcrcVerdict, ROCE_PORT};
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let mut args = std::env::args().skip(1);
+    let path = args.next().unwrap_or_else(|| "testdata/captures/rxe_all_ops.pcap".to_owned());
+    let filter = Filter::parse(&args.next().unwrap_or_else(|| "roce.aeth.kind == NAK".to_owned()))?;
+
+    // A capture is read record by record: memory does not grow with the file.
+    let mut capture = capture::open(path.as_ref())?;
+    let mut decoder = Decoder::new(ROCE_PORT);
+    let style = LineStyle { time: TimeStyle::None, color: false };
+    let (mut line, mut sound, mut bad) = (String::new(), 0, 0);
+    while let Some(record) = capture.next()? {
+        // One level down: the frame itself, with every header as a view over its bytes.
+        match Frame::parse(record.link, record.data, ROCE_PORT).icrc() {
+            Some(IcrcVerdict::Ok) => sound += 1,
+            Some(IcrcVerdict::Bad) => bad += 1,
+            Some(IcrcVerdict::Absent) | None => {}
+        }
+        // And one level up: fields by tshark's names, filters, lines.
+        let packet = decoder.decode(&record);
+        if filter.matches(&packet) {
+            line.clear();
+            style.write(&packet, &mut line);
+            println!("{line}");
+        }
+    }
+    println!("{sound} packets with a correct ICRC, {bad} with a wrong one");
+    Ok(())
+}

@@ -1,0 +1,83 @@
+//! An RC connection between two processes over ordinary UDP sockets, without privilege. The QPs are exchanged over TCP, as
+//! most verbs programs do.
+//!
+//! ```console
+//! $ cargo run --example rc_over_udp -- 127.0.0.1                  # the server, at this address
+//! $ cargo run --example rc_over_udp -- 127.0.0.2 127.0.0.1        # the client, at its own address, to the server's
+//! ```
+//!
+//! `tcpdump -i lo udp port 4791` shows the packets; across machines use the addresses of their interfaces.
+
+use std::error::Error;
+use std::io::{BufRead, BufReader, Write};
+use std::net::{IpAddr, TcpListener, TcpStream};
+
+use roce::link::Spec;
+use roce::memory::Buffer;
+use roce::nic::SoftNic;
+use roce::verbs::{
+    Access, Connect, Data, Device, Endpoint, QpType, RecvWr, SendOp, SendWr, Sge, WrId,
+};
+use roce::wire::{Gid, Psn, Qpn};
+
+const CONTROL_PORT: u16 = 18600;
+
+/// Sends this side's endpoint as a line, and reads the peer's.
+fn exchange(stream: &mut TcpStream, own: &Endpoint) -> Result<Endpoint, Box<dyn Error>> {
+    let address = stream.local_addr()?.ip();
+    writeln!(stream, "{address} {} {}", own.qpn.get(), own.psn.get())?;
+    let mut line = String::new();
+    BufReader::new(stream).read_line(&mut line)?;
+    let [address, qpn, psn] = line.split_whitespace().collect::<Vec<_>>()[..] else {
+        return Err(format!("not an endpoint: {line:?}").into());
+    };
+    let address: IpAddr = address.parse()?;
+    let gid = match address {
+        IpAddr::V4(v4) => Gid::from(v4),
+        IpAddr::V6(v6) => Gid::from(v6),
+    };
+    Ok(Endpoint { gid, qpn: Qpn::new(qpn.parse()?), psn: Psn::new(psn.parse()?) })
+}
+
+fn main() -> Result<(), Box<dyn Error>> {
+    let addresses = std::env::args().skip(1).map(|text| text.parse());
+    let addresses = addresses.collect::<Result<Vec<IpAddr>, _>>()?;
+    let (own, server) = match addresses[..] {
+        [own] => (own, None),
+        [own, server] => (own, Some(server)),
+        _ => return Err("rc_over_udp OWN-ADDRESS [SERVER-ADDRESS]".into()),
+    };
+
+    let nic = SoftNic::start(Spec::Udp(own).open(None)?)?;
+    let (pd, cq) = (nic.create_pd()?, nic.create_cq(16)?);
+    let qp = nic.create_simple_qp(pd, cq, QpType::Rc)?;
+    let buffer = Buffer::new(4096);
+    let mr = nic.register(pd, &buffer, Access::LOCAL_WRITE)?;
+    let sges = [Sge { addr: buffer.addr(), length: 64, lkey: mr.lkey() }];
+    // Posted before the peer can send: otherwise it would be answered by an RNR NAK, and retry.
+    nic.post_recv(qp, &RecvWr { id: WrId(1), sges: &sges })?;
+
+    let mut stream = match server {
+        None => TcpListener::bind((own, CONTROL_PORT))?.accept()?.0,
+        Some(server) => TcpStream::connect((server, CONTROL_PORT))?,
+    };
+    let peer = exchange(&mut stream, &nic.endpoint(qp)?)?;
+    nic.connect(qp, &peer, &Connect::default())?;
+
+    let greeting = if server.is_some() { "hello from the client" } else { "hello from the server" };
+    let data = Data::Inline(greeting.as_bytes());
+    nic.post_send(qp, &SendWr::new(WrId(2), SendOp::Send { imm: None }, data))?;
+    for _ in 0..2 {
+        let wc = nic.wait_cq(cq)?;
+        println!("{wc:?}");
+        if wc.id == WrId(1) {
+            let received = buffer.to_vec();
+            let received = received.get(..wc.byte_len as usize).unwrap_or_default();
+            println!("received: {}", String::from_utf8_lossy(received));
+        }
+    }
+    // Keeps the NIC until the peer has its ACK: closing the stream is the signal.
+    stream.shutdown(std::net::Shutdown::Write)?;
+    std::io::copy(&mut stream, &mut std::io::sink())?;
+    Ok(())
+}
