@@ -11,6 +11,7 @@ mod flows;
 mod input;
 mod interrupt;
 mod links;
+mod man;
 mod outfile;
 mod output;
 mod parallel;
@@ -51,7 +52,7 @@ enum Command {
     Devices(devices::Args),
     Run(run::Args),
     Completions(shell::CompletionsArgs),
-    Man(shell::ManArgs),
+    Man(man::ManArgs),
 }
 
 /// The exit status of what could not be done.
@@ -71,7 +72,7 @@ fn main() -> ExitCode {
         Command::Devices(args) => devices::run(&args),
         Command::Run(args) => run::run(&args),
         Command::Completions(args) => shell::completions(&args),
-        Command::Man(args) => shell::man(&args),
+        Command::Man(args) => man::man(&args),
     };
     match result {
         Ok(status) => status,

@@ -1,0 +1,230 @@
+//! Manual pages, from the same definitions as the help: one for the command and one for each subcommand, with the sections
+//! that manual pages have and help has not.
+
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::Context;
+use clap::{Args, CommandFactory};
+use clap_mangen::Man;
+
+use crate::{Cli, output};
+
+/// Print the man page, or write one per subcommand
+#[derive(Debug, Args)]
+pub(crate) struct ManArgs {
+    /// Write roce.1, roce-decode.1 … into this directory, which is created if need be.
+    #[arg(long, value_name = "DIR")]
+    out: Option<PathBuf>,
+}
+
+pub(crate) fn man(args: &ManArgs) -> anyhow::Result<ExitCode> {
+    let mut command = Cli::command().disable_help_subcommand(true);
+    command.build();
+    match &args.out {
+        Some(dir) => std::fs::create_dir_all(dir)
+            .and_then(|()| write_pages(command, dir))
+            .with_context(|| format!("cannot write man pages to {}", dir.display()))?,
+        None => {
+            let mut out = output::stdout();
+            write_page(command, &mut out)?;
+            out.flush()?;
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Writes the page of a command and those of its subcommands.
+fn write_pages(command: clap::Command, dir: &Path) -> io::Result<()> {
+    for subcommand in command.get_subcommands().filter(|command| !command.is_hide_set()) {
+        write_pages(subcommand.clone(), dir)?;
+    }
+    let mut page = Vec::new();
+    let name = Man::new(command.clone()).get_filename();
+    write_page(command, &mut page)?;
+    std::fs::write(dir.join(name), page)
+}
+
+fn write_page(command: clap::Command, out: &mut dyn Write) -> io::Result<()> {
+    let name = command.get_display_name().unwrap_or_else(|| command.get_name()).to_owned();
+    let examples = command.get_after_help().map(ToString::to_string);
+    let has_options = command.get_arguments().any(|argument| !argument.is_hide_set());
+    let has_subcommands = command.get_subcommands().next().is_some();
+    let man = Man::new(command);
+    man.render_title(out)?;
+    man.render_name_section(out)?;
+    man.render_synopsis_section(out)?;
+    man.render_description_section(out)?;
+    if has_options {
+        man.render_options_section(out)?;
+    }
+    if has_subcommands {
+        man.render_subcommands_section(out)?;
+    }
+    let sections = sections(&name);
+    write_list(out, "EXIT STATUS", sections.exit_status)?;
+    write_list(out, "ENVIRONMENT", sections.environment)?;
+    if let Some(examples) = examples {
+        let examples = examples.trim_start_matches("Examples:\n").trim_start_matches("EXAMPLES\n");
+        writeln!(out, ".SH EXAMPLES\n.nf\n{}\n.fi", escaped(examples))?;
+    }
+    writeln!(out, ".SH \"SEE ALSO\"\n{}", escaped(sections.see_also))
+}
+
+/// A section of terms, each with what it means.
+fn write_list(out: &mut dyn Write, title: &str, list: &[(&str, &str)]) -> io::Result<()> {
+    writeln!(out, ".SH \"{title}\"")?;
+    for (term, meaning) in list {
+        writeln!(out, ".TP\n.B {}\n{}", escaped(term), escaped(meaning))?;
+    }
+    Ok(())
+}
+
+/// A text as roff shows it literally: no escapes, no control lines, hyphens that can be copied.
+fn escaped(text: &str) -> String {
+    let text = text.replace('\\', "\\e").replace('-', "\\-");
+    let lines = text.lines().map(|line| {
+        if line.starts_with(['.', '\'']) { format!("\\&{line}") } else { line.to_owned() }
+    });
+    lines.collect::<Vec<_>>().join("\n")
+}
+
+/// What a page has beside its help.
+struct Sections {
+    exit_status: &'static [(&'static str, &'static str)],
+    environment: &'static [(&'static str, &'static str)],
+    see_also: &'static str,
+}
+
+const COLUMNS: (&str, &str) =
+    ("COLUMNS", "The width of lines, where standard output is no terminal.");
+const NO_COLOR: (&str, &str) = ("NO_COLOR", "No colors if it is set and not empty.");
+const TOKEN: (&str, &str) =
+    ("ROCE_TOKEN", "The secret that client and server share, as --token gives it.");
+const DONE: (&str, &str) = ("0", "Success.");
+const ERROR: (&str, &str) =
+    ("2", "It could not be done: wrong options, a file or a device that cannot be used.");
+const INTERRUPTED: (&str, &str) = ("130", "Ended by Ctrl-C; what was found until then is printed.");
+
+/// The sections of the page with this name; of one that is not listed, those of every command.
+fn sections(name: &str) -> Sections {
+    match name {
+        "roce-decode" => Sections {
+            exit_status: &[
+                DONE,
+                ("1", "Damaged records were skipped."),
+                ("2", "Something could not be read, or with --strict was damaged."),
+                ("130", "Ended by Ctrl-C."),
+            ],
+            environment: &[NO_COLOR, COLUMNS],
+            see_also: "roce(1), roce-flows(1), tcpdump(1), tshark(1), pcap-filter(7)",
+        },
+        "roce-flows" => Sections {
+            exit_status: &[
+                ("0", "There are no findings."),
+                ("1", "There are findings."),
+                ("2", "A capture could not be read."),
+                INTERRUPTED,
+            ],
+            environment: &[NO_COLOR, COLUMNS],
+            see_also: "roce(1), roce-decode(1), roce-replay(1), tcpdump(1)",
+        },
+        "roce-replay" => Sections {
+            exit_status: &[
+                ("0", "There are no differences but known deviations."),
+                ("1", "There are differences."),
+                ("2", "A capture could not be read, or a peer not reached."),
+                INTERRUPTED,
+            ],
+            environment: &[NO_COLOR, COLUMNS],
+            see_also: "roce(1), roce-flows(1), roce-conform(1), roce-serve(1)",
+        },
+        "roce-conform" | "roce-conform-run" | "roce-conform-serve" => Sections {
+            exit_status: &[
+                ("0", "There are no differences but known deviations."),
+                ("1", "There are other differences."),
+                ERROR,
+                INTERRUPTED,
+            ],
+            environment: &[NO_COLOR, COLUMNS],
+            see_also: "roce(1), roce-replay(1), roce-devices(1), ibv_devices(1)",
+        },
+        "roce-bench" | "roce-serve" => Sections {
+            exit_status: &[
+                DONE,
+                ("1", "--verify found wrong bytes, or no message arrived."),
+                ERROR,
+                INTERRUPTED,
+            ],
+            environment: &[TOKEN, NO_COLOR, COLUMNS],
+            see_also: "roce(1), roce-devices(1), ib_send_bw(1), ib_send_lat(1), ibv_rc_pingpong(1)",
+        },
+        "roce-run" => Sections {
+            exit_status: &[
+                ("126", "The program cannot be run."),
+                ("127", "The program is not found."),
+                ("2", "A device cannot be opened, or the library is not found."),
+                ("other", "The program's own."),
+            ],
+            environment: &[
+                ("ROCE_LIBRARY", "The libibverbs.so.1 to use, or its directory."),
+                (
+                    "ROCE_FILES",
+                    "How the program sees the files of its devices: namespace or preload.",
+                ),
+                ("ROCE_LOG", "A file to write into why a device cannot be opened."),
+                (
+                    "ROCE_PIN_SOURCE_PORT",
+                    "off accepts packets of a connection from any UDP source port of its peer.",
+                ),
+                (
+                    "ROCE_DEVICES, ROCE_PCAP, ROCE_FAULT",
+                    "What --device, --pcap and --fault pass to the library.",
+                ),
+            ],
+            see_also: "roce(1), roce-devices(1), roce-decode(1), ibv_devinfo(1), ib_write_bw(1), verbs(7)",
+        },
+        _ => Sections {
+            exit_status: &[DONE, ("1", "The command found something wrong."), ERROR, INTERRUPTED],
+            environment: &[TOKEN, NO_COLOR, COLUMNS],
+            see_also: "roce-demo(1), roce-run(1), roce-decode(1), roce-flows(1), roce-replay(1), roce-serve(1), roce-bench(1), \
+                       roce-conform(1), roce-devices(1)",
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_is_shown_as_it_is_written() {
+        assert_eq!(escaped("a-b\\c\n.d\n'e"), "a\\-b\\ec\n\\&.d\n\\&'e");
+    }
+
+    #[test]
+    fn every_page_has_the_sections_of_a_manual() {
+        let mut command = Cli::command().disable_help_subcommand(true);
+        command.build();
+        let subcommands = command.get_subcommands().cloned().collect::<Vec<_>>();
+        for command in subcommands.into_iter().chain([command]) {
+            let mut page = Vec::new();
+            let name = command.get_name().to_owned();
+            write_page(command, &mut page).unwrap();
+            let page = String::from_utf8(page).unwrap();
+            for section in [
+                "NAME",
+                "SYNOPSIS",
+                "DESCRIPTION",
+                "\"EXIT STATUS\"",
+                "ENVIRONMENT",
+                "\"SEE ALSO\"",
+            ] {
+                assert!(page.contains(&format!(".SH {section}\n")), "{name}: {section}");
+            }
+            let has_examples = !matches!(name.as_str(), "roce" | "completions" | "man");
+            assert_eq!(page.contains(".SH EXAMPLES\n"), has_examples, "{name}");
+        }
+    }
+}
