@@ -52,7 +52,7 @@ const LINKS: [LinkType; 9] = [
 /// What a target does with an input.
 type Body = fn(&[u8]);
 
-/// One name a target, for whoever replays files.
+/// One name a target, for tests that replay files.
 pub const TARGETS: &[(&str, Body)] = &[
     ("frame", frame),
     ("packet", packet),

@@ -229,7 +229,7 @@ fn write_hex(value: u64, digits: usize, out: &mut String) {
     let all: &str = &HEX;
     let bytes = value.to_be_bytes();
     if digits % 2 == 1 {
-        // The upper half of a byte belongs to nobody.
+        // The upper half of a byte is reserved.
         let byte = bytes.get(8 - digits.div_ceil(2)).copied().unwrap_or(0);
         out.push_str(&hex(all, byte)[1..]);
     }

@@ -100,7 +100,7 @@ fn write_values<'a>(
     }
 }
 
-/// `,"name":`. Names are letters, digits, dots and underscores: there is nothing to escape.
+/// `,"name":`. Names consist of ASCII alphanumerics, dots and underscores: there is nothing to escape.
 fn key(field: &Field) -> String {
     format!(",\"{}\":", field.name)
 }

@@ -92,7 +92,7 @@ fn touch(first: *mut u8, pages: usize, page: usize, write: bool) -> Option<()> {
     (0..pages).try_for_each(|index| {
         let at = first.wrapping_add(index * page);
         if write && fault::is_guarded() {
-            // SAFETY: the handler is in place, and adding nothing changes nothing, whoever else uses the memory.
+            // SAFETY: the handler is in place, and adding nothing changes nothing, whichever thread uses the memory.
             unsafe { routines::fetch_add(at.cast(), 0) }.map(drop)
         } else {
             let mut byte = 0;

@@ -4,7 +4,7 @@
 //! lands in it. So nothing here ever forms a reference to registered memory. A [`Region`] is a raw range with
 //! checked bounds; bytes go in and out of it by copying, and atomic operations are the processor's own.
 //!
-//! - [`Buffer`] is for Rust programs: owned, shared, safe to use from any thread, and alive as long as anybody
+//! - [`Buffer`] is for Rust programs: owned, shared, safe to use from any thread, and alive as long as any handle
 //!   holds it, the NIC included.
 //! - [`Region::foreign`] is for memory of a program in another language, such as a C program's. The program may unmap,
 //!   protect or truncate it while it is registered: an access then fails with [`AccessError::Unmapped`].
@@ -176,11 +176,11 @@ enum Kind {
     Owned(#[expect(dead_code, reason = "it is held, not used")] Arc<Words>),
     /// A program's in another language, which may unmap or protect it.
     Foreign,
-    /// Nobody's.
+    /// No memory.
     Null,
 }
 
-// SAFETY: a region is a pointer to memory that is shared by design; whoever made a foreign one promised that it may be
+// SAFETY: a region is a pointer to memory that is shared by design; the caller that created a foreign one promised that it may be
 // used from anywhere, and an owned one keeps its memory alive.
 #[expect(unsafe_code, reason = "see above")]
 unsafe impl Send for Region {}

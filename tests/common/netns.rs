@@ -29,7 +29,7 @@ use roce::link::interface::interfaces;
 /// Says that a process is in a namespace of its own already.
 const INSIDE: &str = "ROCE_TEST_INSIDE_NAMESPACE";
 
-/// Runs the rest of a test in user and network namespaces of its own, where it is root and nobody else is. It must be all
+/// Runs the rest of a test in user and network namespaces of its own, where it is root and alone. It must be all
 /// that the test does: the test is run once more, in a process of its own, for only a process with one thread can
 /// enter a user namespace.
 #[track_caller]
@@ -81,7 +81,7 @@ pub fn wire(mtu: usize) -> (Host, Host) {
         host.ip("link set lo up");
         host.ip(&format!("link set {interface} addrgenmode none"));
         host.ip(&format!("address add {v4}/24 dev {interface}"));
-        // Nobody else can have them, so there is no need to wait until that is certain.
+        // No other host can have them, so there is no need for duplicate address detection.
         host.ip(&format!("address add {v6}/64 dev {interface} nodad"));
         host.ip(&format!("address add {link_local}/64 dev {interface} nodad"));
         host.ip(&format!("link set {interface} up"));
@@ -92,8 +92,8 @@ pub fn wire(mtu: usize) -> (Host, Host) {
     (a, b)
 }
 
-/// Two machines with a bump between them: interfaces `inner` and `outer` of the test's own namespace, which nobody
-/// forwards between. Datagrams pass when somebody does; [`meet_v4`] waits for that.
+/// Two machines with a bump between them: interfaces `inner` and `outer` of the test's own namespace, between
+/// which the kernel does not forward. Datagrams pass when a test forwards them; [`meet_v4`] waits for that.
 #[track_caller]
 #[allow(dead_code, reason = "not every test has a bump in its wire")]
 pub fn wire_with_bump(mtu: usize) -> (Host, Host) {

@@ -10,7 +10,7 @@ use roce::wire::RKey;
 use crate::stage::*;
 
 #[test]
-fn what_others_use_cannot_be_unmade() {
+fn what_others_use_cannot_be_destroyed() {
     let pair = Pair::new(QpType::Rc);
     let a = &pair.a;
     assert_eq!(a.nic.destroy_pd(a.pd), Err(DestroyError::Busy));
@@ -75,7 +75,7 @@ fn what_makes_no_sense_is_refused_by_name() {
     assert!(matches!(long, PostError::InlineTooLong { .. }), "{long}");
     // A state in which nothing is sent.
     send(qp, Data::Gather(&sges[..1]));
-    // Addresses that nobody vouches for are not read.
+    // Addresses outside registered memory are not read.
     let flags = SendFlags::INLINE;
     let blind = SendWr { flags, ..SendWr::new(WrId(1), SEND, Data::Gather(&sges[..1])) };
     let error = a.nic.post_send(pair.a_qp, &blind).unwrap_err();

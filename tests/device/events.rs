@@ -60,11 +60,11 @@ fn a_completion_wakes_who_asked_for_it_once() {
     let nic = &sleeper.pair.b.nic;
     sleeper.send(1, SendFlags::empty());
     assert!(sleeper.take().is_success());
-    assert!(!sleeper.is_readable(), "nobody asked");
+    assert!(!sleeper.is_readable(), "no event was requested");
     assert_eq!(sleeper.channel.wait(Some(Duration::from_millis(10))).unwrap(), None);
     nic.request_notify(sleeper.cq, Notify::Next);
     sleeper.send(2, SendFlags::empty());
-    assert_eq!(sleeper.channel.wait(PATIENCE).unwrap(), Some(sleeper.cq));
+    assert_eq!(sleeper.channel.wait(EVENT_TIMEOUT).unwrap(), Some(sleeper.cq));
     assert!(!sleeper.is_readable(), "it was taken");
     assert!(sleeper.take().is_success());
     sleeper.send(3, SendFlags::empty());
@@ -80,7 +80,7 @@ fn only_what_is_solicited_wakes_who_asked_for_that() {
     assert!(sleeper.take().is_success());
     assert!(!sleeper.is_readable());
     sleeper.send(2, SendFlags::SOLICITED);
-    assert_eq!(sleeper.channel.wait(PATIENCE).unwrap(), Some(sleeper.cq));
+    assert_eq!(sleeper.channel.wait(EVENT_TIMEOUT).unwrap(), Some(sleeper.cq));
     assert!(sleeper.take().is_success());
 }
 
@@ -115,11 +115,11 @@ fn a_shared_queue_that_runs_low_says_so() {
         a.done(id);
         assert!(b.nic.wait_cq(b.cq).unwrap().is_success());
     }
-    let event = b.nic.async_events().wait(PATIENCE).unwrap();
+    let event = b.nic.async_events().wait(EVENT_TIMEOUT).unwrap();
     assert_eq!(event, Some(AsyncEvent::Srq(EventType::SrqLimitReached, srq)));
     let attr = QpAttr { qp_state: QpState::Err, ..QpAttr::default() };
     b.nic.modify_qp(b_qp, &attr, AttrMask::STATE).unwrap();
-    let event = b.nic.async_events().wait(PATIENCE).unwrap();
+    let event = b.nic.async_events().wait(EVENT_TIMEOUT).unwrap();
     assert_eq!(event, Some(AsyncEvent::Qp(EventType::QpLastWqeReached, b_qp)));
     assert_eq!(b.nic.async_events().wait(Some(Duration::from_millis(10))).unwrap(), None);
 }
@@ -133,6 +133,6 @@ fn a_send_queue_says_that_it_is_drained() {
     let attr = QpAttr { qp_state: QpState::Sqd, en_sqd_async_notify: true, ..QpAttr::default() };
     let mask = AttrMask::STATE | AttrMask::EN_SQD_ASYNC_NOTIFY;
     a.nic.modify_qp(pair.a_qp, &attr, mask).unwrap();
-    let event = a.nic.async_events().wait(PATIENCE).unwrap();
+    let event = a.nic.async_events().wait(EVENT_TIMEOUT).unwrap();
     assert_eq!(event, Some(AsyncEvent::Qp(EventType::SqDrained, pair.a_qp)));
 }

@@ -315,7 +315,7 @@ fn many_threads_use_one_device() {
         for thread in 0..THREADS as usize {
             let (a, b) = (&a, &b);
             scope.spawn(move || {
-                // Each makes and unmakes its own while the others work.
+                // Each creates and destroys its own while the others work.
                 let make = |side: &Side| {
                     let cq = side.nic.create_cq(64).unwrap();
                     (cq, side.nic.create_simple_qp(side.pd, cq, QpType::Rc).unwrap())

@@ -21,7 +21,7 @@ pub(crate) const ALL: Access = Access::LOCAL_WRITE
     .union(Access::MW_BIND);
 
 /// Longer than anything here takes on a busy machine.
-pub(crate) const PATIENCE: Option<Duration> = Some(Duration::from_secs(60));
+pub(crate) const EVENT_TIMEOUT: Option<Duration> = Some(Duration::from_secs(60));
 
 pub(crate) const SEND: SendOp = SendOp::Send { imm: None };
 

@@ -49,7 +49,7 @@ fn windows_of_both_types_open_memory() {
         pair.write(2, rkey, 8);
         pair.a.done(2);
         pair.b.holds(AT + 8, b"a window");
-        // One that shows the same and lets nobody write, though the region would.
+        // One that shows the same and allows no peer to write, though the region would.
         let glass = pair.b.nic.create_mw(pair.b.pd, kind).unwrap();
         let rkey = pair.bind_for(glass, 3, Access::REMOTE_READ);
         pair.write(4, rkey, 8);

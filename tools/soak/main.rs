@@ -7,7 +7,7 @@
 //! Three threads do rounds of work between pairs of NICs in this process, over UDP on loopback with loss, doubles,
 //! reordering, delay and damage: reliable and unreliable connections and datagrams, every operation, shared receive
 //! queues, memory windows, sleepers, queue pairs that are killed, and NICs that are. Each round makes its objects and
-//! unmakes them. All together take `--share` percent of one processor.
+//! destroys them. All together take `--share` percent of one processor.
 //!
 //! Every minute all pause and what the process holds is printed. It ends with status 1 if anything was wrong, if
 //! something hung, or if at the end it holds more than after the warm-up, a tenth of the time: more than

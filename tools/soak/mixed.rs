@@ -10,7 +10,7 @@ use roce::verbs::{Device, Notify, QpHandle, QpType, SendOp, Wc, WcOpcode};
 
 use crate::stage::{Clock, Desk, Dice, Outcome, ensure, manner, pair, pattern};
 
-/// How many connections there are at the most, and how many requests of an end are under way at once.
+/// How many connections there are at the most, and of requests in flight of an end.
 const CONNECTIONS: usize = 3;
 const DEPTH: usize = 8;
 
@@ -193,7 +193,7 @@ impl End {
     fn take_receive(&mut self, here: &Desk<'_>, number: usize, wc: &Wc) -> Outcome {
         let wanted = self.expected_len - self.expected.len();
         ensure!(number == wanted, "receive {wanted} is overtaken by {wc:?}");
-        let (at, task) = self.expected.pop_front().ok_or("a message that nobody sent")?;
+        let (at, task) = self.expected.pop_front().ok_or("a message that was not sent")?;
         let imm = Some((at as u32).to_be_bytes());
         let (length, area, told, opcode) = match task {
             Task::Send(length) => (length, RECEIVED, None, WcOpcode::Recv),

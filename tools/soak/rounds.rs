@@ -62,7 +62,7 @@ fn sleeper(a: &mut Desk<'_>, b: &mut Desk<'_>, dice: &mut Dice) -> Outcome {
 /// Several connections feed one queue of receives, and mostly there are fewer receives than messages.
 fn shared_queue(a: &mut Desk<'_>, b: &mut Desk<'_>, dice: &mut Dice) -> Outcome {
     const MESSAGES: usize = 48;
-    const UNDER_WAY: usize = 16;
+    const IN_FLIGHT_MAX: usize = 16;
     const RECEIVES: usize = 8;
     let create = SrqCreate { max_wr: 32, max_sge: 1, limit: 0, xrc: None };
     let srq = told("a shared queue", b.nic.create_srq(b.pd, create))?;
@@ -82,14 +82,14 @@ fn shared_queue(a: &mut Desk<'_>, b: &mut Desk<'_>, dice: &mut Dice) -> Outcome 
     let lengths: Vec<usize> = (0..MESSAGES).map(|_| dice.below(STRIDE)).collect();
     for (at, &length) in lengths.iter().enumerate() {
         let place = at * STRIDE;
-        if at >= UNDER_WAY {
+        if at >= IN_FLIGHT_MAX {
             take_shared(a, b, &post, seed, &lengths)?;
         }
         a.buffer.write(place, &pattern(seed + at as u64, length)).unwrap();
         let op = SendOp::Send { imm: Some((at as u32).to_be_bytes()) };
         a.send(qps[at % qps.len()], at as u64, op, (place, length))?;
         if at + 1 == MESSAGES {
-            for _ in 0..UNDER_WAY {
+            for _ in 0..IN_FLIGHT_MAX {
                 take_shared(a, b, &post, seed, &lengths)?;
             }
         }
@@ -111,7 +111,7 @@ fn take_shared(
             let [wc] = wcs;
             ensure!(wc.is_success(), "{wc:?}");
             let at = u32::from_be_bytes(wc.imm().ok_or("no immediate data")?) as usize;
-            let length = *lengths.get(at).ok_or("a message that nobody sent")?;
+            let length = *lengths.get(at).ok_or("a message that was not sent")?;
             ensure!(wc.byte_len as usize == length, "message {at} of {length} bytes: {wc:?}");
             let slot = (wc.id.0 & 0xffff) as usize;
             let found = b.read(THERE + slot * STRIDE, length);
@@ -126,7 +126,7 @@ fn take_shared(
     }
 }
 
-/// A window is opened, used, and closed by either side; then nobody gets through.
+/// A window is opened, used, and closed by either side; then access through it is refused.
 fn window(a: &mut Desk<'_>, b: &mut Desk<'_>, dice: &mut Dice) -> Outcome {
     let how = manner(dice);
     let (a_qp, b_qp) = pair(a, b, QpType::Rc, &how, dice)?;
@@ -136,13 +136,13 @@ fn window(a: &mut Desk<'_>, b: &mut Desk<'_>, dice: &mut Dice) -> Outcome {
     let (addr, length) = (b.buffer.addr() + THERE as u64, 1 + dice.below(STRIDE));
     let (mr, access) = (b.mr.lkey(), Access::REMOTE_WRITE | Access::REMOTE_READ);
     let bind = MwBind { mr, addr, length: length as u64, access };
-    let at_home = |op| {
+    let locally = |op| {
         told("a request", b.nic.post_send(b_qp, &SendWr::new(WrId(9), op, Data::EMPTY)))?;
         let wc = b.complete()?;
         ensure!(wc.is_success() && wc.id == WrId(9), "{wc:?}");
         Ok(())
     };
-    at_home(SendOp::BindMw { mw: old, rkey, bind })?;
+    locally(SendOp::BindMw { mw: old, rkey, bind })?;
     let bytes = pattern(dice.next(), length);
     a.buffer.write(0, &bytes).unwrap();
     a.send(a_qp, 1, SendOp::Write { remote_addr: addr, rkey, imm: None }, (0, length))?;
@@ -154,7 +154,7 @@ fn window(a: &mut Desk<'_>, b: &mut Desk<'_>, dice: &mut Dice) -> Outcome {
     ensure!(b.read(THERE, length) == bytes, "what was written through a window is wrong");
     ensure!(a.read(THERE, length) == bytes, "what was read through a window is wrong");
     if dice.below(2) == 0 {
-        at_home(SendOp::LocalInv { rkey })?;
+        locally(SendOp::LocalInv { rkey })?;
     } else {
         b.recv(b_qp, 3, THERE, STRIDE)?;
         a.send(a_qp, 3, SendOp::SendWithInv { rkey }, (0, length))?;
@@ -229,7 +229,7 @@ fn lossy(
         let [wc] = wcs;
         ensure!(wc.is_success() && wc.opcode == WcOpcode::Recv, "{wc:?}");
         let at = u64::from(u32::from_be_bytes(wc.imm().ok_or("no immediate data")?));
-        let length = *lengths.get(at as usize).ok_or("a message that nobody sent")?;
+        let length = *lengths.get(at as usize).ok_or("a message that was not sent")?;
         ensure!(wc.byte_len as usize == length + before, "message {at} of {length}: {wc:?}");
         let found = b.read(THERE + wc.id.0 as usize * STRIDE + before, length);
         ensure!(found == pattern(seed + at, length), "message {at} is wrong");
@@ -297,7 +297,7 @@ fn killed(a: &mut Desk<'_>, b: &mut Desk<'_>, dice: &mut Dice) -> Outcome {
     Ok(())
 }
 
-/// Begins work of which nobody sees the end: whoever made the stage takes it away.
+/// Begins work that does not end: the caller destroys the stage meanwhile.
 pub(crate) fn abandon(stage: &Stage, buffers: &[Buffer; 2], dice: &mut Dice) -> Outcome {
     let [mut a, mut b] = [Desk::new(&stage.a, &buffers[0])?, Desk::new(&stage.b, &buffers[1])?];
     let how = manner(dice);

@@ -18,7 +18,7 @@ use roce::wire::{Bits, Psn};
 use crate::random::Random;
 
 /// Longer than anything takes on a busy machine.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
+pub(crate) const PROGRESS_TIMEOUT: Duration = Duration::from_secs(120);
 
 /// How much memory a round has at each side.
 pub(crate) const MEMORY: usize = 1 << 20;
@@ -135,13 +135,13 @@ impl<'n> Desk<'n> {
         Ok(qp)
     }
 
-    /// Unmakes a queue pair before its time.
+    /// Destroys a queue pair before its work is done.
     pub(crate) fn remove_qp(&mut self, qp: QpHandle) -> Outcome {
         self.qps.retain(|known| *known != qp);
         told("unmaking a queue pair", self.nic.destroy_qp(qp))
     }
 
-    /// Unmakes everything.
+    /// Destroys everything.
     pub(crate) fn clear(self) -> Outcome {
         for qp in self.qps {
             told("unmaking a queue pair", self.nic.destroy_qp(qp))?;
@@ -196,8 +196,8 @@ impl<'n> Desk<'n> {
             if self.nic.poll_cq(self.cq, &mut wc) == 1 {
                 return Ok(wc[0]);
             }
-            let woken = told("sleeping", self.channel.wait(Some(PATIENCE)))?;
-            ensure!(woken == Some(self.cq), "nobody woke a sleeper: {}", self.counters());
+            let woken = told("sleeping", self.channel.wait(Some(PROGRESS_TIMEOUT)))?;
+            ensure!(woken == Some(self.cq), "a sleeping thread was not woken: {}", self.counters());
         }
     }
 
@@ -234,7 +234,7 @@ impl Clock {
         if self.checks.get() > EAGER {
             std::thread::sleep(Duration::from_micros(200));
         }
-        ensure!(self.start.elapsed() < PATIENCE, "nothing happens any more: {:?}", said());
+        ensure!(self.start.elapsed() < PROGRESS_TIMEOUT, "nothing happens any more: {:?}", said());
         Ok(())
     }
 }

@@ -51,7 +51,7 @@ unsafe extern "C" fn ibv_create_ah(pd: *mut ibv_pd, attr: *mut ibv_ah_attr) -> *
     })
 }
 
-/// Unmakes an address handle.
+/// Destroys an address handle.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_destroy_ah(ah: *mut ibv_ah) -> c_int {
     code(|| {
@@ -144,7 +144,7 @@ unsafe extern "C" fn ibv_create_ah_from_wc(
     pointer(|| {
         // SAFETY: the program says that it is one.
         let context = unsafe { Pd::live(pd) }?.context();
-        // SAFETY: it was open when the domain was made, and is until that is unmade.
+        // SAFETY: it was open when the domain was made, and is until that is destroyed.
         let open = unsafe { Context::of(context) }?;
         // SAFETY: the program hands it over.
         let wc = unsafe { given(wc) }?;

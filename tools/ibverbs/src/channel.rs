@@ -36,7 +36,7 @@ unsafe extern "C" fn ibv_create_comp_channel(context: *mut ibv_context) -> *mut 
     })
 }
 
-/// Unmakes a channel at which no completion queue tells.
+/// Destroys a channel at which no completion queue tells.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_destroy_comp_channel(channel: *mut ibv_comp_channel) -> c_int {
     code(|| {

@@ -54,7 +54,7 @@ unsafe extern "C" fn old_ibv_get_device_list(count: *mut c_int) -> *mut *mut c_v
     Box::into_raw(Box::new(ptr::null_mut()))
 }
 
-/// Unmakes it.
+/// Destroys it.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn old_ibv_free_device_list(list: *mut *mut c_void) {
     if !list.is_null() {

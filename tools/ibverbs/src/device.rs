@@ -27,7 +27,7 @@ use crate::xrc::Domain;
 #[repr(C)]
 pub(crate) struct Device {
     c: UnsafeCell<ibv_device>,
-    /// Drivers know what follows as their own: a pointer that is null makes it nobody's.
+    /// Drivers know what follows as their own: a null pointer marks it as unclaimed.
     _drivers: [usize; 8],
     pub(crate) spec: Spec,
     /// The name that was asked for, if one was.
@@ -48,10 +48,10 @@ pub(crate) struct Device {
 
 objects! { Device: ibv_device; }
 
-// SAFETY: what C knows is written before anybody else sees it, and read only; the rest is shared as Rust has it.
+// SAFETY: what C knows is written before any other thread sees it, and read only; the rest is shared as Rust has it.
 unsafe impl Sync for Device {}
 
-/// The NIC of a device, while somebody has it open.
+/// The NIC of a device, while it is open.
 #[derive(Debug, Default)]
 struct Running {
     nic: Weak<SoftNic>,
@@ -198,7 +198,7 @@ impl Device {
         usize::try_from(self.index).unwrap_or_default()
     }
 
-    /// Its NIC, which is started if nobody has it open.
+    /// Its NIC, which is started if it is not open.
     pub(crate) fn open(&self) -> Result<Arc<SoftNic>> {
         let mut last = lock(&self.nic);
         if let Some(running) = last.nic.upgrade() {
@@ -257,7 +257,7 @@ impl Device {
         u64::from_ne_bytes([a, b, c, d, e, f, g, h])
     }
 
-    /// The first identifier of its port: the one that it has, or will have if nobody is there first.
+    /// The first identifier of its port: the one that it has, or will have if no other program takes it first.
     fn first_gid(&self) -> Option<Gid> {
         let running = self.running().and_then(|nic| nic.gids().first().copied());
         running.or_else(|| self.spec.first_gid().ok())
@@ -298,7 +298,7 @@ unsafe extern "C" fn ibv_get_device_list(num_devices: *mut c_int) -> *mut *mut i
     })
 }
 
-/// Unmakes a list. The devices stay.
+/// Destroys a list. The devices stay.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_free_device_list(list: *mut *mut ibv_device) {
     crate::call::quiet(|| {

@@ -88,7 +88,7 @@ pub(crate) unsafe extern "C" fn alloc(
     attr: *mut ibv_alloc_dm_attr,
 ) -> *mut ibv_dm {
     pointer(|| {
-        // Memory that a child sets aside is the child's, whoever opened the device.
+        // Memory that a child sets aside is the child's, whichever process opened the device.
         // SAFETY: the program says that it is open.
         let device = unsafe { Context::inherited(context) }?.device;
         // SAFETY: the program hands it over.
@@ -189,7 +189,7 @@ unsafe extern "C" fn copy_from(
         if to.is_null() {
             return Err(Failed::EINVAL);
         }
-        // SAFETY: the program has room for so many bytes there, which nobody else uses meanwhile.
+        // SAFETY: the program has room for so many bytes there, which nothing else uses meanwhile.
         let room = unsafe { slice::from_raw_parts_mut(to.cast(), length) };
         memory.read(offset, room).map_err(|_| Failed::EINVAL)
     })

@@ -2,8 +2,9 @@
 //!
 //! - `ROCE_DEVICES`: soft NICs, separated by spaces or commas, as `roce run --device` takes them: `udp:10.0.0.1`,
 //!   `raw:eth0`, `soft:eth0`, `mlx5_0=soft:lo`. Without it, there is one on the first free address of every interface.
-//! - `ROCE_PCAP`: a file to write what passes into; `%d` in it is the device, `%p` the process. Whoever opens a device
-//!   first makes it; the next ones, in this process or in others, leave it and make `FILE.PID`, `FILE.PID.2` and so on.
+//! - `ROCE_PCAP`: a file to write what passes into; `%d` in it is the device, `%p` the process. The first one to
+//!   open a device creates it; the next ones, in this process or in others, leave it and create `FILE.PID`, `FILE.PID.2` and
+//!   so on.
 //! - `ROCE_FAULT`: what happens to packets that are sent: `loss=1%,delay=10us`.
 //! - `ROCE_PIN_SOURCE_PORT=off`: take packets of a connection from any UDP source port of its peer, for peers that send
 //!   from several.
@@ -75,7 +76,7 @@ impl io::Write for RawFile {
     }
 }
 
-/// A file that nobody has written to: if there is one already, a similar one. What is no ordinary file, such as a pipe,
+/// A new file: if there is one already, a similar one. What is no ordinary file, such as a pipe,
 /// is used as it is.
 fn new_file(path: &str) -> io::Result<File> {
     if std::fs::metadata(path).is_ok_and(|there| !there.is_file()) {
@@ -108,12 +109,12 @@ pub(crate) fn failed(error: &(dyn Error + 'static), otherwise: c_int) -> Failed 
 /// Tells a person something who asked for it.
 fn log(line: &str) {
     let Some(path) = variable("ROCE_LOG") else { return };
-    // Whoever asked for it sees that there is nothing.
+    // The user who asked for it sees an empty file.
     let log = File::options().append(true).create(true).open(path);
     let _ = log.and_then(|mut log| writeln!(log, "{line}"));
 }
 
-/// Panics of this library are told to nobody but who asked for it: its output is the program's.
+/// Panics of this library are reported only to the file that was asked for: its output is the program's.
 pub(crate) fn keep_quiet() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| std::panic::set_hook(Box::new(|panic| log(&panic.to_string()))));

@@ -151,7 +151,7 @@ impl<T> Queue<T> {
     }
 
     /// Takes the oldest event. If there is none, returns the descriptor to wait for, unless that was made non-blocking.
-    /// `note` sees the event before anybody else can see that it was taken.
+    /// `note` sees the event before any other thread can see that it was taken.
     pub(crate) fn take(&self, note: impl Fn(&T)) -> Result<std::result::Result<T, c_int>> {
         if let Some(event) = self.try_take(note) {
             return Ok(Ok(event));
@@ -244,7 +244,7 @@ impl Acks {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Told<T>(pub(crate) T);
 
-// SAFETY: nobody here looks at what it points to.
+// SAFETY: nothing here reads what it points to.
 unsafe impl<T> Send for Told<T> {}
 
 /// Completion queues that have what an event was asked for.

@@ -45,7 +45,7 @@ pub(crate) unsafe extern "C" fn create(qp: *mut ibv_qp, attr: *mut ibv_flow_attr
     })
 }
 
-/// Unmakes a rule.
+/// Destroys a rule.
 pub(crate) unsafe extern "C" fn destroy(flow: *mut ibv_flow) -> c_int {
     code(|| {
         // SAFETY: the program says that it is one.
@@ -153,7 +153,7 @@ fn addresses4(value: [u32; 2], mask: [u32; 2]) -> FlowMatch {
 fn ipv4_ext(spec: &ibv_flow_spec_ipv4_ext) -> Result<Vec<FlowMatch>> {
     let ibv_flow_spec_ipv4_ext { val, mask, .. } = spec;
     if mask.flags != 0 {
-        // What the flags of a fragment are here, nobody has written down.
+        // What the flags of a fragment are here is not documented.
         return Err(Failed::EOPNOTSUPP);
     }
     let packet = addresses4([val.src_ip, val.dst_ip], [mask.src_ip, mask.dst_ip])

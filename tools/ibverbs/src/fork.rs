@@ -1,6 +1,6 @@
 //! Forks: a child has its parent's memory and descriptors, but none of its threads.
 //!
-//! So a NIC that a parent has open is nobody's in a child: its thread is missing, its locks may be held by threads that are
+//! So a NIC that a parent has open is unusable in a child: its thread is missing, its locks may be held by threads that are
 //! not there, and its sockets and queues are the parent's. What a child inherits of an open device is refused to it, every
 //! call with `ENODEV`, so that it can neither disturb its parent nor wait for ever. What it opens itself is its own.
 //!
@@ -45,8 +45,8 @@ impl Generation {
 #[derive(Debug)]
 pub(crate) struct Owner(AtomicU32);
 
-/// The owner of what belongs to nobody any more.
-const NOBODY: u32 = u32::MAX;
+/// The owner of what belongs to no process any more.
+const NO_PROCESS: u32 = u32::MAX;
 
 impl Owner {
     /// This process.
@@ -54,7 +54,7 @@ impl Owner {
         Self(AtomicU32::new(Generation::current().0))
     }
 
-    /// Fails for what a parent left, or what belongs to nobody.
+    /// Fails for what a parent left, or what belongs to no process.
     #[inline]
     pub(crate) fn check(&self) -> Result<()> {
         Generation(self.0.load(Ordering::Relaxed)).check()
@@ -62,7 +62,7 @@ impl Owner {
 
     /// From now on the object is refused.
     pub(crate) fn disown(&self) {
-        self.0.store(NOBODY, Ordering::Relaxed);
+        self.0.store(NO_PROCESS, Ordering::Relaxed);
     }
 }
 

@@ -141,7 +141,7 @@ pub(crate) fn give(
     handle: MrHandle,
 ) -> Result<*mut ibv_mr> {
     let number = next_number();
-    // SAFETY: it was open when the domain was made, and is until that is unmade.
+    // SAFETY: it was open when the domain was made, and is until that is destroyed.
     let open = unsafe { Context::of(domain.context()) }?;
     MRS.add(number, (open.device, handle, length));
     let mut made = Mr::new(pd, domain, addr, length, access, handle, number);
@@ -228,7 +228,7 @@ pub(crate) unsafe extern "C" fn advise(
         for sge in unsafe { sges(list, count.ok_or(Failed::EINVAL)?) } {
             let found = domain.nic.prefetch(domain.handle, *sge, write);
             let found = found.ok_or(Failed(libc::ENOENT))?;
-            // Without a fault nothing is brought in; and nobody waits for advice that is not flushed.
+            // Without a fault nothing is brought in; and no caller waits for advice that is not flushed.
             let told = flags & IBV_ADVISE_MR_FLAG_FLUSH != 0
                 && advice != IBV_ADVISE_MR_ADVICE_PREFETCH_NO_FAULT;
             if found.is_err() && told {

@@ -54,7 +54,7 @@ pub(crate) unsafe extern "C" fn alloc(pd: *mut ibv_pd, kind: c_uint) -> *mut ibv
     })
 }
 
-/// Unmakes a memory window.
+/// Destroys a memory window.
 pub(crate) unsafe extern "C" fn dealloc(mw: *mut ibv_mw) -> c_int {
     code(|| {
         // SAFETY: the program says that it is one.

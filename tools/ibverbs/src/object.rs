@@ -28,7 +28,7 @@ struct Held<T> {
 ///
 /// # Safety
 ///
-/// There must be a `Held<T>` at this address that was not dropped and that nobody uses.
+/// There must be a `Held<T>` at this address that was not dropped and that nothing uses.
 unsafe fn drop_held<T>(address: usize) {
     let held: *mut Held<T> = ptr::with_exposed_provenance_mut(address);
     // SAFETY: the caller vouches for it.
@@ -201,7 +201,7 @@ pub(crate) unsafe trait Object: Sized + 'static {
     ///
     /// # Safety
     ///
-    /// Nobody may use it any more.
+    /// Nothing may use it any more.
     unsafe fn take(held: *mut Self::C) -> Result<Self> {
         // SAFETY: the caller vouches for it.
         unsafe { Self::to_destroy(held) }?;

@@ -92,7 +92,7 @@ unsafe extern "C" fn ibv_alloc_pd(context: *mut ibv_context) -> *mut ibv_pd {
     })
 }
 
-/// Unmakes a protection domain, or a parent domain.
+/// Destroys a protection domain, or a parent domain.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_dealloc_pd(pd: *mut ibv_pd) -> c_int {
     code(|| {
@@ -122,7 +122,7 @@ pub(crate) unsafe extern "C" fn alloc_parent_domain(
         // SAFETY: the program hands it over.
         let attr = unsafe { given(attr) }?;
         check_parent(attr)?;
-        // SAFETY: the program says that it is one, and it is not unmade before its names are.
+        // SAFETY: the program says that it is one, and it is not destroyed before its names are.
         let named: &'static Pd = unsafe { Pd::live_in(attr.pd, context) }?;
         named.names.fetch_add(1, Ordering::Relaxed);
         let c = UnsafeCell::new(ibv_pd { context, handle: next_number() });
@@ -154,7 +154,7 @@ pub(crate) unsafe extern "C" fn alloc_td(
     })
 }
 
-/// Unmakes a thread domain.
+/// Destroys a thread domain.
 pub(crate) unsafe extern "C" fn dealloc_td(td: *mut ibv_td) -> c_int {
     // SAFETY: the program says that it is one, and does not need it any more.
     code(|| unsafe { Td::take(td) }.map(drop))

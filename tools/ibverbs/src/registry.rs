@@ -54,7 +54,7 @@ impl Registry {
             let new = Box::into_raw(Box::new(Self { generation, objects, parent }));
             let put = CURRENT.compare_exchange(known, new, Ordering::AcqRel, Ordering::Acquire);
             if put.is_err() {
-                // SAFETY: it was just made, and nobody has seen it.
+                // SAFETY: it was just made, and nothing has seen it.
                 drop(unsafe { Box::from_raw(new) });
             }
         }
@@ -101,7 +101,7 @@ fn insert<C>(at: *const C, entry: Entry) {
 ///
 /// # Safety
 ///
-/// Nobody may use them any more.
+/// Nothing may use them any more.
 pub(crate) unsafe fn drop_all_of(context: *const ibv_context) -> bool {
     let is_its = |entry: &Entry| entry.of.is_some_and(|(of, _)| of == context.addr());
     let mut objects = lock(&Registry::current().objects);

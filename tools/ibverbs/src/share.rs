@@ -79,13 +79,13 @@ impl<K: Ord, T: Clone> Counted<K, T> {
         }
     }
 
-    /// One less stands for it; the last one unmakes it, and stays if that fails.
-    pub(crate) fn close(&self, key: &K, unmake: impl FnOnce() -> Result<()>) -> Result<()> {
+    /// One less stands for it; the last one destroys it, and stays if that fails.
+    pub(crate) fn close(&self, key: &K, destroy: impl FnOnce() -> Result<()>) -> Result<()> {
         let mut known = lock(&self.0);
         match known.get_mut(key) {
             Some((_, count)) if *count > 1 => *count -= 1,
             _ => {
-                unmake()?;
+                destroy()?;
                 known.remove(key);
             }
         }
@@ -114,7 +114,7 @@ impl Held {
 /// A file, whatever its descriptor is called.
 pub(crate) type File = (libc::dev_t, libc::ino_t);
 
-/// The descriptor of an open device. A kernel's would take commands; this one is a file of its own, which nobody reads.
+/// The descriptor of an open device. A kernel's would take commands; this one is a file of its own, which nothing reads.
 #[derive(Debug)]
 pub(crate) struct CommandFile {
     fd: OwnedFd,
@@ -129,7 +129,7 @@ impl CommandFile {
         if fd < 0 {
             return Err(io::Error::last_os_error().into());
         }
-        // SAFETY: it was just made, and nobody else has it.
+        // SAFETY: it was just made, and nothing else has it.
         let fd = unsafe { OwnedFd::from_raw_fd(fd) };
         let file = file_of(fd.as_raw_fd())?;
         lock(&OPEN).push((file, device));
@@ -208,13 +208,13 @@ unsafe extern "C" fn ibv_unimport_pd(pd: *mut ibv_pd) {
     quiet(|| unsafe { Pd::take(pd) }.map(drop));
 }
 
-/// A memory region by its number. Nobody knows its address here.
+/// A memory region by its number. Its address is unknown here.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_import_mr(pd: *mut ibv_pd, number: u32) -> *mut ibv_mr {
     pointer(|| {
         // SAFETY: the program says that it is one.
         let domain = unsafe { Pd::live(pd) }?;
-        // SAFETY: it was open when the domain was made, and is until that is unmade.
+        // SAFETY: it was open when the domain was made, and is until that is destroyed.
         let open = unsafe { Context::of(domain.context()) }?;
         let (device, handle, length) = MRS.find(number)?;
         same_device(open, device)?;

@@ -43,7 +43,7 @@ unsafe fn create(
 ) -> Result<*mut ibv_srq> {
     // SAFETY: the program says that it is one.
     let domain = unsafe { Pd::live(init.pd) }?;
-    // SAFETY: it was open when the domain was made, and is until that is unmade.
+    // SAFETY: it was open when the domain was made, and is until that is destroyed.
     let open = unsafe { Context::of(domain.context()) }?;
     let attr = SrqAttr::from(init.attr);
     // A queue is made without a limit; what is given as one means nothing here.
@@ -167,7 +167,7 @@ pub(crate) unsafe extern "C" fn number(srq: *mut ibv_srq, to: *mut u32) -> c_int
     })
 }
 
-/// Unmakes a shared receive queue that no queue pair uses, after all its events were acknowledged.
+/// Destroys a shared receive queue that no queue pair uses, after all its events were acknowledged.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_destroy_srq(srq: *mut ibv_srq) -> c_int {
     code(|| {

@@ -5,7 +5,7 @@ use std::sync::LazyLock;
 
 use roce::verbs::{EventType, NodeType, PortState, WcStatus};
 
-/// What C gets for a number that nobody knows.
+/// What C gets for an unknown number.
 const UNKNOWN: &std::ffi::CStr = c"unknown";
 
 /// The texts of an enumeration, by number, for C.

@@ -119,7 +119,7 @@ impl Request {
 /// What a program has said so far.
 #[derive(Debug, Default)]
 struct Building {
-    /// Whether somebody is at it.
+    /// Whether a thread is building requests.
     open: bool,
     /// The first thing that went wrong.
     failed: Option<Failed>,

@@ -1,6 +1,6 @@
 //! Domains of extended reliable connections.
 //!
-//! A domain belongs to a file, or to nobody else: whoever in this process opens one on the same device by a descriptor of
+//! A domain belongs to a file, or to its creator alone: a caller in this process that opens one on the same device by a descriptor of
 //! the same file gets the same.
 
 use std::cell::UnsafeCell;
@@ -104,7 +104,7 @@ fn hold(fd: c_int) -> Result<fs::File> {
     Ok(fs::File::options().read(true).custom_flags(libc::O_PATH).open(path)?)
 }
 
-/// Makes a domain that is found through the file of a descriptor, or by nobody; or finds one that is there.
+/// Makes a domain that is found through the file of a descriptor, or not at all; or finds one that is there.
 pub(crate) unsafe extern "C" fn open(
     context: *mut ibv_context,
     attr: *mut ibv_xrcd_init_attr,
@@ -139,7 +139,7 @@ pub(crate) unsafe extern "C" fn open(
     })
 }
 
-/// Closes a domain; if nobody else has it open, it is unmade, unless something is still in it.
+/// Closes a domain; if it is open nowhere else, it is destroyed, unless something is still in it.
 pub(crate) unsafe extern "C" fn close(xrcd: *mut ibv_xrcd) -> c_int {
     code(|| {
         // SAFETY: the program says that it is one.

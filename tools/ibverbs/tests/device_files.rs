@@ -14,7 +14,7 @@ mod common;
 use common::{compiled, said};
 
 /// The user that tests which root runs are run as: nothing here needs root.
-const NOBODY: u32 = 65534;
+const UNPRIVILEGED: u32 = 65534;
 
 /// `roce` with its library, installed where every user can run it. Test programs go there too.
 struct Installed(PathBuf);
@@ -50,7 +50,7 @@ impl Installed {
         }
         command.envs(form.map(|form| ("ROCE_FILES", form)));
         if fs::metadata("/proc/self").unwrap().uid() == 0 {
-            command.uid(NOBODY).gid(NOBODY);
+            command.uid(UNPRIVILEGED).gid(UNPRIVILEGED);
         }
         command
     }
@@ -181,7 +181,8 @@ fn the_form_is_chosen_so_that_a_program_loses_nothing() {
         (tree.to_owned(), user.to_owned(), group.to_owned())
     };
     let own = fs::metadata("/proc/self").unwrap();
-    let expected = if own.uid() == 0 { (NOBODY, NOBODY) } else { (own.uid(), own.gid()) };
+    let expected =
+        if own.uid() == 0 { (UNPRIVILEGED, UNPRIVILEGED) } else { (own.uid(), own.gid()) };
     let (root, user, group) = tree(&|_| ());
     assert_eq!(root == "/", here.forms().contains(&"namespace"), "{root}");
     assert_eq!((user, group), (expected.0.to_string(), expected.1.to_string()));

@@ -176,7 +176,7 @@ fn pingpong_of(program: &dyn Fn(&str) -> Command, arguments: &[&str], port: u16)
     }
 }
 
-/// Until somebody listens at a port, or the server has ended.
+/// Waits until a program listens at a port, or the server has ended.
 fn wait_for_listener(server: &mut Child, port: u16) {
     // A connection would be taken for the client's: the system is asked instead.
     let listening = || {

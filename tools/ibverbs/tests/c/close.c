@@ -47,7 +47,7 @@ static void leave_all(void) {
     CHECK(ibv_dereg_mr(here.mr) && ibv_dealloc_pd(here.pd));
 }
 
-/* One of two contexts is closed with a connected queue pair in it: nobody answers there any more, and the other context
+/* One of two contexts is closed with a connected queue pair in it: nothing answers there any more, and the other context
  * works as before. */
 static void close_one_of_two(void) {
     struct address a = make_end(&here, 0), b = make_end(&there, 1), c = make_end(&third, 0);
@@ -56,14 +56,14 @@ static void close_one_of_two(void) {
     exchange(&here, &there);
     CHECK(!ibv_close_device(here.context));
     CHECK(!post_send(&there, 1) && next(there.sends).status == IBV_WC_RETRY_EXC_ERR);
-    unmake_end(&there);
+    destroy_end(&there);
     b = make_end(&there, 1);
     connect_end(&third, &b, 7);
     connect_end(&there, &c, 7);
     exchange(&third, &there);
     exchange(&there, &third);
-    unmake_end(&third);
-    unmake_end(&there);
+    destroy_end(&third);
+    destroy_end(&there);
 }
 
 /* Channels and the descriptor of asynchronous events are never writable, and readable when there is an event. */
@@ -90,7 +90,7 @@ static void descriptors_are_read_only(void) {
     ibv_ack_cq_events(cq, 1);
     close(copy);
     CHECK(!ibv_destroy_qp(qp) && !ibv_destroy_cq(cq) && !ibv_destroy_comp_channel(channel));
-    unmake_end(&here);
+    destroy_end(&here);
 }
 
 /* A program may read from a channel's descriptor, or close it before it destroys the channel, as owners of descriptors do:
@@ -118,7 +118,7 @@ static void program_uses_the_descriptor(int closes) {
         ibv_ack_cq_events(cq, 1);
     }
     CHECK(!ibv_destroy_qp(qp) && !ibv_destroy_cq(cq) && !ibv_destroy_comp_channel(channel));
-    unmake_end(&here);
+    destroy_end(&here);
 }
 
 int main(void) {

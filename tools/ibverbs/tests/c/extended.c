@@ -187,7 +187,7 @@ static void shared(void)
     CHECK(!ibv_close_device(again));
     int other[2];
     CHECK(!pipe(other) && !ibv_import_device(other[0]) && errno == EOPNOTSUPP);
-    /* What was imported by nobody is not to be found once it is gone. */
+    /* What was never imported is not to be found once it is gone. */
     struct ibv_pd *gone = ibv_alloc_pd(context);
     uint32_t handle = gone->handle;
     CHECK(!ibv_dealloc_pd(gone) && !ibv_import_pd(context, handle));

@@ -34,7 +34,7 @@ static void child_that_tries(void) {
     CHECK(!open_device(0) && errno == EADDRINUSE);
 }
 
-/* A device of its own that nobody has open, and a device that was listed before the fork. */
+/* A device of its own that no process has open, and a device that was listed before the fork. */
 static void child_that_opens(struct ibv_device *listed) {
     struct ibv_context *context = ibv_open_device(listed);
     CHECK(context && !ibv_close_device(context));
@@ -43,8 +43,8 @@ static void child_that_opens(struct ibv_device *listed) {
     connect_end(&one, &b, 7);
     connect_end(&other, &a, 7);
     exchange(&one, &other);
-    unmake_end(&one);
-    unmake_end(&other);
+    destroy_end(&one);
+    destroy_end(&other);
 }
 
 /* No descriptor of the library's is left in a program that a child becomes. */
@@ -106,8 +106,8 @@ static void forks(void) {
         ended_well(child);
         for (int i = 0; i < 100; i++) exchange(&there, &here);
     }
-    unmake_end(&here);
-    unmake_end(&there);
+    destroy_end(&here);
+    destroy_end(&there);
     ibv_free_device_list(list);
     close(lives[1]);
     ended_well(idle);
@@ -129,7 +129,7 @@ static pid_t victim(const int to_it[2], const int from_it[2]) {
     return child;
 }
 
-/* Whoever talks to a process that was killed is told so, and its address is free at once, again and again. */
+/* The peer of a process that was killed gets an error, and its address is free at once, again and again. */
 static void kills(void) {
     for (int round = 0; round < 3; round++) {
         int to_it[2], from_it[2];
@@ -146,7 +146,7 @@ static void kills(void) {
         CHECK(!kill(child, SIGKILL) && waitpid(child, NULL, 0) == child);
         CHECK(!post_send(&here, 2));
         CHECK(next(here.sends).status == IBV_WC_RETRY_EXC_ERR);
-        unmake_end(&here);
+        destroy_end(&here);
         for (int i = 0; i < 2; i++) close(to_it[i]), close(from_it[i]);
     }
 }
@@ -162,9 +162,9 @@ static void reopen(void) {
         close(lives[1]);
         _exit(read(lives[0], &byte, 1) == 0 ? 0 : 1);
     }
-    unmake_end(&here);
+    destroy_end(&here);
     make_end(&here, 0);
-    unmake_end(&here);
+    destroy_end(&here);
     close(lives[1]);
     ended_well(idle);
 }
@@ -203,7 +203,7 @@ static void forks_while_others_list(int open) {
     }
     stop = 1;
     for (int i = 0; i < 2; i++) CHECK(!pthread_join(threads[i], NULL));
-    if (open) unmake_end(&here);
+    if (open) destroy_end(&here);
 }
 #endif
 

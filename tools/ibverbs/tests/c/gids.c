@@ -103,6 +103,6 @@ int main(void) {
     files();
     use(&ends[0], &addresses[1]);
     for (int end = 0; end < 2; end++)
-        unmake_end(&ends[end]);
+        destroy_end(&ends[end]);
     puts("fine");
 }

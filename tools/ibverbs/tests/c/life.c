@@ -1,4 +1,4 @@
-/* The usual life of a verbs program, each step of which may fail: what was made is then unmade, and the program says which
+/* The usual life of a verbs program, each step of which may fail: what was made is then destroyed, and the program says which
  * call failed with which error. It leaves no descriptors behind in any case. tools/ibverbs/inject lets system calls fail
  * under it. Exit: 0 all went well, 3 a call failed as it should. */
 #define _GNU_SOURCE
@@ -69,7 +69,7 @@ static void talk(void) {
     next(ends[0].cq);
 }
 
-static void unmake(int i) {
+static void destroy(int i) {
     if (ends[i].qp) CHECK(!ibv_destroy_qp(ends[i].qp));
     if (ends[i].srq) CHECK(!ibv_destroy_srq(ends[i].srq));
     if (ends[i].mr) CHECK(!ibv_dereg_mr(ends[i].mr));
@@ -84,7 +84,7 @@ int main(void) {
     alarm(20); /* A hang ends here, by a signal. */
     if (TRY((list = ibv_get_device_list(&count))) && count >= 2) {
         if (make(0) && make(1)) talk();
-        for (int i = 0; i < 2; i++) unmake(i);
+        for (int i = 0; i < 2; i++) destroy(i);
     }
     if (list) ibv_free_device_list(list);
     if (failed) CHECK(failure > 0);

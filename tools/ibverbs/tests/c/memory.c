@@ -47,7 +47,7 @@ static void make_pair(struct half half[2]) {
     }
 }
 
-static void unmake_pair(struct half half[2]) {
+static void destroy_pair(struct half half[2]) {
     for (int i = 0; i < 2; i++) {
         CHECK(!ibv_destroy_qp(half[i].qp));
         CHECK(!ibv_destroy_cq(half[i].cq));
@@ -191,7 +191,7 @@ static void try_one(enum loss loss, enum operation operation) {
     }
     CHECK(!ibv_dereg_mr(lost_mr));
     CHECK(!ibv_dereg_mr(kept_mr));
-    unmake_pair(half);
+    destroy_pair(half);
     if (loss != UNMAPPED && loss != MOVED)
         CHECK(!munmap(lost, LENGTH));
     CHECK(!munmap(kept, LENGTH));

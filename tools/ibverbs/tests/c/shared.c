@@ -186,10 +186,10 @@ static struct ibv_qp *opened(struct ibv_context *context, struct ibv_xrcd *xrcd,
 }
 
 /* Whether something was told; what is awaited may take as long as a test may. */
-static int told(struct ibv_context *context, int patience)
+static int told(struct ibv_context *context, int timeout_ms)
 {
     struct pollfd descriptor = { .fd = context->async_fd, .events = POLLIN };
-    return poll(&descriptor, 1, patience);
+    return poll(&descriptor, 1, timeout_ms);
 }
 
 static void established(struct ibv_context *context, struct ibv_qp *qp)
@@ -239,7 +239,7 @@ static void queue_pairs(void)
     established(one, first);
     established(two, second);
     CHECK(!told(one, 0) && !told(two, 0));
-    /* It is there until the last one goes, whoever made it, and keeps its domain for as long. */
+    /* It is there until the last one goes, whichever context made it, and keeps its domain for as long. */
     CHECK(!ibv_destroy_qp(first));
     arrives(from, srq, srqn);
     CHECK(state(second) == IBV_QPS_RTR && !ibv_destroy_srq(srq));

@@ -171,6 +171,6 @@ int main(void) {
     interrupted(0);
     interrupted(SA_RESTART);
     vforked_child_keeps_its_actions_to_itself();
-    unmake_end(&end);
+    destroy_end(&end);
     puts("signals: fine");
 }

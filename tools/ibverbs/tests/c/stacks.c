@@ -42,7 +42,7 @@ static void *whole_life(void *unused) {
     struct ibv_device_attr attr;
     struct ibv_port_attr port;
     CHECK(!ibv_query_device(ends[0].context, &attr) && !ibv_query_port(ends[0].context, 1, &port));
-    for (int i = 0; i < 2; i++) unmake_end(&ends[i]);
+    for (int i = 0; i < 2; i++) destroy_end(&ends[i]);
     return unused;
 }
 
@@ -111,7 +111,7 @@ int main(void) {
     for (int i = 0; i < 2; i++) connect_end(&ends[i], &address[1 - i], 7);
     cancel(exchange_until_canceled);
     exchange(&ends[0], &ends[1]);
-    for (int i = 0; i < 2; i++) unmake_end(&ends[i]);
+    for (int i = 0; i < 2; i++) destroy_end(&ends[i]);
     puts("fine");
     return 0;
 }

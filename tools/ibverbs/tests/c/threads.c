@@ -1,4 +1,4 @@
-/* Many threads on one queue pair and its completion queues; objects made and unmade by many threads at once; devices opened
+/* Many threads on one queue pair and its completion queues; objects made and destroyed by many threads at once; devices opened
  * and closed again and again. Two devices. */
 #include "verbs.h"
 
@@ -58,7 +58,7 @@ static void *receiver(void *unused) {
     return unused;
 }
 
-/* Makes and unmakes objects of a device that others use. */
+/* Makes and destroys objects of a device that others use. */
 static void *maker(void *unused) {
     char memory[4096];
     while (atomic_load(&received) < TOTAL) {
@@ -91,8 +91,8 @@ static void many_threads(void) {
         for (intptr_t i = 0; i < counts[kind]; i++) run(kinds[kind], &threads[count++], i);
     while (count > 0) CHECK(!pthread_join(threads[--count], NULL));
     CHECK(sent == TOTAL && completed == TOTAL && received == TOTAL);
-    unmake_end(&here);
-    unmake_end(&there);
+    destroy_end(&here);
+    destroy_end(&there);
 }
 
 /* Everything that a device has, and a message by it; then nothing of it is left. */
@@ -103,8 +103,8 @@ static void *open_and_close(void *unused) {
     struct ibv_comp_channel *channel = ibv_create_comp_channel(here.context);
     CHECK(channel && !ibv_destroy_comp_channel(channel));
     exchange(&here, &there);
-    unmake_end(&here);
-    unmake_end(&there);
+    destroy_end(&here);
+    destroy_end(&there);
     return unused;
 }
 

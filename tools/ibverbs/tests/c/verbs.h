@@ -89,7 +89,7 @@ static inline void connect_end(struct end *end, const struct address *to, uint8_
                              IBV_QP_MAX_QP_RD_ATOMIC));
 }
 
-static inline void unmake_end(struct end *end) {
+static inline void destroy_end(struct end *end) {
     CHECK(!ibv_destroy_qp(end->qp));
     CHECK(!ibv_dereg_mr(end->mr));
     CHECK(!ibv_destroy_cq(end->sends));
