@@ -1,11 +1,16 @@
 //! Work that is split over threads and keeps its order.
 
 use std::collections::BTreeMap;
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::hint;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::thread;
 
 /// How many items per thread may wait for their turn. More would even out larger differences in how long items take.
 const WAITING_PER_THREAD: usize = 2;
+
+/// How often a thread looks whether it may read before it sleeps: some tens of microseconds, as long as another thread's
+/// read takes. To sleep and to be woken takes longer.
+const LOOKS: u32 = 1000;
 
 /// Processes a stream of items on `threads` threads, and takes the results in the order of the stream.
 ///
@@ -31,6 +36,7 @@ pub(crate) fn in_order<T: Send, E: Send>(
             done: BTreeMap::new(),
             spare: (0..threads).map(|_| Vec::new()).collect(),
             made: 0,
+            waiting: 0,
             stopped: None,
         }),
         moved: Condvar::new(),
@@ -39,7 +45,7 @@ pub(crate) fn in_order<T: Send, E: Send>(
     // Fills and processes one item; returns its number, or nothing at the end.
     let process = |thread: usize| {
         let mut item = line.spare(thread)?.unwrap_or_else(|| Item { value: make(), owner: thread });
-        let number = lock(&input).fill(&mut item.value)?;
+        let number = lock_soon(&input).fill(&mut item.value)?;
         work(&mut item.value);
         line.hand_over(number, item);
         Some(number)
@@ -114,6 +120,8 @@ struct State<T, E> {
     spare: Vec<Vec<Item<T>>>,
     /// How many items there are in all.
     made: usize,
+    /// How many threads wait for `moved`.
+    waiting: usize,
     stopped: Option<Stop<E>>,
 }
 
@@ -146,7 +154,7 @@ impl<T, E> Line<T, E> {
         let mut state = lock(&self.state);
         state.done.insert(number, item);
         if number == state.turn {
-            self.moved.notify_all();
+            self.wake(&state);
         }
     }
 
@@ -184,12 +192,22 @@ impl<T, E> Line<T, E> {
             if let Err(error) = taken {
                 state.stopped = Some(Stop::Failed(error));
             }
-            self.moved.notify_all();
+            self.wake(&state);
         }
     }
 
-    fn wait<'a>(&'a self, state: Guard<'a, T, E>) -> Guard<'a, T, E> {
-        self.moved.wait(state).unwrap_or_else(PoisonError::into_inner)
+    fn wait<'a>(&'a self, mut state: Guard<'a, T, E>) -> Guard<'a, T, E> {
+        state.waiting += 1;
+        let mut state = self.moved.wait(state).unwrap_or_else(PoisonError::into_inner);
+        state.waiting -= 1;
+        state
+    }
+
+    /// Wakes the threads that wait: a system call, which is spared if there is none.
+    fn wake(&self, state: &State<T, E>) {
+        if state.waiting > 0 {
+            self.moved.notify_all();
+        }
     }
 }
 
@@ -210,6 +228,18 @@ impl<T, E> Drop for StopOnPanic<'_, T, E> {
 /// A lock that a panic in another thread does not turn into a second panic.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The same for a lock that is held for microseconds.
+fn lock_soon<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    for _ in 0..LOOKS {
+        match mutex.try_lock() {
+            Ok(guard) => return guard,
+            Err(TryLockError::Poisoned(poisoned)) => return poisoned.into_inner(),
+            Err(TryLockError::WouldBlock) => hint::spin_loop(),
+        }
+    }
+    lock(mutex)
 }
 
 #[cfg(test)]
