@@ -33,16 +33,20 @@ use crate::time::Instant;
 pub struct Batch {
     bytes: Box<[u8]>,
     entries: Vec<Entry>,
+    /// The number of the first record; those of the others follow it.
+    first_number: u64,
     /// How much of `bytes` holds records that were copied.
     copied: usize,
 }
 
-/// A record whose data are a range of the batch's bytes: half as long as a [`Record`].
+/// A record whose data are a range of the batch's bytes: a third of a [`Record`].
 #[derive(Debug)]
 struct Entry {
-    offset: Offset,
     time: Option<Instant>,
-    number: u64,
+    /// The parts of its [`Offset`].
+    offset: u64,
+    decompressed: bool,
+    link: LinkType,
     file: u32,
     len: u32,
     section: u32,
@@ -50,23 +54,28 @@ struct Entry {
     /// Where the data begin in the batch's bytes, and how many there are: far below four gigabytes.
     start: u32,
     size: u32,
-    link: LinkType,
 }
+
+// One line of a cache.
+const _: () = assert!(size_of::<Entry>() <= 64);
 
 impl Entry {
     /// The entry of a record whose data are this range of the batch's bytes.
     #[inline]
     fn new(record: &Record<'_>, data: &Range<usize>) -> Self {
-        let Record { file, number, offset, time, link, len, section, interface, .. } = *record;
+        let Record { file, offset, time, link, len, section, interface, .. } = *record;
+        let Offset { bytes: offset, decompressed } = offset;
         let position = |at| u32::try_from(at).unwrap_or(u32::MAX);
         let (start, size) = (position(data.start), position(data.len()));
-        Self { offset, time, number, file, len, section, interface, start, size, link }
+        Self { time, offset, decompressed, link, file, len, section, interface, start, size }
     }
 
-    /// The record, of the batch that has these bytes.
+    /// The record with this number, of the batch that has these bytes.
     #[inline]
-    fn record<'a>(&self, bytes: &'a [u8]) -> Record<'a> {
-        let Self { offset, time, number, file, len, section, interface, start, size, link } = *self;
+    fn record<'a>(&self, number: u64, bytes: &'a [u8]) -> Record<'a> {
+        let Self { time, offset, decompressed, link, file, len, section, interface, start, size } =
+            *self;
+        let offset = Offset { bytes: offset, decompressed };
         let start = start as usize;
         let data = bytes.get(start..start + size as usize).unwrap_or_default();
         let around = Surroundings::default();
@@ -78,7 +87,9 @@ impl Batch {
     /// The records, in the order of the capture.
     #[inline]
     pub fn records(&self) -> impl DoubleEndedIterator<Item = Record<'_>> + ExactSizeIterator {
-        self.entries.iter().map(|entry| entry.record(&self.bytes))
+        let number = |at| self.first_number + at as u64;
+        let entries = self.entries.iter().enumerate();
+        entries.map(move |(at, entry)| entry.record(number(at), &self.bytes))
     }
 
     /// Removes all records, and keeps the memory.
@@ -102,6 +113,9 @@ impl Batch {
             room.copy_from_slice(record.data);
         }
         self.copied = data.end;
+        if self.is_empty() {
+            self.first_number = record.number;
+        }
         self.entries.push(Entry::new(record, &data));
     }
 
@@ -127,6 +141,7 @@ impl<R: Read> Reader<R> {
     pub fn next_batch(&mut self, batch: &mut Batch) -> Result<bool, Error> {
         batch.clear();
         self.buffer.go_on_in(core::mem::take(&mut batch.bytes));
+        batch.first_number = self.delivered + 1;
         let filled = self.fill(&mut batch.entries);
         batch.bytes = self.buffer.hand_out();
         filled.map(|()| !batch.is_empty())

@@ -34,8 +34,12 @@ impl ByteOrder {
     /// The first `N` 32-bit numbers of `bytes`, or nothing when they are too few.
     #[inline]
     pub(super) fn words<const N: usize>(self, bytes: &[u8]) -> Option<[u32; N]> {
-        let words = bytes.as_chunks::<4>().0.first_chunk::<N>()?;
-        Some(words.map(|word| self.u32(word)))
+        let mut words = [0; N];
+        // Not `map`: builds without LTO call it once per record.
+        for (word, bytes) in words.iter_mut().zip(bytes.as_chunks::<4>().0.first_chunk::<N>()?) {
+            *word = self.u32(*bytes);
+        }
+        Some(words)
     }
 
     /// The two 16-bit numbers that stand where `word` was read, the first of them first.

@@ -25,7 +25,7 @@ pub struct Reader<R> {
     format: Parser,
     progress: Progress,
     /// How many records were delivered.
-    delivered: u64,
+    pub(super) delivered: u64,
     /// Whether the end, or an error that ends the capture, was reported.
     done: bool,
     /// What was found when a batch was full: the next thing that is found.
