@@ -1,6 +1,5 @@
 //! A capture as a whole: what is in it, between whom, and what went wrong.
 
-use core::mem::take;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 
@@ -28,11 +27,11 @@ pub struct Summary {
     malformed: u64,
     first_time: Option<Instant>,
     last_time: Option<Instant>,
-    opcodes: [u64; 256],
+    opcodes: Counts<256>,
     verdicts: [u64; VERDICTS.len()],
     /// Refusals by code, and receivers that were not ready by timer code.
-    naks: [u64; 32],
-    rnrs: [u64; 32],
+    naks: Counts<32>,
+    rnrs: Counts<32>,
     congested: u64,
     /// In the order of their first packets.
     conversations: Vec<(Conversation, Traffic)>,
@@ -69,6 +68,52 @@ impl Conversation {
     }
 }
 
+/// How often each of `N` codes occurred. To clear it, or to add it to another, costs as much as there are codes that did:
+/// it is done once per batch.
+#[derive(Clone, Debug)]
+struct Counts<const N: usize> {
+    counts: [u64; N],
+    /// The codes that occurred, in any order.
+    occurred: Vec<u8>,
+}
+
+impl<const N: usize> Counts<N> {
+    const fn new() -> Self {
+        Self { counts: [0; N], occurred: Vec::new() }
+    }
+
+    #[inline]
+    fn add(&mut self, code: u8, more: u64) {
+        if let Some(count) = self.counts.get_mut(usize::from(code)) {
+            if *count == 0 {
+                self.occurred.push(code);
+            }
+            *count += more;
+        }
+    }
+
+    fn append(&mut self, later: &Self) {
+        later.occurred.iter().for_each(|&code| self.add(code, later.get(code)));
+    }
+
+    fn clear(&mut self) {
+        for code in self.occurred.drain(..) {
+            if let Some(count) = self.counts.get_mut(usize::from(code)) {
+                *count = 0;
+            }
+        }
+    }
+
+    fn get(&self, code: u8) -> u64 {
+        self.counts.get(usize::from(code)).copied().unwrap_or_default()
+    }
+
+    /// The codes that occurred, in their order, with how often.
+    fn iter(&self) -> impl Iterator<Item = (u8, u64)> {
+        (0..=u8::MAX).zip(self.counts).filter(|&(_, count)| count > 0)
+    }
+}
+
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Traffic {
     packets: u64,
@@ -98,10 +143,10 @@ impl Summary {
             malformed: 0,
             first_time: None,
             last_time: None,
-            opcodes: [0; 256],
+            opcodes: Counts::new(),
             verdicts: [0; 3],
-            naks: [0; 32],
-            rnrs: [0; 32],
+            naks: Counts::new(),
+            rnrs: Counts::new(),
             congested: 0,
             conversations: Vec::new(),
             index: HashMap::new(),
@@ -133,11 +178,11 @@ impl Summary {
         let Some(packet) = context.frame.packet() else {
             return;
         };
-        self.opcodes[usize::from(packet.bth().opcode().0)] += 1;
+        self.opcodes.add(packet.bth().opcode().0, 1);
         self.congested += u64::from(packet.bth().opcode() == Opcode::CNP);
         match packet.aeth().map(|aeth| aeth.syndrome().answer()) {
-            Some(Answer::Nak(code)) => self.naks[code.code().get() as usize] += 1,
-            Some(Answer::RnrNak(timer)) => self.rnrs[timer.0.get() as usize] += 1,
+            Some(Answer::Nak(code)) => self.naks.add(low_byte(code.code()), 1),
+            Some(Answer::RnrNak(timer)) => self.rnrs.add(low_byte(timer.0), 1),
             Some(Answer::Ack(_) | Answer::Reserved(_)) | None => {}
         }
         let (source, destination) = context.addresses();
@@ -174,10 +219,12 @@ impl Summary {
         self.malformed += later.malformed;
         self.first_time = min_some(self.first_time, later.first_time);
         self.last_time = self.last_time.max(later.last_time);
-        add_counts(&mut self.opcodes, &later.opcodes);
-        add_counts(&mut self.verdicts, &later.verdicts);
-        add_counts(&mut self.naks, &later.naks);
-        add_counts(&mut self.rnrs, &later.rnrs);
+        for (count, more) in self.verdicts.iter_mut().zip(later.verdicts) {
+            *count += more;
+        }
+        self.opcodes.append(&later.opcodes);
+        self.naks.append(&later.naks);
+        self.rnrs.append(&later.rnrs);
         self.congested += later.congested;
         for &(conversation, traffic) in &later.conversations {
             self.count(conversation, traffic);
@@ -188,10 +235,17 @@ impl Summary {
 
     /// Forgets everything, and keeps the memory.
     pub fn clear(&mut self) {
-        let (mut conversations, mut index) = (take(&mut self.conversations), take(&mut self.index));
-        conversations.clear();
-        index.clear();
-        *self = Self { conversations, index, ..Self::new() };
+        (self.frames, self.bytes, self.roce_frames, self.malformed) = (0, 0, 0, 0);
+        (self.first_time, self.last_time) = (None, None);
+        (self.congested, self.verdicts) = (0, [0; 3]);
+        self.opcodes.clear();
+        self.naks.clear();
+        self.rnrs.clear();
+        // What `latest` says of an empty list is wrong, and found to be.
+        self.conversations.clear();
+        self.index.clear();
+        self.elsewhere = Traffic::default();
+        (self.skips, self.skipped_bytes) = (0, 0);
     }
 
     /// The conversations, busiest first.
@@ -205,22 +259,20 @@ impl Summary {
 
     /// Opcodes that occurred, most frequent first.
     fn opcodes(&self) -> Vec<(Opcode, u64)> {
-        let mut all: Vec<_> = (0..=255)
-            .map(|byte| (Opcode(byte), self.opcodes[usize::from(byte)]))
-            .filter(|&(_, count)| count > 0)
-            .collect();
+        let mut all: Vec<_> =
+            self.opcodes.iter().map(|(code, count)| (Opcode(code), count)).collect();
         all.sort_by_key(|&(opcode, count)| (core::cmp::Reverse(count), opcode));
         all
     }
 
     /// Refusals that occurred.
     fn naks(&self) -> impl Iterator<Item = (NakCode, u64)> {
-        counted(self.naks).map(|(code, count)| (NakCode::from_code(code), count))
+        self.naks.iter().map(|(code, count)| (NakCode::from_code(Bits::low(code.into())), count))
     }
 
     /// For how long receivers that were not ready asked to wait.
     fn rnrs(&self) -> impl Iterator<Item = (RnrTimer, u64)> {
-        counted(self.rnrs).map(|(code, count)| (RnrTimer(code), count))
+        self.rnrs.iter().map(|(code, count)| (RnrTimer(Bits::low(code.into())), count))
     }
 
     /// The summary for people.
@@ -323,15 +375,9 @@ impl Summary {
     }
 }
 
-fn add_counts(counts: &mut [u64], later: &[u64]) {
-    for (count, more) in counts.iter_mut().zip(later) {
-        *count += more;
-    }
-}
-
-/// The codes that occurred, with how often.
-fn counted(counts: [u64; 32]) -> impl Iterator<Item = (Bits<5>, u64)> {
-    (0..).map(Bits::low).zip(counts).filter(|&(_, count)| count > 0)
+/// The bits of a code as a byte.
+fn low_byte(bits: Bits<5>) -> u8 {
+    u8::try_from(bits.get()).unwrap_or(u8::MAX)
 }
 
 /// `,"name":{"key":count,…}`.
