@@ -4,7 +4,7 @@ use super::limits::{
     ALL_HISTORY_MAX, ALL_MESSAGES_MAX, ALL_PACKETS_MAX, CROWDED_ENDPOINTS, CROWDED_MAX,
     HISTORY_MAX, INFLIGHT_MESSAGES_MAX, INFLIGHT_PACKETS_MAX, INTERVALS_MAX_CROWDED,
 };
-use super::statistics::Series;
+use super::series::Series;
 
 /// How much is remembered in all, and so how much each direction of a connection may remember.
 #[derive(Clone, Copy, Debug, Default)]

@@ -8,7 +8,7 @@ use super::limits::{ENDED_CONNECTIONS_MAX, FINDINGS_MAX};
 use super::message::Outcome;
 use super::report::{Report, Totals};
 use super::requester::{Requester, Scene};
-use super::statistics::Series;
+use super::series::Series;
 use super::stream::{Key, Stream};
 use super::tracker::Analysis;
 use super::vantage::VantageReport;
@@ -231,7 +231,7 @@ impl Analysis {
         let mut series = Series::default();
         for (end, stream) in [false, true].into_iter().zip(both) {
             if let Some(stream) = stream {
-                stream.timeline.add_to(&mut series, end != swapped);
+                series.merge(&stream.series, end != swapped);
             }
         }
         if swapped {
@@ -280,7 +280,8 @@ impl Analysis {
         totals.all.icrc_errors += self.stray[0];
         totals.all.cnps += self.stray[1];
         totals.all.operations.sort_by_key(|operation| operation.operation as u8);
-        connections.sort_by_key(|connection| connection.flow);
+        // Connections are large, and are moved once so.
+        connections.sort_by_cached_key(|connection| connection.flow);
         // Numbers without gaps, in the order of the first packets.
         let provisional: Vec<FlowNumber> = connections.iter().map(|c| c.flow).collect();
         let renumber = |flow: FlowNumber| {

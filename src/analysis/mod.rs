@@ -38,12 +38,12 @@ mod requests;
 mod responses;
 mod row;
 mod serialize;
+mod series;
 mod setup;
 mod sightings;
 mod statistics;
 mod stream;
 pub mod text;
-mod timeline;
 mod tracker;
 mod unreliable;
 mod vantage;
@@ -60,8 +60,9 @@ pub use names::service_name;
 pub use packet::{CmFacts, PacketFacts, RethFacts};
 pub use report::{BeyondLimits, CaptureFacts, FileFacts, Report, Totals};
 pub use row::SortBy;
+pub use series::{Interval, Series};
 pub use sightings::{Delay, LostBetween, Sightings, Transit};
-pub use statistics::{Distribution, Interval, Percentiles, Series};
+pub use statistics::{Distribution, Percentiles};
 pub use tracker::{Analysis, Config};
 
 /// The number of a connection, from 1 in the order in which their first packets appear: `roce.flow`.

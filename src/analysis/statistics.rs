@@ -1,10 +1,8 @@
-//! Distributions and rates in bounded memory.
+//! Distributions in bounded memory.
 
 use serde::Serialize;
 
 use super::limits::DISTRIBUTION_BUCKETS_MAX;
-use super::serialize;
-use crate::time::Instant;
 
 /// A distribution of nanoseconds: exact count, least and greatest, and percentiles to within 1/32 of their value, or less
 /// precise where the values spread over more than [`DISTRIBUTION_BUCKETS_MAX`](super::limits::DISTRIBUTION_BUCKETS_MAX)
@@ -165,160 +163,6 @@ fn upper_bound(bucket: u16, precision: u8) -> u64 {
     ((mantissa + 1) << shift).saturating_sub(1).try_into().unwrap_or(u64::MAX)
 }
 
-/// Packets and bytes per interval. Intervals double in length when there would be more than
-/// [`Series::INTERVALS_MAX`].
-#[derive(Clone, Debug, Default, Serialize)]
-#[non_exhaustive]
-pub struct Series {
-    /// When the first interval begins.
-    #[serde(serialize_with = "serialize::instant_or_null")]
-    pub start: Option<Instant>,
-    /// How long each is, in nanoseconds.
-    pub interval_nanos: u64,
-    /// One after the other, without gaps.
-    pub intervals: Vec<Interval>,
-}
-
-impl Series {
-    /// The most intervals.
-    pub const INTERVALS_MAX: usize = 512;
-
-    /// The first intervals are this long.
-    const FIRST_INTERVAL_NANOS: u64 = 1024;
-
-    /// The interval of `time`. There are at most `max` intervals, if need be longer ones than before. A time before the
-    /// first interval counts as in it.
-    pub(super) fn at(&mut self, time: Instant, max: usize) -> &mut Interval {
-        let nanos = time.as_nanos();
-        if self.start.is_none() {
-            self.interval_nanos = Self::FIRST_INTERVAL_NANOS;
-            self.start = Some(Instant::from_nanos(nanos - nanos % self.interval_nanos));
-        }
-        let mut shift = 0;
-        while self.index(nanos) >> shift >= max as u64 {
-            shift += 1;
-        }
-        if shift > 0 {
-            // Intervals may begin earlier then, so that one more doubling is needed.
-            self.lengthen(shift);
-            while self.index(nanos) >= max as u64 {
-                self.lengthen(1);
-            }
-        }
-        let index = usize::try_from(self.index(nanos)).unwrap_or(0);
-        if index >= self.intervals.len() {
-            self.intervals.resize(index + 1, Interval::default());
-        }
-        let last = self.intervals.len() - 1;
-        &mut self.intervals[index.min(last)]
-    }
-
-    fn index(&self, nanos: u64) -> u64 {
-        let start = self.start.map_or(0, Instant::as_nanos);
-        // Lengths are powers of two.
-        nanos.saturating_sub(start) >> self.interval_nanos.trailing_zeros().min(63)
-    }
-
-    /// Makes intervals 2^`shift` times as long. They begin at multiples of their length, so that two series can be merged.
-    fn lengthen(&mut self, shift: u32) {
-        let start = self.start.map_or(0, Instant::as_nanos);
-        let old_index = start >> self.interval_nanos.trailing_zeros().min(63);
-        let length = self.interval_nanos.max(1).checked_shl(shift).filter(|&length| length > 0);
-        self.interval_nanos = length.unwrap_or(1 << 63);
-        self.start = Some(Instant::from_nanos(start - start % self.interval_nanos));
-        // How many of the old intervals the first new one has before the first old one.
-        let odd = usize::try_from(old_index & ((1 << shift) - 1)).unwrap_or(0);
-        let mut kept = 0;
-        for at in 0..self.intervals.len() {
-            let (to, interval) = ((at + odd) >> shift, self.intervals[at]);
-            if to == at {
-                kept = at + 1;
-                continue;
-            }
-            if to >= kept {
-                self.intervals[kept..=to].fill(Interval::default());
-                kept = to + 1;
-            }
-            self.intervals[to].merge(&interval, false);
-        }
-        self.intervals.truncate(kept);
-    }
-
-    /// Adds `other`, of which the senders are exchanged if `swap`.
-    #[cfg(test)]
-    fn merge(&mut self, other: &Self, swap: bool) {
-        let Some(start) = other.start else { return };
-        let used: Vec<_> = (0..).zip(other.intervals.iter().copied()).collect();
-        self.merge_used(start, other.interval_nanos, &used, swap);
-    }
-
-    /// Adds intervals that are `interval_nanos` long, a power of two, and counted from `start`; their senders are exchanged
-    /// if `swap`.
-    pub(super) fn merge_used(
-        &mut self,
-        other_start: Instant,
-        interval_nanos: u64,
-        used: &[(u32, Interval)],
-        swap: bool,
-    ) {
-        if self.start.is_none() {
-            (self.start, self.interval_nanos) = (Some(other_start), interval_nanos);
-        }
-        while self.interval_nanos < interval_nanos {
-            self.lengthen(1);
-        }
-        // The earlier start: intervals are put before those that there are.
-        if let Some(start) = self.start
-            && other_start < start
-        {
-            let earlier = other_start.as_nanos() / self.interval_nanos * self.interval_nanos;
-            let count = (start.as_nanos() - earlier) / self.interval_nanos;
-            if count > Self::INTERVALS_MAX as u64 {
-                self.lengthen(1);
-                return self.merge_used(other_start, interval_nanos, used, swap);
-            }
-            let count = usize::try_from(count).unwrap_or(0);
-            self.intervals.splice(0..0, core::iter::repeat_n(Interval::default(), count));
-            self.start = Some(Instant::from_nanos(earlier));
-        }
-        for (at, interval) in used {
-            let time = other_start
-                .as_nanos()
-                .saturating_add(u64::from(*at).saturating_mul(interval_nanos));
-            self.at(Instant::from_nanos(time), Self::INTERVALS_MAX).merge(interval, swap);
-        }
-        while self.intervals.len() > Self::INTERVALS_MAX {
-            self.lengthen(1);
-        }
-    }
-}
-
-/// What passed in an interval, by sender (`ends[0]`, `ends[1]`).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-#[non_exhaustive]
-pub struct Interval {
-    /// Packets.
-    pub packets: [u32; 2],
-    /// Bytes on the wire.
-    pub bytes: [u64; 2],
-    /// Of the packets, retransmissions.
-    pub retransmissions: [u32; 2],
-    /// The worst message latency that ended in it, in nanoseconds.
-    pub latency_max: u64,
-}
-
-impl Interval {
-    pub(super) fn merge(&mut self, other: &Self, swap: bool) {
-        for (end, mine) in [0, 1].into_iter().zip(if swap { [1, 0] } else { [0, 1] }) {
-            self.packets[mine] = self.packets[mine].saturating_add(other.packets[end]);
-            self.bytes[mine] = self.bytes[mine].saturating_add(other.bytes[end]);
-            let sum = self.retransmissions[mine].saturating_add(other.retransmissions[end]);
-            self.retransmissions[mine] = sum;
-        }
-        self.latency_max = self.latency_max.max(other.latency_max);
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -348,26 +192,6 @@ mod tests {
         let said = distribution.percentiles();
         for (exact, said) in [(sorted[29_999], said.p50), (sorted[59_399], said.p99)] {
             assert!(said >= exact && said - exact <= exact / 4, "{said} for {exact}");
-        }
-    }
-
-    #[test]
-    fn series_merge_whatever_their_intervals() {
-        let nanos = Instant::from_nanos;
-        let (mut fine, mut coarse) = (Series::default(), Series::default());
-        for time in (1_000_000..1_400_000).step_by(1000) {
-            fine.at(nanos(time), 512).packets[0] += 1;
-        }
-        for time in (0..900_000_000).step_by(1_000_000) {
-            coarse.at(nanos(time), 512).packets[1] += 2;
-        }
-        assert!(fine.interval_nanos < coarse.interval_nanos);
-        for (mut first, second) in [(fine.clone(), &coarse), (coarse.clone(), &fine)] {
-            first.merge(second, false);
-            let sum = |end: usize| first.intervals.iter().map(|i| i.packets[end]).sum::<u32>();
-            assert_eq!((sum(0), sum(1)), (400, 1800));
-            assert!(first.intervals.len() <= Series::INTERVALS_MAX);
-            assert_eq!(first.start, Some(nanos(0)));
         }
     }
 

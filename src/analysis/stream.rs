@@ -6,7 +6,7 @@ use std::collections::{HashMap, VecDeque};
 use super::congestion::Congestion;
 use super::connection::{Direction, Pairing};
 use super::requester::Requester;
-use super::timeline::Timeline;
+use super::series::Series;
 use super::{FlowNumber, PacketFacts};
 use crate::wire::{Gid, Service};
 
@@ -134,7 +134,7 @@ pub(super) struct Stream {
     pub(super) congestion: Option<Box<Congestion>>,
     /// The set-up by the connection manager.
     pub(super) setup: Option<u32>,
-    pub(super) timeline: Timeline,
+    pub(super) series: Series,
     /// Used since the last search for a stream to forget.
     pub(super) is_recent: bool,
 }
@@ -170,7 +170,7 @@ impl Stream {
             orphans: None,
             congestion: None,
             setup: None,
-            timeline: Timeline::default(),
+            series: Series::default(),
             is_recent: true,
         }
     }

@@ -9,8 +9,8 @@ use super::limits::{ENDPOINTS_MAX, FLOW_NUMBERS_MAX};
 use super::report::{BeyondLimits, CaptureFacts, FileFacts, Report};
 use super::requester::{Scene, Verdict};
 use super::responses::role_of;
+use super::series::Series;
 use super::setup::{Setups, timeout_nanos};
-use super::statistics::Series;
 use super::stream::{FoldMap, Key, Route, Stream};
 use super::vantage::{Shown, Vantage};
 use super::{CmFacts, FlowNumber, PacketFacts, PacketNote, PacketRole, Sink};
@@ -531,7 +531,7 @@ impl Analysis {
             Some(requester) => core::mem::take(&mut requester.latency_max),
             None => 0,
         };
-        let interval = stream.timeline.at(packet.time, most);
+        let interval = stream.series.at(packet.time, most);
         interval.packets[0] = interval.packets[0].saturating_add(1);
         interval.bytes[0] += u64::from(packet.wire_len);
         if verdict.retransmission.is_some() {

@@ -94,13 +94,14 @@ pub(super) fn encode(
 
 /// Bytes per interval, for connections whose packets are not all there; the page adds up the others itself.
 fn encode_series(origin: u64, series: Option<&Series>, columns: &mut Columns) {
-    let found = series.and_then(|series| Some((series, series.start?)));
+    let found = series.and_then(|series| Some((series, series.start()?)));
     let Some((series, start)) = found else { return columns.number(0) };
-    columns.number(series.intervals.len() as u64);
+    let intervals: Vec<_> = series.intervals().collect();
+    columns.number(intervals.len() as u64);
     columns.difference(start.as_nanos(), origin);
-    columns.number(series.interval_nanos);
+    columns.number(series.interval_nanos());
     for sender in 0..2 {
-        columns.column(&series.intervals, |interval| interval.bytes[sender]);
+        columns.column(&intervals, |interval| interval.bytes[sender]);
     }
 }
 
