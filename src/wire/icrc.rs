@@ -5,6 +5,8 @@
 //! fields that may change on the way replaced by ones, after eight bytes of ones that stand for an LRH. It is sent
 //! least significant byte first: the one little-endian number of the protocol.
 
+use zerocopy::{Immutable, IntoBytes};
+
 use super::crc32;
 use super::ib::{Grh, Lrh};
 use super::identification::{self, Varying};
@@ -64,7 +66,8 @@ pub fn icrc(route: &Route<'_>, transport: &[u8]) -> [u8; ICRC_LEN] {
     let variant = rest.first().expect("a packet has a BTH");
     let crc = match route {
         Route::Ipv4 { header, options: [], udp } => {
-            crc32::update(AFTER_MASKED_LRH, &masked_plain(header, udp, start))
+            let (ip, udp) = (masked_ipv4(header), masked_udp(udp));
+            crc32::update(AFTER_MASKED_LRH, PlainRoute { ip, udp, bth: *start }.as_bytes())
         }
         _ => {
             let (crc, mut short) = begin(route);
@@ -79,19 +82,12 @@ pub fn icrc(route: &Route<'_>, transport: &[u8]) -> [u8; ICRC_LEN] {
 
 /// What almost all packets have before the variant byte of their BTH, masked: of one length, which is two steps of a
 /// checksum.
-#[inline]
-fn masked_plain(
-    ip: &Ipv4,
-    udp: &Udp,
-    bth: &[u8; BTH_VARIANT],
-) -> [u8; Ipv4::LEN + Udp::LEN + BTH_VARIANT] {
-    let mut bytes = [0; _];
-    let (ip_part, rest) = bytes.split_at_mut(Ipv4::LEN);
-    let (udp_part, bth_part) = rest.split_at_mut(Udp::LEN);
-    ip_part.copy_from_slice(&masked_ipv4(ip));
-    udp_part.copy_from_slice(&masked_udp(udp));
-    bth_part.copy_from_slice(bth);
-    bytes
+#[derive(IntoBytes, Immutable)]
+#[repr(C)]
+struct PlainRoute {
+    ip: [u8; Ipv4::LEN],
+    udp: [u8; Udp::LEN],
+    bth: [u8; BTH_VARIANT],
 }
 
 /// The checksum of what stands before a BTH: packets that go one way with one length have it in common.

@@ -35,25 +35,27 @@ impl Pass<'_> {
         let bar = progress_bar(inputs.size(), false);
         let mut unknown = UnknownLinks::default();
         let take = |part: &mut Part<Frames>| {
-            for frame in &part.made.frames {
-                match frame {
-                    Frame::Packet(packet) => analysis.handle_packet(packet, sink),
-                    &Frame::Other { time, wire_len, file } => {
-                        analysis.handle_other_frame(time, wire_len, file);
-                    }
+            let Frames { packets, others, unknown: links } = &mut part.made;
+            let mut others = others.iter().peekable();
+            for (at, packet) in packets.iter().enumerate() {
+                while let Some(other) = others.next_if(|other| other.packets_before == at) {
+                    other.tell(&mut analysis);
                 }
+                analysis.handle_packet(packet, sink);
             }
-            unknown.append(&mut part.made.unknown);
+            others.for_each(|other| other.tell(&mut analysis));
+            unknown.append(links);
             bar.set_position(part.bytes_read);
             step(sink)?;
             if self.stop.load(Ordering::Relaxed) { Err(End::Stopped) } else { Ok(()) }
         };
         let work = |part: &mut Part<Frames>| {
             let Part { batch, decoder, made, .. } = part;
-            made.frames.clear();
+            made.packets.clear();
+            made.others.clear();
             for record in batch.records() {
                 made.unknown.note(&record);
-                push_frame(decoder, &record, self.filter, &mut made.frames);
+                made.push(decoder, &record, self.filter);
             }
         };
         let ended = batches::decode(self.threads, inputs, self.port, Frames::default, work, take);
@@ -81,34 +83,46 @@ impl From<Error> for End {
     }
 }
 
-/// What was made of a batch of records.
+/// What the analysis is told of a batch of records.
 #[derive(Default)]
 struct Frames {
-    frames: Vec<Frame>,
+    packets: Vec<PacketFacts>,
+    others: Vec<OtherFrame>,
     unknown: UnknownLinks,
 }
 
-/// What the analysis is told of a frame.
-enum Frame {
-    Packet(PacketFacts),
-    Other { time: Option<Instant>, wire_len: u32, file: u16 },
+/// A frame that holds no packet.
+struct OtherFrame {
+    /// Its place: how many packets of the batch are before it.
+    packets_before: usize,
+    time: Option<Instant>,
+    wire_len: u32,
+    file: u16,
 }
 
-/// Adds what the analysis is told of a record; nothing if the filter does not let it through.
-#[inline]
-fn push_frame(
-    decoder: &mut Decoder,
-    record: &Record<'_>,
-    filter: Option<&Filter>,
-    frames: &mut Vec<Frame>,
-) {
-    let context = decoder.decode(record);
-    if filter.is_some_and(|filter| !filter.matches(&context)) {
-        return;
+impl OtherFrame {
+    fn tell(&self, analysis: &mut Analysis) {
+        analysis.handle_other_frame(self.time, self.wire_len, self.file);
     }
-    let file = u16::try_from(record.file).unwrap_or(u16::MAX);
-    frames.push(match PacketFacts::new(&context, file) {
-        Some(packet) => Frame::Packet(packet),
-        None => Frame::Other { time: context.time, wire_len: context.wire_len, file },
-    });
+}
+
+impl Frames {
+    /// Adds what the analysis is told of a record; nothing if the filter does not let it through.
+    #[inline]
+    fn push(&mut self, decoder: &mut Decoder, record: &Record<'_>, filter: Option<&Filter>) {
+        let context = decoder.decode(record);
+        if filter.is_some_and(|filter| !filter.matches(&context)) {
+            return;
+        }
+        let file = u16::try_from(record.file).unwrap_or(u16::MAX);
+        match PacketFacts::new(&context, file) {
+            Some(packet) => self.packets.push(packet),
+            None => self.others.push(OtherFrame {
+                packets_before: self.packets.len(),
+                time: context.time,
+                wire_len: context.wire_len,
+                file,
+            }),
+        }
+    }
 }
