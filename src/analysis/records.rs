@@ -90,16 +90,22 @@ impl Records {
         self.ring.clear();
     }
 
+    /// Where the first record is that ends behind this sequence number.
+    fn first_behind(&self, sequence: u64) -> usize {
+        let distance = self.ring.front().and_then(|first| sequence.checked_sub(first.sequence));
+        let Some(distance) = distance else { return 0 };
+        // Without READs each record is one sequence number.
+        let guess = usize::try_from(distance).unwrap_or(usize::MAX);
+        if self.ring.get(guess).is_some_and(|record| record.sequence == sequence) {
+            return guess;
+        }
+        self.ring.partition_point(|record| record.end() <= sequence)
+    }
+
     /// Where the record with this sequence number is.
     fn position(&self, sequence: u64) -> Option<usize> {
-        let first = self.ring.front()?.sequence;
-        let guess = usize::try_from(sequence.checked_sub(first)?).ok()?;
-        // Without READs each record is one sequence number.
-        if self.ring.get(guess).is_some_and(|record| record.sequence == sequence) {
-            return Some(guess);
-        }
-        let at = self.ring.partition_point(|record| record.sequence <= sequence).checked_sub(1)?;
-        self.ring.get(at).filter(|record| sequence < record.end()).map(|_| at)
+        let at = self.first_behind(sequence);
+        self.ring.get(at).filter(|record| record.sequence <= sequence).map(|_| at)
     }
 
     /// The record with this sequence number.
@@ -115,13 +121,13 @@ impl Records {
 
     /// The records that begin at or behind `from` and before `to`.
     pub(super) fn range_mut(&mut self, from: u64, to: u64) -> impl Iterator<Item = &mut Record> {
-        let start = self.ring.partition_point(|record| record.end() <= from);
+        let start = self.first_behind(from);
         self.ring.range_mut(start..).take_while(move |record| record.sequence < to)
     }
 
     /// Whether a record that begins at or behind `from` and before `to`, or that `from` lies in, has one of these flags.
     pub(super) fn any(&self, from: u64, to: u64, flags: RecordFlags) -> bool {
-        let start = self.ring.partition_point(|record| record.end() <= from);
+        let start = self.first_behind(from);
         let mut records = self.ring.range(start..).take_while(|record| record.sequence < to);
         records.any(|record| record.flags.intersects(flags))
     }
