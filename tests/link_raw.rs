@@ -80,7 +80,7 @@ struct Arrived {
 /// Takes in `count` packets, and then all that come within a moment.
 fn receive(receiver: &mut dyn Receiver, count: usize) -> Vec<Arrived> {
     let mut arrived = Vec::new();
-    let patience = now().saturating_add(Duration::from_secs(5));
+    let deadline = now().saturating_add(Duration::from_secs(5));
     let mut moment = None;
     loop {
         receiver.receive(now()).unwrap();
@@ -97,7 +97,7 @@ fn receive(receiver: &mut dyn Receiver, count: usize) -> Vec<Arrived> {
         if arrived.len() >= count && moment.is_none() {
             moment = Some(now().saturating_add(Duration::from_millis(20)));
         }
-        if moment.is_some_and(|moment| now() > moment) || now() > patience {
+        if moment.is_some_and(|moment| now() > moment) || now() > deadline {
             return arrived;
         }
         std::thread::yield_now();
@@ -159,7 +159,7 @@ fn is_complaint(frame: &[u8]) -> bool {
     }
 }
 
-/// The RoCE frames among those that were seen, all of them sound; and that nobody complained of any.
+/// The RoCE frames among those that were seen, all of them sound; and that no ICMP error answered any.
 fn roce(frames: &[Vec<u8>]) -> Vec<Frame<'_>> {
     let mut found = Vec::new();
     for bytes in frames {
@@ -201,7 +201,7 @@ fn packets_pass_with_every_header_as_told() {
                     assert_eq!(word & 0xf_ffff, 0x5_a5a5, "the flow label");
                 }
                 expected += 1;
-                // Until the kernel is asked again.
+                // Until the next query of the kernel.
                 std::thread::sleep(Duration::from_millis(1));
             }
             // And back.
@@ -225,9 +225,9 @@ fn packets_pass_with_every_header_as_told() {
 }
 
 fn receive_one(receiver: &mut dyn Receiver) -> Vec<Arrived> {
-    let patience = now().saturating_add(Duration::from_secs(5));
+    let deadline = now().saturating_add(Duration::from_secs(5));
     while receiver.receive(now()).unwrap() == 0 {
-        assert!(now() < patience, "nothing arrives: {:?}", receiver.counters());
+        assert!(now() < deadline, "nothing arrives: {:?}", receiver.counters());
         std::thread::yield_now();
     }
     let mut arrived = Vec::new();
@@ -440,7 +440,7 @@ fn packets_to_the_own_address_arrive_at_every_link_of_the_host() {
 }
 
 #[test]
-fn nobody_is_told_that_the_port_is_unreachable() {
+fn no_icmp_port_unreachable_is_sent() {
     in_namespace(|| {
         let (a, b) = wire(1500);
         let witness = Witness::new(&b);
@@ -492,7 +492,7 @@ fn frames_are_tagged_with_a_vlan_and_a_priority() {
             assert!(receive(&mut *other.receiver, 0).is_empty());
             assert!(counter(&other.receiver.counters(), "rx_other_vlan") > 0);
         }
-        // Whom nobody knows cannot be reached: there is no kernel to ask.
+        // An unknown neighbor cannot be reached: there is no kernel to ask.
         send(&mut *here.sender, &path(a.v6, b.v6), &[packet(1, 1, 0)]);
         assert_eq!(counter(&here.sender.counters(), "tx_unresolved"), 1);
         // A priority without a VLAN is for everybody.
@@ -526,7 +526,7 @@ fn a_group_is_joined_on_a_vlan_too() {
             let frames = sent.frames();
             let tagged: Vec<_> = frames.iter().filter(|frame| frame[12..14] == [0x81, 0]).collect();
             assert!(!tagged.is_empty() && tagged.iter().all(|frame| frame[..6] == mac));
-            // A packet to the group that is for one queue pair is for nobody.
+            // A packet to the group that is for one queue pair is for no queue pair.
             send(&mut *here.sender, &way, &[packet(9, 1, 64)]);
             assert!(receive(&mut *there.receiver, 0).is_empty());
             assert!(receive(&mut *plain.receiver, 0).is_empty());
@@ -567,7 +567,7 @@ fn a_gateway_is_found_and_a_neighbour_that_moves_is_found_again() {
         let counters = sends(0);
         assert_eq!(receive(&mut *there.receiver, 5).len(), 5);
         assert!(counter(&counters, "tx_frames") >= 3, "{counters:?}");
-        // What is known holds for five seconds, then the kernel is asked again.
+        // What is known holds for five seconds, then the kernel is queried once more.
         b.ip("link set right address 02:00:00:00:00:99");
         std::thread::sleep(Duration::from_secs(5));
         a.ip("neigh flush dev left");

@@ -68,10 +68,10 @@ struct Got {
 /// Takes in packets until there are so many, or none has come for a while.
 fn receive(receiver: &mut dyn Receiver, count: usize) -> Vec<Got> {
     let mut all = Vec::new();
-    let mut patience = 100;
-    while all.len() < count && patience > 0 {
+    let mut attempts = 100;
+    while all.len() < count && attempts > 0 {
         if receiver.receive(NOW).unwrap() == 0 {
-            patience -= 1;
+            attempts -= 1;
             std::thread::sleep(Duration::from_millis(2));
         }
         receiver.for_each(&mut |received| {
@@ -225,7 +225,7 @@ fn flows_have_source_ports_of_their_own_as_far_as_there_are() {
     let mut options = Options::new(here.into());
     options.source_ports = 4;
     let mut a = udp::open(&options).unwrap();
-    // Somebody has the first one.
+    // Another socket has the first one.
     let _taken = UdpSocket::bind((here, 0xc000)).unwrap();
     let peer = UdpSocket::bind((there, ROCE_PORT)).unwrap();
     let mut ports = Vec::new();
@@ -449,9 +449,10 @@ fn what_a_wire_cannot_carry_is_counted_and_the_rest_arrives() {
         let (mut from, mut to) = (a.run(|| open(a.v4)), b.run(|| open(b.v4)));
         assert_eq!((from.port.mtu, from.port.interface.as_deref()), (Mtu::M1024, Some("left")));
         let (own, peer) = (gid(a.v4), gid(b.v4));
-        let nobody = gid([203, 0, 113, 1]);
+        let unreachable = gid([203, 0, 113, 1]);
         let mut batch = Batch::new(16);
-        for (destination, payload) in [(peer, 1024), (peer, 4096), (nobody, 64), (peer, 1024)] {
+        for (destination, payload) in [(peer, 1024), (peer, 4096), (unreachable, 64), (peer, 1024)]
+        {
             let path = path(own, destination);
             assert!(
                 batch.push(&path, &packet(1, payload)) && batch.push(&path, &packet(2, payload))

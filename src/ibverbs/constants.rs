@@ -28,7 +28,7 @@ constants! {
         IBV_SYSFS_PATH_MAX = 256;
     }
 
-    /// A node or a transport that nobody knows.
+    /// An unknown node or transport.
     i32 {
         IBV_NODE_UNKNOWN = -1;
         IBV_TRANSPORT_UNKNOWN = -1;

@@ -31,7 +31,7 @@ use super::wr::{ibv_ops_wr, ibv_recv_wr, ibv_send_wr, ibv_sge};
 pub const VERBS_ABI_IS_EXTENDED: usize = usize::MAX;
 
 layouts! {
-    /// The functions that programs call without asking the library. Those called `_compat` nobody calls any more.
+    /// The functions that programs call without asking the library. Those called `_compat` are not called any more.
     struct ibv_context_ops {
         _compat_query_device: op!(*mut ibv_context, *mut ibv_device_attr => c_int),
         _compat_query_port: op!(*mut ibv_context, u8, *mut c_void => c_int),

@@ -5,7 +5,7 @@ use core::ffi::{c_char, c_int, c_uint, c_void};
 use super::layout::layouts;
 
 layouts! {
-    /// Two pointers that nobody ever used.
+    /// Two pointers that were never used.
     struct _ibv_device_ops {
         _dummy1: *mut c_void,
         _dummy2: *mut c_void,

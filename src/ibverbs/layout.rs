@@ -114,7 +114,7 @@ pub(super) const fn choose(names: &[&'static str]) -> &'static str {
 /// # Safety
 ///
 /// A value of which every byte is zero must be valid.
-#[expect(unsafe_code, reason = "whoever implements it vouches for that")]
+#[expect(unsafe_code, reason = "the implementer vouches for that")]
 pub(super) unsafe trait Zero {}
 
 /// One that is all zeros.

@@ -2,12 +2,12 @@
 
 use super::layout::Zero;
 
-/// A lock, as C declares it: `pthread_mutex_t`. Zero is one that nobody holds.
+/// A lock, as C declares it: `pthread_mutex_t`. Zero is one that is not held.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct ibv_mutex([usize; size_of::<libc::pthread_mutex_t>() / size_of::<usize>()]);
 
-/// A condition, as C declares it: `pthread_cond_t`. Zero is one that nobody waits for.
+/// A condition, as C declares it: `pthread_cond_t`. Zero is one without waiters.
 #[derive(Clone, Copy, Debug)]
 #[repr(C)]
 pub struct ibv_cond([usize; size_of::<libc::pthread_cond_t>() / size_of::<usize>()]);

@@ -23,7 +23,7 @@ const QPS: usize = 3;
 /// How many requests each end of a connection posts.
 const REQUESTS: usize = 60;
 
-/// How many of them are under way at once.
+/// How many of them are in flight at once.
 const DEPTH: usize = 12;
 
 /// The longest message.
@@ -186,7 +186,7 @@ impl End {
 
     fn take_receive(&mut self, side: &Side, number: usize, wc: &Wc) {
         assert_eq!(number, self.to_receive - self.expected.len(), "receives are used in order");
-        let (at, task) = self.expected.pop_front().expect("a message that nobody sent");
+        let (at, task) = self.expected.pop_front().expect("a message that was not sent");
         let bytes = pattern(self.peer_seed + at as u64, LONGEST);
         match task {
             Task::Send(length) => {
@@ -261,7 +261,7 @@ fn survive(kinds: [Kind; 2], version: Version, faults: &str, seen: &[&str]) {
         fault::inject(link, &spec)
     });
     let Stage { a, b, .. } = &stage;
-    // Soon sent again what was lost; but a busy machine is not a lost peer.
+    // Lost packets are soon retransmitted; but a busy machine is not a lost peer.
     let how = Connect { timeout: AckTimeout(Bits::low(14)), ..manner(Mtu::M1024) };
     let (mut a_ends, mut b_ends) = (Vec::new(), Vec::new());
     for index in 0..QPS {
@@ -292,7 +292,7 @@ fn survive(kinds: [Kind; 2], version: Version, faults: &str, seen: &[&str]) {
 }
 
 #[test]
-fn what_a_link_holds_back_goes_out_though_nobody_polls() {
+fn delayed_packets_are_sent_without_polling() {
     in_namespace(|| {
         let spec: Spec = "delay=2ms".parse().unwrap();
         let stage =

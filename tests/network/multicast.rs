@@ -176,7 +176,7 @@ fn everybody_gets_one_copy(from: Kind, to: Kind, version: Version) {
     members.iter_mut().for_each(|member| member.receives(group, 46..60));
     for member in &members {
         let counters = member.side.nic.counters();
-        assert_eq!(counters.get(Counter::NoGroup), 0, "nothing was for nobody");
+        assert_eq!(counters.get(Counter::NoGroup), 0, "a packet had no group");
         member.detach(gid(group));
     }
     members[2].detach(gid(other));
@@ -274,7 +274,7 @@ fn a_member_that_sleeps_is_woken() {
             side.recv(qp, 1, &[side.sge(0, ROOM)]);
             side.nic.request_notify(cq, Notify::Next);
             sender.send(sender.way(gid(group)), Qpn::MULTICAST, 0..1);
-            let woken = channel.wait(Some(crate::stage::PATIENCE)).unwrap();
+            let woken = channel.wait(Some(crate::stage::PROGRESS_TIMEOUT)).unwrap();
             assert_eq!(woken, Some(cq), "{kind:?}");
         }
     });

@@ -7,12 +7,12 @@ use roce::verbs::{AsyncEvent, Connect, Device, Endpoint, EventType, Mtu, PortSta
 use roce::wire::Gid;
 
 use crate::netns::{Host, in_namespace, wire};
-use crate::stage::{Kind, PATIENCE, SEND, Side, manner, open, pair};
+use crate::stage::{Kind, PROGRESS_TIMEOUT, SEND, Side, manner, open, pair};
 
 /// Waits for the next event, which must be about the port.
 #[track_caller]
 fn event(side: &Side) -> EventType {
-    match side.nic.async_events().wait(Some(PATIENCE)).unwrap() {
+    match side.nic.async_events().wait(Some(PROGRESS_TIMEOUT)).unwrap() {
         Some(AsyncEvent::Port(event)) => event,
         other => panic!("{other:?}"),
     }

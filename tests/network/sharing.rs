@@ -13,7 +13,7 @@ use roce::wire::ROCE_PORT;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::netns::{Host, in_namespace, wire};
-use crate::stage::{Kind, MEMORY, PATIENCE, SEND, Side, Stage, Version, WIRE_MTU};
+use crate::stage::{Kind, MEMORY, PROGRESS_TIMEOUT, SEND, Side, Stage, Version, WIRE_MTU};
 use crate::stage::{connect, manner, open, pair, pattern};
 
 /// Sends something each way, reads and writes.
@@ -42,7 +42,7 @@ fn talk(a: &Side, a_qp: QpHandle, b: &Side, b_qp: QpHandle, rounds: u64) {
     }
 }
 
-/// Waits until a side has seen packets to somebody else's queue pairs.
+/// Waits until a side has seen packets to queue pairs of others.
 #[track_caller]
 fn sees_others(side: &Side) {
     let start = Instant::now();
@@ -81,7 +81,7 @@ fn two_programs_share_an_address_over_raw() {
             talk(&a, a_two, &two, two_qp, 3);
             for side in [&a, &two] {
                 let received = side.nic.counters().get(Counter::NoQp);
-                assert_eq!(received, 0, "nobody heard what was for somebody else");
+                assert_eq!(received, 0, "a packet for another NIC was received");
             }
         }
     });
@@ -209,7 +209,7 @@ fn a_raw_link_takes_the_port_over_when_a_udp_link_gives_it_up() {
                     right.run(|| std::fs::write(format!("/proc/sys/net/{limit}"), "0").unwrap());
                 }
                 let udp = Side::new(open(Kind::Udp, &right, to));
-                // Two of them, of which nobody knows which takes it.
+                // Two of them, either of which may take it.
                 let raw = [0, 1].map(|_| Side::new(open(Kind::Raw, &right, to)));
                 let start = Instant::now();
                 let wait_until = |refused: bool| {
@@ -230,7 +230,7 @@ fn a_raw_link_takes_the_port_over_when_a_udp_link_gives_it_up() {
                 talk(&a, a_qp, &b, b_qp, 1);
                 drop(raw);
                 drop((a, b));
-                assert!(is_refused(&left, from, to), "nobody is left");
+                assert!(is_refused(&left, from, to), "no NIC is left");
             }
         }
     });
@@ -246,9 +246,9 @@ fn sleep_for(side: &Side, channel: &Channel, cq: CqHandle, notify: Notify) -> Wc
             return wc[0];
         }
         let mut fds = [PollFd::from_borrowed_fd(channel.as_fd(), PollFlags::IN)];
-        let patience = Timespec::try_from(PATIENCE).unwrap();
-        assert_eq!(poll(&mut fds, Some(&patience)).unwrap(), 1, "nobody was woken");
-        assert_eq!(channel.wait(Some(PATIENCE)).unwrap(), Some(cq));
+        let timeout = Timespec::try_from(PROGRESS_TIMEOUT).unwrap();
+        assert_eq!(poll(&mut fds, Some(&timeout)).unwrap(), 1, "no thread was woken");
+        assert_eq!(channel.wait(Some(PROGRESS_TIMEOUT)).unwrap(), Some(cq));
         if side.nic.poll_cq(cq, &mut wc) == 1 {
             return wc[0];
         }
@@ -328,7 +328,7 @@ fn only_what_is_solicited_wakes() {
         let wr = SendWr::new(WrId(3), SEND, Data::Gather(&sges));
         let flags = SendFlags::SIGNALED | SendFlags::SOLICITED;
         a.nic.post_send(a_qp, &SendWr { flags, ..wr }).unwrap();
-        assert_eq!(channel.wait(Some(PATIENCE)).unwrap(), Some(cq));
+        assert_eq!(channel.wait(Some(PROGRESS_TIMEOUT)).unwrap(), Some(cq));
         let mut wcs = [Wc::default(); 8];
         assert_eq!(b.nic.poll_cq(cq, &mut wcs), 4);
     });

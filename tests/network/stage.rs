@@ -28,7 +28,7 @@ pub const ALL: Access = Access::LOCAL_WRITE
 pub const SEND: SendOp = SendOp::Send { imm: None };
 
 /// Longer than anything here takes on a busy machine.
-pub const PATIENCE: Duration = Duration::from_secs(30);
+pub const PROGRESS_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// What the interfaces can carry: payloads of 4096 bytes.
 pub const WIRE_MTU: usize = 9000;
@@ -146,7 +146,7 @@ impl Side {
     pub fn check_alive(&self, since: Instant) {
         assert!(self.nic.broken().is_none(), "{:?}", self.nic.broken());
         let counters = || (self.nic.counters(), self.nic.link_counters());
-        assert!(since.elapsed() < PATIENCE, "nothing happens: {:?}", counters());
+        assert!(since.elapsed() < PROGRESS_TIMEOUT, "nothing happens: {:?}", counters());
     }
 
     pub fn link_counter(&self, name: &str) -> u64 {
@@ -155,12 +155,12 @@ impl Side {
     }
 }
 
-/// How queue pairs are connected: with patience, for the machine may be busy.
+/// How queue pairs are connected: with long timeouts, for the machine may be busy.
 pub fn manner(mtu: Mtu) -> Connect {
     Connect { mtu, access: ALL, timeout: AckTimeout(Bits::low(15)), ..Connect::default() }
 }
 
-/// With little patience: a peer that is silent for some tenths of a second is dead.
+/// With short timeouts: a peer that is silent for some tenths of a second is dead.
 pub fn impatient() -> Connect {
     let (timeout, retry_cnt) = (AckTimeout(Bits::low(13)), RetryCount(Bits::low(3)));
     Connect { timeout, retry_cnt, ..manner(Mtu::M1024) }

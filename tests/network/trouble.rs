@@ -9,7 +9,7 @@ use roce::verbs::{
 use roce::wire::{Bits, RKey};
 
 use crate::netns::{Host, in_namespace};
-use crate::stage::{Kind, PATIENCE, SEND, Side, Stage, Version};
+use crate::stage::{Kind, PROGRESS_TIMEOUT, SEND, Side, Stage, Version};
 use crate::stage::{connect, impatient, manner, open, pair, pattern};
 
 /// Writes to a peer, one behind the other, that do not end until they are ended.
@@ -18,7 +18,7 @@ struct Stream<'s> {
     qp: QpHandle,
     remote_addr: u64,
     rkey: RKey,
-    /// How many are under way.
+    /// How many are in flight.
     depth: u64,
     posted: u64,
     done: u64,
@@ -132,7 +132,7 @@ fn outlive_the_wire(kind: Kind) {
     // The system takes its time.
     let start = Instant::now();
     while left.run(|| std::fs::exists("/proc/sys/net/ipv4/conf/left").unwrap()) {
-        assert!(start.elapsed() < PATIENCE, "the wire is still there");
+        assert!(start.elapsed() < PROGRESS_TIMEOUT, "the wire is still there");
         std::thread::sleep(Duration::from_millis(1));
     }
     match kind {
@@ -148,7 +148,7 @@ fn outlive_the_wire(kind: Kind) {
             let mut wc = [Wc::default()];
             while a.nic.broken().is_none() && wc[0].is_success() {
                 assert!(
-                    start.elapsed() < PATIENCE,
+                    start.elapsed() < PROGRESS_TIMEOUT,
                     "neither an error of the NIC nor a failed completion"
                 );
                 a.nic.poll_cq(a.cq, &mut wc);
@@ -189,7 +189,7 @@ fn assert_quiet() {
 fn waiting_takes_no_time_of_the_processor() {
     in_namespace(|| {
         let Stage { a, b, .. } = &Stage::new([Kind::Udp, Kind::Raw], Version::V4);
-        // Sent again after four seconds.
+        // Retransmitted after four seconds.
         let how = Connect { timeout: AckTimeout(Bits::low(20)), ..manner(Mtu::M1024) };
         let (a_qp, b_qp) = pair(a, b, QpType::Rc, &how);
         b.nic.destroy_qp(b_qp).unwrap();
@@ -212,7 +212,7 @@ fn interrupt(host: &Host, time: Duration) {
 fn interrupted(kind: Kind, version: Version) {
     let stage = Stage::new([kind, kind], version);
     let Stage { hosts, a, b } = &stage;
-    // Eight times a quarter of a second: longer than the interface is off, and it is sent again meanwhile.
+    // Eight times a quarter of a second: longer than the interface is off, and it is retransmitted meanwhile.
     let how = Connect { timeout: AckTimeout(Bits::low(16)), ..manner(Mtu::M4096) };
     let (a_qp, _) = pair(a, b, QpType::Rc, &how);
     let mut stream = Stream::new(a, a_qp, b);

@@ -310,7 +310,7 @@ impl From<&PortAttr> for ibv_port_attr {
 }
 
 impl ibv_port_attr {
-    /// What the port says of itself, in words, or `None` if it says something that nobody knows.
+    /// What the port says of itself, in words, or `None` if it has an unknown value.
     pub fn to_port_attr(&self) -> Option<PortAttr> {
         Some(PortAttr {
             state: PortState::from_code(self.state)?,

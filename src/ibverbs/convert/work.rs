@@ -54,7 +54,7 @@ impl From<Wc> for ibv_wc {
 }
 
 impl ibv_wc {
-    /// The completion in words, or `None` if it says something that nobody knows.
+    /// The completion in words, or `None` if it has an unknown value.
     pub fn to_wc(&self) -> Option<Wc> {
         let (status, opcode) =
             (WcStatus::from_code(self.status)?, WcOpcode::from_code(self.opcode));
@@ -111,7 +111,7 @@ impl ibv_recv_wr {
 
 impl ibv_send_wr {
     /// The send in words, as a queue pair of this kind understands it. Its data are those of its list; if they are
-    /// inline, whoever posts it must copy them.
+    /// inline, the caller that posts it must copy them.
     ///
     /// # Safety
     ///

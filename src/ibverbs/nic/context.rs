@@ -169,7 +169,7 @@ impl Context {
         };
         check(code).map_err(to_io)?;
         attr.to_port_attr().ok_or_else(|| {
-            io::Error::other(format!("{} says of its port what nobody knows: {attr:?}", self.name))
+            io::Error::other(format!("{} has a port with unknown attributes: {attr:?}", self.name))
         })
     }
 

@@ -147,7 +147,7 @@ impl RdmaNic {
         let mut key = lock(&window.facts.key);
         let mut set_key = |new: u32| {
             *key = new;
-            // SAFETY: the window is held, and whoever reads or changes its key holds the lock.
+            // SAFETY: the window is held, and the lock is held while its key is read or changed.
             #[expect(unsafe_code, reason = "see above")]
             unsafe {
                 (*window.at()).rkey = new;
@@ -304,7 +304,7 @@ fn send_to_c(
     }
     let list = match wr.data {
         _ if wr.opcode().info().local == LocalData::Unused => &[],
-        // Nobody vouches for what is at these addresses, so nothing may be copied from there.
+        // What is at these addresses is unknown, so nothing may be copied from there.
         Data::Gather(_) if wr.is_inline() => {
             let (opcode, len) = (wr.opcode(), wr.data.byte_len());
             return Err(PostError::WrongLength { opcode, len });
@@ -375,7 +375,7 @@ fn sges_to_c(sges: &[Sge]) -> &[ibv_sge] {
     }
 }
 
-/// A completion that says something that nobody knows. It must not get lost, for somebody waits for it.
+/// A completion with an unknown value. It must not get lost: a program waits for it.
 #[cold]
 fn unknown(wc: &ibv_wc) -> Wc {
     Wc::new(WrId(wc.wr_id), WcStatus::GeneralErr, WcOpcode::Send, Qpn::new(wc.qp_num))

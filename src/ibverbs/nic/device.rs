@@ -7,7 +7,7 @@ use std::sync::{Arc, PoisonError};
 
 use super::RdmaNic;
 use super::context::PORT;
-use super::errors::{check, key_not_unmade, not_made, not_unmade};
+use super::errors::{check, key_not_destroyed, not_destroyed, not_made};
 use super::events::Completions;
 use super::sysfs;
 use crate::ibverbs::{ibv_gid, ibv_qp_attr, ibv_qp_init_attr};
@@ -53,7 +53,7 @@ impl Device for RdmaNic {
     }
 
     fn destroy_pd(&self, pd: PdHandle) -> Result<(), DestroyError> {
-        self.pds.unmake(pd.0)
+        self.pds.destroy(pd.0)
     }
 
     fn register_region(&self, pd: PdHandle, attr: MrAttr) -> Result<MrHandle, KeyError> {
@@ -61,7 +61,7 @@ impl Device for RdmaNic {
     }
 
     fn deregister(&self, mr: MrHandle) -> Result<(), KeyError> {
-        self.mrs.unmake(mr.id).map_err(key_not_unmade)
+        self.mrs.destroy(mr.id).map_err(key_not_destroyed)
     }
 
     fn create_mw(&self, pd: PdHandle, kind: MwType) -> Result<MwHandle, KeyError> {
@@ -75,7 +75,7 @@ impl Device for RdmaNic {
     }
 
     fn destroy_mw(&self, mw: MwHandle) -> Result<(), KeyError> {
-        self.mws.unmake(mw.0).map_err(key_not_unmade)
+        self.mws.destroy(mw.0).map_err(key_not_destroyed)
     }
 
     fn create_cq(&self, capacity: usize) -> Result<CqHandle, CreateError> {
@@ -101,7 +101,7 @@ impl Device for RdmaNic {
     }
 
     fn destroy_cq(&self, cq: CqHandle) -> Result<(), DestroyError> {
-        self.cqs.unmake(cq.0)
+        self.cqs.destroy(cq.0)
     }
 
     #[inline]
@@ -114,7 +114,7 @@ impl Device for RdmaNic {
     }
 
     fn destroy_xrcd(&self, xrcd: XrcdHandle) -> Result<(), DestroyError> {
-        self.xrcds.unmake(xrcd.0)
+        self.xrcds.destroy(xrcd.0)
     }
 
     fn create_srq(&self, pd: PdHandle, create: SrqCreate) -> Result<SrqHandle, CreateError> {
@@ -137,7 +137,7 @@ impl Device for RdmaNic {
     }
 
     fn destroy_srq(&self, srq: SrqHandle) -> Result<(), DestroyError> {
-        self.srqs.unmake(srq.0)
+        self.srqs.destroy(srq.0)
     }
 
     fn create_ah(&self, pd: PdHandle, attr: AhAttr) -> Result<AhHandle, CreateError> {
@@ -145,7 +145,7 @@ impl Device for RdmaNic {
     }
 
     fn destroy_ah(&self, ah: AhHandle) -> Result<(), DestroyError> {
-        self.ahs.unmake(Id(ah.0))
+        self.ahs.destroy(Id(ah.0))
     }
 
     fn create_qp(&self, pd: PdHandle, create: QpCreate) -> Result<QpHandle, CreateError> {
@@ -190,7 +190,7 @@ impl Device for RdmaNic {
     }
 
     fn destroy_qp(&self, qp: QpHandle) -> Result<(), DestroyError> {
-        self.qps.unmake(qp.0)
+        self.qps.destroy(qp.0)
     }
 
     fn attach_multicast(&self, qp: QpHandle, group: Gid) -> Result<(), CreateError> {
@@ -202,7 +202,7 @@ impl Device for RdmaNic {
     fn detach_multicast(&self, qp: QpHandle, group: Gid) -> Result<(), DestroyError> {
         let detach = self.context.library.detach_mcast;
         let done = self.change_group(qp, group, detach);
-        done.ok_or(DestroyError::NotFound)?.map_err(not_unmade)
+        done.ok_or(DestroyError::NotFound)?.map_err(not_destroyed)
     }
 
     #[inline]

@@ -40,7 +40,7 @@ pub(super) fn not_posted(errno: Errno) -> PostError {
     }
 }
 
-pub(super) fn not_unmade(errno: Errno) -> DestroyError {
+pub(super) fn not_destroyed(errno: Errno) -> DestroyError {
     match errno {
         Errno::EBUSY => DestroyError::Busy,
         errno => DestroyError::Refused(errno),
@@ -48,7 +48,7 @@ pub(super) fn not_unmade(errno: Errno) -> DestroyError {
 }
 
 /// The same of a region or a window.
-pub(super) fn key_not_unmade(error: DestroyError) -> KeyError {
+pub(super) fn key_not_destroyed(error: DestroyError) -> KeyError {
     match error {
         DestroyError::NotFound => KeyError::NotFound,
         DestroyError::Busy => KeyError::InUse,

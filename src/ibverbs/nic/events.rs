@@ -27,7 +27,7 @@ fn from_c(context: *mut c_void) -> Option<Id> {
     u32::try_from(context.addr().checked_sub(1)?).ok().map(Id)
 }
 
-/// Sets a descriptor up so that nobody who comes second waits for what the first took.
+/// Sets a descriptor up so that a second reader does not block on an event that the first took.
 pub(super) fn never_block(fd: BorrowedFd<'_>) -> io::Result<()> {
     Ok(rustix::io::ioctl_fionbio(fd, true)?)
 }
@@ -83,7 +83,7 @@ impl Completions {
         if !got(context, code)? {
             return Ok(None);
         }
-        // SAFETY: the queue is there until its event is acknowledged, which is here: who unmakes it waits for that.
+        // SAFETY: the queue is there until its event is acknowledged, which is here: destroying it waits for that.
         #[expect(unsafe_code, reason = "see above")]
         unsafe {
             (context.library.ack_cq_events)(cq, 1);
@@ -116,7 +116,7 @@ impl AsFd for Completions {
 pub(super) struct Asynchronous(pub(super) Arc<Context>);
 
 impl Asynchronous {
-    /// The next event that can be told. Those that nobody knows, or of what is gone, are passed over.
+    /// The next event that can be told. Unknown ones, and those of objects that are gone, are skipped.
     fn take(&self) -> io::Result<Option<AsyncEvent>> {
         loop {
             let mut event = ibv_async_event::zeroed();
@@ -150,7 +150,7 @@ fn tell(kind: EventType, event: &ibv_async_event) -> Option<AsyncEvent> {
             // SAFETY: an event of this kind is about such an object.
             #[expect(unsafe_code, reason = "see above")]
             let object = unsafe { event.element.$element };
-            // SAFETY: an object is there until its events are acknowledged: who unmakes it waits for that.
+            // SAFETY: an object is there until its events are acknowledged: destroying it waits for that.
             #[expect(unsafe_code, reason = "see above")]
             from_c(unsafe { (*object).$field })?
         }};

@@ -67,7 +67,7 @@ impl RdmaNic {
         let made = self.mrs.make(|_| {
             let at = self.register_memory(&pd, &attr).map_err(KeyError::Refused)?;
             if !at.is_null() {
-                // SAFETY: it was just made, and nobody else has it yet.
+                // SAFETY: it was just made, and nothing else has it yet.
                 #[expect(unsafe_code, reason = "see above")]
                 let mr = unsafe { *at };
                 keys = (LKey::new(mr.lkey), RKey::new(mr.rkey));
@@ -117,7 +117,7 @@ impl RdmaNic {
                 return Err(KeyError::Refused(last_errno()));
             }
             // The header fills these in, not the driver.
-            // SAFETY: it was just made, and nobody else has it yet.
+            // SAFETY: it was just made, and nothing else has it yet.
             #[expect(unsafe_code, reason = "see above")]
             let mw = unsafe { &mut *at };
             mw.context = self.context.at();
@@ -234,7 +234,7 @@ impl RdmaNic {
     fn number_of(&self, srq: *mut ibv_srq) -> u32 {
         let mut number = 0;
         if let Some(get) = extended!(self.context, get_srq_num) {
-            // SAFETY: the caller has just made it and nobody else has it yet; there is room for the answer.
+            // SAFETY: the caller has just made it and nothing else has it yet; there is room for the answer.
             #[expect(unsafe_code, reason = "see above")]
             let _: c_int = unsafe { get(srq, &raw mut number) };
         }
@@ -293,7 +293,7 @@ impl RdmaNic {
             if at.is_null() {
                 return Err(not_made(last_errno()));
             }
-            // SAFETY: it was just made, and nobody else has it yet.
+            // SAFETY: it was just made, and nothing else has it yet.
             #[expect(unsafe_code, reason = "see above")]
             let number = unsafe { (*at).qp_num };
             let facts = Pair { kind, cap: cap.into(), number, shares: needs.srq.is_some() };

@@ -79,7 +79,7 @@ pub struct Info {
 pub struct RdmaNic {
     /// As it was asked for: `verbs:mlx5_0`.
     name: String,
-    // What is built on others is unmade before them. A window that is bound is built on its queue pair.
+    // What is built on others is destroyed before them. A window that is bound is built on its queue pair.
     mws: Table<ibv_mw>,
     qps: Table<ibv_qp>,
     ahs: Table<ibv_ah>,

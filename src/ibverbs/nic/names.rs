@@ -1,7 +1,7 @@
 //! The objects of an open device by their names.
 //!
-//! Whoever works with an object holds the lock of its table for reading meanwhile, and whoever unmakes one takes it out
-//! under the lock for writing. So nobody ever holds a pointer to what is gone, and the work of many threads is not held
+//! A thread that works with an object holds the lock of its table for reading meanwhile, and one that destroys it takes it out
+//! under the lock for writing. So no thread ever holds a pointer to what is gone, and the work of many threads is not held
 //! up by one that waits for the kernel.
 
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
@@ -28,7 +28,7 @@ struct Places<T> {
 #[derive(Debug)]
 struct Slot<T> {
     generation: u32,
-    /// Empty while it is free, and while its object is being made or unmade.
+    /// Empty while it is free, and while its object is being made or destroyed.
     object: Option<T>,
 }
 
@@ -38,7 +38,7 @@ impl<T: Object> Default for Table<T> {
     }
 }
 
-/// A table that nobody changes meanwhile.
+/// A table that does not change meanwhile.
 #[derive(Debug)]
 pub(super) struct Reading<'a, T: Object>(RwLockReadGuard<'a, Places<Arc<Made<T>>>>);
 
@@ -68,12 +68,12 @@ impl<T: Object> Table<T> {
         self.0.write().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// An object to build another on, which stays as long as anybody holds it.
+    /// An object to build another on, which stays as long as it is held.
     pub(super) fn get(&self, id: Id) -> Option<Arc<Made<T>>> {
         self.read().0.get(id).cloned()
     }
 
-    /// Makes an object that is told its name. Nobody finds it before it is made. `None` if there is no name left.
+    /// Makes an object that is told its name. It cannot be found before it is made. `None` if there is no name left.
     pub(super) fn make<E>(
         &self,
         make: impl FnOnce(Id) -> Result<Made<T>, E>,
@@ -94,14 +94,14 @@ impl<T: Object> Table<T> {
         })
     }
 
-    /// Unmakes an object that no other is built on.
-    pub(super) fn unmake(&self, id: Id) -> Result<(), DestroyError> {
+    /// Destroys an object that no other is built on.
+    pub(super) fn destroy(&self, id: Id) -> Result<(), DestroyError> {
         let made = self.write().take(id).ok_or(DestroyError::NotFound)?;
-        // Whoever found it before has let go of the lock, and nobody finds it now.
+        // Every thread that found it before has released the lock, and none finds it now.
         let (made, error) = match Arc::try_unwrap(made) {
             Err(shared) => (shared, DestroyError::Busy),
-            Ok(made) => match made.unmake() {
-                Err((made, errno)) => (Arc::new(made), super::errors::not_unmade(errno)),
+            Ok(made) => match made.destroy() {
+                Err((made, errno)) => (Arc::new(made), super::errors::not_destroyed(errno)),
                 Ok(()) => {
                     self.write().release(id);
                     return Ok(());

@@ -1,4 +1,4 @@
-//! Objects of C that are ours to unmake.
+//! Objects of C that are ours to destroy.
 
 use core::ffi::c_int;
 use core::fmt;
@@ -21,16 +21,16 @@ pub(super) trait Object: Sized {
     /// What is known of one.
     type Facts: fmt::Debug + Send + Sync;
 
-    /// Unmakes one, as C has it.
+    /// Destroys one, as C has it.
     ///
     /// # Safety
     ///
-    /// `at` must be one that this context made, and nobody may use it meanwhile or, if this succeeds, afterwards.
+    /// `at` must be one that this context made, and nothing may use it meanwhile or, if this succeeds, afterwards.
     #[expect(unsafe_code, reason = "the caller vouches for the pointer")]
-    unsafe fn unmake(context: &Context, at: *mut Self) -> c_int;
+    unsafe fn destroy(context: &Context, at: *mut Self) -> c_int;
 }
 
-/// An object of C. It is unmade when this is dropped; if the device refuses, it stays, and so does all that it needs.
+/// An object of C. It is destroyed when this is dropped; if the device refuses, it stays, and so does all that it needs.
 pub(super) struct Made<T: Object> {
     at: NonNull<T>,
     pub(super) facts: T::Facts,
@@ -75,10 +75,10 @@ impl<T: Object> Made<T> {
         &self.stays.0
     }
 
-    /// Unmakes it, or gives it back if the device refuses.
-    pub(super) fn unmake(self) -> Result<(), (Self, Errno)> {
+    /// Destroys it, or gives it back if the device refuses.
+    pub(super) fn destroy(self) -> Result<(), (Self, Errno)> {
         let mut this = ManuallyDrop::new(self);
-        match this.try_unmake() {
+        match this.try_destroy() {
             Ok(()) => {
                 // SAFETY: `this` is never dropped, so its facts are dropped this once.
                 #[expect(unsafe_code, reason = "see above")]
@@ -91,11 +91,11 @@ impl<T: Object> Made<T> {
         }
     }
 
-    /// Unmakes the object and lets go of what it needed. It must not be used again if that succeeds.
-    fn try_unmake(&mut self) -> Result<(), Errno> {
-        // SAFETY: the object is this context's, and whoever has a `&mut` is the only one who has the pointer.
+    /// Destroys the object and lets go of what it needed. It must not be used again if that succeeds.
+    fn try_destroy(&mut self) -> Result<(), Errno> {
+        // SAFETY: the object is this context's, and a `&mut` proves that nothing else has the pointer.
         #[expect(unsafe_code, reason = "see above")]
-        let code = unsafe { T::unmake(&self.stays.1, self.at.as_ptr()) };
+        let code = unsafe { T::destroy(&self.stays.1, self.at.as_ptr()) };
         check(code)?;
         // SAFETY: neither of the two callers touches it afterwards, or comes here again.
         #[expect(unsafe_code, reason = "see above")]
@@ -109,7 +109,7 @@ impl<T: Object> Made<T> {
 impl<T: Object> Drop for Made<T> {
     fn drop(&mut self) {
         // What the device does not let go of, it may still use: what the object needs stays for ever then.
-        let _ = self.try_unmake();
+        let _ = self.try_destroy();
     }
 }
 
@@ -122,7 +122,7 @@ impl<T: Object> fmt::Debug for Made<T> {
     }
 }
 
-/// Says for each kind what it needs, what is known of it, and which function unmakes it.
+/// Says for each kind what it needs, what is known of it, and which function destroys it.
 macro_rules! objects {
     ($($type:ident: $needs:ty, $facts:ty, |$context:ident| $function:expr;)*) => {
         $(impl Object for $type {
@@ -130,9 +130,9 @@ macro_rules! objects {
             type Facts = $facts;
 
             #[expect(unsafe_code, reason = "the caller vouches for the pointer")]
-            unsafe fn unmake($context: &Context, at: *mut Self) -> c_int {
+            unsafe fn destroy($context: &Context, at: *mut Self) -> c_int {
                 let function: Option<unsafe extern "C" fn(*mut Self) -> c_int> = $function;
-                // What made it and has nothing to unmake it keeps it.
+                // What made it and has nothing to destroy it keeps it.
                 let Some(function) = function else { return Errno::EOPNOTSUPP.0 };
                 // SAFETY: the caller vouches for the pointer, and the function is the one for its kind.
                 unsafe { function(at) }
@@ -154,7 +154,7 @@ objects! {
     ibv_ah: Arc<Made<ibv_pd>>, (), |context| Some(context.library.destroy_ah);
 }
 
-/// What is known of a memory window. Whoever reads or changes its key in C holds the lock.
+/// What is known of a memory window. The lock is held while its key in C is read or changed.
 #[derive(Debug)]
 pub(super) struct Window {
     pub(super) kind: MwType,
