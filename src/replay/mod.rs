@@ -39,6 +39,6 @@ pub use deviations::{ProfileError, Profiles};
 pub use judge::{Input, Judge, Sink};
 pub use report::{Counts, Listed, ReplayReport, Style, step_line};
 pub use rule::{Rule, all_rules};
-pub use session::{Options, Registered, Session, replay_capture};
+pub use session::{Established, Options, Registered, Session, replay_capture};
 pub use survey::{NetworkFacts, Survey, Surveyor};
 pub use verdict::{Difference, Step, Subject, Undecided, Verdict};

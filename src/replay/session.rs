@@ -14,7 +14,8 @@ use super::verdict::{Step, Verdict};
 use crate::analysis::{self, Analysis, LossNote, PacketFacts, PacketNote};
 use crate::capture::{self, Reader};
 use crate::decode::{Context, Decoder};
-use crate::wire::{Gid, RKey, ROCE_PORT};
+use crate::verbs::Mtu;
+use crate::wire::{Gid, PKey, Psn, Qpn, RKey, ROCE_PORT};
 
 /// What a user may tell a replay that the capture does not.
 #[derive(Clone, Debug, Default)]
@@ -29,6 +30,24 @@ pub struct Options {
     pub point: Option<Gid>,
     /// Memory that hosts registered. Of a key that is named here every access is decided.
     pub regions: Vec<Registered>,
+    /// Connections whose first request is in the capture, and how they were set up. A connection that is not named here is
+    /// what its packets imply.
+    pub connections: Vec<Established>,
+}
+
+/// How a reliable connection was set up.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Established {
+    /// Address and queue pair of the requester.
+    pub requester: (Gid, Qpn),
+    /// Address and queue pair of the responder.
+    pub responder: (Gid, Qpn),
+    /// The PSN that the responder expects first.
+    pub first_psn: Psn,
+    /// The path MTU.
+    pub mtu: Mtu,
+    /// The partition of both.
+    pub pkey: PKey,
 }
 
 /// Memory that a host registered.

@@ -20,6 +20,7 @@ mod mutate;
 mod outgoing;
 mod player;
 mod probe;
+mod rules;
 mod scenario;
 mod script;
 mod sequence;
@@ -35,6 +36,7 @@ pub use mutate::{Change, MutateSeed, MutateSpec, Mutation, MutationKind, Reach, 
 pub use outgoing::Outgoing;
 pub use player::{Loop, Next, PlayOptions, Player, Speed};
 pub use probe::{Probe, ProbeTarget, Probed};
+pub use rules::{RulesError, judge_answers};
 pub use scenario::to_scenario;
 pub use script::{Captured, Collector, Envelope, Event, LeftOut, Script, ScriptEnd, TooLarge};
 pub use sequence::sequence;

@@ -5,6 +5,7 @@ use std::time::Duration;
 use super::limits::REWINDS_MAX;
 use super::script::{Captured, Event, Script};
 use crate::time::Instant;
+use crate::wire::aeth::{Answer, NakCode};
 
 /// How fast a script is played.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -213,8 +214,12 @@ impl Player {
 }
 
 /// What must be answered before an answer of the capture is passed: what it answers, if a responder must answer that, or
-/// else the last before it that a responder must answer.
+/// else the last before it that a responder must answer. A request that is refused for good is always answered.
 fn gate_of(demanded: &[(i64, i64)], answer: &Captured) -> i64 {
+    let syndrome = answer.view().and_then(|it| it.aeth().map(|aeth| aeth.syndrome().answer()));
+    if matches!(syndrome, Some(Answer::Nak(code)) if code != NakCode::PsnSequenceError) {
+        return answer.sequence + 1;
+    }
     let before = demanded.iter().rev().find(|(first, _)| *first <= answer.sequence);
     before.map_or(0, |(_, end)| (*end).min(answer.sequence + 1))
 }

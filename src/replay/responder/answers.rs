@@ -162,7 +162,9 @@ impl Track {
             return verdict;
         }
         let top = self.top.unwrap_or(self.epsn).max(self.epsn);
-        if it.seq + FAR < self.epsn || it.seq > top + FAR {
+        // A duplicate may be acknowledged with its own PSN, however old it is (C9-105).
+        let is_duplicate = self.duplicates.iter().any(|again| again.seq == it.seq);
+        if it.seq + FAR < self.epsn && !is_duplicate || it.seq > top + FAR {
             let found = format!("PSN {} is far from all in flight", psn_of(it.seq));
             return Some(it.differs(&rules::RESPONSE_UNSOLICITED, found, None, &[]));
         }
@@ -290,6 +292,11 @@ impl Track {
         let msn = it.msn.unwrap_or(self.msn);
         let is_beyond = self.top.is_none_or(|top| missing >= top);
         if !is_beyond {
+            let is_captured = self.first.is_some_and(|first| missing >= first);
+            if self.is_complete && is_captured && self.state == State::Known && !it.is_nak() {
+                let found = format!("PSN {} was not sent", psn_of(missing));
+                return Some(it.differs(rule, found, None, &[]));
+            }
             if let Some(found) = self.contradicts_hole(missing, target, it) {
                 return Some(it.differs(rule, found, None, &[]));
             }

@@ -42,10 +42,10 @@ use super::judge::{Input, Judge, Sink};
 use super::keys::Keys;
 use super::limits::RESPONDERS_MAX;
 use super::memory::{By, HostId, Location, Memory};
-use super::session::Options;
+use super::session::{Established, Options};
 use super::survey::Survey;
 use super::verdict::{Step, Subject, Undecided, Verdict};
-use crate::analysis::{End, FlowNumber, PacketRole, Pairing};
+use crate::analysis::{End, FlowNumber, PacketFacts, PacketRole, Pairing};
 use crate::wire::{Gid, Role, Service};
 use target::Scratch;
 use track::{Suspect, Track};
@@ -68,6 +68,8 @@ struct World {
     hosts: HashMap<Gid, HostId>,
     /// Hosts with a connection of which the capture misses packets.
     incomplete_hosts: HashSet<HostId>,
+    /// Connections whose set-up the user told, and that have not begun yet.
+    established: Vec<Established>,
 }
 
 impl World {
@@ -117,6 +119,15 @@ impl World {
         })
     }
 
+    /// The set-up that the user told of the connection of a packet. A queue pair that begins a second time in the capture
+    /// has another one.
+    fn take_established(&mut self, facts: &PacketFacts, is_request: bool) -> Option<Established> {
+        let to = (facts.destination, facts.dest_qp);
+        let is_it = |it: &Established| to == if is_request { it.responder } else { it.requester };
+        let at = self.established.iter().position(is_it)?;
+        Some(self.established.swap_remove(at))
+    }
+
     /// Whether the capture misses packets of a connection. One that was made at one of its ends does not.
     fn is_incomplete(&self, flow: FlowNumber) -> bool {
         let connection = self.survey.connection(flow);
@@ -155,6 +166,7 @@ impl Responders {
             pending_bytes: 0,
             hosts: HashMap::new(),
             incomplete_hosts: HashSet::new(),
+            established: options.connections.clone(),
         };
         let survey = Arc::clone(&world.survey);
         for connection in &survey.report.connections {
@@ -237,7 +249,10 @@ impl Judge for Responders {
             let is_here = self.world.point == Some(address);
             let is_complete = self.world.point.is_some_and(|point| ends.contains(&point));
             let id = u32::try_from(self.clock & 0xffff_ffff).unwrap_or(0);
-            let track = Track::new(id, key, host, (is_here, is_complete), &self.world.survey);
+            let mut track = Track::new(id, key, host, (is_here, is_complete), &self.world.survey);
+            if let Some(established) = self.world.take_established(input.facts, is_request) {
+                track.establish(&established);
+            }
             self.tracks.insert(key, Box::new(track));
         }
         let Some(track) = self.tracks.get_mut(&key) else { return };

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use super::target::Request;
 use crate::time::Instant;
-use crate::wire::OpcodeInfo;
+use crate::wire::{Bth, OpcodeInfo};
 
 /// Bytes of the longest headers, from the BTH on.
 const HEADERS_MAX: usize = 60;
@@ -24,6 +24,8 @@ pub(super) struct Pending {
     pub(super) transmissions: u32,
     /// Whether it is a READ of which it is not known how many responses it has.
     pub(super) is_unsized: bool,
+    /// Whether different requests came with its sequence number, so that it is not known which was executed.
+    pub(super) is_disputed: bool,
     /// Whether any transmission asks for an acknowledgement.
     pub(super) ack_request: bool,
     pub(super) info: &'static OpcodeInfo,
@@ -57,6 +59,7 @@ impl Pending {
             time,
             transmissions: 1,
             is_unsized: false,
+            is_disputed: false,
             ack_request: false,
             info,
             headers,
@@ -65,6 +68,13 @@ impl Pending {
             place: None,
             payload: None,
         })
+    }
+
+    /// Whether a packet with the same sequence number is another request, and no retransmission.
+    fn is_other(&self, again: &Self) -> bool {
+        self.info.opcode != again.info.opcode
+            || self.payload_len != again.payload_len
+            || self.headers().get(Bth::LEN..) != again.headers().get(Bth::LEN..)
     }
 
     /// Bytes of payload that it holds.
@@ -144,8 +154,17 @@ pub(super) enum Added {
     New,
     /// It was there, and was counted.
     Again,
+    /// Another request had its sequence number, and was dropped by the responder. So many bytes of payload it held.
+    Instead(usize),
     /// It asks for a part of a READ that is there.
     Part,
+}
+
+/// What a NAK tells that the responder dropped: what came before this frame, from this sequence number on.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Dropped {
+    pub(super) from: u64,
+    pub(super) frame: u64,
 }
 
 impl PendingQueue {
@@ -166,7 +185,7 @@ impl PendingQueue {
     }
 
     /// Adds a request, or counts one more transmission of it.
-    pub(super) fn add(&mut self, new: Pending) -> Added {
+    pub(super) fn add(&mut self, new: Pending, dropped: Option<Dropped>) -> Added {
         if let Some(last) = self.queue.back_mut().filter(|last| last.is_unsized)
             && new.seq > last.seq
         {
@@ -180,6 +199,15 @@ impl PendingQueue {
         if let Some(known) = self.queue.get_mut(at)
             && known.seq == new.seq
         {
+            if known.is_other(&new) {
+                let is_dropped = |it: Dropped| it.from <= known.seq && known.last_frame < it.frame;
+                if dropped.is_some_and(is_dropped) {
+                    let bytes = known.payload_bytes();
+                    *known = new;
+                    return Added::Instead(bytes);
+                }
+                known.is_disputed = true;
+            }
             known.transmissions += 1;
             known.last_frame = new.frame;
             known.ack_request |= new.ack_request;

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use super::World;
 use super::arrivals::Arrivals;
 use super::data::atomic_result;
-use super::pending::{Added, Pending, PendingQueue};
+use super::pending::{Added, Dropped, Pending, PendingQueue};
 use super::reply::Reply;
 use super::rules;
 use super::target::Target;
@@ -17,6 +17,7 @@ use crate::replay::limits::{
     ASKED_MAX, DUPLICATES_MAX, MSN_HISTORY_MAX, PENDING_BYTES_MAX, PENDING_PACKETS_MAX, SKIP_MAX,
 };
 use crate::replay::memory::{By, HostId, Location};
+use crate::replay::session::Established;
 use crate::replay::survey::Survey;
 use crate::replay::verdict::{Difference, Step, Subject, Undecided, Verdict};
 use crate::time::Instant;
@@ -172,6 +173,9 @@ pub(super) struct Track {
     pub(super) in_message: bool,
     /// Whether the last request that was executed does not end its message.
     pub(super) is_message_open: bool,
+    /// The first request that was captured and not forgotten, or that must be there: from it on the capture has all that
+    /// were sent, if it `is_complete`.
+    pub(super) first: Option<u64>,
     /// Behind the last request that was captured; `None` before the first packet.
     pub(super) top: Option<u64>,
     /// When the last request was captured, and whether it was a retransmission.
@@ -271,6 +275,7 @@ impl Track {
             msn: Msn::new(0),
             in_message: false,
             is_message_open: false,
+            first: None,
             top: None,
             last_request: (Instant::ZERO, false),
             is_complete,
@@ -298,6 +303,17 @@ impl Track {
             may_have_failed,
             arrivals: is_here.then(Arrivals::default),
         }
+    }
+
+    /// Begins with the state that the set-up of the connection gives.
+    pub(super) fn establish(&mut self, setup: &Established) {
+        (self.mtu, self.is_mtu_known) = (setup.mtu, true);
+        (self.pkey, self.first_psn) = (Some(setup.pkey), Some(setup.first_psn));
+        let (_, dest) = setup.requester;
+        let first = START + u64::from(setup.first_psn.get());
+        (self.first, self.top) = (Some(first), Some(first));
+        self.start_at(first, dest);
+        self.in_message = false;
     }
 
     /// A PSN as a sequence number that counts on beyond 2^24.
@@ -333,6 +349,7 @@ impl Track {
         if self.pkey.is_none() {
             self.pkey = packet_pkey(input.packet);
         }
+        self.first.get_or_insert(seq);
         let span = self.span_of(input, info);
         let is_new = self.top.is_none_or(|top| seq >= top);
         self.top = Some(self.top.unwrap_or(seq).max(seq + span));
@@ -366,8 +383,13 @@ impl Track {
         }
         request.place = self.place_of(&request);
         let (again, bytes) = (request.without_payload(), request.payload_bytes());
-        match self.pending.add(request) {
+        // What was in flight behind a NAK was dropped.
+        let dropped = self.reported.map(|(from, frame)| Dropped { from, frame });
+        match self.pending.add(request, dropped) {
             Added::New => {}
+            Added::Instead(old) => {
+                world.pending_bytes = world.pending_bytes.saturating_sub(old);
+            }
             Added::Again => {
                 self.has_repeats = true;
                 world.pending_bytes = world.pending_bytes.saturating_sub(bytes);
@@ -492,6 +514,7 @@ impl Track {
             self.write_unknown(&request, world);
         }
         self.state = State::Unknown(why);
+        self.first = None;
         self.asked.clear();
         self.duplicates.clear();
         self.history.clear();
@@ -579,8 +602,12 @@ impl Track {
 
     /// Executes the request that is expected, which the device executed at the latest at `frame`.
     fn execute(&mut self, request: Pending, frame: u64, world: &mut World) -> Option<Advance> {
-        if request.is_unsized || self.in_message && !request.info.position.begins() {
-            // How many responses it has was not captured, or the beginning of its message was not captured.
+        if request.is_unsized
+            || request.is_disputed
+            || self.in_message && !request.info.position.begins()
+        {
+            // How many responses it has was not captured, or which of several requests it was is not known, or the
+            // beginning of its message was not captured.
             self.forget(Undecided::MissingPackets, world);
             return Some(Advance::Missing(request.seq));
         }

@@ -67,6 +67,6 @@ fn try_server(
     if family == Family::Same || own.is_ipv4() == to.is_ipv4() {
         check_addresses(own, to, same_host)?;
     }
-    let stream = tcp::connect(Some(own), server)?;
+    let stream = tcp::connect(Some(own), server, "roce serve")?;
     Ok(Reached { nic, stream: Tcp::new(stream, None)?, gid_index })
 }

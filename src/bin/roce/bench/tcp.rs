@@ -78,7 +78,13 @@ impl Read for Tcp {
 
 impl Write for Tcp {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.stream.write(bytes)
+        // A broken pipe means that the reader of standard output is gone, which is no failure.
+        self.stream.write(bytes).map_err(|error| match error.kind() {
+            io::ErrorKind::BrokenPipe => {
+                io::Error::new(io::ErrorKind::ConnectionReset, "it closed the connection")
+            }
+            _ => error,
+        })
     }
 
     fn flush(&mut self) -> io::Result<()> {
@@ -96,8 +102,12 @@ impl Stream for Tcp {
     }
 }
 
-/// Connects to a server, from `source` if this host has that address.
-pub(crate) fn connect(source: Option<IpAddr>, server: SocketAddr) -> anyhow::Result<TcpStream> {
+/// Connects to a server, from `source` if this host has that address. `command` starts such a server.
+pub(crate) fn connect(
+    source: Option<IpAddr>,
+    server: SocketAddr,
+    command: &str,
+) -> anyhow::Result<TcpStream> {
     let socket = Socket::new(Domain::for_address(server), Type::STREAM, None)?;
     if let Some(source) = source.filter(|source| source.is_ipv4() == server.is_ipv4()) {
         let mut from = SocketAddr::new(source, 0);
@@ -108,7 +118,7 @@ pub(crate) fn connect(source: Option<IpAddr>, server: SocketAddr) -> anyhow::Res
         let _ = socket.bind(&from.into());
     }
     socket.connect_timeout(&server.into(), CONNECT_WAIT).with_context(|| {
-        format!("cannot connect to {server}; is a server (roce serve) running there?")
+        format!("cannot connect to {server}; is a server ({command}) running there?")
     })?;
     socket.set_nonblocking(false)?;
     Ok(socket.into())
@@ -123,4 +133,26 @@ pub(crate) fn source_for(server: SocketAddr) -> io::Result<IpAddr> {
     let socket = std::net::UdpSocket::bind(any)?;
     socket.connect(server)?;
     Ok(socket.local_addr()?.ip().to_canonical())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+
+    use super::*;
+
+    #[test]
+    fn peer_that_is_gone_is_not_a_reader_of_output_that_is_gone() {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
+        let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        drop(listener.accept().unwrap());
+        let mut client = Tcp::new(client, None).unwrap();
+        // The first bytes are answered with a reset, so that later ones cannot be sent.
+        let error = (0..1000).find_map(|_| {
+            std::thread::sleep(Duration::from_millis(1));
+            client.write(b"alive\n").err()
+        });
+        let error = anyhow::Error::from(error.expect("a closed connection"));
+        assert!(!crate::output::is_broken_pipe(&error), "{error:#}");
+    }
 }

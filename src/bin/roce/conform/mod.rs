@@ -172,6 +172,17 @@ struct ServeArgs {
     #[arg(long, value_name = "INNER,OUTER")]
     wire: Option<Bumped>,
 
+    /// Also offer queue pairs and memory to roce replay --to --host, as roce serve --offer does, on this
+    /// TCP port. What it sends is seen by scenarios that run at the same time.
+    #[arg(
+        long,
+        value_name = "PORT",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "18515"
+    )]
+    offer: Option<u16>,
+
     /// Exit when the first client that ran a scenario has disconnected.
     #[arg(long)]
     once: bool,

@@ -10,6 +10,7 @@ use roce::verbs::Device;
 
 use super::{ServeArgs, agent};
 use crate::device::address_of;
+use crate::serve::offer_in_background;
 
 pub(super) fn run(args: &ServeArgs) -> Result<ExitCode> {
     let agent = agent(&args.device, args.gid_index, args.wire.as_ref())?;
@@ -20,6 +21,11 @@ pub(super) fn run(args: &ServeArgs) -> Result<ExitCode> {
     })?;
     let port = listener.local_addr()?.port();
     eprintln!("roce: {} serves clients on {address}, TCP port {port}", agent.device.name());
+    if let Some(port) = args.offer {
+        let how = (args.any_gid, args.gid_index);
+        let at = offer_in_background(Arc::clone(&agent.device), args.listen, port, how);
+        eprintln!("roce: {} offers queue pairs on {}", agent.device.name(), at.context("--offer")?);
+    }
     let server = Arc::new(Server::new(agent, args.any_gid));
     let report: Arc<Report<'static>> = Arc::new(|client, served| match served {
         Ok(played) => eprintln!("roce: {client}: {played} scenarios run"),

@@ -27,7 +27,7 @@ impl Server {
     ) -> anyhow::Result<()> {
         thread::scope(|scope| {
             let done = || {
-                let once = self.args.once && self.served.load(Ordering::SeqCst) > 0;
+                let once = self.settings.once && self.served.load(Ordering::SeqCst) > 0;
                 once || stopped.load(Ordering::SeqCst)
             };
             let mut short = false;

@@ -36,6 +36,10 @@ const PINGPONG_MEMORY: u64 = 2 << 20;
 /// How long nothing may come of a pingpong before it is over. No message says when it is.
 const PINGPONG_IDLE: Duration = Duration::from_secs(5);
 
+/// What a server says that has no other purpose.
+const ONLY_OFFERS: &str =
+    "this server only offers queue pairs (roce replay --to): start roce serve for benchmarks";
+
 /// Counts a client as served when it is dropped, even by a panic: with `--once` the server ends then.
 struct Counted<'s>(&'s AtomicU64);
 
@@ -123,6 +127,7 @@ impl Server {
         local: IpAddr,
         ticket: &mut Ticket<'_>,
     ) -> anyhow::Result<Plan> {
+        ensure!(self.settings.serves_bench, ONLY_OFFERS);
         let (plan, peer) = messages::read_hello(control)?;
         self.check_gid(peer.address(), client)?;
         ticket.admit(&plan)?;
@@ -140,7 +145,7 @@ impl Server {
         ticket: &mut Ticket<'_>,
     ) -> anyhow::Result<String> {
         ensure!(
-            self.args.offer,
+            self.settings.offers,
             "this server offers no queue pairs: start it with roce serve --offer"
         );
         let wish = Wish::read(control)?;
@@ -154,7 +159,7 @@ impl Server {
 
     /// Checks that a client asks for traffic to its own address. A TCP connection proves its address.
     fn check_gid(&self, gid: IpAddr, client: IpAddr) -> anyhow::Result<()> {
-        let is_trusted = self.token.is_some() || self.args.any_gid;
+        let is_trusted = self.token.is_some() || self.settings.any_gid;
         ensure!(
             gid == client || is_trusted,
             "the queue pairs are on {gid}, but the TCP connection comes from {client}: use a device (-d) or a GID (-x, \
@@ -166,7 +171,7 @@ impl Server {
     /// What a client is served with.
     fn nic_and_gid(&self, local: IpAddr) -> anyhow::Result<(Arc<dyn Device>, u8)> {
         let nic = self.nics.get(local)?;
-        let gid_index = device::choose_gid(self.args.reach.gid_index, &*nic, local)?;
+        let gid_index = device::choose_gid(self.settings.gid_index, &*nic, local)?;
         Ok((nic, gid_index))
     }
 
@@ -178,6 +183,7 @@ impl Server {
         start: [u8; 5],
         ticket: &mut Ticket<'_>,
     ) -> anyhow::Result<String> {
+        ensure!(self.settings.serves_bench, ONLY_OFFERS);
         ensure!(
             self.token.is_none(),
             "a pingpong cannot know the token of this server: start roce serve without one"
@@ -192,10 +198,10 @@ impl Server {
         let (nic, gid_index) = self.nic_and_gid(stream.local()?)?;
         let own = nic.gids().get(usize::from(gid_index)).copied().unwrap_or_default();
         check_addresses(address_of(own), address_of(peer.gid), is_this_host(client))?;
-        let connection = self.args.pingpong;
+        let connection = self.settings.pingpong;
         let options = pingpong::Options {
             connection,
-            mtu: self.args.mtu,
+            mtu: self.settings.mtu,
             gid_index,
             size: PINGPONG_BYTES,
             rx_depth: PINGPONG_RECEIVES,

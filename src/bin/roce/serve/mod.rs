@@ -8,11 +8,12 @@ mod offer;
 
 use std::net::IpAddr;
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use anyhow::ensure;
 use clap::Args as ClapArgs;
-use roce::verbs::Mtu;
+use roce::verbs::{Device, Mtu};
 
 use self::nics::Nics;
 use crate::bench::control::admission::{Admission, Limits};
@@ -90,9 +91,22 @@ Examples:
   roce serve -d verbs:mlx5_0         (a real RNIC; roce devices lists them)
   ibv_rc_pingpong -g 1 HOST          (a client on another host; HOST runs roce serve)";
 
+/// What a server does for its clients.
+struct Settings {
+    /// Whether it serves roce bench and the pingpongs.
+    serves_bench: bool,
+    /// Whether it offers queue pairs and memory.
+    offers: bool,
+    any_gid: bool,
+    gid_index: Option<u8>,
+    pingpong: Connection,
+    mtu: Mtu,
+    once: bool,
+}
+
 /// Everything that the threads of clients share.
 struct Server {
-    args: Args,
+    settings: Settings,
     token: Option<Token>,
     nics: Nics,
     admission: Admission,
@@ -108,11 +122,46 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
     let listeners = listen::listen(&args.listen, nics.named(), args.reach.port)?;
     eprintln!("roce: serving with {} on {}", nics.name(), listen::describe(&listeners)?);
     let admission = Admission::new(limits);
-    let server = Server { args, token, nics, admission, served: AtomicU64::new(0) };
+    let Args { offer: offers, any_gid, pingpong, mtu, once, .. } = args;
+    let gid_index = args.reach.gid_index;
+    let serves_bench = true;
+    let settings = Settings { serves_bench, offers, any_gid, gid_index, pingpong, mtu, once };
+    let server = Server { settings, token, nics, admission, served: AtomicU64::new(0) };
     server.accept_until(&listeners, stopped)?;
     let served = server.served.load(Ordering::SeqCst);
     eprintln!("roce: served {served} client{}", if served == 1 { "" } else { "s" });
     Ok(ExitCode::SUCCESS)
+}
+
+/// Offers queue pairs and memory of a device that another command uses, and nothing else, until the process ends.
+/// Returns where, in words.
+pub(crate) fn offer_in_background(
+    device: Arc<dyn Device>,
+    listen: Option<IpAddr>,
+    port: u16,
+    (any_gid, gid_index): (bool, Option<u8>),
+) -> anyhow::Result<String> {
+    static NEVER: AtomicBool = AtomicBool::new(false);
+    let nics = Nics::of(device);
+    let listeners = listen::listen(listen.as_slice(), nics.named(), port)?;
+    let at = listen::describe(&listeners)?;
+    let settings = Settings {
+        serves_bench: false,
+        offers: true,
+        any_gid,
+        gid_index,
+        pingpong: Connection::default(),
+        mtu: Mtu::M1024,
+        once: false,
+    };
+    let admission = Admission::new(Limits::default());
+    let server = Server { settings, token: None, nics, admission, served: AtomicU64::new(0) };
+    std::thread::Builder::new().name("roce-offer".to_owned()).spawn(move || {
+        if let Err(error) = server.accept_until(&listeners, &NEVER) {
+            eprintln!("roce: no more offers: {error:#}");
+        }
+    })?;
+    Ok(at)
 }
 
 fn limits(args: &Args) -> anyhow::Result<Limits> {

@@ -24,6 +24,11 @@ impl Nics {
         Ok(Self { named, by_address: Mutex::default() })
     }
 
+    /// One NIC, which is there already.
+    pub(super) fn of(nic: Arc<dyn Device>) -> Self {
+        Self { named: Some(nic), by_address: Mutex::default() }
+    }
+
     /// The NIC that was named.
     pub(super) fn named(&self) -> Option<&dyn Device> {
         self.named.as_deref()

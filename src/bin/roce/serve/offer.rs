@@ -11,7 +11,7 @@ use roce::verbs::{
 use sha2::{Digest, Sha256};
 
 use crate::bench::control::Control;
-use crate::bench::control::offer::{Area, Command, Grant, RegionWish, Wish};
+use crate::bench::control::offer::{Area, Command, Grant, Wish};
 use crate::bench::control::plan::Connection;
 
 /// How long `received` waits for receives that are about to complete.
@@ -66,7 +66,7 @@ impl<'a> Offer<'a> {
     fn make_memory(&mut self, wish: &Wish) -> anyhow::Result<()> {
         for region in &wish.regions {
             let buffer = Buffer::try_new(usize::try_from(region.bytes)?)?;
-            let mr = self.nic.register(self.pd, &buffer, access(region))?;
+            let mr = self.nic.register(self.pd, &buffer, region.access())?;
             self.regions.push((buffer, mr));
         }
         let bytes = receive_stride(wish) * wish.receives as usize;
@@ -174,16 +174,6 @@ impl Drop for Offer<'_> {
 fn receive_stride(wish: &Wish) -> usize {
     let grh = if wish.connection == Connection::Ud { 40 } else { 0 };
     wish.receive_bytes as usize + grh
-}
-
-fn access(wish: &RegionWish) -> Access {
-    let mut access = Access::empty();
-    // Memory that a peer may change, its owner may change too.
-    access.set(Access::LOCAL_WRITE, wish.write || wish.atomic);
-    access.set(Access::REMOTE_WRITE, wish.write);
-    access.set(Access::REMOTE_READ, wish.read);
-    access.set(Access::REMOTE_ATOMIC, wish.atomic);
-    access
 }
 
 /// The SHA-256 of some bytes of a buffer, as hexadecimal digits.

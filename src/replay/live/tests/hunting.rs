@@ -2,20 +2,22 @@
 
 use std::convert::Infallible;
 
-use super::{address, scripts};
+use super::{address, read, scripts};
+use crate::capture::{LinkType, PcapngWriter};
 use crate::conform::scenario;
 use crate::engine::{
     Batch, Config, CqHandle, Engine, ICRC_ROOM, MrAttr, PdHandle, QpCreate, QpHandle, Received,
 };
 use crate::memory::Buffer;
 use crate::replay::live::*;
+use crate::replay::{Established, Options, Registered};
 use crate::time::Instant;
 use crate::verbs::{
     Access, AckTimeout, AhAttr, AttrMask, Mtu, QpAttr, QpCap, QpInitAttr, QpState, QpType, RecvWr,
     RetryCount, RnrRetry, Sge, WrId,
 };
 use crate::wire::aeth::RnrTimer;
-use crate::wire::{Bits, Operation, Packet, Psn, Qpn, Service};
+use crate::wire::{Bits, Operation, PKey, Packet, Path, Psn, Qpn, Service};
 
 const OWN_QPN: Qpn = Qpn::new(0x55);
 
@@ -23,16 +25,56 @@ const OWN_QPN: Qpn = Qpn::new(0x55);
 type Flaw = fn(&[Vec<u8>]) -> bool;
 
 /// A peer in virtual time that dies of a flaw.
+#[derive(Debug)]
 struct EnginePeer {
     flaw: Option<Flaw>,
     is_dead: bool,
     seed: u64,
     attempts: usize,
+    /// Answers that were judged, over all attempts.
+    judged: u64,
+    agreed: u64,
+    /// What was sent and received last.
+    last: Vec<(Instant, Vec<u8>)>,
 }
 
 impl EnginePeer {
     fn new(flaw: Option<Flaw>) -> Self {
-        Self { flaw, is_dead: false, seed: 7, attempts: 0 }
+        let last = Vec::new();
+        Self { flaw, is_dead: false, seed: 7, attempts: 0, judged: 0, agreed: 0, last }
+    }
+}
+
+/// What was sent and received, as frames. Answers may be captured later than requests that were sent behind them.
+struct Traffic {
+    frames: Vec<(Instant, Vec<u8>)>,
+    late: Vec<Vec<u8>>,
+    chance: MutateSeed,
+}
+
+impl Traffic {
+    fn new(seed: u64) -> Self {
+        Self { frames: Vec::new(), late: Vec::new(), chance: MutateSeed::new(seed) }
+    }
+
+    fn sent(&mut self, out: &Outgoing, now: u64) {
+        self.frames.push((Instant::from_nanos(now), out.emit()));
+    }
+
+    fn answered(&mut self, answers: Vec<Vec<u8>>, now: u64, is_last: bool) {
+        self.late.extend(answers);
+        if is_last || self.chance.below(4) > 0 {
+            let path = Path { source: address(2), destination: address(1), ..Path::NOWHERE };
+            let envelope = Envelope { path, id: 0, macs: None, vlan: None };
+            let frames = self.late.drain(..).map(|packet| Outgoing::new(envelope, packet).emit());
+            self.frames.extend(frames.map(|frame| (Instant::from_nanos(now), frame)));
+        }
+    }
+
+    /// How long the requester waits before its next request.
+    fn pause(&mut self) -> u64 {
+        const PAUSES: [u64; 4] = [200, 10_000, 1_000_000, 5_000_000];
+        PAUSES[self.chance.below(PAUSES.len())]
     }
 }
 
@@ -130,6 +172,10 @@ impl Device {
     /// A packet arrives; answers are kept.
     fn take(&mut self, packet: &[u8]) {
         self.now += 1_000_000;
+        self.take_now(packet);
+    }
+
+    fn take_now(&mut self, packet: &[u8]) {
         let now = Instant::from_nanos(self.now);
         let received = Received {
             source: address(1),
@@ -159,15 +205,19 @@ fn access_of(rights: Rights) -> Access {
     access
 }
 
-/// A script mapped onto a device, and the device.
-fn mapped(script: &Script, seed: u64) -> (Device, Target) {
+/// A script mapped onto a device, the device, and what a judge is told of both.
+fn mapped(script: &Script, seed: u64) -> (Device, Target, Options) {
     let needs = Needs::of(script).unwrap().zeroed();
     let mut device = Device::new(seed);
     let mtu = Mtu::from_bytes(script.mtu.into()).unwrap();
     let qp = device.qp(mtu, script.first_psn, needs.receives);
     device.receives(qp, needs.receives, needs.receive_bytes);
+    let mut options = Options::default();
     let memory = needs.regions.iter().map(|region| {
-        let (new_start, rkey) = device.memory(&region.bytes, access_of(region.rights));
+        let access = access_of(region.rights);
+        let (new_start, rkey) = device.memory(&region.bytes, access);
+        let (host, address, length) = (address(2), new_start, region.bytes.len() as u64);
+        options.regions.push(Registered { host, rkey, address, length, access });
         MemoryMap {
             old_rkey: Some(region.rkey),
             old_start: region.start,
@@ -185,7 +235,14 @@ fn mapped(script: &Script, seed: u64) -> (Device, Target) {
         memory,
         ..Target::default()
     };
-    (device, target)
+    options.connections.push(Established {
+        requester: (address(1), OWN_QPN),
+        responder: (address(2), device.engine.qp_number(qp).unwrap()),
+        first_psn: script.first_psn,
+        mtu,
+        pkey: PKey::DEFAULT,
+    });
+    (device, target, options)
 }
 
 impl Peer for EnginePeer {
@@ -198,17 +255,24 @@ impl Peer for EnginePeer {
         mutations: &[Mutation],
     ) -> Result<Life, Infallible> {
         self.attempts += 1;
-        let (mut device, target) = mapped(script, self.seed);
-        let mut got = Vec::new();
+        let (mut device, target, options) = mapped(script, self.seed);
+        let (mut got, mut traffic) = (Vec::new(), Traffic::new(self.seed));
         for (_, out) in mutate(sequence(script, &target, kept), mutations) {
+            device.now += traffic.pause();
+            traffic.sent(&out, device.now);
             // What the link drops never arrives.
             if out.icrc_flips == 0 && out.edits.is_empty() {
                 got.push(out.packet.clone());
-                device.take(&out.packet);
+                device.take_now(&out.packet);
                 self.is_dead |= self.flaw.is_some_and(|flaw| flaw(&got));
             }
+            traffic.answered(std::mem::take(&mut device.answers), device.now, false);
         }
-        Ok(self.probe(device))
+        traffic.answered(Vec::new(), device.now, true);
+        match self.probe(device) {
+            Life::Alive => Ok(self.judge(&traffic, &options)),
+            dead => Ok(dead),
+        }
     }
 
     fn revive(&mut self) -> Result<bool, Infallible> {
@@ -218,6 +282,18 @@ impl Peer for EnginePeer {
 }
 
 impl EnginePeer {
+    fn judge(&mut self, traffic: &Traffic, options: &Options) -> Life {
+        let report = judge_answers(&traffic.frames, options, address(1)).unwrap();
+        self.last.clone_from(&traffic.frames);
+        let counts = &report.counts;
+        self.judged += counts.agreed + counts.undecided + counts.different;
+        self.agreed += report.counts.agreed;
+        match report.listed.first() {
+            Some(listed) => Life::BrokeRule(format!("{}: {}", listed.rule.id, listed.found)),
+            None => Life::Alive,
+        }
+    }
+
     fn probe(&self, mut device: Device) -> Life {
         if self.is_dead {
             return Life::Dead("it does not answer".to_owned());
@@ -262,6 +338,47 @@ fn engine_survives_mutations() {
         }
     }
     assert_eq!(peer.attempts, 34);
+    assert!(peer.agreed > 400 && peer.judged - peer.agreed < 10, "{peer:?}");
+}
+
+/// Many more seeds: `HUNT=FIRST..LAST cargo test --lib long_hunt -- --ignored --nocapture`. With `HUNT_DIR`, the packets of
+/// what was found are written there.
+#[test]
+#[ignore = "takes as long as it is told to"]
+fn long_hunt_of_an_unbroken_engine() {
+    let range = std::env::var("HUNT").unwrap_or_else(|_| "1000..2000".to_owned());
+    let (first, last) = range.split_once("..").unwrap();
+    let mut scripts = connections();
+    scripts.extend(read("rxe_lossy.pcap").into_iter().filter(|it| it.service == Service::Rc));
+    let (mut peer, mut found) = (EnginePeer::new(None), 0);
+    for seed in first.parse().unwrap()..last.parse::<u64>().unwrap() {
+        let options = HuntOptions { per_packet: seed % 8 == 0, ..options("any") };
+        if let Some(kill) = hunt(&mut peer, &scripts, &options, seed).unwrap() {
+            found += 1;
+            let script = &scripts[kill.script];
+            let life = peer.attempt(script, &kill.kept, &kill.mutations).unwrap();
+            println!("{life:?}");
+            if let Ok(dir) = std::env::var("HUNT_DIR") {
+                let mut writer = PcapngWriter::new(Vec::new()).unwrap();
+                let interface = writer.add_interface(LinkType::ETHERNET, "hunt").unwrap();
+                for (time, frame) in &peer.last {
+                    let len = u32::try_from(frame.len()).unwrap();
+                    writer.write(interface, *time, len, frame).unwrap();
+                }
+                std::fs::write(format!("{dir}/{seed}.pcapng"), writer.into_inner()).unwrap();
+            }
+            println!(
+                "seed {seed}: {:?}, {} requests of script {}: {:?}, reproduced: {}",
+                kill.life,
+                kill.kept.len(),
+                kill.script,
+                kill.mutations,
+                kill.is_reproduced
+            );
+        }
+    }
+    println!("{} attempts, {} answers, {} agreed", peer.attempts, peer.judged, peer.agreed);
+    assert_eq!(found, 0);
 }
 
 fn operation(bytes: &[u8]) -> Option<Operation> {
@@ -323,7 +440,7 @@ fn peers_with_a_flaw_are_found_and_minimized_to_at_most_five_packets() {
 fn engine_answers_a_whole_script_as_the_capture_and_its_memory_agrees() {
     for script in connections().iter().take(2) {
         let needs = Needs::of(script).unwrap().zeroed();
-        let (mut device, target) = mapped(script, 3);
+        let (mut device, target, _) = mapped(script, 3);
         let mut expected = Expected::new(script, needs, script.first_psn, true);
         for request in script.requests() {
             expected.sent(script, request, 0);

@@ -9,6 +9,9 @@ use anyhow::{bail, ensure};
 use super::layout;
 use super::plan::{Plan, QPS_MAX};
 
+/// What a refusal ends with that does not hold once other clients have ended.
+pub(crate) const LATER: &str = "try again later";
+
 /// What a server gives at most. One address gets [`SHARE`] of each.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
@@ -139,10 +142,10 @@ impl Ticket<'_> {
         let in_all = taken.in_all.plus(more);
         let own = taken.by_owner.get(&self.owner).copied().unwrap_or_default().plus(more);
         if !own.fits(limits, SHARE) {
-            bail!("clients of {} take all that one address gets: try again later", self.owner);
+            bail!("clients of {} take all that one address gets: {LATER}", self.owner);
         }
         if !in_all.fits(limits, 1) {
-            bail!("the server is busy: try again later");
+            bail!("the server is busy: {LATER}");
         }
         taken.in_all = in_all;
         taken.by_owner.insert(self.owner, own);

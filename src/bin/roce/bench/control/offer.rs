@@ -12,7 +12,7 @@ use std::fmt::Write as _;
 use std::net::IpAddr;
 
 use anyhow::{Context, bail, ensure};
-use roce::verbs::{Endpoint, Mtu};
+use roce::verbs::{Access, Endpoint, Mtu};
 use roce::wire::{QKey, RKey};
 
 use super::lines::{Control, HELLO_WAIT};
@@ -86,6 +86,18 @@ pub(crate) enum Command {
     Received,
     State,
     Bye,
+}
+
+impl RegionWish {
+    /// The rights of it. Memory that a peer may change, its owner may change too.
+    pub(crate) fn access(&self) -> Access {
+        let mut access = Access::empty();
+        access.set(Access::LOCAL_WRITE, self.write || self.atomic);
+        access.set(Access::REMOTE_WRITE, self.write);
+        access.set(Access::REMOTE_READ, self.read);
+        access.set(Access::REMOTE_ATOMIC, self.atomic);
+        access
+    }
 }
 
 impl Wish {

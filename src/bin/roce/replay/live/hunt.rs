@@ -10,7 +10,7 @@ use indicatif::ProgressBar;
 use roce::replay::Options;
 use roce::replay::live::{
     Envelope, HuntOptions, Kill, Life, Mutation, Needs, Outgoing, Peer, Probe, ProbeTarget, Probed,
-    Reach, Script, Target, hunt, mutate, sequence, to_scenario,
+    Reach, Script, Target, hunt, judge_answers, mutate, sequence, to_scenario,
 };
 use roce::verbs::{Endpoint, Mtu};
 use roce::wire::{Bits, Gid, Packet, Path as WirePath, Psn, Qpn, Service};
@@ -19,7 +19,7 @@ use super::args::LiveArgs;
 use super::offer::{self, Offered, Server};
 use super::play::fresh_qpn;
 use super::wire::Wire;
-use super::{read, rules, write};
+use super::{read, write};
 use crate::bench::control::offer::{RegionWish, Wish};
 use crate::bench::control::plan::Connection;
 use crate::interrupt;
@@ -54,8 +54,6 @@ pub(super) struct WirePeer<'a> {
     /// Brings the peer back to life.
     pub(super) restart: Option<&'a str>,
     runs: u64,
-    /// Whether the answers of the last run can be held against the rules.
-    is_judged: bool,
     /// When the current seed was begun.
     seed_since: Instant,
     /// What was sent and received in the last run.
@@ -69,24 +67,20 @@ fn now() -> Instant {
 
 impl<'a> WirePeer<'a> {
     pub(super) fn new(wire: Wire, server: Server, options: &'a Options) -> Self {
-        let (judges, is_judged, restart, runs, last) = (true, false, None, 0, Vec::new());
+        let (judges, restart, runs, last) = (true, None, 0, Vec::new());
         let seed_since = now();
-        Self { wire, server, options, judges, restart, runs, is_judged, seed_since, last }
+        Self { wire, server, options, judges, restart, runs, seed_since, last }
     }
 
     /// Sends the frames of a run on a queue pair of its own.
     fn send(&mut self, script: &Script, kept: &[usize], mutations: &[Mutation]) -> Result<Offered> {
         let needs = Needs::of(script)?.zeroed();
         let own = (self.wire.source_for(self.server.address())?, fresh_qpn()?);
-        let mut offered = self.server.ask(offer::wish(script, &needs, own, 1)?)?;
+        let mut offered = self.server.ask_in_turn(&offer::wish(script, &needs, own, 1)?)?;
         let mut target = Target::default();
         offered.map(&mut target, &needs);
         offered.fill(&needs.regions)?;
-        let frames = sequence(script, &target, kept);
-        let first = frames.first().map(|(_, out)| out.clone());
-        let frames = mutate(frames, mutations);
-        // A capture whose first packet is not the first of its connection is judged as one that begins in the middle.
-        self.is_judged = self.judges && frames.first().map(|(_, out)| out) == first.as_ref();
+        let frames = mutate(sequence(script, &target, kept), mutations);
         self.wire.keep();
         let mut is_silent = false;
         for (_, out) in &frames {
@@ -134,7 +128,7 @@ impl<'a> WirePeer<'a> {
             receive_bytes: 0,
             regions: vec![region],
         };
-        let mut offered = match self.server.ask(wish) {
+        let mut offered = match self.server.ask_in_turn(&wish) {
             Ok(offered) => offered,
             Err(error) => return Ok(Life::Dead(format!("it offers nothing any more: {error:#}"))),
         };
@@ -212,12 +206,14 @@ impl Peer for WirePeer<'_> {
             }
         };
         let own = self.wire.source_for(self.server.address())?;
+        let mut options = self.options.clone();
+        offered.tell(&mut options);
         drop(offered);
         let life = self.probe()?;
-        if life != Life::Alive || !self.is_judged {
+        if life != Life::Alive || !self.judges {
             return Ok(life);
         }
-        let report = rules::judge(&self.last, self.options, own)?;
+        let report = judge_answers(&self.last, &options, own)?;
         Ok(match report.listed.iter().find(|listed| listed.known.is_none()) {
             Some(listed) => Life::BrokeRule(format!(
                 "{} ({}): {}",

@@ -7,7 +7,6 @@ mod offer;
 mod play;
 mod read;
 mod report;
-mod rules;
 mod wire;
 mod write;
 
@@ -17,7 +16,7 @@ use std::process::ExitCode;
 use anyhow::{Context, Result, bail, ensure};
 use roce::link;
 use roce::replay::Options;
-use roce::replay::live::{Script, Target};
+use roce::replay::live::{Script, Target, judge_answers};
 use roce::wire::{Qpn, Service};
 
 use self::offer::Server;
@@ -70,6 +69,8 @@ fn send(
     wire.keep();
     let part = |script: &Script| Part::new(script, scripts.len(), &wire, server.as_ref(), args);
     let parts: Vec<Part> = scripts.iter().map(part).collect::<Result<_>>()?;
+    let mut options = options.clone();
+    parts.iter().for_each(|part| part.tell(&mut options));
     let played = play::play(&mut wire, parts, args.rounds)?;
     let kept = wire.take_kept();
     if let Some(out) = &args.record {
@@ -77,7 +78,7 @@ fn send(
             .with_context(|| format!("cannot write {}", out.display()))?;
     }
     let own = peer.map(|peer| wire.source_for(peer)).transpose()?.unwrap_or_default();
-    let verdicts = rules::judge(&kept, options, own)?;
+    let verdicts = judge_answers(&kept, &options, own)?;
     let status = report::report(&mut output::stdout(), &played, &verdicts)?;
     Ok(if interrupt::requested() { ExitCode::from(interrupt::STATUS) } else { status })
 }

@@ -5,19 +5,30 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use roce::replay::live::{MemoryMap, Needs, Region, Script, Target};
+use roce::replay::{Established, Options, Registered};
 use roce::verbs::{Endpoint, Mtu};
-use roce::wire::{Gid, Qpn, Service};
+use roce::wire::{Gid, PKey, Qpn, Service};
 use sha2::{Digest, Sha256};
 
 use crate::bench::Token;
 use crate::bench::control::Control;
+use crate::bench::control::admission::LATER;
 use crate::bench::control::messages::{self, Protocol, address_of};
-use crate::bench::control::offer::{Area, Command, FILL_MAX, Grant, RegionWish, Wish};
+use crate::bench::control::offer::{
+    Area, Command, FILL_MAX, Grant, RECEIVES_MAX, RegionWish, Wish,
+};
 use crate::bench::control::plan::Connection;
 use crate::bench::tcp::{self, Tcp};
+use crate::interrupt;
 
 /// How often the server is told that this side is still there.
 const ALIVE: Duration = Duration::from_secs(5);
+
+/// How often it is looked whether the server is still there.
+pub(super) const LOOK: Duration = Duration::from_millis(100);
+
+/// How long to wait until a server has destroyed what it offered before.
+const TURN_MAX: Duration = Duration::from_secs(20);
 
 /// Bytes below which a difference of memory is not looked for any closer.
 const CLOSE: u64 = 16;
@@ -57,8 +68,25 @@ impl Server {
         Err(failure.context("no address")?).with_context(|| format!("--host {}", self.host))
     }
 
+    /// The same, and waits while the server is still destroying what it offered before.
+    pub(super) fn ask_in_turn(&self, wish: &Wish) -> Result<Offered> {
+        let since = now();
+        loop {
+            match self.ask(wish.clone()) {
+                Err(error)
+                    if error.root_cause().to_string().ends_with(LATER)
+                        && now().saturating_duration_since(since) < TURN_MAX
+                        && !interrupt::requested() =>
+                {
+                    std::thread::sleep(LOOK);
+                }
+                answer => return answer,
+            }
+        }
+    }
+
     fn ask_at(&self, server: SocketAddr, from: IpAddr, wish: Wish) -> Result<Offered> {
-        let stream = tcp::connect(Some(from), server)?;
+        let stream = tcp::connect(Some(from), server, "roce serve --offer")?;
         let mut control = Control::new(Box::new(Tcp::new(stream, None)?), "the server");
         let prove = self.token.as_ref().map(|token| |nonce: &str| token.proof(nonce));
         let prove = prove.as_ref().map(|prove| prove as &dyn Fn(&str) -> String);
@@ -71,7 +99,7 @@ impl Server {
             grant.mtu,
             wish.mtu
         );
-        Ok(Offered { control, grant, wish, told: now() })
+        Ok(Offered { control, grant, wish, told: now(), looked: now() })
     }
 }
 
@@ -93,6 +121,12 @@ pub(super) fn wish(script: &Script, needs: &Needs, own: (Gid, Qpn), rounds: u32)
         atomic: region.rights.atomic,
     });
     let receives = u32::try_from(needs.receives)?.saturating_mul(rounds);
+    ensure!(
+        rounds == 1 || receives <= RECEIVES_MAX,
+        "--loop {rounds}: the messages of all rounds need {receives} receives, and a server offers {RECEIVES_MAX}: use \
+         --loop {}",
+        RECEIVES_MAX / u32::try_from(needs.receives)?.max(1)
+    );
     let receive_bytes = u32::try_from(needs.receive_bytes)?;
     Ok(Wish { connection, mtu, peer, receives, receive_bytes, regions: regions.collect() })
 }
@@ -103,6 +137,7 @@ pub(super) struct Offered {
     pub(super) grant: Grant,
     wish: Wish,
     told: Instant,
+    looked: Instant,
 }
 
 #[expect(clippy::disallowed_methods, reason = "a live peer lives in real time")]
@@ -130,6 +165,26 @@ impl Offered {
             .collect();
     }
 
+    /// Tells a judge how the connection was set up, and what memory it has. Both are known, so that no packet of the
+    /// capture must tell.
+    pub(super) fn tell(&self, options: &mut Options) {
+        options.connections.push(Established {
+            requester: (self.wish.peer.gid, self.wish.peer.qpn),
+            responder: (self.grant.qp.gid, self.grant.qp.qpn),
+            first_psn: self.wish.peer.psn,
+            mtu: self.grant.mtu,
+            pkey: PKey::DEFAULT,
+        });
+        let regions = self.wish.regions.iter().zip(&self.grant.regions);
+        options.regions.extend(regions.map(|(region, (address, rkey))| Registered {
+            host: self.grant.qp.gid,
+            rkey: *rkey,
+            address: *address,
+            length: region.bytes,
+            access: region.access(),
+        }));
+    }
+
     /// Puts into the server's memory what it must hold. It is zero before.
     pub(super) fn fill(&mut self, regions: &[Region]) -> Result<()> {
         for (index, region) in regions.iter().enumerate() {
@@ -147,8 +202,17 @@ impl Offered {
         self.state().map(drop)
     }
 
-    /// Tells the server from time to time that this side is still there.
+    /// Tells the server from time to time that this side is still there, and fails if the server is not.
     pub(super) fn keep_alive(&mut self) -> Result<()> {
+        if now().saturating_duration_since(self.looked) > LOOK {
+            self.looked = now();
+            self.control.set_waiting(false)?;
+            let line = self.control.try_line();
+            self.control.set_waiting(true)?;
+            if let Some(line) = line.context("the server is gone (roce serve --offer)")? {
+                bail!("the server sent '{line}', and was asked for nothing");
+            }
+        }
         if now().saturating_duration_since(self.told) > ALIVE {
             self.told = now();
             self.control.send("alive\n")?;

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use roce::link::interface::gid;
+use roce::replay::Options;
 use roce::replay::live::{
     Comparison, Event, Expected, Loop, Needs, Next, PlayOptions, Player, Reaction, Script, Target,
 };
@@ -121,6 +122,13 @@ impl Part {
         })
     }
 
+    /// Tells a judge what is known of the connection.
+    pub(super) fn tell(&self, options: &mut Options) {
+        if let Some(offered) = &self.offered {
+            offered.tell(options);
+        }
+    }
+
     /// Whether a packet that arrived is for this script.
     fn takes(&self, received: &Received<'_>, is_only: bool) -> bool {
         let Ok(packet) = Packet::parse(received.packet) else { return false };
@@ -184,7 +192,10 @@ impl Part {
         let (comparison, model) = self.expected.finish();
         let memory = match &mut self.offered {
             // Requests that were in flight behind a refused one may have been executed or not.
-            Some(offered) if !(is_stopped && comparison.different() > 0) => {
+            // A replay that was interrupted wrote only a part.
+            Some(offered)
+                if !(is_stopped && comparison.different() > 0 || interrupt::requested()) =>
+            {
                 let mut memory = Memory { regions: 0, bytes: 0, receives: 0, wrong: Vec::new() };
                 let unacknowledged = self.script.service != Service::Rc;
                 if unacknowledged {
@@ -261,7 +272,7 @@ pub(super) fn play(wire: &mut Wire, mut parts: Vec<Part>, rounds: u32) -> Result
             }
         }
         let now = wire.now();
-        let until = until.unwrap_or(now);
+        let until = until.unwrap_or(now).min(now.saturating_add(offer::LOOK));
         wire.receive(until, &mut |received| {
             if let Some(part) = parts.iter_mut().find(|part| part.takes(received, is_only)) {
                 part.answer(received.packet, now);

@@ -6,13 +6,19 @@
     reason = "a test that cannot go on fails, and waits no longer than so"
 )]
 
+mod broken_nic;
+#[path = "../common/mod.rs"]
 mod common;
 
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Child, Command, Output, Stdio};
 
+use broken_nic::{BrokenNic, Flaw};
 use common::netns::{Host, in_namespace, wire};
 use common::tmp::Scratch;
+use roce::capture::Reader;
+use roce::conform::scenario;
+use roce::wire::{Opcode, Operation};
 
 const ROCE: &str = env!("CARGO_BIN_EXE_roce");
 
@@ -28,8 +34,12 @@ struct Server {
 
 impl Server {
     fn start(device: &str, args: &[&str]) -> Self {
+        Self::run(&[&["serve", "-d", device, "-p", "0"], args].concat(), "serving with ")
+    }
+
+    /// Starts a command that says on which TCP port it offers.
+    fn run(args: &[&str], says: &str) -> Self {
         let mut child = Command::new(ROCE)
-            .args(["serve", "-d", device, "-p", "0"])
             .args(args)
             .env_remove("ROCE_TOKEN")
             .stderr(Stdio::piped())
@@ -37,7 +47,10 @@ impl Server {
             .unwrap();
         let mut stderr = BufReader::new(child.stderr.take().unwrap());
         let mut first = String::new();
-        stderr.read_line(&mut first).unwrap();
+        while !first.contains(says) {
+            first.clear();
+            assert!(stderr.read_line(&mut first).unwrap() > 0, "it ended");
+        }
         let (_, at) = first.split_once("TCP port ").unwrap_or_else(|| panic!("{first}"));
         let port = at.split(' ').next().unwrap().trim().to_owned();
         std::thread::spawn(move || stderr.read_to_end(&mut Vec::new()));
@@ -73,8 +86,8 @@ fn check_all_operations(output: &Output) {
     assert_eq!(output.status.code(), Some(0), "{said}{errors}");
     let whole = said.matches("messages: 158 agreed, 0 undecided, 0 different").count();
     assert_eq!(whole, 3, "{said}");
-    // Refused by the capture's responder, and by this peer: five kinds of access.
-    assert!(said.matches("messages: 1 agreed, 0 undecided, 0 different").count() >= 4, "{said}");
+    // Two WRITEs, a READ and an ATOMIC that both responders refuse, and a SEND for which a receive came late.
+    assert_eq!(said.matches("messages: 1 agreed, 0 undecided, 0 different").count(), 5, "{said}");
     let memory =
         "the peer's memory holds what the capture wrote: 1 regions, 393232 bytes, 130 receives";
     assert_eq!(said.matches(memory).count(), 3, "{said}");
@@ -154,6 +167,111 @@ fn peer_that_dies_is_found_and_the_smallest_sequence_is_written() {
     std::fs::remove_dir_all(found.path()).unwrap();
 }
 
+fn is_send(packet: &[u8]) -> bool {
+    let info = packet.first().and_then(|byte| Opcode(*byte).info());
+    info.is_some_and(|info| info.operation == Operation::Send)
+}
+
+/// Dies of a reserved header version behind a SEND.
+fn dies_of_a_version(last: &[u8], packet: &[u8]) -> bool {
+    is_send(last) && packet[1] & 0xf != 0
+}
+
+/// Dies of a SEND that comes twice in a row.
+fn dies_of_a_copy(last: &[u8], packet: &[u8]) -> bool {
+    is_send(packet) && last == packet
+}
+
+/// Acknowledges a PSN that is missing, instead of reporting it.
+fn acknowledges_what_is_missing(packet: &mut [u8]) {
+    let is_acknowledgement = Opcode(packet[0]).info().is_some_and(|it| it.name == "RC_ACKNOWLEDGE");
+    if is_acknowledgement && packet[12] == 0x60 {
+        packet[12] = 0x1f;
+    }
+}
+
+/// Counts one message more than it completed in every sequence NAK.
+fn counts_one_message_more(packet: &mut [u8]) {
+    let is_acknowledgement = Opcode(packet[0]).info().is_some_and(|it| it.name == "RC_ACKNOWLEDGE");
+    if is_acknowledgement && packet[12] == 0x60 {
+        packet[15] = packet[15].wrapping_add(1);
+    }
+}
+
+#[test]
+fn flaws_of_a_broken_nic_are_found_and_minimized() {
+    let flaws = [
+        ("tver=1", Flaw::Dies(dies_of_a_version), "2", "the peer died: "),
+        ("double", Flaw::Dies(dies_of_a_copy), "1", "the peer died: "),
+        // One of 18 requests is dropped, and only the first three are ever missed.
+        ("drop", Flaw::Answers(acknowledges_what_is_missing), "30", "a rule: ack-not-received"),
+        ("drop", Flaw::Answers(counts_one_message_more), "30", "a rule: response-msn"),
+    ];
+    let device = format!("udp:{}", loopback(16));
+    for (number, (spec, flaw, runs, what)) in (20..).zip(flaws) {
+        let (restart, found) = (Scratch::name("restart"), Scratch::name("found"));
+        let host = loopback(number);
+        let peer = BrokenNic::start(&host, flaw, restart.as_path().to_owned());
+        let command = format!("touch {}", peer.restart.display());
+        // A connection of 3 SENDs with retransmissions.
+        let to = ["--to", &device, "--host", &host, "-p", &peer.port, "--flow", "12"];
+        let how =
+            ["--mutate", spec, "--runs", runs, "--restart", &command, "--found", found.path()];
+        let output = replay(&[&to[..], &how, &[&capture("rxe_all_ops.pcap")]].concat());
+        let (said, errors) = (text(&output.stdout), text(&output.stderr));
+        assert_eq!(output.status.code(), Some(1), "{spec}: {said}{errors}");
+        assert!(said.contains(what), "{spec}: {said}{errors}");
+        assert!(said.contains("the smallest sequence that does it"), "{spec}: {said}{errors}");
+        check_found(found.path(), &said);
+        std::fs::remove_dir_all(found.path()).unwrap();
+    }
+}
+
+/// What was found is a capture of at most five packets, and a scenario.
+fn check_found(dir: &str, said: &str) {
+    let mut names: Vec<_> = std::fs::read_dir(dir).unwrap().map(|it| it.unwrap().path()).collect();
+    names.sort();
+    assert!(!names.is_empty() && names.len().is_multiple_of(2), "{names:?}");
+    for pair in names.chunks(2) {
+        let [capture, scenario] = pair else { panic!("{names:?}") };
+        let bytes = std::fs::read(capture).unwrap();
+        let (mut reader, mut frames) = (Reader::new(bytes.as_slice()).unwrap(), 0);
+        while let Some(record) = reader.next().unwrap() {
+            assert!(!record.data.is_empty());
+            frames += 1;
+        }
+        assert!((1..=5).contains(&frames), "{frames} frames: {said}");
+        let text = std::fs::read_to_string(scenario).unwrap();
+        let name = scenario.to_str().unwrap();
+        let instances =
+            scenario::read(name, &text).unwrap_or_else(|error| panic!("{error}: {text}"));
+        assert_eq!(instances.len(), 1, "{text}");
+    }
+}
+
+#[test]
+fn server_that_is_killed_ends_a_replay_with_an_error() {
+    let server = Server::start(&format!("udp:{}", loopback(17)), &["--offer"]);
+    let (host, device) = (loopback(17), format!("udp:{}", loopback(18)));
+    let pid = server.child.id().to_string();
+    // It takes minutes, and nothing of it must be sent for the server to be missed.
+    let slow = ["--flow", "1", "--speed", "0.01"];
+    let to = ["--to", &device, "--host", &host, "-p", &server.port, "--timeout", "500"];
+    let client = Command::new(ROCE)
+        .arg("replay")
+        .args([&to[..], &slow, &[&capture("rxe_all_ops.pcap")]].concat())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    std::thread::sleep(std::time::Duration::from_millis(500));
+    assert!(Command::new("kill").args(["-KILL", &pid]).status().unwrap().success());
+    let output = client.wait_with_output().unwrap();
+    let errors = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{}{errors}", text(&output.stdout));
+    assert!(errors.contains("roce serve --offer") || errors.contains("the server"), "{errors}");
+}
+
 #[test]
 fn capture_with_losses_is_executed_by_a_peer_without_them() {
     let server = Server::start(&format!("udp:{}", loopback(3)), &["--offer"]);
@@ -163,6 +281,19 @@ fn capture_with_losses_is_executed_by_a_peer_without_them() {
     let said = text(&output.stdout);
     assert_eq!(output.status.code(), Some(0), "{said}{}", text(&output.stderr));
     assert!(!said.contains("different:") && said.contains("the peer's memory holds"), "{said}");
+}
+
+#[test]
+fn conform_serve_offers_its_device() {
+    let args = ["conform", "serve", "-d", &format!("udp:{}", loopback(30)), "-p", "0", "--offer=0"];
+    let server = Server::run(&args, "offers queue pairs on ");
+    let (host, device) = (loopback(30), format!("udp:{}", loopback(31)));
+    let to = ["--to", &device, "--host", &host, "-p", &server.port, "--speed", "max"];
+    let output = replay(&[&to[..], &["--flow", "3", &capture("rxe_all_ops.pcap")]].concat());
+    let said = text(&output.stdout);
+    assert_eq!(output.status.code(), Some(0), "{said}{}", text(&output.stderr));
+    assert!(said.contains("158 agreed, 0 undecided, 0 different"), "{said}");
+    assert!(said.contains("the peer's memory holds what the capture wrote"), "{said}");
 }
 
 #[test]

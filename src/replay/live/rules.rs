@@ -1,21 +1,32 @@
 //! Answers of a live peer, held against the engine: what was sent and received is a capture.
 
-use anyhow::Result;
-use roce::capture::{LinkType, PcapngWriter};
-use roce::replay::{Options, ReplayReport, Sink, Step, Subject, replay_capture};
-use roce::time::Instant;
-use roce::wire::Gid;
+use crate::capture::{LinkType, PcapngWriter};
+use crate::replay::{Options, ReplayReport, Sink, Step, Subject, replay_capture};
+use crate::time::Instant;
+use crate::wire::Gid;
+
+/// Why answers could not be judged: the frames make no capture.
+#[derive(Debug, thiserror::Error)]
+pub enum RulesError {
+    /// They cannot be written as one.
+    #[error(transparent)]
+    Write(#[from] crate::capture::WriteError),
+    /// It cannot be read.
+    #[error(transparent)]
+    Read(#[from] crate::capture::Error),
+}
 
 /// Judges the answers among frames that were sent and received at `own`.
-pub(super) fn judge(
+pub fn judge_answers(
     frames: &[(Instant, Vec<u8>)],
     options: &Options,
     own: Gid,
-) -> Result<ReplayReport> {
+) -> Result<ReplayReport, RulesError> {
     let mut writer = PcapngWriter::new(Vec::new())?;
     let interface = writer.add_interface(LinkType::ETHERNET, "replay")?;
     for (time, frame) in frames {
-        writer.write(interface, *time, u32::try_from(frame.len())?, frame)?;
+        let len = u32::try_from(frame.len()).unwrap_or(u32::MAX);
+        writer.write(interface, *time, len, frame)?;
     }
     let options = Options { point: Some(own), ..options.clone() };
     let mut steps: Vec<Step> = Vec::new();
