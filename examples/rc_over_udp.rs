@@ -54,8 +54,6 @@ fn main() -> Result<(), Box<dyn Error>> {
     let buffer = Buffer::new(4096);
     let mr = nic.register(pd, &buffer, Access::LOCAL_WRITE)?;
     let sges = [Sge { addr: buffer.addr(), length: 64, lkey: mr.lkey() }];
-    // Posted before the peer can send: otherwise it would be answered by an RNR NAK, and retry.
-    nic.post_recv(qp, &RecvWr { id: WrId(1), sges: &sges })?;
 
     let mut stream = match server {
         None => TcpListener::bind((own, CONTROL_PORT))?.accept()?.0,
@@ -63,6 +61,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     };
     let peer = exchange(&mut stream, &nic.endpoint(qp)?)?;
     nic.connect(qp, &peer, &Connect::default())?;
+    // A SEND of the peer that comes before this is answered by an RNR NAK, and retried.
+    nic.post_recv(qp, &RecvWr { id: WrId(1), sges: &sges })?;
 
     let greeting = if server.is_some() { "hello from the client" } else { "hello from the server" };
     let data = Data::Inline(greeting.as_bytes());

@@ -74,8 +74,8 @@ fn ids_in(line: &str) -> Vec<String> {
     let bytes = line.as_bytes();
     let digit = |at: usize| bytes.get(at).is_some_and(u8::is_ascii_digit);
     let mut ids = Vec::new();
-    for at in 0..bytes.len() {
-        let begins = b"WPSVCQT".contains(&bytes[at]) && bytes.get(at + 1) == Some(&b'-');
+    for (at, byte) in bytes.iter().enumerate() {
+        let begins = b"WPSVCQT".contains(byte) && bytes.get(at + 1) == Some(&b'-');
         let alone = at == 0 || !bytes[at - 1].is_ascii_alphanumeric() && bytes[at - 1] != b'-';
         if !(begins && alone && digit(at + 2) && digit(at + 3)) || digit(at + 4) {
             continue;
