@@ -23,8 +23,11 @@ use roce::wire::{Gid, Psn, Qpn};
 const CONTROL_PORT: u16 = 18600;
 
 /// Sends this side's endpoint as a line, and reads the peer's.
-fn exchange(stream: &mut TcpStream, own: &Endpoint) -> Result<Endpoint, Box<dyn Error>> {
-    let address = stream.local_addr()?.ip();
+fn exchange(
+    stream: &mut TcpStream,
+    address: IpAddr,
+    own: &Endpoint,
+) -> Result<Endpoint, Box<dyn Error>> {
     writeln!(stream, "{address} {} {}", own.qpn.get(), own.psn.get())?;
     let mut line = String::new();
     BufReader::new(stream).read_line(&mut line)?;
@@ -59,7 +62,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         None => TcpListener::bind((own, CONTROL_PORT))?.accept()?.0,
         Some(server) => TcpStream::connect((server, CONTROL_PORT))?,
     };
-    let peer = exchange(&mut stream, &nic.endpoint(qp)?)?;
+    let peer = exchange(&mut stream, own, &nic.endpoint(qp)?)?;
     nic.connect(qp, &peer, &Connect::default())?;
     // A SEND of the peer that comes before this is answered by an RNR NAK, and retried.
     nic.post_recv(qp, &RecvWr { id: WrId(1), sges: &sges })?;
@@ -70,6 +73,9 @@ fn main() -> Result<(), Box<dyn Error>> {
     for _ in 0..2 {
         let wc = nic.wait_cq(cq)?;
         println!("{wc:?}");
+        if !wc.is_success() {
+            return Err(wc.status.to_string().into());
+        }
         if wc.id == WrId(1) {
             let received = buffer.to_vec();
             let received = received.get(..wc.byte_len as usize).unwrap_or_default();
