@@ -48,7 +48,8 @@ fn write_pages(command: clap::Command, dir: &Path) -> io::Result<()> {
 
 fn write_page(command: clap::Command, out: &mut dyn Write) -> io::Result<()> {
     let name = command.get_display_name().unwrap_or_else(|| command.get_name()).to_owned();
-    let examples = command.get_after_help().map(ToString::to_string);
+    // Examples under a heading of their own, and after an empty line anything else.
+    let after_help = command.get_after_help().map(ToString::to_string);
     let has_options = command.get_arguments().any(|argument| !argument.is_hide_set());
     let has_subcommands = command.get_subcommands().next().is_some();
     let man = Man::new(command);
@@ -65,11 +66,20 @@ fn write_page(command: clap::Command, out: &mut dyn Write) -> io::Result<()> {
     let sections = sections(&name);
     write_list(out, "EXIT STATUS", sections.exit_status)?;
     write_list(out, "ENVIRONMENT", sections.environment)?;
-    if let Some(examples) = examples {
-        let examples = examples.trim_start_matches("Examples:\n").trim_start_matches("EXAMPLES\n");
-        writeln!(out, ".SH EXAMPLES\n.nf\n{}\n.fi", escaped(examples))?;
+    if let Some(after_help) = after_help {
+        let (examples, notes) = after_help.split_once("\n\n").unwrap_or((&after_help, ""));
+        write_literally(out, "EXAMPLES", examples.split_once('\n').map_or("", |(_, lines)| lines))?;
+        write_literally(out, "NOTES", notes.split("\nExit status").next().unwrap_or_default())?;
     }
     writeln!(out, ".SH \"SEE ALSO\"\n{}", escaped(sections.see_also))
+}
+
+/// A section whose lines stay as they are, unless it is empty.
+fn write_literally(out: &mut dyn Write, title: &str, text: &str) -> io::Result<()> {
+    if text.is_empty() {
+        return Ok(());
+    }
+    writeln!(out, ".SH \"{title}\"\n.nf\n{}\n.fi", escaped(text))
 }
 
 /// A section of terms, each with what it means.
@@ -213,18 +223,17 @@ mod tests {
             let name = command.get_name().to_owned();
             write_page(command, &mut page).unwrap();
             let page = String::from_utf8(page).unwrap();
-            for section in [
-                "NAME",
-                "SYNOPSIS",
-                "DESCRIPTION",
-                "\"EXIT STATUS\"",
-                "ENVIRONMENT",
-                "\"SEE ALSO\"",
-            ] {
-                assert!(page.contains(&format!(".SH {section}\n")), "{name}: {section}");
+            let sections =
+                ["NAME", "SYNOPSIS", "DESCRIPTION", "EXIT STATUS", "ENVIRONMENT", "SEE ALSO"];
+            let has = |section: &str| {
+                let titles = [format!(".SH {section}\n"), format!(".SH \"{section}\"\n")];
+                titles.iter().any(|title| page.contains(title))
+            };
+            for section in sections {
+                assert!(has(section), "{name}: {section}");
             }
             let has_examples = !matches!(name.as_str(), "roce" | "completions" | "man");
-            assert_eq!(page.contains(".SH EXAMPLES\n"), has_examples, "{name}");
+            assert_eq!(has("EXAMPLES"), has_examples, "{name}");
         }
     }
 }
