@@ -22,7 +22,7 @@ use crate::wire::{Msn, Operation, Packet, Position, Psn, Receive, Service};
 
 /// What became of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fate {
+pub enum MessageOutcome {
     /// It was acknowledged, or its data came.
     Completed,
     /// It was refused for good.
@@ -31,7 +31,7 @@ pub enum Fate {
     Unanswered,
 }
 
-impl std::fmt::Display for Fate {
+impl std::fmt::Display for MessageOutcome {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Completed => f.write_str("completed"),
@@ -57,11 +57,11 @@ pub struct AnswerDifference {
 pub struct Comparison {
     /// Answers that arrived.
     pub answers: u64,
-    /// Messages whose fate is that of the capture.
+    /// Messages whose outcome is that of the capture.
     pub agreed: u64,
     /// Messages of which the capture does not tell what became.
     pub undecided: u64,
-    /// Messages whose fate is another one, and answers that no correct responder sends.
+    /// Messages whose outcome is another one, and answers that no correct responder sends.
     pub differences: Vec<AnswerDifference>,
     /// Differences beyond those that are kept.
     pub more_differences: u64,
@@ -105,7 +105,7 @@ struct Sent {
     first: i64,
     end: i64,
     /// What the capture says about it.
-    captured: Fate,
+    captured: MessageOutcome,
     had_rnr: bool,
     /// The data that must come; for an atomic operation, the old value.
     data: Option<Vec<Option<u8>>>,
@@ -148,16 +148,16 @@ impl CapturedFates {
         fates
     }
 
-    fn of(&self, first: i64, end: i64) -> (Fate, bool) {
+    fn of(&self, first: i64, end: i64) -> (MessageOutcome, bool) {
         let inside = |at: i64| (first..end).contains(&at);
         let had_rnr = self.not_ready.iter().any(|at| inside(*at));
         let refused = self.refused.iter().find(|(at, _)| inside(*at));
-        let fate = match refused {
-            Some((_, code)) => Fate::Refused(*code),
-            None if self.acknowledged_to >= end - 1 => Fate::Completed,
-            None => Fate::Unanswered,
+        let outcome = match refused {
+            Some((_, code)) => MessageOutcome::Refused(*code),
+            None if self.acknowledged_to >= end - 1 => MessageOutcome::Completed,
+            None => MessageOutcome::Unanswered,
         };
-        (fate, had_rnr)
+        (outcome, had_rnr)
     }
 }
 
@@ -265,7 +265,7 @@ impl Expected {
             frame: request.frame,
             first,
             end,
-            captured: Fate::Unanswered,
+            captured: MessageOutcome::Unanswered,
             had_rnr: false,
             data: has_data.then_some(effect.data),
             came: 0,
@@ -367,7 +367,7 @@ impl Expected {
             let (frame, first) = (message.frame, message.first);
             // The capture's responder had no receive for it that was long enough, which is its program's affair.
             let captured = match message.captured {
-                Fate::Refused(_) if message.takes_receive => Fate::Unanswered,
+                MessageOutcome::Refused(_) if message.takes_receive => MessageOutcome::Unanswered,
                 captured => captured,
             };
             let missing = message.data.is_some() && message.came < message.end - message.first;
@@ -377,13 +377,13 @@ impl Expected {
                 self.comparison.differ(frame, self.psn(first), found);
                 continue;
             }
-            self.judge(frame, first, captured, Fate::Completed);
+            self.judge(frame, first, captured, MessageOutcome::Completed);
         }
     }
 
-    fn judge(&mut self, frame: u64, first: i64, captured: Fate, found: Fate) {
+    fn judge(&mut self, frame: u64, first: i64, captured: MessageOutcome, found: MessageOutcome) {
         match (captured, found) {
-            (Fate::Unanswered, _) => self.comparison.undecided += 1,
+            (MessageOutcome::Unanswered, _) => self.comparison.undecided += 1,
             (captured, found) if captured == found => self.comparison.agreed += 1,
             (captured, found) => {
                 let text = format!("{found}; in the capture {captured}");
@@ -401,7 +401,7 @@ impl Expected {
         };
         if let Some(message) = message {
             let Sent { frame, first, captured, .. } = message;
-            self.judge(frame, first, captured, Fate::Refused(code));
+            self.judge(frame, first, captured, MessageOutcome::Refused(code));
         }
     }
 
@@ -499,9 +499,10 @@ impl Expected {
         {
             // Behind a request that was refused nothing is answered. Whether there is a receive for a message is the
             // program's affair.
-            let is_excused = self.is_stopped || takes_receive && captured != Fate::Completed;
+            let is_excused =
+                self.is_stopped || takes_receive && captured != MessageOutcome::Completed;
             match captured {
-                Fate::Completed | Fate::Refused(_) if !is_excused => {
+                MessageOutcome::Completed | MessageOutcome::Refused(_) if !is_excused => {
                     let found = format!("not answered; in the capture {captured}");
                     let psn = self.psn(first);
                     self.comparison.differ(frame, psn, found);
