@@ -133,7 +133,7 @@ const STRUCK: &[(&str, &str)] = &[
 /// What has not been gone through yet, with the number of struck words at most. The numbers only go down.
 const TO_DO: &[(&str, usize)] = &[
     ("src/engine/", 260),
-    ("src/link/", 68),
+    ("src/link/", 9),
     ("src/nic/", 89),
     ("src/replay/", 5),
     ("tools/ibverbs/", 48),

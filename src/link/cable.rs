@@ -47,7 +47,7 @@ fn link(gid: Gid, name: &str, own: &Arc<End>, other: &Arc<End>) -> Link {
 /// What waits at one end.
 struct End {
     packets: Mutex<VecDeque<(Path, Vec<u8>)>>,
-    /// Counts them, so that whoever waits is woken.
+    /// Counts them, so that a waiting thread is woken.
     bell: OwnedFd,
 }
 
@@ -57,7 +57,7 @@ impl End {
         Ok(Self { packets: Mutex::default(), bell })
     }
 
-    /// Packets arrive here, and whoever waits is woken.
+    /// Packets arrive here, and a waiting thread is woken.
     fn put<'a>(&self, arriving: impl Iterator<Item = (&'a Path, &'a [u8])>) -> io::Result<()> {
         let mut packets = self.packets.lock().unwrap_or_else(PoisonError::into_inner);
         let room = ROOM.saturating_sub(packets.len());

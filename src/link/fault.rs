@@ -1,7 +1,7 @@
 //! Faults on a live link: what the simulated network does to packets, done to those that are sent.
 //!
 //! The same [`Faults`] and [`Rule`]s as in [`mem`](super::mem), decided by the same code and as repeatable: the same
-//! seed gives the same packets the same fate. Packets that are held back are sent when their time has come, which
+//! seed gives the same decisions for the same packets. Packets that are held back are sent when their time has come, which
 //! [`poll_timeout`](super::Sender::poll_timeout) tells. A [`Spec`] is how a person writes it down:
 //!
 //! ```
@@ -22,8 +22,8 @@ use std::io;
 use std::str::FromStr;
 use std::time::Duration;
 
-pub use super::fate::{Action, Faults, Rule};
-use super::fate::{Arrival, Fate, Fates};
+pub use super::impairment::{Action, Faults, Rule};
+use super::impairment::{Arrival, Decision, Impairments};
 use super::{Link, Sender};
 use crate::time::Instant;
 use crate::wire::{Batch, ICRC_ROOM, Path, Psn, Qpn};
@@ -42,7 +42,7 @@ const HEADERS: usize = 14 + 20 + 8;
 pub struct Spec {
     /// Faults by chance.
     pub faults: Faults,
-    /// Faults by appointment.
+    /// Faults by rule.
     pub rules: Vec<Rule>,
     /// What the chances follow from.
     pub seed: u64,
@@ -88,10 +88,10 @@ pub enum SpecError {
     /// A rate is no rate.
     #[error("`rate={0}`: a rate is in bits a second, with K, M or G: `10G`")]
     Rate(String),
-    /// An appointment names no packet.
+    /// A rule names no packet.
     #[error(
-        "`{key}={value}`: a packet is named `QPN:PSN:NTH`, the queue pair that it is for, its PSN, and the how manieth \
-         time it passes, which may be left out: `0x11:7:2`; for delay, the time follows: `0x11:7:2:10us`"
+        "`{key}={value}`: a packet is named `QPN:PSN:NTH`, the queue pair that it is for, its PSN, and which time it \
+         passes, counted from 1, which may be left out: `0x11:7:2`; for delay, the time follows: `0x11:7:2:10us`"
     )]
     Packet {
         /// Which fault.
@@ -104,11 +104,11 @@ pub enum SpecError {
 /// A link that does to its packets what `spec` says.
 #[must_use]
 pub fn inject(link: Link, spec: &Spec) -> Link {
-    let mut fates = Fates::new(spec.faults, spec.seed);
-    spec.rules.iter().for_each(|rule| fates.add_rule(*rule));
+    let mut impairments = Impairments::new(spec.faults, spec.seed);
+    spec.rules.iter().for_each(|rule| impairments.add_rule(*rule));
     let sender = FaultSender {
         inner: link.sender,
-        fates,
+        impairments,
         held: BinaryHeap::new(),
         sent: 0,
         passing: Batch::new(PASSED_ON_MAX),
@@ -120,7 +120,7 @@ pub fn inject(link: Link, spec: &Spec) -> Link {
 /// The half that sends. The half that receives is the inner link's own.
 struct FaultSender {
     inner: Box<dyn Sender>,
-    fates: Fates,
+    impairments: Impairments,
     /// What is held back, the earliest first; of several, the one sent first.
     held: BinaryHeap<Reverse<Held>>,
     sent: u64,
@@ -155,10 +155,10 @@ impl FaultSender {
     fn decide(&mut self, now: Instant, path: &Path, bytes: &[u8]) {
         let packet = bytes.get(..bytes.len().saturating_sub(ICRC_ROOM)).unwrap_or_default();
         let to = path.destination;
-        let arrival = match self.fates.decide(now, to, packet, HEADERS + bytes.len()) {
-            Fate::Lost => return self.counts.lost += 1,
-            Fate::QueueFull => return self.counts.queue_full += 1,
-            Fate::Arrives(arrival) => arrival,
+        let arrival = match self.impairments.decide(now, to, packet, HEADERS + bytes.len()) {
+            Decision::Lost => return self.counts.lost += 1,
+            Decision::QueueFull => return self.counts.queue_full += 1,
+            Decision::Arrives(arrival) => arrival,
         };
         let Arrival { time, again, corrupt, mark, held } = arrival;
         let damage = corrupt.and_then(|chance| damaged_bit(chance, bytes.len()));
@@ -176,7 +176,7 @@ impl FaultSender {
     fn hold(&mut self, held: Held) {
         if self.held.len() >= HELD_MAX {
             self.counts.overflow += 1;
-            return self.fates.arrived(held.path.destination);
+            return self.impairments.arrived(held.path.destination);
         }
         self.sent += 1;
         self.held.push(Reverse(Held { number: self.sent, ..held }));
@@ -190,7 +190,7 @@ impl FaultSender {
                 return;
             }
             let Some(Reverse(next)) = self.held.pop() else { return };
-            self.fates.arrived(next.path.destination);
+            self.impairments.arrived(next.path.destination);
             self.passing.push(&next.path, &next.packet);
             if let Some(bit) = next.damage {
                 self.passing.damage_last(bit);
@@ -271,17 +271,17 @@ impl Spec {
     /// Takes in one part of a text.
     fn put(&mut self, key: &str, value: &str) -> Result<(), SpecError> {
         let faults = &mut self.faults;
-        let appointed = value.contains(':');
+        let by_rule = value.contains(':');
         let action = match key {
             "loss" => return chance("loss", value).map(|it| faults.loss = it),
-            "dup" if appointed => ("dup", Action::Duplicate),
+            "dup" if by_rule => ("dup", Action::Duplicate),
             "dup" => return chance("dup", value).map(|it| faults.duplicate = it),
             "reorder" => return chance("reorder", value).map(|it| faults.reorder = it),
-            "corrupt" if appointed => ("corrupt", Action::Corrupt),
+            "corrupt" if by_rule => ("corrupt", Action::Corrupt),
             "corrupt" => return chance("corrupt", value).map(|it| faults.corrupt = it),
-            "mark" if appointed => ("mark", Action::Mark),
+            "mark" if by_rule => ("mark", Action::Mark),
             "mark" => return chance("mark", value).map(|it| faults.mark = it),
-            "delay" if appointed => ("delay", Action::Delay(Duration::ZERO)),
+            "delay" if by_rule => ("delay", Action::Delay(Duration::ZERO)),
             "delay" => return time("delay", value).map(|it| faults.delay = it),
             "jitter" => return time("jitter", value).map(|it| faults.jitter = it),
             "rate" => return rate(value).map(|it| faults.bits_per_second = it),
@@ -420,7 +420,7 @@ impl fmt::Display for Spec {
     }
 }
 
-/// An appointment in words.
+/// A rule in words.
 fn describe(rule: &Rule) -> String {
     let packet = format!("{:#x}:{}:{}", rule.qp.get(), rule.psn, rule.nth);
     match rule.action {
@@ -501,7 +501,7 @@ mod tests {
     }
 
     #[test]
-    fn appointments_are_kept() {
+    fn rules_hit_their_packets() {
         assert_eq!(psns("drop=7:2:1", 4), [0, 1, 3]);
         assert_eq!(psns("dup=0x7:2", 4), [0, 1, 2, 2, 3]);
         assert_eq!(psns("delay=7:1:1:2us", 4), [0, 2, 1, 3]);

@@ -24,7 +24,7 @@ pub struct Interface {
     pub mtu: usize,
     /// Whether it is switched on.
     pub up: bool,
-    /// Whether there is a link: a cable with somebody at its other end.
+    /// Whether there is a link: a cable with a device at its other end.
     pub carrier: bool,
     /// Whether it leads nowhere but to this machine.
     pub loopback: bool,

@@ -1,14 +1,14 @@
-//! A network in memory, with faults by chance or by appointment, in virtual time.
+//! A network in memory, with faults by chance or by rule, in virtual time.
 //!
 //! It is a state machine as the engine is: packets are put in with the time, and come out when theirs has come. What
-//! happens to a packet on the way is decided by a seeded generator, so the same seed gives the same fate, or by a
+//! happens to a packet on the way is decided by a seeded generator, so the same seed gives the same decisions, or by a
 //! [`Rule`] that names the packet. Packets travel as they would on a wire, from the IP header to the ICRC.
 
 use std::cmp::Ordering;
 use std::collections::BinaryHeap;
 
-pub use super::fate::{Action, Faults, Rule};
-use super::fate::{Arrival, Fate, Fates};
+pub use super::impairment::{Action, Faults, Rule};
+use super::impairment::{Arrival, Decision, Impairments};
 use crate::time::Instant;
 use crate::wire::{Gid, Path, flip};
 
@@ -26,7 +26,7 @@ pub struct Delivery {
 /// The network.
 #[derive(Debug)]
 pub struct Network {
-    fates: Fates,
+    impairments: Impairments,
     sent: u64,
     on_the_way: BinaryHeap<OnTheWay>,
 }
@@ -37,12 +37,12 @@ struct OnTheWay(Delivery, u64);
 impl Network {
     /// A network with these faults, whose chances follow from `seed`.
     pub fn new(faults: Faults, seed: u64) -> Self {
-        Self { fates: Fates::new(faults, seed), sent: 0, on_the_way: BinaryHeap::new() }
+        Self { impairments: Impairments::new(faults, seed), sent: 0, on_the_way: BinaryHeap::new() }
     }
 
-    /// Makes an appointment.
+    /// Adds a fault rule.
     pub fn add_rule(&mut self, rule: Rule) {
-        self.fates.add_rule(rule);
+        self.impairments.add_rule(rule);
     }
 
     /// Puts a packet in: from its BTH to the room for its ICRC, which is sealed.
@@ -54,8 +54,10 @@ impl Network {
         bytes.extend_from_slice(udp);
         bytes.extend_from_slice(packet);
         let to = path.destination;
-        let fate = self.fates.decide(now, to, packet, bytes.len());
-        let Fate::Arrives(Arrival { time, again, corrupt, mark, .. }) = fate else { return };
+        let decision = self.impairments.decide(now, to, packet, bytes.len());
+        let Decision::Arrives(Arrival { time, again, corrupt, mark, .. }) = decision else {
+            return;
+        };
         if let Some(chance) = corrupt {
             let bits = bytes.len() as u64 * 8;
             flip(&mut bytes, u32::try_from(chance % bits).unwrap_or(0));
@@ -82,7 +84,7 @@ impl Network {
             return None;
         }
         let OnTheWay(delivery, _) = self.on_the_way.pop()?;
-        self.fates.arrived(delivery.to);
+        self.impairments.arrived(delivery.to);
         Some(delivery)
     }
 

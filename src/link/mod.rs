@@ -14,7 +14,7 @@
 //!
 //! | wrapper | what it does |
 //! |---|---|
-//! | [`fault`] | loses, doubles, delays, reorders, damages and marks what is sent, by chance or by appointment |
+//! | [`fault`] | loses, doubles, delays, reorders, damages and marks what is sent, by chance or by rule |
 //! | [`tap`] | writes what passes into a capture |
 //!
 //! [`interface`] tells what interfaces this machine has, and what a port on one of them would be.
@@ -27,9 +27,9 @@ use crate::verbs::Mtu;
 use crate::wire::{Batch, Gid, Path, Qpn, Received};
 
 mod cable;
-mod fate;
 pub mod fault;
 mod gid_table;
+mod impairment;
 #[cfg(target_os = "linux")]
 pub mod interface;
 pub mod mem;

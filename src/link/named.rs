@@ -34,7 +34,7 @@ pub enum NamedSpecError {
     Spec(#[from] SpecError),
     /// The part before `=` is no name.
     #[error(
-        "'{0}' is no name for a device: a name has letters, digits, '_', '-' and '.', begins with a letter or digit, and has \
+        "'{0}' is no name for a device: a name consists of ASCII alphanumerics, '_', '-' and '.', begins with an alphanumeric, and has \
          at most {NAME_MAX} characters"
     )]
     Name(String),

@@ -197,7 +197,7 @@ fn find_interface(name: &str) -> Result<Interface, OpenError> {
     if let Some(found) = all.iter().find(|interface| interface.name == name) {
         return Ok(found.clone());
     }
-    // Whoever asks for a VLAN that is not there wants to know how to have it.
+    // If a VLAN is missing, the message says how to create it.
     if let Some((under, vlan)) = name.rsplit_once('.')
         && all.iter().any(|interface| interface.name == under)
     {
@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_comes_later_to_an_interface_gets_its_next_address() {
+    fn second_program_on_an_interface_gets_its_next_address() {
         let lo = find_interface("lo").unwrap();
         let first = IpAddr::from([127, 0, 0, 1]);
         let next: Vec<IpAddr> = others(&lo, first).collect();

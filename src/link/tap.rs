@@ -26,7 +26,7 @@ use crate::wire::{
 /// A link that writes what passes it into `sink`, as a pcapng. `epoch` is the time of day at which the link's own time
 /// is zero.
 ///
-/// Each packet is one write, so that whoever reads meanwhile, or after a violent end, finds whole ones; a
+/// Each packet is one write, so that a reader finds whole ones at any time, even after a crash; a
 /// [`BufWriter`](std::io::BufWriter) makes fewer of them. It is flushed when both halves are dropped.
 pub fn tap(
     link: Link,
@@ -120,7 +120,7 @@ impl<W: Write> Tap<W> {
 
 impl<W: Write> Drop for Tap<W> {
     fn drop(&mut self) {
-        // There is nobody left to be told.
+        // The error cannot be returned from here.
         let _ = self.sink.flush();
     }
 }

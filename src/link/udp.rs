@@ -127,7 +127,7 @@ pub enum OpenError {
         /// The interface.
         interface: String,
     },
-    /// Somebody else has the port.
+    /// Another program has the port.
     #[error(
         "UDP port {ROCE_PORT} of {address} is taken, by another soft NIC or by the kernel's rdma_rxe: use another \
          address of this machine, or a raw link, which shares one"

@@ -1,7 +1,7 @@
 //! A bump in the wire: whole frames between two interfaces, each of which can be looked at, lost or held back.
 //!
-//! For devices whose wire nobody else can hold, such as cards: the card's port is cabled to `inner`, the network to
-//! `outer`, and whoever has the bump passes frames on. It needs the capability `CAP_NET_RAW`. Frames that the kernel
+//! For devices whose packets cannot be intercepted otherwise, such as RNICs: the card's port is cabled to `inner`, the network to
+//! `outer`, and the owner of the bump passes frames on. It needs the capability `CAP_NET_RAW`. Frames that the kernel
 //! joined are taken apart, so that each packet is one frame. VLAN tags are not passed on.
 
 use std::io::{self, IoSlice, Read};
@@ -47,7 +47,7 @@ pub struct Frame {
 }
 
 impl Bump {
-    /// Opens a bump between two interfaces, on which nobody else should send.
+    /// Opens a bump between two interfaces, on which nothing else should send.
     pub fn open(inner: &str, outer: &str) -> Result<Self, OpenError> {
         let buffer = vec![0; FRAME_MAX];
         Ok(Self { inner: open(inner)?, outer: open(outer)?, buffer })

@@ -99,7 +99,7 @@ impl Filter {
         self.groups.retain(|(joined, _)| *joined != group);
         self.replace(socket);
         if self.groups.is_empty() {
-            // Whoever sees more than it must pays a little for it, and goes on.
+            // Without the filter the link receives more packets than it needs, and goes on.
             let _ = self.see_outgoing(socket, false);
         }
     }
@@ -242,7 +242,7 @@ impl Block {
                 Step::Equal(k) => program.push(SockFilter::new(JUMP_IF_EQUAL, 0, out, k)),
                 Step::NoneOf(k) => program.push(SockFilter::new(JUMP_IF_ANY_BIT, out, 0, k)),
                 Step::OneOf(any) => {
-                    // Whoever matches jumps over the rest, and over the way out behind it.
+                    // A match jumps over the rest, and over the exit behind it.
                     let mut left = u8::try_from(any.len()).expect("a filter has few queue pairs");
                     for k in any {
                         program.push(SockFilter::new(JUMP_IF_EQUAL, left, 0, k));

@@ -13,7 +13,7 @@
 //!   that it was told of, if they are no more than [`CHOSEN_MAX`](super::CHOSEN_MAX). So several programs that share an
 //!   address do not wake each other. Frames that the kernel has put together from several packets of one flow pass or
 //!   fail by their first; a flow is of one source port, which queue pairs of two programs seldom share.
-//! - The kernel would answer packets to a port that nobody listens at. So there is a UDP socket at the port of RoCE,
+//! - The kernel would answer packets to a port without a listener. So there is a UDP socket at the port of RoCE,
 //!   which drops all that it gets: see `sink`.
 //! - Hardware addresses are the kernel's: see `neighbour`. On a VLAN that the link tags by itself there is no kernel to
 //!   ask: there, neighbours are given. The interface of a VLAN that the kernel has (`eth0.5`) needs none of this.

@@ -21,7 +21,7 @@ const NEIGHBOURS_MAX: usize = 1024;
 /// How long what the kernel said holds.
 const KNOWN_FOR: Duration = Duration::from_secs(5);
 
-/// How long until the kernel is asked again for what it did not know.
+/// How long until the kernel is queried once more for a neighbor that it did not know.
 const UNKNOWN_FOR: Duration = Duration::from_micros(100);
 
 /// Who is where.

@@ -135,7 +135,7 @@ impl RawReceiver {
     /// What is to be done now and then, while nothing arrives.
     ///
     /// An interface that goes down leaves an error at its socket, which looks readable until it is asked for it. Frames
-    /// come again when the interface is up again. And the port of RoCE may be free that somebody else had.
+    /// come again when the interface is up again. And the port of RoCE may be free that another program had.
     fn look_around(&mut self, now: Instant) {
         if now >= self.asks {
             self.asks = now.saturating_add(ASKS);

@@ -55,7 +55,7 @@ struct Counts {
     frames: u64,
     /// Packets that went through the kernel, which looked for the neighbour.
     through_kernel: u64,
-    /// Packets to neighbours that nobody knows.
+    /// Packets to unknown neighbors.
     unresolved: u64,
     /// Packets that the network refused.
     refused: u64,

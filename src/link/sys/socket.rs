@@ -161,7 +161,7 @@ impl Inbox {
 
     /// Takes in what has arrived, without waiting; returns how many datagrams. The ones before are forgotten.
     ///
-    /// As long as nothing arrives it asks for one: that takes the least time, and whoever waits for it has it at once.
+    /// As long as nothing arrives it asks for one: that takes the least time, and a waiting thread has it at once.
     /// Where something came there may be more, and many are asked for.
     pub(crate) fn receive(&mut self, fd: BorrowedFd<'_>) -> io::Result<usize> {
         if std::mem::take(&mut self.len) == 0 {

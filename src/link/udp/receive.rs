@@ -74,7 +74,7 @@ struct Counters {
     too_short: u64,
     too_long: u64,
     truncated: u64,
-    /// What the kernel dropped because nobody had received it in time.
+    /// What the kernel dropped because it was not received in time.
     overflowed: u64,
     room: u64,
 }

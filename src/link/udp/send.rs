@@ -22,7 +22,7 @@ const SEGMENTS_MAX: usize = 64;
 const RUN_MAX: usize = 65_507;
 
 /// How long a full send buffer is waited for before its packets count as lost.
-const PATIENCE: Duration = Duration::from_secs(1);
+const ROOM_TIMEOUT: Duration = Duration::from_secs(1);
 
 pub(super) struct UdpSender {
     local: SocketAddr,
@@ -98,7 +98,7 @@ struct Sockets {
 
 enum Other {
     /// No flow has come to it. It was made with the main one, so that both are in the same network, whichever thread
-    /// sends; but a port that nobody needs is left to others.
+    /// sends; but a port that is not needed is left to others.
     Unbound(Socket),
     /// It has this port.
     Bound(Socket, u16),
@@ -328,7 +328,7 @@ fn hand_over<'a>(
                 Some(libc::EINTR) => 0,
                 Some(libc::EAGAIN) => {
                     counters.waits += 1;
-                    let room = socket::wait_for_room(fd, PATIENCE)?;
+                    let room = socket::wait_for_room(fd, ROOM_TIMEOUT)?;
                     if !room {
                         refused(counters, done, &error);
                     }

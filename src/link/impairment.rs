@@ -1,4 +1,4 @@
-//! What happens to a packet on the way: by chance, which a seeded generator rolls, or by appointment.
+//! What happens to a packet on the way: by chance, which a seeded generator rolls, or by rule.
 
 use std::time::Duration;
 
@@ -29,7 +29,7 @@ pub struct Faults {
     pub queue: usize,
 }
 
-/// What is done to a packet by appointment.
+/// What is done to a packet by rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
     /// It is lost.
@@ -44,7 +44,7 @@ pub enum Action {
     Mark,
 }
 
-/// An appointment: the packet to this queue pair with this PSN, when it passes for the nth time (from 1).
+/// A fault rule: the packet to this queue pair with this PSN, when it passes for the nth time (from 1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rule {
     /// The queue pair that it is for.
@@ -57,9 +57,9 @@ pub struct Rule {
     pub action: Action,
 }
 
-/// Decides over packets, one after the other. The same seed gives the same packets the same fate.
+/// Decides over packets, one after the other. The same seed gives the same decisions for the same packets.
 #[derive(Debug)]
-pub(super) struct Fates {
+pub(super) struct Impairments {
     faults: Faults,
     rules: Vec<(Rule, u32)>,
     random: Random,
@@ -69,7 +69,7 @@ pub(super) struct Fates {
 
 /// What happens to a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Fate {
+pub(super) enum Decision {
     /// It is lost.
     Lost,
     /// It is lost because too many wait already.
@@ -93,7 +93,7 @@ pub(super) struct Arrival {
     pub(super) held: bool,
 }
 
-/// What chance and appointments come to, before the way is looked at.
+/// What chances and rules come to, before the way is looked at.
 struct Cast {
     lost: bool,
     twice: bool,
@@ -102,28 +102,34 @@ struct Cast {
     extra: Duration,
 }
 
-impl Fates {
+impl Impairments {
     pub(super) fn new(faults: Faults, seed: u64) -> Self {
         Self { faults, rules: Vec::new(), random: Random::new(seed), ways: Vec::new() }
     }
 
-    /// Makes an appointment.
+    /// Adds a fault rule.
     pub(super) fn add_rule(&mut self, rule: Rule) {
         self.rules.push((rule, 0));
     }
 
     /// What happens to `packet`, from its BTH on, which is sent to `to` now and takes `wire_len` bytes of the way.
-    pub(super) fn decide(&mut self, now: Instant, to: Gid, packet: &[u8], wire_len: usize) -> Fate {
+    pub(super) fn decide(
+        &mut self,
+        now: Instant,
+        to: Gid,
+        packet: &[u8],
+        wire_len: usize,
+    ) -> Decision {
         let cast = self.cast(packet);
         if cast.lost {
-            return Fate::Lost;
+            return Decision::Lost;
         }
         let corrupt = cast.corrupt.then(|| self.random.next());
-        let Some(time) = self.arrival(now, to, wire_len) else { return Fate::QueueFull };
+        let Some(time) = self.arrival(now, to, wire_len) else { return Decision::QueueFull };
         let time = time.saturating_add(cast.extra);
         let again = cast.twice.then(|| time.saturating_add(self.faults.delay));
         let held = !cast.extra.is_zero();
-        Fate::Arrives(Arrival { time, again, corrupt, mark: cast.mark, held })
+        Decision::Arrives(Arrival { time, again, corrupt, mark: cast.mark, held })
     }
 
     /// A packet for `to` has arrived, and no longer waits.
