@@ -338,7 +338,7 @@ fn engine_survives_mutations() {
         }
     }
     assert_eq!(peer.attempts, 34);
-    assert!(peer.agreed > 400 && peer.judged - peer.agreed < 10, "{peer:?}");
+    assert!(peer.agreed > 300 && peer.judged - peer.agreed < 30, "{peer:?}");
 }
 
 /// Many more seeds: `HUNT=FIRST..LAST cargo test --lib long_hunt -- --ignored --nocapture`. With `HUNT_DIR`, the packets of

@@ -67,8 +67,11 @@ fn send(
         return hunt::run(wire, server, &scripts, options, args);
     }
     wire.keep();
-    let part = |script: &Script| Part::new(script, scripts.len(), &wire, server.as_ref(), args);
-    let parts: Vec<Part> = scripts.iter().map(part).collect::<Result<_>>()?;
+    let mut parts: Vec<Part> = Vec::new();
+    for script in &scripts {
+        parts.push(Part::new(script, scripts.len(), &wire, server.as_ref(), args)?);
+        play::keep_alive(&mut parts)?;
+    }
     let mut options = options.clone();
     parts.iter().for_each(|part| part.tell(&mut options));
     let played = play::play(&mut wire, parts, args.rounds)?;

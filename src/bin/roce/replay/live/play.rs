@@ -267,10 +267,8 @@ pub(super) fn play(wire: &mut Wire, mut parts: Vec<Part>, rounds: u32) -> Result
         for part in &mut parts {
             let next = part.step(wire)?;
             until = [until, next].into_iter().flatten().min();
-            if let Some(offered) = &mut part.offered {
-                offered.keep_alive()?;
-            }
         }
+        keep_alive(&mut parts)?;
         let now = wire.now();
         let until = until.unwrap_or(now).min(now.saturating_add(offer::LOOK));
         wire.receive(until, &mut |received| {
@@ -279,5 +277,17 @@ pub(super) fn play(wire: &mut Wire, mut parts: Vec<Part>, rounds: u32) -> Result
             }
         })?;
     }
-    parts.into_iter().map(|part| part.finish(rounds)).collect()
+    let mut played = Vec::new();
+    parts.reverse();
+    while let Some(part) = parts.pop() {
+        played.push(part.finish(rounds)?);
+        keep_alive(&mut parts)?;
+    }
+    Ok(played)
+}
+
+/// Tells the servers of all parts that this side is still there. Asking for many offers, or comparing their memory, may
+/// take longer than a server waits.
+pub(super) fn keep_alive(parts: &mut [Part]) -> Result<()> {
+    parts.iter_mut().filter_map(|part| part.offered.as_mut()).try_for_each(Offered::keep_alive)
 }
