@@ -31,8 +31,7 @@ impl Decoder {
     }
 
     /// The next frame of the capture.
-    // Always inlined: a context is returned through a copy of 700 bytes otherwise.
-    #[inline(always)]
+    #[inline]
     pub fn decode<'a>(&mut self, record: &Record<'a>) -> Context<'a> {
         let (time, wire_len) = time_and_length(record);
         self.count += 1;
