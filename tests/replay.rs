@@ -80,3 +80,22 @@ fn files_that_cannot_be_read_give_errors_and_no_report() {
     assert!(roce.stdout.is_empty(), "{}", String::from_utf8_lossy(&roce.stdout));
     assert_eq!(String::from_utf8(roce.stderr).unwrap().lines().count(), 2);
 }
+
+#[test]
+fn capture_without_roce_is_named_with_what_to_check() {
+    let capture = std::env::temp_dir().join(format!("roce-replay-{}.pcap", std::process::id()));
+    // An empty capture: a header of a little-endian pcap with link type 1.
+    let header =
+        [0xd4, 0xc3, 0xb2, 0xa1, 2, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 4, 0, 1, 0, 0, 0];
+    std::fs::write(&capture, header).unwrap();
+    let roce = std::process::Command::new(env!("CARGO_BIN_EXE_roce"))
+        .arg("replay")
+        .arg(&capture)
+        .output()
+        .unwrap();
+    std::fs::remove_file(&capture).unwrap();
+    assert_eq!(roce.status.code(), Some(0));
+    let hint = String::from_utf8(roce.stderr).unwrap();
+    assert!(hint.contains("no RoCE packet found in 0 frames"), "{hint}");
+    assert!(hint.contains("UDP port 4791"), "{hint}");
+}

@@ -42,3 +42,14 @@ pub const LISTED_MAX: usize = 10_000;
 
 /// Frames that a difference names beside its own.
 pub const FRAMES_MAX: usize = 8;
+
+/// Streams whose PSNs are remembered to tell which connections may be paired wrongly. If there are more, all may be that
+/// are paired by their PSNs alone.
+pub const PAIRING_STREAMS_MAX: usize = 65_536;
+
+/// How near the PSNs of two connections between the same hosts may be until packets that the capture misses can make one
+/// look like the other.
+pub const PAIRING_MARGIN: u64 = 32;
+
+/// Responses of a connection that agree with its requests, from which on it is certain that both belong together.
+pub const PAIRING_PROOF: u32 = 64;

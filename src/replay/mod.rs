@@ -27,6 +27,7 @@ pub mod limits;
 pub mod live;
 pub mod management;
 mod memory;
+mod pairing;
 mod report;
 pub mod requester;
 pub mod responder;

@@ -30,6 +30,11 @@ pub struct Counts {
 }
 
 impl Counts {
+    /// All packets that were judged.
+    pub fn total(&self) -> u64 {
+        self.agreed + self.known + self.undecided + self.different
+    }
+
     fn add(&mut self, step: &Step) {
         *self.subjects.entry(step.subject).or_default() += 1;
         match &step.verdict {
@@ -47,7 +52,7 @@ impl Counts {
 impl core::fmt::Display for Counts {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         let Self { agreed, known, undecided, different, .. } = self;
-        let all = agreed + known + undecided + different;
+        let all = self.total();
         write!(
             f,
             "{all} packets: {agreed} agreed, {known} known deviations, {undecided} undecided"

@@ -6,12 +6,13 @@ use std::sync::Arc;
 use super::datagram::Datagrams;
 use super::deviations::Profiles;
 use super::judge::{Input, Judge, Sink};
+use super::limits::PAIRING_PROOF;
 use super::management::Management;
-use super::requester::Requesters;
-use super::responder::Responders;
+use super::requester::{self, Requesters};
+use super::responder::{self, Responders};
 use super::survey::{Survey, Surveyor, config};
-use super::verdict::{Step, Verdict};
-use crate::analysis::{self, Analysis, LossNote, PacketFacts, PacketNote};
+use super::verdict::{Step, Subject, Undecided, Verdict};
+use crate::analysis::{self, Analysis, FlowNumber, LossNote, PacketFacts, PacketNote};
 use crate::capture::{self, Reader};
 use crate::decode::{Context, Decoder};
 use crate::verbs::Mtu;
@@ -81,6 +82,7 @@ pub struct Session {
     profiles: Profiles,
     analysis: Analysis,
     judges: Vec<Box<dyn Judge>>,
+    agreed: HashMap<FlowNumber, u32>,
     /// Packets that the analysis holds until it has seen those of the other files, by frame; see
     /// [`VANTAGE_PACKETS_MAX`](analysis::limits::VANTAGE_PACKETS_MAX).
     held: Option<HashMap<u64, Vec<u8>>>,
@@ -99,7 +101,8 @@ impl Session {
         let analysis = Analysis::new(config(&survey.files));
         let held = (survey.files.len() > 1).then(HashMap::new);
         let judges = judges(&survey, options);
-        Self { survey, profiles: options.profiles.clone(), analysis, judges, held }
+        let agreed = HashMap::new();
+        Self { survey, profiles: options.profiles.clone(), analysis, judges, agreed, held }
     }
 
     /// What the first pass found.
@@ -116,7 +119,8 @@ impl Session {
         if let Some(held) = &mut self.held {
             held.insert(facts.frame, packet.to_vec());
         }
-        let out = &mut Explained { profiles: &self.profiles, survey: &self.survey, out };
+        let (profiles, agreed) = (&self.profiles, &mut self.agreed);
+        let out = &mut Explained { profiles, survey: &self.survey, agreed, out };
         let judges = &mut self.judges;
         let mut pass = Pass { survey: &self.survey, judges, held: &mut self.held, packet, out };
         self.analysis.handle_packet(&facts, &mut pass);
@@ -124,8 +128,9 @@ impl Session {
 
     /// The capture is over. Returns what the first pass found.
     pub fn finish(self, out: &mut dyn Sink) -> Arc<Survey> {
-        let Self { survey, profiles, analysis, mut judges, mut held } = self;
-        let out = &mut Explained { profiles: &profiles, survey: &survey, out };
+        let Self { survey, profiles, analysis, mut judges, mut agreed, mut held } = self;
+        let agreed = &mut agreed;
+        let out = &mut Explained { profiles: &profiles, survey: &survey, agreed, out };
         let (judges, held) = (&mut judges, &mut held);
         analysis.finish(&mut Pass { survey: &survey, judges, held, packet: &[], out });
         judges.iter_mut().for_each(|judge| judge.finish(out));
@@ -187,15 +192,44 @@ impl analysis::Sink for Pass<'_, '_> {
     fn loss(&mut self, _: &LossNote) {}
 }
 
-/// Turns differences that the table of the sender's device explains into known deviations.
+/// Turns differences that the table of the sender's device explains into known deviations, and those that a wrong pairing
+/// may explain into undecided ones.
 struct Explained<'a> {
     profiles: &'a Profiles,
     survey: &'a Survey,
+    /// Of each connection that may be paired wrongly: responses that agree.
+    agreed: &'a mut HashMap<FlowNumber, u32>,
     out: &'a mut dyn Sink,
+}
+
+impl Explained<'_> {
+    /// Whether a difference may come from a wrong pairing. In the same turn counts what speaks for the pairing.
+    fn is_pairing_doubted(&mut self, step: &Step) -> bool {
+        if !self.survey.ambiguous.contains(&step.flow) {
+            return false;
+        }
+        let agreed = self.agreed.entry(step.flow).or_default();
+        match (&step.verdict, step.subject) {
+            (Verdict::Agreed, Subject::Response) => *agreed = agreed.saturating_add(1),
+            (Verdict::Different(difference), Subject::Response) => {
+                return *agreed < PAIRING_PROOF
+                    && responder::rules::may_come_from_missing(difference.rule);
+            }
+            (Verdict::Different(difference), Subject::Request) => {
+                return *agreed < PAIRING_PROOF
+                    && requester::rules::needs_responses(difference.rule);
+            }
+            _ => {}
+        }
+        false
+    }
 }
 
 impl Sink for Explained<'_> {
     fn step(&mut self, mut step: Step) {
+        if self.is_pairing_doubted(&step) {
+            step.verdict = Verdict::Undecided(Undecided::Pairing);
+        }
         if let Verdict::Different(difference) = &step.verdict
             && let Some(address) = self.survey.address(step.flow, step.sender)
             && let Some(reason) = self.profiles.explain(address, difference)

@@ -3,6 +3,7 @@
 use std::collections::{HashMap, HashSet};
 
 use super::limits::LISTED_MAX;
+use super::pairing::Usage;
 use crate::analysis::{
     Analysis, Config, Connection, FlowNumber, LossNote, PacketFacts, PacketNote, PacketRole,
     Report, Sink,
@@ -24,6 +25,8 @@ pub struct Survey {
     pub lost_frames: HashSet<u64>,
     /// The longest payload of each connection whose path MTU no packet shows.
     pub payloads: HashMap<FlowNumber, u32>,
+    /// Connections whose two queue pairs may belong to others.
+    pub ambiguous: HashSet<FlowNumber>,
 }
 
 /// What a capture shows of the network that it was made on.
@@ -120,6 +123,7 @@ struct Seen {
     naks: HashMap<(FlowNumber, u8), (Psn, u32)>,
     /// The longest payload, by the number of the flow before it is paired.
     payloads: Vec<u16>,
+    usage: Usage,
 }
 
 impl Surveyor {
@@ -141,7 +145,8 @@ impl Surveyor {
     pub fn finish(mut self) -> Survey {
         let mut report = self.analysis.finish(&mut self.seen);
         report.connections.sort_by_key(|connection| connection.flow);
-        let Seen { network, lost_frames, payloads: longest, .. } = self.seen;
+        let Seen { network, lost_frames, payloads: longest, usage, .. } = self.seen;
+        let ambiguous = usage.ambiguous(&report);
         let unknown = report.connections.iter().filter(|it| !is_path_mtu_shown(it));
         let mut payloads: HashMap<FlowNumber, u32> = unknown.map(|it| (it.flow, 0)).collect();
         for (number, longest) in (1..).zip(longest) {
@@ -151,7 +156,7 @@ impl Surveyor {
                 *known = (*known).max(longest.into());
             }
         }
-        Survey { report, files: self.files, network, lost_frames, payloads }
+        Survey { report, files: self.files, network, lost_frames, payloads, ambiguous }
     }
 }
 
@@ -182,6 +187,7 @@ impl Seen {
 impl Sink for Seen {
     fn packet(&mut self, facts: &PacketFacts, note: &PacketNote) {
         self.note_payload(facts, note);
+        self.usage.note(facts, note);
         let network = &mut self.network;
         match facts.icrc {
             IcrcVerdict::Ok => network.icrc[0] += 1,

@@ -12,21 +12,30 @@ mod truth;
 #[path = "../analysis_faults/world.rs"]
 pub mod world;
 
+use roce::link::mem::Action;
+
 use super::device::Mark;
 use super::world::{Frame, Run};
 
 /// Runs a scenario.
 pub fn run(scenario: &plan::Scenario) -> Run {
     let truth = world::run(scenario);
-    let captured = truth.captured.map(|captured| {
-        let frames = captured.into_iter();
-        let frame = |seen: truth::Captured| Frame {
-            time: seen.time,
-            mark: Mark::Honest,
-            is_corrupted: seen.is_corrupted,
-            bytes: seen.bytes,
-        };
-        frames.map(frame).collect()
-    });
-    Run { captured, has_faults: !truth.injected.is_empty(), omitted: None }
+    let connection_of = |number: usize| {
+        let connection = truth.transmissions[number].connection;
+        (connection != usize::MAX).then_some(connection)
+    };
+    let faults = truth.injected.iter().filter(|fault| fault.action != Action::Mark);
+    let fault = |fault: &truth::Injected| {
+        (connection_of(fault.transmission), truth.transmissions[fault.transmission].time)
+    };
+    let faults = faults.map(fault).collect();
+    let frame = |seen: &truth::Captured| Frame {
+        time: seen.time,
+        connection: connection_of(seen.transmission),
+        mark: Mark::Honest,
+        is_corrupted: seen.is_corrupted,
+        bytes: seen.bytes.clone(),
+    };
+    let captured = truth.captured.each_ref().map(|captured| captured.iter().map(frame).collect());
+    Run { captured, faults, omitted: None }
 }

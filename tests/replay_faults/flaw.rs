@@ -11,9 +11,6 @@ pub const AT_REQUESTER: &[usize] = &[0];
 /// Where the responder is: elsewhere its packets may have been lost, or the requests to it.
 pub const AT_RESPONDER: &[usize] = &[2];
 
-/// Where one of the ends is: in the middle a capture may miss the acknowledgement that explains it.
-pub const AT_ENDS: &[usize] = &[0, 2];
-
 /// A device with a flaw.
 pub struct Flaw {
     pub name: &'static str,

@@ -1,5 +1,6 @@
 //! Captures of two soft NICs that play the scenarios of `roce conform`.
 
+use std::collections::HashSet;
 use std::io::{self, Write};
 use std::net::Ipv4Addr;
 use std::sync::{Arc, Mutex};
@@ -12,7 +13,9 @@ use roce::link::{Link, cable, tap};
 use roce::nic::SoftNic;
 use roce::time::Instant;
 use roce::wire::icrc::{Prefix, Route};
-use roce::wire::{Gid, Ipv4, LinkType, Udp, view};
+use roce::wire::{Gid, Ipv4, LinkType, Packet, Service, Udp, view};
+
+use super::frames::transport;
 
 /// A file in memory.
 #[derive(Clone, Default)]
@@ -72,4 +75,31 @@ fn sealed(capture: &[u8], own: Gid) -> Vec<u8> {
         writer.write(record.time.unwrap(), bytes.len() as u32, &bytes).unwrap();
     }
     writer.into_inner()
+}
+
+/// What a capture has of packets of unreliable connections: source, destination queue pair, PSN, for each frame.
+fn unreliable(capture: &[u8]) -> Vec<Option<(Ipv4Addr, u32, u32)>> {
+    let mut reader = Reader::new(capture).unwrap();
+    let mut all = Vec::new();
+    while let Some(record) = reader.next().unwrap() {
+        let source = view::<Ipv4>(record.data, 0).unwrap().source();
+        let packet = Packet::parse(transport(record.data)).ok();
+        let packet = packet.filter(|it| it.info().is_some_and(|it| it.service == Service::Uc));
+        all.push(packet.map(|it| (source, it.bth().dest_qp().get(), it.bth().psn().get())));
+    }
+    all
+}
+
+/// Packets of unreliable connections that a host sent, by the capture made at it.
+pub fn sent(capture: &[u8]) -> HashSet<(Ipv4Addr, u32, u32)> {
+    unreliable(capture).into_iter().flatten().collect()
+}
+
+/// The frames of unreliable connections of which the capture misses something that the peer sent.
+pub fn lossy(capture: &[u8], sent: &HashSet<(Ipv4Addr, u32, u32)>) -> HashSet<u64> {
+    let all = unreliable(capture);
+    let seen: HashSet<_> = all.iter().copied().flatten().collect();
+    let lossy: HashSet<_> = sent.difference(&seen).map(|&(source, qpn, _)| (source, qpn)).collect();
+    let frames = (1..).zip(all).filter_map(|(frame, packet)| Some((frame, packet?)));
+    frames.filter(|(_, (source, qpn, _))| lossy.contains(&(*source, *qpn))).map(|it| it.0).collect()
 }

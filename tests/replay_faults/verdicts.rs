@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use roce::capture::PcapWriter;
-use roce::replay::{Options, Step, Subject, Verdict, replay_capture};
+use roce::replay::{Options, Step, Subject, Undecided, Verdict, replay_capture};
+use roce::time::Instant;
 use roce::wire::{Gid, LinkType, Packet};
 
 use super::device::Mark;
@@ -101,13 +102,31 @@ pub struct Wrong {
     pub text: String,
 }
 
-/// What a replay says wrongly of a capture of correct devices. If the capture is complete, and nothing was lost, it must
-/// decide everything.
-pub fn judge_honest(frames: &[&Frame], point: Option<Gid>, is_complete: bool) -> Vec<Wrong> {
+/// Packets that a capture misses, or that the network lost, copied, delayed or damaged: their connection, and when.
+pub struct Missing<'m>(pub &'m [(Option<usize>, Instant)]);
+
+impl Missing<'_> {
+    /// Whether they may be why a verdict on a packet is undecided: one of its connection was before it, or, if the pairing
+    /// of queue pairs is uncertain, one of any connection.
+    fn explains(&self, why: Undecided, frame: &Frame) -> bool {
+        // A packet may meet with its fault on the second hop, after it was captured.
+        let until = frame.time.saturating_add(HOP_DELAY * 2);
+        let mut before = self.0.iter().filter(|(_, time)| *time <= until);
+        let is_why = |connection: &Option<usize>| {
+            why == Undecided::Pairing || *connection == frame.connection || connection.is_none()
+        };
+        frame.is_corrupted || before.any(|(connection, _)| is_why(connection))
+    }
+}
+
+/// What a replay says wrongly of a capture of correct devices: every difference, and all undecided that nothing missing
+/// explains.
+pub fn judge_honest(frames: &[&Frame], point: Option<Gid>, missing: &Missing<'_>) -> Vec<Wrong> {
     let steps = replay(&pcap(frames.iter().copied()), point);
-    let is_wrong = |step: &&Step| match &step.verdict {
+    let frame_of = |step: &Step| frames.get(step.frame as usize - 1).copied();
+    let is_wrong = |step: &&Step| match step.verdict {
         Verdict::Different(_) | Verdict::Known { .. } => true,
-        Verdict::Undecided(_) => is_complete,
+        Verdict::Undecided(why) => frame_of(step).is_none_or(|frame| !missing.explains(why, frame)),
         Verdict::Agreed => false,
     };
     let wrong = steps.iter().filter(is_wrong);
@@ -116,14 +135,8 @@ pub fn judge_honest(frames: &[&Frame], point: Option<Gid>, is_complete: bool) ->
             Verdict::Different(difference) => difference.rule.id.to_owned(),
             verdict => format!("{verdict:?}"),
         };
-        let text = words(step, frames.get(step.frame as usize - 1).copied());
+        let text = words(step, frame_of(step));
         Wrong { class: format!("{:?} {what}", step.subject), text }
     });
     wrong.collect()
-}
-
-/// What a replay does not agree with.
-pub fn disagreements(steps: &[Step]) -> Vec<String> {
-    let wrong = steps.iter().filter(|step| !matches!(step.verdict, Verdict::Agreed));
-    wrong.map(|step| words(step, None)).collect()
 }

@@ -81,6 +81,8 @@ impl Side {
 #[derive(Clone, Debug)]
 pub struct Frame {
     pub time: Instant,
+    /// The connection that it belongs to; nothing for those of the connection manager.
+    pub connection: Option<usize>,
     pub mark: Mark,
     pub is_corrupted: bool,
     /// From the IP header to the ICRC.
@@ -92,8 +94,8 @@ pub struct Frame {
 pub struct Run {
     /// At A, at the switch, at B.
     pub captured: [Vec<Frame>; 3],
-    /// Whether the network met anything with a fault.
-    pub has_faults: bool,
+    /// Packets that the network lost, copied, delayed or damaged: their connection, and when.
+    pub faults: Vec<(Option<usize>, Instant)>,
     /// Since when something is missing that a device should have sent.
     pub omitted: Option<Instant>,
 }
@@ -449,16 +451,27 @@ impl<'s> World<'s> {
 
     fn capture(&mut self, point: usize, time: Instant, packet: &InFlight) {
         let InFlight { mark, is_corrupted, ref bytes, .. } = *packet;
-        let frame = Frame { time, mark, is_corrupted, bytes: bytes.clone() };
+        let connection = self.connection_of(packet);
+        let frame = Frame { time, connection, mark, is_corrupted, bytes: bytes.clone() };
         self.run.captured[point].push(frame);
+    }
+
+    /// The connection of a packet, by the queue pair that it is for, damaged or not.
+    fn connection_of(&self, packet: &InFlight) -> Option<usize> {
+        let bth = transport(&packet.bytes);
+        let qpn = u32::from_be_bytes([0, bth[5], bth[6], bth[7]]);
+        self.qpns.iter().position(|qpns| qpns[1 - packet.sender].get() == qpn)
     }
 
     /// Sends a packet over a hop, with the faults that are its.
     fn pass(&mut self, hop: Hop, time: Instant, mut packet: InFlight) {
         let mut arrival = time.saturating_add(HOP_DELAY);
         let (mut lost, mut twice) = (false, false);
+        let connection = self.connection_of(&packet);
         for action in self.actions(hop, &packet) {
-            self.run.has_faults = true;
+            if action != Action::Mark {
+                self.run.faults.push((connection, time));
+            }
             match action {
                 Action::Drop => lost = true,
                 Action::Duplicate => twice = true,

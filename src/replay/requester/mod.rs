@@ -69,7 +69,7 @@ impl Requesters {
         survey: Arc<Survey>,
         point: Option<Gid>,
     ) -> Self {
-        let book = Book::new(&survey.report);
+        let book = Book::new(&survey);
         Self { survey, point, services, book, requesters: HashMap::new(), records: 0 }
     }
 
@@ -319,6 +319,9 @@ impl Requester {
         let Some(pending) = self.pending.pop_front() else { return false };
         let verdict = match self.skipped(&pending) {
             Some(broken) => different(broken, pending.bytes()),
+            None if self.records.before(pending.sequence).is_none() => {
+                Verdict::Undecided(Undecided::BeforeCapture)
+            }
             None => Verdict::Undecided(Undecided::MissingPackets),
         };
         out.step(pending.step(key, verdict));

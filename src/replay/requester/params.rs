@@ -3,7 +3,8 @@
 use std::collections::{HashMap, VecDeque};
 
 use super::limits::SETUPS_MAX;
-use crate::analysis::{CmFacts, Connection, FlowNumber, PacketFacts, Pairing, Report};
+use crate::analysis::{CmFacts, Connection, FlowNumber, PacketFacts, Pairing};
+use crate::replay::Survey;
 use crate::wire::mad::AttributeId;
 use crate::wire::{Gid, Psn, Qpn};
 
@@ -12,6 +13,8 @@ use crate::wire::{Gid, Psn, Qpn};
 pub(super) struct Params {
     /// Bytes of the path MTU.
     pub(super) mtu: Option<u32>,
+    /// If it is not known: the longest payload that was captured.
+    pub(super) least_mtu: u32,
     /// The retransmission timeout in nanoseconds.
     pub(super) timeout: Option<u64>,
     pub(super) retry_count: Option<u8>,
@@ -45,6 +48,8 @@ struct Setup {
 struct Flow {
     /// Bytes of the path MTU, for the requests of each end.
     mtus: [Option<u32>; 2],
+    /// The path MTU is at least this, if the connection is paired rightly.
+    least_mtu: u32,
     /// Whether the requests of each end have responses.
     is_answered: [bool; 2],
 }
@@ -63,20 +68,22 @@ pub(super) struct Book {
 
 /// The path MTU that packets fill: those of the end itself, or the responses to it. What the analysis guesses from PSNs
 /// behind READs, or from a peer that may be another's, a capture with gaps makes wrong.
-fn mtu_of(connection: &Connection, end: usize) -> Option<u32> {
+fn mtu_of(connection: &Connection, end: usize, is_paired: bool) -> Option<u32> {
     let is_mtu = |payload: &u32| payload.is_power_of_two() && (256..=4096).contains(payload);
     let [own, responses] = connection.directions.get(end)?.full_payload;
-    let is_paired = !matches!(connection.pairing, Pairing::Likely | Pairing::Unpaired);
     let other = Some(responses).filter(|payload| is_paired && is_mtu(payload));
     Some(own).filter(is_mtu).or(other)
 }
 
 impl Book {
-    pub(super) fn new(report: &Report) -> Self {
-        let flows = report.connections.iter().map(|connection| {
+    pub(super) fn new(survey: &Survey) -> Self {
+        let flows = survey.report.connections.iter().map(|connection| {
             let sides = connection.directions.each_ref();
+            let is_paired = connection.pairing != Pairing::Unpaired
+                && !survey.ambiguous.contains(&connection.flow);
             let flow = Flow {
-                mtus: [0, 1].map(|end| mtu_of(connection, end)),
+                mtus: [0, 1].map(|end| mtu_of(connection, end, is_paired)),
+                least_mtu: survey.least_mtu(connection.flow),
                 is_answered: sides.map(|side| side.response_packets > 0),
             };
             (connection.flow, flow)
@@ -142,6 +149,7 @@ impl Book {
         let flow = self.flows.get(&flow).copied().unwrap_or_default();
         let mut params = Params {
             mtu: flow.mtus[usize::from(sender.min(1))],
+            least_mtu: flow.least_mtu,
             is_answered: flow.is_answered[usize::from(sender.min(1))],
             ..Params::default()
         };

@@ -12,6 +12,8 @@ pub(super) struct Record {
     pub(super) sequence: u64,
     /// How many sequence numbers it takes: 1, or as many as a READ has responses.
     pub(super) span: u32,
+    /// READ: the path MTU is not known, and the PSN of the next packet told the span.
+    pub(super) is_span_guessed: bool,
     pub(super) opcode: Opcode,
     /// It broke a rule, so nothing follows from it.
     pub(super) is_broken: bool,

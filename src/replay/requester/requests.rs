@@ -1,6 +1,6 @@
 //! What a requester sends for the first time: PSN order, opcode sequence, lengths, limits.
 
-use super::limits::PENDING_BYTES_MAX;
+use super::limits::{PENDING_BYTES_MAX, REORDER_NANOS};
 use super::record::{Record, counts_as_read};
 use super::rules;
 use super::shape::{Break, digest};
@@ -69,8 +69,11 @@ impl Requester {
         };
         let mut record = self.record_of(request);
         let before = self.records.before(sequence).copied();
-        let adjacent = before.filter(|before| before.end() == sequence);
+        // Behind a READ whose number of responses is a guess, packets may be missing.
+        let is_sure = |before: &Record| !before.is_span_guessed || request.info.position.begins();
+        let adjacent = before.filter(|before| before.end() == sequence && is_sure(before));
         let overlapped = before.filter(|before| before.end() > sequence);
+        let overlapped = overlapped.filter(|read| !self.shorten_read(read.sequence, sequence));
         if let (Ok(_), Some(read)) = (&checked, overlapped) {
             checked = Err(inside_read(request, &read));
         }
@@ -92,16 +95,10 @@ impl Requester {
         }
         let is_first = sequence == self.first && adjacent.is_none();
         let mut is_pending = false;
-        if let Ok(undecided) = &mut checked
-            && adjacent.is_none()
-        {
-            if is_first || sequence < self.first {
-                if !request.info.position.begins() && undecided.is_none() {
-                    *undecided = Some(Undecided::BeforeCapture);
-                }
-            } else {
-                is_pending = true;
-            }
+        if checked.is_ok() && adjacent.is_none() {
+            // The beginning of its message may still come, if it was lost and is retransmitted.
+            let is_start = is_first || sequence < self.first;
+            is_pending = !(is_start && request.info.position.begins());
         }
         record.is_broken = checked.is_err();
         self.gaps += u32::from(!is_new || sequence > self.next);
@@ -130,10 +127,22 @@ impl Requester {
         let is_read = read.opcode.info().is_some_and(|i| i.operation == Operation::ReadRequest);
         let Some(reth) = read.reth.filter(|_| is_read) else { return };
         let Ok(span) = u32::try_from(sequence - read.sequence) else { return };
-        if MTUS.into_iter().any(|mtu| responses_of(reth.length, mtu) == span) {
-            read.span = span;
+        let least = self.params.least_mtu;
+        let mut mtus = MTUS.into_iter().filter(|&mtu| mtu >= least);
+        if mtus.any(|mtu| responses_of(reth.length, mtu) == span) {
+            (read.span, read.is_span_guessed) = (span, true);
             self.next = sequence;
         }
+    }
+
+    /// A request stands inside the PSNs that a READ was thought to have because the next packet captured left room for
+    /// them: packets were missing, and it has fewer. Whether it was so.
+    fn shorten_read(&mut self, read: u64, sequence: u64) -> bool {
+        let Some(read) = self.records.get_mut(read).filter(|read| read.is_span_guessed) else {
+            return false;
+        };
+        read.span = u32::try_from(sequence - read.sequence).unwrap_or(1).max(1);
+        true
     }
 
     fn record_of(&self, request: &Request<'_>) -> Record {
@@ -145,6 +154,7 @@ impl Requester {
         Record {
             sequence,
             span: self.span_of(request),
+            is_span_guessed: false,
             opcode: facts.opcode,
             is_broken: false,
             is_cut: facts.is_cut,
@@ -202,7 +212,10 @@ impl Requester {
     /// The window of PSNs, and the READs in flight.
     fn check_limits(&self, request: &Request<'_>, record: &Record) -> Checked {
         let inflight = record.end().saturating_sub(self.una);
-        if self.params.is_answered && inflight > u64::from(Psn::HALF) {
+        if inflight > u64::from(Psn::HALF) {
+            if !self.params.is_answered && !self.has_all_responses() {
+                return Ok(Some(Undecided::OneDirection));
+            }
             let found = format!("{inflight} PSNs in flight from PSN {} on", psn_of(self.una));
             return Err(Break::new(&rules::PSN_WINDOW, found));
         }
@@ -257,8 +270,10 @@ impl Requester {
         if !takes || !is_sure || record.message <= limit.saturating_add(1) {
             return Ok(None);
         }
-        if !self.has_all_responses() {
-            return Ok(Some(Undecided::MissingPackets));
+        if !self.is_local() {
+            // The ACK that first told of a limit was on its way, or it was lost behind the capture point.
+            let is_new = request.now <= self.credits.since.saturating_add(REORDER_NANOS);
+            return Ok((!is_new).then_some(Undecided::MissingPackets));
         }
         let found = format!(
             "message {} while the limit is {limit}, counted from the first",

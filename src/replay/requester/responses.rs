@@ -18,34 +18,57 @@ impl Requester {
         }
         let answer = packet.aeth.map(|(syndrome, _)| syndrome.answer());
         let now = packet.time.as_nanos();
-        match (info.operation, answer) {
-            (Operation::ReadResponse | Operation::AtomicAcknowledge, _) => {
-                self.handle_data(sequence, packet);
+        let is_data =
+            matches!(info.operation, Operation::ReadResponse | Operation::AtomicAcknowledge);
+        // All before this is acknowledged.
+        let until = match answer {
+            _ if is_data => sequence + 1,
+            Some(Answer::Ack(_)) => sequence + 1,
+            Some(Answer::RnrNak(_) | Answer::Nak(NakCode::PsnSequenceError)) => sequence,
+            // Means nothing, and so refuses nothing.
+            Some(Answer::Nak(NakCode::Reserved(_)) | Answer::Reserved(_)) | None => return,
+            Some(Answer::Nak(_)) => {
+                self.records.get(sequence).map_or(sequence, |record| record.sequence)
             }
-            (_, Some(Answer::Ack(_))) => {
-                self.acknowledged = self.acknowledged.max(sequence + 1);
-            }
-            (_, Some(Answer::RnrNak(timer))) => {
-                let is_stale = sequence < self.una;
-                self.acknowledged = self.acknowledged.max(sequence);
-                if !is_stale {
-                    let timer = u64::from(timer.micros()) * 1000;
-                    self.handle_rnr(Rnr { sequence, time: now, frame: packet.frame, timer });
+        };
+        let is_stale = sequence < self.una;
+        let passed = self.passed_by(sequence, is_data);
+        self.acknowledged = self.acknowledged.max(until);
+        self.counted = self.counted.max(passed.map_or(until, |passed| until.min(passed)));
+        match answer {
+            _ if is_data => {
+                if passed.is_none() {
+                    self.handle_data(sequence, packet);
                 }
             }
-            (_, Some(Answer::Nak(code))) => self.handle_nak(sequence, code, packet),
-            (_, Some(Answer::Reserved(_)) | None) => return,
+            Some(Answer::RnrNak(timer)) if !is_stale => {
+                let timer = u64::from(timer.micros()) * 1000;
+                self.handle_rnr(Rnr { sequence, time: now, frame: packet.frame, timer });
+            }
+            Some(Answer::Nak(code)) => self.handle_nak(sequence, code, packet, is_stale),
+            _ => {}
         }
         if let (Some(Answer::Ack(credits)), Some((_, msn))) = (answer, packet.aeth) {
-            self.take_credits(sequence, credits.count(), msn);
+            self.take_credits(sequence, credits.count(), msn, now);
         }
         self.advance(now, packet.frame);
         self.check_overtaken(sequence, packet);
     }
 
+    /// Where the response to a READ or ATOMIC is missing that a response with this sequence number passes. It tells the
+    /// requester to go back there, and nothing of what it answers behind that counts (§9.7.5.1.1). Elsewhere than at the
+    /// requester the capture may miss responses.
+    fn passed_by(&self, sequence: u64, is_data: bool) -> Option<u64> {
+        if !self.is_local() || self.unanswered == 0 {
+            return None;
+        }
+        let record = self.records.first_unanswered(self.una)?;
+        let is_own = is_data && (record.sequence..record.end()).contains(&sequence);
+        (record.answered <= sequence && !is_own).then_some(record.answered)
+    }
+
     /// A response with data, or the value before an atomic operation.
     fn handle_data(&mut self, sequence: u64, packet: &PacketFacts) {
-        self.acknowledged = self.acknowledged.max(sequence + 1);
         let Some(record) = self.records.get_mut(sequence) else { return };
         if !record.needs_response() || record.answered != sequence {
             return;
@@ -88,38 +111,30 @@ impl Requester {
         }
     }
 
-    fn handle_nak(&mut self, sequence: u64, code: NakCode, packet: &PacketFacts) {
+    fn handle_nak(&mut self, sequence: u64, code: NakCode, packet: &PacketFacts, is_stale: bool) {
         let (time, frame) = (packet.time.as_nanos(), packet.frame);
-        let is_stale = sequence < self.una;
-        match code {
-            NakCode::PsnSequenceError => {
-                self.acknowledged = self.acknowledged.max(sequence);
-                let record = self.records.get(sequence);
-                let from = record.map_or(sequence, |record| record.sequence);
-                let until = record.map_or(sequence, |record| record.end() - 1).max(sequence);
-                let is_known = self.nak.is_some_and(|nak| nak.from == from && !nak.is_served);
-                if !is_stale && !is_known {
-                    self.nak = Some(Trigger { from, until, time, frame, is_served: false });
-                }
+        if code == NakCode::PsnSequenceError {
+            let record = self.records.get(sequence);
+            let from = record.map_or(sequence, |record| record.sequence);
+            let until = record.map_or(sequence, |record| record.end() - 1).max(sequence);
+            let is_known = self.nak.is_some_and(|nak| nak.from == from && !nak.is_served);
+            if !is_stale && !is_known {
+                self.nak = Some(Trigger { from, until, time, frame, is_served: false });
             }
-            // Means nothing, and so refuses nothing.
-            NakCode::Reserved(_) => {}
-            _ => {
-                let first = self.records.get(sequence).map_or(sequence, |record| record.sequence);
-                self.acknowledged = self.acknowledged.max(first);
-                self.advance(time, frame);
-                let is_in_read = self.records.get(self.una).is_some_and(|record| {
-                    record.is_unanswered() && (record.sequence..record.end()).contains(&sequence)
-                });
-                if (self.una == first || is_in_read) && sequence >= first {
-                    self.failed.get_or_insert((time, frame));
-                }
-            }
+            return;
+        }
+        let first = self.records.get(sequence).map_or(sequence, |record| record.sequence);
+        self.advance(time, frame);
+        let is_in_read = self.records.get(self.una).is_some_and(|record| {
+            record.is_unanswered() && (record.sequence..record.end()).contains(&sequence)
+        });
+        if (self.una == first || is_in_read) && sequence >= first {
+            self.failed.get_or_insert((time, frame));
         }
     }
 
     /// How many messages the responder has room for, if it counts.
-    fn take_credits(&mut self, sequence: u64, count: Option<u32>, msn: Msn) {
+    fn take_credits(&mut self, sequence: u64, count: Option<u32>, msn: Msn, now: u64) {
         let Some(count) = count else {
             self.credits.is_unlimited = true;
             return;
@@ -141,6 +156,9 @@ impl Requester {
         }
         let without = self.without_receive.saturating_sub(record.without_receive);
         let limit = completed.saturating_add(ahead).saturating_add(count).saturating_add(without);
+        if self.credits.limit.is_none() {
+            self.credits.since = now;
+        }
         self.credits.limit = Some(self.credits.limit.map_or(limit, |known| known.max(limit)));
     }
 }

@@ -29,6 +29,22 @@ pub const ALL: &[&Rule] = &[
     &UNRELIABLE_REPEATED,
 ];
 
+/// Whether a rule is about what the responses tell, so that responses of another connection may be why it seems broken.
+pub(in crate::replay) fn needs_responses(rule: &Rule) -> bool {
+    let needing = [
+        &RETRANSMISSION_CAUSE,
+        &RETRANSMISSION_START,
+        &RNR_TIMER,
+        &RETRY_COUNT,
+        &RNR_RETRY_COUNT,
+        &PSN_WINDOW,
+        &READS_IN_FLIGHT,
+        &CREDITS,
+        &AFTER_FATAL_NAK,
+    ];
+    needing.iter().any(|known| known.id == rule.id)
+}
+
 /// TVer.
 pub const HEADER_VERSION: Rule = Rule {
     id: "header-version",

@@ -48,6 +48,8 @@ pub(super) struct Credits {
     pub(super) offset: Option<u32>,
     /// The last message that may be begun, by the count kept here.
     pub(super) limit: Option<u32>,
+    /// When the responder first told of a limit.
+    pub(super) since: u64,
     /// The responder does not count, or its counts contradict each other.
     pub(super) is_unlimited: bool,
 }
@@ -79,9 +81,14 @@ pub(super) struct Requester {
     pub(super) next: u64,
     /// Behind the highest sequence number that the responder acknowledged in any way.
     pub(super) acknowledged: u64,
+    /// The same without what a response acknowledged behind a missing response to a READ or ATOMIC: a requester may count
+    /// that or not.
+    pub(super) counted: u64,
     /// The first sequence number that the requester cannot take as done: before it all is acknowledged and answered.
     pub(super) una: u64,
-    /// Advances of `una` that are so recent that the requester may not know of them: time and the value before.
+    /// The same by `counted`.
+    sure: u64,
+    /// Advances of `sure` that are so recent that the requester may not know of them: time and the value before.
     recent: VecDeque<(u64, u64)>,
     /// The frame of the response that advanced `una` last.
     pub(super) progress: (u64, u64),
@@ -141,7 +148,9 @@ impl Requester {
             first: 0,
             next: 0,
             acknowledged: 0,
+            counted: 0,
             una: 0,
+            sure: 0,
             recent: VecDeque::new(),
             progress: (0, 0),
             records: Records::default(),
@@ -204,6 +213,7 @@ impl Requester {
         self.is_started = true;
         (self.first, self.next, self.cursor) = (sequence, sequence, sequence);
         (self.acknowledged, self.una, self.pass_start) = (sequence, sequence, sequence);
+        (self.counted, self.sure) = (sequence, sequence);
         self.attempts_una = sequence;
     }
 
@@ -221,7 +231,7 @@ impl Requester {
     pub(super) fn settled(&self, now: u64) -> u64 {
         let mut unknown = self.recent.iter();
         let first = unknown.find(|(time, _)| time.saturating_add(REACTION_NANOS) > now);
-        first.map_or(self.una, |&(_, before)| before)
+        first.map_or(self.sure, |&(_, before)| before)
     }
 
     /// Works out `una` anew after a response.
@@ -234,6 +244,7 @@ impl Requester {
         {
             una = una.min(record.answered);
         }
+        self.advance_sure(now, una.min(self.counted));
         if una <= self.una {
             return;
         }
@@ -243,21 +254,29 @@ impl Requester {
             let waited = now.saturating_sub(record.time.max(self.progress.0));
             self.waited = self.waited.max(waited);
         }
-        if self.recent.len() >= RECENT_MAX {
-            self.recent.pop_front();
-        }
-        self.recent.push_back((now, self.una));
-        while let Some(&(time, _)) = self.recent.front()
-            && time.saturating_add(REACTION_NANOS) <= now
-        {
-            self.recent.pop_front();
-        }
         self.una = una;
         self.progress = (now, frame);
         // A trigger that lies behind is served, however that came.
         self.nak = self.nak.filter(|trigger| trigger.until >= una);
         self.implied = self.implied.filter(|trigger| trigger.until >= una);
         self.rnr = self.rnr.filter(|rnr| rnr.sequence >= una);
+    }
+
+    /// The requester must count all before this as done, once it has handled the response.
+    fn advance_sure(&mut self, now: u64, sure: u64) {
+        if sure <= self.sure {
+            return;
+        }
+        if self.recent.len() >= RECENT_MAX {
+            self.recent.pop_front();
+        }
+        self.recent.push_back((now, self.sure));
+        while let Some(&(time, _)) = self.recent.front()
+            && time.saturating_add(REACTION_NANOS) <= now
+        {
+            self.recent.pop_front();
+        }
+        self.sure = sure;
     }
 
     /// Remembers a new record, and forgets old ones.

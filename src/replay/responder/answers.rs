@@ -193,6 +193,13 @@ impl Track {
         if it.is_nak() && (it.input.note.duplicate || world.survey.network.makes_copies()) {
             return AGREED;
         }
+        if let Some(Answer::Nak(code)) = it.answer()
+            && self.refusal == Some((it.seq, code))
+            && self.arrivals.is_none()
+        {
+            // The network may have made a copy of the refusal.
+            return undecided(Undecided::Network);
+        }
         let psn = psn_of(it.seq);
         let found = format!("an answer for PSN {psn} after the connection was refused");
         Some(it.differs(&rules::AFTER_FATAL_NAK, found, None, &[frame]))
@@ -421,6 +428,20 @@ impl Track {
                 asked.passed = Some(it.frame);
             }
         }
+        if let Some(msn) = it.msn
+            && !self.adopts_msn
+            && msn != self.msn
+            && self.counts_ahead(msn)
+        {
+            // Duplicates are acknowledged with the present MSN, and the first acknowledgement may have been lost.
+            if self.is_last_repeated {
+                return AGREED;
+            }
+            if !self.is_complete {
+                // So may a duplicate that was not captured.
+                return undecided(Undecided::MissingPackets);
+            }
+        }
         self.check_msn(it, &[]).or(AGREED)
     }
 
@@ -459,7 +480,7 @@ impl Track {
     }
 
     /// The MSN when this was executed; nothing if that is forgotten.
-    fn msn_at(&self, seq: u64) -> Option<Msn> {
+    pub(super) fn msn_at(&self, seq: u64) -> Option<Msn> {
         let at = self.history.partition_point(|(last, _)| *last <= seq);
         let (_, msn) = self.history.get(at.checked_sub(1)?)?;
         Some(Msn::new(*msn))

@@ -51,6 +51,10 @@ impl Track {
             && msn != expected
             && !(repeats > 0 && self.may_count(msn))
         {
+            if !self.is_complete && self.counts_ahead(msn) {
+                // It may answer a duplicate that was not captured.
+                return undecided(Undecided::MissingPackets);
+            }
             let found = format!("MSN {msn}, expected {expected}");
             let packet = with_msn(it.packet, expected);
             return Some(it.differs(&rules::RESPONSE_MSN, found, Some(packet), &[frame]));

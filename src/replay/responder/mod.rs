@@ -46,13 +46,17 @@ use super::session::{Established, Options};
 use super::survey::Survey;
 use super::verdict::{Step, Subject, Undecided, Verdict};
 use crate::analysis::{End, FlowNumber, PacketFacts, PacketRole, Pairing};
-use crate::wire::{Gid, Role, Service};
+use crate::time::Instant;
+use crate::wire::{Gid, Operation, Role, Service};
 use target::Scratch;
 use track::{Suspect, Track};
 
 /// The longest WRITE of an unreliable connection whose place is remembered. A longer one makes all memory of its host
 /// unknown.
 const UNRELIABLE_WRITE_MAX: u32 = 1 << 20;
+
+/// How long a response may be on its way behind the capture point, in nanoseconds.
+const LANDING_NANOS: u64 = 1_000_000;
 
 /// What all responders share.
 #[derive(Debug)]
@@ -66,6 +70,8 @@ struct World {
     /// Bytes of payload that wait.
     pending_bytes: usize,
     hosts: HashMap<Gid, HostId>,
+    /// Hosts to which data is on its way that they asked for, until when.
+    landings: Vec<(HostId, Instant)>,
     /// Hosts with a connection of which the capture misses packets.
     incomplete_hosts: HashSet<HostId>,
     /// Connections whose set-up the user told, and that have not begun yet.
@@ -83,6 +89,33 @@ impl World {
         let (rkey, address) = (reth.rkey.get(), reth.virtual_address);
         let by = By { responder: 0, since: input.facts.frame, until: u64::MAX };
         self.memory.write(Location { host, rkey, address }, reth.length as usize, None, by);
+    }
+
+    /// A response with data changes the memory of the host that asked for it: when it arrives, which is later than it was
+    /// captured, unless it was captured there.
+    fn note_landing(&mut self, input: &Input<'_>) {
+        let facts = input.facts;
+        let host = self.host(facts.destination);
+        self.memory.note_activity(host, facts.frame);
+        if self.point == Some(facts.destination) {
+            return;
+        }
+        let until = Instant::from_nanos(facts.time.as_nanos().saturating_add(LANDING_NANOS));
+        match self.landings.iter_mut().find(|(known, _)| *known == host) {
+            Some((_, end)) => *end = until,
+            None => self.landings.push((host, until)),
+        }
+    }
+
+    /// Whatever was on its way has arrived by now: what was known meanwhile may have been changed.
+    fn settle_landings(&mut self, now: Instant, frame: u64) {
+        let memory = &mut self.memory;
+        self.landings.retain(|&(host, until)| {
+            if now > until {
+                memory.note_activity(host, frame);
+            }
+            now <= until
+        });
     }
 
     /// The verdict, or that it cannot be told if the capture misses packets of the connection, or of one of the host, and
@@ -104,8 +137,7 @@ impl World {
         }
     }
 
-    /// Whether the two queue pairs of a connection may belong to others: there were several candidates, or the packets of
-    /// both are of different sizes.
+    /// Whether the two queue pairs of a connection belong to others, it seems: the packets of both are of different sizes.
     fn is_guessed(&self, flow: FlowNumber) -> bool {
         self.survey.connection(flow).is_some_and(|connection| {
             let full = connection.directions.iter().flat_map(|direction| direction.full_payload);
@@ -113,9 +145,8 @@ impl World {
             sizes.sort_unstable();
             sizes.dedup();
             let is_path = |size: &u32| crate::verbs::Mtu::from_bytes(*size as usize).is_some();
-            connection.pairing == Pairing::Likely
-                || connection.pairing != Pairing::ConnectionManager
-                    && sizes.iter().filter(|size| is_path(size)).count() > 1
+            connection.pairing != Pairing::ConnectionManager
+                && sizes.iter().filter(|size| is_path(size)).count() > 1
         })
     }
 
@@ -165,6 +196,7 @@ impl Responders {
             scratch: Scratch::new(),
             pending_bytes: 0,
             hosts: HashMap::new(),
+            landings: Vec::new(),
             incomplete_hosts: HashSet::new(),
             established: options.connections.clone(),
         };
@@ -187,7 +219,8 @@ impl Responders {
     fn is_race(&mut self, suspect: &Suspect) -> bool {
         let Suspect { at, start, end } = *suspect;
         let mut tracks = self.tracks.values().filter(|track| track.host == at.host);
-        let is_race = tracks.any(|track| track.may_write(start, end));
+        let is_landing = self.world.landings.iter().any(|(host, _)| *host == at.host);
+        let is_race = is_landing || tracks.any(|track| track.may_write(start, end));
         if is_race {
             let len = usize::try_from(end - start).unwrap_or(0);
             let by = By { responder: 0, since: u64::MAX, until: 0 };
@@ -217,6 +250,12 @@ impl Judge for Responders {
         let Some(info) = input.facts.opcode.info() else { return };
         self.clock += 1;
         let is_request = info.role == Role::Request;
+        self.world.settle_landings(input.facts.time, input.facts.frame);
+        if info.operation == Operation::AtomicAcknowledge
+            || info.operation == Operation::ReadResponse && input.facts.payload_len > 0
+        {
+            self.world.note_landing(input);
+        }
         let is_new = is_request && input.note.retransmission.is_none() && !input.note.duplicate;
         if is_new && !self.world.survey.is_damaged(input.facts) {
             // A request of its own shows that the program of the sender is active.

@@ -16,7 +16,10 @@ impl Track {
         if it.seq < self.since {
             return undecided(Undecided::BeforeCapture);
         }
-        if it.input.note.duplicate || world.survey.network.is_reordering() {
+        // One that was sent before has the MSN from before.
+        let then = self.msn_at(it.seq - 1);
+        let may_be_late = self.arrivals.is_none() && then.is_none_or(|then| it.msn == Some(then));
+        if it.input.note.duplicate || may_be_late || world.survey.network.is_reordering() {
             return undecided(Undecided::Network);
         }
         let found = format!("a NAK for PSN {}, which was executed", psn_of(it.seq));
@@ -143,6 +146,7 @@ impl Track {
         code: NakCode,
         world: &mut World,
     ) -> Option<Verdict> {
+        self.refusal = Some((it.seq, code));
         if it.seq < self.epsn {
             let is_answering = self.asked.iter().any(|asked| asked.covers(it.seq));
             if !is_answering {

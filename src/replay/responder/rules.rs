@@ -105,7 +105,7 @@ rules! {
 
 /// Whether a packet that the capture misses may be why a rule seems broken. What is wrong with a packet by itself is wrong
 /// whatever is missing.
-pub(super) fn may_come_from_missing(rule: &Rule) -> bool {
+pub(in crate::replay) fn may_come_from_missing(rule: &Rule) -> bool {
     let by_itself = [
         &RESPONSE_PKEY,
         &RESPONSE_PAD,

@@ -22,6 +22,7 @@ use crate::replay::survey::Survey;
 use crate::replay::verdict::{Difference, Step, Subject, Undecided, Verdict};
 use crate::time::Instant;
 use crate::verbs::{Access, Mtu};
+use crate::wire::aeth::NakCode;
 use crate::wire::{Msn, OpcodeInfo, Operation, PKey, Psn, Qpn};
 
 /// What is known of a responder.
@@ -176,6 +177,10 @@ pub(super) struct Track {
     /// The first request that was captured and not forgotten, or that must be there: from it on the capture has all that
     /// were sent, if it `is_complete`.
     pub(super) first: Option<u64>,
+    /// Whether the last request that was executed was captured more than once.
+    pub(super) is_last_repeated: bool,
+    /// The request that was refused for good, and why.
+    pub(super) refusal: Option<(u64, NakCode)>,
     /// Behind the last request that was captured; `None` before the first packet.
     pub(super) top: Option<u64>,
     /// When the last request was captured, and whether it was a retransmission.
@@ -276,6 +281,8 @@ impl Track {
             in_message: false,
             is_message_open: false,
             first: None,
+            is_last_repeated: false,
+            refusal: None,
             top: None,
             last_request: (Instant::ZERO, false),
             is_complete,
@@ -532,15 +539,18 @@ impl Track {
         }
     }
 
-    /// Whether a request that may have been executed writes to these addresses.
+    /// Whether a request that may have been executed writes to these addresses, or makes the program of the host do so.
     pub(super) fn may_write(&self, start: u64, end: u64) -> bool {
         self.pending.iter().any(|request| match request.info.operation {
+            Operation::Write if request.info.receive.completes() => true,
             Operation::Write => request.place.is_none_or(|(address, _)| {
                 address < end && start < address.saturating_add(request.payload_len.into())
             }),
             Operation::CompareSwap | Operation::FetchAdd | Operation::AtomicWrite => request
                 .reth()
                 .is_some_and(|(address, ..)| address < end && start < address.saturating_add(8)),
+            // Where its receive is does not appear on the wire.
+            Operation::Send => true,
             _ => false,
         })
     }
@@ -632,6 +642,7 @@ impl Track {
         }
         (self.msn, self.epsn) = (msn, request.end());
         self.is_message_open = !request.info.position.ends();
+        self.is_last_repeated = request.transmissions > 1;
         (self.reported, self.rnrs) = (None, 0);
         self.apply(request, reply, frame, world);
         None
@@ -644,7 +655,8 @@ impl Track {
             self.credits = self.credits.map(|credits| credits - 1);
         }
         self.note_grant(&request, world);
-        if request.info.receive.completes() {
+        if operation == Operation::Send || request.info.receive.completes() {
+            // It fills a receive, and the program of the host may act on it.
             world.memory.note_activity(self.host, frame);
             if let Some(rkey) = request.invalidated() {
                 self.has_invalidated = true;

@@ -41,7 +41,9 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
         );
     }
     let mut surveyor = Surveyor::new(inputs.names().to_vec());
+    let mut frames = 0_u64;
     for_each_frame(&mut inputs, args.port, |context, file| {
+        frames += 1;
         surveyor.frame(context, file);
         Ok(())
     })?;
@@ -56,6 +58,9 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     seen.print(&survey)?;
     seen.report.finish(&survey);
     print(args, &seen.report)?;
+    if seen.report.counts.total() == 0 && !interrupt::requested() {
+        eprintln!("{}", nothing_to_judge(frames, args.port));
+    }
     Ok(if interrupt::requested() {
         ExitCode::from(interrupt::STATUS)
     } else if inputs.problems.status() == crate::could_not() {
@@ -65,6 +70,14 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     } else {
         ExitCode::FAILURE
     })
+}
+
+/// Why a report has no packets, and what to check.
+fn nothing_to_judge(frames: u64, port: u16) -> String {
+    format!(
+        "roce: no RoCE packet found in {frames} frames; check that the capture was made on the RDMA \
+         device's port with a filter that passes UDP port {port} (--port sets another port)"
+    )
 }
 
 /// One pass over the captures.

@@ -1,0 +1,150 @@
+//! Connections whose two queue pairs may belong to others.
+//!
+//! A packet names the queue pair that it is for, not the one that sent it. Where neither the connection manager nor the
+//! UDP source port tells which two belong together, the analysis pairs a responder with the requests whose PSNs it answers.
+//! If two connections between the same hosts use the same PSNs, and the capture misses a packet, that may go wrong; then
+//! every difference between requests and responses may come from it.
+
+use std::collections::{BTreeMap, HashSet};
+
+use super::limits::{PAIRING_MARGIN, PAIRING_STREAMS_MAX};
+use crate::analysis::{FlowNumber, PacketFacts, PacketNote, PacketRole, Pairing, Report};
+use crate::wire::Psn;
+
+/// PSNs from `first` on, over `len` of them.
+#[derive(Clone, Copy, Debug)]
+struct Range {
+    first: Psn,
+    /// The last one, counted from `first`.
+    len: u32,
+}
+
+impl Range {
+    const fn at(psn: Psn) -> Self {
+        Self { first: psn, len: 0 }
+    }
+
+    /// Extends the range to a PSN.
+    fn add(&mut self, psn: Psn) {
+        let offset = psn.since(self.first);
+        if offset < 0 {
+            (self.first, self.len) = (psn, self.len.saturating_add(offset.unsigned_abs()));
+        } else {
+            self.len = self.len.max(offset.unsigned_abs());
+        }
+    }
+}
+
+/// The PSNs of requests, and of responses, of one stream from or to a requester.
+#[derive(Clone, Copy, Debug, Default)]
+struct Used {
+    requests: Option<Range>,
+    responses: Option<Range>,
+}
+
+/// Collects the PSNs that connections use, in the first pass.
+#[derive(Debug, Default)]
+pub(super) struct Usage {
+    /// By the requester's host, the responder's, and the flow number before connections are paired.
+    routes: BTreeMap<([u8; 16], [u8; 16]), BTreeMap<FlowNumber, Used>>,
+    count: usize,
+    /// There were more streams than are remembered.
+    is_full: bool,
+}
+
+impl Usage {
+    /// Takes a packet, under the flow number that it has before connections are paired.
+    pub(super) fn note(&mut self, facts: &PacketFacts, note: &PacketNote) {
+        let (is_request, route) = match note.role {
+            PacketRole::Request => (true, (facts.source.0, facts.destination.0)),
+            PacketRole::Ack | PacketRole::Response | PacketRole::Nak | PacketRole::Rnr => {
+                (false, (facts.destination.0, facts.source.0))
+            }
+            _ => return,
+        };
+        let streams = self.routes.entry(route).or_default();
+        if !streams.contains_key(&note.flow) {
+            if self.count >= PAIRING_STREAMS_MAX {
+                self.is_full = true;
+                return;
+            }
+            self.count += 1;
+        }
+        let used = streams.entry(note.flow).or_default();
+        let range = if is_request { &mut used.requests } else { &mut used.responses };
+        match range {
+            Some(range) => range.add(facts.psn),
+            None => *range = Some(Range::at(facts.psn)),
+        }
+    }
+
+    /// The connections of a report that may be paired wrongly.
+    pub(super) fn ambiguous(&self, report: &Report) -> HashSet<FlowNumber> {
+        let mut ambiguous = HashSet::new();
+        for streams in self.routes.values() {
+            let mut flows: BTreeMap<FlowNumber, Used> = BTreeMap::new();
+            for (&number, used) in streams {
+                let flow = report.flow_of(number).map_or(number, |(flow, _)| flow);
+                let known = flows.entry(flow).or_default();
+                known.requests = joined(known.requests, used.requests);
+                known.responses = joined(known.responses, used.responses);
+            }
+            // Responses are to requests, so they matter only if the capture has no requests.
+            let ranges = flows
+                .iter()
+                .filter_map(|(&flow, used)| Some((flow, used.requests.or(used.responses)?)));
+            mark_overlapping(ranges, &mut ambiguous);
+        }
+        for connection in &report.connections {
+            match connection.pairing {
+                Pairing::ConnectionManager | Pairing::SourcePort | Pairing::Datagram => {
+                    ambiguous.remove(&connection.flow);
+                }
+                Pairing::Likely => {
+                    ambiguous.insert(connection.flow);
+                }
+                _ if self.is_full => {
+                    ambiguous.insert(connection.flow);
+                }
+                _ => {}
+            }
+        }
+        ambiguous
+    }
+}
+
+fn joined(one: Option<Range>, other: Option<Range>) -> Option<Range> {
+    let (Some(mut range), Some(other)) = (one, other) else { return one.or(other) };
+    range.add(other.first);
+    range.add(other.first.plus(other.len.min(Psn::HALF - 1)));
+    Some(range)
+}
+
+/// Adds the flows whose PSNs are, or are next to, those of others.
+fn mark_overlapping(
+    flows: impl Iterator<Item = (FlowNumber, Range)>,
+    marked: &mut HashSet<FlowNumber>,
+) {
+    const CIRCLE: u64 = 1 << 24;
+    let mut intervals: Vec<(u64, u64, FlowNumber)> = Vec::new();
+    for (flow, range) in flows {
+        let start = u64::from(range.first.get());
+        let end = start + u64::from(range.len) + PAIRING_MARGIN;
+        // PSNs wrap around: each range once more, a circle further.
+        intervals.extend([(start, end, flow), (start + CIRCLE, end + CIRCLE, flow)]);
+    }
+    intervals.sort_unstable();
+    // The interval that reaches furthest so far.
+    let mut furthest: Option<(u64, FlowNumber)> = None;
+    for &(start, end, flow) in &intervals {
+        if let Some((reach, other)) = furthest
+            && start <= reach
+            && other != flow
+        {
+            marked.extend([flow, other]);
+        }
+        if furthest.is_none_or(|(reach, _)| end > reach) {
+            furthest = Some((end, flow));
+        }
+    }
+}
