@@ -100,9 +100,22 @@ impl Analysis {
         self.stream(at).is_some_and(|stream| {
             stream.number == number
                 && stream.peer.is_none()
-                && (stream.setup == setup || stream.setup.is_none() || setup.is_none())
+                && self.is_setup_same(stream.setup, setup)
                 && stream.requester.as_ref().is_some_and(|r| r.can_explain(packet, info))
         })
+    }
+
+    /// Whether two streams may be of one set-up: if one of them has a set-up that names both queue pairs, the other one has it,
+    /// too.
+    fn is_setup_same(&self, one: Option<u32>, other: Option<u32>) -> bool {
+        match (one, other) {
+            (Some(one), Some(other)) => one == other,
+            (Some(id), None) | (None, Some(id)) => self
+                .setups
+                .get(id)
+                .is_none_or(|it| it.active_qp.is_none() || it.passive_qp.is_none()),
+            (None, None) => true,
+        }
     }
 
     /// The candidate that source ports and order suggest: the same UDP source port if only one has it, else the first.

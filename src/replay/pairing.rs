@@ -89,10 +89,18 @@ impl Usage {
                 known.requests = joined(known.requests, used.requests);
                 known.responses = joined(known.responses, used.responses);
             }
-            // Responses are to requests, so they matter only if the capture has no requests.
-            let ranges = flows
-                .iter()
-                .filter_map(|(&flow, used)| Some((flow, used.requests.or(used.responses)?)));
+            // Responses are to requests, so they matter only where these are not captured, or may be others.
+            let is_guess = |flow: FlowNumber| {
+                let at = report.connections.binary_search_by_key(&flow, |it| it.flow).ok();
+                at.and_then(|at| report.connections.get(at)).is_none_or(|connection| {
+                    matches!(connection.pairing, Pairing::OnlyCandidates | Pairing::Likely)
+                })
+            };
+            let ranges = flows.iter().flat_map(|(&flow, used)| {
+                let is_all = used.requests.is_none() || is_guess(flow);
+                let responses = used.responses.filter(|_| is_all);
+                used.requests.into_iter().chain(responses).map(move |range| (flow, range))
+            });
             mark_overlapping(ranges, &mut ambiguous);
         }
         for connection in &report.connections {

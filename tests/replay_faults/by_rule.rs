@@ -31,6 +31,7 @@ pub fn run(scenario: &plan::Scenario) -> Run {
     let faults = faults.map(fault).collect();
     let frame = |seen: &truth::Captured| Frame {
         time: seen.time,
+        when: truth.transmissions[seen.transmission].time,
         connection: connection_of(seen.transmission),
         mark: Mark::Honest,
         is_corrupted: seen.is_corrupted,

@@ -146,7 +146,7 @@ fn honest_failures(name: &str, run: &Run, ipv6: bool, seed: u64) -> Vec<Wrong> {
         let frames: Vec<&Frame> = run.captured[point].iter().collect();
         let captured = judge_honest(&frames, host_of(point, ipv6), &Missing(&run.faults));
         let (rest, left_out): (Vec<_>, Vec<_>) = frames.into_iter().partition(|_| !dice.one_in(12));
-        let left_out = left_out.into_iter().map(|frame| (frame.connection, frame.time));
+        let left_out = left_out.into_iter().map(|frame| (frame.connection, frame.when));
         let missing: Vec<_> = run.faults.iter().copied().chain(left_out).collect();
         let with_gaps = judge_honest(&rest, None, &Missing(&missing));
         if is_shown && !captured.is_empty() {
@@ -241,7 +241,7 @@ fn soft_nics_that_play_all_scenarios_are_not_blamed() {
     let mut missing = captures.each_ref().map(|capture| scenarios::sent(capture));
     missing.reverse();
     for ((capture, gid), sent) in captures.iter().zip(scenarios::gids()).zip(missing) {
-        let steps = verdicts::replay(capture, Some(gid));
+        let (steps, _) = verdicts::replay(capture, Some(gid));
         let undecided = |step: &&Step| matches!(step.verdict, Verdict::Undecided(_));
         let count = steps.iter().filter(undecided).count();
         println!("{} bytes, {} verdicts, {count} undecided", capture.len(), steps.len());

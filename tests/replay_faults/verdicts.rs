@@ -1,9 +1,10 @@
 //! What a replay says of a capture, and whether that is right.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use roce::capture::PcapWriter;
-use roce::replay::{Options, Step, Subject, Undecided, Verdict, replay_capture};
+use roce::replay::{Options, Step, Subject, Survey, Verdict, replay_capture};
 use roce::time::Instant;
 use roce::wire::{Gid, LinkType, Packet};
 
@@ -27,11 +28,11 @@ pub fn host_of(point: usize, ipv6: bool) -> Option<Gid> {
 }
 
 /// Replays a capture file.
-pub fn replay(capture: &[u8], point: Option<Gid>) -> Vec<Step> {
+pub fn replay(capture: &[u8], point: Option<Gid>) -> (Vec<Step>, Arc<Survey>) {
     let mut steps: Vec<Step> = Vec::new();
     let options = Options { point, ..Options::default() };
-    replay_capture(capture, &options, &mut steps).unwrap();
-    steps
+    let survey = replay_capture(capture, &options, &mut steps).unwrap();
+    (steps, survey)
 }
 
 /// A packet in one line. The network may have damaged it.
@@ -63,7 +64,7 @@ pub fn words(step: &Step, frame: Option<&Frame>) -> String {
 /// What a replay says wrongly of captures of a device with a flaw.
 pub fn judge_flaw(flaw: &Flaw, run: &Run, point: usize) -> Vec<String> {
     let frames = &run.captured[point];
-    let steps = replay(&pcap(frames), host_of(point, false));
+    let (steps, _) = replay(&pcap(frames), host_of(point, false));
     let subject = if flaw.host == 0 { Subject::Request } else { Subject::Response };
     let (mut wrong, mut found) = (Vec::new(), false);
     for step in &steps {
@@ -106,14 +107,14 @@ pub struct Wrong {
 pub struct Missing<'m>(pub &'m [(Option<usize>, Instant)]);
 
 impl Missing<'_> {
-    /// Whether they may be why a verdict on a packet is undecided: one of its connection was before it, or, if the pairing
-    /// of queue pairs is uncertain, one of any connection.
-    fn explains(&self, why: Undecided, frame: &Frame) -> bool {
+    /// Whether they may be why a verdict on a packet is undecided: one of its connection was before it, or, if it is not
+    /// certain which queue pairs are one connection, one of any connection.
+    fn explains(&self, frame: &Frame, is_ambiguous: bool) -> bool {
         // A packet may meet with its fault on the second hop, after it was captured.
-        let until = frame.time.saturating_add(HOP_DELAY * 2);
+        let until = frame.when.saturating_add(HOP_DELAY * 2);
         let mut before = self.0.iter().filter(|(_, time)| *time <= until);
         let is_why = |connection: &Option<usize>| {
-            why == Undecided::Pairing || *connection == frame.connection || connection.is_none()
+            is_ambiguous || *connection == frame.connection || connection.is_none()
         };
         frame.is_corrupted || before.any(|(connection, _)| is_why(connection))
     }
@@ -122,11 +123,14 @@ impl Missing<'_> {
 /// What a replay says wrongly of a capture of correct devices: every difference, and all undecided that nothing missing
 /// explains.
 pub fn judge_honest(frames: &[&Frame], point: Option<Gid>, missing: &Missing<'_>) -> Vec<Wrong> {
-    let steps = replay(&pcap(frames.iter().copied()), point);
+    let (steps, survey) = replay(&pcap(frames.iter().copied()), point);
     let frame_of = |step: &Step| frames.get(step.frame as usize - 1).copied();
     let is_wrong = |step: &&Step| match step.verdict {
         Verdict::Different(_) | Verdict::Known { .. } => true,
-        Verdict::Undecided(why) => frame_of(step).is_none_or(|frame| !missing.explains(why, frame)),
+        Verdict::Undecided(_) => {
+            let is_ambiguous = survey.ambiguous.contains(&step.flow);
+            frame_of(step).is_none_or(|frame| !missing.explains(frame, is_ambiguous))
+        }
         Verdict::Agreed => false,
     };
     let wrong = steps.iter().filter(is_wrong);

@@ -81,6 +81,8 @@ impl Side {
 #[derive(Clone, Debug)]
 pub struct Frame {
     pub time: Instant,
+    /// When it was sent or captured, by a clock that all points share.
+    pub when: Instant,
     /// The connection that it belongs to; nothing for those of the connection manager.
     pub connection: Option<usize>,
     pub mark: Mark,
@@ -452,7 +454,8 @@ impl<'s> World<'s> {
     fn capture(&mut self, point: usize, time: Instant, packet: &InFlight) {
         let InFlight { mark, is_corrupted, ref bytes, .. } = *packet;
         let connection = self.connection_of(packet);
-        let frame = Frame { time, connection, mark, is_corrupted, bytes: bytes.clone() };
+        let frame =
+            Frame { time, when: time, connection, mark, is_corrupted, bytes: bytes.clone() };
         self.run.captured[point].push(frame);
     }
 

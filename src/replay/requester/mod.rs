@@ -222,6 +222,7 @@ impl Requester {
             Err(wrong) => (Some(wrong), None),
         };
         broken = broken.or(failed);
+        self.unguess_read(&request);
         let record = self.records.get(sequence).copied();
         let checked = match record {
             Some(record) if info.service == Service::Uc => {

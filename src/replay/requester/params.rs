@@ -75,6 +75,12 @@ fn mtu_of(connection: &Connection, end: usize, is_paired: bool) -> Option<u32> {
     Some(own).filter(is_mtu).or(other)
 }
 
+/// The largest payload of a packet in either direction that fills the path MTU.
+fn largest(connection: &Connection) -> u32 {
+    let full = connection.directions.iter().flat_map(|direction| direction.full_payload);
+    full.max().unwrap_or(0)
+}
+
 impl Book {
     pub(super) fn new(survey: &Survey) -> Self {
         let flows = survey.report.connections.iter().map(|connection| {
@@ -83,7 +89,7 @@ impl Book {
                 && !survey.ambiguous.contains(&connection.flow);
             let flow = Flow {
                 mtus: [0, 1].map(|end| mtu_of(connection, end, is_paired)),
-                least_mtu: survey.least_mtu(connection.flow),
+                least_mtu: survey.least_mtu(connection.flow).max(largest(connection)),
                 is_answered: sides.map(|side| side.response_packets > 0),
             };
             (connection.flow, flow)

@@ -130,8 +130,31 @@ impl Requester {
         let least = self.params.least_mtu;
         let mut mtus = MTUS.into_iter().filter(|&mtu| mtu >= least);
         if mtus.any(|mtu| responses_of(reth.length, mtu) == span) {
+            let is_answered = read.answered == read.end();
             (read.span, read.is_span_guessed) = (span, true);
+            if is_answered {
+                read.answered = read.end();
+            }
             self.next = sequence;
+        }
+    }
+
+    /// A request inside the PSNs that a READ was thought to have, and that does not ask for a part of it, shows that it has
+    /// fewer.
+    pub(super) fn unguess_read(&mut self, request: &Request<'_>) {
+        let Some(read) = self.records.get(request.sequence).copied() else { return };
+        if !read.is_span_guessed || read.sequence == request.sequence {
+            return;
+        }
+        let is_part = match (read.reth, request.facts.reth) {
+            (Some(read), Some(part)) if request.info.operation == Operation::ReadRequest => {
+                let offset = part.virtual_address.wrapping_sub(read.virtual_address);
+                part.rkey == read.rkey && offset < u64::from(read.length)
+            }
+            _ => false,
+        };
+        if !is_part {
+            self.shorten_read(read.sequence, request.sequence);
         }
     }
 

@@ -93,7 +93,8 @@ impl Requester {
             return;
         }
         let (from, until) = (record.sequence, record.end() - 1);
-        if self.implied.is_some_and(|trigger| (trigger.from, trigger.until) == (from, until)) {
+        let is_same = |it: Trigger| (it.from, it.until) == (from, until) && !it.is_served;
+        if self.implied.is_some_and(is_same) {
             return;
         }
         let (time, frame) = (packet.time.as_nanos(), packet.frame);

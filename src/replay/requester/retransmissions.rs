@@ -210,6 +210,11 @@ impl Requester {
                 Some(_) => (Motion::Rewind(cause), Ok(Some(Undecided::MissingPackets))),
             };
         }
+        let is_pass_new = now.saturating_sub(self.pass_time) <= REORDER_NANOS;
+        if record.pass != self.pass && self.pass > 0 && is_pass_new {
+            // It began this pass, and was overtaken by the others.
+            return (Motion::Copy, Ok(None));
+        }
         if is_timeout {
             return (Motion::Rewind(Cause::Loss), Ok(None));
         }
@@ -235,7 +240,7 @@ impl Requester {
         let behind = self.records.after(request.sequence).map_or(0, |behind| behind.time);
         let is_timeout = request.now.saturating_sub(behind) >= self.timeout_least();
         if self.is_asked_for(request.sequence, &record) || is_timeout {
-            self.go_back(request.sequence, &record);
+            self.go_back(request.sequence, &record, request.now);
             self.cursor = record.end();
             if let Some(known) = self.records.get_mut(request.sequence) {
                 known.pass = self.pass;
@@ -244,9 +249,9 @@ impl Requester {
     }
 
     /// The requester went back to a packet.
-    fn go_back(&mut self, sequence: u64, record: &Record) {
+    fn go_back(&mut self, sequence: u64, record: &Record, now: u64) {
         self.pass = self.pass.wrapping_add(1);
-        self.pass_start = sequence;
+        (self.pass_start, self.pass_time) = (sequence, now);
         for trigger in [&mut self.nak, &mut self.implied].into_iter().flatten() {
             trigger.is_served |= trigger.time >= record.time || sequence <= trigger.until;
         }
@@ -318,7 +323,7 @@ impl Requester {
         let Request { sequence, now, .. } = *request;
         let mut broken = None;
         if let Motion::Rewind(cause) = motion {
-            self.go_back(sequence, record);
+            self.go_back(sequence, record, now);
             broken = self.count_attempt(cause, sequence);
         }
         let (pass, cursor) = (self.pass, record.end());

@@ -105,6 +105,7 @@ pub(super) struct Requester {
     /// How often the requester went back; where to, and what it sends next if it goes on from there.
     pub(super) pass: u32,
     pub(super) pass_start: u64,
+    pub(super) pass_time: u64,
     pub(super) cursor: u64,
     pub(super) nak: Option<Trigger>,
     pub(super) implied: Option<Trigger>,
@@ -162,6 +163,7 @@ impl Requester {
             gaps: 0,
             pass: 0,
             pass_start: 0,
+            pass_time: 0,
             cursor: 0,
             nak: None,
             implied: None,

@@ -72,6 +72,10 @@ impl Track {
         self.complaint = None;
         self.note_arrival(&captured);
         let judged = self.judge(&captured, world);
+        if let Some(msn) = msn.filter(|_| !matches!(judged, Some(Verdict::Different(_)))) {
+            let top = self.top_msn.unwrap_or(msn);
+            self.top_msn = Some(if msn.since(top) > 0 { msn } else { top });
+        }
         if let Some(wrong) = self.check_headers(&captured) {
             self.open.retain(|open| open.frame != frame);
             return Some(wrong);
@@ -431,15 +435,13 @@ impl Track {
         if let Some(msn) = it.msn
             && !self.adopts_msn
             && msn != self.msn
-            && self.counts_ahead(msn)
         {
             // Duplicates are acknowledged with the present MSN, and the first acknowledgement may have been lost.
-            if self.is_last_repeated {
+            if self.is_last_repeated && self.counts_ahead(msn) {
                 return AGREED;
             }
-            if !self.is_complete {
-                // So may a duplicate that was not captured.
-                return undecided(Undecided::MissingPackets);
+            if self.may_answer_unseen(msn) {
+                return undecided(Undecided::Network);
             }
         }
         self.check_msn(it, &[]).or(AGREED)
@@ -457,9 +459,8 @@ impl Track {
             return AGREED;
         }
         let expected = then.unwrap_or(self.msn);
-        if !self.is_complete && self.counts_ahead(msn) {
-            // It may answer a duplicate that was not captured.
-            return undecided(Undecided::MissingPackets);
+        if self.may_answer_unseen(msn) {
+            return undecided(Undecided::Network);
         }
         let found = format!("MSN {msn}, expected {expected}");
         let packet = with_msn(it.packet, expected);
@@ -477,6 +478,14 @@ impl Track {
         let ahead = msn.since(self.msn);
         let unanswered = self.pending.iter().filter(|request| request.info.position.ends()).count();
         usize::try_from(ahead).is_ok_and(|ahead| ahead <= unanswered)
+    }
+
+    /// Whether the answer to a duplicate that was not captured, or that the network made behind the capture point, may have
+    /// this MSN: it counts requests whose answers were not captured yet, or that were not captured and another answer
+    /// counts.
+    pub(super) fn may_answer_unseen(&self, msn: Msn) -> bool {
+        let is_known = !self.is_complete && self.top_msn.is_some_and(|top| msn.since(top) <= 0);
+        self.arrivals.is_none() && (self.counts_ahead(msn) || is_known && msn.since(self.msn) >= 0)
     }
 
     /// The MSN when this was executed; nothing if that is forgotten.

@@ -17,6 +17,9 @@ impl Track {
         if is_first {
             // It tells that its request was executed, and all before.
             let Some(request) = self.pending.find(it.seq) else {
+                if self.pending.unsized_until(it.seq) {
+                    return undecided(Undecided::MissingPackets);
+                }
                 return self.judge_unsent(it.seq, it.seq + 1, it, world);
             };
             let end = request.end();
@@ -51,9 +54,8 @@ impl Track {
             && msn != expected
             && !(repeats > 0 && self.may_count(msn))
         {
-            if !self.is_complete && self.counts_ahead(msn) {
-                // It may answer a duplicate that was not captured.
-                return undecided(Undecided::MissingPackets);
+            if self.may_answer_unseen(msn) {
+                return undecided(Undecided::Network);
             }
             let found = format!("MSN {msn}, expected {expected}");
             let packet = with_msn(it.packet, expected);

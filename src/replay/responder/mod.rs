@@ -28,6 +28,7 @@
 mod answers;
 mod arrivals;
 mod data;
+mod execute;
 mod pending;
 mod refusals;
 mod reply;
@@ -164,8 +165,13 @@ impl World {
         let connection = self.survey.connection(flow);
         connection.is_some_and(|connection| {
             let is_here = |end: &End| self.point == Some(end.address);
-            connection.directions.iter().any(|direction| direction.not_captured > 0)
-                && !connection.ends.iter().any(is_here)
+            let has_gaps = connection.directions.iter().any(|direction| {
+                let is_unasked = direction.request_packets == 0 && direction.response_packets > 0;
+                direction.not_captured > 0 || is_unasked
+            });
+            let is_half =
+                connection.pairing == Pairing::Unpaired && connection.service != Service::Uc;
+            (has_gaps || is_half) && !connection.ends.iter().any(is_here)
         })
     }
 

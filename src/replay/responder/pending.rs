@@ -176,6 +176,14 @@ impl PendingQueue {
         self.queue.front()
     }
 
+    /// The last one, if it is a READ of which it is not known how many responses it has, and may have this sequence number.
+    pub(super) fn unsized_until(&self, seq: u64) -> bool {
+        self.queue.back().filter(|last| last.is_unsized).is_some_and(|last| {
+            let length = last.reth().map_or(0, |(.., length)| u64::from(length));
+            (last.seq..last.seq + length.div_ceil(256)).contains(&seq)
+        })
+    }
+
     pub(super) fn pop_front(&mut self) -> Option<Pending> {
         self.queue.pop_front()
     }

@@ -127,6 +127,10 @@ impl Track {
         if self.reported.is_some_and(|(seq, _)| seq == it.seq) {
             return AGREED;
         }
+        if !self.is_complete && self.top.is_none_or(|top| it.seq >= top) {
+            // What it names was not captured, either.
+            return undecided(Undecided::MissingPackets);
+        }
         let gap = self.pending.first_gap(self.epsn);
         let is_gap = gap < it.seq;
         let rule = if is_gap { &rules::NAK_PSN } else { &rules::NAK_UNFOUNDED };

@@ -4,19 +4,14 @@ use std::collections::VecDeque;
 
 use super::World;
 use super::arrivals::Arrivals;
-use super::data::atomic_result;
 use super::pending::{Added, Dropped, Pending, PendingQueue};
 use super::reply::Reply;
-use super::rules;
 use super::target::Target;
 use crate::analysis::FlowNumber;
 use crate::replay::Rule;
 use crate::replay::judge::{Input, Sink};
-use crate::replay::keys::Attempt;
-use crate::replay::limits::{
-    ASKED_MAX, DUPLICATES_MAX, MSN_HISTORY_MAX, PENDING_BYTES_MAX, PENDING_PACKETS_MAX, SKIP_MAX,
-};
-use crate::replay::memory::{By, HostId, Location};
+use crate::replay::limits::{DUPLICATES_MAX, PENDING_BYTES_MAX, PENDING_PACKETS_MAX};
+use crate::replay::memory::{HostId, Location};
 use crate::replay::session::Established;
 use crate::replay::survey::Survey;
 use crate::replay::verdict::{Difference, Step, Subject, Undecided, Verdict};
@@ -164,6 +159,8 @@ pub(super) struct Track {
     /// All before this was executed, from `since` on.
     pub(super) epsn: u64,
     pub(super) since: u64,
+    /// The highest MSN that was captured.
+    pub(super) top_msn: Option<Msn>,
     /// What captured MSNs count more than those of the engine.
     pub(super) msn_offset: u32,
     /// Whether that is not known.
@@ -237,7 +234,7 @@ const START: u64 = 1 << 32;
 pub(super) const FAR: u64 = 1 << 16;
 
 /// Retransmissions follow each other within this time.
-const PASS_NANOS: u64 = 5_000;
+const PASS_NANOS: u64 = 10_000;
 
 /// The shortest retransmission timeout, about.
 const TIMEOUT_NANOS: u64 = 500_000;
@@ -275,6 +272,7 @@ impl Track {
             target: None,
             epsn: 0,
             since: 0,
+            top_msn: None,
             msn_offset: 0,
             adopts_msn: false,
             msn: Msn::new(0),
@@ -483,8 +481,9 @@ impl Track {
         if !is_sure && world.is_incomplete(self.flow) {
             self.copies += 1;
         }
-        for open in core::mem::take(&mut self.open) {
-            let is_late = since(open.time) >= TIMEOUT_NANOS;
+        let opens = core::mem::take(&mut self.open);
+        // What the packets wait for was sent before and not captured, if one of them proves it.
+        let is_proven = opens.iter().any(|open| {
             // It is what the answer answers, so it was sent before.
             let is_within = (seq..seq + span).contains(&open.unsent);
             let is_answered = match open.needs {
@@ -496,8 +495,16 @@ impl Track {
                 None => open.target == seq,
                 _ => false,
             };
+            is_answered || open.is_counted
+        });
+        for open in opens {
+            // So late it may be a retransmission, and so soon it was on its way before.
+            let is_late = since(open.time) >= TIMEOUT_NANOS;
+            let is_soon = since(open.time) < PASS_NANOS;
+            // Behind a NAK the requester goes back first, unless that was not captured.
+            let is_ahead = open.needs.is_none() && !is_retransmission;
             let may_be_again =
-                is_pass || is_late || is_answered || open.is_counted || self.copies > 0;
+                is_pass || is_late || is_soon || is_ahead || is_proven || self.copies > 0;
             if open.unsent >= seq && (is_sure || !may_be_again) {
                 out.step(self.step(open.frame, Verdict::Different(open.difference)));
                 continue;
@@ -525,7 +532,7 @@ impl Track {
         self.asked.clear();
         self.duplicates.clear();
         self.history.clear();
-        (self.stream, self.reported, self.credits) = (None, None, None);
+        (self.stream, self.reported, self.credits, self.top_msn) = (None, None, None, None);
     }
 
     /// The capture, or the time of this responder, is over.
@@ -593,205 +600,6 @@ impl Track {
         }
         self.start_at(seq, dest);
         (self.msn_offset, self.msn, self.adopts_msn) = (msn.get(), msn, false);
-    }
-
-    /// Executes all requests before `target`.
-    pub(super) fn advance(&mut self, target: u64, frame: u64, world: &mut World) -> Advance {
-        while self.epsn < target {
-            match self.pending.front() {
-                Some(front) if front.seq == self.epsn => {}
-                _ => return Advance::Missing(self.epsn),
-            }
-            let Some(request) = self.pending.pop_front() else { break };
-            if let Some(refused) = self.execute(request, frame, world) {
-                return refused;
-            }
-        }
-        Advance::Reached
-    }
-
-    /// Executes the request that is expected, which the device executed at the latest at `frame`.
-    fn execute(&mut self, request: Pending, frame: u64, world: &mut World) -> Option<Advance> {
-        if request.is_unsized
-            || request.is_disputed
-            || self.in_message && !request.info.position.begins()
-        {
-            // How many responses it has was not captured, or which of several requests it was is not known, or the
-            // beginning of its message was not captured.
-            self.forget(Undecided::MissingPackets, world);
-            return Some(Advance::Missing(request.seq));
-        }
-        self.in_message = false;
-        self.skip_stream(world);
-        let target = self.target.as_mut()?;
-        target.feed(&request.request(), true, &mut world.scratch);
-        let Some(reply) = target.answer(&mut world.scratch) else {
-            // The engine keeps no more answers. It cannot be, since all are taken.
-            self.forget(Undecided::Unsupported, world);
-            return Some(Advance::Missing(request.seq));
-        };
-        let Some((_, msn)) = reply.aeth.filter(|_| reply.is_positive()) else {
-            return Some(Advance::Refused(reply, request.frame));
-        };
-        let msn = msn.plus(self.msn_offset);
-        if msn != self.msn {
-            if self.history.len() >= MSN_HISTORY_MAX {
-                self.history.pop_front();
-            }
-            self.history.push_back((request.seq, msn.get()));
-        }
-        (self.msn, self.epsn) = (msn, request.end());
-        self.is_message_open = !request.info.position.ends();
-        self.is_last_repeated = request.transmissions > 1;
-        (self.reported, self.rnrs) = (None, 0);
-        self.apply(request, reply, frame, world);
-        None
-    }
-
-    /// What an executed request does beside being answered.
-    fn apply(&mut self, mut request: Pending, reply: Reply, frame: u64, world: &mut World) {
-        let operation = request.info.operation;
-        if request.info.receive.takes() {
-            self.credits = self.credits.map(|credits| credits - 1);
-        }
-        self.note_grant(&request, world);
-        if operation == Operation::Send || request.info.receive.completes() {
-            // It fills a receive, and the program of the host may act on it.
-            world.memory.note_activity(self.host, frame);
-            if let Some(rkey) = request.invalidated() {
-                self.has_invalidated = true;
-                world.keys.invalidate(self.host, rkey);
-            }
-        }
-        if matches!(operation, Operation::Write | Operation::AtomicWrite) {
-            world.pending_bytes = world.pending_bytes.saturating_sub(request.payload_bytes());
-            let payload = request.payload.take();
-            self.write(&request, payload.as_deref(), frame, world);
-        }
-        let expected = self.execute_atomic(&request, frame, world);
-        let is_asked = matches!(
-            operation,
-            Operation::ReadRequest
-                | Operation::CompareSwap
-                | Operation::FetchAdd
-                | Operation::Flush
-                | Operation::AtomicWrite
-        );
-        if is_asked {
-            let (next, end) = (request.seq, request.end());
-            let (reply, is_start) = (Some(reply), true);
-            self.stream = Some(Stream { next, end, reply, is_start });
-            if self.asked.len() >= ASKED_MAX {
-                self.asked.pop_front();
-                self.forgot_asked = true;
-            }
-            let (repeats, repeat_frame) = (request.transmissions - 1, request.last_frame);
-            self.asked.push_back(Asked {
-                request,
-                msn: self.msn,
-                next,
-                original: None,
-                expected,
-                executed: (self.id, frame),
-                passed: None,
-                answers: 0,
-                repeats,
-                repeat_frame,
-                is_repeat_answered: true,
-            });
-        }
-    }
-
-    /// This responder executed a request, at `frame` at the latest.
-    pub(super) fn by(&self, request: &Pending, frame: u64) -> By {
-        By { responder: self.id, since: request.frame, until: frame }
-    }
-
-    /// An ATOMIC changes memory. Returns what it must return, if that is known, and since which frame.
-    fn execute_atomic(
-        &mut self,
-        request: &Pending,
-        frame: u64,
-        world: &mut World,
-    ) -> Option<(u64, u64)> {
-        let (address, rkey, _) = request.reth()?;
-        let (swap, compare) = request.operands().filter(|_| !world.program_writes)?;
-        let at = Location { host: self.host, rkey, address };
-        let by = self.by(request, frame);
-        let before = world.memory.number(at, by);
-        self.last_write = request.seq;
-        let is_swap = request.info.operation == Operation::CompareSwap;
-        let after = before.map(|(value, ..)| atomic_result(is_swap, value, swap, compare));
-        let is_quiet = request.frame > world.memory.last_activity(self.host);
-        let after = after.filter(|_| is_quiet).map(u64::to_le_bytes);
-        world.memory.write(at, 8, after.as_ref().map(<[u8; 8]>::as_slice), by);
-        before
-    }
-
-    /// The access of a request, if it has one that is checked.
-    pub(super) fn attempt(&self, request: &Pending) -> Option<Attempt> {
-        let (start, rkey, length) = request.reth()?;
-        let right = match request.info.operation {
-            Operation::Write | Operation::AtomicWrite => Access::REMOTE_WRITE,
-            Operation::ReadRequest => Access::REMOTE_READ,
-            Operation::CompareSwap | Operation::FetchAdd => Access::REMOTE_ATOMIC,
-            _ => return None,
-        };
-        let (host, track, frame) = (self.host, self.id, request.frame);
-        let end = start.saturating_add(length.into());
-        Some(Attempt { host, rkey, start, end, right, track, frame })
-    }
-
-    /// An access was granted: it must not contradict what was refused.
-    fn note_grant(&mut self, request: &Pending, world: &mut World) {
-        let Some(attempt) = self.attempt(request) else { return };
-        self.rights |= attempt.right;
-        if attempt.start == attempt.end {
-            return;
-        }
-        let quiet_since = world.memory.last_activity(self.host);
-        if let Some(contradiction) = world.keys.granted(attempt, quiet_since) {
-            let frames = [contradiction.frame, Some(request.frame)].into_iter().flatten();
-            self.complaint = Some(Complaint {
-                rule: &rules::ACCESS_ACCEPTED,
-                found: contradiction.text,
-                frames: frames.collect(),
-            });
-        }
-    }
-
-    /// A WRITE changes memory.
-    fn write(&mut self, request: &Pending, payload: Option<&[u8]>, frame: u64, world: &mut World) {
-        let reth = request.reth().map(|(address, rkey, _)| (address, rkey));
-        let Some((address, rkey)) = reth.or(self.writing) else { return };
-        let next = (address.wrapping_add(request.payload_len.into()), rkey);
-        self.writing = (!request.info.position.ends()).then_some(next);
-        if world.program_writes {
-            return;
-        }
-        // The program may have written to it since.
-        let payload = payload.filter(|_| request.frame > world.memory.last_activity(self.host));
-        let at = Location { host: self.host, rkey, address };
-        self.last_write = request.seq;
-        let by = self.by(request, frame);
-        world.memory.write(at, request.payload_len as usize, payload, by);
-    }
-
-    /// Passes over the rest of the answer to a READ.
-    pub(super) fn skip_stream(&mut self, world: &mut World) {
-        let Some(stream) = self.stream.take() else { return };
-        let Some(target) = &mut self.target else { return };
-        let first = stream.next + u64::from(stream.reply.is_some());
-        if stream.end.saturating_sub(first) > SKIP_MAX {
-            target.reset(psn_of(self.epsn));
-            self.msn_offset = self.msn.get();
-            return;
-        }
-        for _ in first..stream.end {
-            if target.answer(&mut world.scratch).is_none() {
-                break;
-            }
-        }
     }
 }
 
