@@ -62,7 +62,7 @@ fn settle(name: &str, wrong: &[String]) {
 }
 
 /// Seeds that are run if no number is given.
-const SEEDS: u64 = 60;
+const SEEDS: u64 = 40;
 
 /// The flaws that are asked for.
 fn wanted(all: &'static [&'static [Flaw]]) -> Vec<&'static Flaw> {

@@ -126,6 +126,8 @@ fn one_message_may_go_beyond_the_credits() {
     // No receive is taken by a WRITE.
     c.with_reth(Opcode::RC_RDMA_WRITE_ONLY, 9, reth(0, 4), 4);
     c.assert_agreed();
-    let frame = c.send_only(10);
-    c.assert_breaks_at_ends(frame, &rules::CREDITS);
+    let frame = c.wait_micros(2000).send_only(10);
+    // Elsewhere the ACK that told of the limit may have been lost behind the capture point.
+    assert_eq!(undecided(&c.judge()), [(frame, Undecided::MissingPackets)]);
+    c.assert_breaks_at_requester(frame, &rules::CREDITS);
 }
