@@ -220,7 +220,8 @@ const SEQUENCE: &[Flaw] = &[
     Flaw::responder(
         "ack-goes-back",
         &["response-msn", "response-psn"],
-        &[0, 2],
+        // Elsewhere a copy of the first request that the network made may be what it acknowledges.
+        AT_RESPONDER,
         || sends(4),
         || nth_ack(3, |ack| psn_moved(ack, -2)),
     ),
