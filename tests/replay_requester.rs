@@ -107,7 +107,8 @@ fn judge(truth: &Truth, points: &[usize], at: Option<Gid>) -> (Vec<Step>, Vec<(u
     let right = all.iter().filter(|(facts, _)| facts.icrc == IcrcVerdict::Ok).count() as u64;
     let network = NetworkFacts { icrc: [right, all.len() as u64 - right], ..Default::default() };
     let (files, lost_frames) = (Vec::new(), HashSet::new());
-    let survey = Arc::new(Survey { report, files, network, lost_frames, payloads: HashMap::new() });
+    let (payloads, ambiguous) = (HashMap::new(), HashSet::new());
+    let survey = Arc::new(Survey { report, files, network, lost_frames, payloads, ambiguous });
     let mut requesters = requester::Requesters::new(survey.clone(), at);
     let mut datagrams = datagram::Datagrams::new(survey.clone(), at);
     let mut management = management::Management::new(survey.clone());

@@ -85,7 +85,7 @@ impl Book {
     pub(super) fn new(survey: &Survey) -> Self {
         let flows = survey.report.connections.iter().map(|connection| {
             let sides = connection.directions.each_ref();
-            let is_paired = connection.pairing != Pairing::Unpaired
+            let is_paired = !matches!(connection.pairing, Pairing::Likely | Pairing::Unpaired)
                 && !survey.ambiguous.contains(&connection.flow);
             let flow = Flow {
                 mtus: [0, 1].map(|end| mtu_of(connection, end, is_paired)),
