@@ -1,4 +1,4 @@
-//! A running NIC: who drives it, who is woken, and that it ends. On a cable, so that nothing but the NIC is tested.
+//! A running NIC: which thread drives it, which is woken, and that it ends. On a cable, so that only the NIC is tested.
 #![allow(
     clippy::cast_possible_truncation,
     clippy::unwrap_used,
@@ -27,8 +27,8 @@ const ALL: Access = Access::LOCAL_WRITE
     .union(Access::REMOTE_WRITE)
     .union(Access::REMOTE_READ)
     .union(Access::REMOTE_ATOMIC);
-/// Longer than anything here takes on a busy machine.
-const PATIENCE: Option<Duration> = Some(Duration::from_secs(20));
+/// Longer than anything here takes on a loaded machine.
+const TIMEOUT: Option<Duration> = Some(Duration::from_secs(20));
 
 struct Side {
     nic: SoftNic,
@@ -65,7 +65,7 @@ impl Side {
         self.nic.post_recv(self.qp, &RecvWr { id: WrId(id), sges: &sges }).unwrap();
     }
 
-    /// The next completion, by an event: arm, look once more, sleep.
+    /// Waits for the next completion by an event: request it, poll once more, sleep.
     fn sleep_for_completion(&self) -> Wc {
         let mut wc = [Wc::default()];
         loop {
@@ -76,8 +76,8 @@ impl Side {
             if self.nic.poll_cq(self.cq, &mut wc) == 1 {
                 return wc[0];
             }
-            let woken = self.channel.wait(PATIENCE).unwrap();
-            assert_eq!(woken, Some(self.cq), "a completion came and nobody was woken");
+            let woken = self.channel.wait(TIMEOUT).unwrap();
+            assert_eq!(woken, Some(self.cq), "a completion came without an event");
         }
     }
 }
@@ -99,7 +99,7 @@ fn pair() -> (Side, Side) {
 }
 
 #[test]
-fn a_program_that_does_nothing_answers_its_peers() {
+fn read_of_idle_program_is_answered() {
     let (a, b) = pair();
     b.buffer.write(0, b"what is there").unwrap();
     let (remote_addr, rkey) = (b.buffer.addr(), b.mr.rkey());
@@ -109,8 +109,8 @@ fn a_program_that_does_nothing_answers_its_peers() {
 }
 
 #[test]
-fn nobody_who_sleeps_is_forgotten() {
-    // Both sides sleep for every message; a wake-up that gets lost would leave them there.
+fn no_wakeup_is_lost_between_sleeping_programs() {
+    // Both sides sleep for every message: they hang if a wake-up is lost.
     const ROUNDS: u64 = 3000;
     let (a, b) = pair();
     std::thread::scope(|scope| {
@@ -124,7 +124,7 @@ fn nobody_who_sleeps_is_forgotten() {
                     let mut wanted = if first || round > 0 { 2 } else { 1 };
                     while wanted > 0 {
                         let wc = side.sleep_for_completion();
-                        // The peer's receive may be late, and then it is waited for.
+                        // The peer may post its receive late: the send is retried after an RNR NAK.
                         assert!(wc.is_success(), "{wc:?}");
                         wanted -= 1;
                     }
@@ -138,25 +138,25 @@ fn nobody_who_sleeps_is_forgotten() {
 }
 
 #[test]
-fn who_polls_and_then_sleeps_is_woken() {
+fn busy_poller_that_waits_for_an_event_is_woken() {
     let (a, b) = pair();
     let mut wc = [Wc::default()];
     for round in 0..20 {
         b.recv(round, 64);
-        // Long enough to be taken for one that polls all the time.
+        // Often enough to count as a busy poller.
         for _ in 0..500 {
             assert_eq!(b.nic.poll_cq(b.cq, &mut wc), 0);
         }
         b.nic.request_notify(b.cq, Notify::Next);
         a.send(round, SEND, 8);
-        assert_eq!(b.channel.wait(PATIENCE).unwrap(), Some(b.cq));
+        assert_eq!(b.channel.wait(TIMEOUT).unwrap(), Some(b.cq));
         assert!(b.nic.wait_cq(b.cq).unwrap().is_success());
         assert!(a.nic.wait_cq(a.cq).unwrap().is_success());
     }
 }
 
 #[test]
-fn what_is_posted_after_polling_goes_out_without_another_poll() {
+fn send_after_busy_polling_needs_no_further_poll() {
     let (a, b) = pair();
     let mut wc = [Wc::default()];
     for round in 0..20 {
@@ -164,7 +164,7 @@ fn what_is_posted_after_polling_goes_out_without_another_poll() {
         for _ in 0..500 {
             assert_eq!(a.nic.poll_cq(a.cq, &mut wc), 0);
         }
-        // It polls no more.
+        // It does not poll any more.
         a.send(round, SEND, 8);
         assert!(b.sleep_for_completion().is_success());
         assert!(a.nic.wait_cq(a.cq).unwrap().is_success());
@@ -172,7 +172,7 @@ fn what_is_posted_after_polling_goes_out_without_another_poll() {
 }
 
 #[test]
-fn a_descriptor_is_readable_just_while_there_is_an_event() {
+fn completion_channel_is_readable_while_it_holds_an_event() {
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
     let (a, b) = pair();
     let readable = |side: &Side| {
@@ -187,24 +187,24 @@ fn a_descriptor_is_readable_just_while_there_is_an_event() {
     while !readable(&b) {
         std::thread::yield_now();
     }
-    assert_eq!(b.channel.wait(PATIENCE).unwrap(), Some(b.cq));
+    assert_eq!(b.channel.wait(TIMEOUT).unwrap(), Some(b.cq));
     assert!(!readable(&b));
 }
 
 #[test]
-fn who_only_looks_keeps_nobody_from_sending() {
-    // On an unreliable connection, where what is forgotten once is not sent again.
+fn reading_counters_delays_no_send() {
+    // On an unreliable connection, which retransmits nothing.
     let (a, b) = pair_of(QpType::Uc, &Connect::default());
-    let over = AtomicBool::new(false);
+    let is_over = AtomicBool::new(false);
     std::thread::scope(|scope| {
         for _ in 0..3 {
             scope.spawn(|| {
-                while !over.load(Ordering::SeqCst) {
+                while !is_over.load(Ordering::Acquire) {
                     let _ = a.nic.link_counters();
                 }
             });
         }
-        let over = Over(&over);
+        let over = Over(&is_over);
         for turn in 0..5000 {
             b.recv(turn, 8);
             a.send(turn, SEND, 8);
@@ -215,12 +215,12 @@ fn who_only_looks_keeps_nobody_from_sending() {
     });
 }
 
-/// Says that it is over when it is gone, for whatever reason.
+/// Sets a flag when it is dropped, also by a panic.
 struct Over<'a>(&'a AtomicBool);
 
 impl Drop for Over<'_> {
     fn drop(&mut self) {
-        self.0.store(true, Ordering::SeqCst);
+        self.0.store(true, Ordering::Release);
     }
 }
 
@@ -257,15 +257,15 @@ fn many_threads_use_one_nic() {
 }
 
 #[test]
-fn who_has_what_it_wanted_and_goes_has_answered() {
-    // It is sent once, and an answer may take seconds on a busy machine.
+fn deferred_ack_is_sent_before_the_qp_or_nic_is_gone() {
+    // The request is sent once, and the ACK may take seconds on a loaded machine.
     let (timeout, retry_cnt) = (AckTimeout(Bits::low(20)), RetryCount(Bits::low(0)));
     let how = Connect { timeout, retry_cnt, ..Connect::default() };
     for round in 0..20 {
         let (a, b) = pair_of(QpType::Rc, &how);
         let mut wc = [Wc::default()];
         b.recv(round, 64);
-        // Long enough to be taken for one that polls all the time, and the thread of the NIC to stay out of the way.
+        // Long enough to count as a busy poller, and for the progress thread to leave the NIC to it.
         let start = Duration::from_millis(2);
         std::thread::scope(|scope| {
             scope.spawn(|| {
@@ -280,16 +280,12 @@ fn who_has_what_it_wanted_and_goes_has_answered() {
             drop(b);
         }
         let done = a.nic.wait_cq(a.cq).unwrap();
-        assert!(
-            done.is_success(),
-            "round {round}: the peer went without an answer: {}",
-            done.status
-        );
+        assert!(done.is_success(), "round {round}: the peer went without an ACK: {}", done.status);
     }
 }
 
 #[test]
-fn a_peer_that_dies_is_noticed() {
+fn dead_peer_exceeds_the_retry_count() {
     let how = Connect {
         timeout: AckTimeout(Bits::low(8)),
         retry_cnt: RetryCount(Bits::low(2)),
@@ -304,7 +300,7 @@ fn a_peer_that_dies_is_noticed() {
 }
 
 #[test]
-fn a_timer_goes_off_though_nobody_polls() {
+fn timer_expires_without_a_poller() {
     let how = Connect {
         timeout: AckTimeout(Bits::low(8)),
         retry_cnt: RetryCount(Bits::low(1)),
@@ -314,22 +310,43 @@ fn a_timer_goes_off_though_nobody_polls() {
     drop(b);
     a.nic.request_notify(a.cq, Notify::Next);
     a.send(1, SEND, 8);
-    assert_eq!(a.channel.wait(PATIENCE).unwrap(), Some(a.cq));
+    assert_eq!(a.channel.wait(TIMEOUT).unwrap(), Some(a.cq));
+}
+
+/// An RNR NAK starts a timer and leaves nothing to send. A program that receives it in a poll, and then stops polling, needs
+/// the progress thread to wake for that timer.
+#[test]
+fn send_is_retried_after_an_rnr_nak_that_a_former_poller_received() {
+    // Without an ACK timeout, no other timer wakes it.
+    let how = Connect { timeout: AckTimeout::NEVER, ..Connect::default() };
+    let (a, b) = pair_of(QpType::Rc, &how);
+    let mut wc = [Wc::default()];
+    for round in 0..50 {
+        // It counts polls from here: too few for a busy poller.
+        a.nic.request_notify(a.cq, Notify::Next);
+        a.send(round, SEND, 8);
+        for _ in 0..20 + round % 40 {
+            assert_eq!(a.nic.poll_cq(a.cq, &mut wc), 0);
+        }
+        b.recv(round, 64);
+        assert!(b.sleep_for_completion().is_success());
+        assert!(a.nic.wait_cq(a.cq).unwrap().is_success());
+    }
 }
 
 #[test]
-fn what_happens_beside_the_work_is_told() {
+fn access_error_raises_an_async_event_on_the_responder() {
     let (a, b) = pair();
     let (remote_addr, rkey) = (b.buffer.addr() + (1 << 16), b.mr.rkey());
     a.send(1, SendOp::Write { remote_addr, rkey, imm: None }, 8);
     let wc = a.nic.wait_cq(a.cq).unwrap();
     assert_eq!(wc.status, WcStatus::RemAccessErr);
-    let event = b.nic.async_events().wait(PATIENCE).unwrap();
+    let event = b.nic.async_events().wait(TIMEOUT).unwrap();
     assert_eq!(event, Some(AsyncEvent::Qp(EventType::QpAccessErr, b.qp)));
 }
 
 #[test]
-fn a_nic_can_be_dropped_at_any_time() {
+fn nic_can_be_dropped_at_any_time() {
     for round in 0..20 {
         let (a, b) = pair();
         let stop = AtomicBool::new(false);
@@ -356,28 +373,28 @@ fn a_nic_can_be_dropped_at_any_time() {
     }
 }
 
-/// Lets go of something, as long as it takes, and fails if it takes for ever.
-fn drop_in_time<T: Send + 'static>(it: T) {
+/// Drops a value, and fails if that takes for ever.
+fn drop_in_time<T: Send + 'static>(value: T) {
     let (done, ended) = std::sync::mpsc::channel();
     std::thread::spawn(move || {
-        drop(it);
+        drop(value);
         done.send(())
     });
-    assert_eq!(ended.recv_timeout(PATIENCE.unwrap()), Ok(()), "it does not end");
+    assert_eq!(ended.recv_timeout(TIMEOUT.unwrap()), Ok(()), "the NIC does not end");
 }
 
 #[test]
-fn a_nic_that_waits_for_one_who_polled_ends_when_it_shall() {
+fn nic_that_waits_for_a_former_poller_can_be_dropped() {
     for round in 0..60 {
         let (a, b) = pair();
         let mut wc = [Wc::default()];
         b.recv(round, 64);
-        // For so long that the thread of the NIC looks seldom whether it still does.
+        // For so long that the progress thread checks rarely whether it still polls.
         let begun = b.nic.now();
         while b.nic.now().saturating_since(begun) < Duration::from_millis(36) {
             b.nic.poll_cq(b.cq, &mut wc);
         }
-        // Then no more. When the thread finds that out, it waits a moment before it answers in its place.
+        // Then it stops. When the progress thread notices, it waits a moment before it acknowledges.
         a.send(round, SEND, 8);
         std::thread::sleep(Duration::from_micros(1000 + 50 * round));
         drop_in_time(b);
@@ -386,8 +403,8 @@ fn a_nic_that_waits_for_one_who_polled_ends_when_it_shall() {
 }
 
 #[test]
-fn who_polls_for_its_own_and_then_looks_at_memory_is_served() {
-    // As programs do that measure how long a WRITE takes: each waits for its own completion, and then for the other's byte.
+fn program_that_polls_and_then_reads_memory_is_served() {
+    // As ib_write_lat does: each side polls for its own completion, and then reads memory until the peer's byte is there.
     const ROUNDS: u8 = 200;
     let (a, b) = pair();
     std::thread::scope(|scope| {
@@ -440,7 +457,7 @@ impl Receiver for Panics {
     }
 }
 
-/// Two connected sides, of which the second panics on the first packet that it receives.
+/// Returns two connected sides. The second panics on the first packet that it receives.
 fn pair_that_panics() -> (Side, Side) {
     pair_with(|mut link| {
         link.receiver = Box::new(Panics(link.receiver));
@@ -448,7 +465,7 @@ fn pair_that_panics() -> (Side, Side) {
     })
 }
 
-/// Two connected sides on a cable, whose second end was changed.
+/// Returns two connected sides on a cable whose second end was changed.
 fn pair_with(change: impl FnOnce(Link) -> Link) -> (Side, Side) {
     let gids = [1, 2].map(|host| Gid::from(Ipv4Addr::new(192, 0, 2, host)));
     let (a, b) = cable(gids[0], gids[1]).unwrap();
@@ -462,15 +479,11 @@ fn pair_with(change: impl FnOnce(Link) -> Link) -> (Side, Side) {
     (a, b)
 }
 
-/// The NIC reports a fatal error, wakes all who wait, refuses every call, and lets a program clean up.
+/// The NIC reports a fatal error, wakes all waiting threads, refuses every call, and lets a program clean up.
 fn assert_has_failed(side: &Side) {
-    let event = side.nic.async_events().wait(PATIENCE).unwrap();
+    let event = side.nic.async_events().wait(TIMEOUT).unwrap();
     assert_eq!(event, Some(AsyncEvent::Device(EventType::DeviceFatal)));
-    assert_eq!(
-        side.channel.wait(PATIENCE).unwrap(),
-        Some(side.cq),
-        "a waiting thread stays asleep"
-    );
+    assert_eq!(side.channel.wait(TIMEOUT).unwrap(), Some(side.cq), "a waiting thread stays asleep");
     assert!(side.nic.broken().is_some() && side.nic.has_failed());
     assert!(side.nic.wait_cq(side.cq).is_err());
     assert_eq!(side.nic.poll_cq(side.cq, &mut [Wc::default()]), 0);
@@ -502,8 +515,8 @@ fn panic_in_the_progress_thread_is_a_fatal_error() {
     drop_in_time(a);
 }
 
-/// A receiving half that fails from the first packet on, and whose descriptor stays readable, as that of a socket that was
-/// closed does.
+/// A receiving half that fails from the first packet on, and whose descriptor stays readable, as that of a closed socket
+/// does.
 struct Breaks {
     receiver: Box<dyn Receiver>,
     broken: bool,
@@ -516,7 +529,7 @@ impl Receiver for Breaks {
         if !self.broken {
             return Ok(0);
         }
-        self.failures.fetch_add(1, Ordering::SeqCst);
+        self.failures.fetch_add(1, Ordering::Relaxed);
         Err(std::io::Error::other("on purpose: a link that fails"))
     }
 
@@ -530,7 +543,7 @@ impl Receiver for Breaks {
 }
 
 #[test]
-fn receiving_half_that_fails_is_a_fatal_error_and_not_asked_again() {
+fn receiving_half_that_fails_is_a_fatal_error_and_not_retried() {
     let failures = Arc::new(AtomicU64::new(0));
     let (a, b) = pair_with(|mut link| {
         let (receiver, broken) = (link.receiver, false);
@@ -540,12 +553,12 @@ fn receiving_half_that_fails_is_a_fatal_error_and_not_asked_again() {
     a.send(1, SEND, 8);
     assert_has_failed(&b);
     assert_eq!(b.nic.broken().unwrap().to_string(), "on purpose: a link that fails");
-    // Packets that keep coming wake a thread that has not ended.
+    // Further packets would wake a progress thread that has not ended.
     for id in 2..20 {
         a.send(id, SEND, 8);
     }
     drop_in_time(b);
-    assert!(failures.load(Ordering::SeqCst) <= 2, "{failures:?} attempts");
+    assert!(failures.load(Ordering::Relaxed) <= 2, "{failures:?} attempts");
     drop_in_time(a);
 }
 
@@ -565,7 +578,7 @@ fn sending_half_that_fails_is_a_fatal_error() {
         link
     });
     let sges = [b.sge(8)];
-    // The call that finds out has posted it.
+    // The call that finds the error has posted the request.
     let _ = b.nic.post_send(b.qp, &SendWr::new(WrId(1), SEND, Data::Gather(&sges)));
     assert_has_failed(&b);
     drop_in_time(b);
@@ -599,24 +612,24 @@ fn panic_in_a_call_is_a_fatal_error() {
 }
 
 #[test]
-fn call_of_a_thread_that_unwinds_for_another_reason_is_no_failure() {
-    struct Asks<'a>(&'a SoftNic);
-    impl Drop for Asks<'_> {
+fn call_during_an_unrelated_unwind_is_no_failure() {
+    struct CallsOnDrop<'a>(&'a SoftNic);
+    impl Drop for CallsOnDrop<'_> {
         fn drop(&mut self) {
             let _ = self.0.create_cq(1);
         }
     }
     let (a, _b) = pair();
     let unwound = catch_unwind(AssertUnwindSafe(|| {
-        let _asks = Asks(&a.nic);
+        let _calls = CallsOnDrop(&a.nic);
         panic!("on purpose");
     }));
     assert!(unwound.is_err() && !a.nic.has_failed() && a.nic.create_cq(1).is_ok());
 }
 
-/// Numbers and keys of one NIC tell nothing about those of another: each has a seed of its own from the system.
+/// Numbers and keys of one NIC do not predict those of another: each has its own seed from the system.
 #[test]
-fn every_nic_has_numbers_of_its_own() {
+fn numbers_and_keys_differ_between_nics() {
     let (a, b) = pair();
     let (c, d) = pair();
     let sides = [&a, &b, &c, &d];
@@ -628,6 +641,6 @@ fn every_nic_has_numbers_of_its_own() {
     different(&|side| side.nic.qp_number(side.qp).unwrap().get());
     different(&|side| side.mr.rkey().get());
     different(&|side| side.nic.initial_psn(side.qp).unwrap().get());
-    let told = a.nic.endpoint(a.qp).unwrap();
-    assert_eq!(Some(told.psn), a.nic.initial_psn(a.qp), "the peer is told what is used");
+    let endpoint = a.nic.endpoint(a.qp).unwrap();
+    assert_eq!(Some(endpoint.psn), a.nic.initial_psn(a.qp), "the peer learns the PSN that is used");
 }

@@ -134,12 +134,10 @@ const STRUCK: &[(&str, &str)] = &[
 const TO_DO: &[(&str, usize)] = &[
     ("src/engine/", 260),
     ("src/link/", 9),
-    ("src/nic/", 89),
     ("src/replay/", 5),
     ("tools/ibverbs/", 48),
     ("tests/engine/", 39),
     ("tests/simulation/", 25),
-    ("tests/nic.rs", 15),
     ("fuzz/src/", 9),
 ];
 

@@ -63,11 +63,17 @@ pub use sys::thread::on_stack;
 #[cfg(all(test, target_os = "linux"))]
 pub(crate) use sys::thread::tests::without_threads;
 #[cfg(target_os = "linux")]
-pub(crate) use sys::thread::{Thread, spawn};
+pub(crate) use sys::thread::{Thread, involuntary_switches, spawn};
 
 /// A thread, which takes signals as any other does elsewhere than on Linux.
 #[cfg(not(target_os = "linux"))]
 pub(crate) type Thread = std::thread::JoinHandle<()>;
+
+/// Returns 0: how often a thread lost its core is not known elsewhere than on Linux.
+#[cfg(not(target_os = "linux"))]
+pub(crate) fn involuntary_switches() -> i64 {
+    0
+}
 
 /// Starts a thread.
 #[cfg(not(target_os = "linux"))]

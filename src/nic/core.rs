@@ -1,69 +1,83 @@
-//! The engine, and where its events go.
+//! The engine, and the queues that its events go to.
 
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
 
-use super::mailbox::Mailbox;
+use super::event_queue::EventQueue;
 use crate::engine::{AsyncEvent, CqHandle, Engine, Event};
 use crate::time::Instant;
 use crate::verbs::EventType;
 
-/// The engine behind its lock, and who waits for what.
+/// What the core lock protects: the engine, and the event queues.
 pub(super) struct Core {
     pub(super) engine: Engine,
-    /// Where the events of a completion queue go, if anywhere.
-    pub(super) channels: BTreeMap<CqHandle, Arc<Mailbox<CqHandle>>>,
-    pub(super) asynchronous: Arc<Mailbox<AsyncEvent>>,
-    /// Where all events go instead, if somebody wants them.
+    /// The completion channels of CQs that have one.
+    pub(super) channels: BTreeMap<CqHandle, Arc<EventQueue<CqHandle>>>,
+    pub(super) async_events: Arc<EventQueue<AsyncEvent>>,
+    /// Gets all events instead, if it is set.
     pub(super) sink: Option<Box<dyn Fn(Event) + Send>>,
-    /// Why nothing can be sent or received any more.
+    /// Why the NIC has failed, once it has.
     pub(super) broken: Option<(io::ErrorKind, String)>,
 }
 
 /// What there is to do.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Work {
-    /// Whether a timer has gone off.
-    pub(super) due: bool,
+    /// Whether a timer has expired.
+    pub(super) is_due: bool,
     /// Whether there may be something to send.
-    pub(super) unsent: bool,
+    pub(super) has_tx: bool,
+    /// When there will be something to do.
+    pub(super) deadline: Option<Instant>,
+}
+
+impl Work {
+    pub(super) const NONE: Self = Self { is_due: false, has_tx: false, deadline: None };
+    pub(super) const ALL: Self = Self { is_due: true, has_tx: true, deadline: None };
+
+    /// There will also be something to do at another deadline.
+    pub(super) fn or_at(self, deadline: Option<Instant>) -> Self {
+        let deadline = [self.deadline, deadline].into_iter().flatten().min();
+        Self { deadline, ..self }
+    }
 }
 
 impl Core {
-    /// What there is to do at `now`.
+    /// Returns what there is to do at `now`.
     pub(super) fn work(&self, now: Instant) -> Work {
-        let due = self.engine.poll_timeout().is_some_and(|due| due <= now);
-        Work { due, unsent: self.engine.has_transmit() }
+        let deadline = self.engine.poll_timeout();
+        let is_due = deadline.is_some_and(|deadline| deadline <= now);
+        Work { is_due, has_tx: self.engine.has_transmit(), deadline }
     }
 
-    /// Hands out events.
+    /// Delivers the engine's events.
     pub(super) fn deliver(&mut self) {
         while let Some(event) = self.engine.poll_event() {
-            self.hand_out(event);
+            self.deliver_event(event);
         }
     }
 
-    /// Hands out an event of the port or the device, which the engine knows nothing of.
+    /// Raises an event of the port or the device, which the engine does not know.
     pub(super) fn raise(&mut self, event: AsyncEvent) {
-        self.hand_out(Event::Async(event));
+        self.deliver_event(Event::Async(event));
     }
 
-    fn hand_out(&self, event: Event) {
+    fn deliver_event(&self, event: Event) {
         if let Some(sink) = &self.sink {
             return sink(event);
         }
         match event {
             Event::Completion(cq) => {
                 if let Some(channel) = self.channels.get(&cq) {
-                    channel.put(cq);
+                    channel.push(cq);
                 }
             }
-            Event::Async(event) => self.asynchronous.put(event),
+            Event::Async(event) => self.async_events.push(event),
         }
     }
 
-    /// Nothing can be sent or received any more: reports `DEVICE_FATAL`, and wakes all who wait for completions.
+    /// Nothing can be sent or received any more: reports `DEVICE_FATAL`, and wakes all threads that wait for completions.
     pub(super) fn fail(&mut self, error: &io::Error) {
         if self.broken.is_some() {
             return;
@@ -71,7 +85,7 @@ impl Core {
         self.broken = Some((error.kind(), error.to_string()));
         self.raise(AsyncEvent::Device(EventType::DeviceFatal));
         for (cq, channel) in &self.channels {
-            channel.put(*cq);
+            channel.push(*cq);
         }
     }
 }

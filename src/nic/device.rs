@@ -1,11 +1,11 @@
-//! The soft NIC as a device like any other.
+//! [`SoftNic`] as a [`Device`].
 
 use std::any::Any;
 use std::io;
 use std::sync::Arc;
 
-use super::alarm::Refusal;
-use super::{Mailbox, SoftNic};
+use super::failure::Refusal;
+use super::{EventQueue, SoftNic, SpinPolicy};
 use crate::engine::{Engine, Limits};
 use crate::link::GROUPS_MAX;
 use crate::verbs::{
@@ -61,7 +61,7 @@ impl Device for SoftNic {
 
     fn broken(&self) -> Option<io::Error> {
         let core = self.shared.core();
-        // The progress thread is about to say so.
+        // The progress thread is about to set it.
         if core.broken.is_none() && self.has_failed() {
             return Some(io::Error::other("a thread panicked while it worked on the NIC"));
         }
@@ -69,7 +69,7 @@ impl Device for SoftNic {
     }
 
     fn async_events(&self) -> &dyn Events<AsyncEvent> {
-        &*self.asynchronous
+        &*self.async_events
     }
 
     fn create_pd(&self) -> Result<PdHandle, CreateError> {
@@ -86,7 +86,7 @@ impl Device for SoftNic {
 
     fn deregister(&self, mr: MrHandle) -> Result<(), KeyError> {
         if self.has_failed() {
-            // Its memory is not touched any more.
+            // The engine does not access its memory any more.
             return Ok(());
         }
         self.command(|engine| engine.deregister(mr))
@@ -112,12 +112,12 @@ impl Device for SoftNic {
     }
 
     fn create_channel(&self) -> io::Result<Channel> {
-        Ok(Channel(Arc::new(Mailbox::<CqHandle>::new()?)))
+        Ok(Channel(Arc::new(EventQueue::<CqHandle>::new()?)))
     }
 
     fn create_cq_on(&self, capacity: usize, channel: &Channel) -> Result<CqHandle, CreateError> {
         let channel: Arc<dyn Any + Send + Sync> = channel.0.clone();
-        let Ok(mailbox) = channel.downcast::<Mailbox<CqHandle>>() else {
+        let Ok(channel) = channel.downcast::<EventQueue<CqHandle>>() else {
             return Err(CreateError::Invalid("the channel is another device's"));
         };
         let mut core = self.shared.core();
@@ -125,13 +125,13 @@ impl Device for SoftNic {
             return Refusal::refused();
         }
         let cq = core.engine.create_cq(capacity)?;
-        core.channels.insert(cq, mailbox);
+        core.channels.insert(cq, channel);
         Ok(cq)
     }
 
     fn request_notify(&self, cq: CqHandle, notify: Notify) {
         self.command(|engine| engine.request_notify(cq, notify));
-        self.shared.hand_over();
+        self.shared.arm();
     }
 
     fn destroy_cq(&self, cq: CqHandle) -> Result<(), DestroyError> {
@@ -145,7 +145,9 @@ impl Device for SoftNic {
     }
 
     fn poll_cq(&self, cq: CqHandle, out: &mut [Wc]) -> usize {
-        self.shared.poll(|core| core.engine.poll_cq(cq, out))
+        let count = self.shared.poll(|core| core.engine.poll_cq(cq, out));
+        SpinPolicy::polled(count);
+        count
     }
 
     fn create_xrcd(&self) -> Result<XrcdHandle, CreateError> {
@@ -174,7 +176,7 @@ impl Device for SoftNic {
 
     fn create_qp(&self, pd: PdHandle, create: QpCreate) -> Result<QpHandle, CreateError> {
         let qp = self.command(|engine| engine.create_qp(pd, create))?;
-        self.shared.choose_packets();
+        self.shared.set_qpn_filter();
         Ok(qp)
     }
 
@@ -200,7 +202,7 @@ impl Device for SoftNic {
 
     fn destroy_qp(&self, qp: QpHandle) -> Result<(), DestroyError> {
         self.command(|engine| engine.destroy_qp(qp))?;
-        self.shared.choose_packets();
+        self.shared.set_qpn_filter();
         Ok(())
     }
 
@@ -257,7 +259,7 @@ impl Device for SoftNic {
 }
 
 impl SoftNic {
-    /// An identifier of eight bytes: the lower half of the first of its port.
+    /// The node GUID: the lower half of the port's first GID.
     fn guid(&self) -> Guid {
         let gid = self.port.gids.first().copied().unwrap_or_default();
         let mut guid = Guid::default();
@@ -266,11 +268,11 @@ impl SoftNic {
     }
 }
 
-/// The vendor of what nobody sells; software RNICs before this one have called themselves so.
+/// Vendor id of software RNICs, as rxe has it.
 const NO_VENDOR: u32 = 0xff_ffff;
 
-/// What an engine with these limits can do.
-fn device_attr(most: &Limits) -> DeviceAttr {
+/// Returns the attributes of a device with these limits.
+fn device_attr(limits: &Limits) -> DeviceAttr {
     let number = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
     let mut fw_ver = [0; 64];
     let version = env!("CARGO_PKG_VERSION").as_bytes();
@@ -280,8 +282,8 @@ fn device_attr(most: &Limits) -> DeviceAttr {
         max_mr_size: u64::MAX,
         page_size_cap: !0xfff,
         vendor_id: NO_VENDOR,
-        max_qp: number(most.qps),
-        max_qp_wr: most.wrs,
+        max_qp: number(limits.qps),
+        max_qp_wr: limits.wrs,
         device_cap_flags: DeviceCaps::BAD_QKEY_CNTR
             | DeviceCaps::CURR_QP_STATE_MOD
             | DeviceCaps::RC_RNR_NAK_GEN
@@ -290,24 +292,24 @@ fn device_attr(most: &Limits) -> DeviceAttr {
             | DeviceCaps::XRC
             | DeviceCaps::MEM_MGT_EXTENSIONS
             | DeviceCaps::MEM_WINDOW_TYPE_2B,
-        max_sge: most.sges,
-        max_sge_rd: most.sges,
-        max_cq: number(most.cqs),
-        max_cqe: number(most.cqes),
-        max_mr: number(most.keys),
-        max_pd: number(most.pds),
-        max_qp_rd_atom: u32::from(most.rd_atomic),
-        max_res_rd_atom: u32::from(most.rd_atomic).saturating_mul(number(most.qps)),
-        max_qp_init_rd_atom: u32::from(most.rd_atomic),
+        max_sge: limits.sges,
+        max_sge_rd: limits.sges,
+        max_cq: number(limits.cqs),
+        max_cqe: number(limits.cqes),
+        max_mr: number(limits.keys),
+        max_pd: number(limits.pds),
+        max_qp_rd_atom: u32::from(limits.rd_atomic),
+        max_res_rd_atom: u32::from(limits.rd_atomic).saturating_mul(number(limits.qps)),
+        max_qp_init_rd_atom: u32::from(limits.rd_atomic),
         atomic_cap: AtomicCap::Glob,
-        max_mw: number(most.keys),
-        max_mcast_grp: number(most.qps.min(GROUPS_MAX)),
-        max_mcast_qp_attach: number(most.group_members),
-        max_total_mcast_qp_attach: number(most.qps.saturating_mul(most.group_members)),
-        max_ah: number(most.ahs),
-        max_srq: number(most.srqs),
-        max_srq_wr: most.wrs,
-        max_srq_sge: most.sges,
+        max_mw: number(limits.keys),
+        max_mcast_grp: number(limits.qps.min(GROUPS_MAX)),
+        max_mcast_qp_attach: number(limits.group_members),
+        max_total_mcast_qp_attach: number(limits.qps.saturating_mul(limits.group_members)),
+        max_ah: number(limits.ahs),
+        max_srq: number(limits.srqs),
+        max_srq_wr: limits.wrs,
+        max_srq_sge: limits.sges,
         ..DeviceAttr::default()
     }
 }

@@ -1,4 +1,4 @@
-//! Raw packets: who takes in frames of any protocol, and when.
+//! Raw packets: receives frames of any protocol for flow rules.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -10,8 +10,8 @@ use std::time::Duration;
 use rustix::event::{EventfdFlags, eventfd};
 
 use super::SoftNic;
-use super::mailbox::wait_readable;
-use super::progress::Shared;
+use super::event_queue::wait_readable;
+use super::shared::Shared;
 use crate::link::{Frames, Thread};
 use crate::verbs::{
     CqHandle, CreateError, DestroyError, Errno, FlowHandle, FlowRule, PdHandle, QpHandle, Spread,
@@ -19,15 +19,15 @@ use crate::verbs::{
 };
 use crate::wire::Qpn;
 
-/// Who listens for frames while there are rules, with a thread of its own: frames of any protocol may be many, and the
-/// NIC's packets shall not wait behind them.
+/// Receives frames while there are flow rules, in a thread of its own: frames of any protocol may be many, and RoCE packets
+/// must not wait behind them.
 pub(super) struct Listener {
     frames: Arc<dyn Frames>,
     running: Mutex<Option<Running>>,
 }
 
 struct Running {
-    /// How many rules there are.
+    /// Number of flow rules.
     rules: usize,
     stopped: Arc<AtomicBool>,
     doorbell: OwnedFd,
@@ -39,7 +39,7 @@ impl Listener {
         Self { frames, running: Mutex::default() }
     }
 
-    /// There is one more rule.
+    /// Adds a flow rule; the first starts the thread.
     fn add(&self, shared: &Arc<Shared>) -> io::Result<()> {
         let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(running) = &mut *running {
@@ -52,28 +52,28 @@ impl Listener {
 
     fn start(&self, shared: &Arc<Shared>) -> io::Result<Running> {
         let doorbell = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?;
-        let bell = doorbell.try_clone()?;
+        let thread_doorbell = doorbell.try_clone()?;
         let stopped = Arc::new(AtomicBool::new(false));
         self.frames.listen(true)?;
         let (frames, shared, stop) =
             (Arc::clone(&self.frames), Arc::clone(shared), Arc::clone(&stopped));
         let thread = crate::link::spawn(c"roce frames", move || {
-            let run = || take_frames(&*frames, &shared, &bell, &stop);
+            let run = || receive_frames(&*frames, &shared, &thread_doorbell, &stop);
             if catch_unwind(AssertUnwindSafe(run)).is_err() {
-                shared.alarm.raise();
+                shared.signals.fail();
             }
         });
         match thread {
             Ok(thread) => Ok(Running { rules: 1, stopped, doorbell, thread }),
             Err(error) => {
-                // Otherwise the kernel would go on to queue frames that no thread takes.
+                // Otherwise the kernel would keep queueing frames that no thread receives.
                 let _ = self.frames.listen(false);
                 Err(error)
             }
         }
     }
 
-    /// There is one less; without any, nobody listens.
+    /// Removes a flow rule; the last ends the thread.
     fn remove(&self) {
         let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(last) = running.take_if(|running| {
@@ -86,22 +86,22 @@ impl Listener {
     }
 }
 
-/// Takes in frames until the doorbell rings and `stop` is set.
-fn take_frames(frames: &dyn Frames, shared: &Shared, bell: &OwnedFd, stop: &AtomicBool) {
+/// Receives frames until the doorbell rings and `stop` is set.
+fn receive_frames(frames: &dyn Frames, shared: &Shared, doorbell: &OwnedFd, stop: &AtomicBool) {
     let mut frame = Vec::new();
-    while !stop.load(Ordering::SeqCst) {
+    while !stop.load(Ordering::Acquire) {
         let failed = loop {
             match frames.receive(&mut frame) {
-                Ok(true) => shared.take_frame(&frame),
+                Ok(true) => shared.receive_frame(&frame),
                 Ok(false) => break false,
                 Err(_) => break true,
             }
         };
         let _ = if failed {
-            // Its descriptor may be ready for ever.
-            wait_readable(&[bell.as_fd()], Some(RETRY_INTERVAL))
+            // Its descriptor may be readable for ever.
+            wait_readable(&[doorbell.as_fd()], Some(RETRY_INTERVAL))
         } else {
-            wait_readable(&[bell.as_fd(), frames.fd()], None)
+            wait_readable(&[doorbell.as_fd(), frames.fd()], None)
         };
     }
 }
@@ -111,11 +111,11 @@ const RETRY_INTERVAL: Duration = Duration::from_millis(100);
 
 impl Running {
     fn end(self, frames: &dyn Frames) {
-        self.stopped.store(true, Ordering::SeqCst);
+        self.stopped.store(true, Ordering::Release);
         let _ = rustix::io::write(&self.doorbell, &1_u64.to_ne_bytes());
         // A panic was reported as a failure of the NIC.
         let _ = self.thread.join();
-        // An interface that is gone gives nothing any more.
+        // An interface that is gone has no frames any more.
         let _ = frames.listen(false);
     }
 }
@@ -130,12 +130,12 @@ impl Drop for Listener {
 }
 
 impl SoftNic {
-    /// Whether there can be queue pairs of raw packets.
+    /// Whether the NIC supports raw packet QPs.
     pub fn has_raw_packets(&self) -> bool {
         self.listener.is_some()
     }
 
-    /// Makes a rule that steers frames to a queue pair of raw packets.
+    /// Creates a flow rule, which steers frames to a raw packet QP.
     pub fn create_flow(&self, qp: QpHandle, rule: FlowRule) -> Result<FlowHandle, CreateError> {
         let Some(listener) = &self.listener else {
             return Err(CreateError::Invalid("the link carries no frames"));
@@ -149,7 +149,7 @@ impl SoftNic {
         Ok(flow)
     }
 
-    /// Unmakes a rule.
+    /// Destroys a flow rule.
     pub fn destroy_flow(&self, flow: FlowHandle) -> Result<(), DestroyError> {
         self.destroy_in_engine(flow)?;
         if let Some(listener) = &self.listener {
@@ -158,7 +158,7 @@ impl SoftNic {
         Ok(())
     }
 
-    /// Makes a receive queue without a queue pair, in the state RESET.
+    /// Creates a WQ: a receive queue without a queue pair, in the state RESET.
     pub fn create_wq(
         &self,
         pd: PdHandle,
@@ -169,24 +169,24 @@ impl SoftNic {
         self.command(|engine| engine.create_wq(pd, cq, max_wr, max_sge))
     }
 
-    /// The number by which completions of a receive queue are told from others.
+    /// Returns the number of a WQ, which its completions carry.
     pub fn wq_number(&self, wq: WqHandle) -> Option<Qpn> {
         self.shared.core().engine.wq_number(wq)
     }
 
-    /// Brings a receive queue into another state.
+    /// Changes the state of a WQ.
     pub fn modify_wq(&self, wq: WqHandle, state: WqState) -> Result<(), CreateError> {
         self.command(|engine| engine.modify_wq(wq, state))
     }
 
-    /// Unmakes a receive queue that no queue pair spreads frames over.
+    /// Destroys a WQ that no RSS indirection table refers to.
     pub fn destroy_wq(&self, wq: WqHandle) -> Result<(), DestroyError> {
         self.command(|engine| engine.destroy_wq(wq))
     }
 
-    /// Makes a queue pair of raw packets that receives only, into several queues. It is ready at once; `cq` is for what
-    /// such a queue pair never completes.
-    pub fn create_spread_qp(
+    /// Creates a raw packet QP that receives into several WQs by RSS. It is ready at once, and never completes anything to
+    /// `cq`.
+    pub fn create_rss_qp(
         &self,
         pd: PdHandle,
         cq: CqHandle,
@@ -226,7 +226,7 @@ mod tests {
         }
 
         fn listen(&self, listen: bool) -> io::Result<()> {
-            self.listening.store(listen, Ordering::SeqCst);
+            self.listening.store(listen, Ordering::Release);
             Ok(())
         }
 
@@ -256,15 +256,15 @@ mod tests {
 
         let refused = without_threads(|| nic.create_flow(qp, all.clone()));
         assert_eq!(refused, Err(CreateError::Refused(Errno(libc::EAGAIN))));
-        assert!(!listening.load(Ordering::SeqCst), "the interface queues frames for no thread");
+        assert!(!listening.load(Ordering::Acquire), "the interface queues frames for no thread");
         // A queue pair with a rule could not be destroyed.
         nic.destroy_qp(qp).unwrap();
 
         // The next attempt starts from the beginning.
         let qp = nic.create_qp(pd, create).unwrap();
         let flow = nic.create_flow(qp, all).unwrap();
-        assert!(listening.load(Ordering::SeqCst));
+        assert!(listening.load(Ordering::Acquire));
         nic.destroy_flow(flow).unwrap();
-        assert!(!listening.load(Ordering::SeqCst));
+        assert!(!listening.load(Ordering::Acquire));
     }
 }

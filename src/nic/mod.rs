@@ -1,9 +1,18 @@
-//! A software NIC that runs: an [engine](crate::engine), a [link](crate::link) and somebody who drives them.
+//! A running software NIC: an [engine](crate::engine), a [link](crate::link), and a progress thread that drives them.
 //!
-//! A [`SoftNic`] can be used from any number of threads. A program that polls its completion queues drives the NIC
-//! itself, in its own thread and without a system call that it could do without; one that sleeps, or does something
-//! else, is served by a thread of the NIC's own, so that its peers' reads and writes are answered all the same. Nor does
-//! one need to poll for a peer's WRITE that it waits for by looking at memory.
+//! A [`SoftNic`] can be used from any number of threads. A program that polls its completion queues drives RX and TX
+//! itself, in its own thread and without a needless system call. For a program that sleeps or computes, the progress
+//! thread does, so that READs and WRITEs of its peers are answered all the same. A program that waits for a peer's WRITE
+//! by reading memory need not poll either.
+//!
+//! | file | holds |
+//! |---|---|
+//! | `driver/` | the decision who receives, transmits, sleeps and wakes, without IO; the word by which threads agree on it |
+//! | `progress.rs` | the progress thread, which does what the driver decides |
+//! | `poll.rs`, `transmit.rs` | RX and TX, from any thread |
+//! | `shared.rs`, `core.rs`, `timed_mutex.rs` | what threads share, behind which locks |
+//! | `failure.rs` | panics and broken links |
+//! | `spin.rs` | when a busy poller gives up its core |
 //!
 //! ```
 //! use roce::link::cable;
@@ -17,7 +26,7 @@
 //! let (a, b) = cable(gids[0], gids[1])?;
 //! let (a, b) = (SoftNic::start(a)?, SoftNic::start(b)?);
 //!
-//! // At each a protection domain, a completion queue, a queue pair, and memory that the NIC may use.
+//! // On each NIC a protection domain, a completion queue, a queue pair, and registered memory.
 //! let mut ends = Vec::new();
 //! for nic in [&a, &b] {
 //!     let (pd, cq) = (nic.create_pd()?, nic.create_cq(16)?);
@@ -28,11 +37,11 @@
 //! }
 //! let [(a_cq, a_qp, a_buffer, a_mr), (b_cq, b_qp, b_buffer, b_mr)] = &ends[..] else { unreachable!() };
 //!
-//! // Each learns how the other is called, by whatever way there is.
+//! // Each learns the other's endpoint, out of band.
 //! a.connect(*a_qp, &b.endpoint(*b_qp)?, &Connect::default())?;
 //! b.connect(*b_qp, &a.endpoint(*a_qp)?, &Connect::default())?;
 //!
-//! // A receive there, a send here.
+//! // A receive on one side, a send on the other.
 //! let sges = [Sge { addr: b_buffer.addr(), length: 4096, lkey: b_mr.lkey() }];
 //! b.post_recv(*b_qp, &RecvWr { id: WrId(7), sges: &sges })?;
 //! a_buffer.write(0, b"hello")?;
@@ -47,18 +56,22 @@
 //! ```
 #![forbid(unsafe_code)]
 
-mod alarm;
-mod arrivals;
 mod core;
 mod device;
+mod driver;
+mod event_queue;
+mod failure;
+mod filter;
 mod frames;
-mod mailbox;
+mod memory_budget;
+mod poll;
 mod port;
 mod poster;
 mod progress;
-mod room;
+mod shared;
+mod spin;
 mod timed_mutex;
-mod trust;
+mod transmit;
 
 use std::any::Any;
 use std::collections::BTreeMap;
@@ -67,11 +80,12 @@ use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::time::Duration;
 
-pub use mailbox::Mailbox;
+pub use event_queue::EventQueue;
 pub use poster::Poster;
+pub use spin::SpinPolicy;
 
-use self::alarm::Refusal;
 use self::core::Core;
+use self::failure::Refusal;
 use crate::engine::{Config, Counters, Engine, Event, Seed};
 use crate::link::{Frames, Link, Port, Thread};
 use crate::memory::AccessError;
@@ -82,31 +96,31 @@ use crate::verbs::{
 };
 use frames::Listener;
 use port::PortWatch;
-use progress::Shared;
+use shared::Shared;
 
-/// How long an acknowledgement is held back at the most if its program polls and answers: a few round trips. Who waits
-/// for it hardly notices, and how seldom that is tried the engine knows.
-const ACK_HOLD: Duration = Duration::from_micros(25);
+/// Maximum time for which a delayed ACK waits for a reply of a program that polls: a few round trips. The peer hardly
+/// notices, and the engine knows how rarely to try it.
+const DELAYED_ACK_MAX: Duration = Duration::from_micros(25);
 
-/// A software NIC that runs. It stops when it is dropped.
+/// A running software NIC. It stops when it is dropped.
 pub struct SoftNic {
     shared: Arc<Shared>,
     port: Port,
-    asynchronous: Arc<Mailbox<AsyncEvent>>,
+    async_events: Arc<EventQueue<AsyncEvent>>,
     progress: Option<Thread>,
-    /// Who listens for frames of any protocol.
+    /// Receives frames of any protocol.
     listener: Option<Listener>,
-    /// Whatever is to go last.
+    /// Dropped last.
     kept: Option<Box<dyn Any + Send + Sync>>,
 }
 
 impl SoftNic {
-    /// Starts a NIC on a link, with what suits most.
+    /// Starts a NIC on a link, with the default configuration.
     pub fn start(link: Link) -> io::Result<Self> {
         Self::start_with(link, |_| {})
     }
 
-    /// Starts a NIC on a link; `configure` may change what suits most.
+    /// Starts a NIC on a link; `configure` may change the default configuration.
     pub fn start_with(link: Link, configure: impl FnOnce(&mut Config)) -> io::Result<Self> {
         let Link { sender, receiver, port, frames, monitor } = link;
         let frames: Option<Arc<dyn Frames>> = frames.map(Arc::from);
@@ -117,57 +131,57 @@ impl SoftNic {
         (config.gids, config.port_mtu) = (port.gids.clone(), port.mtu);
         config.frame_max = frames.as_ref().map_or(0, |frames| frames.len_max());
         config.frames_hairpin = frames.as_ref().is_some_and(|frames| !frames.is_echoing());
-        config.ack_hold = ACK_HOLD;
-        config.limits = config.limits.within(room::for_objects());
-        // A peer's buffer is thought to be like one's own. Half of it is left to what the kernel reckons otherwise.
+        config.ack_hold = DELAYED_ACK_MAX;
+        config.limits = config.limits.within(memory_budget::for_objects());
+        // A peer's receive buffer is assumed to be as large as this one. The kernel's own overhead takes up to half of it.
         config.path_bytes = receiver.room().and_then(|room| u32::try_from(room / 2).ok());
         configure(&mut config);
-        let asynchronous = Arc::new(Mailbox::new()?);
+        let async_events = Arc::new(EventQueue::new()?);
         let core = Core {
             engine: Engine::new(config, Seed::from_system()?),
             channels: BTreeMap::new(),
-            asynchronous: Arc::clone(&asynchronous),
+            async_events: Arc::clone(&async_events),
             sink: None,
             broken: None,
         };
-        // Without a monitor, nothing is announced; the NIC works all the same.
+        // Without a monitor the NIC works, and raises no events of its port.
         let port_watch = monitor.and_then(|monitor| PortWatch::new(monitor).ok());
         let shared = Shared::new(core, sender, receiver, frames.clone(), port_watch)?;
-        shared.choose_packets();
+        shared.set_qpn_filter();
         let thread = Arc::clone(&shared);
         let progress = crate::link::spawn(c"roce", move || thread.run())?;
         let (progress, listener) = (Some(progress), frames.map(Listener::new));
-        Ok(Self { shared, port, asynchronous, progress, listener, kept: None })
+        Ok(Self { shared, port, async_events, progress, listener, kept: None })
     }
 
-    /// Keeps something until the NIC has stopped and its link is closed, and drops it then: so others can be told that
-    /// the address is free.
+    /// Keeps a value until the NIC has stopped and its link is closed, and drops it then: its `Drop` can announce that the
+    /// address is free.
     pub fn keep_until_closed(&mut self, kept: impl Any + Send + Sync) {
         self.kept = Some(Box::new(kept));
     }
 
-    /// The port of its link.
+    /// Returns the port of its link.
     pub fn port(&self) -> &Port {
         &self.port
     }
 
-    /// The descriptors that hold the link's address, for as long as the NIC is there. A forked child that does not use
-    /// the NIC closes its copies, or the address stays taken after its parent has dropped the NIC.
+    /// Returns the descriptors that hold the link's address as long as the NIC runs. A forked child that does not use the
+    /// NIC closes its copies, or the address stays taken after its parent has dropped the NIC.
     pub fn address_fds(&self) -> Vec<RawFd> {
         self.shared.address_fds()
     }
 
-    /// How often everything happened that the engine counts.
+    /// Returns the counters of the engine.
     pub fn counters(&self) -> Counters {
         self.shared.core().engine.counters().clone()
     }
 
-    /// How often everything happened that the link counts.
+    /// Returns the counters of the link.
     pub fn link_counters(&self) -> Vec<(&'static str, u64)> {
         self.shared.link_counters()
     }
 
-    /// Changes a region: its domain, its memory, its rights, as given. Its keys stay.
+    /// Changes the protection domain, the memory or the access rights of a memory region, as given. Its keys stay.
     pub fn reregister(
         &self,
         mr: MrHandle,
@@ -178,30 +192,33 @@ impl SoftNic {
         self.command(|engine| engine.reregister(mr, pd, memory, access))
     }
 
-    /// Brings in memory that is there on demand, as if somebody had written or read it. `None` if the domain's key does
-    /// not open it.
+    /// Faults in the pages of on-demand memory, as if they were written or read. `None` if the key does not belong to the
+    /// protection domain.
     pub fn prefetch(&self, pd: PdHandle, sge: Sge, write: bool) -> Option<Result<(), AccessError>> {
         self.shared.core().engine.prefetch(pd, sge, write)
     }
 
-    /// The attributes of a shared receive queue as they are: its limit is 0 once the event was raised.
+    /// Returns the present attributes of an SRQ: its limit is 0 once the event was raised.
     pub fn query_srq(&self, srq: SrqHandle) -> Option<SrqAttr> {
         self.shared.core().engine.query_srq(srq)
     }
 
-    /// The time by its own clock, which completions are stamped with.
+    /// Returns the time by the clock of completion timestamps.
     pub fn now(&self) -> Instant {
         self.shared.now()
     }
 
-    /// From now on it is known of each completion of this queue when it came.
+    /// Stamps the completions of this queue from now on.
     pub fn keep_time(&self, cq: CqHandle) -> Result<(), CreateError> {
         let now = self.now();
         self.shared.core().engine.keep_time(now, cq)
     }
 
-    /// Takes the oldest completion of a queue, and when it came if that is [kept](Self::keep_time). If there is none, it
-    /// first sees what has arrived.
+    /// Takes the oldest completion of a queue, with its timestamp if these are [kept](Self::keep_time). If there is none,
+    /// drives the NIC first.
+    ///
+    /// Unlike `poll_cq`, it does not apply the spin policy: the caller reports the poll to [`SpinPolicy::polled`] once it
+    /// holds no lock.
     pub fn poll_cq_timed(&self, cq: CqHandle) -> Option<(Wc, Option<Instant>)> {
         let mut taken = None;
         self.shared.poll(|core| {
@@ -211,56 +228,56 @@ impl SoftNic {
         taken
     }
 
-    /// Gives a completion queue another size.
+    /// Changes the capacity of a completion queue.
     pub fn resize_cq(&self, cq: CqHandle, capacity: usize) -> Result<(), CreateError> {
         self.command(|engine| engine.resize_cq(cq, capacity))
     }
 
-    /// From now on every event goes to `sink`, and to no channel or mailbox. It is called while the NIC is locked: it
-    /// may put the event away, and must not ask anything of the NIC.
+    /// Passes every event to `sink` from now on, and to no event queue. It is called with the NIC locked: it may store the
+    /// event, and must not call the NIC.
     pub fn hand_events_to(&self, sink: impl Fn(Event) + Send + 'static) {
         self.shared.core().sink = Some(Box::new(sink));
     }
 
-    /// Posts work requests of any kind, to any queue, all at once: what is to be sent goes out when `post` has returned.
-    /// It is called while the NIC is locked, and must not ask anything else of the NIC.
+    /// Posts work requests of any kind, to any queue, all at once: they are transmitted when `post` has returned. It is
+    /// called with the NIC locked, and must not call the NIC.
     #[inline]
     pub fn post_all<T>(&self, post: impl FnOnce(&mut Poster<'_>) -> T) -> T {
         let mut core = self.shared.core();
         let failed = self.has_failed();
-        let mut poster = Poster { engine: &mut core.engine, sends: false, failed };
+        let mut poster = Poster { engine: &mut core.engine, has_sends: false, failed };
         let done = post(&mut poster);
-        let sends = poster.sends;
+        let has_sends = poster.has_sends;
         if !failed {
             core.deliver();
         }
         drop(core);
-        if sends {
+        if has_sends {
             self.shared.posted();
         }
         done
     }
 
-    /// Whether the NIC has failed for good, because a thread panicked while it worked on it. Then there are no completions
-    /// any more, and every call is refused.
+    /// Whether the NIC has failed for good: its link is broken, or a thread panicked while it worked on the NIC. There are no
+    /// completions any more, and every call is refused.
     #[inline]
     pub fn has_failed(&self) -> bool {
-        self.shared.alarm.is_raised()
+        self.shared.signals.has_failed()
     }
 
-    /// Sends what was left for the next poll, because there will be none.
+    /// Transmits what was deferred to the next poll: the caller will not poll again.
     pub fn flush(&self) {
         self.shared.flush();
     }
 
-    /// Does something with the engine that is no work, and lets the world know what came of it. What was left for the
-    /// next poll goes out first: the command may end what it belongs to.
+    /// Runs a command of the engine and delivers its events. What was deferred to the next poll is transmitted first: the
+    /// command may destroy what it belongs to.
     fn command<T: Refusal>(&self, command: impl FnOnce(&mut Engine) -> T) -> T {
         self.shared.flush();
         self.post(command)
     }
 
-    /// Posts work, and sees to it that it is done.
+    /// Runs a command that may have posted work, and transmits it.
     fn post<T: Refusal>(&self, command: impl FnOnce(&mut Engine) -> T) -> T {
         let done = {
             let mut core = self.shared.core();

@@ -1,17 +1,17 @@
-//! The port of a running NIC: raises events when it changes, and keeps identifiers and MTU up to date.
+//! The port of a running NIC: raises events when it changes, and keeps GIDs and MTU up to date.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Mutex;
 
 use super::core::Core;
-use super::progress::Shared;
+use super::shared::Shared;
 use crate::link::{PortMonitor, PortStatus};
 use crate::verbs::{AsyncEvent, EventType};
 
-/// The monitor of a link, and what it said last.
+/// The monitor of a link, and the status that it reported last.
 pub(super) struct PortWatch {
-    /// A copy of the monitor's, to wait for without the lock.
+    /// A copy of the monitor's descriptor, to wait for it without the lock.
     changes: OwnedFd,
     state: Mutex<State>,
 }
@@ -22,7 +22,7 @@ struct State {
 }
 
 impl PortWatch {
-    /// Starts from what the port is now, which raises no event.
+    /// Starts from the present status, which raises no event.
     pub(super) fn new(mut monitor: Box<dyn PortMonitor>) -> io::Result<Self> {
         let changes = monitor.fd().try_clone_to_owned()?;
         let last = monitor.status()?.clone();
@@ -36,17 +36,17 @@ impl PortWatch {
 }
 
 impl Shared {
-    /// Looks at the port, applies what changed, and returns whether it is active.
+    /// Reads the status of the port, applies what changed, and returns whether the port is active.
     pub(super) fn refresh_port(&self) -> bool {
         let Some(watch) = &self.port_watch else { return true };
-        let mut state = self.alarm.lock(&watch.state);
+        let mut state = self.signals.lock(&watch.state);
         let State { monitor, last } = &mut *state;
-        // An interface that cannot be looked at is taken to be as it was.
+        // An interface whose status cannot be read counts as unchanged.
         if let Ok(status) = monitor.status()
             && status != last
         {
             let before = std::mem::replace(last, status.clone());
-            // The receiver is locked before the core, as everywhere.
+            // The receiving half is locked before the core, as everywhere.
             let mut receiver = self.receiver();
             if before.gids != last.gids {
                 receiver.set_gids(&last.gids);
@@ -58,7 +58,7 @@ impl Shared {
 }
 
 impl Core {
-    /// Applies what changed of the port.
+    /// Applies a change of the port.
     fn apply(&mut self, before: &PortStatus, now: &PortStatus) {
         if before.mtu != now.mtu {
             self.engine.set_port_mtu(now.mtu);

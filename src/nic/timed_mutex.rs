@@ -10,14 +10,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use super::alarm::{Alarm, Watched};
+use super::driver::Signals;
+use super::failure::FailGuard;
 use crate::time::Instant;
 
 /// Maximum time for which a holder is expected to keep the lock: longer than one full batch takes to be received or
 /// sent, and short against a time slice of the scheduler.
 const HOLD_MAX: Duration = Duration::from_micros(100);
 
-/// Value of `since` while nobody holds the lock.
+/// Value of `since` while the lock is free.
 const FREE: u64 = u64::MAX;
 
 /// A mutex that knows since when it is held.
@@ -26,25 +27,25 @@ pub(super) struct TimedMutex<T> {
     mutex: Mutex<T>,
     /// When the lock was taken, in nanoseconds, or [`FREE`].
     since: AtomicU64,
-    alarm: Arc<Alarm>,
+    signals: Arc<Signals>,
 }
 
 impl<T> TimedMutex<T> {
-    pub(super) fn new(value: T, alarm: &Arc<Alarm>) -> Self {
+    pub(super) fn new(value: T, signals: &Arc<Signals>) -> Self {
         let (mutex, since) = (Mutex::new(value), AtomicU64::new(FREE));
-        Self { mutex, since, alarm: Arc::clone(alarm) }
+        Self { mutex, since, signals: Arc::clone(signals) }
     }
 
     /// Takes the lock, waiting for it if it is taken. `clock` is asked when it is held: a lock marked with the time before
     /// the wait would look overdue from its first moment, and all pollers would queue for it.
     pub(super) fn lock(&self, clock: impl FnOnce() -> Instant) -> TimedGuard<'_, T> {
-        let guard = self.alarm.lock(&self.mutex);
+        let guard = self.signals.lock(&self.mutex);
         self.hold(clock(), guard)
     }
 
     /// Takes the lock if it is free.
     pub(super) fn try_lock(&self, now: Instant) -> Option<TimedGuard<'_, T>> {
-        self.alarm.try_lock(&self.mutex).map(|guard| self.hold(now, guard))
+        self.signals.try_lock(&self.mutex).map(|guard| self.hold(now, guard))
     }
 
     /// Takes the lock if it is free, or waits for it if its holder seems to have lost its core.
@@ -62,7 +63,7 @@ impl<T> TimedMutex<T> {
         now.saturating_since(since) > HOLD_MAX
     }
 
-    fn hold<'a>(&'a self, now: Instant, guard: Watched<'a, T>) -> TimedGuard<'a, T> {
+    fn hold<'a>(&'a self, now: Instant, guard: FailGuard<'a, T>) -> TimedGuard<'a, T> {
         self.since.store(now.as_nanos(), Ordering::Relaxed);
         TimedGuard { guard, since: &self.since }
     }
@@ -71,7 +72,7 @@ impl<T> TimedMutex<T> {
 /// The lock, until it is dropped.
 #[derive(Debug)]
 pub(super) struct TimedGuard<'a, T> {
-    guard: Watched<'a, T>,
+    guard: FailGuard<'a, T>,
     since: &'a AtomicU64,
 }
 
@@ -107,7 +108,7 @@ mod tests {
     use super::*;
 
     fn mutex(value: u32) -> TimedMutex<u32> {
-        TimedMutex::new(value, &Arc::new(Alarm::new().unwrap()))
+        TimedMutex::new(value, &Arc::new(Signals::new().unwrap()))
     }
 
     fn at(us: u64) -> Instant {

@@ -66,6 +66,17 @@ pub fn on_stack<T: Send>(stack: usize, call: impl FnOnce() -> T + Send) -> io::R
     result.ok_or_else(|| io::Error::other("the thread panicked"))
 }
 
+/// Returns how often the scheduler has taken the core from the calling thread.
+#[expect(unsafe_code, reason = "a call of the C library")]
+pub(crate) fn involuntary_switches() -> i64 {
+    let mut usage = MaybeUninit::<libc::rusage>::zeroed();
+    // SAFETY: the structure has the size that the call fills in.
+    let code = unsafe { libc::getrusage(libc::RUSAGE_THREAD, usage.as_mut_ptr()) };
+    // SAFETY: zeros are a value of it, too.
+    let usage = unsafe { usage.assume_init() };
+    if code == 0 { usage.ru_nivcsw } else { 0 }
+}
+
 /// What a thread does.
 type Run = Box<dyn FnOnce() + Send>;
 

@@ -10,6 +10,7 @@ use roce::ibverbs::{
     IBV_WC_EX_WITH_COMPLETION_TIMESTAMP, IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK,
     IBV_WC_STANDARD_FLAGS, ibv_context, ibv_cq_ex, ibv_cq_init_attr_ex, ibv_poll_cq_attr,
 };
+use roce::nic::SpinPolicy;
 use roce::time::Instant;
 use roce::verbs::Wc;
 
@@ -17,7 +18,6 @@ use crate::call::{Failed, Result, fast_quiet, pointer};
 use crate::cq::{Cq, ibv_destroy_cq, size};
 use crate::events::lock;
 use crate::object::{Object, given};
-use crate::patience;
 use crate::pd::Pd;
 
 /// What completions can tell of when they came.
@@ -148,7 +148,7 @@ unsafe extern "C" fn start_poll(cq: *mut ibv_cq_ex, attr: *mut ibv_poll_cq_attr)
     if found != 0 {
         queue.poll.give_turn();
     }
-    patience::looked(usize::from(found == 0));
+    SpinPolicy::polled(usize::from(found == 0));
     found
 }
 

@@ -19,7 +19,6 @@
 //! | `share` | what several contexts of a program share |
 //! | `pd`, `mr`, `dm`, `mw`, `xrc` | protection domains, memory, the device's own, windows, XRC domains |
 //! | `channel`, `cq`, `cq_ex` | completions |
-//! | `patience` | how long a thread may look for them in vain |
 //! | `srq`, `qp`, `post`, `wr_ex` | queues and what is posted to them |
 //! | `flow`, `wq` | rules that steer raw packets, and queues that they are spread over |
 //! | `ah` | address handles and multicast |
@@ -53,7 +52,6 @@ mod kern;
 mod mr;
 mod mw;
 mod object;
-mod patience;
 mod pd;
 mod post;
 mod private;

@@ -196,7 +196,7 @@ unsafe fn create(context: *mut ibv_context, init: &ibv_qp_init_attr_ex) -> Resul
     // SAFETY: the caller vouches for it.
     let made = match unsafe { wq::spread(init) }? {
         None => open.nic.create_qp(pd, plan),
-        Some(spread) => open.nic.create_spread_qp(pd, plan.recv_cq, spread),
+        Some(spread) => open.nic.create_rss_qp(pd, plan.recv_cq, spread),
     };
     let handle = match made {
         Ok(handle) => handle,

@@ -1,30 +1,30 @@
-//! What the link is told of who is here: which queue pairs there are, and which groups they are in.
+//! Which packets the link receives: the QPN filter and multicast groups.
 //!
-//! The receiving half is locked meanwhile, so what it is told last is how it is.
+//! Both change with the receiving half locked, so that the last change is the state of the engine.
 
 use std::io;
 
-use super::alarm::Refusal;
-use super::progress::Shared;
+use super::failure::Refusal;
+use super::shared::Shared;
 use crate::link::CHOSEN_MAX;
 use crate::verbs::{CreateError, DestroyError, Errno, QpHandle};
 use crate::wire::{Gid, Qpn};
 
 impl Shared {
-    /// Tells the link which queue pairs there are. It is told of a new one before anybody knows its number, so no
-    /// packet to it is missed.
-    pub(super) fn choose_packets(&self) {
-        if self.alarm.is_raised() {
+    /// Sets the link's QPN filter to the queue pairs that there are. A new one is in it before the program learns its
+    /// number, so no packet to it is missed.
+    pub(super) fn set_qpn_filter(&self) {
+        if self.signals.has_failed() {
             return;
         }
         let mut receiver = self.receiver();
-        let some: Vec<Qpn> = self.core().engine.qp_numbers().take(CHOSEN_MAX + 1).collect();
-        receiver.choose(Some(&*some).filter(|all| all.len() <= CHOSEN_MAX));
+        let qpns: Vec<Qpn> = self.core().engine.qp_numbers().take(CHOSEN_MAX + 1).collect();
+        receiver.choose(Some(&*qpns).filter(|qpns| qpns.len() <= CHOSEN_MAX));
     }
 
-    /// Attaches a queue pair to a group, which the link joins if it is the first.
+    /// Attaches a queue pair to a multicast group. The link joins the group for its first member.
     pub(super) fn attach(&self, qp: QpHandle, group: Gid) -> Result<(), CreateError> {
-        if self.alarm.is_raised() {
+        if self.signals.has_failed() {
             return Refusal::refused();
         }
         let mut receiver = self.receiver();
@@ -37,7 +37,7 @@ impl Shared {
         if !is_new {
             return Ok(());
         }
-        let joined = receiver.join(group).and_then(|()| self.watch(&**receiver));
+        let joined = receiver.join(group).and_then(|()| self.update_rx_fd(&**receiver));
         joined.map_err(|error| {
             receiver.leave(group);
             self.core().engine.detach_multicast(qp, group).expect("it was just attached");
@@ -45,9 +45,9 @@ impl Shared {
         })
     }
 
-    /// Detaches a queue pair from a group, which the link leaves if it was the last.
+    /// Detaches a queue pair from a multicast group. The link leaves the group with its last member.
     pub(super) fn detach(&self, qp: QpHandle, group: Gid) -> Result<(), DestroyError> {
-        if self.alarm.is_raised() {
+        if self.signals.has_failed() {
             return Refusal::refused();
         }
         let mut receiver = self.receiver();
@@ -63,7 +63,7 @@ impl Shared {
     }
 }
 
-/// Why a link does not join a group.
+/// Translates the error of a link that did not join a group.
 fn refusal(error: &io::Error) -> CreateError {
     match (error.kind(), error.raw_os_error()) {
         (io::ErrorKind::Unsupported, _) => {

@@ -1,4 +1,5 @@
-//! Something to wait for: a queue with a file descriptor that is readable while there is something in it.
+//! Event queues with a file descriptor that is readable while they hold events: completion channels, and the queue of
+//! asynchronous events.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -11,55 +12,55 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 
 use crate::verbs::Events;
 
-/// A queue that can be waited for, by a call or by `poll` on its descriptor.
+/// A queue of events that a thread can wait for, by a call or by `poll` on its descriptor.
 #[derive(Debug)]
-pub struct Mailbox<T> {
-    letters: Mutex<VecDeque<T>>,
-    /// Counts the letters.
-    flag: OwnedFd,
+pub struct EventQueue<T> {
+    events: Mutex<VecDeque<T>>,
+    /// Counts the events.
+    counter: OwnedFd,
 }
 
-impl<T> Mailbox<T> {
+impl<T> EventQueue<T> {
     pub(super) fn new() -> io::Result<Self> {
         let flags = EventfdFlags::SEMAPHORE | EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC;
-        Ok(Self { letters: Mutex::default(), flag: eventfd(0, flags)? })
+        Ok(Self { events: Mutex::default(), counter: eventfd(0, flags)? })
     }
 
-    pub(super) fn put(&self, letter: T) {
-        self.letters.lock().unwrap_or_else(PoisonError::into_inner).push_back(letter);
-        // The counter has room for more than there is memory for letters.
-        let _ = rustix::io::write(&self.flag, &1_u64.to_ne_bytes());
+    pub(super) fn push(&self, event: T) {
+        self.events.lock().unwrap_or_else(PoisonError::into_inner).push_back(event);
+        // The counter cannot overflow: memory for events runs out first.
+        let _ = rustix::io::write(&self.counter, &1_u64.to_ne_bytes());
     }
 
-    /// The oldest one, if there is any.
+    /// Takes the oldest event, if there is any.
     pub fn take(&self) -> Option<T> {
         let mut count = [0_u8; 8];
-        rustix::io::read(&self.flag, &mut count).ok()?;
-        self.letters.lock().unwrap_or_else(PoisonError::into_inner).pop_front()
+        rustix::io::read(&self.counter, &mut count).ok()?;
+        self.events.lock().unwrap_or_else(PoisonError::into_inner).pop_front()
     }
 }
 
-impl<T: fmt::Debug + Send + 'static> Events<T> for Mailbox<T> {
+impl<T: fmt::Debug + Send + 'static> Events<T> for EventQueue<T> {
     fn wait(&self, timeout: Option<Duration>) -> io::Result<Option<T>> {
         loop {
-            if let Some(letter) = self.take() {
-                return Ok(Some(letter));
+            if let Some(event) = self.take() {
+                return Ok(Some(event));
             }
-            if !wait_readable(&[self.flag.as_fd()], timeout)? {
+            if !wait_readable(&[self.counter.as_fd()], timeout)? {
                 return Ok(None);
             }
         }
     }
 }
 
-impl<T> AsFd for Mailbox<T> {
-    /// Readable while there is something to take.
+impl<T> AsFd for EventQueue<T> {
+    /// Readable while there are events.
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.flag.as_fd()
+        self.counter.as_fd()
     }
 }
 
-/// Waits until one of several descriptors is readable; whether one is.
+/// Waits until one of several descriptors is readable; returns false after `timeout`. A signal ends the wait, too.
 pub(super) fn wait_readable(fds: &[BorrowedFd<'_>], timeout: Option<Duration>) -> io::Result<bool> {
     let mut fds: Vec<PollFd<'_>> =
         fds.iter().map(|fd| PollFd::from_borrowed_fd(*fd, PollFlags::IN)).collect();
@@ -71,7 +72,7 @@ pub(super) fn wait_readable(fds: &[BorrowedFd<'_>], timeout: Option<Duration>) -
     }
 }
 
-/// Waits until one of up to three descriptors is readable; which of them are. A signal counts as all.
+/// Waits until one of up to three descriptors is readable; returns which are. After a signal, all may be.
 pub(super) fn which_readable(
     fds: &[BorrowedFd<'_>],
     timeout: Option<Duration>,

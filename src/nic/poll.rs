@@ -1,0 +1,149 @@
+//! RX and TX from the threads of the program: what a poll and a post do.
+
+use std::sync::atomic::Ordering;
+
+use super::core::{Core, Work};
+use super::driver::{DeferredTx, STEADY};
+use super::shared::{RxGuard, Shared};
+use super::timed_mutex::TimedGuard;
+use crate::time::Instant;
+
+/// What came of receiving.
+pub(super) struct Received {
+    /// Whether packets had arrived.
+    pub(super) packets: bool,
+    /// Number of completions that were taken then.
+    count: usize,
+    /// What is left to do.
+    work: Work,
+}
+
+impl Shared {
+    /// Drives RX and TX from the polling thread; `take` takes completions.
+    ///
+    /// If there are some, TX is deferred to the next poll: responses go out together with the requests that the program
+    /// posts in its turn. A poll that finds nothing takes each lock at most once.
+    pub(super) fn poll(&self, mut take: impl FnMut(&mut Core) -> usize) -> usize {
+        let word = self.signals.load();
+        if word.has_failed() {
+            return 0;
+        }
+        let mut now = self.now();
+        let polls = self.polls.add(now);
+        if polls.is_multiple_of(STEADY) && !word.is_polled() {
+            // Packets that this thread receives do not wake the progress thread, but it should leave the NIC to it.
+            self.signals.wake();
+        }
+        let deferred = word.deferred();
+        if deferred == DeferredTx::Requests && self.take_deferred() {
+            self.transmit_urgent(now);
+        }
+        let (mut count, mut work) = {
+            let mut core = self.core();
+            (take(&mut core), core.work(now))
+        };
+        if count == 0 {
+            let rx = self.rx.try_lock_or_wait(now, || self.now());
+            // A wait may have taken a time slice.
+            now = rx.as_ref().map_or(now, TimedGuard::since);
+            Received { count, work, .. } = self.receive(rx, now, work, take);
+        }
+        if count > 0 && work.has_tx {
+            self.claim(polls);
+            self.defer_or_transmit(match deferred {
+                DeferredTx::Responses => DeferredTx::Requests,
+                _ => DeferredTx::Responses,
+            });
+        } else if count == 0 && (self.take_deferred() || work.has_tx || self.is_tx_due(now)) {
+            self.transmit(now);
+        } else {
+            // A packet may have started a timer without anything to send, as an RNR NAK does.
+            self.signals.wake_before(work.deadline);
+        }
+        count
+    }
+
+    /// Declares a busy poller to a progress thread that drives by itself: what this poll defers is not forgotten, because
+    /// the progress thread decides anew at once.
+    fn claim(&self, polls: u64) {
+        if polls >= STEADY && !self.signals.load().is_polled() {
+            // The poll that found something may have begun long ago.
+            self.polls.touch(self.now());
+            self.signals.claim();
+        }
+    }
+
+    /// Whether the sending half held packets back that it wants to send by now.
+    fn is_tx_due(&self, now: Instant) -> bool {
+        self.tx_deadline.load(Ordering::Relaxed) <= now.as_nanos()
+    }
+
+    /// Takes what was deferred to the next poll: the caller transmits it. Returns whether there was anything.
+    fn take_deferred(&self) -> bool {
+        self.signals.take_deferred() != DeferredTx::None
+    }
+
+    /// Requests were posted: they go out with the next poll of a busy poller, or at once.
+    pub(super) fn posted(&self) {
+        self.defer_or_transmit(DeferredTx::Requests);
+    }
+
+    /// Defers TX to the next poll while a poller drives, so that it goes out together with what else there is then;
+    /// otherwise transmits.
+    fn defer_or_transmit(&self, tx: DeferredTx) {
+        if !self.signals.defer(tx) {
+            self.transmit(self.now());
+        }
+    }
+
+    /// A program requests a CQ event, and may not poll until it comes.
+    pub(super) fn arm(&self) {
+        self.polls.restart(0);
+        self.signals.arm();
+    }
+
+    /// Receives what has arrived and runs expired timers, if there are any; then `take` takes completions.
+    ///
+    /// Without the receiving half it only runs timers: the thread that has it receives.
+    pub(super) fn receive(
+        &self,
+        mut rx: Option<RxGuard<'_>>,
+        now: Instant,
+        work: Work,
+        mut take: impl FnMut(&mut Core) -> usize,
+    ) -> Received {
+        let arrived = rx.as_mut().map_or(Ok(0), |rx| rx.receive(now));
+        let held_back = rx.as_ref().and_then(|rx| rx.poll_timeout());
+        if matches!(arrived, Ok(0)) && !work.is_due {
+            return Received { packets: false, count: 0, work: work.or_at(held_back) };
+        }
+        let mut core = self.core();
+        let mut packets = false;
+        match (arrived, &rx) {
+            (Ok(1..), Some(rx)) => {
+                packets = true;
+                rx.for_each(&mut |packet| {
+                    core.engine.handle_packet(now, packet);
+                });
+            }
+            (Err(error), _) => self.fail(&mut core, &error),
+            _ => {}
+        }
+        if core.work(now).is_due {
+            core.engine.handle_timeout(now);
+        }
+        core.deliver();
+        Received { packets, count: take(&mut core), work: core.work(now).or_at(held_back) }
+    }
+
+    /// Delivers a frame of any protocol to the engine.
+    pub(super) fn receive_frame(&self, frame: &[u8]) {
+        if self.signals.has_failed() {
+            return;
+        }
+        let now = self.now();
+        let mut core = self.core();
+        core.engine.handle_frame(now, frame);
+        core.deliver();
+    }
+}

@@ -1,0 +1,122 @@
+//! What all threads of a NIC share.
+//!
+//! Locks are taken in one order: the receiving half, or the sending half, then the core. Packets are received, checked,
+//! sealed and sent without the core; so one thread can be in the kernel while another works on queue pairs. Beside the
+//! locks, threads share the [signals](super::driver) and hints.
+
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::sync::atomic::AtomicU64;
+use std::sync::{Arc, Mutex, OnceLock};
+
+use super::core::Core;
+use super::driver::{PollCounter, Signals};
+use super::failure::FailGuard;
+use super::port::PortWatch;
+use super::timed_mutex::{TimedGuard, TimedMutex};
+use super::transmit::Tx;
+use crate::link::{Frames, Receiver, Sender};
+use crate::time::Instant;
+
+/// The receiving half, locked.
+pub(super) type RxGuard<'a> = TimedGuard<'a, Box<dyn Receiver>>;
+
+/// What all threads of a NIC share.
+pub(super) struct Shared {
+    core: Mutex<Core>,
+    pub(super) tx: TimedMutex<Tx>,
+    pub(super) rx: TimedMutex<Box<dyn Receiver>>,
+    /// A copy of the receiving half's descriptor, to wait for it without its lock.
+    rx_fd: OwnedFd,
+    /// The same once a multicast group was joined, if it is another one then.
+    rx_fd_with_groups: OnceLock<OwnedFd>,
+    /// Reports changes of the port.
+    pub(super) port_watch: Option<PortWatch>,
+    pub(super) signals: Arc<Signals>,
+    pub(super) polls: PollCounter,
+    clock: std::time::Instant,
+    /// A copy of [`Tx::deadline`] for pollers, in nanoseconds; the largest number if there is none.
+    pub(super) tx_deadline: AtomicU64,
+}
+
+impl Shared {
+    pub(super) fn new(
+        core: Core,
+        sender: Box<dyn Sender>,
+        receiver: Box<dyn Receiver>,
+        frames: Option<Arc<dyn Frames>>,
+        port_watch: Option<PortWatch>,
+    ) -> io::Result<Arc<Self>> {
+        let rx_fd = receiver.fd().try_clone_to_owned()?;
+        let signals = Arc::new(Signals::new()?);
+        let tx = Tx::new(sender, frames)?;
+        Ok(Arc::new(Self {
+            core: Mutex::new(core),
+            tx: TimedMutex::new(tx, &signals),
+            rx: TimedMutex::new(receiver, &signals),
+            rx_fd,
+            rx_fd_with_groups: OnceLock::new(),
+            port_watch,
+            signals,
+            polls: PollCounter::new(),
+            #[expect(clippy::disallowed_methods, reason = "here is where time comes from")]
+            clock: std::time::Instant::now(),
+            tx_deadline: AtomicU64::new(u64::MAX),
+        }))
+    }
+
+    /// The time since the NIC was started.
+    pub(super) fn now(&self) -> Instant {
+        Instant::from_nanos(u64::try_from(self.clock.elapsed().as_nanos()).unwrap_or(u64::MAX))
+    }
+
+    pub(super) fn core(&self) -> FailGuard<'_, Core> {
+        self.signals.lock(&self.core)
+    }
+
+    /// Locks the receiving half. A thread that needs the core too locks it afterwards.
+    pub(super) fn receiver(&self) -> RxGuard<'_> {
+        self.rx.lock(|| self.now())
+    }
+
+    /// The descriptors that hold the link's address: that of the receiving half before it joins groups, and its copy.
+    pub(super) fn address_fds(&self) -> Vec<RawFd> {
+        vec![self.receiver().fd().as_raw_fd(), self.rx_fd.as_raw_fd()]
+    }
+
+    /// The descriptor that is readable when packets have arrived.
+    pub(super) fn rx_fd(&self) -> &OwnedFd {
+        self.rx_fd_with_groups.get().unwrap_or(&self.rx_fd)
+    }
+
+    /// The receiving half has joined a group, and may have another descriptor to wait for.
+    pub(super) fn update_rx_fd(&self, receiver: &dyn Receiver) -> io::Result<()> {
+        if self.rx_fd_with_groups.get().is_none() {
+            let _ = self.rx_fd_with_groups.set(receiver.fd().try_clone_to_owned()?);
+            self.signals.wake();
+        }
+        Ok(())
+    }
+
+    /// The link has failed for good: reports it once, ends the progress thread, which would find the link's descriptor
+    /// readable for ever, and refuses later calls.
+    #[cold]
+    pub(super) fn fail(&self, core: &mut Core, error: &io::Error) {
+        core.fail(error);
+        self.signals.fail();
+    }
+
+    /// Ends the progress thread.
+    pub(super) fn stop(&self) {
+        // A peer may wait for a response that was deferred to the next poll.
+        self.flush();
+        self.signals.stop();
+    }
+
+    /// Returns what both halves of the link counted.
+    pub(super) fn link_counters(&self) -> Vec<(&'static str, u64)> {
+        let mut counters = self.with_tx(|tx| tx.counters());
+        counters.extend(self.receiver().counters());
+        counters
+    }
+}
