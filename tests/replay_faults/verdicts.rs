@@ -6,7 +6,7 @@ use std::time::Duration;
 use roce::capture::PcapWriter;
 use roce::replay::{Options, Step, Subject, Survey, Verdict, replay_capture};
 use roce::time::Instant;
-use roce::wire::{Gid, LinkType, Packet};
+use roce::wire::{Gid, LinkType, Operation, Packet};
 
 use super::device::Mark;
 use super::flaw::Flaw;
@@ -107,14 +107,19 @@ pub struct Wrong {
 pub struct Missing<'m>(pub &'m [(Option<usize>, Instant)]);
 
 impl Missing<'_> {
-    /// Whether they may be why a verdict on a packet is undecided: one of its connection was before it, or, if it is not
-    /// certain which queue pairs are one connection, one of any connection.
+    /// Whether they may be why a verdict on a packet is undecided: one of its connection was before it; or one of any
+    /// connection, if it is not certain which queue pairs are one connection, or if it shows memory.
     fn explains(&self, frame: &Frame, is_ambiguous: bool) -> bool {
+        // Memory that all connections share.
+        let packet = Packet::parse(transport(&frame.bytes)).ok();
+        let operation = packet.and_then(|packet| Some(packet.info()?.operation));
+        let is_data =
+            matches!(operation, Some(Operation::ReadResponse | Operation::AtomicAcknowledge));
         // A packet may meet with its fault on the second hop, after it was captured.
         let until = frame.when.saturating_add(HOP_DELAY * 2);
         let mut before = self.0.iter().filter(|(_, time)| *time <= until);
         let is_why = |connection: &Option<usize>| {
-            is_ambiguous || *connection == frame.connection || connection.is_none()
+            is_data || is_ambiguous || *connection == frame.connection || connection.is_none()
         };
         frame.is_corrupted || before.any(|(connection, _)| is_why(connection))
     }

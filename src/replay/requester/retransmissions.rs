@@ -146,7 +146,11 @@ impl Requester {
             let broken = Break::new(&rules::RETRANSMISSION_CAUSE, found);
             return (Motion::Rewind(Cause::Unknown), Err(broken.with_frame(self.progress.1)));
         }
-        if self.is_asked_for(sequence, record) {
+        let is_reaction = self.past_nak.is_some_and(|nak| {
+            now <= nak.time.saturating_add(REACTION_NANOS)
+                && (nak.from..=nak.until).contains(&sequence)
+        });
+        if is_reaction || self.is_asked_for(sequence, record) {
             return (Motion::Rewind(Cause::Loss), Ok(None));
         }
         if let Some(rnr) = self.rnr_of(record) {

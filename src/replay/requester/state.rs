@@ -108,6 +108,8 @@ pub(super) struct Requester {
     pub(super) pass_time: u64,
     pub(super) cursor: u64,
     pub(super) nak: Option<Trigger>,
+    /// The last NAK of what is acknowledged by now: the requester may react to it before it handles the ACK.
+    pub(super) past_nak: Option<Trigger>,
     pub(super) implied: Option<Trigger>,
     pub(super) rnr: Option<Rnr>,
     /// How often it went back without progress, and from where.
@@ -166,6 +168,7 @@ impl Requester {
             pass_time: 0,
             cursor: 0,
             nak: None,
+            past_nak: None,
             implied: None,
             rnr: None,
             attempts: 0,
@@ -259,6 +262,7 @@ impl Requester {
         self.una = una;
         self.progress = (now, frame);
         // A trigger that lies behind is served, however that came.
+        self.past_nak = self.nak.filter(|trigger| trigger.until < una).or(self.past_nak);
         self.nak = self.nak.filter(|trigger| trigger.until >= una);
         self.implied = self.implied.filter(|trigger| trigger.until >= una);
         self.rnr = self.rnr.filter(|rnr| rnr.sequence >= una);

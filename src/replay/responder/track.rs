@@ -512,6 +512,8 @@ impl Track {
             // It was sent, and not captured: what the packet says is adopted.
             out.step(self.step(open.frame, Verdict::Undecided(Undecided::MissingPackets)));
             if open.target > self.epsn && self.state == State::Known {
+                // What the missing requests wrote is unknown.
+                world.memory.note_activity(self.host, open.frame);
                 self.adopt(open.target, open.msn, open.dest, world);
             }
         }
