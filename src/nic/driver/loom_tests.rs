@@ -3,11 +3,20 @@
 //! `RUSTFLAGS="--cfg loom" cargo test --lib --target-dir target/loom loom_tests`. The numbers are those of the
 //! [word's](super::word) reasons why no wake-up is lost.
 
+use loom::sync::atomic::{AtomicBool, Ordering};
 use loom::sync::{Arc, Condvar, Mutex};
 use loom::thread;
 
 use super::word::{DeferredTx, SharedWord, SleepKind};
 use crate::time::Instant;
+
+/// Checks every interleaving with at most three preemptions: threads that take turns in finding the TX lock taken could go
+/// on for ever.
+fn model(run: impl Fn() + Send + Sync + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(3);
+    builder.check(run);
+}
 
 /// The doorbell: a flag that a thread can wait for, as an eventfd is.
 struct Doorbell {
@@ -43,8 +52,8 @@ struct Model {
     doorbell: Doorbell,
     /// Number of requests that are posted and not sent, behind the core lock.
     unsent: Mutex<u32>,
-    /// The TX lock.
-    tx: Mutex<()>,
+    /// The TX lock, which no thread waits for: whether it is taken.
+    tx: AtomicBool,
     /// The next deadline, behind the core lock.
     deadline: Mutex<Option<Instant>>,
 }
@@ -55,7 +64,7 @@ impl Model {
             word: SharedWord::new(),
             doorbell: Doorbell::new(),
             unsent: Mutex::new(0),
-            tx: Mutex::new(()),
+            tx: AtomicBool::new(false),
             deadline: Mutex::new(None),
         })
     }
@@ -66,18 +75,21 @@ impl Model {
 
     /// As `Shared::try_send` does.
     fn transmit(&self) {
-        loop {
-            let Ok(tx) = self.tx.try_lock().or_else(|_| {
-                self.word.tx_blocked();
-                self.tx.try_lock()
-            }) else {
-                return;
-            };
+        while self.try_tx() {
             *self.unsent.lock().unwrap() = 0;
-            drop(tx);
+            self.tx.store(false, Ordering::Release);
             if !self.word.tx_released().has_tx_pending() {
                 return;
             }
+        }
+    }
+
+    fn try_tx(&self) -> bool {
+        let (success, failure) = (Ordering::Acquire, Ordering::Relaxed);
+        let try_lock = || self.tx.compare_exchange(false, true, success, failure).is_ok();
+        try_lock() || {
+            self.word.tx_blocked();
+            try_lock()
         }
     }
 
@@ -89,7 +101,7 @@ impl Model {
 #[test]
 fn deferred_tx_is_transmitted_by_the_poster_or_the_progress_thread() {
     // (1)
-    loom::model(|| {
+    model(|| {
         let model = Model::new();
         assert!(model.word.try_sleep(SleepKind::Polled));
         let poster = {
@@ -113,7 +125,7 @@ fn deferred_tx_is_transmitted_by_the_poster_or_the_progress_thread() {
 #[test]
 fn deferred_tx_is_taken_by_one_thread() {
     // (1)
-    loom::model(|| {
+    model(|| {
         let model = Model::new();
         assert!(model.word.try_sleep(SleepKind::Polled));
         assert!(model.word.defer(DeferredTx::Responses));
@@ -129,7 +141,7 @@ fn deferred_tx_is_taken_by_one_thread() {
 #[test]
 fn wake_token_ends_the_sleep() {
     // (2)
-    loom::model(|| {
+    model(|| {
         let model = Model::new();
         let wakers: Vec<_> = (0..2)
             .map(|_| {
@@ -150,7 +162,7 @@ fn wake_token_ends_the_sleep() {
 #[test]
 fn stop_is_seen_by_a_thread_that_sleeps_again_and_again() {
     // (2)
-    loom::model(|| {
+    model(|| {
         let model = Model::new();
         let stopper = {
             let model = Arc::clone(&model);
@@ -172,7 +184,7 @@ fn stop_is_seen_by_a_thread_that_sleeps_again_and_again() {
 #[test]
 fn earlier_deadline_is_seen_or_wakes() {
     // (3)
-    loom::model(|| {
+    model(|| {
         let model = Model::new();
         let (early, late) = (Instant::from_nanos(1 << 10), Instant::from_nanos(1 << 20));
         *model.deadline.lock().unwrap() = Some(late);
@@ -201,7 +213,7 @@ fn earlier_deadline_is_seen_or_wakes() {
 #[test]
 fn thread_that_finds_the_tx_lock_taken_is_not_forgotten() {
     // (4)
-    loom::model(|| {
+    model(|| {
         let model = Model::new();
         let other = {
             let model = Arc::clone(&model);
@@ -226,7 +238,7 @@ fn armed_program_is_not_left_to_a_poller() {
 }
 
 fn armed_program_ends_a_sleep(kind: SleepKind) {
-    loom::model(move || {
+    model(move || {
         let model = Model::new();
         let program = {
             let model = Arc::clone(&model);
@@ -244,7 +256,7 @@ fn armed_program_ends_a_sleep(kind: SleepKind) {
 #[test]
 fn claim_wakes_the_progress_thread_for_what_is_deferred() {
     // (6)
-    loom::model(|| {
+    model(|| {
         let model = Model::new();
         let poller = {
             let model = Arc::clone(&model);
