@@ -36,11 +36,8 @@ impl Requester {
         self.acknowledged = self.acknowledged.max(until);
         self.counted = self.counted.max(passed.map_or(until, |passed| until.min(passed)));
         match answer {
-            _ if is_data => {
-                if passed.is_none() {
-                    self.handle_data(sequence, packet);
-                }
-            }
+            _ if is_data && passed.is_none() => self.handle_data(sequence, packet),
+            _ if is_data => {}
             Some(Answer::RnrNak(timer)) if !is_stale => {
                 let timer = u64::from(timer.micros()) * 1000;
                 self.handle_rnr(Rnr { sequence, time: now, frame: packet.frame, timer });
