@@ -46,7 +46,7 @@ use super::memory::{By, HostId, Location, Memory};
 use super::session::{Established, Options};
 use super::survey::Survey;
 use super::verdict::{Step, Subject, Undecided, Verdict};
-use crate::analysis::{End, FlowNumber, PacketFacts, PacketRole, Pairing};
+use crate::analysis::{Connection, End, FlowNumber, PacketFacts, PacketRole, Pairing};
 use crate::time::Instant;
 use crate::wire::{Gid, Operation, Role, Service};
 use target::Scratch;
@@ -75,6 +75,8 @@ struct World {
     landings: Vec<(HostId, Instant)>,
     /// Hosts with a connection of which the capture misses packets.
     incomplete_hosts: HashSet<HostId>,
+    /// Hosts with a connection of which the capture has only one direction.
+    half_hosts: HashSet<HostId>,
     /// Connections whose set-up the user told, and that have not begun yet.
     established: Vec<Established>,
 }
@@ -130,6 +132,11 @@ impl World {
                 Verdict::Undecided(Undecided::MissingPackets)
             }
             Verdict::Different(difference)
+                if rules::is_about_memory(difference.rule) && self.half_hosts.contains(&host) =>
+            {
+                Verdict::Undecided(Undecided::MissingPackets)
+            }
+            Verdict::Different(difference)
                 if rules::may_come_from_missing(difference.rule) && self.is_guessed(flow) =>
             {
                 Verdict::Undecided(Undecided::Pairing)
@@ -165,14 +172,21 @@ impl World {
         let connection = self.survey.connection(flow);
         connection.is_some_and(|connection| {
             let is_here = |end: &End| self.point == Some(end.address);
-            let has_gaps = connection.directions.iter().any(|direction| {
-                let is_unasked = direction.request_packets == 0 && direction.response_packets > 0;
-                direction.not_captured > 0 || is_unasked
-            });
-            let is_half =
-                connection.pairing == Pairing::Unpaired && connection.service != Service::Uc;
-            (has_gaps || is_half) && !connection.ends.iter().any(is_here)
+            connection.directions.iter().any(|direction| direction.not_captured > 0)
+                && !connection.ends.iter().any(is_here)
         })
+    }
+
+    /// Whether the capture has only one direction of a connection, so that it does not show what was written through it.
+    fn is_half(&self, connection: &Connection) -> bool {
+        let is_unasked = connection
+            .directions
+            .iter()
+            .any(|direction| direction.request_packets == 0 && direction.response_packets > 0);
+        let is_unpaired =
+            connection.pairing == Pairing::Unpaired && connection.service != Service::Uc;
+        let is_here = |end: &End| self.point == Some(end.address);
+        (is_unasked || is_unpaired) && !connection.ends.iter().any(is_here)
     }
 
     fn host(&mut self, address: Gid) -> HostId {
@@ -204,6 +218,7 @@ impl Responders {
             hosts: HashMap::new(),
             landings: Vec::new(),
             incomplete_hosts: HashSet::new(),
+            half_hosts: HashSet::new(),
             established: options.connections.clone(),
         };
         let survey = Arc::clone(&world.survey);
@@ -212,6 +227,11 @@ impl Responders {
                 let ends = connection.ends.iter().map(|end| world.host(end.address));
                 let ends: Vec<HostId> = ends.collect();
                 world.incomplete_hosts.extend(ends);
+            }
+            if world.is_half(connection) {
+                let ends = connection.ends.iter().map(|end| world.host(end.address));
+                let ends: Vec<HostId> = ends.collect();
+                world.half_hosts.extend(ends);
             }
         }
         for &region in &options.regions {

@@ -103,6 +103,11 @@ rules! {
         "§9.9.3";
 }
 
+/// Whether a rule is about what memory holds, which requests of any connection may have written.
+pub(super) fn is_about_memory(rule: &Rule) -> bool {
+    [&READ_DATA, &ATOMIC_ORIGINAL].iter().any(|known| known.id == rule.id)
+}
+
 /// Whether a packet that the capture misses may be why a rule seems broken. What is wrong with a packet by itself is wrong
 /// whatever is missing.
 pub(in crate::replay) fn may_come_from_missing(rule: &Rule) -> bool {
