@@ -414,7 +414,8 @@ impl Requester {
         }
     }
 
-    fn rnr_timer_nanos(&self) -> u64 {
+    /// How long a receiver that is not ready asks to wait, in nanoseconds; 0 if none did.
+    pub(super) fn rnr_timer_nanos(&self) -> u64 {
         let timer = self.evidence_or_none().and_then(|evidence| evidence.rnr_timer);
         timer.map_or(0, |timer| u64::from(timer.micros()) * 1000)
     }

@@ -292,6 +292,22 @@ impl InflightMessages {
         self.list.range_mut(start..).for_each(|message| message.requests = 0);
     }
 
+    /// The requester goes back to `sequence`: it dropped all responses behind it.
+    pub(super) fn reopen_reads(&mut self, sequence: u64) {
+        let start = self.list.partition_point(|message| message.first <= sequence);
+        for message in self.list.range_mut(start..).filter(|message| message.needs_response()) {
+            message.responses_end = message.first;
+            self.reads += u32::from(message.end.take().is_some());
+        }
+    }
+
+    /// READs and ATOMICs whose response is not complete, in the order of their sequence numbers.
+    pub(super) fn open_reads(&self) -> impl Iterator<Item = &Inflight> {
+        let none = self.reads == 0;
+        let all = self.list.iter().filter(move |_| !none);
+        all.filter(|message| message.needs_response() && message.end.is_none())
+    }
+
     /// READs and ATOMICs in flight.
     pub(super) fn reads(&self) -> u32 {
         self.reads
@@ -322,6 +338,6 @@ impl InflightMessages {
         if self.reads == 0 {
             return None;
         }
-        self.list.iter().find(|message| message.needs_response() && message.end.is_none())
+        self.open_reads().next()
     }
 }

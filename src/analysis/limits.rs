@@ -110,5 +110,9 @@ pub const VANTAGE_FLOWS_MAX: usize = 65_536;
 /// Pairs of hosts for which the order of the capture points is remembered.
 pub const VANTAGE_DIRECTIONS_MAX: usize = 4096;
 
+/// Differences of two files' times that are compared for one direction while it is not known which sightings are of the same
+/// transmission.
+pub const VANTAGE_CANDIDATES_MAX: usize = 4096;
+
 /// The longest delays that are kept for two capture points.
 pub const VANTAGE_DELAYS_MAX: usize = 8;

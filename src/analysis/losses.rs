@@ -31,8 +31,9 @@ impl Requester {
         let trigger = trigger.filter(|trigger| trigger.sequence <= sequence.max(self.unacked));
         let proof = trigger.map_or(packet.frame, |trigger| trigger.frame);
         let from = trigger.map_or(sequence, |trigger| trigger.sequence.min(sequence));
-        let skipped =
-            self.report_skipped(from, proof, scene) | self.report_corrupt(from, proof, scene);
+        let skipped = self.report_skipped(from, proof, scene);
+        let is_corrupt = self.report_corrupt(from, proof, scene);
+        let skipped = skipped | is_corrupt;
         if cause == RetransmissionCause::Rnr {
             return;
         }
@@ -51,7 +52,17 @@ impl Requester {
                 }
             }
             Some(trigger) if trigger.cause == RetransmissionCause::ImpliedNak => {
-                self.report_missing_response(trigger.sequence, trigger.frame, scene);
+                let more = self.more_missing(trigger.sequence);
+                if !is_corrupt {
+                    let is_only = more.is_empty();
+                    self.report_missing_response(trigger.sequence, is_only, trigger.frame, scene);
+                }
+                for sequence in more {
+                    let (role, certainty) = (PacketRole::Response, Certainty::Likely);
+                    let (frame, proof, is_corrupt) = (None, trigger.frame, false);
+                    let loss = Loss { sequence, role, frame, proof, certainty, is_corrupt };
+                    self.report(loss, scene);
+                }
             }
             _ if skipped => {}
             _ => self.judge_timeout(sequence, packet, scene),
@@ -77,9 +88,10 @@ impl Requester {
             record.flags |= RecordFlags::LOSS_REPORTED;
             let is_guessed = record.sequence == guessed;
             let first = if is_guessed { record.end() - 1 } else { record.sequence };
-            lost.push((first.max(from), record.end()));
+            // What makes the requester go back may have come before the gap.
+            lost.push((first.max(from), record.end(), proof.max(record.frame)));
         }
-        for &(first, end) in &lost {
+        for &(first, end, proof) in &lost {
             for sequence in first..end {
                 let (role, certainty) = (PacketRole::Request, Certainty::Proven);
                 // One that was captured with a wrong ICRC after the proof was transmitted later.
@@ -119,10 +131,12 @@ impl Requester {
         self.report(Loss { sequence, role, frame, proof, certainty, is_corrupt }, scene);
     }
 
-    /// Reports the READ response or ATOMIC acknowledgement for want of which the requester went back.
+    /// Reports the READ response or ATOMIC acknowledgement for want of which the requester went back. `is_only`: no other was
+    /// missing, so that one with a damaged PSN is this one.
     fn report_missing_response<S: Sink>(
         &mut self,
         sequence: u64,
+        is_only: bool,
         proof: u64,
         scene: &mut Scene<'_, S>,
     ) {
@@ -130,17 +144,49 @@ impl Requester {
             return;
         }
         let role = PacketRole::Response;
-        let corrupt = self.take_corrupt_response(sequence..=sequence);
+        let corrupt = self
+            .take_corrupt_response(sequence..=sequence)
+            .or_else(|| self.take_displaced_response().filter(|_| is_only));
         let is_corrupt = corrupt.is_some();
         let frame = corrupt.map(|(_, frame, _)| frame).or_else(|| {
-            // One that came before the request was transmitted last answered an earlier one.
+            // One that came before the request was transmitted last answered an earlier one, and one that came before the
+            // requester went back was dropped.
             let requested = self.records.get(sequence).map_or(0, |record| record.frame);
+            let requested = requested.max(self.pass_frame);
             self.response_frame(sequence).filter(|&frame| frame > requested && frame < proof)
         });
         self.report_corrupt_responses(sequence + 1, proof, scene);
         // One that was never captured may as well be late.
         let certainty = if frame.is_some() { Certainty::Proven } else { Certainty::Likely };
         self.report(Loss { sequence, role, frame, proof, certainty, is_corrupt }, scene);
+    }
+
+    /// The other responses that were missing when the requester went back for want of the one to `sequence`: of each READ or
+    /// ATOMIC the first, if a later one was answered.
+    fn more_missing(&self, sequence: u64) -> Vec<u64> {
+        let answered = self.last_ack.sequence;
+        let reads = self.messages.open_reads().take_while(|read| read.last < answered);
+        let reads = reads.filter(|read| read.first > sequence && read.requests == 1);
+        let unanswered = reads.filter(|read| read.responses_end == read.first);
+        let mut missing: Vec<u64> =
+            unanswered.map(|read| read.first).take(MISSING_RESPONSES_MAX).collect();
+        let gaps = self.missing_responses.iter().copied();
+        missing.extend(gaps.filter(|&missing| missing > sequence));
+        // Those with a wrong ICRC are reported as such.
+        missing.retain(|missing| !self.corrupt_responses.iter().any(|(at, ..)| at == missing));
+        missing.sort_unstable();
+        missing.dedup();
+        missing
+    }
+
+    /// A READ response with a wrong ICRC whose PSN is of no READ or ATOMIC that waits for one: the PSN is damaged.
+    fn take_displaced_response(&mut self) -> Option<(u64, u64, PacketRole)> {
+        let at = self.corrupt_responses.iter().position(|&(sequence, _, role)| {
+            let message = self.messages.find(sequence);
+            role == PacketRole::Response
+                && !message.is_some_and(|m| m.needs_response() && m.end.is_none())
+        })?;
+        Some(self.corrupt_responses.remove(at))
     }
 
     /// Reports the responses with a wrong ICRC between `sequence` and the last one that was answered.
@@ -193,7 +239,15 @@ impl Requester {
             self.report(Loss { sequence, role, frame, proof, certainty, is_corrupt }, scene);
             return;
         }
-        let is_missing = self.missing_responses.contains(&sequence);
+        if self.unanswered == Some(sequence) {
+            let (role, certainty) = (PacketRole::Response, Certainty::Likely);
+            let (frame, is_corrupt) = (None, false);
+            self.report(Loss { sequence, role, frame, proof, certainty, is_corrupt }, scene);
+            return;
+        }
+        let read = self.messages.find(sequence).filter(|message| message.needs_response());
+        let is_open = read.is_some_and(|m| m.end.is_none() && m.responses_end <= sequence);
+        let is_missing = is_open || self.missing_responses.contains(&sequence);
         if is_missing && transmissions > 1 {
             // Requested again in vain: that request was lost, or the responses to it.
             let (role, certainty, is_corrupt) = (PacketRole::Request, Certainty::Likely, false);

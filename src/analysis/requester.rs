@@ -107,6 +107,12 @@ pub(super) struct Requester {
     pub(super) pass: u32,
     pub(super) pass_start: u64,
     pub(super) pass_cause: Option<RetransmissionCause>,
+    /// The frame with which it went back last.
+    pub(super) pass_frame: u64,
+    /// It went back and has had no response in order since: it drops others, and goes back for none of them.
+    is_recovering: bool,
+    /// Since it went back: a response that did not come, although a later one did.
+    pub(super) unanswered: Option<u64>,
     /// The last NAK or RNR NAK that the requester has not acted on yet.
     pub(super) trigger: Option<Trigger>,
     /// The implied NAK that the requester has not acted on yet.
@@ -217,6 +223,24 @@ impl Requester {
         by_rtt.min(seen)
     }
 
+    /// The requester goes back: once for each loss.
+    pub(super) fn begin_recovery(&mut self) {
+        self.is_recovering = true;
+        self.unanswered = None;
+    }
+
+    /// A response came in order.
+    pub(super) fn end_recovery(&mut self) {
+        self.is_recovering = false;
+        self.unanswered = None;
+    }
+
+    /// Whether the requester went back and waits for what it requested again. If it waits for longer than its timeout takes,
+    /// the capture has missed the response.
+    pub(super) fn is_recovering(&self, now: u64) -> bool {
+        self.is_recovering && now.saturating_sub(self.attempt_time) < self.timeout_least()
+    }
+
     /// Adds a round-trip time.
     pub(super) fn add_rtt(&mut self, nanos: u64) {
         self.statistics.rtt.add(nanos);
@@ -300,7 +324,7 @@ impl Requester {
         let sequence = self.sequence_of(packet.psn);
         self.statistics.icrc_errors += 1;
         self.evidence().icrc_errors.push(packet.frame);
-        let near = self.unacked..self.next.saturating_add(EVIDENCE_MAX as u64 * 2);
+        let near = self.unacked.min(self.cursor)..self.next.saturating_add(EVIDENCE_MAX as u64 * 2);
         if self.is_started && near.contains(&sequence) && !packet.sightings.is_damaged_copy {
             if self.corrupt.len() >= EVIDENCE_MAX {
                 self.corrupt.remove(0);
@@ -372,6 +396,7 @@ impl Requester {
         (self.next, self.cursor, self.unacked) = (sequence, sequence, sequence);
         (self.trigger, self.implied, self.open_timeout) = (None, None, None);
         (self.unsized_read, self.guessed_read) = (None, None);
+        self.end_recovery();
         self.missing_responses.clear();
     }
 

@@ -107,6 +107,14 @@ impl Requester {
 
     /// Learns the path MTU from a packet that fills it, or from where the packet behind a READ begins.
     fn learn_mtu(&mut self, packet: &PacketFacts, info: &OpcodeInfo, sequence: u64) {
+        if let Some((read, _)) = self.guessed_read
+            && sequence > read
+            && info.operation != Operation::ReadRequest
+            && self.records.get(read).is_some_and(|record| sequence < record.end())
+        {
+            // It lies where responses of the READ would: the guess was wrong.
+            self.size_read(sequence - 1);
+        }
         if !info.position.ends() && !packet.is_cut {
             self.note_full(0, packet);
             self.set_mtu(packet.payload_len);
@@ -143,6 +151,7 @@ impl Requester {
         {
             self.mtu = mtu;
             self.resize_read(read, responses_of(length, mtu));
+            self.resize_last_read(read);
         }
         if self.mtu != 0 {
             return;
@@ -175,6 +184,29 @@ impl Requester {
         }
     }
 
+    /// The path MTU is another one than was guessed from the READ at `guessed`: if a READ behind it is the last request, its
+    /// number of responses was worked out with the wrong one.
+    fn resize_last_read(&mut self, guessed: u64) {
+        let mtu = self.mtu;
+        let Some(record) = self.records.last_mut().filter(|record| record.sequence > guessed)
+        else {
+            return;
+        };
+        let Some(message) = self.messages.find_mut(record.sequence) else { return };
+        let (Operation::ReadRequest, Some(reth)) = (message.operation, message.reth) else {
+            return;
+        };
+        let span = if mtu == 0 { 1 } else { responses_of(reth.length, mtu) };
+        record.span = u32::try_from(span).unwrap_or(u32::MAX);
+        message.last = message.first + span - 1;
+        let is_at_end = self.cursor == self.next;
+        self.next = record.end();
+        self.cursor = if is_at_end { self.next } else { self.cursor.min(self.next) };
+        if mtu == 0 && reth.length > MTUS[0] {
+            self.unsized_read = Some((record.sequence, reth.length));
+        }
+    }
+
     /// The response that ends a READ tells how many sequence numbers it has.
     pub(super) fn size_read(&mut self, sequence: u64) {
         if let Some((read, length)) = self.guessed_read.filter(|(read, _)| *read <= sequence)
@@ -188,6 +220,7 @@ impl Requester {
                 .find(|&mtu| span > 1 && responses_of(length, mtu) == span)
                 .unwrap_or(0);
             self.resize_read(read, span);
+            self.resize_last_read(read);
         }
         let Some((read, _)) = self.unsized_read.filter(|(read, _)| *read <= sequence) else {
             return;
@@ -214,10 +247,9 @@ impl Requester {
             return 1;
         };
         let mtu = match self.mtu {
+            0 if sequence < self.next => return self.skipped_read(sequence, reth.length),
             0 => {
-                if sequence >= self.next {
-                    self.unsized_read = (reth.length > MTUS[0]).then_some((sequence, reth.length));
-                }
+                self.unsized_read = (reth.length > MTUS[0]).then_some((sequence, reth.length));
                 return 1;
             }
             mtu => mtu,
@@ -225,6 +257,15 @@ impl Requester {
         // A READ has at most half of the PSNs (§9.7.3.1); what asks for more is not believed.
         let span = responses_of(reth.length, mtu).min(crate::wire::Psn::HALF.into());
         u32::try_from(span).unwrap_or(1)
+    }
+
+    /// How many sequence numbers a READ takes whose first transmission was not captured while the path MTU is not known: all
+    /// that were skipped from there on, if it has as many responses with one of the path MTUs.
+    fn skipped_read(&self, sequence: u64, length: u32) -> u32 {
+        let Some(gap) = self.records.get(sequence).filter(|gap| !gap.is_seen()) else { return 1 };
+        let span = gap.end() - sequence;
+        let fits = MTUS.into_iter().any(|mtu| responses_of(length, mtu) == span);
+        u32::try_from(span).ok().filter(|_| fits).unwrap_or(1)
     }
 
     /// What a packet is that was transmitted before, or that others overtook.
@@ -240,7 +281,7 @@ impl Requester {
         };
         let elapsed = now.saturating_sub(record.time);
         let is_copy = record.digest == packet.digest && elapsed < RTT_NANOS_LEAST;
-        if let Some(trigger) = self.trigger_of(sequence, record, is_copy) {
+        if let Some(trigger) = self.trigger_of(sequence, record, is_copy, now) {
             let cause = self.cause_of(&trigger, record, now);
             return Repeat::Rewind(cause, Some(trigger));
         }
@@ -262,15 +303,29 @@ impl Requester {
 
     /// The response that makes the requester go back to `sequence`: one that names it, else the latest one that names an
     /// earlier packet, which was not captured then.
-    fn trigger_of(&self, sequence: u64, record: &Record, is_copy: bool) -> Option<Trigger> {
+    fn trigger_of(
+        &self,
+        sequence: u64,
+        record: &Record,
+        is_copy: bool,
+        now: u64,
+    ) -> Option<Trigger> {
         let known = [self.implied, self.trigger].into_iter().flatten().filter(|_| !is_copy);
-        let known = known.filter(|trigger| trigger.time >= record.time);
+        let known = known.filter(|trigger| {
+            trigger.time >= record.time || self.is_after_rnr_timer(trigger, record, now)
+        });
         let named =
             |trigger: &Trigger| trigger.sequence == sequence || self.is_read_of(trigger, sequence);
         known.clone().find(named).or_else(|| {
             let before = known.filter(|trigger| sequence > trigger.sequence);
             before.max_by_key(|trigger| trigger.time)
         })
+    }
+
+    /// Whether a packet that was in flight when the receiver was not ready is transmitted when the RNR timer has expired.
+    fn is_after_rnr_timer(&self, trigger: &Trigger, record: &Record, now: u64) -> bool {
+        let expires = trigger.time.saturating_add(self.rnr_timer_nanos());
+        trigger.cause == RetransmissionCause::Rnr && record.time < expires && now >= expires
     }
 
     /// Whether `sequence` is in the READ whose response is missing: the requester may request all of it.
@@ -348,7 +403,10 @@ impl Requester {
         }
         self.attempts += 1;
         self.attempt_time = now;
+        self.begin_recovery();
+        self.messages.reopen_reads(sequence);
         self.pass = self.pass.wrapping_add(1);
+        self.pass_frame = packet.frame;
         (self.pass_start, self.pass_cause, self.cursor) = (sequence, Some(cause), sequence);
         self.trigger = None;
         let is_read = self.implied.is_some_and(|implied| self.is_read_of(&implied, sequence));
@@ -482,7 +540,10 @@ impl Requester {
         (record.time, record.frame) = (packet.time.as_nanos(), packet.frame);
         (record.digest, record.pass) = (packet.digest, pass);
         record.flags = flags | (record.flags & RecordFlags::COPIED);
-        Some(record.end())
+        let end = record.end();
+        // Responses that were missing are requested again.
+        self.missing_responses.retain(|missing| !(sequence..end).contains(missing));
+        Some(end)
     }
 
     fn push_record<S: Sink>(&mut self, record: Record, scene: &mut Scene<'_, S>) {

@@ -5,7 +5,7 @@ use super::inflight::psn_of;
 use super::limits::{MISSING_RESPONSES_MAX, PSN_JUMP_MAX, RECENT_ACKS_MAX};
 use super::message::Outcome;
 use super::records::RecordFlags;
-use super::requester::{LastAck, LastNak, Requester, Scene, Trigger, Verdict};
+use super::requester::{LastAck, LastNak, Requester, Scene, TIMEOUT_NANOS_LEAST, Trigger, Verdict};
 use super::{PacketFacts, PacketRole, RetransmissionCause, Sink};
 use crate::wire::aeth::{Answer, Credits, NakCode, RnrTimer};
 use crate::wire::{OpcodeInfo, Operation};
@@ -111,6 +111,13 @@ impl Requester {
         if sequence < self.unacked {
             self.judge_old_ack(packet, is_sent_earlier, verdict);
         }
+        let open = self.messages.first_read().filter(|read| read.first <= sequence);
+        let missing = open.map(|read| read.responses_end);
+        if missing.is_some() && sequence >= self.unacked {
+            self.note_unanswered(missing, packet);
+        } else if missing.is_none() && sequence >= self.pass_start {
+            self.end_recovery();
+        }
         if self.recent_acks.len() >= RECENT_ACKS_MAX {
             self.recent_acks.pop_front();
         }
@@ -196,7 +203,13 @@ impl Requester {
         self.count_not_captured(unacked, packet.frame);
         (self.attempts, self.rnr_attempts) = (0, 0);
         (self.rnr_since, self.last_rnr) = (None, None);
-        self.trigger = self.trigger.filter(|trigger| trigger.sequence >= unacked);
+        // After a NAK for a packet that was only late comes its acknowledgement; the requester goes back for the NAK.
+        let now = packet.time.as_nanos();
+        self.trigger = self.trigger.filter(|trigger| {
+            trigger.sequence >= unacked
+                || (trigger.cause == RetransmissionCause::SequenceNak
+                    && now.saturating_sub(trigger.time) < TIMEOUT_NANOS_LEAST)
+        });
         self.messages.acknowledge(unacked, (packet.time, packet.frame));
     }
 
@@ -209,26 +222,15 @@ impl Requester {
         let missing = self.missing_responses.iter().copied().min();
         let missing = missing.filter(|missing| (read.first..=read.last).contains(missing));
         let missing = missing.unwrap_or(read.responses_end);
-        self.imply_nak(missing, sequence, packet);
+        self.imply_nak(missing, packet);
     }
 
-    /// The response `missing` did not come before that of `answered`. If it was requested again since `answered` was
-    /// requested, the requester has gone back already.
-    fn imply_nak(&mut self, missing: u64, answered: u64, packet: &PacketFacts) {
-        let frame_of = |sequence: u64| self.records.get(sequence).map(|record| record.frame);
-        let is_requested_since = match (frame_of(missing), frame_of(answered)) {
-            (Some(missing), Some(answered)) => missing > answered,
-            _ => false,
-        };
-        // What comes sooner than a round trip after the last request answers an earlier one.
-        let now = packet.time.as_nanos();
-        let is_earlier = self.records.get(missing).is_some_and(|record| {
-            record.transmissions > 1 && now.saturating_sub(record.time) < self.rtt_least
-        });
-        if is_earlier
-            || is_requested_since
-            || self.implied.is_some_and(|implied| implied.sequence == missing)
-        {
+    /// The response `missing` did not come before a later one.
+    fn imply_nak(&mut self, missing: u64, packet: &PacketFacts) {
+        // One that it went back for, and requested again since, counts anew.
+        let requested = self.records.get(missing).map_or(0, |record| record.time);
+        let is_known = |known: Trigger| known.sequence == missing && known.time >= requested;
+        if self.is_recovering(packet.time.as_nanos()) || self.implied.is_some_and(is_known) {
             return;
         }
         let (time, frame) = (packet.time.as_nanos(), packet.frame);
@@ -389,6 +391,10 @@ impl Requester {
             verdict.duplicate = is_answered && requests < 2 && !packet.sightings.is_delivered;
             return;
         }
+        if self.is_dropped(sequence, sequence, packet) {
+            verdict.duplicate = requests < 2 && self.is_response_copy(sequence, packet);
+            return;
+        }
         let is_overtaken = requests < 2 && sequence < self.last_ack.sequence;
         if is_overtaken && !packet.sightings.is_delivered {
             verdict.reordered = true;
@@ -411,6 +417,40 @@ impl Requester {
             let (frame, time) = (packet.frame, packet.time.as_nanos());
             self.last_ack = LastAck { sequence, frame, time, is_response: true };
         }
+    }
+
+    /// Whether a response of a READ or ATOMIC of which `expected` is the next one answers an earlier request, so that a
+    /// requester that went back drops it. If it comes in order, the requester has what it went back for.
+    fn is_dropped(&mut self, sequence: u64, expected: u64, packet: &PacketFacts) -> bool {
+        if !self.is_recovering(packet.time.as_nanos()) {
+            return false;
+        }
+        let first =
+            self.messages.first_read().map(|read| (read.first, read.last, read.responses_end));
+        let is_first = first.is_none_or(|(first, last, _)| (first..=last).contains(&sequence));
+        if is_first && sequence == expected {
+            self.end_recovery();
+            return false;
+        }
+        // A response to what the responder had before does not show that it has what was requested again before it.
+        if is_first || sequence >= self.unacked {
+            self.note_unanswered(first.map(|(.., missing)| missing), packet);
+        }
+        true
+    }
+
+    /// Notes that a later response came than the one that is `missing`. What comes sooner than a round trip after the requester
+    /// went back answers an earlier request.
+    fn note_unanswered(&mut self, missing: Option<u64>, packet: &PacketFacts) {
+        let since = packet.time.as_nanos().saturating_sub(self.attempt_time);
+        if since >= self.rtt_least {
+            self.unanswered = missing;
+        }
+    }
+
+    /// Whether a response that the requester drops came before.
+    fn is_response_copy(&self, sequence: u64, packet: &PacketFacts) -> bool {
+        self.response_frame(sequence).is_some() && !packet.sightings.is_delivered
     }
 
     fn drop_implied_trigger(&mut self, sequence: u64) {
@@ -445,13 +485,8 @@ impl Requester {
         };
         let (first, last, requests) = (message.first, message.last, message.requests);
         let expected = message.responses_end;
-        // What comes sooner than a round trip after the READ was requested again answers the earlier request, and the requester
-        // drops it.
-        let now = packet.time.as_nanos();
-        let is_stale = self.records.get(sequence).is_some_and(|record| {
-            record.transmissions > 1 && now.saturating_sub(record.time) < self.rtt_least
-        });
-        if is_stale && sequence > expected {
+        if sequence >= expected && self.is_dropped(sequence, expected, packet) {
+            verdict.duplicate = requests < 2 && self.is_response_copy(sequence, packet);
             return;
         }
         let Some(message) = self.messages.find_mut(sequence) else { return };
@@ -476,7 +511,7 @@ impl Requester {
         } else if sequence > expected {
             let room = MISSING_RESPONSES_MAX.saturating_sub(self.missing_responses.len());
             self.missing_responses.extend((expected..sequence).take(room));
-            self.imply_nak(expected, sequence, packet);
+            self.imply_nak(expected, packet);
         } else if sequence == first && requests == 1 {
             self.measure_rtt(sequence, packet, true);
         }
@@ -491,7 +526,8 @@ impl Requester {
                 self.messages.end_read(sequence, (packet.time, packet.frame));
             }
         }
-        self.check_implied_nak(sequence, packet);
+        // One that was late leaves what is missing behind it.
+        self.check_implied_nak(sequence.max(self.last_ack.sequence), packet);
         self.complete(scene);
     }
 

@@ -239,13 +239,15 @@ impl Vantage {
     /// Learns the clocks, which files see which flows, and in which order.
     fn learn(&mut self, groups: &[Group]) {
         self.clocks.begin();
-        for group in groups.iter().filter(|group| !group.is_damaged && group.is_shared()) {
+        let shared = || groups.iter().filter(|group| !group.is_damaged && group.is_shared());
+        for group in shared() {
             self.clocks.add(group);
             let is_known = self.flows.contains_key(&group.flow);
             if is_known || self.flows.len() < VANTAGE_FLOWS_MAX {
                 self.flows.entry(group.flow).or_default().files |= group.files();
             }
         }
+        self.clocks.add_repeated(shared());
         self.clocks.estimate();
     }
 
@@ -354,7 +356,23 @@ impl Vantage {
                 other.sightings.is_damaged_copy
                     && (other.digest, other.psn) == (facts.digest, facts.psn)
             };
-            let is_known = is_found || shown.iter().any(is_copy);
+            // Or before: then another copy of it arrived whole.
+            let arrived = shown.get(index).and_then(|bad| bad.times.first().copied());
+            let is_twin = |resolved: &Resolved| {
+                let good = &resolved.shown.facts;
+                let is_near = |&(file, time): &(u16, i64)| {
+                    arrived.is_some_and(|(at, damaged)| {
+                        file == at && time.abs_diff(damaged) < chains::COPY_NANOS.unsigned_abs()
+                    })
+                };
+                good.sightings.is_delivered
+                    && !is_damaged(good)
+                    && (good.psn, good.opcode, good.wire_len)
+                        == (facts.psn, facts.opcode, facts.wire_len)
+                    && Flow::of(good) == Flow::of(&facts)
+                    && resolved.times.iter().any(is_near)
+            };
+            let is_known = is_found || shown.iter().any(|other| is_copy(other) || is_twin(other));
             if let Some(bad) = shown.get_mut(index) {
                 bad.shown.facts.sightings.is_damaged_copy = is_known;
             }

@@ -303,3 +303,24 @@ fn retransmission_that_is_corrupted_is_another_loss() {
     let lost: Vec<_> = told.losses.iter().map(|loss| (loss.sequence % 64, loss.frame)).collect();
     assert_eq!(lost, [(11, None), (11, Some(5))]);
 }
+
+#[test]
+fn every_read_whose_response_is_missing_is_told() {
+    let mut script = Script::new();
+    script.send_first(8);
+    script.send_last(9);
+    script.ack(9);
+    (10..13).for_each(|psn| drop(script.read(psn, MTU)));
+    script.read_responses(12..=12, MTU);
+    assert_eq!(script.read(10, MTU).retransmission, Some(RetransmissionCause::ImpliedNak));
+    let lost = |told: &Recorder| -> Vec<(u64, PacketRole)> {
+        told.losses.iter().map(|loss| (loss.sequence & 0xff_ffff, loss.role)).collect()
+    };
+    let all = [(10, PacketRole::Response), (11, PacketRole::Response)];
+    assert_eq!(lost(&script.told), all);
+    // Once.
+    script.read(11, MTU);
+    script.read(12, MTU);
+    script.read_responses(10..=10, MTU);
+    assert_eq!(lost(&script.told), all);
+}

@@ -264,3 +264,54 @@ fn rnr_nak_of_a_retransmission_counts_anew() {
     assert!(!script.rnr(11).duplicate);
     assert_eq!(script.send(11).retransmission, Some(RetransmissionCause::Rnr));
 }
+
+#[test]
+fn requester_that_went_back_drops_responses_until_one_comes_in_order() {
+    let mut script = Script::new();
+    script.send_first(8);
+    script.send_last(9);
+    script.ack(9);
+    script.read(10, MTU);
+    script.read(11, MTU);
+    script.send(12);
+    // The response to PSN 10 is late.
+    script.read_responses(11..=11, MTU);
+    assert_eq!(script.read(10, MTU).retransmission, Some(RetransmissionCause::ImpliedNak));
+    script.ack(12);
+    script.read_responses(10..=10, MTU);
+    // The requester has not taken the response to PSN 11, and this request for it is lost.
+    assert_eq!(script.read(11, MTU).retransmission, Some(RetransmissionCause::ImpliedNak));
+    assert_eq!(script.send(12).retransmission, Some(RetransmissionCause::ImpliedNak));
+    script.ack(12);
+    assert_eq!(script.read(11, MTU).retransmission, Some(RetransmissionCause::ImpliedNak));
+    let (report, told) = script.finish();
+    assert_eq!(only_direction(&report).retransmissions.implied_nak.rewinds, 2);
+    assert!(!told.messages.iter().any(|m| m.first_psn.get() == 11 && m.end.is_some()));
+}
+
+#[test]
+fn nak_of_a_late_packet_counts_although_the_packet_is_acknowledged() {
+    let mut script = Script::new();
+    script.send(10);
+    script.send(12);
+    assert!(script.send(11).reordered);
+    script.sequence_nak(11);
+    script.ack(11);
+    assert_eq!(script.send(11).retransmission, Some(RetransmissionCause::SequenceNak));
+    assert_eq!(script.send(12).retransmission, Some(RetransmissionCause::SequenceNak));
+}
+
+#[test]
+fn wrong_guess_of_the_path_mtu_is_taken_back_for_the_read_behind() {
+    let mut script = Script::new();
+    script.read(10, MTU);
+    // PSN 11 is missing: two responses of 512 bytes would fit.
+    script.read(12, MTU);
+    script.read_responses(10..=10, MTU);
+    assert_eq!(script.send(13).retransmission, None);
+    script.sequence_nak(11);
+    assert_eq!(script.send(11).retransmission, Some(RetransmissionCause::SequenceNak));
+    assert!(script.read(12, MTU).retransmission.is_some());
+    script.read_responses(12..=12, MTU);
+    assert_eq!(script.read(14, 2 * MTU).retransmission, None);
+}

@@ -134,7 +134,7 @@ const SLACK_NANOS: i64 = 2_000;
 const ROUNDING_NANOS: i64 = 2;
 
 /// How soon a copy follows its packet; what comes later is taken for an earlier transmission that was delayed.
-const COPY_NANOS: i64 = 1_000;
+pub(super) const COPY_NANOS: i64 = 1_000;
 
 /// How much later than expected a packet is not taken for another.
 const JITTER_NANOS: i64 = 5_000;

@@ -8,7 +8,7 @@
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
-use super::super::limits::VANTAGE_DIRECTIONS_MAX;
+use super::super::limits::{VANTAGE_CANDIDATES_MAX, VANTAGE_DIRECTIONS_MAX};
 use super::chains::Group;
 use crate::wire::Gid;
 
@@ -28,7 +28,48 @@ struct Difference {
     is_rough: bool,
 }
 
+/// A direction, and by pair of files the differences of times that are possible.
+type Candidates = (Direction, BTreeMap<(u16, u16), Vec<i64>>);
+
+/// Whether each file that saw a packet saw it once.
+fn is_once(group: &Group) -> bool {
+    group.sightings.len() == group.files().count_ones() as usize
+}
+
+/// By pair of files, the lower one first: the differences of their times, for each sighting of one and each of the other.
+fn differences_of(group: &Group) -> impl Iterator<Item = ((u16, u16), i64)> {
+    let all = &group.sightings;
+    let later = move |a: &super::chains::Sighting| {
+        let a = *a;
+        let others = all.iter().filter(move |b| b.file > a.file);
+        others.map(move |b| ((a.file, b.file), b.time.saturating_sub(a.time)))
+    };
+    all.iter().flat_map(later)
+}
+
+/// The difference near which most of them lie; of several, the one nearest to `expected`.
+fn most_frequent(mut all: Vec<i64>, expected: i64) -> Option<i64> {
+    all.sort_unstable();
+    let near = |(at, &first): (usize, &i64)| {
+        let rest = &all[at..];
+        let count = rest.partition_point(|other| other.saturating_sub(first) <= NEAR_NANOS);
+        (count, rest[count / 2])
+    };
+    let clusters = all.iter().enumerate().map(near);
+    let best = clusters
+        .max_by_key(|(count, middle)| (*count, std::cmp::Reverse(middle.abs_diff(expected))));
+    best.map(|(_, middle)| middle)
+}
+
+/// Differences that are nearer to each other are taken to be the same.
+const NEAR_NANOS: i64 = 1_000;
+
 impl Difference {
+    fn new(difference: i64, window: u64, is_rough: bool) -> Self {
+        let (min, max, sum) = (difference, difference, difference.into());
+        Self { min, max, sum, count: 1, window, is_rough }
+    }
+
     fn mean(&self) -> i64 {
         i64::try_from(self.sum / i128::from(self.count.max(1))).unwrap_or(0)
     }
@@ -67,47 +108,60 @@ impl Clocks {
         self.window += 1;
     }
 
-    /// Takes a packet that several files saw. If one saw it more than once, the nearest sightings count, and only as long as
-    /// nothing better is known.
+    /// Takes a packet that several files saw, if each saw it once.
     pub(super) fn add(&mut self, group: &Group) {
-        let is_once = group.sightings.len() == group.files().count_ones() as usize;
         let direction = group.direction();
         let is_known = self.differences.contains_key(&direction);
-        if (!is_once && is_known) || (!is_known && self.differences.len() >= VANTAGE_DIRECTIONS_MAX)
-        {
+        if !is_once(group) || (!is_known && self.differences.len() >= VANTAGE_DIRECTIONS_MAX) {
             return;
         }
         let pairs = self.differences.entry(direction).or_default();
-        let files: Vec<u16> = (0..64).filter(|file| group.files() >> file & 1 == 1).collect();
-        let times = |file: u16| {
-            let seen = group.sightings.iter().filter(move |seen| seen.file == file);
-            seen.map(|seen| seen.time)
-        };
-        for (at, &a) in files.iter().enumerate() {
-            for &b in files.iter().skip(at + 1) {
-                // Of several transmissions, those that are nearest to each other are taken to be the same.
-                let pairs_of = times(a).flat_map(|a| times(b).map(move |b| b.saturating_sub(a)));
-                let Some(difference) = pairs_of.min_by_key(|difference| difference.unsigned_abs())
-                else {
-                    continue;
-                };
-                let fresh = Difference {
-                    min: difference,
-                    max: difference,
-                    sum: difference.into(),
-                    count: 1,
-                    window: self.window,
-                    is_rough: !is_once,
-                };
-                let known = pairs.entry((a, b)).or_insert(fresh);
-                if known.window != self.window || known.is_rough {
-                    *known = fresh;
-                    continue;
+        for ((a, b), difference) in differences_of(group) {
+            let fresh = Difference::new(difference, self.window, false);
+            let known = pairs.entry((a, b)).or_insert(fresh);
+            if known.window != self.window || known.is_rough {
+                *known = fresh;
+                continue;
+            }
+            known.min = known.min.min(difference);
+            known.max = known.max.max(difference);
+            known.sum += i128::from(difference);
+            known.count += 1;
+        }
+    }
+
+    /// Takes the packets that a file saw more than once, for directions of which nothing better is known. Which sightings are
+    /// of the same transmission is not known: but the right difference occurs in every group, and others differ. If several
+    /// occur as often, it is the one that is nearest to that of the other direction.
+    pub(super) fn add_repeated<'g>(&mut self, groups: impl Iterator<Item = &'g Group>) {
+        let mut candidates: BTreeMap<[[u8; 16]; 2], Candidates> = BTreeMap::new();
+        for group in groups.filter(|group| !is_once(group)) {
+            let direction = group.direction();
+            let has_once = |pairs: &BTreeMap<_, Difference>| pairs.values().any(|d| !d.is_rough);
+            if self.differences.get(&direction).is_some_and(has_once) {
+                continue;
+            }
+            let pairs = &mut candidates
+                .entry([direction.0.0, direction.1.0])
+                .or_insert_with(|| (direction, BTreeMap::new()))
+                .1;
+            for (files, difference) in differences_of(group) {
+                let all = pairs.entry(files).or_default();
+                if all.len() < VANTAGE_CANDIDATES_MAX {
+                    all.push(difference);
                 }
-                known.min = known.min.min(difference);
-                known.max = known.max.max(difference);
-                known.sum += i128::from(difference);
-                known.count += 1;
+            }
+        }
+        for (direction, pairs) in candidates.into_values() {
+            if self.differences.len() >= VANTAGE_DIRECTIONS_MAX {
+                return;
+            }
+            for (files, all) in pairs {
+                let back = self.differences.get(&(direction.1, direction.0));
+                let back = back.and_then(|pairs| pairs.get(&files)).map_or(0, Difference::mean);
+                let Some(difference) = most_frequent(all, back) else { continue };
+                let fresh = Difference::new(difference, self.window, true);
+                self.differences.entry(direction).or_default().insert(files, fresh);
             }
         }
     }

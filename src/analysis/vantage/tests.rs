@@ -196,3 +196,22 @@ fn window_is_bounded_in_packets_and_in_time() {
     assert!(late > 0 && vantage.held.len() < 10, "{late} {}", vantage.held.len());
     assert_eq!(shown + late + vantage.finish().0.len(), 70_001);
 }
+
+#[test]
+fn clocks_are_known_from_packets_that_were_retransmitted() {
+    // File 1 is 2.5 ms behind. What host 1 sends first is lost; that it was seen 1.1 ms before would be nearer to no
+    // difference of the clocks.
+    let all = vec![
+        seen(1, 7_000_000, 1, 77),
+        seen(0, 10_000_000, 1, 5),
+        seen(0, 11_400_000, 1, 5),
+        seen(1, 8_904_000, 1, 5),
+        seen(1, 8_905_000, 2, 9),
+        seen(0, 11_409_000, 2, 9),
+    ];
+    let (shown, report) = run(2, all);
+    assert_eq!(report.clock_offsets, [Some(0), Some(-2_500_000)]);
+    let shown = summary(&shown);
+    assert!(shown.contains(&(5, 10_000_000, "lost")), "{shown:?}");
+    assert!(shown.contains(&(5, 11_400_000, "delivered")), "{shown:?}");
+}

@@ -1,59 +1,109 @@
 //! What a capture point cannot know in principle, each with its reason.
+//!
+//! A predicate is asked only where the analysis and the truth differ; those that hold are counted by name ([`super::tally`]).
+//! Those whose names begin with `wide:` are wider than their reason: they excuse what the narrow predicate beside them does
+//! not cover.
 
 use std::collections::BTreeSet;
 
-use roce::analysis::LossNote;
+use roce::analysis::{Certainty, LossNote, PacketRole};
 use roce::link::mem::Action;
 
-use super::super::plan::Class;
+use super::super::plan::{Class, Hop};
 use super::super::truth::{Injected, Transmission, WITNESS};
-use super::{Check, last_point, way};
+use super::{Check, last_point, position, way};
 
 impl Check<'_> {
+    /// Whether every point of the view sees a sender's packet before the hop.
+    fn is_behind_points(&self, sender: usize, hop: Hop) -> bool {
+        let last = last_point(sender, hop);
+        self.seen.points.iter().all(|&point| position(sender, point) <= last)
+    }
+
+    /// Whether every point of the view sees a sender's packet after the hop.
+    fn is_before_points(&self, sender: usize, hop: Hop) -> bool {
+        let last = last_point(sender, hop);
+        self.seen.points.iter().all(|&point| position(sender, point) > last)
+    }
+
+    /// Whether a fault with one of these actions met a packet before `number` was sent that `is`.
+    fn has_met(&self, number: usize, is: impl Fn(&Injected, &Transmission) -> bool) -> bool {
+        let mut injected = self.truth.injected.iter();
+        injected.any(|injected| {
+            let other = &self.truth.transmissions[injected.transmission];
+            injected.transmission <= number && is(injected, other)
+        })
+    }
+
     /// Away from the requester it is not known which responses reached it: where one was lost, damaged or late behind the
     /// point, the requester may have acted on another one, or on its timeout.
-    pub(super) fn cannot_know_cause(&self, packet: &Transmission) -> bool {
-        let responses_suffer = self.truth.injected.iter().any(|injected| {
+    pub(super) fn cannot_know_cause(&self, number: usize) -> bool {
+        let packet = &self.truth.transmissions[number];
+        let suffer = |injected: &Injected, other: &Transmission| {
+            other.connection == packet.connection
+                && other.sender != packet.sender
+                && other.class != Class::Request
+                && !matches!(injected.action, Action::Mark | Action::Duplicate)
+                && self.is_behind_points(other.sender, injected.hop)
+        };
+        let loosely = self.truth.injected.iter().any(|injected| {
             let other = &self.truth.transmissions[injected.transmission];
             other.connection == packet.connection
                 && other.sender != packet.sender
                 && !matches!(injected.action, Action::Mark)
         });
-        responses_suffer || self.cannot_pair_yet(packet)
+        self.excuse("responses suffer behind the point", self.has_met(number, suffer))
+            || self.cannot_pair_yet(number)
+            || self.excuse("wide: responses suffer anywhere", loosely)
     }
 
     /// Where the first packet of a requester did not pass the point, the NAK for it names a PSN before all that was captured:
     /// it is not known yet that it belongs to this connection.
-    pub(super) fn cannot_pair_yet(&self, packet: &Transmission) -> bool {
-        self.truth.transmissions.iter().any(|other| {
+    pub(super) fn cannot_pair_yet(&self, number: usize) -> bool {
+        let packet = &self.truth.transmissions[number];
+        let firsts = self.truth.transmissions.iter().filter(|other| {
             (other.connection, other.sender, other.class)
                 == (packet.connection, packet.sender, Class::Request)
                 && other.sequence == 0
-                && (other.stopped().is_some())
-        })
+        });
+        let mut stopped = firsts.filter_map(Transmission::stopped);
+        let (is_before, loosely) =
+            (stopped.clone().any(|hop| self.is_before_points(packet.sender, hop)), stopped.next());
+        self.excuse("first request lost before the point", is_before)
+            || self.excuse("wide: first request lost anywhere", loosely.is_some())
     }
 
     /// A packet that was delayed until it was retransmitted equals its retransmission: which of the two arrives first cannot
     /// be known behind the delay.
     /// And where the network copies a request behind the point, or delivers it after its retransmission, the responder answers
     /// both: the second answer equals a copy of the first.
-    pub(super) fn cannot_tell_copy(&self, packet: &Transmission, is_told: bool) -> bool {
+    pub(super) fn cannot_tell_copy(&self, number: usize, is_told: bool) -> bool {
+        let packet = &self.truth.transmissions[number];
         let is_answer =
             packet.class != Class::Request && is_told && !self.has_point_of(packet.sender);
-        let has_copies = self.truth.injected.iter().any(|injected| {
-            let other = &self.truth.transmissions[injected.transmission];
+        let copies = |injected: &Injected, other: &Transmission| {
             matches!(injected.action, Action::Duplicate | Action::Delay(_))
                 && other.class == Class::Request
                 && (other.connection, other.sender) == (packet.connection, 1 - packet.sender)
-        });
+        };
+        let copies_behind = |injected: &Injected, other: &Transmission| {
+            copies(injected, other)
+                && self.is_behind_points(other.sender, injected.hop)
+                && (packet.class == Class::Acknowledge || other.covers(packet.sequence))
+        };
         // What the requester retransmits for want of a response that was lost behind the point equals a copy.
-        let is_blind = packet.cause.is_some()
-            && !self.has_point_of(packet.sender)
-            && self.cannot_know_cause(packet);
-        self.is_delayed_twin(packet)
-            || (is_answer && has_copies)
-            || is_blind
-            || self.is_behind_delay(packet)
+        self.is_delayed_twin(number)
+            || self.is_behind_delay(number)
+            || self.is_copy_of_lost(number)
+            || self.excuse(
+                "answer to a copy made behind the point",
+                is_answer && self.has_met(number, copies_behind),
+            )
+            || (packet.cause.is_some()
+                && !self.has_point_of(packet.sender)
+                && self.cannot_know_cause(number))
+            || self
+                .excuse("wide: answer to any copy", is_answer && self.has_met(usize::MAX, copies))
     }
 
     /// A responder answers a repeated request with an acknowledgement that may equal its last one, or with the same response:
@@ -69,27 +119,34 @@ impl Check<'_> {
                 && other.class == Class::Request
                 && (other.connection, other.sender) == (packet.connection, 1 - packet.sender)
         });
-        requests.any(|(seen, other)| {
+        let is = requests.any(|(seen, other)| {
             let is_it = packet.class == Class::Acknowledge || other.covers(packet.sequence);
             is_it && (seen.is_copy || other.cause.is_some())
-        })
+        });
+        self.excuse("copy equals the answer to a repeated request", is)
     }
 
     /// The answer to a request that came late, or twice, acknowledges what was acknowledged: as does an acknowledgement
     /// that was overtaken. And before the first packet of a connection there is nothing that it could be later than.
-    pub(super) fn cannot_tell_order(&self, packet: &Transmission) -> bool {
+    pub(super) fn cannot_tell_order(&self, number: usize, is_late: bool) -> bool {
+        let packet = &self.truth.transmissions[number];
         let is_answer = packet.class != Class::Request && !self.has_both_ends();
         let is_first = packet.class == Class::Request && packet.sequence == 0;
-        let requests = |injected: &Injected| {
-            let other = &self.truth.transmissions[injected.transmission];
+        let repeated = |injected: &Injected, other: &Transmission| {
             (other.connection, other.sender, other.class)
                 == (packet.connection, 1 - packet.sender, Class::Request)
                 && matches!(injected.action, Action::Delay(_) | Action::Duplicate)
+                && !self.is_before_points(other.sender, injected.hop)
         };
-        self.is_delayed_twin(packet)
-            || self.is_late_behind_nak(packet)
-            || (is_answer && self.truth.injected.iter().any(requests))
-            || (is_first && !self.has_point_of(packet.sender))
+        let is_away = !self.has_point_of(packet.sender);
+        self.is_delayed_twin(number)
+            || self.is_late_behind_nak(number)
+            || self.is_copy_of_lost(number)
+            || self.excuse(
+                "order: answer to a late or copied request",
+                is_answer && self.has_met(number, repeated),
+            )
+            || self.excuse("order: late first request", is_late && is_first && is_away)
     }
 
     /// An acknowledgement that was overtaken only by responses with the same MSN equals the answer to a repeated request.
@@ -109,36 +166,46 @@ impl Check<'_> {
                 && !seen.is_corrupted
                 && other.is_alike(packet)
         });
-        packet.class == Class::Acknowledge
+        let is = packet.class == Class::Acknowledge
             && !self.has_both_ends()
-            && overtakes.all(|seen| msn(&seen.bytes) == own)
+            && overtakes.all(|seen| msn(&seen.bytes) == own);
+        self.excuse("order: same MSN", is)
     }
 
     /// Away from its sender, a packet that comes after the NAK that its absence caused equals its retransmission.
-    pub(super) fn is_late_behind_nak(&self, packet: &Transmission) -> bool {
-        !self.has_point_of(packet.sender)
-            && self.truth.injected.iter().any(|injected| {
-                let other = &self.truth.transmissions[injected.transmission];
-                matches!(injected.action, Action::Delay(_))
-                    && other.is_alike(packet)
-                    && other.sequence == packet.sequence
-            })
+    pub(super) fn is_late_behind_nak(&self, number: usize) -> bool {
+        let packet = &self.truth.transmissions[number];
+        let is_late = self.has_met(number, |injected, other| {
+            matches!(injected.action, Action::Delay(_))
+                && other.is_alike(packet)
+                && other.sequence == packet.sequence
+                && self.is_before_points(other.sender, injected.hop)
+        });
+        self.excuse("late packet behind its NAK", !self.has_point_of(packet.sender) && is_late)
     }
 
     /// Away from the requester, what it retransmits although the packet only came late cannot be told from what was late.
-    pub(super) fn is_behind_delay(&self, packet: &Transmission) -> bool {
-        let is_delay = |injected: &Injected| {
-            let other = &self.truth.transmissions[injected.transmission];
+    pub(super) fn is_behind_delay(&self, number: usize) -> bool {
+        let packet = &self.truth.transmissions[number];
+        let late = |injected: &Injected, other: &Transmission| {
             (other.connection, other.sender, other.class)
                 == (packet.connection, packet.sender, Class::Request)
                 && matches!(injected.action, Action::Delay(_))
         };
-        packet.cause.is_some()
-            && !self.has_point_of(packet.sender)
-            && self.truth.injected.iter().any(is_delay)
+        let before = |injected: &Injected, other: &Transmission| {
+            late(injected, other) && self.is_before_points(other.sender, injected.hop)
+        };
+        let is_away = packet.cause.is_some() && !self.has_point_of(packet.sender);
+        self.excuse("retransmission behind a delay", is_away && self.has_met(number, before))
+            || self.excuse(
+                "wide: retransmission after any delay",
+                is_away && self.has_met(usize::MAX, late),
+            )
     }
 
-    pub(super) fn is_delayed_twin(&self, packet: &Transmission) -> bool {
+    /// Whether the packet, or one with the same PSN, was delayed, and it was transmitted more than once.
+    pub(super) fn is_delayed_twin(&self, number: usize) -> bool {
+        let packet = &self.truth.transmissions[number];
         let is_twin = |other: &Transmission| {
             (other.connection, other.sender, other.class, other.sequence)
                 == (packet.connection, packet.sender, packet.class, packet.sequence)
@@ -147,7 +214,53 @@ impl Check<'_> {
             matches!(injected.action, Action::Delay(_))
                 && is_twin(&self.truth.transmissions[injected.transmission])
         });
-        delayed && self.truth.transmissions.iter().filter(|other| is_twin(other)).count() > 1
+        let is =
+            delayed && self.truth.transmissions.iter().filter(|other| is_twin(other)).count() > 1;
+        self.excuse("delayed twin", is && !self.has_point_of(packet.sender))
+            || self.excuse("wide: delayed twin, seen at its sender", is)
+    }
+
+    /// Where the network copies a packet and loses the first of the two, only the second arrives, later than what was sent
+    /// after it: as a late packet does. Where it comes after a NAK, it equals the retransmission.
+    pub(super) fn is_copy_of_lost(&self, number: usize) -> bool {
+        let packet = &self.truth.transmissions[number];
+        let is = self.has_met(number, |injected, other| {
+            injected.action == Action::Duplicate
+                && other.stopped().is_some()
+                && other.delivered
+                && other.is_alike(packet)
+                && other.sequence == packet.sequence
+        });
+        self.excuse("copy of a packet that was lost", is)
+    }
+
+    /// Whether an equal packet came to the point of a frame at the same time: which of the two is the copy cannot be known.
+    pub(super) fn is_equal_at_once(&self, frame: u64) -> bool {
+        let (point, captured) = self.seen.frame(frame);
+        let is = self.truth.captured[point].iter().any(|other| {
+            other.transmission != captured.transmission
+                && other.bytes == captured.bytes
+                && other.time.as_nanos().abs_diff(captured.time.as_nanos()) <= 10
+        });
+        self.excuse("equal packet at the same time", is)
+    }
+
+    /// A packet that was delayed until after its retransmission, which was lost: as both are equal, the first is taken for the
+    /// lost one. Returns the one that was lost.
+    pub(super) fn exchanged_twin(&self, number: usize) -> Option<usize> {
+        let packet = &self.truth.transmissions[number];
+        let is_late = |injected: &Injected| {
+            injected.transmission == number && matches!(injected.action, Action::Delay(_))
+        };
+        let twin = self.truth.transmissions.iter().position(|other| {
+            other.is_alike(packet)
+                && other.sequence == packet.sequence
+                && other.time > packet.time
+                && other.stopped().is_some()
+        });
+        let twin = twin.filter(|_| self.truth.injected.iter().any(is_late));
+        self.excuse("delayed packet exchanged with its lost retransmission", twin.is_some());
+        twin
     }
 
     /// Behind the delay, a late packet equals the retransmission that the gap made the requester send.
@@ -157,10 +270,11 @@ impl Check<'_> {
         connection: usize,
         sender: usize,
     ) -> bool {
-        self.truth.transmissions.iter().any(|packet| {
+        let mut packets = self.truth.transmissions.iter().enumerate();
+        packets.any(|(number, packet)| {
             (packet.connection, packet.sender) == (connection, sender)
                 && (loss.sequence as u32).wrapping_sub(packet.psn) & 0xff_ffff < packet.psns
-                && (self.is_delayed_twin(packet) || self.is_late_behind_nak(packet))
+                && (self.is_delayed_twin(number) || self.is_late_behind_nak(number))
         })
     }
 
@@ -170,21 +284,30 @@ impl Check<'_> {
         let start = if captured.bytes[0] >> 4 == 4 { 28 } else { 48 };
         let psn = &captured.bytes[start + 9..start + 12];
         let real = self.truth.transmissions[captured.transmission].psn.to_be_bytes();
-        captured.is_corrupted && psn != &real[1..]
+        self.excuse("PSN damaged", captured.is_corrupted && psn != &real[1..])
     }
 
-    /// What is only likely may take the request for the response of a round trip, or a late packet for a lost one: one of
-    /// the connection's packets in both directions met with a fault that made the requester go back.
-    pub(super) fn is_round_trip(
-        &self,
-        _loss: &LossNote,
-        connection: usize,
-        _sender: usize,
-    ) -> bool {
-        self.truth.injected.iter().any(|injected| {
-            self.truth.transmissions[injected.transmission].connection == connection
+    /// What is only likely may take the request for the response of a round trip, or a late packet for a lost one: a packet
+    /// of the same round trips met with a fault before the proof.
+    pub(super) fn is_round_trip(&self, loss: &LossNote, connection: usize, sender: usize) -> bool {
+        if loss.certainty != Certainty::Likely {
+            return false;
+        }
+        let requester = if loss.role == PacketRole::Request { sender } else { 1 - sender };
+        let proof = self.seen.frame(loss.proof).1.transmission;
+        let is_fault = |injected: &Injected, other: &Transmission| {
+            other.connection == connection
                 && matches!(injected.action, Action::Drop | Action::Corrupt | Action::Delay(_))
-        })
+        };
+        let same = |injected: &Injected, other: &Transmission| {
+            is_fault(injected, other) && other.requester() == requester
+        };
+        let is_near = !self.has_both_ends() && self.has_met(proof, same);
+        self.excuse("likely loss in a round trip that lost another", is_near)
+            || self.excuse(
+                "wide: likely loss after any fault of the connection",
+                self.has_met(usize::MAX, is_fault),
+            )
     }
 
     /// A file says nothing about the time after its last frame: it may have ended. And a flow of which a point never saw
@@ -197,11 +320,8 @@ impl Check<'_> {
             .collect();
         let hop = packet.stopped().unwrap();
         let last = last_point(packet.sender, hop);
-        let all = way(packet.sender);
-        let Some(&to) =
-            path.iter().find(|point| all.iter().position(|at| at == *point).unwrap() > last)
-        else {
-            return true;
+        let Some(&to) = path.iter().find(|&&point| position(packet.sender, point) > last) else {
+            return self.excuse("loss: no point behind it", true);
         };
         let real =
             |point: usize, time: u64| time.saturating_add_signed(-self.scenario.clocks[point]);
@@ -212,7 +332,26 @@ impl Check<'_> {
         let begins = frames
             .first()
             .is_none_or(|frame| real(to, frame.time.as_nanos()) > packet.time.as_nanos());
-        ends || begins || self.cannot_know_way(packet, to)
+        self.excuse("loss: outside the time of the next file", ends || begins)
+            || self.excuse(
+                "loss: next file sees nothing of the flow",
+                self.cannot_know_way(packet, to),
+            )
+    }
+
+    /// A CNP names only the queue pair that it is for: before anything else came to that, it belongs to no connection.
+    pub(super) fn is_first_to_queue_pair(&self, number: usize) -> bool {
+        let packet = &self.truth.transmissions[number];
+        let to = (1 - packet.sender) * 2;
+        let ahead = self.scenario.clocks[to];
+        let mut seen = self.truth.captured[to].iter().filter(|seen| !seen.is_corrupted);
+        let is_known = seen.any(|seen| {
+            let other = &self.truth.transmissions[seen.transmission];
+            let time = seen.time.as_nanos().saturating_add_signed(-ahead);
+            (other.connection, other.sender) == (packet.connection, packet.sender)
+                && time <= packet.time.as_nanos() + 4_000
+        });
+        self.excuse("loss: CNP before all else to its queue pair", packet.is_cnp && !is_known)
     }
 
     /// A flow of which a point never saw anything may take another way.
@@ -230,8 +369,9 @@ impl Check<'_> {
         let mut responses = self.truth.transmissions.iter();
         let response = responses
             .find(|packet| (packet.connection, packet.sender) == (connection, 1 - requester));
-        self.is_merged()
-            && response.is_some_and(|response| self.cannot_know_way(response, requester * 2))
+        let is = self.is_merged()
+            && response.is_some_and(|response| self.cannot_know_way(response, requester * 2));
+        self.excuse("outcome: no response passed the requester's point", is)
     }
 
     /// With packets of one direction only, or only late ones of the other, a difference of the clocks cannot be told from the time that packets take, nor
@@ -254,14 +394,15 @@ impl Check<'_> {
         };
         let clocks = self.seen.points.iter().map(|&point| self.scenario.clocks[point]);
         let is_skewed = clocks.clone().max() != clocks.min();
-        self.is_merged() && is_skewed && !(is_shared(0) && is_shared(1))
+        let is = self.is_merged() && is_skewed && !(is_shared(0) && is_shared(1));
+        self.excuse("clocks: packets of one direction only", is)
     }
 
     /// Away from the requester, silence after an RNR NAK looks the same whether the requester gave up or whether what it sends
     /// does not reach the point any more.
     pub(super) fn is_silent_behind_rnr(&self) -> bool {
         let mut packets = self.truth.transmissions.iter().enumerate();
-        packets.any(|(number, packet)| {
+        let is = packets.any(|(number, packet)| {
             packet.class == Class::Request
                 && packet.stopped().is_some()
                 && !self.has_point_of(packet.sender)
@@ -269,6 +410,7 @@ impl Check<'_> {
                     let other = &self.truth.transmissions[seen.transmission];
                     seen.transmission >= number && !seen.is_corrupted && other.is_alike(packet)
                 })
-        })
+        });
+        self.excuse("finding: silence after an RNR NAK", is)
     }
 }

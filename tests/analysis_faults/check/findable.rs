@@ -11,39 +11,46 @@ impl Check<'_> {
     pub(super) fn must_find(&self, number: usize) -> bool {
         let packet = &self.truth.transmissions[number];
         if self.has_both_ends() {
-            return !self.cannot_compare(number);
+            return !self.cannot_compare(number) && !self.is_first_to_queue_pair(number);
         }
         if !self.is_reliable(packet.connection) || packet.is_cnp {
             // UC and UD tell nothing back. (A gap in UC's PSNs is told, and checked to be right, but not demanded.)
-            return false;
+            return !self.excuse("loss not told: UC, UD or CNP", true);
         }
         let hop = packet.stopped().unwrap();
         let path = way(packet.sender);
         let [point] = self.seen.points[..] else { return false };
         let at = path.iter().position(|&at| at == point).unwrap();
         let was_seen = at <= last_point(packet.sender, hop);
-        match packet.class {
-            Class::Request if was_seen => self.is_named_by_nak(number),
+        let must = match packet.class {
+            Class::Request if was_seen => self.is_named_by_nak(number, point),
             Class::Request => self.is_gap_at(number, point),
             Class::Response if !was_seen => {
                 self.is_gap_at(number, point) && self.is_requested_anew(number)
             }
             _ => false,
-        }
+        };
+        must || !self.excuse("loss not told: nothing at the point shows it", true)
     }
 
     /// Whether the requester went back to it because of a sequence-error NAK: the others that were lost behind it cannot be
     /// told from those that the responder dropped because of the gap, and without a NAK the response may have been lost.
-    pub(super) fn is_named_by_nak(&self, number: usize) -> bool {
+    /// What was delayed until the point had seen its retransmission is of no use any more: that it was lost changes nothing.
+    pub(super) fn is_named_by_nak(&self, number: usize, point: usize) -> bool {
         let packet = &self.truth.transmissions[number];
-        let later = self.truth.transmissions.iter().skip(number + 1);
-        let mut rewinds = later.filter(|other| {
+        let later = self.truth.transmissions.iter().enumerate().skip(number + 1);
+        let mut rewinds = later.filter(|(_, other)| {
             (other.connection, other.sender) == (packet.connection, packet.sender)
                 && other.class == Class::Request
                 && other.rewinds
         });
-        rewinds.next().is_some_and(|rewind| {
+        let at = |number: usize| {
+            let mut seen = self.truth.captured[point].iter();
+            seen.position(|seen| seen.transmission == number && !seen.is_corrupted)
+        };
+        rewinds.next().is_some_and(|(again, rewind)| {
             rewind.sequence == packet.sequence
+                && at(again).is_none_or(|again| at(number) < Some(again))
                 && rewind.cause == Some(RetransmissionCause::SequenceNak)
         })
     }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use roce::analysis::{Certainty, LossNote, LossPlace, PacketRole};
+use roce::analysis::{LossNote, LossPlace, PacketRole};
 
 use super::super::plan::Class;
 use super::super::truth::Transmission;
@@ -65,8 +65,11 @@ impl Check<'_> {
             if fits(packet) && (is_psn(packet) || self.is_psn_damaged(frame)) {
                 return self.placed(number, loss).map(|()| number);
             }
-            if loss.certainty == Certainty::Likely && self.is_round_trip(loss, connection, sender) {
+            if self.is_round_trip(loss, connection, sender) {
                 return Ok(usize::MAX);
+            }
+            if let Some(twin) = self.exchanged_twin(number) {
+                return self.placed(twin, loss).map(|()| twin);
             }
             return Err(format!("frame {frame} ({}) was not lost", self.words(packet)));
         }
@@ -81,11 +84,7 @@ impl Check<'_> {
         });
         match found.last() {
             Some((number, _)) => Ok(number),
-            None if loss.certainty == Certainty::Likely
-                && self.is_round_trip(loss, connection, sender) =>
-            {
-                Ok(usize::MAX)
-            }
+            None if self.is_round_trip(loss, connection, sender) => Ok(usize::MAX),
             None if self.is_twin_taken_for_lost(loss, connection, sender) => Ok(usize::MAX),
             None => Err("nothing like it was lost".into()),
         }

@@ -34,22 +34,25 @@ impl Check<'_> {
             // Of several points, the copy may be seen further on the way than the packet.
             let is_repeated = !seen_before.insert(number);
             let is_copy = if self.is_merged() { captured.is_copy } else { is_repeated };
-            let is_exempt = self.cannot_tell_copy(packet, note.duplicate)
-                || (is_copy && self.is_equal_to_answer(packet, frame));
-            if note.duplicate != is_copy && !is_exempt {
+            if note.duplicate != is_copy
+                && !self.cannot_tell_copy(number, note.duplicate)
+                && !(is_copy && self.is_equal_to_answer(packet, frame))
+                && !self.is_equal_at_once(frame)
+            {
                 say.push(format!("duplicate {} and not {is_copy}", note.duplicate));
             }
             if !is_copy && packet.class == Class::Request {
-                say.extend(self.retransmission(packet, &note, &earlier));
+                say.extend(self.retransmission(number, &note, &earlier));
             }
             if packet.class != Class::Request && note.retransmission.is_some() {
                 say.push("a response is no retransmission".into());
             }
             if !is_copy {
                 let is_late = self.is_reordered(number, frame);
-                let is_exempt =
-                    self.cannot_tell_order(packet) || (is_late && self.is_msn_equal(number, frame));
-                if note.reordered != is_late && !is_exempt {
+                if note.reordered != is_late
+                    && !self.cannot_tell_order(number, is_late)
+                    && !(is_late && self.is_msn_equal(number, frame))
+                {
                     say.push(format!("reordered {} and not {is_late}", note.reordered));
                 }
             }
@@ -78,10 +81,11 @@ impl Check<'_> {
 
     pub(super) fn retransmission(
         &self,
-        packet: &Transmission,
+        number: usize,
         note: &PacketNote,
         earlier: &[u64],
     ) -> Vec<String> {
+        let packet = &self.truth.transmissions[number];
         let mut say = Vec::new();
         let (got, real) = (note.retransmission, packet.cause);
         if self.has_point_of(packet.sender) {
@@ -98,20 +102,21 @@ impl Check<'_> {
                 && before.class == Class::Request
                 && before.covers(packet.sequence)
         });
-        if self.is_delayed_twin(packet)
-            || self.is_behind_delay(packet)
-            || self.is_late_behind_nak(packet)
+        // What the point did not see before looks new there.
+        if got == real || (got.is_none() && !has_seen) {
+            return say;
+        }
+        let is_cause_wrong = got.is_some() && real.is_some();
+        let is_copy_likely = got.is_none() && note.duplicate;
+        if self.is_delayed_twin(number)
+            || self.is_behind_delay(number)
+            || self.is_late_behind_nak(number)
+            || self.is_copy_of_lost(number)
+            || ((is_cause_wrong || is_copy_likely) && self.cannot_know_cause(number))
         {
             return say;
         }
-        let is_blind = self.cannot_know_cause(packet) && note.duplicate;
-        if got.is_some() && real.is_none()
-            || got.is_none() && real.is_some() && has_seen && !is_blind
-        {
-            say.push(format!("retransmission {got:?} and not {real:?}"));
-        } else if got.is_some() && got != real && !self.cannot_know_cause(packet) {
-            say.push(format!("retransmission for {got:?} and not for {real:?}"));
-        }
+        say.push(format!("retransmission {got:?} and not {real:?}"));
         say
     }
 
