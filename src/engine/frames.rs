@@ -4,11 +4,7 @@
 //! gets a copy, as through the switch of an RNIC; a rule for all that no other rule takes does not ask for it. What comes
 //! from the wire goes where a rule steers it, and nowhere without one.
 
-use super::pieces::{gather, scatter_into};
-use super::qp::{Env, Qp};
-use super::queue::SendWqe;
-use super::requester::Step;
-use super::{Counter, Engine};
+use super::Engine;
 use crate::time::Instant;
 use crate::verbs::{
     CreateError, DestroyError, ETHERNET_LEN, EventType, FlowHandle, FlowKind, FlowRule,
@@ -97,9 +93,9 @@ impl Engine {
         }
         for taker in takers.into_iter().chain(suits(FlowKind::Sniffer)) {
             let Some((qp, env)) = self.split_handle(taker) else { continue };
-            let taken = match &qp.spread {
+            let taken = match qp.spread() {
                 Some(spread) => env.spread_frame(spread, frame, &headers),
-                None => qp.take_frame(frame, env),
+                None => qp.receive_frame(frame, env),
             };
             if let Err(reason) = taken {
                 env.count(reason);
@@ -127,51 +123,5 @@ impl Engine {
                 return Some(frame);
             }
         }
-    }
-}
-
-impl Qp {
-    /// Sends a frame.
-    pub(super) fn send_frame(&mut self, wqe: &SendWqe, env: &mut Env) -> Step {
-        let index = self.req.cursor;
-        let len = wqe.len() as usize;
-        if !(ETHERNET_LEN..=env.config.frame_max).contains(&len) {
-            self.fail_send(index, WcStatus::LocLenErr, env);
-            return Step::Done;
-        }
-        let mut frame = Vec::with_capacity(len);
-        if gather(self.sq.source(index), 0, len, &mut frame, self.pd, env).is_err() {
-            self.fail_send(index, WcStatus::LocProtErr, env);
-            return Step::Done;
-        }
-        env.frames.push_back(frame);
-        self.sq.get_mut(index).begin(self.req.next);
-        self.sq.get_mut(index).finish();
-        self.advance_cursor();
-        self.retire(env);
-        Step::Done
-    }
-
-    /// Takes in a frame that a rule steers here.
-    fn take_frame(&mut self, frame: &[u8], env: &mut Env) -> Result<(), Counter> {
-        if !self.rules.requests {
-            return Err(Counter::WrongState);
-        }
-        let next = self.rq.peek().ok_or(Counter::NoReceive)?;
-        if self.rq.room(next) < frame.len() as u64 {
-            return Err(Counter::TooLong);
-        }
-        let taken = self.rq.take().ok_or(Counter::NoReceive)?;
-        let placed = scatter_into(self.pd, self.rq.sges(taken), 0, frame, env);
-        let status = if placed.is_ok() { WcStatus::Success } else { WcStatus::LocProtErr };
-        let id = self.rq.release(taken);
-        let byte_len = u32::try_from(frame.len()).unwrap_or(u32::MAX);
-        let wc = Wc::new(id, status, WcOpcode::Recv, self.qpn).with_byte_len(byte_len);
-        self.complete_recv(wc, false, env);
-        if status != WcStatus::Success && self.state() != QpState::Err {
-            self.raise(EventType::QpFatal, env);
-            self.fail(env);
-        }
-        Ok(())
     }
 }

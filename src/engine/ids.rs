@@ -26,7 +26,7 @@ const CHUNK: usize = 64;
 
 /// Where in its table an object is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Place(pub(super) u32);
+pub(super) struct SlotId(pub(super) u32);
 
 /// The numbers of a table's objects, and the index that leads from a number to a slot.
 #[derive(Debug)]
@@ -72,13 +72,13 @@ impl Numbers {
     }
 
     #[inline]
-    fn find(&self, number: u32) -> Option<Place> {
+    fn find(&self, number: u32) -> Option<SlotId> {
         let mut at = self.home(number);
         loop {
             let entry = *self.index.get(at)?;
             if entry >> ENTRY_PLACE_BITS == u64::from(number) && entry != 0 {
                 #[expect(clippy::cast_possible_truncation, reason = "the low half is the place")]
-                return Some(Place((entry as u32).wrapping_sub(1)));
+                return Some(SlotId((entry as u32).wrapping_sub(1)));
             }
             if entry == 0 {
                 return None;
@@ -237,30 +237,30 @@ impl<T> Table<T> {
 
     /// The number of an object; 0 if there is no such object.
     pub(super) fn number(&self, id: Id) -> u32 {
-        let slot = self.place(id).and_then(|place| self.slot(place));
+        let slot = self.slot_of(id).and_then(|place| self.slot(place));
         slot.map_or(0, |slot| slot.number)
     }
 
     #[inline]
-    fn slot(&self, place: Place) -> Option<&Slot<T>> {
+    fn slot(&self, place: SlotId) -> Option<&Slot<T>> {
         self.chunks.get(place.0 as usize / CHUNK)?.get(place.0 as usize % CHUNK)
     }
 
     #[inline]
-    fn slot_mut(&mut self, place: Place) -> Option<&mut Slot<T>> {
+    fn slot_mut(&mut self, place: SlotId) -> Option<&mut Slot<T>> {
         self.chunks.get_mut(place.0 as usize / CHUNK)?.get_mut(place.0 as usize % CHUNK)
     }
 
     /// The place of the object with this number, if it is there.
     #[inline]
-    pub(super) fn find(&self, number: u32) -> Option<Place> {
+    pub(super) fn find(&self, number: u32) -> Option<SlotId> {
         self.numbers.as_ref()?.find(number)
     }
 
     /// The place of an object, if it is there.
     #[inline]
-    pub(super) fn place(&self, id: Id) -> Option<Place> {
-        let place = Place(id.0 & PLACE_MASK);
+    pub(super) fn slot_of(&self, id: Id) -> Option<SlotId> {
+        let place = SlotId(id.0 & PLACE_MASK);
         let slot = self.slot(place)?;
         let fresh = slot.generation << PLACE_BITS == id.0 & !PLACE_MASK;
         (fresh && slot.object.is_some()).then_some(place)
@@ -269,35 +269,35 @@ impl<T> Table<T> {
     /// An object.
     #[inline]
     pub(super) fn get(&self, id: Id) -> Option<&T> {
-        self.at(self.place(id)?)
+        self.at(self.slot_of(id)?)
     }
 
     /// An object.
     #[inline]
     pub(super) fn get_mut(&mut self, id: Id) -> Option<&mut T> {
-        self.at_mut(self.place(id)?)
+        self.at_mut(self.slot_of(id)?)
     }
 
     /// The object at a place, unless it has gone since.
     #[inline]
-    pub(super) fn at(&self, place: Place) -> Option<&T> {
+    pub(super) fn at(&self, place: SlotId) -> Option<&T> {
         self.slot(place)?.object.as_ref()
     }
 
     /// The object at a place, unless it has gone since.
     #[inline]
-    pub(super) fn at_mut(&mut self, place: Place) -> Option<&mut T> {
+    pub(super) fn at_mut(&mut self, place: SlotId) -> Option<&mut T> {
         self.slot_mut(place)?.object.as_mut()
     }
 
     /// Takes an object out. Its number is not given to another until all others were.
     pub(super) fn remove(&mut self, id: Id) -> Option<T> {
-        let place = self.place(id)?;
+        let place = self.slot_of(id)?;
         self.remove_at(place)
     }
 
     /// Takes the object at a place out.
-    pub(super) fn remove_at(&mut self, place: Place) -> Option<T> {
+    pub(super) fn remove_at(&mut self, place: SlotId) -> Option<T> {
         let slot = self.slot_mut(place)?;
         let object = slot.object.take()?;
         slot.generation = slot.generation.wrapping_add(1);
@@ -339,7 +339,7 @@ mod tests {
         assert_ne!(number, table.number(second));
         assert_eq!((table.get(first), table.find(number)), (None, None));
         assert_eq!(table.get(second), Some(&"second"));
-        assert_eq!(table.find(table.number(second)), table.place(second));
+        assert_eq!(table.find(table.number(second)), table.slot_of(second));
         assert_eq!(table.remove(first), None);
     }
 
@@ -350,7 +350,7 @@ mod tests {
         for round in 0..100_000 {
             let id = table.insert(round, &[]).unwrap();
             assert!(seen.insert(table.number(id)), "after {round} creations");
-            assert_eq!(table.find(table.number(id)), table.place(id));
+            assert_eq!(table.find(table.number(id)), table.slot_of(id));
             assert_eq!(table.remove(id), Some(round));
         }
     }
@@ -384,7 +384,7 @@ mod tests {
             }
             if round.is_multiple_of(500) {
                 for (id, number) in &alive {
-                    assert_eq!(table.find(*number), table.place(*id));
+                    assert_eq!(table.find(*number), table.slot_of(*id));
                 }
                 assert!(gone.iter().all(|number| table.find(*number).is_none()));
             }

@@ -4,7 +4,7 @@
 //! choose anew for a window. Every check of a key is here: the key exists and is not stale, the
 //! protection domain matches, the rights suffice, and no byte lies outside, `checked_add` and all.
 
-use super::ids::{Place, Table};
+use super::ids::{SlotId, Table};
 use crate::memory::{AccessError, Region};
 use crate::secret::SecretRandom;
 use crate::verbs::{Access, Id, KeyError, LKey, MrAttr, MrHandle, MwHandle, MwType, PdHandle, Sge};
@@ -50,7 +50,7 @@ struct Mw {
 #[derive(Clone, Copy, Debug)]
 struct Binding {
     /// The region. It stays where it is as long as windows are bound to it.
-    mr: Place,
+    mr: SlotId,
     start: u64,
     len: u64,
     /// Whether addresses count from the window's start.
@@ -260,7 +260,7 @@ impl Keys {
         Ok(())
     }
 
-    fn unbind_from(&mut self, mr: Option<Place>) {
+    fn unbind_from(&mut self, mr: Option<SlotId>) {
         if let Some(Entry::Region(mr)) = mr.and_then(|place| self.table.at_mut(place)) {
             mr.windows -= 1;
         }

@@ -3,23 +3,17 @@
 use super::Engine;
 use super::config::OBJECT_BYTES;
 use super::cq::Cq;
-use super::flows::Share;
-use super::ids::{Place, Present};
-use super::peer_port::PeerPort;
-use super::qp::{Env, Qp};
-use super::queue::{RecvQueue, SendQueue};
-use super::requester::Requester;
-use super::responder::Responder;
+use super::env::Env;
+use super::qp::Qp;
+use super::queue::RecvQueue;
 use super::srq::Srq;
-use super::timers::Timer;
 use crate::memory::AccessError;
-use crate::time::Instant;
 use crate::verbs::{
-    Access, AckTimeout, AhAttr, AhHandle, CqHandle, CreateError, DestroyError, Id, KeyError,
-    MrAttr, MrHandle, MwHandle, MwType, PdHandle, PortNum, QpAttr, QpCreate, QpHandle, QpState,
-    QpType, Sge, SrqAttr, SrqCreate, SrqHandle, XrcdHandle,
+    Access, AhAttr, AhHandle, CqHandle, CreateError, DestroyError, Id, KeyError, MrAttr, MrHandle,
+    MwHandle, MwType, PdHandle, PortNum, QpCreate, QpHandle, QpState, QpType, Sge, SrqAttr,
+    SrqCreate, SrqHandle, XrcdHandle,
 };
-use crate::wire::{Gid, PKey, Path, Psn, Qpn, RKey, Service, XrcSrqn};
+use crate::wire::{Psn, Qpn, RKey, XrcSrqn};
 
 /// Queue pair numbers that mean something else.
 const RESERVED_QPNS: [u32; 3] = [0, 1, 0xff_ffff];
@@ -34,7 +28,7 @@ impl Engine {
     pub fn destroy_pd(&mut self, pd: PdHandle) -> Result<(), DestroyError> {
         self.pds.get(pd.0).ok_or(DestroyError::NotFound)?;
         let used = self.env.keys.count_of(pd) > 0
-            || self.qps.iter().any(|qp| qp.pd == pd)
+            || self.qps.iter().any(|qp| qp.attr().pd == pd)
             || self.env.wqs.iter().any(|wq| wq.is_in(pd))
             || self.env.srqs.iter().any(|srq| srq.pd == pd)
             || self.env.ahs.iter().any(|(owner, _)| *owner == pd);
@@ -154,7 +148,9 @@ impl Engine {
     pub fn destroy_xrcd(&mut self, xrcd: XrcdHandle) -> Result<(), DestroyError> {
         self.xrcds.get(xrcd.0).ok_or(DestroyError::NotFound)?;
         let in_srq = |srq: &Srq| srq.xrc.is_some_and(|(domain, _)| domain == xrcd);
-        if self.env.srqs.iter().any(in_srq) || self.qps.iter().any(|qp| qp.xrcd == Some(xrcd)) {
+        if self.env.srqs.iter().any(in_srq)
+            || self.qps.iter().any(|qp| qp.attr().xrcd == Some(xrcd))
+        {
             return Err(DestroyError::Busy);
         }
         self.xrcds.remove(xrcd.0);
@@ -263,58 +259,19 @@ impl Engine {
     /// Makes a queue pair, in the state RESET.
     pub fn create_qp(&mut self, pd: PdHandle, create: QpCreate) -> Result<QpHandle, CreateError> {
         self.check_qp(pd, &create)?;
-        let QpCreate { init, send_cq, recv_cq, srq, xrcd } = create;
-        let cap = init.cap;
-        let recv_depth =
-            if srq.is_none() && init.qp_type.has_receive_queue() { cap.max_recv_wr } else { 0 };
-        let send_depth = if init.qp_type.has_send_queue() { cap.max_send_wr } else { 0 };
-        let qp = Qp {
-            present: Present::Here,
-            place: Place(0),
-            handle: QpHandle(Id(0)),
-            qpn: Qpn::new(0),
-            state: QpState::Reset,
-            rules: QpState::Reset.rules_for(init.qp_type),
-            service: service_of(init.qp_type),
-            kind: init.qp_type,
-            dest: Qpn::new(0),
-            port: PeerPort::default(),
-            pd,
-            send_cq,
-            recv_cq,
-            srq,
-            xrcd,
-            spread: None,
-            init,
-            attr: QpAttr { cap, ..QpAttr::default() },
-            route: Path::NOWHERE,
-            mtu: 1024,
-            window: 1,
-            pkey: PKey::DEFAULT,
-            sq: SendQueue::new(send_depth),
-            rq: RecvQueue::new(recv_depth, cap.max_recv_sge),
-            timer: Timer::default(),
-            share: Share::default(),
-            scheduled: false,
-            timeout: AckTimeout::default(),
-            groups: 0,
-            cnp_after: Instant::ZERO,
-            congested: false,
-            req: Requester::new(),
-            resp: Responder::new(self.env.config.advertise_credits),
-        };
+        let QpCreate { send_cq, recv_cq, srq, .. } = create;
+        let qp = Qp::new(pd, &create, self.env.config.advertise_credits);
         let bytes = qp.bytes();
         let id = self.promise(bytes, |engine| {
             engine.qps.insert(qp, &RESERVED_QPNS).ok_or(CreateError::Full)
         })?;
-        let (handle, place, number) = (QpHandle(id), self.qps.place(id), self.qps.number(id));
-        if let (Some(qp), Some(place)) = (self.qps.get_mut(id), place) {
-            let gsi = qp.kind == QpType::Gsi;
-            qp.qpn = if gsi { Qpn::GSI } else { Qpn::new(number) };
-            (qp.handle, qp.place) = (handle, place);
-            if gsi {
-                self.gsi = Some(handle);
-            }
+        let (handle, slot, number) = (QpHandle(id), self.qps.slot_of(id), self.qps.number(id));
+        let gsi = create.init.qp_type == QpType::Gsi;
+        if let (Some(qp), Some(slot)) = (self.qps.get_mut(id), slot) {
+            qp.set_numbers(handle, slot, if gsi { Qpn::GSI } else { Qpn::new(number) });
+        }
+        if gsi {
+            self.gsi = Some(handle);
         }
         self.use_cq(send_cq, true);
         self.use_cq(recv_cq, true);
@@ -363,7 +320,7 @@ impl Engine {
 
     /// The number of a queue pair on the wire.
     pub fn qp_number(&self, qp: QpHandle) -> Option<Qpn> {
-        self.qps.get(qp.0).map(|qp| qp.qpn)
+        self.qps.get(qp.0).map(|qp| qp.attr().qpn)
     }
 
     /// A random PSN for a queue pair to begin with, if its user has no other: always the same one for the same queue pair.
@@ -375,12 +332,12 @@ impl Engine {
 
     /// The numbers of all queue pairs.
     pub fn qp_numbers(&self) -> impl Iterator<Item = Qpn> {
-        self.qps.iter().map(|qp| qp.qpn)
+        self.qps.iter().map(|qp| qp.attr().qpn)
     }
 
     /// Of which kind a queue pair is.
     pub fn qp_kind(&self, qp: QpHandle) -> Option<QpType> {
-        self.qps.get(qp.0).map(|qp| qp.kind)
+        self.qps.get(qp.0).map(|qp| qp.attr().kind)
     }
 
     /// The state of a queue pair.
@@ -391,23 +348,21 @@ impl Engine {
     /// Unmakes a queue pair, unless it is attached to a multicast group or a rule steers to it. What was posted is forgotten.
     pub fn destroy_qp(&mut self, handle: QpHandle) -> Result<(), DestroyError> {
         let qp = self.qps.get(handle.0).ok_or(DestroyError::NotFound)?;
-        if qp.groups > 0 || self.has_rules(handle) {
+        if qp.is_in_group() || self.has_rules(handle) {
             return Err(DestroyError::Busy);
         }
-        let (send_cq, recv_cq, srq) = (qp.send_cq, qp.recv_cq, qp.srq);
-        let place = qp.place;
+        let attr = qp.attr();
+        let (send_cq, recv_cq, srq, slot) = (attr.send_cq, attr.recv_cq, attr.srq, attr.slot);
         self.env.promised.give_back(qp.bytes());
-        if qp.congested {
-            self.congested.retain(|other| *other != place);
+        if qp.is_congested() {
+            self.congested.retain(|other| *other != slot);
         }
-        // Whoever gets the place next has a turn of its own.
-        if qp.scheduled || qp.share.is_used() {
-            self.env.active.retain(|other| *other != place);
+        // The next queue pair in this slot is scheduled on its own.
+        if qp.may_be_active() {
+            self.env.active.retain(|other| *other != slot);
         }
         if let Some((qp, env)) = self.split_handle(handle) {
-            qp.release_begun(env);
-            qp.timer.remove(place, &mut env.timers);
-            env.flows.leave(&mut qp.share, &mut env.active);
+            qp.release(env);
         }
         self.qps.remove(handle.0);
         if self.gsi == Some(handle) {
@@ -421,62 +376,9 @@ impl Engine {
         Ok(())
     }
 
-    /// Lets a datagram queue pair receive what is sent to a multicast group.
-    pub fn attach_multicast(&mut self, handle: QpHandle, group: Gid) -> Result<(), CreateError> {
-        let most = self.env.config.limits.group_members;
-        let qp = self.qps.get_mut(handle.0).ok_or(CreateError::NotFound("queue pair"))?;
-        if qp.kind != QpType::Ud {
-            return Err(CreateError::Invalid("only datagram queue pairs can be in a group"));
-        }
-        if !group.is_multicast() {
-            return Err(CreateError::Invalid(
-                "the address of a group is of ff00::/8 or 224.0.0.0/4",
-            ));
-        }
-        let members = self.groups.entry(group.0).or_default();
-        if members.contains(&handle) {
-            return Ok(());
-        }
-        if members.len() >= most {
-            return Err(CreateError::Full);
-        }
-        members.push(handle);
-        qp.groups += 1;
-        Ok(())
-    }
-
-    /// Ends that.
-    pub fn detach_multicast(&mut self, handle: QpHandle, group: Gid) -> Result<(), DestroyError> {
-        let members = self.groups.get_mut(&group.0).ok_or(DestroyError::NotFound)?;
-        let at = members.iter().position(|member| *member == handle);
-        members.remove(at.ok_or(DestroyError::NotFound)?);
-        if members.is_empty() {
-            self.groups.remove(&group.0);
-        }
-        if let Some(qp) = self.qps.get_mut(handle.0) {
-            qp.groups -= 1;
-        }
-        Ok(())
-    }
-
-    /// Whether a queue pair is attached to a multicast group.
-    pub fn has_members(&self, group: Gid) -> bool {
-        self.groups.contains_key(&group.0)
-    }
-
     pub(super) fn use_cq(&mut self, cq: CqHandle, begins: bool) {
         if let Some(cq) = self.env.cqs.get_mut(cq.0) {
             cq.users = if begins { cq.users + 1 } else { cq.users - 1 };
         }
-    }
-}
-
-/// The service that the packets of such a queue pair belong to.
-fn service_of(kind: QpType) -> Service {
-    match kind {
-        QpType::Rc => Service::Rc,
-        QpType::Uc => Service::Uc,
-        QpType::XrcSend | QpType::XrcRecv => Service::Xrc,
-        QpType::Ud | QpType::Gsi | QpType::RawPacket | QpType::Driver => Service::Ud,
     }
 }

@@ -11,9 +11,8 @@
 use core::time::Duration;
 
 use super::config::PORT_SILENCE;
-use super::qp::{Env, Qp};
+use super::env::Env;
 use crate::time::Instant;
-use crate::wire::Psn;
 
 /// Maximum number of packets from other ports that are accepted in each [`GUESS_INTERVAL`]. Duplicates of a peer that
 /// changed its port are among them, so it is more than one; at this rate a stranger hits one PSN of 2^24 in six days on
@@ -68,13 +67,5 @@ impl PeerPort {
     #[inline]
     pub(super) fn learn(&mut self, port: u16, now: Instant) {
         (self.port, self.heard) = (port, now);
-    }
-}
-
-impl Qp {
-    /// What changes when a packet of the peer moves the connection forward.
-    #[inline]
-    pub(super) fn progress(&self) -> (Psn, Psn) {
-        (self.resp.epsn, self.req.una)
     }
 }

@@ -233,6 +233,12 @@ impl SendWqe {
         self.progress |= DONE;
     }
 
+    /// Whether a PSN is one of its own, once it was begun.
+    pub(super) fn contains(&self, psn: Psn, mtu: u32) -> bool {
+        let offset = psn.since(self.psn());
+        offset >= 0 && offset.unsigned_abs() < self.psns(mtu)
+    }
+
     /// How many PSNs it takes: one a packet, of the request or, for a read, of the answer; none if it stays at home.
     #[inline]
     pub(super) fn psns(&self, mtu: u32) -> u32 {

@@ -7,13 +7,13 @@
 
 use std::collections::BTreeSet;
 
-use super::ids::Place;
+use super::ids::SlotId;
 use crate::time::Instant;
 
 /// The wake-ups, earliest first.
 #[derive(Debug, Default)]
 pub(super) struct Timers {
-    wakeups: BTreeSet<(Instant, Place)>,
+    wakeups: BTreeSet<(Instant, SlotId)>,
 }
 
 /// The timer of one queue pair.
@@ -43,14 +43,14 @@ impl Timer {
 
     /// Lets it go off at `deadline`, whatever was set before.
     #[inline]
-    pub(super) fn set(&mut self, deadline: Instant, owner: Place, timers: &mut Timers) {
+    pub(super) fn set(&mut self, deadline: Instant, owner: SlotId, timers: &mut Timers) {
         self.deadline = deadline;
         if deadline < self.wakeup {
             self.wake_at(deadline, owner, timers);
         }
     }
 
-    fn wake_at(&mut self, deadline: Instant, owner: Place, timers: &mut Timers) {
+    fn wake_at(&mut self, deadline: Instant, owner: SlotId, timers: &mut Timers) {
         if self.wakeup != NEVER {
             timers.wakeups.remove(&(self.wakeup, owner));
         }
@@ -65,7 +65,7 @@ impl Timer {
     }
 
     /// Lets it not go off, and leaves nothing behind: its owner goes.
-    pub(super) fn remove(&mut self, owner: Place, timers: &mut Timers) {
+    pub(super) fn remove(&mut self, owner: SlotId, timers: &mut Timers) {
         timers.wakeups.remove(&(self.wakeup, owner));
         *self = Self::default();
     }
@@ -76,7 +76,7 @@ impl Timer {
         &mut self,
         wakeup: Instant,
         now: Instant,
-        owner: Place,
+        owner: SlotId,
         timers: &mut Timers,
     ) -> bool {
         debug_assert_eq!(self.wakeup, wakeup, "a timer has one wake-up");
@@ -98,7 +98,7 @@ impl Timers {
     }
 
     /// The next wake-up that is due at `now`.
-    pub(super) fn pop_due(&mut self, now: Instant) -> Option<(Instant, Place)> {
+    pub(super) fn pop_due(&mut self, now: Instant) -> Option<(Instant, SlotId)> {
         if self.next()? > now {
             return None;
         }
@@ -110,7 +110,7 @@ impl Timers {
 mod tests {
     use super::*;
 
-    const OWNER: Place = Place(3);
+    const OWNER: SlotId = SlotId(3);
 
     fn at(ns: u64) -> Instant {
         Instant::from_nanos(ns)

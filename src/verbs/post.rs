@@ -8,6 +8,12 @@ use super::{Errno, QpState, QpType, WrOpcode};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum PostError {
+    /// The queue pair was destroyed, or belongs to another device.
+    #[error("there is no such queue pair on this device")]
+    UnknownQp,
+    /// The receive queue was destroyed, or belongs to another device.
+    #[error("there is no such receive queue on this device")]
+    UnknownReceiveQueue,
     /// The queue pair's state does not allow it.
     #[error("nothing can be posted there in state {0}")]
     WrongState(QpState),

@@ -1,11 +1,11 @@
 //! The way to a peer.
 
-use super::qp::Env;
+use super::env::Env;
 use crate::verbs::AhAttr;
 use crate::wire::{Path, Qpn};
 
 /// The way to the peer that an address handle names, or `None` if its index names no identifier of ours.
-pub(super) fn route_of(ah: &AhAttr, local: Qpn, remote: Qpn, env: &Env) -> Option<Path> {
+pub(super) fn path_to(ah: &AhAttr, local: Qpn, remote: Qpn, env: &Env) -> Option<Path> {
     Some(Path {
         source: env.gid(ah.sgid_index)?,
         destination: ah.dgid,

@@ -2,9 +2,9 @@
 //! order and many processors share the work.
 
 use super::config::OBJECT_BYTES;
-use super::pieces::scatter_into;
-use super::qp::Env;
+use super::env::Env;
 use super::queue::RecvQueue;
+use super::sge::scatter_into;
 use super::{Counter, Engine};
 use crate::verbs::{
     CqHandle, CreateError, DestroyError, FrameHeaders, PdHandle, PostError, QpCap, QpCreate,
@@ -88,7 +88,7 @@ impl Engine {
         let wq = self.env.wqs.get(handle.0).ok_or(DestroyError::NotFound)?;
         let (cq, bytes) = (wq.cq, wq.bytes());
         let uses = |spread: &Spread| spread.queues.contains(&handle);
-        if self.qps.iter().any(|qp| qp.spread.as_deref().is_some_and(uses)) {
+        if self.qps.iter().any(|qp| qp.spread().is_some_and(uses)) {
             return Err(DestroyError::Busy);
         }
         self.env.wqs.remove(handle.0);
@@ -99,7 +99,7 @@ impl Engine {
 
     /// Posts a receive to a receive queue.
     pub fn post_wq_recv(&mut self, handle: WqHandle, wr: &RecvWr<'_>) -> Result<(), PostError> {
-        let wq = self.env.wqs.get_mut(handle.0).ok_or(PostError::NoReceiveQueue)?;
+        let wq = self.env.wqs.get_mut(handle.0).ok_or(PostError::UnknownReceiveQueue)?;
         if wq.state == WqState::Reset {
             return Err(PostError::WrongState(QpState::Reset));
         }
@@ -124,7 +124,7 @@ impl Engine {
         let create = QpCreate { init, send_cq: cq, recv_cq: cq, srq: None, xrcd: None };
         let qp = self.create_qp(pd, create)?;
         if let Some((qp, _)) = self.split_handle(qp) {
-            qp.spread = Some(Box::new(spread));
+            qp.set_spread(spread);
         }
         Ok(qp)
     }

@@ -1,7 +1,7 @@
 //! Messages in pieces: how their bytes lie in lists of buffers.
 
+use super::env::Env;
 use super::keys::Refusal;
-use super::qp::Env;
 use super::queue::Source;
 use crate::verbs::PdHandle;
 use crate::verbs::Sge;

@@ -14,7 +14,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use super::ids::Place;
+use super::ids::SlotId;
 use crate::wire::Gid;
 
 /// What a packet takes of a buffer beyond its payload: headers, and what a kernel needs for itself.
@@ -27,7 +27,7 @@ pub(super) const fn cost(payload: u32) -> u32 {
 
 /// What one queue pair has under way.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Share {
+pub(super) struct FlowCredit {
     /// On which way, if it has sent anything.
     way: Option<usize>,
     cost: u32,
@@ -36,7 +36,7 @@ pub(super) struct Share {
     ticket: u64,
 }
 
-impl Share {
+impl FlowCredit {
     /// Whether it may have been woken.
     pub(super) fn is_used(&self) -> bool {
         self.way.is_some()
@@ -51,7 +51,7 @@ struct Way {
     users: usize,
     under_way: u32,
     /// Who waits; of whom has left meanwhile, the place is empty.
-    waiting: VecDeque<Option<Place>>,
+    waiting: VecDeque<Option<SlotId>>,
     /// The number of the first who waits.
     first: u64,
     /// The most that any of them needs.
@@ -60,7 +60,7 @@ struct Way {
 
 /// The ways to all peers.
 #[derive(Debug)]
-pub(super) struct Flows {
+pub(super) struct PeerWindows {
     /// What may be under way to one peer, if that is limited.
     limit: Option<u32>,
     ways: Vec<Way>,
@@ -68,7 +68,7 @@ pub(super) struct Flows {
     unused: Vec<usize>,
 }
 
-impl Flows {
+impl PeerWindows {
     pub(super) fn new(limit: Option<u32>) -> Self {
         Self { limit, ways: Vec::new(), by_gid: BTreeMap::new(), unused: Vec::new() }
     }
@@ -77,11 +77,11 @@ impl Flows {
     #[inline]
     pub(super) fn admits(
         &mut self,
-        share: &mut Share,
+        share: &mut FlowCredit,
         to: Gid,
         cost: u32,
-        place: Place,
-        active: &mut VecDeque<Place>,
+        place: SlotId,
+        active: &mut VecDeque<SlotId>,
     ) -> bool {
         let Some(limit) = self.limit else { return true };
         let at = self.way_of(share, to, active);
@@ -102,21 +102,21 @@ impl Flows {
 
     /// Whether a packet is the last before somebody has to wait: it must be acknowledged without being waited for.
     #[inline]
-    pub(super) fn is_filled_by(&self, share: &Share, cost: u32) -> bool {
+    pub(super) fn is_filled_by(&self, share: &FlowCredit, cost: u32) -> bool {
         let way = share.way.and_then(|at| self.ways.get(at));
         let (Some(limit), Some(way)) = (self.limit, way) else { return false };
         way.under_way.saturating_add(2 * cost) > limit
     }
 
     /// Whether a queue pair waits for room and has nothing in flight: no ACK can come that it would wait for.
-    pub(super) fn is_stalled(&self, share: &Share) -> bool {
+    pub(super) fn is_stalled(&self, share: &FlowCredit) -> bool {
         let way = share.way.and_then(|at| self.ways.get(at));
         way.is_some_and(|way| share.packets == 0 && share.ticket >= way.first)
     }
 
     /// A packet goes out.
     #[inline]
-    pub(super) fn sent(&mut self, share: &mut Share, cost: u32) {
+    pub(super) fn sent(&mut self, share: &mut FlowCredit, cost: u32) {
         let Some(way) = share.way.and_then(|at| self.ways.get_mut(at)) else { return };
         way.under_way += cost;
         share.cost += cost;
@@ -127,9 +127,9 @@ impl Flows {
     #[inline]
     pub(super) fn settled(
         &mut self,
-        share: &mut Share,
+        share: &mut FlowCredit,
         packets: u32,
-        active: &mut VecDeque<Place>,
+        active: &mut VecDeque<SlotId>,
     ) {
         let Some(way) = share.way.and_then(|at| self.ways.get_mut(at)) else { return };
         let gone = packets.min(share.packets);
@@ -141,12 +141,12 @@ impl Flows {
     }
 
     /// Nothing of a queue pair is under way any more.
-    pub(super) fn cleared(&mut self, share: &mut Share, active: &mut VecDeque<Place>) {
+    pub(super) fn cleared(&mut self, share: &mut FlowCredit, active: &mut VecDeque<SlotId>) {
         self.settled(share, u32::MAX, active);
     }
 
     /// A queue pair goes.
-    pub(super) fn leave(&mut self, share: &mut Share, active: &mut VecDeque<Place>) {
+    pub(super) fn leave(&mut self, share: &mut FlowCredit, active: &mut VecDeque<SlotId>) {
         self.cleared(share, active);
         let Some(at) = share.way.take() else { return };
         let Some(way) = self.ways.get_mut(at) else { return };
@@ -165,7 +165,7 @@ impl Flows {
     /// Lets the next that waits have its turn, if there is room for any of them. It comes by again after that turn, or
     /// when it leaves, for the next.
     #[inline]
-    pub(super) fn wake(&mut self, share: &Share, active: &mut VecDeque<Place>) {
+    pub(super) fn wake(&mut self, share: &FlowCredit, active: &mut VecDeque<SlotId>) {
         let way = share.way.and_then(|at| self.ways.get_mut(at));
         let (Some(limit), Some(way)) = (self.limit, way) else { return };
         if way.under_way > 0 && way.under_way.saturating_add(way.needed) > limit {
@@ -181,7 +181,7 @@ impl Flows {
 
     /// The way that a queue pair is on, which is another if its peer is.
     #[inline]
-    fn way_of(&mut self, share: &mut Share, to: Gid, active: &mut VecDeque<Place>) -> usize {
+    fn way_of(&mut self, share: &mut FlowCredit, to: Gid, active: &mut VecDeque<SlotId>) -> usize {
         match share.way {
             Some(at) if self.ways.get(at).is_some_and(|way| way.gid == to) => at,
             _ => self.enter(share, to, active),
@@ -189,7 +189,7 @@ impl Flows {
     }
 
     #[cold]
-    fn enter(&mut self, share: &mut Share, to: Gid, active: &mut VecDeque<Place>) -> usize {
+    fn enter(&mut self, share: &mut FlowCredit, to: Gid, active: &mut VecDeque<SlotId>) -> usize {
         self.leave(share, active);
         let at = match self.by_gid.get(&to.0) {
             Some(&at) => at,
@@ -232,12 +232,12 @@ mod tests {
     }
 
     /// Queue pairs that send to one peer for as long as they may.
-    fn fill(flows: &mut Flows, shares: &mut [Share], to: Gid) -> usize {
+    fn fill(flows: &mut PeerWindows, shares: &mut [FlowCredit], to: Gid) -> usize {
         let (mut sent, mut active) = (0, VecDeque::new());
         loop {
             let before = sent;
             for (place, share) in (0..).zip(shares.iter_mut()) {
-                if flows.admits(share, to, 1000, Place(place), &mut active) {
+                if flows.admits(share, to, 1000, SlotId(place), &mut active) {
                     flows.sent(share, 1000);
                     sent += 1;
                 }
@@ -250,8 +250,8 @@ mod tests {
 
     #[test]
     fn together_they_keep_to_the_limit_and_go_on_in_turn() {
-        let (mut flows, mut active) = (Flows::new(Some(LIMIT)), VecDeque::new());
-        let mut shares = [Share::default(); 4];
+        let (mut flows, mut active) = (PeerWindows::new(Some(LIMIT)), VecDeque::new());
+        let mut shares = [FlowCredit::default(); 4];
         assert_eq!(fill(&mut flows, &mut shares, gid(1)), 10);
         assert!(flows.is_filled_by(&shares[0], 1000));
         for round in 0..100_u32 {
@@ -275,72 +275,72 @@ mod tests {
 
     #[test]
     fn who_is_alone_is_not_stopped_and_other_ways_are_free() {
-        let (mut flows, mut active) = (Flows::new(Some(LIMIT)), VecDeque::new());
-        let mut alone = Share::default();
+        let (mut flows, mut active) = (PeerWindows::new(Some(LIMIT)), VecDeque::new());
+        let mut alone = FlowCredit::default();
         for _ in 0..50 {
-            assert!(flows.admits(&mut alone, gid(1), 1000, Place(0), &mut active));
+            assert!(flows.admits(&mut alone, gid(1), 1000, SlotId(0), &mut active));
             flows.sent(&mut alone, 1000);
         }
-        let mut other = Share::default();
-        assert!(!flows.admits(&mut other, gid(1), 1000, Place(1), &mut active));
-        assert!(flows.admits(&mut other, gid(2), 1000, Place(1), &mut active));
+        let mut other = FlowCredit::default();
+        assert!(!flows.admits(&mut other, gid(1), 1000, SlotId(1), &mut active));
+        assert!(flows.admits(&mut other, gid(2), 1000, SlotId(1), &mut active));
         assert_eq!(flows.ways[0].waiting, [None], "it waits there no more");
         assert_eq!((flows.ways[0].users, flows.ways[1].users), (1, 1));
     }
 
     #[test]
     fn lone_sender_returns_to_the_limit_once_another_queue_pair_waits() {
-        let (mut flows, mut active) = (Flows::new(Some(LIMIT)), VecDeque::new());
-        let (mut long, mut short) = (Share::default(), Share::default());
+        let (mut flows, mut active) = (PeerWindows::new(Some(LIMIT)), VecDeque::new());
+        let (mut long, mut short) = (FlowCredit::default(), FlowCredit::default());
         for _ in 0..50 {
-            assert!(flows.admits(&mut long, gid(1), 1000, Place(0), &mut active));
+            assert!(flows.admits(&mut long, gid(1), 1000, SlotId(0), &mut active));
             flows.sent(&mut long, 1000);
         }
-        assert!(!flows.admits(&mut short, gid(1), 1000, Place(1), &mut active));
+        assert!(!flows.admits(&mut short, gid(1), 1000, SlotId(1), &mut active));
         // All it has in flight is acknowledged but for the limit; it has more to send all the while.
         for _ in 0..40 {
-            assert!(!flows.admits(&mut long, gid(1), 1000, Place(0), &mut active));
+            assert!(!flows.admits(&mut long, gid(1), 1000, SlotId(0), &mut active));
             assert_eq!(active.pop_front(), None);
             flows.settled(&mut long, 1, &mut active);
         }
         flows.settled(&mut long, 1, &mut active);
-        assert_eq!(active.pop_front(), Some(Place(1)), "the one that waits longest");
-        assert!(flows.admits(&mut short, gid(1), 1000, Place(1), &mut active));
+        assert_eq!(active.pop_front(), Some(SlotId(1)), "the one that waits longest");
+        assert!(flows.admits(&mut short, gid(1), 1000, SlotId(1), &mut active));
         flows.sent(&mut short, 1000);
         // Its timeout: it waits for its turn to retransmit, and the other sends no burst meanwhile.
         flows.cleared(&mut short, &mut active);
-        assert_eq!(active.pop_front(), Some(Place(0)));
-        assert!(flows.admits(&mut long, gid(1), 1000, Place(0), &mut active));
+        assert_eq!(active.pop_front(), Some(SlotId(0)));
+        assert!(flows.admits(&mut long, gid(1), 1000, SlotId(0), &mut active));
         flows.sent(&mut long, 1000);
-        assert!(!flows.admits(&mut short, gid(1), 1000, Place(1), &mut active));
-        assert!(!flows.admits(&mut long, gid(1), 1000, Place(0), &mut active));
+        assert!(!flows.admits(&mut short, gid(1), 1000, SlotId(1), &mut active));
+        assert!(!flows.admits(&mut long, gid(1), 1000, SlotId(0), &mut active));
     }
 
     #[test]
     fn stalled_is_who_waits_with_nothing_in_flight() {
-        let (mut flows, mut active) = (Flows::new(Some(LIMIT)), VecDeque::new());
-        let (mut small, mut large) = (Share::default(), Share::default());
-        assert!(flows.admits(&mut large, gid(1), 6000, Place(1), &mut active));
+        let (mut flows, mut active) = (PeerWindows::new(Some(LIMIT)), VecDeque::new());
+        let (mut small, mut large) = (FlowCredit::default(), FlowCredit::default());
+        assert!(flows.admits(&mut large, gid(1), 6000, SlotId(1), &mut active));
         flows.sent(&mut large, 6000);
-        assert!(flows.admits(&mut small, gid(1), 4000, Place(0), &mut active));
+        assert!(flows.admits(&mut small, gid(1), 4000, SlotId(0), &mut active));
         flows.sent(&mut small, 4000);
-        assert!(!flows.admits(&mut large, gid(1), 8000, Place(1), &mut active));
+        assert!(!flows.admits(&mut large, gid(1), 8000, SlotId(1), &mut active));
         assert!(!flows.is_stalled(&large), "its first packet is in flight");
         flows.settled(&mut large, 1, &mut active);
         assert!(flows.is_stalled(&large) && !flows.is_stalled(&small));
         flows.settled(&mut small, 1, &mut active);
-        assert_eq!(active.pop_front(), Some(Place(1)));
+        assert_eq!(active.pop_front(), Some(SlotId(1)));
         assert!(!flows.is_stalled(&large), "it has its turn");
     }
 
     #[test]
     fn who_leaves_lets_others_go_on_and_leaves_nothing_behind() {
-        let (mut flows, mut active) = (Flows::new(Some(LIMIT)), VecDeque::new());
+        let (mut flows, mut active) = (PeerWindows::new(Some(LIMIT)), VecDeque::new());
         for round in 0..20 {
-            let mut shares = [Share::default(); 3];
+            let mut shares = [FlowCredit::default(); 3];
             assert_eq!(fill(&mut flows, &mut shares, gid(round)), 10);
             flows.cleared(&mut shares[0], &mut active);
-            assert_eq!(active.pop_front(), Some(Place(1)), "the first that found no room");
+            assert_eq!(active.pop_front(), Some(SlotId(1)), "the first that found no room");
             shares.iter_mut().for_each(|share| flows.leave(share, &mut active));
             active.clear();
             assert_eq!((flows.ways.len(), flows.by_gid.len()), (1, 0));
@@ -350,11 +350,11 @@ mod tests {
 
     #[test]
     fn nobody_is_woken_in_vain_nor_forgotten_for_one_who_left() {
-        let (mut flows, mut active) = (Flows::new(Some(LIMIT)), VecDeque::new());
-        let mut shares = [Share::default(); 4];
+        let (mut flows, mut active) = (PeerWindows::new(Some(LIMIT)), VecDeque::new());
+        let mut shares = [FlowCredit::default(); 4];
         fill(&mut flows, &mut shares[..2], gid(1));
         for (at, place, cost) in [(2, 2, 1500), (3, 3, 2000)] {
-            assert!(!flows.admits(&mut shares[at], gid(1), cost, Place(place), &mut active));
+            assert!(!flows.admits(&mut shares[at], gid(1), cost, SlotId(place), &mut active));
         }
         flows.leave(&mut shares[2], &mut active);
         assert_eq!(active.pop_front(), None);
@@ -363,13 +363,13 @@ mod tests {
         assert_eq!(active.pop_front(), None);
         flows.settled(&mut shares[0], 1, &mut active);
         let woken: Vec<_> = (0..3).map(|_| flows.wake(&shares[1], &mut active)).collect();
-        assert_eq!((woken.len(), active), (3, [Place(0), Place(1), Place(3)].into()));
+        assert_eq!((woken.len(), active), (3, [SlotId(0), SlotId(1), SlotId(3)].into()));
     }
 
     #[test]
     fn without_a_limit_nothing_is_kept() {
-        let (mut flows, mut share) = (Flows::new(None), Share::default());
-        assert!(flows.admits(&mut share, gid(1), u32::MAX, Place(0), &mut VecDeque::new()));
+        let (mut flows, mut share) = (PeerWindows::new(None), FlowCredit::default());
+        assert!(flows.admits(&mut share, gid(1), u32::MAX, SlotId(0), &mut VecDeque::new()));
         flows.sent(&mut share, u32::MAX);
         flows.sent(&mut share, u32::MAX);
         assert!(!flows.is_filled_by(&share, u32::MAX));

@@ -1,0 +1,123 @@
+//! What the queue pairs of an engine share: tables, timers, completion queues, the time.
+
+use std::collections::VecDeque;
+
+use super::allocation::Promised;
+use super::config::Config;
+use super::counters::{Counter, Counters};
+use super::cq::{Cq, Delivered, SendSlot};
+use super::ids::{SlotId, Table};
+use super::keys::Keys;
+use super::peer_window::PeerWindows;
+use super::qp::DelayedAcks;
+use super::rss::Wq;
+use super::srq::Srq;
+use super::timers::Timers;
+use super::{AsyncEvent, Event};
+use crate::secret::SecretRandom;
+use crate::time::Instant;
+use crate::verbs::{AhAttr, CqHandle, EventType, PdHandle, Wc};
+use crate::wire::Gid;
+
+/// Everything in the engine that a queue pair uses, except other queue pairs.
+#[derive(Debug)]
+pub(super) struct Env {
+    pub(super) now: Instant,
+    pub(super) config: Config,
+    pub(super) keys: Keys,
+    pub(super) cqs: Table<Cq>,
+    pub(super) srqs: Table<Srq>,
+    pub(super) ahs: Table<(PdHandle, AhAttr)>,
+    pub(super) timers: Timers,
+    pub(super) delayed_acks: DelayedAcks,
+    pub(super) peer_windows: PeerWindows,
+    /// Queue pairs that may have something to send, in round-robin order.
+    pub(super) active: VecDeque<SlotId>,
+    pub(super) events: VecDeque<Event>,
+    /// Raw frames to send.
+    pub(super) frames: VecDeque<Vec<u8>>,
+    /// Receive queues without a queue pair.
+    pub(super) wqs: Table<Wq>,
+    /// Memory that queues take, and may take.
+    pub(super) promised: Promised,
+    pub(super) counters: Counters,
+    /// Source of initial PSNs.
+    pub(super) psns: SecretRandom,
+}
+
+impl Env {
+    pub(super) fn new(config: Config, random: &mut SecretRandom) -> Self {
+        let limits = config.limits;
+        Self {
+            now: Instant::ZERO,
+            keys: Keys::new(limits.keys, random),
+            cqs: Table::new(limits.cqs),
+            srqs: Table::numbered(limits.srqs, random),
+            ahs: Table::new(limits.ahs),
+            timers: Timers::default(),
+            delayed_acks: DelayedAcks::default(),
+            peer_windows: PeerWindows::new(config.path_bytes),
+            active: VecDeque::new(),
+            events: VecDeque::new(),
+            frames: VecDeque::new(),
+            wqs: Table::numbered(limits.srqs, random),
+            promised: Promised::new(limits.bytes),
+            counters: Counters::default(),
+            psns: random.split(),
+            config,
+        }
+    }
+
+    /// Returns the GID of the port at an index, if there is one.
+    pub(super) fn gid(&self, index: u8) -> Option<Gid> {
+        let gid = self.config.gids.get(usize::from(index)).copied();
+        gid.filter(|gid| *gid != Gid::default())
+    }
+
+    /// Sets the time to `now`, or leaves it if it is later already: threads that read the clock and then wait for the
+    /// engine may come out of order, but the engine's time, and the time stamps of completions, never run backwards.
+    #[inline]
+    pub(super) fn advance(&mut self, now: Instant) -> Instant {
+        self.now = self.now.max(now);
+        self.now
+    }
+
+    pub(super) fn count(&mut self, counter: Counter) {
+        self.counters.add(counter);
+    }
+
+    pub(super) fn raise(&mut self, event: AsyncEvent) {
+        self.events.push_back(Event::Async(event));
+    }
+
+    /// Adds the completion of a receive to its queue; returns whether there was room.
+    #[inline]
+    pub(super) fn complete(&mut self, cq: CqHandle, wc: Wc, solicited: bool) -> bool {
+        self.complete_for(cq, wc, None, solicited)
+    }
+
+    /// Adds a completion to its queue; polling it frees a slot of a send queue. Returns whether there was room.
+    #[inline]
+    pub(super) fn complete_for(
+        &mut self,
+        cq: CqHandle,
+        wc: Wc,
+        slot: Option<SendSlot>,
+        solicited: bool,
+    ) -> bool {
+        let now = self.now;
+        let Some(queue) = self.cqs.get_mut(cq.0) else { return false };
+        match queue.push(wc, slot, solicited, now) {
+            Delivered::Quietly => true,
+            Delivered::WithEvent => {
+                self.events.push_back(Event::Completion(cq));
+                true
+            }
+            Delivered::Overrun => {
+                self.raise(AsyncEvent::Cq(EventType::CqErr, cq));
+                false
+            }
+            Delivered::Lost => false,
+        }
+    }
+}

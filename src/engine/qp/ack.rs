@@ -1,0 +1,598 @@
+//! Pending responses of a queue pair, and the delayed ACK.
+//!
+//! Responses are sent in the order of their requests: an ACK may not pass the READ responses before it. Mostly one ACK is
+//! pending.
+//!
+//! An ACK may be delayed. Two programs that exchange messages mostly do not wait for ACKs: each continues when the
+//! other's message comes. Then one ACK for several messages saves packets. But a program may as well wait for the ACK
+//! before it continues. So an ACK is delayed only behind a message to the same peer, for
+//! [`ack_hold`](super::super::Config::ack_hold) at most, and the peer's behavior meanwhile decides about the next: if
+//! nothing comes from it until the timer expires, the delay is disabled for some messages, twice as many each time.
+
+use std::collections::VecDeque;
+
+use super::super::Counter;
+use super::super::env::Env;
+use super::super::ids::SlotId;
+use super::super::keys::Refusal;
+use super::super::queue::packets;
+use super::attr::Attributes;
+use super::tx::pad_for;
+use crate::time::Instant;
+use crate::verbs::{Access, QpType};
+use crate::wire::aeth::{Answer, Credits, NakCode};
+use crate::wire::batch::{Batch, Draft};
+use crate::wire::{AethRepr, AtomicAckEthRepr, BthRepr, CnpRepr, Msn, Opcode, Position, Psn, RKey};
+
+/// A response that is to be sent.
+///
+/// One `counts` against `max_dest_rd_atomic` unless it is for a FLUSH, of which the requester may have any number in
+/// flight, or for a duplicate: the requester may have got the first response meanwhile, and be entitled to a new request.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum PendingResponse {
+    Ack {
+        psn: Psn,
+        msn: Msn,
+        kind: AckKind,
+    },
+    /// `sent` packets of the response to a READ of `len` bytes are sent.
+    Read {
+        psn: Psn,
+        va: u64,
+        rkey: RKey,
+        len: u32,
+        sent: u32,
+        msn: Msn,
+        counts: bool,
+    },
+    Atomic {
+        psn: Psn,
+        original: u64,
+        msn: Msn,
+        counts: bool,
+    },
+    /// The response to an ATOMIC WRITE or a FLUSH.
+    Empty {
+        psn: Psn,
+        msn: Msn,
+        counts: bool,
+    },
+}
+
+/// What an acknowledge packet says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum AckKind {
+    Ack,
+    RnrNak,
+    Nak(NakCode),
+}
+
+/// The memory of a READ is not accessible any more: the response with this PSN cannot be sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct ReadFault {
+    pub(super) psn: Psn,
+}
+
+/// Pending responses of a queue pair.
+#[derive(Debug)]
+pub(super) struct ResponseQueue {
+    /// The newest response is stored inline: mostly it is the only one.
+    newest: Option<PendingResponse>,
+    earlier: VecDeque<PendingResponse>,
+    /// Whether a CNP is to be sent.
+    cnp_pending: bool,
+    /// Whether the pending ACK is sent before requests: it was passed over, or the peer misses it.
+    ack_first: bool,
+    delayed_ack: DelayedAck,
+    /// Earliest time of the next CNP.
+    cnp_after: Instant,
+}
+
+impl Default for ResponseQueue {
+    fn default() -> Self {
+        Self {
+            newest: None,
+            earlier: VecDeque::new(),
+            cnp_pending: false,
+            ack_first: false,
+            delayed_ack: DelayedAck::default(),
+            cnp_after: Instant::ZERO,
+        }
+    }
+}
+
+impl ResponseQueue {
+    /// Whether a response or a CNP is to be sent.
+    #[inline]
+    pub(super) fn is_pending(&self) -> bool {
+        self.cnp_pending || self.newest.is_some()
+    }
+
+    /// Number of pending responses.
+    fn len(&self) -> usize {
+        self.earlier.len() + usize::from(self.newest.is_some())
+    }
+
+    /// Whether so many responses are pending that no more are accepted.
+    pub(super) fn is_backlogged(&self, rd_atomic: u8) -> bool {
+        self.len() >= 2 * usize::from(rd_atomic) + 4
+    }
+
+    /// Number of pending responses that count against `max_dest_rd_atomic`.
+    pub(super) fn rd_atomics(&self) -> usize {
+        let counts = |response: &&PendingResponse| match response {
+            PendingResponse::Ack { .. } => false,
+            PendingResponse::Read { counts, .. }
+            | PendingResponse::Atomic { counts, .. }
+            | PendingResponse::Empty { counts, .. } => *counts,
+        };
+        self.earlier.iter().chain(&self.newest).filter(counts).count()
+    }
+
+    #[inline]
+    fn oldest(&mut self) -> Option<&mut PendingResponse> {
+        self.earlier.front_mut().or(self.newest.as_mut())
+    }
+
+    #[inline]
+    pub(super) fn push(&mut self, response: PendingResponse) {
+        if let Some(before) = self.newest.replace(response) {
+            self.earlier.push_back(before);
+        }
+    }
+
+    #[inline]
+    fn pop(&mut self) {
+        if self.earlier.pop_front().is_none() {
+            self.newest = None;
+        }
+    }
+
+    /// Forgets all responses: the program moved the queue pair to ERR.
+    pub(super) fn clear(&mut self) {
+        self.clear_responses();
+        self.cnp_pending = false;
+    }
+
+    fn clear_responses(&mut self) {
+        self.newest = None;
+        self.earlier.clear();
+    }
+
+    /// Acknowledges everything through `psn`. An ACK that is still pending is coalesced with this one.
+    pub(super) fn acknowledge(&mut self, psn: Psn, msn: Msn) {
+        // Rule: T-32.
+        match &mut self.newest {
+            Some(PendingResponse::Ack { psn: old, msn: count, kind: AckKind::Ack }) => {
+                // A pending ACK that reaches further is not taken back.
+                *old = if psn.since(*old) > 0 { psn } else { *old };
+                *count = msn;
+            }
+            _ => self.push(PendingResponse::Ack { psn, msn, kind: AckKind::Ack }),
+        }
+    }
+
+    /// Sends a NAK or RNR NAK, unless the same one is pending.
+    pub(super) fn nak(&mut self, psn: Psn, msn: Msn, kind: AckKind) {
+        if let Some(PendingResponse::Ack { psn: last, kind: same, .. }) = self.newest
+            && (last, same) == (psn, kind)
+        {
+            return;
+        }
+        // Rule: P-12.3.
+        self.push(PendingResponse::Ack { psn, msn, kind });
+    }
+
+    /// Notes that a packet carried the mark "congestion experienced"; returns whether a CNP is to be sent for it. There is
+    /// at most one in each `cnp_interval`.
+    pub(super) fn request_cnp(&mut self, env: &Env) -> bool {
+        let due = env.now >= self.cnp_after;
+        if due {
+            self.cnp_after = env.now.saturating_add(env.config.cnp_interval);
+            self.cnp_pending = true;
+        }
+        due
+    }
+
+    /// Keeps the time of the next CNP, and forgets everything else.
+    pub(super) fn reset(&mut self) {
+        *self = Self { cnp_after: self.cnp_after, ..Self::default() };
+    }
+
+    /// Notes a request in sequence: the peer does not wait for the ACK that is delayed.
+    #[inline]
+    pub(super) fn note_request(&mut self) {
+        self.delayed_ack.note_packet();
+    }
+
+    /// Sends the pending ACK before requests the next time.
+    pub(super) fn expedite_ack(&mut self) {
+        self.ack_first = true;
+    }
+
+    /// Whether the only pending response is an ACK that may be sent behind requests. Resets what
+    /// [`expedite_ack`](Self::expedite_ack) set.
+    pub(super) fn may_delay_ack(&mut self) -> bool {
+        let ack_first = core::mem::take(&mut self.ack_first);
+        let only_ack = matches!(self.newest, Some(PendingResponse::Ack { kind: AckKind::Ack, .. }))
+            && self.earlier.is_empty();
+        !ack_first && !self.cnp_pending && only_ack
+    }
+
+    /// Whether an ACK is delayed.
+    #[inline]
+    pub(super) fn is_ack_delayed(&self) -> bool {
+        self.delayed_ack.is_running()
+    }
+
+    /// Delays the pending ACK, if the configuration and the peer's behavior allow it; returns whether it does.
+    pub(super) fn delay_ack(&mut self, slot: SlotId, env: &mut Env) -> bool {
+        let delay = env.config.ack_hold;
+        let until = env.now.saturating_add(delay);
+        !delay.is_zero() && self.delayed_ack.start(until, slot, &mut env.delayed_acks)
+    }
+
+    /// Takes the expiry of a delay that was to end at `until`; returns whether an ACK is to be sent now.
+    pub(super) fn delay_expired(&mut self, until: Instant) -> bool {
+        let due = self.delayed_ack.expired(until) && self.is_pending();
+        self.ack_first |= due;
+        due
+    }
+
+    /// Sends the next packet of the pending responses, if there is one. `credits` is what an ACK advertises.
+    pub(super) fn transmit_next(
+        &mut self,
+        credits: Credits,
+        attr: &Attributes,
+        env: &mut Env,
+        batch: &mut Batch,
+    ) -> Result<(), ReadFault> {
+        if self.cnp_pending {
+            self.cnp_pending = false;
+            send_cnp(attr, env, batch);
+            return Ok(());
+        }
+        let Some(response) = self.oldest().copied() else { return Ok(()) };
+        match response {
+            PendingResponse::Ack { psn, msn, kind } => {
+                self.delayed_ack.stop();
+                let answer = match kind {
+                    AckKind::Ack => Answer::Ack(credits),
+                    AckKind::RnrNak => Answer::RnrNak(attr.min_rnr_timer),
+                    AckKind::Nak(code) => Answer::Nak(code),
+                };
+                send(Opcode::RC_ACKNOWLEDGE, psn, (answer, msn), None, attr, batch);
+            }
+            PendingResponse::Atomic { psn, original, msn, .. } => {
+                let aeth = (Answer::Ack(credits), msn);
+                send(Opcode::RC_ATOMIC_ACKNOWLEDGE, psn, aeth, Some(original), attr, batch);
+            }
+            PendingResponse::Empty { psn, msn, .. } => {
+                let aeth = (Answer::Ack(credits), msn);
+                send(Opcode::RC_RDMA_READ_RESPONSE_ONLY, psn, aeth, None, attr, batch);
+            }
+            PendingResponse::Read { .. } => {
+                return self.send_read_data(response, credits, attr, env, batch);
+            }
+        }
+        env.count(Counter::Sent);
+        self.pop();
+        Ok(())
+    }
+
+    /// Sends the next packet of a READ response.
+    fn send_read_data(
+        &mut self,
+        response: PendingResponse,
+        credits: Credits,
+        attr: &Attributes,
+        env: &mut Env,
+        batch: &mut Batch,
+    ) -> Result<(), ReadFault> {
+        let PendingResponse::Read { psn, va, rkey, len, sent, msn, counts } = response else {
+            return Ok(());
+        };
+        let count = packets(len, attr.mtu);
+        let offset = sent * attr.mtu;
+        let size = (len - offset).min(attr.mtu);
+        let (opcode, position) = match (sent == 0, sent + 1 == count) {
+            (true, true) => (Opcode::RC_RDMA_READ_RESPONSE_ONLY, Position::Only),
+            (true, false) => (Opcode::RC_RDMA_READ_RESPONSE_FIRST, Position::First),
+            (false, true) => (Opcode::RC_RDMA_READ_RESPONSE_LAST, Position::Last),
+            (false, false) => (Opcode::RC_RDMA_READ_RESPONSE_MIDDLE, Position::Middle),
+        };
+        let aeth = (position != Position::Middle).then_some((Answer::Ack(credits), msn));
+        let psn = psn.plus(sent);
+        let mut draft = batch.draft();
+        put_headers(&mut draft, opcode, psn, aeth, size, attr);
+        let filled = append_read(va.wrapping_add(offset.into()), rkey, size, attr, env, &mut draft);
+        if filled.is_ok() {
+            draft.finish();
+        } else {
+            drop(draft);
+        }
+        if filled.is_err() && !counts {
+            // An error in the response to a duplicate is never NAKed.
+            self.pop();
+            env.count(Counter::NoReplay);
+            return Ok(());
+        }
+        if filled.is_err() {
+            self.clear_responses();
+            return Err(ReadFault { psn });
+        }
+        env.count(Counter::Sent);
+        if position.ends() {
+            self.pop();
+        } else if let Some(PendingResponse::Read { sent, .. }) = self.oldest() {
+            *sent += 1;
+        }
+        Ok(())
+    }
+}
+
+/// Sends a response of one packet without payload.
+fn send(
+    opcode: Opcode,
+    psn: Psn,
+    aeth: (Answer, Msn),
+    original: Option<u64>,
+    attr: &Attributes,
+    batch: &mut Batch,
+) {
+    let mut draft = batch.draft();
+    put_headers(&mut draft, opcode, psn, Some(aeth), 0, attr);
+    if let Some(original) = original {
+        draft.put(AtomicAckEthRepr { original }.emit().as_bytes());
+    }
+    draft.finish();
+}
+
+/// Appends BTH and AETH of a response with `payload` bytes.
+fn put_headers(
+    draft: &mut Draft<'_>,
+    opcode: Opcode,
+    psn: Psn,
+    aeth: Option<(Answer, Msn)>,
+    payload: u32,
+    attr: &Attributes,
+) {
+    let bth = BthRepr::new(attr.opcode(opcode), attr.dest, psn);
+    let bth = BthRepr { pkey: attr.pkey, pad: pad_for(payload), ..bth };
+    draft.put(bth.emit().as_bytes());
+    if let Some((answer, msn)) = aeth {
+        draft.put(AethRepr { syndrome: answer.into(), msn }.emit().as_bytes());
+    }
+}
+
+/// Appends bytes that the peer may read. The key is checked for every packet: the memory may have been deregistered.
+fn append_read(
+    va: u64,
+    rkey: RKey,
+    len: u32,
+    attr: &Attributes,
+    env: &Env,
+    draft: &mut Draft<'_>,
+) -> Result<(), Refusal> {
+    // C9-88: the key of a READ of zero bytes is not checked.
+    if len == 0 {
+        return Ok(());
+    }
+    // The domain of an XRC request's memory was checked when the request came.
+    let pd = (attr.kind != QpType::XrcRecv).then_some(attr.pd);
+    let (owner, needed) = (attr.window_owner(), Access::REMOTE_READ);
+    let grant = env.keys.remote(pd, owner, rkey, va, len.into(), needed)?;
+    let appended = grant.region.append_to(grant.offset, len as usize, draft.bytes());
+    appended.map_err(|_| Refusal::Range)
+}
+
+/// Sends a congestion notification.
+fn send_cnp(attr: &Attributes, env: &mut Env, batch: &mut Batch) {
+    let bth = BthRepr::new(Opcode::CNP, attr.dest, Psn::new(0));
+    let bth = BthRepr { becn: true, pkey: attr.pkey, ..bth };
+    let mut draft = batch.draft();
+    draft.put(bth.emit().as_bytes());
+    draft.put(CnpRepr {}.emit().as_bytes());
+    draft.finish();
+    env.count(Counter::CnpSent);
+    env.count(Counter::Sent);
+}
+
+/// Maximum number of packets from a peer during one delay of its ACK.
+const PACKETS_MAX: u8 = 16;
+
+/// Maximum number of messages for which delayed ACK stays disabled.
+const BACKOFF_MAX: u16 = 1023;
+
+/// Delayed ACK of one queue pair.
+#[derive(Clone, Copy, Debug, Default)]
+struct DelayedAck {
+    /// End of the delay, if an ACK is delayed.
+    until: Option<Instant>,
+    /// Packets that came from the peer meanwhile.
+    packets: u8,
+    /// Messages for which the delay is still disabled, and for how many it was disabled last time.
+    disabled: u16,
+    backoff: u16,
+}
+
+impl DelayedAck {
+    /// Delays the pending ACK until `until`, or leaves a delay that runs; returns whether the ACK waits.
+    fn start(&mut self, until: Instant, slot: SlotId, queue: &mut DelayedAcks) -> bool {
+        if self.until.is_some() {
+            return self.packets < PACKETS_MAX;
+        }
+        if self.disabled > 0 {
+            self.disabled -= 1;
+            return false;
+        }
+        (self.until, self.packets) = (Some(until), 0);
+        queue.0.push_back((until, slot));
+        true
+    }
+
+    #[inline]
+    fn is_running(&self) -> bool {
+        self.until.is_some()
+    }
+
+    #[inline]
+    fn note_packet(&mut self) {
+        self.packets = self.packets.saturating_add(1);
+    }
+
+    /// Ends the delay: the ACK is sent.
+    #[inline]
+    fn stop(&mut self) {
+        self.until = None;
+    }
+
+    /// Takes the expiry of a delay that was to end at `until`; returns whether that delay still ran. If the peer sent
+    /// nothing meanwhile, it waited for the ACK: the delay is disabled for some messages.
+    fn expired(&mut self, until: Instant) -> bool {
+        if self.until != Some(until) {
+            return false;
+        }
+        self.until = None;
+        if self.packets == 0 {
+            self.backoff = (2 * self.backoff + 1).min(BACKOFF_MAX);
+            self.disabled = self.backoff;
+        } else {
+            self.backoff = 0;
+        }
+        true
+    }
+}
+
+/// Ends of the delays of all queue pairs, in order: all delays have the same length.
+#[derive(Debug, Default)]
+pub(in crate::engine) struct DelayedAcks(VecDeque<(Instant, SlotId)>);
+
+impl DelayedAcks {
+    /// End of the next delay.
+    #[inline]
+    pub(in crate::engine) fn next(&self) -> Option<Instant> {
+        self.0.front().map(|(until, _)| *until)
+    }
+
+    /// Removes the next delay that ends by `now`, or any if `now` is `None`.
+    pub(in crate::engine) fn pop(&mut self, now: Option<Instant>) -> Option<(Instant, SlotId)> {
+        let next = self.next()?;
+        if now.is_some_and(|now| next > now) {
+            return None;
+        }
+        self.0.pop_front()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SLOT: SlotId = SlotId(7);
+
+    fn at(ns: u64) -> Instant {
+        Instant::from_nanos(ns)
+    }
+
+    fn empty(psn: u32) -> PendingResponse {
+        let (psn, msn) = (Psn::new(psn), Msn::new(0));
+        PendingResponse::Empty { psn, msn, counts: psn.get().is_multiple_of(2) }
+    }
+
+    #[test]
+    fn responses_are_sent_in_order() {
+        let mut queue = ResponseQueue::default();
+        (0..4).for_each(|psn| queue.push(empty(psn)));
+        assert_eq!((queue.len(), queue.rd_atomics()), (4, 2));
+        for next in 0..4 {
+            let oldest = queue.oldest();
+            assert!(
+                matches!(oldest, Some(PendingResponse::Empty { psn, .. }) if psn.get() == next)
+            );
+            queue.pop();
+        }
+        assert!(!queue.is_pending() && queue.oldest().is_none());
+    }
+
+    #[test]
+    fn acks_are_coalesced_and_never_go_back() {
+        let mut queue = ResponseQueue::default();
+        for (psn, msn) in [(5, 1), (9, 2), (7, 3)] {
+            queue.acknowledge(Psn::new(psn), Msn::new(msn));
+        }
+        assert_eq!(queue.len(), 1);
+        let newest = queue.newest;
+        assert!(matches!(newest, Some(PendingResponse::Ack { psn, msn, kind: AckKind::Ack })
+            if (psn.get(), msn.get()) == (9, 3)));
+    }
+
+    #[test]
+    fn an_ack_does_not_pass_a_read_response() {
+        let mut queue = ResponseQueue::default();
+        queue.acknowledge(Psn::new(1), Msn::new(1));
+        queue.push(empty(2));
+        queue.acknowledge(Psn::new(3), Msn::new(3));
+        assert_eq!(queue.len(), 3);
+        assert!(!queue.may_delay_ack(), "it is not the only response");
+    }
+
+    #[test]
+    fn the_same_nak_is_pending_once() {
+        let mut queue = ResponseQueue::default();
+        for psn in [4, 4, 4, 5] {
+            queue.nak(Psn::new(psn), Msn::new(0), AckKind::RnrNak);
+        }
+        assert_eq!(queue.len(), 2);
+    }
+
+    #[test]
+    fn an_expedited_ack_is_not_delayed_once() {
+        let mut queue = ResponseQueue::default();
+        queue.acknowledge(Psn::new(1), Msn::new(1));
+        queue.expedite_ack();
+        assert!(!queue.may_delay_ack());
+        assert!(queue.may_delay_ack());
+    }
+
+    #[test]
+    fn delay_backs_off_while_the_peer_waits_for_acks() {
+        let (mut delayed, mut queue) = (DelayedAck::default(), DelayedAcks::default());
+        let mut delays = Vec::new();
+        for message in 0..5000 {
+            if delayed.start(at(message), SLOT, &mut queue) {
+                delays.push(message);
+                let (until, slot) = queue.pop(Some(at(message))).unwrap();
+                assert_eq!((until, slot), (at(message), SLOT));
+                assert!(delayed.expired(until));
+            }
+        }
+        assert_eq!(delays, [0, 2, 6, 14, 30, 62, 126, 254, 510, 1022, 2046, 3070, 4094]);
+    }
+
+    #[test]
+    fn ack_is_delayed_until_timer_or_packet_limit() {
+        let (mut delayed, mut queue) = (DelayedAck::default(), DelayedAcks::default());
+        for round in 1..100 {
+            assert!(delayed.start(at(round * 10), SLOT, &mut queue));
+            delayed.note_packet();
+            assert!(delayed.start(at(round * 10 + 5), SLOT, &mut queue), "the delay runs already");
+            assert_eq!(queue.pop(Some(at(round * 10 - 1))), None);
+            let (until, _) = queue.pop(Some(at(round * 10))).unwrap();
+            assert!(delayed.expired(until));
+        }
+        assert!(delayed.start(at(5000), SLOT, &mut queue));
+        (0..PACKETS_MAX).for_each(|_| delayed.note_packet());
+        assert!(!delayed.start(at(5001), SLOT, &mut queue));
+    }
+
+    #[test]
+    fn sending_the_ack_ends_the_delay() {
+        let (mut delayed, mut queue) = (DelayedAck::default(), DelayedAcks::default());
+        assert!(delayed.start(at(10), SLOT, &mut queue));
+        delayed.stop();
+        let (until, _) = queue.pop(None).unwrap();
+        assert!(!delayed.expired(until));
+        assert_eq!(queue.next(), None);
+    }
+}

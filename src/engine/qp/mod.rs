@@ -1,0 +1,593 @@
+//! A queue pair: a send side, a receive side, and the attributes that both work by.
+//!
+//! [`Tx`] and [`Rx`] never see each other. Each gets [`Attributes`] to read, and returns a [`Failure`] when the queue pair
+//! cannot go on; [`Qp`] changes the state, flushes both sides, and decides when the queue pair may send.
+//!
+//! | file | holds |
+//! |---|---|
+//! | `mod` | `Qp`: checks before a packet reaches a side, round-robin quantum, errors |
+//! | `attr` | identity, state and attributes |
+//! | `modify` | state transitions: `modify_qp`, `query_qp` |
+//! | `tx` | send queue, PSN window, go-back-N, retransmission timeout, what ACKs complete |
+//! | `rx` | checks of requests, execution, responder resources |
+//! | `ack` | pending responses, delayed ACK |
+//! | `ud` | datagrams |
+//! | `raw` | raw frames |
+
+mod ack;
+mod attr;
+mod modify;
+mod raw;
+mod rx;
+mod tx;
+mod ud;
+
+pub(super) use ack::DelayedAcks;
+pub(super) use attr::Attributes;
+
+use super::Counter;
+use super::config::OBJECT_BYTES;
+use super::env::Env;
+use super::ids::{Present, SlotId};
+use super::peer_port::PeerPort;
+use crate::memory::prefetch;
+use crate::time::Instant;
+use crate::verbs::{
+    AttrMask, EventType, ModifyError, PdHandle, PostError, Posting, QpAttr, QpCreate, QpHandle,
+    QpState, QpType, RecvWr, SendWr, Spread,
+};
+use crate::wire::batch::Batch;
+use crate::wire::{Bth, Opcode, OpcodeInfo, Packet, Psn, Qpn, Received, Role};
+use rx::Rx;
+use tx::{ResponseOutcome, Step, Tx};
+
+/// Why a queue pair cannot go on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Failure {
+    /// A completion was lost, or local memory is not accessible: the program learns it from `QP_FATAL`.
+    Fatal,
+    /// The receive side failed, and a NAK, a completion or an event has reported it.
+    Reported,
+    /// A send completed in error.
+    Send,
+}
+
+/// A queue pair. What every message touches lies together at the front, so that few cache lines are needed however many
+/// queue pairs there are.
+#[derive(Debug)]
+#[repr(C)]
+pub(super) struct Qp {
+    present: Present,
+    /// Whether it is among the active queue pairs.
+    scheduled: bool,
+    /// Whether responses used up its last quantum: requests go first in the next.
+    requests_first: bool,
+    /// Whether the peer sent a CNP and [`poll_congestion`](super::Engine::poll_congestion) has not reported it since.
+    congested: bool,
+    attr: Attributes,
+    tx: Tx,
+    port: PeerPort,
+    rx: Rx,
+    /// Number of multicast groups it is attached to.
+    groups: u32,
+    /// Attributes as the program set them, except the state.
+    requested: QpAttr,
+    /// RSS: receive queues of frames, if it has several.
+    spread: Option<Box<Spread>>,
+}
+
+impl Qp {
+    /// A queue pair in RESET. Its numbers are [assigned](Self::set_numbers) when it is in its table.
+    pub(super) fn new(pd: PdHandle, create: &QpCreate, advertise_credits: bool) -> Self {
+        let (cap, kind) = (create.init.cap, create.init.qp_type);
+        let own_rq = create.srq.is_none() && kind.has_receive_queue();
+        let recv_depth = if own_rq { cap.max_recv_wr } else { 0 };
+        let send_depth = if kind.has_send_queue() { cap.max_send_wr } else { 0 };
+        Self {
+            present: Present::Here,
+            scheduled: false,
+            requests_first: false,
+            congested: false,
+            attr: Attributes::new(pd, create),
+            tx: Tx::new(send_depth),
+            port: PeerPort::default(),
+            rx: Rx::new(recv_depth, cap.max_recv_sge, advertise_credits),
+            groups: 0,
+            requested: QpAttr { cap, ..QpAttr::default() },
+            spread: None,
+        }
+    }
+
+    pub(super) fn set_numbers(&mut self, handle: QpHandle, slot: SlotId, qpn: Qpn) {
+        self.attr.set_numbers(handle, slot, qpn);
+    }
+
+    /// Identity, state and attributes.
+    #[inline]
+    pub(super) fn attr(&self) -> &Attributes {
+        &self.attr
+    }
+
+    #[inline]
+    pub(super) fn state(&self) -> QpState {
+        self.attr.state()
+    }
+
+    /// Number of bytes that it takes when its queues are in use.
+    pub(super) fn bytes(&self) -> u64 {
+        OBJECT_BYTES + self.tx.bytes(&self.attr.init.cap) + self.rx.bytes()
+    }
+
+    /// Prefetches what every message touches: with many queue pairs it is not in a cache.
+    #[inline]
+    pub(super) fn prefetch(&self) {
+        prefetch(self, core::mem::offset_of!(Self, groups));
+    }
+
+    /// Adds it to the active queue pairs.
+    #[inline]
+    pub(super) fn schedule(&mut self, env: &mut Env) {
+        if !self.scheduled {
+            self.scheduled = true;
+            env.active.push_back(self.attr.slot);
+        }
+    }
+
+    /// Whether it is, or may be, among the active queue pairs.
+    pub(super) fn may_be_active(&self) -> bool {
+        self.scheduled || self.tx.may_be_woken()
+    }
+
+    /// Counts a multicast group that it joins.
+    pub(super) fn join_group(&mut self) {
+        self.groups += 1;
+    }
+
+    /// Counts a multicast group that it leaves.
+    pub(super) fn leave_group(&mut self) {
+        self.groups -= 1;
+    }
+
+    /// Whether it is attached to a multicast group.
+    pub(super) fn is_in_group(&self) -> bool {
+        self.groups > 0
+    }
+
+    /// Receive queues of frames, if it has several.
+    pub(super) fn spread(&self) -> Option<&Spread> {
+        self.spread.as_deref()
+    }
+
+    pub(super) fn set_spread(&mut self, spread: Spread) {
+        self.spread = Some(Box::new(spread));
+    }
+
+    /// Posts a send. If it is inline and its data are addresses, `inline` must hold the bytes at these addresses.
+    #[inline]
+    pub(super) fn post_send(
+        &mut self,
+        wr: &SendWr<'_>,
+        inline: &[u8],
+        env: &mut Env,
+    ) -> Result<(), PostError> {
+        self.tx.post(wr, inline, &self.attr)?;
+        self.sends_posted(env);
+        Ok(())
+    }
+
+    /// Posts sends, all of them or none.
+    pub(super) fn post_sends<'w>(
+        &mut self,
+        wrs: impl IntoIterator<Item = SendWr<'w>>,
+        env: &mut Env,
+    ) -> Result<(), PostError> {
+        let before = self.tx.tail();
+        for wr in wrs {
+            let posted = self.tx.post(&wr, &[], &self.attr);
+            posted.inspect_err(|_| self.tx.unpost_from(before))?;
+        }
+        self.sends_posted(env);
+        Ok(())
+    }
+
+    #[inline]
+    fn sends_posted(&mut self, env: &mut Env) {
+        if self.attr.rules().post_send == Posting::Flushed {
+            self.tx.flush(&self.attr, env);
+        } else {
+            self.schedule(env);
+        }
+    }
+
+    /// Posts a receive.
+    pub(super) fn post_recv(&mut self, wr: &RecvWr<'_>, env: &mut Env) -> Result<(), PostError> {
+        if self.attr.srq.is_some() || !self.attr.kind.has_receive_queue() {
+            return Err(PostError::NoReceiveQueue);
+        }
+        match self.attr.rules().post_recv {
+            Posting::Refused => Err(PostError::WrongState(self.state())),
+            Posting::Queued | Posting::Accepted => self.rx.post(wr),
+            Posting::Flushed => {
+                self.rx.post(wr)?;
+                self.rx.flush(&self.attr, env);
+                Ok(())
+            }
+        }
+    }
+
+    /// Frees the slots of the send queue through `index`: its completion was polled.
+    #[inline]
+    pub(super) fn release_send_slots(&mut self, index: u32) {
+        self.tx.release_through(index);
+    }
+
+    /// Accepts a packet for its QPN, or names the reason to drop it.
+    pub(super) fn accept(
+        &mut self,
+        received: &Received<'_>,
+        packet: &Packet<'_>,
+        info: &OpcodeInfo,
+        env: &mut Env,
+    ) -> Result<(), Counter> {
+        if info.service != self.attr.service || self.attr.kind == QpType::RawPacket {
+            return Err(Counter::WrongService);
+        }
+        if self.attr.kind.is_datagram() {
+            return self.receive_datagram(received, packet, env);
+        }
+        let rules = self.attr.rules();
+        // Rule: S-02.2.
+        let allowed = match info.role {
+            Role::Request => rules.requests,
+            Role::Response => rules.responses,
+            Role::Notification => return Err(Counter::BadOpcode),
+        };
+        if !allowed {
+            return Err(Counter::WrongState);
+        }
+        if !self.is_from_peer(received) {
+            return Err(Counter::WrongPeer);
+        }
+        if !self.port.admits(received.source_port, env) {
+            return Err(Counter::WrongPort);
+        }
+        if !self.attr.pkey.matches(packet.bth().pkey()) {
+            return Err(Counter::BadPKey);
+        }
+        self.note_congestion(received.ecn, env);
+        let before = self.progress();
+        if info.role == Role::Request {
+            self.handle_request(packet, env);
+        } else {
+            self.handle_response(packet, env);
+        }
+        if self.progress() != before {
+            self.port.learn(received.source_port, env.now);
+        }
+        Ok(())
+    }
+
+    /// Accepts a packet with a reserved opcode: a reliable connection NAKs one of its own service, others drop it.
+    pub(super) fn accept_unassigned(
+        &mut self,
+        received: &Received<'_>,
+        bth: &Bth,
+        env: &mut Env,
+    ) -> Result<(), Counter> {
+        let ours = self.attr.kind.is_reliable()
+            && self.attr.opcode(Opcode(bth.opcode().0 & 0x1f)) == bth.opcode()
+            && self.is_from_peer(received)
+            && self.port.admits(received.source_port, env)
+            && self.attr.pkey.matches(bth.pkey())
+            && self.attr.rules().requests;
+        if !ours {
+            return Err(Counter::BadOpcode);
+        }
+        let handled = self.rx.handle_unassigned(bth.psn(), &self.attr, env);
+        self.check(handled, env);
+        self.schedule(env);
+        Ok(())
+    }
+
+    /// Accepts a CNP; returns whether it is the first since the last [`take_congestion`](Self::take_congestion).
+    pub(super) fn accept_cnp(
+        &mut self,
+        received: &Received<'_>,
+        env: &mut Env,
+    ) -> Result<bool, Counter> {
+        if !self.is_from_peer(received) {
+            return Err(Counter::WrongPeer);
+        }
+        if !self.attr.rules().requests && !self.attr.rules().responses {
+            return Err(Counter::WrongState);
+        }
+        env.count(Counter::CnpReceived);
+        Ok(!core::mem::replace(&mut self.congested, true))
+    }
+
+    /// Whether a CNP came that was not reported.
+    pub(super) fn is_congested(&self) -> bool {
+        self.congested
+    }
+
+    /// Reports the CNPs that came: the next one is a new one.
+    pub(super) fn take_congestion(&mut self) -> QpHandle {
+        self.congested = false;
+        self.attr.handle
+    }
+
+    /// Receives a datagram.
+    pub(super) fn receive_datagram(
+        &mut self,
+        received: &Received<'_>,
+        packet: &Packet<'_>,
+        env: &mut Env,
+    ) -> Result<(), Counter> {
+        let completed = ud::receive(&mut self.rx, received, packet, &self.attr, env)?;
+        self.check(completed, env);
+        Ok(())
+    }
+
+    /// Receives a raw frame.
+    pub(super) fn receive_frame(&mut self, frame: &[u8], env: &mut Env) -> Result<(), Counter> {
+        let completed = raw::receive(&mut self.rx, frame, &self.attr, env)?;
+        self.check(completed, env);
+        Ok(())
+    }
+
+    fn handle_request(&mut self, packet: &Packet<'_>, env: &mut Env) {
+        let handled = self.rx.handle_request(packet, &self.attr, env);
+        self.check(handled, env);
+        if self.rx.responses().is_pending() {
+            self.schedule(env);
+        }
+    }
+
+    fn handle_response(&mut self, packet: &Packet<'_>, env: &mut Env) {
+        match self.tx.handle_response(packet, &self.attr, env) {
+            Ok(ResponseOutcome::Ignored) => return,
+            Ok(ResponseOutcome::MaySend) => {}
+            Err(failure) => self.fail_with(failure, env),
+        }
+        self.schedule(env);
+    }
+
+    /// What changes when a packet of the peer moves the connection forward.
+    #[inline]
+    fn progress(&self) -> (Psn, Psn) {
+        (self.rx.epsn(), self.tx.una())
+    }
+
+    /// Whether a packet comes from the peer it is connected to.
+    fn is_from_peer(&self, received: &Received<'_>) -> bool {
+        // Rule: Q-20.
+        self.attr.kind.is_connected()
+            && received.source == self.attr.path.destination
+            && received.destination == self.attr.path.source
+    }
+
+    /// Sends a CNP for a packet that a switch marked.
+    fn note_congestion(&mut self, ecn: u8, env: &mut Env) {
+        const CONGESTION_EXPERIENCED: u8 = 3;
+        if ecn != CONGESTION_EXPERIENCED {
+            return;
+        }
+        env.count(Counter::CongestionMarked);
+        if self.rx.responses().request_cnp(env) {
+            self.schedule(env);
+        }
+    }
+
+    /// Takes a wake-up of its timer.
+    pub(super) fn handle_wakeup(&mut self, wakeup: Instant, env: &mut Env) {
+        if !self.tx.timer_expired(wakeup, &self.attr, env) {
+            return;
+        }
+        let handled = self.tx.handle_timer(&self.attr, env);
+        self.check(handled, env);
+        self.schedule(env);
+    }
+
+    /// Takes the end of an ACK delay that was to last until `until`.
+    pub(super) fn end_ack_delay(&mut self, until: Instant, env: &mut Env) {
+        if self.rx.responses().delay_expired(until) {
+            self.schedule(env);
+        }
+    }
+
+    /// Sends what it may within one quantum. It is active again afterwards if it may have more to send.
+    #[inline]
+    pub(super) fn transmit(&mut self, delay_acks: bool, env: &mut Env, batch: &mut Batch) {
+        self.scheduled = false;
+        let quantum = self.send_quantum(delay_acks, env, batch);
+        self.tx.wake_next(env);
+        if quantum == Quantum::UsedUp {
+            self.schedule(env);
+        }
+    }
+
+    /// Sends what it may within one quantum.
+    ///
+    /// Responses go first, because the peer waits for them. If they use up the quantum, requests go first in the next: a
+    /// peer that sends requests without end does not stop this side's.
+    ///
+    /// A lone ACK goes last: the peer waits less for it than for requests, and it is short enough to be the last segment
+    /// of a train. With `delay_acks` it may be delayed. It is not passed over twice.
+    fn send_quantum(&mut self, delay_acks: bool, env: &mut Env, batch: &mut Batch) -> Quantum {
+        let lone_ack = self.rx.responses().may_delay_ack();
+        let mut requests_first = core::mem::take(&mut self.requests_first) || lone_ack;
+        let (mut only_responses, before) = (true, batch.len());
+        batch.set_path(&self.attr.path);
+        for _ in 0..env.config.quantum {
+            if batch.is_full() {
+                break;
+            }
+            if !requests_first && self.rx.responses().is_pending() {
+                let sent = self.rx.transmit_response(&self.attr, env, batch);
+                self.check(sent, env);
+                continue;
+            }
+            only_responses = false;
+            match self.tx.transmit_next(&self.attr, env, batch) {
+                Ok(Step::Done) => {}
+                Err(failure) => self.fail_with(failure, env),
+                Ok(Step::Blocked) => {
+                    let responses = self.rx.responses();
+                    if !responses.is_pending() {
+                        return Quantum::NothingLeft;
+                    }
+                    let may_delay =
+                        responses.is_ack_delayed() || delay_acks && batch.len() > before;
+                    if lone_ack
+                        && requests_first
+                        && may_delay
+                        && responses.delay_ack(self.attr.slot, env)
+                    {
+                        return Quantum::NothingLeft;
+                    }
+                    requests_first = false;
+                }
+            }
+        }
+        self.requests_first = only_responses;
+        if lone_ack && !self.rx.responses().is_ack_delayed() {
+            self.rx.responses().expedite_ack();
+        }
+        Quantum::UsedUp
+    }
+
+    /// Fails the queue pair if one of its sides did.
+    #[inline]
+    fn check(&mut self, result: Result<(), Failure>, env: &mut Env) {
+        if let Err(failure) = result {
+            self.fail_with(failure, env);
+        }
+    }
+
+    #[cold]
+    fn fail_with(&mut self, failure: Failure, env: &mut Env) {
+        match failure {
+            // Rule: Q-29.
+            Failure::Fatal if self.state() != QpState::Err => {
+                self.attr.raise(EventType::QpFatal, env);
+                self.fail(env);
+            }
+            Failure::Send if self.attr.kind.can_stop_sending_alone() => {
+                self.attr.set_state(QpState::Sqe);
+                self.tx.flush(&self.attr, env);
+            }
+            Failure::Fatal | Failure::Reported | Failure::Send => self.fail(env),
+        }
+    }
+
+    /// Enters ERR: everything that is posted is flushed, in order (P-08).
+    fn fail(&mut self, env: &mut Env) {
+        // Rule: P-08.3.
+        if matches!(self.state(), QpState::Err | QpState::Reset) {
+            return;
+        }
+        self.attr.set_state(QpState::Err);
+        self.tx.stop();
+        self.tx.flush(&self.attr, env);
+        self.rx.flush(&self.attr, env);
+        if self.attr.srq.is_some() || self.attr.kind == QpType::XrcRecv {
+            self.attr.raise(EventType::QpLastWqeReached, env);
+        }
+    }
+
+    /// Changes the attributes that `mask` names, and the state; nothing unless all is valid.
+    pub(super) fn modify(
+        &mut self,
+        new: &QpAttr,
+        mask: AttrMask,
+        env: &mut Env,
+    ) -> Result<(), ModifyError> {
+        let (mask, to) = modify::check(&self.attr, new, mask, env)?;
+        self.requested.apply(new, mask & !AttrMask::STATE);
+        if mask.contains(AttrMask::RQ_PSN) {
+            self.rx.start_at(new.rq_psn);
+        }
+        if mask.contains(AttrMask::SQ_PSN) {
+            self.tx.start_at(new.sq_psn);
+        }
+        if mask.contains(AttrMask::EN_SQD_ASYNC_NOTIFY) {
+            self.tx.set_notify_drained(new.en_sqd_async_notify);
+        }
+        self.attr.derive(&mut self.requested, env);
+        self.enter(to, env);
+        Ok(())
+    }
+
+    fn enter(&mut self, to: QpState, env: &mut Env) {
+        let from = self.state();
+        if to != QpState::Sqd {
+            // A program that leaves SQD before the queue has drained gets no event later.
+            self.tx.set_notify_drained(false);
+        }
+        match to {
+            QpState::Reset => self.reset(env),
+            QpState::Err => {
+                // A queue pair that fails by itself still sends its NAK; one that is moved to ERR sends nothing.
+                self.rx.responses().clear();
+                self.fail(env);
+            }
+            QpState::Sqd if from != QpState::Sqd => {
+                self.attr.set_state(to);
+                self.tx.drain(&self.attr, env);
+            }
+            _ => {
+                self.attr.set_state(to);
+                self.schedule(env);
+            }
+        }
+    }
+
+    /// Returns to RESET: posted work is forgotten without completions, and so are completions that were not polled.
+    fn reset(&mut self, env: &mut Env) {
+        // Rule: S-02.3.
+        self.rx.release_begun(env);
+        for cq in [self.attr.send_cq, self.attr.recv_cq] {
+            if let Some(cq) = env.cqs.get_mut(cq.0) {
+                cq.forget(self.attr.qpn);
+            }
+        }
+        self.tx.reset(env);
+        self.rx.reset();
+        self.port = PeerPort::default();
+        self.requests_first = false;
+        self.requested = QpAttr { cap: self.requested.cap, ..QpAttr::default() };
+        self.attr.set_state(QpState::Reset);
+    }
+
+    /// Attributes as they are.
+    pub(super) fn query(&self) -> QpAttr {
+        QpAttr {
+            qp_state: self.state(),
+            cur_qp_state: self.state(),
+            cap: self.attr.init.cap,
+            sq_draining: self.state() == QpState::Sqd && self.tx.is_draining(),
+            en_sqd_async_notify: self.tx.notifies_drained(),
+            sq_psn: self.tx.next_psn(),
+            rq_psn: self.rx.epsn(),
+            ..self.requested
+        }
+    }
+
+    /// Releases what it holds of the engine: it is destroyed.
+    pub(super) fn release(&mut self, env: &mut Env) {
+        self.rx.release_begun(env);
+        self.tx.remove(&self.attr, env);
+    }
+}
+
+/// How a quantum ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Quantum {
+    /// There is nothing more to send now.
+    NothingLeft,
+    /// There may be more to send when the other queue pairs had their quantum.
+    UsedUp,
+}
+
+#[cfg(test)]
+mod testing;

@@ -1,0 +1,99 @@
+//! State transitions of a queue pair.
+//!
+//! [`verbs::transition`](crate::verbs::transition) says which attributes a transition needs and allows (S-01). Here is
+//! checked what only the engine knows; nothing changes unless everything is valid.
+
+use super::super::Engine;
+use super::super::env::Env;
+use super::super::path::path_to;
+use super::attr::Attributes;
+use crate::verbs::{
+    AhAttr, AttrMask, ModifyError, PortNum, QpAttr, QpHandle, QpState, QpType, transition,
+};
+use crate::wire::{PKey, QKey};
+
+impl Engine {
+    /// Changes the attributes of a queue pair that `mask` names. If the mask has the state, the queue pair enters
+    /// `attr.qp_state`; otherwise it stays in its own.
+    pub fn modify_qp(
+        &mut self,
+        handle: QpHandle,
+        attr: &QpAttr,
+        mask: AttrMask,
+    ) -> Result<(), ModifyError> {
+        let (qp, env) = self.split_handle(handle).ok_or(ModifyError::NotFound)?;
+        qp.modify(attr, mask, env)
+    }
+
+    /// Returns the attributes of a queue pair as they are.
+    pub fn query_qp(&self, handle: QpHandle) -> Option<QpAttr> {
+        Some(self.qps.get(handle.0)?.query())
+    }
+}
+
+/// Checks a change of attributes; returns those that apply, and the state that is entered.
+pub(super) fn check(
+    qp: &Attributes,
+    attr: &QpAttr,
+    mask: AttrMask,
+    env: &Env,
+) -> Result<(AttrMask, QpState), ModifyError> {
+    let mask = mask.difference(transition::ignored(qp.kind));
+    let from = qp.state();
+    if mask.contains(AttrMask::CUR_STATE) && attr.cur_qp_state != from {
+        return Err(ModifyError::CurState { stated: attr.cur_qp_state, actual: from });
+    }
+    let to = if mask.contains(AttrMask::STATE) { attr.qp_state } else { from };
+    transition::check(qp.kind, from, to, mask | AttrMask::STATE)?;
+    // Rule: S-01.2.
+    check_values(attr, mask, env)?;
+    Ok((mask, to))
+}
+
+/// Checks that this port and this engine can serve every value.
+fn check_values(attr: &QpAttr, mask: AttrMask, env: &Env) -> Result<(), ModifyError> {
+    let limits = &env.config.limits;
+    let pkeys = env.config.pkeys.len();
+    let is_reachable =
+        |ah: &AhAttr| ah.port_num == PortNum::FIRST && env.gid(ah.sgid_index).is_some();
+    let checks = [
+        (AttrMask::PKEY_INDEX, usize::from(attr.pkey_index) < pkeys),
+        (AttrMask::PORT, attr.port_num == PortNum::FIRST),
+        (AttrMask::AV, is_reachable(&attr.ah_attr)),
+        (
+            AttrMask::ALT_PATH,
+            attr.alt_port_num == PortNum::FIRST
+                && is_reachable(&attr.alt_ah_attr)
+                && usize::from(attr.alt_pkey_index) < pkeys,
+        ),
+        (AttrMask::PATH_MTU, attr.path_mtu.bytes() <= env.config.port_mtu.bytes()),
+        (AttrMask::MAX_QP_RD_ATOMIC, attr.max_rd_atomic <= limits.rd_atomic),
+        (AttrMask::MAX_DEST_RD_ATOMIC, attr.max_dest_rd_atomic <= limits.rd_atomic),
+    ];
+    match checks.into_iter().find(|(attribute, valid)| mask.contains(*attribute) && !valid) {
+        Some((attribute, _)) => Err(ModifyError::Value(attribute)),
+        None => Ok(()),
+    }
+}
+
+impl Attributes {
+    /// Derives what the sides work by from the attributes that the program set.
+    pub(super) fn derive(&mut self, requested: &mut QpAttr, env: &Env) {
+        if self.kind == QpType::Gsi {
+            requested.qkey = QKey::GSI;
+        }
+        let (config, index) = (&env.config, usize::from(requested.pkey_index));
+        self.pkey = config.pkeys.get(index).copied().unwrap_or(PKey::DEFAULT);
+        (self.dest, self.timeout) = (requested.dest_qp_num, requested.timeout);
+        (self.retry_cnt, self.rnr_retry) = (requested.retry_cnt, requested.rnr_retry);
+        (self.max_rd_atomic, self.max_dest_rd_atomic) =
+            (requested.max_rd_atomic, requested.max_dest_rd_atomic);
+        (self.min_rnr_timer, self.qkey) = (requested.min_rnr_timer, requested.qkey);
+        self.access = requested.qp_access_flags;
+        self.mtu = u32::try_from(requested.path_mtu.bytes()).expect("an MTU is small");
+        self.window = (config.window_bytes / self.mtu).clamp(1, config.window_packets);
+        if let Some(path) = path_to(&requested.ah_attr, self.qpn, self.dest, env) {
+            self.path = path;
+        }
+    }
+}

@@ -1,0 +1,252 @@
+//! Which packet is sent next.
+
+use super::super::super::env::Env;
+use super::super::super::keys::{Bind, Refusal};
+use super::super::super::queue::{SendWqe, packets};
+use super::super::super::sge::gather;
+use super::super::super::{Counter, peer_window};
+use super::super::attr::Attributes;
+use super::super::{Failure, raw, ud};
+use super::headers::{pad_for, position, put_headers, request_opcode};
+use super::response::has_response;
+use super::{Step, Tx};
+use crate::verbs::{LocalData, QpType, SendFlags, Sending, WcStatus, WrOpcode, limits};
+use crate::wire::batch::Batch;
+use crate::wire::{BthRepr, Psn};
+
+impl Tx {
+    /// Sends the next packet of the send queue, or executes the next local operation.
+    pub(in super::super) fn transmit_next(
+        &mut self,
+        attr: &Attributes,
+        env: &mut Env,
+        batch: &mut Batch,
+    ) -> Result<Step, Failure> {
+        let index = self.cursor;
+        if index == self.sq.tail() || self.rnr_wait.is_some() {
+            return Ok(Step::Blocked);
+        }
+        let wqe = *self.sq.get(index);
+        if wqe.is_done() {
+            // The cursor was rewound over a local operation, which is not executed twice.
+            self.advance_cursor();
+            return Ok(Step::Done);
+        }
+        if self.recovering && wqe.opcode() == WrOpcode::RdmaRead && self.is_behind_unanswered(index)
+        {
+            return Ok(Step::Blocked);
+        }
+        let may_send = match attr.rules().sends {
+            Sending::Nothing => false,
+            // Rule: S-02.4.
+            Sending::Begun => wqe.is_begun(),
+            Sending::Everything => wqe.is_begun() || self.may_begin(&wqe, index, attr),
+        };
+        if !may_send {
+            return Ok(Step::Blocked);
+        }
+        match wqe.opcode() {
+            WrOpcode::LocalInv | WrOpcode::BindMw => self.execute_local(&wqe, attr, env),
+            WrOpcode::AtomicCmpAndSwp | WrOpcode::AtomicFetchAndAdd
+                if wqe.len() != limits::ATOMIC_BYTES =>
+            {
+                self.fail_at_head(index, WcStatus::LocLenErr, attr, env)
+            }
+            _ if attr.kind == QpType::RawPacket => raw::transmit(self, &wqe, attr, env),
+            _ if attr.kind.is_datagram() => ud::transmit(self, &wqe, attr, env, batch),
+            _ => self.send_packet(&wqe, attr, env, batch),
+        }
+    }
+
+    /// Whether a request that has a response of its own is queued before `index`. After a loss a READ is retransmitted
+    /// only when it is the first of these: where queues on the path are short, its responses would push the response to
+    /// the earlier request out again, at every retry.
+    fn is_behind_unanswered(&self, index: u32) -> bool {
+        let mut before = self.sq.head();
+        while before != index && !has_response(self.sq.get(before).opcode()) {
+            before = before.wrapping_add(1);
+        }
+        before != index
+    }
+
+    /// Whether fence, `max_rd_atomic` and credits allow a work request to begin.
+    fn may_begin(&self, wqe: &SendWqe, index: u32, attr: &Attributes) -> bool {
+        let info = wqe.opcode().info();
+        // §10.8.3.3: a fence waits for earlier READs and atomics.
+        if wqe.flags().contains(SendFlags::FENCE) && self.rd_atomics > 0 {
+            return false;
+        }
+        // §10.6.5.1: a local invalidate waits for all earlier requests.
+        if info.waits_for_all && index != self.sq.head() {
+            return false;
+        }
+        if info.rd_atomic && self.rd_atomics >= attr.max_rd_atomic {
+            return false;
+        }
+        // With no credit left one message may be sent, to learn of new credits (P-13), and so may one when nothing is in
+        // flight: otherwise a queue pair that was told a wrong limit would never send.
+        // Rule: P-13.2.
+        let ahead = self.credit_limit.map_or(-1, |limit| self.messages.since(limit));
+        !info.takes_receive || ahead < 1 || !self.is_waiting()
+    }
+
+    /// Invalidates a key or binds a window, without a packet.
+    fn execute_local(
+        &mut self,
+        wqe: &SendWqe,
+        attr: &Attributes,
+        env: &mut Env,
+    ) -> Result<Step, Failure> {
+        let done = match wqe.opcode() {
+            WrOpcode::LocalInv => env.keys.invalidate(attr.pd, attr.window_owner(), wqe.rkey()),
+            _ => bind_window(wqe, attr, env),
+        };
+        match done {
+            Ok(()) => self.finish_current(attr, env),
+            Err(_) => self.fail_at_head(self.cursor, WcStatus::MwBindErr, attr, env),
+        }
+    }
+
+    /// Fails a work request locally, once it is at the head: those before it may have been executed, and complete first.
+    fn fail_at_head(
+        &mut self,
+        index: u32,
+        status: WcStatus,
+        attr: &Attributes,
+        env: &mut Env,
+    ) -> Result<Step, Failure> {
+        if index != self.sq.head() {
+            return Ok(Step::Blocked);
+        }
+        Err(self.fail_request(index, status, attr, env))
+    }
+
+    /// Sends the next packet of a request to a connected peer.
+    fn send_packet(
+        &mut self,
+        wqe: &SendWqe,
+        attr: &Attributes,
+        env: &mut Env,
+        batch: &mut Batch,
+    ) -> Result<Step, Failure> {
+        let (index, k) = (self.cursor, self.packet);
+        let psns = wqe.psns(attr.mtu);
+        let psn = if wqe.is_begun() { wqe.psn().plus(k) } else { self.next };
+        // READ responses come at the responder's pace and fill none of its buffers.
+        let distance = psn.since(self.una).unsigned_abs();
+        let unacknowledged = distance.saturating_sub(self.read_psns);
+        let too_far = !wqe.is_begun() && distance + psns > Psn::HALF;
+        let reliable = attr.kind.is_reliable();
+        // READ responses fill this side's receive buffer: no more are requested than a window ahead of those that are
+        // still to come.
+        let overruns = wqe.opcode() == WrOpcode::RdmaRead && distance >= attr.window;
+        if reliable && (unacknowledged >= attr.window || too_far || overruns) {
+            return Ok(Step::Blocked);
+        }
+        let info = wqe.opcode().info();
+        let sends_data = info.local == LocalData::Gather;
+        let position = position(k, if sends_data { psns } else { 1 });
+        let ends = !sends_data || k + 1 == psns;
+        let len = if sends_data { payload_len(wqe.len(), attr.mtu, k) } else { 0 };
+        let (cost, to) = (peer_window::cost(len), attr.path.destination);
+        if reliable
+            && !env.peer_windows.admits(&mut self.credit, to, cost, attr.slot, &mut env.active)
+        {
+            return Ok(Step::Blocked);
+        }
+        let ack_req = ends
+            || (unacknowledged + 1).is_multiple_of((attr.window / 2).max(1))
+            || env.peer_windows.is_filled_by(&self.credit, cost);
+        let opcode = attr.opcode(request_opcode(wqe.opcode(), position));
+        let bth = BthRepr {
+            // Rule: T-13.
+            solicited: ends && wqe.flags().contains(SendFlags::SOLICITED) && info.takes_receive,
+            ack_req: reliable && ack_req,
+            pkey: attr.pkey,
+            pad: pad_for(len),
+            ..BthRepr::new(opcode, attr.dest, psn)
+        };
+        let mut draft = batch.draft();
+        draft.put(bth.emit().as_bytes());
+        put_headers(&mut draft, wqe, position, k, attr);
+        let offset = u64::from(k) * u64::from(attr.mtu);
+        let source = self.sq.source(index);
+        let filled = gather(source, offset, len as usize, draft.bytes(), attr.pd, env);
+        if filled.is_ok() {
+            draft.finish();
+        } else {
+            drop(draft);
+            // Rule: Q-09.
+            return self.fail_at_head(index, WcStatus::LocProtErr, attr, env);
+        }
+        env.count(Counter::Sent);
+        env.peer_windows.sent(&mut self.credit, cost);
+        if !wqe.is_begun() {
+            self.begin(wqe, psns);
+        }
+        let end = psn.plus(if sends_data { 1 } else { psns - k });
+        if end.since(self.sent) > 0 {
+            self.sent = end;
+        }
+        self.packet_sent(psn, ends, attr, env)?;
+        Ok(Step::Done)
+    }
+
+    /// Assigns PSNs to a work request (P-01).
+    fn begin(&mut self, wqe: &SendWqe, psns: u32) {
+        self.sq.get_mut(self.cursor).begin(self.next);
+        // Rule: P-01.1.
+        self.next = self.next.plus(psns);
+        self.messages = self.messages.plus(1);
+        let info = wqe.opcode().info();
+        self.rd_atomics += u8::from(info.rd_atomic);
+        if wqe.opcode() == WrOpcode::RdmaRead {
+            self.read_psns += psns - 1;
+        }
+        if !info.takes_receive {
+            // It takes no credit, but counts as a message (P-13).
+            self.credit_limit = self.credit_limit.map(|limit| limit.plus(1));
+        }
+    }
+
+    fn packet_sent(
+        &mut self,
+        psn: Psn,
+        ends: bool,
+        attr: &Attributes,
+        env: &mut Env,
+    ) -> Result<(), Failure> {
+        self.packet += 1;
+        let reliable = attr.kind.is_reliable();
+        if ends {
+            if !reliable {
+                self.sq.get_mut(self.cursor).finish();
+                self.una = psn.plus(1);
+            }
+            self.advance_cursor();
+        }
+        if reliable {
+            self.start_rto(attr, env);
+            Ok(())
+        } else {
+            self.retire(attr, env)
+        }
+    }
+}
+
+fn bind_window(wqe: &SendWqe, attr: &Attributes, env: &mut Env) -> Result<(), Refusal> {
+    let (window, new_key, bind) = wqe.mw_bind();
+    // The index of a window never changes. The key part of the new key is the consumer's: of type 2 as given, of type 1
+    // as its own verb counts.
+    let kind = env.keys.window_kind(window).ok_or(Refusal::Key)?;
+    let new_low = new_key.get().to_le_bytes()[0];
+    let (mr, start, len, access) = (bind.mr, bind.addr, bind.length, bind.access);
+    let bind = Bind { window, new_low, mr, start, len, access, kind };
+    env.keys.bind(attr.pd, attr.window_owner(), bind)
+}
+
+/// Number of payload bytes in packet `k` of a message of `len` bytes.
+fn payload_len(len: u32, mtu: u32, k: u32) -> u32 {
+    debug_assert!(k < packets(len, mtu));
+    (len - k * mtu).min(mtu)
+}
