@@ -182,8 +182,8 @@ impl World {
         config.window_packets = 16;
         config.port_mtu = Mtu::M1024;
         // As a NIC that runs has it.
-        config.path_bytes = Some(106_496);
-        config.ack_hold = Duration::from_micros(25);
+        config.peer_window_bytes = Some(106_496);
+        config.ack_delay = Duration::from_micros(25);
         let mut engine = Engine::new(config, 7);
         let pd = engine.create_pd().expect("the first");
         let cqs = (0..2).map(|_| engine.create_cq(CQES).expect("few")).collect();
@@ -627,7 +627,7 @@ impl World {
     /// The honest pair goes on until what it has posted is done: that must come.
     fn converse(&mut self) {
         for _ in 0..100 {
-            self.engine.release_held();
+            self.engine.end_ack_delays();
             self.transmit(usize::MAX);
             let now = self.time();
             let honest = self.honest.as_mut().expect("it is there");
@@ -736,7 +736,7 @@ impl World {
             let now = self.time();
             // Every other time as a NIC that is polled does it: acknowledgements may be delayed.
             let sent = if most == 1 {
-                self.engine.poll_transmit_first(now, &mut self.batch)
+                self.engine.poll_transmit_delaying_acks(now, &mut self.batch)
             } else {
                 self.engine.poll_transmit(now, &mut self.batch)
             };

@@ -416,7 +416,7 @@ impl Machine {
             // As a NIC that is polled does it, one of the two: acknowledgements may be delayed.
             let engine = &mut self.hosts[from].engine;
             moved |= 0 < match from {
-                0 => engine.poll_transmit_first(self.now, &mut self.batch),
+                0 => engine.poll_transmit_delaying_acks(self.now, &mut self.batch),
                 _ => engine.poll_transmit(self.now, &mut self.batch),
             };
             for (path, bytes) in self.batch.iter() {
@@ -469,8 +469,8 @@ fn host(number: u8) -> Host {
     let mut config = Config::new(gid);
     config.port_mtu = PORT_MTU;
     // As a NIC that runs has it.
-    config.path_bytes = Some(106_496);
-    config.ack_hold = Duration::from_micros(25);
+    config.peer_window_bytes = Some(106_496);
+    config.ack_delay = Duration::from_micros(25);
     let mut engine = Engine::new(config, u64::from(number));
     let pd = engine.create_pd().expect("the first");
     let other_pd = engine.create_pd().expect("the second");

@@ -1,10 +1,10 @@
-//! Memory that may not be there: queues are as large as programs ask for, and one that asks for too much is refused.
+//! Fallible allocation: programs choose the sizes of queues, and one that asks for too much gets an error.
 
 use std::collections::TryReserveError;
 
 use crate::verbs::{CreateError, PostError};
 
-/// There is no memory for what was asked for.
+/// There is not enough memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct NoMemory;
 
@@ -34,8 +34,8 @@ pub(super) fn array<T: Clone>(value: T, len: usize) -> Result<Box<[T]>, NoMemory
     Ok(array.into_boxed_slice())
 }
 
-/// How much memory the queues of all objects take when they are used as they may be, and how much they may take. What
-/// an object was promised counts, not what it has used so far: it must not find out later that there is no more.
+/// Memory that the queues of all objects take when they are full, and its limit. What an object was promised counts, not
+/// what it uses so far: it must not fail later for lack of memory.
 #[derive(Debug)]
 pub(super) struct Promised {
     bytes: u64,
@@ -47,14 +47,14 @@ impl Promised {
         Self { bytes: 0, limit }
     }
 
-    /// Promises so many bytes.
+    /// Promises `bytes`.
     pub(super) fn take(&mut self, bytes: u64) -> Result<(), NoMemory> {
         let sum = self.bytes.checked_add(bytes).filter(|sum| *sum <= self.limit);
         self.bytes = sum.ok_or(NoMemory)?;
         Ok(())
     }
 
-    /// So many bytes are not needed any more.
+    /// Returns `bytes` that are not needed any more.
     pub(super) fn give_back(&mut self, bytes: u64) {
         debug_assert!(bytes <= self.bytes);
         self.bytes = self.bytes.saturating_sub(bytes);

@@ -1,57 +1,58 @@
-//! What an engine is told when it is made, and every bound it keeps.
+//! Configuration of an engine, and its limits.
 
 use core::time::Duration;
 
 use super::cq::Cq;
 use super::ids::TABLE_MAX;
-use super::queue::{RecvQueue, SendQueue};
+use super::recv_queue::RecvQueue;
+use super::send_queue::SendQueue;
 use crate::verbs::{Mtu, QpCap};
 use crate::wire::{Gid, PKey};
 
-/// What an engine is told when it is made.
+/// Configuration of an engine.
 #[derive(Clone, Debug)]
 pub struct Config {
-    /// The identifiers of its port, by index.
+    /// GIDs of the port, by index.
     pub gids: Vec<Gid>,
-    /// The partitions of its port, by index.
+    /// P_Keys of the port, by index.
     pub pkeys: Vec<PKey>,
-    /// The largest payload its port takes.
+    /// MTU of the port.
     pub port_mtu: Mtu,
-    /// How many packets of a queue pair may be unacknowledged. A receiver with an ordinary socket buffer must not be
-    /// overrun.
+    /// Maximum number of packets of a queue pair in flight. They must not overrun a receiver with an ordinary socket
+    /// buffer.
     pub window_packets: u32,
-    /// How many payload bytes of a queue pair may be unacknowledged.
+    /// Maximum number of payload bytes of a queue pair in flight.
     pub window_bytes: u32,
-    /// How many bytes of all queue pairs together may be unacknowledged on the way to one peer, with what a buffer needs
-    /// for each packet besides; `None` if only each queue pair is to keep to its window.
-    pub path_bytes: Option<u32>,
-    /// Whether acknowledgements count the receives that are posted, or leave the requester to find out.
+    /// Peer window: maximum number of bytes of all queue pairs together in flight to one peer, including the overhead of
+    /// a receive buffer for each packet; `None` if only the window of each queue pair applies.
+    pub peer_window_bytes: Option<u32>,
+    /// Whether ACKs advertise credits: the number of receives that are posted.
     pub advertise_credits: bool,
-    /// How long an acknowledgement may be held back behind a message to the same peer, by who calls
-    /// [`poll_transmit_first`](super::Engine::poll_transmit_first); zero is not at all.
-    pub ack_hold: Duration,
-    /// Whether packets of a connection are taken only from the UDP source port that its peer uses: another process at the
+    /// Delayed ACK: maximum delay of an ACK behind a message to the same peer, when the caller calls
+    /// [`poll_transmit_delaying_acks`](super::Engine::poll_transmit_delaying_acks); zero disables it.
+    pub ack_delay: Duration,
+    /// Whether packets of a connection are accepted only from the UDP source port that its peer uses: another process at the
     /// peer's address cannot have that port. After [`PORT_SILENCE`] without a packet from it, the peer may use another.
     /// Turn it off for a peer that sends one connection's packets from several ports.
     pub pin_source_port: bool,
-    /// How much time lies between two congestion notifications to one queue pair, at the least.
+    /// Minimum time between two CNPs of one queue pair.
     pub cnp_interval: Duration,
-    /// How many packets one queue pair may send before others have their turn.
+    /// Maximum number of packets that one queue pair sends before the others, in round-robin order.
     pub quantum: usize,
-    /// The longest frame of raw packets, from its Ethernet header on; zero if there are none.
+    /// Maximum length of a raw frame, from its Ethernet header on; zero if there are no raw packet queue pairs.
     pub frame_max: usize,
-    /// Whether sent frames do not come back from the wire. Then each goes onto the wire, and a raw packet queue pair of this
-    /// port whose rule asks for it gets a copy here; otherwise a frame with such a rule is handed over here alone.
+    /// Whether sent frames do not come back from the wire. Then each is sent, and a raw packet queue pair of this port whose
+    /// flow rule matches gets a copy; otherwise a frame with such a rule is delivered locally and not sent.
     pub frames_hairpin: bool,
-    /// The most objects of each kind.
+    /// Limits of objects and queues.
     pub limits: Limits,
 }
 
-/// For how long nothing must come from a peer's source port before another is accepted. Less than the retransmission
-/// timeout that programs mostly ask for, so that a peer whose packets take another port loses one timeout.
+/// Time without a packet from a peer's source port after which another port is accepted. Less than the retransmission
+/// timeout that programs mostly set, so that a peer whose port changes loses one timeout.
 pub const PORT_SILENCE: Duration = Duration::from_millis(50);
 
-/// The most objects of each kind.
+/// Limits of objects and queues.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
     /// Protection domains.
@@ -60,7 +61,7 @@ pub struct Limits {
     pub keys: usize,
     /// Completion queues.
     pub cqs: usize,
-    /// Completions a queue can hold.
+    /// Completions in a completion queue.
     pub cqes: usize,
     /// Shared receive queues.
     pub srqs: usize,
@@ -68,22 +69,22 @@ pub struct Limits {
     pub ahs: usize,
     /// Queue pairs.
     pub qps: usize,
-    /// Work requests a queue can hold.
+    /// Work requests in a queue.
     pub wrs: u32,
-    /// Entries of a gather or scatter list.
+    /// Entries of a scatter/gather list.
     pub sges: u32,
     /// Bytes of inline data.
     pub inline: u32,
-    /// Reads and atomics under way, each way.
+    /// READs and atomics in flight, in each direction.
     pub rd_atomic: u8,
     /// Queue pairs attached to one multicast group.
     pub group_members: usize,
-    /// Bytes that all queues together may take, with all the work requests and completions that they may hold.
+    /// Bytes of all queues together when they are full.
     pub bytes: u64,
 }
 
 impl Limits {
-    /// What rxe has, or more.
+    /// The limits of rxe, or more.
     pub const DEFAULT: Self = Self {
         pds: 1 << 16,
         keys: TABLE_MAX,
@@ -100,14 +101,14 @@ impl Limits {
         bytes: u64::MAX,
     };
 
-    /// The same, or fewer: what fits into so many bytes. Of each kind there may be as many as fit if they are of an
-    /// ordinary size and there is nothing else.
+    /// Returns these limits, lowered to what fits into `bytes`: of each kind as many objects of ordinary size as fit if
+    /// there is nothing else.
     #[must_use]
     pub fn within(self, bytes: u64) -> Self {
-        let fit = |most: usize, each: u64| {
-            let fit = usize::try_from(bytes / each).unwrap_or(usize::MAX).max(FEWEST);
-            // A power of two, so that machines of nearly the same size promise the same.
-            most.min(1 << fit.ilog2())
+        let fit = |limit: usize, each: u64| {
+            let fit = usize::try_from(bytes / each).unwrap_or(usize::MAX).max(LIMIT_MIN);
+            // A power of two, so that machines of nearly the same size have the same limits.
+            limit.min(1 << fit.ilog2())
         };
         let cap = QpCap::ORDINARY;
         let receives = RecvQueue::bytes(cap.max_recv_wr, cap.max_recv_sge);
@@ -125,17 +126,17 @@ impl Limits {
     }
 }
 
-/// About what an object takes besides its queues, here and with who holds it.
+/// Approximate number of bytes of an object besides its queues, here and in its user.
 pub(super) const OBJECT_BYTES: u64 = 4096;
 
-/// However little memory there is, so many objects of a kind can be tried.
-const FEWEST: usize = 1024;
+/// Minimum of each limit, however little memory there is.
+const LIMIT_MIN: usize = 1024;
 
 // A gather list's length has six bits in a queued work request.
 const _: () = assert!(Limits::DEFAULT.sges < 64);
 
 impl Config {
-    /// A port with this identifier, and what suits most.
+    /// Default configuration of a port with one GID.
     pub fn new(gid: Gid) -> Self {
         Self {
             gids: vec![gid],
@@ -143,9 +144,9 @@ impl Config {
             port_mtu: Mtu::M4096,
             window_packets: 128,
             window_bytes: 192 * 1024,
-            path_bytes: None,
+            peer_window_bytes: None,
             advertise_credits: false,
-            ack_hold: Duration::ZERO,
+            ack_delay: Duration::ZERO,
             pin_source_port: true,
             cnp_interval: Duration::from_micros(50),
             quantum: 16,

@@ -1,8 +1,8 @@
-//! Everything that is refused has a name and is counted.
+//! Counters: every drop has a name and a counter.
 
 macro_rules! counters {
     ($($(#[$doc:meta])* $variant:ident = $name:literal,)*) => {
-        /// Why a packet was dropped, or what else is worth counting.
+        /// What is counted: a reason to drop a packet, or another event.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         #[non_exhaustive]
         pub enum Counter {
@@ -24,83 +24,83 @@ macro_rules! counters {
 }
 
 counters! {
-    /// Packets that came in.
+    /// Packets received.
     Received = "rcvd_pkts",
-    /// Packets that went out.
+    /// Packets sent.
     Sent = "sent_pkts",
-    /// Requests that had come before.
+    /// Duplicate requests.
     Duplicate = "duplicate_request",
-    /// Requests ahead of their turn.
+    /// Requests ahead of the expected PSN.
     OutOfSequence = "out_of_seq_request",
-    /// Receiver-not-ready refusals that came in.
+    /// RNR NAKs received.
     RnrReceived = "rcvd_rnr_err",
-    /// Receiver-not-ready refusals that went out.
+    /// RNR NAKs sent.
     RnrSent = "send_rnr_err",
-    /// Sequence refusals that came in.
+    /// Sequence NAKs received.
     SequenceReceived = "rcvd_seq_err",
-    /// Times that work was sent again.
+    /// Retransmissions: each go-back-N counts once.
     Retry = "retry_count",
-    /// Work that was given up after too many retries.
+    /// Requests that failed because `retry_cnt` was used up.
     RetryExceeded = "retry_exceeded_err",
-    /// Work that was given up after too many receiver-not-ready refusals.
+    /// Requests that failed because `rnr_retry` was used up.
     RnrRetryExceeded = "retry_rnr_exceeded_err",
-    /// Timeouts.
+    /// Retransmission timeouts.
     Timeout = "local_ack_timeout_err",
-    /// Answers that imply that an earlier one was lost.
+    /// Implied NAKs: a response shows that an earlier one was lost.
     ImpliedNak = "implied_nak_seq_err",
-    /// Requests that were refused with an error.
+    /// Requests that were NAKed or failed with an error.
     Refused = "resp_remote_errors",
     /// WRITE messages that were executed to their last packet; the name is mlx5's.
     WriteReceived = "rx_write_requests",
-    /// Congestion marks on packets that came in.
+    /// Packets received with a congestion mark.
     CongestionMarked = "np_ecn_marked_roce_packets",
-    /// Congestion notifications that went out.
+    /// CNPs sent.
     CnpSent = "np_cnp_sent",
-    /// Congestion notifications that came in.
+    /// CNPs received.
     CnpReceived = "rp_cnp_handled",
     /// Dropped: shorter than its headers and padding.
     Truncated = "drop_truncated",
     /// Dropped: another version of the transport headers.
     BadVersion = "drop_bad_version",
-    /// Dropped: an opcode nobody has assigned, or that no queue pair here takes.
+    /// Dropped: a reserved opcode, or one that no queue pair accepts.
     BadOpcode = "drop_bad_opcode",
     /// Dropped: no such queue pair.
     NoQp = "drop_no_qp",
     /// Dropped: the service of the opcode is not that of the queue pair.
     WrongService = "drop_wrong_service",
-    /// Dropped: the queue pair is in a state that takes no such packet.
+    /// Dropped: the state of the queue pair does not allow the packet.
     WrongState = "drop_wrong_state",
     /// Dropped: not from the peer that the queue pair is connected to.
     WrongPeer = "drop_wrong_peer",
     /// Dropped: from the peer's address, but not from the UDP source port that the peer uses.
     WrongPort = "drop_wrong_source_port",
-    /// Dropped: another partition.
+    /// Dropped: the P_Key does not match.
     BadPKey = "drop_bad_pkey",
-    /// Dropped: another queue key.
+    /// Dropped: the Q_Key does not match.
     BadQKey = "drop_bad_qkey",
-    /// Dropped: a message without a receive work request, where nobody can be told.
+    /// Dropped: no receive is posted, and the service has no RNR NAK.
     NoReceive = "drop_no_receive",
-    /// Dropped: a datagram that its receive work request has no room for.
+    /// Dropped: a datagram longer than its receive buffer.
     TooLong = "drop_too_long",
-    /// Dropped: a datagram with more payload than the port takes.
+    /// Dropped: a datagram longer than the MTU of the port.
     OverMtu = "drop_over_mtu",
-    /// Dropped: a datagram whose padding does not suit its payload.
+    /// Dropped: a datagram with a wrong pad count.
     BadPadding = "drop_bad_padding",
     /// Dropped: part of an unreliable message whose start was lost.
     OutOfMessage = "drop_out_of_message",
-    /// Dropped: an unreliable request that makes no sense.
+    /// Dropped: an invalid unreliable request.
     BadRequest = "drop_bad_request",
-    /// Dropped: an answer to what was never asked, or that was answered already.
+    /// Dropped: a response to nothing in flight.
     StaleResponse = "drop_stale_response",
-    /// Dropped: a repeated request whose answer is no longer kept.
+    /// Dropped: a duplicate whose responder resource was recycled.
     NoReplay = "drop_no_replay",
-    /// Dropped: more answers are owed than can be kept.
+    /// Dropped: too many responses are pending.
     Backlog = "drop_backlog",
-    /// Dropped: a multicast group that nobody here is attached to.
+    /// Dropped: no queue pair is attached to the multicast group.
     NoGroup = "drop_no_group",
 }
 
-/// How often each thing happened.
+/// Values of all counters.
 #[derive(Clone, Debug)]
 pub struct Counters([u64; Counter::ALL.len()]);
 
@@ -111,12 +111,12 @@ impl Default for Counters {
 }
 
 impl Counters {
-    /// How often it happened.
+    /// Returns the value of a counter.
     pub fn get(&self, counter: Counter) -> u64 {
         self.0[counter as usize]
     }
 
-    /// All of them, with how often.
+    /// Returns all counters with their values.
     pub fn iter(&self) -> impl Iterator<Item = (Counter, u64)> {
         Counter::ALL.iter().map(|&counter| (counter, self.get(counter)))
     }

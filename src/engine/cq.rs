@@ -7,55 +7,55 @@ use crate::time::Instant;
 use crate::verbs::{QpHandle, Wc};
 use crate::wire::Qpn;
 
-/// For what completion an event was asked for.
+/// Which completion raises an event.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Armed {
     #[default]
     Not,
-    /// For a solicited one, or an error.
+    /// A solicited one, or an error.
     Solicited,
-    /// For any.
+    /// Any.
     Any,
 }
 
-/// The work request of a send queue that a completion is about. Its slot, and those before it, are free when the
-/// completion has been polled.
+/// Work request of a send queue that a completion belongs to. Polling the completion frees its slot, and those before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct SendSlot {
     pub(super) qp: QpHandle,
     pub(super) index: u32,
 }
 
-/// A completion that was not polled yet.
+/// A completion in a queue.
 #[derive(Debug)]
 struct Cqe {
     wc: Wc,
-    /// What it frees, if it is of a send.
+    /// Send queue slot that it frees.
     slot: Option<SendSlot>,
 }
 
+/// A completion queue.
 #[derive(Debug)]
 pub(super) struct Cq {
     queue: VecDeque<Cqe>,
-    /// When each of them came, if somebody wants to know.
+    /// Time stamp of each completion, if they are recorded.
     stamps: Option<VecDeque<Instant>>,
     pub(super) capacity: usize,
     pub(super) armed: Armed,
-    /// Whether a completion was lost for lack of room; nothing enters any more.
+    /// Whether it overran: a completion was lost, and no more are accepted.
     pub(super) overrun: bool,
-    /// How many queue pairs and shared receive queues complete here.
+    /// Number of queue pairs and receive queues that use it.
     pub(super) users: u32,
 }
 
-/// What became of a completion.
+/// Result of adding a completion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Delivered {
     Quietly,
-    /// And the event that was asked for is due.
+    /// It is added, and raises the event.
     WithEvent,
-    /// It was lost, the first one to be.
+    /// The queue overruns: this is the first completion that is lost.
     Overrun,
-    /// It was lost, as others before.
+    /// The queue overran before.
     Lost,
 }
 
@@ -67,33 +67,33 @@ impl Cq {
         Ok(Self { queue, stamps: None, capacity, armed, overrun, users })
     }
 
-    /// How many bytes a queue for `capacity` completions takes, without time stamps.
+    /// Number of bytes of a queue for `capacity` completions, without time stamps.
     pub(super) fn bytes(capacity: usize) -> u64 {
         (capacity as u64).saturating_mul(size_of::<Cqe>() as u64)
     }
 
-    /// How many bytes the time stamps of `capacity` completions take.
+    /// Number of bytes of the time stamps of `capacity` completions.
     pub(super) fn stamp_bytes(capacity: usize) -> u64 {
         (capacity as u64).saturating_mul(size_of::<Instant>() as u64)
     }
 
-    /// Whether it is known when each completion came.
-    pub(super) fn keeps_time(&self) -> bool {
+    /// Whether time stamps are recorded.
+    pub(super) fn has_timestamps(&self) -> bool {
         self.stamps.is_some()
     }
 
-    /// How many bytes this queue takes if it is for `capacity` completions.
+    /// Number of bytes of this queue if it is for `capacity` completions.
     pub(super) fn bytes_for(&self, capacity: usize) -> u64 {
-        let stamps = if self.keeps_time() { Self::stamp_bytes(capacity) } else { 0 };
+        let stamps = if self.has_timestamps() { Self::stamp_bytes(capacity) } else { 0 };
         Self::bytes(capacity).saturating_add(stamps)
     }
 
-    /// How many completions wait to be polled.
+    /// Number of completions to poll.
     pub(super) fn len(&self) -> usize {
         self.queue.len()
     }
 
-    /// Makes room for `capacity` completions, which are not fewer than wait.
+    /// Resizes it to `capacity` completions, not fewer than are in it.
     pub(super) fn resize(&mut self, capacity: usize) -> Result<(), NoMemory> {
         let more = capacity.saturating_sub(self.queue.len());
         self.queue.try_reserve_exact(more)?;
@@ -110,7 +110,7 @@ impl Cq {
         Ok(())
     }
 
-    /// Puts a completion in. One that failed counts as solicited.
+    /// Adds a completion. One in error counts as solicited.
     #[inline]
     pub(super) fn push(
         &mut self,
@@ -144,8 +144,8 @@ impl Cq {
         Delivered::WithEvent
     }
 
-    /// Moves completions out, oldest first, and hands the slots that they free to `release`, of successive completions
-    /// of one queue pair the last; returns how many.
+    /// Moves completions to `out`, oldest first, and passes the slots that they free to `release`, of successive
+    /// completions of one queue pair the last; returns how many.
     #[inline]
     pub(super) fn poll(&mut self, out: &mut [Wc], mut release: impl FnMut(SendSlot)) -> usize {
         let count = self.queue.len().min(out.len());
@@ -166,8 +166,8 @@ impl Cq {
         count
     }
 
-    /// From now on it is known when each completion came.
-    pub(super) fn keep_time(&mut self, now: Instant) -> Result<(), NoMemory> {
+    /// Records time stamps from now on.
+    pub(super) fn enable_timestamps(&mut self, now: Instant) -> Result<(), NoMemory> {
         if self.stamps.is_none() {
             let mut stamps = VecDeque::new();
             stamps.try_reserve_exact(self.capacity)?;
@@ -177,14 +177,14 @@ impl Cq {
         Ok(())
     }
 
-    /// Moves the oldest completion out, with the slot that it frees, and tells when it came if that is known.
+    /// Removes the oldest completion, with the slot that it frees and its time stamp.
     pub(super) fn poll_timed(&mut self) -> Option<(Wc, Option<SendSlot>, Option<Instant>)> {
         let Cqe { wc, slot } = self.queue.pop_front()?;
         Some((wc, slot, self.stamps.as_mut().and_then(VecDeque::pop_front)))
     }
 
-    /// Forgets the completions of a queue pair.
-    pub(super) fn forget(&mut self, qpn: Qpn) {
+    /// Discards the completions of a queue pair.
+    pub(super) fn discard(&mut self, qpn: Qpn) {
         if let Some(stamps) = &mut self.stamps {
             let mut of_others = self.queue.iter().map(|cqe| cqe.wc.qp_num != qpn);
             stamps.retain(|_| of_others.next().unwrap_or(false));
@@ -192,7 +192,7 @@ impl Cq {
         self.queue.retain(|cqe| cqe.wc.qp_num != qpn);
     }
 
-    /// Asks for an event; a request for any completion is not weakened by a later one for solicited ones.
+    /// Requests an event; a request for any completion is not weakened by a later one for solicited ones.
     pub(super) fn arm(&mut self, armed: Armed) {
         // Rule: V-02.4.
         self.armed = self.armed.max(armed);
@@ -204,9 +204,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_queue_that_shrinks_frees_its_memory() {
+    fn shrinking_queue_frees_its_memory() {
         let mut cq = Cq::new(4096).unwrap();
-        cq.keep_time(Instant::ZERO).unwrap();
+        cq.enable_timestamps(Instant::ZERO).unwrap();
         for _ in 0..3 {
             cq.push(Wc::default(), None, false, Instant::ZERO);
         }

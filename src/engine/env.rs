@@ -56,7 +56,7 @@ impl Env {
             ahs: Table::new(limits.ahs),
             timers: Timers::default(),
             delayed_acks: DelayedAcks::default(),
-            peer_windows: PeerWindows::new(config.path_bytes),
+            peer_windows: PeerWindows::new(config.peer_window_bytes),
             active: VecDeque::new(),
             events: VecDeque::new(),
             frames: VecDeque::new(),

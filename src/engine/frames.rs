@@ -1,23 +1,22 @@
-//! Raw packets: whole frames, of any protocol, that programs make and take apart themselves.
+//! Raw packet queue pairs: whole frames of any protocol, and the flow rules that steer them.
 //!
-//! Every frame that such a queue pair sends goes onto the wire. A queue pair of this port whose rule asks for the frame
-//! gets a copy, as through the switch of an RNIC; a rule for all that no other rule takes does not ask for it. What comes
-//! from the wire goes where a rule steers it, and nowhere without one.
+//! Every frame that such a queue pair sends goes onto the wire. A queue pair of this port whose flow rule matches the frame
+//! gets a copy, as through the switch of an RNIC; the default rule does not match it. A frame from the wire goes to the
+//! queue pair that a rule names, and is dropped without one.
 
 use super::Engine;
 use crate::time::Instant;
 use crate::verbs::{
-    CreateError, DestroyError, ETHERNET_LEN, EventType, FlowHandle, FlowKind, FlowRule,
-    FrameHeaders, Id, QpHandle, QpState, QpType, Wc, WcOpcode, WcStatus,
+    CreateError, DestroyError, FlowHandle, FlowKind, FlowRule, FrameHeaders, Id, QpHandle, QpType,
 };
 
-/// With so many frames waiting to be sent, nobody has a turn.
+/// Maximum number of frames to send: with more, no queue pair sends.
 pub(super) const FRAMES_MAX: usize = 256;
 
-/// The most rules.
+/// Maximum number of flow rules.
 const RULES_MAX: usize = 4096;
 
-/// Where a frame comes from.
+/// Origin of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Origin {
     Wire,
@@ -27,7 +26,7 @@ enum Origin {
     Echo,
 }
 
-/// A rule, and to whom it steers.
+/// A flow rule, and the queue pair that it steers to.
 #[derive(Debug)]
 pub(super) struct Steering {
     handle: FlowHandle,
@@ -36,11 +35,13 @@ pub(super) struct Steering {
 }
 
 impl Engine {
-    /// Makes a rule that steers frames to a queue pair of raw packets.
+    /// Creates a flow rule that steers frames to a raw packet queue pair.
     pub fn create_flow(&mut self, qp: QpHandle, rule: FlowRule) -> Result<FlowHandle, CreateError> {
         match self.qp_kind(qp) {
             Some(QpType::RawPacket) => {}
-            Some(_) => return Err(CreateError::Invalid("frames go to queue pairs of raw packets")),
+            Some(_) => {
+                return Err(CreateError::Invalid("a flow rule needs a raw packet queue pair"));
+            }
             None => return Err(CreateError::NotFound("queue pair")),
         }
         if self.rules.len() >= RULES_MAX {
@@ -48,31 +49,31 @@ impl Engine {
         }
         self.rules_made = self.rules_made.wrapping_add(1);
         let handle = FlowHandle(Id(self.rules_made));
-        // Behind all that are as important, so that the first that suits is the one.
+        // Behind all of the same priority, so that the first match wins.
         let at = self.rules.partition_point(|other| other.rule.priority <= rule.priority);
         self.rules.insert(at, Steering { handle, rule, qp });
         Ok(handle)
     }
 
-    /// Unmakes a rule.
+    /// Destroys a flow rule.
     pub fn destroy_flow(&mut self, flow: FlowHandle) -> Result<(), DestroyError> {
         let at = self.rules.iter().position(|steering| steering.handle == flow);
         self.rules.remove(at.ok_or(DestroyError::NotFound)?);
         Ok(())
     }
 
-    /// Whether any rule steers to a queue pair.
+    /// Whether any flow rule steers to a queue pair.
     pub(super) fn has_rules(&self, qp: QpHandle) -> bool {
         self.rules.iter().any(|steering| steering.qp == qp)
     }
 
-    /// Takes in a frame from the wire; whether a rule was for it.
+    /// Handles a frame from the wire; returns whether a flow rule matched.
     pub fn handle_frame(&mut self, now: Instant, frame: &[u8]) -> bool {
         self.env.advance(now);
         self.steer_frame(frame, Origin::Wire)
     }
 
-    /// Gives a frame to the queue pairs whose rules are for it; whether any was.
+    /// Delivers a frame to the queue pairs whose flow rules match; returns whether any did.
     fn steer_frame(&mut self, frame: &[u8], origin: Origin) -> bool {
         let Some(headers) = FrameHeaders::parse(frame) else { return false };
         let suits = |kind: FlowKind| {
@@ -93,8 +94,8 @@ impl Engine {
         }
         for taker in takers.into_iter().chain(suits(FlowKind::Sniffer)) {
             let Some((qp, env)) = self.split_handle(taker) else { continue };
-            let taken = match qp.spread() {
-                Some(spread) => env.spread_frame(spread, frame, &headers),
+            let taken = match qp.rss() {
+                Some(rss) => env.receive_by_rss(rss, frame, &headers),
                 None => qp.receive_frame(frame, env),
             };
             if let Err(reason) = taken {
@@ -104,12 +105,12 @@ impl Engine {
         steered
     }
 
-    /// Whether frames wait to be sent.
+    /// Whether there are frames to send.
     pub fn has_frames(&self) -> bool {
         !self.env.frames.is_empty()
     }
 
-    /// The next frame that is for the wire. May have more after [`poll_transmit`](Self::poll_transmit).
+    /// Returns the next frame for the wire. May have more after [`poll_transmit`](Self::poll_transmit).
     #[must_use]
     pub fn poll_frame(&mut self) -> Option<Vec<u8>> {
         loop {
@@ -118,7 +119,7 @@ impl Engine {
                 self.steer_frame(&frame, Origin::Local);
                 return Some(frame);
             }
-            // The wire would bring a frame back that was handed over here.
+            // The wire would bring back a frame that was delivered here.
             if !self.steer_frame(&frame, Origin::Echo) {
                 return Some(frame);
             }

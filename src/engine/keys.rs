@@ -1,8 +1,8 @@
-//! Memory regions and windows: which key opens what, for whom, and how far.
+//! Memory regions and windows: every check of a key.
 //!
-//! A key is a scrambled number of 24 bits (see [`ids`](super::ids)) and eight bits below it, which a consumer may
-//! choose anew for a window. Every check of a key is here: the key exists and is not stale, the
-//! protection domain matches, the rights suffice, and no byte lies outside, `checked_add` and all.
+//! A key is a random number of 24 bits (see [`ids`](super::ids)) and eight bits below it, which a consumer chooses when it
+//! binds a window. Checks: the key exists and is not stale, the protection domain matches, the access rights suffice, and
+//! no byte is out of range.
 
 use super::ids::{SlotId, Table};
 use crate::memory::{AccessError, Region};
@@ -10,14 +10,14 @@ use crate::secret::SecretRandom;
 use crate::verbs::{Access, Id, KeyError, LKey, MrAttr, MrHandle, MwHandle, MwType, PdHandle, Sge};
 use crate::wire::{Qpn, RKey};
 
-/// Why an access is refused.
+/// Why a key gives no access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Refusal {
-    /// The key is unknown, stale or of another domain.
+    /// The key is unknown, stale or of another protection domain.
     Key,
-    /// The key does not allow this.
+    /// The access rights do not suffice.
     Rights,
-    /// Some byte lies outside.
+    /// Some byte is out of range.
     Range,
 }
 
@@ -34,7 +34,7 @@ struct Mr {
     region: Region,
     base: u64,
     access: Access,
-    /// How many windows are bound to it.
+    /// Number of windows that are bound to it.
     windows: u32,
 }
 
@@ -46,26 +46,26 @@ struct Mw {
     bound: Option<Binding>,
 }
 
-/// What a window shows.
+/// The range that a window is bound to.
 #[derive(Clone, Copy, Debug)]
 struct Binding {
-    /// The region. It stays where it is as long as windows are bound to it.
+    /// Slot of the region. It does not change while windows are bound.
     mr: SlotId,
     start: u64,
     len: u64,
-    /// Whether addresses count from the window's start.
+    /// Whether addresses are relative to the start of the window.
     zero_based: bool,
     access: Access,
-    /// A window of type 2 is for the queue pair that bound it.
+    /// Queue pair that bound a window of type 2, and alone may use it.
     qp: Option<Qpn>,
 }
 
 /// A request to bind a window.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Bind {
-    /// The window, by any key it ever had: the upper 24 bits count.
+    /// Any key that the window ever had: the upper 24 bits count.
     pub(super) window: RKey,
-    /// The low eight bits of the key it shall have.
+    /// Low eight bits of its new key.
     pub(super) new_low: u8,
     pub(super) mr: LKey,
     pub(super) start: u64,
@@ -74,7 +74,7 @@ pub(super) struct Bind {
     pub(super) kind: MwType,
 }
 
-/// A region by its number, which is both keys.
+/// Handle of a region: both keys are the same number.
 fn both_keys(number: u32) -> MrHandle {
     MrHandle { id: Id(number), lkey: LKey::new(number), rkey: RKey::new(number) }
 }
@@ -86,7 +86,7 @@ pub(super) struct Keys {
     random: SecretRandom,
 }
 
-/// Where an access that was granted may go: bytes of a region, from an offset.
+/// Access that was granted: bytes of a region, from an offset.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Grant<'a> {
     pub(super) region: &'a Region,
@@ -113,7 +113,7 @@ impl Keys {
         Ok(both_keys(self.table.number(id) << 8 | u32::from(low)))
     }
 
-    /// Changes a region, all that is given at once; its keys stay.
+    /// Changes a region: all that is given, or nothing. Its keys stay.
     pub(super) fn reregister(
         &mut self,
         handle: MrHandle,
@@ -131,7 +131,7 @@ impl Keys {
         if let Some(attr) = &attr {
             attr.base.checked_add(attr.region.len() as u64).ok_or(KeyError::TooLong)?;
         }
-        // Everything is right: only now anything changes.
+        // Everything is valid: only now anything changes.
         mr.access = access;
         if let Some(attr) = attr {
             (mr.region, mr.base) = (attr.region, attr.base);
@@ -140,7 +140,7 @@ impl Keys {
         Ok(())
     }
 
-    /// Forgets a region. Nobody can reach the memory afterwards.
+    /// Deregisters a region: its memory is not accessible afterwards.
     pub(super) fn deregister(&mut self, handle: MrHandle) -> Result<(), KeyError> {
         // Rule: V-03.3.
         let mr = self.mr_mut(handle.id.0).ok_or(KeyError::NotFound)?;
@@ -151,7 +151,7 @@ impl Keys {
         Ok(())
     }
 
-    /// Makes a window that shows nothing yet.
+    /// Creates a window that is not bound.
     pub(super) fn allocate(&mut self, pd: PdHandle, kind: MwType) -> Result<MwHandle, KeyError> {
         let low = self.new_low();
         let window = Entry::Window(Mw { low, pd, kind, bound: None });
@@ -159,7 +159,7 @@ impl Keys {
         Ok(MwHandle(Id(self.table.number(id) << 8)))
     }
 
-    /// Unmakes a window, bound or not.
+    /// Destroys a window, bound or not.
     pub(super) fn deallocate(&mut self, handle: MwHandle) -> Result<(), KeyError> {
         let window = self.window(handle.0.0).ok_or(KeyError::NotFound)?;
         let mr = window.bound.map(|binding| binding.mr);
@@ -168,18 +168,18 @@ impl Keys {
         Ok(())
     }
 
-    /// The key of a window as it is now.
+    /// Returns the current key of a window.
     pub(super) fn window_key(&self, handle: MwHandle) -> Option<RKey> {
         let window = self.window(handle.0.0)?;
         Some(RKey::new(handle.0.0 | u32::from(window.low)))
     }
 
-    /// Of which type a window is, by its key.
+    /// Returns the type of a window, by its key.
     pub(super) fn window_kind(&self, key: RKey) -> Option<MwType> {
         self.window(key.get()).map(|window| window.kind)
     }
 
-    /// How many regions and windows belong to a domain.
+    /// Number of regions and windows in a protection domain.
     pub(super) fn count_of(&self, pd: PdHandle) -> usize {
         let owner = |entry: &&Entry| match entry {
             Entry::Region(mr) => mr.pd == pd,
@@ -188,7 +188,7 @@ impl Keys {
         self.table.iter().filter(owner).count()
     }
 
-    /// Binds a window for a queue pair of domain `pd`, or unbinds one of type 1 with a length of zero.
+    /// Binds a window for a queue pair of protection domain `pd`, or unbinds one of type 1 with a length of zero.
     pub(super) fn bind(&mut self, pd: PdHandle, qp: Qpn, bind: Bind) -> Result<(), Refusal> {
         let window = self.window(bind.window.get()).ok_or(Refusal::Key)?;
         if window.pd != pd || window.kind != bind.kind {
@@ -196,7 +196,7 @@ impl Keys {
         }
         let old = window.bound;
         match bind.kind {
-            // It must be free, and it must show something.
+            // A window of type 2 must be unbound, and its range not empty.
             MwType::Type2 if old.is_some() => return Err(Refusal::Key),
             MwType::Type2 if bind.len == 0 => return Err(Refusal::Range),
             MwType::Type1 if bind.access.contains(Access::ZERO_BASED) => {
@@ -241,7 +241,7 @@ impl Keys {
         })
     }
 
-    /// Makes a key invalid: that of a window of type 2, on behalf of a queue pair.
+    /// Invalidates the key of a window of type 2 for a queue pair.
     pub(super) fn invalidate(&mut self, pd: PdHandle, qp: Qpn, key: RKey) -> Result<(), Refusal> {
         let window = self.window(key.get()).ok_or(Refusal::Key)?;
         let bound = window.bound.ok_or(Refusal::Key)?;
@@ -261,12 +261,12 @@ impl Keys {
     }
 
     fn unbind_from(&mut self, mr: Option<SlotId>) {
-        if let Some(Entry::Region(mr)) = mr.and_then(|place| self.table.at_mut(place)) {
+        if let Some(Entry::Region(mr)) = mr.and_then(|slot| self.table.at_mut(slot)) {
             mr.windows -= 1;
         }
     }
 
-    /// Memory of one's own: `len` bytes at `addr`, to read, or to write too.
+    /// Checks an L_Key for `len` bytes at `addr`, to read, or to write too.
     #[inline]
     pub(super) fn local(
         &self,
@@ -284,8 +284,8 @@ impl Keys {
         Ok(Grant { region: &mr.region, offset })
     }
 
-    /// Brings in memory of one's own that is there on demand. `None` if the key does not open it.
-    pub(super) fn bring_in(
+    /// Faults in on-demand memory. `None` if the L_Key gives no access.
+    pub(super) fn fault_in(
         &self,
         pd: PdHandle,
         sge: Sge,
@@ -295,8 +295,8 @@ impl Keys {
         Some(grant.region.bring_in(grant.offset, sge.length as usize, write))
     }
 
-    /// Memory for a peer of queue pair `qp`: `len` bytes at `addr`, with all of `needed`. Without a domain it may be
-    /// of any: whoever asks has seen to it before.
+    /// Checks an R_Key for `len` bytes at `addr`, with all rights of `needed`, for the peer of queue pair `qp`. Without a
+    /// protection domain any is accepted: the caller has checked it before.
     #[inline]
     pub(super) fn remote(
         &self,
@@ -323,7 +323,7 @@ impl Keys {
         }
     }
 
-    #[expect(clippy::too_many_arguments, reason = "all that the caller asked, and the window")]
+    #[expect(clippy::too_many_arguments, reason = "the parameters of the caller, and the window")]
     fn through_window(
         &self,
         window: &Mw,
@@ -353,7 +353,7 @@ impl Keys {
         Ok(Grant { region: &mr.region, offset: bound.start - mr.base + into })
     }
 
-    /// What a key opens, whatever its low eight bits are.
+    /// Returns the region or window of a key, whatever its low eight bits are.
     #[inline]
     fn entry(&self, key: u32) -> Option<&Entry> {
         self.table.at(self.table.find(key >> 8)?)
@@ -364,8 +364,8 @@ impl Keys {
     }
 
     fn remove(&mut self, key: u32) {
-        if let Some(place) = self.table.find(key >> 8) {
-            self.table.remove_at(place);
+        if let Some(slot) = self.table.find(key >> 8) {
+            self.table.remove_at(slot);
         }
     }
 
@@ -392,7 +392,7 @@ impl Keys {
     }
 }
 
-/// Writing from afar needs the right to write at home.
+/// Checks access rights: remote write and atomic need local write.
 fn check_rights(access: Access) -> Result<(), KeyError> {
     // Rule: V-03.2.
     let remote_writes = access.intersects(Access::REMOTE_WRITE | Access::REMOTE_ATOMIC);
@@ -402,7 +402,7 @@ fn check_rights(access: Access) -> Result<(), KeyError> {
     Ok(())
 }
 
-/// How far into `size` bytes from `base` the `len` bytes at `addr` begin, if they are all within.
+/// Returns the offset of `addr` from `base`, if all `len` bytes at `addr` lie within the `size` bytes at `base`.
 #[inline]
 fn within(base: u64, size: u64, addr: u64, len: u64) -> Result<u64, Refusal> {
     let offset = addr.checked_sub(base).ok_or(Refusal::Range)?;

@@ -14,7 +14,7 @@
 //! |---|---|
 //! | `ids` | generational tables, and numbers that cannot be guessed |
 //! | `keys` | memory regions and windows: every check of a key |
-//! | `queue`, `cq`, `srq` | work queues, completion queues, shared receive queues |
+//! | `send_queue`, `recv_queue`, `cq`, `srq` | work queues, completion queues, shared receive queues |
 //! | `qp` | queue pairs: send side, receive side, responses, state transitions |
 //! | `env` | what queue pairs share |
 //! | `objects` | creating and destroying objects |
@@ -43,8 +43,9 @@ mod objects;
 mod path;
 mod peer_port;
 mod qp;
-mod queue;
+mod recv_queue;
 mod rss;
+mod send_queue;
 mod sge;
 mod srq;
 mod timers;
@@ -54,8 +55,8 @@ use std::collections::{BTreeMap, VecDeque};
 pub use crate::secret::Seed;
 pub use crate::verbs::{
     AsyncEvent, CqHandle, CreateError, DestroyError, FlowHandle, FlowRule, KeyError, MrAttr,
-    MrHandle, MwHandle, Notify, PdHandle, QpCreate, QpHandle, Spread, SrqCreate, SrqHandle,
-    WqHandle, WqState, XrcdHandle,
+    MrHandle, MwHandle, Notify, PdHandle, QpCreate, QpHandle, Rss, SrqCreate, SrqHandle, WqHandle,
+    WqState, XrcdHandle,
 };
 pub use crate::wire::{Batch, ICRC_ROOM, PACKET_MAX, Received, Train};
 pub use config::{Config, Limits, PORT_SILENCE};
@@ -63,7 +64,7 @@ pub use counters::{Counter, Counters};
 
 use crate::secret::SecretRandom;
 use crate::time::Instant;
-use crate::verbs::{Mtu, PostError, QpState, RecvWr, SendWr, Wc};
+use crate::verbs::{Mtu, PostError, RecvWr, SendWr, Wc};
 use crate::wire::{Bth, Gid, Opcode, Packet, Qpn, Service};
 use cq::{Armed, Cq, SendSlot};
 use env::Env;
@@ -217,15 +218,15 @@ impl Engine {
             let Some((qp, env)) = self.split(slot) else { continue };
             qp.handle_wakeup(wakeup, env);
         }
-        self.release(Some(now));
+        self.end_delays(Some(now));
     }
 
     /// Ends the delay of all delayed ACKs: they are sent with the next packets.
-    pub fn release_held(&mut self) {
-        self.release(None);
+    pub fn end_ack_delays(&mut self) {
+        self.end_delays(None);
     }
 
-    fn release(&mut self, now: Option<Instant>) {
+    fn end_delays(&mut self, now: Option<Instant>) {
         while let Some((until, slot)) = self.env.delayed_acks.pop(now) {
             if let Some((qp, env)) = self.split(slot) {
                 qp.end_ack_delay(until, env);
@@ -257,11 +258,11 @@ impl Engine {
     /// Same as [`poll_transmit`](Self::poll_transmit), but the lone ACK of a queue pair that sends requests may be delayed by
     /// [`Config::ack_delay`]: for a caller that calls again soon.
     #[must_use]
-    pub fn poll_transmit_first(&mut self, now: Instant, batch: &mut Batch) -> usize {
+    pub fn poll_transmit_delaying_acks(&mut self, now: Instant, batch: &mut Batch) -> usize {
         self.transmit(now, batch, true)
     }
 
-    fn transmit(&mut self, now: Instant, batch: &mut Batch, first: bool) -> usize {
+    fn transmit(&mut self, now: Instant, batch: &mut Batch, delay_acks: bool) -> usize {
         self.env.advance(now);
         let before = batch.len();
         while !batch.is_full() && self.env.frames.len() < FRAMES_MAX {
@@ -270,7 +271,7 @@ impl Engine {
                 next.prefetch();
             }
             if let Some((qp, env)) = self.split(slot) {
-                qp.transmit(first, env, batch);
+                qp.transmit(delay_acks, env, batch);
             }
         }
         batch.len() - before
@@ -285,13 +286,13 @@ impl Engine {
     }
 
     /// Records a time stamp with each completion of a queue from now on.
-    pub fn keep_time(&mut self, now: Instant, cq: CqHandle) -> Result<(), CreateError> {
+    pub fn enable_timestamps(&mut self, now: Instant, cq: CqHandle) -> Result<(), CreateError> {
         let now = self.env.advance(now);
         let missing = CreateError::NotFound("completion queue");
         let known = self.env.cqs.get(cq.0).ok_or(missing)?;
-        let bytes = if known.keeps_time() { 0 } else { Cq::stamp_bytes(known.capacity) };
+        let bytes = if known.has_timestamps() { 0 } else { Cq::stamp_bytes(known.capacity) };
         self.promise(bytes, |engine| {
-            Ok(engine.env.cqs.get_mut(cq.0).ok_or(missing)?.keep_time(now)?)
+            Ok(engine.env.cqs.get_mut(cq.0).ok_or(missing)?.enable_timestamps(now)?)
         })
     }
 

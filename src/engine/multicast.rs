@@ -7,21 +7,21 @@ use crate::wire::{Gid, Packet, Received, Service};
 impl Engine {
     /// Attaches a datagram queue pair to a multicast group.
     pub fn attach_multicast(&mut self, handle: QpHandle, group: Gid) -> Result<(), CreateError> {
-        let most = self.env.config.limits.group_members;
+        let max = self.env.config.limits.group_members;
         let qp = self.qps.get_mut(handle.0).ok_or(CreateError::NotFound("queue pair"))?;
         if qp.attr().kind != QpType::Ud {
-            return Err(CreateError::Invalid("only datagram queue pairs can be in a group"));
+            return Err(CreateError::Invalid(
+                "only UD queue pairs can be attached to a multicast group",
+            ));
         }
         if !group.is_multicast() {
-            return Err(CreateError::Invalid(
-                "the address of a group is of ff00::/8 or 224.0.0.0/4",
-            ));
+            return Err(CreateError::Invalid("a multicast address is in ff00::/8 or 224.0.0.0/4"));
         }
         let members = self.groups.entry(group.0).or_default();
         if members.contains(&handle) {
             return Ok(());
         }
-        if members.len() >= most {
+        if members.len() >= max {
             return Err(CreateError::Full);
         }
         members.push(handle);
@@ -43,7 +43,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Whether a queue pair is attached to a multicast group.
+    /// Whether any queue pair is attached to a multicast group.
     pub fn has_members(&self, group: Gid) -> bool {
         self.groups.contains_key(&group.0)
     }

@@ -1,11 +1,11 @@
-//! Making and unmaking objects.
+//! Creating and destroying objects.
 
 use super::Engine;
 use super::config::OBJECT_BYTES;
 use super::cq::Cq;
 use super::env::Env;
 use super::qp::Qp;
-use super::queue::RecvQueue;
+use super::recv_queue::RecvQueue;
 use super::srq::Srq;
 use crate::memory::AccessError;
 use crate::verbs::{
@@ -15,16 +15,16 @@ use crate::verbs::{
 };
 use crate::wire::{Psn, Qpn, RKey, XrcSrqn};
 
-/// Queue pair numbers that mean something else.
+/// QPNs with a meaning of their own.
 const RESERVED_QPNS: [u32; 3] = [0, 1, 0xff_ffff];
 
 impl Engine {
-    /// Makes a protection domain.
+    /// Creates a protection domain.
     pub fn create_pd(&mut self) -> Result<PdHandle, CreateError> {
         self.pds.insert((), &[]).map(PdHandle).ok_or(CreateError::Full)
     }
 
-    /// Unmakes a protection domain that nothing belongs to.
+    /// Destroys a protection domain that no object uses.
     pub fn destroy_pd(&mut self, pd: PdHandle) -> Result<(), DestroyError> {
         self.pds.get(pd.0).ok_or(DestroyError::NotFound)?;
         let used = self.env.keys.count_of(pd) > 0
@@ -45,7 +45,7 @@ impl Engine {
         self.env.keys.register(pd, attr)
     }
 
-    /// Changes a region: its domain, its memory, its rights, as given. Its keys stay.
+    /// Changes the protection domain, the memory or the access rights of a region, as given. Its keys stay.
     pub fn reregister(
         &mut self,
         mr: MrHandle,
@@ -59,34 +59,33 @@ impl Engine {
         self.env.keys.reregister(mr, pd, attr, access)
     }
 
-    /// Brings in memory that is there on demand, as if somebody had written or read it. `None` if the domain's key does
-    /// not open it.
+    /// Faults in on-demand memory, as if it were written or read. `None` if the key gives the protection domain no access.
     pub fn prefetch(&self, pd: PdHandle, sge: Sge, write: bool) -> Option<Result<(), AccessError>> {
-        self.env.keys.bring_in(pd, sge, write)
+        self.env.keys.fault_in(pd, sge, write)
     }
 
-    /// Forgets a region.
+    /// Deregisters a region.
     pub fn deregister(&mut self, mr: MrHandle) -> Result<(), KeyError> {
         self.env.keys.deregister(mr)
     }
 
-    /// Makes a memory window.
+    /// Creates a memory window.
     pub fn create_mw(&mut self, pd: PdHandle, kind: MwType) -> Result<MwHandle, KeyError> {
         self.pds.get(pd.0).ok_or(KeyError::NoPd)?;
         self.env.keys.allocate(pd, kind)
     }
 
-    /// Unmakes a memory window.
+    /// Destroys a memory window.
     pub fn destroy_mw(&mut self, mw: MwHandle) -> Result<(), KeyError> {
         self.env.keys.deallocate(mw)
     }
 
-    /// The key of a memory window as it is now.
+    /// Returns the current key of a memory window.
     pub fn mw_key(&self, mw: MwHandle) -> Option<RKey> {
         self.env.keys.window_key(mw)
     }
 
-    /// Makes a completion queue for `capacity` completions.
+    /// Creates a completion queue for `capacity` completions.
     pub fn create_cq(&mut self, capacity: usize) -> Result<CqHandle, CreateError> {
         if capacity == 0 || capacity > self.env.config.limits.cqes {
             return Err(CreateError::TooLarge("the number of completions"));
@@ -97,7 +96,7 @@ impl Engine {
         })
     }
 
-    /// Makes something that may take so many bytes when it is used.
+    /// Creates an object that takes up to `bytes` when it is in use.
     pub(super) fn promise<T>(
         &mut self,
         bytes: u64,
@@ -107,7 +106,7 @@ impl Engine {
         make(self).inspect_err(|_| self.env.promised.give_back(bytes))
     }
 
-    /// Gives a completion queue another size, not less than what is in it.
+    /// Resizes a completion queue, to no less than what is in it.
     pub fn resize_cq(&mut self, cq: CqHandle, capacity: usize) -> Result<(), CreateError> {
         let limit = self.env.config.limits.cqes;
         let known = self.env.cqs.get(cq.0).ok_or(CreateError::NotFound("completion queue"))?;
@@ -115,10 +114,12 @@ impl Engine {
             return Err(CreateError::TooLarge("the number of completions"));
         }
         if capacity < known.len() {
-            return Err(CreateError::Invalid("more completions wait than the queue shall hold"));
+            return Err(CreateError::Invalid(
+                "more completions are in the queue than it would hold",
+            ));
         }
         let (before, after) = (known.bytes_for(known.capacity), known.bytes_for(capacity));
-        // Only the difference counts: a queue may always shrink.
+        // Only the difference counts: a queue can always shrink.
         self.promise(after.saturating_sub(before), |engine| {
             let cq =
                 engine.env.cqs.get_mut(cq.0).ok_or(CreateError::NotFound("completion queue"))?;
@@ -128,7 +129,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Unmakes a completion queue that nobody completes to.
+    /// Destroys a completion queue that no queue uses.
     pub fn destroy_cq(&mut self, cq: CqHandle) -> Result<(), DestroyError> {
         let known = self.env.cqs.get(cq.0).ok_or(DestroyError::NotFound)?;
         if known.users > 0 {
@@ -139,12 +140,12 @@ impl Engine {
         Ok(())
     }
 
-    /// Makes an XRC domain.
+    /// Creates an XRC domain.
     pub fn create_xrcd(&mut self) -> Result<XrcdHandle, CreateError> {
         self.xrcds.insert((), &[]).map(XrcdHandle).ok_or(CreateError::Full)
     }
 
-    /// Unmakes an XRC domain that nothing belongs to.
+    /// Destroys an XRC domain that no object uses.
     pub fn destroy_xrcd(&mut self, xrcd: XrcdHandle) -> Result<(), DestroyError> {
         self.xrcds.get(xrcd.0).ok_or(DestroyError::NotFound)?;
         let in_srq = |srq: &Srq| srq.xrc.is_some_and(|(domain, _)| domain == xrcd);
@@ -157,7 +158,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Makes a shared receive queue.
+    /// Creates a shared receive queue.
     pub fn create_srq(
         &mut self,
         pd: PdHandle,
@@ -188,36 +189,36 @@ impl Engine {
         Ok(handle)
     }
 
-    /// The number of an XRC shared receive queue on the wire.
+    /// Returns the number of an XRC shared receive queue on the wire.
     pub fn srq_number(&self, srq: SrqHandle) -> XrcSrqn {
         XrcSrqn::new(self.env.srqs.number(srq.0))
     }
 
-    /// The attributes of a shared receive queue as they are: its limit is 0 once the event was raised.
+    /// Returns the attributes of a shared receive queue. Its limit is 0 once the event was raised.
     pub fn query_srq(&self, srq: SrqHandle) -> Option<SrqAttr> {
         let Srq { queue, limit, .. } = self.env.srqs.get(srq.0)?;
         Some(SrqAttr { max_wr: queue.depth(), max_sge: queue.max_sge(), srq_limit: *limit })
     }
 
-    /// Gives a shared receive queue another size, another limit, or both.
+    /// Changes the size, the limit or both of a shared receive queue.
     pub fn modify_srq(
         &mut self,
         srq: SrqHandle,
         max_wr: Option<u32>,
         limit: Option<u32>,
     ) -> Result<(), CreateError> {
-        let most = self.env.config.limits.wrs;
+        let max = self.env.config.limits.wrs;
         let Env { srqs, promised, .. } = &mut self.env;
         let srq = srqs.get_mut(srq.0).ok_or(CreateError::NotFound("shared receive queue"))?;
         let depth = max_wr.unwrap_or_else(|| srq.queue.depth());
-        if depth == 0 || depth > most || limit.unwrap_or(srq.limit) > depth {
+        if depth == 0 || depth > max || limit.unwrap_or(srq.limit) > depth {
             return Err(CreateError::TooLarge("the size or the limit of the queue"));
         }
         if max_wr.is_some() {
             let after = RecvQueue::bytes(depth, srq.queue.max_sge()) + OBJECT_BYTES;
             let before = srq.bytes();
             let queue = srq.queue.resized(depth)?;
-            // Only the difference counts: a queue may always shrink.
+            // Only the difference counts: a queue can always shrink.
             promised.take(after.saturating_sub(before))?;
             promised.give_back(before.saturating_sub(after));
             srq.queue = queue;
@@ -226,7 +227,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Unmakes a shared receive queue that no queue pair uses.
+    /// Destroys a shared receive queue that no queue pair uses.
     pub fn destroy_srq(&mut self, handle: SrqHandle) -> Result<(), DestroyError> {
         let srq = self.env.srqs.get(handle.0).ok_or(DestroyError::NotFound)?;
         if srq.users > 0 {
@@ -239,24 +240,24 @@ impl Engine {
         Ok(())
     }
 
-    /// Makes an address handle.
+    /// Creates an address handle.
     pub fn create_ah(&mut self, pd: PdHandle, attr: AhAttr) -> Result<AhHandle, CreateError> {
         self.pds.get(pd.0).ok_or(CreateError::NotFound("protection domain"))?;
         if attr.port_num != PortNum::FIRST {
             return Err(CreateError::NotFound("port"));
         }
         if self.env.gid(attr.sgid_index).is_none() {
-            return Err(CreateError::NotFound("identifier of the port"));
+            return Err(CreateError::NotFound("GID of the port"));
         }
         self.env.ahs.insert((pd, attr), &[]).map(|Id(id)| AhHandle(id)).ok_or(CreateError::Full)
     }
 
-    /// Unmakes an address handle.
+    /// Destroys an address handle.
     pub fn destroy_ah(&mut self, ah: AhHandle) -> Result<(), DestroyError> {
         self.env.ahs.remove(Id(ah.0)).map(drop).ok_or(DestroyError::NotFound)
     }
 
-    /// Makes a queue pair, in the state RESET.
+    /// Creates a queue pair, in RESET.
     pub fn create_qp(&mut self, pd: PdHandle, create: QpCreate) -> Result<QpHandle, CreateError> {
         self.check_qp(pd, &create)?;
         let QpCreate { send_cq, recv_cq, srq, .. } = create;
@@ -303,49 +304,49 @@ impl Engine {
         match init.qp_type {
             QpType::RawPacket if self.env.config.frame_max > 0 && srq.is_none() => Ok(()),
             QpType::RawPacket | QpType::Driver => {
-                Err(CreateError::Invalid("queue pairs of this kind are not offered"))
+                Err(CreateError::Invalid("the device has no queue pairs of this type"))
             }
             QpType::Gsi if self.gsi.is_some() => {
-                Err(CreateError::Invalid("there is a general services queue pair already"))
+                Err(CreateError::Invalid("the GSI queue pair exists already"))
             }
             QpType::XrcRecv if xrcd.is_none_or(|xrcd| self.xrcds.get(xrcd.0).is_none()) => {
                 Err(CreateError::NotFound("XRC domain"))
             }
-            QpType::Uc | QpType::XrcSend | QpType::XrcRecv if srq.is_some() => {
-                Err(CreateError::Invalid("queue pairs of this kind take no shared receive queue"))
-            }
+            QpType::Uc | QpType::XrcSend | QpType::XrcRecv if srq.is_some() => Err(
+                CreateError::Invalid("queue pairs of this type cannot use a shared receive queue"),
+            ),
             _ => Ok(()),
         }
     }
 
-    /// The number of a queue pair on the wire.
+    /// Returns the QPN of a queue pair.
     pub fn qp_number(&self, qp: QpHandle) -> Option<Qpn> {
         self.qps.get(qp.0).map(|qp| qp.attr().qpn)
     }
 
-    /// A random PSN for a queue pair to begin with, if its user has no other: always the same one for the same queue pair.
+    /// Returns a random initial PSN for a queue pair, for a caller that has no other: always the same for one queue pair.
     pub fn initial_psn(&self, qp: QpHandle) -> Option<Psn> {
         let random = self.env.psns.of(self.qp_number(qp)?.get().into());
         #[expect(clippy::cast_possible_truncation, reason = "24 bits are wanted")]
         Some(Psn::new(random as u32))
     }
 
-    /// The numbers of all queue pairs.
+    /// Returns the QPNs of all queue pairs.
     pub fn qp_numbers(&self) -> impl Iterator<Item = Qpn> {
         self.qps.iter().map(|qp| qp.attr().qpn)
     }
 
-    /// Of which kind a queue pair is.
+    /// Returns the type of a queue pair.
     pub fn qp_kind(&self, qp: QpHandle) -> Option<QpType> {
         self.qps.get(qp.0).map(|qp| qp.attr().kind)
     }
 
-    /// The state of a queue pair.
+    /// Returns the state of a queue pair.
     pub fn qp_state(&self, qp: QpHandle) -> Option<QpState> {
         self.qps.get(qp.0).map(|qp| qp.state())
     }
 
-    /// Unmakes a queue pair, unless it is attached to a multicast group or a rule steers to it. What was posted is forgotten.
+    /// Destroys a queue pair, unless it is attached to a multicast group or a flow rule names it. Posted work is discarded.
     pub fn destroy_qp(&mut self, handle: QpHandle) -> Result<(), DestroyError> {
         let qp = self.qps.get(handle.0).ok_or(DestroyError::NotFound)?;
         if qp.is_in_group() || self.has_rules(handle) {

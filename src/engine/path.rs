@@ -1,10 +1,10 @@
-//! The way to a peer.
+//! Path to a peer.
 
 use super::env::Env;
 use crate::verbs::AhAttr;
 use crate::wire::{Path, Qpn};
 
-/// The way to the peer that an address handle names, or `None` if its index names no identifier of ours.
+/// Returns the path to the peer of an address handle, or `None` if its `sgid_index` names no GID of this port.
 pub(super) fn path_to(ah: &AhAttr, local: Qpn, remote: Qpn, env: &Env) -> Option<Path> {
     Some(Path {
         source: env.gid(ah.sgid_index)?,
@@ -17,8 +17,8 @@ pub(super) fn path_to(ah: &AhAttr, local: Qpn, remote: Qpn, env: &Env) -> Option
     })
 }
 
-/// The UDP source port of a flow: from its label, or if it has none from the queue pairs at its ends. Both ends
-/// come to the same.
+/// Returns the UDP source port of a flow: from its flow label, or if that is 0 from the QPNs, with the same result at both
+/// ends.
 fn source_port(label: u32, local: Qpn, remote: Qpn) -> u16 {
     // Rule: T-02.
     let label = if label != 0 {
@@ -37,7 +37,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn source_ports_are_those_of_linux() {
+    fn source_ports_match_linux() {
         // Rule: T-02.
         let port = |label, a, b| source_port(label, Qpn::new(a), Qpn::new(b));
         assert_eq!(port(0, 0x11, 0x12), 0xc132);

@@ -1,12 +1,12 @@
-//! From which UDP port a peer's packets come.
+//! UDP source port of a peer.
 //!
-//! RoCE has no secrets: whoever can send from the peer's address can pretend to be the peer. But NICs send all packets of
-//! a connection from one UDP source port, and a port belongs to one process. So once a packet has moved the connection
-//! forward, packets from other ports are dropped: another user of the peer's host, who has no raw sockets, is kept out
-//! even if it guesses PSNs. A peer may change its port (another flow label, another path): its packets are lost until
+//! RoCE has no authentication: any process that can send from the peer's address can inject packets. But NICs send all
+//! packets of a connection from one UDP source port, and a port belongs to one process. So once a packet has moved the
+//! connection forward, packets from other ports are dropped: another user of the peer's host, without raw sockets, cannot
+//! inject packets even if it guesses PSNs. A peer may change its port (another flow label, another path): its packets are lost until
 //! nothing has come from the old port for [`PORT_SILENCE`]. Then packets from other ports are accepted, but few of them
-//! ([`GUESSES`] in [`GUESS_INTERVAL`]): the peer's own are expected and make its new port known with the first, while a
-//! stranger who tries PSNs one after the other needs millions.
+//! ([`GUESSES`] in [`GUESS_INTERVAL`]): the peer's own are expected and make its new port known with the first, while an
+//! attacker who tries PSNs one after the other needs millions.
 
 use core::time::Duration;
 
@@ -15,21 +15,21 @@ use super::env::Env;
 use crate::time::Instant;
 
 /// Maximum number of packets from other ports that are accepted in each [`GUESS_INTERVAL`]. Duplicates of a peer that
-/// changed its port are among them, so it is more than one; at this rate a stranger hits one PSN of 2^24 in six days on
+/// changed its port are among them, so it is more than one; at this rate an attacker hits one PSN of 2^24 in six days on
 /// average.
 pub(super) const GUESSES: u16 = 16;
 
 /// Time after which [`GUESSES`] packets from other ports are accepted again.
 pub(super) const GUESS_INTERVAL: Duration = Duration::from_secs(1);
 
-/// The port of a peer, as far as it is known.
+/// UDP source port of a peer.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PeerPort {
-    /// 0 if it is not known.
+    /// 0 if it is unknown.
     port: u16,
-    /// How many packets from other ports were accepted since `counted_from`.
+    /// Packets from other ports that were accepted since `counted_from`.
     guesses: u16,
-    /// When a packet from it last moved the connection forward.
+    /// Time at which a packet from it last moved the connection forward.
     heard: Instant,
     counted_from: Instant,
 }
@@ -41,7 +41,7 @@ impl Default for PeerPort {
 }
 
 impl PeerPort {
-    /// Whether a packet from this port may be the peer's.
+    /// Whether a packet from this port is accepted.
     #[inline]
     pub(super) fn admits(&mut self, port: u16, env: &Env) -> bool {
         port == self.port
@@ -50,7 +50,7 @@ impl PeerPort {
             || self.admits_guess(env.now)
     }
 
-    /// Whether a packet from another port may be that of a peer whose port has changed.
+    /// Whether a packet from another port is accepted: the port of the peer may have changed.
     #[cold]
     fn admits_guess(&mut self, now: Instant) -> bool {
         if now < self.heard.saturating_add(PORT_SILENCE) {
@@ -63,7 +63,7 @@ impl PeerPort {
         self.guesses <= GUESSES
     }
 
-    /// A packet from this port moved the connection forward.
+    /// Notes that a packet from this port moved the connection forward.
     #[inline]
     pub(super) fn learn(&mut self, port: u16, now: Instant) {
         (self.port, self.heard) = (port, now);

@@ -1,15 +1,14 @@
-//! Frames spread over several receive queues: by a hash of their addresses and ports, so that each flow stays in its
-//! order and many processors share the work.
+//! Receive-side scaling: frames are distributed over several receive queues by a hash of their addresses and ports, so
+//! that each flow stays in order and several processors share the work.
 
 use super::config::OBJECT_BYTES;
 use super::env::Env;
-use super::queue::RecvQueue;
+use super::recv_queue::RecvQueue;
 use super::sge::scatter_into;
 use super::{Counter, Engine};
 use crate::verbs::{
     CqHandle, CreateError, DestroyError, FrameHeaders, PdHandle, PostError, QpCap, QpCreate,
-    QpHandle, QpInitAttr, QpState, QpType, RecvWr, Spread, Wc, WcOpcode, WcStatus, WqHandle,
-    WqState,
+    QpHandle, QpInitAttr, QpState, QpType, RecvWr, Rss, Wc, WcOpcode, WcStatus, WqHandle, WqState,
 };
 use crate::wire::Qpn;
 
@@ -18,7 +17,7 @@ use crate::wire::Qpn;
 pub(super) struct Wq {
     pd: PdHandle,
     cq: CqHandle,
-    /// What its completions are called by.
+    /// Number in its completions.
     number: Qpn,
     state: WqState,
     queue: RecvQueue,
@@ -29,14 +28,14 @@ impl Wq {
         self.pd == pd
     }
 
-    /// How many bytes it takes when it is used as it may be.
+    /// Number of bytes that it takes when it is in use.
     fn bytes(&self) -> u64 {
         OBJECT_BYTES + RecvQueue::bytes(self.queue.depth(), self.queue.max_sge())
     }
 }
 
 impl Engine {
-    /// Makes a receive queue, in the state RESET. It is for queue pairs that spread frames.
+    /// Creates a receive queue, in RESET, for queue pairs with RSS.
     pub fn create_wq(
         &mut self,
         pd: PdHandle,
@@ -63,17 +62,17 @@ impl Engine {
         Ok(WqHandle(id))
     }
 
-    /// The number by which completions of a receive queue are told from others.
+    /// Returns the number in the completions of a receive queue.
     pub fn wq_number(&self, wq: WqHandle) -> Option<Qpn> {
         self.env.wqs.get(wq.0).map(|wq| wq.number)
     }
 
-    /// Brings a receive queue into another state. In RESET what was posted is forgotten, in ERR it is flushed.
+    /// Changes the state of a receive queue. In RESET posted receives are discarded, in ERR they are flushed.
     pub fn modify_wq(&mut self, handle: WqHandle, state: WqState) -> Result<(), CreateError> {
         let wq = self.env.wqs.get_mut(handle.0).ok_or(CreateError::NotFound("receive queue"))?;
         match (wq.state, state) {
             (WqState::Err, WqState::Ready) => {
-                return Err(CreateError::Invalid("a queue in error is reset first"));
+                return Err(CreateError::Invalid("a receive queue in ERR must be reset first"));
             }
             (_, WqState::Reset) => wq.queue.clear(),
             (_, WqState::Ready | WqState::Err) => {}
@@ -83,12 +82,12 @@ impl Engine {
         Ok(())
     }
 
-    /// Unmakes a receive queue that no queue pair spreads frames over.
+    /// Destroys a receive queue that no queue pair uses.
     pub fn destroy_wq(&mut self, handle: WqHandle) -> Result<(), DestroyError> {
         let wq = self.env.wqs.get(handle.0).ok_or(DestroyError::NotFound)?;
         let (cq, bytes) = (wq.cq, wq.bytes());
-        let uses = |spread: &Spread| spread.queues.contains(&handle);
-        if self.qps.iter().any(|qp| qp.spread().is_some_and(uses)) {
+        let uses = |rss: &Rss| rss.queues.contains(&handle);
+        if self.qps.iter().any(|qp| qp.rss().is_some_and(uses)) {
             return Err(DestroyError::Busy);
         }
         self.env.wqs.remove(handle.0);
@@ -108,15 +107,15 @@ impl Engine {
         Ok(())
     }
 
-    /// Makes a queue pair of raw packets that receives only, into several queues. It is ready at once.
-    pub fn create_spread_qp(
+    /// Creates a raw packet queue pair that receives into several queues and does not send. It is ready at once.
+    pub fn create_rss_qp(
         &mut self,
         pd: PdHandle,
         cq: CqHandle,
-        spread: Spread,
+        rss: Rss,
     ) -> Result<QpHandle, CreateError> {
         let known = |queue: &WqHandle| self.env.wqs.get(queue.0).is_some();
-        if !spread.queues.len().is_power_of_two() || !spread.queues.iter().all(known) {
+        if !rss.queues.len().is_power_of_two() || !rss.queues.iter().all(known) {
             return Err(CreateError::NotFound("receive queue"));
         }
         let init =
@@ -124,14 +123,14 @@ impl Engine {
         let create = QpCreate { init, send_cq: cq, recv_cq: cq, srq: None, xrcd: None };
         let qp = self.create_qp(pd, create)?;
         if let Some((qp, _)) = self.split_handle(qp) {
-            qp.set_spread(spread);
+            qp.set_rss(rss);
         }
         Ok(qp)
     }
 }
 
 impl Env {
-    /// Completes what is posted to a queue in error.
+    /// Flushes a receive queue in ERR.
     fn flush_wq(&mut self, handle: WqHandle) {
         loop {
             let Some(wq) = self.wqs.get_mut(handle.0) else { return };
@@ -146,16 +145,16 @@ impl Env {
         }
     }
 
-    /// Puts a frame into the queue that its hash leads to.
-    pub(super) fn spread_frame(
+    /// Delivers a frame to the receive queue that its hash selects.
+    pub(super) fn receive_by_rss(
         &mut self,
-        spread: &Spread,
+        rss: &Rss,
         frame: &[u8],
         headers: &FrameHeaders<'_>,
     ) -> Result<(), Counter> {
-        let mask = spread.queues.len().wrapping_sub(1);
-        let at = spread.hash.of(headers) as usize & mask;
-        let handle = *spread.queues.get(at).ok_or(Counter::NoReceive)?;
+        let mask = rss.queues.len().wrapping_sub(1);
+        let at = rss.hash.of(headers) as usize & mask;
+        let handle = *rss.queues.get(at).ok_or(Counter::NoReceive)?;
         let wq = self.wqs.get_mut(handle.0).ok_or(Counter::NoReceive)?;
         if wq.state != WqState::Ready {
             return Err(Counter::WrongState);
@@ -172,8 +171,8 @@ impl Env {
         let status = if placed.is_ok() { WcStatus::Success } else { WcStatus::LocProtErr };
         let byte_len = u32::try_from(frame.len()).unwrap_or(u32::MAX);
         let wc = Wc::new(id, status, WcOpcode::Recv, number).with_byte_len(byte_len);
-        let heard = self.complete(cq, wc, false);
-        if !heard || status != WcStatus::Success {
+        let delivered = self.complete(cq, wc, false);
+        if !delivered || status != WcStatus::Success {
             if let Some(wq) = self.wqs.get_mut(handle.0) {
                 wq.state = WqState::Err;
             }

@@ -1,8 +1,8 @@
-//! Messages in pieces: how their bytes lie in lists of buffers.
+//! Messages in scatter/gather lists.
 
 use super::env::Env;
 use super::keys::Refusal;
-use super::queue::Source;
+use super::send_queue::Source;
 use crate::verbs::PdHandle;
 use crate::verbs::Sge;
 
@@ -40,8 +40,8 @@ pub(super) fn gather(
     if left == 0 { Ok(()) } else { Err(Refusal::Range) }
 }
 
-/// Calls `each` for the pieces of a list of buffers that make up `len` bytes from `offset` on: the buffer, and the
-/// address and length of the piece.
+/// Calls `each` for the pieces of a scatter/gather list that make up `len` bytes from `offset` on: with the entry, and
+/// the address and length of the piece.
 fn for_each_piece<E>(
     sges: &[Sge],
     mut offset: u64,
@@ -64,7 +64,7 @@ fn for_each_piece<E>(
     Ok(())
 }
 
-/// Puts part of a message into buffers of domain `pd`; returns how many bytes they had room for.
+/// Writes part of a message to buffers of protection domain `pd`; returns how many bytes they had room for.
 pub(super) fn scatter_into(
     pd: PdHandle,
     sges: &[Sge],
@@ -96,7 +96,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pieces_of_a_list_follow_each_other() {
+    fn pieces_of_a_list_are_consecutive() {
         let sge = |addr, length| Sge { addr, length, lkey: Default::default() };
         let sges = [sge(100, 3), sge(0, 0), sge(200, 5), sge(300, 4)];
         let pieces = |offset, len| {

@@ -1,24 +1,25 @@
 //! Shared receive queues.
 
 use super::config::OBJECT_BYTES;
-use super::queue::RecvQueue;
+use super::recv_queue::RecvQueue;
 use crate::verbs::{CqHandle, PdHandle, SrqHandle, XrcdHandle};
 
+/// A shared receive queue.
 #[derive(Debug)]
 pub(super) struct Srq {
     pub(super) handle: SrqHandle,
     pub(super) pd: PdHandle,
     pub(super) queue: RecvQueue,
-    /// An event is due when fewer than this many requests are left; 0 is never.
+    /// An event is raised when fewer receives than this are left; 0 is never.
     pub(super) limit: u32,
-    /// For XRC: its domain, and where its completions go.
+    /// For XRC: its domain and completion queue.
     pub(super) xrc: Option<(XrcdHandle, CqHandle)>,
-    /// How many queue pairs use it.
+    /// Number of queue pairs that use it.
     pub(super) users: u32,
 }
 
 impl Srq {
-    /// How many bytes it takes when it is used as it may be.
+    /// Number of bytes that it takes when it is in use.
     pub(super) fn bytes(&self) -> u64 {
         OBJECT_BYTES + RecvQueue::bytes(self.queue.depth(), self.queue.max_sge())
     }

@@ -1,31 +1,31 @@
-//! Deadlines of queue pairs, the earliest always at hand, with lazy re-arming.
+//! Deadlines of queue pairs, with lazy re-arming.
 //!
-//! Deadlines move with every acknowledgement, and almost never come. So a queue pair keeps its own deadline, and the
-//! set holds at most one wake-up for it; a wake-up that comes too early is renewed for the time that is then right.
-//! Moving a deadline later costs nothing. Moving it earlier replaces the wake-up: nothing here grows beyond one entry
-//! for each queue pair, whatever its peer does.
+//! Deadlines move with every ACK, and almost never expire. So a queue pair keeps its own deadline, and the set holds at
+//! most one wake-up for it; a wake-up that comes too early is set again for the deadline of that time. Moving a deadline
+//! later costs nothing. Moving it earlier replaces the wake-up: the set never grows beyond one entry for each queue pair,
+//! whatever its peer does.
 
 use std::collections::BTreeSet;
 
 use super::ids::SlotId;
 use crate::time::Instant;
 
-/// The wake-ups, earliest first.
+/// Wake-ups of all queue pairs, earliest first.
 #[derive(Debug, Default)]
 pub(super) struct Timers {
     wakeups: BTreeSet<(Instant, SlotId)>,
 }
 
-/// The timer of one queue pair.
+/// Timer of one queue pair.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Timer {
-    /// When it goes off, if ever.
+    /// Time of expiry, or [`NEVER`].
     deadline: Instant,
-    /// Its wake-up in the set, if there is one.
+    /// Its wake-up in the set, or [`NEVER`].
     wakeup: Instant,
 }
 
-/// The end of time: for six hundred years there is none later.
+/// No deadline: about six hundred years.
 const NEVER: Instant = Instant::from_nanos(u64::MAX);
 
 impl Default for Timer {
@@ -41,7 +41,7 @@ impl Timer {
         self.deadline != NEVER
     }
 
-    /// Lets it go off at `deadline`, whatever was set before.
+    /// Sets the deadline.
     #[inline]
     pub(super) fn set(&mut self, deadline: Instant, owner: SlotId, timers: &mut Timers) {
         self.deadline = deadline;
@@ -58,20 +58,20 @@ impl Timer {
         timers.wakeups.insert((deadline, owner));
     }
 
-    /// Lets it not go off.
+    /// Stops it.
     #[inline]
     pub(super) fn clear(&mut self) {
         self.deadline = NEVER;
     }
 
-    /// Lets it not go off, and leaves nothing behind: its owner goes.
+    /// Stops it and removes its wake-up: its owner is destroyed.
     pub(super) fn remove(&mut self, owner: SlotId, timers: &mut Timers) {
         timers.wakeups.remove(&(self.wakeup, owner));
         *self = Self::default();
     }
 
-    /// Takes a wake-up, which came at `wakeup`: whether the timer goes off now. If its time is yet to come, it is
-    /// woken again.
+    /// Takes the wake-up that was set for `wakeup`; returns whether the timer expires now. If its deadline is later, the
+    /// wake-up is set again.
     pub(super) fn is_due(
         &mut self,
         wakeup: Instant,
@@ -92,12 +92,12 @@ impl Timer {
 }
 
 impl Timers {
-    /// The earliest time at which a timer may go off.
+    /// Returns the earliest wake-up.
     pub(super) fn next(&self) -> Option<Instant> {
         self.wakeups.first().map(|(time, _)| *time)
     }
 
-    /// The next wake-up that is due at `now`.
+    /// Removes the next wake-up that is due at `now`.
     pub(super) fn pop_due(&mut self, now: Instant) -> Option<(Instant, SlotId)> {
         if self.next()? > now {
             return None;
@@ -116,17 +116,17 @@ mod tests {
         Instant::from_nanos(ns)
     }
 
-    /// Whether the timer goes off by `now`.
+    /// Whether the timer expires by `now`.
     fn fires(timer: &mut Timer, timers: &mut Timers, now: u64) -> bool {
         let mut fired = false;
-        while let Some((promised, owner)) = timers.pop_due(at(now)) {
-            fired |= timer.is_due(promised, at(now), owner, timers);
+        while let Some((wakeup, owner)) = timers.pop_due(at(now)) {
+            fired |= timer.is_due(wakeup, at(now), owner, timers);
         }
         fired
     }
 
     #[test]
-    fn a_deadline_that_moves_later_is_kept() {
+    fn deadline_moves_later() {
         let (mut timer, mut timers) = (Timer::default(), Timers::default());
         timer.set(at(100), OWNER, &mut timers);
         for later in 101..200 {
@@ -139,7 +139,7 @@ mod tests {
     }
 
     #[test]
-    fn a_deadline_that_moves_earlier_is_kept() {
+    fn deadline_moves_earlier() {
         let (mut timer, mut timers) = (Timer::default(), Timers::default());
         timer.set(at(100), OWNER, &mut timers);
         timer.set(at(50), OWNER, &mut timers);
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cleared_timer_stays_silent() {
+    fn cleared_timer_does_not_expire() {
         let (mut timer, mut timers) = (Timer::default(), Timers::default());
         timer.set(at(100), OWNER, &mut timers);
         timer.clear();

@@ -14,7 +14,7 @@ use super::event_queue::wait_readable;
 use super::shared::Shared;
 use crate::link::{Frames, Thread};
 use crate::verbs::{
-    CqHandle, CreateError, DestroyError, Errno, FlowHandle, FlowRule, PdHandle, QpHandle, Spread,
+    CqHandle, CreateError, DestroyError, Errno, FlowHandle, FlowRule, PdHandle, QpHandle, Rss,
     WqHandle, WqState,
 };
 use crate::wire::Qpn;
@@ -190,9 +190,9 @@ impl SoftNic {
         &self,
         pd: PdHandle,
         cq: CqHandle,
-        spread: Spread,
+        spread: Rss,
     ) -> Result<QpHandle, CreateError> {
-        self.command(|engine| engine.create_spread_qp(pd, cq, spread))
+        self.command(|engine| engine.create_rss_qp(pd, cq, spread))
     }
 
     fn destroy_in_engine(&self, flow: FlowHandle) -> Result<(), DestroyError> {

@@ -131,10 +131,10 @@ impl SoftNic {
         (config.gids, config.port_mtu) = (port.gids.clone(), port.mtu);
         config.frame_max = frames.as_ref().map_or(0, |frames| frames.len_max());
         config.frames_hairpin = frames.as_ref().is_some_and(|frames| !frames.is_echoing());
-        config.ack_hold = DELAYED_ACK_MAX;
+        config.ack_delay = DELAYED_ACK_MAX;
         config.limits = config.limits.within(memory_budget::for_objects());
         // A peer's receive buffer is assumed to be as large as this one. The kernel's own overhead takes up to half of it.
-        config.path_bytes = receiver.room().and_then(|room| u32::try_from(room / 2).ok());
+        config.peer_window_bytes = receiver.room().and_then(|room| u32::try_from(room / 2).ok());
         configure(&mut config);
         let async_events = Arc::new(EventQueue::new()?);
         let core = Core {
@@ -209,12 +209,12 @@ impl SoftNic {
     }
 
     /// Stamps the completions of this queue from now on.
-    pub fn keep_time(&self, cq: CqHandle) -> Result<(), CreateError> {
+    pub fn enable_timestamps(&self, cq: CqHandle) -> Result<(), CreateError> {
         let now = self.now();
-        self.shared.core().engine.keep_time(now, cq)
+        self.shared.core().engine.enable_timestamps(now, cq)
     }
 
-    /// Takes the oldest completion of a queue, with its timestamp if these are [kept](Self::keep_time). If there is none,
+    /// Takes the oldest completion of a queue, with its timestamp if these are [kept](Self::enable_timestamps). If there is none,
     /// drives the NIC first.
     ///
     /// Unlike `poll_cq`, it does not apply the spin policy: the caller reports the poll to [`SpinPolicy::polled`] once it

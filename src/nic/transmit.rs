@@ -70,7 +70,7 @@ impl Shared {
         self.signals.take_deferred();
         let has_tx = {
             let engine = &mut self.core().engine;
-            engine.release_held();
+            engine.end_ack_delays();
             engine.has_transmit()
         };
         if has_tx {
@@ -137,7 +137,7 @@ impl Shared {
             let (count, due, has_frames) = {
                 let mut core = self.core();
                 let count = match extent {
-                    Extent::Urgent => core.engine.poll_transmit_first(now, batch),
+                    Extent::Urgent => core.engine.poll_transmit_delaying_acks(now, batch),
                     Extent::Everything => core.engine.poll_transmit(now, batch),
                 };
                 core.deliver();

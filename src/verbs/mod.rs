@@ -11,7 +11,7 @@
 //! | `flags`, `num`, `mtu` | sets of flags, and a type for every number that has a meaning |
 //! | `wr`, `post` | work requests as callers post them, and why one is refused |
 //! | `wc` | a completion, in 32 bytes |
-//! | `flow`, `spread` | rules that steer frames of any protocol, and hashes that spread them over queues |
+//! | `flow`, `rss` | flow rules for frames of any protocol, and receive-side scaling |
 //! | `attr`, `device_attr` | attributes of address handles, queue pairs, devices and ports |
 //! | `handle`, `object` | names of objects, what one shall be and why it cannot |
 //! | `device`, `connect` | the trait of RNICs, and how two queue pairs come to know each other |
@@ -55,7 +55,7 @@ mod object;
 mod opcode;
 mod post;
 mod qp_type;
-mod spread;
+mod rss;
 mod state;
 mod status;
 pub mod transition;
@@ -82,7 +82,7 @@ pub use object::{CreateError, DestroyError, KeyError, MrAttr, Notify, QpCreate, 
 pub use opcode::{LengthRule, LocalData, WcOpcode, WrInfo, WrOpcode};
 pub use post::PostError;
 pub use qp_type::{QpType, QpTypes};
-pub use spread::{RxHash, RxHashFields, Spread, WqState};
+pub use rss::{Rss, RxHash, RxHashFields, WqState};
 pub use state::{Posting, QpState, Sending, StateRules};
 pub use status::WcStatus;
 pub use transition::ModifyError;

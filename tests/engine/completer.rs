@@ -15,7 +15,7 @@ fn middle(psn: u32) -> Pkt {
 }
 
 #[test]
-fn an_acknowledgement_is_cumulative() {
+fn ack_is_cumulative() {
     let mut s = Script::rc();
     for id in 0..5 {
         s.post(id, if id % 2 == 0 { SEND } else { WRITE }, 4);
@@ -29,7 +29,7 @@ fn an_acknowledgement_is_cumulative() {
 }
 
 #[test]
-fn an_acknowledgement_inside_a_message_is_progress_only() {
+fn ack_inside_a_message_is_progress_only() {
     let mut s = Script::rc();
     s.post(1, SEND, 4 * 256);
     s.expect_count(4);
@@ -43,7 +43,7 @@ fn an_acknowledgement_inside_a_message_is_progress_only() {
 }
 
 #[test]
-fn ghosts_from_the_future_and_the_past_are_ignored() {
+fn responses_to_nothing_in_flight_are_ignored() {
     let mut s = Script::rc();
     s.post(1, SEND, 4);
     s.expect_count(1);
@@ -68,7 +68,7 @@ fn ghosts_from_the_future_and_the_past_are_ignored() {
 }
 
 #[test]
-fn data_also_acknowledge_what_was_before() {
+fn read_response_acknowledges_requests_before_it() {
     let mut s = Script::rc();
     s.post(1, SEND, 4);
     s.post(2, READ, 8);
@@ -79,7 +79,7 @@ fn data_also_acknowledge_what_was_before() {
 }
 
 #[test]
-fn a_later_acknowledgement_does_not_complete_a_read() {
+fn later_ack_does_not_complete_a_read() {
     // Rule: P-05.
     // P-05, and a bug that rxe had: a READ skipped by a later ACK.
     let mut s = Script::rc();
@@ -98,7 +98,7 @@ fn a_later_acknowledgement_does_not_complete_a_read() {
 }
 
 #[test]
-fn a_later_acknowledgement_does_not_complete_an_atomic() {
+fn later_ack_does_not_complete_an_atomic() {
     // Rule: P-05.
     // A bug that rxe had: the lost atomic ACK.
     let mut s = Script::rc();
@@ -115,7 +115,7 @@ fn a_later_acknowledgement_does_not_complete_an_atomic() {
 }
 
 #[test]
-fn a_later_acknowledgement_completes_no_flush_and_no_atomic_write() {
+fn later_ack_completes_no_flush_and_no_atomic_write() {
     // Rule: Q-18.
     let (remote_addr, rkey) = (REMOTE, REMOTE_KEY);
     let flush = roce::verbs::SendOp::Flush {
@@ -140,7 +140,7 @@ fn a_later_acknowledgement_completes_no_flush_and_no_atomic_write() {
 }
 
 #[test]
-fn of_a_read_only_what_is_missing_is_asked_for_again() {
+fn read_retry_requests_only_the_missing_part() {
     // Rule: P-02.2.
     let mut s = Script::rc();
     s.post(1, READ, 5 * 256 + 10);
@@ -163,7 +163,7 @@ fn of_a_read_only_what_is_missing_is_asked_for_again() {
 }
 
 #[test]
-fn the_last_packet_of_a_read_may_be_asked_for_alone() {
+fn read_retry_may_request_the_last_packet_alone() {
     let mut s = Script::rc();
     s.post(1, READ, 2 * 256 + 10);
     s.expect_count(1);
@@ -177,7 +177,7 @@ fn the_last_packet_of_a_read_may_be_asked_for_alone() {
 }
 
 #[test]
-fn a_sequence_refusal_acknowledges_what_is_before_it() {
+fn sequence_nak_acknowledges_requests_before_it() {
     let mut s = Script::rc();
     for id in 0..4 {
         s.post(id, SEND, 4);
@@ -262,7 +262,7 @@ fn retransmission_timeout_backs_off_while_the_peer_answers() {
 }
 
 #[test]
-fn progress_restores_patience() {
+fn progress_resets_the_retry_count() {
     // Rule: P-07.3.
     let mut setup = Setup::new(QpType::Rc);
     setup.attr.retry_cnt = RetryCount(Bits::low(1));
@@ -283,7 +283,7 @@ fn progress_restores_patience() {
 }
 
 #[test]
-fn a_timeout_of_zero_never_comes() {
+fn timeout_zero_never_expires() {
     // Rule: P-07.1.
     let mut setup = Setup::new(QpType::Rc);
     setup.attr.timeout = roce::verbs::AckTimeout::NEVER;
@@ -317,7 +317,7 @@ fn the_timer_runs_from_the_last_progress() {
 }
 
 #[test]
-fn a_responder_that_is_not_ready_is_really_waited_for() {
+fn rnr_nak_is_followed_by_its_wait() {
     // P-06, and a bug that rxe had: the RNR timer that never waited. Code 12 is 640 µs.
     let mut s = Script::rc();
     s.post(1, SEND, 4);
@@ -405,9 +405,9 @@ fn rnr_retries_are_counted_and_restored_by_progress() {
 }
 
 #[test]
-fn while_waiting_for_a_receiver_nothing_else_counts() {
+fn naks_during_an_rnr_wait_are_ignored() {
     // Rule: Q-07.
-    // rxe follows an RNR NAK by a sequence NAK for what was under way behind: neither that, nor another RNR NAK, nor
+    // rxe follows an RNR NAK by a sequence NAK for what was in flight behind: neither that, nor another RNR NAK, nor
     // the timer costs a retry, and the wait is no shorter and no longer.
     for timeout in [0, 1, 8] {
         let mut setup = Setup::new(QpType::Rc);
@@ -433,7 +433,7 @@ fn while_waiting_for_a_receiver_nothing_else_counts() {
 }
 
 #[test]
-fn a_refusal_completes_what_is_before_it_and_fails_its_own() {
+fn fatal_nak_completes_requests_before_it_and_fails_its_own() {
     for (code, status) in [
         (NakCode::InvalidRequest, WcStatus::RemInvReqErr),
         (NakCode::RemoteAccessError, WcStatus::RemAccessErr),
@@ -455,7 +455,7 @@ fn a_refusal_completes_what_is_before_it_and_fails_its_own() {
 }
 
 #[test]
-fn answers_that_mean_nothing_say_nothing() {
+fn reserved_syndromes_are_ignored() {
     // Rule: Q-24.
     // Reserved kinds and codes are fatal to rxe, and ignored by hfi1.
     for syndrome in [0x40, 0x5f, 0x65, 0x7f] {
@@ -472,7 +472,7 @@ fn answers_that_mean_nothing_say_nothing() {
 }
 
 #[test]
-fn a_read_refused_in_the_middle_fails_whichever_psn_is_named() {
+fn read_naked_in_the_middle_fails_whatever_psn_the_nak_has() {
     // Rule: Q-13.
     // rxe names the request's PSN, others that of the first answer that could not be given.
     for (retries, named) in [(0, 0), (0, 1), (0, 2), (0, 3), (3, 0), (3, 3)] {
@@ -490,7 +490,7 @@ fn a_read_refused_in_the_middle_fails_whichever_psn_is_named() {
 }
 
 #[test]
-fn an_answer_of_the_wrong_kind_is_an_error() {
+fn response_with_the_wrong_opcode_is_an_error() {
     let wrong = [
         (SEND, read_only(SQ, 1).fill(4)),
         (READ, response(Opcode::RC_ATOMIC_ACKNOWLEDGE, SQ, 1).original(1)),
@@ -507,7 +507,7 @@ fn an_answer_of_the_wrong_kind_is_an_error() {
 }
 
 #[test]
-fn data_of_the_wrong_length_are_an_error() {
+fn read_response_of_the_wrong_length_is_an_error() {
     let answers = [
         (100, read_only(SQ, 1).fill(99)),
         (100, read_only(SQ, 1).fill(101)),
@@ -527,7 +527,7 @@ fn data_of_the_wrong_length_are_an_error() {
 }
 
 #[test]
-fn data_are_scattered_to_several_places() {
+fn read_data_are_scattered_to_several_buffers() {
     let mut s = Script::rc();
     let sges = [s.sge(1000, 200), s.sge(0, 0), s.sge(2000, 300)];
     s.try_post(1, READ, &sges, SendFlags::SIGNALED).unwrap();
@@ -541,7 +541,7 @@ fn data_are_scattered_to_several_places() {
 }
 
 #[test]
-fn data_without_a_place_are_an_error() {
+fn read_data_without_a_buffer_are_an_error() {
     let mut setup = Setup::new(QpType::Rc);
     setup.access = roce::verbs::Access::REMOTE_READ;
     let mut s = setup.build();
@@ -555,7 +555,7 @@ fn data_without_a_place_are_an_error() {
 }
 
 #[test]
-fn an_atomic_result_is_a_number_of_this_machine() {
+fn atomic_result_has_host_byte_order() {
     let mut s = Script::rc();
     s.post(1, ADD, 8);
     s.expect_count(1);
@@ -606,7 +606,7 @@ fn messages_that_take_no_receive_need_no_credit() {
 }
 
 #[test]
-fn unlimited_credit_is_unlimited_for_ever() {
+fn unlimited_credits_are_sticky() {
     // Rule: Q-04.
     let mut s = Script::rc();
     s.post(0, SEND, 4);
@@ -620,7 +620,7 @@ fn unlimited_credit_is_unlimited_for_ever() {
 }
 
 #[test]
-fn an_overtaken_acknowledgement_takes_no_credit_back() {
+fn overtaken_ack_takes_no_credit_back() {
     let mut s = Script::rc();
     for id in 0..4 {
         s.post(id, SEND, 4);
@@ -633,7 +633,7 @@ fn an_overtaken_acknowledgement_takes_no_credit_back() {
 }
 
 #[test]
-fn credits_come_with_data_and_with_ghosts() {
+fn credits_come_with_read_responses_and_repeated_acks() {
     let mut s = Script::rc();
     s.post(0, SEND, 4);
     s.expect_count(1);
@@ -642,7 +642,7 @@ fn credits_come_with_data_and_with_ghosts() {
     s.post(2, SEND, 4);
     s.post(3, SEND, 4);
     s.expect_count(1);
-    // An acknowledgement that nobody asked for tells of room.
+    // An unsolicited ACK carries credits.
     s.send(ack_credits(SQ, 1, 2));
     s.expect_count(2);
     s.post(4, SEND, 4);
@@ -682,7 +682,7 @@ fn every_kind_of_retry_counts() {
 }
 
 #[test]
-fn a_message_that_found_no_receive_at_its_end_repeats_only_its_end() {
+fn rnr_nak_at_the_last_packet_retransmits_only_that() {
     let mut s = Script::rc();
     let op =
         roce::verbs::SendOp::Write { remote_addr: REMOTE, rkey: REMOTE_KEY, imm: Some(*b"imm!") };
@@ -698,7 +698,7 @@ fn a_message_that_found_no_receive_at_its_end_repeats_only_its_end() {
 }
 
 #[test]
-fn answers_that_come_after_a_retry_was_sent_are_taken_once() {
+fn responses_after_a_retry_are_taken_once() {
     let mut s = Script::rc();
     s.post(1, READ, 300);
     s.post(2, ADD, 8);

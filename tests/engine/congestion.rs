@@ -13,7 +13,7 @@ fn cnp() -> Pkt {
 }
 
 #[test]
-fn a_mark_is_answered_by_a_notification_not_too_often() {
+fn congestion_mark_is_answered_by_a_cnp_at_most_once_an_interval() {
     let mut s = Script::rc();
     s.ecn = 3;
     let write = |psn| pkt(Opcode::RC_RDMA_WRITE_ONLY, psn).reth(0, REMOTE_KEY, 0);
@@ -34,7 +34,7 @@ fn a_mark_is_answered_by_a_notification_not_too_often() {
 }
 
 #[test]
-fn packets_without_the_mark_are_no_cause() {
+fn packets_without_a_congestion_mark_cause_no_cnp() {
     let mut s = Script::rc();
     for ecn in 0..3 {
         s.ecn = ecn;
@@ -44,7 +44,7 @@ fn packets_without_the_mark_are_no_cause() {
 }
 
 #[test]
-fn marks_on_answers_count_as_well() {
+fn congestion_marks_on_responses_cause_a_cnp() {
     let mut s = Script::rc();
     s.post(1, SEND, 4);
     s.expect_count(1);
@@ -55,7 +55,7 @@ fn marks_on_answers_count_as_well() {
 }
 
 #[test]
-fn an_unreliable_connection_notifies_and_a_datagram_does_not() {
+fn uc_sends_cnps_and_ud_does_not() {
     let mut s = Script::uc();
     s.ecn = 3;
     s.send(pkt(Opcode::UC_RDMA_WRITE_ONLY, RQ).reth(0, REMOTE_KEY, 0));
@@ -68,7 +68,7 @@ fn an_unreliable_connection_notifies_and_a_datagram_does_not() {
 }
 
 #[test]
-fn a_notification_is_counted() {
+fn cnp_is_counted() {
     let mut s = Script::rc();
     s.send(cnp());
     assert_eq!(s.count(Counter::CnpReceived), 1);
@@ -83,7 +83,7 @@ fn a_notification_is_counted() {
 }
 
 #[test]
-fn whoever_limits_rates_is_told_which_queue_pair_to_slow() {
+fn cnp_is_reported_once_for_its_queue_pair() {
     let mut s = Script::rc();
     assert_eq!(s.engine.poll_congestion(), None);
     for _ in 0..1000 {

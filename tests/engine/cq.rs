@@ -87,7 +87,7 @@ fn a_request_for_any_is_not_weakened() {
 }
 
 #[test]
-fn a_full_queue_loses_fails_the_receiver_and_says_so() {
+fn receive_cq_overrun_fails_the_queue_pair() {
     // Rule: Q-29.
     let mut s = Script::rc();
     s.engine.resize_cq(s.recv_cq, 2).unwrap();
@@ -97,7 +97,7 @@ fn a_full_queue_loses_fails_the_receiver_and_says_so() {
     for n in 0..3 {
         s.send(pkt(Opcode::RC_SEND_ONLY, RQ + n).fill(4).ack_req());
     }
-    // What nobody learns of is not acknowledged.
+    // A message whose completion is lost is not acknowledged.
     s.expect([ack(RQ + 1, 2)]);
     let error = Event::Async(AsyncEvent::Cq(EventType::CqErr, s.recv_cq));
     assert_eq!(s.take_events(), [error, fatal(s.qp)]);
@@ -111,7 +111,7 @@ fn fatal(qp: QpHandle) -> Event {
 }
 
 #[test]
-fn a_full_queue_of_sends_fails_the_sender_and_says_so() {
+fn send_cq_overrun_fails_the_queue_pair() {
     // Rule: Q-29.
     let mut s = Script::rc();
     s.engine.resize_cq(s.cq, 1).unwrap();
@@ -133,7 +133,7 @@ fn a_full_queue_of_sends_fails_the_sender_and_says_so() {
 }
 
 #[test]
-fn work_whose_completion_finds_no_room_takes_nothing_else_with_it() {
+fn cq_overrun_of_one_queue_pair_leaves_others_alone() {
     // Whatever the answer that made it complete would have done next.
     for answer in [
         rnr(SQ + 2, 1, 2),
@@ -162,7 +162,7 @@ fn work_whose_completion_finds_no_room_takes_nothing_else_with_it() {
 }
 
 #[test]
-fn a_queue_that_ran_over_fails_each_that_completes_to_it() {
+fn overrun_cq_fails_each_queue_pair_that_completes_to_it() {
     let mut s = Script::rc();
     let cap = roce::verbs::QpCap { max_send_wr: 4, max_send_sge: 1, ..Default::default() };
     let init = QpInitAttr { qp_type: QpType::Rc, cap, sq_sig_all: false };
@@ -191,8 +191,8 @@ fn a_queue_that_ran_over_fails_each_that_completes_to_it() {
 }
 
 #[test]
-fn a_failure_that_finds_no_room_stops_receiving_too() {
-    // An unreliable sender would go on receiving after a failure that somebody learns of.
+fn cq_overrun_by_an_error_completion_stops_receiving_too() {
+    // An unreliable sender would go on receiving after a failure that is reported.
     let mut s = Script::uc();
     s.engine.resize_cq(s.cq, 1).unwrap();
     s.post(1, SEND, 4);
@@ -240,7 +240,7 @@ fn a_queue_changes_its_size_but_loses_nothing() {
 }
 
 #[test]
-fn completions_tell_when_they_came_if_somebody_wants_to_know() {
+fn completions_have_time_stamps_if_enabled() {
     let (mut s, mut psn) = (Script::rc(), RQ);
     s.at(10);
     send(&mut s, &mut psn, false);
@@ -248,7 +248,7 @@ fn completions_tell_when_they_came_if_somebody_wants_to_know() {
     assert!(first.is_success() && time.is_none());
     send(&mut s, &mut psn, false);
     let now = Instant::from_nanos(15_000);
-    s.engine.keep_time(now, s.recv_cq).unwrap();
+    s.engine.enable_timestamps(now, s.recv_cq).unwrap();
     s.at(20);
     send(&mut s, &mut psn, false);
     s.at(30);
@@ -272,7 +272,7 @@ fn completions_tell_when_they_came_if_somebody_wants_to_know() {
 #[test]
 fn time_stamps_of_successive_completions_never_run_backwards() {
     let (mut s, mut psn) = (Script::rc(), RQ);
-    s.engine.keep_time(Instant::ZERO, s.recv_cq).unwrap();
+    s.engine.enable_timestamps(Instant::ZERO, s.recv_cq).unwrap();
     s.at(20);
     send(&mut s, &mut psn, false);
     s.recv(9, 0, 4);

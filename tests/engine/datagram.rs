@@ -66,7 +66,7 @@ fn the_first_forty_bytes_hold_an_ipv6_header_whole() {
 }
 
 #[test]
-fn keys_that_do_not_match_are_dropped_without_a_word() {
+fn datagrams_with_wrong_keys_are_dropped_silently() {
     // Rules: P-15.1, P-15.2.
     let mut s = ud();
     s.recv(1, 0, 100);
@@ -95,7 +95,7 @@ fn the_partition_is_that_of_the_index() {
 }
 
 #[test]
-fn two_limited_members_do_not_hear_each_other() {
+fn two_limited_members_do_not_receive_from_each_other() {
     // Rule: P-15.2.
     let mut setup = Setup::new(QpType::Ud);
     setup.config.pkeys = vec![PKey::new(0x7fff)];
@@ -116,7 +116,7 @@ fn a_datagram_that_does_not_fit_is_dropped_and_its_receive_waits() {
 }
 
 #[test]
-fn a_datagram_longer_than_the_port_takes_is_dropped_whatever_room_there_is() {
+fn datagram_longer_than_the_port_mtu_is_dropped() {
     let mut setup = Setup::new(QpType::Ud);
     setup.config.port_mtu = Mtu::M1024;
     let mut s = setup.build();
@@ -286,7 +286,7 @@ fn a_multicast_packet_goes_to_every_member_that_can_take_it() {
     let sges = [s.sge(200, 100)];
     let wr = roce::verbs::RecvWr { id: WrId(2), sges: &sges };
     s.engine.post_recv(second, &wr).unwrap();
-    // The third has no receive: its loss is nobody else's.
+    // The third has no receive: the others receive it all the same.
     assert_eq!(to_group(&mut s, datagram(6)), Disposition::Accepted);
     assert_eq!(s.count(Counter::NoReceive), 1);
     let all = s.poll(s.recv_cq);

@@ -7,7 +7,7 @@ use roce::wire::{Opcode, RKey};
 use super::script::*;
 
 #[test]
-fn a_send_again_is_acknowledged_and_not_executed() {
+fn duplicate_send_is_acknowledged_and_not_executed() {
     // Rules: P-04.1, Q-23.
     let mut s = Script::rc();
     s.recv(1, 0, 100);
@@ -22,7 +22,7 @@ fn a_send_again_is_acknowledged_and_not_executed() {
 }
 
 #[test]
-fn a_write_again_does_not_touch_memory() {
+fn duplicate_write_does_not_touch_memory() {
     // Rule: P-04.1.
     let mut s = Script::rc();
     let write = pkt(Opcode::RC_RDMA_WRITE_ONLY, RQ).reth(s.va(0), s.rkey(), 8).fill(8).ack_req();
@@ -35,7 +35,7 @@ fn a_write_again_does_not_touch_memory() {
 }
 
 #[test]
-fn an_old_packet_is_acknowledged_as_far_as_all_has_come() {
+fn duplicate_is_acknowledged_through_the_last_executed_psn() {
     let mut s = Script::rc();
     for id in 0..3 {
         s.recv(id, 0, 100);
@@ -46,7 +46,7 @@ fn an_old_packet_is_acknowledged_as_far_as_all_has_come() {
 }
 
 #[test]
-fn an_old_packet_acknowledges_no_read_behind_it() {
+fn ack_of_a_duplicate_covers_no_later_read() {
     let mut s = Script::rc();
     s.recv(1, 0, 100);
     s.recv(2, 0, 100);
@@ -59,14 +59,14 @@ fn an_old_packet_acknowledges_no_read_behind_it() {
     s.expect([ack(RQ, 3)]);
     s.send(pkt(Opcode::RC_SEND_ONLY, RQ + 2).fill(4));
     s.expect([ack(RQ + 2, 3)]);
-    // What is owed already is not taken back.
+    // A pending ACK is not taken back.
     s.send(pkt(Opcode::RC_SEND_ONLY, RQ + 2).fill(4));
     s.send(pkt(Opcode::RC_SEND_ONLY, RQ).fill(4));
     s.expect([ack(RQ + 2, 3)]);
 }
 
 #[test]
-fn an_atomic_again_returns_the_saved_value() {
+fn duplicate_atomic_returns_the_saved_value() {
     // Rule: P-04.2.
     let mut s = Script::rc();
     s.set_word(0, 40);
@@ -87,7 +87,7 @@ fn an_atomic_again_returns_the_saved_value() {
 }
 
 #[test]
-fn a_read_again_is_served_whole_or_in_part() {
+fn duplicate_read_is_served_whole_or_in_part() {
     // Rule: P-04.3.
     let mut s = Script::rc();
     s.buffer.write(0, &pattern(600)).unwrap();
@@ -107,7 +107,7 @@ fn a_read_again_is_served_whole_or_in_part() {
 }
 
 #[test]
-fn a_read_again_that_asks_for_something_else_is_dropped() {
+fn duplicate_read_of_another_range_is_dropped() {
     // Rule: P-04.4.
     let (mut s, other) = (Script::rc(), RKey::new(5));
     let (va, key) = (s.va(0), s.rkey());
@@ -128,7 +128,7 @@ fn a_read_again_that_asks_for_something_else_is_dropped() {
 }
 
 #[test]
-fn errors_in_answering_again_are_never_told() {
+fn errors_of_duplicates_are_never_naked() {
     // Rule: P-04.4.
     let mut s = Script::rc();
     let read = pkt(Opcode::RC_RDMA_READ_REQUEST, RQ).reth(s.va(0), s.rkey(), 600);
@@ -148,7 +148,7 @@ fn errors_in_answering_again_are_never_told() {
 }
 
 #[test]
-fn only_so_many_answers_are_kept() {
+fn responder_resources_are_recycled() {
     let mut setup = Setup::new(QpType::Rc);
     setup.attr.max_dest_rd_atomic = 2;
     let mut s = setup.build();
@@ -165,7 +165,7 @@ fn only_so_many_answers_are_kept() {
 }
 
 #[test]
-fn a_flush_again_is_acknowledged_again_and_pushes_out_no_read() {
+fn duplicate_flush_is_answered_without_a_responder_resource() {
     // Rule: Q-18.
     let mut s = Script::rc();
     let (va, key) = (s.va(0), s.rkey());
@@ -182,8 +182,8 @@ fn a_flush_again_is_acknowledged_again_and_pushes_out_no_read() {
 }
 
 #[test]
-fn answering_again_does_not_keep_a_requester_from_asking_anew() {
-    // The requester got the first answer while a second was still owed, and may ask for the next.
+fn response_to_a_duplicate_does_not_count_against_max_dest_rd_atomic() {
+    // The requester got the first answer while a second was still pending, and may send the next request.
     let mut setup = Setup::new(QpType::Rc);
     setup.attr.max_dest_rd_atomic = 1;
     let mut s = setup.build();
@@ -211,7 +211,7 @@ fn a_flood_of_duplicates_is_bounded() {
 }
 
 #[test]
-fn a_flood_of_flushes_is_bounded_and_what_is_too_much_was_lost() {
+fn flood_of_flushes_is_bounded() {
     let mut s = Script::rc();
     let flush = |s: &Script, n| pkt(Opcode::RC_FLUSH, RQ + n).feth(1, 0).reth(s.va(0), s.rkey(), 4);
     for n in 0..100 {
@@ -225,8 +225,8 @@ fn a_flood_of_flushes_is_bounded_and_what_is_too_much_was_lost() {
     let answers = sent.iter().filter(|packet| packet.bth.opcode != Opcode::RC_ACKNOWLEDGE);
     assert_eq!(answers.count(), kept as usize);
     assert_eq!(s.count(Counter::Backlog), 1);
-    let again = flush(&s, kept);
-    s.send(again);
+    let duplicate = flush(&s, kept);
+    s.send(duplicate);
     s.expect([read_only(RQ + kept, kept + 1)]);
     s.state(QpState::Rts);
 }
@@ -247,7 +247,7 @@ fn a_duplicate_changes_neither_sequence_nor_count() {
 }
 
 #[test]
-fn an_acknowledgement_of_what_came_again_does_not_speak_for_what_is_answered_otherwise() {
+fn ack_of_a_duplicate_does_not_acknowledge_a_read() {
     let asks: [fn(&Script) -> Pkt; 4] = [
         |s| pkt(Opcode::RC_RDMA_READ_REQUEST, RQ + 1).reth(s.va(0), s.rkey(), 4),
         |s| pkt(Opcode::RC_FETCH_ADD, RQ + 1).atomic(s.va(0), s.rkey(), 1, 0),

@@ -104,7 +104,7 @@ const FAULTS: &[Fault] = {
 
 const SENDING: SendOp = SendOp::Send { imm: None };
 
-/// A key that nobody has.
+/// A key that does not exist.
 const BAD: RKey = RKey::new(0x1111_1111);
 
 fn receives_too_small(p: &mut Pair) -> SendOp {
@@ -196,7 +196,7 @@ fn a_packet_for_a_queue_pair_of_another_kind_is_dropped() {
 }
 
 #[test]
-fn each_loss_is_made_good_exactly_once() {
+fn each_loss_is_recovered_exactly_once() {
     // Rule: P-02.1.
     // P-02: one packet of each kind is lost, at each of the first times it is sent.
     use roce::wire::{Operation, Role};

@@ -4,7 +4,7 @@ use roce::engine::{Counter, CqHandle, QpHandle};
 use roce::memory::Buffer;
 use roce::verbs::{
     Access, CreateError, DestroyError, FlowKind, FlowLayer, FlowMatch, FlowRule, MrAttr, QpState,
-    QpType, RecvWr, RxHash, RxHashFields, Sge, Spread, Wc, WcStatus, WqState, WrId,
+    QpType, RecvWr, Rss, RxHash, RxHashFields, Sge, Wc, WcStatus, WqState, WrId,
 };
 
 use super::script::*;
@@ -61,7 +61,7 @@ fn send(s: &mut Script, bytes: &[u8]) -> Vec<Vec<u8>> {
 }
 
 #[test]
-fn what_no_rule_is_for_goes_onto_the_wire_and_what_comes_from_there_nowhere() {
+fn unmatched_frame_is_sent_and_unmatched_received_frame_is_dropped() {
     let mut s = raw();
     let sent = frame(7, 1);
     assert_eq!(send(&mut s, &sent), std::slice::from_ref(&sent));
@@ -185,7 +185,7 @@ fn without_frames_there_are_no_raw_packets() {
 }
 
 #[test]
-fn frames_are_spread_and_each_flow_stays_together() {
+fn rss_distributes_frames_and_keeps_flows_together() {
     let mut s = raw();
     let (pd, cq) = (s.pd, s.engine.create_cq(64).unwrap());
     let buffer = Buffer::new(2048);
@@ -203,10 +203,10 @@ fn frames_are_spread_and_each_flow_stays_together() {
     }
     let fields = RxHashFields::SRC_IPV4 | RxHashFields::DST_IPV4;
     let hash = RxHash { key: (1..=40).collect(), fields };
-    let spread = Spread { queues: queues.clone(), hash };
-    let odd = Spread { queues: queues[..3].to_vec(), ..spread.clone() };
-    assert!(s.engine.create_spread_qp(pd, cq, odd).is_err());
-    let qp = s.engine.create_spread_qp(pd, cq, spread).unwrap();
+    let spread = Rss { queues: queues.clone(), hash };
+    let odd = Rss { queues: queues[..3].to_vec(), ..spread.clone() };
+    assert!(s.engine.create_rss_qp(pd, cq, odd).is_err());
+    let qp = s.engine.create_rss_qp(pd, cq, spread).unwrap();
     let flow = s.engine.create_flow(qp, to(7, 0)).unwrap();
     let mut seen = [0; 4];
     for from in 0..16 {

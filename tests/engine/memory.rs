@@ -41,7 +41,7 @@ fn readable(s: &mut Script, psn: &mut u32, va: u64, key: RKey, len: u32) -> bool
 }
 
 #[test]
-fn writing_from_afar_needs_the_right_to_write_at_home() {
+fn remote_write_needs_local_write() {
     // Rule: V-03.2.
     let mut s = Script::rc();
     for access in [Access::REMOTE_WRITE, Access::REMOTE_ATOMIC] {
@@ -121,7 +121,7 @@ fn a_region_that_changes_keeps_its_key() {
 }
 
 #[test]
-fn a_key_that_was_given_up_opens_nothing_and_a_new_one_differs() {
+fn deregistered_key_gives_no_access_and_is_not_reused() {
     let mut s = Script::rc();
     let old = s.rkey();
     s.engine.deregister(s.mr).unwrap();
@@ -349,7 +349,7 @@ fn a_peer_invalidates_with_a_send() {
 }
 
 #[test]
-fn an_invalidation_that_fails_is_our_own_affair() {
+fn failed_remote_invalidation_is_not_naked() {
     // Rule: Q-11.
     // No NAK: the receive fails, the queue pair too, and the peer finds out by itself.
     let mut s = Script::rc();

@@ -116,7 +116,7 @@ fn there_are_only_so_many_of_each() {
     let create = QpCreate { init, send_cq: cq, recv_cq: cq, srq: None, xrcd: None };
     let qp = engine.create_qp(pd, create).unwrap();
     assert_eq!(engine.create_qp(pd, create), Err(CreateError::Full));
-    // One that is unmade leaves room.
+    // A destroyed one leaves room.
     engine.destroy_qp(qp).unwrap();
     engine.create_qp(pd, create).unwrap();
 }
@@ -307,7 +307,7 @@ fn queues_shrink_when_nothing_is_left_and_time_stamps_are_charged() {
     while let Ok(small) = engine.create_cq(1) {
         fill.push(small);
     }
-    assert_eq!(engine.keep_time(roce::time::Instant::ZERO, cq), Err(CreateError::NoMemory));
+    assert_eq!(engine.enable_timestamps(roce::time::Instant::ZERO, cq), Err(CreateError::NoMemory));
     assert_eq!(engine.resize_cq(cq, 10_000), Err(CreateError::NoMemory));
     assert_eq!(engine.resize_cq(cq, 4999), Ok(()));
     assert_eq!(engine.modify_srq(srq, Some(999), None), Ok(()));
@@ -315,8 +315,8 @@ fn queues_shrink_when_nothing_is_left_and_time_stamps_are_charged() {
     // What time stamps take is given back with the queue.
     for _ in 0..100 {
         let timed = engine.create_cq(5000).unwrap();
-        engine.keep_time(roce::time::Instant::ZERO, timed).unwrap();
-        engine.keep_time(roce::time::Instant::ZERO, timed).unwrap();
+        engine.enable_timestamps(roce::time::Instant::ZERO, timed).unwrap();
+        engine.enable_timestamps(roce::time::Instant::ZERO, timed).unwrap();
         engine.resize_cq(timed, 6000).unwrap();
         engine.resize_cq(timed, 10).unwrap();
         engine.destroy_cq(timed).unwrap();

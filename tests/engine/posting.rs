@@ -155,7 +155,7 @@ fn lists_and_inline_data_have_limits() {
 }
 
 #[test]
-fn reads_and_atomics_that_may_not_go_out_are_not_taken() {
+fn reads_and_atomics_with_max_rd_atomic_zero_are_not_posted() {
     let mut setup = Setup::new(QpType::Rc);
     setup.attr.max_rd_atomic = 0;
     let mut s = setup.build();
@@ -216,7 +216,7 @@ fn sends_are_posted_where_the_table_says() {
 }
 
 #[test]
-fn receives_that_were_posted_early_are_there_in_time() {
+fn receives_may_be_posted_in_init() {
     let mut setup = Setup::new(QpType::Rc);
     setup.until = QpState::Init;
     let mut s = setup.build();
@@ -234,7 +234,7 @@ impl Script {
 }
 
 #[test]
-fn queue_pairs_take_turns() {
+fn queue_pairs_are_served_round_robin() {
     let mut s = Script::rc();
     let init = QpInitAttr {
         qp_type: QpType::Rc,
@@ -256,7 +256,7 @@ fn queue_pairs_take_turns() {
 }
 
 #[test]
-fn answers_without_end_do_not_silence_requests_nor_these_answers() {
+fn endless_responses_do_not_starve_requests_and_vice_versa() {
     // One packet at a time, or as many as a turn has.
     for (batch, before) in [(1, 1), (64, 16)] {
         let mut setup = Setup::new(QpType::Rc);

@@ -129,7 +129,7 @@ fn messages_of_no_bytes_are_one_packet() {
 }
 
 #[test]
-fn a_message_is_gathered_from_several_places() {
+fn message_is_gathered_from_several_buffers() {
     let mut s = Script::rc();
     s.buffer.write(0, b"one two three").unwrap();
     let sges = [s.sge(8, 5), s.sge(0, 0), s.sge(4, 3), s.sge(0, 3)];
@@ -138,7 +138,7 @@ fn a_message_is_gathered_from_several_places() {
 }
 
 #[test]
-fn gathered_places_need_not_end_with_packets() {
+fn gathered_buffers_need_not_end_with_packets() {
     let mut s = Script::rc();
     s.buffer.write(0, &pattern(600)).unwrap();
     let sges = [s.sge(0, 200), s.sge(200, 200), s.sge(400, 200)];
@@ -186,7 +186,7 @@ fn no_more_reads_and_atomics_go_out_than_are_allowed() {
 }
 
 #[test]
-fn a_retransmitted_read_takes_no_second_place() {
+fn retransmitted_read_takes_no_second_slot_of_max_rd_atomic() {
     let mut setup = Setup::new(QpType::Rc);
     setup.attr.max_rd_atomic = 1;
     let mut s = setup.build();
@@ -249,7 +249,7 @@ fn the_window_is_bounded_in_bytes_too() {
 }
 
 #[test]
-fn no_more_is_read_at_a_time_than_a_window_before_what_is_to_come() {
+fn reads_request_at_most_a_window_ahead() {
     let mut setup = Setup::new(QpType::Rc);
     (setup.config.window_packets, setup.attr.max_rd_atomic) = (4, 8);
     let mut s = setup.build();
@@ -290,7 +290,7 @@ fn a_local_buffer_at_fault_sends_nothing() {
 }
 
 #[test]
-fn what_fails_at_home_waits_for_what_was_sent_before() {
+fn local_failure_waits_for_requests_in_flight() {
     use roce::verbs::{Access, LKey, MwBind, SendOp, Sge, WcStatus};
     use roce::wire::RKey;
     let nowhere = RKey::new(0x1234_5678);
@@ -318,7 +318,7 @@ fn what_fails_at_home_waits_for_what_was_sent_before() {
 }
 
 #[test]
-fn after_a_loss_one_read_is_asked_for_at_a_time() {
+fn after_a_loss_one_read_is_retransmitted_at_a_time() {
     let mut s = Script::rc();
     s.post(1, SEND, 4);
     s.post(2, READ, 512);
@@ -335,7 +335,7 @@ fn after_a_loss_one_read_is_asked_for_at_a_time() {
 }
 
 #[test]
-fn unsignaled_work_completes_in_silence_and_fails_aloud() {
+fn unsignaled_request_completes_only_in_error() {
     // Rule: T-48.
     let mut s = Script::rc();
     s.post_flags(1, SEND, 4, SendFlags::empty());
@@ -361,7 +361,7 @@ fn a_queue_may_signal_everything() {
 }
 
 #[test]
-fn what_was_done_at_home_is_not_done_again_when_going_back() {
+fn local_operations_are_not_repeated_by_go_back_n() {
     let mut s = Script::rc();
     let mw = s.engine.create_mw(s.pd, roce::verbs::MwType::Type2).unwrap();
     let key = s.engine.mw_key(mw).unwrap();
@@ -386,7 +386,7 @@ fn what_was_done_at_home_is_not_done_again_when_going_back() {
 }
 
 #[test]
-fn an_acknowledgement_during_a_retry_takes_along_what_was_done_at_home() {
+fn ack_during_a_retry_completes_local_operations() {
     let mut setup = Setup::new(QpType::Rc);
     setup.cap.max_send_wr = 4;
     let mut s = setup.build();
@@ -399,7 +399,7 @@ fn an_acknowledgement_during_a_retry_takes_along_what_was_done_at_home() {
     s.post(3, SEND, 4);
     s.expect_count(2);
     s.at(TIMEOUT);
-    // The timer went off, but the answer comes before anything is sent again, and the places of both are used anew.
+    // The timer went off, but the answer comes before anything is retransmitted, and the slots of both are reused.
     s.send(ack(SQ, 1));
     s.completes(&[(1, OK), (2, OK)]);
     for id in 4..7 {

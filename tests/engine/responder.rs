@@ -30,7 +30,7 @@ fn a_send_fills_a_receive() {
 }
 
 #[test]
-fn a_receive_may_have_several_places() {
+fn receive_may_have_several_buffers() {
     let mut s = Script::rc();
     let sges = [s.sge(1000, 100), s.sge(0, 0), s.sge(2000, 200), s.sge(3000, 500)];
     let wr = roce::verbs::RecvWr { id: roce::verbs::WrId(4), sges: &sges };
@@ -57,7 +57,7 @@ fn a_packet_in_the_middle_may_be_acknowledged_without_counting() {
 }
 
 #[test]
-fn acknowledgements_are_owed_where_they_are_asked_for_and_coalesced() {
+fn acks_are_sent_where_requested_and_coalesced() {
     // Rule: T-32.
     let mut s = Script::rc();
     for id in 0..4 {
@@ -123,14 +123,14 @@ fn a_write_with_immediate_that_finds_no_receive_repeats_only_its_last_packet() {
 }
 
 #[test]
-fn without_a_receive_the_requester_is_told_to_wait() {
+fn send_without_a_receive_is_rnr_naked() {
     // Rule: Q-07.
     // A bug that rxe had: no NAK without a receive WQE.
     let mut s = Script::rc();
     s.send(pkt(Opcode::RC_SEND_ONLY, RQ).fill(4).ack_req());
     s.expect([rnr(RQ, 12, 0)]);
     s.state(QpState::Rts);
-    // What was under way behind it needs no refusal of its own.
+    // What was in flight behind it gets no NAK of its own.
     s.send(pkt(Opcode::RC_SEND_ONLY, RQ + 1).fill(4).ack_req());
     s.expect_nothing();
     s.recv(1, 0, 10);
@@ -143,7 +143,7 @@ fn without_a_receive_the_requester_is_told_to_wait() {
 }
 
 #[test]
-fn no_receive_comes_before_a_wrong_length() {
+fn rnr_nak_comes_before_the_length_check() {
     let mut s = Script::rc();
     s.send(pkt(Opcode::RC_SEND_FIRST, RQ).fill(4));
     s.expect([rnr(RQ, 12, 0)]);
@@ -151,7 +151,7 @@ fn no_receive_comes_before_a_wrong_length() {
 }
 
 #[test]
-fn a_peer_that_repeats_what_finds_no_receive_is_answered_once() {
+fn repeated_rnr_nak_is_coalesced() {
     let mut s = Script::rc();
     for _ in 0..1000 {
         s.send(pkt(Opcode::RC_SEND_ONLY, RQ).fill(4));
@@ -160,7 +160,7 @@ fn a_peer_that_repeats_what_finds_no_receive_is_answered_once() {
 }
 
 #[test]
-fn a_gap_is_refused_once() {
+fn gap_is_naked_once() {
     // Rules: P-03.1, P-03.2.
     // P-03.
     let mut s = Script::rc();
@@ -220,7 +220,7 @@ fn a_read_is_answered_with_data() {
 }
 
 #[test]
-fn an_acknowledgement_does_not_overtake_data() {
+fn ack_does_not_overtake_read_responses() {
     let mut s = Script::rc();
     s.recv(1, 0, 10);
     s.send(pkt(Opcode::RC_RDMA_READ_REQUEST, RQ).reth(s.va(0), s.rkey(), 300));
@@ -230,7 +230,7 @@ fn an_acknowledgement_does_not_overtake_data() {
 }
 
 #[test]
-fn of_nothing_no_key_is_checked() {
+fn zero_length_requests_skip_the_key_check() {
     // Rule: P-10.
     // P-10.
     let mut s = Script::rc();
@@ -290,7 +290,7 @@ fn rc() -> Setup {
 }
 
 #[test]
-fn keys_that_open_nothing_are_refused() {
+fn unknown_keys_are_naked() {
     let event = EventType::QpAccessErr;
     let write = |va, key, len: u32| {
         pkt(Opcode::RC_RDMA_WRITE_ONLY, RQ).reth(va, key, len).fill(len as usize)
@@ -363,7 +363,7 @@ fn rights_that_the_queue_pair_lacks_are_an_invalid_request() {
 }
 
 #[test]
-fn memory_of_another_domain_is_out_of_reach() {
+fn memory_of_another_protection_domain_is_not_accessible() {
     let mut s = Script::rc();
     let other = s.engine.create_pd().unwrap();
     let region = s.buffer.region();
@@ -569,7 +569,7 @@ fn messages_have_a_beginning_and_are_not_interrupted() {
 }
 
 #[test]
-fn an_opcode_that_nobody_assigned_is_refused_in_its_turn() {
+fn reserved_opcode_is_naked_in_sequence() {
     // Rule: Q-25.
     for opcode in [0x15, 0x18, 0x1f] {
         let mut s = Script::rc();
@@ -585,7 +585,7 @@ fn an_opcode_that_nobody_assigned_is_refused_in_its_turn() {
 }
 
 #[test]
-fn a_responder_that_keeps_no_reads_refuses_them() {
+fn read_with_max_dest_rd_atomic_zero_is_naked() {
     let mut setup = rc();
     setup.attr.max_dest_rd_atomic = 0;
     let read = |s: &Script| pkt(Opcode::RC_RDMA_READ_REQUEST, RQ).reth(s.va(0), s.rkey(), 4);
@@ -593,7 +593,7 @@ fn a_responder_that_keeps_no_reads_refuses_them() {
 }
 
 #[test]
-fn more_reads_than_agreed_are_refused() {
+fn more_reads_than_max_dest_rd_atomic_are_naked() {
     // Rule: Q-19.
     let mut setup = rc();
     setup.attr.max_dest_rd_atomic = 2;
@@ -607,7 +607,7 @@ fn more_reads_than_agreed_are_refused() {
 }
 
 #[test]
-fn memory_that_goes_away_under_a_read_ends_it() {
+fn deregistered_memory_ends_a_read_response() {
     // Rule: Q-13.
     let mut s = Script::rc();
     s.send(pkt(Opcode::RC_RDMA_READ_REQUEST, RQ).reth(s.va(0), s.rkey(), 600));
@@ -671,7 +671,7 @@ fn a_receive_at_fault_is_an_operational_error() {
 }
 
 #[test]
-fn after_a_refusal_requests_are_ignored() {
+fn requests_after_a_fatal_nak_are_ignored() {
     let mut s = Script::rc();
     s.send(pkt(Opcode::RC_SEND_LAST, RQ).fill(4));
     s.expect_count(1);
@@ -680,7 +680,7 @@ fn after_a_refusal_requests_are_ignored() {
 }
 
 #[test]
-fn a_refusal_counts_what_was_completed_and_not_what_it_refuses() {
+fn nak_has_the_msn_of_completed_requests() {
     // Rule: P-12.3.
     let refused: [(fn(&Script) -> Pkt, NakCode); 3] = [
         (|s| pkt(Opcode::RC_RDMA_READ_REQUEST, RQ + 4).reth(s.va(0), BAD_KEY, 4), ACCESS),
@@ -719,7 +719,7 @@ fn credits_count_the_receives_that_are_posted() {
 }
 
 #[test]
-fn the_first_packet_tells_that_the_connection_is_up() {
+fn first_packet_in_rtr_raises_comm_est() {
     let mut setup = rc();
     setup.until = QpState::Rtr;
     let mut s = setup.build();
@@ -733,7 +733,7 @@ fn the_first_packet_tells_that_the_connection_is_up() {
 }
 
 #[test]
-fn bits_that_mean_nothing_are_ignored() {
+fn reserved_bits_are_ignored() {
     // Rule: W-51.5.
     // W-51: M, F, B and the reserved bits.
     let mut s = Script::rc();
@@ -748,12 +748,12 @@ fn bits_that_mean_nothing_are_ignored() {
 }
 
 #[test]
-fn who_is_put_in_error_answers_no_more() {
+fn queue_pair_moved_to_err_sends_no_response() {
     let mut s = Script::rc();
     s.send(pkt(Opcode::RC_RDMA_READ_REQUEST, RQ).reth(s.va(0), s.rkey(), 600));
     s.enter(QpState::Err);
     s.expect_nothing();
-    // But what was owed before a refusal goes out before it.
+    // But responses that were pending before a NAK are sent before it.
     let mut s = Script::rc();
     s.send(pkt(Opcode::RC_RDMA_READ_REQUEST, RQ).reth(s.va(0), s.rkey(), 4));
     s.send(pkt(Opcode::RC_SEND_LAST, RQ + 1).fill(4));

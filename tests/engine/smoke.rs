@@ -116,7 +116,7 @@ fn atomics_and_flushes_do_what_they_say() {
 }
 
 #[test]
-fn the_loss_of_any_one_packet_is_made_good() {
+fn loss_of_any_one_packet_is_recovered() {
     // Rule: P-02.1.
     for lost in 0..40 {
         let mut pair = Pair::new(QpType::Rc, Mtu::M1024);
@@ -148,18 +148,18 @@ fn the_loss_of_any_one_packet_is_made_good() {
 }
 
 #[test]
-fn a_receiver_that_is_late_is_waited_for() {
+fn late_receive_is_waited_for() {
     let mut pair = Pair::new(QpType::Rc, Mtu::M1024);
     pair.a.send(1, SendOp::Send { imm: None }, 0, 100);
     pair.run();
-    // Three waits of 0.64 ms, then no more patience.
+    // Three waits of 0.64 ms, then retry_cnt is used up.
     assert_eq!(pair.a.completions()[0].status, WcStatus::RnrRetryExcErr);
     assert_eq!(pair.a.state(), QpState::Err);
     assert!(pair.now.as_nanos() >= 3 * 640_000, "{}", pair.now);
 }
 
 #[test]
-fn a_peer_that_is_gone_is_given_up() {
+fn silent_peer_is_reported_after_retries() {
     let mut pair = Pair::new(QpType::Rc, Mtu::M1024);
     pair.lose = Box::new(|from, _| from == 'a');
     pair.a.send(1, SendOp::Send { imm: None }, 0, 100);

@@ -326,7 +326,7 @@ fn others(kind: QpType) -> String {
         if info.is_some_and(|info| info.service == service(kind)) {
             continue;
         }
-        let fate = by_state(|state, when| {
+        let outcome = by_state(|state, when| {
             let slot = &mut scenes[state.code() as usize];
             let scene = slot.as_mut()?;
             let psn = match when {
@@ -355,9 +355,9 @@ fn others(kind: QpType) -> String {
             }
             Some(outcome)
         });
-        match groups.iter_mut().find(|(old, _)| *old == fate) {
+        match groups.iter_mut().find(|(old, _)| *old == outcome) {
             Some((_, opcodes)) => opcodes.push(opcode),
-            None => groups.push((fate, vec![opcode])),
+            None => groups.push((outcome, vec![opcode])),
         }
     }
     let ranges = |opcodes: &[u8]| {
@@ -369,11 +369,11 @@ fn others(kind: QpType) -> String {
         .collect::<Vec<_>>()
         .join(" ")
     };
-    groups.iter().map(|(fate, opcodes)| format!("  {}\n{fate}", ranges(opcodes))).collect()
+    groups.iter().map(|(outcome, opcodes)| format!("  {}\n{outcome}", ranges(opcodes))).collect()
 }
 
 #[test]
-fn the_answers_to_every_packet_in_every_state_are_as_written() {
+fn responses_to_every_packet_in_every_state_match_the_snapshot() {
     let mut text = String::from(
         "What becomes of a packet, by opcode, by when it comes and by the state it finds.\n\
          Two receives are posted. What must come before the packet has come: the first packet of its message, or the\n\
@@ -451,7 +451,7 @@ fn posted(s: &mut Script, op: SendOp, len: u32) -> String {
 }
 
 #[test]
-fn what_becomes_of_every_post_in_every_state_is_as_written() {
+fn results_of_every_post_in_every_state_match_the_snapshot() {
     let mut text = String::from(
         "What becomes of work that is posted, by kind of queue pair, by work and by state.\n\
          The queues are empty, the buffers good, and no peer answers.\n",

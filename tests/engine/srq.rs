@@ -31,7 +31,7 @@ fn fill(s: &mut Script, srq: SrqHandle, ids: std::ops::Range<u64>) {
 }
 
 #[test]
-fn receives_come_from_the_shared_queue_and_no_credits_are_told() {
+fn receives_come_from_the_srq_and_no_credits_are_advertised() {
     // Rule: P-13.3.
     let (mut s, srq) = shared(QpType::Rc, 0, false);
     s.send(pkt(Opcode::RC_SEND_ONLY, RQ).fill(4).ack_req());
@@ -45,7 +45,7 @@ fn receives_come_from_the_shared_queue_and_no_credits_are_told() {
 }
 
 #[test]
-fn the_limit_is_told_once_until_it_is_set_again() {
+fn srq_limit_event_is_raised_once() {
     let (mut s, srq) = shared(QpType::Rc, 3, false);
     fill(&mut s, srq, 0..4);
     let reached = Event::Async(AsyncEvent::Srq(EventType::SrqLimitReached, srq));

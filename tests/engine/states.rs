@@ -163,7 +163,7 @@ fn values_that_the_port_cannot_serve_are_named() {
 }
 
 #[test]
-fn a_wrong_belief_about_the_state_is_named() {
+fn wrong_cur_qp_state_is_an_error() {
     let mut s = Script::rc();
     let attr = QpAttr { qp_state: QpState::Rts, cur_qp_state: QpState::Sqd, ..s.attr };
     let (stated, actual) = (QpState::Sqd, QpState::Rts);
@@ -172,7 +172,7 @@ fn a_wrong_belief_about_the_state_is_named() {
 }
 
 #[test]
-fn requests_and_answers_are_heard_where_the_table_says() {
+fn requests_and_responses_are_accepted_where_the_table_says() {
     // Rule: S-02.2.
     for state in QpState::ALL {
         let Some(mut s) = in_state(QpType::Rc, *state) else { continue };
@@ -191,7 +191,7 @@ fn requests_and_answers_are_heard_where_the_table_says() {
 }
 
 #[test]
-fn sqd_finishes_what_was_begun_and_tells() {
+fn sqd_finishes_begun_requests_and_raises_the_event() {
     // Rule: S-02.4.
     let mut setup = Setup::new(QpType::Rc);
     setup.config.window_packets = 2;
@@ -224,7 +224,7 @@ fn sqd_finishes_what_was_begun_and_tells() {
 }
 
 #[test]
-fn sqd_retransmits_what_was_begun() {
+fn sqd_retransmits_begun_requests() {
     let mut s = Script::rc();
     s.post(1, SEND, 4);
     s.expect_count(1);
@@ -248,7 +248,7 @@ fn an_idle_queue_drains_at_once() {
 }
 
 #[test]
-fn who_asked_to_be_told_of_a_drained_queue_is_told_once() {
+fn drained_event_is_raised_once() {
     // Rule: Q-35.
     let mut s = Script::rc();
     let mask = AttrMask::STATE | AttrMask::EN_SQD_ASYNC_NOTIFY;
@@ -304,10 +304,10 @@ fn the_error_state_flushes_everything_in_order() {
 }
 
 #[test]
-fn reset_forgets_completions_that_nobody_has_seen() {
+fn reset_discards_completions_that_were_not_polled() {
     // Rule: S-02.3.
     let mut s = Script::rc();
-    s.engine.keep_time(roce::time::Instant::ZERO, s.cq).unwrap();
+    s.engine.enable_timestamps(roce::time::Instant::ZERO, s.cq).unwrap();
     s.post(1, SEND, 4);
     s.expect_count(1);
     s.send(ack(SQ, 1));
@@ -326,7 +326,7 @@ fn reset_forgets_completions_that_nobody_has_seen() {
 }
 
 #[test]
-fn reset_forgets_everything_without_a_word() {
+fn reset_discards_everything_without_completions() {
     // Rule: S-02.3.
     let mut s = Script::rc();
     s.post(1, SEND, 4);
@@ -355,7 +355,7 @@ fn reset_forgets_everything_without_a_word() {
 }
 
 #[test]
-fn a_queue_pair_that_is_gone_is_gone() {
+fn destroyed_queue_pair_is_unknown() {
     let mut s = Script::rc();
     let qp = s.qp;
     s.post(1, SEND, 4);
@@ -379,7 +379,7 @@ fn qp_of_another(s: &mut Script) -> roce::engine::QpHandle {
 }
 
 #[test]
-fn a_queue_pair_without_queues_harms_nobody() {
+fn queue_pair_without_queues_does_no_harm() {
     let mut s = Script::rc();
     let qp = qp_of_another(&mut s);
     s.climb(qp, QpState::Rts);

@@ -246,7 +246,7 @@ fn wrong_credits_do_not_stop_a_queue_pair() {
 
 /// A refusal must name a PSN that was sent. Of a long message most have not been.
 #[test]
-fn answers_to_psns_not_yet_sent_are_dropped() {
+fn responses_to_psns_not_yet_sent_are_dropped() {
     let mut setup = Setup::new(QpType::Rc);
     setup.config.window_packets = 4;
     let mut s = setup.build();
@@ -265,7 +265,7 @@ fn answers_to_psns_not_yet_sent_are_dropped() {
 
 /// A refusal or acknowledgement whose MSN the responder cannot have come to is not the responder's.
 #[test]
-fn answers_with_impossible_msns_are_dropped() {
+fn responses_with_impossible_msns_are_dropped() {
     let mut s = known();
     s.post(2, SEND, 4);
     s.post(3, WRITE, 4);
@@ -286,7 +286,7 @@ fn answers_with_impossible_msns_are_dropped() {
 
 /// Some responders do not count messages; what they say there is ignored, as soon as that is clear.
 #[test]
-fn a_responder_that_does_not_count_messages_is_understood() {
+fn msns_of_a_responder_that_does_not_count_are_ignored() {
     for msn in [0, 0x12_3456] {
         let mut s = Script::rc();
         for id in 0..5_u32 {
@@ -305,7 +305,7 @@ fn a_responder_that_does_not_count_messages_is_understood() {
 /// rxe of Linux before 6.0 counts SENDs and READs, but no WRITE without immediate data and no atomic operation: after a
 /// first MSN that is right, others lag behind.
 #[test]
-fn a_responder_that_counts_only_some_messages_is_understood() {
+fn msns_of_a_responder_that_counts_only_some_are_ignored() {
     let mut s = known();
     for id in 1..4 {
         s.post(u64::from(id) + 1, WRITE, 4);

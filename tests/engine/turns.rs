@@ -1,4 +1,4 @@
-//! What goes out first, what waits a moment, and how much is under way to one peer.
+//! Order of responses and requests, delayed ACKs, and the peer window.
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ fn at(us: u64) -> Instant {
 fn pass(from: &mut Side, to: &mut Side, now: Instant, first: bool) -> Vec<Operation> {
     let mut batch = Batch::new(64);
     let _ = if first {
-        from.engine.poll_transmit_first(now, &mut batch)
+        from.engine.poll_transmit_delaying_acks(now, &mut batch)
     } else {
         from.engine.poll_transmit(now, &mut batch)
     };
@@ -56,7 +56,7 @@ fn talkers(config: fn(&mut Config)) -> (Side, Side) {
 }
 
 #[test]
-fn an_acknowledgement_goes_behind_requests() {
+fn ack_is_sent_behind_requests() {
     let (mut a, mut b) = talkers(|_| {});
     a.send(1, SEND, 0, 64);
     assert_eq!(pass(&mut a, &mut b, at(1), false), [Operation::Send]);
@@ -67,7 +67,7 @@ fn an_acknowledgement_goes_behind_requests() {
 }
 
 #[test]
-fn an_acknowledgement_is_not_passed_over_twice() {
+fn ack_is_not_passed_over_twice() {
     let (mut a, mut b) = talkers(|config| config.quantum = 4);
     a.send(1, SEND, 0, 64);
     pass(&mut a, &mut b, at(1), false);
@@ -84,8 +84,8 @@ fn an_acknowledgement_is_not_passed_over_twice() {
 }
 
 #[test]
-fn who_has_nothing_else_to_send_acknowledges_at_once() {
-    let (mut a, mut b) = talkers(|config| config.ack_hold = HOLD);
+fn lone_ack_is_sent_at_once() {
+    let (mut a, mut b) = talkers(|config| config.ack_delay = HOLD);
     for (id, us) in [(1, 1), (2, 2)] {
         a.send(id, SEND, 0, 64);
         pass(&mut a, &mut b, at(us), true);
@@ -95,14 +95,18 @@ fn who_has_nothing_else_to_send_acknowledges_at_once() {
 }
 
 #[test]
-fn one_acknowledgement_does_for_several_messages_of_a_conversation() {
-    let (mut a, mut b) = talkers(|config| config.ack_hold = HOLD);
+fn delayed_ack_covers_several_messages() {
+    let (mut a, mut b) = talkers(|config| config.ack_delay = HOLD);
     for (id, us) in [(1, 0), (2, 5), (3, 10)] {
         a.send(id, SEND, 0, 64);
         assert_eq!(pass(&mut a, &mut b, at(us), true), [Operation::Send]);
         b.send(id, SEND, 0, 64);
         assert_eq!(pass(&mut b, &mut a, at(us), true), [Operation::Send]);
-        assert_eq!(pass(&mut b, &mut a, at(us), false), [], "it is held back, whoever asks");
+        assert_eq!(
+            pass(&mut b, &mut a, at(us), false),
+            [],
+            "it is delayed, whichever method is called"
+        );
     }
     assert_eq!(b.engine.poll_timeout(), Some(at(20)));
     b.engine.handle_timeout(at(19));
@@ -114,26 +118,26 @@ fn one_acknowledgement_does_for_several_messages_of_a_conversation() {
 }
 
 #[test]
-fn what_is_held_back_goes_before_anything_ends() {
-    let (mut a, mut b) = talkers(|config| config.ack_hold = HOLD);
+fn delayed_acks_can_be_sent_early() {
+    let (mut a, mut b) = talkers(|config| config.ack_delay = HOLD);
     a.send(1, SEND, 0, 64);
     pass(&mut a, &mut b, at(0), true);
     b.send(1, SEND, 0, 64);
     assert_eq!(pass(&mut b, &mut a, at(0), true), [Operation::Send]);
-    b.engine.release_held();
+    b.engine.end_ack_delays();
     assert!(b.engine.has_transmit());
     assert_eq!(pass(&mut b, &mut a, at(0), false), [Operation::Acknowledge]);
     assert!(!b.engine.has_transmit());
 }
 
 #[test]
-fn who_repeats_itself_is_answered_at_once() {
-    let (mut a, mut b) = talkers(|config| config.ack_hold = HOLD);
+fn duplicate_ends_the_ack_delay() {
+    let (mut a, mut b) = talkers(|config| config.ack_delay = HOLD);
     a.send(1, SEND, 0, 64);
     pass(&mut a, &mut b, at(0), true);
     b.send(1, SEND, 0, 64);
     pass(&mut b, &mut a, at(0), true);
-    // The patience of the requester ends before the acknowledgement would come.
+    // The retransmission timeout is shorter than the ACK delay.
     a.engine.handle_timeout(at(5000));
     assert!(pass(&mut a, &mut b, at(10), false).contains(&Operation::Send));
     assert_eq!(pass(&mut b, &mut a, at(10), true), [Operation::Acknowledge]);
@@ -168,7 +172,7 @@ const LIMIT: u32 = 128 * 1024;
 /// Eight queue pairs that write a megabyte each to one peer, together not more than the limit at a time.
 fn crowd() -> (Pair, Vec<QpHandle>) {
     let mut pair = Pair::new(QpType::Rc, Mtu::M4096);
-    pair.a = Side::new(1, QpType::Rc, |config| config.path_bytes = Some(LIMIT));
+    pair.a = Side::new(1, QpType::Rc, |config| config.peer_window_bytes = Some(LIMIT));
     let qps = (0..8).map(|_| add_pair(&mut pair).0).collect();
     (pair, qps)
 }
@@ -184,7 +188,7 @@ fn write_much(pair: &mut Pair, qps: &[QpHandle]) {
 }
 
 #[test]
-fn queue_pairs_of_one_peer_share_what_may_be_under_way() {
+fn queue_pairs_of_one_peer_share_the_peer_window() {
     let (mut pair, qps) = crowd();
     write_much(&mut pair, &qps);
     // Without an answer nothing goes beyond the limit, and the last that goes asks for one.
@@ -200,7 +204,7 @@ fn queue_pairs_of_one_peer_share_what_may_be_under_way() {
 }
 
 #[test]
-fn nobody_waits_for_one_that_is_lost_or_gone_or_waits_itself() {
+fn peer_window_is_not_held_by_lost_destroyed_or_waiting_queue_pairs() {
     for what in 0..3 {
         let (mut pair, qps) = crowd();
         if what == 0 {
@@ -219,7 +223,7 @@ fn nobody_waits_for_one_that_is_lost_or_gone_or_waits_itself() {
             }
         }
         if what == 2 {
-            // A message that nobody receives is sent again and again, and the others go on.
+            // A message without a receive is retransmitted many times, and the others go on.
             let sges = [pair.a.sge(0, 1 << 20)];
             for qp in &qps[..2] {
                 let wr = SendWr::new(WrId(100), SEND, Data::Gather(&sges));
@@ -234,7 +238,7 @@ fn nobody_waits_for_one_that_is_lost_or_gone_or_waits_itself() {
 }
 
 #[test]
-fn a_queue_pair_alone_keeps_to_its_window_only() {
+fn lone_queue_pair_is_limited_by_its_own_window_only() {
     let (mut pair, qps) = crowd();
     write_much(&mut pair, &qps[..1]);
     let window = pair.a.engine.config().window_bytes as usize / 4096;

@@ -89,7 +89,7 @@ fn a_message_without_a_receive_is_dropped_whole() {
 }
 
 #[test]
-fn what_makes_no_sense_is_dropped_without_a_word() {
+fn invalid_uc_requests_are_dropped_silently() {
     let mut s = Script::uc();
     s.recv(1, 0, 10);
     let (va, key) = (s.va(0), s.rkey());
@@ -116,7 +116,7 @@ fn what_makes_no_sense_is_dropped_without_a_word() {
 }
 
 #[test]
-fn a_write_needs_the_queue_pairs_leave() {
+fn uc_write_needs_qp_access_flags() {
     let mut setup = Setup::new(QpType::Uc);
     setup.attr.qp_access_flags = Access::empty();
     let mut s = setup.build();
@@ -150,7 +150,7 @@ fn a_receive_at_fault_fails_the_queue_pair() {
 }
 
 #[test]
-fn a_send_at_fault_stops_sending_alone() {
+fn uc_send_error_enters_sqe() {
     let mut s = Script::uc();
     s.recv(9, 0, 100);
     let bad = s.sge(SIZE as u64, 4);
@@ -173,7 +173,7 @@ fn a_send_at_fault_stops_sending_alone() {
 }
 
 #[test]
-fn the_first_packet_tells_that_an_unreliable_connection_is_up() {
+fn first_packet_of_uc_in_rtr_raises_comm_est() {
     let mut setup = Setup::new(QpType::Uc);
     setup.until = QpState::Rtr;
     let mut s = setup.build();

@@ -8,7 +8,7 @@ use super::script::*;
 /// After a whole circle of PSNs an atomic operation has the PSN of an old one; its duplicate gets its own answer.
 #[test]
 #[cfg(roce_narrow_psn)]
-fn duplicate_atomic_after_psn_wrap_gets_its_own_answer() {
+fn duplicate_atomic_after_psn_wrap_gets_its_own_response() {
     use roce::wire::{Opcode, Psn, RKey};
     let mut s = Script::rc();
     let add = |s: &Script| pkt(Opcode::RC_FETCH_ADD, RQ).atomic(s.va(0), s.rkey(), 1, 0);

@@ -70,7 +70,7 @@ fn the_initiator_names_a_shared_queue_right_behind_the_bth() {
 }
 
 #[test]
-fn an_initiator_takes_no_requests_and_a_target_no_answers() {
+fn initiator_accepts_no_requests_and_target_no_responses() {
     let mut s = Setup::new(QpType::XrcSend).build();
     let send = pkt(Opcode::XRC_SEND_ONLY, RQ).xrc(XrcSrqn::new(1));
     s.dropped(send.clone(), Counter::WrongState);
@@ -238,8 +238,8 @@ fn a_target_shows_and_invalidates_what_an_initiator_bound() {
         s.expect([xack(RQ + 1, 2)]);
         let wc = s.poll(cq);
         assert_eq!((wc[0].status, wc[0].invalidated()), (OK, Some(rkey)));
-        let again = pkt(Opcode::XRC_RDMA_READ_REQUEST, RQ + 2).xrc(number);
-        s.send(again.reth(s.va(0), rkey, 4));
+        let duplicate = pkt(Opcode::XRC_RDMA_READ_REQUEST, RQ + 2).xrc(number);
+        s.send(duplicate.reth(s.va(0), rkey, 4));
         s.expect([xnak(RQ + 2, NakCode::RemoteAccessError, 2)]);
     }
 }

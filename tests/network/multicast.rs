@@ -308,7 +308,7 @@ fn what_cannot_be_joined_says_why() {
         let (left, _right) = wire(WIRE_MTU);
         let member = Member::new(&left, open(Kind::Udp, &left, left.v4.into()));
         let error = |group: IpAddr| member.attach(gid(group)).unwrap_err().to_string();
-        let not_a_group = "the address of a group is of ff00::/8 or 224.0.0.0/4";
+        let not_a_group = "a multicast address is in ff00::/8 or 224.0.0.0/4";
         assert_eq!(error(left.v4.into()), not_a_group);
         assert_eq!(error(left.v6.into()), not_a_group);
         let other_version = "the group and the link are of different versions of IP";

@@ -14,7 +14,7 @@ use super::plan::{ALL, End, Flow, Found, Key, Kill, Link, Nic, Plan, RECV, Race,
 pub const OPS_MAX: usize = 10;
 /// How many operations the flows of long stories have.
 const LONG_OPS: usize = 120;
-/// How many bytes lie between two pieces of memory, which nobody may touch, and what they are.
+/// How many bytes lie between two pieces of memory, which no operation may touch, and their value.
 const GAP: usize = 24;
 const GAP_BYTE: u8 = 0xfe;
 /// A key that there is not.
@@ -70,8 +70,8 @@ fn nic(dice: &mut Dice) -> Nic {
         window_packets: dice.pick(&[4, 16, 128]),
         quantum: dice.pick(&[1, 4, 16]),
         credits: dice.one_in(3),
-        path_bytes: None,
-        ack_hold: Duration::ZERO,
+        peer_window_bytes: None,
+        ack_delay: Duration::ZERO,
         defers: 0,
         batch: 64,
     };
@@ -84,15 +84,15 @@ fn nic(dice: &mut Dice) -> Nic {
             quantum: defaults.quantum,
             credits: defaults.advertise_credits,
             // Half of Linux' default receive buffer, or of the largest that the UDP link asks for.
-            path_bytes: Some(own.pick(&[106_496, 2 << 20])),
-            ack_hold: micros(25),
+            peer_window_bytes: Some(own.pick(&[106_496, 2 << 20])),
+            ack_delay: micros(25),
             defers: own.pick(&[1, 1, 2, 5]),
             batch: 256,
         };
     }
     Nic {
-        path_bytes: own.pick(&[None, Some(106_496), Some(16_384), Some(5000)]),
-        ack_hold: micros(own.pick(&[0, 5, 25, 400])),
+        peer_window_bytes: own.pick(&[None, Some(106_496), Some(16_384), Some(5000)]),
+        ack_delay: micros(own.pick(&[0, 5, 25, 400])),
         defers: own.pick(&[0, 1, 2, 5]),
         batch: own.pick(&[1, 7, 64]),
         ..random
@@ -352,7 +352,7 @@ impl Author {
                 return;
             }
         }
-        // Whoever reaches past its end, or uses it afterwards, is refused; all else is done by then.
+        // A request past its end, or after it, is NAKed; all others are done by then.
         let to = Remote { at: at + usize::from(outside), ..place };
         let local = self.outgoing(link.ends[1].home, len);
         let op = self.push(link, 1, Request::Write { to, imm: None }, local);

@@ -68,7 +68,7 @@ impl World<'_> {
                 max_rd_atomic: link.reads,
                 max_dest_rd_atomic: link.reads,
                 min_rnr_timer: RnrTimer(Bits::low(4)),
-                // Longer than a full queue takes to drain at the lowest rate, or patience ends for no fault of the
+                // Longer than a full queue takes to drain at the lowest rate, or the retries are used up for no fault of the
                 // engine's.
                 timeout: AckTimeout(Bits::low(13)),
                 retry_cnt: RetryCount::MAX,
@@ -159,8 +159,8 @@ pub fn nic(plan: &Plan, number: usize) -> Nic {
     config.window_packets = nic.window_packets;
     config.quantum = nic.quantum;
     config.advertise_credits = nic.credits;
-    config.path_bytes = nic.path_bytes;
-    config.ack_hold = nic.ack_hold;
+    config.peer_window_bytes = nic.peer_window_bytes;
+    config.ack_delay = nic.ack_delay;
     let mut engine = Engine::new(config, nic.seed);
     let pd = engine.create_pd().unwrap();
     let xrcd = engine.create_xrcd().unwrap();

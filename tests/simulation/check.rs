@@ -6,7 +6,7 @@ use roce::verbs::{QpState, QpType, SendFlags, Wc, WcStatus};
 use super::model::{Model, Qp, Recv, takes_receive};
 use super::plan::{Key, Link, Plan, Story};
 use super::world::{Runner, World};
-use super::{lax, letters, races};
+use super::{datagrams, lax, races};
 
 /// Looks at everything that happened.
 pub fn check(world: &World<'_>, label: &str) {
@@ -28,7 +28,7 @@ pub fn check(world: &World<'_>, label: &str) {
     }
     lax::excuse_shared(world, &mut expected);
     races::check(world, &mut expected, label);
-    letters::check(world, &mut expected, label);
+    datagrams::check(world, &mut expected, label);
     check_memory(world, &expected, label);
 }
 

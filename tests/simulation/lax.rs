@@ -54,7 +54,7 @@ pub fn check_reliable(
     }
 }
 
-/// Receives of a shared queue that no message completed may have been begun, if somebody was taken away.
+/// Receives of a shared queue that no message completed may have been begun, if a queue pair was destroyed.
 pub fn excuse_shared(world: &World<'_>, expected: &mut [Vec<u8>]) {
     let plan = world.plan;
     for (index, srq) in plan.srqs.iter().enumerate() {
@@ -193,7 +193,7 @@ impl Look<'_> {
         let mut all: Box<dyn Iterator<Item = _>> =
             if shared { Box::new(srqs) } else { Box::new(own) };
         let found = all.find(|(_, recv)| recv.id == id);
-        &found.unwrap_or_else(|| panic!("{}: nobody posted {id:#x}", self.label)).1
+        &found.unwrap_or_else(|| panic!("{}: no work request {id:#x} was posted", self.label)).1
     }
 
     /// Whether a completion, and the bytes it tells of, are those of a message.
@@ -327,7 +327,7 @@ pub fn check_unreliable(world: &World<'_>, number: usize, expected: &mut [Vec<u8
             let came = (from..left.len()).find(|&op| {
                 left[op] > 0 && look.is_message(wc, &link.flows[flow].posts[op].work, recv)
             });
-            let came = came.unwrap_or_else(|| panic!("{label}: nobody sent {wc:?}"));
+            let came = came.unwrap_or_else(|| panic!("{label}: no message for {wc:?} was sent"));
             left[came] -= 1;
             last = came + 1;
         }

@@ -2,7 +2,7 @@
 //!
 //! Every seed is a story ([`plan`], made up by [`author`], [`requests`] and [`trouble`]): so many NICs, so many
 //! connections between them, random work on each, random faults. It is played by engines ([`build`], [`world`],
-//! [`letters`]) and told to a model that shares nothing with them ([`model`]); what came of it must be what the model
+//! [`datagrams`]) and told to a model that shares nothing with them ([`model`]); what came of it must be what the model
 //! says ([`check`]), or where chance decides, something that may come of it ([`lax`], [`races`]). And it must end.
 //!
 //! `cargo test --test simulation` runs some hundred seeds. More: `ROCE_SEEDS=100000 cargo test --release --test
@@ -19,9 +19,9 @@
 mod author;
 mod build;
 mod check;
+mod datagrams;
 mod dice;
 mod lax;
-mod letters;
 #[allow(dead_code, reason = "a fuzz target uses the rest")]
 mod model;
 mod names;
@@ -36,7 +36,7 @@ mod world;
 /// Seeds that once failed.
 const KNOWN: &[u64] = &[307, 349, 381, 408, 1978, 7175, 48_086, 50_134];
 
-/// How many seeds are told if nobody says how many.
+/// Number of seeds that run by default.
 const SEEDS: u64 = 250;
 
 /// Tells one story; returns its capture if that is wanted.
@@ -69,7 +69,7 @@ fn failure(seed: u64) -> Vec<String> {
 }
 
 #[test]
-fn whatever_the_network_does_the_outcome_is_the_same() {
+fn outcome_does_not_depend_on_the_network() {
     if let Some(seed) = seeds::only_seed() {
         let capture = story(seed, true, true);
         println!("{} bytes of packets, hash {:016x}", capture.len(), fnv1a(&capture));
@@ -79,7 +79,7 @@ fn whatever_the_network_does_the_outcome_is_the_same() {
 }
 
 #[test]
-fn the_same_seed_gives_the_same_capture() {
+fn same_seed_gives_the_same_capture() {
     for seed in 0..10 {
         assert!(story(seed, false, true) == story(seed, false, true), "seed {seed} gives two");
     }

@@ -13,7 +13,7 @@ use super::model::{Done, Local, Piece, Recv, Remote, Request, Work};
 /// The address of the first byte of every region: not where it happens to lie, so that two runs are alike.
 pub const BASE: u64 = 0x1000_0000;
 
-/// A key that nobody has.
+/// A key that does not exist.
 const NO_KEY: u32 = 0x5a5a_5a5a;
 
 /// The keys of the model in the engines, by their numbers; the low byte of a window's counts from the one it was made

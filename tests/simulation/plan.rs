@@ -58,9 +58,9 @@ pub struct Nic {
     pub quantum: usize,
     pub credits: bool,
     /// The peer window.
-    pub path_bytes: Option<u32>,
+    pub peer_window_bytes: Option<u32>,
     /// How long an ACK is delayed at most.
-    pub ack_hold: Duration,
+    pub ack_delay: Duration,
     /// Of how many times that something is sent, one may delay ACKs; 0 is never.
     pub defers: usize,
     /// How many packets are sent at a time.
@@ -74,7 +74,7 @@ pub enum Key {
 }
 
 impl fmt::Debug for Key {
-    /// Without the bytes, which nobody wants to read.
+    /// Without the bytes, which are long.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Region { nic, rights, bytes } => {
@@ -130,7 +130,7 @@ pub struct Link {
     pub story: Story,
     /// What is done to single packets: to which end, how far from its first PSN, which time, what.
     pub rules: Vec<(usize, u32, u32, Action)>,
-    /// How many reads and atomics may be under way.
+    /// Maximum number of READs and atomics in flight.
     pub reads: u8,
 }
 
@@ -140,7 +140,7 @@ impl Link {
         let clean = plan.is_clean() && self.rules.is_empty();
         match self.story {
             Story::Good => clean || self.kind != QpType::Uc,
-            Story::Fault { found: Found::AtHome, .. } => true,
+            Story::Fault { found: Found::Locally, .. } => true,
             Story::Fault { found: Found::AtPeer, .. } => clean,
             Story::Fault { found: Found::InAnswer, .. } => false,
             Story::Chaos => false,
@@ -163,7 +163,7 @@ pub enum Story {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Found {
     /// Before anything is sent, or in vain.
-    AtHome,
+    Locally,
     /// By the peer. The answer that says so may be lost.
     AtPeer,
     /// When the answer has no place to go to. What is behind it may have been executed meanwhile.

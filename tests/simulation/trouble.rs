@@ -67,7 +67,7 @@ impl Author {
         }
         let found = match trouble {
             Trouble::NoReceive | Trouble::Unreachable | Trouble::LocalKey | Trouble::BadBind => {
-                Found::AtHome
+                Found::Locally
             }
             Trouble::AnswerKey => Found::InAnswer,
             _ => Found::AtPeer,

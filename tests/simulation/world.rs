@@ -13,8 +13,8 @@ use roce::verbs::{AttrMask, PostError, QpAttr, QpState, QpType, Target, Wc};
 use roce::wire::{Frame, Gid, IcrcVerdict, LinkType, Network as Net, Packet, Qpn, ROCE_PORT};
 
 use super::build;
+use super::datagrams::Office;
 use super::dice::Dice;
-use super::letters::Office;
 use super::names::{Names, drain};
 use super::plan::{Kill, Plan, RECV};
 
@@ -161,7 +161,7 @@ impl<'p> World<'p> {
             let Nic { engine, defers, .. } = &mut self.nics[runner.nic];
             // A NIC sends what it delayed before it executes a command, and so do some of these.
             if *defers < 5 {
-                engine.release_held();
+                engine.end_ack_delays();
             }
             let to = |engine: &mut Engine, qp_state| {
                 engine.modify_qp(
@@ -278,7 +278,7 @@ impl<'p> World<'p> {
             loop {
                 batch.clear();
                 let count = if first {
-                    engine.poll_transmit_first(self.now, batch)
+                    engine.poll_transmit_delaying_acks(self.now, batch)
                 } else {
                     engine.poll_transmit(self.now, batch)
                 };

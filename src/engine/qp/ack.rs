@@ -6,7 +6,7 @@
 //! An ACK may be delayed. Two programs that exchange messages mostly do not wait for ACKs: each continues when the
 //! other's message comes. Then one ACK for several messages saves packets. But a program may as well wait for the ACK
 //! before it continues. So an ACK is delayed only behind a message to the same peer, for
-//! [`ack_hold`](super::super::Config::ack_hold) at most, and the peer's behavior meanwhile decides about the next: if
+//! [`ack_delay`](super::super::Config::ack_delay) at most, and the peer's behavior meanwhile decides about the next: if
 //! nothing comes from it until the timer expires, the delay is disabled for some messages, twice as many each time.
 
 use std::collections::VecDeque;
@@ -15,7 +15,7 @@ use super::super::Counter;
 use super::super::env::Env;
 use super::super::ids::SlotId;
 use super::super::keys::Refusal;
-use super::super::queue::packets;
+use super::super::send_queue::packets;
 use super::attr::Attributes;
 use super::tx::pad_for;
 use crate::time::Instant;
@@ -227,7 +227,7 @@ impl ResponseQueue {
 
     /// Delays the pending ACK, if the configuration and the peer's behavior allow it; returns whether it does.
     pub(super) fn delay_ack(&mut self, slot: SlotId, env: &mut Env) -> bool {
-        let delay = env.config.ack_hold;
+        let delay = env.config.ack_delay;
         let until = env.now.saturating_add(delay);
         !delay.is_zero() && self.delayed_ack.start(until, slot, &mut env.delayed_acks)
     }

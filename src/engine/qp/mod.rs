@@ -34,7 +34,7 @@ use crate::memory::prefetch;
 use crate::time::Instant;
 use crate::verbs::{
     AttrMask, EventType, ModifyError, PdHandle, PostError, Posting, QpAttr, QpCreate, QpHandle,
-    QpState, QpType, RecvWr, SendWr, Spread,
+    QpState, QpType, RecvWr, Rss, SendWr,
 };
 use crate::wire::batch::Batch;
 use crate::wire::{Bth, Opcode, OpcodeInfo, Packet, Psn, Qpn, Received, Role};
@@ -73,7 +73,7 @@ pub(super) struct Qp {
     /// Attributes as the program set them, except the state.
     requested: QpAttr,
     /// RSS: receive queues of frames, if it has several.
-    spread: Option<Box<Spread>>,
+    rss: Option<Box<Rss>>,
 }
 
 impl Qp {
@@ -94,7 +94,7 @@ impl Qp {
             rx: Rx::new(recv_depth, cap.max_recv_sge, advertise_credits),
             groups: 0,
             requested: QpAttr { cap, ..QpAttr::default() },
-            spread: None,
+            rss: None,
         }
     }
 
@@ -154,12 +154,12 @@ impl Qp {
     }
 
     /// Receive queues of frames, if it has several.
-    pub(super) fn spread(&self) -> Option<&Spread> {
-        self.spread.as_deref()
+    pub(super) fn rss(&self) -> Option<&Rss> {
+        self.rss.as_deref()
     }
 
-    pub(super) fn set_spread(&mut self, spread: Spread) {
-        self.spread = Some(Box::new(spread));
+    pub(super) fn set_rss(&mut self, rss: Rss) {
+        self.rss = Some(Box::new(rss));
     }
 
     /// Posts a send. If it is inline and its data are addresses, `inline` must hold the bytes at these addresses.
@@ -548,7 +548,7 @@ impl Qp {
         self.rx.release_begun(env);
         for cq in [self.attr.send_cq, self.attr.recv_cq] {
             if let Some(cq) = env.cqs.get_mut(cq.0) {
-                cq.forget(self.attr.qpn);
+                cq.discard(self.attr.qpn);
             }
         }
         self.tx.reset(env);

@@ -2,7 +2,7 @@
 
 use super::super::Counter;
 use super::super::env::Env;
-use super::super::queue::SendWqe;
+use super::super::send_queue::SendWqe;
 use super::super::sge::{gather, scatter_into};
 use super::Failure;
 use super::attr::Attributes;

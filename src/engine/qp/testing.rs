@@ -48,7 +48,9 @@ impl Rig {
         };
         attr.derive(&mut requested, &env);
         attr.set_state(QpState::Rts);
-        Self { attr, env, batch: Batch::new(64), cq }
+        let mut batch = Batch::new(64);
+        batch.set_path(&attr.path);
+        Self { attr, env, batch, cq }
     }
 
     /// Opcodes and PSNs of the packets that were sent since the last call.
@@ -56,6 +58,7 @@ impl Rig {
         let of = |bytes| Packet::parse(bytes).unwrap().bth().repr();
         let sent: Vec<_> = self.batch.iter().map(|(_, bytes)| of(bytes)).collect();
         self.batch.clear();
+        self.batch.set_path(&self.attr.path);
         sent.into_iter().map(|bth| (bth.opcode, bth.psn.get())).collect()
     }
 

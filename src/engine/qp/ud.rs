@@ -3,7 +3,8 @@
 use super::super::Counter;
 use super::super::env::Env;
 use super::super::path::path_to;
-use super::super::queue::{SendWqe, Taken};
+use super::super::recv_queue::RecvSlot;
+use super::super::send_queue::SendWqe;
 use super::super::sge::{gather, scatter_into};
 use super::Failure;
 use super::attr::Attributes;
@@ -128,7 +129,7 @@ fn accepts_pkey(pkey: PKey, attr: &Attributes, env: &Env) -> bool {
 /// Writes network header and payload to the buffers of a receive work request.
 fn scatter(
     rx: &Rx,
-    taken: Taken,
+    taken: RecvSlot,
     network: &[u8],
     payload: &[u8],
     attr: &Attributes,

@@ -3,7 +3,7 @@
 //! It shares nothing with the engine but the names of verbs. Here are queues and states; [`requests`] executes what is
 //! asked of a peer, [`memory`] knows who may reach which bytes. There are no packets here, but for one thing: what a
 //! request that fails in the middle leaves behind is whole packets. Keys are numbers that count up from 0, and
-//! addresses are offsets; whoever drives an engine beside it knows what they are called there.
+//! addresses are offsets; the driver of an engine maps them to its own.
 
 mod memory;
 mod requests;

@@ -59,10 +59,10 @@ impl Model {
                 self.fetch(peer, at, len, placement.needed_access(), true, 1, |_| {})
                     .map_or_else(Failed, |()| Verdict::Done)
             }
-            Request::Invalidate { .. } | Request::Bind { .. } => unreachable!("done at home"),
+            Request::Invalidate { .. } | Request::Bind { .. } => unreachable!("executed locally"),
         };
         match verdict {
-            // Nobody tells an unreliable sender.
+            // An unreliable sender gets no response.
             Wait | Failed(_) if !kind.is_reliable() => Verdict::Done,
             verdict => verdict,
         }
@@ -155,7 +155,7 @@ impl Model {
         let (mut imm, mut invalidated) = (None, None);
         match *request {
             Request::SendWithInv { key, low } => {
-                // Whoever cannot invalidate it fails without a word.
+                // A responder that cannot invalidate the key fails without a NAK.
                 let silent = |_| Failed(WcStatus::RetryExcErr);
                 if let Failed(status) = self.invalidate(peer, key, low, silent) {
                     return self.refuse(peer, true, Some(WcStatus::LocAccessErr), status);
@@ -172,7 +172,7 @@ impl Model {
         Verdict::Done
     }
 
-    /// A datagram that does not fit, or that nobody waits for, is lost.
+    /// A datagram that does not fit, or that finds no receive, is lost.
     fn datagram(&mut self, peer: usize, request: &Request, data: &[u8]) -> Verdict {
         let Qp { queue, domain, .. } = self.qps[peer];
         let Some(recv) = self.queues[queue].front().cloned() else { return Verdict::Done };

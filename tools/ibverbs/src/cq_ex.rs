@@ -87,7 +87,7 @@ pub(crate) unsafe extern "C" fn create(
         if attr.wc_flags & TIMES != 0 {
             // SAFETY: it was just made.
             let queue = unsafe { Cq::of(cq) }?;
-            if let Err(error) = queue.nic.keep_time(queue.handle) {
+            if let Err(error) = queue.nic.enable_timestamps(queue.handle) {
                 // SAFETY: nobody has seen it.
                 unsafe { ibv_destroy_cq(cq.cast()) };
                 return Err(error.into());

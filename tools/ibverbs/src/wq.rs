@@ -13,7 +13,7 @@ use roce::ibverbs::{
     ibv_wq_attr, ibv_wq_init_attr,
 };
 use roce::nic::SoftNic;
-use roce::verbs::{QpType, RxHash, RxHashFields, Spread, WqHandle, WqState};
+use roce::verbs::{QpType, Rss, RxHash, RxHashFields, WqHandle, WqState};
 use roce::wire::Qpn;
 
 use crate::call::{Failed, Result, code, pointer};
@@ -185,7 +185,7 @@ pub(crate) unsafe extern "C" fn destroy_table(table: *mut ibv_rwq_ind_table) -> 
 /// # Safety
 ///
 /// What `init` names must be what it says.
-pub(crate) unsafe fn spread(init: &ibv_qp_init_attr_ex) -> Result<Option<Spread>> {
+pub(crate) unsafe fn spread(init: &ibv_qp_init_attr_ex) -> Result<Option<Rss>> {
     let both = IBV_QP_INIT_ATTR_IND_TABLE | IBV_QP_INIT_ATTR_RX_HASH;
     match init.comp_mask & both {
         0 => return Ok(None),
@@ -202,5 +202,5 @@ pub(crate) unsafe fn spread(init: &ibv_qp_init_attr_ex) -> Result<Option<Spread>
     // SAFETY: the caller vouches for the key.
     let key = unsafe { slice::from_raw_parts(conf.rx_hash_key, conf.rx_hash_key_len.into()) };
     let queues = table.queues.iter().map(|queue| queue.handle).collect();
-    Ok(Some(Spread { queues, hash: RxHash { key: key.to_vec(), fields } }))
+    Ok(Some(Rss { queues, hash: RxHash { key: key.to_vec(), fields } }))
 }

@@ -2,7 +2,7 @@
 
 use super::super::super::Counter;
 use super::super::super::env::Env;
-use super::super::super::queue::Taken;
+use super::super::super::recv_queue::RecvSlot;
 use super::super::attr::Attributes;
 use super::receive::{memory_domain, recv_cq_of};
 use super::resources::flush_access;
@@ -92,7 +92,7 @@ impl Rx {
     fn finish_receive(
         &mut self,
         packet: &Packet<'_>,
-        (taken, srq): (Taken, Option<SrqHandle>),
+        (taken, srq): (RecvSlot, Option<SrqHandle>),
         mut wc: Wc,
         attr: &Attributes,
         env: &mut Env,

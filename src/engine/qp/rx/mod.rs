@@ -23,7 +23,7 @@ use std::collections::VecDeque;
 
 use super::super::Counter;
 use super::super::env::Env;
-use super::super::queue::{RecvQueue, Taken};
+use super::super::recv_queue::{RecvQueue, RecvSlot};
 use super::Failure;
 use super::ack::{AckKind, ReadFault, ResponseQueue};
 use super::attr::Attributes;
@@ -47,7 +47,7 @@ pub(in crate::engine) struct Rx {
     /// Message that was begun and not ended.
     message: Option<Message>,
     /// Receive work request that an abandoned message left behind.
-    spare: Option<(Taken, Option<SrqHandle>)>,
+    spare: Option<(RecvSlot, Option<SrqHandle>)>,
     /// PSN of the last request that has a response other than an ACK.
     last_rd_atomic: Option<Psn>,
     /// Whether a NAK was sent and the packet it asks for has not come (P-03).
@@ -64,7 +64,7 @@ pub(in crate::engine) struct Rx {
 /// A message that was begun and not ended.
 #[derive(Clone, Copy, Debug)]
 enum Message {
-    Send { taken: Taken, srq: Option<SrqHandle>, received: u32 },
+    Send { taken: RecvSlot, srq: Option<SrqHandle>, received: u32 },
     Write { va: u64, rkey: RKey, left: u32, total: u32 },
 }
 
@@ -266,7 +266,7 @@ impl Rx {
     }
 
     /// Abandons the message that was begun; returns the receive work request that it had taken.
-    fn abandon(&mut self) -> Option<(Taken, Option<SrqHandle>)> {
+    fn abandon(&mut self) -> Option<(RecvSlot, Option<SrqHandle>)> {
         match self.message.take() {
             Some(Message::Send { taken, srq, .. }) => Some((taken, srq)),
             Some(Message::Write { .. }) | None => self.spare.take(),
@@ -276,7 +276,7 @@ impl Rx {
     /// Completes a receive work request with an error.
     fn complete_begun(
         &mut self,
-        (taken, srq): (Taken, Option<SrqHandle>),
+        (taken, srq): (RecvSlot, Option<SrqHandle>),
         status: WcStatus,
         attr: &Attributes,
         env: &mut Env,

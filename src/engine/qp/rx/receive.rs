@@ -1,7 +1,7 @@
 //! Receive work requests: which queue a message takes one from, and how its bytes get there.
 
 use super::super::super::env::Env;
-use super::super::super::queue::{RecvQueue, Taken};
+use super::super::super::recv_queue::{RecvQueue, RecvSlot};
 use super::super::super::sge::scatter_into;
 use super::super::attr::Attributes;
 use super::{Fault, INVALID, LENGTH, Rx};
@@ -16,7 +16,7 @@ impl Rx {
         packet: &Packet<'_>,
         attr: &Attributes,
         env: &mut Env,
-    ) -> Result<(Taken, Option<SrqHandle>), Fault> {
+    ) -> Result<(RecvSlot, Option<SrqHandle>), Fault> {
         if let Some(spare) = self.spare.take() {
             return Ok(spare);
         }
@@ -49,7 +49,7 @@ impl Rx {
     /// queue, its own.
     pub(in super::super) fn buffers<'q>(
         &'q self,
-        taken: Taken,
+        taken: RecvSlot,
         srq: Option<SrqHandle>,
         attr: &Attributes,
         env: &'q Env,
@@ -63,7 +63,7 @@ impl Rx {
     /// Writes payload to the buffers of a receive work request.
     pub(super) fn scatter(
         &self,
-        taken: Taken,
+        taken: RecvSlot,
         srq: Option<SrqHandle>,
         offset: u32,
         data: &[u8],

@@ -2,7 +2,7 @@
 
 use super::super::super::Counter;
 use super::super::super::env::Env;
-use super::super::super::queue::packets;
+use super::super::super::send_queue::packets;
 use super::super::ack::PendingResponse;
 use super::super::attr::Attributes;
 use super::execute::check_length;

@@ -1,6 +1,6 @@
 //! Headers of request packets.
 
-use super::super::super::queue::SendWqe;
+use super::super::super::send_queue::SendWqe;
 use super::super::attr::Attributes;
 use crate::verbs::{QpType, WrOpcode};
 use crate::wire::batch::Draft;

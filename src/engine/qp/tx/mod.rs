@@ -23,7 +23,7 @@ pub(super) use response::ResponseOutcome;
 use super::super::cq::SendSlot;
 use super::super::env::Env;
 use super::super::peer_window::FlowCredit;
-use super::super::queue::{SendQueue, SendWqe, Source};
+use super::super::send_queue::{SendQueue, SendWqe, Source};
 use super::super::timers::Timer;
 use super::Failure;
 use super::attr::Attributes;
@@ -200,7 +200,7 @@ impl Tx {
 
     /// Removes the sends from index `tail` on, which were posted last and not sent.
     pub(super) fn unpost_from(&mut self, tail: u32) {
-        self.sq.take_back(tail);
+        self.sq.truncate(tail);
     }
 
     /// Frees the slots through `index`: its completion was polled.
@@ -300,7 +300,7 @@ impl Tx {
         (self.rnr_wait, self.recovering) = (None, false);
         self.start_at(self.next);
         self.completed = self.messages;
-        env.peer_windows.cleared(&mut self.credit, &mut env.active);
+        env.peer_windows.clear(&mut self.credit, &mut env.active);
     }
 
     /// Stops all activity: the queue pair enters ERR. [`flush`](Self::flush) follows.

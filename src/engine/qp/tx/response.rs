@@ -5,7 +5,7 @@
 
 use super::super::super::Counter;
 use super::super::super::env::Env;
-use super::super::super::queue::Source;
+use super::super::super::send_queue::Source;
 use super::super::super::sge::scatter_into;
 use super::super::Failure;
 use super::super::attr::Attributes;
@@ -160,7 +160,7 @@ impl Tx {
         env: &mut Env,
     ) -> Result<Before, Failure> {
         let packets = u32::try_from(psn.since(self.una)).unwrap_or(0);
-        env.peer_windows.settled(&mut self.credit, packets, &mut env.active);
+        env.peer_windows.acknowledged(&mut self.credit, packets, &mut env.active);
         while psn.since(self.una) > 0 {
             let index = self.sq.head();
             if self.sq.is_empty() || !self.sq.get(index).is_begun() {
@@ -252,7 +252,7 @@ impl Tx {
         env: &mut Env,
     ) -> Result<(), Failure> {
         self.made_progress();
-        env.peer_windows.settled(&mut self.credit, 1, &mut env.active);
+        env.peer_windows.acknowledged(&mut self.credit, 1, &mut env.active);
         let wqe = *self.sq.get(self.sq.head());
         let psns = wqe.psns(attr.mtu);
         self.una = psn.plus(1);

@@ -98,7 +98,7 @@ impl Tx {
 
     /// Sets the cursor to the oldest packet in flight.
     fn rewind(&mut self, env: &mut Env) {
-        env.peer_windows.cleared(&mut self.credit, &mut env.active);
+        env.peer_windows.clear(&mut self.credit, &mut env.active);
         self.cursor = self.sq.head();
         self.packet = 0;
         self.skip_acknowledged();

@@ -1,7 +1,7 @@
 use super::super::testing::{ACK, Rig, ack};
 use super::*;
 use crate::verbs::{SendOp, WrId};
-use crate::wire::aeth::{NakCode, RnrTimer};
+use crate::wire::aeth::{Answer, NakCode, RnrTimer};
 use crate::wire::{Bits, Opcode, Packet, RKey};
 
 const SEND: Opcode = Opcode::RC_SEND_ONLY;

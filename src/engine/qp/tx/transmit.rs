@@ -2,7 +2,7 @@
 
 use super::super::super::env::Env;
 use super::super::super::keys::{Bind, Refusal};
-use super::super::super::queue::{SendWqe, packets};
+use super::super::super::send_queue::{SendWqe, packets};
 use super::super::super::sge::gather;
 use super::super::super::{Counter, peer_window};
 use super::super::attr::Attributes;

@@ -1,4 +1,4 @@
-//! Frames spread over several receive queues: `ibv_rx_hash_conf`, and the states of such queues.
+//! Receive-side scaling: `ibv_rx_hash_conf`, and the states of its receive queues.
 
 use bitflags::bitflags;
 
@@ -89,12 +89,12 @@ impl RxHash {
     }
 }
 
-/// How a queue pair of raw packets spreads what it receives.
+/// Receive-side scaling of a raw packet queue pair.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Spread {
-    /// The queues; their number is a power of two, and one may be there several times.
+pub struct Rss {
+    /// Indirection table; its length is a power of two, and a queue may be in it several times.
     pub queues: Vec<WqHandle>,
-    /// What decides which one a frame goes to.
+    /// Hash that selects the queue of a frame.
     pub hash: RxHash,
 }
 

@@ -140,7 +140,7 @@ impl Office {
                     None => (Qpn::MULTICAST, 0x1111),
                 };
                 let qkey = QKey::new(if letter.welcome { right & 0x7fff_ffff } else { 0x2222 });
-                // The key of the general services is nobody's to name: one's own goes out instead.
+                // The Q_Key of GSI is controlled: the queue pair's own is sent instead.
                 let qkey = if letter.welcome && right >> 31 == 1 { QKey::new(right) } else { qkey };
                 let ah = desks[from].ways[letter.to.unwrap_or(desks.len())];
                 let target = Target::Ud(UdTarget { ah, qpn, qkey });
@@ -219,8 +219,9 @@ fn check_received(world: &World<'_>, number: usize, expected: &mut [Vec<u8>], la
             let in_order = !plan.keeps_order() || *op >= last[*from][to_group(*from, *op)];
             *times > 0 && in_order && is_from(world, *from, *op, wc, &bytes)
         });
-        let (from, op, times) =
-            came.unwrap_or_else(|| panic!("{label}: {number} got what nobody sent: {wc:?}"));
+        let (from, op, times) = came.unwrap_or_else(|| {
+            panic!("{label}: {number} got a datagram that was not sent: {wc:?}")
+        });
         *times -= 1;
         last[*from][to_group(*from, *op)] = *op + 1;
         put(expected, recv, &bytes);
