@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use roce::analysis::PacketNote;
 
 use super::super::plan::Class;
-use super::super::truth::{Transmission, WITNESS};
+use super::super::truth::WITNESS;
 use super::{Check, way};
 
 impl Check<'_> {
@@ -36,8 +36,8 @@ impl Check<'_> {
             let is_copy = if self.is_merged() { captured.is_copy } else { is_repeated };
             if note.duplicate != is_copy
                 && !self.cannot_tell_copy(number, note.duplicate)
-                && !(is_copy && self.is_equal_to_answer(packet, frame))
-                && !self.is_equal_at_once(frame)
+                && !(is_copy && self.is_equal_to_answer(packet, frame)
+                    || self.is_equal_at_once(frame))
             {
                 say.push(format!("duplicate {} and not {is_copy}", note.duplicate));
             }

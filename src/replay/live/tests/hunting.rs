@@ -341,12 +341,11 @@ fn engine_survives_mutations() {
     assert!(peer.agreed > 300 && peer.judged - peer.agreed < 30, "{peer:?}");
 }
 
-/// Many more seeds: `HUNT=FIRST..LAST cargo test --lib long_hunt -- --ignored --nocapture`. With `HUNT_DIR`, the packets of
-/// what was found are written there.
+/// A few seeds; more by `HUNT=FIRST..LAST cargo test --lib hunt_of_an_unbroken_engine -- --nocapture`. With `HUNT_DIR`, the
+/// packets of what was found are written there.
 #[test]
-#[ignore = "takes as long as it is told to"]
-fn long_hunt_of_an_unbroken_engine() {
-    let range = std::env::var("HUNT").unwrap_or_else(|_| "1000..2000".to_owned());
+fn hunt_of_an_unbroken_engine_finds_nothing() {
+    let range = std::env::var("HUNT").unwrap_or_else(|_| "1000..1010".to_owned());
     let (first, last) = range.split_once("..").unwrap();
     let mut scripts = connections();
     scripts.extend(read("rxe_lossy.pcap").into_iter().filter(|it| it.service == Service::Rc));
