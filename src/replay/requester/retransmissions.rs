@@ -150,7 +150,10 @@ impl Requester {
             now <= nak.time.saturating_add(REACTION_NANOS)
                 && (nak.from..=nak.until).contains(&sequence)
         });
-        if is_reaction || self.is_asked_for(sequence, record) {
+        if is_reaction
+            || self.is_asked_for(sequence, record)
+            || self.is_behind_implied(sequence, record, now)
+        {
             return (Motion::Rewind(Cause::Loss), Ok(None));
         }
         if let Some(rnr) = self.rnr_of(record) {

@@ -111,6 +111,9 @@ pub(super) struct Requester {
     /// The last NAK of what is acknowledged by now: the requester may react to it before it handles the ACK.
     pub(super) past_nak: Option<Trigger>,
     pub(super) implied: Option<Trigger>,
+    /// The last missing response that came after all. What passed it counts nothing, so the requester may still go back to
+    /// the first request that no response counts.
+    pub(super) past_implied: Option<Trigger>,
     pub(super) rnr: Option<Rnr>,
     /// How often it went back without progress, and from where.
     pub(super) attempts: u32,
@@ -170,6 +173,7 @@ impl Requester {
             nak: None,
             past_nak: None,
             implied: None,
+            past_implied: None,
             rnr: None,
             attempts: 0,
             rnr_attempts: 0,
@@ -239,6 +243,16 @@ impl Requester {
         first.map_or(self.sure, |&(_, before)| before)
     }
 
+    /// Whether a request in `record` is where a requester begins that handled a late response after the implied NAK.
+    pub(super) fn is_behind_implied(&self, sequence: u64, record: &Record, now: u64) -> bool {
+        let is_start =
+            sequence <= self.sure || (record.sequence..record.end()).contains(&self.sure);
+        is_start
+            && self.past_implied.is_some_and(|implied| {
+                now <= implied.time.saturating_add(REACTION_NANOS) && implied.from <= sequence
+            })
+    }
+
     /// Works out `una` anew after a response.
     pub(super) fn advance(&mut self, now: u64, frame: u64) {
         let mut una = self.acknowledged;
@@ -264,6 +278,8 @@ impl Requester {
         // A trigger that lies behind is served, however that came.
         self.past_nak = self.nak.filter(|trigger| trigger.until < una).or(self.past_nak);
         self.nak = self.nak.filter(|trigger| trigger.until >= una);
+        self.past_implied =
+            self.implied.filter(|trigger| trigger.until < una).or(self.past_implied);
         self.implied = self.implied.filter(|trigger| trigger.until >= una);
         self.rnr = self.rnr.filter(|rnr| rnr.sequence >= una);
     }
