@@ -139,6 +139,31 @@ impl Requester {
         }
     }
 
+    /// A response behind those of a READ, the last request that was sent, shows that the READ has one more, if the path MTU
+    /// is not known. Where the capture was not taken at the requester, the responses may be another's.
+    pub(super) fn lengthen_read(&mut self, info: &OpcodeInfo) {
+        if !self.is_local()
+            || self.params.mtu.is_some()
+            || info.operation != Operation::ReadResponse
+        {
+            return;
+        }
+        let Some(last) = self.next.checked_sub(1) else { return };
+        let Some(read) = self.records.get_mut(last) else { return };
+        let is_read = read.opcode.info().is_some_and(|i| i.operation == Operation::ReadRequest);
+        let most = read.reth.map_or(1, |reth| responses_of(reth.length, MTUS[0]));
+        if !is_read || read.answered != read.end() || read.span >= most {
+            return;
+        }
+        (read.span, read.is_span_guessed) = (read.span + 1, true);
+        // It is not answered in full again.
+        (self.unanswered, self.reads) = (self.unanswered + 1, self.reads + 1);
+        if self.cursor == self.next {
+            self.cursor += 1;
+        }
+        self.next += 1;
+    }
+
     /// A request inside the PSNs that a READ was thought to have, and that does not ask for a part of it, shows that it has
     /// fewer.
     pub(super) fn unguess_read(&mut self, request: &Request<'_>) {
@@ -297,6 +322,11 @@ impl Requester {
             // The ACK that first told of a limit was on its way, or it was lost behind the capture point.
             let is_new = request.now <= self.credits.since.saturating_add(REORDER_NANOS);
             return Ok((!is_new).then_some(Undecided::MissingPackets));
+        }
+        // The limit holds for messages that begin: one in flight when the responder first told of it goes on.
+        let began = record.write.and_then(|(begin, _)| self.records.get(begin));
+        if began.is_some_and(|it| it.time <= self.credits.since || it.transmissions > 1) {
+            return Ok(None);
         }
         let found = format!(
             "message {} while the limit is {limit}, counted from the first",

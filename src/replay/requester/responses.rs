@@ -3,7 +3,7 @@
 use super::state::{Requester, Rnr, Trigger};
 use crate::analysis::PacketFacts;
 use crate::wire::aeth::{Answer, NakCode};
-use crate::wire::{Msn, OpcodeInfo, Operation};
+use crate::wire::{Msn, OpcodeInfo, Operation, Position};
 
 impl Requester {
     /// Takes a response that the responder sent. What the requester did not get for sure must not be handed in.
@@ -12,6 +12,9 @@ impl Requester {
             return;
         }
         let sequence = self.sequence_of(packet.psn);
+        if sequence == self.next && matches!(info.position, Position::Middle | Position::Last) {
+            self.lengthen_read(info);
+        }
         if sequence >= self.next || sequence < self.first {
             // An answer to what was not sent, or not captured, makes a requester do nothing.
             return;
