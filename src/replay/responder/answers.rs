@@ -1,6 +1,7 @@
 //! Captured answers, held against those of the engine.
 
 use super::World;
+use super::pending::Pending;
 use super::rules;
 use super::track::{Advance, Complaint, FAR, Open, State, Track, differs, packet_pkey, psn_of};
 use crate::replay::Rule;
@@ -217,7 +218,11 @@ impl Track {
         world: &mut World,
     ) -> Result<(), Option<Verdict>> {
         while self.pending.front().is_some_and(|front| !front.info.position.begins()) {
-            self.pending.pop_front();
+            let dropped = self.pending.pop_front();
+            if dropped.is_some_and(|request| request.info.operation == Operation::Write) {
+                // Where the beginning of its message, which was not captured, wrote is unknown.
+                world.memory.note_activity(self.host, it.frame);
+            }
         }
         let is_ack = it.info.operation == Operation::Acknowledge
             && matches!(it.answer(), Some(Answer::Ack(_)));
@@ -231,14 +236,13 @@ impl Track {
                 }
             }
             Some(front) if is_ack && front.seq == it.seq + 1 => {
-                self.adopt(it.seq + 1, it.msn.unwrap_or(Msn::new(0)), it.dest(), world);
+                self.adopt(it.seq + 1, it.msn, it.dest(), world);
                 Err(undecided(why))
             }
             // What is expected was not captured yet, or is in the middle of a message.
             _ if it.is_nak() && self.top.is_some_and(|top| it.seq < top) => {
-                let msn = it.msn.unwrap_or(Msn::new(0));
-                let is_start = msn.get() == 0;
-                self.adopt(it.seq, msn, it.dest(), world);
+                let is_start = it.msn == Some(Msn::new(0));
+                self.adopt(it.seq, it.msn, it.dest(), world);
                 self.reported = Some((it.seq, it.frame));
                 Err(if is_start { AGREED } else { undecided(why) })
             }
@@ -249,7 +253,7 @@ impl Track {
             }
             None => {
                 if is_ack {
-                    self.adopt(it.seq + 1, it.msn.unwrap_or(Msn::new(0)), it.dest(), world);
+                    self.adopt(it.seq + 1, it.msn, it.dest(), world);
                 }
                 Err(undecided(why))
             }
@@ -278,8 +282,7 @@ impl Track {
                 let found = "a request was accepted that must be refused".to_owned();
                 let rule = &rules::INVALID_ACCEPTED;
                 let verdict = it.differs(rule, found, Some(expected), &[frame]);
-                let msn = it.msn.unwrap_or(self.msn);
-                self.adopt(target, msn, it.dest(), world);
+                self.adopt(target, it.msn, it.dest(), world);
                 Err(Some(verdict))
             }
         }
@@ -300,7 +303,6 @@ impl Track {
             _ if !it.info.position.begins() && self.stream.is_some() => &rules::RESPONSE_PSN,
             _ => &rules::RESPONSE_UNSOLICITED,
         };
-        let msn = it.msn.unwrap_or(self.msn);
         let is_beyond = self.top.is_none_or(|top| missing >= top);
         if !is_beyond {
             let is_captured = self.first.is_some_and(|first| missing >= first);
@@ -313,7 +315,7 @@ impl Track {
             }
             // What the missing requests wrote is unknown.
             world.memory.note_activity(self.host, it.frame);
-            self.adopt(target, msn, it.dest(), world);
+            self.adopt(target, it.msn, it.dest(), world);
             return undecided(Undecided::MissingPackets);
         }
         let found = format!("PSN {} was not sent yet", psn_of(missing));
@@ -333,9 +335,10 @@ impl Track {
         if self.open.len() >= OPEN_MAX {
             return undecided(Undecided::MissingPackets);
         }
-        let msn = it.msn.unwrap_or(self.msn);
+        let msn = it.msn;
         // An MSN that counts what was not captured says that it was sent.
-        let is_counted = !self.adopts_msn && msn.since(self.msn) > 0 && !self.counts_ahead(msn);
+        let is_beyond = |msn: Msn| msn.since(self.msn) > 0 && !self.counts_ahead(msn);
+        let is_counted = !self.adopts_msn && msn.is_some_and(is_beyond);
         let needs = (!it.is_nak()).then_some(it.info.operation);
         let captured = Some(it.packet.to_vec());
         let (expected, frames) = (None, Vec::new());
@@ -478,6 +481,16 @@ impl Track {
         let ahead = msn.since(self.msn);
         let unanswered = self.pending.iter().filter(|request| request.info.position.ends()).count();
         usize::try_from(ahead).is_ok_and(|ahead| ahead <= unanswered)
+    }
+
+    /// Whether an MSN counts requests whose answers were not captured yet, and ones between them that were not captured.
+    pub(super) fn counts_missing(&self, msn: Msn) -> bool {
+        let ahead = u64::try_from(msn.since(self.msn));
+        let end = self.pending.iter().last().map_or(self.epsn, Pending::end);
+        let captured: u64 = self.pending.iter().map(|request| request.span).sum();
+        let missing = end.saturating_sub(self.epsn).saturating_sub(captured);
+        let unanswered = self.pending.iter().filter(|request| request.info.position.ends()).count();
+        !self.is_complete && ahead.is_ok_and(|ahead| ahead <= missing + unanswered as u64)
     }
 
     /// Whether the answer to a duplicate that was not captured, or that the network made behind the capture point, may have

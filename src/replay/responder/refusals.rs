@@ -177,6 +177,10 @@ impl Track {
             // Its memory may have been gone when it was answered, after later requests were executed.
             return verdict.or(AGREED);
         }
+        if is_read && it.msn.is_some_and(|msn| self.counts_missing(msn) && msn != self.msn) {
+            // So may it, if some of the later requests were not captured.
+            return verdict.or_else(|| undecided(Undecided::MissingPackets));
+        }
         verdict.or_else(|| self.check_msn(it, &[])).or(AGREED)
     }
 

@@ -99,9 +99,9 @@ pub(super) struct Stream {
 pub(super) struct Open {
     /// The packet is wrong if the requester sends this sequence number for the first time later.
     pub(super) unsent: u64,
-    /// What it says otherwise: all before this was executed, and this is the MSN.
+    /// What it says otherwise: all before this was executed, and this is the MSN, if it has one.
     pub(super) target: u64,
-    pub(super) msn: Msn,
+    pub(super) msn: Option<Msn>,
     pub(super) dest: Qpn,
     pub(super) frame: u64,
     pub(super) time: Instant,
@@ -593,15 +593,19 @@ impl Track {
         self.target.is_some()
     }
 
-    /// Adopts the state that an answer implies: all before `seq` was executed, with this MSN.
-    pub(super) fn adopt(&mut self, seq: u64, msn: Msn, dest: Qpn, world: &mut World) {
+    /// Adopts the state that an answer implies: all before `seq` was executed, with this MSN. Without one the MSN is that of
+    /// the next answer that has one.
+    pub(super) fn adopt(&mut self, seq: u64, msn: Option<Msn>, dest: Qpn, world: &mut World) {
         while self.pending.front().is_some_and(|front| front.seq < seq) {
             if let Some(request) = self.pending.pop_front() {
                 self.write_unknown(&request, world);
             }
         }
         self.start_at(seq, dest);
-        (self.msn_offset, self.msn, self.adopts_msn) = (msn.get(), msn, false);
+        self.adopts_msn = msn.is_none();
+        if let Some(msn) = msn {
+            (self.msn_offset, self.msn) = (msn.get(), msn);
+        }
     }
 }
 
