@@ -152,9 +152,15 @@ impl Requester {
         });
         if is_reaction
             || self.is_asked_for(sequence, record)
-            || self.is_behind_implied(sequence, record, now)
+            || self.is_behind_past(sequence, record, now)
         {
             return (Motion::Rewind(Cause::Loss), Ok(None));
+        }
+        if let Some(rnr) = self.past_rnr_of(sequence, record)
+            && early(&rnr, now).is_none()
+            && now <= rnr.time.saturating_add(rnr.timer).saturating_add(REACTION_NANOS)
+        {
+            return (Motion::Rewind(Cause::Unknown), Ok(None));
         }
         if let Some(rnr) = self.rnr_of(record) {
             let is_crossing = is_timeout && now.saturating_sub(rnr.time) <= REACTION_NANOS;

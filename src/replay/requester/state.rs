@@ -115,6 +115,8 @@ pub(super) struct Requester {
     /// the first request that no response counts.
     pub(super) past_implied: Option<Trigger>,
     pub(super) rnr: Option<Rnr>,
+    /// The last RNR NAK of what is acknowledged by now.
+    pub(super) past_rnr: Option<Rnr>,
     /// How often it went back without progress, and from where.
     pub(super) attempts: u32,
     pub(super) rnr_attempts: u32,
@@ -175,6 +177,7 @@ impl Requester {
             implied: None,
             past_implied: None,
             rnr: None,
+            past_rnr: None,
             attempts: 0,
             rnr_attempts: 0,
             attempts_una: 0,
@@ -243,14 +246,28 @@ impl Requester {
         first.map_or(self.sure, |&(_, before)| before)
     }
 
-    /// Whether a request in `record` is where a requester begins that handled a late response after the implied NAK.
-    pub(super) fn is_behind_implied(&self, sequence: u64, record: &Record, now: u64) -> bool {
-        let is_start =
-            sequence <= self.sure || (record.sequence..record.end()).contains(&self.sure);
-        is_start
-            && self.past_implied.is_some_and(|implied| {
-                now <= implied.time.saturating_add(REACTION_NANOS) && implied.from <= sequence
-            })
+    /// Whether a request is the first that no response counts, so that a requester begins with it that was told to go back, and
+    /// then that what it was told to go back to is done.
+    fn is_start(&self, sequence: u64, record: &Record) -> bool {
+        sequence <= self.sure || (record.sequence..record.end()).contains(&self.sure)
+    }
+
+    /// Whether the requester goes back to a request because of a NAK, or a missing response, of what is done by now.
+    pub(super) fn is_behind_past(&self, sequence: u64, record: &Record, now: u64) -> bool {
+        let is_cause = |it: &Trigger| {
+            now <= it.time.saturating_add(REACTION_NANOS)
+                && it.from <= sequence
+                && record.time <= it.time
+        };
+        self.is_start(sequence, record)
+            && [self.past_nak, self.past_implied].iter().flatten().any(is_cause)
+    }
+
+    /// The RNR NAK of what is done by now, whose timer the requester may wait for before it goes on with a request.
+    pub(super) fn past_rnr_of(&self, sequence: u64, record: &Record) -> Option<Rnr> {
+        self.past_rnr.filter(|rnr| {
+            self.is_start(sequence, record) && rnr.sequence <= sequence && record.time <= rnr.time
+        })
     }
 
     /// Works out `una` anew after a response.
@@ -281,6 +298,7 @@ impl Requester {
         self.past_implied =
             self.implied.filter(|trigger| trigger.until < una).or(self.past_implied);
         self.implied = self.implied.filter(|trigger| trigger.until >= una);
+        self.past_rnr = self.rnr.filter(|rnr| rnr.sequence < una).or(self.past_rnr);
         self.rnr = self.rnr.filter(|rnr| rnr.sequence >= una);
     }
 
