@@ -404,7 +404,7 @@ impl<'s> World<'s> {
                 Action::Corrupt => {
                     corrupt(&mut packet.bytes, self.truth.injected.len().wrapping_mul(0x9e37_79b9));
                     packet.is_corrupted = true;
-                    self.truth.transmissions[number].corrupted = Some(hop);
+                    self.truth.transmissions[number].corrupted.get_or_insert(hop);
                 }
                 Action::Mark => {
                     mark(&mut packet.bytes);

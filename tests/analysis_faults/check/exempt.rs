@@ -93,8 +93,9 @@ impl Check<'_> {
         };
         // What the requester retransmits for want of a response that was lost behind the point equals a copy.
         self.is_delayed_twin(number)
-            || self.is_behind_delay(number)
+            || self.is_behind_delay(number, true)
             || self.is_copy_of_lost(number)
+            || self.is_behind_its_copy(number)
             || self.excuse(
                 "answer to a copy made behind the point",
                 is_answer && self.has_met(number, copies_behind),
@@ -147,6 +148,8 @@ impl Check<'_> {
                 is_answer && self.has_met(number, repeated),
             )
             || self.excuse("order: late first request", is_late && is_first && is_away)
+            || (!is_late && self.is_behind_delay(number, false))
+            || (!is_late && self.is_repeated_for_lost(number))
     }
 
     /// An acknowledgement that was overtaken only by responses with the same MSN equals the answer to a repeated request.
@@ -185,7 +188,7 @@ impl Check<'_> {
     }
 
     /// Away from the requester, what it retransmits although the packet only came late cannot be told from what was late.
-    pub(super) fn is_behind_delay(&self, number: usize) -> bool {
+    pub(super) fn is_behind_delay(&self, number: usize, is_wide: bool) -> bool {
         let packet = &self.truth.transmissions[number];
         let late = |injected: &Injected, other: &Transmission| {
             (other.connection, other.sender, other.class)
@@ -199,8 +202,23 @@ impl Check<'_> {
         self.excuse("retransmission behind a delay", is_away && self.has_met(number, before))
             || self.excuse(
                 "wide: retransmission after any delay",
-                is_away && self.has_met(usize::MAX, late),
+                is_away && is_wide && self.has_met(usize::MAX, late),
             )
+    }
+
+    /// Away from its sender, what is retransmitted once more because its last retransmission was lost before the point comes
+    /// after those behind it, as that one would if it were late.
+    pub(super) fn is_repeated_for_lost(&self, number: usize) -> bool {
+        let packet = &self.truth.transmissions[number];
+        let before = self.truth.transmissions[..number].iter().rev();
+        let mut before =
+            before.filter(|other| other.is_alike(packet) && other.sequence == packet.sequence);
+        let is_lost = before.next().is_some_and(|last| {
+            last.cause.is_some()
+                && last.stopped().is_some_and(|hop| self.is_before_points(last.sender, hop))
+        });
+        let is_away = packet.cause.is_some() && !self.has_point_of(packet.sender);
+        self.excuse("order: retransmission lost before the point", is_away && is_lost)
     }
 
     /// Whether the packet, or one with the same PSN, was delayed, and it was transmitted more than once.
@@ -232,6 +250,19 @@ impl Check<'_> {
                 && other.sequence == packet.sequence
         });
         self.excuse("copy of a packet that was lost", is)
+    }
+
+    /// Where the network copies a packet and then delays the first of the two, the copy arrives first: as both are equal, the
+    /// one that arrives later is taken for the copy.
+    pub(super) fn is_behind_its_copy(&self, number: usize) -> bool {
+        let met = |is: fn(Action) -> bool| {
+            let mut injected = self.truth.injected.iter();
+            injected.position(|fault| fault.transmission == number && is(fault.action))
+        };
+        let copied = met(|action| action == Action::Duplicate);
+        let delayed = met(|action| matches!(action, Action::Delay(_)));
+        let is = copied.is_some() && delayed.is_some() && copied < delayed;
+        self.excuse("packet delayed behind its own copy", is)
     }
 
     /// Whether an equal packet came to the point of a frame at the same time: which of the two is the copy cannot be known.

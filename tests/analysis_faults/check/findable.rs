@@ -35,6 +35,7 @@ impl Check<'_> {
 
     /// Whether the requester went back to it because of a sequence-error NAK: the others that were lost behind it cannot be
     /// told from those that the responder dropped because of the gap, and without a NAK the response may have been lost.
+    /// Where the point saw a later packet before it, that is why the responder sent the NAK, whether it arrived in the end or not.
     /// What was delayed until the point had seen its retransmission is of no use any more: that it was lost changes nothing.
     pub(super) fn is_named_by_nak(&self, number: usize, point: usize) -> bool {
         let packet = &self.truth.transmissions[number];
@@ -52,7 +53,10 @@ impl Check<'_> {
             rewind.sequence == packet.sequence
                 && at(again).is_none_or(|again| at(number) < Some(again))
                 && rewind.cause == Some(RetransmissionCause::SequenceNak)
-        })
+        }) && !self.excuse(
+            "loss not told: late at the point, which explains the NAK",
+            self.is_overtaken_at(number, point),
+        )
     }
 
     /// Whether the point saw a packet with a higher PSN of the same kind before it saw this one: a gap.

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use roce::analysis::{LossNote, LossPlace, PacketRole};
+use roce::analysis::{Certainty, LossNote, LossPlace, PacketRole};
 
 use super::super::plan::Class;
 use super::super::truth::Transmission;
@@ -11,20 +11,21 @@ use super::{Check, last_point, way};
 impl Check<'_> {
     /// Every loss that is told was injected, and every one that was injected is told.
     pub(super) fn losses(&self) {
-        let mut told: BTreeMap<usize, usize> = BTreeMap::new();
+        let mut told: BTreeMap<usize, Vec<&LossNote>> = BTreeMap::new();
         for loss in &self.seen.losses {
             match self.injected_loss(loss) {
-                Ok(number) => *told.entry(number).or_default() += 1,
+                Ok(number) => told.entry(number).or_default().push(loss),
                 Err(why) => self.say(format!("{loss:?}: {why}")),
             }
         }
-        for (number, count) in &told {
+        for (number, notes) in &told {
+            let count = notes.len();
             let most = self
                 .truth
                 .transmissions
                 .get(*number)
                 .map_or(usize::MAX, |packet| packet.psns as usize);
-            if *count > most {
+            if count > most && !self.is_request_lost_since(*number, &notes[most..]) {
                 let packet = self.words(&self.truth.transmissions[*number]);
                 self.say(format!("loss of {packet} is told {count} times"));
             }
@@ -39,6 +40,27 @@ impl Check<'_> {
                 ));
             }
         }
+    }
+
+    /// What is only likely may take the request for the response of a round trip: whether, for each of these notes about the
+    /// loss of a response, the request for it was lost since, before the proof.
+    fn is_request_lost_since(&self, number: usize, notes: &[&LossNote]) -> bool {
+        let response = &self.truth.transmissions[number];
+        let is = notes.iter().all(|note| {
+            let proof = self.seen.frame(note.proof).1.transmission;
+            let between = self.truth.transmissions.iter().take(proof).skip(number + 1);
+            let mut requests = between.filter(|other| {
+                (other.connection, other.sender) == (response.connection, 1 - response.sender)
+            });
+            note.certainty == Certainty::Likely
+                && response.class == Class::Response
+                && requests.any(|request| {
+                    request.class == Class::Request
+                        && request.covers(response.sequence)
+                        && request.stopped().is_some()
+                })
+        });
+        self.excuse("likely loss of a response: the request for it was lost", is)
     }
 
     /// The injected loss that a note is about.

@@ -109,7 +109,7 @@ impl Check<'_> {
         let is_cause_wrong = got.is_some() && real.is_some();
         let is_copy_likely = got.is_none() && note.duplicate;
         if self.is_delayed_twin(number)
-            || self.is_behind_delay(number)
+            || self.is_behind_delay(number, true)
             || self.is_late_behind_nak(number)
             || self.is_copy_of_lost(number)
             || ((is_cause_wrong || is_copy_likely) && self.cannot_know_cause(number))
@@ -120,16 +120,25 @@ impl Check<'_> {
         say
     }
 
-    /// Whether a packet that was sent later was seen earlier: at the point, or at the last one on the way.
+    /// Whether a packet that was sent later was seen earlier: at the point, or at the last one on the way that sees the flow.
     pub(super) fn is_reordered(&self, number: usize, frame: u64) -> bool {
         let packet = &self.truth.transmissions[number];
         let point = match self.is_merged() {
             false => self.seen.frame(frame).0,
             true => {
-                let on_way = way(packet.sender).into_iter().rev();
-                on_way.into_iter().find(|point| self.seen.points.contains(point)).unwrap()
+                let mut on_way = way(packet.sender).into_iter().rev();
+                let is_last = |point: &usize| {
+                    self.seen.points.contains(point) && !self.cannot_know_way(packet, *point)
+                };
+                on_way.find(is_last).unwrap_or(self.seen.frame(frame).0)
             }
         };
+        self.is_overtaken_at(number, point)
+    }
+
+    /// Whether a point saw a packet that was sent later earlier.
+    pub(super) fn is_overtaken_at(&self, number: usize, point: usize) -> bool {
+        let packet = &self.truth.transmissions[number];
         let captured = &self.truth.captured[point];
         let Some(at) =
             captured.iter().position(|seen| seen.transmission == number && !seen.is_corrupted)
