@@ -132,7 +132,7 @@ impl Clocks {
 
     /// Takes the packets that a file saw more than once, for directions of which nothing better is known. Which sightings are
     /// of the same transmission is not known: but the right difference occurs in every group, and others differ. If several
-    /// occur as often, it is the one that is nearest to that of the other direction.
+    /// occur as often, it is the one that is nearest to that of the other direction, or of packets of other hosts.
     pub(super) fn add_repeated<'g>(&mut self, groups: impl Iterator<Item = &'g Group>) {
         let mut candidates: BTreeMap<[[u8; 16]; 2], Candidates> = BTreeMap::new();
         for group in groups.filter(|group| !is_once(group)) {
@@ -158,12 +158,20 @@ impl Clocks {
             }
             for (files, all) in pairs {
                 let back = self.differences.get(&(direction.1, direction.0));
-                let back = back.and_then(|pairs| pairs.get(&files)).map_or(0, Difference::mean);
-                let Some(difference) = most_frequent(all, back) else { continue };
+                let back = back.and_then(|pairs| pairs.get(&files)).map(Difference::mean);
+                let expected = back.or_else(|| self.usual(files)).unwrap_or(0);
+                let Some(difference) = most_frequent(all, expected) else { continue };
                 let fresh = Difference::new(difference, self.window, true);
                 self.differences.entry(direction).or_default().insert(files, fresh);
             }
         }
+    }
+
+    /// The difference of two files' times for packets that each saw once, of the direction that has most of them.
+    fn usual(&self, files: (u16, u16)) -> Option<i64> {
+        let all = self.differences.values().filter_map(|pairs| pairs.get(&files));
+        let once = all.filter(|difference| !difference.is_rough);
+        once.map(|known| (known.count, known.mean())).max().map(|(_, mean)| mean)
     }
 
     /// Works out the offsets from what was taken.
