@@ -49,6 +49,9 @@ pub const ENDED_READS_MAX: usize = 16;
 /// Responses of an endpoint that are remembered until it is paired.
 pub const ORPHAN_RESPONSES_MAX: usize = 64;
 
+/// Lost CNPs that are remembered until their connection is known.
+pub const EARLY_CNPS_MAX: usize = 16;
+
 /// Endpoints between two addresses that are considered when a response looks for its requester.
 pub const CANDIDATES_MAX: usize = 64;
 

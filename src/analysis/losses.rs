@@ -2,7 +2,7 @@
 
 use super::limits::MISSING_RESPONSES_MAX;
 use super::records::RecordFlags;
-use super::requester::{OpenTimeout, Requester, Scene, Trigger};
+use super::requester::{Asked, OpenTimeout, Requester, Scene, Trigger};
 use super::{
     Certainty, LossNote, LossPlace, LostBetween, PacketFacts, PacketRole, RetransmissionCause, Sink,
 };
@@ -38,6 +38,7 @@ impl Requester {
             return;
         }
         match trigger {
+            Some(trigger) if trigger.asked == Asked::Told => {}
             Some(trigger) if trigger.cause == RetransmissionCause::SequenceNak => {
                 self.report_naked(trigger.sequence, trigger.frame, scene);
                 if cause == RetransmissionCause::Timeout {
@@ -53,7 +54,9 @@ impl Requester {
             }
             Some(trigger) if trigger.cause == RetransmissionCause::ImpliedNak => {
                 let more = self.more_missing(trigger.sequence);
-                if !is_corrupt {
+                if trigger.asked == Asked::Late {
+                    self.report_corrupt_responses(trigger.sequence + 1, trigger.frame, scene);
+                } else if !is_corrupt {
                     let is_only = more.is_empty();
                     self.report_missing_response(trigger.sequence, is_only, trigger.frame, scene);
                 }
@@ -177,6 +180,32 @@ impl Requester {
         missing.sort_unstable();
         missing.dedup();
         missing
+    }
+
+    /// A requester that went back drops the responses to what it had requested before, but they come in order: reports those
+    /// of READs and ATOMICs that are missing before the one to `sequence`.
+    pub(super) fn find_dropped_gap<S: Sink>(
+        &mut self,
+        sequence: u64,
+        packet: &PacketFacts,
+        scene: &mut Scene<'_, S>,
+    ) {
+        let now = packet.time.as_nanos();
+        let is_earlier = now.saturating_sub(self.attempt_time) < self.rtt_least;
+        if sequence < self.dropped_end || !is_earlier || !self.is_recovering(now) {
+            return;
+        }
+        let from = core::mem::replace(&mut self.dropped_end, sequence + 1);
+        let reads = self.messages.open_reads().take_while(|read| read.last < sequence);
+        let reads = reads.filter(|read| read.first >= from && read.requests == 1);
+        let mut missing: Vec<u64> =
+            reads.map(|read| read.first).take(MISSING_RESPONSES_MAX).collect();
+        missing.retain(|missing| !self.corrupt_responses.iter().any(|(at, ..)| at == missing));
+        for sequence in missing {
+            let (role, certainty) = (PacketRole::Response, Certainty::Likely);
+            let (frame, proof, is_corrupt) = (None, packet.frame, false);
+            self.report(Loss { sequence, role, frame, proof, certainty, is_corrupt }, scene);
+        }
     }
 
     /// A READ response with a wrong ICRC whose PSN is of no READ or ATOMIC that waits for one: the PSN is damaged.

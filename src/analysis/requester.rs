@@ -41,6 +41,30 @@ pub(super) struct Trigger {
     pub(super) sequence: u64,
     pub(super) time: u64,
     pub(super) frame: u64,
+    pub(super) asked: Asked,
+}
+
+impl Trigger {
+    /// Whether the requester may still go back for it: what is settled counts only while the requester can be about to.
+    pub(super) fn is_current(&self, now: u64) -> bool {
+        matches!(self.asked, Asked::Missing | Asked::Presumed)
+            || now.saturating_sub(self.time) < TIMEOUT_NANOS_LEAST
+    }
+}
+
+/// What became of the packet that a [`Trigger`] asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Asked {
+    /// It has not come.
+    Missing,
+    /// It has not come, as is seen when one before it comes: it may be on its way.
+    Presumed,
+    /// It came after all, later than packets that were sent after it: it was not lost.
+    Late,
+    /// The answer to a copy of its request came: it was lost, or is late.
+    Replayed,
+    /// The requester went back, though not as far: the loss is told.
+    Told,
 }
 
 /// A NAK or RNR NAK, to tell copies of it.
@@ -113,6 +137,10 @@ pub(super) struct Requester {
     is_recovering: bool,
     /// Since it went back: a response that did not come, although a later one did.
     pub(super) unanswered: Option<u64>,
+    /// Responses that it dropped since it went back.
+    pub(super) dropped: VecDeque<u64>,
+    /// Behind the last response to what it had requested before it went back.
+    pub(super) dropped_end: u64,
     /// The last NAK or RNR NAK that the requester has not acted on yet.
     pub(super) trigger: Option<Trigger>,
     /// The implied NAK that the requester has not acted on yet.
@@ -227,6 +255,8 @@ impl Requester {
     pub(super) fn begin_recovery(&mut self) {
         self.is_recovering = true;
         self.unanswered = None;
+        self.dropped.clear();
+        self.dropped_end = self.last_ack.sequence + 1;
     }
 
     /// A response came in order.

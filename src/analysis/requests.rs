@@ -6,7 +6,7 @@ use super::losses::Loss;
 use super::message::Outcome;
 use super::records::{Record, RecordFlags};
 use super::requester::{
-    Requester, Scene, TIMEOUT_NANOS_LEAST, Trigger, Verdict, retransmitted_mut,
+    Asked, Requester, Scene, TIMEOUT_NANOS_LEAST, Trigger, Verdict, retransmitted_mut,
 };
 use super::{Certainty, PacketFacts, PacketRole, RetransmissionCause, Sink};
 use crate::wire::{OpcodeInfo, Operation};
@@ -310,14 +310,20 @@ impl Requester {
         is_copy: bool,
         now: u64,
     ) -> Option<Trigger> {
-        let known = [self.implied, self.trigger].into_iter().flatten().filter(|_| !is_copy);
-        let known = known.filter(|trigger| {
+        let known = [self.implied, self.trigger].into_iter().flatten();
+        let known = known.filter(|trigger| trigger.is_current(now)).filter(|trigger| {
             trigger.time >= record.time || self.is_after_rnr_timer(trigger, record, now)
         });
         let named =
             |trigger: &Trigger| trigger.sequence == sequence || self.is_read_of(trigger, sequence);
-        known.clone().find(named).or_else(|| {
-            let before = known.filter(|trigger| sequence > trigger.sequence);
+        // What comes again sooner than any round trip takes is a copy, unless a response, seen on its last steps to the
+        // requester, implied a NAK of just this packet since.
+        let is_implied = |trigger: &Trigger| {
+            trigger.cause == RetransmissionCause::ImpliedNak && trigger.time > record.time
+        };
+        let is_named = |trigger: &Trigger| named(trigger) && (!is_copy || is_implied(trigger));
+        known.clone().find(is_named).or_else(|| {
+            let before = known.filter(|trigger| !is_copy && sequence > trigger.sequence);
             before.max_by_key(|trigger| trigger.time)
         })
     }
@@ -393,6 +399,7 @@ impl Requester {
             self.statistics.rnr_wait_nanos += wait;
             self.rnr_wait_max = self.rnr_wait_max.max(wait);
         }
+        let used = trigger;
         self.judge_losses(sequence, cause, trigger, packet, scene);
         self.missing_responses.retain(|&missing| missing < sequence);
         if self.attempts > 0 {
@@ -405,12 +412,24 @@ impl Requester {
         self.attempt_time = now;
         self.begin_recovery();
         self.messages.reopen_reads(sequence);
+        if used.is_some_and(|used| matches!(used.asked, Asked::Late | Asked::Replayed)) {
+            // What it went back for reaches it meanwhile.
+            self.end_recovery();
+        }
         self.pass = self.pass.wrapping_add(1);
         self.pass_frame = packet.frame;
         (self.pass_start, self.pass_cause, self.cursor) = (sequence, Some(cause), sequence);
-        self.trigger = None;
+        // A late packet behind the one that is asked for looks like a retransmission: that of the one asked for follows.
+        let is_nak = |trigger: &Trigger| trigger.cause == RetransmissionCause::SequenceNak;
+        self.trigger =
+            self.trigger.filter(|trigger| is_nak(trigger) && trigger.sequence < sequence);
         let is_read = self.implied.is_some_and(|implied| self.is_read_of(&implied, sequence));
         self.implied = self.implied.filter(|implied| implied.sequence < sequence && !is_read);
+        for trigger in [&mut self.trigger, &mut self.implied].into_iter().flatten() {
+            if used.is_some_and(|used| used.frame == trigger.frame) {
+                trigger.asked = Asked::Told;
+            }
+        }
     }
 
     /// The first transmission of a new packet that was captured with a wrong ICRC only: the packet comes again because a NAK

@@ -2,10 +2,12 @@
 
 use super::evidence::Refusal;
 use super::inflight::psn_of;
-use super::limits::{MISSING_RESPONSES_MAX, PSN_JUMP_MAX, RECENT_ACKS_MAX};
+use super::limits::{MISSING_RESPONSES_MAX, PSN_JUMP_MAX, RECENT_ACKS_MAX, RESPONSES_MAX};
 use super::message::Outcome;
 use super::records::RecordFlags;
-use super::requester::{LastAck, LastNak, Requester, Scene, TIMEOUT_NANOS_LEAST, Trigger, Verdict};
+use super::requester::{
+    Asked, LastAck, LastNak, Requester, Scene, TIMEOUT_NANOS_LEAST, Trigger, Verdict,
+};
 use super::{PacketFacts, PacketRole, RetransmissionCause, Sink};
 use crate::wire::aeth::{Answer, Credits, NakCode, RnrTimer};
 use crate::wire::{OpcodeInfo, Operation};
@@ -53,7 +55,8 @@ impl Requester {
         let sequence = self.sequence_of(packet.psn);
         let mut verdict = Verdict { sequence, ..Verdict::default() };
         self.statistics.response_packets += 1;
-        if packet.sightings.is_copy {
+        let is_copy = packet.sightings.is_copy;
+        if is_copy && !self.is_copy_of_lost(sequence, packet) {
             verdict.duplicate = true;
             self.statistics.duplicate_packets += 1;
             self.statistics.response_packets -= 1;
@@ -72,6 +75,7 @@ impl Requester {
         }
         let answer = packet.aeth.map(|(syndrome, _)| syndrome.answer());
         let is_sent_earlier = self.is_sent_earlier(packet);
+        self.find_dropped_gap(sequence, packet, scene);
         match (info.operation, answer) {
             (Operation::ReadResponse, _) => {
                 self.handle_read_response(packet, info, &mut verdict, scene)
@@ -86,6 +90,7 @@ impl Requester {
             (_, Some(Answer::Nak(code))) => self.handle_nak(packet, code, &mut verdict, scene),
             (_, Some(Answer::Reserved(_)) | None) => {}
         }
+        verdict.duplicate |= is_copy;
         if verdict.duplicate {
             self.statistics.duplicate_packets += 1;
             self.statistics.response_packets -= 1;
@@ -97,6 +102,15 @@ impl Requester {
             self.evidence().reordered.push(packet.frame);
         }
         verdict
+    }
+
+    /// Whether the network's copy of a response that was lost came to the requester in its place.
+    fn is_copy_of_lost(&mut self, sequence: u64, packet: &PacketFacts) -> bool {
+        let before = self.known_lost_responses.len();
+        if packet.sightings.is_delivered {
+            self.known_lost_responses.retain(|&lost| lost != sequence);
+        }
+        self.known_lost_responses.len() < before
     }
 
     fn handle_ack<S: Sink>(
@@ -230,12 +244,21 @@ impl Requester {
         // One that it went back for, and requested again since, counts anew.
         let requested = self.records.get(missing).map_or(0, |record| record.time);
         let is_known = |known: Trigger| known.sequence == missing && known.time >= requested;
-        if self.is_recovering(packet.time.as_nanos()) || self.implied.is_some_and(is_known) {
+        // For one that came late it goes back as well, to request all that is missing behind it.
+        let is_going_back = |known: Trigger| {
+            matches!(known.asked, Asked::Late | Asked::Replayed)
+                && known.is_current(packet.time.as_nanos())
+        };
+        if self.is_recovering(packet.time.as_nanos())
+            || self.implied.is_some_and(|known| is_known(known) || is_going_back(known))
+        {
             return;
         }
         let (time, frame) = (packet.time.as_nanos(), packet.frame);
         let (cause, sequence) = (RetransmissionCause::ImpliedNak, missing);
-        self.implied = Some(Trigger { cause, sequence, time, frame });
+        let is_overtaken = self.sequence_of(packet.psn) > missing;
+        let asked = if is_overtaken { Asked::Missing } else { Asked::Presumed };
+        self.implied = Some(Trigger { cause, sequence, time, frame, asked });
     }
 
     fn set_trigger(&mut self, cause: RetransmissionCause, sequence: u64, packet: &PacketFacts) {
@@ -252,7 +275,7 @@ impl Requester {
         {
             return;
         }
-        self.trigger = Some(Trigger { cause, sequence, time, frame });
+        self.trigger = Some(Trigger { cause, sequence, time, frame, asked: Asked::Missing });
     }
 
     /// Whether a NAK or RNR NAK is a copy of the previous one that the network made: the same packet, and no request since
@@ -392,7 +415,7 @@ impl Requester {
             return;
         }
         if self.is_dropped(sequence, sequence, packet) {
-            verdict.duplicate = requests < 2 && self.is_response_copy(sequence, packet);
+            verdict.duplicate = self.is_response_copy(sequence, packet) && requests < 2;
             return;
         }
         let is_overtaken = requests < 2 && sequence < self.last_ack.sequence;
@@ -405,7 +428,7 @@ impl Requester {
         self.progress(sequence + 1, packet, scene);
         self.measure_rtt(sequence, packet, true);
         self.messages.end_read(sequence, (packet.time, packet.frame));
-        self.drop_implied_trigger(sequence);
+        self.answer_implied(sequence..=sequence, requests, packet);
         self.check_implied_nak(sequence, packet);
         self.complete(scene);
     }
@@ -448,13 +471,41 @@ impl Requester {
         }
     }
 
-    /// Whether a response that the requester drops came before.
-    fn is_response_copy(&self, sequence: u64, packet: &PacketFacts) -> bool {
-        self.response_frame(sequence).is_some() && !packet.sightings.is_delivered
+    /// Whether a response that the requester drops came before. Remembers it otherwise.
+    fn is_response_copy(&mut self, sequence: u64, packet: &PacketFacts) -> bool {
+        if self.response_frame(sequence).is_some() || self.dropped.contains(&sequence) {
+            return !packet.sightings.is_delivered;
+        }
+        if self.dropped.len() >= RESPONSES_MAX {
+            self.dropped.pop_front();
+        }
+        self.dropped.push_back(sequence);
+        false
     }
 
-    fn drop_implied_trigger(&mut self, sequence: u64) {
-        self.implied = self.implied.filter(|implied| implied.sequence > sequence);
+    /// The response that was missing came, one of `answered`, to a READ or ATOMIC that was requested so many times. The
+    /// requester goes back for it all the same, if a later one came to it before (§9.7.5.1.1).
+    fn answer_implied(
+        &mut self,
+        answered: core::ops::RangeInclusive<u64>,
+        requests: u32,
+        packet: &PacketFacts,
+    ) {
+        let now = packet.time.as_nanos();
+        let is_presumed = |known: &mut Trigger| {
+            known.asked == Asked::Presumed && known.sequence <= *answered.end()
+        };
+        self.implied.take_if(is_presumed);
+        let implied = self.implied.as_mut();
+        let Some(implied) = implied.filter(|known| answered.contains(&known.sequence)) else {
+            return;
+        };
+        if implied.asked == Asked::Missing {
+            implied.asked = if requests < 2 { Asked::Late } else { Asked::Replayed };
+        }
+        if !implied.is_current(now) {
+            self.implied = None;
+        }
     }
 
     /// A response to a READ or ATOMIC that ended: a replay if it was requested again, else a copy of the network's.
@@ -486,7 +537,7 @@ impl Requester {
         let (first, last, requests) = (message.first, message.last, message.requests);
         let expected = message.responses_end;
         if sequence >= expected && self.is_dropped(sequence, expected, packet) {
-            verdict.duplicate = requests < 2 && self.is_response_copy(sequence, packet);
+            verdict.duplicate = self.is_response_copy(sequence, packet) && requests < 2;
             return;
         }
         let Some(message) = self.messages.find_mut(sequence) else { return };
@@ -521,7 +572,7 @@ impl Requester {
         let has_last = self.messages.find_mut(sequence).is_some_and(|m| m.responses_end > last)
             || info.position.ends();
         if is_whole {
-            self.drop_implied_trigger(sequence);
+            self.answer_implied(first..=sequence, requests, packet);
             if has_last {
                 self.messages.end_read(sequence, (packet.time, packet.frame));
             }

@@ -5,7 +5,7 @@ use super::conclude::Conclusion;
 use super::connection::{Pairing, Stall};
 use super::evidence::Frames;
 use super::finding::Thresholds;
-use super::limits::{ENDPOINTS_MAX, FLOW_NUMBERS_MAX};
+use super::limits::{EARLY_CNPS_MAX, ENDPOINTS_MAX, FLOW_NUMBERS_MAX};
 use super::report::{BeyondLimits, CaptureFacts, FileFacts, Report};
 use super::requester::{Scene, Verdict};
 use super::responses::role_of;
@@ -57,6 +57,8 @@ pub struct Analysis {
     pub(super) stray: [u64; 2],
     /// The first frames of the former.
     pub(super) stray_corrupt: Frames,
+    /// CNPs that were lost before anything else came to their queue pair.
+    early_cnps: Vec<PacketFacts>,
 }
 
 impl Analysis {
@@ -84,6 +86,7 @@ impl Analysis {
             verdicts: [0; 2],
             stray: [0; 2],
             stray_corrupt: Frames::default(),
+            early_cnps: Vec::new(),
         }
     }
 
@@ -158,6 +161,7 @@ impl Analysis {
         } else if info.operation == Operation::Cnp {
             self.handle_cnp(packet, sink);
         } else if let Some(index) = self.stream_of(packet, info, sink) {
+            self.handle_early_cnps(index, sink);
             self.handle_in_stream(index, packet, info, sink);
         } else {
             self.beyond.packets += 1;
@@ -336,6 +340,9 @@ impl Analysis {
         let keys = services.map(|service| Key::new(packet, service));
         let Some(index) = keys.iter().find_map(|key| self.by_key.get(key).copied()) else {
             self.stray[1] += 1;
+            if packet.sightings.lost.is_some() && self.early_cnps.len() < EARLY_CNPS_MAX {
+                self.early_cnps.push(packet.clone());
+            }
             return;
         };
         let time = packet.time.as_nanos();
@@ -355,6 +362,23 @@ impl Analysis {
         let note =
             PacketNote { flow, sender, role, sequence, retransmission, duplicate, reordered };
         sink.packet(packet, &note);
+    }
+
+    /// Handles the CNPs for the queue pair of a stream that were lost before it was known. A lost one is seen where it was
+    /// sent, the others only where they arrive.
+    fn handle_early_cnps<S: Sink>(&mut self, index: u32, sink: &mut S) {
+        if self.early_cnps.is_empty() {
+            return;
+        }
+        let paired = self.stream(index).filter(|stream| stream.peer.is_some());
+        let Some(key) = paired.map(|stream| stream.key) else { return };
+        let all = core::mem::take(&mut self.early_cnps).into_iter();
+        let (early, rest): (Vec<_>, _) = all.partition(|cnp| Key::new(cnp, key.service) == key);
+        self.early_cnps = rest;
+        for cnp in early {
+            self.stray[1] = self.stray[1].saturating_sub(1);
+            self.handle_cnp(&cnp, sink);
+        }
     }
 
     /// A CNP did not reach the requester at `index`.

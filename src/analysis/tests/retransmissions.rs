@@ -315,3 +315,53 @@ fn wrong_guess_of_the_path_mtu_is_taken_back_for_the_read_behind() {
     script.read_responses(12..=12, MTU);
     assert_eq!(script.read(14, 2 * MTU).retransmission, None);
 }
+
+#[test]
+fn late_response_does_not_hide_the_one_that_is_missing_behind_it() {
+    let mut script = Script::new();
+    script.send_first(8);
+    script.send_last(9);
+    script.ack(9);
+    script.read(10, MTU);
+    script.read(11, MTU);
+    script.read(12, MTU);
+    // The response to PSN 10 is late, the one to PSN 11 is lost. The requester goes back for the one to PSN 12.
+    script.read_responses(12..=12, MTU);
+    script.read_responses(10..=10, MTU);
+    assert_eq!(script.read(10, MTU).retransmission, Some(RetransmissionCause::ImpliedNak));
+    assert_eq!(script.read(11, MTU).retransmission, Some(RetransmissionCause::ImpliedNak));
+    let (_, told) = script.finish();
+    let lost: Vec<_> = told.losses.iter().map(|loss| (loss.role, loss.sequence & 0xff)).collect();
+    assert_eq!(lost, [(PacketRole::Response, 11)]);
+}
+
+#[test]
+fn late_packet_behind_the_one_that_a_nak_names_does_not_use_up_the_nak() {
+    let mut script = Script::new();
+    script.send(10);
+    script.send(13);
+    script.sequence_nak(11);
+    // PSN 12 was only late; its retransmission follows that of PSN 11.
+    script.send(12);
+    let named = script.send(11);
+    assert_eq!(named.retransmission, Some(RetransmissionCause::SequenceNak));
+    assert!(!named.reordered);
+    assert_eq!(script.send(12).retransmission, Some(RetransmissionCause::SequenceNak));
+}
+
+#[test]
+fn loss_is_told_once_if_the_request_for_it_comes_after_those_behind_it() {
+    let mut script = Script::new();
+    script.send_first(8);
+    script.send_last(9);
+    script.ack(9);
+    script.read(10, MTU);
+    script.send(11);
+    script.ack(11);
+    // The new request for PSN 10 is late.
+    assert_eq!(script.send(11).retransmission, Some(RetransmissionCause::ImpliedNak));
+    script.ack(11);
+    script.read(10, MTU);
+    let (_, told) = script.finish();
+    assert_eq!(told.losses.len(), 1);
+}
