@@ -130,7 +130,7 @@ impl Check<'_> {
                 let is_last = |point: &usize| {
                     self.seen.points.contains(point) && !self.cannot_know_way(packet, *point)
                 };
-                on_way.find(is_last).unwrap_or(self.seen.frame(frame).0)
+                on_way.find(is_last).unwrap_or_else(|| self.seen.frame(frame).0)
             }
         };
         self.is_overtaken_at(number, point)
