@@ -125,113 +125,103 @@ expect.memory = ["responder.small 0..8 = requester 0"]
         assert_eq!(all[3].size, 1024);
     }
 
+    /// What is replaced in [`GOOD`], with what, and what the error says.
+    const WRONG: &[(&str, &str, &str)] = &[
+        (
+            "buffer = \"small\"",
+            "buffer = \"tiny\"",
+            "steps[0].buffer: the responder has no `tiny`; it has main, small",
+        ),
+        (
+            "responder = \"recv\", ",
+            "responder = \"recv\", requester = \"send\", ",
+            "steps[0].requester or responder",
+        ),
+        ("local_write", "lokal_write", "there is no right `lokal_write`; there are local_write"),
+        ("\"size+1\"", "\"sise+1\"", "there is no `sise` to count with; there are size and mtu"),
+        ("len = \"size+1\"", "lenn = 1", "unknown field `lenn`, expected one of"),
+        ("\"recv\"", "\"receive\"", "unknown variant `receive`"),
+        ("0..8 =", "0-8 =", "expect.memory[0]"),
+        (
+            "0..8 =",
+            "0..sise =",
+            "expect.memory[0]: there is no `sise` to count with; there are size and mtu",
+        ),
+        ("0..8 =", "0..9 =", "expect.memory[0]: 0..9 is not within the 8 bytes of small"),
+        ("0..8 =", "5..4 =", "expect.memory[0]: 5..4 is not within the 8 bytes of small"),
+        (
+            "requester 0\"",
+            "requester 2*size+121\"",
+            "expect.memory[0]: main has no 8 bytes from 2*size+121 on",
+        ),
+        ("requester 0\"", "requester x\"", "expect.memory[0]: there is no `x` to count with"),
+        ("0..8 = requester 0", "0..4 = word 7", "expect.memory[0]: a word has 8 bytes, 0..4 has 4"),
+        ("len = 8", "len = \"8+\"", "responder.buffers.small.len: "),
+        ("len = 8", "len = 17000000", "responder.buffers: "),
+        ("size = [\"mtu\", 3]", "size = [\"mtu\", 9223372036854775807]", "size: "),
+        ("expect.memory", "limit = 0\nexpect.memory", "limit: 0 s is not between 1 and 60"),
+        (
+            "\"send\", len",
+            "\"sleep\", ms = 6000, len",
+            "steps: all `ms` together, of which `limit` allows: 6000 is more than 5000",
+        ),
+        (
+            "\"send\", len",
+            "\"send\", times = 5000, len",
+            "all `times` together: 5001 is more than 4096",
+        ),
+        ("name = \"small\"", "name = \"sm\\u001ball\"", "it holds the character \\u{1b}"),
+        (
+            "expect.memory",
+            "expect.requester = [{ status = \"sucess\" }]\nexpect.memory",
+            "expect.requester[0].status: there is no status `sucess`; there are success, loc_len_err",
+        ),
+        (
+            "expect.memory",
+            "expect.requester = [{ opcode = \"rdma_red\" }]\nexpect.memory",
+            "expect.requester[0].opcode: there is no opcode `rdma_red`",
+        ),
+        (
+            "expect.memory",
+            "expect.responder_state = \"error\"\nexpect.memory",
+            "expect.responder_state: there is no state `error`; there are reset, init",
+        ),
+        (
+            "expect.memory",
+            "expect.responder_events = [\"qp_acces_err\"]\nexpect.memory",
+            "expect.responder_events[0]: there is no event `qp_acces_err`",
+        ),
+        (
+            "expect.memory",
+            "expect.responder = [{ invalidated = \"w\" }]\nexpect.memory",
+            "expect.responder[0].invalidated: the responder has no window `w`",
+        ),
+        (
+            "expect.memory",
+            "expect.requester = [{ byte_len = \"siz\" }]\nexpect.memory",
+            "expect.requester[0].byte_len: there is no `siz`",
+        ),
+        (
+            "expect.memory",
+            "expect.packets = [{ from = \"requester\", packet = \"SEND_ONYL\", times = 0 }]\nexpect.memory",
+            "expect.packets[0].packet: `roce decode` never prints `SEND_ONYL`",
+        ),
+        (
+            "expect.memory",
+            "faults = [{ from = \"requester\", packet = \"ACKNOWLEGDE\", do = \"drop\" }]\nexpect.memory",
+            "faults[0].packet: no opcode has `ACKNOWLEGDE` in its name",
+        ),
+        (
+            "\"send\", len",
+            "\"modify\", state = \"rest\", len",
+            "steps[1].state: there is no state `rest`",
+        ),
+        ("name = \"second\"", "name = \"first\"", "another scenario has it"),
+    ];
+
     #[test]
     fn what_is_wrong_is_named_with_its_cure() {
-        let wrong = [
-            (
-                "buffer = \"small\"",
-                "buffer = \"tiny\"",
-                "steps[0].buffer: the responder has no `tiny`; it has main, small",
-            ),
-            (
-                "responder = \"recv\", ",
-                "responder = \"recv\", requester = \"send\", ",
-                "steps[0].requester or responder",
-            ),
-            (
-                "local_write",
-                "lokal_write",
-                "there is no right `lokal_write`; there are local_write",
-            ),
-            (
-                "\"size+1\"",
-                "\"sise+1\"",
-                "there is no `sise` to count with; there are size and mtu",
-            ),
-            ("len = \"size+1\"", "lenn = 1", "unknown field `lenn`, expected one of"),
-            ("\"recv\"", "\"receive\"", "unknown variant `receive`"),
-            ("0..8 =", "0-8 =", "expect.memory[0]"),
-            (
-                "0..8 =",
-                "0..sise =",
-                "expect.memory[0]: there is no `sise` to count with; there are size and mtu",
-            ),
-            ("0..8 =", "0..9 =", "expect.memory[0]: 0..9 is not within the 8 bytes of small"),
-            ("0..8 =", "5..4 =", "expect.memory[0]: 5..4 is not within the 8 bytes of small"),
-            (
-                "requester 0\"",
-                "requester 2*size+121\"",
-                "expect.memory[0]: main has no 8 bytes from 2*size+121 on",
-            ),
-            ("requester 0\"", "requester x\"", "expect.memory[0]: there is no `x` to count with"),
-            (
-                "0..8 = requester 0",
-                "0..4 = word 7",
-                "expect.memory[0]: a word has 8 bytes, 0..4 has 4",
-            ),
-            ("len = 8", "len = \"8+\"", "responder.buffers.small.len: "),
-            ("len = 8", "len = 17000000", "responder.buffers: "),
-            ("size = [\"mtu\", 3]", "size = [\"mtu\", 9223372036854775807]", "size: "),
-            ("expect.memory", "limit = 0\nexpect.memory", "limit: 0 s is not between 1 and 60"),
-            (
-                "\"send\", len",
-                "\"sleep\", ms = 6000, len",
-                "steps: all `ms` together, of which `limit` allows: 6000 is more than 5000",
-            ),
-            (
-                "\"send\", len",
-                "\"send\", times = 5000, len",
-                "all `times` together: 5001 is more than 4096",
-            ),
-            ("name = \"small\"", "name = \"sm\\u001ball\"", "it holds the character \\u{1b}"),
-            (
-                "expect.memory",
-                "expect.requester = [{ status = \"sucess\" }]\nexpect.memory",
-                "expect.requester[0].status: there is no status `sucess`; there are success, loc_len_err",
-            ),
-            (
-                "expect.memory",
-                "expect.requester = [{ opcode = \"rdma_red\" }]\nexpect.memory",
-                "expect.requester[0].opcode: there is no opcode `rdma_red`",
-            ),
-            (
-                "expect.memory",
-                "expect.responder_state = \"error\"\nexpect.memory",
-                "expect.responder_state: there is no state `error`; there are reset, init",
-            ),
-            (
-                "expect.memory",
-                "expect.responder_events = [\"qp_acces_err\"]\nexpect.memory",
-                "expect.responder_events[0]: there is no event `qp_acces_err`",
-            ),
-            (
-                "expect.memory",
-                "expect.responder = [{ invalidated = \"w\" }]\nexpect.memory",
-                "expect.responder[0].invalidated: the responder has no window `w`",
-            ),
-            (
-                "expect.memory",
-                "expect.requester = [{ byte_len = \"siz\" }]\nexpect.memory",
-                "expect.requester[0].byte_len: there is no `siz`",
-            ),
-            (
-                "expect.memory",
-                "expect.packets = [{ from = \"requester\", packet = \"SEND_ONYL\", times = 0 }]\nexpect.memory",
-                "expect.packets[0].packet: `roce decode` never prints `SEND_ONYL`",
-            ),
-            (
-                "expect.memory",
-                "faults = [{ from = \"requester\", packet = \"ACKNOWLEGDE\", do = \"drop\" }]\nexpect.memory",
-                "faults[0].packet: no opcode has `ACKNOWLEGDE` in its name",
-            ),
-            (
-                "\"send\", len",
-                "\"modify\", state = \"rest\", len",
-                "steps[1].state: there is no state `rest`",
-            ),
-            ("name = \"second\"", "name = \"first\"", "another scenario has it"),
-        ];
-        for (from, to, message) in wrong {
+        for (from, to, message) in WRONG {
             let text = GOOD.replace(from, to);
             assert_ne!(text, GOOD);
             let error = read("x.toml", &text).unwrap_err();
