@@ -16,13 +16,15 @@ use super::timers::Timers;
 use super::{AsyncEvent, Event};
 use crate::secret::SecretRandom;
 use crate::time::Instant;
-use crate::verbs::{AhAttr, CqHandle, EventType, PdHandle, Wc};
+use crate::verbs::{AhAttr, CqHandle, DeviceTag, EventType, PdHandle, Wc};
 use crate::wire::Gid;
 
 /// Everything in the engine that a queue pair uses, except other queue pairs.
 #[derive(Debug)]
 pub(super) struct Env {
     pub(super) now: Instant,
+    /// Tag of this device in its handles.
+    pub(super) device: DeviceTag,
     pub(super) config: Config,
     pub(super) keys: Keys,
     pub(super) cqs: Table<Cq>,
@@ -46,21 +48,22 @@ pub(super) struct Env {
 }
 
 impl Env {
-    pub(super) fn new(config: Config, random: &mut SecretRandom) -> Self {
+    pub(super) fn new(config: Config, device: DeviceTag, random: &mut SecretRandom) -> Self {
         let limits = config.limits;
         Self {
             now: Instant::ZERO,
-            keys: Keys::new(limits.keys, random),
-            cqs: Table::new(limits.cqs),
-            srqs: Table::numbered(limits.srqs, random),
-            ahs: Table::new(limits.ahs),
+            device,
+            keys: Keys::new(limits.keys, device, random),
+            cqs: Table::new(limits.cqs, device),
+            srqs: Table::numbered(limits.srqs, device, random),
+            ahs: Table::new(limits.ahs, device),
             timers: Timers::default(),
             delayed_acks: DelayedAcks::default(),
             peer_windows: PeerWindows::new(config.peer_window_bytes),
             active: VecDeque::new(),
             events: VecDeque::new(),
             frames: VecDeque::new(),
-            wqs: Table::numbered(limits.srqs, random),
+            wqs: Table::numbered(limits.srqs, device, random),
             promised: Promised::new(limits.bytes),
             counters: Counters::default(),
             psns: random.split(),

@@ -48,7 +48,7 @@ impl Engine {
             return Err(CreateError::Full);
         }
         self.rules_made = self.rules_made.wrapping_add(1);
-        let handle = FlowHandle(Id(self.rules_made));
+        let handle = FlowHandle(Id::new(self.env.device, self.rules_made));
         // Behind all of the same priority, so that the first match wins.
         let at = self.rules.partition_point(|other| other.rule.priority <= rule.priority);
         self.rules.insert(at, Steering { handle, rule, qp });

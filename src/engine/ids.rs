@@ -1,8 +1,8 @@
-//! Names of objects, and the tables behind them.
+//! Generational tables.
 //!
-//! A table gives each object a slot and each slot a generation, which changes when the slot is used again. Together
-//! they are the [`Id`] by which the program holds the object: it leads there without a search, and a stale one does not
-//! match.
+//! A table gives each object a slot and each slot a generation, which changes when the slot is reused. Together with the
+//! tag of the device they are the [`Id`] in the handle of the object: it leads there without a search, and neither a stale
+//! one nor one of another device matches.
 //!
 //! A peer knows an object by its number: 24 bits on the wire, from a [`Numbered`](Table::numbered) table. Numbers are
 //! `P(0), P(1), P(2)…`, where P is a pseudorandom permutation with a secret key. So the numbers that a peer has seen tell
@@ -12,38 +12,38 @@
 use std::collections::VecDeque;
 
 use crate::secret::{Permutation, SecretRandom};
-use crate::verbs::Id;
+use crate::verbs::{DeviceTag, Id};
 
-/// How many bits of a name are the place; the rest is the generation.
-const PLACE_BITS: u32 = 20;
-const PLACE_MASK: u32 = (1 << PLACE_BITS) - 1;
+/// Number of bits of an index that are the slot; the rest is the generation.
+const SLOT_BITS: u32 = 20;
+const SLOT_MASK: u32 = (1 << SLOT_BITS) - 1;
 
-/// The most objects a table holds.
-pub(super) const TABLE_MAX: usize = 1 << PLACE_BITS;
+/// Maximum number of objects in a table.
+pub(super) const TABLE_MAX: usize = 1 << SLOT_BITS;
 
-/// How many slots are allocated at a time. They never move, and finding one costs no more than in one array.
+/// Number of slots that are allocated at a time. They never move, and finding one costs no more than in one array.
 const CHUNK: usize = 64;
 
-/// Where in its table an object is.
+/// Slot of an object in its table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct SlotId(pub(super) u32);
 
-/// The numbers of a table's objects, and the index that leads from a number to a slot.
+/// Numbers of a table's objects, and the index from number to slot.
 #[derive(Debug)]
 struct Numbers {
     permutation: Permutation,
-    /// How many numbers were drawn, modulo 2^24.
+    /// Count of numbers that were drawn, modulo 2^24.
     drawn: u32,
-    /// Open addressing with linear probing, at most half full. An entry is a number and, below it, a place plus one;
+    /// Open addressing with linear probing, at most half full. An entry is a number and, below it, a slot plus one;
     /// zero is no entry. Numbers are pseudorandom, so their low bits are the hash.
     index: Vec<u64>,
     len: usize,
 }
 
-/// The bits of an index entry that are the place plus one.
-const ENTRY_PLACE_BITS: u32 = 32;
+/// Number of bits of an index entry that are the slot plus one.
+const ENTRY_SLOT_BITS: u32 = 32;
 
-/// The size of an index that holds anything.
+/// Minimum size of an index.
 const INDEX_MIN: usize = 16;
 
 // A number that is free is always found: most of them are.
@@ -54,7 +54,7 @@ impl Numbers {
         Self { permutation: Permutation::new(random), drawn: 0, index: Vec::new(), len: 0 }
     }
 
-    /// The next number that is neither reserved nor in use.
+    /// Returns the next number that is neither reserved nor in use.
     fn draw(&mut self, reserved: &[u32]) -> u32 {
         loop {
             let number = self.permutation.apply(self.drawn);
@@ -65,7 +65,7 @@ impl Numbers {
         }
     }
 
-    /// Where probing for a number begins.
+    /// Returns the position where probing for a number begins.
     #[inline]
     fn home(&self, number: u32) -> usize {
         number as usize & self.index.len().wrapping_sub(1)
@@ -76,8 +76,8 @@ impl Numbers {
         let mut at = self.home(number);
         loop {
             let entry = *self.index.get(at)?;
-            if entry >> ENTRY_PLACE_BITS == u64::from(number) && entry != 0 {
-                #[expect(clippy::cast_possible_truncation, reason = "the low half is the place")]
+            if entry >> ENTRY_SLOT_BITS == u64::from(number) && entry != 0 {
+                #[expect(clippy::cast_possible_truncation, reason = "the low half is the slot")]
                 return Some(SlotId((entry as u32).wrapping_sub(1)));
             }
             if entry == 0 {
@@ -87,18 +87,18 @@ impl Numbers {
         }
     }
 
-    /// Leads from a number to a place; whether there was memory for that.
-    fn enter(&mut self, number: u32, place: u32) -> bool {
+    /// Adds a number and its slot; returns whether there was memory.
+    fn insert(&mut self, number: u32, slot: u32) -> bool {
         if (self.len + 1) * 2 > self.index.len() && !self.grow() {
             return false;
         }
-        self.put(u64::from(number) << ENTRY_PLACE_BITS | u64::from(place + 1));
+        self.put(u64::from(number) << ENTRY_SLOT_BITS | u64::from(slot + 1));
         self.len += 1;
         true
     }
 
     fn put(&mut self, entry: u64) {
-        let mut at = self.home((entry >> ENTRY_PLACE_BITS) as u32);
+        let mut at = self.home((entry >> ENTRY_SLOT_BITS) as u32);
         while self.index[at] != 0 {
             at = (at + 1) & (self.index.len() - 1);
         }
@@ -117,11 +117,11 @@ impl Numbers {
         true
     }
 
-    /// Forgets a number, and closes the gap that it leaves: entries behind it move forward if that is nearer to where
+    /// Removes a number, and closes the gap that it leaves: entries behind it move forward if that is nearer to where
     /// probing for them begins.
-    fn forget(&mut self, number: u32) {
+    fn remove(&mut self, number: u32) {
         let mut gap = self.home(number);
-        while self.index[gap] >> ENTRY_PLACE_BITS != u64::from(number) || self.index[gap] == 0 {
+        while self.index[gap] >> ENTRY_SLOT_BITS != u64::from(number) || self.index[gap] == 0 {
             if self.index[gap] == 0 {
                 return;
             }
@@ -135,7 +135,7 @@ impl Numbers {
             if entry == 0 {
                 break;
             }
-            let home = self.home((entry >> ENTRY_PLACE_BITS) as u32);
+            let home = self.home((entry >> ENTRY_SLOT_BITS) as u32);
             if at.wrapping_sub(home) & mask >= at.wrapping_sub(gap) & mask {
                 self.index[gap] = entry;
                 gap = at;
@@ -145,17 +145,18 @@ impl Numbers {
     }
 }
 
-/// Objects by name.
+/// Objects by [`Id`].
 #[derive(Debug)]
 pub(super) struct Table<T> {
-    /// Of objects that have numbers.
+    device: DeviceTag,
+    /// Numbers of the objects, if they have some.
     numbers: Option<Numbers>,
     chunks: Vec<Box<[Slot<T>]>>,
-    /// Slots that are free, first freed first: a stale name does not match for as long as possible.
+    /// Free slots, first freed first: a stale id does not match for as long as possible.
     free: VecDeque<u32>,
-    /// How many places were ever used.
+    /// Number of slots that were ever used.
     used: u32,
-    /// The most objects it takes.
+    /// Maximum number of objects.
     limit: usize,
     len: usize,
 }
@@ -165,13 +166,12 @@ pub(super) struct Table<T> {
 #[repr(C, align(64))]
 struct Slot<T> {
     generation: u32,
-    /// The number of the object, if it has one.
+    /// Number of the object, if it has one.
     number: u32,
     object: Option<T>,
 }
 
-/// A first field for objects that want to be found so: there are so many values it cannot have that `Option` uses
-/// one of them.
+/// First field of such an object: it has so many invalid values that `Option` uses one of them.
 #[derive(Debug)]
 #[repr(u32)]
 pub(super) enum Present {
@@ -180,21 +180,21 @@ pub(super) enum Present {
 
 impl<T> Table<T> {
     /// A table of at most `limit` objects that have no numbers.
-    pub(super) fn new(limit: usize) -> Self {
-        assert!(limit <= TABLE_MAX, "places have twenty bits");
+    pub(super) fn new(limit: usize, device: DeviceTag) -> Self {
+        assert!(limit <= TABLE_MAX, "slots have twenty bits");
         let (chunks, free) = (Vec::new(), VecDeque::new());
-        Self { numbers: None, chunks, free, used: 0, limit, len: 0 }
+        Self { device, numbers: None, chunks, free, used: 0, limit, len: 0 }
     }
 
     /// A table of at most `limit` objects that have numbers.
-    pub(super) fn numbered(limit: usize, random: &mut SecretRandom) -> Self {
-        Self { numbers: Some(Numbers::new(random)), ..Self::new(limit) }
+    pub(super) fn numbered(limit: usize, device: DeviceTag, random: &mut SecretRandom) -> Self {
+        Self { numbers: Some(Numbers::new(random)), ..Self::new(limit, device) }
     }
 
-    /// Makes room for one more place, and for all places in the list of those that are free; whether there was memory.
+    /// Makes room for more slots, and for all of them in the list of free ones; returns whether there was memory.
     fn grow(&mut self) -> bool {
-        let places = (self.chunks.len() + 1) * CHUNK;
-        let missing = places.saturating_sub(self.free.len());
+        let slots = (self.chunks.len() + 1) * CHUNK;
+        let missing = slots.saturating_sub(self.free.len());
         let mut chunk = Vec::new();
         let has_memory = self.free.try_reserve(missing).is_ok()
             && self.chunks.try_reserve(1).is_ok()
@@ -207,19 +207,19 @@ impl<T> Table<T> {
         has_memory
     }
 
-    /// Puts an object in, whose number is none of `reserved`; `None` if the table is full, or there is no memory.
+    /// Adds an object, whose number is none of `reserved`; `None` if the table is full, or there is no memory.
     pub(super) fn insert(&mut self, object: T, reserved: &[u32]) -> Option<Id> {
         if self.len >= self.limit {
             return None;
         }
-        let place = self.free.front().copied().unwrap_or(self.used);
-        if place as usize >= self.chunks.len() * CHUNK && !self.grow() {
+        let at = self.free.front().copied().unwrap_or(self.used);
+        if at as usize >= self.chunks.len() * CHUNK && !self.grow() {
             return None;
         }
         let number = match &mut self.numbers {
             Some(numbers) => {
                 let number = numbers.draw(reserved);
-                if !numbers.enter(number, place) {
+                if !numbers.insert(number, at) {
                     return None;
                 }
                 number
@@ -229,88 +229,94 @@ impl<T> Table<T> {
         if self.free.pop_front().is_none() {
             self.used += 1;
         }
-        let slot = &mut self.chunks[place as usize / CHUNK][place as usize % CHUNK];
+        let slot = &mut self.chunks[at as usize / CHUNK][at as usize % CHUNK];
         (slot.number, slot.object) = (number, Some(object));
         self.len += 1;
-        Some(Id(place | slot.generation << PLACE_BITS))
+        Some(Id::new(self.device, at | slot.generation << SLOT_BITS))
     }
 
-    /// The number of an object; 0 if there is no such object.
+    /// Returns the number of an object; 0 if there is no such object.
     pub(super) fn number(&self, id: Id) -> u32 {
-        let slot = self.slot_of(id).and_then(|place| self.slot(place));
+        let slot = self.slot_of(id).and_then(|at| self.slot(at));
         slot.map_or(0, |slot| slot.number)
     }
 
     #[inline]
-    fn slot(&self, place: SlotId) -> Option<&Slot<T>> {
-        self.chunks.get(place.0 as usize / CHUNK)?.get(place.0 as usize % CHUNK)
+    fn slot(&self, at: SlotId) -> Option<&Slot<T>> {
+        self.chunks.get(at.0 as usize / CHUNK)?.get(at.0 as usize % CHUNK)
     }
 
     #[inline]
-    fn slot_mut(&mut self, place: SlotId) -> Option<&mut Slot<T>> {
-        self.chunks.get_mut(place.0 as usize / CHUNK)?.get_mut(place.0 as usize % CHUNK)
+    fn slot_mut(&mut self, at: SlotId) -> Option<&mut Slot<T>> {
+        self.chunks.get_mut(at.0 as usize / CHUNK)?.get_mut(at.0 as usize % CHUNK)
     }
 
-    /// The place of the object with this number, if it is there.
+    /// Returns the slot of the object with this number.
     #[inline]
     pub(super) fn find(&self, number: u32) -> Option<SlotId> {
         self.numbers.as_ref()?.find(number)
     }
 
-    /// The place of an object, if it is there.
+    /// Returns the id of an object by its index alone, where an ABI has no room for the device.
     #[inline]
-    pub(super) fn slot_of(&self, id: Id) -> Option<SlotId> {
-        let place = SlotId(id.0 & PLACE_MASK);
-        let slot = self.slot(place)?;
-        let fresh = slot.generation << PLACE_BITS == id.0 & !PLACE_MASK;
-        (fresh && slot.object.is_some()).then_some(place)
+    pub(super) fn id_of(&self, index: u32) -> Id {
+        Id::new(self.device, index)
     }
 
-    /// An object.
+    /// Returns the slot of an object.
+    #[inline]
+    pub(super) fn slot_of(&self, id: Id) -> Option<SlotId> {
+        let at = SlotId(id.index() & SLOT_MASK);
+        let slot = self.slot(at)?;
+        let fresh = slot.generation << SLOT_BITS == id.index() & !SLOT_MASK;
+        (fresh && id.device() == self.device && slot.object.is_some()).then_some(at)
+    }
+
+    /// Returns an object.
     #[inline]
     pub(super) fn get(&self, id: Id) -> Option<&T> {
         self.at(self.slot_of(id)?)
     }
 
-    /// An object.
+    /// Returns an object.
     #[inline]
     pub(super) fn get_mut(&mut self, id: Id) -> Option<&mut T> {
         self.at_mut(self.slot_of(id)?)
     }
 
-    /// The object at a place, unless it has gone since.
+    /// Returns the object in a slot.
     #[inline]
-    pub(super) fn at(&self, place: SlotId) -> Option<&T> {
-        self.slot(place)?.object.as_ref()
+    pub(super) fn at(&self, at: SlotId) -> Option<&T> {
+        self.slot(at)?.object.as_ref()
     }
 
-    /// The object at a place, unless it has gone since.
+    /// Returns the object in a slot.
     #[inline]
-    pub(super) fn at_mut(&mut self, place: SlotId) -> Option<&mut T> {
-        self.slot_mut(place)?.object.as_mut()
+    pub(super) fn at_mut(&mut self, at: SlotId) -> Option<&mut T> {
+        self.slot_mut(at)?.object.as_mut()
     }
 
-    /// Takes an object out. Its number is not given to another until all others were.
+    /// Removes an object. Its number is not reused until all others were.
     pub(super) fn remove(&mut self, id: Id) -> Option<T> {
-        let place = self.slot_of(id)?;
-        self.remove_at(place)
+        let at = self.slot_of(id)?;
+        self.remove_at(at)
     }
 
-    /// Takes the object at a place out.
-    pub(super) fn remove_at(&mut self, place: SlotId) -> Option<T> {
-        let slot = self.slot_mut(place)?;
+    /// Removes the object in a slot.
+    pub(super) fn remove_at(&mut self, at: SlotId) -> Option<T> {
+        let slot = self.slot_mut(at)?;
         let object = slot.object.take()?;
         slot.generation = slot.generation.wrapping_add(1);
         let number = slot.number;
         if let Some(numbers) = &mut self.numbers {
-            numbers.forget(number);
+            numbers.remove(number);
         }
-        self.free.push_back(place.0);
+        self.free.push_back(at.0);
         self.len -= 1;
         Some(object)
     }
 
-    /// Every object, in the order of their places.
+    /// Returns every object, in the order of their slots.
     pub(super) fn iter(&self) -> impl Iterator<Item = &T> {
         self.chunks.iter().flatten().filter_map(|slot| slot.object.as_ref())
     }
@@ -321,16 +327,27 @@ mod tests {
     use super::*;
     use crate::secret::Seed;
 
+    const DEVICE: DeviceTag = DeviceTag(7);
+
+    #[test]
+    fn id_of_another_device_does_not_match() {
+        let mut table = Table::new(10, DEVICE);
+        let id = table.insert("object", &[]).unwrap();
+        let foreign = Table::<&str>::new(10, DeviceTag(8)).id_of(id.index());
+        assert_eq!((table.get(id), table.get(foreign)), (Some(&"object"), None));
+        assert_eq!(table.remove(foreign), None);
+    }
+
     fn random(seed: u64) -> SecretRandom {
         SecretRandom::new(Seed::from(seed))
     }
 
     fn numbered<T>(limit: usize, seed: u64) -> Table<T> {
-        Table::numbered(limit, &mut random(seed))
+        Table::numbered(limit, DEVICE, &mut random(seed))
     }
 
     #[test]
-    fn a_stale_name_does_not_match() {
+    fn stale_id_does_not_match() {
         let mut table = numbered(10, 1);
         let first = table.insert("first", &[]).unwrap();
         let number = table.number(first);
@@ -344,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn a_number_does_not_come_back_for_a_hundred_thousand_creations() {
+    fn number_is_not_reused_for_a_hundred_thousand_creations() {
         let mut table = numbered(1, 1);
         let mut seen = std::collections::BTreeSet::new();
         for round in 0..100_000 {
@@ -356,17 +373,17 @@ mod tests {
     }
 
     #[test]
-    fn a_slot_is_reused_after_all_that_were_freed_before_it() {
-        let mut table = Table::new(10);
+    fn slots_are_reused_in_the_order_they_were_freed() {
+        let mut table = Table::new(10, DEVICE);
         let ids: Vec<_> = (0..3).map(|i| table.insert(i, &[]).unwrap()).collect();
         for at in [1, 0, 2] {
             table.remove(ids[at]).unwrap();
         }
-        let places = (0..4).map(|i| table.insert(i, &[]).unwrap().0 & PLACE_MASK);
-        assert_eq!(places.collect::<Vec<_>>(), [1, 0, 2, 3]);
+        let slots = (0..4).map(|i| table.insert(i, &[]).unwrap().index() & SLOT_MASK);
+        assert_eq!(slots.collect::<Vec<_>>(), [1, 0, 2, 3]);
     }
 
-    /// What is put in and taken out is found, or not, as in a map, whatever the order.
+    /// Objects are found, or not, as in a map, whatever the order of insertions and removals.
     #[test]
     fn the_index_agrees_with_a_map_under_churn() {
         let (mut table, mut dice) = (numbered(600, 3), crate::random::Random::new(5));
@@ -408,7 +425,7 @@ mod tests {
     }
 
     #[test]
-    fn reserved_numbers_are_passed_over_and_limits_hold() {
+    fn reserved_numbers_are_skipped_and_limits_hold() {
         let mut probe = numbered(1, 9);
         let id = probe.insert((), &[]).unwrap();
         let taken = probe.number(id);

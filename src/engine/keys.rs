@@ -7,7 +7,9 @@
 use super::ids::{SlotId, Table};
 use crate::memory::{AccessError, Region};
 use crate::secret::SecretRandom;
-use crate::verbs::{Access, Id, KeyError, LKey, MrAttr, MrHandle, MwHandle, MwType, PdHandle, Sge};
+use crate::verbs::{
+    Access, DeviceTag, Id, KeyError, LKey, MrAttr, MrHandle, MwHandle, MwType, PdHandle, Sge,
+};
 use crate::wire::{Qpn, RKey};
 
 /// Why a key gives no access.
@@ -75,13 +77,14 @@ pub(super) struct Bind {
 }
 
 /// Handle of a region: both keys are the same number.
-fn both_keys(number: u32) -> MrHandle {
-    MrHandle { id: Id(number), lkey: LKey::new(number), rkey: RKey::new(number) }
+fn both_keys(device: DeviceTag, number: u32) -> MrHandle {
+    MrHandle { id: Id::new(device, number), lkey: LKey::new(number), rkey: RKey::new(number) }
 }
 
 /// All regions and windows.
 #[derive(Debug)]
 pub(super) struct Keys {
+    device: DeviceTag,
     table: Table<Entry>,
     random: SecretRandom,
 }
@@ -94,8 +97,13 @@ pub(super) struct Grant<'a> {
 }
 
 impl Keys {
-    pub(super) fn new(limit: usize, random: &mut SecretRandom) -> Self {
-        Self { table: Table::numbered(limit, random), random: random.split() }
+    pub(super) fn new(limit: usize, device: DeviceTag, random: &mut SecretRandom) -> Self {
+        Self { device, table: Table::numbered(limit, device, random), random: random.split() }
+    }
+
+    /// Returns the key in a handle of this device.
+    fn own_key(&self, id: Id) -> Option<u32> {
+        (id.device() == self.device).then_some(id.index())
     }
 
     fn new_low(&mut self) -> u8 {
@@ -110,7 +118,7 @@ impl Keys {
         let low = self.new_low();
         let mr = Mr { low, pd, region, base, access, windows: 0 };
         let id = self.table.insert(Entry::Region(mr), &[0]).ok_or(KeyError::Full)?;
-        Ok(both_keys(self.table.number(id) << 8 | u32::from(low)))
+        Ok(both_keys(self.device, self.table.number(id) << 8 | u32::from(low)))
     }
 
     /// Changes a region: all that is given, or nothing. Its keys stay.
@@ -121,7 +129,8 @@ impl Keys {
         attr: Option<MrAttr>,
         access: Option<Access>,
     ) -> Result<(), KeyError> {
-        let mr = self.mr_mut(handle.id.0).ok_or(KeyError::NotFound)?;
+        let key = self.own_key(handle.id).ok_or(KeyError::NotFound)?;
+        let mr = self.mr_mut(key).ok_or(KeyError::NotFound)?;
         if mr.windows > 0 {
             return Err(KeyError::InUse);
         }
@@ -143,11 +152,12 @@ impl Keys {
     /// Deregisters a region: its memory is not accessible afterwards.
     pub(super) fn deregister(&mut self, handle: MrHandle) -> Result<(), KeyError> {
         // Rule: V-03.3.
-        let mr = self.mr_mut(handle.id.0).ok_or(KeyError::NotFound)?;
+        let key = self.own_key(handle.id).ok_or(KeyError::NotFound)?;
+        let mr = self.mr_mut(key).ok_or(KeyError::NotFound)?;
         if mr.windows > 0 {
             return Err(KeyError::InUse);
         }
-        self.remove(handle.id.0);
+        self.remove(key);
         Ok(())
     }
 
@@ -156,22 +166,24 @@ impl Keys {
         let low = self.new_low();
         let window = Entry::Window(Mw { low, pd, kind, bound: None });
         let id = self.table.insert(window, &[0]).ok_or(KeyError::Full)?;
-        Ok(MwHandle(Id(self.table.number(id) << 8)))
+        Ok(MwHandle(Id::new(self.device, self.table.number(id) << 8)))
     }
 
     /// Destroys a window, bound or not.
     pub(super) fn deallocate(&mut self, handle: MwHandle) -> Result<(), KeyError> {
-        let window = self.window(handle.0.0).ok_or(KeyError::NotFound)?;
+        let key = self.own_key(handle.0).ok_or(KeyError::NotFound)?;
+        let window = self.window(key).ok_or(KeyError::NotFound)?;
         let mr = window.bound.map(|binding| binding.mr);
-        self.remove(handle.0.0);
+        self.remove(key);
         self.unbind_from(mr);
         Ok(())
     }
 
     /// Returns the current key of a window.
     pub(super) fn window_key(&self, handle: MwHandle) -> Option<RKey> {
-        let window = self.window(handle.0.0)?;
-        Some(RKey::new(handle.0.0 | u32::from(window.low)))
+        let key = self.own_key(handle.0)?;
+        let window = self.window(key)?;
+        Some(RKey::new(key | u32::from(window.low)))
     }
 
     /// Returns the type of a window, by its key.

@@ -64,7 +64,7 @@ pub use counters::{Counter, Counters};
 
 use crate::secret::SecretRandom;
 use crate::time::Instant;
-use crate::verbs::{Mtu, PostError, RecvWr, SendWr, Wc};
+use crate::verbs::{DeviceTag, Mtu, PostError, RecvWr, SendWr, Wc};
 use crate::wire::{Bth, Gid, Opcode, Packet, Qpn, Service};
 use cq::{Armed, Cq, SendSlot};
 use env::Env;
@@ -114,13 +114,14 @@ impl Engine {
     pub fn new(config: Config, seed: impl Into<Seed>) -> Self {
         let mut random = SecretRandom::new(seed.into());
         let limits = config.limits;
+        let device = device_tag(&random);
         Self {
-            pds: Table::new(limits.pds),
-            xrcds: Table::new(limits.pds),
-            qps: Table::numbered(limits.qps, &mut random),
+            pds: Table::new(limits.pds, device),
+            xrcds: Table::new(limits.pds, device),
+            qps: Table::numbered(limits.qps, device, &mut random),
             gsi: None,
             groups: BTreeMap::new(),
-            env: Env::new(config, &mut random),
+            env: Env::new(config, device, &mut random),
             congested: VecDeque::new(),
             rules: Vec::new(),
             rules_made: 0,
@@ -370,6 +371,14 @@ impl Engine {
     pub fn set_gids(&mut self, gids: Vec<Gid>) {
         self.env.config.gids = gids;
     }
+}
+
+/// Returns a tag that tells the handles of this engine from those of others: it follows from the seed.
+fn device_tag(random: &SecretRandom) -> DeviceTag {
+    #[expect(clippy::cast_possible_truncation, reason = "32 bits are wanted")]
+    let tag = random.of(0) as u32;
+    // No engine has the tag of real RNICs.
+    DeviceTag(tag.max(DeviceTag::RNIC.0 + 1))
 }
 
 /// Frees the send queue slot of a completion that was polled, if the queue pair still exists.

@@ -175,7 +175,8 @@ impl Engine {
         }
         let queue = RecvQueue::new(create.max_wr, create.max_sge);
         let SrqCreate { limit, xrc, .. } = create;
-        let srq = Srq { handle: SrqHandle(Id(0)), pd, queue, limit, xrc, users: 0 };
+        let srq =
+            Srq { handle: SrqHandle(Id::new(self.env.device, 0)), pd, queue, limit, xrc, users: 0 };
         let bytes = srq.bytes();
         let id = self
             .promise(bytes, |engine| engine.env.srqs.insert(srq, &[0]).ok_or(CreateError::Full))?;
@@ -249,12 +250,13 @@ impl Engine {
         if self.env.gid(attr.sgid_index).is_none() {
             return Err(CreateError::NotFound("GID of the port"));
         }
-        self.env.ahs.insert((pd, attr), &[]).map(|Id(id)| AhHandle(id)).ok_or(CreateError::Full)
+        self.env.ahs.insert((pd, attr), &[]).map(|id| AhHandle(id.index())).ok_or(CreateError::Full)
     }
 
     /// Destroys an address handle.
     pub fn destroy_ah(&mut self, ah: AhHandle) -> Result<(), DestroyError> {
-        self.env.ahs.remove(Id(ah.0)).map(drop).ok_or(DestroyError::NotFound)
+        let ahs = &mut self.env.ahs;
+        ahs.remove(ahs.id_of(ah.0)).map(drop).ok_or(DestroyError::NotFound)
     }
 
     /// Creates a queue pair, in RESET.

@@ -6,9 +6,39 @@
 use super::LKey;
 use crate::wire::RKey;
 
-/// Which object of its kind it is, as the device counts.
+/// Identifies an object of one device: a slot with its generation, and the tag of the device. A device does not find an
+/// object by the handle of another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) struct Id(pub(crate) u32);
+pub(crate) struct Id {
+    device: DeviceTag,
+    index: u32,
+}
+
+/// Tells the objects of one device from those of others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub(crate) struct DeviceTag(pub(crate) u32);
+
+impl DeviceTag {
+    /// All RNICs that are used through libibverbs.
+    pub(crate) const RNIC: Self = Self(0);
+}
+
+impl Id {
+    pub(crate) const fn new(device: DeviceTag, index: u32) -> Self {
+        Self { device, index }
+    }
+
+    #[inline]
+    pub(crate) const fn device(self) -> DeviceTag {
+        self.device
+    }
+
+    /// Slot and generation.
+    #[inline]
+    pub(crate) const fn index(self) -> u32 {
+        self.index
+    }
+}
 
 macro_rules! handles {
     ($($(#[$doc:meta])* $name:ident;)*) => {

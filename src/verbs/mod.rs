@@ -71,11 +71,11 @@ pub use event::{AsyncEvent, EventSubject, EventType};
 pub use flags::*;
 pub(crate) use flow::{ETHERNET_LEN, FrameHeaders};
 pub use flow::{FlowKind, FlowLayer, FlowMatch, FlowRule};
-pub(crate) use handle::Id;
 pub use handle::{
     AhHandle, CqHandle, FlowHandle, MrHandle, MwHandle, PdHandle, QpHandle, SrqHandle, WqHandle,
     XrcdHandle,
 };
+pub(crate) use handle::{DeviceTag, Id};
 pub use mtu::Mtu;
 pub use num::*;
 pub use object::{CreateError, DestroyError, KeyError, MrAttr, Notify, QpCreate, SrqCreate};

@@ -1,4 +1,4 @@
-//! Making and unmaking objects: what belongs to what, and how many there can be.
+//! Creating and destroying objects: what belongs to what, and how many there can be.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -7,8 +7,8 @@ use roce::engine::{
 };
 use roce::memory::Buffer;
 use roce::verbs::{
-    Access, AhAttr, Errno, Mtu, MwType, QpCap, QpInitAttr, QpState, QpType, RecvWr, SendFlags,
-    Target, UdTarget, WcStatus, WrId,
+    Access, AhAttr, Data, Errno, Mtu, MwType, PostError, QpCap, QpInitAttr, QpState, QpType,
+    RecvWr, SendFlags, SendOp, SendWr, Target, UdTarget, WcStatus, WrId,
 };
 use roce::wire::{Gid, Opcode, QKey};
 
@@ -200,12 +200,8 @@ fn an_address_that_the_port_lost_is_not_sent_from() {
     let ah = s.engine.create_ah(s.pd, AhAttr::new(peer_gid(), 1)).unwrap();
     let target = Target::Ud(UdTarget { ah, qpn: PEER, qkey: QKey::new(1) });
     let post = |s: &mut Script, id| {
-        let data = roce::verbs::Data::EMPTY;
-        let wr = roce::verbs::SendWr {
-            target,
-            flags: SendFlags::SIGNALED,
-            ..roce::verbs::SendWr::new(WrId(id), SEND, data)
-        };
+        let data = Data::EMPTY;
+        let wr = SendWr { target, flags: SendFlags::SIGNALED, ..SendWr::new(WrId(id), SEND, data) };
         s.engine.post_send(s.qp, &wr, &[]).unwrap();
     };
     post(&mut s, 1);
@@ -349,4 +345,33 @@ fn limits_fit_the_memory_that_there_is() {
     let promised = most.within(1 << 28).qps;
     assert!((1 << 10..1 << 14).contains(&promised), "{promised}");
     assert!((0..promised).all(|_| engine.create_qp(pd, create).is_ok()));
+}
+
+/// Both engines' first objects have the same slots: only the tag of the device tells them apart.
+#[test]
+fn handles_of_another_device_are_unknown() {
+    let engine = |seed: u64| Engine::new(Config::new(own_gid()), seed);
+    let objects = |engine: &mut Engine| {
+        let (pd, cq) = (engine.create_pd().unwrap(), engine.create_cq(8).unwrap());
+        let cap = QpCap { max_send_wr: 1, max_recv_wr: 1, ..QpCap::default() };
+        let init = QpInitAttr { qp_type: QpType::Rc, cap, sq_sig_all: false };
+        let create = QpCreate { init, send_cq: cq, recv_cq: cq, srq: None, xrcd: None };
+        (pd, create, engine.create_qp(pd, create).unwrap())
+    };
+    let (mut a, mut b) = (engine(1), engine(2));
+    let ((own_pd, own, _), (pd, foreign, qp)) = (objects(&mut a), objects(&mut b));
+    let send = SendWr::new(WrId(1), SendOp::Send { imm: None }, Data::EMPTY);
+    assert_eq!(a.post_send(qp, &send, &[]), Err(PostError::UnknownQp));
+    assert_eq!(a.post_recv(qp, &RecvWr { id: WrId(1), sges: &[] }), Err(PostError::UnknownQp));
+    assert_eq!(a.query_qp(qp), None);
+    assert_eq!(a.destroy_qp(qp), Err(DestroyError::NotFound));
+    let missing = |name| Err(CreateError::NotFound(name));
+    assert_eq!(a.create_qp(pd, own), missing("protection domain"));
+    assert_eq!(a.create_qp(own_pd, foreign), missing("completion queue"));
+    let buffer = Buffer::new(8);
+    let attr = MrAttr { region: buffer.region(), base: 0, access: Access::LOCAL_WRITE };
+    let mr = b.register(pd, attr).unwrap();
+    assert_eq!(a.deregister(mr), Err(KeyError::NotFound));
+    assert_eq!(b.deregister(mr), Ok(()));
+    assert_eq!(b.destroy_qp(qp), Ok(()));
 }

@@ -3,8 +3,8 @@
 use super::super::env::Env;
 use super::super::ids::SlotId;
 use crate::verbs::{
-    Access, AckTimeout, AsyncEvent, CqHandle, EventType, Id, PdHandle, QpCreate, QpHandle,
-    QpInitAttr, QpState, QpType, RetryCount, RnrRetry, SrqHandle, StateRules, XrcdHandle,
+    Access, AckTimeout, AsyncEvent, CqHandle, EventType, PdHandle, QpCreate, QpHandle, QpInitAttr,
+    QpState, QpType, RetryCount, RnrRetry, SrqHandle, StateRules, XrcdHandle,
 };
 use crate::wire::aeth::RnrTimer;
 use crate::wire::{Bits, Opcode, PKey, Path, QKey, Qpn, Service};
@@ -76,7 +76,7 @@ impl Attributes {
             recv_cq,
             srq,
             access: Access::empty(),
-            handle: QpHandle(Id(0)),
+            handle: QpHandle(pd.0),
             qkey: QKey::new(0),
             xrcd,
         }

@@ -6,8 +6,8 @@ use super::super::env::Env;
 use super::attr::Attributes;
 use crate::secret::{SecretRandom, Seed};
 use crate::verbs::{
-    Access, AckTimeout, AhAttr, CqHandle, Id, Mtu, PdHandle, QpAttr, QpCap, QpCreate, QpInitAttr,
-    QpState, QpType, RetryCount, RnrRetry, Wc, WcStatus,
+    Access, AckTimeout, AhAttr, CqHandle, DeviceTag, Id, Mtu, PdHandle, QpAttr, QpCap, QpCreate,
+    QpInitAttr, QpState, QpType, RetryCount, RnrRetry, Wc, WcStatus,
 };
 use crate::wire::aeth::{Answer, Credits};
 use crate::wire::batch::Batch;
@@ -28,12 +28,13 @@ pub(super) struct Rig {
 impl Rig {
     pub(super) fn new() -> Self {
         let gid = |last| Gid::from(std::net::Ipv4Addr::new(192, 0, 2, last));
-        let mut env = Env::new(Config::new(gid(1)), &mut SecretRandom::new(Seed::from(1)));
+        let mut env =
+            Env::new(Config::new(gid(1)), DeviceTag(1), &mut SecretRandom::new(Seed::from(1)));
         let cq = CqHandle(env.cqs.insert(Cq::new(64).unwrap(), &[]).unwrap());
         let cap = QpCap { max_send_wr: 16, max_recv_wr: 16, ..QpCap::default() };
         let init = QpInitAttr { qp_type: QpType::Rc, cap, sq_sig_all: true };
         let create = QpCreate { init, send_cq: cq, recv_cq: cq, srq: None, xrcd: None };
-        let mut attr = Attributes::new(PdHandle(Id(0)), &create);
+        let mut attr = Attributes::new(PdHandle(Id::new(DeviceTag(1), 0)), &create);
         let mut requested = QpAttr {
             path_mtu: Mtu::M256,
             dest_qp_num: Qpn::new(0x123),

@@ -10,7 +10,7 @@ use super::Failure;
 use super::attr::Attributes;
 use super::rx::{Rx, check_srq_limit};
 use super::tx::{Step, Tx, pad_for};
-use crate::verbs::{Id, QpType, SendFlags, Wc, WcOpcode, WcStatus, WrOpcode, limits};
+use crate::verbs::{QpType, SendFlags, Wc, WcOpcode, WcStatus, WrOpcode, limits};
 use crate::wire::batch::Batch;
 use crate::wire::{BthRepr, DethRepr, ImmDtRepr, Ipv4, Opcode, PKey, Packet, Received};
 
@@ -28,7 +28,7 @@ pub(super) fn transmit(
     let index = tx.cursor();
     let (ah, qpn, qkey) = wqe.ud_target();
     // An address handle of another protection domain is unknown.
-    let Some(&(_, ah)) = env.ahs.get(Id(ah)).filter(|(pd, _)| *pd == attr.pd) else {
+    let Some(&(_, ah)) = env.ahs.get(env.ahs.id_of(ah)).filter(|(pd, _)| *pd == attr.pd) else {
         return Err(tx.fail_request(index, WcStatus::LocQpOpErr, attr, env));
     };
     // Rule: Q-14.

@@ -18,7 +18,7 @@ use crate::ibverbs::{
 };
 use crate::verbs::limits::MESSAGE_BYTES_MAX;
 use crate::verbs::{
-    CqHandle, Data, Errno, Id, LocalData, MwBind, MwType, Notify, PostError, QpHandle, QpState,
+    CqHandle, Data, DeviceTag, Errno, Id, LocalData, MwBind, MwType, Notify, PostError, QpHandle,
     RecvWr, SendOp, SendWr, Sge, SrqHandle, Target, Wc, WcOpcode, WcStatus, WrId,
 };
 use crate::wire::{Qpn, RKey};
@@ -27,7 +27,7 @@ use crate::wire::{Qpn, RKey};
 const BATCH: usize = 16;
 
 /// What is said of a queue that is gone: nothing can be posted, as to one that was never set up.
-const GONE: PostError = PostError::WrongState(QpState::Reset);
+const GONE: PostError = PostError::UnknownQp;
 
 impl RdmaNic {
     #[inline]
@@ -318,7 +318,9 @@ fn send_to_c(
     };
     let mut objects = SendObjects::default();
     if let Target::Ud(to) = wr.target {
-        let ah = ahs.and_then(|ahs| ahs.get(Id(to.ah.0))).ok_or(PostError::UnknownAddress)?;
+        let ah = ahs
+            .and_then(|ahs| ahs.get(Id::new(DeviceTag::RNIC, to.ah.0)))
+            .ok_or(PostError::UnknownAddress)?;
         objects.ah = ah.at();
     }
     send_wr(wr, list, objects).ok_or(PostError::Unsupported)

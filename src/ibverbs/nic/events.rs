@@ -13,18 +13,19 @@ use super::errors::last_errno;
 use super::object::Made;
 use crate::ibverbs::{ibv_async_event, ibv_comp_channel};
 use crate::verbs::{
-    AsyncEvent, CqHandle, Errno, EventSubject, EventType, Events, Id, QpHandle, SrqHandle,
+    AsyncEvent, CqHandle, DeviceTag, Errno, EventSubject, EventType, Events, Id, QpHandle,
+    SrqHandle,
 };
 
 /// A name as C carries it beside an object. It is never followed.
 pub(super) fn to_c(id: Id) -> *mut c_void {
     // Zero is for objects without a name.
-    core::ptr::without_provenance_mut((id.0 as usize).wrapping_add(1))
+    core::ptr::without_provenance_mut((id.index() as usize).wrapping_add(1))
 }
 
 /// The name that C carried beside an object, if it is one.
 fn from_c(context: *mut c_void) -> Option<Id> {
-    u32::try_from(context.addr().checked_sub(1)?).ok().map(Id)
+    u32::try_from(context.addr().checked_sub(1)?).ok().map(|index| Id::new(DeviceTag::RNIC, index))
 }
 
 /// Sets a descriptor up so that a second reader does not block on an event that the first took.
@@ -184,7 +185,7 @@ mod tests {
 
     #[test]
     fn names_survive_the_way_through_c() {
-        for id in [Id(0), Id(7), Id(u32::MAX)] {
+        for id in [0, 7, u32::MAX].map(|index| Id::new(DeviceTag::RNIC, index)) {
             assert_eq!(from_c(to_c(id)), Some(id));
         }
         assert_eq!(from_c(core::ptr::null_mut()), None);

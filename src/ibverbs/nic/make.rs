@@ -268,7 +268,7 @@ impl RdmaNic {
             let at = unsafe { (self.context.library.create_ah)(pd.at(), &raw mut attr) };
             Made::new(&self.context, at, (), Arc::clone(&pd)).map_err(not_made)
         });
-        named(made, CreateError::Full).map(|id| AhHandle(id.0))
+        named(made, CreateError::Full).map(|id| AhHandle(id.index()))
     }
 
     pub(super) fn make_qp(&self, pd: PdHandle, create: QpCreate) -> Result<QpHandle, CreateError> {

@@ -7,7 +7,7 @@
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use super::object::{Made, Object};
-use crate::verbs::{DestroyError, Id};
+use crate::verbs::{DestroyError, DeviceTag, Id};
 
 /// How many bits of a name are the place; the rest is the generation.
 const PLACE_BITS: u32 = 20;
@@ -30,6 +30,14 @@ struct Slot<T> {
     generation: u32,
     /// Empty while it is free, and while its object is being made or destroyed.
     object: Option<T>,
+}
+
+impl<T> Slot<T> {
+    /// Whether a handle is of this slot's generation, and not of another device.
+    #[inline]
+    fn is_of(&self, id: Id) -> bool {
+        self.generation << PLACE_BITS == id.index() & !PLACE_MASK && id.device() == DeviceTag::RNIC
+    }
 }
 
 impl<T: Object> Default for Table<T> {
@@ -125,22 +133,18 @@ impl<T> Places<T> {
             }
         };
         let generation = self.slots.get(place as usize)?.generation;
-        Some(Id(place | generation << PLACE_BITS))
+        Some(Id::new(DeviceTag::RNIC, place | generation << PLACE_BITS))
     }
 
     fn slot(&mut self, id: Id) -> Option<&mut Slot<T>> {
-        let slot = self.slots.get_mut((id.0 & PLACE_MASK) as usize)?;
-        (slot.generation << PLACE_BITS == id.0 & !PLACE_MASK).then_some(slot)
+        let slot = self.slots.get_mut((id.index() & PLACE_MASK) as usize)?;
+        slot.is_of(id).then_some(slot)
     }
 
     #[inline]
     fn get(&self, id: Id) -> Option<&T> {
-        let slot = self.slots.get((id.0 & PLACE_MASK) as usize)?;
-        if slot.generation << PLACE_BITS == id.0 & !PLACE_MASK {
-            slot.object.as_ref()
-        } else {
-            None
-        }
+        let slot = self.slots.get((id.index() & PLACE_MASK) as usize)?;
+        if slot.is_of(id) { slot.object.as_ref() } else { None }
     }
 
     /// Fills a place that was reserved, or whose object was taken out.
@@ -159,7 +163,7 @@ impl<T> Places<T> {
     fn release(&mut self, id: Id) {
         if let Some(slot) = self.slot(id) {
             slot.generation = slot.generation.wrapping_add(1);
-            self.free.push(id.0 & PLACE_MASK);
+            self.free.push(id.index() & PLACE_MASK);
         }
     }
 }
