@@ -22,14 +22,15 @@
 //! | [`wire`] | every header as a view over bytes and as something to emit; the one opcode table; ICRC; MAD and CM | — |
 //! | [`memory`] | memory that a NIC may touch, and the one place that touches it | — |
 //! | [`verbs`] | the vocabulary of verbs, with the numbers and texts of `ibv_*` | wire, memory |
+//! | `table` | objects by slot and generation, with the tag of their device | secret, verbs |
 //! | [`capture`] | pcap and pcapng, in and out, plain or compressed, in bounded memory | time, wire |
 //! | [`decode`] | packets in words: fields by tshark's names, filters, summaries | time, wire, capture |
 //! | `analysis` | connections, messages, causes and findings of captures; with the feature of this name | time, wire, decode |
-//! | [`engine`] | a software RNIC as a state machine, told packets and time | time, random, secret, wire, memory, verbs |
-//! | [`cm`] | the connection manager as a state machine, told messages, commands and time | time, secret, wire, verbs |
+//! | [`engine`] | a software RNIC as a state machine, told packets and time | time, random, secret, wire, memory, verbs, table |
+//! | [`cm`] | the connection manager as a state machine, told messages, commands and time | time, secret, wire, verbs, table |
 //! | [`link`] | ways onto a network, simulated or real; faults and taps around them | time, random, wire, verbs, capture |
 //! | [`nic`] | an engine on a link, and the thread that drives them: a software NIC that runs | time, wire, memory, verbs, engine, link |
-//! | [`ibverbs`] | the C ABI of `libibverbs`, and a real RNIC through it | secret, wire, memory, verbs, link |
+//! | [`ibverbs`] | the C ABI of `libibverbs`, and a real RNIC through it | secret, wire, memory, verbs, table, link |
 //! | `conform` | scenarios, run on any two devices, and what differs; with the feature of this name | time, wire, memory, verbs, decode, link, nic |
 //! | `replay` | captures, checked against the engine and the rules of the protocol; with the feature of this name | time, random, wire, memory, verbs, capture, decode, analysis, engine, conform |
 //!
@@ -66,6 +67,7 @@ mod random;
 #[cfg(feature = "replay")]
 pub mod replay;
 mod secret;
+mod table;
 pub mod time;
 pub mod verbs;
 pub mod wire;

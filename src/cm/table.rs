@@ -1,14 +1,7 @@
 //! Objects by name. A name is a slot and its generation, so that a stale name finds nothing.
 
-use std::collections::VecDeque;
-
-/// How many bits of a name are the slot.
-const SLOT_BITS: u32 = 20;
-const SLOT_MASK: u32 = (1 << SLOT_BITS) - 1;
-const GENERATION_MASK: u32 = u32::MAX >> SLOT_BITS;
-
-/// The most objects that a table can name.
-pub(super) const TABLE_MAX: usize = 1 << SLOT_BITS;
+use crate::table::{self, TABLE_MAX};
+use crate::verbs::{DeviceTag, Id};
 
 /// A name of an object in a [`Table`].
 pub(super) trait Name: Copy {
@@ -62,29 +55,28 @@ macro_rules! numbers {
 }
 numbers!(DeviceId, ChannelId, CmId);
 
-#[derive(Debug)]
-struct Slot<T> {
-    generation: u32,
-    value: Option<T>,
-}
-
-/// Up to `limit` objects. Slots are reused first in, first out, so that generations last.
+/// Up to `limit` objects by their names. Slots are reused first in, first out, so that generations last.
 #[derive(Debug)]
 pub(super) struct Table<N, T> {
-    slots: Vec<Slot<T>>,
-    free: VecDeque<u32>,
+    objects: table::Table<T>,
     limit: usize,
     name: core::marker::PhantomData<N>,
+}
+
+/// The id behind a name. A manager has names of its own, which belong to no device.
+fn id(name: impl Name) -> Id {
+    Id::new(DeviceTag::NONE, name.to_u32())
 }
 
 impl<N: Name, T> Table<N, T> {
     pub(super) fn new(limit: usize) -> Self {
         let limit = limit.min(TABLE_MAX);
-        Self { slots: Vec::new(), free: VecDeque::new(), limit, name: core::marker::PhantomData }
+        let objects = table::Table::new(limit, DeviceTag::NONE);
+        Self { objects, limit, name: core::marker::PhantomData }
     }
 
     pub(super) fn len(&self) -> usize {
-        self.slots.len() - self.free.len()
+        self.objects.len()
     }
 
     pub(super) fn is_full(&self) -> bool {
@@ -93,56 +85,24 @@ impl<N: Name, T> Table<N, T> {
 
     /// Names an object, unless the table is full.
     pub(super) fn insert(&mut self, value: T) -> Option<N> {
-        if self.is_full() {
-            return None;
-        }
-        let index = match self.free.pop_front() {
-            Some(index) => index,
-            None => {
-                self.slots.push(Slot { generation: 0, value: None });
-                u32::try_from(self.slots.len() - 1).expect("a table is smaller than its limit")
-            }
-        };
-        let slot = self.slots.get_mut(index as usize)?;
-        slot.value = Some(value);
-        Some(N::from_u32(slot.generation << SLOT_BITS | index))
-    }
-
-    fn slot(&self, name: N) -> Option<&Slot<T>> {
-        let slot = self.slots.get((name.to_u32() & SLOT_MASK) as usize)?;
-        (slot.generation == name.to_u32() >> SLOT_BITS).then_some(slot)
+        self.objects.insert(value, &[]).map(|id| N::from_u32(id.index()))
     }
 
     pub(super) fn get(&self, name: N) -> Option<&T> {
-        self.slot(name)?.value.as_ref()
+        self.objects.get(id(name))
     }
 
     pub(super) fn get_mut(&mut self, name: N) -> Option<&mut T> {
-        let slot = self.slots.get_mut((name.to_u32() & SLOT_MASK) as usize)?;
-        if slot.generation != name.to_u32() >> SLOT_BITS {
-            return None;
-        }
-        slot.value.as_mut()
+        self.objects.get_mut(id(name))
     }
 
     pub(super) fn remove(&mut self, name: N) -> Option<T> {
-        let index = name.to_u32() & SLOT_MASK;
-        let slot = self.slots.get_mut(index as usize)?;
-        if slot.generation != name.to_u32() >> SLOT_BITS {
-            return None;
-        }
-        let value = slot.value.take()?;
-        slot.generation = (slot.generation + 1) & GENERATION_MASK;
-        self.free.push_back(index);
-        Some(value)
+        self.objects.remove(id(name))
     }
 
     /// Every object and its name, in the order of their slots.
     pub(super) fn iter(&self) -> impl Iterator<Item = (N, &T)> {
-        self.slots.iter().enumerate().filter_map(|(index, slot)| {
-            let index = u32::try_from(index).ok()?;
-            Some((N::from_u32(slot.generation << SLOT_BITS | index), slot.value.as_ref()?))
-        })
+        self.objects.entries().map(|(id, value)| (N::from_u32(id.index()), value))
     }
 }
 
@@ -172,6 +132,7 @@ mod tests {
             let name = table.insert(number).unwrap();
             assert_eq!(table.remove(name), Some(number));
         }
-        assert_eq!((table.len(), table.slots.len()), (0, 1));
+        assert_eq!(table.len(), 0);
+        assert_eq!(table.insert(0).unwrap().to_u32() & 0xf_ffff, 0, "the first slot");
     }
 }

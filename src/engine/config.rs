@@ -3,9 +3,9 @@
 use core::time::Duration;
 
 use super::cq::Cq;
-use super::ids::TABLE_MAX;
 use super::recv_queue::RecvQueue;
 use super::send_queue::SendQueue;
+use crate::table::TABLE_MAX;
 use crate::verbs::{Mtu, QpCap};
 use crate::wire::{Gid, PKey};
 

@@ -1,12 +1,12 @@
 //! Memory regions and windows: every check of a key.
 //!
-//! A key is a random number of 24 bits (see [`ids`](super::ids)) and eight bits below it, which a consumer chooses when it
+//! A key is a random number of 24 bits (see [`table`](crate::table)) and eight bits below it, which a consumer chooses when it
 //! binds a window. Checks: the key exists and is not stale, the protection domain matches, the access rights suffice, and
 //! no byte is out of range.
 
-use super::ids::{SlotId, Table};
 use crate::memory::{AccessError, Region};
 use crate::secret::SecretRandom;
+use crate::table::{SlotId, Table};
 use crate::verbs::{
     Access, DeviceTag, Id, KeyError, LKey, MrAttr, MrHandle, MwHandle, MwType, PdHandle, Sge,
 };

@@ -12,7 +12,6 @@
 //!
 //! | file | holds |
 //! |---|---|
-//! | `ids` | generational tables, and numbers that cannot be guessed |
 //! | `keys` | memory regions and windows: every check of a key |
 //! | `send_queue`, `recv_queue`, `cq`, `srq` | work queues, completion queues, shared receive queues |
 //! | `qp` | queue pairs: send side, receive side, responses, state transitions |
@@ -34,7 +33,6 @@ mod counters;
 mod cq;
 mod env;
 mod frames;
-mod ids;
 mod keys;
 mod multicast;
 mod peer_window;
@@ -63,13 +61,13 @@ pub use config::{Config, Limits, PORT_SILENCE};
 pub use counters::{Counter, Counters};
 
 use crate::secret::SecretRandom;
+use crate::table::{SlotId, Table};
 use crate::time::Instant;
 use crate::verbs::{DeviceTag, Mtu, PostError, RecvWr, SendWr, Wc};
 use crate::wire::{Bth, Gid, Opcode, Packet, Qpn, Service};
 use cq::{Armed, Cq, SendSlot};
 use env::Env;
 use frames::{FRAMES_MAX, Steering};
-use ids::{SlotId, Table};
 use qp::Qp;
 
 /// An event for the program.
@@ -114,7 +112,7 @@ impl Engine {
     pub fn new(config: Config, seed: impl Into<Seed>) -> Self {
         let mut random = SecretRandom::new(seed.into());
         let limits = config.limits;
-        let device = device_tag(&random);
+        let device = DeviceTag::from_random(random.of(0));
         Self {
             pds: Table::new(limits.pds, device),
             xrcds: Table::new(limits.pds, device),
@@ -371,14 +369,6 @@ impl Engine {
     pub fn set_gids(&mut self, gids: Vec<Gid>) {
         self.env.config.gids = gids;
     }
-}
-
-/// Returns a tag that tells the handles of this engine from those of others: it follows from the seed.
-fn device_tag(random: &SecretRandom) -> DeviceTag {
-    #[expect(clippy::cast_possible_truncation, reason = "32 bits are wanted")]
-    let tag = random.of(0) as u32;
-    // No engine has the tag of real RNICs.
-    DeviceTag(tag.max(DeviceTag::RNIC.0 + 1))
 }
 
 /// Frees the send queue slot of a completion that was polled, if the queue pair still exists.

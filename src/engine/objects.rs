@@ -250,13 +250,13 @@ impl Engine {
         if self.env.gid(attr.sgid_index).is_none() {
             return Err(CreateError::NotFound("GID of the port"));
         }
-        self.env.ahs.insert((pd, attr), &[]).map(|id| AhHandle(id.index())).ok_or(CreateError::Full)
+        self.env.ahs.insert((pd, attr), &[]).map(AhHandle).ok_or(CreateError::Full)
     }
 
     /// Destroys an address handle.
     pub fn destroy_ah(&mut self, ah: AhHandle) -> Result<(), DestroyError> {
-        let ahs = &mut self.env.ahs;
-        ahs.remove(ahs.id_of(ah.0)).map(drop).ok_or(DestroyError::NotFound)
+        let id = self.env.ahs.tagged(ah.0);
+        self.env.ahs.remove(id).map(drop).ok_or(DestroyError::NotFound)
     }
 
     /// Creates a queue pair, in RESET.

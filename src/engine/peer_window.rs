@@ -12,7 +12,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use super::ids::SlotId;
+use crate::table::SlotId;
 use crate::wire::Gid;
 
 /// Bytes that a packet takes in a receive buffer beyond its payload: headers, and what a kernel needs for itself.

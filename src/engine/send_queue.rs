@@ -6,8 +6,8 @@
 
 use super::allocation::{NoMemory, array};
 use crate::verbs::{
-    Access, Data, LKey, MwBind, PostError, QpCap, SendFlags, SendOp, SendWr, Sge, Target, UdTarget,
-    WrId, WrOpcode,
+    Access, AhHandle, Data, LKey, MwBind, PostError, QpCap, SendFlags, SendOp, SendWr, Sge, Target,
+    UdTarget, WrId, WrOpcode,
 };
 use crate::wire::{Bits, Psn, QKey, Qpn, RKey, XrcSrqn};
 
@@ -83,7 +83,7 @@ impl SendWqe {
             Target::Peer => {}
             Target::Xrc(srqn) => wqe.kind |= srqn.get() << 8,
             Target::Ud(UdTarget { ah, qpn, qkey }) => {
-                wqe.first = u64::from(ah.0) << 32;
+                wqe.first = u64::from(ah.0.index()) << 32;
                 wqe.addr = u64::from(qpn.get()) << 32 | u64::from(qkey.get());
             }
         }
@@ -186,9 +186,9 @@ impl SendWqe {
 
     /// Destination of a datagram: address handle, QPN, Q_Key.
     #[expect(clippy::cast_possible_truncation, reason = "halves are meant")]
-    pub(super) fn ud_target(&self) -> (u32, Qpn, QKey) {
+    pub(super) fn ud_target(&self) -> (AhHandle, Qpn, QKey) {
         let (qpn, qkey) = ((self.addr >> 32) as u32, self.addr as u32);
-        ((self.first >> 32) as u32, Qpn::new(qpn), QKey::new(qkey))
+        (AhHandle::from_c((self.first >> 32) as u32), Qpn::new(qpn), QKey::new(qkey))
     }
 
     /// Window to bind: its current key, its new key, and its range.

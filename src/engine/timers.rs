@@ -7,7 +7,7 @@
 
 use std::collections::BTreeSet;
 
-use super::ids::SlotId;
+use crate::table::SlotId;
 use crate::time::Instant;
 
 /// Wake-ups of all queue pairs, earliest first.

@@ -1,7 +1,7 @@
-//! What a program holds in its hand: the names of objects that a device made.
+//! Handles of objects.
 //!
-//! What a name stands for only its device knows. A name outlives its object without harm: the device does not find it
-//! any more.
+//! Only the device that created an object finds it by its handle. A handle outlives its object without harm: the device
+//! does not find it any more, and another device never does.
 
 use super::LKey;
 use crate::wire::RKey;
@@ -16,11 +16,18 @@ pub(crate) struct Id {
 
 /// Tells the objects of one device from those of others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) struct DeviceTag(pub(crate) u32);
+pub(crate) struct DeviceTag(u32);
 
 impl DeviceTag {
-    /// All RNICs that are used through libibverbs.
-    pub(crate) const RNIC: Self = Self(0);
+    /// No device: of objects that belong to none, and of handles that come through C, which has no room for a tag.
+    pub(crate) const NONE: Self = Self(0);
+
+    /// Returns the tag of a device that drew this number. It is never [`NONE`](Self::NONE).
+    pub(crate) const fn from_random(number: u64) -> Self {
+        #[expect(clippy::cast_possible_truncation, reason = "32 bits are wanted")]
+        let number = number as u32;
+        Self(if number == 0 { 1 } else { number })
+    }
 }
 
 impl Id {
@@ -31,6 +38,12 @@ impl Id {
     #[inline]
     pub(crate) const fn device(self) -> DeviceTag {
         self.device
+    }
+
+    /// Whether it has the tag of this device, or none.
+    #[inline]
+    pub(crate) fn may_be_of(self, device: DeviceTag) -> bool {
+        self.device == device || self.device == DeviceTag::NONE
     }
 
     /// Slot and generation.
@@ -63,15 +76,26 @@ handles! {
     QpHandle;
     /// A memory window.
     MwHandle;
+    /// An address handle: the path to a peer of datagram queue pairs.
+    AhHandle;
     /// A rule that steers frames.
     FlowHandle;
     /// A receive queue without a queue pair.
     WqHandle;
 }
 
-/// An address handle.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct AhHandle(pub u32);
+impl AhHandle {
+    /// Returns the handle as a C program carries it in `ibv_ah`.
+    pub const fn to_c(self) -> u32 {
+        self.0.index()
+    }
+
+    /// Returns the handle that a C program carries in `ibv_ah`. There is no room for a tag, so every device takes it for
+    /// one of its own.
+    pub const fn from_c(handle: u32) -> Self {
+        Self(Id::new(DeviceTag::NONE, handle))
+    }
+}
 
 /// A memory region, and the keys to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

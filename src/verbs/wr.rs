@@ -372,7 +372,7 @@ mod tests {
     fn check(op: SendOp, data: Data<'_>, qp_type: QpType) -> Result<(), PostError> {
         let target = match qp_type {
             QpType::Ud | QpType::Gsi => {
-                Target::Ud(UdTarget { ah: AhHandle(1), qpn: Qpn::GSI, qkey: QKey::GSI })
+                Target::Ud(UdTarget { ah: AhHandle::from_c(1), qpn: Qpn::GSI, qkey: QKey::GSI })
             }
             QpType::XrcSend => Target::Xrc(XrcSrqn::new(1)),
             _ => Target::Peer,
@@ -404,7 +404,7 @@ mod tests {
     #[test]
     fn a_message_needs_a_target_of_its_queue_pairs_kind() {
         // Rule: T-35.
-        let ud = UdTarget { ah: AhHandle(1), qpn: Qpn::GSI, qkey: QKey::GSI };
+        let ud = UdTarget { ah: AhHandle::from_c(1), qpn: Qpn::GSI, qkey: QKey::GSI };
         let targets = [Target::Peer, Target::Ud(ud), Target::Xrc(XrcSrqn::new(1))];
         let kinds = [
             (QpType::Rc, 0),

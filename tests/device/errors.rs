@@ -80,7 +80,7 @@ fn what_makes_no_sense_is_refused_by_name() {
     let blind = SendWr { flags, ..SendWr::new(WrId(1), SEND, Data::Gather(&sges[..1])) };
     let error = a.nic.post_send(pair.a_qp, &blind).unwrap_err();
     assert!(matches!(error, PostError::WrongLength { .. }), "{error}");
-    let ud = UdTarget { ah: AhHandle(0), qpn: roce::wire::Qpn::new(1), qkey: a.how().qkey };
+    let ud = UdTarget { ah: AhHandle::from_c(0), qpn: roce::wire::Qpn::new(1), qkey: a.how().qkey };
     let astray = SendWr { target: Target::Ud(ud), ..SendWr::new(WrId(1), SEND, Data::EMPTY) };
     let error = a.nic.post_send(pair.a_qp, &astray).unwrap_err();
     assert_eq!(error, PostError::MissingAddress(QpType::Rc));

@@ -318,3 +318,19 @@ fn only_datagram_queue_pairs_join_groups_and_not_too_many() {
     assert!(rc.engine.attach_multicast(rc.qp, group).is_err());
     let _: &Engine = &rc.engine;
 }
+
+/// Both engines' first address handles have the same slot: only the tag of the device tells them apart.
+#[test]
+fn an_address_handle_of_another_device_is_refused() {
+    let mut s = ud();
+    let own = ah(&mut s);
+    let mut other = Engine::new(Config::new(own_gid()), 99);
+    let pd = other.create_pd().unwrap();
+    let foreign = other.create_ah(pd, AhAttr::new(peer_gid(), 0)).unwrap();
+    assert_eq!(foreign.to_c(), own.to_c());
+    assert_eq!(post(&mut s, 1, foreign, QKEY, 0), Err(PostError::UnknownAddress));
+    assert!(s.engine.destroy_ah(foreign).is_err());
+    // C has no room for a tag.
+    assert_eq!(post(&mut s, 1, AhHandle::from_c(own.to_c()), QKEY, 0), Ok(()));
+    assert_eq!(s.engine.destroy_ah(own), Ok(()));
+}

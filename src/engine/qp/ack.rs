@@ -13,11 +13,11 @@ use std::collections::VecDeque;
 
 use super::super::Counter;
 use super::super::env::Env;
-use super::super::ids::SlotId;
 use super::super::keys::Refusal;
 use super::super::send_queue::packets;
 use super::attr::Attributes;
 use super::tx::pad_for;
+use crate::table::SlotId;
 use crate::time::Instant;
 use crate::verbs::{Access, QpType};
 use crate::wire::aeth::{Answer, Credits, NakCode};

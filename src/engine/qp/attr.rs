@@ -1,7 +1,7 @@
 //! Identity, state and attributes of a queue pair: what its sides read and never change.
 
 use super::super::env::Env;
-use super::super::ids::SlotId;
+use crate::table::SlotId;
 use crate::verbs::{
     Access, AckTimeout, AsyncEvent, CqHandle, EventType, PdHandle, QpCreate, QpHandle, QpInitAttr,
     QpState, QpType, RetryCount, RnrRetry, SrqHandle, StateRules, XrcdHandle,

@@ -28,9 +28,9 @@ pub(super) use attr::Attributes;
 use super::Counter;
 use super::config::OBJECT_BYTES;
 use super::env::Env;
-use super::ids::{Present, SlotId};
 use super::peer_port::PeerPort;
 use crate::memory::prefetch;
+use crate::table::{Present, SlotId};
 use crate::time::Instant;
 use crate::verbs::{
     AttrMask, EventType, ModifyError, PdHandle, PostError, Posting, QpAttr, QpCreate, QpHandle,

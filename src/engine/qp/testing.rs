@@ -28,13 +28,16 @@ pub(super) struct Rig {
 impl Rig {
     pub(super) fn new() -> Self {
         let gid = |last| Gid::from(std::net::Ipv4Addr::new(192, 0, 2, last));
-        let mut env =
-            Env::new(Config::new(gid(1)), DeviceTag(1), &mut SecretRandom::new(Seed::from(1)));
+        let mut env = Env::new(
+            Config::new(gid(1)),
+            DeviceTag::from_random(1),
+            &mut SecretRandom::new(Seed::from(1)),
+        );
         let cq = CqHandle(env.cqs.insert(Cq::new(64).unwrap(), &[]).unwrap());
         let cap = QpCap { max_send_wr: 16, max_recv_wr: 16, ..QpCap::default() };
         let init = QpInitAttr { qp_type: QpType::Rc, cap, sq_sig_all: true };
         let create = QpCreate { init, send_cq: cq, recv_cq: cq, srq: None, xrcd: None };
-        let mut attr = Attributes::new(PdHandle(Id::new(DeviceTag(1), 0)), &create);
+        let mut attr = Attributes::new(PdHandle(Id::new(DeviceTag::from_random(1), 0)), &create);
         let mut requested = QpAttr {
             path_mtu: Mtu::M256,
             dest_qp_num: Qpn::new(0x123),

@@ -28,7 +28,7 @@ pub(super) fn transmit(
     let index = tx.cursor();
     let (ah, qpn, qkey) = wqe.ud_target();
     // An address handle of another protection domain is unknown.
-    let Some(&(_, ah)) = env.ahs.get(env.ahs.id_of(ah)).filter(|(pd, _)| *pd == attr.pd) else {
+    let Some(&(_, ah)) = env.ahs.get(env.ahs.tagged(ah.0)).filter(|(pd, _)| *pd == attr.pd) else {
         return Err(tx.fail_request(index, WcStatus::LocQpOpErr, attr, env));
     };
     // Rule: Q-14.

@@ -210,7 +210,7 @@ impl ibv_send_wr {
                 // SAFETY: the caller vouches for the address handle.
                 let ah = unsafe { ah.as_ref() }.ok_or(PostError::MissingAddress(qp_type))?;
                 let (qpn, qkey) = (Qpn::new(remote_qpn), QKey::new(remote_qkey));
-                Ok(Target::Ud(UdTarget { ah: AhHandle(ah.handle), qpn, qkey }))
+                Ok(Target::Ud(UdTarget { ah: AhHandle::from_c(ah.handle), qpn, qkey }))
             }
             QpType::XrcSend | QpType::XrcRecv => {
                 // SAFETY: a number, whatever the program left there.
@@ -361,7 +361,7 @@ mod tests {
         let objects = SendObjects { ah: &raw mut ah, mw: &raw mut mw, mr: &raw mut mr };
         let sges = [Sge { addr: 1, length: 2, lkey: LKey::new(3) }, Sge::default()];
         let list = sges.map(ibv_sge::from);
-        let ud = UdTarget { ah: AhHandle(7), qpn: Qpn::new(0x11), qkey: QKey::GSI };
+        let ud = UdTarget { ah: AhHandle::from_c(7), qpn: Qpn::new(0x11), qkey: QKey::GSI };
         for (qp_type, target) in [
             (QpType::Rc, Target::Peer),
             (QpType::XrcSend, Target::Xrc(XrcSrqn::new(0x22))),

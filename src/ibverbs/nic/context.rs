@@ -14,7 +14,7 @@ use crate::ibverbs::{
     VERBS_ABI_IS_EXTENDED, ibv_context, ibv_device_attr_ex, ibv_gid_entry, ibv_port_attr,
     verbs_context,
 };
-use crate::verbs::{DeviceAttr, DeviceCaps, Errno, GidType, PortAttr, PortNum};
+use crate::verbs::{DeviceAttr, DeviceCaps, DeviceTag, Errno, GidType, PortAttr, PortNum};
 use crate::wire::Gid;
 
 /// The port that is used.
@@ -31,6 +31,8 @@ const GID_PLACES_MAX: usize = 4096;
 pub(super) struct Context {
     pub(super) library: &'static Library,
     at: NonNull<ibv_context>,
+    /// Tag of the device in its handles.
+    pub(super) tag: DeviceTag,
     /// What the device is called.
     pub(super) name: String,
     /// Where the kernel tells of it.
@@ -83,9 +85,10 @@ impl Context {
         at: *mut ibv_context,
         name: String,
         directory: PathBuf,
+        tag: DeviceTag,
     ) -> Result<Self, Errno> {
         let at = NonNull::new(at).ok_or_else(last_errno)?;
-        Ok(Self { library, at, name, directory, broken: AtomicI32::new(0) })
+        Ok(Self { library, at, tag, name, directory, broken: AtomicI32::new(0) })
     }
 
     /// Where it is, for as long as this lives.

@@ -10,24 +10,21 @@ use std::sync::PoisonError;
 use super::RdmaNic;
 use super::context::op;
 use super::errors::{check, not_posted};
-use super::names::Reading;
 use super::object::Made;
+use super::objects::Reading;
 use crate::ibverbs::convert::{SendObjects, recv_wr, send_wr};
 use crate::ibverbs::{
     ibv_ah, ibv_mw_bind, ibv_mw_bind_info, ibv_qp, ibv_recv_wr, ibv_send_wr, ibv_sge, ibv_wc,
 };
 use crate::verbs::limits::MESSAGE_BYTES_MAX;
 use crate::verbs::{
-    CqHandle, Data, DeviceTag, Errno, Id, LocalData, MwBind, MwType, Notify, PostError, QpHandle,
-    RecvWr, SendOp, SendWr, Sge, SrqHandle, Target, Wc, WcOpcode, WcStatus, WrId,
+    CqHandle, Data, Errno, LocalData, MwBind, MwType, Notify, PostError, QpHandle, RecvWr, SendOp,
+    SendWr, Sge, SrqHandle, Target, Wc, WcOpcode, WcStatus, WrId,
 };
 use crate::wire::{Qpn, RKey};
 
 /// How many work requests are handed over, or completions taken, by one call.
 const BATCH: usize = 16;
-
-/// What is said of a queue that is gone: nothing can be posted, as to one that was never set up.
-const GONE: PostError = PostError::UnknownQp;
 
 impl RdmaNic {
     #[inline]
@@ -37,7 +34,7 @@ impl RdmaNic {
         wrs: &[SendWr<'_>],
     ) -> Result<(), (usize, PostError)> {
         let qps = self.qps.read();
-        let qp = qps.get(qp.0).ok_or((0, GONE))?;
+        let qp = qps.get(qp.0).ok_or((0, PostError::UnknownQp))?;
         let ahs = qp.facts.kind.is_datagram().then(|| self.ahs.read());
         if let [wr] = wrs {
             return match wr.op {
@@ -187,7 +184,7 @@ impl RdmaNic {
         wrs: &[RecvWr<'_>],
     ) -> Result<(), (usize, PostError)> {
         let qps = self.qps.read();
-        let qp = qps.get(qp.0).ok_or((0, GONE))?;
+        let qp = qps.get(qp.0).ok_or((0, PostError::UnknownQp))?;
         if qp.facts.shares || !qp.facts.kind.has_receive_queue() {
             return Err((0, PostError::NoReceiveQueue));
         }
@@ -208,7 +205,7 @@ impl RdmaNic {
     #[inline]
     pub(super) fn post_shared(&self, srq: SrqHandle, wr: &RecvWr<'_>) -> Result<(), PostError> {
         let srqs = self.srqs.read();
-        let srq = srqs.get(srq.0).ok_or(PostError::NoReceiveQueue)?;
+        let srq = srqs.get(srq.0).ok_or(PostError::UnknownReceiveQueue)?;
         let post = op!(self.context, post_srq_recv).ok_or(PostError::Unsupported)?;
         let posted = with_receives(core::slice::from_ref(wr), srq.facts.max_sge, |first, bad| {
             // SAFETY: the shared queue is held, and so is the list with what it points to.
@@ -318,9 +315,8 @@ fn send_to_c(
     };
     let mut objects = SendObjects::default();
     if let Target::Ud(to) = wr.target {
-        let ah = ahs
-            .and_then(|ahs| ahs.get(Id::new(DeviceTag::RNIC, to.ah.0)))
-            .ok_or(PostError::UnknownAddress)?;
+        let ah =
+            ahs.and_then(|ahs| ahs.get(ahs.tagged(to.ah.0))).ok_or(PostError::UnknownAddress)?;
         objects.ah = ah.at();
     }
     send_wr(wr, list, objects).ok_or(PostError::Unsupported)

@@ -13,9 +13,9 @@ use super::sysfs;
 use crate::ibverbs::{ibv_gid, ibv_qp_attr, ibv_qp_init_attr};
 use crate::verbs::{
     AhAttr, AhHandle, AsyncEvent, AttrMask, Channel, CqHandle, CreateError, DestroyError, Device,
-    DeviceAttr, DeviceTag, Errno, Events, Id, KeyError, ModifyError, MrAttr, MrHandle, MwHandle,
-    MwType, Notify, PdHandle, PortAttr, PostError, QpAttr, QpCreate, QpHandle, QpState, QpType,
-    RecvWr, SendWr, SrqCreate, SrqHandle, Wc, XrcdHandle, transition,
+    DeviceAttr, Errno, Events, KeyError, ModifyError, MrAttr, MrHandle, MwHandle, MwType, Notify,
+    PdHandle, PortAttr, PostError, QpAttr, QpCreate, QpHandle, QpState, QpType, RecvWr, SendWr,
+    SrqCreate, SrqHandle, Wc, XrcdHandle, transition,
 };
 use crate::wire::{Gid, Psn, Qpn, RKey, XrcSrqn};
 
@@ -145,7 +145,7 @@ impl Device for RdmaNic {
     }
 
     fn destroy_ah(&self, ah: AhHandle) -> Result<(), DestroyError> {
-        self.ahs.destroy(Id::new(DeviceTag::RNIC, ah.0))
+        self.ahs.destroy(ah.0)
     }
 
     fn create_qp(&self, pd: PdHandle, create: QpCreate) -> Result<QpHandle, CreateError> {

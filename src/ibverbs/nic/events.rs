@@ -17,15 +17,15 @@ use crate::verbs::{
     SrqHandle,
 };
 
-/// A name as C carries it beside an object. It is never followed.
+/// An id as C carries it beside an object. It is never followed.
 pub(super) fn to_c(id: Id) -> *mut c_void {
-    // Zero is for objects without a name.
+    // Zero is for objects without an id.
     core::ptr::without_provenance_mut((id.index() as usize).wrapping_add(1))
 }
 
-/// The name that C carried beside an object, if it is one.
-fn from_c(context: *mut c_void) -> Option<Id> {
-    u32::try_from(context.addr().checked_sub(1)?).ok().map(|index| Id::new(DeviceTag::RNIC, index))
+/// The id that C carried beside an object of this device, if it is one.
+fn from_c(context: *mut c_void, device: DeviceTag) -> Option<Id> {
+    u32::try_from(context.addr().checked_sub(1)?).ok().map(|index| Id::new(device, index))
 }
 
 /// Sets a descriptor up so that a second reader does not block on an event that the first took.
@@ -89,7 +89,7 @@ impl Completions {
         unsafe {
             (context.library.ack_cq_events)(cq, 1);
         }
-        Ok(from_c(name).map(CqHandle))
+        Ok(from_c(name, context.tag).map(CqHandle))
     }
 }
 
@@ -127,7 +127,8 @@ impl Asynchronous {
             if !got(&self.0, code)? {
                 return Ok(None);
             }
-            let told = EventType::from_code(event.event_type).and_then(|kind| tell(kind, &event));
+            let told = EventType::from_code(event.event_type)
+                .and_then(|kind| tell(kind, &event, self.0.tag));
             // SAFETY: it is the event that was just got, for the first time.
             #[expect(unsafe_code, reason = "see above")]
             unsafe {
@@ -144,7 +145,7 @@ impl Asynchronous {
 }
 
 /// An event that is not acknowledged yet, in words.
-fn tell(kind: EventType, event: &ibv_async_event) -> Option<AsyncEvent> {
+fn tell(kind: EventType, event: &ibv_async_event, device: DeviceTag) -> Option<AsyncEvent> {
     /// The name beside the object that an event is about.
     macro_rules! name {
         ($element:ident, $field:ident) => {{
@@ -153,7 +154,7 @@ fn tell(kind: EventType, event: &ibv_async_event) -> Option<AsyncEvent> {
             let object = unsafe { event.element.$element };
             // SAFETY: an object is there until its events are acknowledged: destroying it waits for that.
             #[expect(unsafe_code, reason = "see above")]
-            from_c(unsafe { (*object).$field })?
+            from_c(unsafe { (*object).$field }, device)?
         }};
     }
     Some(match kind.subject() {
@@ -185,10 +186,11 @@ mod tests {
 
     #[test]
     fn names_survive_the_way_through_c() {
-        for id in [0, 7, u32::MAX].map(|index| Id::new(DeviceTag::RNIC, index)) {
-            assert_eq!(from_c(to_c(id)), Some(id));
+        let device = DeviceTag::from_random(7);
+        for id in [0, 7, u32::MAX].map(|index| Id::new(device, index)) {
+            assert_eq!(from_c(to_c(id), device), Some(id));
         }
-        assert_eq!(from_c(core::ptr::null_mut()), None);
-        assert_eq!(from_c(core::ptr::without_provenance_mut(usize::MAX)), None);
+        assert_eq!(from_c(core::ptr::null_mut(), device), None);
+        assert_eq!(from_c(core::ptr::without_provenance_mut(usize::MAX), device), None);
     }
 }

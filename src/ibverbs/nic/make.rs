@@ -10,8 +10,8 @@ use super::RdmaNic;
 use super::context::{extended, op};
 use super::errors::{check, last_errno, not_made, to_io};
 use super::events::{Completions, never_block, to_c};
-use super::names::Table;
 use super::object::{Made, Object, Pair, QpNeeds, Shared, Window};
+use super::objects::Objects;
 use crate::ibverbs::{
     IBV_QP_INIT_ATTR_XRCD, IBV_SRQ_INIT_ATTR_CQ, IBV_SRQ_INIT_ATTR_PD, IBV_SRQ_INIT_ATTR_TYPE,
     IBV_SRQ_INIT_ATTR_XRCD, IBV_XRCD_INIT_ATTR_FD, IBV_XRCD_INIT_ATTR_OFLAGS, ibv_ah_attr,
@@ -31,7 +31,7 @@ const UNSUPPORTED: CreateError = CreateError::Refused(Errno::EOPNOTSUPP);
 
 /// The object of this name to build another on.
 fn base<T: Object>(
-    table: &Table<T>,
+    table: &Objects<T>,
     id: Id,
     what: &'static str,
 ) -> Result<Arc<Made<T>>, CreateError> {
@@ -268,7 +268,7 @@ impl RdmaNic {
             let at = unsafe { (self.context.library.create_ah)(pd.at(), &raw mut attr) };
             Made::new(&self.context, at, (), Arc::clone(&pd)).map_err(not_made)
         });
-        named(made, CreateError::Full).map(|id| AhHandle(id.index()))
+        named(made, CreateError::Full).map(AhHandle)
     }
 
     pub(super) fn make_qp(&self, pd: PdHandle, create: QpCreate) -> Result<QpHandle, CreateError> {

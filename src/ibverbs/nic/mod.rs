@@ -7,7 +7,7 @@
 //! |---|---|
 //! | `library` | the functions of the library, by name |
 //! | `context` | an open device, its tables of functions, and what it says of itself |
-//! | `object`, `names` | objects of C with what they need, and the tables that find them |
+//! | `object`, `objects` | objects of C with what they need, and the tables of them |
 //! | `make`, `device` | how each is made, and all that a device does |
 //! | `data` | work requests and completions |
 //! | `events` | channels, and events beside the work |
@@ -20,8 +20,8 @@ mod errors;
 mod events;
 mod library;
 mod make;
-mod names;
 mod object;
+mod objects;
 mod sysfs;
 
 use core::ffi::{CStr, c_int};
@@ -33,12 +33,12 @@ use self::context::{Context, text};
 use self::errors::last_errno;
 use self::events::{Asynchronous, never_block};
 use self::library::Library;
-use self::names::Table;
+use self::objects::Objects;
 use crate::ibverbs::{
     ibv_ah, ibv_cq, ibv_device, ibv_mr, ibv_mw, ibv_pd, ibv_qp, ibv_srq, ibv_xrcd,
 };
 use crate::secret::{SecretRandom, Seed};
-use crate::verbs::{Errno, Guid, NodeType, TransportType};
+use crate::verbs::{DeviceTag, Errno, Guid, NodeType, TransportType};
 
 /// The most devices of a machine that are looked at.
 const DEVICES_MAX: usize = 4096;
@@ -80,14 +80,14 @@ pub struct RdmaNic {
     /// As it was asked for: `verbs:mlx5_0`.
     name: String,
     // What is built on others is destroyed before them. A window that is bound is built on its queue pair.
-    mws: Table<ibv_mw>,
-    qps: Table<ibv_qp>,
-    ahs: Table<ibv_ah>,
-    srqs: Table<ibv_srq>,
-    mrs: Table<ibv_mr>,
-    cqs: Table<ibv_cq>,
-    xrcds: Table<ibv_xrcd>,
-    pds: Table<ibv_pd>,
+    mws: Objects<ibv_mw>,
+    qps: Objects<ibv_qp>,
+    ahs: Objects<ibv_ah>,
+    srqs: Objects<ibv_srq>,
+    mrs: Objects<ibv_mr>,
+    cqs: Objects<ibv_cq>,
+    xrcds: Objects<ibv_xrcd>,
+    pds: Objects<ibv_pd>,
     asynchronous: Asynchronous,
     context: Arc<Context>,
     /// Where initial PSNs come from.
@@ -114,22 +114,24 @@ impl RdmaNic {
         // SAFETY: the device is there until its list is dropped.
         #[expect(unsafe_code, reason = "see above")]
         let at = unsafe { (library.open_device)(device.0) };
-        let context = Context::new(library, at, name.to_owned(), device.directory());
+        let random = SecretRandom::new(Seed::from_system()?);
+        let tag = DeviceTag::from_random(random.of(u64::MAX));
+        let context = Context::new(library, at, name.to_owned(), device.directory(), tag);
         let context = Arc::new(context.map_err(|errno| cannot_open(name, errno))?);
         never_block(context.async_fd())?;
         Ok(Self {
             name: format!("verbs:{name}"),
-            qps: Table::default(),
-            mws: Table::default(),
-            ahs: Table::default(),
-            srqs: Table::default(),
-            mrs: Table::default(),
-            cqs: Table::default(),
-            xrcds: Table::default(),
-            pds: Table::default(),
+            qps: Objects::new(tag),
+            mws: Objects::new(tag),
+            ahs: Objects::new(tag),
+            srqs: Objects::new(tag),
+            mrs: Objects::new(tag),
+            cqs: Objects::new(tag),
+            xrcds: Objects::new(tag),
+            pds: Objects::new(tag),
             asynchronous: Asynchronous(Arc::clone(&context)),
             context,
-            psns: SecretRandom::new(Seed::from_system()?),
+            psns: random,
         })
     }
 }

@@ -36,7 +36,7 @@ unsafe fn create(pd: *mut ibv_pd, attr: &ibv_ah_attr) -> Result<*mut ibv_ah> {
     let mut path = attr.to_ah_attr().ok_or(Failed::EINVAL)?;
     path.sgid_index = gid_source(&domain.nic, path.sgid_index)?;
     let handle = domain.nic.create_ah(domain.handle, path)?;
-    let c = UnsafeCell::new(ibv_ah { context: domain.context(), pd, handle: handle.0 });
+    let c = UnsafeCell::new(ibv_ah { context: domain.context(), pd, handle: handle.to_c() });
     Ok(Ah { c, nic: Arc::clone(&domain.nic), handle }.give())
 }
 

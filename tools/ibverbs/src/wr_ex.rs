@@ -321,7 +321,7 @@ unsafe extern "C" fn set_ud_addr(qp: *mut ibv_qp_ex, ah: *mut ibv_ah, qpn: u32, 
     // SAFETY: the program says that it is one.
     change(unsafe { Qp::of(qp) }, |_, building| {
         // SAFETY: the program says that it is one.
-        let ah = AhHandle(unsafe { given(ah) }?.handle);
+        let ah = AhHandle::from_c(unsafe { given(ah) }?.handle);
         let (qpn, qkey) = (Qpn::new(qpn), QKey::new(qkey));
         building.last()?.target = Target::Ud(UdTarget { ah, qpn, qkey });
         Ok(())

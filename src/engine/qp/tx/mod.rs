@@ -29,7 +29,8 @@ use super::Failure;
 use super::attr::Attributes;
 use crate::time::Instant;
 use crate::verbs::{
-    Data, EventType, PostError, Posting, QpCap, QpState, SendFlags, SendWr, Wc, WcStatus, limits,
+    Data, EventType, PostError, Posting, QpCap, QpState, SendFlags, SendWr, Target, Wc, WcStatus,
+    limits,
 };
 use crate::wire::{Msn, Psn};
 
@@ -178,6 +179,11 @@ impl Tx {
         let len = wr.check(attr.kind, &attr.init.cap, limits::MESSAGE_BYTES_MAX)?;
         if wr.opcode().info().rd_atomic && attr.max_rd_atomic == 0 {
             return Err(PostError::NoRdAtomic);
+        }
+        if let Target::Ud(to) = wr.target
+            && !to.ah.0.may_be_of(attr.handle.0.device())
+        {
+            return Err(PostError::UnknownAddress);
         }
         // Rule: V-01.3.
         let bytes = match wr.data {

@@ -19,14 +19,14 @@ const SLOT_BITS: u32 = 20;
 const SLOT_MASK: u32 = (1 << SLOT_BITS) - 1;
 
 /// Maximum number of objects in a table.
-pub(super) const TABLE_MAX: usize = 1 << SLOT_BITS;
+pub(crate) const TABLE_MAX: usize = 1 << SLOT_BITS;
 
 /// Number of slots that are allocated at a time. They never move, and finding one costs no more than in one array.
 const CHUNK: usize = 64;
 
 /// Slot of an object in its table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct SlotId(pub(super) u32);
+pub(crate) struct SlotId(pub(crate) u32);
 
 /// Numbers of a table's objects, and the index from number to slot.
 #[derive(Debug)]
@@ -147,7 +147,7 @@ impl Numbers {
 
 /// Objects by [`Id`].
 #[derive(Debug)]
-pub(super) struct Table<T> {
+pub(crate) struct Table<T> {
     device: DeviceTag,
     /// Numbers of the objects, if they have some.
     numbers: Option<Numbers>,
@@ -174,20 +174,20 @@ struct Slot<T> {
 /// First field of such an object: it has so many invalid values that `Option` uses one of them.
 #[derive(Debug)]
 #[repr(u32)]
-pub(super) enum Present {
+pub(crate) enum Present {
     Here,
 }
 
 impl<T> Table<T> {
     /// A table of at most `limit` objects that have no numbers.
-    pub(super) fn new(limit: usize, device: DeviceTag) -> Self {
+    pub(crate) fn new(limit: usize, device: DeviceTag) -> Self {
         assert!(limit <= TABLE_MAX, "slots have twenty bits");
         let (chunks, free) = (Vec::new(), VecDeque::new());
         Self { device, numbers: None, chunks, free, used: 0, limit, len: 0 }
     }
 
     /// A table of at most `limit` objects that have numbers.
-    pub(super) fn numbered(limit: usize, device: DeviceTag, random: &mut SecretRandom) -> Self {
+    pub(crate) fn numbered(limit: usize, device: DeviceTag, random: &mut SecretRandom) -> Self {
         Self { numbers: Some(Numbers::new(random)), ..Self::new(limit, device) }
     }
 
@@ -208,7 +208,7 @@ impl<T> Table<T> {
     }
 
     /// Adds an object, whose number is none of `reserved`; `None` if the table is full, or there is no memory.
-    pub(super) fn insert(&mut self, object: T, reserved: &[u32]) -> Option<Id> {
+    pub(crate) fn insert(&mut self, object: T, reserved: &[u32]) -> Option<Id> {
         if self.len >= self.limit {
             return None;
         }
@@ -236,7 +236,7 @@ impl<T> Table<T> {
     }
 
     /// Returns the number of an object; 0 if there is no such object.
-    pub(super) fn number(&self, id: Id) -> u32 {
+    pub(crate) fn number(&self, id: Id) -> u32 {
         let slot = self.slot_of(id).and_then(|at| self.slot(at));
         slot.map_or(0, |slot| slot.number)
     }
@@ -253,19 +253,19 @@ impl<T> Table<T> {
 
     /// Returns the slot of the object with this number.
     #[inline]
-    pub(super) fn find(&self, number: u32) -> Option<SlotId> {
+    pub(crate) fn find(&self, number: u32) -> Option<SlotId> {
         self.numbers.as_ref()?.find(number)
     }
 
-    /// Returns the id of an object by its index alone, where an ABI has no room for the device.
+    /// Returns the id of an object of this device, if it came without a tag; others as they are.
     #[inline]
-    pub(super) fn id_of(&self, index: u32) -> Id {
-        Id::new(self.device, index)
+    pub(crate) fn tagged(&self, id: Id) -> Id {
+        if id.device() == DeviceTag::NONE { Id::new(self.device, id.index()) } else { id }
     }
 
     /// Returns the slot of an object.
     #[inline]
-    pub(super) fn slot_of(&self, id: Id) -> Option<SlotId> {
+    pub(crate) fn slot_of(&self, id: Id) -> Option<SlotId> {
         let at = SlotId(id.index() & SLOT_MASK);
         let slot = self.slot(at)?;
         let fresh = slot.generation << SLOT_BITS == id.index() & !SLOT_MASK;
@@ -274,36 +274,36 @@ impl<T> Table<T> {
 
     /// Returns an object.
     #[inline]
-    pub(super) fn get(&self, id: Id) -> Option<&T> {
+    pub(crate) fn get(&self, id: Id) -> Option<&T> {
         self.at(self.slot_of(id)?)
     }
 
     /// Returns an object.
     #[inline]
-    pub(super) fn get_mut(&mut self, id: Id) -> Option<&mut T> {
+    pub(crate) fn get_mut(&mut self, id: Id) -> Option<&mut T> {
         self.at_mut(self.slot_of(id)?)
     }
 
     /// Returns the object in a slot.
     #[inline]
-    pub(super) fn at(&self, at: SlotId) -> Option<&T> {
+    pub(crate) fn at(&self, at: SlotId) -> Option<&T> {
         self.slot(at)?.object.as_ref()
     }
 
     /// Returns the object in a slot.
     #[inline]
-    pub(super) fn at_mut(&mut self, at: SlotId) -> Option<&mut T> {
+    pub(crate) fn at_mut(&mut self, at: SlotId) -> Option<&mut T> {
         self.slot_mut(at)?.object.as_mut()
     }
 
     /// Removes an object. Its number is not reused until all others were.
-    pub(super) fn remove(&mut self, id: Id) -> Option<T> {
+    pub(crate) fn remove(&mut self, id: Id) -> Option<T> {
         let at = self.slot_of(id)?;
         self.remove_at(at)
     }
 
     /// Removes the object in a slot.
-    pub(super) fn remove_at(&mut self, at: SlotId) -> Option<T> {
+    pub(crate) fn remove_at(&mut self, at: SlotId) -> Option<T> {
         let slot = self.slot_mut(at)?;
         let object = slot.object.take()?;
         slot.generation = slot.generation.wrapping_add(1);
@@ -316,9 +316,24 @@ impl<T> Table<T> {
         Some(object)
     }
 
+    /// Returns the number of objects.
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
     /// Returns every object, in the order of their slots.
-    pub(super) fn iter(&self) -> impl Iterator<Item = &T> {
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &T> {
         self.chunks.iter().flatten().filter_map(|slot| slot.object.as_ref())
+    }
+
+    /// Returns every object and its id, in the order of their slots.
+    pub(crate) fn entries(&self) -> impl Iterator<Item = (Id, &T)> {
+        let slots = (0..).zip(self.chunks.iter().flatten());
+        slots.filter_map(|(at, slot)| Some((self.id_at(at, slot), slot.object.as_ref()?)))
+    }
+
+    fn id_at(&self, at: u32, slot: &Slot<T>) -> Id {
+        Id::new(self.device, at | slot.generation << SLOT_BITS)
     }
 }
 
@@ -327,15 +342,18 @@ mod tests {
     use super::*;
     use crate::secret::Seed;
 
-    const DEVICE: DeviceTag = DeviceTag(7);
+    const DEVICE: DeviceTag = DeviceTag::from_random(7);
 
     #[test]
     fn id_of_another_device_does_not_match() {
         let mut table = Table::new(10, DEVICE);
         let id = table.insert("object", &[]).unwrap();
-        let foreign = Table::<&str>::new(10, DeviceTag(8)).id_of(id.index());
+        let foreign = Id::new(DeviceTag::from_random(8), id.index());
         assert_eq!((table.get(id), table.get(foreign)), (Some(&"object"), None));
         assert_eq!(table.remove(foreign), None);
+        let untagged = Id::new(DeviceTag::NONE, id.index());
+        assert_eq!((table.get(untagged), table.tagged(untagged)), (None, id));
+        assert_eq!(table.tagged(foreign), foreign);
     }
 
     fn random(seed: u64) -> SecretRandom {
