@@ -9,7 +9,8 @@ use std::error::Error;
 use std::net::Ipv4Addr;
 
 use roce::engine::{Batch, Config, Counter, Engine, Received};
-use roce::link::mem::{Faults, Network};
+use roce::link::fault::Faults;
+use roce::link::mem::Network;
 use roce::memory::Buffer;
 use roce::time::Instant;
 use roce::verbs::{

@@ -72,6 +72,16 @@ pub enum Direction {
     Outbound,
 }
 
+impl Direction {
+    /// The lowest byte of a packet's flags in a pcapng.
+    const fn flag(self) -> u8 {
+        match self {
+            Self::Inbound => 1,
+            Self::Outbound => 2,
+        }
+    }
+}
+
 /// Writes a pcapng of one section.
 ///
 /// Each packet is a few small writes: give it a [`BufWriter`](std::io::BufWriter), and
@@ -150,9 +160,25 @@ impl<W: Write> PcapngWriter<W> {
     ) -> Result<(), WriteError> {
         let len = captured(data)?;
         let [code, end] = [pcapng::OPTION_FLAGS, pcapng::OPTION_END].map(u16::to_le_bytes);
-        let way = if direction == Direction::Inbound { 1 } else { 2 };
         let [[c0, c1], [e0, e1]] = [code, end];
-        let options = [c0, c1, 4, 0, way, 0, 0, 0, e0, e1, 0, 0];
+        let options = [c0, c1, 4, 0, direction.flag(), 0, 0, 0, e0, e1, 0, 0];
+        self.write_with(interface, time.as_nanos(), len, data, &options)
+    }
+
+    /// The same with a comment.
+    pub fn write_commented(
+        &mut self,
+        interface: InterfaceId,
+        time: Instant,
+        direction: Direction,
+        data: &[u8],
+        comment: &str,
+    ) -> Result<(), WriteError> {
+        let len = captured(data)?;
+        let mut options = Vec::new();
+        push_option(&mut options, pcapng::OPTION_COMMENT, comment.as_bytes())?;
+        push_option(&mut options, pcapng::OPTION_FLAGS, &[direction.flag(), 0, 0, 0])?;
+        push_option(&mut options, pcapng::OPTION_END, &[])?;
         self.write_with(interface, time.as_nanos(), len, data, &options)
     }
 

@@ -14,9 +14,11 @@ use super::post::Poster;
 use super::scenario::{Action, Done, Step, word};
 use super::trace::{Completion, Outcome};
 use super::turns::{Turn, Turns};
-use super::wire::{Rule, Wire};
+use super::wire::Wire;
 use super::{Side, memory, now};
+use crate::link::fault::{Direction, Rule};
 use crate::verbs::{AsyncEvent, CqHandle, Device, QpState, Wc, WcFlags, WcOpcode};
+use crate::wire::{Psn, Qpn};
 
 /// How long one waits for the other's next word, beyond what a scenario may take.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(30);
@@ -306,8 +308,8 @@ impl<'a> Play<'a> {
         Ok(theirs)
     }
 
-    /// The appointments that this side makes: with its own packets, and with the other's if the other cannot.
-    /// Each has the number of its fault.
+    /// The fault rules of this side: for its own packets, and for the other's if the other has no wire. Each has the number
+    /// of its fault.
     fn rules(&self, peer_has_wire: bool) -> Vec<(usize, Rule)> {
         let faults = self.instance.scenario.faults.iter().enumerate();
         let own = faults.filter(|(_, fault)| fault.from == self.side || !peer_has_wire);
@@ -315,17 +317,22 @@ impl<'a> Play<'a> {
             let to = self.names.of(fault.from.other());
             // Answers have the PSNs of the requests that they answer; so far only the requester asks.
             let base = self.names.of(Side::Requester).qps.first().map_or(0, |(_, psn)| *psn);
-            let rule = Rule {
-                outbound: fault.from == self.side,
-                qps: to.qps.iter().map(|(qpn, _)| *qpn).collect(),
-                psn: fault.psn.map(|psn| base.wrapping_add(psn) & 0xff_ffff),
-                word: fault.packet.clone(),
-                nth: fault.nth,
-                deed: fault.deed,
-            };
-            (at, rule)
+            let from_here = fault.from == self.side;
+            let direction = if from_here { Direction::Outbound } else { Direction::Inbound };
+            let mut rule = Rule::new(fault.deed.action())
+                .direction(direction)
+                .qps(to.qps.iter().map(|(qpn, _)| Qpn::new(*qpn)));
+            if let Some(psn) = fault.psn {
+                rule = rule.psn(Psn::new(base).plus(psn));
+            }
+            if let Some(word) = &fault.packet {
+                // The scenario's reader has checked that there is such an opcode.
+                rule = rule.opcode(word)?;
+            }
+            rule = if fault.nth == 0 { rule.every_time() } else { rule.nth(fault.nth) };
+            Some((at, rule))
         };
-        own.map(rule).collect()
+        own.filter_map(rule).collect()
     }
 
     /// Does all steps, each when its turn has come, and waits until all is as it must be.

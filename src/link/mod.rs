@@ -14,7 +14,7 @@
 //!
 //! | wrapper | what it does |
 //! |---|---|
-//! | [`fault`] | loses, doubles, delays, reorders, damages and marks what is sent, by chance or by rule |
+//! | [`fault`] | loses, duplicates, delays, reorders, corrupts and marks packets, by chance or by rule |
 //! | [`tap`] | writes what passes into a capture |
 //!
 //! [`interface`] tells what interfaces this machine has, and what a port on one of them would be.
@@ -29,7 +29,6 @@ use crate::wire::{Batch, Gid, Path, Qpn, Received};
 mod cable;
 pub mod fault;
 mod gid_table;
-mod impairment;
 #[cfg(target_os = "linux")]
 pub mod interface;
 pub mod mem;

@@ -8,7 +8,8 @@
 //! The order of a capture is the order of time, and a packet stands before its answer: the packets that arrive while the
 //! link sends are held until those that were sent are written, because what a packet was sealed with is known only then.
 //!
-//! A tap around [`fault`](super::fault) would see what is lost later and not what is damaged: it belongs inside.
+//! A tap around [`fault`](super::fault) would see what is lost later and not what is corrupted: it belongs inside. What the
+//! injector drops, it can write by a [`TapHandle`], with a comment.
 
 use std::io::{self, Write};
 use std::os::fd::BorrowedFd;
@@ -20,7 +21,7 @@ use crate::capture::{Direction, InterfaceId, LinkType, PcapngWriter, WriteError}
 use crate::time::Instant;
 use crate::wire::icrc::Identification;
 use crate::wire::{
-    Batch, Gid, ICRC_ROOM, Path, Qpn, ROCE_PORT, Received, Udp, UdpRepr, flip, icrc, view,
+    Batch, Bth, Gid, ICRC_ROOM, Path, Qpn, ROCE_PORT, Received, Udp, UdpRepr, flip_icrc, icrc, view,
 };
 
 /// A link that writes what passes it into `sink`, as a pcapng. `epoch` is the time of day at which the link's own time
@@ -33,6 +34,15 @@ pub fn tap(
     sink: impl Write + Send + 'static,
     epoch: Instant,
 ) -> Result<Link, WriteError> {
+    Ok(tap_with_handle(link, sink, epoch)?.0)
+}
+
+/// The same, and a handle by which further packets are written into the same capture.
+pub fn tap_with_handle(
+    link: Link,
+    sink: impl Write + Send + 'static,
+    epoch: Instant,
+) -> Result<(Link, TapHandle), WriteError> {
     let mut writer = PcapngWriter::new(Vec::new())?;
     let interface = writer.add_interface(LinkType::RAW, &link.port.name)?;
     let (last, sending, held) = (Instant::ZERO, false, Vec::new());
@@ -41,8 +51,52 @@ pub fn tap(
     tap.pass_on()?;
     let shared = Arc::new(Mutex::new(tap));
     let sender = TapSender { inner: link.sender, tap: Arc::clone(&shared) };
-    let receiver = TapReceiver { inner: link.receiver, tap: shared };
-    Ok(Link { sender: Box::new(sender), receiver: Box::new(receiver), ..link })
+    let receiver = TapReceiver { inner: link.receiver, tap: Arc::clone(&shared) };
+    let link = Link { sender: Box::new(sender), receiver: Box::new(receiver), ..link };
+    Ok((link, TapHandle(shared)))
+}
+
+/// Writes packets that never reach a link into the capture of its tap.
+#[derive(Clone)]
+pub struct TapHandle(Arc<Mutex<dyn WriteDropped + Send>>);
+
+impl TapHandle {
+    /// Writes a packet that was dropped before it was sent, as it would have been sealed: from its BTH to its last pad byte.
+    pub fn write_dropped(&self, now: Instant, path: &Path, packet: &[u8], comment: &str) {
+        if packet.len() < Bth::LEN {
+            return;
+        }
+        let mut sealed = [packet, &[0; ICRC_ROOM]].concat();
+        let headers = path.seal(&mut sealed);
+        let (ip, udp) = headers.as_bytes();
+        lock(&self.0).write_dropped(now, &[ip, udp, &sealed].concat(), comment);
+    }
+}
+
+impl std::fmt::Debug for TapHandle {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("TapHandle").finish_non_exhaustive()
+    }
+}
+
+/// A tap, whatever it writes into.
+trait WriteDropped {
+    fn write_dropped(&mut self, now: Instant, frame: &[u8], comment: &str);
+}
+
+impl<W: Write> WriteDropped for Tap<W> {
+    fn write_dropped(&mut self, now: Instant, frame: &[u8], comment: &str) {
+        let time = self.time_of(now);
+        let (writer, interface) = (&mut self.writer, self.interface);
+        let done = self.counts.failed == 0
+            && writer.write_commented(interface, time, Direction::Outbound, frame, comment).is_ok()
+            && self.pass_on().is_ok();
+        if done {
+            self.counts.dropped += 1;
+        } else {
+            self.counts.failed += 1;
+        }
+    }
 }
 
 /// What both halves share.
@@ -69,6 +123,8 @@ struct Counts {
     /// Packets that were written, by the way they went.
     sent: u64,
     received: u64,
+    /// Packets that were written although they were dropped before they were sent.
+    dropped: u64,
     /// Packets that could not be written. The link goes on without.
     failed: u64,
     /// Packets that arrived while [`HELD_MAX`] waited for a send to end.
@@ -96,8 +152,7 @@ impl<W: Write> Tap<W> {
     }
 
     fn write(&mut self, now: Instant, direction: Direction, frame: &[u8]) {
-        self.last = self.last.max(now);
-        let time = self.epoch.saturating_add(Duration::from_nanos(self.last.as_nanos()));
+        let time = self.time_of(now);
         // Once a part of a packet could not be written, nothing behind it could be read.
         let done = self.counts.failed == 0
             && self.writer.write_directed(self.interface, time, direction, frame).is_ok()
@@ -107,6 +162,12 @@ impl<W: Write> Tap<W> {
             Direction::Inbound => self.counts.received += 1,
             Direction::Outbound => self.counts.sent += 1,
         }
+    }
+
+    /// The time of day of a packet, which is never before that of the one written last.
+    fn time_of(&mut self, now: Instant) -> Instant {
+        self.last = self.last.max(now);
+        self.epoch.saturating_add(Duration::from_nanos(self.last.as_nanos()))
     }
 
     /// Writes what was written, at once.
@@ -126,7 +187,7 @@ impl<W: Write> Drop for Tap<W> {
 }
 
 /// A half that panicked has written whole packets before: the other goes on.
-fn lock<T>(shared: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+fn lock<T: ?Sized>(shared: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -143,7 +204,7 @@ impl<W: Write + Send> Sender for TapSender<W> {
         let mut frame = Vec::new();
         for (index, (path, packet)) in batch.iter().enumerate().take_while(|_| done.is_ok()) {
             let path = Path { source_port: self.inner.source_port(path), ..*path };
-            sent_frame(&path, packet, batch.damage_of(index), &mut frame);
+            sent_frame(&path, packet, batch.icrc_flips_of(index), &mut frame);
             tap.write(now, Direction::Outbound, &frame);
         }
         tap.sent();
@@ -160,8 +221,8 @@ impl<W: Write + Send> Sender for TapSender<W> {
 
     fn counters(&self) -> Vec<(&'static str, u64)> {
         let mut counters = self.inner.counters();
-        let Counts { sent, failed, .. } = lock(&self.tap).counts;
-        counters.extend([("tap_sent", sent), ("tap_failed", failed)]);
+        let Counts { sent, dropped, failed, .. } = lock(&self.tap).counts;
+        counters.extend([("tap_sent", sent), ("tap_dropped", dropped), ("tap_failed", failed)]);
         counters
     }
 }
@@ -226,12 +287,10 @@ impl<W: Write + Send> Receiver for TapReceiver<W> {
     }
 }
 
-/// The frame that a sealed packet went out in. `damage` is a bit that was changed after sealing.
-fn sent_frame(path: &Path, packet: &[u8], damage: Option<u32>, frame: &mut Vec<u8>) {
+/// The frame that a sealed packet went out in. `icrc_flips` are the bits in which its ICRC is wrong.
+fn sent_frame(path: &Path, packet: &[u8], icrc_flips: u32, frame: &mut Vec<u8>) {
     let mut sealed = packet.to_vec();
-    if let Some(bit) = damage {
-        flip(&mut sealed, bit);
-    }
+    flip_icrc(&mut sealed, icrc_flips);
     let difference = path.prefix(sealed.len()).difference(&mut sealed).filter(|_| path.is_ipv4());
     let solve = |difference| Identification::of_length(packet.len()).find(difference);
     let id = difference.and_then(solve).unwrap_or(0);
@@ -316,7 +375,10 @@ mod tests {
                 let frame = Frame::parse(LinkType::RAW, frame, ROCE_PORT);
                 assert_eq!((frame.icrc(), frame.error()), (Some(IcrcVerdict::Ok), None));
             }
-            assert_eq!(link.sender.counters(), [("tap_sent", 3), ("tap_failed", 0)]);
+            assert_eq!(
+                link.sender.counters(),
+                [("tap_sent", 3), ("tap_dropped", 0), ("tap_failed", 0)]
+            );
         }
     }
 
@@ -336,6 +398,39 @@ mod tests {
             verdicts,
             [Some(IcrcVerdict::Bad), Some(IcrcVerdict::Ok), Some(IcrcVerdict::Ok)]
         );
+    }
+
+    #[test]
+    fn dropped_packets_are_kept_with_a_comment() {
+        let (sink, recorder) = (Sink::default(), Recorder::counting_from(9));
+        let (inner, handle) =
+            tap_with_handle(link_to(&recorder), sink.clone(), Instant::ZERO).unwrap();
+        let spec = "drop=7:2:1,corrupt=7:3:1,keep=dropped".parse().unwrap();
+        let mut link = fault::inject_keeping(inner, &spec, handle);
+        link.sender.send(Instant::ZERO, &mut batch_of(&PATH, &[1, 2, 3])).unwrap();
+        assert_eq!(recorder.take().iter().map(|(_, psn, _)| *psn).collect::<Vec<_>>(), [1, 3]);
+        let bytes = sink.0.lock().unwrap().clone();
+        let mut reader = Reader::new(bytes.as_slice()).unwrap();
+        let mut found = Vec::new();
+        while let Some(record) = reader.next().unwrap() {
+            let frame = Frame::parse(LinkType::RAW, record.data, ROCE_PORT);
+            let comments: Vec<_> = record.around.options().comments().map(str::to_owned).collect();
+            found.push((
+                frame.packet().unwrap().bth().psn().get(),
+                frame.icrc().unwrap(),
+                comments,
+            ));
+        }
+        let dropped = vec!["dropped by fault drop=0x7:2:1".to_owned()];
+        assert_eq!(
+            found,
+            [
+                (2, IcrcVerdict::Ok, dropped),
+                (1, IcrcVerdict::Ok, vec![]),
+                (3, IcrcVerdict::Bad, vec![])
+            ]
+        );
+        assert!(link.sender.counters().contains(&("tap_dropped", 1)));
     }
 
     #[test]
@@ -414,6 +509,9 @@ mod tests {
         let mut link = tap(link_to(&recorder), Full(200), Instant::ZERO).unwrap();
         link.sender.send(Instant::ZERO, &mut batch_of(&PATH, &[1, 2, 3])).unwrap();
         assert_eq!(recorder.take().len(), 3);
-        assert_eq!(link.sender.counters(), [("tap_sent", 1), ("tap_failed", 2)]);
+        assert_eq!(
+            link.sender.counters(),
+            [("tap_sent", 1), ("tap_dropped", 0), ("tap_failed", 2)]
+        );
     }
 }

@@ -16,8 +16,8 @@ pub struct Batch {
     ends: Vec<usize>,
     /// How each train travels, and which packet is its first. The last may have none yet.
     trains: Vec<(Path, usize)>,
-    /// Bits that are to be changed once their packets are sealed: which packet, which bit. In order.
-    damage: Vec<(usize, u32)>,
+    /// Packets whose ICRC is to be wrong: which packet, in which bits. In order.
+    icrc_flips: Vec<(usize, u32)>,
     packets_max: usize,
     bytes_max: usize,
 }
@@ -41,8 +41,8 @@ pub struct Train<'a> {
     start: usize,
     /// Which packet of the batch is the first.
     first: usize,
-    /// Bits to be changed, of this train's packets and of later ones.
-    damage: &'a [(usize, u32)],
+    /// Wrong ICRCs, of this train's packets and of later ones.
+    icrc_flips: &'a [(usize, u32)],
 }
 
 impl Train<'_> {
@@ -56,8 +56,7 @@ impl Train<'_> {
         self.ends.is_empty()
     }
 
-    /// Each packet with the room behind it, to be sealed in place. Damage that a fault rule asks for is done after
-    /// that, so this is to be done once.
+    /// Each packet with the room behind it, to be sealed in place, once: an ICRC that is to be wrong is changed afterwards.
     #[inline]
     pub fn for_each_mut(&mut self, mut each: impl FnMut(&mut [u8])) {
         let (mut rest, mut start) = (&mut *self.bytes, self.start);
@@ -65,11 +64,11 @@ impl Train<'_> {
             let (packet, behind) = rest.split_at_mut(end - start);
             (rest, start) = (behind, end);
             each(packet);
-            while let Some(((_, bit), later)) =
-                self.damage.split_first().filter(|((at, _), _)| *at == self.first + index)
+            if let Some(((at, flips), later)) = self.icrc_flips.split_first()
+                && *at == self.first + index
             {
-                flip(packet, *bit);
-                self.damage = later;
+                flip_icrc(packet, *flips);
+                self.icrc_flips = later;
             }
         }
     }
@@ -98,7 +97,7 @@ impl Batch {
             bytes: Vec::new(),
             ends: Vec::new(),
             trains: Vec::new(),
-            damage: Vec::new(),
+            icrc_flips: Vec::new(),
             packets_max,
             bytes_max,
         };
@@ -130,7 +129,7 @@ impl Batch {
         self.bytes.clear();
         self.ends.clear();
         self.trains.clear();
-        self.damage.clear();
+        self.icrc_flips.clear();
     }
 
     /// Puts in a packet that travels so: from its BTH to its last pad byte. Returns whether there was room for it.
@@ -155,11 +154,10 @@ impl Batch {
         self.set_path(path);
         self.bytes.extend_from_slice(packet);
         self.bytes.extend_from_slice(&[0; ICRC_ROOM]);
-        let (index, first) = (self.ends.len(), 8 * packet.len());
+        if icrc_flips != 0 {
+            self.icrc_flips.push((self.ends.len(), icrc_flips));
+        }
         self.ends.push(self.bytes.len());
-        let flipped = (0..32_u32).filter(|bit| icrc_flips & (1 << 31 >> bit) != 0);
-        let first = u32::try_from(first).unwrap_or(u32::MAX);
-        self.damage.extend(flipped.map(|bit| (index, first.saturating_add(bit))));
         true
     }
 
@@ -171,14 +169,14 @@ impl Batch {
     /// The trains, to be sealed and sent.
     pub fn trains_mut(&mut self) -> impl Iterator<Item = Train<'_>> {
         let (mut bytes, mut start) = (self.bytes.as_mut_slice(), 0);
-        let (trains, ends, damage) = (&self.trains, &self.ends, &self.damage);
+        let (trains, ends, flips) = (&self.trains, &self.ends, &self.icrc_flips);
         let lasts = trains.iter().skip(1).map(|(_, first)| *first).chain([ends.len()]);
         trains.iter().zip(lasts).filter_map(move |((path, first), last)| {
             let ends = ends.get(*first..last)?;
             let end = *ends.last()?;
             let (own, rest) = core::mem::take(&mut bytes).split_at_mut(end - start);
-            let damage = damage.get(damage.partition_point(|(at, _)| at < first)..)?;
-            let train = Train { path, bytes: own, ends, start, first: *first, damage };
+            let icrc_flips = flips.get(flips.partition_point(|(at, _)| at < first)..)?;
+            let train = Train { path, bytes: own, ends, start, first: *first, icrc_flips };
             (bytes, start) = (rest, end);
             Some(train)
         })
@@ -206,16 +204,10 @@ impl Batch {
         })
     }
 
-    /// The bit of packet `index` that is changed once it is sealed, if one is.
-    pub(crate) fn damage_of(&self, index: usize) -> Option<u32> {
-        self.damage.iter().find(|(at, _)| *at == index).map(|(_, bit)| *bit)
-    }
-
-    /// Lets a bit of the last packet change once it is sealed, so that its ICRC is wrong.
-    pub(crate) fn damage_last(&mut self, bit: u32) {
-        if let Some(last) = self.ends.len().checked_sub(1) {
-            self.damage.push((last, bit));
-        }
+    /// The bits in which the ICRC of packet `index` is wrong.
+    pub(crate) fn icrc_flips_of(&self, index: usize) -> u32 {
+        let found = self.icrc_flips.binary_search_by_key(&index, |(at, _)| *at);
+        found.ok().and_then(|at| self.icrc_flips.get(at)).map_or(0, |(_, flips)| *flips)
     }
 
     /// Lets the packets that are put in next travel so.
@@ -237,10 +229,11 @@ impl Batch {
     }
 }
 
-/// Changes a bit, counted from the most significant of the first byte.
-pub(crate) fn flip(bytes: &mut [u8], bit: u32) {
-    if let Some(byte) = bytes.get_mut(bit as usize / 8) {
-        *byte ^= 0x80 >> (bit % 8);
+/// Changes bits of the ICRC at the end of a sealed packet. The most significant stands for the first on the wire.
+#[cold]
+pub(crate) fn flip_icrc(sealed: &mut [u8], flips: u32) {
+    if let Some(icrc) = sealed.last_chunk_mut::<ICRC_ROOM>() {
+        *icrc = (u32::from_be_bytes(*icrc) ^ flips).to_be_bytes();
     }
 }
 
@@ -335,7 +328,7 @@ mod tests {
             path.seal(packet);
             sealed.push(packet.to_vec());
         });
-        // The damage is done behind the sealing.
+        // The ICRC is changed behind the sealing.
         let after: Vec<Vec<u8>> = batch.iter().map(|(_, packet)| packet.to_vec()).collect();
         assert_eq!(sealed[0], sealed[1]);
         assert_eq!((after[0].len(), &after[1]), (18, &sealed[1]));

@@ -58,7 +58,7 @@ mod repr;
 
 use zerocopy::{FromBytes, Immutable, KnownLayout, Unaligned};
 
-pub(crate) use batch::flip;
+pub(crate) use batch::flip_icrc;
 pub use batch::{Batch, ICRC_ROOM, PACKET_MAX, Received, Train};
 pub use bth::*;
 pub use error::{Layer, ParseError};

@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
-use roce::link::mem::Action;
+use roce::link::fault::Action;
 use roce::verbs::{Mtu, QpType};
+use roce::wire::Operation;
 
 /// Two hosts, A and B, a switch between them, connections, work, and faults by rule.
 #[derive(Clone, Debug)]
@@ -82,6 +83,16 @@ pub enum Class {
     Acknowledge,
     /// READ responses and ATOMIC acknowledgements.
     Response,
+}
+
+impl Class {
+    pub fn of(operation: Operation) -> Self {
+        match operation {
+            Operation::Acknowledge | Operation::Cnp => Self::Acknowledge,
+            Operation::ReadResponse | Operation::AtomicAcknowledge => Self::Response,
+            _ => Self::Request,
+        }
+    }
 }
 
 /// A fault by rule: to a connection's packet of this class with this PSN, when it passes this hop for the n-th time.

@@ -1,7 +1,7 @@
 //! What really happened: every transmission, every fault, every sighting, as the harness saw it.
 
 use roce::analysis::RetransmissionCause;
-use roce::link::mem::Action;
+use roce::link::fault::Action;
 use roce::time::Instant;
 use roce::verbs::WcStatus;
 use roce::wire::Opcode;

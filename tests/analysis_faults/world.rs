@@ -10,7 +10,7 @@ use roce::engine::{
     Batch, Config, Counter, CqHandle, Engine, MrAttr, MrHandle, PdHandle, QpCreate, QpHandle,
     Received,
 };
-use roce::link::mem::Action;
+use roce::link::fault::{Action, Direction, Rule, Rules};
 use roce::memory::Buffer;
 use roce::time::Instant;
 use roce::verbs::{
@@ -95,7 +95,8 @@ pub struct World<'s> {
     scenario: &'s Scenario,
     hosts: [Host; 2],
     sides: Vec<[Side; 2]>,
-    rules: Vec<(FaultRule, u32)>,
+    /// By hop.
+    rules: [Rules; 2],
     on_the_way: Vec<Option<OnTheWay>>,
     arrivals: BinaryHeap<Reverse<(Instant, usize)>>,
     now: Instant,
@@ -145,7 +146,7 @@ impl<'s> World<'s> {
             scenario,
             hosts,
             sides: Vec::new(),
-            rules: scenario.faults.iter().map(|rule| (*rule, 0)).collect(),
+            rules: Default::default(),
             on_the_way: Vec::new(),
             arrivals: BinaryHeap::new(),
             now: start,
@@ -159,7 +160,23 @@ impl<'s> World<'s> {
         for connection in 0..scenario.connections.len() {
             world.connect(connection);
         }
+        for fault in &scenario.faults {
+            let rule = world.rule(fault);
+            world.rules[fault.hop as usize].add(rule);
+        }
         world
+    }
+
+    /// A fault of the scenario as the injector takes it.
+    fn rule(&self, fault: &FaultRule) -> Rule {
+        let FaultRule { connection, requester, class, offset, nth, action, .. } = *fault;
+        let to = if class == Class::Request { 1 - requester } else { requester };
+        let first = Psn::new(self.scenario.connections[connection].psns[requester]);
+        Rule::new(action)
+            .qp(self.sides[connection][to].qpn)
+            .psn(first.plus(offset))
+            .opcodes("class", |info| Class::of(info.operation) == class)
+            .nth(nth)
     }
 
     /// Lets every point capture a datagram of another host, so that it is known to capture at this time.
@@ -410,6 +427,7 @@ impl<'s> World<'s> {
                     mark(&mut packet.bytes);
                     packet.is_marked = true;
                 }
+                Action::Swap => unreachable!("no scenario swaps packets"),
             }
         }
         if lost {
@@ -442,19 +460,13 @@ impl<'s> World<'s> {
 
     /// What the rules say of a packet that passes a hop.
     fn actions(&mut self, hop: Hop, number: usize) -> Vec<Action> {
+        // What was sent, whatever a hop before has done to it.
         let packet = &self.truth.transmissions[number];
+        let to = self.sides[packet.connection][1 - packet.sender].qpn;
+        let bth = BthRepr::new(packet.opcode, to, Psn::new(packet.psn)).emit();
         let mut actions = Vec::new();
-        for (rule, passed) in &mut self.rules {
-            let same = (rule.connection, rule.requester, rule.class, rule.hop)
-                == (packet.connection, packet.requester(), packet.class, hop);
-            if !same || u64::from(rule.offset) != packet.sequence {
-                continue;
-            }
-            *passed += 1;
-            if *passed == rule.nth {
-                actions.push(rule.action);
-            }
-        }
+        let rules = &mut self.rules[hop as usize];
+        rules.pass(Direction::Outbound, bth.as_bytes(), |_, action| actions.push(action));
         actions
     }
 
@@ -548,11 +560,7 @@ impl<'s> World<'s> {
         let to = bth.dest_qp();
         let mut connections = self.sides.iter().enumerate();
         let (connection, _) = connections.find(|(_, sides)| sides[1 - from].qpn == to).unwrap();
-        let class = match info.operation {
-            Operation::Acknowledge | Operation::Cnp => Class::Acknowledge,
-            Operation::ReadResponse | Operation::AtomicAcknowledge => Class::Response,
-            _ => Class::Request,
-        };
+        let class = Class::of(info.operation);
         let plan = &self.scenario.connections[connection];
         let psns = match (info.operation, packet.reth()) {
             (Operation::ReadRequest, Some(reth)) => {

@@ -12,7 +12,7 @@ mod truth;
 #[path = "../analysis_faults/world.rs"]
 pub mod world;
 
-use roce::link::mem::Action;
+use roce::link::fault::Action;
 
 use super::device::Mark;
 use super::world::{Frame, Run};

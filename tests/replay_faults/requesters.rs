@@ -3,7 +3,7 @@
 use std::cell::{Cell, RefCell};
 use std::time::Duration;
 
-use roce::link::mem::Action;
+use roce::link::fault::Action;
 use roce::verbs::Mtu;
 use roce::wire::{Opcode, Packet, Qpn, RKey};
 

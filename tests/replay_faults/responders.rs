@@ -6,7 +6,7 @@ mod refusals;
 use std::cell::RefCell;
 use std::time::Duration;
 
-use roce::link::mem::Action;
+use roce::link::fault::Action;
 use roce::wire::{Opcode, Operation, Packet};
 
 use super::craft::*;

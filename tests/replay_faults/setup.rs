@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use roce::link::mem::Action;
+use roce::link::fault::{Action, Rule};
 use roce::verbs::Mtu;
 use roce::wire::Packet;
 
@@ -168,6 +168,13 @@ pub struct FaultRule {
     /// From 1; 0 for all of them.
     pub nth: usize,
     pub action: Action,
+}
+
+impl FaultRule {
+    pub fn of_the_injector(&self) -> Rule {
+        let rule = Rule::new(self.action).packets("which", self.which);
+        if self.nth == 0 { rule.every_time() } else { rule.nth(self.nth as u32) }
+    }
 }
 
 impl std::fmt::Debug for FaultRule {

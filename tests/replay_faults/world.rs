@@ -8,11 +8,11 @@ use std::sync::OnceLock;
 use std::time::Duration;
 
 use roce::engine::{Batch, Config, CqHandle, Engine, MrAttr, MrHandle, PdHandle, Received};
-use roce::link::mem::Action;
+use roce::link::fault::{Action, Direction, Rules};
 use roce::memory::Buffer;
 use roce::time::Instant;
 use roce::verbs::{Access, Data, QpHandle, RecvWr, SendOp, SendWr, Sge, SrqHandle, Wc, WrId};
-use roce::wire::{Gid, ICRC_ROOM, Packet, Path, Qpn, RKey};
+use roce::wire::{Gid, ICRC_ROOM, Path, Qpn, RKey};
 
 use super::device::{Cx, Device, Mark};
 use super::dice::Dice;
@@ -127,7 +127,8 @@ pub struct World<'s> {
     devices: [Device; 2],
     sides: Vec<[Side; 2]>,
     qpns: Vec<[Qpn; 2]>,
-    passed: Vec<usize>,
+    /// By sender and hop.
+    rules: [[Rules; 2]; 2],
     in_flight: Vec<Option<InFlight>>,
     arrivals: BinaryHeap<Reverse<(Instant, usize)>>,
     dice: Dice,
@@ -238,7 +239,7 @@ impl<'s> World<'s> {
             devices,
             sides: Vec::new(),
             qpns: Vec::new(),
-            passed: vec![0; setup.rules.len()],
+            rules: Default::default(),
             in_flight: Vec::new(),
             arrivals: BinaryHeap::new(),
             dice: Dice::new(setup.seed),
@@ -246,6 +247,9 @@ impl<'s> World<'s> {
             start,
             run: Run::default(),
         };
+        for rule in &setup.rules {
+            world.rules[rule.sender][rule.hop as usize].add(rule.of_the_injector());
+        }
         for connection in &setup.connections {
             let (sides, qpns) = super::connect::connect(&mut world.hosts, connection);
             world.sides.push(sides);
@@ -487,6 +491,7 @@ impl<'s> World<'s> {
                     mark(&mut packet.bytes);
                     packet.is_marked = true;
                 }
+                Action::Swap => unreachable!("no rule swaps packets"),
             }
         }
         if lost {
@@ -511,15 +516,9 @@ impl<'s> World<'s> {
     /// What happens to a packet on a hop.
     fn actions(&mut self, hop: Hop, packet: &InFlight) -> Vec<Action> {
         let mut actions = Vec::new();
-        let parsed = Packet::parse(transport(&packet.bytes));
-        for (rule, passed) in self.setup.rules.iter().zip(&mut self.passed) {
-            let is_it = (rule.sender, rule.hop) == (packet.sender, hop)
-                && parsed.as_ref().is_ok_and(|parsed| (rule.which)(parsed));
-            *passed += usize::from(is_it);
-            if is_it && (rule.nth == 0 || *passed == rule.nth) {
-                actions.push(rule.action);
-            }
-        }
+        let rules = &mut self.rules[packet.sender][hop as usize];
+        let bytes = transport(&packet.bytes);
+        rules.pass(Direction::Outbound, bytes, |_, action| actions.push(action));
         if self.dice.below(1000) < self.setup.faults_per_mille {
             actions.push(match self.dice.below(12) {
                 0..6 => Action::Drop,

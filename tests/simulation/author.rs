@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use roce::engine::Notify;
-use roce::link::mem::{Action, Faults};
+use roce::link::fault::{Action, Faults};
 use roce::verbs::{Access, Mtu, MwType, QpType, SendFlags};
 
 use super::dice::Dice;

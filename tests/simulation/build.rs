@@ -3,7 +3,7 @@
 use std::net::{Ipv4Addr, Ipv6Addr};
 
 use roce::engine::{Batch, Config, CqHandle, Engine, MrAttr, QpCreate, QpHandle, SrqCreate};
-use roce::link::mem::Rule;
+use roce::link::fault::Rule;
 use roce::memory::Buffer;
 use roce::verbs::{
     AckTimeout, AhAttr, AttrMask, QpAttr, QpCap, QpInitAttr, QpState, QpType, RetryCount, RnrRetry,
@@ -91,7 +91,8 @@ impl World<'_> {
             // Requests to one end have the PSNs of the other, and so have their answers.
             for side in [0, 1] {
                 let psn = Psn::new(link.ends[side].psn).plus(offset);
-                self.network.add_rule(Rule { qp: runners[to].qpn, psn, nth, action });
+                let rule = Rule::new(action).qp(runners[to].qpn).psn(psn).nth(nth);
+                self.network.add_rule(rule);
             }
         }
         self.runners.push(runners);

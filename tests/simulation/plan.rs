@@ -4,7 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use roce::engine::Notify;
-use roce::link::mem::{Action, Faults};
+use roce::link::fault::{Action, Faults};
 use roce::verbs::{Access, Mtu, MwType, QpType};
 
 use super::model::{Recv, Work};

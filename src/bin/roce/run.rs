@@ -67,7 +67,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FILE")]
     pcap: Option<PathBuf>,
 
-    /// Impair outgoing packets, such as loss=1%,dup=0.1%,reorder=2%
+    /// Impair packets, such as loss=1%,dup=0.1%,reorder=2%; docs/faults.md has all keys
     #[arg(long, value_name = "SPEC")]
     fault: Option<fault::Spec>,
 

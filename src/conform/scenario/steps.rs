@@ -1,11 +1,13 @@
 //! What is done: the steps of a side, and the faults of the wire.
 
 use std::fmt;
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
 use super::super::Side;
 use super::super::expand::Expr;
+use crate::link::fault;
 
 /// What a step does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -164,3 +166,19 @@ pub enum Deed {
     /// A bit of it changes, so that the ICRC is wrong.
     Corrupt,
 }
+
+impl Deed {
+    /// What the fault injector is told.
+    pub(in super::super) const fn action(self) -> fault::Action {
+        match self {
+            Self::Drop => fault::Action::Drop,
+            Self::Duplicate => fault::Action::Duplicate,
+            Self::Delay => fault::Action::Delay(DELAY),
+            Self::Swap => fault::Action::Swap,
+            Self::Corrupt => fault::Action::Corrupt,
+        }
+    }
+}
+
+/// How much later a delayed packet comes.
+const DELAY: Duration = Duration::from_millis(10);

@@ -117,7 +117,7 @@ impl Frame {
     }
 
     /// Changes a bit of the packet in it, so that its ICRC is wrong.
-    pub fn damage(&mut self) {
+    pub fn corrupt(&mut self) {
         /// The last byte of the PSN.
         const PSN: usize = 11;
         let start = self.packet().map(|packet| packet.as_ptr().addr());

@@ -13,7 +13,7 @@ use super::{HOP_LIMIT, unbound_socket};
 use crate::link::Sender;
 use crate::link::sys::socket::{self, Control, Name, Outgoing};
 use crate::time::Instant;
-use crate::wire::{Batch, Gid, Path, Prefixes, ROCE_PORT};
+use crate::wire::{Batch, Gid, Path, Prefixes, ROCE_PORT, flip_icrc};
 
 /// How many packets the kernel cuts apart, at the most; newer ones do twice as many, which gains nothing.
 const SEGMENTS_MAX: usize = 64;
@@ -261,8 +261,14 @@ impl UdpSender {
         };
         let bytes = bytes.get_mut(run.start..run.end).unwrap_or_default();
         self.prefixes.set_path(&run.path);
-        for packet in bytes.chunks_mut(run.length) {
-            self.prefixes.of(packet.len()).seal(packet);
+        for (place, packet) in (0..).zip(bytes.chunks_mut(run.length)) {
+            let prefix = self.prefixes.of(packet.len());
+            let is_ipv4 = run.path.is_ipv4();
+            let before = if is_ipv4 { prefix.with_identification(place) } else { prefix };
+            // An ICRC that was to be wrong still is.
+            let wrong = before.difference(packet).unwrap_or(0).swap_bytes();
+            prefix.seal(packet);
+            flip_icrc(packet, wrong);
         }
         let mut way = Way::new(&run.path, self.scope);
         self.priorities.put(&run.path, &mut way.control);

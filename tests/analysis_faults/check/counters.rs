@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use roce::analysis::RetransmissionCause;
-use roce::link::mem::Action;
+use roce::link::fault::Action;
 
 use super::super::truth::Captured;
 use super::Check;

@@ -7,7 +7,7 @@
 use std::collections::BTreeSet;
 
 use roce::analysis::{Certainty, LossNote, PacketRole};
-use roce::link::mem::Action;
+use roce::link::fault::Action;
 
 use super::super::plan::{Class, Hop};
 use super::super::truth::{Injected, Transmission, WITNESS};

@@ -1,7 +1,7 @@
 //! What the findings may be about, and what they must be about.
 
 use roce::analysis::{Certainty, Finding, FindingKind};
-use roce::link::mem::Action;
+use roce::link::fault::Action;
 use roce::verbs::{QpType, WcStatus};
 
 use super::super::plan::Class;

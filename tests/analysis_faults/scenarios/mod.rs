@@ -5,7 +5,7 @@ mod random;
 
 use std::time::Duration;
 
-use roce::link::mem::Action;
+use roce::link::fault::Action;
 use roce::verbs::{Mtu, QpType};
 
 pub use self::named::named;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use roce::link::mem::Action::{self, Corrupt, Drop, Duplicate, Mark};
+use roce::link::fault::Action::{self, Corrupt, Drop, Duplicate, Mark};
 use roce::verbs::QpType;
 
 use super::super::plan::Class::{Acknowledge, Request, Response};

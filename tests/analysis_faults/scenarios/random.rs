@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use roce::link::mem::Action::{Corrupt, Drop, Duplicate, Mark};
+use roce::link::fault::Action::{Corrupt, Drop, Duplicate, Mark};
 use roce::verbs::{Mtu, QpType};
 
 use super::super::dice::Dice;

@@ -5,7 +5,7 @@
 //! - `ROCE_PCAP`: a file to write what passes into; `%d` in it is the device, `%p` the process. The first one to
 //!   open a device creates it; the next ones, in this process or in others, leave it and create `FILE.PID`, `FILE.PID.2` and
 //!   so on.
-//! - `ROCE_FAULT`: what happens to packets that are sent: `loss=1%,delay=10us`.
+//! - `ROCE_FAULT`: what happens to packets: `loss=1%,delay=10us`.
 //! - `ROCE_PIN_SOURCE_PORT=off`: take packets of a connection from any UDP source port of its peer, for peers that send
 //!   from several.
 //! - `ROCE_LOG`: a file to write into why a device cannot be listed or opened, which C gets a number for only.
@@ -45,16 +45,21 @@ pub(crate) fn pins_source_port() -> bool {
 
 /// Puts around a link what the environment asks for. A tap belongs inside: it sees what goes out, faults and all.
 pub(crate) fn wrap(mut link: Link, device: &str) -> Result<Link> {
+    let mut handle = None;
     if let Some(path) = variable("ROCE_PCAP") {
         let path = path.replace("%d", device).replace("%p", &std::process::id().to_string());
         let file = new_file(&path).map_err(|error| failed(&error, libc::EIO))?;
         // Not buffered: a program that is killed leaves everything that passed.
-        let tapped = tap::tap(link, RawFile(file), time_of_day());
-        link = tapped.map_err(|error| failed(&error, libc::EIO))?;
+        let tapped = tap::tap_with_handle(link, RawFile(file), time_of_day());
+        let (tapped, dropped) = tapped.map_err(|error| failed(&error, libc::EIO))?;
+        (link, handle) = (tapped, Some(dropped));
     }
     if let Some(spec) = variable("ROCE_FAULT") {
         let spec: fault::Spec = spec.parse().map_err(|error| failed(&error, libc::EINVAL))?;
-        link = fault::inject(link, &spec);
+        link = match handle.filter(|_| spec.keep_dropped) {
+            Some(handle) => fault::inject_keeping(link, &spec, handle),
+            None => fault::inject(link, &spec),
+        };
     }
     Ok(link)
 }

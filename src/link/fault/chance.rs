@@ -1,0 +1,222 @@
+//! What happens to a packet on the way: by chance, which a seeded generator rolls, or by rule.
+
+use std::time::Duration;
+
+use super::rule::{Action, Rule, Rules};
+use crate::capture::Direction;
+use crate::random::Random;
+use crate::time::Instant;
+use crate::wire::Gid;
+
+/// What a network does to packets by chance. Chances are in parts per million.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Faults {
+    /// How long a packet takes.
+    pub delay: Duration,
+    /// How much longer it may take, at the most.
+    pub jitter: Duration,
+    /// The chance that it is lost.
+    pub loss: u32,
+    /// The chance that it arrives twice.
+    pub duplicate: u32,
+    /// The chance that it is held back until others have passed.
+    pub reorder: u32,
+    /// The chance that a bit of it changes.
+    pub corrupt: u32,
+    /// The chance that it is marked: congestion experienced.
+    pub mark: u32,
+    /// How many bits a second pass, for each receiver; 0 is any number.
+    pub bits_per_second: u64,
+    /// How many packets wait for a receiver before further ones are lost; 0 is any number.
+    pub queue: usize,
+}
+
+/// Decides over packets, one after the other. The same seed gives the same decisions for the same packets.
+#[derive(Debug)]
+pub(in crate::link) struct Impairments {
+    faults: Faults,
+    rules: Rules,
+    random: Random,
+    /// For each receiver, when its link is free, and how many packets wait for it.
+    receivers: Vec<(Gid, Instant, usize)>,
+}
+
+/// What happens to a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::link) enum Decision {
+    /// It is lost.
+    Lost(Loss),
+    /// It arrives.
+    Arrives(Arrival),
+}
+
+/// Why a packet is lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::link) enum Loss {
+    /// By chance.
+    Chance,
+    /// The rule with this number drops it.
+    Rule(usize),
+    /// Too many packets wait for its receiver.
+    QueueFull,
+}
+
+/// How a packet arrives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::link) struct Arrival {
+    /// When.
+    pub(in crate::link) time: Instant,
+    /// When it arrives once more, if it does.
+    pub(in crate::link) again: Option<Instant>,
+    /// Whether a bit changes, and a number that says which.
+    pub(in crate::link) corrupt: Option<u64>,
+    /// Whether it is marked.
+    pub(in crate::link) mark: bool,
+    /// Whether it is held back so that others pass it.
+    pub(in crate::link) late: bool,
+    /// Whether it arrives behind the next one.
+    pub(in crate::link) swap: bool,
+}
+
+impl Arrival {
+    /// An ordinary arrival, at this time.
+    pub(in crate::link) fn at(time: Instant) -> Self {
+        Self { time, again: None, corrupt: None, mark: false, late: false, swap: false }
+    }
+}
+
+/// What chances and rules come to, before the receiver's queue is looked at.
+#[derive(Default)]
+struct Cast {
+    lost: Option<Loss>,
+    twice: bool,
+    corrupt: bool,
+    mark: bool,
+    swap: bool,
+    extra: Duration,
+}
+
+impl Impairments {
+    pub(in crate::link) fn new(faults: Faults, rules: Rules, seed: u64) -> Self {
+        Self { faults, rules, random: Random::new(seed), receivers: Vec::new() }
+    }
+
+    /// Adds a fault rule.
+    pub(in crate::link) fn add_rule(&mut self, rule: Rule) {
+        self.rules.add(rule);
+    }
+
+    /// Puts other rules in the place of those that there are.
+    pub(super) fn set_rules(&mut self, rules: Rules) {
+        self.rules = rules;
+    }
+
+    /// The rules, and how often each did something.
+    pub(super) fn rules(&self) -> &Rules {
+        &self.rules
+    }
+
+    /// What happens to `packet`, from its BTH on, which is sent to `to` now and takes `wire_len` bytes on the wire.
+    pub(in crate::link) fn decide(
+        &mut self,
+        now: Instant,
+        to: Gid,
+        packet: &[u8],
+        wire_len: usize,
+    ) -> Decision {
+        let cast = self.by_chance();
+        let cast = self.by_rule(Direction::Outbound, packet, cast);
+        if let Some(loss) = cast.lost {
+            return Decision::Lost(loss);
+        }
+        let corrupt = cast.corrupt.then(|| self.random.next());
+        let Some(time) = self.arrival(now, to, wire_len) else {
+            return Decision::Lost(Loss::QueueFull);
+        };
+        Decision::Arrives(self.arrives(time, corrupt, &cast))
+    }
+
+    /// What the rules say of a packet that passes in this direction; nothing happens to it by chance.
+    pub(super) fn decide_by_rule(
+        &mut self,
+        now: Instant,
+        direction: Direction,
+        packet: &[u8],
+    ) -> Decision {
+        let cast = self.by_rule(direction, packet, Cast::default());
+        if let Some(loss) = cast.lost {
+            return Decision::Lost(loss);
+        }
+        let corrupt = cast.corrupt.then(|| self.random.next());
+        Decision::Arrives(self.arrives(now, corrupt, &cast))
+    }
+
+    fn arrives(&self, time: Instant, corrupt: Option<u64>, cast: &Cast) -> Arrival {
+        let time = time.saturating_add(cast.extra);
+        let again = cast.twice.then(|| time.saturating_add(self.faults.delay));
+        let (mark, late, swap) = (cast.mark, !cast.extra.is_zero(), cast.swap);
+        Arrival { time, again, corrupt, mark, late, swap }
+    }
+
+    /// A packet for `to` has arrived, and no longer waits.
+    pub(in crate::link) fn arrived(&mut self, to: Gid) {
+        if let Some(receiver) = self.receivers.iter_mut().find(|(known, ..)| *known == to) {
+            receiver.2 = receiver.2.saturating_sub(1);
+        }
+    }
+
+    /// When a packet of `len` bytes arrives, or `None` if too many wait for its receiver.
+    fn arrival(&mut self, now: Instant, to: Gid, len: usize) -> Option<Instant> {
+        let jitter = u64::try_from(self.faults.jitter.as_nanos()).unwrap_or(u64::MAX);
+        let jitter = if jitter == 0 { 0 } else { self.random.next() % jitter };
+        let faults = self.faults;
+        let at = match self.receivers.iter().position(|(known, ..)| *known == to) {
+            Some(at) => at,
+            None => {
+                self.receivers.push((to, now, 0));
+                self.receivers.len() - 1
+            }
+        };
+        let (_, free, waiting) = self.receivers.get_mut(at)?;
+        if faults.queue > 0 && *waiting >= faults.queue {
+            return None;
+        }
+        *waiting += 1;
+        let bits = len as u64 * 8;
+        let busy = bits.saturating_mul(1_000_000_000).checked_div(faults.bits_per_second);
+        *free = (*free).max(now).saturating_add(Duration::from_nanos(busy.unwrap_or(0)));
+        Some(free.saturating_add(faults.delay).saturating_add(Duration::from_nanos(jitter)))
+    }
+
+    fn by_chance(&mut self) -> Cast {
+        let Faults { loss, duplicate, reorder, corrupt, mark, delay, .. } = self.faults;
+        let held_back = if delay.is_zero() { HELD_BACK } else { delay * 3 };
+        Cast {
+            lost: self.chance(loss).then_some(Loss::Chance),
+            twice: self.chance(duplicate),
+            corrupt: self.chance(corrupt),
+            mark: self.chance(mark),
+            swap: false,
+            extra: if self.chance(reorder) { held_back } else { Duration::ZERO },
+        }
+    }
+
+    fn by_rule(&mut self, direction: Direction, packet: &[u8], mut cast: Cast) -> Cast {
+        self.rules.pass(direction, packet, |number, action| match action {
+            Action::Drop => cast.lost = Some(Loss::Rule(number)),
+            Action::Duplicate => cast.twice = true,
+            Action::Delay(extra) => cast.extra += extra,
+            Action::Swap => cast.swap = true,
+            Action::Corrupt => cast.corrupt = true,
+            Action::Mark => cast.mark = true,
+        });
+        cast
+    }
+
+    fn chance(&mut self, millionths: u32) -> bool {
+        millionths > 0 && self.random.next() % 1_000_000 < u64::from(millionths)
+    }
+}
+
+/// How long a packet is held back that others are to pass, where packets take no time by themselves.
+const HELD_BACK: Duration = Duration::from_micros(100);

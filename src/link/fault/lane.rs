@@ -1,0 +1,140 @@
+//! One direction of a link with faults: packets go in, and come out when their time has come.
+
+use super::chance::{Arrival, Decision, Loss};
+use super::queue::Queue;
+use super::{Counts, Injector};
+use crate::capture::Direction;
+use crate::time::Instant;
+use crate::wire::Gid;
+
+/// One direction of a link.
+pub(crate) struct Lane<P> {
+    injector: Injector,
+    queue: Queue<Due<P>>,
+}
+
+/// A packet whose time has come.
+#[derive(Clone, Debug)]
+pub(crate) struct Due<P> {
+    pub(crate) packet: P,
+    /// Whether a bit changes, and a number that says which.
+    pub(crate) corrupt: Option<u64>,
+    /// Whether it is marked: congestion experienced.
+    pub(crate) mark: bool,
+    /// In whose queue it waited.
+    to: Option<Gid>,
+}
+
+/// Where a packet goes, and how many bytes it takes on the wire.
+pub(super) struct Outgoing {
+    pub(super) to: Gid,
+    pub(super) wire_len: usize,
+}
+
+impl<P: Clone> Lane<P> {
+    /// A direction of a link that this injector decides over.
+    pub(crate) fn new(injector: Injector) -> Self {
+        Self { injector, queue: Queue::default() }
+    }
+
+    /// Takes in a packet that is sent: `bytes` from its BTH to its last pad byte. Returns the fault that lost it, if packets
+    /// that are lost are kept.
+    pub(super) fn send(
+        &mut self,
+        now: Instant,
+        outgoing: &Outgoing,
+        bytes: &[u8],
+        packet: impl FnOnce() -> P,
+    ) -> Option<String> {
+        let mut state = self.injector.lock();
+        if let Some(observer) = &mut state.observer {
+            observer(Direction::Outbound, bytes);
+        }
+        let Outgoing { to, wire_len } = *outgoing;
+        match state.impairments.decide(now, to, bytes, wire_len) {
+            Decision::Lost(loss) => {
+                state.counts.lose(loss);
+                state.keep_dropped.is_some().then(|| state.cause(loss))
+            }
+            Decision::Arrives(arrival) => {
+                state.counts.add(&arrival);
+                drop(state);
+                self.put(now, packet(), &arrival, Some(to));
+                None
+            }
+        }
+    }
+
+    /// Takes in a packet of which only rules decide.
+    pub(crate) fn pass(
+        &mut self,
+        now: Instant,
+        direction: Direction,
+        bytes: &[u8],
+        packet: impl FnOnce() -> P,
+    ) {
+        let mut state = self.injector.lock();
+        if let Some(observer) = &mut state.observer {
+            observer(direction, bytes);
+        }
+        match state.impairments.decide_by_rule(now, direction, bytes) {
+            Decision::Lost(loss) => state.counts.lose(loss),
+            Decision::Arrives(arrival) => {
+                state.counts.add(&arrival);
+                drop(state);
+                self.put(now, packet(), &arrival, None);
+            }
+        }
+    }
+
+    /// Takes in what no rule means.
+    pub(crate) fn pass_untouched(&mut self, now: Instant, packet: P) {
+        self.put(now, packet, &Arrival::at(now), None);
+    }
+
+    fn put(&mut self, now: Instant, packet: P, arrival: &Arrival, to: Option<Gid>) {
+        let Arrival { corrupt, mark, .. } = *arrival;
+        if !self.queue.put(now, Due { packet, corrupt, mark, to }, arrival) {
+            let mut state = self.injector.lock();
+            state.counts.overflow += 1;
+            if let Some(to) = to {
+                state.impairments.arrived(to);
+            }
+        }
+    }
+
+    /// The next packet whose time has come.
+    pub(crate) fn pop(&mut self, now: Instant) -> Option<Due<P>> {
+        let due = self.queue.pop(now)?.packet;
+        if let Some(to) = due.to {
+            self.injector.lock().impairments.arrived(to);
+        }
+        Some(due)
+    }
+
+    /// When the next packet's time will have come.
+    pub(crate) fn timeout(&self) -> Option<Instant> {
+        self.queue.timeout()
+    }
+
+    pub(super) fn injector(&self) -> &Injector {
+        &self.injector
+    }
+}
+
+impl Counts {
+    fn lose(&mut self, loss: Loss) {
+        match loss {
+            Loss::Chance | Loss::Rule(_) => self.lost += 1,
+            Loss::QueueFull => self.queue_full += 1,
+        }
+    }
+
+    fn add(&mut self, arrival: &Arrival) {
+        let Arrival { again, corrupt, mark, late, swap, .. } = arrival;
+        self.reordered += u64::from(*late || *swap);
+        self.corrupted += u64::from(corrupt.is_some());
+        self.marked += u64::from(*mark);
+        self.duplicated += u64::from(again.is_some());
+    }
+}
