@@ -6,8 +6,8 @@
 //!
 //! - a packet is accepted, or dropped and counted once, under the name that is told;
 //! - every packet that goes out can be parsed, is padded rightly, and goes to the peer;
-//! - fetching packets comes to an end, and what is owed and what is to be told is bounded;
-//! - no byte changes that nobody may write;
+//! - fetching packets comes to an end, and pending responses and events are bounded;
+//! - no byte changes to which the peer has no right;
 //! - an [honest peer's](super::honest) connection to the same engine works all the while;
 //! - what was posted completes once: when everything ends in error, nothing is missing.
 
@@ -65,7 +65,7 @@ const STEPS_MAX: usize = 200;
 const CQES: usize = STEPS_MAX + 56;
 
 /// More packets than this no queue pair has to send without being told anything new: four requests, and eight answers
-/// that may be owed, each as long as a buffer; some acknowledgements between them.
+/// that may be pending, each as long as a buffer; some acknowledgements between them.
 const PACKETS_MAX: usize = 12 * (SIZE / 256) as usize + 64;
 
 fn own_gid() -> Gid {
@@ -757,7 +757,7 @@ impl World {
                 }
                 assert_eq!((route.source, route.destination), (own_gid(), peer_gid()));
                 let peer = packet.bth().dest_qp().get().wrapping_sub(FIRST_PEER);
-                let count = each.get_mut(peer as usize).expect("to nobody else");
+                let count = each.get_mut(peer as usize).expect("to this peer only");
                 *count += 1;
                 assert!(*count <= PACKETS_MAX, "it never ends");
             }

@@ -1,7 +1,7 @@
 //! Two engines and the model, told the same operations one by one.
 //!
 //! An input is a list of operations of eight bytes each. After each one the engines pass packets to each other until
-//! nothing happens any more, or somebody waits for a receive; then both must agree with the model on what was taken,
+//! nothing happens any more, or a requester waits for a receive; then both must agree with the model on what was taken,
 //! what completed and how, the states of all queue pairs, and every byte of memory.
 
 use std::net::Ipv4Addr;
@@ -34,8 +34,8 @@ const DEPTH: usize = 5;
 const RECV: u64 = 1 << 32;
 /// A key that there is not.
 const NO_KEY: usize = usize::MAX;
-/// Longer than it takes anybody to give up.
-const PATIENCE: Duration = Duration::from_millis(3);
+/// Longer than it takes a requester to give up.
+const SETTLING_TIME: Duration = Duration::from_millis(3);
 const MTU: usize = 256;
 const PORT_MTU: Mtu = Mtu::M512;
 const QKEY: QKey = QKey::new(0x1111);
@@ -109,7 +109,7 @@ struct Machine {
     now: Instant,
     batch: Batch,
     posted: u64,
-    /// The last send that was posted, and to which queue pair, for whoever has to understand a failure.
+    /// The last send that was posted, and to which queue pair, to understand a failure by.
     last: Option<(usize, Work)>,
 }
 
@@ -396,7 +396,7 @@ impl Machine {
     /// Passes packets until nothing happens any more, or only again what happened before.
     fn settle(&mut self) {
         self.model.run();
-        let end = self.now.saturating_add(PATIENCE);
+        let end = self.now.saturating_add(SETTLING_TIME);
         loop {
             while self.exchange() {}
             let timers = self.hosts.iter().filter_map(|host| host.engine.poll_timeout());

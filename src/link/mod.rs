@@ -199,8 +199,8 @@ pub trait Receiver: Send {
     /// What becomes readable when packets arrive. It may be another one once a group was joined.
     fn fd(&self) -> BorrowedFd<'_>;
 
-    /// Lets packets to a multicast group arrive too; the network is told if it needs to be. Whoever is in a group gets
-    /// one copy of each packet to it, from whichever NIC of whichever machine, the own one too.
+    /// Joins a multicast group: its packets arrive too, and the network is told if it needs to be. Each member gets one copy of
+    /// each packet to the group, from any NIC of any machine, this one too.
     ///
     /// Sockets are opened for it, in the network namespace of the calling thread. An error of kind
     /// [`Unsupported`](io::ErrorKind::Unsupported) means that the link's addresses are of another version of IP, and of

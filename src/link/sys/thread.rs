@@ -227,7 +227,7 @@ pub(crate) mod tests {
         thread.join().unwrap();
         // The C library keeps the two after SIGSYS to itself.
         let open = SYNCHRONOUS.into_iter().chain([32, 33]).map(|signal| 1_u64 << (signal - 1));
-        // Nobody can block these.
+        // No thread can block these.
         let never = [libc::SIGKILL, libc::SIGSTOP].map(|signal| 1_u64 << (signal - 1));
         assert_eq!(told.recv().unwrap(), !(open.chain(never).sum::<u64>()));
         assert_eq!(blocked(), before);

@@ -253,8 +253,8 @@ impl UdpSender {
         Ok(())
     }
 
-    /// Sends the packets of a run that the kernel would not cut apart one by one. If it takes them so, it is not asked
-    /// again to cut.
+    /// Sends the packets of a run that the kernel would not cut apart one by one. If it takes them so, further
+    /// runs are sent in single packets.
     fn send_apart(&mut self, index: usize, bytes: &mut [u8]) -> io::Result<()> {
         let Some(run) = self.uncut.get(index).and_then(|&index| self.runs.get(index)) else {
             return Ok(());

@@ -1,4 +1,4 @@
-//! What a requester sends again: the same contents, for a cause, from the right place on.
+//! What a requester retransmits: the same contents, for a cause, from the right place on.
 
 use super::limits::{REACTION_NANOS, REORDER_NANOS, RNR_SLACK_NANOS};
 use super::record::Record;

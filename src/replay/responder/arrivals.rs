@@ -25,7 +25,7 @@ pub(super) struct Gap {
 pub(super) struct Arrivals {
     /// The sequence number that the responder expects; `None` before the first request.
     expected: Option<u64>,
-    /// Whether it refused that one, or owes that.
+    /// Whether it refused that one, or its refusal is pending.
     is_refused: bool,
     /// Gaps that were not reported yet.
     gaps: VecDeque<Gap>,

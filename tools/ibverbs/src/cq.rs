@@ -136,7 +136,7 @@ unsafe extern "C" fn ibv_resize_cq(cq: *mut ibv_cq, cqe: c_int) -> c_int {
     })
 }
 
-/// Unmakes a completion queue at which nothing completes, after all its events were acknowledged.
+/// Destroys a completion queue at which nothing completes, after all its events were acknowledged.
 #[unsafe(no_mangle)]
 pub(crate) unsafe extern "C" fn ibv_destroy_cq(cq: *mut ibv_cq) -> c_int {
     code(|| {

@@ -88,7 +88,7 @@ pub(crate) unsafe extern "C" fn create(
             // SAFETY: it was just made.
             let queue = unsafe { Cq::of(cq) }?;
             if let Err(error) = queue.nic.enable_timestamps(queue.handle) {
-                // SAFETY: nobody has seen it.
+                // SAFETY: the program has not seen it.
                 unsafe { ibv_destroy_cq(cq.cast()) };
                 return Err(error.into());
             }
@@ -127,7 +127,7 @@ fn next(queue: &Cq) -> c_int {
     unsafe { (*c).wr_id = wc.id.0 };
     // SAFETY: as above.
     unsafe { (*c).status = wc.status.code() };
-    // SAFETY: who polls has the turn, and nobody else looks.
+    // SAFETY: the polling thread has the turn, and no other reads it.
     unsafe { *queue.poll.current.get() = (wc, time) };
     0
 }
@@ -175,7 +175,7 @@ macro_rules! readers {
             unsafe extern "C" fn $name(cq: *mut ibv_cq_ex) -> $type {
                 // SAFETY: the program says that it is one.
                 let Ok($queue) = (unsafe { Cq::of(cq) }) else { return 0 };
-                // SAFETY: who reads has the turn, and nobody else writes.
+                // SAFETY: the reading thread has the turn, and no other writes.
                 let ($wc, $time) = unsafe { *$queue.poll.current.get() };
                 let _ = ($queue, $wc, $time);
                 $read

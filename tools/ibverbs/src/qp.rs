@@ -421,14 +421,14 @@ unsafe extern "C" fn ibv_query_qp_data_in_order(
     0
 }
 
-/// Unmakes a queue pair, or a handle on one that others stand for, after all its events were acknowledged. What was
+/// Destroys a queue pair, or a handle on one that others stand for, after all its events were acknowledged. What was
 /// posted to a queue pair that goes is forgotten.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
     code(|| {
         // SAFETY: the program says that it is one.
         let queue_pair = unsafe { Qp::to_destroy(qp.cast()) }?;
-        let unmake = || {
+        let destroy = || {
             queue_pair.nic.destroy_qp(queue_pair.handle)?;
             if let Some(pd) = queue_pair.own_pd {
                 // Nothing else was ever in it.
@@ -437,8 +437,8 @@ unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
             Ok(())
         };
         match &queue_pair.shared {
-            Some((domain, number)) => domain.receivers.close(number, unmake)?,
-            None => unmake()?,
+            Some((domain, number)) => domain.receivers.close(number, destroy)?,
+            None => destroy()?,
         }
         queue_pair.destroyed.store(true, Ordering::Relaxed);
         queue_pair.routes.remove_qp(queue_pair.handle, qp);

@@ -122,7 +122,7 @@ pub(crate) unsafe extern "C" fn modify(wq: *mut ibv_wq, attr: *mut ibv_wq_attr) 
     })
 }
 
-/// Unmakes a receive queue that is in no table.
+/// Destroys a receive queue that is in no table.
 pub(crate) unsafe extern "C" fn destroy(wq: *mut ibv_wq) -> c_int {
     code(|| {
         // SAFETY: the program says that it is one.
@@ -151,7 +151,7 @@ pub(crate) unsafe extern "C" fn create_table(
         }
         // SAFETY: the program says that there are so many.
         let places = unsafe { slice::from_raw_parts(init.ind_tbl, 1 << init.log_ind_tbl_size) };
-        // SAFETY: the program says that each is one, and none is unmade that has a place here.
+        // SAFETY: the program says that each is one, and none is destroyed that is in a table.
         let queues =
             places.iter().map(|wq| unsafe { Wq::live(*wq) }).collect::<Result<Vec<_>>>()?;
         for queue in &queues {
@@ -168,7 +168,7 @@ pub(crate) unsafe extern "C" fn create_table(
     })
 }
 
-/// Unmakes a table. Queue pairs keep what they know of it.
+/// Destroys a table. Queue pairs keep what they know of it.
 pub(crate) unsafe extern "C" fn destroy_table(table: *mut ibv_rwq_ind_table) -> c_int {
     code(|| {
         // SAFETY: the program says that it is one, and does not need it any more.
