@@ -30,7 +30,8 @@
 //! | [`cm`] | the connection manager as a state machine, told messages, commands and time | time, secret, wire, verbs, table |
 //! | [`link`] | ways onto a network, simulated or real; faults and taps around them | time, random, wire, verbs, capture |
 //! | [`nic`] | an engine on a link, and the thread that drives them: a software NIC that runs | time, wire, memory, verbs, engine, link |
-//! | [`ibverbs`] | the C ABI of `libibverbs`, and a real RNIC through it | secret, wire, memory, verbs, table, link |
+//! | [`ibverbs`] | the C ABI of `libibverbs`, and the files that its devices have | wire, verbs, link |
+//! | [`rdma_nic`] | a real RNIC, through the system's `libibverbs` | secret, wire, memory, verbs, table, ibverbs |
 //! | `conform` | scenarios, run on any two devices, and what differs; with the feature of this name | time, wire, memory, verbs, decode, link, nic |
 //! | `replay` | captures, checked against the engine and the rules of the protocol; with the feature of this name | time, random, wire, memory, verbs, capture, decode, analysis, engine, conform |
 //!
@@ -64,6 +65,8 @@ pub mod link;
 pub mod memory;
 pub mod nic;
 mod random;
+#[cfg(target_os = "linux")]
+pub mod rdma_nic;
 #[cfg(feature = "replay")]
 pub mod replay;
 mod secret;

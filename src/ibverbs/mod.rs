@@ -1,8 +1,8 @@
 //! The C ABI of `libibverbs`: every structure as C lays it out, every number that only C knows, and the way between
 //! them and [`verbs`](crate::verbs).
 //!
-//! Two need it: a library that stands in for `libibverbs`, so that unmodified programs run on a soft NIC, and a client
-//! of the real one. No header is needed to build it; `tests/abi.rs` asks a C compiler and an installed header whether
+//! Two need it: `tools/ibverbs`, which stands in for `libibverbs` so that unmodified programs run on a soft NIC, and
+//! [`rdma_nic`](crate::rdma_nic), a client of the real one. No header is needed to build it; `tests/abi.rs` asks a C compiler and an installed header whether
 //! every size, offset and number of [`table`] is right.
 //!
 //! | file | holds |
@@ -12,7 +12,6 @@
 //! | `cq`, `srq`, `qp`, `wr` | queues, their attributes, and what is posted to them |
 //! | `wq`, `flow` | what only raw packets have |
 //! | `constants` | numbers without a type in `verbs` |
-//! | [`RdmaNic`] | a client of the real library: a card as a [`verbs::Device`](crate::verbs::Device) |
 //! | [`files`] | the files that a kernel has for devices |
 //! | [`convert`] | from C to `verbs` and back |
 //! | [`table`] | all of it as a list, to be checked |
@@ -31,7 +30,6 @@ pub mod files;
 mod flow;
 mod layout;
 mod memory;
-mod nic;
 mod qp;
 mod srq;
 mod sync;
@@ -47,7 +45,6 @@ pub use device::*;
 pub use flow::*;
 pub use layout::{Field, Layout};
 pub use memory::*;
-pub use nic::{Info, RdmaNic};
 pub use qp::*;
 pub use srq::*;
 pub use sync::*;

@@ -45,7 +45,7 @@ pub(crate) fn devices() -> [Arc<dyn Device>; 2] {
 
 #[cfg(target_os = "linux")]
 fn real(name: &str) -> [Arc<dyn Device>; 2] {
-    let open = || roce::ibverbs::RdmaNic::open(name).unwrap();
+    let open = || roce::rdma_nic::RdmaNic::open(name).unwrap();
     [Arc::new(open()), Arc::new(open())]
 }
 

@@ -4,9 +4,9 @@ use std::io::{self, Write};
 use std::process::ExitCode;
 
 use anyhow::{Context as _, Result};
-use roce::ibverbs::RdmaNic;
 use roce::link;
 use roce::link::interface::{Interface, gid, interfaces};
+use roce::rdma_nic::RdmaNic;
 use roce::verbs::{Device, PortState};
 use roce::wire::Gid;
 

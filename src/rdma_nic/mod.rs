@@ -61,7 +61,7 @@ pub struct Info {
 /// # Examples
 ///
 /// ```
-/// use roce::ibverbs::RdmaNic;
+/// use roce::rdma_nic::RdmaNic;
 /// use roce::verbs::Device;
 ///
 /// match RdmaNic::list() {
