@@ -30,6 +30,7 @@
 //! | [`cm`] | the connection manager as a state machine, told messages, commands and time | time, secret, wire, verbs, table |
 //! | [`link`] | ways onto a network, simulated or real; faults and taps around them | time, random, wire, verbs, capture |
 //! | [`nic`] | an engine on a link, and the thread that drives them: a software NIC that runs | time, wire, memory, verbs, engine, link |
+//! | [`connect`] | connections by the connection manager on soft NICs: the thread that drives it, listeners and connections | time, secret, wire, verbs, cm, link, nic |
 //! | [`ibverbs`] | the C ABI of `libibverbs`, and the files that its devices have | wire, verbs, link |
 //! | [`rdma_nic`] | a real RNIC, through the system's `libibverbs` | secret, wire, memory, verbs, table, ibverbs |
 //! | `conform` | scenarios, run on any two devices, and what differs; with the feature of this name | time, wire, memory, verbs, decode, link, nic |
@@ -57,6 +58,8 @@ pub mod capture;
 pub mod cm;
 #[cfg(feature = "conform")]
 pub mod conform;
+#[cfg(target_os = "linux")]
+pub mod connect;
 pub mod decode;
 pub mod engine;
 #[cfg(target_os = "linux")]

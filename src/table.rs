@@ -191,6 +191,11 @@ impl<T> Table<T> {
         Self { numbers: Some(Numbers::new(random)), ..Self::new(limit, device) }
     }
 
+    /// Takes `more` objects beyond the limit that it was made with, as far as slots have numbers.
+    pub(crate) fn raise_limit(&mut self, more: usize) {
+        self.limit = self.limit.saturating_add(more).min(TABLE_MAX);
+    }
+
     /// Makes room for more slots, and for all of them in the list of free ones; returns whether there was memory.
     fn grow(&mut self) -> bool {
         let slots = (self.chunks.len() + 1) * CHUNK;

@@ -201,6 +201,12 @@ impl Manager {
         Ok(())
     }
 
+    /// Whether a question still stands: its id is there, and neither an answer nor its time limit has come.
+    pub fn is_resolving(&self, token: ResolveToken) -> bool {
+        let stands = |entry: &Id| entry.resolving.is_some_and(|query| query.serial == token.serial);
+        self.ids.get(token.id).is_some_and(stands)
+    }
+
     /// The answer to a [`Query`]: the way there, or why there is none. Returns whether the question still stood.
     pub fn handle_resolution(
         &mut self,
@@ -208,8 +214,7 @@ impl Manager {
         answer: Result<Resolution, Errno>,
     ) -> bool {
         let id = token.id;
-        let stands = |entry: &Id| entry.resolving.is_some_and(|query| query.serial == token.serial);
-        if !self.ids.get(id).is_some_and(stands) {
+        if !self.is_resolving(token) {
             return false;
         }
         self.cancel_query(id);

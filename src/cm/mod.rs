@@ -320,6 +320,11 @@ impl Manager {
         }
     }
 
+    /// How many messages wait for an answer and are retransmitted until it comes.
+    pub fn unanswered(&self) -> usize {
+        self.connections.iter().filter(|(_, entry)| entry.state.is_retransmitting()).count()
+    }
+
     /// Adds a device. Wildcard listeners hear on it at once.
     pub fn add_device(&mut self, device: Device) -> Result<DeviceId, Error> {
         self.devices.insert(device).ok_or(Error::Exhausted("devices"))
@@ -333,6 +338,11 @@ impl Manager {
     /// The device with this name, to give it another address or another say about unknown connections.
     pub fn device_mut(&mut self, device: DeviceId) -> Option<&mut Device> {
         self.devices.get_mut(device)
+    }
+
+    /// Every device, by name.
+    pub fn devices(&self) -> impl Iterator<Item = (DeviceId, &Device)> {
+        self.devices.iter()
     }
 
     /// The device that has this address.

@@ -47,6 +47,11 @@ impl Promised {
         Self { bytes: 0, limit }
     }
 
+    /// Promises up to `bytes` more than the limit that it was made with.
+    pub(super) fn raise_limit(&mut self, bytes: u64) {
+        self.limit = self.limit.saturating_add(bytes);
+    }
+
     /// Promises `bytes`.
     pub(super) fn take(&mut self, bytes: u64) -> Result<(), NoMemory> {
         let sum = self.bytes.checked_add(bytes).filter(|sum| *sum <= self.limit);

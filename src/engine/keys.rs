@@ -106,6 +106,11 @@ impl Keys {
         (id.device() == self.device).then_some(id.index())
     }
 
+    /// Takes one more region than the limit that it was made with.
+    pub(super) fn raise_limit(&mut self) {
+        self.table.raise_limit(1);
+    }
+
     fn new_low(&mut self) -> u8 {
         self.random.next().to_le_bytes()[0]
     }

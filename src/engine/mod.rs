@@ -94,6 +94,8 @@ pub struct Engine {
     qps: Table<Qp>,
     /// GSI queue pair: QPN 1.
     gsi: Option<QpHandle>,
+    /// Whether there is room for it beside the limits.
+    is_gsi_reserved: bool,
     groups: BTreeMap<[u8; 16], Vec<QpHandle>>,
     pds: Table<()>,
     xrcds: Table<()>,
@@ -118,6 +120,7 @@ impl Engine {
             xrcds: Table::new(limits.pds, device),
             qps: Table::numbered(limits.qps, device, &mut random),
             gsi: None,
+            is_gsi_reserved: false,
             groups: BTreeMap::new(),
             env: Env::new(config, device, &mut random),
             congested: VecDeque::new(),

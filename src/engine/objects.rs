@@ -6,17 +6,21 @@ use super::cq::Cq;
 use super::env::Env;
 use super::qp::Qp;
 use super::recv_queue::RecvQueue;
+use super::send_queue::SendQueue;
 use super::srq::Srq;
 use crate::memory::AccessError;
 use crate::verbs::{
     Access, AhAttr, AhHandle, CqHandle, CreateError, DestroyError, Id, KeyError, MrAttr, MrHandle,
-    MwHandle, MwType, PdHandle, PortNum, QpCreate, QpHandle, QpState, QpType, Sge, SrqAttr,
+    MwHandle, MwType, PdHandle, PortNum, QpCap, QpCreate, QpHandle, QpState, QpType, Sge, SrqAttr,
     SrqCreate, SrqHandle, XrcdHandle,
 };
 use crate::wire::{Psn, Qpn, RKey, XrcSrqn};
 
 /// QPNs with a meaning of their own.
 const RESERVED_QPNS: [u32; 3] = [0, 1, 0xff_ffff];
+
+/// Inline data of a send on queue pair 1: a MAD.
+const GSI_INLINE: u64 = 256;
 
 impl Engine {
     /// Creates a protection domain.
@@ -257,6 +261,25 @@ impl Engine {
     pub fn destroy_ah(&mut self, ah: AhHandle) -> Result<(), DestroyError> {
         let id = self.env.ahs.tagged(ah.0);
         self.env.ahs.remove(id).map(drop).ok_or(DestroyError::NotFound)
+    }
+
+    /// Makes room for queue pair 1, with these queues and all that belongs to it, beside what a program may create: its
+    /// [limits](super::Config::limits) stay as they are. Once is enough.
+    pub fn reserve_gsi(&mut self, sends: u32, receives: u32) {
+        if core::mem::replace(&mut self.is_gsi_reserved, true) {
+            return;
+        }
+        self.pds.raise_limit(1);
+        self.qps.raise_limit(1);
+        self.env.cqs.raise_limit(2);
+        self.env.ahs.raise_limit(sends as usize);
+        self.env.keys.raise_limit();
+        let cap = QpCap { max_send_wr: sends, max_recv_wr: receives, ..QpCap::ORDINARY };
+        let cqs = Cq::bytes(sends as usize) + Cq::bytes(receives as usize);
+        let queues = SendQueue::bytes(sends, &cap) + RecvQueue::bytes(receives, cap.max_recv_sge);
+        self.env
+            .promised
+            .raise_limit(cqs + queues + GSI_INLINE * u64::from(sends) + 8 * OBJECT_BYTES);
     }
 
     /// Creates a queue pair, in RESET.

@@ -17,7 +17,7 @@
 //! | [`fault`] | loses, duplicates, delays, reorders, corrupts and marks packets, by chance or by rule |
 //! | [`tap`] | writes what passes into a capture |
 //!
-//! [`interface`] tells what interfaces this machine has, and what a port on one of them would be.
+//! [`route`] tells from where and over what an address is reached, and [`interface`] what interfaces this machine has, and what a port on one of them would be.
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -40,6 +40,8 @@ mod named;
 mod netlink;
 #[cfg(target_os = "linux")]
 pub mod raw;
+#[cfg(target_os = "linux")]
+pub mod route;
 #[cfg(target_os = "linux")]
 mod spec;
 #[cfg(target_os = "linux")]

@@ -5,6 +5,7 @@ use std::io;
 use std::sync::Arc;
 
 use super::event_queue::EventQueue;
+use super::gsi::GsiEvents;
 use crate::engine::{AsyncEvent, CqHandle, Engine, Event};
 use crate::time::Instant;
 use crate::verbs::EventType;
@@ -15,7 +16,9 @@ pub(super) struct Core {
     /// The completion channels of CQs that have one.
     pub(super) channels: BTreeMap<CqHandle, Arc<EventQueue<CqHandle>>>,
     pub(super) async_events: Arc<EventQueue<AsyncEvent>>,
-    /// Gets all events instead, if it is set.
+    /// Gets the events of queue pair 1, if that is open.
+    pub(super) gsi: Option<GsiEvents>,
+    /// Gets all other events instead of the queues, if it is set.
     pub(super) sink: Option<Box<dyn Fn(Event) + Send>>,
     /// Why the NIC has failed, once it has.
     pub(super) broken: Option<(io::ErrorKind, String)>,
@@ -64,6 +67,9 @@ impl Core {
     }
 
     fn deliver_event(&self, event: Event) {
+        if self.gsi.as_ref().is_some_and(|gsi| gsi.take(event)) {
+            return;
+        }
         if let Some(sink) = &self.sink {
             return sink(event);
         }

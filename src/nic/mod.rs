@@ -11,6 +11,7 @@
 //! | `progress.rs` | the progress thread, which does what the driver decides |
 //! | `poll.rs`, `transmit.rs` | RX and TX, from any thread |
 //! | `shared.rs`, `core.rs`, `timed_mutex.rs` | what threads share, behind which locks |
+//! | `gsi.rs` | queue pair 1, for a connection manager |
 //! | `failure.rs` | panics and broken links |
 //! | `spin.rs` | when a busy poller gives up its core |
 //!
@@ -63,6 +64,7 @@ mod event_queue;
 mod failure;
 mod filter;
 mod frames;
+mod gsi;
 mod memory_budget;
 mod poll;
 mod port;
@@ -77,10 +79,11 @@ use std::any::Any;
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::RawFd;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 pub use event_queue::EventQueue;
+pub use gsi::{Gsi, GsiDatagram, GsiSendError};
 pub use poster::Poster;
 pub use spin::SpinPolicy;
 
@@ -95,6 +98,7 @@ use crate::verbs::{
     SrqHandle, Wc,
 };
 use frames::Listener;
+use gsi::GsiCloser;
 use port::PortWatch;
 use shared::Shared;
 
@@ -110,6 +114,8 @@ pub struct SoftNic {
     progress: Option<Thread>,
     /// Receives frames of any protocol.
     listener: Option<Listener>,
+    /// Closes queue pair 1, if it was opened.
+    gsi: Mutex<Option<GsiCloser>>,
     /// Dropped last.
     kept: Option<Box<dyn Any + Send + Sync>>,
 }
@@ -141,6 +147,7 @@ impl SoftNic {
             engine: Engine::new(config, Seed::from_system()?),
             channels: BTreeMap::new(),
             async_events: Arc::clone(&async_events),
+            gsi: None,
             sink: None,
             broken: None,
         };
@@ -151,7 +158,8 @@ impl SoftNic {
         let thread = Arc::clone(&shared);
         let progress = crate::link::spawn(c"roce", move || thread.run())?;
         let (progress, listener) = (Some(progress), frames.map(Listener::new));
-        Ok(Self { shared, port, async_events, progress, listener, kept: None })
+        let gsi = Mutex::new(None);
+        Ok(Self { shared, port, async_events, progress, listener, gsi, kept: None })
     }
 
     /// Keeps a value until the NIC has stopped and its link is closed, and drops it then: its `Drop` can announce that the
@@ -295,6 +303,10 @@ impl SoftNic {
 
 impl Drop for SoftNic {
     fn drop(&mut self) {
+        if let Some(gsi) = self.gsi.get_mut().unwrap_or_else(PoisonError::into_inner).take() {
+            self.shared.flush();
+            gsi.close();
+        }
         self.shared.stop();
         if let Some(progress) = self.progress.take() {
             // A panic was reported as a failure of the NIC.

@@ -12,4 +12,5 @@ mod life;
 mod negotiation;
 mod node;
 mod rawpeer;
+mod service;
 mod simulation;

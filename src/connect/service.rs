@@ -1,0 +1,366 @@
+//! The service: one manager for a process, and the thread that drives it.
+//!
+//! Locks are taken in one order: the service's, then those of a NIC. A NIC that has received a MAD only wakes the thread,
+//! because it is locked then.
+
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
+
+use super::nics::{Nics, Sent, describe};
+use super::resolve::Resolver;
+use crate::cm::{self, ChannelId, Device, DeviceId, Manager, Retransmission, Transmit};
+use crate::link::{Thread, spawn};
+use crate::nic::{Gsi, SoftNic};
+use crate::secret::Seed;
+use crate::time::Instant;
+
+/// First retransmission of an unanswered message: a few scheduling delays of a loaded machine. Later ones back off to
+/// Linux's interval.
+const FIRST_RETRANSMISSION: Duration = Duration::from_millis(50);
+
+/// How soon a MAD for which queue pair 1 had no room is tried once more.
+const RETRY_SEND: Duration = Duration::from_millis(1);
+
+/// How often a command or the thread tries to empty its queue of MADs before it leaves the rest for later.
+const SEND_ROUNDS: usize = 16;
+
+/// What a service is told when it is started.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Config {
+    /// Parameters and bounds of the manager.
+    pub manager: cm::Config,
+}
+
+impl Default for Config {
+    /// What Linux uses, but for a first retransmission after 50 ms.
+    fn default() -> Self {
+        let retransmission = Retransmission::Backoff(FIRST_RETRANSMISSION);
+        Self { manager: cm::Config { retransmission, ..cm::Config::default() } }
+    }
+}
+
+/// The service was shut down, or belongs to the process that forked this one: error `ENODEV`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the connection manager was shut down, or belongs to the parent process")]
+pub struct ServiceClosed;
+
+/// The connection manager of a process: owns a [`Manager`], drives it with a thread of its own, and connects it to queue
+/// pair 1 of its NICs.
+///
+/// A forked child cannot use the service of its parent: every call fails, and dropping it does nothing.
+pub struct CmService {
+    inner: Arc<Inner>,
+    thread: Mutex<Option<Thread>>,
+}
+
+struct Inner {
+    state: Mutex<State>,
+    /// Notified whenever the thread has worked.
+    progress: Condvar,
+    /// Wakes the thread.
+    doorbell: Arc<OwnedFd>,
+    /// Told which channels became readable.
+    readable: Box<dyn Fn(ChannelId) + Send + Sync>,
+    clock: std::time::Instant,
+    /// The process that the thread is in.
+    process: u32,
+}
+
+struct State {
+    manager: Manager,
+    nics: Nics,
+    resolver: Resolver,
+    /// MADs for which queue pair 1 had no room.
+    unsent: VecDeque<Transmit>,
+    /// When to try them once more.
+    retry_send: Option<Instant>,
+    /// When the thread wakes by itself.
+    sleeps_until: Option<Instant>,
+    phase: Phase,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    Running,
+    /// Peers are still told of the end of connections, and commands are refused.
+    Closing,
+    /// The thread ends.
+    Closed,
+}
+
+impl CmService {
+    /// Starts a service without NICs. `readable` is called with each channel that became readable, from any thread and with
+    /// the manager locked: it may only wake a thread, by an eventfd for example, and must not call the service.
+    pub fn start(
+        config: Config,
+        readable: impl Fn(ChannelId) + Send + Sync + 'static,
+    ) -> io::Result<Self> {
+        let manager = Manager::new(config.manager, Seed::from_system()?);
+        let flags = EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC;
+        let state = State {
+            manager,
+            nics: Nics::default(),
+            resolver: Resolver::default(),
+            unsent: VecDeque::new(),
+            retry_send: None,
+            sleeps_until: None,
+            phase: Phase::Running,
+        };
+        let inner = Arc::new(Inner {
+            state: Mutex::new(state),
+            progress: Condvar::new(),
+            doorbell: Arc::new(eventfd(0, flags)?),
+            readable: Box::new(readable),
+            #[expect(clippy::disallowed_methods, reason = "here is where time comes from")]
+            clock: std::time::Instant::now(),
+            process: std::process::id(),
+        });
+        let thread = Arc::clone(&inner);
+        let thread = spawn(c"roce-cm", move || thread.run())?;
+        Ok(Self { inner, thread: Mutex::new(Some(thread)) })
+    }
+
+    /// Adds a NIC: opens its queue pair 1, and tells the manager of its addresses. The service does not keep the NIC
+    /// alive: when it is dropped, its ids get DEVICE_REMOVAL.
+    pub fn add_nic(&self, nic: &SoftNic) -> io::Result<DeviceId> {
+        self.add_nic_as(nic, |_| {})
+    }
+
+    /// Adds a NIC; `describe` may change what the manager is told of it.
+    pub fn add_nic_as(
+        &self,
+        nic: &SoftNic,
+        change: impl FnOnce(&mut Device),
+    ) -> io::Result<DeviceId> {
+        let mut state = self.inner.running().map_err(io::Error::other)?;
+        let mut device = describe(nic)?;
+        change(&mut device);
+        let doorbell = Arc::clone(&self.inner.doorbell);
+        let gsi = nic.open_gsi(move || ring(&doorbell)).map_err(io::Error::other)?;
+        let device = state.manager.add_device(device).map_err(io::Error::other)?;
+        state.nics.insert(device, gsi);
+        drop(state);
+        // Its first datagrams may have come before it was in the list.
+        ring(&self.inner.doorbell);
+        Ok(device)
+    }
+
+    /// Removes a NIC. Its connections end without a message, and its ids get DEVICE_REMOVAL.
+    pub fn remove_nic(&self, device: DeviceId) -> Result<(), ServiceClosed> {
+        let removed = {
+            let mut state = self.inner.running()?;
+            let _ = state.manager.remove_device(device);
+            let removed = state.nics.remove(device);
+            self.inner.carry_out(state);
+            removed
+        };
+        drop(removed);
+        Ok(())
+    }
+
+    /// Runs a command with the manager locked, then does what the manager wants. `run` must not call the service.
+    pub fn command<R>(
+        &self,
+        run: impl FnOnce(&mut Manager, Instant) -> R,
+    ) -> Result<R, ServiceClosed> {
+        let mut state = self.inner.running()?;
+        let now = self.inner.now();
+        let done = run(&mut state.manager, now);
+        self.inner.carry_out(state);
+        Ok(done)
+    }
+
+    /// Returns the time by the service's clock, which commands are told.
+    pub fn now(&self) -> Instant {
+        self.inner.now()
+    }
+
+    /// Ends the service: destroys every id, which tells the peers of established connections by a DREQ and refuses pending
+    /// requests, and waits until peers have answered, but no longer than `within`. Commands are refused from now on.
+    pub fn shutdown(&self, within: Duration) {
+        if !self.inner.is_own() {
+            return;
+        }
+        let Ok(mut state) = self.inner.running() else { return };
+        state.phase = Phase::Closing;
+        let now = self.inner.now();
+        state.manager.shutdown(now);
+        let until = now.saturating_add(within);
+        let nics = state.nics.all();
+        self.inner.carry_out(state);
+        nics.iter().for_each(|gsi| gsi.flush());
+        let mut state = self.inner.lock();
+        while state.manager.unanswered() > 0 || !state.unsent.is_empty() {
+            let left = until.saturating_since(self.inner.now());
+            if left.is_zero() {
+                break;
+            }
+            let waited = self.inner.progress.wait_timeout(state, left);
+            state = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+        state.phase = Phase::Closed;
+        let nics = state.nics.remove_all();
+        drop(state);
+        // Their queue pairs 1 are closed without the manager's lock.
+        drop(nics);
+        ring(&self.inner.doorbell);
+        let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
+        // A panic of the thread has been printed.
+        let _ = thread.map(Thread::join);
+    }
+}
+
+impl Drop for CmService {
+    fn drop(&mut self) {
+        if self.inner.is_own() {
+            self.shutdown(Duration::ZERO);
+        } else if let Ok(thread) = self.thread.get_mut() {
+            // The parent's thread is not in this process.
+            std::mem::forget(thread.take());
+        }
+    }
+}
+
+impl std::fmt::Debug for CmService {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("CmService").field("process", &self.inner.process).finish_non_exhaustive()
+    }
+}
+
+fn ring(doorbell: &OwnedFd) {
+    // It can only fail if it was rung 2^64 times since it was last read.
+    let _ = rustix::io::write(doorbell, &1_u64.to_ne_bytes());
+}
+
+impl State {
+    /// When the thread has something to do.
+    fn deadline(&self) -> Option<Instant> {
+        let deadlines =
+            [self.manager.poll_timeout(), self.resolver.poll_timeout(), self.retry_send];
+        deadlines.into_iter().flatten().min()
+    }
+
+    /// Queues MADs on queue pair 1 of their NICs, until one has no room; the NICs that have something to transmit.
+    fn queue_mads(&mut self) -> Vec<Arc<Gsi>> {
+        let mut ready: Vec<Arc<Gsi>> = Vec::new();
+        while let Some(mad) = self.unsent.pop_front().or_else(|| self.manager.poll_transmit()) {
+            let (gsi, is_full) = match self.nics.send(&mad) {
+                Sent::Queued(gsi) => (gsi, false),
+                Sent::Full(gsi) => (gsi, true),
+                Sent::Dropped => continue,
+            };
+            if !ready.iter().any(|known| Arc::ptr_eq(known, &gsi)) {
+                ready.push(gsi);
+            }
+            if is_full {
+                self.unsent.push_front(mad);
+                break;
+            }
+        }
+        ready
+    }
+}
+
+impl Inner {
+    fn now(&self) -> Instant {
+        Instant::from_nanos(u64::try_from(self.clock.elapsed().as_nanos()).unwrap_or(u64::MAX))
+    }
+
+    /// Whether this is the process that started the service, and not a forked child.
+    fn is_own(&self) -> bool {
+        self.process == std::process::id()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Locks the state of a service that takes commands. A child never locks: its parent may have held the lock when it
+    /// forked.
+    fn running(&self) -> Result<MutexGuard<'_, State>, ServiceClosed> {
+        if !self.is_own() {
+            return Err(ServiceClosed);
+        }
+        let state = self.lock();
+        if state.phase == Phase::Running { Ok(state) } else { Err(ServiceClosed) }
+    }
+
+    /// Does what the manager wants: resolves, reports readable channels, transmits; then wakes the thread if it would
+    /// sleep too long.
+    fn carry_out<'s>(&'s self, mut state: MutexGuard<'s, State>) {
+        let now = self.now();
+        for round in 1.. {
+            let State { manager, resolver, .. } = &mut *state;
+            resolver.answer(manager, now);
+            while let Some(channel) = manager.poll_readable() {
+                (self.readable)(channel);
+            }
+            let ready = state.queue_mads();
+            let is_done = state.unsent.is_empty() || round >= SEND_ROUNDS;
+            let retry = if is_done { self.now().saturating_add(RETRY_SEND) } else { now };
+            state.retry_send = (!state.unsent.is_empty()).then_some(retry);
+            let deadline = state.deadline();
+            let is_early = match (deadline, state.sleeps_until) {
+                (Some(deadline), Some(until)) => deadline < until,
+                (Some(_), None) => true,
+                (None, _) => false,
+            };
+            if is_early {
+                state.sleeps_until = deadline;
+            }
+            drop(state);
+            ready.iter().for_each(|gsi| gsi.transmit());
+            if is_early {
+                ring(&self.doorbell);
+            }
+            if is_done {
+                return;
+            }
+            state = self.lock();
+        }
+    }
+
+    /// What the thread does.
+    fn run(&self) {
+        loop {
+            let mut state = self.lock();
+            if state.phase == Phase::Closed {
+                return;
+            }
+            let now = self.now();
+            // Awake: no command needs to wake it.
+            state.sleeps_until = Some(Instant::ZERO);
+            let State { manager, nics, resolver, .. } = &mut *state;
+            let has_more = nics.receive(manager, now);
+            if manager.poll_timeout().is_some_and(|at| at <= now) {
+                manager.handle_timeout(now);
+            }
+            resolver.handle_timeout(manager, now);
+            self.carry_out(state);
+            let until = {
+                let mut state = self.lock();
+                state.sleeps_until = state.deadline();
+                state.sleeps_until
+            };
+            self.progress.notify_all();
+            if !has_more {
+                self.sleep(until);
+            }
+        }
+    }
+
+    fn sleep(&self, until: Option<Instant>) {
+        let timeout = until.map(|until| until.saturating_since(self.now()));
+        let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
+        let doorbell = self.doorbell.as_fd();
+        let _ = poll(&mut [PollFd::new(&doorbell, PollFlags::IN)], timeout.as_ref());
+        let mut count = [0; 8];
+        let _ = rustix::io::read(doorbell, &mut count);
+    }
+}

@@ -1,0 +1,162 @@
+//! The connection manager as a service on soft NICs, over sockets.
+
+use std::net::{IpAddr, SocketAddr};
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::Duration;
+
+use roce::cm::{ChannelId, CmId, ConnParam, DeviceId, Event, EventKind, Manager};
+use roce::connect::{CmService, Config};
+use roce::link::udp;
+use roce::nic::SoftNic;
+use roce::time::Instant;
+use roce::verbs::{Device, QpType};
+use roce::wire::{Qpn, cm::PortSpace};
+
+/// Longer than anything takes on a loaded machine.
+const WAIT: Duration = Duration::from_secs(60);
+
+/// A service with one NIC and one channel.
+struct Node {
+    service: CmService,
+    nic: Option<SoftNic>,
+    address: IpAddr,
+    device: DeviceId,
+    channel: ChannelId,
+    rung: Arc<(Mutex<u64>, Condvar)>,
+}
+
+impl Node {
+    fn start(address: &str) -> Self {
+        let address: IpAddr = address.parse().unwrap();
+        let nic = SoftNic::start(udp::open(&udp::Options::new(address)).unwrap()).unwrap();
+        let rung = Arc::new((Mutex::new(0), Condvar::new()));
+        let bell = Arc::clone(&rung);
+        let service = CmService::start(Config::default(), move |_| {
+            *bell.0.lock().unwrap() += 1;
+            bell.1.notify_all();
+        });
+        let service = service.unwrap();
+        let device = service.add_nic(&nic).unwrap();
+        let channel = service.command(|manager, _| manager.create_channel().unwrap()).unwrap();
+        Self { service, nic: Some(nic), address, device, channel, rung }
+    }
+
+    fn run<R>(&self, run: impl FnOnce(&mut Manager, Instant) -> R) -> R {
+        self.service.command(run).unwrap()
+    }
+
+    fn event(&self) -> Event {
+        let (count, changed) = &*self.rung;
+        loop {
+            // Rings come with the manager locked, so it must not be called with this locked.
+            let before = *count.lock().unwrap();
+            if let Some(event) = self.run(|manager, _| manager.poll_event(self.channel)) {
+                return event;
+            }
+            let count = count.lock().unwrap();
+            let waited = changed.wait_timeout_while(count, WAIT, |count| *count == before);
+            assert!(!waited.unwrap().1.timed_out(), "no event came");
+        }
+    }
+
+    fn expect(&self, kind: EventKind) -> Event {
+        let event = self.event();
+        assert_eq!(event.kind, kind, "{event:?}");
+        event
+    }
+
+    fn create_id(&self) -> CmId {
+        self.run(|manager, _| manager.create_id(self.channel, 0, PortSpace::TCP, QpType::Rc))
+            .unwrap()
+    }
+
+    fn listen(&self, port: u16) -> CmId {
+        let (id, address) = (self.create_id(), SocketAddr::new(self.address, port));
+        self.run(|manager, _| manager.bind(id, address).and_then(|()| manager.listen(id, 0)))
+            .unwrap();
+        id
+    }
+
+    fn connect(&self, to: SocketAddr, data: &[u8]) -> CmId {
+        let id = self.create_id();
+        self.run(|manager, now| manager.resolve_addr(now, id, None, to, WAIT)).unwrap();
+        self.expect(EventKind::AddrResolved);
+        self.run(|manager, _| manager.resolve_route(id, WAIT)).unwrap();
+        self.expect(EventKind::RouteResolved);
+        let param = ConnParam { private_data: data, qpn: Qpn::new(0x11), ..ConnParam::default() };
+        self.run(|manager, now| manager.connect(now, id, &param)).unwrap();
+        id
+    }
+}
+
+/// REQ, REP, RTU, DREQ and DREP over queue pairs 1 of two NICs.
+fn connects_and_disconnects(here: &str, there: &str) {
+    let (server, client) = (Node::start(there), Node::start(here));
+    server.listen(7174);
+    let id = client.connect(SocketAddr::new(server.address, 7174), b"question");
+    let request = server.expect(EventKind::ConnectRequest);
+    assert_eq!(&request.param.private_data()[..8], b"question");
+    assert_eq!(server.run(|manager, _| manager.device_of(request.id)), Some(server.device));
+    let param = ConnParam { private_data: b"answer", qpn: Qpn::new(0x22), ..ConnParam::default() };
+    server.run(|manager, now| manager.accept(now, request.id, 0, &param)).unwrap();
+    let response = client.expect(EventKind::ConnectResponse);
+    assert_eq!(&response.param.private_data()[..6], b"answer");
+    client.run(|manager, _| manager.establish(id)).unwrap();
+    server.expect(EventKind::Established);
+    server.run(|manager, now| manager.disconnect(now, request.id)).unwrap();
+    client.expect(EventKind::Disconnected);
+    client.run(|manager, now| manager.disconnect(now, id)).unwrap();
+    server.expect(EventKind::Disconnected);
+}
+
+#[test]
+fn two_nics_connect_over_ipv4() {
+    connects_and_disconnects("127.17.1.1", "127.17.1.2");
+}
+
+#[test]
+fn refused_service_is_reason_8() {
+    let (server, client) = (Node::start("127.17.2.2"), Node::start("127.17.2.1"));
+    client.connect(SocketAddr::new(server.address, 7174), b"");
+    assert_eq!(client.expect(EventKind::Rejected).status, 8);
+}
+
+#[test]
+fn program_sees_no_trace_of_queue_pair_1() {
+    let node = Node::start("127.17.3.1");
+    let nic = node.nic.as_ref().unwrap();
+    let before = nic.query_device().unwrap();
+    node.service.remove_nic(node.device).unwrap();
+    assert_eq!(nic.query_device().unwrap(), before);
+    // It was closed: the next service has it.
+    let next = CmService::start(Config::default(), |_| {}).unwrap();
+    next.add_nic(nic).unwrap();
+    let other = CmService::start(Config::default(), |_| {}).unwrap();
+    assert!(other.add_nic(nic).is_err());
+}
+
+#[test]
+fn dropped_nic_is_removed_from_the_service() {
+    let mut node = Node::start("127.17.4.1");
+    let listener = node.listen(7174);
+    node.nic = None;
+    let event = node.expect(EventKind::DeviceRemoval);
+    assert_eq!(event.id, listener);
+    // The address is free at once.
+    drop(udp::open(&udp::Options::new(node.address)).unwrap());
+}
+
+#[test]
+fn shutdown_tells_peers() {
+    let (server, client) = (Node::start("127.17.5.2"), Node::start("127.17.5.1"));
+    server.listen(7174);
+    let id = client.connect(SocketAddr::new(server.address, 7174), b"");
+    let request = server.expect(EventKind::ConnectRequest);
+    server.run(|manager, now| manager.accept(now, request.id, 0, &ConnParam::default())).unwrap();
+    client.expect(EventKind::ConnectResponse);
+    client.run(|manager, _| manager.establish(id)).unwrap();
+    server.expect(EventKind::Established);
+    client.service.shutdown(Duration::from_millis(250));
+    server.expect(EventKind::Disconnected);
+    assert!(client.service.command(|_, _| ()).is_err());
+}
