@@ -9,6 +9,8 @@
 //! /sys/class/infiniband_verbs/uverbsN   -> ../../devices/roce/NAME/infiniband_verbs/uverbsN
 //! /sys/devices/roce/NAME/               numa_node, net/INTERFACE: what a PCI device has above its RDMA device
 //! /dev/infiniband/uverbsN               a character device
+//! /dev/infiniband/rdma_cm               a character device, and what librdmacm reads of it:
+//! /sys/class/misc/rdma_cm/              abi_version, dev
 //! ```
 
 use std::fs;
@@ -25,8 +27,21 @@ use crate::verbs::{GidType, Guid, PortAttr, PortState};
 use crate::wire::Gid;
 
 /// The directories that hold all of it. None of them has any other file.
-pub const DIRECTORIES: [&str; 4] =
-    [CLASS, "/sys/class/infiniband_verbs", "/sys/devices/roce", "/dev/infiniband"];
+pub const DIRECTORIES: [&str; 5] =
+    [CLASS, "/sys/class/infiniband_verbs", "/sys/devices/roce", "/dev/infiniband", RDMA_CM];
+
+/// The directory of the connection manager's device.
+const RDMA_CM: &str = "/sys/class/misc/rdma_cm";
+
+/// The file with the number of the connection manager's device.
+pub const RDMA_CM_DEV_FILE: &str = "/sys/class/misc/rdma_cm/dev";
+
+/// The number of the connection manager's device, unless the kernel has one with another number: librdmacm asks the kernel
+/// for it, and takes no other.
+pub const RDMA_CM_DEV: &str = "10:58";
+
+/// The version of the connection manager's device.
+const RDMA_CM_ABI_VERSION: &str = "4";
 
 const CLASS: &str = "/sys/class/infiniband";
 
@@ -48,6 +63,8 @@ pub struct DeviceFiles {
     pub state: PortState,
     /// Its GID table.
     pub gids: GidTable,
+    /// Its GUID: the lower half of the first GID that it had.
+    pub guid: Guid,
 }
 
 /// A file, or what stands in its place.
@@ -68,7 +85,7 @@ impl DeviceFiles {
     /// The files of a device that no program has opened: those that it will have if its address is free.
     pub fn of_spec(spec: &Spec, name: &str, number: usize) -> Self {
         let interface = spec.find_interface();
-        let gids = spec.gids().unwrap_or_default();
+        let gids = GidTable::new(&spec.gids().unwrap_or_default());
         let has_link =
             interface.as_ref().is_some_and(|interface| interface.up && interface.carrier);
         Self {
@@ -77,21 +94,15 @@ impl DeviceFiles {
             description: format!("{name} ({spec})"),
             interface: interface.map(|interface| interface.name),
             state: if has_link { PortState::Active } else { PortState::Down },
-            gids: GidTable::new(&gids),
+            guid: guid_of(&gids),
+            gids,
         }
-    }
-
-    /// The GUID of the device: the lower half of its first GID.
-    pub fn guid(&self) -> Guid {
-        let Gid([.., a, b, c, d, e, f, g, h]) =
-            self.gids.row(0).map_or(Gid([0; 16]), |row| row.gid);
-        Guid([a, b, c, d, e, f, g, h])
     }
 
     /// The device's own files, by path below `/sys/class/infiniband/NAME`.
     pub fn rdma_device(&self) -> Vec<(String, Node)> {
         let text = |path: &str, text: &str| (path.to_owned(), Node::Text(text.to_owned()));
-        let guid = self.guid().to_string();
+        let guid = self.guid.to_string();
         let mut files = vec![
             text("board_id", "roce"),
             text("fw_ver", env!("CARGO_PKG_VERSION")),
@@ -191,6 +202,12 @@ impl DeviceFiles {
     }
 }
 
+/// The GUID that a device with these GIDs has from the beginning.
+fn guid_of(gids: &GidTable) -> Guid {
+    let Gid([.., a, b, c, d, e, f, g, h]) = gids.row(0).map_or(Gid([0; 16]), |row| row.gid);
+    Guid([a, b, c, d, e, f, g, h])
+}
+
 fn link(path: &str, to: &str) -> (String, Node) {
     (path.to_owned(), Node::Link(to.to_owned()))
 }
@@ -227,6 +244,13 @@ impl Tree {
         let mut files: Vec<(String, Node)> = devices.iter().flat_map(DeviceFiles::all).collect();
         let abi = "/sys/class/infiniband_verbs/abi_version";
         files.push((abi.to_owned(), Node::Text("6".to_owned())));
+        let number = fs::read_to_string(RDMA_CM_DEV_FILE);
+        let number = number.unwrap_or_else(|_| RDMA_CM_DEV.to_owned()).trim().to_owned();
+        files.extend([
+            (RDMA_CM_DEV_FILE.to_owned(), Node::Text(number)),
+            (format!("{RDMA_CM}/abi_version"), Node::Text(RDMA_CM_ABI_VERSION.to_owned())),
+            ("/dev/infiniband/rdma_cm".to_owned(), Node::CharDevice),
+        ]);
         Self { files }
     }
 

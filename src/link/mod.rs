@@ -85,6 +85,15 @@ pub(crate) fn spawn(
     std::thread::Builder::new().name(name.to_string_lossy().into_owned()).spawn(run)
 }
 
+/// Starts a thread that nothing waits for, and that takes no signal of the program's.
+#[doc(hidden)]
+pub fn spawn_detached(
+    name: &'static core::ffi::CStr,
+    run: impl FnOnce() + Send + 'static,
+) -> io::Result<()> {
+    spawn(name, run).map(drop)
+}
+
 /// The most multicast groups that a link is in at once.
 pub const GROUPS_MAX: usize = 64;
 

@@ -78,9 +78,10 @@ __attribute__((constructor)) static void find(void) {
 
 // Redirected directories: those of src/ibverbs/files.rs.
 static const char *const DIRECTORIES[] = {"/sys/class/infiniband", "/sys/class/infiniband_verbs", "/sys/devices/roce",
-                                          "/dev/infiniband"};
+                                          "/dev/infiniband", "/sys/class/misc/rdma_cm"};
 #define CHAR_DEVICES "/dev/infiniband/uverbs"
-#define PARTS 3 // of the longest of them
+#define CM_DEVICE "/dev/infiniband/rdma_cm"
+#define PARTS 4 // of the longest of them
 
 // A path: as it was given, or where it is redirected to.
 struct path {
@@ -133,7 +134,9 @@ static struct path *redirect(const char *path, struct path *found) {
         return found;
     found->to = found->text;
     found->redirected = 1;
-    found->char_device = strncmp(found->text + strlen(to), CHAR_DEVICES, strlen(CHAR_DEVICES)) == 0;
+    const char *device = found->text + strlen(to);
+    found->char_device =
+        strncmp(device, CHAR_DEVICES, strlen(CHAR_DEVICES)) == 0 || strcmp(device, CM_DEVICE) == 0;
     return found;
 }
 #define REDIRECT(path)                                                                                                 \
@@ -163,6 +166,22 @@ static int is_denied(const struct path *found, int flags) {
     return denied;
 }
 
+// The device of librdmacm is opened by libibverbs.so.1, which is behind this library and has a function of this name,
+// too: under the C library's version, without which it is not found.
+#ifdef __x86_64__
+#define OPEN_VERSION "GLIBC_2.2.5"
+#else
+#define OPEN_VERSION "GLIBC_2.17"
+#endif
+static int opens_cm(const struct path *found) {
+    const char *to = root;
+    return found->char_device && to && strcmp(found->to + strlen(to), CM_DEVICE) == 0;
+}
+static int open_cm(int flags) {
+    int (*behind)(const char *, int, ...) = (int (*)(const char *, int, ...))dlvsym(RTLD_NEXT, "open", OPEN_VERSION);
+    return (behind ? behind : NEXT(open))(CM_DEVICE, flags);
+}
+
 #define OPENS(name, parameters, arguments)                                                                             \
     int name parameters {                                                                                              \
         va_list rest;                                                                                                  \
@@ -170,6 +189,8 @@ static int is_denied(const struct path *found, int flags) {
         int mode = flags & O_CREAT || (flags & O_TMPFILE) == O_TMPFILE ? va_arg(rest, int) : 0;                        \
         va_end(rest);                                                                                                  \
         REDIRECT(path)                                                                                                 \
+        if (opens_cm(found))                                                                                           \
+            return open_cm(flags);                                                                                     \
         return is_denied(found, flags) ? -1 : NEXT(name) arguments;                                                    \
     }
 OPENS(open, (const char *path, int flags, ...), (found->to, flags, mode))
@@ -180,6 +201,8 @@ OPENS(openat64, (int at, const char *path, int flags, ...), (at, found->to, flag
 #define OPENS_CHECKED(name, parameters, arguments)                                                                     \
     int name parameters {                                                                                              \
         REDIRECT(path)                                                                                                 \
+        if (opens_cm(found))                                                                                           \
+            return open_cm(flags);                                                                                     \
         return is_denied(found, flags) ? -1 : NEXT(name) arguments;                                                    \
     }
 OPENS_CHECKED(__open_2, (const char *path, int flags), (found->to, flags))

@@ -28,6 +28,9 @@ impl Failed {
     pub(crate) const ENODEV: Self = Self(libc::ENODEV);
     pub(crate) const EBUSY: Self = Self(libc::EBUSY);
     pub(crate) const ENOENT: Self = Self(libc::ENOENT);
+    pub(crate) const ENOSPC: Self = Self(libc::ENOSPC);
+    pub(crate) const ENOSYS: Self = Self(libc::ENOSYS);
+    pub(crate) const EFAULT: Self = Self(libc::EFAULT);
 
     /// The number behind any error: that of the system call that failed, or else `otherwise`.
     pub(crate) fn from_any(error: &(dyn Error + 'static), otherwise: c_int) -> Self {
@@ -207,7 +210,7 @@ fn guarded<T>(call: impl FnOnce() -> Result<T>) -> Result<T> {
 
 /// What a panic does here is what a broken device does.
 #[inline]
-fn caught<T>(call: impl FnOnce() -> Result<T>) -> Result<T> {
+pub(crate) fn caught<T>(call: impl FnOnce() -> Result<T>) -> Result<T> {
     // Whatever was half done is behind locks that do not mind.
     catch_unwind(AssertUnwindSafe(call)).unwrap_or(Err(Failed(libc::EIO)))
 }

@@ -10,7 +10,7 @@ use roce::ibverbs::{
     VERBS_ABI_IS_EXTENDED, ibv_async_event, ibv_context, ibv_context_ops, ibv_device, verbs_context,
 };
 use roce::nic::SoftNic;
-use roce::verbs::{CqHandle, Device as _, DeviceAttr, EventSubject, EventType};
+use roce::verbs::{CqHandle, Device as _, DeviceAttr, EventSubject, EventType, Guid};
 
 use crate::call::{Attempt, Failed, Result, code, pointer, quiet, waiting};
 use crate::cq::Cq;
@@ -44,7 +44,8 @@ impl Context {
         let open = Open::new()?;
         let nic = device.open()?;
         crate::sysfs::refresh();
-        let attr = nic.query_device()?;
+        let guid = Guid(device.guid().to_ne_bytes());
+        let attr = DeviceAttr { node_guid: guid, sys_image_guid: guid, ..nic.query_device()? };
         let events = Arc::new(Asynchronous::new()?);
         device.routes.add_context(&events);
         let vectors = std::thread::available_parallelism().map_or(1, usize::from);

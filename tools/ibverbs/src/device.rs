@@ -2,8 +2,10 @@
 
 use std::cell::UnsafeCell;
 use std::ffi::{c_char, c_int};
+use std::net::IpAddr;
 use std::os::fd::RawFd;
 use std::ptr;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::Duration;
 
@@ -35,6 +37,8 @@ pub(crate) struct Device {
     pub(crate) name: String,
     /// Its place in the list.
     index: c_int,
+    /// 0 until it is asked for.
+    guid: AtomicU64,
     /// Its NIC, and where its events go.
     nic: Mutex<Running>,
     pub(crate) routes: Arc<Routes>,
@@ -133,6 +137,7 @@ impl Device {
             given_name,
             name,
             index: c_int::try_from(index).unwrap_or(c_int::MAX),
+            guid: AtomicU64::new(0),
             nic: Mutex::default(),
             routes: Arc::default(),
             generation: Generation::current(),
@@ -200,6 +205,11 @@ impl Device {
 
     /// Its NIC, which is started if it is not open.
     pub(crate) fn open(&self) -> Result<Arc<SoftNic>> {
+        self.open_at(None)
+    }
+
+    /// The same; if it is started and may have any address of an interface, it has this one.
+    pub(crate) fn open_at(&self, address: Option<IpAddr>) -> Result<Arc<SoftNic>> {
         let mut last = lock(&self.nic);
         if let Some(running) = last.nic.upgrade() {
             return Ok(running);
@@ -207,7 +217,7 @@ impl Device {
         // Another thread may be closing it at this moment.
         last.closed.wait();
         let mut started = on_own_stack(|| {
-            let link = self.open_link().map_err(|error| {
+            let link = self.open_link(address).map_err(|error| {
                 let code = match error {
                     OpenError::Udp(udp::OpenError::InUse { .. }) => libc::EADDRINUSE,
                     OpenError::Raw(raw::OpenError::Privilege { .. }) => libc::EPERM,
@@ -229,9 +239,14 @@ impl Device {
     }
 
     /// Opens its link. A child that was just forked may have the address for a moment longer than this process had it.
-    fn open_link(&self) -> Result<Link, OpenError> {
+    fn open_link(&self, address: Option<IpAddr>) -> Result<Link, OpenError> {
+        let chosen = address.filter(|_| matches!(self.spec, Spec::Soft(_))).map(Spec::Udp);
+        let (spec, on) = match &chosen {
+            Some(chosen) => (chosen, self.spec.interface()),
+            None => (&self.spec, None),
+        };
         loop {
-            match self.spec.open(None) {
+            match spec.open(on) {
                 Err(OpenError::Udp(udp::OpenError::InUse { .. }))
                     if fork::child_may_hold_addresses() =>
                 {
@@ -250,11 +265,21 @@ impl Device {
         lock(&self.nic).nic.upgrade()
     }
 
-    /// The identifier of the device, in the order of the wire: the lower half of its port's first.
+    /// The identifier of the device, in the order of the wire: the lower half of its port's first when it was first asked
+    /// for. It stays for as long as the process, because librdmacm knows devices by it, also when another address is
+    /// taken.
     pub(crate) fn guid(&self) -> u64 {
+        let known = self.guid.load(Ordering::Relaxed);
+        if known != 0 {
+            return known;
+        }
         let gid = self.first_gid().unwrap_or_default();
         let ibv_gid { raw: [.., a, b, c, d, e, f, g, h] } = gid.into();
-        u64::from_ne_bytes([a, b, c, d, e, f, g, h])
+        let new = u64::from_ne_bytes([a, b, c, d, e, f, g, h]);
+        match self.guid.compare_exchange(0, new, Ordering::Relaxed, Ordering::Relaxed) {
+            Ok(_) => new,
+            Err(first) => first,
+        }
     }
 
     /// The first identifier of its port: the one that it has, or will have if no other program takes it first.

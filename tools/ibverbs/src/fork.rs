@@ -10,12 +10,13 @@
 
 use std::cell::UnsafeCell;
 use std::ffi::c_int;
+use std::sync::MutexGuard;
 use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 
 use roce::memory::ForkGuard;
 
 use crate::call::{Failed, Result};
-use crate::{device, env, registry, share, strings};
+use crate::{device, env, registry, share, strings, ucm};
 
 /// How many forks with devices open lie between the first process that used this library and this one.
 static GENERATION: AtomicU32 = AtomicU32::new(0);
@@ -32,6 +33,11 @@ impl Generation {
     #[inline]
     pub(crate) fn current() -> Self {
         Self(GENERATION.load(Ordering::Relaxed))
+    }
+
+    /// Whether a parent of this process had devices open when it forked.
+    pub(crate) fn is_forked() -> bool {
+        Self::current() != Self(0)
     }
 
     /// Fails for what a parent left.
@@ -103,6 +109,7 @@ pub(crate) fn watch() {
 /// Locks of this library that both processes will use, held by the thread that forks. In this order they are taken
 /// elsewhere, too.
 struct Held {
+    _manager: MutexGuard<'static, ()>,
     _objects: registry::Held,
     _numbers: share::Held,
     devices: device::Held,
@@ -124,6 +131,7 @@ unsafe extern "C" fn before() {
     env::keep_quiet();
     strings::make();
     let held = Held {
+        _manager: ucm::hold(),
         _objects: registry::hold(),
         _numbers: share::Held::new(),
         devices: device::Held::new(),
@@ -182,8 +190,8 @@ unsafe extern "C" fn in_child() {
         GENERATION.fetch_add(1, Ordering::SeqCst);
     }
     // Signals are let through last: a handler may fork, too.
-    if let Some(Held { _objects, _numbers, devices, actions }) = held {
-        drop((_objects, _numbers, devices));
+    if let Some(Held { _manager, _objects, _numbers, devices, actions }) = held {
+        drop((_manager, _objects, _numbers, devices));
         actions.in_child();
     }
 }

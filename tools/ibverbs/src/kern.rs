@@ -3,89 +3,90 @@
 use std::ffi::c_int;
 
 use roce::ibverbs::{ibv_ah_attr, ibv_gid, ibv_global_route, ibv_qp_attr, ibv_qp_cap};
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 use crate::call::quiet;
 use crate::object::{answer, given};
 
 /// The kernel's way to a peer.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
-struct KernAhAttr {
-    dgid: [u8; 16],
-    flow_label: u32,
-    sgid_index: u8,
-    hop_limit: u8,
-    traffic_class: u8,
-    reserved: u8,
-    dlid: u16,
-    sl: u8,
-    src_path_bits: u8,
-    static_rate: u8,
-    is_global: u8,
-    port_num: u8,
-    reserved_too: u8,
+pub(crate) struct KernAhAttr {
+    pub(crate) dgid: [u8; 16],
+    pub(crate) flow_label: u32,
+    pub(crate) sgid_index: u8,
+    pub(crate) hop_limit: u8,
+    pub(crate) traffic_class: u8,
+    pub(crate) reserved: u8,
+    pub(crate) dlid: u16,
+    pub(crate) sl: u8,
+    pub(crate) src_path_bits: u8,
+    pub(crate) static_rate: u8,
+    pub(crate) is_global: u8,
+    pub(crate) port_num: u8,
+    pub(crate) reserved_too: u8,
 }
 
 /// The kernel's attributes of a queue pair.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
-struct KernQpAttr {
-    qp_attr_mask: u32,
-    qp_state: u32,
-    cur_qp_state: u32,
-    path_mtu: u32,
-    path_mig_state: u32,
-    qkey: u32,
-    rq_psn: u32,
-    sq_psn: u32,
-    dest_qp_num: u32,
-    qp_access_flags: u32,
-    ah_attr: KernAhAttr,
-    alt_ah_attr: KernAhAttr,
-    max_send_wr: u32,
-    max_recv_wr: u32,
-    max_send_sge: u32,
-    max_recv_sge: u32,
-    max_inline_data: u32,
-    pkey_index: u16,
-    alt_pkey_index: u16,
-    en_sqd_async_notify: u8,
-    sq_draining: u8,
-    max_rd_atomic: u8,
-    max_dest_rd_atomic: u8,
-    min_rnr_timer: u8,
-    port_num: u8,
-    timeout: u8,
-    retry_cnt: u8,
-    rnr_retry: u8,
-    alt_port_num: u8,
-    alt_timeout: u8,
-    reserved: [u8; 5],
+pub(crate) struct KernQpAttr {
+    pub(crate) qp_attr_mask: u32,
+    pub(crate) qp_state: u32,
+    pub(crate) cur_qp_state: u32,
+    pub(crate) path_mtu: u32,
+    pub(crate) path_mig_state: u32,
+    pub(crate) qkey: u32,
+    pub(crate) rq_psn: u32,
+    pub(crate) sq_psn: u32,
+    pub(crate) dest_qp_num: u32,
+    pub(crate) qp_access_flags: u32,
+    pub(crate) ah_attr: KernAhAttr,
+    pub(crate) alt_ah_attr: KernAhAttr,
+    pub(crate) max_send_wr: u32,
+    pub(crate) max_recv_wr: u32,
+    pub(crate) max_send_sge: u32,
+    pub(crate) max_recv_sge: u32,
+    pub(crate) max_inline_data: u32,
+    pub(crate) pkey_index: u16,
+    pub(crate) alt_pkey_index: u16,
+    pub(crate) en_sqd_async_notify: u8,
+    pub(crate) sq_draining: u8,
+    pub(crate) max_rd_atomic: u8,
+    pub(crate) max_dest_rd_atomic: u8,
+    pub(crate) min_rnr_timer: u8,
+    pub(crate) port_num: u8,
+    pub(crate) timeout: u8,
+    pub(crate) retry_cnt: u8,
+    pub(crate) rnr_retry: u8,
+    pub(crate) alt_port_num: u8,
+    pub(crate) alt_timeout: u8,
+    pub(crate) reserved: [u8; 5],
 }
 
 /// The kernel's record of a path.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
 #[repr(C)]
-struct KernPathRec {
-    dgid: [u8; 16],
-    sgid: [u8; 16],
-    dlid: u16,
-    slid: u16,
-    raw_traffic: u32,
-    flow_label: u32,
-    reversible: u32,
-    mtu: u32,
-    pkey: u16,
-    hop_limit: u8,
-    traffic_class: u8,
-    numb_path: u8,
-    sl: u8,
-    mtu_selector: u8,
-    rate_selector: u8,
-    rate: u8,
-    packet_life_time_selector: u8,
-    packet_life_time: u8,
-    preference: u8,
+pub(crate) struct KernPathRec {
+    pub(crate) dgid: [u8; 16],
+    pub(crate) sgid: [u8; 16],
+    pub(crate) dlid: u16,
+    pub(crate) slid: u16,
+    pub(crate) raw_traffic: u32,
+    pub(crate) flow_label: u32,
+    pub(crate) reversible: u32,
+    pub(crate) mtu: u32,
+    pub(crate) pkey: u16,
+    pub(crate) hop_limit: u8,
+    pub(crate) traffic_class: u8,
+    pub(crate) numb_path: u8,
+    pub(crate) sl: u8,
+    pub(crate) mtu_selector: u8,
+    pub(crate) rate_selector: u8,
+    pub(crate) rate: u8,
+    pub(crate) packet_life_time_selector: u8,
+    pub(crate) packet_life_time: u8,
+    pub(crate) preference: u8,
 }
 
 /// A program's record of a path.
@@ -129,6 +130,65 @@ impl From<&KernAhAttr> for ibv_ah_attr {
             static_rate: attr.static_rate,
             is_global: attr.is_global,
             port_num: attr.port_num,
+        }
+    }
+}
+
+impl From<&ibv_ah_attr> for KernAhAttr {
+    fn from(attr: &ibv_ah_attr) -> Self {
+        Self {
+            dgid: attr.grh.dgid.raw,
+            flow_label: attr.grh.flow_label,
+            sgid_index: attr.grh.sgid_index,
+            hop_limit: attr.grh.hop_limit,
+            traffic_class: attr.grh.traffic_class,
+            reserved: 0,
+            dlid: attr.dlid,
+            sl: attr.sl,
+            src_path_bits: attr.src_path_bits,
+            static_rate: attr.static_rate,
+            is_global: attr.is_global,
+            port_num: attr.port_num,
+            reserved_too: 0,
+        }
+    }
+}
+
+impl KernQpAttr {
+    /// The attributes, of which those in the mask count.
+    pub(crate) fn new(mask: u32, attr: &ibv_qp_attr) -> Self {
+        Self {
+            qp_attr_mask: mask,
+            qp_state: attr.qp_state,
+            cur_qp_state: attr.cur_qp_state,
+            path_mtu: attr.path_mtu,
+            path_mig_state: attr.path_mig_state,
+            qkey: attr.qkey,
+            rq_psn: attr.rq_psn,
+            sq_psn: attr.sq_psn,
+            dest_qp_num: attr.dest_qp_num,
+            qp_access_flags: attr.qp_access_flags,
+            ah_attr: (&attr.ah_attr).into(),
+            alt_ah_attr: (&attr.alt_ah_attr).into(),
+            max_send_wr: attr.cap.max_send_wr,
+            max_recv_wr: attr.cap.max_recv_wr,
+            max_send_sge: attr.cap.max_send_sge,
+            max_recv_sge: attr.cap.max_recv_sge,
+            max_inline_data: attr.cap.max_inline_data,
+            pkey_index: attr.pkey_index,
+            alt_pkey_index: attr.alt_pkey_index,
+            en_sqd_async_notify: attr.en_sqd_async_notify,
+            sq_draining: attr.sq_draining,
+            max_rd_atomic: attr.max_rd_atomic,
+            max_dest_rd_atomic: attr.max_dest_rd_atomic,
+            min_rnr_timer: attr.min_rnr_timer,
+            port_num: attr.port_num,
+            timeout: attr.timeout,
+            retry_cnt: attr.retry_cnt,
+            rnr_retry: attr.rnr_retry,
+            alt_port_num: attr.alt_port_num,
+            alt_timeout: attr.alt_timeout,
+            reserved: [0; 5],
         }
     }
 }

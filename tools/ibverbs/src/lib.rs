@@ -22,7 +22,8 @@
 //! | `srq`, `qp`, `post`, `wr_ex` | queues and what is posted to them |
 //! | `flow`, `wq` | rules that steer raw packets, and queues that they are spread over |
 //! | `ah` | address handles and multicast |
-//! | `signals` | signal handlers of programs, behind that of registered memory |
+//! | `behind`, `signals` | functions in front of the C library's; signal handlers of programs, behind that of registered memory |
+//! | `ucm` | `/dev/infiniband/rdma_cm`, the device of librdmacm |
 //! | `sysfs`, `strings`, `rate` | what programs read of devices as text; names of numbers |
 //! | `kern` | structures of the kernel, for `librdmacm` |
 //! | `unsupported`, `private`, `compat` | what soft NICs do not do, what drivers want, what old programs want |
@@ -36,6 +37,7 @@
 )]
 
 mod ah;
+mod behind;
 mod call;
 mod channel;
 mod compat;
@@ -65,6 +67,7 @@ mod signals;
 mod srq;
 mod strings;
 mod sysfs;
+mod ucm;
 mod unsupported;
 mod wq;
 mod wr_ex;
@@ -76,6 +79,7 @@ mod xrc;
 static AT_LOAD: extern "C" fn() = {
     extern "C" fn at_load() {
         signals::resolve();
+        ucm::resolve();
         fork::watch();
     }
     at_load

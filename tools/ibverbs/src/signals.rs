@@ -5,37 +5,12 @@
 //! versions, and the dynamic linker finds them first in programs that are linked with libibverbs, or have it preloaded.
 //! A program sees what it would see without them: its own actions. `install` puts them under their names.
 
-use std::ffi::{CStr, c_int};
-use std::mem;
-use std::ptr;
-use std::sync::atomic::{AtomicPtr, Ordering};
+use std::ffi::c_int;
 
-use libc::{c_void, sighandler_t, sigset_t};
+use libc::{sighandler_t, sigset_t};
 use roce::memory::{masks_changed, replace_action};
 
-use crate::call::set_errno;
-
-/// A function of the C library behind one of these, found when the library is loaded ([`resolve`]), or when it is first
-/// needed: a program may call before this library is initialized.
-struct Behind(&'static CStr, AtomicPtr<c_void>);
-
-impl Behind {
-    const fn new(name: &'static CStr) -> Self {
-        Self(name, AtomicPtr::new(ptr::null_mut()))
-    }
-
-    /// Its address, or null.
-    fn address(&self) -> *mut c_void {
-        let found = self.1.load(Ordering::Relaxed);
-        if !found.is_null() {
-            return found;
-        }
-        // SAFETY: the name is a C string.
-        let found = unsafe { libc::dlsym(libc::RTLD_NEXT, self.0.as_ptr()) };
-        self.1.store(found, Ordering::Relaxed);
-        found
-    }
-}
+use crate::behind::{Behind, call_behind};
 
 static SIGACTION: Behind = Behind::new(c"sigaction");
 static SIGNAL: Behind = Behind::new(c"signal");
@@ -50,23 +25,6 @@ pub(crate) fn resolve() {
         behind.address();
     }
     roce::memory::resolve();
-}
-
-/// Calls the function behind one of these, which has the same type; without one, the call fails with this value.
-macro_rules! call_behind {
-    ($behind:ident, fn($($type:ty),*) -> $result:ty, ($($argument:expr),*), $failure:expr) => {{
-        let address = $behind.address();
-        if address.is_null() {
-            set_errno(libc::ENOSYS);
-            $failure
-        } else {
-            type Function = unsafe extern "C" fn($($type),*) -> $result;
-            // SAFETY: the C library's function of this name has this type.
-            let function = unsafe { mem::transmute::<*mut c_void, Function>(address) };
-            // SAFETY: the arguments are the caller's.
-            unsafe { function($($argument),*) }
-        }
-    }};
 }
 
 /// Installs or returns an action for a signal.
@@ -125,7 +83,7 @@ unsafe extern "C" fn old___sysv_signal(signal: c_int, handler: sighandler_t) -> 
 /// An action with an empty mask.
 fn simple(handler: sighandler_t, flags: c_int) -> libc::sigaction {
     // SAFETY: zeroes are an action with an empty mask.
-    let mut action: libc::sigaction = unsafe { mem::zeroed() };
+    let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
     action.sa_sigaction = handler;
     action.sa_flags = flags;
     action
@@ -179,7 +137,7 @@ mod tests {
     #[test]
     fn functions_behind_are_found_when_the_library_is_loaded() {
         for behind in [&SIGACTION, &SIGNAL, &SYSV_SIGNAL, &SIGPROCMASK, &PTHREAD_SIGMASK] {
-            assert!(!behind.1.load(Ordering::Relaxed).is_null(), "{:?}", behind.0);
+            assert!(behind.is_found(), "{behind:?}");
         }
     }
 }

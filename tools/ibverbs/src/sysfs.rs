@@ -8,7 +8,7 @@ use std::ptr;
 
 use roce::ibverbs::files::{DeviceFiles, Node, Tree};
 use roce::link::GidTable;
-use roce::verbs::Device as _;
+use roce::verbs::{Device as _, Guid};
 
 use crate::call::{Failed, Result, number};
 use crate::device::Device;
@@ -83,6 +83,7 @@ impl Device {
     /// What its files say: what its NIC says while it is open, and else what it will be.
     pub(crate) fn files(&self) -> DeviceFiles {
         let mut files = DeviceFiles::of_spec(&self.spec, &self.name, self.number());
+        files.guid = Guid(self.guid().to_ne_bytes());
         if let Some(nic) = self.running() {
             files.gids = GidTable::new(&nic.gids());
             files.interface = nic.port().interface.clone().or(files.interface);

@@ -126,7 +126,11 @@ fn make_room(directory: &Path, covered: &mut Vec<PathBuf>) -> io::Result<()> {
     }
     let parent = directory.parent().unwrap_or_else(|| Path::new("/"));
     if !covered.iter().any(|other| other == parent) {
-        cover(parent)?;
+        if parent.is_dir() {
+            cover(parent)?;
+        } else {
+            make_room(parent, covered)?;
+        }
         covered.push(parent.to_owned());
     }
     fs::create_dir(directory)

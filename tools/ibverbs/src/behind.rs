@@ -1,0 +1,58 @@
+//! Functions of the C library in front of which this library stands: how the ones behind are found and called.
+
+use std::ffi::CStr;
+use std::ptr;
+use std::sync::atomic::{AtomicPtr, Ordering};
+
+use libc::c_void;
+
+/// A function of the C library behind one of this library's, found when the library is loaded, or when it is first needed: a
+/// program may call before this library is initialized.
+#[derive(Debug)]
+pub(crate) struct Behind(&'static CStr, AtomicPtr<c_void>);
+
+impl Behind {
+    pub(crate) const fn new(name: &'static CStr) -> Self {
+        Self(name, AtomicPtr::new(ptr::null_mut()))
+    }
+
+    /// Its address, or null.
+    #[inline]
+    pub(crate) fn address(&self) -> *mut c_void {
+        let found = self.1.load(Ordering::Relaxed);
+        if found.is_null() { self.find() } else { found }
+    }
+
+    /// Whether it was found, without looking for it.
+    #[cfg(test)]
+    pub(crate) fn is_found(&self) -> bool {
+        !self.1.load(Ordering::Relaxed).is_null()
+    }
+
+    #[cold]
+    fn find(&self) -> *mut c_void {
+        // SAFETY: the name is a C string.
+        let found = unsafe { libc::dlsym(libc::RTLD_NEXT, self.0.as_ptr()) };
+        self.1.store(found, Ordering::Relaxed);
+        found
+    }
+}
+
+/// Calls the function behind one of these, which has the same type; without one, the call fails with this value.
+macro_rules! call_behind {
+    ($behind:expr, fn($($type:ty),* $(; $variadic:tt)?) -> $result:ty, ($($argument:expr),*), $failure:expr) => {{
+        let address = $behind.address();
+        if address.is_null() {
+            $crate::call::set_errno(libc::ENOSYS);
+            $failure
+        } else {
+            type Function = unsafe extern "C-unwind" fn($($type),* $(, $variadic)?) -> $result;
+            // SAFETY: the C library's function of this name has this type.
+            let function = unsafe { std::mem::transmute::<*mut libc::c_void, Function>(address) };
+            // SAFETY: the arguments are the caller's.
+            unsafe { function($($argument),*) }
+        }
+    }};
+}
+
+pub(crate) use call_behind;
