@@ -165,6 +165,9 @@ unsafe fn plan(open: &Context, init: &ibv_qp_init_attr_ex) -> Result<QpCreate> {
     })
 }
 
+/// The inline data that every send queue has room for: the size of a gather entry.
+const INLINE_MIN: u32 = 16;
+
 /// Makes a queue pair.
 ///
 /// # Safety
@@ -180,6 +183,12 @@ unsafe fn create(context: *mut ibv_context, init: &ibv_qp_init_attr_ex) -> Resul
         wr_ex::check(plan.init.qp_type, init.send_ops_flags)?;
         let inline = &mut plan.init.cap.max_inline_data;
         *inline = (*inline).max(wr_ex::inline_needed(init.send_ops_flags));
+    }
+    // As with other NICs, inline data takes the place of gather entries: what one of them needs there is room for, and
+    // programs send as much without asking.
+    if plan.init.cap.max_send_wr > 0 {
+        let inline = &mut plan.init.cap.max_inline_data;
+        *inline = (*inline).max(INLINE_MIN);
     }
     let calls = if builds { wr_ex::CALLS } else { ibv_qp_ex::zeroed() };
     let has_pd = init.comp_mask & IBV_QP_INIT_ATTR_PD != 0;

@@ -8,12 +8,12 @@ use crate::kern::{KernAhAttr, KernPathRec};
 
 /// Declares a structure whose bytes C knows, with its size.
 macro_rules! structures {
-    ($($(#[$doc:meta])* $name:ident, $size:literal { $($field:ident: $type:ty),* $(,)? })*) => {$(
+    ($($(#[$doc:meta])* $name:ident, $size:literal { $($(#[$field_doc:meta])* $field:ident: $type:ty),* $(,)? })*) => {$(
         $(#[$doc])*
         #[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
         #[repr(C)]
         pub(super) struct $name {
-            $(pub(super) $field: $type,)*
+            $($(#[$field_doc])* pub(super) $field: $type,)*
         }
         const _: () = assert!(size_of::<$name>() == $size);
     )*};

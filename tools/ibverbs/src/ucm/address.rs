@@ -66,7 +66,9 @@ impl Address {
     pub(super) fn is_wildcard(&self) -> bool {
         match self {
             Self::Ip(address) => address.ip().is_unspecified(),
-            Self::Ib(bytes) => bytes.get(8..24).is_some_and(|gid| gid.iter().all(|byte| *byte == 0)),
+            Self::Ib(bytes) => {
+                bytes.get(8..24).is_some_and(|gid| gid.iter().all(|byte| *byte == 0))
+            }
         }
     }
 

@@ -7,14 +7,13 @@
 use std::ffi::c_int;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use roce::cm::ChannelId;
 
 use super::Process;
 use crate::call::{Failed, Result, caught};
-use crate::events::lock;
 use crate::share::File;
 
 /// An open file.
@@ -253,7 +252,7 @@ fn watch(epoll: RawFd) {
         let Some(process) = Process::existing() else { continue };
         for event in events.iter().take(usize::try_from(count).unwrap_or(0)) {
             // Dropping the write end ends the watch of it.
-            let number = u32::try_from({ event.u64 }).unwrap_or_default();
+            let number = u32::try_from(event.u64).unwrap_or_default();
             process.close(ChannelId::from_number(number));
         }
     }

@@ -13,10 +13,10 @@ use roce::cm::{
 };
 use roce::ibverbs::ibv_qp_attr;
 use roce::memory::Region;
-use roce::verbs::{EventType, QpState, QpType};
+use roce::verbs::{AttrMask, EventType, QpState, QpType};
 use roce::wire::Qpn;
 use roce::wire::cm::PortSpace;
-use zerocopy::{FromBytes, Immutable, IntoBytes};
+use zerocopy::{FromBytes, FromZeros as _, Immutable, IntoBytes};
 
 use super::address::Address;
 use super::channel::{self, Channel, Target};
@@ -390,7 +390,15 @@ fn init_qp_attr(call: &Call<'_>) -> Result<Attempt> {
         let id = call.id_with_device(manager, command.id)?;
         Ok(manager.qp_attr(id, state)?)
     })?;
-    let attr = KernQpAttr::new(mask.bits(), &ibv_qp_attr::from(&attr));
+    let mut attr = ibv_qp_attr::from(&attr);
+    // What does not count is zero.
+    if !mask.contains(AttrMask::PATH_MTU) {
+        attr.path_mtu = 0;
+    }
+    if !mask.contains(AttrMask::AV) {
+        attr.ah_attr = ibv_qp_attr::zeroed().ah_attr;
+    }
+    let attr = KernQpAttr::new(mask.bits(), &attr);
     call.answer(command.response, &attr)?;
     Ok(Attempt::Done)
 }
@@ -431,7 +439,7 @@ fn option(level: u32, name: u32, value: &[u8]) -> Result<IdOption> {
     const LEVEL_ID: u32 = 0;
     const LEVEL_IB: u32 = 1;
     let byte = || if let [byte] = value { Ok(*byte) } else { Err(Failed::EINVAL) };
-    let flag = || {
+    let flag = || -> Result<bool> {
         let number: [u8; 4] = value.try_into().map_err(|_| Failed::EINVAL)?;
         Ok(c_int::from_ne_bytes(number) != 0)
     };
@@ -462,6 +470,9 @@ fn join_multicast(call: &Call<'_>) -> Result<Attempt> {
     join(call, command.id, address, mode, command.uid, command.response)
 }
 
+/// What Linux says to a group of another family; the C library has no name for it.
+const ENOTSUPP: c_int = 524;
+
 fn join(
     call: &Call<'_>,
     number: u32,
@@ -474,6 +485,9 @@ fn join(
     let group = address.ip()?.ip();
     let (id, membership) = call.process.command(|manager, _| {
         let id = call.id_with_device(manager, number)?;
+        if manager.source(id).is_some_and(|source| source.is_ipv4() != group.is_ipv4()) {
+            return Err(Failed(ENOTSUPP));
+        }
         let membership = lock(&call.process.memberships).insert(id, group, uid)?;
         if let Err(error) = manager.join(id, group, mode, uid) {
             lock(&call.process.memberships).remove(membership);

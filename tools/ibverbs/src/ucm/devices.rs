@@ -51,9 +51,10 @@ impl Nics {
         }
         let nic = device.open_at(at)?;
         crate::sysfs::refresh();
-        let id = process.service.add_nic(&nic).map_err(|error| {
-            crate::env::failed(&error, libc::ENODEV)
-        })?;
+        let id = process
+            .service
+            .add_nic(&nic)
+            .map_err(|error| crate::env::failed(&error, libc::ENODEV))?;
         lock(&self.open).insert(id, (device, nic));
         Ok(id)
     }
@@ -61,8 +62,7 @@ impl Nics {
     /// Opens the device that has this address; fails with `ENODEV` if none has, and with `EADDRINUSE` if another program
     /// uses it.
     pub(super) fn open_at(&self, process: &Process, address: IpAddr) -> Result<()> {
-        let is_open =
-            || process.command(|manager, _| Ok(manager.device_at(address).is_some()));
+        let is_open = || process.command(|manager, _| Ok(manager.device_at(address).is_some()));
         if is_open()? {
             return Ok(());
         }
@@ -99,9 +99,8 @@ impl Nics {
         if let Some(source) = source {
             self.open_at(process, source)?;
         }
-        let route = route_to(destination, source).map_err(|error| {
-            Failed(error.raw_os_error().unwrap_or(libc::ENETUNREACH))
-        })?;
+        let route = route_to(destination, source)
+            .map_err(|error| Failed(error.raw_os_error().unwrap_or(libc::ENETUNREACH)))?;
         if source.is_some() {
             return Ok(());
         }

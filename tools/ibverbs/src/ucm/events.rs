@@ -91,7 +91,7 @@ fn ud_param(ud: &UdEvent) -> abi::UdParam {
     param.qpn = ud.qpn.get();
     param.q_key = ud.q_key.get();
     if let Some(ah) = &ud.ah {
-        param.ah = KernAhAttr::from(&ibv_ah_attr::from(ah));
+        param.ah = KernAhAttr::from(&ibv_ah_attr::from(*ah));
     }
     param
 }

@@ -106,12 +106,8 @@ unsafe extern "C-unwind" fn old_write(fd: c_int, bytes: *const c_void, len: usiz
             return command(target, fd, bytes, len);
         }
     }
-    let written = call_behind!(
-        WRITE,
-        fn(c_int, *const c_void, usize) -> isize,
-        (fd, bytes, len),
-        -1
-    );
+    let written =
+        call_behind!(WRITE, fn(c_int, *const c_void, usize) -> isize, (fd, bytes, len), -1);
     if written < 0 && io::Error::last_os_error().raw_os_error() == Some(libc::EBADF) {
         // A copy of a channel's descriptor is no writable file either.
         let target = target(fd);

@@ -178,7 +178,7 @@ fn kern_path(path: &PathRecord) -> KernPathRec {
         flow_label: path.flow_label.get().to_be(),
         reversible: 1,
         mtu: path.mtu.code(),
-        pkey: path.pkey.0.to_be(),
+        pkey: path.pkey.get().to_be(),
         hop_limit: path.hop_limit,
         traffic_class: path.traffic_class,
         numb_path: 1,
@@ -207,7 +207,7 @@ fn path_bytes(path: &PathRecord) -> PathRecordBytes {
         (path.flow_label.get() << 8 | u32::from(path.hop_limit)).to_be_bytes();
     record.traffic_class = path.traffic_class;
     record.reversible_path_count = REVERSIBLE | 1;
-    record.pkey = path.pkey.0.to_be_bytes();
+    record.pkey = path.pkey.get().to_be_bytes();
     record.qos_class_sl = [0, low_byte(path.sl.get())];
     record.mtu = exactly(low_byte(path.mtu.code()));
     record.rate = exactly(path.rate);
@@ -223,9 +223,8 @@ pub(super) fn read_paths(value: &[u8]) -> Result<PathRecord> {
     }
     let paths = paths.iter().filter_map(|bytes| abi::PathData::read_from_bytes(bytes).ok());
     let path = paths.into_iter().find(|path| path.flags == abi::PATH_FLAGS);
-    let PathRecordBytes { dgid, sgid, pkey, qos_class_sl, .. } =
-        path.map(|path| path.record).ok_or(Failed::EINVAL)?;
-    let record = path.map(|path| path.record).ok_or(Failed::EINVAL)?;
+    let record = path.ok_or(Failed::EINVAL)?.record;
+    let PathRecordBytes { dgid, sgid, pkey, qos_class_sl, .. } = record;
     let flow = u32::from_be_bytes(record.flow_label_hop_limit);
     Ok(PathRecord {
         sgid: Gid(sgid),
@@ -233,7 +232,7 @@ pub(super) fn read_paths(value: &[u8]) -> Result<PathRecord> {
         flow_label: Bits::low(flow >> 8),
         hop_limit: low_byte(flow),
         traffic_class: record.traffic_class,
-        pkey: PKey(u16::from_be_bytes(pkey)),
+        pkey: PKey::new(u16::from_be_bytes(pkey)),
         sl: Bits::low(u16::from_be_bytes(qos_class_sl).into()),
         mtu: Mtu::from_code((record.mtu & 0x3f).into()).ok_or(Failed::EINVAL)?,
         rate: record.rate & 0x3f,
@@ -253,7 +252,7 @@ mod tests {
             flow_label: Bits::low(0xbcc01),
             hop_limit: 64,
             traffic_class: 0x68,
-            pkey: PKey(0xffff),
+            pkey: PKey::DEFAULT,
             sl: Bits::low(5),
             mtu: Mtu::M1024,
             rate: 3,

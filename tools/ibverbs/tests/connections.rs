@@ -1,0 +1,77 @@
+//! The device of librdmacm, and the stock librdmacm on it.
+#![allow(clippy::unwrap_used, reason = "what must not happen in a test fails it")]
+
+use std::process::{Child, Command, Output, Stdio};
+use std::time::Duration;
+
+mod common;
+
+#[test]
+fn device_file_behaves_as_the_kernels() {
+    let program = common::compiled("cm_file.c");
+    let mut command = common::stock(program.to_str().unwrap(), "udp:127.9.60.1");
+    let said = common::said(command.arg("127.9.60.1"), "gcc");
+    assert_eq!(said, "fine\n");
+}
+
+/// Starts a program of Debian's rdmacm-utils.
+fn start(command: &mut Command) -> Child {
+    let command = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+        .spawn()
+        .unwrap_or_else(|error| panic!("{command:?}: {error}; Debian has it in rdmacm-utils"))
+}
+
+/// A server and a client; both must succeed. A client that comes before the server listens is rejected, and tries anew.
+fn pair(server: &mut Command, client: impl Fn() -> Command) -> String {
+    let mut server = start(server);
+    let mut tried = Vec::new();
+    for _ in 0..50 {
+        let Output { status, stdout, stderr } = start(&mut client()).wait_with_output().unwrap();
+        let said = String::from_utf8_lossy(&stdout).into_owned();
+        if status.success() {
+            let ended = server.wait_with_output().unwrap();
+            assert!(ended.status.success(), "server: {ended:?}");
+            return said;
+        }
+        tried.push(format!("{status}: {said}{}", String::from_utf8_lossy(&stderr)));
+        if server.try_wait().unwrap().is_some() {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    let _ = server.kill();
+    panic!("client: {tried:?}\nserver: {:?}", server.wait_with_output());
+}
+
+#[test]
+fn rping_connects_and_pings() {
+    let program = |words: &[&str], device: &str| {
+        let mut command = common::stock("rping", device);
+        command.args(["-v", "-C", "2", "-a", "127.9.61.1"]).args(words);
+        command
+    };
+    for options in [&[][..], &["-q"]] {
+        let words = |role| [&[role], options].concat();
+        let mut server = program(&words("-s"), "udp:127.9.61.1");
+        let said = pair(&mut server, || program(&words("-c"), "udp:127.9.61.2"));
+        assert!(said.contains("ping data: rdma-ping-1: BCDEF"), "{said}");
+    }
+}
+
+#[test]
+fn nothing_that_listens_rejects() {
+    // A server that listens at another port answers for its address.
+    let mut server = common::stock("rping", "udp:127.9.62.1");
+    let mut server = start(server.args(["-s", "-a", "127.9.62.1", "-p", "7000"]));
+    let mut last = String::new();
+    let is_rejected = (0..50).any(|_| {
+        let mut client = common::stock("ucmatose", "udp:127.9.62.2");
+        let output = client.args(["-s", "127.9.62.1", "-c", "1"]).output().unwrap();
+        last = String::from_utf8_lossy(&output.stdout).into_owned();
+        output.status.code() == Some(8) && last.contains("RDMA_CM_EVENT_REJECTED, error: 8")
+    });
+    server.kill().unwrap();
+    server.wait().unwrap();
+    assert!(is_rejected, "{last}");
+}
