@@ -81,21 +81,39 @@ fn files_that_cannot_be_read_give_errors_and_no_report() {
     assert_eq!(String::from_utf8(roce.stderr).unwrap().lines().count(), 2);
 }
 
-#[test]
-fn capture_without_roce_is_named_with_what_to_check() {
-    let capture = std::env::temp_dir().join(format!("roce-replay-{}.pcap", std::process::id()));
-    // An empty capture: a header of a little-endian pcap with link type 1.
-    let header =
-        [0xd4, 0xc3, 0xb2, 0xa1, 2, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 4, 0, 1, 0, 0, 0];
-    std::fs::write(&capture, header).unwrap();
+/// The header of a little-endian pcap with link type 1.
+const PCAP: [u8; 24] =
+    [0xd4, 0xc3, 0xb2, 0xa1, 2, 0, 4, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 4, 0, 1, 0, 0, 0];
+
+/// What `roce replay` says of a capture in which there is nothing to judge.
+fn hint_for(name: &str, capture: &[u8]) -> String {
+    let path = std::env::temp_dir().join(format!("roce-replay-{name}-{}.pcap", std::process::id()));
+    std::fs::write(&path, capture).unwrap();
     let roce = std::process::Command::new(env!("CARGO_BIN_EXE_roce"))
         .arg("replay")
-        .arg(&capture)
+        .arg(&path)
         .output()
         .unwrap();
-    std::fs::remove_file(&capture).unwrap();
+    std::fs::remove_file(&path).unwrap();
     assert_eq!(roce.status.code(), Some(0));
-    let hint = String::from_utf8(roce.stderr).unwrap();
+    assert!(roce.stdout.is_empty(), "{}", String::from_utf8_lossy(&roce.stdout));
+    String::from_utf8(roce.stderr).unwrap()
+}
+
+#[test]
+fn capture_without_roce_is_named_with_what_to_check() {
+    let hint = hint_for("empty", &PCAP);
     assert!(hint.contains("no RoCE packet found in 0 frames"), "{hint}");
     assert!(hint.contains("UDP port 4791"), "{hint}");
+}
+
+#[test]
+fn capture_cut_before_the_transport_header_is_named_as_such() {
+    // One frame of 100 bytes, of which the Ethernet and the IPv4 header of a UDP packet were captured.
+    let mut capture = PCAP.to_vec();
+    capture.extend([0, 0, 0, 0, 0, 0, 0, 0, 34, 0, 0, 0, 100, 0, 0, 0]);
+    capture.extend([2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 8, 0]);
+    capture.extend([0x45, 0, 0, 86, 0, 0, 0, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2]);
+    let hint = hint_for("cut", &capture);
+    assert!(hint.contains("no RoCE packet found in 1 frames: 1 of them are cut"), "{hint}");
 }

@@ -39,9 +39,20 @@ impl Requester {
         }
         match trigger {
             Some(trigger) if trigger.asked == Asked::Told => {}
+            Some(trigger) if trigger.asked == Asked::Passed => {
+                self.report_not_seen(trigger.sequence, packet.frame, scene);
+            }
             Some(trigger) if trigger.cause == RetransmissionCause::SequenceNak => {
                 self.report_naked(trigger.sequence, trigger.frame, scene);
-                if cause == RetransmissionCause::Timeout {
+                let resent = self.resent_corrupt(&trigger);
+                if let (RetransmissionCause::Timeout, Some((frame, _))) = (cause, resent) {
+                    self.corrupt.retain(|&(_, corrupt, _)| corrupt != frame);
+                    let (sequence, role, frame) =
+                        (trigger.sequence, PacketRole::Request, Some(frame));
+                    let (proof, certainty, is_corrupt) = (packet.frame, Certainty::Proven, true);
+                    let loss = Loss { sequence, role, frame, proof, certainty, is_corrupt };
+                    self.report(loss, scene);
+                } else if cause == RetransmissionCause::Timeout {
                     // The NAK did not reach the requester, or it would have gone back earlier.
                     self.report_response(
                         trigger.sequence,
@@ -118,6 +129,13 @@ impl Requester {
         let frame = Some(frame);
         self.report(Loss { sequence, role, frame, proof, certainty, is_corrupt }, scene);
         true
+    }
+
+    /// Reports a retransmission that did not come to the capture point.
+    fn report_not_seen<S: Sink>(&mut self, sequence: u64, proof: u64, scene: &mut Scene<'_, S>) {
+        let (role, frame) = (PacketRole::Request, None);
+        let (certainty, is_corrupt) = (Certainty::Likely, false);
+        self.report(Loss { sequence, role, frame, proof, certainty, is_corrupt }, scene);
     }
 
     /// Reports the packet that a NAK asked for.
@@ -267,6 +285,10 @@ impl Requester {
             let (frame, certainty, is_corrupt) = (Some(frame), Certainty::Proven, true);
             self.report(Loss { sequence, role, frame, proof, certainty, is_corrupt }, scene);
             return;
+        }
+        if sequence == self.cursor {
+            // It had gone back before, and what it retransmitted then ended before this.
+            return self.report_not_seen(sequence, proof, scene);
         }
         if self.unanswered == Some(sequence) {
             let (role, certainty) = (PacketRole::Response, Certainty::Likely);

@@ -13,7 +13,7 @@ use super::responses::role_of;
 use super::stream::Route;
 use super::tracker::Analysis;
 use super::{FlowNumber, PacketFacts, PacketRole, Sink};
-use crate::wire::{OpcodeInfo, Service};
+use crate::wire::{OpcodeInfo, Operation, Service};
 
 impl Analysis {
     pub(super) fn add_unpaired(&mut self, route: Route, index: u32) {
@@ -84,8 +84,28 @@ impl Analysis {
             candidates =
                 numbered.filter(|&(at, n)| self.is_candidate(at, n, setup, packet, info)).collect();
         }
+        self.prefer_fitting(&mut candidates, packet, info);
         if let Some(orphans) = self.stream_mut(index).and_then(|stream| stream.orphans.as_mut()) {
             orphans.candidates = candidates;
+        }
+    }
+
+    /// Of several candidates for a READ response, keeps those whose READ has its length, if there are any.
+    fn prefer_fitting(
+        &self,
+        candidates: &mut Vec<(u32, FlowNumber)>,
+        packet: &PacketFacts,
+        info: &OpcodeInfo,
+    ) {
+        if candidates.len() < 2 || info.operation != Operation::ReadResponse || packet.is_cut {
+            return;
+        }
+        let fits = |&(at, _): &(u32, FlowNumber)| {
+            let requester = self.stream(at).and_then(|stream| stream.requester.as_ref());
+            requester.is_some_and(|requester| requester.fits_read(packet, info))
+        };
+        if candidates.iter().any(fits) {
+            candidates.retain(fits);
         }
     }
 

@@ -133,7 +133,7 @@ impl Records {
     }
 
     /// Gives the record of a READ at `sequence` its true number of sequence numbers, at the cost or to the benefit of those
-    /// behind it that were skipped. Returns how many were skipped before and are now.
+    /// behind it that were skipped. Returns of how many it was not known before, and is not now, what became of them.
     pub(super) fn resize(&mut self, sequence: u64, span: u32) -> Option<(u64, u64)> {
         let at = self.position(sequence)?;
         let read = *self.ring.get(at).filter(|record| record.sequence == sequence)?;
@@ -147,13 +147,16 @@ impl Records {
         if gap.is_some() {
             self.ring.remove(at + 1);
         }
+        let mut open = 0;
         if left > 0 {
-            let none = Record { digest: 0, transmissions: 0, flags: RecordFlags::empty(), ..read };
+            let flags = read.flags & RecordFlags::LOSS_REPORTED;
+            let none = Record { digest: 0, transmissions: 0, flags, ..read };
             let gap =
                 Record { sequence: sequence + u64::from(span), span: left, ..gap.unwrap_or(none) };
+            open = gap.open_gap();
             self.ring.insert(at + 1, gap);
         }
-        Some((skipped.into(), left.into()))
+        Some((skipped.into(), open))
     }
 
     /// Takes `span` sequence numbers from `sequence` on out of a record of several that were skipped, so that they have a

@@ -47,7 +47,7 @@ pub(super) struct Trigger {
 impl Trigger {
     /// Whether the requester may still go back for it: what is settled counts only while the requester can be about to.
     pub(super) fn is_current(&self, now: u64) -> bool {
-        matches!(self.asked, Asked::Missing | Asked::Presumed)
+        matches!(self.asked, Asked::Missing | Asked::Presumed | Asked::Passed)
             || now.saturating_sub(self.time) < TIMEOUT_NANOS_LEAST
     }
 }
@@ -65,6 +65,8 @@ pub(super) enum Asked {
     Replayed,
     /// The requester went back, though not as far: the loss is told.
     Told,
+    /// The requester went on since: it had gone back, and what it retransmitted did not come to the capture point.
+    Passed,
 }
 
 /// A NAK or RNR NAK, to tell copies of it.
@@ -356,10 +358,17 @@ impl Requester {
         self.evidence().icrc_errors.push(packet.frame);
         let near = self.unacked.min(self.cursor)..self.next.saturating_add(EVIDENCE_MAX as u64 * 2);
         if self.is_started && near.contains(&sequence) && !packet.sightings.is_damaged_copy {
+            let now = packet.time.as_nanos();
+            let is_copy = |&(known, _, time): &(u64, u64, u64)| {
+                known == sequence && now.saturating_sub(time) < RTT_NANOS_LEAST
+            };
+            if self.corrupt.last().is_some_and(is_copy) {
+                return sequence;
+            }
             if self.corrupt.len() >= EVIDENCE_MAX {
                 self.corrupt.remove(0);
             }
-            self.corrupt.push((sequence, packet.frame, packet.time.as_nanos()));
+            self.corrupt.push((sequence, packet.frame, now));
         }
         sequence
     }
@@ -411,6 +420,15 @@ impl Requester {
         self.take_corrupt(sequence)
     }
 
+    /// The packet that a NAK asks for, retransmitted for it and captured with a wrong ICRC: its frame and time.
+    pub(super) fn resent_corrupt(&self, trigger: &Trigger) -> Option<(u64, u64)> {
+        let resent = self
+            .corrupt
+            .iter()
+            .find(|&&(sequence, frame, _)| sequence == trigger.sequence && frame > trigger.frame);
+        resent.map(|&(_, frame, time)| (frame, time))
+    }
+
     /// Forgets what is in flight, because the PSNs that follow have nothing to do with it.
     pub(super) fn resynchronize<S: Sink>(
         &mut self,
@@ -440,6 +458,9 @@ impl Requester {
 
 /// No retransmission timeout is taken to be shorter while none is known.
 pub(super) const TIMEOUT_NANOS_LEAST: u64 = 1_000_000;
+
+/// No round trip from a requester to a responder and back is shorter.
+pub(super) const RTT_NANOS_LEAST: u64 = 1_000;
 
 /// Sequence numbers begin here, so that those before the first one captured are not negative.
 const FIRST_EPOCH: u64 = 1 << 24;

@@ -6,7 +6,8 @@ use super::losses::Loss;
 use super::message::Outcome;
 use super::records::{Record, RecordFlags};
 use super::requester::{
-    Asked, Requester, Scene, TIMEOUT_NANOS_LEAST, Trigger, Verdict, retransmitted_mut,
+    Asked, RTT_NANOS_LEAST, Requester, Scene, TIMEOUT_NANOS_LEAST, Trigger, Verdict,
+    retransmitted_mut,
 };
 use super::{Certainty, PacketFacts, PacketRole, RetransmissionCause, Sink};
 use crate::wire::{OpcodeInfo, Operation};
@@ -43,11 +44,12 @@ impl Requester {
             self.handle_copy(sequence, packet, info);
             return verdict;
         }
-        if sequence < self.cursor {
+        if sequence < self.cursor || self.is_stopped_at(sequence, packet) {
             match self.judge_repeat(sequence, packet) {
                 Repeat::Rewind(cause, trigger) => {
                     verdict.retransmission = Some(cause);
                     self.rewind(sequence, cause, trigger, packet, scene);
+                    self.begin_before(sequence);
                 }
                 Repeat::Copy => {
                     verdict.duplicate = true;
@@ -66,6 +68,9 @@ impl Requester {
                 Some(self.resend_corrupt(sequence, (frame, time), packet, scene));
         }
         let is_new = sequence >= self.next;
+        if is_new && info.position.begins() {
+            self.pass_rnr(packet.time.as_nanos());
+        }
         self.transmit(sequence, span, packet, &verdict, scene);
         self.count_request(&verdict, packet);
         // A packet of a message that ended is not one of a new message.
@@ -76,6 +81,45 @@ impl Requester {
         }
         self.apply_sightings(packet, &mut verdict, scene);
         verdict
+    }
+
+    /// A packet before the first that was captured, while nothing is acknowledged: the connection begins with it.
+    fn begin_before(&mut self, sequence: u64) {
+        let is_before = self.records.first().is_some_and(|first| sequence < first.sequence);
+        if is_before && self.last_ack.frame == 0 {
+            self.unacked = self.unacked.min(sequence);
+        }
+    }
+
+    /// Whether the requester goes back to `sequence` once more after a timeout: it had gone back for a NAK, and came no
+    /// further, so far as was captured.
+    fn is_stopped_at(&self, sequence: u64, packet: &PacketFacts) -> bool {
+        if sequence != self.cursor
+            || sequence >= self.next
+            || self.pass_cause != Some(RetransmissionCause::SequenceNak)
+        {
+            return false;
+        }
+        let since = self.last_request.0.max(self.last_ack.time);
+        let pause = packet.time.as_nanos().saturating_sub(since);
+        // A requester that is only slow has long round trips, too.
+        pause >= self.timeout_least()
+            && pause > self.srtt.saturating_mul(SLOW_ROUND_TRIPS)
+            && self.records.get(sequence).is_some_and(Record::is_seen)
+    }
+
+    /// The requester sends a new message: if the receiver was not ready, and the RNR timer has expired, it has retransmitted
+    /// what it had to wait with.
+    fn pass_rnr(&mut self, now: u64) {
+        let Some(trigger) = self.trigger.filter(|known| known.cause == RetransmissionCause::Rnr)
+        else {
+            return;
+        };
+        let round_trip = self.srtt.saturating_add(self.peer_srtt);
+        let wait = self.rnr_timer_nanos().saturating_add(round_trip);
+        if now.saturating_sub(trigger.time) >= wait {
+            self.trigger = Some(Trigger { asked: Asked::Passed, ..trigger });
+        }
     }
 
     /// What several capture points tell of a request.
@@ -177,8 +221,13 @@ impl Requester {
     /// A READ has another number of sequence numbers than was guessed.
     fn resize_read(&mut self, read: u64, span: u64) {
         let span32 = u32::try_from(span).unwrap_or(u32::MAX);
+        let end = |requester: &Self| requester.records.get(read).map(Record::end);
+        let was_at_end = end(self) == Some(self.cursor) && self.cursor < self.next;
         let Some((before, after)) = self.records.resize(read, span32) else { return };
         self.gaps = self.gaps.saturating_sub(before) + after;
+        if was_at_end {
+            self.cursor = end(self).unwrap_or(self.cursor);
+        }
         if let Some(message) = self.messages.find_mut(read) {
             message.last = message.first + span - 1;
         }
@@ -247,7 +296,13 @@ impl Requester {
             return 1;
         };
         let mtu = match self.mtu {
-            0 if sequence < self.next => return self.skipped_read(sequence, reth.length),
+            0 if sequence < self.next => {
+                let span = self.skipped_read(sequence, reth.length);
+                if span > 1 {
+                    self.guessed_read = Some((sequence, reth.length));
+                }
+                return span;
+            }
             0 => {
                 self.unsized_read = (reth.length > MTUS[0]).then_some((sequence, reth.length));
                 return 1;
@@ -260,10 +315,15 @@ impl Requester {
     }
 
     /// How many sequence numbers a READ takes whose first transmission was not captured while the path MTU is not known: all
-    /// that were skipped from there on, if it has as many responses with one of the path MTUs.
+    /// that were skipped from there on, if it has as many responses with one of the path MTUs. So are those before the first
+    /// that was captured.
     fn skipped_read(&self, sequence: u64, length: u32) -> u32 {
-        let Some(gap) = self.records.get(sequence).filter(|gap| !gap.is_seen()) else { return 1 };
-        let span = gap.end() - sequence;
+        let end = match (self.records.get(sequence), self.records.first()) {
+            (Some(gap), _) if !gap.is_seen() => gap.end(),
+            (None, Some(first)) if sequence < first.sequence => first.sequence,
+            _ => return 1,
+        };
+        let span = end - sequence;
         let fits = MTUS.into_iter().any(|mtu| responses_of(length, mtu) == span);
         u32::try_from(span).ok().filter(|_| fits).unwrap_or(1)
     }
@@ -272,8 +332,9 @@ impl Requester {
     fn judge_repeat(&self, sequence: u64, packet: &PacketFacts) -> Repeat {
         let now = packet.time.as_nanos();
         let Some(record) = self.records.get(sequence) else {
-            // The first packet of the connection, lost before the capture point.
-            if let Some(trigger) = self.trigger.filter(|trigger| trigger.sequence == sequence) {
+            // The first packet of the connection, lost before the capture point, or the rest of a READ that was.
+            let mut known = [self.implied, self.trigger].into_iter().flatten();
+            if let Some(trigger) = known.find(|trigger| trigger.sequence == sequence) {
                 return Repeat::Rewind(trigger.cause, Some(trigger));
             }
             // So old that it is forgotten: acknowledged long ago.
@@ -295,10 +356,13 @@ impl Requester {
             return Repeat::Late;
         }
         if record.digest == packet.digest {
-            Repeat::Copy
-        } else {
-            Repeat::Rewind(RetransmissionCause::Timeout, None)
+            return Repeat::Copy;
         }
+        // Too soon for a timeout: if a later response is missing here, an earlier one did not come to the requester.
+        let later = self.implied.filter(|implied| implied.sequence > sequence);
+        let later = later.filter(|implied| implied.asked == Asked::Missing);
+        let cause = later.map_or(RetransmissionCause::Timeout, |implied| implied.cause);
+        Repeat::Rewind(cause, later)
     }
 
     /// The response that makes the requester go back to `sequence`: one that names it, else the latest one that names an
@@ -345,6 +409,13 @@ impl Requester {
 
     /// The cause of a rewind after `trigger`: if it comes only when the timeout does, the trigger was lost on its way.
     fn cause_of(&self, trigger: &Trigger, record: &Record, now: u64) -> RetransmissionCause {
+        // It went back at once, but that transmission was damaged, or did not come to the capture point.
+        let is_due = |since: u64| now.saturating_sub(since) >= self.timeout_least();
+        let resent = self.resent_corrupt(trigger).map(|(_, time)| time);
+        let passed = (trigger.asked == Asked::Passed).then_some(record.time);
+        if resent.or(passed).is_some_and(is_due) {
+            return RetransmissionCause::Timeout;
+        }
         let (rto, wait_least) = match (self.rto_setup, self.rto_seen) {
             // Behind the capture point the way to the requester and back may be long, as far as the requests of the other end
             // do not tell.
@@ -643,8 +714,8 @@ impl Requester {
     }
 }
 
-/// No round trip from a requester to a responder and back is shorter.
-const RTT_NANOS_LEAST: u64 = 1_000;
+/// A pause of so many round trips while requests are retransmitted is no slowness of the requester.
+const SLOW_ROUND_TRIPS: u64 = 32;
 
 /// The path MTUs that there are, in bytes.
 pub(super) const MTUS: [u32; 5] = [256, 512, 1024, 2048, 4096];

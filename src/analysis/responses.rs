@@ -8,6 +8,7 @@ use super::records::RecordFlags;
 use super::requester::{
     Asked, LastAck, LastNak, Requester, Scene, TIMEOUT_NANOS_LEAST, Trigger, Verdict,
 };
+use super::requests::{MTUS, responses_of};
 use super::{PacketFacts, PacketRole, RetransmissionCause, Sink};
 use crate::wire::aeth::{Answer, Credits, NakCode, RnrTimer};
 use crate::wire::{OpcodeInfo, Operation};
@@ -30,8 +31,11 @@ impl Requester {
         }
         let sequence = self.sequence_of(packet.psn);
         let first = self.records.first().map_or(self.next, |record| record.sequence);
-        if sequence < first.max(self.unacked.saturating_sub(1)) || sequence >= self.next {
+        if sequence < first.max(self.unacked.saturating_sub(1)) {
             return false;
+        }
+        if sequence >= self.next {
+            return info.operation == Operation::ReadResponse && self.may_be_unsized(sequence);
         }
         match info.operation {
             Operation::ReadResponse => self.messages.find(sequence).is_some_and(|message| {
@@ -43,6 +47,30 @@ impl Requester {
             }),
             _ => true,
         }
+    }
+
+    /// Whether the last request is a READ of unknown size that may have a response with this sequence number.
+    fn may_be_unsized(&self, sequence: u64) -> bool {
+        self.unsized_read.is_some_and(|(read, length)| {
+            (read..read + responses_of(length, MTUS[0])).contains(&sequence)
+        })
+    }
+
+    /// Whether a READ response has as many bytes as the READ that it answers has at that place, with one of the path MTUs.
+    pub(super) fn fits_read(&self, packet: &PacketFacts, info: &OpcodeInfo) -> bool {
+        let sequence = self.sequence_of(packet.psn);
+        let known = self.messages.find(sequence);
+        let known = known.and_then(|message| Some((message.first, message.reth?.length)));
+        let Some((read, length)) = known.or(self.unsized_read) else { return false };
+        let Some(offset) = sequence.checked_sub(read) else { return false };
+        MTUS.into_iter().filter(|mtu| [0, *mtu].contains(&self.mtu)).any(|mtu| {
+            let end = offset * u64::from(mtu) + u64::from(packet.payload_len);
+            if info.position.ends() {
+                end == u64::from(length)
+            } else {
+                packet.payload_len == mtu && end < u64::from(length)
+            }
+        })
     }
 
     /// Handles a response packet.

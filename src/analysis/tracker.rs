@@ -358,7 +358,9 @@ impl Analysis {
             peer.congestion.get_or_insert_default().handle_cnp(time);
         }
         let (role, sequence) = (PacketRole::Cnp, 0);
-        let (retransmission, duplicate, reordered) = (None, false, false);
+        // A CNP has no PSN: only several capture points tell its order and its copies.
+        let (retransmission, sightings) = (None, packet.sightings);
+        let (duplicate, reordered) = (sightings.is_copy, sightings.is_overtaken);
         let note =
             PacketNote { flow, sender, role, sequence, retransmission, duplicate, reordered };
         sink.packet(packet, &note);

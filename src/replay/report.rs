@@ -10,6 +10,7 @@ use super::limits::{FRAMES_MAX, LISTED_MAX};
 use super::survey::Survey;
 use super::verdict::{Difference, Step, Subject, Undecided, Verdict};
 use crate::decode::{address_text, packet_line};
+use crate::wire::Service;
 
 /// How many packets got which verdict.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
@@ -104,6 +105,9 @@ pub struct ReplayReport {
     pub listed: Vec<Listed>,
     /// Differences and known deviations beyond the most that are listed.
     pub not_listed: u64,
+    /// XRC connections: their requests are executed as those of RC, because neither the domain nor the shared receive queue
+    /// appears in an answer.
+    pub xrc_connections: usize,
     #[serde(skip)]
     steps: Vec<Step>,
 }
@@ -136,6 +140,8 @@ impl ReplayReport {
         let mut steps = core::mem::take(&mut self.steps);
         steps.sort_by_key(|step| step.frame);
         self.listed.extend(steps.iter().filter_map(|step| listed(step, survey)));
+        let connections = survey.report.connections.iter();
+        self.xrc_connections = connections.filter(|it| it.service == Service::Xrc).count();
     }
 
     /// Appends all that is to be told to people.
@@ -150,6 +156,13 @@ impl ReplayReport {
         }
         if !style.verbose {
             self.known_text(style, out);
+        }
+        if self.xrc_connections > 0 {
+            let count = self.xrc_connections;
+            let _ = writeln!(
+                out,
+                "{count} XRC connections are replayed as RC: domains and shared receive queues are not compared"
+            );
         }
         let _ = writeln!(out, "{}", self.counts);
     }

@@ -1,7 +1,6 @@
 //! Captured answers, held against those of the engine.
 
 use super::World;
-use super::pending::Pending;
 use super::rules;
 use super::track::{Advance, Complaint, FAR, Open, State, Track, differs, packet_pkey, psn_of};
 use crate::replay::Rule;
@@ -483,14 +482,11 @@ impl Track {
         usize::try_from(ahead).is_ok_and(|ahead| ahead <= unanswered)
     }
 
-    /// Whether an MSN counts requests whose answers were not captured yet, and ones between them that were not captured.
+    /// Whether an MSN may count requests that were not captured: between those whose answers were not captured yet, or
+    /// behind the last one.
     pub(super) fn counts_missing(&self, msn: Msn) -> bool {
         let ahead = u64::try_from(msn.since(self.msn));
-        let end = self.pending.iter().last().map_or(self.epsn, Pending::end);
-        let captured: u64 = self.pending.iter().map(|request| request.span).sum();
-        let missing = end.saturating_sub(self.epsn).saturating_sub(captured);
-        let unanswered = self.pending.iter().filter(|request| request.info.position.ends()).count();
-        !self.is_complete && ahead.is_ok_and(|ahead| ahead <= missing + unanswered as u64)
+        !self.is_complete && ahead.is_ok_and(|ahead| ahead < FAR)
     }
 
     /// Whether the answer to a duplicate that was not captured, or that the network made behind the capture point, may have

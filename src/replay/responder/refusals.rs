@@ -7,8 +7,8 @@ use super::rules;
 use super::track::{State, Track, psn_of};
 use crate::replay::Rule;
 use crate::replay::verdict::{Undecided, Verdict};
-use crate::wire::Operation;
 use crate::wire::aeth::{Answer, NakCode};
+use crate::wire::{Operation, Service};
 
 impl Track {
     /// A NAK that names a PSN that was executed: the network delivered it late, or it is wrong.
@@ -225,6 +225,8 @@ impl Track {
             }
             NakCode::InvalidRequest => {
                 let is_excused = match operation {
+                    // The shared receive queue that it names may not be one of its domain.
+                    _ if front.info.service == Service::Xrc && front.info.receive.takes() => true,
                     // The receive may be too short.
                     Operation::Send => front.payload_len > 0,
                     // Too many may be in flight.

@@ -322,8 +322,13 @@ impl Track {
     }
 
     /// A PSN as a sequence number that counts on beyond 2^24.
+    ///
+    /// A responder counts from the PSN that it expects. While that is not known, or is left behind because its answers
+    /// are not captured, the last request counts.
     pub(super) fn unwrap(&self, psn: Psn) -> u64 {
-        let near = self.top.unwrap_or_else(|| START + u64::from(psn.get()));
+        let top = self.top.unwrap_or_else(|| START + u64::from(psn.get()));
+        let is_followed = self.state == State::Known && top - self.epsn.min(top) < Psn::HALF.into();
+        let near = if is_followed { self.epsn } else { top };
         let near_psn = psn_of(near);
         near.saturating_add_signed(i64::from(psn.since(near_psn)))
     }

@@ -21,7 +21,7 @@ impl Check<'_> {
     }
 
     /// Whether every point of the view sees a sender's packet after the hop.
-    fn is_before_points(&self, sender: usize, hop: Hop) -> bool {
+    pub(super) fn is_before_points(&self, sender: usize, hop: Hop) -> bool {
         let last = last_point(sender, hop);
         self.seen.points.iter().all(|&point| position(sender, point) > last)
     }
@@ -143,6 +143,7 @@ impl Check<'_> {
         self.is_delayed_twin(number)
             || self.is_late_behind_nak(number)
             || self.is_copy_of_lost(number)
+            || self.is_behind_its_copy(number)
             || self.excuse(
                 "order: answer to a late or copied request",
                 is_answer && self.has_met(number, repeated),
@@ -234,7 +235,9 @@ impl Check<'_> {
         });
         let is =
             delayed && self.truth.transmissions.iter().filter(|other| is_twin(other)).count() > 1;
+        // Of several points, those behind the delay do not tell which of the two they saw.
         self.excuse("delayed twin", is && !self.has_point_of(packet.sender))
+            || self.excuse("delayed twin between points", is && self.is_merged())
             || self.excuse("wide: delayed twin, seen at its sender", is)
     }
 
@@ -336,7 +339,12 @@ impl Check<'_> {
         let is_near = !self.has_both_ends() && self.has_met(proof, same);
         self.excuse("likely loss in a round trip that lost another", is_near)
             || self.excuse(
-                "wide: likely loss after any fault of the connection",
+                "wide: likely loss, both ends",
+                self.has_both_ends() && self.has_met(proof, same),
+            )
+            || self.excuse("wide: likely loss, other PSN space", self.has_met(proof, is_fault))
+            || self.excuse(
+                "wide: likely loss before any fault of the connection",
                 self.has_met(usize::MAX, is_fault),
             )
     }
@@ -405,6 +413,20 @@ impl Check<'_> {
         self.excuse("outcome: no response passed the requester's point", is)
     }
 
+    /// Whether a point saw a packet twice so soon that it cannot be known which sighting of another point is of which: a copy,
+    /// or the answer to one.
+    fn has_near_twin(&self, number: usize, point: usize) -> bool {
+        let captured = &self.truth.captured[point];
+        let mut own = captured.iter().filter(|seen| seen.transmission == number);
+        own.any(|seen| {
+            captured.iter().any(|other| {
+                !core::ptr::eq(seen, other)
+                    && seen.bytes == other.bytes
+                    && seen.time.as_nanos().abs_diff(other.time.as_nanos()) <= 1_000
+            })
+        })
+    }
+
     /// With packets of one direction only, or only late ones of the other, a difference of the clocks cannot be told from the time that packets take, nor
     /// which point sees them first.
     pub(super) fn cannot_compare_clocks(&self) -> bool {
@@ -416,7 +438,7 @@ impl Check<'_> {
                 let frames = self.truth.captured[point].iter().filter(|frame| !frame.is_corrupted);
                 let numbers = frames.map(|frame| frame.transmission);
                 numbers
-                    .filter(|&number| number != WITNESS)
+                    .filter(|&number| number != WITNESS && !self.has_near_twin(number, point))
                     .filter(|&number| self.truth.transmissions[number].sender == sender)
                     .filter(|number| !delayed.contains(number))
                     .collect::<BTreeSet<usize>>()

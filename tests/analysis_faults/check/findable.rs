@@ -73,16 +73,17 @@ impl Check<'_> {
         // Something before it, so that its absence shows; it was not seen before; something behind it before it came.
         let covers = |other: &Transmission| other.covers(packet.sequence);
         let begins =
-            seen.iter().any(|(at, other)| *at < number && other.sequence < packet.sequence);
+            seen.iter().position(|(at, other)| *at < number && other.sequence < packet.sequence);
         let first_time = !seen.iter().any(|(at, other)| *at < number && covers(other));
         let next_time =
             seen.iter().find(|(at, other)| *at > number && covers(other)).map(|(at, _)| *at);
-        let behind = seen.iter().any(|(at, other)| {
+        let behind = seen.iter().position(|(at, other)| {
             *at > number
                 && next_time.is_none_or(|next| *at < next)
                 && other.sequence > packet.sequence
         });
-        packet.cause.is_none() && begins && first_time && behind && next_time.is_some()
+        let is_shown = begins.is_some_and(|begins| behind.is_some_and(|behind| begins < behind));
+        packet.cause.is_none() && is_shown && first_time && next_time.is_some()
     }
 
     /// Whether the requester requested a response anew.

@@ -31,15 +31,30 @@ impl Check<'_> {
             }
         }
         for (number, packet) in self.truth.transmissions.iter().enumerate() {
-            let is_lost = packet.stopped().is_some();
-            if is_lost && !packet.delivered && !told.contains_key(&number) && self.must_find(number)
-            {
+            let is_lost = packet.stopped().is_some() && !packet.delivered;
+            let is_told =
+                |number: usize| self.same_gap(number).any(|same| told.contains_key(&same));
+            if is_lost && !is_told(number) && self.must_find(number) {
                 self.say(format!(
                     "loss of transmission {number} ({}) is not told",
                     self.words(packet)
                 ));
             }
         }
+    }
+
+    /// A packet and its retransmissions that were lost before every point, until one was seen: they leave one gap.
+    fn same_gap(&self, number: usize) -> impl Iterator<Item = usize> {
+        let packet = &self.truth.transmissions[number];
+        let is_unseen = |other: &Transmission| {
+            other.stopped().is_some_and(|hop| self.is_before_points(other.sender, hop))
+        };
+        let later = self.truth.transmissions.iter().enumerate().skip(number);
+        let same = later
+            .filter(|(_, other)| other.is_alike(packet) && other.sequence == packet.sequence)
+            .enumerate();
+        same.take_while(move |(at, (_, other))| *at == 0 || is_unseen(packet) && is_unseen(other))
+            .map(|(_, (same, _))| same)
     }
 
     /// What is only likely may take the request for the response of a round trip: whether, for each of these notes about the

@@ -41,9 +41,10 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
         );
     }
     let mut surveyor = Surveyor::new(inputs.names().to_vec());
-    let mut frames = 0_u64;
+    let mut found = Found::default();
     for_each_frame(&mut inputs, args.port, |context, file| {
-        frames += 1;
+        found.frames += 1;
+        found.cut += u64::from(context.frame.is_cut() && context.frame.packet().is_none());
         surveyor.frame(context, file);
         Ok(())
     })?;
@@ -57,10 +58,11 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     let survey: Arc<Survey> = session.finish(&mut seen);
     seen.print(&survey)?;
     seen.report.finish(&survey);
-    print(args, &seen.report)?;
-    if seen.report.counts.total() == 0 && !interrupt::requested() {
-        eprintln!("{}", nothing_to_judge(frames, args.port));
+    let is_empty = seen.report.counts.total() == 0 && !interrupt::requested();
+    if is_empty {
+        eprintln!("{}", found.nothing_to_judge(args.port));
     }
+    print(args, &seen.report, is_empty)?;
     Ok(if interrupt::requested() {
         ExitCode::from(interrupt::STATUS)
     } else if inputs.problems.status() == crate::could_not() {
@@ -72,12 +74,30 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     })
 }
 
-/// Why a report has no packets, and what to check.
-fn nothing_to_judge(frames: u64, port: u16) -> String {
-    format!(
-        "roce: no RoCE packet found in {frames} frames; check that the capture was made on the RDMA \
-         device's port with a filter that passes UDP port {port} (--port sets another port)"
-    )
+/// What a capture holds apart from packets.
+#[derive(Default)]
+struct Found {
+    frames: u64,
+    /// Frames that are cut before the end of their BTH, so that it is not known whether they are RoCE.
+    cut: u64,
+}
+
+impl Found {
+    /// Why a report has no packets, and what to check.
+    fn nothing_to_judge(&self, port: u16) -> String {
+        let Self { frames, cut } = self;
+        if *cut > 0 {
+            return format!(
+                "roce: no RoCE packet found in {frames} frames: {cut} of them are cut by a snap length before \
+                 the end of their transport header; capture at least 128 bytes of each frame, or all \
+                 (tcpdump -s 0)"
+            );
+        }
+        format!(
+            "roce: no RoCE packet found in {frames} frames; check that the capture was made on the RDMA \
+             device's port with a filter that passes UDP port {port} (--port sets another port)"
+        )
+    }
 }
 
 /// One pass over the captures.
@@ -141,7 +161,8 @@ impl Sink for Seen {
     }
 }
 
-fn print(args: &Args, report: &ReplayReport) -> Result<()> {
+/// Prints the report. One without any packet is printed as JSON only: a line of zeros says nothing.
+fn print(args: &Args, report: &ReplayReport, is_empty: bool) -> Result<()> {
     if let Some(path) = &args.junit {
         let names: Vec<String> = args.files.iter().map(|path| path.display().to_string()).collect();
         fs::write(path, report.junit(&names.join(" ")))
@@ -150,7 +171,7 @@ fn print(args: &Args, report: &ReplayReport) -> Result<()> {
     let mut text = String::new();
     if args.json {
         text = report.json() + "\n";
-    } else {
+    } else if !is_empty {
         let style = Style { color: args.color.wanted(), verbose: args.verbose };
         report.text(style, &mut text);
     }
