@@ -165,6 +165,8 @@ pub(super) struct Requester {
     pub(super) reanswers: u32,
     /// The frame of the last of them.
     pub(super) repeat_frame: u64,
+    /// The frame of the last request that the network delivered twice.
+    pub(super) copy_frame: u64,
     /// Responses of READs that are missing.
     pub(super) missing_responses: Vec<u64>,
     /// Responses that were lost between two capture points.

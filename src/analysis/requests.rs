@@ -539,7 +539,7 @@ impl Requester {
         self.statistics.duplicate_packets += 1;
         self.evidence().duplicates.push(packet.frame);
         self.reanswers += 1;
-        self.repeat_frame = packet.frame;
+        (self.repeat_frame, self.copy_frame) = (packet.frame, packet.frame);
         if let Some(record) = self.records.get_mut(sequence) {
             record.flags |= RecordFlags::COPIED;
         }

@@ -323,8 +323,9 @@ impl Requester {
         if self.last_request.1.max(self.repeat_frame) > known.frame && !is_at_once {
             return false;
         }
-        // The network's copy of a request is answered as well.
-        let is_answer = self.reanswers > 0 && self.repeat_frame < known.frame;
+        // The network's copy of a request is answered as well, however soon it came.
+        let is_due = self.repeat_frame < known.frame || self.copy_frame > known.frame;
+        let is_answer = self.reanswers > 0 && is_due;
         self.reanswers -= u32::from(is_answer);
         !is_answer
     }

@@ -130,22 +130,22 @@ impl Clocks {
         }
     }
 
-    /// Takes the packets that a file saw more than once, for directions of which nothing better is known. Which sightings are
+    /// Takes the packets that a file saw more than once, for directions and files of which nothing better is known. Which sightings are
     /// of the same transmission is not known: but the right difference occurs in every group, and others differ. If several
     /// occur as often, it is the one that is nearest to that of the other direction, or of packets of other hosts.
     pub(super) fn add_repeated<'g>(&mut self, groups: impl Iterator<Item = &'g Group>) {
         let mut candidates: BTreeMap<[[u8; 16]; 2], Candidates> = BTreeMap::new();
         for group in groups.filter(|group| !is_once(group)) {
             let direction = group.direction();
-            let has_once = |pairs: &BTreeMap<_, Difference>| pairs.values().any(|d| !d.is_rough);
-            if self.differences.get(&direction).is_some_and(has_once) {
-                continue;
-            }
+            let known = self.differences.get(&direction);
+            let has_once = |files: &(u16, u16)| {
+                known.and_then(|pairs| pairs.get(files)).is_some_and(|known| !known.is_rough)
+            };
             let pairs = &mut candidates
                 .entry([direction.0.0, direction.1.0])
                 .or_insert_with(|| (direction, BTreeMap::new()))
                 .1;
-            for (files, difference) in differences_of(group) {
+            for (files, difference) in differences_of(group).filter(|(files, _)| !has_once(files)) {
                 let all = pairs.entry(files).or_default();
                 if all.len() < VANTAGE_CANDIDATES_MAX {
                     all.push(difference);

@@ -6,7 +6,7 @@
 
 use std::collections::BTreeSet;
 
-use roce::analysis::{Certainty, LossNote, PacketRole};
+use roce::analysis::{Certainty, LossNote, PacketRole, RetransmissionCause};
 use roce::link::fault::Action;
 
 use super::super::plan::{Class, Hop};
@@ -220,6 +220,27 @@ impl Check<'_> {
         });
         let is_away = packet.cause.is_some() && !self.has_point_of(packet.sender);
         self.excuse("order: retransmission lost before the point", is_away && is_lost)
+    }
+
+    /// Away from its sender, where what it retransmitted for a NAK was lost before the point, the timeout that follows looks
+    /// like a slow reaction to the NAK, if nothing tells how long the way to the requester is.
+    pub(super) fn is_after_lost_reaction(
+        &self,
+        number: usize,
+        told: Option<RetransmissionCause>,
+    ) -> bool {
+        let packet = &self.truth.transmissions[number];
+        let own = self.truth.transmissions[..=number].iter().rev();
+        let mut own = own.filter(|other| other.is_alike(packet));
+        let Some(rewind) = own.find(|other| other.rewinds) else { return false };
+        let is_lost = own.find(|other| other.sequence == rewind.sequence).is_some_and(|last| {
+            last.cause == told
+                && last.stopped().is_some_and(|hop| self.is_before_points(last.sender, hop))
+        });
+        let is = rewind.cause == Some(RetransmissionCause::Timeout)
+            && is_lost
+            && !self.has_point_of(packet.sender);
+        self.excuse("cause: retransmission for a NAK lost before the point", is)
     }
 
     /// Whether the packet, or one with the same PSN, was delayed, and it was transmitted more than once.

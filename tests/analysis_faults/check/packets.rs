@@ -112,6 +112,7 @@ impl Check<'_> {
             || self.is_behind_delay(number, true)
             || self.is_late_behind_nak(number)
             || self.is_copy_of_lost(number)
+            || is_cause_wrong && self.is_after_lost_reaction(number, got)
             || ((is_cause_wrong || is_copy_likely) && self.cannot_know_cause(number))
         {
             return say;
