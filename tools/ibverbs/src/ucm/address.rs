@@ -9,6 +9,9 @@ use crate::call::{Failed, Result};
 const AF_IB: u16 = 27;
 const SOCKADDR_IB_LEN: usize = 48;
 
+/// The length of a `sockaddr_in6`.
+const SOCKADDR_IN6_LEN: usize = 28;
+
 /// An address of a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Address {
@@ -32,6 +35,10 @@ impl Address {
                 let flow = u32::from_be_bytes(part(bytes, 4)?);
                 let ip = Ipv6Addr::from(part::<16>(bytes, 8)?);
                 let scope = u32::from_ne_bytes(part(bytes, 24)?);
+                // What getaddrinfo makes of an IPv4 address where only IPv6 is configured.
+                if let Some(v4) = ip.to_ipv4_mapped() {
+                    return Ok(Self::Ip(SocketAddrV4::new(v4, port).into()));
+                }
                 Ok(Self::Ip(SocketAddrV6::new(ip, port, flow, scope).into()))
             }
             _ if family == AF_IB => Ok(Self::Ib(part(bytes, 0)?)),
@@ -42,14 +49,17 @@ impl Address {
     /// The same, of which the program also says how long it is.
     pub(super) fn read_sized(bytes: &[u8], len: u16) -> Result<Self> {
         let address = Self::read(bytes)?;
-        if usize::from(len) == address.len() { Ok(address) } else { Err(Failed::EINVAL) }
+        let family = u16::from_ne_bytes(part(bytes, 0)?);
+        let is_ipv6 = c_int::from(family) == libc::AF_INET6;
+        let expected = if is_ipv6 { SOCKADDR_IN6_LEN } else { address.len() };
+        if usize::from(len) == expected { Ok(address) } else { Err(Failed::EINVAL) }
     }
 
     /// How long its structure is.
     fn len(&self) -> usize {
         match self {
             Self::Ip(SocketAddr::V4(_)) => 16,
-            Self::Ip(SocketAddr::V6(_)) => 28,
+            Self::Ip(SocketAddr::V6(_)) => SOCKADDR_IN6_LEN,
             Self::Ib(_) => SOCKADDR_IB_LEN,
         }
     }
@@ -154,6 +164,14 @@ mod tests {
         }
         let (bytes, len) = Address::Ip("10.9.0.1:7174".parse().unwrap()).write::<28>();
         assert_eq!((bytes[..8].to_vec(), len), (vec![2, 0, 0x1c, 0x06, 10, 9, 0, 1], 16));
+    }
+
+    #[test]
+    fn mapped_addresses_are_of_ipv4() {
+        let (bytes, len) = Address::Ip("[::ffff:10.9.0.1]:7174".parse().unwrap()).write::<128>();
+        let mapped = Address::read_sized(&bytes, len);
+        assert_eq!(mapped, Ok(Address::Ip("10.9.0.1:7174".parse().unwrap())));
+        assert_eq!(Address::read_sized(&bytes, 16), Err(Failed::EINVAL));
     }
 
     #[test]
