@@ -5,7 +5,7 @@ use super::connection::Answer;
 use super::counters::Counter;
 use super::error::Error;
 use super::event::{EventKind, EventParam};
-use super::message::{self, RejectDetail, RejectReason, Rejected};
+use super::message::{self, RejectDetail, RejectReason, Rejected, SidrStatus};
 use super::private_data::{self, PrivateData, private_data_len};
 use super::state::{IdState, Input, State};
 use super::table::{CmId, ConnectionId};
@@ -102,6 +102,28 @@ impl Manager {
             let data = PrivateData::of(&rej.private_data());
             let status = i32::from(rej.reason());
             self.deliver_connected(id, EventKind::Rejected, status, EventParam::refused(data));
+        }
+        Ok(())
+    }
+
+    /// Nothing is at the peer's address that could answer, as the caller knows: ends what [`connect`](Self::connect) began as a
+    /// host does at which nothing listens, by REJECTED with reason 8, or for datagrams by UNREACHABLE with status 1.
+    pub fn refuse_absent(&mut self, id: CmId) -> Result<(), Error> {
+        let is_datagram = self.id(id)?.is_datagram();
+        let name = self.connection_of(id)?;
+        let state = self.connections.get(name).map(|connection| connection.state);
+        if !matches!(state, Some(State::ReqSent | State::SidrReqSent)) {
+            return Err(Error::Connection);
+        }
+        self.free(name);
+        if is_datagram {
+            let param = EventParam::datagram(PrivateData::of(&[0; private_data_len::SIDR_REP]));
+            let status = i32::from(SidrStatus::UnsupportedService as u8);
+            self.deliver_connected(id, EventKind::Unreachable, status, param);
+        } else {
+            let param = EventParam::refused(PrivateData::of(&[0; private_data_len::REJ]));
+            let status = i32::from(RejectReason::InvalidServiceId as u16);
+            self.deliver_connected(id, EventKind::Rejected, status, param);
         }
         Ok(())
     }

@@ -373,6 +373,26 @@ fn unanswered_messages_are_given_up() {
     }
 }
 
+/// A caller that knows that nothing is at the peer's address ends the wait for an answer as a host without a listener does.
+#[test]
+fn absent_peer_refuses_as_one_without_a_listener() {
+    let rows = [
+        (State::ReqSent, EventKind::Rejected, 8, 148),
+        (State::SidrReqSent, EventKind::Unreachable, 1, 136),
+    ];
+    for (state, kind, status, len) in rows {
+        let mut scene = reach(state);
+        scene.manager.refuse_absent(scene.id).unwrap();
+        let event = scene.manager.poll_event(scene.channel).unwrap();
+        assert_eq!((event.kind, event.status), (kind, status), "{state:?}");
+        assert_eq!(event.param.private_data(), vec![0; len], "{state:?}");
+        assert_eq!(scene.manager.poll_timeout(), None, "{state:?}: nothing is retransmitted");
+        assert_eq!(scene.manager.refuse_absent(scene.id), Err(Error::Connection));
+    }
+    let mut scene = reach(State::Established);
+    assert_eq!(scene.manager.refuse_absent(scene.id), Err(Error::Connection));
+}
+
 /// Linux's `cm_req_handler` checks in this order: duplicate, stale, listener, GID, header.
 #[test]
 fn first_reason_to_refuse_a_request_wins() {

@@ -25,7 +25,8 @@ use crate::outfile;
 /// On one host every program needs an address of its own. soft:INTERFACE takes the first free one; loopback has 127.0.0.1 to
 /// 127.0.0.254. With raw:INTERFACE, which needs CAP_NET_RAW, programs share one.
 ///
-/// The devices have the files that programs look for: /dev/infiniband/uverbs0, and /sys/class/infiniband/roce0.
+/// The devices have the files that programs look for: /dev/infiniband/uverbs0, and /sys/class/infiniband/roce0. Programs
+/// that connect through librdmacm, rsockets among them, find /dev/infiniband/rdma_cm: any version of that library works.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 EXAMPLES
@@ -33,6 +34,8 @@ EXAMPLES
   roce run -- ibv_rc_pingpong -g 0 &
   roce run -- ibv_rc_pingpong -g 0 localhost
   roce run --device udp:192.0.2.1 -- ib_write_bw -x 0
+  roce run --device udp:127.0.0.1 -- rping -s -a 127.0.0.1 &
+  roce run --device udp:127.0.0.2 -- rping -c -a 127.0.0.1 -v -C 3
   roce run --device mlx5_0=soft:lo -- ./program-that-insists-on-mlx5_0
   roce run --pcap /tmp/it.pcapng --fault loss=1% -- ./my-rdma-program
   roce run -- python3 -m pytest tests/

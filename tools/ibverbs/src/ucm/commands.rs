@@ -321,9 +321,21 @@ fn connect(call: &Call<'_>) -> Result<Attempt> {
         return Err(Failed::EINVAL);
     }
     let param = conn_param(&command.param, ece_of(&command.ece))?;
+    let destination = call.process.command(|manager, _| {
+        let id = call.id_with_device(manager, command.id)?;
+        let destination = manager.destination(id).map(|destination| destination.ip());
+        Ok(destination.filter(|address| manager.device_at(*address).is_none()))
+    })?;
+    let now = call.process.service.now();
+    let is_absent =
+        destination.is_some_and(|address| lock(&call.process.presence).is_absent(now, address));
     call.process.command(|manager, now| {
         let id = call.id_with_device(manager, command.id)?;
-        Ok(manager.connect(now, id, &param)?)
+        manager.connect(now, id, &param)?;
+        if is_absent {
+            manager.refuse_absent(id)?;
+        }
+        Ok(())
     })?;
     Ok(Attempt::Done)
 }

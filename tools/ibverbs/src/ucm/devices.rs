@@ -107,6 +107,9 @@ impl Nics {
         let is_ipv4 = destination.is_ipv4();
         let wish = route.source.filter(|source| !source.is_loopback() || !is_ipv4);
         let devices = Device::list()?;
+        if devices.iter().all(|device| self.find(device).is_some()) {
+            return Ok(());
+        }
         let on_route = devices.iter().filter(|device| is_on_route(&device.spec, &route));
         let others = devices.iter().filter(|_| route.is_local);
         for (device, wish) in on_route

@@ -14,6 +14,7 @@
 //! | `multicast` | memberships, which the device numbers like ids |
 //! | `channel` | an open file: a pipe, of which the program has the read end |
 //! | `devices` | the NICs that the manager uses, opened at need |
+//! | `presence` | whether a NIC is at an address of this host |
 //! | `interpose` | `open`, `write` and `fstat`, in front of the C library's |
 //!
 //! Lock order: the service's, then those of this module. No lock of this module is held while the service is called.
@@ -26,6 +27,7 @@ mod devices;
 mod events;
 mod interpose;
 mod multicast;
+mod presence;
 mod query;
 
 use std::collections::BTreeMap;
@@ -46,6 +48,7 @@ use address::Address;
 use channel::{Channel, Watcher};
 use devices::Nics;
 use multicast::Memberships;
+use presence::Presence;
 
 pub(crate) use interpose::resolve;
 
@@ -60,6 +63,7 @@ struct Process {
     watcher: Watcher,
     nics: Nics,
     memberships: Mutex<Memberships>,
+    presence: Mutex<Presence>,
     /// Ids that are bound to the wildcard of InfiniBand, which the manager does not have.
     ib_binds: Mutex<BTreeMap<CmId, Address>>,
     /// A child of this process must have another generation.
@@ -145,6 +149,7 @@ impl Process {
             watcher: Watcher::start()?,
             nics: Nics::default(),
             memberships: Mutex::default(),
+            presence: Mutex::default(),
             ib_binds: Mutex::default(),
             _open: open,
         })
