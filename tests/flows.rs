@@ -8,7 +8,7 @@ use std::process::{Command, Output, Stdio};
 use serde_json::Value;
 
 mod common;
-use common::testdata;
+use common::{assert_golden, testdata};
 
 fn capture(name: &str) -> String {
     // Relative, so that the output does not depend on where the repository is.
@@ -39,16 +39,6 @@ fn refused(args: &[&str]) -> String {
     let output = flows("80", args);
     assert_eq!(output.status.code(), Some(2), "{args:?}: {output:?}");
     String::from_utf8(output.stderr).unwrap()
-}
-
-/// Compares `text` with a committed file; `ROCE_BLESS=1` writes it instead.
-fn assert_golden(name: &str, text: &str) {
-    let path = testdata("cli").join(name);
-    if std::env::var_os("ROCE_BLESS").is_some() {
-        std::fs::write(&path, text).unwrap();
-    }
-    let expected = std::fs::read_to_string(&path).unwrap_or_default();
-    assert!(expected == text, "{path:?} differs (ROCE_BLESS=1 writes it anew):\n{text}");
 }
 
 /// A file that is gone when the test is.

@@ -278,14 +278,25 @@ fn the_workflow_runs_every_step_of_the_script() {
 }
 
 #[test]
+fn tests_of_a_subject_are_a_file_or_a_folder() {
+    let files = files_under("tests", &["rs"]);
+    let is_folder = |stem: &str| std::path::Path::new(ROOT).join(stem).is_dir();
+    let top = files.iter().filter_map(|(path, _)| path.strip_suffix(".rs"));
+    let twice: Vec<&str> = top.filter(|stem| is_folder(stem)).collect();
+    let beside = twice.iter().filter(|stem| stem.matches('/').count() == 1).collect::<Vec<_>>();
+    assert!(beside.is_empty(), "move these into their folders as main.rs: {beside:?}");
+}
+
+#[test]
 fn every_file_of_testdata_has_an_origin() {
     let origins = std::fs::read_to_string(format!("{ROOT}/testdata/README.md")).unwrap();
-    for folder in ["", "captures", "cm", "completions", "engine"] {
+    for folder in ["", "captures", "cli", "cm", "completions", "engine", "golden"] {
         for entry in std::fs::read_dir(format!("{ROOT}/testdata/{folder}")).unwrap() {
             let entry = entry.unwrap();
             let name = entry.file_name().into_string().unwrap();
-            let stem = name.replace(".client.log", "").replace(".server.log", "");
-            let known = entry.path().is_dir() || name == "README.md" || origins.contains(&stem);
+            // A list of fields is named for its capture.
+            let stem = name.trim_end_matches(".tsv.gz");
+            let known = entry.path().is_dir() || name == "README.md" || origins.contains(stem);
             assert!(known, "testdata/README.md does not say where {folder}/{name} is from");
         }
     }

@@ -368,3 +368,14 @@ macro_rules! header_tests {
     )*};
 }
 pub(crate) use header_tests;
+
+/// Compares `text` with a committed file of `testdata/cli`; `ROCE_BLESS=1` writes it instead.
+pub(crate) fn assert_golden(name: &str, text: &str) {
+    let path = testdata("cli").join(name);
+    if std::env::var_os("ROCE_BLESS").is_some() {
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        std::fs::write(&path, text).unwrap();
+    }
+    let expected = std::fs::read_to_string(&path).unwrap_or_default();
+    assert!(expected == text, "{path:?} differs (ROCE_BLESS=1 writes it anew):\n{text}");
+}

@@ -249,6 +249,11 @@ pub struct Setup {
     pub until: QpState,
 }
 
+/// An RC queue pair.
+pub fn rc() -> Setup {
+    Setup::new(QpType::Rc)
+}
+
 impl Setup {
     pub fn new(kind: QpType) -> Self {
         let mut config = Config::new(own_gid());

@@ -9,13 +9,8 @@
     reason = "a test that cannot go on fails"
 )]
 
-#[path = "device/errors.rs"]
 mod errors;
-#[path = "device/events.rs"]
 mod events;
-#[path = "device/operations.rs"]
 mod operations;
-#[path = "device/stage.rs"]
 mod stage;
-#[path = "device/windows.rs"]
 mod windows;

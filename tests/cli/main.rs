@@ -5,12 +5,12 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
-#[path = "cli/cores.rs"]
 mod cores;
 
+#[path = "../common/mod.rs"]
 mod common;
 use common::command::{roce, stdout};
-use common::testdata;
+use common::{assert_golden, testdata};
 
 /// What a run that could not do all it should prints: standard output and standard error.
 fn failure(args: &[&str]) -> (String, String) {
@@ -42,17 +42,6 @@ impl Drop for Scratch {
     fn drop(&mut self) {
         let _ = std::fs::remove_file(&self.0);
     }
-}
-
-/// Compares `text` with a committed file; `ROCE_BLESS=1` writes it instead.
-fn assert_golden(name: &str, text: &str) {
-    let path = testdata("cli").join(name);
-    if std::env::var_os("ROCE_BLESS").is_some() {
-        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
-        std::fs::write(&path, text).unwrap();
-    }
-    let expected = std::fs::read_to_string(&path).unwrap_or_default();
-    assert!(expected == text, "{path:?} differs (ROCE_BLESS=1 writes it anew):\n{text}");
 }
 
 #[test]

@@ -1,0 +1,36 @@
+//! The engine, told packets and time by hand.
+#![allow(
+    clippy::unwrap_used,
+    clippy::cast_possible_truncation,
+    clippy::type_complexity,
+    unreachable_pub,
+    missing_docs,
+    dead_code,
+    reason = "a test that cannot go on fails, and each uses a part of what they share"
+)]
+
+mod completer;
+mod congestion;
+mod cq;
+mod datagram;
+mod duplicates;
+mod errors;
+mod frames;
+mod memory;
+mod objects;
+mod pair;
+mod posting;
+mod refusals;
+mod requester;
+mod responder;
+mod retries;
+mod script;
+mod smoke;
+mod snapshots;
+mod srq;
+mod states;
+mod strangers;
+mod turns;
+mod unreliable;
+mod wrap;
+mod xrc;
