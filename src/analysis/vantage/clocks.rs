@@ -47,18 +47,35 @@ fn differences_of(group: &Group) -> impl Iterator<Item = ((u16, u16), i64)> {
     all.iter().flat_map(later)
 }
 
-/// The difference near which most of them lie; of several, the one nearest to `expected`.
-fn most_frequent(mut all: Vec<i64>, expected: i64) -> Option<i64> {
+/// The differences near which most of them lie, in order.
+fn most_frequent(all: &[i64]) -> Vec<i64> {
+    let mut all = all.to_vec();
     all.sort_unstable();
     let near = |(at, &first): (usize, &i64)| {
         let rest = &all[at..];
         let count = rest.partition_point(|other| other.saturating_sub(first) <= NEAR_NANOS);
         (count, rest[count / 2])
     };
-    let clusters = all.iter().enumerate().map(near);
-    let best = clusters
-        .max_by_key(|(count, middle)| (*count, std::cmp::Reverse(middle.abs_diff(expected))));
-    best.map(|(_, middle)| middle)
+    let clusters: Vec<(usize, i64)> = all.iter().enumerate().map(near).collect();
+    let most = clusters.iter().map(|(count, _)| *count).max();
+    let best = clusters.into_iter().filter(|(count, _)| Some(*count) == most);
+    best.map(|(_, middle)| middle).collect()
+}
+
+/// The one that is nearest to `expected`.
+fn nearest(all: &[i64], expected: i64) -> Option<i64> {
+    all.iter().copied().min_by_key(|difference| difference.abs_diff(expected))
+}
+
+/// The one of `all` that is nearest to any of `others`, which are in order.
+fn nearest_to_any(all: &[i64], others: &[i64]) -> Option<i64> {
+    let distance = |difference: &i64| {
+        let at = others.partition_point(|other| other < difference);
+        let near = others.get(at.saturating_sub(1)..others.len().min(at + 1));
+        let near = near.unwrap_or_default().iter();
+        near.map(|other| other.abs_diff(*difference)).min().unwrap_or(u64::MAX)
+    };
+    all.iter().copied().min_by_key(distance).filter(|_| !others.is_empty())
 }
 
 /// Differences that are nearer to each other are taken to be the same.
@@ -132,7 +149,8 @@ impl Clocks {
 
     /// Takes the packets that a file saw more than once, for directions and files of which nothing better is known. Which sightings are
     /// of the same transmission is not known: but the right difference occurs in every group, and others differ. If several
-    /// occur as often, it is the one that is nearest to that of the other direction, or of packets of other hosts.
+    /// occur as often, it is the one that is nearest to that of the other direction, or of packets of other hosts, or to any
+    /// that is possible for the other direction.
     pub(super) fn add_repeated<'g>(&mut self, groups: impl Iterator<Item = &'g Group>) {
         let mut candidates: BTreeMap<[[u8; 16]; 2], Candidates> = BTreeMap::new();
         for group in groups.filter(|group| !is_once(group)) {
@@ -152,17 +170,25 @@ impl Clocks {
                 }
             }
         }
-        for (direction, pairs) in candidates.into_values() {
+        for (&[source, destination], (direction, pairs)) in &candidates {
             if self.differences.len() >= VANTAGE_DIRECTIONS_MAX {
                 return;
             }
-            for (files, all) in pairs {
+            for (&files, all) in pairs {
                 let back = self.differences.get(&(direction.1, direction.0));
                 let back = back.and_then(|pairs| pairs.get(&files)).map(Difference::mean);
-                let expected = back.or_else(|| self.usual(files)).unwrap_or(0);
-                let Some(difference) = most_frequent(all, expected) else { continue };
+                let all = most_frequent(all);
+                let rough_back = || candidates.get(&[destination, source])?.1.get(&files);
+                let difference = match back.or_else(|| self.usual(files)) {
+                    Some(expected) => nearest(&all, expected),
+                    None => match rough_back() {
+                        Some(back) => nearest_to_any(&all, &most_frequent(back)),
+                        None => nearest(&all, 0),
+                    },
+                };
+                let Some(difference) = difference else { continue };
                 let fresh = Difference::new(difference, self.window, true);
-                self.differences.entry(direction).or_default().insert(files, fresh);
+                self.differences.entry(*direction).or_default().insert(files, fresh);
             }
         }
     }

@@ -250,15 +250,21 @@ impl Check<'_> {
             (other.connection, other.sender, other.class, other.sequence)
                 == (packet.connection, packet.sender, packet.class, packet.sequence)
         };
-        let delayed = self.truth.injected.iter().any(|injected| {
+        let mut delays = self.truth.injected.iter().filter(|injected| {
             matches!(injected.action, Action::Delay(_))
                 && is_twin(&self.truth.transmissions[injected.transmission])
         });
-        let is =
-            delayed && self.truth.transmissions.iter().filter(|other| is_twin(other)).count() > 1;
-        // Of several points, those behind the delay do not tell which of the two they saw.
+        let is_behind = delays.clone().any(|delay| self.is_behind_points(packet.sender, delay.hop));
+        let is = delays.next().is_some()
+            && self.truth.transmissions.iter().filter(|other| is_twin(other)).count() > 1;
+        // Of several points, those behind the delay do not tell which of the two they saw. At its sender, a request that is
+        // delayed behind the point and its retransmission are both answered: the second answer equals a copy.
         self.excuse("delayed twin", is && !self.has_point_of(packet.sender))
             || self.excuse("delayed twin between points", is && self.is_merged())
+            || self.excuse(
+                "delayed twin: both requests are answered",
+                is && is_behind && packet.class == Class::Request,
+            )
             || self.excuse("wide: delayed twin, seen at its sender", is)
     }
 
@@ -358,16 +364,13 @@ impl Check<'_> {
             is_fault(injected, other) && other.requester() == requester
         };
         let is_near = !self.has_both_ends() && self.has_met(proof, same);
+        // One that was late behind both points, until the requester had timed out, is taken for a likely loss as well.
+        let late = |injected: &Injected, other: &Transmission| {
+            same(injected, other) && matches!(injected.action, Action::Delay(_))
+        };
         self.excuse("likely loss in a round trip that lost another", is_near)
-            || self.excuse(
-                "wide: likely loss, both ends",
-                self.has_both_ends() && self.has_met(proof, same),
-            )
-            || self.excuse("wide: likely loss, other PSN space", self.has_met(proof, is_fault))
-            || self.excuse(
-                "wide: likely loss before any fault of the connection",
-                self.has_met(usize::MAX, is_fault),
-            )
+            || self.excuse("likely loss of a late packet, both ends", self.has_met(proof, late))
+            || self.excuse("wide: likely loss, both ends", self.has_met(proof, same))
     }
 
     /// A file says nothing about the time after its last frame: it may have ended. And a flow of which a point never saw
