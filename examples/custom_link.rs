@@ -9,11 +9,11 @@ use std::error::Error;
 use std::io;
 use std::net::Ipv4Addr;
 
+use roce::device::{Context, Rc};
 use roce::link::{Link, Sender, cable};
-use roce::memory::Buffer;
 use roce::nic::SoftNic;
 use roce::time::Instant;
-use roce::verbs::{Access, Connect, Data, Device, QpType, RecvWr, SendOp, SendWr, Sge, WrId};
+use roce::verbs::Connect;
 use roce::wire::{Batch, Gid, Packet, Path};
 
 /// The sending half: sees each batch before the inner link seals the ICRCs and sends it.
@@ -55,27 +55,18 @@ fn printing(link: Link, name: &'static str) -> Link {
 fn main() -> Result<(), Box<dyn Error>> {
     let [here, there] = [1, 2].map(|host| Gid::from(Ipv4Addr::new(192, 0, 2, host)));
     let (a, b) = cable(here, there)?;
-    let a = SoftNic::start(printing(a, "requester"))?;
-    let b = SoftNic::start(printing(b, "responder"))?;
+    let a = Context::new(SoftNic::start(printing(a, "requester"))?);
+    let b = Context::new(SoftNic::start(printing(b, "responder"))?);
+    let (a_pd, a_cq) = (a.create_pd()?, a.create_cq(16)?);
+    let (b_pd, b_cq) = (b.create_pd()?, b.create_cq(16)?);
+    let (a, b) = (a_pd.qp(&a_cq).build::<Rc>()?, b_pd.qp(&b_cq).build::<Rc>()?);
 
-    let mut sides = Vec::new();
-    for nic in [&a, &b] {
-        let (pd, cq) = (nic.create_pd()?, nic.create_cq(16)?);
-        let qp = nic.create_simple_qp(pd, cq, QpType::Rc)?;
-        let buffer = Buffer::new(4096);
-        let mr = nic.register(pd, &buffer, Access::LOCAL_WRITE)?;
-        let sge = Sge { addr: buffer.addr(), length: 4096, lkey: mr.lkey() };
-        sides.push((cq, qp, sge, buffer));
-    }
-    let [(a_cq, a_qp, a_sge, _), (_, b_qp, b_sge, _)] = &sides[..] else {
-        return Err("two sides".into());
-    };
-    a.connect(*a_qp, &b.endpoint(*b_qp)?, &Connect::default())?;
-    b.connect(*b_qp, &a.endpoint(*a_qp)?, &Connect::default())?;
-    b.post_recv(*b_qp, &RecvWr { id: WrId(1), sges: &[*b_sge] })?;
+    b.recv(1, b_pd.create_buf(4096)?)?;
+    let (a_end, b_end) = (a.endpoint()?, b.endpoint()?);
+    let a = a.connect(&b_end, &Connect::default())?;
+    let _b = b.connect(&a_end, &Connect::default())?;
     // 4096 bytes at a path MTU of 1024: FIRST, two MIDDLEs, LAST, and one ACK.
-    let sges = [*a_sge];
-    a.post_send(*a_qp, &SendWr::new(WrId(2), SendOp::Send { imm: None }, Data::Gather(&sges)))?;
-    println!("{:?}", a.wait_cq(*a_cq)?);
+    a.send(2, a_pd.create_buf(4096)?)?;
+    println!("{:?}", a_cq.wait(None)?.wc);
     Ok(())
 }

@@ -12,12 +12,10 @@ use std::error::Error;
 use std::io::{BufRead, BufReader, Write};
 use std::net::{IpAddr, TcpListener, TcpStream};
 
+use roce::device::{Context, Rc};
 use roce::link::Spec;
-use roce::memory::Buffer;
 use roce::nic::SoftNic;
-use roce::verbs::{
-    Access, Connect, Data, Device, Endpoint, QpType, RecvWr, SendOp, SendWr, Sge, WrId,
-};
+use roce::verbs::{Connect, Endpoint, WrId};
 use roce::wire::{Gid, Psn, Qpn};
 
 const CONTROL_PORT: u16 = 18600;
@@ -51,35 +49,26 @@ fn main() -> Result<(), Box<dyn Error>> {
         _ => return Err("rc_over_udp OWN-ADDRESS [SERVER-ADDRESS]".into()),
     };
 
-    let nic = SoftNic::start(Spec::Udp(own).open(None)?)?;
-    let (pd, cq) = (nic.create_pd()?, nic.create_cq(16)?);
-    let qp = nic.create_simple_qp(pd, cq, QpType::Rc)?;
-    let buffer = Buffer::new(4096);
-    let mr = nic.register(pd, &buffer, Access::LOCAL_WRITE)?;
-    let sges = [Sge { addr: buffer.addr(), length: 64, lkey: mr.lkey() }];
+    let context = Context::new(SoftNic::start(Spec::Udp(own).open(None)?)?);
+    let (pd, cq) = (context.create_pd()?, context.create_cq(16)?);
+    let qp = pd.qp(&cq).build::<Rc>()?;
+    qp.recv(1, pd.create_buf(64)?)?;
 
     let mut stream = match server {
         None => TcpListener::bind((own, CONTROL_PORT))?.accept()?.0,
         Some(server) => TcpStream::connect((server, CONTROL_PORT))?,
     };
-    let peer = exchange(&mut stream, own, &nic.endpoint(qp)?)?;
-    nic.connect(qp, &peer, &Connect::default())?;
-    // A SEND of the peer that comes before this is answered by an RNR NAK, and retried.
-    nic.post_recv(qp, &RecvWr { id: WrId(1), sges: &sges })?;
+    let peer = exchange(&mut stream, own, &qp.endpoint()?)?;
+    let qp = qp.connect(&peer, &Connect::default())?;
 
     let greeting = if server.is_some() { "hello from the client" } else { "hello from the server" };
-    let data = Data::Inline(greeting.as_bytes());
-    nic.post_send(qp, &SendWr::new(WrId(2), SendOp::Send { imm: None }, data))?;
+    qp.send(2, greeting.as_bytes())?;
     for _ in 0..2 {
-        let wc = nic.wait_cq(cq)?;
-        println!("{wc:?}");
-        if !wc.is_success() {
-            return Err(wc.status.to_string().into());
-        }
-        if wc.id == WrId(1) {
-            let received = buffer.to_vec();
-            let received = received.get(..wc.byte_len as usize).unwrap_or_default();
-            println!("received: {}", String::from_utf8_lossy(received));
+        let completion = cq.wait(None)?;
+        println!("{:?}", completion.wc);
+        let completion = completion.into_result().map_err(|status| status.to_string())?;
+        if completion.wc.id == WrId(1) {
+            println!("received: {}", String::from_utf8_lossy(&completion.payload()));
         }
     }
     // Keeps the NIC until the peer has its ACK: closing the stream is the signal.

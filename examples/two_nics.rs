@@ -7,68 +7,52 @@
 use std::error::Error;
 use std::net::Ipv4Addr;
 
-use roce::link::cable;
-use roce::memory::Buffer;
+use roce::device::{Completion, Context, Cq, Init, Pd, Qp, Rc};
+use roce::link::{Link, cable};
 use roce::nic::SoftNic;
-use roce::verbs::{
-    Access, Connect, CqHandle, Data, Device, MrHandle, QpHandle, QpType, RecvWr, SendOp, SendWr,
-    Sge, WrId,
-};
+use roce::verbs::{Access, Connect};
 use roce::wire::Gid;
 
-/// What a program has at its NIC: a completion queue, a QP, and registered memory.
-struct Side {
-    nic: SoftNic,
-    cq: CqHandle,
-    qp: QpHandle,
-    buffer: Buffer,
-    mr: MrHandle,
+/// What a program has at its NIC: a protection domain, a completion queue and a QP.
+fn open(link: Link) -> Result<(Pd, Cq, Qp<Rc, Init>), Box<dyn Error>> {
+    let context = Context::new(SoftNic::start(link)?);
+    let (pd, cq) = (context.create_pd()?, context.create_cq(16)?);
+    let qp = pd.qp(&cq).build::<Rc>()?;
+    Ok((pd, cq, qp))
 }
 
-impl Side {
-    fn new(nic: SoftNic) -> Result<Self, Box<dyn Error>> {
-        let (pd, cq) = (nic.create_pd()?, nic.create_cq(16)?);
-        let qp = nic.create_simple_qp(pd, cq, QpType::Rc)?;
-        let buffer = Buffer::new(4096);
-        let rights = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ;
-        let mr = nic.register(pd, &buffer, rights)?;
-        Ok(Self { nic, cq, qp, buffer, mr })
-    }
-
-    fn sge(&self, offset: u64, length: u32) -> Sge {
-        Sge { addr: self.buffer.addr() + offset, length, lkey: self.mr.lkey() }
-    }
-
-    /// Posts a request and waits for its completion.
-    fn post(&self, op: SendOp, sge: Sge) -> Result<(), Box<dyn Error>> {
-        let sges = [sge];
-        self.nic.post_send(self.qp, &SendWr::new(WrId(1), op, Data::Gather(&sges)))?;
-        println!("requester: {:?}", self.nic.wait_cq(self.cq)?);
-        Ok(())
-    }
+/// Waits for a completion, which must be a success.
+fn wait(who: &str, cq: &Cq) -> Result<Completion, Box<dyn Error>> {
+    let completion = cq.wait(None)?;
+    println!("{who}: {:?}", completion.wc);
+    Ok(completion.into_result().map_err(|status| status.to_string())?)
 }
 
 fn main() -> Result<(), Box<dyn Error>> {
     let [here, there] = [1, 2].map(|host| Gid::from(Ipv4Addr::new(192, 0, 2, host)));
     let (a, b) = cable(here, there)?;
-    let (a, b) = (Side::new(SoftNic::start(a)?)?, Side::new(SoftNic::start(b)?)?);
+    let ((a_pd, a_cq, a), (b_pd, b_cq, b)) = (open(a)?, open(b)?);
 
     // Each side tells the other its address, QPN and first PSN, by any means: here both are in one process.
-    a.nic.connect(a.qp, &b.nic.endpoint(b.qp)?, &Connect::default())?;
-    b.nic.connect(b.qp, &a.nic.endpoint(a.qp)?, &Connect::default())?;
+    let (a_end, b_end) = (a.endpoint()?, b.endpoint()?);
+    let a = a.connect(&b_end, &Connect::default())?;
+    let b = b.connect(&a_end, &Connect::default())?;
 
-    // SEND: needs a receive at the responder.
-    let sges = [b.sge(0, 64)];
-    b.nic.post_recv(b.qp, &RecvWr { id: WrId(7), sges: &sges })?;
-    a.buffer.write(0, b"hello")?;
-    a.post(SendOp::Send { imm: None }, a.sge(0, 5))?;
-    println!("responder: {:?}", b.nic.wait_cq(b.cq)?);
+    // SEND: needs a receive at the responder. The buffers belong to the NICs until they complete.
+    b.recv(7, b_pd.create_buf(64)?)?;
+    let mut message = a_pd.create_buf(5)?;
+    message.write(0, b"hello")?;
+    a.send(1, message)?;
+    assert_eq!(wait("responder", &b_cq)?.payload(), b"hello");
+    let message = wait("requester", &a_cq)?.into_buf().ok_or("the buffer comes back")?;
 
     // WRITE and READ: need the address and the R_Key, and the responder's program does nothing.
-    let (remote_addr, rkey) = (b.buffer.addr() + 1024, b.mr.rkey());
-    a.post(SendOp::Write { remote_addr, rkey, imm: None }, a.sge(0, 5))?;
-    a.post(SendOp::Read { remote_addr, rkey }, a.sge(100, 5))?;
-    let read = a.buffer.to_vec().get(100..105).map(<[u8]>::to_vec);
-    assert_eq!(read.as_deref(), Some(&b"hello"[..]));
+    let rights = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ;
+    let shared = b_pd.allocate(4096, rights)?;
+    let published = shared.slice(1024..1029)?.remote();
+    a.write(2, message, published)?;
+    wait("requester", &a_cq)?;
+    a.read(3, published, a_pd.create_buf(5)?)?;
+    assert_eq!(wait("requester", &a_cq)?.payload(), b"hello");
     Ok(())
 }

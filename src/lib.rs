@@ -23,17 +23,18 @@
 //! | [`memory`] | memory that a NIC may touch, and the one place that touches it | — |
 //! | [`verbs`] | the vocabulary of verbs, with the numbers and texts of `ibv_*` | wire, memory |
 //! | `table` | objects by slot and generation, with the tag of their device | secret, verbs |
+//! | [`device`] | the interface of RNICs, soft and real, and objects that own what they create on one | wire, memory, verbs, table |
 //! | [`capture`] | pcap and pcapng, in and out, plain or compressed, in bounded memory | time, wire |
 //! | [`decode`] | packets in words: fields by tshark's names, filters, summaries | time, wire, capture |
 //! | `analysis` | connections, messages, causes and findings of captures; with the feature of this name | time, wire, decode |
 //! | [`engine`] | a software RNIC as a state machine, told packets and time | time, random, secret, wire, memory, verbs, table |
 //! | [`cm`] | the connection manager as a state machine, told messages, commands and time | time, secret, wire, verbs, table |
 //! | [`link`] | ways onto a network, simulated or real; faults and taps around them | time, random, wire, verbs, capture |
-//! | [`nic`] | an engine on a link, and the thread that drives them: a software NIC that runs | time, wire, memory, verbs, engine, link |
-//! | [`connect`] | connections by the connection manager on soft NICs: the thread that drives it, listeners and connections | time, secret, wire, verbs, cm, link, nic |
+//! | [`nic`] | an engine on a link, and the thread that drives them: a software NIC that runs | time, wire, memory, verbs, device, engine, link |
+//! | [`connect`] | connections by the connection manager on soft NICs: the thread that drives it, listeners and connections | time, secret, wire, verbs, device, cm, link, nic |
 //! | [`ibverbs`] | the C ABI of `libibverbs`, and the files that its devices have | wire, verbs, link |
-//! | [`rdma_nic`] | a real RNIC, through the system's `libibverbs` | secret, wire, memory, verbs, table, ibverbs |
-//! | `conform` | scenarios, run on any two devices, and what differs; with the feature of this name | time, wire, memory, verbs, decode, link, nic |
+//! | [`rdma_nic`] | a real RNIC, through the system's `libibverbs` | secret, wire, memory, verbs, table, device, ibverbs |
+//! | `conform` | scenarios, run on any two devices, and what differs; with the feature of this name | time, wire, memory, verbs, device, decode, link, nic |
 //! | `replay` | captures, checked against the engine and the rules of the protocol; with the feature of this name | time, random, wire, memory, verbs, capture, decode, analysis, engine, conform |
 //!
 //! Nothing imports upwards in this table; `tests/tidy.rs` holds the source against it. Each room's own page says how
@@ -61,6 +62,7 @@ pub mod conform;
 #[cfg(target_os = "linux")]
 pub mod connect;
 pub mod decode;
+pub mod device;
 pub mod engine;
 #[cfg(target_os = "linux")]
 pub mod ibverbs;

@@ -12,14 +12,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
+use roce::device::{Channel, Device};
 use roce::engine::{AsyncEvent, Counter, CqHandle, MrHandle, Notify, PdHandle, QpHandle};
 use roce::link::{Link, Receiver, Sender, cable};
 use roce::memory::Buffer;
 use roce::nic::SoftNic;
 use roce::time::Instant;
 use roce::verbs::{
-    Access, AckTimeout, Channel, Connect, CreateError, Data, Device, Errno, EventType, PostError,
-    QpState, QpType, RecvWr, RetryCount, SendOp, SendWr, Sge, Wc, WcStatus, WrId,
+    Access, AckTimeout, Connect, CreateError, Data, Errno, EventType, PostError, QpState, QpType,
+    RecvWr, RetryCount, SendOp, SendWr, Sge, Wc, WcStatus, WrId,
 };
 use roce::wire::{Batch, Bits, Gid, Received};
 

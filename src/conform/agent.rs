@@ -16,8 +16,9 @@ use super::trace::{Completion, Outcome};
 use super::turns::{Turn, Turns};
 use super::wire::Wire;
 use super::{Side, memory, now};
+use crate::device::Device;
 use crate::link::fault::{Direction, Rule};
-use crate::verbs::{AsyncEvent, CqHandle, Device, QpState, Wc, WcFlags, WcOpcode};
+use crate::verbs::{AsyncEvent, CqHandle, QpState, Wc, WcFlags, WcOpcode};
 use crate::wire::{Psn, Qpn};
 
 /// How long one waits for the other's next word, beyond what a scenario may take.

@@ -7,11 +7,12 @@ use super::control::{Place, Reach};
 use super::expand::Instance;
 use super::memory;
 use super::scenario::{ALL_RIGHTS, Kind, QpSpec, access_of};
+use crate::device::Device;
 use crate::memory::Buffer;
 use crate::verbs::{
-    AckTimeout, AhAttr, AhHandle, Connect, CqHandle, Device, Endpoint, Errno, MrHandle, Mtu,
-    MwHandle, MwType, PdHandle, QpCap, QpCreate, QpHandle, QpInitAttr, QpType, RetryCount,
-    RnrRetry, SrqCreate, SrqHandle,
+    AckTimeout, AhAttr, AhHandle, Connect, CqHandle, Endpoint, Errno, MrHandle, Mtu, MwHandle,
+    MwType, PdHandle, QpCap, QpCreate, QpHandle, QpInitAttr, QpType, RetryCount, RnrRetry,
+    SrqCreate, SrqHandle,
 };
 use crate::wire::aeth::RnrTimer;
 use crate::wire::{Bits, Gid, Psn, QKey, Qpn};

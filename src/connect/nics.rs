@@ -5,10 +5,10 @@ use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
 
 use crate::cm::{Device, DeviceId, Manager, Received, Transmit};
+use crate::device::Device as _;
 use crate::nic::{Gsi, GsiDatagram, GsiSendError, SoftNic};
 use crate::secret::Seed;
 use crate::time::Instant;
-use crate::verbs::Device as _;
 use crate::wire::Gid;
 
 /// The NICs of a service.

@@ -6,16 +6,19 @@ use std::sync::Arc;
 
 use super::failure::Refusal;
 use super::{EventQueue, SoftNic, SpinPolicy};
+use crate::device::sealed::Sealed;
+use crate::device::{Channel, Device, Events};
 use crate::engine::{Engine, Limits};
 use crate::link::GROUPS_MAX;
 use crate::verbs::{
-    AhAttr, AhHandle, AsyncEvent, AtomicCap, AttrMask, Channel, CqHandle, CreateError,
-    DestroyError, Device, DeviceAttr, DeviceCaps, Events, Guid, KeyError, ModifyError, MrAttr,
-    MrHandle, MwHandle, MwType, Notify, PdHandle, PhysState, PortAttr, PortState, PostError,
-    QpAttr, QpCreate, QpHandle, QpState, QpType, RecvWr, SendWr, SrqCreate, SrqHandle, Wc,
-    XrcdHandle,
+    AhAttr, AhHandle, AsyncEvent, AtomicCap, AttrMask, CqHandle, CreateError, DestroyError,
+    DeviceAttr, DeviceCaps, Guid, KeyError, ModifyError, MrAttr, MrHandle, MwHandle, MwType,
+    Notify, PdHandle, PhysState, PortAttr, PortState, PostError, QpAttr, QpCreate, QpHandle,
+    QpState, QpType, RecvWr, SendWr, SrqCreate, SrqHandle, Wc, XrcdHandle,
 };
 use crate::wire::{Gid, Psn, Qpn, RKey, XrcSrqn};
+
+impl Sealed for SoftNic {}
 
 impl Device for SoftNic {
     fn name(&self) -> &str {

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 
-use crate::verbs::Events;
+use crate::device::Events;
 
 /// A queue of events that a thread can wait for, by a call or by `poll` on its descriptor.
 #[derive(Debug)]

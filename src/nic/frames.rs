@@ -206,8 +206,9 @@ mod tests {
     use std::os::fd::BorrowedFd;
 
     use super::*;
+    use crate::device::Device;
     use crate::link::{cable, without_threads};
-    use crate::verbs::{Device, FlowKind, QpCap, QpCreate, QpInitAttr, QpType};
+    use crate::verbs::{FlowKind, QpCap, QpCreate, QpInitAttr, QpType};
     use crate::wire::Gid;
 
     /// Frames of an interface on which nothing arrives.

@@ -16,43 +16,29 @@
 //! | `spin.rs` | when a busy poller gives up its core |
 //!
 //! ```
+//! use roce::device::{Context, Rc};
 //! use roce::link::cable;
-//! use roce::memory::Buffer;
 //! use roce::nic::SoftNic;
-//! use roce::verbs::{Access, Connect, Data, Device, QpType, RecvWr, SendOp, SendWr, Sge, WrId};
+//! use roce::verbs::Connect;
 //! use roce::wire::Gid;
 //!
 //! // Two NICs on one cable. With sockets it would be `udp::open(…)` on either machine.
 //! let gids = [1, 2].map(|host| Gid::from(std::net::Ipv4Addr::new(192, 0, 2, host)));
 //! let (a, b) = cable(gids[0], gids[1])?;
-//! let (a, b) = (SoftNic::start(a)?, SoftNic::start(b)?);
+//! let (a, b) = (Context::new(SoftNic::start(a)?), Context::new(SoftNic::start(b)?));
 //!
-//! // On each NIC a protection domain, a completion queue, a queue pair, and registered memory.
-//! let mut ends = Vec::new();
-//! for nic in [&a, &b] {
-//!     let (pd, cq) = (nic.create_pd()?, nic.create_cq(16)?);
-//!     let qp = nic.create_simple_qp(pd, cq, QpType::Rc)?;
-//!     let buffer = Buffer::new(4096);
-//!     let mr = nic.register(pd, &buffer, Access::LOCAL_WRITE)?;
-//!     ends.push((cq, qp, buffer, mr));
-//! }
-//! let [(a_cq, a_qp, a_buffer, a_mr), (b_cq, b_qp, b_buffer, b_mr)] = &ends[..] else { unreachable!() };
-//!
-//! // Each learns the other's endpoint, out of band.
-//! a.connect(*a_qp, &b.endpoint(*b_qp)?, &Connect::default())?;
-//! b.connect(*b_qp, &a.endpoint(*a_qp)?, &Connect::default())?;
+//! // On each NIC a protection domain, a completion queue and a queue pair. Each learns the other's endpoint, out of band.
+//! let (a_pd, a_cq, b_pd, b_cq) = (a.create_pd()?, a.create_cq(16)?, b.create_pd()?, b.create_cq(16)?);
+//! let (a_qp, b_qp) = (a_pd.qp(&a_cq).build::<Rc>()?, b_pd.qp(&b_cq).build::<Rc>()?);
+//! let (a_end, b_end) = (a_qp.endpoint()?, b_qp.endpoint()?);
+//! let a_qp = a_qp.connect(&b_end, &Connect::default())?;
+//! let b_qp = b_qp.connect(&a_end, &Connect::default())?;
 //!
 //! // A receive on one side, a send on the other.
-//! let sges = [Sge { addr: b_buffer.addr(), length: 4096, lkey: b_mr.lkey() }];
-//! b.post_recv(*b_qp, &RecvWr { id: WrId(7), sges: &sges })?;
-//! a_buffer.write(0, b"hello")?;
-//! let sges = [Sge { addr: a_buffer.addr(), length: 5, lkey: a_mr.lkey() }];
-//! a.post_send(*a_qp, &SendWr::new(WrId(1), SendOp::Send { imm: None }, Data::Gather(&sges)))?;
-//!
-//! let received = b.wait_cq(*b_cq)?;
-//! assert_eq!((received.id, received.byte_len), (WrId(7), 5));
-//! assert!(a.wait_cq(*a_cq)?.is_success());
-//! assert_eq!(&b_buffer.to_vec()[..5], b"hello");
+//! b_qp.recv(7, b_pd.create_buf(4096)?)?;
+//! a_qp.send(1, b"hello")?;
+//! assert_eq!(b_cq.wait(None)?.payload(), b"hello");
+//! assert!(a_cq.wait(None)?.wc.is_success());
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 #![forbid(unsafe_code)]

@@ -10,14 +10,18 @@ use super::context::PORT;
 use super::errors::{check, key_not_destroyed, not_destroyed, not_made};
 use super::events::Completions;
 use super::sysfs;
+use crate::device::sealed::Sealed;
+use crate::device::{Channel, Device, Events};
 use crate::ibverbs::{ibv_gid, ibv_qp_attr, ibv_qp_init_attr};
 use crate::verbs::{
-    AhAttr, AhHandle, AsyncEvent, AttrMask, Channel, CqHandle, CreateError, DestroyError, Device,
-    DeviceAttr, Errno, Events, KeyError, ModifyError, MrAttr, MrHandle, MwHandle, MwType, Notify,
-    PdHandle, PortAttr, PostError, QpAttr, QpCreate, QpHandle, QpState, QpType, RecvWr, SendWr,
-    SrqCreate, SrqHandle, Wc, XrcdHandle, transition,
+    AhAttr, AhHandle, AsyncEvent, AttrMask, CqHandle, CreateError, DestroyError, DeviceAttr, Errno,
+    KeyError, ModifyError, MrAttr, MrHandle, MwHandle, MwType, Notify, PdHandle, PortAttr,
+    PostError, QpAttr, QpCreate, QpHandle, QpState, QpType, RecvWr, SendWr, SrqCreate, SrqHandle,
+    Wc, XrcdHandle, transition,
 };
 use crate::wire::{Gid, Psn, Qpn, RKey, XrcSrqn};
+
+impl Sealed for RdmaNic {}
 
 impl Device for RdmaNic {
     fn name(&self) -> &str {

@@ -11,10 +11,10 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use super::context::Context;
 use super::errors::last_errno;
 use super::object::Made;
+use crate::device::Events;
 use crate::ibverbs::{ibv_async_event, ibv_comp_channel};
 use crate::verbs::{
-    AsyncEvent, CqHandle, DeviceTag, Errno, EventSubject, EventType, Events, Id, QpHandle,
-    SrqHandle,
+    AsyncEvent, CqHandle, DeviceTag, Errno, EventSubject, EventType, Id, QpHandle, SrqHandle,
 };
 
 /// An id as C carries it beside an object. It is never followed.

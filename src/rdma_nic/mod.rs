@@ -1,4 +1,4 @@
-//! A real RNIC as a [`verbs::Device`](crate::verbs::Device): a card, or the kernel's own `rxe`, through `libibverbs`.
+//! A real RNIC as a [`Device`](crate::device::Device): a card, or the kernel's own `rxe`, through `libibverbs`.
 //!
 //! The library is loaded when the first device is asked for, so that a program that uses none needs none. Control goes
 //! through its functions; work requests and completions go to the driver directly, as in a program of C.
@@ -61,8 +61,8 @@ pub struct Info {
 /// # Examples
 ///
 /// ```
+/// use roce::device::Device;
 /// use roce::rdma_nic::RdmaNic;
-/// use roce::verbs::Device;
 ///
 /// match RdmaNic::list() {
 ///     Err(error) => println!("no real RNICs: {error}"),

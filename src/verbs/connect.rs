@@ -2,10 +2,7 @@
 
 use thiserror::Error;
 
-use super::{
-    Access, AckTimeout, AhAttr, AttrMask, ModifyError, Mtu, QpAttr, QpState, QpType, RetryCount,
-    RnrRetry, transition,
-};
+use super::{Access, AckTimeout, CreateError, ModifyError, Mtu, QpState, RetryCount, RnrRetry};
 use crate::wire::aeth::RnrTimer;
 use crate::wire::{Bits, Gid, Psn, QKey, Qpn};
 
@@ -41,7 +38,7 @@ pub struct Connect {
     pub min_rnr_timer: RnrTimer,
     /// The queue key of a datagram queue pair.
     pub qkey: QKey,
-    /// The first sequence number to send; `None` is the random one that [`Device::endpoint`](super::Device::endpoint) tells
+    /// The first sequence number to send; `None` is the random one that `Device::endpoint` tells
     /// the peer.
     pub psn: Option<Psn>,
     /// The traffic class: DSCP and ECN.
@@ -76,6 +73,9 @@ pub enum ConnectError {
     /// There is no such queue pair.
     #[error("there is no such queue pair")]
     NotFound,
+    /// It cannot be created.
+    #[error("{0}")]
+    Create(CreateError),
     /// It does not get into a state.
     #[error("to {state}: {error}")]
     Modify {
@@ -84,53 +84,4 @@ pub enum ConnectError {
         /// Why not.
         error: ModifyError,
     },
-}
-
-/// Takes a queue pair from RESET to RTS by `modify`, connected to a peer.
-pub(super) fn connect(
-    kind: QpType,
-    peer: &Endpoint,
-    how: &Connect,
-    modify: impl FnMut(&QpAttr, AttrMask) -> Result<(), ModifyError>,
-) -> Result<(), ConnectError> {
-    let mut ah_attr = AhAttr::new(peer.gid, how.gid_index);
-    ah_attr.traffic_class = how.traffic_class;
-    let attr = QpAttr { ah_attr, dest_qp_num: peer.qpn, rq_psn: peer.psn, ..QpAttr::default() };
-    bring_up(kind, how, attr, modify)
-}
-
-/// Takes a queue pair from RESET to RTS by `modify`; `attr` says who its peer is, if it has one.
-pub(super) fn bring_up(
-    kind: QpType,
-    how: &Connect,
-    attr: QpAttr,
-    mut modify: impl FnMut(&QpAttr, AttrMask) -> Result<(), ModifyError>,
-) -> Result<(), ConnectError> {
-    let attr = QpAttr {
-        path_mtu: how.mtu,
-        qp_access_flags: how.access,
-        max_rd_atomic: how.rd_atomic,
-        max_dest_rd_atomic: how.rd_atomic,
-        timeout: how.timeout,
-        retry_cnt: how.retry_cnt,
-        rnr_retry: how.rnr_retry,
-        min_rnr_timer: how.min_rnr_timer,
-        qkey: how.qkey,
-        sq_psn: how.psn.unwrap_or_default(),
-        ..attr
-    };
-    let way = [QpState::Reset, QpState::Init, QpState::Rtr, QpState::Rts];
-    for step in way.windows(2) {
-        let &[from, state] = step else { continue };
-        let mask = required(kind, from, state);
-        let attr = QpAttr { qp_state: state, ..attr };
-        modify(&attr, mask | AttrMask::STATE)
-            .map_err(|error| ConnectError::Modify { state, error })?;
-    }
-    Ok(())
-}
-
-/// The attributes that a transition needs.
-fn required(kind: QpType, from: QpState, to: QpState) -> AttrMask {
-    transition::find(kind, from, to).map_or(AttrMask::empty(), |transition| transition.required)
 }

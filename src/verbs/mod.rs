@@ -2,8 +2,7 @@
 //!
 //! A software RNIC, a C library that stands in for `libibverbs` and a wrapper of real RNICs all speak of the same
 //! things. Here they are once, with the numbers, names and texts of `ibv_*`, so that a value passes between the three
-//! unchanged. There are no devices, no queues and no memory in this room: only words, and in [`Device`] what every RNIC
-//! does with them.
+//! unchanged. There are no devices, no queues and no memory in this room: only words.
 //!
 //! | file | holds |
 //! |---|---|
@@ -14,7 +13,7 @@
 //! | `flow`, `rss` | flow rules for frames of any protocol, and receive-side scaling |
 //! | `attr`, `device_attr` | attributes of address handles, queue pairs, devices and ports |
 //! | `handle`, `object` | names of objects, what one shall be and why it cannot |
-//! | `device`, `connect` | the trait of RNICs, and how two queue pairs come to know each other |
+//! | `connect` | what two queue pairs must know of each other |
 //! | `qp_type`, `state` | kinds of queue pairs, and what each state does |
 //! | [`transition`] | which attributes take a queue pair from one state to the next |
 //!
@@ -41,7 +40,6 @@
 mod attr;
 mod codes;
 mod connect;
-mod device;
 mod device_attr;
 mod errno;
 mod event;
@@ -64,7 +62,6 @@ mod wr;
 
 pub use attr::*;
 pub use connect::{Connect, ConnectError, Endpoint};
-pub use device::{Channel, Device, Events};
 pub use device_attr::*;
 pub use errno::Errno;
 pub use event::{AsyncEvent, EventSubject, EventType};

@@ -127,6 +127,9 @@ pub enum KeyError {
     /// There is no room for another.
     #[error("no more memory regions or windows can be made")]
     Full,
+    /// There is no memory for the buffer.
+    #[error("there is not enough memory")]
+    NoMemory,
     /// Remote writes and atomics need the right to write locally.
     #[error("remote write or atomic access needs local write access")]
     NeedsLocalWrite,
@@ -146,7 +149,7 @@ impl KeyError {
     pub const fn errno(self) -> Errno {
         match self {
             Self::NotFound | Self::NoPd | Self::NeedsLocalWrite | Self::TooLong => Errno::EINVAL,
-            Self::Full => Errno::ENOMEM,
+            Self::Full | Self::NoMemory => Errno::ENOMEM,
             Self::InUse => Errno::EBUSY,
             Self::Refused(errno) => errno,
         }

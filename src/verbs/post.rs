@@ -72,6 +72,9 @@ pub enum PostError {
     /// The address handle is not, or no longer, one of this device.
     #[error("there is no such address handle")]
     UnknownAddress,
+    /// The memory is registered in another protection domain, or on another device.
+    #[error("the memory is registered in another protection domain")]
+    ForeignMemory,
     /// The queue pair takes its receives from elsewhere.
     #[error("there is no receive queue of its own")]
     NoReceiveQueue,

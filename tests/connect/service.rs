@@ -6,10 +6,11 @@ use std::time::Duration;
 
 use roce::cm::{ChannelId, CmId, ConnParam, DeviceId, Event, EventKind, Manager};
 use roce::connect::{CmService, Config};
+use roce::device::Device;
 use roce::link::udp;
 use roce::nic::SoftNic;
 use roce::time::Instant;
-use roce::verbs::{Device, QpType};
+use roce::verbs::QpType;
 use roce::wire::{Qpn, cm::PortSpace};
 
 /// Longer than anything takes on a loaded machine.

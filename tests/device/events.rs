@@ -3,9 +3,10 @@
 use std::os::fd::AsFd;
 use std::time::Duration;
 
+use roce::device::Channel;
 use roce::verbs::{
-    AsyncEvent, AttrMask, Channel, Data, EventType, Notify, QpAttr, QpCap, QpCreate, QpHandle,
-    QpInitAttr, QpState, QpType, RecvWr, SendFlags, SendWr, SrqCreate, Wc, WrId,
+    AsyncEvent, AttrMask, Data, EventType, Notify, QpAttr, QpCap, QpCreate, QpHandle, QpInitAttr,
+    QpState, QpType, RecvWr, SendFlags, SendWr, SrqCreate, Wc, WrId,
 };
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 

@@ -1,4 +1,4 @@
-//! What every RNIC must do, whichever it is: all that `verbs::Device` promises, asked of two devices that reach each
+//! What every RNIC must do, whichever it is: all that `device::Device` promises, asked of two devices that reach each
 //! other.
 //!
 //! Two soft NICs on a cable, unless `ROCE_TEST_DEVICE=verbs:NAME` names a real one, which then is opened twice and

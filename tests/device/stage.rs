@@ -4,12 +4,13 @@ use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use roce::device::Device;
 use roce::link::cable;
 use roce::memory::Buffer;
 use roce::nic::SoftNic;
 use roce::verbs::{
-    Access, AhAttr, Connect, CqHandle, Data, Device, DeviceCaps, Endpoint, MrHandle, PdHandle,
-    QpHandle, QpType, RecvWr, SendOp, SendWr, Sge, Target, UdTarget, Wc, WrId,
+    Access, AhAttr, Connect, CqHandle, Data, DeviceCaps, Endpoint, MrHandle, PdHandle, QpHandle,
+    QpType, RecvWr, SendOp, SendWr, Sge, Target, UdTarget, Wc, WrId,
 };
 use roce::wire::Gid;
 

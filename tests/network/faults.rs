@@ -7,11 +7,10 @@
 use std::collections::{BTreeSet, VecDeque};
 use std::time::Instant;
 
+use roce::device::Device;
 use roce::engine::QpHandle;
 use roce::link::fault::{self, Spec};
-use roce::verbs::{
-    AckTimeout, Connect, Data, Device, Mtu, QpType, SendOp, SendWr, Wc, WcOpcode, WrId,
-};
+use roce::verbs::{AckTimeout, Connect, Data, Mtu, QpType, SendOp, SendWr, Wc, WcOpcode, WrId};
 use roce::wire::{Bits, RKey};
 
 use crate::netns::in_namespace;

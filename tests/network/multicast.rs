@@ -3,12 +3,13 @@
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Instant;
 
+use roce::device::Device as _;
 use roce::engine::Counter;
 use roce::link::interface::gid;
 use roce::link::{Link, fault, tap};
 use roce::verbs::{
-    AhAttr, AhHandle, CreateError, Data, Device as _, Mtu, Notify, QpHandle, QpType, SendOp,
-    SendWr, Target, UdTarget, Wc, WcOpcode, WrId,
+    AhAttr, AhHandle, CreateError, Data, Mtu, Notify, QpHandle, QpType, SendOp, SendWr, Target,
+    UdTarget, Wc, WcOpcode, WrId,
 };
 use roce::wire::{Gid, Qpn};
 

@@ -2,9 +2,10 @@
 
 use std::cell::Cell;
 
+use roce::device::Device;
 use roce::engine::QpHandle;
 use roce::verbs::{
-    Access, AhAttr, Data, Device, FlushLevel, FlushPlacement, Mtu, MwBind, MwType, QpState, QpType,
+    Access, AhAttr, Data, FlushLevel, FlushPlacement, Mtu, MwBind, MwType, QpState, QpType,
     SendFlags, SendOp, SendWr, Target, UdTarget, WcOpcode, WcStatus, WrId,
 };
 use roce::wire::RKey;

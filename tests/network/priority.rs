@@ -5,10 +5,11 @@ use std::net::Ipv4Addr;
 use std::os::fd::AsRawFd;
 use std::time::Duration;
 
+use roce::device::Device as _;
 use roce::link::interface::gid;
 use roce::link::raw::{self, Config};
 use roce::link::udp;
-use roce::verbs::{AhAttr, Data, Device as _, Mtu, QpType, SendWr, Target, UdTarget, WrId};
+use roce::verbs::{AhAttr, Data, Mtu, QpType, SendWr, Target, UdTarget, WrId};
 use roce::wire::{Bits, Qpn, ROCE_PORT};
 use socket2::{Domain, Socket, Type};
 

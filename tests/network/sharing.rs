@@ -5,10 +5,11 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
+use roce::device::{Channel, Device};
 use roce::engine::{Counter, CqHandle, Notify, QpHandle};
 use roce::link::CHOSEN_MAX;
 use roce::link::udp::{self, OpenError};
-use roce::verbs::{Channel, Data, Device, Mtu, QpType, SendFlags, SendOp, SendWr, Wc, WrId};
+use roce::verbs::{Data, Mtu, QpType, SendFlags, SendOp, SendWr, Wc, WrId};
 use roce::wire::ROCE_PORT;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 

@@ -3,14 +3,15 @@
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
+use roce::device::Device;
 use roce::engine::{CqHandle, MrHandle, PdHandle, QpHandle};
 use roce::link::raw::{self, Config};
 use roce::link::{Link, udp};
 use roce::memory::Buffer;
 use roce::nic::SoftNic;
 use roce::verbs::{
-    Access, AckTimeout, Connect, Data, Device, Endpoint, Mtu, QpType, RecvWr, RetryCount, SendOp,
-    SendWr, Sge, Wc, WrId,
+    Access, AckTimeout, Connect, Data, Endpoint, Mtu, QpType, RecvWr, RetryCount, SendOp, SendWr,
+    Sge, Wc, WrId,
 };
 use roce::wire::{Bits, Psn};
 

@@ -2,9 +2,10 @@
 
 use std::time::{Duration, Instant};
 
+use roce::device::Device;
 use roce::engine::QpHandle;
 use roce::verbs::{
-    AckTimeout, Connect, Data, Device, Mtu, QpState, QpType, SendOp, SendWr, Wc, WcStatus, WrId,
+    AckTimeout, Connect, Data, Mtu, QpState, QpType, SendOp, SendWr, Wc, WcStatus, WrId,
 };
 use roce::wire::{Bits, RKey};
 

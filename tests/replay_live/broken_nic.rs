@@ -10,12 +10,13 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 
+use roce::device::Device;
 use roce::link::{Receiver, Sender, Spec};
 use roce::memory::Buffer;
 use roce::nic::SoftNic;
 use roce::time::Instant;
 use roce::verbs::{
-    Access, Connect, Device, Endpoint, Mtu, QpCap, QpCreate, QpInitAttr, QpType, RecvWr, Sge, WrId,
+    Access, Connect, Endpoint, Mtu, QpCap, QpCreate, QpInitAttr, QpType, RecvWr, Sge, WrId,
 };
 use roce::wire::{Batch, Gid, ICRC_ROOM, Psn, Qpn, Received};
 

@@ -6,7 +6,8 @@
 
 use std::collections::VecDeque;
 
-use roce::verbs::{Device, Notify, QpHandle, QpType, SendOp, Wc, WcOpcode};
+use roce::device::Device;
+use roce::verbs::{Notify, QpHandle, QpType, SendOp, Wc, WcOpcode};
 
 use crate::stage::{Clock, Desk, Dice, Outcome, ensure, manner, pair, pattern};
 

@@ -4,14 +4,14 @@ use std::cell::Cell;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
+use roce::device::{Channel, Device};
 use roce::link::fault::{self, Spec};
 use roce::link::udp;
 use roce::memory::Buffer;
 use roce::nic::SoftNic;
 use roce::verbs::{
-    Access, AckTimeout, Channel, Connect, CqHandle, Data, Device, Endpoint, MrHandle, Mtu, Notify,
-    PdHandle, QpCap, QpCreate, QpHandle, QpInitAttr, QpType, RecvWr, SendOp, SendWr, Sge,
-    SrqHandle, Wc, WrId,
+    Access, AckTimeout, Connect, CqHandle, Data, Endpoint, MrHandle, Mtu, Notify, PdHandle, QpCap,
+    QpCreate, QpHandle, QpInitAttr, QpType, RecvWr, SendOp, SendWr, Sge, SrqHandle, Wc, WrId,
 };
 use roce::wire::{Bits, Psn};
 

@@ -6,11 +6,11 @@ use std::str::FromStr;
 use std::sync::Arc;
 
 use anyhow::{Context, bail, ensure};
+use roce::device::Device;
 use roce::link::interface::gid;
 use roce::link::{self, SpecError};
 use roce::nic::SoftNic;
 use roce::rdma_nic::RdmaNic;
-use roce::verbs::Device;
 use roce::wire::Gid;
 
 /// A device, as the user wrote it.

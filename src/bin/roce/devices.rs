@@ -4,10 +4,11 @@ use std::io::{self, Write};
 use std::process::ExitCode;
 
 use anyhow::{Context as _, Result};
+use roce::device::Device;
 use roce::link;
 use roce::link::interface::{Interface, gid, interfaces};
 use roce::rdma_nic::RdmaNic;
-use roce::verbs::{Device, PortState};
+use roce::verbs::PortState;
 use roce::wire::Gid;
 
 use super::device::Spec;

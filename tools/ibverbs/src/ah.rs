@@ -5,11 +5,12 @@ use std::ffi::c_int;
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 
+use roce::device::Device as _;
 use roce::ibverbs::{
     ibv_ah, ibv_ah_attr, ibv_context, ibv_gid, ibv_global_route, ibv_grh, ibv_pd, ibv_qp, ibv_wc,
 };
 use roce::nic::SoftNic;
-use roce::verbs::{AhHandle, Device as _, WcFlags};
+use roce::verbs::{AhHandle, WcFlags};
 use roce::wire::Gid;
 
 use crate::call::{Failed, Result, code, number, pointer};

@@ -6,11 +6,12 @@ use std::mem::offset_of;
 use std::ptr;
 use std::sync::{Arc, Mutex};
 
+use roce::device::Device as _;
 use roce::ibverbs::{
     VERBS_ABI_IS_EXTENDED, ibv_async_event, ibv_context, ibv_context_ops, ibv_device, verbs_context,
 };
 use roce::nic::SoftNic;
-use roce::verbs::{CqHandle, Device as _, DeviceAttr, EventSubject, EventType, Guid};
+use roce::verbs::{CqHandle, DeviceAttr, EventSubject, EventType, Guid};
 
 use crate::call::{Attempt, Failed, Result, code, pointer, quiet, waiting};
 use crate::cq::Cq;

@@ -6,9 +6,10 @@ use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use roce::device::Device as _;
 use roce::ibverbs::{ibv_comp_channel, ibv_context, ibv_cq, ibv_cq_ex, ibv_wc};
 use roce::nic::SoftNic;
-use roce::verbs::{CqHandle, Device as _, Notify, Wc};
+use roce::verbs::{CqHandle, Notify, Wc};
 
 use crate::call::{Failed, Result, code, fast_code, fast_number, pointer};
 use crate::channel::Channel;

@@ -9,10 +9,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::Duration;
 
+use roce::device::Device as _;
 use roce::ibverbs::{ibv_device, ibv_gid};
 use roce::link::{Link, NamedSpec, OpenError, Spec, raw, udp};
 use roce::nic::SoftNic;
-use roce::verbs::{Device as _, NodeType, TransportType};
+use roce::verbs::{NodeType, TransportType};
 use roce::wire::Gid;
 
 use crate::call::{Failed, Result, number, on_own_stack, pointer};

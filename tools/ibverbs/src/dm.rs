@@ -5,9 +5,10 @@ use std::ffi::{c_int, c_uint, c_void};
 use std::slice;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use roce::device::Device as _;
 use roce::ibverbs::{IBV_DM_MASK_HANDLE, ibv_alloc_dm_attr, ibv_context, ibv_dm, ibv_mr, ibv_pd};
 use roce::memory::Buffer;
-use roce::verbs::{Access, Device as _, MrAttr};
+use roce::verbs::{Access, MrAttr};
 
 use crate::call::{Failed, Result, code, pointer};
 use crate::context::Context;

@@ -414,7 +414,7 @@ fn told(event: AsyncEvent, element: ibv_async_event_element) -> Told<ibv_async_e
 
 #[cfg(test)]
 mod tests {
-    use roce::verbs::Device as _;
+    use roce::device::Device as _;
 
     use super::*;
     use crate::call::{Attempt, waiting};

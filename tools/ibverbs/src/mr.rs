@@ -6,6 +6,7 @@ use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use roce::device::Device as _;
 use roce::ibverbs::convert::sges;
 use roce::ibverbs::{
     IBV_ADVISE_MR_ADVICE_PREFETCH, IBV_ADVISE_MR_ADVICE_PREFETCH_NO_FAULT,
@@ -15,7 +16,7 @@ use roce::ibverbs::{
 };
 use roce::memory::Region;
 use roce::nic::SoftNic;
-use roce::verbs::{Access, Device as _, MrAttr, MrHandle};
+use roce::verbs::{Access, MrAttr, MrHandle};
 
 use crate::call::{Failed, Result, code, pointer, set_errno};
 use crate::context::Context;

@@ -4,10 +4,11 @@ use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_uint};
 use std::sync::Arc;
 
+use roce::device::Device as _;
 use roce::ibverbs::convert::bind_mw;
 use roce::ibverbs::{ibv_mw, ibv_mw_bind, ibv_pd, ibv_qp};
 use roce::nic::SoftNic;
-use roce::verbs::{Data, Device as _, MwHandle, MwType, SendFlags, SendWr, WrId};
+use roce::verbs::{Data, MwHandle, MwType, SendFlags, SendWr, WrId};
 use roce::wire::RKey;
 
 use crate::call::{Failed, Result, code, pointer};

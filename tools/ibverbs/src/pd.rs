@@ -5,9 +5,10 @@ use std::ffi::c_int;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
+use roce::device::Device as _;
 use roce::ibverbs::{ibv_context, ibv_parent_domain_init_attr, ibv_pd, ibv_td, ibv_td_init_attr};
 use roce::nic::SoftNic;
-use roce::verbs::{Device as _, PdHandle};
+use roce::verbs::PdHandle;
 
 use crate::call::{Failed, Result, code, pointer};
 use crate::context::Context;

@@ -6,6 +6,7 @@ use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, Ordering};
 
+use roce::device::Device as _;
 use roce::ibverbs::{
     IBV_QP_INIT_ATTR_CREATE_FLAGS, IBV_QP_INIT_ATTR_IND_TABLE, IBV_QP_INIT_ATTR_PD,
     IBV_QP_INIT_ATTR_RX_HASH, IBV_QP_INIT_ATTR_SEND_OPS_FLAGS, IBV_QP_INIT_ATTR_XRCD,
@@ -15,8 +16,8 @@ use roce::ibverbs::{
 };
 use roce::nic::SoftNic;
 use roce::verbs::{
-    AttrMask, CqHandle, Device as _, PdHandle, QpCap, QpCreate, QpHandle, QpInitAttr, QpType,
-    SrqHandle, transition,
+    AttrMask, CqHandle, PdHandle, QpCap, QpCreate, QpHandle, QpInitAttr, QpType, SrqHandle,
+    transition,
 };
 use roce::wire::Qpn;
 

@@ -3,6 +3,7 @@
 use std::ffi::{c_int, c_void};
 use std::ptr;
 
+use roce::device::Device as _;
 use roce::ibverbs::{
     IBV_ODP_SUPPORT, IBV_ODP_SUPPORT_ATOMIC, IBV_ODP_SUPPORT_IMPLICIT, IBV_ODP_SUPPORT_READ,
     IBV_ODP_SUPPORT_RECV, IBV_ODP_SUPPORT_SEND, IBV_ODP_SUPPORT_SRQ_RECV, IBV_ODP_SUPPORT_WRITE,
@@ -13,7 +14,7 @@ use roce::ibverbs::{
 };
 use roce::link::{GidRow, GidTable};
 use roce::nic::SoftNic;
-use roce::verbs::{Device as _, GidType};
+use roce::verbs::GidType;
 use roce::wire::Gid;
 
 use crate::call::{Failed, Result, code, negative, number};

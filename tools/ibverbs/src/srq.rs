@@ -4,14 +4,13 @@ use std::cell::UnsafeCell;
 use std::ffi::c_int;
 use std::sync::Arc;
 
+use roce::device::Device as _;
 use roce::ibverbs::{
     IBV_SRQ_INIT_ATTR_CQ, IBV_SRQ_INIT_ATTR_PD, IBV_SRQ_INIT_ATTR_TYPE, IBV_SRQ_INIT_ATTR_XRCD,
     ibv_context, ibv_pd, ibv_srq, ibv_srq_attr, ibv_srq_init_attr, ibv_srq_init_attr_ex,
 };
 use roce::nic::SoftNic;
-use roce::verbs::{
-    CqHandle, Device as _, SrqAttr, SrqAttrMask, SrqCreate, SrqHandle, SrqType, XrcdHandle,
-};
+use roce::verbs::{CqHandle, SrqAttr, SrqAttrMask, SrqCreate, SrqHandle, SrqType, XrcdHandle};
 
 use crate::call::{Failed, Result, code, pointer};
 use crate::context::Context;

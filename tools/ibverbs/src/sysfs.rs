@@ -6,9 +6,10 @@ use std::mem;
 use std::path::Path;
 use std::ptr;
 
+use roce::device::Device as _;
 use roce::ibverbs::files::{DeviceFiles, Node, Tree};
 use roce::link::GidTable;
-use roce::verbs::{Device as _, Guid};
+use roce::verbs::Guid;
 
 use crate::call::{Failed, Result, number};
 use crate::device::Device;

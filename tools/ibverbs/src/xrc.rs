@@ -11,11 +11,12 @@ use std::ptr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use roce::device::Device as _;
 use roce::ibverbs::{
     IBV_XRCD_INIT_ATTR_FD, IBV_XRCD_INIT_ATTR_OFLAGS, ibv_context, ibv_xrcd, ibv_xrcd_init_attr,
 };
 use roce::nic::SoftNic;
-use roce::verbs::{Device as _, PdHandle, QpHandle, QpInitAttr, XrcdHandle};
+use roce::verbs::{PdHandle, QpHandle, QpInitAttr, XrcdHandle};
 
 use crate::call::{Failed, Result, code, pointer};
 use crate::context::Context;

@@ -3,7 +3,8 @@
 use anyhow::ensure;
 use clap::builder::PossibleValue;
 use clap::{Args, ValueEnum};
-use roce::verbs::{Device, Mtu};
+use roce::device::Device;
+use roce::verbs::Mtu;
 
 use super::control::plan::{ATOMIC_SIZE, Connection, Extent, Metric, Op, Plan, SIZE_MAX};
 use super::report::Unit;

@@ -43,7 +43,7 @@ struct Flow {
 /// Runs one side: sends if it is to, takes what the other sends, until both are done. An error comes with what was
 /// done until then.
 pub(crate) fn run(
-    side: &mut Side<'_>,
+    side: &mut Side,
     watch: &mut Watch<'_>,
     size: u32,
     sends: bool,
@@ -112,7 +112,7 @@ struct Run<'a> {
 impl Run<'_> {
     /// Returns when the NIC's counter of received packets last grew. Reads it once in a while, when the peer has sent
     /// everything.
-    fn counter_grew(&mut self, side: &Side<'_>, watch: &Watch<'_>, now: Instant) -> Instant {
+    fn counter_grew(&mut self, side: &Side, watch: &Watch<'_>, now: Instant) -> Instant {
         if watch.peer.is_some() && now.duration_since(self.counted) >= SLICE {
             self.counted = now;
             let packets = Traffic::of(side).map(|traffic| traffic.received);
@@ -125,7 +125,7 @@ impl Run<'_> {
 
     fn drive(
         &mut self,
-        side: &mut Side<'_>,
+        side: &mut Side,
         watch: &mut Watch<'_>,
         size: u32,
         sends: bool,
@@ -183,7 +183,7 @@ impl Run<'_> {
 
 /// Whether the peer is done and everything it sent has been taken, or is lost.
 fn caught_up(
-    side: &Side<'_>,
+    side: &Side,
     watch: &Watch<'_>,
     received: u64,
     now: Instant,
@@ -225,7 +225,7 @@ struct Sending<'a> {
 
 impl Sending<'_> {
     /// Posts as much as may be in flight, on the queue pairs on which something completed.
-    fn post(&mut self, side: &Side<'_>) -> anyhow::Result<()> {
+    fn post(&mut self, side: &Side) -> anyhow::Result<()> {
         while let Some(q) = self.ready.pop() {
             let (Some(flow), Some(group)) = (self.flows.get_mut(q), self.groups.get(q)) else {
                 continue;

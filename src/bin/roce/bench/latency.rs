@@ -123,7 +123,7 @@ pub(crate) fn share(op: Op) -> f64 {
 /// The client's side: sends, waits for the answer, and looks at the clock. An error comes with what was measured until
 /// then.
 pub(crate) fn measure(
-    side: &mut Side<'_>,
+    side: &mut Side,
     watch: &mut Watch<'_>,
     size: u32,
 ) -> (Samples, Outcome, anyhow::Result<()>) {
@@ -160,11 +160,7 @@ pub(crate) fn measure(
 }
 
 /// The server's side: answers until the client is done.
-pub(crate) fn answer(
-    side: &mut Side<'_>,
-    watch: &mut Watch<'_>,
-    size: u32,
-) -> anyhow::Result<Outcome> {
+pub(crate) fn answer(side: &mut Side, watch: &mut Watch<'_>, size: u32) -> anyhow::Result<Outcome> {
     let sges = [side.local(0, size)];
     let mut talk = Talk::new(side.message(0, &sges)?, size);
     let mut own = Done::default();
@@ -231,7 +227,7 @@ impl<'a> Talk<'a> {
     }
 
     #[inline]
-    fn say(&mut self, side: &mut Side<'_>) -> anyhow::Result<()> {
+    fn say(&mut self, side: &mut Side) -> anyhow::Result<()> {
         // An answer may come before the message it answers has completed; the queue has its bound all the same.
         while self.inflight >= side.plan().tx_depth {
             self.poll(side)?;
@@ -246,7 +242,7 @@ impl<'a> Talk<'a> {
 
     /// Sees what completed; how many messages came.
     #[inline]
-    fn poll(&mut self, side: &mut Side<'_>) -> anyhow::Result<u32> {
+    fn poll(&mut self, side: &mut Side) -> anyhow::Result<u32> {
         let mut wcs = [Wc::default(); 4];
         let (count, mut came) = (side.poll(&mut wcs)?, 0);
         for wc in wcs.iter().take(count) {
@@ -264,7 +260,7 @@ impl<'a> Talk<'a> {
 
     /// Whether a message, or an answer, has come.
     #[inline]
-    fn heard(&mut self, side: &mut Side<'_>) -> anyhow::Result<bool> {
+    fn heard(&mut self, side: &mut Side) -> anyhow::Result<bool> {
         let before = self.completed;
         let came = self.poll(side)?;
         Ok(match self.op {
@@ -280,11 +276,7 @@ impl<'a> Talk<'a> {
         })
     }
 
-    fn wait_for_answer(
-        &mut self,
-        side: &mut Side<'_>,
-        watch: &mut Watch<'_>,
-    ) -> anyhow::Result<()> {
+    fn wait_for_answer(&mut self, side: &mut Side, watch: &mut Watch<'_>) -> anyhow::Result<()> {
         let mut since: Option<Instant> = None;
         while !self.heard(side)? {
             if !watch.polled_in_vain() {

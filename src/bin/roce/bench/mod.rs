@@ -24,6 +24,7 @@ use std::sync::atomic::Ordering;
 
 use clap::{Args as ClapArgs, Subcommand};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use roce::device::Context as Nic;
 
 pub(crate) use args::{PORT, ReachArgs, parse_bytes, parse_mtu};
 pub(crate) use session::{ServerOptions, server};
@@ -101,8 +102,8 @@ fn measure(op: Op, args: &TestArgs) -> anyhow::Result<ExitCode> {
     let token = args.token.get()?;
     let interrupt = interrupt::catch()?;
     let reached = reach::reach(&args.host, &args.reach, reach::Family::Same)?;
-    let nic = &*reached.nic;
-    let plan = args.plan(op, nic)?;
+    let nic = &Nic::from(reached.nic);
+    let plan = args.plan(op, nic.device())?;
     let server = reached.stream.peer()?;
     let mut control = Control::new(Box::new(reached.stream), "the server");
     let prove = token.as_ref().map(|token| |nonce: &str| token.proof(nonce));

@@ -6,12 +6,11 @@ use std::io::Write;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
-use roce::engine::{CqHandle, MrHandle, PdHandle, QpCreate, QpHandle};
-use roce::memory::Buffer;
+use roce::device::{Ah, AnyQp, Context as Nic, Cq, Mr, Pd};
 use roce::verbs::limits::GRH_BYTES;
 use roce::verbs::{
-    Access, AhAttr, AhHandle, Connect, Data, Device, Endpoint, Mtu, QpCap, QpInitAttr, RecvWr,
-    SendOp, SendWr, Sge, Target, UdTarget, Wc, WrId,
+    Access, AhAttr, Connect, Data, Endpoint, Mtu, RecvWr, SendOp, SendWr, Sge, Target, UdTarget,
+    Wc, WrId,
 };
 
 use super::control::lines::LINE_WAIT;
@@ -37,25 +36,23 @@ pub(crate) struct Options {
 }
 
 /// One queue pair, and one buffer that all its messages go through.
-struct Player<'a> {
-    nic: &'a dyn Device,
+struct Player {
     options: Options,
-    pd: PdHandle,
-    cq: CqHandle,
-    qp: QpHandle,
-    buffer: Buffer,
-    mr: MrHandle,
+    pd: Pd,
+    cq: Cq,
+    qp: AnyQp,
+    mr: Mr,
     own: Endpoint,
     target: Target,
-    way: Option<AhHandle>,
+    way: Option<Ah>,
 }
 
 /// Names of work requests.
 const SENT: WrId = WrId(1);
 const RECEIVED: WrId = WrId(2);
 
-impl<'a> Player<'a> {
-    fn new(nic: &'a dyn Device, options: Options) -> anyhow::Result<Self> {
+impl Player {
+    fn new(nic: &Nic, options: Options) -> anyhow::Result<Self> {
         let gids = nic.gids();
         let gid = *gids.get(usize::from(options.gid_index)).with_context(|| {
             format!("-x: {} has {} GIDs, counted from 0", nic.name(), gids.len())
@@ -64,22 +61,12 @@ impl<'a> Player<'a> {
         ensure!((1..=4096).contains(&options.rx_depth), "-r: 1 to 4096 receives");
         let pd = nic.create_pd()?;
         let cq = nic.create_cq(options.rx_depth as usize + 16)?;
-        let buffer = Buffer::new((options.size + GRH_BYTES) as usize);
-        let mr = nic.register(pd, &buffer, Access::LOCAL_WRITE)?;
-        let cap = QpCap {
-            max_send_wr: 8,
-            max_recv_wr: options.rx_depth,
-            max_send_sge: 1,
-            max_recv_sge: 1,
-            max_inline_data: 0,
-        };
-        let qp_type = options.connection.qp_type();
-        let init = QpInitAttr { qp_type, cap, sq_sig_all: true };
-        let create = QpCreate { init, send_cq: cq, recv_cq: cq, srq: None, xrcd: None };
-        let qp = nic.create_qp(pd, create)?;
-        let own = Endpoint { gid, ..nic.endpoint(qp)? };
+        let mr = pd.allocate((options.size + GRH_BYTES) as usize, Access::LOCAL_WRITE)?;
+        let qp = pd.qp(&cq).depth(8, options.rx_depth).max_sge(1, 1).max_inline_data(0);
+        let qp = qp.signal_all().build_any(options.connection.qp_type())?;
+        let own = Endpoint { gid, ..qp.endpoint()? };
         let (target, way) = (Target::Peer, None);
-        Ok(Self { nic, options, pd, cq, qp, buffer, mr, own, target, way })
+        Ok(Self { options, pd, cq, qp, mr, own, target, way })
     }
 
     /// Meets the other side. The receives are posted before it can send.
@@ -95,24 +82,24 @@ impl<'a> Player<'a> {
             ..Connect::default()
         };
         if connection == Connection::Ud {
-            self.nic.open_datagram(self.qp, &how)?;
-            let ah = self.nic.create_ah(self.pd, AhAttr::new(peer.gid, gid_index))?;
-            self.way = Some(ah);
-            self.target = Target::Ud(UdTarget { ah, qpn: peer.qpn, qkey: how.qkey });
+            self.qp.open_datagram(&how)?;
+            let ah = self.pd.create_ah(AhAttr::new(peer.gid, gid_index))?;
+            let to = UdTarget { ah: ah.handle(), qpn: peer.qpn, qkey: how.qkey };
+            (self.target, self.way) = (Target::Ud(to), Some(ah));
         } else {
-            self.nic.connect(self.qp, peer, &how)?;
+            self.qp.connect(peer, &how)?;
         }
         (0..rx_depth).try_for_each(|_| self.post_receive())
     }
 
     fn sge(&self, offset: u32, length: u32) -> Sge {
-        Sge { addr: self.buffer.addr() + u64::from(offset), length, lkey: self.mr.lkey() }
+        self.mr.sge(offset as usize, length as usize)
     }
 
     fn post_receive(&self) -> anyhow::Result<()> {
         let grh = self.grh();
         let sges = [self.sge(GRH_BYTES - grh, self.options.size + grh)];
-        let posted = self.nic.post_recv(self.qp, &RecvWr { id: RECEIVED, sges: &sges });
+        let posted = self.qp.post_recv(&RecvWr { id: RECEIVED, sges: &sges });
         posted.context("cannot post a receive")
     }
 
@@ -125,7 +112,7 @@ impl<'a> Player<'a> {
         let sges = [self.sge(GRH_BYTES, bytes)];
         let op = SendOp::Send { imm: None };
         let wr = SendWr { target: self.target, ..SendWr::new(SENT, op, Data::Gather(&sges)) };
-        self.nic.post_send(self.qp, &wr).context("cannot post a message")
+        self.qp.post_send(&wr).context("cannot post a message")
     }
 
     /// Waits until so many messages have completed.
@@ -133,7 +120,7 @@ impl<'a> Player<'a> {
         let since = now();
         while *sent < messages {
             let mut wcs = [Wc::default(); 1];
-            if self.nic.poll_cq(self.cq, &mut wcs) > 0 {
+            if self.cq.poll_wcs(&mut wcs) > 0 {
                 let [wc] = wcs;
                 if !wc.is_success() {
                     return Err(failure("pingpong", &wc));
@@ -154,7 +141,7 @@ impl<'a> Player<'a> {
         let mut in_vain = 0_u32;
         loop {
             let mut wcs = [Wc::default(); 1];
-            if self.nic.poll_cq(self.cq, &mut wcs) > 0 {
+            if self.cq.poll_wcs(&mut wcs) > 0 {
                 let [wc] = wcs;
                 if !wc.is_success() {
                     return Err(failure("pingpong", &wc));
@@ -168,7 +155,7 @@ impl<'a> Player<'a> {
             in_vain += 1;
             if in_vain.is_multiple_of(64) {
                 std::thread::yield_now();
-                if let Some(error) = self.nic.broken() {
+                if let Some(error) = self.cq.context().device().broken() {
                     return Err(error.into());
                 }
                 let now = now();
@@ -178,19 +165,6 @@ impl<'a> Player<'a> {
                 }
             }
         }
-    }
-}
-
-impl Drop for Player<'_> {
-    fn drop(&mut self) {
-        // What cannot be destroyed goes with the NIC.
-        let _ = self.nic.destroy_qp(self.qp);
-        if let Some(way) = self.way {
-            let _ = self.nic.destroy_ah(way);
-        }
-        let _ = self.nic.deregister(self.mr);
-        let _ = self.nic.destroy_cq(self.cq);
-        let _ = self.nic.destroy_pd(self.pd);
     }
 }
 
@@ -205,7 +179,7 @@ pub(crate) struct Played {
 
 /// Plays the client's part: sends, and waits for the answer, `rounds` times.
 pub(crate) fn client(
-    nic: &dyn Device,
+    nic: &Nic,
     mut stream: Tcp,
     options: Options,
     rounds: u64,
@@ -256,7 +230,7 @@ pub(crate) struct ServerLimits {
 
 /// Plays the server's part: answers every message with itself, until none comes any more.
 pub(crate) fn server(
-    nic: &dyn Device,
+    nic: &Nic,
     stream: &mut Tcp,
     peer: Endpoint,
     options: Options,

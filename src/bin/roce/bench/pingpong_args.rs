@@ -63,7 +63,7 @@ pub(crate) fn run(args: &PingpongArgs) -> anyhow::Result<ExitCode> {
         size: args.size.unwrap_or(default),
         rx_depth: args.rx_depth,
     };
-    let played = pingpong::client(&*nic, stream, options, args.iters)?;
+    let played = pingpong::client(&nic.into(), stream, options, args.iters)?;
     let mut out = output::stdout();
     writeln!(out, "  local address:  {}", pingpong::describe(&played.own))?;
     writeln!(out, "  remote address: {}", pingpong::describe(&played.peer))?;

@@ -7,7 +7,7 @@ use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::sync::Arc;
 
 use anyhow::Context;
-use roce::verbs::Device;
+use roce::device::Device;
 
 use super::args::ReachArgs;
 use super::control::messages::address_of;

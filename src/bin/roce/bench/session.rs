@@ -5,7 +5,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context, ensure};
 use indicatif::ProgressBar;
-use roce::verbs::{Device, Mtu};
+use roce::device::{Context as Nic, Device};
+use roce::verbs::Mtu;
 use roce::wire::Gid;
 
 use super::bandwidth::{self, Outcome};
@@ -127,7 +128,7 @@ pub(crate) struct ClientOptions<'a> {
 
 /// Runs the client's side: both sides have been introduced. What was measured before an error, the audience knows.
 pub(crate) fn client(
-    nic: &dyn Device,
+    nic: &Nic,
     control: &mut Control,
     plan: &Plan,
     options: ClientOptions<'_>,
@@ -141,13 +142,13 @@ pub(crate) fn client(
 }
 
 fn run_client(
-    nic: &dyn Device,
+    nic: &Nic,
     control: &mut Control,
     plan: &Plan,
     options: ClientOptions<'_>,
     audience: &mut dyn Audience,
 ) -> anyhow::Result<Counts> {
-    let before = counted(nic);
+    let before = counted(nic.device());
     let mut side = Side::new(nic, plan, options.gid_index)?;
     let own = side.reach();
     control.send(&messages::hello(plan, &own))?;
@@ -180,12 +181,12 @@ fn run_client(
     }
     control.send("bye\n")?;
     let peer = messages::read_counters(control).context("at the end")?;
-    Ok(Counts { own: since(&before, counted(nic)), peer })
+    Ok(Counts { own: since(&before, counted(nic.device())), peer })
 }
 
 /// Runs the server's side with a client whose plan was admitted.
 pub(crate) fn server(
-    nic: &dyn Device,
+    nic: &Nic,
     control: &mut Control,
     plan: &Plan,
     peer: Reach,
@@ -204,15 +205,15 @@ pub(crate) struct ServerOptions {
 
 /// The same, and `meddle` may do something with the memory of this side before anything is measured.
 pub(crate) fn server_with(
-    nic: &dyn Device,
+    nic: &Nic,
     control: &mut Control,
     plan: &Plan,
     peer: Reach,
     options: ServerOptions,
-    meddle: impl Fn(&Side<'_>),
+    meddle: impl Fn(&Side),
 ) -> anyhow::Result<()> {
     static NEVER: AtomicBool = AtomicBool::new(false);
-    let before = counted(nic);
+    let before = counted(nic.device());
     let mut plan = plan.clone();
     plan.mtu = plan.mtu.min(nic.query_port()?.active_mtu);
     plan.check()?;
@@ -225,14 +226,14 @@ pub(crate) fn server_with(
         side.prepare()?;
         meddle(&side);
         if control.expect_one_of(&["ready", "bye"])? == "bye" {
-            return messages::send_counters(control, &since(&before, counted(nic)));
+            return messages::send_counters(control, &since(&before, counted(nic.device())));
         }
         control.send("ready\n")?;
         let bar = ProgressBar::hidden();
         step(&mut side, control, &bar, size, Role::Server, &NEVER).1?;
     }
     control.expect("bye")?;
-    messages::send_counters(control, &since(&before, counted(nic)))
+    messages::send_counters(control, &since(&before, counted(nic.device())))
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -243,7 +244,7 @@ enum Role {
 
 /// Measures with one size. An error comes with what was measured until then.
 fn step(
-    side: &mut Side<'_>,
+    side: &mut Side,
     control: &mut Control,
     bar: &ProgressBar,
     size: u32,
@@ -263,7 +264,7 @@ fn step(
 
 fn fill(
     step: &mut Step,
-    side: &mut Side<'_>,
+    side: &mut Side,
     control: &mut Control,
     bar: &ProgressBar,
     role: Role,
@@ -314,7 +315,7 @@ pub(crate) struct Traffic {
 }
 
 impl Traffic {
-    pub(crate) fn of(side: &Side<'_>) -> Option<Self> {
+    pub(crate) fn of(side: &Side) -> Option<Self> {
         if side.plan().connection == Connection::Rc {
             return None;
         }

@@ -1,12 +1,12 @@
 //! One side of a run: what it has on its NIC.
 
 use anyhow::{Context, bail, ensure};
-use roce::engine::{CqHandle, MrHandle, PdHandle, QpCreate, QpHandle};
-use roce::memory::{Buffer, Region};
+use roce::device::{Ah, AnyQp, Context as Nic, Cq, Device, Mr, Pd};
+use roce::memory::Region;
 use roce::verbs::limits::GRH_BYTES;
 use roce::verbs::{
-    Access, AckTimeout, AhAttr, AhHandle, Connect, Data, Device, Endpoint, Mtu, QpCap, QpInitAttr,
-    RecvWr, SendFlags, SendOp, SendWr, Sge, Target, UdTarget, Wc, WcStatus, WrId,
+    Access, AckTimeout, AhAttr, Connect, Data, Endpoint, Mtu, RecvWr, SendFlags, SendOp, SendWr,
+    Sge, Target, UdTarget, Wc, WcStatus, WrId,
 };
 use roce::wire::Psn;
 
@@ -18,29 +18,28 @@ use super::control::plan::{ATOMIC_SIZE, Connection, Op, Plan};
 const RECEIVE: u64 = 1 << 63;
 
 /// One side of a run.
-pub(crate) struct Side<'a> {
-    nic: &'a dyn Device,
+pub(crate) struct Side {
+    nic: Nic,
     plan: Plan,
     gid_index: u8,
     layout: Layout,
-    pd: PdHandle,
-    cq: CqHandle,
-    qps: Vec<QpHandle>,
+    pd: Pd,
+    cq: Cq,
+    qps: Vec<AnyQp>,
     own: Vec<Endpoint>,
-    buffer: Buffer,
+    mr: Mr,
     region: Region,
-    mr: MrHandle,
     peer: Option<Reach>,
-    ways: Vec<AhHandle>,
+    ways: Vec<Ah>,
     /// What every message holds.
     pattern: Vec<u8>,
     /// Where messages are looked at.
     scratch: Vec<u8>,
 }
 
-impl<'a> Side<'a> {
+impl Side {
     /// Makes what a plan needs.
-    pub(crate) fn new(nic: &'a dyn Device, plan: &Plan, gid_index: u8) -> anyhow::Result<Self> {
+    pub(crate) fn new(nic: &Nic, plan: &Plan, gid_index: u8) -> anyhow::Result<Self> {
         let gids = nic.gids();
         let gid = *gids.get(usize::from(gid_index)).with_context(|| {
             format!("-x: {} has {} GIDs, counted from 0", nic.name(), gids.len())
@@ -51,16 +50,15 @@ impl<'a> Side<'a> {
         let pd = nic.create_pd()?;
         let depth = plan.tx_depth as usize + layout.receives_per_qp;
         let cq = nic.create_cq(plan.qps as usize * depth + 1)?;
-        let buffer = Buffer::new(layout.end);
         let access = Access::LOCAL_WRITE
             | Access::REMOTE_WRITE
             | Access::REMOTE_READ
             | Access::REMOTE_ATOMIC;
-        let mr = nic.register(pd, &buffer, access)?;
+        let mr = pd.allocate(layout.end, access)?;
         let pattern = pattern(plan.size_max() as usize);
-        buffer.write(layout.source, &pattern)?;
+        mr.write(layout.source, &pattern)?;
         let mut side = Self {
-            nic,
+            nic: nic.clone(),
             plan: plan.clone(),
             gid_index,
             layout,
@@ -68,27 +66,19 @@ impl<'a> Side<'a> {
             cq,
             qps: Vec::new(),
             own: Vec::new(),
-            region: buffer.region(),
-            buffer,
+            region: mr.buffer().region(),
             mr,
             peer: None,
             ways: Vec::new(),
             scratch: vec![0; pattern.len()],
             pattern,
         };
-        let cap = QpCap {
-            max_send_wr: plan.tx_depth,
-            max_recv_wr: u32::try_from(layout.receives_per_qp)?.max(1),
-            max_send_sge: 1,
-            max_recv_sge: 1,
-            max_inline_data: 0,
-        };
-        let init = QpInitAttr { qp_type: plan.connection.qp_type(), cap, sq_sig_all: false };
+        let receives = u32::try_from(layout.receives_per_qp)?.max(1);
         for _ in 0..plan.qps {
-            let create = QpCreate { init, send_cq: cq, recv_cq: cq, srq: None, xrcd: None };
-            let qp = nic.create_qp(pd, create)?;
+            let qp = side.pd.qp(&side.cq).depth(plan.tx_depth, receives);
+            let qp = qp.max_sge(1, 1).max_inline_data(0).build_any(plan.connection.qp_type())?;
+            side.own.push(Endpoint { gid, ..qp.endpoint()? });
             side.qps.push(qp);
-            side.own.push(Endpoint { gid, ..nic.endpoint(qp)? });
         }
         Ok(side)
     }
@@ -98,7 +88,7 @@ impl<'a> Side<'a> {
     }
 
     pub(crate) fn nic(&self) -> &dyn Device {
-        self.nic
+        self.nic.device()
     }
 
     /// Takes the MTU that both sides agreed upon.
@@ -111,7 +101,7 @@ impl<'a> Side<'a> {
     pub(crate) fn reach(&self) -> Reach {
         Reach {
             qps: self.own.clone(),
-            addr: self.buffer.addr(),
+            addr: self.mr.addr(),
             rkey: self.mr.rkey(),
             link: self.nic.name().split(':').next().unwrap_or_default().to_owned(),
         }
@@ -119,7 +109,7 @@ impl<'a> Side<'a> {
 
     /// Connects every queue pair to the peer's of the same place, and posts receives.
     pub(crate) fn connect(&mut self, peer: Reach) -> anyhow::Result<()> {
-        for (q, (&qp, other)) in self.qps.iter().zip(&peer.qps).enumerate() {
+        for (q, (qp, other)) in self.qps.iter().zip(&peer.qps).enumerate() {
             let psn = self.own.get(q).map_or(Psn::new(0), |own| own.psn);
             let how = Connect {
                 gid_index: self.gid_index,
@@ -129,11 +119,10 @@ impl<'a> Side<'a> {
                 ..Connect::default()
             };
             if self.plan.connection == Connection::Ud {
-                self.nic.open_datagram(qp, &how)?;
-                self.ways
-                    .push(self.nic.create_ah(self.pd, AhAttr::new(other.gid, self.gid_index))?);
+                qp.open_datagram(&how)?;
+                self.ways.push(self.pd.create_ah(AhAttr::new(other.gid, self.gid_index))?);
             } else {
-                self.nic.connect(qp, other, &how)?;
+                qp.connect(other, &how)?;
             }
         }
         self.peer = Some(peer);
@@ -152,23 +141,21 @@ impl<'a> Side<'a> {
     }
 
     fn post_receive(&self, q: usize, receive: usize) -> anyhow::Result<()> {
-        let Some(&qp) = self.qps.get(q) else { bail!("a receive of no queue pair") };
-        let length = u32::try_from(self.layout.stride)?;
-        let sges = [self.sge(self.slot(q, receive), length)];
+        let Some(qp) = self.qps.get(q) else { bail!("a receive of no queue pair") };
+        let sges = [self.mr.sge(self.slot(q, receive), self.layout.stride)];
         let id = WrId(RECEIVE | (q as u64) << 32 | receive as u64);
-        self.nic.post_recv(qp, &RecvWr { id, sges: &sges }).context("cannot post a receive")
-    }
-
-    fn sge(&self, offset: usize, length: u32) -> Sge {
-        Sge { addr: self.buffer.addr() + offset as u64, length, lkey: self.mr.lkey() }
+        qp.post_recv(&RecvWr { id, sges: &sges }).context("cannot post a receive")
     }
 
     /// The local memory of a message of a queue pair.
     pub(crate) fn local(&self, q: usize, size: u32) -> Sge {
         match self.plan.op {
-            Op::Send | Op::Write => self.sge(self.layout.source, size),
-            Op::Read => self.sge(self.layout.landing, size),
-            Op::Atomic => self.sge(self.layout.results + q * ATOMIC_SIZE as usize, ATOMIC_SIZE),
+            Op::Send | Op::Write => self.mr.sge(self.layout.source, size as usize),
+            Op::Read => self.mr.sge(self.layout.landing, size as usize),
+            Op::Atomic => {
+                let size = ATOMIC_SIZE as usize;
+                self.mr.sge(self.layout.results + q * size, size)
+            }
         }
     }
 
@@ -187,9 +174,11 @@ impl<'a> Side<'a> {
             }
         };
         let target = match (self.ways.get(q), peer.qps.get(q)) {
-            (Some(&ah), Some(other)) => {
-                Target::Ud(UdTarget { ah, qpn: other.qpn, qkey: Connect::default().qkey })
-            }
+            (Some(ah), Some(other)) => Target::Ud(UdTarget {
+                ah: ah.handle(),
+                qpn: other.qpn,
+                qkey: Connect::default().qkey,
+            }),
             _ => Target::Peer,
         };
         Ok(SendWr { target, ..SendWr::new(WrId(q as u64), op, Data::Gather(sges)) })
@@ -212,13 +201,13 @@ impl<'a> Side<'a> {
 
     /// Posts messages to a queue pair.
     pub(crate) fn post(&self, q: usize, wrs: &[SendWr<'_>]) -> anyhow::Result<()> {
-        let Some(&qp) = self.qps.get(q) else { bail!("there is no queue pair {q}") };
-        self.nic.post_sends(qp, wrs).map_err(|(_, error)| error).context("cannot post a message")
+        let Some(qp) = self.qps.get(q) else { bail!("there is no queue pair {q}") };
+        qp.post_sends(wrs).map_err(|(_, error)| error).context("cannot post a message")
     }
 
     /// Sees what has completed, and drives the NIC if nothing has. A failure is an error.
     pub(crate) fn poll(&self, wcs: &mut [Wc]) -> anyhow::Result<usize> {
-        let count = self.nic.poll_cq(self.cq, wcs);
+        let count = self.cq.poll_wcs(wcs);
         for wc in wcs.iter().take(count) {
             if !wc.is_success() {
                 return Err(failure(self.plan.op.name(), wc));
@@ -229,7 +218,7 @@ impl<'a> Side<'a> {
 
     /// Whether the NIC still works. For when nothing has completed for a while.
     pub(crate) fn check_nic(&self) -> anyhow::Result<()> {
-        match self.nic.broken() {
+        match self.nic().broken() {
             Some(error) => Err(error).with_context(|| format!("{} failed", self.nic.name())),
             None => Ok(()),
         }
@@ -267,7 +256,7 @@ impl<'a> Side<'a> {
         let size = self.plan.size_max() as usize;
         self.clear(self.layout.target, size)?;
         self.clear(self.layout.landing, size)?;
-        self.buffer.write(self.layout.source, &self.pattern)?;
+        self.mr.write(self.layout.source, &self.pattern)?;
         for q in 0..self.qps.len() {
             self.region.store(self.counter(q), [0; 8])?;
         }
@@ -315,21 +304,6 @@ impl<'a> Side<'a> {
     #[inline]
     pub(crate) fn set_last(&self, size: u32, byte: u8) -> anyhow::Result<()> {
         Ok(self.region.write((self.layout.source + size as usize - 1) as u64, &[byte])?)
-    }
-}
-
-impl Drop for Side<'_> {
-    fn drop(&mut self) {
-        // What cannot be destroyed goes with the NIC.
-        for &qp in &self.qps {
-            let _ = self.nic.destroy_qp(qp);
-        }
-        for &ah in &self.ways {
-            let _ = self.nic.destroy_ah(ah);
-        }
-        let _ = self.nic.deregister(self.mr);
-        let _ = self.nic.destroy_cq(self.cq);
-        let _ = self.nic.destroy_pd(self.pd);
     }
 }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use roce::conform::server::{Report, Server};
-use roce::verbs::Device;
+use roce::device::Device;
 
 use super::{ServeArgs, agent};
 use crate::device::address_of;

@@ -12,7 +12,7 @@ pub(super) fn introduce(stage: &Stage, out: &mut dyn Write) -> Result<()> {
     writeln!(out, "Two soft NICs on loopback, over ordinary UDP sockets, port 4791.")?;
     for side in [&stage.a, &stage.b] {
         let port = side.nic.port();
-        let (at, len) = (side.buffer.addr(), side.buffer.len());
+        let (at, len) = (side.mr.addr(), side.mr.len());
         let key = side.mr.rkey();
         writeln!(
             out,

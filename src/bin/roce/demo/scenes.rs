@@ -3,8 +3,8 @@
 use anyhow::{Context as _, Result, ensure};
 use roce::engine::Counter;
 use roce::verbs::{
-    Access, AhAttr, Data, Device, FlushLevel, FlushPlacement, MwBind, MwType, QpType, RecvWr,
-    SendFlags, SendOp, SendWr, Target, UdTarget, WcStatus, WrId,
+    Access, AhAttr, Data, FlushLevel, FlushPlacement, MwBind, MwType, QpType, RecvWr, SendFlags,
+    SendOp, SendWr, Target, UdTarget, WcStatus, WrId,
 };
 use roce::wire::RKey;
 
@@ -97,12 +97,11 @@ fn one<'a>(id: u64, op: SendOp, sges: &'a [roce::verbs::Sge]) -> SendWr<'a> {
 /// Puts different bytes into a side's memory.
 fn fill(side: &Side, len: usize) -> Result<()> {
     let bytes: Vec<u8> = (0..=250).cycle().take(len).collect();
-    Ok(side.buffer.write(0, &bytes)?)
+    Ok(side.mr.write(0, &bytes)?)
 }
 
-fn same(play: &Play<'_>, from: u64, to: usize, len: usize) -> Result<()> {
-    let (sent, received) = (play.a().buffer.to_vec(), play.b().buffer.to_vec());
-    let from = usize::try_from(from)?;
+fn same(play: &Play<'_>, from: usize, to: usize, len: usize) -> Result<()> {
+    let (sent, received) = (play.a().mr.to_vec(), play.b().mr.to_vec());
     ensure!(
         sent[from..from + len] == received[to..to + len],
         "the data received differs from the data sent"
@@ -113,9 +112,9 @@ fn same(play: &Play<'_>, from: u64, to: usize, len: usize) -> Result<()> {
 fn send(play: &mut Play<'_>) -> Result<()> {
     let (a, b) = (play.a(), play.b());
     let (a_qp, b_qp) = play.connect(QpType::Rc)?;
-    a.buffer.write(0, b"hello, RoCE")?;
-    play.recv(b, b_qp, &RecvWr { id: WrId(100), sges: &[b.sge(0, 64)] })?;
-    play.send(a, a_qp, &one(1, SEND, &[a.sge(0, 11)]))?;
+    a.mr.write(0, b"hello, RoCE")?;
+    play.recv(b, &b_qp, &RecvWr { id: WrId(100), sges: &[b.sge(0, 64)] })?;
+    play.send(a, &a_qp, &one(1, SEND, &[a.sge(0, 11)]))?;
     play.complete(b, 1)?;
     play.complete(a, 1)?;
     same(play, 0, 0, 11)
@@ -125,11 +124,11 @@ fn send_imm(play: &mut Play<'_>) -> Result<()> {
     let (a, b) = (play.a(), play.b());
     let (a_qp, b_qp) = play.connect(QpType::Rc)?;
     fill(a, 2500)?;
-    play.recv(b, b_qp, &RecvWr { id: WrId(101), sges: &[b.sge(0, 4096)] })?;
+    play.recv(b, &b_qp, &RecvWr { id: WrId(101), sges: &[b.sge(0, 4096)] })?;
     let sges = [a.sge(0, 1500), a.sge(1500, 1000)];
     let op = SendOp::Send { imm: Some(*b"roce") };
     let flags = SendFlags::SIGNALED | SendFlags::SOLICITED;
-    play.send(a, a_qp, &SendWr { flags, ..one(2, op, &sges) })?;
+    play.send(a, &a_qp, &SendWr { flags, ..one(2, op, &sges) })?;
     play.complete(b, 1)?;
     play.complete(a, 1)?;
     same(play, 0, 0, 2500)
@@ -138,10 +137,10 @@ fn send_imm(play: &mut Play<'_>) -> Result<()> {
 fn send_inline(play: &mut Play<'_>) -> Result<()> {
     let (a, b) = (play.a(), play.b());
     let (a_qp, b_qp) = play.connect(QpType::Rc)?;
-    play.recv(b, b_qp, &RecvWr { id: WrId(102), sges: &[b.sge(0, 64)] })?;
+    play.recv(b, &b_qp, &RecvWr { id: WrId(102), sges: &[b.sge(0, 64)] })?;
     let flags = SendFlags::SIGNALED | SendFlags::INLINE;
     let wr = SendWr::new(WrId(3), SEND, Data::Inline(b"small"));
-    play.send(a, a_qp, &SendWr { flags, ..wr })?;
+    play.send(a, &a_qp, &SendWr { flags, ..wr })?;
     play.complete(b, 1)?;
     play.complete(a, 1)?;
     Ok(())
@@ -149,10 +148,10 @@ fn send_inline(play: &mut Play<'_>) -> Result<()> {
 
 fn write(play: &mut Play<'_>) -> Result<()> {
     let (a, b) = (play.a(), play.b());
-    let (a_qp, _) = play.connect(QpType::Rc)?;
+    let (a_qp, _b_qp) = play.connect(QpType::Rc)?;
     fill(a, 3000)?;
-    let op = SendOp::Write { remote_addr: b.buffer.addr() + 4096, rkey: b.mr.rkey(), imm: None };
-    play.send(a, a_qp, &one(4, op, &[a.sge(0, 3000)]))?;
+    let op = SendOp::Write { remote_addr: b.mr.addr() + 4096, rkey: b.mr.rkey(), imm: None };
+    play.send(a, &a_qp, &one(4, op, &[a.sge(0, 3000)]))?;
     play.complete(a, 1)?;
     same(play, 0, 4096, 3000)
 }
@@ -160,10 +159,10 @@ fn write(play: &mut Play<'_>) -> Result<()> {
 fn write_imm(play: &mut Play<'_>) -> Result<()> {
     let (a, b) = (play.a(), play.b());
     let (a_qp, b_qp) = play.connect(QpType::Rc)?;
-    play.recv(b, b_qp, &RecvWr { id: WrId(103), sges: &[] })?;
-    let (remote_addr, rkey) = (b.buffer.addr(), b.mr.rkey());
+    play.recv(b, &b_qp, &RecvWr { id: WrId(103), sges: &[] })?;
+    let (remote_addr, rkey) = (b.mr.addr(), b.mr.rkey());
     let op = SendOp::Write { remote_addr, rkey, imm: Some([0, 0, 0, 42]) };
-    play.send(a, a_qp, &one(5, op, &[a.sge(0, 100)]))?;
+    play.send(a, &a_qp, &one(5, op, &[a.sge(0, 100)]))?;
     play.complete(b, 1)?;
     play.complete(a, 1)?;
     Ok(())
@@ -171,26 +170,26 @@ fn write_imm(play: &mut Play<'_>) -> Result<()> {
 
 fn read(play: &mut Play<'_>) -> Result<()> {
     let (a, b) = (play.a(), play.b());
-    let (a_qp, _) = play.connect(QpType::Rc)?;
+    let (a_qp, _b_qp) = play.connect(QpType::Rc)?;
     fill(b, 2100)?;
-    let op = SendOp::Read { remote_addr: b.buffer.addr(), rkey: b.mr.rkey() };
-    play.send(a, a_qp, &one(6, op, &[a.sge(8192, 2100)]))?;
+    let op = SendOp::Read { remote_addr: b.mr.addr(), rkey: b.mr.rkey() };
+    play.send(a, &a_qp, &one(6, op, &[a.sge(8192, 2100)]))?;
     play.complete(a, 1)?;
     same(play, 8192, 0, 2100)
 }
 
 fn atomics(play: &mut Play<'_>) -> Result<()> {
     let (a, b) = (play.a(), play.b());
-    let (a_qp, _) = play.connect(QpType::Rc)?;
-    b.buffer.write(0, &40_u64.to_ne_bytes())?;
-    let (remote_addr, rkey) = (b.buffer.addr(), b.mr.rkey());
-    play.send(a, a_qp, &one(7, SendOp::FetchAdd { remote_addr, rkey, add: 2 }, &[a.sge(0, 8)]))?;
+    let (a_qp, _b_qp) = play.connect(QpType::Rc)?;
+    b.mr.write(0, &40_u64.to_ne_bytes())?;
+    let (remote_addr, rkey) = (b.mr.addr(), b.mr.rkey());
+    play.send(a, &a_qp, &one(7, SendOp::FetchAdd { remote_addr, rkey, add: 2 }, &[a.sge(0, 8)]))?;
     play.complete(a, 1)?;
     let swap = SendOp::CompareSwap { remote_addr, rkey, compare: 42, swap: 7 };
-    play.send(a, a_qp, &one(8, swap, &[a.sge(8, 8)]))?;
+    play.send(a, &a_qp, &one(8, swap, &[a.sge(8, 8)]))?;
     play.complete(a, 1)?;
     let word = |bytes: &[u8]| u64::from_ne_bytes(bytes.try_into().unwrap_or_default());
-    let (here, there) = (a.buffer.to_vec(), b.buffer.to_vec());
+    let (here, there) = (a.mr.to_vec(), b.mr.to_vec());
     let (was, then, is) = (word(&here[..8]), word(&here[8..16]), word(&there[..8]));
     play.say(&format!("Original values {was} and {then}; the memory now holds {is}."))?;
     ensure!((was, then, is) == (40, 42, 7), "wrong values");
@@ -199,13 +198,13 @@ fn atomics(play: &mut Play<'_>) -> Result<()> {
 
 fn atomic_write(play: &mut Play<'_>) -> Result<()> {
     let (a, b) = (play.a(), play.b());
-    let (a_qp, _) = play.connect(QpType::Rc)?;
-    a.buffer.write(0, b"8 bytes!")?;
-    let (remote_addr, rkey) = (b.buffer.addr(), b.mr.rkey());
-    play.send(a, a_qp, &one(9, SendOp::AtomicWrite { remote_addr, rkey }, &[a.sge(0, 8)]))?;
+    let (a_qp, _b_qp) = play.connect(QpType::Rc)?;
+    a.mr.write(0, b"8 bytes!")?;
+    let (remote_addr, rkey) = (b.mr.addr(), b.mr.rkey());
+    play.send(a, &a_qp, &one(9, SendOp::AtomicWrite { remote_addr, rkey }, &[a.sge(0, 8)]))?;
     let (placement, level) = (FlushPlacement::GLOBAL, FlushLevel::Range);
     let flush = SendOp::Flush { remote_addr, rkey, length: 8, placement, level };
-    play.send(a, a_qp, &SendWr::new(WrId(10), flush, Data::EMPTY))?;
+    play.send(a, &a_qp, &SendWr::new(WrId(10), flush, Data::EMPTY))?;
     play.complete(a, 2)?;
     same(play, 0, 0, 8)
 }
@@ -213,37 +212,36 @@ fn atomic_write(play: &mut Play<'_>) -> Result<()> {
 fn window(play: &mut Play<'_>) -> Result<()> {
     let (a, b) = (play.a(), play.b());
     let (a_qp, b_qp) = play.connect(QpType::Rc)?;
-    let mw = b.nic.create_mw(b.pd, MwType::Type2)?;
-    let now = b.nic.mw_key(mw).context("the memory window has no R_Key")?;
+    let mw = b.pd.create_mw(MwType::Type2)?;
+    let now = mw.rkey().context("the memory window has no R_Key")?;
     let rkey = RKey::new(now.get() ^ 0x5a);
-    let (addr, access) = (b.buffer.addr() + 1024, Access::REMOTE_WRITE);
+    let (addr, access) = (b.mr.addr() + 1024, Access::REMOTE_WRITE);
     let shown = MwBind { mr: b.mr.lkey(), addr, length: 256, access };
     let bind = SendOp::BindMw { mw: now, rkey, bind: shown };
-    play.send(b, b_qp, &SendWr::new(WrId(104), bind, Data::EMPTY))?;
+    play.send(b, &b_qp, &SendWr::new(WrId(104), bind, Data::EMPTY))?;
     play.complete(b, 1)?;
     let op = SendOp::Write { remote_addr: addr, rkey, imm: None };
-    play.send(a, a_qp, &one(11, op, &[a.sge(0, 256)]))?;
+    play.send(a, &a_qp, &one(11, op, &[a.sge(0, 256)]))?;
     play.complete(a, 1)?;
-    play.recv(b, b_qp, &RecvWr { id: WrId(105), sges: &[b.sge(0, 64)] })?;
-    play.send(a, a_qp, &one(12, SendOp::SendWithInv { rkey }, &[a.sge(0, 4)]))?;
+    play.recv(b, &b_qp, &RecvWr { id: WrId(105), sges: &[b.sge(0, 64)] })?;
+    play.send(a, &a_qp, &one(12, SendOp::SendWithInv { rkey }, &[a.sge(0, 4)]))?;
     play.complete(b, 1)?;
     play.complete(a, 1)?;
     play.say("The same window once more, invalidated by its owner.")?;
     let again = SendOp::BindMw { mw: rkey, rkey: now, bind: shown };
-    play.send(b, b_qp, &SendWr::new(WrId(106), again, Data::EMPTY))?;
-    play.send(b, b_qp, &SendWr::new(WrId(107), SendOp::LocalInv { rkey: now }, Data::EMPTY))?;
+    play.send(b, &b_qp, &SendWr::new(WrId(106), again, Data::EMPTY))?;
+    play.send(b, &b_qp, &SendWr::new(WrId(107), SendOp::LocalInv { rkey: now }, Data::EMPTY))?;
     play.complete(b, 2)?;
-    b.nic.destroy_mw(mw)?;
     Ok(())
 }
 
 fn unreliable(play: &mut Play<'_>) -> Result<()> {
     let (a, b) = (play.a(), play.b());
     let (a_qp, b_qp) = play.connect(QpType::Uc)?;
-    play.recv(b, b_qp, &RecvWr { id: WrId(108), sges: &[b.sge(0, 2048)] })?;
-    let op = SendOp::Write { remote_addr: b.buffer.addr(), rkey: b.mr.rkey(), imm: None };
-    play.send(a, a_qp, &one(13, op, &[a.sge(0, 64)]))?;
-    play.send(a, a_qp, &one(14, SEND, &[a.sge(0, 1500)]))?;
+    play.recv(b, &b_qp, &RecvWr { id: WrId(108), sges: &[b.sge(0, 2048)] })?;
+    let op = SendOp::Write { remote_addr: b.mr.addr(), rkey: b.mr.rkey(), imm: None };
+    play.send(a, &a_qp, &one(13, op, &[a.sge(0, 64)]))?;
+    play.send(a, &a_qp, &one(14, SEND, &[a.sge(0, 1500)]))?;
     play.complete(a, 2)?;
     play.complete(b, 1)?;
     Ok(())
@@ -251,15 +249,14 @@ fn unreliable(play: &mut Play<'_>) -> Result<()> {
 
 fn datagram(play: &mut Play<'_>) -> Result<()> {
     let (a, b) = (play.a(), play.b());
-    let a_qp = a.nic.create_simple_qp(a.pd, a.cq, QpType::Ud)?;
-    let b_qp = b.nic.create_simple_qp(b.pd, b.cq, QpType::Ud)?;
-    a.nic.open_datagram(a_qp, &manner())?;
-    b.nic.open_datagram(b_qp, &manner())?;
-    let to = b.nic.endpoint(b_qp)?;
-    let ah = a.nic.create_ah(a.pd, AhAttr::new(to.gid, 0))?;
-    let target = Target::Ud(UdTarget { ah, qpn: to.qpn, qkey: manner().qkey });
-    play.recv(b, b_qp, &RecvWr { id: WrId(109), sges: &[b.sge(0, 256)] })?;
-    play.send(a, a_qp, &SendWr { target, ..one(15, SEND, &[a.sge(0, 32)]) })?;
+    let (a_qp, b_qp) = (a.qp(QpType::Ud)?, b.qp(QpType::Ud)?);
+    a_qp.open_datagram(&manner())?;
+    b_qp.open_datagram(&manner())?;
+    let to = b_qp.endpoint()?;
+    let ah = a.pd.create_ah(AhAttr::new(to.gid, 0))?;
+    let target = Target::Ud(UdTarget { ah: ah.handle(), qpn: to.qpn, qkey: manner().qkey });
+    play.recv(b, &b_qp, &RecvWr { id: WrId(109), sges: &[b.sge(0, 256)] })?;
+    play.send(a, &a_qp, &SendWr { target, ..one(15, SEND, &[a.sge(0, 32)]) })?;
     play.complete(a, 1)?;
     play.complete(b, 1)?;
     same(play, 0, 40, 32)
@@ -268,9 +265,9 @@ fn datagram(play: &mut Play<'_>) -> Result<()> {
 fn not_ready(play: &mut Play<'_>) -> Result<()> {
     let (a, b) = (play.a(), play.b());
     let (a_qp, b_qp) = play.connect(QpType::Rc)?;
-    play.send(a, a_qp, &one(16, SEND, &[a.sge(0, 16)]))?;
+    play.send(a, &a_qp, &one(16, SEND, &[a.sge(0, 16)]))?;
     play.until(a, Counter::RnrReceived)?;
-    play.recv(b, b_qp, &RecvWr { id: WrId(110), sges: &[b.sge(0, 64)] })?;
+    play.recv(b, &b_qp, &RecvWr { id: WrId(110), sges: &[b.sge(0, 64)] })?;
     play.complete(b, 1)?;
     play.complete(a, 1)?;
     Ok(())
@@ -279,30 +276,29 @@ fn not_ready(play: &mut Play<'_>) -> Result<()> {
 fn access(play: &mut Play<'_>) -> Result<()> {
     let (a, b) = (play.a(), play.b());
     let (a_qp, b_qp) = play.connect(QpType::Rc)?;
-    play.recv(b, b_qp, &RecvWr { id: WrId(111), sges: &[b.sge(0, 64)] })?;
+    play.recv(b, &b_qp, &RecvWr { id: WrId(111), sges: &[b.sge(0, 64)] })?;
     let op = SendOp::Write {
-        remote_addr: b.buffer.addr(),
+        remote_addr: b.mr.addr(),
         rkey: RKey::new(b.mr.rkey().get() ^ 0xff),
         imm: None,
     };
-    play.send(a, a_qp, &one(17, op, &[a.sge(0, 64)]))?;
+    play.send(a, &a_qp, &one(17, op, &[a.sge(0, 64)]))?;
     let done = play.outcome(a, 1)?;
     ensure!(done[0].status == WcStatus::RemAccessErr, "the status is {}", done[0].status);
     play.outcome(b, 1)?;
     play.events(b)?;
-    play.send(a, a_qp, &one(18, SEND, &[a.sge(0, 64)]))?;
+    play.send(a, &a_qp, &one(18, SEND, &[a.sge(0, 64)]))?;
     play.outcome(a, 1)?;
     Ok(())
 }
 
 fn silent_peer(play: &mut Play<'_>) -> Result<()> {
     let (a, b) = (play.a(), play.b());
-    let a_qp = a.nic.create_simple_qp(a.pd, a.cq, QpType::Rc)?;
-    let gone = b.nic.create_simple_qp(b.pd, b.cq, QpType::Rc)?;
-    let peer = b.nic.endpoint(gone)?;
-    b.nic.destroy_qp(gone)?;
-    a.nic.connect(a_qp, &peer, &impatient())?;
-    play.send(a, a_qp, &one(19, SEND, &[a.sge(0, 16)]))?;
+    let a_qp = a.qp(QpType::Rc)?;
+    // A queue pair that is gone.
+    let peer = b.qp(QpType::Rc)?.endpoint()?;
+    a_qp.connect(&peer, &impatient())?;
+    play.send(a, &a_qp, &one(19, SEND, &[a.sge(0, 16)]))?;
     let done = play.outcome(a, 1)?;
     ensure!(done[0].status == WcStatus::RetryExcErr, "the status is {}", done[0].status);
     Ok(())

@@ -8,14 +8,12 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use anyhow::{Context as _, Result, bail};
 use roce::capture::Reader;
 use roce::decode::{Decoder, LineStyle, TimeStyle};
-use roce::engine::{Counter, CqHandle, MrHandle, PdHandle, QpHandle};
+use roce::device::{AnyQp, Context, Cq, Device, Mr, Pd};
+use roce::engine::Counter;
 use roce::link::{tap, udp};
-use roce::memory::Buffer;
 use roce::nic::SoftNic;
 use roce::time::Instant;
-use roce::verbs::{
-    Access, AckTimeout, Connect, Device, Mtu, QpType, RecvWr, RetryCount, SendWr, Sge, Wc,
-};
+use roce::verbs::{Access, AckTimeout, Connect, Mtu, QpType, RecvWr, RetryCount, SendWr, Sge, Wc};
 use roce::wire::aeth::RnrTimer;
 use roce::wire::{Bits, Frame, LinkType, Network, ROCE_PORT};
 
@@ -44,11 +42,10 @@ pub(super) struct Stage {
 pub(super) struct Side {
     pub(super) name: char,
     pub(super) address: Ipv4Addr,
-    pub(super) nic: SoftNic,
-    pub(super) pd: PdHandle,
-    pub(super) cq: CqHandle,
-    pub(super) buffer: Buffer,
-    pub(super) mr: MrHandle,
+    pub(super) nic: Arc<SoftNic>,
+    pub(super) pd: Pd,
+    pub(super) cq: Cq,
+    pub(super) mr: Mr,
 }
 
 /// A capture in memory, to which a tap writes.
@@ -129,16 +126,21 @@ fn count(capture: &[u8]) -> Result<usize> {
 
 impl Side {
     fn new(name: char, address: Ipv4Addr, link: roce::link::Link) -> Result<Self> {
-        let nic = SoftNic::start(link)?;
-        let (pd, cq) = (nic.create_pd()?, nic.create_cq(256)?);
-        let buffer = Buffer::new(16 * 1024);
-        let mr = nic.register(pd, &buffer, ALL)?;
-        Ok(Self { name, address, nic, pd, cq, buffer, mr })
+        let nic = Arc::new(SoftNic::start(link)?);
+        let context = Context::from(Arc::clone(&nic));
+        let (pd, cq) = (context.create_pd()?, context.create_cq(256)?);
+        let mr = pd.allocate(16 * 1024, ALL)?;
+        Ok(Self { name, address, nic, pd, cq, mr })
+    }
+
+    /// A queue pair that reports every send.
+    pub(super) fn qp(&self, qp_type: QpType) -> Result<AnyQp> {
+        Ok(self.pd.qp(&self.cq).signal_all().build_any(qp_type)?)
     }
 
     /// A piece of its memory.
-    pub(super) fn sge(&self, offset: u64, length: u32) -> Sge {
-        Sge { addr: self.buffer.addr() + offset, length, lkey: self.mr.lkey() }
+    pub(super) fn sge(&self, offset: usize, len: usize) -> Sge {
+        self.mr.sge(offset, len)
     }
 }
 
@@ -176,12 +178,10 @@ impl<'s> Play<'s> {
     }
 
     /// A queue pair at each side, connected to each other.
-    pub(super) fn connect(&self, kind: QpType) -> Result<(QpHandle, QpHandle)> {
-        let (a, b) = (self.a(), self.b());
-        let a_qp = a.nic.create_simple_qp(a.pd, a.cq, kind)?;
-        let b_qp = b.nic.create_simple_qp(b.pd, b.cq, kind)?;
-        a.nic.connect(a_qp, &b.nic.endpoint(b_qp)?, &manner())?;
-        b.nic.connect(b_qp, &a.nic.endpoint(a_qp)?, &manner())?;
+    pub(super) fn connect(&self, kind: QpType) -> Result<(AnyQp, AnyQp)> {
+        let (a_qp, b_qp) = (self.a().qp(kind)?, self.b().qp(kind)?);
+        a_qp.connect(&b_qp.endpoint()?, &manner())?;
+        b_qp.connect(&a_qp.endpoint()?, &manner())?;
         Ok((a_qp, b_qp))
     }
 
@@ -192,15 +192,15 @@ impl<'s> Play<'s> {
     }
 
     /// Posts a send, and shows it.
-    pub(super) fn send(&mut self, side: &Side, qp: QpHandle, wr: &SendWr<'_>) -> Result<()> {
+    pub(super) fn send(&mut self, side: &Side, qp: &AnyQp, wr: &SendWr<'_>) -> Result<()> {
         print::send(side.name, wr, self.out)?;
-        Ok(side.nic.post_send(qp, wr)?)
+        Ok(qp.post_send(wr)?)
     }
 
     /// Posts a receive, and shows it.
-    pub(super) fn recv(&mut self, side: &Side, qp: QpHandle, wr: &RecvWr<'_>) -> Result<()> {
+    pub(super) fn recv(&mut self, side: &Side, qp: &AnyQp, wr: &RecvWr<'_>) -> Result<()> {
         print::recv(side.name, wr, self.out)?;
-        Ok(side.nic.post_recv(qp, wr)?)
+        Ok(qp.post_recv(wr)?)
     }
 
     /// Waits for so many completions at a side, which must be good ones.
@@ -224,7 +224,7 @@ impl<'s> Play<'s> {
         let start = std::time::Instant::now();
         while completions.len() < count {
             let mut wcs = [Wc::default(); 16];
-            let got = side.nic.poll_cq(side.cq, &mut wcs);
+            let got = side.cq.poll_wcs(&mut wcs);
             completions.extend_from_slice(&wcs[..got]);
             if let Some(error) = side.nic.broken() {
                 return Err(error.into());

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, bail, ensure};
-use roce::verbs::Device;
+use roce::device::Device;
 
 use super::Server;
 use super::offer::Offer;
@@ -132,7 +132,7 @@ impl Server {
         self.check_gid(peer.address(), client)?;
         ticket.admit(&plan)?;
         let (nic, gid_index) = self.nic_and_gid(local)?;
-        bench::server(&*nic, control, &plan, peer, ServerOptions { gid_index, client })?;
+        bench::server(&nic.into(), control, &plan, peer, ServerOptions { gid_index, client })?;
         Ok(plan)
     }
 
@@ -154,7 +154,7 @@ impl Server {
         let (nic, gid_index) = self.nic_and_gid(local)?;
         let own = nic.gids().get(usize::from(gid_index)).copied().unwrap_or_default();
         check_addresses(address_of(own), wish.address(), is_this_host(client))?;
-        Offer::new(&*nic, gid_index, &wish)?.serve(control, &wish)
+        Offer::new(nic.into(), gid_index, &wish)?.serve(control, &wish)
     }
 
     /// Checks that a client asks for traffic to its own address. A TCP connection proves its address.
@@ -208,7 +208,7 @@ impl Server {
         };
         let in_all = Duration::from_secs(self.admission.limits().seconds);
         let limits = ServerLimits { idle: PINGPONG_IDLE, in_all };
-        let played = pingpong::server(&*nic, &mut stream, peer, options, limits)?;
+        let played = pingpong::server(&nic.into(), &mut stream, peer, options, limits)?;
         Ok(format!("{} pingpong, {} messages", connection.name(), played.rounds))
     }
 }

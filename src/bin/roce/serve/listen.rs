@@ -4,8 +4,8 @@ use std::io;
 use std::net::{IpAddr, SocketAddr, SocketAddrV6, TcpListener};
 
 use anyhow::{Context, bail};
+use roce::device::Device;
 use roce::link::interface::interfaces;
-use roce::verbs::Device;
 use roce::wire::Gid;
 
 use crate::bench::control::messages::address_of;

@@ -13,7 +13,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use anyhow::ensure;
 use clap::Args as ClapArgs;
-use roce::verbs::{Device, Mtu};
+use roce::device::Device;
+use roce::verbs::Mtu;
 
 use self::nics::Nics;
 use crate::bench::control::admission::{Admission, Limits};

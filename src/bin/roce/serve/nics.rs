@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use anyhow::ensure;
-use roce::verbs::Device;
+use roce::device::Device;
 
 use crate::device::{self, Spec};
 

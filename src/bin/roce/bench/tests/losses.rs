@@ -6,8 +6,8 @@ use super::*;
 fn run_with_fault(plan: &Plan, fault: &str) -> (Notes, Counts) {
     let gid = |host| Gid::from(Ipv4Addr::new(192, 0, 2, host));
     let (a, b) = cable(gid(1), gid(2)).unwrap();
-    let a = SoftNic::start(fault::inject(a, &fault.parse().unwrap())).unwrap();
-    let b = SoftNic::start(b).unwrap();
+    let a = Nic::new(SoftNic::start(fault::inject(a, &fault.parse().unwrap())).unwrap());
+    let b = Nic::new(SoftNic::start(b).unwrap());
     let (client, server) = tcp();
     std::thread::scope(|scope| {
         let served = scope.spawn(|| serve(&b, server));

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use indicatif::ProgressBar;
+use roce::device::Context as Nic;
 use roce::link::{cable, fault};
 use roce::nic::SoftNic;
 use roce::verbs::{Endpoint, Mtu};
@@ -29,10 +30,10 @@ use super::session::{
 };
 use super::tcp::Tcp;
 
-fn nics() -> (SoftNic, SoftNic) {
+fn nics() -> (Nic, Nic) {
     let gid = |host| Gid::from(Ipv4Addr::new(192, 0, 2, host));
     let (a, b) = cable(gid(1), gid(2)).unwrap();
-    (SoftNic::start(a).unwrap(), SoftNic::start(b).unwrap())
+    (Nic::new(SoftNic::start(a).unwrap()), Nic::new(SoftNic::start(b).unwrap()))
 }
 
 /// The two ends of a TCP connection: the client's, then the server's.
@@ -55,14 +56,14 @@ fn options() -> ClientOptions<'static> {
 }
 
 /// Serves one client, as a server without limits does.
-fn serve(nic: &SoftNic, stream: TcpStream) -> anyhow::Result<Plan> {
+fn serve(nic: &Nic, stream: TcpStream) -> anyhow::Result<Plan> {
     serve_with(nic, stream, |_| {})
 }
 
 fn serve_with(
-    nic: &SoftNic,
+    nic: &Nic,
     stream: TcpStream,
-    meddle: impl Fn(&super::side::Side<'_>),
+    meddle: impl Fn(&super::side::Side),
 ) -> anyhow::Result<Plan> {
     let mut control = control(stream, "the client");
     let (plan, peer) = read_hello(&mut control)?;
@@ -249,8 +250,8 @@ fn the_smaller_mtu_wins_unless_one_was_asked_for() {
     assert!(error.contains("-m: the server can do an MTU of 512, not 4096"), "{error}");
 }
 
-fn b_endpoint(nic: &SoftNic) -> Endpoint {
-    Endpoint { gid: nic.port().gids[0], qpn: Qpn::new(0x11), psn: Psn::new(0) }
+fn b_endpoint(nic: &Nic) -> Endpoint {
+    Endpoint { gid: nic.gids()[0], qpn: Qpn::new(0x11), psn: Psn::new(0) }
 }
 
 #[test]

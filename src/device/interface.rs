@@ -7,14 +7,14 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::connect::{self, Connect, ConnectError, Endpoint};
-use super::{
-    Access, AhAttr, AhHandle, AsyncEvent, AttrMask, CqHandle, CreateError, DestroyError,
-    DeviceAttr, KeyError, ModifyError, MrAttr, MrHandle, MwHandle, MwType, Notify, PdHandle,
-    PortAttr, PostError, QpAttr, QpCap, QpCreate, QpHandle, QpInitAttr, QpState, QpType, RecvWr,
-    SendWr, SrqCreate, SrqHandle, Wc, XrcdHandle,
-};
+use super::connect::{bring_up, connected};
 use crate::memory::Buffer;
+use crate::verbs::{
+    Access, AhAttr, AhHandle, AsyncEvent, AttrMask, Connect, ConnectError, CqHandle, CreateError,
+    DestroyError, DeviceAttr, Endpoint, KeyError, ModifyError, MrAttr, MrHandle, MwHandle, MwType,
+    Notify, PdHandle, PortAttr, PostError, QpAttr, QpCap, QpCreate, QpHandle, QpInitAttr, QpState,
+    QpType, RecvWr, SendWr, SrqCreate, SrqHandle, Wc, XrcdHandle,
+};
 use crate::wire::{Gid, Psn, Qpn, RKey, XrcSrqn};
 
 /// Something to wait for, by a call or by `poll` on its descriptor, which is readable while there is something to take.
@@ -41,10 +41,19 @@ impl AsFd for Channel {
     }
 }
 
+/// Keeps the trait to this crate: a method can be added without breaking anything.
+pub(crate) mod sealed {
+    /// Implemented by the devices of this crate.
+    #[expect(unnameable_types, reason = "that seals the trait")]
+    pub trait Sealed {}
+}
+
 /// An RNIC with one port, which any number of threads may use.
 ///
-/// A program that is written against this trait runs on a [`SoftNic`](crate::nic::SoftNic) and on a card alike.
-pub trait Device: Send + Sync + fmt::Debug {
+/// A program that is written against this trait runs on a [`SoftNic`](crate::nic::SoftNic) and on a card alike. Objects
+/// are named by handles here, and destroyed by calls; [`Context`](super::Context) has objects that own what they name.
+/// The trait cannot be implemented outside of this crate.
+pub trait Device: sealed::Sealed + Send + Sync + fmt::Debug {
     /// What it is called: `udp:192.0.2.1`, `verbs:mlx5_0`.
     fn name(&self) -> &str;
 
@@ -236,17 +245,29 @@ pub trait Device: Send + Sync + fmt::Debug {
         Ok(Endpoint { gid, qpn, psn })
     }
 
-    /// Takes a queue pair from RESET to RTS, connected to a peer.
+    /// Takes a queue pair from RESET or INIT to RTS, connected to a peer.
     fn connect(&self, qp: QpHandle, peer: &Endpoint, how: &Connect) -> Result<(), ConnectError> {
-        let kind = self.qp_kind(qp).ok_or(ConnectError::NotFound)?;
         let psn = how.psn.or_else(|| self.initial_psn(qp)).ok_or(ConnectError::NotFound)?;
         let how = Connect { psn: Some(psn), ..*how };
-        connect::connect(kind, peer, &how, |attr, mask| self.modify_qp(qp, attr, mask))
+        self.bring_up(qp, QpState::Rts, connected(peer, &how), &how)
     }
 
-    /// Takes a datagram queue pair from RESET to RTS.
+    /// Takes a datagram queue pair from RESET or INIT to RTS.
     fn open_datagram(&self, qp: QpHandle, how: &Connect) -> Result<(), ConnectError> {
+        self.bring_up(qp, QpState::Rts, QpAttr::default(), how)
+    }
+
+    /// Takes a queue pair from RESET or INIT to a later state up to RTS. `attr` names its peer, if it has one.
+    #[doc(hidden)]
+    fn bring_up(
+        &self,
+        qp: QpHandle,
+        to: QpState,
+        attr: QpAttr,
+        how: &Connect,
+    ) -> Result<(), ConnectError> {
         let kind = self.qp_kind(qp).ok_or(ConnectError::NotFound)?;
-        connect::bring_up(kind, how, QpAttr::default(), |attr, mask| self.modify_qp(qp, attr, mask))
+        let from = self.qp_state(qp).ok_or(ConnectError::NotFound)?;
+        bring_up(kind, [from, to], how, attr, |attr, mask| self.modify_qp(qp, attr, mask))
     }
 }
