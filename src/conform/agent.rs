@@ -16,9 +16,9 @@ use super::trace::{Completion, Outcome};
 use super::turns::{Turn, Turns};
 use super::wire::Wire;
 use super::{Side, memory, now};
-use crate::device::Device;
+use crate::device::{AnyQp, Device};
 use crate::link::fault::{Direction, Rule};
-use crate::verbs::{AsyncEvent, CqHandle, QpState, Wc, WcFlags, WcOpcode};
+use crate::verbs::{AsyncEvent, QpState, Wc, WcFlags, WcOpcode};
 use crate::wire::{Psn, Qpn};
 
 /// How long one waits for the other's next word, beyond what a scenario may take.
@@ -209,7 +209,7 @@ struct Play<'a> {
     agent: &'a Agent,
     instance: &'a Instance,
     side: Side,
-    objects: Objects<'a>,
+    objects: Objects,
     names: Names,
     completions: Vec<Completion>,
     events: Vec<String>,
@@ -238,7 +238,8 @@ impl<'a> Play<'a> {
         line: &mut dyn Line,
         client: Option<&Client<'a>>,
     ) -> Result<Self, Stop> {
-        let mut objects = Objects::new(&*agent.device, agent.gid_index, instance, side)?;
+        let mut objects =
+            Objects::new(&Arc::clone(&agent.device).into(), agent.gid_index, instance, side)?;
         line.send(&Message::Reach(objects.reach()))?;
         let theirs = Self::reach(instance, side, line, client)?;
         objects.connect(&theirs)?;
@@ -465,7 +466,7 @@ impl<'a> Play<'a> {
         Ok(())
     }
 
-    fn poster(&mut self) -> Poster<'_, 'a> {
+    fn poster(&mut self) -> Poster<'_> {
         let Self { objects, instance, names, side, .. } = self;
         Poster { objects, instance, names, side: *side }
     }
@@ -513,13 +514,18 @@ impl<'a> Play<'a> {
 
     /// Takes what completed and what happened.
     fn look(&mut self) {
-        self.poll(self.objects.send_cq, false);
-        self.poll(self.objects.recv_cq, true);
+        self.poll(false);
+        self.poll(true);
         while let Ok(Some(event)) = self.agent.device.async_events().wait(Some(Duration::ZERO)) {
             let own = match event {
-                AsyncEvent::Qp(_, qp) => self.objects.qps.contains(&qp),
-                AsyncEvent::Srq(_, srq) => self.objects.srq == Some(srq),
-                AsyncEvent::Cq(_, cq) => cq == self.objects.send_cq || cq == self.objects.recv_cq,
+                AsyncEvent::Qp(_, qp) => self.objects.qps.iter().any(|own| own.handle() == qp),
+                AsyncEvent::Srq(_, srq) => {
+                    self.objects.srq.as_ref().is_some_and(|own| own.handle() == srq)
+                }
+                AsyncEvent::Cq(_, cq) => {
+                    let Objects { send_cq, recv_cq, .. } = &self.objects;
+                    cq == send_cq.handle() || cq == recv_cq.handle()
+                }
                 AsyncEvent::Port(_) | AsyncEvent::Device(_) => false,
             };
             if own {
@@ -528,9 +534,10 @@ impl<'a> Play<'a> {
         }
     }
 
-    fn poll(&mut self, cq: CqHandle, recv: bool) {
+    fn poll(&mut self, recv: bool) {
         let mut wcs = [Wc::default(); 16];
-        let count = self.agent.device.poll_cq(cq, &mut wcs);
+        let cq = if recv { &self.objects.recv_cq } else { &self.objects.send_cq };
+        let count = cq.poll_wcs(&mut wcs);
         for wc in wcs.iter().take(count) {
             let completion = self.completion(wc, recv);
             self.completions.push(completion);
@@ -538,7 +545,7 @@ impl<'a> Play<'a> {
     }
 
     fn completion(&self, wc: &Wc, recv: bool) -> Completion {
-        let qp = self.objects.numbers.iter().position(|number| *number == wc.qp_num);
+        let qp = self.objects.qps.iter().position(|qp| qp.number() == wc.qp_num);
         let success = wc.is_success();
         let counted = recv
             || matches!(wc.opcode, WcOpcode::RdmaRead | WcOpcode::FetchAdd | WcOpcode::CompSwap);
@@ -560,14 +567,14 @@ impl<'a> Play<'a> {
     }
 
     fn states(&self) -> Vec<String> {
-        let state = |qp| self.agent.device.qp_state(qp).unwrap_or(QpState::Reset);
-        self.objects.qps.iter().map(|qp| state(*qp).text().to_ascii_lowercase()).collect()
+        let state = |qp: &AnyQp| qp.state().unwrap_or(QpState::Reset);
+        self.objects.qps.iter().map(|qp| state(qp).text().to_ascii_lowercase()).collect()
     }
 
     fn mismatches(&self) -> Vec<String> {
         let buffers = self.objects.buffers.iter().zip(&self.images);
         let mismatch = |(buffer, image): (&super::objects::Registered, &memory::Image)| {
-            let (at, must, is) = memory::mismatch(image, &buffer.buffer.to_vec())?;
+            let (at, must, is) = memory::mismatch(image, &buffer.mr.to_vec())?;
             Some(format!("{}[{at}] is {is:#04x} and must be {must:#04x}", buffer.name))
         };
         buffers.filter_map(mismatch).collect()
@@ -583,7 +590,7 @@ impl<'a> Play<'a> {
         outcome.states = self.states();
         outcome.mismatches = self.mismatches();
         for (buffer, image) in self.objects.buffers.iter().zip(&self.images) {
-            let bytes = buffer.buffer.to_vec();
+            let bytes = buffer.mr.to_vec();
             let counts = bytes.iter().zip(image).filter(|(_, must)| must.is_some());
             let counts: Vec<u8> = counts.map(|(byte, _)| *byte).collect();
             outcome.memory.insert(buffer.name.clone(), crc32fast::hash(&counts));

@@ -7,12 +7,10 @@ use super::control::{Place, Reach};
 use super::expand::Instance;
 use super::memory;
 use super::scenario::{ALL_RIGHTS, Kind, QpSpec, access_of};
-use crate::device::Device;
+use crate::device::{Ah, AnyQp, Context, Cq, Device, Mr, Mw, Pd, Srq};
 use crate::memory::Buffer;
 use crate::verbs::{
-    AckTimeout, AhAttr, AhHandle, Connect, CqHandle, Endpoint, Errno, MrHandle, Mtu, MwHandle,
-    MwType, PdHandle, QpCap, QpCreate, QpHandle, QpInitAttr, QpType, RetryCount, RnrRetry,
-    SrqCreate, SrqHandle,
+    AckTimeout, AhAttr, Connect, Endpoint, Errno, Mtu, MwType, QpType, RetryCount, RnrRetry,
 };
 use crate::wire::aeth::RnrTimer;
 use crate::wire::{Bits, Gid, Psn, QKey, Qpn};
@@ -50,56 +48,50 @@ const SRQ_ROOM: u32 = 128;
 /// A registered buffer.
 pub(super) struct Registered {
     pub(super) name: String,
-    pub(super) buffer: Buffer,
-    pub(super) mr: MrHandle,
+    pub(super) mr: Mr,
 }
 
 /// The objects of one side.
-pub(super) struct Objects<'d> {
-    pub(super) device: &'d dyn Device,
+pub(super) struct Objects {
+    // They are destroyed in this order. A window that is bound depends on its queue pair: rxe waits a minute for it if the
+    // queue pair goes first, and then gives up both.
+    /// Windows with their types and the keys that they were last given.
+    pub(super) windows: BTreeMap<String, (Mw, MwType, u32)>,
+    pub(super) qps: Vec<AnyQp>,
+    pub(super) ahs: Vec<Ah>,
+    pub(super) srq: Option<Srq>,
+    pub(super) send_cq: Cq,
+    pub(super) recv_cq: Cq,
+    pub(super) buffers: Vec<Registered>,
+    pds: [Pd; 2],
     pub(super) kind: QpType,
     gid: (u8, Gid),
     how: Connect,
-    pds: [PdHandle; 2],
-    pub(super) send_cq: CqHandle,
-    pub(super) recv_cq: CqHandle,
-    pub(super) srq: Option<SrqHandle>,
-    pub(super) qps: Vec<QpHandle>,
-    pub(super) numbers: Vec<Qpn>,
-    pub(super) buffers: Vec<Registered>,
-    /// Windows with their types and the keys that they were last given.
-    pub(super) windows: BTreeMap<String, (MwHandle, MwType, u32)>,
-    pub(super) ahs: Vec<AhHandle>,
 }
 
-impl<'d> Objects<'d> {
+impl Objects {
     /// Makes all that a side needs.
     pub(super) fn new(
-        device: &'d dyn Device,
+        device: &Context,
         gid_index: Option<u8>,
         instance: &Instance,
         side: Side,
     ) -> Result<Self, Stop> {
-        let create = |what: &'static str| {
-            move |error: crate::verbs::CreateError| Stop::refused(what, error.errno(), &error)
-        };
         let spec = instance.scenario.side(side);
-        // What can fail without the device comes first: from here on everything that was made is destroyed again.
-        let gid = choose_gid(device, gid_index)?;
+        let gid = choose_gid(device.device(), gid_index)?;
         let how = manner(instance, side, &spec.qp.or(&instance.scenario.qp))?;
-        let pds = [device.create_pd(), device.create_pd()];
-        let cqs = [device.create_cq(CQ_ROOM), device.create_cq(CQ_ROOM)];
-        let (&[Ok(own), Ok(other)], &[Ok(send_cq), Ok(recv_cq)]) = (&pds, &cqs) else {
-            for pd in pds.into_iter().flatten() {
-                let _ = device.destroy_pd(pd);
-            }
-            for cq in cqs.into_iter().flatten() {
-                let _ = device.destroy_cq(cq);
-            }
-            return Err(Stop::Trouble("no protection domains and completion queues".to_owned()));
-        };
+        let created = |error| Stop::trouble("protection domains and completion queues", error);
+        let pd = || device.create_pd().map_err(created);
+        let cq = || device.create_cq(CQ_ROOM).map_err(created);
         let mut objects = Self {
-            device,
+            windows: BTreeMap::new(),
+            qps: Vec::new(),
+            ahs: Vec::new(),
+            srq: None,
+            send_cq: cq()?,
+            recv_cq: cq()?,
+            buffers: Vec::new(),
+            pds: [pd()?, pd()?],
             kind: match instance.scenario.kind {
                 Kind::Rc => QpType::Rc,
                 Kind::Uc => QpType::Uc,
@@ -107,32 +99,33 @@ impl<'d> Objects<'d> {
             },
             gid,
             how,
-            pds: [own, other],
-            send_cq,
-            recv_cq,
-            srq: None,
-            qps: Vec::new(),
-            numbers: Vec::new(),
-            buffers: Vec::new(),
-            windows: BTreeMap::new(),
-            ahs: Vec::new(),
         };
         objects.register(instance, side)?;
+        let [own, _] = &objects.pds;
         for window in &spec.windows {
             let kind = if window.kind == 1 { MwType::Type1 } else { MwType::Type2 };
-            let made = device.create_mw(own, kind);
+            let made = own.create_mw(kind);
             let made =
                 made.map_err(|error| Stop::refused("memory window", error.errno(), &error))?;
-            let key = device.mw_key(made).map_or(0, |key| key.get());
+            let key = made.rkey().map_or(0, |key| key.get());
             objects.windows.insert(window.name.clone(), (made, kind, key));
         }
+        let refused = |what: &'static str| {
+            move |error: crate::verbs::CreateError| Stop::refused(what, error.errno(), &error)
+        };
         if let Some(limit) = spec.srq_limit {
-            let create = SrqCreate { max_wr: SRQ_ROOM, max_sge: 4, limit, xrc: None };
-            let made = device.create_srq(own, create);
-            objects.srq = Some(made.map_err(|error| Stop::refused("SRQ", error.errno(), &error))?);
+            let srq = own.create_srq(SRQ_ROOM, 4).map_err(refused("SRQ"))?;
+            if limit > 0 {
+                srq.set_limit(limit).map_err(refused("SRQ"))?;
+            }
+            objects.srq = Some(srq);
         }
         for _ in 0..instance.scenario.qps {
-            objects.create_qp().map_err(create("queue pair"))?;
+            let mut qp = own.qp(&objects.send_cq).recv_cq(&objects.recv_cq);
+            if let Some(srq) = &objects.srq {
+                qp = qp.srq(srq);
+            }
+            objects.qps.push(qp.build_any(objects.kind).map_err(refused("queue pair"))?);
         }
         Ok(objects)
     }
@@ -143,23 +136,12 @@ impl<'d> Objects<'d> {
             let buffer = Buffer::from_bytes(&bytes);
             let access = spec.access.as_deref().map_or(Ok(ALL_RIGHTS), access_of);
             let access = access.map_err(Stop::Trouble)?;
-            let [own, other] = self.pds;
+            let [own, other] = &self.pds;
             let pd = if spec.stranger { other } else { own };
-            let mr = self.device.register(pd, &buffer, access);
+            let mr = pd.register(&buffer, access);
             let mr = mr.map_err(|error| Stop::refused("memory region", error.errno(), &error))?;
-            self.buffers.push(Registered { name: spec.name, buffer, mr });
+            self.buffers.push(Registered { name: spec.name, mr });
         }
-        Ok(())
-    }
-
-    fn create_qp(&mut self) -> Result<(), crate::verbs::CreateError> {
-        let init = QpInitAttr { qp_type: self.kind, cap: QpCap::ORDINARY, sq_sig_all: false };
-        let (send_cq, recv_cq, srq) = (self.send_cq, self.recv_cq, self.srq);
-        let create = QpCreate { init, send_cq, recv_cq, srq, xrcd: None };
-        let [own, _] = self.pds;
-        let qp = self.device.create_qp(own, create)?;
-        self.qps.push(qp);
-        self.numbers.push(self.device.qp_number(qp).unwrap_or_default());
         Ok(())
     }
 
@@ -167,16 +149,16 @@ impl<'d> Objects<'d> {
     pub(super) fn reach(&self) -> Reach {
         let buffers = self.buffers.iter().map(|it| Place {
             name: it.name.clone(),
-            addr: it.buffer.addr(),
-            len: it.buffer.len() as u64,
+            addr: it.mr.addr(),
+            len: it.mr.len() as u64,
             rkey: it.mr.rkey().get(),
         });
         Reach {
             gid: self.gid.1.0,
             qps: self
-                .numbers
+                .qps
                 .iter()
-                .map(|qpn| (qpn.get(), self.how.psn.unwrap_or_default().get()))
+                .map(|qp| (qp.number().get(), self.how.psn.unwrap_or_default().get()))
                 .collect(),
             buffers: buffers.collect(),
             windows: self.window_keys(),
@@ -185,9 +167,9 @@ impl<'d> Objects<'d> {
 
     /// The keys of its windows as they are.
     pub(super) fn window_keys(&self) -> BTreeMap<String, u32> {
-        let key = |(mw, kind, given): &(MwHandle, MwType, u32)| match kind {
+        let key = |(mw, kind, given): &(Mw, MwType, u32)| match kind {
             // The device chooses, or has been told, and knows either way.
-            MwType::Type1 => self.device.mw_key(*mw).map_or(*given, |key| key.get()),
+            MwType::Type1 => mw.rkey().map_or(*given, |key| key.get()),
             MwType::Type2 => *given,
         };
         self.windows.iter().map(|(name, window)| (name.clone(), key(window))).collect()
@@ -195,19 +177,19 @@ impl<'d> Objects<'d> {
 
     /// Takes every queue pair to RTS.
     pub(super) fn connect(&mut self, peer: &Reach) -> Result<(), Stop> {
-        for (at, &qp) in self.qps.iter().enumerate() {
+        for (at, qp) in self.qps.iter().enumerate() {
             let &(qpn, psn) =
                 peer.qps.get(at).ok_or_else(|| Stop::Trouble("no peer".to_owned()))?;
             let end = Endpoint { gid: Gid(peer.gid), qpn: Qpn::new(qpn), psn: Psn::new(psn) };
             let how = Connect { gid_index: self.gid.0, ..self.how };
             let done = if self.kind == QpType::Ud {
                 let attr = AhAttr::new(Gid(peer.gid), self.gid.0);
-                let [own, _] = self.pds;
-                let ah = self.device.create_ah(own, attr);
+                let [own, _] = &self.pds;
+                let ah = own.create_ah(attr);
                 self.ahs.push(ah.map_err(|error| Stop::trouble("address handle", error))?);
-                self.device.open_datagram(qp, &how)
+                qp.open_datagram(&how)
             } else {
-                self.device.connect(qp, &end, &how)
+                qp.connect(&end, &how)
             };
             done.map_err(|error| Stop::trouble("connecting", error))?;
         }
@@ -223,35 +205,6 @@ impl<'d> Objects<'d> {
     pub(super) fn buffer(&self, name: &str) -> Result<&Registered, Stop> {
         let found = self.buffers.iter().find(|buffer| buffer.name == name);
         found.ok_or_else(|| Stop::Trouble(format!("there is no buffer {name}")))
-    }
-}
-
-impl Drop for Objects<'_> {
-    /// In the order in which they depend on each other. What cannot be destroyed is left to the device. A window that is
-    /// bound depends on its queue pair: rxe waits a minute for it if the queue pair goes first, and then gives up both.
-    fn drop(&mut self) {
-        let device = self.device;
-        for (mw, ..) in self.windows.values() {
-            let _ = device.destroy_mw(*mw);
-        }
-        for qp in &self.qps {
-            let _ = device.destroy_qp(*qp);
-        }
-        for ah in &self.ahs {
-            let _ = device.destroy_ah(*ah);
-        }
-        if let Some(srq) = self.srq {
-            let _ = device.destroy_srq(srq);
-        }
-        for cq in [self.send_cq, self.recv_cq] {
-            let _ = device.destroy_cq(cq);
-        }
-        for buffer in &self.buffers {
-            let _ = device.deregister(buffer.mr);
-        }
-        for pd in self.pds {
-            let _ = device.destroy_pd(pd);
-        }
     }
 }
 

@@ -5,9 +5,10 @@ use super::expand::Instance;
 use super::normalise::{NO_QPN, Names};
 use super::objects::{Objects, Registered, Stop};
 use super::scenario::{Action, Flag, Kind, MAIN, Step, access_of};
+use crate::device::AnyQp;
 use crate::verbs::{
-    Access, AttrMask, Data, FlushLevel, FlushPlacement, LKey, MwBind, PostError, QpAttr, QpHandle,
-    QpState, RecvWr, SendFlags, SendOp, SendWr, Sge, Target, UdTarget, WrId, transition,
+    Access, AttrMask, Data, FlushLevel, FlushPlacement, LKey, MwBind, PostError, QpAttr, QpState,
+    RecvWr, SendFlags, SendOp, SendWr, Sge, Target, UdTarget, WrId, transition,
 };
 use crate::wire::{QKey, Qpn, RKey};
 
@@ -22,32 +23,34 @@ const GAP: u64 = 16;
 const WRONG: u32 = 0x0040_0040;
 
 /// What a step is posted with.
-pub(super) struct Poster<'a, 'd> {
-    pub(super) objects: &'a mut Objects<'d>,
+pub(super) struct Poster<'a> {
+    pub(super) objects: &'a mut Objects,
     pub(super) instance: &'a Instance,
     pub(super) names: &'a Names,
     pub(super) side: Side,
 }
 
-impl Poster<'_, '_> {
+impl Poster<'_> {
+    fn qp(&self, step: &Step) -> Result<&AnyQp, Stop> {
+        let qp = self.objects.qps.get(step.qp);
+        qp.ok_or_else(|| Stop::Trouble("no such queue pair".to_owned()))
+    }
+
     /// Posts what a step says, once, under this name.
     pub(super) fn post(&mut self, step: &Step, action: Action, id: u64) -> Result<(), Stop> {
-        let qp = self.objects.qps.get(step.qp).copied();
-        let qp = qp.ok_or_else(|| Stop::Trouble("no such queue pair".to_owned()))?;
+        self.qp(step)?;
         let sges = self.sges(step, action)?;
         let posted = match action {
-            Action::Recv => {
-                self.objects.device.post_recv(qp, &RecvWr { id: WrId(id), sges: &sges })
-            }
+            Action::Recv => self.qp(step)?.post_recv(&RecvWr { id: WrId(id), sges: &sges }),
             Action::SrqRecv => {
-                let Some(srq) = self.objects.srq else {
+                let Some(srq) = &self.objects.srq else {
                     return Err(Stop::Trouble(
                         "srq_recv: `srq_limit` makes a shared queue".to_owned(),
                     ));
                 };
-                self.objects.device.post_srq_recv(srq, &RecvWr { id: WrId(id), sges: &sges })
+                srq.post_recv(&RecvWr { id: WrId(id), sges: &sges })
             }
-            _ => self.send(qp, step, action, id, &sges)?,
+            _ => self.send(step, action, id, &sges)?,
         };
         match (posted, step.refused) {
             (Ok(()), false) | (Err(_), true) => Ok(()),
@@ -60,7 +63,6 @@ impl Poster<'_, '_> {
 
     fn send(
         &mut self,
-        qp: QpHandle,
         step: &Step,
         action: Action,
         id: u64,
@@ -85,7 +87,7 @@ impl Poster<'_, '_> {
         };
         let target = self.target(step)?;
         let wr = SendWr { id: WrId(id), data, flags, target, op };
-        Ok(self.objects.device.post_send(qp, &wr))
+        Ok(self.qp(step)?.post_send(&wr))
     }
 
     /// The bytes that are sent inline.
@@ -93,14 +95,14 @@ impl Poster<'_, '_> {
         let local = self.local(step)?;
         let mut bytes = Vec::new();
         for sge in sges {
-            let at = usize::try_from(sge.addr.wrapping_sub(local.buffer.addr()));
+            let at = usize::try_from(sge.addr.wrapping_sub(local.mr.addr()));
             let at = at.map_err(|error| Stop::trouble("inline", error))?;
             let end = at.checked_add(sge.length as usize);
-            if end.is_none_or(|end| end > local.buffer.len()) {
+            if end.is_none_or(|end| end > local.mr.len()) {
                 return Err(Stop::Trouble(format!("inline: not within {}", local.name)));
             }
             let mut piece = vec![0; sge.length as usize];
-            local.buffer.read(at, &mut piece).map_err(|error| Stop::trouble("inline", error))?;
+            local.mr.read(at, &mut piece).map_err(|error| Stop::trouble("inline", error))?;
             bytes.extend(piece);
         }
         Ok(bytes)
@@ -111,12 +113,12 @@ impl Poster<'_, '_> {
             return Ok(Target::Peer);
         }
         let peer = self.names.of(self.side.other()).qps.get(step.qp).map(|(qpn, _)| *qpn);
-        let (Some(&ah), Some(qpn)) = (self.objects.ahs.get(step.qp), peer) else {
+        let (Some(ah), Some(qpn)) = (self.objects.ahs.get(step.qp), peer) else {
             return Err(Stop::Trouble("no such peer".to_owned()));
         };
         let qpn = Qpn::new(if step.wrong_qpn { NO_QPN } else { qpn });
         let qkey = step.qkey.map_or_else(|| self.objects.how().qkey, QKey::new);
-        Ok(Target::Ud(UdTarget { ah, qpn, qkey }))
+        Ok(Target::Ud(UdTarget { ah: ah.handle(), qpn, qkey }))
     }
 
     fn local(&self, step: &Step) -> Result<&Registered, Stop> {
@@ -135,7 +137,7 @@ impl Poster<'_, '_> {
             Some(at) => self.value(at)?,
             None => 0,
         };
-        let mut addr = local.buffer.addr().wrapping_add(start);
+        let mut addr = local.mr.addr().wrapping_add(start);
         let lens = match &step.sges {
             Some(lens) => lens.iter().map(|len| self.value(len)).collect::<Result<Vec<_>, _>>()?,
             None => vec![self.len(step, action)?],
@@ -223,7 +225,7 @@ impl Poster<'_, '_> {
         };
         let (mr, addr) = {
             let local = self.local(step)?;
-            (local.mr.lkey(), local.buffer.addr().wrapping_add(at))
+            (local.mr.lkey(), local.mr.addr().wrapping_add(at))
         };
         let everything = Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC;
         let access = step.access.as_deref().map_or(Ok(everything), access_of);
@@ -239,9 +241,7 @@ impl Poster<'_, '_> {
 
     /// Takes a queue pair to another state.
     pub(super) fn modify(&self, step: &Step) -> Result<(), Stop> {
-        let Objects { device, kind, qps, .. } = &*self.objects;
-        let qp = qps.get(step.qp).copied();
-        let qp = qp.ok_or_else(|| Stop::Trouble("no such queue pair".to_owned()))?;
+        let qp = self.qp(step)?;
         let wanted = step.state.as_deref().unwrap_or_default();
         let all = QpState::ALL.iter().copied();
         let state = all.into_iter().find(|state| state.text().eq_ignore_ascii_case(wanted));
@@ -253,10 +253,10 @@ impl Poster<'_, '_> {
             qkey: how.qkey,
             ..QpAttr::default()
         };
-        let from = device.qp_state(qp).unwrap_or(QpState::Reset);
-        let way =
-            transition::find(*kind, from, state).map_or(AttrMask::empty(), |way| way.required);
-        let done = device.modify_qp(qp, &attr, way | AttrMask::STATE);
+        let from = qp.state().unwrap_or(QpState::Reset);
+        let way = transition::find(qp.qp_type(), from, state)
+            .map_or(AttrMask::empty(), |way| way.required);
+        let done = qp.modify(&attr, way | AttrMask::STATE);
         done.map_err(|error| Stop::trouble("modify", error))
     }
 }

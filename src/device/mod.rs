@@ -3,7 +3,7 @@
 //! [`Device`] is the interface: every operation of verbs, with objects named by handles. [`Context`] and what it creates
 //! own their objects: each is destroyed when it is dropped, after everything that was built on it, and each keeps what it
 //! was built on. A program that uses them is the same on a [`SoftNic`](crate::nic::SoftNic), on a card through
-//! [`RdmaNic`](crate::ibverbs::RdmaNic), and on two NICs joined by a [`cable`](crate::link::cable) in a unit test.
+//! [`RdmaNic`](crate::rdma_nic::RdmaNic), and on two NICs joined by a [`cable`](crate::link::cable) in a unit test.
 //!
 //! | type | is | created by |
 //! |---|---|---|
