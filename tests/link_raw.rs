@@ -13,7 +13,8 @@ use std::process::Command;
 use std::sync::LazyLock;
 use std::time::Duration;
 
-use roce::link::raw::{self, Config, OpenError};
+use roce::link::OpenError;
+use roce::link::raw::{self, Config};
 use roce::link::{Link, Receiver, Sender, fault, tap};
 use roce::time::Instant;
 use roce::wire::{
@@ -645,14 +646,14 @@ fn what_cannot_be_opened_says_why() {
             a.run(|| raw::open(&config).unwrap_err().to_string())
         };
         let unknown = error("eth7", None);
-        assert!(unknown.starts_with("there is no interface `eth7`; there are: "), "{unknown}");
+        assert!(unknown.starts_with("there is no interface eth7; this machine has "), "{unknown}");
         assert!(unknown.contains("left"), "{unknown}");
-        assert_eq!(error("left", Some(4095)), "there is no VLAN 4095: they end with 4094");
+        assert_eq!(error("left", Some(4095)), "there is no VLAN 4095: the last is 4094");
         a.ip("address flush dev left");
-        assert!(error("left", None).starts_with("interface `left` has no address"));
+        assert!(error("left", None).starts_with("left has no address"));
         a.ip("address add 10.9.0.1/24 dev left");
         a.ip("link set left mtu 200");
-        assert!(error("left", None).starts_with("the MTU of `left` is 200"));
+        assert!(error("left", None).starts_with("left has an MTU of 200"));
     });
 }
 

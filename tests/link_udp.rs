@@ -10,7 +10,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
 use std::time::Duration;
 
 use common::netns::{Host, in_namespace, wire};
-use roce::link::udp::{self, IcrcCheck, OpenError, Options};
+use roce::link::OpenError;
+use roce::link::udp::{self, IcrcCheck, Options};
 use roce::link::{Link, Receiver, Sender};
 use roce::time::Instant;
 use roce::verbs::Mtu;
@@ -328,7 +329,7 @@ fn errors_name_the_cure() {
         let mut options = Options::new(here.into());
         options.interface = Some("nowhere".into());
         let error = failure(&options).to_string();
-        assert!(error.starts_with("there is no interface nowhere: this machine has lo"), "{error}");
+        assert!(error.starts_with("there is no interface nowhere; this machine has lo"), "{error}");
     });
 }
 

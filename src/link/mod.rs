@@ -27,6 +27,8 @@ use crate::verbs::Mtu;
 use crate::wire::{Batch, Gid, Path, Qpn, Received};
 
 mod cable;
+#[cfg(target_os = "linux")]
+mod error;
 pub mod fault;
 mod gid_table;
 #[cfg(target_os = "linux")]
@@ -53,11 +55,13 @@ mod testing;
 pub mod udp;
 
 pub use cable::cable;
+#[cfg(target_os = "linux")]
+pub use error::OpenError;
 pub use gid_table::{GidRow, GidTable};
 #[cfg(target_os = "linux")]
 pub use named::{NamedSpec, NamedSpecError};
 #[cfg(target_os = "linux")]
-pub use spec::{OpenError, Spec, SpecError};
+pub use spec::{Spec, SpecError};
 #[cfg(target_os = "linux")]
 #[doc(hidden)]
 pub use sys::thread::on_stack;

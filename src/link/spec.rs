@@ -16,7 +16,7 @@ use std::str::FromStr;
 use thiserror::Error;
 
 use super::interface::{Interface, gid, interfaces};
-use super::{Link, raw, udp};
+use super::{Link, OpenError, raw, udp};
 use crate::wire::Gid;
 
 /// A soft NIC, as a person writes it down.
@@ -51,43 +51,6 @@ pub enum SpecError {
 
 /// What a device may be called, for messages.
 const FORMS: &str = "udp:ADDRESS, raw:INTERFACE or soft:INTERFACE";
-
-/// Why there is no link.
-#[derive(Debug, Error)]
-#[non_exhaustive]
-pub enum OpenError {
-    /// The interfaces cannot be listed.
-    #[error("cannot list the interfaces")]
-    Interfaces(#[source] io::Error),
-    /// There is no such interface.
-    #[error("there is no interface {name}; this machine has {}", .there.join(", "))]
-    NoInterface {
-        /// The one that was named.
-        name: String,
-        /// Those that are there.
-        there: Vec<String>,
-    },
-    /// There is no such VLAN.
-    #[error(
-        "there is no interface {under}.{vlan}; `ip link add link {under} name {under}.{vlan} type vlan id {vlan}` makes \
-         it"
-    )]
-    NoVlan {
-        /// The interface that it would be on.
-        under: String,
-        /// Its number.
-        vlan: String,
-    },
-    /// The interface has no address.
-    #[error("{0} has no address; `ip address add 192.0.2.1/24 dev {0}` gives it one")]
-    NoAddress(String),
-    /// The UDP link cannot be opened.
-    #[error(transparent)]
-    Udp(#[from] udp::OpenError),
-    /// The raw link cannot be opened.
-    #[error(transparent)]
-    Raw(#[from] raw::OpenError),
-}
 
 impl FromStr for Spec {
     type Err = SpecError;
@@ -134,12 +97,12 @@ impl Spec {
             Self::Udp(address) => {
                 let mut options = udp::Options::new(*address);
                 options.interface = on.map(ToOwned::to_owned);
-                Ok(udp::open(&options)?)
+                udp::open(&options)
             }
             Self::Soft(name) => open_first_free(&find_interface(name)?),
             Self::Raw(name) => {
                 find_interface(name)?;
-                Ok(raw::open(&raw::Config::new(name))?)
+                raw::open(&raw::Config::new(name))
             }
         }
     }
@@ -204,7 +167,7 @@ fn find_interface(name: &str) -> Result<Interface, OpenError> {
         return Err(OpenError::NoVlan { under: under.to_owned(), vlan: vlan.to_owned() });
     }
     let there = all.into_iter().map(|interface| interface.name).collect();
-    Err(OpenError::NoInterface { name: name.to_owned(), there })
+    Err(OpenError::NoInterface { name: name.to_owned(), interfaces: there })
 }
 
 /// A link on the first free address of an interface. If there is none, the first one says why.
@@ -215,14 +178,13 @@ fn open_first_free(interface: &Interface) -> Result<Link, OpenError> {
         options.interface = Some(interface.name.clone());
         udp::open(&options)
     };
-    let in_use =
-        |link: &Result<Link, udp::OpenError>| matches!(link, Err(udp::OpenError::InUse { .. }));
+    let in_use = |link: &Result<Link, OpenError>| matches!(link, Err(OpenError::InUse { .. }));
     let link = open(first);
     if !in_use(&link) {
-        return Ok(link?);
+        return link;
     }
     let another = others(interface, first).map(open).find(|link| !in_use(link));
-    Ok(another.unwrap_or(link)?)
+    another.unwrap_or(link)
 }
 
 /// The addresses of an interface besides this one, as far as they are of its kind.

@@ -26,7 +26,7 @@
 //!
 //! let link = udp::open(&udp::Options::new([192, 0, 2, 1].into()))?;
 //! println!("{} with an MTU of {}", link.port.name, link.port.mtu);
-//! # Ok::<(), udp::OpenError>(())
+//! # Ok::<(), roce::link::OpenError>(())
 //! ```
 
 mod groups;
@@ -35,7 +35,6 @@ mod receive;
 mod send;
 
 use std::ffi::c_int;
-use std::fmt::{self, Write as _};
 use std::io;
 use std::net::{IpAddr, SocketAddr, SocketAddrV6};
 use std::os::fd::AsFd;
@@ -43,7 +42,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use socket2::{Domain, Protocol, Socket, Type};
-use thiserror::Error;
 
 use self::groups::Groups;
 use self::receive::UdpReceiver;
@@ -53,7 +51,7 @@ use self::send::UdpSender;
 use super::interface::{Interface, gid, interfaces, is_link_local};
 use super::monitor::{Addresses, InterfaceMonitor};
 use super::sys::socket::{option, set_option};
-use super::{Link, Port, PortMonitor};
+use super::{Link, OpenError, Port, PortMonitor};
 use crate::verbs::Mtu;
 use crate::wire::{Gid, ROCE_PORT};
 
@@ -84,85 +82,6 @@ pub enum IcrcCheck {
     Verify,
     /// It is not looked at. For senders that do not know their IP header, and for measurements.
     Trust,
-}
-
-/// Why there is no link.
-#[derive(Debug, Error)]
-#[non_exhaustive]
-pub enum OpenError {
-    /// The address is not that of one host.
-    #[error("{0} is not the address of one host: name an address of this machine")]
-    NotOneHost(IpAddr),
-    /// There is no interface of that name.
-    #[error("there is no interface {name}: this machine has {}", list(.interfaces))]
-    NoInterface {
-        /// The name.
-        name: String,
-        /// What there is.
-        interfaces: Vec<String>,
-    },
-    /// No interface has the address.
-    #[error("{address} is not an address of this machine, which has {}", list(.addresses))]
-    NotLocal {
-        /// The address.
-        address: IpAddr,
-        /// What there is.
-        addresses: Vec<IpAddr>,
-    },
-    /// Several interfaces have it.
-    #[error("{address} is an address of {}: say which interface is meant", list(.interfaces))]
-    Ambiguous {
-        /// The address.
-        address: IpAddr,
-        /// The interfaces.
-        interfaces: Vec<String>,
-    },
-    /// An interface has it, but it cannot be used yet.
-    #[error(
-        "{address} is not usable yet: the system still makes sure that no one else on {interface} has it; wait a second or two"
-    )]
-    Tentative {
-        /// The address.
-        address: IpAddr,
-        /// The interface.
-        interface: String,
-    },
-    /// Another program has the port.
-    #[error(
-        "UDP port {ROCE_PORT} of {address} is taken, by another soft NIC or by the kernel's rdma_rxe: use another \
-         address of this machine, or a raw link, which shares one"
-    )]
-    InUse {
-        /// The address.
-        address: IpAddr,
-    },
-    /// The system forbids it.
-    #[error("the system forbids {what}: a sandbox or a security policy is in the way ({source})")]
-    Forbidden {
-        /// What it forbids.
-        what: &'static str,
-        /// In its own words.
-        source: io::Error,
-    },
-    /// Not even the smallest packets fit.
-    #[error(
-        "{interface} has an MTU of {mtu}, too small for RoCE: raise it to {} or more",
-        smallest_mtu()
-    )]
-    MtuTooSmall {
-        /// The interface.
-        interface: String,
-        /// Its MTU.
-        mtu: usize,
-    },
-    /// Something else went wrong.
-    #[error("{what} failed: {source}")]
-    System {
-        /// What was tried.
-        what: &'static str,
-        /// What the system said.
-        source: io::Error,
-    },
 }
 
 impl Options {
@@ -199,15 +118,18 @@ pub fn open(options: &Options) -> Result<Link, OpenError> {
     let mtu = options.mtu.or(fits).ok_or_else(too_small)?;
     let socket = bound_socket(local, interface.index)
         .map_err(|error| open_error(error, address, &interface))?;
-    let system = |what| move |source| OpenError::System { what, source };
+    let system = |what| {
+        let interface = interface.name.clone();
+        move |source| OpenError::System { what, interface, source }
+    };
     let room = prepare_to_receive(&socket, local, options.receive_buffer)
-        .map_err(system("preparing the socket to receive"))?;
+        .map_err(system("prepare a socket to receive"))?;
     let socket = Arc::new(socket);
     let ports = options.source_ports.min(SOURCE_PORTS_MAX);
     let gid = gid(address);
     let groups = Groups::new(local, interface.index, options.receive_buffer);
     let receiver = UdpReceiver::new(Arc::clone(&socket), gid, options.icrc, room, groups)
-        .map_err(system("allocating room for packets"))?;
+        .map_err(system("allocate room for packets"))?;
     Ok(Link {
         sender: Box::new(UdpSender::new(socket, local, interface.index, gid, ports)),
         receiver: Box::new(receiver),
@@ -239,8 +161,7 @@ fn interface_of(address: IpAddr, name: Option<&str>) -> Result<Interface, OpenEr
     if address.is_unspecified() || address.is_multicast() {
         return Err(OpenError::NotOneHost(address));
     }
-    let system = |source| OpenError::System { what: "listing the interfaces", source };
-    let mut all = interfaces().map_err(system)?;
+    let mut all = interfaces().map_err(OpenError::Interfaces)?;
     if let Some(name) = name {
         let names = all.iter().map(|interface| interface.name.clone()).collect();
         all.retain(|interface| interface.name == name);
@@ -377,23 +298,11 @@ fn open_error(source: io::Error, address: IpAddr, interface: &Interface) -> Open
             OpenError::Tentative { address, interface: interface.name.clone() }
         }
         io::ErrorKind::PermissionDenied => OpenError::Forbidden { what: "a UDP socket", source },
-        _ => OpenError::System { what: "opening a UDP socket", source },
+        _ => {
+            let interface = interface.name.clone();
+            OpenError::System { what: "open a UDP socket", interface, source }
+        }
     }
-}
-
-/// The smallest MTU of an interface that RoCE fits into.
-const fn smallest_mtu() -> usize {
-    Mtu::M256.bytes() + Mtu::KERNEL_HEADERS
-}
-
-/// Things, one after the other.
-fn list(things: &[impl fmt::Display]) -> String {
-    let mut list = String::new();
-    for (index, thing) in things.iter().enumerate() {
-        let comma = if index == 0 { "" } else { ", " };
-        let _ = write!(list, "{comma}{thing}");
-    }
-    if list.is_empty() { "none".into() } else { list }
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use roce::device::{Channel, Device};
 use roce::engine::{Counter, CqHandle, Notify, QpHandle};
 use roce::link::CHOSEN_MAX;
-use roce::link::udp::{self, OpenError};
+use roce::link::{OpenError, udp};
 use roce::verbs::{Data, Mtu, QpType, SendFlags, SendOp, SendWr, Wc, WrId};
 use roce::wire::ROCE_PORT;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};

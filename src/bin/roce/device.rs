@@ -104,7 +104,7 @@ pub(crate) fn start_at(address: IpAddr, avoid: Option<IpAddr>) -> anyhow::Result
 /// Whether another program has the address.
 fn is_in_use(error: &anyhow::Error) -> bool {
     let cause = error.downcast_ref::<link::OpenError>();
-    matches!(cause, Some(link::OpenError::Udp(link::udp::OpenError::InUse { .. })))
+    matches!(cause, Some(link::OpenError::InUse { .. }))
 }
 
 /// Which of a device's addresses to use: the one that was named, or else the one from which the other side is reached,

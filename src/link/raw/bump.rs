@@ -11,8 +11,9 @@ use std::time::Duration;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use socket2::Socket;
 
+use super::super::OpenError;
 use super::super::sys::ring::{self, VNET_LEN};
-use super::{Config, OpenError, find_interface, packet_socket};
+use super::{Config, find_interface, packet_socket};
 use crate::wire::{
     EtherType, Ethernet, Frame as View, Ipv4, Ipv6, LinkType, PROTOCOL_UDP, ROCE_PORT, Udp,
     checksum, view,
@@ -97,7 +98,7 @@ fn open(interface: &str) -> Result<Socket, OpenError> {
     let config = Config::new(interface);
     let fail = |what| {
         let interface = interface.to_owned();
-        move |source| OpenError::Io { what, interface, source }
+        move |source| OpenError::System { what, interface, source }
     };
     let (found, _) = find_interface(&config)?;
     let socket = packet_socket(&config)?;

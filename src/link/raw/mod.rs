@@ -53,7 +53,7 @@ use self::sink::Sinks;
 use super::interface::{Interface, gid, interfaces};
 use super::monitor::{Addresses, InterfaceMonitor};
 use super::sys::ring::{self, Ring};
-use super::{Link, Port, PortMonitor};
+use super::{Link, OpenError, Port, PortMonitor};
 use crate::verbs::Mtu;
 use crate::wire::MacAddr;
 
@@ -92,78 +92,19 @@ const FRAMES: usize = 510;
 /// The most addresses of one link.
 const ADDRESSES_MAX: usize = 16;
 
-/// Why there is no raw link.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum OpenError {
-    /// The program may not see frames.
-    #[error(
-        "raw:{interface} needs the capability CAP_NET_RAW: grant it with `setcap cap_net_raw+ep PROGRAM`, or run in a \
-         network namespace of your own (`unshare -Urn`); `udp:ADDRESS` needs no privilege"
-    )]
-    Privilege {
-        /// The interface.
-        interface: String,
-    },
-    /// There is no such interface.
-    #[error("there is no interface `{interface}`; there are: {}", known.join(", "))]
-    NoInterface {
-        /// What was asked for.
-        interface: String,
-        /// What there is.
-        known: Vec<String>,
-    },
-    /// The interface has no address.
-    #[error(
-        "interface `{interface}` has no address: `ip address add 192.0.2.1/24 dev {interface}`"
-    )]
-    NoAddress {
-        /// The interface.
-        interface: String,
-    },
-    /// More addresses than a link can have.
-    #[error(
-        "{count} addresses are more than the {ADDRESSES_MAX} of a link: name those that it is for"
-    )]
-    TooManyAddresses {
-        /// How many there are.
-        count: usize,
-    },
-    /// No packet fits.
-    #[error("the MTU of `{interface}` is {mtu}, which is too short for any packet of RoCE")]
-    Mtu {
-        /// The interface.
-        interface: String,
-        /// Its MTU.
-        mtu: usize,
-    },
-    /// There are 4095 VLANs.
-    #[error("there is no VLAN {0}: they end with 4094")]
-    NoVlan(u16),
-    /// The system refused something.
-    #[error("cannot {what} for raw:{interface}")]
-    Io {
-        /// What it refused.
-        what: &'static str,
-        /// The interface.
-        interface: String,
-        /// Why.
-        source: io::Error,
-    },
-}
-
 /// Opens a raw link.
 pub fn open(config: &Config) -> Result<Link, OpenError> {
     let fail = |what| {
         let interface = config.interface.clone();
-        move |source| OpenError::Io { what, interface, source }
+        move |source| OpenError::System { what, interface, source }
     };
     if let Some(vlan) = config.vlan.filter(|vlan| *vlan > 4094) {
-        return Err(OpenError::NoVlan(vlan));
+        return Err(OpenError::VlanOutOfRange(vlan));
     }
     let (interface, loopback) = find_interface(config)?;
     let addresses = addresses_of(config, &interface)?;
-    let too_short = || OpenError::Mtu { interface: interface.name.clone(), mtu: interface.mtu };
+    let too_short =
+        || OpenError::MtuTooSmall { interface: interface.name.clone(), mtu: interface.mtu };
     let mtu = Mtu::for_ethernet(interface.mtu).ok_or_else(too_short)?;
 
     let socket = packet_socket(config)?;
@@ -207,15 +148,11 @@ fn monitor(config: &Config, index: u32, port: &Port) -> Option<Box<dyn PortMonit
 /// The interface of a link, and the index of the loopback interface if that is another one.
 fn find_interface(config: &Config) -> Result<(Interface, Option<u32>), OpenError> {
     let interface = config.interface.clone();
-    let all = interfaces().map_err(|source| OpenError::Io {
-        what: "list the interfaces",
-        interface: interface.clone(),
-        source,
-    })?;
-    let known = all.iter().map(|interface| interface.name.clone()).collect();
+    let all = interfaces().map_err(OpenError::Interfaces)?;
+    let names = all.iter().map(|interface| interface.name.clone()).collect();
     let loopback = all.iter().find(|found| found.loopback).map(|loopback| loopback.index);
     let found = all.into_iter().find(|found| found.name == interface);
-    let found = found.ok_or(OpenError::NoInterface { interface, known })?;
+    let found = found.ok_or(OpenError::NoInterface { name: interface, interfaces: names })?;
     let loopback = loopback.filter(|index| *index != found.index);
     Ok((found, loopback))
 }
@@ -224,9 +161,9 @@ fn addresses_of(config: &Config, interface: &Interface) -> Result<Vec<IpAddr>, O
     let given = &config.addresses;
     let addresses = if given.is_empty() { interface.addresses.clone() } else { given.clone() };
     match addresses.len() {
-        0 => Err(OpenError::NoAddress { interface: interface.name.clone() }),
+        0 => Err(OpenError::NoAddress(interface.name.clone())),
         1..=ADDRESSES_MAX => Ok(addresses),
-        count => Err(OpenError::TooManyAddresses { count }),
+        count => Err(OpenError::TooManyAddresses { count, max: ADDRESSES_MAX }),
     }
 }
 
@@ -236,7 +173,7 @@ fn packet_socket(config: &Config) -> Result<Socket, OpenError> {
         let interface = config.interface.clone();
         match source.kind() {
             io::ErrorKind::PermissionDenied => OpenError::Privilege { interface },
-            _ => OpenError::Io { what: "open a packet socket", interface, source },
+            _ => OpenError::System { what: "open a packet socket", interface, source },
         }
     })
 }
@@ -244,7 +181,7 @@ fn packet_socket(config: &Config) -> Result<Socket, OpenError> {
 fn sender(config: &Config, interface: &Interface) -> Result<RawSender, OpenError> {
     let fail = |what| {
         let interface = config.interface.clone();
-        move |source| OpenError::Io { what, interface, source }
+        move |source| OpenError::System { what, interface, source }
     };
     let socket = packet_socket(config)?;
     ring::bind(&socket, interface.index, false).map_err(fail("bind a packet socket"))?;

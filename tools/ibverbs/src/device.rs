@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use roce::device::Device as _;
 use roce::ibverbs::{ibv_device, ibv_gid};
-use roce::link::{Link, NamedSpec, OpenError, Spec, raw, udp};
+use roce::link::{Link, NamedSpec, OpenError, Spec};
 use roce::nic::SoftNic;
 use roce::verbs::{NodeType, TransportType};
 use roce::wire::Gid;
@@ -220,8 +220,8 @@ impl Device {
         let mut started = on_own_stack(|| {
             let link = self.open_link(address).map_err(|error| {
                 let code = match error {
-                    OpenError::Udp(udp::OpenError::InUse { .. }) => libc::EADDRINUSE,
-                    OpenError::Raw(raw::OpenError::Privilege { .. }) => libc::EPERM,
+                    OpenError::InUse { .. } => libc::EADDRINUSE,
+                    OpenError::Privilege { .. } => libc::EPERM,
                     _ => libc::ENODEV,
                 };
                 env::failed(&error, code)
@@ -248,9 +248,7 @@ impl Device {
         };
         loop {
             match spec.open(on) {
-                Err(OpenError::Udp(udp::OpenError::InUse { .. }))
-                    if fork::child_may_hold_addresses() =>
-                {
+                Err(OpenError::InUse { .. }) if fork::child_may_hold_addresses() => {
                     std::thread::sleep(Duration::from_millis(1));
                 }
                 opened => return opened,

@@ -110,7 +110,7 @@ impl Stage {
     }
 }
 
-fn open(address: Ipv4Addr) -> Result<roce::link::Link, udp::OpenError> {
+fn open(address: Ipv4Addr) -> Result<roce::link::Link, roce::link::OpenError> {
     udp::open(&udp::Options::new(IpAddr::V4(address)))
 }
 

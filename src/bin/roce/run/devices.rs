@@ -58,7 +58,7 @@ fn try_open(spec: &Spec) -> Result<Option<Link>, OpenError> {
 }
 
 fn is_not_local(error: &OpenError) -> bool {
-    matches!(error, OpenError::Udp(roce::link::udp::OpenError::NotLocal { .. }))
+    matches!(error, OpenError::NotLocal { .. })
 }
 
 /// Why there is no device, and what gives one.

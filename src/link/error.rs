@@ -1,0 +1,143 @@
+//! Why a link cannot be opened.
+
+use std::fmt::{self, Write as _};
+use std::io;
+use std::net::IpAddr;
+
+use thiserror::Error;
+
+use crate::verbs::Mtu;
+use crate::wire::ROCE_PORT;
+
+/// Why a link cannot be opened.
+#[derive(Debug, Error)]
+#[non_exhaustive]
+pub enum OpenError {
+    /// The interfaces cannot be listed.
+    #[error("cannot list the interfaces")]
+    Interfaces(#[source] io::Error),
+    /// There is no such interface.
+    #[error("there is no interface {name}; this machine has {}", list(.interfaces))]
+    NoInterface {
+        /// The one that was named.
+        name: String,
+        /// Those that there are.
+        interfaces: Vec<String>,
+    },
+    /// There is no interface of this VLAN.
+    #[error(
+        "there is no interface {under}.{vlan}; `ip link add link {under} name {under}.{vlan} type vlan id {vlan}` creates \
+         it"
+    )]
+    NoVlan {
+        /// The interface that it would be on.
+        under: String,
+        /// Its number.
+        vlan: String,
+    },
+    /// A VLAN has a number up to 4094.
+    #[error("there is no VLAN {0}: the last is 4094")]
+    VlanOutOfRange(u16),
+    /// The interface has no address.
+    #[error("{0} has no address; `ip address add 192.0.2.1/24 dev {0}` gives it one")]
+    NoAddress(String),
+    /// There are more addresses than a link can have.
+    #[error("{count} addresses are more than the {max} of a link: name those that it is for")]
+    TooManyAddresses {
+        /// Number of addresses.
+        count: usize,
+        /// Maximum number of a link.
+        max: usize,
+    },
+    /// The address is not that of one host.
+    #[error("{0} is not the address of one host: name an address of this machine")]
+    NotOneHost(IpAddr),
+    /// No interface has the address.
+    #[error("{address} is not an address of this machine, which has {}", list(.addresses))]
+    NotLocal {
+        /// The address.
+        address: IpAddr,
+        /// Those that there are.
+        addresses: Vec<IpAddr>,
+    },
+    /// Several interfaces have the address.
+    #[error("{address} is an address of {}: name the interface", list(.interfaces))]
+    Ambiguous {
+        /// The address.
+        address: IpAddr,
+        /// The interfaces.
+        interfaces: Vec<String>,
+    },
+    /// The address cannot be used yet.
+    #[error(
+        "{address} is not usable yet: the system still checks that no other host on {interface} has it; wait a second or two"
+    )]
+    Tentative {
+        /// The address.
+        address: IpAddr,
+        /// Its interface.
+        interface: String,
+    },
+    /// Another program has the port.
+    #[error(
+        "UDP port {ROCE_PORT} of {address} is taken, by another soft NIC or by the kernel's rdma_rxe: use another \
+         address of this machine, or a raw link, which shares one"
+    )]
+    InUse {
+        /// The address.
+        address: IpAddr,
+    },
+    /// A raw link needs a capability.
+    #[error(
+        "raw:{interface} needs the capability CAP_NET_RAW: grant it with `setcap cap_net_raw+ep PROGRAM`, or run in a \
+         network namespace of your own (`unshare -Urn`); `udp:ADDRESS` needs no privilege"
+    )]
+    Privilege {
+        /// The interface.
+        interface: String,
+    },
+    /// The system forbids it.
+    #[error("the system forbids {what}: a sandbox or a security policy is in the way ({source})")]
+    Forbidden {
+        /// What it forbids.
+        what: &'static str,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// Not even the smallest packets fit.
+    #[error(
+        "{interface} has an MTU of {mtu}, too small for RoCE: raise it to {} or more",
+        smallest_mtu()
+    )]
+    MtuTooSmall {
+        /// The interface.
+        interface: String,
+        /// Its MTU.
+        mtu: usize,
+    },
+    /// The system refused something else.
+    #[error("cannot {what} on {interface}: {source}")]
+    System {
+        /// What was tried.
+        what: &'static str,
+        /// The interface.
+        interface: String,
+        /// What the system said.
+        source: io::Error,
+    },
+}
+
+/// The smallest MTU of an interface that RoCE fits into.
+const fn smallest_mtu() -> usize {
+    Mtu::M256.bytes() + Mtu::KERNEL_HEADERS
+}
+
+/// Things, one after the other.
+fn list(things: &[impl fmt::Display]) -> String {
+    let mut list = String::new();
+    for (index, thing) in things.iter().enumerate() {
+        let comma = if index == 0 { "" } else { ", " };
+        let _ = write!(list, "{comma}{thing}");
+    }
+    if list.is_empty() { "none".into() } else { list }
+}
