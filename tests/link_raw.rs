@@ -642,7 +642,8 @@ fn what_cannot_be_opened_says_why() {
     in_namespace(|| {
         let (a, _b) = wire(1500);
         let error = |name: &str, vlan| {
-            let config = Config { vlan, ..Config::new(name) };
+            let mut config = Config::new(name);
+            config.vlan = vlan;
             a.run(|| raw::open(&config).unwrap_err().to_string())
         };
         let unknown = error("eth7", None);

@@ -261,7 +261,7 @@ fn many_threads_use_one_nic() {
 fn deferred_ack_is_sent_before_the_qp_or_nic_is_gone() {
     // The request is sent once, and the ACK may take seconds on a loaded machine.
     let (timeout, retry_cnt) = (AckTimeout(Bits::low(20)), RetryCount(Bits::low(0)));
-    let how = Connect { timeout, retry_cnt, ..Connect::default() };
+    let how = Connect::default().timeout(timeout).retry_cnt(retry_cnt);
     for round in 0..20 {
         let (a, b) = pair_of(QpType::Rc, &how);
         let mut wc = [Wc::default()];
@@ -287,11 +287,8 @@ fn deferred_ack_is_sent_before_the_qp_or_nic_is_gone() {
 
 #[test]
 fn dead_peer_exceeds_the_retry_count() {
-    let how = Connect {
-        timeout: AckTimeout(Bits::low(8)),
-        retry_cnt: RetryCount(Bits::low(2)),
-        ..Connect::default()
-    };
+    let how =
+        Connect::default().timeout(AckTimeout(Bits::low(8))).retry_cnt(RetryCount(Bits::low(2)));
     let (a, b) = pair_of(QpType::Rc, &how);
     drop(b);
     a.send(1, SEND, 8);
@@ -302,11 +299,8 @@ fn dead_peer_exceeds_the_retry_count() {
 
 #[test]
 fn timer_expires_without_a_poller() {
-    let how = Connect {
-        timeout: AckTimeout(Bits::low(8)),
-        retry_cnt: RetryCount(Bits::low(1)),
-        ..Connect::default()
-    };
+    let how =
+        Connect::default().timeout(AckTimeout(Bits::low(8))).retry_cnt(RetryCount(Bits::low(1)));
     let (a, b) = pair_of(QpType::Rc, &how);
     drop(b);
     a.nic.request_notify(a.cq, Notify::Next);
@@ -319,7 +313,7 @@ fn timer_expires_without_a_poller() {
 #[test]
 fn send_is_retried_after_an_rnr_nak_that_a_former_poller_received() {
     // Without an ACK timeout, no other timer wakes it.
-    let how = Connect { timeout: AckTimeout::NEVER, ..Connect::default() };
+    let how = Connect::default().timeout(AckTimeout::NEVER);
     let (a, b) = pair_of(QpType::Rc, &how);
     let mut wc = [Wc::default()];
     for round in 0..50 {

@@ -11,6 +11,7 @@ use crate::wire::{Gid, PKey};
 
 /// Configuration of an engine.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct Config {
     /// GIDs of the port, by index.
     pub gids: Vec<Gid>,
@@ -54,6 +55,7 @@ pub const PORT_SILENCE: Duration = Duration::from_millis(50);
 
 /// Limits of objects and queues.
 #[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
 pub struct Limits {
     /// Protection domains.
     pub pds: usize,

@@ -121,20 +121,19 @@ impl RdmaNic {
         rkey: RKey,
         bind: &MwBind,
     ) -> Result<(), (usize, PostError)> {
-        let invalid = (0, PostError::Refused(Errno::EINVAL));
         wr.check(qp.facts.kind, &qp.facts.cap, MESSAGE_BYTES_MAX).map_err(|error| (0, error))?;
         let mws = self.mws.read();
         // The lowest eight bits of a key change with every binding; the others are the window.
-        let window =
-            mws.find(|made| same_object(*lock(&made.facts.key), mw.get())).ok_or(invalid)?;
+        let window = mws.find(|made| same_object(*lock(&made.facts.key), mw.get()));
+        let window = window.ok_or((0, PostError::UnknownMw))?;
         let mrs = self.mrs.read();
         let region = mrs.find(|made| made.facts == bind.mr);
         // Only a window that is to be closed needs no region.
         if region.is_none() && bind.length > 0 {
-            return Err(invalid);
+            return Err((0, PostError::UnknownMr));
         }
         if region.is_some_and(|region| region.needs().0.at() != window.needs().at()) {
-            return Err((0, PostError::Refused(Errno::EPERM)));
+            return Err((0, PostError::ForeignMemory));
         }
         let objects = SendObjects {
             mw: window.at(),
@@ -152,14 +151,14 @@ impl RdmaNic {
         };
         set_key(mw.get());
         if window.facts.kind == MwType::Type2 {
-            let mut list = [send_wr(wr, &[], objects).ok_or(invalid)?];
+            let mut list = [send_wr(wr, &[], objects).ok_or((0, PostError::Unsupported))?];
             self.hand_over(qp, &mut list)?;
             set_key(rkey.get());
             return Ok(());
         }
         // The library gives a window of type 1 the next key, and no other.
         if rkey.get() != next_key(mw.get()) {
-            return Err(invalid);
+            return Err((0, PostError::WrongMwKey));
         }
         let post = op!(self.context, bind_mw).ok_or((0, PostError::Unsupported))?;
         let bind_info = ibv_mw_bind_info {

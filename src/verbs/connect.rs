@@ -18,7 +18,15 @@ pub struct Endpoint {
 }
 
 /// How a queue pair shall be connected: what programs mostly want, to be changed where they do not.
+///
+/// ```
+/// use roce::verbs::{Connect, Mtu};
+///
+/// let how = Connect::default().mtu(Mtu::M4096).gid_index(1);
+/// assert_eq!((how.mtu, how.gid_index), (Mtu::M4096, 1));
+/// ```
 #[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
 pub struct Connect {
     /// One's own address, by its index in the port's table.
     pub gid_index: u8,
@@ -63,6 +71,40 @@ impl Default for Connect {
             psn: None,
             traffic_class: 0,
         }
+    }
+}
+
+/// Sets one field each; the fields say what for.
+macro_rules! setters {
+    ($($field:ident: $type:ty,)*) => {$(
+        #[doc = concat!("Sets [`", stringify!($field), "`](Self#structfield.", stringify!($field), ").")]
+        #[must_use]
+        pub const fn $field(mut self, $field: $type) -> Self {
+            self.$field = $field;
+            self
+        }
+    )*};
+}
+
+impl Connect {
+    setters! {
+        gid_index: u8,
+        mtu: Mtu,
+        access: Access,
+        rd_atomic: u8,
+        timeout: AckTimeout,
+        retry_cnt: RetryCount,
+        rnr_retry: RnrRetry,
+        min_rnr_timer: RnrTimer,
+        qkey: QKey,
+        traffic_class: u8,
+    }
+
+    /// Sets [`psn`](Self#structfield.psn).
+    #[must_use]
+    pub const fn psn(mut self, psn: Psn) -> Self {
+        self.psn = Some(psn);
+        self
     }
 }
 

@@ -72,6 +72,15 @@ pub enum PostError {
     /// The address handle is not, or no longer, one of this device.
     #[error("there is no such address handle")]
     UnknownAddress,
+    /// The memory window is not, or no longer, one of this device.
+    #[error("there is no such memory window on this device")]
+    UnknownMw,
+    /// The memory region to bind a window to is not, or no longer, one of this device.
+    #[error("there is no such memory region on this device")]
+    UnknownMr,
+    /// The new key of a memory window is not one that it can have.
+    #[error("the memory window cannot have this key next")]
+    WrongMwKey,
     /// The memory is registered in another protection domain, or on another device.
     #[error("the memory is registered in another protection domain")]
     ForeignMemory,

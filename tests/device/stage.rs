@@ -84,7 +84,7 @@ impl Side {
         let attr = self.nic.query_device().unwrap();
         let most = attr.max_qp_rd_atom.min(attr.max_qp_init_rd_atom).min(16);
         let mtu = self.nic.query_port().unwrap().active_mtu;
-        Connect { gid_index: self.address().0, mtu, rd_atomic: most as u8, ..Connect::default() }
+        Connect::default().gid_index(self.address().0).mtu(mtu).rd_atomic(most as u8)
     }
 
     pub(crate) fn endpoint(&self, qp: QpHandle) -> Endpoint {

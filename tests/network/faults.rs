@@ -261,7 +261,7 @@ fn survive(kinds: [Kind; 2], version: Version, faults: &str, seen: &[&str]) {
     });
     let Stage { a, b, .. } = &stage;
     // Lost packets are soon retransmitted; but a busy machine is not a lost peer.
-    let how = Connect { timeout: AckTimeout(Bits::low(14)), ..manner(Mtu::M1024) };
+    let how = manner(Mtu::M1024).timeout(AckTimeout(Bits::low(14)));
     let (mut a_ends, mut b_ends) = (Vec::new(), Vec::new());
     for index in 0..QPS {
         let (a_qp, b_qp) = (a.qp(QpType::Rc), b.qp(QpType::Rc));

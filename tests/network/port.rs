@@ -86,7 +86,7 @@ fn identifiers_follow_the_addresses_and_keep_their_indices() {
         let (our_end, their_end) =
             (here.nic.endpoint(ours).unwrap(), there.nic.endpoint(theirs).unwrap());
         let how = manner(Mtu::M1024);
-        here.nic.connect(ours, &their_end, &Connect { gid_index: 3, ..how }).unwrap();
+        here.nic.connect(ours, &their_end, &how.gid_index(3)).unwrap();
         let our_end = Endpoint { gid: here.nic.gids()[3], ..our_end };
         there.nic.connect(theirs, &our_end, &how).unwrap();
         here.recv(ours, 1, &[here.sge(0, 64)]);

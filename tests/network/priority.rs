@@ -65,8 +65,9 @@ fn service_levels_are_priorities() {
             let link = match kind {
                 Kind::Udp => udp::open(&udp::Options::new(here.into())).unwrap(),
                 Kind::Raw => {
-                    raw::open(&Config { addresses: vec![here.into()], ..Config::new("lo") })
-                        .unwrap()
+                    let mut config = Config::new("lo");
+                    config.addresses = vec![here.into()];
+                    raw::open(&config).unwrap()
                 }
             };
             let (side, witness) = (Side::new(link), witness(there));

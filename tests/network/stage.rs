@@ -158,13 +158,13 @@ impl Side {
 
 /// How queue pairs are connected: with long timeouts, for the machine may be busy.
 pub fn manner(mtu: Mtu) -> Connect {
-    Connect { mtu, access: ALL, timeout: AckTimeout(Bits::low(15)), ..Connect::default() }
+    Connect::default().mtu(mtu).access(ALL).timeout(AckTimeout(Bits::low(15)))
 }
 
 /// With short timeouts: a peer that is silent for some tenths of a second is dead.
 pub fn impatient() -> Connect {
     let (timeout, retry_cnt) = (AckTimeout(Bits::low(13)), RetryCount(Bits::low(3)));
-    Connect { timeout, retry_cnt, ..manner(Mtu::M1024) }
+    manner(Mtu::M1024).timeout(timeout).retry_cnt(retry_cnt)
 }
 
 /// Connects two queue pairs, whose sequence numbers soon pass their end.
@@ -172,8 +172,8 @@ pub fn connect(a: &Side, a_qp: QpHandle, b: &Side, b_qp: QpHandle, how: &Connect
     let first = [Psn::new(0xff_fff0), Psn::new(0x7f_fff8)];
     let ends = [a.nic.endpoint(a_qp).unwrap(), b.nic.endpoint(b_qp).unwrap()];
     let [to_a, to_b] = [0, 1].map(|at| Endpoint { psn: first[at], ..ends[at] });
-    a.nic.connect(a_qp, &to_b, &Connect { psn: Some(first[0]), ..*how }).unwrap();
-    b.nic.connect(b_qp, &to_a, &Connect { psn: Some(first[1]), ..*how }).unwrap();
+    a.nic.connect(a_qp, &to_b, &how.psn(first[0])).unwrap();
+    b.nic.connect(b_qp, &to_a, &how.psn(first[1])).unwrap();
 }
 
 /// A queue pair at each side, connected to each other.

@@ -191,7 +191,7 @@ fn waiting_takes_no_time_of_the_processor() {
     in_namespace(|| {
         let Stage { a, b, .. } = &Stage::new([Kind::Udp, Kind::Raw], Version::V4);
         // Retransmitted after four seconds.
-        let how = Connect { timeout: AckTimeout(Bits::low(20)), ..manner(Mtu::M1024) };
+        let how = manner(Mtu::M1024).timeout(AckTimeout(Bits::low(20)));
         let (a_qp, b_qp) = pair(a, b, QpType::Rc, &how);
         b.nic.destroy_qp(b_qp).unwrap();
         a.send(a_qp, 1, SEND, &[a.sge(0, 8)]);
@@ -214,7 +214,7 @@ fn interrupted(kind: Kind, version: Version) {
     let stage = Stage::new([kind, kind], version);
     let Stage { hosts, a, b } = &stage;
     // Eight times a quarter of a second: longer than the interface is off, and it is retransmitted meanwhile.
-    let how = Connect { timeout: AckTimeout(Bits::low(16)), ..manner(Mtu::M4096) };
+    let how = manner(Mtu::M4096).timeout(AckTimeout(Bits::low(16)));
     let (a_qp, _) = pair(a, b, QpType::Rc, &how);
     let mut stream = Stream::new(a, a_qp, b);
     stream.run(20);

@@ -152,7 +152,7 @@ fn offer(nic: &dyn Device, stream: TcpStream) -> Option<()> {
     let init = QpInitAttr { qp_type: QpType::Rc, cap, sq_sig_all: false };
     let create = QpCreate { init, send_cq: cq, recv_cq: cq, srq: None, xrcd: None };
     let qp = nic.create_qp(pd, create).unwrap();
-    nic.connect(qp, &wish.peer, &Connect { mtu: wish.mtu, ..Connect::default() }).unwrap();
+    nic.connect(qp, &wish.peer, &Connect::default().mtu(wish.mtu)).unwrap();
     let receives = Buffer::new((wish.receives.0 * wish.receives.1).max(1) as usize);
     let receives_mr = nic.register(pd, &receives, Access::LOCAL_WRITE).unwrap();
     for index in 0..wish.receives.0 {

@@ -244,7 +244,7 @@ fn lossy(
 fn killed(a: &mut Desk<'_>, b: &mut Desk<'_>, dice: &mut Dice) -> Outcome {
     const REQUESTS: usize = 16;
     let (timeout, retry_cnt) = (AckTimeout(Bits::low(10)), RetryCount(Bits::low(3)));
-    let how = Connect { timeout, retry_cnt, ..manner(dice) };
+    let how = manner(dice).timeout(timeout).retry_cnt(retry_cnt);
     let (a_qp, b_qp) = pair(a, b, QpType::Rc, &how, dice)?;
     for slot in 0..REQUESTS {
         b.recv(b_qp, slot as u64, THERE, STRIDE)?;

@@ -242,7 +242,7 @@ impl Clock {
 /// How queue pairs are connected: a busy machine is not a lost peer.
 pub(crate) fn manner(dice: &mut Dice) -> Connect {
     let mtu = dice.pick(&[Mtu::M256, Mtu::M512, Mtu::M1024, Mtu::M2048, Mtu::M4096]);
-    Connect { mtu, access: ALL, timeout: AckTimeout(Bits::low(15)), ..Connect::default() }
+    Connect::default().mtu(mtu).access(ALL).timeout(AckTimeout(Bits::low(15)))
 }
 
 /// A queue pair at each side, connected to each other.
@@ -256,7 +256,7 @@ pub(crate) fn pair(
     let (a_qp, b_qp) = (a.add_qp(kind)?, b.add_qp(kind)?);
     let ends = [told("an end", a.nic.endpoint(a_qp))?, told("an end", b.nic.endpoint(b_qp))?];
     let [a_end, b_end] = ends.map(|end| Endpoint { psn: Psn::new(dice.next() as u32), ..end });
-    told("connecting", a.nic.connect(a_qp, &b_end, &Connect { psn: Some(a_end.psn), ..*how }))?;
-    told("connecting", b.nic.connect(b_qp, &a_end, &Connect { psn: Some(b_end.psn), ..*how }))?;
+    told("connecting", a.nic.connect(a_qp, &b_end, &how.psn(a_end.psn)))?;
+    told("connecting", b.nic.connect(b_qp, &a_end, &how.psn(b_end.psn)))?;
     Ok((a_qp, b_qp))
 }

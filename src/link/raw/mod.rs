@@ -59,6 +59,7 @@ use crate::wire::MacAddr;
 
 /// What a raw link is to be.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct Config {
     /// The name of its interface.
     pub interface: String,

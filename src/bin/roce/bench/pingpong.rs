@@ -73,14 +73,12 @@ impl Player {
     fn connect(&mut self, peer: &Endpoint) -> anyhow::Result<()> {
         let Options { connection, mtu, gid_index, rx_depth, .. } = self.options;
         // What the originals connect with.
-        let how = Connect {
-            gid_index,
-            mtu,
-            psn: Some(self.own.psn),
-            access: Access::empty(),
-            rd_atomic: 1,
-            ..Connect::default()
-        };
+        let how = Connect::default()
+            .gid_index(gid_index)
+            .mtu(mtu)
+            .psn(self.own.psn)
+            .access(Access::empty())
+            .rd_atomic(1);
         if connection == Connection::Ud {
             self.qp.open_datagram(&how)?;
             let ah = self.pd.create_ah(AhAttr::new(peer.gid, gid_index))?;

@@ -111,13 +111,11 @@ impl Side {
     pub(crate) fn connect(&mut self, peer: Reach) -> anyhow::Result<()> {
         for (q, (qp, other)) in self.qps.iter().zip(&peer.qps).enumerate() {
             let psn = self.own.get(q).map_or(Psn::new(0), |own| own.psn);
-            let how = Connect {
-                gid_index: self.gid_index,
-                mtu: self.plan.mtu,
-                psn: Some(psn),
-                timeout: ack_timeout(self.plan.qps),
-                ..Connect::default()
-            };
+            let how = Connect::default()
+                .gid_index(self.gid_index)
+                .mtu(self.plan.mtu)
+                .psn(psn)
+                .timeout(ack_timeout(self.plan.qps));
             if self.plan.connection == Connection::Ud {
                 qp.open_datagram(&how)?;
                 self.ways.push(self.pd.create_ah(AhAttr::new(other.gid, self.gid_index))?);

@@ -154,18 +154,13 @@ pub(super) struct Play<'s> {
 
 /// How the demo's queue pairs are connected: small packets, so that messages have several.
 pub(super) fn manner() -> Connect {
-    Connect {
-        mtu: Mtu::M1024,
-        access: ALL,
-        min_rnr_timer: RnrTimer(Bits::low(18)),
-        ..Connect::default()
-    }
+    Connect::default().mtu(Mtu::M1024).access(ALL).min_rnr_timer(RnrTimer(Bits::low(18)))
 }
 
 /// The same with short timeouts: three retransmissions, four milliseconds apart.
 pub(super) fn impatient() -> Connect {
     let (timeout, retry_cnt) = (AckTimeout(Bits::low(10)), RetryCount(Bits::low(3)));
-    Connect { timeout, retry_cnt, ..manner() }
+    manner().timeout(timeout).retry_cnt(retry_cnt)
 }
 
 impl<'s> Play<'s> {

@@ -39,7 +39,7 @@ impl Offer {
         let qp = pd.qp(&cq).depth(QpCap::ORDINARY.max_send_wr, wish.receives.max(1));
         let qp = qp.build_any(wish.connection.qp_type()).context("cannot create a queue pair")?;
         let own = Endpoint { gid, ..qp.endpoint()? };
-        let how = Connect { gid_index, mtu, psn: Some(own.psn), ..Connect::default() };
+        let how = Connect::default().gid_index(gid_index).mtu(mtu).psn(own.psn);
         if wish.connection == Connection::Ud {
             qp.open_datagram(&how)?;
         } else {
