@@ -222,6 +222,7 @@ impl Qp {
     }
 
     /// Accepts a packet for its QPN, or names the reason to drop it.
+    #[inline]
     pub(super) fn accept(
         &mut self,
         received: &Received<'_>,

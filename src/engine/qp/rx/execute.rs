@@ -35,6 +35,7 @@ impl Rx {
     }
 
     /// Checks the opcode sequence: a message begins with FIRST or ONLY and is not interrupted.
+    #[inline]
     pub(super) fn check_sequence(&self, info: &OpcodeInfo) -> Result<(), Fault> {
         let fits = match self.message {
             None => info.position.begins(),
@@ -89,6 +90,7 @@ impl Rx {
     }
 
     /// Completes the receive work request of a message.
+    #[inline]
     fn finish_receive(
         &mut self,
         packet: &Packet<'_>,
@@ -111,6 +113,7 @@ impl Rx {
     }
 
     /// Advances the expected PSN, counts a message that ends (P-12), and acknowledges the packet if it asks for that.
+    #[inline]
     fn accepted(&mut self, packet: &Packet<'_>, ends: bool, attr: &Attributes) {
         let psn = self.epsn;
         self.epsn = psn.plus(1);
@@ -225,6 +228,7 @@ fn check_access(packet: &Packet<'_>, info: &OpcodeInfo, attr: &Attributes) -> Re
 }
 
 /// Checks the payload length against the packet's position in the message (C9-92, P-09).
+#[inline]
 pub(super) fn check_length(
     packet: &Packet<'_>,
     info: &OpcodeInfo,

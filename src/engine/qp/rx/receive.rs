@@ -11,6 +11,7 @@ use crate::wire::aeth::NakCode;
 
 impl Rx {
     /// Takes a receive work request for a message.
+    #[inline]
     pub(super) fn take_receive(
         &mut self,
         packet: &Packet<'_>,
@@ -61,6 +62,7 @@ impl Rx {
     }
 
     /// Writes payload to the buffers of a receive work request.
+    #[inline]
     pub(super) fn scatter(
         &self,
         taken: RecvSlot,
