@@ -142,7 +142,6 @@ impl Cq {
     }
 
     /// Returns the oldest completion, if there is any. On a soft NIC, it drives the NIC.
-    #[expect(clippy::should_implement_trait, reason = "later there may be more")]
     pub fn next(&self) -> Option<Completion> {
         let mut ready = self.0.ready.lock().unwrap_or_else(PoisonError::into_inner);
         while ready.is_empty() {

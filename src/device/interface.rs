@@ -233,7 +233,7 @@ pub trait Device: sealed::Sealed + Send + Sync + fmt::Debug {
     /// Posts a receive to a shared queue.
     fn post_srq_recv(&self, srq: SrqHandle, wr: &RecvWr<'_>) -> Result<(), PostError>;
 
-    /// The PSN that a queue pair begins with if [`Connect::psn`] names no other: a random one that a stranger cannot
+    /// The PSN that a queue pair begins with if `psn` of [`Connect`] names no other: a random one that a stranger cannot
     /// guess, always the same for the same queue pair.
     fn initial_psn(&self, qp: QpHandle) -> Option<Psn>;
 
