@@ -61,7 +61,7 @@ pub enum OpenError {
         addresses: Vec<IpAddr>,
     },
     /// Several interfaces have the address.
-    #[error("{address} is an address of {}: name the interface", list(.interfaces))]
+    #[error("{address} is an address of {}: say which interface is meant", list(.interfaces))]
     Ambiguous {
         /// The address.
         address: IpAddr,
