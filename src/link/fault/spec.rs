@@ -123,7 +123,10 @@ impl Spec {
             "queue" => return number("queue", value).map(|it| faults.queue = it),
             "drop" => ("drop", Action::Drop),
             "seed" => return number("seed", value).map(|it| self.seed = it),
-            "keep" if value == "dropped" => return Ok(self.keep_dropped = true),
+            "keep" if value == "dropped" => {
+                self.keep_dropped = true;
+                return Ok(());
+            }
             "keep" => return Err(SpecError::Keep(value.to_owned())),
             other => return Err(SpecError::Unknown(other.to_owned())),
         };
