@@ -61,10 +61,26 @@ impl Series {
         })
     }
 
-    /// The interval of `time`. Their numbers are less than `max`, if need be with longer intervals than before. A time
+    /// The interval of `time`. The number of a new one is less than `max`, if need be with longer intervals than before. A time
     /// before the first interval counts as in it.
+    #[inline]
     pub(super) fn at(&mut self, time: Instant, max: usize) -> &mut Interval {
         let nanos = time.as_nanos();
+        let is_latest = match self.used.get(self.latest) {
+            Some(&(number, _)) => {
+                let begin = self.start.wrapping_add(u64::from(number) << self.shift);
+                nanos.wrapping_sub(begin) >> self.shift == 0
+            }
+            None => false,
+        };
+        if !is_latest {
+            self.latest = self.index_of(nanos, max);
+        }
+        &mut self.used[self.latest].1
+    }
+
+    /// Where the interval of `nanos` is.
+    fn index_of(&mut self, nanos: u64, max: usize) -> usize {
         if self.used.is_empty() {
             self.shift = FIRST_SHIFT;
             self.start = align(nanos, FIRST_SHIFT);
@@ -73,11 +89,7 @@ impl Series {
         if shift > self.shift {
             self.lengthen(shift);
         }
-        let number = number_of(nanos, self.start, self.shift);
-        if self.used.get(self.latest).is_none_or(|(latest, _)| *latest != number) {
-            self.latest = self.find(number);
-        }
-        &mut self.used[self.latest].1
+        self.find(number_of(nanos, self.start, self.shift))
     }
 
     /// Where the interval of this number is, a new one if it has no packets yet.

@@ -58,7 +58,7 @@ pub(super) const NEIGHBOR_SECONDS: u32 = 7 * 24 * 3600;
 ///
 /// Large enough that system calls do not count, small enough that the bytes are still in the L2 cache
 /// when they are parsed, with those of the few batches that a thread has beside.
-pub(super) const READ_SIZE: usize = 256 << 10;
+pub(super) const READ_SIZE: usize = 512 << 10;
 
 /// Compressed bytes held ahead of the decompressor.
 pub(super) const COMPRESSED_SIZE: usize = 64 << 10;

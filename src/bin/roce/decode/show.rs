@@ -89,15 +89,16 @@ impl Show {
         flows: &mut Option<Flows>,
         take: impl FnOnce(&decode::Context<'a>),
     ) {
-        let mut packet = decoder.decode(record);
         unknown.note(record);
-        if let Some(flows) = flows {
-            flows.annotate(&mut packet);
-        }
-        packet.annotations.file = self.names.get(record.file as usize).map(String::as_str);
-        if self.filter.as_ref().is_none_or(|filter| filter.matches(&packet)) {
-            take(&packet);
-        }
+        decoder.decode_with(record, |packet| {
+            if let Some(flows) = flows {
+                flows.annotate(packet);
+            }
+            packet.annotations.file = self.names.get(record.file as usize).map(String::as_str);
+            if self.filter.as_ref().is_none_or(|filter| filter.matches(packet)) {
+                take(packet);
+            }
+        });
     }
 }
 

@@ -34,8 +34,12 @@ impl Pass<'_> {
         let mut analysis = Analysis::new(config);
         let bar = progress_bar(inputs.size(), false);
         let mut unknown = UnknownLinks::default();
+        // Another core wrote them: one copy of them all waits for its cache less often than the tracker would, line by line.
+        let mut packets: Vec<PacketFacts> = Vec::new();
         let take = |part: &mut Part<Frames>| {
-            let Frames { packets, others, unknown: links } = &mut part.made;
+            let Frames { packets: made, others, unknown: links } = &mut part.made;
+            packets.clear();
+            packets.append(made);
             let mut others = others.iter().peekable();
             for (at, packet) in packets.iter().enumerate() {
                 while let Some(other) = others.next_if(|other| other.packets_before == at) {
@@ -110,19 +114,20 @@ impl Frames {
     /// Adds what the analysis is told of a record; nothing if the filter does not let it through.
     #[inline]
     fn push(&mut self, decoder: &mut Decoder, record: &Record<'_>, filter: Option<&Filter>) {
-        let context = decoder.decode(record);
-        if filter.is_some_and(|filter| !filter.matches(&context)) {
-            return;
-        }
-        let file = u16::try_from(record.file).unwrap_or(u16::MAX);
-        match PacketFacts::new(&context, file) {
-            Some(packet) => self.packets.push(packet),
-            None => self.others.push(OtherFrame {
-                packets_before: self.packets.len(),
-                time: context.time,
-                wire_len: context.wire_len,
-                file,
-            }),
-        }
+        decoder.decode_with(record, |context| {
+            if filter.is_some_and(|filter| !filter.matches(context)) {
+                return;
+            }
+            let file = u16::try_from(record.file).unwrap_or(u16::MAX);
+            match PacketFacts::new(context, file) {
+                Some(packet) => self.packets.push(packet),
+                None => self.others.push(OtherFrame {
+                    packets_before: self.packets.len(),
+                    time: context.time,
+                    wire_len: context.wire_len,
+                    file,
+                }),
+            }
+        });
     }
 }
