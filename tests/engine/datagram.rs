@@ -45,6 +45,7 @@ fn the_first_forty_bytes_hold_an_ipv4_header_in_their_second_half() {
     let wc = s.received();
     assert_eq!((wc.byte_len, wc.src_qp, wc.opcode), (50, PEER, WcOpcode::Recv));
     assert_eq!((wc.imm(), wc.flags()), (Some([9; 4]), WcFlags::GRH | WcFlags::WITH_IMM));
+    assert_eq!(wc.sl, 10, "UDP over IPv4");
     assert_eq!(s.read(0, 20), [0; 20]);
     assert_eq!(s.read(20, 20), s.network);
     assert_eq!(s.read(40, 10), pattern(10));
@@ -60,7 +61,8 @@ fn the_first_forty_bytes_hold_an_ipv6_header_whole() {
     s.engine.post_recv(s.qp, &wr).unwrap();
     s.network = (0x60..0x60 + 40).collect();
     s.send(datagram(5));
-    assert_eq!(s.received().byte_len, 45);
+    let wc = s.received();
+    assert_eq!((wc.byte_len, wc.sl), (45, 9), "UDP over IPv6");
     assert_eq!([s.read(0, 25), s.read(100, 15)].concat(), s.network);
     assert_eq!(s.read(115, 5), pattern(5));
 }

@@ -107,6 +107,17 @@ fn duplicate_read_is_served_whole_or_in_part() {
 }
 
 #[test]
+fn duplicate_read_of_no_bytes_is_answered_whatever_its_key() {
+    // Rules: P-04.3, C9-88.
+    let mut s = Script::rc();
+    for _ in 0..2 {
+        s.send(pkt(Opcode::RC_RDMA_READ_REQUEST, RQ).reth(1, RKey::new(5), 0));
+        s.expect([read_only(RQ, 1)]);
+    }
+    assert_eq!((s.count(Counter::Duplicate), s.count(Counter::NoReplay)), (1, 0));
+}
+
+#[test]
 fn duplicate_read_of_another_range_is_dropped() {
     // Rule: P-04.4.
     let (mut s, other) = (Script::rc(), RKey::new(5));

@@ -293,6 +293,11 @@ fn only_what_was_bound_by_the_queue_pair_is_invalidated_by_it() {
     let mut s = Script::rc();
     let (_, mw) = window(&mut s, MwType::Type2);
     fails(s, SendOp::LocalInv { rkey: mw });
+    // The key that it was bound with before, or is never bound with.
+    let mut s = Script::rc();
+    let (_, mw) = window(&mut s, MwType::Type2);
+    let key = bind(&mut s, mw, 1, (0, 10), RW);
+    fails(s, SendOp::LocalInv { rkey: RKey::new(key.get() ^ 2) });
 }
 
 #[test]

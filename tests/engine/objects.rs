@@ -79,6 +79,13 @@ fn queues_are_no_larger_than_the_device_can_make_them() {
         let refused = with(&mut s, cap);
         assert!(matches!(refused, Err(CreateError::TooLarge(_))), "{cap:?}: {refused:?}");
     }
+    let largest = with(&mut s, most).unwrap();
+    s.engine.destroy_qp(largest).unwrap();
+    let cq = s.engine.create_cq(1).unwrap();
+    for (capacity, fits) in [(0, false), (limits.cqes, true), (limits.cqes + 1, false)] {
+        let resized = s.engine.resize_cq(cq, capacity);
+        assert_eq!(resized.is_ok(), fits, "{capacity}: {resized:?}");
+    }
     for (max_wr, max_sge) in [(0, 1), (limits.wrs + 1, 1), (1, limits.sges + 1)] {
         let refused = s.engine.create_srq(s.pd, SrqCreate { max_wr, max_sge, limit: 0, xrc: None });
         assert!(matches!(refused, Err(CreateError::TooLarge(_))), "{refused:?}");

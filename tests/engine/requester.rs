@@ -68,6 +68,8 @@ fn operations_of_one_packet_take_one_psn() {
     s.post(3, SendOp::AtomicWrite { remote_addr, rkey }, 8);
     let (placement, level) = (FlushPlacement::PERSISTENT, FlushLevel::Range);
     s.post(4, SendOp::Flush { remote_addr, rkey, length: 5000, placement, level }, 0);
+    let (placement, level) = (FlushPlacement::GLOBAL, FlushLevel::Mr);
+    s.post(5, SendOp::Flush { remote_addr, rkey, length: 5000, placement, level }, 0);
     s.expect([
         pkt(Opcode::RC_COMPARE_SWAP, SQ).ack_req().atomic(REMOTE, REMOTE_KEY, 9, 7),
         pkt(Opcode::RC_FETCH_ADD, SQ + 1).ack_req().atomic(REMOTE, REMOTE_KEY, 5, 0),
@@ -76,6 +78,7 @@ fn operations_of_one_packet_take_one_psn() {
             .reth(REMOTE, REMOTE_KEY, 8)
             .data(b"ATOMICAL"),
         pkt(Opcode::RC_FLUSH, SQ + 3).ack_req().feth(2, 0).reth(REMOTE, REMOTE_KEY, 5000),
+        pkt(Opcode::RC_FLUSH, SQ + 4).ack_req().feth(1, 1).reth(REMOTE, REMOTE_KEY, 0),
     ]);
 }
 
