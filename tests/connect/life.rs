@@ -10,7 +10,7 @@ use roce::cm::{
 };
 use roce::verbs::{Errno, EventType, QpType};
 use roce::wire::Qpn;
-use roce::wire::cm::PortSpace;
+use roce::wire::cm::{Message, PortSpace};
 
 use crate::node::{Node, SECOND, carry, establish, gid, ms, name, words};
 
@@ -142,6 +142,47 @@ fn private_data_is_limited() {
     let event = client.event();
     assert_eq!((event.kind, event.status), (EventKind::Unreachable, 2));
     assert_eq!(event.param.private_data(), &data[..136]);
+}
+
+#[test]
+fn repeated_disconnect_is_answered_again_and_told_once() {
+    let (mut client, mut server) = pair();
+    let (active, passive) = establish(ms(0), &mut client, &mut server, 7);
+    client.manager.disconnect(ms(0), active).unwrap();
+    let dreq = client.only();
+    for _ in 0..2 {
+        server.receive(ms(0), client.address, &dreq);
+    }
+    assert_eq!(server.event().kind, EventKind::Disconnected);
+    server.quiet();
+    assert_eq!(server.sent(), [], "its program has not answered yet");
+    assert_eq!(server.manager.counters().get(Counter::DuplicateDreq), 1);
+    server.manager.disconnect(ms(0), passive).unwrap();
+    let drep = server.only();
+    // The DREP was lost: the connection is in timewait, and answers again.
+    server.receive(ms(0), client.address, &dreq);
+    assert_eq!(server.only(), drep);
+    assert_eq!(server.manager.counters().get(Counter::DuplicateDreq), 2);
+    server.quiet();
+}
+
+#[test]
+fn initial_psns_are_each_another_one() {
+    let (mut client, server) = pair();
+    let mut psns = Vec::new();
+    for qpn in 0..20 {
+        client.connect(ms(0), TCP, SocketAddr::new(server.address, 7), 0x100 + qpn);
+        let req = client.only();
+        let mad = roce::wire::mad::Mad::parse(&req).unwrap();
+        let Ok(Some(Message::Req(req))) = Message::parse(mad.header.attribute(), mad.body) else {
+            panic!("no REQ")
+        };
+        psns.push(req.starting_psn().get());
+    }
+    psns.sort_unstable();
+    psns.dedup();
+    assert_eq!(psns.len(), 20);
+    assert!(psns[19] - psns[0] > 1 << 20, "{psns:x?}");
 }
 
 #[test]
@@ -506,6 +547,27 @@ fn groups_are_joined_and_left() {
     let tcp = node.create(TCP);
     node.manager.bind(tcp, SocketAddr::new(node.address, 0)).unwrap();
     einval(node.manager.join(tcp, group, JoinMode::FullMember, 0));
+}
+
+#[test]
+fn join_that_was_not_taken_goes_with_its_group() {
+    let mut node = Node::at(1);
+    let ids = [node.create(UDP), node.create(UDP)];
+    let groups: [IpAddr; 2] = ["239.1.2.3".parse().unwrap(), "239.1.2.4".parse().unwrap()];
+    for id in ids {
+        node.manager.bind(id, SocketAddr::new(node.address, 0)).unwrap();
+        for group in groups {
+            node.manager.join(id, group, JoinMode::FullMember, 0).unwrap();
+        }
+    }
+    node.manager.leave(ids[0], groups[1]).unwrap();
+    let mut told = Vec::new();
+    while let Some(event) = node.manager.poll_event(node.channel) {
+        let EventParam::Ud(ud) = event.param else { panic!("{event:?}") };
+        told.push((event.id, ud.ah.unwrap().dgid));
+    }
+    let gids = groups.map(|group| Group::new(group).unwrap().gid);
+    assert_eq!(told, [(ids[0], gids[0]), (ids[1], gids[0]), (ids[1], gids[1])]);
 }
 
 #[test]
