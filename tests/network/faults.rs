@@ -10,7 +10,7 @@ use std::time::Instant;
 use roce::device::Device;
 use roce::engine::QpHandle;
 use roce::link::fault::{self, Spec};
-use roce::verbs::{AckTimeout, Connect, Data, Mtu, QpType, SendOp, SendWr, Wc, WcOpcode, WrId};
+use roce::verbs::{AckTimeout, Data, Mtu, QpType, SendOp, SendWr, Wc, WcOpcode, WrId};
 use roce::wire::{Bits, RKey};
 
 use crate::netns::in_namespace;

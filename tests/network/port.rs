@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use roce::device::Device;
 use roce::link::raw::{self, Config};
-use roce::verbs::{AsyncEvent, Connect, Endpoint, EventType, Mtu, PortState, QpType};
+use roce::verbs::{AsyncEvent, Endpoint, EventType, Mtu, PortState, QpType};
 use roce::wire::Gid;
 
 use crate::netns::{Host, in_namespace, wire};

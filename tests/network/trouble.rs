@@ -4,9 +4,7 @@ use std::time::{Duration, Instant};
 
 use roce::device::Device;
 use roce::engine::QpHandle;
-use roce::verbs::{
-    AckTimeout, Connect, Data, Mtu, QpState, QpType, SendOp, SendWr, Wc, WcStatus, WrId,
-};
+use roce::verbs::{AckTimeout, Data, Mtu, QpState, QpType, SendOp, SendWr, Wc, WcStatus, WrId};
 use roce::wire::{Bits, RKey};
 
 use crate::netns::{Host, in_namespace};

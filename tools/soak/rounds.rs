@@ -5,9 +5,8 @@ use std::time::Duration;
 use roce::device::Device;
 use roce::memory::Buffer;
 use roce::verbs::{
-    Access, AckTimeout, AhAttr, AttrMask, Connect, Data, MwBind, MwType, QpAttr, QpHandle, QpState,
-    QpType, RecvWr, RetryCount, SendOp, SendWr, SrqCreate, Target, UdTarget, Wc, WcOpcode,
-    WcStatus, WrId,
+    Access, AckTimeout, AhAttr, AttrMask, Data, MwBind, MwType, QpAttr, QpHandle, QpState, QpType,
+    RecvWr, RetryCount, SendOp, SendWr, SrqCreate, Target, UdTarget, Wc, WcOpcode, WcStatus, WrId,
 };
 use roce::wire::{Bits, RKey};
 
