@@ -5,6 +5,7 @@ use core::net::{IpAddr, SocketAddr};
 use super::Manager;
 use super::connection::{Answer, Connection, Negotiated, RemoteKeys};
 use super::counters::Counter;
+use super::device::gid_of;
 use super::error::Error;
 use super::event::{ConnEvent, Ece, Event, EventKind, EventParam};
 use super::id::Id;
@@ -301,8 +302,8 @@ impl Manager {
         }
         let parsed = header.and_then(parse_ip_header).ok_or(Counter::BadIpHeader)?;
         let (source, destination) = parsed;
-        // A loopback address is a peer's only on a device that has one, too.
-        let is_foreign = source.ip().is_loopback() && !destination.is_loopback();
+        // Only this host sends packets from loopback: others cannot claim to.
+        let is_foreign = source.ip().is_loopback() && arrival.source != gid_of(source.ip());
         if is_foreign || !device.has(destination) {
             return Err(Counter::BadIpHeader);
         }
