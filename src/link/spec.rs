@@ -15,7 +15,7 @@ use std::str::FromStr;
 
 use thiserror::Error;
 
-use super::interface::{Interface, gid, interfaces};
+use super::interface::{Interface, gid, interfaces, is_link_local};
 use super::{Link, OpenError, raw, udp};
 use crate::wire::Gid;
 
@@ -83,11 +83,23 @@ impl fmt::Display for Spec {
 }
 
 impl Spec {
-    /// Those that one has without asking for any: one on each interface that is up and has an address, loopback included.
+    /// Those that one has without asking for any: one on each interface that is up and has an address. Most programs take
+    /// the first, which has to reach other hosts if any does: loopback comes after those with an address that other networks
+    /// know, and before those that have link-local ones only.
     pub fn of_every_interface() -> io::Result<Vec<Self>> {
-        let all = interfaces()?.into_iter();
-        let usable = all.filter(|interface| interface.up && !interface.addresses.is_empty());
-        Ok(usable.map(|interface| Self::Soft(interface.name)).collect())
+        let mut usable = interfaces()?;
+        usable.retain(|interface| interface.up && !interface.addresses.is_empty());
+        usable.sort_by_key(|interface| {
+            let is_far = interface.addresses.iter().any(|address| !is_link_local(*address));
+            (!is_far, interface.loopback)
+        });
+        Ok(usable.into_iter().map(|interface| Self::Soft(interface.name)).collect())
+    }
+
+    /// The one on loopback, if that is up and has an address.
+    pub fn of_loopback() -> io::Result<Option<Self>> {
+        let all = Self::of_every_interface()?;
+        Ok(all.into_iter().find(Self::is_any_of_loopback))
     }
 
     /// Opens its link; its address may be known to be on an interface. This is the one place that knows which links there

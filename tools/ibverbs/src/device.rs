@@ -240,6 +240,9 @@ impl Device {
     }
 
     /// Opens its link. A child that was just forked may have the address for a moment longer than this process had it.
+    ///
+    /// A device that was chosen for the program takes an address of loopback when another program has its own: the two can
+    /// still reach each other.
     fn open_link(&self, address: Option<IpAddr>) -> Result<Link, OpenError> {
         let chosen = address.filter(|_| matches!(self.spec, Spec::Soft(_))).map(Spec::Udp);
         let (spec, on) = match &chosen {
@@ -250,6 +253,12 @@ impl Device {
             match spec.open(on) {
                 Err(OpenError::InUse { .. }) if fork::child_may_hold_addresses() => {
                     std::thread::sleep(Duration::from_millis(1));
+                }
+                Err(OpenError::InUse { .. })
+                    if chosen.is_none() && env::devices_are_default() && self.is_of_ipv4() =>
+                {
+                    let loopback = Spec::of_loopback().ok().flatten();
+                    return loopback.unwrap_or_else(|| self.spec.clone()).open(None);
                 }
                 opened => return opened,
             }
@@ -285,6 +294,11 @@ impl Device {
     fn first_gid(&self) -> Option<Gid> {
         let running = self.running().and_then(|nic| nic.gids().first().copied());
         running.or_else(|| self.spec.first_gid().ok())
+    }
+
+    /// Whether it has, or will have, an address of IPv4.
+    fn is_of_ipv4(&self) -> bool {
+        self.spec.first_gid().is_ok_and(|gid| gid.to_ipv4().is_some())
     }
 
     /// What C knows.

@@ -1,7 +1,7 @@
 //! What the environment says: which devices there are, and what is done to their packets.
 //!
 //! - `ROCE_DEVICES`: soft NICs, separated by spaces or commas, as `roce run --device` takes them: `udp:10.0.0.1`,
-//!   `raw:eth0`, `soft:eth0`, `mlx5_0=soft:lo`. Without it, there is one on the first free address of every interface.
+//!   `raw:eth0`, `soft:eth0`, `mlx5_0=soft:lo`. Without it, there is one on the first free address of every interface, loopback last.
 //! - `ROCE_PCAP`: a file to write what passes into; `%d` in it is the device, `%p` the process. The first one to
 //!   open a device creates it; the next ones, in this process or in others, leave it and create `FILE.PID`, `FILE.PID.2` and
 //!   so on.
@@ -36,6 +36,11 @@ pub(crate) fn devices() -> Result<Vec<NamedSpec>> {
         Some(list) => NamedSpec::parse_list(&list).map_err(|error| failed(&error, libc::EINVAL)),
         None => Ok(Spec::of_every_interface()?.into_iter().map(NamedSpec::from).collect()),
     }
+}
+
+/// Whether the environment says nothing of devices, so that they were chosen for the program.
+pub(crate) fn devices_are_default() -> bool {
+    trusted("ROCE_DEVICES", is_secure_execution()).is_none()
 }
 
 /// Whether packets of a connection are taken from one UDP source port only.

@@ -25,19 +25,26 @@ pub(super) fn check_default() -> Result<Vec<String>> {
         return Ok(vec![no_device(&interfaces)]);
     }
     let mut open = Vec::new();
-    let mut remarks = Vec::new();
+    let mut remarks = vec![chosen(&devices, &interfaces)];
+    let loopback = devices.iter().find(|spec| spec.is_any_of_loopback());
+    let has_loopback = loopback.is_some_and(|spec| try_open(spec).is_ok());
     for (at, spec) in devices.iter().enumerate() {
         match try_open(spec) {
             Ok(link) => open.extend(link),
             Err(error) => {
+                let is_ipv4 = spec.first_gid().is_ok_and(|gid| gid.to_ipv4().is_some());
+                let falls_back = has_loopback && is_ipv4 && is_in_use(&error);
                 let error = format!("{:#}", anyhow::Error::new(error));
-                remarks.push(format!(
-                    "roce{at} ({spec}) will not open: {error}; choose devices with --device"
-                ));
+                remarks.push(if falls_back {
+                    format!("roce{at} ({spec}) takes an address of loopback: {error}")
+                } else {
+                    format!(
+                        "roce{at} ({spec}) will not open: {error}; choose devices with --device"
+                    )
+                });
             }
         }
     }
-    remarks.extend(loopback_remark(&devices, &interfaces));
     Ok(remarks)
 }
 
@@ -55,6 +62,10 @@ fn try_open(spec: &Spec) -> Result<Option<Link>, OpenError> {
         Err(error) if is_not_local(&error) => spec.open(None).map(Some),
         tried => tried.map(|_| None),
     }
+}
+
+fn is_in_use(error: &OpenError) -> bool {
+    matches!(error, OpenError::InUse { .. })
 }
 
 fn is_not_local(error: &OpenError) -> bool {
@@ -81,23 +92,33 @@ fn no_device(interfaces: &[Interface]) -> String {
     )
 }
 
-/// That the first device, which most programs take, reaches this host only, and which one reaches others.
-fn loopback_remark(devices: &[Spec], interfaces: &[Interface]) -> Option<String> {
-    let is_loopback = |spec: &&Spec| {
-        let of_spec = |it: &&Interface| spec.interface() == Some(it.name.as_str());
-        interfaces.iter().find(of_spec).is_some_and(|interface| interface.loopback)
+/// Which devices were chosen, with their addresses, and whether they reach other hosts.
+fn chosen(devices: &[Spec], interfaces: &[Interface]) -> String {
+    let interface = |spec: &Spec| {
+        interfaces.iter().find(|interface| spec.interface() == Some(interface.name.as_str()))
     };
-    let first = devices.first().filter(is_loopback)?;
-    let beyond = devices.iter().find(|spec| !is_loopback(spec));
-    Some(match beyond {
-        Some(spec) => {
-            format!("roce0 ({first}) reaches this host only; for other hosts use --device {spec}")
+    let is_loopback = |spec: &Spec| interface(spec).is_some_and(|interface| interface.loopback);
+    let list: Vec<String> = devices
+        .iter()
+        .enumerate()
+        .map(|(at, spec)| {
+            let address = match interface(spec).and_then(|interface| interface.addresses.first()) {
+                Some(first) if is_loopback(spec) && first.is_ipv4() => {
+                    format!("{first} or the next free one")
+                }
+                Some(first) => first.to_string(),
+                None => "no address".to_owned(),
+            };
+            format!("roce{at} is {spec} ({address})")
+        })
+        .collect();
+    let reach = match devices.iter().all(is_loopback) {
+        true => {
+            "; it reaches this host only: no other interface is up and has an address, for other hosts give one an address"
         }
-        None => format!(
-            "roce0 ({first}) reaches this host only, and no other interface is up and has an address; for other hosts \
-             give one an address"
-        ),
-    })
+        false => "; --device chooses others",
+    };
+    format!("{}{reach}", list.join(", "))
 }
 
 #[cfg(test)]
@@ -120,15 +141,17 @@ mod tests {
     }
 
     #[test]
-    fn loopback_as_first_device_is_told_with_what_reaches_further() {
+    fn chosen_devices_are_named_with_their_addresses() {
         let (lo, mut eth) = (lo(), lo());
         (eth.name, eth.loopback) = ("eth9".to_owned(), false);
+        eth.addresses = vec![[192, 0, 2, 1].into()];
         let [on_lo, on_eth] = ["soft:lo", "soft:eth9"].map(|spec| spec.parse::<Spec>().unwrap());
         let interfaces = [lo, eth];
-        let said = loopback_remark(&[on_lo.clone(), on_eth.clone()], &interfaces).unwrap();
-        assert!(said.contains("this host only") && said.contains("--device soft:eth9"), "{said}");
-        let said = loopback_remark(std::slice::from_ref(&on_lo), &interfaces).unwrap();
-        assert!(said.contains("no other interface"), "{said}");
-        assert_eq!(loopback_remark(&[on_eth, on_lo], &interfaces), None);
+        let said = chosen(&[on_eth, on_lo.clone()], &interfaces);
+        let list =
+            "roce0 is soft:eth9 (192.0.2.1), roce1 is soft:lo (127.0.0.1 or the next free one)";
+        assert_eq!(said, format!("{list}; --device chooses others"));
+        let said = chosen(&[on_lo], &interfaces);
+        assert!(said.contains("this host only: no other interface"), "{said}");
     }
 }

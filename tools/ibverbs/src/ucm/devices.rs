@@ -118,6 +118,7 @@ impl Nics {
             .chain(on_route.map(|device| (*device, None)))
             .chain(others.map(|device| (*device, None)))
         {
+            let wish = wish.filter(|wish| can_have(&device.spec, *wish));
             if let Ok(id) = self.open(process, device, wish)
                 && process.command(|manager, _| {
                     let device = manager.device(id).ok_or(Failed::ENODEV)?;
