@@ -36,6 +36,9 @@ pub struct Device {
     /// Whether it answers for everything that no id knows: REJ 8, REJ 6, SIDR_REP 1 and DREP. Of several managers on one
     /// address just one may.
     pub answers_unknown: bool,
+    /// Whether managers of other processes have the same addresses. Then the caller decides about such an answer, because
+    /// the message may be another's: see [`Manager::poll_unclaimed`](super::Manager::poll_unclaimed).
+    pub is_shared: bool,
 }
 
 impl Device {
@@ -51,6 +54,7 @@ impl Device {
             pkey: PKey::DEFAULT,
             flush: false,
             answers_unknown: true,
+            is_shared: false,
         }
     }
 

@@ -10,7 +10,7 @@ use super::limits::TIMEWAIT_MAX;
 use super::message::{self, RejectDetail, RejectReason};
 use super::multicast::Group;
 use super::path::duration;
-use super::receive::Arrival;
+use super::receive::{Addressee, Arrival};
 use super::state::{IdState, Input, State};
 use super::table::{CmId, ConnectionId};
 use crate::time::Instant;
@@ -75,7 +75,8 @@ impl Manager {
     ) -> Result<(), Counter> {
         let (own, peer) = (dreq.remote_comm_id(), dreq.local_comm_id());
         let Some(name) = self.find(own, Some(peer)) else {
-            self.answer_unknown(arrival, message::drep_to(arrival.header, dreq));
+            let drep = message::drep_to(arrival.header, dreq);
+            self.answer_unknown(arrival, Addressee::CommId(own), drep);
             return Err(Counter::UnknownDreq);
         };
         let Some(connection) = self.connections.get(name) else { return Err(Counter::UnknownDreq) };

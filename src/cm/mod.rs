@@ -11,7 +11,7 @@
 //! |---|---|---|
 //! | commands | `create_id`, `bind`, `resolve_addr`, `connect`, `listen`, `accept`, … | what a program wants |
 //! | `handle_*` | [`handle_mad`](Manager::handle_mad), [`handle_timeout`](Manager::handle_timeout), [`handle_resolution`](Manager::handle_resolution) | what happened |
-//! | `poll_*` | [`poll_transmit`](Manager::poll_transmit), [`poll_event`](Manager::poll_event), [`poll_readable`](Manager::poll_readable), [`poll_query`](Manager::poll_query), [`poll_timeout`](Manager::poll_timeout) | what there is to do |
+//! | `poll_*` | [`poll_transmit`](Manager::poll_transmit), [`poll_event`](Manager::poll_event), [`poll_readable`](Manager::poll_readable), [`poll_query`](Manager::poll_query), [`poll_unclaimed`](Manager::poll_unclaimed), [`poll_timeout`](Manager::poll_timeout) | what there is to do |
 //! | getters | `id_state`, `path`, `qp_attr`, `counters`, `usage`, … | |
 //!
 //! After any command or `handle_*`, every `poll_*` may have something new.
@@ -181,7 +181,7 @@ pub use message::{MadBytes, RejectReason};
 pub use multicast::{Group, JoinMode};
 pub use path::PathRecord;
 pub use private_data::{PrivateData, private_data_len};
-pub use receive::{Disposition, Received};
+pub use receive::{Addressee, Disposition, Received, Unclaimed};
 pub use request::ConnParam;
 pub use state::{IdState, State};
 pub use table::{ChannelId, CmId, DeviceId};
@@ -258,10 +258,13 @@ pub struct Manager {
     timers: Timers,
     transmits: VecDeque<Transmit>,
     queries: VecDeque<Query>,
+    unclaimed: VecDeque<Unclaimed>,
     /// How many there ever were.
     queried: u64,
     readable: VecDeque<ChannelId>,
     counters: Counters,
+    /// The next comm id, if they have a prefix.
+    next_comm_id: Option<u32>,
 }
 
 impl Manager {
@@ -285,9 +288,11 @@ impl Manager {
             timers: Timers::default(),
             transmits: VecDeque::new(),
             queries: VecDeque::new(),
+            unclaimed: VecDeque::new(),
             queried: 0,
             readable: VecDeque::new(),
             counters: Counters::default(),
+            next_comm_id: None,
             config,
         }
     }
@@ -338,6 +343,17 @@ impl Manager {
     /// The device with this name, to give it another address or another say about unknown connections.
     pub fn device_mut(&mut self, device: DeviceId) -> Option<&mut Device> {
         self.devices.get_mut(device)
+    }
+
+    /// Every address and port that an id listens at. It is the same as long as
+    /// [`listener_generation`](Self::listener_generation) is.
+    pub fn listeners(&self) -> impl Iterator<Item = (PortSpace, SocketAddr)> {
+        self.spaces.all_listeners()
+    }
+
+    /// Changes with the set of listeners.
+    pub fn listener_generation(&self) -> u64 {
+        self.spaces.listener_generation()
     }
 
     /// Every device, by name.
@@ -618,11 +634,27 @@ impl Manager {
         Some(name)
     }
 
+    /// Gives all comm ids from now on this upper half: managers of several processes that share an address tell their
+    /// messages by it. The lower half counts, because a random one would soon be one that peers still remember. The first
+    /// call decides.
+    pub fn set_comm_id_prefix(&mut self, prefix: u16) {
+        self.next_comm_id.get_or_insert(u32::from(prefix) << 16 | 1);
+    }
+
     /// A comm id that is not 0 and not in use.
     fn random_comm_id(&mut self) -> CommId {
         loop {
             #[expect(clippy::cast_possible_truncation, reason = "a comm id has 32 bits")]
-            let number = self.random.next() as u32;
+            let random = self.random.next() as u32;
+            let number = match &mut self.next_comm_id {
+                // With very many, a free one with the prefix would be hard to find.
+                Some(next) if self.by_local_id.len() < 1 << 15 => {
+                    let number = *next;
+                    *next = number & 0xffff_0000 | number.wrapping_add(1) & 0xffff;
+                    number
+                }
+                _ => random,
+            };
             if number != 0 && !self.by_local_id.contains_key(&number) {
                 return CommId(number);
             }

@@ -1,13 +1,13 @@
 //! The way in: what a MAD must be before a connection is looked for.
 
-use super::Manager;
 use super::counters::Counter;
 use super::message::{self, BASE_VERSION, CLASS_VERSION, MadBytes, SEND};
 use super::table::{ConnectionId, DeviceId};
+use super::{Manager, Transmit};
 use crate::time::Instant;
 use crate::verbs::AhAttr;
 use crate::wire::Gid;
-use crate::wire::cm::{CommId, Lap, Message};
+use crate::wire::cm::{CommId, Lap, Message, PortSpace, ServiceId};
 use crate::wire::mad::{MAD_LEN, Mad, MadHeader, MgmtClass};
 
 /// A MAD that came to queue pair 1 with its Q_Key.
@@ -34,11 +34,38 @@ pub enum Disposition {
     Refused(Counter),
 }
 
+/// Whom a message is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Addressee {
+    /// Any process with a listener on this port.
+    Listener(PortSpace, u16),
+    /// The process that has this comm id.
+    CommId(CommId),
+}
+
+/// A message that no id of this manager knows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unclaimed {
+    /// Whom it is for.
+    pub addressee: Addressee,
+    /// The address that it was sent to.
+    pub destination: Gid,
+    /// The answer, if no process claims it.
+    pub answer: Transmit,
+}
+
+/// The listener that a service id names. One of another kind has none, and port 0 stands for that.
+pub(super) fn listener_of(service: ServiceId) -> Addressee {
+    let (space, port) = service.to_rdma_cm().unwrap_or((PortSpace::TCP, 0));
+    Addressee::Listener(space, port)
+}
+
 /// A MAD whose envelope is right.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Arrival<'a> {
     pub(super) device: DeviceId,
     pub(super) source: Gid,
+    pub(super) destination: Gid,
     /// The way back.
     pub(super) ah: AhAttr,
     pub(super) header: &'a MadHeader,
@@ -88,8 +115,8 @@ impl Manager {
             port_num: device.port_num,
             ..AhAttr::new(received.source, index)
         };
-        let (device, source) = (received.device, received.source);
-        let arrival = Arrival { device, source, ah, header };
+        let Received { device, source, destination, .. } = *received;
+        let arrival = Arrival { device, source, destination, ah, header };
         self.dispatch(now, &arrival, message)
     }
 
@@ -120,10 +147,33 @@ impl Manager {
     }
 
     /// The same, if this manager answers for connections that are unknown at its address.
-    pub(super) fn answer_unknown(&mut self, arrival: &Arrival<'_>, mad: MadBytes) {
-        if self.devices.get(arrival.device).is_some_and(|device| device.answers_unknown) {
-            self.answer(arrival, mad);
+    pub(super) fn answer_unknown(
+        &mut self,
+        arrival: &Arrival<'_>,
+        addressee: Addressee,
+        mad: MadBytes,
+    ) {
+        let Some(device) = self.devices.get(arrival.device) else { return };
+        if !device.answers_unknown {
+            return;
         }
+        if !device.is_shared {
+            return self.answer(arrival, mad);
+        }
+        if self.unclaimed.len() >= self.config.limits.transmits {
+            self.counters.add(Counter::TransmitQueueFull);
+            return;
+        }
+        let Arrival { device, destination, ah, .. } = *arrival;
+        let answer = Transmit { device, ah, mad };
+        self.unclaimed.push_back(Unclaimed { addressee, destination, answer });
+    }
+
+    /// The next message that no id of this manager knows, on a device whose addresses it shares with other processes. The
+    /// caller sends the answer if it is not another's, either. New ones come with MADs.
+    #[must_use]
+    pub fn poll_unclaimed(&mut self) -> Option<Unclaimed> {
+        self.unclaimed.pop_front()
     }
 
     /// The connection with this own comm id and this comm id of the peer's, `None` if the peer's is not known yet.

@@ -8,7 +8,7 @@ use super::limits::SERVICE_TIMEOUT_MAX;
 use super::message::{self, Mraed, RejectDetail, RejectReason, Rejected};
 use super::path::{ack_timeout, duration};
 use super::private_data::{self, PrivateData, private_data_len};
-use super::receive::Arrival;
+use super::receive::{Addressee, Arrival};
 use super::request::ConnParam;
 use super::state::{IdState, Input, State};
 use super::table::{CmId, ConnectionId};
@@ -133,7 +133,8 @@ impl Manager {
         });
         let Some(name) = waiting else {
             let reason = RejectReason::InvalidCommId;
-            self.answer_unknown(arrival, message::rej_of_rep(arrival.header, rep, reason));
+            let rej = message::rej_of_rep(arrival.header, rep, reason);
+            self.answer_unknown(arrival, Addressee::CommId(own), rej);
             return Err(Counter::UnknownRep);
         };
         let Some(connection) = self.connections.get(name) else { return Err(Counter::UnknownRep) };
@@ -227,7 +228,7 @@ impl Manager {
                 reason,
                 &RejectDetail::NONE,
             );
-            self.answer_unknown(arrival, rej);
+            self.answer_unknown(arrival, Addressee::CommId(own), rej);
             return Err(Counter::UnknownRtu);
         };
         if self.step(name, Input::RecvRtu).is_none() {

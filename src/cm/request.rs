@@ -13,7 +13,7 @@ use super::limits::RESPONSE_TIMEOUT_MAX;
 use super::message::{self, RejectDetail, RejectReason};
 use super::path::{PathRecord, ack_timeout, duration};
 use super::private_data::{self, PrivateData, parse_ip_header, private_data_len};
-use super::receive::Arrival;
+use super::receive::{Arrival, listener_of};
 use super::state::{IdState, Input, State};
 use super::table::{CmId, ConnectionId};
 use super::timers::Schedule;
@@ -227,7 +227,7 @@ impl Manager {
             Err(Counter::NoListener) => {
                 let reason = RejectReason::InvalidServiceId;
                 let rej = message::rej_of_req(arrival.header, req, reason, &RejectDetail::NONE);
-                self.answer_unknown(arrival, rej);
+                self.answer_unknown(arrival, listener_of(req.service_id()), rej);
                 return Err(Counter::NoListener);
             }
             // The GID is checked before the program's header.

@@ -9,7 +9,7 @@ use super::event::{Ece, EventKind, EventParam, UdEvent};
 use super::message::{self, SidrStatus};
 use super::path::duration;
 use super::private_data::{self, PrivateData, private_data_len};
-use super::receive::Arrival;
+use super::receive::{Arrival, listener_of};
 use super::request::ConnParam;
 use super::state::{IdState, Input, State};
 use super::table::{CmId, ConnectionId, DeviceId};
@@ -153,7 +153,7 @@ impl Manager {
         let transaction = arrival.header.transaction_id();
         let rep = message::sidr_rep(transaction, req, status, nothing, [0; 136]);
         if status == SidrStatus::UnsupportedService {
-            self.answer_unknown(arrival, rep);
+            self.answer_unknown(arrival, listener_of(req.service_id()), rep);
         } else {
             self.answer(arrival, rep);
         }

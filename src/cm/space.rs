@@ -62,6 +62,8 @@ pub(super) struct Spaces {
     ports: BTreeMap<(u16, u16), Vec<Binding>>,
     /// The last ephemeral port, which is not used twice in a row.
     last: u16,
+    /// How often a listener came or went.
+    listener_changes: u64,
 }
 
 impl Spaces {
@@ -143,7 +145,21 @@ impl Spaces {
             own.conflict(other, false)?;
         }
         self.update(space, port, id, |binding| binding.listening = true);
+        self.listener_changes += 1;
         Ok(())
+    }
+
+    /// Every listener, by port space and address.
+    pub(super) fn all_listeners(&self) -> impl Iterator<Item = (PortSpace, SocketAddr)> {
+        self.ports.iter().flat_map(|(&(space, port), owners)| {
+            let listening = owners.iter().filter(|binding| binding.listening);
+            listening.map(move |it| (PortSpace(space), SocketAddr::new(it.address, port)))
+        })
+    }
+
+    /// Changes with the set of listeners.
+    pub(super) fn listener_generation(&self) -> u64 {
+        self.listener_changes
     }
 
     /// The listeners on a port.
@@ -159,6 +175,8 @@ impl Spaces {
     /// Frees the port of an id.
     pub(super) fn release(&mut self, space: PortSpace, port: u16, id: CmId) {
         let Some(owners) = self.ports.get_mut(&(space.0, port)) else { return };
+        let was_listening = |binding: &Binding| binding.id == id && binding.listening;
+        self.listener_changes += u64::from(owners.iter().any(was_listening));
         owners.retain(|binding| binding.id != id);
         if owners.is_empty() {
             self.ports.remove(&(space.0, port));

@@ -12,11 +12,12 @@ use std::time::Duration;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 
 use super::nics::{Nics, Sent, describe};
+use super::registry::Registry;
 use super::resolve::Resolver;
 use crate::cm::{self, ChannelId, Device, DeviceId, Manager, Retransmission, Transmit};
 use crate::link::{Thread, spawn};
 use crate::nic::{Gsi, SoftNic};
-use crate::secret::Seed;
+use crate::secret::{SecretRandom, Seed};
 use crate::time::Instant;
 
 /// First retransmission of an unanswered message: a few scheduling delays of a loaded machine. Later ones back off to
@@ -76,6 +77,7 @@ struct State {
     manager: Manager,
     nics: Nics,
     resolver: Resolver,
+    registry: Registry,
     /// MADs for which queue pair 1 had no room.
     unsent: VecDeque<Transmit>,
     /// When to try them once more.
@@ -101,12 +103,16 @@ impl CmService {
         config: Config,
         readable: impl Fn(ChannelId) + Send + Sync + 'static,
     ) -> io::Result<Self> {
+        let mut random = SecretRandom::new(Seed::from_system()?);
+        #[expect(clippy::cast_possible_truncation, reason = "16 bits are wanted")]
+        let prefix = random.next() as u16;
         let manager = Manager::new(config.manager, Seed::from_system()?);
         let flags = EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC;
         let state = State {
             manager,
             nics: Nics::default(),
             resolver: Resolver::default(),
+            registry: Registry::new(prefix),
             unsent: VecDeque::new(),
             retry_send: None,
             sleeps_until: None,
@@ -143,6 +149,11 @@ impl CmService {
         change(&mut device);
         let doorbell = Arc::clone(&self.inner.doorbell);
         let gsi = nic.open_gsi(move || ring(&doorbell)).map_err(io::Error::other)?;
+        if device.is_shared {
+            let prefix = state.registry.prefix();
+            state.manager.set_comm_id_prefix(prefix);
+            state.registry.join(device.addresses.iter().map(|(address, _)| *address));
+        }
         let device = state.manager.add_device(device).map_err(io::Error::other)?;
         state.nics.insert(device, gsi);
         drop(state);
@@ -296,8 +307,14 @@ impl Inner {
     fn carry_out<'s>(&'s self, mut state: MutexGuard<'s, State>) {
         let now = self.now();
         for round in 1.. {
-            let State { manager, resolver, .. } = &mut *state;
+            let State { manager, resolver, registry, unsent, .. } = &mut *state;
             resolver.answer(manager, now);
+            registry.update_listeners(manager);
+            while let Some(unclaimed) = manager.poll_unclaimed() {
+                if registry.answers(&unclaimed) {
+                    unsent.push_back(unclaimed.answer);
+                }
+            }
             while let Some(channel) = manager.poll_readable() {
                 (self.readable)(channel);
             }

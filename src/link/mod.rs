@@ -175,6 +175,13 @@ pub struct Port {
     pub interface: Option<String>,
 }
 
+impl Port {
+    /// Whether other processes can have a port with the same addresses, and see the same packets: on raw links.
+    pub fn is_shared(&self) -> bool {
+        self.name.starts_with("raw:")
+    }
+}
+
 /// The half of a link that sends.
 pub trait Sender: Send {
     /// Seals the packets of a batch and sends them in order, waiting while the network has no room. A packet that the

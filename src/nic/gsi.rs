@@ -30,8 +30,13 @@ const BATCH: usize = 64;
 /// Length of the network header area before a datagram.
 const GRH_LEN: usize = limits::GRH_BYTES as usize;
 
+/// Length of a MAD.
+const MAD_BYTES: u32 = 256;
+const _: () = assert!(MAD_BYTES as usize == MAD_LEN);
+
 /// Length of a receive buffer.
-const SLOT_LEN: usize = GRH_LEN + MAD_LEN;
+const SLOT_BYTES: u32 = limits::GRH_BYTES + MAD_BYTES;
+const SLOT_LEN: usize = SLOT_BYTES as usize;
 
 /// A MAD that came to queue pair 1, and the addresses of its packet.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -218,7 +223,7 @@ impl Objects {
             max_recv_wr: RECEIVES,
             max_send_sge: 1,
             max_recv_sge: 1,
-            max_inline_data: MAD_LEN as u32,
+            max_inline_data: MAD_BYTES,
         };
         let init = QpInitAttr { qp_type: QpType::Gsi, cap, sq_sig_all: true };
         let create = QpCreate { init, send_cq, recv_cq, srq: None, xrcd: None };
@@ -264,8 +269,8 @@ impl Objects {
     }
 
     fn post_recv(&self, engine: &mut Engine, buffer: &Buffer, slot: u64) {
-        let addr = buffer.addr() + slot * SLOT_LEN as u64;
-        let sges = [Sge { addr, length: SLOT_LEN as u32, lkey: self.lkey }];
+        let addr = buffer.addr() + slot * u64::from(SLOT_BYTES);
+        let sges = [Sge { addr, length: SLOT_BYTES, lkey: self.lkey }];
         // As many receives are posted as the queue takes, and one is posted for each that completes.
         let _ = engine.post_recv(self.qp, &RecvWr { id: WrId(slot), sges: &sges });
     }

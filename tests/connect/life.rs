@@ -5,8 +5,8 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use roce::cm::{
-    ConnParam, Counter, Device, Error, EventKind, EventParam, Group, IdOption, IdState, JoinMode,
-    RejectReason, Resolution, State, UDP_Q_KEY, Usage,
+    Addressee, ConnParam, Counter, Device, Error, EventKind, EventParam, Group, IdOption, IdState,
+    JoinMode, RejectReason, Resolution, State, UDP_Q_KEY, Usage,
 };
 use roce::verbs::{Errno, EventType, QpType};
 use roce::wire::Qpn;
@@ -112,6 +112,42 @@ fn manager_that_must_not_answer_for_others_stays_silent() {
     carry(ms(0), &mut client, &mut server);
     assert_eq!(server.sent(), []);
     assert_eq!(server.manager.counters().get(Counter::NoListener), 2);
+}
+
+/// On an address that several processes share, the caller decides who answers what this manager does not know.
+#[test]
+fn answer_of_a_shared_address_is_left_to_the_caller() {
+    let (mut client, mut server) = pair();
+    server.manager.device_mut(server.device).unwrap().is_shared = true;
+    client.connect(ms(0), TCP, SocketAddr::new(server.address, 9), 1);
+    client.connect(ms(0), UDP, SocketAddr::new(server.address, 9), 1);
+    carry(ms(0), &mut client, &mut server);
+    assert_eq!(server.sent(), []);
+    for space in [TCP, UDP] {
+        let unclaimed = server.manager.poll_unclaimed().unwrap();
+        assert_eq!(unclaimed.addressee, Addressee::Listener(space, 9));
+        assert_eq!(unclaimed.destination, gid(server.address));
+        assert_eq!(unclaimed.answer.ah.dgid, gid(client.address));
+    }
+    assert_eq!(server.manager.poll_unclaimed(), None);
+}
+
+#[test]
+fn comm_ids_have_the_prefix_and_listeners_are_counted() {
+    let mut node = Node::at(1);
+    node.manager.set_comm_id_prefix(0xabcd);
+    let before = node.manager.listener_generation();
+    let listener = node.listen(TCP, 7);
+    let listening: Vec<_> = node.manager.listeners().collect();
+    assert_eq!(listening, [(TCP, SocketAddr::new(node.address, 7))]);
+    let with_one = node.manager.listener_generation();
+    let id = node.connect(ms(0), TCP, "10.9.0.2:7".parse().unwrap(), 1);
+    assert_eq!(node.manager.comm_ids(id).unwrap().0.0 >> 16, 0xabcd);
+    assert_eq!(node.manager.listener_generation(), with_one);
+    node.manager.destroy_id(ms(0), listener).unwrap();
+    assert_eq!(node.manager.listeners().count(), 0);
+    let after = node.manager.listener_generation();
+    assert!(before != with_one && with_one != after);
 }
 
 #[test]

@@ -6,6 +6,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod api;
 mod bounds;
 mod captured;
 mod life;

@@ -4,7 +4,9 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
-use roce::cm::{ChannelId, CmId, ConnParam, DeviceId, Event, EventKind, Manager};
+use roce::cm::{
+    ChannelId, CmId, ConnParam, Counter, DeviceId, Event, EventKind, Manager, Retransmission,
+};
 use roce::connect::{CmService, Config};
 use roce::device::Device;
 use roce::link::udp;
@@ -28,11 +30,24 @@ struct Node {
 
 impl Node {
     fn start(address: &str) -> Self {
+        Self::start_with(address, Config::default())
+    }
+
+    /// A node that gives up after two seconds.
+    fn start_with_short_timers(address: &str) -> Self {
+        let mut config = Config::default();
+        config.manager.retransmission = Retransmission::Constant;
+        (config.manager.response_timeout, config.manager.packet_life_time) = (17, 8);
+        config.manager.max_cm_retries = 3;
+        Self::start_with(address, config)
+    }
+
+    fn start_with(address: &str, config: Config) -> Self {
         let address: IpAddr = address.parse().unwrap();
         let nic = SoftNic::start(udp::open(&udp::Options::new(address)).unwrap()).unwrap();
         let rung = Arc::new((Mutex::new(0), Condvar::new()));
         let bell = Arc::clone(&rung);
-        let service = CmService::start(Config::default(), move |_| {
+        let service = CmService::start(config, move |_| {
             *bell.0.lock().unwrap() += 1;
             bell.1.notify_all();
         });
@@ -40,6 +55,11 @@ impl Node {
         let device = service.add_nic(&nic).unwrap();
         let channel = service.command(|manager, _| manager.create_channel().unwrap()).unwrap();
         Self { service, nic: Some(nic), address, device, channel, rung }
+    }
+
+    /// Ends without a word to its peers, as a process that is killed.
+    fn kill(mut self) {
+        self.nic = None;
     }
 
     fn run<R>(&self, run: impl FnOnce(&mut Manager, Instant) -> R) -> R {
@@ -160,4 +180,100 @@ fn shutdown_tells_peers() {
     client.service.shutdown(Duration::from_millis(250));
     server.expect(EventKind::Disconnected);
     assert!(client.service.command(|_, _| ()).is_err());
+}
+
+/// An established connection: the ids of the client and of the server.
+fn establish(client: &Node, server: &Node) -> (CmId, CmId) {
+    let id = client.connect(SocketAddr::new(server.address, 7174), b"");
+    let request = server.expect(EventKind::ConnectRequest);
+    server.run(|manager, now| manager.accept(now, request.id, 0, &ConnParam::default())).unwrap();
+    client.expect(EventKind::ConnectResponse);
+    client.run(|manager, _| manager.establish(id)).unwrap();
+    assert_eq!(server.expect(EventKind::Established).id, request.id);
+    (id, request.id)
+}
+
+/// A process that was killed says nothing. Its successor at the same address connects at once, with the same QPN, and
+/// answers for the connections that it does not know.
+#[test]
+fn successor_of_a_killed_peer_connects_at_once() {
+    let server = Node::start("127.17.6.2");
+    server.listen(7174);
+    let mut left = Vec::new();
+    for _ in 0..3 {
+        let client = Node::start("127.17.6.1");
+        left.push(establish(&client, &server).1);
+        client.kill();
+    }
+    let client = Node::start("127.17.6.1");
+    let (_, request) = establish(&client, &server);
+    for id in left {
+        server.run(|manager, now| manager.disconnect(now, id)).unwrap();
+        let event = server.expect(EventKind::Disconnected);
+        assert_eq!((event.id, event.status), (id, 0));
+        server.run(|manager, now| manager.destroy_id(now, id)).unwrap();
+    }
+    server.run(|manager, now| manager.disconnect(now, request)).unwrap();
+    client.expect(EventKind::Disconnected);
+}
+
+/// What the other side is told when its peer was killed, in each state in which it waits.
+#[test]
+fn killed_peer_is_noticed_in_every_state() {
+    const TIMED_OUT: i32 = -110;
+    let node = Node::start_with_short_timers("127.17.7.1");
+    // REQ sent.
+    let id = node.connect("127.17.7.2:7174".parse().unwrap(), b"");
+    let event = node.expect(EventKind::Unreachable);
+    assert_eq!((event.id, event.status), (id, TIMED_OUT));
+    // REQ received, then REP sent: the REQ says how long its sender takes, so that it has to be short there.
+    node.listen(7174);
+    let peer = Node::start_with_short_timers("127.17.7.2");
+    peer.connect(SocketAddr::new(node.address, 7174), b"");
+    let request = node.expect(EventKind::ConnectRequest);
+    peer.kill();
+    node.run(|manager, now| manager.accept(now, request.id, 0, &ConnParam::default())).unwrap();
+    let event = node.expect(EventKind::Unreachable);
+    assert_eq!((event.id, event.status), (request.id, TIMED_OUT));
+    // Established, then DREQ sent.
+    let peer = Node::start_with_short_timers("127.17.7.2");
+    let (_, established) = establish(&peer, &node);
+    peer.kill();
+    node.run(|manager, now| manager.disconnect(now, established)).unwrap();
+    let event = node.expect(EventKind::Disconnected);
+    assert_eq!((event.id, event.status), (established, TIMED_OUT));
+}
+
+/// A burst of requests of many peers at once finds buffers: none has to be retransmitted.
+#[test]
+fn burst_of_a_thousand_requests_is_taken_at_once() {
+    const REQUESTS: usize = 1000;
+    let mut config = Config::default();
+    // A retransmission comes after a minute, later than the test waits.
+    config.manager.retransmission = Retransmission::Constant;
+    config.manager.response_timeout = 24;
+    let server = Node::start("127.17.8.2");
+    let client = Node::start_with("127.17.8.1", config);
+    server.listen(7174);
+    let to = SocketAddr::new(server.address, 7174);
+    // All REQs leave with one command.
+    client.run(|manager, now| {
+        for number in 0..REQUESTS {
+            let id = manager.create_id(client.channel, 0, PortSpace::TCP, QpType::Rc).unwrap();
+            manager.resolve_addr(now, id, None, to, WAIT).unwrap();
+            let query = manager.poll_query().unwrap();
+            let (device, source) = (client.device, client.address);
+            let way = roce::cm::Resolution { device, source, hop_limit: 64 };
+            manager.handle_resolution(query.token, Ok(way));
+            manager.resolve_route(id, WAIT).unwrap();
+            let qpn = Qpn::new(u32::try_from(0x100 + number).unwrap());
+            let param = ConnParam { qpn, ..ConnParam::default() };
+            manager.connect(now, id, &param).unwrap();
+        }
+    });
+    for _ in 0..REQUESTS {
+        server.expect(EventKind::ConnectRequest);
+    }
+    let sent = client.run(|manager, _| manager.counters().get(Counter::Retransmitted));
+    assert_eq!(sent, 0);
 }

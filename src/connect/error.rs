@@ -1,0 +1,91 @@
+//! Why a connection failed.
+
+use std::io;
+use std::net::SocketAddr;
+
+use super::ServiceClosed;
+use crate::cm;
+use crate::cm::PrivateData;
+use crate::verbs::{Errno, ModifyError, QpState};
+
+/// Why a call of a [`ConnectionManager`](super::ConnectionManager) failed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The manager refused the command.
+    #[error(transparent)]
+    Manager(#[from] cm::Error),
+    /// There is no way to the peer: no route, or its host does not answer.
+    #[error("{peer} cannot be resolved: {error}")]
+    Unresolved {
+        /// The peer.
+        peer: SocketAddr,
+        /// Why.
+        error: Errno,
+    },
+    /// The peer refused.
+    #[error("the peer refused the connection: {}", reason_text(*reason))]
+    Refused {
+        /// Its reason: 8 if nothing listens there, 28 if its program does not want the connection.
+        reason: u16,
+        /// What its program had to say.
+        private_data: Box<PrivateData>,
+    },
+    /// The peer does not answer.
+    #[error("the peer does not answer")]
+    Unreachable,
+    /// It took longer than the caller wanted to wait.
+    #[error("timed out")]
+    Timeout,
+    /// The connection ended before it was established.
+    #[error("the peer disconnected")]
+    Disconnected,
+    /// The NIC was closed.
+    #[error("the NIC was closed")]
+    NicClosed,
+    /// The queue pair does not get into a state.
+    #[error("queue pair to {state}: {error}")]
+    Qp {
+        /// Into which.
+        state: QpState,
+        /// Why not.
+        error: ModifyError,
+    },
+    /// There is no such queue pair on the NIC.
+    #[error("the NIC has no such queue pair")]
+    NoQp,
+    /// The manager was shut down, or belongs to the parent process.
+    #[error(transparent)]
+    Closed(#[from] ServiceClosed),
+}
+
+impl From<Error> for io::Error {
+    fn from(error: Error) -> Self {
+        let kind = match &error {
+            Error::Manager(cm::Error::AddressInUse) => io::ErrorKind::AddrInUse,
+            Error::Manager(cm::Error::AddressNotAvailable | cm::Error::NoDevice) => {
+                io::ErrorKind::AddrNotAvailable
+            }
+            Error::Unresolved { .. } => io::ErrorKind::HostUnreachable,
+            Error::Refused { .. } => io::ErrorKind::ConnectionRefused,
+            Error::Unreachable | Error::Timeout => io::ErrorKind::TimedOut,
+            Error::Disconnected => io::ErrorKind::ConnectionAborted,
+            _ => io::ErrorKind::Other,
+        };
+        Self::new(kind, error)
+    }
+}
+
+/// The reason of a REJ (§12.6.7.2) in words.
+fn reason_text(reason: u16) -> String {
+    let text = match reason {
+        1 | 3 => "it has no resources",
+        4 => "it waited too long",
+        8 => "nothing listens there",
+        10 => "its connection manager takes the queue pair for connected: try once more",
+        12 => "the address is not its own",
+        28 => "its program does not want the connection",
+        _ => return format!("reason {reason}"),
+    };
+    format!("{text} (reason {reason})")
+}
