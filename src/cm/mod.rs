@@ -638,7 +638,7 @@ impl Manager {
     /// messages by it. The lower half counts, because a random one would soon be one that peers still remember. The first
     /// call decides.
     pub fn set_comm_id_prefix(&mut self, prefix: u16) {
-        self.next_comm_id.get_or_insert(u32::from(prefix) << 16 | 1);
+        self.next_comm_id.get_or_insert_with(|| u32::from(prefix) << 16 | 1);
     }
 
     /// A comm id that is not 0 and not in use.

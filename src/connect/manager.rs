@@ -191,7 +191,8 @@ impl Shared {
             .map(|(address, _)| *address)
             .filter(|address| address.is_ipv4() == to.is_ipv4())
             .collect();
-        let chosen = same.iter().find(|address| Some(**address) == preferred).or(same.first());
+        let chosen =
+            same.iter().find(|address| Some(**address) == preferred).or_else(|| same.first());
         let chosen = chosen.ok_or(Error::Unresolved { peer: to, error: Errno::ENODEV })?;
         Ok(SocketAddr::new(*chosen, 0))
     }

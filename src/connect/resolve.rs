@@ -100,7 +100,7 @@ impl Resolver {
                     } else {
                         let _ = probe(query.destination);
                         self.pending.push(Pending { query, route, resolution });
-                        self.recheck.get_or_insert(now.saturating_add(RECHECK));
+                        self.recheck.get_or_insert_with(|| now.saturating_add(RECHECK));
                     }
                 }
             }
