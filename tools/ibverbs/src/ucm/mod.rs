@@ -70,31 +70,38 @@ struct Process {
     _open: Open,
 }
 
-/// The open files of a process, by name and by what their descriptors stand for.
+/// The open files of a process.
 #[derive(Default)]
-struct Channels(Mutex<(BTreeMap<ChannelId, Arc<Channel>>, BTreeMap<File, ChannelId>)>);
+struct Channels(Mutex<ChannelTable>);
+
+/// Open files by name, and by what their descriptors stand for.
+#[derive(Default)]
+struct ChannelTable {
+    by_id: BTreeMap<ChannelId, Arc<Channel>>,
+    by_file: BTreeMap<File, ChannelId>,
+}
 
 impl Channels {
     fn insert(&self, channel: &Arc<Channel>) {
         let mut known = lock(&self.0);
-        known.1.insert(channel.file, channel.id);
-        known.0.insert(channel.id, Arc::clone(channel));
+        known.by_file.insert(channel.file, channel.id);
+        known.by_id.insert(channel.id, Arc::clone(channel));
     }
 
     fn remove(&self, id: ChannelId) {
         let mut known = lock(&self.0);
-        if let Some(channel) = known.0.remove(&id) {
-            known.1.remove(&channel.file);
+        if let Some(channel) = known.by_id.remove(&id) {
+            known.by_file.remove(&channel.file);
         }
     }
 
     fn get(&self, id: ChannelId) -> Option<Arc<Channel>> {
-        lock(&self.0).0.get(&id).cloned()
+        lock(&self.0).by_id.get(&id).cloned()
     }
 
     /// The channel whose pipe is this file.
     fn find(&self, file: File) -> Option<ChannelId> {
-        lock(&self.0).1.get(&file).copied()
+        lock(&self.0).by_file.get(&file).copied()
     }
 }
 
