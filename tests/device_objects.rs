@@ -214,14 +214,14 @@ fn flushed_work_gives_its_memory_back() {
     let [a, b] = sides();
     let (a_qp, _b_qp) = connected(&a, &b);
     for id in 0..3 {
-        a_qp.recv(id, a.pd.create_buf(10 + id as usize).unwrap()).unwrap();
+        a_qp.recv(id, a.pd.create_buf(10 + usize::try_from(id).unwrap()).unwrap()).unwrap();
     }
     a_qp.flush().unwrap();
     assert_eq!(a_qp.as_any().state(), Some(QpState::Err));
     for id in 0..3 {
         let done = a.wait();
         assert_eq!((done.wc.id.0, done.wc.status), (id, WcStatus::WrFlushErr));
-        assert_eq!(done.into_buf().map(|buf| buf.len()), Some(10 + id as usize));
+        assert_eq!(done.into_buf().map(|buf| buf.len()), Some(10 + usize::try_from(id).unwrap()));
     }
 }
 
