@@ -13,8 +13,10 @@ use roce::nic::SoftNic;
 use roce::verbs::{Access, Connect};
 use roce::wire::Gid;
 
-/// What a program has at its NIC: a protection domain, a completion queue and a QP.
-fn open(link: Link) -> Result<(Pd, Cq, Qp<Rc, Init>), Box<dyn Error>> {
+/// What a program has at its NIC: a protection domain, a completion queue and a QP that is not connected yet.
+type Objects = (Pd, Cq, Qp<Rc, Init>);
+
+fn open(link: Link) -> Result<Objects, Box<dyn Error>> {
     let context = Context::new(SoftNic::start(link)?);
     let (pd, cq) = (context.create_pd()?, context.create_cq(16)?);
     let qp = pd.qp(&cq).build::<Rc>()?;
