@@ -176,7 +176,7 @@ static void list_them(void) {
     struct dirent64 **names64;
     CHECK(entries(opendir("/sys/class/infiniband"), "roce0") == 1);
     CHECK(entries(opendir("/sys/class/infiniband_verbs/"), "uverbs0") == 2);
-    CHECK(entries(opendir("/dev/infiniband"), "uverbs0") == 1);
+    CHECK(entries(opendir("/dev/infiniband"), "uverbs0") == 2 && entries(opendir("/dev/infiniband"), "rdma_cm") == 2);
     CHECK(entries(opendir(DEVICE "/ports"), "1") == 1);
     CHECK(entries(opendir(PORT "/gids"), "0") == 16 && entries(opendir(PORT "/gid_attrs/ndevs"), "15") == 16);
     CHECK(entries(opendir(DEVICE "/device/net"), "lo") == 1);
