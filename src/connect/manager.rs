@@ -21,7 +21,7 @@ use crate::wire::aeth::RnrTimer;
 use crate::wire::cm::PortSpace;
 use crate::wire::{Bits, Qpn};
 
-/// How long peers are told of the end of connections when a manager is dropped.
+/// How long a dropped manager waits for peers to answer its DREQs and REJs.
 const LAST_WORDS: Duration = Duration::from_millis(250);
 
 /// The receiver-not-ready timer of connected queue pairs: 0.64 ms. That of Linux, 655 ms, makes a receive that is posted
@@ -83,8 +83,8 @@ impl<'a> Options<'a> {
 
 /// The connection manager of a NIC, for programs in Rust. See the [module](super).
 ///
-/// Any number of threads may use it. It ends with its last listener or connection; peers of connections that are left
-/// then are told.
+/// Any number of threads may use it. It ends with its last listener or connection, and sends a DREQ for each connection
+/// that is still established.
 #[derive(Clone, Debug)]
 pub struct ConnectionManager {
     pub(super) shared: Arc<Shared>,

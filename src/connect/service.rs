@@ -187,7 +187,7 @@ impl CmService {
         Ok(done)
     }
 
-    /// Returns the time by the service's clock, which commands are told.
+    /// Returns the time of the service's clock, the one that commands get.
     pub fn now(&self) -> Instant {
         self.inner.now()
     }

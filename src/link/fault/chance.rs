@@ -78,8 +78,9 @@ pub(in crate::link) struct Arrival {
     pub(in crate::link) swap: bool,
 }
 
+#[cfg(feature = "conform")]
 impl Arrival {
-    /// An ordinary arrival, at this time.
+    /// The arrival of a packet that no fault applies to.
     pub(in crate::link) fn at(time: Instant) -> Self {
         Self { time, again: None, corrupt: None, mark: false, late: false, swap: false }
     }

@@ -87,7 +87,8 @@ impl<P: Clone> Lane<P> {
         }
     }
 
-    /// Takes in what no rule means.
+    /// Queues a packet that no rule applies to.
+    #[cfg(feature = "conform")]
     pub(crate) fn pass_untouched(&mut self, now: Instant, packet: P) {
         self.put(now, packet, &Arrival::at(now), None);
     }

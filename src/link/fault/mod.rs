@@ -37,6 +37,7 @@ mod tests;
 
 pub use chance::Faults;
 use chance::{Impairments, Loss};
+#[cfg(feature = "conform")]
 pub(crate) use lane::Lane;
 pub use queue::{HELD_MAX, SWAP_TIMEOUT};
 pub use rule::{Action, Rule, Rules};

@@ -155,7 +155,7 @@ pub(super) fn query_route(call: &Call<'_>) -> Result<Attempt> {
             answer.path_count = 1;
             *first = kern_path(path);
         }
-        // Before there is a path, the addresses of one are told.
+        // An id without a path yet reports the addresses that its path will have.
         (None, 1) => {
             [first.sgid, first.dgid] = [seen.source, seen.destination].map(|address| {
                 let ip = address.and_then(|address| address.ip().ok());
