@@ -286,7 +286,7 @@ impl Run<'_> {
             let at = usize::from(query.destination.is_ipv6());
             let Some(&device) = self.devices.get(at) else { continue };
             let source = ADDRESSES[at].parse().expect("an address");
-            let way = Resolution { device, source, hop_limit: 64 };
+            let way = Resolution { device, source, hop_limit: 64, mtu: None };
             self.manager.handle_resolution(query.token, Ok(way));
         }
     }

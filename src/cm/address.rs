@@ -13,7 +13,7 @@ use super::table::{CmId, DeviceId};
 use super::timers::Owner;
 use super::{Id, Manager};
 use crate::time::Instant;
-use crate::verbs::{Errno, QpType};
+use crate::verbs::{Errno, Mtu, QpType};
 use crate::wire::cm::PortSpace;
 
 /// Which question an answer is for. An answer to a question that no longer stands is ignored.
@@ -47,6 +47,9 @@ pub struct Resolution {
     pub source: IpAddr,
     /// The hop limit of the route.
     pub hop_limit: u8,
+    /// The largest MTU of the port at the destination, if that is known: of an address of this host. The path MTU is the
+    /// smaller of this and the device's.
+    pub mtu: Option<Mtu>,
 }
 
 impl Manager {
@@ -242,6 +245,7 @@ impl Manager {
         }
         entry.device = Some(way.device);
         entry.hop_limit = way.hop_limit;
+        entry.peer_mtu = way.mtu;
         entry.state = IdState::AddrResolved;
         let (space, port) = (entry.space, entry.source.map_or(0, |source| source.port()));
         let address = entry.source.map_or(way.source, |source| source.ip());
@@ -283,6 +287,7 @@ impl Manager {
         };
         let path = PathRecord {
             hop_limit: entry.hop_limit,
+            mtu: entry.peer_mtu.map_or(device.mtu, |mtu| mtu.min(device.mtu)),
             traffic_class: entry.tos.unwrap_or(0),
             packet_life_time: life_time,
             ..PathRecord::new(device, source, destination)

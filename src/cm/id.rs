@@ -8,7 +8,7 @@ use super::path::PathRecord;
 use super::state::IdState;
 use super::table::{ChannelId, CmId, ConnectionId, DeviceId};
 use crate::time::Instant;
-use crate::verbs::QpType;
+use crate::verbs::{Mtu, QpType};
 use crate::wire::Psn;
 use crate::wire::cm::PortSpace;
 
@@ -56,6 +56,8 @@ pub(super) struct Id {
     /// Whether the source's port is the id's in its port space. Ids of requests share their listener's.
     pub(super) owns_port: bool,
     pub(super) hop_limit: u8,
+    /// The largest MTU of the port at the destination, if that is known.
+    pub(super) peer_mtu: Option<Mtu>,
     pub(super) tos: Option<u8>,
     pub(super) ack_timeout: Option<u8>,
     pub(super) reuse: bool,
@@ -90,6 +92,7 @@ impl Id {
             destination: None,
             owns_port: false,
             hop_limit: 64,
+            peer_mtu: None,
             tos: None,
             ack_timeout: None,
             reuse: false,

@@ -121,7 +121,7 @@
 //! let id = client.create_id(channel, 0, PortSpace::TCP, QpType::Rc)?;
 //! client.resolve_addr(now, id, None, "10.9.0.2:7174".parse()?, core::time::Duration::from_secs(2))?;
 //! let query = client.poll_query().unwrap();
-//! client.handle_resolution(query.token, Ok(Resolution { device, source: here, hop_limit: 64 }));
+//! client.handle_resolution(query.token, Ok(Resolution { device, source: here, hop_limit: 64, mtu: None }));
 //! assert_eq!(client.poll_event(channel).unwrap().kind, EventKind::AddrResolved);
 //! client.resolve_route(id, core::time::Duration::from_secs(2))?;
 //! assert_eq!(client.poll_event(channel).unwrap().kind, EventKind::RouteResolved);

@@ -57,7 +57,7 @@ impl Scene {
         let to = SocketAddr::new(address(2), 7);
         scene.manager.resolve_addr(Instant::ZERO, id, None, to, wait).unwrap();
         let query = scene.manager.poll_query().unwrap();
-        let way = Resolution { device: scene.device, source: address(1), hop_limit: 64 };
+        let way = Resolution { device: scene.device, source: address(1), hop_limit: 64, mtu: None };
         assert!(scene.manager.handle_resolution(query.token, Ok(way)));
         scene.manager.resolve_route(id, wait).unwrap();
         scene.manager.connect(Instant::ZERO, id, &param()).unwrap();
@@ -118,7 +118,7 @@ fn request(space: PortSpace) -> MadBytes {
     let (wait, to) = (Duration::from_secs(1), SocketAddr::new(address(1), 7));
     peer.resolve_addr(Instant::ZERO, id, None, to, wait).unwrap();
     let query = peer.poll_query().unwrap();
-    let way = Resolution { device, source: address(2), hop_limit: 64 };
+    let way = Resolution { device, source: address(2), hop_limit: 64, mtu: None };
     peer.handle_resolution(query.token, Ok(way));
     peer.resolve_route(id, wait).unwrap();
     let param = ConnParam { qpn: Qpn::new(PEER_QPN), ..ConnParam::default() };

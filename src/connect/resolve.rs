@@ -8,10 +8,10 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use crate::cm::{DeviceId, Manager, Query, Resolution};
-use crate::link::interface::interfaces;
+use crate::link::interface::{Interface, interfaces};
 use crate::link::route::{Route, is_reachable, probe, route_to};
 use crate::time::Instant;
-use crate::verbs::Errno;
+use crate::verbs::{Errno, Mtu};
 
 /// How often the kernel is asked whether it knows a neighbor by now.
 const RECHECK: Duration = Duration::from_millis(10);
@@ -50,7 +50,19 @@ fn choose(manager: &Manager, query: &Query) -> Result<(Resolution, Route), Errno
         None => found.or_else(|| neighbor_device(manager, query.destination, &route)),
     };
     let (device, source) = found.ok_or(Errno::ENODEV)?;
-    Ok((Resolution { device, source, hop_limit: HOP_LIMIT }, route))
+    let mtu = if route.is_local { mtu_at(query.destination.ip()) } else { None };
+    Ok((Resolution { device, source, hop_limit: HOP_LIMIT, mtu }, route))
+}
+
+/// The MTU of a port at an address of this host. The packets go by loopback, whose MTU says nothing: a port at `eth0`
+/// takes no more than `eth0` carries. Any port of loopback itself takes the largest.
+fn mtu_at(destination: IpAddr) -> Option<Mtu> {
+    if destination.is_loopback() {
+        return None;
+    }
+    let all = interfaces().unwrap_or_default();
+    let found = all.iter().find(|interface| interface.addresses.contains(&destination));
+    found.and_then(Interface::verbs_mtu)
 }
 
 /// The device to take when none has the address that the kernel would send from: one with an address of the same

@@ -149,6 +149,21 @@ fn hosts_on_a_wire_connect_over_both_versions_of_ip() {
     });
 }
 
+/// Programs of one host whose ports have different MTUs: one at an Ethernet, one that had to take an address of loopback.
+#[test]
+fn path_mtu_is_the_smaller_of_two_ports_of_one_host() {
+    in_namespace(|| {
+        let (a, _b) = wire(1500);
+        a.run(|| {
+            let (ethernet, loopback) = (Node::start(a.v4, None), Node::start([127, 0, 0, 1], None));
+            let mtu = |node: &Node| node.nic().query_port().unwrap().active_mtu;
+            assert!(mtu(&ethernet) < mtu(&loopback));
+            exchange(&ethernet, &loopback);
+            exchange(&loopback, &ethernet);
+        });
+    });
+}
+
 #[test]
 fn nic_connects_to_itself() {
     let node = Node::start(std::net::Ipv6Addr::LOCALHOST, None);

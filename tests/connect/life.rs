@@ -8,7 +8,7 @@ use roce::cm::{
     Addressee, ConnParam, Counter, Device, Error, EventKind, EventParam, Group, IdOption, IdState,
     JoinMode, RejectReason, Resolution, State, UDP_Q_KEY, Usage,
 };
-use roce::verbs::{Errno, EventType, QpType};
+use roce::verbs::{Errno, EventType, Mtu, QpType};
 use roce::wire::Qpn;
 use roce::wire::cm::{Message, PortSpace};
 
@@ -448,7 +448,7 @@ fn states_are_required_as_on_linux() {
     node.advance(ms(500));
     let event = node.event();
     assert_eq!((event.kind, event.status), (EventKind::AddrError, -110));
-    let way = Resolution { device: node.device, source: node.address, hop_limit: 64 };
+    let way = Resolution { device: node.device, source: node.address, hop_limit: 64, mtu: None };
     assert!(!node.manager.handle_resolution(query.token, Ok(way)), "too late");
     node.quiet();
     // It may be tried again.
@@ -462,7 +462,9 @@ fn states_are_required_as_on_linux() {
     node.quiet();
     assert_eq!(node.manager.poll_query(), None);
     node.manager.resolve_addr(ms(600), id, None, to, half).unwrap();
-    node.resolve();
+    let query = node.manager.poll_query().unwrap();
+    let short = Resolution { mtu: Some(Mtu::M512), ..way };
+    assert!(node.manager.handle_resolution(query.token, Ok(short)));
     assert_eq!(node.event().kind, EventKind::AddrResolved);
     einval(node.manager.resolve_addr(ms(600), id, None, to, half));
     einval(node.manager.resolve_route(id, Duration::ZERO));
@@ -471,7 +473,7 @@ fn states_are_required_as_on_linux() {
     assert_eq!(node.event().kind, EventKind::RouteResolved);
     einval(node.manager.resolve_route(id, SECOND));
     let path = node.manager.path(id).unwrap();
-    assert_eq!((path.hop_limit, path.packet_life_time, path.mtu.bytes()), (64, 16, 1024));
+    assert_eq!((path.hop_limit, path.packet_life_time, path.mtu), (64, 16, Mtu::M512));
     assert_eq!((path.sgid, path.dgid), (gid(node.address), gid(to.ip())));
     node.manager.destroy_id(ms(600), id).unwrap();
     assert_eq!(node.manager.usage(), Usage::default());

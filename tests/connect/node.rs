@@ -74,7 +74,7 @@ impl Node {
     pub fn resolve(&mut self) {
         while let Some(query) = self.manager.poll_query() {
             let (device, source) = (self.device, self.address);
-            let way = Resolution { device, source, hop_limit: 64 };
+            let way = Resolution { device, source, hop_limit: 64, mtu: None };
             assert!(self.manager.handle_resolution(query.token, Ok(way)));
         }
     }

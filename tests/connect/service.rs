@@ -263,7 +263,7 @@ fn burst_of_a_thousand_requests_is_taken_at_once() {
             manager.resolve_addr(now, id, None, to, WAIT).unwrap();
             let query = manager.poll_query().unwrap();
             let (device, source) = (client.device, client.address);
-            let way = roce::cm::Resolution { device, source, hop_limit: 64 };
+            let way = roce::cm::Resolution { device, source, hop_limit: 64, mtu: None };
             manager.handle_resolution(query.token, Ok(way));
             manager.resolve_route(id, WAIT).unwrap();
             let qpn = Qpn::new(u32::try_from(0x100 + number).unwrap());
