@@ -476,6 +476,11 @@ impl Manager {
         Some((connection.local_id, connection.remote_id_or_zero()))
     }
 
+    /// The port space of an id, and whether it binds what others have bound (`RDMA_OPTION_ID_REUSEADDR`).
+    pub fn port_space(&self, id: CmId) -> Option<(PortSpace, bool)> {
+        self.ids.get(id).map(|id| (id.space, id.reuse))
+    }
+
     /// The address that an id is bound to.
     pub fn source(&self, id: CmId) -> Option<SocketAddr> {
         self.ids.get(id)?.source

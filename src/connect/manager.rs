@@ -128,10 +128,8 @@ impl ConnectionManager {
     pub fn listen(&self, address: SocketAddr) -> Result<Listener, Error> {
         let id = Id::create(&self.shared)?;
         let number = id.number;
-        self.shared.service.command(|manager, _| {
-            manager.bind(number, address)?;
-            manager.listen(number, 0)
-        })??;
+        self.shared.service.bind(number, address)??;
+        self.shared.service.listen(number, 0)??;
         Ok(Listener::new(id))
     }
 

@@ -12,13 +12,16 @@
 //! | `roce cm listen SPACE ADDRESS PORT` | a process that listens there; the address may be a wildcard |
 
 use std::collections::BTreeMap;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::linux::net::SocketAddrExt as _;
-use std::os::unix::net::{SocketAddr, UnixDatagram};
+use std::os::unix::net::{SocketAddr as UnixAddr, UnixDatagram};
 
 use super::nics::address_of;
-use crate::cm::{Addressee, Manager, Unclaimed};
+use crate::cm::{Addressee, Error, Manager, Unclaimed};
 use crate::wire::cm::PortSpace;
+
+const WILDCARDS: [IpAddr; 2] =
+    [IpAddr::V4(Ipv4Addr::UNSPECIFIED), IpAddr::V6(Ipv6Addr::UNSPECIFIED)];
 
 /// The names that a process has bound.
 #[derive(Debug)]
@@ -31,8 +34,8 @@ pub(super) struct Registry {
     generation: Option<u64>,
 }
 
-fn name(text: &str) -> Option<SocketAddr> {
-    SocketAddr::from_abstract_name(text).ok()
+fn name(text: &str) -> Option<UnixAddr> {
+    UnixAddr::from_abstract_name(text).ok()
 }
 
 /// Binds a name; `None` if another process has it.
@@ -81,7 +84,48 @@ impl Registry {
         }
     }
 
-    /// Tells other processes where this one listens. Where another one does, too, both answer.
+    /// Whether another process listens where one at `address` would conflict with it: the error that Linux gives, as for two
+    /// ids of one process.
+    pub(super) fn conflict(&self, space: PortSpace, address: SocketAddr) -> Result<(), Error> {
+        let (ip, port) = (address.ip(), address.port());
+        let is_shared = self.ids.contains_key(&ip) || ip.is_unspecified() && !self.ids.is_empty();
+        if port == 0 || !is_shared {
+            return Ok(());
+        }
+        let is_anothers = |ip| {
+            let name = listener_name(space, ip, port);
+            !self.listeners.contains_key(&name) && is_bound(&name)
+        };
+        if !ip.is_unspecified() && is_anothers(ip) {
+            return Err(Error::AddressInUse);
+        }
+        let is_same_family = |other: &IpAddr| other.is_ipv4() == ip.is_ipv4();
+        let wildcards = WILDCARDS.into_iter().filter(is_same_family);
+        let others = self.ids.keys().copied().filter(|_| ip.is_unspecified());
+        if wildcards.chain(others.filter(is_same_family)).any(is_anothers) {
+            return Err(Error::AddressNotAvailable);
+        }
+        Ok(())
+    }
+
+    /// Takes the name of a listener before it listens.
+    pub(super) fn claim(&mut self, space: PortSpace, address: SocketAddr) -> Result<(), Error> {
+        self.conflict(space, address)?;
+        let (ip, port) = (address.ip(), address.port());
+        let name = listener_name(space, ip, port);
+        let is_shared = self.ids.contains_key(&ip) || ip.is_unspecified() && !self.ids.is_empty();
+        if port == 0 || !is_shared || self.listeners.contains_key(&name) {
+            return Ok(());
+        }
+        // Another process may have been quicker.
+        let bound = bind(&name).ok_or(Error::AddressInUse)?;
+        self.listeners.insert(name, Some(bound));
+        // A listener that fails after all gives its name back.
+        self.generation = None;
+        Ok(())
+    }
+
+    /// Tells other processes where this one listens.
     pub(super) fn update_listeners(&mut self, manager: &Manager) {
         let generation = manager.listener_generation();
         if self.ids.is_empty() || self.generation == Some(generation) {
@@ -110,9 +154,7 @@ impl Registry {
         let address = address_of(unclaimed.destination);
         let is_anothers = match unclaimed.addressee {
             Addressee::Listener(space, port) => {
-                let wildcards: [IpAddr; 2] =
-                    [Ipv4Addr::UNSPECIFIED.into(), Ipv6Addr::UNSPECIFIED.into()];
-                let names = [address].into_iter().chain(wildcards);
+                let names = [address].into_iter().chain(WILDCARDS);
                 // A name of this process is that of a listener on another of its addresses.
                 names
                     .map(|address| listener_name(space, address, port))
@@ -165,7 +207,27 @@ mod tests {
         let listener = listener_name(PortSpace::TCP, Ipv4Addr::UNSPECIFIED.into(), 7174);
         second.listeners.insert(listener.clone(), bind(&listener));
         assert_eq!([first.answers(&service), second.answers(&service)], [false, false]);
+        // What one listens at, the other cannot; but for the address of a NIC that is not shared.
+        let at = |text: &str| -> SocketAddr { text.parse().unwrap() };
+        for (address, claimed) in [
+            ("127.19.0.1:7174", Err(Error::AddressNotAvailable)),
+            ("0.0.0.0:7174", Err(Error::AddressNotAvailable)),
+            ("127.19.0.2:7174", Ok(())),
+            ("[::]:7174", Ok(())),
+            ("127.19.0.1:7175", Ok(())),
+        ] {
+            assert_eq!(first.claim(PortSpace::TCP, at(address)), claimed, "{address}");
+        }
+        assert_eq!(first.claim(PortSpace::TCP, at("127.19.0.1:7175")), Ok(()), "its own");
+        for (address, claimed) in [
+            ("127.19.0.1:7175", Err(Error::AddressInUse)),
+            ("0.0.0.0:7175", Err(Error::AddressNotAvailable)),
+        ] {
+            assert_eq!(second.claim(PortSpace::TCP, at(address)), claimed, "{address}");
+            assert_eq!(second.claim(PortSpace::UDP, at(address)), Ok(()), "{address}");
+        }
         drop(first);
+        assert_eq!(second.claim(PortSpace::TCP, at("127.19.0.1:7175")), Ok(()));
         assert!(second.answers(&of(0x3333_0001)) && second.answers(&of(0x1111_0001)));
     }
 }

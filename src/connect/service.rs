@@ -5,6 +5,7 @@
 
 use std::collections::VecDeque;
 use std::io;
+use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -14,7 +15,7 @@ use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use super::nics::{Nics, Sent, describe};
 use super::registry::Registry;
 use super::resolve::Resolver;
-use crate::cm::{self, ChannelId, Device, DeviceId, Manager, Retransmission, Transmit};
+use crate::cm::{self, ChannelId, CmId, Device, DeviceId, Manager, Retransmission, Transmit};
 use crate::link::{Thread, spawn};
 use crate::nic::{Gsi, SoftNic};
 use crate::secret::{SecretRandom, Seed};
@@ -183,6 +184,36 @@ impl CmService {
         let mut state = self.inner.running()?;
         let now = self.inner.now();
         let done = run(&mut state.manager, now);
+        self.inner.carry_out(state);
+        Ok(done)
+    }
+
+    /// Binds an id to an address. Fails as Linux does if another process that shares the address listens there.
+    pub fn bind(
+        &self,
+        id: CmId,
+        address: SocketAddr,
+    ) -> Result<Result<(), cm::Error>, ServiceClosed> {
+        let mut state = self.inner.running()?;
+        let State { manager, registry, .. } = &mut *state;
+        let conflict = match manager.port_space(id) {
+            Some((space, false)) => registry.conflict(space, address),
+            _ => Ok(()),
+        };
+        let done = conflict.and_then(|()| manager.bind(id, address));
+        self.inner.carry_out(state);
+        Ok(done)
+    }
+
+    /// Lets an id listen. Fails as Linux does if another process that shares the address listens there.
+    pub fn listen(&self, id: CmId, backlog: u32) -> Result<Result<(), cm::Error>, ServiceClosed> {
+        let mut state = self.inner.running()?;
+        let State { manager, registry, .. } = &mut *state;
+        let claimed = match (manager.port_space(id), manager.source(id)) {
+            (Some((space, _)), Some(address)) => registry.claim(space, address),
+            _ => Ok(()),
+        };
+        let done = claimed.and_then(|()| manager.listen(id, backlog));
         self.inner.carry_out(state);
         Ok(done)
     }

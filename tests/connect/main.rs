@@ -9,6 +9,7 @@ mod common;
 mod api;
 mod bounds;
 mod captured;
+mod killed;
 mod life;
 mod negotiation;
 mod node;

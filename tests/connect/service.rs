@@ -19,7 +19,7 @@ use roce::wire::{Qpn, cm::PortSpace};
 const WAIT: Duration = Duration::from_secs(60);
 
 /// A service with one NIC and one channel.
-struct Node {
+pub struct Node {
     service: CmService,
     nic: Option<SoftNic>,
     address: IpAddr,
@@ -34,7 +34,7 @@ impl Node {
     }
 
     /// A node that gives up after two seconds.
-    fn start_with_short_timers(address: &str) -> Self {
+    pub fn start_with_short_timers(address: &str) -> Self {
         let mut config = Config::default();
         config.manager.retransmission = Retransmission::Constant;
         (config.manager.response_timeout, config.manager.packet_life_time) = (17, 8);
@@ -62,11 +62,11 @@ impl Node {
         self.nic = None;
     }
 
-    fn run<R>(&self, run: impl FnOnce(&mut Manager, Instant) -> R) -> R {
+    pub fn run<R>(&self, run: impl FnOnce(&mut Manager, Instant) -> R) -> R {
         self.service.command(run).unwrap()
     }
 
-    fn event(&self) -> Event {
+    pub fn event(&self) -> Event {
         let (count, changed) = &*self.rung;
         loop {
             // Rings come with the manager locked, so it must not be called with this locked.
@@ -80,7 +80,7 @@ impl Node {
         }
     }
 
-    fn expect(&self, kind: EventKind) -> Event {
+    pub fn expect(&self, kind: EventKind) -> Event {
         let event = self.event();
         assert_eq!(event.kind, kind, "{event:?}");
         event
@@ -91,14 +91,14 @@ impl Node {
             .unwrap()
     }
 
-    fn listen(&self, port: u16) -> CmId {
+    pub fn listen(&self, port: u16) -> CmId {
         let (id, address) = (self.create_id(), SocketAddr::new(self.address, port));
         self.run(|manager, _| manager.bind(id, address).and_then(|()| manager.listen(id, 0)))
             .unwrap();
         id
     }
 
-    fn connect(&self, to: SocketAddr, data: &[u8]) -> CmId {
+    pub fn connect(&self, to: SocketAddr, data: &[u8]) -> CmId {
         let id = self.create_id();
         self.run(|manager, now| manager.resolve_addr(now, id, None, to, WAIT)).unwrap();
         self.expect(EventKind::AddrResolved);

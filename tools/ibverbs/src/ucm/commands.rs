@@ -224,7 +224,7 @@ fn bind_to(call: &Call<'_>, number: u32, address: Address) -> Result<Attempt> {
     if !address.ip().is_unspecified() {
         process.nics.open_at(process, address.ip())?;
     }
-    process.command(|manager, _| Ok(manager.bind(id, address)?))?;
+    process.service.bind(id, address).map_err(|_| Failed::ENODEV)??;
     Ok(Attempt::Done)
 }
 
@@ -353,7 +353,7 @@ fn listen(call: &Call<'_>) -> Result<Attempt> {
         // Requests reach open NICs only.
         process.nics.open_all(process)?;
     }
-    process.command(|manager, _| Ok(manager.listen(id, command.backlog)?))?;
+    process.service.listen(id, command.backlog).map_err(|_| Failed::ENODEV)??;
     Ok(Attempt::Done)
 }
 
