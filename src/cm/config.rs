@@ -36,7 +36,7 @@ pub struct Config {
     /// When messages are retransmitted.
     pub retransmission: Retransmission,
     /// For how long a refused request, or an answered SIDR_REQ, is remembered, so that its duplicate gets the same answer
-    /// instead of being a new request.
+    /// instead of being a new request. Peers retransmit for 74 s, as Linux does: 16 times, each 4.6 s.
     pub answer_hold: Duration,
     /// The ports that a bind to port 0 chooses from (`ip_local_port_range`).
     pub ephemeral_ports: RangeInclusive<u16>,
@@ -53,7 +53,7 @@ impl Default for Config {
             packet_life_time: 16,
             mra_timeout: 24,
             retransmission: Retransmission::Constant,
-            answer_hold: Duration::from_secs(10),
+            answer_hold: Duration::from_secs(80),
             ephemeral_ports: 32768..=60999,
             bind_v6_only: false,
         }

@@ -476,9 +476,9 @@ impl Manager {
         Some((connection.local_id, connection.remote_id_or_zero()))
     }
 
-    /// The port space of an id, and whether it binds what others have bound (`RDMA_OPTION_ID_REUSEADDR`).
-    pub fn port_space(&self, id: CmId) -> Option<(PortSpace, bool)> {
-        self.ids.get(id).map(|id| (id.space, id.reuse))
+    /// Whether an id may bind what others have bound (`RDMA_OPTION_ID_REUSEADDR`).
+    pub fn reuses_address(&self, id: CmId) -> bool {
+        self.ids.get(id).is_some_and(|id| id.reuse)
     }
 
     /// The address that an id is bound to.

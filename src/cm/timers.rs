@@ -96,7 +96,8 @@ impl Schedule {
     }
 
     /// The peer asked for more time (§12.6.6): when to retransmit then. The count starts afresh. With
-    /// [`Retransmission::Backoff`] the message is still retransmitted in the meantime, seldom, because the answer may be lost.
+    /// [`Retransmission::Backoff`] the message is still retransmitted in the meantime, at intervals that go on growing: a REJ
+    /// that follows the MRA and is lost would only be noticed at the end of that time.
     pub(super) fn extend(
         &mut self,
         now: Instant,
@@ -104,11 +105,13 @@ impl Schedule {
         policy: Retransmission,
     ) -> Instant {
         let resume = now.saturating_add(wait);
-        self.next = self.interval;
         self.give_up = resume.saturating_add(self.interval * (u32::from(self.retries) + 1));
         match policy {
-            Retransmission::Constant => resume,
-            Retransmission::Backoff(_) => resume.min(now.saturating_add(self.interval)),
+            Retransmission::Constant => {
+                self.next = self.interval;
+                resume
+            }
+            Retransmission::Backoff(_) => self.take(now).min(resume),
         }
     }
 }
@@ -157,9 +160,13 @@ mod tests {
         schedule.start(Instant::ZERO, backoff);
         let at = |secs: u64| Instant::from_nanos(secs * 1_000_000_000);
         assert_eq!(schedule.extend(at(1), wait, Retransmission::Constant), at(67));
-        assert_eq!(schedule.extend(at(1), wait, backoff), at(5));
-        assert_eq!(schedule.fire(at(5)), Some(at(9)));
         assert_eq!(schedule.give_up, at(1 + 66 + 16 * 4));
+        schedule.start(Instant::ZERO, backoff);
+        let ms = |ms: u64| Instant::from_nanos(ms * 1_000_000);
+        assert_eq!(schedule.extend(at(1), wait, backoff), ms(1100));
+        assert_eq!(schedule.extend(ms(1100), wait, backoff), ms(1300));
+        assert_eq!(schedule.fire(ms(1300)), Some(ms(1700)));
+        assert_eq!(schedule.give_up, ms(1100 + 66_000 + 16 * 4000));
     }
 
     #[test]

@@ -197,7 +197,7 @@ impl CmService {
         let mut state = self.inner.running()?;
         let State { manager, registry, .. } = &mut *state;
         let conflict = match manager.port_space(id) {
-            Some((space, false)) => registry.conflict(space, address),
+            Some(space) if !manager.reuses_address(id) => registry.conflict(space, address),
             _ => Ok(()),
         };
         let done = conflict.and_then(|()| manager.bind(id, address));
@@ -210,7 +210,7 @@ impl CmService {
         let mut state = self.inner.running()?;
         let State { manager, registry, .. } = &mut *state;
         let claimed = match (manager.port_space(id), manager.source(id)) {
-            (Some((space, _)), Some(address)) => registry.claim(space, address),
+            (Some(space), Some(address)) => registry.claim(space, address),
             _ => Ok(()),
         };
         let done = claimed.and_then(|()| manager.listen(id, backlog));

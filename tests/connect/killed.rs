@@ -278,6 +278,8 @@ impl Case {
         let told = (event.kind, event.id, event.status);
         assert_eq!(told, (self.last, first, self.status), "{:?} in {:?}", self.role, self.state);
         if !self.disconnects {
+            // So that its TIMEWAIT_EXIT does not come between.
+            survivor.node.run(|manager, now| manager.destroy_id(now, first)).unwrap();
             successor(&mut survivor);
         }
     }

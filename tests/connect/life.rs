@@ -86,10 +86,19 @@ fn lost_rejection_is_repeated_for_the_duplicate() {
     let request = server.event().id;
     server.manager.destroy_id(ms(0), request).unwrap();
     assert_eq!(server.sent().len(), 1, "and is lost");
-    client.advance(ms(4608));
-    carry(ms(4608), &mut client, &mut server);
-    server.quiet();
-    assert_eq!(carry(ms(4608), &mut server, &mut client), ["REJ"]);
+    // For as long as the client retransmits.
+    for attempt in 1..16 {
+        let now = ms(4608 * attempt);
+        client.advance(now);
+        server.advance(now);
+        carry(now, &mut client, &mut server);
+        server.quiet();
+        if attempt < 15 {
+            assert_eq!(server.sent().len(), 1, "and is lost");
+        } else {
+            assert_eq!(carry(now, &mut server, &mut client), ["REJ"]);
+        }
+    }
     assert_eq!(client.event().status, 28);
 }
 
