@@ -36,6 +36,9 @@ const RDMA_CM: &str = "/sys/class/misc/rdma_cm";
 /// The file with the number of the connection manager's device.
 pub const RDMA_CM_DEV_FILE: &str = "/sys/class/misc/rdma_cm/dev";
 
+/// The same file of the kernel's own device, where nothing covers it.
+pub const KERNEL_RDMA_CM_DEV_FILE: &str = "/sys/devices/virtual/misc/rdma_cm/dev";
+
 /// The number of the connection manager's device, unless the kernel has one with another number: librdmacm asks the kernel
 /// for it, and takes no other.
 pub const RDMA_CM_DEV: &str = "10:58";

@@ -12,7 +12,6 @@
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::io;
 use std::mem::MaybeUninit;
-use std::sync::OnceLock;
 
 use super::channel::{DESCRIPTORS, Target, target};
 use super::{Process, channel, commands};
@@ -164,16 +163,15 @@ unsafe fn disguise(result: c_int, stat: *mut libc::stat) -> c_int {
     result
 }
 
-/// The number of the device: the one in its file, where librdmacm looks, or that of the kernel's own where there is one.
+/// The number of the device: that of the kernel's own where there is one, or the one in its file, where librdmacm looks.
+/// The kernel's may be there only now: librdmacm asks the kernel for it first, which loads the module.
 fn device_number() -> libc::dev_t {
-    static NUMBER: OnceLock<libc::dev_t> = OnceLock::new();
-    *NUMBER.get_or_init(|| {
-        let text = std::fs::read_to_string(roce::ibverbs::files::RDMA_CM_DEV_FILE);
-        let text = text.unwrap_or_else(|_| roce::ibverbs::files::RDMA_CM_DEV.to_owned());
-        let number = |part: Option<&str>| part.and_then(|part| part.parse().ok()).unwrap_or(0);
-        let mut parts = text.trim().split(':');
-        libc::makedev(number(parts.next()), number(parts.next()))
-    })
+    let text = std::fs::read_to_string(roce::ibverbs::files::KERNEL_RDMA_CM_DEV_FILE)
+        .or_else(|_| std::fs::read_to_string(roce::ibverbs::files::RDMA_CM_DEV_FILE));
+    let text = text.unwrap_or_else(|_| roce::ibverbs::files::RDMA_CM_DEV.to_owned());
+    let number = |part: Option<&str>| part.and_then(|part| part.parse().ok()).unwrap_or(0);
+    let mut parts = text.trim().split(':');
+    libc::makedev(number(parts.next()), number(parts.next()))
 }
 
 macro_rules! stats {
