@@ -27,7 +27,7 @@ const SIZE: u32 = 4096;
 
 /// A queue pair with a buffer for each direction.
 struct Side {
-    nic: Arc<SoftNic>,
+    nic: Arc<dyn Device>,
     cq: CqHandle,
     qp: QpHandle,
     buffer: Buffer,

@@ -14,8 +14,9 @@
 //! | `nics.rs` | the NICs of a service, and what they look like to the manager |
 //! | `resolve.rs` | the source address and the NIC that reach a destination |
 //! | `registry.rs` | which of several processes at one address answers what none of them knows |
-//! | `manager.rs` | the connection manager of a program in Rust |
+//! | `manager.rs` | the connection manager of a program in Rust, on any device |
 //! | `listener.rs`, `connection.rs` | listeners, requests, connections |
+//! | `backend.rs`, `soft.rs` | what a connection manager does for them; that of a soft NIC |
 //!
 //! # Examples
 //!
@@ -72,7 +73,9 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod backend;
 mod connection;
+mod deadline;
 mod error;
 mod listener;
 mod manager;
@@ -80,6 +83,7 @@ mod nics;
 mod registry;
 mod resolve;
 mod service;
+mod soft;
 
 pub use connection::Connection;
 pub use error::Error;

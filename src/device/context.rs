@@ -58,6 +58,11 @@ impl Context {
         &*self.0
     }
 
+    /// Returns the device as it is shared.
+    pub(crate) fn shared(&self) -> &Arc<dyn Device> {
+        &self.0
+    }
+
     /// Returns the name of the device: `udp:192.0.2.1`, `verbs:mlx5_0`.
     pub fn name(&self) -> &str {
         self.0.name()

@@ -53,7 +53,7 @@ pub(crate) mod sealed {
 /// A program that is written against this trait runs on a [`SoftNic`](crate::nic::SoftNic) and on a card alike. Objects
 /// are named by handles here, and destroyed by calls; [`Context`](super::Context) has objects that own what they name.
 /// The trait cannot be implemented outside of this crate.
-pub trait Device: sealed::Sealed + Send + Sync + fmt::Debug {
+pub trait Device: sealed::Sealed + Any + Send + Sync + fmt::Debug {
     /// What it is called: `udp:192.0.2.1`, `verbs:mlx5_0`.
     fn name(&self) -> &str;
 

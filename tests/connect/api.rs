@@ -41,8 +41,8 @@ impl Node {
         Self { manager: ConnectionManager::start(nic).unwrap(), pd, cq, address }
     }
 
-    fn nic(&self) -> &SoftNic {
-        self.manager.nic()
+    fn nic(&self) -> &dyn Device {
+        &**self.manager.nic()
     }
 
     fn at(&self, port: u16) -> SocketAddr {
@@ -275,7 +275,7 @@ fn both_sides_agree_over_a_lossy_network() {
     let [there, here] = outcomes.map(|outcomes| outcomes.into_inner().unwrap());
     assert_eq!(here.len(), connections);
     assert_eq!(here, there);
-    let usage = client.manager.service().command(|manager, _| manager.usage()).unwrap();
+    let usage = client.manager.service().unwrap().command(|manager, _| manager.usage()).unwrap();
     assert_eq!((usage.ids, usage.events, usage.transmits), (0, 0, 0), "{usage:?}");
 }
 
@@ -311,7 +311,8 @@ fn connections_in_turn_leave_nothing() {
         });
         assert_eq!(descriptors(), before);
         for node in [&server, &client] {
-            let usage = node.manager.service().command(|manager, _| manager.usage()).unwrap();
+            let usage =
+                node.manager.service().unwrap().command(|manager, _| manager.usage()).unwrap();
             let listeners = usize::from(node.address == server.address);
             assert_eq!((usage.ids, usage.bindings), (listeners, listeners), "{usage:?}");
             assert_eq!((usage.events, usage.queries, usage.transmits), (0, 0, 0), "{usage:?}");

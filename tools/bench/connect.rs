@@ -54,8 +54,8 @@ impl Node {
         Self { manager: ConnectionManager::start(nic).unwrap(), pd, cq }
     }
 
-    fn nic(&self) -> &SoftNic {
-        self.manager.nic()
+    fn nic(&self) -> &dyn Device {
+        &**self.manager.nic()
     }
 
     /// Lends a new queue pair.

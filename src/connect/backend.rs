@@ -1,0 +1,85 @@
+//! What a connection manager does for listeners and connections, whichever it is.
+
+use std::fmt;
+use std::net::{IpAddr, SocketAddr};
+use std::time::Duration;
+
+use super::deadline::Deadline;
+use super::error::Error;
+use super::service::CmService;
+use crate::cm::{ConnParam, EventKind, PrivateData};
+use crate::verbs::{AttrMask, QpAttr, QpState};
+
+/// A connection manager of one device.
+pub(super) trait Backend: fmt::Debug + Send + Sync {
+    /// Creates an id for a listener or a reliable connection.
+    fn create_id(&self) -> Result<Box<dyn Id>, Error>;
+
+    /// Returns the addresses of the device.
+    fn addresses(&self) -> Result<Vec<IpAddr>, Error>;
+
+    /// Returns the service of a soft NIC.
+    fn service(&self) -> Option<&CmService> {
+        None
+    }
+}
+
+/// An id with events of its own. Dropping it destroys it, which tells the peer.
+pub(super) trait Id: fmt::Debug + Send + Sync {
+    /// Binds it to an address, and listens there.
+    fn listen(&self, at: SocketAddr) -> Result<(), Error>;
+
+    /// Returns its own address and port, if it has one.
+    fn source(&self) -> Option<SocketAddr>;
+
+    /// Returns the address and port of the peer, if it has one.
+    fn destination(&self) -> Option<SocketAddr>;
+
+    /// Waits for the next event.
+    fn wait(&self, deadline: Deadline) -> Result<Event, Error>;
+
+    /// Resolves the address of a peer. The event is [`EventKind::AddrResolved`].
+    fn resolve_addr(
+        &self,
+        source: Option<SocketAddr>,
+        to: SocketAddr,
+        tos: Option<u8>,
+        timeout: Duration,
+    ) -> Result<(), Error>;
+
+    /// Resolves the route to it. The event is [`EventKind::RouteResolved`].
+    fn resolve_route(&self, timeout: Duration) -> Result<(), Error>;
+
+    /// Sends a REQ. The event is [`EventKind::ConnectResponse`].
+    fn connect(&self, param: &ConnParam<'_>) -> Result<(), Error>;
+
+    /// Returns what the queue pair must be set to for a state.
+    fn qp_attr(&self, state: QpState) -> Result<(QpAttr, AttrMask), Error>;
+
+    /// Sends the RTU.
+    fn establish(&self) -> Result<(), Error>;
+
+    /// Sends the REP. The event is [`EventKind::Established`].
+    fn accept(&self, param: &ConnParam<'_>) -> Result<(), Error>;
+
+    /// Sends a REJ.
+    fn reject(&self, private_data: &[u8]) -> Result<(), Error>;
+
+    /// Sends a DREQ or a DREP. The event is [`EventKind::Disconnected`].
+    fn disconnect(&self) -> Result<(), Error>;
+}
+
+/// An event of an id.
+#[derive(Debug)]
+pub(super) struct Event {
+    pub(super) kind: EventKind,
+    /// 0, a negative error number, or the positive reason of a REJ.
+    pub(super) status: i32,
+    pub(super) private_data: PrivateData,
+    /// READs and atomics of the peer that this side is asked to serve at a time.
+    pub(super) responder_resources: u8,
+    /// READs and atomics that the peer serves at a time.
+    pub(super) initiator_depth: u8,
+    /// The id of a request.
+    pub(super) request: Option<Box<dyn Id>>,
+}
