@@ -31,9 +31,9 @@
 //! | [`cm`] | the connection manager as a state machine, told messages, commands and time | time, secret, wire, verbs, table |
 //! | [`link`] | ways onto a network, simulated or real; faults and taps around them | time, random, wire, verbs, capture |
 //! | [`nic`] | an engine on a link, and the thread that drives them: a software NIC that runs | time, wire, memory, verbs, device, engine, link |
-//! | [`connect`] | connections by the connection manager on soft NICs: the thread that drives it, listeners and connections | time, secret, wire, verbs, device, cm, link, nic |
 //! | [`ibverbs`] | the C ABI of `libibverbs`, and the files that its devices have | wire, verbs, link |
-//! | [`rdma_nic`] | a real RNIC, through the system's `libibverbs` | secret, wire, memory, verbs, table, device, ibverbs |
+//! | [`rdma_nic`] | a real RNIC, through the system's `libibverbs` and `librdmacm` | secret, wire, memory, verbs, table, device, cm, ibverbs |
+//! | [`connect`] | connections by the connection manager, of soft NICs and of the system: listeners and connections | time, secret, wire, verbs, device, cm, link, nic, rdma_nic |
 //! | `conform` | scenarios, run on any two devices, and what differs; with the feature of this name | time, wire, memory, verbs, device, decode, link, nic |
 //! | `replay` | captures, checked against the engine and the rules of the protocol; with the feature of this name | time, random, wire, memory, verbs, capture, decode, analysis, engine, conform |
 //!

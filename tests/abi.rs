@@ -1,4 +1,4 @@
-//! The C ABI of `libibverbs`, asked of a C compiler and the header that is installed: every size, every offset, every
+//! The C ABI of `libibverbs` and `librdmacm`, asked of a C compiler and the headers that are installed: every size, every offset, every
 //! number of `roce::ibverbs::table` and of the enumerations and flags of `roce::verbs`.
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used, reason = "what must not happen in a test fails it")]
@@ -8,7 +8,10 @@ use std::fmt::Write;
 use std::io::Write as _;
 use std::process::{Command, Stdio};
 
-use roce::ibverbs::{Layout, VERBS_ABI_IS_EXTENDED, table};
+use roce::cm::EventKind;
+use roce::ibverbs::{
+    Layout, RDMA_OPTION_ID, RDMA_OPTION_ID_TOS, RDMA_PS_TCP, VERBS_ABI_IS_EXTENDED, table,
+};
 use roce::verbs::{
     Access, AtomicCap, AttrMask, DeviceCaps, EventType, FlushLevel, FlushPlacement, GidType,
     LinkLayer, MigState, Mtu, MwType, NodeType, PortCaps, PortState, QpState, QpType, SendFlags,
@@ -16,8 +19,8 @@ use roce::verbs::{
 };
 
 /// What the compiler is asked to include.
-const HEADERS: &str =
-    "#include <stdio.h>\n#include <stddef.h>\n#include <time.h>\n#include <infiniband/verbs.h>\n";
+const HEADERS: &str = "#include <stdio.h>\n#include <stddef.h>\n#include <time.h>\n#include <infiniband/verbs.h>\n\
+                       #include <rdma/rdma_cma.h>\n";
 
 /// A question in C, what it is about, and the answer that is expected.
 struct Question {
@@ -36,7 +39,10 @@ fn structures_and_numbers_are_those_of_the_installed_header() {
     let mut known = |name: &str| {
         let known = words.contains(name);
         if !known {
-            assert!(table::NEWER.contains(&name), "<infiniband/verbs.h> has no {name}");
+            assert!(
+                table::NEWER.contains(&name),
+                "neither <infiniband/verbs.h> nor <rdma/rdma_cma.h> has {name}"
+            );
             missing.push(name.to_owned());
         }
         known
@@ -49,6 +55,17 @@ fn structures_and_numbers_are_those_of_the_installed_header() {
             let c = format!("(long long)({name})");
             questions.push(Question { about: name, c, expected: value });
         }
+    }
+    for (name, value) in [
+        ("RDMA_PS_TCP", i128::from(RDMA_PS_TCP)),
+        ("RDMA_OPTION_ID", RDMA_OPTION_ID.into()),
+        ("RDMA_OPTION_ID_TOS", RDMA_OPTION_ID_TOS.into()),
+    ]
+    .into_iter()
+    .chain(EventKind::ALL.map(|kind| (kind.name(), kind.code().into())))
+    {
+        let (about, c) = (name.to_owned(), format!("(long long)({name})"));
+        questions.push(Question { about, c, expected: value });
     }
     let c = "(long long)(size_t)__VERBS_ABI_IS_EXTENDED".to_owned();
     let expected = i128::from(VERBS_ABI_IS_EXTENDED.cast_signed() as i64);
@@ -63,7 +80,7 @@ fn structures_and_numbers_are_those_of_the_installed_header() {
             writeln!(wrong, "{}: {answer}, not {}", question.about, question.expected).unwrap();
         }
     }
-    assert!(wrong.is_empty(), "of <infiniband/verbs.h>, according to cc:\n{wrong}");
+    assert!(wrong.is_empty(), "according to cc and the headers:\n{wrong}");
     println!("{} sizes, offsets and numbers; the header lacks {missing:?}", questions.len());
 }
 
@@ -143,7 +160,7 @@ fn preprocessed() -> String {
     let output = cc.wait_with_output().unwrap();
     assert!(
         output.status.success(),
-        "<infiniband/verbs.h> is missing: install libibverbs-dev (apt-get install libibverbs-dev)\n{}",
+        "a header is missing: install libibverbs-dev and librdmacm-dev (apt-get install librdmacm-dev)\n{}",
         String::from_utf8_lossy(&output.stderr)
     );
     String::from_utf8(output.stdout).unwrap()

@@ -5,33 +5,59 @@ use super::table::CmId;
 use crate::verbs::AhAttr;
 use crate::wire::{QKey, Qpn};
 
-/// What happened: `rdma_cm_event_type`, with its numbers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[repr(u8)]
-#[expect(missing_docs, reason = "the documentation of librdmacm names them")]
-pub enum EventKind {
-    AddrResolved = 0,
-    AddrError = 1,
-    RouteResolved = 2,
-    RouteError = 3,
-    ConnectRequest = 4,
-    ConnectResponse = 5,
-    ConnectError = 6,
-    Unreachable = 7,
-    Rejected = 8,
-    Established = 9,
-    Disconnected = 10,
-    DeviceRemoval = 11,
-    MulticastJoin = 12,
-    MulticastError = 13,
-    AddrChange = 14,
-    TimewaitExit = 15,
+/// Declares the kinds of events with their numbers and names in C.
+macro_rules! kinds {
+    ($($kind:ident = $code:literal, $name:literal;)*) => {
+        /// What happened: `rdma_cm_event_type`, with its numbers.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        #[repr(u8)]
+        #[expect(missing_docs, reason = "the documentation of librdmacm names them")]
+        pub enum EventKind {
+            $($kind = $code,)*
+        }
+
+        impl EventKind {
+            /// All of them, by their numbers.
+            pub const ALL: [Self; 16] = [$(Self::$kind),*];
+
+            /// Its name in C.
+            pub const fn name(self) -> &'static str {
+                match self {
+                    $(Self::$kind => concat!("RDMA_CM_EVENT_", $name),)*
+                }
+            }
+        }
+    };
+}
+
+kinds! {
+    AddrResolved = 0, "ADDR_RESOLVED";
+    AddrError = 1, "ADDR_ERROR";
+    RouteResolved = 2, "ROUTE_RESOLVED";
+    RouteError = 3, "ROUTE_ERROR";
+    ConnectRequest = 4, "CONNECT_REQUEST";
+    ConnectResponse = 5, "CONNECT_RESPONSE";
+    ConnectError = 6, "CONNECT_ERROR";
+    Unreachable = 7, "UNREACHABLE";
+    Rejected = 8, "REJECTED";
+    Established = 9, "ESTABLISHED";
+    Disconnected = 10, "DISCONNECTED";
+    DeviceRemoval = 11, "DEVICE_REMOVAL";
+    MulticastJoin = 12, "MULTICAST_JOIN";
+    MulticastError = 13, "MULTICAST_ERROR";
+    AddrChange = 14, "ADDR_CHANGE";
+    TimewaitExit = 15, "TIMEWAIT_EXIT";
 }
 
 impl EventKind {
     /// The number in C.
     pub const fn code(self) -> u32 {
         self as u32
+    }
+
+    /// The kind with this number in C; `None` if there is none.
+    pub fn from_code(code: u32) -> Option<Self> {
+        Self::ALL.into_iter().find(|kind| kind.code() == code)
     }
 }
 

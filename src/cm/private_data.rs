@@ -39,7 +39,7 @@ impl PrivateData {
     pub const NONE: Self = Self { bytes: [0; MAX], len: 0 };
 
     /// The private data in a field of a message.
-    pub(super) fn of(field: &[u8]) -> Self {
+    pub(crate) fn of(field: &[u8]) -> Self {
         let mut data = Self::NONE;
         for (to, from) in data.bytes.iter_mut().zip(field) {
             *to = *from;

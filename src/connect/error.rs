@@ -15,6 +15,14 @@ pub enum Error {
     /// The manager refused the command.
     #[error(transparent)]
     Manager(#[from] cm::Error),
+    /// The system's connection manager refused a call.
+    #[error("{call}: {error}")]
+    System {
+        /// Which call of `librdmacm`.
+        call: &'static str,
+        /// Why.
+        error: Errno,
+    },
     /// There is no way to the peer: no route, or its host does not answer.
     #[error("{peer} cannot be resolved: {error}")]
     Unresolved {
@@ -66,6 +74,7 @@ impl From<Error> for io::Error {
             Error::Manager(cm::Error::AddressNotAvailable | cm::Error::NoDevice) => {
                 io::ErrorKind::AddrNotAvailable
             }
+            Error::System { error, .. } => Self::from_raw_os_error(error.0).kind(),
             Error::Unresolved { .. } => io::ErrorKind::HostUnreachable,
             Error::Refused { .. } => io::ErrorKind::ConnectionRefused,
             Error::Unreachable | Error::Timeout => io::ErrorKind::TimedOut,

@@ -1,5 +1,6 @@
 //! Connections for programs in Rust: a connection manager on one device, and calls that block.
 
+use std::any::Any;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -11,10 +12,12 @@ use super::deadline::Deadline;
 use super::error::Error;
 use super::listener::Listener;
 use super::soft::Soft;
+use super::system::System;
 use super::{CmService, Config};
 use crate::cm::{ConnParam, EventKind};
 use crate::device::{Context, Device};
 use crate::nic::SoftNic;
+use crate::rdma_nic::RdmaNic;
 use crate::verbs::{AttrMask, Errno, QpAttr, QpHandle, QpState};
 use crate::wire::aeth::RnrTimer;
 use crate::wire::{Bits, Qpn};
@@ -99,16 +102,20 @@ pub(super) struct Shared {
 impl ConnectionManager {
     /// Starts a connection manager on a device: an `Arc` of one, or a [`Context`].
     ///
-    /// A soft NIC gets one of its own; it can have one at a time.
+    /// A soft NIC gets one of its own; it can have one at a time. A real RNIC uses the system's, through `librdmacm`; the
+    /// error says what is missing if that cannot be.
     pub fn start(device: impl Into<Context>) -> io::Result<Self> {
         let device = Arc::clone(device.into().shared());
-        match Arc::<dyn std::any::Any + Send + Sync>::downcast::<SoftNic>(Arc::clone(&device) as _)
-        {
+        let any: Arc<dyn Any + Send + Sync> = Arc::<dyn Device>::clone(&device);
+        match any.downcast::<SoftNic>() {
             Ok(nic) => Self::start_with(nic, Config::default()),
-            Err(_) => Err(io::Error::new(
-                io::ErrorKind::Unsupported,
-                format!("{} has no connection manager", device.name()),
-            )),
+            Err(any) => match any.downcast::<RdmaNic>() {
+                Ok(nic) => Self::new(Box::new(System::start(nic)?), device),
+                Err(_) => Err(io::Error::new(
+                    io::ErrorKind::Unsupported,
+                    format!("{} has no connection manager", device.name()),
+                )),
+            },
         }
     }
 

@@ -1,4 +1,4 @@
-//! The C ABI of `libibverbs`: every structure as C lays it out, every number that only C knows, and the way between
+//! The C ABI of `libibverbs`, and of `librdmacm` as far as it is called: every structure as C lays it out, every number that only C knows, and the way between
 //! them and [`verbs`](crate::verbs).
 //!
 //! Two need it: `tools/ibverbs`, which stands in for `libibverbs` so that unmodified programs run on a soft NIC, and
@@ -11,6 +11,7 @@
 //! | `memory`, `address` | protection domains, memory, windows; identifiers and address handles |
 //! | `cq`, `srq`, `qp`, `wr` | queues, their attributes, and what is posted to them |
 //! | `wq`, `flow` | what only raw packets have |
+//! | `rdmacm` | ids and events of `librdmacm` |
 //! | `constants` | numbers without a type in `verbs` |
 //! | [`files`] | the files that a kernel has for devices |
 //! | [`convert`] | from C to `verbs` and back |
@@ -31,6 +32,7 @@ mod flow;
 mod layout;
 mod memory;
 mod qp;
+mod rdmacm;
 mod srq;
 mod sync;
 pub mod table;
@@ -46,6 +48,7 @@ pub use flow::*;
 pub use layout::{Field, Layout};
 pub use memory::*;
 pub use qp::*;
+pub use rdmacm::*;
 pub use srq::*;
 pub use sync::*;
 pub use wq::*;

@@ -2,7 +2,7 @@
 
 use super::constants::{self, Constant};
 use super::layout::Layout;
-use super::{address, context, cq, device, flow, memory, qp, srq, wq, wr};
+use super::{address, context, cq, device, flow, memory, qp, rdmacm, srq, wq, wr};
 
 /// Every structure and union, with its fields.
 pub fn layouts() -> impl Iterator<Item = &'static Layout> {
@@ -17,6 +17,7 @@ pub fn layouts() -> impl Iterator<Item = &'static Layout> {
         qp::LAYOUTS,
         wq::LAYOUTS,
         flow::LAYOUTS,
+        rdmacm::LAYOUTS,
     ];
     rooms.into_iter().flatten()
 }

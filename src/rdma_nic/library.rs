@@ -1,4 +1,4 @@
-//! The functions of `libibverbs`, found when they are needed.
+//! The functions of `libibverbs`, found when they are needed; and how functions of such a library are found.
 
 use core::ffi::{c_char, c_int, c_uint, c_void};
 use std::io;
@@ -13,23 +13,25 @@ use crate::ibverbs::{
 /// What the library is called, by the name that its first version gave it for good.
 pub(super) const NAME: &str = "libibverbs.so.1";
 
-/// Declares the functions that are looked up: those that every `libibverbs` has, and those that came later, which may
-/// be missing.
+/// Declares the functions of a library that are looked up: those that every version has, and those that came later,
+/// which may be missing.
 macro_rules! functions {
     (
+        $(#[$doc:meta])*
+        $library:ident
         always { $($name:ident = $symbol:literal ($($argument:ty),*) $(-> $result:ty)?;)* }
         later { $($newer:ident = $newer_symbol:literal ($($newer_argument:ty),*) $(-> $newer_result:ty)?;)* }
     ) => {
-        /// The library, loaded, with the functions that are not inline in its header.
+        $(#[$doc])*
         #[derive(Debug)]
-        pub(super) struct Library {
-            $(pub(super) $name: unsafe extern "C" fn($($argument),*) $(-> $result)?,)*
-            $(pub(super) $newer: Option<unsafe extern "C" fn($($newer_argument),*) $(-> $newer_result)?>,)*
+        pub(in crate::rdma_nic) struct $library {
+            $(pub(in crate::rdma_nic) $name: unsafe extern "C" fn($($argument),*) $(-> $result)?,)*
+            $(pub(in crate::rdma_nic) $newer: Option<unsafe extern "C" fn($($newer_argument),*) $(-> $newer_result)?>,)*
             /// Keeps the functions where they are.
             _code: libloading::Library,
         }
 
-        impl Library {
+        impl $library {
             /// Looks up every function.
             fn bind(code: libloading::Library, name: &str) -> Result<Self, String> {
                 $(
@@ -39,7 +41,7 @@ macro_rules! functions {
                     let $name = unsafe {
                         code.get::<unsafe extern "C" fn($($argument),*) $(-> $result)?>($symbol)
                     };
-                    let $name = *$name.map_err(|_| too_old(name, $symbol))?;
+                    let $name = *$name.map_err(|_| $crate::rdma_nic::library::too_old(name, $symbol))?;
                 )*
                 $(
                     // SAFETY: as above.
@@ -55,7 +57,11 @@ macro_rules! functions {
     };
 }
 
+pub(super) use functions;
+
 functions! {
+    /// The library, loaded, with the functions that are not inline in its header.
+    Library
     always {
         get_device_list = b"ibv_get_device_list" (*mut c_int) -> *mut *mut ibv_device;
         free_device_list = b"ibv_free_device_list" (*mut *mut ibv_device);
@@ -110,22 +116,27 @@ impl Library {
 
     /// Loads a library of this name, or says what is missing.
     fn load(name: &str) -> Result<Self, String> {
-        // SAFETY: what runs when `libibverbs` is loaded sets up its own data and nothing else.
-        #[expect(unsafe_code, reason = "see above")]
-        let code = unsafe { libloading::Library::new(name) };
-        let code = code.map_err(|error| {
-            format!(
-                "cannot load {name}; it comes with the package libibverbs1 (Debian, Ubuntu) or rdma-core, libibverbs \
-                 (others): {error}"
-            )
-        })?;
-        Self::bind(code, name)
+        Self::bind(load(name, "libibverbs1")?, name)
     }
 }
 
+/// Loads `libibverbs` or `librdmacm` by this name, which comes with a package of Debian, or says what is missing.
+pub(super) fn load(name: &str, package: &str) -> Result<libloading::Library, String> {
+    // SAFETY: what runs when either of them is loaded sets up its own data and nothing else.
+    #[expect(unsafe_code, reason = "see above")]
+    let code = unsafe { libloading::Library::new(name) };
+    let others = package.trim_end_matches('1');
+    code.map_err(|error| {
+        format!(
+            "cannot load {name}; it comes with the package {package} (Debian, Ubuntu) or rdma-core, {others} (others): \
+             {error}"
+        )
+    })
+}
+
 /// What is said of a library without a function that it must have.
-fn too_old(name: &str, symbol: &[u8]) -> String {
-    format!("{name} has no {}; rdma-core 17 or newer is needed", symbol.escape_ascii())
+pub(super) fn too_old(name: &str, symbol: &[u8]) -> String {
+    format!("{name} has no {}; rdma-core 23 or newer is needed", symbol.escape_ascii())
 }
 
 #[cfg(test)]

@@ -11,8 +11,10 @@
 //! | `make`, `device` | how each is made, and all that a device does |
 //! | `data` | work requests and completions |
 //! | `events` | channels, and events beside the work |
+//! | `cm` | connections by the system's connection manager, for [`connect`](crate::connect) |
 //! | `sysfs`, `errors` | what the kernel tells in files, and how C says that something failed |
 
+mod cm;
 mod context;
 mod data;
 mod device;
@@ -29,6 +31,7 @@ use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 
+pub(crate) use self::cm::{CallError, SystemId};
 use self::context::{Context, text};
 use self::errors::last_errno;
 use self::events::{Asynchronous, never_block};

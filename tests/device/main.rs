@@ -9,6 +9,8 @@
     reason = "a test that cannot go on fails"
 )]
 
+#[cfg(target_os = "linux")]
+mod connections;
 mod errors;
 mod events;
 mod operations;
