@@ -18,7 +18,6 @@ use roce::verbs::{
     Access, CqHandle, Data, MrHandle, PdHandle, QpHandle, QpState, QpType, RecvWr, SendOp, SendWr,
     Sge, WrId,
 };
-use roce::wire::Gid;
 
 /// Longer than anything takes on a loaded machine.
 const WAIT: Duration = Duration::from_secs(60);
@@ -58,7 +57,7 @@ impl Node {
         let buffer = Buffer::new(BYTES);
         let access = Access::LOCAL_WRITE | Access::REMOTE_READ | Access::REMOTE_WRITE;
         let mr = nic.register(pd, &buffer, access).unwrap();
-        let address = nic.gids().iter().find_map(Gid::to_ipv4).expect("it has an IPv4 address");
+        let address = nic.gids().iter().find_map(|gid| gid.to_ipv4()).expect("it has an IPv4 address");
         let manager = ConnectionManager::start(nic).unwrap();
         Self { manager, pd, cq, buffer, mr, address: address.into() }
     }
