@@ -74,6 +74,7 @@ impl From<Error> for io::Error {
             Error::Manager(cm::Error::AddressNotAvailable | cm::Error::NoDevice) => {
                 io::ErrorKind::AddrNotAvailable
             }
+            Error::System { error: Errno::ENODEV, .. } => io::ErrorKind::AddrNotAvailable,
             Error::System { error, .. } => Self::from_raw_os_error(error.0).kind(),
             Error::Unresolved { .. } => io::ErrorKind::HostUnreachable,
             Error::Refused { .. } => io::ErrorKind::ConnectionRefused,

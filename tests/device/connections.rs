@@ -57,7 +57,8 @@ impl Node {
         let buffer = Buffer::new(BYTES);
         let access = Access::LOCAL_WRITE | Access::REMOTE_READ | Access::REMOTE_WRITE;
         let mr = nic.register(pd, &buffer, access).unwrap();
-        let address = nic.gids().iter().find_map(|gid| gid.to_ipv4()).expect("it has an IPv4 address");
+        let address =
+            nic.gids().iter().find_map(|gid| gid.to_ipv4()).expect("it has an IPv4 address");
         let manager = ConnectionManager::start(nic).unwrap();
         Self { manager, pd, cq, buffer, mr, address: address.into() }
     }
