@@ -96,6 +96,34 @@ fn scenes_can_be_chosen_by_their_titles() {
     assert!(String::from_utf8(output.stderr).unwrap().contains("roce demo --list"));
 }
 
+/// Doorbells and completions follow from how the queues are used.
+#[test]
+fn demo_of_queues_counts_what_the_queues_did() {
+    const MESSAGES: usize = 300;
+    let shown = stdout(&["demo", "--queues", "--messages", &MESSAGES.to_string()]);
+    let rows = |title: &str| -> Vec<Vec<usize>> {
+        let (_, table) = shown.split_once(&format!("\n{title}\n")).unwrap();
+        let table = table.split("\n\n").next().unwrap();
+        let row = |line: &str| line.split_whitespace().map(|word| word.parse().ok()).collect();
+        table.lines().filter_map(row).collect()
+    };
+    for row in rows("Queue depth") {
+        let [_depth, rate, nanos, doorbells, completions, calls, acks] = row[..] else {
+            panic!("{shown}")
+        };
+        assert!(rate > 0 && nanos > 0);
+        assert_eq!((doorbells, completions), (MESSAGES, MESSAGES));
+        assert!(acks > 0 && calls > 0, "{shown}");
+    }
+    let depth: Vec<_> = rows("Queue depth").iter().map(|row| row[0]).collect();
+    assert_eq!(depth, [1, 4, 16, 64, 256]);
+    let batches: Vec<_> = rows("Batches").iter().map(|row| (row[0], row[3], row[4])).collect();
+    assert_eq!(batches, [1, 4, 16, 64].map(|batch| (batch, MESSAGES.div_ceil(batch), MESSAGES)));
+    let moderated: Vec<_> =
+        rows("Completion moderation").iter().map(|row| (row[0], row[4])).collect();
+    assert_eq!(moderated, [1, 4, 16, 64].map(|every| (every, MESSAGES.div_ceil(every))));
+}
+
 #[test]
 fn two_demos_run_side_by_side() {
     let start = || {

@@ -1,6 +1,7 @@
 //! `roce demo`: two soft NICs on loopback do every operation, and a few things that fail.
 
 mod print;
+mod queues;
 mod scenes;
 mod stage;
 
@@ -16,13 +17,15 @@ use stage::Stage;
 ///
 /// Two soft NICs on this machine's loopback, over ordinary UDP sockets: no privilege, no kernel module, no hardware.
 /// For each operation it prints the work requests, the packets as they were captured, and the completions that both
-/// sides poll. The last scenes show errors.
+/// sides poll. The last scenes show errors. With --queues it shows instead what queue depth, batches and completion
+/// moderation do to the message rate, with what was counted.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 EXAMPLES
   roce demo                          # all scenes
   roce demo --list                   # their titles
   roce demo read atomic              # only scenes with one of these words in their titles
+  roce demo --queues                 # queue depth, batches and completion moderation, with figures
   roce demo --pcap demo.pcapng       # write a capture; show it with: roce decode -V demo.pcapng")]
 pub(crate) struct Args {
     /// Show only scenes whose titles contain one of these words
@@ -36,9 +39,22 @@ pub(crate) struct Args {
     /// List the scenes
     #[arg(long)]
     list: bool,
+
+    /// Measure what queue depth, batches and completion moderation do
+    #[arg(long, conflicts_with_all = ["words", "pcap", "list"])]
+    queues: bool,
+
+    /// Number of messages for each row of --queues
+    #[arg(long, value_name = "N", default_value_t = 20_000, requires = "queues",
+        value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
+    messages: u32,
 }
 
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
+    if args.queues {
+        queues::show(args.messages as usize, &mut io::stdout().lock())?;
+        return Ok(ExitCode::SUCCESS);
+    }
     let wanted = |title: &str| {
         let title = title.to_lowercase();
         args.words.is_empty() || args.words.iter().any(|word| title.contains(&word.to_lowercase()))

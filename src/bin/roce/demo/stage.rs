@@ -10,7 +10,7 @@ use roce::capture::Reader;
 use roce::decode::{Decoder, LineStyle, TimeStyle};
 use roce::device::{AnyQp, Context, Cq, Device, Mr, Pd};
 use roce::engine::Counter;
-use roce::link::{tap, udp};
+use roce::link::{Link, OpenError, tap, udp};
 use roce::nic::SoftNic;
 use roce::time::Instant;
 use roce::verbs::{Access, AckTimeout, Connect, Mtu, QpType, RecvWr, RetryCount, SendWr, Sge, Wc};
@@ -70,33 +70,15 @@ impl Write for Sink {
 }
 
 impl Stage {
-    /// Opens two addresses of the loopback network that nothing else uses.
+    /// Opens two NICs on loopback, with a tap at the first.
     pub(super) fn open() -> Result<Self> {
+        let [(a, left), (b, right)] = open_links()?;
         let wire = Sink::default();
-        // All of 127.0.0.0/8 is this machine; another demo may have the first pair.
-        let spare = u32::from(Ipv4Addr::new(127, 64, 0, 0)) | std::process::id() << 1;
-        let pairs = [
-            [Ipv4Addr::LOCALHOST, Ipv4Addr::new(127, 0, 0, 2)],
-            [spare, spare | 1].map(Ipv4Addr::from),
-        ];
-        let mut last = None;
-        for [a, b] in pairs {
-            match (open(a), open(b)) {
-                (Ok(left), Ok(right)) => {
-                    #[expect(
-                        clippy::disallowed_methods,
-                        reason = "a capture tells the time of day"
-                    )]
-                    let epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-                    let epoch = Instant::ZERO.saturating_add(epoch);
-                    let left = tap::tap(left, wire.clone(), epoch)?;
-                    let (a, b) = (Side::new('A', a, left)?, Side::new('B', b, right)?);
-                    return Ok(Self { a, b, wire });
-                }
-                (Err(error), _) | (_, Err(error)) => last = Some(error),
-            }
-        }
-        Err(last.map_or_else(|| anyhow::anyhow!("there is no loopback interface"), Into::into))
+        #[expect(clippy::disallowed_methods, reason = "a capture tells the time of day")]
+        let epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let epoch = Instant::ZERO.saturating_add(epoch);
+        let left = tap::tap(left, wire.clone(), epoch)?;
+        Ok(Self { a: Side::new('A', a, left)?, b: Side::new('B', b, right)?, wire })
     }
 
     /// Everything that passed the wire, as a pcapng.
@@ -110,7 +92,31 @@ impl Stage {
     }
 }
 
-fn open(address: Ipv4Addr) -> Result<roce::link::Link, roce::link::OpenError> {
+/// Opens two NICs on loopback without a tap.
+pub(super) fn open_untapped() -> Result<(Side, Side)> {
+    let [(a, left), (b, right)] = open_links()?;
+    Ok((Side::new('A', a, left)?, Side::new('B', b, right)?))
+}
+
+/// Opens two addresses of the loopback network that nothing else uses.
+fn open_links() -> Result<[(Ipv4Addr, Link); 2]> {
+    // All of 127.0.0.0/8 is this machine; another demo may have the first pair.
+    let spare = u32::from(Ipv4Addr::new(127, 64, 0, 0)) | std::process::id() << 1;
+    let pairs = [
+        [Ipv4Addr::LOCALHOST, Ipv4Addr::new(127, 0, 0, 2)],
+        [spare, spare | 1].map(Ipv4Addr::from),
+    ];
+    let mut last = None;
+    for [a, b] in pairs {
+        match (open(a), open(b)) {
+            (Ok(left), Ok(right)) => return Ok([(a, left), (b, right)]),
+            (Err(error), _) | (_, Err(error)) => last = Some(error),
+        }
+    }
+    Err(last.map_or_else(|| anyhow::anyhow!("there is no loopback interface"), Into::into))
+}
+
+fn open(address: Ipv4Addr) -> Result<Link, OpenError> {
     udp::open(&udp::Options::new(IpAddr::V4(address)))
 }
 
@@ -125,7 +131,7 @@ fn count(capture: &[u8]) -> Result<usize> {
 }
 
 impl Side {
-    fn new(name: char, address: Ipv4Addr, link: roce::link::Link) -> Result<Self> {
+    fn new(name: char, address: Ipv4Addr, link: Link) -> Result<Self> {
         let nic = Arc::new(SoftNic::start(link)?);
         let context = Context::from(Arc::clone(&nic));
         let (pd, cq) = (context.create_pd()?, context.create_cq(256)?);
