@@ -202,6 +202,23 @@ impl Cq {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::verbs::{WcOpcode, WcStatus, WrId};
+
+    #[test]
+    fn discard_keeps_completions_of_others_with_their_time_stamps() {
+        let mut cq = Cq::new(8).unwrap();
+        cq.enable_timestamps(Instant::ZERO).unwrap();
+        for time in 0..4 {
+            let qp_num = Qpn::new(if time % 2 == 0 { 16 } else { 17 });
+            let wc = Wc::new(WrId(0), WcStatus::Success, WcOpcode::Send, qp_num);
+            cq.push(wc, None, false, Instant::from_nanos(time));
+        }
+        cq.discard(Qpn::new(16));
+        let left = std::iter::from_fn(|| cq.poll_timed());
+        let left: Vec<_> =
+            left.map(|(wc, _, time)| (wc.qp_num, time.unwrap().as_nanos())).collect();
+        assert_eq!(left, [(Qpn::new(17), 1), (Qpn::new(17), 3)]);
+    }
 
     #[test]
     fn shrinking_queue_frees_its_memory() {

@@ -155,4 +155,19 @@ mod tests {
             assert_eq!(a.receiver.receive(Instant::ZERO).unwrap(), back);
         }
     }
+
+    #[test]
+    fn packets_with_a_wrong_icrc_are_counted_and_dropped() {
+        let (mut a, mut b) = cable(PATH.source, PATH.destination).unwrap();
+        a.sender.send(Instant::ZERO, &mut batch_of(&PATH, &[1])).unwrap();
+        assert_eq!(b.receiver.receive(Instant::ZERO).unwrap(), 1);
+        assert_eq!(b.receiver.counters(), [("bad_icrc", 0)]);
+        let damaged = vec![0; 32];
+        let own = Arc::new(End::new().unwrap());
+        own.put([(&PATH, damaged.as_slice()), (&PATH, damaged.as_slice())].into_iter()).unwrap();
+        let prefixes = Prefixes::new(&Path::NOWHERE);
+        let mut socket = Socket { own, arrived: VecDeque::new(), prefixes, bad: 0 };
+        assert_eq!(socket.receive(Instant::ZERO).unwrap(), 0);
+        assert_eq!(socket.counters(), [("bad_icrc", 2)]);
+    }
 }

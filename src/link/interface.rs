@@ -160,4 +160,17 @@ mod tests {
         assert_eq!(interface.verbs_mtu(), Some(Mtu::M1024));
         assert_eq!(Interface { mtu: 300, ..interface }.verbs_mtu(), None);
     }
+
+    #[test]
+    fn only_ipv6_addresses_of_one_link_are_link_local() {
+        for (address, expected) in [
+            ("fe80::1", true),
+            ("febf::1", true),
+            ("fec0::1", false),
+            ("::1", false),
+            ("169.254.0.1", false),
+        ] {
+            assert_eq!(is_link_local(address.parse().unwrap()), expected, "{address}");
+        }
+    }
 }

@@ -261,4 +261,25 @@ mod tests {
         assert!(has_gid(&lo, gid("127.9.9.9".parse().unwrap())));
         assert!(!has_gid(&Interface { up: false, ..lo }, gid("127.9.9.9".parse().unwrap())));
     }
+
+    #[test]
+    fn announcements_are_drained_before_the_interface_is_looked_at() {
+        let (announcements, kernel) = Socket::pair(Domain::UNIX, Type::DGRAM, None).unwrap();
+        announcements.set_nonblocking(true).unwrap();
+        let all = Addresses::All(3);
+        let mut monitor = InterfaceMonitor {
+            announcements,
+            questions: Netlink::open().unwrap(),
+            interface: 1,
+            addresses: all,
+            fixed_mtu: None,
+            status: status(&[]),
+        };
+        for _ in 0..3 {
+            kernel.send(&[0; 600]).unwrap();
+        }
+        monitor.status().unwrap();
+        let error = (&monitor.announcements).read(&mut [0; 8]).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::WouldBlock);
+    }
 }

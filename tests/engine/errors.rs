@@ -89,6 +89,8 @@ const FAULTS: &[Fault] = {
     &[
         ("receives too small", receives_too_small, RemInvReqErr, &[LocLenErr, WrFlushErr], None),
         ("a receive with a bad key", receive_with_a_bad_key, RemOpErr, &[LocProtErr], None),
+        ("a receive with a stale key", receive_with_a_stale_key, RemOpErr, &[LocProtErr], None),
+        ("a read with a stale key", |p| read(p, stale(p)), RemAccessErr, &[], ACCESS),
         ("a write out of range", write_out_of_range, RemAccessErr, &[], ACCESS),
         ("a read with a bad key", |p| read(p, BAD), RemAccessErr, &[], ACCESS),
         ("an atomic with a bad key", |p| add(p, 0), RemAccessErr, &[], ACCESS),
@@ -115,6 +117,18 @@ fn receives_too_small(p: &mut Pair) -> SendOp {
 
 fn receive_with_a_bad_key(p: &mut Pair) -> SendOp {
     let sges = [Sge { lkey: roce::verbs::LKey::new(1), ..p.b.sge(0, 200) }];
+    p.b.engine.post_recv(p.b.qp, &RecvWr { id: WrId(1), sges: &sges }).unwrap();
+    SENDING
+}
+
+/// The key of a region as it may have been before: only its low eight bits differ.
+fn stale(p: &Pair) -> RKey {
+    RKey::new(p.b.mr.rkey().get() ^ 0x80)
+}
+
+fn receive_with_a_stale_key(p: &mut Pair) -> SendOp {
+    let sge = p.b.sge(0, 200);
+    let sges = [Sge { lkey: roce::verbs::LKey::new(sge.lkey.get() ^ 0x80), ..sge }];
     p.b.engine.post_recv(p.b.qp, &RecvWr { id: WrId(1), sges: &sges }).unwrap();
     SENDING
 }

@@ -90,7 +90,14 @@ fn queues_are_no_larger_than_the_device_can_make_them() {
         let refused = s.engine.create_srq(s.pd, SrqCreate { max_wr, max_sge, limit: 0, xrc: None });
         assert!(matches!(refused, Err(CreateError::TooLarge(_))), "{refused:?}");
     }
+    let most = SrqCreate { max_wr: limits.wrs, max_sge: limits.sges, limit: 0, xrc: None };
+    let largest = s.engine.create_srq(s.pd, most).unwrap();
+    s.engine.destroy_srq(largest).unwrap();
     let shared = SrqCreate { max_wr: 1, max_sge: 1, limit: 0, xrc: None };
+    let srq = s.engine.create_srq(s.pd, shared).unwrap();
+    for (max_wr, limit) in [(None, Some(1)), (Some(limits.wrs), None), (None, Some(limits.wrs))] {
+        assert!(s.engine.modify_srq(srq, max_wr, limit).is_ok(), "{max_wr:?} {limit:?}");
+    }
     let srq = s.engine.create_srq(s.pd, shared).unwrap();
     for (max_wr, limit) in [(Some(0), None), (Some(limits.wrs + 1), None), (None, Some(2))] {
         assert!(s.engine.modify_srq(srq, max_wr, limit).is_err());
