@@ -23,7 +23,7 @@
 //! | [`memory`] | memory that a NIC may touch, and the one place that touches it | — |
 //! | [`verbs`] | the vocabulary of verbs, with the numbers and texts of `ibv_*` | wire, memory |
 //! | `table` | objects by slot and generation, with the tag of their device | secret, verbs |
-//! | [`device`] | the interface of RNICs, soft and real, and objects that own what they create on one | wire, memory, verbs, table |
+//! | [`device`] | the interface of RNICs, soft and real, and objects that own what they create on one | time, wire, memory, verbs, table |
 //! | [`capture`] | pcap and pcapng, in and out, plain or compressed, in bounded memory | time, wire |
 //! | [`decode`] | packets in words: fields by tshark's names, filters, summaries | time, wire, capture |
 //! | `analysis` | connections, messages, causes and findings of captures; with the feature of this name | time, wire, decode |
@@ -31,6 +31,7 @@
 //! | [`cm`] | the connection manager as a state machine, told messages, commands and time | time, secret, wire, verbs, table |
 //! | [`link`] | ways onto a network, simulated or real; faults and taps around them | time, random, wire, verbs, capture |
 //! | [`nic`] | an engine on a link, and the thread that drives them: a software NIC that runs | time, wire, memory, verbs, device, engine, link |
+//! | [`ping`] | UD probes with six time stamps: prober and responder as state machines, on any device; what a fleet of them tells | time, secret, wire, verbs, device |
 //! | [`ibverbs`] | the C ABI of `libibverbs`, and the files that its devices have | wire, verbs, link |
 //! | [`rdma_nic`] | a real RNIC, through the system's `libibverbs` and `librdmacm` | secret, wire, memory, verbs, table, device, cm, ibverbs |
 //! | [`connect`] | connections by the connection manager, of soft NICs and of the system: listeners and connections | time, secret, wire, verbs, device, cm, link, nic, rdma_nic |
@@ -69,6 +70,7 @@ pub mod ibverbs;
 pub mod link;
 pub mod memory;
 pub mod nic;
+pub mod ping;
 mod random;
 #[cfg(target_os = "linux")]
 pub mod rdma_nic;

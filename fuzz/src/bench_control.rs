@@ -6,8 +6,11 @@ use std::io::{self, Read, Write};
 use std::net::{IpAddr, Ipv4Addr};
 use std::time::Duration;
 
+use roce::ping::Packet;
+
 use super::bench_protocol::admission::{Admission, Limits, SHARE, Use};
 use super::bench_protocol::layout::{self, Layout};
+use super::bench_protocol::mesh::{self, Task, TaskResult};
 use super::bench_protocol::messages::{
     self, News, Protocol, Seen, hello, read_answer, read_counters, read_hello, send_counters,
     welcome,
@@ -17,6 +20,7 @@ use super::bench_protocol::pingpong_message::{
     MESSAGE_BYTES, from_message, is_message, to_message,
 };
 use super::bench_protocol::plan::Plan;
+use super::bench_protocol::probe::{Hello, Welcome};
 use super::bench_protocol::{Control, Stream};
 
 /// What a stranger sends, cut into pieces; what it is sent goes nowhere, but is text.
@@ -77,7 +81,11 @@ pub fn bench_control(input: &[u8]) {
         0 => serve(&mut control, None),
         1 => serve(&mut control, Some(("00ff", &|nonce: &str| format!("{nonce}0f")))),
         2 => client(&mut control),
-        _ => return pingpong(bytes),
+        _ => {
+            probe_packet(bytes);
+            pingpong(bytes);
+            mesh_result(&mut control)
+        }
     };
     if let Err(error) = ended {
         let text = format!("{error:#}");
@@ -90,8 +98,11 @@ type Token<'a> = Option<(&'a str, &'a dyn Fn(&str) -> String)>;
 
 /// Everything that a server reads of a client, in order.
 fn serve(control: &mut Control, token: Token<'_>) -> anyhow::Result<()> {
-    if welcome(control, token)? == Protocol::Offer {
-        return serve_offer(control);
+    match welcome(control, token)? {
+        Protocol::Bench => {}
+        Protocol::Offer => return serve_offer(control),
+        Protocol::Ping => return serve_ping(control),
+        Protocol::Mesh => return serve_mesh(control),
     }
     let (plan, peer) = read_hello(control)?;
     assert_eq!(peer.qps.len(), plan.qps as usize);
@@ -138,6 +149,49 @@ fn serve_offer(control: &mut Control) -> anyhow::Result<()> {
             return Ok(());
         }
     }
+}
+
+/// Everything that a server reads of a client that probes.
+fn serve_ping(control: &mut Control) -> anyhow::Result<()> {
+    let hello = Hello::read(control)?;
+    let text = hello.to_lines();
+    let again = Hello::read(&mut Wire::control(text.as_bytes(), 9)).expect("what is sent is read");
+    assert_eq!(again, hello);
+    let welcome = Welcome { responder: hello.prober, instance: hello.rate.into() };
+    let text = welcome.to_lines();
+    let again = Welcome::read(&mut Wire::control(text.as_bytes(), 9)).expect("sent");
+    assert_eq!(again, welcome);
+    Welcome::read(control).map(drop)
+}
+
+/// Everything that a server reads of a client that has it probe others.
+fn serve_mesh(control: &mut Control) -> anyhow::Result<()> {
+    let task = Task::read(control)?;
+    assert!(task.targets.len() <= mesh::TARGETS_MAX);
+    let text = task.to_lines();
+    let again = Task::read(&mut Wire::control(text.as_bytes(), 9)).expect("what is sent is read");
+    assert_eq!(again, task);
+    control.expect("bye").map(drop)
+}
+
+/// Everything that a client reads of a server that probed others.
+fn mesh_result(control: &mut Control) -> anyhow::Result<()> {
+    let text = "probe 2 100 1000 1000\ntarget 192.0.2.1 7\ntarget ::1 8\nend\n";
+    let task = Task::read(&mut Wire::control(text.as_bytes(), 255)).expect("a good task");
+    let result = TaskResult::read(control, &task)?;
+    assert!(result.cells.len() <= 4 && result.failed.len() <= 2);
+    let text = result.to_lines();
+    let again = TaskResult::read(&mut Wire::control(text.as_bytes(), 255), &task).expect("sent");
+    assert_eq!(again.to_lines(), text);
+    Ok(())
+}
+
+/// A datagram of a prober or a responder: what is parsed is emitted as it was, but for reserved bytes.
+fn probe_packet(bytes: &[u8]) {
+    let Ok(packet) = Packet::parse(bytes) else { return };
+    let emitted = packet.to_bytes();
+    assert_eq!(Packet::parse(&emitted), Ok(packet));
+    assert!(emitted.len() <= bytes.len());
 }
 
 /// Whatever is admitted stays within the limits, also many times over, and everything comes back.

@@ -102,6 +102,14 @@ impl Context {
         Ok(Cq::new(self, handle, Some(channel)))
     }
 
+    /// Creates the same, whose completions have the [time](super::Completion::time) at which the device reported them, by
+    /// its own clock, if the device can tell it.
+    pub fn create_timed_cq_with_events(&self, capacity: usize) -> io::Result<Cq> {
+        let channel = self.create_channel()?;
+        let handle = self.0.create_timed_cq_on(capacity, &channel).map_err(io::Error::other)?;
+        Ok(Cq::new(self, handle, Some(channel)).timed())
+    }
+
     /// Creates a channel for the events of several completion queues.
     pub fn create_channel(&self) -> io::Result<Channel> {
         self.0.create_channel()

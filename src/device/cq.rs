@@ -9,6 +9,7 @@ use super::context::Context;
 use super::interface::Channel;
 use super::memory::{Buf, Memory};
 use super::pending::Queues;
+use crate::time::Instant as DeviceTime;
 use crate::verbs::limits::GRH_BYTES;
 use crate::verbs::{CqHandle, Notify, Wc, WcFlags, WcOpcode, WcStatus};
 
@@ -46,6 +47,8 @@ struct CqInner {
     /// A channel that no other completion queue uses.
     channel: Option<Channel>,
     queues: Queues,
+    /// Whether completions are polled with their time.
+    timed: bool,
     /// Completions that were taken from the device and not yet by the program.
     ready: Mutex<VecDeque<Completion>>,
 }
@@ -63,6 +66,9 @@ pub struct Completion {
     pub wc: Wc,
     /// The memory of the work request.
     pub memory: Memory,
+    /// The time of the completion by the clock of the device, of a
+    /// [timed](Context::create_timed_cq_with_events) queue and a device that can tell it.
+    pub time: Option<DeviceTime>,
 }
 
 impl Completion {
@@ -99,7 +105,16 @@ fn succeeded(opcode: WcOpcode, later: &Wc) -> Wc {
 impl Cq {
     pub(super) fn new(context: &Context, handle: CqHandle, channel: Option<Channel>) -> Self {
         let (context, queues) = (context.clone(), Queues::new());
-        Self(Arc::new(CqInner { context, handle, channel, queues, ready: Mutex::default() }))
+        let (timed, ready) = (false, Mutex::default());
+        Self(Arc::new(CqInner { context, handle, channel, queues, timed, ready }))
+    }
+
+    /// The same, of which the device makes completions with their time. It must be the only handle.
+    pub(super) fn timed(mut self) -> Self {
+        if let Some(inner) = Arc::get_mut(&mut self.0) {
+            inner.timed = true;
+        }
+        self
     }
 
     /// Returns its handle, for [`Device`](super::Device).
@@ -144,6 +159,10 @@ impl Cq {
     /// Returns the oldest completion, if there is any. On a soft NIC, it drives the NIC.
     pub fn next(&self) -> Option<Completion> {
         let mut ready = self.0.ready.lock().unwrap_or_else(PoisonError::into_inner);
+        while self.0.timed && ready.is_empty() {
+            let (wc, time) = self.0.context.device().poll_cq_timed(self.0.handle)?;
+            self.complete(&wc, time, &mut ready);
+        }
         while ready.is_empty() {
             let mut wcs = [Wc::default(); BATCH];
             let count = self.poll_wcs(&mut wcs);
@@ -151,22 +170,22 @@ impl Cq {
                 return None;
             }
             for wc in wcs.iter().take(count) {
-                self.complete(wc, &mut ready);
+                self.complete(wc, None, &mut ready);
             }
         }
         ready.pop_front()
     }
 
     /// Adds what a completion of the device completes to `ready`.
-    fn complete(&self, wc: &Wc, ready: &mut VecDeque<Completion>) {
+    fn complete(&self, wc: &Wc, time: Option<DeviceTime>, ready: &mut VecDeque<Completion>) {
         let own = self.0.queues.complete(wc.id, |entry, reported| {
             // A send that was not signaled has succeeded if a later one is reported.
             let mut wc = if reported { *wc } else { succeeded(entry.opcode, wc) };
             wc.id = entry.id;
-            ready.push_back(Completion { wc, memory: entry.memory });
+            ready.push_back(Completion { wc, memory: entry.memory, time });
         });
         if !own {
-            ready.push_back(Completion { wc: *wc, memory: Memory::None });
+            ready.push_back(Completion { wc: *wc, memory: Memory::None, time });
         }
     }
 

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use super::connect::{bring_up, connected};
 use crate::memory::Buffer;
+use crate::time::Instant;
 use crate::verbs::{
     Access, AhAttr, AhHandle, AsyncEvent, AttrMask, Connect, ConnectError, CqHandle, CreateError,
     DestroyError, DeviceAttr, Endpoint, KeyError, ModifyError, MrAttr, MrHandle, MwHandle, MwType,
@@ -127,6 +128,23 @@ pub trait Device: sealed::Sealed + Any + Send + Sync + fmt::Debug {
 
     /// Moves completions of a queue to `out`, oldest first; returns how many.
     fn poll_cq(&self, cq: CqHandle, out: &mut [Wc]) -> usize;
+
+    /// Makes a completion queue whose completions have the time at which the device reported them, by its own clock, if
+    /// the device can tell it; its events go to a channel of the same device. It is polled by
+    /// [`poll_cq_timed`](Self::poll_cq_timed) alone.
+    fn create_timed_cq_on(
+        &self,
+        capacity: usize,
+        channel: &Channel,
+    ) -> Result<CqHandle, CreateError> {
+        self.create_cq_on(capacity, channel)
+    }
+
+    /// Takes the oldest completion of a [timed](Self::create_timed_cq_on) queue, with its time if the device tells it.
+    fn poll_cq_timed(&self, cq: CqHandle) -> Option<(Wc, Option<Instant>)> {
+        let mut wc = [Wc::default()];
+        (self.poll_cq(cq, &mut wc) == 1).then_some((wc[0], None))
+    }
 
     /// Waits for the next completion of a queue, polling.
     fn wait_cq(&self, cq: CqHandle) -> io::Result<Wc> {

@@ -2,7 +2,7 @@
 
 use super::env::Env;
 use crate::verbs::AhAttr;
-use crate::wire::{Path, Qpn};
+use crate::wire::{self, Bits, Path, Qpn};
 
 /// Returns the path to the peer of an address handle, or `None` if its `sgid_index` names no GID of this port.
 pub(super) fn path_to(ah: &AhAttr, local: Qpn, remote: Qpn, env: &Env) -> Option<Path> {
@@ -29,7 +29,7 @@ fn source_port(label: u32, local: Qpn, remote: Qpn) -> u16 {
         v ^= v >> 40;
         u32::try_from(v & 0xf_ffff).unwrap_or(0)
     };
-    u16::try_from((label & 0x3fff) ^ (label >> 14 & 0x3f)).unwrap_or(0) | 0xc000
+    wire::source_port(Bits::low(label))
 }
 
 #[cfg(test)]

@@ -10,6 +10,7 @@ use crate::device::sealed::Sealed;
 use crate::device::{Channel, Device, Events};
 use crate::engine::{Engine, Limits};
 use crate::link::GROUPS_MAX;
+use crate::time::Instant;
 use crate::verbs::{
     AhAttr, AhHandle, AsyncEvent, AtomicCap, AttrMask, CqHandle, CreateError, DestroyError,
     DeviceAttr, DeviceCaps, Guid, KeyError, ModifyError, MrAttr, MrHandle, MwHandle, MwType,
@@ -130,6 +131,22 @@ impl Device for SoftNic {
         let cq = core.engine.create_cq(capacity)?;
         core.channels.insert(cq, channel);
         Ok(cq)
+    }
+
+    fn create_timed_cq_on(
+        &self,
+        capacity: usize,
+        channel: &Channel,
+    ) -> Result<CqHandle, CreateError> {
+        let cq = self.create_cq_on(capacity, channel)?;
+        self.enable_timestamps(cq)?;
+        Ok(cq)
+    }
+
+    fn poll_cq_timed(&self, cq: CqHandle) -> Option<(Wc, Option<Instant>)> {
+        let taken = Self::poll_cq_timed(self, cq);
+        SpinPolicy::polled(usize::from(taken.is_some()));
+        taken
     }
 
     fn request_notify(&self, cq: CqHandle, notify: Notify) {

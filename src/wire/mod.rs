@@ -74,7 +74,7 @@ pub use opcode::{
     Headers, Opcode, OpcodeInfo, Operation, PayloadRule, Position, Receive, Role, Service,
 };
 pub use packet::{Extensions, HeadersMismatch, Packet, PacketRepr};
-pub use path::{Path, PathHeaders, Prefixes};
+pub use path::{Path, PathHeaders, Prefixes, source_port};
 pub use repr::{FrameRepr, NetworkRepr};
 
 /// A header that lies over its bytes.

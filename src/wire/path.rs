@@ -23,6 +23,22 @@ pub struct Path {
     pub flow_label: Bits<20>,
 }
 
+/// Returns the UDP source port of packets with a flow label other than 0, as Linux and ConnectX compute it.
+///
+/// ```
+/// use roce::wire::{Bits, source_port};
+///
+/// assert_eq!(source_port(Bits::low(1)), 0xc001);
+/// ```
+pub const fn source_port(flow_label: Bits<20>) -> u16 {
+    // Rule: T-02.
+    let label = flow_label.get();
+    let folded = (label & 0x3fff) ^ (label >> 14 & 0x3f);
+    #[expect(clippy::cast_possible_truncation, reason = "fourteen bits are left")]
+    let folded = folded as u16;
+    folded | 0xc000
+}
+
 /// The headers before a BTH.
 #[derive(Clone, Copy, Debug)]
 pub enum PathHeaders {

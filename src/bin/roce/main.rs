@@ -12,9 +12,11 @@ mod input;
 mod interrupt;
 mod links;
 mod man;
+mod mesh;
 mod outfile;
 mod output;
 mod parallel;
+mod ping;
 mod progress;
 mod replay;
 mod run;
@@ -48,6 +50,8 @@ enum Command {
     Replay(Box<replay::Args>),
     Serve(serve::Args),
     Bench(bench::Args),
+    Ping(ping::Args),
+    Mesh(mesh::Args),
     Conform(Box<conform::Args>),
     Devices(devices::Args),
     Run(run::Args),
@@ -68,6 +72,8 @@ fn main() -> ExitCode {
         Command::Replay(args) => replay::run(&args),
         Command::Serve(args) => serve::run(args),
         Command::Bench(args) => bench::run(args),
+        Command::Ping(args) => ping::run(&args),
+        Command::Mesh(args) => mesh::run(&args),
         Command::Conform(args) => conform::run(*args),
         Command::Devices(args) => devices::run(&args),
         Command::Run(args) => run::run(&args),

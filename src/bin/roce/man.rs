@@ -170,6 +170,25 @@ fn sections(name: &str) -> Sections {
             environment: &[TOKEN, NO_COLOR, COLUMNS],
             see_also: "roce(1), roce-devices(1), ib_send_bw(1), ib_send_lat(1), ibv_rc_pingpong(1)",
         },
+        "roce-ping" => Sections {
+            exit_status: &[
+                ("0", "Probes were answered."),
+                ("1", "No probe was answered."),
+                ("2", "The server could not be reached, or a device cannot be used."),
+            ],
+            environment: &[TOKEN],
+            see_also: "roce(1), roce-mesh(1), roce-serve(1), roce-devices(1), ping(8), rping(1)",
+        },
+        "roce-mesh" => Sections {
+            exit_status: &[
+                ("0", "Hosts answered, and there are no findings."),
+                ("1", "There are findings, or a host could not be reached."),
+                ERROR,
+                INTERRUPTED,
+            ],
+            environment: &[TOKEN, NO_COLOR, COLUMNS],
+            see_also: "roce(1), roce-ping(1), roce-serve(1)",
+        },
         "roce-run" => Sections {
             exit_status: &[
                 ("126", "The program cannot be run."),
@@ -199,7 +218,7 @@ fn sections(name: &str) -> Sections {
             exit_status: &[DONE, ("1", "The command found something wrong."), ERROR, INTERRUPTED],
             environment: &[TOKEN, NO_COLOR, COLUMNS],
             see_also: "roce-demo(1), roce-run(1), roce-decode(1), roce-flows(1), roce-replay(1), roce-serve(1), roce-bench(1), \
-                       roce-conform(1), roce-devices(1)",
+                       roce-ping(1), roce-mesh(1), roce-conform(1), roce-devices(1)",
         },
     }
 }

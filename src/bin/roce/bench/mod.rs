@@ -8,7 +8,7 @@ mod latency;
 pub(crate) mod path;
 pub(crate) mod pingpong;
 mod pingpong_args;
-mod reach;
+pub(crate) mod reach;
 mod report;
 mod session;
 mod side;
@@ -16,7 +16,7 @@ pub(crate) mod tcp;
 #[cfg(test)]
 mod tests;
 mod token;
-mod watch;
+pub(crate) mod watch;
 
 use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;

@@ -40,6 +40,11 @@ impl Tcp {
         Ok(self.stream.peer_addr()?.ip().to_canonical())
     }
 
+    /// The address and port of the other side.
+    pub(crate) fn peer_address(&self) -> io::Result<SocketAddr> {
+        self.stream.peer_addr()
+    }
+
     /// The address of this side.
     pub(crate) fn local(&self) -> io::Result<IpAddr> {
         Ok(self.stream.local_addr()?.ip().to_canonical())

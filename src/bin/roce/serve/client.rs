@@ -8,16 +8,19 @@ use std::time::Duration;
 
 use anyhow::{Context, bail, ensure};
 use roce::device::Device;
+use roce::ping::QP_MEMORY;
 
-use super::Server;
 use super::offer::Offer;
+use super::{Server, probes};
 use crate::bench::control::Control;
 use crate::bench::control::admission::{Ticket, Use};
 use crate::bench::control::lines::HELLO_WAIT;
+use crate::bench::control::mesh::Task;
 use crate::bench::control::messages::{self, Protocol, address_of};
 use crate::bench::control::offer::Wish;
 use crate::bench::control::pingpong_message::{MESSAGE_BYTES, from_message, is_message};
 use crate::bench::control::plan::Plan;
+use crate::bench::control::probe::Hello;
 use crate::bench::path::{check_addresses, is_this_host};
 use crate::bench::pingpong::{self, ServerLimits};
 use crate::bench::tcp::Tcp;
@@ -116,6 +119,8 @@ impl Server {
                 self.bench(control, client, local, ticket).map(|plan| describe(&plan))
             }
             Protocol::Offer => self.offer(control, client, local, ticket),
+            Protocol::Ping => self.ping(control, client, local, ticket),
+            Protocol::Mesh => self.mesh(control, local, ticket),
         }
     }
 
@@ -155,6 +160,44 @@ impl Server {
         let own = nic.gids().get(usize::from(gid_index)).copied().unwrap_or_default();
         check_addresses(address_of(own), wish.address(), is_this_host(client))?;
         Offer::new(nic.into(), gid_index, &wish)?.serve(control, &wish)
+    }
+
+    /// Serves a client that probes, under the same conditions.
+    fn ping(
+        &self,
+        control: &mut Control,
+        client: IpAddr,
+        local: IpAddr,
+        ticket: &mut Ticket<'_>,
+    ) -> anyhow::Result<String> {
+        ensure!(self.settings.serves_bench, ONLY_OFFERS);
+        let hello = Hello::read(control)?;
+        let peer = address_of(hello.prober.gid);
+        self.check_gid(peer, client)?;
+        ticket.take(Use { clients: 0, qps: 1, memory: QP_MEMORY })?;
+        let (nic, gid_index) = self.nic_and_gid(local)?;
+        let own = nic.gids().get(usize::from(gid_index)).copied().unwrap_or_default();
+        check_addresses(address_of(own), peer, is_this_host(client))?;
+        probes::answer(&nic.into(), gid_index, hello, control)
+    }
+
+    /// Serves a client that has this server probe others: only one that is trusted, because it directs traffic at them.
+    fn mesh(
+        &self,
+        control: &mut Control,
+        local: IpAddr,
+        ticket: &mut Ticket<'_>,
+    ) -> anyhow::Result<String> {
+        ensure!(self.settings.serves_bench, ONLY_OFFERS);
+        ensure!(
+            self.token.is_some() || self.settings.any_gid,
+            "this server probes others only for clients that know its token: set ROCE_TOKEN to the same secret on all \
+             hosts and for roce mesh; in a network of trusted hosts, roce serve --any-gid needs none"
+        );
+        let task = Task::read(control)?;
+        ticket.take(Use { clients: 0, qps: 1, memory: QP_MEMORY })?;
+        let (nic, gid_index) = self.nic_and_gid(local)?;
+        crate::mesh::agent::serve(&nic.into(), gid_index, self.token.as_ref(), &task, control)
     }
 
     /// Checks that a client asks for traffic to its own address. A TCP connection proves its address.

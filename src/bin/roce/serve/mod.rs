@@ -5,6 +5,7 @@ mod client;
 mod listen;
 mod nics;
 mod offer;
+mod probes;
 
 use std::net::IpAddr;
 use std::process::ExitCode;
@@ -22,7 +23,7 @@ use crate::bench::control::plan::{Connection, SECONDS_MAX};
 use crate::bench::{ReachArgs, Token, TokenArgs, parse_bytes, parse_mtu};
 use crate::interrupt;
 
-/// Serve roce bench clients and rdma-core pingpong programs
+/// Serve roce bench, roce ping and rdma-core pingpong programs
 ///
 /// Waits on a TCP port for clients, and serves many at once. A client of roce bench says itself
 /// what to measure. A client of the pingpongs (ibv_rc_pingpong, ibv_uc_pingpong,
@@ -33,6 +34,9 @@ use crate::interrupt;
 /// NIC of its own. A client gets traffic only at the address its TCP connection comes from, and
 /// memory, queue pairs and time within limits: all clients of one address together get a quarter
 /// of what there is. In a network where not everybody may use it, set ROCE_TOKEN on both sides.
+///
+/// It answers the probes of roce ping; in a network where hosts know a token, it also probes other servers for
+/// roce mesh.
 ///
 /// Ctrl-C ends it.
 #[derive(Debug, ClapArgs)]

@@ -15,7 +15,7 @@ pub(crate) const LINE_WAIT: Duration = Duration::from_secs(20);
 pub(crate) const HELLO_WAIT: Duration = Duration::from_secs(10);
 
 /// A byte stream whose reads can be bounded in time.
-pub(crate) trait Stream: Read + Write {
+pub(crate) trait Stream: Read + Write + Send {
     /// Bounds the time that all reads together may wait from now on. `None`: reads do not wait.
     fn set_wait(&mut self, wait: Option<Duration>) -> io::Result<()>;
 }

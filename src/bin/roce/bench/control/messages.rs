@@ -8,8 +8,8 @@ use roce::verbs::{Endpoint, Mtu};
 use roce::wire::{Gid, Psn, Qpn, RKey};
 
 use super::lines::{Control, HELLO_WAIT};
-use super::offer;
 use super::plan::{Connection, Extent, Metric, Op, Plan, QPS_MAX, SIZES_MAX};
+use super::{mesh, offer, probe};
 
 /// The first line: the protocol and its version.
 pub(crate) const MAGIC: &str = "roce-bench 2";
@@ -91,13 +91,21 @@ pub(crate) enum Protocol {
     Bench,
     /// That of [`offer`].
     Offer,
+    /// That of [`probe`].
+    Ping,
+    /// That of [`mesh`].
+    Mesh,
 }
 
 impl Protocol {
+    const ALL: [Self; 4] = [Self::Bench, Self::Offer, Self::Ping, Self::Mesh];
+
     fn magic(self) -> &'static str {
         match self {
             Self::Bench => MAGIC,
             Self::Offer => offer::MAGIC,
+            Self::Ping => probe::MAGIC,
+            Self::Mesh => mesh::MAGIC,
         }
     }
 }
@@ -109,7 +117,7 @@ pub(crate) fn welcome(
 ) -> anyhow::Result<Protocol> {
     control.wait_in_all(HELLO_WAIT)?;
     let line = control.line()?;
-    let known = [Protocol::Bench, Protocol::Offer].into_iter().find(|it| it.magic() == line);
+    let known = Protocol::ALL.into_iter().find(|it| it.magic() == line);
     let protocol = known.with_context(|| {
         format!("the client speaks '{line}' instead of '{MAGIC}'; use the same version of roce on both sides")
     })?;

@@ -10,7 +10,8 @@
 //!    once a second; `stop` asks the other to end this size now.
 //! 4. The client sends `bye`, after the last size or before any other, and the server sends its counters.
 //!
-//! A client that asks for a queue pair and memory, and measures nothing, speaks another protocol: [`offer`].
+//! A client that asks for a queue pair and memory, and measures nothing, speaks another protocol: [`offer`]. Those of `roce ping` and
+//! `roce mesh` are [`probe`] and [`mesh`].
 //!
 //! `error` and a reason may come at any time, and is the last line.
 //!
@@ -20,9 +21,11 @@
 pub(crate) mod admission;
 pub(crate) mod layout;
 pub(crate) mod lines;
+pub(crate) mod mesh;
 pub(crate) mod messages;
 pub(crate) mod offer;
 pub(crate) mod pingpong_message;
 pub(crate) mod plan;
+pub(crate) mod probe;
 
 pub(crate) use lines::{Control, Stream};

@@ -1,0 +1,154 @@
+//! The hosts of a mesh, and which of them probe which.
+
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, bail, ensure};
+
+/// Maximum number of hosts of a mesh.
+pub(crate) const HOSTS_MAX: usize = 1024;
+
+/// A host that runs `roce serve`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Host {
+    /// As the user wrote it.
+    pub(crate) name: String,
+    pub(crate) at: SocketAddr,
+}
+
+/// Finds the hosts that are named, on the command line or in a file.
+pub(crate) fn find(named: &[String], file: Option<&Path>, port: u16) -> anyhow::Result<Vec<Host>> {
+    let mut names = named.to_vec();
+    if let Some(path) = file {
+        names.extend(lines_of("--hosts", path)?);
+    }
+    ensure!(names.len() >= 2, "a mesh has at least two hosts: name them, or a file (--hosts FILE)");
+    ensure!(names.len() <= HOSTS_MAX, "a mesh has at most {HOSTS_MAX} hosts");
+    let mut hosts: Vec<Host> = Vec::new();
+    for name in names {
+        let at = resolve(&name, port)?;
+        if let Some(same) = hosts.iter().find(|host| host.at == at) {
+            bail!("'{}' and '{name}' are the same host, {at}", same.name);
+        }
+        hosts.push(Host { name, at });
+    }
+    Ok(hosts)
+}
+
+/// The lines of a file, without comments.
+fn lines_of(flag: &str, path: &Path) -> anyhow::Result<Vec<String>> {
+    let text =
+        std::fs::read_to_string(path).with_context(|| format!("{flag} {}", path.display()))?;
+    let lines = text.lines().map(|line| line.split('#').next().unwrap_or_default().trim());
+    Ok(lines.filter(|line| !line.is_empty()).map(str::to_owned).collect())
+}
+
+/// `HOST`, `HOST:PORT`, or an address of IPv6, in brackets if a port follows.
+fn resolve(name: &str, port: u16) -> anyhow::Result<SocketAddr> {
+    let bare = name.parse::<std::net::IpAddr>().is_ok() || !name.contains(':');
+    let mut found = if bare {
+        (name, port).to_socket_addrs().with_context(|| format!("cannot find '{name}'"))?
+    } else {
+        name.to_socket_addrs().with_context(|| format!("cannot find '{name}'"))?
+    };
+    found.next().with_context(|| format!("'{name}' has no address"))
+}
+
+/// Which hosts probe which others.
+#[derive(Clone, Debug)]
+pub(crate) enum Pairs {
+    /// Each probes all others.
+    All,
+    /// Each probes so many others, other ones in each round.
+    Some(usize),
+    /// As a list says.
+    Listed(Vec<(usize, usize)>),
+}
+
+impl Pairs {
+    /// Reads what the options say.
+    pub(crate) fn read(
+        file: Option<&PathBuf>,
+        peers: Option<usize>,
+        hosts: &[Host],
+    ) -> anyhow::Result<Self> {
+        let Some(path) = file else {
+            return Ok(peers
+                .filter(|peers| *peers < hosts.len() - 1)
+                .map_or(Self::All, Self::Some));
+        };
+        let mut pairs = Vec::new();
+        for line in lines_of("--pairs", path)? {
+            let index = |name: &str| {
+                let found = hosts.iter().position(|host| host.name == name);
+                found.with_context(|| format!("--pairs: '{name}' is none of the hosts"))
+            };
+            let [from, to] = line.split_whitespace().collect::<Vec<_>>()[..] else {
+                bail!("--pairs: '{line}' is not two hosts");
+            };
+            let pair = (index(from)?, index(to)?);
+            ensure!(pair.0 != pair.1, "--pairs: '{line}' is the same host twice");
+            if !pairs.contains(&pair) {
+                pairs.push(pair);
+            }
+        }
+        ensure!(!pairs.is_empty(), "--pairs {}: there are none", path.display());
+        Ok(Self::Listed(pairs))
+    }
+
+    /// Whom a host probes in a round.
+    pub(crate) fn targets(&self, from: usize, hosts: usize, round: u64) -> Vec<usize> {
+        match self {
+            Self::All => (0..hosts).filter(|to| *to != from).collect(),
+            Self::Some(peers) => {
+                // The next ones around the circle of hosts, further on in each round, so that all pairs get their turn.
+                let others = hosts - 1;
+                let first = usize::try_from(round).unwrap_or(0).wrapping_mul(*peers) % others;
+                (0..*peers).map(|n| (from + 1 + (first + n) % others) % hosts).collect()
+            }
+            Self::Listed(pairs) => {
+                pairs.iter().filter(|(it, _)| *it == from).map(|(_, to)| *to).collect()
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hosts_have_ports_and_are_told_apart() {
+        let names = |names: &[&str]| names.iter().map(ToString::to_string).collect::<Vec<_>>();
+        let hosts = find(&names(&["127.0.0.1", "127.0.0.1:7", "::1", "[::1]:8"]), None, 9).unwrap();
+        let at: Vec<String> = hosts.iter().map(|host| host.at.to_string()).collect();
+        assert_eq!(at, ["127.0.0.1:9", "127.0.0.1:7", "[::1]:9", "[::1]:8"]);
+        for (wrong, word) in [
+            (&["127.0.0.1"][..], "at least two"),
+            (&["127.0.0.1", "127.0.0.1:9"], "the same host"),
+            (&["127.0.0.1", "127.0.0.1:x"], "cannot find"),
+        ] {
+            let error = format!("{:#}", find(&names(wrong), None, 9).unwrap_err());
+            assert!(error.contains(word), "{error}");
+        }
+    }
+
+    #[test]
+    fn some_peers_become_all_in_time() {
+        for (hosts, peers) in [(5, 2), (64, 6), (3, 1)] {
+            let pairs = Pairs::Some(peers);
+            for from in 0..hosts {
+                let mut seen = std::collections::BTreeSet::new();
+                for round in 0..hosts as u64 {
+                    let targets = pairs.targets(from, hosts, round);
+                    assert_eq!(targets.len(), peers);
+                    assert!(targets.iter().all(|to| *to != from && *to < hosts));
+                    seen.extend(targets);
+                }
+                assert_eq!(seen.len(), hosts - 1);
+            }
+        }
+        assert_eq!(Pairs::All.targets(1, 4, 7), [0, 2, 3]);
+        assert_eq!(Pairs::Listed(vec![(1, 0), (0, 2)]).targets(0, 3, 0), [2]);
+    }
+}

@@ -1,0 +1,100 @@
+//! What a mesh told, for people and machines.
+
+use roce::ping::PathStats;
+use roce::ping::mesh::{Cell, Finding, Thresholds, diagnose};
+use serde_json::{Value, json};
+
+use super::collect::Collected;
+use crate::ping::show::{share, stats_to_json};
+
+/// What a mesh told.
+pub(crate) struct Report<'a> {
+    pub(crate) collected: &'a Collected,
+    pub(crate) findings: Vec<Finding>,
+    pub(crate) rounds: u64,
+}
+
+impl<'a> Report<'a> {
+    /// Concludes from what was collected in so many rounds.
+    pub(crate) fn new(collected: &'a Collected, rounds: u64) -> Self {
+        let findings = diagnose(&collected.mesh, &Thresholds::default());
+        Self { collected, findings, rounds }
+    }
+
+    /// Whether all hosts probed, were answered, and nothing is wrong.
+    pub(crate) fn is_good(&self) -> bool {
+        let Collected { silent, failed, mesh } = self.collected;
+        let answered = mesh.cells.iter().any(|cell| cell.stats.answered > 0);
+        self.findings.is_empty() && silent.is_empty() && failed.is_empty() && answered
+    }
+
+    /// What became of all probes.
+    pub(crate) fn all(&self) -> PathStats {
+        self.sum(|_| true)
+    }
+
+    /// What became of the probes of some cells.
+    pub(crate) fn sum(&self, of: impl Fn(&Cell) -> bool) -> PathStats {
+        let mut all = PathStats::default();
+        self.collected
+            .mesh
+            .cells
+            .iter()
+            .filter(|cell| of(cell))
+            .for_each(|it| all.merge(&it.stats));
+        all
+    }
+
+    /// The round in a line.
+    pub(crate) fn headline(&self) -> String {
+        let (all, hosts) = (self.all(), self.collected.mesh.hosts.len());
+        let findings = match self.findings.len() {
+            0 => "no findings".to_owned(),
+            1 => "1 finding".to_owned(),
+            count => format!("{count} findings"),
+        };
+        let silent = self.collected.silent.len();
+        let silent = if silent > 0 { format!(", {silent} silent") } else { String::new() };
+        format!("{hosts} hosts{silent}, {} probes, {} lost, {findings}", all.sent(), share(&all))
+    }
+
+    /// Everything, as JSON.
+    pub(crate) fn to_json(&self) -> Value {
+        let mesh = &self.collected.mesh;
+        let cells = mesh.cells.iter().map(|cell| {
+            let mut object = stats_to_json(&cell.stats);
+            object["from"] = json!(mesh.name(cell.from));
+            object["to"] = json!(mesh.name(cell.to));
+            object["source_port"] = json!(cell.source_port);
+            object
+        });
+        let findings = self.findings.iter().map(|finding| {
+            let hosts = finding.hosts.iter().map(|&host| mesh.name(host));
+            let paths = finding.paths.iter().filter_map(|&at| {
+                let Cell { from, to, source_port, .. } = mesh.cells.get(at)?;
+                let (from, to) = (mesh.name(*from), mesh.name(*to));
+                Some(json!({ "from": from, "to": to, "source_port": source_port }))
+            });
+            json!({
+                "fault": finding.fault.name(),
+                "symptom": finding.symptom.name(),
+                "hosts": hosts.collect::<Vec<_>>(),
+                "paths": paths.collect::<Vec<_>>(),
+                "evidence": finding.evidence,
+            })
+        });
+        let silent = self.collected.silent.iter();
+        let silent = silent.map(|(host, why)| json!({ "host": mesh.name(*host), "reason": why }));
+        let failed = self.collected.failed.iter().map(|(from, to, why)| {
+            json!({ "from": mesh.name(*from), "to": mesh.name(*to), "reason": why })
+        });
+        json!({
+            "hosts": mesh.hosts,
+            "rounds": self.rounds,
+            "findings": findings.collect::<Vec<_>>(),
+            "silent": silent.collect::<Vec<_>>(),
+            "failed": failed.collect::<Vec<_>>(),
+            "cells": cells.collect::<Vec<_>>(),
+        })
+    }
+}
