@@ -190,9 +190,9 @@ mod tests {
         let mut times: Vec<u64> = (0..1000).map(|n| n * n * 37 % 1_000_000).collect();
         times.iter().for_each(|&nanos| histogram.add(Duration::from_nanos(nanos)));
         times.sort_unstable();
-        for percent in [1.0, 50.0, 90.0, 99.0, 100.0] {
-            let exact = times[(percent * 10.0) as usize - 1];
-            let told = histogram.percentile(percent).unwrap().as_nanos() as u64;
+        for (percent, rank) in [(1.0, 10), (50.0, 500), (90.0, 900), (99.0, 990), (100.0, 1000)] {
+            let exact = u128::from(times[rank - 1]);
+            let told = histogram.percentile(percent).unwrap().as_nanos();
             assert!(told >= exact && told <= exact + exact / 16 + 1, "{percent}: {told} {exact}");
         }
         assert_eq!(histogram.max().unwrap().as_nanos(), u128::from(times[999]));

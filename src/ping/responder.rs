@@ -297,7 +297,7 @@ mod tests {
             .filter_map(|n| responder.handle_packet(PEER, &probe(n), at(0), at(0)))
             .collect();
         assert_eq!(acks.len(), UNSENT_ACKS_MAX);
-        assert_eq!(responder.counters().over_unsent as usize, 2000 - UNSENT_ACKS_MAX);
+        assert_eq!(responder.counters().over_unsent, 2000 - UNSENT_ACKS_MAX as u64);
         // They complete in any order, and then there is room again.
         for ack in acks.iter().rev().skip(1) {
             assert!(responder.handle_sent(ack.id.unwrap(), at(1)).is_some());
