@@ -136,7 +136,7 @@ impl Args {
     }
 
     fn rounds(&self) -> u64 {
-        let rounds = self.rounds.unwrap_or(u64::from(self.metrics.is_none()));
+        let rounds = self.rounds.unwrap_or_else(|| u64::from(self.metrics.is_none()));
         if rounds == 0 { u64::MAX } else { rounds }
     }
 }

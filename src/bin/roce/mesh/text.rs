@@ -132,7 +132,7 @@ pub(super) fn best(report: &Report<'_>) -> Duration {
 fn map(text: &mut String, report: &Report<'_>, color: bool) {
     let count = report.collected.mesh.hosts.len();
     let best = best(report);
-    let ones: String = (1..=count).map(|host| char::from(b'0' + (host % 10) as u8)).collect();
+    let ones: String = (1..=count).map(|host| (host % 10).to_string()).collect();
     let _ = writeln!(text, "     {ones}  probes go from rows to columns");
     for from in 0..count {
         let _ = write!(text, "{:>4} ", from + 1);
