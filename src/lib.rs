@@ -30,7 +30,8 @@
 //! | [`engine`] | a software RNIC as a state machine, told packets and time | time, random, secret, wire, memory, verbs, table |
 //! | [`cm`] | the connection manager as a state machine, told messages, commands and time | time, secret, wire, verbs, table |
 //! | [`link`] | ways onto a network, simulated or real; faults and taps around them | time, random, wire, verbs, capture |
-//! | [`nic`] | an engine on a link, and the thread that drives them: a software NIC that runs | time, wire, memory, verbs, device, engine, link |
+//! | `raw_eth` | raw packet queue pairs, flow steering and RSS: frames that are not RoCE; with the feature of this name | time, wire, verbs, engine, link |
+//! | [`nic`] | an engine on a link, and the thread that drives them: a software NIC that runs | time, wire, memory, verbs, device, engine, link, raw_eth |
 //! | [`ping`] | UD probes with six time stamps: prober and responder as state machines, on any device; what a fleet of them tells | time, secret, wire, verbs, device |
 //! | [`ibverbs`] | the C ABI of `libibverbs`, and the files that its devices have | wire, verbs, link |
 //! | [`rdma_nic`] | a real RNIC, through the system's `libibverbs` and `librdmacm` | secret, wire, memory, verbs, table, device, cm, ibverbs |
@@ -52,7 +53,8 @@
 //! # Features
 //!
 //! `cli` (on by default) builds the `roce` command and pulls in what only it needs. A program that uses the library
-//! wants `default-features = false`. `conform`, which `cli` contains, is the room of this name.
+//! wants `default-features = false`. `conform`, which `cli` contains, is the room of this name. `raw_eth` is for
+//! `libibverbs.so.1`, which `tools/ibverbs` builds.
 
 #[cfg(feature = "analysis")]
 pub mod analysis;
@@ -72,6 +74,8 @@ pub mod memory;
 pub mod nic;
 pub mod ping;
 mod random;
+#[cfg(feature = "raw_eth")]
+pub mod raw_eth;
 #[cfg(target_os = "linux")]
 pub mod rdma_nic;
 #[cfg(feature = "replay")]

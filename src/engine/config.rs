@@ -41,10 +41,8 @@ pub struct Config {
     /// Maximum number of packets that one queue pair sends before the others, in round-robin order.
     pub quantum: usize,
     /// Maximum length of a raw frame, from its Ethernet header on; zero if there are no raw packet queue pairs.
+    #[cfg(feature = "raw_eth")]
     pub frame_max: usize,
-    /// Whether sent frames do not come back from the wire. Then each is sent, and a raw packet queue pair of this port whose
-    /// flow rule matches gets a copy; otherwise a frame with such a rule is delivered locally and not sent.
-    pub frames_hairpin: bool,
     /// Limits of objects and queues.
     pub limits: Limits,
 }
@@ -152,8 +150,8 @@ impl Config {
             pin_source_port: true,
             cnp_interval: Duration::from_micros(50),
             quantum: 16,
+            #[cfg(feature = "raw_eth")]
             frame_max: 0,
-            frames_hairpin: true,
             limits: Limits::DEFAULT,
         }
     }

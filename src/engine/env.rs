@@ -9,7 +9,6 @@ use super::cq::{Cq, Delivered, SendSlot};
 use super::keys::Keys;
 use super::peer_window::PeerWindows;
 use super::qp::DelayedAcks;
-use super::rss::Wq;
 use super::srq::Srq;
 use super::timers::Timers;
 use super::{AsyncEvent, Event};
@@ -37,9 +36,8 @@ pub(super) struct Env {
     pub(super) active: VecDeque<SlotId>,
     pub(super) events: VecDeque<Event>,
     /// Raw frames to send.
+    #[cfg(feature = "raw_eth")]
     pub(super) frames: VecDeque<Vec<u8>>,
-    /// Receive queues without a queue pair.
-    pub(super) wqs: Table<Wq>,
     /// Memory that queues take, and may take.
     pub(super) promised: Promised,
     pub(super) counters: Counters,
@@ -62,8 +60,8 @@ impl Env {
             peer_windows: PeerWindows::new(config.peer_window_bytes),
             active: VecDeque::new(),
             events: VecDeque::new(),
+            #[cfg(feature = "raw_eth")]
             frames: VecDeque::new(),
-            wqs: Table::numbered(limits.srqs, device, random),
             promised: Promised::new(limits.bytes),
             counters: Counters::default(),
             psns: random.split(),
@@ -83,6 +81,15 @@ impl Env {
     pub(super) fn advance(&mut self, now: Instant) -> Instant {
         self.now = self.now.max(now);
         self.now
+    }
+
+    /// Whether so many raw frames wait that no queue pair may send.
+    #[inline]
+    pub(super) fn is_frame_queue_full(&self) -> bool {
+        #[cfg(feature = "raw_eth")]
+        return self.frames.len() >= super::frames::FRAMES_MAX;
+        #[cfg(not(feature = "raw_eth"))]
+        return false;
     }
 
     pub(super) fn count(&mut self, counter: Counter) {

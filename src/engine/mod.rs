@@ -22,7 +22,7 @@
 //! | `peer_port` | UDP source port of a peer |
 //! | `sge` | messages in scatter/gather lists |
 //! | `path` | path to a peer |
-//! | `frames`, `rss` | raw packet queue pairs, and receive-side scaling |
+//! | `frames` | frames of raw packet queue pairs; with the feature `raw_eth` |
 //! | `allocation` | fallible allocation, and the memory that is promised |
 //! | `timers`, `counters`, `config` | deadlines, a counter for every drop, every limit |
 #![forbid(unsafe_code)]
@@ -32,6 +32,7 @@ mod config;
 mod counters;
 mod cq;
 mod env;
+#[cfg(feature = "raw_eth")]
 mod frames;
 mod keys;
 mod multicast;
@@ -42,7 +43,6 @@ mod path;
 mod peer_port;
 mod qp;
 mod recv_queue;
-mod rss;
 mod send_queue;
 mod sge;
 mod srq;
@@ -52,9 +52,8 @@ use std::collections::{BTreeMap, VecDeque};
 
 pub use crate::secret::Seed;
 pub use crate::verbs::{
-    AsyncEvent, CqHandle, CreateError, DestroyError, FlowHandle, FlowRule, KeyError, MrAttr,
-    MrHandle, MwHandle, Notify, PdHandle, QpCreate, QpHandle, Rss, SrqCreate, SrqHandle, WqHandle,
-    WqState, XrcdHandle,
+    AsyncEvent, CqHandle, CreateError, DestroyError, KeyError, MrAttr, MrHandle, MwHandle, Notify,
+    PdHandle, QpCreate, QpHandle, SrqCreate, SrqHandle, XrcdHandle,
 };
 pub use crate::wire::{Batch, ICRC_ROOM, PACKET_MAX, Received, Train};
 pub use config::{Config, Limits, PORT_SILENCE};
@@ -67,7 +66,6 @@ use crate::verbs::{DeviceTag, Mtu, PostError, RecvWr, SendWr, Wc};
 use crate::wire::{Bth, Gid, Opcode, Packet, Qpn, Service};
 use cq::{Armed, Cq, SendSlot};
 use env::Env;
-use frames::{FRAMES_MAX, Steering};
 use qp::Qp;
 
 /// An event for the program.
@@ -102,10 +100,6 @@ pub struct Engine {
     env: Env,
     /// Queue pairs that got a CNP, each once.
     congested: VecDeque<SlotId>,
-    /// Flow rules of raw frames, by priority.
-    rules: Vec<Steering>,
-    /// Number of flow rules ever created.
-    rules_made: u32,
 }
 
 impl Engine {
@@ -124,8 +118,6 @@ impl Engine {
             groups: BTreeMap::new(),
             env: Env::new(config, device, &mut random),
             congested: VecDeque::new(),
-            rules: Vec::new(),
-            rules_made: 0,
         }
     }
 
@@ -267,7 +259,7 @@ impl Engine {
     fn transmit(&mut self, now: Instant, batch: &mut Batch, delay_acks: bool) -> usize {
         self.env.advance(now);
         let before = batch.len();
-        while !batch.is_full() && self.env.frames.len() < FRAMES_MAX {
+        while !batch.is_full() && !self.env.is_frame_queue_full() {
             let Some(slot) = self.env.active.pop_front() else { break };
             if let Some(next) = self.env.active.front().and_then(|next| self.qps.at(*next)) {
                 next.prefetch();

@@ -33,7 +33,6 @@ impl Engine {
         self.pds.get(pd.0).ok_or(DestroyError::NotFound)?;
         let used = self.env.keys.count_of(pd) > 0
             || self.qps.iter().any(|qp| qp.attr().pd == pd)
-            || self.env.wqs.iter().any(|wq| wq.is_in(pd))
             || self.env.srqs.iter().any(|srq| srq.pd == pd)
             || self.env.ahs.iter().any(|(owner, _)| *owner == pd);
         if used {
@@ -327,6 +326,7 @@ impl Engine {
             return Err(CreateError::TooLarge("the inline data"));
         }
         match init.qp_type {
+            #[cfg(feature = "raw_eth")]
             QpType::RawPacket if self.env.config.frame_max > 0 && srq.is_none() => Ok(()),
             QpType::RawPacket | QpType::Driver => {
                 Err(CreateError::Invalid("the device has no queue pairs of this type"))
@@ -371,10 +371,10 @@ impl Engine {
         self.qps.get(qp.0).map(|qp| qp.state())
     }
 
-    /// Destroys a queue pair, unless it is attached to a multicast group or a flow rule names it. Posted work is discarded.
+    /// Destroys a queue pair, unless it is attached to a multicast group. Posted work is discarded.
     pub fn destroy_qp(&mut self, handle: QpHandle) -> Result<(), DestroyError> {
         let qp = self.qps.get(handle.0).ok_or(DestroyError::NotFound)?;
-        if qp.is_in_group() || self.has_rules(handle) {
+        if qp.is_in_group() {
             return Err(DestroyError::Busy);
         }
         let attr = qp.attr();

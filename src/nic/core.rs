@@ -13,6 +13,9 @@ use crate::verbs::EventType;
 /// What the core lock protects: the engine, and the event queues.
 pub(super) struct Core {
     pub(super) engine: Engine,
+    /// Steers the frames of raw packet queue pairs.
+    #[cfg(feature = "raw_eth")]
+    pub(super) steering: crate::raw_eth::Steering,
     /// The completion channels of CQs that have one.
     pub(super) channels: BTreeMap<CqHandle, Arc<EventQueue<CqHandle>>>,
     pub(super) async_events: Arc<EventQueue<AsyncEvent>>,
@@ -52,6 +55,15 @@ impl Core {
         let deadline = self.engine.poll_timeout();
         let is_due = deadline.is_some_and(|deadline| deadline <= now);
         Work { is_due, has_tx: self.engine.has_transmit(), deadline }
+    }
+
+    /// Whether there are raw frames to send.
+    #[inline]
+    pub(super) fn has_frames(&self) -> bool {
+        #[cfg(feature = "raw_eth")]
+        return self.engine.has_frames();
+        #[cfg(not(feature = "raw_eth"))]
+        return false;
     }
 
     /// Delivers the engine's events.

@@ -12,6 +12,7 @@
 //! | `poll.rs`, `transmit.rs` | RX and TX, from any thread |
 //! | `shared.rs`, `core.rs`, `timed_mutex.rs` | what threads share, behind which locks |
 //! | `gsi.rs` | queue pair 1, for a connection manager |
+//! | `raw_eth.rs` | raw packet queue pairs; with the feature of this name |
 //! | `failure.rs` | panics and broken links |
 //! | `spin.rs` | when a busy poller gives up its core |
 //!
@@ -49,13 +50,14 @@ mod driver;
 mod event_queue;
 mod failure;
 mod filter;
-mod frames;
 mod gsi;
 mod memory_budget;
 mod poll;
 mod port;
 mod poster;
 mod progress;
+#[cfg(feature = "raw_eth")]
+mod raw_eth;
 mod shared;
 mod spin;
 mod timed_mutex;
@@ -76,17 +78,17 @@ pub use spin::SpinPolicy;
 use self::core::Core;
 use self::failure::Refusal;
 use crate::engine::{Config, Counters, Engine, Event, Seed};
-use crate::link::{Frames, Link, Port, Thread};
+use crate::link::{Link, Port, Thread};
 use crate::memory::AccessError;
 use crate::time::Instant;
 use crate::verbs::{
     Access, AsyncEvent, CqHandle, CreateError, KeyError, MrAttr, MrHandle, PdHandle, Sge, SrqAttr,
     SrqHandle, Wc,
 };
-use frames::Listener;
 use gsi::GsiCloser;
 use port::PortWatch;
 use shared::Shared;
+use transmit::Tx;
 
 /// Maximum time for which a delayed ACK waits for a reply of a program that polls: a few round trips. The peer hardly
 /// notices, and the engine knows how rarely to try it.
@@ -98,8 +100,9 @@ pub struct SoftNic {
     port: Port,
     async_events: Arc<EventQueue<AsyncEvent>>,
     progress: Option<Thread>,
-    /// Receives frames of any protocol.
-    listener: Option<Listener>,
+    /// Receives frames of any protocol, if the link carries them.
+    #[cfg(feature = "raw_eth")]
+    listener: Option<crate::raw_eth::Listener>,
     /// Closes queue pair 1, if it was opened.
     gsi: Mutex<Option<GsiCloser>>,
     /// Dropped last.
@@ -115,14 +118,20 @@ impl SoftNic {
     /// Starts a NIC on a link; `configure` may change the default configuration.
     pub fn start_with(link: Link, configure: impl FnOnce(&mut Config)) -> io::Result<Self> {
         let Link { sender, receiver, port, frames, monitor } = link;
-        let frames: Option<Arc<dyn Frames>> = frames.map(Arc::from);
+        #[cfg(feature = "raw_eth")]
+        let frames: Option<Arc<dyn crate::link::Frames>> = frames.map(Arc::from);
+        // Only raw packet queue pairs use them.
+        #[cfg(not(feature = "raw_eth"))]
+        drop(frames);
         let Some(first) = port.gids.first() else {
             return Err(io::Error::other(format!("{} has no address", port.name)));
         };
         let mut config = Config::new(*first);
         (config.gids, config.port_mtu) = (port.gids.clone(), port.mtu);
-        config.frame_max = frames.as_ref().map_or(0, |frames| frames.len_max());
-        config.frames_hairpin = frames.as_ref().is_some_and(|frames| !frames.is_echoing());
+        #[cfg(feature = "raw_eth")]
+        {
+            config.frame_max = frames.as_ref().map_or(0, |frames| frames.len_max());
+        }
         config.ack_delay = DELAYED_ACK_MAX;
         config.limits = config.limits.within(memory_budget::for_objects());
         // A peer's receive buffer is assumed to be as large as this one. The kernel's own overhead takes up to half of it.
@@ -131,6 +140,8 @@ impl SoftNic {
         let async_events = Arc::new(EventQueue::new()?);
         let core = Core {
             engine: Engine::new(config, Seed::from_system()?),
+            #[cfg(feature = "raw_eth")]
+            steering: raw_eth::steering(frames.as_deref()),
             channels: BTreeMap::new(),
             async_events: Arc::clone(&async_events),
             gsi: None,
@@ -139,13 +150,25 @@ impl SoftNic {
         };
         // Without a monitor the NIC works, and raises no events of its port.
         let port_watch = monitor.and_then(|monitor| PortWatch::new(monitor).ok());
-        let shared = Shared::new(core, sender, receiver, frames.clone(), port_watch)?;
+        let tx = Tx::new(
+            sender,
+            #[cfg(feature = "raw_eth")]
+            frames.clone(),
+        )?;
+        let shared = Shared::new(core, tx, receiver, port_watch)?;
         shared.set_qpn_filter();
         let thread = Arc::clone(&shared);
         let progress = crate::link::spawn(c"roce", move || thread.run())?;
-        let (progress, listener) = (Some(progress), frames.map(Listener::new));
-        let gsi = Mutex::new(None);
-        Ok(Self { shared, port, async_events, progress, listener, gsi, kept: None })
+        Ok(Self {
+            shared,
+            port,
+            async_events,
+            progress: Some(progress),
+            #[cfg(feature = "raw_eth")]
+            listener: frames.map(crate::raw_eth::Listener::new),
+            gsi: Mutex::new(None),
+            kept: None,
+        })
     }
 
     /// Keeps a value until the NIC has stopped and its link is closed, and drops it then: its `Drop` can announce that the
@@ -273,12 +296,16 @@ impl SoftNic {
 
     /// Runs a command that may have posted work, and transmits it.
     fn post<T: Refusal>(&self, command: impl FnOnce(&mut Engine) -> T) -> T {
+        self.post_to(|core| command(&mut core.engine))
+    }
+
+    fn post_to<T: Refusal>(&self, command: impl FnOnce(&mut Core) -> T) -> T {
         let done = {
             let mut core = self.shared.core();
             if self.has_failed() {
                 return T::refused();
             }
-            let done = command(&mut core.engine);
+            let done = command(&mut core);
             core.deliver();
             done
         };

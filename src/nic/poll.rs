@@ -135,15 +135,4 @@ impl Shared {
         core.deliver();
         Received { packets, count: take(&mut core), work: core.work(now).or_at(held_back) }
     }
-
-    /// Delivers a frame of any protocol to the engine.
-    pub(super) fn receive_frame(&self, frame: &[u8]) {
-        if self.signals.has_failed() {
-            return;
-        }
-        let now = self.now();
-        let mut core = self.core();
-        core.engine.handle_frame(now, frame);
-        core.deliver();
-    }
 }

@@ -1,7 +1,7 @@
 //! Posting many work requests at once.
 
 use crate::engine::Engine;
-use crate::verbs::{Errno, PostError, QpHandle, RecvWr, SendWr, SrqHandle, WqHandle};
+use crate::verbs::{Errno, PostError, QpHandle, RecvWr, SendWr, SrqHandle};
 
 /// Takes work requests one by one, which are transmitted together. See [`SoftNic::post_all`](super::SoftNic::post_all).
 #[derive(Debug)]
@@ -16,7 +16,7 @@ pub struct Poster<'a> {
 impl Poster<'_> {
     /// Returns the engine, unless the NIC has failed.
     #[inline]
-    fn engine(&mut self) -> Result<&mut Engine, PostError> {
+    pub(super) fn engine(&mut self) -> Result<&mut Engine, PostError> {
         if self.failed { Err(PostError::Refused(Errno::EIO)) } else { Ok(self.engine) }
     }
 
@@ -42,12 +42,6 @@ impl Poster<'_> {
     #[inline]
     pub fn recv(&mut self, qp: QpHandle, wr: &RecvWr<'_>) -> Result<(), PostError> {
         self.engine()?.post_recv(qp, wr)
-    }
-
-    /// Posts a receive work request to a WQ.
-    #[inline]
-    pub fn wq_recv(&mut self, wq: WqHandle, wr: &RecvWr<'_>) -> Result<(), PostError> {
-        self.engine()?.post_wq_recv(wq, wr)
     }
 
     /// Posts a receive work request to an SRQ.

@@ -15,7 +15,7 @@ use super::failure::FailGuard;
 use super::port::PortWatch;
 use super::timed_mutex::{TimedGuard, TimedMutex};
 use super::transmit::Tx;
-use crate::link::{Frames, Receiver, Sender};
+use crate::link::Receiver;
 use crate::time::Instant;
 
 /// The receiving half, locked.
@@ -42,14 +42,12 @@ pub(super) struct Shared {
 impl Shared {
     pub(super) fn new(
         core: Core,
-        sender: Box<dyn Sender>,
+        tx: Tx,
         receiver: Box<dyn Receiver>,
-        frames: Option<Arc<dyn Frames>>,
         port_watch: Option<PortWatch>,
     ) -> io::Result<Arc<Self>> {
         let rx_fd = receiver.fd().try_clone_to_owned()?;
         let signals = Arc::new(Signals::new()?);
-        let tx = Tx::new(sender, frames)?;
         Ok(Arc::new(Self {
             core: Mutex::new(core),
             tx: TimedMutex::new(tx, &signals),

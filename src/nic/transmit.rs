@@ -4,12 +4,11 @@
 //! shared word.
 
 use std::io;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::shared::Shared;
 use super::timed_mutex::TimedGuard;
-use crate::link::{Frames, Sender};
+use crate::link::Sender;
 use crate::time::Instant;
 use crate::wire::Batch;
 
@@ -24,17 +23,24 @@ pub(super) struct Tx {
     batch: Batch,
     /// When the link wants to be called again, because it holds packets back.
     deadline: Option<Instant>,
-    /// Sends frames of raw packets.
-    frames: Option<Arc<dyn Frames>>,
+    /// Sends frames of raw packet queue pairs.
+    #[cfg(feature = "raw_eth")]
+    frames: Option<std::sync::Arc<dyn crate::link::Frames>>,
 }
 
 impl Tx {
     pub(super) fn new(
         sender: Box<dyn Sender>,
-        frames: Option<Arc<dyn Frames>>,
+        #[cfg(feature = "raw_eth")] frames: Option<std::sync::Arc<dyn crate::link::Frames>>,
     ) -> io::Result<Self> {
         let batch = Batch::try_bounded(BATCH, BATCH_BYTES)?;
-        Ok(Self { sender, batch, deadline: None, frames })
+        Ok(Self {
+            sender,
+            batch,
+            deadline: None,
+            #[cfg(feature = "raw_eth")]
+            frames,
+        })
     }
 
     pub(super) fn counters(&self) -> Vec<(&'static str, u64)> {
@@ -131,7 +137,7 @@ impl Shared {
 
     /// Sends until there is nothing left; returns the next deadline of the engine and the sending half.
     fn send_batches(&self, tx: &mut Tx, now: Instant, extent: Extent) -> Option<Instant> {
-        let Tx { sender, batch, deadline, frames } = tx;
+        let Tx { sender, batch, deadline, .. } = tx;
         loop {
             batch.clear();
             let (count, due, has_frames) = {
@@ -141,10 +147,11 @@ impl Shared {
                     Extent::Everything => core.engine.poll_transmit(now, batch),
                 };
                 core.deliver();
-                (count, core.engine.poll_timeout(), core.engine.has_frames())
+                (count, core.engine.poll_timeout(), core.has_frames())
             };
-            if let Some(frames) = frames.as_ref().filter(|_| has_frames) {
-                self.send_frames(&**frames);
+            #[cfg(feature = "raw_eth")]
+            if let Some(frames) = tx.frames.as_ref().filter(|_| has_frames) {
+                self.send_frames(now, &**frames);
             }
             // A batch that is not full has everything, unless the engine stopped because of frames.
             let is_last = !batch.is_full() && !has_frames;
@@ -160,19 +167,6 @@ impl Shared {
             if is_last {
                 return [due, *deadline].into_iter().flatten().min();
             }
-        }
-    }
-
-    /// Sends the frames that wait. A frame that the network refuses is lost.
-    fn send_frames(&self, frames: &dyn Frames) {
-        let next = || {
-            let mut core = self.core();
-            let frame = core.engine.poll_frame();
-            core.deliver();
-            frame
-        };
-        while let Some(frame) = next() {
-            let _ = frames.send(&frame);
         }
     }
 }

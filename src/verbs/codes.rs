@@ -77,5 +77,5 @@ macro_rules! names {
     };
 }
 
-pub(super) use codes;
-pub(super) use names;
+pub(crate) use codes;
+pub(crate) use names;

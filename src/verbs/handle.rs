@@ -78,10 +78,6 @@ handles! {
     MwHandle;
     /// An address handle: the path to a peer of datagram queue pairs.
     AhHandle;
-    /// A rule that steers frames.
-    FlowHandle;
-    /// A receive queue without a queue pair.
-    WqHandle;
 }
 
 impl AhHandle {

@@ -10,7 +10,6 @@
 //! | `flags`, `num`, `mtu` | sets of flags, and a type for every number that has a meaning |
 //! | `wr`, `post` | work requests as callers post them, and why one is refused |
 //! | `wc` | a completion, in 32 bytes |
-//! | `flow`, `rss` | flow rules for frames of any protocol, and receive-side scaling |
 //! | `attr`, `device_attr` | attributes of address handles, queue pairs, devices and ports |
 //! | `handle`, `object` | names of objects, what one shall be and why it cannot |
 //! | `connect` | what two queue pairs must know of each other |
@@ -44,7 +43,6 @@ mod device_attr;
 mod errno;
 mod event;
 mod flags;
-mod flow;
 mod handle;
 pub mod limits;
 mod mtu;
@@ -53,7 +51,6 @@ mod object;
 mod opcode;
 mod post;
 mod qp_type;
-mod rss;
 mod state;
 mod status;
 pub mod transition;
@@ -61,16 +58,15 @@ mod wc;
 mod wr;
 
 pub use attr::*;
+#[cfg(feature = "raw_eth")]
+pub(crate) use codes::{codes, names};
 pub use connect::{Connect, ConnectError, Endpoint};
 pub use device_attr::*;
 pub use errno::Errno;
 pub use event::{AsyncEvent, EventSubject, EventType};
 pub use flags::*;
-pub(crate) use flow::{ETHERNET_LEN, FrameHeaders};
-pub use flow::{FlowKind, FlowLayer, FlowMatch, FlowRule};
 pub use handle::{
-    AhHandle, CqHandle, FlowHandle, MrHandle, MwHandle, PdHandle, QpHandle, SrqHandle, WqHandle,
-    XrcdHandle,
+    AhHandle, CqHandle, MrHandle, MwHandle, PdHandle, QpHandle, SrqHandle, XrcdHandle,
 };
 pub(crate) use handle::{DeviceTag, Id};
 pub use mtu::Mtu;
@@ -79,7 +75,6 @@ pub use object::{CreateError, DestroyError, KeyError, MrAttr, Notify, QpCreate, 
 pub use opcode::{LengthRule, LocalData, WcOpcode, WrInfo, WrOpcode};
 pub use post::PostError;
 pub use qp_type::{QpType, QpTypes};
-pub use rss::{Rss, RxHash, RxHashFields, WqState};
 pub use state::{Posting, QpState, Sending, StateRules};
 pub use status::WcStatus;
 pub use transition::ModifyError;

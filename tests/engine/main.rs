@@ -15,11 +15,12 @@ mod cq;
 mod datagram;
 mod duplicates;
 mod errors;
-mod frames;
 mod memory;
 mod objects;
 mod pair;
 mod posting;
+#[cfg(feature = "raw_eth")]
+mod raw_eth;
 mod refusals;
 mod requester;
 mod responder;

@@ -299,10 +299,6 @@ fn objects_are_refused_before_memory_is_gone() {
         engine.resize_cq(cqs[0], 1).unwrap();
         engine.resize_cq(cqs[0], 5000).unwrap();
         cqs.into_iter().for_each(|cq| engine.destroy_cq(cq).unwrap());
-
-        let wqs: Vec<_> = std::iter::from_fn(|| engine.create_wq(pd, cq, LARGE, 4).ok()).collect();
-        assert_eq!(wqs.len(), 10);
-        wqs.into_iter().for_each(|wq| engine.destroy_wq(wq).unwrap());
     }
 }
 

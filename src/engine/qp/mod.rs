@@ -12,11 +12,12 @@
 //! | `rx` | checks of requests, execution, responder resources |
 //! | `ack` | pending responses, delayed ACK |
 //! | `ud` | datagrams |
-//! | `raw` | raw frames |
+//! | `raw` | raw frames; with the feature `raw_eth` |
 
 mod ack;
 mod attr;
 mod modify;
+#[cfg(feature = "raw_eth")]
 mod raw;
 mod rx;
 mod tx;
@@ -34,7 +35,7 @@ use crate::table::{Present, SlotId};
 use crate::time::Instant;
 use crate::verbs::{
     AttrMask, EventType, ModifyError, PdHandle, PostError, Posting, QpAttr, QpCreate, QpHandle,
-    QpState, QpType, RecvWr, Rss, SendWr,
+    QpState, QpType, RecvWr, SendWr,
 };
 use crate::wire::batch::Batch;
 use crate::wire::{Bth, Opcode, OpcodeInfo, Packet, Psn, Qpn, Received, Role};
@@ -72,8 +73,6 @@ pub(super) struct Qp {
     groups: u32,
     /// Attributes as the program set them, except the state.
     requested: QpAttr,
-    /// RSS: receive queues of frames, if it has several.
-    rss: Option<Box<Rss>>,
 }
 
 impl Qp {
@@ -94,7 +93,6 @@ impl Qp {
             rx: Rx::new(recv_depth, cap.max_recv_sge, advertise_credits),
             groups: 0,
             requested: QpAttr { cap, ..QpAttr::default() },
-            rss: None,
         }
     }
 
@@ -151,15 +149,6 @@ impl Qp {
     /// Whether it is attached to a multicast group.
     pub(super) fn is_in_group(&self) -> bool {
         self.groups > 0
-    }
-
-    /// Receive queues of frames, if it has several.
-    pub(super) fn rss(&self) -> Option<&Rss> {
-        self.rss.as_deref()
-    }
-
-    pub(super) fn set_rss(&mut self, rss: Rss) {
-        self.rss = Some(Box::new(rss));
     }
 
     /// Posts a send. If it is inline and its data are addresses, `inline` must hold the bytes at these addresses.
@@ -329,7 +318,8 @@ impl Qp {
         Ok(())
     }
 
-    /// Receives a raw frame.
+    /// Receives a raw frame, or names the reason to drop it.
+    #[cfg(feature = "raw_eth")]
     pub(super) fn receive_frame(&mut self, frame: &[u8], env: &mut Env) -> Result<(), Counter> {
         let completed = raw::receive(&mut self.rx, frame, &self.attr, env)?;
         self.check(completed, env);

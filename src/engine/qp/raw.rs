@@ -1,4 +1,4 @@
-//! Raw frames of a raw packet queue pair.
+//! Frames of a raw packet queue pair, with the feature `raw_eth`.
 
 use super::super::Counter;
 use super::super::env::Env;
@@ -8,7 +8,10 @@ use super::Failure;
 use super::attr::Attributes;
 use super::rx::Rx;
 use super::tx::{Step, Tx};
-use crate::verbs::{ETHERNET_LEN, Wc, WcOpcode, WcStatus};
+use crate::verbs::{Wc, WcOpcode, WcStatus};
+
+/// Minimum length of a frame: an Ethernet header.
+const FRAME_MIN: usize = 14;
 
 /// Sends the frame at the cursor of the send queue.
 pub(super) fn transmit(
@@ -19,7 +22,7 @@ pub(super) fn transmit(
 ) -> Result<Step, Failure> {
     let index = tx.cursor();
     let len = wqe.len() as usize;
-    if !(ETHERNET_LEN..=env.config.frame_max).contains(&len) {
+    if !(FRAME_MIN..=env.config.frame_max).contains(&len) {
         return Err(tx.fail_request(index, WcStatus::LocLenErr, attr, env));
     }
     let mut frame = Vec::with_capacity(len);
@@ -30,7 +33,7 @@ pub(super) fn transmit(
     tx.finish_current(attr, env)
 }
 
-/// Receives a frame that a flow rule steers here. `Ok` may hold a failure of the queue pair.
+/// Receives a frame. `Ok` may hold a failure of the queue pair.
 pub(super) fn receive(
     rx: &mut Rx,
     frame: &[u8],

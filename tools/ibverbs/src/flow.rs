@@ -12,7 +12,7 @@ use roce::ibverbs::{
     ibv_flow_spec_ipv6, ibv_flow_spec_tcp_udp, ibv_qp,
 };
 use roce::nic::SoftNic;
-use roce::verbs::{FlowHandle, FlowKind, FlowLayer, FlowMatch, FlowRule};
+use roce::raw_eth::{FlowHandle, FlowKind, FlowLayer, FlowMatch, FlowRule};
 
 use crate::call::{Failed, Result, code, pointer};
 use crate::object::{Object, given, objects};

@@ -13,7 +13,8 @@ use roce::ibverbs::{
     ibv_wq_attr, ibv_wq_init_attr,
 };
 use roce::nic::SoftNic;
-use roce::verbs::{QpType, Rss, RxHash, RxHashFields, WqHandle, WqState};
+use roce::raw_eth::{Rss, RxHash, RxHashFields, WqHandle, WqState};
+use roce::verbs::QpType;
 use roce::wire::Qpn;
 
 use crate::call::{Failed, Result, code, pointer};

@@ -6,11 +6,13 @@ use super::super::super::send_queue::{SendWqe, packets};
 use super::super::super::sge::gather;
 use super::super::super::{Counter, peer_window};
 use super::super::attr::Attributes;
-use super::super::{Failure, raw, ud};
+#[cfg(feature = "raw_eth")]
+use super::super::raw;
+use super::super::{Failure, ud};
 use super::headers::{pad_for, position, put_headers, request_opcode};
 use super::response::has_response;
 use super::{Step, Tx};
-use crate::verbs::{LocalData, QpType, SendFlags, Sending, WcStatus, WrOpcode, limits};
+use crate::verbs::{LocalData, SendFlags, Sending, WcStatus, WrOpcode, limits};
 use crate::wire::batch::Batch;
 use crate::wire::{BthRepr, Psn};
 
@@ -52,7 +54,10 @@ impl Tx {
             {
                 self.fail_at_head(index, WcStatus::LocLenErr, attr, env)
             }
-            _ if attr.kind == QpType::RawPacket => raw::transmit(self, &wqe, attr, env),
+            #[cfg(feature = "raw_eth")]
+            _ if attr.kind == crate::verbs::QpType::RawPacket => {
+                raw::transmit(self, &wqe, attr, env)
+            }
             _ if attr.kind.is_datagram() => ud::transmit(self, &wqe, attr, env, batch),
             _ => self.send_packet(&wqe, attr, env, batch),
         }

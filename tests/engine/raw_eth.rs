@@ -1,20 +1,84 @@
-//! Raw packets: whole frames, and where they go.
+//! Raw packet queue pairs: whole frames, flow steering and RSS.
 
 use roce::engine::{Counter, CqHandle, QpHandle};
 use roce::memory::Buffer;
+use roce::raw_eth::{
+    FlowHandle, FlowKind, FlowLayer, FlowMatch, FlowRule, Rss, RxHash, RxHashFields, Steering,
+    WqHandle, WqState,
+};
+use roce::time::Instant;
 use roce::verbs::{
-    Access, CreateError, DestroyError, FlowKind, FlowLayer, FlowMatch, FlowRule, MrAttr, QpState,
-    QpType, RecvWr, Rss, RxHash, RxHashFields, Sge, Wc, WcStatus, WqState, WrId,
+    Access, CreateError, DestroyError, MrAttr, QpState, QpType, RecvWr, Sge, Wc, WcStatus, WrId,
 };
 
 use super::script::*;
 
 const FRAME_MAX: usize = 1518;
 
-fn raw() -> Script {
-    let mut setup = Setup::new(QpType::RawPacket);
-    setup.config.frame_max = FRAME_MAX;
-    setup.build()
+/// A script with a raw packet queue pair, and the steering of its port.
+struct Raw {
+    script: Script,
+    steering: Steering,
+}
+
+impl std::ops::Deref for Raw {
+    type Target = Script;
+
+    fn deref(&self) -> &Script {
+        &self.script
+    }
+}
+
+impl std::ops::DerefMut for Raw {
+    fn deref_mut(&mut self) -> &mut Script {
+        &mut self.script
+    }
+}
+
+impl Raw {
+    fn new(is_echoing: bool) -> Self {
+        let mut setup = Setup::new(QpType::RawPacket);
+        setup.config.frame_max = FRAME_MAX;
+        Self { script: setup.build(), steering: Steering::new(is_echoing) }
+    }
+
+    fn create_flow(&mut self, qp: QpHandle, rule: FlowRule) -> FlowHandle {
+        self.steering.create_flow(&self.script.engine, qp, rule).unwrap()
+    }
+
+    fn handle_frame(&mut self, frame: &[u8]) -> bool {
+        self.steering.handle_frame(&mut self.script.engine, Instant::ZERO, frame)
+    }
+
+    fn poll_frame(&mut self) -> Option<Vec<u8>> {
+        self.steering.poll_frame(&mut self.script.engine, Instant::ZERO)
+    }
+
+    fn destroy_qp(&mut self, qp: QpHandle) -> Result<(), DestroyError> {
+        self.steering.destroy_qp(&mut self.script.engine, qp)
+    }
+
+    fn create_wq(&mut self, cq: CqHandle) -> WqHandle {
+        let Self { script, steering } = self;
+        steering.create_wq(&mut script.engine, script.pd, cq, 64, 1).unwrap()
+    }
+
+    fn modify_wq(&mut self, wq: WqHandle, state: WqState) -> Result<(), CreateError> {
+        self.steering.modify_wq(&mut self.script.engine, wq, state)
+    }
+
+    fn destroy_wq(&mut self, wq: WqHandle) -> Result<(), DestroyError> {
+        self.steering.destroy_wq(&mut self.script.engine, wq)
+    }
+
+    fn create_rss_qp(&mut self, cq: CqHandle, rss: Rss) -> Result<QpHandle, CreateError> {
+        let Self { script, steering } = self;
+        steering.create_rss_qp(&mut script.engine, script.pd, cq, rss)
+    }
+}
+
+fn raw() -> Raw {
+    Raw::new(false)
 }
 
 /// A frame to the hardware address that is six times `to`, of IPv4 from 10.0.0.`from`.
@@ -38,7 +102,7 @@ fn other(kind: FlowKind) -> FlowRule {
 }
 
 /// Another queue pair of the same kind, ready, with a receive; and where that completes.
-fn another(s: &mut Script) -> (QpHandle, CqHandle) {
+fn another(s: &mut Raw) -> (QpHandle, CqHandle) {
     let cq = s.engine.create_cq(16).unwrap();
     let init = roce::verbs::QpInitAttr {
         qp_type: QpType::RawPacket,
@@ -46,18 +110,19 @@ fn another(s: &mut Script) -> (QpHandle, CqHandle) {
         sq_sig_all: false,
     };
     let create = roce::engine::QpCreate { init, send_cq: s.cq, recv_cq: cq, srq: None, xrcd: None };
-    let qp = s.engine.create_qp(s.pd, create).unwrap();
+    let pd = s.pd;
+    let qp = s.engine.create_qp(pd, create).unwrap();
     s.climb(qp, QpState::Rts);
     let sges = [s.sge(2048, 2000)];
     s.engine.post_recv(qp, &RecvWr { id: WrId(9), sges: &sges }).unwrap();
     (qp, cq)
 }
 
-fn send(s: &mut Script, bytes: &[u8]) -> Vec<Vec<u8>> {
+fn send(s: &mut Raw, bytes: &[u8]) -> Vec<Vec<u8>> {
     s.buffer.write(0, bytes).unwrap();
     s.post(1, SEND, bytes.len() as u32);
     s.expect_nothing();
-    std::iter::from_fn(|| s.engine.poll_frame()).collect()
+    std::iter::from_fn(|| s.poll_frame()).collect()
 }
 
 #[test]
@@ -67,17 +132,17 @@ fn unmatched_frame_is_sent_and_unmatched_received_frame_is_dropped() {
     assert_eq!(send(&mut s, &sent), std::slice::from_ref(&sent));
     s.completes(&[(1, OK)]);
     s.recv(2, 2048, 2000);
-    assert!(!s.engine.handle_frame(roce::time::Instant::ZERO, &sent));
+    assert!(!s.handle_frame(&sent));
     s.receives(&[]);
-    assert!(!s.engine.handle_frame(roce::time::Instant::ZERO, &[1, 2, 3]), "no frame at all");
+    assert!(!s.handle_frame(&[1, 2, 3]), "no frame at all");
 }
 
 #[test]
 fn a_rule_steers_frames_from_the_wire_and_from_here() {
     let mut s = raw();
     let (other, cq) = another(&mut s);
-    let flow = s.engine.create_flow(other, to(7, 0)).unwrap();
-    assert_eq!(s.engine.destroy_qp(other), Err(DestroyError::Busy));
+    let flow = s.create_flow(other, to(7, 0));
+    assert_eq!(s.destroy_qp(other), Err(DestroyError::Busy));
     let sent = frame(7, 1);
     assert_eq!(send(&mut s, &sent), std::slice::from_ref(&sent), "it leaves as well");
     s.completes(&[(1, OK)]);
@@ -85,12 +150,12 @@ fn a_rule_steers_frames_from_the_wire_and_from_here() {
     assert_eq!((wc.len(), wc[0].id, wc[0].byte_len as usize), (1, WrId(9), sent.len()));
     assert_eq!(s.read(2048, sent.len()), sent);
     // There is no receive left for the next.
-    assert!(s.engine.handle_frame(roce::time::Instant::ZERO, &sent));
+    assert!(s.handle_frame(&sent));
     assert_eq!(s.count(Counter::NoReceive), 1);
-    s.engine.destroy_flow(flow).unwrap();
-    assert_eq!(s.engine.destroy_flow(flow), Err(DestroyError::NotFound));
-    assert!(!s.engine.handle_frame(roce::time::Instant::ZERO, &sent));
-    s.engine.destroy_qp(other).unwrap();
+    s.steering.destroy_flow(flow).unwrap();
+    assert_eq!(s.steering.destroy_flow(flow), Err(DestroyError::NotFound));
+    assert!(!s.handle_frame(&sent));
+    s.destroy_qp(other).unwrap();
 }
 
 #[test]
@@ -98,7 +163,7 @@ fn a_rule_for_everything_keeps_no_sent_frame_from_the_wire() {
     for kind in [FlowKind::AllDefault, FlowKind::Sniffer] {
         let mut s = raw();
         let (promiscuous, cq) = another(&mut s);
-        s.engine.create_flow(promiscuous, other(kind)).unwrap();
+        s.create_flow(promiscuous, other(kind));
         let sent = frame(7, 1);
         assert_eq!(send(&mut s, &sent), std::slice::from_ref(&sent));
         let copies = usize::from(kind == FlowKind::Sniffer);
@@ -108,19 +173,17 @@ fn a_rule_for_everything_keeps_no_sent_frame_from_the_wire() {
 
 #[test]
 fn a_wire_that_echoes_frames_brings_them_once() {
-    let mut setup = Setup::new(QpType::RawPacket);
-    (setup.config.frame_max, setup.config.frames_hairpin) = (FRAME_MAX, false);
-    let mut s = setup.build();
+    let mut s = Raw::new(true);
     let (taker, cq) = another(&mut s);
-    s.engine.create_flow(taker, to(7, 0)).unwrap();
+    s.create_flow(taker, to(7, 0));
     assert_eq!(send(&mut s, &frame(7, 1)), Vec::<Vec<u8>>::new(), "handed over at once");
     assert_eq!(s.poll(cq).len(), 1);
     // What no rule asks for leaves, and comes back for the rule that takes the rest.
     let (rest, cq) = another(&mut s);
-    s.engine.create_flow(rest, other(FlowKind::AllDefault)).unwrap();
+    s.create_flow(rest, other(FlowKind::AllDefault));
     let echoed = send(&mut s, &frame(8, 1)).remove(0);
     assert_eq!(s.poll(cq).len(), 0);
-    assert!(s.engine.handle_frame(roce::time::Instant::ZERO, &echoed));
+    assert!(s.handle_frame(&echoed));
     assert_eq!(s.poll(cq).len(), 1);
 }
 
@@ -131,12 +194,12 @@ fn the_more_important_rule_wins_and_a_sniffer_has_a_copy() {
     let (second, second_cq) = another(&mut s);
     let (sniffer, sniffer_cq) = another(&mut s);
     let (rest, rest_cq) = another(&mut s);
-    s.engine.create_flow(second, to(7, 5)).unwrap();
-    s.engine.create_flow(first, to(7, 4)).unwrap();
-    s.engine.create_flow(sniffer, other(FlowKind::Sniffer)).unwrap();
-    s.engine.create_flow(rest, other(FlowKind::AllDefault)).unwrap();
-    assert!(s.engine.handle_frame(roce::time::Instant::ZERO, &frame(7, 1)));
-    assert!(s.engine.handle_frame(roce::time::Instant::ZERO, &frame(8, 1)));
+    s.create_flow(second, to(7, 5));
+    s.create_flow(first, to(7, 4));
+    s.create_flow(sniffer, other(FlowKind::Sniffer));
+    s.create_flow(rest, other(FlowKind::AllDefault));
+    assert!(s.handle_frame(&frame(7, 1)));
+    assert!(s.handle_frame(&frame(8, 1)));
     let counts = [first_cq, second_cq, sniffer_cq, rest_cq].map(|cq| s.poll(cq).len());
     assert_eq!(counts, [1, 0, 1, 1]);
     // The sniffer had one receive for two frames.
@@ -151,13 +214,13 @@ fn a_frame_has_a_length_and_memory() {
         s.expect_nothing();
         s.completes(&[(1, status)]);
         s.state(QpState::Sqe);
-        assert_eq!(s.engine.poll_frame(), None);
+        assert_eq!(s.poll_frame(), None);
     }
     // One that does not fit waits for none.
     let mut s = raw();
     let (qp, cq) = another(&mut s);
-    s.engine.create_flow(qp, other(FlowKind::AllDefault)).unwrap();
-    assert!(s.engine.handle_frame(roce::time::Instant::ZERO, &vec![7; 2001]));
+    s.create_flow(qp, other(FlowKind::AllDefault));
+    assert!(s.handle_frame(&vec![7; 2001]));
     assert_eq!((s.count(Counter::TooLong), s.poll(cq).len()), (1, 0));
 }
 
@@ -181,7 +244,8 @@ fn without_frames_there_are_no_raw_packets() {
         roce::engine::QpCreate { init, send_cq: s.cq, recv_cq: s.cq, srq: None, xrcd: None };
     assert!(matches!(s.engine.create_qp(s.pd, create), Err(CreateError::Invalid(_))));
     let rc = s.qp;
-    assert!(s.engine.create_flow(rc, to(1, 0)).is_err(), "and no rules for others");
+    let refused = Steering::new(false).create_flow(&s.engine, rc, to(1, 0));
+    assert!(refused.is_err(), "and no rules for others");
 }
 
 #[test]
@@ -191,45 +255,75 @@ fn rss_distributes_frames_and_keeps_flows_together() {
     let buffer = Buffer::new(2048);
     let attr = MrAttr { region: buffer.region(), base: 0, access: Access::LOCAL_WRITE };
     let lkey = s.engine.register(pd, attr).unwrap().lkey();
-    let queues: Vec<_> = (0..4).map(|_| s.engine.create_wq(pd, cq, 64, 1).unwrap()).collect();
+    let queues: Vec<_> = (0..4).map(|_| s.create_wq(cq)).collect();
     let wr = |id| RecvWr { id: WrId(id), sges: &[] };
-    assert!(s.engine.post_wq_recv(queues[0], &wr(0)).is_err(), "it is reset");
+    assert!(Steering::post_wq_recv(&mut s.engine, queues[0], &wr(0)).is_err(), "it is reset");
     let sges = [Sge { addr: 0, length: 2048, lkey }];
     for (at, queue) in queues.iter().enumerate() {
-        s.engine.modify_wq(*queue, WqState::Ready).unwrap();
+        s.modify_wq(*queue, WqState::Ready).unwrap();
         for _ in 0..64 {
-            s.engine.post_wq_recv(*queue, &RecvWr { id: WrId(at as u64), sges: &sges }).unwrap();
+            Steering::post_wq_recv(
+                &mut s.engine,
+                *queue,
+                &RecvWr { id: WrId(at as u64), sges: &sges },
+            )
+            .unwrap();
         }
     }
     let fields = RxHashFields::SRC_IPV4 | RxHashFields::DST_IPV4;
     let hash = RxHash { key: (1..=40).collect(), fields };
     let spread = Rss { queues: queues.clone(), hash };
     let odd = Rss { queues: queues[..3].to_vec(), ..spread.clone() };
-    assert!(s.engine.create_rss_qp(pd, cq, odd).is_err());
-    let qp = s.engine.create_rss_qp(pd, cq, spread).unwrap();
-    let flow = s.engine.create_flow(qp, to(7, 0)).unwrap();
+    assert!(s.create_rss_qp(cq, odd).is_err());
+    let qp = s.create_rss_qp(cq, spread).unwrap();
+    let flow = s.create_flow(qp, to(7, 0));
     let mut seen = [0; 4];
     for from in 0..16 {
         for _ in 0..2 {
-            assert!(s.engine.handle_frame(roce::time::Instant::ZERO, &frame(7, from)));
+            assert!(s.handle_frame(&frame(7, from)));
         }
         let wcs = s.poll(cq);
         assert_eq!((wcs.len(), wcs[0].id), (2, wcs[1].id), "one flow, one queue");
         seen[wcs[0].id.0 as usize] += 1;
         let queue = queues[wcs[0].id.0 as usize];
-        assert_eq!(Some(wcs[0].qp_num), s.engine.wq_number(queue));
+        assert_eq!(Some(wcs[0].qp_num), s.steering.wq_number(&s.engine, queue));
     }
     assert!(seen.iter().filter(|count| **count > 0).count() > 1, "{seen:?}");
     // A queue that is in use stays; one in error is flushed.
-    assert_eq!(s.engine.destroy_wq(queues[0]), Err(DestroyError::Busy));
+    assert_eq!(s.destroy_wq(queues[0]), Err(DestroyError::Busy));
     assert_eq!(s.engine.destroy_cq(cq), Err(DestroyError::Busy));
-    s.engine.modify_wq(queues[0], WqState::Err).unwrap();
+    s.modify_wq(queues[0], WqState::Err).unwrap();
     assert!(s.poll(cq).iter().all(|wc| wc.status == FLUSHED));
-    assert!(s.engine.modify_wq(queues[0], WqState::Ready).is_err());
-    s.engine.destroy_flow(flow).unwrap();
-    s.engine.destroy_qp(qp).unwrap();
+    assert!(s.modify_wq(queues[0], WqState::Ready).is_err());
+    s.steering.destroy_flow(flow).unwrap();
+    s.destroy_qp(qp).unwrap();
     for queue in queues {
-        s.engine.destroy_wq(queue).unwrap();
+        s.destroy_wq(queue).unwrap();
     }
     s.engine.destroy_cq(cq).unwrap();
+}
+
+#[test]
+fn wq_states_follow_those_of_ibv_wq() {
+    let mut s = raw();
+    let cq = s.engine.create_cq(64).unwrap();
+    let wq = s.create_wq(cq);
+    let post = |s: &mut Raw, id| {
+        Steering::post_wq_recv(&mut s.engine, wq, &RecvWr { id: WrId(id), sges: &[] })
+    };
+    assert!(post(&mut s, 1).is_err(), "RESET takes no receives");
+    s.modify_wq(wq, WqState::Err).unwrap();
+    post(&mut s, 2).unwrap();
+    let flushed: Vec<_> = s.poll(cq).iter().map(|wc| (wc.id, wc.status)).collect();
+    assert_eq!(flushed, [(WrId(2), FLUSHED)]);
+    assert!(s.modify_wq(wq, WqState::Ready).is_err(), "ERR leads to RESET only");
+    s.modify_wq(wq, WqState::Reset).unwrap();
+    s.modify_wq(wq, WqState::Ready).unwrap();
+    s.modify_wq(wq, WqState::Ready).unwrap();
+    post(&mut s, 3).unwrap();
+    s.modify_wq(wq, WqState::Reset).unwrap();
+    assert_eq!(s.poll(cq), [], "RESET discards");
+    s.destroy_wq(wq).unwrap();
+    assert_eq!(s.destroy_wq(wq), Err(DestroyError::NotFound));
+    assert_eq!(post(&mut s, 4), Err(roce::verbs::PostError::UnknownReceiveQueue));
 }

@@ -1,29 +1,28 @@
-//! Rules that steer frames of any protocol to queue pairs of raw packets: `ibv_flow_attr`.
+//! Flow rules, which steer frames of any protocol to raw packet queue pairs: `ibv_flow_attr`.
 //!
-//! A rule wants headers, and of each some bits. They are written down as they lie on the wire, so that looking whether
-//! a frame has them is one comparison a header.
+//! A rule names headers, and bits of each, as they are on the wire: matching a frame is one masked comparison per header.
 
-/// A kind of header that a rule can look at.
+/// A header that a rule can match.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FlowLayer {
-    /// The first 14 bytes of a frame. The type is that behind the tag of a VLAN, if there is one.
+    /// The first 14 bytes of a frame. In a tagged frame the EtherType is that after the VLAN tag.
     Ethernet,
-    /// The two bytes of a VLAN's tag.
+    /// The two bytes of a VLAN tag after its EtherType.
     Vlan,
     /// The first 20 bytes of an IPv4 packet.
     Ipv4,
     /// The first 40 bytes of an IPv6 packet.
     Ipv6,
-    /// The ports of TCP, source first.
+    /// The source and destination ports of TCP.
     Tcp,
-    /// The ports of UDP, source first.
+    /// The source and destination ports of UDP.
     Udp,
 }
 
-/// The longest header that is looked at.
+/// Length of the longest header that is matched.
 const HEADER_MAX: usize = 40;
 
-/// What a rule wants of one header: that it is there, and some of its bits.
+/// Matches frames that have a header with given bits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FlowMatch {
     layer: FlowLayer,
@@ -32,80 +31,81 @@ pub struct FlowMatch {
 }
 
 impl FlowMatch {
-    /// Any header of this kind.
+    /// Matches any header of this layer.
     pub const fn any(layer: FlowLayer) -> Self {
         Self { layer, value: [0; HEADER_MAX], mask: [0; HEADER_MAX] }
     }
 
-    /// The same, and at `offset` those bits of `value` that `mask` has. What lies beyond the header is never there.
+    /// Also requires, from `offset` on, the bits of `value` that are set in `mask`. Bytes after the end of the header match
+    /// as zeros.
     #[must_use]
     pub fn with(mut self, offset: usize, value: &[u8], mask: &[u8]) -> Self {
-        let places = self.value.iter_mut().zip(&mut self.mask).skip(offset);
-        for ((value, mask), (wanted, counts)) in places.zip(value.iter().zip(mask)) {
-            *mask = *counts;
-            *value = wanted & counts;
+        let bytes = self.value.iter_mut().zip(&mut self.mask).skip(offset);
+        for ((own, own_mask), (value, mask)) in bytes.zip(value.iter().zip(mask)) {
+            *own_mask = *mask;
+            *own = value & mask;
         }
         self
     }
 
-    fn accepts(&self, header: &[u8]) -> bool {
+    fn matches(&self, header: &[u8]) -> bool {
         let header = header.iter().copied().chain(core::iter::repeat(0));
-        let wanted = self.value.iter().zip(&self.mask);
-        wanted.zip(header).all(|((value, mask), byte)| byte & mask == *value)
+        let required = self.value.iter().zip(&self.mask);
+        required.zip(header).all(|((value, mask), byte)| byte & mask == *value)
     }
 }
 
-/// Which frames a rule is for.
+/// Frames that a rule applies to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FlowKind {
-    /// Those with the headers that it names.
+    /// Frames that match its headers.
     Normal,
-    /// All that no other rule is for.
+    /// Frames that no other rule matches.
     AllDefault,
-    /// All to groups that no other rule is for.
+    /// Multicast frames that no other rule matches.
     McDefault,
-    /// Copies of all.
+    /// A copy of every frame.
     Sniffer,
 }
 
-/// A rule.
+/// A flow rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FlowRule {
-    /// Which frames it is for.
+    /// Frames that it applies to.
     pub kind: FlowKind,
-    /// Of two that a frame suits, the one with the lower number gets it, or else the older.
+    /// Of two rules that match, the one with the lower number applies, or else the older one.
     pub priority: u16,
-    /// What headers it wants.
+    /// Headers that a frame must have.
     pub headers: Vec<FlowMatch>,
 }
 
 impl FlowRule {
-    /// Whether a frame has all the headers that it names.
-    pub(crate) fn accepts(&self, frame: &FrameHeaders<'_>) -> bool {
+    /// Whether a frame has all its headers.
+    pub(super) fn matches(&self, frame: &FrameHeaders<'_>) -> bool {
         self.headers
             .iter()
-            .all(|wanted| frame.header(wanted.layer).is_some_and(|header| wanted.accepts(header)))
+            .all(|it| frame.header(it.layer).is_some_and(|header| it.matches(header)))
     }
 }
 
-/// The headers of a frame, as far as rules look at them.
+/// The headers of a frame that rules can match.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct FrameHeaders<'a> {
+pub(super) struct FrameHeaders<'a> {
     ethernet: [u8; ETHERNET_LEN],
     vlan: Option<&'a [u8]>,
     network: Option<(FlowLayer, &'a [u8])>,
     ports: Option<(FlowLayer, &'a [u8])>,
 }
 
-/// How long the header of a frame is, without a VLAN.
-pub(crate) const ETHERNET_LEN: usize = 14;
+/// Length of an Ethernet header without a VLAN tag.
+const ETHERNET_LEN: usize = 14;
 
 const TYPE: core::ops::Range<usize> = 12..14;
 const TAGGED: [u8; 2] = [0x81, 0x00];
 
 impl<'a> FrameHeaders<'a> {
-    /// `None` if not even the header of Ethernet is there.
-    pub(crate) fn parse(frame: &'a [u8]) -> Option<Self> {
+    /// Returns `None` if the Ethernet header is cut short.
+    pub(super) fn parse(frame: &'a [u8]) -> Option<Self> {
         let (start, rest) = frame.split_at_checked(ETHERNET_LEN)?;
         let mut ethernet: [u8; ETHERNET_LEN] = start.try_into().ok()?;
         let (vlan, rest) = match ethernet.get(TYPE)? {
@@ -137,13 +137,13 @@ impl<'a> FrameHeaders<'a> {
         }
     }
 
-    /// Whether it goes to a group.
-    pub(crate) fn is_multicast(&self) -> bool {
+    /// Whether its destination is a multicast address.
+    pub(super) fn is_multicast(&self) -> bool {
         self.ethernet.first().is_some_and(|first| first & 1 == 1)
     }
 }
 
-/// The ports of a packet that is not a later fragment.
+/// Returns the ports of a packet, unless it is a fragment other than the first.
 fn ports<'a>(layer: FlowLayer, header: &[u8], packet: &'a [u8]) -> Option<(FlowLayer, &'a [u8])> {
     let (protocol, len) = match (layer, header) {
         (FlowLayer::Ipv4, [first, _, _, _, _, _, high, low, _, protocol, ..]) => {
@@ -168,7 +168,7 @@ fn ports<'a>(layer: FlowLayer, header: &[u8], packet: &'a [u8]) -> Option<(FlowL
 mod tests {
     use super::*;
 
-    /// A frame of UDP over IPv4, from port 1 to port 2.
+    /// A UDP frame over IPv4, from port 1 to port 2.
     fn udp4() -> Vec<u8> {
         let mut frame = [[1; 6], [2; 6]].concat();
         frame.extend([0x08, 0x00, 0x45, 0, 0, 28, 0, 0, 0x40, 0, 64, 17, 0, 0]);
@@ -176,51 +176,54 @@ mod tests {
         frame
     }
 
-    fn accepts(frame: &[u8], headers: &[FlowMatch]) -> bool {
+    fn matches(frame: &[u8], headers: &[FlowMatch]) -> bool {
         let rule = FlowRule { kind: FlowKind::Normal, priority: 0, headers: headers.to_vec() };
-        FrameHeaders::parse(frame).is_some_and(|frame| rule.accepts(&frame))
+        FrameHeaders::parse(frame).is_some_and(|frame| rule.matches(&frame))
     }
 
     #[test]
-    fn a_rule_wants_headers_and_some_of_their_bits() {
+    fn rule_matches_headers_and_masked_bits() {
         use FlowLayer::{Ethernet, Ipv4, Ipv6, Tcp, Udp, Vlan};
         let frame = udp4();
-        assert!(accepts(&frame, &[]));
-        assert!(accepts(&frame, &[FlowMatch::any(Ethernet), FlowMatch::any(Ipv4)]));
+        assert!(matches(&frame, &[]));
+        assert!(matches(&frame, &[FlowMatch::any(Ethernet), FlowMatch::any(Ipv4)]));
         for absent in [Ipv6, Tcp, Vlan] {
-            assert!(!accepts(&frame, &[FlowMatch::any(absent)]), "{absent:?}");
+            assert!(!matches(&frame, &[FlowMatch::any(absent)]), "{absent:?}");
         }
         let to = |port: u8| FlowMatch::any(Udp).with(2, &[0, port], &[0xff, 0xff]);
-        assert!(accepts(&frame, &[to(2)]));
-        assert!(!accepts(&frame, &[to(3)]));
-        assert!(!accepts(&frame, &[to(2), FlowMatch::any(Ipv4).with(12, &[10], &[0xff])]));
+        assert!(matches(&frame, &[to(2)]));
+        assert!(!matches(&frame, &[to(3)]));
+        assert!(!matches(&frame, &[to(2), FlowMatch::any(Ipv4).with(12, &[10], &[0xff])]));
         let low_bits = FlowMatch::any(Ethernet).with(0, &[0xf1], &[0x0f]);
-        assert!(accepts(&frame, &[low_bits]), "what the mask leaves out does not count");
+        assert!(matches(&frame, &[low_bits]), "bits outside the mask are ignored");
         let beyond = FlowMatch::any(Udp).with(4, &[0], &[0xff]).with(39, &[1], &[1]);
-        assert!(!accepts(&frame, &[beyond]));
+        assert!(!matches(&frame, &[beyond]));
     }
 
     #[test]
-    fn a_tag_is_looked_at_and_looked_through() {
+    fn vlan_tag_is_matched_and_skipped() {
         let mut frame = udp4();
         frame.splice(12..12, [0x81, 0x00, 0x20, 5]);
         let five = FlowMatch::any(FlowLayer::Vlan).with(0, &[0, 5], &[0x0f, 0xff]);
         let ip = FlowMatch::any(FlowLayer::Ethernet).with(12, &[8, 0], &[0xff, 0xff]);
-        assert!(accepts(&frame, &[five, ip, FlowMatch::any(FlowLayer::Udp)]));
-        assert!(!accepts(&udp4(), &[five]));
+        assert!(matches(&frame, &[five, ip, FlowMatch::any(FlowLayer::Udp)]));
+        assert!(!matches(&udp4(), &[five]));
     }
 
     #[test]
-    fn what_is_cut_short_has_fewer_headers() {
+    fn truncated_frame_has_fewer_headers() {
         let frame = udp4();
         for len in 0..frame.len() {
             let part = &frame[..len];
-            assert_eq!(accepts(part, &[]), len >= 14, "{len}");
-            assert_eq!(accepts(part, &[FlowMatch::any(FlowLayer::Ipv4)]), len >= 34, "{len}");
-            assert_eq!(accepts(part, &[FlowMatch::any(FlowLayer::Udp)]), len >= 38, "{len}");
+            assert_eq!(matches(part, &[]), len >= 14, "{len}");
+            assert_eq!(matches(part, &[FlowMatch::any(FlowLayer::Ipv4)]), len >= 34, "{len}");
+            assert_eq!(matches(part, &[FlowMatch::any(FlowLayer::Udp)]), len >= 38, "{len}");
         }
         let mut fragment = frame;
         fragment[21] = 1;
-        assert!(!accepts(&fragment, &[FlowMatch::any(FlowLayer::Udp)]), "ports are in the first");
+        assert!(
+            !matches(&fragment, &[FlowMatch::any(FlowLayer::Udp)]),
+            "only the first fragment has ports"
+        );
     }
 }
