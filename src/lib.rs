@@ -18,6 +18,7 @@
 //! |---|---|---|
 //! | [`time`] | the only time this crate knows: nanoseconds, told from outside | — |
 //! | `random` | seeded randomness, the same on every machine | — |
+//! | `counters` | named counters of drops and refusals | — |
 //! | `secret` | randomness that peers cannot guess | random |
 //! | [`wire`] | every header as a view over bytes and as something to emit; the one opcode table; ICRC; MAD and CM | — |
 //! | [`memory`] | memory that a NIC may touch, and the one place that touches it | — |
@@ -27,8 +28,8 @@
 //! | [`capture`] | pcap and pcapng, in and out, plain or compressed, in bounded memory | time, wire |
 //! | [`decode`] | packets in words: fields by tshark's names, filters, summaries | time, wire, capture |
 //! | `analysis` | connections, messages, causes and findings of captures; with the feature of this name | time, wire, decode |
-//! | [`engine`] | a software RNIC as a state machine, told packets and time | time, random, secret, wire, memory, verbs, table |
-//! | [`cm`] | the connection manager as a state machine, told messages, commands and time | time, secret, wire, verbs, table |
+//! | [`engine`] | a software RNIC as a state machine, told packets and time | time, random, counters, secret, wire, memory, verbs, table |
+//! | [`cm`] | the connection manager as a state machine, told messages, commands and time | time, counters, secret, wire, verbs, table |
 //! | [`link`] | ways onto a network, simulated or real; faults and taps around them | time, random, wire, verbs, capture |
 //! | `raw_eth` | raw packet queue pairs, flow steering and RSS: frames that are not RoCE; with the feature of this name | time, wire, verbs, engine, link |
 //! | [`nic`] | an engine on a link, and the thread that drives them: a software NIC that runs | time, wire, memory, verbs, device, engine, link, raw_eth |
@@ -64,6 +65,7 @@ pub mod cm;
 pub mod conform;
 #[cfg(target_os = "linux")]
 pub mod connect;
+mod counters;
 pub mod decode;
 pub mod device;
 pub mod engine;

@@ -390,13 +390,13 @@ fn programs_share_an_address_and_a_filter_keeps_them_apart() {
         send(&mut *here.sender, &way, &both);
         assert_eq!(bytes(&receive(&mut *one.receiver, 3)), both);
         assert_eq!(bytes(&receive(&mut *two.receiver, 3)), both);
-        one.receiver.choose(Some(&[Qpn::new(5), Qpn::new(1)]));
-        two.receiver.choose(Some(&[Qpn::new(2)]));
+        one.receiver.set_qpn_filter(Some(&[Qpn::new(5), Qpn::new(1)]));
+        two.receiver.set_qpn_filter(Some(&[Qpn::new(2)]));
         send(&mut *here.sender, &way, &both);
         assert_eq!(bytes(&receive(&mut *one.receiver, 2)), [&both[0][..], &both[2]]);
         assert_eq!(bytes(&receive(&mut *two.receiver, 1)), [&both[1][..]]);
-        two.receiver.choose(Some(&[]));
-        one.receiver.choose(None);
+        two.receiver.set_qpn_filter(Some(&[]));
+        one.receiver.set_qpn_filter(None);
         let v6 = path(a.v6, b.v6);
         send(&mut *here.sender, &v6, &both);
         assert_eq!(bytes(&receive(&mut *one.receiver, 3)), both);
@@ -421,8 +421,8 @@ fn packets_to_the_own_address_arrive_at_every_link_of_the_host() {
         let (a, b) = wire(4200);
         let witness = Witness::new(&b);
         let (mut one, mut two) = (open(&a), open(&a));
-        one.receiver.choose(Some(&[Qpn::new(1)]));
-        two.receiver.choose(Some(&[Qpn::new(2)]));
+        one.receiver.set_qpn_filter(Some(&[Qpn::new(1)]));
+        two.receiver.set_qpn_filter(Some(&[Qpn::new(2)]));
         // More than 64 KiB, in trains, from each link to itself and to the other.
         let to = |qp: u32| (0..20).map(|psn| packet(qp, psn, 4096)).collect::<Vec<_>>();
         for (from, qp) in [(1, 1), (1, 2), (2, 1)] {

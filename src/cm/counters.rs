@@ -1,27 +1,6 @@
 //! Everything that is refused has a name and is counted.
 
-macro_rules! counters {
-    ($($(#[$doc:meta])* $variant:ident = $name:literal,)*) => {
-        /// Why a message was refused, or what else is worth counting.
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-        #[non_exhaustive]
-        pub enum Counter {
-            $($(#[$doc])* $variant,)*
-        }
-
-        impl Counter {
-            /// All of them.
-            pub const ALL: &'static [Self] = &[$(Self::$variant,)*];
-
-            /// The name.
-            pub const fn name(self) -> &'static str {
-                match self {
-                    $(Self::$variant => $name,)*
-                }
-            }
-        }
-    };
-}
+use crate::counters::counters;
 
 counters! {
     /// Messages that came in.
@@ -110,34 +89,6 @@ counters! {
     AlternatePath = "cm_rx_alternate_path",
     /// Events of an id that the program has not accepted yet.
     EventBeforeAccept = "cm_event_before_accept",
-}
-
-/// How often each [`Counter`] counted.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Counters([u64; Counter::ALL.len()]);
-
-impl Default for Counters {
-    fn default() -> Self {
-        Self([0; Counter::ALL.len()])
-    }
-}
-
-impl Counters {
-    pub(super) fn add(&mut self, counter: Counter) {
-        if let Some(count) = self.0.get_mut(counter as usize) {
-            *count += 1;
-        }
-    }
-
-    /// How often this one counted.
-    pub fn get(&self, counter: Counter) -> u64 {
-        self.0.get(counter as usize).copied().unwrap_or_default()
-    }
-
-    /// Those that counted at all.
-    pub fn nonzero(&self) -> impl Iterator<Item = (Counter, u64)> {
-        Counter::ALL.iter().map(|&counter| (counter, self.get(counter))).filter(|(_, n)| *n > 0)
-    }
 }
 
 #[cfg(test)]

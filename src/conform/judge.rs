@@ -1,4 +1,4 @@
-//! Runs instances on a pair of devices, and decides.
+//! Runs instances of scenarios on a pair of devices, and compares the traces with expectations and a reference.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -21,15 +21,15 @@ use crate::link::cable;
 use crate::nic::SoftNic;
 use crate::wire::Gid;
 
-/// How long one waits for what came of an instance at the other side, beyond what it may take.
+/// Time to wait for the outcome of the other agent, beyond the time limit of the scenario.
 const OUTCOME_TIMEOUT: Duration = Duration::from_secs(90);
 
-/// Two agents, of which one is here.
+/// Two agents, one of them in this thread.
 pub struct Pair {
     own: Agent,
     line: Box<dyn Line>,
     peer: Hello,
-    /// The other one's thread, if it has one here.
+    /// Thread of the other agent, if it runs in this process.
     thread: Option<JoinHandle<()>>,
 }
 
@@ -47,31 +47,31 @@ impl Pair {
         Self::local(agent(a)?, agent(b)?).map_err(io::Error::other)
     }
 
-    /// Two agents here: the other one has a thread.
+    /// Two agents in this process: the other one runs in a thread.
     pub fn local(own: Agent, other: Agent) -> Result<Self, ControlError> {
         let (mut line, mut far) = control::pair();
         let thread = std::thread::spawn(move || {
-            // What goes wrong here shows at the other end of the line.
+            // An error is reported at the other end of the control connection.
             let _ = other.serve(&mut *far);
         });
         let peer = own.meet(&mut *line)?;
         Ok(Self { own, line, peer, thread: Some(thread) })
     }
 
-    /// One agent here, the other behind a connection.
+    /// A local agent, and a remote one at the other end of a control connection.
     pub fn remote(own: Agent, stream: TcpStream) -> Result<Self, ControlError> {
         let mut line = control::over(stream)?;
         let peer = own.meet(&mut *line)?;
         Ok(Self { own, line, peer, thread: None })
     }
 
-    /// Who plays a side if the agent here plays `own`: device names, requester first.
+    /// Returns the names of the devices, requester first, if the local agent is on side `own`.
     pub fn names(&self, own: Side) -> [String; 2] {
         let (here, there) = (self.own.hello().device, self.peer.device.clone());
         if own == Side::Requester { [here, there] } else { [there, here] }
     }
 
-    /// Why an instance cannot be run with these two, and what would help.
+    /// Returns why an instance cannot be run on these devices, and what would help; `None` if it can.
     pub fn cannot(&self, instance: &Instance) -> Option<String> {
         let here = self.own.hello();
         for hello in [&here, &self.peer] {
@@ -84,7 +84,7 @@ impl Pair {
             .then(|| "faults need a soft device on one side, or a bridge (`--wire`)".to_owned())
     }
 
-    /// Plays an instance; the agent here plays `own`.
+    /// Runs an instance; the local agent is on side `own`.
     pub fn play(&mut self, instance: &Instance, own: Side) -> Result<Trace, ControlError> {
         let begin = Message::Begin { instance: Box::new(instance.clone()), play: own.other() };
         self.line.send(&begin)?;
@@ -98,7 +98,7 @@ impl Pair {
 
     fn outcome(&mut self, within: Duration) -> Result<Outcome, ControlError> {
         loop {
-            // What is left of an instance that failed is skipped.
+            // Messages that are left over from an instance that failed are skipped.
             match self.line.receive(within, "its outcome") {
                 Ok(Message::Outcome(outcome)) => {
                     let unsound = |why| ControlError::Unsound("its outcome", why);
@@ -129,21 +129,21 @@ impl std::fmt::Debug for Pair {
     }
 }
 
-/// Traces that were kept: those of a pair that others are compared with.
+/// Traces of a pair of devices, kept as a reference.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Record {
-    /// Who played, requester first.
+    /// Names of the devices, requester first.
     pub devices: [String; 2],
-    /// What came of each instance, by name.
+    /// Trace of each instance, by name.
     pub traces: BTreeMap<String, Trace>,
 }
 
-/// What traces are compared with.
+/// Reference that traces are compared with.
 #[derive(Debug)]
 pub enum Reference {
-    /// Two soft NICs on a cable, which play everything first.
+    /// Another pair of devices, which runs each instance too.
     Live(Box<Pair>),
-    /// What another pair did.
+    /// Recorded traces of another pair.
     Recorded(Record),
 }
 
@@ -156,80 +156,82 @@ impl Reference {
     }
 }
 
-/// What is thought of an instance.
+/// Verdict about an instance.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Verdict {
-    /// It is as expected, and as with the reference.
+    /// The trace is as expected, and as that of the reference.
     Agree,
-    /// It is not, and that is known.
+    /// It differs, and every difference is a known deviation.
     Known,
-    /// It is not.
+    /// It differs.
     Difference,
     /// It could not be run.
     NotRun(String),
 }
 
-/// What came of an instance.
+/// Result of an instance.
 #[derive(Clone, Debug, Serialize)]
 pub struct Finding {
-    /// Its name.
+    /// Name of the instance.
     pub name: String,
-    /// What it shows.
+    /// What the scenario tests.
     pub about: String,
-    /// Who played, requester first.
+    /// Names of the devices, requester first.
     pub devices: [String; 2],
-    /// What is thought of it.
+    /// Verdict.
     pub verdict: Verdict,
-    /// Values that are unknown.
+    /// Differences that are no known deviations.
     pub differences: Vec<Difference>,
-    /// What was known, and why.
+    /// Known deviations, with their reasons.
     pub known: Vec<(Difference, String)>,
-    /// What came of it.
+    /// Trace.
     #[serde(skip)]
     pub trace: Trace,
-    /// How long it took, in seconds.
+    /// Duration in seconds.
     pub seconds: f64,
 }
 
 impl Finding {
-    /// Whether all is as it should be.
+    /// Whether there is no difference.
     pub fn agrees(&self) -> bool {
         self.verdict == Verdict::Agree
     }
 }
 
-/// Runs instances on a pair, and decides.
+/// Runs instances on a pair of devices, and gives verdicts.
 #[derive(Debug)]
 pub struct Judge {
     pair: Pair,
-    /// Whom the agent here plays.
+    /// Side of the local agent.
     plays: Side,
     reference: Reference,
-    /// What is known of the requester's device, and of the responder's; and which entries were met.
+    /// Known deviations of the requester's device, and of the responder's.
     tables: [Option<Table>; 2],
+    /// Entries of the tables that explained a difference.
     met: Vec<(Side, usize)>,
+    /// Entries of the tables whose scenario was run.
     tried: Vec<(Side, usize)>,
 }
 
 impl Judge {
-    /// Judges a pair, whose agent here plays a side, by a reference.
+    /// Compares a pair, whose local agent is on side `plays`, with a reference.
     pub fn new(pair: Pair, plays: Side, reference: Reference, tables: [Option<Table>; 2]) -> Self {
         Self { pair, plays, reference, tables, met: Vec::new(), tried: Vec::new() }
     }
 
-    /// Judges two soft NICs on a cable by two others.
+    /// Compares two soft NICs on a cable with two others.
     pub fn in_memory() -> io::Result<Self> {
         let reference = Reference::Live(Box::new(Pair::in_memory()?));
         Ok(Self::new(Pair::in_memory()?, Side::Requester, reference, [None, None]))
     }
 
-    /// Who plays, requester first.
+    /// Returns the names of the devices, requester first.
     pub fn names(&self) -> [String; 2] {
         self.pair.names(self.plays)
     }
 
-    /// Runs an instance, and decides. An error means that nothing further can be run.
+    /// Runs an instance and gives a verdict. After an error, no further instance can be run.
     pub fn run(&mut self, instance: &Instance) -> Result<Finding, ControlError> {
         let start = now();
         let mut finding = Finding {
@@ -255,7 +257,7 @@ impl Judge {
         }
         let mut differences = expect::check(instance, &finding.trace);
         if let Some(reference) = self.reference.trace(instance)? {
-            // What the scenario forbids has been told already.
+            // A subject that does not meet the expectations is reported once.
             let more = compare(&finding.trace, &reference);
             let told = |more: &Difference| {
                 differences.iter().any(|it| (it.side, it.subject) == (more.side, more.subject))
@@ -268,7 +270,7 @@ impl Judge {
         Ok(finding)
     }
 
-    /// Tells what is known from what is not.
+    /// Separates known deviations from other differences.
     fn sort(&mut self, finding: &mut Finding, differences: Vec<Difference>) {
         let mut entries = Vec::new();
         for (side, table) in Side::BOTH.into_iter().zip(&self.tables) {
@@ -296,7 +298,7 @@ impl Judge {
         };
     }
 
-    /// What is said of the devices and no scenario showed, though it was run: scenario, and reason.
+    /// Returns the known deviations that did not occur although their scenario was run: scenario and reason.
     pub fn gone(&self) -> Vec<(String, String)> {
         let mut tried = self.tried.clone();
         tried.sort();

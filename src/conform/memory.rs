@@ -1,4 +1,4 @@
-//! What memory held, and what it must hold.
+//! Initial contents of buffers, and the contents that a scenario expects.
 
 use std::ops::Range;
 
@@ -7,7 +7,7 @@ use super::expand::{Instance, Values, sum};
 use super::scenario::MAIN;
 use super::scenario::limits::BYTES_MAX;
 
-/// What is claimed of some bytes.
+/// A line of `expect.memory`: what a range of a buffer must hold.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Claim<'t> {
     side: Side,
@@ -19,15 +19,15 @@ pub(super) struct Claim<'t> {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Content<'t> {
-    /// The initial content of a side's buffer, from there on.
+    /// Initial content of a buffer of a side, from an offset on.
     Of(Side, &'t str, &'t str),
-    /// A number of eight bytes.
+    /// A 64-bit number.
     Word(u64),
-    /// Unknown.
+    /// Any bytes.
     Anything,
 }
 
-/// A byte as it must be, if it must.
+/// Expected bytes; `None` may be anything.
 pub(super) type Image = Vec<Option<u8>>;
 
 impl<'t> Claim<'t> {
@@ -40,14 +40,14 @@ impl<'t> Claim<'t> {
         };
         let (left, right) = text.split_once('=').ok_or_else(form)?;
         let (name, range) = left.trim().split_once(' ').ok_or_else(form)?;
-        let (side, buffer) = place(name).ok_or_else(form)?;
+        let (side, buffer) = buffer_of(name).ok_or_else(form)?;
         let (from, to) = range.trim().split_once("..").ok_or_else(form)?;
         let right = right.trim();
         let is = match right.split_once(' ') {
             None if right == "anything" => Content::Anything,
             Some(("word", number)) => Content::Word(number.trim().parse().map_err(|_| form())?),
             Some((name, from)) => {
-                let (side, buffer) = place(name).ok_or_else(form)?;
+                let (side, buffer) = buffer_of(name).ok_or_else(form)?;
                 Content::Of(side, buffer, from.trim())
             }
             None => return Err(form()),
@@ -55,7 +55,7 @@ impl<'t> Claim<'t> {
         Ok(Self { side, buffer, from: from.trim(), to: to.trim(), is })
     }
 
-    /// Every buffer that it names.
+    /// Returns every buffer that it names.
     pub(super) fn names(&self) -> Vec<(Side, &'t str)> {
         let mut names = vec![(self.side, self.buffer)];
         if let Content::Of(side, buffer, _) = self.is {
@@ -64,7 +64,7 @@ impl<'t> Claim<'t> {
         names
     }
 
-    /// The bytes that it is about, and where in a buffer those come from that they must be: both lie within.
+    /// Returns the range that it is about, and the offset of the content it must have. Both are within their buffers.
     fn range(&self, instance: &Instance) -> Result<(Range<usize>, usize), String> {
         let values = instance.values();
         let (from, to) = (index(self.from, values)?, index(self.to, values)?);
@@ -94,7 +94,7 @@ impl<'t> Claim<'t> {
         Ok((from..to, start))
     }
 
-    /// Puts what it claims into the image of a buffer.
+    /// Writes what it claims to the image of a buffer.
     fn apply(&self, instance: &Instance, image: &mut Image) -> Result<(), String> {
         let (range, start) = self.range(instance)?;
         let count = range.len();
@@ -117,7 +117,7 @@ fn index(text: &str, values: Values) -> Result<usize, String> {
     usize::try_from(sum(text, values)?).map_err(|error| error.to_string())
 }
 
-fn place(name: &str) -> Option<(Side, &str)> {
+fn buffer_of(name: &str) -> Option<(Side, &str)> {
     let (side, buffer) = name.split_once('.').unwrap_or((name, MAIN));
     let side = Side::BOTH.into_iter().find(|known| known.name() == side)?;
     Some((side, buffer))
@@ -132,13 +132,14 @@ pub(super) fn len_of(instance: &Instance, side: Side, name: &str) -> Result<u64,
     len.map_err(|text| format!("{side}.buffers.{name}.len: {text}"))
 }
 
-/// What a buffer holds at the beginning: a pattern that tells sides, buffers and places apart, and its words.
+/// Returns the initial content of a buffer: a pattern that differs by side, buffer and offset, then the words of the scenario
+/// over it.
 pub(super) fn initial(instance: &Instance, side: Side, name: &str) -> Result<Vec<u8>, String> {
     let len = usize::try_from(len_of(instance, side, name)?.min(BYTES_MAX));
     piece(instance, side, name, 0..len.map_err(|error| error.to_string())?)
 }
 
-/// A piece of what a buffer holds at the beginning.
+/// Returns part of the initial content of a buffer.
 fn piece(
     instance: &Instance,
     side: Side,
@@ -157,7 +158,7 @@ fn piece(
     Ok(bytes)
 }
 
-/// Whether the buffers of an instance keep to their bound, and the claims about them to the buffers.
+/// Checks that the buffers of an instance are within [`BYTES_MAX`], and that claims are within the buffers.
 pub(super) fn check(instance: &Instance) -> Result<(), String> {
     for side in Side::BOTH {
         let mut bytes = 0_u64;
@@ -175,7 +176,7 @@ pub(super) fn check(instance: &Instance) -> Result<(), String> {
     Ok(())
 }
 
-/// What a buffer must hold in the end.
+/// Returns what a buffer must hold at the end.
 pub(super) fn image(instance: &Instance, side: Side, name: &str) -> Result<Image, String> {
     let mut image: Image = initial(instance, side, name)?.into_iter().map(Some).collect();
     for text in &instance.scenario.expect.memory {
@@ -187,7 +188,7 @@ pub(super) fn image(instance: &Instance, side: Side, name: &str) -> Result<Image
     Ok(image)
 }
 
-/// The first byte that is not as it must be: where, what it must be, what it is.
+/// Returns the first byte that is not as expected: its offset, the expected and the actual value.
 pub(super) fn mismatch(image: &Image, bytes: &[u8]) -> Option<(usize, u8, u8)> {
     let pairs = image.iter().zip(bytes).enumerate();
     pairs.filter_map(|(at, (must, is))| Some((at, (*must)?, *is))).find(|(_, must, is)| must != is)

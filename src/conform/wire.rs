@@ -1,10 +1,9 @@
-//! The wire of a device: it sees every packet that leaves and arrives, and does to some what a scenario says.
+//! The wire of a device: logs every packet that leaves or arrives, and injects the faults of a scenario.
 //!
-//! That of a soft device is around its link ([`watch`]); a card's is a bump in its cable ([`behind`]).
+//! For a soft device it wraps the link ([`watch`]); for an RNIC it is a bump in the wire ([`behind`]).
 //!
-//! Packets are seen before anything is done to them, where they leave the device or before they reach it: what is
-//! compared is what a device did, and not what became of it on the way. Faults are injected by rule, and rules are
-//! made anew for every instance, when queue pairs have their numbers.
+//! Packets are logged before faults: outbound ones as the device sent them, inbound ones before a fault changes them. So the
+//! comparison is about what devices did. Fault rules name queue pairs by number, so each instance sets its own.
 
 #[cfg(target_os = "linux")]
 use std::io;
@@ -24,13 +23,13 @@ use crate::link::raw::bump::{Bump, Frame};
 use crate::time::Instant;
 use crate::wire::{Bth, view};
 
-/// The most packets that are remembered of one instance; further ones are not seen.
+/// Maximum number of packets in the log of one instance; further ones are not logged.
 pub(super) const SEEN_MAX: usize = 1 << 16;
 
-/// The most bytes of packets that are remembered of one instance.
+/// Maximum number of bytes of packets in the log of one instance.
 const SEEN_BYTES_MAX: usize = 64 << 20;
 
-/// A packet that passed.
+/// A packet in the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Seen {
     /// Whether it left the device.
@@ -39,7 +38,7 @@ pub struct Seen {
     pub packet: Vec<u8>,
 }
 
-/// Holds the wire of a device: what passed, and what is to happen.
+/// The wire of a device: its log, and its fault injector.
 #[derive(Clone, Debug)]
 pub struct Wire {
     injector: Injector,
@@ -63,7 +62,7 @@ impl Log {
 }
 
 impl Wire {
-    /// A wire on which nothing happens yet.
+    /// A wire without faults.
     fn new() -> Self {
         let (injector, log) = (Injector::new(&Spec::default()), Arc::<Mutex<Log>>::default());
         let observed = Arc::downgrade(&log);
@@ -75,23 +74,23 @@ impl Wire {
         Self { injector, log }
     }
 
-    /// Forgets what passed, and puts these rules in the place of those before.
+    /// Clears the log, and replaces the fault rules.
     pub fn arm(&self, rules: Vec<Rule>) {
         *lock(&self.log) = Log::default();
         self.injector.set_rules(rules);
     }
 
-    /// How often something was done by each rule, in the order in which they were given.
+    /// Returns how often each rule was applied, in the order of [`arm`](Self::arm).
     pub fn fired(&self) -> Vec<u32> {
         self.injector.fired()
     }
 
-    /// What passed since.
+    /// Returns the log.
     pub fn seen(&self) -> Vec<Seen> {
         lock(&self.log).seen.clone()
     }
 
-    /// Whether a packet has arrived whose opcode has this word in its name.
+    /// Whether a packet has arrived whose opcode name contains `word`.
     pub fn has_arrived(&self, word: &str) -> bool {
         let named = |packet: &[u8]| {
             view::<Bth>(packet, 0).is_ok_and(|bth| bth.opcode().to_string().contains(word))
@@ -104,30 +103,30 @@ fn lock(log: &Mutex<Log>) -> MutexGuard<'_, Log> {
     log.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A link whose packets pass a wire.
+/// Puts a wire around a link.
 #[must_use]
 pub fn watch(link: Link) -> (Link, Wire) {
     let wire = Wire::new();
     (wire.injector.wrap(link), wire)
 }
 
-/// The wire of a device that is behind a bump. Frames are passed on until the last handle of the wire is dropped.
+/// Returns the wire of a device behind a bump in the wire. A thread forwards frames until the last handle is dropped.
 #[cfg(target_os = "linux")]
 pub fn behind(bump: Bump) -> io::Result<Wire> {
     let wire = Wire::new();
     let (injector, held) = (wire.injector.clone(), Arc::downgrade(&wire.log));
     let name = "roce-bump".to_owned();
-    std::thread::Builder::new().name(name).spawn(move || pass_on(bump, &injector, &held))?;
+    std::thread::Builder::new().name(name).spawn(move || forward(bump, &injector, &held))?;
     Ok(wire)
 }
 
-/// How often the bump checks for handles of the wire.
+/// Maximum time until the thread sees that the last handle was dropped.
 #[cfg(target_os = "linux")]
-const ROUND: Duration = Duration::from_millis(100);
+const CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
-/// Passes frames on, as long as there is a handle of the wire and the network takes them.
+/// Forwards frames until the last handle is dropped or an interface fails.
 #[cfg(target_os = "linux")]
-fn pass_on(mut bump: Bump, injector: &Injector, held: &Weak<Mutex<Log>>) {
+fn forward(mut bump: Bump, injector: &Injector, held: &Weak<Mutex<Log>>) {
     let start = super::now();
     let clock = || {
         let nanos = u64::try_from(start.elapsed().as_nanos()).unwrap_or(u64::MAX);
@@ -158,10 +157,11 @@ fn pass_on(mut bump: Bump, injector: &Injector, held: &Weak<Mutex<Log>>) {
             }
         }
         let next = lanes.iter().filter_map(Lane::timeout).min();
-        let wait = next.map_or(ROUND, |next| {
-            Duration::from_nanos(next.as_nanos().saturating_sub(clock().as_nanos())).min(ROUND)
+        let wait = next.map_or(CHECK_INTERVAL, |next| {
+            Duration::from_nanos(next.as_nanos().saturating_sub(clock().as_nanos()))
+                .min(CHECK_INTERVAL)
         });
-        // Without the network the scenario says what does not happen.
+        // The scenario then reports the completions that do not come.
         if sent.and_then(|()| bump.wait(wait)).is_err() {
             return;
         }

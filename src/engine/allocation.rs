@@ -1,4 +1,4 @@
-//! Fallible allocation: programs choose the sizes of queues, and one that asks for too much gets an error.
+//! Fallible allocation: programs choose the sizes of queues, and a size that memory does not allow is an error.
 
 use std::collections::TryReserveError;
 
@@ -26,7 +26,7 @@ impl From<NoMemory> for PostError {
     }
 }
 
-/// An array of `len` times `value`.
+/// Allocates an array of `len` copies of `value`.
 pub(super) fn array<T: Clone>(value: T, len: usize) -> Result<Box<[T]>, NoMemory> {
     let mut array = Vec::new();
     array.try_reserve_exact(len)?;
@@ -34,8 +34,8 @@ pub(super) fn array<T: Clone>(value: T, len: usize) -> Result<Box<[T]>, NoMemory
     Ok(array.into_boxed_slice())
 }
 
-/// Memory that the queues of all objects take when they are full, and its limit. What an object was promised counts, not
-/// what it uses so far: it must not fail later for lack of memory.
+/// Accounts for the memory that the queues of all objects take when they are full, against a limit. An object reserves all
+/// of it when it is created, so that it does not run out of memory later.
 #[derive(Debug)]
 pub(super) struct Promised {
     bytes: u64,
@@ -47,19 +47,19 @@ impl Promised {
         Self { bytes: 0, limit }
     }
 
-    /// Promises up to `bytes` more than the limit that it was made with.
+    /// Raises the limit by `bytes`.
     pub(super) fn raise_limit(&mut self, bytes: u64) {
         self.limit = self.limit.saturating_add(bytes);
     }
 
-    /// Promises `bytes`.
+    /// Reserves `bytes`.
     pub(super) fn take(&mut self, bytes: u64) -> Result<(), NoMemory> {
         let sum = self.bytes.checked_add(bytes).filter(|sum| *sum <= self.limit);
         self.bytes = sum.ok_or(NoMemory)?;
         Ok(())
     }
 
-    /// Returns `bytes` that are not needed any more.
+    /// Releases `bytes`.
     pub(super) fn give_back(&mut self, bytes: u64) {
         debug_assert!(bytes <= self.bytes);
         self.bytes = self.bytes.saturating_sub(bytes);

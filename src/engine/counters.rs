@@ -1,27 +1,6 @@
 //! Counters: every drop has a name and a counter.
 
-macro_rules! counters {
-    ($($(#[$doc:meta])* $variant:ident = $name:literal,)*) => {
-        /// What is counted: a reason to drop a packet, or another event.
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-        #[non_exhaustive]
-        pub enum Counter {
-            $($(#[$doc])* $variant,)*
-        }
-
-        impl Counter {
-            /// All of them.
-            pub const ALL: &'static [Self] = &[$(Self::$variant,)*];
-
-            /// The name; that of rxe's `hw_counters` where the meaning is the same.
-            pub const fn name(self) -> &'static str {
-                match self {
-                    $(Self::$variant => $name,)*
-                }
-            }
-        }
-    };
-}
+use crate::counters::counters;
 
 counters! {
     /// Packets received.
@@ -98,31 +77,4 @@ counters! {
     Backlog = "drop_backlog",
     /// Dropped: no queue pair is attached to the multicast group.
     NoGroup = "drop_no_group",
-}
-
-/// Values of all counters.
-#[derive(Clone, Debug)]
-pub struct Counters([u64; Counter::ALL.len()]);
-
-impl Default for Counters {
-    fn default() -> Self {
-        Self([0; Counter::ALL.len()])
-    }
-}
-
-impl Counters {
-    /// Returns the value of a counter.
-    pub fn get(&self, counter: Counter) -> u64 {
-        self.0[counter as usize]
-    }
-
-    /// Returns all counters with their values.
-    pub fn iter(&self) -> impl Iterator<Item = (Counter, u64)> {
-        Counter::ALL.iter().map(|&counter| (counter, self.get(counter)))
-    }
-
-    #[inline]
-    pub(super) fn add(&mut self, counter: Counter) {
-        self.0[counter as usize] += 1;
-    }
 }

@@ -1,21 +1,22 @@
 //! Peer window: bytes in flight to one peer, over all queue pairs.
 //!
-//! A queue pair keeps to its own window. But the queue pairs of one peer credit its receive buffer, and where that is
-//! small a few windows overrun it. So the bytes in flight to one peer may be limited. A queue pair that finds the limit
-//! reached waits until something is acknowledged; queue pairs that wait are served in order. A queue pair that has all
-//! packets in flight to the peer exceeds the limit up to its own window, but only while no other queue pair waits:
-//! otherwise it would keep the others waiting for as long as it has something to send, and after a timeout of one queue
-//! pair the burst of another would push its retransmission out of a short queue, at every retry.
+//! Each queue pair has a window of its own. But all queue pairs that send to one peer share its receive buffer, and a few
+//! windows together overrun a small one. So the bytes in flight to one peer may be limited. A queue pair that finds the limit
+//! reached waits for an ACK; queue pairs that wait are served in order.
 //!
-//! An acknowledged packet counts with the mean size of those in flight. Packets that will be retransmitted count as
-//! arrived or lost, and are not in flight any more: a queue pair in an RNR wait holds up no other.
+//! A queue pair may exceed the limit, up to its own window, if everything in flight to the peer is its own and no other queue
+//! pair waits. With another one waiting it may not: it would delay the other for as long as it has something to send, and
+//! after a timeout of the other its burst would push the retransmission out of a short queue, at every retry.
+//!
+//! An acknowledged packet counts with the mean size of those in flight. Packets that will be retransmitted are not in flight:
+//! they have arrived or are lost. So a queue pair in an RNR wait delays no other.
 
 use std::collections::{BTreeMap, VecDeque};
 
 use crate::table::SlotId;
 use crate::wire::Gid;
 
-/// Bytes that a packet takes in a receive buffer beyond its payload: headers, and what a kernel needs for itself.
+/// Bytes that a packet takes in a receive buffer beyond its payload: headers, and the overhead of the kernel.
 const OVERHEAD: u32 = 512;
 
 /// Bytes that a packet with `payload` bytes takes in a receive buffer.
@@ -30,12 +31,12 @@ pub(super) struct FlowCredit {
     window: Option<usize>,
     cost: u32,
     packets: u32,
-    /// Its number among the queue pairs that have waited.
+    /// Its place in the order of queue pairs that wait, if it does; see [`PeerWindow::first`].
     ticket: u64,
 }
 
 impl FlowCredit {
-    /// Whether it may have made its queue pair active.
+    /// Whether its queue pair may be woken by the window of its peer.
     pub(super) fn is_used(&self) -> bool {
         self.window.is_some()
     }
@@ -53,7 +54,7 @@ struct PeerWindow {
     waiting: VecDeque<Option<SlotId>>,
     /// Ticket of the first in `waiting`.
     first: u64,
-    /// Largest number of bytes that one of them needs.
+    /// Largest number of bytes that a queue pair in `waiting` needs.
     needed: u32,
 }
 
@@ -107,7 +108,7 @@ impl PeerWindows {
         window.in_flight.saturating_add(2 * cost) > limit
     }
 
-    /// Whether a queue pair waits for room and has nothing in flight: no ACK can come that it would wait for.
+    /// Whether a queue pair waits for room and has nothing in flight, so that no ACK of its own can come.
     pub(super) fn is_stalled(&self, credit: &FlowCredit) -> bool {
         let window = credit.window.and_then(|at| self.windows.get(at));
         window.is_some_and(|window| credit.packets == 0 && credit.ticket >= window.first)
@@ -161,8 +162,8 @@ impl PeerWindows {
         }
     }
 
-    /// Makes the next queue pair that waits active, if there is room for any of them. Called again when that one has sent, or
-    /// leaves, for the next.
+    /// Makes the next queue pair that waits active, if there is room for any of them. When that one has sent or has left, the
+    /// next is woken by another call.
     #[inline]
     pub(super) fn wake(&mut self, credit: &FlowCredit, active: &mut VecDeque<SlotId>) {
         let window = credit.window.and_then(|at| self.windows.get_mut(at));
@@ -308,17 +309,17 @@ mod tests {
             peers.sent(&mut long, 1000);
         }
         assert!(!peers.admits(&mut short, gid(1), 1000, SlotId(1), &mut active));
-        // All it has in flight is acknowledged but for the limit; it has more to send all the while.
+        // ACKs come until its bytes in flight are down to the limit. It has more to send throughout.
         for _ in 0..40 {
             assert!(!peers.admits(&mut long, gid(1), 1000, SlotId(0), &mut active));
             assert_eq!(active.pop_front(), None);
             peers.acknowledged(&mut long, 1, &mut active);
         }
         peers.acknowledged(&mut long, 1, &mut active);
-        assert_eq!(active.pop_front(), Some(SlotId(1)), "the one that waits longest");
+        assert_eq!(active.pop_front(), Some(SlotId(1)), "the queue pair that has waited longest");
         assert!(peers.admits(&mut short, gid(1), 1000, SlotId(1), &mut active));
         peers.sent(&mut short, 1000);
-        // Its timeout: it waits to retransmit, and the other sends no burst meanwhile.
+        // It times out and waits to retransmit. The other sends no burst meanwhile.
         peers.clear(&mut short, &mut active);
         assert_eq!(active.pop_front(), Some(SlotId(0)));
         assert!(peers.admits(&mut long, gid(1), 1000, SlotId(0), &mut active));

@@ -1,7 +1,7 @@
-//! Ways onto a network.
+//! Links: how a NIC sends and receives packets on a network.
 //!
-//! A link carries the packets of one port: it puts IP and UDP headers before them and the ICRC behind them, and on the
-//! way in checks both. Its two halves work side by side, so that one thread can send while another receives.
+//! A link belongs to one port. It prepends IP and UDP headers, appends the ICRC, and checks both on packets that arrive. Its
+//! halves are independent, so that one thread can send while another receives.
 //!
 //! | link | what it is |
 //! |---|---|
@@ -10,14 +10,15 @@
 //! | [`udp`] | an ordinary UDP socket, for which no privilege is needed |
 //! | [`raw`] | whole frames on one interface; needs the capability `CAP_NET_RAW` |
 //!
-//! And around any of them:
+//! Wrappers around any of them:
 //!
 //! | wrapper | what it does |
 //! |---|---|
-//! | [`fault`] | loses, duplicates, delays, reorders, corrupts and marks packets, by chance or by rule |
-//! | [`tap`] | writes what passes into a capture |
+//! | [`fault`] | drops, duplicates, delays, reorders, corrupts and ECN-marks packets, by chance or by rule |
+//! | [`tap`] | writes all packets to a capture |
 //!
-//! [`route`] tells from where and over what an address is reached, and [`interface`] what interfaces this machine has, and what a port on one of them would be.
+//! [`route`] looks up the source address and interface for a destination; [`interface`] lists the interfaces of this machine,
+//! and the ports that links on them have.
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -70,11 +71,11 @@ pub(crate) use sys::thread::tests::without_threads;
 #[cfg(target_os = "linux")]
 pub(crate) use sys::thread::{Thread, involuntary_switches, spawn};
 
-/// A thread, which takes signals as any other does elsewhere than on Linux.
+/// A thread. Only on Linux are signals blocked in it.
 #[cfg(not(target_os = "linux"))]
 pub(crate) type Thread = std::thread::JoinHandle<()>;
 
-/// Returns 0: how often a thread lost its core is not known elsewhere than on Linux.
+/// Returns 0: involuntary context switches are counted on Linux only.
 #[cfg(not(target_os = "linux"))]
 pub(crate) fn involuntary_switches() -> i64 {
     0
@@ -89,7 +90,7 @@ pub(crate) fn spawn(
     std::thread::Builder::new().name(name.to_string_lossy().into_owned()).spawn(run)
 }
 
-/// Starts a thread that nothing waits for, and that takes no signal of the program's.
+/// Starts a detached thread with signals blocked.
 #[doc(hidden)]
 pub fn spawn_detached(
     name: &'static core::ffi::CStr,
@@ -98,85 +99,84 @@ pub fn spawn_detached(
     spawn(name, run).map(drop)
 }
 
-/// The most multicast groups that a link is in at once.
+/// Maximum number of multicast groups that a link is in at once.
 pub const GROUPS_MAX: usize = 64;
 
-/// The most queue pairs that a link tells from those of others; with more, it takes in the packets of all.
+/// Maximum number of queue pairs in a QPN filter; with more there is no filter.
 pub const CHOSEN_MAX: usize = 128;
 
-/// A way onto a network: its halves, and what it knows of its port.
+/// A link: its halves and its port.
 pub struct Link {
     /// The half that sends.
     pub sender: Box<dyn Sender>,
     /// The half that receives.
     pub receiver: Box<dyn Receiver>,
-    /// The port it stands for.
+    /// Its port.
     pub port: Port,
-    /// Frames of any protocol, if its interface gives and takes them.
+    /// Frames of any protocol, if the link can send and receive them.
     pub frames: Option<Box<dyn Frames>>,
-    /// Follows what becomes of its port, if that can change.
+    /// Reports changes of the port, if it can change.
     pub monitor: Option<Box<dyn PortMonitor>>,
 }
 
-/// Follows what becomes of a port: carrier, MTU, addresses.
+/// Reports changes of a port: carrier, MTU, addresses.
 pub trait PortMonitor: Send {
-    /// What becomes readable when the port may have changed.
+    /// Returns a descriptor that becomes readable when the port may have changed.
     fn fd(&self) -> BorrowedFd<'_>;
 
-    /// What the port is now. The descriptor is not readable any more afterwards, until the next change.
+    /// Returns the present status. The descriptor is then not readable until the next change.
     fn status(&mut self) -> io::Result<&PortStatus>;
 }
 
-/// What can change of a port while it is open.
+/// Attributes of a port that can change while it is open.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PortStatus {
     /// Whether packets can pass: its interface is up and has a carrier.
     pub is_active: bool,
-    /// Its identifiers, by index. An index that has none is zero, and keeps its place.
+    /// GIDs by index; zero is an empty entry.
     pub gids: Vec<Gid>,
-    /// The largest payload whose packet fits into the network's MTU.
+    /// Largest RDMA MTU whose packets fit into the MTU of the network.
     pub mtu: Mtu,
 }
 
 /// Frames of any protocol on an interface, beside the packets of its link. Any thread may use it.
 pub trait Frames: Send + Sync {
-    /// The longest frame, from its Ethernet header on.
+    /// Returns the maximum length of a frame, from its Ethernet header on.
     fn len_max(&self) -> usize;
 
-    /// Sends a frame, waiting while the network has no room.
+    /// Sends a frame; blocks while the network has no room.
     fn send(&self, frame: &[u8]) -> io::Result<()>;
 
-    /// From now on frames arrive, or none any more.
+    /// Starts or stops receiving frames.
     fn listen(&self, listen: bool) -> io::Result<()>;
 
-    /// Takes in a frame that has arrived, without waiting, and puts it in the place of what `frame` holds; whether
-    /// there was one.
+    /// Receives a frame into `frame`, replacing its content, without blocking; returns whether there was one.
     fn receive(&self, frame: &mut Vec<u8>) -> io::Result<bool>;
 
-    /// What becomes readable when frames arrive.
+    /// Returns a descriptor that becomes readable when frames arrive.
     fn fd(&self) -> BorrowedFd<'_>;
 
-    /// Whether the frames that are sent arrive here again, as on the loopback interface.
+    /// Whether sent frames are received by their sender, as on the loopback interface.
     fn is_echoing(&self) -> bool {
         false
     }
 }
 
-/// What a link knows of its port.
+/// The port of a link.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Port {
-    /// What it is called: `udp:192.0.2.1`, `raw:eth0`.
+    /// Name: `udp:192.0.2.1`, `raw:eth0`.
     pub name: String,
-    /// Its identifiers, by index.
+    /// GIDs by index.
     pub gids: Vec<Gid>,
-    /// The largest payload whose packet fits into the network's MTU.
+    /// Largest RDMA MTU whose packets fit into the MTU of the network.
     pub mtu: Mtu,
     /// The network interface, if there is one.
     pub interface: Option<String>,
 }
 
 impl Port {
-    /// Whether other processes can have a port with the same addresses, and see the same packets: on raw links.
+    /// Whether other processes can open a port with the same addresses and receive the same packets, as on raw links.
     pub fn is_shared(&self) -> bool {
         self.name.starts_with("raw:")
     }
@@ -184,21 +184,22 @@ impl Port {
 
 /// The half of a link that sends.
 pub trait Sender: Send {
-    /// Seals the packets of a batch and sends them in order, waiting while the network has no room. A packet that the
-    /// network refuses is as good as lost and is counted; an error means that nothing can be sent any more.
+    /// Adds the ICRCs to the packets of a batch and sends them in order; blocks while the network has no room. A packet that
+    /// the network refuses counts as lost. After an error nothing can be sent any more.
     fn send(&mut self, now: Instant, batch: &mut Batch) -> io::Result<()>;
 
-    /// The UDP source port that packets on this path really have, where the link cannot choose.
+    /// Returns the UDP source port of packets on this path: some links cannot choose it.
     fn source_port(&self, path: &Path) -> u16 {
         path.source_port
     }
 
-    /// When it wants to be called again, with an empty batch if there is nothing else: it holds packets back.
+    /// Returns the time at which [`send`](Self::send) must be called again, with an empty batch if there is nothing else: the
+    /// link holds packets back.
     fn poll_timeout(&self) -> Option<Instant> {
         None
     }
 
-    /// What was counted, by name.
+    /// Returns its counters by name.
     fn counters(&self) -> Vec<(&'static str, u64)> {
         Vec::new()
     }
@@ -206,23 +207,23 @@ pub trait Sender: Send {
 
 /// The half of a link that receives.
 pub trait Receiver: Send {
-    /// Takes in what has arrived, without waiting, and checks it; returns how many packets are sound. Whatever was
-    /// taken in before is forgotten. What is refused is counted.
+    /// Receives what has arrived, without blocking, and checks it; returns the number of valid packets. They replace those of
+    /// the call before. Packets that are refused are counted.
     fn receive(&mut self, now: Instant) -> io::Result<usize>;
 
-    /// The packets that were taken in, in order.
+    /// Passes each packet of the last [`receive`](Self::receive) to `each`, in order.
     fn for_each(&self, each: &mut dyn FnMut(&Received<'_>));
 
-    /// How many bytes may wait to be taken in, if the system is sparing with them.
+    /// Returns the size of the receive buffer in bytes, if it is limited.
     fn room(&self) -> Option<usize> {
         None
     }
 
-    /// What becomes readable when packets arrive. It may be another one once a group was joined.
+    /// Returns a descriptor that becomes readable when packets arrive. After [`join`](Self::join) it may be another one.
     fn fd(&self) -> BorrowedFd<'_>;
 
-    /// Joins a multicast group: its packets arrive too, and the network is told if it needs to be. Each member gets one copy of
-    /// each packet to the group, from any NIC of any machine, this one too.
+    /// Joins a multicast group, in the network too where it must be told. Each member gets one copy of each packet to the
+    /// group, from any NIC of any machine, this one included.
     ///
     /// Sockets are opened for it, in the network namespace of the calling thread. An error of kind
     /// [`Unsupported`](io::ErrorKind::Unsupported) means that the link's addresses are of another version of IP, and of
@@ -231,26 +232,56 @@ pub trait Receiver: Send {
         Ok(())
     }
 
-    /// Ends that.
+    /// Leaves a multicast group.
     fn leave(&mut self, _group: Gid) {}
 
-    /// Says which queue pairs there are, if there are not too many, so that packets to others are not taken in where
-    /// that is easily told. Until then, and with `None`, there may be any.
-    fn choose(&mut self, _queue_pairs: Option<&[Qpn]>) {}
+    /// Sets the QPN filter: where the link can filter, packets to other queue pairs are not received. `None`, and the
+    /// initial state, is no filter: there are too many queue pairs for one, or any may exist.
+    fn set_qpn_filter(&mut self, _queue_pairs: Option<&[Qpn]>) {}
 
-    /// Takes in packets for these identifiers from now on, where the link has several. Zero is none.
+    /// Receives packets for these GIDs from now on, if the link has several. Zero is an empty entry.
     fn set_gids(&mut self, _gids: &[Gid]) {}
 
-    /// When it wants to be called again: it holds packets back.
+    /// Returns the time at which [`receive`](Self::receive) must be called again: the link holds packets back.
     fn poll_timeout(&self) -> Option<Instant> {
         None
     }
 
-    /// What was counted, by name.
+    /// Returns its counters by name.
     fn counters(&self) -> Vec<(&'static str, u64)> {
         Vec::new()
     }
 }
+
+/// Methods of a [`Receiver`] around another that only forward to it.
+macro_rules! forward_to_receiver {
+    ($inner:ident) => {
+        fn room(&self) -> Option<usize> {
+            self.$inner.room()
+        }
+
+        fn fd(&self) -> std::os::fd::BorrowedFd<'_> {
+            self.$inner.fd()
+        }
+
+        fn join(&mut self, group: crate::wire::Gid) -> std::io::Result<()> {
+            self.$inner.join(group)
+        }
+
+        fn leave(&mut self, group: crate::wire::Gid) {
+            self.$inner.leave(group);
+        }
+
+        fn set_qpn_filter(&mut self, queue_pairs: Option<&[crate::wire::Qpn]>) {
+            self.$inner.set_qpn_filter(queue_pairs);
+        }
+
+        fn set_gids(&mut self, gids: &[crate::wire::Gid]) {
+            self.$inner.set_gids(gids);
+        }
+    };
+}
+use forward_to_receiver;
 
 impl std::fmt::Debug for Link {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {

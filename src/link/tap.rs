@@ -12,16 +12,15 @@
 //! injector drops, it can write by a [`TapHandle`], with a comment.
 
 use std::io::{self, Write};
-use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use super::{Link, Receiver, Sender};
+use super::{Link, Receiver, Sender, forward_to_receiver};
 use crate::capture::{Direction, InterfaceId, LinkType, PcapngWriter, WriteError};
 use crate::time::Instant;
 use crate::wire::icrc::Identification;
 use crate::wire::{
-    Batch, Bth, Gid, ICRC_ROOM, Path, Qpn, ROCE_PORT, Received, Udp, UdpRepr, flip_icrc, icrc, view,
+    Batch, Bth, ICRC_ROOM, Path, ROCE_PORT, Received, Udp, UdpRepr, flip_icrc, icrc, view,
 };
 
 /// A link that writes what passes it into `sink`, as a pcapng. `epoch` is the time of day at which the link's own time
@@ -251,29 +250,7 @@ impl<W: Write + Send> Receiver for TapReceiver<W> {
         self.inner.for_each(each);
     }
 
-    fn room(&self) -> Option<usize> {
-        self.inner.room()
-    }
-
-    fn fd(&self) -> BorrowedFd<'_> {
-        self.inner.fd()
-    }
-
-    fn join(&mut self, group: Gid) -> io::Result<()> {
-        self.inner.join(group)
-    }
-
-    fn leave(&mut self, group: Gid) {
-        self.inner.leave(group);
-    }
-
-    fn choose(&mut self, queue_pairs: Option<&[Qpn]>) {
-        self.inner.choose(queue_pairs);
-    }
-
-    fn set_gids(&mut self, gids: &[Gid]) {
-        self.inner.set_gids(gids);
-    }
+    forward_to_receiver!(inner);
 
     fn poll_timeout(&self) -> Option<Instant> {
         self.inner.poll_timeout()

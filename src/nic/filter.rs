@@ -19,7 +19,7 @@ impl Shared {
         }
         let mut receiver = self.receiver();
         let qpns: Vec<Qpn> = self.core().engine.qp_numbers().take(CHOSEN_MAX + 1).collect();
-        receiver.choose(Some(&*qpns).filter(|qpns| qpns.len() <= CHOSEN_MAX));
+        receiver.set_qpn_filter(Some(&*qpns).filter(|qpns| qpns.len() <= CHOSEN_MAX));
     }
 
     /// Attaches a queue pair to a multicast group. The link joins the group for its first member.

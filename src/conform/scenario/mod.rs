@@ -1,4 +1,4 @@
-//! What a person writes.
+//! Scenarios, as they are written in TOML.
 //!
 //! ```toml
 //! [[scenario]]
@@ -6,25 +6,25 @@
 //! about = "A WRITE puts every byte where it belongs."
 //! mtu   = [256, 1024]                       # a list is run once for each
 //! size  = [0, 1, "mtu-1", "mtu", "5*mtu"]   # numbers, or sums and products with `size` and `mtu`
-//! steps = [{ requester = "write" }]         # in this order; who comes next waits for who came before
+//! steps = [{ requester = "write" }]         # in this order: each side waits for the other's step
 //! expect.requester = [{ opcode = "rdma_write" }]
 //! expect.memory = ["responder 0..size = requester 0"]
 //! ```
 //!
 //! Each side has a queue pair that is connected to the other's, and a buffer `main` of `2*size+128` bytes with all rights,
-//! filled with a pattern of its own. What is not named in `expect.memory` must be as it was. A scenario ends when every
-//! completion that it expects is there.
+//! filled with a pattern of its own. Bytes that `expect.memory` does not name must be unchanged. A scenario ends when every
+//! completion that it expects has come.
 //!
 //! | file | holds |
 //! |---|---|
 //! | this one | a scenario as a whole |
-//! | `sides` | what a side has: queue pairs, buffers, windows, and the rights to them |
-//! | `steps` | what is done: the steps of a side, and the faults of the wire |
-//! | `outcome` | what must hold in the end |
-//! | `read` | a file of scenarios becomes instances, or an error that names its cure |
-//! | `check` | whether everything that a scenario names is there, and within its bound |
-//! | `words` | what completions, states, events and packets are called |
-//! | [`limits`] | the bounds |
+//! | `sides` | objects of a side: queue pairs, buffers, windows, and access rights |
+//! | `steps` | steps of a side, and faults on the wire |
+//! | `outcome` | expected completions, states, events, packets and memory |
+//! | `read` | parses a file, with errors that say what to change |
+//! | `check` | checks that everything a scenario names exists, and keeps to the limits |
+//! | `words` | names of completions, states, events and packets |
+//! | [`limits`] | the limits |
 
 mod check;
 pub mod limits;
@@ -46,7 +46,7 @@ pub(super) use self::words::word;
 use super::Side;
 use super::expand::Expr;
 
-/// One value, or several, each of which is run.
+/// One value, or several: the scenario is run once for each.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum Several<T> {
@@ -57,7 +57,7 @@ pub enum Several<T> {
 }
 
 impl<T: Clone> Several<T> {
-    /// All of them.
+    /// Returns all values.
     pub fn all(&self) -> Vec<T> {
         match self {
             Self::One(one) => vec![one.clone()],
@@ -65,53 +65,53 @@ impl<T: Clone> Several<T> {
         }
     }
 
-    /// Whether each is run by itself, and so has a name.
+    /// Whether there are several, so that the value is in the name of the instance.
     pub fn varies(&self) -> bool {
         matches!(self, Self::Many(_))
     }
 }
 
-/// A story with two sides.
+/// A scenario: what two sides do, and what must come of it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Scenario {
-    /// What it is called.
+    /// Name.
     pub name: String,
-    /// What it shows, in a sentence.
+    /// What it tests, in a sentence.
     pub about: String,
-    /// The kind of its queue pairs: RC if nothing is said.
+    /// Type of the queue pairs; RC by default.
     #[serde(default, rename = "type")]
     pub kind: Kind,
-    /// The payload of a packet: 1024 if nothing is said.
+    /// Path MTU; 1024 by default.
     #[serde(default = "usual_mtu")]
     pub mtu: Several<u32>,
-    /// The length of its messages, for expressions: 64 if nothing is said.
+    /// Message length, for expressions; 64 by default.
     #[serde(default = "usual_size")]
     pub size: Several<Expr>,
-    /// What a step `op` posts.
+    /// Operation that a step `op` posts.
     #[serde(default = "no_op")]
     pub op: Several<Action>,
-    /// How many queue pairs each side has: 1 if nothing is said.
+    /// Number of queue pairs of each side; 1 by default.
     #[serde(default = "one")]
     pub qps: usize,
     /// Attributes of the queue pairs of both sides.
     #[serde(default)]
     pub qp: QpSpec,
-    /// What the requester has.
+    /// Objects of the requester.
     #[serde(default)]
     pub requester: SideSpec,
-    /// What the responder has.
+    /// Objects of the responder.
     #[serde(default)]
     pub responder: SideSpec,
-    /// What is done, in this order.
+    /// Steps, in this order.
     pub steps: Vec<Step>,
-    /// What the wire does.
+    /// Faults on the wire.
     #[serde(default)]
     pub faults: Vec<Fault>,
-    /// What must hold.
+    /// Expected outcome.
     #[serde(default)]
     pub expect: Expect,
-    /// How long it may take, in seconds: 5 if nothing is said.
+    /// Time limit in seconds; 5 by default.
     #[serde(default = "usual_limit")]
     pub limit: u64,
 }
@@ -137,7 +137,7 @@ const fn one() -> usize {
 }
 
 impl Scenario {
-    /// What a side has.
+    /// Returns the objects of a side.
     pub fn side(&self, side: Side) -> &SideSpec {
         match side {
             Side::Requester => &self.requester,
@@ -145,7 +145,7 @@ impl Scenario {
         }
     }
 
-    /// The buffers of a side, `main` among them.
+    /// Returns the buffers of a side, `main` included.
     pub fn buffers(&self, side: Side) -> Vec<BufferSpec> {
         let own = &self.side(side).buffers;
         let main = (!own.iter().any(|buffer| buffer.name == MAIN)).then(BufferSpec::main);

@@ -1,4 +1,4 @@
-//! Identity, state and attributes of a queue pair: what its sides read and never change.
+//! Identity, state and attributes of a queue pair, which `tx`, `rx` and `ack` only read.
 
 use super::super::env::Env;
 use crate::table::SlotId;
@@ -102,8 +102,8 @@ impl Attributes {
     }
 
     /// Returns the QPN that owns the type 2 windows which this queue pair binds, invalidates or gives access to: its own.
-    /// An XRC initiator executes no requests and a target binds nothing, so what the one binds is for the other, and both
-    /// use a number that neither has.
+    /// With XRC, an initiator binds windows and a target executes the requests that use them. They share windows, so both use
+    /// a number that no queue pair has.
     #[inline]
     pub(super) fn window_owner(&self) -> Qpn {
         match self.kind {

@@ -1,7 +1,7 @@
 //! State transitions of a queue pair.
 //!
-//! [`verbs::transition`](crate::verbs::transition) says which attributes a transition needs and allows (S-01). Here is
-//! checked what only the engine knows; nothing changes unless everything is valid.
+//! [`verbs::transition`](crate::verbs::transition) says which attributes a transition needs and allows (S-01). This file
+//! checks their values against the port and the engine. Nothing changes unless everything is valid.
 
 use super::super::Engine;
 use super::super::env::Env;
@@ -77,7 +77,7 @@ fn check_values(attr: &QpAttr, mask: AttrMask, env: &Env) -> Result<(), ModifyEr
 }
 
 impl Attributes {
-    /// Derives what the sides work by from the attributes that the program set.
+    /// Derives the attributes that `Tx` and `Rx` use from those that the program set.
     pub(super) fn derive(&mut self, requested: &mut QpAttr, env: &Env) {
         if self.kind == QpType::Gsi {
             requested.qkey = QKey::GSI;

@@ -1,14 +1,13 @@
 //! The half that receives.
 
 use std::io;
-use std::os::fd::BorrowedFd;
 
 use super::Injector;
 use super::lane::Lane;
 use crate::capture::Direction;
-use crate::link::Receiver;
+use crate::link::{Receiver, forward_to_receiver};
 use crate::time::Instant;
-use crate::wire::{Gid, Qpn, Received};
+use crate::wire::{Gid, Received};
 
 pub(super) struct FaultReceiver {
     inner: Box<dyn Receiver>,
@@ -69,29 +68,7 @@ impl Receiver for FaultReceiver {
         self.arrived.iter().for_each(|kept| each(&kept.as_received()));
     }
 
-    fn room(&self) -> Option<usize> {
-        self.inner.room()
-    }
-
-    fn fd(&self) -> BorrowedFd<'_> {
-        self.inner.fd()
-    }
-
-    fn join(&mut self, group: Gid) -> io::Result<()> {
-        self.inner.join(group)
-    }
-
-    fn leave(&mut self, group: Gid) {
-        self.inner.leave(group);
-    }
-
-    fn choose(&mut self, queue_pairs: Option<&[Qpn]>) {
-        self.inner.choose(queue_pairs);
-    }
-
-    fn set_gids(&mut self, gids: &[Gid]) {
-        self.inner.set_gids(gids);
-    }
+    forward_to_receiver!(inner);
 
     fn poll_timeout(&self) -> Option<Instant> {
         self.lane.timeout().into_iter().chain(self.inner.poll_timeout()).min()

@@ -56,7 +56,7 @@ impl Filter {
     }
 
     /// Lets through packets for these queue pairs only, or with `None` for any.
-    pub(super) fn choose(&mut self, socket: &Socket, queue_pairs: Option<&[Qpn]>) {
+    pub(super) fn set_queue_pairs(&mut self, socket: &Socket, queue_pairs: Option<&[Qpn]>) {
         let chosen = queue_pairs.filter(|chosen| chosen.len() <= CHOSEN_MAX);
         if chosen.is_none() && self.queue_pairs.is_none() {
             return;

@@ -214,8 +214,8 @@ impl Receiver for RawReceiver {
         self.filter.leave(self.ring.socket(), group);
     }
 
-    fn choose(&mut self, queue_pairs: Option<&[Qpn]>) {
-        self.filter.choose(self.ring.socket(), queue_pairs);
+    fn set_qpn_filter(&mut self, queue_pairs: Option<&[Qpn]>) {
+        self.filter.set_queue_pairs(self.ring.socket(), queue_pairs);
     }
 
     fn set_gids(&mut self, gids: &[Gid]) {

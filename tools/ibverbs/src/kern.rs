@@ -114,173 +114,98 @@ struct PathRec {
     preference: u8,
 }
 
-impl From<&KernAhAttr> for ibv_ah_attr {
-    fn from(attr: &KernAhAttr) -> Self {
-        Self {
-            grh: ibv_global_route {
-                dgid: ibv_gid { raw: attr.dgid },
-                flow_label: attr.flow_label,
-                sgid_index: attr.sgid_index,
-                hop_limit: attr.hop_limit,
-                traffic_class: attr.traffic_class,
-            },
-            dlid: attr.dlid,
-            sl: attr.sl,
-            src_path_bits: attr.src_path_bits,
-            static_rate: attr.static_rate,
-            is_global: attr.is_global,
-            port_num: attr.port_num,
-        }
-    }
+/// Conversions between a struct of the kernel and one of libibverbs, both ways: first the fields that are the same, then what
+/// each way has beside them.
+macro_rules! conversions {
+    ($($kernel:ident = $user:ident {
+        $($same:ident)*
+    } to_user($from_kernel:ident) { $($to_user:tt)* } to_kernel($from_user:ident) { $($to_kernel:tt)* })*) => {
+        $(
+            impl From<&$kernel> for $user {
+                fn from($from_kernel: &$kernel) -> Self {
+                    Self { $($same: $from_kernel.$same,)* $($to_user)* }
+                }
+            }
+
+            impl From<&$user> for $kernel {
+                fn from($from_user: &$user) -> Self {
+                    Self { $($same: $from_user.$same,)* $($to_kernel)* }
+                }
+            }
+        )*
+    };
 }
 
-impl From<&ibv_ah_attr> for KernAhAttr {
-    fn from(attr: &ibv_ah_attr) -> Self {
-        Self {
-            dgid: attr.grh.dgid.raw,
-            flow_label: attr.grh.flow_label,
-            sgid_index: attr.grh.sgid_index,
-            hop_limit: attr.grh.hop_limit,
-            traffic_class: attr.grh.traffic_class,
-            reserved: 0,
-            dlid: attr.dlid,
-            sl: attr.sl,
-            src_path_bits: attr.src_path_bits,
-            static_rate: attr.static_rate,
-            is_global: attr.is_global,
-            port_num: attr.port_num,
-            reserved_too: 0,
+conversions! {
+    KernAhAttr = ibv_ah_attr {
+        dlid sl src_path_bits static_rate is_global port_num
+    } to_user(attr) {
+        grh: ibv_global_route {
+            dgid: ibv_gid { raw: attr.dgid },
+            flow_label: attr.flow_label,
+            sgid_index: attr.sgid_index,
+            hop_limit: attr.hop_limit,
+            traffic_class: attr.traffic_class,
         }
+    } to_kernel(attr) {
+        dgid: attr.grh.dgid.raw,
+        flow_label: attr.grh.flow_label,
+        sgid_index: attr.grh.sgid_index,
+        hop_limit: attr.grh.hop_limit,
+        traffic_class: attr.grh.traffic_class,
+        reserved: 0,
+        reserved_too: 0
+    }
+
+    KernQpAttr = ibv_qp_attr {
+        qp_state cur_qp_state path_mtu path_mig_state qkey rq_psn sq_psn dest_qp_num qp_access_flags pkey_index
+        alt_pkey_index en_sqd_async_notify sq_draining max_rd_atomic max_dest_rd_atomic min_rnr_timer port_num timeout
+        retry_cnt rnr_retry alt_port_num alt_timeout
+    } to_user(attr) {
+        cap: ibv_qp_cap {
+            max_send_wr: attr.max_send_wr,
+            max_recv_wr: attr.max_recv_wr,
+            max_send_sge: attr.max_send_sge,
+            max_recv_sge: attr.max_recv_sge,
+            max_inline_data: attr.max_inline_data,
+        },
+        ah_attr: (&attr.ah_attr).into(),
+        alt_ah_attr: (&attr.alt_ah_attr).into(),
+        rate_limit: 0
+    } to_kernel(attr) {
+        qp_attr_mask: 0,
+        ah_attr: (&attr.ah_attr).into(),
+        alt_ah_attr: (&attr.alt_ah_attr).into(),
+        max_send_wr: attr.cap.max_send_wr,
+        max_recv_wr: attr.cap.max_recv_wr,
+        max_send_sge: attr.cap.max_send_sge,
+        max_recv_sge: attr.cap.max_recv_sge,
+        max_inline_data: attr.cap.max_inline_data,
+        reserved: [0; 5]
+    }
+
+    KernPathRec = PathRec {
+        dlid slid flow_label hop_limit traffic_class numb_path pkey sl mtu_selector rate_selector rate
+        packet_life_time_selector packet_life_time preference
+    } to_user(path) {
+        dgid: ibv_gid { raw: path.dgid },
+        sgid: ibv_gid { raw: path.sgid },
+        raw_traffic: path.raw_traffic.cast_signed(),
+        reversible: path.reversible.cast_signed(),
+        mtu: path.mtu.to_le_bytes()[0]
+    } to_kernel(path) {
+        dgid: path.dgid.raw,
+        sgid: path.sgid.raw,
+        raw_traffic: path.raw_traffic.cast_unsigned(),
+        reversible: path.reversible.cast_unsigned(),
+        mtu: u32::from(path.mtu)
     }
 }
 
 impl KernQpAttr {
     /// The attributes, of which those in the mask count.
     pub(crate) fn new(mask: u32, attr: &ibv_qp_attr) -> Self {
-        Self {
-            qp_attr_mask: mask,
-            qp_state: attr.qp_state,
-            cur_qp_state: attr.cur_qp_state,
-            path_mtu: attr.path_mtu,
-            path_mig_state: attr.path_mig_state,
-            qkey: attr.qkey,
-            rq_psn: attr.rq_psn,
-            sq_psn: attr.sq_psn,
-            dest_qp_num: attr.dest_qp_num,
-            qp_access_flags: attr.qp_access_flags,
-            ah_attr: (&attr.ah_attr).into(),
-            alt_ah_attr: (&attr.alt_ah_attr).into(),
-            max_send_wr: attr.cap.max_send_wr,
-            max_recv_wr: attr.cap.max_recv_wr,
-            max_send_sge: attr.cap.max_send_sge,
-            max_recv_sge: attr.cap.max_recv_sge,
-            max_inline_data: attr.cap.max_inline_data,
-            pkey_index: attr.pkey_index,
-            alt_pkey_index: attr.alt_pkey_index,
-            en_sqd_async_notify: attr.en_sqd_async_notify,
-            sq_draining: attr.sq_draining,
-            max_rd_atomic: attr.max_rd_atomic,
-            max_dest_rd_atomic: attr.max_dest_rd_atomic,
-            min_rnr_timer: attr.min_rnr_timer,
-            port_num: attr.port_num,
-            timeout: attr.timeout,
-            retry_cnt: attr.retry_cnt,
-            rnr_retry: attr.rnr_retry,
-            alt_port_num: attr.alt_port_num,
-            alt_timeout: attr.alt_timeout,
-            reserved: [0; 5],
-        }
-    }
-}
-
-impl From<&KernQpAttr> for ibv_qp_attr {
-    fn from(attr: &KernQpAttr) -> Self {
-        Self {
-            qp_state: attr.qp_state,
-            cur_qp_state: attr.cur_qp_state,
-            path_mtu: attr.path_mtu,
-            path_mig_state: attr.path_mig_state,
-            qkey: attr.qkey,
-            rq_psn: attr.rq_psn,
-            sq_psn: attr.sq_psn,
-            dest_qp_num: attr.dest_qp_num,
-            qp_access_flags: attr.qp_access_flags,
-            cap: ibv_qp_cap {
-                max_send_wr: attr.max_send_wr,
-                max_recv_wr: attr.max_recv_wr,
-                max_send_sge: attr.max_send_sge,
-                max_recv_sge: attr.max_recv_sge,
-                max_inline_data: attr.max_inline_data,
-            },
-            ah_attr: (&attr.ah_attr).into(),
-            alt_ah_attr: (&attr.alt_ah_attr).into(),
-            pkey_index: attr.pkey_index,
-            alt_pkey_index: attr.alt_pkey_index,
-            en_sqd_async_notify: attr.en_sqd_async_notify,
-            sq_draining: attr.sq_draining,
-            max_rd_atomic: attr.max_rd_atomic,
-            max_dest_rd_atomic: attr.max_dest_rd_atomic,
-            min_rnr_timer: attr.min_rnr_timer,
-            port_num: attr.port_num,
-            timeout: attr.timeout,
-            retry_cnt: attr.retry_cnt,
-            rnr_retry: attr.rnr_retry,
-            alt_port_num: attr.alt_port_num,
-            alt_timeout: attr.alt_timeout,
-            rate_limit: 0,
-        }
-    }
-}
-
-impl From<&KernPathRec> for PathRec {
-    fn from(path: &KernPathRec) -> Self {
-        Self {
-            dgid: ibv_gid { raw: path.dgid },
-            sgid: ibv_gid { raw: path.sgid },
-            dlid: path.dlid,
-            slid: path.slid,
-            raw_traffic: path.raw_traffic.cast_signed(),
-            flow_label: path.flow_label,
-            hop_limit: path.hop_limit,
-            traffic_class: path.traffic_class,
-            reversible: path.reversible.cast_signed(),
-            numb_path: path.numb_path,
-            pkey: path.pkey,
-            sl: path.sl,
-            mtu_selector: path.mtu_selector,
-            mtu: path.mtu.to_le_bytes()[0],
-            rate_selector: path.rate_selector,
-            rate: path.rate,
-            packet_life_time_selector: path.packet_life_time_selector,
-            packet_life_time: path.packet_life_time,
-            preference: path.preference,
-        }
-    }
-}
-
-impl From<&PathRec> for KernPathRec {
-    fn from(path: &PathRec) -> Self {
-        Self {
-            dgid: path.dgid.raw,
-            sgid: path.sgid.raw,
-            dlid: path.dlid,
-            slid: path.slid,
-            raw_traffic: path.raw_traffic.cast_unsigned(),
-            flow_label: path.flow_label,
-            reversible: path.reversible.cast_unsigned(),
-            mtu: u32::from(path.mtu),
-            pkey: path.pkey,
-            hop_limit: path.hop_limit,
-            traffic_class: path.traffic_class,
-            numb_path: path.numb_path,
-            sl: path.sl,
-            mtu_selector: path.mtu_selector,
-            rate_selector: path.rate_selector,
-            rate: path.rate,
-            packet_life_time_selector: path.packet_life_time_selector,
-            packet_life_time: path.packet_life_time,
-            preference: path.preference,
-        }
+        Self { qp_attr_mask: mask, ..attr.into() }
     }
 }
 

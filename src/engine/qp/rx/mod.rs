@@ -237,7 +237,7 @@ impl Rx {
             Fault::NotReady => {
                 // Rule: Q-07.
                 env.count(Counter::RnrSent);
-                // Packets behind it are out of sequence too, and get no NAK of their own.
+                // Packets after it are out of sequence, and get no NAK of their own.
                 self.nak_sent = true;
                 self.responses.nak(psn, self.msn, AckKind::RnrNak);
                 return Ok(());
@@ -292,7 +292,7 @@ impl Rx {
         if let Some((taken, srq)) = self.abandon()
             && let Some(queue) = self.recv_queue(srq, env)
         {
-            // Even one of a shared queue cannot go back once it was begun.
+            // Once begun, it cannot return to its queue, not even to a shared one.
             let id = queue.release(taken);
             let cq = receive::recv_cq_of(srq, attr, env);
             flush_one(id, cq, attr, env);
@@ -303,7 +303,7 @@ impl Rx {
         }
     }
 
-    /// Releases the receive work request that a message has begun to fill, without a completion.
+    /// Releases the receive work request that a message has taken, without a completion.
     pub(super) fn release_begun(&mut self, env: &mut Env) {
         if let Some((taken, srq)) = self.abandon()
             && let Some(queue) = self.recv_queue(srq, env)

@@ -1,4 +1,4 @@
-//! Receive work requests: which queue a message takes one from, and how its bytes get there.
+//! Receive work requests: the queue that a message takes one from, and the buffers that its payload is written to.
 
 use super::super::super::env::Env;
 use super::super::super::recv_queue::{RecvQueue, RecvSlot};
@@ -46,8 +46,8 @@ impl Rx {
         }
     }
 
-    /// Returns the buffers of a receive work request, and the protection domain that they are registered in: of a shared
-    /// queue, its own.
+    /// Returns the buffers of a receive work request, and the protection domain that they must be registered in. For a
+    /// shared receive queue it is the domain of that queue.
     pub(in super::super) fn buffers<'q>(
         &'q self,
         taken: RecvSlot,
@@ -110,7 +110,7 @@ pub(super) fn recv_cq_of(srq: Option<SrqHandle>, attr: &Attributes, env: &Env) -
     xrc.map_or(attr.recv_cq, |(_, cq)| cq)
 }
 
-/// Raises the limit event of a shared receive queue that has run low, once.
+/// Raises SRQ_LIMIT_REACHED when a shared receive queue falls below its limit, once.
 pub(in super::super) fn check_srq_limit(handle: SrqHandle, env: &mut Env) {
     let Some(srq) = env.srqs.get_mut(handle.0) else { return };
     if srq.limit > 0 && srq.queue.len() < srq.limit {

@@ -9,7 +9,7 @@ use crate::wire::aeth::NakCode;
 use crate::wire::{OpcodeInfo, Packet};
 
 impl Rx {
-    /// Handles a request. Packets that are not in order are dropped until a message begins.
+    /// Handles a request. After a gap, packets are dropped until the next message begins.
     pub(super) fn handle_unreliable(
         &mut self,
         packet: &Packet<'_>,
@@ -34,7 +34,7 @@ impl Rx {
             Ok(()) => return Ok(()),
             Err(Fault::CqOverrun) => return Err(Failure::Fatal),
             Err(Fault::Nak(NakCode::RemoteOperationalError, status)) => {
-                // The local buffer is at fault.
+                // A local buffer is not accessible: the receive completes in error.
                 if let Some(begun) = self.abandon() {
                     self.complete_begun(begun, status, attr, env);
                 }
