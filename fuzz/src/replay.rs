@@ -11,11 +11,9 @@ use roce::wire::{Gid, ICRC_ROOM, LinkType, Opcode, Path};
 pub fn replay(input: &[u8]) {
     let [mode, rest @ ..] = input else { return };
     let generated = if mode % 4 == 0 { rest.to_vec() } else { generate(rest) };
-    let options = Options {
-        program_writes: mode & 0x10 != 0,
-        point: (mode & 0x20 != 0).then(|| host(1)),
-        ..Options::default()
-    };
+    let mut options = Options::default();
+    options.program_writes = mode & 0x10 != 0;
+    options.point = (mode & 0x20 != 0).then(|| host(1));
     let mut report = ReplayReport::default();
     let Ok(survey) = replay_capture(&generated, &options, &mut report) else { return };
     report.finish(&survey);

@@ -79,14 +79,7 @@ impl Inflight {
 
 /// Whether an operation is answered with a response of its own rather than by an acknowledgement.
 pub(super) const fn needs_response(operation: Operation) -> bool {
-    matches!(
-        operation,
-        Operation::ReadRequest
-            | Operation::CompareSwap
-            | Operation::FetchAdd
-            | Operation::Flush
-            | Operation::AtomicWrite
-    )
+    operation.response().is_own()
 }
 
 /// The PSN of a sequence number.

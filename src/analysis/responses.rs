@@ -4,11 +4,11 @@ use super::evidence::Refusal;
 use super::inflight::psn_of;
 use super::limits::{MISSING_RESPONSES_MAX, PSN_JUMP_MAX, RECENT_ACKS_MAX, RESPONSES_MAX};
 use super::message::Outcome;
+use super::mtu::{MTUS, responses_of};
 use super::records::RecordFlags;
 use super::requester::{
     Asked, LastAck, LastNak, Requester, Scene, TIMEOUT_NANOS_LEAST, Trigger, Verdict,
 };
-use super::requests::{MTUS, responses_of};
 use super::{PacketFacts, PacketRole, RetransmissionCause, Sink};
 use crate::wire::aeth::{Answer, Credits, NakCode, RnrTimer};
 use crate::wire::{OpcodeInfo, Operation};
@@ -38,13 +38,10 @@ impl Requester {
             return info.operation == Operation::ReadResponse && self.may_be_unsized(sequence);
         }
         match info.operation {
-            Operation::ReadResponse => self.messages.find(sequence).is_some_and(|message| {
-                use Operation::{AtomicWrite, Flush, ReadRequest};
-                matches!(message.operation, ReadRequest | Flush | AtomicWrite)
-            }),
-            Operation::AtomicAcknowledge => self.messages.find(sequence).is_some_and(|message| {
-                matches!(message.operation, Operation::CompareSwap | Operation::FetchAdd)
-            }),
+            Operation::ReadResponse | Operation::AtomicAcknowledge => self
+                .messages
+                .find(sequence)
+                .is_some_and(|message| message.operation.response().is_by(info.operation)),
             _ => true,
         }
     }

@@ -18,8 +18,9 @@ use crate::decode::{Context, Decoder};
 use crate::verbs::Mtu;
 use crate::wire::{Gid, PKey, Psn, Qpn, RKey, ROCE_PORT};
 
-/// What a user may tell a replay that the capture does not.
+/// What a user knows and the capture does not say. Set the fields of the default.
 #[derive(Clone, Debug, Default)]
+#[non_exhaustive]
 pub struct Options {
     /// Deviations that are known, by device.
     pub profiles: Profiles,

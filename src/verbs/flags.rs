@@ -3,6 +3,7 @@
 use bitflags::bitflags;
 
 use super::codes::{codes, names};
+use crate::wire::Right;
 
 bitflags! {
     /// What may be done with memory, or with a queue pair: `ibv_access_flags`.
@@ -44,6 +45,17 @@ impl Access {
         .union(Self::REMOTE_ATOMIC)
         .union(Self::FLUSH_GLOBAL)
         .union(Self::FLUSH_PERSISTENT);
+
+    /// What a request with this right needs; nothing if it names no memory, or if its FETH says what.
+    #[inline]
+    pub const fn needed(right: Right) -> Self {
+        match right {
+            Right::None | Right::Flush => Self::empty(),
+            Right::Write => Self::REMOTE_WRITE,
+            Right::Read => Self::REMOTE_READ,
+            Right::Atomic => Self::REMOTE_ATOMIC,
+        }
+    }
 
     /// The rights that a program asked for, without optional ones that are unknown; `None` if it asked for another
     /// unknown one.

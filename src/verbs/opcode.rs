@@ -3,7 +3,7 @@
 use super::codes::codes;
 use super::limits::ATOMIC_BYTES;
 use super::{QpType, QpTypes};
-use crate::wire::Operation;
+use crate::wire::{Headers, Opcode, Operation, Right};
 
 codes! {
     /// What completed: `ibv_wc_opcode`.
@@ -134,6 +134,8 @@ pub struct WrInfo {
     pub completes_as: WcOpcode,
     /// What its request packets are on the wire, if it has any.
     pub operation: Option<Operation>,
+    /// The header that only the packet has that ends its request: immediate data, a key to invalidate, or none.
+    pub trailer: Headers,
     /// The queue pairs that it may be posted to.
     pub qp_types: QpTypes,
     /// Which way its local buffers are used.
@@ -167,7 +169,7 @@ impl WrOpcode {
 }
 
 macro_rules! wrs {
-    ($($opcode:ident => $completes:ident, $operation:ident, [$($qp_type:ident)*],
+    ($($opcode:ident => $completes:ident, $operation:ident$(+ $trailer:ident)?, [$($qp_type:ident)*],
         $local:ident $length:ident$(($bytes:ident))?, [$($fact:ident)*];)*) => {
         impl WrOpcode {
             /// What this opcode implies.
@@ -175,17 +177,20 @@ macro_rules! wrs {
             pub const fn info(self) -> &'static WrInfo {
                 match self {
                     $(Self::$opcode => {
+                        const OPERATION: Option<Operation> = wrs!(@operation $operation);
+                        const TRAILER: Headers = Headers::empty()$(.union(Headers::$trailer))?;
                         const INFO: WrInfo = WrInfo { $($fact: true,)* ..WrInfo {
                             opcode: WrOpcode::$opcode,
                             completes_as: WcOpcode::$completes,
-                            operation: wrs!(@operation $operation),
+                            operation: OPERATION,
+                            trailer: TRAILER,
                             qp_types: QpTypes::empty()$(.union(QpTypes::$qp_type))*,
                             local: LocalData::$local,
                             length: LengthRule::$length$(($bytes))?,
-                            remote: false,
-                            rd_atomic: false,
+                            remote: names_memory(OPERATION),
+                            rd_atomic: counts_as_rd_atomic(OPERATION),
                             inline: false,
-                            takes_receive: false,
+                            takes_receive: takes_receive(OPERATION, TRAILER),
                             waits_for_all: false,
                         } };
                         &INFO
@@ -198,25 +203,50 @@ macro_rules! wrs {
     (@operation $operation:ident) => { Some(Operation::$operation) };
 }
 
-// Opcode => completion, operation on the wire, where allowed, local buffers and their length, what holds of it.
+// What the opcodes of its packets say about a work request.
+
+const fn names_memory(operation: Option<Operation>) -> bool {
+    match operation {
+        Some(operation) => !matches!(operation.right(), Right::None),
+        None => false,
+    }
+}
+
+const fn counts_as_rd_atomic(operation: Option<Operation>) -> bool {
+    match operation {
+        Some(operation) => operation.counts_as_rd_atomic(),
+        None => false,
+    }
+}
+
+const fn takes_receive(operation: Option<Operation>, trailer: Headers) -> bool {
+    let Some(operation) = operation else { return false };
+    let [.., only] = Opcode::of_message(operation, trailer);
+    match only.info() {
+        Some(info) => info.receive.takes(),
+        None => false,
+    }
+}
+
+// Opcode => completion, operation on the wire and its trailer, where allowed, local buffers and their length, what holds of it.
 //
 // An atomic whose buffers are not eight bytes long can be posted, and completes with a local length error.
 //
 // The manual lists SEND_WITH_INV for UC, too; but no packet of that service carries a key to invalidate.
 wrs! {
     // Rule: T-33.
-    RdmaWrite => RdmaWrite, Write, [RC UC XRC_SEND], Gather Any, [remote inline];
-    RdmaWriteWithImm => RdmaWrite, Write, [RC UC XRC_SEND], Gather Any, [remote inline takes_receive];
-    Send => Send, Send, [RC UC UD GSI XRC_SEND RAW_PACKET], Gather Any, [inline takes_receive];
-    SendWithImm => Send, Send, [RC UC UD GSI XRC_SEND], Gather Any, [inline takes_receive];
-    RdmaRead => RdmaRead, ReadRequest, [RC XRC_SEND], Scatter Any, [remote rd_atomic];
-    AtomicCmpAndSwp => CompSwap, CompareSwap, [RC XRC_SEND], Scatter Any, [remote rd_atomic];
-    AtomicFetchAndAdd => FetchAdd, FetchAdd, [RC XRC_SEND], Scatter Any, [remote rd_atomic];
+    RdmaWrite => RdmaWrite, Write, [RC UC XRC_SEND], Gather Any, [inline];
+    RdmaWriteWithImm => RdmaWrite, Write + IMM_DT, [RC UC XRC_SEND], Gather Any, [inline];
+    Send => Send, Send, [RC UC UD GSI XRC_SEND RAW_PACKET], Gather Any, [inline];
+    SendWithImm => Send, Send + IMM_DT, [RC UC UD GSI XRC_SEND], Gather Any, [inline];
+    RdmaRead => RdmaRead, ReadRequest, [RC XRC_SEND], Scatter Any, [];
+    AtomicCmpAndSwp => CompSwap, CompareSwap, [RC XRC_SEND], Scatter Any, [];
+    AtomicFetchAndAdd => FetchAdd, FetchAdd, [RC XRC_SEND], Scatter Any, [];
     LocalInv => LocalInv, Nothing, [RC UC XRC_SEND], Unused Any, [waits_for_all];
     BindMw => BindMw, Nothing, [RC UC XRC_SEND], Unused Any, [];
-    SendWithInv => Send, Send, [RC XRC_SEND], Gather Any, [inline takes_receive];
+    SendWithInv => Send, Send + IETH, [RC XRC_SEND], Gather Any, [inline];
     Tso => Tso, Nothing, [UD RAW_PACKET], Gather Any, [];
     Driver1 => Driver1, Nothing, [], Unused Any, [];
-    Flush => Flush, Flush, [RC XRC_SEND], Unused Any, [remote];
-    AtomicWrite => AtomicWrite, AtomicWrite, [RC XRC_SEND], Gather Exactly(ATOMIC_BYTES), [remote rd_atomic inline];
+    Flush => Flush, Flush, [RC XRC_SEND], Unused Any, [];
+    AtomicWrite => AtomicWrite, AtomicWrite, [RC XRC_SEND], Gather Exactly(ATOMIC_BYTES), [inline];
 }

@@ -37,7 +37,6 @@ pub mod aeth;
 pub(crate) mod batch;
 mod bth;
 pub mod cm;
-mod crc32;
 mod error;
 mod ethernet;
 mod ext;
@@ -52,6 +51,7 @@ mod link_type;
 pub mod mad;
 mod num;
 mod opcode;
+mod operation;
 mod packet;
 mod path;
 mod repr;
@@ -70,9 +70,8 @@ pub use ip::*;
 pub use link::{Erf, ErfLayout, ErfRepr, Sll, Sll2, Sll2Layout, Sll2Repr, SllLayout, SllRepr};
 pub use link_type::LinkType;
 pub use num::*;
-pub use opcode::{
-    Headers, Opcode, OpcodeInfo, Operation, PayloadRule, Position, Receive, Role, Service,
-};
+pub use opcode::{Headers, Opcode, OpcodeInfo, PayloadRule, Position, Receive, Role, Service};
+pub use operation::{Operation, Response, Right};
 pub use packet::{Extensions, HeadersMismatch, Packet, PacketRepr};
 pub use path::{Path, PathHeaders, Prefixes, source_port};
 pub use repr::{FrameRepr, NetworkRepr};

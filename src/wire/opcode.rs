@@ -2,13 +2,14 @@
 //!
 //! Everything the specification ties to a BTH opcode stands here once: which service it belongs to, what it does,
 //! where in its message it stands, which headers follow, how much payload it may carry, who sends it and what it
-//! does to the receive queue. Parser, builder, responder, decoder, statistics and fuzzers ask [`Opcode::info`];
+//! does to the receive queue. What all opcodes of an operation share stands in the table of `operation`. Parser, builder, responder, decoder, statistics and fuzzers ask [`Opcode::info`];
 //! no code matches on numbers a second time. An opcode that is not in the table keeps its number.
 
 use core::fmt;
 
 use super::Layer;
 use super::layout::whole_field;
+use super::operation::{Operation, Right};
 
 /// The first byte of a BTH.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -18,13 +19,57 @@ impl Opcode {
     /// What the table says of this opcode, or `None` if it is unassigned.
     #[inline]
     #[expect(clippy::indexing_slicing, reason = "a byte has 256 values")]
-    pub fn info(self) -> Option<&'static OpcodeInfo> {
-        OPCODES[usize::from(self.0)].as_ref()
+    pub const fn info(self) -> Option<&'static OpcodeInfo> {
+        OPCODES[self.0 as usize].as_ref()
     }
 
     /// Every opcode that has a meaning, in the order of their numbers.
     pub fn assigned() -> impl Iterator<Item = &'static OpcodeInfo> {
         OPCODES.iter().flatten()
+    }
+
+    /// The RC opcode of each packet of a message, by [`Position`]. The packet that ends the message has `trailer`: immediate
+    /// data, a key to invalidate, or nothing. An operation whose messages are one packet has its opcode at every position.
+    ///
+    /// For tables that are built when compiling: it searches.
+    pub const fn of_message(operation: Operation, trailer: Headers) -> [Self; 4] {
+        let Some(only) = Self::find(operation, Position::Only, trailer) else {
+            panic!("no RC message of this operation has this trailer");
+        };
+        [
+            Self::find_or(only, operation, Position::First, Headers::empty()),
+            Self::find_or(only, operation, Position::Middle, Headers::empty()),
+            Self::find_or(only, operation, Position::Last, trailer),
+            only,
+        ]
+    }
+
+    const fn find_or(
+        other: Self,
+        operation: Operation,
+        position: Position,
+        trailer: Headers,
+    ) -> Self {
+        match Self::find(operation, position, trailer) {
+            Some(opcode) => opcode,
+            None => other,
+        }
+    }
+
+    const fn find(operation: Operation, position: Position, trailer: Headers) -> Option<Self> {
+        let trailers = Headers::IMM_DT.union(Headers::IETH);
+        let mut number = Service::Rc.class();
+        while number < Service::Uc.class() {
+            if let Some(info) = Self(number).info()
+                && info.operation as u8 == operation as u8
+                && info.position as u8 == position as u8
+                && info.headers.intersection(trailers).bits() == trailer.bits()
+            {
+                return Some(info.opcode);
+            }
+            number += 1;
+        }
+        None
     }
 }
 
@@ -56,6 +101,8 @@ pub struct OpcodeInfo {
     pub service: Service,
     /// What it does.
     pub operation: Operation,
+    /// The right that it needs, from the table of operations.
+    pub right: Right,
     /// Where in its message it stands.
     pub position: Position,
     /// The headers between BTH and payload.
@@ -96,35 +143,6 @@ impl Service {
 }
 
 const _: () = assert!(Service::Xrc.class() == 0xa0, "services stand in the order of their numbers");
-
-/// What a packet asks for or answers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Operation {
-    /// Data for a receive buffer.
-    Send,
-    /// Data for an address at the peer.
-    Write,
-    /// A request for data from an address at the peer.
-    ReadRequest,
-    /// Data that was asked for, or the answer to a flush or an atomic write.
-    ReadResponse,
-    /// An acknowledgement, positive or negative.
-    Acknowledge,
-    /// The answer to an atomic operation: the value before it.
-    AtomicAcknowledge,
-    /// Compare and swap.
-    CompareSwap,
-    /// Fetch and add.
-    FetchAdd,
-    /// Resynchronisation, of the reliable datagram service.
-    Resync,
-    /// A request to make earlier writes visible or persistent.
-    Flush,
-    /// Eight bytes written at once.
-    AtomicWrite,
-    /// A congestion notification.
-    Cnp,
-}
 
 /// Where a packet stands in its message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -305,6 +323,7 @@ macro_rules! opcodes {
                 name: stringify!($name),
                 service: Service::$service,
                 operation: Operation::$operation,
+                right: Operation::$operation.right(),
                 position: Position::$position,
                 headers,
                 header_len: Headers::BTH_LEN + headers.byte_len(),
@@ -445,6 +464,44 @@ mod tests {
                 _ => unreachable!("{info:?}"),
             };
             assert_eq!(info.service, service, "{info:?}");
+        }
+    }
+
+    #[test]
+    fn messages_have_the_opcodes_of_their_positions() {
+        use Opcode as O;
+        let by_position = |operation, trailer| Opcode::of_message(operation, trailer);
+        let send = [O::RC_SEND_FIRST, O::RC_SEND_MIDDLE];
+        for (trailer, last, only) in [
+            (Headers::empty(), O::RC_SEND_LAST, O::RC_SEND_ONLY),
+            (Headers::IMM_DT, O::RC_SEND_LAST_WITH_IMMEDIATE, O::RC_SEND_ONLY_WITH_IMMEDIATE),
+            (Headers::IETH, O::RC_SEND_LAST_WITH_INVALIDATE, O::RC_SEND_ONLY_WITH_INVALIDATE),
+        ] {
+            let expected = [send[0], send[1], last, only];
+            assert_eq!(by_position(Operation::Send, trailer), expected);
+        }
+        let read = [O::RC_RDMA_READ_REQUEST; 4];
+        assert_eq!(by_position(Operation::ReadRequest, Headers::empty()), read);
+        assert_eq!(
+            by_position(Operation::ReadResponse, Headers::empty()),
+            [
+                O::RC_RDMA_READ_RESPONSE_FIRST,
+                O::RC_RDMA_READ_RESPONSE_MIDDLE,
+                O::RC_RDMA_READ_RESPONSE_LAST,
+                O::RC_RDMA_READ_RESPONSE_ONLY,
+            ]
+        );
+    }
+
+    #[test]
+    fn requests_that_name_memory_need_a_right() {
+        let names = Headers::RETH | Headers::ATOMIC_ETH;
+        for info in Opcode::assigned().filter(|info| info.position.begins()) {
+            let has_address = info.headers.intersects(names);
+            assert_eq!(info.right != Right::None, has_address, "{info:?}");
+            let is_request = info.role == Role::Request;
+            let is_answered = info.operation.response() != crate::wire::Response::None;
+            assert_eq!(is_answered, is_request, "{info:?}");
         }
     }
 

@@ -30,7 +30,8 @@ pub fn host_of(point: usize, ipv6: bool) -> Option<Gid> {
 /// Replays a capture file.
 pub fn replay(capture: &[u8], point: Option<Gid>) -> (Vec<Step>, Arc<Survey>) {
     let mut steps: Vec<Step> = Vec::new();
-    let options = Options { point, ..Options::default() };
+    let mut options = Options::default();
+    options.point = point;
     let survey = replay_capture(capture, &options, &mut steps).unwrap();
     (steps, survey)
 }

@@ -16,13 +16,19 @@ use super::super::env::Env;
 use super::super::keys::Refusal;
 use super::super::send_queue::packets;
 use super::attr::Attributes;
-use super::tx::pad_for;
+use super::tx::{pad_for, position};
 use crate::table::SlotId;
 use crate::time::Instant;
 use crate::verbs::{Access, QpType};
 use crate::wire::aeth::{Answer, Credits, NakCode};
 use crate::wire::batch::{Batch, Draft};
-use crate::wire::{AethRepr, AtomicAckEthRepr, BthRepr, CnpRepr, Msn, Opcode, Position, Psn, RKey};
+use crate::wire::{
+    AethRepr, AtomicAckEthRepr, BthRepr, CnpRepr, Headers, Msn, Opcode, Operation, Position, Psn,
+    RKey,
+};
+
+/// Opcodes of READ responses, by position.
+const READ_RESPONSES: [Opcode; 4] = Opcode::of_message(Operation::ReadResponse, Headers::empty());
 
 /// A response that is to be sent.
 ///
@@ -295,12 +301,8 @@ impl ResponseQueue {
         let count = packets(len, attr.mtu);
         let offset = sent * attr.mtu;
         let size = (len - offset).min(attr.mtu);
-        let (opcode, position) = match (sent == 0, sent + 1 == count) {
-            (true, true) => (Opcode::RC_RDMA_READ_RESPONSE_ONLY, Position::Only),
-            (true, false) => (Opcode::RC_RDMA_READ_RESPONSE_FIRST, Position::First),
-            (false, true) => (Opcode::RC_RDMA_READ_RESPONSE_LAST, Position::Last),
-            (false, false) => (Opcode::RC_RDMA_READ_RESPONSE_MIDDLE, Position::Middle),
-        };
+        let position = position(sent, count);
+        let opcode = READ_RESPONSES[position as usize];
         let aeth = (position != Position::Middle).then_some((Answer::Ack(credits), msn));
         let psn = psn.plus(sent);
         let mut draft = batch.draft();

@@ -64,6 +64,7 @@ pub struct Kill {
 
 /// How a hunt mutates.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct HuntOptions {
     /// What is mutated.
     pub spec: MutateSpec,
@@ -71,6 +72,13 @@ pub struct HuntOptions {
     pub per_packet: bool,
     /// Which headers.
     pub reach: Reach,
+}
+
+impl HuntOptions {
+    /// Mutates one packet at a time, in the headers that `reach` names.
+    pub fn new(spec: MutateSpec, reach: Reach) -> Self {
+        Self { spec, per_packet: false, reach }
+    }
 }
 
 /// The mutations of a seed, and the script that they are for.

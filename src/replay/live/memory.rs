@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use super::limits::{MEMORY_MAX, RECEIVES_MAX, REGION_GAP_MAX, REGIONS_MAX};
 use super::script::{Captured, Event, Order, Script};
 use crate::wire::aeth::{Answer, NakCode};
-use crate::wire::{AtomicEth, Operation, RKey};
+use crate::wire::{AtomicEth, Operation, RKey, Right};
 
 /// What a peer may do with a region.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -175,11 +175,11 @@ fn request_covers(script: &Script, request: &Captured, at: i64) -> bool {
 /// The access that a request names, if it has an RETH or AtomicETH and touches any byte.
 fn access_of(request: &Captured) -> Option<Access> {
     let packet = request.view()?;
-    let operation = packet.info()?.operation;
+    let right = packet.info()?.right;
     let rights = Rights {
-        write: matches!(operation, Operation::Write | Operation::AtomicWrite),
-        read: matches!(operation, Operation::ReadRequest),
-        atomic: matches!(operation, Operation::CompareSwap | Operation::FetchAdd),
+        write: right == Right::Write,
+        read: right == Right::Read,
+        atomic: right == Right::Atomic,
     };
     let (rkey, address, len) = match (packet.reth(), packet.atomic_eth()) {
         (Some(reth), _) => (reth.rkey(), reth.va(), u64::from(reth.dma_len())),

@@ -25,8 +25,9 @@ pub enum Loop {
     Open,
 }
 
-/// How a script is played.
+/// How a script is played. Set the fields of the default: once, at the times of the capture, waiting for answers.
 #[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
 pub struct PlayOptions {
     /// How fast.
     pub speed: Speed,
@@ -36,6 +37,17 @@ pub struct PlayOptions {
     pub timeout: Duration,
     /// How often the script is played.
     pub rounds: u32,
+}
+
+impl Default for PlayOptions {
+    fn default() -> Self {
+        Self {
+            speed: Speed::Times(1.0),
+            wait: Loop::Closed,
+            timeout: Duration::from_secs(1),
+            rounds: 1,
+        }
+    }
 }
 
 /// What to do next.

@@ -68,12 +68,8 @@ impl Captured {
 
     /// Whether a correct responder answers this request in any case: it asks for an acknowledgement, or for data.
     pub fn demands_answer(&self) -> bool {
-        use Operation::{AtomicWrite, CompareSwap, FetchAdd, Flush, ReadRequest};
         let asks = self.view().is_some_and(|packet| packet.bth().ack_req());
-        let operation = self.operation();
-        let is_read =
-            matches!(operation, Some(ReadRequest | CompareSwap | FetchAdd | Flush | AtomicWrite));
-        asks || is_read
+        asks || self.operation().is_some_and(|operation| operation.response().is_own())
     }
 }
 

@@ -60,18 +60,12 @@ impl Record {
 
 /// Whether a request is answered by more than an acknowledgement.
 pub(super) fn needs_response(info: &OpcodeInfo) -> bool {
-    counts_as_read(info) || info.operation == Operation::Flush
+    info.operation.response().is_own()
 }
 
 /// Whether a request counts against the initiator depth.
 pub(super) fn counts_as_read(info: &OpcodeInfo) -> bool {
-    matches!(
-        info.operation,
-        Operation::ReadRequest
-            | Operation::CompareSwap
-            | Operation::FetchAdd
-            | Operation::AtomicWrite
-    )
+    info.operation.counts_as_rd_atomic()
 }
 
 /// The packets of a requester in the order of their sequence numbers, with gaps where packets were not captured.

@@ -11,7 +11,7 @@ use crate::replay::limits::{ASKED_MAX, MSN_HISTORY_MAX, SKIP_MAX};
 use crate::replay::memory::{By, Location};
 use crate::replay::verdict::Undecided;
 use crate::verbs::Access;
-use crate::wire::Operation;
+use crate::wire::{Operation, Right};
 
 impl Track {
     /// Executes all requests before `target`.
@@ -88,15 +88,7 @@ impl Track {
             self.write(&request, payload.as_deref(), frame, world);
         }
         let expected = self.execute_atomic(&request, frame, world);
-        let is_asked = matches!(
-            operation,
-            Operation::ReadRequest
-                | Operation::CompareSwap
-                | Operation::FetchAdd
-                | Operation::Flush
-                | Operation::AtomicWrite
-        );
-        if is_asked {
+        if operation.response().is_own() {
             let (next, end) = (request.seq, request.end());
             let (reply, is_start) = (Some(reply), true);
             self.stream = Some(Stream { next, end, reply, is_start });
@@ -150,11 +142,9 @@ impl Track {
     /// The access of a request, if it has one that is checked.
     pub(super) fn attempt(&self, request: &Pending) -> Option<Attempt> {
         let (start, rkey, length) = request.reth()?;
-        let right = match request.info.operation {
-            Operation::Write | Operation::AtomicWrite => Access::REMOTE_WRITE,
-            Operation::ReadRequest => Access::REMOTE_READ,
-            Operation::CompareSwap | Operation::FetchAdd => Access::REMOTE_ATOMIC,
-            _ => return None,
+        let right = match request.info.right {
+            Right::None | Right::Flush => return None,
+            right => Access::needed(right),
         };
         let (host, track, frame) = (self.host, self.id, request.frame);
         let end = start.saturating_add(length.into());

@@ -16,7 +16,7 @@ use crate::verbs::{
     Access, AhAttr, AttrMask, Mtu, QpAttr, QpCap, QpInitAttr, QpState, QpType, RecvWr, Sge, Wc,
     WrId,
 };
-use crate::wire::{Gid, Opcode, OpcodeInfo, Operation, PKey, Psn, Qpn, Service};
+use crate::wire::{Gid, Headers, Opcode, OpcodeInfo, PKey, Psn, Qpn, Service};
 
 /// Everything a peer may do.
 const ALL: Access = Access::LOCAL_WRITE
@@ -202,18 +202,10 @@ impl Target {
         if let Some(byte) = out.get_mut(8) {
             *byte |= 0x80;
         }
-        let key = match request.info.operation {
-            Operation::Write | Operation::ReadRequest | Operation::AtomicWrite
-                if rest.len() >= 16 =>
-            {
-                Some(BTH + 8)
-            }
-            Operation::CompareSwap | Operation::FetchAdd => Some(BTH + 8),
-            Operation::Flush => Some(BTH + 4 + 8),
-            _ => None,
-        };
-        if let Some(at) = key {
-            put(out, at, &self.region.rkey().get().to_be_bytes());
+        // Both headers that name memory have the key after an address of eight bytes.
+        let names = |header| opcode.info()?.headers.offset_of(header);
+        if let Some(at) = names(Headers::RETH).or_else(|| names(Headers::ATOMIC_ETH)) {
+            put(out, at + 8, &self.region.rkey().get().to_be_bytes());
         }
         let pad = out.get(1).map_or(0, |byte| usize::from(byte >> 4 & 3));
         out.resize(out.len() + request.payload_len + pad, 0);

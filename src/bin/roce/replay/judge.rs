@@ -191,12 +191,10 @@ pub(super) fn print_rules() -> Result<ExitCode> {
 }
 
 pub(super) fn options(args: &Args) -> Result<Options> {
-    let mut options = Options {
-        program_writes: args.program_writes,
-        point: args.at.map(|address| address.0),
-        regions: args.regions.iter().map(|region| region.0).collect(),
-        ..Options::default()
-    };
+    let mut options = Options::default();
+    options.program_writes = args.program_writes;
+    options.point = args.at.map(|address| address.0);
+    options.regions = args.regions.iter().map(|region| region.0).collect();
     for Profile { address, device } in &args.profiles {
         match address {
             None => options.profiles.set_all(device),

@@ -8,7 +8,7 @@ use super::receive::{memory_domain, recv_cq_of};
 use super::resources::flush_access;
 use super::{ACCESS, Fault, INVALID, LENGTH, Message, Rx};
 use crate::verbs::{Access, SrqHandle, Wc, WcOpcode, WcStatus, WrId, limits};
-use crate::wire::{OpcodeInfo, Operation, Packet, Psn};
+use crate::wire::{OpcodeInfo, Operation, Packet, Psn, Right};
 
 impl Rx {
     /// Executes the request that is next in sequence.
@@ -217,12 +217,10 @@ impl Rx {
 
 /// Checks the access flags of the queue pair. What they deny is an invalid request, whatever the key allows.
 fn check_access(packet: &Packet<'_>, info: &OpcodeInfo, attr: &Attributes) -> Result<(), Fault> {
-    let needed = match info.operation {
-        Operation::Write | Operation::AtomicWrite => Access::REMOTE_WRITE,
-        Operation::ReadRequest => Access::REMOTE_READ,
-        Operation::CompareSwap | Operation::FetchAdd => Access::REMOTE_ATOMIC,
-        Operation::Flush => flush_access(packet).ok_or(INVALID)?,
-        _ => return Ok(()),
+    let needed = match info.right {
+        Right::None => return Ok(()),
+        Right::Flush => flush_access(packet).ok_or(INVALID)?,
+        right => Access::needed(right),
     };
     if attr.access.contains(needed) { Ok(()) } else { Err(INVALID) }
 }

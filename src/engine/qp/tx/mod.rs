@@ -17,7 +17,7 @@ mod response;
 mod retransmit;
 mod transmit;
 
-pub(super) use headers::pad_for;
+pub(super) use headers::{pad_for, position};
 pub(super) use response::ResponseOutcome;
 
 use super::super::cq::SendSlot;

@@ -381,12 +381,5 @@ fn is_final(answer: Answer) -> bool {
 /// Whether a request has a response of its own, other than an ACK.
 pub(super) fn has_response(opcode: WrOpcode) -> bool {
     // Rule: Q-18.
-    matches!(
-        opcode,
-        WrOpcode::RdmaRead
-            | WrOpcode::AtomicCmpAndSwp
-            | WrOpcode::AtomicFetchAndAdd
-            | WrOpcode::AtomicWrite
-            | WrOpcode::Flush
-    )
+    opcode.info().operation.is_some_and(|operation| operation.response().is_own())
 }

@@ -137,7 +137,7 @@ impl Tx {
         let (index, k) = (self.cursor, self.packet);
         let psns = wqe.psns(attr.mtu);
         let psn = if wqe.is_begun() { wqe.psn().plus(k) } else { self.next };
-        // READ responses come at the responder's pace and fill none of its buffers.
+        // READ responses do not fill the responder's buffers: their PSNs do not count.
         let distance = psn.since(self.una).unsigned_abs();
         let unacknowledged = distance.saturating_sub(self.read_psns);
         let too_far = !wqe.is_begun() && distance + psns > Psn::HALF;
@@ -173,7 +173,7 @@ impl Tx {
         };
         let mut draft = batch.draft();
         draft.put(bth.emit().as_bytes());
-        put_headers(&mut draft, wqe, position, k, attr);
+        put_headers(&mut draft, wqe, opcode, k, attr);
         let offset = u64::from(k) * u64::from(attr.mtu);
         let source = self.sq.source(index);
         let filled = gather(source, offset, len as usize, draft.bytes(), attr.pd, env);
@@ -241,8 +241,8 @@ impl Tx {
 
 fn bind_window(wqe: &SendWqe, attr: &Attributes, env: &mut Env) -> Result<(), Refusal> {
     let (window, new_key, bind) = wqe.mw_bind();
-    // The index of a window never changes. The key part of the new key is the consumer's: of type 2 as given, of type 1
-    // as its own verb counts.
+    // The upper 24 bits of a window's key are its index, which never changes. The lower 8 bits are the consumer's: as given
+    // for type 2, counted by the verb for type 1.
     let kind = env.keys.window_kind(window).ok_or(Refusal::Key)?;
     let new_low = new_key.get().to_le_bytes()[0];
     let (mr, start, len, access) = (bind.mr, bind.addr, bind.length, bind.access);

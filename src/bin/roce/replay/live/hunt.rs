@@ -261,7 +261,8 @@ pub(super) fn run(
 ) -> Result<ExitCode> {
     let spec = args.mutate.clone().context("--mutate")?;
     let reach = if spec.needs_frames() { Reach::Frame } else { Reach::Transport };
-    let hunting = HuntOptions { spec, per_packet: args.per_packet, reach };
+    let mut hunting = HuntOptions::new(spec, reach);
+    hunting.per_packet = args.per_packet;
     let mut peer = WirePeer::new(wire, server, options);
     (peer.judges, peer.restart) = (!args.no_rules, args.restart.as_deref());
     let life = peer.probe()?;

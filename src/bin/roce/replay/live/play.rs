@@ -62,12 +62,12 @@ pub(super) fn fresh_qpn() -> Result<Qpn> {
 
 /// How scripts are played.
 pub(super) fn options(args: &LiveArgs) -> PlayOptions {
-    PlayOptions {
-        speed: args.speed,
-        wait: if args.open_loop { Loop::Open } else { Loop::Closed },
-        timeout: Duration::from_millis(args.timeout),
-        rounds: args.rounds,
-    }
+    let mut options = PlayOptions::default();
+    options.speed = args.speed;
+    options.wait = if args.open_loop { Loop::Open } else { Loop::Closed };
+    options.timeout = Duration::from_millis(args.timeout);
+    options.rounds = args.rounds;
+    options
 }
 
 impl Part {

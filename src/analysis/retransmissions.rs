@@ -1,0 +1,318 @@
+//! Packets that were sent before: retransmissions and their causes, copies that the network made, and late packets.
+
+use super::evidence::Evidence;
+use super::inflight::needs_response;
+use super::losses::Loss;
+use super::records::{Record, RecordFlags};
+use super::requester::{
+    Asked, RTT_NANOS_LEAST, Requester, Scene, TIMEOUT_NANOS_LEAST, Trigger, Verdict,
+    retransmitted_mut,
+};
+use super::{Certainty, PacketFacts, PacketRole, RetransmissionCause, Sink};
+use crate::wire::OpcodeInfo;
+
+/// What a packet is that has a lower sequence number than the next one.
+pub(super) enum Repeat {
+    /// The requester went back, because of this response if one is known.
+    Rewind(RetransmissionCause, Option<Trigger>),
+    /// The network made it of a packet that was sent once.
+    Copy,
+    /// The network delivered it later than packets that were sent after it.
+    Late,
+}
+
+impl Requester {
+    /// Whether the requester goes back to `sequence` once more after a timeout: it had gone back for a NAK, and came no
+    /// further, so far as was captured.
+    pub(super) fn is_stopped_at(&self, sequence: u64, packet: &PacketFacts) -> bool {
+        if sequence != self.cursor
+            || sequence >= self.next
+            || self.pass_cause != Some(RetransmissionCause::SequenceNak)
+        {
+            return false;
+        }
+        let since = self.last_request.0.max(self.last_ack.time);
+        let pause = packet.time.as_nanos().saturating_sub(since);
+        // A requester that is only slow has long round trips, too.
+        pause >= self.timeout_least()
+            && pause > self.srtt.saturating_mul(SLOW_ROUND_TRIPS)
+            && self.records.get(sequence).is_some_and(Record::is_seen)
+    }
+
+    /// What a packet is that was transmitted before, or that others overtook.
+    pub(super) fn judge_repeat(&self, sequence: u64, packet: &PacketFacts) -> Repeat {
+        let now = packet.time.as_nanos();
+        let Some(record) = self.records.get(sequence) else {
+            // The first packet of the connection, lost before the capture point, or the rest of a READ that was.
+            let mut known = [self.implied, self.trigger].into_iter().flatten();
+            if let Some(trigger) = known.find(|trigger| trigger.sequence == sequence) {
+                return Repeat::Rewind(trigger.cause, Some(trigger));
+            }
+            // So old that it is forgotten: acknowledged long ago.
+            return Repeat::Rewind(RetransmissionCause::Timeout, None);
+        };
+        let elapsed = now.saturating_sub(record.time);
+        let is_copy = record.digest == packet.digest && elapsed < RTT_NANOS_LEAST;
+        if let Some(trigger) = self.trigger_of(sequence, record, is_copy, now) {
+            let cause = self.cause_of(&trigger, record, now);
+            return Repeat::Rewind(cause, Some(trigger));
+        }
+        let least = self.timeout_least();
+        let in_this_pass =
+            record.is_seen() && (record.pass == self.pass || sequence < self.pass_start);
+        if elapsed >= least {
+            return Repeat::Rewind(RetransmissionCause::Timeout, None);
+        }
+        if !in_this_pass {
+            return Repeat::Late;
+        }
+        if record.digest == packet.digest {
+            return Repeat::Copy;
+        }
+        // Too soon for a timeout: if a later response is missing here, an earlier one did not come to the requester.
+        let later = self.implied.filter(|implied| implied.sequence > sequence);
+        let later = later.filter(|implied| implied.asked == Asked::Missing);
+        let cause = later.map_or(RetransmissionCause::Timeout, |implied| implied.cause);
+        Repeat::Rewind(cause, later)
+    }
+
+    /// The response that makes the requester go back to `sequence`: one that names it, else the latest one that names an
+    /// earlier packet, which was not captured then.
+    pub(super) fn trigger_of(
+        &self,
+        sequence: u64,
+        record: &Record,
+        is_copy: bool,
+        now: u64,
+    ) -> Option<Trigger> {
+        let known = [self.implied, self.trigger].into_iter().flatten();
+        let known = known.filter(|trigger| trigger.is_current(now)).filter(|trigger| {
+            trigger.time >= record.time || self.is_after_rnr_timer(trigger, record, now)
+        });
+        let named =
+            |trigger: &Trigger| trigger.sequence == sequence || self.is_read_of(trigger, sequence);
+        // What comes again sooner than any round trip takes is a copy, unless a response, seen on its last steps to the
+        // requester, implied a NAK of just this packet since.
+        let is_implied = |trigger: &Trigger| {
+            trigger.cause == RetransmissionCause::ImpliedNak && trigger.time > record.time
+        };
+        let is_named = |trigger: &Trigger| named(trigger) && (!is_copy || is_implied(trigger));
+        known.clone().find(is_named).or_else(|| {
+            let before = known.filter(|trigger| !is_copy && sequence > trigger.sequence);
+            before.max_by_key(|trigger| trigger.time)
+        })
+    }
+
+    /// Whether a packet that was in flight when the receiver was not ready is transmitted when the RNR timer has expired.
+    pub(super) fn is_after_rnr_timer(&self, trigger: &Trigger, record: &Record, now: u64) -> bool {
+        let expires = trigger.time.saturating_add(self.rnr_timer_nanos());
+        trigger.cause == RetransmissionCause::Rnr && record.time < expires && now >= expires
+    }
+
+    /// Whether `sequence` is in the READ whose response is missing: the requester may request all of it.
+    pub(super) fn is_read_of(&self, trigger: &Trigger, sequence: u64) -> bool {
+        trigger.cause == RetransmissionCause::ImpliedNak
+            && self
+                .records
+                .get(trigger.sequence)
+                .is_some_and(|read| (read.sequence..read.end()).contains(&sequence))
+    }
+
+    /// The cause of a rewind after `trigger`: if it comes only when the timeout does, the trigger was lost on its way.
+    pub(super) fn cause_of(
+        &self,
+        trigger: &Trigger,
+        record: &Record,
+        now: u64,
+    ) -> RetransmissionCause {
+        // It went back at once, but that transmission was damaged, or did not come to the capture point.
+        let is_due = |since: u64| now.saturating_sub(since) >= self.timeout_least();
+        let resent = self.resent_corrupt(trigger).map(|(_, time)| time);
+        let passed = (trigger.asked == Asked::Passed).then_some(record.time);
+        if resent.or(passed).is_some_and(is_due) {
+            return RetransmissionCause::Timeout;
+        }
+        let (rto, wait_least) = match (self.rto_setup, self.rto_seen) {
+            // Behind the capture point the way to the requester and back may be long, as far as the requests of the other end
+            // do not tell.
+            (0, 0) if trigger.cause == RetransmissionCause::ImpliedNak => {
+                // That a response is missing is seen near the requester.
+                let least = TIMEOUT_NANOS_LEAST.max(8 * self.srtt);
+                (least, least)
+            }
+            (0, 0) if self.peer_srtt == 0 => return trigger.cause,
+            (0, 0) => {
+                let least = TIMEOUT_NANOS_LEAST.max(2 * (self.srtt + self.peer_srtt));
+                (least, least)
+            }
+            (0, seen) => (seen / 8 * 7, seen / 16 * 7),
+            (setup, _) => (setup, setup / 2),
+        };
+        let since_trigger = now.saturating_sub(trigger.time);
+        let is_late = now.saturating_sub(record.time) >= rto
+            && since_trigger >= wait_least
+            && since_trigger > self.srtt.saturating_mul(2);
+        if is_late && trigger.cause != RetransmissionCause::Rnr {
+            RetransmissionCause::Timeout
+        } else {
+            trigger.cause
+        }
+    }
+
+    /// The requester went back to `sequence`.
+    pub(super) fn rewind<S: Sink>(
+        &mut self,
+        sequence: u64,
+        cause: RetransmissionCause,
+        trigger: Option<Trigger>,
+        packet: &PacketFacts,
+        scene: &mut Scene<'_, S>,
+    ) {
+        let now = packet.time.as_nanos();
+        let before = self.records.get(sequence).map_or(now, |record| record.time);
+        let wait = now.saturating_sub(before);
+        let counter = retransmitted_mut(&mut self.statistics, cause);
+        counter.rewinds += 1;
+        counter.wait_nanos += wait;
+        let evidence = self.evidence();
+        evidence.rewinds[Evidence::slot(cause)].push(packet.frame);
+        let longest = &mut evidence.longest_wait[Evidence::slot(cause)];
+        *longest = (*longest).max(wait);
+        if cause == RetransmissionCause::Timeout {
+            self.rto_seen = if self.rto_seen == 0 { wait } else { self.rto_seen.min(wait) };
+        }
+        if let Some(since) = self.rnr_since.take() {
+            let wait = now.saturating_sub(since);
+            self.statistics.rnr_wait_nanos += wait;
+            self.rnr_wait_max = self.rnr_wait_max.max(wait);
+        }
+        let used = trigger;
+        self.judge_losses(sequence, cause, trigger, packet, scene);
+        self.missing_responses.retain(|&missing| missing < sequence);
+        if self.attempts > 0 {
+            let interval = now.saturating_sub(self.attempt_time);
+            self.attempt_interval = self.attempt_interval.max(interval);
+        } else {
+            self.attempt_interval = wait;
+        }
+        self.attempts += 1;
+        self.attempt_time = now;
+        self.begin_recovery();
+        self.messages.reopen_reads(sequence);
+        if used.is_some_and(|used| matches!(used.asked, Asked::Late | Asked::Replayed)) {
+            // What it went back for reaches it meanwhile.
+            self.end_recovery();
+        }
+        self.pass = self.pass.wrapping_add(1);
+        self.pass_frame = packet.frame;
+        (self.pass_start, self.pass_cause, self.cursor) = (sequence, Some(cause), sequence);
+        // A late packet behind the one that is asked for looks like a retransmission: that of the one asked for follows.
+        let is_nak = |trigger: &Trigger| trigger.cause == RetransmissionCause::SequenceNak;
+        self.trigger =
+            self.trigger.filter(|trigger| is_nak(trigger) && trigger.sequence < sequence);
+        let is_read = self.implied.is_some_and(|implied| self.is_read_of(&implied, sequence));
+        self.implied = self.implied.filter(|implied| implied.sequence < sequence && !is_read);
+        for trigger in [&mut self.trigger, &mut self.implied].into_iter().flatten() {
+            if used.is_some_and(|used| used.frame == trigger.frame) {
+                trigger.asked = Asked::Told;
+            }
+        }
+    }
+
+    /// The first transmission of a new packet that was captured with a wrong ICRC only: the packet comes again because a NAK
+    /// asks for it, or so late that the requester can have timed out. Without that the PSN was damaged as well.
+    pub(super) fn take_resent_corrupt(
+        &mut self,
+        sequence: u64,
+        packet: &PacketFacts,
+    ) -> Option<(u64, u64)> {
+        let &(_, _, time) = self.corrupt.iter().find(|(corrupt, ..)| *corrupt == sequence)?;
+        let elapsed = packet.time.as_nanos().saturating_sub(time);
+        let is_asked_for = self.trigger.is_some_and(|trigger| trigger.sequence == sequence);
+        let corrupt = self.take_corrupt(sequence);
+        corrupt.filter(|_| is_asked_for || elapsed >= self.timeout_least())
+    }
+
+    /// The requester retransmits a packet whose first transmission was captured with a wrong ICRC only.
+    pub(super) fn resend_corrupt<S: Sink>(
+        &mut self,
+        sequence: u64,
+        (frame, time): (u64, u64),
+        packet: &PacketFacts,
+        scene: &mut Scene<'_, S>,
+    ) -> RetransmissionCause {
+        let trigger = self.trigger.take_if(|trigger| trigger.sequence == sequence);
+        let cause = trigger.map_or(RetransmissionCause::Timeout, |trigger| trigger.cause);
+        let proof = trigger.map_or(packet.frame, |trigger| trigger.frame);
+        let counter = retransmitted_mut(&mut self.statistics, cause);
+        counter.rewinds += 1;
+        counter.wait_nanos += packet.time.as_nanos().saturating_sub(time);
+        self.evidence().rewinds[Evidence::slot(cause)].push(packet.frame);
+        let (role, certainty, is_corrupt) = (PacketRole::Request, Certainty::Proven, true);
+        let frame = Some(frame);
+        self.report(Loss { sequence, role, frame, proof, certainty, is_corrupt }, scene);
+        cause
+    }
+
+    /// The network delivered a packet twice.
+    pub(super) fn handle_copy(&mut self, sequence: u64, packet: &PacketFacts, info: &OpcodeInfo) {
+        self.statistics.duplicate_packets += 1;
+        self.evidence().duplicates.push(packet.frame);
+        self.reanswers += 1;
+        (self.repeat_frame, self.copy_frame) = (packet.frame, packet.frame);
+        if let Some(record) = self.records.get_mut(sequence) {
+            record.flags |= RecordFlags::COPIED;
+        }
+        if needs_response(info.operation)
+            && let Some(message) = self.messages.find_mut(sequence)
+        {
+            message.requests += 1;
+        } else if let Some(again) = self.ended_read(sequence) {
+            *again = true;
+        }
+    }
+
+    /// Packets that were sent later arrived earlier.
+    pub(super) fn handle_late(
+        &mut self,
+        sequence: u64,
+        verdict: &mut Verdict,
+        packet: &PacketFacts,
+    ) {
+        self.statistics.reordered += 1;
+        self.evidence().reordered.push(packet.frame);
+        if self.records.get(sequence).is_some_and(Record::is_seen) {
+            verdict.retransmission = self.pass_cause;
+        }
+    }
+
+    /// Notes another transmission of a packet, and returns the sequence number behind it.
+    pub(super) fn retransmit(
+        &mut self,
+        sequence: u64,
+        span: u32,
+        packet: &PacketFacts,
+        flags: RecordFlags,
+    ) -> Option<u64> {
+        self.reanswers += 1;
+        self.repeat_frame = packet.frame;
+        self.records.isolate(sequence, span);
+        let pass = self.pass;
+        let record = self.records.get_mut(sequence)?;
+        self.gaps = self.gaps.saturating_sub(record.open_gap());
+        if !record.is_seen() && record.flags.contains(RecordFlags::NOT_CAPTURED) {
+            self.statistics.not_captured = self.statistics.not_captured.saturating_sub(1);
+        }
+        record.transmissions = record.transmissions.saturating_add(1);
+        (record.time, record.frame) = (packet.time.as_nanos(), packet.frame);
+        (record.digest, record.pass) = (packet.digest, pass);
+        record.flags = flags | (record.flags & RecordFlags::COPIED);
+        let end = record.end();
+        // Responses that were missing are requested again.
+        self.missing_responses.retain(|missing| !(sequence..end).contains(missing));
+        Some(end)
+    }
+}
+
+/// A pause of so many round trips while requests are retransmitted is no slowness of the requester.
+const SLOW_ROUND_TRIPS: u64 = 32;

@@ -1,0 +1,116 @@
+//! Fields of the connection manager's messages, and of the RDMA connection manager's header in their private data.
+
+mod connection;
+mod request;
+mod sidr;
+
+pub(in crate::decode) use connection::{
+    CM_APR, CM_DREP, CM_DREQ, CM_LAP, CM_MRA, CM_REJ, CM_REP, CM_RTU,
+};
+pub(in crate::decode) use request::CM_REQ;
+pub(in crate::decode) use sidr::{CM_SIDR_REP, CM_SIDR_REQ};
+
+use crate::decode::Context;
+use crate::decode::field::{Field, Show, Value};
+use crate::wire::Network;
+use crate::wire::cm::{IpCm, ServiceId};
+use crate::wire::layout::BitRange;
+
+/// A GID, unless the packet came over IPv4: then it is an IPv4 address in disguise.
+fn gid_unless_ipv4<'a>(context: &Context<'a>, gid: &'a [u8]) -> Option<Value<'a>> {
+    (!is_ipv4(context)).then_some(Value::Bytes(gid))
+}
+
+fn gid_if_ipv4<'a>(context: &Context<'a>, gid: &'a [u8]) -> Option<Value<'a>> {
+    is_ipv4(context).then_some(Value::Bytes(gid.get(12..)?))
+}
+
+fn is_ipv4(context: &Context<'_>) -> bool {
+    matches!(context.frame.network(), Some(Network::Ipv4 { .. }))
+}
+
+/// The port of a service of the RDMA connection manager.
+fn rdma_cm(service_id: BitRange, layer: &[u8]) -> Option<u16> {
+    ServiceId(service_id.read(layer)?).to_rdma_cm().map(|(_, port)| port)
+}
+
+/// An address of an RDMA connection manager's header, if it is of this IP version.
+fn ip_cm_address(layer: &[u8], address: BitRange, version: u64) -> Option<Value<'_>> {
+    let bytes = address.slice(layer)?;
+    // What claims to be neither is shown in full.
+    let is_ipv4 = IpCm::LAYOUT.ip_version.read(layer)? == 4;
+    let bytes = if is_ipv4 { bytes.get(12..)? } else { bytes };
+    (is_ipv4 == (version == 4)).then_some(Value::Bytes(bytes))
+}
+
+/// What the RDMA connection manager puts before the consumer's data, under names that begin with `$prefix`.
+macro_rules! ip_cm {
+    ($prefix:literal) => {
+        [
+            Field::whole(concat!($prefix, ".ip_cm"), "IP CM Request Msg"),
+            Field::bits(
+                concat!($prefix, ".ip_cm.majv"),
+                "IP CM Major Version",
+                IpCm::LAYOUT.major,
+                Show::Hex(2),
+            ),
+            Field::bits(
+                concat!($prefix, ".ip_cm.minv"),
+                "IP CM Minor Version",
+                IpCm::LAYOUT.minor,
+                Show::Hex(2),
+            ),
+            Field::bits(
+                concat!($prefix, ".ip_cm.ipv"),
+                "IP CM IP Version",
+                IpCm::LAYOUT.ip_version,
+                Show::Hex(2),
+            ),
+            Field::bits(
+                concat!($prefix, ".ip_cm.reserved"),
+                "IP CM Reserved",
+                IpCm::LAYOUT.reserved,
+                Show::Hex(2),
+            ),
+            Field::bits(
+                concat!($prefix, ".ip_cm.sport"),
+                "IP CM Source Port",
+                IpCm::LAYOUT.source_port,
+                Show::Hex(4),
+            ),
+            Field::computed(
+                concat!($prefix, ".ip_cm.sip6"),
+                "IP CM Source IP",
+                Show::Ipv6,
+                |_, layer| ip_cm_address(layer, IpCm::LAYOUT.source, 6),
+            ),
+            Field::computed(
+                concat!($prefix, ".ip_cm.dip6"),
+                "IP CM Destination IP",
+                Show::Ipv6,
+                |_, layer| ip_cm_address(layer, IpCm::LAYOUT.destination, 6),
+            ),
+            Field::computed(
+                concat!($prefix, ".ip_cm.sip4"),
+                "IP CM Source IP",
+                Show::Ipv4,
+                |_, layer| ip_cm_address(layer, IpCm::LAYOUT.source, 4),
+            ),
+            Field::computed(
+                concat!($prefix, ".ip_cm.dip4"),
+                "IP CM Destination IP",
+                Show::Ipv4,
+                |_, layer| ip_cm_address(layer, IpCm::LAYOUT.destination, 4),
+            ),
+            Field::bytes_from(
+                concat!($prefix, ".ip_cm.private"),
+                "IP CM Consumer PrivateData",
+                IpCm::LEN,
+            ),
+        ]
+    };
+}
+
+pub(in crate::decode) static IP_CM: [Field; 11] = ip_cm!("infiniband.cm.req");
+
+pub(in crate::decode) static SIDR_IP_CM: [Field; 11] = ip_cm!("roce.cm.sidr_req");
