@@ -8,11 +8,11 @@ use roce::device::Device;
 use roce::link;
 use roce::link::interface::{Interface, gid, interfaces};
 use roce::rdma_nic::RdmaNic;
-use roce::verbs::PortState;
+use roce::verbs::{Mtu, PortState};
 use roce::wire::Gid;
+use serde::{Serialize, Serializer};
 
 use super::device::Spec;
-use crate::output::quoted;
 
 /// List the soft NICs that this machine can offer and its RDMA devices
 ///
@@ -37,10 +37,55 @@ pub(crate) struct Args {
     json: bool,
 }
 
-/// A NIC that could be had, and what is missing if it cannot.
+/// A NIC that can be opened, or the reason why it cannot.
+#[derive(Serialize)]
 struct Offer {
+    #[serde(rename = "device", serialize_with = "text")]
     spec: Spec,
     missing: Option<String>,
+}
+
+/// Writes a value as its text.
+fn text<S: Serializer>(value: &impl ToString, out: S) -> Result<S::Ok, S::Error> {
+    out.serialize_str(&value.to_string())
+}
+
+/// What `--json` prints of an interface or an RDMA device.
+#[derive(Serialize)]
+#[serde(untagged)]
+enum Entry {
+    Interface {
+        interface: String,
+        active: bool,
+        mtu: usize,
+        rdma_mtu: Option<usize>,
+        mac: Option<String>,
+        gids: Vec<String>,
+        devices: Vec<Offer>,
+    },
+    Rnic {
+        rnic: String,
+        active: bool,
+        rdma_mtu: usize,
+        firmware: String,
+        gids: Vec<IndexedGid>,
+        devices: Vec<Offer>,
+    },
+    SilentRnic {
+        rnic: String,
+        devices: Vec<Offer>,
+    },
+    NoRnics {
+        rnic: (),
+        devices: [Offer; 0],
+        missing: String,
+    },
+}
+
+#[derive(Serialize)]
+struct IndexedGid {
+    index: usize,
+    gid: String,
 }
 
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
@@ -49,7 +94,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         Ok(devices) => (devices.into_iter().map(|device| device.name).collect(), None),
         Err(error) => (Vec::new(), Some(error.to_string())),
     };
-    // Who asks for one does not want to know about the others.
+    // With a name, RDMA devices that cannot be listed are of no interest.
     let missing = missing.filter(|_| args.name.is_none());
     if let Some(name) = &args.name {
         let interfaces = all.iter().map(|interface| &interface.name);
@@ -65,11 +110,10 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let real: Vec<Real> = real.into_iter().map(Real::ask).collect();
     let mut out = io::stdout().lock();
     if args.json {
-        let none = missing.map(|reason| {
-            format!("{{\"rnic\": null, \"devices\": [], \"missing\": {}}}", quoted(&reason))
-        });
-        let objects = all.iter().map(json).chain(real.iter().map(Real::json)).chain(none);
-        writeln!(out, "[{}]", objects.collect::<Vec<String>>().join(",\n "))?;
+        let none = missing.map(|missing| Entry::NoRnics { rnic: (), devices: [], missing });
+        let entries = all.iter().map(entry).chain(real.iter().map(Real::entry)).chain(none);
+        serde_json::to_writer_pretty(&mut out, &entries.collect::<Vec<Entry>>())?;
+        writeln!(out)?;
         return Ok(ExitCode::SUCCESS);
     }
     let mut separate = false;
@@ -91,7 +135,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// A real RNIC, and what it says of itself or why it does not.
+/// A real RNIC, and its attributes or why they cannot be queried.
 struct Real {
     name: String,
     said: io::Result<Said>,
@@ -141,28 +185,23 @@ impl Real {
         Ok(writeln!(out, "  -d {}{missing}", self.spec())?)
     }
 
-    fn json(&self) -> String {
-        let (name, device) = (quoted(&self.name), quoted(&self.spec().to_string()));
-        let missing = |reason: &str| format!("[{{\"device\": {device}, \"missing\": {reason}}}]");
-        let Said { state, mtu, firmware, gids } = match &self.said {
-            Ok(said) => said,
-            Err(error) => {
-                let devices = missing(&quoted(&error.to_string()));
-                return format!("{{\"rnic\": {name}, \"devices\": {devices}}}");
-            }
-        };
-        let gids: Vec<String> = gids
-            .iter()
-            .map(|(at, gid)| format!("{{\"index\": {at}, \"gid\": \"{gid}\"}}"))
-            .collect();
-        format!(
-            "{{\"rnic\": {name}, \"active\": {}, \"rdma_mtu\": {mtu}, \"firmware\": {}, \"gids\": [{}], \
-             \"devices\": {}}}",
-            *state == PortState::Active,
-            quoted(firmware),
-            gids.join(", "),
-            missing("null")
-        )
+    fn entry(&self) -> Entry {
+        let rnic = self.name.clone();
+        let offer = |missing| vec![Offer { spec: self.spec(), missing }];
+        match &self.said {
+            Ok(Said { state, mtu, firmware, gids }) => Entry::Rnic {
+                rnic,
+                active: *state == PortState::Active,
+                rdma_mtu: *mtu,
+                firmware: firmware.clone(),
+                gids: gids
+                    .iter()
+                    .map(|(index, gid)| IndexedGid { index: *index, gid: gid.to_string() })
+                    .collect(),
+                devices: offer(None),
+            },
+            Err(error) => Entry::SilentRnic { rnic, devices: offer(Some(error.to_string())) },
+        }
     }
 }
 
@@ -208,7 +247,7 @@ fn meaning(of: Gid, interface: &Interface) -> String {
     )
 }
 
-/// Every NIC that could be had on an interface; each is tried.
+/// Every soft NIC of an interface; each is opened to see whether it can be.
 fn offers(interface: &Interface) -> Vec<Offer> {
     let udp = interface.addresses.iter().map(|address| link::Spec::Udp(*address));
     let links = udp.chain([link::Spec::Raw(interface.name.clone())]);
@@ -226,25 +265,14 @@ fn offers(interface: &Interface) -> Vec<Offer> {
         .collect()
 }
 
-fn json(interface: &Interface) -> String {
-    let gids: Vec<String> = interface.gids().iter().map(|gid| format!("\"{gid}\"")).collect();
-    let offers: Vec<String> = offers(interface)
-        .iter()
-        .map(|Offer { spec, missing }| {
-            let missing = missing.as_deref().map_or_else(|| "null".to_owned(), quoted);
-            format!("{{\"device\": {}, \"missing\": {missing}}}", quoted(&spec.to_string()))
-        })
-        .collect();
-    let mac = interface.mac.map_or_else(|| "null".to_owned(), |mac| format!("\"{mac}\""));
-    let payload =
-        interface.verbs_mtu().map_or_else(|| "null".to_owned(), |mtu| mtu.bytes().to_string());
-    format!(
-        "{{\"interface\": {}, \"active\": {}, \"mtu\": {}, \"rdma_mtu\": {payload}, \"mac\": {mac}, \"gids\": [{}], \
-         \"devices\": [{}]}}",
-        quoted(&interface.name),
-        interface.up && interface.carrier,
-        interface.mtu,
-        gids.join(", "),
-        offers.join(", ")
-    )
+fn entry(interface: &Interface) -> Entry {
+    Entry::Interface {
+        interface: interface.name.clone(),
+        active: interface.up && interface.carrier,
+        mtu: interface.mtu,
+        rdma_mtu: interface.verbs_mtu().map(Mtu::bytes),
+        mac: interface.mac.map(|mac| mac.to_string()),
+        gids: interface.gids().iter().map(Gid::to_string).collect(),
+        devices: offers(interface),
+    }
 }

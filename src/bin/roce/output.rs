@@ -53,20 +53,6 @@ pub(crate) fn is_broken_pipe(error: &anyhow::Error) -> bool {
     io.into_iter().any(|cause| cause.kind() == io::ErrorKind::BrokenPipe)
 }
 
-/// A string of JSON.
-pub(crate) fn quoted(text: &str) -> String {
-    let mut out = String::from("\"");
-    for c in text.chars() {
-        match c {
-            '"' | '\\' => out.extend(['\\', c]),
-            c if c < ' ' => out.push_str(&format!("\\u{:04x}", u32::from(c))),
-            c => out.push(c),
-        }
-    }
-    out.push('"');
-    out
-}
-
 /// What a command says that cannot write Parquet files.
 #[cfg(not(feature = "parquet"))]
 pub(crate) const NO_PARQUET: &str = "--parquet: this roce was built without Parquet; \

@@ -150,7 +150,7 @@ impl<W: Write> Show<W> {
         let none = Counts::default();
         let counts = result.as_ref().unwrap_or(&none);
         if let (true, Some(setting)) = (self.json, &self.setting) {
-            writeln!(self.out, "{}", report::to_json(setting, &self.steps, counts, &end))?;
+            writeln!(self.out, "{}", report::to_json(setting, &self.steps, counts, &end)?)?;
         } else if let Some(remark) = report::remark_on_counts(counts) {
             eprintln!("roce: {remark}");
         }

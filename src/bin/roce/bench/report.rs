@@ -1,14 +1,15 @@
 //! Results, as perftest prints them or as JSON.
 
-use std::fmt::Write as _;
 use std::time::Duration;
+
+use serde::{Serialize, Serializer};
 
 use super::bandwidth::rate;
 use super::control::messages::Counted;
 use super::control::plan::{Connection, Extent, Metric, Plan};
 use super::histogram::Bucket;
+use super::latency;
 use super::session::{Arrived, Counts, RETRIES, Setting, Step};
-use crate::output::quoted;
 
 /// What bandwidth is counted in.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -201,93 +202,185 @@ pub(crate) enum End {
 }
 
 /// Everything as one JSON object. A run that did not end has no counters of the peer.
-pub(crate) fn to_json(setting: &Setting, steps: &[Step], counts: &Counts, end: &End) -> String {
+pub(crate) fn to_json(
+    setting: &Setting,
+    steps: &[Step],
+    counts: &Counts,
+    end: &End,
+) -> serde_json::Result<String> {
     let plan = &setting.plan;
-    let mut text = String::from("{");
-    let mut field = |name: &str, value: String| {
-        let comma = if text.len() > 1 { "," } else { "" };
-        let _ = write!(text, "{comma}{}:{value}", quoted(name));
+    let (iterations, duration) = match plan.extent {
+        Extent::Iterations(count) => (Some(count), None),
+        Extent::Seconds(seconds) => (None, Some(seconds)),
     };
-    field("test", quoted(plan.op.name()));
-    field("metric", quoted(plan.metric.name()));
-    field("connection", quoted(plan.connection.name()));
-    field("device", quoted(&setting.device));
-    field("gid", quoted(&setting.gid.to_string()));
-    field("peer_gid", quoted(&setting.peer_gid.to_string()));
-    field("mtu", plan.mtu.to_string());
-    field("qps", plan.qps.to_string());
-    field("tx_depth", plan.tx_depth.to_string());
-    field("bidirectional", plan.bidirectional.to_string());
-    field("verified", plan.verify.to_string());
-    match plan.extent {
-        Extent::Iterations(count) => field("iterations_per_qp", count.to_string()),
-        Extent::Seconds(seconds) => field("duration_s", seconds.to_string()),
-    }
-    let results: Vec<String> = steps.iter().map(|step| result(plan, step)).collect();
-    field("results", format!("[{}]", results.join(",")));
-    let counters =
-        format!("{{\"local\":{},\"peer\":{}}}", object(&counts.own), object(&counts.peer));
-    field("counters", counters);
-    match end {
-        End::Whole => {}
-        End::Interrupted => field("interrupted", true.to_string()),
-        End::Failed(error) => field("error", quoted(error)),
-    }
-    text.push('}');
-    text
+    serde_json::to_string(&Report {
+        test: plan.op.name(),
+        metric: plan.metric.name(),
+        connection: plan.connection.name(),
+        device: &setting.device,
+        gid: setting.gid.to_string(),
+        peer_gid: setting.peer_gid.to_string(),
+        mtu: plan.mtu.bytes(),
+        qps: plan.qps,
+        tx_depth: plan.tx_depth,
+        bidirectional: plan.bidirectional,
+        verified: plan.verify,
+        iterations_per_qp: iterations,
+        duration_s: duration,
+        results: steps.iter().map(|step| result(plan, step)).collect(),
+        counters: Counters { local: &counts.own, peer: &counts.peer },
+        interrupted: (*end == End::Interrupted).then_some(true),
+        error: match end {
+            End::Failed(error) => Some(error),
+            End::Whole | End::Interrupted => None,
+        },
+    })
 }
 
-fn result(plan: &Plan, step: &Step) -> String {
-    let mut text = format!("{{\"bytes\":{}", step.size);
-    let mut field = |name: &str, value: String| {
-        let _ = write!(text, ",{}:{value}", quoted(name));
-    };
-    if let Some(times) = &step.latency {
-        field("iterations", times.count.to_string());
-        for (name, time) in [
-            ("t_min_us", times.min),
-            ("t_max_us", times.max),
-            ("t_typical_us", times.typical),
-            ("t_avg_us", times.average),
-            ("t_stdev_us", times.deviation),
-            ("t_p99_us", times.p99),
-            ("t_p99_9_us", times.p999),
-        ] {
-            field(name, format!("{time:.3}"));
-        }
-        let bucket =
-            |bucket: &Bucket| format!("[{:.3},{:.3},{}]", bucket.from, bucket.to, bucket.count);
-        let buckets: Vec<String> = times.histogram.iter().map(bucket).collect();
-        field("histogram_us", format!("[{}]", buckets.join(",")));
-    } else {
-        let Rates { messages, average, peak } = rates(step);
-        let bytes = f64::from(step.size);
-        field("iterations", messages.to_string());
-        for unit in [Unit::Megabytes, Unit::Gigabits] {
-            let name = if unit == Unit::Megabytes { "MiB_per_s" } else { "Gbit_per_s" };
-            field(&format!("bw_peak_{name}"), format!("{:.4}", unit.of(peak * bytes)));
-            field(&format!("bw_average_{name}"), format!("{:.4}", unit.of(average * bytes)));
-        }
-        field("msg_rate_Mpps", format!("{:.6}", average / 1e6));
-        let null = || "null".to_owned();
-        if is_lossy(plan) {
-            let received = arrival_rate(plan, step).map(|rate| rate * bytes);
-            for (name, unit) in [("MiB_per_s", Unit::Megabytes), ("Gbit_per_s", Unit::Gigabits)] {
-                let value = received.map_or_else(null, |rate| format!("{:.4}", unit.of(rate)));
-                field(&format!("bw_received_{name}"), value);
-            }
-        }
-        let lost = step.lost(plan);
-        field("received_messages", lost.map_or_else(null, |lost| (messages - lost).to_string()));
-        field("lost_messages", lost.map_or_else(null, |lost| lost.to_string()));
-    }
-    field("wrong", step.wrong().to_string());
-    text.push('}');
-    text
+#[derive(Serialize)]
+struct Report<'a> {
+    test: &'a str,
+    metric: &'a str,
+    connection: &'a str,
+    device: &'a str,
+    gid: String,
+    peer_gid: String,
+    mtu: usize,
+    qps: u32,
+    tx_depth: u32,
+    bidirectional: bool,
+    verified: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    iterations_per_qp: Option<u64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    duration_s: Option<u64>,
+    results: Vec<StepResult>,
+    counters: Counters<'a>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    interrupted: Option<bool>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<&'a String>,
 }
 
-fn object(counted: &Counted) -> String {
-    let fields: Vec<String> =
-        counted.iter().map(|(name, count)| format!("{}:{count}", quoted(name))).collect();
-    format!("{{{}}}", fields.join(","))
+#[derive(Serialize)]
+struct Counters<'a> {
+    #[serde(serialize_with = "object")]
+    local: &'a Counted,
+    #[serde(serialize_with = "object")]
+    peer: &'a Counted,
+}
+
+/// Writes counters as an object.
+fn object<S: Serializer>(counted: &Counted, out: S) -> Result<S::Ok, S::Error> {
+    out.collect_map(counted.iter().map(|(name, count)| (name, count)))
+}
+
+#[derive(Serialize)]
+struct StepResult {
+    bytes: u32,
+    #[serde(flatten)]
+    measured: Measured,
+    wrong: u64,
+}
+
+#[derive(Serialize)]
+#[serde(untagged)]
+enum Measured {
+    Latency(Latency),
+    Bandwidth(Bandwidth),
+}
+
+#[derive(Serialize)]
+struct Latency {
+    iterations: u64,
+    t_min_us: f64,
+    t_max_us: f64,
+    t_typical_us: f64,
+    t_avg_us: f64,
+    t_stdev_us: f64,
+    t_p99_us: f64,
+    t_p99_9_us: f64,
+    /// From, to, and how many.
+    histogram_us: Vec<(f64, f64, u64)>,
+}
+
+#[derive(Serialize)]
+struct Bandwidth {
+    iterations: u64,
+    #[serde(rename = "bw_peak_MiB_per_s")]
+    peak_megabytes: f64,
+    #[serde(rename = "bw_average_MiB_per_s")]
+    average_megabytes: f64,
+    #[serde(rename = "bw_peak_Gbit_per_s")]
+    peak_gigabits: f64,
+    #[serde(rename = "bw_average_Gbit_per_s")]
+    average_gigabits: f64,
+    #[serde(rename = "msg_rate_Mpps")]
+    message_rate: f64,
+    /// Only of connections that lose messages, and `null` if the receiver did not tell.
+    #[serde(flatten, skip_serializing_if = "Option::is_none")]
+    received: Option<ReceivedBandwidth>,
+    received_messages: Option<u64>,
+    lost_messages: Option<u64>,
+}
+
+#[derive(Serialize)]
+struct ReceivedBandwidth {
+    #[serde(rename = "bw_received_MiB_per_s")]
+    megabytes: Option<f64>,
+    #[serde(rename = "bw_received_Gbit_per_s")]
+    gigabits: Option<f64>,
+}
+
+/// A number with so many digits after the point.
+fn rounded(number: f64, digits: i32) -> f64 {
+    let unit = 10_f64.powi(digits);
+    (number * unit).round() / unit
+}
+
+fn result(plan: &Plan, step: &Step) -> StepResult {
+    let measured = match &step.latency {
+        Some(latency) => Measured::Latency(times(latency)),
+        None => Measured::Bandwidth(bandwidth(plan, step)),
+    };
+    StepResult { bytes: step.size, measured, wrong: step.wrong() }
+}
+
+fn times(latency: &latency::Summary) -> Latency {
+    let micros = |time| rounded(time, 3);
+    let bucket = |bucket: &Bucket| (micros(bucket.from), micros(bucket.to), bucket.count);
+    Latency {
+        iterations: latency.count,
+        t_min_us: micros(latency.min),
+        t_max_us: micros(latency.max),
+        t_typical_us: micros(latency.typical),
+        t_avg_us: micros(latency.average),
+        t_stdev_us: micros(latency.deviation),
+        t_p99_us: micros(latency.p99),
+        t_p99_9_us: micros(latency.p999),
+        histogram_us: latency.histogram.iter().map(bucket).collect(),
+    }
+}
+
+fn bandwidth(plan: &Plan, step: &Step) -> Bandwidth {
+    let Rates { messages, average, peak } = rates(step);
+    let bytes = f64::from(step.size);
+    let megabytes = |rate: f64| rounded(Unit::Megabytes.of(rate * bytes), 4);
+    let gigabits = |rate: f64| rounded(Unit::Gigabits.of(rate * bytes), 4);
+    let received = is_lossy(plan).then(|| {
+        let rate = arrival_rate(plan, step);
+        ReceivedBandwidth { megabytes: rate.map(megabytes), gigabits: rate.map(gigabits) }
+    });
+    let lost = step.lost(plan);
+    Bandwidth {
+        iterations: messages,
+        peak_megabytes: megabytes(peak),
+        average_megabytes: megabytes(average),
+        peak_gigabits: gigabits(peak),
+        average_gigabits: gigabits(average),
+        message_rate: rounded(average / 1e6, 6),
+        received,
+        received_messages: lost.map(|lost| messages - lost),
+        lost_messages: lost,
+    }
 }

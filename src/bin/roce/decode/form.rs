@@ -69,12 +69,12 @@ impl Form {
     }
 
     /// What is printed after the last packet.
-    pub(super) fn finish(&self, summary: &Summary) -> String {
-        match self {
-            Self::Summary(Object::Yes) => summary.to_json() + "\n",
+    pub(super) fn finish(&self, summary: &Summary) -> serde_json::Result<String> {
+        Ok(match self {
+            Self::Summary(Object::Yes) => serde_json::to_string(summary)? + "\n",
             Self::Summary(Object::No) => summary.to_text(),
             Self::Line(_) | Self::Tree | Self::Json(_) | Self::Columns(_) => String::new(),
-        }
+        })
     }
 
     /// Whether it shows this field because it was asked for.

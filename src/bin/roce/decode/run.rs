@@ -75,7 +75,7 @@ impl<W: Write + Send> Run<W> {
     pub(super) fn finish(mut self, problems: &Problems) -> Result<()> {
         let (places, bytes) = problems.skipped();
         self.all.summary.add_skipped(places, bytes);
-        let text = self.show.form.finish(&self.all.summary);
+        let text = self.show.form.finish(&self.all.summary)?;
         self.out.write_all(text.as_bytes()).and_then(|()| self.out.flush()).context(OUTPUT)
     }
 

@@ -40,7 +40,7 @@ fn total_loss_of_unreliable_messages_is_reported_as_zero_received() {
         let remark = report::remark(&plan, step).unwrap();
         assert_eq!(remark, "64 bytes: all 300 messages were lost: nothing arrived");
         let setting = notes.setting.as_ref().unwrap();
-        let text = report::to_json(setting, &notes.steps, &Counts::default(), &End::Whole);
+        let text = report::to_json(setting, &notes.steps, &Counts::default(), &End::Whole).unwrap();
         let json: serde_json::Value = serde_json::from_str(&text).unwrap();
         let result = &json["results"][0];
         assert_eq!(

@@ -326,7 +326,8 @@ fn json_has_the_same_numbers_by_name() {
     let (notes, _) = run(&plan(Op::Send, Metric::Bw, Connection::Rc));
     let counted = |count| vec![("sent_pkts".to_owned(), count), (RETRIES.to_owned(), 0)];
     let counts = Counts { own: counted(300), peer: counted(20) };
-    let text = report::to_json(notes.setting.as_ref().unwrap(), &notes.steps, &counts, &End::Whole);
+    let text = report::to_json(notes.setting.as_ref().unwrap(), &notes.steps, &counts, &End::Whole)
+        .unwrap();
     assert_eq!(
         masked(&text),
         "{\"test\":\"send\",\"metric\":\"bw\",\"connection\":\"RC\",\"device\":\"cable:a\",\
@@ -342,7 +343,8 @@ fn json_has_the_same_numbers_by_name() {
     assert_eq!(json["counters"]["peer"]["sent_pkts"], 20);
 
     let (notes, counts) = run(&plan(Op::Atomic, Metric::Lat, Connection::Rc));
-    let text = report::to_json(notes.setting.as_ref().unwrap(), &notes.steps, &counts, &End::Whole);
+    let text = report::to_json(notes.setting.as_ref().unwrap(), &notes.steps, &counts, &End::Whole)
+        .unwrap();
     let json: serde_json::Value = serde_json::from_str(&text).unwrap();
     let result = &json["results"][0];
     for name in

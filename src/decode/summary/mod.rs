@@ -1,5 +1,8 @@
 //! A capture as a whole: what is in it, between whom, and what went wrong.
 
+#[cfg(feature = "analysis")]
+mod serialize;
+
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 
@@ -341,57 +344,11 @@ impl Summary {
             put(out, format_args!("{packets:>12} {payload:>14}  in further conversations\n"));
         }
     }
-
-    /// The summary for machines: one JSON object.
-    pub fn to_json(&self) -> String {
-        let mut out = String::new();
-        put(&mut out, format_args!("{{\"frames\":{},\"bytes\":{}", self.frames, self.bytes));
-        put(&mut out, format_args!(",\"roce_frames\":{}", self.roce_frames));
-        put(&mut out, format_args!(",\"incomplete\":{}", self.malformed));
-        let (places, bytes) = (self.skips, self.skipped_bytes);
-        put(&mut out, format_args!(",\"skipped\":{{\"places\":{places},\"bytes\":{bytes}}}"));
-        for (name, time) in [("first_time", self.first_time), ("last_time", self.last_time)] {
-            match time {
-                Some(time) => put(&mut out, format_args!(",\"{name}\":\"{time}\"")),
-                None => put(&mut out, format_args!(",\"{name}\":null")),
-            }
-        }
-        let verdicts = VERDICTS.map(|verdict| (verdict.name(), self.verdicts[verdict as usize]));
-        write_counts(&mut out, "icrc", verdicts);
-        write_counts(&mut out, "opcodes", self.opcodes());
-        write_counts(&mut out, "naks", self.naks());
-        write_counts(&mut out, "rnrs_us", self.rnrs().map(|(timer, n)| (timer.micros(), n)));
-        put(&mut out, format_args!(",\"cnps\":{},\"conversations\":[", self.congested));
-        for (i, (who, what)) in self.sorted().into_iter().enumerate() {
-            let comma = if i > 0 { "," } else { "" };
-            let (source, destination) = (address_text(who.source), address_text(who.destination));
-            put(&mut out, format_args!("{comma}{{\"src\":\"{source}\",\"dst\":\"{destination}\""));
-            put(&mut out, format_args!(",\"destqp\":{}", who.qp.get()));
-            put(&mut out, format_args!(",\"packets\":{}", what.packets));
-            put(&mut out, format_args!(",\"payload_bytes\":{}}}", what.payload));
-        }
-        put(&mut out, format_args!("],\"other_packets\":{}}}", self.elsewhere.packets));
-        out
-    }
 }
 
 /// The bits of a code as a byte.
 fn low_byte(bits: Bits<5>) -> u8 {
     u8::try_from(bits.get()).unwrap_or(u8::MAX)
-}
-
-/// `,"name":{"key":count,…}`.
-fn write_counts<K: core::fmt::Display>(
-    out: &mut String,
-    name: &str,
-    counts: impl IntoIterator<Item = (K, u64)>,
-) {
-    put(out, format_args!(",\"{name}\":{{"));
-    for (i, (key, count)) in counts.into_iter().enumerate() {
-        let comma = if i > 0 { "," } else { "" };
-        put(out, format_args!("{comma}\"{key}\":{count}"));
-    }
-    out.push('}');
 }
 
 /// The earlier of two times, where they are known.
