@@ -1,4 +1,4 @@
-//! One side of an instance, on a device.
+//! Agents: one runs one side of an instance on a device.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -21,52 +21,52 @@ use crate::link::fault::{Direction, Rule};
 use crate::verbs::{AsyncEvent, QpState, Wc, WcFlags, WcOpcode};
 use crate::wire::{Psn, Qpn};
 
-/// How long one waits for the other's next word, beyond what a scenario may take.
+/// Time to wait for the next message of the other agent, beyond the time limit of the scenario.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// How long a server waits for the greeting of a client.
-const GREETING: Duration = Duration::from_secs(10);
+/// Time that a server waits for the hello of a client.
+const HELLO_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How long a client waits until the server's device is free: others may have their turn before.
-const QUEUE: Duration = Duration::from_secs(120);
+/// Time that a client waits until the device of the server is free: other clients may be before it.
+const QUEUE_TIMEOUT: Duration = Duration::from_secs(120);
 
-/// How long one waits for the other's next word while others wait for the device, beyond what a scenario may take.
-const CROWDED: Duration = Duration::from_secs(1);
+/// The same as [`REPLY_TIMEOUT`] while other clients wait for the device.
+const CROWDED_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Why an instance ends early.
 const WAITED_FOR: &str = "other clients wait for the device";
 
-/// How often one looks whether the peer is gone or others wait for the device.
-pub(super) const GLANCE: Duration = Duration::from_millis(250);
+/// Interval at which an agent checks whether the peer is gone or other clients wait for the device.
+pub(super) const CHECK_INTERVAL: Duration = Duration::from_millis(250);
 
-/// How long states, events and memory may take to become what they must be, once every completion is there.
-const SETTLING: Duration = Duration::from_millis(500);
+/// Time that states, events and memory may take to become as expected after the last completion.
+const SETTLE_TIME: Duration = Duration::from_millis(500);
 
-/// How long one looks for more than was expected.
-const GRACE: Duration = Duration::from_millis(2);
+/// Time to wait for completions that are not expected.
+const UNEXPECTED_WAIT: Duration = Duration::from_millis(2);
 
 /// Time to wait for a packet that cannot be observed.
-const UNSEEN: Duration = Duration::from_millis(20);
+const UNSEEN_WAIT: Duration = Duration::from_millis(20);
 
-/// How long to look away between polls.
-const PAUSE: Duration = Duration::from_micros(20);
+/// Time between two polls.
+const POLL_INTERVAL: Duration = Duration::from_micros(20);
 
-/// How long an agent waits for something to play.
-const IDLE: Duration = Duration::from_secs(600);
+/// Time that an agent waits for the next instance.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(600);
 
-/// Plays sides of instances on a device.
+/// Runs sides of instances on a device.
 #[derive(Clone, Debug)]
 pub struct Agent {
     /// The device.
     pub device: Arc<dyn Device>,
-    /// Its wire, if packets can be seen and lost.
+    /// Its wire, if packets can be logged and dropped.
     pub wire: Option<Wire>,
-    /// Which of its addresses to use; otherwise the first of IPv4, or the first.
+    /// GID index; by default that of the first IPv4 address, or else the first.
     pub gid_index: Option<u8>,
 }
 
 impl Agent {
-    /// Who it is.
+    /// Returns its hello message.
     pub fn hello(&self) -> Hello {
         let mtu = self.device.query_port().map_or(0, |port| port.active_mtu.bytes());
         let mtu = u32::try_from(mtu).unwrap_or(u32::MAX);
@@ -78,7 +78,7 @@ impl Agent {
         }
     }
 
-    /// Tells who it is, and hears who the other is.
+    /// Exchanges hello messages with the other agent.
     pub fn meet(&self, line: &mut dyn Line) -> Result<Hello, ControlError> {
         self.greet(line, REPLY_TIMEOUT)
     }
@@ -95,24 +95,25 @@ impl Agent {
         }
     }
 
-    /// Plays whatever the other one asks for, until it has enough; returns how much that was.
+    /// Runs the instances that the other agent asks for until it says goodbye; returns how many.
     pub fn serve(&self, line: &mut dyn Line) -> Result<usize, ControlError> {
         let (turns, address) = (Turns::default(), None);
         self.serve_client(line, &Client { turns: &turns, address, greeted: &|| {} })
     }
 
-    /// Plays whatever a client asks for. It is not trusted: what it says is checked, and it gets the device in turns.
+    /// Runs the instances that a client asks for. The client is not trusted: its messages are checked, and it shares the device
+    /// with other clients.
     pub(super) fn serve_client(
         &self,
         line: &mut dyn Line,
         client: &Client<'_>,
     ) -> Result<usize, ControlError> {
-        let peer = self.greet(line, GREETING)?;
+        let peer = self.greet(line, HELLO_TIMEOUT)?;
         (client.greeted)();
         let mut played = 0;
         loop {
-            // What is left of an instance that failed is skipped.
-            match line.receive(IDLE, "a scenario") {
+            // Messages that are left over from an instance that failed are skipped.
+            match line.receive(IDLE_TIMEOUT, "a scenario") {
                 Ok(Message::Begin { instance, play }) => {
                     let outcome = self.play_as(&instance, play, &peer, line, Some(client));
                     line.send(&Message::Outcome(Box::new(outcome)))?;
@@ -125,7 +126,7 @@ impl Agent {
         }
     }
 
-    /// Plays one side of an instance; the other one plays the other.
+    /// Runs one side of an instance; the other agent runs the other.
     pub fn play(
         &self,
         instance: &Instance,
@@ -159,7 +160,7 @@ impl Agent {
             let why = match &stop {
                 Stop::Unable(why) | Stop::Trouble(why) => why.clone(),
             };
-            // If the other one cannot be told, it finds out by itself.
+            // If the message does not reach the other agent, it times out.
             let _ = line.send(&Message::Failed(why));
             match stop {
                 Stop::Unable(why) => outcome.unable = Some(why),
@@ -170,18 +171,18 @@ impl Agent {
     }
 }
 
-/// What a server knows of a client while it serves it.
+/// State of a server about a client that it serves.
 pub(super) struct Client<'c> {
-    /// Who else waits for the device.
+    /// Other clients that wait for the device.
     pub(super) turns: &'c Turns,
-    /// The address that its packets must go to, unless any will do.
+    /// The only address that packets may be sent to, if it is restricted.
     pub(super) address: Option<IpAddr>,
-    /// Is called when it has said who it is.
+    /// Called after its hello message.
     pub(super) greeted: &'c dyn Fn(),
 }
 
-/// Hears that the other is ready.
-fn hear_ready(line: &mut dyn Line, within: Duration) -> Result<(), ControlError> {
+/// Waits until the other agent is ready.
+fn wait_ready(line: &mut dyn Line, within: Duration) -> Result<(), ControlError> {
     const READY: &str = "ready";
     match line.receive(within, READY)? {
         Message::Ready => Ok(()),
@@ -190,7 +191,7 @@ fn hear_ready(line: &mut dyn Line, within: Duration) -> Result<(), ControlError>
 }
 
 impl Drop for Play<'_> {
-    /// Its faults are for its own packets only.
+    /// Removes the fault rules: they are for this instance only.
     fn drop(&mut self) {
         if let Some(wire) = &self.agent.wire {
             wire.arm(Vec::new());
@@ -204,7 +205,7 @@ impl From<ControlError> for Stop {
     }
 }
 
-/// One side of an instance, while it is played.
+/// One side of an instance while it runs.
 struct Play<'a> {
     agent: &'a Agent,
     instance: &'a Instance,
@@ -213,23 +214,23 @@ struct Play<'a> {
     names: Names,
     completions: Vec<Completion>,
     events: Vec<String>,
-    /// How many requests were posted, and how many completions were waited for.
+    /// Number of requests that were posted, and of completions that were waited for.
     posted: u64,
     awaited: usize,
-    /// What each buffer must hold in the end.
+    /// Expected contents of each buffer at the end.
     images: Vec<memory::Image>,
-    /// The faults that this side injects, by number.
+    /// Indices of the faults that this side injects.
     injected: Vec<usize>,
-    /// The device is its own for so long, if others want it too.
+    /// Until when it may keep the device while other clients wait.
     turn: Option<Turn<'a>>,
-    /// By when it must be over.
+    /// Time limit.
     until: Instant,
-    /// When to look again whether the peer is gone, or others wait for the device.
+    /// Next time to check whether the peer is gone or other clients wait for the device.
     glance: Instant,
 }
 
 impl<'a> Play<'a> {
-    /// Makes everything, connects it, and waits for the device.
+    /// Creates all objects, connects the queue pairs, and waits for the device.
     fn begin(
         agent: &'a Agent,
         instance: &'a Instance,
@@ -243,14 +244,15 @@ impl<'a> Play<'a> {
         line.send(&Message::Reach(objects.reach()))?;
         let theirs = Self::reach(instance, side, line, client)?;
         objects.connect(&theirs)?;
-        // A client says at once that it is ready. A server answers when it is the client's turn: a client that says
-        // nothing does not hold the device.
+        // A client sends ready at once. A server answers when the device is free for it, so a silent client does not hold the
+        // device.
         let turn = match client {
             Some(client) => {
-                hear_ready(line, REPLY_TIMEOUT)?;
-                let busy =
-                    || Stop::Trouble(format!("the device was busy for {} s", QUEUE.as_secs()));
-                let turn = client.turns.wait(QUEUE, || line.is_gone());
+                wait_ready(line, REPLY_TIMEOUT)?;
+                let busy = || {
+                    Stop::Trouble(format!("the device was busy for {} s", QUEUE_TIMEOUT.as_secs()))
+                };
+                let turn = client.turns.wait(QUEUE_TIMEOUT, || line.is_gone());
                 Some(turn.ok_or_else(busy)?)
             }
             None => None,
@@ -284,13 +286,13 @@ impl<'a> Play<'a> {
         }
         line.send(&Message::Ready)?;
         if client.is_none() {
-            hear_ready(line, QUEUE + REPLY_TIMEOUT)?;
+            wait_ready(line, QUEUE_TIMEOUT + REPLY_TIMEOUT)?;
         }
         play.until = now() + Duration::from_secs(instance.scenario.limit);
         Ok(play)
     }
 
-    /// Hears how the other's objects are called.
+    /// Receives the numbers and keys of the other side's objects.
     fn reach(
         instance: &Instance,
         side: Side,
@@ -310,14 +312,14 @@ impl<'a> Play<'a> {
         Ok(theirs)
     }
 
-    /// The fault rules of this side: for its own packets, and for the other's if the other has no wire. Each has the number
-    /// of its fault.
+    /// Returns the fault rules of this side: for its own packets, and for the other's if the other has no wire. Each has the
+    /// index of its fault.
     fn rules(&self, peer_has_wire: bool) -> Vec<(usize, Rule)> {
         let faults = self.instance.scenario.faults.iter().enumerate();
         let own = faults.filter(|(_, fault)| fault.from == self.side || !peer_has_wire);
         let rule = |(at, fault): (usize, &super::scenario::Fault)| {
             let to = self.names.of(fault.from.other());
-            // Answers have the PSNs of the requests that they answer; so far only the requester asks.
+            // Responses have the PSNs of their requests, and only the requester sends requests.
             let base = self.names.of(Side::Requester).qps.first().map_or(0, |(_, psn)| *psn);
             let from_here = fault.from == self.side;
             let direction = if from_here { Direction::Outbound } else { Direction::Inbound };
@@ -328,7 +330,7 @@ impl<'a> Play<'a> {
                 rule = rule.psn(Psn::new(base).plus(psn));
             }
             if let Some(word) = &fault.packet {
-                // The scenario's reader has checked that there is such an opcode.
+                // `check` has made sure that the opcode exists.
                 rule = rule.opcode(word)?;
             }
             rule = if fault.nth == 0 { rule.every_time() } else { rule.nth(fault.nth) };
@@ -337,7 +339,7 @@ impl<'a> Play<'a> {
         own.filter_map(rule).collect()
     }
 
-    /// Does all steps, each when its turn has come, and waits until all is as it must be.
+    /// Runs all steps in order, and waits until everything is as expected.
     fn run(&mut self, line: &mut dyn Line) -> Result<(), Stop> {
         let instance = self.instance;
         let steps = &instance.scenario.steps;
@@ -374,10 +376,10 @@ impl<'a> Play<'a> {
             Message::Settled => {}
             other => return Err(unexpected(&other, "settled").into()),
         }
-        self.rest(GRACE, line)
+        self.rest(UNEXPECTED_WAIT, line)
     }
 
-    /// Hears something from the other, unless others want the device meanwhile.
+    /// Receives a message of the other agent, unless the device must be given up meanwhile.
     fn receive(
         &mut self,
         line: &mut dyn Line,
@@ -386,11 +388,11 @@ impl<'a> Play<'a> {
     ) -> Result<Message, Stop> {
         let start = now();
         let until = start + within;
-        let crowded = start + Duration::from_secs(self.instance.scenario.limit) + CROWDED;
+        let crowded = start + Duration::from_secs(self.instance.scenario.limit) + CROWDED_TIMEOUT;
         loop {
-            let heard = line.receive(GLANCE.min(within), what);
+            let received = line.receive(CHECK_INTERVAL.min(within), what);
             let contended = self.turn.as_ref().is_some_and(Turn::is_contended);
-            match heard {
+            match received {
                 Err(ControlError::Silent(..)) if contended && now() >= crowded => {
                     return Err(Stop::Trouble(WAITED_FOR.to_owned()));
                 }
@@ -398,7 +400,7 @@ impl<'a> Play<'a> {
                 Err(ControlError::Silent(..)) => {
                     return Err(ControlError::Silent(within, what).into());
                 }
-                heard => return Ok(heard?),
+                received => return Ok(received?),
             }
         }
     }
@@ -408,39 +410,39 @@ impl<'a> Play<'a> {
         if now() < self.glance {
             return Ok(());
         }
-        self.glance = now() + GLANCE;
+        self.glance = now() + CHECK_INTERVAL;
         if self.turn.as_ref().is_some_and(Turn::is_over) {
             return Err(Stop::Trouble(WAITED_FOR.to_owned()));
         }
         if line.is_gone() { Err(ControlError::Gone.into()) } else { Ok(()) }
     }
 
-    /// Does nothing for a while, but take what comes.
+    /// Sleeps, and meanwhile takes completions and events.
     fn rest(&mut self, time: Duration, line: &mut dyn Line) -> Result<(), Stop> {
         let until = now() + time;
         while now() < until {
             self.look();
             self.go_on(line)?;
-            std::thread::sleep(PAUSE);
+            std::thread::sleep(POLL_INTERVAL);
         }
         Ok(())
     }
 
-    /// Waits until a packet has come, and what comes of it has come of it.
+    /// Waits until a packet has arrived, and a moment for its effects.
     fn see(&mut self, word: &str, line: &mut dyn Line) -> Result<(), Stop> {
         let Some(wire) = self.agent.wire.clone() else {
-            return self.rest(UNSEEN, line);
+            return self.rest(UNSEEN_WAIT, line);
         };
         while !wire.has_arrived(word) {
             if now() >= self.until {
                 return Err(Stop::Trouble(format!("no {word} packet arrived")));
             }
-            self.rest(PAUSE, line)?;
+            self.rest(POLL_INTERVAL, line)?;
         }
-        self.rest(GRACE, line)
+        self.rest(UNEXPECTED_WAIT, line)
     }
 
-    /// The keys of a side's windows are these.
+    /// Sets the keys of a side's windows.
     fn learn(&mut self, side: Side, windows: &std::collections::BTreeMap<String, u32>) {
         windows.iter().for_each(|(name, key)| self.names.window(side, name, *key));
     }
@@ -471,7 +473,7 @@ impl<'a> Play<'a> {
         Poster { objects, instance, names, side: *side }
     }
 
-    /// Waits for so many completions altogether.
+    /// Waits until there are `count` completions in all.
     fn wait(&mut self, count: usize, line: &mut dyn Line) -> Result<(), Stop> {
         loop {
             self.look();
@@ -486,19 +488,19 @@ impl<'a> Play<'a> {
                 let (has, limit) = (self.completions.len(), self.instance.scenario.limit);
                 return Err(Stop::Trouble(format!("{has} of {count} completions after {limit} s")));
             }
-            std::thread::sleep(PAUSE);
+            std::thread::sleep(POLL_INTERVAL);
         }
     }
 
-    /// Waits until all that is expected is there, or cannot come any more.
+    /// Waits until everything expected has come, or cannot come any more.
     fn settle(&mut self, line: &mut dyn Line) -> Result<(), Stop> {
         let times = |done: &Done| done.times.unwrap_or(1) as usize;
         let expected = self.instance.scenario.expect.of(self.side).iter().map(times).sum();
         self.wait(expected, line)?;
-        let until = now() + SETTLING;
+        let until = now() + SETTLE_TIME;
         while !self.is_settled() && now() < until {
             self.go_on(line)?;
-            std::thread::sleep(PAUSE);
+            std::thread::sleep(POLL_INTERVAL);
             self.look();
         }
         Ok(())
@@ -512,7 +514,7 @@ impl<'a> Play<'a> {
             && self.mismatches().is_empty()
     }
 
-    /// Takes what completed and what happened.
+    /// Takes completions and events.
     fn look(&mut self) {
         self.poll(false);
         self.poll(true);
@@ -580,7 +582,7 @@ impl<'a> Play<'a> {
         buffers.filter_map(mismatch).collect()
     }
 
-    /// What came of it.
+    /// Returns the outcome.
     fn finish(&mut self, outcome: &mut Outcome) {
         self.look();
         self.completions.sort_by_key(|it| (it.qp, it.recv));

@@ -89,14 +89,14 @@ pub struct Reach {
     /// The number and the first PSN of each queue pair.
     pub qps: Vec<(u32, u32)>,
     /// Its buffers.
-    pub buffers: Vec<Place>,
+    pub buffers: Vec<RemoteBuffer>,
     /// The keys of its windows, by name.
     pub windows: BTreeMap<String, u32>,
 }
 
 /// A buffer, for the peer.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Place {
+pub struct RemoteBuffer {
     /// What it is called.
     pub name: String,
     /// Where it begins.
@@ -128,7 +128,7 @@ impl Reach {
             return Err("a QPN or PSN has more than 24 bits".to_owned());
         }
         let buffers = scenario.buffers(side);
-        let same = |(spec, place): (&super::scenario::BufferSpec, &Place)| {
+        let same = |(spec, place): (&super::scenario::BufferSpec, &RemoteBuffer)| {
             spec.name == place.name
                 && memory::len_of(instance, side, &spec.name) == Ok(place.len)
                 && place.addr.checked_add(place.len).is_some()

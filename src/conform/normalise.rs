@@ -210,11 +210,11 @@ fn is_refusal(packet: &Packet) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::conform::control::Place;
+    use crate::conform::control::RemoteBuffer;
     use crate::wire::BthRepr;
 
     fn reach(host: u8, qpn: u32, psn: u32) -> Reach {
-        let buffer = Place { name: "main".to_owned(), addr: 0x1000, len: 64, rkey: 0x77 };
+        let buffer = RemoteBuffer { name: "main".to_owned(), addr: 0x1000, len: 64, rkey: 0x77 };
         Reach {
             gid: [host; 16],
             qps: vec![(qpn, psn)],

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::Side;
-use super::control::{Place, Reach};
+use super::control::{Reach, RemoteBuffer};
 use super::expand::Instance;
 use super::memory;
 use super::scenario::{ALL_RIGHTS, Kind, QpSpec, access_of};
@@ -147,7 +147,7 @@ impl Objects {
 
     /// How they are called, for the peer.
     pub(super) fn reach(&self) -> Reach {
-        let buffers = self.buffers.iter().map(|it| Place {
+        let buffers = self.buffers.iter().map(|it| RemoteBuffer {
             name: it.name.clone(),
             addr: it.mr.addr(),
             len: it.mr.len() as u64,

@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::agent::GLANCE;
+use super::agent::CHECK_INTERVAL;
 use super::now;
 
 /// How long an instance may hold the device while others wait for it.
@@ -39,7 +39,7 @@ impl Turns {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits for one's turn, for so long; `None` if it did not come. Every [`GLANCE`] it asks `is_gone` whether the client
+    /// Waits for one's turn, for so long; `None` if it did not come. Every [`CHECK_INTERVAL`] it asks `is_gone` whether the client
     /// is gone, and waits no longer if it is.
     pub(super) fn wait(
         &self,
@@ -61,7 +61,7 @@ impl Turns {
                 queue.tickets.retain(|it| *it != ticket);
                 return None;
             }
-            let waited = self.moved.wait_timeout(queue, left.min(GLANCE));
+            let waited = self.moved.wait_timeout(queue, left.min(CHECK_INTERVAL));
             drop(waited.unwrap_or_else(PoisonError::into_inner));
             gone = is_gone();
             queue = self.lock();

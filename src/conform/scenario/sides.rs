@@ -1,11 +1,11 @@
-//! What a side has: queue pairs, buffers, windows, and the rights to them.
+//! Objects of a side: queue pairs, buffers, windows, and access rights.
 
 use serde::{Deserialize, Serialize};
 
 use super::super::expand::Expr;
 use crate::verbs::Access;
 
-/// The kind of a queue pair.
+/// Type of a queue pair.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Kind {
     /// Reliable connection.
@@ -20,30 +20,30 @@ pub enum Kind {
     Ud,
 }
 
-/// Attributes of a queue pair; what is not said is what suits most.
+/// Attributes of a queue pair; those that are not given have defaults that suit most scenarios.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct QpSpec {
-    /// How long to wait for an acknowledgement, as the code of verbs: 4.096 µs times two to the power of it.
+    /// Retransmission timeout as the code of verbs: 4.096 µs · 2^code.
     pub timeout: Option<u32>,
     /// Maximum number of retransmissions without progress.
     pub retry_cnt: Option<u32>,
     /// Maximum number of retries after RNR NAKs; 7 sets no limit.
     pub rnr_retry: Option<u32>,
-    /// How long a peer waits when there is no receive buffer, as the code of verbs.
+    /// RNR timer that the responder sends, as the code of verbs.
     pub min_rnr_timer: Option<u32>,
     /// Maximum number of READs and ATOMICs in flight, each way.
     pub rd_atomic: Option<u8>,
-    /// The first sequence number to send.
+    /// Initial PSN.
     pub psn: Option<u32>,
-    /// The queue key of datagrams.
+    /// Q_Key of datagrams.
     pub qkey: Option<u32>,
-    /// What the peer may do.
+    /// Access rights of the peer.
     pub access: Option<Vec<String>>,
 }
 
 impl QpSpec {
-    /// What this says, and otherwise what `other` says.
+    /// Returns these attributes, with those that are not given taken from `other`.
     #[must_use]
     pub fn or(&self, other: &Self) -> Self {
         Self {
@@ -59,20 +59,20 @@ impl QpSpec {
     }
 }
 
-/// What a side has.
+/// Objects of a side.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SideSpec {
-    /// Attributes of its queue pairs that are not those of both.
+    /// Attributes of its queue pairs that differ from the scenario's.
     #[serde(default)]
     pub qp: QpSpec,
-    /// Its buffers. There is always one that is called `main`.
+    /// Buffers. There is always one named `main`.
     #[serde(default)]
     pub buffers: Vec<BufferSpec>,
-    /// Its memory windows.
+    /// Memory windows.
     #[serde(default)]
     pub windows: Vec<WindowSpec>,
-    /// Whether its queue pairs share a receive queue, and below how many receives that tells.
+    /// Limit of the shared receive queue of its queue pairs; without one each has its own queue.
     pub srq_limit: Option<u32>,
 }
 
@@ -80,17 +80,17 @@ pub struct SideSpec {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct BufferSpec {
-    /// What it is called.
+    /// Name.
     pub name: String,
-    /// How long it is.
+    /// Length in bytes.
     #[serde(default = "usual_len")]
     pub len: Expr,
-    /// What may be done with it; everything if nothing is said.
+    /// Access rights; all by default.
     pub access: Option<Vec<String>>,
     /// Whether it belongs to another protection domain than the queue pairs.
     #[serde(default)]
     pub stranger: bool,
-    /// Numbers at its beginning, of eight bytes each, as the machine writes them.
+    /// 64-bit numbers at its beginning, in the byte order of the machine.
     #[serde(default)]
     pub words: Vec<u64>,
 }
@@ -106,14 +106,14 @@ impl BufferSpec {
     }
 }
 
-/// The buffer that every side has.
+/// Name of the buffer that every side has.
 pub const MAIN: &str = "main";
 
 /// A memory window.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct WindowSpec {
-    /// What it is called.
+    /// Name.
     pub name: String,
     /// 1 or 2.
     #[serde(rename = "type", default = "two")]
@@ -124,7 +124,7 @@ const fn two() -> u8 {
     2
 }
 
-/// The rights that go by these names.
+/// Returns the rights with these names.
 pub(in super::super) fn access_of(names: &[String]) -> Result<Access, String> {
     let each = names.iter().map(|name| {
         Access::from_name(&name.to_ascii_uppercase()).ok_or_else(|| {
@@ -136,7 +136,7 @@ pub(in super::super) fn access_of(names: &[String]) -> Result<Access, String> {
     each.collect::<Result<Vec<Access>, String>>().map(|all| all.into_iter().collect())
 }
 
-/// All rights that a scenario may need, of those that every device has.
+/// All rights that scenarios use and every device supports.
 pub(in super::super) const ALL_RIGHTS: Access = Access::LOCAL_WRITE
     .union(Access::REMOTE_WRITE)
     .union(Access::REMOTE_READ)

@@ -1,4 +1,4 @@
-//! The half of a raw link that receives: frames out of the ring, checked from the Ethernet header to the ICRC.
+//! The receiving half of a raw link: takes frames out of the ring, and checks them from the Ethernet header to the ICRC.
 
 use std::cell::Cell;
 use std::io;
@@ -19,52 +19,52 @@ use crate::wire::{
     Received, Udp, UdpRepr, checksum, view,
 };
 
-/// The most frames that are taken in at once.
+/// Maximum number of frames that are received at once.
 const FRAMES_MAX: usize = 64;
 
-/// No further frame is taken in once there are so many packets.
+/// Number of packets from which on no further frame is received.
 const PACKETS_MAX: usize = 1024;
 
-/// How much time lies between two questions for an error, at the least.
+/// Minimum time between two checks of the socket for an error.
 const ASKS: Duration = Duration::from_millis(1);
 
 /// The flags of an IPv4 header of RoCE.
 const DONT_FRAGMENT: [u8; 2] = [0x40, 0];
 
-/// The half that receives.
+/// The receiving half.
 #[derive(Debug)]
 pub(super) struct RawReceiver {
     ring: Ring,
     filter: Filter,
     gids: Vec<Gid>,
     vlan: Option<u16>,
-    packets: Vec<Place>,
-    /// Those of the flow that the last packet was of.
+    packets: Vec<PacketInFrame>,
+    /// ICRC prefixes of the flow of the last packet.
     prefixes: Prefixes,
     counts: [u64; Refusal::ALL.len()],
-    /// Packets that were joined by the kernel, and whose identifications did not count up.
+    /// Packets that the kernel coalesced (GRO) although their identifications did not count up.
     solved: u64,
     /// Frames for which there was no room.
     lost: Cell<u64>,
-    /// When the socket is next asked for an error.
+    /// Next time to check the socket for an error.
     asks: Instant,
-    /// They keep the kernel from answering.
+    /// Sockets that keep the kernel from answering with ICMP errors.
     sinks: Sinks,
 }
 
-/// Where a sound packet is, and its network header.
+/// Position of a valid packet, and its network header.
 #[derive(Clone, Copy, Debug)]
-struct Place {
-    /// Which of the frames that were taken.
+struct PacketInFrame {
+    /// Index of its frame.
     frame: usize,
-    /// Where in it the packet begins, and where its ICRC does.
+    /// Offsets of the packet and of its ICRC in the frame.
     start: usize,
     end: usize,
     source: Gid,
     destination: Gid,
     source_port: u16,
     ecn: u8,
-    /// The header as it was on the wire, before the kernel joined packets.
+    /// The IP header as it was on the wire, before the kernel coalesced packets.
     network: [u8; Ipv6::LEN],
     network_len: usize,
 }
@@ -132,10 +132,10 @@ impl RawReceiver {
         }
     }
 
-    /// What is to be done now and then, while nothing arrives.
+    /// Does periodic work while nothing arrives.
     ///
-    /// An interface that goes down leaves an error at its socket, which looks readable until it is asked for it. Frames
-    /// come again when the interface is up again. And the port of RoCE may be free that another program had.
+    /// When an interface goes down, its socket has a pending error and stays readable until the error is taken. Frames arrive
+    /// again when the interface is up. Port 4791 may have become free, too.
     fn look_around(&mut self, now: Instant) {
         if now >= self.asks {
             self.asks = now.saturating_add(ASKS);
@@ -222,7 +222,7 @@ impl Receiver for RawReceiver {
         let there = gids.iter().copied().filter(|gid| *gid != Gid::default());
         self.gids = there.collect();
         let addresses: Vec<IpAddr> = self.gids.iter().map(|gid| address_of(*gid)).collect();
-        // A port that cannot be held is held as soon as it is free; without any sockets, the old ones must do.
+        // A port that is in use is bound as soon as it is free. If no sockets can be opened, the old ones are kept.
         if let Ok(sinks) = Sinks::open(&addresses, self.filter.interface()) {
             self.sinks = sinks;
         }
@@ -244,8 +244,8 @@ impl Receiver for RawReceiver {
     }
 }
 
-/// The sound packets of a frame, as a link at these identifiers finds them, by where they start and where their ICRCs do:
-/// for fuzzing. `vnet` is the `virtio_net_hdr` before the frame, `vlan` the tag that the kernel took out of it.
+/// Returns the valid packets of a frame for a link with these GIDs, by the offsets of their starts and ICRCs: for fuzzing.
+/// `vnet` is the `virtio_net_hdr` before the frame, `vlan` the tag that the kernel removed from it.
 #[doc(hidden)]
 pub fn sound_packets(
     frame: &mut [u8],
@@ -265,7 +265,7 @@ pub fn sound_packets(
     headers.segments().filter_map(sound).collect()
 }
 
-/// The headers of a frame, all of which have been checked.
+/// Headers of a frame that have been checked.
 #[derive(Clone, Copy, Debug)]
 struct Headers {
     source: Gid,
@@ -274,14 +274,14 @@ struct Headers {
     ecn: u8,
     network: [u8; Ipv6::LEN],
     network_len: usize,
-    /// Where the UDP payload begins and ends.
+    /// Range of the UDP payload.
     start: usize,
     end: usize,
-    /// How long each packet is, but for the last, if the kernel has joined several.
+    /// Length of each packet but the last, if the kernel coalesced several.
     segment: Option<usize>,
 }
 
-/// Checks all that stands before the BTH.
+/// Checks all headers before the BTH.
 fn check(
     frame: &RingFrame,
     bytes: &[u8],
@@ -291,7 +291,7 @@ fn check(
     if frame.cut {
         return Err(Refusal::Cut);
     }
-    // A tag with VLAN 0 tells a priority only.
+    // A tag with VLAN 0 has a priority only.
     if frame.vlan.map_or(0, |tag| tag & 0xfff) != vlan.unwrap_or(0) {
         return Err(Refusal::OtherVlan);
     }
@@ -301,7 +301,7 @@ fn check(
         EtherType::IPV6 => ipv6(bytes)?,
         _ => return Err(Refusal::NotIp),
     };
-    // The filter has let no group through but those that the link is in.
+    // The filter passes only multicast groups that the link is in.
     if !gids.contains(&headers.destination) && !headers.destination.is_multicast() {
         return Err(Refusal::OtherAddress);
     }
@@ -318,7 +318,7 @@ fn check(
     Ok(headers)
 }
 
-/// How long each packet is, if a frame is several that the kernel has joined.
+/// Returns the length of each packet, if the kernel coalesced several into the frame.
 fn segment_len(frame: &RingFrame) -> Result<Option<usize>, Refusal> {
     const GSO_NONE: u8 = 0;
     const GSO_UDP_L4: u8 = 5;
@@ -386,16 +386,16 @@ impl Headers {
         Self { source, destination, source_port, ecn, network, network_len, start, end, segment }
     }
 
-    /// The packets of a frame: which, and where.
+    /// Returns the packets of a frame: index and range.
     fn segments(&self) -> impl Iterator<Item = (u16, Range<usize>)> + use<> {
         let (start, end) = (self.start, self.end);
         let step = self.segment.unwrap_or(end - start).max(1);
-        // Of no bytes there is one packet, which is refused.
+        // An empty payload is one packet, which is refused.
         let starts = (start..end.max(start + 1)).step_by(step);
         (0..).zip(starts.map(move |at| at..end.min(at + step)))
     }
 
-    /// The packet at `range`, through its ICRC, if it is sound; and whether its identification was as expected.
+    /// Returns the packet at `range`, ICRC included, if it is valid, and whether its identification was as expected.
     fn packet(
         &self,
         prefixes: &mut Prefixes,
@@ -403,13 +403,13 @@ impl Headers {
         frame: usize,
         index: u16,
         range: Range<usize>,
-    ) -> Result<(Place, bool), Refusal> {
+    ) -> Result<(PacketInFrame, bool), Refusal> {
         let packet = bytes.get_mut(range.clone()).unwrap_or_default();
         if packet.len() < Bth::LEN + ICRC_LEN {
             return Err(Refusal::Short);
         }
         let length = u16::try_from(Udp::LEN + packet.len()).map_err(|_| Refusal::UdpLength)?;
-        let mut place = Place {
+        let mut place = PacketInFrame {
             frame,
             start: range.start,
             end: range.end - ICRC_LEN,
@@ -433,7 +433,7 @@ impl Headers {
         if !joined || !is_ipv4 {
             return Err(Refusal::Icrc);
         }
-        // Older kernels join packets whose identifications do not count up.
+        // Older kernels coalesce packets whose identifications do not count up.
         place.set_ipv4(length, 0);
         let prefix = place.prefix(prefixes, packet.len())?;
         let difference = prefix.difference(packet).ok_or(Refusal::Short)?;
@@ -442,14 +442,14 @@ impl Headers {
         Ok((place, false))
     }
 
-    /// The identification of the first packet, of IPv4.
+    /// Returns the IPv4 identification of the first packet.
     fn id(&self) -> u16 {
         self.network.get(4..6).and_then(|id| id.try_into().ok()).map_or(0, u16::from_be_bytes)
     }
 }
 
-impl Place {
-    /// The checksum of its headers, before `len` bytes from its BTH through its ICRC.
+impl PacketInFrame {
+    /// Returns the ICRC prefix of its headers, for `len` bytes from BTH to ICRC.
     fn prefix(&self, prefixes: &mut Prefixes, len: usize) -> Result<Prefix, Refusal> {
         let Self { source, destination, source_port, .. } = *self;
         if self.network_len == Ipv6::LEN {
@@ -462,13 +462,13 @@ impl Place {
             prefixes.set_path(&Path { source, destination, source_port, ..Path::NOWHERE });
             return Ok(prefixes.of(len).with_identification(header.id()));
         }
-        // Not as RoCE should be sent, but sealed so all the same.
+        // RoCE should not be sent so, but the ICRC covers it all the same.
         let length = u16::try_from(Udp::LEN + len).map_err(|_| Refusal::UdpLength)?;
         let udp = UdpRepr { source_port, destination_port: ROCE_PORT, length, checksum: 0 }.emit();
         Ok(Prefix::new(&Route::Ipv4 { header, options: &[], udp: &udp }))
     }
 
-    /// Makes the IPv4 header that of one packet, `udp_len` bytes behind it.
+    /// Rewrites the IPv4 header for one packet with `udp_len` bytes of UDP.
     fn set_ipv4(&mut self, udp_len: u16, id: u16) {
         set(&mut self.network, 2, udp_len.saturating_add(20));
         set(&mut self.network, 4, id);
@@ -478,7 +478,7 @@ impl Place {
     }
 }
 
-/// Puts a number into a header.
+/// Writes a number to a header.
 fn set(header: &mut [u8], at: usize, number: u16) {
     if let Some(place) = header.get_mut(at..at + 2) {
         place.copy_from_slice(&number.to_be_bytes());

@@ -1,4 +1,5 @@
-//! The half that sends: packets in runs that the kernel cuts apart, each sealed for the header it will have.
+//! The sending half: packets are sent in runs that the kernel segments (UDP GSO); each ICRC is for the IP header that its
+//! segment will have.
 
 use std::io;
 use std::net::{SocketAddr, SocketAddrV6};
@@ -15,13 +16,13 @@ use crate::link::sys::socket::{self, Control, Name, Outgoing};
 use crate::time::Instant;
 use crate::wire::{Batch, Gid, Path, Prefixes, ROCE_PORT, flip_icrc};
 
-/// How many packets the kernel cuts apart, at the most; newer ones do twice as many, which gains nothing.
+/// Maximum number of segments of a GSO send. Newer kernels allow twice as many, which gains nothing.
 const SEGMENTS_MAX: usize = 64;
 
-/// How many bytes a UDP datagram has, at the most, and so has a run.
+/// Maximum number of bytes of a run: that of a UDP datagram.
 const RUN_MAX: usize = 65_507;
 
-/// How long a full send buffer is waited for before its packets count as lost.
+/// Time to wait for room in the send buffer before packets count as lost.
 const ROOM_TIMEOUT: Duration = Duration::from_secs(1);
 
 pub(super) struct UdpSender {
@@ -31,22 +32,22 @@ pub(super) struct UdpSender {
     gid: Gid,
     sockets: Sockets,
     prefixes: Prefixes,
-    /// What is being sent. It is kept for its room.
+    /// Runs that are being sent; kept for its capacity.
     runs: Vec<Run>,
-    /// Which of them the kernel would not cut apart.
+    /// Runs that the kernel did not segment.
     uncut: Vec<usize>,
-    /// Whether the kernel cuts runs apart.
+    /// Whether the kernel segments runs.
     cuts: bool,
     priorities: Priorities,
     counters: Counters,
 }
 
-/// Packets that are handed over at once: of one length, but the last may be shorter.
+/// Packets that are sent by one call: of one length, except that the last may be shorter.
 struct Run {
-    /// Where in the batch they begin and end.
+    /// Range of its packets in the batch.
     start: usize,
     end: usize,
-    /// The length of all but the last.
+    /// Length of all packets but the last.
     length: usize,
     packets: usize,
     socket: usize,
@@ -74,7 +75,7 @@ struct Counters {
     refused: [u64; REFUSALS.len()],
 }
 
-/// What the kernel may refuse a packet for, and what that is counted as. The last is anything else.
+/// Errors with which the kernel refuses a packet, and their counters. The last is for any other error.
 const REFUSALS: [(&str, &[i32]); 9] = [
     ("refused_too_long", &[libc::EMSGSIZE]),
     ("refused_unreachable", &[libc::ENETUNREACH, libc::EHOSTUNREACH, libc::ENETDOWN, libc::ENODEV]),
@@ -87,28 +88,28 @@ const REFUSALS: [(&str, &[i32]); 9] = [
     ("refused_otherwise", &[]),
 ];
 
-/// The place of `refused_foreign_source`.
+/// Index of `refused_foreign_source`.
 const FOREIGN_SOURCE: usize = 7;
 
-/// What is sent from: the socket on RoCE's port, and others for flows to be told apart by.
+/// Sockets to send from: the one on port 4791, and others, so that flows have different source ports.
 struct Sockets {
     main: Arc<Socket>,
     others: Vec<Other>,
 }
 
 enum Other {
-    /// No flow has come to it. It was made with the main one, so that both are in the same network, whichever thread
-    /// sends; but a port that is not needed is left to others.
+    /// No flow uses it yet. It was created together with the main socket, to be in the same network namespace whichever thread
+    /// sends; it is bound to a port when it is needed.
     Unbound(Socket),
-    /// It has this port.
+    /// It is bound to this port.
     Bound(Socket, u16),
     /// Its port was taken: its flows use the main socket.
     Taken,
 }
 
 impl Sockets {
-    /// The socket that a flow uses, and its port. All packets of a flow use the same, so they keep their order; flows
-    /// that are more than the sockets share them evenly.
+    /// Returns the socket of a flow, and its port. All packets of a flow use the same socket, so they stay in order. If there
+    /// are more flows than sockets, they are distributed evenly.
     fn of_flow(&mut self, source_port: u16, local: SocketAddr) -> (usize, u16) {
         let index = usize::from(source_port).checked_rem(self.others.len()).unwrap_or(0);
         let Some(other) = self.others.get_mut(index).filter(|_| source_port >= 0xc000) else {
@@ -126,7 +127,7 @@ impl Sockets {
         (if matches!(other, Other::Bound(..)) { index + 1 } else { 0 }, self.port_of(source_port))
     }
 
-    /// The port that a flow uses now.
+    /// Returns the present source port of a flow.
     fn port_of(&self, source_port: u16) -> u16 {
         let index = usize::from(source_port).checked_rem(self.others.len()).unwrap_or(0);
         match self.others.get(index).filter(|_| source_port >= 0xc000) {
@@ -143,7 +144,7 @@ impl Sockets {
     }
 }
 
-/// A socket that nothing is received from.
+/// Opens a socket that receives nothing.
 fn sending_socket(local: SocketAddr, interface: u32) -> io::Result<Socket> {
     let socket = unbound_socket(local, interface)?;
     socket.set_recv_buffer_size(0)?;
@@ -158,7 +159,7 @@ impl UdpSender {
         gid: Gid,
         ports: usize,
     ) -> Self {
-        // As many as the system lets have.
+        // As large as the system allows.
         let others = (0..ports).map_while(|_| sending_socket(local, scope).ok());
         let others = others.map(Other::Unbound);
         Self {
@@ -175,7 +176,7 @@ impl UdpSender {
         }
     }
 
-    /// Divides the packets of a batch into runs, and seals each for the place that it has in its run.
+    /// Divides the packets of a batch into runs, and adds to each the ICRC for its position in the run.
     fn seal(&mut self, batch: &mut Batch) {
         self.runs.clear();
         let mut end = 0;
@@ -240,7 +241,7 @@ impl UdpSender {
         hand_over(fd, counters, messages, |counters, index, error| {
             let Some((at, run)) = mine.clone().nth(index) else { return };
             match error.raw_os_error() {
-                // What a kernel, or the interface's driver, says that cannot cut runs apart.
+                // Errors of a kernel or driver that does not segment.
                 Some(libc::EINVAL | libc::EIO | libc::EOPNOTSUPP) if run.packets > 1 => {
                     uncut.push(at)
                 }
@@ -253,8 +254,7 @@ impl UdpSender {
         Ok(())
     }
 
-    /// Sends the packets of a run that the kernel would not cut apart one by one. If it takes them so, further
-    /// runs are sent in single packets.
+    /// Sends the packets of a run that the kernel did not segment one by one. If that succeeds, GSO is not used any more.
     fn send_apart(&mut self, index: usize, bytes: &mut [u8]) -> io::Result<()> {
         let Some(run) = self.uncut.get(index).and_then(|&index| self.runs.get(index)) else {
             return Ok(());
@@ -265,7 +265,7 @@ impl UdpSender {
             let prefix = self.prefixes.of(packet.len());
             let is_ipv4 = run.path.is_ipv4();
             let before = if is_ipv4 { prefix.with_identification(place) } else { prefix };
-            // An ICRC that was to be wrong still is.
+            // An ICRC that the fault injector made wrong stays wrong.
             let wrong = before.difference(packet).unwrap_or(0).swap_bytes();
             prefix.seal(packet);
             flip_icrc(packet, wrong);
@@ -318,7 +318,7 @@ impl Sender for UdpSender {
     }
 }
 
-/// Sends messages in order, and waits while there is no room. What the kernel does not take is told of, and is lost.
+/// Sends messages in order; waits while there is no room. A message that the kernel refuses is reported, and lost.
 fn hand_over<'a>(
     fd: BorrowedFd<'_>,
     counters: &mut Counters,
@@ -355,7 +355,7 @@ fn hand_over<'a>(
     Ok(())
 }
 
-/// What a refusal is counted as.
+/// Returns the counter of an error.
 fn reason(error: &io::Error) -> usize {
     let code = error.raw_os_error().unwrap_or(0);
     REFUSALS.iter().position(|(_, codes)| codes.contains(&code)).unwrap_or(REFUSALS.len() - 1)
@@ -369,12 +369,12 @@ impl Counters {
     }
 }
 
-/// Where a train goes.
+/// Destination of a run.
 struct Way {
     to: Name,
-    /// Its traffic class and hop limit, where they differ from the socket's.
+    /// Traffic class and hop limit, if they differ from those of the socket.
     control: Control,
-    /// Whether its headers have an identification.
+    /// Whether its IP headers have an identification.
     numbered: bool,
 }
 
@@ -394,7 +394,7 @@ impl Way {
         if path.traffic_class != 0 {
             put(class, path.traffic_class);
         }
-        // A packet without a hop would not leave; none was asked for then.
+        // A hop limit of 0 means that none was requested: such a packet would not leave the host.
         if !matches!(path.hop_limit, 0 | HOP_LIMIT) {
             put(hops, path.hop_limit);
         }
@@ -402,7 +402,7 @@ impl Way {
     }
 }
 
-/// Where an identifier of IPv6 is; one that is link-local, or a group's, is on the link's own interface.
+/// Returns the scope of an IPv6 GID: link-local and multicast addresses are on the interface of the link.
 fn of_ipv6(gid: Gid, scope: u32) -> SocketAddr {
     SocketAddrV6::new(gid.0.into(), ROCE_PORT, 0, scope).into()
 }
@@ -423,7 +423,7 @@ mod tests {
         let [here, there] = addresses.map(|address| SocketAddr::new(address.into(), ROCE_PORT));
         let [own, peer] = addresses.map(Gid::from);
         let (out, into) = (bound_socket(here, 0).unwrap(), bound_socket(there, 0).unwrap());
-        // Without checksums, the kernel refuses to cut.
+        // Without UDP checksums the kernel refuses to segment.
         socket::set_option(out.as_fd(), libc::SOL_SOCKET, libc::SO_NO_CHECK, 1).unwrap();
         let room = prepare_to_receive(&into, there, 1 << 20).unwrap();
         let mut sender = UdpSender::new(Arc::new(out), here, 0, own, 0);

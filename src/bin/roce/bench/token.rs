@@ -13,7 +13,7 @@ const BYTES_MIN: usize = 8;
 /// The options of a token.
 #[derive(Args)]
 pub(crate) struct TokenArgs {
-    /// A secret of at least 8 characters that both sides know, for networks in which not everybody is trusted. Other
+    /// A secret of at least 8 characters that both sides know, for networks that are not trusted. Other
     /// users of this host see it in the list of processes: prefer the variable. The traffic is not encrypted.
     #[arg(long, env = "ROCE_TOKEN", hide_env_values = true, value_name = "TOKEN")]
     token: Option<String>,

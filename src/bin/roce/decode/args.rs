@@ -20,8 +20,8 @@ use crate::output::Color;
 /// Packets of several captures come in the order of time; frame.number counts them all, and
 /// frame.file is the capture that a packet is from.
 ///
-/// A damaged record is skipped: reading goes on at the next sound one, a line on standard error
-/// tells what was skipped, and the exit status is 1. With --strict, the capture ends there (2).
+/// A damaged record is skipped: reading goes on at the next valid one, a line on standard error
+/// says what was skipped, and the exit status is 1. With --strict, the capture ends there (2).
 ///
 /// RoCE packets have their ICRC checked: ok, bad, or absent where the capture cut the packet
 /// short. Times are UTC.
@@ -30,7 +30,7 @@ use crate::output::Color;
 /// decode is called roce.icrc, roce.opcode_name, roce.aeth.kind and so on. --list-fields lists
 /// them all.
 ///
-/// A filter is one of Wireshark's: it compares fields with values or with other fields, == != <
+/// Filters are Wireshark's: they compare fields with values or with other fields, == != <
 /// <= > >= (or eq ne lt le gt ge), after & takes bits of a number; in {1, 5..9} asks for one of
 /// several values, contains and matches search text and bytes. Tests are joined by && || ^^ ! (or
 /// and or xor not) and parentheses. A name alone asks whether the field is there. Addresses may be
@@ -89,11 +89,11 @@ pub(crate) struct Args {
     #[arg(short, long, value_name = "OUT", conflicts_with_all = ["verbose", "json", "fields", "summary", "parquet"])]
     pub(super) write: Option<PathBuf>,
 
-    /// Threads to decode with [default: as many as there are cores]; -j 1 is the way of pipes and of --line-buffered.
+    /// Threads to decode with [default: as many as there are cores]; pipes and --line-buffered use one.
     #[arg(short, long, value_name = "N")]
     pub(super) jobs: Option<NonZeroUsize>,
 
-    /// End a capture at the first damaged record, instead of searching for the next sound one.
+    /// End a capture at the first damaged record, instead of searching for the next valid one.
     #[arg(long)]
     pub(super) strict: bool,
 

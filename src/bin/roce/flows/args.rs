@@ -82,7 +82,7 @@ pub(crate) struct Args {
     #[arg(short, long, value_name = "N")]
     pub(super) jobs: Option<NonZeroUsize>,
 
-    /// End a capture at the first damaged record, instead of searching for the next sound one.
+    /// End a capture at the first damaged record, instead of searching for the next valid one.
     #[arg(long)]
     pub(super) strict: bool,
 

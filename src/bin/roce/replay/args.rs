@@ -13,7 +13,7 @@ use crate::output::Color;
 ///
 /// Rebuilds the queue pairs of a capture in an engine that keeps to the specification, gives it the
 /// captured requests, and compares its answers with the captured ones by meaning: kind, PSN,
-/// syndrome, MSN, data. Requests are held against the rules that a requester must keep. Each packet
+/// syndrome, MSN, data. Requests are checked against the rules for requesters. Each packet
 /// gets one verdict:
 ///
 ///   agreed      a correct device could have sent it
@@ -45,8 +45,8 @@ pub(crate) struct Args {
     #[arg(long = "device-profile", value_name = "[ADDRESS=]DEVICE")]
     pub(super) profiles: Vec<Profile>,
 
-    /// The capture was made at the host with this address: a response that it lacks was not sent, and a request that it
-    /// has arrived.
+    /// The capture was made at the host with this address: it sent no other responses than those in the capture, and received
+    /// every request in it.
     #[arg(long, value_name = "ADDRESS")]
     pub(super) at: Option<Address>,
 
@@ -79,7 +79,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "PORT", default_value_t = ROCE_PORT)]
     pub(super) port: u16,
 
-    /// End a capture at the first damaged record, instead of searching for the next sound one.
+    /// End a capture at the first damaged record, instead of searching for the next valid one.
     #[arg(long)]
     pub(super) strict: bool,
 

@@ -46,7 +46,7 @@ pub(crate) struct LiveArgs {
     #[arg(long, value_name = "ADDRESS")]
     pub(super) peer: Option<IpAddr>,
 
-    /// What becomes of a number of the capture: WHAT:OLD=NEW, or WHAT=NEW for all. WHAT is ip, mac, vlan (a number, or
+    /// Replace a value of the capture: WHAT:OLD=NEW, or WHAT=NEW for all. WHAT is ip, mac, vlan (a number, or
     /// none), port (UDP source), qpn (destination), srcqp, psn (of the first request), qkey, rkey, va, srq. A VA is
     /// mapped with all that follow it up to the next one that is mapped. Can be given several times.
     #[arg(long = "map", value_name = "WHAT:OLD=NEW")]
@@ -74,9 +74,9 @@ pub(crate) struct LiveArgs {
     #[arg(long, value_name = "MS", default_value_t = 1000, value_parser = clap::value_parser!(u64).range(1..=600_000))]
     pub(super) timeout: u64,
 
-    /// Change something, and see whether the peer lives: any, or a list of fields by their names (infiniband.bth.psn,
+    /// Mutate packets, and check that the peer survives: any, or a list of fields by their names (infiniband.bth.psn,
     /// or short: psn, opcode, qpn, padcnt, pkey, tver, ackreq, key, va, dmalen, syndrome, crc), each with =VALUE, =+N,
-    /// =-N, =flip, =neighbor or =random if not any of these; and icrc, length, drop, double, swap.
+    /// =-N, =flip, =neighbor or =random (any of these by default); and icrc, length, drop, double, swap.
     #[arg(long, value_name = "SPEC", requires = "host")]
     pub(super) mutate: Option<MutateSpec>,
 
@@ -96,11 +96,11 @@ pub(crate) struct LiveArgs {
     #[arg(long, requires = "mutate")]
     pub(super) per_packet: bool,
 
-    /// In mutated runs, look only whether the peer lives, not whether its answers keep to the rules.
+    /// In mutated runs, check only that the peer survives, not that its answers keep to the rules.
     #[arg(long, requires = "mutate")]
     pub(super) no_rules: bool,
 
-    /// A shell command that brings a peer back that died, so that the smallest sequence can be found.
+    /// Shell command that restarts a peer that died, so that the smallest sequence can be found.
     #[arg(long, value_name = "COMMAND", requires = "mutate")]
     pub(super) restart: Option<String>,
 
