@@ -1,5 +1,6 @@
 //! Results, as perftest prints them or as JSON.
 
+use std::fmt::Write as _;
 use std::time::Duration;
 
 use serde::{Serialize, Serializer};
