@@ -19,8 +19,10 @@ pub enum Retransmission {
     Backoff(Duration),
 }
 
-/// Parameters and bounds of a [`Manager`](super::Manager). The default is what Linux's `rdma_cm` uses on RoCE.
+/// Parameters and bounds of a [`Manager`](super::Manager). The default is what Linux's `rdma_cm` uses on RoCE; set
+/// its fields.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Config {
     /// Bounds.
     pub limits: Limits,

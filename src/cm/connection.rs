@@ -1,8 +1,9 @@
 //! A connection: what two managers exchange messages about.
 
+use super::Manager;
 use super::message::MadBytes;
-use super::state::State;
-use super::table::{CmId, DeviceId};
+use super::state::{Input, State};
+use super::table::{CmId, ConnectionId, DeviceId};
 use super::timers::Schedule;
 use crate::time::Instant;
 use crate::verbs::{AhAttr, Mtu, QpType};
@@ -84,5 +85,87 @@ impl Connection {
     /// The peer's comm id, or 0 as long as it is not known.
     pub(super) fn remote_id_or_zero(&self) -> CommId {
         self.remote_id.unwrap_or_default()
+    }
+}
+
+impl Manager {
+    /// How many messages wait for an answer and are retransmitted until it comes.
+    pub fn unanswered(&self) -> usize {
+        self.connections.iter().filter(|(_, entry)| entry.state.is_retransmitting()).count()
+    }
+
+    /// A new connection, found by its own comm id, which cannot be guessed.
+    pub(super) fn insert_connection(&mut self, mut connection: Connection) -> Option<ConnectionId> {
+        let local_id = self.random_comm_id();
+        connection.local_id = local_id;
+        let owner = connection.owner;
+        let name = self.connections.insert(connection)?;
+        self.by_local_id.insert(local_id.0, name);
+        if let Some(id) = owner.and_then(|id| self.ids.get_mut(id)) {
+            id.connection = Some(name);
+            id.connected_once = true;
+        }
+        Some(name)
+    }
+
+    /// Gives all comm ids from now on this upper half: managers of several processes that share an address tell their
+    /// messages by it. The lower half counts, because a random one would soon be one that peers still remember. The first
+    /// call decides.
+    pub fn set_comm_id_prefix(&mut self, prefix: u16) {
+        self.next_comm_id.get_or_insert_with(|| u32::from(prefix) << 16 | 1);
+    }
+
+    /// A comm id that is not 0 and not in use.
+    pub(super) fn random_comm_id(&mut self) -> CommId {
+        loop {
+            #[expect(clippy::cast_possible_truncation, reason = "a comm id has 32 bits")]
+            let random = self.random.next() as u32;
+            let number = match &mut self.next_comm_id {
+                // With very many, a free one with the prefix would be hard to find.
+                Some(next) if self.by_local_id.len() < 1 << 15 => {
+                    let number = *next;
+                    *next = number & 0xffff_0000 | number.wrapping_add(1) & 0xffff;
+                    number
+                }
+                _ => random,
+            };
+            if number != 0 && !self.by_local_id.contains_key(&number) {
+                return CommId(number);
+            }
+        }
+    }
+
+    pub(super) fn random_psn(&mut self) -> Psn {
+        #[expect(clippy::cast_possible_truncation, reason = "a PSN has 24 bits")]
+        Psn::new(self.random.next() as u32)
+    }
+
+    /// Changes the state of a connection by the table; its new state, or `None` if it refuses the input.
+    pub(super) fn step(&mut self, name: ConnectionId, input: Input) -> Option<State> {
+        let connection = self.connections.get_mut(name)?;
+        connection.state = connection.state.after(input)?;
+        Some(connection.state)
+    }
+
+    /// Forgets a connection.
+    pub(super) fn free(&mut self, name: ConnectionId) {
+        self.set_deadline(name, None);
+        self.forget_remote_qpn(name);
+        let Some(connection) = self.connections.remove(name) else { return };
+        self.by_local_id.remove(&connection.local_id.0);
+        connection.keys.id.map(|key| self.by_remote_id.remove(&key));
+        connection.keys.sidr.map(|key| self.by_sidr.remove(&key));
+        connection.lingering.map(|serial| self.lingering.remove(&serial));
+        if let Some(id) = connection.owner.and_then(|id| self.ids.get_mut(id)) {
+            id.connection = None;
+        }
+    }
+
+    /// The peer's QP may be connected anew.
+    pub(super) fn forget_remote_qpn(&mut self, name: ConnectionId) {
+        let Some(connection) = self.connections.get_mut(name) else { return };
+        if let Some(key) = connection.keys.qpn.take() {
+            self.by_remote_qpn.remove(&key);
+        }
     }
 }

@@ -2,6 +2,12 @@
 
 use core::net::IpAddr;
 
+use super::Manager;
+use super::connection::Connection;
+use super::error::Error;
+use super::event::{EventKind, EventParam};
+use super::state::IdState;
+use super::table::{ConnectionId, DeviceId};
 use crate::verbs::{Mtu, PortNum};
 use crate::wire::{Gid, PKey};
 
@@ -67,5 +73,53 @@ impl Device {
     /// Whether the device has this address.
     pub(super) fn has(&self, address: IpAddr) -> bool {
         self.addresses.iter().any(|(own, _)| *own == address)
+    }
+}
+
+impl Manager {
+    /// Adds a device. Wildcard listeners hear on it at once.
+    pub fn add_device(&mut self, device: Device) -> Result<DeviceId, Error> {
+        self.devices.insert(device).ok_or(Error::Exhausted("devices"))
+    }
+
+    /// The device with this name.
+    pub fn device(&self, device: DeviceId) -> Option<&Device> {
+        self.devices.get(device)
+    }
+
+    /// The device with this name, to give it another address or another say about unknown connections.
+    pub fn device_mut(&mut self, device: DeviceId) -> Option<&mut Device> {
+        self.devices.get_mut(device)
+    }
+
+    /// Every device, by name.
+    pub fn devices(&self) -> impl Iterator<Item = (DeviceId, &Device)> {
+        self.devices.iter()
+    }
+
+    /// The device that has this address.
+    pub fn device_at(&self, address: IpAddr) -> Option<DeviceId> {
+        self.devices.iter().find(|(_, device)| device.has(address)).map(|(name, _)| name)
+    }
+
+    /// Removes a device. Its connections end without a message; each of its ids gets DEVICE_REMOVAL, and is to be
+    /// destroyed.
+    pub fn remove_device(&mut self, device: DeviceId) -> Result<(), Error> {
+        self.devices.remove(device).ok_or(Error::NotFound("device"))?;
+        let on_it = |(name, connection): (ConnectionId, &Connection)| {
+            (connection.device == device).then_some(name)
+        };
+        for connection in self.connections.iter().filter_map(on_it).collect::<Vec<_>>() {
+            self.free(connection);
+        }
+        let ids = self.ids.iter().filter(|(_, id)| id.device == Some(device));
+        for id in ids.map(|(name, _)| name).collect::<Vec<_>>() {
+            self.cancel_query(id);
+            if let Some(entry) = self.ids.get_mut(id) {
+                entry.state = IdState::DeviceRemoved;
+            }
+            self.deliver(id, EventKind::DeviceRemoval, 0, EventParam::None);
+        }
+        Ok(())
     }
 }

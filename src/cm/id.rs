@@ -2,15 +2,16 @@
 
 use core::net::SocketAddr;
 
+use super::Manager;
 use super::error::Error;
 use super::multicast::Membership;
 use super::path::PathRecord;
-use super::state::IdState;
+use super::state::{IdState, State};
 use super::table::{ChannelId, CmId, ConnectionId, DeviceId};
 use crate::time::Instant;
 use crate::verbs::{Mtu, QpType};
 use crate::wire::Psn;
-use crate::wire::cm::PortSpace;
+use crate::wire::cm::{CommId, PortSpace};
 
 /// An option of an id: `rdma_set_option`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -130,5 +131,74 @@ pub(super) fn qp_type_of(space: PortSpace, wanted: QpType) -> Result<QpType, Err
             _ => Err(Error::Argument("QP type")),
         },
         _ => Err(Error::Argument("port space")),
+    }
+}
+
+impl Manager {
+    /// Creates an id. `context` is what the program knows it by, and is in its events. In the IB port space the program
+    /// chooses the QP type; elsewhere it follows from the space.
+    pub fn create_id(
+        &mut self,
+        channel: ChannelId,
+        context: u64,
+        space: PortSpace,
+        qp_type: QpType,
+    ) -> Result<CmId, Error> {
+        self.channels.get(channel).ok_or(Error::NotFound("channel"))?;
+        let qp_type = qp_type_of(space, qp_type)?;
+        let mut id = Id::new(channel, context, space, qp_type);
+        id.psn = self.random_psn();
+        self.ids.insert(id).ok_or(Error::Exhausted("ids"))
+    }
+
+    /// The state of an id.
+    pub fn id_state(&self, id: CmId) -> Option<IdState> {
+        self.ids.get(id).map(|id| id.state)
+    }
+
+    /// The state of an id's connection; `None` if it has none, or no longer.
+    pub fn connection_state(&self, id: CmId) -> Option<State> {
+        Some(self.connections.get(self.ids.get(id)?.connection?)?.state)
+    }
+
+    /// The comm ids of an id's connection, the own one first.
+    pub fn comm_ids(&self, id: CmId) -> Option<(CommId, CommId)> {
+        let connection = self.connections.get(self.ids.get(id)?.connection?)?;
+        Some((connection.local_id, connection.remote_id_or_zero()))
+    }
+
+    /// The address that an id is bound to.
+    pub fn source(&self, id: CmId) -> Option<SocketAddr> {
+        self.ids.get(id)?.source
+    }
+
+    /// The peer's address.
+    pub fn destination(&self, id: CmId) -> Option<SocketAddr> {
+        self.ids.get(id)?.destination
+    }
+
+    /// The device that an id is on.
+    pub fn device_of(&self, id: CmId) -> Option<DeviceId> {
+        self.ids.get(id)?.device
+    }
+
+    /// The path to an id's peer.
+    pub fn path(&self, id: CmId) -> Option<&PathRecord> {
+        self.ids.get(id)?.path.as_ref()
+    }
+
+    /// The port space of an id.
+    pub fn port_space(&self, id: CmId) -> Option<PortSpace> {
+        Some(self.ids.get(id)?.space)
+    }
+
+    /// The type of an id's QP.
+    pub fn qp_type(&self, id: CmId) -> Option<QpType> {
+        Some(self.ids.get(id)?.qp_type)
+    }
+
+    /// The channel of an id.
+    pub fn channel_of(&self, id: CmId) -> Option<ChannelId> {
+        Some(self.ids.get(id)?.channel)
     }
 }

@@ -7,7 +7,10 @@ use core::time::Duration;
 /// A peer can make a manager allocate in three ways, each bounded here: a REQ or SIDR_REQ for a listener costs a place in
 /// that listener's backlog; a connection that ended costs a lingering entry, of which the oldest gives way; an answer
 /// costs a place in the transmit queue, and is dropped when there is none.
+///
+/// To change some, set the fields of the default.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Limits {
     /// Devices.
     pub devices: usize,

@@ -92,6 +92,7 @@
 //! | `receive` | the way in: what a MAD must be before it is looked at |
 //! | `message`, `private_data`, `path` | MADs, the IP header, paths and their times |
 //! | `attributes` | what a QP must be set to |
+//! | `channel`, `transmit` | event channels; transmission and retransmission |
 //! | `timers` | deadlines and schedules of retransmission |
 //! | `event`, `error`, `counters` | events of programs, errors of commands, names for everything refused |
 //! | `config`, [`limits`] | parameters and every bound |
@@ -140,6 +141,7 @@
 
 mod address;
 mod attributes;
+mod channel;
 mod config;
 mod connection;
 mod counters;
@@ -164,6 +166,7 @@ mod table;
 #[cfg(test)]
 mod tests;
 mod timers;
+mod transmit;
 
 use core::net::SocketAddr;
 use std::collections::{BTreeMap, VecDeque};
@@ -185,29 +188,17 @@ pub use receive::{Addressee, Disposition, Received, Unclaimed};
 pub use request::ConnParam;
 pub use state::{IdState, State};
 pub use table::{ChannelId, CmId, DeviceId};
+pub use transmit::Transmit;
 
 use crate::secret::SecretRandom;
 pub use crate::secret::Seed;
-use crate::time::Instant;
-use crate::verbs::{AhAttr, Errno, QpType};
-use crate::wire::cm::{CommId, PortSpace};
+use crate::wire::cm::PortSpace;
+use channel::Channel;
 use connection::Connection;
 use id::Id;
 use space::Spaces;
-use state::Input;
 use table::{ConnectionId, Table};
-use timers::{Owner, Timers};
-
-/// A MAD to transmit from queue pair 1 to queue pair 1, with Q_Key 0x80010000.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Transmit {
-    /// From which device.
-    pub device: DeviceId,
-    /// The way.
-    pub ah: AhAttr,
-    /// The MAD.
-    pub mad: MadBytes,
-}
+use timers::Timers;
 
 /// How much of everything a manager holds; a manager without ids and with an expired timewait holds nothing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -223,14 +214,6 @@ pub struct Usage {
     pub queries: usize,
     /// Entries by which messages find connections.
     pub index_entries: usize,
-}
-
-/// An event channel.
-#[derive(Debug, Default)]
-struct Channel {
-    events: VecDeque<Event>,
-    /// Whether it is in the list of those that became readable.
-    is_readable: bool,
 }
 
 /// A connection manager. See the [module](self).
@@ -325,26 +308,6 @@ impl Manager {
         }
     }
 
-    /// How many messages wait for an answer and are retransmitted until it comes.
-    pub fn unanswered(&self) -> usize {
-        self.connections.iter().filter(|(_, entry)| entry.state.is_retransmitting()).count()
-    }
-
-    /// Adds a device. Wildcard listeners hear on it at once.
-    pub fn add_device(&mut self, device: Device) -> Result<DeviceId, Error> {
-        self.devices.insert(device).ok_or(Error::Exhausted("devices"))
-    }
-
-    /// The device with this name.
-    pub fn device(&self, device: DeviceId) -> Option<&Device> {
-        self.devices.get(device)
-    }
-
-    /// The device with this name, to give it another address or another say about unknown connections.
-    pub fn device_mut(&mut self, device: DeviceId) -> Option<&mut Device> {
-        self.devices.get_mut(device)
-    }
-
     /// Every address and port that an id listens at. It is the same as long as
     /// [`listener_generation`](Self::listener_generation) is.
     pub fn listeners(&self) -> impl Iterator<Item = (PortSpace, SocketAddr)> {
@@ -356,432 +319,14 @@ impl Manager {
         self.spaces.listener_generation()
     }
 
-    /// Every device, by name.
-    pub fn devices(&self) -> impl Iterator<Item = (DeviceId, &Device)> {
-        self.devices.iter()
-    }
-
-    /// The device that has this address.
-    pub fn device_at(&self, address: core::net::IpAddr) -> Option<DeviceId> {
-        self.devices.iter().find(|(_, device)| device.has(address)).map(|(name, _)| name)
-    }
-
-    /// Removes a device. Its connections end without a message; each of its ids gets DEVICE_REMOVAL, and is to be
-    /// destroyed.
-    pub fn remove_device(&mut self, device: DeviceId) -> Result<(), Error> {
-        self.devices.remove(device).ok_or(Error::NotFound("device"))?;
-        let on_it = |(name, connection): (ConnectionId, &Connection)| {
-            (connection.device == device).then_some(name)
-        };
-        for connection in self.connections.iter().filter_map(on_it).collect::<Vec<_>>() {
-            self.free(connection);
-        }
-        let ids = self.ids.iter().filter(|(_, id)| id.device == Some(device));
-        for id in ids.map(|(name, _)| name).collect::<Vec<_>>() {
-            self.cancel_query(id);
-            if let Some(entry) = self.ids.get_mut(id) {
-                entry.state = IdState::DeviceRemoved;
-            }
-            self.deliver(id, EventKind::DeviceRemoval, 0, EventParam::None);
-        }
-        Ok(())
-    }
-
-    /// Creates an event channel.
-    pub fn create_channel(&mut self) -> Result<ChannelId, Error> {
-        self.channels.insert(Channel::default()).ok_or(Error::Exhausted("channels"))
-    }
-
-    /// Closes an event channel, and destroys all of its ids, as the kernel does when the file is closed or the process
-    /// ends; what was left of each.
-    pub fn close_channel(
-        &mut self,
-        now: Instant,
-        channel: ChannelId,
-    ) -> Result<Vec<(CmId, Destroyed)>, Error> {
-        self.channels.get(channel).ok_or(Error::NotFound("channel"))?;
-        let ids = self.ids.iter().filter(|(_, id)| id.channel == channel);
-        let ids: Vec<_> = ids.map(|(name, _)| name).collect();
-        // Destroying a listener rejects the requests that its program has not taken.
-        let destroyed = ids.into_iter().filter_map(|id| Some((id, self.destroy_id(now, id).ok()?)));
-        let destroyed = destroyed.collect();
-        self.channels.remove(channel);
-        self.readable.retain(|name| *name != channel);
-        Ok(destroyed)
-    }
-
-    /// Closes everything: for the end of a process. What is there to transmit then is all that peers will be told, unless
-    /// the caller waits for the rest of it.
-    pub fn shutdown(&mut self, now: Instant) -> Vec<(CmId, Destroyed)> {
-        let channels: Vec<_> = self.channels.iter().map(|(name, _)| name).collect();
-        let closed =
-            channels.into_iter().filter_map(|channel| self.close_channel(now, channel).ok());
-        closed.flatten().collect()
-    }
-
-    /// Creates an id. `context` is what the program knows it by, and is in its events. In the IB port space the program
-    /// chooses the QP type; elsewhere it follows from the space.
-    pub fn create_id(
-        &mut self,
-        channel: ChannelId,
-        context: u64,
-        space: PortSpace,
-        qp_type: QpType,
-    ) -> Result<CmId, Error> {
-        self.channels.get(channel).ok_or(Error::NotFound("channel"))?;
-        let qp_type = id::qp_type_of(space, qp_type)?;
-        let mut id = Id::new(channel, context, space, qp_type);
-        id.psn = self.random_psn();
-        self.ids.insert(id).ok_or(Error::Exhausted("ids"))
-    }
-
-    /// Moves an id and its queued events to another channel; how many of its events the program took.
-    pub fn migrate_id(&mut self, id: CmId, channel: ChannelId) -> Result<u32, Error> {
-        self.channels.get(channel).ok_or(Error::NotFound("channel"))?;
-        let entry = self.ids.get_mut(id).ok_or(Error::NotFound("id"))?;
-        let (old, reported) = (entry.channel, entry.events_reported);
-        entry.channel = channel;
-        if old == channel {
-            return Ok(reported);
-        }
-        let Some(from) = self.channels.get_mut(old) else { return Ok(reported) };
-        // Requests go with their listener.
-        let moves = |event: &Event| event.listener.unwrap_or(event.id) == id;
-        let (moved, kept) = from.events.drain(..).partition::<VecDeque<_>, _>(moves);
-        from.events = kept;
-        for event in moved {
-            if event.listener.is_some()
-                && let Some(requested) = self.ids.get_mut(event.id)
-            {
-                requested.channel = channel;
-            }
-            self.push(channel, event);
-        }
-        Ok(reported)
-    }
-
-    /// The state of an id.
-    pub fn id_state(&self, id: CmId) -> Option<IdState> {
-        self.ids.get(id).map(|id| id.state)
-    }
-
-    /// The state of an id's connection; `None` if it has none, or no longer.
-    pub fn connection_state(&self, id: CmId) -> Option<State> {
-        Some(self.connections.get(self.ids.get(id)?.connection?)?.state)
-    }
-
-    /// The comm ids of an id's connection, the own one first.
-    pub fn comm_ids(&self, id: CmId) -> Option<(CommId, CommId)> {
-        let connection = self.connections.get(self.ids.get(id)?.connection?)?;
-        Some((connection.local_id, connection.remote_id_or_zero()))
-    }
-
     /// Whether an id may bind what others have bound (`RDMA_OPTION_ID_REUSEADDR`).
     pub fn reuses_address(&self, id: CmId) -> bool {
         self.ids.get(id).is_some_and(|id| id.reuse)
-    }
-
-    /// The address that an id is bound to.
-    pub fn source(&self, id: CmId) -> Option<SocketAddr> {
-        self.ids.get(id)?.source
-    }
-
-    /// The peer's address.
-    pub fn destination(&self, id: CmId) -> Option<SocketAddr> {
-        self.ids.get(id)?.destination
-    }
-
-    /// The device that an id is on.
-    pub fn device_of(&self, id: CmId) -> Option<DeviceId> {
-        self.ids.get(id)?.device
-    }
-
-    /// The path to an id's peer.
-    pub fn path(&self, id: CmId) -> Option<&PathRecord> {
-        self.ids.get(id)?.path.as_ref()
-    }
-
-    /// The port space of an id.
-    pub fn port_space(&self, id: CmId) -> Option<PortSpace> {
-        Some(self.ids.get(id)?.space)
-    }
-
-    /// The type of an id's QP.
-    pub fn qp_type(&self, id: CmId) -> Option<QpType> {
-        Some(self.ids.get(id)?.qp_type)
-    }
-
-    /// The channel of an id.
-    pub fn channel_of(&self, id: CmId) -> Option<ChannelId> {
-        Some(self.ids.get(id)?.channel)
-    }
-
-    /// The next MAD to transmit. New ones come with commands, MADs and time.
-    #[must_use]
-    pub fn poll_transmit(&mut self) -> Option<Transmit> {
-        self.transmits.pop_front()
     }
 
     /// The next question to the caller. New ones come with [`resolve_addr`](Self::resolve_addr).
     #[must_use]
     pub fn poll_query(&mut self) -> Option<Query> {
         self.queries.pop_front()
-    }
-
-    /// A channel that became readable since it was last returned here, or since its last event was taken. New ones come
-    /// with commands, MADs and time.
-    #[must_use]
-    pub fn poll_readable(&mut self) -> Option<ChannelId> {
-        loop {
-            let name = self.readable.pop_front()?;
-            if let Some(channel) = self.channels.get_mut(name)
-                && core::mem::take(&mut channel.is_readable)
-                && !channel.events.is_empty()
-            {
-                return Some(name);
-            }
-        }
-    }
-
-    /// The next event of a channel. New ones come with commands, MADs and time.
-    #[must_use]
-    pub fn poll_event(&mut self, channel: ChannelId) -> Option<Event> {
-        let event = self.channels.get_mut(channel)?.events.pop_front()?;
-        if let Some(listener) = event.listener {
-            self.leave_backlog(event.id);
-            if let Some(listener) = self.ids.get_mut(listener) {
-                listener.events_reported += 1;
-            }
-        } else if let Some(id) = self.ids.get_mut(event.id) {
-            id.events_reported += 1;
-        }
-        Some(event)
-    }
-
-    /// Whether a channel has an event.
-    pub fn is_readable(&self, channel: ChannelId) -> bool {
-        self.channels.get(channel).is_some_and(|channel| !channel.events.is_empty())
-    }
-
-    /// When [`handle_timeout`](Self::handle_timeout) wants to be called next; `None` if never. It changes with commands,
-    /// MADs and time.
-    #[must_use]
-    pub fn poll_timeout(&self) -> Option<Instant> {
-        self.timers.next()
-    }
-
-    /// Does what is due at `now`.
-    pub fn handle_timeout(&mut self, now: Instant) {
-        while let Some(owner) = self.timers.pop(now) {
-            match owner {
-                Owner::Connection(name) => {
-                    let Some(connection) = self.connections.get_mut(name) else { continue };
-                    connection.deadline = None;
-                    match connection.state {
-                        State::Timewait => self.expire(name),
-                        state if state.is_retransmitting() => self.retransmit(now, name),
-                        _ => {}
-                    }
-                }
-                Owner::Id(id) => self.resolution_timed_out(id),
-            }
-        }
-    }
-
-    /// Sends a connection's message once more, or gives up.
-    fn retransmit(&mut self, now: Instant, name: ConnectionId) {
-        let Some(connection) = self.connections.get_mut(name) else { return };
-        match connection.schedule.fire(now) {
-            None => self.give_up(now, name),
-            Some(next) => {
-                let message = connection.message;
-                self.set_deadline(name, Some(next));
-                self.counters.add(Counter::Retransmitted);
-                if let Some(message) = message {
-                    self.transmit_on(name, message);
-                }
-            }
-        }
-    }
-
-    /// Ends what was not answered.
-    fn give_up(&mut self, now: Instant, name: ConnectionId) {
-        let Some(connection) = self.connections.get(name) else { return };
-        let (before, owner) = (connection.state, connection.owner);
-        let Some(after) = self.step(name, Input::GiveUp) else { return };
-        self.counters.add(Counter::TimedOut);
-        let status = -Errno::ETIMEDOUT.0;
-        if after == State::Timewait {
-            self.enter_timewait(now, name);
-            self.disconnected(owner, status);
-            return;
-        }
-        if before != State::SidrReqSent {
-            self.send_timeout_rej(name);
-        }
-        self.free(name);
-        if let Some(id) = owner {
-            self.deliver_connected(id, EventKind::Unreachable, status, EventParam::None);
-        }
-    }
-
-    /// A new connection, found by its own comm id, which cannot be guessed.
-    fn insert_connection(&mut self, mut connection: Connection) -> Option<ConnectionId> {
-        let local_id = self.random_comm_id();
-        connection.local_id = local_id;
-        let owner = connection.owner;
-        let name = self.connections.insert(connection)?;
-        self.by_local_id.insert(local_id.0, name);
-        if let Some(id) = owner.and_then(|id| self.ids.get_mut(id)) {
-            id.connection = Some(name);
-            id.connected_once = true;
-        }
-        Some(name)
-    }
-
-    /// Gives all comm ids from now on this upper half: managers of several processes that share an address tell their
-    /// messages by it. The lower half counts, because a random one would soon be one that peers still remember. The first
-    /// call decides.
-    pub fn set_comm_id_prefix(&mut self, prefix: u16) {
-        self.next_comm_id.get_or_insert_with(|| u32::from(prefix) << 16 | 1);
-    }
-
-    /// A comm id that is not 0 and not in use.
-    fn random_comm_id(&mut self) -> CommId {
-        loop {
-            #[expect(clippy::cast_possible_truncation, reason = "a comm id has 32 bits")]
-            let random = self.random.next() as u32;
-            let number = match &mut self.next_comm_id {
-                // With very many, a free one with the prefix would be hard to find.
-                Some(next) if self.by_local_id.len() < 1 << 15 => {
-                    let number = *next;
-                    *next = number & 0xffff_0000 | number.wrapping_add(1) & 0xffff;
-                    number
-                }
-                _ => random,
-            };
-            if number != 0 && !self.by_local_id.contains_key(&number) {
-                return CommId(number);
-            }
-        }
-    }
-
-    fn random_psn(&mut self) -> crate::wire::Psn {
-        #[expect(clippy::cast_possible_truncation, reason = "a PSN has 24 bits")]
-        crate::wire::Psn::new(self.random.next() as u32)
-    }
-
-    /// Changes the state of a connection by the table; its new state, or `None` if it refuses the input.
-    fn step(&mut self, name: ConnectionId, input: Input) -> Option<State> {
-        let connection = self.connections.get_mut(name)?;
-        connection.state = connection.state.after(input)?;
-        Some(connection.state)
-    }
-
-    fn set_deadline(&mut self, name: ConnectionId, deadline: Option<Instant>) {
-        if let Some(connection) = self.connections.get_mut(name) {
-            self.timers.set(Owner::Connection(name), &mut connection.deadline, deadline);
-        }
-    }
-
-    /// Sends a connection's message, and retransmits it until the state changes.
-    fn send_reliably(&mut self, now: Instant, name: ConnectionId, message: MadBytes) {
-        let policy = self.config.retransmission;
-        let Some(connection) = self.connections.get_mut(name) else { return };
-        connection.message = Some(message);
-        let first = connection.schedule.start(now, policy);
-        self.set_deadline(name, Some(first));
-        self.transmit_on(name, message);
-    }
-
-    /// Sends a message to a connection's peer.
-    fn transmit_on(&mut self, name: ConnectionId, mad: MadBytes) {
-        if let Some(connection) = self.connections.get(name) {
-            self.transmit(connection.device, connection.ah, mad);
-        }
-    }
-
-    fn transmit(&mut self, device: DeviceId, ah: AhAttr, mad: MadBytes) {
-        if self.transmits.len() >= self.config.limits.transmits {
-            self.counters.add(Counter::TransmitQueueFull);
-            return;
-        }
-        self.counters.add(Counter::Sent);
-        self.transmits.push_back(Transmit { device, ah, mad });
-    }
-
-    /// Queues an event for an id, if the program knows it already.
-    fn deliver(&mut self, id: CmId, kind: EventKind, status: i32, param: EventParam) {
-        self.deliver_with_ece(id, kind, status, param, Ece::default());
-    }
-
-    fn deliver_with_ece(
-        &mut self,
-        id: CmId,
-        kind: EventKind,
-        status: i32,
-        param: EventParam,
-        ece: Ece,
-    ) {
-        let Some(entry) = self.ids.get(id) else { return };
-        if !entry.is_reported {
-            self.counters.add(Counter::EventBeforeAccept);
-            return;
-        }
-        let (channel, context) = (entry.channel, entry.context);
-        self.push(channel, Event { kind, id, listener: None, context, status, param, ece });
-    }
-
-    /// Queues an event that only an id in state Connect gets.
-    fn deliver_connected(&mut self, id: CmId, kind: EventKind, status: i32, param: EventParam) {
-        if self.id_state(id) == Some(IdState::Connect) {
-            self.deliver(id, kind, status, param);
-        }
-    }
-
-    fn push(&mut self, name: ChannelId, event: Event) {
-        let Some(channel) = self.channels.get_mut(name) else { return };
-        channel.events.push_back(event);
-        if !channel.is_readable {
-            channel.is_readable = true;
-            self.readable.push_back(name);
-        }
-    }
-
-    /// Whether a command that raises an event finds room for it.
-    fn require_event_room(&self, id: CmId) -> Result<(), Error> {
-        let channel = self.ids.get(id).ok_or(Error::NotFound("id"))?.channel;
-        let queued = self.channels.get(channel).map_or(0, |channel| channel.events.len());
-        if queued >= self.config.limits.events { Err(Error::Exhausted("events")) } else { Ok(()) }
-    }
-
-    /// The request for this id is no longer in the channel.
-    fn leave_backlog(&mut self, id: CmId) {
-        let listener = self.ids.get_mut(id).and_then(|id| id.queued_at.take());
-        if let Some(listener) = listener.and_then(|listener| self.ids.get_mut(listener)) {
-            listener.backlog.queued = listener.backlog.queued.saturating_sub(1);
-        }
-    }
-
-    /// Forgets a connection.
-    fn free(&mut self, name: ConnectionId) {
-        self.set_deadline(name, None);
-        self.forget_remote_qpn(name);
-        let Some(connection) = self.connections.remove(name) else { return };
-        self.by_local_id.remove(&connection.local_id.0);
-        connection.keys.id.map(|key| self.by_remote_id.remove(&key));
-        connection.keys.sidr.map(|key| self.by_sidr.remove(&key));
-        connection.lingering.map(|serial| self.lingering.remove(&serial));
-        if let Some(id) = connection.owner.and_then(|id| self.ids.get_mut(id)) {
-            id.connection = None;
-        }
-    }
-
-    /// The peer's QP may be connected anew.
-    fn forget_remote_qpn(&mut self, name: ConnectionId) {
-        let Some(connection) = self.connections.get_mut(name) else { return };
-        if let Some(key) = connection.keys.qpn.take() {
-            self.by_remote_qpn.remove(&key);
-        }
     }
 }

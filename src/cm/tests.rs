@@ -6,9 +6,10 @@ use core::time::Duration;
 use super::message::{self, Mraed, RejectDetail, Rejected};
 use super::state::Input;
 use super::*;
-use crate::verbs::EventType;
+use crate::time::Instant;
+use crate::verbs::{EventType, QpType};
 use crate::wire::cm::{
-    DrepRepr, DreqRepr, MraRepr, RepRepr, RtuRepr, ServiceId, SidrRepRepr, SidrReqRepr,
+    CommId, DrepRepr, DreqRepr, MraRepr, RepRepr, RtuRepr, ServiceId, SidrRepRepr, SidrReqRepr,
 };
 use crate::wire::mad::{AttributeId, Mad};
 use crate::wire::{Bits, EeContext, Gid, PKey, Psn, QKey, Qpn};

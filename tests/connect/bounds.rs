@@ -11,9 +11,11 @@ use crate::node::{Node, carry, ms};
 
 const TCP: PortSpace = PortSpace::TCP;
 
-fn small(limits: Limits) -> Node {
+fn small(set: impl FnOnce(&mut Limits)) -> Node {
     let address = "10.9.0.2".parse().unwrap();
-    Node::with_config(Config { limits, ..Config::default() }, 2, Device::new(2, address))
+    let mut config = Config::default();
+    set(&mut config.limits);
+    Node::with_config(config, 2, Device::new(2, address))
 }
 
 fn client_address() -> IpAddr {
@@ -40,7 +42,7 @@ fn variant(request: &MadBytes, number: u32) -> MadBytes {
 #[test]
 fn flood_of_requests_costs_the_backlogs() {
     for (space, name) in [(TCP, "REJ"), (PortSpace::UDP, "SIDR_REP")] {
-        let mut server = small(Limits::default());
+        let mut server = small(|_| {});
         let listener = server.create(space);
         server.manager.bind(listener, SocketAddr::new(server.address, 7)).unwrap();
         server.manager.listen(listener, 4).unwrap();
@@ -69,7 +71,7 @@ fn flood_of_requests_costs_the_backlogs() {
 
 #[test]
 fn lingering_connections_give_way_to_newer_ones() {
-    let mut server = small(Limits { lingering: 8, ..Limits::default() });
+    let mut server = small(|limits| limits.lingering = 8);
     let listener = server.listen(TCP, 7);
     let request = request(TCP);
     for number in 0..100 {
@@ -89,16 +91,10 @@ fn lingering_connections_give_way_to_newer_ones() {
 
 #[test]
 fn every_table_has_an_end() {
-    let limits = Limits {
-        devices: 1,
-        channels: 1,
-        ids: 3,
-        events: 2,
-        transmits: 1,
-        groups: 1,
-        ..Limits::default()
-    };
-    let mut node = small(limits);
+    let mut node = small(|limits| {
+        (limits.devices, limits.channels, limits.ids) = (1, 1, 3);
+        (limits.events, limits.transmits, limits.groups) = (2, 1, 1);
+    });
     let full = |error: Error| assert!(matches!(error, Error::Exhausted(_)), "{error}");
     full(node.manager.create_channel().unwrap_err());
     full(node.manager.add_device(Device::new(9, client_address())).unwrap_err());
@@ -140,7 +136,7 @@ fn peers_cannot_hold_a_connection_for_long() {
     request[24 + 47] |= 31 << 3;
     request[24 + 51] |= 15 << 4;
     request[24 + 95] = 31 << 3;
-    let mut server = small(Limits::default());
+    let mut server = small(|_| {});
     server.listen(TCP, 7);
     server.receive(ms(0), client_address(), &request);
     let id = server.event().id;
@@ -178,7 +174,7 @@ fn many_connections_leave_memory_as_it_was() {
 /// A channel without queries is removed together with its list entry.
 #[test]
 fn closed_channels_are_forgotten() {
-    let mut server = small(Limits { channels: 2, ..Limits::default() });
+    let mut server = small(|limits| limits.channels = 2);
     for _ in 0..10 {
         let channel = server.manager.create_channel().unwrap();
         let qp_type = roce::verbs::QpType::Ud;

@@ -8,6 +8,7 @@ mod common;
 
 mod api;
 mod bounds;
+mod calls;
 mod captured;
 mod killed;
 mod life;

@@ -8,7 +8,7 @@ use roce::cm::{
     Manager, Received, Resolution, Transmit,
 };
 use roce::time::Instant;
-use roce::verbs::QpType;
+use roce::verbs::{Errno, QpType};
 use roce::wire::cm::{Message, PortSpace};
 use roce::wire::mad::Mad;
 use roce::wire::{Gid, Qpn};
@@ -185,4 +185,16 @@ pub fn establish(now: Instant, client: &mut Node, server: &mut Node, port: u16) 
     assert_eq!(carry(now, client, server), ["RTU"]);
     assert_eq!(server.event().kind, EventKind::Established);
     (active, request.id)
+}
+
+/// Two hosts, of which the second listens.
+pub fn pair() -> (Node, Node) {
+    let (client, mut server) = (Node::at(1), Node::at(2));
+    server.listen(PortSpace::TCP, 7);
+    (client, server)
+}
+
+/// Checks that a call fails with EINVAL.
+pub fn einval<T: std::fmt::Debug>(result: Result<T, Error>) {
+    assert_eq!(result.unwrap_err().errno(), Errno::EINVAL);
 }

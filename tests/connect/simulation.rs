@@ -166,7 +166,8 @@ impl World {
             0 => Retransmission::Constant,
             _ => Retransmission::Backoff(Duration::from_millis(50)),
         };
-        let config = Config { retransmission, ..Config::default() };
+        let mut config = Config::default();
+        config.retransmission = retransmission;
         let seed = self.dice.next();
         // Sometimes it is as if a kernel restarted: the same GUID, and the same QPNs from the start.
         let same = self.dice.percent(25);

@@ -1,0 +1,124 @@
+//! Transmission and retransmission of messages.
+
+use super::Manager;
+use super::counters::Counter;
+use super::event::{EventKind, EventParam};
+use super::message::MadBytes;
+use super::state::{Input, State};
+use super::table::{ConnectionId, DeviceId};
+use super::timers::Owner;
+use crate::time::Instant;
+use crate::verbs::{AhAttr, Errno};
+
+/// A MAD to transmit from queue pair 1 to queue pair 1, with Q_Key 0x80010000.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Transmit {
+    /// Device that sends it.
+    pub device: DeviceId,
+    /// Path to the peer.
+    pub ah: AhAttr,
+    /// The MAD.
+    pub mad: MadBytes,
+}
+
+impl Manager {
+    /// Returns the next MAD to transmit. May have more after any command or `handle_*`.
+    #[must_use]
+    pub fn poll_transmit(&mut self) -> Option<Transmit> {
+        self.transmits.pop_front()
+    }
+
+    /// Returns the time at which [`handle_timeout`](Self::handle_timeout) must be called next. May change after any command or
+    /// `handle_*`.
+    #[must_use]
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        self.timers.next()
+    }
+
+    /// Handles the timers that are due at `now`.
+    pub fn handle_timeout(&mut self, now: Instant) {
+        while let Some(owner) = self.timers.pop(now) {
+            match owner {
+                Owner::Connection(name) => {
+                    let Some(connection) = self.connections.get_mut(name) else { continue };
+                    connection.deadline = None;
+                    match connection.state {
+                        State::Timewait => self.expire(name),
+                        state if state.is_retransmitting() => self.retransmit(now, name),
+                        _ => {}
+                    }
+                }
+                Owner::Id(id) => self.resolution_timed_out(id),
+            }
+        }
+    }
+
+    /// Retransmits the message of a connection, or gives up.
+    pub(super) fn retransmit(&mut self, now: Instant, name: ConnectionId) {
+        let Some(connection) = self.connections.get_mut(name) else { return };
+        match connection.schedule.fire(now) {
+            None => self.give_up(now, name),
+            Some(next) => {
+                let message = connection.message;
+                self.set_deadline(name, Some(next));
+                self.counters.add(Counter::Retransmitted);
+                if let Some(message) = message {
+                    self.transmit_on(name, message);
+                }
+            }
+        }
+    }
+
+    /// Gives up a message that was not answered.
+    pub(super) fn give_up(&mut self, now: Instant, name: ConnectionId) {
+        let Some(connection) = self.connections.get(name) else { return };
+        let (before, owner) = (connection.state, connection.owner);
+        let Some(after) = self.step(name, Input::GiveUp) else { return };
+        self.counters.add(Counter::TimedOut);
+        let status = -Errno::ETIMEDOUT.0;
+        if after == State::Timewait {
+            self.enter_timewait(now, name);
+            self.disconnected(owner, status);
+            return;
+        }
+        if before != State::SidrReqSent {
+            self.send_timeout_rej(name);
+        }
+        self.free(name);
+        if let Some(id) = owner {
+            self.deliver_connected(id, EventKind::Unreachable, status, EventParam::None);
+        }
+    }
+
+    pub(super) fn set_deadline(&mut self, name: ConnectionId, deadline: Option<Instant>) {
+        if let Some(connection) = self.connections.get_mut(name) {
+            self.timers.set(Owner::Connection(name), &mut connection.deadline, deadline);
+        }
+    }
+
+    /// Sends a connection's message, and retransmits it until the state changes.
+    pub(super) fn send_reliably(&mut self, now: Instant, name: ConnectionId, message: MadBytes) {
+        let policy = self.config.retransmission;
+        let Some(connection) = self.connections.get_mut(name) else { return };
+        connection.message = Some(message);
+        let first = connection.schedule.start(now, policy);
+        self.set_deadline(name, Some(first));
+        self.transmit_on(name, message);
+    }
+
+    /// Sends a message to a connection's peer.
+    pub(super) fn transmit_on(&mut self, name: ConnectionId, mad: MadBytes) {
+        if let Some(connection) = self.connections.get(name) {
+            self.transmit(connection.device, connection.ah, mad);
+        }
+    }
+
+    pub(super) fn transmit(&mut self, device: DeviceId, ah: AhAttr, mad: MadBytes) {
+        if self.transmits.len() >= self.config.limits.transmits {
+            self.counters.add(Counter::TransmitQueueFull);
+            return;
+        }
+        self.counters.add(Counter::Sent);
+        self.transmits.push_back(Transmit { device, ah, mad });
+    }
+}
