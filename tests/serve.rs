@@ -397,3 +397,85 @@ fn histogram_counts_every_message() {
     let output = server.bench(&["send", "bw", "-H"]);
     assert!(String::from_utf8(output.stderr).unwrap().contains("-H: a histogram is of lat"));
 }
+
+#[test]
+fn connection_manager_connects_the_queue_pairs() {
+    let server = Server::start(120, &["-R"], &[]);
+    for args in [
+        &["send", "bw", "-s", "3000", "-n", "50", "-q", "3", "--verify", "-R"][..],
+        &["read", "lat", "-n", "50", "--verify", "-R"],
+        &["atomic", "bw", "-n", "50", "-b", "--verify", "--rdma-cm"],
+        // The same server takes clients that connect without it.
+        &["write", "bw", "-s", "3000", "-n", "50", "--verify"],
+    ] {
+        let output = server.bench(args);
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(0), "{args:?}: {error}");
+    }
+    let served = [
+        "RC send bw, 3 QP, by rdma_cm",
+        "RC atomic bw, 1 QP, by rdma_cm",
+        "RC write bw, 1 QP, MTU ",
+    ];
+    server.wait_until("it tells of its clients", |server| {
+        let said = server.said.lock().unwrap();
+        served.iter().all(|line| said.contains(line))
+    });
+    let output = server.bench(&["send", "bw", "-c", "ud", "-R"]);
+    let error = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.code() == Some(2) && error.contains("-R: "), "{error}");
+}
+
+#[test]
+fn server_without_a_connection_manager_says_what_to_do() {
+    let server = Server::start(121, &[], &[]);
+    let output = server.bench(&["send", "bw", "-n", "50", "-R"]);
+    let error = String::from_utf8(output.stderr).unwrap();
+    assert!(
+        output.status.code() == Some(2) && error.contains("start it with roce serve -R"),
+        "{error}"
+    );
+    server.succeeds();
+}
+
+/// A client that was told where to connect, and never does, or that knows no key.
+#[test]
+fn stranger_is_refused_at_the_port_of_the_connection_manager() {
+    use roce::connect::{ConnectionManager, Error, Options};
+    use roce::device::Device as _;
+
+    let server = Server::start(122, &["-R"], &[]);
+    let own: std::net::IpAddr = format!("{}.123", server.net).parse().unwrap();
+    let link = roce::link::udp::open(&roce::link::udp::Options::new(own)).unwrap();
+    let nic = Arc::new(roce::nic::SoftNic::start(link).unwrap());
+    let (pd, cq) = (nic.create_pd().unwrap(), nic.create_cq(16).unwrap());
+    let qp = nic.create_simple_qp(pd, cq, roce::verbs::QpType::Rc).unwrap();
+    let manager = ConnectionManager::start(nic).unwrap();
+    let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
+    socket.bind(&SocketAddr::new(own, 0).into()).unwrap();
+    socket.connect(&server.socket_address().into()).unwrap();
+    let mut stream = TcpStream::from(socket);
+    stream.set_read_timeout(Some(LONG)).unwrap();
+    let hello = hello(&own.to_string(), "iterations 5", 1, 16)
+        .replace("roce-bench 2", "roce-bench-cm 2")
+        .replace("UD", "RC");
+    stream.write_all(hello.trim_end_matches("ready\n").as_bytes()).unwrap();
+    let lines = BufReader::new(stream.try_clone().unwrap()).lines();
+    let port = lines
+        .map(|line| line.unwrap())
+        .find_map(|line| Some(line.strip_prefix("cm ")?.split(' ').next()?.to_owned()))
+        .unwrap();
+    let at = SocketAddr::new(server.socket_address().ip(), port.parse().unwrap());
+    let options = Options::with_private_data(b"roce-qp\0 no key of anything");
+    match manager.connect(qp, at, &options).unwrap_err() {
+        Error::Refused { reason: 28, private_data } => {
+            assert!(
+                private_data.as_slice().starts_with(b"roce serve: this port is for one client")
+            );
+        }
+        other => panic!("{other}"),
+    }
+    drop(stream);
+    let output = server.bench(&["send", "bw", "-n", "50", "-R"]);
+    assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
+}

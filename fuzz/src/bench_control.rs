@@ -10,6 +10,7 @@ use roce::ping::Packet;
 
 use super::bench_protocol::admission::{Admission, Limits, SHARE, Use};
 use super::bench_protocol::layout::{self, Layout};
+use super::bench_protocol::meeting::Meeting;
 use super::bench_protocol::mesh::{self, Task, TaskResult};
 use super::bench_protocol::messages::{
     self, News, Protocol, Seen, hello, read_answer, read_counters, read_hello, send_counters,
@@ -80,7 +81,7 @@ pub fn bench_control(input: &[u8]) {
     let ended = match part % 4 {
         0 => serve(&mut control, None),
         1 => serve(&mut control, Some(("00ff", &|nonce: &str| format!("{nonce}0f")))),
-        2 => client(&mut control),
+        2 => client(&mut control, *part >= 0x80),
         _ => {
             probe_packet(bytes);
             pingpong(bytes);
@@ -99,7 +100,7 @@ type Token<'a> = Option<(&'a str, &'a dyn Fn(&str) -> String)>;
 /// Everything that a server reads of a client, in order.
 fn serve(control: &mut Control, token: Token<'_>) -> anyhow::Result<()> {
     match welcome(control, token)? {
-        Protocol::Bench => {}
+        Protocol::Bench | Protocol::BenchByCm => {}
         Protocol::Offer => return serve_offer(control),
         Protocol::Ping => return serve_ping(control),
         Protocol::Mesh => return serve_mesh(control),
@@ -233,13 +234,20 @@ fn check_layout(plan: &Plan) {
 }
 
 /// Everything that a client reads of a server that is a stranger.
-fn client(control: &mut Control) -> anyhow::Result<()> {
-    messages::introduce(control, Some(&|nonce: &str| format!("{}", nonce.len())))?;
+fn client(control: &mut Control, by_cm: bool) -> anyhow::Result<()> {
+    let protocol = if by_cm { Protocol::BenchByCm } else { Protocol::Bench };
+    messages::introduce_as(protocol, control, Some(&|nonce: &str| format!("{}", nonce.len())))?;
     let text = "test write bw UC\nsizes 64\nseconds 1\nmtu 4096\ntx-depth 1\nbidirectional false\nverify \
                 false\nlink udp\nmemory 0x0 0x0\nqp ::1 0x1 0x1\nqp ::1 0x2 0x1\nend\n";
     let (plan, _) = read_hello(&mut Wire::control(text.as_bytes(), 255)).expect("a good hello");
     let (mtu, reach) = read_answer(control, &plan)?;
     assert!(mtu <= plan.mtu && reach.qps.len() == 2);
+    if by_cm {
+        let meeting = Meeting::read(control)?;
+        let again = Meeting::read(&mut Wire::control(meeting.to_line().as_bytes(), 3));
+        assert_eq!(again.expect("what is sent is read"), meeting);
+        assert_eq!(meeting.queue_pair(&meeting.private_data(1)), Some(1));
+    }
     control.expect("ready")?;
     while !matches!(News::parse(&control.line()?)?, News::Done(_)) {}
     Seen::read(control)?;

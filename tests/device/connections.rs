@@ -153,14 +153,15 @@ fn messages_are_exchanged_until_the_client_disconnects() {
 fn reads_in_flight_are_what_both_sides_can_do() {
     let [server, client] = nodes(2);
     let mut options = Options::default();
-    (options.initiator_depth, options.responder_resources) = (3, 2);
+    // Powers of two: rxe rounds up to one.
+    (options.initiator_depth, options.responder_resources) = (4, 2);
     let [(_accepted, there), (_connection, here)] = connected(&server, &client, &options);
     let depth = |node: &Node, qp| {
         let attr = node.nic().query_qp(qp).unwrap();
         (attr.max_rd_atomic, attr.max_dest_rd_atomic)
     };
-    assert_eq!(depth(&client, here), (3, 2));
-    assert_eq!(depth(&server, there), (2, 3));
+    assert_eq!(depth(&client, here), (4, 2));
+    assert_eq!(depth(&server, there), (2, 4));
     server.buffer.write(0, b"to be read").unwrap();
     let read = SendOp::Read { remote_addr: server.buffer.addr(), rkey: server.mr.rkey() };
     client.run(here, read, Data::Gather(&[client.sge()]));

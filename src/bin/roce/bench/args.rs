@@ -1,9 +1,10 @@
 //! The options of a test, and the plan they make.
 
-use anyhow::ensure;
+use anyhow::{Context, ensure};
 use clap::builder::PossibleValue;
 use clap::{Args, ValueEnum};
-use roce::device::Device;
+use roce::connect::ConnectionManager;
+use roce::device::{Context as Nic, Device};
 use roce::verbs::Mtu;
 
 use super::control::plan::{ATOMIC_SIZE, Connection, Extent, Metric, Op, Plan, SIZE_MAX};
@@ -129,6 +130,11 @@ pub(crate) struct TestArgs {
     #[command(flatten)]
     pub(crate) token: TokenArgs,
 
+    /// Have the connection manager (rdma_cm) connect the queue pairs; the server is roce serve -R. RC only. The TCP
+    /// connection carries the results; the MTU is the one that the connection manager chooses.
+    #[arg(short = 'R', long = "rdma-cm", alias = "rdma_cm", conflicts_with = "mtu")]
+    rdma_cm: bool,
+
     /// For perftest's sake: nothing here minds the processor's frequency.
     #[arg(short = 'F', hide = true)]
     _frequency: bool,
@@ -137,6 +143,16 @@ pub(crate) struct TestArgs {
 impl TestArgs {
     pub(crate) fn unit(&self) -> Unit {
         if self.report_gbits { Unit::Gigabits } else { Unit::Megabytes }
+    }
+
+    /// The connection manager of the NIC, if that is to connect the queue pairs.
+    pub(crate) fn connection_manager(
+        &self,
+        nic: &Nic,
+    ) -> anyhow::Result<Option<ConnectionManager>> {
+        let start = || ConnectionManager::start(nic.clone());
+        let started = self.rdma_cm.then(start).transpose();
+        started.with_context(|| format!("-R: {} has no connection manager", nic.name()))
     }
 
     /// What is to be measured with a NIC.
@@ -152,6 +168,10 @@ impl TestArgs {
         ensure!(
             !self.histogram || self.metric == Metric::Lat,
             "-H: a histogram is of lat, not of bw"
+        );
+        ensure!(
+            !self.rdma_cm || self.connection == Connection::Rc,
+            "-R: the connection manager connects queue pairs of RC here: use -c rc, or leave -R out"
         );
         self.plan_with(op, self.mtu.unwrap_or(Mtu::M4096)).map(drop)
     }

@@ -2,6 +2,7 @@
 
 mod args;
 mod bandwidth;
+mod cm;
 pub(crate) mod control;
 mod histogram;
 mod latency;
@@ -31,6 +32,7 @@ pub(crate) use session::{ServerOptions, server};
 pub(crate) use token::{Token, TokenArgs, nonce};
 
 use self::args::TestArgs;
+use self::control::messages::Protocol;
 use self::control::plan::{Extent, Metric, Op, Plan};
 use self::control::{Control, messages};
 use self::report::{End, Unit};
@@ -82,6 +84,7 @@ Examples:
   roce bench send lat -c ud -s 64 -n 100000 --json 10.0.0.1
   roce bench read lat -d soft:eth0 10.0.0.1
   roce bench write bw -d verbs:mlx5_0 10.0.0.1          (a real RNIC; roce devices lists them)
+  roce bench send lat -R 10.0.0.1                       (connected by rdma_cm; the server is roce serve -R)
 
 On one machine; the client takes the next free loopback address:
   roce serve -d udp:127.0.0.1
@@ -108,8 +111,16 @@ fn measure(op: Op, args: &TestArgs) -> anyhow::Result<ExitCode> {
     let mut control = Control::new(Box::new(reached.stream), "the server");
     let prove = token.as_ref().map(|token| |nonce: &str| token.proof(nonce));
     let prove = prove.as_ref().map(|prove| prove as &dyn Fn(&str) -> String);
-    messages::introduce(&mut control, prove)?;
-    let options = ClientOptions { gid_index: reached.gid_index, mtu: args.mtu, server, interrupt };
+    let manager = args.connection_manager(nic)?;
+    let protocol = if manager.is_some() { Protocol::BenchByCm } else { Protocol::Bench };
+    messages::introduce_as(protocol, &mut control, prove)?;
+    let options = ClientOptions {
+        gid_index: reached.gid_index,
+        mtu: args.mtu,
+        server,
+        interrupt,
+        manager: manager.as_ref(),
+    };
     let mut show = Show {
         out: output::stdout(),
         unit: args.unit(),

@@ -5,12 +5,15 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context, ensure};
 use indicatif::ProgressBar;
+use roce::connect::ConnectionManager;
 use roce::device::{Context as Nic, Device};
 use roce::verbs::Mtu;
 use roce::wire::Gid;
 
 use super::bandwidth::{self, Outcome};
+use super::cm;
 use super::control::Control;
+use super::control::meeting::Meeting;
 use super::control::messages::{self, Counted, Reach, Seen};
 use super::control::plan::{Connection, Metric, Op, Plan};
 use super::latency::{self, Summary};
@@ -124,6 +127,8 @@ pub(crate) struct ClientOptions<'a> {
     pub(crate) server: IpAddr,
     /// Set when the run is to end and to tell what it has.
     pub(crate) interrupt: &'a AtomicBool,
+    /// Connects the queue pairs, if the two sides do not do that themselves.
+    pub(crate) manager: Option<&'a ConnectionManager>,
 }
 
 /// Runs the client's side: both sides have been introduced. What was measured before an error, the audience knows.
@@ -157,7 +162,13 @@ fn run_client(
         ensure!(mtu == wanted, "-m: the server can do an MTU of {mtu}, not {wanted}");
     }
     path::check(&own, &peer, options.server)?;
-    side.set_mtu(mtu)?;
+    match options.manager {
+        None => side.set_mtu(mtu)?,
+        Some(manager) => {
+            let (meeting, server) = (Meeting::read(control)?, peer.address());
+            side.connect_with(&peer, |q, qp| cm::connect(manager, server, meeting, (q, qp)))?;
+        }
+    }
     let gid_of = |reach: &Reach| reach.qps.first().map(|qp| qp.gid).unwrap_or_default();
     audience.begin(&Setting {
         plan: side.plan().clone(),
@@ -165,7 +176,10 @@ fn run_client(
         gid: gid_of(&own),
         peer_gid: gid_of(&peer),
     })?;
-    side.connect(peer)?;
+    if options.manager.is_none() {
+        side.connect(&peer)?;
+    }
+    side.begin(peer)?;
     for &size in &plan.sizes {
         if options.interrupt.load(Ordering::SeqCst) {
             break;
@@ -190,17 +204,19 @@ pub(crate) fn server(
     control: &mut Control,
     plan: &Plan,
     peer: Reach,
-    options: ServerOptions,
+    options: ServerOptions<'_>,
 ) -> anyhow::Result<()> {
     server_with(nic, control, plan, peer, options, |_| {})
 }
 
 /// What a server knows of a client besides its plan.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct ServerOptions {
+pub(crate) struct ServerOptions<'a> {
     pub(crate) gid_index: u8,
     /// The address of the client on TCP.
     pub(crate) client: IpAddr,
+    /// Connects the queue pairs, if the client wants that.
+    pub(crate) manager: Option<&'a ConnectionManager>,
 }
 
 /// The same, and `meddle` may do something with the memory of this side before anything is measured.
@@ -209,7 +225,7 @@ pub(crate) fn server_with(
     control: &mut Control,
     plan: &Plan,
     peer: Reach,
-    options: ServerOptions,
+    options: ServerOptions<'_>,
     meddle: impl Fn(&Side),
 ) -> anyhow::Result<()> {
     static NEVER: AtomicBool = AtomicBool::new(false);
@@ -220,8 +236,19 @@ pub(crate) fn server_with(
     let mut side = Side::new(nic, &plan, options.gid_index)?;
     let own = side.reach();
     path::check(&own, &peer, options.client)?;
-    side.connect(peer)?;
-    control.send(&messages::answer(plan.mtu, &own))?;
+    match options.manager {
+        None => {
+            side.connect(&peer)?;
+            control.send(&messages::answer(plan.mtu, &own))?;
+        }
+        Some(manager) => {
+            let waiting = cm::Waiting::listen(manager, own.address())?;
+            control.send(&messages::answer(plan.mtu, &own))?;
+            control.send(&waiting.meeting().to_line())?;
+            side.connect_with(&peer, |q, qp| waiting.accept(q, qp))?;
+        }
+    }
+    side.begin(peer)?;
     for &size in &plan.sizes {
         side.prepare()?;
         meddle(&side);

@@ -5,8 +5,8 @@ use roce::device::{Ah, AnyQp, Context as Nic, Cq, Device, Mr, Pd};
 use roce::memory::Region;
 use roce::verbs::limits::GRH_BYTES;
 use roce::verbs::{
-    Access, AckTimeout, AhAttr, Connect, Data, Endpoint, Mtu, RecvWr, SendFlags, SendOp, SendWr,
-    Sge, Target, UdTarget, Wc, WcStatus, WrId,
+    Access, AckTimeout, AhAttr, Connect, Data, Endpoint, Mtu, QpHandle, RecvWr, SendFlags, SendOp,
+    SendWr, Sge, Target, UdTarget, Wc, WcStatus, WrId,
 };
 use roce::wire::Psn;
 
@@ -23,6 +23,8 @@ pub(crate) struct Side {
     plan: Plan,
     gid_index: u8,
     layout: Layout,
+    /// Those of queue pairs that the connection manager connected. They end before the queue pairs are destroyed.
+    connections: Vec<roce::connect::Connection>,
     pd: Pd,
     cq: Cq,
     qps: Vec<AnyQp>,
@@ -70,6 +72,7 @@ impl Side {
             mr,
             peer: None,
             ways: Vec::new(),
+            connections: Vec::new(),
             scratch: vec![0; pattern.len()],
             pattern,
         };
@@ -107,8 +110,8 @@ impl Side {
         }
     }
 
-    /// Connects every queue pair to the peer's of the same place, and posts receives.
-    pub(crate) fn connect(&mut self, peer: Reach) -> anyhow::Result<()> {
+    /// Connects every queue pair to the peer's of the same place.
+    pub(crate) fn connect(&mut self, peer: &Reach) -> anyhow::Result<()> {
         for (q, (qp, other)) in self.qps.iter().zip(&peer.qps).enumerate() {
             let psn = self.own.get(q).map_or(Psn::new(0), |own| own.psn);
             let how = Connect::default()
@@ -123,6 +126,32 @@ impl Side {
                 qp.connect(other, &how)?;
             }
         }
+        Ok(())
+    }
+
+    /// Has the connection manager connect every queue pair to the peer's of the same place, in their order, and takes the
+    /// MTU that it chose.
+    pub(crate) fn connect_with(
+        &mut self,
+        peer: &Reach,
+        mut connect: impl FnMut(u32, QpHandle) -> anyhow::Result<roce::connect::Connection>,
+    ) -> anyhow::Result<()> {
+        for (q, (qp, other)) in (0..).zip(self.qps.iter().zip(&peer.qps)) {
+            self.connections.push(connect(q, qp.handle())?);
+            let attr = self.nic.device().query_qp(qp.handle()).context("the queue pair is gone")?;
+            ensure!(
+                attr.dest_qp_num == other.qpn,
+                "queue pair {q} is connected to QP {} instead of {}",
+                attr.dest_qp_num,
+                other.qpn
+            );
+            self.plan.mtu = attr.path_mtu;
+        }
+        self.plan.check()
+    }
+
+    /// Takes the peer for what it said, and posts receives.
+    pub(crate) fn begin(&mut self, peer: Reach) -> anyhow::Result<()> {
         self.peer = Some(peer);
         for q in 0..self.qps.len() {
             for receive in 0..self.layout.receives_per_qp {

@@ -7,9 +7,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, bail, ensure};
-use roce::device::Device;
 use roce::ping::QP_MEMORY;
 
+use super::nics::Served;
 use super::offer::Offer;
 use super::{Server, probes};
 use crate::bench::control::Control;
@@ -19,7 +19,7 @@ use crate::bench::control::mesh::Task;
 use crate::bench::control::messages::{self, Protocol, address_of};
 use crate::bench::control::offer::Wish;
 use crate::bench::control::pingpong_message::{MESSAGE_BYTES, from_message, is_message};
-use crate::bench::control::plan::Plan;
+use crate::bench::control::plan::{Connection, Plan};
 use crate::bench::control::probe::Hello;
 use crate::bench::path::{check_addresses, is_this_host};
 use crate::bench::pingpong::{self, ServerLimits};
@@ -115,8 +115,9 @@ impl Server {
             }
         };
         match protocol {
-            Protocol::Bench => {
-                self.bench(control, client, local, ticket).map(|plan| describe(&plan))
+            Protocol::Bench | Protocol::BenchByCm => {
+                let by_cm = protocol == Protocol::BenchByCm;
+                self.bench(control, client, local, ticket, by_cm)
             }
             Protocol::Offer => self.offer(control, client, local, ticket),
             Protocol::Ping => self.ping(control, client, local, ticket),
@@ -131,14 +132,26 @@ impl Server {
         client: IpAddr,
         local: IpAddr,
         ticket: &mut Ticket<'_>,
-    ) -> anyhow::Result<Plan> {
+        by_cm: bool,
+    ) -> anyhow::Result<String> {
         ensure!(self.settings.serves_bench, ONLY_OFFERS);
+        ensure!(
+            !by_cm || self.nics.have_managers(),
+            "this server has no connection manager: start it with roce serve -R"
+        );
         let (plan, peer) = messages::read_hello(control)?;
         self.check_gid(peer.address(), client)?;
         ticket.admit(&plan)?;
-        let (nic, gid_index) = self.nic_and_gid(local)?;
-        bench::server(&nic.into(), control, &plan, peer, ServerOptions { gid_index, client })?;
-        Ok(plan)
+        ensure!(
+            !by_cm || plan.connection == Connection::Rc,
+            "the connection manager connects queue pairs of RC here"
+        );
+        let served = self.nics.get(local)?;
+        let gid_index = device::choose_gid(self.settings.gid_index, &*served.nic, local)?;
+        let manager = served.manager.as_ref().filter(|_| by_cm);
+        let options = ServerOptions { gid_index, client, manager };
+        bench::server(&Arc::clone(&served.nic).into(), control, &plan, peer, options)?;
+        Ok(describe(&plan, by_cm))
     }
 
     /// Serves a client that wants a queue pair and memory, under the same conditions.
@@ -157,9 +170,9 @@ impl Server {
         self.check_gid(wish.address(), client)?;
         ticket.take(Use { clients: 0, qps: 1, memory: wish.memory() })?;
         let (nic, gid_index) = self.nic_and_gid(local)?;
-        let own = nic.gids().get(usize::from(gid_index)).copied().unwrap_or_default();
+        let own = nic.nic.gids().get(usize::from(gid_index)).copied().unwrap_or_default();
         check_addresses(address_of(own), wish.address(), is_this_host(client))?;
-        Offer::new(nic.into(), gid_index, &wish)?.serve(control, &wish)
+        Offer::new(Arc::clone(&nic.nic).into(), gid_index, &wish)?.serve(control, &wish)
     }
 
     /// Serves a client that probes, under the same conditions.
@@ -176,9 +189,9 @@ impl Server {
         self.check_gid(peer, client)?;
         ticket.take(Use { clients: 0, qps: 1, memory: QP_MEMORY })?;
         let (nic, gid_index) = self.nic_and_gid(local)?;
-        let own = nic.gids().get(usize::from(gid_index)).copied().unwrap_or_default();
+        let own = nic.nic.gids().get(usize::from(gid_index)).copied().unwrap_or_default();
         check_addresses(address_of(own), peer, is_this_host(client))?;
-        probes::answer(&nic.into(), gid_index, hello, control)
+        probes::answer(&Arc::clone(&nic.nic).into(), gid_index, hello, control)
     }
 
     /// Serves a client that has this server probe others: only one that is trusted, because it directs traffic at them.
@@ -197,7 +210,8 @@ impl Server {
         let task = Task::read(control)?;
         ticket.take(Use { clients: 0, qps: 1, memory: QP_MEMORY })?;
         let (nic, gid_index) = self.nic_and_gid(local)?;
-        crate::mesh::agent::serve(&nic.into(), gid_index, self.token.as_ref(), &task, control)
+        let context = Arc::clone(&nic.nic).into();
+        crate::mesh::agent::serve(&context, gid_index, self.token.as_ref(), &task, control)
     }
 
     /// Checks that a client asks for traffic to its own address. A TCP connection proves its address.
@@ -212,9 +226,9 @@ impl Server {
     }
 
     /// What a client is served with.
-    fn nic_and_gid(&self, local: IpAddr) -> anyhow::Result<(Arc<dyn Device>, u8)> {
+    fn nic_and_gid(&self, local: IpAddr) -> anyhow::Result<(Arc<Served>, u8)> {
         let nic = self.nics.get(local)?;
-        let gid_index = device::choose_gid(self.settings.gid_index, &*nic, local)?;
+        let gid_index = device::choose_gid(self.settings.gid_index, &*nic.nic, local)?;
         Ok((nic, gid_index))
     }
 
@@ -239,7 +253,7 @@ impl Server {
         self.check_gid(address_of(peer.gid), client)?;
         ticket.take(Use { clients: 0, qps: 1, memory: PINGPONG_MEMORY })?;
         let (nic, gid_index) = self.nic_and_gid(stream.local()?)?;
-        let own = nic.gids().get(usize::from(gid_index)).copied().unwrap_or_default();
+        let own = nic.nic.gids().get(usize::from(gid_index)).copied().unwrap_or_default();
         check_addresses(address_of(own), address_of(peer.gid), is_this_host(client))?;
         let connection = self.settings.pingpong;
         let options = pingpong::Options {
@@ -251,15 +265,18 @@ impl Server {
         };
         let in_all = Duration::from_secs(self.admission.limits().seconds);
         let limits = ServerLimits { idle: PINGPONG_IDLE, in_all };
-        let played = pingpong::server(&nic.into(), &mut stream, peer, options, limits)?;
+        let played =
+            pingpong::server(&Arc::clone(&nic.nic).into(), &mut stream, peer, options, limits)?;
         Ok(format!("{} pingpong, {} messages", connection.name(), played.rounds))
     }
 }
 
 /// What a client wanted, in a line.
-fn describe(plan: &Plan) -> String {
+fn describe(plan: &Plan, by_cm: bool) -> String {
     let (connection, op, metric) = (plan.connection.name(), plan.op.name(), plan.metric.name());
-    format!("{connection} {op} {metric}, {} QP, MTU {}", plan.qps, plan.mtu)
+    // The connection manager chooses the MTU.
+    let by = if by_cm { "by rdma_cm".to_owned() } else { format!("MTU {}", plan.mtu) };
+    format!("{connection} {op} {metric}, {} QP, {by}", plan.qps)
 }
 
 #[cfg(test)]

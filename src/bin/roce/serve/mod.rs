@@ -82,6 +82,11 @@ pub(crate) struct Args {
     #[arg(long)]
     offer: bool,
 
+    /// Start the connection manager (rdma_cm) on the NIC, for clients that have it connect their queue pairs (roce bench
+    /// -R).
+    #[arg(short = 'R', long = "rdma-cm", alias = "rdma_cm")]
+    rdma_cm: bool,
+
     /// End after the first client.
     #[arg(long)]
     once: bool,
@@ -93,6 +98,7 @@ Examples:
   roce serve -d soft:eth0
   ROCE_TOKEN=$(cat token) roce serve -d soft:eth0
   roce serve -d raw:eth0 --pingpong ud
+  roce serve -R                      (also for roce bench -R)
   roce serve -d verbs:mlx5_0         (a real RNIC; roce devices lists them)
   ibv_rc_pingpong -g 1 HOST          (a client on another host; HOST runs roce serve)";
 
@@ -123,7 +129,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
     let limits = limits(&args)?;
     let stopped: &AtomicBool = interrupt::catch()?;
     // A NIC that was named is there before a client needs it, or else the user is told now.
-    let nics = Nics::new(args.reach.device.as_ref())?;
+    let nics = Nics::new(args.reach.device.as_ref(), args.rdma_cm)?;
     let listeners = listen::listen(&args.listen, nics.named(), args.reach.port)?;
     eprintln!("roce: serving with {} on {}", nics.name(), listen::describe(&listeners)?);
     let admission = Admission::new(limits);

@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-use anyhow::ensure;
+use anyhow::{Context, ensure};
+use roce::connect::ConnectionManager;
 use roce::device::Device;
 
 use crate::device::{self, Spec};
@@ -12,26 +13,46 @@ use crate::device::{self, Spec};
 /// Maximum number of NICs at once, where each address has its own.
 const NICS_MAX: usize = 16;
 
+/// A NIC that clients are served with.
+pub(super) struct Served {
+    pub(super) nic: Arc<dyn Device>,
+    /// Its connection manager, if clients may use that.
+    pub(super) manager: Option<ConnectionManager>,
+}
+
+impl Served {
+    fn new(nic: Arc<dyn Device>, has_manager: bool) -> anyhow::Result<Arc<Self>> {
+        let start = || ConnectionManager::start(Arc::clone(&nic));
+        let manager = has_manager.then(start).transpose();
+        let manager =
+            manager.with_context(|| format!("-R: {} has no connection manager", nic.name()))?;
+        Ok(Arc::new(Self { nic, manager }))
+    }
+}
+
 /// The one NIC that was named, or one for each address that clients connect to, while there are such clients.
 pub(super) struct Nics {
-    named: Option<Arc<dyn Device>>,
-    by_address: Mutex<BTreeMap<IpAddr, Weak<dyn Device>>>,
+    named: Option<Arc<Served>>,
+    by_address: Mutex<BTreeMap<IpAddr, Weak<Served>>>,
+    have_managers: bool,
 }
 
 impl Nics {
-    pub(super) fn new(spec: Option<&Spec>) -> anyhow::Result<Self> {
-        let named = spec.map(device::start).transpose()?;
-        Ok(Self { named, by_address: Mutex::default() })
+    pub(super) fn new(spec: Option<&Spec>, have_managers: bool) -> anyhow::Result<Self> {
+        let named =
+            spec.map(|spec| Served::new(device::start(spec)?, have_managers)).transpose()?;
+        Ok(Self { named, by_address: Mutex::default(), have_managers })
     }
 
     /// One NIC, which is there already.
     pub(super) fn of(nic: Arc<dyn Device>) -> Self {
-        Self { named: Some(nic), by_address: Mutex::default() }
+        let named = Some(Arc::new(Served { nic, manager: None }));
+        Self { named, by_address: Mutex::default(), have_managers: false }
     }
 
     /// The NIC that was named.
     pub(super) fn named(&self) -> Option<&dyn Device> {
-        self.named.as_deref()
+        self.named.as_ref().map(|served| &*served.nic)
     }
 
     /// What they are called together.
@@ -39,8 +60,13 @@ impl Nics {
         self.named().map_or("the address that clients connect to", Device::name)
     }
 
+    /// Whether they have connection managers.
+    pub(super) fn have_managers(&self) -> bool {
+        self.have_managers
+    }
+
     /// Returns the NIC for a client that connected to an address.
-    pub(super) fn get(&self, address: IpAddr) -> anyhow::Result<Arc<dyn Device>> {
+    pub(super) fn get(&self, address: IpAddr) -> anyhow::Result<Arc<Served>> {
         if let Some(named) = &self.named {
             return Ok(Arc::clone(named));
         }
@@ -50,8 +76,8 @@ impl Nics {
             return Ok(nic);
         }
         ensure!(by_address.len() < NICS_MAX, "{NICS_MAX} addresses are in use: try again later");
-        let nic = device::start_at(address, None)?;
-        by_address.insert(address, Arc::downgrade(&nic));
-        Ok(nic)
+        let served = Served::new(device::start_at(address, None)?, self.have_managers)?;
+        by_address.insert(address, Arc::downgrade(&served));
+        Ok(served)
     }
 }

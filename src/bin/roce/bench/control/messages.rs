@@ -14,6 +14,9 @@ use super::{mesh, offer, probe};
 /// The first line: the protocol and its version.
 pub(crate) const MAGIC: &str = "roce-bench 2";
 
+/// The first line of a client whose queue pairs the connection manager connects.
+pub(crate) const CM_MAGIC: &str = "roce-bench-cm 2";
+
 /// Maximum number of counters in a message.
 const COUNTERS_MAX: usize = 256;
 
@@ -89,6 +92,8 @@ pub(crate) type Prove<'a> = &'a dyn Fn(&str) -> String;
 pub(crate) enum Protocol {
     /// That of `roce bench`.
     Bench,
+    /// That of `roce bench -R`.
+    BenchByCm,
     /// That of [`offer`].
     Offer,
     /// That of [`probe`].
@@ -98,11 +103,12 @@ pub(crate) enum Protocol {
 }
 
 impl Protocol {
-    const ALL: [Self; 4] = [Self::Bench, Self::Offer, Self::Ping, Self::Mesh];
+    const ALL: [Self; 5] = [Self::Bench, Self::BenchByCm, Self::Offer, Self::Ping, Self::Mesh];
 
     fn magic(self) -> &'static str {
         match self {
             Self::Bench => MAGIC,
+            Self::BenchByCm => CM_MAGIC,
             Self::Offer => offer::MAGIC,
             Self::Ping => probe::MAGIC,
             Self::Mesh => mesh::MAGIC,
@@ -141,11 +147,6 @@ fn same(a: &[u8], b: &[u8]) -> bool {
 }
 
 /// The client's part of [`welcome`].
-pub(crate) fn introduce(control: &mut Control, proof_of: Option<Prove<'_>>) -> anyhow::Result<()> {
-    introduce_as(Protocol::Bench, control, proof_of)
-}
-
-/// The same for a protocol.
 pub(crate) fn introduce_as(
     protocol: Protocol,
     control: &mut Control,

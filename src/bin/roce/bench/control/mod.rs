@@ -6,6 +6,9 @@
 //!    the client sends `proof` and the nonce's HMAC under the token.
 //! 2. The client sends the plan of the run and the endpoints of its queue pairs, the server answers with its own. Both
 //!    end with `end`.
+//!    A client that has its queue pairs connected by the connection manager sends [`CM_MAGIC`](messages::CM_MAGIC)
+//!    instead, and the server's answer is followed by the [`meeting`]: a port of the connection manager, and a key. The
+//!    client connects its queue pairs there in their order.
 //! 3. For every size both send `ready`, exchange messages, and send `done` and `result`. Meanwhile each sends `alive`
 //!    once a second; `stop` asks the other to end this size now.
 //! 4. The client sends `bye`, after the last size or before any other, and the server sends its counters.
@@ -21,6 +24,7 @@
 pub(crate) mod admission;
 pub(crate) mod layout;
 pub(crate) mod lines;
+pub(crate) mod meeting;
 pub(crate) mod mesh;
 pub(crate) mod messages;
 pub(crate) mod offer;

@@ -150,7 +150,7 @@ fn server_with_a_token_welcomes_only_clients_that_know_it() {
                 }
                 welcome.is_ok()
             });
-            let met = introduce(&mut control(client, "the server"), known);
+            let met = introduce_as(Protocol::Bench, &mut control(client, "the server"), known);
             (served.join().unwrap(), met.err().map(|error| error.to_string()))
         })
     };

@@ -19,7 +19,8 @@ use super::bandwidth::Outcome;
 use super::control::Control;
 use super::control::lines::LINE_MAX;
 use super::control::messages::{
-    Done, MAGIC, Reach, Seen, answer, hello, introduce, read_answer, read_hello, welcome,
+    Done, MAGIC, Protocol, Reach, Seen, answer, hello, introduce_as, read_answer, read_hello,
+    welcome,
 };
 use super::control::pingpong_message::{MESSAGE_BYTES, from_message};
 use super::control::plan::{Connection, Extent, Metric, Op, Plan};
@@ -52,7 +53,7 @@ const HOST: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 static NEVER: AtomicBool = AtomicBool::new(false);
 
 fn options() -> ClientOptions<'static> {
-    ClientOptions { gid_index: 0, mtu: None, server: HOST, interrupt: &NEVER }
+    ClientOptions { gid_index: 0, mtu: None, server: HOST, interrupt: &NEVER, manager: None }
 }
 
 /// Serves one client, as a server without limits does.
@@ -67,7 +68,7 @@ fn serve_with(
 ) -> anyhow::Result<Plan> {
     let mut control = control(stream, "the client");
     let (plan, peer) = read_hello(&mut control)?;
-    let options = ServerOptions { gid_index: 0, client: HOST };
+    let options = ServerOptions { gid_index: 0, client: HOST, manager: None };
     session::server_with(nic, &mut control, &plan, peer, options, meddle)?;
     Ok(plan)
 }

@@ -1,0 +1,85 @@
+//! Queue pairs of a run that the connection manager connects: `-R`.
+
+use std::net::{IpAddr, SocketAddr};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, ensure};
+use roce::connect::{Connection, ConnectionManager, Error, Listener, Options};
+use roce::verbs::QpHandle;
+
+use super::control::lines::HELLO_WAIT;
+use super::control::meeting::Meeting;
+
+/// How long one queue pair may take to connect.
+const CONNECT_WAIT: Duration = Duration::from_secs(10);
+
+#[expect(clippy::disallowed_methods, reason = "how long a client may take is real time")]
+fn now() -> Instant {
+    Instant::now()
+}
+
+/// Connects one queue pair of a client to the server's of the same number.
+pub(crate) fn connect(
+    manager: &ConnectionManager,
+    server: IpAddr,
+    meeting: Meeting,
+    (q, qp): (u32, QpHandle),
+) -> anyhow::Result<Connection> {
+    let data = meeting.private_data(q);
+    let mut options = Options::with_private_data(&data);
+    options.timeout = CONNECT_WAIT;
+    let connected = manager.connect(qp, SocketAddr::new(server, meeting.port), &options);
+    connected.with_context(|| format!("-R: queue pair {q} does not connect to {server}"))
+}
+
+/// Where a server waits for the queue pairs of one client.
+pub(crate) struct Waiting {
+    listener: Listener,
+    meeting: Meeting,
+}
+
+impl Waiting {
+    /// Listens at an address of the NIC.
+    pub(crate) fn listen(manager: &ConnectionManager, address: IpAddr) -> anyhow::Result<Self> {
+        let listener = manager
+            .listen(SocketAddr::new(address, 0))
+            .with_context(|| format!("the connection manager cannot listen at {address}"))?;
+        let port = listener.local_addr()?.port();
+        let mut key = [0; 16];
+        getrandom::fill(&mut key).context("the system has no random numbers")?;
+        Ok(Self { listener, meeting: Meeting { port, key } })
+    }
+
+    /// What the client is told.
+    pub(crate) fn meeting(&self) -> Meeting {
+        self.meeting
+    }
+
+    /// Takes the client's queue pair of this number, and connects one of this side to it. Requests of strangers are
+    /// rejected.
+    pub(crate) fn accept(&self, q: u32, qp: QpHandle) -> anyhow::Result<Connection> {
+        let until = now() + HELLO_WAIT;
+        loop {
+            let left = until.saturating_duration_since(now());
+            let request = match self.listener.accept_timeout(left) {
+                Err(Error::Timeout) => {
+                    anyhow::bail!("queue pair {q} of the client did not connect in time")
+                }
+                request => request.context("the connection manager")?,
+            };
+            let Some(number) = self.meeting.queue_pair(request.private_data()) else {
+                let _ = request.reject(b"roce serve: this port is for one client of roce bench -R");
+                continue;
+            };
+            ensure!(
+                number == q,
+                "queue pair {number} of the client connects before queue pair {q}"
+            );
+            let mut options = Options::default();
+            options.timeout = CONNECT_WAIT;
+            return request
+                .accept(qp, &options)
+                .with_context(|| format!("queue pair {q} of the client does not connect"));
+        }
+    }
+}

@@ -1,0 +1,70 @@
+//! Where the queue pairs of a run meet if the connection manager connects them.
+
+use anyhow::{Context, ensure};
+
+use super::lines::Control;
+use super::messages::number;
+
+/// Bytes of a key.
+const KEY_BYTES: usize = 16;
+
+/// Private data begins with this.
+const MAGIC: [u8; 8] = *b"roce-qp\0";
+
+/// Where a server listens for the queue pairs of one client, and by what it knows them: a port of the connection manager, and
+/// a key that only the client is told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Meeting {
+    pub(crate) port: u16,
+    pub(crate) key: [u8; KEY_BYTES],
+}
+
+impl Meeting {
+    pub(crate) fn to_line(self) -> String {
+        format!("cm {} {:032x}\n", self.port, u128::from_be_bytes(self.key))
+    }
+
+    pub(crate) fn read(control: &mut Control) -> anyhow::Result<Self> {
+        let words = control.expect("cm")?;
+        let (port, key) = words.split_once(' ').context("'cm' without a key")?;
+        let is_key = key.len() == 2 * KEY_BYTES && key.bytes().all(|byte| byte.is_ascii_hexdigit());
+        ensure!(is_key, "'{key}' is no key of {KEY_BYTES} bytes");
+        let port: u16 = number(port)?;
+        ensure!(port > 0, "there is no port 0");
+        Ok(Self { port, key: u128::from_str_radix(key, 16)?.to_be_bytes() })
+    }
+
+    /// The private data of a queue pair's request: the key, and the number of the queue pair.
+    pub(crate) fn private_data(self, q: u32) -> Vec<u8> {
+        [&MAGIC[..], &self.key, &q.to_be_bytes()].concat()
+    }
+
+    /// The number of the queue pair whose request has this private data; `None` if it is not of this meeting.
+    pub(crate) fn queue_pair(self, private_data: &[u8]) -> Option<u32> {
+        let rest = private_data.strip_prefix(&MAGIC)?;
+        let (key, rest) = rest.split_first_chunk::<KEY_BYTES>()?;
+        let number = rest.first_chunk::<4>().copied().map(u32::from_be_bytes);
+        // In a time that does not tell where the difference is.
+        let differs = key.iter().zip(self.key).fold(0, |all, (a, b)| all | (a ^ b));
+        number.filter(|_| differs == 0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn private_data_tells_its_queue_pair_to_the_one_that_has_the_key() {
+        let meeting = Meeting { port: 7, key: *b"0123456789abcdef" };
+        let mut data = meeting.private_data(258);
+        data.resize(56, 0);
+        assert_eq!(meeting.queue_pair(&data), Some(258));
+        let other = Meeting { key: *b"0123456789abcdeg", ..meeting };
+        assert_eq!(other.queue_pair(&data), None);
+        assert_eq!(meeting.queue_pair(&data[..27]), None);
+        assert_eq!(meeting.queue_pair(&[]), None);
+        data[0] = b'R';
+        assert_eq!(meeting.queue_pair(&data), None);
+    }
+}
