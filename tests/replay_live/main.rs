@@ -9,6 +9,7 @@
 mod broken_nic;
 #[path = "../common/mod.rs"]
 mod common;
+mod connected;
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Output, Stdio};

@@ -28,7 +28,8 @@ use crate::output::Color;
 /// --to DEVICE sends the requests of one side of each connection to a live peer instead, rewritten:
 /// addresses, queue pairs, sequence numbers, keys and memory are those of the peer, checksums are
 /// made anew. --host HOST asks a server there (roce serve --offer) for queue pairs and memory;
-/// without one, --peer and --map say what to map onto. Answers that arrive are compared with those
+/// --connect HOST:PORT connects to any listener by the connection manager; without one, --peer
+/// and --map say what to map onto. Answers that arrive are compared with those
 /// of the capture. --write OUT writes the rewritten capture instead of sending it.
 ///
 /// Exit status: 0 if there are no differences, 1 if there are, 2 if a capture could not be read

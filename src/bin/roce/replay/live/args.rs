@@ -1,10 +1,10 @@
 //! The options of a live replay.
 
 use std::fs;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::path::{Path, PathBuf};
 
-use anyhow::{Result, bail, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
 use roce::link;
 use roce::replay::live::{MutateSpec, Speed};
@@ -30,6 +30,11 @@ pub(crate) struct LiveArgs {
     /// they hold in the end.
     #[arg(long, value_name = "HOST", requires = "to")]
     pub(super) host: Option<String>,
+
+    /// Connect by the connection manager (rdma_cm) to the peer that listens at HOST:PORT, rping -s for example, and map
+    /// onto that connection: its queue pairs and PSN. Keys and addresses are those of --map.
+    #[arg(long, value_name = "HOST:PORT", requires = "to", conflicts_with_all = ["host", "peer", "mutate"])]
+    pub(super) connect: Option<String>,
 
     /// The TCP port of that server.
     #[arg(short = 'p', long = "host-port", value_name = "PORT", default_value_t = PORT)]
@@ -153,6 +158,16 @@ impl LiveArgs {
     pub(super) fn check(&self, file: &Path) -> Result<()> {
         self.write.as_deref().map_or(Ok(()), |out| check_out("--write", out, file))?;
         self.record.as_deref().map_or(Ok(()), |out| check_out("--record", out, file))
+    }
+
+    /// The peer to connect to by the connection manager.
+    pub(super) fn listener(&self) -> Result<Option<SocketAddr>> {
+        let Some(at) = &self.connect else { return Ok(None) };
+        let mut found = at.to_socket_addrs().with_context(|| {
+            format!("--connect {at}: expected HOST:PORT, for example 192.0.2.2:7174")
+        })?;
+        let first = found.next().with_context(|| format!("--connect: '{at}' has no address"))?;
+        Ok(Some(SocketAddr::new(first.ip().to_canonical(), first.port())))
     }
 
     /// The server that offers queue pairs and memory.

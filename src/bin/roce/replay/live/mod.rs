@@ -1,6 +1,7 @@
 //! `roce replay --to` and `--write`: a capture onto a wire, or into a rewritten capture.
 
 mod args;
+mod connect;
 mod hunt;
 mod map;
 mod offer;
@@ -20,7 +21,7 @@ use roce::replay::live::{Script, Target, judge_answers};
 use roce::wire::{Qpn, Service};
 
 use self::offer::Server;
-use self::play::Part;
+use self::play::{Part, PeerSide};
 use self::wire::Wire;
 use crate::{interrupt, output};
 
@@ -59,7 +60,9 @@ fn send(
     let scripts = playable(scripts, args.host.is_some());
     ensure!(!scripts.is_empty(), "no connection of the capture can be played");
     let server = args.server()?;
+    let listener = args.listener()?;
     let peer = args.peer.or_else(|| server.as_ref().map(Server::address));
+    let peer = peer.or_else(|| listener.map(|it| it.ip()));
     let first = targets(&scripts, args)?.into_iter().next().unwrap_or_default();
     let mut wire = Wire::open(spec, peer, &first)?;
     if args.mutate.is_some() {
@@ -67,14 +70,27 @@ fn send(
         return hunt::run(wire, server, &scripts, options, args);
     }
     wire.keep();
+    if let Some(listener) = listener {
+        wire.start_connector(listener.ip())?;
+    }
     let mut parts: Vec<Part> = Vec::new();
+    let address =
+        peer.context("--to: name the peer: --host HOST, --connect HOST:PORT, or --peer ADDRESS")?;
     for script in &scripts {
-        parts.push(Part::new(script, scripts.len(), &wire, server.as_ref(), args)?);
+        let side = match (listener, &server) {
+            (Some(to), _) => PeerSide::Connected(connect::connect(&mut wire, to, script)?),
+            (None, Some(server)) => PeerSide::Offer(server),
+            (None, None) => PeerSide::Mapped,
+        };
+        parts.push(Part::new(script, scripts.len(), &wire, (address, side), args)?);
         play::keep_alive(&mut parts)?;
     }
     let mut options = options.clone();
     parts.iter().for_each(|part| part.tell(&mut options));
     let played = play::play(&mut wire, parts, args.rounds)?;
+    if listener.is_some() {
+        connect::disconnect(&mut wire)?;
+    }
     let kept = wire.take_kept();
     if let Some(out) = &args.record {
         write::write_frames(out, &kept)

@@ -1,5 +1,6 @@
 //! Playing scripts to a live peer, and what comes of it.
 
+use std::net::IpAddr;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
@@ -11,6 +12,7 @@ use roce::replay::live::{
 use roce::wire::{Packet, Qpn, Received, Service};
 
 use super::args::LiveArgs;
+use super::connect::Connected;
 use super::map;
 use super::offer::{self, Offered, Server};
 use super::wire::Wire;
@@ -19,6 +21,16 @@ use crate::interrupt;
 
 /// How long to wait at the end for datagrams that nothing acknowledges.
 const UNACKNOWLEDGED: Duration = Duration::from_millis(100);
+
+/// What requests are mapped onto.
+pub(super) enum PeerSide<'a> {
+    /// What the options say.
+    Mapped,
+    /// What a server offers.
+    Offer(&'a Server),
+    /// A connection that the connection manager made.
+    Connected(Connected),
+}
 
 /// One script and all that it is played with.
 pub(super) struct Part {
@@ -71,16 +83,15 @@ pub(super) fn options(args: &LiveArgs) -> PlayOptions {
 }
 
 impl Part {
-    /// Maps a script onto what a server offers, or onto what the options say.
+    /// Maps a script onto a peer: its address, and what it has for the script.
     pub(super) fn new(
         script: &Script,
         scripts: usize,
         wire: &Wire,
-        server: Option<&Server>,
+        (peer, side): (IpAddr, PeerSide<'_>),
         args: &LiveArgs,
     ) -> Result<Self> {
         let mut target = map::target(script, scripts, &args.maps)?;
-        let peer = args.peer.or_else(|| server.map(Server::address));
         let mut needs = Needs::of(script)?;
         ensure!(
             usize::from(script.mtu) <= wire.mtu().bytes(),
@@ -89,14 +100,17 @@ impl Part {
             wire.name(),
             wire.mtu()
         );
-        let offered = match server {
-            None => {
-                let peer = peer.context("--to: name the peer: --host HOST, or --peer ADDRESS")?;
+        let is_fresh = !matches!(side, PeerSide::Mapped);
+        let offered = match side {
+            PeerSide::Mapped | PeerSide::Connected(_) => {
                 target.source = Some(wire.source_for(peer)?);
                 target.destination = Some(gid(peer));
+                if let PeerSide::Connected(connected) = side {
+                    connected.map(&mut target);
+                }
                 None
             }
-            Some(server) => {
+            PeerSide::Offer(server) => {
                 needs = needs.zeroed();
                 let source = wire.source_for(server.address())?;
                 let own = (source, fresh_qpn()?);
@@ -108,7 +122,6 @@ impl Part {
             }
         };
         let first_psn = target.first_psn.unwrap_or(script.first_psn);
-        let is_fresh = offered.is_some();
         Ok(Self {
             own_qpn: target.source_qpn.or(script.requester.qpn),
             expected: Expected::new(script, needs.clone(), first_psn, is_fresh),

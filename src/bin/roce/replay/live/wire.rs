@@ -12,8 +12,14 @@ use roce::verbs::Mtu;
 use roce::wire::{Batch, Bits, Gid, MacAddr, Path, Received};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
+use super::connect::Connector;
+
 /// Frames that are kept for the comparison; later ones are not compared with the rules.
 const KEPT_MAX: usize = 1 << 20;
+
+/// How long to sleep at a time, without and with a connection manager.
+const ROUND: Duration = Duration::from_millis(100);
+const CM_ROUND: Duration = Duration::from_millis(10);
 
 /// A link, opened.
 pub(super) struct Wire {
@@ -31,6 +37,8 @@ pub(super) struct Wire {
     macs: Option<[MacAddr; 2]>,
     /// What was sent and received, as frames, if it is kept.
     kept: Option<Vec<(Instant, Vec<u8>)>>,
+    /// Takes packets for queue pair 1, if connections are made by the connection manager.
+    connector: Option<Connector>,
 }
 
 #[expect(clippy::disallowed_methods, reason = "a live peer lives in real time")]
@@ -81,6 +89,28 @@ impl Wire {
             epoch,
             macs,
             kept: None,
+            connector: None,
+        }
+    }
+
+    /// Starts a connection manager that reaches a peer.
+    pub(super) fn start_connector(&mut self, peer: IpAddr) -> Result<()> {
+        self.connector = Some(Connector::new(self.source_for(peer)?)?);
+        Ok(())
+    }
+
+    /// The connection manager.
+    pub(super) fn connector(&mut self) -> Result<&mut Connector> {
+        self.connector.as_mut().context("there is no connection manager")
+    }
+
+    /// Sends what the connection manager has to send.
+    pub(super) fn drive(&mut self) -> Result<()> {
+        loop {
+            let now = self.now();
+            let next = self.connector.as_mut().and_then(|connector| connector.poll(now));
+            let Some(out) = next else { return Ok(()) };
+            self.send(&out)?;
         }
     }
 
@@ -157,19 +187,25 @@ impl Wire {
         each: &mut dyn FnMut(&Received<'_>),
     ) -> Result<()> {
         loop {
+            self.drive()?;
             let now = self.now();
             let count = self.receiver.receive(now).with_context(|| self.name.clone())?;
             if count > 0 {
-                let kept = &mut self.kept;
+                let (kept, connector) = (&mut self.kept, &mut self.connector);
                 self.receiver.for_each(&mut |received| {
                     if let Some(kept) = kept.as_mut().filter(|kept| kept.len() < KEPT_MAX) {
                         kept.push((now, frame_of(received)));
                     }
+                    if let Some(connector) = connector {
+                        connector.handle(now, received);
+                    }
                     each(received);
                 });
-                return Ok(());
+                return self.drive();
             }
-            let left = until.saturating_since(now).min(Duration::from_millis(100));
+            // The connection manager has deadlines of its own.
+            let rest = if self.connector.is_some() { CM_ROUND } else { ROUND };
+            let left = until.saturating_since(now).min(rest);
             if left.is_zero() {
                 return Ok(());
             }
