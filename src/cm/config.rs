@@ -40,6 +40,9 @@ pub struct Config {
     /// For how long a refused request, or an answered SIDR_REQ, is remembered, so that its duplicate gets the same answer
     /// instead of being a new request. Peers retransmit for 74 s, as Linux does: 16 times, each 4.6 s.
     pub answer_hold: Duration,
+    /// For how long a request for which nothing listens waits for its listener before it is refused. Zero, as in Linux: it is
+    /// refused at once.
+    pub listen_grace: Duration,
     /// The ports that a bind to port 0 chooses from (`ip_local_port_range`).
     pub ephemeral_ports: RangeInclusive<u16>,
     /// Whether an IPv6 wildcard takes no IPv4 (`net.ipv6.bindv6only`), where no option says.
@@ -56,6 +59,7 @@ impl Default for Config {
             mra_timeout: 24,
             retransmission: Retransmission::Constant,
             answer_hold: Duration::from_secs(80),
+            listen_grace: Duration::ZERO,
             ephemeral_ports: 32768..=60999,
             bind_v6_only: false,
         }

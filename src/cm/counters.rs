@@ -35,6 +35,8 @@ counters! {
     DuplicateReq = "cm_rx_duplicate_req",
     /// REQs of a QP that is connected already: REJ 10.
     StaleReq = "cm_rx_stale_req",
+    /// REQs and SIDR_REQs that waited for their listener.
+    Early = "cm_rx_early",
     /// REQs and SIDR_REQs for a service that nothing listens for: REJ 8, SIDR_REP 1.
     NoListener = "cm_rx_no_listener",
     /// REQs and SIDR_REQs for a listener whose backlog is full: no answer, as the peer will retransmit.

@@ -52,6 +52,9 @@ impl Default for Limits {
 /// CONNECT_RESPONSE or ESTABLISHED, then REJECTED, UNREACHABLE or DISCONNECTED, then TIMEWAIT_EXIT, and DEVICE_REMOVAL.
 pub const EVENTS_PER_ID: usize = 4;
 
+/// Requests that wait for their listener. Beyond, they are refused at once.
+pub const EARLY_REQUESTS: usize = 256;
+
 /// The longest time for which a retransmission timer follows what a peer asked for.
 pub const RESPONSE_TIMEOUT_MAX: Duration = Duration::from_millis(1 << (24 - 8));
 

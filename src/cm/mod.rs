@@ -72,6 +72,7 @@
 //!   otherwise a lost REJ leaves one side connected alone.
 //! - A refused REQ and an answered SIDR_REQ are remembered for a while, so that a duplicate gets the same answer. In Linux
 //!   it is a new request.
+//! - A request for which nothing listens may wait for its listener for a moment ([`Config::listen_grace`]).
 //! - A LAP for a connection is refused by an APR with status 2; Linux ignores it.
 //! - Timers may be shorter ([`Retransmission`]), and no peer can make them longer than [`limits`] says.
 //! - Whether the way back to a requester leaves by the interface where the REQ came in is for the caller to check.
@@ -89,7 +90,7 @@
 //! | `disconnect` | DREQ, DREP, timewait, destroying an id |
 //! | `sidr` | services resolved for datagrams |
 //! | `multicast` | groups |
-//! | `receive` | the way in: what a MAD must be before it is looked at |
+//! | `receive`, `early` | the way in: what a MAD must be before it is looked at, and requests that wait for their listener |
 //! | `message`, `private_data`, `path` | MADs, the IP header, paths and their times |
 //! | `attributes` | what a QP must be set to |
 //! | `channel`, `transmit` | event channels; transmission and retransmission |
@@ -147,6 +148,7 @@ mod connection;
 mod counters;
 mod device;
 mod disconnect;
+mod early;
 mod error;
 mod event;
 mod id;
@@ -195,6 +197,7 @@ pub use crate::secret::Seed;
 use crate::wire::cm::PortSpace;
 use channel::Channel;
 use connection::Connection;
+use early::EarlyRequests;
 use id::Id;
 use space::Spaces;
 use table::{ConnectionId, Table};
@@ -212,6 +215,8 @@ pub struct Usage {
     pub events: usize,
     pub transmits: usize,
     pub queries: usize,
+    /// Requests that wait for their listener.
+    pub early: usize,
     /// Entries by which messages find connections.
     pub index_entries: usize,
 }
@@ -242,6 +247,7 @@ pub struct Manager {
     transmits: VecDeque<Transmit>,
     queries: VecDeque<Query>,
     unclaimed: VecDeque<Unclaimed>,
+    early: EarlyRequests,
     /// How many there ever were.
     queried: u64,
     readable: VecDeque<ChannelId>,
@@ -272,6 +278,7 @@ impl Manager {
             transmits: VecDeque::new(),
             queries: VecDeque::new(),
             unclaimed: VecDeque::new(),
+            early: EarlyRequests::default(),
             queried: 0,
             readable: VecDeque::new(),
             counters: Counters::default(),
@@ -301,6 +308,7 @@ impl Manager {
             events: self.channels.iter().map(|(_, channel)| channel.events.len()).sum(),
             transmits: self.transmits.len(),
             queries: self.queries.len(),
+            early: self.early.len(),
             index_entries: self.by_local_id.len()
                 + self.by_remote_id.len()
                 + self.by_remote_qpn.len()

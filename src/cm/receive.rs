@@ -75,7 +75,7 @@ impl Manager {
     /// Takes a MAD in, which came at `now`.
     pub fn handle_mad(&mut self, now: Instant, received: &Received<'_>) -> Disposition {
         self.counters.add(Counter::Received);
-        match self.accept_mad(now, received) {
+        match self.accept_mad(now, received, true) {
             Ok(()) => Disposition::Accepted,
             Err(reason) => {
                 self.counters.add(reason);
@@ -84,7 +84,13 @@ impl Manager {
         }
     }
 
-    fn accept_mad(&mut self, now: Instant, received: &Received<'_>) -> Result<(), Counter> {
+    /// Takes a MAD in; a request may wait for its listener if it has not done so before.
+    pub(super) fn accept_mad(
+        &mut self,
+        now: Instant,
+        received: &Received<'_>,
+        may_wait: bool,
+    ) -> Result<(), Counter> {
         if received.mad.len() != MAD_LEN {
             return Err(Counter::BadLength);
         }
@@ -117,6 +123,9 @@ impl Manager {
         };
         let Received { device, source, destination, .. } = *received;
         let arrival = Arrival { device, source, destination, ah, header };
+        if may_wait && let Some(done) = self.handle_early(now, received, &arrival, &message) {
+            return done;
+        }
         self.dispatch(now, &arrival, message)
     }
 

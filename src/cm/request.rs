@@ -224,18 +224,21 @@ impl Manager {
         }
         let listener = match self.listener_for(arrival, req.service_id(), req.ip_cm()) {
             Ok(found) => found,
-            Err(Counter::NoListener) => {
-                let reason = RejectReason::InvalidServiceId;
-                let rej = message::rej_of_req(arrival.header, req, reason, &RejectDetail::NONE);
-                self.answer_unknown(arrival, listener_of(req.service_id()), rej);
-                return Err(Counter::NoListener);
-            }
+            Err(Counter::NoListener) => return Err(self.refuse_unlistened_req(arrival, req)),
             // The GID is checked before the program's header.
             Err(reason) => return Err(self.refuse_req(arrival, req, reason)),
         };
         let checked = self.check_req(arrival, req, listener.0);
         let path = checked.map_err(|reason| self.refuse_req(arrival, req, reason))?;
         self.take_req(arrival, req, listener, path)
+    }
+
+    /// Rejects a request for which nothing listens.
+    pub(super) fn refuse_unlistened_req(&mut self, arrival: &Arrival<'_>, req: &Req) -> Counter {
+        let reason = RejectReason::InvalidServiceId;
+        let rej = message::rej_of_req(arrival.header, req, reason, &RejectDetail::NONE);
+        self.answer_unknown(arrival, listener_of(req.service_id()), rej);
+        Counter::NoListener
     }
 
     /// Rejects a request for this reason.

@@ -142,7 +142,7 @@ impl Manager {
     }
 
     /// Refuses a SIDR_REQ without an id.
-    fn refuse_sidr(
+    pub(super) fn refuse_sidr(
         &mut self,
         arrival: &Arrival<'_>,
         req: &SidrReq,

@@ -32,7 +32,7 @@ impl Manager {
     /// `handle_*`.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
-        self.timers.next()
+        [self.timers.next(), self.early.due()].into_iter().flatten().min()
     }
 
     /// Handles the timers that are due at `now`.
@@ -51,6 +51,7 @@ impl Manager {
                 Owner::Id(id) => self.resolution_timed_out(id),
             }
         }
+        self.release_early(now);
     }
 
     /// Retransmits the message of a connection, or gives up.

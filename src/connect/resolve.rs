@@ -78,6 +78,12 @@ fn neighbor_device(
         let addresses = entry.addresses.iter().map(|(address, _)| *address);
         own.extend(addresses.filter(is_same_family).map(|address| (device, address)));
     }
+    // All of 127.0.0.0/8 is the loopback interface's: there is no need to ask which addresses that has.
+    if destination.ip().is_loopback()
+        && let Some(own) = own.iter().find(|(_, address)| address.is_loopback())
+    {
+        return Some(*own);
+    }
     let on_interface: Vec<IpAddr> = match route.interface {
         0 => Vec::new(),
         index => {
@@ -86,7 +92,6 @@ fn neighbor_device(
             found.map(|interface| interface.addresses).unwrap_or_default()
         }
     };
-    // All of 127.0.0.0/8 is the loopback interface's.
     let is_on_it = |address: IpAddr| {
         on_interface.contains(&address)
             || address.is_loopback() && on_interface.iter().any(IpAddr::is_loopback)

@@ -25,6 +25,10 @@ use crate::time::Instant;
 /// Linux's interval.
 const FIRST_RETRANSMISSION: Duration = Duration::from_millis(50);
 
+/// How long a request waits for its listener: a few scheduling delays of a loaded machine, and less than the peer's first
+/// retransmission.
+const LISTEN_GRACE: Duration = Duration::from_millis(40);
+
 /// How soon a MAD for which queue pair 1 had no room is tried once more.
 const RETRY_SEND: Duration = Duration::from_millis(1);
 
@@ -40,10 +44,12 @@ pub struct Config {
 }
 
 impl Default for Config {
-    /// What Linux uses, but for a first retransmission after 50 ms.
+    /// What Linux uses, but for a first retransmission after 50 ms, and 40 ms for a listener to come after its request.
     fn default() -> Self {
         let retransmission = Retransmission::Backoff(FIRST_RETRANSMISSION);
-        Self { manager: cm::Config { retransmission, ..cm::Config::default() } }
+        let manager =
+            cm::Config { retransmission, listen_grace: LISTEN_GRACE, ..cm::Config::default() };
+        Self { manager }
     }
 }
 

@@ -85,7 +85,7 @@ fn lingering_connections_give_way_to_newer_ones() {
     assert_eq!((usage.lingering, usage.connections, usage.ids), (8, 8, 1));
     assert_eq!(server.manager.counters().get(Counter::LingerEvicted), 92);
     server.manager.destroy_id(ms(0), listener).unwrap();
-    server.advance(ms(10_000));
+    server.advance(ms(80_000));
     assert_eq!(server.manager.usage(), Usage::default());
 }
 

@@ -1,9 +1,13 @@
 //! Connections from request to timewait: which messages and events come. What was measured on Linux with `cmprobe` is here
 //! call by call.
 
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::time::Duration;
 
-use roce::cm::{Addressee, ConnParam, Counter, EventKind, IdState, RejectReason, State, Usage};
+use roce::cm::{
+    Addressee, Config, ConnParam, Counter, Device, EventKind, IdState, RejectReason, State, Usage,
+    limits,
+};
 use roce::verbs::{Errno, EventType};
 use roce::wire::cm::{Message, PortSpace};
 
@@ -95,6 +99,55 @@ fn nothing_listens() {
     carry(ms(0), &mut server, &mut client);
     let event = client.event();
     assert_eq!((event.kind, event.status), (EventKind::Rejected, 8));
+}
+
+/// A request that comes before its listener, as perftest's second one may, finds it if it comes soon enough.
+#[test]
+fn request_waits_for_its_listener() {
+    let mut config = Config::default();
+    config.listen_grace = Duration::from_millis(40);
+    let device = Device::new(2, Ipv4Addr::new(10, 9, 0, 2).into());
+    for (space, refusal) in [(TCP, "REJ"), (UDP, "SIDR_REP")] {
+        for listens in [true, false] {
+            let mut client = Node::at(1);
+            let mut server = Node::with_config(config.clone(), 2, device.clone());
+            client.connect(ms(0), space, SocketAddr::new(server.address, 9), 1);
+            carry(ms(0), &mut client, &mut server);
+            server.quiet();
+            assert_eq!(server.manager.usage().early, 1);
+            if listens {
+                server.listen(space, 9);
+            }
+            server.advance(ms(39));
+            server.quiet();
+            assert_eq!((server.sent(), server.manager.poll_timeout()), (vec![], Some(ms(40))));
+            server.advance(ms(40));
+            assert_eq!(server.manager.usage().early, 0);
+            if listens {
+                assert_eq!(server.event().kind, EventKind::ConnectRequest);
+            } else {
+                assert_eq!(server.sent().len(), 1);
+                // The duplicate is refused, too: the client may have given up by then.
+                server.listen(space, 9);
+                client.advance(ms(4608));
+                carry(ms(4608), &mut client, &mut server);
+                server.quiet();
+                assert_eq!(carry(ms(4608), &mut server, &mut client), [refusal]);
+            }
+        }
+    }
+    // Only so many wait; the others are refused at once.
+    let mut server = Node::with_config(config, 2, device);
+    for number in 1..=300 {
+        let mut client = Node::new(number, Device::new(number, Ipv4Addr::new(10, 9, 0, 1).into()));
+        client.connect(ms(0), TCP, SocketAddr::new(server.address, 9), 1);
+        carry(ms(0), &mut client, &mut server);
+    }
+    assert_eq!(server.manager.usage().early, limits::EARLY_REQUESTS);
+    assert_eq!(server.sent().len(), 300 - limits::EARLY_REQUESTS);
+    server.advance(ms(40));
+    assert_eq!(server.sent().len(), limits::EARLY_REQUESTS);
+    assert_eq!(server.manager.usage(), Usage::default());
 }
 
 #[test]
@@ -358,12 +411,12 @@ fn rejection_that_was_forgotten_is_told_by_a_late_rtu() {
     assert_eq!(client.event().kind, EventKind::ConnectResponse);
     server.manager.destroy_id(ms(1), passive).unwrap();
     assert_eq!(server.sent().len(), 1, "and is lost");
-    server.advance(ms(10_001));
+    server.advance(ms(80_001));
     assert_eq!(server.manager.usage().connections, 0);
     client.manager.establish(active).unwrap();
-    carry(ms(10_001), &mut client, &mut server);
+    carry(ms(80_001), &mut client, &mut server);
     assert_eq!(server.manager.counters().get(Counter::UnknownRtu), 1);
-    assert_eq!(carry(ms(10_001), &mut server, &mut client), ["REJ"]);
+    assert_eq!(carry(ms(80_001), &mut server, &mut client), ["REJ"]);
     let event = client.event();
     assert_eq!((event.kind, event.status), (EventKind::Rejected, 6));
 }
