@@ -17,7 +17,7 @@
 //! | [`scenario`] | what a person writes, and how it is read |
 //! | [`expand`] | expressions, and one instance for each combination of what a scenario varies |
 //! | [`control`] | what two agents say to each other: a line of JSON each |
-//! | [`agent`] | one side of an instance, on a device |
+//! | [`agent`], `play` | runs one side of instances on a device |
 //! | [`server`] | an agent for clients on a network, of which none is trusted |
 //! | [`wire`] | the wire of a soft device: it sees packets, and drops them by rule |
 //! | [`trace`] | what came of an instance |
@@ -51,6 +51,7 @@ pub mod judge;
 mod memory;
 pub mod normalise;
 mod objects;
+mod play;
 mod post;
 pub mod report;
 pub mod scenario;

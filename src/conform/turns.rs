@@ -7,8 +7,8 @@ use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use super::agent::CHECK_INTERVAL;
 use super::now;
+use super::play::CHECK_INTERVAL;
 
 /// How long an instance may hold the device while others wait for it.
 const SHARE: Duration = Duration::from_secs(10);
