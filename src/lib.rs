@@ -25,6 +25,7 @@
 //! | [`verbs`] | the vocabulary of verbs, with the numbers and texts of `ibv_*` | wire, memory |
 //! | `table` | objects by slot and generation, with the tag of their device | secret, verbs |
 //! | [`device`] | the interface of RNICs, soft and real, and objects that own what they create on one | time, wire, memory, verbs, table |
+//! | [`pool`] | registered memory in slabs: items of a few sizes, allocated and freed in O(1) | memory, verbs, device |
 //! | [`capture`] | pcap and pcapng, in and out, plain or compressed, in bounded memory | time, wire |
 //! | [`decode`] | packets in words: fields by tshark's names, filters, summaries | time, wire, capture |
 //! | `analysis` | connections, messages, causes and findings of captures; with the feature of this name | time, wire, decode |
@@ -75,6 +76,7 @@ pub mod link;
 pub mod memory;
 pub mod nic;
 pub mod ping;
+pub mod pool;
 mod random;
 #[cfg(feature = "raw_eth")]
 pub mod raw_eth;

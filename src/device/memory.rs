@@ -1,5 +1,6 @@
 //! Registered memory: shared with the NIC, or the one's or the other's.
 
+use std::fmt;
 use std::ops::{Bound, RangeBounds};
 use std::sync::Arc;
 
@@ -161,6 +162,11 @@ impl MrSlice {
         &self.mr
     }
 
+    /// Returns where it begins in the region.
+    pub fn offset(&self) -> usize {
+        self.offset
+    }
+
     /// Returns the number of its bytes.
     pub fn len(&self) -> usize {
         self.len
@@ -273,6 +279,68 @@ impl Buf {
     }
 }
 
+/// Lends parts of regions, and gets each back when its [`Loan`] is dropped.
+pub trait Lender: fmt::Debug + Send + Sync {
+    /// Takes back what was lent.
+    fn take_back(&self, slice: &MrSlice);
+}
+
+/// A part of a region that belongs to one owner at a time, as a [`Buf`] does, and returns to its lender when it is dropped:
+/// by the program, or with the completion of the work request that it was moved into. [`pool`](crate::pool) lends them.
+#[derive(Debug)]
+pub struct Loan {
+    slice: MrSlice,
+    lender: Arc<dyn Lender>,
+}
+
+impl Loan {
+    /// Lends a part of a region, of which the lender keeps no other handle in use.
+    pub fn new(slice: MrSlice, lender: Arc<dyn Lender>) -> Self {
+        Self { slice, lender }
+    }
+
+    /// Returns the number of its bytes.
+    pub fn len(&self) -> usize {
+        self.slice.len
+    }
+
+    /// Whether it has none.
+    pub fn is_empty(&self) -> bool {
+        self.slice.len == 0
+    }
+
+    /// Copies bytes out, from `offset` on.
+    pub fn read(&self, offset: usize, out: &mut [u8]) -> Result<(), AccessError> {
+        self.slice.read(offset, out)
+    }
+
+    /// Copies bytes in, from `offset` on.
+    pub fn write(&mut self, offset: usize, bytes: &[u8]) -> Result<(), AccessError> {
+        self.slice.write(offset, bytes)
+    }
+
+    /// Returns a copy of all its bytes.
+    pub fn to_vec(&self) -> Vec<u8> {
+        self.slice.to_vec()
+    }
+
+    /// Returns it as a peer is told of it, which reaches it if the region's rights allow that.
+    pub fn remote(&self) -> RemoteSlice {
+        self.slice.remote()
+    }
+
+    /// Returns who lent it.
+    pub fn lender(&self) -> &Arc<dyn Lender> {
+        &self.lender
+    }
+}
+
+impl Drop for Loan {
+    fn drop(&mut self) {
+        self.lender.take_back(&self.slice);
+    }
+}
+
 /// The local memory of a work request.
 #[derive(Debug, Default)]
 pub enum Memory {
@@ -281,6 +349,8 @@ pub enum Memory {
     None,
     /// A buffer, which is the NIC's until the work request completes.
     Owned(Buf),
+    /// Memory that was lent, which is the NIC's until the work request completes.
+    Lent(Loan),
     /// A part of a region, which the program may use meanwhile.
     Shared(MrSlice),
     /// Several, in order: a scatter/gather list.
@@ -290,6 +360,12 @@ pub enum Memory {
 impl From<Buf> for Memory {
     fn from(buf: Buf) -> Self {
         Self::Owned(buf)
+    }
+}
+
+impl From<Loan> for Memory {
+    fn from(loan: Loan) -> Self {
+        Self::Lent(loan)
     }
 }
 
@@ -311,6 +387,7 @@ impl Memory {
         match self {
             Self::None => 0,
             Self::Owned(buf) => buf.len(),
+            Self::Lent(loan) => loan.len(),
             Self::Shared(slice) => slice.len(),
             Self::List(list) => list.iter().map(Self::len).sum(),
         }
@@ -321,11 +398,19 @@ impl Memory {
         self.len() == 0
     }
 
+    /// Returns a copy of all its bytes.
+    pub fn to_vec(&self) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        self.append_to(self.len(), &mut bytes);
+        bytes
+    }
+
     /// Appends a copy of its first `len` bytes to `out`.
     pub(super) fn append_to(&self, len: usize, out: &mut Vec<u8>) {
         let slice = match self {
             Self::None => return,
             Self::Owned(buf) => &buf.0,
+            Self::Lent(loan) => &loan.slice,
             Self::Shared(slice) => slice,
             Self::List(list) => {
                 let end = out.len() + len;
@@ -344,13 +429,14 @@ impl Memory {
         match self {
             Self::None => {}
             Self::Owned(buf) => with(&buf.0),
+            Self::Lent(loan) => with(&loan.slice),
             Self::Shared(slice) => with(slice),
             Self::List(list) => list.iter().for_each(|memory| memory.for_each(with)),
         }
     }
 
     /// Appends its scatter/gather entries; returns whether all of them are of this protection domain.
-    pub(super) fn gather(&self, pd: &Pd, sges: &mut Vec<Sge>) -> bool {
+    pub(crate) fn gather(&self, pd: &Pd, sges: &mut Vec<Sge>) -> bool {
         let mut own = true;
         self.for_each(&mut |slice| {
             own &= slice.mr.pd().is_same(pd);

@@ -12,6 +12,7 @@
 //! | [`Cq`] | a completion queue | [`Context::create_cq`], [`Context::create_cq_with_events`] |
 //! | [`Mr`], [`MrSlice`] | memory that the program shares with the NIC and, by its rights, with peers; a part of it | [`Pd::allocate`], [`Pd::register`], [`Mr::slice`] |
 //! | [`Buf`] | memory that belongs either to the program or to the NIC | [`Pd::create_buf`], [`Pd::create_bufs`] |
+//! | [`Loan`] | the same, of a [pool](crate::pool) that gets it back | [`Pool::alloc`](crate::pool::Pool::alloc) |
 //! | [`Qp<Rc>`](Qp), [`Qp<Uc>`](Qp), [`Qp<Ud>`](Qp) | a queue pair whose transport and state the compiler knows | [`Pd::qp`] |
 //! | [`AnyQp`] | a queue pair whose transport and state are known at run time | [`QpBuilder::build_any`] |
 //! | [`Srq`], [`Ah`], [`Mw`] | a shared receive queue, an address handle, a memory window | [`Pd`] |
@@ -78,7 +79,7 @@ pub use context::{Ah, Context, Mw, Pd, Srq};
 pub use cq::{Completion, Cq};
 pub(crate) use interface::sealed;
 pub use interface::{Channel, Device, Events};
-pub use memory::{Buf, Memory, Mr, MrSlice, RemoteSlice};
+pub use memory::{Buf, Lender, Loan, Memory, Mr, MrSlice, RemoteSlice};
 pub use qp::{AnyQp, QpBuilder};
 pub use typed::{Connected, Init, Qp, Rc, Ready, Transport, Uc, Ud};
 pub use work::{Payload, Refused, Work};

@@ -3,7 +3,7 @@
 use thiserror::Error;
 
 use super::context::Ah;
-use super::memory::{Buf, Memory, MrSlice, RemoteSlice};
+use super::memory::{Buf, Loan, Memory, MrSlice, RemoteSlice};
 use crate::verbs::{PostError, SendFlags, SendOp, WrId};
 use crate::wire::{QKey, Qpn};
 
@@ -28,6 +28,12 @@ impl<'a> Payload<'a> {
 impl From<Buf> for Payload<'_> {
     fn from(buf: Buf) -> Self {
         Self::Memory(buf.into())
+    }
+}
+
+impl From<Loan> for Payload<'_> {
+    fn from(loan: Loan) -> Self {
+        Self::Memory(loan.into())
     }
 }
 
