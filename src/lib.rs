@@ -38,6 +38,7 @@
 //! | [`ibverbs`] | the C ABI of `libibverbs`, and the files that its devices have | wire, verbs, link |
 //! | [`rdma_nic`] | a real RNIC, through the system's `libibverbs` and `librdmacm` | secret, wire, memory, verbs, table, device, cm, ibverbs |
 //! | [`connect`] | connections by the connection manager, of soft NICs and of the system: listeners and connections | time, secret, wire, verbs, device, cm, link, nic, rdma_nic |
+//! | [`net`] | messages and remote memory for programs that know sockets, on any device | wire, memory, verbs, device, link, nic, connect, rdma_nic |
 //! | `conform` | scenarios, run on any two devices, and what differs; with the feature of this name | time, wire, memory, verbs, device, decode, link, nic |
 //! | `replay` | captures, checked against the engine and the rules of the protocol; with the feature of this name | time, random, wire, memory, verbs, capture, decode, analysis, engine, conform |
 //!
@@ -74,6 +75,8 @@ pub mod engine;
 pub mod ibverbs;
 pub mod link;
 pub mod memory;
+#[cfg(target_os = "linux")]
+pub mod net;
 pub mod nic;
 pub mod ping;
 pub mod pool;

@@ -1,0 +1,80 @@
+//! What a connection is like.
+
+use std::time::Duration;
+
+use super::limits::{MESSAGE_MAX, RING_MAX, RING_MIN, WRITES_MAX};
+
+/// How connections of an [`Endpoint`](super::Endpoint) behave, and how much memory they take: two rings and a quarter each.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct Config {
+    /// Bytes of the ring that the peer writes messages into: the next power of two. Messages of up to a quarter of the peer's
+    /// ring are copied there; the peer reads larger ones from the sender's memory.
+    pub ring: usize,
+    /// Number of WRITEs that the peer may be ahead of this program.
+    pub writes: u16,
+    /// Bytes of a message that the peer sends, at the most.
+    pub message_max: u64,
+    /// How long a call that waits polls before it sleeps.
+    pub busy_poll: Duration,
+    /// How long a waiting call hears nothing before it has the peer's NIC show that it is there.
+    pub keepalive: Duration,
+    /// How long it may take to connect, or to accept.
+    pub connect_timeout: Duration,
+    /// How long a connection that is closed or dropped waits for its messages to arrive.
+    pub linger: Duration,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            ring: 512 << 10,
+            writes: 512,
+            message_max: MESSAGE_MAX,
+            busy_poll: Duration::from_micros(50),
+            keepalive: Duration::from_secs(1),
+            connect_timeout: Duration::from_secs(10),
+            linger: Duration::from_secs(2),
+        }
+    }
+}
+
+/// Sets one field each; the fields say what for.
+macro_rules! setters {
+    ($($field:ident: $type:ty,)*) => {$(
+        #[doc = concat!("Sets [`", stringify!($field), "`](Self#structfield.", stringify!($field), ").")]
+        #[must_use]
+        pub const fn $field(mut self, $field: $type) -> Self {
+            self.$field = $field;
+            self
+        }
+    )*};
+}
+
+impl Config {
+    setters! {
+        ring: usize,
+        writes: u16,
+        message_max: u64,
+        busy_poll: Duration,
+        keepalive: Duration,
+        connect_timeout: Duration,
+        linger: Duration,
+    }
+
+    /// Bytes of the ring, within its bounds.
+    pub(super) fn ring_bytes(&self) -> u32 {
+        let bytes = self.ring.clamp(RING_MIN, RING_MAX).next_power_of_two();
+        u32::try_from(bytes).expect("the bound is less")
+    }
+
+    /// Bytes of a chunk of a large message.
+    pub(super) fn chunk_bytes(&self) -> u32 {
+        self.ring_bytes() / 16
+    }
+
+    /// WRITEs, within their bounds.
+    pub(super) fn window(&self) -> u16 {
+        self.writes.clamp(1, WRITES_MAX)
+    }
+}

@@ -1,0 +1,137 @@
+//! The sending direction: room in the peer's ring.
+//!
+//! Positions count all bytes since the beginning, those that were skipped at the end of the ring included. The staging memory
+//! has the size of the peer's ring, and each record lies at the same offset in both. Room is free again when the peer has
+//! consumed the WRITE and the WRITE has completed: until then the NIC may retransmit from it.
+
+use std::collections::VecDeque;
+
+use super::Violation;
+
+/// Room for a record.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Room {
+    /// Position of its first byte.
+    pub(crate) start: u64,
+    /// Offset in the ring.
+    pub(crate) offset: u32,
+    /// Whether it is at the start of the ring, although there was room behind the last.
+    pub(crate) wraps: bool,
+}
+
+#[derive(Debug)]
+pub(super) struct Outbound {
+    /// Bytes of the peer's ring.
+    size: u32,
+    /// Number of WRITEs that the peer has receives for.
+    writes_max: usize,
+    /// Position behind the last record.
+    head: u64,
+    /// Position up to which the peer consumed.
+    consumed: u64,
+    /// Position up to which WRITEs have completed.
+    completed: u64,
+    /// Ends of WRITEs that the peer did not consume.
+    unconsumed: VecDeque<u64>,
+    /// What the peer told last.
+    told: u16,
+}
+
+impl Outbound {
+    pub(super) fn new(size: u32, writes_max: u16) -> Self {
+        Self {
+            size,
+            writes_max: usize::from(writes_max),
+            head: 0,
+            consumed: 0,
+            completed: 0,
+            unconsumed: VecDeque::with_capacity(usize::from(writes_max)),
+            told: 0,
+        }
+    }
+
+    /// Takes room for a record of `bytes`, if there is.
+    #[inline]
+    pub(super) fn reserve(&mut self, bytes: u32) -> Option<Room> {
+        let size = u64::from(self.size);
+        let offset = self.head % size;
+        let wraps = offset + u64::from(bytes) > size;
+        let start = if wraps { self.head + size - offset } else { self.head };
+        let end = start + u64::from(bytes);
+        if end - self.consumed.min(self.completed) > size {
+            return None;
+        }
+        self.head = end;
+        #[expect(clippy::cast_possible_truncation, reason = "an offset is less than the size")]
+        let offset = if wraps { 0 } else { offset as u32 };
+        Some(Room { start, offset, wraps })
+    }
+
+    /// Whether the peer has a receive for another WRITE.
+    #[inline]
+    pub(super) fn has_credit(&self) -> bool {
+        self.unconsumed.len() < self.writes_max
+    }
+
+    /// A WRITE that ends at a position is posted.
+    #[inline]
+    pub(super) fn post(&mut self, end: u64) {
+        self.unconsumed.push_back(end);
+    }
+
+    #[inline]
+    pub(super) fn complete(&mut self, end: u64) {
+        self.completed = end;
+    }
+
+    /// The peer told how many WRITEs it consumed since the beginning.
+    #[inline]
+    pub(super) fn handle_consumed(&mut self, count: u16) -> Result<(), Violation> {
+        let more = usize::from(count.wrapping_sub(self.told));
+        if more > self.unconsumed.len() {
+            return Err(Violation("it consumed more than was written"));
+        }
+        if let Some(end) = self.unconsumed.drain(..more).next_back() {
+            self.consumed = end;
+        }
+        self.told = count;
+        Ok(())
+    }
+
+    /// Bytes that are not free.
+    pub(super) fn used(&self) -> u64 {
+        self.head - self.consumed.min(self.completed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn room_is_free_once_it_is_consumed_and_completed() {
+        let mut out = Outbound::new(64, 4);
+        for offset in [0, 24] {
+            assert_eq!(out.reserve(24).unwrap().offset, offset);
+            out.post(u64::from(offset) + 24);
+        }
+        assert_eq!(out.reserve(24), None, "16 bytes are left at the end, and the start is in use");
+        out.handle_consumed(1).unwrap();
+        assert_eq!(out.reserve(24), None, "the NIC may retransmit");
+        out.complete(24);
+        assert_eq!(out.reserve(24), Some(Room { start: 64, offset: 0, wraps: true }));
+        assert_eq!(out.handle_consumed(3), Err(Violation("it consumed more than was written")));
+        assert_eq!(out.used(), 64);
+    }
+
+    #[test]
+    fn a_record_that_ends_at_the_end_needs_no_wrap() {
+        let mut out = Outbound::new(64, 1);
+        assert!(out.reserve(64).is_some() && out.has_credit());
+        out.post(64);
+        assert!(!out.has_credit());
+        out.complete(64);
+        out.handle_consumed(1).unwrap();
+        assert_eq!(out.reserve(8), Some(Room { start: 64, offset: 0, wraps: false }));
+    }
+}

@@ -1,0 +1,459 @@
+//! Two cores over two engines on a simulated network, in virtual time.
+//!
+//! `ROCE_SEEDS=10000 cargo test --release --lib net::core` runs as many seeds, `ROCE_SEED=17` one.
+
+use std::collections::VecDeque;
+use std::net::Ipv4Addr;
+use std::time::Duration;
+
+use super::*;
+use crate::engine::{Batch, Config, Counter, Engine, Received};
+use crate::link::fault::Faults;
+use crate::link::mem::Network;
+use crate::memory::Buffer;
+use crate::random::Random;
+use crate::time::Instant;
+use crate::verbs::{
+    Access, AckTimeout, AhAttr, AttrMask, CqHandle, Data, LKey, MrAttr, Mtu, PdHandle, QpAttr,
+    QpCap, QpCreate, QpHandle, QpInitAttr, QpState, QpType, RecvWr, RetryCount, RnrRetry,
+    SendFlags, SendWr, Sge, Target, transition,
+};
+use crate::wire::aeth::RnrTimer;
+use crate::wire::{Bits, Frame, Gid, IcrcVerdict, LinkType, Psn, Qpn, ROCE_PORT};
+
+const SHARED: usize = 256;
+
+/// What a seed decides.
+struct Plan {
+    faults: Faults,
+    ring: [u32; 2],
+    writes: [u16; 2],
+    messages: usize,
+    /// When one side is killed.
+    kill: Option<Instant>,
+}
+
+impl Plan {
+    fn new(seed: u64, random: &mut Random) -> Self {
+        let mut below = |max: u64| random.next() % max;
+        let lossy = seed % 4 != 0;
+        let mut chance =
+            |max: u32| if lossy { u32::try_from(below(u64::from(max))).unwrap() } else { 0 };
+        let faults = Faults {
+            delay: Duration::from_micros(5),
+            jitter: Duration::from_micros(if lossy { 20 } else { 0 }),
+            loss: chance(80_000),
+            duplicate: chance(50_000),
+            reorder: chance(50_000),
+            ..Faults::default()
+        };
+        let mut ring = || 4096 << below(3);
+        let ring = [ring(), ring()];
+        let mut writes = || 1 + u16::try_from(below(24)).unwrap();
+        let writes = [writes(), writes()];
+        let messages = 10 + usize::try_from(below(60)).unwrap();
+        let kill = (seed % 16 == 15).then(|| Instant::from_nanos(20_000 + below(2_000_000)));
+        Self { faults, ring, writes, messages, kill }
+    }
+}
+
+/// A message of the program, which follows from its number.
+fn message(seed: u64, number: u64, eager_max: usize) -> Vec<u8> {
+    let mut random = Random::new(seed << 20 | number);
+    let len = match random.next() % 8 {
+        0 => 0,
+        1..5 => random.next() as usize % 200,
+        5 | 6 => random.next() as usize % (eager_max + 1),
+        _ => eager_max + 1 + random.next() as usize % 40_000,
+    };
+    (0..len).map(|at| (random.next() >> (at % 8)) as u8).collect()
+}
+
+struct Side {
+    engine: Engine,
+    gid: Gid,
+    pd: PdHandle,
+    cq: CqHandle,
+    qp: QpHandle,
+    ring: Buffer,
+    ring_key: RKey,
+    staging: Buffer,
+    staging_key: LKey,
+    /// Memory that the peer operates on.
+    shared: Buffer,
+    shared_key: RKey,
+    core: Option<Core>,
+    random: Random,
+    /// Large messages that the peer may read.
+    large: VecDeque<(Buffer, crate::verbs::MrHandle)>,
+    /// The next one, if it is registered already.
+    waiting: Option<(Buffer, crate::verbs::MrHandle)>,
+    to_send: VecDeque<Vec<u8>>,
+    received: Vec<Vec<u8>>,
+    operations: u64,
+    has_end: bool,
+    is_dead: bool,
+}
+
+const EVERY_RIGHT: Access = Access::LOCAL_WRITE
+    .union(Access::REMOTE_WRITE)
+    .union(Access::REMOTE_READ)
+    .union(Access::REMOTE_ATOMIC);
+
+impl Side {
+    fn new(host: u8, plan: &Plan, seed: u64) -> Self {
+        let [own, peer] = if host == 1 { [0, 1] } else { [1, 0] };
+        let gid = Gid::from(Ipv4Addr::new(192, 0, 2, host));
+        let mut engine = Engine::new(Config::new(gid), seed ^ u64::from(host));
+        let (pd, cq) = (engine.create_pd().unwrap(), engine.create_cq(4096).unwrap());
+        let cap = QpCap {
+            max_send_wr: u32::try_from(sends(plan.writes[peer])).unwrap(),
+            max_recv_wr: receives(plan.writes[own]),
+            max_send_sge: 1,
+            max_recv_sge: 1,
+            max_inline_data: 256,
+        };
+        let init = QpInitAttr { qp_type: QpType::Rc, cap, sq_sig_all: false };
+        let create = QpCreate { init, send_cq: cq, recv_cq: cq, srq: None, xrcd: None };
+        let qp = engine.create_qp(pd, create).unwrap();
+        let staging = OwnMemory::staging_bytes(plan.ring[peer], 1024);
+        let [ring, staging, shared] = [plan.ring[own] as usize, staging, SHARED].map(Buffer::new);
+        let mut register = |buffer: &Buffer| {
+            let attr = MrAttr { region: buffer.region(), base: buffer.addr(), access: EVERY_RIGHT };
+            engine.register(pd, attr).unwrap()
+        };
+        let (ring_key, staging_key) = (register(&ring).rkey(), register(&staging).lkey());
+        let shared_key = register(&shared).rkey();
+        Self {
+            engine,
+            gid,
+            pd,
+            cq,
+            qp,
+            ring,
+            ring_key,
+            staging,
+            staging_key,
+            shared,
+            shared_key,
+            core: None,
+            random: Random::new(seed.wrapping_mul(31) + u64::from(host)),
+            large: VecDeque::new(),
+            waiting: None,
+            to_send: VecDeque::new(),
+            received: Vec::new(),
+            operations: 0,
+            has_end: false,
+            is_dead: false,
+        }
+    }
+
+    fn qpn(&self) -> Qpn {
+        self.engine.qp_number(self.qp).unwrap()
+    }
+
+    fn connect(&mut self, gid: Gid, qpn: Qpn) {
+        let attr = QpAttr {
+            qp_access_flags: EVERY_RIGHT,
+            path_mtu: Mtu::M1024,
+            ah_attr: AhAttr::new(gid, 0),
+            dest_qp_num: qpn,
+            rq_psn: Psn::new(0xff_fff0),
+            sq_psn: Psn::new(0xff_fff0),
+            max_rd_atomic: 4,
+            max_dest_rd_atomic: 4,
+            min_rnr_timer: RnrTimer(Bits::low(12)),
+            timeout: AckTimeout(Bits::low(8)),
+            retry_cnt: RetryCount(Bits::low(7)),
+            rnr_retry: RnrRetry(Bits::low(7)),
+            ..QpAttr::default()
+        };
+        let states = [QpState::Reset, QpState::Init, QpState::Rtr, QpState::Rts];
+        for pair in states.windows(2) {
+            let step = transition::find(QpType::Rc, pair[0], pair[1]).unwrap();
+            let attr = QpAttr { qp_state: pair[1], ..attr };
+            self.engine.modify_qp(self.qp, &attr, step.required | AttrMask::STATE).unwrap();
+        }
+    }
+
+    fn core(&mut self) -> &mut Core {
+        self.core.as_mut().unwrap()
+    }
+
+    /// What the program does now, by chance.
+    fn act(&mut self, peer: (u64, RKey), seed: u64) {
+        if self.is_dead {
+            return;
+        }
+        for _ in 0..1 + self.random.next() % 4 {
+            let Some(message) = self.to_send.front() else { break };
+            let eager_max = self.core.as_ref().unwrap().eager_max();
+            let queued = if message.len() <= eager_max {
+                let (head, tail) = message.split_at(message.len() / 3);
+                self.core.as_mut().unwrap().queue(&[head, tail])
+            } else {
+                // It is registered once, however often it has to wait.
+                let (buffer, mr) = self.waiting.get_or_insert_with(|| {
+                    let buffer = Buffer::from_bytes(message);
+                    let (region, base) = (buffer.region(), buffer.addr());
+                    let attr = MrAttr { region, base, access: EVERY_RIGHT };
+                    (buffer, self.engine.register(self.pd, attr).unwrap())
+                });
+                let (addr, len, rkey) = (buffer.addr(), buffer.len() as u64, mr.rkey().get());
+                let core = self.core.as_mut().unwrap();
+                let queued = core.queue_rendezvous(Source { addr, len, rkey });
+                if queued {
+                    self.large.extend(self.waiting.take());
+                }
+                queued
+            };
+            if !queued {
+                break;
+            }
+            self.to_send.pop_front();
+        }
+        if self.random.next().is_multiple_of(3) && self.operations < 20 {
+            let op = SendOp::FetchAdd { remote_addr: peer.0, rkey: peer.1, add: 1 };
+            if self.core().operate(op).is_some() {
+                self.operations += 1;
+            }
+        }
+        // A program that does not read for a while.
+        let reads = (seed >> 8 ^ self.received.len() as u64 / 7) % 3 != 0
+            || self.random.next().is_multiple_of(8);
+        let mut out = Vec::new();
+        while reads && self.random.next() % 5 != 0 {
+            match self.core().take(&mut out) {
+                Taken::Message => self.received.push(std::mem::take(&mut out)),
+                Taken::Nothing => break,
+                Taken::End => {
+                    self.has_end = true;
+                    break;
+                }
+            }
+        }
+        if self.to_send.is_empty() && self.operations >= 20 {
+            self.core().finish();
+        }
+    }
+
+    /// Moves completions to the core, and its work to the engine.
+    fn progress(&mut self) {
+        if self.is_dead {
+            return;
+        }
+        let mut wcs = [Wc::default(); 8];
+        let count = self.engine.poll_cq(self.cq, &mut wcs);
+        let core = self.core.as_mut().unwrap();
+        wcs.iter().take(count).for_each(|wc| core.handle_completion(wc));
+        while self.large.len() > usize::from(core.unread()) {
+            let (_, mr) = self.large.pop_front().unwrap();
+            self.engine.deregister(mr).unwrap();
+        }
+        for _ in 0..core.poll_receives() {
+            let wr = RecvWr { id: receive_id(), sges: &[] };
+            self.engine.post_recv(self.qp, &wr).unwrap();
+        }
+        while let Some(post) = core.poll_post() {
+            let (offset, length) = match post.local {
+                Local::Staging { offset, len } => (offset, len),
+                // The result of an atomic goes where nothing is looked at: the last chunk's last bytes.
+                Local::Operation(_) => (u32::try_from(self.staging.len()).unwrap() - 8, 8),
+                Local::None => (0, 0),
+                Local::Caller => unreachable!("the simulation stages all"),
+            };
+            let sges = [Sge {
+                addr: self.staging.addr() + u64::from(offset),
+                length,
+                lkey: self.staging_key,
+            }];
+            let data = if length == 0 { Data::EMPTY } else { Data::Gather(&sges) };
+            let flags = if post.is_signaled { SendFlags::SIGNALED } else { SendFlags::empty() };
+            let wr = SendWr { id: post.id, data, flags, target: Target::Peer, op: post.op };
+            self.engine.post_send(self.qp, &wr, &[]).unwrap();
+        }
+    }
+
+    fn is_done(&self) -> bool {
+        let core = self.core.as_ref().unwrap();
+        self.is_dead
+            || core.failure().is_some()
+            || self.has_end && core.is_finished() && core.is_idle()
+    }
+}
+
+/// What came of a seed.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Outcome {
+    wrong: Vec<String>,
+    received: [usize; 2],
+    has_failed: bool,
+    time: u64,
+}
+
+fn run(seed: u64) -> Outcome {
+    let mut random = Random::new(seed);
+    let plan = Plan::new(seed, &mut random);
+    let mut sides = [Side::new(1, &plan, seed), Side::new(2, &plan, seed)];
+    let ends = [0, 1].map(|at: usize| (sides[at].gid, sides[at].qpn()));
+    let rings = [0, 1].map(|at: usize| PeerRing {
+        addr: sides[at].ring.addr(),
+        rkey: sides[at].ring_key,
+        size: plan.ring[at],
+        writes: plan.writes[at],
+    });
+    let shared = [0, 1].map(|at: usize| (sides[at].shared.addr(), sides[at].shared_key));
+    let mut sent = [Vec::new(), Vec::new()];
+    for (at, side) in sides.iter_mut().enumerate() {
+        side.connect(ends[1 - at].0, ends[1 - at].1);
+        let own = OwnMemory {
+            ring: side.ring.region(),
+            ring_size: plan.ring[at],
+            staging: side.staging.region(),
+            chunk: 1024,
+            writes: plan.writes[at],
+        };
+        let core = Core::new(own, rings[1 - at], 1 << 20);
+        let numbers = 0..plan.messages as u64;
+        sent[at] =
+            numbers.map(|number| message(seed * 2 + at as u64, number, core.eager_max())).collect();
+        side.to_send = sent[at].iter().cloned().collect();
+        side.core = Some(core);
+    }
+    let mut network = Network::new(plan.faults, seed);
+    let (mut now, mut batch) = (Instant::ZERO, Batch::new(64));
+    let (mut outcome, mut idle) = (Outcome::default(), 0);
+    for turn in 0.. {
+        if sides.iter().all(Side::is_done) {
+            break;
+        }
+        if turn == 100_000 {
+            outcome.wrong.push(format!(
+                "no end after {now}: {:?}",
+                sides.each_ref().map(|side| side.received.len())
+            ));
+            break;
+        }
+        if plan.kill.is_some_and(|kill| kill <= now) {
+            sides[0].is_dead = true;
+        }
+        let mut moved = false;
+        for (at, side) in sides.iter_mut().enumerate() {
+            side.act(shared[1 - at], seed);
+            side.progress();
+            batch.clear();
+            while side.engine.poll_transmit(now, &mut batch) > 0 {
+                moved = true;
+            }
+            if !side.is_dead {
+                batch.iter().for_each(|(path, bytes)| network.send(now, path, &mut bytes.to_vec()));
+            }
+        }
+        // A survivor that is idle probes, as its program does after a while.
+        let next = [
+            network.poll_timeout(),
+            sides[0].engine.poll_timeout(),
+            sides[1].engine.poll_timeout(),
+        ];
+        let next = next.into_iter().flatten().min();
+        if next.is_none() {
+            sides.iter_mut().for_each(|side| side.core().probe());
+        }
+        // A program looks again after some time even if nothing happens.
+        idle = if moved { 0 } else { (idle + 1).min(8) };
+        let look = now.saturating_add(Duration::from_micros(10 << idle));
+        now = next.unwrap_or(look).min(look).max(now);
+        while let Some(delivery) = network.poll_delivery(now) {
+            let frame = Frame::parse(LinkType::IPV4, &delivery.bytes, ROCE_PORT);
+            let (Some(packet), Some(IcrcVerdict::Ok)) = (frame.packet(), frame.icrc()) else {
+                continue;
+            };
+            let at = usize::from(delivery.to != sides[0].gid);
+            let received = Received {
+                source: ends[1 - at].0,
+                destination: delivery.to,
+                source_port: frame.udp().map_or(0, |udp| udp.source_port()),
+                ecn: 0,
+                network: &[],
+                packet: packet.bytes(),
+            };
+            if !sides[at].is_dead {
+                sides[at].engine.handle_packet(now, &received);
+            }
+        }
+        sides.iter_mut().for_each(|side| side.engine.handle_timeout(now));
+    }
+    judge(&plan, &sides, &sent, &mut outcome);
+    outcome.time = now.as_nanos();
+    outcome
+}
+
+/// Messages arrive in order, each once; all of them, unless the connection has failed.
+fn judge(plan: &Plan, sides: &[Side; 2], sent: &[Vec<Vec<u8>>; 2], outcome: &mut Outcome) {
+    let failures = sides.each_ref().map(|side| side.core.as_ref().unwrap().failure());
+    for at in [0, 1] {
+        let (got, sent) = (&sides[at].received, &sent[1 - at]);
+        outcome.received[at] = got.len();
+        if !sent.starts_with(got) {
+            outcome.wrong.push(format!("side {at}: what it received is not what was sent"));
+        }
+        if sides.iter().all(|side| !side.is_dead) && failures == [None; 2] {
+            if got.len() != sent.len() {
+                outcome.wrong.push(format!("side {at}: {} of {} messages", got.len(), sent.len()));
+            }
+            let mut count = [0; 8];
+            sides[at].shared.read(0, &mut count).unwrap();
+            if u64::from_ne_bytes(count) != 20
+                || sides[at].core.as_ref().unwrap().operations_done() != 20
+            {
+                outcome.wrong.push(format!("side {at}: {count:?} of 20 operations"));
+            }
+        }
+        // The credits: no WRITE finds the peer without a receive.
+        if sides[at].engine.counters().get(Counter::RnrSent) != 0 {
+            outcome.wrong.push(format!("side {at} had no receive"));
+        }
+        match failures[at] {
+            Some(Failure::Status(WcStatus::RetryExcErr)) => outcome.has_failed = true,
+            Some(Failure::Status(WcStatus::WrFlushErr)) | None => {}
+            other => outcome.wrong.push(format!("side {at} failed: {other:?}")),
+        }
+    }
+    if plan.kill.is_some() && sides[0].is_dead && failures[1].is_none() && !sides[1].has_end {
+        outcome.wrong.push("the survivor did not notice".to_owned());
+    }
+}
+
+/// Seeds that the environment asks for, else 300.
+fn seeds() -> std::ops::Range<u64> {
+    let number = |name| std::env::var(name).ok().map(|text| text.parse().unwrap());
+    match number("ROCE_SEED") {
+        Some(seed) => seed..seed + 1,
+        None => 0..number("ROCE_SEEDS").unwrap_or(300),
+    }
+}
+
+#[test]
+fn messages_arrive_once_and_in_order() {
+    let (mut bad, mut failed, mut received, mut count) = (Vec::new(), 0, 0, 0);
+    for seed in seeds() {
+        let outcome = run(seed);
+        count += 1;
+        failed += u64::from(outcome.has_failed && seed % 16 != 15);
+        received += outcome.received.iter().sum::<usize>();
+        if !outcome.wrong.is_empty() {
+            bad.push(format!("seed {seed}: {}", outcome.wrong.join("; ")));
+        }
+    }
+    assert!(bad.is_empty(), "{}", bad.join("\n"));
+    // A connection may fail if all retransmissions are lost; few do.
+    assert!(failed <= 1 + count / 50, "{failed} of {count} connections failed");
+    assert!(received as u64 >= count * 20, "{received} messages");
+}
+
+#[test]
+fn the_same_seed_gives_the_same_run() {
+    for seed in [1, 6, 15] {
+        assert_eq!(run(seed), run(seed));
+    }
+}

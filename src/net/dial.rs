@@ -1,0 +1,135 @@
+//! Connections of devices without a connection manager: what it would tell goes over a TCP connection.
+
+use std::io::{self, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
+
+use super::core::PeerRing;
+use super::error::Error;
+use super::hello;
+use super::shared::{About, Prepared};
+use crate::device::AnyQp;
+use crate::verbs::{Connect, ConnectError, Endpoint, Mtu};
+use crate::wire::{Gid, Psn, Qpn};
+
+/// Bytes of an offer: GID, QPN, PSN, MTU, and the hello.
+const OFFER: usize = 16 + 4 + 4 + 2 + hello::TOTAL;
+
+/// What a side does with an offer.
+const ACCEPTED: u8 = 1;
+const REFUSED: u8 = 2;
+
+/// A peer that was reached.
+#[derive(Debug)]
+pub(super) struct Dialed {
+    pub(super) ring: PeerRing,
+    pub(super) about: About,
+}
+
+/// A side's queue pair and hello.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Offer {
+    end: Endpoint,
+    /// Bytes of the largest packet of its port.
+    mtu: u16,
+    pub(super) hello: [u8; hello::TOTAL],
+}
+
+impl Offer {
+    fn of(qp: &AnyQp, hello: [u8; hello::TOTAL]) -> Result<Self, Error> {
+        let port = qp.pd().context().query_port()?;
+        let mut end = qp.endpoint()?;
+        // The first address that is in use.
+        let gids = qp.pd().context().gids();
+        let used = gids.iter().find(|gid| **gid != Gid::default());
+        end.gid = *used.ok_or(Error::QueuePair(ConnectError::NotFound))?;
+        let mtu = u16::try_from(port.active_mtu.bytes()).unwrap_or(u16::MAX);
+        Ok(Self { end, mtu, hello })
+    }
+
+    fn send(&self, stream: &mut TcpStream) -> io::Result<()> {
+        let (qpn, psn) = (self.end.qpn.get().to_be_bytes(), self.end.psn.get().to_be_bytes());
+        let mtu = self.mtu.to_be_bytes();
+        let bytes = [&self.end.gid.0[..], &qpn, &psn, &mtu, &self.hello].concat();
+        stream.write_all(&bytes)
+    }
+
+    pub(super) fn receive(stream: &mut TcpStream) -> io::Result<Self> {
+        let mut bytes = [0; OFFER];
+        stream.read_exact(&mut bytes)?;
+        let (gid, rest) = bytes.split_first_chunk().expect("16 bytes");
+        let (qpn, rest) = rest.split_first_chunk().expect("4 bytes");
+        let (psn, rest) = rest.split_first_chunk().expect("4 bytes");
+        let (mtu, rest) = rest.split_first_chunk().expect("2 bytes");
+        let (hello, _) = rest.split_first_chunk().expect("the rest");
+        let number = |bytes: &[u8; 4]| u32::from_be_bytes(*bytes) & 0xff_ffff;
+        let (qpn, psn) = (Qpn::new(number(qpn)), Psn::new(number(psn)));
+        let end = Endpoint { gid: Gid(*gid), qpn, psn };
+        Ok(Self { end, mtu: u16::from_be_bytes(*mtu), hello: *hello })
+    }
+}
+
+/// Takes a queue pair to RTS, connected to that of an offer.
+fn connect_qp(qp: &AnyQp, own: &Offer, peer: &Offer) -> Result<(), Error> {
+    let mtu = Mtu::from_bytes(own.mtu.min(peer.mtu).into());
+    let gids = qp.pd().context().gids();
+    let index = gids.iter().position(|gid| *gid == own.end.gid).unwrap_or_default();
+    let gid_index = u8::try_from(index).unwrap_or_default();
+    let how = Connect::default().mtu(mtu.ok_or(Error::Foreign)?).gid_index(gid_index);
+    Ok(qp.connect(&peer.end, &how)?)
+}
+
+fn about(stream: &TcpStream, private_data: &[u8]) -> About {
+    let (local, peer) = (stream.local_addr().ok(), stream.peer_addr().ok());
+    About { local, peer, private_data: private_data.to_vec() }
+}
+
+/// Connects a queue pair to that of a listener.
+pub(super) fn connect(
+    prepared: &Prepared,
+    to: SocketAddr,
+    hello: &[u8; hello::TOTAL],
+    timeout: Duration,
+) -> Result<Dialed, Error> {
+    let mut stream = TcpStream::connect_timeout(&to, timeout)?;
+    stream.set_nodelay(true)?;
+    stream.set_read_timeout(Some(timeout))?;
+    let own = Offer::of(&prepared.qp, *hello)?;
+    own.send(&mut stream)?;
+    let mut answer = [0];
+    stream.read_exact(&mut answer)?;
+    let peer = Offer::receive(&mut stream)?;
+    if answer != [ACCEPTED] {
+        return Err(Error::Refused { private_data: hello::refusal(&peer.hello) });
+    }
+    let (ring, private_data) = hello::parse(&peer.hello).ok_or(Error::Foreign)?;
+    connect_qp(&prepared.qp, &own, &peer)?;
+    // The peer may send from now on.
+    stream.write_all(&[ACCEPTED])?;
+    Ok(Dialed { ring, about: about(&stream, private_data) })
+}
+
+/// Connects a queue pair to that of a peer that asks for it.
+pub(super) fn accept(
+    prepared: &Prepared,
+    mut stream: TcpStream,
+    peer: &Offer,
+    hello: &[u8; hello::TOTAL],
+) -> Result<Dialed, Error> {
+    let (ring, private_data) = hello::parse(&peer.hello).ok_or(Error::Foreign)?;
+    let own = Offer::of(&prepared.qp, *hello)?;
+    connect_qp(&prepared.qp, &own, peer)?;
+    stream.write_all(&[ACCEPTED])?;
+    own.send(&mut stream)?;
+    stream.read_exact(&mut [0])?;
+    Ok(Dialed { ring, about: about(&stream, private_data) })
+}
+
+/// Refuses a peer.
+pub(super) fn refuse(mut stream: TcpStream, private_data: &[u8]) -> io::Result<()> {
+    let mut bytes = vec![REFUSED];
+    bytes.resize(1 + OFFER - hello::TOTAL, 0);
+    bytes.extend(hello::emit_refusal(private_data));
+    bytes.resize(1 + OFFER, 0);
+    stream.write_all(&bytes)
+}

@@ -1,0 +1,216 @@
+//! A device that connections are made on.
+
+use std::collections::HashMap;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, ToSocketAddrs};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
+
+use super::config::Config;
+use super::connection::Connection;
+use super::dial::{self, Dialed};
+use super::error::Error;
+use super::hello;
+use super::limits::PRIVATE_DATA_MAX;
+use super::listener::Listener;
+use super::shared::{About, Prepared};
+use crate::connect::{ConnectionManager, Options};
+use crate::device::{Context, Mr, Pd};
+use crate::link::{OpenError, Spec, route};
+use crate::nic::SoftNic;
+use crate::rdma_nic::RdmaNic;
+use crate::verbs::Access;
+
+/// A device, and how its connections are made. Cloning gives another handle to the same one.
+///
+/// [`Listener::bind`] and [`Connection::connect`] open one by themselves: a soft NIC at an address of this machine. A program
+/// that wants another device, or other rings, opens its endpoint itself.
+///
+/// ```
+/// use roce::net::{Config, Endpoint};
+///
+/// let server = Endpoint::open("udp:127.20.0.1")?.with(Config::default().ring(64 << 10));
+/// let listener = server.listen("127.20.0.1:0")?;
+/// let client = Endpoint::open("udp:127.20.0.2")?;
+/// let connecting = std::thread::spawn({
+///     let at = listener.local_addr()?;
+///     move || client.connect(at)
+/// });
+/// let accepted = listener.accept()?;
+/// let connection = connecting.join().unwrap()?;
+/// connection.send(b"hello")?;
+/// assert_eq!(accepted.recv()?.as_deref(), Some(&b"hello"[..]));
+/// # Ok::<(), roce::net::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Endpoint {
+    inner: Arc<Inner>,
+    pub(super) config: Config,
+}
+
+#[derive(Debug)]
+struct Inner {
+    pd: Pd,
+    signaling: Signaling,
+}
+
+/// How two queue pairs come to know each other.
+#[derive(Debug)]
+enum Signaling {
+    /// By the connection manager.
+    Cm(ConnectionManager),
+    /// By a TCP connection.
+    Tcp,
+}
+
+/// Endpoints that [`Endpoint::at`] opened, by their address.
+type Opened = Mutex<HashMap<IpAddr, Weak<Inner>>>;
+
+fn opened() -> &'static Opened {
+    static OPENED: OnceLock<Opened> = OnceLock::new();
+    OPENED.get_or_init(Opened::default)
+}
+
+impl Endpoint {
+    /// Opens a device by its name: `udp:192.0.2.1`, `raw:eth0`, `soft:eth0` for a soft NIC, `verbs:mlx5_0` for a card. It connects
+    /// by the connection manager, and by TCP connections where a card has none.
+    pub fn open(name: &str) -> Result<Self, Error> {
+        if let Some(card) = name.strip_prefix("verbs:") {
+            let context = Context::new(RdmaNic::open(card)?);
+            return Self::new(context.clone()).or_else(|_| Self::over_tcp(context));
+        }
+        let spec: Spec = name.parse().map_err(|error| Error::Spec(format!("{name}: {error}")))?;
+        Self::new(Arc::new(SoftNic::start(spec.open(None)?)?))
+    }
+
+    /// Uses a device, and connects by its connection manager: peers find it by its IP addresses.
+    pub fn new(device: impl Into<Context>) -> Result<Self, Error> {
+        let context = device.into();
+        let manager = ConnectionManager::start(context.clone())?;
+        Self::with_signaling(&context, Signaling::Cm(manager))
+    }
+
+    /// Uses any device, and connects by a TCP connection: listeners and peers are named by addresses of the operating
+    /// system's network.
+    pub fn over_tcp(context: impl Into<Context>) -> Result<Self, Error> {
+        Self::with_signaling(&context.into(), Signaling::Tcp)
+    }
+
+    fn with_signaling(context: &Context, signaling: Signaling) -> Result<Self, Error> {
+        let inner = Inner { pd: context.create_pd()?, signaling };
+        Ok(Self { inner: Arc::new(inner), config: Config::default() })
+    }
+
+    /// The soft NIC at an address of this machine: the one that this process has there, or a new one.
+    pub fn at(address: IpAddr) -> Result<Self, Error> {
+        let mut opened = opened().lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(inner) = opened.get(&address).and_then(Weak::upgrade) {
+            return Ok(Self { inner, config: Config::default() });
+        }
+        let endpoint = Self::open(&Spec::Udp(address).to_string())?;
+        opened.retain(|_, inner| inner.strong_count() > 0);
+        opened.insert(address, Arc::downgrade(&endpoint.inner));
+        Ok(endpoint)
+    }
+
+    /// The soft NIC from which an address is reached. Where another process has the address that the route names, and the
+    /// peer is on this machine, it is at a loopback address that is free.
+    pub fn towards(peer: SocketAddr) -> Result<Self, Error> {
+        let source = route::route_to(peer, None)?.source;
+        let source = source.ok_or_else(|| Error::Spec(format!("no route leads to {peer}")))?;
+        let is_local = peer.ip().is_loopback() && source.is_ipv4();
+        match Self::at(source) {
+            Err(Error::Open(OpenError::InUse { .. })) if is_local => free_loopback(),
+            other => other,
+        }
+    }
+
+    /// The same device for connections that behave otherwise.
+    #[must_use]
+    pub fn with(self, config: Config) -> Self {
+        Self { config, ..self }
+    }
+
+    /// Returns the protection domain: memory of it can be sent, published and operated with.
+    pub fn pd(&self) -> &Pd {
+        &self.inner.pd
+    }
+
+    /// Allocates memory that can be [published](Connection::publish) with every right.
+    pub fn allocate(&self, len: usize) -> Result<Mr, Error> {
+        let access = Access::LOCAL_WRITE
+            | Access::REMOTE_WRITE
+            | Access::REMOTE_READ
+            | Access::REMOTE_ATOMIC;
+        Ok(self.pd().allocate(len, access)?)
+    }
+
+    /// Listens at an address of the device, or, over TCP, of this machine. Port 0 is one that is free.
+    pub fn listen(&self, at: impl ToSocketAddrs) -> Result<Listener, Error> {
+        let at = first(at)?;
+        match &self.inner.signaling {
+            Signaling::Cm(manager) => {
+                let listener = manager.listen(at)?;
+                Ok(Listener::by_cm(self.clone(), listener))
+            }
+            Signaling::Tcp => Ok(Listener::by_tcp(self.clone(), TcpListener::bind(at)?)),
+        }
+    }
+
+    /// Connects to a listener.
+    pub fn connect(&self, to: impl ToSocketAddrs) -> Result<Connection, Error> {
+        self.connect_with(to, &[])
+    }
+
+    /// Connects to a listener, with at most 36 bytes for its program.
+    pub fn connect_with(
+        &self,
+        to: impl ToSocketAddrs,
+        private_data: &[u8],
+    ) -> Result<Connection, Error> {
+        check_private_data(private_data)?;
+        let to = first(to)?;
+        let prepared = Prepared::new(&self.inner.pd, &self.config)?;
+        let hello = hello::emit(&prepared.ring(), private_data);
+        let timeout = self.config.connect_timeout;
+        match &self.inner.signaling {
+            Signaling::Cm(manager) => {
+                let qp = prepared.qp.handle();
+                let mut options = Options::with_private_data(&hello);
+                options.timeout = timeout;
+                let held = manager.connect(qp, to, &options)?;
+                let (ring, private_data) =
+                    hello::parse(held.private_data()).ok_or(Error::Foreign)?;
+                let private_data = private_data.to_vec();
+                let (local, peer) = (held.local_addr(), held.peer_addr());
+                let about = About { local, peer, private_data };
+                Ok(Connection::new(prepared.connected(ring, about, Some(held))?))
+            }
+            Signaling::Tcp => {
+                let Dialed { ring, about } = dial::connect(&prepared, to, &hello, timeout)?;
+                Ok(Connection::new(prepared.connected(ring, about, None)?))
+            }
+        }
+    }
+}
+
+/// The first address of those that a name has.
+pub(super) fn first(addresses: impl ToSocketAddrs) -> Result<SocketAddr, Error> {
+    let nothing = || std::io::Error::new(std::io::ErrorKind::InvalidInput, "there is no address");
+    Ok(addresses.to_socket_addrs()?.next().ok_or_else(nothing)?)
+}
+
+pub(super) fn check_private_data(private_data: &[u8]) -> Result<(), Error> {
+    let (len, max) = (private_data.len(), PRIVATE_DATA_MAX);
+    if len > max { Err(Error::PrivateData { len, max }) } else { Ok(()) }
+}
+
+/// An endpoint at the first loopback address that no process has.
+fn free_loopback() -> Result<Endpoint, Error> {
+    let mut last = Error::Spec("no loopback address is free".to_owned());
+    for host in 2..=254 {
+        match Endpoint::at(Ipv4Addr::new(127, 0, 0, host).into()) {
+            Err(error @ Error::Open(OpenError::InUse { .. })) => last = error,
+            other => return other,
+        }
+    }
+    Err(last)
+}

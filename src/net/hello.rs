@@ -1,0 +1,84 @@
+//! What two sides tell each other when they connect: the private data of the connection manager's messages.
+
+use super::core::PeerRing;
+use super::limits::{PRIVATE_DATA_MAX, RING_MAX, RING_MIN, WRITES_MAX};
+use crate::wire::RKey;
+
+/// Marks the private data of this protocol, and its version.
+const MAGIC: [u8; 3] = *b"rN\x01";
+
+/// Bytes before the program's own private data.
+pub(super) const BYTES: usize = 20;
+
+/// Bytes in all.
+pub(super) const TOTAL: usize = BYTES + PRIVATE_DATA_MAX;
+
+// The REQ of the connection manager has 56 bytes for both.
+const _: () = assert!(TOTAL == 56);
+
+/// A hello: the own ring, and the program's private data.
+pub(super) fn emit(ring: &PeerRing, private_data: &[u8]) -> [u8; TOTAL] {
+    let mut bytes = [0; TOTAL];
+    let len = private_data.len().min(PRIVATE_DATA_MAX);
+    let log = u8::try_from(ring.size.trailing_zeros()).unwrap_or_default();
+    let [w, x] = ring.writes.to_le_bytes();
+    let [a, b, c] = MAGIC;
+    let head = [a, b, c, log, w, x, u8::try_from(len).unwrap_or_default(), 0];
+    let parts = head.into_iter().chain(ring.addr.to_le_bytes());
+    let parts = parts.chain(ring.rkey.get().to_le_bytes());
+    let parts = parts.chain(private_data.iter().copied());
+    bytes.iter_mut().zip(parts).for_each(|(to, from)| *to = from);
+    bytes
+}
+
+/// The peer's ring and its program's private data; `None` if it does not speak this protocol.
+pub(super) fn parse(bytes: &[u8]) -> Option<(PeerRing, &[u8])> {
+    let (&[a, b, c, log, w, x, len, _], rest) = bytes.split_first_chunk()?;
+    let (addr, rest) = rest.split_first_chunk()?;
+    let (rkey, rest) = rest.split_first_chunk()?;
+    let size = 1_u32.checked_shl(log.into())?;
+    let writes = u16::from_le_bytes([w, x]);
+    let is_sound = [a, b, c] == MAGIC
+        && (RING_MIN..=RING_MAX).contains(&(size as usize))
+        && (1..=WRITES_MAX).contains(&writes);
+    let private_data = rest.get(..usize::from(len))?;
+    let rkey = RKey::new(u32::from_le_bytes(*rkey));
+    let ring = PeerRing { addr: u64::from_le_bytes(*addr), rkey, size, writes };
+    is_sound.then_some((ring, private_data))
+}
+
+/// The private data of a refusal: its length, the data.
+pub(super) fn emit_refusal(private_data: &[u8]) -> Vec<u8> {
+    let data = private_data.iter().copied().take(PRIVATE_DATA_MAX);
+    let len = u8::try_from(private_data.len().min(PRIVATE_DATA_MAX)).unwrap_or_default();
+    std::iter::once(len).chain(data).collect()
+}
+
+/// What the program of a peer that refused had to say.
+pub(super) fn refusal(bytes: &[u8]) -> Vec<u8> {
+    let (len, rest) = bytes.split_first().unwrap_or((&0, &[]));
+    rest.get(..usize::from(*len)).unwrap_or_default().to_vec()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hello_round_trips_and_nonsense_is_refused() {
+        let rkey = RKey::new(0x1234_5678);
+        let ring = PeerRing { addr: 0xfedc_ba98_7654_3210, rkey, size: 1 << 16, writes: 300 };
+        let bytes = emit(&ring, b"private");
+        assert_eq!(parse(&bytes), Some((ring, &b"private"[..])));
+        let whole = emit(&ring, &[7; PRIVATE_DATA_MAX]);
+        assert_eq!(parse(&whole).unwrap().1, [7; PRIVATE_DATA_MAX]);
+        for (at, byte) in [(0, b'x'), (2, 9), (3, 0), (3, 31), (3, 64), (6, 37)] {
+            let mut bytes = bytes;
+            bytes[at] = byte;
+            assert_eq!(parse(&bytes), None, "byte {at}");
+        }
+        assert_eq!(parse(&bytes[..19]), None);
+        assert_eq!(refusal(&emit_refusal(b"full")), b"full");
+        assert_eq!((refusal(&[]), refusal(&[9, 1])), (vec![], vec![]));
+    }
+}

@@ -1,0 +1,39 @@
+//! Bounds of connections.
+
+/// Bytes of a ring at least and at most. Both sides' rings may differ.
+pub const RING_MIN: usize = 4096;
+/// See [`RING_MIN`].
+pub const RING_MAX: usize = 1 << 26;
+
+/// Number of WRITEs to the peer's ring that it has not yet consumed, at most.
+pub const WRITES_MAX: u16 = 1 << 14;
+
+/// Number of large messages that the peer has not yet read, at most.
+pub const RENDEZVOUS_MAX: u16 = 8;
+
+/// Number of one-sided operations of the program that wait or are in flight, at most.
+pub const OPERATIONS_MAX: usize = 64;
+
+/// Number of READs of one large message in flight, at most.
+pub(super) const CHUNKS: usize = 4;
+
+/// Number of WRITEs without payload that may arrive before the program polls. A peer tells of consumed WRITEs each time that it
+/// consumed half of the ring, by bytes or by WRITEs: four times at the most. It tells of each large message once, and of its
+/// end twice.
+pub(super) const CONTROLS_MAX: u16 = 4 + RENDEZVOUS_MAX + 2;
+
+/// Work requests beside WRITEs to the ring that may be in flight: operations, chunks, controls, a probe.
+pub(super) const SENDS_BESIDE: usize = OPERATIONS_MAX + CHUNKS + CONTROLS_MAX as usize + 1;
+
+/// Number of bytes of private data that a program may add when it connects: what the connection manager has room for beside
+/// the connection's own.
+pub const PRIVATE_DATA_MAX: usize = 36;
+
+/// Bytes of a message at the most, unless the configuration says otherwise.
+pub const MESSAGE_MAX: u64 = 1 << 30;
+
+/// Number of regions that a connection publishes at the most.
+pub const PUBLISHED_MAX: usize = 64;
+
+// Counters of the immediate data tell more WRITEs apart than may be in flight.
+const _: () = assert!(WRITES_MAX < 1 << 15 && RENDEZVOUS_MAX < 1 << 13);
