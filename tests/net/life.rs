@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use roce::connect::{ConnectionManager, Options};
-use roce::device::{Context, Device};
+use roce::device::Context;
 use roce::link::{cable, udp};
 use roce::net::{Config, Connection, Endpoint, Error, Listener};
 use roce::nic::SoftNic;
