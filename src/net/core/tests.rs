@@ -36,7 +36,7 @@ struct Plan {
 impl Plan {
     fn new(seed: u64, random: &mut Random) -> Self {
         let mut below = |max: u64| random.next() % max;
-        let lossy = seed % 4 != 0;
+        let lossy = !seed.is_multiple_of(4);
         let mut chance =
             |max: u32| if lossy { u32::try_from(below(u64::from(max))).unwrap() } else { 0 };
         let faults = Faults {
@@ -59,14 +59,15 @@ impl Plan {
 
 /// A message of the program, which follows from its number.
 fn message(seed: u64, number: u64, eager_max: usize) -> Vec<u8> {
-    let mut random = Random::new(seed << 20 | number);
-    let len = match random.next() % 8 {
+    let mut random = Random::new((seed << 20) | number);
+    let mut below = |max: usize| usize::try_from(random.next() % max as u64).unwrap();
+    let len = match below(8) {
         0 => 0,
-        1..5 => random.next() as usize % 200,
-        5 | 6 => random.next() as usize % (eager_max + 1),
-        _ => eager_max + 1 + random.next() as usize % 40_000,
+        1..5 => below(200),
+        5 | 6 => below(eager_max + 1),
+        _ => eager_max + 1 + below(40_000),
     };
-    (0..len).map(|at| (random.next() >> (at % 8)) as u8).collect()
+    (0..len).map(|_| u8::try_from(random.next() % 256).unwrap()).collect()
 }
 
 struct Side {
@@ -220,10 +221,10 @@ impl Side {
             }
         }
         // A program that does not read for a while.
-        let reads = (seed >> 8 ^ self.received.len() as u64 / 7) % 3 != 0
+        let reads = !((seed >> 8) ^ (self.received.len() as u64 / 7)).is_multiple_of(3)
             || self.random.next().is_multiple_of(8);
         let mut out = Vec::new();
-        while reads && self.random.next() % 5 != 0 {
+        while reads && !self.random.next().is_multiple_of(5) {
             match self.core().take(&mut out) {
                 Taken::Message => self.received.push(std::mem::take(&mut out)),
                 Taken::Nothing => break,

@@ -139,8 +139,15 @@ impl RdmaConn {
         Ok(connection.send_vectored(&parts)?)
     }
 
+    /// Writes to the beginning of the peer's buffer.
+    fn write(&self, data: *const c_void, len: usize) -> Result<(), Failure> {
+        let connection = self.connection()?;
+        let to = Self::remote(&connection, len)?;
+        Ok(connection.write(&copy_in(data, len)?, to)?)
+    }
+
     /// The peer's buffer.
-    fn remote(&self, connection: &Connection, len: usize) -> Result<RemoteSlice, Failure> {
+    fn remote(connection: &Connection, len: usize) -> Result<RemoteSlice, Failure> {
         let whole = connection.lookup(BUFFER_ID)?.ok_or("the peer has published no buffer")?;
         let too_long = || format!("{len} bytes: the peer's buffer has {}", whole.len);
         Ok(whole.part(0, len as u64).ok_or_else(too_long)?)
@@ -302,13 +309,7 @@ pub extern "C" fn rdmaConnImm(conn: *mut RdmaConn) -> u32 {
 
 #[unsafe(no_mangle)]
 pub extern "C" fn rdmaConnWrite(conn: *mut RdmaConn, data: *const c_void, len: usize) -> usize {
-    call(usize::MAX, || {
-        let conn = get(conn)?;
-        let connection = conn.connection()?;
-        let to = conn.remote(&connection, len)?;
-        connection.write(&copy_in(data, len)?, to)?;
-        Ok(len)
-    })
+    call(usize::MAX, || get(conn)?.write(data, len).map(|()| len))
 }
 
 #[unsafe(no_mangle)]
@@ -319,17 +320,10 @@ pub extern "C" fn rdmaConnWriteWithImm(
     len: usize,
 ) -> c_int {
     done(|| {
-        if rdmaConnWrite(conn, data, len) != len {
-            let text = rdmaLastError();
-            return Err(text_of(text).into());
-        }
-        get(conn)?.send(Some(imm), &[])
+        let conn = get(conn)?;
+        conn.write(data, len)?;
+        conn.send(Some(imm), &[])
     })
-}
-
-/// The text of an error of a call within a call.
-fn text_of(error: *const c_char) -> String {
-    text(error).unwrap_or_default()
 }
 
 #[unsafe(no_mangle)]
@@ -337,7 +331,7 @@ pub extern "C" fn rdmaConnRead(conn: *mut RdmaConn, buf: *mut c_void, len: usize
     done(|| {
         let conn = get(conn)?;
         let connection = conn.connection()?;
-        let from = conn.remote(&connection, len)?;
+        let from = RdmaConn::remote(&connection, len)?;
         copy_out(&connection.read(from)?, buf)
     })
 }
