@@ -216,7 +216,11 @@ impl Answerer {
                 let bytes = bytes.get(..*len).unwrap_or_default();
                 self.responder.handle_packet(*source, bytes, *at, self.qp.now())
             }
-            Done::NoSource => None,
+            // It is counted as no probe.
+            Done::NoSource => {
+                let now = self.qp.now();
+                self.responder.handle_packet(self.peer.source(), &[], now, now)
+            }
         };
         if let Some(answer) = answer {
             self.post(&answer);

@@ -81,6 +81,11 @@ pub(crate) enum Injected {
         spine: u64,
         more: Duration,
     },
+    /// The responder of a host does not get to some probes.
+    DeafHost {
+        host: usize,
+        share: f64,
+    },
     /// The programs of a host are scheduled late.
     SlowHost {
         host: usize,
@@ -300,6 +305,12 @@ impl Fleet {
         // Answers are shorter than probes.
         if bytes.len() < roce::ping::limits::PROBE_BYTES {
             return self.hosts[host].prober.handle_packet(gid(from), bytes, received, now);
+        }
+        if let Injected::DeafHost { host: deaf, share } = self.injected
+            && deaf == host
+            && self.dice.chance(share)
+        {
+            return;
         }
         let responder = self.hosts[host].responders.entry(from).or_insert_with(|| {
             Responder::new(ResponderConfig::new(host as u64, source(from)), now)

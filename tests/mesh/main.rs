@@ -1,6 +1,6 @@
 //! A simulated fleet with injected faults: each is named correctly, and a clean fleet raises no alarm.
 //!
-//! `MESH_SEEDS=100 cargo test --test mesh` runs more seeds of each kind.
+//! `ROCE_SEEDS=100 cargo test --test mesh` runs more seeds of each kind.
 #![allow(
     clippy::unwrap_used,
     clippy::cast_possible_truncation,
@@ -10,36 +10,34 @@
 )]
 
 mod fleet;
+#[path = "../common/seeds.rs"]
+#[allow(dead_code, unreachable_pub, reason = "shared by several tests")]
+mod seeds;
 
 use std::time::Duration;
 
 use fleet::{Dice, Fleet, HOSTS, Injected, LEAVES, PER_LEAF, leaf_of};
 use roce::ping::mesh::{Fault, Finding, Mesh, Symptom, Thresholds, diagnose};
 
-/// Seeds of each kind of fault: few by default, for their time.
-fn seeds() -> u64 {
-    std::env::var("MESH_SEEDS").map_or(1, |seeds| seeds.parse().unwrap())
-}
-
 /// Runs fleets with a fault that the dice choose; `is_right` judges what is found.
 fn check(
     kind: u64,
-    inject: impl Fn(&mut Dice) -> Injected,
-    is_right: impl Fn(&Injected, &Fleet, &Mesh, &[Finding]) -> bool,
+    inject: impl Fn(&mut Dice) -> Injected + Sync,
+    is_right: impl Fn(&Injected, &Fleet, &Mesh, &[Finding]) -> bool + Sync,
 ) {
-    let mut wrong = Vec::new();
-    for seed in 0..seeds() {
+    // One by default, for its time.
+    seeds::run(1, &[], |seed| {
         let seed = kind << 32 | seed;
         let injected = inject(&mut Dice::new(seed));
         let mut fleet = Fleet::new(seed, injected);
         let mesh = fleet.run();
         let findings = diagnose(&mesh, &Thresholds::default());
-        if !is_right(&injected, &fleet, &mesh, &findings) {
-            let named = findings.iter().map(|it| it.describe(&mesh)).collect::<Vec<_>>();
-            wrong.push(format!("seed {seed:#x}, {injected:?}:\n  {}", named.join("\n  ")));
+        if is_right(&injected, &fleet, &mesh, &findings) {
+            return Vec::new();
         }
-    }
-    assert!(wrong.is_empty(), "{} of {} seeds:\n{}", wrong.len(), seeds(), wrong.join("\n"));
+        let named = findings.iter().map(|finding| finding.describe(&mesh));
+        [format!("{injected:?}")].into_iter().chain(named).collect()
+    });
 }
 
 /// Whether the one finding is that a host has this fault.
@@ -129,6 +127,18 @@ fn slow_host_is_named() {
         |injected, _, _, findings| {
             let Injected::SlowHost { host, .. } = *injected else { unreachable!() };
             names_host(findings, Fault::Host, Symptom::Latency, host)
+        },
+    );
+}
+
+#[test]
+fn unresponsive_host_is_named() {
+    check(
+        6,
+        |dice| Injected::DeafHost { host: dice.below(HOSTS), share: dice.between(0.08, 1.0) },
+        |injected, _, _, findings| {
+            let Injected::DeafHost { host, .. } = *injected else { unreachable!() };
+            names_host(findings, Fault::Unresponsive, Symptom::Loss, host)
         },
     );
 }

@@ -2,7 +2,9 @@
 //!
 //! A NIC that loses packets loses those of all its peers and ports alike. A link or a switch among several equal ones loses
 //! those of some pairs and ports, and others of the same pairs not at all. The two are told apart by dispersion: how much the
-//! losses of a host's cells differ from each other, compared with what chance alone would make of them.
+//! losses of a host's cells differ from each other, compared with what chance alone would make of them. A NIC loses packets
+//! of both roles of its host; where probes to a host are lost and those from it are not, it is the host that does not
+//! answer.
 
 use std::collections::BTreeSet;
 
@@ -153,22 +155,36 @@ fn dispersion<'s>(
     suspects: impl Iterator<Item = &'s Suspect>,
 ) -> Dispersion {
     let mut all = Dispersion::default();
-    for suspect in suspects {
-        let rate = suspect.sum.rate();
-        // Where all is lost, nothing differs.
-        if rate > 0.98 {
+    for (suspect, role) in suspects.flat_map(|suspect| ROLES.map(|role| (suspect, role))) {
+        let cells = || cells_of(mesh, open).filter(|cell| role(cell) == suspect.host);
+        let rate = Sum::over(cells()).rate();
+        // Where nothing or all is lost, nothing differs.
+        if !(f64::EPSILON..=0.98).contains(&rate) {
             continue;
         }
-        let mut cells = 0.0;
-        for cell in cells_of(mesh, open).filter(|cell| cell.has(suspect.host)) {
-            let Sum { sent, lost } = Sum::of(cell);
+        let mut count = 0.0;
+        for Sum { sent, lost } in cells().map(Sum::of) {
             let off = lost - sent * rate;
             all.chi_squared += off * off / (sent * rate * (1.0 - rate));
-            cells += 1.0;
+            count += 1.0;
         }
-        all.freedom += f64::max(cells - 1.0, 0.0);
+        all.freedom += f64::max(count - 1.0, 0.0);
     }
     all
+}
+
+/// The two roles of a host, each by whose it is in a cell.
+const ROLES: [fn(&Cell) -> usize; 2] = [|cell| cell.from, |cell| cell.to];
+
+/// Whether only one role of a host loses probes: of those that it sends, and of those that it answers.
+fn is_one_sided([from, to]: [Sum; 2]) -> bool {
+    if from.sent == 0.0 || to.sent == 0.0 {
+        return false;
+    }
+    let both = (from.lost + to.lost) / (from.sent + to.sent);
+    let deviation = (both * (1.0 - both) * (1.0 / from.sent + 1.0 / to.sent)).sqrt();
+    let (low, high) = (from.rate().min(to.rate()), from.rate().max(to.rate()));
+    high - low > SIGMAS * deviation && high > 3.0 * low
 }
 
 /// The finding that a host is bad, or a pair if it has only one peer.
@@ -195,6 +211,24 @@ fn of_host(mesh: &Mesh, open: &[usize], worst: Suspect) -> Finding {
         .filter(|cell| cell.stats.lost > 0)
         .map(|cell| cell.peer_of(worst.host))
         .collect();
+    let roles =
+        ROLES.map(|role| Sum::over(cells.iter().copied().filter(|cell| role(cell) == worst.host)));
+    if is_one_sided(roles) {
+        let [from, to] = roles;
+        let evidence = format!(
+            "{} of {} probes to it are lost and {} of {} from it, with {} of {} peers, on all of {} source ports alike: its \
+             NIC works, and its program does not {}",
+            percent(to.rate()),
+            to.sent,
+            percent(from.rate()),
+            from.sent,
+            lossy.len(),
+            peers.len(),
+            ports.len(),
+            if to.rate() > from.rate() { "answer" } else { "see answers" }
+        );
+        return finding(Fault::Unresponsive, vec![worst.host], Vec::new(), evidence);
+    }
     let evidence = format!(
         "{rate} of {} probes to and from it are lost, with {} of {} peers, on all of {} source ports alike; all other \
          pairs lose {}",

@@ -9,6 +9,7 @@
 //! | bad NIC | a host loses probes to and from all its peers alike, on all source ports alike |
 //! | bad path | some source ports of a pair lose probes or are slow while others of the same pair are not |
 //! | slow host | a host takes long to answer, or to send and to see answers, while others do not |
+//! | unresponsive host | a host loses the probes to it from all peers alike, and not its own, or the other way round |
 //! | bad pair | two hosts lose probes between them, and no third one tells which of them it is |
 //!
 //! ```
@@ -33,6 +34,8 @@
 
 mod latency;
 mod loss;
+#[cfg(test)]
+mod tests;
 
 use core::time::Duration;
 
@@ -136,6 +139,8 @@ pub enum Fault {
     Path,
     /// A host that takes long.
     Host,
+    /// A host whose programs do not answer probes, or do not see the answers to their own.
+    Unresponsive,
     /// Two hosts, or what is between them.
     Pair,
 }
@@ -147,6 +152,7 @@ impl Fault {
             Self::Nic => "bad NIC",
             Self::Path => "bad path",
             Self::Host => "slow host",
+            Self::Unresponsive => "unresponsive host",
             Self::Pair => "bad pair",
         }
     }

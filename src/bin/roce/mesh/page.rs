@@ -70,7 +70,7 @@ fn findings(page: &mut String, report: &Report<'_>) {
         let class = match finding.fault {
             Fault::Nic | Fault::Pair => "nic",
             Fault::Path => "path",
-            Fault::Host => "host",
+            Fault::Host | Fault::Unresponsive => "host",
         };
         let _ = writeln!(
             page,
