@@ -236,7 +236,7 @@ impl RdmaNic {
                 // SAFETY: so many the driver has filled in.
                 #[expect(unsafe_code, reason = "see above")]
                 let wc = unsafe { wc.assume_init_ref() };
-                *to = wc.to_wc().unwrap_or_else(|| unknown(wc));
+                *to = to_wc(wc);
             }
             total += count;
             if count < part.len() {
@@ -370,6 +370,12 @@ fn sges_to_c(sges: &[Sge]) -> &[ibv_sge] {
     unsafe {
         core::slice::from_raw_parts(sges.as_ptr().cast(), sges.len())
     }
+}
+
+/// A completion of C.
+#[inline]
+pub(super) fn to_wc(wc: &ibv_wc) -> Wc {
+    wc.to_wc().unwrap_or_else(|| unknown(wc))
 }
 
 /// A completion with an unknown value. It must not get lost: a program waits for it.

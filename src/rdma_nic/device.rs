@@ -9,10 +9,12 @@ use super::RdmaNic;
 use super::context::PORT;
 use super::errors::{check, key_not_destroyed, not_destroyed, not_made};
 use super::events::Completions;
+use super::object::Made;
 use super::sysfs;
 use crate::device::sealed::Sealed;
 use crate::device::{Channel, Device, Events};
-use crate::ibverbs::{ibv_gid, ibv_qp_attr, ibv_qp_init_attr};
+use crate::ibverbs::{ibv_comp_channel, ibv_gid, ibv_qp_attr, ibv_qp_init_attr};
+use crate::time::Instant;
 use crate::verbs::{
     AhAttr, AhHandle, AsyncEvent, AttrMask, CqHandle, CreateError, DestroyError, DeviceAttr, Errno,
     KeyError, ModifyError, MrAttr, MrHandle, MwHandle, MwType, Notify, PdHandle, PortAttr,
@@ -22,6 +24,19 @@ use crate::verbs::{
 use crate::wire::{Gid, Psn, Qpn, RKey, XrcSrqn};
 
 impl Sealed for RdmaNic {}
+
+impl RdmaNic {
+    /// The channel, if it is one of this device.
+    fn own_channel(&self, channel: &Channel) -> Result<Arc<Made<ibv_comp_channel>>, CreateError> {
+        const ANOTHERS: CreateError = CreateError::Invalid("the channel is another device's");
+        let channel: Arc<dyn Any + Send + Sync> = channel.0.clone();
+        let channel = channel.downcast::<Completions>().map_err(|_| ANOTHERS)?;
+        if !Arc::ptr_eq(channel.0.context(), &self.context) {
+            return Err(ANOTHERS);
+        }
+        Ok(Arc::clone(&channel.0))
+    }
+}
 
 impl Device for RdmaNic {
     fn name(&self) -> &str {
@@ -91,13 +106,19 @@ impl Device for RdmaNic {
     }
 
     fn create_cq_on(&self, capacity: usize, channel: &Channel) -> Result<CqHandle, CreateError> {
-        const ANOTHERS: CreateError = CreateError::Invalid("the channel is another device's");
-        let channel: Arc<dyn Any + Send + Sync> = channel.0.clone();
-        let channel = channel.downcast::<Completions>().map_err(|_| ANOTHERS)?;
-        if !Arc::ptr_eq(channel.0.context(), &self.context) {
-            return Err(ANOTHERS);
-        }
-        self.make_cq(capacity, Some(Arc::clone(&channel.0)))
+        self.make_cq(capacity, Some(self.own_channel(channel)?))
+    }
+
+    fn create_timed_cq_on(
+        &self,
+        capacity: usize,
+        channel: &Channel,
+    ) -> Result<CqHandle, CreateError> {
+        self.make_timed_cq(capacity, self.own_channel(channel)?)
+    }
+
+    fn poll_cq_timed(&self, cq: CqHandle) -> Option<(Wc, Option<Instant>)> {
+        self.poll_timed(cq)
     }
 
     fn request_notify(&self, cq: CqHandle, notify: Notify) {

@@ -12,6 +12,7 @@ use super::errors::{check, last_errno, not_made, to_io};
 use super::events::{Completions, never_block, to_c};
 use super::object::{Made, Object, Pair, QpNeeds, Shared, Window};
 use super::objects::Objects;
+use super::timed::Timing;
 use crate::ibverbs::{
     IBV_QP_INIT_ATTR_XRCD, IBV_SRQ_INIT_ATTR_CQ, IBV_SRQ_INIT_ATTR_PD, IBV_SRQ_INIT_ATTR_TYPE,
     IBV_SRQ_INIT_ATTR_XRCD, IBV_XRCD_INIT_ATTR_FD, IBV_XRCD_INIT_ATTR_OFLAGS, ibv_ah_attr,
@@ -39,7 +40,7 @@ fn base<T: Object>(
 }
 
 /// What came of making an object: its name, if there was one left for it.
-fn named<E>(made: Option<Result<Id, E>>, full: E) -> Result<Id, E> {
+pub(super) fn named<E>(made: Option<Result<Id, E>>, full: E) -> Result<Id, E> {
     made.unwrap_or(Err(full))
 }
 
@@ -151,7 +152,7 @@ impl RdmaNic {
             let at = unsafe {
                 (self.context.library.create_cq)(self.context.at(), cqe, to_c(id), channel_at, 0)
             };
-            Made::new(&self.context, at, (), channel).map_err(not_made)
+            Made::new(&self.context, at, Timing::None, channel).map_err(not_made)
         });
         named(made, CreateError::Full).map(CqHandle)
     }

@@ -25,6 +25,7 @@ mod make;
 mod object;
 mod objects;
 mod sysfs;
+mod timed;
 
 use core::ffi::{CStr, c_int};
 use std::io;

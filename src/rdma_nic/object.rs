@@ -8,6 +8,7 @@ use std::sync::Arc;
 
 use super::context::{Context, extended, op};
 use super::errors::{check, last_errno};
+use super::timed::Timing;
 use crate::ibverbs::{
     ibv_ah, ibv_comp_channel, ibv_cq, ibv_mr, ibv_mw, ibv_pd, ibv_qp, ibv_srq, ibv_xrcd,
 };
@@ -146,7 +147,8 @@ objects! {
     ibv_mr: (Arc<Made<ibv_pd>>, Region), LKey, |context| Some(context.library.dereg_mr);
     ibv_mw: Arc<Made<ibv_pd>>, Window, |context| op!(context, dealloc_mw);
     ibv_comp_channel: (), (), |context| Some(context.library.destroy_comp_channel);
-    ibv_cq: Option<Arc<Made<ibv_comp_channel>>>, (), |context| Some(context.library.destroy_cq);
+    ibv_cq: Option<Arc<Made<ibv_comp_channel>>>, Timing,
+        |context| Some(context.library.destroy_cq);
     ibv_xrcd: (), (), |context| extended!(context, close_xrcd);
     ibv_srq: (Arc<Made<ibv_pd>>, Option<(Arc<Made<ibv_xrcd>>, Arc<Made<ibv_cq>>)>), Shared,
         |context| Some(context.library.destroy_srq);

@@ -14,5 +14,6 @@ mod connections;
 mod errors;
 mod events;
 mod operations;
+mod probes;
 mod stage;
 mod windows;
