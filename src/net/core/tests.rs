@@ -425,12 +425,12 @@ fn judge(plan: &Plan, sides: &[Side; 2], sent: &[Vec<Vec<u8>>; 2], outcome: &mut
     }
 }
 
-/// Seeds that the environment asks for, else 150.
+/// Seeds that the environment asks for, else 100.
 fn seeds() -> std::ops::Range<u64> {
     let number = |name| std::env::var(name).ok().map(|text| text.parse().unwrap());
     match number("ROCE_SEED") {
         Some(seed) => seed..seed + 1,
-        None => 0..number("ROCE_SEEDS").unwrap_or(150),
+        None => 0..number("ROCE_SEEDS").unwrap_or(100),
     }
 }
 
