@@ -135,7 +135,7 @@ fn slow_host_is_named() {
 fn unresponsive_host_is_named() {
     check(
         6,
-        |dice| Injected::DeafHost { host: dice.below(HOSTS), share: dice.between(0.08, 1.0) },
+        |dice| Injected::DeafHost { host: dice.below(HOSTS), share: dice.between(0.2, 1.0) },
         |injected, _, _, findings| {
             let Injected::DeafHost { host, .. } = *injected else { unreachable!() };
             names_host(findings, Fault::Unresponsive, Symptom::Loss, host)
