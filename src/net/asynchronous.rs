@@ -133,6 +133,10 @@ impl Connection {
     /// Takes over a connection. It must be called from a tokio runtime with I/O and time enabled.
     pub fn new(inner: connection::Connection) -> Result<Self, Error> {
         let channel = inner.shared.cq.channel().expect("the completion queue has one").clone();
+        #[allow(
+            deprecated,
+            reason = "its successor is unsafe: it wants the descriptor to stay open, which the channel sees to"
+        )]
         let channel = AsyncFd::with_interest(ChannelFd(channel), Interest::READABLE)?;
         Ok(Self { inner, channel: Arc::new(channel) })
     }
