@@ -384,7 +384,7 @@ fn what_makes_no_sense_is_refused_with_the_cure() {
     let all = capture("rxe_all_ops.pcap");
     let out = Scratch::name("out.pcap");
     for (args, cure) in [
-        (vec!["--to", "udp:127.0.0.1"], "--host HOST, or --peer ADDRESS"),
+        (vec!["--to", "udp:127.0.0.1"], "--connect HOST:PORT, or --peer ADDRESS"),
         (vec!["--write", "out.txt"], "name it .pcap or .pcapng"),
         (vec!["--write", out.path(), "--map", "rkey"], "WHAT:OLD=NEW"),
         (vec!["--write", out.path(), "--map", "color=1"], "rkey, va"),
