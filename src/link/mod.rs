@@ -66,7 +66,7 @@ pub use spec::{Spec, SpecError};
 #[cfg(target_os = "linux")]
 #[doc(hidden)]
 pub use sys::thread::on_stack;
-#[cfg(all(test, target_os = "linux"))]
+#[cfg(all(test, target_os = "linux", feature = "raw_eth"))]
 pub(crate) use sys::thread::tests::without_threads;
 #[cfg(target_os = "linux")]
 pub(crate) use sys::thread::{Thread, involuntary_switches, spawn};
