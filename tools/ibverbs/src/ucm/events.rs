@@ -1,5 +1,7 @@
 //! Events, as C has them.
 
+use std::time::Duration;
+
 use roce::cm::{ConnEvent, Event, EventKind, EventParam, UdEvent};
 use roce::ibverbs::ibv_ah_attr;
 use zerocopy::{FromZeros, IntoBytes};
@@ -9,6 +11,9 @@ use super::commands::{Call, write_program};
 use crate::call::{Attempt, Failed, Result};
 use crate::events::lock;
 use crate::kern::KernAhAttr;
+
+/// How often a thread that waits for an event looks again while the process exits.
+const EXIT_POLL_INTERVAL: Duration = Duration::from_millis(10);
 
 /// Takes the oldest event of the channel. Without one, the program waits, unless its descriptor does not block.
 pub(super) fn get_event(call: &Call<'_>) -> Result<Attempt> {
@@ -23,7 +28,15 @@ pub(super) fn get_event(call: &Call<'_>) -> Result<Attempt> {
         let event = manager.poll_event(call.channel.id);
         call.channel.settle(manager.is_readable(call.channel.id), Some(call.fd));
         Ok(event)
-    })?;
+    });
+    let taken = match taken {
+        // `exit` has ended the manager, and this thread with it soon: until then no event comes, as from the kernel's file.
+        Err(_) if super::is_exiting() => {
+            std::thread::sleep(EXIT_POLL_INTERVAL);
+            None
+        }
+        taken => taken?,
+    };
     let Some(event) = taken else { return wait(call) };
     let mut answer = answer(&event);
     if event.kind == EventKind::MulticastJoin || event.kind == EventKind::MulticastError {

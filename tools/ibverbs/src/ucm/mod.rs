@@ -32,7 +32,7 @@ mod query;
 
 use std::collections::BTreeMap;
 use std::ptr;
-use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
@@ -192,11 +192,20 @@ impl From<roce::cm::Error> for Failed {
     }
 }
 
+/// Whether `exit` has begun to end the manager.
+static EXITING: AtomicBool = AtomicBool::new(false);
+
+/// Whether the process exits: its manager is ended, while other threads of the program may still run.
+fn is_exiting() -> bool {
+    EXITING.load(Ordering::Acquire)
+}
+
 /// Tells peers at `exit` of the end of connections, as a kernel does when a process ends.
 fn register_farewell() {
     extern "C" fn farewell() {
         crate::call::quiet(|| {
             if let Some(process) = Process::existing() {
+                EXITING.store(true, Ordering::Release);
                 process.service.shutdown(FAREWELL);
             }
             Ok(())

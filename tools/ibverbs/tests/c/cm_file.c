@@ -277,6 +277,46 @@ static void leaks(void)
     CHECK(descriptors() <= before);
 }
 
+static int exit_channel;
+
+/* No event comes, whatever ends meanwhile. */
+static void *ask_for_ever(void *unused)
+{
+    struct rdma_ucm_event_resp event;
+    (void)unused;
+    for (;;) {
+        errno = 0;
+        if (get_event(exit_channel, &event) != -1 || errno != EAGAIN) _exit(7);
+    }
+    return NULL;
+}
+
+static void linger(void)
+{
+    usleep(300 * 1000);
+}
+
+/* A thread that asks for events while another one is in exit() gets none, and no error that would make it end the process. */
+static void exits(void)
+{
+    pid_t child = fork();
+    CHECK(child >= 0);
+    if (!child) {
+        /* Handlers run in reverse: this one after the library's, which is registered with the first channel. */
+        CHECK(!atexit(linger));
+        exit_channel = open(DEVICE, O_RDWR | O_NONBLOCK);
+        CHECK(exit_channel >= 0);
+        create_id(exit_channel, 1);
+        pthread_t thread;
+        CHECK(!pthread_create(&thread, NULL, ask_for_ever, NULL));
+        usleep(20 * 1000);
+        exit(0);
+    }
+    int status;
+    CHECK(waitpid(child, &status, 0) == child && WIFEXITED(status));
+    CHECK(WEXITSTATUS(status) == 0);
+}
+
 int main(int count, char **words)
 {
     CHECK(count == 2);
@@ -286,6 +326,7 @@ int main(int count, char **words)
     ends();
     threads();
     forks();
+    exits();
     leaks();
     puts("fine");
     return 0;
