@@ -193,7 +193,7 @@ impl Collector for Shared {
 /// Counts by bucket, each without those before it.
 fn buckets(times: &Histogram) -> Vec<(f64, u64)> {
     let mut buckets: Vec<(f64, u64)> =
-        BUCKETS.iter().chain([&f64::MAX]).map(|end| (*end, 0)).collect();
+        BUCKETS.iter().chain([&f64::INFINITY]).map(|end| (*end, 0)).collect();
     for (range, count) in times.ranges() {
         let end = Histogram::end_of(range.saturating_sub(1)).as_secs_f64();
         if let Some((_, counted)) = buckets.iter_mut().find(|(upper, _)| end <= *upper) {
