@@ -3,6 +3,10 @@
 use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
+use std::sync::{Mutex, PoisonError};
+
+/// Held by a test whose example takes 127.0.0.1.
+static LOCALHOST: Mutex<()> = Mutex::new(());
 
 /// An example that cargo has built with the tests, or builds now.
 fn example(name: &str) -> Command {
@@ -20,6 +24,7 @@ fn example(name: &str) -> Command {
 
 #[test]
 fn echo_in_one_process() {
+    let _localhost = LOCALHOST.lock().unwrap_or_else(PoisonError::into_inner);
     let output = example("echo").output().unwrap();
     assert!(output.status.success(), "{output:?}");
     let text = String::from_utf8(output.stdout).unwrap();
@@ -44,6 +49,7 @@ fn echo_in_two_processes() {
 
 #[test]
 fn file_copy_copies() {
+    let _localhost = LOCALHOST.lock().unwrap_or_else(PoisonError::into_inner);
     let folder = std::env::temp_dir().join(format!("roce-net-{}", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();
     let [from, to] = ["from", "to"].map(|name| folder.join(name));

@@ -363,7 +363,6 @@ impl Requester {
             (self.attempts, self.rnr_attempts) = (0, 0);
             (self.attempts_una, self.attempts_start) = (self.una, sequence);
         }
-        self.attempts_start = self.attempts_start.min(sequence);
         match cause {
             Cause::Unknown => None,
             Cause::Rnr => {
