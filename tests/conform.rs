@@ -317,7 +317,7 @@ fn a_device_that_does_something_wrong_is_found_out_by_its_packet() {
             link.sender = Box::new(Forgetful(link.sender));
         }
         let device = Arc::new(SoftNic::start(link).unwrap());
-        Agent { device, wire: Some(wire), gid_index: None }
+        Agent { device, wire: Some(wire), gid_index: None, manager: None }
     };
     let pair = Pair::local(agent(a, true), agent(b, false)).unwrap();
     let reference = Reference::Live(Box::new(Pair::in_memory().unwrap()));
@@ -340,11 +340,15 @@ fn a_device_that_does_something_wrong_is_found_out_by_its_packet() {
 fn who_holds_a_wire_loses_what_comes_from_a_device_that_cannot() {
     let [a, b] = [1, 2].map(|host| Gid::from(Ipv4Addr::new(192, 0, 2, host)));
     let (bare, held) = cable(a, b).unwrap();
-    let bare =
-        Agent { device: Arc::new(SoftNic::start(bare).unwrap()), wire: None, gid_index: None };
+    let bare = Agent {
+        device: Arc::new(SoftNic::start(bare).unwrap()),
+        wire: None,
+        gid_index: None,
+        manager: None,
+    };
     let (held, wire) = wire::watch(held);
     let device = Arc::new(SoftNic::start(held).unwrap());
-    let held = Agent { device, wire: Some(wire), gid_index: None };
+    let held = Agent { device, wire: Some(wire), gid_index: None, manager: None };
     let globs =
         ["lost/*", "corrupt/*", "duplicate/*", "reorder/*", "late/*", "timeout*", "uc-lost/*"];
     for side in Side::BOTH {
@@ -371,7 +375,8 @@ fn a_bump_in_the_wire_sees_and_loses_packets_of_devices_that_cannot() {
             let link = host.run(|| udp::open(&udp::Options::new(host.v4.into())).unwrap());
             Arc::new(host.run(|| SoftNic::start(link).unwrap()))
         };
-        let bare = |host| Agent { device: device(host), wire: None, gid_index: None };
+        let bare =
+            |host| Agent { device: device(host), wire: None, gid_index: None, manager: None };
         let reference = || Reference::Live(Box::new(Pair::in_memory().unwrap()));
         let all = scenario::built_in().unwrap();
         let chosen = |globs: &[&str]| {

@@ -21,8 +21,12 @@ struct Server {
 
 impl Server {
     fn start(device: &str) -> Self {
+        Self::start_with(device, &[])
+    }
+
+    fn start_with(device: &str, args: &[&str]) -> Self {
         let mut command = Command::new(env!("CARGO_BIN_EXE_roce"));
-        command.args(["conform", "serve", "-d", device, "-p", "0"]);
+        command.args(["conform", "serve", "-d", device, "-p", "0"]).args(args);
         let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
         let mut stderr = BufReader::new(child.stderr.take().unwrap());
         let mut line = String::new();
@@ -405,4 +409,26 @@ expect.memory = ["responder 0..size = requester 0"]
         "{shown}"
     );
     assert!(!shown.contains("fault 0 never matched"), "{shown}");
+}
+
+#[test]
+fn connection_manager_connects_the_queue_pairs_of_scenarios() {
+    let server = Server::start_with("udp:127.0.79.1", &["-R"]);
+    let port = server.port.to_string();
+    let filters = ["--filter", "error/recv-*", "--filter", "ud/send", "--filter", "lost/*"];
+    let run = |args: &[&str]| {
+        let device = ["-d", "udp:127.0.79.2", "-p", &port, "127.0.0.1"];
+        let output = conform(&[&device[..], &filters, args].concat());
+        let text = [output.stdout, output.stderr].map(|it| String::from_utf8(it).unwrap()).concat();
+        (output.status.code(), text)
+    };
+    let (status, text) = run(&["-R"]);
+    assert!(status == Some(0) && !text.contains("0 scenarios"), "{text}");
+    // A client without it is told; its datagrams need no connection.
+    let (status, text) = run(&[]);
+    assert!(status != Some(0) && text.contains("use -R on both or on neither"), "{text}");
+    // On one machine, too.
+    let pair = ["-R", "-d", "udp:127.0.79.3", "--peer", "udp:127.0.79.4"];
+    let output = conform(&[&pair[..], &["--filter", "error/wrong-rkey/*"]].concat());
+    assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stdout));
 }

@@ -63,7 +63,7 @@ fn agent() -> &'static Mutex<(Agent, Link)> {
         let (link, other) = cable(near, far).expect("there is a cable");
         let (link, wire) = watch(link);
         let device = Arc::new(SoftNic::start(link).expect("there is a NIC"));
-        Mutex::new((Agent { device, wire: Some(wire), gid_index: None }, other))
+        Mutex::new((Agent { device, wire: Some(wire), gid_index: None, manager: None }, other))
     })
 }
 

@@ -92,6 +92,9 @@ pub struct Reach {
     pub buffers: Vec<RemoteBuffer>,
     /// The keys of its windows, by name.
     pub windows: BTreeMap<String, u32>,
+    /// Whether the connection manager connects its queue pairs, and of a responder, where it listens.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cm_port: Option<u16>,
 }
 
 /// A buffer, for the peer.

@@ -18,6 +18,7 @@
 //! | [`expand`] | expressions, and one instance for each combination of what a scenario varies |
 //! | [`control`] | what two agents say to each other: a line of JSON each |
 //! | [`agent`], `play` | runs one side of instances on a device |
+//! | `connect` | queue pairs that the connection manager connects |
 //! | [`server`] | an agent for clients on a network, of which none is trusted |
 //! | [`wire`] | the wire of a soft device: it sees packets, and drops them by rule |
 //! | [`trace`] | what came of an instance |
@@ -42,6 +43,8 @@
 #![forbid(unsafe_code)]
 
 pub mod agent;
+#[cfg(target_os = "linux")]
+mod connect;
 pub mod control;
 pub mod deviation;
 pub mod diff;

@@ -220,6 +220,7 @@ mod tests {
             qps: vec![(qpn, psn)],
             buffers: vec![buffer],
             windows: [("w".to_owned(), 0x500)].into(),
+            cm_port: None,
         }
     }
 

@@ -162,6 +162,7 @@ impl Objects {
                 .collect(),
             buffers: buffers.collect(),
             windows: self.window_keys(),
+            cm_port: None,
         }
     }
 

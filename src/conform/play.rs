@@ -4,6 +4,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::agent::{Agent, Client, REPLY_TIMEOUT};
+#[cfg(target_os = "linux")]
+use super::connect::Meeting;
 use super::control::{ControlError, Hello, Line, Message, Reach, check_windows, unexpected};
 use super::expand::Instance;
 use super::normalise::Names;
@@ -63,6 +65,9 @@ pub(super) struct Play<'a> {
     agent: &'a Agent,
     instance: &'a Instance,
     side: Side,
+    /// They end before the queue pairs are destroyed.
+    #[cfg(target_os = "linux")]
+    _connections: Vec<crate::connect::Connection>,
     objects: Objects,
     names: Names,
     completions: Vec<Completion>,
@@ -103,8 +108,23 @@ impl<'a> Play<'a> {
     ) -> Result<Self, Stop> {
         let mut objects =
             Objects::new(&Arc::clone(&agent.device).into(), agent.gid_index, instance, side)?;
-        line.send(&Message::Reach(objects.reach()))?;
+        let mut own = objects.reach();
+        #[cfg(target_os = "linux")]
+        let meeting = match &agent.manager {
+            Some(manager) => Meeting::new(manager, side, &objects, &mut own)?,
+            None => None,
+        };
+        line.send(&Message::Reach(own.clone()))?;
         let theirs = Self::reach(instance, side, line, client)?;
+        if own.cm_port.is_some() != theirs.cm_port.is_some() {
+            let why = "one side wants the connection manager, the other does not: use -R on both or on neither";
+            return Err(Stop::Trouble(why.to_owned()));
+        }
+        #[cfg(target_os = "linux")]
+        let connections = match meeting {
+            Some(meeting) => meeting.connect(&objects, &own, &theirs)?,
+            None => Vec::new(),
+        };
         objects.connect(&theirs)?;
         // A client sends ready at once. A server answers when the device is free for it, so a silent client does not hold the
         // device.
@@ -130,6 +150,8 @@ impl<'a> Play<'a> {
             instance,
             side,
             images: images.collect::<Result<_, _>>().map_err(Stop::Trouble)?,
+            #[cfg(target_os = "linux")]
+            _connections: connections,
             objects,
             names,
             completions: Vec::new(),

@@ -214,7 +214,7 @@ mod tests {
         let [a, b] = [1, 2].map(|host| Gid::from(Ipv4Addr::new(192, 0, 2, host)));
         let (link, _) = cable(a, b).unwrap();
         let device = Arc::new(SoftNic::start(link).unwrap());
-        Arc::new(Server::new(Agent { device, wire: None, gid_index: None }, false))
+        Arc::new(Server::new(Agent { device, wire: None, gid_index: None, manager: None }, false))
     }
 
     /// A connection, by its two ends.

@@ -21,7 +21,7 @@ use crate::link::fault::{Direction, Injector, Rule, Spec};
 use crate::link::raw::bump::{Bump, Frame};
 #[cfg(target_os = "linux")]
 use crate::time::Instant;
-use crate::wire::{Bth, view};
+use crate::wire::{Bth, Qpn, view};
 
 /// Maximum number of packets in the log of one instance; further ones are not logged.
 pub(super) const SEEN_MAX: usize = 1 << 16;
@@ -52,7 +52,11 @@ struct Log {
 }
 
 impl Log {
+    /// Remembers a packet, but for those of the connection manager: they are not compared.
     fn add(&mut self, direction: Direction, packet: &[u8]) {
+        if view::<Bth>(packet, 0).is_ok_and(|bth| bth.dest_qp() == Qpn::GSI) {
+            return;
+        }
         if self.seen.len() < SEEN_MAX && self.bytes + packet.len() <= SEEN_BYTES_MAX {
             self.bytes += packet.len();
             let outbound = direction == Direction::Outbound;

@@ -48,7 +48,12 @@ pub fn captures() -> [Vec<u8>; 2] {
     let agent = |link: Link, file: &File| {
         let (link, wire) = wire::watch(link);
         let link = tap::tap(link, file.clone(), EPOCH).unwrap();
-        Agent { device: Arc::new(SoftNic::start(link).unwrap()), wire: Some(wire), gid_index: None }
+        Agent {
+            device: Arc::new(SoftNic::start(link).unwrap()),
+            wire: Some(wire),
+            gid_index: None,
+            manager: None,
+        }
     };
     let mut pair = Pair::local(agent(a, &files[0]), agent(b, &files[1])).unwrap();
     for instance in &scenario::built_in().unwrap() {

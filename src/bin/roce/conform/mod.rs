@@ -14,6 +14,7 @@ use clap::{Args as ClapArgs, Subcommand, ValueEnum};
 use roce::conform::Side;
 use roce::conform::agent::Agent;
 use roce::conform::wire::{behind, watch};
+use roce::connect::ConnectionManager;
 use roce::link::raw::bump::Bump;
 use roce::nic::SoftNic;
 
@@ -57,6 +58,7 @@ Examples:
   roce conform -d udp:127.0.0.1 --peer udp:127.0.0.2  # over sockets
   roce conform serve -d udp:10.0.0.1                  # on one machine
   roce conform -d udp:10.0.0.2 10.0.0.1 --junit conform.xml    # on the other
+  roce conform -R -d udp:10.0.0.2 10.0.0.1            # connected by rdma_cm; serve -R there
   roce conform --scenario mine.toml
   roce conform -d verbs:mlx5_0 10.0.0.1               # an RNIC with the device there
   roce conform -d raw:eth0 --wire eth1,eth2 10.0.0.1  # packets pass eth1 and eth2";
@@ -88,6 +90,10 @@ struct RunArgs {
     /// GID index of the device; by default the first IPv4 GID.
     #[arg(short = 'x', long, value_name = "INDEX")]
     gid_index: Option<u8>,
+
+    /// Have the connection manager (rdma_cm) connect the queue pairs of RC, on both sides: roce conform serve needs -R, too.
+    #[arg(short = 'R', long = "rdma-cm", alias = "rdma_cm", requires = "device")]
+    rdma_cm: bool,
 
     /// Bridge these two interfaces, to capture packets of the local device and inject faults: its port
     /// is cabled to INNER, the network to OUTER. Needs CAP_NET_RAW.
@@ -167,6 +173,10 @@ struct ServeArgs {
     #[arg(short = 'x', long, value_name = "INDEX")]
     gid_index: Option<u8>,
 
+    /// Have the connection manager (rdma_cm) connect the queue pairs of RC; clients need -R, too.
+    #[arg(short = 'R', long = "rdma-cm", alias = "rdma_cm")]
+    rdma_cm: bool,
+
     /// Bridge these two interfaces, to capture packets of the local device and inject faults: its port
     /// is cabled to INNER, the network to OUTER. Needs CAP_NET_RAW.
     #[arg(long, value_name = "INNER,OUTER")]
@@ -238,18 +248,39 @@ impl FromStr for Bumped {
     }
 }
 
+/// A device that plays, with its connection manager if that is to connect its queue pairs.
+fn agent(
+    spec: &Spec,
+    gid_index: Option<u8>,
+    bumped: Option<&Bumped>,
+    rdma_cm: bool,
+) -> anyhow::Result<Agent> {
+    let mut agent = agent_without_cm(spec, gid_index, bumped)?;
+    if rdma_cm {
+        let manager = ConnectionManager::start(Arc::clone(&agent.device));
+        agent.manager =
+            Some(manager.with_context(|| format!("-R: {spec} has no connection manager"))?);
+    }
+    Ok(agent)
+}
+
 /// A device that plays, with its wire: the one it is told, or around its link if it is soft.
-fn agent(spec: &Spec, gid_index: Option<u8>, bumped: Option<&Bumped>) -> anyhow::Result<Agent> {
+fn agent_without_cm(
+    spec: &Spec,
+    gid_index: Option<u8>,
+    bumped: Option<&Bumped>,
+) -> anyhow::Result<Agent> {
+    let manager = None;
     if let Some(Bumped { inner, outer }) = bumped {
         let bump = Bump::open(inner, outer).context("--wire")?;
         let wire = Some(behind(bump).context("--wire")?);
-        return Ok(Agent { device: device::start(spec)?, wire, gid_index });
+        return Ok(Agent { device: device::start(spec)?, wire, gid_index, manager });
     }
     let Spec::Soft(at) = spec else {
-        return Ok(Agent { device: device::start(spec)?, wire: None, gid_index });
+        return Ok(Agent { device: device::start(spec)?, wire: None, gid_index, manager });
     };
     let link = at.open(None).with_context(|| format!("-d {spec}"))?;
     let (link, wire) = watch(link);
     let nic = SoftNic::start(link).with_context(|| format!("cannot start a NIC on {spec}"))?;
-    Ok(Agent { device: Arc::new(nic), wire: Some(wire), gid_index })
+    Ok(Agent { device: Arc::new(nic), wire: Some(wire), gid_index, manager })
 }

@@ -200,9 +200,9 @@ fn pair(args: &RunArgs) -> Result<Pair> {
         );
         return Ok(Pair::in_memory()?);
     };
-    let own = agent(spec, args.gid_index, args.wire.as_ref())?;
+    let own = agent(spec, args.gid_index, args.wire.as_ref(), args.rdma_cm)?;
     match (&args.peer, &args.host) {
-        (Some(peer), _) => Ok(Pair::local(own, agent(peer, None, None)?)?),
+        (Some(peer), _) => Ok(Pair::local(own, agent(peer, None, None, args.rdma_cm)?)?),
         (None, Some(host)) => {
             let from = device::address_of(&*own.device, args.gid_index);
             let stream = connect(host, args.port, from).with_context(|| {

@@ -13,7 +13,7 @@ use crate::device::address_of;
 use crate::serve::offer_in_background;
 
 pub(super) fn run(args: &ServeArgs) -> Result<ExitCode> {
-    let agent = agent(&args.device, args.gid_index, args.wire.as_ref())?;
+    let agent = agent(&args.device, args.gid_index, args.wire.as_ref(), args.rdma_cm)?;
     let address = args.listen.unwrap_or_else(|| listen_at(&*agent.device, args.gid_index));
     let at = SocketAddr::new(address, args.port);
     let listener = TcpListener::bind(at).with_context(|| {
