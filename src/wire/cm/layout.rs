@@ -202,7 +202,7 @@ header! {
         /// How many bytes of the information count.
         rejected_info_length: Bits<7> = 7,
         ~reserved1 = 1,
-        /// Why; see [`reject_reason`].
+        /// Why; see [`reject_reason`](super::reject_reason).
         reason: u16 = 16,
         /// More about the reason.
         ari: [u8; 72] = 576,
