@@ -7,10 +7,10 @@
 //! | part | is |
 //! |---|---|
 //! | [`Packet`] | probes and acknowledgements as bytes |
-//! | [`Prober`], [`Responder`] | what to send when, and what came of it: state machines that are told completions and the time |
+//! | [`Prober`], [`Responder`] | state machines without IO: completions and the time go in, packets to post and results of probes come out |
 //! | [`Pinger`], [`Answerer`] | the same on a [`Device`](crate::device::Device): a soft NIC, or a card through libibverbs |
-//! | [`PathStats`], [`Histogram`] | what many probes told |
-//! | [`mesh`] | what the probes between the hosts of a fleet tell: a bad NIC, a bad path, a slow host |
+//! | [`PathStats`], [`Histogram`] | counts and delays of many probes |
+//! | [`mesh`] | diagnosis of a fleet from its probes: a bad NIC, a bad path, a slow host |
 //!
 //! How the two sides learn each other's [`Address`] is up to the program; `roce ping` asks `roce serve` over TCP.
 //!

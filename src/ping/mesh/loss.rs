@@ -1,10 +1,9 @@
 //! Loss: which host or path it belongs to.
 //!
-//! A NIC that loses packets loses those of all its peers and ports alike. A link or a switch among several equal ones loses
-//! those of some pairs and ports, and others of the same pairs not at all. The two are told apart by dispersion: how much the
-//! losses of a host's cells differ from each other, compared with what chance alone would make of them. A NIC loses packets
-//! of both roles of its host; where probes to a host are lost and those from it are not, it is the host that does not
-//! answer.
+//! A NIC that drops packets drops those of all its peers and source ports at the same rate. A link or a switch on one ECMP path
+//! drops packets of some pairs and source ports, and none of the others. Dispersion distinguishes the two: the variance of the loss
+//! rates among a host's cells, compared with the variance that chance alone causes. A bad NIC drops packets in both directions. If only
+//! probes towards a host are lost, the host does not answer.
 
 use std::collections::BTreeSet;
 
