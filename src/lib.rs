@@ -19,13 +19,14 @@
 //! | [`time`] | the only time this crate knows: nanoseconds, told from outside | — |
 //! | `random` | seeded randomness, the same on every machine | — |
 //! | `counters` | named counters of drops and refusals | — |
+//! | `setters` | methods that set one field of a configuration each | — |
 //! | `secret` | randomness that peers cannot guess | random |
 //! | [`wire`] | every header as a view over bytes and as something to emit; the one opcode table; ICRC; MAD and CM | — |
 //! | [`memory`] | memory that a NIC may touch, and the one place that touches it | — |
-//! | [`verbs`] | the vocabulary of verbs, with the numbers and texts of `ibv_*` | wire, memory |
+//! | [`verbs`] | the vocabulary of verbs, with the numbers and texts of `ibv_*` | setters, wire, memory |
 //! | `table` | objects by slot and generation, with the tag of their device | secret, verbs |
 //! | [`device`] | the interface of RNICs, soft and real, and objects that own what they create on one | time, wire, memory, verbs, table |
-//! | [`pool`] | registered memory in slabs: items of a few sizes, allocated and freed in O(1) | memory, verbs, device |
+//! | [`pool`] | registered memory in slabs: items of a few sizes, allocated and freed in O(1) | setters, memory, verbs, device |
 //! | [`capture`] | pcap and pcapng, in and out, plain or compressed, in bounded memory | time, wire |
 //! | [`decode`] | packets in words: fields by tshark's names, filters, summaries | time, wire, capture |
 //! | `analysis` | connections, messages, causes and findings of captures; with the feature of this name | time, wire, decode |
@@ -38,7 +39,7 @@
 //! | [`ibverbs`] | the C ABI of `libibverbs`, and the files that its devices have | wire, verbs, link |
 //! | [`rdma_nic`] | a real RNIC, through the system's `libibverbs` and `librdmacm` | time, secret, wire, memory, verbs, table, device, cm, ibverbs |
 //! | [`connect`] | connections by the connection manager, of soft NICs and of the system: listeners and connections | time, secret, wire, verbs, device, cm, link, nic, rdma_nic |
-//! | [`net`] | messages and remote memory for programs that know sockets, on any device | wire, memory, verbs, device, link, nic, connect, rdma_nic |
+//! | [`net`] | messages and remote memory for programs that know sockets, on any device | setters, wire, memory, verbs, device, link, nic, connect, rdma_nic |
 //! | `conform` | scenarios, run on any two devices, and what differs; with the feature of this name | time, wire, memory, verbs, device, decode, link, nic, connect |
 //! | `replay` | captures, checked against the engine and the rules of the protocol; with the feature of this name | time, random, wire, memory, verbs, capture, decode, analysis, engine, conform |
 //!
@@ -88,6 +89,7 @@ pub mod rdma_nic;
 #[cfg(feature = "replay")]
 pub mod replay;
 mod secret;
+mod setters;
 mod table;
 pub mod time;
 pub mod verbs;

@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use super::limits::{MESSAGE_MAX, RING_MAX, RING_MIN, WRITES_MAX};
 
+use crate::setters::setters;
+
 /// How connections of an [`Endpoint`](super::Endpoint) behave, and how much memory they take: two rings and a quarter each.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
@@ -37,18 +39,6 @@ impl Default for Config {
             linger: Duration::from_secs(2),
         }
     }
-}
-
-/// Sets one field each; the fields say what for.
-macro_rules! setters {
-    ($($field:ident: $type:ty,)*) => {$(
-        #[doc = concat!("Sets [`", stringify!($field), "`](Self#structfield.", stringify!($field), ").")]
-        #[must_use]
-        pub const fn $field(mut self, $field: $type) -> Self {
-            self.$field = $field;
-            self
-        }
-    )*};
 }
 
 impl Config {

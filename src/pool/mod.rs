@@ -54,6 +54,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use thiserror::Error;
 
 use crate::device::{Lender, Loan, Mr, MrSlice, Pd};
+use crate::setters::setters;
 use crate::verbs::{Access, KeyError};
 use classes::{Classes, share};
 use slabs::Slabs;
@@ -93,18 +94,6 @@ impl Default for Config {
             access: Access::LOCAL_WRITE,
         }
     }
-}
-
-/// Sets one field each; the fields say what for.
-macro_rules! setters {
-    ($($field:ident: $type:ty,)*) => {$(
-        #[doc = concat!("Sets [`", stringify!($field), "`](Self#structfield.", stringify!($field), ").")]
-        #[must_use]
-        pub const fn $field(mut self, $field: $type) -> Self {
-            self.$field = $field;
-            self
-        }
-    )*};
 }
 
 impl Config {

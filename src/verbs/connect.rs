@@ -3,6 +3,7 @@
 use thiserror::Error;
 
 use super::{Access, AckTimeout, CreateError, ModifyError, Mtu, QpState, RetryCount, RnrRetry};
+use crate::setters::setters;
 use crate::wire::aeth::RnrTimer;
 use crate::wire::{Bits, Gid, Psn, QKey, Qpn};
 
@@ -72,18 +73,6 @@ impl Default for Connect {
             traffic_class: 0,
         }
     }
-}
-
-/// Sets one field each; the fields say what for.
-macro_rules! setters {
-    ($($field:ident: $type:ty,)*) => {$(
-        #[doc = concat!("Sets [`", stringify!($field), "`](Self#structfield.", stringify!($field), ").")]
-        #[must_use]
-        pub const fn $field(mut self, $field: $type) -> Self {
-            self.$field = $field;
-            self
-        }
-    )*};
 }
 
 impl Connect {

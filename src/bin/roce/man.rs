@@ -117,109 +117,124 @@ const ERROR: (&str, &str) =
     ("2", "It could not be done: wrong options, a file or a device that cannot be used.");
 const INTERRUPTED: (&str, &str) = ("130", "Ended by Ctrl-C; what was found until then is printed.");
 
-/// The sections of the page with this name; of one that is not listed, those of every command.
-fn sections(name: &str) -> Sections {
+static DECODE: Sections = Sections {
+    exit_status: &[
+        DONE,
+        ("1", "Damaged records were skipped."),
+        ("2", "Something could not be read, or with --strict was damaged."),
+        ("130", "Ended by Ctrl-C."),
+    ],
+    environment: &[NO_COLOR, COLUMNS],
+    see_also: "roce(1), roce-flows(1), tcpdump(1), tshark(1), pcap-filter(7)",
+};
+
+static FLOWS: Sections = Sections {
+    exit_status: &[
+        ("0", "There are no findings."),
+        ("1", "There are findings."),
+        ("2", "A capture could not be read."),
+        INTERRUPTED,
+    ],
+    environment: &[NO_COLOR, COLUMNS],
+    see_also: "roce(1), roce-decode(1), roce-replay(1), tcpdump(1)",
+};
+
+static REPLAY: Sections = Sections {
+    exit_status: &[
+        ("0", "There are no differences but known deviations."),
+        ("1", "There are differences."),
+        ("2", "A capture could not be read, or a peer not reached."),
+        INTERRUPTED,
+    ],
+    environment: &[NO_COLOR, COLUMNS],
+    see_also: "roce(1), roce-flows(1), roce-conform(1), roce-serve(1)",
+};
+
+static CONFORM: Sections = Sections {
+    exit_status: &[
+        ("0", "There are no differences but known deviations."),
+        ("1", "There are other differences."),
+        ERROR,
+        INTERRUPTED,
+    ],
+    environment: &[NO_COLOR, COLUMNS],
+    see_also: "roce(1), roce-replay(1), roce-devices(1), ibv_devices(1)",
+};
+
+static BENCH: Sections = Sections {
+    exit_status: &[
+        DONE,
+        ("1", "--verify found wrong bytes, or no message arrived."),
+        ERROR,
+        INTERRUPTED,
+    ],
+    environment: &[TOKEN, NO_COLOR, COLUMNS],
+    see_also: "roce(1), roce-devices(1), ib_send_bw(1), ib_send_lat(1), ibv_rc_pingpong(1)",
+};
+
+static PING: Sections = Sections {
+    exit_status: &[
+        ("0", "Probes were answered."),
+        ("1", "No probe was answered."),
+        ("2", "The server could not be reached, or a device cannot be used."),
+    ],
+    environment: &[TOKEN],
+    see_also: "roce(1), roce-mesh(1), roce-serve(1), roce-devices(1), ping(8), rping(1)",
+};
+
+static MESH: Sections = Sections {
+    exit_status: &[
+        ("0", "Hosts answered, and there are no findings."),
+        ("1", "There are findings, or a host could not be reached."),
+        ERROR,
+        INTERRUPTED,
+    ],
+    environment: &[TOKEN, NO_COLOR, COLUMNS],
+    see_also: "roce(1), roce-ping(1), roce-serve(1)",
+};
+
+static RUN: Sections = Sections {
+    exit_status: &[
+        ("126", "The program cannot be run."),
+        ("127", "The program is not found."),
+        ("2", "A device cannot be opened, or the library is not found."),
+        ("other", "The program's own."),
+    ],
+    environment: &[
+        ("ROCE_LIBRARY", "The libibverbs.so.1 to use, or its directory."),
+        ("ROCE_FILES", "How the program sees the files of its devices: namespace or preload."),
+        ("ROCE_LOG", "A file to write into why a device cannot be opened."),
+        (
+            "ROCE_PIN_SOURCE_PORT",
+            "off accepts packets of a connection from any UDP source port of its peer.",
+        ),
+        (
+            "ROCE_DEVICES, ROCE_PCAP, ROCE_FAULT",
+            "What --device, --pcap and --fault pass to the library.",
+        ),
+    ],
+    see_also: "roce(1), roce-devices(1), roce-decode(1), ibv_devinfo(1), ib_write_bw(1), verbs(7)",
+};
+
+static OTHERS: Sections = Sections {
+    exit_status: &[DONE, ("1", "The command found something wrong."), ERROR, INTERRUPTED],
+    environment: &[TOKEN, NO_COLOR, COLUMNS],
+    see_also: "roce-demo(1), roce-run(1), roce-decode(1), roce-flows(1), roce-replay(1), roce-serve(1), roce-bench(1), \
+               roce-ping(1), roce-mesh(1), roce-conform(1), roce-devices(1)",
+};
+
+/// Returns the sections of the page with this name. Pages that are not listed have those of every command.
+fn sections(name: &str) -> &'static Sections {
     match name {
-        "roce-decode" => Sections {
-            exit_status: &[
-                DONE,
-                ("1", "Damaged records were skipped."),
-                ("2", "Something could not be read, or with --strict was damaged."),
-                ("130", "Ended by Ctrl-C."),
-            ],
-            environment: &[NO_COLOR, COLUMNS],
-            see_also: "roce(1), roce-flows(1), tcpdump(1), tshark(1), pcap-filter(7)",
-        },
-        "roce-flows" => Sections {
-            exit_status: &[
-                ("0", "There are no findings."),
-                ("1", "There are findings."),
-                ("2", "A capture could not be read."),
-                INTERRUPTED,
-            ],
-            environment: &[NO_COLOR, COLUMNS],
-            see_also: "roce(1), roce-decode(1), roce-replay(1), tcpdump(1)",
-        },
-        "roce-replay" => Sections {
-            exit_status: &[
-                ("0", "There are no differences but known deviations."),
-                ("1", "There are differences."),
-                ("2", "A capture could not be read, or a peer not reached."),
-                INTERRUPTED,
-            ],
-            environment: &[NO_COLOR, COLUMNS],
-            see_also: "roce(1), roce-flows(1), roce-conform(1), roce-serve(1)",
-        },
-        "roce-conform" | "roce-conform-run" | "roce-conform-serve" => Sections {
-            exit_status: &[
-                ("0", "There are no differences but known deviations."),
-                ("1", "There are other differences."),
-                ERROR,
-                INTERRUPTED,
-            ],
-            environment: &[NO_COLOR, COLUMNS],
-            see_also: "roce(1), roce-replay(1), roce-devices(1), ibv_devices(1)",
-        },
-        "roce-bench" | "roce-serve" => Sections {
-            exit_status: &[
-                DONE,
-                ("1", "--verify found wrong bytes, or no message arrived."),
-                ERROR,
-                INTERRUPTED,
-            ],
-            environment: &[TOKEN, NO_COLOR, COLUMNS],
-            see_also: "roce(1), roce-devices(1), ib_send_bw(1), ib_send_lat(1), ibv_rc_pingpong(1)",
-        },
-        "roce-ping" => Sections {
-            exit_status: &[
-                ("0", "Probes were answered."),
-                ("1", "No probe was answered."),
-                ("2", "The server could not be reached, or a device cannot be used."),
-            ],
-            environment: &[TOKEN],
-            see_also: "roce(1), roce-mesh(1), roce-serve(1), roce-devices(1), ping(8), rping(1)",
-        },
-        "roce-mesh" => Sections {
-            exit_status: &[
-                ("0", "Hosts answered, and there are no findings."),
-                ("1", "There are findings, or a host could not be reached."),
-                ERROR,
-                INTERRUPTED,
-            ],
-            environment: &[TOKEN, NO_COLOR, COLUMNS],
-            see_also: "roce(1), roce-ping(1), roce-serve(1)",
-        },
-        "roce-run" => Sections {
-            exit_status: &[
-                ("126", "The program cannot be run."),
-                ("127", "The program is not found."),
-                ("2", "A device cannot be opened, or the library is not found."),
-                ("other", "The program's own."),
-            ],
-            environment: &[
-                ("ROCE_LIBRARY", "The libibverbs.so.1 to use, or its directory."),
-                (
-                    "ROCE_FILES",
-                    "How the program sees the files of its devices: namespace or preload.",
-                ),
-                ("ROCE_LOG", "A file to write into why a device cannot be opened."),
-                (
-                    "ROCE_PIN_SOURCE_PORT",
-                    "off accepts packets of a connection from any UDP source port of its peer.",
-                ),
-                (
-                    "ROCE_DEVICES, ROCE_PCAP, ROCE_FAULT",
-                    "What --device, --pcap and --fault pass to the library.",
-                ),
-            ],
-            see_also: "roce(1), roce-devices(1), roce-decode(1), ibv_devinfo(1), ib_write_bw(1), verbs(7)",
-        },
-        _ => Sections {
-            exit_status: &[DONE, ("1", "The command found something wrong."), ERROR, INTERRUPTED],
-            environment: &[TOKEN, NO_COLOR, COLUMNS],
-            see_also: "roce-demo(1), roce-run(1), roce-decode(1), roce-flows(1), roce-replay(1), roce-serve(1), roce-bench(1), \
-                       roce-ping(1), roce-mesh(1), roce-conform(1), roce-devices(1)",
-        },
+        "roce-decode" => &DECODE,
+        "roce-flows" => &FLOWS,
+        "roce-replay" => &REPLAY,
+        "roce-conform" | "roce-conform-run" | "roce-conform-serve" => &CONFORM,
+        "roce-bench" | "roce-serve" => &BENCH,
+        "roce-ping" => &PING,
+        "roce-mesh" => &MESH,
+        "roce-run" => &RUN,
+        _ => &OTHERS,
     }
 }
 
