@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::sync::{Mutex, PoisonError};
 
-/// Held by a test whose example takes 127.0.0.1.
+/// Held by a test whose example takes 127.0.0.1. A client does, whatever loopback address its server has.
 static LOCALHOST: Mutex<()> = Mutex::new(());
 
 /// An example that cargo has built with the tests, or builds now.
@@ -33,6 +33,7 @@ fn echo_in_one_process() {
 
 #[test]
 fn echo_in_two_processes() {
+    let _localhost = LOCALHOST.lock().unwrap_or_else(PoisonError::into_inner);
     let mut server =
         example("echo").args(["serve", "127.21.40.1:0"]).stdout(Stdio::piped()).spawn().unwrap();
     let mut lines = BufReader::new(server.stdout.take().unwrap()).lines();
