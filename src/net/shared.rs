@@ -35,6 +35,8 @@ const RECEIVE_BATCH: usize = 16;
 pub(super) const PARTS_MAX: usize = 4;
 /// Number of work requests in flight from which on a sender polls now and then.
 const POLL_FROM: usize = 32;
+/// Bytes that a sender posts before it polls: while it copies the next message, the network carries these.
+const POLL_BYTES: usize = 32 << 10;
 /// Number of polls between two looks at the clock.
 const POLLS_PER_LOOK: u32 = 16;
 
@@ -108,6 +110,7 @@ impl Prepared {
             has_leader: false,
             waiters: 0,
             is_armed: false,
+            unpolled: 0,
         };
         let peer_directory = peer.addr.wrapping_add(u64::from(peer.size));
         Ok(Arc::new(Shared {
@@ -181,6 +184,8 @@ pub(super) struct State {
     waiters: usize,
     /// Whether the completion queue will tell of the next completion.
     is_armed: bool,
+    /// Bytes that were posted since the last poll.
+    unpolled: usize,
 }
 
 #[derive(Debug)]
@@ -201,6 +206,7 @@ impl Shared {
     pub(super) fn progress(&self, state: &mut State) -> bool {
         let mut wcs = [Wc::default(); POLL_BATCH];
         let mut moved = false;
+        state.unpolled = 0;
         loop {
             let count = self.cq.poll_wcs(&mut wcs);
             wcs.iter().take(count).for_each(|wc| state.core.handle_completion(wc));
@@ -352,6 +358,10 @@ impl Shared {
         let queued = state.core.queue(parts);
         if is_last || !queued {
             self.transmit(state);
+        }
+        state.unpolled += len;
+        if queued && state.unpolled >= POLL_BYTES {
+            self.progress(state);
         }
         Ok(queued)
     }
