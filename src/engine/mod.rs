@@ -10,6 +10,27 @@
 //! After any command or `handle_*`, [`poll_transmit`](Engine::poll_transmit), [`poll_event`](Engine::poll_event) and
 //! [`poll_timeout`](Engine::poll_timeout) may have something new.
 //!
+//! ```
+//! use roce::engine::{Config, Counter, Engine};
+//! use roce::memory::Buffer;
+//! use roce::verbs::{Access, MrAttr};
+//! use roce::wire::Gid;
+//!
+//! let gid = Gid::from(std::net::Ipv4Addr::new(192, 0, 2, 1));
+//! let seed = 7;
+//! let mut engine = Engine::new(Config::new(gid), seed);
+//! let pd = engine.create_pd()?;
+//! let buffer = Buffer::new(4096);
+//! let (region, base) = (buffer.region(), buffer.addr());
+//! engine.register(pd, MrAttr { region, base, access: Access::LOCAL_WRITE })?;
+//! // Nothing is posted: there is nothing to transmit, and no deadline.
+//! assert_eq!(engine.poll_timeout(), None);
+//! assert_eq!(engine.counters().get(Counter::Sent), 0);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! `examples/engine_without_io.rs` connects two of them over a network that loses packets.
+//!
 //! | file | holds |
 //! |---|---|
 //! | `keys` | memory regions and windows: every check of a key |

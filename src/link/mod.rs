@@ -19,6 +19,19 @@
 //!
 //! [`route`] looks up the source address and interface for a destination; [`interface`] lists the interfaces of this machine,
 //! and the ports that links on them have.
+//!
+//! ```
+//! use roce::link::Spec;
+//! use roce::nic::SoftNic;
+//!
+//! // As the command line names it: `udp:ADDRESS`, `raw:INTERFACE`.
+//! let spec: Spec = "udp:127.20.2.1".parse()?;
+//! let link = spec.open(None)?;
+//! assert_eq!(link.port.name, "udp:127.20.2.1");
+//! let nic = SoftNic::start(link)?;
+//! # drop(nic);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
 
 use std::io;
 use std::os::fd::BorrowedFd;

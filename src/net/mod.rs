@@ -8,6 +8,27 @@
 //! The same program runs on any [`Device`](crate::device::Device): on a soft NIC, which needs no hardware and no privilege; on
 //! a card, through libibverbs; on two NICs on a [`cable`](crate::link::cable) in a unit test.
 //!
+//! ```
+//! use roce::net::{Connection, Listener};
+//!
+//! let listener = Listener::bind("127.20.1.1:0")?;
+//! let at = listener.local_addr()?;
+//! let client = std::thread::spawn(move || -> Result<_, roce::net::Error> {
+//!     let connection = Connection::connect(at)?;
+//!     connection.send(b"hello")?;
+//!     let answer = connection.recv()?;
+//!     connection.close()?;
+//!     Ok(answer)
+//! });
+//! let connection = listener.accept()?;
+//! while let Some(message) = connection.recv()? {
+//!     connection.send(&message)?;
+//! }
+//! connection.close()?;
+//! assert_eq!(client.join().unwrap()?.as_deref(), Some(&b"hello"[..]));
+//! # Ok::<(), roce::net::Error>(())
+//! ```
+//!
 //! # Three forms
 //!
 //! - Calls that block: [`Connection::send`], [`Connection::recv`].

@@ -22,7 +22,7 @@ const SLICE: Duration = Duration::from_millis(10);
 
 /// How long messages may still be on their way after their sender is done. Those of a reliable connection have been
 /// acknowledged, and only wait to be taken.
-const LINGER: Duration = Duration::from_millis(100);
+const LINGER: Duration = Duration::from_millis(300);
 const LINGER_RELIABLE: Duration = Duration::from_secs(10);
 
 /// What a side did and saw.
