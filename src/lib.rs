@@ -40,6 +40,7 @@
 //! | [`rdma_nic`] | a real RNIC, through the system's `libibverbs` and `librdmacm` | time, secret, wire, memory, verbs, table, device, cm, ibverbs |
 //! | [`connect`] | connections by the connection manager, of soft NICs and of the system: listeners and connections | time, secret, wire, verbs, device, cm, link, nic, rdma_nic |
 //! | [`net`] | messages and remote memory for programs that know sockets, on any device | setters, wire, memory, verbs, device, link, nic, connect, rdma_nic |
+//! | [`group`] | a mesh of peers: servers and their threads from one list, messages in place, memory by number, re-connection | random, secret, setters, time, device, net |
 //! | `conform` | scenarios, run on any two devices, and what differs; with the feature of this name | time, wire, memory, verbs, device, decode, link, nic, connect |
 //! | `replay` | captures, checked against the engine and the rules of the protocol; with the feature of this name | time, random, wire, memory, verbs, capture, decode, analysis, engine, conform |
 //!
@@ -72,6 +73,8 @@ mod counters;
 pub mod decode;
 pub mod device;
 pub mod engine;
+#[cfg(target_os = "linux")]
+pub mod group;
 #[cfg(target_os = "linux")]
 pub mod ibverbs;
 pub mod link;

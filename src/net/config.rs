@@ -21,6 +21,9 @@ pub struct Config {
     pub busy_poll: Duration,
     /// How long a waiting call hears nothing before it has the peer's NIC show that it is there.
     pub keepalive: Duration,
+    /// Number of retransmissions without progress after which the peer is lost, at most 7. The time before each doubles, so
+    /// that one less halves the time in which a death is noticed. The side that connects decides for both.
+    pub retries: u8,
     /// How long it may take to connect, or to accept.
     pub connect_timeout: Duration,
     /// How long a connection that is closed or dropped waits for its messages to arrive.
@@ -35,6 +38,7 @@ impl Default for Config {
             message_max: MESSAGE_MAX,
             busy_poll: Duration::from_micros(50),
             keepalive: Duration::from_secs(1),
+            retries: 7,
             connect_timeout: Duration::from_secs(10),
             linger: Duration::from_secs(2),
         }
@@ -48,6 +52,7 @@ impl Config {
         message_max: u64,
         busy_poll: Duration,
         keepalive: Duration,
+        retries: u8,
         connect_timeout: Duration,
         linger: Duration,
     }

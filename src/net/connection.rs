@@ -210,6 +210,11 @@ impl Connection {
         self.shared.close(self.shared.config.linger)
     }
 
+    /// Ends the connection at once: messages that have not arrived are lost, and the peer notices when it sends or waits.
+    pub fn abort(&self) {
+        self.shared.abort();
+    }
+
     /// Returns the bytes of the peer's ring that are in use: a measure of how far it is behind.
     pub fn backlog(&self) -> usize {
         usize::try_from(self.shared.lock().core.ring_used()).unwrap_or(usize::MAX)

@@ -9,8 +9,8 @@ use super::error::Error;
 use super::hello;
 use super::shared::{About, Prepared};
 use crate::device::AnyQp;
-use crate::verbs::{Connect, ConnectError, Endpoint, Mtu};
-use crate::wire::{Gid, Psn, Qpn};
+use crate::verbs::{Connect, ConnectError, Endpoint, Mtu, RetryCount};
+use crate::wire::{Bits, Gid, Psn, Qpn};
 
 /// Bytes of an offer: GID, QPN, PSN, MTU, and the hello.
 const OFFER: usize = 16 + 4 + 4 + 2 + hello::TOTAL;
@@ -70,12 +70,14 @@ impl Offer {
 }
 
 /// Takes a queue pair to RTS, connected to that of an offer.
-fn connect_qp(qp: &AnyQp, own: &Offer, peer: &Offer) -> Result<(), Error> {
+fn connect_qp(prepared: &Prepared, own: &Offer, peer: &Offer) -> Result<(), Error> {
+    let qp = &prepared.qp;
     let mtu = Mtu::from_bytes(own.mtu.min(peer.mtu).into());
     let gids = qp.pd().context().gids();
     let index = gids.iter().position(|gid| *gid == own.end.gid).unwrap_or_default();
     let gid_index = u8::try_from(index).unwrap_or_default();
     let how = Connect::default().mtu(mtu.ok_or(Error::Foreign)?).gid_index(gid_index);
+    let how = how.retry_cnt(RetryCount(Bits::low(prepared.retries().into())));
     Ok(qp.connect(&peer.end, &how)?)
 }
 
@@ -103,7 +105,7 @@ pub(super) fn connect(
         return Err(Error::Refused { private_data: hello::refusal(&peer.hello) });
     }
     let (ring, private_data) = hello::parse(&peer.hello).ok_or(Error::Foreign)?;
-    connect_qp(&prepared.qp, &own, &peer)?;
+    connect_qp(prepared, &own, &peer)?;
     // The peer may send from now on.
     stream.write_all(&[ACCEPTED])?;
     Ok(Dialed { ring, about: about(&stream, private_data) })
@@ -118,7 +120,7 @@ pub(super) fn accept(
 ) -> Result<Dialed, Error> {
     let (ring, private_data) = hello::parse(&peer.hello).ok_or(Error::Foreign)?;
     let own = Offer::of(&prepared.qp, *hello)?;
-    connect_qp(&prepared.qp, &own, peer)?;
+    connect_qp(prepared, &own, peer)?;
     stream.write_all(&[ACCEPTED])?;
     own.send(&mut stream)?;
     stream.read_exact(&mut [0])?;

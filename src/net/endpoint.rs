@@ -9,11 +9,11 @@ use super::connection::Connection;
 use super::dial::{self, Dialed};
 use super::error::Error;
 use super::hello;
-use super::limits::PRIVATE_DATA_MAX;
+use super::limits::{PRIVATE_DATA_MAX, PUBLISHED_MAX};
 use super::listener::Listener;
 use super::shared::{About, Prepared};
 use crate::connect::{ConnectionManager, Options};
-use crate::device::{Context, Mr, Pd};
+use crate::device::{Context, Mr, MrSlice, Pd};
 use crate::link::{OpenError, Spec, route};
 use crate::nic::SoftNic;
 use crate::rdma_nic::RdmaNic;
@@ -50,6 +50,8 @@ pub struct Endpoint {
 struct Inner {
     pd: Pd,
     signaling: Signaling,
+    /// What every connection publishes from its start.
+    published: Mutex<Vec<(u64, MrSlice)>>,
 }
 
 /// How two queue pairs come to know each other.
@@ -95,7 +97,7 @@ impl Endpoint {
     }
 
     fn with_signaling(context: &Context, signaling: Signaling) -> Result<Self, Error> {
-        let inner = Inner { pd: context.create_pd()?, signaling };
+        let inner = Inner { pd: context.create_pd()?, signaling, published: Mutex::default() };
         Ok(Self { inner: Arc::new(inner), config: Config::default() })
     }
 
@@ -143,6 +145,27 @@ impl Endpoint {
         Ok(self.pd().allocate(len, access)?)
     }
 
+    /// Publishes memory on every connection that this endpoint makes from now on: a peer finds it by
+    /// [`Connection::lookup`] as soon as it is connected. What was published under the number before is replaced.
+    pub fn publish(&self, id: u64, memory: &MrSlice) -> Result<(), Error> {
+        let mut published = self.inner.published.lock().unwrap_or_else(PoisonError::into_inner);
+        let known = published.iter().position(|(known, _)| *known == id);
+        if known.is_none() && published.len() == PUBLISHED_MAX {
+            return Err(Error::DirectoryFull(PUBLISHED_MAX));
+        }
+        match known.and_then(|at| published.get_mut(at)) {
+            Some(known) => known.1 = memory.clone(),
+            None => published.push((id, memory.clone())),
+        }
+        Ok(())
+    }
+
+    /// A queue pair for a connection.
+    pub(super) fn prepare(&self) -> Result<Prepared, Error> {
+        let published = self.inner.published.lock().unwrap_or_else(PoisonError::into_inner);
+        Prepared::new(self.pd(), &self.config, published.clone())
+    }
+
     /// Listens at an address of the device, or, over TCP, of this machine. Port 0 is one that is free.
     pub fn listen(&self, at: impl ToSocketAddrs) -> Result<Listener, Error> {
         let at = first(at)?;
@@ -168,7 +191,7 @@ impl Endpoint {
     ) -> Result<Connection, Error> {
         check_private_data(private_data)?;
         let to = first(to)?;
-        let prepared = Prepared::new(&self.inner.pd, &self.config)?;
+        let prepared = self.prepare()?;
         let hello = hello::emit(&prepared.ring(), private_data);
         let timeout = self.config.connect_timeout;
         match &self.inner.signaling {
@@ -176,6 +199,7 @@ impl Endpoint {
                 let qp = prepared.qp.handle();
                 let mut options = Options::with_private_data(&hello);
                 options.timeout = timeout;
+                options.retry_count = self.config.retries.min(7);
                 let held = manager.connect(qp, to, &options)?;
                 let (ring, private_data) =
                     hello::parse(held.private_data()).ok_or(Error::Foreign)?;

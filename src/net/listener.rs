@@ -8,7 +8,7 @@ use super::dial::{self, Dialed, Offer};
 use super::endpoint::{Endpoint, check_private_data, first};
 use super::error::Error;
 use super::hello;
-use super::shared::{About, Prepared};
+use super::shared::About;
 use crate::connect::{self, Options};
 
 /// How long a peer has to say what it wants, over TCP.
@@ -174,7 +174,7 @@ impl Request {
     pub fn accept_with(self, private_data: &[u8]) -> Result<Connection, Error> {
         check_private_data(private_data)?;
         let Self { endpoint, private_data: theirs, peer, by } = self;
-        let prepared = Prepared::new(endpoint.pd(), &endpoint.config)?;
+        let prepared = endpoint.prepare()?;
         let hello = hello::emit(&prepared.ring(), private_data);
         match by {
             RequestBy::Cm(request) => {

@@ -59,6 +59,7 @@
 //! | `dial.rs`, `hello.rs` | connecting over TCP, and what both sides tell each other |
 //! | `directory.rs` | published memory |
 //! | `callbacks.rs`, `asynchronous.rs` | the two other forms |
+//! | `staged.rs` | messages written in place, and what is left of them when a connection is lost: for [`group`](crate::group) |
 #![forbid(unsafe_code)]
 
 #[cfg(feature = "tokio")]
@@ -76,6 +77,7 @@ pub mod limits;
 mod listener;
 mod remote;
 mod shared;
+mod staged;
 
 pub use callbacks::{Callbacks, Dispatcher};
 pub use config::Config;

@@ -15,12 +15,13 @@ use super::core::{Core, Failure, Local, OwnMemory, PeerRing, Post, Taken};
 use super::core::{emit_record, receive_id, receives, sends};
 use super::directory;
 use super::error::Error;
+use super::limits::PUBLISHED_MAX;
 use crate::connect;
-use crate::device::{AnyQp, Cq, Memory, Mr, Pd};
+use crate::device::{AnyQp, Cq, Memory, Mr, MrSlice, Pd};
 use crate::memory::Buffer;
 use crate::verbs::{
-    Access, Connect, Data, KeyError, Notify, QpAttr, QpState, QpType, RecvWr, SendFlags, SendOp,
-    SendWr, Sge, Target, Wc,
+    Access, AttrMask, Connect, Data, KeyError, Notify, QpAttr, QpState, QpType, RecvWr, SendFlags,
+    SendOp, SendWr, Sge, Target, Wc, WcStatus,
 };
 
 /// Bytes of a record that goes inline.
@@ -48,11 +49,16 @@ pub(super) struct Prepared {
     ring: Mr,
     size: u32,
     config: Config,
+    published: Vec<(u64, MrSlice)>,
 }
 
 impl Prepared {
-    /// Creates a queue pair with its receives, and a ring.
-    pub(super) fn new(pd: &Pd, config: &Config) -> Result<Self, Error> {
+    /// Creates a queue pair with its receives, a ring, and a directory of what is published from the start.
+    pub(super) fn new(
+        pd: &Pd,
+        config: &Config,
+        published: Vec<(u64, MrSlice)>,
+    ) -> Result<Self, Error> {
         let (size, window) = (config.ring_bytes(), config.window());
         let depths = [sends(window), receive_depth(window)];
         let cq = pd.context().create_cq_with_events(depths.iter().sum())?;
@@ -64,13 +70,23 @@ impl Prepared {
         let qp = builder.max_inline_data(inline).build_any(QpType::Rc)?;
         let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ;
         let ring = pd.allocate(size as usize + directory::BYTES, access)?;
+        for (at, (id, slice)) in published.iter().enumerate() {
+            let offset = size as usize + at * directory::ENTRY;
+            let entry = directory::emit(*id, &slice.remote());
+            ring.write(offset, &entry).map_err(|_| Error::DirectoryFull(PUBLISHED_MAX))?;
+        }
         let device = pd.context().device();
         device.bring_up(qp.handle(), QpState::Init, QpAttr::default(), &Connect::default())?;
         for _ in 0..receive_depth {
             let wr = RecvWr { id: receive_id(), sges: &[] };
             qp.post_recv(&wr).map_err(Error::Post)?;
         }
-        Ok(Self { qp, cq, ring, size, config: *config })
+        Ok(Self { qp, cq, ring, size, config: *config, published })
+    }
+
+    /// Number of retransmissions without progress.
+    pub(super) fn retries(&self) -> u8 {
+        self.config.retries.min(7)
     }
 
     /// What the peer is told of the ring.
@@ -86,7 +102,7 @@ impl Prepared {
         about: About,
         held: Option<connect::Connection>,
     ) -> Result<Arc<Shared>, Error> {
-        let Self { qp, cq, ring, size, config } = self;
+        let Self { qp, cq, ring, size, config, published } = self;
         // The send queue is for no more than this side's own window.
         peer.writes = peer.writes.min(config.window());
         let chunk = config.chunk_bytes();
@@ -124,7 +140,7 @@ impl Prepared {
             eager_max: state.core.eager_max(),
             directory_at: size as usize,
             peer_directory: (peer_directory, peer.rkey),
-            published: Mutex::default(),
+            published: Mutex::new(published),
             state: Mutex::new(state),
             changed: Condvar::new(),
             #[cfg(feature = "tokio")]
@@ -162,7 +178,7 @@ pub(super) struct Shared {
     pub(super) directory_at: usize,
     /// Where the peer's lies.
     pub(super) peer_directory: (u64, crate::wire::RKey),
-    pub(super) published: Mutex<Vec<(u64, crate::device::MrSlice)>>,
+    pub(super) published: Mutex<Vec<(u64, MrSlice)>>,
     state: Mutex<State>,
     changed: Condvar,
     #[cfg(feature = "tokio")]
@@ -514,7 +530,6 @@ impl Shared {
     }
 
     /// The completion channel told of a completion.
-    #[cfg(feature = "tokio")]
     pub(super) fn disarm(&self, state: &mut State) {
         state.is_armed = false;
     }
@@ -527,6 +542,17 @@ impl Shared {
         state.core.probe();
         self.transmit(state);
         Ok(())
+    }
+
+    /// Ends the connection without a word to the peer: its queue pair answers no more.
+    pub(super) fn abort(&self) {
+        let mut state = self.lock();
+        state.core.fail(Failure::Status(WcStatus::WrFlushErr));
+        let attr = QpAttr { qp_state: QpState::Err, ..QpAttr::default() };
+        // It may have failed already.
+        let device = self.qp.pd().context().device();
+        let _ = device.modify_qp(self.qp.handle(), &attr, AttrMask::STATE);
+        self.wake(&state);
     }
 
     /// Tells the peer that this side sends and reads no more, and waits until it has all messages.

@@ -150,8 +150,7 @@ impl Inbound {
     }
 
     /// Whether no record waits to be consumed.
-    #[cfg(test)]
-    fn is_empty(&self) -> bool {
+    pub(super) fn is_empty(&self) -> bool {
         self.arrived.is_empty()
     }
 

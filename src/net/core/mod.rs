@@ -282,6 +282,11 @@ impl Core {
         self.inflight.len()
     }
 
+    /// Whether an attempt to take a message would have something to return, or the connection has failed.
+    pub(crate) fn is_readable(&self) -> bool {
+        self.failure.is_some() || !self.inbound.is_empty() || self.inbound.has_ended()
+    }
+
     /// Whether the peer does not read any more, either.
     #[inline]
     pub(crate) fn has_peer_closed(&self) -> bool {
@@ -313,6 +318,49 @@ impl Core {
     pub(crate) fn queue(&mut self, parts: &[&[u8]]) -> bool {
         let len: usize = parts.iter().map(|part| part.len()).sum();
         self.queue_record(Kind::Message, len, parts)
+    }
+
+    /// Where the payload of the next message of `len` bytes is to be written in the staging memory, if there is room for it.
+    pub(crate) fn find_room(&self, len: usize) -> Option<u64> {
+        let room = self.outbound.find(u32::try_from(record_bytes(len)).ok()?)?;
+        Some(u64::from(room.offset) + frame::HEADER as u64)
+    }
+
+    /// Writes to room that was found.
+    pub(crate) fn fill(&self, at: u64, bytes: &[u8]) -> bool {
+        self.staging.write(at, bytes).is_ok()
+    }
+
+    /// Queues the message whose payload lies where [`find_room`](Self::find_room) said.
+    pub(crate) fn queue_in_place(&mut self, len: usize) -> bool {
+        self.queue_record(Kind::Message, len, &[])
+    }
+
+    /// The messages that the peer has not consumed, as far as is known, oldest first. They must have been queued: one that is
+    /// posted at once, inline, is not kept.
+    pub(crate) fn unconsumed(&self) -> Vec<Vec<u8>> {
+        let size = u64::from(self.peer.size);
+        let queued = self.outbox.iter().filter_map(|out| match out {
+            Out::Records { start, len, .. } => Some((*start, *len)),
+            Out::Operation(..) => None,
+        });
+        let mut messages = Vec::new();
+        for (start, len) in self.outbound.unconsumed().chain(queued) {
+            let (mut at, end) = (start % size, start % size + u64::from(len));
+            while at < end {
+                let mut header = [0; frame::HEADER];
+                let is_read = self.staging.read(at, &mut header).is_ok();
+                let Some(header) = Header::parse(header).filter(|_| is_read) else { break };
+                let mut message = Vec::new();
+                let payload = at + frame::HEADER as u64;
+                let copied = self.staging.append_to(payload, header.len as usize, &mut message);
+                if header.kind == Kind::Message && copied.is_ok() {
+                    messages.push(message);
+                }
+                at += record_bytes(header.len as usize) as u64;
+            }
+        }
+        messages
     }
 
     /// Queues the place of a large message, if there is room and not too many are unread.

@@ -53,6 +53,14 @@ impl Outbound {
     /// Takes room for a record of `bytes`, if there is.
     #[inline]
     pub(super) fn reserve(&mut self, bytes: u32) -> Option<Room> {
+        let room = self.find(bytes)?;
+        self.head = room.start + u64::from(bytes);
+        Some(room)
+    }
+
+    /// Where a record of `bytes` would lie, if there is room for it.
+    #[inline]
+    pub(super) fn find(&self, bytes: u32) -> Option<Room> {
         let size = u64::from(self.size);
         let offset = self.head % size;
         let wraps = offset + u64::from(bytes) > size;
@@ -61,7 +69,6 @@ impl Outbound {
         if end - self.consumed.min(self.completed) > size {
             return None;
         }
-        self.head = end;
         #[expect(clippy::cast_possible_truncation, reason = "an offset is less than the size")]
         let offset = if wraps { 0 } else { offset as u32 };
         Some(Room { start, offset, wraps })
@@ -98,6 +105,18 @@ impl Outbound {
         Ok(())
     }
 
+    /// Positions and lengths of the WRITEs that the peer has not consumed, as far as is known.
+    pub(super) fn unconsumed(&self) -> impl Iterator<Item = (u64, u32)> {
+        let size = u64::from(self.size);
+        let mut position = self.consumed;
+        self.unconsumed.iter().map(move |&end| {
+            // A WRITE lies within one turn of the ring; what is left of the turn before is skipped.
+            let start = position.max((end - 1) / size * size);
+            position = end;
+            (start, u32::try_from(end - start).unwrap_or(u32::MAX))
+        })
+    }
+
     /// Bytes that are not free.
     pub(super) fn used(&self) -> u64 {
         self.head - self.consumed.min(self.completed)
@@ -119,8 +138,11 @@ mod tests {
         out.handle_consumed(1).unwrap();
         assert_eq!(out.reserve(24), None, "the NIC may retransmit");
         out.complete(24);
-        assert_eq!(out.reserve(24), Some(Room { start: 64, offset: 0, wraps: true }));
-        assert_eq!(out.handle_consumed(3), Err(Violation("it consumed more than was written")));
+        let wrapped = Some(Room { start: 64, offset: 0, wraps: true });
+        assert_eq!((out.find(24), out.reserve(24)), (wrapped, wrapped));
+        out.post(88);
+        assert_eq!(out.unconsumed().collect::<Vec<_>>(), [(24, 24), (64, 24)]);
+        assert_eq!(out.handle_consumed(4), Err(Violation("it consumed more than was written")));
         assert_eq!(out.used(), 64);
     }
 

@@ -390,10 +390,10 @@ fn run(seed: u64) -> Outcome {
 }
 
 /// Messages arrive in order, each once; all of them, unless the connection has failed.
-fn judge(plan: &Plan, sides: &[Side; 2], sent: &[Vec<Vec<u8>>; 2], outcome: &mut Outcome) {
+fn judge(plan: &Plan, sides: &[Side; 2], all: &[Vec<Vec<u8>>; 2], outcome: &mut Outcome) {
     let failures = sides.each_ref().map(|side| side.core.as_ref().unwrap().failure());
     for at in [0, 1] {
-        let (got, sent) = (&sides[at].received, &sent[1 - at]);
+        let (got, sent) = (&sides[at].received, &all[1 - at]);
         outcome.received[at] = got.len();
         if !sent.starts_with(got) {
             outcome.wrong.push(format!("side {at}: what it received is not what was sent"));
@@ -410,6 +410,7 @@ fn judge(plan: &Plan, sides: &[Side; 2], sent: &[Vec<Vec<u8>>; 2], outcome: &mut
                 outcome.wrong.push(format!("side {at}: {count:?} of 20 operations"));
             }
         }
+        judge_kept(&sides[at], &all[at], sides[1 - at].received.len(), outcome);
         // The credits: no WRITE finds the peer without a receive.
         if sides[at].engine.counters().get(Counter::RnrSent) != 0 {
             outcome.wrong.push(format!("side {at} had no receive"));
@@ -422,6 +423,19 @@ fn judge(plan: &Plan, sides: &[Side; 2], sent: &[Vec<Vec<u8>>; 2], outcome: &mut
     }
     if plan.kill.is_some() && sides[0].is_dead && failures[1].is_none() && !sides[1].has_end {
         outcome.wrong.push("the survivor did not notice".to_owned());
+    }
+}
+
+/// What a side keeps of its queued messages is the last of them, and whatever it does not keep the peer has received.
+fn judge_kept(side: &Side, sent: &[Vec<u8>], received: usize, outcome: &mut Outcome) {
+    let core = side.core.as_ref().unwrap();
+    let is_eager = |message: &&Vec<u8>| message.len() <= core.eager_max();
+    let queued = &sent[..sent.len() - side.to_send.len()];
+    let eager: Vec<&Vec<u8>> = queued.iter().filter(is_eager).collect();
+    let kept = core.unconsumed();
+    let received = sent[..received].iter().filter(is_eager).count();
+    if !eager.ends_with(&kept.iter().collect::<Vec<_>>()) || eager.len() - kept.len() > received {
+        outcome.wrong.push(format!("it kept {} of {} messages", kept.len(), eager.len()));
     }
 }
 
