@@ -8,6 +8,7 @@
 
 use std::error::Error;
 use std::net::{IpAddr, SocketAddr};
+use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -112,7 +113,7 @@ fn talk(manager: &ConnectionManager, to: SocketAddr) -> Result<(), Box<dyn Error
     Ok(())
 }
 
-fn main() -> Result<(), Box<dyn Error>> {
+fn run() -> Result<(), Box<dyn Error>> {
     let addresses = std::env::args().skip(1).map(|text| text.parse::<IpAddr>());
     let addresses = addresses.collect::<Result<Vec<_>, _>>()?;
     let Some(own) = addresses.first() else {
@@ -123,5 +124,15 @@ fn main() -> Result<(), Box<dyn Error>> {
     match addresses.get(1) {
         Some(server) => talk(&manager, SocketAddr::new(*server, PORT)),
         None => serve(&manager, SocketAddr::new(*own, PORT)),
+    }
+}
+
+fn main() -> ExitCode {
+    match run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("cm_echo: {error}");
+            ExitCode::FAILURE
+        }
     }
 }

@@ -8,6 +8,7 @@
 use std::error::Error;
 use std::io;
 use std::net::Ipv4Addr;
+use std::process::ExitCode;
 
 use roce::device::{Context, Rc};
 use roce::link::{Link, Sender, cable};
@@ -52,7 +53,7 @@ fn printing(link: Link, name: &'static str) -> Link {
     Link { sender: Box::new(Printing { inner: link.sender, name }), ..link }
 }
 
-fn main() -> Result<(), Box<dyn Error>> {
+fn run() -> Result<(), Box<dyn Error>> {
     let [here, there] = [1, 2].map(|host| Gid::from(Ipv4Addr::new(192, 0, 2, host)));
     let (a, b) = cable(here, there)?;
     let a = Context::new(SoftNic::start(printing(a, "requester"))?);
@@ -69,4 +70,14 @@ fn main() -> Result<(), Box<dyn Error>> {
     a.send(2, a_pd.create_buf(4096)?)?;
     println!("{:?}", a_cq.wait(None)?.wc);
     Ok(())
+}
+
+fn main() -> ExitCode {
+    match run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("custom_link: {error}");
+            ExitCode::FAILURE
+        }
+    }
 }

@@ -5,12 +5,13 @@
 //! ```
 
 use std::error::Error;
+use std::process::ExitCode;
 
 use roce::capture;
 use roce::decode::{Decoder, Filter, LineStyle, TimeStyle};
 use roce::wire::{Frame, IcrcVerdict, ROCE_PORT};
 
-fn main() -> Result<(), Box<dyn Error>> {
+fn run() -> Result<(), Box<dyn Error>> {
     let mut args = std::env::args().skip(1);
     let path = args.next().unwrap_or_else(|| "testdata/captures/rxe_all_ops.pcap".to_owned());
     let filter = Filter::parse(&args.next().unwrap_or_else(|| "roce.aeth.kind == NAK".to_owned()))?;
@@ -37,4 +38,14 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
     println!("{sound} packets with a correct ICRC, {bad} with a wrong one");
     Ok(())
+}
+
+fn main() -> ExitCode {
+    match run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("decode_capture: {error}");
+            ExitCode::FAILURE
+        }
+    }
 }

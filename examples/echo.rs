@@ -10,6 +10,7 @@
 
 use std::error::Error;
 use std::net::SocketAddr;
+use std::process::ExitCode;
 
 use roce::net::{Connection, Endpoint, Listener};
 
@@ -95,7 +96,7 @@ fn both_async() -> Result {
     Err("--async needs the feature: cargo run --features tokio --example echo -- --async".into())
 }
 
-fn main() -> Result {
+fn run() -> Result {
     let mut arguments: Vec<String> = std::env::args().skip(1).collect();
     // Which device: a soft NIC at the address, unless -d names another.
     let device = match arguments.iter().position(|argument| argument == "-d") {
@@ -123,5 +124,15 @@ fn main() -> Result {
             talk(&connection, &words)
         }
         _ => Err("usage: echo [--async | [-d DEVICE] serve ADDRESS | [-d DEVICE] connect ADDRESS WORD...]".into()),
+    }
+}
+
+fn main() -> ExitCode {
+    match run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("echo: {error}");
+            ExitCode::FAILURE
+        }
     }
 }

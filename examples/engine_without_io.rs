@@ -7,6 +7,7 @@
 
 use std::error::Error;
 use std::net::Ipv4Addr;
+use std::process::ExitCode;
 
 use roce::engine::{Batch, Config, Counter, Engine, Received};
 use roce::link::fault::Faults;
@@ -77,7 +78,7 @@ impl Side {
     }
 }
 
-fn main() -> Result<(), Box<dyn Error>> {
+fn run() -> Result<(), Box<dyn Error>> {
     let (mut a, mut b) = (Side::new(1)?, Side::new(2)?);
     let (to_a, to_b) = ((a.gid, a.qpn()?), (b.gid, b.qpn()?));
     a.connect(to_b)?;
@@ -133,4 +134,14 @@ fn main() -> Result<(), Box<dyn Error>> {
     );
     assert!(done[0].is_success() && b.buffer.to_vec().iter().all(|byte| *byte == 0x5a));
     Ok(())
+}
+
+fn main() -> ExitCode {
+    match run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("engine_without_io: {error}");
+            ExitCode::FAILURE
+        }
+    }
 }

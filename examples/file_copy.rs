@@ -13,6 +13,7 @@ use std::collections::VecDeque;
 use std::error::Error;
 use std::fs::File;
 use std::io::{Read, Write};
+use std::process::ExitCode;
 use std::time::Duration;
 
 use roce::net::{Connection, Error as NetError, Listener, Operation};
@@ -111,7 +112,7 @@ fn receive(connection: &Connection, listener: &Listener, path: &str) -> Result {
     Ok(connection.close()?)
 }
 
-fn main() -> Result {
+fn run() -> Result {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     match *arguments.as_slice() {
@@ -129,5 +130,15 @@ fn main() -> Result {
             receiver.join().map_err(|_| "the receiver panicked")?
         }
         _ => Err("usage: file_copy FROM TO | receive ADDRESS TO | send FROM ADDRESS".into()),
+    }
+}
+
+fn main() -> ExitCode {
+    match run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("file_copy: {error}");
+            ExitCode::FAILURE
+        }
     }
 }

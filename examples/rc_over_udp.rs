@@ -11,6 +11,7 @@
 use std::error::Error;
 use std::io::{BufRead, BufReader, Write};
 use std::net::{IpAddr, TcpListener, TcpStream};
+use std::process::ExitCode;
 
 use roce::device::{Context, Rc};
 use roce::link::Spec;
@@ -40,7 +41,7 @@ fn exchange(
     Ok(Endpoint { gid, qpn: Qpn::new(qpn.parse()?), psn: Psn::new(psn.parse()?) })
 }
 
-fn main() -> Result<(), Box<dyn Error>> {
+fn run() -> Result<(), Box<dyn Error>> {
     let addresses = std::env::args().skip(1).map(|text| text.parse());
     let addresses = addresses.collect::<Result<Vec<IpAddr>, _>>()?;
     let (own, server) = match addresses[..] {
@@ -75,4 +76,14 @@ fn main() -> Result<(), Box<dyn Error>> {
     stream.shutdown(std::net::Shutdown::Write)?;
     std::io::copy(&mut stream, &mut std::io::sink())?;
     Ok(())
+}
+
+fn main() -> ExitCode {
+    match run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("rc_over_udp: {error}");
+            ExitCode::FAILURE
+        }
+    }
 }

@@ -6,6 +6,7 @@
 
 use std::error::Error;
 use std::net::Ipv4Addr;
+use std::process::ExitCode;
 
 use roce::device::{Completion, Context, Cq, Init, Pd, Qp, Rc};
 use roce::link::{Link, cable};
@@ -30,7 +31,7 @@ fn wait(who: &str, cq: &Cq) -> Result<Completion, Box<dyn Error>> {
     Ok(completion.into_result().map_err(|status| status.to_string())?)
 }
 
-fn main() -> Result<(), Box<dyn Error>> {
+fn run() -> Result<(), Box<dyn Error>> {
     let [here, there] = [1, 2].map(|host| Gid::from(Ipv4Addr::new(192, 0, 2, host)));
     let (a, b) = cable(here, there)?;
     let ((a_pd, a_cq, a), (b_pd, b_cq, b)) = (open(a)?, open(b)?);
@@ -57,4 +58,14 @@ fn main() -> Result<(), Box<dyn Error>> {
     a.read(3, published, a_pd.create_buf(5)?)?;
     assert_eq!(wait("requester", &a_cq)?.payload(), b"hello");
     Ok(())
+}
+
+fn main() -> ExitCode {
+    match run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("two_nics: {error}");
+            ExitCode::FAILURE
+        }
+    }
 }

@@ -10,6 +10,7 @@
 use std::error::Error;
 use std::io::{BufRead, BufReader, Write};
 use std::net::{Ipv6Addr, TcpListener, TcpStream};
+use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -97,7 +98,7 @@ pub(crate) fn probe(
     Ok(paths)
 }
 
-fn main() -> Result<(), Box<dyn Error>> {
+fn run() -> Result<(), Box<dyn Error>> {
     let args: Vec<String> = std::env::args().skip(1).collect();
     match &args[..] {
         [device] => {
@@ -115,4 +116,14 @@ fn main() -> Result<(), Box<dyn Error>> {
         _ => return Err("ud_probe DEVICE [SERVER]".into()),
     }
     Ok(())
+}
+
+fn main() -> ExitCode {
+    match run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("ud_probe: {error}");
+            ExitCode::FAILURE
+        }
+    }
 }
