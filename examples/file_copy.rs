@@ -7,6 +7,7 @@
 //! $ cargo run --example file_copy -- FROM TO                              # both in one process
 //! $ cargo run --example file_copy -- receive 127.0.0.1:7001 TO &          # or each for itself
 //! $ cargo run --example file_copy -- send FROM 127.0.0.1:7001
+//! $ cargo run --example file_copy -- receive 192.0.2.1:7001 TO -d verbs:rxe0   # the same on a card
 //! ```
 
 use std::collections::VecDeque;
@@ -16,7 +17,7 @@ use std::io::{Read, Write};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use roce::net::{Connection, Error as NetError, Listener, Operation};
+use roce::net::{Connection, Endpoint, Error as NetError, Listener, Operation};
 use roce::verbs::Access;
 
 type Result<T = ()> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
@@ -112,16 +113,19 @@ fn receive(connection: &Connection, listener: &Listener, path: &str) -> Result {
     Ok(connection.close()?)
 }
 
+fn accept(listener: &Listener, path: &str) -> Result {
+    println!("listening at {}", listener.local_addr()?);
+    receive(&listener.accept()?, listener, path)
+}
+
 fn run() -> Result {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     match *arguments.as_slice() {
-        ["receive", at, path] => {
-            let listener = Listener::bind(at)?;
-            println!("listening at {}", listener.local_addr()?);
-            receive(&listener.accept()?, &listener, path)
-        }
+        ["receive", at, path] => accept(&Listener::bind(at)?, path),
+        ["receive", at, path, "-d", name] => accept(&Endpoint::open(name)?.listen(at)?, path),
         ["send", path, to] => send(&Connection::connect(to)?, path),
+        ["send", path, to, "-d", name] => send(&Endpoint::open(name)?.connect(to)?, path),
         [from, to] => {
             let (listener, to) = (Listener::bind("127.0.0.1:0")?, to.to_owned());
             let at = listener.local_addr()?;
@@ -129,7 +133,8 @@ fn run() -> Result {
             send(&Connection::connect(at)?, from)?;
             receiver.join().map_err(|_| "the receiver panicked")?
         }
-        _ => Err("usage: file_copy FROM TO | receive ADDRESS TO | send FROM ADDRESS".into()),
+        _ => Err("usage: file_copy FROM TO | {receive ADDRESS TO | send FROM ADDRESS} [-d DEVICE]"
+            .into()),
     }
 }
 
