@@ -1,6 +1,7 @@
 //! A connection: what two managers exchange messages about.
 
 use super::Manager;
+use super::loss::Transmission;
 use super::message::MadBytes;
 use super::state::{Input, State};
 use super::table::{CmId, ConnectionId, DeviceId};
@@ -75,6 +76,8 @@ pub(super) struct Connection {
     pub(super) schedule: Schedule,
     /// The message in flight, or the RTU that answers a duplicate REP.
     pub(super) message: Option<MadBytes>,
+    /// What is known of its transmission.
+    pub(super) transmission: Transmission,
     pub(super) answer: Answer,
     /// The SIDR_REQ that is to be answered.
     pub(super) sidr: Option<SidrReq>,
@@ -98,8 +101,9 @@ impl Manager {
     pub(super) fn insert_connection(&mut self, mut connection: Connection) -> Option<ConnectionId> {
         let local_id = self.random_comm_id();
         connection.local_id = local_id;
-        let owner = connection.owner;
+        let (owner, peer) = (connection.owner, connection.ah.dgid);
         let name = self.connections.insert(connection)?;
+        self.peers.join(peer);
         self.by_local_id.insert(local_id.0, name);
         if let Some(id) = owner.and_then(|id| self.ids.get_mut(id)) {
             id.connection = Some(name);
@@ -143,8 +147,12 @@ impl Manager {
     /// Changes the state of a connection by the table; its new state, or `None` if it refuses the input.
     pub(super) fn step(&mut self, name: ConnectionId, input: Input) -> Option<State> {
         let connection = self.connections.get_mut(name)?;
-        connection.state = connection.state.after(input)?;
-        Some(connection.state)
+        let (before, after) = (connection.state, connection.state.after(input)?);
+        connection.state = after;
+        if before.is_retransmitting() && input.is_received() {
+            self.peers.answered(connection.ah.dgid, &mut connection.transmission);
+        }
+        Some(after)
     }
 
     /// Forgets a connection.
@@ -152,6 +160,7 @@ impl Manager {
         self.set_deadline(name, None);
         self.forget_remote_qpn(name);
         let Some(connection) = self.connections.remove(name) else { return };
+        self.peers.leave(connection.ah.dgid);
         self.by_local_id.remove(&connection.local_id.0);
         connection.keys.id.map(|key| self.by_remote_id.remove(&key));
         connection.keys.sidr.map(|key| self.by_sidr.remove(&key));

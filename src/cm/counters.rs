@@ -9,6 +9,8 @@ counters! {
     Sent = "cm_tx_msgs",
     /// Messages that a timer sent once more.
     Retransmitted = "cm_tx_retries",
+    /// Messages that a timer left alone, because the peer was answering earlier ones.
+    Waited = "cm_tx_waits",
     /// Requests, replies and disconnects that were given up.
     TimedOut = "cm_tx_timeouts",
     /// Messages that found no room in the transmit queue.

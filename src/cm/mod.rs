@@ -74,7 +74,8 @@
 //!   it is a new request.
 //! - A request for which nothing listens may wait for its listener for a moment ([`Config::listen_grace`]).
 //! - A LAP for a connection is refused by an APR with status 2; Linux ignores it.
-//! - Timers may be shorter ([`Retransmission`]), and no peer can make them longer than [`limits`] says.
+//! - Timers may be shorter ([`Retransmission`]), and no peer can make them longer than [`limits`] says. A shorter one does
+//!   not retransmit while the peer answers what was sent before.
 //! - Whether the way back to a requester leaves by the interface where the REQ came in is for the caller to check.
 //! - Multicast groups of IPv6 work.
 //!
@@ -94,7 +95,7 @@
 //! | `message`, `private_data`, `path` | MADs, the IP header, paths and their times |
 //! | `attributes` | what a QP must be set to |
 //! | `channel`, `transmit` | event channels; transmission and retransmission |
-//! | `timers` | deadlines and schedules of retransmission |
+//! | `timers`, `loss` | deadlines and schedules of retransmission; which messages were lost |
 //! | `event`, `error`, `counters` | events of programs, errors of commands, names for everything refused |
 //! | `config`, [`limits`] | parameters and every bound |
 //!
@@ -153,6 +154,7 @@ mod error;
 mod event;
 mod id;
 pub mod limits;
+mod loss;
 mod message;
 mod multicast;
 mod path;
@@ -199,6 +201,7 @@ use channel::Channel;
 use connection::Connection;
 use early::EarlyRequests;
 use id::Id;
+use loss::Peers;
 use space::Spaces;
 use table::{ConnectionId, Table};
 use timers::Timers;
@@ -212,6 +215,7 @@ pub struct Usage {
     pub lingering: usize,
     pub bindings: usize,
     pub timers: usize,
+    pub peers: usize,
     pub events: usize,
     pub transmits: usize,
     pub queries: usize,
@@ -244,6 +248,7 @@ pub struct Manager {
     /// How many there ever were.
     lingered: u64,
     timers: Timers,
+    peers: Peers,
     transmits: VecDeque<Transmit>,
     queries: VecDeque<Query>,
     unclaimed: VecDeque<Unclaimed>,
@@ -275,6 +280,7 @@ impl Manager {
             lingering: BTreeMap::new(),
             lingered: 0,
             timers: Timers::default(),
+            peers: Peers::default(),
             transmits: VecDeque::new(),
             queries: VecDeque::new(),
             unclaimed: VecDeque::new(),
@@ -305,6 +311,7 @@ impl Manager {
             lingering: self.lingering.len(),
             bindings: self.spaces.len(),
             timers: self.timers.len(),
+            peers: self.peers.len(),
             events: self.channels.iter().map(|(_, channel)| channel.events.len()).sum(),
             transmits: self.transmits.len(),
             queries: self.queries.len(),

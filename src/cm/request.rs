@@ -10,6 +10,7 @@ use super::error::Error;
 use super::event::{ConnEvent, Ece, Event, EventKind, EventParam};
 use super::id::Id;
 use super::limits::RESPONSE_TIMEOUT_MAX;
+use super::loss::Transmission;
 use super::message::{self, RejectDetail, RejectReason};
 use super::path::{PathRecord, ack_timeout, duration};
 use super::private_data::{self, PrivateData, parse_ip_header, private_data_len};
@@ -113,6 +114,7 @@ impl Manager {
             },
             schedule: Schedule::new(interval, self.config.max_cm_retries),
             message: None,
+            transmission: Transmission::default(),
             answer: Answer::None,
             sidr: None,
             deadline: None,
@@ -438,6 +440,7 @@ impl Manager {
             },
             schedule: Schedule::new(response, byte(req.max_cm_retries())),
             message: None,
+            transmission: Transmission::default(),
             answer: Answer::None,
             sidr: None,
             deadline: None,

@@ -6,6 +6,7 @@ use super::connection::{Answer, Connection, Negotiated, RemoteKeys};
 use super::counters::Counter;
 use super::error::Error;
 use super::event::{Ece, EventKind, EventParam, UdEvent};
+use super::loss::Transmission;
 use super::message::{self, SidrStatus};
 use super::path::duration;
 use super::private_data::{self, PrivateData, private_data_len};
@@ -50,6 +51,7 @@ impl Manager {
             },
             schedule: Schedule::new(interval, self.config.max_cm_retries),
             message: None,
+            transmission: Transmission::default(),
             answer: Answer::None,
             sidr: None,
             deadline: None,

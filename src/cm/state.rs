@@ -109,6 +109,26 @@ pub(super) enum Input {
     Expire,
 }
 
+impl Input {
+    /// Whether it is a message of the peer.
+    pub(super) const fn is_received(self) -> bool {
+        matches!(
+            self,
+            Self::RecvReq
+                | Self::RecvRep
+                | Self::RecvRtu
+                | Self::RecvMraOfReq
+                | Self::RecvMraOfRep
+                | Self::RecvRej
+                | Self::RecvRejStale
+                | Self::RecvDreq
+                | Self::RecvDrep
+                | Self::RecvSidrReq
+                | Self::RecvSidrRep
+        )
+    }
+}
+
 #[cfg(test)]
 impl Input {
     pub(super) const ALL: &'static [Self] = &[

@@ -64,12 +64,25 @@ pub(super) struct Schedule {
     pub(super) retries: u8,
     /// The interval that comes next.
     next: Duration,
+    /// When Linux would retransmit.
+    linux: Instant,
     give_up: Instant,
+}
+
+/// What is due when the timer of a message expires.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Due {
+    /// Linux would retransmit by now.
+    Retransmission,
+    /// A retransmission that is earlier than Linux's.
+    EarlyRetransmission,
+    /// The end.
+    GiveUp,
 }
 
 impl Schedule {
     pub(super) const fn new(interval: Duration, retries: u8) -> Self {
-        Self { interval, retries, next: interval, give_up: Instant::ZERO }
+        Self { interval, retries, next: interval, linux: Instant::ZERO, give_up: Instant::ZERO }
     }
 
     /// Begins for a message that is sent now; the time of its first retransmission.
@@ -81,18 +94,35 @@ impl Schedule {
             }
         };
         self.give_up = now.saturating_add(self.interval * (u32::from(self.retries) + 1));
+        self.sent(now)
+    }
+
+    /// What is due now.
+    pub(super) fn due(&self, now: Instant) -> Due {
+        if now >= self.give_up {
+            Due::GiveUp
+        } else if now >= self.linux {
+            Due::Retransmission
+        } else {
+            Due::EarlyRetransmission
+        }
+    }
+
+    /// The message is sent now; when to look at it next.
+    pub(super) fn sent(&mut self, now: Instant) -> Instant {
+        self.linux = now.saturating_add(self.interval);
         self.take(now)
+    }
+
+    /// The message is not retransmitted now; when to look at it next, which is when Linux would retransmit it at the latest.
+    pub(super) fn wait(&mut self, now: Instant) -> Instant {
+        self.take(now).min(self.linux)
     }
 
     fn take(&mut self, now: Instant) -> Instant {
         let at = now.saturating_add(self.next).min(self.give_up);
         self.next = (self.next * 2).min(self.interval);
         at
-    }
-
-    /// When to retransmit after the retransmission that is due now, or `None` to give up instead of it.
-    pub(super) fn fire(&mut self, now: Instant) -> Option<Instant> {
-        (now < self.give_up).then(|| self.take(now))
     }
 
     /// The peer asked for more time (§12.6.6): when to retransmit then. The count starts afresh. With
@@ -105,6 +135,7 @@ impl Schedule {
         policy: Retransmission,
     ) -> Instant {
         let resume = now.saturating_add(wait);
+        self.linux = resume;
         self.give_up = resume.saturating_add(self.interval * (u32::from(self.retries) + 1));
         match policy {
             Retransmission::Constant => {
@@ -125,9 +156,9 @@ mod tests {
         let mut schedule = Schedule::new(Duration::from_millis(interval), retries);
         let mut at = schedule.start(Instant::ZERO, policy);
         let mut times = vec![0];
-        while let Some(next) = schedule.fire(at) {
+        while schedule.due(at) != Due::GiveUp {
             times.push(at.as_nanos() / 1_000_000);
-            at = next;
+            at = schedule.sent(at);
         }
         (times, at.as_nanos() / 1_000_000)
     }
@@ -165,8 +196,25 @@ mod tests {
         let ms = |ms: u64| Instant::from_nanos(ms * 1_000_000);
         assert_eq!(schedule.extend(at(1), wait, backoff), ms(1100));
         assert_eq!(schedule.extend(ms(1100), wait, backoff), ms(1300));
-        assert_eq!(schedule.fire(ms(1300)), Some(ms(1700)));
+        assert_eq!(schedule.sent(ms(1300)), ms(1700));
         assert_eq!(schedule.give_up, ms(1100 + 66_000 + 16 * 4000));
+    }
+
+    #[test]
+    fn message_that_waits_is_retransmitted_when_linux_would() {
+        let ms = |ms: u64| Instant::from_nanos(ms * 1_000_000);
+        let mut schedule = Schedule::new(Duration::from_millis(400), 3);
+        let mut at =
+            schedule.start(Instant::ZERO, Retransmission::Backoff(Duration::from_millis(50)));
+        let mut looked = Vec::new();
+        while schedule.due(at) == Due::EarlyRetransmission {
+            looked.push(at);
+            at = schedule.wait(at);
+        }
+        assert_eq!(looked, [ms(50), ms(150), ms(350)]);
+        assert_eq!((at, schedule.due(at)), (ms(400), Due::Retransmission));
+        assert_eq!(schedule.sent(at), ms(800));
+        assert_eq!(schedule.due(ms(1600)), Due::GiveUp);
     }
 
     #[test]

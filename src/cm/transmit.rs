@@ -1,12 +1,14 @@
 //! Transmission and retransmission of messages.
 
 use super::Manager;
+use super::connection::Connection;
 use super::counters::Counter;
 use super::event::{EventKind, EventParam};
+use super::loss::Verdict;
 use super::message::MadBytes;
 use super::state::{Input, State};
 use super::table::{ConnectionId, DeviceId};
-use super::timers::Owner;
+use super::timers::{Due, Owner};
 use crate::time::Instant;
 use crate::verbs::{AhAttr, Errno};
 
@@ -54,19 +56,27 @@ impl Manager {
         self.release_early(now);
     }
 
-    /// Retransmits the message of a connection, or gives up.
+    /// The timer of a connection's message has expired: retransmits it, waits for an answer that is still to come, or
+    /// gives up.
     pub(super) fn retransmit(&mut self, now: Instant, name: ConnectionId) {
         let Some(connection) = self.connections.get_mut(name) else { return };
-        match connection.schedule.fire(now) {
-            None => self.give_up(now, name),
-            Some(next) => {
-                let message = connection.message;
-                self.set_deadline(name, Some(next));
-                self.counters.add(Counter::Retransmitted);
-                if let Some(message) = message {
-                    self.transmit_on(name, message);
-                }
-            }
+        let Connection { schedule, transmission, message, ah, .. } = connection;
+        let due = schedule.due(now);
+        if due == Due::GiveUp {
+            return self.give_up(now, name);
+        }
+        let verdict = self.peers.expired(ah.dgid, transmission);
+        if due == Due::EarlyRetransmission && verdict == Verdict::Wait {
+            let next = schedule.wait(now);
+            self.counters.add(Counter::Waited);
+            return self.set_deadline(name, Some(next));
+        }
+        self.peers.resent(transmission);
+        let (next, message) = (schedule.sent(now), *message);
+        self.set_deadline(name, Some(next));
+        self.counters.add(Counter::Retransmitted);
+        if let Some(message) = message {
+            self.transmit_on(name, message);
         }
     }
 
@@ -102,6 +112,7 @@ impl Manager {
         let policy = self.config.retransmission;
         let Some(connection) = self.connections.get_mut(name) else { return };
         connection.message = Some(message);
+        connection.transmission = self.peers.sent(connection.ah.dgid);
         let first = connection.schedule.start(now, policy);
         self.set_deadline(name, Some(first));
         self.transmit_on(name, message);

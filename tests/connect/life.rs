@@ -5,8 +5,8 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use roce::cm::{
-    Addressee, Config, ConnParam, Counter, Device, EventKind, IdState, RejectReason, State, Usage,
-    limits,
+    Addressee, Config, ConnParam, Counter, Device, EventKind, IdState, RejectReason,
+    Retransmission, State, Usage, limits,
 };
 use roce::verbs::{Errno, EventType};
 use roce::wire::cm::{Message, PortSpace};
@@ -89,6 +89,40 @@ fn lost_rejection_is_repeated_for_the_duplicate() {
         }
     }
     assert_eq!(client.event().status, 28);
+}
+
+/// A program that connects many times at once gets its answers one after the other: what waits for its turn is not
+/// retransmitted, what was overtaken is.
+#[test]
+fn requests_in_the_peers_queue_are_not_retransmitted() {
+    let mut config = Config::default();
+    config.retransmission = Retransmission::Backoff(Duration::from_millis(50));
+    let device = Device::new(1, Ipv4Addr::new(10, 9, 0, 1).into());
+    let (mut client, mut server) = (Node::with_config(config, 1, device), Node::at(2));
+    server.listen(TCP, 7);
+    let to = SocketAddr::new(server.address, 7);
+    for number in 1..=20 {
+        client.connect(ms(0), TCP, to, number);
+    }
+    let requests = client.sent();
+    let lost = 3;
+    for request in requests.iter().take(lost).chain(requests.iter().skip(lost + 1)) {
+        server.receive(ms(0), client.address, &request.mad);
+    }
+    // The server's program accepts one every 40 ms.
+    let mut repeated = Vec::new();
+    for turn in 1..20_u32 {
+        let now = ms(40 * u64::from(turn));
+        client.advance(now);
+        repeated.extend(client.sent());
+        let request = server.event();
+        server.accept(now, request.id, 0x200 + turn);
+        carry(now, &mut server, &mut client);
+        assert_eq!(client.event().kind, EventKind::ConnectResponse);
+    }
+    assert!(repeated.iter().all(|sent| sent.mad == requests[lost].mad), "{}", repeated.len());
+    assert_eq!(repeated.len(), 1, "the one that was overtaken; its turn is after the others now");
+    assert!(client.manager.counters().get(Counter::Waited) > 20);
 }
 
 #[test]
