@@ -6,13 +6,17 @@
 //!
 //! | the peer answered | the message |
 //! |---|---|
-//! | nothing | is retransmitted: the peer, or the way to it, is silent |
+//! | nothing | is retransmitted, unless [`PROBES`] were without an answer: the peer, or the way to it, is silent |
 //! | a message that was sent later | is retransmitted: it was overtaken, and most likely lost |
 //! | only messages that were sent before | waits: its turn is still to come |
 
 use std::collections::BTreeMap;
 
 use crate::wire::Gid;
+
+/// Maximum number of messages that are retransmitted to a silent peer ahead of Linux's interval: it may be slow, and has
+/// them all.
+const PROBES: u32 = 16;
 
 /// What is known of the transmission of a message that waits for an answer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -30,7 +34,7 @@ pub(super) struct Transmission {
 pub(super) enum Verdict {
     /// It is lost, or the peer is silent.
     Retransmit,
-    /// The peer answers what was sent before.
+    /// The peer answers what was sent before, or is silent and was probed.
     Wait,
 }
 
@@ -43,6 +47,8 @@ struct Peer {
     answers: u64,
     /// The latest message that it answered.
     latest: u64,
+    /// Number of messages that were retransmitted since its last answer.
+    probes: u32,
 }
 
 /// The peers of all connections, by address.
@@ -85,15 +91,19 @@ impl Peers {
     pub(super) fn answered(&mut self, address: Gid, transmission: &mut Transmission) {
         if let Some(peer) = self.by_address.get_mut(&address.0) {
             peer.answers += 1;
+            peer.probes = 0;
             peer.latest = peer.latest.max(transmission.first);
             transmission.answers = peer.answers;
         }
     }
 
     /// A message is retransmitted.
-    pub(super) fn resent(&mut self, transmission: &mut Transmission) {
+    pub(super) fn resent(&mut self, address: Gid, transmission: &mut Transmission) {
         self.transmissions += 1;
         transmission.last = self.transmissions;
+        if let Some(peer) = self.by_address.get_mut(&address.0) {
+            peer.probes = peer.probes.saturating_add(1);
+        }
     }
 
     /// The timer of a message has expired.
@@ -101,8 +111,13 @@ impl Peers {
         let peer = self.by_address.get(&address.0).copied().unwrap_or_default();
         let is_answering = peer.answers > transmission.answers;
         let is_overtaken = peer.latest > transmission.last;
+        let is_probed = peer.probes >= PROBES;
         transmission.answers = peer.answers;
-        if is_answering && !is_overtaken { Verdict::Wait } else { Verdict::Retransmit }
+        if is_overtaken || !is_answering && !is_probed {
+            Verdict::Retransmit
+        } else {
+            Verdict::Wait
+        }
     }
 }
 
@@ -125,6 +140,27 @@ mod tests {
     }
 
     #[test]
+    fn silent_peer_is_probed_by_a_few_messages_only() {
+        let (mut peers, to) = peers();
+        let mut sent: Vec<_> = (0..2 * PROBES).map(|_| peers.sent(to)).collect();
+        let mut probes = 0;
+        for message in &mut sent {
+            if peers.expired(to, message) == Verdict::Retransmit {
+                peers.resent(to, message);
+                probes += 1;
+            }
+        }
+        assert_eq!(probes, PROBES);
+        let (Some(mut first), Some(mut last)) = (sent.first().copied(), sent.last().copied())
+        else {
+            return;
+        };
+        peers.answered(to, &mut first);
+        assert_eq!(peers.expired(to, &mut last), Verdict::Wait, "it answers");
+        assert_eq!(peers.expired(to, &mut last), Verdict::Retransmit, "it is silent again");
+    }
+
+    #[test]
     fn message_waits_while_the_peer_answers_earlier_ones() {
         let (mut peers, to) = peers();
         let (mut first, mut second, mut last) = (peers.sent(to), peers.sent(to), peers.sent(to));
@@ -142,7 +178,7 @@ mod tests {
         peers.answered(to, &mut later);
         assert_eq!(peers.expired(to, &mut lost), Verdict::Retransmit);
         // Its turn is now after the other one's.
-        peers.resent(&mut lost);
+        peers.resent(to, &mut lost);
         peers.answered(to, &mut later);
         assert_eq!(peers.expired(to, &mut lost), Verdict::Wait);
     }
@@ -153,7 +189,7 @@ mod tests {
         let (mut peers, to) = peers();
         let mut old = peers.sent(to);
         let mut young = peers.sent(to);
-        peers.resent(&mut old);
+        peers.resent(to, &mut old);
         peers.answered(to, &mut old);
         assert_eq!(peers.expired(to, &mut young), Verdict::Wait);
     }

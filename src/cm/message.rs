@@ -89,8 +89,9 @@ pub(super) fn mad(
     }
     .emit();
     let mut bytes = [0; MAD_LEN];
-    let all = header.as_bytes().iter().chain(message);
-    bytes.iter_mut().zip(all).for_each(|(to, from)| *to = *from);
+    let (front, rest) = bytes.split_at_mut(MAD_LEN - MESSAGE_LEN);
+    front.copy_from_slice(header.as_bytes());
+    rest.copy_from_slice(message);
     bytes
 }
 

@@ -8,12 +8,18 @@ use super::deadline::Deadline;
 use super::error::Error;
 use super::service::CmService;
 use crate::cm::{ConnParam, EventKind, PrivateData};
+use crate::link::route::route_to;
 use crate::verbs::{AttrMask, QpAttr, QpState};
 
 /// A connection manager of one device.
 pub(super) trait Backend: fmt::Debug + Send + Sync {
     /// Creates an id for a listener or a reliable connection.
     fn create_id(&self) -> Result<Box<dyn Id>, Error>;
+
+    /// Returns the address that the kernel would send from to a destination, if it prefers one.
+    fn preferred_source(&self, to: SocketAddr) -> Option<IpAddr> {
+        route_to(to, None).ok()?.source
+    }
 
     /// Returns the addresses of the device.
     fn addresses(&self) -> Result<Vec<IpAddr>, Error>;

@@ -195,7 +195,7 @@ impl Shared {
     /// The address of the device that a peer is reached from: the one that the kernel's route prefers, or the first of
     /// the same family.
     fn source_for(&self, to: SocketAddr) -> Result<SocketAddr, Error> {
-        let preferred = crate::link::route::route_to(to, None).ok().and_then(|route| route.source);
+        let preferred = self.backend.preferred_source(to);
         let mut same = self.backend.addresses()?;
         same.retain(|address| address.is_ipv4() == to.is_ipv4());
         let chosen =

@@ -69,17 +69,16 @@ impl Nics {
         self.open.values().cloned().collect()
     }
 
-    /// Gives the manager the MADs that came, a batch of each NIC, and follows what became of the ports; whether there may
-    /// be more.
-    pub(super) fn receive(&mut self, manager: &mut Manager, now: Instant) -> bool {
-        let mut has_more = false;
+    /// Gives the manager the MADs that came, a batch of each NIC, and follows what became of the ports. A NIC that has more
+    /// asks to be served once more.
+    pub(super) fn receive(&mut self, manager: &mut Manager, now: Instant) {
         let mut closed = Vec::new();
         for (&device, gsi) in &self.open {
             if !gsi.is_readable() {
                 continue;
             }
             self.batch.clear();
-            has_more |= gsi.receive(&mut self.batch);
+            gsi.receive(&mut self.batch);
             for datagram in &self.batch {
                 let received = Received {
                     device,
@@ -103,7 +102,6 @@ impl Nics {
             self.open.remove(&device);
             let _ = manager.remove_device(device);
         }
-        has_more
     }
 
     /// Queues a MAD on queue pair 1 of its NIC; whether it has to be tried once more later.

@@ -1,22 +1,23 @@
-//! The service: one manager for a process, and the thread that drives it.
+//! The service: one manager for a process, driven by the threads that have something for it.
 //!
-//! Locks are taken in one order: the service's, then those of a NIC. A NIC that has received a MAD only wakes the thread,
-//! because it is locked then.
+//! A command runs in the thread of the program that gives it, and a MAD is handled by the thread of the NIC that received
+//! it. The service's own thread runs expired timers. Each of them then does what the manager wants, so that no message and
+//! no event waits for another thread.
+//!
+//! Locks are taken in one order: the service's, then those of a NIC.
 
 use std::collections::VecDeque;
 use std::io;
-use std::net::SocketAddr;
-use std::os::fd::{AsFd, OwnedFd};
+use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
-
-use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 
 use super::nics::{Nics, Sent, describe};
 use super::registry::Registry;
 use super::resolve::Resolver;
 use crate::cm::{self, ChannelId, CmId, Device, DeviceId, Manager, Retransmission, Transmit};
-use crate::link::{Thread, spawn};
+use crate::link::route::Route;
+use crate::link::{ProcessMark, Thread, spawn};
 use crate::nic::{Gsi, SoftNic};
 use crate::secret::{SecretRandom, Seed};
 use crate::time::Instant;
@@ -28,6 +29,9 @@ const FIRST_RETRANSMISSION: Duration = Duration::from_millis(50);
 /// How long a request waits for its listener: a few scheduling delays of a loaded machine, and less than the peer's first
 /// retransmission.
 const LISTEN_GRACE: Duration = Duration::from_millis(40);
+
+/// How late the thread may run a timer of the manager: timers that expire one after the other are run together.
+const TIMER_SLACK: Duration = Duration::from_millis(10);
 
 /// How soon a MAD for which queue pair 1 had no room is tried once more.
 const RETRY_SEND: Duration = Duration::from_millis(1);
@@ -58,8 +62,8 @@ impl Default for Config {
 #[error("the connection manager was shut down, or belongs to the parent process")]
 pub struct ServiceClosed;
 
-/// The connection manager of a process: owns a [`Manager`], drives it with a thread of its own, and connects it to queue
-/// pair 1 of its NICs.
+/// The connection manager of a process: owns a [`Manager`], connects it to queue pair 1 of its NICs, and runs its timers in
+/// a thread of its own.
 ///
 /// A forked child cannot use the service of its parent: every call fails, and dropping it does nothing.
 pub struct CmService {
@@ -69,15 +73,13 @@ pub struct CmService {
 
 struct Inner {
     state: Mutex<State>,
-    /// Notified whenever the thread has worked.
-    progress: Condvar,
-    /// Wakes the thread.
-    doorbell: Arc<OwnedFd>,
+    /// Notified when the thread would sleep too long, and of everything while the service closes.
+    changed: Condvar,
     /// Told which channels became readable.
     readable: Box<dyn Fn(ChannelId) + Send + Sync>,
     clock: std::time::Instant,
     /// The process that the thread is in.
-    process: u32,
+    process: ProcessMark,
 }
 
 struct State {
@@ -114,11 +116,10 @@ impl CmService {
         #[expect(clippy::cast_possible_truncation, reason = "16 bits are wanted")]
         let prefix = random.next() as u16;
         let manager = Manager::new(config.manager, Seed::from_system()?);
-        let flags = EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC;
         let state = State {
             manager,
             nics: Nics::default(),
-            resolver: Resolver::default(),
+            resolver: Resolver::new(),
             registry: Registry::new(prefix),
             unsent: VecDeque::new(),
             retry_send: None,
@@ -127,12 +128,11 @@ impl CmService {
         };
         let inner = Arc::new(Inner {
             state: Mutex::new(state),
-            progress: Condvar::new(),
-            doorbell: Arc::new(eventfd(0, flags)?),
+            changed: Condvar::new(),
             readable: Box::new(readable),
             #[expect(clippy::disallowed_methods, reason = "here is where time comes from")]
             clock: std::time::Instant::now(),
-            process: std::process::id(),
+            process: ProcessMark::new()?,
         });
         let thread = Arc::clone(&inner);
         let thread = spawn(c"roce-cm", move || thread.run())?;
@@ -154,8 +154,13 @@ impl CmService {
         let mut state = self.inner.running().map_err(io::Error::other)?;
         let mut device = describe(nic)?;
         change(&mut device);
-        let doorbell = Arc::clone(&self.inner.doorbell);
-        let gsi = nic.open_gsi(move || ring(&doorbell)).map_err(io::Error::other)?;
+        let inner = Arc::downgrade(&self.inner);
+        let serve = move || {
+            if let Some(inner) = inner.upgrade() {
+                inner.serve();
+            }
+        };
+        let gsi = nic.open_gsi(serve).map_err(io::Error::other)?;
         if device.is_shared {
             let prefix = state.registry.prefix();
             state.manager.set_comm_id_prefix(prefix);
@@ -165,7 +170,7 @@ impl CmService {
         state.nics.insert(device, gsi);
         drop(state);
         // Its first datagrams may have come before it was in the list.
-        ring(&self.inner.doorbell);
+        self.inner.serve();
         Ok(device)
     }
 
@@ -192,6 +197,15 @@ impl CmService {
         let done = run(&mut state.manager, now);
         self.inner.carry_out(state);
         Ok(done)
+    }
+
+    /// Returns the kernel's route to an address, from `source` if that is given.
+    pub fn route_to(
+        &self,
+        destination: SocketAddr,
+        source: Option<IpAddr>,
+    ) -> Result<io::Result<Route>, ServiceClosed> {
+        Ok(self.inner.running()?.resolver.route_to(destination, source))
     }
 
     /// Binds an id to an address. Fails as Linux does if another process that shares the address listens there.
@@ -249,7 +263,7 @@ impl CmService {
             if left.is_zero() {
                 break;
             }
-            let waited = self.inner.progress.wait_timeout(state, left);
+            let waited = self.inner.changed.wait_timeout(state, left);
             state = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
         state.phase = Phase::Closed;
@@ -257,7 +271,7 @@ impl CmService {
         drop(state);
         // Their queue pairs 1 are closed without the manager's lock.
         drop(nics);
-        ring(&self.inner.doorbell);
+        self.inner.changed.notify_all();
         let thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner).take();
         // A panic of the thread has been printed.
         let _ = thread.map(Thread::join);
@@ -281,16 +295,11 @@ impl std::fmt::Debug for CmService {
     }
 }
 
-fn ring(doorbell: &OwnedFd) {
-    // It can only fail if it was rung 2^64 times since it was last read.
-    let _ = rustix::io::write(doorbell, &1_u64.to_ne_bytes());
-}
-
 impl State {
     /// When the thread has something to do.
     fn deadline(&self) -> Option<Instant> {
-        let deadlines =
-            [self.manager.poll_timeout(), self.resolver.poll_timeout(), self.retry_send];
+        let timers = self.manager.poll_timeout().map(|at| at.saturating_add(TIMER_SLACK));
+        let deadlines = [timers, self.resolver.poll_timeout(), self.retry_send];
         deadlines.into_iter().flatten().min()
     }
 
@@ -322,7 +331,7 @@ impl Inner {
 
     /// Whether this is the process that started the service, and not a forked child.
     fn is_own(&self) -> bool {
-        self.process == std::process::id()
+        self.process.is_current()
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
@@ -339,6 +348,19 @@ impl Inner {
         if state.phase == Phase::Running { Ok(state) } else { Err(ServiceClosed) }
     }
 
+    /// Takes the MADs that came to the NICs.
+    fn serve(&self) {
+        if !self.is_own() {
+            return;
+        }
+        let mut state = self.lock();
+        if state.phase != Phase::Closed {
+            let State { manager, nics, .. } = &mut *state;
+            nics.receive(manager, self.now());
+            self.carry_out(state);
+        }
+    }
+
     /// Does what the manager wants: resolves, reports readable channels, transmits; then wakes the thread if it would
     /// sleep too long.
     fn carry_out<'s>(&'s self, mut state: MutexGuard<'s, State>) {
@@ -351,9 +373,6 @@ impl Inner {
                 if registry.answers(&unclaimed) {
                     unsent.push_back(unclaimed.answer);
                 }
-            }
-            while let Some(channel) = manager.poll_readable() {
-                (self.readable)(channel);
             }
             let ready = state.queue_mads();
             let is_done = state.unsent.is_empty() || round >= SEND_ROUNDS;
@@ -368,10 +387,15 @@ impl Inner {
             if is_early {
                 state.sleeps_until = deadline;
             }
+            let must_notify = is_early || state.phase != Phase::Running;
+            // The last thing with the manager locked: the program's thread that this wakes locks it, too.
+            while let Some(channel) = state.manager.poll_readable() {
+                (self.readable)(channel);
+            }
             drop(state);
             ready.iter().for_each(|gsi| gsi.transmit());
-            if is_early {
-                ring(&self.doorbell);
+            if must_notify {
+                self.changed.notify_all();
             }
             if is_done {
                 return;
@@ -380,41 +404,30 @@ impl Inner {
         }
     }
 
-    /// What the thread does.
+    /// What the thread does: runs expired timers.
     fn run(&self) {
-        loop {
-            let mut state = self.lock();
-            if state.phase == Phase::Closed {
-                return;
-            }
+        let mut state = self.lock();
+        while state.phase != Phase::Closed {
             let now = self.now();
-            // Awake: no command needs to wake it.
-            state.sleeps_until = Some(Instant::ZERO);
-            let State { manager, nics, resolver, .. } = &mut *state;
-            let has_more = nics.receive(manager, now);
-            if manager.poll_timeout().is_some_and(|at| at <= now) {
+            let deadline = state.deadline();
+            if deadline.is_some_and(|deadline| deadline <= now) {
+                // Awake: no command needs to wake it.
+                state.sleeps_until = Some(Instant::ZERO);
+                let State { manager, resolver, .. } = &mut *state;
                 manager.handle_timeout(now);
+                resolver.handle_timeout(manager, now);
+                self.carry_out(state);
+                state = self.lock();
+                continue;
             }
-            resolver.handle_timeout(manager, now);
-            self.carry_out(state);
-            let until = {
-                let mut state = self.lock();
-                state.sleeps_until = state.deadline();
-                state.sleeps_until
+            state.sleeps_until = deadline;
+            state = match deadline {
+                None => self.changed.wait(state).unwrap_or_else(PoisonError::into_inner),
+                Some(deadline) => {
+                    let waited = self.changed.wait_timeout(state, deadline.saturating_since(now));
+                    waited.unwrap_or_else(PoisonError::into_inner).0
+                }
             };
-            self.progress.notify_all();
-            if !has_more {
-                self.sleep(until);
-            }
         }
-    }
-
-    fn sleep(&self, until: Option<Instant>) {
-        let timeout = until.map(|until| until.saturating_since(self.now()));
-        let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
-        let doorbell = self.doorbell.as_fd();
-        let _ = poll(&mut [PollFd::new(&doorbell, PollFlags::IN)], timeout.as_ref());
-        let mut count = [0; 8];
-        let _ = rustix::io::read(doorbell, &mut count);
     }
 }

@@ -61,6 +61,10 @@ impl Backend for Soft {
         Ok(Box::new(SoftId { shared, number, channel }))
     }
 
+    fn preferred_source(&self, to: SocketAddr) -> Option<IpAddr> {
+        self.0.service.route_to(to, None).ok()?.ok()?.source
+    }
+
     fn addresses(&self) -> Result<Vec<IpAddr>, Error> {
         let addresses = self.0.service.command(|manager, _| {
             let device = manager.device(self.0.device);

@@ -77,6 +77,8 @@ pub use named::{NamedSpec, NamedSpecError};
 #[cfg(target_os = "linux")]
 pub use spec::{Spec, SpecError};
 #[cfg(target_os = "linux")]
+pub(crate) use sys::fork::ProcessMark;
+#[cfg(target_os = "linux")]
 #[doc(hidden)]
 pub use sys::thread::on_stack;
 #[cfg(all(test, target_os = "linux", feature = "raw_eth"))]
@@ -248,8 +250,13 @@ pub trait Receiver: Send {
     /// Leaves a multicast group.
     fn leave(&mut self, _group: Gid) {}
 
-    /// Sets the QPN filter: where the link can filter, packets to other queue pairs are not received. `None`, and the
-    /// initial state, is no filter: there are too many queue pairs for one, or any may exist.
+    /// Whether the link can filter packets by their queue pair.
+    fn has_qpn_filter(&self) -> bool {
+        false
+    }
+
+    /// Sets the QPN filter: where the link [can filter](Self::has_qpn_filter), packets to other queue pairs are not received.
+    /// `None`, and the initial state, is no filter: there are too many queue pairs for one, or any may exist.
     fn set_qpn_filter(&mut self, _queue_pairs: Option<&[Qpn]>) {}
 
     /// Receives packets for these GIDs from now on, if the link has several. Zero is an empty entry.
@@ -283,6 +290,10 @@ macro_rules! forward_to_receiver {
 
         fn leave(&mut self, group: crate::wire::Gid) {
             self.$inner.leave(group);
+        }
+
+        fn has_qpn_filter(&self) -> bool {
+            self.$inner.has_qpn_filter()
         }
 
         fn set_qpn_filter(&mut self, queue_pairs: Option<&[crate::wire::Qpn]>) {

@@ -3,24 +3,18 @@
 //! The kernel announces each change on a netlink socket. What it announces is not read: it may be lost when many changes
 //! come at once, so the interface is looked at again instead, and compared with what it was.
 
-use std::io::{self, Read as _};
+use std::io;
 use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 
-use rustix::net::netlink::SocketAddrNetlink;
-use socket2::{Domain, Protocol, Socket, Type};
-
 use super::interface::{Interface, gid};
-use super::netlink::{Ask, Netlink, address, find_attribute, word};
+use super::netlink::{Announcements, Ask, Netlink, address, find_attribute, word};
 use super::{PortMonitor, PortStatus};
 use crate::verbs::Mtu;
 use crate::wire::Gid;
 
 /// Changes of interfaces and of their addresses: `RTMGRP_LINK | RTMGRP_IPV4_IFADDR | RTMGRP_IPV6_IFADDR`.
 const ANNOUNCED: u32 = 0x1 | 0x10 | 0x100;
-
-/// Maximum number of announcements that are discarded at once; the rest keeps the descriptor readable.
-const ANNOUNCEMENTS_MAX: usize = 4096;
 
 /// Which addresses of its interface a link stands for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,7 +28,7 @@ pub(super) enum Addresses {
 /// Follows one interface.
 #[derive(Debug)]
 pub(super) struct InterfaceMonitor {
-    announcements: Socket,
+    announcements: Announcements,
     questions: Netlink,
     /// The index of the interface.
     interface: u32,
@@ -53,26 +47,10 @@ impl InterfaceMonitor {
         fixed_mtu: Option<Mtu>,
         (gids, mtu): (Vec<Gid>, Mtu),
     ) -> io::Result<Self> {
-        let domain = Domain::from(libc::AF_NETLINK);
-        let protocol = Some(Protocol::from(libc::NETLINK_ROUTE));
-        let announcements = Socket::new(domain, Type::RAW, protocol)?;
-        announcements.set_nonblocking(true)?;
-        rustix::net::bind(&announcements, &SocketAddrNetlink::new(0, ANNOUNCED))?;
+        let announcements = Announcements::open(ANNOUNCED)?;
         let status = PortStatus { is_active: true, gids, mtu };
         let questions = Netlink::open()?;
         Ok(Self { announcements, questions, interface, addresses, fixed_mtu, status })
-    }
-
-    /// Discards the announcements that wait.
-    fn drain(&mut self) {
-        let mut announcement = [0; 512];
-        for _ in 0..ANNOUNCEMENTS_MAX {
-            match (&self.announcements).read(&mut announcement) {
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
-                // That announcements were lost is reported once, as an error.
-                Ok(_) | Err(_) => {}
-            }
-        }
     }
 }
 
@@ -83,7 +61,7 @@ impl PortMonitor for InterfaceMonitor {
 
     fn status(&mut self) -> io::Result<&PortStatus> {
         // Whatever is announced from here on makes the descriptor readable again.
-        self.drain();
+        self.announcements.discard();
         let found = look_up(&mut self.questions, self.interface)?;
         self.status = next_status(&self.status, found.as_ref(), &self.addresses, self.fixed_mtu);
         Ok(&self.status)
@@ -264,8 +242,7 @@ mod tests {
 
     #[test]
     fn announcements_are_drained_before_the_interface_is_looked_at() {
-        let (announcements, kernel) = Socket::pair(Domain::UNIX, Type::DGRAM, None).unwrap();
-        announcements.set_nonblocking(true).unwrap();
+        let (announcements, kernel) = Announcements::pair();
         let all = Addresses::All(3);
         let mut monitor = InterfaceMonitor {
             announcements,
@@ -279,7 +256,6 @@ mod tests {
             kernel.send(&[0; 600]).unwrap();
         }
         monitor.status().unwrap();
-        let error = (&monitor.announcements).read(&mut [0; 8]).unwrap_err();
-        assert_eq!(error.kind(), io::ErrorKind::WouldBlock);
+        assert!(!monitor.announcements.discard(), "there are none left");
     }
 }

@@ -4,8 +4,10 @@
 
 use std::io::{self, Read as _};
 use std::net::IpAddr;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
+use rustix::net::netlink::SocketAddrNetlink;
 use socket2::{Domain, Protocol, Socket, Type};
 
 /// The longest datagram of an answer; the kernel fills at most this much at once.
@@ -22,6 +24,57 @@ const REQUEST: u16 = 0x1;
 const DUMP: u16 = 0x300;
 const ERROR: u16 = 2;
 const DONE: u16 = 3;
+
+/// Maximum number of announcements that are discarded at once; the rest keeps the descriptor readable.
+const ANNOUNCEMENTS_MAX: usize = 4096;
+
+/// A socket on which the kernel announces changes. What it announces is not read: it may be lost when many changes come at
+/// once.
+#[derive(Debug)]
+pub(super) struct Announcements(Socket);
+
+impl Announcements {
+    /// Listens to these groups in the network namespace of the calling thread.
+    pub(super) fn open(groups: u32) -> io::Result<Self> {
+        let socket = route_socket()?;
+        socket.set_nonblocking(true)?;
+        rustix::net::bind(&socket, &SocketAddrNetlink::new(0, groups))?;
+        Ok(Self(socket))
+    }
+
+    /// Announcements that a test makes through the other socket.
+    #[cfg(test)]
+    pub(super) fn pair() -> (Self, Socket) {
+        let (socket, kernel) = Socket::pair(Domain::UNIX, Type::DGRAM, None).unwrap();
+        socket.set_nonblocking(true).unwrap();
+        (Self(socket), kernel)
+    }
+
+    /// Discards the announcements that wait; whether there were any.
+    pub(super) fn discard(&self) -> bool {
+        let mut announcement = [0; 512];
+        for count in 0..ANNOUNCEMENTS_MAX {
+            match (&self.0).read(&mut announcement) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return count > 0,
+                // That announcements were lost is reported once, as an error.
+                Ok(_) | Err(_) => {}
+            }
+        }
+        true
+    }
+}
+
+impl AsFd for Announcements {
+    /// Readable while there are announcements.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+fn route_socket() -> io::Result<Socket> {
+    let domain = Domain::from(libc::AF_NETLINK);
+    Socket::new(domain, Type::RAW, Some(Protocol::from(libc::NETLINK_ROUTE)))
+}
 
 /// A netlink socket of `NETLINK_ROUTE`.
 #[derive(Debug)]
@@ -43,8 +96,7 @@ pub(super) enum Ask {
 impl Netlink {
     /// Opens a socket in the network namespace of the calling thread.
     pub(super) fn open() -> io::Result<Self> {
-        let domain = Domain::from(libc::AF_NETLINK);
-        let socket = Socket::new(domain, Type::RAW, Some(Protocol::from(libc::NETLINK_ROUTE)))?;
+        let socket = route_socket()?;
         // The kernel answers within the request; this is for the day that it does not.
         socket.set_read_timeout(Some(Duration::from_millis(200)))?;
         Ok(Self { socket, sequence: 0, answer: Vec::new() })

@@ -14,7 +14,7 @@ impl Shared {
     /// Sets the link's QPN filter to the queue pairs that there are. A new one is in it before the program learns its
     /// number, so no packet to it is missed.
     pub(super) fn set_qpn_filter(&self) {
-        if self.signals.has_failed() {
+        if self.signals.has_failed() || !self.has_qpn_filter {
             return;
         }
         let mut receiver = self.receiver();

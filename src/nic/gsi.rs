@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::SoftNic;
+use super::driver::Signals;
 use super::shared::Shared;
 use crate::engine::{Engine, Event};
 use crate::memory::Buffer;
@@ -93,24 +94,48 @@ pub enum GsiSendError {
     NoPath,
 }
 
-/// What wakes the user of queue pair 1. The core delivers its events here, and not to the program.
+/// Takes the events of queue pair 1. The core delivers them here, and not to the program.
 pub(super) struct GsiEvents {
     qp: QpHandle,
     recv_cq: CqHandle,
     send_cq: CqHandle,
-    wakeup: Arc<Wakeup>,
+    user: Arc<GsiUser>,
+    signals: Arc<Signals>,
 }
 
-struct Wakeup {
-    /// Whether a completion came since the last [`Gsi::receive`] that found nothing.
+/// The user of queue pair 1.
+pub(super) struct GsiUser {
+    /// Whether something came since the last [`Gsi::receive`] that found nothing.
     is_readable: AtomicBool,
-    wake: Box<dyn Fn() + Send + Sync>,
+    serve: Box<dyn Fn() + Send + Sync>,
 }
 
-impl Wakeup {
-    fn wake(&self) {
+impl GsiUser {
+    fn set_readable(&self) {
         self.is_readable.store(true, Ordering::Release);
-        (self.wake)();
+    }
+
+    fn is_readable(&self) -> bool {
+        self.is_readable.load(Ordering::Acquire)
+    }
+}
+
+impl Shared {
+    fn set_gsi_user(&self, user: Option<Arc<GsiUser>>) {
+        *self.gsi.lock().unwrap_or_else(PoisonError::into_inner) = user;
+    }
+
+    /// Lets the user of queue pair 1 take what has come. The progress thread calls it after everything that it does, with no
+    /// lock held.
+    pub(super) fn serve_gsi(&self) {
+        let user = self.gsi.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        if let Some(user) = user.filter(|user| user.is_readable()) {
+            (user.serve)();
+            if user.is_readable() {
+                // The rest follows when the NIC has had its turn.
+                self.signals.wake();
+            }
+        }
     }
 }
 
@@ -119,7 +144,7 @@ impl GsiEvents {
     pub(super) fn take(&self, event: Event) -> bool {
         match event {
             Event::Completion(cq) if cq == self.recv_cq => {
-                self.wakeup.wake();
+                self.set_readable();
                 true
             }
             Event::Completion(cq) => cq == self.send_cq,
@@ -127,11 +152,17 @@ impl GsiEvents {
             Event::Async(AsyncEvent::Cq(_, cq)) => cq == self.recv_cq || cq == self.send_cq,
             // The program is told, too.
             Event::Async(AsyncEvent::Port(_) | AsyncEvent::Device(_)) => {
-                self.wakeup.wake();
+                self.set_readable();
                 false
             }
             Event::Async(AsyncEvent::Srq(..)) => false,
         }
+    }
+
+    /// The progress thread serves the user, next if it is the one that calls this.
+    fn set_readable(&self) {
+        self.user.set_readable();
+        self.signals.wake_from_other();
     }
 }
 
@@ -140,18 +171,19 @@ impl GsiEvents {
 /// Lock order: its user's own locks, then this, then the NIC's.
 pub struct Gsi {
     open: Arc<Mutex<Option<Open>>>,
-    wakeup: Arc<Wakeup>,
+    user: Arc<GsiUser>,
 }
 
 /// What a NIC keeps of its queue pair 1, to close it.
 #[derive(Clone)]
-pub(super) struct GsiCloser(Arc<Mutex<Option<Open>>>, Arc<Wakeup>);
+pub(super) struct GsiCloser(Arc<Mutex<Option<Open>>>, Arc<GsiUser>);
 
 impl GsiCloser {
-    /// The NIC is going: nothing holds its link any more, and the user is woken to learn of it.
+    /// The NIC is going: nothing holds its link any more, and the user is served to learn of it.
     pub(super) fn close(&self) {
         drop(self.0.lock().unwrap_or_else(PoisonError::into_inner).take());
-        self.1.wake();
+        self.1.set_readable();
+        (self.1.serve)();
     }
 }
 
@@ -172,12 +204,14 @@ struct Objects {
 }
 
 impl SoftNic {
-    /// Opens queue pair 1. `wake` is called when datagrams have come, when the port has changed and when the NIC closes,
-    /// with the NIC locked: it may only wake a thread.
-    pub fn open_gsi(&self, wake: impl Fn() + Send + Sync + 'static) -> Result<Gsi, CreateError> {
+    /// Opens queue pair 1. `serve` is called when datagrams have come, when the port has changed or failed, and when the NIC
+    /// closes: by the NIC's own thread or, when it closes, by the thread that drops it, and without a lock of the NIC. The
+    /// NIC waits for it to return.
+    pub fn open_gsi(&self, serve: impl Fn() + Send + Sync + 'static) -> Result<Gsi, CreateError> {
         let buffer = Buffer::try_new(SLOT_LEN * RECEIVES as usize)
             .map_err(|_| CreateError::Refused(crate::verbs::Errno::ENOMEM))?;
-        let wakeup = Arc::new(Wakeup { is_readable: AtomicBool::new(true), wake: Box::new(wake) });
+        let is_readable = AtomicBool::new(true);
+        let user = Arc::new(GsiUser { is_readable, serve: Box::new(serve) });
         let objects = {
             let mut core = self.shared.core();
             if self.has_failed() {
@@ -186,16 +220,17 @@ impl SoftNic {
             core.engine.reserve_gsi(SENDS, RECEIVES);
             let objects = Objects::create(&mut core.engine, &buffer)?;
             let Objects { qp, recv_cq, send_cq, .. } = objects;
-            let wakeup = Arc::clone(&wakeup);
-            core.gsi = Some(GsiEvents { qp, recv_cq, send_cq, wakeup });
+            let (user, signals) = (Arc::clone(&user), Arc::clone(&self.shared.signals));
+            core.gsi = Some(GsiEvents { qp, recv_cq, send_cq, user, signals });
             objects
         };
+        self.shared.set_gsi_user(Some(Arc::clone(&user)));
         self.shared.set_qpn_filter();
         let shared = Arc::clone(&self.shared);
         let open = Arc::new(Mutex::new(Some(Open { shared, objects, buffer })));
-        let closer = GsiCloser(Arc::clone(&open), Arc::clone(&wakeup));
+        let closer = GsiCloser(Arc::clone(&open), Arc::clone(&user));
         *self.gsi.lock().unwrap_or_else(PoisonError::into_inner) = Some(closer);
-        Ok(Gsi { open, wakeup })
+        Ok(Gsi { open, user })
     }
 }
 
@@ -344,14 +379,14 @@ impl Gsi {
 
     /// Whether [`receive`](Self::receive) may find something.
     pub fn is_readable(&self) -> bool {
-        self.wakeup.is_readable.load(Ordering::Acquire)
+        self.user.is_readable()
     }
 
-    /// Takes datagrams that have come, a batch at most, and posts their buffers anew before it returns; whether there may
-    /// be more.
-    pub fn receive(&self, datagrams: &mut Vec<GsiDatagram>) -> bool {
-        self.wakeup.is_readable.store(false, Ordering::Release);
-        let has_more = self.with(|Open { shared, objects, buffer }| {
+    /// Takes datagrams that have come, a batch at most, and posts their buffers anew before it returns. There may be more if
+    /// it is still [readable](Self::is_readable).
+    pub fn receive(&self, datagrams: &mut Vec<GsiDatagram>) {
+        self.user.is_readable.store(false, Ordering::Release);
+        self.with(|Open { shared, objects, buffer }| {
             let mut core = shared.core();
             let engine = &mut core.engine;
             let mut wcs = [Wc::default(); BATCH];
@@ -368,14 +403,12 @@ impl Gsi {
             if count < BATCH {
                 // Nothing can come between the last poll and this: the NIC is locked.
                 engine.request_notify(objects.recv_cq, Notify::Next);
+            } else {
+                // Another NIC's thread may have called this: this one's may be asleep.
+                self.user.set_readable();
+                shared.signals.wake_from_other();
             }
-            count == BATCH
         });
-        let has_more = has_more.unwrap_or(false);
-        if has_more {
-            self.wakeup.is_readable.store(true, Ordering::Release);
-        }
-        has_more
     }
 
     /// Queues a MAD for queue pair 1 of a peer. [`transmit`](Self::transmit) sends it.
@@ -428,6 +461,7 @@ impl Drop for Gsi {
             objects.destroy(&mut core.engine, &buffer);
             core.gsi = None;
             drop(core);
+            shared.set_gsi_user(None);
             shared.set_qpn_filter();
         }
     }

@@ -20,12 +20,14 @@ use crate::time::Instant;
 impl Shared {
     /// Makes progress until the NIC is stopped, or fails.
     pub(super) fn run(&self) {
+        self.signals.enter_progress_thread();
         if catch_unwind(AssertUnwindSafe(|| self.make_progress())).is_err() {
             self.signals.fail();
         }
         if self.signals.has_failed() {
             // The panic message has the reason.
             self.core().fail(&io::Error::other("a thread panicked while it worked on the NIC"));
+            let _ = catch_unwind(AssertUnwindSafe(|| self.serve_gsi()));
         }
     }
 
@@ -45,6 +47,7 @@ impl Shared {
                 }
                 Action::Sleep(sleep) => Event::Woken(self.sleep(sleep)),
             };
+            self.serve_gsi();
             action = driver.step(event, self);
         }
     }

@@ -12,6 +12,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 use super::core::Core;
 use super::driver::{PollCounter, Signals};
 use super::failure::FailGuard;
+use super::gsi::GsiUser;
 use super::port::PortWatch;
 use super::timed_mutex::{TimedGuard, TimedMutex};
 use super::transmit::Tx;
@@ -30,10 +31,14 @@ pub(super) struct Shared {
     rx_fd: OwnedFd,
     /// The same once a multicast group was joined, if it is another one then.
     rx_fd_with_groups: OnceLock<OwnedFd>,
+    /// Whether the link filters packets by their queue pair.
+    pub(super) has_qpn_filter: bool,
     /// Reports changes of the port.
     pub(super) port_watch: Option<PortWatch>,
     pub(super) signals: Arc<Signals>,
     pub(super) polls: PollCounter,
+    /// The user of queue pair 1, if that is open.
+    pub(super) gsi: Mutex<Option<Arc<GsiUser>>>,
     clock: std::time::Instant,
     /// A copy of [`Tx::deadline`] for pollers, in nanoseconds; the largest number if there is none.
     pub(super) tx_deadline: AtomicU64,
@@ -47,16 +52,19 @@ impl Shared {
         port_watch: Option<PortWatch>,
     ) -> io::Result<Arc<Self>> {
         let rx_fd = receiver.fd().try_clone_to_owned()?;
+        let has_qpn_filter = receiver.has_qpn_filter();
         let signals = Arc::new(Signals::new()?);
         Ok(Arc::new(Self {
             core: Mutex::new(core),
             tx: TimedMutex::new(tx, &signals),
             rx: TimedMutex::new(receiver, &signals),
             rx_fd,
+            has_qpn_filter,
             rx_fd_with_groups: OnceLock::new(),
             port_watch,
             signals,
             polls: PollCounter::new(),
+            gsi: Mutex::new(None),
             #[expect(clippy::disallowed_methods, reason = "here is where time comes from")]
             clock: std::time::Instant::now(),
             tx_deadline: AtomicU64::new(u64::MAX),

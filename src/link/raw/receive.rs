@@ -150,6 +150,10 @@ impl Receiver for RawReceiver {
         self.filter.leave(self.ring.socket(), group);
     }
 
+    fn has_qpn_filter(&self) -> bool {
+        true
+    }
+
     fn set_qpn_filter(&mut self, queue_pairs: Option<&[Qpn]>) {
         self.filter.set_queue_pairs(self.ring.socket(), queue_pairs);
     }

@@ -1,5 +1,6 @@
 //! System calls, each behind a safe function: the one place of this room with `unsafe` in it.
 
+pub(crate) mod fork;
 pub(super) mod interface;
 pub(super) mod ring;
 pub(super) mod socket;

@@ -2,6 +2,8 @@
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::OnceLock;
+use std::thread::ThreadId;
 
 use rustix::event::{EventfdFlags, eventfd};
 
@@ -13,12 +15,13 @@ use crate::time::Instant;
 pub(in crate::nic) struct Signals {
     word: SharedWord,
     doorbell: OwnedFd,
+    progress_thread: OnceLock<ThreadId>,
 }
 
 impl Signals {
     pub(in crate::nic) fn new() -> io::Result<Self> {
         let doorbell = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?;
-        Ok(Self { word: SharedWord::new(), doorbell })
+        Ok(Self { word: SharedWord::new(), doorbell, progress_thread: OnceLock::new() })
     }
 
     /// Returns a recent value of the shared word.
@@ -36,6 +39,18 @@ impl Signals {
     /// Wakes the progress thread.
     pub(in crate::nic) fn wake(&self) {
         self.ring_if(self.word.wake());
+    }
+
+    /// The calling thread is the progress thread.
+    pub(in crate::nic) fn enter_progress_thread(&self) {
+        let _ = self.progress_thread.set(std::thread::current().id());
+    }
+
+    /// Wakes the progress thread, unless it is the calling one.
+    pub(in crate::nic) fn wake_from_other(&self) {
+        if self.progress_thread.get() != Some(&std::thread::current().id()) {
+            self.wake();
+        }
     }
 
     /// Wakes the progress thread if it would sleep past the deadline. The caller has released the lock under which it

@@ -90,15 +90,17 @@ unsafe extern "C" {
     fn pthread_setcancelstate(state: c_int, old: *mut c_int) -> c_int;
 }
 
-/// A call that waits for a descriptor until `attempt` is done; 0, or -1 and sets `errno`. The thread can be canceled while
-/// it waits: then this unwinds, and neither `attempt` nor the caller may have anything to be dropped.
+/// A call that waits for a descriptor until `attempt`, which is told whether the call has just waited, is done; 0, or -1 and
+/// sets `errno`. The thread can be canceled while it waits: then this unwinds, and neither `attempt` nor the caller may
+/// have anything to be dropped.
 ///
 /// It waits by `read`, as the kernel's channels are waited for: after a signal, that goes on if the handler was installed
 /// with `SA_RESTART`, and fails with `EINTR` if not. `poll` always fails.
 #[inline]
-pub(crate) fn waiting(attempt: impl FnMut() -> Result<Attempt> + Copy) -> c_int {
+pub(crate) fn waiting(mut attempt: impl FnMut(bool) -> Result<Attempt> + Copy) -> c_int {
+    let mut has_waited = false;
     loop {
-        let fd = match guarded(attempt) {
+        let fd = match guarded(|| attempt(has_waited)) {
             Ok(Attempt::Done) => return 0,
             Ok(Attempt::Wait(fd)) => fd,
             Err(Failed(code)) => {
@@ -117,6 +119,7 @@ pub(crate) fn waiting(attempt: impl FnMut() -> Result<Attempt> + Copy) -> c_int 
             }
             _ => return -1,
         }
+        has_waited = true;
     }
 }
 

@@ -56,7 +56,7 @@ unsafe extern "C-unwind" fn ibv_get_cq_event(
     cq: *mut *mut ibv_cq,
     cq_context: *mut *mut c_void,
 ) -> c_int {
-    waiting(|| {
+    waiting(|_| {
         // SAFETY: the program says that it is one.
         let channel = unsafe { Channel::of(channel) }?;
         let taken = channel.events.take(|Told(cq)| {

@@ -230,7 +230,7 @@ unsafe extern "C-unwind" fn ibv_get_async_event(
     context: *mut ibv_context,
     event: *mut ibv_async_event,
 ) -> c_int {
-    waiting(|| {
+    waiting(|_| {
         // SAFETY: the program says that it is open.
         let open = unsafe { Context::of(context) }?;
         let taken = open.events.take(|Told(event)| {

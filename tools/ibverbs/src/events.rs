@@ -516,7 +516,7 @@ mod tests {
     #[test]
     fn waiting_thread_is_woken() {
         let queue = Queue::new().unwrap();
-        let attempt = || match queue.take(|_| {})? {
+        let attempt = |_| match queue.take(|_| {})? {
             Ok(letter) => (letter == 7).then_some(Attempt::Done).ok_or(Failed::EINVAL),
             Err(fd) => Ok(Attempt::Wait(fd)),
         };

@@ -8,7 +8,7 @@ use std::ffi::c_int;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use roce::cm::ChannelId;
 
@@ -23,6 +23,11 @@ pub(super) struct Channel {
     /// What all copies of its descriptor stand for.
     pub(super) file: File,
     write_end: OwnedFd,
+    /// Whether a byte was written to the pipe and not drained. It changes with the manager locked.
+    has_byte: AtomicBool,
+    /// Number of threads that may have read it meanwhile: those that wait, and those that a signal or a cancellation took
+    /// from it.
+    readers: AtomicUsize,
 }
 
 /// Opens the device; the descriptor.
@@ -38,7 +43,8 @@ pub(super) fn open(flags: c_int) -> Result<RawFd> {
     set_flags(&read_end, flags)?;
     let file = super::interpose::file_of(read_end.as_raw_fd())?.0;
     let id = process.command(|manager, _| Ok(manager.create_channel()?))?;
-    let channel = Arc::new(Channel { id, file, write_end });
+    let (has_byte, readers) = (AtomicBool::new(false), AtomicUsize::new(0));
+    let channel = Arc::new(Channel { id, file, write_end, has_byte, readers });
     process.channels.insert(&channel);
     if let Err(failed) = process.watcher.add(&channel) {
         process.close(id);
@@ -62,7 +68,7 @@ fn set_flags(fd: &OwnedFd, flags: c_int) -> Result<()> {
 impl Channel {
     /// Makes the descriptor readable. The manager must be locked.
     pub(super) fn set_readable(&self) {
-        if self.bytes() == 0 {
+        if !self.has_byte.swap(true, Ordering::Relaxed) || self.was_read() {
             without_sigpipe(|| {
                 // Not the C library's function, which is a cancellation point.
                 // SAFETY: one byte, which is ours.
@@ -74,22 +80,35 @@ impl Channel {
         }
     }
 
-    /// Makes the descriptor what the channel is, after its events were taken or dropped. The manager must be locked. `fd`
-    /// is a descriptor of this channel, if one is known.
-    pub(super) fn settle(&self, is_readable: bool, fd: Option<RawFd>) {
-        if is_readable {
-            self.set_readable();
-        } else if self.bytes() > 0 && !fd.is_some_and(drain) {
-            self.drain_by_name();
+    /// Whether a thread that waits has read the byte. Only where one does, the kernel must be asked.
+    fn was_read(&self) -> bool {
+        if self.readers.load(Ordering::SeqCst) == 0 {
+            return false;
         }
-    }
-
-    /// Number of bytes in the pipe.
-    fn bytes(&self) -> usize {
         let mut bytes: c_int = 0;
         // SAFETY: there is room for a number.
         unsafe { libc::ioctl(self.write_end.as_raw_fd(), libc::FIONREAD, &raw mut bytes) };
-        usize::try_from(bytes).unwrap_or(0)
+        bytes == 0
+    }
+
+    /// A thread is going to wait for the byte, and to read it. It looks at the channel then.
+    pub(super) fn begin_wait(&self) {
+        self.readers.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// A thread that waited has looked at the channel, and settled it. The manager must be locked.
+    pub(super) fn end_wait(&self) {
+        self.readers.fetch_sub(1, Ordering::SeqCst);
+    }
+
+    /// Makes the descriptor what the channel is, after its events were taken or dropped. The manager must be locked. `fd`
+    /// is a descriptor of this channel.
+    pub(super) fn settle(&self, is_readable: bool, fd: RawFd) {
+        if is_readable {
+            self.set_readable();
+        } else if self.has_byte.swap(false, Ordering::Relaxed) && !drain(fd) {
+            self.drain_by_name();
+        }
     }
 
     /// Empties the pipe through a read end of its own.
@@ -162,8 +181,11 @@ fn drain(fd: RawFd) -> bool {
                 libc::RWF_NOWAIT,
             )
         };
-        if read <= 0 {
-            return io::Error::last_os_error().kind() == io::ErrorKind::WouldBlock;
+        match usize::try_from(read) {
+            Ok(read) if read == sink.len() => {}
+            Ok(_) => return true,
+            // A thread that waited was quicker.
+            Err(_) => return io::Error::last_os_error().kind() == io::ErrorKind::WouldBlock,
         }
     }
 }

@@ -64,6 +64,8 @@ pub(super) struct Call<'a> {
     pub(super) channel: &'a Arc<Channel>,
     /// What it was written to.
     pub(super) fd: c_int,
+    /// Whether it has just waited for the descriptor.
+    pub(super) has_waited: bool,
     body: &'a [u8],
     /// How much room there is for an answer.
     pub(super) answer_len: usize,
@@ -75,6 +77,7 @@ pub(super) fn write(
     fd: c_int,
     bytes: *const c_void,
     len: usize,
+    has_waited: bool,
 ) -> Result<Attempt> {
     let (process, channel) = channel::channel(target)?;
     let mut header = abi::Header::new_zeroed();
@@ -94,7 +97,7 @@ pub(super) fn write(
     let body = body.get_mut(..usize::from(header.body_len).min(BODY_MAX)).unwrap_or_default();
     read_program(start + header_len as u64, body)?;
     let answer_len = usize::from(header.answer_len);
-    handler(&Call { process, channel: &channel, fd, body, answer_len })
+    handler(&Call { process, channel: &channel, fd, has_waited, body, answer_len })
 }
 
 /// Copies memory of the program.
@@ -183,7 +186,7 @@ fn destroy_id(call: &Call<'_>) -> Result<Attempt> {
     let (id, destroyed) = call.process.command(|manager, now| {
         let id = call.id(manager, command.id)?;
         let destroyed = manager.destroy_id(now, id)?;
-        call.channel.settle(manager.is_readable(call.channel.id), Some(call.fd));
+        call.channel.settle(manager.is_readable(call.channel.id), call.fd);
         Ok((id, destroyed))
     })?;
     call.process.forget(id);
@@ -526,7 +529,7 @@ fn leave_multicast(call: &Call<'_>) -> Result<Attempt> {
         manager.leave(membership.id, membership.group)?;
         memberships.remove(command.id);
         drop(memberships);
-        call.channel.settle(manager.is_readable(call.channel.id), Some(call.fd));
+        call.channel.settle(manager.is_readable(call.channel.id), call.fd);
         Ok(reported)
     })?;
     call.answer(command.response, &abi::EventsAnswer { events_reported })?;
@@ -548,7 +551,7 @@ fn migrate_id(call: &Call<'_>) -> Result<Attempt> {
     let events_reported = call.process.command(|manager, _| {
         let id = own_id(manager, from.id, command.id)?;
         let reported = manager.migrate_id(id, call.channel.id)?;
-        from.settle(manager.is_readable(from.id), Some(fd));
+        from.settle(manager.is_readable(from.id), fd);
         Ok(reported)
     })?;
     call.answer(command.response, &abi::EventsAnswer { events_reported })?;

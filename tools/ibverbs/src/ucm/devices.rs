@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex};
 use roce::cm::DeviceId;
 use roce::link::Spec;
 use roce::link::interface::Interface;
-use roce::link::route::{Route, route_to};
+use roce::link::route::Route;
 use roce::nic::SoftNic;
 
 use super::Process;
@@ -99,8 +99,9 @@ impl Nics {
         if let Some(source) = source {
             self.open_at(process, source)?;
         }
-        let route = route_to(destination, source)
-            .map_err(|error| Failed(error.raw_os_error().unwrap_or(libc::ENETUNREACH)))?;
+        let route = process.service.route_to(destination, source).map_err(|_| Failed::ENODEV)?;
+        let route =
+            route.map_err(|error| Failed(error.raw_os_error().unwrap_or(libc::ENETUNREACH)))?;
         if source.is_some() {
             return Ok(());
         }

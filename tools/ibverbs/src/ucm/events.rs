@@ -26,7 +26,10 @@ pub(super) fn get_event(call: &Call<'_>) -> Result<Attempt> {
     write_program(command.response, [0; size_of::<abi::EventAnswer>()].get(..room).unwrap_or(&[]))?;
     let taken = call.process.command(|manager, _| {
         let event = manager.poll_event(call.channel.id);
-        call.channel.settle(manager.is_readable(call.channel.id), Some(call.fd));
+        call.channel.settle(manager.is_readable(call.channel.id), call.fd);
+        if call.has_waited {
+            call.channel.end_wait();
+        }
         Ok(event)
     });
     let taken = match taken {
@@ -52,7 +55,11 @@ pub(super) fn get_event(call: &Call<'_>) -> Result<Attempt> {
 fn wait(call: &Call<'_>) -> Result<Attempt> {
     // SAFETY: a system call without pointers.
     let flags = unsafe { libc::fcntl(call.fd, libc::F_GETFL) };
-    if flags & libc::O_NONBLOCK != 0 { Err(Failed::EAGAIN) } else { Ok(Attempt::Wait(call.fd)) }
+    if flags & libc::O_NONBLOCK != 0 {
+        return Err(Failed::EAGAIN);
+    }
+    call.channel.begin_wait();
+    Ok(Attempt::Wait(call.fd))
 }
 
 /// An event, for C.

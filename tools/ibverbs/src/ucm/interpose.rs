@@ -120,7 +120,7 @@ unsafe extern "C-unwind" fn old_write(fd: c_int, bytes: *const c_void, len: usiz
 
 /// Executes a command; how many bytes were written.
 fn command(target: Target, fd: c_int, bytes: *const c_void, len: usize) -> isize {
-    match waiting(|| commands::write(target, fd, bytes, len)) {
+    match waiting(|has_waited| commands::write(target, fd, bytes, len, has_waited)) {
         0 => isize::try_from(len).unwrap_or(isize::MAX),
         _ => -1,
     }
