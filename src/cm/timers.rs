@@ -55,6 +55,9 @@ impl Timers {
     }
 }
 
+/// Nanoseconds between two times at which messages that wait are looked at.
+const WAIT_GRID: u64 = 64_000_000;
+
 /// The schedule of one message's retransmissions.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Schedule {
@@ -115,8 +118,10 @@ impl Schedule {
     }
 
     /// The message is not retransmitted now; when to look at it next, which is when Linux would retransmit it at the latest.
+    /// All messages that wait are looked at at the same times.
     pub(super) fn wait(&mut self, now: Instant) -> Instant {
-        self.take(now).min(self.linux)
+        let next = self.take(now).as_nanos().next_multiple_of(WAIT_GRID);
+        Instant::from_nanos(next).min(self.linux)
     }
 
     fn take(&mut self, now: Instant) -> Instant {
@@ -211,7 +216,7 @@ mod tests {
             looked.push(at);
             at = schedule.wait(at);
         }
-        assert_eq!(looked, [ms(50), ms(150), ms(350)]);
+        assert_eq!(looked, [ms(50), ms(192)]);
         assert_eq!((at, schedule.due(at)), (ms(400), Due::Retransmission));
         assert_eq!(schedule.sent(at), ms(800));
         assert_eq!(schedule.due(ms(1600)), Due::GiveUp);

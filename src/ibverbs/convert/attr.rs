@@ -141,8 +141,12 @@ impl ibv_qp_attr {
     /// The attributes that `mask` names, in words; all others are as of a new queue pair.
     pub fn to_qp_attr(&self, mask: AttrMask) -> Result<QpAttr, ModifyError> {
         let mut attr = QpAttr::default();
-        for flag in mask {
+        // Not by the iterator of the flags, which compares them with all names.
+        let mut left = mask.bits();
+        while left != 0 {
+            let flag = AttrMask::from_bits_retain(left & left.wrapping_neg());
             self.take(flag, &mut attr).ok_or(ModifyError::Value(flag))?;
+            left &= left - 1;
         }
         Ok(attr)
     }

@@ -2,8 +2,7 @@
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::sync::OnceLock;
-use std::thread::ThreadId;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use rustix::event::{EventfdFlags, eventfd};
 
@@ -15,13 +14,20 @@ use crate::time::Instant;
 pub(in crate::nic) struct Signals {
     word: SharedWord,
     doorbell: OwnedFd,
-    progress_thread: OnceLock<ThreadId>,
+    /// The progress thread, once it runs.
+    progress_thread: AtomicUsize,
+}
+
+/// A number that no other thread has, and that is not 0. Unlike `std::thread::current`, it needs no memory.
+fn current_thread() -> usize {
+    thread_local!(static MARK: u8 = const { 0 });
+    MARK.with(|mark| std::ptr::from_ref(mark).addr())
 }
 
 impl Signals {
     pub(in crate::nic) fn new() -> io::Result<Self> {
         let doorbell = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?;
-        Ok(Self { word: SharedWord::new(), doorbell, progress_thread: OnceLock::new() })
+        Ok(Self { word: SharedWord::new(), doorbell, progress_thread: AtomicUsize::new(0) })
     }
 
     /// Returns a recent value of the shared word.
@@ -43,12 +49,12 @@ impl Signals {
 
     /// The calling thread is the progress thread.
     pub(in crate::nic) fn enter_progress_thread(&self) {
-        let _ = self.progress_thread.set(std::thread::current().id());
+        self.progress_thread.store(current_thread(), Ordering::Relaxed);
     }
 
     /// Wakes the progress thread, unless it is the calling one.
     pub(in crate::nic) fn wake_from_other(&self) {
-        if self.progress_thread.get() != Some(&std::thread::current().id()) {
+        if self.progress_thread.load(Ordering::Relaxed) != current_thread() {
             self.wake();
         }
     }
