@@ -33,7 +33,7 @@ impl Default for Config {
             net: net::Config::default()
                 .connect_timeout(Duration::from_secs(1))
                 .keepalive(Duration::from_millis(200))
-                .retries(4),
+                .retries(3),
         }
     }
 }

@@ -14,7 +14,7 @@ use super::listener::Listener;
 use super::shared::{About, Prepared};
 use crate::connect::{ConnectionManager, Options};
 use crate::device::{Context, Mr, MrSlice, Pd};
-use crate::link::{OpenError, Spec, route};
+use crate::link::{OpenError, Spec, fault, route};
 use crate::nic::SoftNic;
 use crate::rdma_nic::RdmaNic;
 use crate::verbs::Access;
@@ -74,13 +74,23 @@ fn opened() -> &'static Opened {
 impl Endpoint {
     /// Opens a device by its name: `udp:192.0.2.1`, `raw:eth0`, `soft:eth0` for a soft NIC, `verbs:mlx5_0` for a card. It connects
     /// by the connection manager, and by TCP connections where a card has none.
+    ///
+    /// A soft NIC can be tried on a bad network: `udp:192.0.2.1?loss=1%,dup=1%` does so to the packets that it sends, as
+    /// [`fault`] describes.
     pub fn open(name: &str) -> Result<Self, Error> {
         if let Some(card) = name.strip_prefix("verbs:") {
             let context = Context::new(RdmaNic::open(card)?);
             return Self::new(context.clone()).or_else(|_| Self::over_tcp(context));
         }
-        let spec: Spec = name.parse().map_err(|error| Error::Spec(format!("{name}: {error}")))?;
-        Self::new(Arc::new(SoftNic::start(spec.open(None)?)?))
+        let wrong = |error: &dyn std::fmt::Display| Error::Spec(format!("{name}: {error}"));
+        let (device, faults) = name.split_once('?').unwrap_or((name, ""));
+        let spec: Spec = device.parse().map_err(|error| wrong(&error))?;
+        let faults: fault::Spec = faults.parse().map_err(|error| wrong(&error))?;
+        let mut link = spec.open(None)?;
+        if name.contains('?') {
+            link = fault::inject(link, &faults);
+        }
+        Self::new(Arc::new(SoftNic::start(link)?))
     }
 
     /// Uses a device, and connects by its connection manager: peers find it by its IP addresses.

@@ -1,1 +1,89 @@
 //! The examples, run as a user runs them.
+
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Output, Stdio};
+
+use crate::example::example;
+
+fn text(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stdout).into_owned()
+}
+
+/// Three server processes on a bad network, of which one is killed, starts again and catches up, and another one is killed then.
+#[test]
+fn kv_loses_nothing_when_servers_are_killed() {
+    let output = example("kv")
+        .args(["-d", "udp:{}?loss=1%,reorder=1%"])
+        .env("KV", "127.24.1.1:7010,127.24.1.2:7010,127.24.1.3:7010,127.24.1.4:7010")
+        .output()
+        .unwrap();
+    let text = text(&output);
+    assert!(output.status.success(), "{output:?}");
+    assert!(text.contains("20 keys, 0 acknowledged values lost"), "{text}");
+    assert_eq!(text.matches("server 0 is ready").count(), 2, "{text}");
+}
+
+struct Killed(Child);
+
+impl Drop for Killed {
+    fn drop(&mut self) {
+        self.0.kill().unwrap();
+        self.0.wait().unwrap();
+    }
+}
+
+#[test]
+fn kv_by_hand() {
+    let hosts = "127.24.3.1:7010,127.24.3.2:7010,127.24.3.3:7010,127.24.3.4:7010";
+    let kv = |arguments: &[&str]| {
+        let mut command = example("kv");
+        command.args(arguments).env("KV", hosts);
+        command
+    };
+    let mut servers: Vec<Killed> = ["0", "1", "2"]
+        .map(|own| Killed(kv(&["serve", own]).stdout(Stdio::piped()).spawn().unwrap()))
+        .into();
+    for server in &mut servers {
+        let mut lines = BufReader::new(server.0.stdout.take().unwrap()).lines();
+        assert!(lines.next().unwrap().unwrap().ends_with("is ready"));
+    }
+    let output = kv(&["put", "name", "value"]).output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    drop(servers.remove(1));
+    let output = kv(&["get", "name"]).output().unwrap();
+    assert_eq!(text(&output), "value\n", "{output:?}");
+    let output = kv(&["put", &"long".repeat(9), "value"]).output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    let message = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert_eq!(message, "kv: a key has up to 32 bytes, a value up to 208\n");
+}
+
+#[test]
+fn all_reduce_by_threads() {
+    for (members, floats) in [("1", "10"), ("4", "100001"), ("5", "3")] {
+        let arguments = ["--members", members, "--floats", floats];
+        let output = example("all_reduce").args(arguments).output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        let right = format!("of {members}: {floats} floats, 0 wrong");
+        let count = text(&output).matches(&right).count();
+        assert_eq!(count.to_string(), members, "{output:?}");
+    }
+}
+
+#[test]
+fn all_reduce_by_processes_on_a_bad_network() {
+    let hosts = "127.24.4.1:7020,127.24.4.2:7020,127.24.4.3:7020";
+    let members: Vec<Child> = (0..3)
+        .map(|own| {
+            let device = format!("udp:127.24.4.{}?loss=10%,reorder=5%", own + 1);
+            let own = own.to_string();
+            let arguments = ["--hosts", hosts, "--own", &own, "-d", &device, "--floats", "50000"];
+            example("all_reduce").args(arguments).stdout(Stdio::piped()).spawn().unwrap()
+        })
+        .collect();
+    for member in members {
+        let output = member.wait_with_output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        assert!(text(&output).contains("of 3: 50000 floats, 0 wrong"), "{output:?}");
+    }
+}

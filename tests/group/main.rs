@@ -5,6 +5,8 @@
     reason = "a test that cannot go on fails, after a while"
 )]
 
+#[path = "../common/example.rs"]
+mod example;
 mod examples;
 mod restart;
 
@@ -29,7 +31,7 @@ pub(crate) fn hosts(net: u8, count: u8) -> Hosts {
 
 pub(crate) fn config() -> Config {
     let net = roce::net::Config::default().ring(32 << 10).keepalive(Duration::from_millis(100));
-    let net = net.connect_timeout(Duration::from_secs(1)).retries(3);
+    let net = net.connect_timeout(Duration::from_secs(1)).retries(2);
     Config::default().net(net)
 }
 

@@ -1,26 +1,13 @@
 //! The examples, run as a user runs them.
 
 use std::io::{BufRead, BufReader};
-use std::path::PathBuf;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::sync::{Mutex, PoisonError};
+
+use crate::example::example;
 
 /// Held by a test whose example takes 127.0.0.1. A client does, whatever loopback address its server has.
 static LOCALHOST: Mutex<()> = Mutex::new(());
-
-/// An example that cargo has built with the tests, or builds now.
-fn example(name: &str) -> Command {
-    let own = std::env::current_exe().unwrap();
-    let path: PathBuf = own.ancestors().nth(2).unwrap().join("examples").join(name);
-    if !path.exists() {
-        let cargo = Command::new(env!("CARGO"))
-            .args(["build", "--quiet", "--offline", "--example", name])
-            .current_dir(env!("CARGO_MANIFEST_DIR"))
-            .status();
-        assert!(cargo.unwrap().success());
-    }
-    Command::new(path)
-}
 
 #[test]
 fn echo_in_one_process() {

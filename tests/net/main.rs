@@ -2,6 +2,8 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 mod cable;
+#[path = "../common/example.rs"]
+mod example;
 mod examples;
 mod faults;
 mod life;
