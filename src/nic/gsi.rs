@@ -4,7 +4,7 @@
 //! count towards its limits. A NIC has no queue pair 1 until it is [opened](SoftNic::open_gsi).
 
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, PoisonError, RwLock};
 
 use super::SoftNic;
 use super::driver::Signals;
@@ -170,18 +170,19 @@ impl GsiEvents {
 ///
 /// Lock order: its user's own locks, then this, then the NIC's.
 pub struct Gsi {
-    open: Arc<Mutex<Option<Open>>>,
+    /// Written when it is closed. Its users read: one may transmit while another receives.
+    open: Arc<RwLock<Option<Open>>>,
     user: Arc<GsiUser>,
 }
 
 /// What a NIC keeps of its queue pair 1, to close it.
 #[derive(Clone)]
-pub(super) struct GsiCloser(Arc<Mutex<Option<Open>>>, Arc<GsiUser>);
+pub(super) struct GsiCloser(Arc<RwLock<Option<Open>>>, Arc<GsiUser>);
 
 impl GsiCloser {
     /// The NIC is going: nothing holds its link any more, and the user is served to learn of it.
     pub(super) fn close(&self) {
-        drop(self.0.lock().unwrap_or_else(PoisonError::into_inner).take());
+        drop(self.0.write().unwrap_or_else(PoisonError::into_inner).take());
         self.1.set_readable();
         (self.1.serve)();
     }
@@ -227,7 +228,7 @@ impl SoftNic {
         self.shared.set_gsi_user(Some(Arc::clone(&user)));
         self.shared.set_qpn_filter();
         let shared = Arc::clone(&self.shared);
-        let open = Arc::new(Mutex::new(Some(Open { shared, objects, buffer })));
+        let open = Arc::new(RwLock::new(Some(Open { shared, objects, buffer })));
         let closer = GsiCloser(Arc::clone(&open), Arc::clone(&user));
         *self.gsi.lock().unwrap_or_else(PoisonError::into_inner) = Some(closer);
         Ok(Gsi { open, user })
@@ -369,7 +370,7 @@ impl Objects {
 
 impl Gsi {
     fn with<T>(&self, run: impl FnOnce(&Open) -> T) -> Option<T> {
-        self.open.lock().unwrap_or_else(PoisonError::into_inner).as_ref().map(run)
+        self.open.read().unwrap_or_else(PoisonError::into_inner).as_ref().map(run)
     }
 
     /// Whether the NIC is there and works.
@@ -452,7 +453,7 @@ impl Gsi {
 
 impl Drop for Gsi {
     fn drop(&mut self) {
-        let open = self.open.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let open = self.open.write().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(Open { shared, objects, buffer }) = open
             && !shared.signals.has_failed()
         {

@@ -300,16 +300,20 @@ impl SoftNic {
     }
 
     fn post_to<T: Refusal>(&self, command: impl FnOnce(&mut Core) -> T) -> T {
-        let done = {
+        let (done, work) = {
             let mut core = self.shared.core();
             if self.has_failed() {
                 return T::refused();
             }
             let done = command(&mut core);
             core.deliver();
-            done
+            (done, core.work(Instant::ZERO))
         };
-        self.shared.posted();
+        if work.has_tx {
+            self.shared.posted();
+        } else {
+            self.shared.signals.wake_before(work.deadline);
+        }
         done
     }
 }

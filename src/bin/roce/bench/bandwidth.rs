@@ -134,6 +134,8 @@ impl Run<'_> {
         let mut wcs = [Wc::default(); POLL];
         loop {
             self.sending.post(side)?;
+            // Silence lasts until here: what arrives while the thread has no core is found by the next poll.
+            let polled = watch.peer.is_some().then(now);
             let count = side.poll(&mut wcs)?;
             if count == 0 && !watch.polled_in_vain() {
                 continue;
@@ -167,7 +169,7 @@ impl Run<'_> {
             } else {
                 self.last
             };
-            let caught_up = caught_up(side, watch, self.received, now, last)?;
+            let caught_up = caught_up(side, watch, self.received, polled, last)?;
             let sent = self.sending.is_done() || watch.gives_up(now);
             if self.told.is_none() && sent && (sends || caught_up) {
                 let done = self.sending.pace.finish(now, self.sending.completed);
@@ -181,16 +183,17 @@ impl Run<'_> {
     }
 }
 
-/// Whether the peer is done and everything it sent has been taken, or is lost.
+/// Whether the peer is done and everything it sent has been taken, or is lost: the last poll, which began at `polled`, found
+/// nothing although nothing had come for long.
 fn caught_up(
     side: &Side,
     watch: &Watch<'_>,
     received: u64,
-    now: Instant,
+    polled: Option<Instant>,
     last: Instant,
 ) -> anyhow::Result<bool> {
-    let Some(peer) = watch.peer else { return Ok(false) };
-    let (plan, idle) = (side.plan(), now.duration_since(last.max(watch.heard())));
+    let (Some(peer), Some(polled)) = (watch.peer, polled) else { return Ok(false) };
+    let (plan, idle) = (side.plan(), polled.saturating_duration_since(last.max(watch.heard())));
     let reliable = plan.connection == Connection::Rc;
     if !plan.takes_receives() {
         // Nothing tells when the last unreliable write is there.
