@@ -38,7 +38,7 @@ fn talk(connection: &Connection, words: &[String]) -> Result {
         println!("client: {}", String::from_utf8(answer)?);
     }
     // A message of any size is one message.
-    connection.send(&vec![7; 5_000_000])?;
+    connection.send(&vec![7; 500_000])?;
     let answer = connection.recv()?.ok_or("the server has closed the connection")?;
     println!("client: {} bytes", answer.len());
     Ok(connection.close()?)

@@ -13,7 +13,7 @@ const SLOTS: usize = 512;
 const SLOT: usize = 256; // version, 32 bytes of key, value, the same version
 const TICK: Duration = Duration::from_millis(20);
 
-fn slot(version: u64, key: &str, value: &str) -> Result<Vec<u8>> {
+pub(crate) fn slot(version: u64, key: &str, value: &str) -> Result<Vec<u8>> {
     if key.len() > 32 || value.len() > SLOT - 48 {
         return Err("a key has up to 32 bytes, a value up to 208".into());
     }
@@ -29,13 +29,13 @@ fn version(slot: &[u8]) -> u64 {
 }
 
 /// Where the slot of a key is in a table.
-fn place(key: &[u8]) -> usize {
+pub(crate) fn place(key: &[u8]) -> usize {
     key.iter().fold(7_usize, |hash, byte| hash.wrapping_mul(31) + usize::from(*byte)) % SLOTS * SLOT
 }
 
 /// Reads a slot of a server. The server writes the version behind it first and the one before it last: if both are the same,
 /// no part of the slot is of another version.
-fn read(table: &Remote, at: usize) -> std::result::Result<Vec<u8>, Error> {
+pub(crate) fn read(table: &Remote, at: usize) -> std::result::Result<Vec<u8>, Error> {
     loop {
         let slot = table.read(at as u64, SLOT as u64)?;
         if slot[..8] == slot[SLOT - 8..] {

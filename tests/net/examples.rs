@@ -1,8 +1,9 @@
 //! The examples, run as a user runs them.
 
-use std::io::{BufRead, BufReader};
-use std::process::Stdio;
+use std::io::{BufRead, BufReader, Lines};
+use std::process::{Child, ChildStdout, Stdio};
 use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
 
 use crate::example::example;
 
@@ -15,7 +16,7 @@ fn echo_in_one_process() {
     let output = example("echo").output().unwrap();
     assert!(output.status.success(), "{output:?}");
     let text = String::from_utf8(output.stdout).unwrap();
-    assert!(text.contains("client: without a line of TCP\nclient: 5000000 bytes\n"), "{text}");
+    assert!(text.contains("client: without a line of TCP\nclient: 500000 bytes\n"), "{text}");
 }
 
 #[test]
@@ -29,7 +30,7 @@ fn echo_in_two_processes() {
     for word in ["one", "two"] {
         let output = example("echo").args(["connect", at, word]).output().unwrap();
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
-        assert_eq!(text, format!("client: {word}\nclient: 5000000 bytes\n"), "{output:?}");
+        assert_eq!(text, format!("client: {word}\nclient: 500000 bytes\n"), "{output:?}");
     }
     server.kill().unwrap();
     server.wait().unwrap();
@@ -50,4 +51,140 @@ fn file_copy_copies() {
         assert!(progress.contains(&format!("{len} of {len} bytes")), "{progress}");
     }
     std::fs::remove_dir_all(&folder).unwrap();
+}
+
+/// An example that runs until the test ends.
+struct Running {
+    child: Child,
+    lines: Lines<BufReader<ChildStdout>>,
+}
+
+impl Running {
+    fn start(name: &str, arguments: &[&str]) -> Self {
+        let mut child = example(name).args(arguments).stdout(Stdio::piped()).spawn().unwrap();
+        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        Self { child, lines }
+    }
+
+    /// Where it listens.
+    fn address(&mut self) -> String {
+        let line = self.lines.next().unwrap().unwrap();
+        line.strip_prefix("listening at ").unwrap().to_owned()
+    }
+
+    /// Kibibytes of memory that it has.
+    fn memory(&self) -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+        line.trim().trim_end_matches(" kB").parse().unwrap()
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+const BAD_NETWORKS: [&str; 2] = ["loss=1%,reorder=1%", "loss=10%"];
+
+/// Devices of a server and a client on a bad network.
+fn devices(net: u8, faults: &str) -> [String; 2] {
+    [1, 2].map(|host| format!("udp:127.21.{net}.{host}?{faults}"))
+}
+
+#[test]
+fn echo_on_a_bad_network() {
+    for (net, faults) in (41..).zip(BAD_NETWORKS) {
+        let [server, client] = devices(net, faults);
+        let listen = format!("127.21.{net}.1:0");
+        let mut server = Running::start("echo", &["-d", &server, "serve", &listen]);
+        let arguments = ["-d", &client, "connect", &server.address(), "lossy"];
+        let output = example("echo").args(arguments).output().unwrap();
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert_eq!(text, "client: lossy\nclient: 500000 bytes\n", "{output:?}");
+    }
+}
+
+#[test]
+fn file_copy_on_a_bad_network() {
+    let folder = Folder::new("lossy");
+    for (net, faults) in (43..).zip(BAD_NETWORKS) {
+        let [from, to] = ["from", "to"].map(|name| folder.path(name));
+        std::fs::write(&from, crate::message(7, 700_001)).unwrap();
+        let [receiver, sender] = devices(net, faults);
+        let listen = format!("127.21.{net}.1:0");
+        let mut receiver = Running::start("file_copy", &["receive", &listen, &to, "-d", &receiver]);
+        let arguments = ["send", &from, &receiver.address(), "-d", &sender];
+        let output = example("file_copy").args(arguments).output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        assert!(receiver.child.wait().unwrap().success());
+        assert!(std::fs::read(&from).unwrap() == std::fs::read(&to).unwrap());
+    }
+}
+
+/// The echo server's answers are not read: it holds up its client, and takes no more memory than its rings.
+#[test]
+fn echo_to_a_client_that_does_not_read() {
+    let mut server = Running::start("echo", &["serve", "127.21.45.1:0"]);
+    let client = crate::endpoint([127, 21, 45, 2], None);
+    let connection = client.connect(server.address()).unwrap();
+    connection.send(b"first").unwrap();
+    assert_eq!(connection.recv().unwrap().as_deref(), Some(&b"first"[..]));
+    let (before, mut sent, mut buffer) = (server.memory(), 0, Vec::new());
+    while connection.send_timeout(&crate::message(sent, 1000), HELD_UP).is_ok() {
+        sent += 1;
+    }
+    assert!(sent > 100 && sent < 10_000, "{sent} messages");
+    let more = server.memory().saturating_sub(before);
+    assert!(more < 8 << 10, "{more} KiB");
+    for number in 0..sent {
+        assert!(connection.recv_timeout(&mut buffer, crate::WAIT).unwrap());
+        assert_eq!(buffer, crate::message(number, 1000));
+    }
+    connection.close().unwrap();
+}
+
+/// Longer than a server that reads takes to make room.
+const HELD_UP: Duration = Duration::from_millis(500);
+
+#[test]
+fn file_copy_ends_with_an_error_when_the_receiver_is_killed() {
+    let folder = Folder::new("killed");
+    let [from, to] = ["from", "to"].map(|name| folder.path(name));
+    std::fs::write(&from, vec![7; 80 << 20]).unwrap();
+    let mut receiver = Running::start("file_copy", &["receive", "127.21.46.1:0", &to]);
+    let arguments = ["send", &from, &receiver.address(), "-d", "udp:127.21.46.2"];
+    let sender = example("file_copy").args(arguments).stderr(Stdio::piped()).spawn().unwrap();
+    // The receiver creates the file before the first byte comes.
+    while std::fs::metadata(&to).is_err() {
+        std::thread::yield_now();
+    }
+    receiver.child.kill().unwrap();
+    let output = sender.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(1), "{output:?}");
+    let message = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(message.starts_with("file_copy: the connection is lost: "), "{message}");
+}
+
+/// A folder that ends with the test.
+struct Folder(std::path::PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("roce-net-{name}-{}", std::process::id()));
+        std::fs::create_dir_all(&path).unwrap();
+        Self(path)
+    }
+
+    fn path(&self, name: &str) -> String {
+        self.0.join(name).to_str().unwrap().to_owned()
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
 }
