@@ -57,7 +57,9 @@ impl Ring<'_> {
             self.member.poll(&mut |from: usize, message: &[u8]| {
                 arrived.extend((from == previous).then(|| message.to_vec()));
             })?;
-            match (self.arrived.pop_front(), &mut room) {
+            // What comes early is of the next step: it waits.
+            let next = if room.is_some() { self.arrived.pop_front() } else { None };
+            match (next, &mut room) {
                 (Some(bytes), Some(floats)) if bytes.len() == 4 * floats.len() => {
                     for (to, from) in floats.iter_mut().zip(bytes.as_chunks().0) {
                         take(to, f32::from_le_bytes(*from));
@@ -139,11 +141,9 @@ fn run() -> Result {
 }
 
 fn main() -> ExitCode {
-    run().map_or_else(
-        |error| {
-            eprintln!("all_reduce: {error}");
-            ExitCode::FAILURE
-        },
-        |()| ExitCode::SUCCESS,
-    )
+    if let Err(error) = run() {
+        eprintln!("all_reduce: {error}");
+        return ExitCode::FAILURE;
+    }
+    ExitCode::SUCCESS
 }
