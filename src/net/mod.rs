@@ -11,7 +11,7 @@
 //! ```
 //! use roce::net::{Connection, Listener};
 //!
-//! let listener = Listener::bind("127.20.1.1:0")?;
+//! let listener = Listener::bind("127.20.13.1:0")?;
 //! let at = listener.local_addr()?;
 //! let client = std::thread::spawn(move || -> Result<_, roce::net::Error> {
 //!     let connection = Connection::connect(at)?;
