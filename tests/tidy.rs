@@ -301,3 +301,31 @@ fn every_file_of_testdata_has_an_origin() {
         }
     }
 }
+
+/// Loopback addresses that examples in the documentation open, but for 127.0.0.0/24, which clients share.
+fn example_addresses(text: &str) -> BTreeSet<&str> {
+    let docs = text.lines().map(str::trim_start).filter(|line| line.starts_with("//"));
+    let starts = docs.flat_map(|line| line.match_indices("127.").map(move |(at, _)| &line[at..]));
+    let end = |c: char| !(c.is_ascii_digit() || c == '.');
+    starts
+        .map(|rest| rest.split(end).next().unwrap().trim_end_matches('.'))
+        .filter(|address| !address.starts_with("127.0.0."))
+        .collect()
+}
+
+#[test]
+fn examples_of_different_files_have_different_addresses() {
+    // They run at the same time, and one process at a time has an address.
+    let mut owners = BTreeMap::new();
+    let mut shared = Vec::new();
+    let files = files_under("src", &["rs"]);
+    for (path, text) in files.iter().filter(|(path, _)| !path.starts_with("src/bin")) {
+        for address in example_addresses(text) {
+            if let Some(other) = owners.insert(address, path) {
+                shared.push(format!("{path} and {other}: {address}"));
+            }
+        }
+    }
+    assert!(shared.is_empty(), "{}", shared.join("\n"));
+    assert!(owners.len() > 5, "they were found: {owners:?}");
+}
