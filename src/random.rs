@@ -17,3 +17,13 @@ impl Random {
         z ^ (z >> 31)
     }
 }
+
+/// Seeds that a simulation runs: those that the environment asks for, else 100.
+#[cfg(test)]
+pub(crate) fn seeds() -> std::ops::Range<u64> {
+    let number = |name| std::env::var(name).ok().map(|text| text.parse().unwrap());
+    match number("ROCE_SEED") {
+        Some(seed) => seed..seed + 1,
+        None => 0..number("ROCE_SEEDS").unwrap_or(100),
+    }
+}

@@ -98,7 +98,7 @@ impl Peers {
     }
 
     /// A message is retransmitted.
-    pub(super) fn resent(&mut self, address: Gid, transmission: &mut Transmission) {
+    pub(super) fn retransmitted(&mut self, address: Gid, transmission: &mut Transmission) {
         self.transmissions += 1;
         transmission.last = self.transmissions;
         if let Some(peer) = self.by_address.get_mut(&address.0) {
@@ -146,7 +146,7 @@ mod tests {
         let mut probes = 0;
         for message in &mut sent {
             if peers.expired(to, message) == Verdict::Retransmit {
-                peers.resent(to, message);
+                peers.retransmitted(to, message);
                 probes += 1;
             }
         }
@@ -178,7 +178,7 @@ mod tests {
         peers.answered(to, &mut later);
         assert_eq!(peers.expired(to, &mut lost), Verdict::Retransmit);
         // Its turn is now after the other one's.
-        peers.resent(to, &mut lost);
+        peers.retransmitted(to, &mut lost);
         peers.answered(to, &mut later);
         assert_eq!(peers.expired(to, &mut lost), Verdict::Wait);
     }
@@ -189,7 +189,7 @@ mod tests {
         let (mut peers, to) = peers();
         let mut old = peers.sent(to);
         let mut young = peers.sent(to);
-        peers.resent(to, &mut old);
+        peers.retransmitted(to, &mut old);
         peers.answered(to, &mut old);
         assert_eq!(peers.expired(to, &mut young), Verdict::Wait);
     }

@@ -71,7 +71,7 @@ impl Manager {
             self.counters.add(Counter::Waited);
             return self.set_deadline(name, Some(next));
         }
-        self.peers.resent(ah.dgid, transmission);
+        self.peers.retransmitted(ah.dgid, transmission);
         let (next, message) = (schedule.sent(now), *message);
         self.set_deadline(name, Some(next));
         self.counters.add(Counter::Retransmitted);

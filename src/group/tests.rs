@@ -436,19 +436,10 @@ fn run(seed: u64) -> Outcome {
     Outcome { wrong, received, resumed: world.resumed, restarts: world.restarts }
 }
 
-/// Seeds that the environment asks for, else 100.
-fn seeds() -> std::ops::Range<u64> {
-    let number = |name| std::env::var(name).ok().map(|text| text.parse().unwrap());
-    match number("ROCE_SEED") {
-        Some(seed) => seed..seed + 1,
-        None => 0..number("ROCE_SEEDS").unwrap_or(100),
-    }
-}
-
 #[test]
 fn messages_arrive_once_and_in_order_within_an_incarnation() {
     let (mut bad, mut all) = (Vec::new(), Outcome::default());
-    for seed in seeds() {
+    for seed in crate::random::seeds() {
         let outcome = run(seed);
         all.received += outcome.received;
         all.resumed += outcome.resumed;
@@ -459,7 +450,7 @@ fn messages_arrive_once_and_in_order_within_an_incarnation() {
     }
     assert!(bad.is_empty(), "{}", bad.join("\n"));
     // The simulation has to have met what it is for.
-    let count = seeds().count();
+    let count = crate::random::seeds().count();
     let Outcome { received, resumed, restarts, .. } = all;
     println!("{count} seeds: {received} messages, {resumed} resumed, {restarts} restarts");
     assert!(count < 50 || received > 500 * count && resumed > 5 * count && restarts > 2 * count);

@@ -439,19 +439,10 @@ fn judge_kept(side: &Side, sent: &[Vec<u8>], received: usize, outcome: &mut Outc
     }
 }
 
-/// Seeds that the environment asks for, else 100.
-fn seeds() -> std::ops::Range<u64> {
-    let number = |name| std::env::var(name).ok().map(|text| text.parse().unwrap());
-    match number("ROCE_SEED") {
-        Some(seed) => seed..seed + 1,
-        None => 0..number("ROCE_SEEDS").unwrap_or(100),
-    }
-}
-
 #[test]
 fn messages_arrive_once_and_in_order() {
     let (mut bad, mut failed, mut received, mut count) = (Vec::new(), 0, 0, 0);
-    for seed in seeds() {
+    for seed in crate::random::seeds() {
         let outcome = run(seed);
         count += 1;
         failed += u64::from(outcome.has_failed && seed % 16 != 15);
