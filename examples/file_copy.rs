@@ -39,7 +39,7 @@ fn bar(done: u64, total: u64) {
 
 /// Writes a file into the receiver's memory, one window after the other.
 fn send(connection: &Connection, path: &str) -> Result {
-    let mut file = File::open(path)?;
+    let mut file = File::open(path).map_err(|error| format!("{path}: {error}"))?;
     let total = file.metadata()?.len();
     connection.send(&total.to_le_bytes())?;
     // Each slot of this memory has a chunk and the progress after it; a slot is used again once its WRITEs are done.
@@ -77,7 +77,7 @@ fn send(connection: &Connection, path: &str) -> Result {
 
 /// Publishes memory, and writes to a file what the sender put there.
 fn receive(connection: &Connection, listener: &Listener, path: &str) -> Result {
-    let mut file = File::create(path)?;
+    let mut file = File::create(path).map_err(|error| format!("{path}: {error}"))?;
     let total = connection.recv()?.ok_or("the sender has gone")?;
     let total = u64::from_le_bytes(total.try_into().map_err(|_| "a length has eight bytes")?);
     let window = listener.endpoint().allocate(WINDOW.min(usize::try_from(total)?).max(1))?;
