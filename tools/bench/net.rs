@@ -4,8 +4,9 @@
 //! cargo run --release --example bench-net [-- SECONDS [ROW]]      # or tools/bench/net, which builds it as a release is built
 //! ```
 //!
-//! Both sides are threads of one process, each on a core of its own with its soft NIC at a loopback address; TCP goes over loopback, too. Each figure is
-//! the median of five slices, taken in turns. ROW is a part of a row's name: only those are measured.
+//! Both sides are threads of one process, each on a core of its own with its soft NIC at a loopback address; TCP goes over loopback, too. With the path
+//! of a network namespace in `ROCE_BENCH_PEER`, side 1 is there, and a veth joins both: side 0 has 10.22.0.1 and 10.22.1.1, side 1 10.22.0.2 and
+//! 10.22.1.2. Each figure is the median of five slices, taken in turns. ROW is a part of a row's name: only those are measured.
 #![allow(
     clippy::cast_precision_loss,
     clippy::disallowed_methods,
@@ -16,6 +17,7 @@
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::os::fd::AsFd;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
@@ -90,7 +92,8 @@ fn main() {
     let slice = Duration::from_secs_f64(seconds / SLICES as f64 / 2.0);
     let net = Net(connect());
     let tcp = Tcp(connect_tcp());
-    println!("{:<44}{:>14}{:>14}{:>9}", "", "roce::net", "rival", "ratio");
+    let over = if peer_namespace().is_some() { "over a veth" } else { "over loopback" };
+    println!("{over:<44}{:>14}{:>14}{:>9}", "roce::net", "rival", "ratio");
     row("64-byte ping-pong, µs (TCP)", ping_pong, &net, &tcp, slice, true);
     let large = |pipe: &dyn Pipe, time| stream(pipe, time, LARGE, 1) * LARGE as f64 / 1e9;
     row("64 KiB messages, GB/s (TCP)", large, &net, &tcp, slice, false);
@@ -187,28 +190,49 @@ fn pin(side: usize) {
     rustix::thread::sched_setaffinity(None, &cores).unwrap();
 }
 
-fn open(side: usize, name: &str) -> Endpoint {
-    pin(side);
-    Endpoint::open(name).unwrap()
+/// Runs `open` where a side has its sockets: side 1 may be in a network namespace of its own.
+fn at_side<T: Send>(side: usize, open: impl FnOnce() -> T + Send) -> T {
+    std::thread::scope(|scope| {
+        let opening = scope.spawn(|| {
+            pin(side);
+            if let (1, Some(path)) = (side, peer_namespace()) {
+                let namespace = std::fs::File::open(path).unwrap();
+                let kind = Some(rustix::thread::LinkNameSpaceType::Network);
+                rustix::thread::move_into_link_name_space(namespace.as_fd(), kind).unwrap();
+            }
+            open()
+        });
+        opening.join().unwrap()
+    })
 }
 
-fn endpoints() -> [Endpoint; 2] {
-    [open(0, "udp:127.22.0.1"), open(1, "udp:127.22.0.2")]
+fn peer_namespace() -> Option<std::ffi::OsString> {
+    std::env::var_os("ROCE_BENCH_PEER")
+}
+
+/// The address of a side; each has two.
+fn address(side: usize, which: usize) -> String {
+    let first = if peer_namespace().is_some() { 10 } else { 127 };
+    format!("{first}.22.{which}.{}", side + 1)
+}
+
+fn open(side: usize, which: usize) -> Endpoint {
+    at_side(side, || Endpoint::open(&format!("udp:{}", address(side, which))).unwrap())
 }
 
 fn connect() -> [Connection; 2] {
-    let [client, server] = endpoints();
-    let listener = server.listen("127.22.0.2:0").unwrap();
+    let [client, server] = [0, 1].map(|side| open(side, 0));
+    let listener = at_side(1, || server.listen((address(1, 0), 0)).unwrap());
     let at = listener.local_addr().unwrap();
     std::thread::scope(|scope| {
-        let accepting = scope.spawn(|| listener.accept().unwrap());
-        [client.connect(at).unwrap(), accepting.join().unwrap()]
+        let accepting = scope.spawn(|| at_side(1, || listener.accept().unwrap()));
+        [at_side(0, || client.connect(at).unwrap()), accepting.join().unwrap()]
     })
 }
 
 fn connect_tcp() -> [TcpStream; 2] {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let client = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let listener = at_side(1, || TcpListener::bind((address(1, 0), 0)).unwrap());
+    let client = at_side(0, || TcpStream::connect(listener.local_addr().unwrap()).unwrap());
     let server = listener.accept().unwrap().0;
     [client, server].map(|stream| {
         stream.set_nodelay(true).unwrap();
@@ -217,8 +241,8 @@ fn connect_tcp() -> [TcpStream; 2] {
 }
 
 fn connect_bare() -> [BareSide; 2] {
-    let sides = [(0, "udp:127.22.1.1"), (1, "udp:127.22.1.2")].map(|(side, name)| {
-        let pd = open(side, name).pd().clone();
+    let sides = [0, 1].map(|side| {
+        let pd = open(side, 1).pd().clone();
         let cq = pd.context().create_cq(2048).unwrap();
         let qp = pd.qp(&cq).depth(DEPTH, DEPTH).max_inline_data(256).build_any(QpType::Rc).unwrap();
         let memory = pd.allocate(LARGE, Access::LOCAL_WRITE | Access::REMOTE_WRITE).unwrap();
