@@ -36,8 +36,9 @@ const RECEIVE_BATCH: usize = 16;
 pub(super) const PARTS_MAX: usize = 4;
 /// Number of work requests in flight from which on a sender polls now and then.
 const POLL_FROM: usize = 32;
-/// Bytes that a sender posts before it polls: while it copies the next message, the network carries these.
-const POLL_BYTES: usize = 32 << 10;
+/// Bytes that a sender posts before it polls: while it copies the next message, the network carries these. Two messages of
+/// 64 KiB share a poll and a system call to send.
+const POLL_BYTES: usize = 96 << 10;
 /// Number of polls between two looks at the clock.
 const POLLS_PER_LOOK: u32 = 16;
 

@@ -94,6 +94,12 @@ use transmit::Tx;
 /// notices, and the engine knows how rarely to try it.
 const DELAYED_ACK_MAX: Duration = Duration::from_micros(25);
 
+/// Maximum number of payload bytes of a queue pair in flight where receive buffers have at least `LARGE_ROOM` bytes: enough
+/// for the sender to go on while the receiver copies what has arrived. Where a system allows less room, as Linux did to
+/// ordinary users before 6.18, the engine's smaller window stays.
+const LARGE_WINDOW: u32 = 512 << 10;
+const LARGE_ROOM: usize = 2 << 20;
+
 /// A running software NIC. It stops when it is dropped.
 pub struct SoftNic {
     shared: Arc<Shared>,
@@ -136,6 +142,9 @@ impl SoftNic {
         config.limits = config.limits.within(memory_budget::for_objects());
         // A peer's receive buffer is assumed to be as large as this one. The kernel's own overhead takes up to half of it.
         config.peer_window_bytes = receiver.room().and_then(|room| u32::try_from(room / 2).ok());
+        if receiver.room().is_some_and(|room| room >= LARGE_ROOM) {
+            config.window_bytes = LARGE_WINDOW;
+        }
         configure(&mut config);
         let async_events = Arc::new(EventQueue::new()?);
         let core = Core {
