@@ -2,7 +2,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use roce::device::Mr;
+use roce::device::{Mr, MrSlice};
 use roce::group::{Error, Group, Member, Remote};
 
 pub(crate) type Result<T = ()> = std::result::Result<T, Box<dyn std::error::Error>>;
@@ -94,32 +94,33 @@ pub(crate) fn serve(group: &Group) -> Result {
 pub(crate) struct Client {
     pub(crate) member: Member,
     tables: [Option<Remote>; SERVERS],
+    rooms: [MrSlice; 2],
 }
 
 impl Client {
     pub(crate) fn new(group: &Group) -> Result<Self> {
-        Ok(Self { member: group.member(0)?, tables: Default::default() })
+        let rooms = [group.allocate(SLOT)?.slice(..)?, group.allocate(SLOT)?.slice(..)?];
+        Ok(Self { member: group.member(0)?, tables: Default::default(), rooms })
     }
 
-    /// The newest slot of a key that two servers have.
+    /// The newest slot of a key that two servers have. The READs of both are in flight together.
     fn newest(&mut self, key: &str) -> Result<Vec<u8>> {
-        let at = place(&slot(0, key, "")?[8..40]);
+        let at = place(&slot(0, key, "")?[8..40]) as u64;
         for _ in 0..1000 {
-            let mut found = Vec::new();
             for (server, table) in self.tables.iter_mut().enumerate() {
-                if table.is_none() {
-                    *table = self.member.lookup(server, TABLE).unwrap_or(None);
-                }
-                match table.as_ref().filter(|_| found.len() < 2).map(|table| read(table, at)) {
-                    Some(Ok(slot)) => found.push(slot),
-                    Some(Err(_)) => *table = None, // it has gone, or was started again
-                    None => {}
-                }
+                *table = table.take().or_else(|| self.member.lookup(server, TABLE).ok()?);
             }
-            if found.len() == 2 {
-                return Ok(found.into_iter().max_by_key(|slot| version(slot)).unwrap_or_default());
+            let known = self.tables.iter().flatten().zip(&self.rooms);
+            let begun: Vec<_> = known.map(|(table, room)| table.begin_read(at, room)).collect();
+            let ended = begun.into_iter().map(|reading| Some(reading.ok()?.wait().ok()?.to_vec()));
+            let mut found: Vec<_> = ended.flatten().collect();
+            found.sort_by_key(|slot| version(slot));
+            if found.len() < 2 {
+                self.tables = Default::default(); // one has gone, or was started again
+                self.member.wait(TICK)?;
+            } else if found.iter().all(|slot| slot[..8] == slot[SLOT - 8..]) {
+                return Ok(found.swap_remove(1));
             }
-            self.member.wait(TICK)?;
         }
         Err("fewer than two servers answer".into())
     }
