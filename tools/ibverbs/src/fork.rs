@@ -35,6 +35,11 @@ impl Generation {
         Self(GENERATION.load(Ordering::Relaxed))
     }
 
+    #[inline]
+    pub(crate) fn number(self) -> u32 {
+        self.0
+    }
+
     /// Whether a parent of this process had devices open when it forked.
     pub(crate) fn is_forked() -> bool {
         Self::current() != Self(0)

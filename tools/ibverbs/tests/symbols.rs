@@ -22,6 +22,7 @@ fn every_symbol_has_its_version() {
             ["LIBC", name, "old"] => libc("2.2.5", name),
             ["LIBC_2.4", name, "old"] => libc("2.4", name),
             ["LIBC_2.7", name, "old"] => libc("2.7", name),
+            ["LIBC_2.9", name, "old"] => libc("2.9", name),
             [version, name] => format!("{name}@@{version}"),
             [version, name, "old"] => format!("{name}@{version}"),
             _ => panic!("what is {line:?}?"),

@@ -8,11 +8,12 @@ use std::ffi::c_int;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use roce::cm::ChannelId;
 
 use super::Process;
+use super::descriptors::DESCRIPTORS;
 use crate::call::{Failed, Result, caught};
 use crate::share::File;
 
@@ -190,45 +191,6 @@ fn drain(fd: RawFd) -> bool {
     }
 }
 
-/// Which descriptors may be channels: those that were, until a look at one finds that it is none any more. Other
-/// descriptors cost `write` one look here.
-pub(super) struct Descriptors([AtomicU64; DESCRIPTORS_MAX / 64]);
-
-/// Descriptors beyond this number are always looked at.
-const DESCRIPTORS_MAX: usize = 1 << 20;
-
-pub(super) static DESCRIPTORS: Descriptors =
-    Descriptors([const { AtomicU64::new(0) }; DESCRIPTORS_MAX / 64]);
-
-impl Descriptors {
-    /// Its word and its bit.
-    #[inline]
-    fn find(&self, fd: c_int) -> Option<(&AtomicU64, u64)> {
-        let fd = usize::try_from(fd).ok()?;
-        Some((self.0.get(fd / 64)?, 1 << (fd % 64)))
-    }
-
-    #[inline]
-    pub(super) fn contains(&self, fd: c_int) -> bool {
-        match self.find(fd) {
-            Some((word, bit)) => word.load(Ordering::Relaxed) & bit != 0,
-            None => fd >= 0,
-        }
-    }
-
-    pub(super) fn insert(&self, fd: c_int) {
-        if let Some((word, bit)) = self.find(fd) {
-            word.fetch_or(bit, Ordering::Relaxed);
-        }
-    }
-
-    pub(super) fn remove(&self, fd: c_int) {
-        if let Some((word, bit)) = self.find(fd) {
-            word.fetch_and(!bit, Ordering::Relaxed);
-        }
-    }
-}
-
 /// Closes channels whose descriptors are all gone.
 #[derive(Debug)]
 pub(super) struct Watcher {
@@ -291,12 +253,13 @@ pub(super) enum Target {
     Other,
 }
 
-/// What a descriptor stands for.
+/// What a descriptor stands for, by asking the kernel.
 pub(super) fn target(fd: c_int) -> Target {
     caught(|| Ok(find_target(fd))).unwrap_or(Target::Other)
 }
 
 fn find_target(fd: c_int) -> Target {
+    let before = DESCRIPTORS.closes();
     let Ok((file, is_fifo)) = super::interpose::file_of(fd) else {
         DESCRIPTORS.remove(fd);
         return Target::Other;
@@ -305,6 +268,7 @@ fn find_target(fd: c_int) -> Target {
         let found = Process::existing().and_then(|process| process.channels.find(file));
         if let Some(id) = found {
             DESCRIPTORS.insert(fd);
+            DESCRIPTORS.remember(fd, id, before);
             return Target::Channel(id);
         }
         if DESCRIPTORS.contains(fd) && crate::fork::Generation::is_forked() && is_read_end(fd) {

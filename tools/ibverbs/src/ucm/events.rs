@@ -7,6 +7,7 @@ use roce::ibverbs::ibv_ah_attr;
 use zerocopy::{FromZeros, IntoBytes};
 
 use super::abi;
+use super::channel::{self, Target};
 use super::commands::{Call, write_program};
 use crate::call::{Attempt, Failed, Result};
 use crate::events::lock;
@@ -57,6 +58,10 @@ fn wait(call: &Call<'_>) -> Result<Attempt> {
     let flags = unsafe { libc::fcntl(call.fd, libc::F_GETFL) };
     if flags & libc::O_NONBLOCK != 0 {
         return Err(Failed::EAGAIN);
+    }
+    // The number may stand for another file by now, which must not be read from.
+    if channel::target(call.fd) != Target::Channel(call.channel.id) {
+        return Err(Failed(libc::EBADF));
     }
     call.channel.begin_wait();
     Ok(Attempt::Wait(call.fd))

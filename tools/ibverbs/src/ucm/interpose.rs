@@ -1,9 +1,10 @@
-//! `open`, `write` and `fstat`, in front of the C library's: by these librdmacm talks to its device. Everything else that it
-//! does with the descriptor, the kernel does with a pipe.
+//! `open`, `write`, `close`, `dup2` and `fstat`, in front of the C library's: by these librdmacm talks to its device.
+//! Everything else that it does with the descriptor, the kernel does with a pipe.
 //!
-//! `write` costs other descriptors one look at a table. `close`, `dup` and their like are the C library's: a number that
-//! means another file now is found out when a command is written to it, and one that means a channel newly, by the error
-//! that `write` gets from the read end of a pipe.
+//! `write` costs other descriptors one look at a table. Which channel a descriptor is, is remembered until the descriptor
+//! is closed or made a copy of another. If that happens behind this library's back, it is found out when a command that is
+//! written to the number fails; and a number that means a channel newly, by the error that `write` gets from the read end
+//! of a pipe.
 //!
 //! All of these can be canceled, by unwinding: none of them has anything to be dropped while it calls another's. Rust
 //! cannot define a function with a varying number of arguments; on the processors that `install` is for, `open` gets its
@@ -13,11 +14,13 @@ use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::io;
 use std::mem::MaybeUninit;
 
-use super::channel::{DESCRIPTORS, Target, target};
+use super::channel::{Target, target};
+use super::descriptors::DESCRIPTORS;
 use super::{Process, channel, commands};
 use crate::behind::{Behind, call_behind};
 use crate::call::{Failed, Result, caught, number, set_errno, waiting};
 use crate::share::File;
+use roce::cm::ChannelId;
 
 /// The device.
 const DEVICE: &CStr = c"/dev/infiniband/rdma_cm";
@@ -31,6 +34,11 @@ static OPEN64_2: Behind = Behind::new(c"__open64_2");
 static OPENAT_2: Behind = Behind::new(c"__openat_2");
 static OPENAT64_2: Behind = Behind::new(c"__openat64_2");
 static WRITE: Behind = Behind::new(c"write");
+static CLOSE: Behind = Behind::new(c"close");
+static DUP2: Behind = Behind::new(c"dup2");
+static DUP3: Behind = Behind::new(c"dup3");
+static CLOSE_RANGE: Behind = Behind::new(c"close_range");
+static CLOSEFROM: Behind = Behind::new(c"closefrom");
 static FSTAT: Behind = Behind::new(c"fstat");
 static FSTAT64: Behind = Behind::new(c"fstat64");
 static FXSTAT: Behind = Behind::new(c"__fxstat");
@@ -38,7 +46,9 @@ static FXSTAT64: Behind = Behind::new(c"__fxstat64");
 
 /// Finds what programs may call in signal handlers.
 pub(crate) fn resolve() {
-    for behind in [&OPEN, &OPEN64, &OPENAT, &OPENAT64, &WRITE, &FSTAT, &FSTAT64] {
+    for behind in
+        [&OPEN, &OPEN64, &OPENAT, &OPENAT64, &WRITE, &CLOSE, &DUP2, &DUP3, &FSTAT, &FSTAT64]
+    {
         behind.address();
     }
 }
@@ -100,6 +110,12 @@ opens! {
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn old_write(fd: c_int, bytes: *const c_void, len: usize) -> isize {
     if DESCRIPTORS.contains(fd) {
+        if let Some(channel) = DESCRIPTORS.remembered(fd) {
+            let written = command(Target::Channel(channel), fd, bytes, len);
+            if written >= 0 || is_still(fd, channel) {
+                return written;
+            }
+        }
         let target = target(fd);
         if target != Target::Other {
             return command(target, fd, bytes, len);
@@ -118,12 +134,51 @@ unsafe extern "C-unwind" fn old_write(fd: c_int, bytes: *const c_void, len: usiz
     written
 }
 
+/// Whether a descriptor stands for the channel that it stood for before; `errno` stays.
+fn is_still(fd: c_int, channel: ChannelId) -> bool {
+    let code = io::Error::last_os_error().raw_os_error().unwrap_or(0);
+    let is_still = target(fd) == Target::Channel(channel);
+    set_errno(code);
+    is_still
+}
+
 /// Executes a command; how many bytes were written.
 fn command(target: Target, fd: c_int, bytes: *const c_void, len: usize) -> isize {
     match waiting(|has_waited| commands::write(target, fd, bytes, len, has_waited)) {
         0 => isize::try_from(len).unwrap_or(isize::MAX),
         _ => -1,
     }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn old_close(fd: c_int) -> c_int {
+    DESCRIPTORS.forget(fd, fd);
+    call_behind!(CLOSE, fn(c_int) -> c_int, (fd), -1)
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn old_dup2(from: c_int, to: c_int) -> c_int {
+    DESCRIPTORS.forget(to, to);
+    call_behind!(DUP2, fn(c_int, c_int) -> c_int, (from, to), -1)
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn old_dup3(from: c_int, to: c_int, flags: c_int) -> c_int {
+    DESCRIPTORS.forget(to, to);
+    call_behind!(DUP3, fn(c_int, c_int, c_int) -> c_int, (from, to, flags), -1)
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn old_close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
+    let number = |fd| c_int::try_from(fd).unwrap_or(c_int::MAX);
+    DESCRIPTORS.forget(number(first), number(last));
+    call_behind!(CLOSE_RANGE, fn(c_uint, c_uint, c_int) -> c_int, (first, last, flags), -1)
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C-unwind" fn old_closefrom(first: c_int) {
+    DESCRIPTORS.forget(first, c_int::MAX);
+    call_behind!(CLOSEFROM, fn(c_int) -> (), (first), ());
 }
 
 /// The file that a descriptor stands for, and whether it is a pipe.

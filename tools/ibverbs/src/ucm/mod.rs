@@ -13,9 +13,10 @@
 //! | `events` | events, as C has them |
 //! | `multicast` | memberships, which the device numbers like ids |
 //! | `channel` | an open file: a pipe, of which the program has the read end |
+//! | `descriptors` | which descriptors are channels, as far as that is known without asking the kernel |
 //! | `devices` | the NICs that the manager uses, opened at need |
 //! | `presence` | whether a NIC is at an address of this host |
-//! | `interpose` | `open`, `write` and `fstat`, in front of the C library's |
+//! | `interpose` | `open`, `write`, `close`, `dup2` and `fstat`, in front of the C library's |
 //!
 //! Lock order: the service's, then those of this module. No lock of this module is held while the service is called.
 
@@ -23,6 +24,7 @@ mod abi;
 mod address;
 mod channel;
 mod commands;
+mod descriptors;
 mod devices;
 mod events;
 mod interpose;

@@ -10,7 +10,9 @@
 #include <rdma/rdma_user_cm.h>
 #include <sys/epoll.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
 #define DEVICE "/dev/infiniband/rdma_cm"
 #define FAILS(what, code) CHECK((errno = 0, (what) == -1) && errno == (code))
@@ -198,6 +200,45 @@ static void copies(void)
     CHECK(!close(copy) && !close(client) && !close(server) && !close(epoll));
 }
 
+/* A command that is written to a number which is a pipe now arrives there. */
+static void arrives(int fd, int id, int from)
+{
+    struct rdma_ucm_destroy_id_resp answer;
+    struct rdma_ucm_destroy_id body = {.response = (uintptr_t)&answer, .id = id};
+    char bytes[64];
+    CHECK(!COMMAND(fd, DESTROY_ID, body, sizeof answer));
+    CHECK(read(from, bytes, sizeof bytes) == sizeof(struct rdma_ucm_cmd_hdr) + sizeof body);
+}
+
+/* A number that was a channel until it was closed in one way or another, while a copy of it keeps the channel. */
+static void reused(void)
+{
+    int ends[2], fd = open_channel(), copy = dup(fd);
+    CHECK(copy >= 0 && !pipe(ends));
+    uint32_t id = create_id(fd, 1);
+    CHECK(dup2(ends[1], fd) == fd);
+    arrives(fd, id, ends[0]);
+    CHECK(dup2(copy, fd) == fd && destroy_id(fd, id) == 0);
+    id = create_id(fd, 2);
+    CHECK(dup3(ends[1], fd, 0) == fd);
+    arrives(fd, id, ends[0]);
+    CHECK(dup2(copy, fd) == fd && destroy_id(fd, id) == 0);
+    id = create_id(fd, 3);
+    CHECK(!close_range(fd, fd, 0) && fcntl(ends[1], F_DUPFD, fd) == fd);
+    arrives(fd, id, ends[0]);
+    CHECK(dup2(copy, fd) == fd && destroy_id(fd, id) == 0);
+    id = create_id(fd, 4);
+    CHECK(!close(fd) && fcntl(ends[1], F_DUPFD, fd) == fd);
+    arrives(fd, id, ends[0]);
+    /* By a system call, which the library does not see: a command for an id that is not there. */
+    CHECK(dup2(copy, fd) == fd && destroy_id(fd, id) == 0);
+    CHECK(syscall(SYS_dup3, ends[1], fd, 0) == fd && write(fd, "text", 4) == 4);
+    char text[4];
+    CHECK(read(ends[0], text, 4) == 4 && !memcmp(text, "text", 4));
+    arrives(fd, id, ends[0]);
+    CHECK(!close(fd) && !close(copy) && !close(ends[0]) && !close(ends[1]));
+}
+
 /* What closing a file does to the peers of its ids, and destroying an id to its events. */
 static void ends(void)
 {
@@ -323,6 +364,7 @@ int main(int count, char **words)
     own = words[1];
     nonsense();
     copies();
+    reused();
     ends();
     threads();
     forks();
