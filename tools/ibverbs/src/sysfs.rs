@@ -2,9 +2,11 @@
 
 use std::ffi::{CStr, CString, c_char, c_int};
 use std::fs;
+use std::io;
 use std::mem;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::ptr;
+use std::sync::Mutex;
 
 use roce::device::Device as _;
 use roce::ibverbs::files::{DeviceFiles, Node, Tree};
@@ -108,11 +110,31 @@ pub(crate) fn refresh() {
         // Only in the mount namespace does this directory exist.
         "/" if !Path::new("/sys/devices/roce").is_dir() => Ok(()),
         "/" => tree.write(Path::new("/")),
-        _ => tree.write_shared().map(|root| redirect_to(&root)),
+        _ => write_shared(tree),
     };
     if let Err(error) = result {
         env::failed(&error, libc::EIO);
     }
+}
+
+/// What this process wrote last into a directory that is named for its content, and where that is. Each file is read before
+/// it is written, which takes hundreds of system calls; a program opens its devices more than once.
+static WRITTEN: Mutex<Option<(Tree, PathBuf)>> = Mutex::new(None);
+
+/// Writes the files into the directory that all programs with the same devices share.
+fn write_shared(tree: Tree) -> io::Result<()> {
+    // For a child, a thread that it does not have may hold the lock for ever: it writes.
+    let mut written = WRITTEN.try_lock().ok();
+    let is_there = |(known, root): &(Tree, PathBuf)| *known == tree && root.is_dir();
+    if written.as_deref().and_then(Option::as_ref).is_some_and(is_there) {
+        return Ok(());
+    }
+    let root = tree.write_shared()?;
+    redirect_to(&root);
+    if let Some(written) = &mut written {
+        **written = Some((tree, root));
+    }
+    Ok(())
 }
 
 /// Has libroce-files.so look in another directory.
