@@ -184,6 +184,7 @@ impl Sections {
 
 impl<'a> Context<'a> {
     /// What is to be said of the ICRC, or `None` if there should be none.
+    #[inline]
     pub fn icrc(&self) -> Option<IcrcVerdict> {
         *self.icrc.get_or_init(|| self.frame.icrc())
     }
@@ -210,11 +211,13 @@ impl<'a> Context<'a> {
     }
 
     /// The layers, each with its table, in order.
+    #[inline]
     pub(super) fn sections(&self) -> &[Section] {
         let sections = self.sections.get_or_init(|| self.find_sections());
         sections.list.get(..sections.len).unwrap_or_default()
     }
 
+    #[inline]
     fn find_sections(&self) -> Sections {
         let mut sections = Sections { len: 0, list: [Section::EMPTY; SECTIONS_MAX] };
         sections.push(TableId::Frame, 0..self.frame.bytes().len());

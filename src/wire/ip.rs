@@ -49,11 +49,13 @@ header! {
 
 impl Ipv4 {
     /// The length of the header with its options in bytes, as the header tells it.
+    #[inline]
     pub fn header_len(&self) -> usize {
         self.ihl().get() as usize * 4
     }
 
     /// Whether this is a part of a datagram. Such a part is never RoCE.
+    #[inline]
     pub fn is_fragment(&self) -> bool {
         self.more_fragments() || self.fragment_offset().get() != 0
     }

@@ -36,11 +36,13 @@ impl BitRange {
     }
 
     /// The bytes this range touches.
+    #[inline]
     pub const fn bytes(self) -> core::ops::Range<usize> {
         self.start / 8..(self.start + self.len).div_ceil(8)
     }
 
     /// The value of these bits in `header`, or `None` if it is too short or the range is wider than 64 bits.
+    #[inline]
     pub fn read(self, header: &[u8]) -> Option<u64> {
         let bytes = self.bytes();
         if bytes.len() > 8 || bytes.end > header.len() {

@@ -83,6 +83,7 @@ pub trait Header: FromBytes + KnownLayout + Immutable + Unaligned {
 }
 
 /// The header that begins `offset` bytes into `bytes`.
+#[inline]
 pub fn view<H: Header>(bytes: &[u8], offset: usize) -> Result<&H, ParseError> {
     let rest = bytes.get(offset..).unwrap_or_default();
     match H::ref_from_prefix(rest) {

@@ -278,6 +278,7 @@ impl Headers {
     }
 
     /// Each of these headers, in wire order, and what it is called.
+    #[inline]
     pub fn layers(self) -> impl Iterator<Item = (Self, Layer)> {
         const LAYERS: [Layer; 10] = [
             Layer::Rdeth,

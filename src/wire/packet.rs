@@ -39,6 +39,7 @@ impl<'a> Packet<'a> {
     }
 
     /// The packet in `bytes`, of which `wire_len` were on the wire: as much of it as there is, and what is missing.
+    #[inline]
     pub fn parse_cut(bytes: &'a [u8], wire_len: usize) -> (Option<Self>, Option<ParseError>) {
         let bth = match view::<Bth>(bytes, 0) {
             Ok(bth) => bth,
@@ -129,6 +130,7 @@ impl<'a> Packet<'a> {
     }
 
     /// The extension header of this kind, if the opcode calls for it and it is there.
+    #[inline]
     fn extension<H: Header>(&self, header: Headers) -> Option<&'a H> {
         let offset = self.info?.headers.offset_of(header)?;
         H::ref_from_prefix(self.bytes.get(offset..)?).ok().map(|(header, _)| header)
@@ -140,6 +142,7 @@ impl<'a> Packet<'a> {
     }
 
     /// The DETH, if there is one.
+    #[inline]
     pub fn deth(&self) -> Option<&'a Deth> {
         self.extension(Headers::DETH)
     }
@@ -155,16 +158,19 @@ impl<'a> Packet<'a> {
     }
 
     /// The RETH, if there is one.
+    #[inline]
     pub fn reth(&self) -> Option<&'a Reth> {
         self.extension(Headers::RETH)
     }
 
     /// The AtomicETH, if there is one.
+    #[inline]
     pub fn atomic_eth(&self) -> Option<&'a AtomicEth> {
         self.extension(Headers::ATOMIC_ETH)
     }
 
     /// The AETH, if there is one.
+    #[inline]
     pub fn aeth(&self) -> Option<&'a Aeth> {
         self.extension(Headers::AETH)
     }
@@ -185,6 +191,7 @@ impl<'a> Packet<'a> {
     }
 
     /// The management datagram, if the packet is for one of the queue pairs that take them.
+    #[inline]
     pub fn mad(&self) -> Option<Result<Mad<'a>, ParseError>> {
         let takes_mads = matches!(self.bth.dest_qp(), Qpn::SMI | Qpn::GSI);
         (takes_mads && self.info?.service == Service::Ud).then(|| Mad::parse(self.payload()))

@@ -36,6 +36,7 @@ impl Observer for () {
 impl Observer for &mut Layers {
     const LISTENS: bool = true;
 
+    #[inline]
     fn found(&mut self, layer: Layer, range: Range<usize>) {
         self.push(layer, range);
     }
@@ -328,6 +329,7 @@ impl<'f, 'a, O: Observer> Walk<'f, 'a, O> {
 }
 
 /// Whether the management datagram of a packet that begins at `start`, if it is one, is as long as it must be.
+#[inline]
 fn check_mad(packet: &Packet<'_>, start: usize) -> Result<(), ParseError> {
     let payload = start + packet.header_len();
     match packet.mad() {
