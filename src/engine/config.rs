@@ -24,6 +24,8 @@ pub struct Config {
     pub window_packets: u32,
     /// Maximum number of payload bytes of a queue pair in flight.
     pub window_bytes: u32,
+    /// Loss window: the same for a while after a loss. A peer's receive buffer may be smaller than `window_bytes` assumes.
+    pub loss_window_bytes: u32,
     /// Peer window: maximum number of bytes of all queue pairs together in flight to one peer, including the overhead of
     /// a receive buffer for each packet; `None` if only the window of each queue pair applies.
     pub peer_window_bytes: Option<u32>,
@@ -144,6 +146,7 @@ impl Config {
             port_mtu: Mtu::M4096,
             window_packets: 128,
             window_bytes: 192 * 1024,
+            loss_window_bytes: 192 * 1024,
             peer_window_bytes: None,
             advertise_credits: false,
             ack_delay: Duration::ZERO,

@@ -38,6 +38,8 @@ pub(in crate::engine) struct Attributes {
     pub(super) mtu: u32,
     /// Maximum number of packets in flight.
     pub(super) window: u32,
+    /// The same for a while after a loss.
+    pub(super) loss_window: u32,
     pub(in crate::engine) send_cq: CqHandle,
     pub(in crate::engine) recv_cq: CqHandle,
     pub(in crate::engine) srq: Option<SrqHandle>,
@@ -72,6 +74,7 @@ impl Attributes {
             dest: Qpn::new(0),
             mtu: 1024,
             window: 1,
+            loss_window: 1,
             send_cq,
             recv_cq,
             srq,

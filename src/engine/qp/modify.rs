@@ -92,6 +92,7 @@ impl Attributes {
         self.access = requested.qp_access_flags;
         self.mtu = u32::try_from(requested.path_mtu.bytes()).expect("an MTU is small");
         self.window = (config.window_bytes / self.mtu).clamp(1, config.window_packets);
+        self.loss_window = (config.loss_window_bytes / self.mtu).clamp(1, self.window);
         if let Some(path) = path_to(&requested.ah_attr, self.qpn, self.dest, env) {
             self.path = path;
         }

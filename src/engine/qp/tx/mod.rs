@@ -69,6 +69,8 @@ pub(in crate::engine) struct Tx {
     read_psns: u32,
     /// Whether the cursor was rewound and nothing was acknowledged since: one loss is one retry.
     recovering: bool,
+    /// Packets that were acknowledged since the last loss; `u32::MAX` before the first.
+    since_loss: u32,
     /// How often the retransmission timeout is doubled.
     rto_backoff: u8,
     /// Whether the peer has responded since the last timeout.
@@ -118,6 +120,7 @@ impl Tx {
             rd_atomics: 0,
             read_psns: 0,
             recovering: false,
+            since_loss: u32::MAX,
             rto_backoff: 0,
             peer_alive: false,
             messages: Msn::new(0),

@@ -161,6 +161,7 @@ impl Tx {
     ) -> Result<Before, Failure> {
         let packets = u32::try_from(psn.since(self.una)).unwrap_or(0);
         env.peer_windows.acknowledged(&mut self.credit, packets, &mut env.active);
+        self.since_loss = self.since_loss.saturating_add(packets);
         while psn.since(self.una) > 0 {
             let index = self.sq.head();
             if self.sq.is_empty() || !self.sq.get(index).is_begun() {
@@ -253,6 +254,7 @@ impl Tx {
     ) -> Result<(), Failure> {
         self.made_progress();
         env.peer_windows.acknowledged(&mut self.credit, 1, &mut env.active);
+        self.since_loss = self.since_loss.saturating_add(1);
         let wqe = *self.sq.get(self.sq.head());
         let psns = wqe.psns(attr.mtu);
         self.una = psn.plus(1);

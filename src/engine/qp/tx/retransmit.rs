@@ -14,6 +14,10 @@ use crate::wire::aeth::RnrTimer;
 /// T for each retry and one more.
 const RTO_BACKOFF_MAX: u8 = 2;
 
+/// Number of packets that must be acknowledged after a loss before the whole window is tried again: 256 MiB in packets of
+/// 4 KiB, so that a peer with a small receive buffer loses one packet in tens of thousands.
+pub(super) const LOSS_FREE: u32 = 1 << 16;
+
 impl Tx {
     /// Takes a wake-up of the timer; returns whether the timer expires now.
     pub(in super::super) fn timer_expired(
@@ -71,6 +75,12 @@ impl Tx {
         }
     }
 
+    /// Maximum number of packets in flight.
+    #[inline]
+    pub(super) fn window(&self, attr: &Attributes) -> u32 {
+        if self.since_loss < LOSS_FREE { attr.loss_window } else { attr.window }
+    }
+
     /// Retransmits from the oldest packet in flight, once for each loss.
     pub(super) fn retry(&mut self, attr: &Attributes, env: &mut Env) -> Result<(), Failure> {
         // A responder that asked for an RNR wait may NAK what was in flight behind; all of that is retransmitted anyway.
@@ -90,6 +100,7 @@ impl Tx {
         }
         self.retries += 1;
         self.recovering = true;
+        self.since_loss = 0;
         env.count(Counter::Retry);
         self.rewind(env);
         self.restart_rto(attr, env);

@@ -104,6 +104,28 @@ fn sequence_nak_rewinds_once() {
     assert_eq!(sender.transmit(), []);
 }
 
+/// A peer whose receive buffer is smaller than the window loses packets once, not at every burst.
+#[test]
+fn after_a_loss_the_window_is_smaller_for_a_while() {
+    let mut sender = Sender::new();
+    (sender.rig.attr.window, sender.rig.attr.loss_window) = (4, 2);
+    (1..=6).for_each(|id| sender.send(id));
+    assert_eq!(sender.transmit().len(), 4);
+    let nak = Answer::Nak(NakCode::PsnSequenceError);
+    sender.receive(&ack(101, nak, 1)).unwrap();
+    assert_eq!(sender.transmit(), [(SEND, 101), (SEND, 102)]);
+    sender.receive(&ack(102, ACK, 3)).unwrap();
+    assert_eq!(sender.transmit(), [(SEND, 103), (SEND, 104)]);
+    sender.receive(&ack(104, ACK, 5)).unwrap();
+    assert_eq!(sender.transmit(), [(SEND, 105)]);
+    sender.receive(&ack(105, ACK, 6)).unwrap();
+    sender.tx.since_loss = retransmit::LOSS_FREE - 1;
+    (7..=12).for_each(|id| sender.send(id));
+    assert_eq!(sender.transmit(), [(SEND, 106), (SEND, 107)]);
+    sender.receive(&ack(106, ACK, 7)).unwrap();
+    assert_eq!(sender.transmit(), [(SEND, 108), (SEND, 109), (SEND, 110)]);
+}
+
 /// P-05
 #[test]
 fn ack_behind_a_read_is_an_implied_nak() {

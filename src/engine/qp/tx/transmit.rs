@@ -144,8 +144,9 @@ impl Tx {
         let reliable = attr.kind.is_reliable();
         // READ responses fill this side's receive buffer: no more are requested than a window ahead of those that are
         // still to come.
-        let overruns = wqe.opcode() == WrOpcode::RdmaRead && distance >= attr.window;
-        if reliable && (unacknowledged >= attr.window || too_far || overruns) {
+        let window = self.window(attr);
+        let overruns = wqe.opcode() == WrOpcode::RdmaRead && distance >= window;
+        if reliable && (unacknowledged >= window || too_far || overruns) {
             return Ok(Step::Blocked);
         }
         let info = wqe.opcode().info();
@@ -160,7 +161,7 @@ impl Tx {
             return Ok(Step::Blocked);
         }
         let ack_req = ends
-            || (unacknowledged + 1).is_multiple_of((attr.window / 2).max(1))
+            || (unacknowledged + 1).is_multiple_of((window / 2).max(1))
             || env.peer_windows.is_filled_by(&self.credit, cost);
         let opcode = attr.opcode(request_opcode(wqe.opcode(), position));
         let bth = BthRepr {
