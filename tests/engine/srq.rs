@@ -85,6 +85,20 @@ fn the_error_state_leaves_the_shared_queue_alone() {
     s.events(&[EventType::QpLastWqeReached]);
 }
 
+// Programs wait for the event before they destroy a queue pair; UCX aborts if it comes twice, as it does from rxe.
+#[test]
+fn last_wqe_reached_is_raised_once() {
+    let (mut s, srq) = shared(QpType::Rc, 0, false);
+    fill(&mut s, srq, 0..3);
+    s.enter(QpState::Err);
+    s.events(&[EventType::QpLastWqeReached]);
+    s.enter(QpState::Err);
+    s.send(pkt(Opcode::RC_SEND_ONLY, RQ).fill(4).ack_req());
+    s.send(pkt(Opcode::RC_SEND_ONLY, RQ + 1).fill(4).ack_req());
+    s.events(&[]);
+    s.receives(&[]);
+}
+
 #[test]
 fn buffers_belong_to_the_domain_of_the_shared_queue() {
     for kind in [QpType::Rc, QpType::Ud] {
