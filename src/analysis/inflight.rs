@@ -119,7 +119,6 @@ impl InflightMessages {
     }
 
     /// The message at or before a sequence number.
-    #[inline]
     fn index_before(&self, sequence: u64) -> Option<usize> {
         if self.list.back()?.first <= sequence {
             return Some(self.list.len() - 1);

@@ -103,20 +103,17 @@ impl Records {
     }
 
     /// Where the record with this sequence number is.
-    #[inline]
     fn position(&self, sequence: u64) -> Option<usize> {
         let at = self.first_behind(sequence);
         self.ring.get(at).filter(|record| record.sequence <= sequence).map(|_| at)
     }
 
     /// The record with this sequence number.
-    #[inline]
     pub(super) fn get(&self, sequence: u64) -> Option<&Record> {
         self.ring.get(self.position(sequence)?)
     }
 
     /// The record with this sequence number.
-    #[inline]
     pub(super) fn get_mut(&mut self, sequence: u64) -> Option<&mut Record> {
         let at = self.position(sequence)?;
         self.ring.get_mut(at)

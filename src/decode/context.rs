@@ -217,7 +217,6 @@ impl<'a> Context<'a> {
         sections.list.get(..sections.len).unwrap_or_default()
     }
 
-    #[inline]
     fn find_sections(&self) -> Sections {
         let mut sections = Sections { len: 0, list: [Section::EMPTY; SECTIONS_MAX] };
         sections.push(TableId::Frame, 0..self.frame.bytes().len());

@@ -24,7 +24,8 @@ pub struct Config {
     pub window_packets: u32,
     /// Maximum number of payload bytes of a queue pair in flight.
     pub window_bytes: u32,
-    /// Loss window: the same for a while after a loss. A peer's receive buffer may be smaller than `window_bytes` assumes.
+    /// Loss window: the maximum for a while after a loss, because the peer's receive buffer may be smaller than
+    /// `window_bytes`.
     pub loss_window_bytes: u32,
     /// Peer window: maximum number of bytes of all queue pairs together in flight to one peer, including the overhead of
     /// a receive buffer for each packet; `None` if only the window of each queue pair applies.

@@ -17,8 +17,8 @@ pub struct Config {
     pub writes: u16,
     /// Bytes of a message that the peer sends, at the most.
     pub message_max: u64,
-    /// How long a call that waits polls before it sleeps: longer than it takes to wake the other side. Two sides of a stream that
-    /// sleep for each other send at a fifth of its speed.
+    /// How long a waiting call polls before it sleeps. It should be longer than it takes to wake the peer's thread: if sender and
+    /// receiver sleep in turns, small messages stream at a fifth of the speed.
     pub busy_poll: Duration,
     /// How long a waiting call hears nothing before it has the peer's NIC show that it is there.
     pub keepalive: Duration,

@@ -8,8 +8,8 @@
 //!
 //! Two soft NICs of this process, at loopback addresses of their own. A connection is a queue pair at each side, taken to
 //! RTS, disconnected, and destroyed. The two ways take turns. The soak ends with status 1 if at the end the process holds
-//! more than [`GROWTH_KIB`] of memory, or one descriptor, more than after half of the connections, when timewait has held as many as
-//! it will.
+//! more than [`GROWTH_KIB`] of memory, or one descriptor, more than after half of the connections. By then as many
+//! connections are in timewait as ever will be.
 #![allow(
     clippy::disallowed_methods,
     clippy::unwrap_used,

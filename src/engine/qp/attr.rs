@@ -38,7 +38,7 @@ pub(in crate::engine) struct Attributes {
     pub(super) mtu: u32,
     /// Maximum number of packets in flight.
     pub(super) window: u32,
-    /// The same for a while after a loss.
+    /// Maximum number of packets in flight for a while after a loss.
     pub(super) loss_window: u32,
     pub(in crate::engine) send_cq: CqHandle,
     pub(in crate::engine) recv_cq: CqHandle,

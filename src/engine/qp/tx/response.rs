@@ -152,6 +152,13 @@ impl Tx {
         }
     }
 
+    /// Counts packets that have left the network, for the peer window and for the window after a loss.
+    #[inline]
+    fn count_acknowledged(&mut self, packets: u32, env: &mut Env) {
+        env.peer_windows.acknowledged(&mut self.credit, packets, &mut env.active);
+        self.since_loss = self.since_loss.saturating_add(packets);
+    }
+
     /// Treats everything before `psn` as acknowledged: completes it, unless it lacks a response of its own.
     fn acknowledge_before(
         &mut self,
@@ -160,8 +167,7 @@ impl Tx {
         env: &mut Env,
     ) -> Result<Before, Failure> {
         let packets = u32::try_from(psn.since(self.una)).unwrap_or(0);
-        env.peer_windows.acknowledged(&mut self.credit, packets, &mut env.active);
-        self.since_loss = self.since_loss.saturating_add(packets);
+        self.count_acknowledged(packets, env);
         while psn.since(self.una) > 0 {
             let index = self.sq.head();
             if self.sq.is_empty() || !self.sq.get(index).is_begun() {
@@ -253,8 +259,7 @@ impl Tx {
         env: &mut Env,
     ) -> Result<(), Failure> {
         self.made_progress();
-        env.peer_windows.acknowledged(&mut self.credit, 1, &mut env.active);
-        self.since_loss = self.since_loss.saturating_add(1);
+        self.count_acknowledged(1, env);
         let wqe = *self.sq.get(self.sq.head());
         let psns = wqe.psns(attr.mtu);
         self.una = psn.plus(1);

@@ -14,8 +14,8 @@ use crate::wire::aeth::RnrTimer;
 /// T for each retry and one more.
 const RTO_BACKOFF_MAX: u8 = 2;
 
-/// Number of packets that must be acknowledged after a loss before the whole window is tried again: 256 MiB in packets of
-/// 4 KiB, so that a peer with a small receive buffer loses one packet in tens of thousands.
+/// Number of packets that must be acknowledged after a loss before the sender uses the whole window again: 256 MiB in
+/// packets of 4 KiB. A peer with a small receive buffer then loses packets once in that many.
 pub(super) const LOSS_FREE: u32 = 1 << 16;
 
 impl Tx {
@@ -75,7 +75,7 @@ impl Tx {
         }
     }
 
-    /// Maximum number of packets in flight.
+    /// Maximum number of packets in flight now: less for a while after a loss.
     #[inline]
     pub(super) fn window(&self, attr: &Attributes) -> u32 {
         if self.since_loss < LOSS_FREE { attr.loss_window } else { attr.window }
