@@ -12,10 +12,12 @@ mod restart;
 
 use std::collections::BTreeMap;
 use std::io::Write;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use roce::device::Context;
 use roce::group::{Change, Config, Error, Group, Handler, Hosts, Member};
 use roce::link::{fault, udp};
 use roce::net::Endpoint;
@@ -43,6 +45,16 @@ fn open(hosts: &Hosts, own: usize, config: &Config, faults: Option<&str>) -> Gro
         None => link,
     };
     let endpoint = Endpoint::new(Arc::new(SoftNic::start(link).unwrap())).unwrap();
+    Group::on(&endpoint, hosts, own, config).unwrap()
+}
+
+/// A server whose connections are made by TCP exchanges. The list has addresses of the operating system's network; the device
+/// has another one, 127.33.NET.HOST, which the peers learn by the exchange.
+pub(crate) fn open_over_tcp(hosts: &Hosts, own: usize, config: &Config) -> Group {
+    let IpAddr::V4(at) = hosts.get(own).unwrap().ip() else { panic!("{hosts}") };
+    let [_, _, net, host] = at.octets();
+    let link = udp::open(&udp::Options::new([127, 33, net, host].into())).unwrap();
+    let endpoint = Endpoint::over_tcp(Context::new(SoftNic::start(link).unwrap())).unwrap();
     Group::on(&endpoint, hosts, own, config).unwrap()
 }
 
@@ -113,24 +125,21 @@ pub(crate) fn message(from: usize, thread: usize, number: usize) -> Vec<u8> {
 
 /// Every member sends to every peer and receives from it; some connections are broken meanwhile if `breaks`.
 fn all_to_all(
-    net: u8,
-    servers: u8,
+    hosts: &Hosts,
+    open: impl Fn(&Hosts, usize, &Config) -> Group,
     threads: usize,
     count: usize,
-    faults: Option<&str>,
     breaks: bool,
 ) {
-    let hosts = hosts(net, servers);
     let config = config().threads(threads).doorbell_batch(5);
     let config = config.net(config.net.retries(if breaks { 2 } else { 7 }));
-    let groups: Vec<Group> =
-        (0..hosts.len()).map(|own| open(&hosts, own, &config, faults)).collect();
+    let groups: Vec<Group> = (0..hosts.len()).map(|own| open(hosts, own, &config)).collect();
     groups.iter().for_each(|group| group.wait_connected(WAIT).unwrap());
     let done = AtomicUsize::new(0);
     std::thread::scope(|scope| {
         for group in &groups {
             for thread in 0..threads {
-                let (member, hosts, done) = (group.member(thread).unwrap(), &hosts, &done);
+                let (member, done) = (group.member(thread).unwrap(), &done);
                 scope.spawn(move || {
                     let (own, mut inbox) = (member.own(), Inbox::default());
                     let peers: Vec<usize> = member.peers().collect();
@@ -166,17 +175,28 @@ fn all_to_all(
 
 #[test]
 fn thread_i_of_each_server_is_connected_to_thread_i_of_the_others() {
-    all_to_all(1, 3, 2, 200, None, false);
+    all_to_all(&hosts(1, 3), |hosts, own, config| open(hosts, own, config, None), 2, 200, false);
 }
 
 #[test]
 fn ten_percent_loss_with_reordering_and_duplicates() {
-    all_to_all(2, 2, 1, 60, Some("loss=10%,dup=5%,reorder=5%"), false);
+    let faults = Some("loss=10%,dup=5%,reorder=5%");
+    all_to_all(&hosts(2, 2), |hosts, own, config| open(hosts, own, config, faults), 1, 60, false);
 }
 
 #[test]
 fn connections_that_break_lose_and_double_nothing() {
-    all_to_all(3, 3, 1, 100, None, true);
+    all_to_all(&hosts(3, 3), |hosts, own, config| open(hosts, own, config, None), 1, 100, true);
+}
+
+#[test]
+fn devices_without_a_connection_manager_form_a_group_by_tcp() {
+    all_to_all(&hosts(7, 3), open_over_tcp, 2, 200, false);
+}
+
+#[test]
+fn connections_made_by_tcp_that_break_lose_and_double_nothing() {
+    all_to_all(&hosts(8, 3), open_over_tcp, 1, 100, true);
 }
 
 #[test]

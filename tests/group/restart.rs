@@ -5,13 +5,31 @@ use std::process::{Child, Command, Stdio};
 
 use roce::group::{Change, Error, Group};
 
-use crate::{Inbox, WAIT, config, hosts, message, poll_until, send};
+use crate::{Inbox, WAIT, config, hosts, message, open_over_tcp, poll_until, send};
 
-/// The peer of the next test: run by it, and by nothing else. Says to each message what it is the n-th of.
+/// How the servers of a test connect.
+#[derive(Clone, Copy)]
+enum Signaling {
+    Cm,
+    Tcp,
+}
+
+fn open(signaling: Signaling, own: usize) -> Group {
+    match signaling {
+        Signaling::Cm => Group::open(&hosts(10, 3), own, &config()).unwrap(),
+        Signaling::Tcp => open_over_tcp(&hosts(11, 3), own, &config()),
+    }
+}
+
+/// The peer of the tests below: run by them, and by nothing else. Says to each message what it is the n-th of.
 #[test]
 fn peer_process() {
-    let Ok(own) = std::env::var("ROCE_GROUP_PEER") else { return };
-    let group = Group::open(&hosts(10, 3), own.parse().unwrap(), &config()).unwrap();
+    let Ok(peer) = std::env::var("ROCE_GROUP_PEER") else { return };
+    let (signaling, own) = match peer.split_once(' ').unwrap() {
+        ("tcp", own) => (Signaling::Tcp, own),
+        (_, own) => (Signaling::Cm, own),
+    };
+    let group = open(signaling, own.parse().unwrap());
     let memory = group.allocate(8).unwrap();
     memory.write(0, &group.incarnation().to_le_bytes()).unwrap();
     group.publish(9, &memory.slice(..).unwrap()).unwrap();
@@ -29,10 +47,14 @@ fn peer_process() {
     }
 }
 
-fn start(own: usize) -> Child {
+fn start(signaling: Signaling, own: usize) -> Child {
+    let signaling = match signaling {
+        Signaling::Cm => "cm",
+        Signaling::Tcp => "tcp",
+    };
     let mut child = Command::new(std::env::current_exe().unwrap())
         .args(["--exact", "restart::peer_process", "--nocapture"])
-        .env("ROCE_GROUP_PEER", own.to_string())
+        .env("ROCE_GROUP_PEER", format!("{signaling} {own}"))
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();
@@ -41,11 +63,20 @@ fn start(own: usize) -> Child {
     child
 }
 
-/// Servers 0 and 2 are killed and restarted: one that this one dials, and one that dials it.
 #[test]
 fn a_killed_server_is_noticed_and_its_successor_is_connected() {
-    let mut children = [0, 2].map(start);
-    let group = Group::open(&hosts(10, 3), 1, &config()).unwrap();
+    kill_and_restart(Signaling::Cm);
+}
+
+#[test]
+fn a_killed_server_is_noticed_and_its_successor_is_connected_by_tcp() {
+    kill_and_restart(Signaling::Tcp);
+}
+
+/// Servers 0 and 2 are killed and restarted: one that this one dials, and one that dials it.
+fn kill_and_restart(signaling: Signaling) {
+    let mut children = [0, 2].map(|own| start(signaling, own));
+    let group = open(signaling, 1);
     group.wait_connected(WAIT).unwrap();
     let (member, mut inbox) = (group.member(0).unwrap(), Inbox::default());
     let answers = |inbox: &Inbox, peer: usize| inbox.messages.get(&peer).map_or(0, Vec::len);
@@ -67,7 +98,7 @@ fn a_killed_server_is_noticed_and_its_successor_is_connected() {
         let lost = (peer, Change::Disconnected);
         poll_until(&member, &mut inbox, |inbox| inbox.changes.contains(&lost));
         assert!(matches!(member.post(peer, b"?"), Err(Error::Disconnected(_))));
-        children[at] = start(peer);
+        children[at] = start(signaling, peer);
         let is_new = |inbox: &Inbox| {
             let same = |it: &(usize, Change)| match it {
                 (of, Change::Connected { incarnation, is_same: false, .. }) => {
