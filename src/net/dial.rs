@@ -13,7 +13,7 @@ use crate::verbs::{Connect, ConnectError, Endpoint, Mtu, RetryCount};
 use crate::wire::{Bits, Gid, Psn, Qpn};
 
 /// Bytes of an offer: GID, QPN, PSN, MTU, and the hello.
-const OFFER: usize = 16 + 4 + 4 + 2 + hello::TOTAL;
+pub(super) const OFFER: usize = 16 + 4 + 4 + 2 + hello::TOTAL;
 
 /// What a side does with an offer.
 const ACCEPTED: u8 = 1;
@@ -54,9 +54,13 @@ impl Offer {
         stream.write_all(&bytes)
     }
 
-    pub(super) fn receive(stream: &mut TcpStream) -> io::Result<Self> {
+    fn receive(stream: &mut TcpStream) -> io::Result<Self> {
         let mut bytes = [0; OFFER];
         stream.read_exact(&mut bytes)?;
+        Ok(Self::parse(&bytes))
+    }
+
+    pub(super) fn parse(bytes: &[u8; OFFER]) -> Self {
         let (gid, rest) = bytes.split_first_chunk().expect("16 bytes");
         let (qpn, rest) = rest.split_first_chunk().expect("4 bytes");
         let (psn, rest) = rest.split_first_chunk().expect("4 bytes");
@@ -65,7 +69,7 @@ impl Offer {
         let number = |bytes: &[u8; 4]| u32::from_be_bytes(*bytes) & 0xff_ffff;
         let (qpn, psn) = (Qpn::new(number(qpn)), Psn::new(number(psn)));
         let end = Endpoint { gid: Gid(*gid), qpn, psn };
-        Ok(Self { end, mtu: u16::from_be_bytes(*mtu), hello: *hello })
+        Self { end, mtu: u16::from_be_bytes(*mtu), hello: *hello }
     }
 }
 

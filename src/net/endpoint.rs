@@ -1,7 +1,7 @@
 //! A device that connections are made on.
 
 use std::collections::HashMap;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, ToSocketAddrs};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, ToSocketAddrs};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
 use super::config::Config;
@@ -11,6 +11,7 @@ use super::error::Error;
 use super::hello;
 use super::limits::{PRIVATE_DATA_MAX, PUBLISHED_MAX};
 use super::listener::Listener;
+use super::offers::Offers;
 use super::shared::{About, Prepared};
 use crate::connect::{ConnectionManager, Options};
 use crate::device::{Context, Mr, MrSlice, Pd};
@@ -184,7 +185,7 @@ impl Endpoint {
                 let listener = manager.listen(at)?;
                 Ok(Listener::by_cm(self.clone(), listener))
             }
-            Signaling::Tcp => Ok(Listener::by_tcp(self.clone(), TcpListener::bind(at)?)),
+            Signaling::Tcp => Ok(Listener::by_tcp(self.clone(), Offers::bind(at)?)),
         }
     }
 

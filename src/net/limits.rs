@@ -29,6 +29,9 @@ pub(super) const SENDS_BESIDE: usize = OPERATIONS_MAX + CHUNKS + CONTROLS_MAX as
 /// the connection's own.
 pub const PRIVATE_DATA_MAX: usize = 36;
 
+/// Number of peers whose offers a listener over TCP waits for at the same time. The one that has waited longest makes room.
+pub(super) const OFFERS_MAX: usize = 64;
+
 /// Bytes of a message at the most, unless the configuration says otherwise.
 pub const MESSAGE_MAX: u64 = 1 << 30;
 

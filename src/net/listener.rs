@@ -1,6 +1,6 @@
 //! Listeners.
 
-use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
+use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
 use std::time::Duration;
 
 use super::connection::Connection;
@@ -8,13 +8,11 @@ use super::dial::{self, Dialed, Offer};
 use super::endpoint::{Endpoint, check_private_data, first};
 use super::error::Error;
 use super::hello;
+use super::offers::Offers;
 use super::shared::About;
 use crate::connect::{self, Options};
 
-/// How long a peer has to say what it wants, over TCP.
-const OFFER_TIMEOUT: Duration = Duration::from_secs(2);
-
-/// Accepts connections, as [`TcpListener`] does.
+/// Accepts connections, as [`TcpListener`](std::net::TcpListener) does.
 ///
 /// ```
 /// use roce::net::{Connection, Listener};
@@ -41,7 +39,7 @@ pub struct Listener {
 #[derive(Debug)]
 enum By {
     Cm(connect::Listener),
-    Tcp(TcpListener),
+    Tcp(Offers),
 }
 
 impl Listener {
@@ -55,15 +53,15 @@ impl Listener {
         Self { endpoint, by: By::Cm(listener) }
     }
 
-    pub(super) fn by_tcp(endpoint: Endpoint, listener: TcpListener) -> Self {
-        Self { endpoint, by: By::Tcp(listener) }
+    pub(super) fn by_tcp(endpoint: Endpoint, offers: Offers) -> Self {
+        Self { endpoint, by: By::Tcp(offers) }
     }
 
     /// Returns the address that it listens at.
     pub fn local_addr(&self) -> Result<SocketAddr, Error> {
         match &self.by {
             By::Cm(listener) => Ok(listener.local_addr()?),
-            By::Tcp(listener) => Ok(listener.local_addr()?),
+            By::Tcp(offers) => Ok(offers.local_addr()?),
         }
     }
 
@@ -88,7 +86,7 @@ impl Listener {
         loop {
             let request = match &self.by {
                 By::Cm(listener) => self.take_cm(listener.accept()?),
-                By::Tcp(listener) => self.take_tcp(listener.accept()?.0),
+                By::Tcp(offers) => self.take_tcp(offers.next(None)?),
             };
             if let Some(request) = request {
                 return Ok(request);
@@ -103,15 +101,7 @@ impl Listener {
                 let request = self.take_cm(listener.accept_timeout(timeout)?);
                 request.ok_or(Error::TimedOut)
             }
-            By::Tcp(listener) => {
-                let fd = rustix::event::PollFd::new(listener, rustix::event::PollFlags::IN);
-                let timeout = rustix::time::Timespec::try_from(timeout).ok();
-                let ready = rustix::event::poll(&mut [fd], timeout.as_ref());
-                if ready.map_err(std::io::Error::from)? == 0 {
-                    return Err(Error::TimedOut);
-                }
-                self.take_tcp(listener.accept()?.0).ok_or(Error::TimedOut)
-            }
+            By::Tcp(offers) => self.take_tcp(offers.next(Some(timeout))?).ok_or(Error::TimedOut),
         }
     }
 
@@ -128,10 +118,7 @@ impl Listener {
     }
 
     /// The same over TCP.
-    fn take_tcp(&self, mut stream: TcpStream) -> Option<Request> {
-        stream.set_nodelay(true).ok()?;
-        stream.set_read_timeout(Some(OFFER_TIMEOUT)).ok()?;
-        let offer = Offer::receive(&mut stream).ok()?;
+    fn take_tcp(&self, (stream, offer): (TcpStream, Offer)) -> Option<Request> {
         let (_, private_data) = hello::parse(&offer.hello)?;
         let (private_data, peer) = (private_data.to_vec(), stream.peer_addr().ok());
         let by = RequestBy::Tcp(stream, Box::new(offer));

@@ -56,7 +56,7 @@
 //! | `shared.rs` | a core on its queue pair, and how threads wait |
 //! | `connection.rs`, `remote.rs` | calls that block: messages, operations on remote memory |
 //! | `listener.rs`, `endpoint.rs` | listeners, devices |
-//! | `dial.rs`, `hello.rs` | connecting over TCP, and what both sides tell each other |
+//! | `offers.rs`, `dial.rs`, `hello.rs` | connecting over TCP, and what both sides tell each other |
 //! | `directory.rs` | published memory |
 //! | `callbacks.rs`, `asynchronous.rs` | the two other forms |
 //! | `staged.rs` | messages written in place, and what is left of them when a connection is lost: for [`group`](crate::group) |
@@ -75,6 +75,7 @@ mod error;
 mod hello;
 pub mod limits;
 mod listener;
+mod offers;
 mod remote;
 mod shared;
 mod staged;

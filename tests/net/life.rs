@@ -80,6 +80,9 @@ fn nonsense_over_tcp_does_not_stop_a_listener() {
     let at = listener.local_addr().unwrap();
     let _silent_and_gone = TcpStream::connect(at).unwrap().shutdown(std::net::Shutdown::Both);
     TcpStream::connect(at).unwrap().write_all(&[0x55; 200]).unwrap();
+    // More than a listener waits for: none of them says all that it should, and none ends.
+    let silent: Vec<TcpStream> = (0..100).map(|_| TcpStream::connect(at).unwrap()).collect();
+    silent.iter().step_by(2).for_each(|mut stream| stream.write_all(b"half").unwrap());
     std::thread::scope(|scope| {
         let accepting = scope.spawn(|| listener.accept().unwrap());
         let connection = a.connect(at).unwrap();
