@@ -85,7 +85,9 @@ fn a_peer_that_does_not_read_holds_up_the_sender() {
         assert_eq!(buffer, message(number, 1000));
         number += 1;
     }
-    let mut waiting = 0;
+    // Waits until the sender has been told that its messages were read.
+    a.send(&large).unwrap();
+    let mut waiting = 1;
     while a.try_send(&large).is_ok() {
         waiting += 1;
     }
