@@ -15,12 +15,13 @@ use std::time::Duration;
 use roce::group::{Config, Error as GroupError, Group, Hosts, Member};
 use roce::net::Endpoint;
 
+mod common;
+use common::{parse, wrong};
+
 type Result<T = ()> = std::result::Result<T, Box<dyn std::error::Error + Send + Sync>>;
 
-const USAGE: &str =
-    "usage: all_reduce [--members N | --hosts LIST --own NUMBER [-d DEVICE]] [--floats N]";
-/// Floats of one message.
-const PIECE: usize = 8192;
+const USAGE: &str = "all_reduce [--members N | --hosts LIST --own NUMBER [-d DEVICE]] [--floats N]";
+const PIECE: usize = 8192; // floats of one message
 
 /// What a member contributes: whole numbers, so that the sum is the same in any order.
 #[expect(clippy::cast_precision_loss, reason = "the numbers are small")]
@@ -114,14 +115,17 @@ fn run() -> Result {
     let (mut members, mut floats, mut hosts, mut own, mut device) = (4, 100_000, None, 0, None);
     let mut arguments = std::env::args().skip(1);
     while let Some(name) = arguments.next() {
-        let value = arguments.next().ok_or_else(|| format!("{name} needs a value"))?;
+        let Some(value) = arguments.next() else { return Err(wrong(&[name], USAGE).into()) };
         match name.as_str() {
-            "--members" => members = value.parse::<u8>()?.clamp(1, 250),
-            "--floats" => floats = value.parse()?,
+            "--members" => {
+                members =
+                    parse::<std::num::NonZero<u8>>(&name, &value, "a number from 1 to 255")?.get()
+            }
+            "--floats" => floats = parse::<u32>(&name, &value, "a number below 2^32")? as usize,
             "--hosts" => hosts = Some(value.parse::<Hosts>()?),
-            "--own" => own = value.parse()?,
+            "--own" => own = parse(&name, &value, "the number of a host in the list, from 0")?,
             "-d" => device = Some(value),
-            _ => return Err(USAGE.into()),
+            _ => return Err(wrong(&[name], USAGE).into()),
         }
     }
     let open = |hosts: &Hosts, own| match &device {
@@ -141,9 +145,5 @@ fn run() -> Result {
 }
 
 fn main() -> ExitCode {
-    if let Err(error) = run() {
-        eprintln!("all_reduce: {error}");
-        return ExitCode::FAILURE;
-    }
-    ExitCode::SUCCESS
+    common::end("all_reduce", run())
 }

@@ -21,6 +21,8 @@ use roce::verbs::{
     Access, CqHandle, Data, QpHandle, QpType, RecvWr, SendOp, SendWr, Sge, WcStatus, WrId,
 };
 
+mod common;
+
 const PORT: u16 = 7;
 
 /// How many bytes a message has at most.
@@ -114,25 +116,21 @@ fn talk(manager: &ConnectionManager, to: SocketAddr) -> Result<(), Box<dyn Error
 }
 
 fn run() -> Result<(), Box<dyn Error>> {
-    let addresses = std::env::args().skip(1).map(|text| text.parse::<IpAddr>());
-    let addresses = addresses.collect::<Result<Vec<_>, _>>()?;
-    let Some(own) = addresses.first() else {
-        return Err("which address shall the NIC have? cm_echo OWN-ADDRESS [SERVER-ADDRESS]".into());
+    let given: Vec<String> = std::env::args().skip(1).collect();
+    let address = |name, value: &str| common::parse::<IpAddr>(name, value, "an IP address");
+    let (own, server) = match given.as_slice() {
+        [own] => (address("OWN-ADDRESS", own)?, None),
+        [own, server] => (address("OWN-ADDRESS", own)?, Some(address("SERVER-ADDRESS", server)?)),
+        _ => return Err(common::wrong(&given, "cm_echo OWN-ADDRESS [SERVER-ADDRESS]").into()),
     };
-    let nic = SoftNic::start(udp::open(&udp::Options::new(*own))?)?;
+    let nic = SoftNic::start(udp::open(&udp::Options::new(own))?)?;
     let manager = ConnectionManager::start(Arc::new(nic))?;
-    match addresses.get(1) {
-        Some(server) => talk(&manager, SocketAddr::new(*server, PORT)),
-        None => serve(&manager, SocketAddr::new(*own, PORT)),
+    match server {
+        Some(server) => talk(&manager, SocketAddr::new(server, PORT)),
+        None => serve(&manager, SocketAddr::new(own, PORT)),
     }
 }
 
 fn main() -> ExitCode {
-    match run() {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("cm_echo: {error}");
-            ExitCode::FAILURE
-        }
-    }
+    common::end("cm_echo", run())
 }

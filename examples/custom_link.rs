@@ -17,6 +17,8 @@ use roce::time::Instant;
 use roce::verbs::Connect;
 use roce::wire::{Batch, Gid, Packet, Path};
 
+mod common;
+
 /// The sending half: sees each batch before the inner link seals the ICRCs and sends it.
 struct Printing {
     inner: Box<dyn Sender>,
@@ -54,6 +56,7 @@ fn printing(link: Link, name: &'static str) -> Link {
 }
 
 fn run() -> Result<(), Box<dyn Error>> {
+    common::none()?;
     let [here, there] = [1, 2].map(|host| Gid::from(Ipv4Addr::new(192, 0, 2, host)));
     let (a, b) = cable(here, there)?;
     let a = Context::new(SoftNic::start(printing(a, "requester"))?);
@@ -73,11 +76,5 @@ fn run() -> Result<(), Box<dyn Error>> {
 }
 
 fn main() -> ExitCode {
-    match run() {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("custom_link: {error}");
-            ExitCode::FAILURE
-        }
-    }
+    common::end("custom_link", run())
 }

@@ -11,13 +11,25 @@ use roce::capture;
 use roce::decode::{Decoder, Filter, LineStyle, TimeStyle};
 use roce::wire::{Frame, IcrcVerdict, ROCE_PORT};
 
+mod common;
+
 fn run() -> Result<(), Box<dyn Error>> {
-    let mut args = std::env::args().skip(1);
-    let path = args.next().unwrap_or_else(|| "testdata/captures/rxe_all_ops.pcap".to_owned());
-    let filter = Filter::parse(&args.next().unwrap_or_else(|| "roce.aeth.kind == NAK".to_owned()))?;
+    let given: Vec<String> = std::env::args().skip(1).collect();
+    let given: Vec<&str> = given.iter().map(String::as_str).collect();
+    let (path, filter) = match *given.as_slice() {
+        [] => ("testdata/captures/rxe_all_ops.pcap", "roce.aeth.kind == NAK"),
+        [path] if !path.starts_with('-') => (path, "roce.aeth.kind == NAK"),
+        [path, filter] => (path, filter),
+        _ => return Err(common::wrong(&given, "decode_capture [CAPTURE [FILTER]]").into()),
+    };
+    let filter = Filter::parse(filter).map_err(|error| format!("FILTER '{filter}': {error}"))?;
 
     // A capture is read record by record: memory does not grow with the file.
-    let mut capture = capture::open(path.as_ref())?;
+    let cannot_open = |error: capture::Error| match error.source() {
+        Some(cause) => format!("{error}: {cause}"),
+        None => error.to_string(),
+    };
+    let mut capture = capture::open(path.as_ref()).map_err(cannot_open)?;
     let mut decoder = Decoder::new(ROCE_PORT);
     let style = LineStyle { time: TimeStyle::None, color: false };
     let (mut line, mut sound, mut bad) = (String::new(), 0, 0);
@@ -41,11 +53,5 @@ fn run() -> Result<(), Box<dyn Error>> {
 }
 
 fn main() -> ExitCode {
-    match run() {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("decode_capture: {error}");
-            ExitCode::FAILURE
-        }
-    }
+    common::end("decode_capture", run())
 }

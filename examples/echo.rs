@@ -9,14 +9,18 @@
 //! ```
 
 use std::error::Error;
-use std::net::SocketAddr;
 use std::process::ExitCode;
 
 use roce::net::{Connection, Endpoint, Listener};
 
+mod common;
+
 type Result<T = ()> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
 
 const WORDS: [&str; 3] = ["hello", "over RDMA", "without a line of TCP"];
+
+const USAGE: &str =
+    "echo [--async | [-d DEVICE] {serve ADDRESS:PORT | connect ADDRESS:PORT WORD...}]";
 
 /// Sends back each message until the client closes the connection.
 fn echo(connection: &Connection) -> Result {
@@ -97,17 +101,18 @@ fn both_async() -> Result {
 }
 
 fn run() -> Result {
-    let mut arguments: Vec<String> = std::env::args().skip(1).collect();
+    let mut given: Vec<String> = std::env::args().skip(1).collect();
     // Which device: a soft NIC at the address, unless -d names another.
-    let device = match arguments.iter().position(|argument| argument == "-d") {
-        Some(at) if at + 1 < arguments.len() => arguments.drain(at..at + 2).nth(1),
+    let device = match given.iter().position(|argument| argument == "-d") {
+        Some(at) if at + 1 < given.len() => given.drain(at..at + 2).nth(1),
         _ => None,
     };
-    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
-    match arguments.as_slice() {
+    let given: Vec<&str> = given.iter().map(String::as_str).collect();
+    match given.as_slice() {
         [] => both(),
         ["--async"] => both_async(),
         ["serve", at] => {
+            let at = common::address(at)?;
             let listener = match device {
                 Some(device) => Endpoint::open(&device)?.listen(at)?,
                 None => Listener::bind(at)?,
@@ -115,7 +120,7 @@ fn run() -> Result {
             serve(&listener)
         }
         ["connect", to, words @ ..] => {
-            let to: SocketAddr = to.parse()?;
+            let to = common::address(to)?;
             let connection = match device {
                 Some(device) => Endpoint::open(&device)?.connect(to)?,
                 None => Connection::connect(to)?,
@@ -123,16 +128,10 @@ fn run() -> Result {
             let words: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
             talk(&connection, &words)
         }
-        _ => Err("usage: echo [--async | [-d DEVICE] serve ADDRESS | [-d DEVICE] connect ADDRESS WORD...]".into()),
+        _ => Err(common::wrong(&given, USAGE).into()),
     }
 }
 
 fn main() -> ExitCode {
-    match run() {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("echo: {error}");
-            ExitCode::FAILURE
-        }
-    }
+    common::end("echo", run())
 }

@@ -21,6 +21,8 @@ use roce::verbs::{
 };
 use roce::wire::{Bits, Frame, Gid, IcrcVerdict, LinkType, Psn, Qpn, RKey, ROCE_PORT};
 
+mod common;
+
 const LEN: usize = 100_000;
 
 struct Side {
@@ -79,6 +81,7 @@ impl Side {
 }
 
 fn run() -> Result<(), Box<dyn Error>> {
+    common::none()?;
     let (mut a, mut b) = (Side::new(1)?, Side::new(2)?);
     let (to_a, to_b) = ((a.gid, a.qpn()?), (b.gid, b.qpn()?));
     a.connect(to_b)?;
@@ -137,11 +140,5 @@ fn run() -> Result<(), Box<dyn Error>> {
 }
 
 fn main() -> ExitCode {
-    match run() {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("engine_without_io: {error}");
-            ExitCode::FAILURE
-        }
-    }
+    common::end("engine_without_io", run())
 }

@@ -20,6 +20,11 @@ use std::time::Duration;
 use roce::net::{Connection, Endpoint, Error as NetError, Listener, Operation};
 use roce::verbs::Access;
 
+mod common;
+use common::address;
+
+const USAGE: &str =
+    "file_copy FROM TO | {receive ADDRESS:PORT TO | send FROM ADDRESS:PORT} [-d DEVICE]";
 type Result<T = ()> = std::result::Result<T, Box<dyn Error + Send + Sync>>;
 
 /// Bytes of a WRITE, number of chunks in flight, bytes of the window that the receiver publishes.
@@ -119,31 +124,25 @@ fn accept(listener: &Listener, path: &str) -> Result {
 }
 
 fn run() -> Result {
-    let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
-    match *arguments.as_slice() {
-        ["receive", at, path] => accept(&Listener::bind(at)?, path),
-        ["receive", at, path, "-d", name] => accept(&Endpoint::open(name)?.listen(at)?, path),
-        ["send", path, to] => send(&Connection::connect(to)?, path),
-        ["send", path, to, "-d", name] => send(&Endpoint::open(name)?.connect(to)?, path),
+    let given: Vec<String> = std::env::args().skip(1).collect();
+    let given: Vec<&str> = given.iter().map(String::as_str).collect();
+    match *given.as_slice() {
+        ["receive", at, path] => accept(&Listener::bind(address(at)?)?, path),
+        ["receive", at, path, "-d", on] => accept(&Endpoint::open(on)?.listen(address(at)?)?, path),
+        ["send", path, to] => send(&Connection::connect(address(to)?)?, path),
+        ["send", path, to, "-d", on] => send(&Endpoint::open(on)?.connect(address(to)?)?, path),
         [from, to] => {
+            File::create(to).map_err(|error| format!("{to}: {error}"))?;
             let (listener, to) = (Listener::bind("127.0.0.1:0")?, to.to_owned());
             let at = listener.local_addr()?;
             let receiver = std::thread::spawn(move || receive(&listener.accept()?, &listener, &to));
             send(&Connection::connect(at)?, from)?;
             receiver.join().map_err(|_| "the receiver panicked")?
         }
-        _ => Err("usage: file_copy FROM TO | {receive ADDRESS TO | send FROM ADDRESS} [-d DEVICE]"
-            .into()),
+        _ => Err(common::wrong(&given, USAGE).into()),
     }
 }
 
 fn main() -> ExitCode {
-    match run() {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("file_copy: {error}");
-            ExitCode::FAILURE
-        }
-    }
+    common::end("file_copy", run())
 }

@@ -19,6 +19,8 @@ use roce::nic::SoftNic;
 use roce::verbs::{Connect, Endpoint, WrId};
 use roce::wire::{Gid, Psn, Qpn};
 
+mod common;
+
 const CONTROL_PORT: u16 = 18600;
 
 /// Sends this side's endpoint as a line, and reads the peer's.
@@ -42,12 +44,14 @@ fn exchange(
 }
 
 fn run() -> Result<(), Box<dyn Error>> {
-    let addresses = std::env::args().skip(1).map(|text| text.parse());
-    let addresses = addresses.collect::<Result<Vec<IpAddr>, _>>()?;
-    let (own, server) = match addresses[..] {
-        [own] => (own, None),
-        [own, server] => (own, Some(server)),
-        _ => return Err("rc_over_udp OWN-ADDRESS [SERVER-ADDRESS]".into()),
+    let given: Vec<String> = std::env::args().skip(1).collect();
+    let address = |name, value: &str| common::parse::<IpAddr>(name, value, "an IP address");
+    let (own, server) = match given.as_slice() {
+        [own] => (address("OWN-ADDRESS", own)?, None),
+        [own, server] => (address("OWN-ADDRESS", own)?, Some(address("SERVER-ADDRESS", server)?)),
+        _ => {
+            return Err(common::wrong(&given, "rc_over_udp OWN-ADDRESS [SERVER-ADDRESS]").into());
+        }
     };
 
     let context = Context::new(SoftNic::start(Spec::Udp(own).open(None)?)?);
@@ -57,7 +61,9 @@ fn run() -> Result<(), Box<dyn Error>> {
 
     let mut stream = match server {
         None => TcpListener::bind((own, CONTROL_PORT))?.accept()?.0,
-        Some(server) => TcpStream::connect((server, CONTROL_PORT))?,
+        Some(server) => TcpStream::connect((server, CONTROL_PORT)).map_err(|error| {
+            format!("SERVER-ADDRESS: {server}, TCP port {CONTROL_PORT}: {error}")
+        })?,
     };
     let peer = exchange(&mut stream, own, &qp.endpoint()?)?;
     let qp = qp.connect(&peer, &Connect::default())?;
@@ -79,11 +85,5 @@ fn run() -> Result<(), Box<dyn Error>> {
 }
 
 fn main() -> ExitCode {
-    match run() {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("rc_over_udp: {error}");
-            ExitCode::FAILURE
-        }
-    }
+    common::end("rc_over_udp", run())
 }

@@ -14,6 +14,8 @@ use roce::nic::SoftNic;
 use roce::verbs::{Access, Connect};
 use roce::wire::Gid;
 
+mod common;
+
 /// What a program has at its NIC: a protection domain, a completion queue and a QP that is not connected yet.
 type Objects = (Pd, Cq, Qp<Rc, Init>);
 
@@ -32,6 +34,7 @@ fn wait(who: &str, cq: &Cq) -> Result<Completion, Box<dyn Error>> {
 }
 
 fn run() -> Result<(), Box<dyn Error>> {
+    common::none()?;
     let [here, there] = [1, 2].map(|host| Gid::from(Ipv4Addr::new(192, 0, 2, host)));
     let (a, b) = cable(here, there)?;
     let ((a_pd, a_cq, a), (b_pd, b_cq, b)) = (open(a)?, open(b)?);
@@ -61,11 +64,5 @@ fn run() -> Result<(), Box<dyn Error>> {
 }
 
 fn main() -> ExitCode {
-    match run() {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("two_nics: {error}");
-            ExitCode::FAILURE
-        }
-    }
+    common::end("two_nics", run())
 }

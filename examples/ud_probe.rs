@@ -22,6 +22,8 @@ use roce::ping::{
 use roce::rdma_nic::RdmaNic;
 use roce::wire::{Gid, QKey, Qpn, source_port};
 
+mod common;
+
 const CONTROL_PORT: u16 = 18601;
 const PROBES: u64 = 20;
 const PATHS: usize = 4;
@@ -30,7 +32,11 @@ const PATHS: usize = 4;
 fn open(device: &str) -> Result<Context, Box<dyn Error>> {
     let device: Arc<dyn Device> = match device.strip_prefix("verbs:") {
         Some(name) => Arc::new(RdmaNic::open(name)?),
-        None => Arc::new(SoftNic::start(device.parse::<roce::link::Spec>()?.open(None)?)?),
+        None => {
+            let spec = device.parse::<roce::link::Spec>();
+            let spec = spec.map_err(|error| format!("DEVICE: '{device}': {error}"))?;
+            Arc::new(SoftNic::start(spec.open(None)?)?)
+        }
     };
     Ok(Context::from(device))
 }
@@ -107,23 +113,18 @@ fn run() -> Result<(), Box<dyn Error>> {
             println!("answered {} probes", serve(&nic, listener.accept()?.0)?);
         }
         [device, server] => {
-            let (nic, stream) =
-                (open(device)?, TcpStream::connect((server.as_str(), CONTROL_PORT))?);
+            let stream = TcpStream::connect((server.as_str(), CONTROL_PORT));
+            let nobody = |error| format!("SERVER: {server}, TCP port {CONTROL_PORT}: {error}");
+            let (nic, stream) = (open(device)?, stream.map_err(nobody)?);
             let paths = probe(&nic, stream, Duration::from_secs(1))?;
             let lost: u64 = paths.iter().map(|path| path.lost).sum();
             println!("{lost} of {PROBES} lost");
         }
-        _ => return Err("ud_probe DEVICE [SERVER]".into()),
+        _ => return Err(common::wrong(&args, "ud_probe DEVICE [SERVER]").into()),
     }
     Ok(())
 }
 
 fn main() -> ExitCode {
-    match run() {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("ud_probe: {error}");
-            ExitCode::FAILURE
-        }
-    }
+    common::end("ud_probe", run())
 }

@@ -20,15 +20,20 @@ use std::time::Duration;
 use roce::group::{Config, Group, Hosts};
 use roce::net::Endpoint;
 
+#[path = "../common/mod.rs"]
+mod common;
 mod store;
 use store::{Client, Result, SERVERS, TABLE, serve};
 
 const HOSTS: &str = "127.0.1.1:7010,127.0.1.2:7010,127.0.1.3:7010,127.0.1.4:7010";
 
+const USAGE: &str = "kv [-d DEVICE] [serve NUMBER | put KEY VALUE | get KEY]";
+
 /// Opens server `own` of the list; the client is the one behind the servers.
 fn open(own: usize, device: &str) -> Result<Group> {
     let hosts: Hosts = std::env::var("KV").unwrap_or_else(|_| HOSTS.to_owned()).parse()?;
-    let at = hosts.get(own).ok_or("no such server")?;
+    let no_server = || format!("there is no server {own}: KV lists {}, from 0 on", hosts.len());
+    let at = hosts.get(own).ok_or_else(no_server)?;
     let device = Endpoint::open(&device.replace("{}", &at.ip().to_string()))?;
     Ok(Group::on(&device, &hosts, own, &Config::default())?)
 }
@@ -108,33 +113,30 @@ fn run_all(device: &str) -> Result {
 }
 
 fn run() -> Result {
-    let mut arguments: Vec<String> = std::env::args().skip(1).collect();
-    let device = match arguments.iter().position(|argument| argument == "-d") {
-        Some(at) if at + 1 < arguments.len() => arguments.drain(at..at + 2).nth(1),
+    let mut given: Vec<String> = std::env::args().skip(1).collect();
+    let device = match given.iter().position(|argument| argument == "-d") {
+        Some(at) if at + 1 < given.len() => given.drain(at..at + 2).nth(1),
         _ => None,
     };
     // A soft NIC, unless -d names another device.
     let device = device.as_deref().unwrap_or("udp:{}");
-    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let given: Vec<&str> = given.iter().map(String::as_str).collect();
     let client = || open(SERVERS, device);
-    match arguments.as_slice() {
+    match given.as_slice() {
         [] => run_all(device),
-        ["serve", own] => serve(&open(own.parse()?, device)?),
+        ["serve", own] => {
+            let own = common::parse("serve NUMBER", own, "the number of a server, from 0")?;
+            serve(&open(own, device)?)
+        }
         ["put", key, value] => Client::new(&client()?)?.put(key, value),
         ["get", key] => {
             println!("{}", Client::new(&client()?)?.get(key)?);
             Ok(())
         }
-        _ => Err("usage: kv [[-d DEVICE] serve NUMBER | put KEY VALUE | get KEY]".into()),
+        _ => Err(common::wrong(&given, USAGE).into()),
     }
 }
 
 fn main() -> ExitCode {
-    match run() {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("kv: {error}");
-            ExitCode::FAILURE
-        }
-    }
+    common::end("kv", run())
 }

@@ -53,6 +53,13 @@ impl Hosts {
     pub fn get(&self, server: usize) -> Option<SocketAddr> {
         self.0.get(server).copied()
     }
+
+    /// Returns the address of the server that this one is to be.
+    pub(super) fn own(&self, own: usize) -> Result<SocketAddr, Error> {
+        let last = self.len().saturating_sub(1);
+        let wrong = || Error::Hosts(format!("it has servers 0 to {last}, and no server {own}"));
+        self.get(own).ok_or_else(wrong)
+    }
 }
 
 impl FromStr for Hosts {

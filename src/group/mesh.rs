@@ -100,7 +100,7 @@ pub(super) struct ThreadLinks {
 impl Group {
     /// Starts server `own` of the list, with a soft NIC at its address.
     pub fn open(hosts: &Hosts, own: usize, config: &Config) -> Result<Self, Error> {
-        let at = hosts.get(own).ok_or(Error::NoPeer(own))?;
+        let at = hosts.own(own)?;
         Self::on(&Endpoint::at(at.ip())?, hosts, own, config)
     }
 
@@ -111,7 +111,7 @@ impl Group {
         own: usize,
         config: &Config,
     ) -> Result<Self, Error> {
-        let at = hosts.get(own).ok_or(Error::NoPeer(own))?;
+        let at = hosts.own(own)?;
         let endpoint = endpoint.clone().with(config.net);
         let listener = endpoint.listen(at)?;
         let mut random = SecretRandom::new(Seed::from_system().map_err(net::Error::Io)?);

@@ -87,3 +87,26 @@ fn all_reduce_by_processes_on_a_bad_network() {
         assert!(text(&output).contains("of 3: 50000 floats, 0 wrong"), "{output:?}");
     }
 }
+
+#[test]
+fn wrong_arguments_are_named() {
+    let wrong: [(&str, &[&str], &str); 6] = [
+        ("all_reduce", &["--members", "x"], "--members: 'x' is not a number from 1 to 255"),
+        ("all_reduce", &["--floats"], "wrong arguments '--floats'; usage: all_reduce "),
+        ("all_reduce", &["--loud", "1"], "wrong arguments '--loud'; usage: all_reduce "),
+        (
+            "all_reduce",
+            &["--hosts", "127.24.5.1:7020", "--own", "1"],
+            "list of servers: it has servers 0 to 0, and no server 1",
+        ),
+        ("kv", &["serve", "x"], "serve NUMBER: 'x' is not the number of a server, from 0"),
+        ("kv", &["serve", "9"], "there is no server 9: KV lists 4, from 0 on"),
+    ];
+    for (name, arguments, says) in wrong {
+        let output = example(name).args(arguments).output().unwrap();
+        let message = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(1), "{name}: {message}");
+        assert!(message.starts_with(&format!("{name}: {says}")), "{message}");
+        assert_eq!(message.matches('\n').count(), 1, "{message}");
+    }
+}

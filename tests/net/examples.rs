@@ -53,6 +53,31 @@ fn file_copy_copies() {
     std::fs::remove_dir_all(&folder).unwrap();
 }
 
+/// Each is told in one line, which names it.
+#[test]
+fn wrong_arguments_are_named() {
+    let wrong: [(&str, &[&str], &str); 11] = [
+        ("echo", &["serve", "x"], "'x' is not ADDRESS:PORT, as 127.0.0.1:7000: "),
+        ("echo", &["connect", "127.0.0.1:70000"], "'127.0.0.1:70000' is not ADDRESS:PORT"),
+        ("echo", &["--loud"], "wrong arguments '--loud'; usage: echo "),
+        ("echo", &["serve", "203.0.113.1:7"], "203.0.113.1 is not an address of this machine"),
+        ("file_copy", &[], "an argument is missing; usage: file_copy "),
+        ("file_copy", &["/dev/null", "/dev/null/to"], "/dev/null/to: Not a directory"),
+        ("cm_echo", &["127.0.0.1", "x"], "SERVER-ADDRESS: 'x' is not an IP address"),
+        ("rc_over_udp", &["x"], "OWN-ADDRESS: 'x' is not an IP address"),
+        ("ud_probe", &["x"], "DEVICE: 'x': a device is udp:ADDRESS"),
+        ("decode_capture", &["/dev/null/x"], "cannot open /dev/null/x: Not a directory"),
+        ("two_nics", &["x"], "wrong arguments 'x': it takes none"),
+    ];
+    for (name, arguments, says) in wrong {
+        let output = example(name).args(arguments).output().unwrap();
+        let message = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(1), "{name}: {message}");
+        assert!(message.starts_with(&format!("{name}: {says}")), "{message}");
+        assert_eq!(message.matches('\n').count(), 1, "{message}");
+    }
+}
+
 /// An example that runs until the test ends.
 struct Running {
     child: Child,
