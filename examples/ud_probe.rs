@@ -114,8 +114,9 @@ fn run() -> Result<(), Box<dyn Error>> {
         }
         [device, server] => {
             let stream = TcpStream::connect((server.as_str(), CONTROL_PORT));
-            let nobody = |error| format!("SERVER: {server}, TCP port {CONTROL_PORT}: {error}");
-            let (nic, stream) = (open(device)?, stream.map_err(nobody)?);
+            let cannot_connect =
+                |error| format!("SERVER: {server}, TCP port {CONTROL_PORT}: {error}");
+            let (nic, stream) = (open(device)?, stream.map_err(cannot_connect)?);
             let paths = probe(&nic, stream, Duration::from_secs(1))?;
             let lost: u64 = paths.iter().map(|path| path.lost).sum();
             println!("{lost} of {PROBES} lost");
