@@ -35,8 +35,8 @@ use crate::interrupt;
 /// memory, queue pairs and time within limits: all clients of one address together get a quarter
 /// of what there is. In a network where not everybody may use it, set ROCE_TOKEN on both sides.
 ///
-/// It answers the probes of roce ping; in a network where hosts know a token, it also probes other servers for
-/// roce mesh.
+/// It answers the probes of roce ping; in a network where hosts know a token, it also probes
+/// other servers for roce mesh.
 ///
 /// Ctrl-C ends it.
 #[derive(Debug, ClapArgs)]
