@@ -157,7 +157,7 @@ impl Pd {
 
     /// Whether both are handles to one protection domain.
     #[inline]
-    pub(super) fn is_same(&self, other: &Self) -> bool {
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
 

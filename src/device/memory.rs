@@ -50,7 +50,8 @@ impl Mr {
         Ok(Self(Arc::new(MrInner { pd: pd.clone(), handle, buffer: buffer.clone() })))
     }
 
-    pub(super) fn pd(&self) -> &Pd {
+    /// Returns its protection domain.
+    pub fn pd(&self) -> &Pd {
         &self.0.pd
     }
 

@@ -7,8 +7,12 @@ use std::time::Duration;
 
 use super::endpoint::{Endpoint, first};
 use super::error::Error;
-use super::shared::{Shared, State, check_open};
+use super::shared::{Shared, State};
 use crate::device::{MrSlice, Pd};
+
+/// Bytes of a message from which on it is not copied if it lies in registered memory: a smaller one takes less time to copy than
+/// another entry of a scatter/gather list.
+const LEND_MIN: usize = 4096;
 
 /// A connection: messages in order, each whole, in both directions, and memory of the peer's that can be read and written.
 ///
@@ -141,26 +145,23 @@ impl Connection {
         })
     }
 
-    /// Sends a message that lies in registered memory, without a copy: the peer reads it there. The region must allow
-    /// [`REMOTE_READ`](crate::verbs::Access::REMOTE_READ), and its bytes must stay as they are until
-    /// [`wait_read`](Self::wait_read) returns. A message of no bytes, and a small one, is copied.
+    /// Sends a message that lies in registered memory, without a copy on this side. Its bytes must stay as they are until
+    /// [`wait_read`](Self::wait_read) returns. The peer reads a message that is too large for its ring from the region, which
+    /// must allow [`REMOTE_READ`](crate::verbs::Access::REMOTE_READ) then. A message of less than 4 KiB is copied.
     pub fn send_region(&self, message: &MrSlice) -> Result<(), Error> {
-        if message.len() <= self.shared.eager_max {
+        if message.len() < LEND_MIN {
             return self.send(&message.to_vec());
         }
-        let remote = message.remote();
         self.shared.wait(None, |state| {
-            check_open(state)?;
-            let place = (remote.addr, remote.len);
-            let sent =
-                state.core.may_post() && self.shared.try_send_source(state, message.mr(), place);
+            let sent = self.shared.try_send_region(state, message)?;
             Ok(sent.then_some(()))
         })
     }
 
-    /// Waits until the peer's program has taken every message that was not copied into its ring.
+    /// Waits until memory that was sent by [`send_region`](Self::send_region) may change: the peer has its bytes, and its
+    /// program has taken messages that are too large for its ring.
     pub fn wait_read(&self) -> Result<(), Error> {
-        self.shared.wait(None, |state| Ok((state.core.unread() == 0).then_some(())))
+        self.shared.wait(None, |state| Ok(state.core.has_returned_all().then_some(())))
     }
 
     /// Waits for the next message; `None` when the peer has closed its side.

@@ -10,7 +10,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::config::Config;
-use super::core::frame::Source;
+use super::core::frame::{HEADER, Source};
 use super::core::{Core, Failure, Local, OwnMemory, PeerRing, Post, Taken};
 use super::core::{emit_record, receive_id, receives, sends};
 use super::directory;
@@ -20,8 +20,8 @@ use crate::connect;
 use crate::device::{AnyQp, Cq, Memory, Mr, MrSlice, Pd};
 use crate::memory::Buffer;
 use crate::verbs::{
-    Access, AttrMask, Connect, Data, KeyError, Notify, QpAttr, QpState, QpType, RecvWr, SendFlags,
-    SendOp, SendWr, Sge, Target, Wc, WcStatus,
+    Access, AttrMask, Connect, Data, KeyError, Notify, PostError, QpAttr, QpState, QpType, RecvWr,
+    SendFlags, SendOp, SendWr, Sge, Target, Wc, WcStatus,
 };
 
 /// Bytes of a record that goes inline.
@@ -124,6 +124,8 @@ impl Prepared {
             operations: VecDeque::new(),
             first: 0,
             large: VecDeque::new(),
+            lent: VecDeque::new(),
+            first_lent: 0,
             has_leader: false,
             waiters: 0,
             is_armed: false,
@@ -195,6 +197,9 @@ pub(super) struct State {
     first: u64,
     /// Large messages that the peer has not read.
     large: VecDeque<Mr>,
+    /// Messages that the NIC may still read where they lie, and the number of the first.
+    lent: VecDeque<MrSlice>,
+    first_lent: u64,
     /// Whether a thread sleeps on the completion channel.
     has_leader: bool,
     /// Number of threads that sleep on the condition variable.
@@ -313,6 +318,16 @@ impl Shared {
                 sges[0] = self.staging.sge(offset as usize, len as usize);
                 (sges, 1)
             }
+            Local::Lent { offset, len, payload, number } => {
+                let [at, len, payload] = [offset, len, payload].map(|bytes| bytes as usize);
+                let pad = len - HEADER - payload;
+                sges[0] = self.staging.sge(at, HEADER);
+                if let Some(slice) = state.lent(number) {
+                    sges[1] = slice.mr().sge(slice.offset(), payload);
+                }
+                sges[2] = self.staging.sge(at + HEADER + payload, pad);
+                (sges, if pad == 0 { 2 } else { 3 })
+            }
             Local::Operation(number) => match state.operation(number) {
                 Some(operation) => (operation.sges, operation.parts),
                 None => (sges, 0),
@@ -383,8 +398,37 @@ impl Shared {
         Ok(queued)
     }
 
+    /// Sends a message from where it lies, or tells the peer where it may read it; false if there is no room.
+    pub(super) fn try_send_region(
+        &self,
+        state: &mut State,
+        message: &MrSlice,
+    ) -> Result<bool, Error> {
+        check_open(state)?;
+        if !message.mr().pd().is_same(self.qp.pd()) {
+            return Err(Error::Post(PostError::ForeignMemory));
+        }
+        if !state.core.may_post() {
+            return Ok(false);
+        }
+        if message.len() > self.eager_max {
+            let place = message.remote();
+            return Ok(self.try_send_source(state, message.mr(), (place.addr, place.len)));
+        }
+        if state.core.queue_lent(message.len()).is_none() {
+            return Ok(false);
+        }
+        state.lent.push_back(message.clone());
+        self.transmit(state);
+        state.unpolled += message.len();
+        if state.unpolled >= POLL_BYTES {
+            self.progress(state);
+        }
+        Ok(true)
+    }
+
     /// Tells the peer where a message lies in a region that it may read.
-    pub(super) fn try_send_source(
+    fn try_send_source(
         &self,
         state: &mut State,
         mr: &Mr,
@@ -409,7 +453,7 @@ impl Shared {
         check_alive(state)?;
         let mut list = Vec::with_capacity(PARTS_MAX);
         if !memory.gather(self.qp.pd(), &mut list) {
-            return Err(Error::Post(crate::verbs::PostError::ForeignMemory));
+            return Err(Error::Post(PostError::ForeignMemory));
         }
         let parts = list.len();
         let mut sges = [Sge::default(); PARTS_MAX];
@@ -609,8 +653,12 @@ pub(super) fn check_open(state: &State) -> Result<(), Error> {
 }
 
 impl State {
-    /// Frees what has ended: operations that nothing waits for, large messages that the peer has read.
+    /// Frees what has ended: operations that nothing waits for, large messages that the peer has read, messages that were sent
+    /// from where they lie.
     pub(super) fn release(&mut self) {
+        while self.first_lent < self.core.lent_done() && self.lent.pop_front().is_some() {
+            self.first_lent += 1;
+        }
         while self.large.len() > usize::from(self.core.unread()) {
             self.large.pop_front();
         }
@@ -620,6 +668,10 @@ impl State {
             self.operations.pop_front();
             self.first += 1;
         }
+    }
+
+    fn lent(&self, number: u64) -> Option<&MrSlice> {
+        self.lent.get(usize::try_from(number.checked_sub(self.first_lent)?).ok()?)
     }
 
     fn operation(&self, number: u64) -> Option<&Operation> {

@@ -140,6 +140,35 @@ fn threads_share_a_connection() {
 }
 
 #[test]
+fn memory_may_change_once_it_was_sent() {
+    let (a, b) = connected();
+    let memory = a.pd().allocate(16_000, roce::verbs::Access::LOCAL_WRITE).unwrap();
+    // Of all lengths modulo 8, and more of them than the ring holds.
+    for number in 0..200 {
+        let len = 4096 + number * 61 % 8000;
+        memory.write(0, &message(number, len)).unwrap();
+        a.send_region(&memory.slice(..len).unwrap()).unwrap();
+        // A message that is copied goes behind.
+        a.send(&message(number, 10)).unwrap();
+        assert_eq!(b.recv().unwrap().unwrap(), message(number, len));
+        assert_eq!(b.recv().unwrap().unwrap(), message(number, 10));
+        a.wait_read().unwrap();
+    }
+    // The region is not needed any more by the program, but by the NIC.
+    memory.write(0, &message(1, 5000)).unwrap();
+    for _ in 0..2 {
+        a.send_region(&memory.slice(..5000).unwrap()).unwrap();
+    }
+    drop(memory);
+    for _ in 0..2 {
+        assert_eq!(b.recv().unwrap().unwrap(), message(1, 5000));
+    }
+    let foreign = b.pd().allocate(8000, roce::verbs::Access::LOCAL_WRITE).unwrap();
+    let refused = a.send_region(&foreign.slice(..).unwrap());
+    assert!(matches!(refused, Err(Error::Post(roce::verbs::PostError::ForeignMemory))));
+}
+
+#[test]
 fn memory_is_sent_from_where_it_lies() {
     let (a, b) = connected();
     let access = roce::verbs::Access::LOCAL_WRITE | roce::verbs::Access::REMOTE_READ;

@@ -22,7 +22,7 @@ use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
-use roce::device::{AnyQp, Cq, Mr};
+use roce::device::{AnyQp, Cq, Mr, MrSlice};
 use roce::net::{Connection, Endpoint};
 use roce::verbs::{
     Access, Connect, Data, Mtu, QpType, RecvWr, SendFlags, SendOp, SendWr, Target, Wc, WrId,
@@ -56,6 +56,22 @@ impl Pipe for Net {
 
     fn receive(&self, side: usize, len: usize, room: &mut Vec<u8>) {
         assert!(self.0[side].recv_into(room).unwrap() && room.len() == len);
+    }
+}
+
+/// The same, but what is sent lies in registered memory.
+struct Regions<'a> {
+    net: &'a Net,
+    message: MrSlice,
+}
+
+impl Pipe for Regions<'_> {
+    fn send(&self, side: usize, _len: usize, _is_last: bool) {
+        self.net.0[side].send_region(&self.message).unwrap();
+    }
+
+    fn receive(&self, side: usize, len: usize, room: &mut Vec<u8>) {
+        self.net.receive(side, len, room);
     }
 }
 
@@ -97,6 +113,9 @@ fn main() {
     row("64-byte ping-pong, µs (TCP)", ping_pong, &net, &tcp, slice, true);
     let large = |pipe: &dyn Pipe, time| stream(pipe, time, LARGE, 1) * LARGE as f64 / 1e9;
     row("64 KiB messages, GB/s (TCP)", large, &net, &tcp, slice, false);
+    let region = net.0[0].pd().allocate(LARGE, Access::LOCAL_WRITE).unwrap();
+    let regions = Regions { net: &net, message: region.slice(..).unwrap() };
+    row("64 KiB of registered memory, GB/s (TCP)", large, &regions, &tcp, slice, false);
     let one = |pipe: &dyn Pipe, time| stream(pipe, time, SMALL, 1) / 1e6;
     row("64-byte messages, million/s (TCP)", one, &net, &tcp, slice, false);
     let many = |pipe: &dyn Pipe, time| stream(pipe, time, SMALL, BATCH) / 1e6;

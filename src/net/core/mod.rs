@@ -33,7 +33,7 @@ use crate::wire::RKey;
 use fetch::{Fetch, Landing};
 use frame::{Header, Kind, READ_MASK, Source, Told, record_bytes};
 use inbound::Inbound;
-use outbound::Outbound;
+use outbound::{Outbound, Room};
 
 /// Marks the id of a receive.
 const RECEIVE: u64 = 1 << 63;
@@ -106,6 +106,8 @@ pub(crate) enum Local {
     None,
     /// A part of the staging memory.
     Staging { offset: u32, len: u32 },
+    /// A record of which the payload was lent, and lies elsewhere. The rest is in the staging memory.
+    Lent { offset: u32, len: u32, payload: u32, number: u64 },
     /// What the caller has at hand: the record that it asked to post at once.
     Caller,
     /// The memory of an operation.
@@ -121,11 +123,33 @@ pub(crate) struct Post {
     pub(crate) is_signaled: bool,
 }
 
+/// Records that lie one behind the other, and go in one WRITE.
+#[derive(Clone, Copy, Debug)]
+struct Records {
+    /// Position of the first byte.
+    start: u64,
+    /// Offset in the ring.
+    offset: u32,
+    len: u32,
+    wraps: bool,
+}
+
+impl Records {
+    fn new(room: Room, len: u32) -> Self {
+        Self { start: room.start, offset: room.offset, len, wraps: room.wraps }
+    }
+
+    fn end(&self) -> u64 {
+        self.start + u64::from(self.len)
+    }
+}
+
 /// What waits to be posted.
 #[derive(Clone, Copy, Debug)]
 enum Out {
-    /// Records that lie one behind the other.
-    Records { start: u64, offset: u32, len: u32, wraps: bool },
+    Records(Records),
+    /// One record, whose payload was lent: its length, its number.
+    Lent(Records, u32, u64),
     /// An operation of the program.
     Operation(SendOp, u64),
 }
@@ -135,6 +159,8 @@ enum Out {
 enum Inflight {
     /// A WRITE to the ring, up to a position.
     Records(u64),
+    /// The same, of a record whose payload was lent.
+    Lent(u64),
     /// A part of a large message.
     Chunk,
     Operation,
@@ -182,6 +208,8 @@ pub(crate) struct Core {
     unread: u16,
     operations_begun: u64,
     operations_done: u64,
+    lent_begun: u64,
+    lent_done: u64,
     end: End,
     is_probe_due: bool,
     failure: Option<Failure>,
@@ -226,6 +254,8 @@ impl Core {
             unread: 0,
             operations_begun: 0,
             operations_done: 0,
+            lent_begun: 0,
+            lent_done: 0,
             end: End::Open,
             is_probe_due: false,
             failure: None,
@@ -250,6 +280,17 @@ impl Core {
     #[inline]
     pub(crate) fn operations_done(&self) -> u64 {
         self.operations_done
+    }
+
+    /// Number of lent payloads that were sent since the beginning: the NIC does not read them again. They are sent in order.
+    #[inline]
+    pub(crate) fn lent_done(&self) -> u64 {
+        self.lent_done
+    }
+
+    /// Whether the peer has everything that was lent to be sent or read.
+    pub(crate) fn has_returned_all(&self) -> bool {
+        self.unread == 0 && self.lent_done == self.lent_begun
     }
 
     /// Number of the own large messages that the peer has not read. It reads them in order.
@@ -337,12 +378,12 @@ impl Core {
     }
 
     /// The messages that the peer has not consumed, as far as is known, oldest first. They must have been queued: one that is
-    /// posted at once, inline, is not kept.
+    /// posted at once, inline, and one that was lent, is not kept.
     pub(crate) fn unconsumed(&self) -> Vec<Vec<u8>> {
         let size = u64::from(self.peer.size);
         let queued = self.outbox.iter().filter_map(|out| match out {
-            Out::Records { start, len, .. } => Some((*start, *len)),
-            Out::Operation(..) => None,
+            Out::Records(records) => Some((records.start, records.len)),
+            Out::Lent(..) | Out::Operation(..) => None,
         });
         let mut messages = Vec::new();
         for (start, len) in self.outbound.unconsumed().chain(queued) {
@@ -373,30 +414,45 @@ impl Core {
         queued
     }
 
+    /// Queues a message of `len` bytes whose payload is lent: it lies elsewhere, and stays as it is until
+    /// [`lent_done`](Self::lent_done) is greater than the number that is returned. `None` if there is no room.
+    pub(crate) fn queue_lent(&mut self, len: usize) -> Option<u64> {
+        let payload = u32::try_from(len).ok()?;
+        let records = self.begin_record(Kind::Message, len, &[])?;
+        let number = self.lent_begun;
+        self.lent_begun += 1;
+        self.outbox.push_back(Out::Lent(records, payload, number));
+        Some(number)
+    }
+
     fn queue_record(&mut self, kind: Kind, len: usize, parts: &[&[u8]]) -> bool {
+        let Some(records) = self.begin_record(kind, len, parts) else { return false };
+        let run_max = self.peer.size / EAGER_PART;
+        match self.outbox.back_mut() {
+            Some(Out::Records(last))
+                if last.end() == records.start
+                    && records.offset != 0
+                    && last.len + records.len <= run_max =>
+            {
+                last.len += records.len;
+            }
+            _ => self.outbox.push_back(Out::Records(records)),
+        }
+        true
+    }
+
+    /// Takes room for a record, and writes its header and the parts of its payload that are given to the staging memory.
+    fn begin_record(&mut self, kind: Kind, len: usize, parts: &[&[u8]]) -> Option<Records> {
         debug_assert!(len <= self.eager_max(), "larger messages are read by the peer");
-        let (Ok(bytes), Ok(len)) = (u32::try_from(record_bytes(len)), u32::try_from(len)) else {
-            return false;
-        };
-        let Some(room) = self.outbound.reserve(bytes) else { return false };
+        let (bytes, len) = (u32::try_from(record_bytes(len)).ok()?, u32::try_from(len).ok()?);
+        let room = self.outbound.reserve(bytes)?;
         let mut at = u64::from(room.offset);
         let header = Header { len, kind }.emit();
         for part in [&header[..]].iter().chain(parts) {
             self.staging.write(at, part).expect("there is room in the staging memory");
             at += part.len() as u64;
         }
-        let run_max = self.peer.size / EAGER_PART;
-        if let Some(Out::Records { start, len, .. }) = self.outbox.back_mut()
-            && *start + u64::from(*len) == room.start
-            && room.offset != 0
-            && *len + bytes <= run_max
-        {
-            *len += bytes;
-            return true;
-        }
-        let (start, offset, wraps) = (room.start, room.offset, room.wraps);
-        self.outbox.push_back(Out::Records { start, offset, len: bytes, wraps });
-        true
+        Some(Records::new(room, bytes))
     }
 
     /// Takes room for a message of `len` bytes and posts it at once, without staging: its record goes inline. `None` if
@@ -405,7 +461,7 @@ impl Core {
     pub(crate) fn post_now(&mut self, len: usize) -> Option<Post> {
         let bytes = u32::try_from(record_bytes(len)).ok()?;
         let room = if self.may_post() { self.outbound.reserve(bytes)? } else { return None };
-        Some(self.post_records(room.start, room.offset, bytes, room.wraps, Local::Caller))
+        Some(self.post_records(Records::new(room, bytes), Local::Caller))
     }
 
     /// Queues an operation on the peer's memory; returns its number, unless too many wait.
@@ -517,6 +573,10 @@ impl Core {
         for _ in 0..count {
             match self.inflight.pop_front() {
                 Some(Inflight::Records(end)) => self.outbound.complete(end),
+                Some(Inflight::Lent(end)) => {
+                    self.outbound.complete(end);
+                    self.lent_done += 1;
+                }
                 Some(Inflight::Chunk) => {
                     if let Some(fetch) = &mut self.fetch {
                         fetch.handle_chunk(&self.staging);
@@ -575,20 +635,24 @@ impl Core {
     }
 
     fn poll_outbox(&mut self) -> Option<Post> {
-        match *self.outbox.front()? {
-            Out::Records { start, offset, len, wraps } => {
-                if !self.outbound.has_credit() {
-                    return None;
-                }
-                self.outbox.pop_front();
-                let local = Local::Staging { offset, len };
-                Some(self.post_records(start, offset, len, wraps, local))
+        let out = *self.outbox.front()?;
+        if !matches!(out, Out::Operation(..)) && !self.outbound.has_credit() {
+            return None;
+        }
+        self.outbox.pop_front();
+        Some(match out {
+            Out::Records(records) => {
+                let Records { offset, len, .. } = records;
+                self.post_records(records, Local::Staging { offset, len })
+            }
+            Out::Lent(records, payload, number) => {
+                let Records { offset, len, .. } = records;
+                self.post_records(records, Local::Lent { offset, len, payload, number })
             }
             Out::Operation(op, number) => {
-                self.outbox.pop_front();
-                Some(self.post(op, Local::Operation(number), Inflight::Operation, true))
+                self.post(op, Local::Operation(number), Inflight::Operation, true)
             }
-        }
+        })
     }
 
     fn poll_control(&mut self) -> Option<Post> {
@@ -627,21 +691,17 @@ impl Core {
     }
 
     #[inline]
-    fn post_records(
-        &mut self,
-        start: u64,
-        offset: u32,
-        len: u32,
-        wraps: bool,
-        local: Local,
-    ) -> Post {
-        let end = start + u64::from(len);
-        self.outbound.post(end);
-        let told = self.tell(wraps, false);
-        let op = self.write_op(offset, told);
-        self.unsignaled_bytes += len;
-        let is_signaled = self.unsignaled_bytes >= self.peer.size / (2 * EAGER_PART);
-        self.post(op, local, Inflight::Records(end), is_signaled)
+    fn post_records(&mut self, records: Records, local: Local) -> Post {
+        let end = records.end();
+        let is_lent = matches!(local, Local::Lent { .. });
+        self.outbound.post(end, is_lent);
+        let told = self.tell(records.wraps, false);
+        let op = self.write_op(records.offset, told);
+        self.unsignaled_bytes += records.len;
+        let is_due = self.unsignaled_bytes >= self.peer.size / (2 * EAGER_PART);
+        // Who lent a payload waits for its completion.
+        let what = if is_lent { Inflight::Lent(end) } else { Inflight::Records(end) };
+        self.post(op, local, what, is_due || is_lent)
     }
 
     #[inline]

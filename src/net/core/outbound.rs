@@ -19,6 +19,15 @@ pub(crate) struct Room {
     pub(crate) wraps: bool,
 }
 
+/// A WRITE to the peer's ring.
+#[derive(Clone, Copy, Debug)]
+struct Write {
+    /// Position behind it.
+    end: u64,
+    /// Whether its payload is not in the staging memory.
+    is_lent: bool,
+}
+
 #[derive(Debug)]
 pub(super) struct Outbound {
     /// Bytes of the peer's ring.
@@ -31,8 +40,8 @@ pub(super) struct Outbound {
     consumed: u64,
     /// Position up to which WRITEs have completed.
     completed: u64,
-    /// Ends of WRITEs that the peer did not consume.
-    unconsumed: VecDeque<u64>,
+    /// WRITEs that the peer did not consume.
+    unconsumed: VecDeque<Write>,
     /// What the peer told last.
     told: u16,
 }
@@ -82,8 +91,8 @@ impl Outbound {
 
     /// A WRITE that ends at a position is posted.
     #[inline]
-    pub(super) fn post(&mut self, end: u64) {
-        self.unconsumed.push_back(end);
+    pub(super) fn post(&mut self, end: u64, is_lent: bool) {
+        self.unconsumed.push_back(Write { end, is_lent });
     }
 
     #[inline]
@@ -98,22 +107,22 @@ impl Outbound {
         if more > self.unconsumed.len() {
             return Err(Violation("it consumed more than was written"));
         }
-        if let Some(end) = self.unconsumed.drain(..more).next_back() {
-            self.consumed = end;
+        if let Some(last) = self.unconsumed.drain(..more).next_back() {
+            self.consumed = last.end;
         }
         self.told = count;
         Ok(())
     }
 
-    /// Positions and lengths of the WRITEs that the peer has not consumed, as far as is known.
+    /// Positions and lengths of the WRITEs from the staging memory that the peer has not consumed, as far as is known.
     pub(super) fn unconsumed(&self) -> impl Iterator<Item = (u64, u32)> {
         let size = u64::from(self.size);
         let mut position = self.consumed;
-        self.unconsumed.iter().map(move |&end| {
+        self.unconsumed.iter().filter_map(move |&Write { end, is_lent }| {
             // A WRITE lies within one turn of the ring; what is left of the turn before is skipped.
             let start = position.max((end - 1) / size * size);
             position = end;
-            (start, u32::try_from(end - start).unwrap_or(u32::MAX))
+            (!is_lent).then(|| (start, u32::try_from(end - start).unwrap_or(u32::MAX)))
         })
     }
 
@@ -132,7 +141,7 @@ mod tests {
         let mut out = Outbound::new(64, 4);
         for offset in [0, 24] {
             assert_eq!(out.reserve(24).unwrap().offset, offset);
-            out.post(u64::from(offset) + 24);
+            out.post(u64::from(offset) + 24, false);
         }
         assert_eq!(out.reserve(24), None, "16 bytes are left at the end, and the start is in use");
         out.handle_consumed(1).unwrap();
@@ -140,7 +149,7 @@ mod tests {
         out.complete(24);
         let wrapped = Some(Room { start: 64, offset: 0, wraps: true });
         assert_eq!((out.find(24), out.reserve(24)), (wrapped, wrapped));
-        out.post(88);
+        out.post(88, false);
         assert_eq!(out.unconsumed().collect::<Vec<_>>(), [(24, 24), (64, 24)]);
         assert_eq!(out.handle_consumed(4), Err(Violation("it consumed more than was written")));
         assert_eq!(out.used(), 64);
@@ -150,7 +159,7 @@ mod tests {
     fn a_record_that_ends_at_the_end_needs_no_wrap() {
         let mut out = Outbound::new(64, 1);
         assert!(out.reserve(64).is_some() && out.has_credit());
-        out.post(64);
+        out.post(64, false);
         assert!(!out.has_credit());
         out.complete(64);
         out.handle_consumed(1).unwrap();

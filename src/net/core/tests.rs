@@ -70,6 +70,11 @@ fn message(seed: u64, number: u64, eager_max: usize) -> Vec<u8> {
     (0..len).map(|_| u8::try_from(random.next() % 256).unwrap()).collect()
 }
 
+/// Whether a message is sent from where it lies.
+fn is_lent(message: &[u8], eager_max: usize) -> bool {
+    (100..=eager_max).contains(&message.len()) && message.first().is_some_and(|byte| byte & 1 == 0)
+}
+
 struct Side {
     engine: Engine,
     gid: Gid,
@@ -89,6 +94,9 @@ struct Side {
     large: VecDeque<(Buffer, crate::verbs::MrHandle)>,
     /// The next one, if it is registered already.
     waiting: Option<(Buffer, crate::verbs::MrHandle)>,
+    /// Messages that are sent from where they lie, and the number of the first.
+    lent: VecDeque<(Buffer, crate::verbs::MrHandle)>,
+    first_lent: u64,
     to_send: VecDeque<Vec<u8>>,
     received: Vec<Vec<u8>>,
     operations: u64,
@@ -110,7 +118,7 @@ impl Side {
         let cap = QpCap {
             max_send_wr: u32::try_from(sends(plan.writes[peer])).unwrap(),
             max_recv_wr: receives(plan.writes[own]),
-            max_send_sge: 1,
+            max_send_sge: 3,
             max_recv_sge: 1,
             max_inline_data: 256,
         };
@@ -142,6 +150,8 @@ impl Side {
             random: Random::new(seed.wrapping_mul(31) + u64::from(host)),
             large: VecDeque::new(),
             waiting: None,
+            lent: VecDeque::new(),
+            first_lent: 0,
             to_send: VecDeque::new(),
             received: Vec::new(),
             operations: 0,
@@ -190,7 +200,17 @@ impl Side {
         for _ in 0..1 + self.random.next() % 4 {
             let Some(message) = self.to_send.front() else { break };
             let eager_max = self.core.as_ref().unwrap().eager_max();
-            let queued = if message.len() <= eager_max {
+            let queued = if is_lent(message, eager_max) {
+                let number = self.core.as_mut().unwrap().queue_lent(message.len());
+                if number.is_some() {
+                    let buffer = Buffer::from_bytes(message);
+                    let (region, base) = (buffer.region(), buffer.addr());
+                    let attr = MrAttr { region, base, access: Access::empty() };
+                    let mr = self.engine.register(self.pd, attr).unwrap();
+                    self.lent.push_back((buffer, mr));
+                }
+                number.is_some()
+            } else if message.len() <= eager_max {
                 let (head, tail) = message.split_at(message.len() / 3);
                 self.core.as_mut().unwrap().queue(&[head, tail])
             } else {
@@ -252,23 +272,37 @@ impl Side {
             let (_, mr) = self.large.pop_front().unwrap();
             self.engine.deregister(mr).unwrap();
         }
+        while self.first_lent < core.lent_done() {
+            // Nothing of it is read any more: a READ by the NIC would fail.
+            let (_, mr) = self.lent.pop_front().unwrap();
+            self.engine.deregister(mr).unwrap();
+            self.first_lent += 1;
+        }
         for _ in 0..core.poll_receives() {
             let wr = RecvWr { id: receive_id(), sges: &[] };
             self.engine.post_recv(self.qp, &wr).unwrap();
         }
         while let Some(post) = core.poll_post() {
-            let (offset, length) = match post.local {
-                Local::Staging { offset, len } => (offset, len),
-                Local::Operation(_) => (u32::try_from(self.staging.len()).unwrap() - 8, 8),
-                Local::None => (0, 0),
-                Local::Caller => unreachable!("the simulation stages all"),
-            };
-            let sges = [Sge {
+            let staged = |offset: u32, length| Sge {
                 addr: self.staging.addr() + u64::from(offset),
                 length,
                 lkey: self.staging_key,
-            }];
-            let data = if length == 0 { Data::EMPTY } else { Data::Gather(&sges) };
+            };
+            let sges = match post.local {
+                Local::Staging { offset, len } => vec![staged(offset, len)],
+                Local::Lent { offset, len, payload, number } => {
+                    let at = usize::try_from(number - self.first_lent).unwrap();
+                    let (buffer, mr) = &self.lent[at];
+                    let lent = Sge { addr: buffer.addr(), length: payload, lkey: mr.lkey() };
+                    vec![staged(offset, 8), lent, staged(offset + 8 + payload, len - payload - 8)]
+                }
+                Local::Operation(_) => {
+                    vec![staged(u32::try_from(self.staging.len()).unwrap() - 8, 8)]
+                }
+                Local::None => Vec::new(),
+                Local::Caller => unreachable!("the simulation stages all"),
+            };
+            let data = Data::Gather(&sges);
             let flags = if post.is_signaled { SendFlags::SIGNALED } else { SendFlags::empty() };
             let wr = SendWr { id: post.id, data, flags, target: Target::Peer, op: post.op };
             self.engine.post_send(self.qp, &wr, &[]).unwrap();
@@ -429,7 +463,9 @@ fn judge(plan: &Plan, sides: &[Side; 2], all: &[Vec<Vec<u8>>; 2], outcome: &mut 
 /// What a side keeps of its queued messages is the last of them, and whatever it does not keep the peer has received.
 fn judge_kept(side: &Side, sent: &[Vec<u8>], received: usize, outcome: &mut Outcome) {
     let core = side.core.as_ref().unwrap();
-    let is_eager = |message: &&Vec<u8>| message.len() <= core.eager_max();
+    let is_eager = |message: &&Vec<u8>| {
+        message.len() <= core.eager_max() && !is_lent(message, core.eager_max())
+    };
     let queued = &sent[..sent.len() - side.to_send.len()];
     let eager: Vec<&Vec<u8>> = queued.iter().filter(is_eager).collect();
     let kept = core.unconsumed();
