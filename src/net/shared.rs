@@ -34,8 +34,8 @@ const POLL_BATCH: usize = 32;
 const RECEIVE_BATCH: usize = 16;
 /// Parts of memory that an operation has at the most.
 pub(super) const PARTS_MAX: usize = 4;
-/// Number of work requests in flight from which on a sender polls now and then.
-const POLL_FROM: usize = 32;
+/// Number of work requests in flight from which on a sender polls now and then: as many short packets as the kernel takes at once.
+const POLL_FROM: usize = 64;
 /// Bytes that a sender posts before it polls: while it copies the next message, the network carries these. Two messages of
 /// 64 KiB share a poll and a system call to send.
 const POLL_BYTES: usize = 96 << 10;
