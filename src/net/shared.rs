@@ -367,7 +367,7 @@ impl Shared {
         if inflight >= POLL_FROM && inflight.is_multiple_of(POLL_FROM) {
             self.progress(state);
         }
-        if is_last && !state.core.may_post() {
+        if is_last && !state.core.may_post() && !state.core.may_post_behind() {
             self.transmit(state);
             if !state.core.may_post() {
                 return Ok(false);

@@ -64,6 +64,25 @@ fn queued_messages_go_with_one_doorbell() {
 }
 
 #[test]
+fn messages_of_one_doorbell_go_in_one_write() {
+    let (a, b) = connected();
+    for round in 0..200 {
+        let count = 1 + round % 16;
+        for number in 1..count {
+            a.queue(&message(round + number, 64)).unwrap();
+        }
+        a.send(&message(round, 64)).unwrap();
+        for number in (1..count).chain([0]) {
+            assert_eq!(b.recv().unwrap().unwrap(), message(round + number, 64));
+        }
+    }
+    let counters = b.pd().context().device().statistics();
+    let writes = counters.iter().find(|(name, _)| *name == "rx_write_requests").unwrap().1;
+    // One for each round, and some that only tell of credits.
+    assert!((200..240).contains(&writes), "{writes} WRITEs");
+}
+
+#[test]
 fn a_peer_that_does_not_read_holds_up_the_sender() {
     let (a, b) = connected();
     let mut sent = 0;

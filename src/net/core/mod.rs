@@ -340,7 +340,17 @@ impl Core {
         self.outbox.is_empty()
             && self.failure.is_none()
             && self.inflight.len() < self.inflight_max
-            && self.outbound.has_credit()
+            && self.outbound.has_credit_for(1)
+    }
+
+    /// Whether a message would be posted at once together with the records that wait, if there is room for it: it joins them, or goes
+    /// in a WRITE of its own.
+    #[inline]
+    pub(crate) fn may_post_behind(&self) -> bool {
+        self.outbox.len() == 1
+            && self.failure.is_none()
+            && self.inflight.len() + 2 <= self.inflight_max
+            && self.outbound.has_credit_for(2)
     }
 
     /// Whether [`finish`](Self::finish) was called.
@@ -636,7 +646,7 @@ impl Core {
 
     fn poll_outbox(&mut self) -> Option<Post> {
         let out = *self.outbox.front()?;
-        if !matches!(out, Out::Operation(..)) && !self.outbound.has_credit() {
+        if !matches!(out, Out::Operation(..)) && !self.outbound.has_credit_for(1) {
             return None;
         }
         self.outbox.pop_front();

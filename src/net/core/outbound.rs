@@ -83,10 +83,10 @@ impl Outbound {
         Some(Room { start, offset, wraps })
     }
 
-    /// Whether the peer has a receive for another WRITE.
+    /// Whether the peer has receives for so many further WRITEs.
     #[inline]
-    pub(super) fn has_credit(&self) -> bool {
-        self.unconsumed.len() < self.writes_max
+    pub(super) fn has_credit_for(&self, writes: usize) -> bool {
+        self.unconsumed.len() + writes <= self.writes_max
     }
 
     /// A WRITE that ends at a position is posted.
@@ -158,9 +158,9 @@ mod tests {
     #[test]
     fn a_record_that_ends_at_the_end_needs_no_wrap() {
         let mut out = Outbound::new(64, 1);
-        assert!(out.reserve(64).is_some() && out.has_credit());
+        assert!(out.reserve(64).is_some() && out.has_credit_for(1));
         out.post(64, false);
-        assert!(!out.has_credit());
+        assert!(!out.has_credit_for(1));
         out.complete(64);
         out.handle_consumed(1).unwrap();
         assert_eq!(out.reserve(8), Some(Room { start: 64, offset: 0, wraps: false }));
