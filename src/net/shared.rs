@@ -428,12 +428,7 @@ impl Shared {
     }
 
     /// Tells the peer where a message lies in a region that it may read.
-    fn try_send_source(
-        &self,
-        state: &mut State,
-        mr: &Mr,
-        (addr, len): (u64, u64),
-    ) -> bool {
+    fn try_send_source(&self, state: &mut State, mr: &Mr, (addr, len): (u64, u64)) -> bool {
         let source = Source { addr, len, rkey: mr.rkey().get() };
         let queued = state.core.queue_rendezvous(source);
         if queued {
