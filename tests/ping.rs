@@ -309,6 +309,17 @@ fn host_of_a_mesh_that_is_down_is_named() {
     assert_eq!(output.status.code(), Some(1), "{text}");
     assert!(text.contains(&format!("{down} did not probe: cannot connect")), "{text}");
     assert!(text.contains(&format!("{} could not probe {down}: ", up.at())), "{text}");
+    // Where no host is up, there is no map of nothing, and no praise.
+    let others = format!("{}:1", address(16));
+    let pairs = std::env::temp_dir().join(format!("roce-pairs-{}.txt", std::process::id()));
+    std::fs::write(&pairs, format!("{down} {others} # both are down\n")).unwrap();
+    let output = roce(&["mesh", "-c", "1", "--pairs", pairs.to_str().unwrap()], token).output();
+    std::fs::remove_file(&pairs).unwrap();
+    let output = output.unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert_eq!(output.status.code(), Some(1), "{text}");
+    assert!(text.contains("2 hosts, 1 silent, 0 probes, nothing is known"), "{text}");
+    assert!(!text.contains("best pair") && !text.contains("no findings"), "{text}");
     // Without the token nothing is probed.
     let output = roce(&["mesh", "-c", "1", &up.at(), &down], None).output().unwrap();
     let text = String::from_utf8(output.stdout).unwrap();

@@ -57,3 +57,8 @@ pub(crate) fn is_broken_pipe(error: &anyhow::Error) -> bool {
 #[cfg(not(feature = "parquet"))]
 pub(crate) const NO_PARQUET: &str = "--parquet: this roce was built without Parquet; \
     install it with `cargo install --path . --features parquet`";
+
+/// A count and what is counted: `1 path`, `2 paths`.
+pub(crate) fn counted(number: u64, noun: &str) -> String {
+    format!("{number} {noun}{}", if number == 1 { "" } else { "s" })
+}

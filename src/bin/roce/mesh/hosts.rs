@@ -16,13 +16,27 @@ pub(crate) struct Host {
     pub(crate) at: SocketAddr,
 }
 
-/// Finds the hosts that are named, on the command line or in a file.
-pub(crate) fn find(named: &[String], file: Option<&Path>, port: u16) -> anyhow::Result<Vec<Host>> {
+/// Finds the hosts that are named, on the command line or in a file. If there are none, they are those of the file of pairs.
+pub(crate) fn find(
+    named: &[String],
+    file: Option<&Path>,
+    pairs: Option<&Path>,
+    port: u16,
+) -> anyhow::Result<Vec<Host>> {
     let mut names = named.to_vec();
     if let Some(path) = file {
         names.extend(lines_of("--hosts", path)?);
+    } else if let (true, Some(path)) = (names.is_empty(), pairs) {
+        for [from, to] in pairs_of(path)? {
+            names.extend([from, to]);
+        }
+        names.sort();
+        names.dedup();
     }
-    ensure!(names.len() >= 2, "a mesh has at least two hosts: name them, or a file (--hosts FILE)");
+    ensure!(
+        names.len() >= 2,
+        "a mesh has at least two hosts: name them, or a file (--hosts FILE, --pairs FILE)"
+    );
     ensure!(names.len() <= HOSTS_MAX, "a mesh has at most {HOSTS_MAX} hosts");
     let mut hosts: Vec<Host> = Vec::new();
     for name in names {
@@ -41,6 +55,20 @@ fn lines_of(flag: &str, path: &Path) -> anyhow::Result<Vec<String>> {
         std::fs::read_to_string(path).with_context(|| format!("{flag} {}", path.display()))?;
     let lines = text.lines().map(|line| line.split('#').next().unwrap_or_default().trim());
     Ok(lines.filter(|line| !line.is_empty()).map(str::to_owned).collect())
+}
+
+/// The lines of a file of pairs.
+fn pairs_of(path: &Path) -> anyhow::Result<Vec<[String; 2]>> {
+    let lines = lines_of("--pairs", path)?;
+    ensure!(!lines.is_empty(), "--pairs {}: there are none", path.display());
+    let pairs = lines.iter().map(|line| {
+        let [from, to] = line.split_whitespace().collect::<Vec<_>>()[..] else {
+            bail!("--pairs: '{line}' is not two hosts");
+        };
+        ensure!(from != to, "--pairs: '{line}' is the same host twice");
+        Ok([from, to].map(str::to_owned))
+    });
+    pairs.collect()
 }
 
 /// `HOST`, `HOST:PORT`, or an address of IPv6, in brackets if a port follows.
@@ -78,21 +106,16 @@ impl Pairs {
                 .map_or(Self::All, Self::Some));
         };
         let mut pairs = Vec::new();
-        for line in lines_of("--pairs", path)? {
+        for [from, to] in pairs_of(path)? {
             let index = |name: &str| {
                 let found = hosts.iter().position(|host| host.name == name);
                 found.with_context(|| format!("--pairs: '{name}' is none of the hosts"))
             };
-            let [from, to] = line.split_whitespace().collect::<Vec<_>>()[..] else {
-                bail!("--pairs: '{line}' is not two hosts");
-            };
-            let pair = (index(from)?, index(to)?);
-            ensure!(pair.0 != pair.1, "--pairs: '{line}' is the same host twice");
+            let pair = (index(&from)?, index(&to)?);
             if !pairs.contains(&pair) {
                 pairs.push(pair);
             }
         }
-        ensure!(!pairs.is_empty(), "--pairs {}: there are none", path.display());
         Ok(Self::Listed(pairs))
     }
 
@@ -120,7 +143,8 @@ mod tests {
     #[test]
     fn hosts_have_ports_and_are_told_apart() {
         let names = |names: &[&str]| names.iter().map(ToString::to_string).collect::<Vec<_>>();
-        let hosts = find(&names(&["127.0.0.1", "127.0.0.1:7", "::1", "[::1]:8"]), None, 9).unwrap();
+        let hosts =
+            find(&names(&["127.0.0.1", "127.0.0.1:7", "::1", "[::1]:8"]), None, None, 9).unwrap();
         let at: Vec<String> = hosts.iter().map(|host| host.at.to_string()).collect();
         assert_eq!(at, ["127.0.0.1:9", "127.0.0.1:7", "[::1]:9", "[::1]:8"]);
         for (wrong, word) in [
@@ -128,7 +152,7 @@ mod tests {
             (&["127.0.0.1", "127.0.0.1:9"], "the same host"),
             (&["127.0.0.1", "127.0.0.1:x"], "cannot find"),
         ] {
-            let error = format!("{:#}", find(&names(wrong), None, 9).unwrap_err());
+            let error = format!("{:#}", find(&names(wrong), None, None, 9).unwrap_err());
             assert!(error.contains(word), "{error}");
         }
     }

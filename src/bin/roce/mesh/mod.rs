@@ -53,7 +53,8 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FILE")]
     hosts: Option<PathBuf>,
 
-    /// Probe the pairs that a file lists: two hosts in each line, the prober first [default: all pairs].
+    /// Probe the pairs that a file lists: two hosts in each line, the prober first [default: all pairs]. Without other hosts, the mesh has
+    /// those of the file.
     #[arg(long, value_name = "FILE", conflicts_with = "peers")]
     pairs: Option<PathBuf>,
 
@@ -146,7 +147,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     if let Some(path) = &args.html {
         outfile::check_writable("--html", path)?;
     }
-    let hosts = hosts::find(&args.named, args.hosts.as_deref(), args.port)?;
+    let hosts = hosts::find(&args.named, args.hosts.as_deref(), args.pairs.as_deref(), args.port)?;
     let pairs = Pairs::read(args.pairs.as_ref(), args.peers.map(usize::from), &hosts)?;
     let most = (0..hosts.len()).map(|from| pairs.targets(from, hosts.len(), 0).len()).max();
     let task = args.task(most.unwrap_or(0))?;

@@ -113,7 +113,7 @@ fn class_of(heat: Heat) -> String {
 
 fn map(page: &mut String, report: &Report<'_>) {
     let mesh = &report.collected.mesh;
-    let (count, best) = (mesh.hosts.len(), best(report));
+    let (count, best) = (mesh.hosts.len(), best(report).unwrap_or_default());
     page.push_str("<table class=\"map\"><thead><tr><th></th>");
     for (to, name) in mesh.hosts.iter().enumerate() {
         let _ = write!(page, "<th title=\"{}\">{}</th>", escape(name), to + 1);

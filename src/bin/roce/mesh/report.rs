@@ -5,6 +5,7 @@ use roce::ping::mesh::{Cell, Finding, Thresholds, diagnose};
 use serde_json::{Value, json};
 
 use super::collect::Collected;
+use crate::output::counted;
 use crate::ping::show::{share, stats_to_json};
 
 /// What a mesh told.
@@ -49,13 +50,15 @@ impl<'a> Report<'a> {
     pub(crate) fn headline(&self) -> String {
         let (all, hosts) = (self.all(), self.collected.mesh.hosts.len());
         let findings = match self.findings.len() {
+            0 if all.answered == 0 => "nothing is known of the network".to_owned(),
             0 => "no findings".to_owned(),
-            1 => "1 finding".to_owned(),
-            count => format!("{count} findings"),
+            count => counted(count as u64, "finding"),
         };
         let silent = self.collected.silent.len();
         let silent = if silent > 0 { format!(", {silent} silent") } else { String::new() };
-        format!("{hosts} hosts{silent}, {} probes, {} lost, {findings}", all.sent(), share(&all))
+        let probes = counted(all.sent(), "probe");
+        let lost = if all.sent() > 0 { format!(", {} lost", share(&all)) } else { String::new() };
+        format!("{hosts} hosts{silent}, {probes}{lost}, {findings}")
     }
 
     /// Everything, as JSON.

@@ -122,22 +122,25 @@ fn time(times: &Histogram, percent: f64) -> String {
     times.percentile(percent).map_or_else(|| "-".to_owned(), |it| format!("{:.1}", micros(it)))
 }
 
-/// The shortest median of all pairs.
-pub(super) fn best(report: &Report<'_>) -> Duration {
+/// The shortest median of all pairs, if any probe was answered.
+pub(super) fn best(report: &Report<'_>) -> Option<Duration> {
     let cells = report.collected.mesh.cells.iter();
-    cells.filter_map(|cell| cell.stats.network.median()).min().unwrap_or_default()
+    cells.filter_map(|cell| cell.stats.network.median()).min()
 }
 
 /// A character for each pair, probers downwards.
 fn map(text: &mut String, report: &Report<'_>, color: bool) {
     let count = report.collected.mesh.hosts.len();
+    if report.collected.mesh.cells.is_empty() {
+        return;
+    }
     let best = best(report);
     let ones: String = (1..=count).map(|host| (host % 10).to_string()).collect();
     let _ = writeln!(text, "     {ones}  probes go from rows to columns");
     for from in 0..count {
         let _ = write!(text, "{:>4} ", from + 1);
         for to in 0..count {
-            let heat = Heat::of(&report.collected.mesh.pair(from, to), best);
+            let heat = Heat::of(&report.collected.mesh.pair(from, to), best.unwrap_or_default());
             let symbol = if from == to { '\\' } else { heat.symbol() };
             let _ = match heat.color().filter(|_| color) {
                 Some(code) => write!(text, "\x1b[38;5;{code}m{symbol}\x1b[0m"),
@@ -148,9 +151,8 @@ fn map(text: &mut String, report: &Report<'_>, color: bool) {
     }
     let _ = writeln!(
         text,
-        "     1-9 tenths of the probes lost, X all; · network as fast as the best pair ({:.1} µs), ░ 1.8, ▒ 3, ▓ 6 times \
-         as long\n",
-        micros(best)
+        "     1-9 tenths of the probes lost, X all; · network as fast as the best pair{}, ░ 1.8, ▒ 3, ▓ 6 times as long\n",
+        best.map_or_else(String::new, |best| format!(" ({:.1} µs)", micros(best)))
     );
 }
 

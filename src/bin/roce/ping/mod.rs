@@ -19,6 +19,7 @@ pub(crate) use self::session::{ask, rate_of};
 use self::show::Show;
 use crate::bench::reach::{Family, reach};
 use crate::bench::{ReachArgs, TokenArgs};
+use crate::output::counted;
 use crate::{interrupt, output};
 
 /// How long to wait for something to happen.
@@ -38,7 +39,8 @@ const UDP_PATHS_MAX: usize = 16;
 /// --paths sweeps UDP source ports, by which switches choose among equal paths. A path that loses
 /// or is slow while others are not is a bad link or switch, and neither host.
 ///
-/// Ctrl-C prints the summary.
+/// Ctrl-C prints the summary. Exit status: 0 if a probe was answered, also after Ctrl-C, 1 if none
+/// was, 2 on errors.
 #[derive(Debug, ClapArgs)]
 #[command(verbatim_doc_comment, after_help = EXAMPLES)]
 pub(crate) struct Args {
@@ -122,7 +124,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let (mut session, target) =
         Session::open(reached.stream, token, qp.address(), rate_of(args.interval))?;
     if !args.json {
-        eprintln!("roce: probing {server} from {}, {} paths", nic.name(), args.paths);
+        let paths = counted(args.paths as u64, "path");
+        eprintln!("roce: probing {server} from {}, {paths}", nic.name());
     }
     let lines = !args.quiet && !args.json;
     let mut show = Show::new(output::stdout(), server, &labels, lines);

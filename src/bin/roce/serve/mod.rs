@@ -22,6 +22,7 @@ use crate::bench::control::admission::{Admission, Limits};
 use crate::bench::control::plan::{Connection, SECONDS_MAX};
 use crate::bench::{ReachArgs, Token, TokenArgs, parse_bytes, parse_mtu};
 use crate::interrupt;
+use crate::output::counted;
 
 /// Serve roce bench, roce ping and rdma-core pingpong programs
 ///
@@ -140,7 +141,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
     let server = Server { settings, token, nics, admission, served: AtomicU64::new(0) };
     server.accept_until(&listeners, stopped)?;
     let served = server.served.load(Ordering::SeqCst);
-    eprintln!("roce: served {served} client{}", if served == 1 { "" } else { "s" });
+    eprintln!("roce: served {}", counted(served, "client"));
     Ok(ExitCode::SUCCESS)
 }
 

@@ -8,6 +8,7 @@ use roce::ping::{Answerer, ProbeQp, ResponderConfig, Role, random_id};
 
 use crate::bench::control::Control;
 use crate::bench::control::probe::{Hello, Welcome};
+use crate::output::counted;
 
 /// How often to see whether the client is still there.
 const ROUND: Duration = Duration::from_millis(250);
@@ -43,5 +44,5 @@ pub(super) fn answer(
     let counters = answerer.counters();
     let dropped = counters.malformed + counters.foreign + counters.over_rate + counters.over_unsent;
     let dropped = if dropped > 0 { format!(", {dropped} dropped") } else { String::new() };
-    Ok(format!("{} probes answered{dropped}{ended}", counters.answered))
+    Ok(format!("{} answered{dropped}{ended}", counted(counters.answered, "probe")))
 }
