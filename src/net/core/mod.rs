@@ -148,8 +148,12 @@ impl Records {
 #[derive(Clone, Copy, Debug)]
 enum Out {
     Records(Records),
-    /// One record, whose payload was lent: its length, its number.
-    Lent(Records, u32, u64),
+    /// One record, whose payload was lent.
+    Lent {
+        records: Records,
+        payload: u32,
+        number: u64,
+    },
     /// An operation of the program.
     Operation(SendOp, u64),
 }
@@ -393,7 +397,7 @@ impl Core {
         let size = u64::from(self.peer.size);
         let queued = self.outbox.iter().filter_map(|out| match out {
             Out::Records(records) => Some((records.start, records.len)),
-            Out::Lent(..) | Out::Operation(..) => None,
+            Out::Lent { .. } | Out::Operation(..) => None,
         });
         let mut messages = Vec::new();
         for (start, len) in self.outbound.unconsumed().chain(queued) {
@@ -431,7 +435,7 @@ impl Core {
         let records = self.begin_record(Kind::Message, len, &[])?;
         let number = self.lent_begun;
         self.lent_begun += 1;
-        self.outbox.push_back(Out::Lent(records, payload, number));
+        self.outbox.push_back(Out::Lent { records, payload, number });
         Some(number)
     }
 
@@ -655,7 +659,7 @@ impl Core {
                 let Records { offset, len, .. } = records;
                 self.post_records(records, Local::Staging { offset, len })
             }
-            Out::Lent(records, payload, number) => {
+            Out::Lent { records, payload, number } => {
                 let Records { offset, len, .. } = records;
                 self.post_records(records, Local::Lent { offset, len, payload, number })
             }

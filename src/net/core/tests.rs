@@ -273,7 +273,7 @@ impl Side {
             self.engine.deregister(mr).unwrap();
         }
         while self.first_lent < core.lent_done() {
-            // Nothing of it is read any more: a READ by the NIC would fail.
+            // If the NIC read it once more, that would fail.
             let (_, mr) = self.lent.pop_front().unwrap();
             self.engine.deregister(mr).unwrap();
             self.first_lent += 1;
