@@ -84,11 +84,16 @@ pub fn raw_link(input: &[u8]) {
     }
 }
 
-/// To whom a frame goes, as far as it has an IP header.
+/// To whom a frame goes, as far as it has an IP header. IPv6 headers with IPv4-mapped addresses are on no wire: as GIDs, these addresses
+/// stand for IPv4.
 fn destination(frame: &[u8]) -> Option<Gid> {
     match frame.get(12..14)? {
         [0x08, 0x00] => view::<Ipv4>(frame, ETHERNET).ok().map(|ip| ip.destination().into()),
-        [0x86, 0xdd] => view::<Ipv6>(frame, ETHERNET).ok().map(|ip| ip.destination().into()),
+        [0x86, 0xdd] => {
+            let ip = view::<Ipv6>(frame, ETHERNET).ok()?;
+            let [source, destination] = [ip.source(), ip.destination()].map(Gid::from);
+            (source.to_ipv4().is_none() && destination.to_ipv4().is_none()).then_some(destination)
+        }
         _ => None,
     }
 }
