@@ -161,7 +161,7 @@ impl Connection {
     /// Waits until memory that was sent by [`send_region`](Self::send_region) may change: the peer has its bytes, and its
     /// program has taken messages that are too large for its ring.
     pub fn wait_read(&self) -> Result<(), Error> {
-        self.shared.wait(None, |state| Ok(state.core.has_returned_all().then_some(())))
+        self.shared.wait(None, |state| Ok(state.core.has_delivered_lent().then_some(())))
     }
 
     /// Waits for the next message; `None` when the peer has closed its side.

@@ -53,7 +53,7 @@
 //! | file | holds |
 //! |---|---|
 //! | `core/` | the state machine: rings, credits, large messages |
-//! | `shared.rs` | a core on its queue pair, and how threads wait |
+//! | `shared.rs`, `shared/` | a core on its queue pair, how it is prepared, and how threads wait |
 //! | `connection.rs`, `remote.rs` | calls that block: messages, operations on remote memory |
 //! | `listener.rs`, `endpoint.rs` | listeners, devices |
 //! | `offers.rs`, `dial.rs`, `hello.rs` | connecting over TCP, and what both sides tell each other |

@@ -4,25 +4,27 @@
 //! it yields. After a while it sleeps. Of several threads that wait one sleeps on the completion channel, the others on a
 //! condition variable until that one has made progress.
 
+mod prepared;
+mod wait;
+
 use std::collections::VecDeque;
 use std::net::SocketAddr;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use super::config::Config;
 use super::core::frame::{HEADER, Source};
-use super::core::{Core, Failure, Local, OwnMemory, PeerRing, Post, Taken};
-use super::core::{emit_record, receive_id, receives, sends};
-use super::directory;
+use super::core::{Core, Failure, Local, Post, Taken, emit_record, receive_id};
 use super::error::Error;
-use super::limits::PUBLISHED_MAX;
 use crate::connect;
-use crate::device::{AnyQp, Cq, Memory, Mr, MrSlice, Pd};
+use crate::device::{AnyQp, Cq, Memory, Mr, MrSlice};
 use crate::memory::Buffer;
 use crate::verbs::{
-    Access, AttrMask, Connect, Data, KeyError, Notify, PostError, QpAttr, QpState, QpType, RecvWr,
-    SendFlags, SendOp, SendWr, Sge, Target, Wc, WcStatus,
+    Access, AttrMask, Data, KeyError, PostError, QpAttr, QpState, RecvWr, SendFlags, SendOp,
+    SendWr, Sge, Target, Wc, WcStatus,
 };
+
+pub(super) use prepared::Prepared;
 
 /// Bytes of a record that goes inline.
 const INLINE: usize = 256;
@@ -34,128 +36,11 @@ const POLL_BATCH: usize = 32;
 const RECEIVE_BATCH: usize = 16;
 /// Parts of memory that an operation has at the most.
 pub(super) const PARTS_MAX: usize = 4;
-/// Number of work requests in flight from which on a sender polls now and then: as many short packets as the kernel takes at once.
+/// Number of work requests in flight from which on a sender polls now and then: the kernel segments no more packets in one call.
 const POLL_FROM: usize = 64;
 /// Bytes that a sender posts before it polls: while it copies the next message, the network carries these. Two messages of
 /// 64 KiB share a poll and a system call to send.
 const POLL_BYTES: usize = 96 << 10;
-/// Number of polls between two looks at the clock.
-const POLLS_PER_LOOK: u32 = 16;
-
-/// A queue pair that has receives and is not connected.
-#[derive(Debug)]
-pub(super) struct Prepared {
-    pub(super) qp: AnyQp,
-    pub(super) cq: Cq,
-    ring: Mr,
-    size: u32,
-    config: Config,
-    published: Vec<(u64, MrSlice)>,
-}
-
-impl Prepared {
-    /// Creates a queue pair with its receives, a ring, and a directory of what is published from the start.
-    pub(super) fn new(
-        pd: &Pd,
-        config: &Config,
-        published: Vec<(u64, MrSlice)>,
-    ) -> Result<Self, Error> {
-        let (size, window) = (config.ring_bytes(), config.window());
-        let depths = [sends(window), receive_depth(window)];
-        let cq = pd.context().create_cq_with_events(depths.iter().sum())?;
-        let [send_depth, receive_depth] =
-            depths.map(|depth| u32::try_from(depth).expect("depths are small"));
-        let parts = u32::try_from(PARTS_MAX).expect("a small number");
-        let inline = u32::try_from(INLINE).expect("a small number");
-        let builder = pd.qp(&cq).depth(send_depth, receive_depth).max_sge(parts, 1);
-        let qp = builder.max_inline_data(inline).build_any(QpType::Rc)?;
-        let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ;
-        let ring = pd.allocate(size as usize + directory::BYTES, access)?;
-        for (at, (id, slice)) in published.iter().enumerate() {
-            let offset = size as usize + at * directory::ENTRY;
-            let entry = directory::emit(*id, &slice.remote());
-            ring.write(offset, &entry).map_err(|_| Error::DirectoryFull(PUBLISHED_MAX))?;
-        }
-        let device = pd.context().device();
-        device.bring_up(qp.handle(), QpState::Init, QpAttr::default(), &Connect::default())?;
-        for _ in 0..receive_depth {
-            let wr = RecvWr { id: receive_id(), sges: &[] };
-            qp.post_recv(&wr).map_err(Error::Post)?;
-        }
-        Ok(Self { qp, cq, ring, size, config: *config, published })
-    }
-
-    /// Number of retransmissions without progress.
-    pub(super) fn retries(&self) -> u8 {
-        self.config.retries.min(7)
-    }
-
-    /// What the peer is told of the ring.
-    pub(super) fn ring(&self) -> PeerRing {
-        let (addr, rkey) = (self.ring.addr(), self.ring.rkey());
-        PeerRing { addr, rkey, size: self.size, writes: self.config.window() }
-    }
-
-    /// The connection, once the queue pair is connected.
-    pub(super) fn connected(
-        self,
-        mut peer: PeerRing,
-        about: About,
-        held: Option<connect::Connection>,
-    ) -> Result<Arc<Shared>, Error> {
-        let Self { qp, cq, ring, size, config, published } = self;
-        // The send queue is for no more than this side's own window.
-        peer.writes = peer.writes.min(config.window());
-        let chunk = config.chunk_bytes();
-        let bytes = OwnMemory::staging_bytes(peer.size, chunk);
-        let staging = qp.pd().allocate(bytes, Access::LOCAL_WRITE)?;
-        let own = OwnMemory {
-            ring: ring.buffer().part(0, size as usize).expect("the ring is longer"),
-            ring_size: size,
-            staging: staging.buffer().region(),
-            chunk,
-            writes: config.window(),
-        };
-        let mut core = Core::new(own, peer, config.message_max);
-        // They are posted already.
-        let _ = core.poll_receives();
-        let state = State {
-            core,
-            operations: VecDeque::new(),
-            first: 0,
-            large: VecDeque::new(),
-            lent: VecDeque::new(),
-            first_lent: 0,
-            has_leader: false,
-            waiters: 0,
-            is_armed: false,
-            unpolled: 0,
-        };
-        let peer_directory = peer.addr.wrapping_add(u64::from(peer.size));
-        Ok(Arc::new(Shared {
-            qp,
-            cq,
-            ring,
-            staging,
-            config,
-            about,
-            held,
-            eager_max: state.core.eager_max(),
-            directory_at: size as usize,
-            peer_directory: (peer_directory, peer.rkey),
-            published: Mutex::new(published),
-            state: Mutex::new(state),
-            changed: Condvar::new(),
-            #[cfg(feature = "tokio")]
-            asynchronous: super::asynchronous::Readiness::default(),
-        }))
-    }
-}
-
-fn receive_depth(window: u16) -> usize {
-    receives(window) as usize + RECEIVE_BATCH
-}
-
 /// Who is connected.
 #[derive(Clone, Debug)]
 pub(super) struct About {
@@ -480,108 +365,6 @@ impl Shared {
                 None
             }
         }
-    }
-
-    /// Waits until `check` has an answer, or the connection fails.
-    pub(super) fn wait<T>(
-        &self,
-        timeout: Option<Duration>,
-        mut check: impl FnMut(&mut State) -> Result<Option<T>, Error>,
-    ) -> Result<T, Error> {
-        let mut state = self.lock();
-        if let Some(answer) = check(&mut state)? {
-            return Ok(answer);
-        }
-        let begun = now();
-        let deadline = timeout.map(|timeout| begun + timeout);
-        let mut polls = 0_u32;
-        loop {
-            self.progress(&mut state);
-            if let Some(answer) = check(&mut state)? {
-                return Ok(answer);
-            }
-            if let Some(failure) = state.core.failure() {
-                return Err(failure.into());
-            }
-            polls += 1;
-            if !polls.is_multiple_of(POLLS_PER_LOOK) {
-                drop(state);
-                std::hint::spin_loop();
-                state = self.lock();
-                continue;
-            }
-            let now = now();
-            if deadline.is_some_and(|deadline| now >= deadline) {
-                return Err(Error::TimedOut);
-            }
-            if now - begun >= self.config.busy_poll {
-                let left = deadline.map(|deadline| deadline - now);
-                state = self.sleep(state, left)?;
-            } else {
-                drop(state);
-                state = self.lock();
-            }
-        }
-    }
-
-    /// Sleeps until there may be progress. If nothing comes for a while, the peer's NIC has to show that it is there.
-    fn sleep<'a>(
-        &'a self,
-        mut state: MutexGuard<'a, State>,
-        left: Option<Duration>,
-    ) -> Result<MutexGuard<'a, State>, Error> {
-        let timeout = left.map_or(self.config.keepalive, |left| left.min(self.config.keepalive));
-        if state.has_leader {
-            state.waiters += 1;
-            let slept = self.changed.wait_timeout(state, timeout);
-            let (mut state, _) = slept.unwrap_or_else(PoisonError::into_inner);
-            state.waiters -= 1;
-            return Ok(state);
-        }
-        if !self.arm(&mut state) {
-            return Ok(state);
-        }
-        state.has_leader = true;
-        drop(state);
-        let channel = self.cq.channel().expect("the completion queue was created with one");
-        let slept = channel.wait(Some(timeout));
-        let mut state = self.lock();
-        state.has_leader = false;
-        if state.waiters > 0 {
-            // Another thread takes over.
-            self.changed.notify_one();
-        }
-        match slept {
-            Ok(Some(_)) => state.is_armed = false,
-            Ok(None) => self.keep_alive(&mut state)?,
-            Err(error) => return Err(error.into()),
-        }
-        Ok(state)
-    }
-
-    /// Has the completion queue tell of the next completion. Returns whether none came meanwhile.
-    pub(super) fn arm(&self, state: &mut State) -> bool {
-        if !state.is_armed {
-            state.is_armed = true;
-            self.cq.request_notify(Notify::Next);
-        }
-        // One that came before does not count.
-        !self.progress(state)
-    }
-
-    /// The completion channel told of a completion.
-    pub(super) fn disarm(&self, state: &mut State) {
-        state.is_armed = false;
-    }
-
-    /// Nothing came for a while.
-    pub(super) fn keep_alive(&self, state: &mut State) -> Result<(), Error> {
-        if let Some(error) = self.cq.context().device().broken() {
-            return Err(error.into());
-        }
-        state.core.probe();
-        self.transmit(state);
-        Ok(())
     }
 
     /// Ends the connection without a word to the peer: its queue pair answers no more.

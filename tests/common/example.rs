@@ -17,3 +17,14 @@ pub(crate) fn example(name: &str) -> Command {
     }
     Command::new(path)
 }
+
+/// Runs examples with wrong arguments: each names them in one line, which begins as it should, with status 1.
+pub(crate) fn assert_wrong_arguments_are_named(wrong: &[(&str, &[&str], &str)]) {
+    for (name, arguments, says) in wrong {
+        let output = example(name).args(*arguments).output().unwrap();
+        let message = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(1), "{name}: {message}");
+        assert!(message.starts_with(&format!("{name}: {says}")), "{message}");
+        assert_eq!(message.matches('\n').count(), 1, "{message}");
+    }
+}

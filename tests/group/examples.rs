@@ -3,7 +3,7 @@
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Output, Stdio};
 
-use crate::example::example;
+use crate::example::{assert_wrong_arguments_are_named, example};
 
 fn text(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
@@ -90,7 +90,7 @@ fn all_reduce_by_processes_on_a_bad_network() {
 
 #[test]
 fn wrong_arguments_are_named() {
-    let wrong: [(&str, &[&str], &str); 6] = [
+    assert_wrong_arguments_are_named(&[
         ("all_reduce", &["--members", "x"], "--members: 'x' is not a number from 1 to 255"),
         ("all_reduce", &["--floats"], "wrong arguments '--floats'; usage: all_reduce "),
         ("all_reduce", &["--loud", "1"], "wrong arguments '--loud'; usage: all_reduce "),
@@ -101,12 +101,5 @@ fn wrong_arguments_are_named() {
         ),
         ("kv", &["serve", "x"], "serve NUMBER: 'x' is not the number of a server, from 0"),
         ("kv", &["serve", "9"], "there is no server 9: KV lists 4, from 0 on"),
-    ];
-    for (name, arguments, says) in wrong {
-        let output = example(name).args(arguments).output().unwrap();
-        let message = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert_eq!(output.status.code(), Some(1), "{name}: {message}");
-        assert!(message.starts_with(&format!("{name}: {says}")), "{message}");
-        assert_eq!(message.matches('\n').count(), 1, "{message}");
-    }
+    ]);
 }

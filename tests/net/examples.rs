@@ -5,7 +5,7 @@ use std::process::{Child, ChildStdout, Stdio};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use crate::example::example;
+use crate::example::{assert_wrong_arguments_are_named, example};
 
 /// Held by a test whose example takes 127.0.0.1. A client does, whatever loopback address its server has.
 static LOCALHOST: Mutex<()> = Mutex::new(());
@@ -56,7 +56,7 @@ fn file_copy_copies() {
 /// Each is told in one line, which names it.
 #[test]
 fn wrong_arguments_are_named() {
-    let wrong: [(&str, &[&str], &str); 11] = [
+    assert_wrong_arguments_are_named(&[
         ("echo", &["serve", "x"], "'x' is not ADDRESS:PORT, as 127.0.0.1:7000: "),
         ("echo", &["connect", "127.0.0.1:70000"], "'127.0.0.1:70000' is not ADDRESS:PORT"),
         ("echo", &["--loud"], "wrong arguments '--loud'; usage: echo "),
@@ -68,14 +68,7 @@ fn wrong_arguments_are_named() {
         ("ud_probe", &["x"], "DEVICE: 'x': a device is udp:ADDRESS"),
         ("decode_capture", &["/dev/null/x"], "cannot open /dev/null/x: Not a directory"),
         ("two_nics", &["x"], "wrong arguments 'x': it takes none"),
-    ];
-    for (name, arguments, says) in wrong {
-        let output = example(name).args(arguments).output().unwrap();
-        let message = String::from_utf8_lossy(&output.stderr).into_owned();
-        assert_eq!(output.status.code(), Some(1), "{name}: {message}");
-        assert!(message.starts_with(&format!("{name}: {says}")), "{message}");
-        assert_eq!(message.matches('\n').count(), 1, "{message}");
-    }
+    ]);
 }
 
 /// An example that runs until the test ends.

@@ -14,6 +14,7 @@
 //! |---|---|
 //! | `frame.rs` | record headers and immediate data |
 //! | `outbound.rs` | room in the peer's ring |
+//! | `queue.rs`, `post.rs` | messages on their way out, and the next work request |
 //! | `inbound.rs` | records in the own ring |
 //! | `fetch.rs` | a large message that is read |
 
@@ -21,19 +22,22 @@ mod fetch;
 pub(crate) mod frame;
 mod inbound;
 mod outbound;
+mod post;
+mod queue;
 #[cfg(test)]
 mod tests;
 
 use std::collections::VecDeque;
 
-use super::limits::{CHUNKS, CONTROLS_MAX, OPERATIONS_MAX, RENDEZVOUS_MAX, SENDS_BESIDE};
+use super::limits::{CHUNKS, CONTROLS_MAX, OPERATIONS_MAX, SENDS_BESIDE};
 use crate::memory::Region;
 use crate::verbs::{PostError, SendOp, Wc, WcStatus, WrId};
 use crate::wire::RKey;
 use fetch::{Fetch, Landing};
-use frame::{Header, Kind, READ_MASK, Source, Told, record_bytes};
+use frame::{Kind, READ_MASK, Source, Told};
 use inbound::Inbound;
 use outbound::{Outbound, Room};
+pub(crate) use queue::emit_record;
 
 /// Marks the id of a receive.
 const RECEIVE: u64 = 1 << 63;
@@ -292,8 +296,8 @@ impl Core {
         self.lent_done
     }
 
-    /// Whether the peer has everything that was lent to be sent or read.
-    pub(crate) fn has_returned_all(&self) -> bool {
+    /// Whether the peer has received every lent payload, and has read every large message.
+    pub(crate) fn has_delivered_lent(&self) -> bool {
         self.unread == 0 && self.lent_done == self.lent_begun
     }
 
@@ -347,8 +351,8 @@ impl Core {
             && self.outbound.has_credit_for(1)
     }
 
-    /// Whether a message would be posted at once together with the records that wait, if there is room for it: it joins them, or goes
-    /// in a WRITE of its own.
+    /// Whether a message would be posted at once, together with the records that wait, if the ring has room for it: it joins their
+    /// WRITE, or goes in one of its own.
     #[inline]
     pub(crate) fn may_post_behind(&self) -> bool {
         self.outbox.len() == 1
@@ -368,115 +372,6 @@ impl Core {
     }
 
     // Commands.
-
-    /// Queues a message of several parts if there is room for it; it has at most [`eager_max`](Self::eager_max) bytes in all.
-    pub(crate) fn queue(&mut self, parts: &[&[u8]]) -> bool {
-        let len: usize = parts.iter().map(|part| part.len()).sum();
-        self.queue_record(Kind::Message, len, parts)
-    }
-
-    /// Where the payload of the next message of `len` bytes is to be written in the staging memory, if there is room for it.
-    pub(crate) fn find_room(&self, len: usize) -> Option<u64> {
-        let room = self.outbound.find(u32::try_from(record_bytes(len)).ok()?)?;
-        Some(u64::from(room.offset) + frame::HEADER as u64)
-    }
-
-    /// Writes to room that was found.
-    pub(crate) fn fill(&self, at: u64, bytes: &[u8]) -> bool {
-        self.staging.write(at, bytes).is_ok()
-    }
-
-    /// Queues the message whose payload lies where [`find_room`](Self::find_room) said.
-    pub(crate) fn queue_in_place(&mut self, len: usize) -> bool {
-        self.queue_record(Kind::Message, len, &[])
-    }
-
-    /// The messages that the peer has not consumed, as far as is known, oldest first. They must have been queued: one that is
-    /// posted at once, inline, and one that was lent, is not kept.
-    pub(crate) fn unconsumed(&self) -> Vec<Vec<u8>> {
-        let size = u64::from(self.peer.size);
-        let queued = self.outbox.iter().filter_map(|out| match out {
-            Out::Records(records) => Some((records.start, records.len)),
-            Out::Lent { .. } | Out::Operation(..) => None,
-        });
-        let mut messages = Vec::new();
-        for (start, len) in self.outbound.unconsumed().chain(queued) {
-            let (mut at, end) = (start % size, start % size + u64::from(len));
-            while at < end {
-                let mut header = [0; frame::HEADER];
-                let is_read = self.staging.read(at, &mut header).is_ok();
-                let Some(header) = Header::parse(header).filter(|_| is_read) else { break };
-                let mut message = Vec::new();
-                let payload = at + frame::HEADER as u64;
-                let copied = self.staging.append_to(payload, header.len as usize, &mut message);
-                if header.kind == Kind::Message && copied.is_ok() {
-                    messages.push(message);
-                }
-                at += record_bytes(header.len as usize) as u64;
-            }
-        }
-        messages
-    }
-
-    /// Queues the place of a large message, if there is room and not too many are unread.
-    pub(crate) fn queue_rendezvous(&mut self, source: Source) -> bool {
-        if self.unread == RENDEZVOUS_MAX {
-            return false;
-        }
-        let queued = self.queue_record(Kind::Rendezvous, Source::BYTES, &[&source.emit()]);
-        self.unread += u16::from(queued);
-        queued
-    }
-
-    /// Queues a message of `len` bytes whose payload is lent: it lies elsewhere, and stays as it is until
-    /// [`lent_done`](Self::lent_done) is greater than the number that is returned. `None` if there is no room.
-    pub(crate) fn queue_lent(&mut self, len: usize) -> Option<u64> {
-        let payload = u32::try_from(len).ok()?;
-        let records = self.begin_record(Kind::Message, len, &[])?;
-        let number = self.lent_begun;
-        self.lent_begun += 1;
-        self.outbox.push_back(Out::Lent { records, payload, number });
-        Some(number)
-    }
-
-    fn queue_record(&mut self, kind: Kind, len: usize, parts: &[&[u8]]) -> bool {
-        let Some(records) = self.begin_record(kind, len, parts) else { return false };
-        let run_max = self.peer.size / EAGER_PART;
-        match self.outbox.back_mut() {
-            Some(Out::Records(last))
-                if last.end() == records.start
-                    && records.offset != 0
-                    && last.len + records.len <= run_max =>
-            {
-                last.len += records.len;
-            }
-            _ => self.outbox.push_back(Out::Records(records)),
-        }
-        true
-    }
-
-    /// Takes room for a record, and writes its header and the parts of its payload that are given to the staging memory.
-    fn begin_record(&mut self, kind: Kind, len: usize, parts: &[&[u8]]) -> Option<Records> {
-        debug_assert!(len <= self.eager_max(), "larger messages are read by the peer");
-        let (bytes, len) = (u32::try_from(record_bytes(len)).ok()?, u32::try_from(len).ok()?);
-        let room = self.outbound.reserve(bytes)?;
-        let mut at = u64::from(room.offset);
-        let header = Header { len, kind }.emit();
-        for part in [&header[..]].iter().chain(parts) {
-            self.staging.write(at, part).expect("there is room in the staging memory");
-            at += part.len() as u64;
-        }
-        Some(Records::new(room, bytes))
-    }
-
-    /// Takes room for a message of `len` bytes and posts it at once, without staging: its record goes inline. `None` if
-    /// something waits before it, or there is no room.
-    #[inline]
-    pub(crate) fn post_now(&mut self, len: usize) -> Option<Post> {
-        let bytes = u32::try_from(record_bytes(len)).ok()?;
-        let room = if self.may_post() { self.outbound.reserve(bytes)? } else { return None };
-        Some(self.post_records(Records::new(room, bytes), Local::Caller))
-    }
 
     /// Queues an operation on the peer's memory; returns its number, unless too many wait.
     pub(crate) fn operate(&mut self, op: SendOp) -> Option<u64> {
@@ -616,144 +511,9 @@ impl Core {
         self.unread -= read;
         self.inbound.handle_write(wc.byte_len, told)
     }
-
-    // Polls.
-
-    /// Number of receives to post, each without memory, by [`receive_id`]. May change after any completion.
-    #[must_use]
-    #[inline]
-    pub(crate) fn poll_receives(&mut self) -> u32 {
-        std::mem::take(&mut self.receives_due)
-    }
-
-    /// Number of receives that wait to be posted.
-    #[inline]
-    pub(crate) fn receives_due(&self) -> u32 {
-        self.receives_due
-    }
-
-    /// The next work request to post. May change after any command or completion.
-    #[must_use]
-    #[inline]
-    pub(crate) fn poll_post(&mut self) -> Option<Post> {
-        if self.failure.is_some() || self.inflight.len() >= self.inflight_max {
-            return None;
-        }
-        self.poll_chunk().or_else(|| self.poll_outbox()).or_else(|| self.poll_control())
-    }
-
-    fn poll_chunk(&mut self) -> Option<Post> {
-        let (op, chunk) = self.fetch.as_mut()?.poll_chunk(self.landing)?;
-        let local = Local::Staging { offset: chunk.offset, len: chunk.len };
-        Some(self.post(op, local, Inflight::Chunk, true))
-    }
-
-    fn poll_outbox(&mut self) -> Option<Post> {
-        let out = *self.outbox.front()?;
-        if !matches!(out, Out::Operation(..)) && !self.outbound.has_credit_for(1) {
-            return None;
-        }
-        self.outbox.pop_front();
-        Some(match out {
-            Out::Records(records) => {
-                let Records { offset, len, .. } = records;
-                self.post_records(records, Local::Staging { offset, len })
-            }
-            Out::Lent { records, payload, number } => {
-                let Records { offset, len, .. } = records;
-                self.post_records(records, Local::Lent { offset, len, payload, number })
-            }
-            Out::Operation(op, number) => {
-                self.post(op, Local::Operation(number), Inflight::Operation, true)
-            }
-        })
-    }
-
-    fn poll_control(&mut self) -> Option<Post> {
-        let (is_end, closes) = match self.end {
-            End::Finishing if self.outbox.is_empty() => (true, false),
-            End::Closing if self.outbox.is_empty() => (true, true),
-            _ => (false, false),
-        };
-        if is_end {
-            self.end = if closes { End::Closed } else { End::Finished };
-        }
-        if is_end || self.inbound.is_credit_due() || self.read != self.read_told {
-            let told = self.tell(closes, is_end);
-            let op = self.write_op(0, told);
-            return Some(self.post(op, Local::None, Inflight::Control, is_end));
-        }
-        if std::mem::take(&mut self.is_probe_due) {
-            // Without immediate data it takes no receive of the peer's.
-            let op = SendOp::Write { remote_addr: self.peer.addr, rkey: self.peer.rkey, imm: None };
-            return Some(self.post(op, Local::None, Inflight::Control, true));
-        }
-        None
-    }
-
-    /// What the peer is to be told with the next WRITE.
-    #[inline]
-    fn tell(&mut self, wraps: bool, is_end: bool) -> Told {
-        self.read_told = self.read;
-        Told { consumed: self.inbound.tell(), read: self.read & READ_MASK, wraps, is_end }
-    }
-
-    #[inline]
-    fn write_op(&self, offset: u32, told: Told) -> SendOp {
-        let remote_addr = self.peer.addr.wrapping_add(u64::from(offset));
-        SendOp::Write { remote_addr, rkey: self.peer.rkey, imm: Some(told.emit()) }
-    }
-
-    #[inline]
-    fn post_records(&mut self, records: Records, local: Local) -> Post {
-        let end = records.end();
-        let is_lent = matches!(local, Local::Lent { .. });
-        self.outbound.post(end, is_lent);
-        let told = self.tell(records.wraps, false);
-        let op = self.write_op(records.offset, told);
-        self.unsignaled_bytes += records.len;
-        let is_due = self.unsignaled_bytes >= self.peer.size / (2 * EAGER_PART);
-        // Who lent a payload waits for its completion.
-        let what = if is_lent { Inflight::Lent(end) } else { Inflight::Records(end) };
-        self.post(op, local, what, is_due || is_lent)
-    }
-
-    #[inline]
-    fn post(&mut self, op: SendOp, local: Local, what: Inflight, must_signal: bool) -> Post {
-        self.unsignaled += 1;
-        let is_signaled = must_signal || self.unsignaled >= SIGNAL_EVERY;
-        if is_signaled {
-            (self.unsignaled, self.unsignaled_bytes) = (0, 0);
-        }
-        let id = WrId(self.sequence);
-        self.sequence += 1;
-        if is_signaled {
-            self.signaled_end = self.sequence;
-        }
-        if must_signal || !matches!(what, Inflight::Control) {
-            self.needed_end = self.sequence;
-        }
-        self.inflight.push_back(what);
-        Post { id, op, local, is_signaled }
-    }
 }
 
 /// The id of every receive.
 pub(crate) const fn receive_id() -> WrId {
     WrId(RECEIVE)
-}
-
-/// Appends the record of a message to `out`, for [`Core::post_now`].
-#[inline]
-pub(crate) fn emit_record(parts: &[&[u8]], out: &mut [u8]) -> usize {
-    let len: usize = parts.iter().map(|part| part.len()).sum();
-    let header = Header { len: u32::try_from(len).unwrap_or(u32::MAX), kind: Kind::Message }.emit();
-    let bytes = record_bytes(len);
-    let mut rest = out;
-    for part in [&header[..]].iter().chain(parts) {
-        let Some((to, behind)) = rest.split_at_mut_checked(part.len()) else { return 0 };
-        to.copy_from_slice(part);
-        rest = behind;
-    }
-    bytes
 }
