@@ -16,6 +16,7 @@ use crate::bench::control::probe::Hello;
 use crate::bench::path::{check_addresses, is_this_host};
 use crate::bench::tcp::{self, Tcp};
 use crate::bench::watch::now;
+use crate::output::counted;
 use crate::ping::{ask, rate_of};
 
 /// Number of servers that are asked at once.
@@ -51,7 +52,8 @@ pub(crate) fn serve(
     control.expect("bye")?;
     let (count, failed) = (targets.len(), result.failed.len());
     let failed = if failed > 0 { format!(", {failed} not reached") } else { String::new() };
-    Ok(format!("probed {count} servers on {} paths each{failed}", task.paths))
+    let (servers, paths) = (counted(count as u64, "server"), counted(task.paths as u64, "path"));
+    Ok(format!("probed {servers} on {paths} each{failed}"))
 }
 
 /// Asks all targets for a responder, many at a time.

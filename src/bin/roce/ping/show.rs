@@ -1,5 +1,6 @@
 //! What a user sees of probes: a line for each, and a summary.
 
+use crate::output::counted;
 use std::fmt::Write as _;
 use std::io::Write;
 use std::net::IpAddr;
@@ -82,8 +83,13 @@ impl<W: Write> Show<W> {
     fn to_text(&self, summary: &Summary) -> String {
         let Summary { all, late, .. } = summary;
         let mut text = format!("--- {} probe statistics ---\n", self.host);
-        let _ =
-            write!(text, "{} probes, {} answered, {} lost", all.sent(), all.answered, share(all));
+        let _ = write!(
+            text,
+            "{}, {} answered, {} lost",
+            counted(all.sent(), "probe"),
+            all.answered,
+            share(all)
+        );
         for (count, what) in [
             (*late, "late"),
             (all.lost_after_arrival, "lost after they arrived"),
@@ -117,7 +123,7 @@ impl<W: Write> Show<W> {
         if self.paths.len() > 1 {
             for (port, stats) in self.paths.iter().filter(|(_, stats)| stats.sent() > 0) {
                 let (sent, lost) = (stats.sent(), share(stats));
-                let _ = write!(text, "port {port}: {sent} probes, {lost} lost");
+                let _ = write!(text, "port {port}: {}, {lost} lost", counted(sent, "probe"));
                 if let (Some(p50), Some(p99)) =
                     (stats.network.median(), stats.network.percentile(99.0))
                 {
