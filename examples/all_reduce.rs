@@ -68,7 +68,11 @@ impl Ring<'_> {
                     room = into.next();
                 }
                 (Some(_), _) => return Err("a piece has the wrong length".into()),
-                (None, _) if piece.is_none() => self.member.wait(Duration::from_millis(100))?,
+                (None, _) if piece.is_none() => {
+                    // A member that has gone sends no more: that is an error, and no reason to wait.
+                    self.member.check(self.previous)?;
+                    self.member.wait(Duration::from_millis(100))?;
+                }
                 (None, _) => {}
             }
         }
@@ -133,15 +137,19 @@ fn run() -> Result {
         None => Ok(Group::open(hosts, own, &Config::default())?),
     };
     if let Some(hosts) = hosts {
-        return take_part(&open(&hosts, own)?, floats);
+        let group = open(&hosts, own)?;
+        take_part(&group, floats)?;
+        // The others may not have the last messages yet.
+        return Ok(group.close()?);
     }
     let hosts = Hosts::new((1..=members).map(|host| ([127, 0, 2, host], 7020).into()))?;
     let groups = (0..hosts.len()).map(|own| open(&hosts, own)).collect::<Result<Vec<_>>>()?;
-    std::thread::scope(|scope| {
+    std::thread::scope(|scope| -> Result {
         let threads: Vec<_> =
             groups.iter().map(|group| scope.spawn(|| take_part(group, floats))).collect();
         threads.into_iter().try_for_each(|thread| thread.join().map_err(|_| "a member panicked")?)
-    })
+    })?;
+    groups.into_iter().try_for_each(|group| Ok(group.close()?))
 }
 
 fn main() -> ExitCode {

@@ -31,7 +31,7 @@ fn run() -> Result<(), Box<dyn Error>> {
     };
     let mut capture = capture::open(path.as_ref()).map_err(cannot_open)?;
     let mut decoder = Decoder::new(ROCE_PORT);
-    let style = LineStyle { time: TimeStyle::None, color: false };
+    let style = LineStyle { time: TimeStyle::None, ..LineStyle::default() };
     let (mut line, mut sound, mut bad) = (String::new(), 0, 0);
     while let Some(record) = capture.next()? {
         // One level down: the frame itself, with every header as a view over its bytes.

@@ -81,12 +81,12 @@ fn send(connection: &Connection, path: &str) -> Result {
 }
 
 /// Publishes memory, and writes to a file what the sender put there.
-fn receive(connection: &Connection, listener: &Listener, path: &str) -> Result {
+fn receive(connection: &Connection, path: &str) -> Result {
     let mut file = File::create(path).map_err(|error| format!("{path}: {error}"))?;
     let total = connection.recv()?.ok_or("the sender has gone")?;
     let total = u64::from_le_bytes(total.try_into().map_err(|_| "a length has eight bytes")?);
-    let window = listener.endpoint().allocate(WINDOW.min(usize::try_from(total)?).max(1))?;
-    let progress = listener.endpoint().allocate(8)?;
+    let window = connection.allocate(WINDOW.min(usize::try_from(total)?).max(1))?;
+    let progress = connection.allocate(8)?;
     connection.publish(DATA, &window.slice(..)?)?;
     connection.publish(PROGRESS, &progress.slice(..)?)?;
     let (mut done, mut message) = (0, Vec::new());
@@ -120,7 +120,7 @@ fn receive(connection: &Connection, listener: &Listener, path: &str) -> Result {
 
 fn accept(listener: &Listener, path: &str) -> Result {
     println!("listening at {}", listener.local_addr()?);
-    receive(&listener.accept()?, listener, path)
+    receive(&listener.accept()?, path)
 }
 
 fn run() -> Result {
@@ -135,7 +135,7 @@ fn run() -> Result {
             File::create(to).map_err(|error| format!("{to}: {error}"))?;
             let (listener, to) = (Listener::bind("127.0.0.1:0")?, to.to_owned());
             let at = listener.local_addr()?;
-            let receiver = std::thread::spawn(move || receive(&listener.accept()?, &listener, &to));
+            let receiver = std::thread::spawn(move || receive(&listener.accept()?, &to));
             send(&Connection::connect(at)?, from)?;
             receiver.join().map_err(|_| "the receiver panicked")?
         }

@@ -1,7 +1,73 @@
-//! RoCEv2 in pure userspace: see it, speak it, replay it, compare it, stand in for a NIC.
+//! RDMA over Converged Ethernet (RoCEv2) in a process, without a network card, a kernel module or a
+//! privilege.
 //!
-//! RDMA over Converged Ethernet is usually the business of a network card. This crate does it in a process, with
-//! no kernel module, no hardware and no privilege, and is built so that each part can be used alone:
+//! ```
+//! use roce::net::{Connection, Listener};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! // A soft NIC at this address: UDP port 4791 of it is all that it needs.
+//! let listener = Listener::bind("127.20.19.1:0")?;
+//! let address = listener.local_addr()?;
+//! let memory = listener.endpoint().allocate(4096)?;
+//! listener.endpoint().publish(1, &memory.slice(..)?)?;
+//! let server = std::thread::spawn(move || {
+//!     let connection = listener.accept()?;
+//!     while let Some(message) = connection.recv()? {
+//!         connection.send(&message)?;
+//!     }
+//!     connection.close()
+//! });
+//!
+//! let connection = Connection::connect(address)?;
+//! connection.send(b"hello")?;
+//! assert_eq!(connection.recv()?.as_deref(), Some(&b"hello"[..]));
+//! // The server's memory, by RDMA WRITE and READ: its program does nothing for them.
+//! let published = connection.lookup(1)?.expect("it is published from the start");
+//! connection.write(b"written", published)?;
+//! assert_eq!(connection.read(published.part(0, 7).unwrap())?, b"written");
+//! connection.close()?;
+//! server.join().unwrap()?;
+//! assert_eq!(memory.to_vec()[..7], *b"written");
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! # By task
+//!
+//! | to | begin at |
+//! |---|---|
+//! | send messages and use a peer's memory, as with sockets | [`net`]; many peers: [`group`]; registered memory for both: [`pool`] |
+//! | program with verbs: queue pairs, memory regions, completions | [`device`] on a [`nic::SoftNic`], or on a card by [`rdma_nic`] |
+//! | connect queue pairs as rdma_cm does | [`connect`] |
+//! | test such programs without a network | [`link::cable`], two NICs in memory; [`link::fault`], losses and delays |
+//! | read captures, and name their fields | [`capture`], [`decode`]; single headers: [`wire`] |
+//! | find what went wrong in a capture | `analysis`, `replay` |
+//! | compare two NICs | `conform` |
+//! | measure the paths between hosts | [`ping`] |
+//! | simulate: an RNIC without clock, socket or thread | [`engine`], [`cm`], driven by your own code |
+//!
+//! The folder `examples` has a program for most of these, and `docs` the guides. Programs in C have
+//! `libroce.so`, and unmodified verbs programs the command `roce run`.
+//!
+//! # Features
+//!
+//! A program that uses the library wants `default-features = false`.
+//!
+//! - `cli`, on by default: the command `roce`, with `analysis`, `conform`, `replay` and the
+//!   dependencies that only the command needs.
+//! - `analysis`: connections, messages, causes and findings of captures.
+//! - `conform`: scenarios for any two devices, and the comparison of what they do.
+//! - `replay`: captures held against the engine and the rules of the protocol. It contains `analysis`
+//!   and `conform`.
+//! - `tokio`: connections of [`net`] by futures, in `net::asynchronous`.
+//! - `raw_eth`: raw packet queue pairs, flow steering and RSS, for the `libibverbs.so.1` of
+//!   `tools/ibverbs`.
+//! - `parquet`: tables of packets, messages and connections (`roce decode --parquet`,
+//!   `roce flows --parquet`). It contains `cli`.
+//!
+//! # Rooms
+//!
+//! Each part can be used alone:
 //!
 //! ```text
 //!             bytes               state                movement             words
@@ -17,6 +83,7 @@
 //! | room | holds | may use |
 //! |---|---|---|
 //! | [`time`] | the only time this crate knows: nanoseconds, told from outside | — |
+//! | [`proof`] | proofs that a peer knows a secret: HMAC-SHA256 over labelled fields | — |
 //! | `random` | seeded randomness, the same on every machine | — |
 //! | `counters` | named counters of drops and refusals | — |
 //! | `setters` | methods that set one field of a configuration each | — |
@@ -29,7 +96,8 @@
 //! | [`pool`] | registered memory in slabs: items of a few sizes, allocated and freed in O(1) | setters, memory, verbs, device |
 //! | [`capture`] | pcap and pcapng, in and out, plain or compressed, in bounded memory | time, wire |
 //! | [`decode`] | packets in words: fields by tshark's names, filters, summaries | time, wire, capture |
-//! | `analysis` | connections, messages, causes and findings of captures; with the feature of this name | time, wire, decode |
+//! | `observe` | a connection as its captured packets show it, for `analysis` and `replay`; with the feature `analysis` | time, wire, decode |
+//! | `analysis` | connections, messages, causes and findings of captures; with the feature of this name | time, wire, decode, observe |
 //! | [`engine`] | a software RNIC as a state machine, told packets and time | time, random, counters, secret, wire, memory, verbs, table |
 //! | [`cm`] | the connection manager as a state machine, told messages, commands and time | time, counters, secret, wire, verbs, table |
 //! | [`link`] | ways onto a network, simulated or real; faults and taps around them | time, random, wire, verbs, capture |
@@ -39,10 +107,11 @@
 //! | [`ibverbs`] | the C ABI of `libibverbs`, and the files that its devices have | wire, verbs, link |
 //! | [`rdma_nic`] | a real RNIC, through the system's `libibverbs` and `librdmacm` | time, secret, wire, memory, verbs, table, device, cm, ibverbs |
 //! | [`connect`] | connections by the connection manager, of soft NICs and of the system: listeners and connections | time, secret, wire, verbs, device, cm, link, nic, rdma_nic |
-//! | [`net`] | messages and remote memory for programs that know sockets, on any device | setters, wire, memory, verbs, device, link, nic, connect, rdma_nic |
-//! | [`group`] | a mesh of peers: servers and their threads from one list, messages in place, memory by number, re-connection | random, secret, setters, time, device, net |
-//! | `conform` | scenarios, run on any two devices, and what differs; with the feature of this name | time, wire, memory, verbs, device, decode, link, nic, connect |
-//! | `replay` | captures, checked against the engine and the rules of the protocol; with the feature of this name | time, random, wire, memory, verbs, capture, decode, analysis, engine, conform |
+//! | [`net`] | messages and remote memory for programs that know sockets, on any device | counters, setters, wire, memory, verbs, device, link, nic, connect, rdma_nic |
+//! | [`group`] | a mesh of peers: servers and their threads from one list, messages in place, memory by number, re-connection | random, counters, secret, setters, time, proof, device, net |
+//! | `control` | the control connection of commands that serve others: framing, limits, admission, token; with the feature `conform` | proof, decode |
+//! | `conform` | scenarios, run on any two devices, and what differs; with the feature of this name | time, wire, memory, verbs, device, decode, link, nic, connect, control |
+//! | `replay` | captures, checked against the engine and the rules of the protocol; with the feature of this name | time, random, wire, memory, verbs, capture, decode, observe, analysis, engine, conform |
 //!
 //! Nothing imports upwards in this table; `tests/tidy.rs` holds the source against it. Each room's own page says how
 //! it is built.
@@ -54,12 +123,6 @@
 //!   same output.
 //! - An error names the layer or the offset, what was needed and what was there.
 //! - Facts about an opcode stand in one table; the layout of a header in one declaration.
-//!
-//! # Features
-//!
-//! `cli` (on by default) builds the `roce` command and pulls in what only it needs. A program that uses the library
-//! wants `default-features = false`. `conform`, which `cli` contains, is the room of this name. `raw_eth` is for
-//! `libibverbs.so.1`, which `tools/ibverbs` builds.
 
 #[cfg(feature = "analysis")]
 pub mod analysis;
@@ -69,6 +132,8 @@ pub mod cm;
 pub mod conform;
 #[cfg(target_os = "linux")]
 pub mod connect;
+#[cfg(feature = "conform")]
+pub mod control;
 mod counters;
 pub mod decode;
 pub mod device;
@@ -82,8 +147,11 @@ pub mod memory;
 #[cfg(target_os = "linux")]
 pub mod net;
 pub mod nic;
+#[cfg(feature = "analysis")]
+mod observe;
 pub mod ping;
 pub mod pool;
+pub mod proof;
 mod random;
 #[cfg(feature = "raw_eth")]
 pub mod raw_eth;

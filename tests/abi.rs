@@ -3,11 +3,15 @@
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used, reason = "what must not happen in a test fails it")]
 
+#[path = "common/process.rs"]
+mod process;
+
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::io::Write as _;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 
+use process::Command;
 use roce::cm::EventKind;
 use roce::ibverbs::{
     Layout, RDMA_OPTION_ID, RDMA_OPTION_ID_TOS, RDMA_PS_TCP, VERBS_ABI_IS_EXTENDED, table,

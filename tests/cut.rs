@@ -3,12 +3,14 @@
 
 mod common;
 use common::command::{roce, stdout};
+use common::process::{Child, Command};
 use common::testdata;
 use common::tmp::Scratch;
 use roce::capture::{LinkType, PcapWriter};
 use roce::decode::{Decoder, Filter};
 use roce::time::Instant;
 use roce::wire::ROCE_PORT;
+use rustix::process::Signal;
 
 /// A pcap of frames of one byte at these times, in microseconds.
 fn pcap(times: &[u64]) -> Vec<u8> {
@@ -202,12 +204,12 @@ fn capture(name: &str) -> String {
 
 /// Whether tshark is here; CI installs it.
 fn has_tshark() -> bool {
-    std::process::Command::new("tshark").arg("--version").output().is_ok()
+    Command::new("tshark").arg("--version").output().is_ok()
 }
 
 /// What a program that reads captures says of one; its remarks aside, it must have no complaint.
 fn read_by(program: &str, args: &[&str]) -> String {
-    let output = std::process::Command::new(program).args(args).output().unwrap();
+    let output = Command::new(program).args(args).output().unwrap();
     assert!(output.status.success(), "{program} {args:?}: {output:?}");
     text(output.stdout)
 }
@@ -311,7 +313,7 @@ fn packets_know_their_connection_and_why_they_were_retransmitted() {
 #[test]
 fn connections_of_a_pipe_are_refused_with_the_cure() {
     let file = std::fs::File::open(capture("rxe_cm.pcap")).unwrap();
-    let output = std::process::Command::new(env!("CARGO_BIN_EXE_roce"))
+    let output = Command::new(env!("CARGO_BIN_EXE_roce"))
         .args(["decode", "-Y", "roce.flow == 1", "-"])
         .stdin(file)
         .output()
@@ -322,15 +324,13 @@ fn connections_of_a_pipe_are_refused_with_the_cure() {
 }
 
 /// Sends SIGINT to a child.
-fn interrupt(child: &std::process::Child) {
-    let pid = child.id().to_string();
-    let sent = std::process::Command::new("kill").args(["-INT", &pid]).status().unwrap();
-    assert!(sent.success());
+fn interrupt(child: &Child) {
+    child.signal(Signal::INT);
 }
 
 /// A run that reads a pipe, which stays open.
-fn following(args: &[&str]) -> std::process::Child {
-    std::process::Command::new(env!("CARGO_BIN_EXE_roce"))
+fn following(args: &[&str]) -> Child {
+    Command::new(env!("CARGO_BIN_EXE_roce"))
         .args(args)
         .stdin(std::process::Stdio::piped())
         .stdout(std::process::Stdio::piped())

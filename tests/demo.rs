@@ -2,10 +2,10 @@
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 use std::collections::BTreeSet;
-use std::process::Command;
 
 mod common;
 use common::command::{roce, stdout};
+use common::process::Command;
 use roce::capture;
 use roce::wire::{Frame, IcrcVerdict, ROCE_PORT, Service};
 

@@ -3,11 +3,13 @@
 
 use std::io::Write;
 use std::path::PathBuf;
-use std::process::{Command, Output, Stdio};
+use std::process::{Output, Stdio};
 
+use rustix::process::Signal;
 use serde_json::Value;
 
 mod common;
+use common::process::Command;
 use common::{assert_golden, testdata};
 
 fn capture(name: &str) -> String {
@@ -267,8 +269,7 @@ fn ctrl_c_prints_what_was_found_so_far() {
     let mut stdin = child.stdin.take().unwrap();
     // All but what a pipe may hold has been read when this is written; the pipe stays open.
     stdin.write_all(&bytes[..1_400_003]).unwrap();
-    let pid = child.id().to_string();
-    assert!(Command::new("kill").args(["-INT", &pid]).status().unwrap().success());
+    child.signal(Signal::INT);
     let output = child.wait_with_output().unwrap();
     drop(stdin);
     assert_eq!(output.status.code(), Some(130));
@@ -279,6 +280,6 @@ fn ctrl_c_prints_what_was_found_so_far() {
 #[test]
 fn long_lists_are_cut_and_say_so() {
     let text = found("160", &["--top", "2", &capture("rxe_all_ops.pcap")]);
-    assert!(text.contains("… 10 more findings; --top 0 lists all."), "{text}");
+    assert!(text.contains("… 10 more findings, see --json, --html or --top 0."), "{text}");
     assert!(text.contains("… 12 more connections; --top 0 lists all."), "{text}");
 }

@@ -3,6 +3,9 @@
 
 use std::path::Path;
 
+/// The name that the C library has for it.
+extern crate roce as library;
+
 #[path = "../fuzz/src/lib.rs"]
 #[allow(
     unreachable_pub,

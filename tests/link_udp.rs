@@ -311,8 +311,9 @@ fn errors_name_the_cure() {
         assert!(matches!(error, OpenError::InUse { .. }), "{error:?}");
         assert_eq!(
             error.to_string(),
-            "UDP port 4791 of 127.47.10.1 is taken, by another soft NIC or by the kernel's rdma_rxe: use another address \
-         of this machine, or a raw link, which shares one"
+            "UDP port 4791 of 127.47.10.1 is taken, by another soft NIC (roce serve, for one) or by the kernel's rdma_rxe: on \
+             one host every process needs an address of its own; use another address of this machine (udp:127.0.0.1 and \
+             udp:127.0.0.2 for a server and a client on one host), or a raw link, which shares one"
         );
         drop(link);
         drop(open(here));

@@ -6,10 +6,12 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Output, Stdio};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use process::{Child, Command};
+use rustix::process::Signal;
 use serde_json::Value;
 
 /// How long anything may take on a machine under load.
@@ -166,7 +168,7 @@ fn liar(host: u8) -> (String, u16) {
     let gid = format!("::ffff:{address}");
     std::thread::spawn(move || {
         let (mut stream, _) = listener.accept().unwrap();
-        let _ = write!(stream, "welcome\nresponder {gid} 0x11 0x22 0x5\nend\n");
+        let _ = write!(stream, "open\nwelcome\nresponder {gid} 0x11 0x22 0x5\nend\n");
         let _ = stream.read_to_end(&mut Vec::new());
     });
     (address, port)
@@ -217,9 +219,7 @@ fn prober_goes_on_after_a_restart_of_the_server_and_ctrl_c_prints_the_summary() 
     let server = Server::start(5, port, None);
     said.wait_for("the server is back");
     std::thread::sleep(Duration::from_millis(300));
-    assert!(
-        Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap().success()
-    );
+    child.signal(Signal::INT);
     let mut report = String::new();
     child.stdout.take().unwrap().read_to_string(&mut report).unwrap();
     let report: Value = serde_json::from_str(&report).unwrap();
@@ -227,6 +227,9 @@ fn prober_goes_on_after_a_restart_of_the_server_and_ctrl_c_prints_the_summary() 
     assert!(report["answered"].as_u64().unwrap() > 0, "{report:#}");
     server.said.wait_for("probes answered");
 }
+
+/// A nonce of a client, which takes no trouble over it.
+const NONCE: &str = "0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f0f";
 
 /// Sends an opening; returns all that the server answers.
 fn ask(server: &Server, text: &str) -> String {
@@ -242,15 +245,18 @@ fn ask(server: &Server, text: &str) -> String {
 #[test]
 fn stranger_cannot_direct_probes_or_answers_at_others() {
     let server = Server::start(6, 0, None);
-    let answer = ask(&server, "roce-ping 1\nprober ::ffff:192.0.2.1 0x11 0x1\nrate 10\nend\n");
+    let answer = ask(
+        &server,
+        &format!("roce-ping 2 {NONCE}\nprober ::ffff:192.0.2.1 0x11 0x1\nrate 10\nend\n"),
+    );
     assert!(answer.contains("error the queue pairs are on 192.0.2.1"), "{answer}");
     let target = "probe 1 10 1000 1000\ntarget 192.0.2.1 18515\nend\n";
-    let answer = ask(&server, &format!("roce-mesh 1\n{target}"));
+    let answer = ask(&server, &format!("roce-mesh 2 {NONCE}\n{target}"));
     assert!(answer.contains("only for clients that know its token"), "{answer}");
     // With a token, only after the proof of it.
     let server = Server::start(7, 0, Some("a secret of tests"));
-    let answer = ask(&server, &format!("roce-mesh 1\nproof 00\n{target}"));
-    assert!(answer.contains("does not know the token"), "{answer}");
+    let answer = ask(&server, &format!("roce-mesh 2 {NONCE}\n{target}proof 00\n"));
+    assert!(answer.contains("does not prove the token"), "{answer}");
 }
 
 #[test]
@@ -262,7 +268,7 @@ fn senseless_requests_are_refused() {
         ("prober ::1 0x1 0x1\nrate 0\nend\n", "probes a second"),
         ("prober ::1 0x1\nrate 1\nend\n", "no queue pair"),
     ] {
-        let answer = ask(&server, &format!("roce-ping 1\n{hello}"));
+        let answer = ask(&server, &format!("roce-ping 2 {NONCE}\n{hello}"));
         assert!(answer.contains("error ") && answer.contains(word), "{hello}: {answer}");
     }
 }
@@ -307,8 +313,10 @@ fn host_of_a_mesh_that_is_down_is_named() {
     let output = roce(&["mesh", "-c", "1", &up.at(), &down], token).output().unwrap();
     let text = String::from_utf8(output.stdout).unwrap();
     assert_eq!(output.status.code(), Some(1), "{text}");
-    assert!(text.contains(&format!("{down} did not probe: cannot connect")), "{text}");
-    assert!(text.contains(&format!("{} could not probe {down}: ", up.at())), "{text}");
+    let line = format!("dead host {down}: it did not probe: cannot connect");
+    assert!(text.contains(&line), "{text}");
+    assert_eq!(text.matches(&format!("{down}: ")).count(), 1, "it is named once: {text}");
+    assert!(text.contains("; 1 of 1 host could not probe it either"), "{text}");
     // Where no host is up, there is no map of nothing, and no praise.
     let others = format!("{}:1", address(16));
     let pairs = std::env::temp_dir().join(format!("roce-pairs-{}.txt", std::process::id()));
@@ -318,7 +326,10 @@ fn host_of_a_mesh_that_is_down_is_named() {
     let output = output.unwrap();
     let text = String::from_utf8(output.stdout).unwrap();
     assert_eq!(output.status.code(), Some(1), "{text}");
-    assert!(text.contains("2 hosts, 1 silent, 0 probes, nothing is known"), "{text}");
+    assert!(
+        text.contains("2 hosts, 1 silent, 0 probes, nothing is known of the network, 1 finding"),
+        "{text}"
+    );
     assert!(!text.contains("best pair") && !text.contains("no findings"), "{text}");
     // Without the token nothing is probed.
     let output = roce(&["mesh", "-c", "1", &up.at(), &down], None).output().unwrap();
@@ -326,6 +337,8 @@ fn host_of_a_mesh_that_is_down_is_named() {
     assert!(text.contains("the server wants a token"), "{text}");
 }
 
+#[path = "common/process.rs"]
+mod process;
 #[path = "../examples/ud_probe.rs"]
 #[allow(dead_code, reason = "its main is for a command line")]
 mod ud_probe;

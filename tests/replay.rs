@@ -2,9 +2,13 @@
 #![cfg(feature = "cli")]
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
+#[path = "common/process.rs"]
+mod process;
+
 use std::net::Ipv4Addr;
 use std::path::Path;
 
+use process::Command;
 use roce::replay::{Counts, Options, ReplayReport, Style, Undecided, replay_capture};
 
 /// The hand-made connection manager of a capture.
@@ -72,7 +76,7 @@ fn captures_of_other_devices_agree() {
 
 #[test]
 fn files_that_cannot_be_read_give_errors_and_no_report() {
-    let roce = std::process::Command::new(env!("CARGO_BIN_EXE_roce"))
+    let roce = Command::new(env!("CARGO_BIN_EXE_roce"))
         .args(["replay", "Cargo.toml", "there/is/no/such.pcap"])
         .output()
         .unwrap();
@@ -89,11 +93,7 @@ const PCAP: [u8; 24] =
 fn hint_for(name: &str, capture: &[u8]) -> String {
     let path = std::env::temp_dir().join(format!("roce-replay-{name}-{}.pcap", std::process::id()));
     std::fs::write(&path, capture).unwrap();
-    let roce = std::process::Command::new(env!("CARGO_BIN_EXE_roce"))
-        .arg("replay")
-        .arg(&path)
-        .output()
-        .unwrap();
+    let roce = Command::new(env!("CARGO_BIN_EXE_roce")).arg("replay").arg(&path).output().unwrap();
     std::fs::remove_file(&path).unwrap();
     assert_eq!(roce.status.code(), Some(0));
     assert!(roce.stdout.is_empty(), "{}", String::from_utf8_lossy(&roce.stdout));

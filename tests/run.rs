@@ -1,14 +1,23 @@
 //! `roce run`: what a program finds in its environment, and what is said when it cannot be run.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
+use std::io::{BufRead as _, BufReader, Read as _};
+use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Output, Stdio};
 
 use netns::in_namespace;
+use process::{Child, Command};
+use rustix::process::Signal;
 
+#[path = "common/needs.rs"]
+#[allow(unreachable_pub, reason = "shared by several tests")]
+mod needs;
 #[path = "common/netns.rs"]
 #[allow(dead_code, unreachable_pub, reason = "shared by several tests")]
 mod netns;
+#[path = "common/process.rs"]
+mod process;
 
 /// What makes a file our library for `roce run`.
 const OURS: &[u8] = b"\x7fELF, and somewhere in it: roce libibverbs over soft NICs";
@@ -170,6 +179,35 @@ fn exit_status_tells_missing_programs_from_those_that_cannot_be_run() {
     }
 }
 
+/// A directory in a folder of PATH that is called like the program: the system call says that
+/// permission is denied, as for a folder that cannot be searched.
+#[test]
+fn program_that_is_nowhere_is_not_found_whatever_path_has() {
+    let place = Place::new("path");
+    let name = "roce-no-such-program";
+    std::fs::create_dir_all(place.0.join(name)).unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_roce"));
+    command.args(["run", "-d", "udp:127.9.4.8", "--", name]).env("ROCE_LIBRARY", &place.0);
+    let output = command.env("PATH", format!("{}:/usr/bin:/bin", place.0.display())).output();
+    let output = output.unwrap();
+    let error = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(127), "{error}");
+    assert!(error.contains("cannot run roce-no-such-program: program not found"), "{error}");
+}
+
+#[test]
+fn quiet_command_says_nothing_of_its_devices() {
+    in_namespace(|| {
+        let place = Place::new("quiet");
+        let remarks = |args: &[&str]| {
+            let error = text(&place.run(args).stderr);
+            error.lines().filter(|line| line.starts_with("roce: ")).count()
+        };
+        assert_eq!((remarks(&["true"]), remarks(&["--quiet", "true"])), (1, 0));
+        assert_eq!(remarks(&["-q", "--", "roce-no-such-program"]), 1, "an error is told");
+    });
+}
+
 #[test]
 fn options_behind_the_program_are_the_programs() {
     let place = Place::new("options");
@@ -314,6 +352,39 @@ fn the_library_is_found_where_install_puts_it() {
 }
 
 #[test]
+fn library_is_found_without_proc_by_the_name_of_the_command() {
+    in_namespace(|| {
+        let root = Path::new(env!("CARGO_TARGET_TMPDIR")).join("run-without-proc");
+        let _ = std::fs::remove_dir_all(&root);
+        let (bin, home) = (root.join("bin"), root.join("home"));
+        std::fs::create_dir_all(&bin).unwrap();
+        std::fs::hard_link(env!("CARGO_BIN_EXE_roce"), bin.join("roce")).unwrap();
+        let run = |called: &str| {
+            let script = format!(
+                "mount -t tmpfs none /proc && exec {called} run --device udp:127.0.0.1 -- \
+                 sh -c 'echo $LD_LIBRARY_PATH'"
+            );
+            let mut command = Command::new("unshare");
+            command.args(["--mount", "sh", "-c", &script]).current_dir(&root);
+            command.env("PATH", format!("{}:/usr/bin:/bin", bin.display()));
+            command.env_remove("ROCE_LIBRARY").env_remove("LD_LIBRARY_PATH").env("HOME", &home);
+            command.output().unwrap()
+        };
+        let output = run("roce");
+        assert!(text(&output.stderr).contains("/proc is not mounted"), "{output:?}");
+        let place = root.join("lib/roce");
+        std::fs::create_dir_all(&place).unwrap();
+        std::fs::write(place.join("libibverbs.so.1"), OURS).unwrap();
+        for called in ["roce", "bin/roce"] {
+            let output = run(called);
+            let found = std::fs::canonicalize(text(&output.stdout).trim());
+            assert_eq!(found.ok(), std::fs::canonicalize(&place).ok(), "{called}: {output:?}");
+        }
+        std::fs::remove_dir_all(&root).unwrap();
+    });
+}
+
+#[test]
 fn an_address_that_is_taken_is_told_with_the_cure() {
     let place = Place::new("taken");
     let taken = std::net::UdpSocket::bind("127.9.4.2:4791").unwrap();
@@ -348,4 +419,70 @@ fn capture_of_an_earlier_run_is_replaced_and_another_file_is_not() {
         assert!(error.contains("is no capture"), "{error}");
     }
     assert_eq!(std::fs::read(&old).unwrap(), b"notes");
+}
+
+/// The program of [`cut_capture_is_reported_and_changes_the_exit_status`]: its library reports a capture, as on a full disk.
+#[test]
+#[ignore = "run by another test"]
+fn reports_a_cut_capture() {
+    let variable = std::env::var("ROCE_CAPTURE_REPORT").unwrap();
+    let (_, socket) = variable.split_once(':').unwrap();
+    let report = b"it.pcapng: No space left on device\x1b[2J";
+    UnixDatagram::unbound().unwrap().send_to(report, socket).unwrap();
+}
+
+#[test]
+fn cut_capture_is_reported_and_changes_the_exit_status() {
+    let place = Place::new("cut");
+    let own = std::env::current_exe().unwrap();
+    let pcap = place.0.join("it.pcapng");
+    let with_pcap = ["--device", "udp:127.9.4.40", "--pcap", pcap.to_str().unwrap(), "--"];
+    let program = [own.to_str().unwrap(), "--ignored", "--exact", "reports_a_cut_capture"];
+    let output = place.run(&[&with_pcap[..], &program].concat());
+    let errors = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{errors}{}", text(&output.stdout));
+    assert!(
+        errors.contains("roce: --pcap: it.pcapng: No space left on device\\u{1b}[2J\n"),
+        "{errors}"
+    );
+    // The program's own status, where it fails, and where nothing is reported.
+    for (status, expected) in [("0", 0), ("3", 3)] {
+        let program = ["sh", "-c", &format!("exit {status}")];
+        let output = place.run(&[&with_pcap[..], &program].concat());
+        assert_eq!(output.status.code(), Some(expected), "{}", text(&output.stderr));
+    }
+    let program = ["sh", "-c", "kill -KILL $$"];
+    let output = place.run(&[&with_pcap[..], &program].concat());
+    assert_eq!(output.status.code(), Some(128 + 9), "{}", text(&output.stderr));
+}
+
+/// A program with a capture, which has printed a line.
+fn captured_program(place: &Place, script: &str) -> (Child, BufReader<std::process::ChildStdout>) {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_roce"));
+    command.args(["run", "--device", "udp:127.9.4.41", "--pcap"]).arg(place.0.join("it.pcapng"));
+    command.args(["--", "sh", "-c", script]).env("ROCE_LIBRARY", &place.0);
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap());
+    let mut line = String::new();
+    lines.read_line(&mut line).unwrap();
+    assert_eq!(line, "ready\n");
+    (child, lines)
+}
+
+#[test]
+fn program_with_a_capture_gets_signals_and_ends_with_its_supervisor() {
+    let place = Place::new("signals");
+    // A shell waits for a sleep before it handles a signal, unless it waits in the background.
+    let script = "trap 'exit 7' TERM; echo ready; while :; do sleep 1 & wait $!; done";
+    let (mut child, _lines) = captured_program(&place, script);
+    child.signal(Signal::TERM);
+    assert_eq!(child.wait().unwrap().code(), Some(7));
+    let (mut child, mut lines) = captured_program(&place, "echo ready; exec sleep 100000");
+    child.signal(Signal::KILL);
+    child.wait().unwrap();
+    // The pipe ends when the program does.
+    let (ended, end) = std::sync::mpsc::channel();
+    std::thread::spawn(move || ended.send(lines.read_to_string(&mut String::new())));
+    let end = end.recv_timeout(std::time::Duration::from_secs(60));
+    end.expect("the program ends with its supervisor within a minute").unwrap();
 }

@@ -97,6 +97,26 @@ fn uses_of_rooms_are_found() {
     assert_eq!(used, ["engine", "link", "nic", "wire"]);
 }
 
+/// A test waits for no process without a deadline: it runs them by `tests/common/process.rs`.
+#[test]
+fn tests_run_processes_that_have_deadlines() {
+    let command = ["std::process::", "Command"].concat();
+    let folders = ["tests", "tools/ibverbs/tests", "tools/libroce/tests"];
+    let mut found = Vec::new();
+    for (path, text) in folders.iter().flat_map(|folder| files_under(folder, &["rs"])) {
+        let uses = text.lines().filter(|line| line.starts_with("use std::process::"));
+        let imports = uses.flat_map(|line| line.split(|c: char| !c.is_alphanumeric()));
+        let is_imported = imports.into_iter().any(|word| matches!(word, "Command" | "Child"));
+        let has_deadlines = ["common/process.rs", "strangers/harness.rs"];
+        if !has_deadlines.iter().any(|end| path.ends_with(end))
+            && (is_imported || text.contains(&command))
+        {
+            found.push(path);
+        }
+    }
+    assert!(found.is_empty(), "use `Command` of tests/common/process.rs: {found:?}");
+}
+
 /// Words and phrases that are struck, each with what to write in their place. The glossary is in `CONTRIBUTING.md`.
 const STRUCK: &[(&str, &str)] = &[
     ("whoever", "name the actor: the caller, the poller, the peer"),
@@ -266,6 +286,36 @@ fn readme_is_short() {
     assert!(readme.lines().count() <= 130, "the README is a first page: details belong into docs");
 }
 
+/// The names in a section of `Cargo.toml`.
+fn cargo_names(section: &str) -> BTreeSet<String> {
+    let manifest = std::fs::read_to_string(format!("{ROOT}/Cargo.toml")).unwrap();
+    let body = manifest.split(&format!("\n[{section}]\n")).nth(1).unwrap();
+    let body = body.split("\n[").next().unwrap();
+    let lines = body.lines().filter(|line| !line.starts_with('#'));
+    lines.filter_map(|line| Some(line.split_once(" = ")?.0.to_owned())).collect()
+}
+
+#[test]
+fn every_feature_is_described() {
+    let library = library();
+    let page = library.split("//! # Features\n").nth(1).expect("the page has them");
+    let page = page.split("//! # ").next().unwrap();
+    let items = page.lines().filter_map(|line| line.strip_prefix("//! - `"));
+    let described: BTreeSet<String> =
+        items.map(|item| item.split('`').next().unwrap().to_owned()).collect();
+    let mut features = cargo_names("features");
+    assert!(features.remove("default") && features.contains("cli"), "{features:?}");
+    assert_eq!(described, features);
+}
+
+#[test]
+fn the_crate_page_begins_with_code() {
+    let library = library();
+    let code = library.find("//! ```\n").unwrap();
+    let first = library.find("//! |").unwrap();
+    assert!(code < first, "an example comes before the tables");
+}
+
 #[test]
 fn the_workflow_runs_every_step_of_the_script() {
     let read = |name: &str| std::fs::read_to_string(format!("{ROOT}/{name}")).unwrap();
@@ -290,12 +340,14 @@ fn tests_of_a_subject_are_a_file_or_a_folder() {
 #[test]
 fn every_file_of_testdata_has_an_origin() {
     let origins = std::fs::read_to_string(format!("{ROOT}/testdata/README.md")).unwrap();
-    for folder in ["", "captures", "cli", "cm", "completions", "engine", "golden"] {
+    for folder in ["", "captures", "cli", "cm", "completions", "engine", "flows", "golden"] {
         for entry in std::fs::read_dir(format!("{ROOT}/testdata/{folder}")).unwrap() {
             let entry = entry.unwrap();
             let name = entry.file_name().into_string().unwrap();
             // A list of fields is named for its capture.
             let stem = name.trim_end_matches(".tsv.gz");
+            // Captures of several points are named for their scenario.
+            let stem = stem.split_once(".c").map_or(stem, |(scenario, _)| scenario);
             let known = entry.path().is_dir() || name == "README.md" || origins.contains(stem);
             assert!(known, "testdata/README.md does not say where {folder}/{name} is from");
         }

@@ -200,6 +200,13 @@ const EXCEPTIONS: &[Exception] = &[
         "options and extension headers are shown as bytes (roce.ip.options, roce.ipv6.extension)",
     ),
     says(
+        &["geneve.option", "geneve.option.*", "erspan.pid*", "erspan.platid"],
+        ALWAYS,
+        "options of tunnels are shown as bytes (geneve.options, roce.erspan.subheader)",
+    ),
+    says(&["erspan"], ALWAYS, "tshark adds the type to the name of the layer"),
+    says(&["gre.checksum.incorrect"], ALWAYS, "the checksum of GRE is not verified"),
+    says(
         &["eth.trailer", "eth.fcs*"],
         ALWAYS,
         "what follows the datagram in its frame is not decoded",

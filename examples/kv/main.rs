@@ -23,7 +23,7 @@ use roce::net::Endpoint;
 #[path = "../common/mod.rs"]
 mod common;
 mod store;
-use store::{Client, Result, SERVERS, TABLE, serve};
+use store::{Client, Result, SERVERS, serve};
 
 const HOSTS: &str = "127.0.1.1:7010,127.0.1.2:7010,127.0.1.3:7010,127.0.1.4:7010";
 
@@ -35,7 +35,9 @@ fn open(own: usize, device: &str) -> Result<Group> {
     let no_server = || format!("there is no server {own}: KV lists {}, from 0 on", hosts.len());
     let at = hosts.get(own).ok_or_else(no_server)?;
     let device = Endpoint::open(&device.replace("{}", &at.ip().to_string()))?;
-    Ok(Group::on(&device, &hosts, own, &Config::default())?)
+    // Two servers have what was put. At its end the group waits a moment for the third one, which may be gone.
+    let config = Config::default().linger(Duration::from_secs(1));
+    Ok(Group::on(&device, &hosts, own, &config)?)
 }
 
 /// Server processes, which do not outlive this one.
@@ -71,9 +73,7 @@ fn run_all(device: &str) -> Result {
         // At most one is to be dead at a time: the others have caught up before.
         let is_needed = |server: &usize| matches!((round, *server), (0, _) | (6, 0));
         for server in (0..SERVERS).filter(is_needed) {
-            while !matches!(client.member.lookup(server, TABLE), Ok(Some(_))) {
-                std::thread::sleep(Duration::from_millis(5));
-            }
+            client.wait_ready(server, Duration::from_secs(60))?;
         }
         match round {
             2 => servers.kill(0)?,

@@ -103,6 +103,18 @@ impl Client {
         Ok(Self { member: group.member(0)?, tables: Default::default(), rooms })
     }
 
+    /// Waits until a server has published its table.
+    pub(crate) fn wait_ready(&self, server: usize, timeout: Duration) -> Result {
+        let ticks = timeout.as_millis() / TICK.as_millis();
+        for _ in 0..ticks {
+            if matches!(self.member.lookup(server, TABLE), Ok(Some(_))) {
+                return Ok(());
+            }
+            std::thread::sleep(TICK);
+        }
+        Err(format!("server {server} was not ready within {timeout:?}").into())
+    }
+
     /// The newest slot of a key that two servers have. The READs of both are in flight together.
     fn newest(&mut self, key: &str) -> Result<Vec<u8>> {
         let at = place(&slot(0, key, "")?[8..40]) as u64;

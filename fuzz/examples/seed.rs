@@ -32,7 +32,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         put(root, "udp_link", i, &[&[0; 4], packet.bytes(), &[0; 4]].concat())?;
         if packet.mad().is_some() {
             put(root, "mad", i, packet.payload())?;
-            put(root, "cm", i, &[&[0, 0, 0], packet.payload(), &[1, 0, 0, 0]].concat())?;
+            put(root, "cm", i, &[&[0, 0, 0, 0], packet.payload(), &[1, 0, 0, 0]].concat())?;
         }
     }
     seed_captures(root, &frames)?;
@@ -48,8 +48,57 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     seed_control(root)?;
     seed_bench_control(root)?;
     seed_cm(root)?;
+    seed_net(root)?;
+    seed_group(root)?;
+    seed_libroce(root)?;
     println!("{} frames", frames.len());
     Ok(())
+}
+
+/// Hellos of honest peers; and rings into which a message, a large message and the end were written.
+fn seed_net(root: &Path) -> std::io::Result<()> {
+    let mut hello = b"rN\x01\x10\x40\x00\x07\x12".to_vec();
+    hello.extend([0; 12]);
+    hello.extend(b"private");
+    hello.resize(56, 0);
+    put(root, "net_hello", 0, &hello)?;
+    put(root, "net_hello", 1, &[&[0; 26], hello.as_slice()].concat())?;
+    let mut start = vec![1, 1];
+    start.extend([0; 13]);
+    let write = |at: u16, bytes: &[u8], imm: [u8; 4]| {
+        let mut step = vec![0];
+        step.extend(at.to_le_bytes());
+        step.push(u8::try_from(bytes.len()).unwrap_or_default());
+        step.extend(bytes);
+        step.extend([0, 0]);
+        step.extend(imm);
+        step
+    };
+    let message = [4, 0, 0, 0, 1, 0, 0, 0, b'a', b'b', b'c', b'd', 0, 0, 0, 0];
+    let mut large = vec![20, 0, 0, 0, 2, 0, 0, 0];
+    large.extend([1, 0, 0, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 0, 0, 0, 9, 0, 0, 0, 0, 0, 0, 0]);
+    let steps = [
+        write(0, &message, [0; 4]),
+        vec![9],
+        write(16, &large, [0; 4]),
+        vec![9, 3, 0, 3, 0, 3, 0, 9],
+    ];
+    put(root, "net_ring", 0, &[start.clone(), steps.concat()].concat())?;
+    let steps = [vec![4, 8, 0, 4, 8, 0, 3, 0, 8, 1, 3, 0], write(0, &[], [0, 2, 0, 1]), vec![9, 9]];
+    put(root, "net_ring", 1, &[start, steps.concat()].concat())
+}
+
+/// A hello, and links that are connected, lost, connected once more and closed.
+fn seed_group(root: &Path) -> std::io::Result<()> {
+    let mut hello = b"rG\x02\0\x01\0\0\0".to_vec();
+    hello.extend([5; 28]);
+    put(root, "group_hello", 0, &hello)?;
+    put(root, "group_hello", 1, &[b"rA\x02\0".as_slice(), &[0; 40]].concat())?;
+    let dialer =
+        [0, 1, 3, 5, 1, 0, 9, 1, 9, 2, 11, 7, 1, 0, 0, 10, 7, 0, 60, 1, 3, 5, 2, 1, 10, 13, 13];
+    put(root, "group_link", 0, &dialer)?;
+    let acceptor = [1, 2, 5, 1, 3, 5, 1, 0, 9, 1, 11, 7, 0, 1, 1, 3, 5, 2, 0, 10, 10, 8, 12, 13, 6];
+    put(root, "group_link", 1, &acceptor)
 }
 
 /// For each operation: to every queue pair a receive, a send, a packet of the operation, and its answer fetched.
@@ -256,7 +305,9 @@ fn seed_bench_control(root: &Path) -> std::io::Result<()> {
     let qps = "qp ::ffff:10.0.0.1 0x11 0xabcdef\nqp ::ffff:10.0.0.1 0x12 0x0\n";
     let step = "ready\nalive\nstop\ndone 300 123456 7\nresult 300 0 5000 -\n";
     let mut number = 0;
-    for (part, opening) in [(0, "roce-bench 2\n"), (1, "roce-bench 2\nproof 00ff0f\n")] {
+    let nonce = "0f".repeat(16);
+    for (part, name) in [(0, "roce-bench 3"), (1, "roce-bench-cm 3")] {
+        let opening = format!("{name} {nonce}\n");
         for test in ["send bw RC", "send lat UD", "write bw UC", "read bw RC", "atomic lat RC"] {
             let sizes = if test.starts_with("atomic") { "8" } else { "0 64 4096" };
             let hello = format!(
@@ -270,11 +321,23 @@ fn seed_bench_control(root: &Path) -> std::io::Result<()> {
         }
     }
     let server = format!(
-        "challenge 00ff\nwelcome\nmtu 1024\nlink raw\nmemory 0x1000 0x1\n{qps}end\n{step}counter sent_pkts 7\nend\n"
+        "open\nwelcome\nmtu 1024\nlink raw\nmemory 0x1000 0x1\n{qps}end\n{step}counter sent_pkts 7\nend\n"
     );
     put(root, "bench_control", number, &[&[2, 9], server.as_bytes()].concat())?;
+    seed_opening(root)?;
     let pingpong = b"0000:000011:abcdef:00000000000000000000ffff0a090002\0";
     put(root, "bench_control", number + 1, &[&[3, 0], pingpong.as_slice()].concat())
+}
+
+/// Openings of control connections: honest ones, and lines that strangers send.
+fn seed_opening(root: &Path) -> std::io::Result<()> {
+    for part in 0..16 {
+        put(root, "opening", part.into(), &[&[part][..], b"\x05\x01send 5\nend"].concat())?;
+    }
+    let nonce = "0f".repeat(16);
+    let lines =
+        format!("roce-bench 3 {nonce}\nproof {nonce}{nonce}\nchallenge {nonce}\nopen\nwelcome\n");
+    put(root, "opening", 16, &[&[0xff, 0, 0], lines.as_bytes()].concat())
 }
 
 fn put(root: &Path, target: &str, number: usize, bytes: &[u8]) -> std::io::Result<()> {
@@ -286,7 +349,7 @@ fn put(root: &Path, target: &str, number: usize, bytes: &[u8]) -> std::io::Resul
 /// Connections of a manager with itself: request, events, accept, reply, events, establish, and an end of each kind.
 fn seed_cm(root: &Path) -> std::io::Result<()> {
     for end in [22, 25, 26, 13, 11] {
-        let mut steps = vec![1];
+        let mut steps = vec![1, 1];
         for round in 0..4 {
             steps.extend([12, 0, round % 2, 0, 0, 1, 2, 3, 4, 5]);
             steps.extend([5, 0, 0, 2, 31, 0]);
@@ -297,4 +360,16 @@ fn seed_cm(root: &Path) -> std::io::Result<()> {
         put(root, "cm", 1000 + usize::from(end), &steps)?;
     }
     Ok(())
+}
+
+/// Each call of the C library by the newest handles, and all of them one behind the other.
+fn seed_libroce(root: &Path) -> std::io::Result<()> {
+    let mut all = Vec::new();
+    for op in 0..24 {
+        // Call, handle, a length of 64 in memory that is there, an offset, a timeout.
+        let call = [op, 7, op % 4, 0, 64, 3, 0, 8, 1];
+        put(root, "libroce", op.into(), &[[4, 7, 1, 0, 64, 1, 0, 64, 7], call].concat())?;
+        all.extend(call);
+    }
+    put(root, "libroce", 24, &all)
 }

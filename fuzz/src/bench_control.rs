@@ -2,27 +2,28 @@
 //!
 //! The server's part is played with the parsers, limits and layouts of the command itself, without sockets and NICs.
 
-use std::io::{self, Read, Write};
-use std::net::{IpAddr, Ipv4Addr};
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
+use roce::control::{Addresses, Admission, Stream, Token, Use};
 use roce::ping::Packet;
 
-use super::bench_protocol::admission::{Admission, Limits, SHARE, Use};
+use super::bench_protocol::Control;
+use super::bench_protocol::admission::{self, LIMITS};
 use super::bench_protocol::layout::{self, Layout};
 use super::bench_protocol::meeting::Meeting;
 use super::bench_protocol::mesh::{self, Task, TaskResult};
 use super::bench_protocol::messages::{
-    self, News, Protocol, Seen, hello, read_answer, read_counters, read_hello, send_counters,
-    welcome,
+    News, Reach, Seen, hello, read_answer, read_counters, read_hello, send_counters,
 };
 use super::bench_protocol::offer::{Command, Wish};
+use super::bench_protocol::opening::{Protocol, begin, introduce, welcome};
 use super::bench_protocol::pingpong_message::{
     MESSAGE_BYTES, from_message, is_message, to_message,
 };
 use super::bench_protocol::plan::Plan;
 use super::bench_protocol::probe::{Hello, Welcome};
-use super::bench_protocol::{Control, Stream};
 
 /// What a stranger sends, cut into pieces; what it is sent goes nowhere, but is text.
 struct Wire {
@@ -36,12 +37,19 @@ impl Wire {
     fn control(bytes: &[u8], piece: u8) -> Control {
         let piece = usize::from(piece).max(1);
         let wire = Self { bytes: bytes.to_vec(), at: 0, piece, waits: true };
-        Control::new(Box::new(wire), "the client")
+        let address = SocketAddr::from(([192, 0, 2, 1], 1));
+        let addresses = Addresses { client: address, server: address };
+        Control::new(Box::new(wire), addresses, "the client")
     }
 }
 
-impl Read for Wire {
-    fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
+impl Stream for Wire {
+    fn set_wait(&mut self, wait: Option<Duration>) -> io::Result<()> {
+        self.waits = wait.is_some();
+        Ok(())
+    }
+
+    fn receive(&mut self, out: &mut [u8]) -> io::Result<usize> {
         let left = self.bytes.get(self.at..).unwrap_or_default();
         // A server that does not wait finds nothing every other time.
         self.waits |= left.is_empty();
@@ -54,22 +62,9 @@ impl Read for Wire {
         self.at += count;
         Ok(count)
     }
-}
 
-impl Write for Wire {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+    fn send_all(&mut self, bytes: &[u8], _: Duration) -> io::Result<()> {
         assert!(bytes.iter().all(|byte| matches!(byte, b' '..=b'~' | b'\n' | 0x80..)));
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
-impl Stream for Wire {
-    fn set_wait(&mut self, wait: Option<Duration>) -> io::Result<()> {
-        self.waits = wait.is_some();
         Ok(())
     }
 }
@@ -80,7 +75,13 @@ pub fn bench_control(input: &[u8]) {
     let mut control = Wire::control(bytes, *piece);
     let ended = match part % 4 {
         0 => serve(&mut control, None),
-        1 => serve(&mut control, Some(("00ff", &|nonce: &str| format!("{nonce}0f")))),
+        1 => {
+            let token = Token::new("correct horse").expect("it is long enough");
+            // No bytes are a proof for a nonce that they cannot know.
+            let served = serve(&mut control, Some(&token));
+            assert!(served.is_err());
+            served
+        }
         2 => client(&mut control, *part >= 0x80),
         _ => {
             probe_packet(bytes);
@@ -95,17 +96,35 @@ pub fn bench_control(input: &[u8]) {
     }
 }
 
-type Token<'a> = Option<(&'a str, &'a dyn Fn(&str) -> String)>;
-
 /// Everything that a server reads of a client, in order.
-fn serve(control: &mut Control, token: Token<'_>) -> anyhow::Result<()> {
-    match welcome(control, token)? {
-        Protocol::Bench | Protocol::BenchByCm => {}
-        Protocol::Offer => return serve_offer(control),
-        Protocol::Ping => return serve_ping(control),
-        Protocol::Mesh => return serve_mesh(control),
+fn serve(control: &mut Control, token: Option<&Token>) -> anyhow::Result<()> {
+    let (protocol, opening) = begin(control, token)?;
+    match protocol {
+        Protocol::Bench | Protocol::BenchByCm => {
+            let (plan, peer) = read_hello(control)?;
+            welcome(control, opening)?;
+            serve_bench(control, plan, peer)
+        }
+        Protocol::Offer => {
+            let wish = Wish::read(control)?;
+            welcome(control, opening)?;
+            serve_offer(control, &wish)
+        }
+        Protocol::Ping => {
+            let hello = Hello::read(control)?;
+            welcome(control, opening)?;
+            serve_ping(control, hello)
+        }
+        Protocol::Mesh => {
+            let task = Task::read(control)?;
+            welcome(control, opening)?;
+            serve_mesh(control, &task)
+        }
     }
-    let (plan, peer) = read_hello(control)?;
+}
+
+/// Everything that a server reads of a client of `roce bench` that it has welcomed.
+fn serve_bench(control: &mut Control, plan: Plan, peer: Reach) -> anyhow::Result<()> {
     assert_eq!(peer.qps.len(), plan.qps as usize);
     let text = hello(&plan, &peer);
     let again = read_hello(&mut Wire::control(text.as_bytes(), 255)).expect("what is sent is read");
@@ -132,13 +151,12 @@ fn serve(control: &mut Control, token: Token<'_>) -> anyhow::Result<()> {
 }
 
 /// Everything that a server reads of a client that wants an offer.
-fn serve_offer(control: &mut Control) -> anyhow::Result<()> {
-    let wish = Wish::read(control)?;
+fn serve_offer(control: &mut Control, wish: &Wish) -> anyhow::Result<()> {
     let text = wish.to_lines();
     let again = Wish::read(&mut Wire::control(text.as_bytes(), 255)).expect("what is sent is read");
-    assert_eq!(again, wish);
-    let admission = Admission::new(Limits::default());
-    let mut ticket = admission.enter(wish.address())?;
+    assert_eq!(again, *wish);
+    let admission = Admission::new(LIMITS);
+    let mut ticket = admission.enter(wish.address(), Box::new(|| ()))?;
     ticket.take(Use { clients: 0, qps: 1, memory: wish.memory() })?;
     loop {
         let command = Command::parse(&control.line()?)?;
@@ -153,8 +171,7 @@ fn serve_offer(control: &mut Control) -> anyhow::Result<()> {
 }
 
 /// Everything that a server reads of a client that probes.
-fn serve_ping(control: &mut Control) -> anyhow::Result<()> {
-    let hello = Hello::read(control)?;
+fn serve_ping(control: &mut Control, hello: Hello) -> anyhow::Result<()> {
     let text = hello.to_lines();
     let again = Hello::read(&mut Wire::control(text.as_bytes(), 9)).expect("what is sent is read");
     assert_eq!(again, hello);
@@ -166,12 +183,12 @@ fn serve_ping(control: &mut Control) -> anyhow::Result<()> {
 }
 
 /// Everything that a server reads of a client that has it probe others.
-fn serve_mesh(control: &mut Control) -> anyhow::Result<()> {
-    let task = Task::read(control)?;
+fn serve_mesh(control: &mut Control, task: &Task) -> anyhow::Result<()> {
     assert!(task.targets.len() <= mesh::TARGETS_MAX);
     let text = task.to_lines();
     let again = Task::read(&mut Wire::control(text.as_bytes(), 9)).expect("what is sent is read");
-    assert_eq!(again, task);
+    assert_eq!(again, *task);
+    assert!(task.time_limit() >= task.timeout);
     control.expect("bye").map(drop)
 }
 
@@ -197,15 +214,15 @@ fn probe_packet(bytes: &[u8]) {
 
 /// Whatever is admitted stays within the limits, also many times over, and everything comes back.
 fn admit(plan: &Plan) -> anyhow::Result<()> {
-    let limits = Limits::default();
-    let admission = Admission::new(limits);
+    let limits = LIMITS;
+    let account = Admission::new(limits);
     let mut first = Ok(());
     {
         let mut tickets = Vec::new();
         for client in 0..6 {
             let address = IpAddr::from(Ipv4Addr::new(192, 0, 2, client / 3));
-            let mut ticket = admission.enter(address)?;
-            let admitted = ticket.admit(plan);
+            let mut ticket = account.enter(address, Box::new(|| ()))?;
+            let admitted = admission::admit(&mut ticket, plan);
             if admitted.is_ok() {
                 check_layout(plan);
                 tickets.push(ticket);
@@ -214,11 +231,14 @@ fn admit(plan: &Plan) -> anyhow::Result<()> {
                 first = admitted;
             }
         }
-        let taken = admission.in_all();
+        let taken = account.in_all();
         assert!(taken.memory <= limits.memory && taken.qps <= limits.qps);
-        assert!(taken.memory <= 2 * (limits.memory / SHARE), "two addresses have two shares");
+        assert!(
+            taken.memory <= 2 * (limits.memory / limits.share),
+            "two addresses have two shares"
+        );
     }
-    assert_eq!(admission.in_all(), Use::default());
+    assert_eq!(account.in_all(), Use::default());
     first
 }
 
@@ -236,7 +256,7 @@ fn check_layout(plan: &Plan) {
 /// Everything that a client reads of a server that is a stranger.
 fn client(control: &mut Control, by_cm: bool) -> anyhow::Result<()> {
     let protocol = if by_cm { Protocol::BenchByCm } else { Protocol::Bench };
-    messages::introduce_as(protocol, control, Some(&|nonce: &str| format!("{}", nonce.len())))?;
+    introduce(control, protocol, None, "end\n")?;
     let text = "test write bw UC\nsizes 64\nseconds 1\nmtu 4096\ntx-depth 1\nbidirectional false\nverify \
                 false\nlink udp\nmemory 0x0 0x0\nqp ::1 0x1 0x1\nqp ::1 0x2 0x1\nend\n";
     let (plan, _) = read_hello(&mut Wire::control(text.as_bytes(), 255)).expect("a good hello");

@@ -1,7 +1,7 @@
 //! The connection manager: any MADs to queue pair 1, with commands and time between them. Nothing panics, every table
 //! keeps to its bound, and when all is closed nothing is left.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
 use roce::cm::{
@@ -19,6 +19,7 @@ fn bounds() -> Limits {
     (limits.devices, limits.channels, limits.ids) = (2, 3, 24);
     (limits.backlog, limits.events, limits.lingering) = (4, 32, 6);
     (limits.transmits, limits.groups) = (16, 2);
+    (limits.half_open, limits.half_open_per_source) = (6, 3);
     limits
 }
 
@@ -53,7 +54,28 @@ struct Run<'a> {
     sent: Vec<Transmit>,
 }
 
-const ADDRESSES: [&str; 2] = ["10.9.0.1", "fd00::1"];
+const ADDRESSES: [IpAddr; 2] = [
+    IpAddr::V4(Ipv4Addr::new(10, 9, 0, 1)),
+    IpAddr::V6(Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 1)),
+];
+
+/// The manager's own addresses, a peer's, a stranger's, and some that are no host's.
+const ALL_ADDRESSES: [IpAddr; 8] = [
+    ADDRESSES[0],
+    ADDRESSES[1],
+    IpAddr::V4(Ipv4Addr::new(10, 9, 0, 2)),
+    IpAddr::V4(Ipv4Addr::new(10, 9, 0, 3)),
+    IpAddr::V4(Ipv4Addr::LOCALHOST),
+    IpAddr::V4(Ipv4Addr::new(224, 0, 0, 1)),
+    IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+    IpAddr::V6(Ipv6Addr::UNSPECIFIED),
+];
+
+/// Steps of one input: enough for every state of several connections, and few enough for thousands of inputs a second.
+const STEPS: usize = 128;
+
+/// Longer than any timer of the manager.
+const LONG: Duration = Duration::from_secs(100_000);
 const SPACES: [PortSpace; 4] = [PortSpace::TCP, PortSpace::UDP, PortSpace::IB, PortSpace::TCP];
 const TYPES: [QpType; 5] = [QpType::Rc, QpType::Uc, QpType::Ud, QpType::XrcSend, QpType::XrcRecv];
 
@@ -83,21 +105,26 @@ pub fn cm(input: &[u8]) {
         sent: Vec::new(),
     };
     run.begin();
-    for _ in 0..400 {
+    let is_gradual = run.script.byte().is_multiple_of(8);
+    for step in 0..STEPS {
         if run.script.0.is_empty() {
             break;
         }
         run.step();
         run.collect();
-        run.check();
+        // What a table holds too much it still holds some steps later.
+        if step % 8 == 7 {
+            run.check();
+        }
     }
-    run.end();
+    run.check();
+    run.end(is_gradual);
 }
 
 impl Run<'_> {
     fn begin(&mut self) {
         for (guid, address) in (1..).zip(ADDRESSES) {
-            let device = Device::new(guid, address.parse().expect("an address"));
+            let device = Device::new(guid, address);
             self.devices.extend(self.manager.add_device(device));
         }
         self.channels.extend(self.manager.create_channel());
@@ -105,15 +132,14 @@ impl Run<'_> {
             let Ok(id) = self.manager.create_id(self.channels[0], 0, space, QpType::Rc) else {
                 continue;
             };
-            let _ = self.manager.bind(id, SocketAddr::new(ADDRESSES[0].parse().expect("one"), 7));
+            let _ = self.manager.bind(id, SocketAddr::new(ADDRESSES[0], 7));
             let _ = self.manager.listen(id, 3);
             self.ids.push(id);
         }
     }
 
     fn address(&mut self) -> IpAddr {
-        let all = ["10.9.0.1", "fd00::1", "10.9.0.2", "127.0.0.1", "224.0.0.1", "0.0.0.0", "::"];
-        self.script.pick(&all).unwrap_or("10.9.0.1").parse().expect("an address")
+        self.script.pick(&ALL_ADDRESSES).unwrap_or(ADDRESSES[0])
     }
 
     fn socket(&mut self) -> SocketAddr {
@@ -234,7 +260,12 @@ impl Run<'_> {
         if let Some(device) = self.script.pick(&self.devices) {
             let own = self.manager.device(device).map(|device| device.addresses[0].0);
             let own = gid(own.unwrap_or_else(|| IpAddr::from([0; 4])));
-            self.receive(device, own, own, &mad);
+            // Most come from the peer, which is the manager itself; some from a stranger.
+            let source = match self.script.byte() % 4 {
+                0 => gid(self.address()),
+                _ => own,
+            };
+            self.receive(device, source, own, &mad);
         }
     }
 
@@ -273,7 +304,7 @@ impl Run<'_> {
         let (Some(space), Some(channel)) = (space, channel) else { return };
         let Ok(id) = self.manager.create_id(channel, 0, space, QpType::Rc) else { return };
         self.ids.push(id);
-        let to = SocketAddr::new(ADDRESSES[0].parse().expect("an address"), 7);
+        let to = SocketAddr::new(ADDRESSES[0], 7);
         let _ = self.manager.resolve_addr(now, id, None, to, Duration::from_secs(1));
         self.answer();
         let _ = self.manager.resolve_route(id, Duration::from_secs(1));
@@ -284,7 +315,7 @@ impl Run<'_> {
         while let Some(query) = self.manager.poll_query() {
             let at = usize::from(query.destination.is_ipv6());
             let Some(&device) = self.devices.get(at) else { continue };
-            let source = ADDRESSES[at].parse().expect("an address");
+            let source = ADDRESSES[at];
             let way = Resolution { device, source, hop_limit: 64, mtu: None };
             self.manager.handle_resolution(query.token, Ok(way));
         }
@@ -333,7 +364,7 @@ impl Run<'_> {
                 let _ = self.manager.remove_device(device);
             }
             _ => {
-                let device = Device::new(9, ADDRESSES[1].parse().expect("an address"));
+                let device = Device::new(9, ADDRESSES[1]);
                 self.devices.extend(self.manager.add_device(device));
             }
         }
@@ -370,6 +401,7 @@ impl Run<'_> {
         let bounds = bounds();
         assert!(usage.ids <= bounds.ids && usage.lingering <= bounds.lingering);
         assert!(usage.connections <= usage.ids + usage.lingering);
+        assert!(usage.half_open <= bounds.half_open.min(usage.connections), "{usage:?}");
         assert!(usage.index_entries <= usage.connections * 3);
         assert!(usage.timers <= usage.connections + usage.ids);
         assert!(usage.queries <= usage.ids && usage.bindings <= usage.ids);
@@ -377,11 +409,13 @@ impl Run<'_> {
         assert!(usage.events <= most, "{usage:?}");
     }
 
-    fn end(&mut self) {
+    /// Closes everything. Time passes from deadline to deadline, or all timers expire at once, which is quicker.
+    fn end(&mut self, is_gradual: bool) {
         self.manager.shutdown(self.now);
         self.collect();
         for _ in 0..1_000 {
             let Some(at) = self.manager.poll_timeout() else { break };
+            let at = if is_gradual { at } else { at.saturating_add(LONG) };
             self.manager.handle_timeout(at);
             self.collect();
         }

@@ -1,6 +1,9 @@
 //! What the fuzz targets do with their input. The targets themselves are a line each, and `tests/fuzz.rs` replays
 //! every input that ever failed through the same functions, on a stable compiler.
 
+/// The name that the C library has for it.
+extern crate roce as library;
+
 mod bench_control;
 #[path = "../../src/bin/roce/bench/control/mod.rs"]
 #[allow(dead_code, reason = "the command uses the rest")]
@@ -11,12 +14,14 @@ mod conversions;
 mod flows;
 mod honest;
 mod hostile;
+mod libroce;
 mod links;
 #[path = "../../tests/simulation/model/mod.rs"]
 #[allow(dead_code, reason = "the simulation uses the rest")]
 mod model;
 #[path = "../../tests/simulation/names.rs"]
 mod names;
+mod opening;
 mod operations;
 mod replay;
 
@@ -26,15 +31,19 @@ pub use conform::{conform_control, scenarios};
 pub use conversions::conversions;
 pub use flows::flows;
 pub use hostile::hostile;
+pub use libroce::libroce;
 pub use links::{raw_link, udp_link};
+pub use opening::opening;
 pub use operations::operations;
 pub use replay::replay;
+pub use roce::group::fuzzing::{group_hello, group_link};
+pub use roce::net::fuzzing::{net_hello, net_ring};
 
 use roce::capture::{Copier, Error, Format, MAX_CAPTURED, Merge, Reader, Record};
-use roce::decode::{Decoder, Filter, LineStyle, write_json, write_tree};
+use roce::decode::{Context, Decoder, Filter, LineStyle, write_json, write_tree};
 use roce::time::Instant;
 use roce::wire::mad::Mad;
-use roce::wire::{Frame, IcrcVerdict, LinkType, Packet, PacketRepr, ROCE_PORT};
+use roce::wire::{Frame, IcrcVerdict, LinkType, Packet, PacketRepr, ROCE_PORT, TRAIN_PACKETS_MAX};
 
 /// The link types that frames are taken apart for, by the first byte of the input.
 const LINKS: [LinkType; 9] = [
@@ -64,12 +73,18 @@ pub const TARGETS: &[(&str, Body)] = &[
     ("scenarios", scenarios),
     ("conform_control", conform_control),
     ("bench_control", bench_control),
+    ("opening", opening),
     ("udp_link", udp_link),
     ("raw_link", raw_link),
     ("conversions", conversions),
     ("flows", flows),
     ("cm", cm),
     ("replay", replay),
+    ("net_hello", net_hello),
+    ("net_ring", net_ring),
+    ("group_hello", group_hello),
+    ("group_link", group_link),
+    ("libroce", libroce),
 ];
 
 /// A frame of some link type: everything that is said of it.
@@ -97,15 +112,27 @@ pub fn frame(input: &[u8]) {
     words(&record);
 }
 
-/// Everything that is printed of a frame.
+/// Everything that is printed of the packets of a frame, and what trains promise.
 fn words(record: &Record<'_>) {
-    let context = Decoder::new(ROCE_PORT).decode(record);
+    let (mut packets, mut of) = (0_usize, 1);
+    Decoder::new(ROCE_PORT).decode_with(record, |packet| {
+        packets += 1;
+        of = packet.train.map_or(1, |train| usize::from(train.captured));
+        assert!(packet.frame.bytes().len() <= record.data.len(), "a packet is a part of a frame");
+        words_of(packet);
+    });
+    assert_eq!(packets, of, "every packet of a train is told");
+    assert!(packets <= TRAIN_PACKETS_MAX);
+}
+
+/// Everything that is printed of a packet.
+fn words_of(context: &Context<'_>) {
     let mut text = String::new();
-    LineStyle::default().write(&context, &mut text);
+    LineStyle::default().write(context, &mut text);
     assert!(!text.contains('\n'), "a line is a line");
-    write_tree(&context, &mut text);
+    write_tree(context, &mut text);
     text.clear();
-    write_json(&context, &[], &mut text);
+    write_json(context, &[], &mut text);
     assert!(text.starts_with('{') && text.ends_with('}') && !text.contains('\n'));
 }
 

@@ -4,15 +4,18 @@ use super::connection::{Connection, Direction, End, Pairing, Stall};
 use super::evidence::{Evidence, Failure};
 use super::finding::Finding;
 use super::findings;
+use super::groups::{Groups, HostMatrix};
 use super::limits::{ENDED_CONNECTIONS_MAX, FINDINGS_MAX};
 use super::message::Outcome;
+use super::recovery::Recovery;
 use super::report::{Report, Totals};
 use super::requester::{Requester, Scene};
 use super::series::Series;
 use super::stream::{Key, Stream};
 use super::tracker::Analysis;
 use super::vantage::VantageReport;
-use super::{FlowNumber, Sink};
+use super::{FlowNumber, RetransmissionCause, Sink};
+use crate::observe::responses::Missing;
 use crate::time::Instant;
 use crate::wire::{Qpn, Service};
 
@@ -74,7 +77,7 @@ impl Analysis {
             self.end_stream(stream, silence, end_time, sink);
         }
         keep_congestion_frames(&mut streams);
-        let Some(connection) = self.connection_of(&streams) else { return };
+        let Some(mut connection) = self.connection_of(&streams) else { return };
         let mut evidence: [Option<&Evidence>; 2] = [None, None];
         let swapped = self.is_swapped(&streams);
         for stream in streams.iter().flatten() {
@@ -91,6 +94,7 @@ impl Analysis {
             files: &self.config.files,
         };
         let mut found = findings::of_connection(&facts);
+        connection.findings = findings::kinds_of(&found);
         let is_kept = is_kept && self.conclusion.connections.len() < ENDED_CONNECTIONS_MAX * 2;
         let totals = &mut self.conclusion.totals;
         totals.connections += 1;
@@ -110,6 +114,13 @@ impl Analysis {
     /// The silence between the last packet of a connection and the end of the capture, if it was long.
     fn silence_at_end(&self, streams: &[Option<Box<Stream>>; 2], end_time: u64) -> Option<Stall> {
         let [Some(first), Some(second)] = streams else { return None };
+        let is_closed = |stream: &Stream| {
+            let setup = stream.setup.and_then(|id| self.agreements.get(id));
+            setup.is_some_and(|attempt| attempt.setup.disconnect_frame.is_some())
+        };
+        if is_closed(first) || is_closed(second) {
+            return None;
+        }
         let times = [first, second].map(|stream| (stream.last_time, stream.last_frame));
         let (start, before) = times[0].max(times[1]);
         let nanos = end_time.saturating_sub(start);
@@ -120,6 +131,7 @@ impl Analysis {
             before,
             after: None,
             cause: None,
+            blame: None,
         })
     }
 
@@ -146,6 +158,7 @@ impl Analysis {
                 while requester.records.len() > 0 {
                     requester.forget_unreliable(is_datagram, &mut scene);
                 }
+                requester.tell_open_losses(&mut scene);
             }
             _ => {
                 requester.end_reliable(end_time, &mut scene);
@@ -185,7 +198,7 @@ impl Analysis {
         let [Some(first), second] = streams else { return false };
         for (stream, is_second) in [(Some(first), false), (second.as_ref(), true)] {
             let Some(stream) = stream else { continue };
-            if let Some(attempt) = stream.setup.and_then(|id| self.setups.get(id)) {
+            if let Some(attempt) = stream.setup.and_then(|id| self.agreements.get(id)) {
                 let receiver = (stream.key.destination, Some(stream.key.dest_qp));
                 // The active side is end 0, so that what is for it comes from end 1.
                 return ((attempt.active, attempt.active_qp) == receiver) != is_second;
@@ -206,7 +219,7 @@ impl Analysis {
         let both = [Some(first), second.as_ref()];
         let all = || both.iter().flatten();
         let setup_id = all().find_map(|stream| stream.setup);
-        let attempt = setup_id.and_then(|id| self.setups.get(id));
+        let attempt = setup_id.and_then(|id| self.agreements.get(id));
         let mut ends = ends_of(first, second.as_deref());
         if let Some(attempt) = attempt {
             for end in &mut ends {
@@ -256,11 +269,11 @@ impl Analysis {
             first_frame: all().map(|s| s.first_frame).min().unwrap_or(0),
             last_frame: all().map(|s| s.last_frame).max().unwrap_or(0),
             directions,
+            findings: Default::default(),
             series,
         })
     }
 
-    /// The report.
     /// Takes what several capture points say of the network.
     pub(super) fn take_vantage(&mut self, report: VantageReport) {
         let all = report.clock_offsets.into_iter().zip(report.seen_elsewhere);
@@ -270,11 +283,12 @@ impl Analysis {
         self.capture.transits = report.transits;
     }
 
+    /// Returns the report.
     pub(super) fn into_report(mut self) -> Report {
         self.beyond.messages += self.budget.forgotten_messages;
         let Conclusion { flows, mut connections, mut findings, mut totals, dropped_findings } =
             self.conclusion;
-        findings.extend(findings::of_setups(&self.setups));
+        findings.extend(findings::of_setups(&self.agreements));
         findings.extend(findings::of_transits(&self.capture));
         findings.extend(findings::of_stray_corruption(self.stray[0], &self.stray_corrupt));
         totals.all.icrc_errors += self.stray[0];
@@ -299,11 +313,27 @@ impl Analysis {
             flow | packed & SWAPPED
         });
         let flows = numbers.collect();
+        self.capture.kind = self.kind.decide(&self.capture.files, &connections);
+        self.capture.kind.remove_explained(&mut findings, &mut connections, &mut totals.all);
         findings.extend(findings::of_limits(&self.beyond, dropped_findings));
         findings.sort_by_key(findings::severity);
         findings.truncate(FINDINGS_MAX);
+        for finding in &mut findings {
+            finding.time = finding.frames.first().and_then(|&frame| self.times.of(frame));
+        }
         let beyond_limits = self.beyond;
-        Report { capture: self.capture, findings, totals, connections, beyond_limits, flows }
+        let mut report = Report {
+            capture: self.capture,
+            groups: Groups::default(),
+            matrix: HostMatrix::default(),
+            findings,
+            totals,
+            connections,
+            beyond_limits,
+            flows,
+        };
+        report.group();
+        report
     }
 }
 
@@ -339,12 +369,17 @@ fn ends_of(first: &Stream, second: Option<&Stream>) -> [End; 2] {
         (Key::NO_QP, None) => None,
         (qpn, _) => Some(Qpn::new(qpn)),
     };
-    let sender =
-        End { address: first.key.source, qpn: sender_qp, source_port: Some(first.source_port) };
+    let sender = End {
+        address: first.key.source,
+        qpn: sender_qp,
+        source_port: Some(first.source_port),
+        dscp: first.dscp,
+    };
     let receiver = End {
         address: first.key.destination,
         qpn: Some(Qpn::new(first.key.dest_qp)),
         source_port: second.map(|second| second.source_port),
+        dscp: second.and_then(|second| second.dscp),
     };
     [sender, receiver]
 }
@@ -365,53 +400,94 @@ fn add_congestion(directions: &mut [Direction; 2], end: usize, stream: &Stream) 
     }
 }
 
+/// The end of a requester that gets no answer.
+#[derive(Clone, Copy, Debug)]
+struct Ending {
+    outcome: Outcome,
+    attempts: u32,
+    /// Time when the request was transmitted first, and when the requester was heard last.
+    first_time: u64,
+    last_time: u64,
+    last_frame: u64,
+    /// Whether the requester has given up.
+    is_over: bool,
+}
+
+/// The most retransmissions that a queue pair can be set to: `retry_cnt` has three bits.
+const RETRIES_MAX: u32 = 7;
+
 impl Requester {
     /// Decides how messages in flight ended when the capture does, or when the queue pair begins anew.
     fn end_reliable<S: Sink>(&mut self, end_time: u64, scene: &mut Scene<'_, S>) {
         self.accept_missing_responses(scene);
+        let mut unanswered = self.runs.take_unanswered(self.unacked);
+        let least = self.timeout_least();
+        unanswered.retain(|run| end_time.saturating_sub(run.time) >= least);
+        if !unanswered.is_empty() {
+            // Without an acknowledgment the requests themselves are all that shows it.
+            let requests = unanswered.iter().map(|run| run.frame);
+            let proof = requests.fold(self.last_ack.frame, u64::max);
+            self.report_missing(&Missing { unanswered, ..Missing::default() }, proof, scene);
+        }
+        let ending = self.ending(end_time);
+        if ending.is_some() {
+            self.tell_unseen(scene);
+        }
+        self.tell_open_losses(scene);
+        let Some(ending) = ending else { return };
         let Some(first) = self.messages.first() else { return };
-        let (outcome, last_frame, last_time, attempts) = match (self.last_rnr, self.attempts) {
-            (Some((time, frame)), _) if time >= self.last_request.0 => {
-                let wait = match self.rnr_wait_max {
-                    0 => self.rnr_timer_nanos().saturating_mul(8),
-                    wait => wait,
-                };
-                if end_time.saturating_sub(time) <= wait.saturating_mul(4) {
-                    return;
-                }
-                (Outcome::RnrRetryExceeded, frame, time, self.rnr_attempts)
-            }
-            (_, attempts)
-                if attempts > 0 && (self.unacked <= first.last || first.needs_response()) =>
-            {
-                let (time, frame) = self.last_request;
-                if end_time.saturating_sub(time) <= self.attempt_interval.saturating_mul(3) {
-                    return;
-                }
-                (Outcome::RetryExceeded, frame, time, attempts)
-            }
-            _ => return,
-        };
+        let outcome = if ending.is_over { ending.outcome } else { Outcome::InFlight };
+        let told = first.message(scene.flow, scene.requester, ending.outcome);
+        self.evidence().failure = Some(Failure {
+            attempts: ending.attempts,
+            first_frame: self.progress_frame,
+            last_frame: ending.last_frame,
+            time_nanos: ending.last_time.saturating_sub(ending.first_time),
+            silence_nanos: end_time.saturating_sub(ending.last_time),
+            last_acked: self.last_acked_psn(),
+            is_over: ending.is_over,
+            message: told,
+            flushed: (self.messages.len() - 1) as u64,
+        });
+        if !ending.is_over {
+            return;
+        }
         self.is_failed = true;
-        let mut is_first = true;
+        let mut outcomes = [outcome].into_iter().chain(core::iter::repeat(Outcome::Flushed));
         while let Some(message) = self.messages.pop_first() {
             scene.budget.messages = scene.budget.messages.saturating_sub(1);
-            if is_first {
-                let told = message.message(scene.flow, scene.requester, outcome);
-                let failure = Failure {
-                    attempts,
-                    last_frame,
-                    silence_nanos: end_time.saturating_sub(last_time),
-                    last_acked: self.last_acked_psn(),
-                    message: told,
-                    flushed: self.messages.len() as u64,
-                };
-                self.evidence().failure = Some(failure);
-            }
-            let outcome = if is_first { outcome } else { Outcome::Flushed };
-            self.tell(&message, outcome, scene);
-            is_first = false;
+            self.tell(&message, outcomes.next().unwrap_or(Outcome::Flushed), scene);
         }
+    }
+
+    /// Returns the end of a requester that retransmits without an answer, and whether it has given up: its silence is
+    /// longer than it waited before.
+    fn ending(&self, end_time: u64) -> Option<Ending> {
+        let first = self.messages.first()?;
+        let Recovery { attempts, attempts_since, attempt_interval, pass_cause, .. } = self.recovery;
+        if let Some((last_time, last_frame)) = self.last_rnr
+            && last_time >= self.last_request.0
+        {
+            let wait = match self.rnr_wait_max {
+                0 => self.rnr_timer_nanos().saturating_mul(8),
+                wait => wait,
+            };
+            let is_over = end_time.saturating_sub(last_time) > wait.saturating_mul(4);
+            let (outcome, attempts) = (Outcome::RnrRetryExceeded, self.rnr_attempts);
+            let first_time = self.rnr_since.unwrap_or(last_time);
+            let ending = Ending { outcome, attempts, first_time, last_time, last_frame, is_over };
+            return is_over.then_some(ending);
+        }
+        if attempts == 0 || (self.unacked > first.last && !first.needs_response()) {
+            return None;
+        }
+        let (last_time, last_frame) = self.last_request;
+        let silence = end_time.saturating_sub(last_time);
+        let is_over = silence > attempt_interval.saturating_mul(3) || attempts >= RETRIES_MAX;
+        let is_timeout = pass_cause == Some(RetransmissionCause::Timeout);
+        let (outcome, first_time) = (Outcome::RetryExceeded, attempts_since);
+        let ending = Ending { outcome, attempts, first_time, last_time, last_frame, is_over };
+        (is_over || (is_timeout && attempts > 1)).then_some(ending)
     }
 
     /// How long a receiver that is not ready asks to wait, in nanoseconds; 0 if none did.
@@ -424,13 +500,16 @@ impl Requester {
     fn accept_missing_responses<S: Sink>(&mut self, scene: &mut Scene<'_, S>) {
         while let Some(read) = self.messages.first_read() {
             let (first, last, end) = (read.first, read.last, read.responses_end);
-            let is_passed = self.unacked > last + 1 && self.attempts == 0 && self.cursor > last + 1;
+            let is_passed = self.unacked > last + 1
+                && self.recovery.attempts == 0
+                && self.recovery.cursor > last + 1;
             if !is_passed {
                 break;
             }
             let missing = self.missing_responses.iter().filter(|m| (first..=last).contains(*m));
             let count = missing.count() as u64 + (last + 1).saturating_sub(end);
             self.statistics.not_captured += count;
+            self.open_losses.retain(|loss| !loss.is_response_in(first..=last));
             let (time, frame) = (Instant::from_nanos(self.last_ack.time), self.last_ack.frame);
             self.messages.end_first_read((time, frame));
             self.evidence().not_captured.push(frame);

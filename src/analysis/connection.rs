@@ -2,14 +2,16 @@
 
 use serde::Serialize;
 
+use super::finding::KindSet;
 use super::limits::STALLS_MAX;
 use super::message::OperationStatistics;
 use super::requester::operation_mut;
 use super::series::Series;
 use super::statistics::Distribution;
-use super::{FlowNumber, RetransmissionCause, serialize};
+use super::{FlowNumber, RetransmissionCause, Setup, serialize, service_name};
+use crate::decode::address_text;
 use crate::time::Instant;
-use crate::wire::{Gid, Psn, Qpn, Service};
+use crate::wire::{Gid, Qpn, Service};
 
 /// Two queue pairs and what passed between them; or one side of a UD conversation.
 #[derive(Clone, Debug, Serialize)]
@@ -40,8 +42,24 @@ pub struct Connection {
     pub last_frame: u64,
     /// What each end requested: `directions[i]` are the requests of `ends[i]` and the responses to them.
     pub directions: [Direction; 2],
+    /// Kinds of findings about the requests of each end.
+    pub findings: [KindSet; 2],
     /// Packets and bytes per interval.
     pub series: Series,
+}
+
+impl Connection {
+    /// A name that is the same in captures of different hosts: the service and both ends, the lower address first, as in
+    /// `RC 10.0.0.1/0x11 10.0.0.2/0x12`. A queue pair that is not known is `?`.
+    pub fn key(&self) -> String {
+        let mut ends = self.ends.each_ref().map(|end| (end.address.0, end.qpn.map(Qpn::get)));
+        ends.sort_unstable();
+        let [a, b] = ends.map(|(address, qpn)| {
+            let qpn = qpn.map_or_else(|| "?".into(), |qpn| format!("{qpn:#x}"));
+            format!("{}/{qpn}", address_text(Gid(address)))
+        });
+        format!("{} {a} {b}", service_name(self.service))
+    }
 }
 
 /// One end of a connection.
@@ -56,6 +74,8 @@ pub struct End {
     pub qpn: Option<Qpn>,
     /// The UDP source port of its packets (the last one seen).
     pub source_port: Option<u16>,
+    /// The DSCP of its packets (the last one seen).
+    pub dscp: Option<u8>,
 }
 
 /// How the two queue pairs of a connection were found to belong together.
@@ -76,31 +96,6 @@ pub enum Pairing {
     Datagram,
     /// Only one direction was captured.
     Unpaired,
-}
-
-/// What the connection manager negotiated.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-#[non_exhaustive]
-pub struct Setup {
-    /// The frame of the REQ (or SIDR REQ).
-    pub request_frame: Option<u64>,
-    /// The frame of the REP (or SIDR REP).
-    pub reply_frame: Option<u64>,
-    /// The frame of the DREQ.
-    pub disconnect_frame: Option<u64>,
-    /// The port that the application connected to.
-    pub application_port: Option<u16>,
-    /// The path MTU in bytes.
-    pub path_mtu: Option<u16>,
-    /// The retransmission timeout's exponent: 4.096 µs × 2^n.
-    pub ack_timeout: Option<u8>,
-    /// Retransmissions without an answer before the requester gives up.
-    pub retry_count: Option<u8>,
-    /// Retransmissions after RNR NAKs before the requester gives up; 7 means for ever.
-    pub rnr_retry_count: Option<u8>,
-    /// First PSN of each end.
-    #[serde(serialize_with = "serialize::psns")]
-    pub starting_psns: [Option<Psn>; 2],
 }
 
 /// The requests of one end, and the responses to them.
@@ -125,6 +120,11 @@ pub struct Direction {
     pub lost_requests: u64,
     /// Lost response packets, as far as it can be known.
     pub lost_responses: u64,
+    /// Request packets that a NAK named and that were lost or late behind the capture point; `lost_requests` has none of
+    /// them.
+    pub lost_or_late: u64,
+    /// Answers that came so long after the last retransmission that the responder had the request before.
+    pub slow_answers: SlowAnswers,
     /// Packets that the receiver got, by its acknowledgements, and that the capture missed.
     pub not_captured: u64,
     /// Packets that arrived after one that was sent later.
@@ -194,6 +194,16 @@ pub struct Retransmitted {
     pub wait_nanos: u64,
 }
 
+/// Answers of a responder that was slow.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct SlowAnswers {
+    /// Number of them.
+    pub count: u64,
+    /// The longest time from the first transmission of the request, in nanoseconds.
+    pub longest_nanos: u64,
+}
+
 /// A silence while requests were in flight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
@@ -209,6 +219,18 @@ pub struct Stall {
     pub after: Option<u64>,
     /// If a retransmission ended it: the retransmission's cause.
     pub cause: Option<RetransmissionCause>,
+    /// The place where most of the time passed, if a response ended it and capture points at both ends tell.
+    pub blame: Option<Blame>,
+}
+
+/// The place where the time of a silence passed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Blame {
+    /// At the responder, after the request had reached it.
+    Responder,
+    /// On the way between the capture points.
+    Network,
 }
 
 impl Direction {
@@ -225,6 +247,10 @@ impl Direction {
         self.duplicate_packets += other.duplicate_packets;
         self.lost_requests += other.lost_requests;
         self.lost_responses += other.lost_responses;
+        self.lost_or_late += other.lost_or_late;
+        let slow = other.slow_answers;
+        self.slow_answers.count += slow.count;
+        self.slow_answers.longest_nanos = self.slow_answers.longest_nanos.max(slow.longest_nanos);
         self.not_captured += other.not_captured;
         self.reordered += other.reordered;
         for (sum, count) in self.naks.iter_mut().zip(other.naks) {

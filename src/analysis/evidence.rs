@@ -57,6 +57,8 @@ pub(super) struct Evidence {
     pub(super) not_captured: Frames,
     /// NAKs of PSNs that had been acknowledged: the NAK and the acknowledgement.
     pub(super) naks_of_acknowledged: Frames,
+    /// Answers that came long after the last retransmission.
+    pub(super) slow_answers: Frames,
     /// Responses to PSNs that the requester never sent.
     pub(super) ghost_responses: Frames,
     /// Responses in packets of another size than the requests: the response, the request.
@@ -96,12 +98,18 @@ pub(super) struct Refusal {
 pub(super) struct Failure {
     /// Rewinds without progress before it.
     pub(super) attempts: u32,
+    /// The frame of the last ACK, NAK or response that acknowledged a request; 0 if there was none.
+    pub(super) first_frame: u64,
     /// The frame of its last packet, or of the last RNR NAK.
     pub(super) last_frame: u64,
+    /// From the first transmission of the request to there.
+    pub(super) time_nanos: u64,
     /// From there to the end of what was captured.
     pub(super) silence_nanos: u64,
     /// The last PSN that was acknowledged.
     pub(super) last_acked: Option<u32>,
+    /// Whether it has given up; else the capture ends first.
+    pub(super) is_over: bool,
     pub(super) message: Message,
     /// Messages in flight behind it.
     pub(super) flushed: u64,

@@ -2,7 +2,9 @@
 
 use serde::Serialize;
 
-use super::FlowNumber;
+use super::{FlowNumber, serialize};
+use crate::time::Instant;
+use crate::wire::Gid;
 
 /// Something that went wrong.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -14,11 +16,17 @@ pub struct Finding {
     pub flow: Option<FlowNumber>,
     /// Which end's requests it is about.
     pub requester: Option<u8>,
+    /// The hosts that it is about, the requester or the connecting side first.
+    #[serde(serialize_with = "serialize::addresses_or_null")]
+    pub hosts: Option<[Gid; 2]>,
+    /// The time of the first of its frames; in captures of many frames to within the frames around it.
+    #[serde(serialize_with = "serialize::instant_or_null")]
+    pub time: Option<Instant>,
     /// Whether the packets prove the cause.
     pub certainty: Certainty,
     /// Time that it cost, in nanoseconds; findings are sorted by severity of their kind, then by this.
     pub cost_nanos: u64,
-    /// Frames to look at, the most telling first.
+    /// Frames to look at, in their order.
     pub frames: Vec<u64>,
     /// What happened, in words.
     pub text: String,
@@ -43,10 +51,14 @@ pub enum FindingKind {
     RetryLimit,
     /// A requester gave up: RNR retries exceeded.
     RnrRetryLimit,
+    /// The last requests are retransmitted without an answer when the capture ends.
+    Unanswered,
     /// A responder refused a request: invalid request, remote access error, remote operational error.
     RequestRefused,
-    /// The connection manager refused a connection, or a REQ had no answer.
+    /// The connection manager refused a connection.
     ConnectionRefused,
+    /// A REQ had no answer.
+    ConnectionUnanswered,
     /// An end broke the protocol: NAKed a PSN it had acknowledged, skipped PSNs, and so on.
     ProtocolViolation,
     /// Packets whose ICRC is wrong.
@@ -59,6 +71,10 @@ pub enum FindingKind {
     Reordering,
     /// The network delivered packets twice.
     Duplication,
+    /// Most request packets are retransmissions, and nothing else explains them.
+    Retransmissions,
+    /// A responder answered so late that the requester had timed out.
+    SlowResponder,
     /// Packets took much longer from one capture point to the next than others did.
     Delay,
     /// Switches marked packets, and how the ends reacted.
@@ -71,6 +87,72 @@ pub enum FindingKind {
     CaptureLoss,
     /// Something was left out because of a limit.
     BeyondLimits,
+}
+
+impl FindingKind {
+    /// All kinds, worst first.
+    pub const ALL: [Self; 20] = [
+        Self::RetryLimit,
+        Self::RnrRetryLimit,
+        Self::Unanswered,
+        Self::RequestRefused,
+        Self::ConnectionRefused,
+        Self::ConnectionUnanswered,
+        Self::ProtocolViolation,
+        Self::Corruption,
+        Self::Loss,
+        Self::ReceiverNotReady,
+        Self::Reordering,
+        Self::Duplication,
+        Self::Retransmissions,
+        Self::SlowResponder,
+        Self::Delay,
+        Self::Congestion,
+        Self::MtuMismatch,
+        Self::Stall,
+        Self::CaptureLoss,
+        Self::BeyondLimits,
+    ];
+}
+
+/// A set of kinds of findings.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct KindSet(u32);
+
+const _: () = assert!(FindingKind::ALL.len() <= 32, "a set has a bit for each kind");
+
+impl KindSet {
+    /// The set of one kind.
+    pub const fn of(kind: FindingKind) -> Self {
+        Self(1 << kind as u32)
+    }
+
+    /// The kinds of both sets.
+    #[must_use]
+    pub const fn union(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+
+    /// Whether the kind is in the set.
+    pub const fn contains(self, kind: FindingKind) -> bool {
+        self.0 & Self::of(kind).0 != 0
+    }
+
+    /// Whether no kind is in it.
+    pub const fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+
+    /// The kinds in the set, worst first.
+    pub fn iter(self) -> impl Iterator<Item = FindingKind> {
+        FindingKind::ALL.into_iter().filter(move |kind| self.contains(*kind))
+    }
+}
+
+impl Serialize for KindSet {
+    fn serialize<S: serde::Serializer>(&self, out: S) -> Result<S::Ok, S::Error> {
+        out.collect_seq(self.iter())
+    }
 }
 
 /// From when on something is worth a finding. Each can be set with `--threshold NAME=VALUE`.

@@ -4,8 +4,9 @@ use std::collections::VecDeque;
 
 use super::message::{Message, Outcome};
 use super::{FlowNumber, PacketFacts, RethFacts};
+use crate::observe::sequence::psn_of;
 use crate::time::Instant;
-use crate::wire::{Headers, OpcodeInfo, Operation, Position, Psn};
+use crate::wire::{Headers, OpcodeInfo, Operation, Position};
 
 /// A message in flight.
 #[derive(Clone, Debug)]
@@ -80,12 +81,6 @@ impl Inflight {
 /// Whether an operation is answered with a response of its own rather than by an acknowledgement.
 pub(super) const fn needs_response(operation: Operation) -> bool {
     operation.response().is_own()
-}
-
-/// The PSN of a sequence number.
-#[expect(clippy::cast_possible_truncation, reason = "a PSN is the low bits of the sequence number")]
-pub(super) const fn psn_of(sequence: u64) -> Psn {
-    Psn::new(sequence as u32)
 }
 
 /// Messages in the order of their sequence numbers.

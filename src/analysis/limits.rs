@@ -46,6 +46,15 @@ pub const RECENT_ACKS_MAX: usize = 8;
 /// READs and ATOMICs of a direction that ended and are remembered, to tell copies of their responses.
 pub const ENDED_READS_MAX: usize = 16;
 
+/// Sequence-error NAKs of a direction that are remembered until the requester acts on them.
+pub const NAKS_MAX: usize = 8;
+
+/// Losses of a direction that are remembered until it is certain that no late packet disproves them.
+pub const OPEN_LOSSES_MAX: usize = 256;
+
+/// Packets of a direction that are remembered because the file of the next capture point ends before them.
+pub const UNSEEN_MAX: usize = 4096;
+
 /// Responses of an endpoint that are remembered until it is paired.
 pub const ORPHAN_RESPONSES_MAX: usize = 64;
 
@@ -73,9 +82,6 @@ pub const EVIDENCE_MAX: usize = 8;
 
 /// The longest silences that are kept per direction.
 pub const STALLS_MAX: usize = 8;
-
-/// Set-ups by the connection manager that are remembered. The oldest are forgotten first.
-pub const SETUPS_MAX: usize = 16_384;
 
 /// Findings that are kept. The worst ones are kept.
 pub const FINDINGS_MAX: usize = 4096;

@@ -1,11 +1,18 @@
-//! What was lost, and where: decided when the requester goes back, or when the next acknowledgement tells more.
+//! What was lost, and where: decided when the requester goes back, or when the next acknowledgement
+//! tells more.
+//!
+//! A loss that only the behavior of the two ends shows is kept until the end ([`OpenLoss`]): a
+//! packet that comes late, or an answer to each of two transmissions, disproves it. Where several
+//! capture points follow a packet, they alone tell.
 
-use super::limits::MISSING_RESPONSES_MAX;
+use super::limits::{MISSING_RESPONSES_MAX, OPEN_LOSSES_MAX, UNSEEN_MAX};
 use super::records::RecordFlags;
-use super::requester::{Asked, OpenTimeout, Requester, Scene, Trigger};
+use super::recovery::{Asked, OpenTimeout, Trigger};
+use super::requester::{Requester, Scene, TIMEOUT_NANOS_LEAST};
 use super::{
     Certainty, LossNote, LossPlace, LostBetween, PacketFacts, PacketRole, RetransmissionCause, Sink,
 };
+use crate::observe::responses::Missing;
 
 /// One loss, before it is told.
 #[derive(Clone, Copy, Debug)]
@@ -16,6 +23,61 @@ pub(super) struct Loss {
     pub(super) proof: u64,
     pub(super) certainty: Certainty,
     pub(super) is_corrupt: bool,
+}
+
+/// What shows a loss, and so what may disprove it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Sign {
+    /// A gap.
+    Gap,
+    /// A NAK names a packet that passed the capture point: it was lost behind it, or is late.
+    Nak,
+    /// The requester timed out: a request was lost, or the responder was slow and answers both.
+    Timeout,
+}
+
+/// A loss that may still be disproved.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct OpenLoss {
+    loss: Loss,
+    place: LossPlace,
+    sign: Sign,
+}
+
+impl OpenLoss {
+    /// Whether it is the loss of the request with this sequence number.
+    pub(super) fn is_request(&self, sequence: u64) -> bool {
+        self.loss.role == PacketRole::Request && self.loss.sequence == sequence
+    }
+
+    /// Whether it is one of these requests, none of which was captured.
+    pub(super) fn is_gap_in(&self, sequences: &core::ops::Range<u64>) -> bool {
+        let Loss { role, frame, sequence, .. } = self.loss;
+        role == PacketRole::Request && frame.is_none() && sequences.contains(&sequence)
+    }
+
+    /// Whether it is the loss of a request before this sequence number.
+    pub(super) fn is_request_before(&self, sequence: u64) -> bool {
+        self.loss.role == PacketRole::Request && self.loss.sequence < sequence
+    }
+
+    /// Whether it is the loss of a response with one of these sequence numbers, which was not
+    /// captured.
+    pub(super) fn is_response_in(&self, sequences: core::ops::RangeInclusive<u64>) -> bool {
+        let Loss { role, frame, sequence, .. } = self.loss;
+        role == PacketRole::Response && frame.is_none() && sequences.contains(&sequence)
+    }
+
+    /// Whether a NAK of this sequence number shows it.
+    pub(super) fn is_by_nak(&self, sequence: u64) -> bool {
+        self.sign == Sign::Nak && self.loss.sequence == sequence
+    }
+
+    /// Whether it is a request that passed the capture point, and a timeout shows its loss.
+    pub(super) fn is_by_timeout(&self) -> bool {
+        let Loss { role, frame, .. } = self.loss;
+        self.sign == Sign::Timeout && role == PacketRole::Request && frame.is_some()
+    }
 }
 
 impl Requester {
@@ -32,78 +94,129 @@ impl Requester {
         let proof = trigger.map_or(packet.frame, |trigger| trigger.frame);
         let from = trigger.map_or(sequence, |trigger| trigger.sequence.min(sequence));
         let skipped = self.report_skipped(from, proof, scene);
-        let is_corrupt = self.report_corrupt(from, proof, scene);
-        let skipped = skipped | is_corrupt;
+        let skipped = skipped | self.report_corrupt(from, proof, scene);
         if cause == RetransmissionCause::Rnr {
             return;
         }
         match trigger {
-            Some(trigger) if trigger.asked == Asked::Told => {}
+            Some(Trigger { asked: Asked::Told | Asked::Late | Asked::Dropped, .. }) => {}
             Some(trigger) if trigger.asked == Asked::Passed => {
                 self.report_not_seen(trigger.sequence, packet.frame, scene);
             }
             Some(trigger) if trigger.cause == RetransmissionCause::SequenceNak => {
-                self.report_naked(trigger.sequence, trigger.frame, scene);
-                let resent = self.resent_corrupt(&trigger);
-                if let (RetransmissionCause::Timeout, Some((frame, _))) = (cause, resent) {
-                    self.corrupt.retain(|&(_, corrupt, _)| corrupt != frame);
-                    let (sequence, role, frame) =
-                        (trigger.sequence, PacketRole::Request, Some(frame));
-                    let (proof, certainty, is_corrupt) = (packet.frame, Certainty::Proven, true);
-                    let loss = Loss { sequence, role, frame, proof, certainty, is_corrupt };
-                    self.report(loss, scene);
-                } else if cause == RetransmissionCause::Timeout {
-                    // The NAK did not reach the requester, or it would have gone back earlier.
-                    self.report_response(
-                        trigger.sequence,
-                        PacketRole::Nak,
-                        trigger.frame,
-                        packet,
-                        scene,
-                    );
-                }
+                self.judge_nak(&trigger, cause, packet, scene);
             }
-            Some(trigger) if trigger.cause == RetransmissionCause::ImpliedNak => {
-                let more = self.more_missing(trigger.sequence);
-                if trigger.asked == Asked::Late {
-                    self.report_corrupt_responses(trigger.sequence + 1, trigger.frame, scene);
-                } else if !is_corrupt {
-                    let is_only = more.is_empty();
-                    self.report_missing_response(trigger.sequence, is_only, trigger.frame, scene);
-                }
-                for sequence in more {
-                    let (role, certainty) = (PacketRole::Response, Certainty::Likely);
-                    let (frame, proof, is_corrupt) = (None, trigger.frame, false);
-                    let loss = Loss { sequence, role, frame, proof, certainty, is_corrupt };
-                    self.report(loss, scene);
-                }
+            Some(_) => self.report_passed(packet.frame, scene),
+            _ if self.is_response_told(sequence) => {}
+            _ if self.is_answered(sequence) => {
+                let frame = self.response_frame(sequence);
+                self.report_answer(sequence, PacketRole::Response, frame, packet, scene);
             }
-            _ if skipped => {}
+            _ if skipped || cause == RetransmissionCause::SequenceNak => {}
             _ => self.judge_timeout(sequence, packet, scene),
         }
     }
 
-    /// Reports the PSNs behind `sequence` that were never captured: they were lost before the capture point.
+    /// Whether the response that the requester goes back for did not come to the capture point, as
+    /// is told since the last request for it.
+    fn is_response_told(&self, sequence: u64) -> bool {
+        let requested = self.records.get(sequence).map_or(0, |record| record.frame);
+        let mut open = self.open_losses.iter().rev();
+        open.any(|open| open.is_response_in(sequence..=sequence) && open.loss.proof > requested)
+    }
+
+    /// Reports the responses that are missing before the last one: the requester goes back for want
+    /// of them.
+    fn report_passed<S: Sink>(&mut self, proof: u64, scene: &mut Scene<'_, S>) {
+        let sequence = self.last_ack.sequence;
+        if self.last_ack.is_response {
+            // Told when it came.
+            return;
+        }
+        let requested = self.records.get(sequence).map_or(0, |record| record.time);
+        let missing = self.runs.pass(sequence, requested);
+        self.report_missing(&missing, proof, scene);
+    }
+
+    /// The requester goes back because of a NAK, or would have, had the NAK reached it.
+    fn judge_nak<S: Sink>(
+        &mut self,
+        trigger: &Trigger,
+        cause: RetransmissionCause,
+        packet: &PacketFacts,
+        scene: &mut Scene<'_, S>,
+    ) {
+        let (sequence, resent) = (trigger.sequence, self.resent_corrupt(trigger));
+        if sequence < self.unacked && cause == RetransmissionCause::SequenceNak {
+            // The responder has it before it is retransmitted: it was late behind the capture
+            // point.
+            self.note_late_behind(sequence, trigger.frame);
+        } else {
+            self.report_naked(sequence, trigger.frame, scene);
+        }
+        if cause != RetransmissionCause::Timeout {
+            return;
+        }
+        let Some((frame, _)) = resent else {
+            // The NAK did not reach the requester, or it would have gone back earlier.
+            let frame = Some(trigger.frame);
+            return self.report_answer(sequence, PacketRole::Nak, frame, packet, scene);
+        };
+        self.corrupt.retain(|&(_, corrupt, _)| corrupt != frame);
+        let (role, frame) = (PacketRole::Request, Some(frame));
+        let (proof, certainty, is_corrupt) = (packet.frame, Certainty::Proven, true);
+        let loss = Loss { sequence, role, frame, proof, certainty, is_corrupt };
+        self.report(loss, Sign::Gap, scene);
+    }
+
+    /// The network delivered a request late behind the capture point, as the NAK in frame `nak` shows.
+    pub(super) fn note_late_behind(&mut self, sequence: u64, nak: u64) {
+        let known = RecordFlags::LATE | RecordFlags::LOSS_REPORTED;
+        let Some(record) = self.records.get_mut(sequence) else { return };
+        let is_told = record.missing > 0 || record.flags.intersects(known);
+        if !record.is_seen() || is_told || nak < record.frame {
+            return;
+        }
+        record.flags |= RecordFlags::LATE;
+        let frame = record.frame;
+        if !self.is_followed[0] {
+            self.count_reordered(frame);
+        }
+    }
+
+    /// Reports the PSNs behind `sequence` that did not come to the capture point: they were lost
+    /// before it.
     fn report_skipped<S: Sink>(
         &mut self,
         sequence: u64,
         proof: u64,
         scene: &mut Scene<'_, S>,
     ) -> bool {
-        if self.gaps == 0 {
+        if self.gaps == 0 && self.skips == 0 {
             return false;
         }
         let (from, to) = (sequence.max(self.unacked), self.next);
-        let mut lost = Vec::new();
-        // How much of a gap behind a READ of unknown size is the READ's is not known: the last PSN of it is not.
+        let (mut lost, mut skipped) = (Vec::new(), sequence);
+        // How much of a gap behind a READ of unknown size is the READ's is not known: the last PSN
+        // of it is not.
         let guessed = self.guessed_read.map_or(u64::MAX, |(read, _)| read + 1);
-        for record in self.records.range_mut(from, to).filter(|record| record.open_gap() > 0) {
-            self.gaps = self.gaps.saturating_sub(record.open_gap());
+        for record in self.records.range_mut(from, to) {
+            if record.open_gap() > 0 {
+                self.gaps = self.gaps.saturating_sub(record.open_gap());
+                let is_guessed = record.sequence == guessed;
+                let first = if is_guessed { record.end() - 1 } else { record.sequence };
+                // What makes the requester go back may have come before the gap.
+                lost.push((first.max(from), record.end(), proof.max(record.frame)));
+            } else if record.is_skipped() && record.sequence == skipped {
+                // A requester that goes back further skips packets, too: what is asked for was
+                // sent.
+                self.skips = self.skips.saturating_sub(1);
+                skipped = record.end();
+                lost.push((record.sequence, record.sequence + 1, proof));
+            } else {
+                continue;
+            }
             record.flags |= RecordFlags::LOSS_REPORTED;
-            let is_guessed = record.sequence == guessed;
-            let first = if is_guessed { record.end() - 1 } else { record.sequence };
-            // What makes the requester go back may have come before the gap.
-            lost.push((first.max(from), record.end(), proof.max(record.frame)));
         }
         for &(first, end, proof) in &lost {
             for sequence in first..end {
@@ -111,13 +224,15 @@ impl Requester {
                 // One that was captured with a wrong ICRC after the proof was transmitted later.
                 let frame = self.take_corrupt_before(sequence, proof).map(|(frame, _)| frame);
                 let is_corrupt = frame.is_some();
-                self.report(Loss { sequence, role, frame, proof, certainty, is_corrupt }, scene);
+                let loss = Loss { sequence, role, frame, proof, certainty, is_corrupt };
+                self.report(loss, Sign::Gap, scene);
             }
         }
         !lost.is_empty()
     }
 
-    /// Reports the packet to which the requester goes back, if it was captured with a wrong ICRC before the proof.
+    /// Reports the packet to which the requester goes back, if it was captured with a wrong ICRC
+    /// before the proof.
     fn report_corrupt<S: Sink>(
         &mut self,
         sequence: u64,
@@ -127,7 +242,8 @@ impl Requester {
         let Some((frame, _)) = self.take_corrupt_before(sequence, proof) else { return false };
         let (role, certainty, is_corrupt) = (PacketRole::Request, Certainty::Proven, true);
         let frame = Some(frame);
-        self.report(Loss { sequence, role, frame, proof, certainty, is_corrupt }, scene);
+        let loss = Loss { sequence, role, frame, proof, certainty, is_corrupt };
+        self.report(loss, Sign::Gap, scene);
         true
     }
 
@@ -135,7 +251,8 @@ impl Requester {
     fn report_not_seen<S: Sink>(&mut self, sequence: u64, proof: u64, scene: &mut Scene<'_, S>) {
         let (role, frame) = (PacketRole::Request, None);
         let (certainty, is_corrupt) = (Certainty::Likely, false);
-        self.report(Loss { sequence, role, frame, proof, certainty, is_corrupt }, scene);
+        let loss = Loss { sequence, role, frame, proof, certainty, is_corrupt };
+        self.report(loss, Sign::Gap, scene);
     }
 
     /// Reports the packet that a NAK asked for.
@@ -147,12 +264,40 @@ impl Requester {
             return;
         }
         record.flags |= RecordFlags::LOSS_REPORTED;
-        // It may as well be late: then packets that were sent later overtook it behind the capture point.
+        // It may as well be late: then packets that were sent later overtook it behind the capture
+        // point.
         let (frame, certainty, is_corrupt) = (Some(record.frame), Certainty::Likely, false);
-        self.report(Loss { sequence, role, frame, proof, certainty, is_corrupt }, scene);
+        let loss = Loss { sequence, role, frame, proof, certainty, is_corrupt };
+        self.report(loss, Sign::Nak, scene);
     }
 
-    /// Reports the READ response or ATOMIC acknowledgement for want of which the requester went back. `is_only`: no other was
+    /// Reports the responses that are missing before one that came: they were lost before the
+    /// capture point. A READ or ATOMIC without any response may have been lost itself.
+    pub(super) fn report_missing<S: Sink>(
+        &mut self,
+        missing: &Missing,
+        proof: u64,
+        scene: &mut Scene<'_, S>,
+    ) {
+        let sequences = || missing.tail.clone().chain(missing.head.clone());
+        let is_only = sequences().take(2).count() + missing.unanswered.len() == 1;
+        for sequence in sequences().take(MISSING_RESPONSES_MAX) {
+            self.report_missing_response(sequence, is_only, proof, scene);
+        }
+        for run in &missing.unanswered {
+            if run.end - run.first == 1 || !run.is_sized {
+                self.report_missing_response(run.first, is_only, proof, scene);
+                continue;
+            }
+            let (sequence, role) = (run.first, PacketRole::Request);
+            let (certainty, is_corrupt) = (Certainty::Likely, false);
+            let frame = Some(run.frame);
+            let loss = Loss { sequence, role, frame, proof, certainty, is_corrupt };
+            self.report(loss, Sign::Gap, scene);
+        }
+    }
+
+    /// Reports a READ response or ATOMIC acknowledgement that did not come. `is_only`: no other is
     /// missing, so that one with a damaged PSN is this one.
     fn report_missing_response<S: Sink>(
         &mut self,
@@ -161,72 +306,19 @@ impl Requester {
         proof: u64,
         scene: &mut Scene<'_, S>,
     ) {
-        if self.is_response_known_lost(sequence) {
-            return;
-        }
-        let role = PacketRole::Response;
         let corrupt = self
             .take_corrupt_response(sequence..=sequence)
             .or_else(|| self.take_displaced_response().filter(|_| is_only));
-        let is_corrupt = corrupt.is_some();
-        let frame = corrupt.map(|(_, frame, _)| frame).or_else(|| {
-            // One that came before the request was transmitted last answered an earlier one, and one that came before the
-            // requester went back was dropped.
-            let requested = self.records.get(sequence).map_or(0, |record| record.frame);
-            let requested = requested.max(self.pass_frame);
-            self.response_frame(sequence).filter(|&frame| frame > requested && frame < proof)
-        });
-        self.report_corrupt_responses(sequence + 1, proof, scene);
+        let (role, is_corrupt) = (PacketRole::Response, corrupt.is_some());
+        let frame = corrupt.map(|(_, frame, _)| frame);
         // One that was never captured may as well be late.
-        let certainty = if frame.is_some() { Certainty::Proven } else { Certainty::Likely };
-        self.report(Loss { sequence, role, frame, proof, certainty, is_corrupt }, scene);
+        let certainty = if is_corrupt { Certainty::Proven } else { Certainty::Likely };
+        let loss = Loss { sequence, role, frame, proof, certainty, is_corrupt };
+        self.report(loss, Sign::Gap, scene);
     }
 
-    /// The other responses that were missing when the requester went back for want of the one to `sequence`: of each READ or
-    /// ATOMIC the first, if a later one was answered.
-    fn more_missing(&self, sequence: u64) -> Vec<u64> {
-        let answered = self.last_ack.sequence;
-        let reads = self.messages.open_reads().take_while(|read| read.last < answered);
-        let reads = reads.filter(|read| read.first > sequence && read.requests == 1);
-        let unanswered = reads.filter(|read| read.responses_end == read.first);
-        let mut missing: Vec<u64> =
-            unanswered.map(|read| read.first).take(MISSING_RESPONSES_MAX).collect();
-        let gaps = self.missing_responses.iter().copied();
-        missing.extend(gaps.filter(|&missing| missing > sequence));
-        // Those with a wrong ICRC are reported as such.
-        missing.retain(|missing| !self.corrupt_responses.iter().any(|(at, ..)| at == missing));
-        missing.sort_unstable();
-        missing.dedup();
-        missing
-    }
-
-    /// A requester that went back drops the responses to what it had requested before, but they come in order: reports those
-    /// of READs and ATOMICs that are missing before the one to `sequence`.
-    pub(super) fn find_dropped_gap<S: Sink>(
-        &mut self,
-        sequence: u64,
-        packet: &PacketFacts,
-        scene: &mut Scene<'_, S>,
-    ) {
-        let now = packet.time.as_nanos();
-        let is_earlier = now.saturating_sub(self.attempt_time) < self.rtt_least;
-        if sequence < self.dropped_end || !is_earlier || !self.is_recovering(now) {
-            return;
-        }
-        let from = core::mem::replace(&mut self.dropped_end, sequence + 1);
-        let reads = self.messages.open_reads().take_while(|read| read.last < sequence);
-        let reads = reads.filter(|read| read.first >= from && read.requests == 1);
-        let mut missing: Vec<u64> =
-            reads.map(|read| read.first).take(MISSING_RESPONSES_MAX).collect();
-        missing.retain(|missing| !self.corrupt_responses.iter().any(|(at, ..)| at == missing));
-        for sequence in missing {
-            let (role, certainty) = (PacketRole::Response, Certainty::Likely);
-            let (frame, proof, is_corrupt) = (None, packet.frame, false);
-            self.report(Loss { sequence, role, frame, proof, certainty, is_corrupt }, scene);
-        }
-    }
-
-    /// A READ response with a wrong ICRC whose PSN is of no READ or ATOMIC that waits for one: the PSN is damaged.
+    /// A READ response with a wrong ICRC whose PSN is of no READ or ATOMIC that waits for one: the
+    /// PSN is damaged.
     fn take_displaced_response(&mut self) -> Option<(u64, u64, PacketRole)> {
         let at = self.corrupt_responses.iter().position(|&(sequence, _, role)| {
             let message = self.messages.find(sequence);
@@ -234,21 +326,6 @@ impl Requester {
                 && !message.is_some_and(|m| m.needs_response() && m.end.is_none())
         })?;
         Some(self.corrupt_responses.remove(at))
-    }
-
-    /// Reports the responses with a wrong ICRC between `sequence` and the last one that was answered.
-    fn report_corrupt_responses<S: Sink>(
-        &mut self,
-        sequence: u64,
-        proof: u64,
-        scene: &mut Scene<'_, S>,
-    ) {
-        while let Some((sequence, frame, role)) =
-            self.take_corrupt_response(sequence..=self.last_ack.sequence)
-        {
-            let (frame, certainty, is_corrupt) = (Some(frame), Certainty::Proven, true);
-            self.report(Loss { sequence, role, frame, proof, certainty, is_corrupt }, scene);
-        }
     }
 
     /// A response with a wrong ICRC to one of these sequence numbers.
@@ -261,14 +338,19 @@ impl Requester {
         Some(self.corrupt_responses.remove(at))
     }
 
-    /// A timeout without any hint: an acknowledgement was lost, or the last request.
+    /// A timeout without any hint: an acknowledgement was lost, or the last request, or the
+    /// responder is slow.
     fn judge_timeout<S: Sink>(
         &mut self,
         sequence: u64,
         packet: &PacketFacts,
         scene: &mut Scene<'_, S>,
     ) {
-        if self.is_response_known_lost(sequence) {
+        let is_read = self.messages.find(sequence).is_some_and(|message| message.needs_response());
+        let tail = (self.next.saturating_sub(1), self.last_request.1);
+        let timeout = OpenTimeout { sequence, frame: packet.frame, tail, is_read };
+        if is_read {
+            self.recovery.open_timeout.get_or_insert(timeout);
             return;
         }
         let now = packet.time.as_nanos();
@@ -277,122 +359,95 @@ impl Requester {
             return;
         }
         let last = self.records.get(sequence);
-        let (frame, transmissions) =
-            last.map_or((0, 0), |record| (record.frame, record.transmissions));
         let elapsed = last.map_or(0, |record| now.saturating_sub(record.time));
         let proof = packet.frame;
         if let Some((sequence, frame, role)) = self.take_corrupt_response(sequence..=self.next) {
             let (frame, certainty, is_corrupt) = (Some(frame), Certainty::Proven, true);
-            self.report(Loss { sequence, role, frame, proof, certainty, is_corrupt }, scene);
-            return;
+            let loss = Loss { sequence, role, frame, proof, certainty, is_corrupt };
+            return self.report(loss, Sign::Gap, scene);
         }
-        if sequence == self.cursor {
+        if sequence == self.recovery.cursor {
             // It had gone back before, and what it retransmitted then ended before this.
             return self.report_not_seen(sequence, proof, scene);
-        }
-        if self.unanswered == Some(sequence) {
-            let (role, certainty) = (PacketRole::Response, Certainty::Likely);
-            let (frame, is_corrupt) = (None, false);
-            self.report(Loss { sequence, role, frame, proof, certainty, is_corrupt }, scene);
-            return;
-        }
-        let read = self.messages.find(sequence).filter(|message| message.needs_response());
-        let is_open = read.is_some_and(|m| m.end.is_none() && m.responses_end <= sequence);
-        let is_missing = is_open || self.missing_responses.contains(&sequence);
-        if is_missing && transmissions > 1 {
-            // Requested again in vain: that request was lost, or the responses to it.
-            let (role, certainty, is_corrupt) = (PacketRole::Request, Certainty::Likely, false);
-            let frame = Some(frame);
-            self.report(Loss { sequence, role, frame, proof, certainty, is_corrupt }, scene);
-            return;
         }
         if self.unacked > sequence {
             let ack = self.last_ack;
             // Acknowledged, and long ago: the acknowledgement did not arrive.
             let since_ack = now.saturating_sub(ack.time);
-            if ack.sequence < sequence || since_ack <= elapsed / 4 {
-                return;
-            }
-            let response = self.response_frame(sequence).filter(|_| ack.is_response);
-            let lost = response.unwrap_or(ack.frame);
-            if core::mem::replace(&mut self.lost_ack_frame, lost) == lost {
-                // Told before: what was retransmitted for want of it was lost too.
-                return;
-            }
-            match response {
-                Some(frame) => {
-                    self.report_response(sequence, PacketRole::Response, frame, packet, scene);
-                }
-                None => {
-                    self.report_response(ack.sequence, PacketRole::Ack, ack.frame, packet, scene)
-                }
+            if ack.sequence >= sequence && since_ack > elapsed / 4 {
+                let frame = Some(ack.frame);
+                self.report_answer(ack.sequence, PacketRole::Ack, frame, packet, scene);
             }
             return;
         }
-        let read = self.messages.find_mut(sequence).filter(|message| message.needs_response());
-        if read.is_some_and(|read| read.responses_end > read.first) {
-            // The responder answered the first part of a READ, so it has the request: the next response is missing. If the rest
-            // was requested again, that request may be.
-            let is_again = transmissions > 1;
-            let role = if is_again { PacketRole::Request } else { PacketRole::Response };
-            let (frame, is_corrupt) = (is_again.then_some(frame), false);
-            let certainty = Certainty::Likely;
-            self.report(Loss { sequence, role, frame, proof, certainty, is_corrupt }, scene);
-            return;
-        }
-        let tail = (self.next.saturating_sub(1), self.last_request.1);
-        self.open_timeout.get_or_insert(OpenTimeout { sequence, frame: packet.frame, tail });
+        self.recovery.open_timeout.get_or_insert(timeout);
     }
 
-    /// Decides what an earlier timeout was about, when `acknowledged` is the first sequence number that is not
-    /// acknowledged.
-    pub(super) fn resolve_timeout<S: Sink>(&mut self, acknowledged: u64, scene: &mut Scene<'_, S>) {
-        let Some(timeout) = self.open_timeout.take() else { return };
+    /// Decides what an earlier timeout was about, when `acknowledged` is the first sequence number
+    /// that is not acknowledged.
+    pub(super) fn resolve_timeout<S: Sink>(
+        &mut self,
+        acknowledged: u64,
+        packet: &PacketFacts,
+        scene: &mut Scene<'_, S>,
+    ) {
+        let Some(timeout) = self.recovery.open_timeout.take() else { return };
         if acknowledged <= timeout.sequence {
-            self.open_timeout = Some(timeout);
+            self.recovery.open_timeout = Some(timeout);
+            return;
+        }
+        let since = packet.time.as_nanos().saturating_sub(self.recovery.attempt_time);
+        if since >= TIMEOUT_NANOS_LEAST.max(self.srtt.saturating_mul(SLOW_ROUND_TRIPS)) {
+            // It answers long after the last retransmission came: it has what was sent before, and
+            // is slow.
+            return self.note_slow_answer(packet);
+        }
+        if timeout.is_read {
             return;
         }
         let proof = timeout.frame;
         let until = acknowledged.min(self.next);
-        if self.records.any(self.cursor, until, RecordFlags::ACK_REQUEST) {
-            // The responder has what was not retransmitted yet: it had got it, and the acknowledgement that this asked for was
-            // lost before the capture point.
+        if self.records.any(self.recovery.cursor, until, RecordFlags::ACK_REQUEST) {
+            // The responder has what was not retransmitted yet: it had got it, and the
+            // acknowledgement that this asked for was lost before the capture point.
             let (sequence, role) = (acknowledged - 1, PacketRole::Ack);
             let (frame, certainty, is_corrupt) = (None, Certainty::Proven, false);
-            self.report(Loss { sequence, role, frame, proof, certainty, is_corrupt }, scene);
-            return;
+            let loss = Loss { sequence, role, frame, proof, certainty, is_corrupt };
+            return self.report(loss, Sign::Timeout, scene);
         }
         let (sequence, frame) = timeout.tail;
         if self.corrupt.iter().any(|(corrupt, ..)| *corrupt == self.next) {
             // Told when it is retransmitted.
             return;
         }
-        if acknowledged > self.cursor && sequence < acknowledged {
-            // The responder has all that was captured, and none of it asked for an acknowledgement: what did is missing.
-            let (sequence, role, frame) = (self.next, PacketRole::Request, None);
-            let (certainty, is_corrupt) = (Certainty::Likely, false);
-            self.report(Loss { sequence, role, frame, proof, certainty, is_corrupt }, scene);
-            return;
-        }
+        // If the responder has all that was captured, and none of it asked for an acknowledgement,
+        // what did is missing.
+        let is_all = acknowledged > self.recovery.cursor && sequence < acknowledged;
+        let (sequence, frame) = if is_all { (self.next, None) } else { (sequence, Some(frame)) };
         let (role, certainty, is_corrupt) = (PacketRole::Request, Certainty::Likely, false);
-        self.report(
-            Loss { sequence, role, frame: Some(frame), proof, certainty, is_corrupt },
-            scene,
-        );
+        let loss = Loss { sequence, role, frame, proof, certainty, is_corrupt };
+        self.report(loss, Sign::Timeout, scene);
     }
 
-    /// Reports a response that was captured and did not reach the requester.
-    fn report_response<S: Sink>(
+    /// Reports a response that passed the capture point and did not reach the requester: once for
+    /// each frame.
+    fn report_answer<S: Sink>(
         &mut self,
         sequence: u64,
         role: PacketRole,
-        frame: u64,
+        frame: Option<u64>,
         packet: &PacketFacts,
         scene: &mut Scene<'_, S>,
     ) {
-        let (frame, proof, is_corrupt) = (Some(frame), packet.frame, false);
-        let certainty = Certainty::Likely;
-        self.report(Loss { sequence, role, frame, proof, certainty, is_corrupt }, scene);
+        if let Some(frame) = frame
+            && core::mem::replace(&mut self.lost_ack_frame, frame) == frame
+        {
+            // Told before: what was retransmitted for want of it was lost too.
+            return;
+        }
+        let (proof, certainty, is_corrupt) = (packet.frame, Certainty::Likely, false);
+        let loss = Loss { sequence, role, frame, proof, certainty, is_corrupt };
+        self.report_open(loss, LossPlace::AfterCapturePoint, Sign::Gap, scene);
     }
 
     /// Reports what several capture points tell: one saw the packet, the next one did not.
@@ -403,43 +458,109 @@ impl Requester {
         packet: &PacketFacts,
         scene: &mut Scene<'_, S>,
     ) {
-        let Some(LostBetween { from, to, frame }) = packet.sightings.lost else { return };
+        let Some(between) = packet.sightings.lost else { return };
         if role != PacketRole::Request {
             if self.known_lost_responses.len() >= MISSING_RESPONSES_MAX {
                 self.known_lost_responses.remove(0);
             }
             self.known_lost_responses.push(sequence);
         }
-        let loss = Loss {
-            sequence,
-            role,
-            frame: Some(frame),
-            proof: packet.frame,
-            certainty: Certainty::Proven,
-            is_corrupt: packet.sightings.is_damaged_later,
-        };
-        self.report_at(loss, LossPlace::Between { from, to }, scene);
+        let OpenLoss { loss, place, .. } = between_loss(sequence, role, packet, between);
+        self.tell_loss(loss, place, scene);
     }
 
-    /// Whether several capture points told of the loss of a response, for want of which the requester goes back to
-    /// `sequence`.
-    fn is_response_known_lost(&mut self, sequence: u64) -> bool {
-        let is_known = self.known_lost_responses.iter().any(|&lost| lost >= sequence);
-        self.known_lost_responses.retain(|&lost| lost < sequence);
-        is_known
+    /// Notes that several capture points follow the packets of this kind: requests, or responses. A
+    /// file that goes on tells that what it did not see before was lost.
+    pub(super) fn note_followed<S: Sink>(
+        &mut self,
+        kind: usize,
+        packet: &PacketFacts,
+        scene: &mut Scene<'_, S>,
+    ) {
+        let sightings = packet.sightings;
+        if !sightings.is_delivered && sightings.lost.is_none() && sightings.unseen.is_none() {
+            return;
+        }
+        self.is_followed[kind] = true;
+        if kind > 0 {
+            return;
+        }
+        if let Some(between) = sightings.unseen {
+            if self.unseen.len() < UNSEEN_MAX {
+                let sequence = self.sequence_of(packet.psn);
+                self.unseen.push_back(between_loss(sequence, PacketRole::Request, packet, between));
+            }
+        } else if sightings.is_delivered && !self.unseen.is_empty() {
+            self.tell_unseen(scene);
+        }
     }
 
-    /// Counts and tells a loss.
-    pub(super) fn report<S: Sink>(&mut self, loss: Loss, scene: &mut Scene<'_, S>) {
+    /// Tells the losses of packets that the next capture point did not see.
+    pub(super) fn tell_unseen<S: Sink>(&mut self, scene: &mut Scene<'_, S>) {
+        while let Some(OpenLoss { loss, place, .. }) = self.unseen.pop_front() {
+            self.tell_loss(loss, place, scene);
+        }
+    }
+
+    /// Takes a loss that one capture point shows.
+    pub(super) fn report<S: Sink>(&mut self, loss: Loss, sign: Sign, scene: &mut Scene<'_, S>) {
         // What was captured with a wrong ICRC was damaged before it came to the capture point.
         let place = match loss.frame {
             Some(_) if !loss.is_corrupt => LossPlace::AfterCapturePoint,
             _ => LossPlace::BeforeCapturePoint,
         };
-        self.report_at(loss, place, scene);
+        self.report_open(loss, place, sign, scene);
     }
 
-    fn report_at<S: Sink>(&mut self, loss: Loss, place: LossPlace, scene: &mut Scene<'_, S>) {
+    fn report_open<S: Sink>(
+        &mut self,
+        loss: Loss,
+        place: LossPlace,
+        sign: Sign,
+        scene: &mut Scene<'_, S>,
+    ) {
+        if self.is_followed[usize::from(loss.role != PacketRole::Request)] {
+            return;
+        }
+        if self.open_losses.len() >= OPEN_LOSSES_MAX
+            && let Some(oldest) = self.open_losses.pop_front()
+        {
+            self.tell_open_loss(&oldest, scene);
+        }
+        self.open_losses.push_back(OpenLoss { loss, place, sign });
+    }
+
+    /// Tells the losses that nothing disproved.
+    pub(super) fn tell_open_losses<S: Sink>(&mut self, scene: &mut Scene<'_, S>) {
+        while let Some(oldest) = self.open_losses.pop_front() {
+            self.tell_open_loss(&oldest, scene);
+        }
+    }
+
+    /// Tells a loss that nothing disproved. Where packets overtake others, a NAK does not tell a
+    /// lost packet from a late one, and where most do that are missing, nor does a gap.
+    fn tell_open_loss<S: Sink>(&mut self, open: &OpenLoss, scene: &mut Scene<'_, S>) {
+        let reordered = self.statistics.reordered;
+        let lost = self.statistics.lost_requests + self.open_losses.len() as u64 + 1;
+        let is_mostly_late = reordered > lost;
+        let is_uncertain = match open.sign {
+            Sign::Nak => reordered > 0,
+            Sign::Gap => {
+                let is_gap = open.loss.frame.is_none();
+                is_mostly_late && (is_gap || open.place == LossPlace::AfterCapturePoint)
+            }
+            Sign::Timeout => false,
+        };
+        if is_uncertain {
+            self.statistics.lost_or_late += 1;
+            self.sink_loss(&open.loss, open.place, scene);
+        } else {
+            self.tell_loss(open.loss, open.place, scene);
+        }
+    }
+
+    /// Counts and tells a loss.
+    fn tell_loss<S: Sink>(&mut self, loss: Loss, place: LossPlace, scene: &mut Scene<'_, S>) {
         let is_request = loss.role == PacketRole::Request;
         if is_request {
             self.statistics.lost_requests += 1;
@@ -458,6 +579,11 @@ impl Requester {
         }
         evidence.likely_losses += u64::from(loss.certainty == Certainty::Likely);
         evidence.corrupted_losses += u64::from(loss.is_corrupt);
+        self.sink_loss(&loss, place, scene);
+    }
+
+    fn sink_loss<S: Sink>(&self, loss: &Loss, place: LossPlace, scene: &mut Scene<'_, S>) {
+        let is_request = loss.role == PacketRole::Request;
         scene.sink.loss(&LossNote {
             flow: scene.flow,
             sender: if is_request { scene.requester } else { 1 - scene.requester },
@@ -489,3 +615,20 @@ impl Requester {
         }
     }
 }
+
+/// The loss of a packet between two capture points.
+fn between_loss(
+    sequence: u64,
+    role: PacketRole,
+    packet: &PacketFacts,
+    LostBetween { from, to, frame }: LostBetween,
+) -> OpenLoss {
+    let (frame, proof) = (Some(frame), packet.frame);
+    let (certainty, is_corrupt) = (Certainty::Proven, packet.sightings.is_damaged_later);
+    let loss = Loss { sequence, role, frame, proof, certainty, is_corrupt };
+    OpenLoss { loss, place: LossPlace::Between { from, to }, sign: Sign::Gap }
+}
+
+/// An answer that comes later than so many round trips after the last retransmission is not one to
+/// it.
+const SLOW_ROUND_TRIPS: u64 = 8;

@@ -23,16 +23,19 @@ mod connection;
 mod evidence;
 mod finding;
 mod findings;
+mod frame_times;
+mod groups;
 mod inflight;
+mod kind;
 pub mod limits;
 mod losses;
 mod message;
 mod mtu;
 mod names;
-mod packet;
 pub mod page;
 mod pairing;
 mod records;
+mod recovery;
 mod report;
 mod requester;
 mod requests;
@@ -41,7 +44,6 @@ mod retransmissions;
 mod row;
 mod serialize;
 mod series;
-mod setup;
 mod sightings;
 mod statistics;
 mod stream;
@@ -54,18 +56,23 @@ mod vantage;
 mod tests;
 
 pub use connection::{
-    Connection, Direction, End, Pairing, Retransmissions, Retransmitted, Setup, Stall,
+    Blame, Connection, Direction, End, Pairing, Retransmissions, Retransmitted, SlowAnswers, Stall,
 };
-pub use finding::{Certainty, Finding, FindingKind, Thresholds};
+pub use finding::{Certainty, Finding, FindingKind, KindSet, Thresholds};
+pub use groups::{Burst, Group, Groups, HostMatrix, KindShare, KindSummary, MatrixCell, Subject};
+pub use kind::{CaptureKind, ClocksApart};
 pub use message::{Message, OperationStatistics, Outcome, operation_name};
 pub use names::service_name;
-pub use packet::{CmFacts, PacketFacts, RethFacts};
 pub use report::{BeyondLimits, CaptureFacts, FileFacts, Report, Totals};
 pub use row::SortBy;
 pub use series::{Interval, Series};
-pub use sightings::{Delay, LostBetween, Sightings, Transit};
+pub use sightings::{Delay, Transit};
 pub use statistics::{Distribution, Percentiles};
 pub use tracker::{Analysis, Config};
+
+pub use crate::observe::agreement::Setup;
+pub use crate::observe::packet::{CmFacts, PacketFacts, RethFacts, Unsplit};
+pub use crate::observe::sightings::{LostBetween, Sightings};
 
 /// The number of a connection, from 1 in the order in which their first packets appear: `roce.flow`.
 pub type FlowNumber = u32;

@@ -3,6 +3,7 @@
 use super::PacketFacts;
 use super::records::Record;
 use super::requester::Requester;
+use crate::observe::mtu::{MTUS, least_mtu, responses_of};
 use crate::wire::{OpcodeInfo, Operation};
 
 impl Requester {
@@ -16,7 +17,8 @@ impl Requester {
             // It lies where responses of the READ would: the guess was wrong.
             self.size_read(sequence - 1);
         }
-        if !info.position.ends() && !packet.is_cut {
+        self.note_payload(packet);
+        if !info.position.ends() {
             self.note_full(0, packet);
             self.set_mtu(packet.payload_len);
         } else if let Some((read, length)) = self.unsized_read
@@ -24,7 +26,7 @@ impl Requester {
         {
             let span = sequence - read;
             // One response fits several path MTUs, more fit one only, if no packet is missing between.
-            match MTUS.into_iter().find(|&mtu| span > 1 && responses_of(length, mtu) == span) {
+            match self.mtu_of_read(length, span) {
                 Some(mtu) => self.set_mtu(mtu),
                 None => self.unsized_read = None,
             }
@@ -32,6 +34,29 @@ impl Requester {
                 self.guessed_read = Some((read, length));
             }
         }
+    }
+
+    /// Notes that the path MTU has room for a payload: only the greatest one has for some.
+    pub(super) fn note_payload(&mut self, packet: &PacketFacts) {
+        if packet.payload_len <= self.payload_most {
+            return;
+        }
+        self.payload_most = packet.payload_len;
+        let least = least_mtu(packet.payload_len);
+        if Some(&least) == MTUS.last() {
+            self.set_mtu(least);
+        }
+    }
+
+    /// Returns the path MTU with which a READ has so many responses, if it is not one.
+    fn mtu_of_read(&self, length: u32, responses: u64) -> Option<u32> {
+        let mut mtus = MTUS.into_iter().filter(|&mtu| mtu >= self.payload_most);
+        mtus.find(|&mtu| responses > 1 && responses_of(length, mtu) == responses)
+    }
+
+    /// Returns the number of responses that a READ has at the most.
+    pub(super) fn responses_most(&self, length: u32) -> u64 {
+        responses_of(length, if self.mtu > 0 { self.mtu } else { least_mtu(self.payload_most) })
     }
 
     /// Notes the payload of a packet that fills the path MTU: 0 a request, 1 a response.
@@ -64,8 +89,8 @@ impl Requester {
                 && record.sequence == read
             {
                 record.span = u32::try_from(span).unwrap_or(u32::MAX);
-                if self.cursor == self.next {
-                    self.cursor = read + span;
+                if self.recovery.cursor == self.next {
+                    self.recovery.cursor = read + span;
                 }
                 self.next = read + span;
             }
@@ -79,11 +104,12 @@ impl Requester {
     pub(super) fn resize_read(&mut self, read: u64, span: u64) {
         let span32 = u32::try_from(span).unwrap_or(u32::MAX);
         let end = |requester: &Self| requester.records.get(read).map(Record::end);
-        let was_at_end = end(self) == Some(self.cursor) && self.cursor < self.next;
+        let was_at_end =
+            end(self) == Some(self.recovery.cursor) && self.recovery.cursor < self.next;
         let Some((before, after)) = self.records.resize(read, span32) else { return };
         self.gaps = self.gaps.saturating_sub(before) + after;
         if was_at_end {
-            self.cursor = end(self).unwrap_or(self.cursor);
+            self.recovery.cursor = end(self).unwrap_or(self.recovery.cursor);
         }
         if let Some(message) = self.messages.find_mut(read) {
             message.last = message.first + span - 1;
@@ -105,11 +131,13 @@ impl Requester {
         let span = if mtu == 0 { 1 } else { responses_of(reth.length, mtu) };
         record.span = u32::try_from(span).unwrap_or(u32::MAX);
         message.last = message.first + span - 1;
-        let is_at_end = self.cursor == self.next;
+        let is_at_end = self.recovery.cursor == self.next;
         self.next = record.end();
-        self.cursor = if is_at_end { self.next } else { self.cursor.min(self.next) };
-        if mtu == 0 && reth.length > MTUS[0] {
-            self.unsized_read = Some((record.sequence, reth.length));
+        self.recovery.cursor =
+            if is_at_end { self.next } else { self.recovery.cursor.min(self.next) };
+        let last = (record.sequence, reth.length);
+        if mtu == 0 && self.responses_most(reth.length) > 1 {
+            self.unsized_read = Some(last);
         }
     }
 
@@ -121,10 +149,7 @@ impl Requester {
             // The path MTU is unknown again.
             let span = sequence - read + 1;
             self.guessed_read = None;
-            self.mtu = MTUS
-                .into_iter()
-                .find(|&mtu| span > 1 && responses_of(length, mtu) == span)
-                .unwrap_or(0);
+            self.mtu = self.mtu_of_read(length, span).unwrap_or(0);
             self.resize_read(read, span);
             self.resize_last_read(read);
         }
@@ -137,8 +162,8 @@ impl Requester {
             && record.sequence == read
         {
             record.span = u32::try_from(span).unwrap_or(u32::MAX);
-            if self.cursor == self.next {
-                self.cursor = read + span;
+            if self.recovery.cursor == self.next {
+                self.recovery.cursor = read + span;
             }
             self.next = read + span;
         }
@@ -166,7 +191,8 @@ impl Requester {
                 return span;
             }
             0 => {
-                self.unsized_read = (reth.length > MTUS[0]).then_some((sequence, reth.length));
+                let is_unsized = self.responses_most(reth.length) > 1;
+                self.unsized_read = is_unsized.then_some((sequence, reth.length));
                 return 1;
             }
             mtu => mtu,
@@ -186,15 +212,7 @@ impl Requester {
             _ => return 1,
         };
         let span = end - sequence;
-        let fits = MTUS.into_iter().any(|mtu| responses_of(length, mtu) == span);
+        let fits = self.mtu_of_read(length, span).is_some();
         u32::try_from(span).ok().filter(|_| fits).unwrap_or(1)
     }
-}
-
-/// The path MTUs that there are, in bytes.
-pub(super) const MTUS: [u32; 5] = [256, 512, 1024, 2048, 4096];
-
-/// How many responses a READ of `length` bytes has.
-pub(super) fn responses_of(length: u32, mtu: u32) -> u64 {
-    u64::from(length.div_ceil(mtu.max(1))).max(1)
 }

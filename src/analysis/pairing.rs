@@ -13,6 +13,7 @@ use super::responses::role_of;
 use super::stream::Route;
 use super::tracker::Analysis;
 use super::{FlowNumber, PacketFacts, PacketRole, Sink};
+use crate::observe::sequence;
 use crate::wire::{OpcodeInfo, Operation, Service};
 
 impl Analysis {
@@ -41,7 +42,7 @@ impl Analysis {
         info: &OpcodeInfo,
         sink: &mut S,
     ) -> Verdict {
-        let sequence = (1 << 24) + u64::from(packet.psn.get());
+        let sequence = sequence::first(packet.psn);
         let own = Verdict { sequence, ..Verdict::default() };
         self.narrow(index, packet, info);
         let Some(stream) = self.stream_mut(index) else { return own };
@@ -131,7 +132,7 @@ impl Analysis {
         match (one, other) {
             (Some(one), Some(other)) => one == other,
             (Some(id), None) | (None, Some(id)) => self
-                .setups
+                .agreements
                 .get(id)
                 .is_none_or(|it| it.active_qp.is_none() || it.passive_qp.is_none()),
             (None, None) => true,

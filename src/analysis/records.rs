@@ -19,6 +19,8 @@ pub(super) struct Record {
     pub(super) pass: u32,
     /// How often it was transmitted, as far as it was captured. 0: never seen.
     pub(super) transmissions: u16,
+    /// Number of times that it was sent and did not come to the capture point, as packets behind it show.
+    pub(super) missing: u8,
     pub(super) flags: RecordFlags,
 }
 
@@ -49,6 +51,11 @@ impl Record {
     pub(super) fn open_gap(&self) -> u64 {
         let known = RecordFlags::NOT_CAPTURED | RecordFlags::LOSS_REPORTED;
         if self.is_seen() || self.flags.intersects(known) { 0 } else { self.span.into() }
+    }
+
+    /// Whether it was captured before, and not when it was retransmitted last, which is not told yet.
+    pub(super) fn is_skipped(&self) -> bool {
+        self.missing > 0 && self.is_seen() && !self.flags.contains(RecordFlags::LOSS_REPORTED)
     }
 
     /// Whether it was captured at least once.

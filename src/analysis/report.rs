@@ -3,8 +3,9 @@
 use serde::Serialize;
 
 use super::connection::{Connection, Direction};
-use super::finding::Finding;
-use super::{FlowNumber, Series, Transit, serialize};
+use super::finding::{Finding, FindingKind};
+use super::groups::{Groups, HOSTS_MAX, HostMatrix};
+use super::{CaptureKind, FlowNumber, Series, Transit, serialize};
 use crate::time::Instant;
 
 /// What a capture holds, and what went wrong.
@@ -13,6 +14,10 @@ use crate::time::Instant;
 pub struct Report {
     /// The capture itself.
     pub capture: CaptureFacts,
+    /// Findings by what they share: which host, path or time is bad.
+    pub groups: Groups,
+    /// Requests and trouble by source and destination host.
+    pub matrix: HostMatrix,
     /// What went wrong, worst first.
     pub findings: Vec<Finding>,
     /// All connections together.
@@ -28,6 +33,18 @@ pub struct Report {
 }
 
 impl Report {
+    /// Whether there is a finding of this kind, be it one of those beyond the most that are kept.
+    pub fn has_finding(&self, kind: FindingKind) -> bool {
+        self.findings.iter().any(|finding| finding.kind == kind)
+            || self.connections.iter().flat_map(|one| one.findings).any(|all| all.contains(kind))
+    }
+
+    /// Groups the findings anew, after connections or findings were taken out.
+    pub fn group(&mut self) {
+        self.groups = Groups::new(&self.capture, &self.connections, &self.findings);
+        self.matrix = HostMatrix::new(&self.connections, &self.findings, HOSTS_MAX);
+    }
+
     /// The final number of the connection to which packets with the provisional number `flow` belong, and whether the
     /// ends are exchanged (the packet's `sender` 0 is `ends[1]`).
     pub fn flow_of(&self, flow: FlowNumber) -> Option<(FlowNumber, bool)> {
@@ -44,6 +61,8 @@ impl Report {
 pub struct CaptureFacts {
     /// The files, in the order of their indices.
     pub files: Vec<FileFacts>,
+    /// What the capture cannot show.
+    pub kind: CaptureKind,
     /// Frames, RoCE or not.
     pub frames: u64,
     /// RoCE packets.

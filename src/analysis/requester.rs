@@ -8,11 +8,16 @@ use std::collections::VecDeque;
 use super::budget::Budget;
 use super::connection::{Direction, Retransmitted, Stall};
 use super::evidence::Evidence;
-use super::inflight::{Inflight, InflightMessages, psn_of};
+use super::inflight::{Inflight, InflightMessages};
 use super::limits::{ENDED_READS_MAX, EVIDENCE_MAX, RESPONSES_MAX, STALLS_MAX};
+use super::losses::OpenLoss;
 use super::message::{Message, OperationStatistics, Outcome};
 use super::records::Records;
+use super::recovery::{Recovery, Tentative, Trigger};
 use super::{FlowNumber, PacketFacts, PacketRole, RetransmissionCause, Sink};
+use crate::observe::responses::ResponseRuns;
+use crate::observe::sequence;
+pub(super) use crate::observe::timing::{RTT_NANOS_LEAST, TIMEOUT_NANOS_LEAST};
 use crate::wire::{Msn, Operation, Psn};
 
 /// Where a requester stands in the capture, for what it tells the sink.
@@ -33,42 +38,6 @@ pub(super) struct Verdict {
     pub(super) reordered: bool,
 }
 
-/// A response that makes the requester go back.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Trigger {
-    pub(super) cause: RetransmissionCause,
-    /// Where to: the PSN of the NAK, or the first response that is missing.
-    pub(super) sequence: u64,
-    pub(super) time: u64,
-    pub(super) frame: u64,
-    pub(super) asked: Asked,
-}
-
-impl Trigger {
-    /// Whether the requester may still go back for it: what is settled counts only while the requester can be about to.
-    pub(super) fn is_current(&self, now: u64) -> bool {
-        matches!(self.asked, Asked::Missing | Asked::Presumed | Asked::Passed)
-            || now.saturating_sub(self.time) < TIMEOUT_NANOS_LEAST
-    }
-}
-
-/// What became of the packet that a [`Trigger`] asks for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Asked {
-    /// It has not come.
-    Missing,
-    /// It has not come, as is seen when one before it comes: it may be on its way.
-    Presumed,
-    /// It came after all, later than packets that were sent after it: it was not lost.
-    Late,
-    /// The answer to a copy of its request came: it was lost, or is late.
-    Replayed,
-    /// The requester went back, though not as far: the loss is told.
-    Told,
-    /// The requester went on since: it had gone back, and what it retransmitted did not come to the capture point.
-    Passed,
-}
-
 /// A NAK or RNR NAK, to tell copies of it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LastNak {
@@ -76,17 +45,7 @@ pub(super) struct LastNak {
     pub(super) digest: u32,
     pub(super) frame: u64,
     pub(super) time: u64,
-}
-
-/// A timeout of which it is not known yet what was lost.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct OpenTimeout {
-    /// Where the requester went back to.
-    pub(super) sequence: u64,
-    /// The frame of the retransmission.
-    pub(super) frame: u64,
-    /// The last packet that it had sent before: sequence and frame.
-    pub(super) tail: (u64, u64),
+    pub(super) is_sequence_error: bool,
 }
 
 /// The last response that acknowledged something new.
@@ -106,12 +65,12 @@ pub(super) struct Requester {
     pub(super) is_started: bool,
     /// Behind the highest sequence number that it sent.
     pub(super) next: u64,
-    /// What it will send next, if it goes on as it does.
-    pub(super) cursor: u64,
     /// The first sequence number that is not acknowledged.
     pub(super) unacked: u64,
     /// Bytes of the path MTU; 0 while it is not known.
     pub(super) mtu: u32,
+    /// The longest payload so far.
+    pub(super) payload_most: u32,
     /// A READ at the end of what was sent, whose number of responses is not known because the path MTU is not: sequence
     /// number and length.
     pub(super) unsized_read: Option<(u64, u32)>,
@@ -128,32 +87,24 @@ pub(super) struct Requester {
     pub(super) full_frames: [u64; 2],
     /// PSNs that were skipped of which it is not known yet what became of them.
     pub(super) gaps: u64,
+    /// Packets that were skipped while others around them were retransmitted, and of which that is not known.
+    pub(super) skips: u64,
+    pub(super) runs: ResponseRuns,
+    /// Whether several capture points follow the requests, and the responses: what is lost between them is known.
+    pub(super) is_followed: [bool; 2],
+    /// Packets that the next capture point did not see because its file ends, unless they were lost.
+    pub(super) unseen: VecDeque<OpenLoss>,
     pub(super) messages: InflightMessages,
-    /// How often the requester went back, and why it did so last.
-    pub(super) pass: u32,
-    pub(super) pass_start: u64,
-    pub(super) pass_cause: Option<RetransmissionCause>,
-    /// The frame with which it went back last.
-    pub(super) pass_frame: u64,
-    /// It went back and has had no response in order since: it drops others, and goes back for none of them.
-    is_recovering: bool,
-    /// Since it went back: a response that did not come, although a later one did.
-    pub(super) unanswered: Option<u64>,
-    /// Responses that it dropped since it went back.
-    pub(super) dropped: VecDeque<u64>,
-    /// Behind the last response to what it had requested before it went back.
-    pub(super) dropped_end: u64,
-    /// The last NAK or RNR NAK that the requester has not acted on yet.
-    pub(super) trigger: Option<Trigger>,
-    /// The implied NAK that the requester has not acted on yet.
-    pub(super) implied: Option<Trigger>,
-    pub(super) open_timeout: Option<OpenTimeout>,
-    /// Rewinds since the last progress, and the time of the last one.
-    pub(super) attempts: u32,
-    pub(super) attempt_time: u64,
-    /// The longest time between two attempts without progress.
-    pub(super) attempt_interval: u64,
+    pub(super) recovery: Recovery,
+    /// A rewind of one packet so far: the next packet shows whether that was late instead.
+    pub(super) tentative: Option<Box<Tentative>>,
+    /// Losses that a late packet may still disprove.
+    pub(super) open_losses: VecDeque<OpenLoss>,
     pub(super) last_ack: LastAck,
+    /// The last response that came, new or not: sequence number and time.
+    pub(super) heard: (u64, u64),
+    /// The frame that acknowledged the last request that is acknowledged: an ACK, a NAK or a response; 0: none.
+    pub(super) progress_frame: u64,
     /// The frame of the last response that was told to be lost behind the capture point.
     pub(super) lost_ack_frame: u64,
     /// The last acknowledgements: sequence number and digest.
@@ -182,12 +133,18 @@ pub(super) struct Requester {
     pub(super) last_rnr: Option<(u64, u64)>,
     /// The last request packet: time and frame.
     pub(super) last_request: (u64, u64),
+    /// Time when the capture point at the responder saw a request last; 0 if there is none.
+    pub(super) last_far: u64,
     /// Smoothed round-trip time in nanoseconds; 0 while it is not known.
     pub(super) srtt: u64,
     /// The shortest round-trip time; 0 while it is not known.
     pub(super) rtt_least: u64,
     /// That of the requests of the other end, when it was last needed: from the capture point to the requester and back.
     pub(super) peer_srtt: u64,
+    /// Smoothed time from a NAK at the capture point to the retransmission there; 0 while it is not known.
+    pub(super) nak_reaction: u64,
+    /// The last response that belonged to no request that is known.
+    pub(super) stray_response: Option<u64>,
     /// The shortest retransmission timeout that was observed; 0 if none was.
     pub(super) rto_seen: u64,
     /// The retransmission timeout that the connection manager negotiated, in nanoseconds; 0 if not known.
@@ -223,10 +180,9 @@ impl Requester {
     /// The sequence number of a PSN: the one nearest to what was sent last.
     pub(super) fn sequence_of(&self, psn: Psn) -> u64 {
         if !self.is_started {
-            return FIRST_EPOCH + u64::from(psn.get());
+            return sequence::first(psn);
         }
-        let distance = psn.since(psn_of(self.next));
-        self.next.saturating_add_signed(distance.into())
+        sequence::unwrap(psn, self.next)
     }
 
     /// Whether a PSN is so far from everything in flight that it cannot belong to this connection.
@@ -253,26 +209,6 @@ impl Requester {
         let by_rtt = (self.srtt + self.srtt / 4).max(TIMEOUT_NANOS_LEAST);
         let seen = if self.rto_seen > 0 { self.rto_seen / 2 } else { u64::MAX };
         by_rtt.min(seen)
-    }
-
-    /// The requester goes back: once for each loss.
-    pub(super) fn begin_recovery(&mut self) {
-        self.is_recovering = true;
-        self.unanswered = None;
-        self.dropped.clear();
-        self.dropped_end = self.last_ack.sequence + 1;
-    }
-
-    /// A response came in order.
-    pub(super) fn end_recovery(&mut self) {
-        self.is_recovering = false;
-        self.unanswered = None;
-    }
-
-    /// Whether the requester went back and waits for what it requested again. If it waits for longer than its timeout takes,
-    /// the capture has missed the response.
-    pub(super) fn is_recovering(&self, now: u64) -> bool {
-        self.is_recovering && now.saturating_sub(self.attempt_time) < self.timeout_least()
     }
 
     /// Adds a round-trip time.
@@ -358,7 +294,8 @@ impl Requester {
         let sequence = self.sequence_of(packet.psn);
         self.statistics.icrc_errors += 1;
         self.evidence().icrc_errors.push(packet.frame);
-        let near = self.unacked.min(self.cursor)..self.next.saturating_add(EVIDENCE_MAX as u64 * 2);
+        let near = self.unacked.min(self.recovery.cursor)
+            ..self.next.saturating_add(EVIDENCE_MAX as u64 * 2);
         if self.is_started && near.contains(&sequence) && !packet.sightings.is_damaged_copy {
             let now = packet.time.as_nanos();
             let is_copy = |&(known, _, time): &(u64, u64, u64)| {
@@ -443,8 +380,13 @@ impl Requester {
             self.tell(&message, Outcome::InFlight, scene);
         }
         let sequence = self.sequence_of(packet.psn);
-        (self.next, self.cursor, self.unacked) = (sequence, sequence, sequence);
-        (self.trigger, self.implied, self.open_timeout) = (None, None, None);
+        (self.next, self.recovery.cursor, self.unacked) = (sequence, sequence, sequence);
+        (self.recovery.trigger, self.recovery.implied, self.recovery.open_timeout) =
+            (None, None, None);
+        self.recovery.naks.clear();
+        self.tentative = None;
+        self.runs.clear();
+        self.tell_open_losses(scene);
         (self.unsized_read, self.guessed_read) = (None, None);
         self.end_recovery();
         self.missing_responses.clear();
@@ -454,18 +396,9 @@ impl Requester {
     pub(super) fn release_records(&mut self, budget: &mut Budget) {
         budget.packets = budget.packets.saturating_sub(self.records.len());
         self.records.clear();
-        self.gaps = 0;
+        (self.gaps, self.skips) = (0, 0);
     }
 }
-
-/// No retransmission timeout is taken to be shorter while none is known.
-pub(super) const TIMEOUT_NANOS_LEAST: u64 = 1_000_000;
-
-/// No round trip from a requester to a responder and back is shorter.
-pub(super) const RTT_NANOS_LEAST: u64 = 1_000;
-
-/// Sequence numbers begin here, so that those before the first one captured are not negative.
-const FIRST_EPOCH: u64 = 1 << 24;
 
 /// The statistics of an operation, in the order of first occurrence.
 pub(super) fn operation_mut(

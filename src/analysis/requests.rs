@@ -1,10 +1,14 @@
 //! What a requester of a reliable service sends: new packets, and which earlier ones come again.
 
+use super::inflight::needs_response;
 use super::message::Outcome;
 use super::records::{Record, RecordFlags};
-use super::requester::{Asked, Requester, Scene, Trigger, Verdict};
+use super::recovery::{Asked, Tentative, Trigger};
+use super::requester::{Requester, Scene, Verdict};
 use super::retransmissions::Repeat;
 use super::{PacketFacts, PacketRole, RetransmissionCause, Sink};
+use crate::observe::responses::Run;
+use crate::time::Instant;
 use crate::wire::{OpcodeInfo, Operation};
 
 impl Requester {
@@ -18,23 +22,31 @@ impl Requester {
         let sequence = self.sequence_of(packet.psn);
         if !self.is_started {
             self.is_started = true;
-            (self.next, self.cursor) = (sequence, sequence);
+            (self.next, self.recovery.cursor) = (sequence, sequence);
             self.unacked = self.unacked.max(sequence);
         }
         self.learn_mtu(packet, info, sequence);
         let span = self.span_of(packet, info, sequence);
+        let is_late = self.settle_tentative(sequence, packet.time.as_nanos());
+        self.note_followed(0, packet, scene);
+        self.expect_responses(sequence, span, packet, info);
         let mut verdict = Verdict { sequence, ..Verdict::default() };
         if packet.sightings.is_copy {
             verdict.duplicate = true;
             self.handle_copy(sequence, packet, info);
             return verdict;
         }
-        if sequence < self.cursor || self.is_stopped_at(sequence, packet) {
+        if is_late {
+            verdict.reordered = true;
+            self.handle_late(sequence, &mut verdict, packet);
+        } else if sequence < self.recovery.cursor || self.is_stopped_at(sequence, packet) {
             match self.judge_repeat(sequence, packet) {
                 Repeat::Rewind(cause, trigger) => {
                     verdict.retransmission = Some(cause);
+                    let tentative = self.tentative_of(sequence, span, cause, packet);
                     self.rewind(sequence, cause, trigger, packet, scene);
                     self.begin_before(sequence);
+                    self.tentative = tentative;
                 }
                 Repeat::Copy => {
                     verdict.duplicate = true;
@@ -47,7 +59,13 @@ impl Requester {
                 }
             }
         } else if sequence < self.next {
-            verdict.retransmission = self.pass_cause.or(Some(RetransmissionCause::Timeout));
+            let cause = self.recovery.pass_cause.unwrap_or(RetransmissionCause::Timeout);
+            self.tentative = self.tentative_of(sequence, span, cause, packet);
+            if self.tentative.is_none() {
+                self.skip_until(self.recovery.cursor, sequence);
+            }
+            verdict.retransmission =
+                self.recovery.pass_cause.or(Some(RetransmissionCause::Timeout));
         } else if let Some((frame, time)) = self.take_resent_corrupt(sequence, packet) {
             verdict.retransmission =
                 Some(self.resend_corrupt(sequence, (frame, time), packet, scene));
@@ -57,6 +75,11 @@ impl Requester {
             self.pass_rnr(packet.time.as_nanos());
         }
         self.transmit(sequence, span, packet, &verdict, scene);
+        if span > 1 && self.mtu > 0 {
+            // What was missing there was one packet.
+            let rest = sequence + 1..sequence + u64::from(span);
+            self.open_losses.retain(|loss| !loss.is_gap_in(&rest));
+        }
         self.count_request(&verdict, packet);
         // A packet of a message that ended is not one of a new message.
         if is_new || sequence >= self.unacked || self.messages.find_mut(sequence).is_some() {
@@ -66,6 +89,63 @@ impl Requester {
         }
         self.apply_sightings(packet, &mut verdict, scene);
         verdict
+    }
+
+    /// Notes the responses that a READ or ATOMIC makes the responder send, if it reaches it.
+    fn expect_responses(&mut self, first: u64, span: u32, packet: &PacketFacts, info: &OpcodeInfo) {
+        if packet.sightings.lost.is_some() || packet.sightings.unseen.is_some() {
+            return;
+        }
+        self.runs.arrive(first, u64::from(span));
+        if !needs_response(info.operation) {
+            return;
+        }
+        let length = packet.reth.map_or(0, |reth| reth.length);
+        let most = self.responses_most(length);
+        let is_sized = self.mtu > 0 || info.operation != Operation::ReadRequest || most == 1;
+        let span = if is_sized { u64::from(span) } else { most };
+        let (frame, time) = (packet.frame, packet.time.as_nanos());
+        self.runs.request(Run { first, end: first + span, length, is_sized, frame, time });
+    }
+
+    /// The state to return to if a rewind of one packet turns out to be a packet that others overtook: one that is missing,
+    /// and behind which others were sent.
+    fn tentative_of(
+        &self,
+        sequence: u64,
+        span: u32,
+        cause: RetransmissionCause,
+        packet: &PacketFacts,
+    ) -> Option<Box<Tentative>> {
+        let record = *self.records.get(sequence).filter(|record| record.missing > 0)?;
+        let end = sequence + u64::from(span);
+        let time = packet.time.as_nanos();
+        (end < self.recovery.cursor || sequence > self.recovery.cursor).then(|| {
+            Box::new(Tentative {
+                before: self.recovery.clone(),
+                record: Record { sequence, ..record },
+                end,
+                cause,
+                rto_seen: self.rto_seen,
+                wait: time.saturating_sub(record.time),
+                wire_len: packet.wire_len,
+                frame: packet.frame,
+                time,
+            })
+        })
+    }
+
+    /// While it retransmits, the requester sent the packets before `sequence` as well: they did not come to the capture point,
+    /// unless they are acknowledged by now.
+    pub(super) fn skip_until(&mut self, cursor: u64, sequence: u64) {
+        let from = cursor.max(self.unacked);
+        let mut skips = 0;
+        for record in self.records.range_mut(from, sequence).filter(|record| record.is_seen()) {
+            record.missing = record.missing.saturating_add(1);
+            record.flags.remove(RecordFlags::LOSS_REPORTED);
+            skips += 1;
+        }
+        self.skips += skips;
     }
 
     /// A packet before the first that was captured, while nothing is acknowledged: the connection begins with it.
@@ -79,14 +159,15 @@ impl Requester {
     /// The requester sends a new message: if the receiver was not ready, and the RNR timer has expired, it has retransmitted
     /// what it had to wait with.
     fn pass_rnr(&mut self, now: u64) {
-        let Some(trigger) = self.trigger.filter(|known| known.cause == RetransmissionCause::Rnr)
+        let Some(trigger) =
+            self.recovery.trigger.filter(|known| known.cause == RetransmissionCause::Rnr)
         else {
             return;
         };
         let round_trip = self.srtt.saturating_add(self.peer_srtt);
         let wait = self.rnr_timer_nanos().saturating_add(round_trip);
         if now.saturating_sub(trigger.time) >= wait {
-            self.trigger = Some(Trigger { asked: Asked::Passed, ..trigger });
+            self.recovery.trigger = Some(Trigger { asked: Asked::Passed, ..trigger });
         }
     }
 
@@ -103,8 +184,7 @@ impl Requester {
         }
         if sightings.is_overtaken && !verdict.reordered {
             verdict.reordered = true;
-            self.statistics.reordered += 1;
-            self.evidence().reordered.push(packet.frame);
+            self.count_reordered(packet.frame);
         }
         if sightings.lost.is_some() {
             self.report_between(sequence, PacketRole::Request, packet, scene);
@@ -141,28 +221,31 @@ impl Requester {
                         digest: 0,
                         time,
                         frame,
-                        pass: self.pass,
+                        pass: self.recovery.pass,
                         transmissions: 0,
+                        missing: 1,
                         flags: RecordFlags::empty(),
                     },
                     scene,
                 );
             }
-            let (digest, pass) = (packet.digest, self.pass);
-            self.push_record(
-                Record { sequence, span, digest, time, frame, pass, transmissions: 1, flags },
-                scene,
-            );
+            let (digest, pass) = (packet.digest, self.recovery.pass);
+            let (transmissions, missing) = (1, 0);
+            let record =
+                Record { sequence, span, digest, time, frame, pass, transmissions, missing, flags };
+            self.push_record(record, scene);
             self.new_packets += 1;
             self.next = sequence + u64::from(span);
-            self.cursor = self.next;
+            self.recovery.cursor = self.next;
         } else {
             let end = self.retransmit(sequence, span, packet, flags);
             if !verdict.reordered {
-                self.cursor = end.unwrap_or_else(|| sequence + u64::from(span)).min(self.next);
+                self.recovery.cursor =
+                    end.unwrap_or_else(|| sequence + u64::from(span)).min(self.next);
             }
         }
         self.last_request = (time, frame);
+        self.last_far = packet.sightings.far.map_or(self.last_far, Instant::as_nanos);
     }
 
     fn push_record<S: Sink>(&mut self, record: Record, scene: &mut Scene<'_, S>) {

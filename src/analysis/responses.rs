@@ -1,17 +1,29 @@
 //! What a requester of a reliable service is answered: acknowledgements, NAKs, READ responses.
 
 use super::evidence::Refusal;
-use super::inflight::psn_of;
 use super::limits::{MISSING_RESPONSES_MAX, PSN_JUMP_MAX, RECENT_ACKS_MAX, RESPONSES_MAX};
 use super::message::Outcome;
-use super::mtu::{MTUS, responses_of};
 use super::records::RecordFlags;
-use super::requester::{
-    Asked, LastAck, LastNak, Requester, Scene, TIMEOUT_NANOS_LEAST, Trigger, Verdict,
-};
+use super::recovery::{Asked, Trigger};
+use super::requester::{LastAck, LastNak, Requester, Scene, TIMEOUT_NANOS_LEAST, Verdict};
 use super::{PacketFacts, PacketRole, RetransmissionCause, Sink};
+use crate::observe::mtu::MTUS;
+use crate::observe::responses::Arrival;
+use crate::observe::sequence::psn_of;
 use crate::wire::aeth::{Answer, Credits, NakCode, RnrTimer};
 use crate::wire::{OpcodeInfo, Operation};
+
+/// The place of a response among those that are due.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Place {
+    Due,
+    /// Others overtook it.
+    Late,
+    /// It answers no request that was captured, or is a copy.
+    Stray,
+    /// The responder repeats all responses to a request, and this is not the first of them.
+    Repeated,
+}
 
 /// The part that a response plays.
 pub(super) fn role_of(packet: &PacketFacts, info: &OpcodeInfo) -> PacketRole {
@@ -49,7 +61,7 @@ impl Requester {
     /// Whether the last request is a READ of unknown size that may have a response with this sequence number.
     fn may_be_unsized(&self, sequence: u64) -> bool {
         self.unsized_read.is_some_and(|(read, length)| {
-            (read..read + responses_of(length, MTUS[0])).contains(&sequence)
+            (read..read + self.responses_most(length)).contains(&sequence)
         })
     }
 
@@ -80,6 +92,7 @@ impl Requester {
         let sequence = self.sequence_of(packet.psn);
         let mut verdict = Verdict { sequence, ..Verdict::default() };
         self.statistics.response_packets += 1;
+        self.note_followed(1, packet, scene);
         let is_copy = packet.sightings.is_copy;
         if is_copy && !self.is_copy_of_lost(sequence, packet) {
             verdict.duplicate = true;
@@ -98,9 +111,16 @@ impl Requester {
             self.evidence().ghost_responses.push(packet.frame);
             return verdict;
         }
+        self.heard = (sequence, packet.time.as_nanos());
         let answer = packet.aeth.map(|(syndrome, _)| syndrome.answer());
         let is_sent_earlier = self.is_sent_earlier(packet);
-        self.find_dropped_gap(sequence, packet, scene);
+        let has_run = matches!(role_of(packet, info), PacketRole::Response);
+        let place =
+            if has_run { self.follow_run(sequence, packet, info, scene) } else { Place::Due };
+        if place == Place::Late && !packet.sightings.is_delivered {
+            verdict.reordered = true;
+            self.count_reordered(packet.frame);
+        }
         match (info.operation, answer) {
             (Operation::ReadResponse, _) => {
                 self.handle_read_response(packet, info, &mut verdict, scene)
@@ -116,6 +136,8 @@ impl Requester {
             (_, Some(Answer::Reserved(_)) | None) => {}
         }
         verdict.duplicate |= is_copy;
+        // The responder sent the rest of a repeated answer, and the network did not copy it.
+        verdict.duplicate &= !verdict.reordered && place != Place::Repeated;
         if verdict.duplicate {
             self.statistics.duplicate_packets += 1;
             self.statistics.response_packets -= 1;
@@ -123,10 +145,48 @@ impl Requester {
         }
         if packet.sightings.is_overtaken && !verdict.reordered {
             verdict.reordered = true;
-            self.statistics.reordered += 1;
-            self.evidence().reordered.push(packet.frame);
+            self.count_reordered(packet.frame);
         }
         verdict
+    }
+
+    /// Reports the responses that are missing before a READ response or an ATOMIC acknowledgement. Returns its place among
+    /// those that are due.
+    fn follow_run<S: Sink>(
+        &mut self,
+        sequence: u64,
+        packet: &PacketFacts,
+        info: &OpcodeInfo,
+        scene: &mut Scene<'_, S>,
+    ) -> Place {
+        let (begins, ends) = (info.position.begins(), info.position.ends());
+        self.runs.size(self.mtu);
+        // A responder that gets a request late, or twice, repeats all responses to it.
+        let before = self.stray_response.take();
+        let is_next = before.is_some_and(|last| last + 1 == sequence);
+        let answerable = packet.time.as_nanos().saturating_sub(self.rtt_least);
+        let arrival = self.runs.response(sequence, begins, answerable);
+        match arrival {
+            Arrival::Due(missing) => {
+                self.report_missing(&missing, packet.frame, scene);
+                return Place::Due;
+            }
+            Arrival::Late | Arrival::Stray if is_next => {
+                self.stray_response = Some(sequence);
+                return Place::Repeated;
+            }
+            // A copy of the last one does not interrupt them.
+            Arrival::Stray if (begins && !ends) || before == Some(sequence) => {
+                self.stray_response = Some(sequence);
+                return Place::Stray;
+            }
+            Arrival::Late | Arrival::Stray => {}
+        }
+        let mut lost = self.open_losses.iter();
+        if let Some(at) = lost.rposition(|loss| loss.is_response_in(sequence..=sequence)) {
+            self.open_losses.remove(at);
+        }
+        if arrival == Arrival::Late { Place::Late } else { Place::Stray }
     }
 
     /// Whether the network's copy of a response that was lost came to the requester in its place.
@@ -154,7 +214,7 @@ impl Requester {
         let missing = open.map(|read| read.responses_end);
         if missing.is_some() && sequence >= self.unacked {
             self.note_unanswered(missing, packet);
-        } else if missing.is_none() && sequence >= self.pass_start {
+        } else if missing.is_none() && sequence >= self.recovery.pass_start {
             self.end_recovery();
         }
         if self.recent_acks.len() >= RECENT_ACKS_MAX {
@@ -205,12 +265,13 @@ impl Requester {
         let is_equal = self.recent_acks.contains(&(verdict.sequence, packet.digest));
         if !is_sent_earlier && self.reanswers > 0 {
             self.reanswers -= 1;
+            self.disprove_nak(verdict.sequence);
+            self.disprove_timeout();
         } else if is_equal {
             verdict.duplicate = !is_known;
         } else if is_sent_earlier && !is_known {
             verdict.reordered = true;
-            self.statistics.reordered += 1;
-            self.evidence().reordered.push(packet.frame);
+            self.count_reordered(packet.frame);
         }
     }
 
@@ -230,21 +291,25 @@ impl Requester {
         if unacked <= self.unacked {
             return;
         }
-        self.resolve_timeout(unacked, scene);
+        self.resolve_timeout(unacked, packet, scene);
         self.unacked = unacked;
+        self.progress_frame = packet.frame;
+        // The responder has what the next capture point did not see: its file had ended.
+        self.unseen.retain(|unseen| !unseen.is_request_before(unacked));
         // Responses come in order: what was repeated before the request that this one answers has had its answer.
         let answered = self.records.get(unacked.saturating_sub(1));
         if answered
             .is_some_and(|record| record.transmissions == 1 && record.frame > self.repeat_frame)
+            && self.statistics.reordered == 0
         {
             self.reanswers = 0;
         }
         self.count_not_captured(unacked, packet.frame);
-        (self.attempts, self.rnr_attempts) = (0, 0);
+        (self.recovery.attempts, self.rnr_attempts) = (0, 0);
         (self.rnr_since, self.last_rnr) = (None, None);
         // After a NAK for a packet that was only late comes its acknowledgement; the requester goes back for the NAK.
         let now = packet.time.as_nanos();
-        self.trigger = self.trigger.filter(|trigger| {
+        self.recovery.trigger = self.recovery.trigger.filter(|trigger| {
             trigger.sequence >= unacked
                 || (trigger.cause == RetransmissionCause::SequenceNak
                     && now.saturating_sub(trigger.time) < TIMEOUT_NANOS_LEAST)
@@ -275,7 +340,7 @@ impl Requester {
                 && known.is_current(packet.time.as_nanos())
         };
         if self.is_recovering(packet.time.as_nanos())
-            || self.implied.is_some_and(|known| is_known(known) || is_going_back(known))
+            || self.recovery.implied.is_some_and(|known| is_known(known) || is_going_back(known))
         {
             return;
         }
@@ -283,7 +348,7 @@ impl Requester {
         let (cause, sequence) = (RetransmissionCause::ImpliedNak, missing);
         let is_overtaken = self.sequence_of(packet.psn) > missing;
         let asked = if is_overtaken { Asked::Missing } else { Asked::Presumed };
-        self.implied = Some(Trigger { cause, sequence, time, frame, asked });
+        self.recovery.implied = Some(Trigger { cause, sequence, time, frame, asked });
     }
 
     fn set_trigger(&mut self, cause: RetransmissionCause, sequence: u64, packet: &PacketFacts) {
@@ -293,21 +358,25 @@ impl Requester {
         let is_sent_since = |before: &Trigger| {
             self.records.get(sequence).is_some_and(|record| record.time > before.time)
         };
-        if let Some(trigger) = self.trigger
+        if let Some(trigger) = self.recovery.trigger
             && trigger.sequence == sequence
             && stays.contains(&trigger.cause)
             && !is_sent_since(&trigger)
         {
             return;
         }
-        self.trigger = Some(Trigger { cause, sequence, time, frame, asked: Asked::Missing });
+        self.recovery.trigger =
+            Some(Trigger { cause, sequence, time, frame, asked: Asked::Missing });
     }
 
     /// Whether a NAK or RNR NAK is a copy of the previous one that the network made: the same packet, and no request since
     /// that it can answer. Remembers it otherwise.
     fn is_nak_copy(&mut self, sequence: u64, packet: &PacketFacts) -> bool {
         let (digest, frame, time) = (packet.digest, packet.frame, packet.time.as_nanos());
-        let known = self.last_nak.replace(LastNak { sequence, digest, frame, time });
+        let answer = packet.aeth.map(|(syndrome, _)| syndrome.answer());
+        let is_sequence_error = answer == Some(Answer::Nak(NakCode::PsnSequenceError));
+        let nak = LastNak { sequence, digest, frame, time, is_sequence_error };
+        let known = self.last_nak.replace(nak);
         let Some(known) =
             known.filter(|known| (known.sequence, known.digest) == (sequence, digest))
         else {
@@ -335,6 +404,7 @@ impl Requester {
         scene: &mut Scene<'_, S>,
     ) {
         let sequence = verdict.sequence;
+        let before = self.last_nak;
         if self.is_nak_copy(sequence, packet) {
             verdict.duplicate = true;
             return;
@@ -353,14 +423,52 @@ impl Requester {
         }
         self.progress(sequence, packet, scene);
         self.check_implied_nak(sequence, packet);
+        self.runs.drop_from(sequence);
         if code == NakCode::PsnSequenceError {
             self.messages.forget_requests(sequence);
             self.set_trigger(RetransmissionCause::SequenceNak, sequence, packet);
+            self.add_sequence_nak(sequence, before, packet);
             self.complete(scene);
         } else {
             self.complete(scene);
             self.refuse(sequence, code, packet, scene);
         }
+    }
+
+    /// Remembers a sequence-error NAK. If the one before it named an earlier packet, and this one was sent before that came,
+    /// the earlier packet arrived late, without being retransmitted, and the responder had dropped this one.
+    fn add_sequence_nak(&mut self, sequence: u64, before: Option<LastNak>, packet: &PacketFacts) {
+        let (cause, time) = (RetransmissionCause::SequenceNak, packet.time.as_nanos());
+        let (frame, mut asked) = (packet.frame, Asked::Missing);
+        let record = self.records.get(sequence).filter(|it| it.is_seen() && it.missing == 0);
+        if let (Some(before), Some(record)) = (before, record)
+            && before.sequence < sequence
+            && record.time <= before.time
+            && self.recovery.pass_frame < before.frame
+        {
+            asked = Asked::Dropped;
+            self.disprove_nak(before.sequence);
+            self.recovery.mark_late(before.sequence);
+            self.note_late_behind(before.sequence, before.frame);
+        }
+        if let Some(trigger) = &mut self.recovery.trigger
+            && trigger.frame == frame
+        {
+            trigger.asked = asked;
+        }
+        self.recovery.add_nak(Trigger { cause, sequence, time, frame, asked });
+    }
+
+    /// The responder has the first transmission of a packet that a NAK named: it was late, and not lost.
+    fn disprove_nak(&mut self, sequence: u64) {
+        let Some(at) = self.open_losses.iter().rposition(|loss| loss.is_by_nak(sequence)) else {
+            return;
+        };
+        self.open_losses.remove(at);
+        if let Some(record) = self.records.get_mut(sequence) {
+            record.flags |= RecordFlags::LATE | RecordFlags::LOSS_REPORTED;
+        }
+        self.count_reordered(self.last_nak.map_or(0, |nak| nak.frame));
     }
 
     /// The responder refused a request for good: its queue pair and the requester's fail (§9.9.2).
@@ -411,6 +519,7 @@ impl Requester {
         self.progress(sequence, packet, scene);
         self.check_implied_nak(sequence, packet);
         self.messages.forget_requests(sequence);
+        self.runs.drop_from(sequence);
         self.complete(scene);
         let now = packet.time.as_nanos();
         let evidence = self.evidence();
@@ -445,10 +554,9 @@ impl Requester {
             return;
         }
         let is_overtaken = requests < 2 && sequence < self.last_ack.sequence;
-        if is_overtaken && !packet.sightings.is_delivered {
+        if is_overtaken && !packet.sightings.is_delivered && !verdict.reordered {
             verdict.reordered = true;
-            self.statistics.reordered += 1;
-            self.evidence().reordered.push(packet.frame);
+            self.count_reordered(packet.frame);
         }
         self.note_response(sequence, packet);
         self.progress(sequence + 1, packet, scene);
@@ -491,21 +599,21 @@ impl Requester {
     /// Notes that a later response came than the one that is `missing`. What comes sooner than a round trip after the requester
     /// went back answers an earlier request.
     fn note_unanswered(&mut self, missing: Option<u64>, packet: &PacketFacts) {
-        let since = packet.time.as_nanos().saturating_sub(self.attempt_time);
+        let since = packet.time.as_nanos().saturating_sub(self.recovery.attempt_time);
         if since >= self.rtt_least {
-            self.unanswered = missing;
+            self.recovery.unanswered = missing;
         }
     }
 
     /// Whether a response that the requester drops came before. Remembers it otherwise.
     fn is_response_copy(&mut self, sequence: u64, packet: &PacketFacts) -> bool {
-        if self.response_frame(sequence).is_some() || self.dropped.contains(&sequence) {
+        if self.response_frame(sequence).is_some() || self.recovery.dropped.contains(&sequence) {
             return !packet.sightings.is_delivered;
         }
-        if self.dropped.len() >= RESPONSES_MAX {
-            self.dropped.pop_front();
+        if self.recovery.dropped.len() >= RESPONSES_MAX {
+            self.recovery.dropped.pop_front();
         }
-        self.dropped.push_back(sequence);
+        self.recovery.dropped.push_back(sequence);
         false
     }
 
@@ -521,8 +629,8 @@ impl Requester {
         let is_presumed = |known: &mut Trigger| {
             known.asked == Asked::Presumed && known.sequence <= *answered.end()
         };
-        self.implied.take_if(is_presumed);
-        let implied = self.implied.as_mut();
+        self.recovery.implied.take_if(is_presumed);
+        let implied = self.recovery.implied.as_mut();
         let Some(implied) = implied.filter(|known| answered.contains(&known.sequence)) else {
             return;
         };
@@ -530,7 +638,7 @@ impl Requester {
             implied.asked = if requests < 2 { Asked::Late } else { Asked::Replayed };
         }
         if !implied.is_current(now) {
-            self.implied = None;
+            self.recovery.implied = None;
         }
     }
 
@@ -548,7 +656,8 @@ impl Requester {
         verdict: &mut Verdict,
         scene: &mut Scene<'_, S>,
     ) {
-        if !info.position.ends() && !packet.is_cut {
+        self.note_payload(packet);
+        if !info.position.ends() {
             self.note_full(1, packet);
             self.set_mtu(packet.payload_len);
         }
@@ -574,10 +683,9 @@ impl Requester {
             match self.missing_responses.iter().position(|&missing| missing == sequence) {
                 Some(at) => {
                     self.missing_responses.swap_remove(at);
-                    if requests < 2 && !packet.sightings.is_delivered {
+                    if requests < 2 && !packet.sightings.is_delivered && !verdict.reordered {
                         verdict.reordered = true;
-                        self.statistics.reordered += 1;
-                        self.evidence().reordered.push(packet.frame);
+                        self.count_reordered(packet.frame);
                     }
                 }
                 None => {

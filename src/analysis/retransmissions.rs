@@ -1,12 +1,12 @@
 //! Packets that were sent before: retransmissions and their causes, copies that the network made, and late packets.
 
 use super::evidence::Evidence;
-use super::inflight::needs_response;
-use super::losses::Loss;
+use super::inflight::{Inflight, needs_response};
+use super::losses::{Loss, Sign};
 use super::records::{Record, RecordFlags};
+use super::recovery::{Asked, NAK_REACTION_NANOS, Trigger};
 use super::requester::{
-    Asked, RTT_NANOS_LEAST, Requester, Scene, TIMEOUT_NANOS_LEAST, Trigger, Verdict,
-    retransmitted_mut,
+    LastNak, RTT_NANOS_LEAST, Requester, Scene, TIMEOUT_NANOS_LEAST, Verdict, retransmitted_mut,
 };
 use super::{Certainty, PacketFacts, PacketRole, RetransmissionCause, Sink};
 use crate::wire::OpcodeInfo;
@@ -25,9 +25,9 @@ impl Requester {
     /// Whether the requester goes back to `sequence` once more after a timeout: it had gone back for a NAK, and came no
     /// further, so far as was captured.
     pub(super) fn is_stopped_at(&self, sequence: u64, packet: &PacketFacts) -> bool {
-        if sequence != self.cursor
+        if sequence != self.recovery.cursor
             || sequence >= self.next
-            || self.pass_cause != Some(RetransmissionCause::SequenceNak)
+            || self.recovery.pass_cause != Some(RetransmissionCause::SequenceNak)
         {
             return false;
         }
@@ -44,7 +44,7 @@ impl Requester {
         let now = packet.time.as_nanos();
         let Some(record) = self.records.get(sequence) else {
             // The first packet of the connection, lost before the capture point, or the rest of a READ that was.
-            let mut known = [self.implied, self.trigger].into_iter().flatten();
+            let mut known = [self.recovery.implied, self.recovery.trigger].into_iter().flatten();
             if let Some(trigger) = known.find(|trigger| trigger.sequence == sequence) {
                 return Repeat::Rewind(trigger.cause, Some(trigger));
             }
@@ -57,23 +57,82 @@ impl Requester {
             let cause = self.cause_of(&trigger, record, now);
             return Repeat::Rewind(cause, Some(trigger));
         }
+        if let Some(nak) = self.recovery.nak_of(sequence, self.unacked, now).filter(|_| !is_copy) {
+            return Repeat::Rewind(nak.cause, Some(nak));
+        }
+        if !is_copy && self.is_response_lost_behind(sequence, now) {
+            return Repeat::Rewind(RetransmissionCause::ImpliedNak, None);
+        }
         let least = self.timeout_least();
-        let in_this_pass =
-            record.is_seen() && (record.pass == self.pass || sequence < self.pass_start);
-        if elapsed >= least {
-            return Repeat::Rewind(RetransmissionCause::Timeout, None);
+        let in_this_pass = record.is_seen()
+            && (record.pass == self.recovery.pass || sequence < self.recovery.pass_start);
+        // Several capture points tell that it is neither late nor a copy.
+        if elapsed >= least || self.is_followed[0] {
+            return Repeat::Rewind(self.unnamed_cause(now, elapsed), None);
         }
         if !in_this_pass {
             return Repeat::Late;
         }
         if record.digest == packet.digest {
-            return Repeat::Copy;
+            // An earlier transmission did not come: this is it.
+            return if record.missing > 0 && !is_copy { Repeat::Late } else { Repeat::Copy };
         }
         // Too soon for a timeout: if a later response is missing here, an earlier one did not come to the requester.
-        let later = self.implied.filter(|implied| implied.sequence > sequence);
+        let later = self.recovery.implied.filter(|implied| implied.sequence > sequence);
         let later = later.filter(|implied| implied.asked == Asked::Missing);
-        let cause = later.map_or(RetransmissionCause::Timeout, |implied| implied.cause);
-        Repeat::Rewind(cause, later)
+        let cause = later.map(|implied| implied.cause);
+        Repeat::Rewind(cause.unwrap_or_else(|| self.unnamed_cause(now, elapsed)), later)
+    }
+
+    /// The cause of a rewind that no response names, `elapsed` after the packet was transmitted: a timeout, unless the
+    /// requester was neither silent nor had the time for one, and a NAK came shortly before.
+    fn unnamed_cause(&self, now: u64, elapsed: u64) -> RetransmissionCause {
+        let silence = now.saturating_sub(self.last_ack.time.max(self.last_request.0));
+        let is_recent = |nak: LastNak| {
+            nak.is_sequence_error && now.saturating_sub(nak.time) < NAK_REACTION_NANOS
+        };
+        let silence_least = self.nak_reaction.saturating_mul(4).max(TIMEOUT_NANOS_LEAST / 2);
+        let is_timeout = elapsed >= self.timeout_least() && silence >= silence_least;
+        if !is_timeout && self.last_nak.is_some_and(is_recent) {
+            RetransmissionCause::SequenceNak
+        } else {
+            RetransmissionCause::Timeout
+        }
+    }
+
+    /// Whether the requester goes back to a READ or ATOMIC whose response passed the capture point, and soon after another
+    /// response did: the first one was lost behind the point, and the other implied a NAK of it (§9.7.5.1.1).
+    fn is_response_lost_behind(&self, sequence: u64, now: u64) -> bool {
+        let (last, time) = self.heard;
+        let quiet = now.saturating_sub(time);
+        self.is_followed == [false, false]
+            && self.is_answered(sequence)
+            && last > sequence
+            && quiet < self.silence_least()
+    }
+
+    /// A shorter silence than this is not taken for a timeout where another cause is possible.
+    fn silence_least(&self) -> u64 {
+        match (self.rto_setup, self.rto_seen) {
+            (0, 0) => SILENCE_NANOS_LEAST,
+            (0, seen) => SILENCE_NANOS_LEAST.min(seen / 2),
+            (setup, _) => setup / 2,
+        }
+    }
+
+    /// Whether the response of a READ or ATOMIC to this sequence number passed the capture point since it was requested last.
+    pub(super) fn is_answered(&self, sequence: u64) -> bool {
+        let message = self.messages.find(sequence).filter(|message| message.needs_response());
+        let is_open = |message: &Inflight| {
+            sequence >= message.responses_end || self.missing_responses.contains(&sequence)
+        };
+        match message {
+            Some(message) => message.end.is_some() || !is_open(message),
+            None => {
+                let mut ended = self.ended_reads.iter();
+                ended.any(|(first, last, _)| (*first..=*last).contains(&sequence))
+            }
+        }
     }
 
     /// The response that makes the requester go back to `sequence`: one that names it, else the latest one that names an
@@ -85,7 +144,7 @@ impl Requester {
         is_copy: bool,
         now: u64,
     ) -> Option<Trigger> {
-        let known = [self.implied, self.trigger].into_iter().flatten();
+        let known = [self.recovery.implied, self.recovery.trigger].into_iter().flatten();
         let known = known.filter(|trigger| trigger.is_current(now)).filter(|trigger| {
             trigger.time >= record.time || self.is_after_rnr_timer(trigger, record, now)
         });
@@ -151,6 +210,7 @@ impl Requester {
         let since_trigger = now.saturating_sub(trigger.time);
         let is_late = now.saturating_sub(record.time) >= rto
             && since_trigger >= wait_least
+            && since_trigger > self.nak_reaction.saturating_mul(4)
             && since_trigger > self.srtt.saturating_mul(2);
         if is_late && trigger.cause != RetransmissionCause::Rnr {
             RetransmissionCause::Timeout
@@ -178,8 +238,16 @@ impl Requester {
         evidence.rewinds[Evidence::slot(cause)].push(packet.frame);
         let longest = &mut evidence.longest_wait[Evidence::slot(cause)];
         *longest = (*longest).max(wait);
-        if cause == RetransmissionCause::Timeout {
+        let silence = now.saturating_sub(self.heard.1.max(self.last_request.0));
+        if cause == RetransmissionCause::Timeout && silence >= wait / 2 {
             self.rto_seen = if self.rto_seen == 0 { wait } else { self.rto_seen.min(wait) };
+        }
+        if let Some(nak) = trigger.filter(|_| cause == RetransmissionCause::SequenceNak) {
+            let reaction = now.saturating_sub(nak.time);
+            self.nak_reaction = match self.nak_reaction {
+                0 => reaction,
+                known => known - known / 8 + reaction / 8,
+            };
         }
         if let Some(since) = self.rnr_since.take() {
             let wait = now.saturating_sub(since);
@@ -189,30 +257,40 @@ impl Requester {
         let used = trigger;
         self.judge_losses(sequence, cause, trigger, packet, scene);
         self.missing_responses.retain(|&missing| missing < sequence);
-        if self.attempts > 0 {
-            let interval = now.saturating_sub(self.attempt_time);
-            self.attempt_interval = self.attempt_interval.max(interval);
-        } else {
-            self.attempt_interval = wait;
+        if self.recovery.attempts == 0 {
+            self.recovery.attempts_since = before;
         }
-        self.attempts += 1;
-        self.attempt_time = now;
+        if self.recovery.attempts > 0 {
+            let interval = now.saturating_sub(self.recovery.attempt_time);
+            self.recovery.attempt_interval = self.recovery.attempt_interval.max(interval);
+        } else {
+            self.recovery.attempt_interval = wait;
+        }
+        self.recovery.attempts += 1;
+        self.recovery.attempt_time = now;
         self.begin_recovery();
         self.messages.reopen_reads(sequence);
         if used.is_some_and(|used| matches!(used.asked, Asked::Late | Asked::Replayed)) {
             // What it went back for reaches it meanwhile.
             self.end_recovery();
         }
-        self.pass = self.pass.wrapping_add(1);
-        self.pass_frame = packet.frame;
-        (self.pass_start, self.pass_cause, self.cursor) = (sequence, Some(cause), sequence);
+        self.recovery.pass = self.recovery.pass.wrapping_add(1);
+        self.recovery.pass_frame = packet.frame;
+        (self.recovery.pass_start, self.recovery.pass_cause, self.recovery.cursor) =
+            (sequence, Some(cause), sequence);
         // A late packet behind the one that is asked for looks like a retransmission: that of the one asked for follows.
+        let named = used.map_or(sequence, |used| used.sequence);
+        self.recovery.naks.retain(|nak| nak.sequence != sequence && nak.sequence > named);
         let is_nak = |trigger: &Trigger| trigger.cause == RetransmissionCause::SequenceNak;
-        self.trigger =
-            self.trigger.filter(|trigger| is_nak(trigger) && trigger.sequence < sequence);
-        let is_read = self.implied.is_some_and(|implied| self.is_read_of(&implied, sequence));
-        self.implied = self.implied.filter(|implied| implied.sequence < sequence && !is_read);
-        for trigger in [&mut self.trigger, &mut self.implied].into_iter().flatten() {
+        self.recovery.trigger =
+            self.recovery.trigger.filter(|trigger| is_nak(trigger) && trigger.sequence < sequence);
+        let is_read =
+            self.recovery.implied.is_some_and(|implied| self.is_read_of(&implied, sequence));
+        self.recovery.implied =
+            self.recovery.implied.filter(|implied| implied.sequence < sequence && !is_read);
+        for trigger in
+            [&mut self.recovery.trigger, &mut self.recovery.implied].into_iter().flatten()
+        {
             if used.is_some_and(|used| used.frame == trigger.frame) {
                 trigger.asked = Asked::Told;
             }
@@ -228,7 +306,8 @@ impl Requester {
     ) -> Option<(u64, u64)> {
         let &(_, _, time) = self.corrupt.iter().find(|(corrupt, ..)| *corrupt == sequence)?;
         let elapsed = packet.time.as_nanos().saturating_sub(time);
-        let is_asked_for = self.trigger.is_some_and(|trigger| trigger.sequence == sequence);
+        let is_asked_for =
+            self.recovery.trigger.is_some_and(|trigger| trigger.sequence == sequence);
         let corrupt = self.take_corrupt(sequence);
         corrupt.filter(|_| is_asked_for || elapsed >= self.timeout_least())
     }
@@ -241,7 +320,7 @@ impl Requester {
         packet: &PacketFacts,
         scene: &mut Scene<'_, S>,
     ) -> RetransmissionCause {
-        let trigger = self.trigger.take_if(|trigger| trigger.sequence == sequence);
+        let trigger = self.recovery.trigger.take_if(|trigger| trigger.sequence == sequence);
         let cause = trigger.map_or(RetransmissionCause::Timeout, |trigger| trigger.cause);
         let proof = trigger.map_or(packet.frame, |trigger| trigger.frame);
         let counter = retransmitted_mut(&mut self.statistics, cause);
@@ -250,7 +329,8 @@ impl Requester {
         self.evidence().rewinds[Evidence::slot(cause)].push(packet.frame);
         let (role, certainty, is_corrupt) = (PacketRole::Request, Certainty::Proven, true);
         let frame = Some(frame);
-        self.report(Loss { sequence, role, frame, proof, certainty, is_corrupt }, scene);
+        let loss = Loss { sequence, role, frame, proof, certainty, is_corrupt };
+        self.report(loss, Sign::Gap, scene);
         cause
     }
 
@@ -279,10 +359,10 @@ impl Requester {
         verdict: &mut Verdict,
         packet: &PacketFacts,
     ) {
-        self.statistics.reordered += 1;
-        self.evidence().reordered.push(packet.frame);
+        self.count_reordered(packet.frame);
+        self.disprove_loss(sequence);
         if self.records.get(sequence).is_some_and(Record::is_seen) {
-            verdict.retransmission = self.pass_cause;
+            verdict.retransmission = self.recovery.pass_cause;
         }
     }
 
@@ -297,15 +377,19 @@ impl Requester {
         self.reanswers += 1;
         self.repeat_frame = packet.frame;
         self.records.isolate(sequence, span);
-        let pass = self.pass;
+        let pass = self.recovery.pass;
         let record = self.records.get_mut(sequence)?;
         self.gaps = self.gaps.saturating_sub(record.open_gap());
         if !record.is_seen() && record.flags.contains(RecordFlags::NOT_CAPTURED) {
             self.statistics.not_captured = self.statistics.not_captured.saturating_sub(1);
         }
         record.transmissions = record.transmissions.saturating_add(1);
-        (record.time, record.frame) = (packet.time.as_nanos(), packet.frame);
-        (record.digest, record.pass) = (packet.digest, pass);
+        if flags.contains(RecordFlags::LATE) {
+            record.missing = record.missing.saturating_sub(1);
+        } else {
+            record.time = packet.time.as_nanos();
+        }
+        (record.frame, record.digest, record.pass) = (packet.frame, packet.digest, pass);
         record.flags = flags | (record.flags & RecordFlags::COPIED);
         let end = record.end();
         // Responses that were missing are requested again.
@@ -313,6 +397,9 @@ impl Requester {
         Some(end)
     }
 }
+
+/// Shortest silence that is taken for a timeout where another cause is possible and the timeout is not known.
+const SILENCE_NANOS_LEAST: u64 = 8_000_000;
 
 /// A pause of so many round trips while requests are retransmitted is no slowness of the requester.
 const SLOW_ROUND_TRIPS: u64 = 32;

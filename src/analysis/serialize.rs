@@ -11,6 +11,24 @@ pub(super) fn address<S: Serializer>(value: &Gid, out: S) -> Result<S::Ok, S::Er
     out.serialize_str(&address_text(*value))
 }
 
+pub(super) fn addresses<S: Serializer>(value: &[Gid; 2], out: S) -> Result<S::Ok, S::Error> {
+    address_list(value, out)
+}
+
+pub(super) fn address_list<S: Serializer>(value: &[Gid], out: S) -> Result<S::Ok, S::Error> {
+    out.collect_seq(value.iter().map(|gid| address_text(*gid)))
+}
+
+pub(super) fn addresses_or_null<S: Serializer>(
+    value: &Option<[Gid; 2]>,
+    out: S,
+) -> Result<S::Ok, S::Error> {
+    match value {
+        Some(hosts) => addresses(hosts, out),
+        None => out.serialize_none(),
+    }
+}
+
 pub(super) fn qpn<S: Serializer>(value: &Option<Qpn>, out: S) -> Result<S::Ok, S::Error> {
     match value {
         Some(qpn) => out.serialize_u32(qpn.get()),
@@ -20,10 +38,6 @@ pub(super) fn qpn<S: Serializer>(value: &Option<Qpn>, out: S) -> Result<S::Ok, S
 
 pub(super) fn psn<S: Serializer>(value: &Psn, out: S) -> Result<S::Ok, S::Error> {
     out.serialize_u32(value.get())
-}
-
-pub(super) fn psns<S: Serializer>(value: &[Option<Psn>; 2], out: S) -> Result<S::Ok, S::Error> {
-    out.collect_seq(value.map(|psn| psn.map(Psn::get)))
 }
 
 pub(super) fn instant<S: Serializer>(value: &Instant, out: S) -> Result<S::Ok, S::Error> {

@@ -1,7 +1,7 @@
 //! Endpoints: what one host sends to one queue pair.
 
-use core::hash::{BuildHasherDefault, Hash, Hasher};
-use std::collections::{HashMap, VecDeque};
+use core::hash::{Hash, Hasher};
+use std::collections::VecDeque;
 
 use super::congestion::Congestion;
 use super::connection::{Direction, Pairing};
@@ -81,33 +81,6 @@ fn hash_gid<H: Hasher>(gid: Gid, state: &mut H) {
     state.write_u64(high);
 }
 
-/// A hash of few multiplications. The same capture always gives the same tables.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct FoldHasher(u64);
-
-impl Hasher for FoldHasher {
-    fn finish(&self) -> u64 {
-        self.0
-    }
-
-    fn write(&mut self, bytes: &[u8]) {
-        bytes.iter().for_each(|&byte| self.write_u64(byte.into()));
-    }
-
-    fn write_u8(&mut self, value: u8) {
-        self.write_u64(value.into());
-    }
-
-    fn write_u64(&mut self, value: u64) {
-        let product = u128::from(self.0 ^ value ^ 0x9e37_79b9_7f4a_7c15) * 0xd6e8_feb8_6659_fd93;
-        #[expect(clippy::cast_possible_truncation, reason = "the halves are folded")]
-        let folded = product as u64 ^ (product >> 64) as u64;
-        self.0 = folded;
-    }
-}
-
-pub(super) type FoldMap<K, V> = HashMap<K, V, BuildHasherDefault<FoldHasher>>;
-
 /// What one host sends to one queue pair: requests of its queue pair, and responses to the other's requests.
 #[derive(Clone, Debug)]
 pub(super) struct Stream {
@@ -121,6 +94,7 @@ pub(super) struct Stream {
     pub(super) peer: Option<u32>,
     pub(super) pairing: Pairing,
     pub(super) source_port: u16,
+    pub(super) dscp: Option<u8>,
     pub(super) first_time: u64,
     pub(super) last_time: u64,
     pub(super) first_frame: u64,
@@ -160,6 +134,7 @@ impl Stream {
             peer: None,
             pairing: Pairing::Unpaired,
             source_port: packet.source_port,
+            dscp: packet.dscp,
             first_time: time,
             last_time: time,
             first_frame: packet.frame,

@@ -2,18 +2,21 @@
 
 use super::budget::Budget;
 use super::conclude::Conclusion;
-use super::connection::{Pairing, Stall};
+use super::connection::{Blame, Pairing, Stall};
 use super::evidence::Frames;
 use super::finding::Thresholds;
+use super::frame_times::FrameTimes;
 use super::limits::{EARLY_CNPS_MAX, ENDPOINTS_MAX, FLOW_NUMBERS_MAX};
 use super::report::{BeyondLimits, CaptureFacts, FileFacts, Report};
-use super::requester::{Scene, Verdict};
+use super::requester::{Requester, Scene, Verdict};
 use super::responses::role_of;
 use super::series::Series;
-use super::setup::{Setups, timeout_nanos};
-use super::stream::{FoldMap, Key, Route, Stream};
+use super::stream::{Key, Route, Stream};
 use super::vantage::{Shown, Vantage};
-use super::{CmFacts, FlowNumber, PacketFacts, PacketNote, PacketRole, Sink};
+use super::{CmFacts, FlowNumber, PacketFacts, PacketNote, PacketRole, Sink, kind};
+use crate::observe::agreement::Agreements;
+use crate::observe::fold_map::FoldMap;
+use crate::observe::timing::timeout_nanos;
 use crate::time::Instant;
 use crate::wire::{Gid, IcrcVerdict, OpcodeInfo, Operation, Qpn, Role, Service};
 
@@ -35,6 +38,7 @@ pub struct Config {
 pub struct Analysis {
     pub(super) config: Config,
     pub(super) capture: CaptureFacts,
+    pub(super) kind: kind::Counts,
     pub(super) streams: Vec<Option<Box<Stream>>>,
     free: Vec<u32>,
     by_key: FoldMap<Key, u32>,
@@ -47,7 +51,7 @@ pub struct Analysis {
     numbers: FlowNumber,
     /// What puts the sightings of several files together.
     vantage: Option<Box<Vantage>>,
-    pub(super) setups: Setups,
+    pub(super) agreements: Agreements,
     pub(super) budget: Budget,
     pub(super) conclusion: Conclusion,
     pub(super) beyond: BeyondLimits,
@@ -59,6 +63,8 @@ pub struct Analysis {
     pub(super) stray_corrupt: Frames,
     /// CNPs that were lost before anything else came to their queue pair.
     early_cnps: Vec<PacketFacts>,
+    /// Times of frames.
+    pub(super) times: FrameTimes,
 }
 
 impl Analysis {
@@ -71,6 +77,7 @@ impl Analysis {
         Self {
             config,
             capture: CaptureFacts { files, ..CaptureFacts::default() },
+            kind: kind::Counts::default(),
             streams: Vec::new(),
             free: Vec::new(),
             by_key: FoldMap::default(),
@@ -79,7 +86,7 @@ impl Analysis {
             hand: 0,
             numbers: 0,
             vantage,
-            setups: Setups::default(),
+            agreements: Agreements::default(),
             budget: Budget::default(),
             conclusion: Conclusion::default(),
             beyond: BeyondLimits::default(),
@@ -87,20 +94,22 @@ impl Analysis {
             stray: [0; 2],
             stray_corrupt: Frames::default(),
             early_cnps: Vec::new(),
+            times: FrameTimes::default(),
         }
     }
 
     /// Handles a frame that holds no RoCE packet.
     pub fn handle_other_frame(&mut self, time: Option<Instant>, wire_len: u32, file: u16) {
-        self.count_frame(time, wire_len, file);
+        self.count_frame(time, wire_len, file, true);
     }
 
-    fn count_frame(&mut self, time: Option<Instant>, wire_len: u32, file: u16) {
+    /// Counts a packet of a frame. A train is a frame of several packets, and counts with the first.
+    fn count_frame(&mut self, time: Option<Instant>, wire_len: u32, file: u16, is_first: bool) {
         let capture = &mut self.capture;
-        capture.frames += 1;
+        capture.frames += u64::from(is_first);
         capture.bytes += u64::from(wire_len);
         if let Some(facts) = capture.files.get_mut(usize::from(file)) {
-            facts.frames += 1;
+            facts.frames += u64::from(is_first);
         }
         if let Some(time) = time {
             capture.first_time = Some(capture.first_time.map_or(time, |first| first.min(time)));
@@ -113,8 +122,13 @@ impl Analysis {
     /// With several files the packet is held until the other capture points had the time to see it too; see
     /// [`limits::VANTAGE_SPAN_NANOS`](super::limits::VANTAGE_SPAN_NANOS).
     pub fn handle_packet<S: Sink>(&mut self, packet: &PacketFacts, sink: &mut S) {
-        self.count_frame(Some(packet.time), packet.wire_len, packet.file);
+        let is_first = packet.train.is_none_or(|train| train.index == 1);
+        self.count_frame(Some(packet.time), packet.wire_len, packet.file, is_first);
+        if !self.kind.add(packet) {
+            return;
+        }
         self.capture.packets += 1;
+        self.times.push(packet.frame, packet.time);
         let interval = self.capture.series.at(packet.time, Series::INTERVALS_MAX);
         interval.packets[0] = interval.packets[0].saturating_add(1);
         interval.bytes[0] += u64::from(packet.wire_len);
@@ -261,8 +275,8 @@ impl Analysis {
     /// Pairs a stream with the one that the connection manager named.
     fn join_by_setup(&mut self, index: u32) -> bool {
         let Some(key) = self.stream(index).map(|stream| stream.key) else { return false };
-        let Some(id) = self.setups.of_qp(key.destination, key.dest_qp) else { return false };
-        let Some(attempt) = self.setups.get(id) else { return false };
+        let Some(id) = self.agreements.of_qp(key.destination, key.dest_qp) else { return false };
+        let Some(attempt) = self.agreements.get(id) else { return false };
         let (exponent, mtu) = (attempt.setup.ack_timeout, attempt.setup.path_mtu);
         let ends = [(attempt.active, attempt.active_qp), (attempt.passive, attempt.passive_qp)];
         let is_active = ends[0] == (key.destination, Some(key.dest_qp));
@@ -290,7 +304,7 @@ impl Analysis {
 
     /// Handles a message of the connection manager.
     fn handle_cm<S: Sink>(&mut self, packet: &PacketFacts, cm: &CmFacts, sink: &mut S) {
-        let Some((host, peer, qpn)) = self.setups.handle(packet, cm) else { return };
+        let Some((host, peer, qpn)) = self.agreements.handle(packet, cm) else { return };
         // Packets to this queue pair before the set-up were another connection's.
         for service in [Service::Rc, Service::Uc, Service::Xrc] {
             let source_qp = Key::NO_QP;
@@ -470,7 +484,7 @@ impl Analysis {
     fn peer_srtt(&self, index: u32) -> Option<u64> {
         let stream = self.stream(index)?;
         let requester = stream.requester.as_ref()?;
-        requester.trigger.or(requester.implied)?;
+        requester.recovery.trigger.or(requester.recovery.implied)?;
         Some(self.stream(stream.peer?)?.requester.as_ref()?.srtt)
     }
 
@@ -522,7 +536,8 @@ impl Analysis {
             return None;
         }
         let (start, after) = (Instant::from_nanos(start), Some(packet.frame));
-        Some((Stall { start, nanos, before, after, cause: None }, waiting))
+        let blame = peer.requester.as_ref().and_then(|it| blame_of(it, packet, nanos));
+        Some((Stall { start, nanos, before, after, cause: None, blame }, waiting))
     }
 
     fn note_stall(&mut self, index: u32, (stall, waiting): (Stall, [bool; 2]), verdict: &Verdict) {
@@ -543,6 +558,7 @@ impl Analysis {
         stream.last_time = stream.last_time.max(time);
         stream.last_frame = packet.frame;
         stream.source_port = packet.source_port;
+        stream.dscp = packet.dscp;
         stream.is_recent = true;
         stream.bytes += u64::from(packet.wire_len);
         if packet.is_ce_marked || stream.congestion.is_some() {
@@ -603,6 +619,11 @@ impl Analysis {
         }
     }
 
+    /// Takes note of frames that a capture says it dropped.
+    pub fn handle_drops(&mut self, frames: u64) {
+        self.kind.add_dropped(frames);
+    }
+
     /// What the capture holds so far: for a report before its end.
     pub fn snapshot(&self) -> Report {
         self.clone().finish(&mut ())
@@ -625,6 +646,15 @@ impl Analysis {
         }
         self.into_report()
     }
+}
+
+/// Where most of a silence passed that a response ends, if capture points at both ends tell.
+fn blame_of(requester: &Requester, packet: &PacketFacts, nanos: u64) -> Option<Blame> {
+    let answered = packet.sightings.far?.as_nanos();
+    let info = packet.opcode.info().filter(|info| info.role == Role::Response)?;
+    let is_known = requester.last_far > 0 && info.service != Service::Ud;
+    let at_responder = answered.saturating_sub(requester.last_far);
+    is_known.then_some(if at_responder > nanos / 2 { Blame::Responder } else { Blame::Network })
 }
 
 /// Passes on what it is told, and keeps the last packet's note.

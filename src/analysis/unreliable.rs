@@ -1,11 +1,11 @@
 //! UC and UD: nothing is acknowledged, so all that can be known is what was sent, and which PSNs are missing.
 
-use super::inflight::psn_of;
-use super::losses::Loss;
+use super::losses::{Loss, Sign};
 use super::message::{Message, Outcome};
 use super::records::{Record, RecordFlags};
 use super::requester::{Requester, Scene, Verdict};
 use super::{Certainty, PacketFacts, PacketRole, Sink};
+use crate::observe::sequence::psn_of;
 use crate::wire::{Headers, OpcodeInfo, Service};
 
 /// Packets after which one that is missing is lost, and not late.
@@ -24,9 +24,9 @@ impl Requester {
         let is_first = !self.is_started;
         if is_first {
             self.is_started = true;
-            (self.next, self.cursor) = (sequence, sequence);
+            (self.next, self.recovery.cursor) = (sequence, sequence);
         }
-        if !info.position.ends() && !packet.is_cut {
+        if !info.position.ends() {
             self.note_full(0, packet);
             self.set_mtu(packet.payload_len);
         }
@@ -75,8 +75,7 @@ impl Requester {
             self.statistics.duplicate_packets += 1;
             self.evidence().duplicates.push(packet.frame);
         } else if verdict.reordered {
-            self.statistics.reordered += 1;
-            self.evidence().reordered.push(packet.frame);
+            self.count_reordered(packet.frame);
         }
     }
 
@@ -97,6 +96,7 @@ impl Requester {
             frame,
             pass: 0,
             transmissions: 1,
+            missing: 0,
             flags: RecordFlags::empty(),
         };
         if skipped > 0 {
@@ -111,7 +111,7 @@ impl Requester {
         while self.records.len() > LATE_MAX {
             self.forget_unreliable(is_datagram, scene);
         }
-        (self.next, self.cursor) = (sequence + 1, sequence + 1);
+        (self.next, self.recovery.cursor) = (sequence + 1, sequence + 1);
     }
 
     /// Forgets the oldest packet; if it never came, it was lost.
@@ -140,6 +140,7 @@ impl Requester {
                         certainty: Certainty::Proven,
                         is_corrupt: corrupt.is_some(),
                     },
+                    Sign::Gap,
                     scene,
                 );
             }

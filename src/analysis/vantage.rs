@@ -22,14 +22,14 @@ mod clocks;
 use std::collections::HashMap;
 
 use self::chains::{Chain, Group, Sighting};
-use self::clocks::Clocks;
-use super::PacketFacts;
+use self::clocks::{Clocks, Direction};
 use super::limits::{
     VANTAGE_DAMAGED_MAX, VANTAGE_DELAYS_MAX, VANTAGE_EQUAL_MAX, VANTAGE_FILES_MAX,
     VANTAGE_FLOWS_MAX, VANTAGE_PACKETS_MAX, VANTAGE_SPAN_NANOS,
 };
-use super::sightings::{Delay, LostBetween, Sightings, Transit};
+use super::sightings::{Delay, Transit};
 use super::statistics::Distribution;
+use super::{LostBetween, PacketFacts, Sightings};
 use crate::time::Instant;
 use crate::wire::{Gid, IcrcVerdict, Operation};
 
@@ -65,8 +65,12 @@ impl Flow {
 struct FlowState {
     /// The files on its way, as bits.
     files: u64,
-    /// Requests and responses: when the latest of those that arrived was sent.
-    latest_sent: [i64; 2],
+    /// Times when the first and the last packet were sent that another file saw.
+    first_sent: Option<i64>,
+    last_sent: Option<i64>,
+    /// Requests and responses: the first sighting of the latest sent one of those that arrived, as file and place in it.
+    /// Frames tell the order in which a file saw packets, whatever its clock says.
+    latest_sent: [Option<(u16, (u64, u16))>; 2],
 }
 
 /// Packets from one capture point to the next.
@@ -182,11 +186,10 @@ impl Vantage {
         let groups = self.groups();
         self.learn(&groups);
         let mut resolved = Vec::new();
-        for group in &groups {
-            let path = self.path(group);
-            let transit_least =
-                |from: u16, to: u16| self.clocks.transit_least(group.direction(), from, to);
-            let chains = chains::of(group, &path, transit_least);
+        for (direction, path, sightings) in self.ways(groups) {
+            let hop = |from: u16, to: u16| self.clocks.hop(direction, from, to);
+            let chains = chains::of(&sightings, &path, hop);
+            self.note_sent(&chains);
             let is_old = |chain: &Chain| chain.sightings.iter().any(|seen| seen.index < old);
             resolved.extend(chains.into_iter().filter(is_old).map(|chain| (chain, path.clone())));
         }
@@ -220,12 +223,17 @@ impl Vantage {
             key(a) == key(b) && Flow::of(a) == Flow::of(b)
         };
         let mut groups = Vec::with_capacity(all.len());
-        for same in all.chunk_by(is_same).flat_map(|same| same.chunks(VANTAGE_EQUAL_MAX)) {
+        let equal = (0u32..).zip(all.chunk_by(is_same));
+        let parts = equal.flat_map(|(identity, same)| {
+            same.chunks(VANTAGE_EQUAL_MAX).map(move |same| (identity, same))
+        });
+        for (identity, same) in parts {
             let Some((_, first)) = same.first() else { continue };
             let sighting = |(index, facts): &(usize, &PacketFacts)| Sighting {
                 index: *index,
                 file: facts.file,
                 time: nanos(facts.time),
+                identity,
             };
             groups.push(Group {
                 flow: Flow::of(first),
@@ -251,17 +259,52 @@ impl Vantage {
         self.clocks.estimate();
     }
 
-    /// The files on the way of a packet, in the order in which they see it.
-    fn path(&self, group: &Group) -> Vec<u16> {
-        let mut files = self.flows.get(&group.flow).map_or(0, |flow| flow.files) | group.files();
-        if group.is_damaged {
-            // Its queue pair and port may be wrong: what the two hosts' other packets pass.
-            files |= self.clocks.files(group.direction());
+    /// Notes when the first and the last packet of each flow were sent that another file saw: that file captured from then
+    /// on, and until then.
+    fn note_sent(&mut self, chains: &[Chain]) {
+        for chain in chains.iter().filter(|chain| chain.sightings.len() > 1) {
+            let Some(first) = chain.sightings.first() else { continue };
+            let Some(Some(facts)) = self.held.get(first.index) else { continue };
+            let sent = self.clocks.correct(first.file, first.time);
+            if let Some(flow) = self.flows.get_mut(&Flow::of(facts)) {
+                flow.first_sent = Some(flow.first_sent.map_or(sent, |known| known.min(sent)));
+                flow.last_sent = flow.last_sent.max(Some(sent));
+            }
         }
+    }
+
+    /// The sightings that are aligned with each other, with the files on their way: those of one flow in the order in which
+    /// they were captured. A damaged packet stands alone, since its queue pair and port may be wrong.
+    fn ways(&self, groups: Vec<Group>) -> Vec<(Direction, Vec<u16>, Vec<Sighting>)> {
+        let mut places: HashMap<Flow, usize> = HashMap::new();
+        let mut ways: Vec<(Direction, Vec<u16>, Vec<Sighting>)> = Vec::new();
+        for group in groups {
+            let direction = group.direction();
+            let shared = self.flows.get(&group.flow).map_or(0, |flow| flow.files);
+            let damaged = if group.is_damaged { self.clocks.files(direction) } else { 0 };
+            if shared == 0 || group.is_damaged || group.files() & !shared != 0 {
+                let path = self.path(direction, shared | damaged | group.files());
+                ways.push((direction, path, group.sightings));
+                continue;
+            }
+            let at = *places.entry(group.flow).or_insert_with(|| {
+                ways.push((direction, self.path(direction, shared), Vec::new()));
+                ways.len() - 1
+            });
+            ways[at].2.extend(group.sightings);
+        }
+        for (.., sightings) in &mut ways {
+            sightings.sort_unstable_by_key(|seen| seen.index);
+        }
+        ways
+    }
+
+    /// Files, as bits, in the order in which they see the packets of a direction.
+    fn path(&self, direction: Direction, files: u64) -> Vec<u16> {
         let mut path: Vec<u16> = Vec::new();
         for file in (0..64).filter(|file| files >> file & 1 == 1) {
             // Sorted by hand: measured times need not be a total order.
-            let before = |&other: &u16| self.clocks.order(group.direction(), file, other).is_lt();
+            let before = |&other: &u16| self.clocks.order(direction, file, other).is_lt();
             let at = path.iter().position(before).unwrap_or(path.len());
             path.insert(at, file);
         }
@@ -284,25 +327,62 @@ impl Vantage {
             .iter()
             .map(|facts| (facts.file, self.clocks.correct(facts.file, nanos(facts.time))))
             .collect();
-        let lost = self.lost(&seen, path);
+        let (lost, unseen) = self.lost(&seen, path);
         let sightings = Sightings {
             lost,
+            unseen,
             is_delivered: path.len() > 1
                 && seen.last().map(|facts| facts.file) == path.last().copied(),
             is_copy: chain.is_copy,
             ..Sightings::default()
         };
-        for (facts, (_, time)) in seen.iter_mut().zip(&times) {
-            facts.sightings = sightings;
-            facts.time = Instant::from_nanos(u64::try_from(*time).unwrap_or(0));
-        }
         let is_response = seen.first().is_some_and(is_response);
+        let instant = |time: i64| Instant::from_nanos(u64::try_from(time).unwrap_or(0));
+        let far = if is_response { times.first() } else { times.last() };
+        let far = far.filter(|_| times.len() > 1).map(|(_, time)| instant(*time));
+        // A switch on the way may mark it: the last sightings tell.
+        let is_ce_marked = seen.iter().any(|facts| facts.is_ce_marked);
+        for (facts, (_, time)) in seen.iter_mut().zip(&times) {
+            facts.is_ce_marked = is_ce_marked;
+            facts.sightings = Sightings { far, ..sightings };
+            facts.time = instant(*time);
+        }
         let facts = seen.remove(if is_response { seen.len() - 1 } else { 0 });
         Resolved { shown: Shown { facts, others: seen }, times, is_response }
     }
 
-    /// Where a packet was lost, if a file on its way that should have seen it did not.
-    fn lost(&self, seen: &[PacketFacts], path: &[u16]) -> Option<LostBetween> {
+    /// Where a packet was lost, if a file on its way that should have seen it did not, or may have been, if that file ends.
+    fn lost(
+        &self,
+        seen: &[PacketFacts],
+        path: &[u16],
+    ) -> (Option<LostBetween>, Option<LostBetween>) {
+        let Some((lost, due, (begin, end))) = self.next_point(seen, path) else {
+            return (None, None);
+        };
+        // A file that saw what was sent before had begun, and one that saw what was sent later had not ended. Where nothing
+        // later came, the packet may have been among those that took the longest.
+        let last = seen.last().map(|last| {
+            let sent = self.clocks.correct(last.file, nanos(last.time));
+            (sent, self.flows.get(&Flow::of(last)).copied().unwrap_or_default())
+        });
+        let is_begun = last.is_some_and(|(sent, flow)| {
+            due >= begin || flow.first_sent.is_some_and(|first| first <= sent)
+        });
+        let is_passed = last.is_some_and(|(sent, flow)| flow.last_sent > Some(sent));
+        let hop = self.hops.get(&(lost.from, lost.to));
+        let longest = hop.map_or(0, |hop| hop.transit.percentiles().max);
+        let latest = due.saturating_add(i64::try_from(longest).unwrap_or(i64::MAX));
+        let has_ended = due > end || !is_passed && latest > end;
+        ((is_begun && !has_ended).then_some(lost), has_ended.then_some(lost))
+    }
+
+    /// The next file on the way of a packet that the files before saw; when it is due there, and the time that the file has.
+    fn next_point(
+        &self,
+        seen: &[PacketFacts],
+        path: &[u16],
+    ) -> Option<(LostBetween, i64, (i64, i64))> {
         let last = seen.last()?;
         let at = path.iter().position(|&file| file == last.file)?;
         let to = *path.get(at + 1)?;
@@ -311,9 +391,8 @@ impl Vantage {
         let direction = (last.source, last.destination);
         let transit = self.clocks.transit_least(direction, last.file, to);
         let due = nanos(last.time).saturating_add(transit);
-        let (begin, end) = (*self.spans.get(usize::from(to))?)?;
-        let is_inside = (begin..=end).contains(&due);
-        is_inside.then_some(LostBetween { from: last.file, to, frame: last.frame })
+        let span = (*self.spans.get(usize::from(to))?)?;
+        Some((LostBetween { from: last.file, to, frame: last.frame }, due, span))
     }
 
     /// A damaged packet that begins in the middle of the path is one that was lost there.
@@ -383,15 +462,19 @@ impl Vantage {
     fn find_overtaken(&mut self, shown: &mut [Resolved]) {
         let mut arrived: Vec<&mut Resolved> =
             shown.iter_mut().filter(|resolved| resolved.is_whole()).collect();
-        arrived.sort_by_key(|resolved| resolved.times.last().map(|(_, time)| *time));
+        // Frames tell the order of packets with equal time stamps.
+        arrived.sort_by_key(|resolved| resolved.times.last().map(|seen| resolved.order_of(seen)));
         for resolved in arrived {
+            let Some(&(file, _)) = resolved.times.first() else { continue };
+            let place = resolved.seen_at(file).map_or((0, 0), PacketFacts::identity);
             let facts = &mut resolved.shown.facts;
-            let sent = resolved.times.first().map_or(0, |(_, time)| *time);
             let Some(flow) = self.flows.get_mut(&Flow::of(facts)) else { continue };
             let [requests, responses] = &mut flow.latest_sent;
             let latest = if resolved.is_response { responses } else { requests };
-            facts.sightings.is_overtaken = sent < *latest;
-            *latest = sent.max(*latest);
+            let before = latest.filter(|(known, _)| *known == file);
+            let before = before.map_or((0, 0), |(_, place)| place);
+            facts.sightings.is_overtaken = place < before;
+            *latest = Some((file, place.max(before)));
         }
     }
 
@@ -429,7 +512,7 @@ impl Vantage {
     fn take_due(&mut self) -> Vec<Shown> {
         let held = self.held.iter().flatten();
         let earliest = held.map(|facts| self.clocks.correct(facts.file, nanos(facts.time))).min();
-        self.ready.sort_by_key(|shown| (shown.facts.time, shown.facts.frame));
+        self.ready.sort_by_key(|shown| (shown.facts.time, shown.facts.identity()));
         let due = match earliest {
             Some(earliest) => {
                 self.ready.partition_point(|shown| nanos(shown.facts.time) < earliest)
@@ -439,6 +522,10 @@ impl Vantage {
         self.ready.drain(..due).collect()
     }
 }
+
+/// Place of a sighting among those of its file: the corrected time, then the frame and the position
+/// in a train.
+type Order = (i64, (u64, u16));
 
 /// A packet whose sightings are put together.
 #[derive(Debug)]
@@ -465,10 +552,20 @@ impl Resolved {
         sightings.is_delivered && !sightings.is_copy && !is_damaged(&self.shown.facts)
     }
 
+    /// The place of a sighting among those of its file.
+    fn order_of(&self, &(file, time): &(u16, i64)) -> Order {
+        (time, self.seen_at(file).map_or((0, 0), PacketFacts::identity))
+    }
+
     /// The frame of its sighting in a file.
     fn frame_at(&self, file: u16) -> u64 {
+        self.seen_at(file).map_or(0, |facts| facts.frame)
+    }
+
+    /// Its sighting in a file.
+    fn seen_at(&self, file: u16) -> Option<&PacketFacts> {
         let mut all = self.shown.others.iter().chain([&self.shown.facts]);
-        all.find(|facts| facts.file == file).map_or(0, |facts| facts.frame)
+        all.find(|facts| facts.file == file)
     }
 }
 

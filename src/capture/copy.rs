@@ -139,7 +139,8 @@ impl<W: Write> Copier<W> {
         }
     }
 
-    /// Ends the capture, once all of `merge` was read: adds the interfaces that have no packets behind them, and flushes.
+    /// Ends the capture, once all of `merge` was read: adds the interfaces that have no packets behind them, closes it
+    /// ([`PcapngWriter::closing`]), and flushes.
     pub fn finish<R>(&mut self, merge: &Merge<R>) -> Result<(), WriteError> {
         let link = merge.readers().find_map(super::Reader::link);
         self.start(link.unwrap_or(LinkType::ETHERNET))?;
@@ -148,7 +149,10 @@ impl<W: Write> Copier<W> {
                 self.add_interfaces(file, section, described)?;
             }
         }
-        self.flush()
+        match &mut self.output {
+            Output::Pcapng(writer) => writer.close(0),
+            _ => self.flush(),
+        }
     }
 
     /// Passes on everything that a buffering sink still holds.
@@ -180,7 +184,7 @@ impl<W: Write> Copier<W> {
         let Some(sink) = sink.take() else { return Ok(()) };
         self.output = match format {
             Format::Pcap => Output::Pcap(PcapWriter::new(sink, link)?, link),
-            Format::Pcapng => Output::Pcapng(PcapngWriter::new(sink)?),
+            Format::Pcapng => Output::Pcapng(PcapngWriter::closing(sink)?),
         };
         Ok(())
     }

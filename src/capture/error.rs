@@ -420,6 +420,8 @@ impl BlockType {
     pub const PACKET: Self = Self(2);
     /// A packet without time stamp or options.
     pub const SIMPLE_PACKET: Self = Self(3);
+    /// Counts of an interface, behind its packets.
+    pub const INTERFACE_STATISTICS: Self = Self(5);
     /// A packet.
     pub const ENHANCED_PACKET: Self = Self(6);
 }
@@ -431,6 +433,7 @@ impl fmt::Display for BlockType {
             Self::INTERFACE_DESCRIPTION => "interface description",
             Self::PACKET => "obsolete packet block",
             Self::SIMPLE_PACKET => "simple packet block",
+            Self::INTERFACE_STATISTICS => "interface statistics",
             Self::ENHANCED_PACKET => "enhanced packet block",
             Self(number) => return write!(f, "block of type {number:#x}"),
         })

@@ -16,7 +16,7 @@ use super::error::{BlockType, Error, Offset, OptionLength, Part};
 use super::limits::{
     BUFFER_SIZE, MAX_BLOCK, MAX_CAPTURED, MAX_INTERFACE_OPTIONS, MAX_INTERFACES, MAX_RESYNC_BLOCK,
 };
-use super::options::Interface;
+use super::options::{Interface, Options};
 use super::reader::Packet;
 use super::resync::{Rest, Verdict, search};
 
@@ -31,6 +31,63 @@ pub(super) struct Pcapng {
     /// How many bytes of their options are kept.
     options_kept: usize,
     lenient: bool,
+    end: End,
+    drops: Drops,
+}
+
+/// Packets that a capture says it dropped.
+#[derive(Debug, Default)]
+struct Drops {
+    /// Those of earlier sections.
+    before: u64,
+    /// Those of each interface of this section, by its latest statistics.
+    by_interface: Vec<u64>,
+}
+
+impl Drops {
+    fn total(&self) -> u64 {
+        self.by_interface.iter().fold(self.before, |sum, &count| sum.saturating_add(count))
+    }
+
+    /// Begins the next section.
+    fn next_section(&mut self) {
+        self.before = self.total();
+        self.by_interface.clear();
+    }
+
+    fn set(&mut self, interface: usize, count: u64) {
+        if self.by_interface.len() <= interface {
+            self.by_interface.resize(interface + 1, 0);
+        }
+        if let Some(slot) = self.by_interface.get_mut(interface) {
+            *slot = count;
+        }
+    }
+}
+
+/// Whether a capture that promised to be closed was.
+#[derive(Debug, Default)]
+struct End {
+    /// The section's header promises that interface statistics follow its last packet.
+    is_promised: bool,
+    /// Interface statistics followed the last packet so far.
+    is_reached: bool,
+    /// An earlier section ended without them.
+    was_missed: bool,
+}
+
+impl End {
+    /// Begins the next section.
+    fn next_section(&mut self, is_promised: bool, has_interfaces: bool) {
+        let was_missed = self.is_missing(has_interfaces);
+        *self = Self { is_promised, is_reached: false, was_missed };
+    }
+
+    /// Whether a section that promised an end has none so far. Statistics belong to an interface: without one, there is
+    /// nothing to close.
+    fn is_missing(&self, has_interfaces: bool) -> bool {
+        self.was_missed || self.is_promised && !self.is_reached && has_interfaces
+    }
 }
 
 /// The start of a block.
@@ -44,8 +101,45 @@ struct Block {
 impl Pcapng {
     /// Reads the section header that a pcapng starts with.
     pub(super) fn new<R: Read>(buffer: &mut Buffer<R>) -> Result<Self, Error> {
-        let order = section_header(buffer)?;
-        Ok(Self { order, section: 0, interfaces: Vec::new(), options_kept: 0, lenient: false })
+        let (order, is_promised) = section_header(buffer)?;
+        let end = End { is_promised, ..End::default() };
+        let (interfaces, drops) = (Vec::new(), Drops::default());
+        Ok(Self { order, section: 0, interfaces, options_kept: 0, lenient: false, end, drops })
+    }
+
+    /// Packets that interface statistics say were dropped, so far.
+    pub(super) fn dropped(&self) -> u64 {
+        self.drops.total()
+    }
+
+    /// Takes note of the statistics of an interface, whose block is at the front of the buffer. What
+    /// is damaged is not: to pass over the block names it.
+    fn note_drops<R: Read>(&mut self, buffer: &mut Buffer<R>, block: Block) -> Result<(), Error> {
+        let size = block.length as usize;
+        if size > STATISTICS_MAX {
+            return Ok(());
+        }
+        let Some(bytes) = buffer.want(size)?.get(..size) else { return Ok(()) };
+        let Some([_, _, interface]) = self.order.words(bytes) else { return Ok(()) };
+        let options = bytes.get(STATISTICS_HEADER..size.saturating_sub(LENGTH as usize));
+        let options = Options::new(options.unwrap_or_default(), self.order);
+        let is_big_endian = options.is_big_endian();
+        let count = |value: &[u8]| {
+            let value = value.first_chunk().copied().unwrap_or_default();
+            if is_big_endian { u64::from_be_bytes(value) } else { u64::from_le_bytes(value) }
+        };
+        let is_drop = |code: u16| matches!(code, OPTION_DROPPED | OPTION_DROPPED_BY_SYSTEM);
+        let counts = options.iter().filter(|(code, _)| is_drop(*code));
+        let sum = counts.fold(0_u64, |sum, (_, value)| sum.saturating_add(count(value)));
+        if (interface as usize) < self.interfaces.len() {
+            self.drops.set(interface as usize, sum);
+        }
+        Ok(())
+    }
+
+    /// Whether a section that promised a closing block has ended without it, if the capture ends here.
+    pub(super) fn is_unclosed(&self) -> bool {
+        self.end.is_missing(!self.interfaces.is_empty())
     }
 
     /// The byte order of the section, and the interfaces it has described so far.
@@ -81,19 +175,38 @@ impl Pcapng {
             let block = Block { kind: BlockType(kind), length };
             match block.kind {
                 BlockType::ENHANCED_PACKET | BlockType::PACKET => {
+                    self.end.is_reached = false;
                     return self.packet(buffer, block).map(Some);
                 }
-                BlockType::SIMPLE_PACKET => return self.simple_packet(buffer, block).map(Some),
+                BlockType::SIMPLE_PACKET => {
+                    self.end.is_reached = false;
+                    return self.simple_packet(buffer, block).map(Some);
+                }
                 BlockType::INTERFACE_DESCRIPTION => self.describe(buffer, block)?,
+                BlockType::INTERFACE_STATISTICS => {
+                    self.note_drops(buffer, block)?;
+                    self.skip(buffer, block)?;
+                    self.end.is_reached = true;
+                }
                 BlockType::SECTION_HEADER => {
-                    self.order = section_header(buffer)?;
+                    let (order, is_promised) = section_header(buffer)?;
+                    self.end.next_section(is_promised, !self.interfaces.is_empty());
+                    self.order = order;
                     self.section = self.section.saturating_add(1);
                     self.interfaces.clear();
+                    self.drops.next_section();
                     self.options_kept = 0;
                 }
-                _ if self.lenient => self.skip_checked(buffer, block)?,
-                _ => skip(buffer, self.order, block)?,
+                _ => self.skip(buffer, block)?,
             }
+        }
+    }
+
+    /// Passes over a block that is of no use.
+    fn skip<R: Read>(&self, buffer: &mut Buffer<R>, block: Block) -> Result<(), Error> {
+        match self.lenient {
+            true => self.skip_checked(buffer, block),
+            false => skip(buffer, self.order, block),
         }
     }
 
@@ -336,8 +449,8 @@ fn is_registered(kind: BlockType) -> bool {
         || kind == BlockType::SECTION_HEADER
 }
 
-/// Reads a section header and tells its byte order.
-fn section_header<R: Read>(buffer: &mut Buffer<R>) -> Result<ByteOrder, Error> {
+/// Reads a section header. Tells its byte order, and whether it promises closing statistics.
+fn section_header<R: Read>(buffer: &mut Buffer<R>) -> Result<(ByteOrder, bool), Error> {
     const NEED: usize = 16;
     let offset = buffer.offset();
     let bytes = buffer.want(NEED)?;
@@ -356,8 +469,27 @@ fn section_header<R: Read>(buffer: &mut Buffer<R>) -> Result<ByteOrder, Error> {
     if !matches!((major, minor), (1, 0 | 2)) {
         return Err(Error::Version { offset, format: "pcapng", major, minor });
     }
+    let is_promised = promises_end(buffer, order, length)?;
     skip(buffer, order, Block { kind: BlockType::SECTION_HEADER, length })?;
-    Ok(order)
+    Ok((order, is_promised))
+}
+
+/// Whether the options of the section header at the front of the buffer promise closing statistics.
+fn promises_end<R: Read>(
+    buffer: &mut Buffer<R>,
+    order: ByteOrder,
+    length: u32,
+) -> Result<bool, Error> {
+    // Longer ones are of other programs.
+    const LOOKED_AT_MAX: usize = 4096;
+    let size = length as usize;
+    if size > LOOKED_AT_MAX {
+        return Ok(false);
+    }
+    let end = size.saturating_sub(LENGTH as usize);
+    let options = buffer.want(size)?.get(SECTION_HEADER..end).unwrap_or_default();
+    let mut comments = Options::new(options, order).comments();
+    Ok(comments.any(|comment| comment == END_PROMISE))
 }
 
 /// Loads all of a packet or an interface description to the front of the buffer, once its lengths are
@@ -505,6 +637,14 @@ pub(super) const OPTION_END: u16 = 0;
 pub(super) const OPTION_COMMENT: u16 = 1;
 /// Of a packet: flags, the lowest two of which tell the direction.
 pub(super) const OPTION_FLAGS: u16 = 2;
+/// Of a section: the program that wrote it, a text.
+pub(super) const OPTION_PROGRAM: u16 = 4;
+/// `isb_ifrecv`: packets that the interface received, eight bytes.
+pub(super) const OPTION_RECEIVED: u16 = 4;
+/// `isb_ifdrop`: packets of them that are not in the capture, eight bytes.
+pub(super) const OPTION_DROPPED: u16 = 5;
+/// `isb_osdrop`: packets that the operating system dropped, eight bytes.
+const OPTION_DROPPED_BY_SYSTEM: u16 = 7;
 /// `if_name`, a text.
 pub(super) const OPTION_NAME: u16 = 2;
 /// `if_tsresol`: one byte, the length of a tick.
@@ -512,12 +652,22 @@ pub(super) const OPTION_TSRESOL: u16 = 9;
 /// `if_tsoffset`: eight bytes, the seconds to add to every time stamp.
 pub(super) const OPTION_TSOFFSET: u16 = 14;
 
+/// A comment of a section's header, by which a capture promises that interface statistics follow its last packet.
+pub(super) const END_PROMISE: &str =
+    "Interface statistics close this capture. Without them it was cut.";
+
 /// The length of a block's length.
 const LENGTH: u32 = 4;
 /// A block's type and its first length.
 const BLOCK_HEADER: usize = 8;
+/// Bytes before the options of a section header.
+const SECTION_HEADER: usize = 24;
 /// Bytes before the options of an interface description.
 const INTERFACE_HEADER: usize = 16;
+/// Bytes before the options of interface statistics.
+const STATISTICS_HEADER: usize = 20;
+/// Longest block of interface statistics that is read.
+const STATISTICS_MAX: usize = 4096;
 /// Bytes before the packet in an enhanced or obsolete packet block.
 pub(super) const PACKET_HEADER: u32 = 28;
 /// Bytes before the packet in a simple packet block.

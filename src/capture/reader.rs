@@ -288,6 +288,24 @@ impl<R> Reader<R> {
         }
     }
 
+    /// Whether all is read and the capture was cut: it promised a closing block, as
+    /// [`PcapngWriter::closing`](super::PcapngWriter::closing) does, and has none.
+    pub fn is_unclosed(&self) -> bool {
+        match &self.format {
+            Parser::Pcap(_) => false,
+            Parser::Pcapng(pcapng) => self.done && pcapng.is_unclosed(),
+        }
+    }
+
+    /// Returns the number of packets that the capture says it dropped, by what was read so far; 0 for
+    /// a pcap, which does not tell.
+    pub fn dropped(&self) -> u64 {
+        match &self.format {
+            Parser::Pcap(_) => 0,
+            Parser::Pcapng(pcapng) => pcapng.dropped(),
+        }
+    }
+
     /// The format that was recognised.
     pub fn format(&self) -> Format {
         match self.format {

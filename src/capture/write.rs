@@ -89,20 +89,62 @@ impl Direction {
 #[derive(Debug)]
 pub struct PcapngWriter<W> {
     sink: W,
-    interfaces: u32,
+    interfaces: Vec<Written>,
+}
+
+/// Packets of an interface that were written.
+#[derive(Clone, Copy, Debug, Default)]
+struct Written {
+    packets: u64,
+    /// The time of the last one, as the interface counts it.
+    last_ticks: u64,
 }
 
 impl<W: Write> PcapngWriter<W> {
     /// Starts a capture that has no interfaces yet.
-    pub fn new(mut sink: W) -> Result<Self, WriteError> {
+    pub fn new(sink: W) -> Result<Self, WriteError> {
+        Self::start(sink, &[])
+    }
+
+    /// Starts a capture that is to be closed by [`close`](Self::close). Its header promises that: where the closing block
+    /// is missing, readers know that the capture was cut ([`Reader::is_unclosed`](super::Reader::is_unclosed)).
+    pub fn closing(sink: W) -> Result<Self, WriteError> {
+        let mut options = Vec::new();
+        push_option(&mut options, pcapng::OPTION_COMMENT, pcapng::END_PROMISE.as_bytes())?;
+        let program = concat!("roce ", env!("CARGO_PKG_VERSION"));
+        push_option(&mut options, pcapng::OPTION_PROGRAM, program.as_bytes())?;
+        push_option(&mut options, pcapng::OPTION_END, &[])?;
+        Self::start(sink, &options)
+    }
+
+    fn start(mut sink: W, options: &[u8]) -> Result<Self, WriteError> {
         let mut body = Vec::new();
         body.extend(pcapng::BYTE_ORDER.to_le_bytes());
         body.extend(1_u16.to_le_bytes());
         body.extend(0_u16.to_le_bytes());
         // The length of the section is not known yet.
         body.extend((-1_i64).to_le_bytes());
+        body.extend(options);
         write_block(&mut sink, BlockType::SECTION_HEADER, &body)?;
-        Ok(Self { sink, interfaces: 0 })
+        Ok(Self { sink, interfaces: Vec::new() })
+    }
+
+    /// Writes the closing block: statistics of each interface, with the packets that were written, and those that were
+    /// seen and could not be (`missed`, of the first interface).
+    pub fn close(&mut self, missed: u64) -> Result<(), WriteError> {
+        for (id, written) in (0_u32..).zip(&self.interfaces) {
+            let missed = if id == 0 { missed } else { 0 };
+            let [a, b, c, d, e, f, g, h] = written.last_ticks.to_be_bytes();
+            let (high, low) = (u32::from_be_bytes([a, b, c, d]), u32::from_be_bytes([e, f, g, h]));
+            let mut body = Vec::new();
+            body.extend([id, high, low].map(u32::to_le_bytes).as_flattened());
+            let seen = written.packets.saturating_add(missed);
+            push_option(&mut body, pcapng::OPTION_RECEIVED, &seen.to_le_bytes())?;
+            push_option(&mut body, pcapng::OPTION_DROPPED, &missed.to_le_bytes())?;
+            push_option(&mut body, pcapng::OPTION_END, &[])?;
+            write_block(&mut self.sink, BlockType::INTERFACE_STATISTICS, &body)?;
+        }
+        self.flush()
     }
 
     /// Adds an interface, at any time before its first packet. An empty name is left out.
@@ -125,17 +167,17 @@ impl<W: Write> PcapngWriter<W> {
         snaplen: u32,
         options: &[u8],
     ) -> Result<InterfaceId, WriteError> {
-        if self.interfaces as usize >= MAX_INTERFACES {
-            return Err(WriteError::TooManyInterfaces);
-        }
+        let id = match u32::try_from(self.interfaces.len()) {
+            Ok(id) if self.interfaces.len() < MAX_INTERFACES => InterfaceId(id),
+            _ => return Err(WriteError::TooManyInterfaces),
+        };
         let mut body = Vec::new();
         body.extend(link.0.to_le_bytes());
         body.extend([0, 0]);
         body.extend(snaplen.to_le_bytes());
         body.extend(options);
         write_block(&mut self.sink, BlockType::INTERFACE_DESCRIPTION, &body)?;
-        let id = InterfaceId(self.interfaces);
-        self.interfaces += 1;
+        self.interfaces.push(Written::default());
         Ok(id)
     }
 
@@ -191,10 +233,11 @@ impl<W: Write> PcapngWriter<W> {
         data: &[u8],
         options: &[u8],
     ) -> Result<(), WriteError> {
-        if interface.0 >= self.interfaces {
+        let Some(written) = self.interfaces.get_mut(interface.0 as usize) else {
             return Err(WriteError::UnknownInterface(interface));
-        }
+        };
         let captured = captured(data)?;
+        *written = Written { packets: written.packets + 1, last_ticks: ticks };
         let [a, b, c, d, e, f, g, h] = ticks.to_be_bytes();
         let (high, low) = (u32::from_be_bytes([a, b, c, d]), u32::from_be_bytes([e, f, g, h]));
         // At most MAX_WRITTEN, and options of a block that was read.

@@ -52,6 +52,14 @@ pub struct Resolution {
     pub mtu: Option<Mtu>,
 }
 
+/// The unspecified address of the same family.
+fn wildcard_like(address: IpAddr) -> IpAddr {
+    match address {
+        IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
+        IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
+    }
+}
+
 impl Manager {
     fn id_mut(&mut self, id: CmId) -> Result<&mut Id, Error> {
         self.ids.get_mut(id).ok_or(Error::NotFound("id"))
@@ -85,14 +93,15 @@ impl Manager {
         {
             return Err(Error::Argument("link-local address without a scope"));
         }
-        let device = match address.ip() {
+        let listens_at = self.bound_address(address);
+        let device = match listens_at.ip() {
             ip if ip.is_unspecified() => None,
             ip => Some(self.device_at(ip).ok_or(Error::NoDevice)?),
         };
         let family_only = entry.family_only.unwrap_or_else(|| address.is_ipv4() || bind_v6_only);
         let binding = Binding {
             id,
-            address: address.ip(),
+            address: listens_at.ip(),
             reuse: entry.reuse,
             family_only,
             destination,
@@ -110,6 +119,17 @@ impl Manager {
         Ok(())
     }
 
+    /// Returns the address whose requests an id that is bound to `address` takes: a wildcard in
+    /// place of a loopback address that no device has, if
+    /// [`Config::loopback_is_wildcard`](super::Config) says so.
+    pub fn bound_address(&self, address: SocketAddr) -> SocketAddr {
+        let ip = address.ip();
+        if !self.config.loopback_is_wildcard || !ip.is_loopback() || self.device_at(ip).is_some() {
+            return address;
+        }
+        SocketAddr::new(wildcard_like(ip), address.port())
+    }
+
     /// Lets an id take requests, at most `backlog` of which wait in its channel; 0 or more than the limit is the limit. An
     /// id without an address is bound to 0.0.0.0 and an ephemeral port.
     pub fn listen(&mut self, id: CmId, backlog: u32) -> Result<(), Error> {
@@ -125,7 +145,7 @@ impl Manager {
             backlog => backlog.min(self.config.limits.backlog),
         };
         let entry = self.id_mut(id)?;
-        entry.backlog = Backlog { limit, queued: 0 };
+        entry.backlog = Backlog { limit, ..Backlog::default() };
         entry.state = IdState::Listen;
         Ok(())
     }
@@ -155,10 +175,7 @@ impl Manager {
             return Err(Error::Argument("destination address"));
         }
         if entry.state == IdState::Idle {
-            let any: IpAddr = match destination {
-                SocketAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
-                SocketAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
-            };
+            let any = wildcard_like(destination.ip());
             self.bind_for(
                 id,
                 source.unwrap_or_else(|| SocketAddr::new(any, 0)),
@@ -170,7 +187,8 @@ impl Manager {
         let entry = self.id_mut(id)?;
         entry.state = IdState::AddrQuery;
         entry.destination = Some(destination);
-        let wanted = entry.source.map(|source| source.ip()).filter(|ip| !ip.is_unspecified());
+        // An id that is bound to a wildcard is on no device.
+        let wanted = entry.source.filter(|_| entry.device.is_some()).map(|source| source.ip());
         let (space, port, tos) = (entry.space, entry.source.map_or(0, |s| s.port()), entry.tos);
         entry.resolving = Some(Resolving { serial, deadline: None });
         self.spaces.update(space, port, id, |binding| binding.destination = Some(destination));
@@ -239,7 +257,7 @@ impl Manager {
             return Err(Errno::ENODEV);
         }
         if let Some(source) = &mut entry.source
-            && source.ip().is_unspecified()
+            && entry.device.is_none()
         {
             source.set_ip(way.source);
         }

@@ -165,9 +165,14 @@ impl Manager {
 
     /// The request for this id is no longer in the channel.
     pub(super) fn leave_backlog(&mut self, id: CmId) {
-        let listener = self.ids.get_mut(id).and_then(|id| id.queued_at.take());
-        if let Some(listener) = listener.and_then(|listener| self.ids.get_mut(listener)) {
-            listener.backlog.queued = listener.backlog.queued.saturating_sub(1);
+        let Some(entry) = self.ids.get_mut(id) else { return };
+        let (queued_at, connection) = (entry.queued_at.take(), entry.connection);
+        let Some((listener, number)) = queued_at else { return };
+        if let Some(listener) = self.ids.get_mut(listener) {
+            listener.backlog.queue.remove(number);
+        }
+        if let Some(connection) = connection {
+            self.leave_half_open(connection);
         }
     }
 }

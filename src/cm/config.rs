@@ -47,6 +47,9 @@ pub struct Config {
     pub ephemeral_ports: RangeInclusive<u16>,
     /// Whether an IPv6 wildcard takes no IPv4 (`net.ipv6.bindv6only`), where no option says.
     pub bind_v6_only: bool,
+    /// Whether a loopback address that no device has is bound as a wildcard, as Linux does. A
+    /// program that binds to it then hears requests of other hosts.
+    pub loopback_is_wildcard: bool,
 }
 
 impl Default for Config {
@@ -62,6 +65,7 @@ impl Default for Config {
             listen_grace: Duration::ZERO,
             ephemeral_ports: 32768..=60999,
             bind_v6_only: false,
+            loopback_is_wildcard: false,
         }
     }
 }

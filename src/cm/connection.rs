@@ -41,13 +41,17 @@ pub(super) enum Answer {
     ToRtu(MadBytes),
 }
 
+/// A number of a peer: its address, its CA GUID, and the comm id or QPN. The address is part of it, because a GUID is a
+/// claim: a peer elsewhere that makes the same one is another peer.
+pub(super) type RemoteKey = ([u8; 16], u64, u32);
+
 /// By what a peer's messages find the connection, besides the own comm id.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct RemoteKeys {
-    /// The peer's CA GUID and comm id.
-    pub(super) id: Option<(u64, u32)>,
-    /// The peer's CA GUID and QPN.
-    pub(super) qpn: Option<(u64, u32)>,
+    /// The peer's comm id.
+    pub(super) id: Option<RemoteKey>,
+    /// The peer's QPN.
+    pub(super) qpn: Option<RemoteKey>,
     /// The peer's address and SIDR request.
     pub(super) sidr: Option<([u8; 16], u32)>,
 }
@@ -81,6 +85,12 @@ pub(super) struct Connection {
     pub(super) answer: Answer,
     /// The SIDR_REQ that is to be answered.
     pub(super) sidr: Option<SidrReq>,
+    /// Number of messages the peer may still get before it answers; `None` if it has answered, or was asked by this side.
+    pub(super) allowance: Option<u8>,
+    /// Number of times that its RTU is still repeated.
+    pub(super) rtu_repeats: u8,
+    /// Its number among the half-open ones.
+    pub(super) half_open: Option<u64>,
     pub(super) deadline: Option<Instant>,
 }
 
@@ -112,27 +122,11 @@ impl Manager {
         Some(name)
     }
 
-    /// Gives all comm ids from now on this upper half: managers of several processes that share an address tell their
-    /// messages by it. The lower half counts, because a random one would soon be one that peers still remember. The first
-    /// call decides.
-    pub fn set_comm_id_prefix(&mut self, prefix: u16) {
-        self.next_comm_id.get_or_insert_with(|| u32::from(prefix) << 16 | 1);
-    }
-
-    /// A comm id that is not 0 and not in use.
-    pub(super) fn random_comm_id(&mut self) -> CommId {
+    /// Returns a comm id that is not 0 and not in use: all of its bits are random, so that peers cannot guess it.
+    fn random_comm_id(&mut self) -> CommId {
         loop {
             #[expect(clippy::cast_possible_truncation, reason = "a comm id has 32 bits")]
-            let random = self.random.next() as u32;
-            let number = match &mut self.next_comm_id {
-                // With very many, a free one with the prefix would be hard to find.
-                Some(next) if self.by_local_id.len() < 1 << 15 => {
-                    let number = *next;
-                    *next = number & 0xffff_0000 | number.wrapping_add(1) & 0xffff;
-                    number
-                }
-                _ => random,
-            };
+            let number = self.random.next() as u32;
             if number != 0 && !self.by_local_id.contains_key(&number) {
                 return CommId(number);
             }
@@ -152,6 +146,12 @@ impl Manager {
         if before.is_retransmitting() && input.is_received() {
             self.peers.answered(connection.ah.dgid, &mut connection.transmission);
         }
+        if input.proves_peer() {
+            connection.allowance = None;
+        }
+        if !after.is_half_open() {
+            self.leave_half_open(name);
+        }
         Some(after)
     }
 
@@ -159,6 +159,7 @@ impl Manager {
     pub(super) fn free(&mut self, name: ConnectionId) {
         self.set_deadline(name, None);
         self.forget_remote_qpn(name);
+        self.leave_half_open(name);
         let Some(connection) = self.connections.remove(name) else { return };
         self.peers.leave(connection.ah.dgid);
         self.by_local_id.remove(&connection.local_id.0);

@@ -13,8 +13,12 @@ counters! {
     Waited = "cm_tx_waits",
     /// Requests, replies and disconnects that were given up.
     TimedOut = "cm_tx_timeouts",
+    /// Messages that were not sent, because the peer has not shown that it is at its address.
+    Unproven = "cm_tx_unproven",
     /// Messages that found no room in the transmit queue.
     TransmitQueueFull = "cm_tx_queue_full",
+    /// Half-open requests that gave way to newer ones.
+    HalfOpenEvicted = "cm_half_open_evicted",
     /// Lingering connections that gave way to newer ones.
     LingerEvicted = "cm_linger_evicted",
     /// Datagrams shorter or longer than a MAD.
@@ -31,6 +35,9 @@ counters! {
     UnknownAttribute = "cm_rx_unknown_attribute",
     /// Messages from or to an address that cannot be a peer's, or this device's.
     BadAddress = "cm_rx_bad_address",
+    /// Messages with the comm ids of a connection whose peer has another address than their source: answered as if no
+    /// connection had these comm ids.
+    WrongSource = "cm_rx_wrong_source",
     /// Messages for a device that is gone.
     NoDevice = "cm_rx_no_device",
     /// REQs that came before.
@@ -41,7 +48,8 @@ counters! {
     Early = "cm_rx_early",
     /// REQs and SIDR_REQs for a service that nothing listens for: REJ 8, SIDR_REP 1.
     NoListener = "cm_rx_no_listener",
-    /// REQs and SIDR_REQs for a listener whose backlog is full: no answer, as the peer will retransmit.
+    /// REQs and SIDR_REQs that a full backlog forgot, the oldest of the address that had the most: no answer, as the peer
+    /// will retransmit.
     BacklogFull = "cm_rx_backlog_full",
     /// REQs and SIDR_REQs for which there was no id, connection or event left: no answer.
     NoResources = "cm_rx_no_resources",
@@ -49,6 +57,8 @@ counters! {
     BadIpHeader = "cm_rx_bad_ip_header",
     /// REQs whose primary path does not end here: REJ 12.
     BadPrimaryGid = "cm_rx_bad_primary_gid",
+    /// REQs whose primary path leads to another address than the one that they come from: REJ 12.
+    ForeignGid = "cm_rx_foreign_gid",
     /// REQs of another partition: REJ 12.
     BadPartition = "cm_rx_bad_partition",
     /// REQs whose path MTU does not exist: REJ 26.

@@ -74,11 +74,11 @@ impl Manager {
         dreq: &Dreq,
     ) -> Result<(), Counter> {
         let (own, peer) = (dreq.remote_comm_id(), dreq.local_comm_id());
-        let Some(name) = self.find(own, Some(peer)) else {
+        let found = self.find(arrival, own, Some(peer)).or(Counter::UnknownDreq);
+        let name = found.inspect_err(|_| {
             let drep = message::drep_to(arrival.header, dreq);
-            self.answer_unknown(arrival, Addressee::CommId(own), drep);
-            return Err(Counter::UnknownDreq);
-        };
+            self.answer_unknown(arrival, Addressee::Disconnect(own), drep);
+        })?;
         let Some(connection) = self.connections.get(name) else { return Err(Counter::UnknownDreq) };
         if dreq.remote_qpn_eecn() != connection.local_qpn {
             return Err(Counter::WrongDreqQpn);
@@ -107,9 +107,14 @@ impl Manager {
         Ok(())
     }
 
-    pub(super) fn handle_drep(&mut self, now: Instant, drep: &Drep) -> Result<(), Counter> {
-        let found = self.find(drep.remote_comm_id(), Some(drep.local_comm_id()));
-        let name = found.ok_or(Counter::UnknownDrep)?;
+    pub(super) fn handle_drep(
+        &mut self,
+        now: Instant,
+        arrival: &Arrival<'_>,
+        drep: &Drep,
+    ) -> Result<(), Counter> {
+        let found = self.find(arrival, drep.remote_comm_id(), Some(drep.local_comm_id()));
+        let name = found.or(Counter::UnknownDrep)?;
         self.step(name, Input::RecvDrep).ok_or(Counter::UnexpectedDrep)?;
         let owner = self.connections.get(name).and_then(|connection| connection.owner);
         self.enter_timewait(now, name);

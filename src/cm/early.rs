@@ -69,7 +69,8 @@ impl Manager {
         let (service, header, key, is_known) = match message {
             Message::Req(req) => {
                 let id = req.local_comm_id().0;
-                let is_known = self.by_remote_id.contains_key(&(req.local_ca_guid(), id));
+                let is_known =
+                    self.by_remote_id.contains_key(&(received.source.0, req.local_ca_guid(), id));
                 (req.service_id(), req.ip_cm(), (received.source, true, id), is_known)
             }
             Message::SidrReq(req) => {

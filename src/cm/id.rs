@@ -4,6 +4,7 @@ use core::net::SocketAddr;
 
 use super::Manager;
 use super::error::Error;
+use super::half_open::SourceQueue;
 use super::multicast::Membership;
 use super::path::PathRecord;
 use super::state::{IdState, State};
@@ -36,11 +37,11 @@ pub(super) struct Resolving {
 }
 
 /// A listener's part of an id.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Debug, Default)]
 pub(super) struct Backlog {
     pub(super) limit: u32,
     /// Requests in the channel that the program has not taken.
-    pub(super) queued: u32,
+    pub(super) queue: SourceQueue<CmId>,
 }
 
 /// An id.
@@ -71,8 +72,8 @@ pub(super) struct Id {
     pub(super) connected_once: bool,
     /// Whether the program knows the id well enough for events: not before it accepted a request.
     pub(super) is_reported: bool,
-    /// The listener whose request for this id is still in the channel.
-    pub(super) queued_at: Option<CmId>,
+    /// The listener whose request for this id is still in the channel, and its number in the backlog.
+    pub(super) queued_at: Option<(CmId, u64)>,
     pub(super) backlog: Backlog,
     pub(super) resolving: Option<Resolving>,
     pub(super) groups: Vec<Membership>,

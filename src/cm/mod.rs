@@ -72,6 +72,13 @@
 //!   otherwise a lost REJ leaves one side connected alone.
 //! - A refused REQ and an answered SIDR_REQ are remembered for a while, so that a duplicate gets the same answer. In Linux
 //!   it is a new request.
+//! - A message finds a connection by its comm ids and by its source, which must be the peer's address; a REQ or REP that a
+//!   stranger sends with a peer's GUID and QPN makes nothing stale. Linux looks at comm ids and GUIDs only.
+//! - The primary path of a REQ, and the source in its IP header, must be where the REQ comes from: REJ 12 and 28.
+//! - A peer that has not answered gets at most [`UNPROVEN_MESSAGES`](limits::UNPROVEN_MESSAGES) messages for each REQ. So that
+//!   a lost RTU does no harm, the side that sent it repeats it a few times without being asked.
+//! - Half-open requests are bounded in total and for each address; the oldest of the address that has the most gives way.
+//!   A full backlog forgets such a one, too, where Linux drops the new one.
 //! - A request for which nothing listens may wait for its listener for a moment ([`Config::listen_grace`]).
 //! - A LAP for a connection is refused by an APR with status 2; Linux ignores it.
 //! - Timers may be shorter ([`Retransmission`]), and no peer can make them longer than [`limits`] says. A shorter one does
@@ -92,6 +99,7 @@
 //! | `sidr` | services resolved for datagrams |
 //! | `multicast` | groups |
 //! | `receive`, `early` | the way in: what a MAD must be before it is looked at, and requests that wait for their listener |
+//! | `half_open` | bounds of requests whose peer has not answered |
 //! | `message`, `private_data`, `path` | MADs, the IP header, paths and their times |
 //! | `attributes` | what a QP must be set to |
 //! | `channel`, `transmit` | event channels; transmission and retransmission |
@@ -152,6 +160,7 @@ mod disconnect;
 mod early;
 mod error;
 mod event;
+mod half_open;
 mod id;
 pub mod limits;
 mod loss;
@@ -198,8 +207,9 @@ use crate::secret::SecretRandom;
 pub use crate::secret::Seed;
 use crate::wire::cm::PortSpace;
 use channel::Channel;
-use connection::Connection;
+use connection::{Connection, RemoteKey};
 use early::EarlyRequests;
+use half_open::SourceQueue;
 use id::Id;
 use loss::Peers;
 use space::Spaces;
@@ -221,6 +231,8 @@ pub struct Usage {
     pub queries: usize,
     /// Requests that wait for their listener.
     pub early: usize,
+    /// Requests that the program has not taken, or that it accepted and whose peer has not answered.
+    pub half_open: usize,
     /// Entries by which messages find connections.
     pub index_entries: usize,
 }
@@ -237,10 +249,10 @@ pub struct Manager {
     spaces: Spaces,
     /// Connections by the own comm id.
     by_local_id: BTreeMap<u32, ConnectionId>,
-    /// By the peer's CA GUID and comm id.
-    by_remote_id: BTreeMap<(u64, u32), ConnectionId>,
-    /// By the peer's CA GUID and QPN.
-    by_remote_qpn: BTreeMap<(u64, u32), ConnectionId>,
+    /// By the peer's comm id.
+    by_remote_id: BTreeMap<RemoteKey, ConnectionId>,
+    /// By the peer's QPN.
+    by_remote_qpn: BTreeMap<RemoteKey, ConnectionId>,
     /// By the peer's address and SIDR request.
     by_sidr: BTreeMap<([u8; 16], u32), ConnectionId>,
     /// Connections that belong to no id, the oldest first.
@@ -253,12 +265,11 @@ pub struct Manager {
     queries: VecDeque<Query>,
     unclaimed: VecDeque<Unclaimed>,
     early: EarlyRequests,
+    half_open: SourceQueue<ConnectionId>,
     /// How many there ever were.
     queried: u64,
     readable: VecDeque<ChannelId>,
     counters: Counters,
-    /// The next comm id, if they have a prefix.
-    next_comm_id: Option<u32>,
 }
 
 impl Manager {
@@ -285,10 +296,10 @@ impl Manager {
             queries: VecDeque::new(),
             unclaimed: VecDeque::new(),
             early: EarlyRequests::default(),
+            half_open: SourceQueue::default(),
             queried: 0,
             readable: VecDeque::new(),
             counters: Counters::default(),
-            next_comm_id: None,
             config,
         }
     }
@@ -316,6 +327,7 @@ impl Manager {
             transmits: self.transmits.len(),
             queries: self.queries.len(),
             early: self.early.len(),
+            half_open: self.half_open.len(),
             index_entries: self.by_local_id.len()
                 + self.by_remote_id.len()
                 + self.by_remote_qpn.len()

@@ -41,6 +41,8 @@ pub enum Addressee {
     Listener(PortSpace, u16),
     /// The process that has this comm id.
     CommId(CommId),
+    /// The same, and the message is a DREQ.
+    Disconnect(CommId),
 }
 
 /// A message that no id of this manager knows.
@@ -58,6 +60,29 @@ pub struct Unclaimed {
 pub(super) fn listener_of(service: ServiceId) -> Addressee {
     let (space, port) = service.to_rdma_cm().unwrap_or((PortSpace::TCP, 0));
     Addressee::Listener(space, port)
+}
+
+/// The connection that a message is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Found {
+    /// This one.
+    Connection(ConnectionId),
+    /// None has these comm ids.
+    Unknown,
+    /// The comm ids are those of another peer's connection. The sender gets the same answer as for unknown ones, so that
+    /// it does not learn which exist.
+    Foreign,
+}
+
+impl Found {
+    /// Returns the connection, or the counter of the message: `unknown` if no connection has its comm ids.
+    pub(super) fn or(self, unknown: Counter) -> Result<ConnectionId, Counter> {
+        match self {
+            Self::Connection(name) => Ok(name),
+            Self::Unknown => Err(unknown),
+            Self::Foreign => Err(Counter::WrongSource),
+        }
+    }
 }
 
 /// A MAD whose envelope is right.
@@ -139,12 +164,12 @@ impl Manager {
             Message::Req(req) => self.handle_req(now, arrival, req),
             Message::Rep(rep) => self.handle_rep(now, arrival, rep),
             Message::Rtu(rtu) => self.handle_rtu(arrival, rtu),
-            Message::Mra(mra) => self.handle_mra(now, mra),
-            Message::Rej(rej) => self.handle_rej(now, rej),
+            Message::Mra(mra) => self.handle_mra(now, arrival, mra),
+            Message::Rej(rej) => self.handle_rej(now, arrival, rej),
             Message::Dreq(dreq) => self.handle_dreq(now, arrival, dreq),
-            Message::Drep(drep) => self.handle_drep(now, drep),
+            Message::Drep(drep) => self.handle_drep(now, arrival, drep),
             Message::SidrReq(req) => self.handle_sidr_req(arrival, req),
-            Message::SidrRep(rep) => self.handle_sidr_rep(rep),
+            Message::SidrRep(rep) => self.handle_sidr_rep(arrival, rep),
             Message::Lap(lap) => self.handle_lap(arrival, lap),
             Message::Apr(_) => Err(Counter::AlternatePath),
         }
@@ -185,17 +210,29 @@ impl Manager {
         self.unclaimed.pop_front()
     }
 
-    /// The connection with this own comm id and this comm id of the peer's, `None` if the peer's is not known yet.
-    pub(super) fn find(&self, local: CommId, remote: Option<CommId>) -> Option<ConnectionId> {
-        let name = *self.by_local_id.get(&local.0)?;
-        (self.connections.get(name)?.remote_id == remote).then_some(name)
+    /// Finds the connection with this own comm id and this comm id of the peer's, `None` if the peer's is not known yet.
+    /// A message finds it only from the address of the connection's peer: comm ids can be guessed, and prove nothing
+    /// alone.
+    pub(super) fn find(
+        &self,
+        arrival: &Arrival<'_>,
+        local: CommId,
+        remote: Option<CommId>,
+    ) -> Found {
+        let entry = |name: ConnectionId| Some((name, self.connections.get(name)?));
+        let found = self.by_local_id.get(&local.0).and_then(|name| entry(*name));
+        match found.filter(|(_, connection)| connection.remote_id == remote) {
+            None => Found::Unknown,
+            Some((_, connection)) if connection.ah.dgid != arrival.source => Found::Foreign,
+            Some((name, _)) => Found::Connection(name),
+        }
     }
 
     /// Alternate paths do not exist on RoCE: a LAP is refused.
     fn handle_lap(&mut self, arrival: &Arrival<'_>, lap: &Lap) -> Result<(), Counter> {
-        if self.find(lap.remote_comm_id(), Some(lap.local_comm_id())).is_some() {
-            self.answer(arrival, message::apr_to(arrival.header, lap));
-        }
+        let found = self.find(arrival, lap.remote_comm_id(), Some(lap.local_comm_id()));
+        found.or(Counter::AlternatePath)?;
+        self.answer(arrival, message::apr_to(arrival.header, lap));
         Err(Counter::AlternatePath)
     }
 }

@@ -7,10 +7,11 @@ use super::error::Error;
 use super::event::{EventKind, EventParam};
 use super::message::{self, RejectDetail, RejectReason, Rejected, SidrStatus};
 use super::private_data::{self, PrivateData, private_data_len};
+use super::receive::Arrival;
 use super::state::{IdState, Input, State};
 use super::table::{CmId, ConnectionId};
 use crate::time::Instant;
-use crate::wire::cm::Rej;
+use crate::wire::cm::{CommId, Rej};
 
 impl Manager {
     /// Rejects a request, or a reply that the program cannot use, with data for the peer's program. For datagrams, whose
@@ -66,7 +67,8 @@ impl Manager {
 
     /// An RTU came for a connection that is over: if this side rejected it, the peer did not hear.
     pub(super) fn answer_late_rtu(&mut self, name: ConnectionId) {
-        let Some(connection) = self.connections.get(name) else { return };
+        let Some(connection) = self.connections.get_mut(name) else { return };
+        connection.allowance = None;
         if let (State::Timewait, Answer::ToRtu(rej)) = (connection.state, connection.answer) {
             self.transmit_on(name, rej);
         }
@@ -84,8 +86,13 @@ impl Manager {
         self.transmit_on(name, rej);
     }
 
-    pub(super) fn handle_rej(&mut self, now: Instant, rej: &Rej) -> Result<(), Counter> {
-        let name = self.find_rejected(rej).ok_or(Counter::UnknownRej)?;
+    pub(super) fn handle_rej(
+        &mut self,
+        now: Instant,
+        arrival: &Arrival<'_>,
+        rej: &Rej,
+    ) -> Result<(), Counter> {
+        let name = self.find_rejected(arrival, rej)?;
         let input = if rej.reason() == RejectReason::StaleConnection as u16 {
             Input::RecvRejStale
         } else {
@@ -128,19 +135,27 @@ impl Manager {
         Ok(())
     }
 
-    /// The connection that a REJ is about. One for a timeout comes from a peer that may not know this side's comm id; one of
-    /// a REQ comes from a peer whose comm id this side does not know.
-    fn find_rejected(&self, rej: &Rej) -> Option<ConnectionId> {
+    /// Finds the connection that a REJ is about. One for a timeout comes from a peer that may not know this side's comm id;
+    /// one of a REQ comes from a peer whose comm id this side does not know.
+    fn find_rejected(&self, arrival: &Arrival<'_>, rej: &Rej) -> Result<ConnectionId, Counter> {
         let (own, peer) = (rej.remote_comm_id(), rej.local_comm_id());
-        if rej.reason() == RejectReason::Timeout as u16 {
-            let ari = rej.ari();
-            let guid = u64::from_be_bytes(*ari.first_chunk()?);
-            return self.by_remote_id.get(&(guid, peer.0)).copied();
+        if rej.reason() == RejectReason::Timeout as u16 && own == CommId(0) {
+            return self.find_abandoned(arrival, rej).ok_or(Counter::UnknownRej);
         }
-        if rej.message_rejected().get() == Rejected::Req as u32 {
-            return self.find(own, None);
-        }
-        self.find(own, Some(peer))
+        let is_of_req = rej.message_rejected().get() == Rejected::Req as u32;
+        let peer = (!is_of_req).then_some(peer);
+        self.find(arrival, own, peer).or(Counter::UnknownRej)
+    }
+
+    /// Finds the request whose sender waits for no answer any longer, by the sender's GUID and comm id: it has not seen the
+    /// comm id of this side, so the request is not established.
+    fn find_abandoned(&self, arrival: &Arrival<'_>, rej: &Rej) -> Option<ConnectionId> {
+        let ari = rej.ari();
+        let guid = u64::from_be_bytes(*ari.first_chunk()?);
+        let key = (arrival.source.0, guid, rej.local_comm_id().0);
+        let name = *self.by_remote_id.get(&key)?;
+        let state = self.connections.get(name)?.state;
+        matches!(state, State::ReqRcvd | State::RepSent | State::MraRepRcvd).then_some(name)
     }
 
     /// Whether an id's request is still to be decided on.

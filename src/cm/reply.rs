@@ -8,7 +8,7 @@ use super::limits::SERVICE_TIMEOUT_MAX;
 use super::message::{self, Mraed, RejectDetail, RejectReason, Rejected};
 use super::path::{ack_timeout, duration};
 use super::private_data::{self, PrivateData, private_data_len};
-use super::receive::{Addressee, Arrival};
+use super::receive::{Addressee, Arrival, Found};
 use super::request::ConnParam;
 use super::state::{IdState, Input, State};
 use super::table::{CmId, ConnectionId};
@@ -112,6 +112,7 @@ impl Manager {
             connection.negotiated.initiator_depth = param.initiator_depth;
             connection.negotiated.responder_resources = param.responder_resources;
         }
+        self.enter_half_open(name);
         self.send_reliably(now, name, mad);
         Ok(())
     }
@@ -123,24 +124,20 @@ impl Manager {
         rep: &Rep,
     ) -> Result<(), Counter> {
         let (own, peer) = (rep.remote_comm_id(), rep.local_comm_id());
-        if let Some(name) = self.find(own, Some(peer)) {
+        if let Found::Connection(name) = self.find(arrival, own, Some(peer)) {
             self.answer_duplicate_rep(name);
             return Err(Counter::DuplicateRep);
         }
-        let waiting = self.find(own, None).filter(|name| {
-            let state = self.connections.get(*name).map(|connection| connection.state);
-            state.is_some_and(|state| state.after(Input::RecvRep).is_some())
-        });
-        let Some(name) = waiting else {
+        let name = self.find_requested(arrival, rep).inspect_err(|_| {
             let reason = RejectReason::InvalidCommId;
             let rej = message::rej_of_rep(arrival.header, rep, reason);
             self.answer_unknown(arrival, Addressee::CommId(own), rej);
-            return Err(Counter::UnknownRep);
-        };
+        })?;
         let Some(connection) = self.connections.get(name) else { return Err(Counter::UnknownRep) };
         let is_initiator = connection.negotiated.qp_type == QpType::XrcSend;
         let qpn = if is_initiator { Qpn::new(rep.local_eecn().get()) } else { rep.local_qpn() };
-        let (id_key, qpn_key) = ((rep.local_ca_guid(), peer.0), (rep.local_ca_guid(), qpn.get()));
+        let key = |number: u32| (arrival.source.0, rep.local_ca_guid(), number);
+        let (id_key, qpn_key) = (key(peer.0), key(qpn.get()));
         let stale = self.by_remote_qpn.get(&qpn_key).or_else(|| self.by_remote_id.get(&id_key));
         if let Some(&stale) = stale {
             let rej = message::rej_of_rep(arrival.header, rep, RejectReason::StaleConnection);
@@ -151,9 +148,18 @@ impl Manager {
         self.by_remote_id.insert(id_key, name);
         self.by_remote_qpn.insert(qpn_key, name);
         self.step(name, Input::RecvRep);
-        self.set_deadline(name, None);
+        self.start_rtu_repeats(now, name);
         self.take_rep(name, rep, qpn, arrival);
         Ok(())
+    }
+
+    /// Finds the connection whose REQ a REP answers.
+    fn find_requested(&self, arrival: &Arrival<'_>, rep: &Rep) -> Result<ConnectionId, Counter> {
+        let found = self.find(arrival, rep.remote_comm_id(), None);
+        let name = found.or(Counter::UnknownRep)?;
+        let state = self.connections.get(name).map(|connection| connection.state);
+        let waits = state.is_some_and(|state| state.after(Input::RecvRep).is_some());
+        if waits { Ok(name) } else { Err(Counter::UnknownRep) }
     }
 
     /// Learns from a REP what the peer's side is, and tells the program.
@@ -161,8 +167,9 @@ impl Manager {
         let Some(connection) = self.connections.get_mut(name) else { return };
         connection.remote_id = Some(rep.local_comm_id());
         connection.remote_qpn = qpn;
-        connection.keys.id = Some((rep.local_ca_guid(), rep.local_comm_id().0));
-        connection.keys.qpn = Some((rep.local_ca_guid(), qpn.get()));
+        let key = |number: u32| Some((arrival.source.0, rep.local_ca_guid(), number));
+        connection.keys.id = key(rep.local_comm_id().0);
+        connection.keys.qpn = key(qpn.get());
         connection.message = None;
         let negotiated = &mut connection.negotiated;
         negotiated.sq_psn = rep.starting_psn();
@@ -218,19 +225,14 @@ impl Manager {
 
     pub(super) fn handle_rtu(&mut self, arrival: &Arrival<'_>, rtu: &Rtu) -> Result<(), Counter> {
         let (own, peer) = (rtu.remote_comm_id(), rtu.local_comm_id());
-        let Some(name) = self.find(own, Some(peer)) else {
+        let found = self.find(arrival, own, Some(peer)).or(Counter::UnknownRtu);
+        let name = found.inspect_err(|_| {
             let (transaction, reason) =
                 (arrival.header.transaction_id(), RejectReason::InvalidCommId as u16);
-            let rej = message::rej(
-                transaction,
-                (own, peer),
-                Rejected::Other,
-                reason,
-                &RejectDetail::NONE,
-            );
+            let none = RejectDetail::NONE;
+            let rej = message::rej(transaction, (own, peer), Rejected::Other, reason, &none);
             self.answer_unknown(arrival, Addressee::CommId(own), rej);
-            return Err(Counter::UnknownRtu);
-        };
+        })?;
         if self.step(name, Input::RecvRtu).is_none() {
             self.answer_late_rtu(name);
             return Err(Counter::UnexpectedRtu);
@@ -263,14 +265,19 @@ impl Manager {
         Ok(())
     }
 
-    pub(super) fn handle_mra(&mut self, now: Instant, mra: &Mra) -> Result<(), Counter> {
+    pub(super) fn handle_mra(
+        &mut self,
+        now: Instant,
+        arrival: &Arrival<'_>,
+        mra: &Mra,
+    ) -> Result<(), Counter> {
         let (own, peer) = (mra.remote_comm_id(), mra.local_comm_id());
-        let (name, input) = match mra.message_mraed().get() {
-            0 => (self.find(own, None), Input::RecvMraOfReq),
-            1 => (self.find(own, Some(peer)), Input::RecvMraOfRep),
+        let (found, input) = match mra.message_mraed().get() {
+            0 => (self.find(arrival, own, None), Input::RecvMraOfReq),
+            1 => (self.find(arrival, own, Some(peer)), Input::RecvMraOfRep),
             _ => return Err(Counter::UnexpectedMra),
         };
-        let name = name.ok_or(Counter::UnknownMra)?;
+        let name = found.or(Counter::UnknownMra)?;
         self.step(name, input).ok_or(Counter::UnexpectedMra)?;
         let Some(connection) = self.connections.get_mut(name) else { return Ok(()) };
         let service = duration(byte(mra.service_timeout())).min(SERVICE_TIMEOUT_MAX);

@@ -9,7 +9,7 @@ use super::device::gid_of;
 use super::error::Error;
 use super::event::{ConnEvent, Ece, Event, EventKind, EventParam};
 use super::id::Id;
-use super::limits::RESPONSE_TIMEOUT_MAX;
+use super::limits::{RESPONSE_TIMEOUT_MAX, UNPROVEN_MESSAGES};
 use super::loss::Transmission;
 use super::message::{self, RejectDetail, RejectReason};
 use super::path::{PathRecord, ack_timeout, duration};
@@ -117,6 +117,9 @@ impl Manager {
             transmission: Transmission::default(),
             answer: Answer::None,
             sidr: None,
+            allowance: None,
+            half_open: None,
+            rtu_repeats: 0,
             deadline: None,
         };
         let name = self.insert_connection(connection).ok_or(Error::Exhausted("connections"))?;
@@ -214,12 +217,12 @@ impl Manager {
         arrival: &Arrival<'_>,
         req: &Req,
     ) -> Result<(), Counter> {
-        let guid = req.local_ca_guid();
-        if let Some(&known) = self.by_remote_id.get(&(guid, req.local_comm_id().0)) {
+        let key = |number: u32| (arrival.source.0, req.local_ca_guid(), number);
+        if let Some(&known) = self.by_remote_id.get(&key(req.local_comm_id().0)) {
             self.answer_duplicate_req(arrival, req, known);
             return Err(Counter::DuplicateReq);
         }
-        if let Some(&stale) = self.by_remote_qpn.get(&(guid, req.local_qpn().get())) {
+        if let Some(&stale) = self.by_remote_qpn.get(&key(req.local_qpn().get())) {
             self.reject_req(arrival, req, RejectReason::StaleConnection, &RejectDetail::NONE);
             self.disconnect_stale(now, stale);
             return Err(Counter::StaleReq);
@@ -250,7 +253,7 @@ impl Manager {
             device.is_some_and(|device| device.gid_index(req.primary_remote_port_gid()).is_none());
         let reason = if wrong_gid { Counter::BadPrimaryGid } else { reason };
         let (code, detail) = match reason {
-            Counter::BadPrimaryGid | Counter::BadPartition => {
+            Counter::ForeignGid | Counter::BadPrimaryGid | Counter::BadPartition => {
                 let gid = device.map(|device| device.port_gid).unwrap_or_default();
                 (RejectReason::InvalidGid, RejectDetail::info(&gid.0))
             }
@@ -274,7 +277,10 @@ impl Manager {
     /// A REQ that came before: what was answered is answered once more, and while the program decides, an MRA tells that
     /// it takes longer. A REP is repeated by its own timer.
     fn answer_duplicate_req(&mut self, arrival: &Arrival<'_>, req: &Req, known: ConnectionId) {
-        let Some(connection) = self.connections.get(known) else { return };
+        let Some(connection) = self.connections.get_mut(known) else { return };
+        if let Some(allowance) = &mut connection.allowance {
+            *allowance = allowance.saturating_add(UNPROVEN_MESSAGES);
+        }
         match (connection.state, connection.answer) {
             (State::ReqRcvd, _) => {
                 let timeout = self.config.mra_timeout;
@@ -307,9 +313,8 @@ impl Manager {
         }
         let parsed = header.and_then(parse_ip_header).ok_or(Counter::BadIpHeader)?;
         let (source, destination) = parsed;
-        // Only this host sends packets from loopback: others cannot claim to.
-        let is_foreign = source.ip().is_loopback() && arrival.source != gid_of(source.ip());
-        if is_foreign || !device.has(destination) {
+        // Programs take the source for the peer's address: it must be that.
+        if gid_of(source.ip()) != arrival.source || !device.has(destination) {
             return Err(Counter::BadIpHeader);
         }
         let found = listeners.find(|listener| listener.matches(destination));
@@ -325,12 +330,12 @@ impl Manager {
         listener: CmId,
     ) -> Result<PathRecord, Counter> {
         let device = self.devices.get(arrival.device).ok_or(Counter::NoDevice)?;
-        let peer = req.primary_local_port_gid();
-        if device.gid_index(req.primary_remote_port_gid()).is_none()
-            || peer.is_multicast()
-            || peer == Gid::default()
-        {
+        if device.gid_index(req.primary_remote_port_gid()).is_none() {
             return Err(Counter::BadPrimaryGid);
+        }
+        // The QP's packets go there. A REQ that could name any address would make this host send to it.
+        if req.primary_local_port_gid() != arrival.source {
+            return Err(Counter::ForeignGid);
         }
         if !device.pkey.matches(req.partition_key()) {
             return Err(Counter::BadPartition);
@@ -343,12 +348,10 @@ impl Manager {
         Ok(path)
     }
 
-    /// Whether there is room for one more request of a listener: in its backlog, among the ids, and in its channel.
-    pub(super) fn require_room(&self, listener: CmId) -> Result<(), Counter> {
-        let entry = self.ids.get(listener).ok_or(Counter::NoListener)?;
-        if entry.backlog.queued >= entry.backlog.limit {
-            return Err(Counter::BacklogFull);
-        }
+    /// Makes room for one more request of a listener in its backlog; whether there is some among the ids and in its
+    /// channel.
+    pub(super) fn make_room(&mut self, listener: CmId, source: Gid) -> Result<(), Counter> {
+        self.limit_backlog(listener, source)?;
         let is_full = self.ids.is_full() || self.connections.is_full();
         if is_full || self.require_event_room(listener).is_err() {
             return Err(Counter::NoResources);
@@ -373,15 +376,20 @@ impl Manager {
         id.ack_timeout = entry.ack_timeout;
         id.psn = psn;
         id.is_reported = false;
-        id.queued_at = Some(listener);
         self.ids.insert(id)
     }
 
     /// Tells the listener's program of a request.
     pub(super) fn announce(&mut self, listener: CmId, id: CmId, param: EventParam, ece: Ece) {
+        let Ok(connection) = self.connection_of(id) else { return };
+        let source = self.connections.get(connection).map(|connection| connection.ah.dgid);
         let Some(entry) = self.ids.get_mut(listener) else { return };
-        entry.backlog.queued += 1;
+        let number = entry.backlog.queue.insert(source.unwrap_or_default(), id);
         let (channel, context) = (entry.channel, entry.context);
+        if let Some(entry) = self.ids.get_mut(id) {
+            entry.queued_at = Some((listener, number));
+        }
+        self.enter_half_open(connection);
         let kind = EventKind::ConnectRequest;
         let listener = Some(listener);
         self.push(channel, Event { kind, id, listener, context, status: 0, param, ece });
@@ -395,7 +403,7 @@ impl Manager {
         path: PathRecord,
     ) -> Result<(), Counter> {
         let listener = request.0;
-        self.require_room(listener)?;
+        self.make_room(listener, arrival.source)?;
         let device = self.devices.get(arrival.device).ok_or(Counter::NoDevice)?;
         let qp_ah = path.ah(device);
         let id = self.insert_requested(request, arrival).ok_or(Counter::NoResources)?;
@@ -404,10 +412,10 @@ impl Manager {
         entry.tos = Some(path.traffic_class);
         let (qp_type, psn) = (entry.qp_type, entry.psn);
         let response = duration(byte(req.local_cm_response_timeout())).min(RESPONSE_TIMEOUT_MAX);
-        let guid = req.local_ca_guid();
+        let key = |number: u32| Some((arrival.source.0, req.local_ca_guid(), number));
         let keys = RemoteKeys {
-            id: Some((guid, req.local_comm_id().0)),
-            qpn: Some((guid, req.local_qpn().get())),
+            id: key(req.local_comm_id().0),
+            qpn: key(req.local_qpn().get()),
             sidr: None,
         };
         // Messages go to where the REQ came from, on the path that it tells.
@@ -443,6 +451,9 @@ impl Manager {
             transmission: Transmission::default(),
             answer: Answer::None,
             sidr: None,
+            allowance: Some(UNPROVEN_MESSAGES),
+            half_open: None,
+            rtu_repeats: 0,
             deadline: None,
         };
         let Some(name) = self.insert_connection(connection) else {

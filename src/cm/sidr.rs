@@ -54,6 +54,9 @@ impl Manager {
             transmission: Transmission::default(),
             answer: Answer::None,
             sidr: None,
+            allowance: None,
+            half_open: None,
+            rtu_repeats: 0,
             deadline: None,
         }
     }
@@ -125,7 +128,7 @@ impl Manager {
             let (status, reason) = (SidrStatus::Rejected, Counter::BadTransport);
             return Err(self.refuse_sidr(arrival, req, status, reason));
         }
-        self.require_room(listener)?;
+        self.make_room(listener, arrival.source)?;
         let id = self.insert_requested(request, arrival).ok_or(Counter::NoResources)?;
         let mut connection = self.datagram(id, arrival.device, arrival.ah, Qpn::new(0));
         connection.keys.sidr = Some(key);
@@ -205,8 +208,12 @@ impl Manager {
         Ok(())
     }
 
-    pub(super) fn handle_sidr_rep(&mut self, rep: &SidrRep) -> Result<(), Counter> {
-        let name = self.find(rep.request_id(), None).ok_or(Counter::UnknownSidrRep)?;
+    pub(super) fn handle_sidr_rep(
+        &mut self,
+        arrival: &Arrival<'_>,
+        rep: &SidrRep,
+    ) -> Result<(), Counter> {
+        let name = self.find(arrival, rep.request_id(), None).or(Counter::UnknownSidrRep)?;
         self.step(name, Input::RecvSidrRep).ok_or(Counter::UnknownSidrRep)?;
         let connection = self.connections.get(name).ok_or(Counter::UnknownSidrRep)?;
         let (owner, ah) = (connection.owner, connection.qp_ah);

@@ -1,7 +1,8 @@
 //! Port spaces: which id is bound to which address and port, and which of them listens.
 //!
-//! The rules are those of Linux's `cma_check_port`. Spaces are apart from each other and from TCP's and UDP's own ports.
-//! Unlike Linux, only 0.0.0.0 and :: are wildcards: software NICs may have loopback addresses.
+//! The rules are those of Linux's `cma_check_port`. Spaces are apart from each other and from TCP's
+//! and UDP's own ports. Unlike on Linux, a loopback address is a wildcard only if no device has it:
+//! software NICs may have such addresses.
 
 use core::net::{IpAddr, SocketAddr};
 use core::ops::RangeInclusive;

@@ -129,6 +129,14 @@ impl Input {
     }
 }
 
+impl Input {
+    /// Whether it shows that the peer is at its address: a message with the comm ids of both sides, or data.
+    pub(super) const fn proves_peer(self) -> bool {
+        let is_request = matches!(self, Self::RecvReq | Self::RecvSidrReq);
+        matches!(self, Self::CommEst) || self.is_received() && !is_request
+    }
+}
+
 #[cfg(test)]
 impl Input {
     pub(super) const ALL: &'static [Self] = &[
@@ -234,6 +242,11 @@ impl State {
     /// Where `input` takes a connection in this state; `None` if it must be refused.
     pub(super) fn after(self, input: Input) -> Option<Self> {
         TRANSITIONS.iter().find(|row| (row.0, row.1) == (self, input)).map(|row| row.2)
+    }
+
+    /// Whether a request came, and its peer has not answered what was answered to it.
+    pub(super) const fn is_half_open(self) -> bool {
+        matches!(self, Self::ReqRcvd | Self::RepSent | Self::MraRepRcvd | Self::SidrReqRcvd)
     }
 
     /// Whether a timer retransmits the connection's message.

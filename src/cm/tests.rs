@@ -88,8 +88,11 @@ impl Scene {
     }
 
     fn receive(&mut self, mad: &MadBytes) -> Disposition {
-        let (source, destination) = (gid(2), gid(1));
-        let device = self.device;
+        self.receive_from(gid(2), mad)
+    }
+
+    fn receive_from(&mut self, source: Gid, mad: &MadBytes) -> Disposition {
+        let (device, destination) = (self.device, gid(1));
         let received = Received { device, source, destination, traffic_class: 0, mad };
         self.manager.handle_mad(Instant::ZERO, &received)
     }
@@ -348,30 +351,166 @@ fn destroyed_id_leaves_nothing_behind() {
     }
 }
 
-/// What is not answered is given up, with an event, after as many retransmissions as Linux makes.
+/// What is not answered is given up, with an event, after as long as Linux takes and as many retransmissions as it makes;
+/// but a peer that has not answered gets three REPs at most.
 #[test]
 fn unanswered_messages_are_given_up() {
     let rows = [
         (State::ReqSent, EventKind::Unreachable, 4608, 15),
-        (State::RepSent, EventKind::Unreachable, 4096, 15),
+        (State::RepSent, EventKind::Unreachable, 4096, 2),
         (State::DreqSent, EventKind::Disconnected, 4608, 15),
         (State::SidrReqSent, EventKind::Unreachable, 4096, 15),
     ];
     for (state, kind, interval, retries) in rows {
         let mut scene = reach(state);
         let mut times = Vec::new();
+        let mut rounds = 0;
         let event = loop {
             let at = scene.manager.poll_timeout().unwrap();
             scene.manager.handle_timeout(at);
             if let Some(event) = scene.manager.poll_event(scene.channel) {
                 break event;
             }
-            times.push(at.as_nanos() / 1_000_000);
-            assert!(scene.manager.poll_transmit().is_some());
+            rounds += 1;
+            if scene.manager.poll_transmit().is_some() {
+                times.push(at.as_nanos() / 1_000_000);
+            }
         };
+        assert_eq!(rounds, 15, "{state:?}");
         assert_eq!(times, (1..=retries).map(|n| n * interval).collect::<Vec<_>>(), "{state:?}");
         assert_eq!((event.kind, event.status), (kind, -110), "{state:?}");
     }
+}
+
+/// Whatever a stranger at its own address says of another's connection, with the right comm ids, changes nothing and is
+/// answered as what nothing knows.
+#[test]
+fn messages_from_another_address_change_nothing() {
+    for state in states() {
+        for (input, message) in MESSAGES {
+            if matches!(input, Input::RecvReq | Input::RecvSidrReq) {
+                continue;
+            }
+            let mut scene = reach(state);
+            let (mad, deadline) = (message(&scene), scene.manager.poll_timeout());
+            let disposition = scene.receive_from(gid(3), &mad);
+            let context = format!("{input:?} in {state:?}");
+            assert_eq!(scene.state(), state, "{context}");
+            assert_eq!(scene.manager.poll_event(scene.channel), None, "{context}");
+            assert_eq!(scene.manager.poll_timeout(), deadline, "{context}");
+            assert!(matches!(disposition, Disposition::Refused(_)), "{context}");
+            let answers = core::iter::from_fn(|| scene.manager.poll_transmit());
+            let answers: Vec<_> = answers.map(|sent| (sent.ah.dgid, sent.mad[17])).collect();
+            let mut nothing = Scene::new(PortSpace::TCP);
+            nothing.local = CommId(0x1234);
+            let unknown = message(&nothing);
+            nothing.receive_from(gid(3), &unknown);
+            let expected = core::iter::from_fn(|| nothing.manager.poll_transmit());
+            let expected: Vec<_> = expected.map(|sent| (sent.ah.dgid, sent.mad[17])).collect();
+            assert_eq!(answers, expected, "{context}: what exists is not told");
+        }
+    }
+}
+
+/// A REQ with another peer's GUID, comm id and QPN is a request of its own, and ends nothing.
+#[test]
+fn request_from_another_address_is_no_duplicate_and_makes_nothing_stale() {
+    for state in [State::ReqRcvd, State::RepSent, State::MraRepRcvd] {
+        let mut scene = reach(state);
+        let stolen = readdress(&scene.request.unwrap(), 3);
+        assert_eq!(scene.receive_from(gid(3), &stolen), Disposition::Accepted, "{state:?}");
+        assert_eq!(scene.state(), state);
+        assert!(scene.manager.poll_transmit().is_none(), "no one is told of it");
+    }
+    // The same of a connection that this side made: the QPN is known by its REP.
+    let mut scene = reach(State::Established);
+    let stolen = readdress(&request(PortSpace::TCP), 3);
+    let disposition = scene.receive_from(gid(3), &stolen);
+    assert_eq!(disposition, Disposition::Refused(Counter::NoListener));
+    assert_eq!(scene.state(), State::Established);
+    // From the peer itself, it means that the peer knows nothing of the connection.
+    let disposition = scene.receive(&stolen_id(&request(PortSpace::TCP)));
+    assert_eq!(disposition, Disposition::Refused(Counter::StaleReq));
+    assert_eq!(scene.state(), State::DreqSent);
+}
+
+/// The same REQ with another comm id.
+fn stolen_id(req: &MadBytes) -> MadBytes {
+    let mut mad = *req;
+    mad[27] ^= 0x55;
+    mad
+}
+
+/// The same REQ with the address of another sender in its path and its header.
+fn readdress(req: &MadBytes, last: u8) -> MadBytes {
+    let mut mad = *req;
+    mad[24 + 56..24 + 72].copy_from_slice(&gid(last).0);
+    mad[24 + 140 + 19] = last;
+    mad
+}
+
+/// A REQ is refused if its path, or its header, names another address than its own.
+#[test]
+fn request_that_names_another_address_is_refused() {
+    type Lie = fn(&mut MadBytes);
+    let lies: [(Lie, Counter); 3] = [
+        (|mad| mad[24 + 71] = 9, Counter::ForeignGid),
+        (|mad| mad[24 + 56..24 + 72].fill(0xff), Counter::ForeignGid),
+        (|mad| mad[24 + 140 + 19] = 9, Counter::BadIpHeader),
+    ];
+    for (lie, reason) in lies {
+        let mut scene = Scene::new(PortSpace::TCP);
+        scene.manager.bind(scene.id, SocketAddr::new(address(1), 7)).unwrap();
+        scene.manager.listen(scene.id, 0).unwrap();
+        let mut mad = request(PortSpace::TCP);
+        lie(&mut mad);
+        assert_eq!(scene.receive(&mad), Disposition::Refused(reason));
+        let answer = scene.manager.poll_transmit().unwrap();
+        assert_eq!((answer.ah.dgid, answer.mad[17]), (gid(2), 0x12), "a REJ to the sender");
+        assert!(scene.manager.poll_transmit().is_none());
+        assert_eq!(scene.manager.poll_event(scene.channel), None);
+        assert_eq!(scene.receive(&request(PortSpace::TCP)), Disposition::Accepted);
+    }
+}
+
+/// A peer that has not answered gets three messages for each of its own, whatever timers and commands do.
+#[test]
+fn unproven_peer_gets_three_messages_for_one() {
+    let ends: [fn(&mut Scene); 3] = [
+        |_| {},
+        |scene| {
+            let _ = scene.manager.destroy_id(Instant::ZERO, scene.id);
+        },
+        |scene| {
+            let _ = scene.manager.reject(Instant::ZERO, scene.id, RejectReason::Consumer, &[]);
+        },
+    ];
+    for end in ends {
+        let mut scene = Scene::passive(PortSpace::TCP);
+        // The shortest response time that there is, and as many retries.
+        let mut sent = 0;
+        scene.manager.accept(Instant::ZERO, scene.id, 0, &param()).unwrap();
+        for round in 0..40 {
+            if round == 10 {
+                end(&mut scene);
+            }
+            let Some(at) = scene.manager.poll_timeout() else { break };
+            scene.manager.handle_timeout(at);
+            sent += core::iter::from_fn(|| scene.manager.poll_transmit()).count();
+        }
+        assert_eq!(sent, 3);
+        assert!(scene.manager.counters().get(Counter::Unproven) > 0);
+    }
+    // One more REQ, and there are more answers; an RTU, and there is no limit.
+    let mut scene = reach(State::RepSent);
+    let request = scene.request.unwrap();
+    scene.receive(&request);
+    let mut sent = 0;
+    while let Some(at) = scene.manager.poll_timeout() {
+        scene.manager.handle_timeout(at);
+        sent += core::iter::from_fn(|| scene.manager.poll_transmit()).count();
+    }
+    assert_eq!(sent, 5, "six, of which one was sent before");
 }
 
 /// A caller that knows that nothing is at the peer's address ends the wait for an answer as a host without a listener does.

@@ -55,6 +55,9 @@ impl Timers {
     }
 }
 
+/// Shortest time between two looks at a message.
+const SHORTEST: Duration = Duration::from_millis(1);
+
 /// Nanoseconds between two times at which messages that wait are looked at.
 const WAIT_GRID: u64 = 64_000_000;
 
@@ -92,9 +95,7 @@ impl Schedule {
     pub(super) fn start(&mut self, now: Instant, policy: Retransmission) -> Instant {
         self.next = match policy {
             Retransmission::Constant => self.interval,
-            Retransmission::Backoff(first) => {
-                first.clamp(Duration::from_millis(1), self.interval.max(Duration::from_millis(1)))
-            }
+            Retransmission::Backoff(first) => first.clamp(SHORTEST, self.interval.max(SHORTEST)),
         };
         self.give_up = now.saturating_add(self.interval * (u32::from(self.retries) + 1));
         self.sent(now)
@@ -115,6 +116,18 @@ impl Schedule {
     pub(super) fn sent(&mut self, now: Instant) -> Instant {
         self.linux = now.saturating_add(self.interval);
         self.take(now)
+    }
+
+    /// The message is repeated now, without being asked for; when to repeat it next, at intervals that double.
+    pub(super) fn repeat(&mut self, now: Instant) -> Instant {
+        let at = now.saturating_add(self.next.max(SHORTEST));
+        self.next = self.next.saturating_mul(2);
+        at
+    }
+
+    /// Nothing is sent now; when to look next.
+    pub(super) fn postpone(&self, now: Instant) -> Instant {
+        now.saturating_add(self.interval.max(SHORTEST))
     }
 
     /// The message is not retransmitted now; when to look at it next, which is when Linux would retransmit it at the latest.

@@ -4,6 +4,7 @@ use super::Manager;
 use super::connection::Connection;
 use super::counters::Counter;
 use super::event::{EventKind, EventParam};
+use super::limits::RTU_REPEATS;
 use super::loss::Verdict;
 use super::message::MadBytes;
 use super::state::{Input, State};
@@ -46,6 +47,7 @@ impl Manager {
                     connection.deadline = None;
                     match connection.state {
                         State::Timewait => self.expire(name),
+                        State::RepRcvd | State::Established => self.repeat_rtu(now, name),
                         state if state.is_retransmitting() => self.retransmit(now, name),
                         _ => {}
                     }
@@ -73,7 +75,11 @@ impl Manager {
         }
         self.peers.retransmitted(ah.dgid, transmission);
         let (next, message) = (schedule.sent(now), *message);
+        let is_exhausted = connection.allowance == Some(0);
         self.set_deadline(name, Some(next));
+        if is_exhausted {
+            return self.counters.add(Counter::Unproven);
+        }
         self.counters.add(Counter::Retransmitted);
         if let Some(message) = message {
             self.transmit_on(name, message);
@@ -118,11 +124,42 @@ impl Manager {
         self.transmit_on(name, message);
     }
 
-    /// Sends a message to a connection's peer.
+    /// Sends a message to a connection's peer, unless that has not answered and has got enough.
     pub(super) fn transmit_on(&mut self, name: ConnectionId, mad: MadBytes) {
-        if let Some(connection) = self.connections.get(name) {
-            self.transmit(connection.device, connection.ah, mad);
+        let Some(connection) = self.connections.get_mut(name) else { return };
+        match &mut connection.allowance {
+            Some(0) => return self.counters.add(Counter::Unproven),
+            Some(allowance) => *allowance -= 1,
+            None => {}
         }
+        let (device, ah) = (connection.device, connection.ah);
+        self.transmit(device, ah, mad);
+    }
+
+    /// Begins to repeat the RTU of a connection that a REP answers at `now`.
+    pub(super) fn start_rtu_repeats(&mut self, now: Instant, name: ConnectionId) {
+        let policy = self.config.retransmission;
+        let Some(connection) = self.connections.get_mut(name) else { return };
+        connection.rtu_repeats = RTU_REPEATS;
+        let first = connection.schedule.start(now, policy);
+        self.set_deadline(name, Some(first));
+    }
+
+    /// Repeats an RTU, of which a peer that lost it and may send no more REPs could not tell. Waits for the program if that
+    /// has not established the connection yet.
+    fn repeat_rtu(&mut self, now: Instant, name: ConnectionId) {
+        let Some(connection) = self.connections.get_mut(name) else { return };
+        if connection.state == State::RepRcvd {
+            let next = connection.schedule.postpone(now);
+            return self.set_deadline(name, Some(next));
+        }
+        let left = connection.rtu_repeats.checked_sub(1);
+        let (Some(rtu), Some(left)) = (connection.message, left) else { return };
+        let next = connection.schedule.repeat(now);
+        connection.rtu_repeats = left;
+        self.set_deadline(name, (left > 0).then_some(next));
+        self.counters.add(Counter::Retransmitted);
+        self.transmit_on(name, rtu);
     }
 
     pub(super) fn transmit(&mut self, device: DeviceId, ah: AhAttr, mad: MadBytes) {

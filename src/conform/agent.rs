@@ -69,25 +69,26 @@ impl Agent {
 
     /// Runs the instances that the other agent asks for until it says goodbye; returns how many.
     pub fn serve(&self, line: &mut dyn Line) -> Result<usize, ControlError> {
-        let (turns, address) = (Turns::default(), None);
-        self.serve_client(line, &Client { turns: &turns, address, greeted: &|| {} })
+        let turns = Turns::default();
+        self.serve_client(line, &Terms { turns: Some(&turns), address: None }, &|| {})
     }
 
     /// Runs the instances that a client asks for. The client is not trusted: its messages are checked, and it shares the device
-    /// with other clients.
+    /// with other clients. `greeted` is called after its hello message.
     pub(super) fn serve_client(
         &self,
         line: &mut dyn Line,
-        client: &Client<'_>,
+        terms: &Terms<'_>,
+        greeted: &dyn Fn(),
     ) -> Result<usize, ControlError> {
         let peer = self.greet(line, HELLO_TIMEOUT)?;
-        (client.greeted)();
+        greeted();
         let mut played = 0;
         loop {
             // Messages that are left over from an instance that failed are skipped.
             match line.receive(IDLE_TIMEOUT, "a scenario") {
                 Ok(Message::Begin { instance, play }) => {
-                    let outcome = self.play_as(&instance, play, &peer, line, Some(client));
+                    let outcome = self.play_as(&instance, play, &peer, line, terms);
                     line.send(&Message::Outcome(Box::new(outcome)))?;
                     played += 1;
                 }
@@ -98,15 +99,16 @@ impl Agent {
         }
     }
 
-    /// Runs one side of an instance; the other agent runs the other.
+    /// Runs one side of an instance; the other agent runs the other. Packets are sent to `address` only, if one is given.
     pub fn play(
         &self,
         instance: &Instance,
         side: Side,
         peer: &Hello,
         line: &mut dyn Line,
+        address: Option<IpAddr>,
     ) -> Outcome {
-        self.play_as(instance, side, peer, line, None)
+        self.play_as(instance, side, peer, line, &Terms { turns: None, address })
     }
 
     fn play_as(
@@ -115,12 +117,12 @@ impl Agent {
         side: Side,
         peer: &Hello,
         line: &mut dyn Line,
-        client: Option<&Client<'_>>,
+        terms: &Terms<'_>,
     ) -> Outcome {
         let mut outcome = Outcome::default();
         let sound = instance.check().map_err(|why| Stop::Trouble(format!("scenario: {why}")));
         let stopped =
-            match sound.and_then(|()| Play::begin(self, instance, side, peer, line, client)) {
+            match sound.and_then(|()| Play::begin(self, instance, side, peer, line, terms)) {
                 Ok(mut play) => {
                     let done = play.run(line);
                     play.finish(&mut outcome);
@@ -143,12 +145,10 @@ impl Agent {
     }
 }
 
-/// State of a server about a client that it serves.
-pub(super) struct Client<'c> {
-    /// Other clients that wait for the device.
-    pub(super) turns: &'c Turns,
+/// Terms on which an agent plays with a peer.
+pub(super) struct Terms<'c> {
+    /// Other clients that wait for the device, if this is a server.
+    pub(super) turns: Option<&'c Turns>,
     /// The only address that packets may be sent to, if it is restricted.
     pub(super) address: Option<IpAddr>,
-    /// Called after its hello message.
-    pub(super) greeted: &'c dyn Fn(),
 }

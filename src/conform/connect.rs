@@ -9,6 +9,7 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
 use super::control::Reach;
+use super::now;
 use super::objects::{Objects, Stop};
 use crate::connect::{Connection, ConnectionManager, Listener, Options};
 use crate::verbs::{AttrMask, QpAttr, QpState, QpType};
@@ -83,10 +84,14 @@ impl<'a> Meeting<'a> {
                 }
                 Self::Responder(listener) => {
                     let expected = private_data(theirs, at);
-                    // A request of another program is rejected when it is dropped.
+                    let until = now() + CONNECT_WAIT;
+                    // A request of another program or host is rejected when it is dropped.
                     let request = loop {
-                        let request = listener.accept_timeout(CONNECT_WAIT).map_err(failed)?;
-                        if request.private_data().starts_with(&expected) {
+                        let left = until.saturating_duration_since(now());
+                        let request = listener.accept_timeout(left).map_err(failed)?;
+                        if request.private_data().starts_with(&expected)
+                            && request.peer_addr().ip().to_canonical() == address_of(theirs)
+                        {
                             break request;
                         }
                     };

@@ -1,8 +1,9 @@
 //! What two agents say to each other: a line of JSON each, between threads or over TCP.
 
 use std::collections::BTreeMap;
-use std::io::{self, Read, Write};
+use std::io;
 use std::net::{IpAddr, TcpStream};
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::Duration;
 
@@ -12,7 +13,12 @@ use thiserror::Error;
 use super::expand::Instance;
 use super::text::printable;
 use super::trace::Outcome;
-use super::{Side, memory, now};
+use super::{Side, memory};
+use crate::control::limits::{ANSWER_WAIT, HELLO_WAIT};
+use crate::control::opening::Request;
+use crate::control::{
+    Addresses, ClientOpening, LineError, Lines, Nonce, OpeningError, ServerOpening, Tcp, Token,
+};
 use crate::wire::Gid;
 
 /// The version of these words. Agents of different versions do not play.
@@ -29,10 +35,6 @@ pub(super) const SHOWN_MAX: usize = 300;
 
 /// Maximum length of the name of a device that is shown, in characters.
 const DEVICE_MAX: usize = 80;
-
-/// How long a line may take to be sent, and how much longer for each MiB of it.
-const SAY_WITHIN: Duration = Duration::from_secs(5);
-const SAY_MEBIBYTE: Duration = Duration::from_secs(1);
 
 /// What one says to the other.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -147,12 +149,12 @@ impl Reach {
         let gid = Gid(self.gid);
         let address = gid.to_ipv4().map_or_else(|| IpAddr::from(self.gid), IpAddr::from);
         let peer = peer.to_canonical();
-        if address == peer || address.is_loopback() && peer.is_loopback() {
+        if address == peer {
             return Ok(());
         }
         Err(format!(
-            "the GID {gid} is not the address {peer} of the control connection; connect from the address of the \
-             device, or start the server with --any-gid"
+            "the GID {gid} is not the address {peer} of the control connection; connect from and to addresses of the \
+             devices, or use --any-gid on the side that says this"
         ))
     }
 }
@@ -193,9 +195,24 @@ pub enum ControlError {
     /// It said more than is read.
     #[error("the peer sent a line of more than {0} bytes")]
     TooLong(usize),
+    /// The opening failed: another protocol, or no proof of the token.
+    #[error(transparent)]
+    Opening(#[from] OpeningError),
     /// The connection broke.
     #[error("control connection")]
     Io(#[from] io::Error),
+}
+
+impl From<LineError> for ControlError {
+    fn from(error: LineError) -> Self {
+        match error {
+            LineError::Closed => Self::Gone,
+            LineError::TooLong(most) => Self::TooLong(most),
+            LineError::TimedOut(why) => Self::Failed(why),
+            LineError::NotText => Self::Failed("what it sent is not text".to_owned()),
+            LineError::Io(error) => Self::Io(error),
+        }
+    }
 }
 
 /// A way to the other agent.
@@ -271,111 +288,78 @@ impl Line for Thread {
     }
 }
 
-/// A line over TCP, to a server.
-pub fn over(stream: TcpStream) -> io::Result<Box<dyn Line>> {
-    bounded(stream, LINE_MAX)
+/// Protocol of the control connection, with its version.
+pub const PROTOCOL: &str = "roce-conform 2";
+
+/// Request of a client in the opening: what it asks for is in the messages that follow.
+const REQUEST: &str = "scenarios\n";
+
+/// Opens the client's side of a control connection over TCP.
+pub fn open(stream: TcpStream, token: Option<&Token>) -> Result<Box<dyn Line>, ControlError> {
+    let stream = Tcp::new(stream, None)?;
+    let addresses = stream.addresses_of_client()?;
+    let mut lines = Lines::new(Box::new(stream), LINE_MAX);
+    lines.set_wait(Some(ANSWER_WAIT))?;
+    let mut opening = ClientOpening::new(PROTOCOL, addresses, token, Nonce::random()?);
+    lines.send(&opening.first_line())?;
+    let proof = opening.answer(&lines.next_line()?, REQUEST)?;
+    lines.send(&format!("{REQUEST}{proof}"))?;
+    opening.finish(&lines.next_line()?)?;
+    Ok(Box::new(Remote(lines)))
 }
 
-/// A line over TCP on which no line is longer than `most` bytes.
-pub(super) fn bounded(stream: TcpStream, most: usize) -> io::Result<Box<dyn Line>> {
-    stream.set_nodelay(true)?;
-    Ok(Box::new(Tcp { stream, most, heard: Vec::new(), searched: 0 }))
-}
-
-struct Tcp {
-    stream: TcpStream,
-    most: usize,
-    /// What has arrived and is no whole line yet, or belongs to later ones.
-    heard: Vec<u8>,
-    /// How much of it was searched for the end of a line.
-    searched: usize,
-}
-
-impl Tcp {
-    /// Takes a whole line, if there is one.
-    fn take(&mut self) -> Option<Vec<u8>> {
-        let unsearched = self.heard.get(self.searched..).unwrap_or_default();
-        let Some(end) = unsearched.iter().position(|byte| *byte == b'\n') else {
-            self.searched = self.heard.len();
-            return None;
-        };
-        let rest = self.heard.split_off(self.searched + end + 1);
-        self.searched = 0;
-        Some(std::mem::replace(&mut self.heard, rest))
+/// Opens the server's side of a control connection over TCP, within the time for an opening. A client that is refused is
+/// told why.
+pub(super) fn accept(
+    stream: Arc<TcpStream>,
+    token: Option<&Token>,
+) -> Result<Box<dyn Line>, ControlError> {
+    let stream = Tcp::new(stream, None)?;
+    let addresses = stream.addresses_of_server()?;
+    let mut lines = Lines::new(Box::new(stream), CLIENT_LINE_MAX);
+    let opened = welcome(&mut lines, addresses, token);
+    if let Err(error) = opened {
+        let _ = lines.send(&format!("error {}\n", printable(&error.to_string(), SHOWN_MAX)));
+        return Err(error);
     }
+    Ok(Box::new(Remote(lines)))
 }
 
-/// Whether an error says that time ran out.
-fn timed_out(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock)
+fn welcome(
+    lines: &mut Lines,
+    addresses: Addresses,
+    token: Option<&Token>,
+) -> Result<(), ControlError> {
+    lines.set_wait(Some(HELLO_WAIT))?;
+    let first = lines.next_line()?;
+    let nonce = Nonce::random()?;
+    let (_, opening, answer) = ServerOpening::begin(&first, &[PROTOCOL], addresses, token, nonce)?;
+    lines.send(&answer)?;
+    let mut request = Request::default();
+    request.add(&lines.next_line()?);
+    let proof = opening.wants_proof().then(|| lines.next_line()).transpose()?;
+    Ok(lines.send(&opening.finish(proof.as_deref(), request)?)?)
 }
 
-impl Line for Tcp {
+/// A line over TCP.
+struct Remote(Lines);
+
+impl Line for Remote {
     fn say(&mut self, line: &str) -> Result<(), ControlError> {
-        let line = format!("{line}\n");
-        let mebibytes = u32::try_from(line.len() >> 20).unwrap_or(u32::MAX);
-        let until = now() + SAY_WITHIN + SAY_MEBIBYTE * mebibytes;
-        let mut rest = line.as_bytes();
-        while !rest.is_empty() {
-            let left = until.saturating_duration_since(now());
-            if left.is_zero() {
-                return Err(io::Error::from(io::ErrorKind::TimedOut).into());
-            }
-            self.stream.set_write_timeout(Some(left))?;
-            match self.stream.write(rest) {
-                Ok(0) => return Err(ControlError::Gone),
-                Ok(count) => rest = rest.get(count..).unwrap_or_default(),
-                Err(error) if timed_out(&error) || error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) if is_gone(&error) => return Err(ControlError::Gone),
-                Err(error) => return Err(error.into()),
-            }
-        }
-        Ok(())
+        Ok(self.0.send(&format!("{line}\n"))?)
     }
 
     /// The time is for the whole line, however many pieces it comes in.
     fn hear(&mut self, within: Duration, what: &'static str) -> Result<String, ControlError> {
-        let until = now() + within;
-        let mut piece = [0; 16 << 10];
-        loop {
-            let line = self.take();
-            let len = line.as_ref().map_or(self.heard.len(), Vec::len);
-            if len > self.most {
-                return Err(ControlError::TooLong(self.most));
-            }
-            if let Some(line) = line {
-                return String::from_utf8(line).map_err(|error| {
-                    let line = String::from_utf8_lossy(error.as_bytes());
-                    ControlError::Unexpected(shorten(&line), what)
-                });
-            }
-            let left = until.saturating_duration_since(now());
-            if left.is_zero() {
-                return Err(ControlError::Silent(within, what));
-            }
-            self.stream.set_read_timeout(Some(left))?;
-            match self.stream.read(&mut piece) {
-                Ok(0) => return Err(ControlError::Gone),
-                Ok(count) => self.heard.extend(piece.iter().take(count)),
-                Err(error) if timed_out(&error) || error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) if is_gone(&error) => return Err(ControlError::Gone),
-                Err(error) => return Err(error.into()),
-            }
-        }
+        self.0.set_wait(Some(within))?;
+        self.0.next_line().map_err(|error| match error {
+            LineError::TimedOut(_) => ControlError::Silent(within, what),
+            LineError::NotText => ControlError::Unexpected("what is not text".to_owned(), what),
+            error => error.into(),
+        })
     }
 
     fn is_gone(&mut self) -> bool {
-        let seen = self.stream.set_nonblocking(true).and_then(|()| self.stream.peek(&mut [0]));
-        let restored = self.stream.set_nonblocking(false);
-        match seen {
-            Ok(count) => count == 0,
-            Err(error) => !timed_out(&error) || restored.is_err(),
-        }
+        self.0.is_closed()
     }
-}
-
-/// Whether an error says that the other end of a connection was closed.
-fn is_gone(error: &io::Error) -> bool {
-    use io::ErrorKind::{BrokenPipe, ConnectionAborted, ConnectionReset, NotConnected};
-    matches!(error.kind(), BrokenPipe | ConnectionAborted | ConnectionReset | NotConnected)
 }

@@ -120,7 +120,7 @@ impl Instance {
 
     /// Whether what was chosen for it is sound, and everything that depends on it.
     fn check_choice(&self) -> Result<(), String> {
-        if self.name.len() > INSTANCE_NAME_MAX || !self.name.chars().all(text::is_plain) {
+        if self.name.len() > INSTANCE_NAME_MAX || !self.name.chars().all(crate::decode::is_plain) {
             return Err(format!("name: `{}` is no name", text::printable(&self.name, NAME_MAX)));
         }
         check_mtu(self.mtu)?;

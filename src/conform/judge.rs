@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io;
-use std::net::{Ipv4Addr, TcpStream};
+use std::net::{IpAddr, Ipv4Addr, TcpStream};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -17,6 +17,7 @@ use super::expand::Instance;
 use super::trace::{Outcome, Trace};
 use super::wire::watch;
 use super::{Side, expect, now};
+use crate::control::Token;
 use crate::link::cable;
 use crate::nic::SoftNic;
 use crate::wire::Gid;
@@ -29,6 +30,8 @@ pub struct Pair {
     own: Agent,
     line: Box<dyn Line>,
     peer: Hello,
+    /// The only address that packets may be sent to, if it is restricted.
+    address: Option<IpAddr>,
     /// Thread of the other agent, if it runs in this process.
     thread: Option<JoinHandle<()>>,
 }
@@ -61,14 +64,22 @@ impl Pair {
             let _ = other.serve(&mut *far);
         });
         let peer = own.meet(&mut *line)?;
-        Ok(Self { own, line, peer, thread: Some(thread) })
+        Ok(Self { own, line, peer, address: None, thread: Some(thread) })
     }
 
     /// A local agent, and a remote one at the other end of a control connection.
-    pub fn remote(own: Agent, stream: TcpStream) -> Result<Self, ControlError> {
-        let mut line = control::over(stream)?;
+    /// With `any_gid`, the remote device may be at another address.
+    pub fn remote(
+        own: Agent,
+        stream: TcpStream,
+        token: Option<&Token>,
+        any_gid: bool,
+    ) -> Result<Self, ControlError> {
+        let address = stream.peer_addr()?.ip().to_canonical();
+        let mut line = control::open(stream, token)?;
         let peer = own.meet(&mut *line)?;
-        Ok(Self { own, line, peer, thread: None })
+        let address = (!any_gid).then_some(address);
+        Ok(Self { own, line, peer, address, thread: None })
     }
 
     /// Returns the names of the devices, requester first, if the local agent is on side `own`.
@@ -94,7 +105,7 @@ impl Pair {
     pub fn play(&mut self, instance: &Instance, own: Side) -> Result<Trace, ControlError> {
         let begin = Message::Begin { instance: Box::new(instance.clone()), play: own.other() };
         self.line.send(&begin)?;
-        let here = self.own.play(instance, own, &self.peer, &mut *self.line);
+        let here = self.own.play(instance, own, &self.peer, &mut *self.line, self.address);
         let there = self.outcome(Duration::from_secs(instance.scenario.limit) + OUTCOME_TIMEOUT)?;
         Ok(match own {
             Side::Requester => Trace { requester: here, responder: there },

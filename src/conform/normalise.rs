@@ -231,7 +231,7 @@ mod tests {
         let extensions = Extensions { reth: Some(reth), ..Extensions::default() };
         let mut packet = Vec::new();
         PacketRepr::new(bth, extensions, b"abcd").unwrap().emit(&mut packet);
-        Seen { outbound: true, packet }
+        Seen { outbound: true, packet, effect: None }
     }
 
     #[test]

@@ -1,9 +1,10 @@
 //! One side of an instance while it runs: objects, steps, completions, and the outcome.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::agent::{Agent, Client, REPLY_TIMEOUT};
+use super::agent::{Agent, REPLY_TIMEOUT, Terms};
 #[cfg(target_os = "linux")]
 use super::connect::Meeting;
 use super::control::{ControlError, Hello, Line, Message, Reach, check_windows, unexpected};
@@ -14,7 +15,7 @@ use super::post::Poster;
 use super::scenario::{Action, Done, Step, word};
 use super::trace::{Completion, Outcome};
 use super::turns::Turn;
-use super::wire::Wire;
+use super::wire::{Seen, Wire};
 use super::{Side, memory, now};
 use crate::device::AnyQp;
 use crate::link::fault::{Direction, Rule};
@@ -67,7 +68,7 @@ pub(super) struct Play<'a> {
     side: Side,
     /// They end before the queue pairs are destroyed.
     #[cfg(target_os = "linux")]
-    _connections: Vec<crate::connect::Connection>,
+    connections: Vec<crate::connect::Connection>,
     objects: Objects,
     names: Names,
     completions: Vec<Completion>,
@@ -93,6 +94,9 @@ impl Drop for Play<'_> {
         if let Some(wire) = &self.agent.wire {
             wire.arm(Vec::new());
         }
+        // A scenario may leave requests that no peer will ever answer.
+        #[cfg(target_os = "linux")]
+        self.connections.drain(..).for_each(crate::connect::Connection::abort);
     }
 }
 
@@ -104,7 +108,7 @@ impl<'a> Play<'a> {
         side: Side,
         peer: &Hello,
         line: &mut dyn Line,
-        client: Option<&Client<'a>>,
+        terms: &Terms<'a>,
     ) -> Result<Self, Stop> {
         let mut objects =
             Objects::new(&Arc::clone(&agent.device).into(), agent.gid_index, instance, side)?;
@@ -115,7 +119,7 @@ impl<'a> Play<'a> {
             None => None,
         };
         line.send(&Message::Reach(own.clone()))?;
-        let theirs = Self::reach(instance, side, line, client)?;
+        let theirs = Self::reach(instance, side, line, terms.address)?;
         if own.cm_port.is_some() != theirs.cm_port.is_some() {
             let why = "one side wants the connection manager, the other does not: use -R on both or on neither";
             return Err(Stop::Trouble(why.to_owned()));
@@ -128,13 +132,13 @@ impl<'a> Play<'a> {
         objects.connect(&theirs)?;
         // A client sends ready at once. A server answers when the device is free for it, so a silent client does not hold the
         // device.
-        let turn = match client {
-            Some(client) => {
+        let turn = match terms.turns {
+            Some(turns) => {
                 wait_ready(line, REPLY_TIMEOUT)?;
                 let busy = || {
                     Stop::Trouble(format!("the device was busy for {} s", QUEUE_TIMEOUT.as_secs()))
                 };
-                let turn = client.turns.wait(QUEUE_TIMEOUT, || line.is_gone());
+                let turn = turns.wait(QUEUE_TIMEOUT, || line.is_gone());
                 Some(turn.ok_or_else(busy)?)
             }
             None => None,
@@ -151,7 +155,7 @@ impl<'a> Play<'a> {
             side,
             images: images.collect::<Result<_, _>>().map_err(Stop::Trouble)?,
             #[cfg(target_os = "linux")]
-            _connections: connections,
+            connections,
             objects,
             names,
             completions: Vec::new(),
@@ -169,7 +173,7 @@ impl<'a> Play<'a> {
             wire.arm(rules);
         }
         line.send(&Message::Ready)?;
-        if client.is_none() {
+        if terms.turns.is_none() {
             wait_ready(line, QUEUE_TIMEOUT + REPLY_TIMEOUT)?;
         }
         play.until = now() + Duration::from_secs(instance.scenario.limit);
@@ -181,7 +185,7 @@ impl<'a> Play<'a> {
         instance: &Instance,
         side: Side,
         line: &mut dyn Line,
-        client: Option<&Client<'_>>,
+        address: Option<IpAddr>,
     ) -> Result<Reach, Stop> {
         const WHAT: &str = "its objects";
         let theirs = match line.receive(REPLY_TIMEOUT, WHAT)? {
@@ -190,7 +194,7 @@ impl<'a> Play<'a> {
         };
         let unsound = |why| ControlError::Unsound("its objects", why);
         theirs.check(instance, side.other()).map_err(unsound)?;
-        if let Some(address) = client.and_then(|client| client.address) {
+        if let Some(address) = address {
             theirs.check_address(address).map_err(unsound)?;
         }
         Ok(theirs)
@@ -483,7 +487,11 @@ impl<'a> Play<'a> {
         }
         let seen = self.agent.wire.as_ref().map(Wire::seen);
         outcome.packets = seen.map(|seen| {
-            seen.iter().filter_map(|seen| self.names.packet(self.side, seen)).collect()
+            let named = |seen: &Seen| Some((self.names.packet(self.side, seen)?, seen.effect));
+            let (packets, effects): (Vec<_>, Vec<_>) = seen.iter().filter_map(named).unzip();
+            let effects = effects.into_iter().enumerate();
+            outcome.effects = effects.filter_map(|(at, effect)| Some((at, effect?))).collect();
+            packets
         });
         let fired = self.agent.wire.as_ref().map(Wire::fired);
         outcome.faults = fired.map(|fired| self.injected.iter().copied().zip(fired).collect());

@@ -4,9 +4,9 @@ use std::fmt::Write;
 
 use serde::Serialize;
 
+use super::Side;
 use super::judge::{Finding, Verdict};
-use super::trace::Packet;
-use super::{Side, normalise};
+use crate::decode::escape_markup;
 
 /// How many instances ended how.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
@@ -41,9 +41,15 @@ impl std::fmt::Display for Summary {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let Self { agreed, known, differences, not_run } = self;
         let all = agreed + known + differences + not_run;
+        let counted = |number: usize, noun: &str| {
+            format!("{number} {noun}{}", if number == 1 { "" } else { "s" })
+        };
         write!(
             f,
-            "{all} scenarios: {agreed} agreed, {known} known deviations, {differences} differences, {not_run} not run"
+            "{}: {agreed} agreed, {}, {}, {not_run} not run",
+            counted(all, "scenario"),
+            counted(*known, "known deviation"),
+            counted(*differences, "difference")
         )
     }
 }
@@ -105,13 +111,14 @@ fn trace(finding: &Finding, out: &mut String) {
             let _ = writeln!(out, "    {side:<9}  event {event}");
         }
     }
-    let sent = |side| finding.trace.sent_by(side).unwrap_or_default();
+    // Everything that was sent, in order: what was compared leaves out acknowledgements and retransmissions.
     for side in Side::BOTH {
-        let kept: Vec<&Packet> = normalise::sequence(&sent(side), &sent(side.other()));
-        for packet in kept {
-            let times = sent(side).iter().filter(|other| **other == packet).count();
-            let times = if times > 1 { format!("  ×{times}") } else { String::new() };
-            let _ = writeln!(out, "    {side:<9}  {}{times}", packet.line);
+        for run in finding.trace.sent_with_effects(side).chunk_by(|a, b| a == b) {
+            let Some((packet, effect)) = run.first() else { continue };
+            let effect =
+                effect.map_or_else(String::new, |effect| format!("  [{effect} by a fault]"));
+            let times = if run.len() > 1 { format!("  ×{}", run.len()) } else { String::new() };
+            let _ = writeln!(out, "    {side:<9}  {}{effect}{times}", packet.line);
         }
     }
 }
@@ -145,11 +152,11 @@ pub fn junit(findings: &[Finding], stopped: Option<&str>) -> String {
     );
     for finding in findings {
         let [requester, responder] = &finding.devices;
-        let class = escape(&format!("{requester} to {responder}"));
-        let (name, seconds) = (escape(&finding.name), finding.seconds);
+        let class = escape_markup(&format!("{requester} to {responder}"));
+        let (name, seconds) = (escape_markup(&finding.name), finding.seconds);
         let _ =
             write!(out, "  <testcase classname=\"{class}\" name=\"{name}\" time=\"{seconds:.3}\"");
-        let told = |all: Vec<String>| escape(&all.join("\n"));
+        let told = |all: Vec<String>| escape_markup(&all.join("\n"));
         match &finding.verdict {
             Verdict::Agree => out.push_str("/>\n"),
             Verdict::Known => {
@@ -160,7 +167,7 @@ pub fn junit(findings: &[Finding], stopped: Option<&str>) -> String {
             }
             Verdict::Difference => {
                 let all = finding.differences.iter().map(ToString::to_string).collect();
-                let about = escape(&finding.about);
+                let about = escape_markup(&finding.about);
                 let _ = writeln!(
                     out,
                     "><failure message=\"{about}\">{}</failure></testcase>",
@@ -168,34 +175,17 @@ pub fn junit(findings: &[Finding], stopped: Option<&str>) -> String {
                 );
             }
             Verdict::NotRun(why) => {
-                let _ = writeln!(out, "><skipped message=\"{}\"/></testcase>", escape(why));
+                let _ = writeln!(out, "><skipped message=\"{}\"/></testcase>", escape_markup(why));
             }
         }
     }
     if let Some(why) = stopped {
-        let why = escape(why);
+        let why = escape_markup(why);
         let _ = writeln!(
             out,
             "  <testcase classname=\"roce conform\" name=\"all scenarios are run\"><error message=\"{why}\"/></testcase>"
         );
     }
     out.push_str("</testsuite>\n");
-    out
-}
-
-/// A text within XML, which cannot hold control characters at all.
-pub(crate) fn escape(text: &str) -> String {
-    let mut out = String::new();
-    for c in text.chars() {
-        match c {
-            '<' => out.push_str("&lt;"),
-            '>' => out.push_str("&gt;"),
-            '&' => out.push_str("&amp;"),
-            '"' => out.push_str("&quot;"),
-            '\n' | '\t' => out.push(c),
-            c if c.is_control() || matches!(c, '\u{fffe}' | '\u{ffff}') => out.push('\u{fffd}'),
-            c => out.push(c),
-        }
-    }
     out
 }

@@ -1,31 +1,35 @@
 //! An agent for clients on a network, of which none is trusted.
 //!
 //! Each client has a thread, and gets the device in turns. What it says is bounded and checked as if it were read from a
-//! file, and its packets go to its own address. There are at most [`CLIENTS_MAX`] clients: a further one takes the
-//! place of the one that has been silent for longest, of those that never greeted first.
+//! file, and its packets go to its own address. There are at most [`CONFORM_CLIENTS_MAX`] clients: a further one takes
+//! the place of the one that has been silent for longest, of those that never greeted first.
 
-use std::collections::BTreeMap;
 use std::io;
-use std::net::{IpAddr, Shutdown, TcpListener, TcpStream};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::net::{IpAddr, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
-use super::agent::{Agent, Client};
-use super::control::{self, CLIENT_LINE_MAX, ControlError, Line};
-use super::now;
+use super::agent::{Agent, Terms};
+use super::control::{self, ControlError, Line};
 use super::turns::Turns;
+use crate::control::limits::CONFORM_CLIENTS_MAX;
+use crate::control::tcp::close_of;
+use crate::control::{Admission, Limits, Ticket, Token};
 
-/// Maximum number of clients at once.
-pub const CLIENTS_MAX: usize = 16;
-
-/// Maximum number of threads that serve clients. Those of clients that lost their place need a moment to end; beyond this
-/// number, further clients wait in the backlog until one has.
-const THREADS_MAX: usize = 2 * CLIENTS_MAX;
-
-/// How long to wait before accepting again when there is no client, too many threads are running, or the system refuses
-/// for lack of descriptors.
+/// Time to wait before accepting again when there is no client, too many threads are ending, or the system refuses for lack
+/// of descriptors.
 const RETRY: Duration = Duration::from_millis(20);
+
+/// Limits of a server. The newest client gets a place: a silent client that was welcomed loses its own, too.
+const LIMITS: Limits = Limits {
+    clients: CONFORM_CLIENTS_MAX as u64,
+    qps: u64::MAX,
+    memory: u64::MAX,
+    seconds: u64::MAX,
+    share: 1,
+    displaces_welcomed: true,
+};
 
 /// What a server tells of a client: its address, and how many instances it played or why it was given up.
 pub type Report<'r> = dyn Fn(IpAddr, Result<usize, ControlError>) + Send + Sync + 'r;
@@ -36,70 +40,23 @@ pub struct Server {
     agent: Agent,
     /// Whether the packets of clients may go to other addresses than their own.
     any_gid: bool,
+    /// Token that clients prove, if there is one.
+    token: Option<Token>,
     turns: Turns,
-    clients: Mutex<Clients>,
-    /// How many threads serve clients.
-    threads: AtomicUsize,
-}
-
-/// A thread that serves a client counts until this is dropped.
-struct Counted(Arc<Server>);
-
-impl Counted {
-    fn new(server: &Arc<Server>) -> Self {
-        server.threads.fetch_add(1, Ordering::AcqRel);
-        Self(Arc::clone(server))
-    }
-}
-
-impl Drop for Counted {
-    fn drop(&mut self) {
-        self.0.threads.fetch_sub(1, Ordering::AcqRel);
-    }
-}
-
-#[derive(Debug, Default)]
-struct Clients {
-    accepted: u64,
-    here: BTreeMap<u64, Entry>,
-}
-
-/// A client that is connected.
-#[derive(Debug)]
-struct Entry {
-    stream: TcpStream,
-    address: IpAddr,
-    greeted: bool,
-    /// When it last said something.
-    heard: Instant,
-}
-
-impl Clients {
-    /// The client that is missed least: it never greeted, many share its address, it has been silent for longest.
-    fn least(&self) -> Option<u64> {
-        let crowd = |entry: &Entry| {
-            self.here.values().filter(|other| other.address == entry.address).count()
-        };
-        let rank = |entry: &Entry| (entry.greeted, std::cmp::Reverse(crowd(entry)), entry.heard);
-        self.here.iter().min_by_key(|(_, entry)| rank(entry)).map(|(number, _)| *number)
-    }
+    admission: Arc<Admission>,
 }
 
 impl Server {
     /// A server that plays with this agent. With `any_gid`, clients may have packets sent to any address, and not only to
     /// the one that their control connection comes from.
-    pub fn new(agent: Agent, any_gid: bool) -> Self {
-        let (turns, clients, threads) = Default::default();
-        Self { agent, any_gid, turns, clients, threads }
+    pub fn new(agent: Agent, any_gid: bool, token: Option<Token>) -> Self {
+        let admission = Admission::new(LIMITS);
+        Self { agent, any_gid, token, turns: Turns::default(), admission }
     }
 
     /// The agent that plays.
     pub fn agent(&self) -> &Agent {
         &self.agent
-    }
-
-    fn clients(&self) -> MutexGuard<'_, Clients> {
-        self.clients.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Serves clients, each in a thread. With `once`, until the first one that played a scenario is gone.
@@ -112,92 +69,67 @@ impl Server {
         let done = Arc::new(AtomicBool::new(false));
         listener.set_nonblocking(once)?;
         while !done.load(Ordering::Acquire) {
-            let has_room = self.threads.load(Ordering::Acquire) < THREADS_MAX;
+            let has_room = !self.admission.is_crowded();
             let Some(Ok((stream, from))) = has_room.then(|| listener.accept()) else {
                 std::thread::sleep(RETRY);
                 continue;
             };
             let address = from.ip().to_canonical();
-            let Some((number, line)) = self.admit(stream, address) else { continue };
-            let (counted, report, done) =
-                (Counted::new(self), Arc::clone(report), Arc::clone(&done));
+            let stream = Arc::new(stream);
+            let Some(ticket) = self.admit(&stream, address) else { continue };
+            let (server, report, done) = (Arc::clone(self), Arc::clone(report), Arc::clone(&done));
             let named = std::thread::Builder::new().name("roce-conform".to_owned());
-            let spawned = named.spawn(move || {
-                let served = counted.0.serve(number, line, address);
+            // If there is no thread, the client is disconnected, and its place is free again.
+            let _ = named.spawn(move || {
+                let served = server.serve(stream, ticket, address);
                 let played = matches!(served, Ok(1..));
                 report(address, served);
                 done.fetch_or(once && played, Ordering::AcqRel);
             });
-            if spawned.is_err() {
-                self.clients().here.remove(&number);
-            }
         }
         Ok(())
     }
 
     /// Takes in a client, if need be in the place of another.
-    fn admit(&self, stream: TcpStream, address: IpAddr) -> Option<(u64, Box<dyn Line>)> {
-        let line = control::bounded(stream.try_clone().ok()?, CLIENT_LINE_MAX).ok()?;
-        let mut clients = self.clients();
-        while clients.here.len() >= CLIENTS_MAX {
-            let least = clients.least()?;
-            let gone = clients.here.remove(&least)?;
-            // Its thread finds the connection closed, and ends.
-            let _ = gone.stream.shutdown(Shutdown::Both);
-        }
-        clients.accepted += 1;
-        let number = clients.accepted;
-        clients.here.insert(number, Entry { stream, address, greeted: false, heard: now() });
-        Some((number, line))
+    fn admit(&self, stream: &Arc<TcpStream>, address: IpAddr) -> Option<Ticket> {
+        self.admission.enter(address, close_of(stream)).ok()
     }
 
     fn serve(
         &self,
-        number: u64,
-        line: Box<dyn Line>,
+        stream: Arc<TcpStream>,
+        ticket: Ticket,
         address: IpAddr,
     ) -> Result<usize, ControlError> {
-        let mut line = Heard { line, server: self, number };
-        let greeted = || {
-            if let Some(entry) = self.clients().here.get_mut(&number) {
-                entry.greeted = true;
-            }
-        };
+        let line = control::accept(stream, self.token.as_ref())?;
+        let ticket = Arc::new(ticket);
+        let mut line = Heard { line, ticket: Arc::clone(&ticket) };
         let address = (!self.any_gid).then_some(address);
-        let client = Client { turns: &self.turns, address, greeted: &greeted };
-        self.agent.serve_client(&mut line, &client)
+        let terms = Terms { turns: Some(&self.turns), address };
+        self.agent.serve_client(&mut line, &terms, &|| ticket.welcome())
     }
 }
 
-/// A line that notes when its client last said something, and strikes the client off the list in the end.
-struct Heard<'s> {
+/// A line that notes when its client last said something.
+struct Heard {
     line: Box<dyn Line>,
-    server: &'s Server,
-    number: u64,
+    ticket: Arc<Ticket>,
 }
 
-impl Line for Heard<'_> {
+impl Line for Heard {
     fn say(&mut self, line: &str) -> Result<(), ControlError> {
         self.line.say(line)
     }
 
     fn hear(&mut self, within: Duration, what: &'static str) -> Result<String, ControlError> {
         let heard = self.line.hear(within, what)?;
-        if let Some(entry) = self.server.clients().here.get_mut(&self.number) {
-            entry.heard = now();
-        }
+        self.ticket.heard();
         Ok(heard)
     }
 
     fn is_gone(&mut self) -> bool {
         // One that lost its place is gone, too, even if there is more to hear from it.
-        !self.server.clients().here.contains_key(&self.number) || self.line.is_gone()
-    }
-}
-
-impl Drop for Heard<'_> {
-    fn drop(&mut self) {
-        self.server.clients().here.remove(&self.number);
+        self.ticket.is_displaced() || self.line.is_gone()
     }
 }
 
@@ -214,7 +146,8 @@ mod tests {
         let [a, b] = [1, 2].map(|host| Gid::from(Ipv4Addr::new(192, 0, 2, host)));
         let (link, _) = cable(a, b).unwrap();
         let device = Arc::new(SoftNic::start(link).unwrap());
-        Arc::new(Server::new(Agent { device, wire: None, gid_index: None, manager: None }, false))
+        let agent = Agent { device, wire: None, gid_index: None, manager: None };
+        Arc::new(Server::new(agent, false, None))
     }
 
     /// A connection, by its two ends.
@@ -230,39 +163,32 @@ mod tests {
     }
 
     #[test]
-    fn newcomer_takes_the_place_of_the_least_useful_client() {
+    fn newcomer_takes_the_place_of_a_silent_client() {
         let (server, listener) = (server(), TcpListener::bind("127.0.0.1:0").unwrap());
         let address = |host: u8| IpAddr::from([192, 0, 2, host]);
-        let mut clients = Vec::new();
         let mut admit = |host: u8| {
             let (client, stream) = connection(&listener);
-            let (number, _line) = server.admit(stream, address(host)).unwrap();
-            clients.push((number, client));
-            number
+            let stream = Arc::new(stream);
+            (client, server.admit(&stream, address(host)).unwrap(), stream)
         };
-        // One for itself, two that share an address, and others, the first of which has been silent for longest.
-        let alone = admit(1);
-        let crowd = [admit(2), admit(2)];
-        let others: Vec<u64> = (3..).take(CLIENTS_MAX - 3).map(&mut admit).collect();
-        for number in crowd.iter().chain(&others) {
-            server.clients().here.get_mut(number).unwrap().greeted = true;
-        }
-        // First goes who never greeted, then one of the crowd, then who has been silent for longest.
-        for (host, gone) in (100..).zip([alone, crowd[0], crowd[1]]) {
-            let new = admit(host);
-            server.clients().here.get_mut(&new).unwrap().greeted = true;
-            assert!(!server.clients().here.contains_key(&gone), "client {gone} is still there");
-            assert_eq!(server.clients().here.len(), CLIENTS_MAX);
-            assert!(server.clients().here.contains_key(&new));
-        }
-        let closed = clients.iter().filter(|(_, client)| is_closed(client)).map(|it| it.0);
-        assert_eq!(closed.collect::<Vec<_>>(), [alone, crowd[0], crowd[1]]);
+        let all: Vec<_> = (1..).take(CONFORM_CLIENTS_MAX).map(&mut admit).collect();
+        all.iter().skip(1).for_each(|(_, ticket, _)| ticket.welcome());
+        let _newcomer = admit(100);
+        let gone: Vec<usize> = (0..all.len())
+            .filter(|at| all[*at].1.is_displaced() && is_closed(&all[*at].0))
+            .collect();
+        assert_eq!(gone, [0], "the one that never greeted");
+        assert!(all.iter().skip(1).all(|(client, _, _)| !is_closed(client)));
     }
 
     #[test]
     fn clients_wait_in_the_backlog_while_too_many_threads_run() {
         let (server, listener) = (server(), TcpListener::bind("127.0.0.1:0").unwrap());
-        server.threads.store(THREADS_MAX, Ordering::Release);
+        // As many clients as there may be have lost their place, and their threads have not ended.
+        let count = 2 * CONFORM_CLIENTS_MAX;
+        let enter = |_| server.admission.enter(IpAddr::from([192, 0, 2, 1]), Box::new(|| ()));
+        let tickets: Vec<Ticket> = (0..count).map(|at| enter(at).unwrap()).collect();
+        assert!(server.admission.is_crowded());
         let report: Arc<Report<'static>> = Arc::new(|_, _| {});
         let backlog = listener.try_clone().unwrap();
         let running = Arc::clone(&server);
@@ -272,11 +198,10 @@ mod tests {
         std::thread::sleep(4 * RETRY);
         backlog.set_nonblocking(true).unwrap();
         assert!(backlog.accept().is_ok(), "the server took it");
-        assert_eq!(server.clients().accepted, 0);
         // With room for a thread again, the next one is accepted.
-        server.threads.store(0, Ordering::Release);
+        drop(tickets);
         let _client = TcpStream::connect(backlog.local_addr().unwrap()).unwrap();
-        while server.clients().accepted == 0 {
+        while server.admission.in_all().clients == 0 {
             std::thread::sleep(RETRY);
         }
     }

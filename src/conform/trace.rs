@@ -8,6 +8,7 @@ use super::Side;
 use super::scenario::limits::{BUFFERS_MAX, EVENTS_MAX, FAULTS_MAX, POSTS_MAX, QPS_MAX};
 use super::text::printable;
 use super::wire::SEEN_MAX;
+use crate::link::fault::Effect;
 
 /// What came of an instance, at both sides and between them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -25,6 +26,17 @@ impl Trace {
             Side::Requester => &self.requester,
             Side::Responder => &self.responder,
         }
+    }
+
+    /// What a side sent, as [`sent_by`](Self::sent_by) returns it, each packet with the effect of a fault on it.
+    pub fn sent_with_effects(&self, side: Side) -> Vec<(&Packet, Option<Effect>)> {
+        let outcomes = [side, side.other()].map(|at| self.side(at));
+        let Some(outcome) = outcomes.into_iter().find(|it| it.packets.is_some()) else {
+            return Vec::new();
+        };
+        let all = outcome.packets.iter().flatten().enumerate();
+        let own = all.filter(|(_, packet)| packet.from == side);
+        own.map(|(at, packet)| (packet, outcome.effects.get(&at).copied())).collect()
     }
 
     /// What a side sent, seen where it left or, if that was not observed, where it arrived. `None` if neither was.
@@ -50,6 +62,9 @@ pub struct Outcome {
     pub events: Vec<String>,
     /// Both directions, as they passed this side; `None` if they could not be observed.
     pub packets: Option<Vec<Packet>>,
+    /// The effects of the faults that this side injects, by the position of the packet.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty", default)]
+    pub effects: BTreeMap<usize, Effect>,
     /// The faults of the scenario that this side injects, by number, and how often each was: `None` if it has no wire.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub faults: Option<BTreeMap<usize, u32>>,
@@ -76,6 +91,7 @@ impl Outcome {
             ("events", self.events.len() as u64, POSTS_MAX + EVENTS_MAX as u64),
             ("packets", packets.len() as u64, SEEN_MAX as u64),
             ("faults", faults as u64, FAULTS_MAX as u64),
+            ("effects of faults", self.effects.len() as u64, SEEN_MAX as u64),
         ];
         if let Some((what, is, most)) = bounds.into_iter().find(|(_, is, most)| is > most) {
             return Err(format!("{is} {what} are more than {most}"));

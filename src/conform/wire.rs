@@ -16,7 +16,7 @@ use std::time::Duration;
 use crate::link::Link;
 #[cfg(target_os = "linux")]
 use crate::link::fault::Lane;
-use crate::link::fault::{Direction, Injector, Rule, Spec};
+use crate::link::fault::{Direction, Effect, Injector, Rule, Spec};
 #[cfg(target_os = "linux")]
 use crate::link::raw::bump::{Bump, Frame};
 #[cfg(target_os = "linux")]
@@ -36,6 +36,8 @@ pub struct Seen {
     pub outbound: bool,
     /// From its BTH to its last pad byte.
     pub packet: Vec<u8>,
+    /// The effect of a fault that this wire injects.
+    pub effect: Option<Effect>,
 }
 
 /// The wire of a device: its log, and its fault injector.
@@ -53,14 +55,14 @@ struct Log {
 
 impl Log {
     /// Remembers a packet, but for those of the connection manager: they are not compared.
-    fn add(&mut self, direction: Direction, packet: &[u8]) {
+    fn add(&mut self, direction: Direction, packet: &[u8], effect: Option<Effect>) {
         if view::<Bth>(packet, 0).is_ok_and(|bth| bth.dest_qp() == Qpn::GSI) {
             return;
         }
         if self.seen.len() < SEEN_MAX && self.bytes + packet.len() <= SEEN_BYTES_MAX {
             self.bytes += packet.len();
             let outbound = direction == Direction::Outbound;
-            self.seen.push(Seen { outbound, packet: packet.to_vec() });
+            self.seen.push(Seen { outbound, packet: packet.to_vec(), effect });
         }
     }
 }
@@ -70,9 +72,9 @@ impl Wire {
     fn new() -> Self {
         let (injector, log) = (Injector::new(&Spec::default()), Arc::<Mutex<Log>>::default());
         let observed = Arc::downgrade(&log);
-        injector.observe(move |direction, packet| {
+        injector.observe(move |direction, packet, effect| {
             if let Some(log) = observed.upgrade() {
-                lock(&log).add(direction, packet);
+                lock(&log).add(direction, packet, effect);
             }
         });
         Self { injector, log }

@@ -2,11 +2,13 @@
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::deadline::Deadline;
 use super::error::Error;
 use super::service::CmService;
+use super::soft::Waiter;
 use crate::cm::{ConnParam, EventKind, PrivateData};
 use crate::link::route::route_to;
 use crate::verbs::{AttrMask, QpAttr, QpState};
@@ -44,6 +46,18 @@ pub(super) trait Id: fmt::Debug + Send + Sync {
     /// Waits for the next event.
     fn wait(&self, deadline: Deadline) -> Result<Event, Error>;
 
+    /// Returns what its events wake, and those of its requests until they [leave](Self::leave_listener) it; `None` if
+    /// the system does not tell.
+    fn waker(&self) -> Option<Arc<Waiter>> {
+        None
+    }
+
+    /// Has its events wake this, where the system tells of them.
+    fn set_waker(&self, _waker: Arc<Waiter>) {}
+
+    /// The request of a listener is connected: the listener is not told of its events any more.
+    fn leave_listener(&self) {}
+
     /// Resolves the address of a peer. The event is [`EventKind::AddrResolved`].
     fn resolve_addr(
         &self,
@@ -67,6 +81,10 @@ pub(super) trait Id: fmt::Debug + Send + Sync {
 
     /// Sends the REP. The event is [`EventKind::Established`].
     fn accept(&self, param: &ConnParam<'_>) -> Result<(), Error>;
+
+    /// Tells that the queue pair of an accepted request has received data, which stands for the RTU. The event is
+    /// [`EventKind::Established`].
+    fn notify_established(&self) -> Result<(), Error>;
 
     /// Sends a REJ.
     fn reject(&self, private_data: &[u8]) -> Result<(), Error>;

@@ -12,8 +12,10 @@ use super::manager::Shared;
 use crate::cm::{EventKind, PrivateData};
 use crate::verbs::{AttrMask, QpAttr, QpHandle, QpState};
 
-/// A connected queue pair. Dropping it disconnects: the peer is told, and the queue pair, which stays the program's, is
-/// in ERR.
+/// A connected queue pair. Dropping it waits, five seconds at most, until the peer has acknowledged what was posted, and
+/// disconnects: the peer is told, and the queue pair, which stays the program's, is in ERR. Work requests that were not
+/// acknowledged by then complete with [`WrFlushErr`](crate::verbs::WcStatus::WrFlushErr). A soft NIC is waited for; a real
+/// one does not tell what is left.
 #[derive(Debug)]
 pub struct Connection {
     shared: Arc<Shared>,
@@ -82,13 +84,19 @@ impl Connection {
         Ok(true)
     }
 
-    /// Disconnects, and waits until the peer's program has noticed; false if it does not within `timeout`. Work requests
-    /// that are left are flushed.
+    /// Disconnects, and waits until the peer's program has noticed; false if it does not within `timeout`. What was posted
+    /// is delivered before that; work requests that the peer has not acknowledged within `timeout` are flushed.
     pub fn disconnect(self, timeout: Duration) -> Result<bool, Error> {
         let deadline = Deadline::after(timeout);
+        self.shared.drain(self.qp, deadline);
         self.fail_qp();
         self.id.disconnect()?;
         self.wait_end(deadline)
+    }
+
+    /// Disconnects at once: work requests that the peer has not acknowledged are flushed.
+    pub fn abort(self) {
+        self.has_ended.store(true, Ordering::Relaxed);
     }
 
     /// Takes the queue pair to ERR, which flushes it.
@@ -101,6 +109,9 @@ impl Connection {
 
 impl Drop for Connection {
     fn drop(&mut self) {
+        if !self.has_ended.load(Ordering::Relaxed) {
+            self.shared.drain(self.qp, self.shared.linger.deadline());
+        }
         self.fail_qp();
     }
 }

@@ -14,13 +14,29 @@ impl Deadline {
         Self(now().checked_add(timeout))
     }
 
+    /// Now: a call that gives up at once.
+    pub(super) fn now() -> Self {
+        Self(Some(now()))
+    }
+
+    /// This one, or one that is so long from now if that is earlier.
+    pub(super) fn within(self, timeout: Duration) -> Self {
+        let after = Self::after(timeout);
+        Self(self.0.into_iter().chain(after.0).min())
+    }
+
+    /// Whether it has come.
+    pub(super) fn has_passed(self) -> bool {
+        self.remaining().is_some_and(|remaining| remaining.is_zero())
+    }
+
     /// Returns how long it is until then; `None` if it never comes.
     pub(super) fn remaining(self) -> Option<Duration> {
         self.0.map(|at| at.saturating_duration_since(now()))
     }
 }
 
-fn now() -> Instant {
+pub(super) fn now() -> Instant {
     #[expect(
         clippy::disallowed_methods,
         reason = "calls that block are timed by the system's clock"

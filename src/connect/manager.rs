@@ -2,7 +2,7 @@
 
 use std::any::Any;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -10,6 +10,7 @@ use super::backend::{Backend, Event, Id};
 use super::connection::Connection;
 use super::deadline::Deadline;
 use super::error::Error;
+use super::linger::Linger;
 use super::listener::Listener;
 use super::soft::Soft;
 use super::system::System;
@@ -42,6 +43,8 @@ pub struct Options<'a> {
     pub rnr_retry_count: u8,
     /// Type of service: the traffic class of the connection's packets.
     pub tos: Option<u8>,
+    /// Address of the device to connect from. Without one it is that of the route to the peer.
+    pub source: Option<IpAddr>,
     /// How long the call may take.
     pub timeout: Duration,
 }
@@ -55,6 +58,7 @@ impl Default for Options<'_> {
             retry_count: 7,
             rnr_retry_count: 7,
             tos: None,
+            source: None,
             timeout: Duration::from_secs(30),
         }
     }
@@ -97,6 +101,7 @@ pub(super) struct Shared {
     pub(super) nic: Arc<dyn Device>,
     /// The most READs and atomics that a queue pair serves, and has in flight.
     rd_atomic_max: [u8; 2],
+    pub(super) linger: Linger,
 }
 
 impl ConnectionManager {
@@ -129,7 +134,9 @@ impl ConnectionManager {
         let attr = nic.query_device()?;
         let rd_atomic_max = [attr.max_qp_rd_atom, attr.max_qp_init_rd_atom]
             .map(|most| u8::try_from(most).unwrap_or(u8::MAX));
-        Ok(Self { shared: Arc::new(Shared { backend, nic, rd_atomic_max }) })
+        Ok(Self {
+            shared: Arc::new(Shared { backend, nic, rd_atomic_max, linger: Linger::default() }),
+        })
     }
 
     /// Returns its device.
@@ -167,7 +174,10 @@ impl ConnectionManager {
         let deadline = Deadline::after(options.timeout);
         shared.prepare(qp)?;
         let id = shared.backend.create_id()?;
-        let source = shared.source_for(to)?;
+        let source = match options.source {
+            Some(source) => SocketAddr::new(source, 0),
+            None => shared.source_for(to)?,
+        };
         id.resolve_addr(Some(source), to, options.tos, options.timeout)?;
         expect(&*id, EventKind::AddrResolved, to, deadline)?;
         id.resolve_route(options.timeout)?;

@@ -17,6 +17,7 @@
 //! | `registry.rs` | which of several processes at one address answers what none of them knows |
 //! | `manager.rs` | the connection manager of a program in Rust, on any device |
 //! | `listener.rs`, `connection.rs` | listeners, requests, connections |
+//! | `linger.rs` | how long the end of a connection waits for what was posted |
 //! | `backend.rs`, `soft.rs`, `system.rs` | what a connection manager does for them; that of a soft NIC, and the system's |
 //!
 //! # Examples
@@ -78,6 +79,7 @@ mod backend;
 mod connection;
 mod deadline;
 mod error;
+mod linger;
 mod listener;
 mod manager;
 mod nics;
@@ -89,6 +91,6 @@ mod system;
 
 pub use connection::Connection;
 pub use error::Error;
-pub use listener::{Listener, Request};
+pub use listener::{Accepting, Listener, Request};
 pub use manager::{ConnectionManager, Options};
 pub use service::{CmService, Config, ServiceClosed};

@@ -19,7 +19,7 @@ use crate::cm::{self, ChannelId, CmId, Device, DeviceId, Manager, Retransmission
 use crate::link::route::Route;
 use crate::link::{ProcessMark, Thread, spawn};
 use crate::nic::{Gsi, SoftNic};
-use crate::secret::{SecretRandom, Seed};
+use crate::secret::Seed;
 use crate::time::Instant;
 
 /// First retransmission of an unanswered message: a few scheduling delays of a loaded machine. Later ones back off to
@@ -112,15 +112,12 @@ impl CmService {
         config: Config,
         readable: impl Fn(ChannelId) + Send + Sync + 'static,
     ) -> io::Result<Self> {
-        let mut random = SecretRandom::new(Seed::from_system()?);
-        #[expect(clippy::cast_possible_truncation, reason = "16 bits are wanted")]
-        let prefix = random.next() as u16;
         let manager = Manager::new(config.manager, Seed::from_system()?);
         let state = State {
             manager,
             nics: Nics::default(),
             resolver: Resolver::new(),
-            registry: Registry::new(prefix),
+            registry: Registry::new(),
             unsent: VecDeque::new(),
             retry_send: None,
             sleeps_until: None,
@@ -162,8 +159,6 @@ impl CmService {
         };
         let gsi = nic.open_gsi(serve).map_err(io::Error::other)?;
         if device.is_shared {
-            let prefix = state.registry.prefix();
-            state.manager.set_comm_id_prefix(prefix);
             state.registry.join(device.addresses.iter().map(|(address, _)| *address));
         }
         let device = state.manager.add_device(device).map_err(io::Error::other)?;
@@ -216,8 +211,9 @@ impl CmService {
     ) -> Result<Result<(), cm::Error>, ServiceClosed> {
         let mut state = self.inner.running()?;
         let State { manager, registry, .. } = &mut *state;
+        let listens_at = manager.bound_address(address);
         let conflict = match manager.port_space(id) {
-            Some(space) if !manager.reuses_address(id) => registry.conflict(space, address),
+            Some(space) if !manager.reuses_address(id) => registry.conflict(space, listens_at),
             _ => Ok(()),
         };
         let done = conflict.and_then(|()| manager.bind(id, address));
@@ -230,7 +226,7 @@ impl CmService {
         let mut state = self.inner.running()?;
         let State { manager, registry, .. } = &mut *state;
         let claimed = match (manager.port_space(id), manager.source(id)) {
-            (Some(space), Some(address)) => registry.claim(space, address),
+            (Some(space), Some(address)) => registry.claim(space, manager.bound_address(address)),
             _ => Ok(()),
         };
         let done = claimed.and_then(|()| manager.listen(id, backlog));
@@ -370,7 +366,7 @@ impl Inner {
             resolver.answer(manager, now);
             registry.update_listeners(manager);
             while let Some(unclaimed) = manager.poll_unclaimed() {
-                if registry.answers(&unclaimed) {
+                if registry.answers(&unclaimed, now) {
                     unsent.push_back(unclaimed.answer);
                 }
             }

@@ -16,7 +16,7 @@ use crate::cm::{
 };
 use crate::nic::SoftNic;
 use crate::time::Instant;
-use crate::verbs::{AttrMask, QpAttr, QpState, QpType};
+use crate::verbs::{AttrMask, EventType, QpAttr, QpState, QpType};
 use crate::wire::cm::PortSpace;
 
 /// How long a dropped manager waits for peers to answer its DREQs and REJs.
@@ -87,14 +87,14 @@ struct SoftId {
 }
 
 impl SoftId {
-    /// The id of a request, moved to a channel of its own.
-    fn of_request(shared: &Arc<Shared>, number: CmId) -> Result<Self, Error> {
+    /// The id of a request, moved to a channel of its own. Its events wake those that wait for its listener.
+    fn of_request(shared: &Arc<Shared>, listener: ChannelId, number: CmId) -> Result<Self, Error> {
         let channel = shared.service.command(|manager, _| {
             let channel = manager.create_channel()?;
             manager.migrate_id(number, channel)?;
             Ok::<_, crate::cm::Error>(channel)
         })??;
-        shared.waiters.insert(channel);
+        shared.waiters.set(channel, shared.waiters.get(listener));
         Ok(Self { shared: Arc::clone(shared), number, channel })
     }
 
@@ -115,7 +115,7 @@ impl SoftId {
                 return Ok(Some(translate(&event, None)));
             }
             // The request is gone if its peer gave up meanwhile.
-            if let Ok(id) = Self::of_request(&self.shared, event.id) {
+            if let Ok(id) = Self::of_request(&self.shared, channel, event.id) {
                 return Ok(Some(translate(&event, Some(Box::new(id)))));
             }
         }
@@ -169,6 +169,18 @@ impl Id for SoftId {
         }
     }
 
+    fn waker(&self) -> Option<Arc<Waiter>> {
+        Some(self.shared.waiters.get(self.channel))
+    }
+
+    fn set_waker(&self, waker: Arc<Waiter>) {
+        self.shared.waiters.set(self.channel, waker);
+    }
+
+    fn leave_listener(&self) {
+        self.shared.waiters.set(self.channel, Arc::default());
+    }
+
     fn resolve_addr(
         &self,
         source: Option<SocketAddr>,
@@ -204,6 +216,10 @@ impl Id for SoftId {
         self.command(|manager, now, id| manager.accept(now, id, 0, param))
     }
 
+    fn notify_established(&self) -> Result<(), Error> {
+        self.command(|manager, _, id| manager.notify(id, EventType::CommEst))
+    }
+
     fn reject(&self, private_data: &[u8]) -> Result<(), Error> {
         let reason = RejectReason::Consumer;
         self.command(|manager, now, id| manager.reject(now, id, reason, private_data))
@@ -227,8 +243,9 @@ impl Drop for SoftId {
 #[derive(Debug, Default)]
 struct Waiters(Mutex<HashMap<ChannelId, Arc<Waiter>>>);
 
+/// Threads that wait for events of a channel, or of several.
 #[derive(Debug, Default)]
-struct Waiter {
+pub(super) struct Waiter {
     /// How often the channel became readable. Several threads may wait for one, and each compares with what it saw.
     rings: Mutex<u64>,
     changed: Condvar,
@@ -247,6 +264,11 @@ impl Waiters {
         Arc::clone(self.lock().entry(channel).or_default())
     }
 
+    /// Has the events of a channel wake these.
+    fn set(&self, channel: ChannelId, waiter: Arc<Waiter>) {
+        self.lock().insert(channel, waiter);
+    }
+
     fn remove(&self, channel: ChannelId) {
         self.lock().remove(&channel);
     }
@@ -262,12 +284,12 @@ impl Waiters {
 }
 
 impl Waiter {
-    fn rings(&self) -> u64 {
+    pub(super) fn rings(&self) -> u64 {
         *self.rings.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Waits until it was rung more often than `seen`; false after the deadline.
-    fn wait(&self, seen: u64, deadline: Deadline) -> bool {
+    pub(super) fn wait(&self, seen: u64, deadline: Deadline) -> bool {
         let rings = self.rings.lock().unwrap_or_else(PoisonError::into_inner);
         let is_quiet = |rings: &mut u64| *rings == seen;
         let rings = match deadline.remaining() {

@@ -148,6 +148,11 @@ impl Id for SystemId {
         Ok(Self::accept(self, param)?)
     }
 
+    fn notify_established(&self) -> Result<(), Error> {
+        // The kernel's manager retransmits its REP for as long as it waits.
+        Ok(())
+    }
+
     fn reject(&self, private_data: &[u8]) -> Result<(), Error> {
         check_data(private_data, private_data_len::REJ)?;
         Ok(Self::reject(self, private_data)?)

@@ -13,7 +13,10 @@ use crate::wire::layout::BitRange;
 use crate::wire::mad::{
     AttributeId, Mad, MgmtClass, PathRecord, Rmpp, Sa, SmInfo, SmpDirected, SmpLid,
 };
-use crate::wire::{Erf, Frame, IcrcVerdict, Layer, Layers, LinkType, Operation, Udp, cm, view};
+use crate::wire::{
+    CapturedTrain, Erf, Frame, IcrcVerdict, Layer, Layers, LinkType, Operation, TRAIN_PACKETS_MAX,
+    Udp, cm, view,
+};
 
 /// Takes the frames of a capture apart, one after the other, and remembers what later ones refer to.
 #[derive(Clone, Debug)]
@@ -22,15 +25,27 @@ pub struct Decoder {
     count: u64,
     first_time: Option<Instant>,
     previous_time: Option<Instant>,
+    room: TrainRoom,
+}
+
+/// Memory for the frames that the packets of a train become, kept to be used again. A decoder that
+/// is cloned has its own.
+#[derive(Debug, Default)]
+struct TrainRoom(Vec<u8>);
+
+impl Clone for TrainRoom {
+    fn clone(&self) -> Self {
+        Self::default()
+    }
 }
 
 impl Decoder {
     /// A decoder at the start of a capture, which takes UDP datagrams to `port` for RoCEv2.
     pub fn new(port: u16) -> Self {
-        Self { port, count: 0, first_time: None, previous_time: None }
+        Self { port, count: 0, first_time: None, previous_time: None, room: TrainRoom::default() }
     }
 
-    /// The next frame of the capture.
+    /// The next frame of the capture as one packet, also if it is a train.
     #[inline]
     pub fn decode<'a>(&mut self, record: &Record<'a>) -> Context<'a> {
         let mut context = self.unparsed(record);
@@ -38,17 +53,61 @@ impl Decoder {
         context
     }
 
-    /// The next frame of the capture, handed to `take` where it is made: a context is 700 bytes, and to move each takes as
-    /// long as to parse its addresses.
+    /// The packets of the next frame of the capture, each handed to `take` where it is made: a
+    /// context is 700 bytes, and to move each takes as long as to parse its addresses.
+    ///
+    /// A frame holds one packet, or none, or is a train, whose packets become frames of their own.
     #[inline]
-    pub fn decode_with<'a, R>(
-        &mut self,
+    pub fn decode_with<'a>(
+        &'a mut self,
         record: &Record<'a>,
-        take: impl FnOnce(&mut Context<'a>) -> R,
-    ) -> R {
+        mut take: impl FnMut(&mut Context<'a>),
+    ) {
         let mut context = self.unparsed(record);
         context.frame.parse_in_place();
-        take(&mut context)
+        match context.find_train() {
+            None => take(&mut context),
+            Some(train) => self.decode_train(record, &context, &train, take),
+        }
+    }
+
+    /// Hands the packets of a train to `take`, each in a frame of its own.
+    #[cold]
+    #[inline(never)]
+    fn decode_train<'a>(
+        &'a mut self,
+        record: &Record<'a>,
+        whole: &Context<'a>,
+        train: &CapturedTrain<'a>,
+        mut take: impl FnMut(&mut Context<'a>),
+    ) {
+        let captured = train.captured().min(TRAIN_PACKETS_MAX);
+        let room = &mut self.room.0;
+        room.clear();
+        let frames: Vec<_> = (0..captured)
+            .map(|index| {
+                let start = room.len();
+                let wire_len = train.append_frame(index, room);
+                (start..room.len(), wire_len)
+            })
+            .collect();
+        let position = |index: usize| u16::try_from(index).unwrap_or(u16::MAX);
+        let (of, captured) = (position(train.len()), position(captured));
+        let room: &'a [u8] = room;
+        for (index, (range, wire_len)) in (1..).zip(frames) {
+            let bytes = room.get(range).unwrap_or_default();
+            let mut frame = Frame::unparsed(record.link, bytes, wire_len, self.port);
+            frame.parse_in_place();
+            take(&mut Context {
+                previous_time: if index == 1 { whole.previous_time } else { whole.time },
+                wire_len: u32::try_from(wire_len).unwrap_or(u32::MAX),
+                frame,
+                train: Some(TrainPosition { index, captured, of }),
+                icrc: OnceCell::new(),
+                sections: OnceCell::new(),
+                ..*whole
+            });
+        }
     }
 
     #[inline(always)]
@@ -68,6 +127,7 @@ impl Decoder {
             file: record.file,
             interface: record.interface.map(|id| (record.section, id.0)),
             frame: Frame::unparsed(link, bytes, len, self.port),
+            train: None,
             annotations: Annotations::default(),
             icrc: OnceCell::new(),
             sections: OnceCell::new(),
@@ -120,14 +180,28 @@ pub struct Context<'a> {
     pub file: u32,
     /// The section and the interface it was captured on, if the capture numbers them.
     pub interface: Option<(u32, u32)>,
-    /// The frame itself.
+    /// The frame itself; that of this packet alone, if the captured frame is a train.
     pub frame: Frame<'a>,
+    /// The packet's position in its frame, if the captured frame is a train.
+    pub train: Option<TrainPosition>,
     /// What the caller knows of it that the frame itself does not say.
     pub annotations: Annotations<'a>,
     /// The verdict on the ICRC costs more than everything else, so it is found once.
     icrc: OnceCell<Option<IcrcVerdict>>,
     /// Its layers, found when a field is first asked for.
     sections: OnceCell<Sections>,
+}
+
+/// Position of a packet in a train: a captured frame with several packets, because the host left
+/// segmentation to its NIC, or had coalesced what it received.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TrainPosition {
+    /// Number of the packet in its frame, from 1.
+    pub index: u16,
+    /// Number of packets of which something was captured.
+    pub captured: u16,
+    /// Number of packets on the wire.
+    pub of: u16,
 }
 
 /// What a program that decodes a capture knows of a frame, and the frame itself does not say: the fields `frame.file`,
@@ -189,6 +263,20 @@ impl<'a> Context<'a> {
         *self.icrc.get_or_init(|| self.frame.icrc())
     }
 
+    /// Returns the train that the frame is. Where the length is that of one packet, or the ICRC is
+    /// right, there is nothing to search for.
+    #[inline]
+    fn find_train(&self) -> Option<CapturedTrain<'a>> {
+        let packet = self.frame.packet()?;
+        if packet.has_length_of_one() {
+            return None;
+        }
+        if !packet.is_too_long() && self.icrc() == Some(IcrcVerdict::Ok) {
+            return None;
+        }
+        self.frame.train()
+    }
+
     /// How much of the frame was captured.
     pub fn captured_len(&self) -> usize {
         let bytes = self.frame.bytes().len();
@@ -202,10 +290,16 @@ impl<'a> Context<'a> {
         }
     }
 
-    /// The payload of the UDP datagram, as far as it is there.
-    pub(super) fn udp_payload(&self) -> Option<&'a [u8]> {
-        let (range, bytes) = (self.frame.layers().find(Layer::Udp)?, self.frame.bytes());
-        let len = usize::from(self.frame.udp()?.length()).checked_sub(Udp::LEN)?;
+    /// Returns the payload of the UDP datagram whose header is `udp`, as far as it is there.
+    pub(super) fn udp_payload(&self, udp: &[u8]) -> Option<&'a [u8]> {
+        let (layers, bytes) = (self.frame.layers(), self.frame.bytes());
+        let is_this = |range: &Range<usize>| {
+            bytes.get(range.clone()).is_some_and(|found| core::ptr::eq(found, udp))
+        };
+        let mut datagrams = layers.iter().filter(|(layer, _)| *layer == Layer::Udp);
+        let (_, range) = datagrams.find(|(_, range)| is_this(range))?;
+        let header = view::<Udp>(bytes, range.start).ok()?;
+        let len = usize::from(header.length()).checked_sub(Udp::LEN)?;
         let rest = bytes.get(range.end..)?;
         Some(rest.get(..len).unwrap_or(rest))
     }
@@ -303,6 +397,13 @@ fn table_of(layer: Layer) -> Option<TableId> {
         Layer::Ipv6 => TableId::Ipv6,
         Layer::Ipv6Extension => TableId::Ipv6Extension,
         Layer::Udp => TableId::Udp,
+        Layer::Vxlan => TableId::Vxlan,
+        Layer::Geneve => TableId::Geneve,
+        Layer::Gre => TableId::Gre,
+        Layer::Erspan1 => TableId::Erspan1,
+        Layer::Erspan2 => TableId::Erspan2,
+        Layer::Erspan3 => TableId::Erspan3,
+        Layer::Mpls => TableId::Mpls,
         Layer::Bth => TableId::Bth,
         Layer::Rdeth => TableId::Rdeth,
         Layer::Deth => TableId::Deth,

@@ -5,6 +5,7 @@ use core::net::{Ipv4Addr, Ipv6Addr};
 use std::sync::LazyLock;
 
 use super::Context;
+use super::time::write_date;
 use crate::wire::layout::BitRange;
 
 /// A field of a layer, as the decoder shows it.
@@ -56,6 +57,8 @@ pub(super) enum Show {
     Text,
     /// As seconds with nine decimals, from nanoseconds.
     Seconds,
+    /// As a date and a time of day in UTC, from nanoseconds since 1970.
+    Date,
 }
 
 /// The value of a field in a packet.
@@ -187,6 +190,7 @@ impl Field {
         match (*value, self.show) {
             (Value::Uint(value), Show::Hex(digits)) => write_hex(value, digits, out),
             (Value::Uint(value), _) => write_dec(value, out),
+            (Value::Nanos(nanos), Show::Date) => write_date(nanos, out),
             (Value::Nanos(nanos), _) => write_seconds(nanos, out),
             (Value::Text(text), _) => out.push_str(text),
             (Value::Opcode(opcode), _) => put(out, format_args!("{opcode}")),

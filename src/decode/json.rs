@@ -50,8 +50,9 @@ static MEMBERS: LazyLock<Vec<Vec<Member>>> = LazyLock::new(|| {
 
 fn write_all(context: &Context<'_>, out: &mut String) {
     let members: &[Vec<Member>] = &MEMBERS;
+    let is_tunneled = context.frame.tunnel().is_some();
     for (i, section) in context.sections().iter().enumerate() {
-        if section.table.repeats() {
+        if section.table.repeats() || is_tunneled {
             let mut earlier = context.sections().iter().take(i);
             if earlier.all(|other| other.table != section.table) {
                 write_repeated(context, section, out);

@@ -13,6 +13,8 @@ use crate::wire::{
 /// How a line looks.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct LineStyle {
+    /// Whether the frame number stands first, with the position of a packet in a train: `12.3`.
+    pub number: bool,
     /// How the time is told.
     pub time: TimeStyle,
     /// Whether what matters is colored, for a terminal.
@@ -30,6 +32,9 @@ enum Paint {
 impl LineStyle {
     /// Appends the line of a frame, without its end.
     pub fn write(&self, context: &Context<'_>, out: &mut String) {
+        if self.number {
+            write_number(context, out);
+        }
         self.time.write(context, out);
         let frame = &context.frame;
         for (layer, range) in frame.layers().iter() {
@@ -39,6 +44,7 @@ impl LineStyle {
                 put(out, format_args!("vlan {} ", tag.vid()));
             }
         }
+        write_tunnel(frame, out);
         write_route(frame, out);
         match (frame.packet(), frame.encapsulation()) {
             (Some(packet), _) => self.write_packet(context, packet, out),
@@ -160,6 +166,19 @@ impl LineStyle {
     }
 }
 
+/// Appends the number of a frame and a space.
+fn write_number(context: &Context<'_>, out: &mut String) {
+    const WIDTH: usize = 7;
+    let start = out.len();
+    put(out, format_args!("{}", context.number));
+    if let Some(train) = context.train {
+        put(out, format_args!(".{}", train.index));
+    }
+    let len = out.len() - start;
+    out.insert_str(start, &" ".repeat(WIDTH.saturating_sub(len)));
+    out.push(' ');
+}
+
 /// Whether a switch marked the frame on its way.
 fn is_congested(frame: &Frame<'_>) -> bool {
     const CONGESTION_EXPERIENCED: u32 = 3;
@@ -170,7 +189,22 @@ fn is_congested(frame: &Frame<'_>) -> bool {
     }
 }
 
-/// From whom to whom.
+/// Writes the tunnel that carries the packet, and its ends.
+fn write_tunnel(frame: &Frame<'_>, out: &mut String) {
+    let Some(tunnel) = frame.tunnel() else { return };
+    out.push_str(tunnel.name());
+    match frame.outer_network() {
+        Some(Network::Ipv4 { header, .. }) => {
+            put(out, format_args!(" {} > {}: ", header.source(), header.destination()));
+        }
+        Some(Network::Ipv6 { header, .. }) => {
+            put(out, format_args!(" {} > {}: ", header.source(), header.destination()));
+        }
+        Some(Network::Grh(_)) | None => out.push_str(": "),
+    }
+}
+
+/// Writes source and destination.
 fn write_route(frame: &Frame<'_>, out: &mut String) {
     let ports = frame.udp().map(|udp| (udp.source_port(), udp.destination_port()));
     match (frame.network(), ports) {

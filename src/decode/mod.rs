@@ -14,7 +14,7 @@
 //! let mut capture = capture::open("testdata/captures/rxe_all_ops.pcap".as_ref())?;
 //! let mut decoder = Decoder::new(ROCE_PORT);
 //! let filter = Filter::parse("roce.aeth.kind == NAK")?;
-//! let style = LineStyle { time: TimeStyle::None, color: false };
+//! let style = LineStyle { time: TimeStyle::None, ..LineStyle::default() };
 //! let mut lines = String::new();
 //! while let Some(record) = capture.next()? {
 //!     let packet = decoder.decode(&record);
@@ -32,6 +32,7 @@
 mod address;
 mod columns;
 mod context;
+mod escape;
 mod field;
 mod filter;
 mod json;
@@ -45,13 +46,16 @@ mod tree;
 
 pub use address::address_text;
 pub use columns::write_columns;
-pub use context::{Annotations, Context, Decoder, FieldRef};
+pub use context::{Annotations, Context, Decoder, FieldRef, TrainPosition};
+#[cfg(any(feature = "analysis", feature = "conform"))]
+pub use escape::escape_markup;
+pub use escape::{Printable, PrintableLines, is_plain};
 pub use field::{Field, Value};
 pub use filter::{Filter, FilterError, unknown_field};
 pub use json::write_json;
 pub use line::LineStyle;
 pub use packet_line::packet_line;
 pub use select::{FieldSet, ValueKind};
-pub use summary::{CONVERSATIONS_MAX, Summary};
-pub use time::TimeStyle;
+pub use summary::{CONVERSATIONS_MAX, Summary, Trains};
+pub use time::{TimeStyle, date_text};
 pub use tree::write_tree;

@@ -17,7 +17,7 @@ pub fn packet_line(packet: &[u8]) -> String {
     let frame = [ip, udp, &bytes].concat();
     let record = Record::frame(LinkType::RAW, &frame);
     let mut line = String::new();
-    let style = LineStyle { time: TimeStyle::None, color: false };
+    let style = LineStyle { time: TimeStyle::None, ..LineStyle::default() };
     style.write(&Decoder::new(ROCE_PORT).decode(&record), &mut line);
     let text = line.split_once(": ").map_or(line.as_str(), |(_, text)| text);
     text.trim_end_matches(" icrc ok").to_owned()

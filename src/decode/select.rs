@@ -64,7 +64,7 @@ impl FieldRef {
         match kind.show {
             Show::Dec | Show::Hex(_) if kind.is_json_number() => ValueKind::Number,
             Show::Dec | Show::Hex(_) => ValueKind::WideNumber,
-            Show::Seconds => ValueKind::Nanos,
+            Show::Seconds | Show::Date => ValueKind::Nanos,
             Show::Bytes => ValueKind::Bytes,
             Show::Mac | Show::Ipv4 | Show::Ipv6 | Show::Text => ValueKind::Text,
         }

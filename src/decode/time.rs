@@ -56,6 +56,86 @@ pub(super) fn write_date_and_time(time: crate::time::Instant, out: &mut String) 
     put(out, format_args!("{hours:02}:{minutes:02}:{seconds:02}.{fraction:06}"));
 }
 
+/// Names of the months, as tshark writes them.
+const MONTHS: [&str; 12] =
+    ["Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec"];
+
+/// Appends nanoseconds since 1970 as tshark prints them: `Nov 15, 2026 00:06:59.404559000 UTC`.
+pub(super) fn write_date(nanos: i128, out: &mut String) {
+    let nanos = u64::try_from(nanos).unwrap_or(0);
+    let (days, (hours, minutes, seconds)) = split_day(nanos / NANOS);
+    let (year, month, day) = civil_from_days(days);
+    let month = usize::try_from(month).ok().and_then(|month| MONTHS.get(month.checked_sub(1)?));
+    put(out, format_args!("{} {day:2}, {year} ", month.copied().unwrap_or_default()));
+    put(out, format_args!("{hours:02}:{minutes:02}:{seconds:02}.{:09} UTC", nanos % NANOS));
+}
+
+/// Nanoseconds of a second.
+const NANOS: u64 = 1_000_000_000;
+
+/// Returns the nanoseconds since 1970 of a time in UTC: `2026-11-15 00:06:59.404559`, with a `T`
+/// between, or as tshark prints it. What is left out at the end is 0; `Z` or `UTC` may follow.
+pub(super) fn parse_date(text: &str) -> Option<i128> {
+    let text = text.trim();
+    let text = text.strip_suffix("UTC").or_else(|| text.strip_suffix('Z')).unwrap_or(text).trim();
+    let (date, clock) = split_date(text)?;
+    let (year, month, day) = date;
+    if !(1970..=9999).contains(&year) || !(1..=12).contains(&month) || !(1..=31).contains(&day) {
+        return None;
+    }
+    let days = days_to(year, month, day);
+    // A day that the month does not have becomes one of the next.
+    if civil_from_days(days) != date {
+        return None;
+    }
+    let (time, fraction) = clock.split_once('.').unwrap_or((clock, ""));
+    let mut parts = time.split(':');
+    let mut part = |most: u64| match parts.next() {
+        None | Some("") => Some(0),
+        Some(digits) => number(digits).filter(|&value| value <= most),
+    };
+    let secs = part(23)? * 3600 + part(59)? * 60 + part(60)?;
+    if parts.next().is_some() || fraction.len() > 9 {
+        return None;
+    }
+    let fraction = number(&format!("{fraction:0<9}"))?;
+    Some(i128::from(days * 86_400 + secs) * i128::from(NANOS) + i128::from(fraction))
+}
+
+/// Returns year, month and day at the start of a text, and the rest.
+fn split_date(text: &str) -> Option<((u64, u64, u64), &str)> {
+    let (first, rest) = text.split_once([' ', 'T']).unwrap_or((text, ""));
+    if let Some(month) = MONTHS.iter().position(|name| first.starts_with(name)) {
+        let (day, rest) = rest.trim_start().split_once(',')?;
+        let rest = rest.trim_start();
+        let (year, rest) = rest.split_once(' ').unwrap_or((rest, ""));
+        return Some(((number(year)?, month as u64 + 1, number(day)?), rest.trim_start()));
+    }
+    let mut parts = first.split('-');
+    let date = (number(parts.next()?)?, number(parts.next()?)?, number(parts.next()?)?);
+    parts.next().is_none().then_some((date, rest.trim_start()))
+}
+
+/// Returns the number that digits are.
+fn number(digits: &str) -> Option<u64> {
+    let is_plain = !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_digit());
+    is_plain.then(|| digits.parse().ok()).flatten()
+}
+
+/// Returns the days from 1 January 1970 to a date: the inverse of [`civil_from_days`].
+fn days_to(year: u64, month: u64, day: u64) -> u64 {
+    let years = if month <= 2 { year - 1 } else { year };
+    let march_month = (month + 9) % 12;
+    let day_of_year = (153 * march_month + 2) / 5 + day - 1;
+    years * 365 + years / 4 - years / 100 + years / 400 + day_of_year - 719_468
+}
+
+/// The day of a time in UTC: `2026-11-15`.
+pub fn date_text(time: crate::time::Instant) -> String {
+    let (year, month, day) = civil_from_days(split_day(time.secs()).0);
+    format!("{year:04}-{month:02}-{day:02}")
+}
+
 /// Seconds since 1970 as days, and hours, minutes and seconds.
 fn split_day(secs: u64) -> (u64, (u64, u64, u64)) {
     let (days, rest) = (secs / 86_400, secs % 86_400);
@@ -91,5 +171,42 @@ mod tests {
         assert_eq!(civil_from_days(11_016), (2000, 2, 29));
         assert_eq!(civil_from_days(20_772), (2026, 11, 15));
         assert_eq!(civil_from_days(47_541), (2100, 3, 1));
+        for days in (0..100_000).step_by(13) {
+            let (year, month, day) = civil_from_days(days);
+            assert_eq!(days_to(year, month, day), days, "{year}-{month}-{day}");
+        }
+    }
+
+    #[test]
+    fn dates_are_read_as_they_are_written() {
+        let time = 1_794_701_219_404_559_000;
+        let mut text = String::new();
+        write_date(time, &mut text);
+        assert_eq!(text, "Nov 15, 2026 00:06:59.404559000 UTC");
+        for same in [
+            text.as_str(),
+            "2026-11-15 00:06:59.404559",
+            "2026-11-15T00:06:59.404559Z",
+            "Nov 15, 2026 00:06:59.404559",
+        ] {
+            assert_eq!(parse_date(same), Some(time), "{same}");
+        }
+        let day = 1_794_700_800_000_000_000;
+        for same in ["2026-11-15", "2026-11-15 00:00", "Nov 15, 2026", "2026-11-15T00"] {
+            assert_eq!(parse_date(same), Some(day), "{same}");
+        }
+        for wrong in [
+            "",
+            "2026",
+            "2026-02-30",
+            "2026-11-15 24:00",
+            "2026-11-15 00:00:00:00",
+            "1969-12-31",
+            "Foo 15, 2026",
+            "2026-11-15 1e2",
+            "99999999999999999999-01-01",
+        ] {
+            assert_eq!(parse_date(wrong), None, "{wrong}");
+        }
     }
 }

@@ -222,6 +222,12 @@ pub trait Device: sealed::Sealed + Any + Send + Sync + fmt::Debug {
         self.query_qp(qp).map(|attr| attr.qp_state)
     }
 
+    /// Whether every work request that was posted to the send queue is acknowledged, or has failed; `None` if the device
+    /// does not tell, or has no such queue pair.
+    fn is_send_queue_empty(&self, _qp: QpHandle) -> Option<bool> {
+        None
+    }
+
     /// Destroys a queue pair. Posted work requests are discarded.
     fn destroy_qp(&self, qp: QpHandle) -> Result<(), DestroyError>;
 

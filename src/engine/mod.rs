@@ -83,7 +83,7 @@ pub use counters::{Counter, Counters};
 use crate::secret::SecretRandom;
 use crate::table::{SlotId, Table};
 use crate::time::Instant;
-use crate::verbs::{DeviceTag, Mtu, PostError, RecvWr, SendWr, Wc};
+use crate::verbs::{DeviceTag, Mtu, PostError, RecvWr, SendWr, Wc, WrId};
 use crate::wire::{Bth, Gid, Opcode, Packet, Qpn, Service};
 use cq::{Armed, Cq, SendSlot};
 use env::Env;
@@ -353,6 +353,14 @@ impl Engine {
     ) -> Result<(), PostError> {
         let (qp, env) = self.split_handle(handle).ok_or(PostError::UnknownQp)?;
         qp.post_send(wr, inline, env)
+    }
+
+    /// Posts a send whose operation the service of the queue pair lacks, such as a READ on UD: it
+    /// completes with `LOC_QP_OP_ERR` when its turn comes, as on NICs that look at an operation no
+    /// earlier. [`post_send`](Self::post_send) refuses such an operation instead.
+    pub fn post_unsupported(&mut self, handle: QpHandle, id: WrId) -> Result<(), PostError> {
+        let (qp, env) = self.split_handle(handle).ok_or(PostError::UnknownQp)?;
+        qp.post_unsupported(id, env)
     }
 
     /// Posts sends, all of them or none.

@@ -420,6 +420,16 @@ impl SendQueue {
         Ok(())
     }
 
+    /// Appends a request whose operation the service of the queue pair lacks. Its opcode is that of
+    /// drivers, which has no packets and which no work request has.
+    pub(super) fn push_unsupported(&mut self, id: WrId, cap: &QpCap) -> Result<(), PostError> {
+        let send = SendWr::new(id, SendOp::Send { imm: None }, Data::EMPTY);
+        self.push(&send, 0, None, cap)?;
+        let slot = self.slot(self.tail.wrapping_sub(1));
+        self.ring[slot].kind = WrOpcode::Driver1.code();
+        Ok(())
+    }
+
     /// Returns the data of the request at `index`.
     #[inline]
     pub(super) fn source(&self, index: u32) -> Source<'_> {

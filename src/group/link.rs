@@ -6,13 +6,25 @@
 //! same incarnations, both sides say how many messages they have received, and the rest goes over the new connection: none is
 //! lost, none is doubled. A peer that has restarted begins with nothing, and what was kept for its predecessor is dropped.
 //!
+//! A request changes nothing: a connection that works is replaced when the new one is established and the peer has proved
+//! who it is, over that connection.
+//!
+//! What a peer's NIC has acknowledged the peer's program gets: when a connection is lost, what has arrived by it is kept for
+//! the program. So a server may end as soon as all its messages are acknowledged. Until then it goes on as before: a
+//! connection that is lost is made again. Then it tells its peer that it has left, behind all messages.
+//!
+//! An acknowledgment can be lost, and only a connection that still exists sends it again. So the side that learns that its
+//! peer has left closes the connection too, and keeps it until the peer has acknowledged that or has gone.
+//!
 //! There is no IO here: tests run links on simulated connections.
 
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use super::hello::Hello;
-use super::limits::{CHANGES_MAX, PAST_MAX};
+use super::counters::Counter;
+use super::hello::{Hello, Nonce};
+use super::limits::{CHANGES_MAX, PARTING_MAX, PAST_MAX, UNPOLLED_MAX};
+use crate::net::Unconsumed;
 use crate::random::Random;
 use crate::time::Instant;
 
@@ -20,10 +32,18 @@ use crate::time::Instant;
 pub(super) trait Pipe {
     /// Queues a message; false if there is no room.
     fn queue(&self, message: &[u8]) -> bool;
+    /// Messages that are queued from now on are the program's; those before are of the handshake.
+    fn begin(&self);
     /// Takes the next message.
     fn take(&self, out: &mut Vec<u8>) -> Take;
-    /// The messages that the peer is not known to have consumed, oldest first.
-    fn unconsumed(&self) -> Vec<Vec<u8>>;
+    /// The messages that the peer is not known to have consumed.
+    fn unconsumed(&self) -> Unconsumed;
+    /// Tells the peer, behind all messages, that this side has left. May be called several times.
+    fn close(&self);
+    /// Whether it was closed, and the peer's NIC has acknowledged all messages and the end.
+    fn is_delivered(&self) -> bool;
+    /// Whether nothing comes or goes by it any more.
+    fn has_failed(&self) -> bool;
     /// Ends it at once.
     fn abort(&self);
 }
@@ -35,7 +55,7 @@ pub(super) enum Take {
     Nothing,
     /// The connection has failed.
     Lost,
-    /// The peer has closed the connection.
+    /// The peer has left: no message follows.
     Closed,
 }
 
@@ -62,6 +82,25 @@ pub enum Change {
     },
     /// It is lost, and will be made again.
     Disconnected,
+    /// The peer has ended its group: it sends and receives no more. All that it sent comes before this.
+    Left {
+        /// Number of messages that it did not take. They are dropped.
+        dropped: usize,
+    },
+    /// The peer was not connected for [`lost_after`](super::Config::lost_after). Attempts to connect go on.
+    Lost,
+}
+
+/// The state of a peer, as a member sees it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Standing {
+    Connected,
+    /// It is not connected, and is expected to be soon.
+    Disconnected,
+    /// It has ended its group.
+    Left,
+    /// It was not connected for so long that it is not expected to be again.
+    Lost,
 }
 
 /// Which side makes the connection.
@@ -78,9 +117,9 @@ pub(super) enum Refusal {
     Role,
     /// It is from an earlier run, or an earlier attempt.
     Stale,
-    /// Another request is being answered.
+    /// The program does not take the messages of connections before.
     Busy,
-    /// The group is closed.
+    /// The group has ended.
     Closed,
 }
 
@@ -90,8 +129,20 @@ impl Refusal {
         match self {
             Self::Role => b"the higher number dials",
             Self::Stale => b"a request of the past",
-            Self::Busy => b"busy with another request",
-            Self::Closed => b"closed",
+            Self::Busy => b"busy",
+            Self::Closed => b"has left",
+        }
+    }
+}
+
+impl Refusal {
+    /// Returns what counts it.
+    pub(super) fn counter(self) -> Counter {
+        match self {
+            Self::Role => Counter::WrongRole,
+            Self::Stale => Counter::Stale,
+            Self::Busy => Counter::Busy,
+            Self::Closed => Counter::Closed,
         }
     }
 }
@@ -107,10 +158,38 @@ pub(super) struct Own {
 #[derive(Debug)]
 enum State<P> {
     Down,
-    /// A connection is being made; the hello of the peer, if it asked.
-    Connecting(Option<Hello>),
+    /// A connection is being made, by this side.
+    Dialing,
     Up(P),
     Closed,
+}
+
+/// The end of the own group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Ending {
+    Open,
+    /// What was posted is to be delivered; if the peer was connected, it is told of the end.
+    Closing {
+        was_connected: bool,
+    },
+    /// Nothing is left to do.
+    Done,
+}
+
+/// A connection whose peer has left, kept so that its NIC acknowledges what the peer retransmits.
+#[derive(Debug)]
+struct Parting<P> {
+    pipe: P,
+    deadline: Instant,
+}
+
+/// A connection that is made, and what the peer said when it proved itself.
+#[derive(Debug)]
+pub(super) struct Made<P> {
+    pub(super) pipe: P,
+    pub(super) hello: Hello,
+    /// Number of messages that the peer has received of this incarnation.
+    pub(super) received: u64,
 }
 
 /// How long to wait before the next attempt: it doubles, up to a bound, with jitter.
@@ -149,6 +228,7 @@ pub(super) struct Link<P> {
     own: Own,
     role: Role,
     state: State<P>,
+    parting: Option<Parting<P>>,
     /// The peer's incarnation, 0 before the first connection; and earlier ones.
     peer: u64,
     past: VecDeque<u64>,
@@ -160,9 +240,19 @@ pub(super) struct Link<P> {
     received: u64,
     /// Messages that were sent over a lost connection and are not known to be consumed, oldest first.
     pending: VecDeque<Vec<u8>>,
+    /// Number of the last of them that the peer's NIC has not acknowledged, while there is no connection.
+    unacknowledged: usize,
     /// Messages that had arrived when their connection was lost; they come before the changes.
     arrived: VecDeque<Vec<u8>>,
+    /// Number of lost connections whose messages are there.
+    unpolled: usize,
     backoff: Backoff,
+    /// Time without a connection after which a peer is lost, and the beginning of that time.
+    lost_after: Duration,
+    down_since: Instant,
+    has_left: bool,
+    is_lost: bool,
+    ending: Ending,
     changes: VecDeque<Change>,
     /// Number of connections so far.
     generation: u64,
@@ -173,11 +263,12 @@ pub(super) struct Link<P> {
 }
 
 impl<P: Pipe> Link<P> {
-    pub(super) fn new(own: Own, role: Role, backoff: Backoff) -> Self {
+    pub(super) fn new(own: Own, role: Role, backoff: Backoff, lost_after: Duration) -> Self {
         Self {
             own,
             role,
             state: State::Down,
+            parting: None,
             peer: 0,
             past: VecDeque::new(),
             attempt: 0,
@@ -185,8 +276,15 @@ impl<P: Pipe> Link<P> {
             sent: 0,
             received: 0,
             pending: VecDeque::new(),
+            unacknowledged: 0,
             arrived: VecDeque::new(),
+            unpolled: 0,
             backoff,
+            lost_after,
+            down_since: Instant::ZERO,
+            has_left: false,
+            is_lost: false,
+            ending: Ending::Open,
             changes: VecDeque::new(),
             generation: 0,
             is_reserved: false,
@@ -196,137 +294,312 @@ impl<P: Pipe> Link<P> {
 
     // Connections.
 
-    /// What to say to the peer, if it is time to connect. Then [`handle_connected`](Self::handle_connected) or
+    /// Returns what to say to the peer, if it is time to connect. Then [`handle_connected`](Self::handle_connected) or
     /// [`handle_failed`](Self::handle_failed) must follow.
-    pub(super) fn poll_dial(&mut self, now: Instant) -> Option<Hello> {
-        let is_due = matches!(self.state, State::Down) && now >= self.backoff.due;
-        if self.role == Role::Acceptor || !is_due {
+    pub(super) fn poll_dial(
+        &mut self,
+        now: Instant,
+        nonce: impl FnOnce() -> Nonce,
+    ) -> Option<Hello> {
+        if now < self.poll_timeout()? {
             return None;
         }
         self.attempt = self.attempt.wrapping_add(1);
-        self.state = State::Connecting(None);
-        Some(self.hello(self.peer, self.received))
+        self.state = State::Dialing;
+        Some(self.hello(nonce()))
     }
 
-    /// When [`poll_dial`](Self::poll_dial) has something to say.
+    /// Returns when [`poll_dial`](Self::poll_dial) has something to say.
     pub(super) fn poll_timeout(&self) -> Option<Instant> {
-        let waits = self.role == Role::Dialer && matches!(self.state, State::Down);
+        let waits = self.role == Role::Dialer
+            && matches!(self.state, State::Down)
+            && self.ending != Ending::Done
+            && self.has_room();
         waits.then_some(self.backoff.due)
     }
 
-    /// The peer asks for a connection. What to answer; [`handle_connected`](Self::handle_connected) or
-    /// [`handle_failed`](Self::handle_failed) must follow. A connection that there is ends: the peer has lost it.
-    pub(super) fn handle_request(&mut self, hello: &Hello) -> Result<Hello, Refusal> {
+    /// Whether what arrives by another connection can be kept when that is lost, too.
+    fn has_room(&self) -> bool {
+        self.unpolled < UNPOLLED_MAX
+    }
+
+    /// Returns the answer to a peer that asks for a connection. If it proves itself over that,
+    /// [`handle_connected`](Self::handle_connected) must follow; otherwise nothing has changed.
+    pub(super) fn answer(&self, hello: &Hello, nonce: Nonce) -> Result<Hello, Refusal> {
+        self.check(hello)?;
+        Ok(self.hello(nonce))
+    }
+
+    fn check(&self, hello: &Hello) -> Result<(), Refusal> {
         if self.role == Role::Dialer {
             return Err(Refusal::Role);
+        }
+        if matches!(self.state, State::Closed) || self.ending == Ending::Done {
+            return Err(Refusal::Closed);
         }
         let is_same = hello.incarnation == self.peer;
         if self.past.contains(&hello.incarnation) || is_same && hello.attempt <= self.peer_attempt {
             return Err(Refusal::Stale);
         }
-        match self.state {
-            State::Closed => return Err(Refusal::Closed),
-            State::Connecting(_) => return Err(Refusal::Busy),
-            State::Up(_) => self.detach(),
-            State::Down => {}
-        }
-        self.state = State::Connecting(Some(*hello));
-        Ok(self.hello(hello.incarnation, if is_same { self.received } else { 0 }))
+        if self.has_room() { Ok(()) } else { Err(Refusal::Busy) }
     }
 
-    /// The connection is made. `answer` is what the peer answered, at the side that dialed.
-    pub(super) fn handle_connected(&mut self, pipe: P, answer: Option<Hello>, now: Instant) {
-        let State::Connecting(asked) = self.state else { return pipe.abort() };
-        let Some(hello) = answer.or(asked) else {
-            pipe.abort();
-            return self.handle_failed(now);
+    /// Returns the number of messages that were received of an incarnation of the peer. At the side that dials it stays
+    /// the same until the connection is made.
+    pub(super) fn received_of(&self, incarnation: u64) -> u64 {
+        if incarnation == self.peer { self.received } else { 0 }
+    }
+
+    /// The peer has proved itself over a connection, which replaces the one that there is. The side that accepts says
+    /// by `account`, as the first message, how many messages it has received.
+    pub(super) fn handle_connected(
+        &mut self,
+        made: Made<P>,
+        account: Option<impl FnOnce(u64) -> Vec<u8>>,
+        now: Instant,
+    ) {
+        let Made { pipe, hello, received: heard } = made;
+        let is_due = match self.role {
+            Role::Dialer => matches!(self.state, State::Dialing),
+            Role::Acceptor => self.check(&hello).is_ok(),
         };
+        if !is_due {
+            return pipe.abort();
+        }
+        self.detach(false, now);
         let is_same = hello.incarnation == self.peer;
-        if is_same {
-            // What the peer has not received of what is kept goes over this connection.
-            let heard = if hello.peer == self.own.incarnation { hello.received } else { 0 };
-            let kept_from = self.sent - self.pending.len() as u64;
-            let is_sound = (kept_from..=self.sent).contains(&heard);
-            let received = usize::try_from(heard.wrapping_sub(kept_from)).ok();
-            let Some(received) = received.filter(|_| is_sound) else {
-                pipe.abort();
-                return self.handle_failed(now);
-            };
-            self.pending.drain(..received);
+        // What the peer has not received of what is kept goes over this connection.
+        let kept_from = self.sent - self.pending.len() as u64;
+        let received = heard.checked_sub(kept_from).and_then(|count| usize::try_from(count).ok());
+        let received = received.filter(|count| *count <= self.pending.len());
+        if is_same && received.is_none() || !is_same && heard != 0 {
+            pipe.abort();
+            self.state = State::Down;
+            return self.backoff.delay(now);
         }
         let dropped = if is_same { 0 } else { self.pending.len() };
-        if !is_same {
-            if self.past.len() == PAST_MAX {
-                self.past.pop_front();
-            }
-            self.past.extend((self.peer != 0).then_some(self.peer));
-            (self.peer, self.sent, self.received) = (hello.incarnation, 0, 0);
-            self.pending.clear();
+        if is_same {
+            self.pending.drain(..received.unwrap_or_default());
+        } else {
+            self.meet(hello.incarnation);
         }
+        if let Some(account) = account {
+            // It is the first in an empty ring: there is room.
+            pipe.queue(&account(self.received));
+        }
+        pipe.begin();
         self.peer_attempt = hello.attempt;
         self.state = State::Up(pipe);
         self.generation += 1;
         (self.is_reserved, self.unflushed) = (false, 0);
+        (self.has_left, self.is_lost) = (false, false);
         self.backoff.reset(now);
         self.change(Change::Connected { incarnation: self.peer, is_same, dropped });
         self.pump();
     }
 
+    /// Another incarnation of the peer begins with nothing.
+    fn meet(&mut self, incarnation: u64) {
+        if self.past.len() == PAST_MAX {
+            self.past.pop_front();
+        }
+        self.past.extend((self.peer != 0).then_some(self.peer));
+        (self.peer, self.sent, self.received) = (incarnation, 0, 0);
+        self.pending.clear();
+    }
+
     /// The connection could not be made.
     pub(super) fn handle_failed(&mut self, now: Instant) {
-        if matches!(self.state, State::Connecting(_)) {
+        if matches!(self.state, State::Dialing) {
             self.state = State::Down;
             self.backoff.delay(now);
+        }
+    }
+
+    /// The peer refuses the connection because it has left.
+    pub(super) fn handle_refused(&mut self, now: Instant) {
+        if matches!(self.state, State::Dialing) {
+            self.state = State::Down;
+            self.leave(now);
         }
     }
 
     /// The connection is lost.
     pub(super) fn handle_lost(&mut self, now: Instant) {
         if matches!(self.state, State::Up(_)) {
-            self.detach();
             self.backoff.reset(now);
+            self.detach(false, now);
         }
     }
 
-    /// The peer has closed the connection: it is not expected to be back soon.
+    /// The peer has left: it is not expected to be back soon.
     pub(super) fn handle_closed(&mut self, now: Instant) {
         if matches!(self.state, State::Up(_)) {
-            self.detach();
-            self.backoff.current = self.backoff.max;
-            self.backoff.delay(now);
+            self.detach(true, now);
         }
     }
 
-    /// No connection is to be made any more. Returns the one that there is.
-    pub(super) fn close(&mut self) -> Option<P> {
-        match std::mem::replace(&mut self.state, State::Closed) {
-            State::Up(pipe) => Some(pipe),
-            _ => None,
+    /// Drops what was kept for a peer that has left.
+    fn leave(&mut self, now: Instant) {
+        self.backoff.current = self.backoff.max;
+        self.backoff.delay(now);
+        if self.has_left || self.peer == 0 {
+            return;
+        }
+        self.change(Change::Left { dropped: self.pending.len() });
+        self.has_left = true;
+        self.pending.clear();
+        self.unacknowledged = 0;
+    }
+
+    /// Ends the connection of a peer that has left, when that is known to have all acknowledgments, or has gone. Returns
+    /// whether there is none.
+    fn poll_parting(&mut self, now: Instant) -> bool {
+        let is_over = |Parting { pipe, deadline }: &mut Parting<P>| {
+            pipe.is_delivered() || pipe.has_failed() || now >= *deadline
+        };
+        if let Some(over) = self.parting.take_if(is_over) {
+            over.pipe.abort();
+        }
+        self.parting.is_none()
+    }
+
+    /// Time has passed. Returns whether the peer counts as lost from now on.
+    pub(super) fn handle_time(&mut self, now: Instant) -> bool {
+        self.poll_parting(now);
+        let is_away = !matches!(self.state, State::Up(_) | State::Closed) && self.peer != 0;
+        let is_due = now >= self.down_since.saturating_add(self.lost_after);
+        if !is_away || !is_due || self.has_left || self.is_lost {
+            return false;
+        }
+        self.is_lost = true;
+        self.change(Change::Lost);
+        true
+    }
+
+    /// Returns the state of the peer, behind all that is to be polled.
+    pub(super) fn standing(&self) -> Standing {
+        match &self.state {
+            State::Up(_) => Standing::Connected,
+            _ if self.has_next() => Standing::Disconnected,
+            _ if self.has_left => Standing::Left,
+            _ if self.is_lost => Standing::Lost,
+            _ => Standing::Disconnected,
         }
     }
 
-    /// Ends the connection, and keeps what the peer may not have received.
-    fn detach(&mut self) {
-        if let State::Up(pipe) = std::mem::replace(&mut self.state, State::Down) {
-            // Nothing arrives or is sent by it from now on. What has arrived is kept for the program, once: if it did not
-            // even take that of the connection before, the peer keeps it.
-            pipe.abort();
-            let mut message = Vec::new();
-            while self.changes.is_empty() && pipe.take(&mut message) == Take::Message {
-                self.received += 1;
-                self.arrived.push_back(std::mem::take(&mut message));
+    // The end of the own group.
+
+    /// No message is posted from now on: [`poll_close`](Self::poll_close) tells when those before are delivered.
+    pub(super) fn begin_close(&mut self) {
+        if self.ending == Ending::Open {
+            let was_connected = matches!(self.state, State::Up(_));
+            self.ending = Ending::Closing { was_connected };
+        }
+    }
+
+    /// Whether [`begin_close`](Self::begin_close) was called.
+    pub(super) fn is_closing(&self) -> bool {
+        self.ending != Ending::Open
+    }
+
+    /// Whether nothing is left to do.
+    pub(super) fn is_done(&self) -> bool {
+        self.ending == Ending::Done
+    }
+
+    /// Goes on with the end. Returns whether nothing is left to do: all is delivered and the peer knows, or it is gone.
+    pub(super) fn poll_close(&mut self, now: Instant) -> bool {
+        let Ending::Closing { was_connected } = self.ending else {
+            return self.is_done();
+        };
+        let has_parted = self.poll_parting(now);
+        let is_pumped = self.pump();
+        let is_done = match &self.state {
+            State::Up(pipe) => {
+                if is_pumped {
+                    pipe.close();
+                }
+                is_pumped && pipe.is_delivered()
             }
-            let mut kept = VecDeque::from(pipe.unconsumed());
+            State::Closed => true,
+            // The attempt ends soon.
+            State::Dialing => false,
+            State::Down => {
+                self.has_left || self.is_lost || self.unacknowledged == 0 && !was_connected
+            }
+        } && has_parted;
+        if is_done {
+            self.ending = Ending::Done;
+        }
+        is_done
+    }
+
+    /// Ends the link. Returns the messages that the peer is not known to have.
+    pub(super) fn close(&mut self) -> Vec<Vec<u8>> {
+        if let Some(parting) = self.parting.take() {
+            parting.pipe.abort();
+        }
+        let (mut kept, unacknowledged) = match std::mem::replace(&mut self.state, State::Closed) {
+            State::Up(pipe) if pipe.is_delivered() => return Vec::new(),
+            State::Up(pipe) => {
+                pipe.abort();
+                let Unconsumed { mut messages, unacknowledged } = pipe.unconsumed();
+                let unacknowledged = unacknowledged + self.pending.len();
+                messages.extend(self.pending.drain(..));
+                (messages, unacknowledged)
+            }
+            _ => (self.pending.drain(..).collect(), self.unacknowledged),
+        };
+        kept.split_off(kept.len().saturating_sub(unacknowledged))
+    }
+
+    /// Ends the connection, and keeps what the peer may not have received, unless it has left. Of a peer that leaves the
+    /// failure of the connection may be seen first.
+    fn detach(&mut self, is_closed: bool, now: Instant) {
+        if let State::Up(pipe) = std::mem::replace(&mut self.state, State::Down) {
+            // Nothing arrives or is posted by it from now on. What has arrived is kept for the program: the peer may have
+            // ended since.
+            if is_closed {
+                pipe.close();
+            } else {
+                pipe.abort();
+            }
+            let (mut message, before) = (Vec::new(), self.arrived.len());
+            let last = loop {
+                match pipe.take(&mut message) {
+                    Take::Message => {
+                        self.received += 1;
+                        self.arrived.push_back(std::mem::take(&mut message));
+                    }
+                    last => break last,
+                }
+            };
+            self.unpolled += usize::from(self.arrived.len() > before);
+            let Unconsumed { messages, unacknowledged } = pipe.unconsumed();
+            let mut kept = VecDeque::from(messages);
+            self.unacknowledged = unacknowledged + self.pending.len();
             kept.append(&mut self.pending);
             self.pending = kept;
             self.is_reserved = false;
-            self.change(Change::Disconnected);
+            self.down_since = now;
+            if is_closed {
+                let parting = Parting { pipe, deadline: now.saturating_add(PARTING_MAX) };
+                if let Some(earlier) = self.parting.replace(parting) {
+                    earlier.pipe.abort();
+                }
+            }
+            if is_closed || last == Take::Closed {
+                self.leave(now);
+            } else {
+                self.change(Change::Disconnected);
+            }
         }
     }
 
-    fn hello(&self, peer: u64, received: u64) -> Hello {
+    fn hello(&self, nonce: Nonce) -> Hello {
         let Own { server, thread, incarnation } = self.own;
-        Hello { server, thread, incarnation, peer, received, attempt: self.attempt }
+        Hello { server, thread, incarnation, attempt: self.attempt, nonce }
     }
 
     fn change(&mut self, change: Change) {
@@ -355,9 +628,11 @@ impl<P: Pipe> Link<P> {
         self.pending.is_empty()
     }
 
-    /// Queues a message; false if there is no room or no connection.
+    /// Queues a message; false if there is no room or no connection, or the group ends.
     pub(super) fn post(&mut self, message: &[u8]) -> bool {
-        let posted = self.pump() && self.pipe().is_some_and(|pipe| pipe.queue(message));
+        let posted = !self.is_closing()
+            && self.pump()
+            && self.pipe().is_some_and(|pipe| pipe.queue(message));
         if posted {
             self.handle_posted();
         }
@@ -374,6 +649,9 @@ impl<P: Pipe> Link<P> {
     pub(super) fn poll(&mut self, out: &mut Vec<u8>, now: Instant) -> Next {
         if let Some(message) = self.arrived.pop_front() {
             *out = message;
+            if self.arrived.is_empty() {
+                self.unpolled = 0;
+            }
             return Next::Message;
         }
         if let Some(change) = self.changes.pop_front() {

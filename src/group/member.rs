@@ -10,7 +10,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::error::Error;
 use super::limits::POLL_MAX;
-use super::link::{Change, Link, Next};
+use super::link::{Change, Link, Next, Standing};
 use super::mesh::{Mesh, lock};
 use super::remote::Remote;
 use crate::net::{self, Connection};
@@ -124,6 +124,42 @@ impl Member {
         link.map(lock).ok_or(Error::NoPeer(peer))
     }
 
+    /// Fails if a peer is gone: with [`Error::Left`] if it has ended its group, with [`Error::Lost`] if it was not connected
+    /// for [`lost_after`](super::Config::lost_after). All that it sent is polled before. A member that waits for a message of
+    /// the peer asks this each time that nothing came.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// use roce::group::{Config, Error, Group, Hosts};
+    ///
+    /// let hosts: Hosts = "127.20.44.1:7000,127.20.44.2:7000".parse()?;
+    /// let (a, b) = (Group::open(&hosts, 0, &Config::default())?, Group::open(&hosts, 1, &Config::default())?);
+    /// a.wait_connected(Duration::from_secs(60))?;
+    /// b.wait_connected(Duration::from_secs(60))?;
+    /// b.member(0)?.post(0, b"the last word")?;
+    /// b.close()?;
+    /// let (member, mut words) = (a.member(0)?, Vec::new());
+    /// let gone = loop {
+    ///     if member.poll(&mut |_: usize, message: &[u8]| words.push(message.to_vec()))? == 0 {
+    ///         if let Err(gone) = member.check(1) {
+    ///             break gone;
+    ///         }
+    ///         member.wait(Duration::from_secs(1))?;
+    ///     }
+    /// };
+    /// assert!(matches!(gone, Error::Left(1)), "{gone}");
+    /// assert_eq!(words, [b"the last word"]);
+    /// # Ok::<(), roce::group::Error>(())
+    /// ```
+    pub fn check(&self, peer: usize) -> Result<(), Error> {
+        match self.link(peer)?.standing() {
+            Standing::Connected | Standing::Disconnected => Ok(()),
+            Standing::Left => Err(Error::Left(peer)),
+            Standing::Lost => Err(Error::Lost(peer)),
+        }
+    }
+
     // Sending.
 
     /// Reserves a message of `len` bytes in the circular send buffer of a peer. It is sent when it is
@@ -135,7 +171,7 @@ impl Member {
             return Err(Error::Reserved(peer));
         }
         let is_clear = link.pump();
-        let connection = link.pipe().ok_or(Error::Disconnected(peer))?.clone();
+        let connection = open_pipe(&link, peer)?.clone();
         check_len(&connection, len)?;
         if !is_clear {
             return Err(Error::Full(peer));
@@ -155,13 +191,14 @@ impl Member {
     }
 
     /// Queues a message: it goes with the next doorbell. Fails with [`Error::Full`] while the peer is behind by as much as its
-    /// ring holds; then poll, and try again.
+    /// ring holds; then poll, and try again. Fails with [`Error::Disconnected`] while the peer is not connected, and with
+    /// [`Error::Left`] or [`Error::Lost`] when it is not expected back.
     pub fn post(&self, peer: usize, message: &[u8]) -> Result<(), Error> {
         let mut link = self.link(peer)?;
         if link.is_reserved() {
             return Err(Error::Reserved(peer));
         }
-        check_len(link.pipe().ok_or(Error::Disconnected(peer))?, message.len())?;
+        check_len(open_pipe(&link, peer)?, message.len())?;
         if !link.post(message) {
             if link.pipe().is_some_and(|connection| connection.ending().is_some()) {
                 link.handle_lost(self.mesh.now());
@@ -188,7 +225,7 @@ impl Member {
         let mut link = self.link(peer)?;
         link.pump();
         flush(&mut link);
-        if link.pipe().is_some() { Ok(()) } else { Err(Error::Disconnected(peer)) }
+        open_pipe(&link, peer).map(|_| ())
     }
 
     /// Rings the doorbell for the messages to every peer that is connected.
@@ -314,6 +351,19 @@ impl Member {
     pub fn reconnect(&self, peer: usize) -> Result<(), Error> {
         self.link(peer)?.handle_lost(self.mesh.now());
         Ok(())
+    }
+}
+
+/// The connection to a peer, by which messages can be sent.
+fn open_pipe(link: &Link<Connection>, peer: usize) -> Result<&Connection, Error> {
+    match link.pipe() {
+        Some(connection) if !link.is_closing() => Ok(connection),
+        Some(_) => Err(net::Error::Finished.into()),
+        None => Err(match link.standing() {
+            Standing::Left => Error::Left(peer),
+            Standing::Lost => Error::Lost(peer),
+            Standing::Connected | Standing::Disconnected => Error::Disconnected(peer),
+        }),
     }
 }
 

@@ -1,5 +1,6 @@
-//! A group: the links of all threads, and the thread that makes their connections.
+//! A group: the links of all threads.
 
+use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -9,25 +10,30 @@ use std::time::Duration;
 use rustix::event::{EventfdFlags, eventfd};
 
 use super::config::Config;
-use super::error::Error;
-use super::hello::Hello;
+use super::counters::{Counter, Counters};
+use super::error::{Error, Undelivered};
 use super::hosts::Hosts;
+use super::keeper::Keeper;
 use super::link::{Backoff, Link, Own, Role};
 use super::member::Member;
+use super::secret::Secret;
 use crate::device::{Mr, MrSlice};
-use crate::net::{self, Connection, Endpoint, Listener, Request};
+use crate::net::limits::PUBLISHED_MAX;
+use crate::net::{self, Connection, Endpoint};
 use crate::secret::{SecretRandom, Seed};
 use crate::time::Instant;
 
-/// How often links are looked at, at least.
-const LOOK: Duration = Duration::from_millis(50);
+/// Time after which links are looked at once more, at most.
+pub(super) const LOOK: Duration = Duration::from_millis(50);
 
 /// A server of a group: N servers of T threads each, from one list. Thread i of each server is connected to thread i of the
 /// others.
 ///
 /// The connections are made, and made again, by a thread of the group's own, so that no other one waits for a peer that is not
-/// there. The threads of the program each take a [`Member`], which sends and receives. Dropping the group closes the
-/// connections.
+/// there. The threads of the program each take a [`Member`], which sends and receives.
+///
+/// Dropping the group ends it as [`close`](Self::close) does: it waits until the peers have all messages, at most
+/// [`linger`](Config::linger). A process that ends without either, by [`std::process::exit`] for example, may lose messages.
 ///
 /// ```
 /// use std::time::Duration;
@@ -61,31 +67,36 @@ const LOOK: Duration = Duration::from_millis(50);
 ///     member.poll(&mut |_: usize, message: &[u8]| answers.push(message.to_vec()))?;
 /// }
 /// assert_eq!(answers, [b"hello"]);
+/// group.close()?;
 /// other.join().unwrap()?;
 /// # Ok::<(), roce::group::Error>(())
 /// ```
 #[derive(Debug)]
 pub struct Group {
     mesh: Arc<Mesh>,
-    keeper: Option<JoinHandle<()>>,
+    keeper: Option<JoinHandle<Vec<Undelivered>>>,
 }
 
-/// What the members and the keeper share.
+/// State that the members and the keeper share.
 #[derive(Debug)]
 pub(super) struct Mesh {
-    hosts: Hosts,
+    pub(super) hosts: Hosts,
     pub(super) own: usize,
     pub(super) config: Config,
+    pub(super) secret: Secret,
     incarnation: u64,
-    endpoint: Endpoint,
+    pub(super) endpoint: Endpoint,
     pub(super) threads: Vec<ThreadLinks>,
     /// Threads whose member was taken.
     taken: Mutex<Vec<bool>>,
-    published: Mutex<Vec<(u64, MrSlice)>>,
+    pub(super) published: Mutex<Vec<(u64, MrSlice)>>,
+    counters: Mutex<Counters>,
+    /// The last failure to connect, by the number of the server.
+    failures: Mutex<BTreeMap<usize, String>>,
     /// Guards nothing: the condition is in the links, and those that wait look again after a while.
     changing: Mutex<()>,
     changed: Condvar,
-    is_closed: AtomicBool,
+    pub(super) is_closing: AtomicBool,
     origin: std::time::Instant,
 }
 
@@ -112,7 +123,8 @@ impl Group {
         config: &Config,
     ) -> Result<Self, Error> {
         let at = hosts.own(own)?;
-        let endpoint = endpoint.clone().with(config.net);
+        // A message that fits no ring is none of a group's: a peer has none read, least of all before it has proved itself.
+        let endpoint = endpoint.clone().with(config.net.message_max(0));
         let listener = endpoint.listen(at)?;
         let mut random = SecretRandom::new(Seed::from_system().map_err(net::Error::Io)?);
         let mut threads = Vec::new();
@@ -124,7 +136,8 @@ impl Group {
             let mut link = |server: usize| {
                 let role = if own > server { Role::Dialer } else { Role::Acceptor };
                 let backoff = Backoff::new(config.backoff_min, config.backoff_max, random.next());
-                (server != own).then(|| Mutex::new(Link::new(own_side, role, backoff)))
+                let link = || Link::new(own_side, role, backoff, config.lost_after);
+                (server != own).then(|| Mutex::new(link()))
             };
             let links = (0..hosts.len()).map(&mut link).collect();
             let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
@@ -134,20 +147,23 @@ impl Group {
         let mesh = Arc::new(Mesh {
             hosts: hosts.clone(),
             own,
-            config: *config,
+            config: config.clone(),
+            secret: config.secret.clone().or_else(Secret::from_environment).unwrap_or_default(),
             incarnation,
             endpoint,
             taken: Mutex::new(vec![false; threads.len()]),
             threads,
             published: Mutex::default(),
+            counters: Mutex::default(),
+            failures: Mutex::default(),
             changing: Mutex::default(),
             changed: Condvar::new(),
-            is_closed: AtomicBool::new(false),
+            is_closing: AtomicBool::new(false),
             origin: net_now(),
         });
         let keep = {
             let mesh = Arc::clone(&mesh);
-            move || Keeper { mesh, listener, attempts: Vec::new() }.run()
+            move || Keeper::new(mesh, listener, random).run()
         };
         let keeper = std::thread::Builder::new().name("roce-group".to_owned()).spawn(keep);
         Ok(Self { mesh, keeper: Some(keeper.map_err(net::Error::Io)?) })
@@ -163,6 +179,11 @@ impl Group {
         self.mesh.incarnation
     }
 
+    /// Returns how many requests were refused, by reason.
+    pub fn counters(&self) -> Counters {
+        lock(&self.mesh.counters).clone()
+    }
+
     /// Returns the list of servers.
     pub fn hosts(&self) -> &Hosts {
         &self.mesh.hosts
@@ -176,14 +197,14 @@ impl Group {
         member.ok_or(Error::NoMember(thread))
     }
 
-    /// Waits until every thread is connected to all its peers.
+    /// Waits until every thread is connected to all its peers. The error names one that is not, and why.
     pub fn wait_connected(&self, timeout: Duration) -> Result<(), Error> {
         let deadline = net_now() + timeout;
         let mut changing = lock(&self.mesh.changing);
         while !self.mesh.is_connected() {
             let left = deadline.saturating_duration_since(net_now());
             if left.is_zero() {
-                return Err(Error::TimedOut);
+                return Err(self.mesh.unconnected());
             }
             let waited = self.mesh.changed.wait_timeout(changing, left.min(LOOK));
             changing = waited.unwrap_or_else(PoisonError::into_inner).0;
@@ -200,8 +221,10 @@ impl Group {
     /// [`Member::lookup`], now and after a new connection. What was published under the number before is replaced.
     pub fn publish(&self, id: u64, memory: &MrSlice) -> Result<(), Error> {
         let mut published = lock(&self.mesh.published);
-        self.mesh.endpoint.publish(id, memory)?;
         published.retain(|(known, _)| *known != id);
+        if published.len() == PUBLISHED_MAX {
+            return Err(net::Error::DirectoryFull(PUBLISHED_MAX).into());
+        }
         published.push((id, memory.clone()));
         for link in self.mesh.links() {
             if let Some(connection) = lock(link).pipe() {
@@ -210,21 +233,28 @@ impl Group {
         }
         Ok(())
     }
+
+    /// Ends the group: returns when the peers have all messages that were posted, and know that this server has left. A
+    /// connection that is lost meanwhile is made again. Fails with [`Error::Undelivered`], which has the messages that are
+    /// not known to have arrived, after [`linger`](Config::linger) at the latest. Messages that were not polled are dropped.
+    ///
+    /// A peer that has left by itself took what it wanted: what it did not take is told by
+    /// [`Change::Left`](super::Change::Left), and not here.
+    pub fn close(mut self) -> Result<(), Error> {
+        let undelivered = self.end();
+        if undelivered.is_empty() { Ok(()) } else { Err(Error::Undelivered(undelivered)) }
+    }
+
+    fn end(&mut self) -> Vec<Undelivered> {
+        self.mesh.is_closing.store(true, Ordering::Relaxed);
+        let ended = self.keeper.take().map(JoinHandle::join);
+        ended.and_then(Result::ok).unwrap_or_default()
+    }
 }
 
 impl Drop for Group {
     fn drop(&mut self) {
-        self.mesh.is_closed.store(true, Ordering::Relaxed);
-        if let Some(keeper) = self.keeper.take() {
-            let _ = keeper.join();
-        }
-        let open: Vec<Connection> =
-            self.mesh.links().filter_map(|link| lock(link).close()).collect();
-        // All of them tell their peers before the first one waits.
-        open.iter().for_each(Connection::begin_close);
-        for connection in &open {
-            let _ = connection.close();
-        }
+        self.end();
     }
 }
 
@@ -234,11 +264,11 @@ impl Mesh {
         Instant::ZERO.saturating_add(elapsed)
     }
 
-    fn links(&self) -> impl Iterator<Item = &Mutex<Link<Connection>>> {
+    pub(super) fn links(&self) -> impl Iterator<Item = &Mutex<Link<Connection>>> {
         self.threads.iter().flat_map(|thread| thread.links.iter().flatten())
     }
 
-    fn link(&self, thread: usize, server: usize) -> Option<&Mutex<Link<Connection>>> {
+    pub(super) fn link(&self, thread: usize, server: usize) -> Option<&Mutex<Link<Connection>>> {
         self.threads.get(thread)?.links.get(server)?.as_ref()
     }
 
@@ -246,154 +276,36 @@ impl Mesh {
         self.links().all(|link| lock(link).pipe().is_some())
     }
 
+    /// The error of a wait for connections: the first server that has none, and its last failure.
+    fn unconnected(&self) -> Error {
+        let servers = 0..self.hosts.len();
+        let is_missing = |server: &usize| {
+            let links =
+                self.threads.iter().filter_map(|thread| thread.links.get(*server)?.as_ref());
+            links.into_iter().any(|link| lock(link).pipe().is_none())
+        };
+        let Some(server) = servers.into_iter().find(is_missing) else { return Error::TimedOut };
+        let why = lock(&self.failures).get(&server).cloned();
+        let why = why.unwrap_or_else(|| "nothing came from it".to_owned());
+        Error::Unconnected { server, why }
+    }
+
+    pub(super) fn count(&self, counter: Counter) {
+        lock(&self.counters).add(counter);
+    }
+
+    /// Remembers why a connection to a server could not be made.
+    pub(super) fn note_failure(&self, server: usize, why: String) {
+        lock(&self.failures).insert(server, why);
+    }
+
     /// A link of a thread has changed.
-    fn notify(&self, thread: usize) {
+    pub(super) fn notify(&self, thread: usize) {
         if let Some(links) = self.threads.get(thread) {
             // A counter that is full wakes, too.
             let _ = rustix::io::write(&links.wake, &1_u64.to_ne_bytes());
         }
         self.changed.notify_all();
-    }
-
-    /// The outcome of an attempt to connect.
-    fn finish_attempt(
-        &self,
-        (thread, server): (usize, usize),
-        made: Result<(Connection, Option<Hello>), net::Error>,
-    ) {
-        let Some(link) = self.link(thread, server) else { return };
-        let now = self.now();
-        match made {
-            Ok((connection, answer)) => {
-                // What was published while the connection was made.
-                let published = lock(&self.published);
-                for (id, memory) in published.iter() {
-                    let _ = connection.publish(*id, memory);
-                }
-                lock(link).handle_connected(connection, answer, now);
-            }
-            Err(_) => lock(link).handle_failed(now),
-        }
-        self.notify(thread);
-    }
-
-    /// Connects to a server.
-    fn dial(&self, thread: usize, server: usize, hello: &Hello) {
-        let to = self.hosts.get(server).expect("a link is to a server of the list");
-        let made = self.endpoint.connect_with(to, &hello.emit()).and_then(|connection| {
-            let answer = Hello::parse(connection.private_data());
-            let is_right =
-                |it: &Hello| (usize::from(it.server), usize::from(it.thread)) == (server, thread);
-            match answer.filter(is_right) {
-                Some(answer) => Ok((connection, Some(answer))),
-                None => {
-                    connection.abort();
-                    Err(net::Error::Foreign)
-                }
-            }
-        });
-        self.finish_attempt((thread, server), made);
-    }
-}
-
-/// The thread that makes connections.
-struct Keeper {
-    mesh: Arc<Mesh>,
-    listener: Listener,
-    /// Threads that connect or accept: at most one for each link.
-    attempts: Vec<JoinHandle<()>>,
-}
-
-impl Keeper {
-    fn run(mut self) {
-        let keepalive = self.mesh.config.net.keepalive;
-        let mut probe_at = self.mesh.now().saturating_add(keepalive);
-        while !self.mesh.is_closed.load(Ordering::Relaxed) {
-            self.attempts.retain(|attempt| !attempt.is_finished());
-            let now = self.mesh.now();
-            let is_probe_due = now >= probe_at;
-            if is_probe_due {
-                probe_at = now.saturating_add(keepalive);
-            }
-            let next = self.look(now, is_probe_due);
-            let timeout = next.map_or(LOOK, |next| next.saturating_since(now)).min(LOOK);
-            match self.listener.request_timeout(timeout.max(Duration::from_millis(1))) {
-                Ok(request) => self.answer(request),
-                Err(net::Error::TimedOut) => {}
-                // The device is gone, and so is every connection.
-                Err(_) => std::thread::sleep(LOOK),
-            }
-        }
-        for attempt in self.attempts {
-            let _ = attempt.join();
-        }
-    }
-
-    /// Looks at every link: notices losses, dials where it is time to. Returns when it is time for the next.
-    fn look(&mut self, now: Instant, is_probe_due: bool) -> Option<Instant> {
-        let mesh = Arc::clone(&self.mesh);
-        let mut next: Option<Instant> = None;
-        for (thread, links) in mesh.threads.iter().enumerate() {
-            for (server, link) in links.links.iter().enumerate() {
-                let Some(link) = link else { continue };
-                let mut link = lock(link);
-                link.pump();
-                next = next.into_iter().chain(link.poll_timeout()).min();
-                let hello = link.poll_dial(now);
-                let ending = link.pipe().and_then(|connection| {
-                    connection.poll();
-                    let probed = if is_probe_due { connection.keep_alive() } else { Ok(()) };
-                    connection.ending().or_else(|| probed.err())
-                });
-                match ending {
-                    Some(net::Error::Closed) => link.handle_closed(now),
-                    Some(_) => link.handle_lost(now),
-                    None => {}
-                }
-                if ending.is_some() {
-                    mesh.notify(thread);
-                }
-                drop(link);
-                if let Some(hello) = hello {
-                    self.attempt(thread, server, move |mesh| mesh.dial(thread, server, &hello));
-                }
-            }
-        }
-        next
-    }
-
-    /// Answers a peer that asks for a connection.
-    fn answer(&mut self, request: Request) {
-        let mesh = Arc::clone(&self.mesh);
-        let hello = Hello::parse(request.private_data());
-        let found = hello.and_then(|hello| {
-            let (server, thread) = (usize::from(hello.server), usize::from(hello.thread));
-            Some((hello, server, thread, mesh.link(thread, server)?))
-        });
-        let Some((hello, server, thread, link)) = found else {
-            let _ = request.refuse(b"no such member of this group");
-            return;
-        };
-        let answer = lock(link).handle_request(&hello);
-        mesh.notify(thread);
-        match answer {
-            Ok(answer) => self.attempt(thread, server, move |mesh| {
-                let made = request.accept_with(&answer.emit()).map(|made| (made, None));
-                mesh.finish_attempt((thread, server), made);
-            }),
-            Err(refusal) => drop(request.refuse(refusal.text())),
-        }
-    }
-
-    /// Runs an attempt to connect in a thread of its own: it waits for the peer.
-    fn attempt(&mut self, thread: usize, server: usize, run: impl FnOnce(&Mesh) + Send + 'static) {
-        let mesh = Arc::clone(&self.mesh);
-        let spawned =
-            std::thread::Builder::new().name("roce-group".to_owned()).spawn(move || run(&mesh));
-        match spawned {
-            Ok(handle) => self.attempts.push(handle),
-            Err(error) => self.mesh.finish_attempt((thread, server), Err(error.into())),
-        }
     }
 }
 

@@ -14,33 +14,55 @@
 //! the peer has restarted, it begins with nothing, and [`Handler::change`] tells how many messages to its predecessor were
 //! dropped.
 //!
+//! # The end
+//!
+//! A group that ends, by [`Group::close`] or because it is dropped, goes on until its peers have all messages, at most
+//! [`linger`](Config::linger); connections that are lost meanwhile are made again. `close` returns what was not delivered. The
+//! peers learn by [`Change::Left`], behind all messages, that the server has left. A server that is killed or unreachable is
+//! [`Change::Lost`] after [`lost_after`](Config::lost_after). A member that waits for such a peer asks [`Member::check`].
+//!
+//! # Strangers
+//!
+//! A request to connect must come from the address that the list has for the server that it claims to be, and both sides prove
+//! that they know the group's [`secret`](Config::secret) and have the same list. A connection is replaced only by one over
+//! which the peer has proved itself. Without a secret the addresses are the only check. Messages are not encrypted.
+//!
 //! | file | holds |
 //! |---|---|
 //! | `link.rs` | a link to one peer as a state machine, without IO: simulated by seeds |
-//! | `hello.rs` | what two members tell each other when they connect |
-//! | `mesh.rs` | all links of a server, and the thread that makes connections |
+//! | `hello.rs`, `secret.rs` | what two members tell and prove to each other when they connect |
+//! | `mesh.rs` | all links of a server |
+//! | `keeper.rs`, `handshake.rs` | the thread that makes connections, and how both sides prove themselves |
 //! | `member.rs`, `remote.rs` | calls of a thread: messages, memory of peers |
 //! | `pipe.rs` | a connection as a link uses it |
-//! | `hosts.rs`, `config.rs` | the list of servers, sizes and times |
+//! | `hosts.rs`, `config.rs`, `counters.rs` | the list of servers, sizes and times, what was refused |
 #![forbid(unsafe_code)]
 
 mod config;
+mod counters;
 mod error;
+#[doc(hidden)]
+pub mod fuzzing;
+mod handshake;
 mod hello;
 mod hosts;
+mod keeper;
 pub mod limits;
 mod link;
 mod member;
 mod mesh;
 mod pipe;
 mod remote;
+mod secret;
 #[cfg(test)]
 mod tests;
 
 pub use config::Config;
-pub use error::Error;
+pub use counters::{Counter, Counters};
+pub use error::{Error, Undelivered};
 pub use hosts::Hosts;
 pub use link::Change;
 pub use member::{Handler, Member, Record};
 pub use mesh::Group;
 pub use remote::Remote;
+pub use secret::Secret;

@@ -1,7 +1,7 @@
 //! A connection of `roce::net` as a link uses it.
 
 use super::link::{Pipe, Take};
-use crate::net::{Connection, Error};
+use crate::net::{Connection, Error, Unconsumed};
 
 impl Pipe for Connection {
     fn queue(&self, message: &[u8]) -> bool {
@@ -17,8 +17,25 @@ impl Pipe for Connection {
         }
     }
 
-    fn unconsumed(&self) -> Vec<Vec<u8>> {
+    fn begin(&self) {
+        self.begin_keeping();
+    }
+
+    fn unconsumed(&self) -> Unconsumed {
         self.unconsumed_staged()
+    }
+
+    fn close(&self) {
+        self.begin_close();
+    }
+
+    fn is_delivered(&self) -> bool {
+        self.is_closed_and_delivered()
+    }
+
+    fn has_failed(&self) -> bool {
+        self.poll();
+        Self::has_failed(self)
     }
 
     fn abort(&self) {

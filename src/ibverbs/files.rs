@@ -22,8 +22,9 @@ use std::os::unix::fs::{
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use crate::link::interface::speed;
 use crate::link::{GidTable, Spec};
-use crate::verbs::{GidType, Guid, PortAttr, PortState};
+use crate::verbs::{GidType, Guid, LinkRate, PortAttr, PortState};
 use crate::wire::Gid;
 
 /// The directories that hold all of it. None of them has any other file.
@@ -66,7 +67,7 @@ pub struct DeviceFiles {
     pub state: PortState,
     /// Its GID table.
     pub gids: GidTable,
-    /// Its GUID: the lower half of the first GID that it had.
+    /// Its GUID: [`device_guid`] of the first GID that it had.
     pub guid: Guid,
 }
 
@@ -97,7 +98,7 @@ impl DeviceFiles {
             description: format!("{name} ({spec})"),
             interface: interface.map(|interface| interface.name),
             state: if has_link { PortState::Active } else { PortState::Down },
-            guid: guid_of(&gids),
+            guid: device_guid(gids.row(0).map_or(Gid([0; 16]), |row| row.gid), number),
             gids,
         }
     }
@@ -128,6 +129,7 @@ impl DeviceFiles {
     fn port(&self) -> Vec<(String, Node)> {
         let state = self.state.name().trim_start_matches("IBV_PORT_");
         let is_active = self.state == PortState::Active;
+        let rate = LinkRate::of_ethernet(self.interface.as_deref().and_then(speed));
         let mut files: Vec<(String, Node)> = [
             ("cap_mask", format!("{:#010x}", PortAttr::default().port_cap_flags.bits())),
             ("lid", "0x0".to_owned()),
@@ -135,7 +137,7 @@ impl DeviceFiles {
             ("link_layer", "Ethernet".to_owned()),
             ("phys_state", if is_active { "5: LinkUp" } else { "3: Disabled" }.to_owned()),
             ("pkeys/0", "0xffff".to_owned()),
-            ("rate", "2.5 Gb/sec (1X SDR)".to_owned()),
+            ("rate", rate.to_string()),
             ("sm_lid", "0x0".to_owned()),
             ("sm_sl", "0".to_owned()),
             ("state", format!("{}: {state}", self.state.code())),
@@ -205,10 +207,13 @@ impl DeviceFiles {
     }
 }
 
-/// The GUID that a device with these GIDs has from the beginning.
-fn guid_of(gids: &GidTable) -> Guid {
-    let Gid([.., a, b, c, d, e, f, g, h]) = gids.row(0).map_or(Gid([0; 16]), |row| row.gid);
-    Guid([a, b, c, d, e, f, g, h])
+/// The GUID of the device with this number whose first GID is `gid`: the lower half of the GID,
+/// with the number in the middle. Two devices of one interface can have the same first GID, and
+/// librdmacm tells devices apart by GUID.
+pub fn device_guid(gid: Gid, number: usize) -> Guid {
+    let [.., high, low] = number.to_be_bytes();
+    let Gid([.., a, b, c, d, e, f, g, h]) = gid;
+    Guid([a, b, c ^ high, d ^ low, e, f, g, h])
 }
 
 fn link(path: &str, to: &str) -> (String, Node) {
@@ -265,7 +270,7 @@ impl Tree {
     /// Writes the files below a root, and leaves those that are there already with the same content. A process that reads
     /// at the same time finds a file whole, before or after.
     ///
-    /// A character device is written as a link to `/dev/null`.
+    /// A character device is written as a link to its [`stand_in`].
     pub fn write(&self, root: &Path) -> io::Result<()> {
         for directory in DIRECTORIES {
             make_directories(&below(root, directory))?;
@@ -301,7 +306,7 @@ impl Node {
             Self::Unreadable => return write_link(path, UNREADABLE),
             Self::Link(to) => return write_link(path, to),
             Self::CharDevice if is_char_device(path) => return Ok(()),
-            Self::CharDevice => return write_link(path, "/dev/null"),
+            Self::CharDevice => return write_link(path, stand_in()),
         };
         let line = format!("{text}\n");
         let is_file = fs::symlink_metadata(path).is_ok_and(|there| there.is_file());
@@ -314,6 +319,14 @@ impl Node {
             io::Write::write_all(&mut file, line.as_bytes())
         })
     }
+}
+
+/// Returns the device that stands for those of soft NICs where the library does not: one whose
+/// writes fail. A program that reaches it, because it was started without the library, learns at
+/// once that nothing answers.
+pub fn stand_in() -> &'static str {
+    let full = "/dev/full";
+    if is_char_device(Path::new(full)) { full } else { "/dev/null" }
 }
 
 fn is_char_device(path: &Path) -> bool {
@@ -360,10 +373,26 @@ fn make_directory(path: &Path) -> io::Result<()> {
     }
 }
 
+/// The user whose files this process makes. Where /proc is not mounted, a file is made to find out.
+fn own_user(temporary: &Path) -> io::Result<u32> {
+    if let Ok(own) = fs::metadata("/proc/self") {
+        return Ok(own.uid());
+    }
+    let probe = temporary.join(format!(".roce-user-{}", std::process::id()));
+    let file = fs::OpenOptions::new().write(true).create_new(true).mode(0o600).open(&probe)?;
+    let user = file.metadata().map(|made| made.uid());
+    fs::remove_file(&probe)?;
+    user
+}
+
+/// The variable by which `roce run --pcap` tells the library where to report a capture that cannot be written: the number of
+/// its process, a colon, and the path of a datagram socket.
+pub const CAPTURE_REPORT: &str = "ROCE_CAPTURE_REPORT";
+
 /// The directory of this user for such trees: in the directory for temporary files, and written by no other user.
 pub fn private_directory() -> io::Result<PathBuf> {
-    let user = fs::metadata("/proc/self")?.uid();
     let temporary = fs::canonicalize(std::env::temp_dir())?;
+    let user = own_user(&temporary)?;
     // Another user can have made the first.
     let names = [format!("roce-files-{user}"), format!("roce-files-{user}-{}", std::process::id())];
     for name in names {

@@ -80,8 +80,9 @@ pub enum OpenError {
     },
     /// Another program has the port.
     #[error(
-        "UDP port {ROCE_PORT} of {address} is taken, by another soft NIC or by the kernel's rdma_rxe: use another \
-         address of this machine, or a raw link, which shares one"
+        "UDP port {ROCE_PORT} of {address} is taken, by another soft NIC (roce serve, for one) or by the kernel's rdma_rxe: on \
+         one host every process needs an address of its own; use another address of this machine (udp:127.0.0.1 and \
+         udp:127.0.0.2 for a server and a client on one host), or a raw link, which shares one"
     )]
     InUse {
         /// The address.

@@ -6,6 +6,7 @@ use std::os::fd::AsFd;
 
 use socket2::{Domain, InterfaceIndexOrAddress, Socket, Type};
 
+use super::sys;
 use super::sys::interface::{Address, entries, mtu};
 use crate::verbs::Mtu;
 use crate::wire::{Gid, MacAddr};
@@ -86,6 +87,12 @@ impl Interface {
     pub fn verbs_mtu(&self) -> Option<Mtu> {
         Mtu::for_ethernet(self.mtu)
     }
+}
+
+/// Returns the speed of the interface with this name in Mb/s; `None` if it has none, as loopback.
+pub fn speed(name: &str) -> Option<u32> {
+    let any = Socket::new(Domain::UNIX, Type::DGRAM, None).ok()?;
+    sys::interface::speed(any.as_fd(), name)
 }
 
 /// The identifier that stands for an address. An address of IPv4 is mapped into one of IPv6.

@@ -34,6 +34,7 @@
 //! ```
 
 use std::io;
+use std::net::IpAddr;
 use std::os::fd::BorrowedFd;
 
 use crate::time::Instant;
@@ -150,6 +151,8 @@ pub struct PortStatus {
     pub is_active: bool,
     /// GIDs by index; zero is an empty entry.
     pub gids: Vec<Gid>,
+    /// All addresses of the interface, also those that are none of the port's GIDs.
+    pub addresses: Vec<IpAddr>,
     /// Largest RDMA MTU whose packets fit into the MTU of the network.
     pub mtu: Mtu,
 }

@@ -12,7 +12,7 @@
 //! injector drops, it can write by a [`TapHandle`], with a comment.
 
 use std::io::{self, Write};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, TryLockError, Weak};
 use std::time::Duration;
 
 use super::{Link, Receiver, Sender, forward_to_receiver};
@@ -27,7 +27,8 @@ use crate::wire::{
 /// is zero.
 ///
 /// Each packet is one write, so that a reader finds whole ones at any time, even after a crash; a
-/// [`BufWriter`](std::io::BufWriter) makes fewer of them. It is flushed when both halves are dropped.
+/// [`BufWriter`](std::io::BufWriter) makes fewer of them. When both halves and all handles are dropped, the capture is closed
+/// ([`PcapngWriter::closing`]) and flushed.
 pub fn tap(
     link: Link,
     sink: impl Write + Send + 'static,
@@ -36,17 +37,19 @@ pub fn tap(
     Ok(tap_with_handle(link, sink, epoch)?.0)
 }
 
-/// The same, and a handle by which further packets are written into the same capture.
+/// A link with a [`tap`], and a handle of its capture.
 pub fn tap_with_handle(
     link: Link,
     sink: impl Write + Send + 'static,
     epoch: Instant,
 ) -> Result<(Link, TapHandle), WriteError> {
-    let mut writer = PcapngWriter::new(Vec::new())?;
+    let mut writer = PcapngWriter::closing(Vec::new())?;
     let interface = writer.add_interface(LinkType::RAW, &link.port.name)?;
     let (last, sending, held) = (Instant::ZERO, false, Vec::new());
     let counts = Counts::default();
-    let mut tap = Tap { sink, writer, interface, epoch, last, sending, held, counts };
+    let (on_failure, is_closed) = (None, false);
+    let mut tap =
+        Tap { sink, writer, interface, epoch, last, sending, held, counts, on_failure, is_closed };
     tap.pass_on()?;
     let shared = Arc::new(Mutex::new(tap));
     let sender = TapSender { inner: link.sender, tap: Arc::clone(&shared) };
@@ -55,11 +58,40 @@ pub fn tap_with_handle(
     Ok((link, TapHandle(shared)))
 }
 
-/// Writes packets that never reach a link into the capture of its tap.
+/// The capture of a tap: takes packets that never reach its link, tells when it fails, and closes it.
 #[derive(Clone)]
-pub struct TapHandle(Arc<Mutex<dyn WriteDropped + Send>>);
+pub struct TapHandle(Arc<Mutex<dyn Capture + Send>>);
+
+/// Told why a capture cannot be written.
+type OnFailure = Box<dyn FnOnce(&io::Error) + Send>;
 
 impl TapHandle {
+    /// Has the first error of the capture told to a function. Nothing is written behind that error: it may have cut a packet.
+    /// The link goes on.
+    pub fn on_failure(&self, tell: impl FnOnce(&io::Error) + Send + 'static) {
+        lock(&self.0).on_failure(Box::new(tell));
+    }
+
+    /// Closes the capture, unless it failed. Packets that pass later are not written.
+    pub fn close(&self) {
+        lock(&self.0).close();
+    }
+
+    /// Closes the capture like [`close`](Self::close), unless another thread is writing to it. Returns whether it did.
+    pub fn try_close(&self) -> bool {
+        match self.0.try_lock() {
+            Ok(mut capture) => capture.close(),
+            Err(TryLockError::Poisoned(capture)) => capture.into_inner().close(),
+            Err(TryLockError::WouldBlock) => return false,
+        }
+        true
+    }
+
+    /// Returns a handle that does not keep the capture open.
+    pub fn downgrade(&self) -> WeakTapHandle {
+        WeakTapHandle(Arc::downgrade(&self.0))
+    }
+
     /// Writes a packet that was dropped before it was sent, as it would have been sealed: from its BTH to its last pad byte.
     pub fn write_dropped(&self, now: Instant, path: &Path, packet: &[u8], comment: &str) {
         if packet.len() < Bth::LEN {
@@ -78,23 +110,55 @@ impl std::fmt::Debug for TapHandle {
     }
 }
 
-/// A tap, whatever it writes into.
-trait WriteDropped {
-    fn write_dropped(&mut self, now: Instant, frame: &[u8], comment: &str);
+/// A [`TapHandle`] of a capture that ends with its link.
+#[derive(Clone)]
+pub struct WeakTapHandle(Weak<Mutex<dyn Capture + Send>>);
+
+impl WeakTapHandle {
+    /// Returns the handle, if the capture is still open.
+    pub fn upgrade(&self) -> Option<TapHandle> {
+        self.0.upgrade().map(TapHandle)
+    }
 }
 
-impl<W: Write> WriteDropped for Tap<W> {
+impl std::fmt::Debug for WeakTapHandle {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("WeakTapHandle").finish_non_exhaustive()
+    }
+}
+
+/// A tap, whatever it writes into.
+trait Capture {
+    fn write_dropped(&mut self, now: Instant, frame: &[u8], comment: &str);
+    fn on_failure(&mut self, tell: OnFailure);
+    fn close(&mut self);
+}
+
+impl<W: Write> Capture for Tap<W> {
     fn write_dropped(&mut self, now: Instant, frame: &[u8], comment: &str) {
-        let time = self.time_of(now);
-        let (writer, interface) = (&mut self.writer, self.interface);
-        let done = self.counts.failed == 0
-            && writer.write_commented(interface, time, Direction::Outbound, frame, comment).is_ok()
-            && self.pass_on().is_ok();
+        let (time, interface) = (self.time_of(now), self.interface);
+        let done = self.write_with(|writer| {
+            writer.write_commented(interface, time, Direction::Outbound, frame, comment)
+        });
         if done {
             self.counts.dropped += 1;
-        } else {
-            self.counts.failed += 1;
         }
+    }
+
+    fn on_failure(&mut self, tell: OnFailure) {
+        self.on_failure = Some(tell);
+    }
+
+    fn close(&mut self) {
+        if self.counts.failed == 0 && !self.is_closed {
+            let Counts { overrun, .. } = self.counts;
+            let mut closed = self.writer.close(overrun).and_then(|()| self.pass_on());
+            if closed.is_ok() {
+                closed = self.sink.flush().map_err(Into::into);
+            }
+            self.note(closed);
+        }
+        self.is_closed = true;
     }
 }
 
@@ -112,6 +176,8 @@ struct Tap<W: Write> {
     /// Packets that arrived meanwhile, at most [`HELD_MAX`].
     held: Vec<(Instant, Vec<u8>)>,
     counts: Counts,
+    on_failure: Option<OnFailure>,
+    is_closed: bool,
 }
 
 /// Maximum number of arrived packets that wait for a send to end; further ones are counted and not written.
@@ -151,16 +217,44 @@ impl<W: Write> Tap<W> {
     }
 
     fn write(&mut self, now: Instant, direction: Direction, frame: &[u8]) {
-        let time = self.time_of(now);
-        // Once a part of a packet could not be written, nothing behind it could be read.
-        let done = self.counts.failed == 0
-            && self.writer.write_directed(self.interface, time, direction, frame).is_ok()
-            && self.pass_on().is_ok();
+        let (time, interface) = (self.time_of(now), self.interface);
+        let done =
+            self.write_with(|writer| writer.write_directed(interface, time, direction, frame));
         match direction {
-            _ if !done => self.counts.failed += 1,
+            _ if !done => {}
             Direction::Inbound => self.counts.received += 1,
             Direction::Outbound => self.counts.sent += 1,
         }
+    }
+
+    /// Writes a packet. Returns whether it is written, and counts it if it is not.
+    fn write_with(
+        &mut self,
+        write: impl FnOnce(&mut PcapngWriter<Vec<u8>>) -> Result<(), WriteError>,
+    ) -> bool {
+        if self.is_closed {
+            return false;
+        }
+        // Once a part of a packet could not be written, nothing behind it could be read.
+        if self.counts.failed > 0 {
+            self.counts.failed += 1;
+            return false;
+        }
+        let written = write(&mut self.writer).and_then(|()| self.pass_on());
+        self.note(written)
+    }
+
+    /// Notes whether something was written. Tells of the first error.
+    fn note(&mut self, written: Result<(), WriteError>) -> bool {
+        let Err(error) = written else { return true };
+        self.counts.failed += 1;
+        if let Some(tell) = self.on_failure.take() {
+            match error {
+                WriteError::Io(error) => tell(&error),
+                other => tell(&io::Error::other(other)),
+            }
+        }
+        false
     }
 
     /// The time of day of a packet, which is never before that of the one written last.
@@ -170,18 +264,17 @@ impl<W: Write> Tap<W> {
     }
 
     /// Writes what was written, at once.
-    fn pass_on(&mut self) -> io::Result<()> {
+    fn pass_on(&mut self) -> Result<(), WriteError> {
         let written = self.writer.get_mut();
         let done = self.sink.write_all(written);
         written.clear();
-        done
+        Ok(done?)
     }
 }
 
 impl<W: Write> Drop for Tap<W> {
     fn drop(&mut self) {
-        // The error cannot be returned from here.
-        let _ = self.sink.flush();
+        self.close();
     }
 }
 
@@ -377,6 +470,96 @@ mod tests {
         );
     }
 
+    fn is_unclosed(sink: &Sink) -> bool {
+        let bytes = sink.0.lock().unwrap().clone();
+        let mut reader = Reader::new(bytes.as_slice()).unwrap();
+        while reader.next().unwrap().is_some() {}
+        reader.is_unclosed()
+    }
+
+    #[test]
+    fn capture_is_cut_until_its_tap_ends() {
+        let (sink, recorder) = (Sink::default(), Recorder::default());
+        let (mut link, handle) =
+            tap_with_handle(link_to(&recorder), sink.clone(), Instant::ZERO).unwrap();
+        link.sender.send(Instant::ZERO, &mut batch_of(&PATH, &[1])).unwrap();
+        assert!(is_unclosed(&sink));
+        let weak = handle.downgrade();
+        drop(handle);
+        drop(link);
+        assert!(weak.upgrade().is_none());
+        assert!(!is_unclosed(&sink));
+        assert_eq!(read(&sink).len(), 1);
+    }
+
+    #[test]
+    fn closed_capture_takes_no_packets() {
+        let (sink, recorder) = (Sink::default(), Recorder::default());
+        let (mut link, handle) =
+            tap_with_handle(link_to(&recorder), sink.clone(), Instant::ZERO).unwrap();
+        link.sender.send(Instant::ZERO, &mut batch_of(&PATH, &[1])).unwrap();
+        assert!(handle.try_close());
+        link.sender.send(Instant::ZERO, &mut batch_of(&PATH, &[2])).unwrap();
+        drop(link);
+        assert!(!is_unclosed(&sink));
+        assert_eq!(read(&sink).len(), 1);
+    }
+
+    /// A disk with room for so many bytes.
+    struct Disk {
+        room: usize,
+        kept: Arc<Mutex<Vec<u8>>>,
+    }
+
+    impl Write for Disk {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            let fits = bytes.len().min(self.room);
+            if fits == 0 {
+                return Err(io::ErrorKind::StorageFull.into());
+            }
+            self.room -= fits;
+            self.kept.lock().unwrap().extend_from_slice(&bytes[..fits]);
+            Ok(fits)
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn first_error_is_told_and_nothing_is_written_behind_it() {
+        // With room for some packets, for one, and for the headers alone.
+        for (room, packets) in [(700, 3), (500, 1), (240, 0)] {
+            let kept = Arc::<Mutex<Vec<u8>>>::default();
+            let disk = Disk { room, kept: Arc::clone(&kept) };
+            let recorder = Recorder::default();
+            let (mut link, handle) =
+                tap_with_handle(link_to(&recorder), disk, Instant::ZERO).unwrap();
+            let told = Arc::<Mutex<Vec<io::ErrorKind>>>::default();
+            let tell = Arc::clone(&told);
+            handle.on_failure(move |error| tell.lock().unwrap().push(error.kind()));
+            for number in 1..=20 {
+                link.sender.send(Instant::ZERO, &mut batch_of(&PATH, &[number])).unwrap();
+            }
+            assert_eq!(recorder.take().len(), 20, "the link goes on");
+            handle.close();
+            assert_eq!(*told.lock().unwrap(), [io::ErrorKind::StorageFull], "{room} bytes");
+            let bytes = kept.lock().unwrap().clone();
+            let mut reader = Reader::new(&bytes[..]).unwrap();
+            let mut read = 0;
+            let is_cut = loop {
+                match reader.next() {
+                    Ok(Some(_)) => read += 1,
+                    Ok(None) => break reader.is_unclosed(),
+                    Err(error) => break error.is_cut(),
+                }
+            };
+            assert!(is_cut, "{room} bytes");
+            assert!(read >= packets, "{room} bytes: {read}");
+        }
+    }
+
     #[test]
     fn dropped_packets_are_kept_with_a_comment() {
         let (sink, recorder) = (Sink::default(), Recorder::counting_from(9));
@@ -483,7 +666,7 @@ mod tests {
             }
         }
         let recorder = Recorder::default();
-        let mut link = tap(link_to(&recorder), Full(200), Instant::ZERO).unwrap();
+        let mut link = tap(link_to(&recorder), Full(300), Instant::ZERO).unwrap();
         link.sender.send(Instant::ZERO, &mut batch_of(&PATH, &[1, 2, 3])).unwrap();
         assert_eq!(recorder.take().len(), 3);
         assert_eq!(

@@ -27,6 +27,7 @@ mod routines;
 mod routines;
 
 use core::cell::UnsafeCell;
+use std::alloc::{Layout, alloc_zeroed};
 use std::collections::TryReserveError;
 use std::sync::Arc;
 
@@ -90,6 +91,32 @@ struct Words {
 #[expect(unsafe_code, reason = "see above")]
 unsafe impl Sync for Words {}
 
+/// Zero words. The operating system gives them memory when they are touched.
+fn zeroed(count: usize) -> Result<Box<[UnsafeCell<u64>]>, TryReserveError> {
+    let mut none = Vec::new();
+    let Ok(layout) = Layout::array::<UnsafeCell<u64>>(count) else {
+        none.try_reserve_exact(count)?;
+        return Ok(none.into_boxed_slice());
+    };
+    if count == 0 {
+        return Ok(none.into_boxed_slice());
+    }
+    // No safe call allocates zeros, does not touch them, and can fail.
+    // SAFETY: the layout has a size.
+    #[expect(unsafe_code, reason = "see above")]
+    let start = unsafe { alloc_zeroed(layout) };
+    if start.is_null() {
+        // No vector can be as long: this is its error.
+        none.try_reserve_exact(usize::MAX)?;
+        return Ok(none.into_boxed_slice());
+    }
+    let words = core::ptr::slice_from_raw_parts_mut(start.cast::<UnsafeCell<u64>>(), count);
+    // SAFETY: the global allocator gave it for a slice of this layout, and words of zeros are words.
+    #[expect(unsafe_code, reason = "see above")]
+    let words = unsafe { Box::from_raw(words) };
+    Ok(words)
+}
+
 impl Buffer {
     /// `len` zero bytes.
     ///
@@ -102,10 +129,7 @@ impl Buffer {
 
     /// The same, or an error if there is no memory for them.
     pub fn try_new(len: usize) -> Result<Self, TryReserveError> {
-        let mut words = Vec::new();
-        words.try_reserve_exact(len.div_ceil(8))?;
-        words.resize_with(len.div_ceil(8), || UnsafeCell::new(0));
-        Ok(Self(Arc::new(Words { words: words.into_boxed_slice(), len })))
+        Ok(Self(Arc::new(Words { words: zeroed(len.div_ceil(8))?, len })))
     }
 
     /// A buffer with these bytes in it.

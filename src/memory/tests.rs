@@ -19,6 +19,35 @@ fn an_access_that_wraps_or_passes_the_end_is_refused() {
     assert_eq!(bytes, [7, 0, 0]);
 }
 
+/// Number of pages of a buffer that the kernel has given memory.
+#[cfg(target_os = "linux")]
+#[expect(unsafe_code, reason = "no safe call tells which pages are resident")]
+fn resident_pages(buffer: &Buffer) -> usize {
+    let first = usize::try_from(buffer.addr()).unwrap().next_multiple_of(4096);
+    let pages = (usize::try_from(buffer.addr()).unwrap() + buffer.len() - first) / 4096;
+    let mut resident = vec![0_u8; pages];
+    let at = core::ptr::with_exposed_provenance_mut(first);
+    // SAFETY: the pages are of the buffer, and there is a byte for each.
+    let result = unsafe { libc::mincore(at, pages * 4096, resident.as_mut_ptr()) };
+    assert_eq!(result, 0, "{}", std::io::Error::last_os_error());
+    resident.iter().filter(|page| **page & 1 != 0).count()
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn buffer_takes_pages_when_they_are_touched() {
+    let buffer = Buffer::new(64 << 20);
+    let before = resident_pages(&buffer);
+    assert!(before <= 512, "{before} of 16384 pages are resident, and none was touched");
+    let mut bytes = vec![1; 64 << 20];
+    buffer.read(0, &mut bytes).unwrap();
+    assert!(bytes.iter().all(|byte| *byte == 0));
+    buffer.write(0, &bytes).unwrap();
+    assert!(resident_pages(&buffer) >= (64 << 20) / 4096 - 1);
+    assert!(Buffer::new(0).is_empty());
+    assert!(Buffer::try_new(usize::MAX).is_err() && Buffer::try_new(1 << 62).is_err());
+}
+
 #[test]
 fn a_part_of_a_buffer_ends_where_it_ends() {
     let buffer = Buffer::from_bytes(b"abcdefgh");

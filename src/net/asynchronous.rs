@@ -94,12 +94,9 @@ impl Listener {
     pub async fn accept(&self) -> Result<Connection, Error> {
         loop {
             let listener = Arc::clone(&self.inner);
-            let accepted = blocking(move || {
-                listener.request_timeout(LOOK).and_then(listener::Request::accept)
-            });
-            match accepted.await {
+            match blocking(move || listener.accept_timeout(LOOK)).await {
                 Ok(connection) => return Connection::new(connection),
-                Err(Error::TimedOut | Error::Foreign | Error::Connect(_) | Error::Io(_)) => {}
+                Err(Error::TimedOut) => {}
                 Err(error) => return Err(error),
             }
         }

@@ -127,17 +127,13 @@ impl Listener {
         let (stop, started) = (Arc::clone(&is_stopped), Arc::clone(&threads));
         let accept = move || {
             while !stop.load(Ordering::Relaxed) {
-                let request = match self.request_timeout(LOOK) {
-                    Ok(request) => request,
+                let connection = match self.accept_timeout(LOOK) {
+                    Ok(connection) => connection,
                     Err(Error::TimedOut) => continue,
                     Err(_) => return,
                 };
                 let (callbacks, stop) = (callbacks.clone(), Arc::clone(&stop));
-                let run = move || {
-                    if let Ok(connection) = request.accept() {
-                        callbacks.run(&connection, &stop);
-                    }
-                };
+                let run = move || callbacks.run(&connection, &stop);
                 let thread = std::thread::Builder::new().name("roce-net".to_owned()).spawn(run);
                 let mut threads = started.lock().unwrap_or_else(PoisonError::into_inner);
                 threads.retain(|thread| !thread.is_finished());

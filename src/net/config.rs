@@ -2,17 +2,23 @@
 
 use std::time::Duration;
 
-use super::limits::{MESSAGE_MAX, RING_MAX, RING_MIN, WRITES_MAX};
+use super::limits::{
+    HALF_OPEN_MAX, HALF_OPEN_PER_SOURCE, MESSAGE_MAX, RING_MAX, RING_MIN, WRITES_MAX,
+};
 
 use crate::setters::setters;
 
-/// How connections of an [`Endpoint`](super::Endpoint) behave, and how much memory they take: two rings and a quarter each.
+/// Sizes and times of connections of an [`Endpoint`](super::Endpoint). A connection takes memory for its ring, for a quarter of it,
+/// and for as much of the peer's ring as it uses.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct Config {
     /// Bytes of the ring that the peer writes messages into: the next power of two. Messages of up to a quarter of the peer's
     /// ring are copied there; the peer reads larger ones from the sender's memory.
     pub ring: usize,
+    /// Multiple of the own ring that is used of the peer's ring, at most. This side has as much memory to send from, so that a
+    /// peer with a large ring does not decide how much that is.
+    pub ring_multiple: usize,
     /// Number of WRITEs that the peer may be ahead of this program.
     pub writes: u16,
     /// Bytes of a message that the peer sends, at the most.
@@ -29,12 +35,17 @@ pub struct Config {
     pub connect_timeout: Duration,
     /// How long a connection that is closed or dropped waits for its messages to arrive.
     pub linger: Duration,
+    /// Number of peers that were answered and are not yet connected, at most. The oldest makes room.
+    pub half_open: usize,
+    /// Number of these that have the same address, at most. The oldest of them makes room.
+    pub half_open_per_source: usize,
 }
 
 impl Default for Config {
     fn default() -> Self {
         Self {
             ring: 512 << 10,
+            ring_multiple: 4,
             writes: 512,
             message_max: MESSAGE_MAX,
             busy_poll: Duration::from_micros(200),
@@ -42,6 +53,8 @@ impl Default for Config {
             retries: 7,
             connect_timeout: Duration::from_secs(10),
             linger: Duration::from_secs(2),
+            half_open: HALF_OPEN_MAX,
+            half_open_per_source: HALF_OPEN_PER_SOURCE,
         }
     }
 }
@@ -49,6 +62,7 @@ impl Default for Config {
 impl Config {
     setters! {
         ring: usize,
+        ring_multiple: usize,
         writes: u16,
         message_max: u64,
         busy_poll: Duration,
@@ -56,11 +70,20 @@ impl Config {
         retries: u8,
         connect_timeout: Duration,
         linger: Duration,
+        half_open: usize,
+        half_open_per_source: usize,
     }
 
     /// Bytes of the ring, within its bounds.
     pub(super) fn ring_bytes(&self) -> u32 {
         let bytes = self.ring.clamp(RING_MIN, RING_MAX).next_power_of_two();
+        u32::try_from(bytes).expect("the bound is less")
+    }
+
+    /// Bytes of a peer's ring that this side uses, at most: a power of two.
+    pub(super) fn send_ring_bytes(&self) -> u32 {
+        let multiple = self.ring_multiple.max(1).next_power_of_two();
+        let bytes = (self.ring_bytes() as usize).saturating_mul(multiple).min(RING_MAX);
         u32::try_from(bytes).expect("the bound is less")
     }
 

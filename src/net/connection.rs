@@ -5,10 +5,10 @@ use std::net::{SocketAddr, ToSocketAddrs};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::endpoint::{Endpoint, first};
+use super::endpoint::{EVERY_RIGHT, Endpoint, first};
 use super::error::Error;
 use super::shared::{Shared, State};
-use crate::device::{MrSlice, Pd};
+use crate::device::{Mr, MrSlice, Pd};
 
 /// Bytes of a message from which on it is not copied if it lies in registered memory: a smaller one takes less time to copy than
 /// another entry of a scatter/gather list.
@@ -84,6 +84,11 @@ impl Connection {
     /// Returns the protection domain: memory of it can be sent, published and operated with.
     pub fn pd(&self) -> &Pd {
         self.shared.qp.pd()
+    }
+
+    /// Allocates memory that can be [published](Self::publish) with every right.
+    pub fn allocate(&self, len: usize) -> Result<Mr, Error> {
+        Ok(self.pd().allocate(len, EVERY_RIGHT)?)
     }
 
     /// Sends a message. It waits while the peer's ring is full: a peer that does not read holds up the sender, and takes no
@@ -197,7 +202,12 @@ impl Connection {
     /// Tells the peer, behind all messages, that no other follows: its [`recv`](Self::recv) ends. Messages of the peer can
     /// still be received.
     pub fn finish(&self) -> Result<(), Error> {
-        self.shared.wait(None, |state| {
+        self.finish_timeout(Duration::MAX)
+    }
+
+    /// Finishes this side, but waits no longer than `timeout`: then it fails, and the peer is told when its ring has room.
+    pub fn finish_timeout(&self, timeout: Duration) -> Result<(), Error> {
+        self.shared.wait(Some(timeout), |state| {
             state.core.finish();
             self.shared.transmit(state);
             Ok(state.core.is_flushed().then_some(()))
@@ -205,8 +215,11 @@ impl Connection {
     }
 
     /// Closes the connection: returns when all messages have arrived at the peer, and large ones were taken by its program.
-    /// Messages that were not received are dropped, and the peer cannot send any more. Fails if messages did not arrive
-    /// within [`linger`](super::Config::linger). Dropping the last handle does the same.
+    /// Messages that were not received are dropped, and the peer cannot send any more. Fails with
+    /// [`Error::Undelivered`] if messages did not arrive within [`linger`](super::Config::linger), or because the peer
+    /// has gone. Dropping the last handle does the same, and tells nothing.
+    ///
+    /// A process that ends without either, by [`std::process::exit`] for example, sends what its NIC has sent until then.
     pub fn close(&self) -> Result<(), Error> {
         self.shared.close(self.shared.config.linger)
     }

@@ -1,8 +1,10 @@
 //! Connections of devices without a connection manager: what it would tell goes over a TCP connection.
 
 use std::io::{self, Read, Write};
-use std::net::{SocketAddr, TcpStream};
+use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::time::Duration;
+
+use socket2::{Domain, Socket, Type};
 
 use super::core::PeerRing;
 use super::error::Error;
@@ -90,14 +92,25 @@ fn about(stream: &TcpStream, private_data: &[u8]) -> About {
     About { local, peer, private_data: private_data.to_vec() }
 }
 
+/// Connects a stream, from an address of this machine if one is given.
+fn connect_tcp(from: Option<IpAddr>, to: SocketAddr, timeout: Duration) -> io::Result<TcpStream> {
+    let socket = Socket::new(Domain::for_address(to), Type::STREAM, None)?;
+    if let Some(from) = from {
+        socket.bind(&SocketAddr::new(from, 0).into())?;
+    }
+    socket.connect_timeout(&to.into(), timeout)?;
+    Ok(socket.into())
+}
+
 /// Connects a queue pair to that of a listener.
 pub(super) fn connect(
     prepared: &Prepared,
+    from: Option<IpAddr>,
     to: SocketAddr,
     hello: &[u8; hello::TOTAL],
     timeout: Duration,
 ) -> Result<Dialed, Error> {
-    let mut stream = TcpStream::connect_timeout(&to, timeout)?;
+    let mut stream = connect_tcp(from, to, timeout)?;
     stream.set_nodelay(true)?;
     stream.set_read_timeout(Some(timeout))?;
     let own = Offer::of(&prepared.qp, *hello)?;
@@ -115,10 +128,10 @@ pub(super) fn connect(
     Ok(Dialed { ring, about: about(&stream, private_data) })
 }
 
-/// Connects a queue pair to that of a peer that asks for it.
+/// Connects a queue pair to that of a peer that asks for it, and answers. The peer says by a byte when it is connected.
 pub(super) fn accept(
     prepared: &Prepared,
-    mut stream: TcpStream,
+    stream: &mut TcpStream,
     peer: &Offer,
     hello: &[u8; hello::TOTAL],
 ) -> Result<Dialed, Error> {
@@ -126,9 +139,8 @@ pub(super) fn accept(
     let own = Offer::of(&prepared.qp, *hello)?;
     connect_qp(prepared, &own, peer)?;
     stream.write_all(&[ACCEPTED])?;
-    own.send(&mut stream)?;
-    stream.read_exact(&mut [0])?;
-    Ok(Dialed { ring, about: about(&stream, private_data) })
+    own.send(stream)?;
+    Ok(Dialed { ring, about: about(stream, private_data) })
 }
 
 /// Refuses a peer.

@@ -13,8 +13,9 @@ use super::limits::{PRIVATE_DATA_MAX, PUBLISHED_MAX};
 use super::listener::Listener;
 use super::offers::Offers;
 use super::shared::{About, Prepared};
-use crate::connect::{ConnectionManager, Options};
+use crate::connect::{self, ConnectionManager, Options};
 use crate::device::{Context, Mr, MrSlice, Pd};
+use crate::link::interface::interfaces;
 use crate::link::{OpenError, Spec, fault, route};
 use crate::nic::SoftNic;
 use crate::rdma_nic::RdmaNic;
@@ -125,13 +126,14 @@ impl Endpoint {
     }
 
     /// The soft NIC from which an address is reached. Where another process has the address that the route names, and the
-    /// peer is on this machine, it is at a loopback address that is free.
+    /// peer is on this machine, at a loopback address or another one, it is at a loopback address that is free.
     pub fn towards(peer: SocketAddr) -> Result<Self, Error> {
         let source = route::route_to(peer, None)?.source;
         let source = source.ok_or_else(|| Error::Spec(format!("no route leads to {peer}")))?;
-        let is_local = peer.ip().is_loopback() && source.is_ipv4();
         match Self::at(source) {
-            Err(Error::Open(OpenError::InUse { .. })) if is_local => free_loopback(),
+            Err(Error::Open(OpenError::InUse { .. })) if is_own(peer.ip()) && source.is_ipv4() => {
+                free_loopback()
+            }
             other => other,
         }
     }
@@ -149,11 +151,7 @@ impl Endpoint {
 
     /// Allocates memory that can be [published](Connection::publish) with every right.
     pub fn allocate(&self, len: usize) -> Result<Mr, Error> {
-        let access = Access::LOCAL_WRITE
-            | Access::REMOTE_WRITE
-            | Access::REMOTE_READ
-            | Access::REMOTE_ATOMIC;
-        Ok(self.pd().allocate(len, access)?)
+        Ok(self.pd().allocate(len, EVERY_RIGHT)?)
     }
 
     /// Publishes memory on every connection that this endpoint makes from now on: a peer finds it by
@@ -183,9 +181,17 @@ impl Endpoint {
         match &self.inner.signaling {
             Signaling::Cm(manager) => {
                 let listener = manager.listen(at)?;
-                Ok(Listener::by_cm(self.clone(), listener))
+                Ok(Listener::by_cm(self.clone(), vec![(self.clone(), listener)]))
             }
             Signaling::Tcp => Ok(Listener::by_tcp(self.clone(), Offers::bind(at)?)),
+        }
+    }
+
+    /// Listens by the connection manager.
+    pub(super) fn listen_cm(&self, at: SocketAddr) -> Result<connect::Listener, Error> {
+        match &self.inner.signaling {
+            Signaling::Cm(manager) => Ok(manager.listen(at)?),
+            Signaling::Tcp => Err(Error::Spec("the device has no connection manager".to_owned())),
         }
     }
 
@@ -200,8 +206,17 @@ impl Endpoint {
         to: impl ToSocketAddrs,
         private_data: &[u8],
     ) -> Result<Connection, Error> {
+        self.connect_from(None, first(to)?, private_data)
+    }
+
+    /// Connects to a listener, from an address of the device or, over TCP, of this machine.
+    pub(crate) fn connect_from(
+        &self,
+        from: Option<IpAddr>,
+        to: SocketAddr,
+        private_data: &[u8],
+    ) -> Result<Connection, Error> {
         check_private_data(private_data)?;
-        let to = first(to)?;
         let prepared = self.prepare()?;
         let hello = hello::emit(&prepared.ring(), private_data);
         let timeout = self.config.connect_timeout;
@@ -210,6 +225,7 @@ impl Endpoint {
                 let qp = prepared.qp.handle();
                 let mut options = Options::with_private_data(&hello);
                 options.timeout = timeout;
+                options.source = from;
                 options.retry_count = self.config.retries.min(7);
                 let held = manager.connect(qp, to, &options)?;
                 let (ring, private_data) =
@@ -220,12 +236,18 @@ impl Endpoint {
                 Ok(Connection::new(prepared.connected(ring, about, Some(held))?))
             }
             Signaling::Tcp => {
-                let Dialed { ring, about } = dial::connect(&prepared, to, &hello, timeout)?;
+                let Dialed { ring, about } = dial::connect(&prepared, from, to, &hello, timeout)?;
                 Ok(Connection::new(prepared.connected(ring, about, None)?))
             }
         }
     }
 }
+
+/// The rights of memory that is to be published.
+pub(super) const EVERY_RIGHT: Access = Access::LOCAL_WRITE
+    .union(Access::REMOTE_WRITE)
+    .union(Access::REMOTE_READ)
+    .union(Access::REMOTE_ATOMIC);
 
 /// The first address of those that a name has.
 pub(super) fn first(addresses: impl ToSocketAddrs) -> Result<SocketAddr, Error> {
@@ -236,6 +258,12 @@ pub(super) fn first(addresses: impl ToSocketAddrs) -> Result<SocketAddr, Error> 
 pub(super) fn check_private_data(private_data: &[u8]) -> Result<(), Error> {
     let (len, max) = (private_data.len(), PRIVATE_DATA_MAX);
     if len > max { Err(Error::PrivateData { len, max }) } else { Ok(()) }
+}
+
+/// Whether this machine has an address.
+fn is_own(address: IpAddr) -> bool {
+    let interfaces = interfaces().unwrap_or_default();
+    address.is_loopback() || interfaces.iter().any(|it| it.addresses.contains(&address))
 }
 
 /// An endpoint at the first loopback address that no process has.

@@ -25,6 +25,12 @@ pub enum Error {
     /// This side is finished: it sends no more messages.
     #[error("this side of the connection is finished")]
     Finished,
+    /// The connection ended before all messages had arrived at the peer.
+    #[error("the connection ended, and the peer is not known to have the last {messages} messages")]
+    Undelivered {
+        /// Number of messages that the peer is not known to have: those that were sent last.
+        messages: usize,
+    },
     /// It would have to wait.
     #[error("it would have to wait")]
     WouldBlock,
@@ -120,7 +126,9 @@ impl From<Error> for io::Error {
         let kind = match error {
             Error::Io(error) => return error,
             Error::Connect(error) => return error.into(),
-            Error::Lost(_) | Error::Protocol(_) => io::ErrorKind::ConnectionReset,
+            Error::Lost(_) | Error::Protocol(_) | Error::Undelivered { .. } => {
+                io::ErrorKind::ConnectionReset
+            }
             Error::Closed => io::ErrorKind::UnexpectedEof,
             Error::Finished => io::ErrorKind::BrokenPipe,
             Error::WouldBlock => io::ErrorKind::WouldBlock,

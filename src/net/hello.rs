@@ -23,7 +23,8 @@ pub(super) fn emit(ring: &PeerRing, private_data: &[u8]) -> [u8; TOTAL] {
     let log = u8::try_from(ring.size.trailing_zeros()).unwrap_or_default();
     let [w, x] = ring.writes.to_le_bytes();
     let [a, b, c] = MAGIC;
-    let head = [a, b, c, log, w, x, u8::try_from(len).unwrap_or_default(), 0];
+    let send_log = u8::try_from(ring.send_max.trailing_zeros()).unwrap_or_default();
+    let head = [a, b, c, log, w, x, u8::try_from(len).unwrap_or_default(), send_log];
     let parts = head.into_iter().chain(ring.addr.to_le_bytes());
     let parts = parts.chain(ring.rkey.get().to_le_bytes());
     let parts = parts.chain(private_data.iter().copied());
@@ -33,17 +34,21 @@ pub(super) fn emit(ring: &PeerRing, private_data: &[u8]) -> [u8; TOTAL] {
 
 /// The peer's ring and its program's private data; `None` if it does not speak this protocol.
 pub(super) fn parse(bytes: &[u8]) -> Option<(PeerRing, &[u8])> {
-    let (&[a, b, c, log, w, x, len, _], rest) = bytes.split_first_chunk()?;
+    let (&[a, b, c, log, w, x, len, send_log], rest) = bytes.split_first_chunk()?;
     let (addr, rest) = rest.split_first_chunk()?;
     let (rkey, rest) = rest.split_first_chunk()?;
     let size = 1_u32.checked_shl(log.into())?;
+    // A side that says nothing uses all.
+    let send_log = if send_log == 0 { RING_MAX.trailing_zeros() } else { send_log.into() };
+    let send_max = 1_u32.checked_shl(send_log)?;
     let writes = u16::from_le_bytes([w, x]);
     let is_sound = [a, b, c] == MAGIC
-        && (RING_MIN..=RING_MAX).contains(&(size as usize))
-        && (1..=WRITES_MAX).contains(&writes);
+        && [size, send_max].iter().all(|size| (RING_MIN..=RING_MAX).contains(&(*size as usize)))
+        && (1..=WRITES_MAX).contains(&writes)
+        && usize::from(len) <= PRIVATE_DATA_MAX;
     let private_data = rest.get(..usize::from(len))?;
     let rkey = RKey::new(u32::from_le_bytes(*rkey));
-    let ring = PeerRing { addr: u64::from_le_bytes(*addr), rkey, size, writes };
+    let ring = PeerRing { addr: u64::from_le_bytes(*addr), rkey, size, writes, send_max };
     is_sound.then_some((ring, private_data))
 }
 
@@ -67,12 +72,13 @@ mod tests {
     #[test]
     fn hello_round_trips_and_nonsense_is_refused() {
         let rkey = RKey::new(0x1234_5678);
-        let ring = PeerRing { addr: 0xfedc_ba98_7654_3210, rkey, size: 1 << 16, writes: 300 };
+        let (size, send_max) = (1 << 16, 1 << 18);
+        let ring = PeerRing { addr: 0xfedc_ba98_7654_3210, rkey, size, writes: 300, send_max };
         let bytes = emit(&ring, b"private");
         assert_eq!(parse(&bytes), Some((ring, &b"private"[..])));
         let whole = emit(&ring, &[7; PRIVATE_DATA_MAX]);
         assert_eq!(parse(&whole).unwrap().1, [7; PRIVATE_DATA_MAX]);
-        for (at, byte) in [(0, b'x'), (2, 9), (3, 0), (3, 31), (3, 64), (6, 37)] {
+        for (at, byte) in [(0, b'x'), (2, 9), (3, 0), (3, 31), (3, 64), (6, 37), (7, 1), (7, 27)] {
             let mut bytes = bytes;
             bytes[at] = byte;
             assert_eq!(parse(&bytes), None, "byte {at}");

@@ -29,8 +29,18 @@ pub(super) const SENDS_BESIDE: usize = OPERATIONS_MAX + CHUNKS + CONTROLS_MAX as
 /// the connection's own.
 pub const PRIVATE_DATA_MAX: usize = 36;
 
+/// Number of peers that a listener has answered and that are not yet connected, at most, unless the configuration says
+/// otherwise.
+pub const HALF_OPEN_MAX: usize = 128;
+
+/// Number of these that have the same address, at most, unless the configuration says otherwise.
+pub const HALF_OPEN_PER_SOURCE: usize = 32;
+
 /// Number of peers whose offers a listener over TCP waits for at the same time. The one that has waited longest makes room.
 pub(super) const OFFERS_MAX: usize = 64;
+
+/// Number of these that have the same address, at most.
+pub(super) const OFFERS_PER_SOURCE: usize = 32;
 
 /// Bytes of a message at the most, unless the configuration says otherwise.
 pub const MESSAGE_MAX: u64 = 1 << 30;

@@ -1,7 +1,7 @@
 //! A TCP listener that reads the offers of several peers at once: one that says nothing holds up no other.
 
 use std::io::{self, Read};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -10,11 +10,11 @@ use rustix::time::Timespec;
 
 use super::dial::{OFFER, Offer};
 use super::error::Error;
-use super::limits::OFFERS_MAX;
+use super::limits::{OFFERS_MAX, OFFERS_PER_SOURCE};
 use super::shared::now;
 
 /// How long a peer has for its offer, and to answer.
-const OFFER_TIMEOUT: Duration = Duration::from_secs(2);
+pub(super) const OFFER_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// How often a caller looks, at least: another one may have left peers whose offers have not arrived.
 const LOOK: Duration = Duration::from_millis(50);
@@ -31,6 +31,7 @@ pub(super) struct Offers {
 #[derive(Debug)]
 struct Pending {
     stream: TcpStream,
+    source: IpAddr,
     bytes: [u8; OFFER],
     filled: usize,
     deadline: Instant,
@@ -87,7 +88,16 @@ impl Offers {
             Err(error) => return Err(error.into()),
         }
         match self.listener.accept() {
-            Ok((stream, _)) => pending.extend(Pending::new(stream)),
+            Ok((stream, from)) => {
+                let from = from.ip();
+                let of_source = pending.iter().filter(|peer| peer.source == from).count();
+                if of_source >= OFFERS_PER_SOURCE
+                    && let Some(at) = pending.iter().position(|peer| peer.source == from)
+                {
+                    pending.remove(at);
+                }
+                pending.extend(Pending::new(stream, from));
+            }
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
             Err(error) => return Err(error),
         }
@@ -109,9 +119,10 @@ fn take_whole(pending: &mut Vec<Pending>) -> Option<(TcpStream, Offer)> {
 
 impl Pending {
     /// `None` if the peer has gone.
-    fn new(stream: TcpStream) -> Option<Self> {
+    fn new(stream: TcpStream, source: IpAddr) -> Option<Self> {
         stream.set_nonblocking(true).ok()?;
-        Some(Self { stream, bytes: [0; OFFER], filled: 0, deadline: now() + OFFER_TIMEOUT })
+        let deadline = now() + OFFER_TIMEOUT;
+        Some(Self { stream, source, bytes: [0; OFFER], filled: 0, deadline })
     }
 
     fn is_whole(&self) -> bool {

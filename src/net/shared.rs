@@ -41,6 +41,9 @@ const POLL_FROM: usize = 64;
 /// Bytes that a sender posts before it polls: while it copies the next message, the network carries these. Two messages of
 /// 64 KiB share a poll and a system call to send.
 const POLL_BYTES: usize = 96 << 10;
+/// Time between two looks whether a peer that has closed is still there, at first and at the most.
+const CLOSE_LOOK: Duration = Duration::from_millis(1);
+const CLOSE_LOOK_MAX: Duration = Duration::from_millis(50);
 /// Who is connected.
 #[derive(Clone, Debug)]
 pub(super) struct About {
@@ -66,11 +69,20 @@ pub(super) struct Shared {
     pub(super) directory_at: usize,
     /// Where the peer's lies.
     pub(super) peer_directory: (u64, crate::wire::RKey),
-    pub(super) published: Mutex<Vec<(u64, MrSlice)>>,
+    /// Entries of the directory; `None` is one that was withdrawn.
+    pub(super) published: Mutex<Vec<Option<Published>>>,
     state: Mutex<State>,
     changed: Condvar,
     #[cfg(feature = "tokio")]
     pub(super) asynchronous: super::asynchronous::Readiness,
+}
+
+/// Memory that the peer finds by a number.
+#[derive(Debug)]
+pub(super) struct Published {
+    pub(super) id: u64,
+    /// The region to keep registered, unless the caller does.
+    pub(super) _memory: Option<MrSlice>,
 }
 
 #[derive(Debug)]
@@ -380,19 +392,47 @@ impl Shared {
 
     /// Tells the peer that this side sends and reads no more, and waits until it has all messages.
     pub(super) fn close(&self, timeout: Duration) -> Result<(), Error> {
+        let deadline = now().checked_add(timeout);
+        let mut pause = CLOSE_LOOK;
+        let closed = loop {
+            let left = deadline.map_or(Duration::MAX, |at| at.saturating_duration_since(now()));
+            let closed = self.wait_closed(left.min(pause));
+            let is_over = left <= pause || self.has_peer_gone();
+            if is_over || !matches!(closed, Err(Error::TimedOut)) {
+                break closed;
+            }
+            pause = (pause * 2).min(CLOSE_LOOK_MAX);
+        };
+        let state = self.lock();
+        match (closed, state.core.undelivered()) {
+            // The peer has gone after it closed.
+            (Err(Error::Lost(_) | Error::TimedOut), 0) if state.core.has_peer_closed() => Ok(()),
+            (Ok(()) | Err(Error::Lost(_) | Error::TimedOut), messages) if messages > 0 => {
+                Err(Error::Undelivered { messages })
+            }
+            (closed, _) => closed,
+        }
+    }
+
+    /// Closes, and waits until the peer has all messages.
+    fn wait_closed(&self, timeout: Duration) -> Result<(), Error> {
         let mut discarded = Vec::new();
-        let closed = self.wait(Some(timeout), |state| {
+        self.wait(Some(timeout), |state| {
             state.core.close();
             // Messages that the program did not take are dropped.
             while self.try_recv(state, &mut discarded) == Some(true) {}
-            let is_delivered = state.core.is_idle() && state.core.unread() == 0;
-            Ok((is_delivered || state.core.has_peer_closed()).then_some(()))
-        });
-        match closed {
-            // The peer has gone after it closed.
-            Err(Error::Lost(_)) if self.lock().core.has_peer_closed() => Ok(()),
-            other => other,
-        }
+            // A peer that has closed, too, is waited for: this side repeats an acknowledgment that it has not got, as long
+            // as there is this side.
+            Ok(state.core.is_closed_and_delivered().then_some(()))
+        })
+    }
+
+    /// Whether the peer has closed and disconnected: it has all acknowledgments, and answers nothing any more.
+    pub(super) fn has_peer_gone(&self) -> bool {
+        let has_closed = self.lock().core.has_peer_closed();
+        let has_disconnected =
+            |held: &connect::Connection| held.wait_disconnected(Duration::ZERO).unwrap_or(true);
+        has_closed && self.held.as_ref().is_some_and(has_disconnected)
     }
 }
 
@@ -402,7 +442,10 @@ impl Drop for Shared {
         if self.lock().core.failure().is_none() && !std::thread::panicking() {
             let _ = self.close(self.config.linger);
         }
-        drop(self.held.take());
+        // What was to be delivered has been waited for.
+        if let Some(held) = self.held.take() {
+            held.abort();
+        }
     }
 }
 

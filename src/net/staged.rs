@@ -4,6 +4,7 @@
 //! another one.
 
 use super::connection::Connection;
+use super::core::Unconsumed;
 use super::error::Error;
 use super::shared::check_open;
 use crate::device::Channel;
@@ -61,8 +62,13 @@ impl Connection {
         self.shared.transmit(&mut self.shared.lock());
     }
 
+    /// Has [`unconsumed_staged`](Self::unconsumed_staged) return messages only that are queued from now on.
+    pub(crate) fn begin_keeping(&self) {
+        self.shared.lock().core.begin_keeping();
+    }
+
     /// Messages that were queued in place and are not known to be consumed by the peer, oldest first.
-    pub(crate) fn unconsumed_staged(&self) -> Vec<Vec<u8>> {
+    pub(crate) fn unconsumed_staged(&self) -> Unconsumed {
         self.shared.lock().core.unconsumed()
     }
 
@@ -71,9 +77,20 @@ impl Connection {
         self.shared.lock().core.is_readable()
     }
 
-    /// Why no message can be sent any more: the connection has failed, or the peer has closed it.
+    /// Why no message can be sent any more: the peer has closed it, or the connection has failed. A peer that has closed
+    /// it answers no more, so that a failure follows.
     pub(crate) fn ending(&self) -> Option<Error> {
-        check_open(&self.shared.lock()).err()
+        let state = &*self.shared.lock();
+        if state.core.has_peer_closed() {
+            return Some(Error::Closed);
+        }
+        state.core.failure().map(Error::from)
+    }
+
+    /// Whether the connection has failed, or the peer has closed it and gone.
+    pub(crate) fn has_failed(&self) -> bool {
+        let has_failed = self.shared.lock().core.failure().is_some();
+        has_failed || self.shared.has_peer_gone()
     }
 
     /// Tells the peer that this side sends and reads no more, without waiting for it.
@@ -81,6 +98,11 @@ impl Connection {
         let state = &mut *self.shared.lock();
         state.core.close();
         self.shared.transmit(state);
+    }
+
+    /// Whether it was closed, and the peer's NIC has acknowledged all messages and the end.
+    pub(crate) fn is_closed_and_delivered(&self) -> bool {
+        self.shared.lock().core.is_closed_and_delivered()
     }
 
     /// Has the peer's NIC show that it is there.

@@ -10,12 +10,13 @@ use crate::device::sealed::Sealed;
 use crate::device::{Channel, Device, Events};
 use crate::engine::{Engine, Limits};
 use crate::link::GROUPS_MAX;
+use crate::link::interface::speed;
 use crate::time::Instant;
 use crate::verbs::{
     AhAttr, AhHandle, AsyncEvent, AtomicCap, AttrMask, CqHandle, CreateError, DestroyError,
-    DeviceAttr, DeviceCaps, Guid, KeyError, ModifyError, MrAttr, MrHandle, MwHandle, MwType,
-    Notify, PdHandle, PhysState, PortAttr, PortState, PostError, QpAttr, QpCreate, QpHandle,
-    QpState, QpType, RecvWr, SendWr, SrqCreate, SrqHandle, Wc, XrcdHandle,
+    DeviceAttr, DeviceCaps, Guid, KeyError, LinkRate, ModifyError, MrAttr, MrHandle, MwHandle,
+    MwType, Notify, PdHandle, PhysState, PortAttr, PortState, PostError, QpAttr, QpCreate,
+    QpHandle, QpState, QpType, RecvWr, SendWr, SrqCreate, SrqHandle, Wc, XrcdHandle,
 };
 use crate::wire::{Gid, Psn, Qpn, RKey, XrcSrqn};
 
@@ -40,9 +41,13 @@ impl Device for SoftNic {
             true => (PortState::Active, PhysState::LinkUp),
             false => (PortState::Down, PhysState::Disabled),
         };
+        let speed = self.port.interface.as_deref().and_then(speed);
+        let LinkRate { width: active_width, speed: active_speed } = LinkRate::of_ethernet(speed);
         let core = self.shared.core();
         let config = core.engine.config();
         Ok(PortAttr {
+            active_width,
+            active_speed,
             state,
             phys_state,
             active_mtu: config.port_mtu,
@@ -208,6 +213,10 @@ impl Device for SoftNic {
         self.shared.core().engine.query_qp(qp)
     }
 
+    fn is_send_queue_empty(&self, qp: QpHandle) -> Option<bool> {
+        self.shared.core().engine.is_send_queue_empty(qp)
+    }
+
     fn qp_number(&self, qp: QpHandle) -> Option<Qpn> {
         self.shared.core().engine.qp_number(qp)
     }
@@ -291,6 +300,10 @@ impl SoftNic {
     }
 }
 
+/// Responder resources of a device over all queue pairs, as rxe has it. More are not refused: they
+/// are limited by memory.
+const RESPONDER_RESOURCES_MAX: u32 = 0x3_f000;
+
 /// Vendor id of software RNICs, as rxe has it.
 const NO_VENDOR: u32 = 0xff_ffff;
 
@@ -322,7 +335,9 @@ fn device_attr(limits: &Limits) -> DeviceAttr {
         max_mr: number(limits.keys),
         max_pd: number(limits.pds),
         max_qp_rd_atom: u32::from(limits.rd_atomic),
-        max_res_rd_atom: u32::from(limits.rd_atomic).saturating_mul(number(limits.qps)),
+        max_res_rd_atom: u32::from(limits.rd_atomic)
+            .saturating_mul(number(limits.qps))
+            .min(RESPONDER_RESOURCES_MAX),
         max_qp_init_rd_atom: u32::from(limits.rd_atomic),
         atomic_cap: AtomicCap::Glob,
         max_mw: number(limits.keys),

@@ -65,6 +65,12 @@ impl Core {
         }
         if before.gids != now.gids {
             self.engine.set_gids(now.gids.clone());
+        }
+        // A NIC on a UDP socket has one of its interface's addresses as its GID. Programs that
+        // follow the interface by this event hear of the others, too: a device can be opened at
+        // them. Those of IPv6 come and go with the link, of which another event tells.
+        let was_up = before.is_active && now.is_active;
+        if before.gids != now.gids || was_up && before.addresses != now.addresses {
             self.raise(AsyncEvent::Port(EventType::GidChange));
         }
         match (before.is_active, now.is_active) {

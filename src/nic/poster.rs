@@ -1,7 +1,7 @@
 //! Posting many work requests at once.
 
 use crate::engine::Engine;
-use crate::verbs::{Errno, PostError, QpHandle, RecvWr, SendWr, SrqHandle};
+use crate::verbs::{Errno, PostError, QpHandle, RecvWr, SendWr, SrqHandle, WrId};
 
 /// Takes work requests one by one, which are transmitted together. See [`SoftNic::post_all`](super::SoftNic::post_all).
 #[derive(Debug)]
@@ -25,6 +25,13 @@ impl Poster<'_> {
     pub fn send(&mut self, qp: QpHandle, wr: &SendWr<'_>) -> Result<(), PostError> {
         self.has_sends = true;
         self.engine()?.post_send(qp, wr, &[])
+    }
+
+    /// Posts a send whose operation the service of the queue pair lacks: it completes with
+    /// `LOC_QP_OP_ERR`. See [`Engine::post_unsupported`].
+    pub fn unsupported(&mut self, qp: QpHandle, id: WrId) -> Result<(), PostError> {
+        self.has_sends = true;
+        self.engine()?.post_unsupported(qp, id)
     }
 
     /// Posts send work requests to one queue pair, all of them or none.

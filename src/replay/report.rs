@@ -9,7 +9,7 @@ use super::judge::Sink;
 use super::limits::{FRAMES_MAX, LISTED_MAX};
 use super::survey::Survey;
 use super::verdict::{Difference, Step, Subject, Undecided, Verdict};
-use crate::decode::{address_text, packet_line};
+use crate::decode::{address_text, escape_markup, packet_line};
 use crate::wire::Service;
 
 /// How many packets got which verdict.
@@ -54,16 +54,19 @@ impl core::fmt::Display for Counts {
     fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
         let Self { agreed, known, undecided, different, .. } = self;
         let all = self.total();
+        let s = |number: u64| if number == 1 { "" } else { "s" };
         write!(
             f,
-            "{all} packets: {agreed} agreed, {known} known deviations, {undecided} undecided"
+            "{all} packet{}: {agreed} agreed, {known} known deviation{}, {undecided} undecided",
+            s(all),
+            s(*known),
         )?;
         let reasons: Vec<String> =
             self.reasons.iter().map(|(why, count)| format!("{count} {}", why.text())).collect();
         if !reasons.is_empty() {
             write!(f, " ({})", reasons.join(", "))?;
         }
-        write!(f, ", {different} differences")
+        write!(f, ", {different} difference{}", s(*different))
     }
 }
 
@@ -108,6 +111,8 @@ pub struct ReplayReport {
     /// XRC connections: their requests are executed as those of RC, because neither the domain nor the shared receive queue
     /// appears in an answer.
     pub xrc_connections: usize,
+    /// What the capture cannot show, a sentence each.
+    pub kind: Vec<String>,
     #[serde(skip)]
     steps: Vec<Step>,
 }
@@ -141,11 +146,15 @@ impl ReplayReport {
         steps.sort_by_key(|step| step.frame);
         self.listed.extend(steps.iter().filter_map(|step| listed(step, survey)));
         let connections = survey.report.connections.iter();
+        self.kind = survey.report.capture.kind.sentences();
         self.xrc_connections = connections.filter(|it| it.service == Service::Xrc).count();
     }
 
     /// Appends all that is to be told to people.
     pub fn text(&self, style: Style, out: &mut String) {
+        for sentence in &self.kind {
+            let _ = writeln!(out, "{sentence}");
+        }
         for listed in &self.listed {
             if listed.known.is_none() || style.verbose {
                 listed.text(style, out);
@@ -193,7 +202,6 @@ impl ReplayReport {
 
     /// All of it as a test suite: a test per connection and rule that was broken, and one that all packets agree.
     pub fn junit(&self, name: &str) -> String {
-        use crate::conform::report::escape;
         let mut out = String::from("<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n");
         let failures = self.listed.iter().filter(|listed| listed.known.is_none()).count();
         let _ = writeln!(
@@ -202,22 +210,22 @@ impl ReplayReport {
             self.listed.len() + 1 + usize::from(self.counts.undecided > 0),
             usize::from(self.counts.undecided > 0)
         );
-        let class = escape(name);
+        let class = escape_markup(name);
         for listed in &self.listed {
-            let title = escape(&format!("frame {}: {}", listed.frame, listed.rule.id));
+            let title = escape_markup(&format!("frame {}: {}", listed.frame, listed.rule.id));
             let mut told = String::new();
             listed.text(Style::default(), &mut told);
-            let told = escape(&told);
+            let told = escape_markup(&told);
             let _ = write!(out, "  <testcase classname=\"{class}\" name=\"{title}\">");
             let _ = match listed.known {
                 Some(_) => writeln!(out, "<system-out>{told}</system-out></testcase>"),
                 None => {
-                    let text = escape(listed.rule.text);
+                    let text = escape_markup(listed.rule.text);
                     writeln!(out, "<failure message=\"{text}\">{told}</failure></testcase>")
                 }
             };
         }
-        let counts = escape(&self.counts.to_string());
+        let counts = escape_markup(&self.counts.to_string());
         let _ = writeln!(
             out,
             "  <testcase classname=\"{class}\" name=\"packets\"><system-out>{counts}</system-out></testcase>"

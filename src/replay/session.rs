@@ -84,9 +84,10 @@ pub struct Session {
     analysis: Analysis,
     judges: Vec<Box<dyn Judge>>,
     agreed: HashMap<FlowNumber, u32>,
-    /// Packets that the analysis holds until it has seen those of the other files, by frame; see
+    /// Packets that the analysis holds until it has seen those of the other files, by frame and
+    /// position in a train; see
     /// [`VANTAGE_PACKETS_MAX`](analysis::limits::VANTAGE_PACKETS_MAX).
-    held: Option<HashMap<u64, Vec<u8>>>,
+    held: Option<HashMap<(u64, u16), Vec<u8>>>,
 }
 
 impl core::fmt::Debug for Session {
@@ -118,7 +119,7 @@ impl Session {
         };
         let packet = context.frame.packet().map(|packet| packet.bytes()).unwrap_or_default();
         if let Some(held) = &mut self.held {
-            held.insert(facts.frame, packet.to_vec());
+            held.insert(facts.identity(), packet.to_vec());
         }
         let (profiles, agreed) = (&self.profiles, &mut self.agreed);
         let out = &mut Explained { profiles, survey: &self.survey, agreed, out };
@@ -156,7 +157,7 @@ fn for_each_frame(bytes: &[u8], mut each: impl FnMut(&Context<'_>)) -> Result<()
     let mut reader = Reader::new(bytes)?;
     let mut decoder = Decoder::new(ROCE_PORT);
     while let Some(record) = reader.next()? {
-        each(&decoder.decode(&record));
+        decoder.decode_with(&record, |packet| each(packet));
     }
     Ok(())
 }
@@ -165,7 +166,7 @@ fn for_each_frame(bytes: &[u8], mut each: impl FnMut(&Context<'_>)) -> Result<()
 struct Pass<'a, 'o> {
     survey: &'a Survey,
     judges: &'a mut Vec<Box<dyn Judge>>,
-    held: &'a mut Option<HashMap<u64, Vec<u8>>>,
+    held: &'a mut Option<HashMap<(u64, u16), Vec<u8>>>,
     /// The packet that the analysis was told last; the one that it tells of, if there is one file.
     packet: &'a [u8],
     out: &'a mut Explained<'o>,
@@ -173,7 +174,7 @@ struct Pass<'a, 'o> {
 
 impl analysis::Sink for Pass<'_, '_> {
     fn packet(&mut self, facts: &PacketFacts, note: &PacketNote) {
-        let held = self.held.as_mut().map(|held| held.remove(&facts.frame));
+        let held = self.held.as_mut().map(|held| held.remove(&facts.identity()));
         let packet = match &held {
             Some(held) => held.as_deref().unwrap_or_default(),
             None => self.packet,
@@ -186,7 +187,7 @@ impl analysis::Sink for Pass<'_, '_> {
 
     fn sighting(&mut self, facts: &PacketFacts, _: &PacketNote) {
         if let Some(held) = &mut *self.held {
-            held.remove(&facts.frame);
+            held.remove(&facts.identity());
         }
     }
 

@@ -141,6 +141,11 @@ impl Surveyor {
         }
     }
 
+    /// Takes note of frames that the capture says it dropped.
+    pub fn drops(&mut self, frames: u64) {
+        self.analysis.handle_drops(frames);
+    }
+
     /// The capture is over.
     pub fn finish(mut self) -> Survey {
         let mut report = self.analysis.finish(&mut self.seen);

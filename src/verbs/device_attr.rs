@@ -382,6 +382,64 @@ pub struct PortAttr {
     pub grh_required: bool,
 }
 
+/// Rate of a link: its lanes and the speed of each, as [`PortAttr`] has them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LinkRate {
+    /// Code of the number of lanes: [`PortAttr::active_width`].
+    pub width: u8,
+    /// Code of the speed of a lane: [`PortAttr::active_speed`].
+    pub speed: u8,
+}
+
+impl LinkRate {
+    /// Rates by the largest Ethernet speed, in Mb/s, that each stands for: those of Linux's
+    /// `ib_get_eth_speed`.
+    const OF_ETHERNET: [(u32, Self); 8] = [
+        (1_000, Self { width: 1, speed: 1 }),
+        (10_000, Self { width: 1, speed: 8 }),
+        (20_000, Self { width: 2, speed: 2 }),
+        (25_000, Self { width: 1, speed: 32 }),
+        (40_000, Self { width: 2, speed: 8 }),
+        (50_000, Self { width: 1, speed: 64 }),
+        (100_000, Self { width: 2, speed: 32 }),
+        (200_000, Self { width: 2, speed: 64 }),
+    ];
+
+    /// Rate of an Ethernet link with this speed in Mb/s. A link without a speed, such as loopback,
+    /// is as fast as the processor: it counts as 40 Gb/s.
+    pub fn of_ethernet(speed: Option<u32>) -> Self {
+        let speed = speed.unwrap_or(40_000);
+        let mut rates = Self::OF_ETHERNET.into_iter();
+        let found = rates.find(|(fastest, _)| speed <= *fastest);
+        found.map_or(Self { width: 2, speed: 128 }, |(_, rate)| rate)
+    }
+}
+
+impl fmt::Display for LinkRate {
+    /// Prints the rate as sysfs does: `2.5 Gb/sec (1X SDR)`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let lanes = match self.width {
+            2 => 4,
+            4 => 8,
+            8 => 12,
+            16 => 2,
+            _ => 1,
+        };
+        let (tenths, name) = match self.speed {
+            2 => (50, "DDR"),
+            4 => (100, "QDR"),
+            8 => (100, "FDR10"),
+            16 => (140, "FDR"),
+            32 => (250, "EDR"),
+            64 => (500, "HDR"),
+            128 => (1000, "NDR"),
+            _ => (25, "SDR"),
+        };
+        let half = if tenths * lanes % 10 == 0 { "" } else { ".5" };
+        write!(f, "{}{half} Gb/sec ({lanes}X {name})", tenths * lanes / 10)
+    }
+}
+
 impl Default for PortAttr {
     /// An Ethernet port that is down.
     fn default() -> Self {
@@ -417,6 +475,20 @@ const MAX_MSG_SZ: u32 = limits::MESSAGE_BYTES_MAX as u32;
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn ethernet_speeds_have_the_rates_of_linux() {
+        for (speed, text) in [
+            (Some(100), "2.5 Gb/sec (1X SDR)"),
+            (Some(10_000), "10 Gb/sec (1X FDR10)"),
+            (Some(25_000), "25 Gb/sec (1X EDR)"),
+            (None, "40 Gb/sec (4X FDR10)"),
+            (Some(100_000), "100 Gb/sec (4X EDR)"),
+            (Some(400_000), "400 Gb/sec (4X NDR)"),
+        ] {
+            assert_eq!(LinkRate::of_ethernet(speed).to_string(), text);
+        }
+    }
 
     #[test]
     fn firmware_is_read_to_its_zero_and_as_far_as_it_is_text() {

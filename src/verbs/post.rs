@@ -50,6 +50,9 @@ pub enum PostError {
         /// Of whom.
         qp_type: QpType,
     },
+    /// No operation has this number.
+    #[error("there is no operation with the number {0}")]
+    UnknownOpcode(u32),
     /// The message is longer than one may be.
     #[error("a message of {len} bytes, of at most {max}")]
     MessageTooLong {

@@ -43,6 +43,16 @@ impl EtherType {
     pub const IPV6: Self = Self(0x86dd);
     /// RoCE version 1: a GRH.
     pub const ROCE_V1: Self = Self(0x8915);
+    /// An MPLS label stack.
+    pub const MPLS: Self = Self(0x8847);
+    /// An MPLS label stack of a multicast packet.
+    pub const MPLS_MULTICAST: Self = Self(0x8848);
+    /// An Ethernet frame in a tunnel (transparent Ethernet bridging).
+    pub const ETHERNET_FRAME: Self = Self(0x6558);
+    /// ERSPAN of type I or II in GRE.
+    pub const ERSPAN: Self = Self(0x88be);
+    /// ERSPAN of type III in GRE.
+    pub const ERSPAN_3: Self = Self(0x22eb);
     /// A VLAN tag.
     pub const VLAN: Self = Self(0x8100);
     /// The outer of two VLAN tags.
@@ -62,6 +72,7 @@ impl fmt::Display for EtherType {
             Self::IPV4 => f.write_str("IPv4"),
             Self::IPV6 => f.write_str("IPv6"),
             Self::ROCE_V1 => f.write_str("RoCE"),
+            Self::MPLS | Self::MPLS_MULTICAST => f.write_str("MPLS"),
             Self(0x0806) => f.write_str("ARP"),
             Self(0x88cc) => f.write_str("LLDP"),
             Self(0x8808) => f.write_str("MAC control"),

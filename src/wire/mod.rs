@@ -55,6 +55,7 @@ mod operation;
 mod packet;
 mod path;
 mod repr;
+mod tunnel;
 
 use zerocopy::{FromBytes, Immutable, KnownLayout, Unaligned};
 
@@ -64,7 +65,9 @@ pub use bth::*;
 pub use error::{Layer, ParseError};
 pub use ethernet::*;
 pub use ext::*;
-pub use frame::{Encapsulation, Frame, IcrcVerdict, Layers, Network};
+pub use frame::{
+    CapturedTrain, Encapsulation, Frame, IcrcVerdict, Layers, Network, TRAIN_PACKETS_MAX,
+};
 pub use ib::*;
 pub use ip::*;
 pub use link::{Erf, ErfLayout, ErfRepr, Sll, Sll2, Sll2Layout, Sll2Repr, SllLayout, SllRepr};
@@ -75,6 +78,7 @@ pub use operation::{Operation, Response, Right};
 pub use packet::{Extensions, HeadersMismatch, Packet, PacketRepr};
 pub use path::{Path, PathHeaders, Prefixes, source_port};
 pub use repr::{FrameRepr, NetworkRepr};
+pub use tunnel::*;
 
 /// A header that lies over its bytes.
 pub trait Header: FromBytes + KnownLayout + Immutable + Unaligned {

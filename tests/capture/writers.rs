@@ -1,6 +1,8 @@
 //! What writers write, and what they refuse to.
 
-use roce::capture::{InterfaceId, LinkType, MAX_WRITTEN, PcapWriter, PcapngWriter, WriteError};
+use roce::capture::{
+    InterfaceId, LinkType, MAX_WRITTEN, PcapWriter, PcapngWriter, Reader, WriteError,
+};
 use roce::time::Instant;
 
 use super::build::*;
@@ -19,6 +21,43 @@ fn pcapng_writer_to_the_letter() {
     let expected = start.interface(1, 0, options).interface(101, 0, bare);
     let expected = expected.enhanced(1, (7 << 32) + 9, 60, b"hello");
     assert_eq!(writer.into_inner(), expected.bytes);
+}
+
+/// Wherever a capture that is to be closed is cut, behind its first interface, a reader knows.
+#[test]
+fn capture_without_its_closing_block_was_cut() {
+    let mut writer = PcapngWriter::closing(Vec::new()).unwrap();
+    let mut ends = Vec::new();
+    let first = writer.add_interface(LinkType::ETHERNET, "eth0").unwrap();
+    let second = writer.add_interface(LinkType::RAW, "").unwrap();
+    ends.push(writer.get_mut().len());
+    for number in 0..3 {
+        let id = if number == 1 { second } else { first };
+        writer.write(id, Instant::from_nanos(number), 60, b"hello").unwrap();
+        ends.push(writer.get_mut().len());
+    }
+    writer.close(7).unwrap();
+    let bytes = writer.into_inner();
+    let read = |bytes: &[u8]| {
+        let mut reader = Reader::new(bytes).unwrap();
+        assert!(!reader.is_unclosed(), "not before all is read");
+        while reader.next().unwrap().is_some() {}
+        reader.is_unclosed()
+    };
+    for end in ends {
+        assert!(read(&bytes[..end]), "cut at {end}");
+    }
+    assert!(!read(&bytes));
+    // Of two sections the first was cut.
+    let cut = [&bytes[..bytes.len() - 100], &bytes].concat();
+    let mut reader = Reader::new(&cut[..]).unwrap().lenient();
+    while !matches!(reader.next(), Ok(None)) {}
+    assert!(reader.is_unclosed());
+    // A writer that promises nothing is never cut.
+    let mut plain = PcapngWriter::new(Vec::new()).unwrap();
+    let id = plain.add_interface(LinkType::RAW, "").unwrap();
+    plain.write(id, Instant::from_nanos(1), 5, b"hello").unwrap();
+    assert!(!read(&plain.into_inner()));
 }
 
 #[test]

@@ -3,13 +3,16 @@
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::{Output, Stdio};
+
+use rustix::process::Signal;
 
 mod cores;
 
 #[path = "../common/mod.rs"]
 mod common;
 use common::command::{roce, stdout};
+use common::process::{Child, Command};
 use common::{assert_golden, testdata};
 
 /// What a run that could not do all it should prints: standard output and standard error.
@@ -110,6 +113,9 @@ fn a_filter_keeps_what_passes() {
     assert_eq!(count("infiniband.bth.destqp == 0x11 && roce.icrc == bad"), 0);
     assert_eq!(count("frame.number >= 10 and frame.number < 20"), 10);
     assert_eq!(count("!(ip.addr == 10.9.0.0/24) && ip"), 0);
+    let span = "frame.time >= '2026-11-15 00:06:52' && frame.time < 'Nov 15, 2026 00:06:55.5'";
+    assert_eq!(count(span), 10);
+    assert_eq!(count("frame.time == 2026-11-15T00:06:51.597306"), 1);
     assert_eq!(
         count("roce.opcode_name == RC_FETCH_ADD || roce.opcode_name == 'RC_COMPARE_SWAP'"),
         25
@@ -369,7 +375,7 @@ fn help_teaches_and_the_rest_comes_with_it() {
 
 /// A server on a loopback address of its own, which is told to end when the test does.
 struct Served {
-    child: std::process::Child,
+    child: Child,
     port: String,
     address: String,
     /// The device of a client, on another address.
@@ -444,8 +450,7 @@ fn a_server_ends_after_one_client_or_on_ctrl_c() {
     assert_eq!(once.bench(&["atomic", "lat", "-n", "10"]).status.code(), Some(0));
     assert_eq!(once.child.wait().unwrap().code(), Some(0));
     let mut stopped = Served::start(32, &[]);
-    let pid = stopped.child.id().to_string();
-    assert!(Command::new("kill").args(["-INT", &pid]).status().unwrap().success());
+    stopped.child.signal(Signal::INT);
     assert_eq!(stopped.child.wait().unwrap().code(), Some(0));
 }
 

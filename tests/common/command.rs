@@ -1,6 +1,7 @@
 //! The command as a user runs it.
 
-use std::process::{Command, Output};
+use super::process::Command;
+use std::process::Output;
 
 /// A run.
 pub fn roce(args: &[&str]) -> Output {

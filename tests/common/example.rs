@@ -1,8 +1,8 @@
 //! Examples, run as a user runs them.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
+use super::process::Command;
 use std::path::PathBuf;
-use std::process::Command;
 
 /// An example that cargo has built with the tests, or builds now.
 pub(crate) fn example(name: &str) -> Command {
@@ -12,6 +12,7 @@ pub(crate) fn example(name: &str) -> Command {
         let cargo = Command::new(env!("CARGO"))
             .args(["build", "--quiet", "--offline", "--example", name])
             .current_dir(env!("CARGO_MANIFEST_DIR"))
+            .deadline(std::time::Duration::from_secs(1200))
             .status();
         assert!(cargo.unwrap().success());
     }

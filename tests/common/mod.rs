@@ -11,7 +11,10 @@
 #[cfg(feature = "cli")]
 pub mod command;
 #[cfg(target_os = "linux")]
+pub mod needs;
+#[cfg(target_os = "linux")]
 pub mod netns;
+pub mod process;
 pub mod tmp;
 
 use std::path::{Path, PathBuf};
@@ -54,8 +57,12 @@ pub fn captures() -> Vec<PathBuf> {
 }
 
 /// How many frames the captures that other tests rely on have, and in how many of them tshark finds RoCE.
-pub const COUNTS: [(&str, usize, usize); 3] =
-    [("rxe_all_ops.pcap", 3742, 2660), ("rxe_cm.pcap", 182, 156), ("rxe_lossy.pcap", 2062, 1671)];
+pub const COUNTS: [(&str, usize, usize); 4] = [
+    ("rxe_all_ops.pcap", 3742, 2660),
+    ("rxe_cm.pcap", 182, 156),
+    ("rxe_lossy.pcap", 2062, 1671),
+    ("tunnels.pcap", 228, 228),
+];
 
 /// That a capture has as many frames and packets as it should, if it is one of [`COUNTS`].
 pub fn check_counts(path: &Path, frames: usize, packets: usize) {

@@ -6,13 +6,15 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use roce::cm::EventKind;
 use roce::connect::{Connection, ConnectionManager, Error, Options};
 use roce::device::Device;
 use roce::link::{fault, udp};
 use roce::memory::Buffer;
 use roce::nic::SoftNic;
 use roce::verbs::{
-    Access, CqHandle, Data, PdHandle, QpHandle, QpState, QpType, RecvWr, SendOp, SendWr, Sge, WrId,
+    Access, CqHandle, Data, PdHandle, QpHandle, QpState, QpType, RecvWr, SendOp, SendWr, Sge, Wc,
+    WrId,
 };
 
 use crate::common::netns::{in_namespace, wire};
@@ -319,4 +321,112 @@ fn connections_in_turn_leave_nothing() {
             assert_eq!(usage.connections, usage.lingering, "{usage:?}");
         }
     });
+}
+
+/// A peer that asks and never answers keeps no other waiting, and its request fails alone.
+#[test]
+fn half_open_request_blocks_no_accept() {
+    let server = Node::start([127, 18, 14, 1], None);
+    let listener = server.manager.listen(server.at(0)).unwrap();
+    let at = listener.local_addr().unwrap();
+    let silent = crate::service::Node::start_with_short_timers("127.18.14.2");
+    silent.connect(at, b"silent");
+    let answer = || {
+        let request = listener.accept_timeout(WAIT).unwrap();
+        let mut options = Options::default();
+        options.timeout = WAIT;
+        request.begin_accept(server.qp(), &options).unwrap()
+    };
+    let mut half_open = answer();
+    silent.expect(EventKind::ConnectResponse);
+    std::thread::scope(|scope| {
+        let client = Node::start([127, 18, 14, 3], None);
+        let connecting = scope.spawn(move || {
+            let connection = client.manager.connect(client.qp(), at, &Options::default()).unwrap();
+            (client, connection)
+        });
+        let accepted = answer().wait().unwrap();
+        assert!(half_open.poll().unwrap().is_none(), "the silent one is not established");
+        let (client, connection) = connecting.join().unwrap();
+        assert_eq!(accepted.peer_addr(), connection.local_addr());
+        drop((connection, client));
+        assert!(accepted.wait_disconnected(WAIT).unwrap());
+    });
+    drop(half_open);
+    silent.expect(EventKind::Rejected);
+}
+
+/// Data that comes before the RTU, which is lost, establishes the connection.
+#[test]
+fn data_establishes_a_connection_whose_rtu_is_lost() {
+    let server = Node::start([127, 18, 15, 1], None);
+    let listener = server.manager.listen(server.at(0)).unwrap();
+    let at = listener.local_addr().unwrap();
+    // Of what it sends to queue pair 1, only the REQ arrives.
+    let faults: Vec<_> = (2..40).map(|nth| format!("drop=1:*:{nth}")).collect();
+    let client = Node::start([127, 18, 15, 2], Some(&faults.join(",")));
+    let server_qp = server.qp();
+    std::thread::scope(|scope| {
+        let accepting = scope.spawn(|| {
+            let request = listener.accept_timeout(WAIT).unwrap();
+            server.manager.prepare(server_qp).unwrap();
+            let buffer = post_recv(&server, server_qp);
+            let mut options = Options::default();
+            options.timeout = WAIT;
+            (request.accept(server_qp, &options).unwrap(), buffer)
+        });
+        let qp = client.qp();
+        let connection = client.manager.connect(qp, at, &Options::default()).unwrap();
+        let op = SendOp::Send { imm: None };
+        client.nic().post_send(qp, &SendWr::new(WrId(2), op, Data::Inline(b"data"))).unwrap();
+        let (accepted, _buffer) = accepting.join().unwrap();
+        assert_eq!(server.nic().wait_cq(server.cq).unwrap().byte_len, 4);
+        drop((accepted, connection));
+    });
+}
+
+/// The end of a connection, by a call or by dropping it, comes after what was posted.
+#[test]
+fn end_of_a_connection_delivers_what_was_posted() {
+    const MESSAGES: usize = 12;
+    for (number, is_dropped) in [(1, false), (2, true)] {
+        let faults = Some("loss=10%");
+        let server = Node::start([127, 18, 16, number], faults);
+        let client = Node::start([127, 18, 17, number], faults);
+        let listener = server.manager.listen(server.at(0)).unwrap();
+        let at = listener.local_addr().unwrap();
+        let (client_qp, server_qp) = (client.qp(), server.qp());
+        std::thread::scope(|scope| {
+            let accepting = scope.spawn(|| {
+                let request = listener.accept_timeout(WAIT).unwrap();
+                server.manager.prepare(server_qp).unwrap();
+                let buffers: Vec<_> =
+                    (0..MESSAGES).map(|_| post_recv(&server, server_qp)).collect();
+                (request.accept(server_qp, &Options::default()).unwrap(), buffers)
+            });
+            let connection = client.manager.connect(client_qp, at, &Options::default()).unwrap();
+            let (accepted, _buffers) = accepting.join().unwrap();
+            for _ in 0..MESSAGES {
+                let op = SendOp::Send { imm: None };
+                let send = SendWr::new(WrId(2), op, Data::Inline(b"data"));
+                client.nic().post_send(client_qp, &send).unwrap();
+            }
+            if is_dropped {
+                drop(connection);
+            } else {
+                scope.spawn(move || connection.disconnect(WAIT).unwrap());
+            }
+            let (mut received, mut looks) = (0, 0);
+            while received < MESSAGES {
+                let mut completions = [Wc::default(); MESSAGES];
+                let count = server.nic().poll_cq(server.cq, &mut completions);
+                assert!(completions[..count].iter().all(Wc::is_success), "{completions:?}");
+                received += count;
+                looks += 1;
+                assert!(looks < 30_000, "{received} of {MESSAGES} messages came");
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            assert!(accepted.wait_disconnected(WAIT).unwrap());
+        });
+    }
 }

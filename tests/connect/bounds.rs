@@ -69,6 +69,73 @@ fn flood_of_requests_costs_the_backlogs() {
     }
 }
 
+/// A request of another address finds its place beside a flood, and the flood pushes out itself.
+#[test]
+fn flood_of_one_address_keeps_no_other_out() {
+    let mut server = small(|limits| limits.backlog = 16);
+    server.listen(TCP, 7);
+    let flood = request(TCP);
+    for number in 0..100 {
+        server.receive(ms(0), client_address(), &variant(&flood, number));
+    }
+    let mut honest = Node::at(3);
+    let id = honest.connect(ms(0), TCP, "10.9.0.2:7".parse().unwrap(), 1);
+    assert_eq!(carry(ms(0), &mut honest, &mut server), ["REQ"]);
+    for number in 100..200 {
+        server.receive(ms(0), client_address(), &variant(&flood, number));
+    }
+    let usage = server.manager.usage();
+    assert_eq!((usage.half_open, usage.connections, usage.ids, usage.events), (16, 16, 17, 16));
+    // The oldest of the flood is gone, the youngest is there; the program gets to the honest one.
+    let requests: Vec<_> = (0..16).map(|_| server.event()).collect();
+    let peers: Vec<_> =
+        requests.iter().map(|event| server.manager.destination(event.id).unwrap().ip()).collect();
+    let place = peers.iter().position(|peer| *peer == honest.address).unwrap();
+    assert_eq!(server.manager.usage().half_open, 0, "the program has them all");
+    server.accept(ms(0), requests[place].id, 2);
+    carry(ms(0), &mut server, &mut honest);
+    assert_eq!(honest.event().kind, EventKind::ConnectResponse);
+    honest.manager.establish(id).unwrap();
+    carry(ms(0), &mut honest, &mut server);
+    assert_eq!(server.event().kind, EventKind::Established);
+}
+
+/// Requests that a program accepted and whose peers do not answer give way to newer ones: at first to those of their own
+/// address, and the program is told.
+#[test]
+fn half_open_requests_are_bounded_in_total_and_for_each_address() {
+    let mut server = small(|limits| (limits.half_open, limits.half_open_per_source) = (8, 4));
+    server.listen(TCP, 7);
+    let mut connected = Vec::new();
+    for peer in 3..6 {
+        let mut node = Node::at(peer);
+        for qpn in 0..4 {
+            node.connect(ms(0), TCP, "10.9.0.2:7".parse().unwrap(), 1 + qpn);
+        }
+        for sent in node.sent() {
+            server.receive(ms(0), node.address, &sent.mad);
+            let event = server.event();
+            let unreachable = (event.kind != EventKind::ConnectRequest).then(|| server.event());
+            let request = unreachable.map_or(event.id, |request| request.id);
+            server.accept(ms(0), request, 1);
+            connected.push((peer, request));
+        }
+    }
+    assert_eq!(server.manager.usage().half_open, 8);
+    assert_eq!(server.manager.counters().get(Counter::HalfOpenEvicted), 4);
+    // One more of an address that has four costs its own oldest.
+    let before = server.manager.usage().connections;
+    let mut node = Node::at(5);
+    for _ in 0..9 {
+        node.connect(ms(0), TCP, "10.9.0.2:7".parse().unwrap(), 9);
+    }
+    let last = node.sent().pop().unwrap();
+    server.receive(ms(0), node.address, &last.mad);
+    assert_eq!((server.manager.usage().half_open, server.manager.usage().connections), (8, before));
+    server.advance(ms(2_000_000));
+    assert_eq!(server.manager.usage().half_open, 1, "the one that the program has not taken");
+}
+
 #[test]
 fn lingering_connections_give_way_to_newer_ones() {
     let mut server = small(|limits| limits.lingering = 8);

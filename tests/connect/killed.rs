@@ -3,10 +3,11 @@
 
 use std::io::{BufRead as _, BufReader};
 use std::net::SocketAddr;
-use std::process::{Child, Command, Stdio};
+use std::process::Stdio;
 
 use roce::cm::{CmId, ConnParam, EventKind, State};
 
+use crate::common::process::{Child, Command};
 use crate::service::Node;
 
 /// Tells the test's process what it is: `ROLE STATE OWN-ADDRESS PEER-ADDRESS`.

@@ -4,6 +4,7 @@
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
+use roce::cm::limits::RTU_REPEATS;
 use roce::cm::{
     Addressee, Config, ConnParam, Counter, Device, EventKind, IdState, RejectReason,
     Retransmission, State, Usage, limits,
@@ -20,9 +21,7 @@ const UDP: PortSpace = PortSpace::UDP;
 fn connect_accept_disconnect() {
     let (mut client, mut server) = pair();
     let (active, passive) = establish(ms(0), &mut client, &mut server, 7);
-    for node in [&client, &server] {
-        assert_eq!(node.manager.poll_timeout(), None, "a connection needs no timer");
-    }
+    assert_eq!(server.manager.poll_timeout(), None, "a connection needs no timer");
     client.manager.disconnect(ms(10), active).unwrap();
     assert_eq!(carry(ms(10), &mut client, &mut server), ["DREQ"]);
     let event = server.event();
@@ -44,6 +43,24 @@ fn connect_accept_disconnect() {
     server.manager.destroy_id(ms(600), passive).unwrap();
     assert_eq!(client.manager.usage(), Usage::default());
     assert_eq!((client.sent(), server.sent()), (vec![], vec![]));
+}
+
+/// A peer that lost the RTU may ask for it only a few times.
+#[test]
+fn rtu_is_repeated_a_few_times() {
+    let (mut client, mut server) = pair();
+    establish(ms(0), &mut client, &mut server, 7);
+    for number in 0..RTU_REPEATS {
+        let at = 4_608 << number;
+        client.advance(ms(at - 1));
+        assert_eq!(client.sent(), []);
+        client.advance(ms(at));
+        assert_eq!(carry(ms(0), &mut client, &mut server), ["RTU"]);
+    }
+    assert_eq!(client.manager.poll_timeout(), None, "a connection needs no timer");
+    let repeats = server.manager.counters().get(Counter::UnexpectedRtu);
+    assert_eq!(repeats, u64::from(RTU_REPEATS));
+    server.quiet();
 }
 
 #[test]
@@ -214,16 +231,14 @@ fn answer_of_a_shared_address_is_left_to_the_caller() {
 }
 
 #[test]
-fn comm_ids_have_the_prefix_and_listeners_are_counted() {
+fn listeners_are_counted() {
     let mut node = Node::at(1);
-    node.manager.set_comm_id_prefix(0xabcd);
     let before = node.manager.listener_generation();
     let listener = node.listen(TCP, 7);
     let listening: Vec<_> = node.manager.listeners().collect();
     assert_eq!(listening, [(TCP, SocketAddr::new(node.address, 7))]);
     let with_one = node.manager.listener_generation();
-    let id = node.connect(ms(0), TCP, "10.9.0.2:7".parse().unwrap(), 1);
-    assert_eq!(node.manager.comm_ids(id).unwrap().0.0 >> 16, 0xabcd);
+    node.connect(ms(0), TCP, "10.9.0.2:7".parse().unwrap(), 1);
     assert_eq!(node.manager.listener_generation(), with_one);
     node.manager.destroy_id(ms(0), listener).unwrap();
     assert_eq!(node.manager.listeners().count(), 0);

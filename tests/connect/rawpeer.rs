@@ -2,6 +2,7 @@
 
 use std::net::IpAddr;
 
+use roce::cm::limits::UNPROVEN_MESSAGES;
 use roce::cm::{ConnParam, Counter, Device, Disposition, EventKind, MadBytes};
 use roce::wire::Gid;
 use roce::wire::cm::{CommId, Message, PortSpace};
@@ -91,13 +92,11 @@ fn script_gets_the_answers_that_linux_gave() {
             assert_eq!((events[0].kind, events[0].status), (EventKind::Unreachable, -110));
             server.manager.destroy_id(ms(now), ucmatose).unwrap();
         }
-        let mut sent: Vec<MadBytes> = server.sent().iter().map(|sent| sent.mad).collect();
-        if answers.len() == 4 {
-            // Ours also tells the peer that it gave up.
-            assert_eq!(words(&sent.pop().unwrap()).split(' ').next_back(), Some("timeout"));
-        }
+        let sent: Vec<MadBytes> = server.sent().iter().map(|sent| sent.mad).collect();
         let context = format!("{at}: {}", words(&asked));
-        assert_eq!(sent.len(), answers.len(), "{context}");
+        // A peer that has not answered gets three messages at most.
+        let most = usize::from(UNPROVEN_MESSAGES);
+        assert_eq!(sent.len(), answers.len().min(most), "{context}");
         for (ours, theirs) in sent.iter().zip(&answers) {
             let mut expected = theirs.mad;
             for (kernel, own) in &ids {
@@ -116,7 +115,7 @@ fn script_gets_the_answers_that_linux_gave() {
         }
         at += 1 + answers.len();
     }
-    assert_eq!(compared, 17, "all of Linux's answers");
+    assert_eq!(compared, 16, "all of Linux's answers but the third retransmission of a REP");
 }
 
 /// The script's first REQ, with another comm id and QPN.

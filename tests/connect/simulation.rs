@@ -8,8 +8,8 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use roce::cm::{
-    CmId, Config, ConnParam, Device, Event, EventKind, MadBytes, RejectReason, Retransmission,
-    State, Usage,
+    CmId, Config, ConnParam, Counter, Device, Event, EventKind, MadBytes, Manager, RejectReason,
+    Retransmission, State, Usage,
 };
 use roce::time::Instant;
 use roce::wire::Qpn;
@@ -65,6 +65,11 @@ enum Happening {
     /// Sends nothing to its peers, as after `kill -9`.
     Kill(usize),
     Restart(usize),
+    /// A message of the stranger.
+    Strange {
+        to: usize,
+        mad: Box<MadBytes>,
+    },
 }
 
 struct Host {
@@ -93,6 +98,47 @@ struct World {
     established: u64,
     refused: u64,
     kills: u64,
+    stranger: Option<Stranger>,
+}
+
+/// A host that sees every message, and sends what it makes of them from its own address.
+struct Stranger {
+    dice: Dice,
+    sent: u64,
+    /// Messages that others sent to it.
+    received: u64,
+}
+
+/// The place of the stranger's address among the hosts'.
+const STRANGER: usize = 199;
+
+impl Stranger {
+    /// What it sends when it sees a message: the same, one of another kind with the same comm ids, or a REQ that is its own
+    /// but for the GUID, comm id and QPN.
+    fn forge(&mut self, seen: &MadBytes) -> Option<MadBytes> {
+        if !self.dice.percent(30) {
+            return None;
+        }
+        let mut mad = *seen;
+        let is_req = seen[17] == 0x10;
+        match self.dice.below(3) {
+            0 => {}
+            1 if is_req => {
+                mad[24 + 71] = u8::try_from(STRANGER + 1).unwrap();
+                mad[24 + 140 + 19] = u8::try_from(STRANGER + 1).unwrap();
+                if self.dice.percent(50) {
+                    mad[24 + 3] ^= 0x11;
+                }
+            }
+            1 => mad[17] = 0x11 + u8::try_from(self.dice.below(6)).unwrap(),
+            _ => {
+                mad[17] = 0x12;
+                let reason = [4, 10, 28][usize::try_from(self.dice.below(3)).unwrap()];
+                mad[32..36].copy_from_slice(&[2 << 6, 8 << 1, 0, reason]);
+            }
+        }
+        Some(mad)
+    }
 }
 
 const PORTS: [u16; 2] = [7, 8];
@@ -125,6 +171,7 @@ impl World {
             established: 0,
             refused: 0,
             kills: 0,
+            stranger: None,
         };
         for host in 0..hosts {
             world.hosts.push(Host {
@@ -193,7 +240,10 @@ impl World {
             while let Some(node) = &mut self.hosts[host].node {
                 if let Some(sent) = node.manager.poll_transmit() {
                     let to = host_at(crate::node::address(sent.ah.dgid));
-                    self.send(host, to, sent.mad);
+                    match &mut self.stranger {
+                        Some(stranger) if to == STRANGER => stranger.received += 1,
+                        _ => self.send(host, to, sent.mad),
+                    }
                 } else if let Some(event) = node.manager.poll_event(node.channel) {
                     self.react(host, &event);
                 } else {
@@ -207,6 +257,10 @@ impl World {
         for chunk in mad.chunks(8) {
             let word = u64::from_le_bytes(chunk.try_into().unwrap());
             self.digest = (self.digest ^ word).wrapping_mul(0x0000_0100_0000_01b3).rotate_left(17);
+        }
+        if let Some(mad) = self.stranger.as_mut().and_then(|stranger| stranger.forge(&mad)) {
+            let after = self.dice.below(200);
+            self.plan(after, Happening::Strange { to, mad: Box::new(mad) });
         }
         let copies = u64::from(self.dice.percent(self.duplication)) + 1;
         for _ in 0..copies {
@@ -281,6 +335,13 @@ impl World {
             Happening::Arrive { from, to, mad } => {
                 if let Some(node) = &mut self.hosts[to].node {
                     node.receive(now, address(from), &mad[..]);
+                }
+            }
+            Happening::Strange { to, mad } => {
+                if let (Some(node), Some(stranger)) = (&mut self.hosts[to].node, &mut self.stranger)
+                {
+                    node.receive(now, address(STRANGER), &mad[..]);
+                    stranger.sent += 1;
                 }
             }
             Happening::Connect(host) => self.connect(host),
@@ -449,6 +510,42 @@ fn run(seed: u64) -> (u64, u64, u64, u64) {
     world.check_agreement();
     world.check_nothing_is_left();
     (world.digest, world.established, world.refused, world.kills)
+}
+
+/// Beside a stranger that sees all comm ids, GUIDs and QPNs, both ends agree as they do without it, and it gets at most
+/// three messages for each of its own.
+#[test]
+fn stranger_ends_no_connection_and_gets_few_answers() {
+    let (mut sent, mut wrong_source, mut established) = (0, 0, 0);
+    for seed in 0..number("CM_SEEDS").unwrap_or(100) {
+        let mut world = World::new(seed);
+        world.is_steady = true;
+        world.happenings.retain(|_, happening| matches!(happening, Happening::Connect(_)));
+        let connects = world.happenings.len() as u64;
+        world.stranger = Some(Stranger { dice: Dice(!seed), sent: 0, received: 0 });
+        world.run(600_000);
+        let stranger = world.stranger.take().unwrap();
+        assert!(stranger.received <= 3 * stranger.sent, "CM_SEED={seed}");
+        sent += stranger.sent;
+        let own = world.established + world.refused;
+        assert!(own >= connects, "CM_SEED={seed}: {own} of {connects} came to an end");
+        for host in &world.hosts {
+            let manager = &host.node.as_ref().unwrap().manager;
+            wrong_source += manager.counters().get(Counter::WrongSource);
+            // Programs end nothing here, and the stranger cannot.
+            let ended = |id: &&CmId| manager.connection_state(**id) == Some(State::DreqRcvd);
+            assert_eq!(host.ids.keys().find(ended), None, "CM_SEED={seed}");
+            established += host.ids.keys().filter(|id| is_established(manager, **id)).count();
+        }
+        world.check_agreement();
+        world.check_nothing_is_left();
+    }
+    println!("{sent} messages of the stranger, {wrong_source} from a wrong source");
+    assert!(sent > 0 && wrong_source > 0 && established > 0);
+}
+
+fn is_established(manager: &Manager, id: CmId) -> bool {
+    manager.connection_state(id) == Some(State::Established)
 }
 
 fn number(name: &str) -> Option<u64> {

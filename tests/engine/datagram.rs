@@ -233,6 +233,19 @@ fn a_datagram_queue_pair_is_told_where_to_send_and_only_sends() {
 }
 
 #[test]
+fn unsupported_operation_completes_with_an_error_in_its_turn() {
+    // Rule: Q-37.
+    let mut s = ud();
+    let ah = ah(&mut s);
+    post(&mut s, 1, ah, QKEY, 4).unwrap();
+    s.engine.post_unsupported(s.qp, WrId(2)).unwrap();
+    post(&mut s, 3, ah, QKEY, 4).unwrap();
+    s.expect_count(1);
+    s.completes(&[(1, OK), (2, WcStatus::LocQpOpErr), (3, FLUSHED)]);
+    s.state(QpState::Sqe);
+}
+
+#[test]
 fn a_receive_at_fault_fails_the_datagram_queue_pair() {
     let mut s = ud();
     let sges = [Sge { lkey: roce::verbs::LKey::new(1), ..s.sge(0, 100) }];

@@ -1,9 +1,10 @@
 //! The examples, run as a user runs them.
 
 use std::io::{BufRead, BufReader};
-use std::process::{Child, Output, Stdio};
+use std::process::{Output, Stdio};
 
 use crate::example::{assert_wrong_arguments_are_named, example};
+use crate::process::Child;
 
 fn text(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
@@ -78,13 +79,39 @@ fn all_reduce_by_processes_on_a_bad_network() {
             let device = format!("udp:127.24.4.{}?loss=10%,reorder=5%", own + 1);
             let own = own.to_string();
             let arguments = ["--hosts", hosts, "--own", &own, "-d", &device, "--floats", "50000"];
-            example("all_reduce").args(arguments).stdout(Stdio::piped()).spawn().unwrap()
+            let mut command = example("all_reduce");
+            command.args(arguments).stdout(Stdio::piped()).stderr(Stdio::piped());
+            command.spawn().unwrap()
         })
         .collect();
     for member in members {
         let output = member.wait_with_output().unwrap();
         assert!(output.status.success(), "{output:?}");
         assert!(text(&output).contains("of 3: 50000 floats, 0 wrong"), "{output:?}");
+    }
+}
+
+#[test]
+fn all_reduce_with_a_member_that_is_killed_ends() {
+    let hosts = "127.24.6.1:7020,127.24.6.2:7020,127.24.6.3:7020";
+    let mut members: Vec<Child> = (0..3)
+        .map(|own: usize| {
+            let own = own.to_string();
+            // More than it can be done with before the kill.
+            let arguments = ["--hosts", hosts, "--own", &own, "--floats", "8000000"];
+            let mut command = example("all_reduce");
+            command.args(arguments).stdout(Stdio::piped()).stderr(Stdio::piped());
+            command.spawn().unwrap()
+        })
+        .collect();
+    std::thread::sleep(std::time::Duration::from_millis(300));
+    drop(members.remove(1));
+    for member in members {
+        let output = member.wait_with_output().unwrap();
+        assert_eq!(output.status.code(), Some(1), "{output:?}");
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        let names_it = ["server 1 is lost", "server 1 is not connected", "has left the group"];
+        assert!(names_it.iter().any(|reason| said.contains(reason)), "{said}");
     }
 }
 

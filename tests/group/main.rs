@@ -5,9 +5,12 @@
     reason = "a test that cannot go on fails, after a while"
 )]
 
+mod end;
 #[path = "../common/example.rs"]
 mod example;
 mod examples;
+#[path = "../common/process.rs"]
+mod process;
 mod restart;
 
 use std::collections::BTreeMap;
@@ -132,7 +135,8 @@ fn all_to_all(
     breaks: bool,
 ) {
     let config = config().threads(threads).doorbell_batch(5);
-    let config = config.net(config.net.retries(if breaks { 2 } else { 7 }));
+    let net = config.net.retries(if breaks { 2 } else { 7 });
+    let config = config.net(net);
     let groups: Vec<Group> = (0..hosts.len()).map(|own| open(hosts, own, &config)).collect();
     groups.iter().for_each(|group| group.wait_connected(WAIT).unwrap());
     let done = AtomicUsize::new(0);

@@ -1,23 +1,27 @@
 //! A server that is killed and starts again.
 
 use std::io::{BufRead, BufReader};
-use std::process::{Child, Command, Stdio};
+use std::process::Stdio;
 
 use roce::group::{Change, Error, Group};
 
+use crate::process::{Child, Command};
 use crate::{Inbox, WAIT, config, hosts, message, open_over_tcp, poll_until, send};
 
 /// How the servers of a test connect.
 #[derive(Clone, Copy)]
-enum Signaling {
+pub(crate) enum Signaling {
     Cm,
     Tcp,
 }
 
-fn open(signaling: Signaling, own: usize) -> Group {
+/// Number of a test's network, and its number of servers.
+type Servers = (u8, u8);
+
+fn open(signaling: Signaling, (net, count): Servers, own: usize) -> Group {
     match signaling {
-        Signaling::Cm => Group::open(&hosts(10, 3), own, &config()).unwrap(),
-        Signaling::Tcp => open_over_tcp(&hosts(11, 3), own, &config()),
+        Signaling::Cm => Group::open(&hosts(net, count), own, &config()).unwrap(),
+        Signaling::Tcp => open_over_tcp(&hosts(net, count), own, &config()),
     }
 }
 
@@ -25,11 +29,13 @@ fn open(signaling: Signaling, own: usize) -> Group {
 #[test]
 fn peer_process() {
     let Ok(peer) = std::env::var("ROCE_GROUP_PEER") else { return };
-    let (signaling, own) = match peer.split_once(' ').unwrap() {
-        ("tcp", own) => (Signaling::Tcp, own),
-        (_, own) => (Signaling::Cm, own),
+    let (signaling, numbers) = match peer.split_once(' ').unwrap() {
+        ("tcp", numbers) => (Signaling::Tcp, numbers),
+        (_, numbers) => (Signaling::Cm, numbers),
     };
-    let group = open(signaling, own.parse().unwrap());
+    let numbers: Vec<u8> = numbers.split(' ').map(|number| number.parse().unwrap()).collect();
+    let [net, count, own] = numbers[..] else { panic!("{peer}") };
+    let group = open(signaling, (net, count), own.into());
     let memory = group.allocate(8).unwrap();
     memory.write(0, &group.incarnation().to_le_bytes()).unwrap();
     group.publish(9, &memory.slice(..).unwrap()).unwrap();
@@ -47,17 +53,27 @@ fn peer_process() {
     }
 }
 
-fn start(signaling: Signaling, own: usize) -> Child {
+/// A server in a process of its own.
+pub(crate) fn command(signaling: Signaling, (net, count): Servers, own: usize) -> Command {
     let signaling = match signaling {
         Signaling::Cm => "cm",
         Signaling::Tcp => "tcp",
     };
-    let mut child = Command::new(std::env::current_exe().unwrap())
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command
         .args(["--exact", "restart::peer_process", "--nocapture"])
-        .env("ROCE_GROUP_PEER", format!("{signaling} {own}"))
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
+        .env("ROCE_GROUP_PEER", format!("{signaling} {net} {count} {own}"))
+        .stdout(Stdio::piped());
+    command
+}
+
+/// Starts a server in a process of its own, and waits until it listens.
+pub(crate) fn start(signaling: Signaling, servers: Servers, own: usize) -> Child {
+    started(&mut command(signaling, servers, own))
+}
+
+pub(crate) fn started(command: &mut Command) -> Child {
+    let mut child = command.spawn().unwrap();
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
     assert!(lines.any(|line| line.unwrap() == "started"));
     child
@@ -75,8 +91,12 @@ fn a_killed_server_is_noticed_and_its_successor_is_connected_by_tcp() {
 
 /// Servers 0 and 2 are killed and restarted: one that this one dials, and one that dials it.
 fn kill_and_restart(signaling: Signaling) {
-    let mut children = [0, 2].map(|own| start(signaling, own));
-    let group = open(signaling, 1);
+    let servers = match signaling {
+        Signaling::Cm => (10, 3),
+        Signaling::Tcp => (11, 3),
+    };
+    let mut children = [0, 2].map(|own| start(signaling, servers, own));
+    let group = open(signaling, servers, 1);
     group.wait_connected(WAIT).unwrap();
     let (member, mut inbox) = (group.member(0).unwrap(), Inbox::default());
     let answers = |inbox: &Inbox, peer: usize| inbox.messages.get(&peer).map_or(0, Vec::len);
@@ -98,7 +118,7 @@ fn kill_and_restart(signaling: Signaling) {
         let lost = (peer, Change::Disconnected);
         poll_until(&member, &mut inbox, |inbox| inbox.changes.contains(&lost));
         assert!(matches!(member.post(peer, b"?"), Err(Error::Disconnected(_))));
-        children[at] = start(signaling, peer);
+        children[at] = start(signaling, servers, peer);
         let is_new = |inbox: &Inbox| {
             let same = |it: &(usize, Change)| match it {
                 (of, Change::Connected { incarnation, is_same: false, .. }) => {

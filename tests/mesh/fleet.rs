@@ -81,6 +81,11 @@ pub(crate) enum Injected {
         spine: u64,
         more: Duration,
     },
+    /// The link of a host to its leaf switch takes longer, both ways.
+    SlowNic {
+        host: usize,
+        more: Duration,
+    },
     /// The responder of a host does not get to some probes.
     DeafHost {
         host: usize,
@@ -235,6 +240,9 @@ impl Fleet {
         delay += self.dice.below(1000) as u64;
         match self.injected {
             Injected::LossyNic { host, loss: own } if host == from || host == to => loss += own,
+            Injected::SlowNic { host, more } if host == from || host == to => {
+                delay += more.as_nanos() as u64;
+            }
             Injected::LossyLink { leaf, spine, loss: own }
                 if self.takes(from, to, label, leaf, spine) =>
             {
@@ -333,6 +341,7 @@ impl Fleet {
         let mut mesh = Mesh::new(
             (0..HOSTS).map(|host| format!("leaf{}-host{}", leaf_of(host), host % PER_LEAF)),
         );
+        mesh.racks = (0..HOSTS).map(|host| Some(format!("leaf{}", leaf_of(host)))).collect();
         for from in 0..HOSTS {
             let host = &mut self.hosts[from];
             assert!(host.prober.is_done());

@@ -132,6 +132,21 @@ fn slow_host_is_named() {
 }
 
 #[test]
+fn host_that_is_slow_in_all_directions_is_named() {
+    check(
+        7,
+        |dice| {
+            let more = Duration::from_secs_f64(dice.between(60e-6, 2e-3));
+            Injected::SlowNic { host: dice.below(HOSTS), more }
+        },
+        |injected, _, _, findings| {
+            let Injected::SlowNic { host, .. } = *injected else { unreachable!() };
+            names_host(findings, Fault::Nic, Symptom::Latency, host)
+        },
+    );
+}
+
+#[test]
 fn unresponsive_host_is_named() {
     check(
         6,

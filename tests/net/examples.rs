@@ -1,11 +1,13 @@
 //! The examples, run as a user runs them.
 
 use std::io::{BufRead, BufReader, Lines};
-use std::process::{Child, ChildStdout, Stdio};
+use std::process::{ChildStdout, Stdio};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use crate::example::{assert_wrong_arguments_are_named, example};
+use crate::loopback;
+use crate::process::Child;
 
 /// Held by a test whose example takes 127.0.0.1. A client does, whatever loopback address its server has.
 static LOCALHOST: Mutex<()> = Mutex::new(());
@@ -22,8 +24,11 @@ fn echo_in_one_process() {
 #[test]
 fn echo_in_two_processes() {
     let _localhost = LOCALHOST.lock().unwrap_or_else(PoisonError::into_inner);
-    let mut server =
-        example("echo").args(["serve", "127.21.40.1:0"]).stdout(Stdio::piped()).spawn().unwrap();
+    let mut server = example("echo")
+        .args(["serve", &format!("{}:0", loopback(40, 1))])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
     let mut lines = BufReader::new(server.stdout.take().unwrap()).lines();
     let first = lines.next().unwrap().unwrap();
     let at = first.strip_prefix("listening at ").unwrap();
@@ -109,14 +114,14 @@ const BAD_NETWORKS: [&str; 2] = ["loss=1%,reorder=1%", "loss=10%"];
 
 /// Devices of a server and a client on a bad network.
 fn devices(net: u8, faults: &str) -> [String; 2] {
-    [1, 2].map(|host| format!("udp:127.21.{net}.{host}?{faults}"))
+    [1, 2].map(|host| format!("udp:{}?{faults}", loopback(net, host)))
 }
 
 #[test]
 fn echo_on_a_bad_network() {
     for (net, faults) in (41..).zip(BAD_NETWORKS) {
         let [server, client] = devices(net, faults);
-        let listen = format!("127.21.{net}.1:0");
+        let listen = format!("{}:0", loopback(net, 1));
         let mut server = Running::start("echo", &["-d", &server, "serve", &listen]);
         let arguments = ["-d", &client, "connect", &server.address(), "lossy"];
         let output = example("echo").args(arguments).output().unwrap();
@@ -132,7 +137,7 @@ fn file_copy_on_a_bad_network() {
         let [from, to] = ["from", "to"].map(|name| folder.path(name));
         std::fs::write(&from, crate::message(7, 700_001)).unwrap();
         let [receiver, sender] = devices(net, faults);
-        let listen = format!("127.21.{net}.1:0");
+        let listen = format!("{}:0", loopback(net, 1));
         let mut receiver = Running::start("file_copy", &["receive", &listen, &to, "-d", &receiver]);
         let arguments = ["send", &from, &receiver.address(), "-d", &sender];
         let output = example("file_copy").args(arguments).output().unwrap();
@@ -145,8 +150,8 @@ fn file_copy_on_a_bad_network() {
 /// The echo server's answers are not read: it holds up its client, and takes no more memory than its rings.
 #[test]
 fn echo_to_a_client_that_does_not_read() {
-    let mut server = Running::start("echo", &["serve", "127.21.45.1:0"]);
-    let client = crate::endpoint([127, 21, 45, 2], None);
+    let mut server = Running::start("echo", &["serve", &format!("{}:0", loopback(45, 1))]);
+    let client = crate::endpoint(loopback(45, 2), None);
     let connection = client.connect(server.address()).unwrap();
     connection.send(b"first").unwrap();
     assert_eq!(connection.recv().unwrap().as_deref(), Some(&b"first"[..]));
@@ -172,8 +177,9 @@ fn file_copy_ends_with_an_error_when_the_receiver_is_killed() {
     let folder = Folder::new("killed");
     let [from, to] = ["from", "to"].map(|name| folder.path(name));
     std::fs::write(&from, vec![7; 80 << 20]).unwrap();
-    let mut receiver = Running::start("file_copy", &["receive", "127.21.46.1:0", &to]);
-    let arguments = ["send", &from, &receiver.address(), "-d", "udp:127.21.46.2"];
+    let mut receiver =
+        Running::start("file_copy", &["receive", &format!("{}:0", loopback(46, 1)), &to]);
+    let arguments = ["send", &from, &receiver.address(), "-d", &format!("udp:{}", loopback(46, 2))];
     let sender = example("file_copy").args(arguments).stderr(Stdio::piped()).spawn().unwrap();
     // The receiver creates the file before the first byte comes.
     while std::fs::metadata(&to).is_err() {

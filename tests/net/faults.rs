@@ -1,11 +1,11 @@
 //! A network that loses, doubles and reorders packets.
 
-use crate::{endpoint, lengths, message, pair};
+use crate::{endpoint, lengths, loopback, message, pair};
 
 fn echo(host: u8, faults: &str) {
-    let client = endpoint([127, 21, host, 1], Some(faults));
-    let server = endpoint([127, 21, host, 2], Some(faults));
-    let (a, b) = pair(&server, ([127, 21, host, 2], 0).into(), &client);
+    let client = endpoint(loopback(host, 1), Some(faults));
+    let server = endpoint(loopback(host, 2), Some(faults));
+    let (a, b) = pair(&server, (loopback(host, 2), 0).into(), &client);
     let lengths = lengths(64 << 10);
     std::thread::scope(|scope| {
         scope.spawn(|| {

@@ -2,7 +2,7 @@
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::TcpStream;
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::time::Duration;
 
 use roce::connect::{ConnectionManager, Options};
@@ -13,12 +13,13 @@ use roce::nic::SoftNic;
 use roce::verbs::QpType;
 use roce::wire::Gid;
 
-use crate::{WAIT, config, endpoint, pair};
+use crate::process::Command;
+use crate::{WAIT, config, endpoint, loopback, pair};
 
 #[test]
 fn private_data_is_exchanged_and_a_peer_may_be_refused() {
-    let (client, server) = (endpoint([127, 21, 10, 1], None), endpoint([127, 21, 10, 2], None));
-    let listener = server.listen("127.21.10.2:0").unwrap();
+    let (client, server) = (endpoint(loopback(10, 1), None), endpoint(loopback(10, 2), None));
+    let listener = server.listen((loopback(10, 2), 0)).unwrap();
     let at = listener.local_addr().unwrap();
     std::thread::scope(|scope| {
         scope.spawn(|| {
@@ -45,25 +46,25 @@ fn private_data_is_exchanged_and_a_peer_may_be_refused() {
 
 #[test]
 fn where_nothing_listens_a_connection_is_refused() {
-    let (client, _server) = (endpoint([127, 21, 11, 1], None), endpoint([127, 21, 11, 2], None));
-    let refused = client.connect("127.21.11.2:99").unwrap_err();
+    let (client, _server) = (endpoint(loopback(11, 1), None), endpoint(loopback(11, 2), None));
+    let refused = client.connect((loopback(11, 2), 99)).unwrap_err();
     assert!(matches!(refused, Error::Connect(roce::connect::Error::Refused { reason: 8, .. })));
 }
 
 /// A program that uses the connection manager and does not speak this protocol.
 #[test]
 fn a_foreign_peer_is_refused_and_the_next_is_accepted() {
-    let server = endpoint([127, 21, 12, 2], None);
-    let listener = server.listen("127.21.12.2:0").unwrap();
+    let server = endpoint(loopback(12, 2), None);
+    let listener = server.listen((loopback(12, 2), 0)).unwrap();
     let at = listener.local_addr().unwrap();
-    let nic = SoftNic::start(udp::open(&udp::Options::new([127, 21, 12, 3].into())).unwrap());
+    let nic = SoftNic::start(udp::open(&udp::Options::new(loopback(12, 3).into())).unwrap());
     let manager = ConnectionManager::start(std::sync::Arc::new(nic.unwrap())).unwrap();
     let (pd, cq) = (manager.nic().create_pd().unwrap(), manager.nic().create_cq(16).unwrap());
     let qp = manager.nic().create_simple_qp(pd, cq, QpType::Rc).unwrap();
     std::thread::scope(|scope| {
         let accepting = scope.spawn(|| listener.accept().unwrap());
         manager.connect(qp, at, &Options::with_private_data(b"hello")).unwrap_err();
-        let connection = endpoint([127, 21, 12, 1], None).connect(at).unwrap();
+        let connection = endpoint(loopback(12, 1), None).connect(at).unwrap();
         connection.send(b"x").unwrap();
         assert_eq!(accepting.join().unwrap().recv().unwrap().as_deref(), Some(&b"x"[..]));
     });
@@ -97,8 +98,8 @@ fn nonsense_over_tcp_does_not_stop_a_listener() {
 
 #[test]
 fn what_was_sent_before_a_drop_arrives() {
-    let (client, server) = (endpoint([127, 21, 13, 1], None), endpoint([127, 21, 13, 2], None));
-    let (a, b) = pair(&server, "127.21.13.2:0".parse().unwrap(), &client);
+    let (client, server) = (endpoint(loopback(13, 1), None), endpoint(loopback(13, 2), None));
+    let (a, b) = pair(&server, (loopback(13, 2), 0).into(), &client);
     for number in 0..20 {
         a.send(&[number; 100]).unwrap();
     }
@@ -112,8 +113,8 @@ fn what_was_sent_before_a_drop_arrives() {
 
 #[test]
 fn both_sides_may_close_at_once() {
-    let (client, server) = (endpoint([127, 21, 14, 1], None), endpoint([127, 21, 14, 2], None));
-    let (a, b) = pair(&server, "127.21.14.2:0".parse().unwrap(), &client);
+    let (client, server) = (endpoint(loopback(14, 1), None), endpoint(loopback(14, 2), None));
+    let (a, b) = pair(&server, (loopback(14, 2), 0).into(), &client);
     std::thread::scope(|scope| {
         for connection in [&a, &b] {
             scope.spawn(|| {
@@ -125,8 +126,24 @@ fn both_sides_may_close_at_once() {
 }
 
 #[test]
+fn close_does_not_wait_for_a_peer_that_has_gone() {
+    let [client, server] =
+        [1, 2].map(|host| endpoint(loopback(17, host), None).with(config().linger(10 * WAIT)));
+    let (a, b) = pair(&server, (loopback(17, 2), 0).into(), &client);
+    drop(a);
+    assert_eq!(b.recv().unwrap(), None, "the peer has closed");
+    let (done, is_done) = std::sync::mpsc::channel();
+    let closing = std::thread::spawn(move || {
+        b.close().unwrap();
+        done.send(()).unwrap();
+    });
+    is_done.recv_timeout(WAIT).expect("it waits for acknowledgments of a peer that is gone");
+    closing.join().unwrap();
+}
+
+#[test]
 fn bind_and_connect_open_nics_by_themselves() {
-    let listener = Listener::bind("127.21.15.1:0").unwrap();
+    let listener = Listener::bind((loopback(15, 1), 0)).unwrap();
     let at = listener.local_addr().unwrap();
     std::thread::scope(|scope| {
         scope.spawn(|| {
@@ -149,8 +166,8 @@ fn peer_process() {
     if std::env::var_os("ROCE_NET_PEER").is_none() {
         return;
     }
-    let server = endpoint([127, 21, 16, 2], None);
-    let listener = server.listen("127.21.16.2:0").unwrap();
+    let server = endpoint(loopback(16, 2), None);
+    let listener = server.listen((loopback(16, 2), 0)).unwrap();
     println!("\nat {}", listener.local_addr().unwrap());
     let connection = listener.accept().unwrap();
     connection.send(b"one").unwrap();
@@ -169,7 +186,7 @@ fn a_killed_peer_is_an_error_for_idle_and_busy_callers() {
     let at =
         lines.map_while(Result::ok).find_map(|line| Some(line.strip_prefix("at ")?.to_owned()));
     let quick = Config::default().keepalive(Duration::from_millis(200)).linger(WAIT);
-    let client = endpoint([127, 21, 16, 1], None).with(quick);
+    let client = endpoint(loopback(16, 1), None).with(quick);
     let connection = client.connect(at.unwrap()).unwrap();
     let mut message = Vec::new();
     assert!(connection.recv_timeout(&mut message, WAIT).unwrap());

@@ -1,6 +1,7 @@
 //! `roce::net` as a program uses it: on a cable, on loopback, over a bad network, with peers that vanish.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
+mod addresses;
 mod cable;
 #[path = "../common/example.rs"]
 mod example;
@@ -8,9 +9,17 @@ mod examples;
 mod faults;
 mod life;
 mod many;
+#[path = "../common/needs.rs"]
+#[allow(unreachable_pub, reason = "shared by several tests")]
+mod needs;
+#[path = "../common/netns.rs"]
+#[allow(dead_code, unreachable_pub, reason = "it is shared, and a part of it is used here")]
+mod netns;
+#[path = "../common/process.rs"]
+mod process;
 mod remote;
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -24,6 +33,12 @@ pub const WAIT: Duration = Duration::from_secs(60);
 /// A configuration that waits long where a test would fail.
 pub fn config() -> Config {
     Config::default().ring(64 << 10).linger(WAIT).connect_timeout(WAIT)
+}
+
+/// A loopback address of this run alone: another may be at work on the same host.
+pub fn loopback(net: u8, host: u8) -> Ipv4Addr {
+    let run = u8::try_from(std::process::id() % 200).unwrap();
+    Ipv4Addr::new(127, 21 + run, net, host)
 }
 
 /// An endpoint on a soft NIC at a loopback address, over a network with faults.

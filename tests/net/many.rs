@@ -1,10 +1,9 @@
 //! Many connections in one process. `NET_CONNECTIONS=1000 cargo test --test net many` has as many as that.
 
-use std::process::Command;
-
 use roce::net::{Config, Connection};
 
-use crate::{config, endpoint};
+use crate::process::Command;
+use crate::{config, endpoint, loopback};
 
 #[test]
 fn many_connections_in_one_process() {
@@ -16,9 +15,9 @@ fn many_connections_in_one_process() {
         assert!(Command::new("prlimit").args(["--pid", &pid, &limit]).status().unwrap().success());
     }
     let small = |config: Config| config.ring(4096).writes(16);
-    let client = endpoint([127, 21, 30, 1], None).with(small(config()));
-    let server = endpoint([127, 21, 30, 2], None).with(small(config()));
-    let listener = server.listen("127.21.30.2:0").unwrap();
+    let client = endpoint(loopback(30, 1), None).with(small(config()));
+    let server = endpoint(loopback(30, 2), None).with(small(config()));
+    let listener = server.listen((loopback(30, 2), 0)).unwrap();
     let at = listener.local_addr().unwrap();
     let (ours, theirs): (Vec<Connection>, Vec<Connection>) = std::thread::scope(|scope| {
         let accepting = scope.spawn(|| (0..count).map(|_| listener.accept().unwrap()).collect());

@@ -1,16 +1,17 @@
 //! Operations on published memory.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use roce::device::Memory;
 use roce::net::{Connection, Endpoint, Error};
 use roce::verbs::Access;
 
-use crate::{endpoint, message, pair};
+use crate::{endpoint, loopback, message, pair};
 
 fn connected(host: u8) -> (Connection, Connection, Endpoint) {
-    let (client, server) = (endpoint([127, 21, host, 1], None), endpoint([127, 21, host, 2], None));
-    let (a, b) = pair(&server, ([127, 21, host, 2], 0).into(), &client);
+    let (client, server) = (endpoint(loopback(host, 1), None), endpoint(loopback(host, 2), None));
+    let (a, b) = pair(&server, (loopback(host, 2), 0).into(), &client);
     (a, b, server)
 }
 
@@ -38,6 +39,50 @@ fn published_memory_is_found_read_and_written() {
     let short = a.lookup(7).unwrap().unwrap();
     assert!(matches!(a.write(&[0; 17], short), Err(Error::TooShort { needed: 17, len: 16 })));
     assert!(matches!(a.fetch_add(short.part(9, 7).unwrap(), 1), Err(Error::TooShort { .. })));
+}
+
+#[test]
+fn withdrawn_memory_is_not_found_and_its_place_serves_another() {
+    let (a, b, server) = connected(11);
+    let memory = server.allocate(64).unwrap();
+    for id in 0..64 {
+        b.publish(id, &memory.slice(..).unwrap()).unwrap();
+    }
+    assert!(b.unpublish(5) && !b.unpublish(5) && !b.unpublish(64));
+    assert_eq!(a.lookup(5).unwrap(), None);
+    // Memory that is registered without a region of this crate's.
+    let other = server.allocate(32).unwrap();
+    b.publish_remote(99, other.remote()).unwrap();
+    assert_eq!(a.lookup(99).unwrap(), Some(other.remote()));
+    assert!(matches!(b.publish_remote(100, other.remote()), Err(Error::DirectoryFull(64))));
+    assert_eq!(a.lookup(63).unwrap(), Some(memory.remote()));
+}
+
+#[test]
+fn operations_wait_no_longer_than_their_timeout() {
+    let (a, b, server) = connected(12);
+    let memory = server.allocate(64).unwrap();
+    b.publish(1, &memory.slice(..).unwrap()).unwrap();
+    let at = a.lookup_timeout(1, Duration::MAX).unwrap().unwrap();
+    // The bounds are checked before anything is waited for.
+    let none = Duration::ZERO;
+    assert!(matches!(a.write_timeout(&[0; 65], at, none), Err(Error::TooShort { .. })));
+    assert!(a.read_timeout(at.part(0, 0).unwrap(), none).unwrap().is_empty());
+    for _ in 0..100 {
+        // Each may be done at once, or be done later: both keep its memory until then.
+        let results = [
+            a.write_timeout(&[7; 64], at, none),
+            a.read_timeout(at, none).map(drop),
+            a.fetch_add_timeout(at, 0, none).map(drop),
+            a.compare_swap_timeout(at, 1, 1, none).map(drop),
+            a.lookup_timeout(1, none).map(drop),
+        ];
+        let is_expected = |it: &Result<(), Error>| matches!(it, Ok(()) | Err(Error::TimedOut));
+        assert!(results.iter().all(is_expected), "{results:?}");
+    }
+    assert_eq!(a.read(at).unwrap(), [7; 64]);
+    a.finish_timeout(Duration::MAX).unwrap();
+    assert_eq!(b.recv().unwrap(), None);
 }
 
 #[test]

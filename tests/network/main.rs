@@ -23,11 +23,16 @@
 
 mod faults;
 mod multicast;
+#[path = "../common/needs.rs"]
+#[allow(unreachable_pub, reason = "shared by several tests")]
+mod needs;
 #[path = "../common/netns.rs"]
 mod netns;
 mod operations;
 mod port;
 mod priority;
+#[path = "../common/process.rs"]
+mod process;
 mod sharing;
 mod stage;
 mod trouble;

@@ -138,9 +138,10 @@ impl BrokenNic {
 fn offer(nic: &dyn Device, stream: TcpStream) -> Option<()> {
     let mut out = stream.try_clone().ok()?;
     let mut lines = BufReader::new(stream).lines().map_while(Result::ok);
-    assert_eq!(lines.next()?, "roce-offer 1");
-    out.write_all(b"welcome\n").ok()?;
+    assert!(lines.next()?.starts_with("roce-offer 2 "));
+    out.write_all(b"open\n").ok()?;
     let wish = Wish::read(&mut lines)?;
+    out.write_all(b"welcome\n").ok()?;
     let pd = nic.create_pd().unwrap();
     let memory: Vec<Buffer> = wish.regions.iter().map(|(bytes, _)| Buffer::new(*bytes)).collect();
     let regions = memory.iter().zip(&wish.regions);

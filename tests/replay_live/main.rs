@@ -12,15 +12,17 @@ mod common;
 mod connected;
 
 use std::io::{BufRead, BufReader};
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Output, Stdio};
 use std::sync::mpsc;
 
 use broken_nic::{BrokenNic, Flaw};
 use common::netns::{Host, in_namespace, wire};
+use common::process::{Child, Command};
 use common::tmp::Scratch;
 use roce::capture::Reader;
 use roce::conform::scenario;
 use roce::wire::{Opcode, Operation};
+use rustix::process::Signal;
 
 const ROCE: &str = env!("CARGO_BIN_EXE_roce");
 
@@ -97,9 +99,9 @@ fn check_all_operations(output: &Output) {
     // Two WRITEs, a READ and an ATOMIC that both responders refuse, and a SEND for which a receive came late.
     assert_eq!(said.matches("messages: 1 agreed, 0 undecided, 0 different").count(), 5, "{said}");
     let memory =
-        "the peer's memory holds what the capture wrote: 1 regions, 393232 bytes, 130 receives";
+        "the peer's memory holds what the capture wrote: 1 region, 393232 bytes, 130 receives";
     assert_eq!(said.matches(memory).count(), 3, "{said}");
-    assert!(said.contains("1 regions, 20003 bytes, 30 receives"), "UC: {said}");
+    assert!(said.contains("1 region, 20003 bytes, 30 receives"), "UC: {said}");
     assert_eq!(said.matches("0 regions, 0 bytes, 10 receives").count(), 2, "UD: {said}");
     assert_eq!(said.matches("connection ").count(), 14, "{said}");
 }
@@ -151,7 +153,6 @@ fn peer_that_dies_is_found_and_the_smallest_sequence_is_written() {
     let server = Server::start(&format!("udp:{}", loopback(13)), &["--offer"]);
     let (host, device) = (loopback(13), format!("udp:{}", loopback(14)));
     let found = Scratch::name("found");
-    let pid = server.child.id().to_string();
     let to = ["--to", &device, "--host", &host, "-p", &server.port, "--flow", "8"];
     let how = ["--mutate", "psn=+1", "--runs", "1000000", "--found", found.path()];
     let all = capture("rxe_all_ops.pcap");
@@ -166,7 +167,7 @@ fn peer_that_dies_is_found_and_the_smallest_sequence_is_written() {
     for _ in 0..2 {
         server.served.recv_timeout(std::time::Duration::from_secs(60)).unwrap();
     }
-    assert!(Command::new("kill").args(["-KILL", &pid]).status().unwrap().success());
+    server.child.signal(Signal::KILL);
     let output = hunter.wait_with_output().unwrap();
     let said = text(&output.stdout);
     assert_eq!(output.status.code(), Some(1), "{said}{}", text(&output.stderr));
@@ -238,6 +239,50 @@ fn flaws_of_a_broken_nic_are_found_and_minimized() {
     }
 }
 
+/// Runs a replay that can write no byte into any file, as on a full disk.
+fn replay_on_a_full_disk(args: &[&str]) -> Output {
+    let full = "trap '' XFSZ; ulimit -f 0; exec \"$@\"";
+    let mut command = Command::new("sh");
+    command.args(["-c", full, "sh", ROCE, "replay"]).args(args).env_remove("ROCE_TOKEN");
+    command.output().unwrap()
+}
+
+#[test]
+fn record_on_a_full_disk_is_an_error() {
+    let server = Server::start(&format!("udp:{}", loopback(31)), &["--offer"]);
+    let (host, device) = (loopback(31), format!("udp:{}", loopback(32)));
+    let record = Scratch::name("full.pcapng");
+    let to = ["--to", &device, "--host", &host, "-p", &server.port, "--speed", "max"];
+    let how = ["--flow", "3", "--record", record.path()];
+    let all = capture("rxe_all_ops.pcap");
+    let output = replay_on_a_full_disk(&[&to[..], &how, &[&all]].concat());
+    let errors = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(2), "{errors}");
+    assert_eq!(errors.matches("File too large").count(), 1, "{errors}");
+    assert!(errors.contains(record.path()), "{errors}");
+}
+
+#[test]
+fn sequence_that_cannot_be_written_is_an_error() {
+    let (restart, found) = (Scratch::name("restart"), Scratch::name("full"));
+    let host = loopback(33);
+    let peer = BrokenNic::start(&host, Flaw::Dies(dies_of_a_copy), restart.as_path().to_owned());
+    let command = format!("touch {}", peer.restart.display());
+    let device = format!("udp:{}", loopback(34));
+    let to = ["--to", &device, "--host", &host, "-p", &peer.port, "--flow", "12"];
+    let how = ["--mutate", "double", "--seed", "1", "--restart", &command, "--found", found.path()];
+    let all = capture("rxe_all_ops.pcap");
+    let output = replay_on_a_full_disk(&[&to[..], &how, &[&all]].concat());
+    let (said, errors) = (text(&output.stdout), text(&output.stderr));
+    // What was found is said all the same.
+    assert!(said.contains("the peer died: "), "{said}{errors}");
+    assert_eq!(output.status.code(), Some(2), "{said}{errors}");
+    assert_eq!(errors.matches("File too large").count(), 1, "{errors}");
+    let left: Vec<_> = std::fs::read_dir(found.path()).unwrap().map(Result::unwrap).collect();
+    assert!(left.is_empty(), "{left:?}");
+    std::fs::remove_dir_all(found.path()).unwrap();
+}
+
 /// What was found is a capture of at most five packets, and a scenario.
 fn check_found(dir: &str, said: &str) {
     let mut names: Vec<_> = std::fs::read_dir(dir).unwrap().map(|it| it.unwrap().path()).collect();
@@ -264,7 +309,6 @@ fn check_found(dir: &str, said: &str) {
 fn server_that_is_killed_ends_a_replay_with_an_error() {
     let server = Server::start(&format!("udp:{}", loopback(17)), &["--offer"]);
     let (host, device) = (loopback(17), format!("udp:{}", loopback(18)));
-    let pid = server.child.id().to_string();
     // It takes minutes, and nothing of it must be sent for the server to be missed.
     let slow = ["--flow", "1", "--speed", "0.01"];
     let to = ["--to", &device, "--host", &host, "-p", &server.port, "--timeout", "500"];
@@ -276,7 +320,7 @@ fn server_that_is_killed_ends_a_replay_with_an_error() {
         .spawn()
         .unwrap();
     std::thread::sleep(std::time::Duration::from_millis(500));
-    assert!(Command::new("kill").args(["-KILL", &pid]).status().unwrap().success());
+    server.child.signal(Signal::KILL);
     let output = client.wait_with_output().unwrap();
     let errors = text(&output.stderr);
     assert_eq!(output.status.code(), Some(2), "{}{errors}", text(&output.stdout));

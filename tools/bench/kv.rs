@@ -75,6 +75,7 @@ fn main() {
     let _servers = Servers((0..SERVERS).map(start).collect());
     let group = open(SERVERS);
     let mut client = Client::new(&group).unwrap();
+    (0..SERVERS).for_each(|server| client.wait_ready(server, Duration::from_secs(60)).unwrap());
     let value = "v".repeat(64);
     for number in 0..KEYS {
         client.put(&format!("key-{number}"), &value).unwrap();

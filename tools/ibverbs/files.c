@@ -166,20 +166,13 @@ static int is_denied(const struct path *found, int flags) {
     return denied;
 }
 
-// The device of librdmacm is opened by libibverbs.so.1, which is behind this library and has a function of this name,
-// too: under the C library's version, without which it is not found.
-#ifdef __x86_64__
-#define OPEN_VERSION "GLIBC_2.2.5"
-#else
-#define OPEN_VERSION "GLIBC_2.17"
-#endif
+// The device of librdmacm is opened by libibverbs.so.1, which is behind this library and has a function of this name, too.
 static int opens_cm(const struct path *found) {
     const char *to = root;
     return found->char_device && to && strcmp(found->to + strlen(to), CM_DEVICE) == 0;
 }
 static int open_cm(int flags) {
-    int (*behind)(const char *, int, ...) = (int (*)(const char *, int, ...))dlvsym(RTLD_NEXT, "open", OPEN_VERSION);
-    return (behind ? behind : NEXT(open))(CM_DEVICE, flags);
+    return NEXT(open)(CM_DEVICE, flags);
 }
 
 #define OPENS(name, parameters, arguments)                                                                             \

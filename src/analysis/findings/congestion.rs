@@ -10,7 +10,7 @@ pub(super) fn marks(side: &Side<'_>) -> Option<Finding> {
     if marks == 0 && cnps == 0 {
         return None;
     }
-    let packets = direction.request_packets + direction.response_packets;
+    let packets = (direction.request_packets + direction.response_packets).max(marks);
     let cnps_text = text::count(cnps, "CNP");
     let mut words = if marks == 0 {
         format!(

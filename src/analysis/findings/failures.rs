@@ -22,39 +22,65 @@ pub(super) fn retries_exceeded(side: &Side<'_>) -> Option<Finding> {
         None => "no PSN was ever acknowledged".into(),
     };
     let attempts = u64::from(failure.attempts);
-    let silence = text::duration(failure.silence_nanos);
+    // Packets, as everywhere; a round goes back to the first that is not acknowledged.
+    let retransmitted = format!(
+        "{} retransmitted in {}",
+        text::count(failure.message.retransmitted_packets.into(), "packet"),
+        text::count(attempts, "round"),
+    );
+    let silence = match failure.silence_nanos {
+        0 => String::new(),
+        nanos => format!(", then silence for {}", text::duration(nanos)),
+    };
+    let time = text::duration(failure.time_nanos);
     let what = message_text(&failure.message);
     let mut words = if is_rnr {
         let timer =
             side.evidence.rnr_timer.map_or_else(String::new, |timer| format!(" of {timer}"));
         format!(
-            "RNR retry limit reached: {what} was answered with {}{timer}, then silence for {silence}; {last_acked}",
+            "RNR retry limit reached: {what} was answered with {}{timer}{silence}; {last_acked}",
             text::count(attempts, "RNR NAK"),
+        )
+    } else if failure.is_over {
+        format!(
+            "retry limit reached: {last_acked}; {what} had no answer to {retransmitted} over {time}{silence}",
         )
     } else {
         format!(
-            "retry limit reached: {last_acked}, {} of {what} without an answer, then silence for {silence}",
-            text::count(attempts, "retransmission"),
+            "{what} is unanswered at the end of the capture: {retransmitted} over {time}; {last_acked}; the connection \
+             is dead, or the way is cut",
         )
     };
+    if failure.last_acked.is_none() && !is_rnr && side.direction.full_payload[0] > 0 {
+        words += &format!(
+            "; no packet with {} of payload was ever answered: the path may not carry that size",
+            text::count(side.direction.full_payload[0].into(), "byte"),
+        );
+    }
     if failure.flushed > 0 {
         words +=
             &format!("; {} behind it did not complete", text::count(failure.flushed, "message"));
     }
     // The set-up says how often the requester tries; without it, silence only suggests that it gave up.
     let limit = side.setup.and_then(|s| if is_rnr { s.rnr_retry_count } else { s.retry_count });
-    let is_proven = limit.is_some_and(|limit| failure.attempts >= u32::from(limit));
+    let is_proven =
+        !failure.is_over || limit.is_some_and(|limit| failure.attempts >= u32::from(limit));
     let certainty = if is_proven { Certainty::Proven } else { Certainty::Likely };
     if !is_proven {
         words = format!("likely {words}");
     }
+    // The last acknowledgement, the first transmission and the last one.
     let mut frames = Frames::default();
-    frames.push(failure.last_frame);
-    frames.push(failure.message.first_frame);
-    let evidence = side.evidence;
-    let more = if is_rnr { &evidence.rnrs } else { &evidence.rewinds[0] };
-    let kind = if is_rnr { FindingKind::RnrRetryLimit } else { FindingKind::RetryLimit };
-    Some(side.finding(kind, certainty, failure.silence_nanos, &[&frames, more], &words))
+    [failure.first_frame, failure.message.first_frame, failure.last_frame]
+        .into_iter()
+        .for_each(|frame| frames.push(frame));
+    let kind = match failure.is_over {
+        true if is_rnr => FindingKind::RnrRetryLimit,
+        true => FindingKind::RetryLimit,
+        false => FindingKind::Unanswered,
+    };
+    let cost = failure.silence_nanos.max(failure.time_nanos);
+    Some(side.finding(kind, certainty, cost, &[&frames], &words))
 }
 
 /// The responder refused a request for good.

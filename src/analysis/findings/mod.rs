@@ -14,9 +14,11 @@ pub(super) use others::{of_limits, of_setups};
 pub(super) use transits::of_transits;
 
 use super::FlowNumber;
-use super::connection::{Connection, Direction, Setup};
+use super::Setup;
+use super::connection::{Connection, Direction};
 use super::evidence::{Evidence, Frames};
-use super::finding::{Certainty, Finding, FindingKind, Thresholds};
+use super::finding::{Certainty, Finding, FindingKind, KindSet, Thresholds};
+use crate::wire::Gid;
 
 /// A connection that ended, and what was kept of it.
 pub(super) struct Facts<'a> {
@@ -40,7 +42,7 @@ pub(super) struct Side<'a> {
 }
 
 /// Every finding about one direction of a connection.
-const OF_SIDE: [fn(&Side<'_>) -> Option<Finding>; 14] = [
+const OF_SIDE: [fn(&Side<'_>) -> Option<Finding>; 16] = [
     failures::retries_exceeded,
     failures::request_refused,
     failures::naked_acknowledged,
@@ -50,6 +52,8 @@ const OF_SIDE: [fn(&Side<'_>) -> Option<Finding>; 14] = [
     network::receiver_not_ready,
     network::reordering,
     network::duplication,
+    network::retransmissions,
+    others::slow_responder,
     network::incomplete_datagrams,
     congestion::marks,
     others::mtu_mismatch,
@@ -73,6 +77,14 @@ pub(super) fn of_connection(facts: &Facts<'_>) -> Vec<Finding> {
     sides.flat_map(|side| OF_SIDE.iter().filter_map(move |finding| finding(&side))).collect()
 }
 
+/// The kinds of findings about the requests of each end.
+pub(super) fn kinds_of(findings: &[Finding]) -> [KindSet; 2] {
+    [0, 1].map(|end| {
+        let own = findings.iter().filter(|finding| finding.requester == Some(end));
+        own.map(|finding| KindSet::of(finding.kind)).fold(KindSet::default(), KindSet::union)
+    })
+}
+
 /// Worst first: by kind, then by the time that it cost.
 pub(super) fn severity(
     finding: &Finding,
@@ -93,19 +105,29 @@ impl Side<'_> {
         let mut all: Vec<u64> = Vec::new();
         for &frame in frames.iter().flat_map(|frames| frames.as_slice()) {
             // 0: what shows it was never captured.
-            if frame > 0 && !all.contains(&frame) {
+            if frame > 0 {
                 all.push(frame);
             }
         }
+        all.sort_unstable();
+        all.dedup();
         Finding {
             kind,
             flow: Some(self.connection.flow),
             requester: Some(self.requester),
+            hosts: Some(self.hosts()),
+            time: None,
             certainty,
             cost_nanos,
             frames: all,
             text: format!("{}: {text}", text::side(self)),
         }
+    }
+
+    /// The requester and the responder.
+    fn hosts(&self) -> [Gid; 2] {
+        let [first, second] = self.connection.ends.each_ref().map(|end| end.address);
+        if self.requester == 0 { [first, second] } else { [second, first] }
     }
 
     /// How long the connection was captured, in nanoseconds.

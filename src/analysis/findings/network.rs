@@ -34,6 +34,8 @@ pub(in super::super) fn of_stray_corruption(errors: u64, frames: &Frames) -> Opt
         kind: FindingKind::Corruption,
         flow: None,
         requester: None,
+        hosts: None,
+        time: None,
         certainty: Certainty::Proven,
         cost_nanos: 0,
         frames: frames.as_slice().to_vec(),
@@ -50,6 +52,7 @@ pub(super) fn loss(side: &Side<'_>) -> Option<Finding> {
     let (requests, responses) = (direction.lost_requests, direction.lost_responses);
     let lost = requests + responses;
     let all = direction.request_packets + direction.response_packets + evidence.places[0];
+    let all = all.max(lost);
     if lost == 0 || share(lost, all) < side.thresholds.loss_share {
         return None;
     }
@@ -57,6 +60,10 @@ pub(super) fn loss(side: &Side<'_>) -> Option<Finding> {
     let mut words = String::new();
     if is_likely {
         words += "likely ";
+    }
+    // Capture points around the loss see all of it, one alone does not.
+    if evidence.places != [0, 0] {
+        words += "at least ";
     }
     words += &format!("{} of {} lost", text::grouped(lost), text::count(all, "packet"));
     if requests > 0 && responses > 0 {
@@ -72,6 +79,10 @@ pub(super) fn loss(side: &Side<'_>) -> Option<Finding> {
         words += &format!(", {} of them likely", text::grouped(evidence.likely_losses));
     }
     words += &places(side);
+    if direction.lost_or_late > 0 {
+        let more = text::count(direction.lost_or_late, "packet");
+        words += &format!(", and {more} lost or late behind it");
+    }
     if evidence.corrupted_losses > 0 {
         words += &format!(", {} because of a wrong ICRC", text::grouped(evidence.corrupted_losses));
     }
@@ -88,8 +99,41 @@ pub(super) fn loss(side: &Side<'_>) -> Option<Finding> {
         }
     }
     let certainty = if is_likely { Certainty::Likely } else { Certainty::Proven };
-    let frames = [&evidence.lost_requests, &evidence.lost_responses, &evidence.rewinds[0]];
+    // Where a timeout alone shows the loss, the retransmission is its proof.
+    let proofs = [evidence.lost_requests, evidence.lost_responses];
+    let is_shown = proofs.iter().any(|frames| !frames.as_slice().is_empty());
+    let retransmissions = if is_shown { Frames::default() } else { evidence.rewinds[0] };
+    let frames = [&proofs[0], &proofs[1], &retransmissions];
     Some(side.finding(FindingKind::Loss, certainty, cost, &frames, &words))
+}
+
+/// Most of what the requester sends is retransmitted, and no other finding says why.
+pub(super) fn retransmissions(side: &Side<'_>) -> Option<Finding> {
+    let (direction, evidence) = (side.direction, side.evidence);
+    let total = direction.retransmissions.total();
+    let is_explained = direction.lost_requests + direction.lost_responses + direction.rnr_naks > 0
+        || direction.slow_answers.count > 0
+        || direction.reordered > 0
+        || evidence.failure.is_some();
+    if is_explained || total.packets * 2 < direction.request_packets || total.packets == 0 {
+        return None;
+    }
+    let mut words = format!(
+        "{} of {} are retransmissions",
+        text::grouped(total.packets),
+        text::count(direction.request_packets, "request packet"),
+    );
+    let recovery = recovery(side);
+    if !recovery.is_empty() {
+        words += &format!(", after {}", text::list(&recovery));
+    }
+    if direction.lost_or_late > 0 {
+        let late = text::count(direction.lost_or_late, "packet");
+        words += &format!("; {late} lost or late behind the capture point");
+    }
+    let frames = [&evidence.rewinds[0], &evidence.rewinds[1], &evidence.rewinds[2]];
+    let (kind, cost) = (FindingKind::Retransmissions, waiting(side));
+    Some(side.finding(kind, Certainty::Proven, cost, &frames, &words))
 }
 
 /// Where packets were lost, as far as the capture points tell.
@@ -186,11 +230,19 @@ pub(super) fn reordering(side: &Side<'_>) -> Option<Finding> {
         return None;
     }
     let all = side.direction.request_packets + side.direction.response_packets;
-    let words = format!(
+    let mut words = format!(
         "{} of {} arrived after packets that were sent later",
         text::grouped(reordered),
-        text::count(all, "packet"),
+        text::count(all.max(reordered), "packet"),
     );
+    let (retransmitted, is_lossless) = (
+        side.direction.retransmissions.total().packets,
+        side.direction.lost_requests + side.direction.lost_responses == 0,
+    );
+    if retransmitted > 0 && is_lossless {
+        let packets = text::count(retransmitted, "packet");
+        words += &format!("; {packets} retransmitted, though nothing is known to be lost");
+    }
     let frames = [&side.evidence.reordered];
     Some(side.finding(FindingKind::Reordering, Certainty::Proven, 0, &frames, &words))
 }
@@ -209,8 +261,8 @@ pub(super) fn duplication(side: &Side<'_>) -> Option<Finding> {
         return Some(side.finding(FindingKind::Duplication, Certainty::Likely, 0, &frames, words));
     }
     let words = format!(
-        "{} of {} delivered twice: the second is the same bit by bit, and nothing made its sender retransmit",
-        text::grouped(copies),
+        "{} beside {} (not counted among them): the same bit by bit, and nothing made the sender retransmit",
+        text::count(copies, "duplicate"),
         text::count(all, "packet"),
     );
     Some(side.finding(FindingKind::Duplication, Certainty::Proven, 0, &frames, &words))

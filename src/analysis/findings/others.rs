@@ -1,11 +1,12 @@
 //! Findings about path MTUs, silences, the capture itself, and connections that did not come about.
 
 use super::{Side, text};
+use crate::analysis::connection::Blame;
 use crate::analysis::evidence::Frames;
 use crate::analysis::finding::{Certainty, Finding, FindingKind};
 use crate::analysis::report::BeyondLimits;
-use crate::analysis::setup::Setups;
 use crate::analysis::tracker::hosts_text;
+use crate::observe::agreement::Agreements;
 use crate::wire::cm::reject_reason;
 
 /// READ responses of another size than the requests.
@@ -42,13 +43,38 @@ pub(super) fn stall(side: &Side<'_>) -> Option<Finding> {
         let others = text::count(stalls.len() as u64 - 1, "shorter one");
         words += &format!(", and {others}; {} in all", text::duration(sum));
     }
-    words += ": likely the responder was slow";
+    let blames = |blame: Blame| stalls.iter().filter(|stall| stall.blame == Some(blame)).count();
+    words += match (blames(Blame::Responder), blames(Blame::Network)) {
+        (0, 0) => ": likely the responder was slow, or packets were delayed on the way",
+        (slow, delayed) if slow >= delayed => ": the responder had the request, and was slow",
+        _ => ": packets were delayed on the way, and not by the responder",
+    };
     let mut frames = Frames::default();
     for stall in &stalls {
         frames.push(stall.before);
         stall.after.into_iter().for_each(|after| frames.push(after));
     }
-    Some(side.finding(FindingKind::Stall, Certainty::Likely, sum, &[&frames], &words))
+    let is_known = stalls.iter().any(|stall| stall.blame.is_some());
+    let certainty = if is_known { Certainty::Proven } else { Certainty::Likely };
+    Some(side.finding(FindingKind::Stall, certainty, sum, &[&frames], &words))
+}
+
+/// Answers that came after the requester had timed out, though nothing was lost.
+pub(super) fn slow_responder(side: &Side<'_>) -> Option<Finding> {
+    let slow = side.direction.slow_answers;
+    if slow.count == 0 {
+        return None;
+    }
+    let words = format!(
+        "the responder paused or was slow: it answered {} only after the requester had timed out, up to {} after the \
+         request; nothing shows a loss there",
+        text::times(slow.count),
+        text::duration(slow.longest_nanos),
+    );
+    let (kind, certainty) = (FindingKind::SlowResponder, Certainty::Likely);
+    let words = format!("likely {words}");
+    let frames = [&side.evidence.slow_answers];
+    Some(side.finding(kind, certainty, slow.longest_nanos, &frames, &words))
 }
 
 /// Packets that the receiver got and the capture did not.
@@ -66,14 +92,15 @@ pub(super) fn capture_loss(side: &Side<'_>) -> Option<Finding> {
 }
 
 /// Connections that the connection manager refused, or did not answer.
-pub(crate) fn of_setups(setups: &Setups) -> Vec<Finding> {
+pub(crate) fn of_setups(agreements: &Agreements) -> Vec<Finding> {
     let mut findings = Vec::new();
-    for attempt in setups.iter() {
+    for attempt in agreements.iter() {
         let request = attempt.setup.request_frame.unwrap_or(0);
         let hosts = hosts_text(attempt.active, attempt.passive);
         let port =
             attempt.setup.application_port.map_or_else(String::new, |p| format!(" port {p}"));
         let name = if attempt.is_datagram { "SIDR REQ" } else { "REQ" };
+        let is_refused = attempt.refusal.is_some();
         let (text, frames, certainty) = match attempt.refusal {
             Some((frame, reason, by_active)) if !attempt.is_datagram => {
                 let reason = match reject_reason(reason) {
@@ -82,11 +109,11 @@ pub(crate) fn of_setups(setups: &Setups) -> Vec<Finding> {
                 };
                 let who =
                     if by_active { "the connecting side gave up" } else { "connection refused" };
-                (format!("{who}: {reason}"), vec![frame, request], Certainty::Proven)
+                (format!("{who}: {reason}"), vec![request, frame], Certainty::Proven)
             }
             Some((frame, status, _)) => (
                 format!("service lookup refused: status {status}"),
-                vec![frame, request],
+                vec![request, frame],
                 Certainty::Proven,
             ),
             None if !attempt.is_answered => {
@@ -96,9 +123,15 @@ pub(crate) fn of_setups(setups: &Setups) -> Vec<Finding> {
             None => continue,
         };
         findings.push(Finding {
-            kind: FindingKind::ConnectionRefused,
+            kind: if is_refused {
+                FindingKind::ConnectionRefused
+            } else {
+                FindingKind::ConnectionUnanswered
+            },
             flow: None,
             requester: None,
+            hosts: Some([attempt.active, attempt.passive]),
+            time: None,
             certainty,
             cost_nanos: 0,
             frames,
@@ -129,6 +162,8 @@ pub(crate) fn of_limits(beyond: &BeyondLimits, findings: u64) -> Option<Finding>
         kind: FindingKind::BeyondLimits,
         flow: None,
         requester: None,
+        hosts: None,
+        time: None,
         certainty: Certainty::Proven,
         cost_nanos: 0,
         frames: Vec::new(),

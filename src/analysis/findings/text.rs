@@ -35,6 +35,11 @@ pub(super) fn count(number: u64, noun: &str) -> String {
     format!("{} {noun}{plural}", grouped(number))
 }
 
+/// `once`, `7 times`.
+pub(super) fn times(number: u64) -> String {
+    if number == 1 { "once".into() } else { format!("{} times", grouped(number)) }
+}
+
 /// Digits in groups of three.
 pub(super) fn grouped(number: u64) -> String {
     let digits = number.to_string();

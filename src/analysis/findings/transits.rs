@@ -20,13 +20,18 @@ pub(in crate::analysis) fn of_transits(capture: &CaptureFacts) -> Vec<Finding> {
             text::duration(worst),
             text::duration(usual.p50),
         );
+        let mut frames: Vec<u64> = transit.delays.iter().flat_map(|delay| delay.frames).collect();
+        frames.sort_unstable();
+        frames.dedup();
         Finding {
             kind: FindingKind::Delay,
             flow: None,
             requester: None,
+            hosts: None,
+            time: None,
             certainty: Certainty::Proven,
             cost_nanos: worst.saturating_sub(usual.p50),
-            frames: transit.delays.iter().flat_map(|delay| delay.frames).collect(),
+            frames,
             text: words,
         }
     };

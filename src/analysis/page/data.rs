@@ -2,6 +2,7 @@
 
 use serde::Serialize;
 
+use super::overview::{GroupsData, MatrixData, PairsData};
 use super::recorder::Members;
 use crate::analysis::limits::{PAGE_CONNECTION_ITEMS_MAX, PAGE_ITEMS_MAX};
 use crate::analysis::row::Row;
@@ -19,6 +20,9 @@ use crate::wire::{Opcode, Operation};
 pub(super) struct Data<'a> {
     version: &'static str,
     capture: CaptureData<'a>,
+    groups: GroupsData,
+    matrix: MatrixData<'a>,
+    pairs: PairsData,
     findings: Vec<FindingData<'a>>,
     totals: Row,
     connections: Vec<ConnectionData<'a>>,
@@ -35,6 +39,8 @@ pub(super) struct Data<'a> {
 #[derive(Serialize)]
 struct CaptureData<'a> {
     files: &'a [crate::analysis::FileFacts],
+    /// What the capture cannot show, a sentence each.
+    kind: Vec<String>,
     frames: u64,
     packets: u64,
     bytes: u64,
@@ -51,6 +57,7 @@ struct FindingData<'a> {
     cost_nanos: u64,
     frames: &'a [u64],
     text: &'a str,
+    advice: &'static str,
 }
 
 #[derive(Serialize)]
@@ -76,6 +83,7 @@ struct EndData {
     address: String,
     qpn: Option<u32>,
     port: Option<u16>,
+    dscp: Option<u8>,
     text: String,
 }
 
@@ -111,12 +119,16 @@ impl<'a> Data<'a> {
             version: env!("CARGO_PKG_VERSION"),
             capture: CaptureData {
                 files: &capture.files,
+                kind: capture.kind.sentences(),
                 frames: capture.frames,
                 packets: capture.packets,
                 bytes: capture.bytes,
                 start: origin.to_string(),
                 nanos: capture.duration_nanos(),
             },
+            groups: GroupsData::new(report),
+            matrix: MatrixData::new(&report.matrix),
+            pairs: PairsData::new(report, recorded),
             findings: report.findings.iter().map(finding).collect(),
             totals: Row::new(core::slice::from_ref(&report.totals.all)),
             connections: report
@@ -163,6 +175,7 @@ fn finding(finding: &Finding) -> FindingData<'_> {
         cost_nanos: finding.cost_nanos,
         frames: &finding.frames,
         text: &finding.text,
+        advice: finding.kind.advice(),
     }
 }
 
@@ -189,6 +202,7 @@ fn end(end: &End) -> EndData {
         address: address_text(end.address),
         qpn: end.qpn.map(crate::wire::Qpn::get),
         port: end.source_port,
+        dscp: end.dscp,
         text: end_text(end),
     }
 }

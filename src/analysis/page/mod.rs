@@ -7,6 +7,8 @@
 
 mod columns;
 mod data;
+mod inflight;
+mod overview;
 mod record;
 mod recorder;
 mod thin;
@@ -18,6 +20,7 @@ use sha2::{Digest, Sha256};
 use self::columns::base64;
 use self::data::Data;
 use super::Report;
+use crate::decode::escape_markup;
 
 pub use self::recorder::Recorder;
 
@@ -27,7 +30,7 @@ const TEMPLATE: &str = include_str!("page.html");
 const STYLES: [&str; 2] = [include_str!("uplot/uPlot.min.css"), include_str!("page.css")];
 
 /// The scripts, in order.
-const SCRIPTS: [&str; 9] = [
+const SCRIPTS: [&str; 10] = [
     include_str!("uplot/uPlot.iife.min.js"),
     include_str!("script/columns.js"),
     include_str!("script/format.js"),
@@ -36,6 +39,7 @@ const SCRIPTS: [&str; 9] = [
     include_str!("script/plots.js"),
     include_str!("script/ladder.js"),
     include_str!("script/connection.js"),
+    include_str!("script/overview.js"),
     include_str!("script/main.js"),
 ];
 
@@ -50,7 +54,7 @@ pub fn write_page(report: &Report, recorder: &Recorder, out: &mut impl Write) ->
         out.write_all(text.as_bytes())?;
         match name {
             "policy" => out.write_all(policy(&script, &style).as_bytes())?,
-            "title" => out.write_all(escape(&title(report)).as_bytes())?,
+            "title" => out.write_all(escape_markup(&title(report)).as_bytes())?,
             "style" => out.write_all(style.as_bytes())?,
             "script" => out.write_all(script.as_bytes())?,
             // No "<" in it, so that no text in it can end the element.
@@ -107,8 +111,4 @@ fn policy(script: &str, style: &str) -> String {
 fn title(report: &Report) -> String {
     let names: Vec<_> = report.capture.files.iter().map(|file| file.name.as_str()).collect();
     format!("{} – roce flows", names.join(", "))
-}
-
-fn escape(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }

@@ -1,9 +1,12 @@
 //! Collects what the page shows while the analysis runs.
 
+use super::inflight::{InflightMeter, measure};
 use super::record::{LossRecord, MessageRecord, PacketRecord};
 use super::thin::Thin;
 use crate::analysis::limits::{PAGE_CONNECTION_ITEMS_MAX, PAGE_FLOWS_MAX, PAGE_ITEMS_MAX};
-use crate::analysis::{FlowNumber, LossNote, Message, PacketFacts, PacketNote, Report, Sink};
+use crate::analysis::{
+    Distribution, FlowNumber, LossNote, Message, PacketFacts, PacketNote, Report, Sink,
+};
 
 /// Collects the packets, losses and messages of a capture for its page, in bounded memory: beyond
 /// [`PAGE_CONNECTION_ITEMS_MAX`] for a connection and [`PAGE_ITEMS_MAX`] in all, every second, every fourth, … is kept.
@@ -27,6 +30,8 @@ struct Flow {
     notable: Thin<PacketRecord>,
     losses: Thin<LossRecord>,
     messages: Thin<MessageRecord>,
+    /// By requester.
+    inflight: [InflightMeter; 2],
 }
 
 impl Flow {
@@ -130,6 +135,14 @@ impl Members<'_> {
         ]
     }
 
+    /// Bytes in flight of an end's requests.
+    pub(super) fn inflight(&self, requester: usize) -> impl Iterator<Item = &Distribution> {
+        let meters = self.0.iter().filter_map(move |(flow, exchanged)| {
+            flow.inflight.get(requester ^ usize::from(*exchanged))
+        });
+        meters.filter_map(InflightMeter::sent)
+    }
+
     /// What was collected of the connection, in the order of time.
     pub(super) fn merged(&self) -> Recorded {
         let mut all = Recorded { packets: vec![], losses: vec![], messages: vec![] };
@@ -160,6 +173,7 @@ impl Sink for Recorder {
         self.now = facts.time.as_nanos();
         let record = PacketRecord::new(facts, note);
         self.add(note.flow, |flow| {
+            measure(&mut flow.inflight, facts, note);
             let list = if record.is_notable() { &mut flow.notable } else { &mut flow.plain };
             list.push(record)
         });
@@ -178,13 +192,14 @@ impl Sink for Recorder {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::analysis::{PacketRole, RetransmissionCause};
+    use crate::analysis::{PacketRole, RetransmissionCause, Unsplit};
     use crate::time::Instant;
     use crate::wire::{Gid, IcrcVerdict, Opcode, Psn, Qpn};
 
     fn facts(frame: u64) -> PacketFacts {
         PacketFacts {
             frame,
+            train: None,
             file: 0,
             time: Instant::from_nanos(frame * 1000),
             source: Gid::default(),
@@ -197,9 +212,12 @@ mod tests {
             psn: Psn::new(5),
             payload_len: 64,
             wire_len: 130,
+            dscp: None,
             is_ce_marked: false,
             icrc: IcrcVerdict::Ok,
             is_cut: false,
+            is_header_cut: false,
+            unsplit: Unsplit::No,
             aeth: None,
             reth: None,
             digest: 0,

@@ -96,7 +96,7 @@ fn refusal_ends_a_message_and_flushes_those_behind() {
     let refused = Outcome::Refused(NakCode::RemoteAccessError);
     assert_eq!(ends, [Outcome::Completed, refused, Outcome::Flushed]);
     let finding = &report.findings[0];
-    assert_eq!((finding.kind, &finding.frames[..]), (FindingKind::RequestRefused, &[4, 2][..]));
+    assert_eq!((finding.kind, &finding.frames[..]), (FindingKind::RequestRefused, &[2, 4][..]));
     let text = "WRITE of 50 bytes (PSN 2) refused: remote access error; it names rkey 0x00000007, address 0x1000";
     assert!(finding.text.contains(text), "{}", finding.text);
 }
@@ -200,4 +200,20 @@ fn response_that_ends_a_read_tells_its_size() {
     let (_, told) = script.finish();
     let lost: Vec<_> = told.losses.iter().map(|loss| (loss.sequence % 64, loss.place)).collect();
     assert_eq!(lost, [(11, LossPlace::BeforeCapturePoint)]);
+}
+
+#[test]
+fn read_that_is_delivered_twice_is_one_copy() {
+    let mut script = Script::new();
+    script.read(10, 4 * MTU);
+    script.read_responses(10..=13, MTU);
+    // The responder has it once more, and answers in full; the network doubles one of these responses.
+    let ack = Answer::Ack(Credits::UNLIMITED);
+    script.answer(Opcode::RC_RDMA_READ_RESPONSE_FIRST, 10, MTU, ack);
+    for psn in [11, 11, 12] {
+        script.answer(Opcode::RC_RDMA_READ_RESPONSE_MIDDLE, psn, MTU, ack);
+    }
+    script.answer(Opcode::RC_RDMA_READ_RESPONSE_LAST, 13, MTU, ack);
+    let (report, _) = script.finish();
+    assert_eq!(only_direction(&report).duplicate_packets, 2);
 }

@@ -94,6 +94,7 @@ impl Script {
         let source_port = 0xc000 + u16::try_from(self.pair.qps[from]).unwrap();
         PacketFacts {
             frame: self.frame + 1,
+            train: None,
             file: 0,
             time: Instant::from_nanos(self.nanos + 1000),
             source: gid(self.pair.hosts[from]),
@@ -106,9 +107,12 @@ impl Script {
             psn: Psn::new(psn),
             payload_len: payload,
             wire_len: payload + 62,
+            dscp: None,
             is_ce_marked: false,
             icrc: IcrcVerdict::Ok,
             is_cut: false,
+            is_header_cut: false,
+            unsplit: Unsplit::No,
             aeth: None,
             reth: None,
             digest: psn << 8 | u32::from(opcode.0),
@@ -192,7 +196,23 @@ impl Script {
 
     /// The responses of a READ at these PSNs, of which the first begins and the last ends it.
     fn read_responses(&mut self, psns: core::ops::RangeInclusive<u32>, last_payload: u32) {
+        for (psn, note) in self.answer_read(psns, last_payload) {
+            assert_eq!((note.role, note.duplicate), (PacketRole::Response, false), "PSN {psn}");
+        }
+    }
+
+    /// Such responses once more.
+    fn read_responses_again(&mut self, psns: core::ops::RangeInclusive<u32>) {
+        self.answer_read(psns, MTU);
+    }
+
+    fn answer_read(
+        &mut self,
+        psns: core::ops::RangeInclusive<u32>,
+        last_payload: u32,
+    ) -> Vec<(u32, PacketNote)> {
         let ack = Answer::Ack(Credits::UNLIMITED);
+        let mut notes = Vec::new();
         for psn in psns.clone() {
             let (opcode, payload) = match (psn == *psns.start(), psn == *psns.end()) {
                 (true, true) => (Opcode::RC_RDMA_READ_RESPONSE_ONLY, last_payload),
@@ -200,9 +220,9 @@ impl Script {
                 (false, false) => (Opcode::RC_RDMA_READ_RESPONSE_MIDDLE, MTU),
                 (false, true) => (Opcode::RC_RDMA_READ_RESPONSE_LAST, last_payload),
             };
-            let note = self.answer(opcode, psn, payload, ack);
-            assert_eq!((note.role, note.duplicate), (PacketRole::Response, false), "PSN {psn}");
+            notes.push((psn, self.answer(opcode, psn, payload, ack)));
         }
+        notes
     }
 
     fn finish(mut self) -> (Report, Recorder) {

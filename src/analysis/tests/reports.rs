@@ -44,7 +44,7 @@ fn responses_of_another_size_are_a_mismatch() {
     let finding = report.findings.iter().find(|f| f.kind == FindingKind::MtuMismatch).unwrap();
     let text = "READ responses at MTU 1024 on a path whose requests use 4096";
     assert!(finding.text.ends_with(text), "{}", finding.text);
-    assert_eq!(finding.frames, [5, 1]);
+    assert_eq!(finding.frames, [1, 5]);
 }
 
 #[test]
@@ -186,7 +186,7 @@ fn refused_and_unanswered_connections_are_findings() {
     let (report, _) = script.finish();
     let texts: Vec<_> = report.findings.iter().map(|f| (f.text.as_str(), &f.frames[..])).collect();
     let expected: [(&str, &[u64]); 2] = [
-        ("10.0.0.1 → 10.0.0.2 port 7471: connection refused: invalid service ID", &[2, 1]),
+        ("10.0.0.1 → 10.0.0.2 port 7471: connection refused: invalid service ID", &[1, 2]),
         ("10.0.0.1 → 10.0.0.2: 3 REQs without an answer", &[3]),
     ];
     assert_eq!(texts, expected);

@@ -98,7 +98,7 @@ fn retransmission_after_rnr_waits_for_the_receiver() {
     let [finding] = report.findings.as_slice() else { panic!("{:?}", report.findings) };
     assert_eq!(finding.kind, FindingKind::ReceiverNotReady);
     assert!(finding.text.contains("2 RNR NAKs of 0.64 ms"), "{}", finding.text);
-    assert_eq!(finding.frames, [2, 4, 3, 5]);
+    assert_eq!(finding.frames, [2, 3, 4, 5]);
 }
 
 #[test]
@@ -133,7 +133,8 @@ fn retries_exceeded_flushes_what_is_behind() {
     assert_eq!(ends, [Completed, RetryExceeded, Flushed, InFlight]);
     let finding = &report.findings[0];
     assert_eq!(finding.kind, FindingKind::RetryLimit);
-    let text = "last acknowledged PSN 9, 3 retransmissions of SEND of 100 bytes (PSN 10)";
+    let text = "last acknowledged PSN 9; SEND of 100 bytes (PSN 10) had no answer to 3 packets \
+                retransmitted in 3 rounds";
     assert!(finding.text.contains(text), "{}", finding.text);
 }
 
@@ -364,4 +365,19 @@ fn loss_is_told_once_if_the_request_for_it_comes_after_those_behind_it() {
     script.read(10, MTU);
     let (_, told) = script.finish();
     assert_eq!(told.losses.len(), 1);
+}
+
+#[test]
+fn response_lost_behind_the_point_after_a_timeout_implies_a_nak() {
+    let mut script = Script::new();
+    script.read(10, 4 * MTU);
+    script.read_responses(10..=13, MTU);
+    // The requester got none of them, and asks for all after its timeout.
+    script.wait_micros(67_000);
+    assert_eq!(script.read(10, 4 * MTU).retransmission, Some(RetransmissionCause::Timeout));
+    script.read_responses_again(10..=13);
+    // It got the first, and not the second, as the third tells it.
+    script.wait_micros(200);
+    let note = script.read(11, 3 * MTU);
+    assert_eq!(note.retransmission, Some(RetransmissionCause::ImpliedNak));
 }

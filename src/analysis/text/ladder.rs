@@ -62,8 +62,8 @@ pub struct Ladder<'a> {
     folds: bool,
     layout: Layout,
     silence_nanos: u64,
-    /// Lost packets that were captured, by frame.
-    lost: HashMap<u64, LossNote>,
+    /// Lost packets that were captured, by frame and sequence number.
+    lost: HashMap<(u64, u64), LossNote>,
     /// Lost packets that were not, by sender and whether they are requests.
     missing: [[BTreeSet<Missing>; 2]; 2],
     previous: Option<Instant>,
@@ -118,7 +118,8 @@ impl Layout {
 struct Line {
     time: Option<u64>,
     delta: Option<u64>,
-    frame: Option<u64>,
+    /// Frame, and position in a train or 0.
+    frame: Option<(u64, u16)>,
     psn: Option<u64>,
     len: Option<u32>,
     sender: usize,
@@ -213,8 +214,9 @@ impl<'a> Ladder<'a> {
         let Some(sender) = self.sender_of(note.flow, note.sender) else { return };
         match note.frame {
             Some(frame) => {
-                self.lost.insert(frame, *note);
+                self.lost.insert((frame, note.sequence), *note);
             }
+            None if note.place == LossPlace::AfterCapturePoint => {}
             None => {
                 let is_request = usize::from(note.role == PacketRole::Request);
                 let is_likely = note.certainty == Certainty::Likely;
@@ -382,7 +384,11 @@ impl<'a> Ladder<'a> {
         let number = |value: Option<String>| value.unwrap_or_default();
         let time = number(line.time.map(|nanos| format!("{:.6}", nanos as f64 / 1e9)));
         let delta = number(line.delta.map(|nanos| format!("+{}", duration(nanos))));
-        let at = line.frame.map_or_else(|| "–".into(), |frame| frame.to_string());
+        let at = match line.frame {
+            None => "–".into(),
+            Some((frame, 0)) => frame.to_string(),
+            Some((frame, index)) => format!("{frame}.{index}"),
+        };
         let psn = number(line.psn.map(|psn| psn.to_string()));
         let len = number(line.len.map(|len| len.to_string()));
         self.round.text.push_str(&format!(
@@ -418,14 +424,14 @@ impl<'a> Ladder<'a> {
     }
 
     fn line(&self, facts: &PacketFacts, note: &PacketNote, sender: usize) -> Line {
-        let lost = self.lost.get(&facts.frame);
+        let lost = self.lost.get(&(facts.frame, note.sequence));
         let origin = self.connection.first_time;
         let since = |earlier: Instant| facts.time.as_nanos().saturating_sub(earlier.as_nanos());
         let has_psn = !matches!(note.role, PacketRole::Cnp);
         Line {
             time: Some(since(origin)),
             delta: self.previous.map(since),
-            frame: Some(facts.frame),
+            frame: Some(facts.identity()),
             psn: has_psn.then(|| facts.psn.get().into()),
             len: Some(facts.payload_len),
             sender,

@@ -1,5 +1,6 @@
 //! Reports and ladders for people, as text of a given width.
 
+mod groups;
 mod ladder;
 mod paint;
 mod report;

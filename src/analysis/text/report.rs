@@ -1,19 +1,20 @@
 //! A report for people: findings first, then the connections.
 
+use super::groups::write_groups;
 use super::paint::{Paint, Style, wrap};
 use super::table::{Align, Cell, Column, write_table};
-use super::units::{Printable, bytes, count, counted, duration, rate, shell_word};
+use super::units::{bytes, count, counted, duration, rate, shell_word};
 use crate::analysis::row::{Row, SortBy};
 use crate::analysis::{
     CaptureFacts, Connection, End, Finding, FindingKind, Pairing, Report, service_name,
 };
-use crate::decode::address_text;
+use crate::decode::{Printable, address_text};
 
 /// Frames that a finding's line names; its command names them too.
 const FRAMES_SHOWN: usize = 8;
 
 /// Where lines break if the width of the terminal is not known.
-const WRAP_WIDTH: usize = 100;
+pub(super) const WRAP_WIDTH: usize = 100;
 
 /// How a report for people looks.
 #[derive(Clone, Copy, Debug, Default)]
@@ -31,11 +32,15 @@ impl ReportStyle {
     pub fn write(&self, report: &Report, out: &mut String) {
         let style = &self.style;
         write_capture(&report.capture, style, out);
+        for sentence in report.capture.kind.sentences() {
+            write_wrapped(&sentence, style, out);
+        }
         out.push('\n');
         if report.capture.packets == 0 {
             out.push_str("No RoCE packets: there is nothing to analyze.\n");
             return;
         }
+        write_groups(report, style, out);
         self.write_findings(report, out);
         out.push('\n');
         self.write_connections(report, out);
@@ -67,7 +72,7 @@ impl ReportStyle {
         }
         if total > shown {
             let hidden = counted((total - shown) as u64, "more finding");
-            out.push_str(&format!("… {hidden}; --top 0 lists all.\n"));
+            out.push_str(&format!("… {hidden}, see --json, --html or --top 0.\n"));
         }
     }
 
@@ -116,7 +121,10 @@ fn write_capture(capture: &CaptureFacts, style: &Style, out: &mut String) {
         out.push_str(&format!("  {name}: {}", counted(file.frames, "frame")));
         if file.seen_elsewhere > 0 {
             let elsewhere = count(file.seen_elsewhere);
-            out.push_str(&format!(", {elsewhere} of them in another file too"));
+            // Frames with several packets.
+            let has_trains = capture.kind.trains.frames > 0;
+            let what = if has_trains { "of their packets" } else { "of them" };
+            out.push_str(&format!(", {elsewhere} {what} in another file too"));
         }
         out.push('\n');
     }
@@ -140,6 +148,9 @@ fn write_finding(number: usize, finding: &Finding, files: &str, style: &Style, o
     }
     out.push('\n');
     for line in wrap(&Printable(&finding.text).to_string(), width) {
+        out.extend([indent.as_str(), &line, "\n"]);
+    }
+    for line in wrap(finding.kind.advice(), width) {
         out.extend([indent.as_str(), &line, "\n"]);
     }
     let Some(command) = show_command(finding, files) else { return };
@@ -245,11 +256,20 @@ pub(crate) fn end_text(end: &End) -> String {
     }
 }
 
+/// Packets, and those of the capture that are not counted among them.
+fn packets_text(packets: u64, duplicates: u64) -> String {
+    let packets = counted(packets, "packet");
+    match duplicates {
+        0 => packets,
+        _ => format!("{packets} ({} not counted)", counted(duplicates, "duplicate")),
+    }
+}
+
 fn write_totals(report: &Report, style: &Style, out: &mut String) {
     let all = &report.totals.all;
     let row = Row::new(core::slice::from_ref(all));
     let mut parts = vec![
-        counted(row.packets, "packet"),
+        packets_text(row.packets, all.duplicate_packets),
         counted(row.messages, "message"),
         format!("{} of payload", bytes(row.goodput_bytes)),
     ];
@@ -265,12 +285,11 @@ fn write_totals(report: &Report, style: &Style, out: &mut String) {
     .map(|(packets, cause)| format!("{} by {cause}", count(packets)))
     .collect();
     if !by_cause.is_empty() {
-        let total = counted(row.retransmissions, "retransmission");
-        parts.push(format!("{total} ({})", by_cause.join(", ")));
+        let total = counted(row.retransmissions, "packet");
+        parts.push(format!("{total} retransmitted ({})", by_cause.join(", ")));
     }
     for (number, noun) in [
         (row.lost, "lost packet"),
-        (all.duplicate_packets, "duplicate"),
         (all.reordered, "reordered packet"),
         (row.naks, "NAK"),
         (row.rnr_naks, "RNR NAK"),

@@ -1,6 +1,6 @@
 //! Numbers with units, three digits long, and text made safe for a terminal.
 
-use core::fmt;
+use crate::decode::is_plain;
 
 /// A time span: `67.1 ms`.
 pub(crate) fn duration(nanos: u64) -> String {
@@ -54,29 +54,19 @@ fn scaled(mut value: f64, base: f64, units: &[&str]) -> String {
     format!("{value:.digits$} {}", units.get(unit).unwrap_or(&""))
 }
 
-/// Text from outside without what a terminal would obey: control characters become `\u{1b}` and so on.
-pub(crate) struct Printable<'a>(pub(crate) &'a str);
-
-impl fmt::Display for Printable<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for c in self.0.chars() {
-            match c {
-                c if c.is_control() => write!(f, "{}", c.escape_default())?,
-                c => fmt::Write::write_char(f, c)?,
-            }
-        }
-        Ok(())
-    }
-}
-
 /// A word of a shell's command line, quoted where it must be.
 pub(crate) fn shell_word(word: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "-_./,:=@%+#".contains(c);
     if !word.is_empty() && word.chars().all(plain) && !word.starts_with('#') {
         return word.to_owned();
     }
-    if word.chars().any(char::is_control) {
-        return format!("$'{}'", word.escape_default().to_string().replace("\\\"", "\""));
+    if !word.chars().all(is_plain) {
+        let quoted = word.chars().map(|c| match c {
+            '\'' | '\\' => format!("\\{c}"),
+            c if is_plain(c) => c.to_string(),
+            c => c.to_string().bytes().map(|byte| format!("\\x{byte:02x}")).collect(),
+        });
+        return format!("$'{}'", quoted.collect::<String>());
     }
     format!("'{}'", word.replace('\'', r"'\''"))
 }
@@ -104,10 +94,9 @@ mod tests {
 
     #[test]
     fn text_from_outside_neither_moves_the_cursor_nor_ends_a_word() {
-        assert_eq!(Printable("a\x1b[2Jb\n").to_string(), "a\\u{1b}[2Jb\\n");
         assert_eq!(shell_word("dir/a_b.pcap"), "dir/a_b.pcap");
         assert_eq!(shell_word("it's one.pcap"), r"'it'\''s one.pcap'");
         assert_eq!(shell_word("$(reboot)"), "'$(reboot)'");
-        assert_eq!(shell_word("a\nb"), "$'a\\nb'");
+        assert_eq!(shell_word("a\nb\u{202e}'"), r"$'a\x0ab\xe2\x80\xae\''");
     }
 }

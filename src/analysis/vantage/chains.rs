@@ -1,10 +1,16 @@
-//! Which sighting of a packet follows which.
+//! Which sighting of a packet follows which: the copies of one flow at two capture points are
+//! aligned by their order.
 //!
-//! Retransmissions are often equal to the last byte, so one group holds the sightings of all transmissions of a packet. A
-//! sighting is taken to be of the latest transmission that can have arrived by then. Where that one was seen already, it
-//! is a copy that the network made, if it follows at once; else an earlier transmission that was delayed.
+//! A network keeps the order of a flow, save for the packets that are overtaken. So the packets
+//! that both points have in the same order are found first (a longest increasing subsequence, of
+//! those with the least delay), which tells equal transmissions of one packet apart: a
+//! retransmission is often equal to the last byte. What arrived besides is an earlier transmission
+//! that was overtaken, or a copy that the network made.
+
+use std::collections::HashMap;
 
 use super::Flow;
+use crate::analysis::limits::VANTAGE_EQUAL_MAX;
 use crate::wire::Gid;
 
 /// One packet seen by one file.
@@ -15,6 +21,8 @@ pub(super) struct Sighting {
     pub(super) file: u16,
     /// By the file's own clock.
     pub(super) time: i64,
+    /// The same for equal packets.
+    pub(super) identity: u32,
 }
 
 /// Sightings of equal packets, in the order in which they were merged.
@@ -53,88 +61,344 @@ pub(super) struct Chain {
     pub(super) is_copy: bool,
 }
 
-/// The packets that the sightings of a group are of. `path` are the files on the way in their order; `transit_least` is the
-/// shortest time from one to another, by their own clocks.
-pub(super) fn of(
-    group: &Group,
-    path: &[u16],
-    transit_least: impl Fn(u16, u16) -> i64,
-) -> Vec<Chain> {
+/// The time from one file to another.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Hop {
+    /// The shortest, by their own clocks.
+    pub(super) least: i64,
+    /// How much of that is the difference of the clocks: no packet takes less.
+    pub(super) ahead: i64,
+    /// How much longer it is on average.
+    pub(super) spread: i64,
+}
+
+/// The packets that the sightings of a flow are of. `path` are the files on the way in their order.
+pub(super) fn of(flow: &[Sighting], path: &[u16], hop: impl Fn(u16, u16) -> Hop) -> Vec<Chain> {
     let mut chains: Vec<Chain> = Vec::new();
     let mut before: Option<u16> = None;
     for &file in path {
-        let here: Vec<Sighting> =
-            group.sightings.iter().copied().filter(|seen| seen.file == file).collect();
-        let least = before.map_or(0, |before| transit_least(before, file));
-        follow(&mut chains, before, &here, least);
+        let here: Vec<Sighting> = flow.iter().copied().filter(|seen| seen.file == file).collect();
+        let hop = before.map_or_else(Hop::default, |before| hop(before, file));
+        follow(&mut chains, before, &here, hop);
         before = Some(file);
     }
     chains
 }
 
-/// Appends the sightings of one file to the packets that the file before it saw, or begins new ones.
-fn follow(chains: &mut Vec<Chain>, before: Option<u16>, here: &[Sighting], least: i64) {
-    // When each packet that the file before saw arrives here at the earliest.
-    let due: Vec<Option<i64>> = chains
-        .iter()
-        .map(|chain| chain.sightings.last().filter(|last| Some(last.file) == before))
-        .map(|last| last.map(|last| last.time.saturating_add(least)))
+/// A packet that the file before saw: its chain, and when it arrives here at the earliest.
+#[derive(Clone, Copy, Debug)]
+struct Sent {
+    chain: usize,
+    identity: u32,
+    due: i64,
+    /// Time when it was sent, by the clock of the other file.
+    sent: i64,
+}
+
+/// Appends the sightings of one file to the packets that the file before it saw, or begins new
+/// ones.
+fn follow(chains: &mut Vec<Chain>, before: Option<u16>, here: &[Sighting], hop: Hop) {
+    let last = |chain: &Chain| chain.sightings.last().copied();
+    let all = chains.iter().enumerate().filter_map(|(chain, it)| Some((chain, last(it)?)));
+    let mut sent: Vec<(usize, Sent)> = all
+        .filter(|(_, last)| Some(last.file) == before)
+        .map(|(chain, Sighting { index, time, identity, .. })| {
+            let (due, sent) = (time.saturating_add(hop.least), time.saturating_add(hop.ahead));
+            (index, Sent { chain, identity, due, sent })
+        })
         .collect();
-    if is_in_order(&due, here) {
-        for (chain, &seen) in chains.iter_mut().zip(here) {
-            chain.sightings.push(seen);
+    sent.sort_unstable_by_key(|&(index, _)| index);
+    let sent: Vec<Sent> = sent.into_iter().map(|(_, sent)| sent).collect();
+    for (seen, origin) in here.iter().zip(align(&sent, here, hop.spread)) {
+        match origin {
+            Origin::Sent(at) => chains[sent[at].chain].sightings.push(*seen),
+            Origin::Copy => chains.push(Chain { sightings: vec![*seen], is_copy: true }),
+            Origin::Unseen => chains.push(Chain { sightings: vec![*seen], is_copy: false }),
         }
-        return;
     }
-    let mut is_matched = vec![false; due.len()];
-    for &seen in here {
-        let arrivals = |until: i64| -> Vec<(usize, i64)> {
-            let all = due.iter().enumerate().filter_map(|(index, due)| Some((index, (*due)?)));
-            all.filter(|(_, due)| *due <= until).collect()
-        };
-        let mut arrivals_by = arrivals(seen.time.saturating_add(ROUNDING_NANOS));
-        if arrivals_by.is_empty() {
-            arrivals_by = arrivals(seen.time.saturating_add(SLACK_NANOS));
+}
+
+/// Where a sighting comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Origin {
+    /// The packet at this place of those that the file before saw.
+    Sent(usize),
+    /// The network made it of one that it delivered besides.
+    Copy,
+    /// The file before did not see it.
+    Unseen,
+}
+
+/// Aligns what arrived with what was sent, both in their order.
+fn align(sent: &[Sent], here: &[Sighting], spread: i64) -> Vec<Origin> {
+    let mut places: HashMap<u32, Vec<usize>> = HashMap::new();
+    for (at, sent) in sent.iter().enumerate() {
+        places.entry(sent.identity).or_default().push(at);
+    }
+    let none = Vec::new();
+    let places_of = |identity: u32| places.get(&identity).unwrap_or(&none);
+    let orders = orders(here);
+    let copies = find_copies(sent, here, &places_of, spread);
+    let mut origins = vec![Origin::Unseen; here.len()];
+    let mut is_matched = vec![false; sent.len()];
+    for (at, seen) in in_order(sent, here, &orders, &places_of, &copies) {
+        origins[seen] = Origin::Sent(at);
+        is_matched[at] = true;
+    }
+    for ((seen, &order), origin) in here.iter().zip(&orders).zip(&mut origins) {
+        if *origin != Origin::Unseen {
+            continue;
         }
-        let arrivals = arrivals_by;
-        let latest = arrivals.iter().max_by_key(|(_, arrival)| *arrival).copied();
-        let open = arrivals.iter().filter(|(index, _)| !is_matched[*index]);
-        let open = open.max_by_key(|(_, arrival)| *arrival).copied();
-        match (open, latest) {
-            (Some((index, arrival)), Some((_, latest)))
-                if !is_copy_of(seen.time, arrival, latest) =>
-            {
-                is_matched[index] = true;
-                chains[index].sightings.push(seen);
+        let mut candidates = candidates(places_of(seen.identity), sent, seen.time, order);
+        let open = candidates.clone().rev().find(|&at| !is_matched[at]);
+        *origin = match open {
+            Some(at) if !copies.contains(&seen.index) => {
+                is_matched[at] = true;
+                Origin::Sent(at)
             }
-            (_, latest) => chains.push(Chain { sightings: vec![seen], is_copy: latest.is_some() }),
+            _ if candidates.next().is_none() => Origin::Unseen,
+            _ => Origin::Copy,
+        };
+    }
+    origins
+}
+
+/// The place of each sighting among the equal ones.
+fn orders(here: &[Sighting]) -> Vec<usize> {
+    let mut counts: HashMap<u32, usize> = HashMap::new();
+    let order = |seen: &Sighting| {
+        let count = counts.entry(seen.identity).or_default();
+        *count += 1;
+        *count - 1
+    };
+    here.iter().map(order).collect()
+}
+
+/// The places of a packet's transmissions that the sighting `order`, counted from 0 among equal ones, can be of: the latest
+/// that can have arrived by then, and those whose turn it is if a queue held them back.
+fn candidates<'p>(
+    places: &'p [usize],
+    sent: &[Sent],
+    time: i64,
+    order: usize,
+) -> impl DoubleEndedIterator<Item = usize> + Clone + use<'p> {
+    const HALF: usize = VANTAGE_EQUAL_MAX / 2;
+    let end = sent_until(places, sent, time);
+    let latest = end.saturating_sub(HALF);
+    let turn = order.saturating_sub(HALF / 2).min(latest);
+    let turn = turn..(turn + HALF).min(latest);
+    places[turn].iter().chain(&places[latest..end]).copied()
+}
+
+/// Number of a packet's transmissions that can have arrived by a time.
+fn sent_until(places: &[usize], sent: &[Sent], time: i64) -> usize {
+    // The shortest time on the way is that of other packets.
+    let is_sent = |&at: &usize| {
+        let Sent { due, sent, .. } = sent[at];
+        due.min(sent.max(due.saturating_sub(EARLY_NANOS_MAX))) <= time.saturating_add(SLACK_NANOS)
+    };
+    places.partition_point(is_sent)
+}
+
+/// The sightings that follow an equal one at once, much sooner than equal packets were sent, which
+/// is not how much the time on the way differs: copies.
+fn find_copies<'p>(
+    sent: &[Sent],
+    here: &[Sighting],
+    places_of: &impl Fn(u32) -> &'p Vec<usize>,
+    spread: i64,
+) -> Vec<usize> {
+    let mut latest: HashMap<u32, (usize, i64)> = HashMap::new();
+    let mut copies = Vec::new();
+    for (at, seen) in here.iter().enumerate() {
+        if let Some(&(before, time)) = latest.get(&seen.identity) {
+            let gap = seen.time.saturating_sub(time);
+            let places = places_of(seen.identity);
+            let end = sent_until(places, sent, seen.time);
+            let all = &places[end.saturating_sub(VANTAGE_EQUAL_MAX)..end];
+            let spacing = all.windows(2).map(|pair| sent[pair[1]].due - sent[pair[0]].due).min();
+            // One that was sent since may be this.
+            let is_other = sent_until(places, sent, time) < end;
+            let is_next = !is_other && (before + 1 == at || gap < COPY_NANOS);
+            let is_sooner = |spacing: i64| gap < spacing / 4 && spacing > 4 * spread;
+            if is_next && spacing.is_none_or(is_sooner) {
+                copies.push(seen.index);
+                continue;
+            }
+            // It may be a copy as well, so that what follows is not one because of it.
+            if gap < COPY_NANOS {
+                continue;
+            }
+        }
+        latest.insert(seen.identity, (at, seen.time));
+    }
+    copies
+}
+
+/// The most packets that were sent and arrived in the same order, those with the least delays:
+/// places of both.
+fn in_order<'p>(
+    sent: &[Sent],
+    here: &[Sighting],
+    orders: &[usize],
+    places_of: &impl Fn(u32) -> &'p Vec<usize>,
+    copies: &[usize],
+) -> Vec<(usize, usize)> {
+    let mut best = PrefixBest(vec![None; sent.len() + 1]);
+    let mut pairs: Vec<Pair> = Vec::with_capacity(here.len());
+    for (seen, (sighting, &order)) in here.iter().zip(orders).enumerate() {
+        if copies.binary_search(&sighting.index).is_ok() {
+            continue;
+        }
+        let from = pairs.len();
+        for at in candidates(places_of(sighting.identity), sent, sighting.time, order) {
+            let delay = sighting.time.saturating_sub(sent[at].due);
+            let early = if delay < -ROUNDING_NANOS { EARLY } else { 0 };
+            let (score, before) = best.before(at).unzip();
+            let score = score.unwrap_or(0) + MATCH - early - i128::from(delay.max(0));
+            pairs.push(Pair { at, seen, before, score });
+        }
+        for (number, pair) in pairs.iter().enumerate().skip(from) {
+            best.add(pair.at, (pair.score, number));
+        }
+    }
+    let mut next = best.before(sent.len());
+    let mut matched = Vec::with_capacity(here.len().min(sent.len()));
+    while let Some((_, number)) = next {
+        let Pair { at, seen, before, .. } = pairs[number];
+        matched.push((at, seen));
+        next = before.map(|number| (0, number));
+    }
+    matched
+}
+
+/// A sighting as the arrival of a packet that was sent, and the number of the pair before it in the
+/// best alignment.
+#[derive(Clone, Copy, Debug)]
+struct Pair {
+    at: usize,
+    seen: usize,
+    before: Option<usize>,
+    score: i128,
+}
+
+/// One more match counts for more than all delays...
+const MATCH: i128 = 1 << 80;
+
+/// ... and so does that a packet did not come earlier than others can.
+const EARLY: i128 = 1 << 70;
+
+/// The best score at any place before one, and the number of its pair: a Fenwick tree.
+struct PrefixBest(Vec<Option<(i128, usize)>>);
+
+impl PrefixBest {
+    /// The best score at the places before `at`.
+    fn before(&self, at: usize) -> Option<(i128, usize)> {
+        let (mut best, mut node) = (None, at);
+        while node > 0 {
+            best = best.max(self.0[node]);
+            node &= node - 1;
+        }
+        best
+    }
+
+    /// Takes the score of a pair at a place.
+    fn add(&mut self, at: usize, score: (i128, usize)) {
+        let mut node = at + 1;
+        while let Some(slot) = self.0.get_mut(node) {
+            *slot = (*slot).max(Some(score));
+            node += node & node.wrapping_neg();
         }
     }
 }
 
-/// Whether a sighting is a copy of the transmission that could arrive at `latest`, and not the one that could arrive at
-/// `arrival`: it follows the later one much sooner than that one followed the earlier one.
-fn is_copy_of(time: i64, arrival: i64, latest: i64) -> bool {
-    let after = time.saturating_sub(latest);
-    latest > arrival && after < (latest.saturating_sub(arrival) / 4).min(COPY_NANOS)
-}
-
-/// Whether each packet that the file before saw was seen here once, in the same order, and about when it was due.
-fn is_in_order(due: &[Option<i64>], here: &[Sighting]) -> bool {
-    let is_due = |(due, seen): (&Option<i64>, &Sighting)| {
-        due.is_some_and(|due| (-SLACK_NANOS..JITTER_NANOS).contains(&seen.time.saturating_sub(due)))
-    };
-    due.len() == here.len() && due.iter().zip(here).all(is_due)
-}
-
-/// How much earlier than expected a packet may be: the shortest transit is known from other packets.
+/// How much the clocks of two files may be off.
 const SLACK_NANOS: i64 = 2_000;
+
+/// How much earlier than expected a packet may be: the shortest time on the way is known from other
+/// packets.
+const EARLY_NANOS_MAX: i64 = 1_000_000;
 
 /// The error of an estimated offset and of an estimated transit.
 const ROUNDING_NANOS: i64 = 2;
 
-/// How soon a copy follows its packet; what comes later is taken for an earlier transmission that was delayed.
+/// How soon a copy follows its packet, if others of the flow are between.
 pub(super) const COPY_NANOS: i64 = 1_000;
 
-/// How much later than expected a packet is not taken for another.
-const JITTER_NANOS: i64 = 5_000;
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Aligns what was sent with what arrived, both as identity and nanoseconds; where nothing else
+    /// is said, packets take 4 µs.
+    fn aligned(sent: &[(u32, i64)], here: &[(u32, i64)]) -> Vec<Origin> {
+        aligned_with(sent, here, 0)
+    }
+
+    /// Aligns where packets take `spread` longer than the fastest, on average.
+    fn aligned_with(sent: &[(u32, i64)], here: &[(u32, i64)], spread: i64) -> Vec<Origin> {
+        let sent: Vec<Sent> = (0..)
+            .zip(sent)
+            .map(|(chain, &(identity, time))| Sent {
+                chain,
+                identity,
+                due: time + 4_000,
+                sent: time,
+            })
+            .collect();
+        let here: Vec<Sighting> = (0..)
+            .zip(here)
+            .map(|(index, &(identity, time))| Sighting { index, file: 1, time, identity })
+            .collect();
+        align(&sent, &here, spread)
+    }
+
+    #[test]
+    fn copy_between_two_transmissions_is_neither() {
+        let sent = [(9, 11_766), (1, 12_108), (2, 12_465), (3, 12_481), (9, 12_497), (1, 12_839)];
+        let here = [
+            (9, 15_766),
+            (1, 16_108),
+            (2, 16_465),
+            (9, 16_466),
+            (3, 16_481),
+            (9, 16_497),
+            (1, 16_839),
+        ];
+        use Origin::{Copy, Sent};
+        let origins = [Sent(0), Sent(1), Sent(2), Copy, Sent(3), Sent(4), Sent(5)];
+        assert_eq!(aligned(&sent, &here), origins);
+    }
+
+    #[test]
+    fn equal_packets_that_a_queue_held_back_are_no_copies() {
+        // The first takes 4.8 ms, and comes before the second is sent.
+        let sent = [(7, 0), (7, 4_816_000)];
+        let here = [(7, 4_789_000), (7, 4_961_000)];
+        assert_eq!(aligned(&sent, &here), [Origin::Sent(0), Origin::Sent(1)]);
+    }
+
+    #[test]
+    fn equal_packets_that_a_queue_released_together_are_no_copies() {
+        let sent: Vec<(u32, i64)> = (0..100).map(|n| (7, n * 20_000)).collect();
+        let here: Vec<(u32, i64)> = (0..100).map(|n| (7, 2_100_000 + n * 1_500)).collect();
+        let origins: Vec<Origin> = (0..100).map(Origin::Sent).collect();
+        assert_eq!(aligned_with(&sent, &here, 500_000), origins);
+    }
+
+    #[test]
+    fn retransmission_that_arrives_alone_is_not_the_lost_packet() {
+        let sent = [(6, 0), (7, 1_000), (6, 67_000_000), (7, 67_001_000)];
+        let here = [(6, 67_004_000), (7, 67_005_500)];
+        assert_eq!(aligned(&sent, &here), [Origin::Sent(2), Origin::Sent(3)]);
+    }
+
+    #[test]
+    fn packet_that_was_overtaken_until_its_retransmission_came_is_matched_with_its_own() {
+        let sent = [(5, 0), (6, 1_000), (7, 2_000), (5, 300_000), (6, 301_000), (7, 302_000)];
+        let here = [(6, 5_000), (7, 6_000), (5, 304_000), (6, 305_000), (5, 305_900), (7, 306_000)];
+        use Origin::Sent;
+        let origins = [Sent(1), Sent(2), Sent(3), Sent(4), Sent(0), Sent(5)];
+        assert_eq!(aligned(&sent, &here), origins);
+    }
+}

@@ -9,11 +9,11 @@ use std::cmp::Ordering;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 
 use super::super::limits::{VANTAGE_CANDIDATES_MAX, VANTAGE_DIRECTIONS_MAX};
-use super::chains::Group;
+use super::chains::{Group, Hop};
 use crate::wire::Gid;
 
 /// From one host to another.
-type Direction = (Gid, Gid);
+pub(super) type Direction = (Gid, Gid);
 
 /// Differences of two files' times for the same packets of one direction.
 #[derive(Clone, Copy, Debug)]
@@ -285,6 +285,15 @@ impl Clocks {
         let back = || self.transit((direction.1, direction.0), to, from);
         let least = there.or_else(back).map_or(0, |(_, least)| least);
         least.saturating_add(self.offset(to).saturating_sub(self.offset(from)))
+    }
+
+    /// The time from one file to another in a direction, by their own clocks.
+    pub(super) fn hop(&self, direction: Direction, from: u16, to: u16) -> Hop {
+        let there = self.transit(direction, from, to);
+        let back = || self.transit((direction.1, direction.0), to, from);
+        let spread = there.or_else(back).map_or(0, |(mean, least)| mean.saturating_sub(least));
+        let ahead = self.offset(to).saturating_sub(self.offset(from));
+        Hop { least: self.transit_least(direction, from, to), ahead, spread }
     }
 
     /// The mean and the shortest time from one file to another in a direction, by corrected clocks.

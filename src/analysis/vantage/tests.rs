@@ -5,12 +5,14 @@
 use std::net::Ipv4Addr;
 
 use super::*;
+use crate::analysis::Unsplit;
 use crate::wire::{Opcode, Psn, Qpn};
 
 /// A SEND from host 1 to host 2, or the other way round, as a file sees it.
 fn seen(file: u16, time: u64, from: u8, psn: u32) -> PacketFacts {
     PacketFacts {
         frame: time,
+        train: None,
         file,
         time: Instant::from_nanos(time),
         source: Gid::from(Ipv4Addr::new(192, 0, 2, from)),
@@ -23,9 +25,12 @@ fn seen(file: u16, time: u64, from: u8, psn: u32) -> PacketFacts {
         psn: Psn::new(psn),
         payload_len: 100,
         wire_len: 160,
+        dscp: None,
         is_ce_marked: false,
         icrc: IcrcVerdict::Ok,
         is_cut: false,
+        is_header_cut: false,
+        unsplit: Unsplit::No,
         aeth: None,
         reth: None,
         digest: psn,
@@ -214,4 +219,33 @@ fn clocks_are_known_from_packets_that_were_retransmitted() {
     let shown = summary(&shown);
     assert!(shown.contains(&(5, 10_000_000, "lost")), "{shown:?}");
     assert!(shown.contains(&(5, 11_400_000, "delivered")), "{shown:?}");
+}
+
+#[test]
+fn packet_that_was_on_its_way_when_the_next_file_ended_is_not_lost() {
+    // Packets take 4 µs, one takes 20. The second file ends with PSN 30; PSN 31 to 33 were sent before that.
+    let mut all: Vec<PacketFacts> =
+        (0..34).map(|n| seen(0, 1_000 * (1 + n), 1, n as u32)).collect();
+    let arrival = |n: u64| 1_000 * (1 + n) + if n == 10 { 20_000 } else { 4_000 };
+    all.extend((0..=30).filter(|&n| n != 20).map(|n| seen(1, arrival(n), 1, n as u32)));
+    let (shown, _) = run(2, all);
+    let words: Vec<_> = summary(&shown).into_iter().map(|(psn, _, word)| (psn, word)).collect();
+    let lost: Vec<u32> = words.iter().filter(|it| it.1 == "lost").map(|it| it.0).collect();
+    assert_eq!(lost, [20], "{words:?}");
+    let last = shown.iter().filter(|shown| shown.facts.psn.get() > 30);
+    assert!(last.map(|shown| shown.facts.sightings.unseen).all(|unseen| unseen.is_some()));
+}
+
+#[test]
+fn packet_that_is_marked_on_its_way_is_marked() {
+    let mut all: Vec<PacketFacts> = (0..4).map(|n| seen(0, 1_000 * (1 + n), 1, n as u32)).collect();
+    all.extend(
+        (0..4).map(|n| PacketFacts {
+            is_ce_marked: n == 2,
+            ..seen(1, 5_000 + 1_000 * n, 1, n as u32)
+        }),
+    );
+    let (shown, _) = run(2, all);
+    let marked = shown.iter().filter(|shown| shown.facts.is_ce_marked);
+    assert_eq!(marked.map(|shown| shown.facts.psn.get()).collect::<Vec<_>>(), [2]);
 }

@@ -13,6 +13,7 @@ use roce::wire::Gid;
 use serde::{Serialize, Serializer};
 
 use super::device::Spec;
+use crate::output;
 
 /// List the soft NICs that this machine can offer and its RDMA devices
 ///
@@ -108,7 +109,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         );
     }
     let real: Vec<Real> = real.into_iter().map(Real::ask).collect();
-    let mut out = io::stdout().lock();
+    let mut out = output::lines();
     if args.json {
         let none = missing.map(|missing| Entry::NoRnics { rnic: (), devices: [], missing });
         let entries = all.iter().map(entry).chain(real.iter().map(Real::entry)).chain(none);

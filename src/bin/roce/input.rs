@@ -6,10 +6,11 @@ use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use roce::capture::{Error, Merge, MergeError, Reader};
 
 use crate::interrupt::{self, Waiting};
+use crate::output::say;
 
 /// Bytes of a capture: a file, a pipe, standard input.
 pub(crate) type Source = Box<dyn Read + Send>;
@@ -29,7 +30,7 @@ impl Inputs {
     ///
     /// Damage in the middle of a capture is passed over, unless `strict`.
     pub(crate) fn open(paths: &[PathBuf], strict: bool) -> Result<Self> {
-        Self::open_as(paths, strict, Problems::default())
+        Self::open_as(paths, strict, Problems { is_strict: strict, ..Problems::default() })
     }
 
     /// Opens captures once more, for a second pass: what is wrong with them was reported in the first.
@@ -64,6 +65,21 @@ impl Inputs {
         Ok(Self { merge: Merge::new(readers), problems, size })
     }
 
+    /// Says what is left to say of the captures. Call it after the last record.
+    pub(crate) fn finish(&mut self) {
+        self.problems.finish();
+        for (file, reader) in (0..).zip(self.merge.readers()) {
+            if reader.is_unclosed() && !interrupt::requested() {
+                self.problems.report_unclosed(file);
+            }
+        }
+    }
+
+    /// Returns the number of packets that the captures say they dropped.
+    pub(crate) fn dropped(&self) -> u64 {
+        self.merge.readers().fold(0, |sum, reader| sum.saturating_add(reader.dropped()))
+    }
+
     /// The files that could be opened, as the user named them; a record's `file` is an index.
     pub(crate) fn names(&self) -> &[String] {
         &self.problems.names
@@ -82,6 +98,8 @@ pub(crate) struct Problems {
     names: Vec<String>,
     /// Whether nothing is said about them.
     silent: bool,
+    /// Whether a capture that was cut is an error.
+    is_strict: bool,
     /// Whether some input could not be read, or not to its end.
     failed: bool,
     /// How many stretches of damage were passed over, and how many bytes in all.
@@ -109,13 +127,13 @@ impl Problems {
         }
     }
 
-    /// Says how much damage was passed over without a line of its own. Call it after the last record.
-    pub(crate) fn finish(&self) {
+    /// Says how much damage was passed over without a line of its own.
+    fn finish(&self) {
         if let Some(more @ 1..) = self.skips.checked_sub(SKIPS_SHOWN)
             && !self.silent
         {
             let bytes = self.skipped_bytes;
-            eprintln!("roce: damage was skipped at {more} more places; {bytes} bytes in all");
+            say!("damage was skipped at {more} more places; {bytes} bytes in all");
         }
     }
 
@@ -134,9 +152,22 @@ impl Problems {
         self.failed = true;
     }
 
+    /// Says that a capture was cut, unless that is said already.
+    fn report_unclosed(&mut self, file: u32) {
+        if self.failed {
+            return;
+        }
+        let reason = "the capture was cut: its closing block is missing. The disk was full, the program that captured was \
+                      killed, or it is still running; packets after the last one here were not written";
+        match self.is_strict {
+            true => self.fail(file, &anyhow!(reason)),
+            false => self.say(self.name(file), &anyhow!(reason)),
+        }
+    }
+
     fn say(&self, name: &str, error: &anyhow::Error) {
         if !self.silent {
-            eprintln!("roce: {name}: {error:#}");
+            say!("{name}: {error:#}");
         }
     }
 

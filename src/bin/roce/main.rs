@@ -8,6 +8,7 @@ mod demo;
 mod device;
 mod devices;
 mod flows;
+mod help;
 mod input;
 mod interrupt;
 mod links;
@@ -22,21 +23,29 @@ mod replay;
 mod run;
 mod serve;
 mod shell;
+mod table_names;
 #[cfg(feature = "parquet")]
 mod tables;
 #[cfg(not(feature = "parquet"))]
 #[path = "tables/absent.rs"]
 mod tables;
 
+use std::ffi::OsString;
+use std::io::{self, Write as _};
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
+use output::say;
+use roce::decode::{PrintableLines, is_plain};
 
 /// A RoCEv2 protocol stack in pure userspace.
 ///
 /// Exit status: 0 on success, 1 when the command found something wrong, 2 on errors, 130 after Ctrl-C.
 #[derive(Debug, Parser)]
 #[command(name = "roce", version, max_term_width = 100, arg_required_else_help = true)]
+#[command(after_help = "\
+`roce help COMMAND` prints the help of a command. Pages: `roce help faults` (--fault of roce run), `roce help filter` \
+(filters of roce decode and roce flows), `roce help parquet` (tables).")]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -65,7 +74,32 @@ fn could_not() -> ExitCode {
 }
 
 fn main() -> ExitCode {
-    let result = match Cli::parse().command {
+    let arguments: Vec<_> = std::env::args_os().collect();
+    let result = match help::page(arguments.get(1..).unwrap_or_default()) {
+        Some(printed) => printed,
+        None => match parse(&arguments) {
+            Ok(cli) => run(cli.command),
+            Err(told) => return tell(&told),
+        },
+    };
+    match result {
+        Ok(status) => status,
+        // The reader of the pipe has closed it.
+        Err(error) if output::is_broken_pipe(&error) => ExitCode::SUCCESS,
+        Err(error) => {
+            say!("{error:#}");
+            could_not()
+        }
+    }
+}
+
+fn parse(arguments: &[OsString]) -> Result<Cli, clap::Error> {
+    let matches = help::reflow(Cli::command()).try_get_matches_from(arguments)?;
+    Cli::from_arg_matches(&matches)
+}
+
+fn run(command: Command) -> anyhow::Result<ExitCode> {
+    match command {
         Command::Demo(args) => demo::run(&args),
         Command::Decode(args) => decode::run(args),
         Command::Flows(args) => flows::run(&args),
@@ -79,14 +113,27 @@ fn main() -> ExitCode {
         Command::Run(args) => run::run(&args),
         Command::Completions(args) => shell::completions(&args),
         Command::Man(args) => man::man(&args),
+    }
+}
+
+/// Prints what the arguments ask for (help, version) or what is wrong with them.
+fn tell(told: &clap::Error) -> ExitCode {
+    let is_asked_for = !told.use_stderr();
+    let printed = if is_asked_for { output::check_open() } else { Ok(()) };
+    let print = || match is_asked_for {
+        true => told.print(),
+        // It repeats arguments, which may come from anywhere.
+        false if std::env::args().any(|argument| !argument.chars().all(is_plain)) => {
+            write!(io::stderr(), "{}", PrintableLines(&told.render().to_string()))
+        }
+        false => told.print(),
     };
-    match result {
-        Ok(status) => status,
-        // The reader of the pipe has closed it.
-        Err(error) if output::is_broken_pipe(&error) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("roce: {error:#}");
+    match printed.and_then(|()| print()).and_then(|()| io::stdout().flush()) {
+        Err(error) if is_asked_for && error.kind() != io::ErrorKind::BrokenPipe => {
+            say!("cannot write to standard output: {error}");
             could_not()
         }
+        _ if is_asked_for => ExitCode::SUCCESS,
+        _ => could_not(),
     }
 }

@@ -9,7 +9,8 @@ use anyhow::Context;
 use clap::{Args, CommandFactory};
 use clap_mangen::Man;
 
-use crate::{Cli, output};
+use crate::outfile::WholeFile;
+use crate::{Cli, help, output};
 
 /// Print the man page, or write one per subcommand
 #[derive(Debug, Args)]
@@ -20,10 +21,11 @@ pub(crate) struct ManArgs {
 }
 
 pub(crate) fn man(args: &ManArgs) -> anyhow::Result<ExitCode> {
-    let mut command = Cli::command().disable_help_subcommand(true);
+    let mut command = help::reflow(Cli::command()).disable_help_subcommand(true);
     command.build();
     match &args.out {
         Some(dir) => std::fs::create_dir_all(dir)
+            .map_err(Into::into)
             .and_then(|()| write_pages(command, dir))
             .with_context(|| format!("cannot write man pages to {}", dir.display()))?,
         None => {
@@ -36,14 +38,14 @@ pub(crate) fn man(args: &ManArgs) -> anyhow::Result<ExitCode> {
 }
 
 /// Writes the page of a command and those of its subcommands.
-fn write_pages(command: clap::Command, dir: &Path) -> io::Result<()> {
+fn write_pages(command: clap::Command, dir: &Path) -> anyhow::Result<()> {
     for subcommand in command.get_subcommands().filter(|command| !command.is_hide_set()) {
         write_pages(subcommand.clone(), dir)?;
     }
     let mut page = Vec::new();
     let name = Man::new(command.clone()).get_filename();
     write_page(command, &mut page)?;
-    std::fs::write(dir.join(name), page)
+    WholeFile::write(name.clone(), &dir.join(name), &page)
 }
 
 fn write_page(command: clap::Command, out: &mut dyn Write) -> io::Result<()> {
@@ -69,7 +71,7 @@ fn write_page(command: clap::Command, out: &mut dyn Write) -> io::Result<()> {
     if let Some(after_help) = after_help {
         let (examples, notes) = after_help.split_once("\n\n").unwrap_or((&after_help, ""));
         write_literally(out, "EXAMPLES", examples.split_once('\n').map_or("", |(_, lines)| lines))?;
-        write_literally(out, "NOTES", notes.split("\nExit status").next().unwrap_or_default())?;
+        write_notes(out, notes.split("\nExit status").next().unwrap_or_default())?;
     }
     writeln!(out, ".SH \"SEE ALSO\"\n{}", escaped(sections.see_also))
 }
@@ -80,6 +82,21 @@ fn write_literally(out: &mut dyn Write, title: &str, text: &str) -> io::Result<(
         return Ok(());
     }
     writeln!(out, ".SH \"{title}\"\n.nf\n{}\n.fi", escaped(text))
+}
+
+/// A section of paragraphs, unless it is empty. Lines that are indented stay as they are.
+fn write_notes(out: &mut dyn Write, text: &str) -> io::Result<()> {
+    if text.is_empty() {
+        return Ok(());
+    }
+    writeln!(out, ".SH \"NOTES\"")?;
+    for line in text.lines() {
+        match line.starts_with(' ') {
+            true => writeln!(out, ".nf\n{}\n.fi", escaped(line))?,
+            false => writeln!(out, ".PP\n{}", escaped(line))?,
+        }
+    }
+    Ok(())
 }
 
 /// A section of terms, each with what it means.
@@ -197,7 +214,7 @@ static RUN: Sections = Sections {
     exit_status: &[
         ("126", "The program cannot be run."),
         ("127", "The program is not found."),
-        ("2", "A device cannot be opened, or the library is not found."),
+        ("2", "A device cannot be opened, the library is not found, or a capture was cut."),
         ("other", "The program's own."),
     ],
     environment: &[

@@ -1,13 +1,17 @@
-//! What every subcommand that prints needs.
+//! Standard output, as every subcommand that prints uses it.
 
-use std::io::{self, BufWriter, IsTerminal, Stdout};
+mod closed;
+
+use std::io::{self, BufWriter, IsTerminal, LineWriter, Stdout, Write};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use clap::ValueEnum;
+use roce::decode::PrintableLines;
 
 /// When to use colors.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Color {
-    /// On a terminal, unless NO_COLOR is set.
+    /// On a terminal, unless NO_COLOR is set or TERM is dumb.
     #[default]
     Auto,
     /// Even into a pipe.
@@ -24,10 +28,15 @@ impl Color {
             Self::Never => false,
             Self::Auto => {
                 let refused = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
-                io::stdout().is_terminal() && !refused
+                io::stdout().is_terminal() && !refused && !is_dumb()
             }
         }
     }
+}
+
+/// Whether the terminal knows no escape sequences.
+pub(crate) fn is_dumb() -> bool {
+    std::env::var_os("TERM").is_some_and(|value| value == "dumb")
 }
 
 /// Columns of the terminal that standard output is; else what COLUMNS says; else nothing, and lines may have any length.
@@ -42,16 +51,75 @@ pub(crate) fn width() -> Option<usize> {
 }
 
 /// Standard output, in large pieces. It can be written from any thread.
-pub(crate) fn stdout() -> BufWriter<Stdout> {
+pub(crate) fn stdout() -> BufWriter<StandardOutput> {
     const PIECE: usize = 256 * 1024;
-    BufWriter::with_capacity(PIECE, io::stdout())
+    BufWriter::with_capacity(PIECE, StandardOutput(io::stdout()))
 }
 
-/// Whether an error is that the reader of our output has gone.
-pub(crate) fn is_broken_pipe(error: &anyhow::Error) -> bool {
-    let io = error.chain().filter_map(|cause| cause.downcast_ref::<io::Error>());
-    io.into_iter().any(|cause| cause.kind() == io::ErrorKind::BrokenPipe)
+/// Standard output, line by line, for what a user follows as it happens.
+pub(crate) fn lines() -> LineWriter<StandardOutput> {
+    LineWriter::new(StandardOutput(io::stdout()))
 }
+
+/// Standard output, which fails if the caller closed it: the runtime of Rust replaces it by /dev/null then, where all that a
+/// command found would be lost with exit status 0.
+pub(crate) struct StandardOutput(Stdout);
+
+/// Whether the reader of standard output has gone.
+static READER_IS_GONE: AtomicBool = AtomicBool::new(false);
+
+impl StandardOutput {
+    fn note<T>(result: io::Result<T>) -> io::Result<T> {
+        if result.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::BrokenPipe) {
+            READER_IS_GONE.store(true, Ordering::Relaxed);
+        }
+        result
+    }
+}
+
+impl Write for StandardOutput {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        check_open()?;
+        Self::note(self.0.write(bytes))
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Self::note(self.0.flush())
+    }
+}
+
+/// Fails if standard output was closed when the process started.
+pub(crate) fn check_open() -> io::Result<()> {
+    if closed::was_closed() {
+        return Err(io::Error::other("standard output is closed"));
+    }
+    Ok(())
+}
+
+/// Whether an error is that the reader of standard output has gone. Connections to peers break in the same way; that is an
+/// error.
+pub(crate) fn is_broken_pipe(error: &anyhow::Error) -> bool {
+    let kind_of = |cause: &(dyn std::error::Error + 'static)| {
+        let io = cause.downcast_ref::<io::Error>().map(io::Error::kind);
+        io.or_else(|| cause.downcast_ref::<serde_json::Error>()?.io_error_kind())
+    };
+    READER_IS_GONE.load(Ordering::Relaxed)
+        && error.chain().any(|cause| kind_of(cause) == Some(io::ErrorKind::BrokenPipe))
+}
+
+/// Says one line on standard error, in one write: lines of several threads and processes do not mix. Text from outside in it
+/// is made harmless.
+///
+/// What cannot be said is lost: the exit status tells how the command ended.
+pub(crate) fn remark(text: &str) {
+    let _ = io::stderr().write_all(format!("roce: {}\n", PrintableLines(text)).as_bytes());
+}
+
+/// Says one line on standard error: [`remark`] with the arguments of `format!`.
+macro_rules! say {
+    ($($text:tt)*) => { $crate::output::remark(&format!($($text)*)) };
+}
+pub(crate) use say;
 
 /// What a command says that cannot write Parquet files.
 #[cfg(not(feature = "parquet"))]

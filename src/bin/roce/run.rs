@@ -4,6 +4,7 @@ mod devices;
 mod files;
 mod library;
 mod namespace;
+mod supervise;
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -15,6 +16,7 @@ use anyhow::{Context, Result};
 use roce::link::{NamedSpec, fault};
 
 use crate::outfile;
+use crate::output::say;
 
 /// Run an unmodified verbs program on a soft NIC
 ///
@@ -54,7 +56,10 @@ have no effect in a namespace.
 
 The library writes nothing to the program's output. With ROCE_LOG=FILE it writes to FILE why a device cannot be opened.
 Setuid programs ignore all ROCE_ variables.
-Exit status: the program's; 127 if the program is not found, 126 if it cannot be run, 2 for other errors.")]
+
+With --pcap this command waits for the program, and says if a capture could not be written to its end (a full disk).
+Exit status: the program's; 127 if the program is not found, 126 if it cannot be run, 2 for other errors, and if the program
+was successful but its capture was cut; with --pcap 128 and the number of the signal that ended the program.")]
 pub(crate) struct Args {
     /// A device for the program: udp:ADDRESS, raw:INTERFACE or soft:INTERFACE, or NAME= and one of them; may be repeated
     ///
@@ -70,9 +75,16 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FILE")]
     pcap: Option<PathBuf>,
 
-    /// Impair packets, such as loss=1%,dup=0.1%,reorder=2%; docs/faults.md has all keys
+    /// Impair packets, such as loss=1%,dup=0.1%,reorder=2%; `roce help faults` tells all keys
+    ///
+    /// By chance: loss, dup, reorder, corrupt, mark (1%, 100ppm), delay, jitter (10us), rate (10G), queue, seed, keep=dropped. By
+    /// rule, for certain packets: drop, dup, reorder, corrupt, mark, delay, as in drop=0x11:7 (QPN, PSN).
     #[arg(long, value_name = "SPEC")]
     fault: Option<fault::Spec>,
+
+    /// Do not say which devices the program has
+    #[arg(short, long)]
+    quiet: bool,
 
     /// The program and its arguments
     #[arg(required = true, trailing_var_arg = true, value_name = "PROGRAM")]
@@ -90,10 +102,16 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     if let Some(result) = files::probe() {
         return result.map(|()| ExitCode::SUCCESS);
     }
+    if args.pcap.is_some()
+        && let Some(status) = supervise::run()?
+    {
+        return Ok(status);
+    }
     let directory = library::find()?;
     if args.devices.is_empty() {
-        for remark in devices::check_default()? {
-            eprintln!("roce: {remark}");
+        let remarks = devices::check_default()?;
+        for remark in remarks.iter().filter(|_| !args.quiet) {
+            say!("{remark}");
         }
     } else {
         devices::check_named(&args.devices)?;
@@ -110,27 +128,34 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     set(&mut command, "ROCE_FAULT", args.fault.as_ref().map(|fault| fault.to_string().into()));
     let (library, redirect) = (directory.join(library::NAME), directory.join(FILES));
     files::show(&mut command, files::choose(name)?, &args.devices, &library, &redirect)?;
+    supervise::follow(&mut command);
     let error = command.exec();
     Ok(cannot_run(name, &error))
 }
 
 /// Says why a program was not started.
 fn cannot_run(name: &OsStr, error: &io::Error) -> ExitCode {
-    let is_there = Path::new(name).is_file();
+    let is_path = name.as_encoded_bytes().contains(&b'/');
+    let is_there = files::find_program(name).is_some_and(|file| file.is_file());
     match error.kind() {
         io::ErrorKind::NotFound if is_there => {
-            eprintln!("roce: cannot run {}: its interpreter is not found", name.display());
+            say!("cannot run {}: its interpreter is not found", name.display());
             ExitCode::from(NOT_FOUND)
         }
-        io::ErrorKind::NotFound => {
-            eprintln!("roce: cannot run {}: program not found", name.display());
-            ExitCode::from(NOT_FOUND)
-        }
+        // A directory of PATH that cannot be searched is an error of the system call, whatever the
+        // others have.
+        io::ErrorKind::PermissionDenied if !is_path && !is_there => not_found(name),
+        io::ErrorKind::NotFound => not_found(name),
         _ => {
-            eprintln!("roce: cannot run {}: {error}", name.display());
+            say!("cannot run {}: {error}", name.display());
             ExitCode::from(CANNOT_RUN)
         }
     }
+}
+
+fn not_found(name: &OsStr) -> ExitCode {
+    say!("cannot run {}: program not found", name.display());
+    ExitCode::from(NOT_FOUND)
 }
 
 /// Checks where captures go, and removes the one of an earlier run: the library leaves existing files, which another

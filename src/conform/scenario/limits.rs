@@ -77,7 +77,7 @@ pub(super) fn plain(field: &str, text: &str, most: usize) -> Result<(), String> 
     if text.len() > most {
         return Err(format!("{field}: {} bytes are more than {most}", text.len()));
     }
-    match text.chars().find(|c| !super::super::text::is_plain(*c)) {
+    match text.chars().find(|c| !crate::decode::is_plain(*c)) {
         Some(c) => Err(format!("{field}: it holds the character {}", c.escape_unicode())),
         None => Ok(()),
     }

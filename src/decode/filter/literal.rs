@@ -4,6 +4,7 @@ use core::cmp::Ordering;
 use core::net::IpAddr;
 
 use super::super::field::{Field, Show, Value};
+use super::super::time::parse_date;
 use super::suggest::nearest;
 use crate::wire::Opcode;
 
@@ -50,6 +51,9 @@ impl Literal {
             Show::Seconds => {
                 parse_seconds(text).map(Self::Nanos).ok_or_else(|| wanted("a number of seconds"))
             }
+            Show::Date => parse_date(text)
+                .map(Self::Nanos)
+                .ok_or_else(|| wanted("a time (\"2026-11-15 00:06:59.4\", in UTC)")),
             Show::Text => match vocabulary(field.name) {
                 Some(words) if !words.contains(&text) && !text.starts_with("opcode ") => {
                     Err(never(field, text, &words))

@@ -19,6 +19,7 @@ use thiserror::Error;
 
 use super::Context;
 use super::context::FieldRef;
+use super::escape::Printable;
 use super::field::{Field, Value};
 use literal::{Literal, Set, compare_values};
 use pattern::Pattern;
@@ -51,15 +52,22 @@ pub struct FilterError {
 
 impl fmt::Display for FilterError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}, at character {}", self.reason, self.at.start + 1)
+        // The reason can repeat a part of the filter, which may come from anywhere.
+        write!(f, "{}, at character {}", Printable(&self.reason), self.at.start + 1)
     }
 }
 
 impl FilterError {
     /// The filter with the place marked beneath it, in two lines.
     pub fn point(&self, source: &str) -> String {
-        let marks = "^".repeat(self.at.len().max(1));
-        format!("{source}\n{:indent$}{marks}", "", indent = self.at.start)
+        let shown = |characters: Range<usize>| -> String {
+            let part: String =
+                source.chars().skip(characters.start).take(characters.len()).collect();
+            Printable(&part).to_string()
+        };
+        let indent = shown(0..self.at.start).chars().count();
+        let marks = "^".repeat(shown(self.at.clone()).chars().count().max(1));
+        format!("{}\n{:indent$}{marks}", Printable(source), "")
     }
 }
 
@@ -214,6 +222,19 @@ mod tests {
     fn error(source: &str) -> (String, String) {
         let error = Filter::parse(source).unwrap_err();
         (error.to_string(), error.point(source).lines().nth(1).unwrap().to_owned())
+    }
+
+    #[test]
+    fn errors_repeat_no_control_sequences() {
+        for source in ["\x1b[31mred", "frame.len == \x1b[2J", "'\x1b]0;x\x07", "a\u{202e}b == 1"] {
+            let error = Filter::parse(source).unwrap_err();
+            let shown = format!("{error}{}", error.point(source).replace('\n', ""));
+            assert!(shown.chars().all(super::super::is_plain), "{shown:?}");
+        }
+        let error = Filter::parse("\x1b[31mred").unwrap_err();
+        let marked = error.point("\x1b[31mred");
+        assert_eq!(marked.lines().next(), Some("\\u{1b}[31mred"), "{marked}");
+        assert!(marked.lines().nth(1).unwrap().starts_with("^^^^^^"), "{marked}");
     }
 
     #[test]

@@ -259,7 +259,7 @@ impl Class {
     fn of(field: &FieldRef) -> Self {
         match field.kind().show {
             Show::Dec | Show::Hex(_) => Self::Number,
-            Show::Seconds => Self::Seconds,
+            Show::Seconds | Show::Date => Self::Seconds,
             Show::Text => Self::Text,
             Show::Bytes | Show::Mac => Self::Bytes,
             Show::Ipv4 => Self::Ipv4,

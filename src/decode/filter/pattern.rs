@@ -26,7 +26,7 @@ pub(super) fn searchable(field: &FieldRef, operator: &str) -> Result<(), String>
     let what = match field.kind().show {
         Show::Text | Show::Bytes | Show::Mac => return Ok(()),
         Show::Dec | Show::Hex(_) => "a number",
-        Show::Seconds => "a time",
+        Show::Seconds | Show::Date => "a time",
         Show::Ipv4 | Show::Ipv6 => "an address; compare it with ==",
     };
     Err(format!("'{operator}' searches text and bytes, and {} is {what}", field.name()))

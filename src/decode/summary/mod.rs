@@ -6,10 +6,10 @@ mod serialize;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 
-use super::Context;
 use super::address::address_text;
 use super::field::put;
 use super::time::write_date_and_time;
+use super::{Context, TrainPosition};
 use crate::time::Instant;
 use crate::wire::aeth::{Answer, NakCode, RnrTimer};
 use crate::wire::{Bits, Gid, IcrcVerdict, Opcode, Qpn};
@@ -27,6 +27,7 @@ pub struct Summary {
     frames: u64,
     bytes: u64,
     roce_frames: u64,
+    trains: Trains,
     malformed: u64,
     first_time: Option<Instant>,
     last_time: Option<Instant>,
@@ -47,6 +48,49 @@ pub struct Summary {
     /// How many stretches of damage the reader passed over, and how many bytes in all.
     skips: u64,
     skipped_bytes: u64,
+}
+
+/// Frames with several packets, because of segmentation offload.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "analysis", derive(serde::Serialize))]
+pub struct Trains {
+    /// Captured frames with several packets.
+    pub frames: u64,
+    /// Packets that were found in them.
+    pub packets: u64,
+    /// Packets of them of which nothing was captured, because a snap length cut the frame.
+    pub cut_off: u64,
+}
+
+impl Trains {
+    /// Counts a packet at this position.
+    #[inline]
+    pub fn add(&mut self, position: TrainPosition) {
+        self.packets += 1;
+        self.frames += u64::from(position.index == 1);
+        if position.index == position.captured {
+            self.cut_off += u64::from(position.of.saturating_sub(position.captured));
+        }
+    }
+
+    /// Adds the counts of later packets.
+    fn append(&mut self, later: Self) {
+        self.frames += later.frames;
+        self.packets += later.packets;
+        self.cut_off += later.cut_off;
+    }
+
+    /// Returns a sentence about them without its period, unless there is none.
+    pub fn sentence(&self) -> Option<String> {
+        let Self { frames, packets, cut_off } = self;
+        let s = if *frames == 1 { "" } else { "s" };
+        let text = format!("{frames} frame{s} held {packets} packets: segmentation offload");
+        match (frames, cut_off) {
+            (0, _) => None,
+            (_, 0) => Some(text),
+            _ => Some(format!("{text}; {cut_off} more were cut off by the snap length")),
+        }
+    }
 }
 
 /// How many conversations are remembered where they can be found fast.
@@ -143,6 +187,7 @@ impl Summary {
             frames: 0,
             bytes: 0,
             roce_frames: 0,
+            trains: Trains::default(),
             malformed: 0,
             first_time: None,
             last_time: None,
@@ -168,15 +213,20 @@ impl Summary {
 
     /// Takes a frame into account.
     pub fn add(&mut self, context: &Context<'_>) {
-        self.frames += 1;
+        // The packets of a train are in one captured frame.
+        let is_first = context.train.is_none_or(|train| train.index == 1);
+        self.frames += u64::from(is_first);
         self.bytes += u64::from(context.wire_len);
+        if let Some(position) = context.train {
+            self.trains.add(position);
+        }
         self.first_time = min_some(self.first_time, context.time);
         self.last_time = self.last_time.max(context.time);
         self.malformed += u64::from(context.frame.error().is_some());
         let Some(verdict) = context.icrc() else {
             return;
         };
-        self.roce_frames += 1;
+        self.roce_frames += u64::from(is_first);
         self.verdicts[verdict as usize] += 1;
         let Some(packet) = context.frame.packet() else {
             return;
@@ -219,6 +269,7 @@ impl Summary {
         self.frames += later.frames;
         self.bytes += later.bytes;
         self.roce_frames += later.roce_frames;
+        self.trains.append(later.trains);
         self.malformed += later.malformed;
         self.first_time = min_some(self.first_time, later.first_time);
         self.last_time = self.last_time.max(later.last_time);
@@ -239,6 +290,7 @@ impl Summary {
     /// Forgets everything, and keeps the memory.
     pub fn clear(&mut self) {
         (self.frames, self.bytes, self.roce_frames, self.malformed) = (0, 0, 0, 0);
+        self.trains = Trains::default();
         (self.first_time, self.last_time) = (None, None);
         (self.congested, self.verdicts) = (0, [0; 3]);
         self.opcodes.clear();
@@ -284,6 +336,9 @@ impl Summary {
         let (frames, roce, bytes) = (self.frames, self.roce_frames, self.bytes);
         put(&mut out, format_args!("frames         {frames}, {bytes} bytes on the wire\n"));
         put(&mut out, format_args!("RoCE frames    {roce}\n"));
+        if let Some(sentence) = self.trains.sentence() {
+            put(&mut out, format_args!("trains         {sentence}\n"));
+        }
         for (label, time) in
             [("first          ", self.first_time), ("last           ", self.last_time)]
         {

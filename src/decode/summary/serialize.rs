@@ -13,6 +13,7 @@ impl Serialize for Summary {
         object.serialize_entry("frames", &self.frames)?;
         object.serialize_entry("bytes", &self.bytes)?;
         object.serialize_entry("roce_frames", &self.roce_frames)?;
+        object.serialize_entry("trains", &self.trains)?;
         object.serialize_entry("incomplete", &self.malformed)?;
         let skipped = Skipped { places: self.skips, bytes: self.skipped_bytes };
         object.serialize_entry("skipped", &skipped)?;

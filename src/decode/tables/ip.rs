@@ -75,8 +75,8 @@ pub(in super::super) static UDP: [Field; 8] = [
     Field::bits("udp.port", "Port", Udp::LAYOUT.destination_port, Show::Dec).hidden(),
     Field::bits("udp.length", "Length", Udp::LAYOUT.length, Show::Dec),
     Field::bits("udp.checksum", "Checksum", Udp::LAYOUT.checksum, Show::Hex(4)),
-    Field::computed("udp.payload", "Payload", Show::Bytes, |context, _| {
-        context.udp_payload().map(Value::Bytes)
+    Field::computed("udp.payload", "Payload", Show::Bytes, |context, layer| {
+        context.udp_payload(layer).map(Value::Bytes)
     })
     .hidden(),
 ];

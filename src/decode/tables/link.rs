@@ -7,11 +7,15 @@ use crate::wire::{Erf, Ethernet, Sll, Sll2, Vlan};
 const DESTINATION: BitRange = Ethernet::LAYOUT.destination;
 const SOURCE: BitRange = Ethernet::LAYOUT.source;
 
-pub(in super::super) static FRAME: [Field; 10] = [
+pub(in super::super) static FRAME: [Field; 11] = [
     Field::presence("frame"),
     Field::computed("frame.number", "Number", Show::Dec, |context, _| {
         Some(Value::Uint(context.number))
     }),
+    Field::computed("frame.time", "Arrival Time", Show::Date, |context, _| {
+        Some(Value::Nanos(context.time?.as_nanos().into()))
+    })
+    .hidden(),
     Field::computed("frame.time_epoch", "Epoch Time", Show::Seconds, |context, _| {
         Some(Value::Nanos(context.time?.as_nanos().into()))
     }),

@@ -5,6 +5,7 @@ mod ip;
 mod link;
 mod mad;
 mod transport;
+mod tunnel;
 
 use super::field::Field;
 
@@ -51,6 +52,13 @@ tables! {
     Ipv6: "Internet Protocol Version 6", ip::IPV6;
     Ipv6Extension: "IPv6 Extension Header", ip::IPV6_EXTENSION;
     Udp: "User Datagram Protocol", ip::UDP;
+    Vxlan: "Virtual eXtensible Local Area Network", tunnel::VXLAN;
+    Geneve: "Generic Network Virtualization Encapsulation", tunnel::GENEVE;
+    Gre: "Generic Routing Encapsulation", tunnel::GRE;
+    Erspan1: "Encapsulated Remote Switch Packet Analysis Type I", tunnel::ERSPAN1;
+    Erspan2: "Encapsulated Remote Switch Packet Analysis Type II", tunnel::ERSPAN2;
+    Erspan3: "Encapsulated Remote Switch Packet Analysis Type III", tunnel::ERSPAN3;
+    Mpls: "MultiProtocol Label Switching", tunnel::MPLS;
     Bth: "Base Transport Header", transport::BTH;
     Rdeth: "RDETH - Reliable Datagram Extended Transport Header", transport::RDETH;
     Deth: "DETH - Datagram Extended Transport Header", transport::DETH;
@@ -99,9 +107,10 @@ impl TableId {
         &TABLES[self as usize]
     }
 
-    /// Whether a frame can have several such layers, so that its fields can have several values.
+    /// Whether a frame can have several such layers without a tunnel, so that its fields can have
+    /// several values. With tunnels any layer below the BTH can stand more than once.
     pub(super) fn repeats(self) -> bool {
-        matches!(self, Self::ServiceVlan | Self::Vlan | Self::Ipv6Extension)
+        matches!(self, Self::ServiceVlan | Self::Vlan | Self::Ipv6Extension | Self::Mpls)
     }
 }
 

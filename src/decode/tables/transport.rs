@@ -234,7 +234,7 @@ pub(in super::super) static VCRC: [Field; 2] = [
 ];
 
 /// What is to be said of every packet of RoCE and of native InfiniBand, however much of it is there.
-pub(in super::super) static ROCE: [Field; 6] = [
+pub(in super::super) static ROCE: [Field; 8] = [
     Field::presence("infiniband"),
     Field::presence_if("roce", "RoCE", |context| {
         context.frame.encapsulation().is_some_and(|how| how != Encapsulation::Native)
@@ -248,6 +248,12 @@ pub(in super::super) static ROCE: [Field; 6] = [
     }),
     Field::computed("roce.icrc", "ICRC Verdict", Show::Text, |context, _| {
         context.icrc().map(|verdict| Value::Text(verdict.name()))
+    }),
+    Field::computed("roce.train.index", "Packet in its train", Show::Dec, |context, _| {
+        context.train.map(|train| Value::Uint(train.index.into()))
+    }),
+    Field::computed("roce.train.len", "Packets in the train", Show::Dec, |context, _| {
+        context.train.map(|train| Value::Uint(train.of.into()))
     }),
     Field::computed("roce.flow", "Connection", Show::Dec, |context, _| {
         context.annotations.flow.map(Value::Uint)

@@ -35,7 +35,7 @@ use crate::table::{Present, SlotId};
 use crate::time::Instant;
 use crate::verbs::{
     AttrMask, EventType, ModifyError, PdHandle, PostError, Posting, QpAttr, QpCreate, QpHandle,
-    QpState, QpType, RecvWr, SendWr,
+    QpState, QpType, RecvWr, SendWr, WrId,
 };
 use crate::wire::batch::Batch;
 use crate::wire::{Bth, Opcode, OpcodeInfo, Packet, Psn, Qpn, Received, Role};
@@ -160,6 +160,13 @@ impl Qp {
         env: &mut Env,
     ) -> Result<(), PostError> {
         self.tx.post(wr, inline, &self.attr)?;
+        self.sends_posted(env);
+        Ok(())
+    }
+
+    /// Posts a send that completes with `LOC_QP_OP_ERR`.
+    pub(super) fn post_unsupported(&mut self, id: WrId, env: &mut Env) -> Result<(), PostError> {
+        self.tx.post_unsupported(id, &self.attr)?;
         self.sends_posted(env);
         Ok(())
     }

@@ -29,6 +29,11 @@ impl Engine {
     pub fn query_qp(&self, handle: QpHandle) -> Option<QpAttr> {
         Some(self.qps.get(handle.0)?.query())
     }
+
+    /// Whether every work request of the send queue is acknowledged, or has failed.
+    pub fn is_send_queue_empty(&self, handle: QpHandle) -> Option<bool> {
+        Some(self.qps.get(handle.0)?.tx.is_empty())
+    }
 }
 
 /// Checks a change of attributes; returns those that apply, and the state that is entered.

@@ -83,8 +83,8 @@ impl ibv_wc {
 ///
 /// # Safety
 ///
-/// `list` must point to `count` of them, which stay as they are while they are borrowed; with a count of zero or less
-/// it may be anything.
+/// `list` must point to `count` of them, be aligned, and stay as it is while it is borrowed; with a
+/// count of zero or less it may be anything.
 #[inline]
 #[expect(unsafe_code, reason = "the list is the program's")]
 pub unsafe fn sges<'a>(list: *const ibv_sge, count: i32) -> &'a [Sge] {
@@ -123,7 +123,12 @@ impl ibv_send_wr {
         reason = "what it points to is the program's, and its unions are what the opcode says"
     )]
     pub unsafe fn to_send_wr(&self, qp_type: QpType) -> Result<SendWr<'_>, PostError> {
-        let opcode = WrOpcode::from_code(self.opcode).ok_or(PostError::Unsupported)?;
+        let opcode =
+            WrOpcode::from_code(self.opcode).ok_or(PostError::UnknownOpcode(self.opcode))?;
+        // Checked first: on UD, the address handle is where a READ has its remote address.
+        if !opcode.is_allowed_on(qp_type) {
+            return Err(PostError::NotAllowedOnQpType { opcode, qp_type });
+        }
         // SAFETY: the caller vouches for it.
         let sges = unsafe { sges(self.sg_list, self.num_sge) };
         // SAFETY: the caller vouches for it.
@@ -329,7 +334,7 @@ pub fn recv_wr(id: WrId, list: &[ibv_sge]) -> Option<ibv_recv_wr> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::verbs::{FlushLevel, FlushPlacement};
+    use crate::verbs::{Errno, FlushLevel, FlushPlacement};
 
     const RKEY: RKey = RKey::new(0x0102_0304);
 
@@ -394,11 +399,28 @@ mod tests {
         };
         let wr = SendWr::new(WrId(1), op, Data::EMPTY);
         assert!(send_wr(&wr, &[], SendObjects::default()).is_none());
-        for opcode in [10, 11, 12, 14, 99, u32::MAX] {
+        let to_send_wr = |opcode, qp_type| {
             let c = ibv_send_wr { opcode, ..ibv_send_wr::zeroed() };
             // SAFETY: it points to nothing.
-            assert_eq!(unsafe { c.to_send_wr(QpType::Rc) }, Err(PostError::Unsupported));
+            unsafe { c.to_send_wr(qp_type) }.map(drop)
+        };
+        for opcode in [12, 13, 16, 99, u32::MAX] {
+            let refused = to_send_wr(opcode, QpType::Rc);
+            assert_eq!(refused, Err(PostError::UnknownOpcode(opcode)));
+            assert_eq!(refused.map_err(PostError::errno), Err(Errno::EINVAL));
         }
+        let flush = WrOpcode::Flush.code();
+        assert_eq!(to_send_wr(flush, QpType::Rc), Err(PostError::Unsupported));
+        // A remote address is not taken for an address handle.
+        let c = ibv_send_wr {
+            opcode: WrOpcode::RdmaRead.code(),
+            wr: ibv_send_wr_peer { rdma: ibv_send_wr_rdma { remote_addr: 1, rkey: 2 } },
+            ..ibv_send_wr::zeroed()
+        };
+        let (opcode, qp_type) = (WrOpcode::RdmaRead, QpType::Ud);
+        // SAFETY: the address is not looked at.
+        let read = unsafe { c.to_send_wr(qp_type) };
+        assert_eq!(read, Err(PostError::NotAllowedOnQpType { opcode, qp_type }));
         let c = ibv_send_wr { opcode: 2, num_sge: -1, ..ibv_send_wr::zeroed() };
         // SAFETY: it points to nothing.
         let wr = unsafe { c.to_send_wr(QpType::Rc) };

@@ -2,7 +2,7 @@
 
 use super::chance::{Arrival, Decision, Loss};
 use super::queue::Queue;
-use super::{Counts, Injector};
+use super::{Counts, Effect, Injector, State};
 use crate::capture::Direction;
 use crate::time::Instant;
 use crate::wire::Gid;
@@ -47,11 +47,10 @@ impl<P: Clone> Lane<P> {
         packet: impl FnOnce() -> P,
     ) -> Option<String> {
         let mut state = self.injector.lock();
-        if let Some(observer) = &mut state.observer {
-            observer(Direction::Outbound, bytes);
-        }
         let Outgoing { to, wire_len } = *outgoing;
-        match state.impairments.decide(now, to, bytes, wire_len) {
+        let decision = state.impairments.decide(now, to, bytes, wire_len);
+        state.show(now, Direction::Outbound, bytes, &decision);
+        match decision {
             Decision::Lost(loss) => {
                 state.counts.lose(loss);
                 state.keep_dropped.is_some().then(|| state.cause(loss))
@@ -74,10 +73,9 @@ impl<P: Clone> Lane<P> {
         packet: impl FnOnce() -> P,
     ) {
         let mut state = self.injector.lock();
-        if let Some(observer) = &mut state.observer {
-            observer(direction, bytes);
-        }
-        match state.impairments.decide_by_rule(now, direction, bytes) {
+        let decision = state.impairments.decide_by_rule(now, direction, bytes);
+        state.show(now, direction, bytes, &decision);
+        match decision {
             Decision::Lost(loss) => state.counts.lose(loss),
             Decision::Arrives(arrival) => {
                 state.counts.add(&arrival);
@@ -120,6 +118,23 @@ impl<P: Clone> Lane<P> {
 
     pub(super) fn injector(&self) -> &Injector {
         &self.injector
+    }
+}
+
+impl State {
+    /// Shows a packet, as it is before anything is done to it, and what will be done.
+    fn show(&mut self, now: Instant, direction: Direction, bytes: &[u8], decision: &Decision) {
+        let Some(observer) = &mut self.observer else { return };
+        let effect = match decision {
+            Decision::Lost(_) => Some(Effect::Dropped),
+            Decision::Arrives(it) if it.corrupt.is_some() => Some(Effect::Corrupted),
+            Decision::Arrives(it) if it.again.is_some() => Some(Effect::Duplicated),
+            Decision::Arrives(it) if it.late || it.swap => Some(Effect::Reordered),
+            Decision::Arrives(it) if it.mark => Some(Effect::Marked),
+            Decision::Arrives(it) if it.time > now => Some(Effect::Delayed),
+            Decision::Arrives(_) => None,
+        };
+        observer(direction, bytes, effect);
     }
 }
 

@@ -68,8 +68,40 @@ pub fn inject_keeping(link: Link, spec: &Spec, tap: TapHandle) -> Link {
 #[derive(Clone)]
 pub struct Injector(Arc<Mutex<State>>);
 
-/// Sees every packet before anything is done to it, from its BTH to its last pad byte.
-type Observer = Box<dyn FnMut(Direction, &[u8]) + Send>;
+/// Sees every packet before anything is done to it, from its BTH to its last pad byte, and what is done.
+type Observer = Box<dyn FnMut(Direction, &[u8], Option<Effect>) + Send>;
+
+/// The effect of a fault on a packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "conform", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "conform", serde(rename_all = "snake_case"))]
+pub enum Effect {
+    /// It does not arrive.
+    Dropped,
+    /// A bit of it changes.
+    Corrupted,
+    /// It arrives twice.
+    Duplicated,
+    /// Others overtake it, or it overtakes one.
+    Reordered,
+    /// It is marked: congestion experienced.
+    Marked,
+    /// It arrives later.
+    Delayed,
+}
+
+impl std::fmt::Display for Effect {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Dropped => "dropped",
+            Self::Corrupted => "corrupted",
+            Self::Duplicated => "duplicated",
+            Self::Reordered => "reordered",
+            Self::Marked => "marked",
+            Self::Delayed => "delayed",
+        })
+    }
+}
 
 struct State {
     impairments: Impairments,
@@ -106,8 +138,9 @@ impl Injector {
         })))
     }
 
-    /// Shows every packet to `observer` before anything is done to it, from its BTH to its last pad byte.
-    pub fn observe(&self, observer: impl FnMut(Direction, &[u8]) + Send + 'static) {
+    /// Shows every packet to `observer` before anything is done to it, from its BTH to its last pad byte, with the effect that
+    /// a fault will have on it.
+    pub fn observe(&self, observer: impl FnMut(Direction, &[u8], Option<Effect>) + Send + 'static) {
         self.lock().observer = Some(Box::new(observer));
     }
 

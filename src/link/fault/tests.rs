@@ -106,8 +106,8 @@ fn rules_can_be_changed_and_tell_how_often_they_did_something() {
     let injector = Injector::new(&Spec::default());
     let seen = Arc::new(Mutex::new(Vec::new()));
     let observer = Arc::clone(&seen);
-    injector.observe(move |direction, packet| {
-        observer.lock().unwrap().push((direction, packet.len()));
+    injector.observe(move |direction, packet, effect| {
+        observer.lock().unwrap().push((direction, packet.len(), effect));
     });
     let mut link = injector.wrap(link_to(&recorder));
     let mut send = || link.sender.send(Instant::ZERO, &mut batch_of(&PATH, &[1, 2])).unwrap();
@@ -118,7 +118,10 @@ fn rules_can_be_changed_and_tell_how_often_they_did_something() {
     assert_eq!(link.receiver.receive(Instant::ZERO).unwrap(), 1);
     assert_eq!(injector.fired(), [2, 1]);
     let seen: Vec<_> = seen.lock().unwrap().clone();
-    let expected = [[(Direction::Outbound, 12); 4].as_slice(), &[(Direction::Inbound, 12); 2]];
+    let (out, into) = (Direction::Outbound, Direction::Inbound);
+    let dropped = Some(Effect::Dropped);
+    let expected =
+        [[(out, 12, None); 2], [(out, 12, dropped); 2], [(into, 12, dropped), (into, 12, None)]];
     assert_eq!(seen, expected.concat());
 }
 

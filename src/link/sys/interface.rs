@@ -87,9 +87,9 @@ fn address(at: *const libc::sockaddr) -> Option<Address> {
     }
 }
 
-/// The MTU of an interface, asked for by means of any socket. A name that is too long is no interface's.
-#[expect(unsafe_code, reason = "a system call")]
-pub(crate) fn mtu(any: BorrowedFd<'_>, name: &str) -> io::Result<usize> {
+/// A request about an interface. A name that is too long is no interface's.
+#[expect(unsafe_code, reason = "a structure of the C library")]
+fn request_about(name: &str) -> io::Result<libc::ifreq> {
     // SAFETY: it is made of numbers, bytes and pointers, for all of which zero is a value.
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
     if name.len() >= request.ifr_name.len() {
@@ -98,6 +98,13 @@ pub(crate) fn mtu(any: BorrowedFd<'_>, name: &str) -> io::Result<usize> {
     for (place, byte) in request.ifr_name.iter_mut().zip(name.bytes()) {
         *place = byte.cast_signed();
     }
+    Ok(request)
+}
+
+/// The MTU of an interface, asked for by means of any socket.
+#[expect(unsafe_code, reason = "a system call")]
+pub(crate) fn mtu(any: BorrowedFd<'_>, name: &str) -> io::Result<usize> {
+    let mut request = request_about(name)?;
     // SAFETY: this request reads a name, which ends with zero, and writes a number, both into `request`.
     if unsafe { libc::ioctl(any.as_raw_fd(), libc::SIOCGIFMTU, &raw mut request) } < 0 {
         return Err(io::Error::last_os_error());
@@ -105,4 +112,42 @@ pub(crate) fn mtu(any: BorrowedFd<'_>, name: &str) -> io::Result<usize> {
     // SAFETY: the request wrote this member, and every member is plain numbers anyway.
     let mtu = unsafe { request.ifr_ifru.ifru_mtu };
     Ok(usize::try_from(mtu).unwrap_or(0))
+}
+
+/// `struct ethtool_cmd` of `linux/ethtool.h`, as far as the speed is in it.
+#[derive(Debug, Default)]
+#[repr(C)]
+struct EthtoolCmd {
+    cmd: u32,
+    supported: u32,
+    advertising: u32,
+    speed: u16,
+    _modes: [u8; 6],
+    _packets: [u32; 2],
+    speed_hi: u16,
+    _crossover: [u8; 2],
+    _partner: u32,
+    _reserved: [u32; 2],
+}
+
+const _: () = assert!(size_of::<EthtoolCmd>() == 44);
+
+/// The speed of an interface in Mb/s, asked for by means of any socket; `None` if it has none, as
+/// loopback.
+#[expect(unsafe_code, reason = "a system call")]
+pub(crate) fn speed(any: BorrowedFd<'_>, name: &str) -> Option<u32> {
+    const ETHTOOL_GSET: u32 = 1;
+    const SIOCETHTOOL: u16 = 0x8946;
+    let mut settings = EthtoolCmd { cmd: ETHTOOL_GSET, ..EthtoolCmd::default() };
+    let mut request = request_about(name).ok()?;
+    request.ifr_ifru.ifru_data = (&raw mut settings).cast();
+    let (fd, command) = (any.as_raw_fd(), SIOCETHTOOL.into());
+    // SAFETY: this request reads a name, which ends with zero, and writes the settings behind the
+    // pointer.
+    if unsafe { libc::ioctl(fd, command, &raw mut request) } < 0 {
+        return None;
+    }
+    let speed = u32::from(settings.speed_hi) << 16 | u32::from(settings.speed);
+    // All ones: the driver does not know.
+    (speed != 0 && speed != u32::MAX && speed != u32::from(u16::MAX)).then_some(speed)
 }

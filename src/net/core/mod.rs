@@ -37,7 +37,7 @@ use fetch::{Fetch, Landing};
 use frame::{Kind, READ_MASK, Source, Told};
 use inbound::Inbound;
 use outbound::{Outbound, Room};
-pub(crate) use queue::emit_record;
+pub(crate) use queue::{Unconsumed, emit_record};
 
 /// Marks the id of a receive.
 const RECEIVE: u64 = 1 << 63;
@@ -71,6 +71,8 @@ pub(crate) struct PeerRing {
     pub(crate) size: u32,
     /// Number of WRITEs that it has receives for.
     pub(crate) writes: u16,
+    /// Bytes of a ring of the other side that its side uses, at most.
+    pub(crate) send_max: u32,
 }
 
 /// The own memory.
@@ -79,11 +81,13 @@ pub(crate) struct OwnMemory {
     /// The ring, which the peer writes.
     pub(crate) ring: Region,
     pub(crate) ring_size: u32,
-    /// As many bytes as the peer's ring has, and room for chunks behind.
+    /// As many bytes as are used of the peer's ring, and room for chunks behind.
     pub(crate) staging: Region,
     pub(crate) chunk: u32,
     /// Number of WRITEs that receives are posted for.
     pub(crate) writes: u16,
+    /// Bytes of the peer's ring that are used, at most.
+    pub(crate) send_max: u32,
 }
 
 impl OwnMemory {
@@ -135,12 +139,14 @@ struct Records {
     /// Offset in the ring.
     offset: u32,
     len: u32,
+    /// Number of messages in them. A large message, which the peer reads, is not in its record.
+    messages: u32,
     wraps: bool,
 }
 
 impl Records {
-    fn new(room: Room, len: u32) -> Self {
-        Self { start: room.start, offset: room.offset, len, wraps: room.wraps }
+    fn new(room: Room, len: u32, messages: u32) -> Self {
+        Self { start: room.start, offset: room.offset, len, messages, wraps: room.wraps }
     }
 
     fn end(&self) -> u64 {
@@ -195,6 +201,8 @@ pub(crate) struct Core {
     staging: Region,
     landing: Landing,
     message_max: u64,
+    /// Position from which on queued messages are kept.
+    kept_from: u64,
     outbox: VecDeque<Out>,
     inflight: VecDeque<Inflight>,
     inflight_max: usize,
@@ -237,8 +245,11 @@ enum End {
 
 impl Core {
     pub(crate) fn new(own: OwnMemory, peer: PeerRing, message_max: u64) -> Self {
-        let OwnMemory { ring, ring_size, staging, chunk, writes } = own;
+        let OwnMemory { ring, ring_size, staging, chunk, writes, send_max } = own;
         let inflight_max = sends(peer.writes);
+        // Each side uses of the other's ring as much as it said, and so both know where it wraps.
+        let ring_size = ring_size.min(peer.send_max);
+        let peer = PeerRing { size: peer.size.min(send_max), ..peer };
         Self {
             peer,
             outbound: Outbound::new(peer.size, peer.writes),
@@ -246,6 +257,7 @@ impl Core {
             staging,
             landing: Landing { offset: peer.size, chunk, chunks: CHUNKS },
             message_max,
+            kept_from: 0,
             outbox: VecDeque::with_capacity(inflight_max),
             inflight: VecDeque::with_capacity(inflight_max),
             inflight_max,
@@ -323,6 +335,23 @@ impl Core {
     #[inline]
     pub(crate) fn is_flushed(&self) -> bool {
         self.outbox.is_empty() && !matches!(self.end, End::Finishing | End::Closing)
+    }
+
+    /// Whether the peer's NIC has all messages, and that this side is closed; and the peer has read all large messages.
+    pub(crate) fn is_closed_and_delivered(&self) -> bool {
+        // A peer that has closed reads no large message any more.
+        let is_read = self.unread == 0 || self.has_peer_closed();
+        self.end == End::Closed && self.is_idle() && is_read
+    }
+
+    /// Number of messages that the peer is not known to have: its NIC has not acknowledged them, or its program has not
+    /// read them where they are large.
+    pub(crate) fn undelivered(&self) -> usize {
+        let queued = self.outbox.iter().map(|out| match out {
+            Out::Records(records) | Out::Lent { records, .. } => records.messages as usize,
+            Out::Operation(..) => 0,
+        });
+        queued.sum::<usize>() + self.outbound.unacknowledged() + usize::from(self.unread)
     }
 
     /// Number of work requests in flight.

@@ -24,8 +24,31 @@ pub(crate) struct Room {
 struct Write {
     /// Position behind it.
     end: u64,
+    /// Number of messages in it.
+    messages: u32,
     /// Whether its payload is not in the staging memory.
     is_lent: bool,
+}
+
+/// Records in the staging memory that the peer is not known to have consumed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Kept {
+    /// Position of the first byte.
+    pub(super) start: u64,
+    pub(super) len: u32,
+    /// Whether the peer's NIC has them.
+    is_acknowledged: bool,
+}
+
+impl Kept {
+    /// Records that are not posted.
+    pub(super) fn queued(start: u64, len: u32) -> Self {
+        Self { start, len, is_acknowledged: false }
+    }
+
+    pub(super) fn is_acknowledged(&self) -> bool {
+        self.is_acknowledged
+    }
 }
 
 #[derive(Debug)]
@@ -91,8 +114,8 @@ impl Outbound {
 
     /// A WRITE that ends at a position is posted.
     #[inline]
-    pub(super) fn post(&mut self, end: u64, is_lent: bool) {
-        self.unconsumed.push_back(Write { end, is_lent });
+    pub(super) fn post(&mut self, end: u64, messages: u32, is_lent: bool) {
+        self.unconsumed.push_back(Write { end, messages, is_lent });
     }
 
     #[inline]
@@ -114,16 +137,28 @@ impl Outbound {
         Ok(())
     }
 
-    /// Positions and lengths of the WRITEs from the staging memory that the peer has not consumed, as far as is known.
-    pub(super) fn unconsumed(&self) -> impl Iterator<Item = (u64, u32)> {
+    /// Number of messages that were posted and that the peer is not known to have: its NIC has not acknowledged them.
+    pub(super) fn unacknowledged(&self) -> usize {
+        let unknown = self.unconsumed.iter().filter(|write| write.end > self.completed);
+        unknown.map(|write| write.messages as usize).sum()
+    }
+
+    /// WRITEs from the staging memory that the peer has not consumed, as far as is known.
+    pub(super) fn unconsumed(&self) -> impl Iterator<Item = Kept> {
         let size = u64::from(self.size);
         let mut position = self.consumed;
-        self.unconsumed.iter().filter_map(move |&Write { end, is_lent }| {
+        self.unconsumed.iter().filter_map(move |&Write { end, is_lent, .. }| {
             // A WRITE lies within one turn of the ring; what is left of the turn before is skipped.
             let start = position.max((end - 1) / size * size);
             position = end;
-            (!is_lent).then(|| (start, u32::try_from(end - start).unwrap_or(u32::MAX)))
+            let len = u32::try_from(end - start).unwrap_or(u32::MAX);
+            (!is_lent).then_some(Kept { start, len, is_acknowledged: end <= self.completed })
         })
+    }
+
+    /// Position behind the last record.
+    pub(super) fn head(&self) -> u64 {
+        self.head
     }
 
     /// Bytes that are not free.
@@ -141,7 +176,7 @@ mod tests {
         let mut out = Outbound::new(64, 4);
         for offset in [0, 24] {
             assert_eq!(out.reserve(24).unwrap().offset, offset);
-            out.post(u64::from(offset) + 24, false);
+            out.post(u64::from(offset) + 24, 2, false);
         }
         assert_eq!(out.reserve(24), None, "16 bytes are left at the end, and the start is in use");
         out.handle_consumed(1).unwrap();
@@ -149,17 +184,23 @@ mod tests {
         out.complete(24);
         let wrapped = Some(Room { start: 64, offset: 0, wraps: true });
         assert_eq!((out.find(24), out.reserve(24)), (wrapped, wrapped));
-        out.post(88, false);
-        assert_eq!(out.unconsumed().collect::<Vec<_>>(), [(24, 24), (64, 24)]);
+        out.post(88, 1, false);
+        let kept = |start| Kept::queued(start, 24);
+        assert_eq!(out.unconsumed().collect::<Vec<_>>(), [kept(24), kept(64)]);
+        assert_eq!(out.unacknowledged(), 3);
+        out.complete(48);
+        assert_eq!((out.unacknowledged(), out.unconsumed().count()), (1, 2));
         assert_eq!(out.handle_consumed(4), Err(Violation("it consumed more than was written")));
         assert_eq!(out.used(), 64);
+        out.handle_consumed(3).unwrap();
+        assert_eq!(out.unacknowledged(), 0, "what was consumed has arrived");
     }
 
     #[test]
     fn a_record_that_ends_at_the_end_needs_no_wrap() {
         let mut out = Outbound::new(64, 1);
         assert!(out.reserve(64).is_some() && out.has_credit_for(1));
-        out.post(64, false);
+        out.post(64, 1, false);
         assert!(!out.has_credit_for(1));
         out.complete(64);
         out.handle_consumed(1).unwrap();

@@ -94,7 +94,7 @@ impl Core {
     pub(super) fn post_records(&mut self, records: Records, local: Local) -> Post {
         let end = records.end();
         let is_lent = matches!(local, Local::Lent { .. });
-        self.outbound.post(end, is_lent);
+        self.outbound.post(end, records.messages, is_lent);
         let told = self.tell(records.wraps, false);
         let op = self.write_op(records.offset, told);
         self.unsignaled_bytes += records.len;

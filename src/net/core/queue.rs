@@ -1,8 +1,17 @@
 //! Messages on their way out: each takes room in the peer's ring, and waits in the outbox until it is posted.
 
 use super::frame::{self, Header, Kind, Source, record_bytes};
+use super::outbound::Kept;
 use super::{Core, EAGER_PART, Local, Out, Post, Records};
 use crate::net::limits::RENDEZVOUS_MAX;
+
+/// Messages that the peer is not known to have consumed, oldest first.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Unconsumed {
+    pub(crate) messages: Vec<Vec<u8>>,
+    /// Number of the last of them that the peer's NIC has not acknowledged, either.
+    pub(crate) unacknowledged: usize,
+}
 
 impl Core {
     /// Queues a message of several parts if there is room for it; it has at most [`eager_max`](Self::eager_max) bytes in all.
@@ -27,17 +36,23 @@ impl Core {
         self.queue_record(Kind::Message, len, &[])
     }
 
+    /// Has [`unconsumed`](Self::unconsumed) return messages only that are queued from now on.
+    pub(crate) fn begin_keeping(&mut self) {
+        self.kept_from = self.outbound.head();
+    }
+
     /// The messages that the peer has not consumed, as far as is known, oldest first. They must have been queued: one that is
     /// posted at once, inline, and one that was lent, is not kept.
-    pub(crate) fn unconsumed(&self) -> Vec<Vec<u8>> {
+    pub(crate) fn unconsumed(&self) -> Unconsumed {
         let size = u64::from(self.peer.size);
         let queued = self.outbox.iter().filter_map(|out| match out {
-            Out::Records(records) => Some((records.start, records.len)),
+            Out::Records(records) => Some(Kept::queued(records.start, records.len)),
             Out::Lent { .. } | Out::Operation(..) => None,
         });
-        let mut messages = Vec::new();
-        for (start, len) in self.outbound.unconsumed().chain(queued) {
-            let (mut at, end) = (start % size, start % size + u64::from(len));
+        let mut found = Unconsumed::default();
+        for kept in self.outbound.unconsumed().chain(queued) {
+            let start = kept.start % size;
+            let (mut at, end) = (start, start + u64::from(kept.len));
             while at < end {
                 let mut header = [0; frame::HEADER];
                 let is_read = self.staging.read(at, &mut header).is_ok();
@@ -45,13 +60,15 @@ impl Core {
                 let mut message = Vec::new();
                 let payload = at + frame::HEADER as u64;
                 let copied = self.staging.append_to(payload, header.len as usize, &mut message);
-                if header.kind == Kind::Message && copied.is_ok() {
-                    messages.push(message);
+                let is_kept = kept.start + (at - start) >= self.kept_from;
+                if header.kind == Kind::Message && copied.is_ok() && is_kept {
+                    found.messages.push(message);
+                    found.unacknowledged += usize::from(!kept.is_acknowledged());
                 }
                 at += record_bytes(header.len as usize) as u64;
             }
         }
-        messages
+        found
     }
 
     /// Queues the place of a large message, if there is room and not too many are unread.
@@ -85,6 +102,7 @@ impl Core {
                     && last.len + records.len <= run_max =>
             {
                 last.len += records.len;
+                last.messages += records.messages;
             }
             _ => self.outbox.push_back(Out::Records(records)),
         }
@@ -102,7 +120,7 @@ impl Core {
             self.staging.write(at, part).expect("there is room in the staging memory");
             at += part.len() as u64;
         }
-        Some(Records::new(room, bytes))
+        Some(Records::new(room, bytes, u32::from(kind == Kind::Message)))
     }
 
     /// Takes room for a message of `len` bytes and posts it at once, without staging: its record goes inline. `None` if
@@ -111,7 +129,7 @@ impl Core {
     pub(crate) fn post_now(&mut self, len: usize) -> Option<Post> {
         let bytes = u32::try_from(record_bytes(len)).ok()?;
         let room = if self.may_post() { self.outbound.reserve(bytes)? } else { return None };
-        Some(self.post_records(Records::new(room, bytes), Local::Caller))
+        Some(self.post_records(Records::new(room, bytes, 1), Local::Caller))
     }
 }
 

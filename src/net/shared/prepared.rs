@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex};
 
-use super::{About, INLINE, PARTS_MAX, RECEIVE_BATCH, Shared, State};
+use super::{About, INLINE, PARTS_MAX, Published, RECEIVE_BATCH, Shared, State};
 use crate::connect;
 use crate::device::{AnyQp, Cq, Mr, MrSlice, Pd};
 use crate::net::config::Config;
@@ -64,7 +64,8 @@ impl Prepared {
     /// What the peer is told of the ring.
     pub(in crate::net) fn ring(&self) -> PeerRing {
         let (addr, rkey) = (self.ring.addr(), self.ring.rkey());
-        PeerRing { addr, rkey, size: self.size, writes: self.config.window() }
+        let send_max = self.config.send_ring_bytes();
+        PeerRing { addr, rkey, size: self.size, writes: self.config.window(), send_max }
     }
 
     /// The connection, once the queue pair is connected.
@@ -77,8 +78,11 @@ impl Prepared {
         let Self { qp, cq, ring, size, config, published } = self;
         // The send queue is for no more than this side's own window.
         peer.writes = peer.writes.min(config.window());
+        // It is behind all of the ring, also where a part of that is used.
+        let peer_directory = peer.addr.wrapping_add(u64::from(peer.size));
+        let send_max = config.send_ring_bytes();
         let chunk = config.chunk_bytes();
-        let bytes = OwnMemory::staging_bytes(peer.size, chunk);
+        let bytes = OwnMemory::staging_bytes(peer.size.min(send_max), chunk);
         let staging = qp.pd().allocate(bytes, Access::LOCAL_WRITE)?;
         let own = OwnMemory {
             ring: ring.buffer().part(0, size as usize).expect("the ring is longer"),
@@ -86,7 +90,9 @@ impl Prepared {
             staging: staging.buffer().region(),
             chunk,
             writes: config.window(),
+            send_max,
         };
+        let entry = |(id, memory)| Some(Published { id, _memory: Some(memory) });
         let mut core = Core::new(own, peer, config.message_max);
         // They are posted already.
         let _ = core.poll_receives();
@@ -102,7 +108,6 @@ impl Prepared {
             is_armed: false,
             unpolled: 0,
         };
-        let peer_directory = peer.addr.wrapping_add(u64::from(peer.size));
         Ok(Arc::new(Shared {
             qp,
             cq,
@@ -114,7 +119,7 @@ impl Prepared {
             eager_max: state.core.eager_max(),
             directory_at: size as usize,
             peer_directory: (peer_directory, peer.rkey),
-            published: Mutex::new(published),
+            published: Mutex::new(published.into_iter().map(entry).collect()),
             state: Mutex::new(state),
             changed: Condvar::new(),
             #[cfg(feature = "tokio")]

@@ -22,7 +22,7 @@ impl Shared {
             return Ok(answer);
         }
         let begun = now();
-        let deadline = timeout.map(|timeout| begun + timeout);
+        let deadline = timeout.and_then(|timeout| begun.checked_add(timeout));
         let mut polls = 0_u32;
         loop {
             self.progress(&mut state);

@@ -8,7 +8,7 @@ use core::time::Duration;
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{
-    Cell, Fault, Finding, Mesh, Symptom, Thresholds, common_hosts, micros, path_of, ports_of,
+    Cell, Fault, Finding, Mesh, Symptom, Thresholds, counted, micros, path_hosts, path_of, ports_of,
 };
 use crate::ping::histogram::Histogram;
 
@@ -75,13 +75,18 @@ fn medians(mesh: &Mesh, duty: &Duty, thresholds: &Thresholds) -> BTreeMap<usize,
     enough.filter_map(|(host, times)| Some((host, times.median()?))).collect()
 }
 
-fn median_of(times: impl Iterator<Item = Duration>) -> Option<Duration> {
+pub(super) fn median_of(times: impl Iterator<Item = Duration>) -> Option<Duration> {
     let mut times: Vec<Duration> = times.collect();
     times.sort_unstable();
     times.get(times.len() / 2).copied()
 }
 
-fn is_slow(time: Duration, usual: Duration, more: Duration, thresholds: &Thresholds) -> bool {
+pub(super) fn is_slow(
+    time: Duration,
+    usual: Duration,
+    more: Duration,
+    thresholds: &Thresholds,
+) -> bool {
     time > usual.saturating_add(more)
         && time.as_secs_f64() > usual.as_secs_f64() * thresholds.slow_factor
 }
@@ -114,17 +119,17 @@ pub(super) fn find_slow_paths(mesh: &Mesh, thresholds: &Thresholds) -> Vec<Findi
     let pairs: BTreeSet<_> = bad.iter().filter_map(of).map(Cell::pair).collect();
     let typical = median_of(bad.iter().filter_map(of).map(excess)).unwrap_or_default();
     let evidence = format!(
-        "the network takes {} longer on {} of {} paths between {} pairs of hosts than on the best path of the same pair \
+        "the network takes {} longer on {} of {} paths between {} than on the best path of the same pair \
          (median; source ports {}); worst is {} with {} longer",
         micros(typical),
         bad.len(),
         mesh.cells.iter().filter(|cell| pairs.contains(&cell.pair())).count(),
-        pairs.len(),
+        counted(pairs.len(), "pair of hosts"),
         ports_of(mesh, &bad),
         path_of(mesh, worst),
         micros(excess(worst))
     );
-    vec![finding(Fault::Path, common_hosts(mesh, &bad), bad, evidence)]
+    vec![finding(Fault::Path, path_hosts(mesh, &bad), bad, evidence)]
 }
 
 fn finding(fault: Fault, hosts: Vec<usize>, paths: Vec<usize>, evidence: String) -> Finding {

@@ -8,7 +8,8 @@
 use std::collections::BTreeSet;
 
 use super::{
-    Cell, Fault, Finding, Mesh, Symptom, Thresholds, common_hosts, path_of, percent, ports_of,
+    Cell, Fault, Finding, Mesh, Symptom, Thresholds, counted, path_hosts, path_of, percent,
+    ports_of,
 };
 
 /// Maximum number of findings: what is behind them may be their consequence.
@@ -257,12 +258,12 @@ fn of_paths(mesh: &Mesh, open: &[usize], thresholds: &Thresholds) -> Option<Find
     let worst =
         cells_of(mesh, &bad).max_by(|a, b| Sum::of(a).rate().total_cmp(&Sum::of(b).rate()))?;
     let mut evidence = format!(
-        "{} of {} probes are lost on {} of {} paths between {} pairs of hosts (source ports {})",
+        "{} of {} probes are lost on {} of {} paths between {} (source ports {})",
         percent(bad_sum.rate()),
         bad_sum.sent,
         bad.len(),
         cells_of(mesh, open).filter(|cell| pairs.contains(&cell.pair())).count(),
-        pairs.len(),
+        counted(pairs.len(), "pair of hosts"),
         ports_of(mesh, &bad),
     );
     if good_sum.sent > 0.0 {
@@ -271,7 +272,7 @@ fn of_paths(mesh: &Mesh, open: &[usize], thresholds: &Thresholds) -> Option<Find
     }
     let (path, rate) = (path_of(mesh, worst), percent(Sum::of(worst).rate()));
     evidence.push_str(&format!("; worst is {path} with {rate}"));
-    let hosts = common_hosts(mesh, &bad);
+    let hosts = path_hosts(mesh, &bad);
     Some(finding(Fault::Path, hosts, bad, evidence))
 }
 

@@ -10,6 +10,10 @@
 //! | bad path | some source ports of a pair lose probes or are slow while others of the same pair are not |
 //! | slow host | a host takes long to answer, or to send and to see answers, while others do not |
 //! | unresponsive host | a host loses the probes to it from all peers alike, and not its own, or the other way round |
+//! | bad NIC (latency) | the network takes long between a host and all its peers, compared with the rest of its rack or with earlier rounds |
+//! | slow network | the network takes longer between nearly all pairs than in earlier rounds |
+//! | dead host | a host does not probe; said once, however many others could not reach it |
+//! | unreachable host | some hosts could not ask another one, or one reaches none of its peers |
 //! | bad pair | two hosts lose probes between them, and no third one tells which of them it is |
 //!
 //! ```
@@ -32,12 +36,15 @@
 //! println!("{}", findings[0].describe(&mesh));
 //! ```
 
+mod distance;
 mod latency;
 mod loss;
+mod silence;
 #[cfg(test)]
 mod tests;
 
 use core::time::Duration;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::sample::PathStats;
 
@@ -77,12 +84,42 @@ pub struct Mesh {
     pub hosts: Vec<String>,
     /// The probes, by pair and path.
     pub cells: Vec<Cell>,
+    /// Hosts that did not probe, with the reason.
+    pub silent: Vec<(usize, String)>,
+    /// Probes that could not even begin.
+    pub failed: Vec<Failed>,
+    /// Racks of the hosts, where they are known: hosts of one rack are as far from everything.
+    pub racks: Vec<Option<String>>,
+    /// Median network times of pairs in earlier rounds, the smaller index first.
+    pub usual: BTreeMap<(usize, usize), Duration>,
+}
+
+/// A pair that could not be probed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Failed {
+    /// The prober: an index of the hosts.
+    pub from: usize,
+    /// The host that it could not ask for a responder.
+    pub to: usize,
+    /// Reason, in words.
+    pub reason: String,
 }
 
 impl Mesh {
     /// Hosts that have not probed each other yet.
     pub fn new(hosts: impl IntoIterator<Item = String>) -> Self {
-        Self { hosts: hosts.into_iter().collect(), cells: Vec::new() }
+        Self { hosts: hosts.into_iter().collect(), ..Self::default() }
+    }
+
+    /// Returns the rack of a host, if it is known.
+    fn rack(&self, host: usize) -> Option<&str> {
+        self.racks.get(host)?.as_deref()
+    }
+
+    /// Returns the median network times of the pairs that have enough of them, for later rounds to be
+    /// compared with.
+    pub fn times_of_pairs(&self, thresholds: &Thresholds) -> BTreeMap<(usize, usize), Duration> {
+        distance::times_of_pairs(self, thresholds)
     }
 
     /// Returns the name of a host.
@@ -143,6 +180,12 @@ pub enum Fault {
     Unresponsive,
     /// Two hosts, or what is between them.
     Pair,
+    /// The network between nearly all hosts.
+    Network,
+    /// A host that does not take part.
+    Dead,
+    /// A host that others cannot reach, or that reaches no others.
+    Unreachable,
 }
 
 impl Fault {
@@ -154,6 +197,9 @@ impl Fault {
             Self::Host => "slow host",
             Self::Unresponsive => "unresponsive host",
             Self::Pair => "bad pair",
+            Self::Network => "slow network",
+            Self::Dead => "dead host",
+            Self::Unreachable => "unreachable host",
         }
     }
 }
@@ -165,6 +211,8 @@ pub enum Symptom {
     Loss,
     /// It takes long.
     Latency,
+    /// There is no answer.
+    Silence,
 }
 
 impl Symptom {
@@ -173,6 +221,7 @@ impl Symptom {
         match self {
             Self::Loss => "loss",
             Self::Latency => "latency",
+            Self::Silence => "silence",
         }
     }
 }
@@ -196,22 +245,63 @@ pub struct Finding {
 impl Finding {
     /// Returns it in words: what is bad, and the evidence.
     pub fn describe(&self, mesh: &Mesh) -> String {
+        format!("{}: {}", self.title(mesh), self.evidence)
+    }
+
+    /// Returns what is bad, in words.
+    pub fn title(&self, mesh: &Mesh) -> String {
         let names: Vec<&str> = self.hosts.iter().map(|&host| mesh.name(host)).collect();
         let subject = match (self.fault, names.len()) {
-            (Fault::Path, 0) => "with no hosts in common".to_owned(),
-            (Fault::Path, _) => format!("at {}", names.join(", ")),
-            _ => names.join(", "),
+            (Fault::Path, count) => match pairs_of(mesh, &self.paths) {
+                Some(pairs) => format!(" between {pairs}"),
+                None if count == 0 => " with no hosts in common".to_owned(),
+                None => format!(" at {}", names.join(", ")),
+            },
+            (_, 0) => String::new(),
+            _ => format!(" {}", names.join(", ")),
         };
-        format!("{} {subject}: {}", self.fault.name(), self.evidence)
+        format!("{}{subject}", self.fault.name())
     }
 }
 
 /// Compares the hosts and the paths of a mesh, and names what is bad, worst first.
 pub fn diagnose(mesh: &Mesh, thresholds: &Thresholds) -> Vec<Finding> {
-    let mut findings = loss::find(mesh, thresholds);
+    let mut findings = silence::find(mesh);
+    findings.extend(loss::find(mesh, thresholds));
     findings.extend(latency::find_slow_hosts(mesh, thresholds));
+    findings.extend(distance::find(mesh, thresholds));
     findings.extend(latency::find_slow_paths(mesh, thresholds));
     findings
+}
+
+/// The hosts of bad paths: both of a single pair, or those that all of them have in common.
+fn path_hosts(mesh: &Mesh, cells: &[usize]) -> Vec<usize> {
+    let pairs: BTreeSet<(usize, usize)> =
+        cells.iter().filter_map(|&at| mesh.cells.get(at)).map(Cell::pair).collect();
+    match pairs.first() {
+        Some(&(a, b)) if pairs.len() == 1 => vec![a, b],
+        _ => common_hosts(mesh, cells),
+    }
+}
+
+/// The pairs of cells in words, if there are few.
+fn pairs_of(mesh: &Mesh, cells: &[usize]) -> Option<String> {
+    let pairs: BTreeSet<(usize, usize)> =
+        cells.iter().filter_map(|&at| mesh.cells.get(at)).map(Cell::pair).collect();
+    let words = pairs.iter().map(|&(a, b)| format!("{} and {}", mesh.name(a), mesh.name(b)));
+    (1..=PAIRS_SHOWN).contains(&pairs.len()).then(|| words.collect::<Vec<_>>().join(", "))
+}
+
+/// Maximum number of pairs that a finding names.
+const PAIRS_SHOWN: usize = 3;
+
+/// A count and what is counted; the plural is that of the first word.
+fn counted(number: usize, noun: &str) -> String {
+    match (number, noun.split_once(' ')) {
+        (1, _) => format!("1 {noun}"),
+        (_, Some((first, rest))) => format!("{number} {first}s {rest}"),
+        (_, None) => format!("{number} {noun}s"),
+    }
 }
 
 /// The fewest hosts, found greedily, that all these cells but one in twenty lead to or come from; none if it takes more than
@@ -241,7 +331,7 @@ fn common_hosts(mesh: &Mesh, cells: &[usize]) -> Vec<usize> {
 /// The source ports of cells, in words: at most four.
 fn ports_of(mesh: &Mesh, cells: &[usize]) -> String {
     let ports = cells.iter().filter_map(|&at| mesh.cells.get(at)).map(|cell| cell.source_port);
-    let ports: std::collections::BTreeSet<u16> = ports.collect();
+    let ports: BTreeSet<u16> = ports.collect();
     let shown: Vec<String> = ports.iter().take(4).map(u16::to_string).collect();
     let more = if ports.len() > shown.len() { ", …" } else { "" };
     format!("{}{more}", shown.join(", "))

@@ -13,6 +13,7 @@
 //! | data that no request of the script explains | the program at the capture's responder wrote it |
 
 use std::collections::VecDeque;
+use std::fmt;
 
 use super::limits::DIFFERENCES_MAX;
 use super::memory::{Effect, Model, Needs, refused};
@@ -31,8 +32,8 @@ pub enum MessageOutcome {
     Unanswered,
 }
 
-impl std::fmt::Display for MessageOutcome {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+impl fmt::Display for MessageOutcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Completed => f.write_str("completed"),
             Self::Refused(code) => write!(f, "refused: {code}"),
@@ -59,8 +60,10 @@ pub struct Comparison {
     pub answers: u64,
     /// Messages whose outcome is that of the capture.
     pub agreed: u64,
-    /// Messages of which the capture does not tell what became.
+    /// Messages whose outcome cannot be compared.
     pub undecided: u64,
+    /// The number of them for each reason, in the order of [`WhyUndecided::ALL`].
+    pub why_undecided: [u64; WhyUndecided::ALL.len()],
     /// Messages whose outcome is another one, and answers that no correct responder sends.
     pub differences: Vec<AnswerDifference>,
     /// Differences beyond those that are kept.
@@ -69,7 +72,38 @@ pub struct Comparison {
     pub retries: u64,
 }
 
+/// The reason why the outcome of a message cannot be compared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WhyUndecided {
+    /// The capture does not show what became of it.
+    NotInCapture,
+    /// The responder of the capture had no receive for it, which is its program's affair.
+    NoReceive,
+    /// It follows a request that the peer refused, and nothing behind that is answered.
+    BehindRefusal,
+}
+
+impl WhyUndecided {
+    /// All reasons.
+    pub const ALL: [Self; 3] = [Self::NotInCapture, Self::NoReceive, Self::BehindRefusal];
+}
+
+impl fmt::Display for WhyUndecided {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::NotInCapture => "the capture has no answer to compare with",
+            Self::NoReceive => "the responder of the capture had no receive for it",
+            Self::BehindRefusal => "behind a request that the peer refused nothing is answered",
+        })
+    }
+}
+
 impl Comparison {
+    fn leave_undecided(&mut self, why: WhyUndecided) {
+        self.undecided += 1;
+        self.why_undecided[why as usize] += 1;
+    }
+
     /// How many differences there are.
     pub fn different(&self) -> u64 {
         self.differences.len() as u64 + self.more_differences
@@ -366,15 +400,18 @@ impl Expected {
         while let Some(message) = self.pending.front().filter(|message| message.end <= end) {
             let (frame, first) = (message.frame, message.first);
             // The capture's responder had no receive for it that was long enough, which is its program's affair.
-            let captured = match message.captured {
-                MessageOutcome::Refused(_) if message.takes_receive => MessageOutcome::Unanswered,
-                captured => captured,
-            };
+            let has_no_receive =
+                message.takes_receive && matches!(message.captured, MessageOutcome::Refused(_));
+            let captured = message.captured;
             let missing = message.data.is_some() && message.came < message.end - message.first;
             self.pending.pop_front();
             if missing {
                 let found = "acknowledged, but its data did not come".to_owned();
                 self.comparison.differ(frame, self.psn(first), found);
+                continue;
+            }
+            if has_no_receive {
+                self.comparison.leave_undecided(WhyUndecided::NoReceive);
                 continue;
             }
             self.judge(frame, first, captured, MessageOutcome::Completed);
@@ -383,7 +420,9 @@ impl Expected {
 
     fn judge(&mut self, frame: u64, first: i64, captured: MessageOutcome, found: MessageOutcome) {
         match (captured, found) {
-            (MessageOutcome::Unanswered, _) => self.comparison.undecided += 1,
+            (MessageOutcome::Unanswered, _) => {
+                self.comparison.leave_undecided(WhyUndecided::NotInCapture);
+            }
             (captured, found) if captured == found => self.comparison.agreed += 1,
             (captured, found) => {
                 let text = format!("{found}; in the capture {captured}");
@@ -507,7 +546,13 @@ impl Expected {
                     let psn = self.psn(first);
                     self.comparison.differ(frame, psn, found);
                 }
-                _ => self.comparison.undecided += 1,
+                MessageOutcome::Unanswered => {
+                    self.comparison.leave_undecided(WhyUndecided::NotInCapture);
+                }
+                _ if self.is_stopped => {
+                    self.comparison.leave_undecided(WhyUndecided::BehindRefusal);
+                }
+                _ => self.comparison.leave_undecided(WhyUndecided::NoReceive),
             }
         }
         (self.comparison, self.model)

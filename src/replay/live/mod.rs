@@ -28,7 +28,7 @@ mod target;
 #[cfg(test)]
 mod tests;
 
-pub use expect::{AnswerDifference, Comparison, Expected, MessageOutcome, Reaction};
+pub use expect::{AnswerDifference, Comparison, Expected, MessageOutcome, Reaction, WhyUndecided};
 pub use hunt::{HuntOptions, Kill, Life, Peer, hunt, plan};
 pub use memory::{Effect, MemoryError, Model, Needs, Region, Rights};
 pub use minimize::{ATTEMPTS_MAX, minimize};

@@ -158,7 +158,7 @@ fn choice(word: &str) -> Result<Choice, String> {
     let long = SHORT.iter().find(|(short, _)| *short == name).map_or(name, |(_, long)| *long);
     let field = FieldRef::find(long).ok_or_else(|| {
         format!(
-            "'{name}' is neither a field (roce decode --fields lists them) nor any, icrc, length, drop, double, swap, \
+            "'{name}' is neither a field (roce decode --list-fields lists them) nor any, icrc, length, drop, double, swap, \
              psn, opcode, qpn, padcnt, pkey, tver, ackreq, key, va, dmalen, syndrome, crc"
         )
     })?;

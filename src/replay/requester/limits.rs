@@ -21,9 +21,6 @@ pub const PENDING_MAX: usize = 256;
 /// Of how many of these the bytes are kept, to show them in a difference.
 pub const PENDING_BYTES_MAX: usize = 8;
 
-/// Set-ups by the connection manager that are remembered.
-pub const SETUPS_MAX: usize = 16_384;
-
 /// How often the packet behind a gap must have been transmitted, and the gap not once, until the gap is the requester's
 /// and not a loss before the capture point, where nothing else was lost...
 pub const GAP_PASSES: u16 = 4;

@@ -37,10 +37,11 @@ use limits::{
 use params::{Book, Params};
 use requests::{Request, Taken, check_successor};
 use shape::Break;
-use state::{Pending, Place, Requester, psn_of};
+use state::{Pending, Place, Requester};
 
 use super::{Difference, Input, Judge, Sink, Step, Subject, Survey, Undecided, Verdict};
 use crate::analysis::{FlowNumber, PacketRole};
+use crate::observe::sequence::psn_of;
 use crate::wire::{Gid, Opcode, OpcodeInfo, Packet, Service};
 
 /// Judges the requests of the reliable services.

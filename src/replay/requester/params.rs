@@ -1,12 +1,12 @@
 //! What a requester must keep to: what the connection manager agreed, and what the first pass over the capture found.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 
-use super::limits::SETUPS_MAX;
 use crate::analysis::{CmFacts, Connection, FlowNumber, PacketFacts, Pairing};
+use crate::observe::agreement::{Agreement, Agreements};
+use crate::observe::timing::timeout_nanos;
 use crate::replay::Survey;
-use crate::wire::mad::AttributeId;
-use crate::wire::{Gid, Psn, Qpn};
+use crate::wire::Psn;
 
 /// What a requester must keep to, as far as it is known.
 #[derive(Clone, Copy, Debug, Default)]
@@ -27,22 +27,6 @@ pub(super) struct Params {
     pub(super) is_answered: bool,
 }
 
-/// One connection that the connection manager made.
-#[derive(Clone, Copy, Debug)]
-struct Setup {
-    active: (Gid, Qpn),
-    passive: Gid,
-    /// Where the passive side begins to send, and the active side.
-    starts: [Option<Psn>; 2],
-    mtu: Option<u32>,
-    timeout: Option<u64>,
-    retry_count: Option<u8>,
-    /// Of REQ and REP: each for its receiver.
-    rnr_retry_counts: [Option<u8>; 2],
-    /// READs and ATOMICs of the active side and of the passive side.
-    depths: [Option<u8>; 2],
-}
-
 /// What the first pass found out about a connection.
 #[derive(Clone, Copy, Debug, Default)]
 struct Flow {
@@ -58,12 +42,7 @@ struct Flow {
 #[derive(Debug, Default)]
 pub(super) struct Book {
     flows: HashMap<FlowNumber, Flow>,
-    /// By the active side's address and communication ID.
-    open: HashMap<(Gid, u32), Setup>,
-    order: VecDeque<(Gid, u32)>,
-    /// By host and queue pair; whether it is the passive one.
-    by_qp: HashMap<(Gid, Qpn), (Setup, bool)>,
-    qp_order: VecDeque<(Gid, Qpn)>,
+    agreements: Agreements,
 }
 
 /// The path MTU that packets fill: those of the end itself, or the responses to it. What the analysis guesses from PSNs
@@ -99,55 +78,7 @@ impl Book {
 
     /// Takes a message of the connection manager.
     pub(super) fn handle_cm(&mut self, packet: &PacketFacts, cm: &CmFacts) {
-        match cm.attribute {
-            AttributeId::CM_REQ => self.handle_req(packet, cm),
-            AttributeId::CM_REP => self.handle_rep(packet, cm),
-            _ => {}
-        }
-    }
-
-    fn handle_req(&mut self, packet: &PacketFacts, cm: &CmFacts) {
-        let Some(qpn) = cm.qpn else { return };
-        let timeout = cm.ack_timeout.filter(|&exponent| exponent > 0);
-        let setup = Setup {
-            active: (packet.source, qpn),
-            passive: packet.destination,
-            starts: [cm.starting_psn, None],
-            mtu: cm.path_mtu.map(u32::from),
-            timeout: timeout.map(|exponent| 4096u64 << exponent.min(31)),
-            retry_count: cm.retry_count,
-            rnr_retry_counts: [cm.rnr_retry_count, None],
-            depths: [None, None],
-        };
-        let key = (packet.source, cm.local_comm_id);
-        if self.open.insert(key, setup).is_none() {
-            self.order.push_back(key);
-        }
-        if self.order.len() > SETUPS_MAX
-            && let Some(old) = self.order.pop_front()
-        {
-            self.open.remove(&old);
-        }
-    }
-
-    fn handle_rep(&mut self, packet: &PacketFacts, cm: &CmFacts) {
-        let Some(setup) = self.open.get(&(packet.destination, cm.remote_comm_id)) else { return };
-        let (Some(qpn), true) = (cm.qpn, setup.passive == packet.source) else { return };
-        let mut setup = *setup;
-        setup.starts[1] = cm.starting_psn;
-        setup.rnr_retry_counts[1] = cm.rnr_retry_count;
-        // What the passive side accepts, and what it will have in flight itself.
-        setup.depths = [cm.responder_resources, cm.initiator_depth];
-        for (key, is_passive) in [(setup.active, false), ((packet.source, qpn), true)] {
-            if self.by_qp.insert(key, (setup, is_passive)).is_none() {
-                self.qp_order.push_back(key);
-            }
-        }
-        while self.qp_order.len() > 2 * SETUPS_MAX
-            && let Some(old) = self.qp_order.pop_front()
-        {
-            self.by_qp.remove(&old);
-        }
+        self.agreements.handle(packet, cm);
     }
 
     /// What is known of the requester that sends `packet`: end `sender` of connection `flow`.
@@ -159,21 +90,24 @@ impl Book {
             is_answered: flow.is_answered[usize::from(sender.min(1))],
             ..Params::default()
         };
-        let Some((setup, is_active)) = self.setup_of(packet) else { return params };
-        let own = usize::from(!is_active);
-        params.mtu = setup.mtu.or(params.mtu);
-        params.timeout = setup.timeout;
+        let Some((agreement, is_active)) = self.agreement_of(packet) else { return params };
+        let (setup, own) = (&agreement.setup, usize::from(!is_active));
+        params.mtu = setup.path_mtu.map(u32::from).or(params.mtu);
+        params.timeout = setup.ack_timeout.filter(|&exponent| exponent > 0).map(timeout_nanos);
         params.retry_count = setup.retry_count;
-        params.rnr_retry_count = setup.rnr_retry_counts[usize::from(is_active)];
-        params.depth = setup.depths[own].filter(|&depth| depth > 0);
-        params.start = setup.starts[usize::from(is_active)];
+        params.rnr_retry_count = agreement.rnr_retry_counts[own];
+        params.depth = agreement.depths[own].filter(|&depth| depth > 0);
+        params.start = setup.starting_psns[own];
         params
     }
 
-    /// The set-up of the queue pair that a packet is for, and whether the sender is the active side.
-    fn setup_of(&self, packet: &PacketFacts) -> Option<(Setup, bool)> {
-        let &(setup, is_passive) = self.by_qp.get(&(packet.destination, packet.dest_qp))?;
-        let peer = if is_passive { setup.active.0 } else { setup.passive };
-        (peer == packet.source).then_some((setup, is_passive))
+    /// Returns the agreement on the queue pair that a packet is for, and whether the sender is the active side.
+    fn agreement_of(&self, packet: &PacketFacts) -> Option<(&Agreement, bool)> {
+        let qpn = packet.dest_qp.get();
+        let agreement = self.agreements.get(self.agreements.of_qp(packet.destination, qpn)?)?;
+        let Agreement { active, passive, passive_qp, .. } = *agreement;
+        let is_active = (passive, passive_qp) == (packet.destination, Some(qpn));
+        let sender = if is_active { active } else { passive };
+        (sender == packet.source).then_some((agreement, is_active))
     }
 }

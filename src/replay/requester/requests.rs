@@ -4,8 +4,10 @@ use super::limits::{PENDING_BYTES_MAX, REORDER_NANOS};
 use super::record::{Record, counts_as_read};
 use super::rules;
 use super::shape::{Break, digest};
-use super::state::{Checked, Pending, Requester, psn_of};
+use super::state::{Checked, Pending, Requester};
 use crate::analysis::{PacketFacts, RethFacts};
+use crate::observe::mtu::{MTUS, responses_of};
+use crate::observe::sequence::psn_of;
 use crate::replay::Undecided;
 use crate::wire::{OpcodeInfo, Operation, Position, Psn};
 
@@ -26,14 +28,6 @@ pub(super) struct Taken {
     pub(super) is_pending: bool,
 }
 
-/// How many sequence numbers a READ takes.
-fn responses_of(length: u32, mtu: u32) -> u32 {
-    length.div_ceil(mtu.max(1)).max(1)
-}
-
-/// The path MTUs that there are, in bytes.
-const MTUS: [u32; 5] = [256, 512, 1024, 2048, 4096];
-
 impl Requester {
     /// Begins with the first packet captured. Tells how its PSN breaks a rule.
     pub(super) fn begin(&mut self, psn: Psn) -> Option<Break> {
@@ -53,7 +47,9 @@ impl Requester {
     /// How many sequence numbers a request takes.
     fn span_of(&self, request: &Request<'_>) -> u32 {
         match (request.info.operation, request.facts.reth, self.params.mtu) {
-            (Operation::ReadRequest, Some(reth), Some(mtu)) => responses_of(reth.length, mtu),
+            (Operation::ReadRequest, Some(reth), Some(mtu)) => {
+                u32::try_from(responses_of(reth.length, mtu)).unwrap_or(u32::MAX)
+            }
             _ => 1,
         }
     }
@@ -129,7 +125,7 @@ impl Requester {
         let Ok(span) = u32::try_from(sequence - read.sequence) else { return };
         let least = self.params.least_mtu;
         let mut mtus = MTUS.into_iter().filter(|&mtu| mtu >= least);
-        if mtus.any(|mtu| responses_of(reth.length, mtu) == span) {
+        if mtus.any(|mtu| responses_of(reth.length, mtu) == u64::from(span)) {
             let is_answered = read.answered == read.end();
             (read.span, read.is_span_guessed) = (span, true);
             if is_answered {
@@ -152,7 +148,7 @@ impl Requester {
         let Some(read) = self.records.get_mut(last) else { return };
         let is_read = read.opcode.info().is_some_and(|i| i.operation == Operation::ReadRequest);
         let most = read.reth.map_or(1, |reth| responses_of(reth.length, MTUS[0]));
-        if !is_read || read.answered != read.end() || read.span >= most {
+        if !is_read || read.answered != read.end() || u64::from(read.span) >= most {
             return;
         }
         (read.span, read.is_span_guessed) = (read.span + 1, true);
@@ -227,7 +223,7 @@ impl Requester {
             return;
         };
         let Some(mtu) = self.params.mtu else { return };
-        let end = begin + u64::from(responses_of(length, mtu));
+        let end = begin + responses_of(length, mtu);
         if info.operation == Operation::Write
             && (before.end() == record.sequence || record.sequence < end)
         {

@@ -5,7 +5,8 @@ use super::record::Record;
 use super::requests::{Request, inside_read, is_rest_of};
 use super::rules;
 use super::shape::{Break, digest};
-use super::state::{Checked, Requester, Rnr, psn_of};
+use super::state::{Checked, Requester, Rnr};
+use crate::observe::sequence::psn_of;
 use crate::replay::Undecided;
 use crate::wire::Operation;
 

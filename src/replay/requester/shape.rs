@@ -1,6 +1,7 @@
 //! What a request packet must look like by itself: version, padding, payload, flags.
 
 use super::rules;
+use crate::observe::mtu::MTUS;
 use crate::replay::Rule;
 use crate::wire::{Operation, Packet, PayloadRule, Position};
 
@@ -92,9 +93,6 @@ fn check_pad(packet: &Packet<'_>) -> Option<Break> {
     wrong.expected = Some(whole);
     Some(wrong)
 }
-
-/// The path MTUs that there are, in bytes.
-const MTUS: [u32; 5] = [256, 512, 1024, 2048, 4096];
 
 fn check_payload(packet: &Packet<'_>, mtu: Option<u32>) -> Option<Break> {
     let info = packet.info()?;

@@ -7,6 +7,7 @@ use super::params::Params;
 use super::record::{Record, Records};
 use super::shape::Break;
 use crate::analysis::PacketFacts;
+use crate::observe::sequence;
 use crate::wire::{Gid, Opcode, PKey, Psn};
 
 /// A NAK with the code PSN sequence error, or a response behind one that is missing.
@@ -135,15 +136,6 @@ pub(super) struct Requester {
     pub(super) credits: Credits,
 }
 
-/// Sequence numbers begin here, so that those before the first one captured are not negative.
-const FIRST_EPOCH: u64 = 1 << 25;
-
-/// The PSN of a sequence number.
-#[expect(clippy::cast_possible_truncation, reason = "a PSN is the low bits of the sequence number")]
-pub(super) const fn psn_of(sequence: u64) -> Psn {
-    Psn::new(sequence as u32)
-}
-
 /// How many recent advances are remembered.
 const RECENT_MAX: usize = 256;
 
@@ -215,9 +207,9 @@ impl Requester {
     /// The sequence number of a PSN: the one nearest to what is sent next.
     pub(super) fn sequence_of(&self, psn: Psn) -> u64 {
         if !self.is_started {
-            return FIRST_EPOCH + u64::from(psn.get());
+            return sequence::first(psn);
         }
-        self.next.saturating_add_signed(psn.since(psn_of(self.next)).into())
+        sequence::unwrap(psn, self.next)
     }
 
     /// Begins at a sequence number.

@@ -2,7 +2,8 @@
 
 use super::World;
 use super::rules;
-use super::track::{Advance, Complaint, FAR, Open, State, Track, differs, packet_pkey, psn_of};
+use super::track::{Advance, Complaint, FAR, Open, State, Track, differs, packet_pkey};
+use crate::observe::sequence::psn_of;
 use crate::replay::Rule;
 use crate::replay::judge::Input;
 use crate::replay::limits::OPEN_MAX;

@@ -4,7 +4,8 @@
 use std::collections::VecDeque;
 
 use super::rules;
-use super::track::{State, Track, psn_of};
+use super::track::{State, Track};
+use crate::observe::sequence::psn_of;
 use crate::replay::judge::Sink;
 use crate::replay::limits::OPEN_MAX;
 use crate::replay::verdict::{Difference, Step, Verdict};

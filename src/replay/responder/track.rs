@@ -8,6 +8,7 @@ use super::pending::{Added, Dropped, Pending, PendingQueue};
 use super::reply::Reply;
 use super::target::Target;
 use crate::analysis::FlowNumber;
+use crate::observe::sequence::{self, psn_of};
 use crate::replay::Rule;
 use crate::replay::judge::{Input, Sink};
 use crate::replay::limits::{DUPLICATES_MAX, PENDING_BYTES_MAX, PENDING_PACKETS_MAX};
@@ -227,9 +228,6 @@ pub(super) struct Track {
     pub(super) arrivals: Option<Arrivals>,
 }
 
-/// Sequence numbers begin here, so that earlier ones have a place.
-const START: u64 = 1 << 32;
-
 /// How far a PSN may be from those in flight. What is further belongs to no request of the connection.
 pub(super) const FAR: u64 = 1 << 16;
 
@@ -315,7 +313,7 @@ impl Track {
         (self.mtu, self.is_mtu_known) = (setup.mtu, true);
         (self.pkey, self.first_psn) = (Some(setup.pkey), Some(setup.first_psn));
         let (_, dest) = setup.requester;
-        let first = START + u64::from(setup.first_psn.get());
+        let first = sequence::first(setup.first_psn);
         (self.first, self.top) = (Some(first), Some(first));
         self.start_at(first, dest);
         self.in_message = false;
@@ -326,11 +324,10 @@ impl Track {
     /// A responder counts from the PSN that it expects. While that is not known, or is left behind because its answers
     /// are not captured, the last request counts.
     pub(super) fn unwrap(&self, psn: Psn) -> u64 {
-        let top = self.top.unwrap_or_else(|| START + u64::from(psn.get()));
+        let top = self.top.unwrap_or_else(|| sequence::first(psn));
         let is_followed = self.state == State::Known && top - self.epsn.min(top) < Psn::HALF.into();
         let near = if is_followed { self.epsn } else { top };
-        let near_psn = psn_of(near);
-        near.saturating_add_signed(i64::from(psn.since(near_psn)))
+        sequence::unwrap(psn, near)
     }
 
     /// The PSN of an answer as a sequence number: one near those in flight, however far these are apart.
@@ -341,7 +338,7 @@ impl Track {
             _ => self.pending.front().map(|front| front.seq),
         };
         let Some(first) = first else { return by_top };
-        let by_expected = first.saturating_add_signed(i64::from(psn.since(psn_of(first))));
+        let by_expected = sequence::unwrap(psn, first);
         let inflight = first.saturating_sub(FAR)..self.top.unwrap_or(first) + FAR;
         if inflight.contains(&by_expected) { by_expected } else { by_top }
     }
@@ -612,11 +609,6 @@ impl Track {
             (self.msn_offset, self.msn) = (msn.get(), msn);
         }
     }
-}
-
-/// The PSN of a sequence number.
-pub(super) fn psn_of(seq: u64) -> Psn {
-    Psn::new(u32::try_from(seq & 0xff_ffff).unwrap_or(0))
 }
 
 /// How many responses a READ of `length` bytes has.

@@ -6,13 +6,20 @@
 //! Most callers want the packet and never the list of layers, so the list is made only when it is asked for, by
 //! walking the frame once more. The walk itself, from the link layer to the ICRC, is in `walk`; here is what comes of it.
 
+mod train;
+mod tunnel;
 mod walk;
 
 use core::ops::Range;
 
+pub use self::train::{CapturedTrain, TRAIN_PACKETS_MAX};
+use self::tunnel::{MPLS_LABELS_MAX, TUNNELS_MAX};
 use self::walk::{IPV6_EXTENSIONS_MAX, VLANS_MAX, Walk};
 use super::icrc::{ICRC_LEN, Route, icrc, vcrc};
-use super::{EtherType, Ethernet, Grh, Ipv4, Ipv6, Layer, LinkType, Lrh, Packet, ParseError, Udp};
+use super::{
+    EtherType, Ethernet, Grh, Ipv4, Ipv6, Layer, LinkType, Lrh, Packet, ParseError, Tunnel, Udp,
+    view,
+};
 
 /// What carries a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -76,9 +83,14 @@ pub struct Layers {
 }
 
 impl Layers {
-    /// The most layers a frame can have: two of the link, VLANs, two of the network, IPv6 extensions, and ten from
-    /// UDP up: no opcode has more than four extension headers.
-    pub const MAX: usize = 2 + VLANS_MAX + 2 + IPV6_EXTENSIONS_MAX + 10;
+    /// Maximum number of layers of a frame: two of the link, VLANs, two of the network, IPv6
+    /// extensions, ten from UDP up (no opcode has more than four extension headers), and those of
+    /// tunnels.
+    pub const MAX: usize = 2 + VLANS_MAX + 2 + IPV6_EXTENSIONS_MAX + 10 + Self::OF_TUNNELS;
+
+    /// Maximum number of layers that tunnels add: for each Ethernet, IP, UDP or GRE, and a
+    /// header of its own; and MPLS labels.
+    const OF_TUNNELS: usize = 4 * TUNNELS_MAX + MPLS_LABELS_MAX;
 
     const EMPTY: Self = Self { len: 0, list: [(Layer::Payload, 0, 0); Self::MAX] };
 
@@ -119,6 +131,8 @@ pub struct Frame<'a> {
     protocol: Option<u8>,
     udp: Option<&'a Udp>,
     encapsulation: Option<Encapsulation>,
+    /// The innermost tunnel that was entered.
+    tunnel: Option<Tunnel>,
     packet: Option<Packet<'a>>,
     /// Where the ICRC stands, if it and all that it covers are there.
     icrc_at: Option<usize>,
@@ -153,6 +167,7 @@ impl<'a> Frame<'a> {
             protocol: None,
             udp: None,
             encapsulation: None,
+            tunnel: None,
             packet: None,
             icrc_at: None,
             error: None,
@@ -175,6 +190,36 @@ impl<'a> Frame<'a> {
         let mut layers = Layers::EMPTY;
         Walk::new(&mut again, &mut layers).run();
         layers
+    }
+
+    /// Returns the innermost tunnel that carries the packet, if there is one. Ethernet, network and
+    /// UDP headers are those of the inner packet; the outer ones are among the layers.
+    #[inline]
+    pub fn tunnel(&self) -> Option<Tunnel> {
+        self.tunnel
+    }
+
+    /// Returns the outermost network layer of a tunneled frame, if it has one: MPLS has none.
+    pub fn outer_network(&self) -> Option<Network<'a>> {
+        self.tunnel?;
+        let layers = self.layers();
+        let mut networks = layers
+            .iter()
+            .filter(|(layer, _)| matches!(layer, Layer::Ipv4 | Layer::Ipv6 | Layer::Grh));
+        let (layer, range) = networks.next()?;
+        networks.next()?;
+        match layer {
+            Layer::Ipv4 => {
+                let header = view(self.bytes, range.start).ok()?;
+                let options = self.bytes.get(range.start + Ipv4::LEN..range.end)?;
+                Some(Network::Ipv4 { header, options })
+            }
+            Layer::Ipv6 => {
+                let header = view(self.bytes, range.start).ok()?;
+                Some(Network::Ipv6 { header, extensions: &[] })
+            }
+            _ => None,
+        }
     }
 
     /// The Ethernet header, if there is one.

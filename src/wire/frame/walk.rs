@@ -7,14 +7,16 @@ use super::super::link::ErfContent;
 use super::super::mad::MadHeader;
 use super::super::{
     Bth, Erf, EtherType, Ethernet, Grh, Header, Ipv4, Ipv6, Layer, LinkType, Lrh, NEXT_HEADER_BTH,
-    PROTOCOL_UDP, Packet, ParseError, Sll, Sll2, Udp, Vlan, ipv6_extension_len, view,
+    PROTOCOL_GRE, PROTOCOL_IPV4, PROTOCOL_IPV6, PROTOCOL_UDP, Packet, ParseError, Sll, Sll2, Udp,
+    Vlan, ipv6_extension_len, view,
 };
+use super::tunnel::{MPLS_LABELS_MAX, TUNNELS_MAX};
 use super::{Encapsulation, Frame, Layers, Network};
 
-/// The most IPv6 extension headers that are walked; the standard knows of seven kinds.
+/// Maximum number of IPv6 extension headers of a frame; the standard knows of seven kinds.
 pub(super) const IPV6_EXTENSIONS_MAX: usize = 8;
 
-/// The most VLAN tags that are walked.
+/// Maximum number of VLAN tags of a frame.
 pub(super) const VLANS_MAX: usize = 4;
 
 /// Is told of the layers that a walk finds.
@@ -45,15 +47,43 @@ impl Observer for &mut Layers {
 /// A walk through a frame, layer by layer.
 pub(super) struct Walk<'f, 'a, O> {
     /// What was found so far: filled in place, because a frame is large and there are millions.
-    frame: &'f mut Frame<'a>,
+    pub(super) frame: &'f mut Frame<'a>,
     /// Is told of every layer.
-    observer: O,
+    pub(super) observer: O,
+    /// Headers of each kind that may still be walked, over all tunnels of the frame.
+    pub(super) left: HeadersLeft,
+    /// Whether a mirroring switch cut the frame before it put it into a tunnel.
+    pub(super) is_mirror_cut: bool,
+}
+
+/// Number of headers of each kind that a walk may still take, so that nesting is bounded.
+pub(super) struct HeadersLeft {
+    pub(super) vlans: usize,
+    pub(super) ipv6_extensions: usize,
+    pub(super) mpls_labels: usize,
+    pub(super) tunnels: usize,
+}
+
+impl HeadersLeft {
+    const ALL: Self = Self {
+        vlans: VLANS_MAX,
+        ipv6_extensions: IPV6_EXTENSIONS_MAX,
+        mpls_labels: MPLS_LABELS_MAX,
+        tunnels: TUNNELS_MAX,
+    };
+}
+
+/// Takes one from `left`, or returns `false` if there is none.
+pub(super) fn take_one(left: &mut usize) -> bool {
+    let taken = left.checked_sub(1);
+    *left = taken.unwrap_or(0);
+    taken.is_some()
 }
 
 impl<'f, 'a, O: Observer> Walk<'f, 'a, O> {
     /// A walk through `frame`, of which nothing but its bytes is known.
     pub(super) fn new(frame: &'f mut Frame<'a>, observer: O) -> Self {
-        Self { frame, observer }
+        Self { frame, observer, left: HeadersLeft::ALL, is_mirror_cut: false }
     }
 
     /// Goes as far as it can: adds all that it finds to the frame.
@@ -64,7 +94,7 @@ impl<'f, 'a, O: Observer> Walk<'f, 'a, O> {
     }
 
     /// The header at `offset`, which becomes a layer. What there is of a header that was cut is a layer too.
-    fn take<H: Header>(&mut self, offset: usize) -> Result<&'a H, ParseError> {
+    pub(super) fn take<H: Header>(&mut self, offset: usize) -> Result<&'a H, ParseError> {
         self.take_as(H::LAYER, offset)
     }
 
@@ -104,7 +134,7 @@ impl<'f, 'a, O: Observer> Walk<'f, 'a, O> {
         }
     }
 
-    fn ethernet_at(&mut self, offset: usize) -> Result<(), ParseError> {
+    pub(super) fn ethernet_at(&mut self, offset: usize) -> Result<(), ParseError> {
         let header = self.take::<Ethernet>(offset)?;
         self.frame.ethernet = Some(header);
         self.after_link(header.ethertype(), offset + Ethernet::LEN)
@@ -140,15 +170,12 @@ impl<'f, 'a, O: Observer> Walk<'f, 'a, O> {
     }
 
     /// What the link layer announced, behind any VLAN tags.
-    fn after_link(
+    pub(super) fn after_link(
         &mut self,
         mut ethertype: EtherType,
         mut offset: usize,
     ) -> Result<(), ParseError> {
-        for _ in 0..VLANS_MAX {
-            if !ethertype.is_vlan() {
-                break;
-            }
+        while ethertype.is_vlan() && take_one(&mut self.left.vlans) {
             let outer = ethertype == EtherType::SERVICE_VLAN;
             let layer = if outer { Layer::ServiceVlan } else { Layer::Vlan };
             ethertype = self.take_as::<Vlan>(layer, offset)?.ethertype();
@@ -162,13 +189,14 @@ impl<'f, 'a, O: Observer> Walk<'f, 'a, O> {
                 self.frame.encapsulation = Some(Encapsulation::RoceV1);
                 self.grh_at(offset, None)
             }
+            EtherType::MPLS | EtherType::MPLS_MULTICAST => self.mpls_at(offset),
             _ => Ok(()),
         }
     }
 
     /// IPv4 or IPv6, as the first four bits say; `announced` is what the link layer says, and what is missing if
     /// there is nothing.
-    fn ip_at(&mut self, announced: Layer, offset: usize) -> Result<(), ParseError> {
+    pub(super) fn ip_at(&mut self, announced: Layer, offset: usize) -> Result<(), ParseError> {
         match (self.frame.bytes.get(offset).map(|first| first >> 4), announced) {
             (Some(6), _) | (None, Layer::Ipv6) => self.ipv6_at(offset),
             (Some(4) | None, _) => self.ipv4_at(offset),
@@ -204,8 +232,11 @@ impl<'f, 'a, O: Observer> Walk<'f, 'a, O> {
         // A length that cannot be is passed over, so that what there is is shown all the same.
         let end = if total < header_len { self.frame.bytes.len() } else { offset + total };
         // Rule: W-51.3.
-        let is_datagram = header.protocol() == PROTOCOL_UDP && !header.is_fragment();
-        let parsed = if is_datagram { self.udp_at(offset + header_len, end) } else { Ok(()) };
+        let parsed = if header.is_fragment() {
+            Ok(())
+        } else {
+            self.after_network(header.protocol(), offset + header_len, end)
+        };
         if total < header_len { wrong("total length", total) } else { parsed }
     }
 
@@ -215,9 +246,10 @@ impl<'f, 'a, O: Observer> Walk<'f, 'a, O> {
         let (start, mut at) = (offset + Ipv6::LEN, offset + Ipv6::LEN);
         let mut next = header.next_header();
         self.frame.network = Some(Network::Ipv6 { header, extensions: &[] });
-        for _ in 0..IPV6_EXTENSIONS_MAX {
-            let rest = self.frame.bytes.get(at..).unwrap_or_default();
-            let Some(len) = ipv6_extension_len(next, rest) else { break };
+        while let rest = self.frame.bytes.get(at..).unwrap_or_default()
+            && let Some(len) = ipv6_extension_len(next, rest)
+            && take_one(&mut self.left.ipv6_extensions)
+        {
             if rest.len() < len {
                 return Err(truncated(Layer::Ipv6Extension, at, len, rest.len()));
             }
@@ -229,10 +261,17 @@ impl<'f, 'a, O: Observer> Walk<'f, 'a, O> {
         self.frame.network = Some(Network::Ipv6 { header, extensions });
         self.frame.protocol = Some(next);
         // The header of a fragment is not walked, so that nothing behind it is taken for a datagram.
-        if next == PROTOCOL_UDP {
-            self.udp_at(at, end)?;
+        self.after_network(next, at, end)
+    }
+
+    /// The header that IP `protocol` announces at `offset`, in a packet that ends at `end`.
+    #[inline]
+    fn after_network(&mut self, protocol: u8, offset: usize, end: usize) -> Result<(), ParseError> {
+        match protocol {
+            PROTOCOL_UDP => self.udp_at(offset, end),
+            PROTOCOL_IPV4 | PROTOCOL_IPV6 | PROTOCOL_GRE => self.tunnel_in_ip(protocol, offset),
+            _ => Ok(()),
         }
-        Ok(())
     }
 
     /// A UDP header at `offset`, in a datagram that ends at `end`.
@@ -240,8 +279,9 @@ impl<'f, 'a, O: Observer> Walk<'f, 'a, O> {
         let header = self.take::<Udp>(offset)?;
         self.frame.udp = Some(header);
         // Rule: W-51.4.
-        if header.destination_port() != self.frame.port {
-            return Ok(());
+        let port = header.destination_port();
+        if port != self.frame.port {
+            return self.tunnel_in_udp(port, offset + Udp::LEN);
         }
         self.frame.encapsulation = Some(Encapsulation::RoceV2);
         let length = usize::from(header.length());
@@ -302,6 +342,9 @@ impl<'f, 'a, O: Observer> Walk<'f, 'a, O> {
     fn transport_at(&mut self, start: usize, end: usize) -> Result<(), ParseError> {
         // A packet that is too short for a BTH and an ICRC has, if anything, a BTH.
         let sealed = end.saturating_sub(start) >= Bth::LEN + ICRC_LEN;
+        if self.is_mirror_cut {
+            self.frame.wire_len = self.frame.wire_len.max(end);
+        }
         let body_end = if sealed { end - ICRC_LEN } else { end.max(start) };
         let rest = self.frame.bytes.get(start..).unwrap_or_default();
         let body = rest.get(..body_end - start).unwrap_or(rest);
@@ -374,7 +417,7 @@ fn note_packet<O: Observer>(observer: &mut O, packet: &Packet<'_>, start: usize)
     }
 }
 
-fn truncated(layer: Layer, offset: usize, needed: usize, have: usize) -> ParseError {
+pub(super) fn truncated(layer: Layer, offset: usize, needed: usize, have: usize) -> ParseError {
     ParseError::Truncated { layer, offset, needed, have }
 }
 

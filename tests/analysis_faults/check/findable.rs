@@ -1,6 +1,7 @@
 //! Which losses the captures show, so that they must be told.
 
 use roce::analysis::RetransmissionCause;
+use roce::link::fault::Action;
 
 use super::super::plan::Class;
 use super::super::truth::Transmission;
@@ -30,7 +31,24 @@ impl Check<'_> {
             }
             _ => false,
         };
-        must || !self.excuse("loss not told: nothing at the point shows it", true)
+        (must && !self.is_copy_answered(number))
+            || !self.excuse("loss not told: nothing at the point shows it", true)
+    }
+
+    /// Whether the network copied a request with the sequence number of a lost packet behind the point: the responder answers
+    /// both, as it does if the lost packet is late.
+    fn is_copy_answered(&self, number: usize) -> bool {
+        let packet = &self.truth.transmissions[number];
+        let mut injected = self.truth.injected.iter();
+        let is = injected.any(|injected| {
+            let other = &self.truth.transmissions[injected.transmission];
+            other.class == Class::Request
+                && other.connection == packet.connection
+                && other.requester() == packet.requester()
+                && other.covers(packet.sequence)
+                && injected.action == Action::Duplicate
+        });
+        self.excuse("loss not told: a copy of the request is answered, too", is)
     }
 
     /// Whether the requester went back to it because of a sequence-error NAK: the others that were lost behind it cannot be

@@ -102,6 +102,15 @@ impl Check<'_> {
                     || (is_likely && self.is_silent_behind_rnr())
             }
             FindingKind::RequestRefused => self.has_completed(of, WcStatus::RemAccessErr),
+            FindingKind::Retransmissions | FindingKind::Unanswered => {
+                let mut packets = self.truth.transmissions.iter();
+                packets.any(|packet| {
+                    packet.cause.is_some() && of.is_none_or(|of| of == packet.connection)
+                })
+            }
+            FindingKind::SlowResponder => {
+                self.is_injected(of, |action| matches!(action, Action::Delay(_)))
+            }
             FindingKind::Stall => {
                 let mut packets = self.truth.transmissions.iter();
                 loses

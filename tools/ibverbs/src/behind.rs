@@ -1,6 +1,7 @@
 //! Functions of the C library in front of which this library stands: how the ones behind are found and called.
 
 use std::ffi::CStr;
+use std::mem::MaybeUninit;
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
@@ -32,10 +33,30 @@ impl Behind {
     #[cold]
     fn find(&self) -> *mut c_void {
         // SAFETY: the name is a C string.
-        let found = unsafe { libc::dlsym(libc::RTLD_NEXT, self.0.as_ptr()) };
+        let mut found = unsafe { libc::dlsym(libc::RTLD_NEXT, self.0.as_ptr()) };
+        if found.is_null() {
+            // A program that is linked with librdmacm alone has this library behind the C library.
+            // SAFETY: as above.
+            let first = unsafe { libc::dlsym(libc::RTLD_DEFAULT, self.0.as_ptr()) };
+            if object_of(first) != object_of((&raw const OWN).cast_mut().cast()) {
+                found = first;
+            }
+        }
         self.1.store(found, Ordering::Relaxed);
         found
     }
+}
+
+/// Something of this library.
+static OWN: u8 = 0;
+
+/// Where the object that has an address begins; null if none has.
+fn object_of(address: *mut c_void) -> *mut c_void {
+    let mut found = MaybeUninit::<libc::Dl_info>::zeroed();
+    // SAFETY: there is room for an answer.
+    let is_found = unsafe { libc::dladdr(address, found.as_mut_ptr()) } != 0;
+    // SAFETY: it was zeros before, for all of which there is a value.
+    if is_found { unsafe { found.assume_init() }.dli_fbase } else { ptr::null_mut() }
 }
 
 /// Calls the function behind one of these, which has the same type; without one, the call fails with this value.

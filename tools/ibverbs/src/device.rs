@@ -10,7 +10,8 @@ use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::Duration;
 
 use roce::device::Device as _;
-use roce::ibverbs::{ibv_device, ibv_gid};
+use roce::ibverbs::files::device_guid;
+use roce::ibverbs::ibv_device;
 use roce::link::{Link, NamedSpec, OpenError, Spec};
 use roce::nic::SoftNic;
 use roce::verbs::{NodeType, TransportType};
@@ -23,6 +24,7 @@ use crate::events::{Acks, Routes, lock};
 use crate::fork::{self, Generation};
 use crate::object::{Object, answer, objects};
 use crate::share::{Counted, File};
+use crate::ucm;
 use crate::xrc::Domain;
 
 /// A device. There is one for each that was ever listed, and it stays: what a program found in a list it may open later.
@@ -273,17 +275,16 @@ impl Device {
         lock(&self.nic).nic.upgrade()
     }
 
-    /// The identifier of the device, in the order of the wire: the lower half of its port's first when it was first asked
-    /// for. It stays for as long as the process, because librdmacm knows devices by it, also when another address is
-    /// taken.
+    /// The identifier of the device, in the order of the wire: [`device_guid`] of its port's first
+    /// GID when it was first asked for. It stays for as long as the process, because librdmacm
+    /// knows devices by it, also when another address is taken.
     pub(crate) fn guid(&self) -> u64 {
         let known = self.guid.load(Ordering::Relaxed);
         if known != 0 {
             return known;
         }
-        let gid = self.first_gid().unwrap_or_default();
-        let ibv_gid { raw: [.., a, b, c, d, e, f, g, h] } = gid.into();
-        let new = u64::from_ne_bytes([a, b, c, d, e, f, g, h]);
+        let guid = device_guid(self.first_gid().unwrap_or_default(), self.number());
+        let new = u64::from_ne_bytes(guid.0);
         match self.guid.compare_exchange(0, new, Ordering::Relaxed, Ordering::Relaxed) {
             Ok(_) => new,
             Err(first) => first,
@@ -319,6 +320,7 @@ pub(crate) fn copy_text(to: &mut [c_char], text: &str) {
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_get_device_list(num_devices: *mut c_int) -> *mut *mut ibv_device {
     env::keep_quiet();
+    ucm::reach_librdmacm();
     pointer(|| {
         if !num_devices.is_null() {
             // SAFETY: the program has room for a number there.

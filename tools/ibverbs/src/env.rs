@@ -4,7 +4,7 @@
 //!   `raw:eth0`, `soft:eth0`, `mlx5_0=soft:lo`. Without it, there is one on the first free address of every interface, loopback last.
 //! - `ROCE_PCAP`: a file to write what passes into; `%d` in it is the device, `%p` the process. The first one to
 //!   open a device creates it; the next ones, in this process or in others, leave it and create `FILE.PID`, `FILE.PID.2` and
-//!   so on.
+//!   so on. `ROCE_CAPTURE_REPORT`, which `roce run` sets, says where to report one that cannot be written.
 //! - `ROCE_FAULT`: what happens to packets: `loss=1%,delay=10us`.
 //! - `ROCE_PIN_SOURCE_PORT=off`: take packets of a connection from any UDP source port of its peer, for peers that send
 //!   from several.
@@ -26,6 +26,7 @@ use roce::link::{Link, NamedSpec, Spec, fault, tap};
 use roce::time::Instant;
 
 use crate::call::{Failed, Result};
+use crate::captures;
 
 /// How many captures a process makes at the most, each time it opens a device.
 const FILES_MAX: u32 = 10_000;
@@ -53,10 +54,11 @@ pub(crate) fn wrap(mut link: Link, device: &str) -> Result<Link> {
     let mut handle = None;
     if let Some(path) = variable("ROCE_PCAP") {
         let path = path.replace("%d", device).replace("%p", &std::process::id().to_string());
-        let file = new_file(&path).map_err(|error| failed(&error, libc::EIO))?;
+        let (file, path) = new_file(&path).map_err(|error| failed(&error, libc::EIO))?;
         // Not buffered: a program that is killed leaves everything that passed.
         let tapped = tap::tap_with_handle(link, RawFile(file), time_of_day());
         let (tapped, dropped) = tapped.map_err(|error| failed(&error, libc::EIO))?;
+        captures::watch(&dropped, path);
         (link, handle) = (tapped, Some(dropped));
     }
     if let Some(spec) = variable("ROCE_FAULT") {
@@ -86,19 +88,19 @@ impl io::Write for RawFile {
     }
 }
 
-/// A new file: if there is one already, a similar one. What is no ordinary file, such as a pipe,
+/// Creates a new file, and returns its name: if there is one already, a similar one. What is no ordinary file, such as a pipe,
 /// is used as it is.
-fn new_file(path: &str) -> io::Result<File> {
+fn new_file(path: &str) -> io::Result<(File, String)> {
     if std::fs::metadata(path).is_ok_and(|there| !there.is_file()) {
-        return File::options().write(true).open(path);
+        return Ok((File::options().write(true).open(path)?, path.to_owned()));
     }
     let process = std::process::id();
     let others = (2..FILES_MAX).map(|count| format!("{path}.{process}.{count}"));
     let mut last = io::Error::from(io::ErrorKind::AlreadyExists);
     for name in [path.to_owned(), format!("{path}.{process}")].into_iter().chain(others) {
-        match File::create_new(name) {
+        match File::create_new(&name) {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => last = error,
-            opened => return opened,
+            opened => return Ok((opened?, name)),
         }
     }
     Err(last)
@@ -117,7 +119,7 @@ pub(crate) fn failed(error: &(dyn Error + 'static), otherwise: c_int) -> Failed 
 }
 
 /// Tells a person something who asked for it.
-fn log(line: &str) {
+pub(crate) fn log(line: &str) {
     let Some(path) = variable("ROCE_LOG") else { return };
     // The user who asked for it sees an empty file.
     let log = File::options().append(true).create(true).open(path);

@@ -22,7 +22,8 @@
 //! | `srq`, `qp`, `post`, `wr_ex` | queues and what is posted to them |
 //! | `flow`, `wq` | rules that steer raw packets, and queues that they are spread over |
 //! | `ah` | address handles and multicast |
-//! | `behind`, `signals` | functions in front of the C library's; signal handlers of programs, behind that of registered memory |
+//! | `behind`, `fd_set`, `signals` | functions in front of the C library's; signal handlers of programs, behind that of registered memory |
+//! | `netlink` | the answers of `NETLINK_RDMA`, by which `rdma link` lists devices |
 //! | `ucm` | `/dev/infiniband/rdma_cm`, the device of librdmacm |
 //! | `sysfs`, `strings`, `rate` | what programs read of devices as text; names of numbers |
 //! | `kern` | structures of the kernel, for `librdmacm` |
@@ -39,6 +40,7 @@
 mod ah;
 mod behind;
 mod call;
+mod captures;
 mod channel;
 mod compat;
 mod context;
@@ -48,11 +50,13 @@ mod device;
 mod dm;
 mod env;
 mod events;
+mod fd_set;
 mod flow;
 mod fork;
 mod kern;
 mod mr;
 mod mw;
+mod netlink;
 mod object;
 mod pd;
 mod post;
@@ -80,6 +84,7 @@ static AT_LOAD: extern "C" fn() = {
     extern "C" fn at_load() {
         signals::resolve();
         ucm::resolve();
+        netlink::resolve();
         fork::watch();
     }
     at_load

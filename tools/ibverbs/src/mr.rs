@@ -7,7 +7,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use roce::device::Device as _;
-use roce::ibverbs::convert::sges;
 use roce::ibverbs::{
     IBV_ADVISE_MR_ADVICE_PREFETCH, IBV_ADVISE_MR_ADVICE_PREFETCH_NO_FAULT,
     IBV_ADVISE_MR_ADVICE_PREFETCH_WRITE, IBV_ADVISE_MR_FLAG_FLUSH, IBV_REREG_MR_CHANGE_ACCESS,
@@ -16,7 +15,7 @@ use roce::ibverbs::{
 };
 use roce::memory::Region;
 use roce::nic::SoftNic;
-use roce::verbs::{Access, MrAttr, MrHandle};
+use roce::verbs::{Access, LKey, MrAttr, MrHandle, Sge};
 
 use crate::call::{Failed, Result, code, pointer, set_errno};
 use crate::context::Context;
@@ -224,10 +223,14 @@ pub(crate) unsafe extern "C" fn advise(
             IBV_ADVISE_MR_ADVICE_PREFETCH_WRITE => true,
             _ => return Err(Failed::EOPNOTSUPP),
         };
-        let count = c_int::try_from(count).ok().filter(|count| *count > 0 && !list.is_null());
-        // SAFETY: the program hands over as many as it says.
-        for sge in unsafe { sges(list, count.ok_or(Failed::EINVAL)?) } {
-            let found = domain.nic.prefetch(domain.handle, *sge, write);
+        if count == 0 || list.is_null() {
+            return Err(Failed::EINVAL);
+        }
+        for at in 0..count as usize {
+            // SAFETY: the program hands over as many as it says, at any address.
+            let sge = unsafe { list.wrapping_add(at).read_unaligned() };
+            let sge = Sge { addr: sge.addr, length: sge.length, lkey: LKey::new(sge.lkey) };
+            let found = domain.nic.prefetch(domain.handle, sge, write);
             let found = found.ok_or(Failed(libc::ENOENT))?;
             // Without a fault nothing is brought in; and no caller waits for advice that is not flushed.
             let told = flags & IBV_ADVISE_MR_FLAG_FLUSH != 0

@@ -1,11 +1,12 @@
 //! Posting lists of work requests.
 
 use std::ffi::c_int;
+use std::mem::MaybeUninit;
 use std::ptr;
 
-use roce::ibverbs::{ibv_qp, ibv_recv_wr, ibv_send_wr, ibv_srq, ibv_wq};
+use roce::ibverbs::{ibv_qp, ibv_recv_wr, ibv_send_wr, ibv_sge, ibv_srq, ibv_wq};
 use roce::nic::Poster;
-use roce::verbs::{Data, PostError, RecvWr, SendFlags, SendOp, SendWr, Sge};
+use roce::verbs::{Data, PostError, RecvWr, SendFlags, SendOp, SendWr, Sge, WrId, WrOpcode};
 
 use crate::call::{Failed, Result, fast_code};
 use crate::mw::Mw;
@@ -17,14 +18,107 @@ use crate::wq::Wq;
 /// The most inline data that any queue pair takes.
 const INLINE_MAX: usize = roce::engine::Limits::DEFAULT.inline as usize;
 
+/// Most entries of a gather or scatter list that any queue takes.
+const SGES_MAX: usize = roce::engine::Limits::DEFAULT.sges as usize;
+
+/// Room for a list that has to be copied.
+pub(crate) type SgeRoom = MaybeUninit<[ibv_sge; SGES_MAX]>;
+
+/// A work request of C.
+trait WorkRequest: Copy {
+    /// Its gather or scatter list.
+    fn list(&self) -> *mut ibv_sge;
+
+    /// Replaces its list by one that is aligned.
+    ///
+    /// # Safety
+    ///
+    /// There must be as many entries as it says.
+    unsafe fn align_list(&mut self, room: &mut SgeRoom) -> Result<()>;
+}
+
+macro_rules! work_requests {
+    ($($name:ident)*) => {
+        $(impl WorkRequest for $name {
+            #[inline]
+            fn list(&self) -> *mut ibv_sge {
+                self.sg_list
+            }
+
+            unsafe fn align_list(&mut self, room: &mut SgeRoom) -> Result<()> {
+                // SAFETY: the caller vouches for it.
+                let list = unsafe { aligned_list(self.sg_list, self.num_sge, room) }?;
+                self.sg_list = list.cast_mut();
+                Ok(())
+            }
+        })*
+    };
+}
+
+work_requests! { ibv_send_wr ibv_recv_wr }
+
+/// A work request as Rust can look at it. C programs with packed structures, such as libiscsi, have
+/// work requests and their lists at any address, which processors do not mind: those are copied.
+///
+/// # Safety
+///
+/// There must be a work request, with the list that it says.
+#[inline]
+unsafe fn aligned<'a, W: WorkRequest>(
+    wr: *mut W,
+    copy: &'a mut MaybeUninit<W>,
+    room: &'a mut SgeRoom,
+) -> Result<&'a W> {
+    if wr.is_aligned() {
+        // SAFETY: the caller vouches for it.
+        let wr = unsafe { &*wr };
+        if wr.list().is_aligned() {
+            return Ok(wr);
+        }
+    }
+    // SAFETY: as above.
+    let copy = copy.write(unsafe { wr.read_unaligned() });
+    // SAFETY: as above.
+    unsafe { copy.align_list(room) }?;
+    Ok(copy)
+}
+
+/// A list as Rust can look at it: itself, or a copy.
+///
+/// # Safety
+///
+/// There must be as many entries as it says.
+pub(crate) unsafe fn aligned_list(
+    list: *const ibv_sge,
+    count: c_int,
+    room: &mut SgeRoom,
+) -> Result<*const ibv_sge> {
+    let Some(count) = usize::try_from(count).ok().filter(|_| !list.is_aligned()) else {
+        return Ok(list);
+    };
+    if count > SGES_MAX {
+        return Err(Failed::EINVAL);
+    }
+    let to = room.as_mut_ptr().cast::<ibv_sge>();
+    for at in 0..count {
+        // SAFETY: the caller vouches for the entry.
+        let entry = unsafe { list.wrapping_add(at).read_unaligned() };
+        // SAFETY: there is room for it.
+        unsafe { to.wrapping_add(at).write(entry) };
+    }
+    Ok(to)
+}
+
 /// Posts one after the other, as long as that works; says which failed.
 macro_rules! post_list {
     ($nic:expr, $first:expr, $bad:expr, |$poster:ident, $wr:ident| $post:expr) => {
         fast_code(|| {
             let mut next = $first;
             let posted: Result<()> = $nic.post_all(|$poster| {
-                // SAFETY: the program hands over a list that ends with a null.
-                while let Some($wr) = unsafe { next.as_ref() } {
+                while !next.is_null() {
+                    let (mut copy, mut room) = (MaybeUninit::uninit(), MaybeUninit::uninit());
+                    // SAFETY: the program hands over a list that ends with a null.
+                    let $wr = unsafe { aligned(next, &mut copy, &mut room) }?;
                     $post?;
                     next = $wr.next;
                 }
@@ -127,7 +221,12 @@ unsafe fn send(poster: &mut Poster<'_>, qp: &Qp, wr: &ibv_send_wr) -> Result<()>
         return Err(Failed::EINVAL);
     }
     // SAFETY: the caller vouches for it.
-    let send = unsafe { wr.to_send_wr(qp.kind) }?;
+    let send = match unsafe { wr.to_send_wr(qp.kind) } {
+        Err(PostError::NotAllowedOnQpType { opcode, .. }) if opcode != WrOpcode::Driver1 => {
+            return Ok(poster.unsupported(qp.handle, WrId(wr.wr_id))?);
+        }
+        send => send?,
+    };
     if let SendOp::BindMw { rkey, bind, .. } = send.op {
         // SAFETY: of this operation it is this.
         let mw = unsafe { wr.more.bind_mw }.mw;

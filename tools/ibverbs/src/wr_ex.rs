@@ -29,6 +29,7 @@ use crate::call::{Failed, Result, fast_code, fast_quiet};
 use crate::events::lock;
 use crate::mw::Mw;
 use crate::object::{Object, given};
+use crate::post::{SgeRoom, aligned_list};
 use crate::qp::Qp;
 
 /// What a program may want to send by calls of its own, and what that is called elsewhere.
@@ -352,7 +353,10 @@ unsafe extern "C" fn set_sge_list(qp: *mut ibv_qp_ex, count: usize, list: *const
             return Err(Failed::EINVAL);
         }
         let count = c_int::try_from(count).map_err(|_| Failed::EINVAL)?;
+        let mut room = SgeRoom::uninit();
         // SAFETY: the program hands over as many pieces as it says.
+        let list = unsafe { aligned_list(list, count, &mut room) }?;
+        // SAFETY: as above.
         building.gather(unsafe { sges(list, count) })
     });
 }

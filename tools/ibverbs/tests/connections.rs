@@ -1,7 +1,8 @@
 //! The device of librdmacm, and the stock librdmacm on it.
 #![allow(clippy::unwrap_used, reason = "what must not happen in a test fails it")]
 
-use std::process::{Child, Command, Output, Stdio};
+use common::process::{Child, Command};
+use std::process::{Output, Stdio};
 use std::time::Duration;
 
 mod common;
@@ -14,6 +15,34 @@ fn device_file_behaves_as_the_kernels() {
     assert_eq!(said, "fine\n");
 }
 
+/// In a network of its own: what is at 127.0.0.1 of this host does not count.
+#[test]
+fn loopback_and_unspecified_addresses_are_as_on_linux() {
+    let program = common::compiled_with("cm_local.c", &["-lrdmacm", "-libverbs"]);
+    let mut unshare = Command::new("unshare");
+    unshare.args(["--user", "--map-root-user", "--net", "--", "sh", "-c"]);
+    unshare.arg("ip link set lo up && exec \"$0\" 127.9.63.1").arg(program);
+    unshare.env("LD_LIBRARY_PATH", common::library()).env("ROCE_DEVICES", "udp:127.9.63.1");
+    assert_eq!(common::said(&mut unshare, "util-linux and iproute2"), "fine\n");
+}
+
+#[test]
+fn librdmacm_that_is_loaded_later_finds_the_library_without_a_preload() {
+    let program = common::compiled_with("dlopened.c", &["-ldl"]);
+    let mut command = common::stock(program.to_str().unwrap(), "udp:127.9.64.1");
+    assert_eq!(common::said(command.arg("127.9.64.1"), "librdmacm1"), "fine\n");
+}
+
+#[test]
+fn preloaded_library_hands_calls_on_to_this_one() {
+    let program = common::compiled_with("dlopened.c", &["-ldl"]);
+    let (first, ours) = (common::compiled_library("next.c"), common::library());
+    let mut command = common::stock(program.to_str().unwrap(), "udp:127.9.65.1");
+    let preload = format!("{}:{}/libibverbs.so.1", first.display(), ours.display());
+    command.arg("127.9.65.1").env("LD_PRELOAD", preload);
+    assert_eq!(common::said(&mut command, "librdmacm1"), "fine\n");
+}
+
 /// Starts a program of Debian's rdmacm-utils.
 fn start(command: &mut Command) -> Child {
     let command = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -22,9 +51,11 @@ fn start(command: &mut Command) -> Child {
         .unwrap_or_else(|error| panic!("{command:?}: {error}; Debian has it in rdmacm-utils"))
 }
 
-/// A server and a client; both must succeed. A client that comes before the server listens is rejected, and tries anew.
-fn pair(server: &mut Command, client: impl Fn() -> Command) -> String {
-    let mut server = start(server);
+/// A server and a client; both must succeed. A client that comes before the server listens is rejected, and tries anew. A
+/// REQ that such a client retransmitted may reach the server when it listens. The client has ended by then and rejects the
+/// REP, so the server ends, and both are started again.
+fn pair(command: &mut Command, client: impl Fn() -> Command) -> String {
+    let mut server = start(command);
     let mut tried = Vec::new();
     for _ in 0..50 {
         let Output { status, stdout, stderr } = start(&mut client()).wait_with_output().unwrap();
@@ -34,14 +65,15 @@ fn pair(server: &mut Command, client: impl Fn() -> Command) -> String {
             assert!(ended.status.success(), "server: {ended:?}");
             return said;
         }
-        tried.push(format!("{status}: {said}{}", String::from_utf8_lossy(&stderr)));
+        tried.push(format!("client {status}: {said}{}", String::from_utf8_lossy(&stderr)));
         if server.try_wait().unwrap().is_some() {
-            break;
+            tried.push(format!("server: {:?}", server.wait_with_output()));
+            server = start(command);
         }
         std::thread::sleep(Duration::from_millis(100));
     }
     let _ = server.kill();
-    panic!("client: {tried:?}\nserver: {:?}", server.wait_with_output());
+    panic!("{tried:?}\nserver: {:?}", server.wait_with_output());
 }
 
 #[test]
@@ -74,4 +106,12 @@ fn nothing_that_listens_rejects() {
     server.kill().unwrap();
     server.wait().unwrap();
     assert!(is_rejected, "{last}");
+}
+#[test]
+fn flood_of_requests_does_not_keep_another_peer_out_of_the_backlog() {
+    let program = common::compiled_with("cm_backlog.c", &["-lrdmacm", "-libverbs"]);
+    let own = ["127.9.68.1", "127.9.68.2", "127.9.68.3"];
+    let devices = own.map(|address| format!("udp:{address}")).join(" ");
+    let mut command = common::stock(program.to_str().unwrap(), &devices);
+    assert_eq!(common::said(command.args(own), "librdmacm1"), "fine\n");
 }

@@ -4,13 +4,13 @@
 use std::fs;
 use std::io::{BufRead as _, BufReader};
 use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
-use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Stdio;
 use std::sync::OnceLock;
 
 mod common;
 
+use common::process::Command;
 use common::{compiled, said};
 
 /// The user that tests which root runs are run as: nothing here needs root.
@@ -161,6 +161,30 @@ fn a_renamed_libibverbs_that_a_program_brings_is_not_used() {
             said(&mut here.run(Some(form), "soft:lo", &program), "gcc"),
             "1 devices, roce0\n"
         );
+    }
+}
+
+/// A wrapper that sets its own `LD_PRELOAD`: librdmacm is answered as long as the library is found,
+/// and else it fails.
+#[test]
+fn program_without_the_preload_is_answered_or_fails_at_once() {
+    let here = Installed::new("unloaded");
+    let program = here.add(&common::compiled_with("dlopened.c", &["-ldl"]), "dlopened");
+    let own = "127.9.67.1";
+    for form in here.forms() {
+        let run = |words: &[&str]| {
+            let device = format!("udp:{own}");
+            let mut command = here.run(Some(form), &device, Path::new("timeout"));
+            command.args(["30", "env", "-u", "LD_PRELOAD"]).args(words);
+            command
+        };
+        let answered = said(run(&[]).arg(&program).arg(own), "librdmacm1");
+        assert_eq!(answered, "fine\n", "{form}");
+        let mut stock = run(&["-u", "LD_LIBRARY_PATH"]);
+        assert_eq!(stock.arg(&program).arg(own).output().unwrap().status.code(), Some(1), "{form}");
+        let mut shell = run(&["sh", "-c", "echo x > /dev/infiniband/rdma_cm"]);
+        let wrote = shell.output().unwrap();
+        assert!(!wrote.status.success() && wrote.status.code() != Some(124), "{form}: {wrote:?}");
     }
 }
 

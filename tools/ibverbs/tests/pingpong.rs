@@ -1,10 +1,14 @@
 //! Stock programs of rdma-core, which know nothing of soft NICs, on the library.
 #![allow(clippy::unwrap_used, reason = "what must not happen in a test fails it")]
 
-use std::process::{Child, Command, Stdio};
+use common::process::{self, Child, Command};
+use std::process::Stdio;
 use std::time::Duration;
 
 mod common;
+#[path = "../../../tests/common/needs.rs"]
+#[allow(unreachable_pub, reason = "shared by several tests")]
+mod needs;
 
 /// Debian's package of the programs.
 const PACKAGE: &str = "ibverbs-utils";
@@ -14,7 +18,11 @@ fn devices_are_listed_as_the_environment_says() {
     let list = |devices| common::said(&mut common::stock("ibv_devices", devices), PACKAGE);
     let two = list("udp:127.9.0.1, udp:127.9.0.2");
     let lines: Vec<&str> = two.lines().skip(2).map(str::trim).collect();
-    assert_eq!(lines, ["roce0           \t0000ffff7f090001", "roce1           \t0000ffff7f090002"]);
+    assert_eq!(lines, ["roce0           \t0000ffff7f090001", "roce1           \t0000fffe7f090002"]);
+    // Two on one interface, whose first address is the same until one of them is opened.
+    let same = list("a=soft:lo b=soft:lo");
+    let guids: Vec<_> = same.lines().skip(2).filter_map(|line| line.split('\t').nth(1)).collect();
+    assert!(guids.len() == 2 && guids[0] != guids[1], "{same}");
     assert_eq!(list("").lines().count(), 2, "no devices");
     let mut wrong = common::stock("ibv_devices", "eth0");
     assert!(!wrong.output().unwrap().status.success(), "what is no device is no device");
@@ -32,6 +40,10 @@ fn a_device_tells_everything_of_itself() {
         "state:\t\t\tPORT_ACTIVE (4)",
         "active_mtu:\t\t4096 (5)",
         "link_layer:\t\tEthernet",
+        "max_qp_rd_atom:\t\t\t128",
+        "max_res_rd_atom:\t\t258048",
+        "active_width:\t\t4X (2)",
+        "active_speed:\t\t10.0 Gbps (8)",
         "GID[  0]:\t\t::ffff:127.9.0.3, RoCE v2",
         "GID[  1]:\t\t::ffff:127.9.0.3, RoCE v2",
         "GID[  2]:\t\t",
@@ -113,6 +125,9 @@ const BOTH: &str = "
 
 #[test]
 fn programs_share_an_address_over_raw_sockets() {
+    if !needs::can_have_namespaces("programs_share_an_address_over_raw_sockets") {
+        return;
+    }
     let mut both = common::stock("unshare", "raw:lo");
     let said = common::said(both.args(["-Urn", "sh", "-c", BOTH]), "util-linux and iproute2");
     assert_eq!(said.matches("100 iters in").count(), 2, "{said}");
@@ -192,4 +207,48 @@ fn wait_for_listener(server: &mut Child, port: u16) {
         }
         std::thread::sleep(Duration::from_millis(10));
     }
+}
+
+/// Programs that exit with their devices open leave closed captures; a full disk is told on standard error.
+#[test]
+fn captures_are_closed_at_exit_and_told_when_they_are_cut() {
+    let directory = std::path::Path::new(env!("CARGO_TARGET_TMPDIR"));
+    let file = directory.join(format!("exit-{}.pcapng", std::process::id()));
+    let run = |port: &str, limit: &str| {
+        let _ = std::fs::remove_file(&file);
+        let script = format!("trap '' XFSZ; {limit}; exec ibv_rc_pingpong -g 0 -n 200 -p {port}");
+        let mut server = common::stock("sh", "udp:127.9.0.70");
+        server.args(["-c", &script]).env("ROCE_PCAP", &file);
+        let server = server.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+        let client = || {
+            let mut client = common::stock("ibv_rc_pingpong", "udp:127.9.0.71");
+            client.args(["-g", "0", "-n", "200", "-p", port, "127.0.0.1"]).output().unwrap()
+        };
+        for _ in 0..600 {
+            if client().status.success() {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(100));
+        }
+        let output = server.wait_with_output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    };
+    let is_whole = || {
+        let mut reader = roce::capture::open(&file).unwrap();
+        loop {
+            match reader.next() {
+                Ok(Some(_)) => {}
+                Ok(None) => return !reader.is_unclosed(),
+                Err(_) => return false,
+            }
+        }
+    };
+    assert_eq!(run("18640", "true"), "");
+    assert!(is_whole(), "a program that exits closes its captures");
+    let said = run("18641", "ulimit -f 16");
+    assert_eq!(said.lines().count(), 1, "{said}");
+    assert!(said.contains("exit-") && said.contains("File too large"), "{said}");
+    assert!(!is_whole());
+    std::fs::remove_file(&file).unwrap();
 }

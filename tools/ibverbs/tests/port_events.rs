@@ -1,9 +1,12 @@
 //! What programs hear of a port whose interface changes: rdma-core's `ibv_asyncwatch` on a veth of the test's own.
 #![allow(clippy::unwrap_used, reason = "what must not happen in a test fails it")]
 
-use std::process::Command;
-
 mod common;
+#[path = "../../../tests/common/needs.rs"]
+#[allow(unreachable_pub, reason = "shared by several tests")]
+mod needs;
+
+use common::process::{self, Command};
 
 /// Changes an interface step by step, and waits after each until the program has printed what happened.
 const SCRIPT: &str = r#"
@@ -38,13 +41,22 @@ grep -c event_type watched
 
 #[test]
 fn async_watchers_hear_of_links_and_addresses() {
+    if !needs::can_have_namespaces("async_watchers_hear_of_links_and_addresses") {
+        return;
+    }
+    for devices in ["raw:left", "soft:left", "udp:10.9.0.1"] {
+        watch(devices);
+    }
+}
+
+fn watch(devices: &str) {
     let directory = tempdir();
     let mut unshare = Command::new("unshare");
     unshare.args(["--user", "--map-root-user", "--net", "--", "sh", "-c", SCRIPT]);
     unshare.current_dir(&directory);
-    unshare.env("LIBRARY", common::library()).env("ROCE_DEVICES", "raw:left");
+    unshare.env("LIBRARY", common::library()).env("ROCE_DEVICES", devices);
     let said = common::said(&mut unshare, "util-linux, iproute2, coreutils and ibverbs-utils");
-    assert_eq!(said.trim(), "3", "three changes, three events");
+    assert_eq!(said.trim(), "3", "three changes, three events on {devices}");
     std::fs::remove_dir_all(directory).unwrap();
 }
 

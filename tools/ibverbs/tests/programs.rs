@@ -3,11 +3,11 @@
 
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
-use std::process::Command;
 
 mod common;
 
 use common::compiled;
+use common::process::Command;
 
 /// Runs one of the programs with these devices.
 fn run(name: &str, devices: &str) {

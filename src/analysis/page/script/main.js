@@ -2,6 +2,7 @@
 
 const TABLE_ROWS = 200;
 const data = JSON.parse(document.getElementById("data").textContent);
+const byFlow = new Map(data.connections.map(one => [one.flow, one]));
 const main = document.getElementById("main");
 const tip = document.getElementById("tip");
 let view = null;
@@ -29,6 +30,7 @@ function findingItems(findings, isLinked) {
         const text = make("p", {}, make("span", { class: "kind" }, finding.kind), flow ? " " : null, flow, " ", finding.text);
         const cost = finding.cost_nanos > 0 ? make("span", { class: "cost", title: "time it cost" }, formatDuration(finding.cost_nanos)) : null;
         return make("li", { class: "s" + finding.severity }, make("div", { class: "head" }, text, cost),
+            make("p", { class: "advice" }, finding.advice),
             frames.length ? make("p", { class: "frames" }, frames.length === 1 ? "frame " : "frames ", ...frames) : null);
     });
 }
@@ -50,6 +52,11 @@ const COLUMNS = [
     ["p50", c => c.row.latency.p50, c => c.row.latency.count ? formatDuration(c.row.latency.p50) : "–"],
     ["p99", c => c.row.latency.p99, c => c.row.latency.count ? formatDuration(c.row.latency.p99) : "–"],
 ];
+/* What a search for connections looks at; addresses end with a blank. */
+function searchText(c) {
+    const [a, b] = c.ends;
+    return `#${c.flow} ${a.text} ${b.text} ${c.service} ${a.dscp == null ? "" : "dscp " + a.dscp}`.toLowerCase();
+}
 function goodput(connection) {
     return connection.nanos ? connection.row.goodput_bytes * 8e9 / connection.nanos : 0;
 }
@@ -69,11 +76,11 @@ class ConnectionTable {
             make("button", { type: "button", onclick: () => this.sortBy(index) }, name)));
         this.status = make("p", { class: "hint", role: "status" });
         this.more = make("button", { type: "button", class: "quiet", onclick: () => { this.limit += 1000; this.fill(); } }, "More connections");
-        const search = data.connections.length < 10 ? null : make("input", { type: "search", class: "search", placeholder: "address, QP, service", "aria-label": "Filter the connections",
+        this.input = data.connections.length < 10 ? null : make("input", { type: "search", class: "search", placeholder: "address, QP, service", "aria-label": "Filter the connections",
             oninput: event => { this.wanted = event.target.value.toLowerCase(); this.fill(); } });
         const table = make("table", { class: "connections" }, make("thead", {}, make("tr", {}, ...this.heads)), this.body);
         this.element = make("section", { class: "panel", id: "connections", tabindex: "-1" },
-            make("div", { class: "panel-head" }, make("h2", {}, counted(data.connections.length, "connection")), search),
+            make("div", { class: "panel-head" }, make("h2", {}, counted(data.connections.length, "connection")), this.input),
             make("div", { class: "scroll" }, table), this.status, this.more);
         this.fill();
     }
@@ -85,13 +92,21 @@ class ConnectionTable {
         this.fill();
     }
     sorted() {
-        const found = data.connections.filter(c => !this.wanted || `#${c.flow} ${c.ends[0].text} ${c.ends[1].text} ${c.service}`.toLowerCase().includes(this.wanted));
+        const wanted = this.wanted.split("&").map(part => part.trimStart()).filter(Boolean);
+        const found = data.connections.filter(c => wanted.every(part => searchText(c).includes(part)));
         const trouble = c => c.row.failed + c.row.lost + c.row.retransmissions + c.row.rnr_naks;
         if (this.column === null) {
             return found.sort((a, b) => (this.rank(a) === this.rank(b) ? trouble(b) - trouble(a) || b.row.wire_bytes - a.row.wire_bytes : this.rank(a) - this.rank(b)));
         }
         const value = COLUMNS[this.column][1], sign = this.descending ? -1 : 1;
         return found.sort((a, b) => sign * (value(a) < value(b) ? -1 : value(a) > value(b) ? 1 : 0) || a.flow - b.flow);
+    }
+    /* Shows the connections that match, as if it had been typed. */
+    search(text) {
+        this.wanted = text.toLowerCase();
+        if (this.input) this.input.value = text;
+        this.fill();
+        this.element.scrollIntoView({ block: "start" });
     }
     fill() {
         const sorted = this.sorted();
@@ -123,13 +138,17 @@ function showOverview() {
     const limits = data.beyond_limits;
     const beyond = limits.packets + limits.connections + limits.messages > 0 ? make("p", { class: "notice" },
         `Beyond the limits of the analysis, and not in these figures: ${counted(limits.packets, "packet")}, ${counted(limits.connections, "connection")}, ${counted(limits.messages, "message")}.`) : null;
-    main.replaceChildren(...[make("h1", { class: "sr" }, "Overview"), factList(facts), beyond, findings, new ConnectionTable().element].filter(Boolean));
+    const kind = capture.kind.map(sentence => make("p", { class: "notice kind" }, sentence));
+    const table = new ConnectionTable(), search = text => table.search(text);
+    const matrix = data.matrix.hosts.length >= MATRIX_HOSTS_MIN ? new HostMatrixPanel(data.matrix, search).element : null;
+    main.replaceChildren(...[make("h1", { class: "sr" }, "Overview"), ...kind, factList(facts), beyond, outstandingPanel(data.groups, search),
+        matrix, pairsPanel(data.pairs, search), kindsPanel(data.groups), findings, table.element].filter(Boolean));
 }
 
 /* "#3" is connection 3, "#3/1234" frame 1234 of it, anything else the overview. */
 function route() {
     const [, flow, frame] = location.hash.match(/^#(\d+)(?:\/(\d+))?$/) || [];
-    const connection = flow && data.connections.find(one => one.flow === Number(flow));
+    const connection = flow && byFlow.get(Number(flow));
     const frames = frame ? [Number(frame)] : null;
     if (connection && view && view.connection === connection) {
         if (frames && view.columns) view.showFrames(frames);

@@ -33,6 +33,15 @@ pub(crate) struct ReachArgs {
     pub(crate) gid_index: Option<u8>,
 }
 
+/// The option by which a client trusts a server about its GID.
+#[derive(Clone, Copy, Debug, Args)]
+pub(crate) struct AnyGidArgs {
+    /// Send to any GID that the server names, not only to the address of its TCP connection: for trusted networks on
+    /// which control connections use other addresses than RDMA.
+    #[arg(long)]
+    pub(crate) any_gid: bool,
+}
+
 impl ValueEnum for Metric {
     fn value_variants<'a>() -> &'a [Self] {
         &Self::ALL
@@ -129,6 +138,9 @@ pub(crate) struct TestArgs {
 
     #[command(flatten)]
     pub(crate) token: TokenArgs,
+
+    #[command(flatten)]
+    pub(crate) any_gid: AnyGidArgs,
 
     /// Have the connection manager (rdma_cm) connect the queue pairs; the server is roce serve -R. RC only. The TCP
     /// connection carries the results; the MTU is the one that the connection manager chooses.

@@ -3,11 +3,11 @@
 use std::net::{IpAddr, SocketAddr};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, ensure};
+use anyhow::{Context, bail, ensure};
 use roce::connect::{Connection, ConnectionManager, Error, Listener, Options};
+use roce::control::limits::HELLO_WAIT;
 use roce::verbs::QpHandle;
 
-use super::control::lines::HELLO_WAIT;
 use super::control::meeting::Meeting;
 
 /// How long one queue pair may take to connect.
@@ -56,14 +56,19 @@ impl Waiting {
     }
 
     /// Takes the client's queue pair of this number, and connects one of this side to it. Requests of strangers are
-    /// rejected.
-    pub(crate) fn accept(&self, q: u32, qp: QpHandle) -> anyhow::Result<Connection> {
+    /// rejected, and so are those that come from another address than `client`, if that is given.
+    pub(crate) fn accept(
+        &self,
+        client: Option<IpAddr>,
+        q: u32,
+        qp: QpHandle,
+    ) -> anyhow::Result<Connection> {
         let until = now() + HELLO_WAIT;
         loop {
             let left = until.saturating_duration_since(now());
             let request = match self.listener.accept_timeout(left) {
                 Err(Error::Timeout) => {
-                    anyhow::bail!("queue pair {q} of the client did not connect in time")
+                    bail!("queue pair {q} of the client did not connect in time")
                 }
                 request => request.context("the connection manager")?,
             };
@@ -71,6 +76,12 @@ impl Waiting {
                 let _ = request.reject(b"roce serve: this port is for one client of roce bench -R");
                 continue;
             };
+            let from = request.peer_addr().ip().to_canonical();
+            if client.is_some_and(|client| client != from) {
+                let _ = request
+                    .reject(b"roce serve: this address is not that of the control connection");
+                bail!("queue pair {number} of the client connects from {from}");
+            }
             ensure!(
                 number == q,
                 "queue pair {number} of the client connects before queue pair {q}"

@@ -27,16 +27,16 @@ use clap::{Args as ClapArgs, Subcommand};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use roce::device::Context as Nic;
 
-pub(crate) use args::{PORT, ReachArgs, parse_bytes, parse_mtu};
+pub(crate) use args::{AnyGidArgs, PORT, ReachArgs, parse_bytes, parse_mtu};
 pub(crate) use session::{ServerOptions, server};
-pub(crate) use token::{Token, TokenArgs, nonce};
+pub(crate) use token::TokenArgs;
 
 use self::args::TestArgs;
-use self::control::messages::Protocol;
+use self::control::opening::Protocol;
 use self::control::plan::{Extent, Metric, Op, Plan};
-use self::control::{Control, messages};
 use self::report::{End, Unit};
 use self::session::{Audience, ClientOptions, Counts, Setting, Step};
+use crate::output::say;
 use crate::{interrupt, output};
 
 /// Measure bandwidth and latency, as perftest does
@@ -108,16 +108,16 @@ fn measure(op: Op, args: &TestArgs) -> anyhow::Result<ExitCode> {
     let nic = &Nic::from(reached.nic);
     let plan = args.plan(op, nic.device())?;
     let server = reached.stream.peer()?;
-    let mut control = Control::new(Box::new(reached.stream), "the server");
-    let prove = token.as_ref().map(|token| |nonce: &str| token.proof(nonce));
-    let prove = prove.as_ref().map(|prove| prove as &dyn Fn(&str) -> String);
+    let mut control = tcp::control_of(reached.stream)?;
     let manager = args.connection_manager(nic)?;
     let protocol = if manager.is_some() { Protocol::BenchByCm } else { Protocol::Bench };
-    messages::introduce_as(protocol, &mut control, prove)?;
     let options = ClientOptions {
+        protocol,
+        token: token.as_ref(),
         gid_index: reached.gid_index,
         mtu: args.mtu,
         server,
+        any_gid: args.any_gid.any_gid,
         interrupt,
         manager: manager.as_ref(),
     };
@@ -163,12 +163,12 @@ impl<W: Write> Show<W> {
         if let (true, Some(setting)) = (self.json, &self.setting) {
             writeln!(self.out, "{}", report::to_json(setting, &self.steps, counts, &end)?)?;
         } else if let Some(remark) = report::remark_on_counts(counts) {
-            eprintln!("roce: {remark}");
+            say!("{remark}");
         }
         self.out.flush()?;
         match (&end, result) {
-            (End::Interrupted, Ok(_)) => eprintln!("roce: interrupted"),
-            (End::Interrupted, Err(error)) => eprintln!("roce: interrupted; {error:#}"),
+            (End::Interrupted, Ok(_)) => say!("interrupted"),
+            (End::Interrupted, Err(error)) => say!("interrupted; {error:#}"),
             _ => {}
         }
         Ok(())
@@ -180,8 +180,8 @@ impl<W: Write> Audience for Show<W> {
         self.setting = Some(setting.clone());
         let Setting { plan, device, peer_gid, .. } = setting;
         let (name, metric) = (plan.connection.name(), plan.metric.name());
-        eprintln!(
-            "roce: {name} {} {metric} from {device} to {peer_gid}: {} QP, MTU {}",
+        say!(
+            "{name} {} {metric} from {device} to {peer_gid}: {} QP, MTU {}",
             plan.op.name(),
             plan.qps,
             plan.mtu
@@ -217,7 +217,7 @@ impl<W: Write> Audience for Show<W> {
             self.out.flush()?;
         }
         if let Some(remark) = report::remark(plan, step) {
-            eprintln!("roce: {remark}");
+            say!("{remark}");
         }
         Ok(())
     }

@@ -20,6 +20,17 @@ pub(crate) fn check(own: &Reach, peer: &Reach, remote: IpAddr) -> anyhow::Result
     Ok(())
 }
 
+/// Checks that a server's queue pairs are at the address of the server, which a TCP connection proves: a server must not
+/// have its clients send to a third party.
+pub(crate) fn check_responder(gid: IpAddr, server: IpAddr, any_gid: bool) -> anyhow::Result<()> {
+    ensure!(
+        any_gid || gid == server.to_canonical(),
+        "the server's queue pairs are on {gid}, but it answers on TCP at {server}: connect to {gid}, or allow it with \
+         --any-gid if you trust the server"
+    );
+    Ok(())
+}
+
 /// Checks the same of addresses alone.
 pub(crate) fn check_addresses(own: IpAddr, peer: IpAddr, same_host: bool) -> anyhow::Result<()> {
     if own.is_ipv4() != peer.is_ipv4() {
@@ -56,6 +67,19 @@ mod tests {
         let gid = roce::link::interface::gid(address.parse().unwrap());
         let qp = Endpoint { gid, qpn: Qpn::new(17), psn: Psn::new(0) };
         Reach { qps: vec![qp], addr: 0, rkey: RKey::new(0), link: link.to_owned() }
+    }
+
+    #[test]
+    fn responder_at_another_address_is_refused_unless_it_is_allowed() {
+        let (a, b): (IpAddr, IpAddr) = ("192.0.2.1".parse().unwrap(), "192.0.2.2".parse().unwrap());
+        check_responder(a, a, false).unwrap();
+        check_responder(a, "::ffff:192.0.2.1".parse().unwrap(), false).unwrap();
+        check_responder(a, b, true).unwrap();
+        let error = check_responder(a, b, false).unwrap_err().to_string();
+        assert!(error.contains("are on 192.0.2.1") && error.contains("--any-gid"), "{error}");
+        // Addresses of loopback are hosts of their own here.
+        let (lo, lo2) = ("127.0.0.1".parse().unwrap(), "127.0.0.2".parse().unwrap());
+        check_responder(lo, lo2, false).unwrap_err();
     }
 
     #[test]

@@ -2,10 +2,11 @@
 //!
 //! Nothing tells the kind of the queue pairs, the size or how often: both users have to give the same options.
 
-use std::io::Write;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, ensure};
+use roce::control::limits::LINE_WAIT;
+use roce::control::{Stream, Tcp};
 use roce::device::{Ah, AnyQp, Context as Nic, Cq, Mr, Pd};
 use roce::verbs::limits::GRH_BYTES;
 use roce::verbs::{
@@ -13,13 +14,11 @@ use roce::verbs::{
     Wc, WrId,
 };
 
-use super::control::lines::LINE_WAIT;
 use super::control::messages::address_of;
 use super::control::pingpong_message::{MESSAGE_BYTES, from_message, to_message};
 use super::control::plan::{Connection, SIZE_MAX};
-use super::path::{check_addresses, is_this_host};
+use super::path::{check_addresses, check_responder, is_this_host};
 use super::side::failure;
-use super::tcp::Tcp;
 use super::watch::now;
 
 /// How long nothing may come before a client takes a message for lost.
@@ -181,17 +180,19 @@ pub(crate) fn client(
     mut stream: Tcp,
     options: Options,
     rounds: u64,
+    any_gid: bool,
 ) -> anyhow::Result<Played> {
     let remote = stream.peer()?;
     let mut player = Player::new(nic, options)?;
     let own = player.own;
-    stream.write_all(&to_message(&own)).context("the server is gone")?;
+    stream.send_all(&to_message(&own), LINE_WAIT).context("the server is gone")?;
     let mut message = [0; MESSAGE_BYTES];
     stream.read_all(&mut message, LINE_WAIT).context("the server sent no address")?;
     let peer = from_message(&message).context("the server's address")?;
+    check_responder(address_of(peer.gid), remote, any_gid)?;
     check_addresses(address_of(own.gid), address_of(peer.gid), is_this_host(remote))?;
     player.connect(&peer)?;
-    stream.write_all(b"done\0").context("the server is gone")?;
+    stream.send_all(b"done\0", LINE_WAIT).context("the server is gone")?;
     let (started, mut sent) = (now(), 0);
     for round in 0..rounds {
         player.send(options.size)?;
@@ -237,7 +238,7 @@ pub(crate) fn server(
     let mut player = Player::new(nic, options)?;
     player.connect(&peer)?;
     let own = player.own;
-    stream.write_all(&to_message(&own)).context("the client is gone")?;
+    stream.send_all(&to_message(&own), LINE_WAIT).context("the client is gone")?;
     let mut done = [0; 5];
     stream.read_all(&mut done, LINE_WAIT).context("the client did not say that it is ready")?;
     ensure!(done == *b"done\0", "the client said something else than 'done'");

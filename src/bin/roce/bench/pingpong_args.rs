@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use clap::Args;
 use roce::verbs::Mtu;
 
-use super::args::{ReachArgs, parse_mtu, parse_size};
+use super::args::{AnyGidArgs, ReachArgs, parse_mtu, parse_size};
 use super::control::plan::Connection;
 use super::pingpong::{self, Options};
 use super::reach;
@@ -26,6 +26,9 @@ pub(crate) struct PingpongArgs {
 
     #[command(flatten)]
     reach: ReachArgs,
+
+    #[command(flatten)]
+    any_gid: AnyGidArgs,
 
     /// The kind of the queue pairs.
     #[arg(short = 'c', long, value_enum, value_name = "KIND", ignore_case = true, default_value_t)]
@@ -63,7 +66,7 @@ pub(crate) fn run(args: &PingpongArgs) -> anyhow::Result<ExitCode> {
         size: args.size.unwrap_or(default),
         rx_depth: args.rx_depth,
     };
-    let played = pingpong::client(&nic.into(), stream, options, args.iters)?;
+    let played = pingpong::client(&nic.into(), stream, options, args.iters, args.any_gid.any_gid)?;
     let mut out = output::stdout();
     writeln!(out, "  local address:  {}", pingpong::describe(&played.own))?;
     writeln!(out, "  remote address: {}", pingpong::describe(&played.peer))?;

@@ -7,12 +7,13 @@ use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::sync::Arc;
 
 use anyhow::Context;
+use roce::control::Tcp;
 use roce::device::Device;
 
 use super::args::ReachArgs;
 use super::control::messages::address_of;
 use super::path::{check_addresses, is_this_host};
-use super::tcp::{self, Tcp};
+use super::tcp;
 use crate::device;
 
 /// A server, connected to.
@@ -68,5 +69,5 @@ fn try_server(
         check_addresses(own, to, same_host)?;
     }
     let stream = tcp::connect(Some(own), server, "roce serve")?;
-    Ok(Reached { nic, stream: Tcp::new(stream, None)?, gid_index })
+    Ok(Reached { nic, stream, gid_index })
 }

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use anyhow::{Context, ensure};
 use indicatif::ProgressBar;
 use roce::connect::ConnectionManager;
+use roce::control::Token;
 use roce::device::{Context as Nic, Device};
 use roce::verbs::Mtu;
 use roce::wire::Gid;
@@ -15,6 +16,7 @@ use super::cm;
 use super::control::Control;
 use super::control::meeting::Meeting;
 use super::control::messages::{self, Counted, Reach, Seen};
+use super::control::opening::{Protocol, introduce};
 use super::control::plan::{Connection, Metric, Op, Plan};
 use super::latency::{self, Summary};
 use super::path;
@@ -120,18 +122,22 @@ pub(crate) trait Audience {
 /// What a client knows and a server need not.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ClientOptions<'a> {
+    pub(crate) protocol: Protocol,
+    pub(crate) token: Option<&'a Token>,
     pub(crate) gid_index: u8,
     /// The MTU, if no other will do.
     pub(crate) mtu: Option<Mtu>,
     /// The address of the server on TCP.
     pub(crate) server: IpAddr,
+    /// Whether the server's queue pairs may be at another address.
+    pub(crate) any_gid: bool,
     /// Set when the run is to end and to tell what it has.
     pub(crate) interrupt: &'a AtomicBool,
     /// Connects the queue pairs, if the two sides do not do that themselves.
     pub(crate) manager: Option<&'a ConnectionManager>,
 }
 
-/// Runs the client's side: both sides have been introduced. What was measured before an error, the audience knows.
+/// Runs the client's side. What was measured before an error, the audience knows.
 pub(crate) fn client(
     nic: &Nic,
     control: &mut Control,
@@ -156,8 +162,9 @@ fn run_client(
     let before = counted(nic.device());
     let mut side = Side::new(nic, plan, options.gid_index)?;
     let own = side.reach();
-    control.send(&messages::hello(plan, &own))?;
+    introduce(control, options.protocol, options.token, &messages::hello(plan, &own))?;
     let (mtu, peer) = messages::read_answer(control, plan)?;
+    path::check_responder(peer.address(), options.server, options.any_gid)?;
     if let Some(wanted) = options.mtu {
         ensure!(mtu == wanted, "-m: the server can do an MTU of {mtu}, not {wanted}");
     }
@@ -215,6 +222,8 @@ pub(crate) struct ServerOptions<'a> {
     pub(crate) gid_index: u8,
     /// The address of the client on TCP.
     pub(crate) client: IpAddr,
+    /// Whether the client's queue pairs may be at another address.
+    pub(crate) any_gid: bool,
     /// Connects the queue pairs, if the client wants that.
     pub(crate) manager: Option<&'a ConnectionManager>,
 }
@@ -245,7 +254,8 @@ pub(crate) fn server_with(
             let waiting = cm::Waiting::listen(manager, own.address())?;
             control.send(&messages::answer(plan.mtu, &own))?;
             control.send(&waiting.meeting().to_line())?;
-            side.connect_with(&peer, |q, qp| waiting.accept(q, qp))?;
+            let client = (!options.any_gid).then_some(options.client);
+            side.connect_with(&peer, |q, qp| waiting.accept(client, q, qp))?;
         }
     }
     side.begin(peer)?;

@@ -145,6 +145,12 @@ impl Side {
                 attr.dest_qp_num,
                 other.qpn
             );
+            let gid = attr.ah_attr.dgid;
+            ensure!(
+                gid == other.gid,
+                "queue pair {q} is connected to {gid} instead of {}",
+                other.gid
+            );
             self.plan.mtu = attr.path_mtu;
         }
         self.plan.check()

@@ -18,6 +18,7 @@ use roce::connect::ConnectionManager;
 use roce::link::raw::bump::Bump;
 use roce::nic::SoftNic;
 
+use crate::bench::{AnyGidArgs, TokenArgs};
 use crate::device::{self, Spec};
 use crate::output::Color;
 
@@ -82,6 +83,12 @@ struct RunArgs {
     /// Peer device, if it is on this machine too.
     #[arg(long, value_name = "DEVICE", requires = "device", conflicts_with = "host")]
     peer: Option<Spec>,
+
+    #[command(flatten)]
+    token: TokenArgs,
+
+    #[command(flatten)]
+    any_gid: AnyGidArgs,
 
     /// TCP port of roce conform serve.
     #[arg(short = 'p', long, value_name = "PORT", default_value_t = PORT)]
@@ -156,7 +163,7 @@ struct ServeArgs {
     #[arg(short = 'd', long, alias = "ib-dev", value_name = "DEVICE")]
     device: Spec,
 
-    /// The address to listen on; by default that of the device (127.0.0.1 on loopback).
+    /// The address to listen on; by default that of the device.
     #[arg(long, value_name = "ADDRESS")]
     listen: Option<IpAddr>,
 
@@ -164,6 +171,9 @@ struct ServeArgs {
     /// For trusted networks on which control connections use other addresses than RDMA.
     #[arg(long)]
     any_gid: bool,
+
+    #[command(flatten)]
+    token: TokenArgs,
 
     /// The TCP port to listen on; 0 is any that is free.
     #[arg(short = 'p', long, value_name = "PORT", default_value_t = PORT)]

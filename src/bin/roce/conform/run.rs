@@ -1,13 +1,12 @@
 //! Running scenarios, and telling what came of it.
 
 use std::collections::BTreeMap;
-use std::io::{self, IsTerminal, Write};
-use std::net::{IpAddr, SocketAddr, TcpStream, ToSocketAddrs};
+use std::io::{self, Write};
+use std::net::{IpAddr, TcpStream, ToSocketAddrs};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -16,9 +15,13 @@ use roce::conform::expand::Instance;
 use roce::conform::judge::{Finding, Judge, Pair, Record, Reference};
 use roce::conform::report::{self, Style, Summary};
 use roce::conform::{Side, fits, scenario};
-use socket2::{Domain, Socket, Type};
+use roce::control::limits::CONNECT_WAIT;
+use roce::control::tcp;
 
 use super::{Role, RunArgs, agent};
+use crate::outfile::WholeFile;
+use crate::output::say;
+use crate::progress::can_draw;
 use crate::{device, outfile, output};
 
 pub(super) fn run(args: RunArgs) -> Result<ExitCode> {
@@ -211,7 +214,9 @@ fn pair(args: &RunArgs) -> Result<Pair> {
                     args.port
                 )
             })?;
-            Pair::remote(own, stream).with_context(|| host.clone())
+            let token = args.token.get()?;
+            Pair::remote(own, stream, token.as_ref(), args.any_gid.any_gid)
+                .with_context(|| host.clone())
         }
         (None, None) => anyhow::bail!(
             "{spec} needs a peer: --peer DEVICE on this machine, or HOST with roce conform serve"
@@ -222,28 +227,14 @@ fn pair(args: &RunArgs) -> Result<Pair> {
 /// Connects to a server, from the address of the device if there is a way: the server sends packets to no other.
 fn connect(host: &str, port: u16, from: Option<IpAddr>) -> io::Result<TcpStream> {
     let mut last = io::Error::from(io::ErrorKind::AddrNotAvailable);
-    let all: Vec<SocketAddr> = (host, port).to_socket_addrs()?.collect();
-    let bound = all.iter().map(|to| (to, from.filter(|from| from.is_ipv4() == to.is_ipv4())));
-    let unbound = all.iter().map(|to| (to, None));
-    for (to, from) in bound.filter(|(_, from)| from.is_some()).chain(unbound) {
-        match connect_from(*to, from) {
+    for to in (host, port).to_socket_addrs()? {
+        match tcp::connect(from, to, CONNECT_WAIT) {
             Ok(stream) => return Ok(stream),
             Err(error) => last = error,
         }
     }
     Err(last)
 }
-
-fn connect_from(to: SocketAddr, from: Option<IpAddr>) -> io::Result<TcpStream> {
-    let Some(from) = from else { return TcpStream::connect(to) };
-    let socket = Socket::new(Domain::for_address(to), Type::STREAM, None)?;
-    socket.bind(&SocketAddr::new(from, 0).into())?;
-    socket.connect_timeout(&to.into(), CONNECT)?;
-    Ok(socket.into())
-}
-
-/// How long a connection from the address of the device may take to be made.
-const CONNECT: Duration = Duration::from_secs(5);
 
 /// What came of it with the device in its first role, for others to be compared with.
 fn recorded(ended: &Ended) -> Record {
@@ -256,7 +247,7 @@ fn recorded(ended: &Ended) -> Record {
 }
 
 fn progress(len: usize) -> ProgressBar {
-    if !io::stderr().is_terminal() {
+    if !can_draw() {
         return ProgressBar::hidden();
     }
     let bar = ProgressBar::with_draw_target(Some(len as u64), ProgressDrawTarget::stderr());
@@ -287,7 +278,7 @@ fn conclude(args: &RunArgs, ended: &Ended, out: &mut impl Write) -> Result<ExitC
     }
     out.flush()?;
     if let Some((why, status)) = stopped {
-        eprintln!("roce: stopped before the end: {why}");
+        say!("stopped before the end: {why}");
         return Ok(*status);
     }
     Ok(if summary.differences > 0 {
@@ -300,5 +291,5 @@ fn conclude(args: &RunArgs, ended: &Ended, out: &mut impl Write) -> Result<ExitC
 }
 
 fn write(path: &Path, text: &str) -> Result<()> {
-    std::fs::write(path, text).with_context(|| format!("cannot write {}", path.display()))
+    WholeFile::write(format!("cannot write {}", path.display()), path, text.as_bytes())
 }

@@ -9,6 +9,7 @@ use roce::decode::{FieldRef, Filter, unknown_field};
 use roce::wire::ROCE_PORT;
 
 use crate::output::Color;
+use crate::table_names::TableNames;
 
 /// Decode the packets of captures
 ///
@@ -16,6 +17,10 @@ use crate::output::Color;
 /// line per packet:
 ///
 ///   00:06:59.404559 IP 10.9.0.1.49441 > 10.9.0.2.4791: RC_SEND_ONLY qp 0x11 psn 5 len 64 icrc ok
+///
+/// A frame with several packets (a train), as a host shows that leaves segmentation to its NIC or
+/// coalesces what it receives, is split at the boundaries that ICRCs prove. Its packets keep the
+/// frame number; roce.train.index counts them. -w writes them as frames of their own.
 ///
 /// Packets of several captures come in the order of time; frame.number counts them all, and
 /// frame.file is the capture that a packet is from.
@@ -34,8 +39,8 @@ use crate::output::Color;
 /// <= > >= (or eq ne lt le gt ge), after & takes bits of a number; in {1, 5..9} asks for one of
 /// several values, contains and matches search text and bytes. Tests are joined by && || ^^ ! (or
 /// and or xor not) and parentheses. A name alone asks whether the field is there. Addresses may be
-/// prefixes (ip.addr == 10.9.0.0/16), opcodes have names (RC_SEND_ONLY). docs/filter.md is the
-/// reference.
+/// prefixes (ip.addr == 10.9.0.0/16), opcodes have names (RC_SEND_ONLY). `roce help filter`
+/// is the reference.
 #[derive(Debug, ClapArgs)]
 #[command(verbatim_doc_comment, after_help = EXAMPLES)]
 pub(crate) struct Args {
@@ -71,6 +76,10 @@ pub(crate) struct Args {
     #[arg(short = 'c', long, value_name = "COUNT")]
     pub(super) count: Option<u64>,
 
+    /// Print the frame number at the start of each line. A packet of a train has its position behind a period: 12.3.
+    #[arg(short = '#', long)]
+    pub(super) number: bool,
+
     /// Print no time; -tt: seconds since 1970; -ttt: since the previous packet; -tttt: date and time; -ttttt: since the first packet.
     #[arg(short = 't', action = ArgAction::Count)]
     pub(super) time: u8,
@@ -80,9 +89,12 @@ pub(crate) struct Args {
     pub(super) line_buffered: bool,
 
     /// Write a table of the packets for query engines instead, one Parquet file per capture:
-    /// DIR/packets/capture=NAME/part-0.parquet (docs/parquet.md). With -e, only these fields are columns.
+    /// DIR/packets/host=HOST/date=DATE/capture=NAME/part-0.parquet (roce help parquet). With -e, only these fields are columns.
     #[arg(long, value_name = "DIR", conflicts_with_all = ["verbose", "json", "summary"])]
     pub(super) parquet: Option<PathBuf>,
+
+    #[command(flatten)]
+    pub(super) names: TableNames,
 
     /// Write the packets to a capture instead: a pcap or a pcapng by the ending of OUT, else as the input is. Times keep their
     /// nanoseconds; a pcapng keeps interfaces and comments. - is standard output.

@@ -38,7 +38,9 @@ impl Flows {
         while !interrupt::requested() {
             match first.merge.next() {
                 Ok(Some(record)) => {
-                    handle(&mut analysis, &decoder.decode(&record));
+                    decoder.decode_with(&record, |packet| {
+                        handle(&mut analysis, packet);
+                    });
                 }
                 Ok(None) => break,
                 // The second pass reports it.
@@ -64,20 +66,20 @@ fn handle(analysis: &mut Analysis, packet: &Context<'_>) -> Option<PacketNote> {
         analysis.handle_other_frame(packet.time, packet.wire_len, file);
         return None;
     };
-    let mut told = Told { frame: packet.number, note: None };
+    let mut told = Told { packet: facts.identity(), note: None };
     analysis.handle_packet(&facts, &mut told);
     told.note
 }
 
-/// What is told of one frame.
+/// What is told of one packet.
 struct Told {
-    frame: u64,
+    packet: (u64, u16),
     note: Option<PacketNote>,
 }
 
 impl Sink for Told {
     fn packet(&mut self, facts: &PacketFacts, note: &PacketNote) {
-        if facts.frame == self.frame {
+        if facts.identity() == self.packet {
             self.note = Some(*note);
         }
     }

@@ -46,7 +46,7 @@ impl Form {
         } else if !fields.is_empty() {
             Self::Columns(fields)
         } else {
-            Self::Line(LineStyle { time, color: args.color.wanted() })
+            Self::Line(LineStyle { number: args.number, time, color: args.color.wanted() })
         })
     }
 

@@ -12,7 +12,7 @@ use crate::batches::{self, Part};
 use crate::input::Inputs;
 use crate::links::UnknownLinks;
 use crate::progress::progress_bar;
-use crate::tables::{Packets, Rows, TIME_EPOCH, Table, capture_name, partition};
+use crate::tables::{Packets, Partition, Rows, TIME_EPOCH, Table, capture_name};
 
 /// Writes the packets of each capture to a table of its own below `out`.
 pub(super) fn run(args: &Args, out: &Path) -> Result<ExitCode> {
@@ -21,7 +21,12 @@ pub(super) fn run(args: &Args, out: &Path) -> Result<ExitCode> {
     let mut names: Vec<_> = args.files.iter().map(|file| capture_name(file)).collect();
     names.sort_unstable();
     if let Some([name, _]) = names.array_windows().find(|[a, b]| a == b) {
-        bail!("--parquet: two captures have the name {name}; give each a name of its own");
+        bail!(
+            "--parquet: two captures have the name {name}; run roce once for each, with --host or --capture-name"
+        );
+    }
+    if args.names.capture_name.is_some() && names.len() > 1 {
+        bail!("--capture-name names one capture, and there are {}", names.len());
     }
     let mut left = args.count.unwrap_or(u64::MAX);
     let mut status = ExitCode::SUCCESS;
@@ -31,9 +36,10 @@ pub(super) fn run(args: &Args, out: &Path) -> Result<ExitCode> {
         }
         let mut inputs = Inputs::open(core::slice::from_ref(file), args.strict)?;
         if !inputs.names().is_empty() {
-            let path = partition(out, "packets", &capture_name(file));
             let threads = batches::threads(args.jobs);
-            let mut table = Table::create(&path, packets.columns(), TIME_EPOCH, threads)?;
+            let partition = Partition::new(out, file, &args.names);
+            let columns = packets.columns();
+            let mut table = Table::create(&partition, "packets", columns, TIME_EPOCH, threads)?;
             write(args, &packets, &mut inputs, &mut table, &mut left)?;
             table.finish()?;
         }
@@ -86,8 +92,11 @@ fn write(
                 break;
             }
             show.decode(&mut decoder, &record, unknown, |packet| {
-                *count += 1;
-                packets.add(packet, rows, text);
+                // A train may have more packets than are wanted.
+                if *count < limit {
+                    *count += 1;
+                    packets.add(packet, rows, text);
+                }
             });
         }
     };
@@ -105,7 +114,7 @@ fn write(
     let threads = batches::threads(args.jobs);
     End::of(batches::decode(threads, inputs, args.port, make, whole, take))?;
     bar.finish_and_clear();
-    inputs.problems.finish();
+    inputs.finish();
     unknown.report(&mut inputs.problems);
     Ok(())
 }

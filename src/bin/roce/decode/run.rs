@@ -66,7 +66,7 @@ impl<W: Write + Send> Run<W> {
         }
         bar.finish_and_clear();
         self.out.flush().context(OUTPUT)?;
-        inputs.problems.finish();
+        inputs.finish();
         self.all.unknown.report(&mut inputs.problems);
         Ok(())
     }
@@ -90,7 +90,7 @@ impl<W: Write + Send> Run<W> {
                     continue;
                 }
             };
-            self.show.take_known(&mut decoder, &record, &mut self.all, &mut self.flows);
+            self.show.take_known(&mut decoder, &record, &mut self.all, &mut self.flows, self.left);
             let number = record.number;
             self.print().context(OUTPUT)?;
             if number.is_multiple_of(PROGRESS_STEP) {
@@ -129,7 +129,7 @@ impl<W: Write + Send> Run<W> {
                 if part.made.packets >= limit {
                     break;
                 }
-                show.take(&mut decoder, &record, &mut part.made);
+                show.take(&mut decoder, &record, &mut part.made, limit);
             }
         };
         let take = |part: &mut Part<Shown>| {

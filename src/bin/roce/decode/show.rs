@@ -43,10 +43,16 @@ impl Show {
         Ok(Self { form, filter, names, needs_flows })
     }
 
-    /// Decodes a record, and adds what is shown of it to `shown`.
+    /// Decodes a record, and adds what is shown of it to `shown`, up to `limit` packets in all.
     #[inline]
-    pub(super) fn take(&self, decoder: &mut Decoder, record: &Record<'_>, shown: &mut Shown) {
-        self.take_known(decoder, record, shown, &mut None);
+    pub(super) fn take(
+        &self,
+        decoder: &mut Decoder,
+        record: &Record<'_>,
+        shown: &mut Shown,
+        limit: u64,
+    ) {
+        self.take_known(decoder, record, shown, &mut None, limit);
     }
 
     /// The same with what is known of connections.
@@ -57,37 +63,41 @@ impl Show {
         record: &Record<'_>,
         shown: &mut Shown,
         flows: &mut Option<Flows>,
+        limit: u64,
     ) {
         let Shown { packets, text, summary, unknown } = shown;
         self.decode_known(decoder, record, unknown, flows, |packet| {
-            *packets += 1;
-            self.form.take(packet, text, summary);
+            // A train may have more packets than are wanted.
+            if *packets < limit {
+                *packets += 1;
+                self.form.take(packet, text, summary);
+            }
         });
     }
 
-    /// Decodes a record, and hands it to `take` if it passes the filter.
+    /// Decodes a record, and hands each packet to `take` that passes the filter.
     #[cfg(feature = "parquet")]
     #[inline]
     pub(super) fn decode<'a>(
         &'a self,
-        decoder: &mut Decoder,
+        decoder: &'a mut Decoder,
         record: &Record<'a>,
         unknown: &mut UnknownLinks,
-        take: impl FnOnce(&decode::Context<'a>),
+        take: impl FnMut(&decode::Context<'a>),
     ) {
         self.decode_known(decoder, record, unknown, &mut None, take);
     }
 
-    /// Decodes a record with what is known of connections, and hands it to `take` if it passes the filter: in its place,
+    /// Decodes a record with what is known of connections, and hands each packet to `take` that passes the filter: in its place,
     /// because a packet with all that is known of it is large.
     #[inline]
     pub(super) fn decode_known<'a>(
         &'a self,
-        decoder: &mut Decoder,
+        decoder: &'a mut Decoder,
         record: &Record<'a>,
         unknown: &mut UnknownLinks,
         flows: &mut Option<Flows>,
-        take: impl FnOnce(&decode::Context<'a>),
+        mut take: impl FnMut(&decode::Context<'a>),
     ) {
         unknown.note(record);
         decoder.decode_with(record, |packet| {

@@ -5,7 +5,7 @@ use std::io::{self, BufWriter, Write};
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
-use roce::capture::{Copier, Format, Lost, WriteError};
+use roce::capture::{Copier, Format, Lost, Record, WriteError};
 use roce::decode::Decoder;
 
 use super::args::Args;
@@ -13,8 +13,10 @@ use super::flows::Flows;
 use super::show::Show;
 use crate::input::Inputs;
 use crate::links::UnknownLinks;
+use crate::outfile::WholeFile;
+use crate::output::{counted, say};
 use crate::progress::{PROGRESS_STEP, progress_bar};
-use crate::{interrupt, outfile};
+use crate::{interrupt, outfile, output};
 
 /// How much is written at once.
 const PIECE: usize = 256 << 10;
@@ -43,18 +45,53 @@ pub(super) fn check(args: &Args, out: &Path) -> Result<()> {
 pub(super) fn run(args: &Args, out: &Path, inputs: &mut Inputs) -> Result<()> {
     let show = Show::new(args, inputs.names())?;
     let flows = show.needs_flows.then(|| Flows::find(args, inputs)).transpose()?;
-    let sink: Box<dyn Write> = if is_stdout(out) {
-        Box::new(io::stdout())
-    } else {
-        Box::new(File::create(out).with_context(|| failed(out))?)
-    };
+    let sink = Sink::open(out, inputs.size().is_some())?;
     // A file without interface descriptions becomes an interface with the name of the file.
     let names = if inputs.names().len() > 1 { inputs.names().to_vec() } else { Vec::new() };
-    let sink = BufWriter::with_capacity(PIECE, sink);
     let mut copier = Copier::new(sink, format(out, inputs), names);
     copy(args, &show, inputs, &mut copier, flows).with_context(|| failed(out))?;
     report(copier.lost());
-    Ok(())
+    match copier.into_inner() {
+        Some(Sink::Whole(file)) => file.finish(),
+        _ => Ok(()),
+    }
+}
+
+/// Where the capture goes.
+enum Sink {
+    /// A file that is replaced when the capture is complete: the captures that are read have an end.
+    Whole(WholeFile),
+    /// A file that grows while packets come from a pipe, or a pipe.
+    Growing(Box<dyn Write>),
+}
+
+impl Sink {
+    fn open(out: &Path, has_end: bool) -> Result<Self> {
+        if is_stdout(out) {
+            return Ok(Self::Growing(Box::new(output::stdout())));
+        }
+        if has_end {
+            return Ok(Self::Whole(WholeFile::create(failed(out), out)?));
+        }
+        let file = File::create(out).with_context(|| failed(out))?;
+        Ok(Self::Growing(Box::new(BufWriter::with_capacity(PIECE, file))))
+    }
+}
+
+impl Write for Sink {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        match self {
+            Self::Whole(file) => file.write(bytes),
+            Self::Growing(sink) => sink.write(bytes),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        match self {
+            Self::Whole(file) => file.flush(),
+            Self::Growing(sink) => sink.flush(),
+        }
+    }
 }
 
 fn copy(
@@ -81,21 +118,28 @@ fn copy(
         };
         let number = record.number;
         copier.observe(&record)?;
-        let mut passes = false;
-        show.decode_known(&mut decoder, &record, &mut unknown, &mut flows, |_| passes = true);
-        if passes {
-            copier.write(&record)?;
-            left -= 1;
-            if args.line_buffered {
-                copier.flush()?;
+        let mut written = Ok(());
+        show.decode_known(&mut decoder, &record, &mut unknown, &mut flows, |packet| {
+            if left == 0 || written.is_err() {
+                return;
             }
-        }
+            left -= 1;
+            // A packet of a train is written as the frame that it was on the wire.
+            written = copier.write(&match packet.train {
+                Some(_) => Record { data: packet.frame.bytes(), len: packet.wire_len, ..record },
+                None => record,
+            });
+            if args.line_buffered && written.is_ok() {
+                written = copier.flush();
+            }
+        });
+        written?;
         if number.is_multiple_of(PROGRESS_STEP) {
             bar.set_position(inputs.merge.bytes_read());
         }
     }
     bar.finish_and_clear();
-    inputs.problems.finish();
+    inputs.finish();
     copier.finish(&inputs.merge)
 }
 
@@ -103,17 +147,16 @@ fn copy(
 fn report(lost: Lost) {
     let Lost { times, comments, interface_options, .. } = lost;
     if times > 0 {
-        eprintln!(
-            "roce: {times} packets have no time in their capture and were written with time 0"
-        );
+        let packets = counted(times, "packet");
+        say!("{packets} without a time in the capture, written with time 0");
     }
     if comments > 0 {
-        eprintln!(
-            "roce: {comments} comments were left out: a pcap has no place for them, a pcapng has"
-        );
+        let comments = counted(comments, "comment");
+        say!("{comments} left out: a pcap has no place for comments, a pcapng has");
     }
     if interface_options > 0 {
-        eprintln!("roce: the options of {interface_options} interfaces were too long to be kept");
+        let interfaces = counted(interface_options, "interface");
+        say!("{interfaces} with options that are too long to be kept");
     }
 }
 

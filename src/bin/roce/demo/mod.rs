@@ -5,13 +5,15 @@ mod queues;
 mod scenes;
 mod stage;
 
-use std::fs::File;
-use std::io::{self, Write};
+use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::{Context as _, Result};
 use stage::Stage;
+
+use crate::outfile::WholeFile;
+use crate::output;
 
 /// Show every RDMA operation: its work request, its packets, its completions
 ///
@@ -52,7 +54,7 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     if args.queues {
-        queues::show(args.messages as usize, &mut io::stdout().lock())?;
+        queues::show(args.messages as usize, &mut output::lines())?;
         return Ok(ExitCode::SUCCESS);
     }
     let wanted = |title: &str| {
@@ -60,7 +62,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         args.words.is_empty() || args.words.iter().any(|word| title.contains(&word.to_lowercase()))
     };
     let scenes: Vec<_> = scenes::SCENES.iter().filter(|scene| wanted(scene.title)).collect();
-    let mut out = io::stdout().lock();
+    let mut out = output::lines();
     if args.list {
         for scene in &scenes {
             writeln!(out, "{}", scene.title)?;
@@ -74,12 +76,6 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     if let Some(path) = &args.pcap {
         crate::outfile::check_capture("--pcap", path)?;
     }
-    // A file that cannot be written is better known before than after.
-    let file = args
-        .pcap
-        .as_ref()
-        .map(|path| File::create(path).with_context(|| format!("cannot write {}", path.display())));
-    let file = file.transpose()?;
     let stage = Stage::open()?;
     print::introduce(&stage, &mut out)?;
     for (number, scene) in scenes.iter().enumerate() {
@@ -88,10 +84,11 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         (scene.play)(&mut play).with_context(|| format!("in the scene “{}”", scene.title))?;
         play.end()?;
     }
-    if let (Some(mut file), Some(path)) = (file, &args.pcap) {
-        file.write_all(&stage.capture())
-            .with_context(|| format!("cannot write {}", path.display()))?;
+    if let Some(path) = &args.pcap {
+        let named = format!("cannot write {}", path.display());
+        WholeFile::write(named, path, &stage.capture())?;
         writeln!(out, "\nThe capture is {}; show it with: roce decode -V {0}", path.display())?;
     }
+    out.flush()?;
     Ok(ExitCode::SUCCESS)
 }

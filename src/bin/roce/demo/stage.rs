@@ -10,7 +10,8 @@ use roce::capture::Reader;
 use roce::decode::{Decoder, LineStyle, TimeStyle};
 use roce::device::{AnyQp, Context, Cq, Device, Mr, Pd};
 use roce::engine::Counter;
-use roce::link::{Link, OpenError, tap, udp};
+use roce::link::tap::{self, TapHandle};
+use roce::link::{Link, OpenError, udp};
 use roce::nic::SoftNic;
 use roce::time::Instant;
 use roce::verbs::{Access, AckTimeout, Connect, Mtu, QpType, RecvWr, RetryCount, SendWr, Sge, Wc};
@@ -35,6 +36,7 @@ pub(super) const ALL: Access = Access::LOCAL_WRITE
 pub(super) struct Stage {
     pub(super) a: Side,
     pub(super) b: Side,
+    tap: TapHandle,
     wire: Sink,
 }
 
@@ -77,12 +79,13 @@ impl Stage {
         #[expect(clippy::disallowed_methods, reason = "a capture tells the time of day")]
         let epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let epoch = Instant::ZERO.saturating_add(epoch);
-        let left = tap::tap(left, wire.clone(), epoch)?;
-        Ok(Self { a: Side::new('A', a, left)?, b: Side::new('B', b, right)?, wire })
+        let (left, tap) = tap::tap_with_handle(left, wire.clone(), epoch)?;
+        Ok(Self { tap, a: Side::new('A', a, left)?, b: Side::new('B', b, right)?, wire })
     }
 
-    /// Everything that passed the wire, as a pcapng.
+    /// Everything that passed the wire until now, as a pcapng. Nothing is captured from here on.
     pub(super) fn capture(&self) -> Vec<u8> {
+        self.tap.close();
         self.wire.bytes()
     }
 
@@ -279,7 +282,7 @@ impl<'s> Play<'s> {
         let capture = self.stage.wire.bytes();
         let mut reader = Reader::new(&capture[..])?;
         let mut decoder = Decoder::new(ROCE_PORT);
-        let style = LineStyle { time: TimeStyle::None, color: false };
+        let style = LineStyle { time: TimeStyle::None, ..LineStyle::default() };
         let mut at = 0;
         while let Some(record) = reader.next()? {
             let context = decoder.decode(&record);

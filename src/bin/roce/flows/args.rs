@@ -7,9 +7,11 @@ use clap::{Args as ClapArgs, ValueEnum};
 use roce::analysis::SortBy;
 use roce::wire::ROCE_PORT;
 
+use super::fail_on::FailOn;
 use super::select::Selector;
 use super::threshold::Threshold;
 use crate::output::Color;
+use crate::table_names::TableNames;
 
 /// Say what went wrong in captures: connections, losses, retransmissions, findings
 ///
@@ -28,8 +30,9 @@ use crate::output::Color;
 /// A finding that the packets suggest but do not prove says "likely". Captures of one network at
 /// several points are merged by time: name them all.
 ///
-/// Exit status: 0 if there are no findings, 1 if there are, 2 if a capture could not be read,
-/// 130 after Ctrl-C, which prints what was found so far.
+/// Exit status: 0 if there are no findings, 1 if there are (of any kind, or of those that --fail-on
+/// names), 2 if a capture could not be read, 130 after Ctrl-C, which prints
+/// what was found so far.
 #[derive(Debug, ClapArgs)]
 #[command(verbatim_doc_comment, after_help = EXAMPLES)]
 pub(crate) struct Args {
@@ -53,10 +56,14 @@ pub(crate) struct Args {
     #[arg(long, value_name = "OUT")]
     pub(super) html: Option<PathBuf>,
 
-    /// Write tables for query engines too, one row per message and one per connection, as Parquet files:
-    /// DIR/messages/capture=NAME/part-0.parquet, DIR/connections/… (docs/parquet.md). NAME is that of the first capture.
+    /// Write tables for query engines too, one row per message, per connection and per finding, as Parquet files below
+    /// DIR/messages, DIR/connections and DIR/findings: host=HOST/date=DATE/capture=NAME/part-0.parquet (roce help parquet).
+    /// NAME and DATE are those of the first capture.
     #[arg(long, value_name = "DIR")]
     pub(super) parquet: Option<PathBuf>,
+
+    #[command(flatten)]
+    pub(super) names: TableNames,
 
     /// Look only at packets that match this filter; see roce decode --help.
     #[arg(short = 'Y', long, value_name = "EXPR")]
@@ -65,6 +72,11 @@ pub(crate) struct Args {
     /// From when on something is a finding; can be given several times. Names: stall, loss-share, cnps-per-1000-marks, delay.
     #[arg(long = "threshold", value_name = "NAME=VALUE")]
     pub(super) thresholds: Vec<Threshold>,
+
+    /// Exit with status 1 only if there are findings of these kinds, named as in --json, separated by commas: retry_limit,
+    /// loss, corruption, ...; any stands for all.
+    #[arg(long, value_name = "KIND", value_delimiter = ',')]
+    pub(super) fail_on: Vec<FailOn>,
 
     /// The order of the connections.
     #[arg(long, value_enum, value_name = "ORDER", default_value_t)]
@@ -98,6 +110,7 @@ Examples:
   roce flows -q 0x11 capture.pcap | less -R
   roce flows --html report.html at-client.pcap at-switch.pcap at-server.pcap
   roce flows --threshold stall=50ms --threshold loss-share=0.001 capture.pcap
+  roce flows --fail-on retry_limit,unanswered,corruption nightly.pcap
   roce flows --json capture.pcap | jq '.findings[].text'
   tcpdump -i eth0 -w - udp port 4791 | roce flows -";
 

@@ -1,12 +1,13 @@
 //! `roce flows`: what happened on the connections of captures, and what went wrong.
 
 mod args;
+mod fail_on;
 mod pass;
 mod select;
 mod threshold;
 
-use std::fs::{self, File};
-use std::io::{self, BufWriter, Write};
+use std::fs;
+use std::io::{self, Write};
 use std::mem;
 use std::path::Path;
 use std::process::ExitCode;
@@ -25,7 +26,9 @@ use self::pass::Pass;
 use self::select::Selector;
 use crate::decode::parse_filter;
 use crate::input::Inputs;
-use crate::tables::{FlowTables, capture_name};
+use crate::outfile::WholeFile;
+use crate::output::say;
+use crate::tables::{FlowTables, Partition};
 use crate::{batches, interrupt, outfile, output};
 
 /// What failed when output cannot be written.
@@ -72,10 +75,10 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
         ExitCode::from(interrupt::STATUS)
     } else if inputs.problems.status() == crate::could_not() {
         crate::could_not()
-    } else if report.findings.is_empty() {
-        inputs.problems.status()
-    } else {
+    } else if fail_on::fails(&args.fail_on, &report) {
         ExitCode::FAILURE
+    } else {
+        inputs.problems.status()
     };
     // The process ends, and its memory goes at once: to free the report piece by piece takes milliseconds.
     mem::forget(report);
@@ -134,7 +137,7 @@ impl Flows<'_> {
             return Ok(None);
         };
         let threads = batches::threads(self.args.jobs);
-        FlowTables::create(directory, &capture_name(first), threads).map(Some)
+        FlowTables::create(&Partition::new(directory, first, &self.args.names), threads).map(Some)
     }
 
     fn print(&self, report: &Report) -> Result<()> {
@@ -155,10 +158,10 @@ impl Flows<'_> {
     fn say_why_nothing_was_found(&self, report: &Report) {
         let port = self.args.port;
         match (report.capture.frames, &self.filter) {
-            (0, Some(_)) => eprintln!("roce: no frame passes the filter"),
-            (0, None) => eprintln!("roce: there are no frames to analyze"),
-            (frames, _) => eprintln!(
-                "roce: none of {frames} frames is RoCE; RoCEv2 is looked for on UDP port {port} (--port)"
+            (0, Some(_)) => say!("no frame passes the filter"),
+            (0, None) => say!("there are no frames to analyze"),
+            (frames, _) => say!(
+                "none of {frames} frames is RoCE; RoCEv2 is looked for on UDP port {port} (--port)"
             ),
         }
     }
@@ -178,7 +181,7 @@ impl Flows<'_> {
         ladder.finish();
         ladder.drain(&mut out).and_then(|()| out.flush()).context(OUTPUT)?;
         if losses.left_out() > 0 {
-            eprintln!("roce: {} lost packets are not marked: too many", losses.left_out());
+            say!("{} lost packets are not marked: too many", losses.left_out());
         }
         Ok(())
     }
@@ -202,15 +205,17 @@ fn select(report: &mut Report, selector: Selector) -> Result<Vec<FlowNumber>> {
         _ => {}
     }
     report.findings.retain(|finding| finding.flow.is_some_and(|flow| flows.contains(&flow)));
+    report.group();
     Ok(flows)
 }
 
 fn write_html(path: &Path, report: &Report, recorder: &Recorder) -> Result<()> {
     let named = || format!("--html {}", path.display());
-    let mut out = BufWriter::new(File::create(path).with_context(named)?);
-    write_page(report, recorder, &mut out).and_then(|()| out.flush()).with_context(named)?;
+    let mut out = WholeFile::create(named(), path)?;
+    write_page(report, recorder, &mut out).with_context(named)?;
+    out.finish()?;
     let bytes = fs::metadata(path).map_or(0, |found| found.len());
-    eprintln!("roce: wrote {} ({bytes} bytes)", path.display());
+    say!("wrote {} ({bytes} bytes)", path.display());
     Ok(())
 }
 

@@ -67,8 +67,9 @@ impl Pass<'_> {
             return Err(error);
         }
         bar.finish_and_clear();
-        inputs.problems.finish();
+        inputs.finish();
         unknown.report(&mut inputs.problems);
+        analysis.handle_drops(inputs.dropped());
         let report = analysis.finish(sink);
         step(sink)?;
         Ok(report)

@@ -1,26 +1,26 @@
 //! The part of a mesh that a server does: it probes other servers for a client that is trusted.
 
 use std::net::SocketAddr;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::Context;
+use anyhow::{Context, anyhow};
+use roce::control::{Tcp, Token, tcp};
 use roce::device::Context as Nic;
 use roce::ping::{Address, Event, PathStats, Pinger, ProbeQp, ProberConfig, Role, random_id};
 
-use crate::bench::Token;
 use crate::bench::control::Control;
-use crate::bench::control::mesh::{Task, TaskResult};
+use crate::bench::control::mesh::{AT_ONCE, OPEN_WAIT, Task, TaskResult};
 use crate::bench::control::messages::address_of;
 use crate::bench::control::probe::Hello;
 use crate::bench::path::{check_addresses, is_this_host};
-use crate::bench::tcp::{self, Tcp};
+use crate::bench::tcp::control_of;
 use crate::bench::watch::now;
 use crate::output::counted;
-use crate::ping::{ask, rate_of};
-
-/// Number of servers that are asked at once.
-const AT_ONCE: usize = 32;
+use crate::ping::{Asked, ask, rate_of};
 
 /// How often the client is told that the server is alive.
 const ALIVE: Duration = Duration::from_secs(1);
@@ -32,18 +32,28 @@ struct Target {
     address: Address,
 }
 
+/// Conditions under which a server probes others.
+#[derive(Clone, Debug)]
+pub(crate) struct Conditions {
+    pub(crate) token: Option<Token>,
+    /// Whether a responder may be at another address than its server.
+    pub(crate) any_gid: bool,
+}
+
 /// Probes the targets of a task, and sends what became of it.
 pub(crate) fn serve(
     nic: &Nic,
     gid_index: u8,
-    token: Option<&Token>,
+    conditions: Conditions,
     task: &Task,
     control: &mut Control,
 ) -> anyhow::Result<String> {
     let qp = ProbeQp::new(nic, gid_index, Role::Prober).context("cannot create a prober")?;
     let mut result = TaskResult::default();
+    let Conditions { token, any_gid } = conditions;
     let hello = Hello { prober: qp.address(), rate: rate_of(task.interval) };
-    let mut targets = open_all(task, token, hello, &mut result, control)?;
+    let asked = Asked { token, hello, any_gid };
+    let mut targets = open_all(task, &asked, &mut result, control)?;
     probe(qp, task, &targets, &mut result, control)?;
     for target in &mut targets {
         let _ = target.control.send("bye\n");
@@ -56,44 +66,66 @@ pub(crate) fn serve(
     Ok(format!("probed {servers} on {paths} each{failed}"))
 }
 
-/// Asks all targets for a responder, many at a time.
+/// Asks all targets for a responder, many at a time. The client hears that this server is alive while targets take their
+/// time: one that is dead must not make its probers look dead.
 fn open_all(
     task: &Task,
-    token: Option<&Token>,
-    hello: Hello,
+    asked: &Asked,
     result: &mut TaskResult,
     control: &mut Control,
 ) -> anyhow::Result<Vec<Target>> {
-    let mut targets = Vec::new();
-    let all: Vec<(usize, SocketAddr)> = task.targets.iter().copied().enumerate().collect();
-    for some in all.chunks(AT_ONCE) {
+    let (mut targets, mut failed) = (Vec::new(), Vec::new());
+    let (next, count) = (AtomicUsize::new(0), task.targets.len());
+    let told = thread::scope(|scope| {
+        let (sender, opened) = channel();
+        for _ in 0..AT_ONCE.min(count) {
+            let (sender, next) = (sender.clone(), &next);
+            scope.spawn(move || {
+                let take = || next.fetch_add(1, Ordering::Relaxed);
+                while let Some((index, to)) = target_at(task, take()) {
+                    let opened = catch_unwind(AssertUnwindSafe(|| open(to, asked)));
+                    let opened = opened.unwrap_or_else(|_| Err(anyhow!("a thread panicked")));
+                    if sender.send((index, opened)).is_err() {
+                        break;
+                    }
+                }
+            });
+        }
+        drop(sender);
+        let mut told = now();
         control.send("alive\n")?;
-        let opened = thread::scope(|scope| {
-            let threads: Vec<_> = some
-                .iter()
-                .map(|&(index, to)| (index, scope.spawn(move || open(to, token, hello))))
-                .collect();
-            let join = |(index, thread): (usize, thread::ScopedJoinHandle<'_, _>)| {
-                (index, thread.join().unwrap_or_else(|_| Err(anyhow::anyhow!("a thread panicked"))))
-            };
-            threads.into_iter().map(join).collect::<Vec<_>>()
-        });
-        for (index, opened) in opened {
-            match opened {
-                Ok((control, address)) => targets.push(Target { index, control, address }),
-                Err(error) => result.failed.push((index, format!("{error:#}"))),
+        loop {
+            match opened.recv_timeout(ALIVE) {
+                Ok((index, Ok((control, address)))) => {
+                    targets.push(Target { index, control, address });
+                }
+                Ok((index, Err(error))) => failed.push((index, format!("{error:#}"))),
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => return Ok(()),
+            }
+            if told.elapsed() >= ALIVE {
+                let sent = control.send("alive\n").context("the client is gone");
+                // The threads end with the target that they are at.
+                sent.inspect_err(|_| next.store(count, Ordering::Relaxed))?;
+                told = now();
             }
         }
-    }
-    Ok(targets)
+    });
+    result.failed.append(&mut failed);
+    told.map(|()| targets)
+}
+
+fn target_at(task: &Task, index: usize) -> Option<(usize, SocketAddr)> {
+    Some((index, *task.targets.get(index)?))
 }
 
 /// Asks a target for a responder. It is sent no probe before it has agreed.
-fn open(to: SocketAddr, token: Option<&Token>, hello: Hello) -> anyhow::Result<(Control, Address)> {
-    let own = address_of(hello.prober.gid);
-    let stream = Tcp::new(tcp::connect(Some(own), to, "roce serve")?, None)?;
-    let mut control = Control::new(Box::new(stream), "the server");
-    let address = ask(&mut control, token, hello)?;
+fn open(to: SocketAddr, asked: &Asked) -> anyhow::Result<(Control, Address)> {
+    let own = address_of(asked.hello.prober.gid);
+    let stream = tcp::connect(Some(own), to, OPEN_WAIT)
+        .with_context(|| format!("cannot connect to {to}; is roce serve running there?"))?;
+    let mut control = control_of(Tcp::new(stream, None)?)?;
+    let address = ask(&mut control, asked)?;
     check_addresses(own, address_of(address.gid), is_this_host(to.ip()))?;
     Ok((control, address))
 }

@@ -2,42 +2,37 @@
 
 use std::thread;
 
+use anyhow::Context;
+use roce::control::{Tcp, Token, tcp};
 use roce::ping::ProberConfig;
-use roce::ping::mesh::{Cell, Mesh};
+use roce::ping::mesh::{Cell, Failed, Mesh};
 use roce::wire::source_port;
 
 use super::hosts::{Host, Pairs};
-use crate::bench::Token;
-use crate::bench::control::Control;
-use crate::bench::control::mesh::{Task, TaskResult};
-use crate::bench::control::messages::{self, Protocol};
-use crate::bench::tcp::{self, Tcp};
+use crate::bench::control::mesh::{OPEN_WAIT, Task, TaskResult};
+use crate::bench::control::opening::{Protocol, introduce};
+use crate::bench::tcp::control_of;
 
 /// The stack of a thread that waits for a host.
 const STACK_BYTES: usize = 256 << 10;
 
-/// What became of a round, or of several.
-#[derive(Debug, Default)]
-pub(crate) struct Collected {
-    pub(crate) mesh: Mesh,
-    /// Hosts that did not probe, with the reason.
-    pub(crate) silent: Vec<(usize, String)>,
-    /// Pairs that were not probed, with the reason.
-    pub(crate) failed: Vec<(usize, usize, String)>,
+/// Adds a round to earlier ones. Hosts that did not probe are those of the last round.
+pub(crate) fn add(all: &mut Mesh, round: Mesh) {
+    for cell in round.cells {
+        let key = |it: &Cell| (it.from, it.to, it.source_port);
+        match all.cells.iter_mut().find(|it| key(it) == key(&cell)) {
+            Some(known) => known.stats.merge(&cell.stats),
+            None => all.cells.push(cell),
+        }
+    }
+    (all.silent, all.failed) = (round.silent, round.failed);
 }
 
-impl Collected {
-    /// Adds another round.
-    pub(crate) fn add(&mut self, other: Self) {
-        for cell in other.mesh.cells {
-            let key = |it: &Cell| (it.from, it.to, it.source_port);
-            match self.mesh.cells.iter_mut().find(|it| key(it) == key(&cell)) {
-                Some(known) => known.stats.merge(&cell.stats),
-                None => self.mesh.cells.push(cell),
-            }
-        }
-        (self.silent, self.failed) = (other.silent, other.failed);
-    }
+/// Returns a mesh of hosts that have not probed yet.
+pub(crate) fn empty(hosts: &[Host]) -> Mesh {
+    let mut mesh = Mesh::new(hosts.iter().map(|host| host.name.clone()));
+    mesh.racks = hosts.iter().map(|host| host.rack.clone()).collect();
+    mesh
 }
 
 /// Asks all hosts at once; `task` is what each is asked for, but for its targets.
@@ -47,7 +42,7 @@ pub(crate) fn round(
     task: &Task,
     token: Option<&Token>,
     round: u64,
-) -> Collected {
+) -> Mesh {
     let targets: Vec<Vec<usize>> =
         (0..hosts.len()).map(|from| pairs.targets(from, hosts.len(), round)).collect();
     let results = thread::scope(|scope| {
@@ -67,16 +62,17 @@ pub(crate) fn round(
         threads.into_iter().map(join).collect::<Vec<_>>()
     });
     let labels = ProberConfig::new(0).paths(task.paths).flow_labels;
-    let mut all = Collected::default();
-    all.mesh.hosts = hosts.iter().map(|host| host.name.clone()).collect();
+    let mut all = empty(hosts);
     for (from, (result, targets)) in results.into_iter().zip(&targets).enumerate() {
         match result {
             Err(error) => all.silent.push((from, format!("{error:#}"))),
             Ok(TaskResult { failed, cells }) => {
                 let to = |target: usize| targets.get(target).copied();
-                let failed = failed.into_iter().filter_map(|(it, why)| Some((from, to(it)?, why)));
-                all.failed.extend(failed);
-                all.mesh.cells.extend(cells.into_iter().filter_map(|(target, path, stats)| {
+                let failed = failed.into_iter();
+                all.failed.extend(
+                    failed.filter_map(|(it, reason)| Some(Failed { from, to: to(it)?, reason })),
+                );
+                all.cells.extend(cells.into_iter().filter_map(|(target, path, stats)| {
                     let source_port = source_port(*labels.get(path)?);
                     Some(Cell { from, to: to(target)?, source_port, stats })
                 }));
@@ -91,12 +87,11 @@ fn ask(host: &Host, task: &Task, token: Option<&Token>) -> anyhow::Result<TaskRe
     if task.targets.is_empty() {
         return Ok(TaskResult::default());
     }
-    let stream = Tcp::new(tcp::connect(None, host.at, "roce serve")?, None)?;
-    let mut control = Control::new(Box::new(stream), "the server");
-    let prove = token.map(|token| |nonce: &str| token.proof(nonce));
-    let prove = prove.as_ref().map(|prove| prove as &dyn Fn(&str) -> String);
-    messages::introduce_as(Protocol::Mesh, &mut control, prove)?;
-    control.send(&task.to_lines())?;
+    let stream = tcp::connect(None, host.at, OPEN_WAIT)
+        .with_context(|| format!("cannot connect to {}; is roce serve running there?", host.at))?;
+    // A host that says that it is alive, and nothing else, is given up as well.
+    let mut control = control_of(Tcp::new(stream, Some(task.time_limit()))?)?;
+    introduce(&mut control, Protocol::Mesh, token, &task.to_lines())?;
     let result = TaskResult::read(&mut control, task)?;
     control.send("bye\n")?;
     Ok(result)

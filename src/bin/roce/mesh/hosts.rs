@@ -1,6 +1,7 @@
 //! The hosts of a mesh, and which of them probe which.
 
-use std::net::{SocketAddr, ToSocketAddrs};
+use std::collections::BTreeMap;
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail, ensure};
@@ -14,6 +15,22 @@ pub(crate) struct Host {
     /// As the user wrote it.
     pub(crate) name: String,
     pub(crate) at: SocketAddr,
+    /// Its rack: as the user says, or its subnet.
+    pub(crate) rack: Option<String>,
+}
+
+/// Returns the subnet of an address, which is that of a rack where switches route.
+fn subnet_of(address: IpAddr) -> String {
+    match address.to_canonical() {
+        IpAddr::V4(ip) => {
+            let [a, b, c, _] = ip.octets();
+            format!("{a}.{b}.{c}.0/24")
+        }
+        IpAddr::V6(ip) => {
+            let [a, b, c, d, ..] = ip.segments();
+            format!("{a:x}:{b:x}:{c:x}:{d:x}::/64")
+        }
+    }
 }
 
 /// Finds the hosts that are named, on the command line or in a file. If there are none, they are those of the file of pairs.
@@ -24,8 +41,17 @@ pub(crate) fn find(
     port: u16,
 ) -> anyhow::Result<Vec<Host>> {
     let mut names = named.to_vec();
+    let mut racks = BTreeMap::new();
     if let Some(path) = file {
-        names.extend(lines_of("--hosts", path)?);
+        for line in lines_of("--hosts", path)? {
+            let (name, rack) = match line.split_whitespace().collect::<Vec<_>>()[..] {
+                [name] => (name, None),
+                [name, rack] => (name, Some(rack)),
+                _ => bail!("--hosts: '{line}' is not a host, or a host and its rack"),
+            };
+            racks.extend(rack.map(|rack| (name.to_owned(), rack.to_owned())));
+            names.push(name.to_owned());
+        }
     } else if let (true, Some(path)) = (names.is_empty(), pairs) {
         for [from, to] in pairs_of(path)? {
             names.extend([from, to]);
@@ -44,7 +70,8 @@ pub(crate) fn find(
         if let Some(same) = hosts.iter().find(|host| host.at == at) {
             bail!("'{}' and '{name}' are the same host, {at}", same.name);
         }
-        hosts.push(Host { name, at });
+        let rack = racks.get(&name).cloned().unwrap_or_else(|| subnet_of(at.ip()));
+        hosts.push(Host { name, at, rack: Some(rack) });
     }
     Ok(hosts)
 }
@@ -73,7 +100,7 @@ fn pairs_of(path: &Path) -> anyhow::Result<Vec<[String; 2]>> {
 
 /// `HOST`, `HOST:PORT`, or an address of IPv6, in brackets if a port follows.
 fn resolve(name: &str, port: u16) -> anyhow::Result<SocketAddr> {
-    let bare = name.parse::<std::net::IpAddr>().is_ok() || !name.contains(':');
+    let bare = name.parse::<IpAddr>().is_ok() || !name.contains(':');
     let mut found = if bare {
         (name, port).to_socket_addrs().with_context(|| format!("cannot find '{name}'"))?
     } else {

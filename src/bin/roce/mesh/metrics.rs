@@ -1,33 +1,25 @@
 //! What a mesh finds, for Prometheus: counters and a histogram for each pair.
 
+mod http;
+
 use std::collections::BTreeMap;
 use std::fmt;
-use std::io::{self, Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpListener};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
 use anyhow::Context;
 use prometheus_client::collector::Collector;
-use prometheus_client::encoding::text::encode;
 use prometheus_client::encoding::{DescriptorEncoder, NoLabelSet};
 use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::{Registry, Unit};
-use roce::ping::mesh::{Fault, Finding, Symptom};
+use roce::ping::mesh::{Fault, Finding, Mesh, Symptom};
 use roce::ping::{Histogram, PathStats};
 
-use super::collect::Collected;
 use super::hosts::Host;
 
 /// Upper ends of the buckets, in seconds.
 const BUCKETS: [f64; 16] =
     [2e-6, 5e-6, 1e-5, 2e-5, 5e-5, 1e-4, 2e-4, 5e-4, 1e-3, 2e-3, 5e-3, 1e-2, 2e-2, 5e-2, 0.1, 1.0];
-
-/// Maximum number of bytes of a request.
-const REQUEST_MAX: usize = 8 << 10;
-
-/// How long a client may take for its request, and for the answer.
-const CLIENT_WAIT: Duration = Duration::from_secs(5);
 
 /// What was found so far.
 #[derive(Debug, Default)]
@@ -65,12 +57,8 @@ impl Metrics {
         shared.lock().names = hosts.iter().map(|host| host.name.clone()).collect();
         let mut registry = Registry::default();
         registry.register_collector(Box::new(shared.clone()));
-        std::thread::Builder::new().name("roce-metrics".to_owned()).spawn(move || {
-            for stream in listener.incoming().flatten() {
-                // What a client does wrong is no concern of others.
-                let _ = answer(&stream, &registry);
-            }
-        })?;
+        let thread = std::thread::Builder::new().name("roce-metrics".to_owned());
+        thread.spawn(move || http::serve(&listener, registry))?;
         Ok(Self { shared, address })
     }
 
@@ -80,9 +68,9 @@ impl Metrics {
     }
 
     /// Adds a round.
-    pub(super) fn add(&self, collected: &Collected, findings: &[Finding]) {
+    pub(super) fn add(&self, mesh: &Mesh, findings: &[Finding]) {
         let mut state = self.shared.lock();
-        for cell in &collected.mesh.cells {
+        for cell in &mesh.cells {
             state.pairs.entry((cell.from, cell.to)).or_default().merge(&cell.stats);
         }
         state.findings.clear();
@@ -91,35 +79,9 @@ impl Metrics {
                 *state.findings.entry((finding.fault, finding.symptom, host)).or_default() += 1;
             }
         }
-        state.silent = collected.silent.iter().map(|(host, _)| *host).collect();
+        state.silent = mesh.silent.iter().map(|(host, _)| *host).collect();
         state.rounds += 1;
     }
-}
-
-/// Answers one request.
-fn answer(mut stream: &TcpStream, registry: &Registry) -> io::Result<()> {
-    stream.set_read_timeout(Some(CLIENT_WAIT))?;
-    stream.set_write_timeout(Some(CLIENT_WAIT))?;
-    let (mut request, mut piece) = (Vec::new(), [0; 1024]);
-    while !request.windows(4).any(|end| end == b"\r\n\r\n") && request.len() < REQUEST_MAX {
-        match stream.read(&mut piece)? {
-            0 => break,
-            count => request.extend_from_slice(piece.get(..count).unwrap_or_default()),
-        }
-    }
-    let line = request.split(|byte| *byte == b'\r').next().unwrap_or_default();
-    let (status, kind, body) = if line.starts_with(b"GET /metrics ") {
-        let mut body = String::new();
-        encode(&mut body, registry).map_err(io::Error::other)?;
-        ("200 OK", "application/openmetrics-text; version=1.0.0; charset=utf-8", body)
-    } else {
-        ("404 Not Found", "text/plain; charset=utf-8", "metrics are at /metrics\n".to_owned())
-    };
-    let length = body.len();
-    write!(
-        stream,
-        "HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n{body}"
-    )
 }
 
 /// A family of histograms: its name, what it is, and its times.
@@ -205,13 +167,20 @@ fn buckets(times: &Histogram) -> Vec<(f64, u64)> {
 
 #[cfg(test)]
 mod tests {
-    use roce::ping::mesh::{Cell, Mesh};
+    use std::io::{Read, Write};
+    use std::net::TcpStream;
+    use std::time::Duration;
+
+    use roce::ping::mesh::Cell;
 
     use super::*;
 
     fn metrics() -> Metrics {
-        let hosts = ["a", "b"]
-            .map(|name| Host { name: name.to_owned(), at: "127.0.0.1:1".parse().unwrap() });
+        let hosts = ["a", "b"].map(|name| Host {
+            name: name.to_owned(),
+            at: "127.0.0.1:1".parse().unwrap(),
+            rack: None,
+        });
         Metrics::serve("127.0.0.1:0".parse().unwrap(), &hosts).unwrap()
     }
 
@@ -232,7 +201,7 @@ mod tests {
         }
         let mut mesh = Mesh::new(["a", "b"].map(String::from));
         mesh.cells.push(Cell { from: 0, to: 1, source_port: 0xc001, stats });
-        let silent = vec![(1, "down".to_owned())];
+        mesh.silent = vec![(1, "down".to_owned())];
         let finding = Finding {
             fault: Fault::Nic,
             symptom: Symptom::Loss,
@@ -240,8 +209,9 @@ mod tests {
             paths: Vec::new(),
             evidence: String::new(),
         };
-        metrics.add(&Collected { mesh, silent, failed: Vec::new() }, &[finding]);
-        let answer = ask(&metrics, "GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n");
+        metrics.add(&mesh, &[finding]);
+        let answer =
+            ask(&metrics, "GET /metrics HTTP/1.1\r\nAccept: application/openmetrics-text\r\n\r\n");
         for line in [
             "HTTP/1.1 200 OK\r\n",
             "roce_mesh_probes_total{from=\"a\",to=\"b\"} 4\n",

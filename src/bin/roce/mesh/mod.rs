@@ -8,7 +8,6 @@ mod page;
 mod report;
 mod text;
 
-use std::fs;
 use std::io::Write;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -20,14 +19,13 @@ use anyhow::{Context, ensure};
 use clap::Args as ClapArgs;
 use roce::ping::mesh::{Thresholds, diagnose};
 
-use self::collect::Collected;
-use self::hosts::{Host, Pairs};
+use self::hosts::Pairs;
 use self::metrics::Metrics;
 use self::report::Report;
 use crate::bench::control::mesh::{RATE_MAX, Task};
 use crate::bench::watch::now;
 use crate::bench::{PORT, TokenArgs};
-use crate::output::Color;
+use crate::output::{Color, remark};
 use crate::ping::{check, parse_seconds};
 use crate::{interrupt, outfile, output};
 
@@ -49,7 +47,8 @@ pub(crate) struct Args {
     #[arg(value_name = "HOSTS")]
     named: Vec<String>,
 
-    /// A file with more hosts, one in each line; # begins a comment.
+    /// A file with more hosts, one in each line, with a name of its rack behind it if hosts of one subnet (/24, /64) are not
+    /// a rack; # begins a comment.
     #[arg(long, value_name = "FILE")]
     hosts: Option<PathBuf>,
 
@@ -154,24 +153,27 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let stopped = interrupt::catch()?;
     let metrics = args.metrics.map(|at| Metrics::serve(at, &hosts)).transpose()?;
     if let (Some(metrics), Some(_)) = (&metrics, args.metrics) {
-        eprintln!("roce: metrics at http://{}/metrics", metrics.address());
+        remark(&format!("metrics at http://{}/metrics", metrics.address()));
     }
-    let mut all = Collected::default();
-    all.mesh.hosts = hosts.iter().map(|host: &Host| host.name.clone()).collect();
+    let mut all = collect::empty(&hosts);
+    let mut latest = Vec::new();
     let mut out = output::stdout();
     let (rounds, mut done) = (args.rounds(), 0);
     while done < rounds && !stopped.load(Ordering::SeqCst) {
         let begun = now();
-        let collected = collect::round(&hosts, &pairs, &task, token.as_ref(), done);
+        let mut round = collect::round(&hosts, &pairs, &task, token.as_ref(), done);
+        round.usual = all.times_of_pairs(&Thresholds::default());
+        latest = diagnose(&round, &Thresholds::default());
         if let Some(metrics) = &metrics {
-            metrics.add(&collected, &diagnose(&collected.mesh, &Thresholds::default()));
+            metrics.add(&round, &latest);
         }
-        all.add(collected);
+        collect::add(&mut all, round);
         done += 1;
-        let report = Report::new(&all, done);
+        let report = Report::new(&all, &latest, done);
         if let Some(path) = &args.html {
             let page = page::render(&report);
-            fs::write(path, page).with_context(|| format!("--html {}", path.display()))?;
+            let named = format!("--html {}", path.display());
+            outfile::WholeFile::write(named, path, page.as_bytes())?;
         }
         if rounds > 1 && !args.json {
             writeln!(out, "round {done}: {}", report.headline())?;
@@ -181,7 +183,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
             wait(args.every.saturating_sub(begun.elapsed()), stopped);
         }
     }
-    let report = Report::new(&all, done);
+    let report = Report::new(&all, &latest, done);
     if args.json {
         writeln!(out, "{}", report.to_json())?;
     } else {

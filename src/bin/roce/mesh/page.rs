@@ -5,6 +5,7 @@
 
 use std::fmt::Write as _;
 
+use roce::decode::escape_markup;
 use roce::ping::mesh::{Cell, Fault};
 use roce::ping::{Histogram, PathStats};
 
@@ -27,7 +28,7 @@ pub(super) fn render(report: &Report<'_>) -> String {
         let Some((name, after)) = slot.split_once("}}") else { break };
         match name {
             "style" => page.push_str(STYLE),
-            "headline" => page.push_str(&escape(&report.headline())),
+            "headline" => page.push_str(&escape_markup(&report.headline())),
             "tiles" => tiles(&mut page, report),
             "findings" => findings(&mut page, report),
             "map" => map(&mut page, report),
@@ -41,58 +42,36 @@ pub(super) fn render(report: &Report<'_>) -> String {
     page
 }
 
-fn escape(text: &str) -> String {
-    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
-}
-
 fn tiles(page: &mut String, report: &Report<'_>) {
     let all = report.all();
     let p50 = time(&all.network, 50.0);
     let p99 = time(&all.network, 99.0);
     for (value, name) in [
-        (report.collected.mesh.hosts.len().to_string(), "hosts"),
+        (report.mesh.hosts.len().to_string(), "hosts"),
         (all.sent().to_string(), "probes"),
         (share(&all), "lost"),
         (format!("{p50} µs"), "network, median"),
         (format!("{p99} µs"), "network, p99"),
         (report.findings.len().to_string(), "findings"),
     ] {
-        let _ = writeln!(page, "<div class=\"tile\"><b>{}</b>{name}</div>", escape(&value));
+        let _ = writeln!(page, "<div class=\"tile\"><b>{}</b>{name}</div>", escape_markup(&value));
     }
 }
 
 fn findings(page: &mut String, report: &Report<'_>) {
-    let mesh = &report.collected.mesh;
+    let mesh = report.mesh;
     for finding in &report.findings {
-        let hosts: Vec<&str> = finding.hosts.iter().map(|&host| mesh.name(host)).collect();
-        let hosts =
-            if hosts.is_empty() { "no hosts in common".to_owned() } else { hosts.join(", ") };
         let class = match finding.fault {
             Fault::Nic | Fault::Pair => "nic",
-            Fault::Path => "path",
+            Fault::Path | Fault::Network => "path",
             Fault::Host | Fault::Unresponsive => "host",
+            Fault::Dead | Fault::Unreachable => "silent",
         };
         let _ = writeln!(
             page,
-            "<article class=\"finding {class}\"><h3>{}: {}</h3><p>{}</p></article>",
-            finding.fault.name(),
-            escape(&hosts),
-            escape(&finding.evidence)
-        );
-    }
-    for (host, why) in &report.collected.silent {
-        let (name, why) = (escape(mesh.name(*host)), escape(why));
-        let _ = writeln!(
-            page,
-            "<article class=\"finding silent\"><h3>{name} did not probe</h3><p>{why}</p></article>"
-        );
-    }
-    for (from, to, why) in &report.collected.failed {
-        let (from, to) = (escape(mesh.name(*from)), escape(mesh.name(*to)));
-        let _ = writeln!(
-            page,
-            "<article class=\"finding silent\"><h3>{from} could not probe {to}</h3><p>{}</p></article>",
-            escape(why)
+            "<article class=\"finding {class}\"><h3>{}</h3><p>{}</p></article>",
+            escape_markup(&finding.title(mesh)),
+            escape_markup(&finding.evidence)
         );
     }
     if report.is_good() {
@@ -112,15 +91,15 @@ fn class_of(heat: Heat) -> String {
 }
 
 fn map(page: &mut String, report: &Report<'_>) {
-    let mesh = &report.collected.mesh;
+    let mesh = report.mesh;
     let (count, best) = (mesh.hosts.len(), best(report).unwrap_or_default());
     page.push_str("<table class=\"map\"><thead><tr><th></th>");
     for (to, name) in mesh.hosts.iter().enumerate() {
-        let _ = write!(page, "<th title=\"{}\">{}</th>", escape(name), to + 1);
+        let _ = write!(page, "<th title=\"{}\">{}</th>", escape_markup(name), to + 1);
     }
     page.push_str("</tr></thead><tbody>\n");
     for (from, name) in mesh.hosts.iter().enumerate() {
-        let _ = write!(page, "<tr><th>{} {}</th>", escape(name), from + 1);
+        let _ = write!(page, "<tr><th>{} {}</th>", escape_markup(name), from + 1);
         for to in 0..count {
             if from == to {
                 page.push_str("<td class=\"self\"></td>");
@@ -130,7 +109,11 @@ fn map(page: &mut String, report: &Report<'_>) {
             let class = class_of(Heat::of(&stats, best));
             let text = if stats.lost > 0 { share(&stats).replace(" %", "") } else { String::new() };
             let title = format!("{} to {}: {}", name, mesh.name(to), figures(&stats));
-            let _ = write!(page, "<td class=\"{class}\" title=\"{}\">{text}</td>", escape(&title));
+            let _ = write!(
+                page,
+                "<td class=\"{class}\" title=\"{}\">{text}</td>",
+                escape_markup(&title)
+            );
         }
         page.push_str("</tr>\n");
     }
@@ -170,7 +153,7 @@ fn time(times: &Histogram, percent: f64) -> String {
 }
 
 fn hosts(page: &mut String, report: &Report<'_>) {
-    for (host, name) in report.collected.mesh.hosts.iter().enumerate() {
+    for (host, name) in report.mesh.hosts.iter().enumerate() {
         let (from, to) = (report.sum(|cell| cell.from == host), report.sum(|cell| cell.to == host));
         let mut both = from.network.clone();
         both.merge(&to.network);
@@ -180,7 +163,7 @@ fn hosts(page: &mut String, report: &Report<'_>) {
             "<tr{}><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td></tr>",
             if bad { " class=\"bad\"" } else { "" },
             host + 1,
-            escape(name),
+            escape_markup(name),
             share(&from),
             share(&to),
             time(&both, 50.0),
@@ -193,7 +176,7 @@ fn hosts(page: &mut String, report: &Report<'_>) {
 
 /// The paths that lose most, then those that take longest.
 fn paths(page: &mut String, report: &Report<'_>) {
-    let mesh = &report.collected.mesh;
+    let mesh = report.mesh;
     let mut cells: Vec<&Cell> = mesh.cells.iter().filter(|cell| cell.stats.sent() > 0).collect();
     let key = |cell: &Cell| (cell.stats.loss().unwrap_or(0.0), cell.stats.network.median());
     cells.sort_by(|a, b| {
@@ -205,8 +188,8 @@ fn paths(page: &mut String, report: &Report<'_>) {
         let _ = writeln!(
             page,
             "<tr><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td></tr>",
-            escape(mesh.name(cell.from)),
-            escape(mesh.name(cell.to)),
+            escape_markup(mesh.name(cell.from)),
+            escape_markup(mesh.name(cell.to)),
             cell.source_port,
             stats.sent(),
             share(stats),
@@ -221,14 +204,11 @@ mod tests {
     use roce::ping::mesh::{Finding, Mesh, Symptom};
 
     use super::*;
-    use crate::mesh::collect::Collected;
 
     #[test]
     fn text_of_hosts_is_no_markup() {
         let hostile = "<script>alert(1)</script>\"&";
         let mesh = Mesh::new([hostile.to_owned(), "b".to_owned()]);
-        let collected =
-            Collected { mesh, silent: vec![(0, hostile.to_owned())], failed: Vec::new() };
         let finding = Finding {
             fault: Fault::Path,
             symptom: Symptom::Loss,
@@ -236,7 +216,7 @@ mod tests {
             paths: Vec::new(),
             evidence: hostile.to_owned(),
         };
-        let page = render(&Report { collected: &collected, findings: vec![finding], rounds: 1 });
+        let page = render(&Report { mesh: &mesh, findings: vec![finding], rounds: 1 });
         assert!(!page.contains("<script") && page.contains("&lt;script&gt;"));
         assert!(page.contains("default-src 'none'") && !page.contains("{{"));
     }

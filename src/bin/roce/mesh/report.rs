@@ -1,32 +1,38 @@
 //! What a mesh told, for people and machines.
 
 use roce::ping::PathStats;
-use roce::ping::mesh::{Cell, Finding, Thresholds, diagnose};
+use roce::ping::mesh::{Cell, Failed, Fault, Finding, Mesh, Symptom, Thresholds, diagnose};
 use serde_json::{Value, json};
 
-use super::collect::Collected;
 use crate::output::counted;
 use crate::ping::show::{share, stats_to_json};
 
 /// What a mesh told.
 pub(crate) struct Report<'a> {
-    pub(crate) collected: &'a Collected,
+    pub(crate) mesh: &'a Mesh,
     pub(crate) findings: Vec<Finding>,
     pub(crate) rounds: u64,
 }
 
 impl<'a> Report<'a> {
-    /// Concludes from what was collected in so many rounds.
-    pub(crate) fn new(collected: &'a Collected, rounds: u64) -> Self {
-        let findings = diagnose(&collected.mesh, &Thresholds::default());
-        Self { collected, findings, rounds }
+    /// Concludes from what was collected in so many rounds, and from what the last one differs in from earlier ones.
+    pub(crate) fn new(mesh: &'a Mesh, latest: &[Finding], rounds: u64) -> Self {
+        let mut findings = diagnose(mesh, &Thresholds::default());
+        let key = |it: &Finding| (it.fault, it.symptom, it.hosts.clone());
+        for finding in latest {
+            let is_of_rounds = matches!(finding.fault, Fault::Nic | Fault::Network)
+                && finding.symptom == Symptom::Latency;
+            if is_of_rounds && !findings.iter().any(|it| key(it) == key(finding)) {
+                findings.push(finding.clone());
+            }
+        }
+        Self { mesh, findings, rounds }
     }
 
     /// Whether all hosts probed, were answered, and nothing is wrong.
     pub(crate) fn is_good(&self) -> bool {
-        let Collected { silent, failed, mesh } = self.collected;
-        let answered = mesh.cells.iter().any(|cell| cell.stats.answered > 0);
-        self.findings.is_empty() && silent.is_empty() && failed.is_empty() && answered
+        let answered = self.mesh.cells.iter().any(|cell| cell.stats.answered > 0);
+        self.findings.is_empty() && answered
     }
 
     /// What became of all probes.
@@ -37,24 +43,22 @@ impl<'a> Report<'a> {
     /// What became of the probes of some cells.
     pub(crate) fn sum(&self, of: impl Fn(&Cell) -> bool) -> PathStats {
         let mut all = PathStats::default();
-        self.collected
-            .mesh
-            .cells
-            .iter()
-            .filter(|cell| of(cell))
-            .for_each(|it| all.merge(&it.stats));
+        self.mesh.cells.iter().filter(|cell| of(cell)).for_each(|it| all.merge(&it.stats));
         all
     }
 
     /// The round in a line.
     pub(crate) fn headline(&self) -> String {
-        let (all, hosts) = (self.all(), self.collected.mesh.hosts.len());
+        let (all, hosts) = (self.all(), self.mesh.hosts.len());
         let findings = match self.findings.len() {
-            0 if all.answered == 0 => "nothing is known of the network".to_owned(),
-            0 => "no findings".to_owned(),
-            count => counted(count as u64, "finding"),
+            0 if all.answered > 0 => "no findings".to_owned(),
+            0 => "nothing is known of the network".to_owned(),
+            count if all.answered > 0 => counted(count as u64, "finding"),
+            count => {
+                format!("nothing is known of the network, {}", counted(count as u64, "finding"))
+            }
         };
-        let silent = self.collected.silent.len();
+        let silent = self.mesh.silent.len();
         let silent = if silent > 0 { format!(", {silent} silent") } else { String::new() };
         let probes = counted(all.sent(), "probe");
         let lost = if all.sent() > 0 { format!(", {} lost", share(&all)) } else { String::new() };
@@ -63,7 +67,7 @@ impl<'a> Report<'a> {
 
     /// Everything, as JSON.
     pub(crate) fn to_json(&self) -> Value {
-        let mesh = &self.collected.mesh;
+        let mesh = self.mesh;
         let cells = mesh.cells.iter().map(|cell| {
             let mut object = stats_to_json(&cell.stats);
             object["from"] = json!(mesh.name(cell.from));
@@ -86,10 +90,10 @@ impl<'a> Report<'a> {
                 "evidence": finding.evidence,
             })
         });
-        let silent = self.collected.silent.iter();
+        let silent = self.mesh.silent.iter();
         let silent = silent.map(|(host, why)| json!({ "host": mesh.name(*host), "reason": why }));
-        let failed = self.collected.failed.iter().map(|(from, to, why)| {
-            json!({ "from": mesh.name(*from), "to": mesh.name(*to), "reason": why })
+        let failed = self.mesh.failed.iter().map(|Failed { from, to, reason }| {
+            json!({ "from": mesh.name(*from), "to": mesh.name(*to), "reason": reason })
         });
         json!({
             "hosts": mesh.hosts,

@@ -70,13 +70,7 @@ pub(super) fn render(report: &Report<'_>, color: bool) -> String {
     let mut text = String::new();
     hosts(&mut text, report);
     map(&mut text, report, color);
-    let mesh = &report.collected.mesh;
-    for (host, why) in &report.collected.silent {
-        let _ = writeln!(text, "{} did not probe: {why}", mesh.name(*host));
-    }
-    for (from, to, why) in &report.collected.failed {
-        let _ = writeln!(text, "{} could not probe {}: {why}", mesh.name(*from), mesh.name(*to));
-    }
+    let mesh = report.mesh;
     let _ = writeln!(text, "{}", report.headline());
     for finding in &report.findings {
         let words = finding.describe(mesh);
@@ -90,7 +84,7 @@ pub(super) fn render(report: &Report<'_>, color: bool) -> String {
 
 /// A row for each host: what it lost, and how long things took.
 fn hosts(text: &mut String, report: &Report<'_>) {
-    let mesh = &report.collected.mesh;
+    let mesh = report.mesh;
     let width = mesh.hosts.iter().map(|name| name.chars().count()).max().unwrap_or(0).max(4);
     let _ = writeln!(
         text,
@@ -124,14 +118,14 @@ fn time(times: &Histogram, percent: f64) -> String {
 
 /// The shortest median of all pairs, if any probe was answered.
 pub(super) fn best(report: &Report<'_>) -> Option<Duration> {
-    let cells = report.collected.mesh.cells.iter();
+    let cells = report.mesh.cells.iter();
     cells.filter_map(|cell| cell.stats.network.median()).min()
 }
 
 /// A character for each pair, probers downwards.
 fn map(text: &mut String, report: &Report<'_>, color: bool) {
-    let count = report.collected.mesh.hosts.len();
-    if report.collected.mesh.cells.is_empty() {
+    let count = report.mesh.hosts.len();
+    if report.mesh.cells.is_empty() {
         return;
     }
     let best = best(report);
@@ -140,7 +134,7 @@ fn map(text: &mut String, report: &Report<'_>, color: bool) {
     for from in 0..count {
         let _ = write!(text, "{:>4} ", from + 1);
         for to in 0..count {
-            let heat = Heat::of(&report.collected.mesh.pair(from, to), best.unwrap_or_default());
+            let heat = Heat::of(&report.mesh.pair(from, to), best.unwrap_or_default());
             let symbol = if from == to { '\\' } else { heat.symbol() };
             let _ = match heat.color().filter(|_| color) {
                 Some(code) => write!(text, "\x1b[38;5;{code}m{symbol}\x1b[0m"),

@@ -15,11 +15,12 @@ use roce::ping::limits::{INTERVAL_MIN, PATHS_MAX, TIMEOUT_MAX};
 use roce::ping::{Pinger, ProbeQp, ProberConfig, Role, random_id};
 
 use self::session::Session;
-pub(crate) use self::session::{ask, rate_of};
+pub(crate) use self::session::{Asked, ask, rate_of};
 use self::show::Show;
+use crate::bench::control::probe::Hello;
 use crate::bench::reach::{Family, reach};
-use crate::bench::{ReachArgs, TokenArgs};
-use crate::output::counted;
+use crate::bench::{AnyGidArgs, ReachArgs, TokenArgs};
+use crate::output::{counted, remark};
 use crate::{interrupt, output};
 
 /// How long to wait for something to happen.
@@ -77,6 +78,9 @@ pub(crate) struct Args {
 
     #[command(flatten)]
     token: TokenArgs,
+
+    #[command(flatten)]
+    any_gid: AnyGidArgs,
 }
 
 const EXAMPLES: &str = "\
@@ -121,11 +125,12 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         .paths(args.paths);
     config.count = args.count;
     let labels = config.flow_labels.clone();
-    let (mut session, target) =
-        Session::open(reached.stream, token, qp.address(), rate_of(args.interval))?;
+    let hello = Hello { prober: qp.address(), rate: rate_of(args.interval) };
+    let asked = Asked { token, hello, any_gid: args.any_gid.any_gid };
+    let (mut session, target) = Session::open(reached.stream, asked)?;
     if !args.json {
         let paths = counted(args.paths as u64, "path");
-        eprintln!("roce: probing {server} from {}, {paths}", nic.name());
+        remark(&format!("probing {server} from {}, {paths}", nic.name()));
     }
     let lines = !args.quiet && !args.json;
     let mut show = Show::new(output::stdout(), server, &labels, lines);

@@ -1,20 +1,24 @@
 //! The control connection of a prober: as long as it lasts, the server answers probes. After a restart of the server there
 //! is another one.
 
-use std::net::{SocketAddr, TcpStream};
+use std::net::SocketAddr;
 use std::sync::mpsc::{Receiver, TryRecvError, channel};
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
+use roce::control::limits::ANSWER_WAIT;
+use roce::control::{Tcp, Token};
 use roce::ping::Address;
 use roce::ping::limits::RATE_MAX;
 
-use crate::bench::Token;
 use crate::bench::control::Control;
-use crate::bench::control::messages::{self, Protocol};
+use crate::bench::control::messages::address_of;
+use crate::bench::control::opening::{Protocol, introduce};
 use crate::bench::control::probe::{Hello, Welcome};
-use crate::bench::tcp::{self, Tcp};
+use crate::bench::path::check_responder;
+use crate::bench::tcp;
 use crate::bench::watch::now;
+use crate::output::remark;
 
 /// How often to look after the connection, and to try for another one.
 const ROUND: Duration = Duration::from_secs(1);
@@ -27,31 +31,38 @@ pub(crate) fn rate_of(interval: Duration) -> u32 {
     rate.max(1)
 }
 
+/// What is asked of a server, and under which conditions its answer is taken.
+#[derive(Clone, Debug)]
+pub(crate) struct Asked {
+    pub(crate) token: Option<Token>,
+    pub(crate) hello: Hello,
+    /// Whether the responder may be at another address than the server.
+    pub(crate) any_gid: bool,
+}
+
 /// Asks a server for a responder.
-pub(crate) fn ask(
-    control: &mut Control,
-    token: Option<&Token>,
-    hello: Hello,
-) -> anyhow::Result<Address> {
-    let prove = token.map(|token| |nonce: &str| token.proof(nonce));
-    let prove = prove.as_ref().map(|prove| prove as &dyn Fn(&str) -> String);
-    messages::introduce_as(Protocol::Ping, control, prove)?;
-    control.send(&hello.to_lines())?;
-    Ok(Welcome::read(control)?.responder)
+pub(crate) fn ask(control: &mut Control, asked: &Asked) -> anyhow::Result<Address> {
+    let Asked { token, hello, any_gid } = asked;
+    introduce(control, Protocol::Ping, token.as_ref(), &hello.to_lines())?;
+    control.wait_in_all(ANSWER_WAIT)?;
+    let responder = Welcome::read(control)?.responder;
+    control.wait_per_line()?;
+    let server = control.addresses().server.ip().to_canonical();
+    check_responder(address_of(responder.gid), server, *any_gid)?;
+    Ok(responder)
 }
 
 /// The connection, or the attempt to make one.
 enum State {
-    Connected(Control),
-    Connecting(Receiver<anyhow::Result<TcpStream>>),
+    Connected(Box<Control>),
+    Connecting(Receiver<anyhow::Result<Tcp>>),
     Waiting,
 }
 
 /// The control connection to a server that may restart.
 pub(super) struct Session {
     state: State,
-    token: Option<Token>,
-    hello: Hello,
+    asked: Asked,
     server: SocketAddr,
     source: std::net::IpAddr,
     checked: Instant,
@@ -59,19 +70,13 @@ pub(super) struct Session {
 
 impl Session {
     /// Asks a server for a responder over a connection to it.
-    pub(super) fn open(
-        stream: Tcp,
-        token: Option<Token>,
-        prober: Address,
-        rate: u32,
-    ) -> anyhow::Result<(Self, Address)> {
+    pub(super) fn open(stream: Tcp, asked: Asked) -> anyhow::Result<(Self, Address)> {
         let (server, source) = (stream.peer_address()?, stream.local()?);
-        let hello = Hello { prober, rate };
-        let mut control = Control::new(Box::new(stream), "the server");
-        let target = ask(&mut control, token.as_ref(), hello)?;
+        let mut control = tcp::control_of(stream)?;
+        let target = ask(&mut control, &asked)?;
         control.set_waiting(false)?;
-        let state = State::Connected(control);
-        Ok((Self { state, token, hello, server, source, checked: now() }, target))
+        let state = State::Connected(Box::new(control));
+        Ok((Self { state, asked, server, source, checked: now() }, target))
     }
 
     /// Looks after the connection once in a while. Returns the responder of a new one.
@@ -83,9 +88,9 @@ impl Session {
         match &mut self.state {
             State::Connected(control) => {
                 if let Err(error) = control.try_line() {
-                    eprintln!(
-                        "roce: the server is gone ({error:#}); probes are lost until it is back"
-                    );
+                    remark(&format!(
+                        "the server is gone ({error:#}); probes are lost until it is back"
+                    ));
                     self.state = State::Waiting;
                 }
             }
@@ -106,19 +111,17 @@ impl Session {
         None
     }
 
-    fn reopen(&mut self, stream: TcpStream) -> Option<Address> {
+    fn reopen(&mut self, stream: Tcp) -> Option<Address> {
         self.state = State::Waiting;
-        let opened = Tcp::new(stream, None).and_then(|stream| {
-            Self::open(stream, self.token.clone(), self.hello.prober, self.hello.rate)
-        });
+        let opened = Self::open(stream, self.asked.clone());
         match opened.context("the server is back, but does not answer probes") {
             Ok((session, target)) => {
-                eprintln!("roce: the server is back");
+                remark("the server is back");
                 *self = session;
                 Some(target)
             }
             Err(error) => {
-                eprintln!("roce: {error:#}");
+                remark(&format!("{error:#}"));
                 None
             }
         }

@@ -1,6 +1,5 @@
 //! Both passes over the captures, and the report.
 
-use std::fs;
 use std::io::Write;
 use std::net::IpAddr;
 use std::process::ExitCode;
@@ -19,6 +18,8 @@ use roce::wire::{Gid, RKey};
 
 use super::Args;
 use crate::input::Inputs;
+use crate::outfile::WholeFile;
+use crate::output::say;
 use crate::progress::progress_bar;
 use crate::{interrupt, outfile, output};
 
@@ -48,6 +49,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
         surveyor.frame(context, file);
         Ok(())
     })?;
+    surveyor.drops(inputs.dropped());
     let mut session = Session::new(surveyor.finish(), &options);
     let mut again = Inputs::reopen(&args.files, args.strict)?;
     let mut seen = Seen::new(args);
@@ -60,7 +62,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
     seen.report.finish(&survey);
     let is_empty = seen.report.counts.total() == 0 && !interrupt::requested();
     if is_empty {
-        eprintln!("{}", found.nothing_to_judge(args.port));
+        say!("{}", found.nothing_to_judge(args.port));
     }
     print(args, &seen.report, is_empty)?;
     Ok(if interrupt::requested() {
@@ -88,13 +90,13 @@ impl Found {
         let Self { frames, cut } = self;
         if *cut > 0 {
             return format!(
-                "roce: no RoCE packet found in {frames} frames: {cut} of them are cut by a snap length before \
+                "no RoCE packet found in {frames} frames: {cut} of them are cut by a snap length before \
                  the end of their transport header; capture at least 128 bytes of each frame, or all \
                  (tcpdump -s 0)"
             );
         }
         format!(
-            "roce: no RoCE packet found in {frames} frames; check that the capture was made on the RDMA \
+            "no RoCE packet found in {frames} frames; check that the capture was made on the RDMA \
              device's port with a filter that passes UDP port {port} (--port sets another port)"
         )
     }
@@ -115,7 +117,13 @@ fn for_each_frame(
             Ok(true) => {
                 for record in batch.records() {
                     let file = u16::try_from(record.file).unwrap_or(u16::MAX);
-                    each(&decoder.decode(&record), file)?;
+                    let mut result = Ok(());
+                    decoder.decode_with(&record, |packet| {
+                        if result.is_ok() {
+                            result = each(packet, file);
+                        }
+                    });
+                    result?;
                 }
             }
             Err(trouble) => inputs.problems.report(trouble),
@@ -123,7 +131,7 @@ fn for_each_frame(
         bar.set_position(inputs.merge.bytes_read());
     }
     bar.finish_and_clear();
-    inputs.problems.finish();
+    inputs.finish();
     Ok(())
 }
 
@@ -165,8 +173,8 @@ impl Sink for Seen {
 fn print(args: &Args, report: &ReplayReport, is_empty: bool) -> Result<()> {
     if let Some(path) = &args.junit {
         let names: Vec<String> = args.files.iter().map(|path| path.display().to_string()).collect();
-        fs::write(path, report.junit(&names.join(" ")))
-            .with_context(|| format!("--junit {}", path.display()))?;
+        let report = report.junit(&names.join(" "));
+        WholeFile::write(format!("--junit {}", path.display()), path, report.as_bytes())?;
     }
     let mut text = String::new();
     if args.json {

@@ -12,6 +12,7 @@ use roce::ibverbs::files::{DeviceFiles, Tree};
 use roce::link::{NamedSpec, Spec};
 
 use super::namespace::{self, User};
+use crate::output::say;
 
 /// How a program sees the files of its devices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -66,8 +67,8 @@ fn is_privileged() -> bool {
     capabilities != Some(0) || user.is_none_or(|user| user == "0")
 }
 
-/// The file of a program, as `execvp` finds it.
-fn find_program(name: &OsStr) -> Option<PathBuf> {
+/// The file of a program, as `execvp` finds it; it may not be there if the name is a path.
+pub(super) fn find_program(name: &OsStr) -> Option<PathBuf> {
     if name.as_encoded_bytes().contains(&b'/') {
         return Some(name.into());
     }
@@ -119,8 +120,8 @@ pub(super) fn show(
             }
             Err(error) => {
                 command.env_remove(TREE);
-                eprintln!(
-                    "roce: cannot write the files of devices: {error}; the program will not see them; set TMPDIR to a \
+                say!(
+                    "cannot write the files of devices: {error}; the program will not see them; set TMPDIR to a \
                      directory that can be written"
                 );
             }
@@ -131,8 +132,8 @@ pub(super) fn show(
     }
     preload.push(library);
     if let Some(path) = preload.iter().find(|path| !can_be_listed(path)) {
-        eprintln!(
-            "roce: cannot preload {}: its path has a space, ':' or '$'; a program with its own libibverbs will not find \
+        say!(
+            "cannot preload {}: its path has a space, ':' or '$'; a program with its own libibverbs will not find \
              the devices, and files of devices can be missing",
             path.display()
         );

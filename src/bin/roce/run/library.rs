@@ -9,6 +9,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail, ensure};
 
+use super::files::find_program;
+
 /// The name that programs look for.
 pub(super) const NAME: &str = "libibverbs.so.1";
 
@@ -63,16 +65,30 @@ fn installed_library() -> Result<PathBuf> {
             directories.iter().map(|directory| directory.display().to_string()).collect();
         format!(
             "there is no {NAME} of roce in {}; `tools/ibverbs/install` builds and installs it, and ROCE_LIBRARY names \
-             another directory",
-            list.join(", ")
+             another directory{}",
+            list.join(", "),
+            if env::current_exe().is_ok() { "" } else { NO_PROC }
         )
     })
+}
+
+/// Why the directory of this command may be unknown.
+const NO_PROC: &str =
+    "; /proc is not mounted, so where this command is was guessed from how it was called";
+
+/// The file of this command. Without /proc it is the one by whose name the command was called.
+fn own_file() -> Option<PathBuf> {
+    if let Ok(known) = env::current_exe() {
+        return Some(known);
+    }
+    let called = find_program(&env::args_os().next()?)?;
+    std::fs::canonicalize(called).ok()
 }
 
 /// Where the library is looked for: beside this command, and where `install` puts it.
 fn directories() -> Vec<PathBuf> {
     let mut directories = Vec::new();
-    if let Some(bin) = env::current_exe().ok().as_deref().and_then(Path::parent) {
+    if let Some(bin) = own_file().as_deref().and_then(Path::parent) {
         directories.extend([bin.join("../lib/roce"), bin.join("ibverbs")]);
     }
     directories.extend(home_directory(env::var_os("HOME")));

@@ -11,7 +11,7 @@ use std::os::fd::{AsFd as _, AsRawFd as _};
 use std::os::unix::fs::{MetadataExt as _, symlink};
 use std::path::{Path, PathBuf};
 
-use roce::ibverbs::files::{DIRECTORIES, Node, Tree, private_directory};
+use roce::ibverbs::files::{DIRECTORIES, Node, Tree, private_directory, stand_in};
 use rustix::mount::{MountFlags, mount, mount_bind, mount_bind_recursive};
 use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space};
 
@@ -43,7 +43,7 @@ pub(super) fn enter(user: User, tree: &Tree) -> io::Result<()> {
     for (path, _) in tree.files().iter().filter(|(_, node)| *node == Node::CharDevice) {
         fs::remove_file(path)?;
         File::create(path)?;
-        mount_bind("/dev/null", path)?;
+        mount_bind(stand_in(), path)?;
     }
     Ok(())
 }

@@ -3,14 +3,17 @@
 use std::io;
 use std::net::{IpAddr, TcpListener, TcpStream};
 use std::os::fd::AsFd;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, Scope};
 use std::time::Duration;
 
 use anyhow::Context;
+use roce::control::tcp::close_of;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use super::Server;
+use crate::output::remark;
 
 /// How often to see whether it is time to end.
 const ROUND: Duration = Duration::from_millis(100);
@@ -41,7 +44,7 @@ impl Server {
                         Err(error) if is_shortage(&error) => {
                             // The client waits in the backlog until another one has ended.
                             if !short {
-                                eprintln!("roce: cannot accept clients for now: {error}");
+                                remark(&format!("cannot accept clients for now: {error}"));
                             }
                             short = true;
                             thread::sleep(ROUND);
@@ -56,7 +59,7 @@ impl Server {
             let busy = self.admission.in_all().clients;
             if busy > 0 && stopped.load(Ordering::SeqCst) {
                 // They see the connection close.
-                eprintln!("roce: stopped while serving {busy}");
+                remark(&format!("stopped while serving {busy}"));
                 std::process::exit(0);
             }
             Ok(())
@@ -70,8 +73,10 @@ impl Server {
         stream: TcpStream,
         address: IpAddr,
     ) {
-        let refused = match self.admission.enter(address) {
+        let stream = Arc::new(stream);
+        let refused = match self.admission.enter(address, close_of(&stream)) {
             Err(error) => {
+                let error = error.into();
                 self.refuse(&stream, &error);
                 Err(error)
             }
@@ -83,7 +88,7 @@ impl Server {
             }
         };
         if let Err(error) = refused {
-            eprintln!("roce: {address}: refused: {error:#}");
+            remark(&format!("{address}: refused: {error:#}"));
         }
     }
 }

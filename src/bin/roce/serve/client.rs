@@ -7,25 +7,29 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, bail, ensure};
+use roce::control::limits::HELLO_WAIT;
+use roce::control::{ServerOpening, Tcp, Ticket, Use};
 use roce::ping::QP_MEMORY;
 
 use super::nics::Served;
 use super::offer::Offer;
 use super::{Server, probes};
 use crate::bench::control::Control;
-use crate::bench::control::admission::{Ticket, Use};
-use crate::bench::control::lines::HELLO_WAIT;
+use crate::bench::control::admission::admit;
+use crate::bench::control::lines::error_line;
 use crate::bench::control::mesh::Task;
-use crate::bench::control::messages::{self, Protocol, address_of};
+use crate::bench::control::messages::{Reach, address_of, read_hello};
 use crate::bench::control::offer::Wish;
+use crate::bench::control::opening::{self, Protocol};
 use crate::bench::control::pingpong_message::{MESSAGE_BYTES, from_message, is_message};
 use crate::bench::control::plan::{Connection, Plan};
 use crate::bench::control::probe::Hello;
 use crate::bench::path::{check_addresses, is_this_host};
 use crate::bench::pingpong::{self, ServerLimits};
-use crate::bench::tcp::Tcp;
-use crate::bench::{self, ServerOptions, nonce};
+use crate::bench::{self, ServerOptions};
 use crate::device;
+use crate::mesh::agent::Conditions;
+use crate::output::{counted, remark};
 
 /// The largest message of a pingpong.
 const PINGPONG_BYTES: u32 = 1 << 20;
@@ -44,11 +48,15 @@ const ONLY_OFFERS: &str =
     "this server only offers queue pairs (roce replay --to): start roce serve for benchmarks";
 
 /// Counts a client as served when it is dropped, even by a panic: with `--once` the server ends then.
-struct Counted<'s>(&'s AtomicU64);
+struct Counted<'s> {
+    served: &'s AtomicU64,
+    /// Whether it was one. A stranger that was never welcome does not end a server.
+    is_client: bool,
+}
 
 impl Drop for Counted<'_> {
     fn drop(&mut self) {
-        self.0.fetch_add(1, Ordering::SeqCst);
+        self.served.fetch_add(u64::from(self.is_client), Ordering::SeqCst);
     }
 }
 
@@ -56,25 +64,27 @@ impl Server {
     /// Tells a client that it cannot be served.
     pub(super) fn refuse(&self, mut stream: &TcpStream, error: &anyhow::Error) {
         let _ = stream.set_nonblocking(true);
-        let _ = stream.write_all(format!("error {error:#}\n").as_bytes());
+        let _ = stream.write_all(error_line(error).as_bytes());
     }
 
     /// Serves one client, and says what became of it.
-    pub(super) fn serve(&self, stream: TcpStream, address: IpAddr, ticket: Ticket<'_>) {
-        let _counted = Counted(&self.served);
+    pub(super) fn serve(&self, stream: Arc<TcpStream>, address: IpAddr, ticket: Ticket) {
+        let mut counted = Counted { served: &self.served, is_client: true };
         // It is given back before the client counts as served.
         let mut ticket = ticket;
-        match self.try_serve(stream, address, &mut ticket) {
-            Ok(what) => eprintln!("roce: {address}: {what}"),
-            Err(error) => eprintln!("roce: {address}: {error:#}"),
+        let served = self.try_serve(stream, address, &mut ticket);
+        counted.is_client = ticket.is_welcome();
+        match served {
+            Ok(what) => remark(&format!("{address}: {what}")),
+            Err(error) => remark(&format!("{address}: {error:#}")),
         }
     }
 
     fn try_serve(
         &self,
-        stream: TcpStream,
+        stream: Arc<TcpStream>,
         client: IpAddr,
-        ticket: &mut Ticket<'_>,
+        ticket: &mut Ticket,
     ) -> anyhow::Result<String> {
         let limit = Duration::from_secs(self.admission.limits().seconds);
         // Opening and closing are not part of what is measured.
@@ -90,8 +100,9 @@ impl Server {
                 start.escape_ascii()
             );
         }
-        let local = stream.local()?;
-        let mut control = Control::new(Box::new(stream), "the client").with_pending(&start);
+        let (local, addresses) = (stream.local()?, stream.addresses_of_server()?);
+        let mut control =
+            Control::new(Box::new(stream), addresses, "the client").with_pending(&start);
         let done = self.welcome(&mut control, client, local, ticket);
         if let Err(error) = &done {
             control.send_error(error);
@@ -105,33 +116,52 @@ impl Server {
         control: &mut Control,
         client: IpAddr,
         local: IpAddr,
-        ticket: &mut Ticket<'_>,
+        ticket: &mut Ticket,
     ) -> anyhow::Result<String> {
-        let protocol = match &self.token {
-            None => messages::welcome(control, None)?,
-            Some(token) => {
-                let proof = |nonce: &str| token.proof(nonce);
-                messages::welcome(control, Some((&nonce()?, &proof)))?
-            }
-        };
+        let (protocol, opening) = opening::begin(control, self.token.as_ref())?;
         match protocol {
             Protocol::Bench | Protocol::BenchByCm => {
                 let by_cm = protocol == Protocol::BenchByCm;
-                self.bench(control, client, local, ticket, by_cm)
+                let hello = read_hello(control)?;
+                Self::open(control, opening, ticket)?;
+                self.bench(control, hello, (client, local), ticket, by_cm)
             }
-            Protocol::Offer => self.offer(control, client, local, ticket),
-            Protocol::Ping => self.ping(control, client, local, ticket),
-            Protocol::Mesh => self.mesh(control, local, ticket),
+            Protocol::Offer => {
+                let wish = Wish::read(control)?;
+                Self::open(control, opening, ticket)?;
+                self.offer(control, &wish, (client, local), ticket)
+            }
+            Protocol::Ping => {
+                let hello = Hello::read(control)?;
+                Self::open(control, opening, ticket)?;
+                self.ping(control, hello, (client, local), ticket)
+            }
+            Protocol::Mesh => {
+                let task = Task::read(control)?;
+                Self::open(control, opening, ticket)?;
+                self.mesh(control, &task, local, ticket)
+            }
         }
+    }
+
+    /// Takes in a client whose request was read. Nothing is made for it before.
+    fn open(
+        control: &mut Control,
+        opening: ServerOpening<'_>,
+        ticket: &Ticket,
+    ) -> anyhow::Result<()> {
+        opening::welcome(control, opening)?;
+        ticket.welcome();
+        Ok(())
     }
 
     /// Serves a client of roce bench: nothing is given to it before it is welcome, admitted, and where it says it is.
     fn bench(
         &self,
         control: &mut Control,
-        client: IpAddr,
-        local: IpAddr,
-        ticket: &mut Ticket<'_>,
+        (plan, peer): (Plan, Reach),
+        (client, local): (IpAddr, IpAddr),
+        ticket: &mut Ticket,
         by_cm: bool,
     ) -> anyhow::Result<String> {
         ensure!(self.settings.serves_bench, ONLY_OFFERS);
@@ -139,9 +169,8 @@ impl Server {
             !by_cm || self.nics.have_managers(),
             "this server has no connection manager: start it with roce serve -R"
         );
-        let (plan, peer) = messages::read_hello(control)?;
         self.check_gid(peer.address(), client)?;
-        ticket.admit(&plan)?;
+        admit(ticket, &plan)?;
         ensure!(
             !by_cm || plan.connection == Connection::Rc,
             "the connection manager connects queue pairs of RC here"
@@ -149,7 +178,8 @@ impl Server {
         let served = self.nics.get(local)?;
         let gid_index = device::choose_gid(self.settings.gid_index, &*served.nic, local)?;
         let manager = served.manager.as_ref().filter(|_| by_cm);
-        let options = ServerOptions { gid_index, client, manager };
+        let any_gid = self.is_trusting();
+        let options = ServerOptions { gid_index, client, any_gid, manager };
         bench::server(&Arc::clone(&served.nic).into(), control, &plan, peer, options)?;
         Ok(describe(&plan, by_cm))
     }
@@ -158,33 +188,31 @@ impl Server {
     fn offer(
         &self,
         control: &mut Control,
-        client: IpAddr,
-        local: IpAddr,
-        ticket: &mut Ticket<'_>,
+        wish: &Wish,
+        (client, local): (IpAddr, IpAddr),
+        ticket: &mut Ticket,
     ) -> anyhow::Result<String> {
         ensure!(
             self.settings.offers,
             "this server offers no queue pairs: start it with roce serve --offer"
         );
-        let wish = Wish::read(control)?;
         self.check_gid(wish.address(), client)?;
         ticket.take(Use { clients: 0, qps: 1, memory: wish.memory() })?;
         let (nic, gid_index) = self.nic_and_gid(local)?;
         let own = nic.nic.gids().get(usize::from(gid_index)).copied().unwrap_or_default();
         check_addresses(address_of(own), wish.address(), is_this_host(client))?;
-        Offer::new(Arc::clone(&nic.nic).into(), gid_index, &wish)?.serve(control, &wish)
+        Offer::new(Arc::clone(&nic.nic).into(), gid_index, wish)?.serve(control, wish)
     }
 
     /// Serves a client that probes, under the same conditions.
     fn ping(
         &self,
         control: &mut Control,
-        client: IpAddr,
-        local: IpAddr,
-        ticket: &mut Ticket<'_>,
+        hello: Hello,
+        (client, local): (IpAddr, IpAddr),
+        ticket: &mut Ticket,
     ) -> anyhow::Result<String> {
         ensure!(self.settings.serves_bench, ONLY_OFFERS);
-        let hello = Hello::read(control)?;
         let peer = address_of(hello.prober.gid);
         self.check_gid(peer, client)?;
         ticket.take(Use { clients: 0, qps: 1, memory: QP_MEMORY })?;
@@ -198,27 +226,32 @@ impl Server {
     fn mesh(
         &self,
         control: &mut Control,
+        task: &Task,
         local: IpAddr,
-        ticket: &mut Ticket<'_>,
+        ticket: &mut Ticket,
     ) -> anyhow::Result<String> {
         ensure!(self.settings.serves_bench, ONLY_OFFERS);
         ensure!(
-            self.token.is_some() || self.settings.any_gid,
+            self.is_trusting(),
             "this server probes others only for clients that know its token: set ROCE_TOKEN to the same secret on all \
              hosts and for roce mesh; in a network of trusted hosts, roce serve --any-gid needs none"
         );
-        let task = Task::read(control)?;
         ticket.take(Use { clients: 0, qps: 1, memory: QP_MEMORY })?;
         let (nic, gid_index) = self.nic_and_gid(local)?;
         let context = Arc::clone(&nic.nic).into();
-        crate::mesh::agent::serve(&context, gid_index, self.token.as_ref(), &task, control)
+        let conditions = Conditions { token: self.token.clone(), any_gid: self.settings.any_gid };
+        crate::mesh::agent::serve(&context, gid_index, conditions, task, control)
+    }
+
+    /// Whether clients may have it send to others: because they know the token, or because all are trusted.
+    fn is_trusting(&self) -> bool {
+        self.token.is_some() || self.settings.any_gid
     }
 
     /// Checks that a client asks for traffic to its own address. A TCP connection proves its address.
     fn check_gid(&self, gid: IpAddr, client: IpAddr) -> anyhow::Result<()> {
-        let is_trusted = self.token.is_some() || self.settings.any_gid;
         ensure!(
-            gid == client || is_trusted,
+            gid == client || self.is_trusting(),
             "the queue pairs are on {gid}, but the TCP connection comes from {client}: use a device (-d) or a GID (-x, \
              -g) with that address; roce serve with a token, or with --any-gid, takes others"
         );
@@ -238,7 +271,7 @@ impl Server {
         mut stream: Tcp,
         client: IpAddr,
         start: [u8; 5],
-        ticket: &mut Ticket<'_>,
+        ticket: &mut Ticket,
     ) -> anyhow::Result<String> {
         ensure!(self.settings.serves_bench, ONLY_OFFERS);
         ensure!(
@@ -252,6 +285,7 @@ impl Server {
         let peer = from_message(&message)?;
         self.check_gid(address_of(peer.gid), client)?;
         ticket.take(Use { clients: 0, qps: 1, memory: PINGPONG_MEMORY })?;
+        ticket.welcome();
         let (nic, gid_index) = self.nic_and_gid(stream.local()?)?;
         let own = nic.nic.gids().get(usize::from(gid_index)).copied().unwrap_or_default();
         check_addresses(address_of(own), address_of(peer.gid), is_this_host(client))?;
@@ -267,7 +301,8 @@ impl Server {
         let limits = ServerLimits { idle: PINGPONG_IDLE, in_all };
         let played =
             pingpong::server(&Arc::clone(&nic.nic).into(), &mut stream, peer, options, limits)?;
-        Ok(format!("{} pingpong, {} messages", connection.name(), played.rounds))
+        let messages = counted(played.rounds, "message");
+        Ok(format!("{} pingpong, {messages}", connection.name()))
     }
 }
 
@@ -289,7 +324,7 @@ mod tests {
     fn client_whose_thread_panics_counts_as_served() {
         let served = AtomicU64::new(0);
         let panicked = catch_unwind(AssertUnwindSafe(|| {
-            let _counted = Counted(&served);
+            let _counted = Counted { served: &served, is_client: true };
             panic!("on purpose");
         }));
         assert!(panicked.is_err());

@@ -14,15 +14,16 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use anyhow::ensure;
 use clap::Args as ClapArgs;
+use roce::control::{Admission, Limits, Token};
 use roce::device::Device;
 use roce::verbs::Mtu;
 
 use self::nics::Nics;
-use crate::bench::control::admission::{Admission, Limits};
+use crate::bench::control::admission::LIMITS;
 use crate::bench::control::plan::{Connection, SECONDS_MAX};
-use crate::bench::{ReachArgs, Token, TokenArgs, parse_bytes, parse_mtu};
+use crate::bench::{ReachArgs, TokenArgs, parse_bytes, parse_mtu};
 use crate::interrupt;
-use crate::output::counted;
+use crate::output::{counted, remark};
 
 /// Serve roce bench, roce ping and rdma-core pingpong programs
 ///
@@ -59,7 +60,7 @@ pub(crate) struct Args {
     any_gid: bool,
 
     /// The most clients at once.
-    #[arg(long, value_name = "COUNT", default_value_t = Limits::default().clients)]
+    #[arg(long, value_name = "COUNT", default_value_t = LIMITS.clients)]
     max_clients: u64,
 
     /// The most memory of all clients together.
@@ -67,7 +68,7 @@ pub(crate) struct Args {
     max_memory: u64,
 
     /// The longest time that a client is served, in seconds.
-    #[arg(long, value_name = "SECONDS", default_value_t = Limits::default().seconds)]
+    #[arg(long, value_name = "SECONDS", default_value_t = LIMITS.seconds)]
     max_duration: u64,
 
     /// Of which kind pingpongs are.
@@ -121,7 +122,7 @@ struct Server {
     settings: Settings,
     token: Option<Token>,
     nics: Nics,
-    admission: Admission,
+    admission: Arc<Admission>,
     served: AtomicU64,
 }
 
@@ -132,7 +133,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
     // A NIC that was named is there before a client needs it, or else the user is told now.
     let nics = Nics::new(args.reach.device.as_ref(), args.rdma_cm)?;
     let listeners = listen::listen(&args.listen, nics.named(), args.reach.port)?;
-    eprintln!("roce: serving with {} on {}", nics.name(), listen::describe(&listeners)?);
+    remark(&format!("serving with {} on {}", nics.name(), listen::describe(&listeners)?));
     let admission = Admission::new(limits);
     let Args { offer: offers, any_gid, pingpong, mtu, once, .. } = args;
     let gid_index = args.reach.gid_index;
@@ -141,7 +142,7 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
     let server = Server { settings, token, nics, admission, served: AtomicU64::new(0) };
     server.accept_until(&listeners, stopped)?;
     let served = server.served.load(Ordering::SeqCst);
-    eprintln!("roce: served {}", counted(served, "client"));
+    remark(&format!("served {}", counted(served, "client")));
     Ok(ExitCode::SUCCESS)
 }
 
@@ -152,6 +153,7 @@ pub(crate) fn offer_in_background(
     listen: Option<IpAddr>,
     port: u16,
     (any_gid, gid_index): (bool, Option<u8>),
+    token: Option<Token>,
 ) -> anyhow::Result<String> {
     static NEVER: AtomicBool = AtomicBool::new(false);
     let nics = Nics::of(device);
@@ -166,11 +168,11 @@ pub(crate) fn offer_in_background(
         mtu: Mtu::M1024,
         once: false,
     };
-    let admission = Admission::new(Limits::default());
-    let server = Server { settings, token: None, nics, admission, served: AtomicU64::new(0) };
+    let admission = Admission::new(LIMITS);
+    let server = Server { settings, token, nics, admission, served: AtomicU64::new(0) };
     std::thread::Builder::new().name("roce-offer".to_owned()).spawn(move || {
         if let Err(error) = server.accept_until(&listeners, &NEVER) {
-            eprintln!("roce: no more offers: {error:#}");
+            remark(&format!("no more offers: {error:#}"));
         }
     })?;
     Ok(at)
@@ -183,6 +185,5 @@ fn limits(args: &Args) -> anyhow::Result<Limits> {
         (1..=SECONDS_MAX).contains(&max_duration),
         "--max-duration: 1 to {SECONDS_MAX} seconds"
     );
-    let default = Limits::default();
-    Ok(Limits { clients: max_clients, memory: max_memory, seconds: max_duration, ..default })
+    Ok(Limits { clients: max_clients, memory: max_memory, seconds: max_duration, ..LIMITS })
 }

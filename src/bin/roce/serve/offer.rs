@@ -11,6 +11,7 @@ use sha2::{Digest, Sha256};
 use crate::bench::control::Control;
 use crate::bench::control::offer::{Area, Command, Grant, Wish};
 use crate::bench::control::plan::Connection;
+use crate::output::counted;
 
 /// How long `received` waits for receives that are about to complete.
 const SETTLE: Duration = Duration::from_millis(20);
@@ -88,7 +89,8 @@ impl Offer {
             }
         }
         let (kind, count) = (wish.connection.name(), wish.regions.len());
-        Ok(format!("offered a queue pair ({kind}, MTU {}) and {count} regions", self.mtu))
+        let regions = counted(count as u64, "region");
+        Ok(format!("offered a queue pair ({kind}, MTU {}) and {regions}", self.mtu))
     }
 
     fn area(&self, area: Area) -> anyhow::Result<&Buffer> {

@@ -6,13 +6,14 @@ use anyhow::{Result, bail};
 use roce::analysis::{Message, Report};
 
 use crate::output::NO_PARQUET;
+use crate::table_names::TableNames;
 
 /// The tables of `roce flows`, which cannot be made.
 pub(crate) enum FlowTables {}
 
 impl FlowTables {
     /// Says how to get a command that can.
-    pub(crate) fn create(_: &Path, _: &str, _: usize) -> Result<Self> {
+    pub(crate) fn create(_: &Partition, _: usize) -> Result<Self> {
         bail!(NO_PARQUET)
     }
 
@@ -25,7 +26,11 @@ impl FlowTables {
     }
 }
 
-/// The name of a capture in a dataset.
-pub(crate) fn capture_name(_: &Path) -> String {
-    String::new()
+/// The partition of a capture in a dataset.
+pub(crate) struct Partition;
+
+impl Partition {
+    pub(crate) fn new(_: &Path, _: &Path, _: &TableNames) -> Self {
+        Self
+    }
 }

@@ -18,7 +18,7 @@ pub(crate) enum Kind {
     Float,
     /// Yes or no.
     Bool,
-    /// A point in time, as microseconds since 1970 in UTC: the finest that every engine reads.
+    /// A point in time, as nanoseconds since 1970 in UTC.
     Time,
     /// Words.
     Text,
@@ -181,6 +181,27 @@ impl Column {
         self.defined = order.iter().filter_map(|&row| self.defined.get(row).copied()).collect();
     }
 
+    /// Its name and type in pandas, whose integers and booleans have no nulls unless they are called so.
+    pub(crate) fn pandas_type(&self) -> serde_json::Value {
+        let (pandas, numpy) = match self.kind {
+            Kind::Int => ("int64", "Int64"),
+            Kind::Wide => ("uint64", "UInt64"),
+            Kind::Float => ("float64", "float64"),
+            Kind::Bool => ("bool", "boolean"),
+            Kind::Time => ("datetimetz", "datetime64[ns]"),
+            Kind::Text => ("unicode", "object"),
+            Kind::Bytes => ("bytes", "object"),
+        };
+        let zone = (self.kind == Kind::Time).then(|| serde_json::json!({ "timezone": "UTC" }));
+        serde_json::json!({
+            "name": self.name,
+            "field_name": self.name,
+            "pandas_type": pandas,
+            "numpy_type": numpy,
+            "metadata": zone,
+        })
+    }
+
     /// Its place in the schema of a file.
     pub(crate) fn schema(&self) -> Result<Type> {
         let (physical, logical) = match self.kind {
@@ -188,7 +209,7 @@ impl Column {
             Kind::Wide => (Physical::INT64, Some(LogicalType::integer(64, false))),
             Kind::Float => (Physical::DOUBLE, None),
             Kind::Bool => (Physical::BOOLEAN, None),
-            Kind::Time => (Physical::INT64, Some(LogicalType::timestamp(true, TimeUnit::MICROS))),
+            Kind::Time => (Physical::INT64, Some(LogicalType::timestamp(true, TimeUnit::NANOS))),
             Kind::Text => (Physical::BYTE_ARRAY, Some(LogicalType::String)),
             Kind::Bytes => (Physical::BYTE_ARRAY, None),
         };

@@ -4,12 +4,13 @@ use roce::analysis::{Connection, Direction, Distribution, Report, service_name};
 use roce::decode::address_text;
 
 use super::column::{Column, Kind};
-use super::row::{Cell, Definition, micros};
+use super::row::{Cell, Definition};
 use super::table::{Rows, Table};
 
 /// The columns of the connection itself.
-pub(super) static COLUMNS: [Definition<Connection>; 18] = [
+pub(super) static COLUMNS: [Definition<Connection>; 21] = [
     Definition::new("flow", Kind::Int, |connection| connection.flow.into()),
+    Definition::new("connection", Kind::Text, |connection| connection.key().into()),
     Definition::new("service", Kind::Text, |connection| service_name(connection.service).into()),
     Definition::new("pairing", Kind::Text, |connection| {
         let name = serde_json::to_value(connection.pairing).ok();
@@ -19,6 +20,8 @@ pub(super) static COLUMNS: [Definition<Connection>; 18] = [
     Definition::new("a_qpn", Kind::Int, |connection| qpn(connection, 0)),
     Definition::new("b_address", Kind::Text, |connection| address(connection, 1)),
     Definition::new("b_qpn", Kind::Int, |connection| qpn(connection, 1)),
+    Definition::new("a_dscp", Kind::Int, |connection| connection.ends[0].dscp.into()),
+    Definition::new("b_dscp", Kind::Int, |connection| connection.ends[1].dscp.into()),
     Definition::new("path_mtu", Kind::Int, |connection| connection.path_mtu.into()),
     Definition::new("application_port", Kind::Int, |connection| {
         connection.setup.as_ref().and_then(|setup| setup.application_port).into()
@@ -33,12 +36,12 @@ pub(super) static COLUMNS: [Definition<Connection>; 18] = [
         connection.setup.as_ref().and_then(|setup| setup.ack_timeout).into()
     }),
     Definition::new("first_frame", Kind::Int, |connection| connection.first_frame.into()),
-    Definition::new("first_time", Kind::Time, |connection| micros(connection.first_time).into()),
+    Definition::new("first_time", Kind::Time, |connection| connection.first_time.as_nanos().into()),
     Definition::new("first_time_epoch", Kind::Int, |connection| {
         connection.first_time.as_nanos().into()
     }),
     Definition::new("last_frame", Kind::Int, |connection| connection.last_frame.into()),
-    Definition::new("last_time", Kind::Time, |connection| micros(connection.last_time).into()),
+    Definition::new("last_time", Kind::Time, |connection| connection.last_time.as_nanos().into()),
     Definition::new("last_time_epoch", Kind::Int, |connection| {
         connection.last_time.as_nanos().into()
     }),

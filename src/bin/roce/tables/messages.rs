@@ -3,9 +3,9 @@
 //! A message ends before it is known which connection it belongs to: its queue pair may be paired later. So messages are
 //! kept in a file beside the table until the report is there, at 80 bytes each.
 
-use std::fs::{self, File, OpenOptions};
+use std::fs::File;
 use std::io::{self, BufReader, BufWriter, ErrorKind, Read, Seek, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use roce::analysis::{Connection, End, Message, Outcome, Report, operation_name, service_name};
@@ -13,8 +13,9 @@ use roce::decode::address_text;
 use roce::time::Instant;
 
 use super::column::Kind;
-use super::row::{Cell, Definition, add_row, columns, micros};
+use super::row::{Cell, Definition, add_row, columns};
 use super::table::{Rows, Table};
+use crate::outfile;
 
 /// A message and its connection.
 pub(super) struct MessageRow<'a> {
@@ -26,9 +27,10 @@ pub(super) struct MessageRow<'a> {
 }
 
 /// The columns.
-pub(super) fn definitions<'a>() -> [Definition<MessageRow<'a>>; 21] {
+pub(super) fn definitions<'a>() -> [Definition<MessageRow<'a>>; 23] {
     [
         Definition::new("flow", Kind::Int, |row| row.connection.map(|found| found.flow).into()),
+        Definition::new("connection", Kind::Text, |row| row.connection.map(Connection::key).into()),
         Definition::new("service", Kind::Text, |row| {
             row.connection.map(|found| service_name(found.service)).into()
         }),
@@ -42,13 +44,12 @@ pub(super) fn definitions<'a>() -> [Definition<MessageRow<'a>>; 21] {
         Definition::new("first_psn", Kind::Int, |row| (row.record[PSNS] & 0xffff_ffff).into()),
         Definition::new("last_psn", Kind::Int, |row| (row.record[PSNS] >> 32).into()),
         Definition::new("first_frame", Kind::Int, |row| row.record[FIRST_FRAME].into()),
-        Definition::new("start_time", Kind::Time, |row| {
-            micros(Instant::from_nanos(row.record[START])).into()
-        }),
+        Definition::new("start_time", Kind::Time, |row| row.record[START].into()),
         Definition::new("start_time_epoch", Kind::Int, |row| row.record[START].into()),
         Definition::new("end_frame", Kind::Int, |row| {
             Some(row.record[END_FRAME]).filter(|&frame| frame != 0).into()
         }),
+        Definition::new("end_time", Kind::Time, |row| row.end().into()),
         Definition::new("end_time_epoch", Kind::Int, |row| row.end().into()),
         Definition::new("latency_ns", Kind::Int, |row| {
             row.end().map(|end| end.saturating_sub(row.record[START])).into()
@@ -113,7 +114,8 @@ const ROWS: usize = 4096;
 
 /// Messages in a file, until their connections are known.
 pub(super) struct Spool {
-    path: PathBuf,
+    /// The folder that it is in, for errors.
+    folder: PathBuf,
     file: BufWriter<File>,
     /// Words that occur in messages; messages have their positions.
     words: Vec<&'static str>,
@@ -122,11 +124,12 @@ pub(super) struct Spool {
 }
 
 impl Spool {
-    pub(super) fn create(path: PathBuf) -> Result<Self> {
-        let mut options = OpenOptions::new();
-        let file = options.read(true).write(true).create(true).truncate(true).open(&path);
-        let file = file.with_context(|| format!("cannot write {}", path.display()))?;
-        Ok(Self { path, file: BufWriter::new(file), words: vec![""], failed: None })
+    /// Creates the file, which has no name, in a folder.
+    pub(super) fn create(folder: &Path) -> Result<Self> {
+        let file = outfile::scratch(folder);
+        let file = file.with_context(|| format!("cannot write to {}", folder.display()))?;
+        let folder = folder.to_owned();
+        Ok(Self { folder, file: BufWriter::new(file), words: vec![""], failed: None })
     }
 
     pub(super) fn add(&mut self, message: &Message) {
@@ -167,7 +170,7 @@ impl Spool {
 
     /// Writes the rows of all messages.
     pub(super) fn finish(mut self, report: &Report, table: &mut Table) -> Result<()> {
-        let context = || format!("cannot write {}", self.path.display());
+        let context = || format!("cannot write to {}", self.folder.display());
         if let Some(error) = self.failed.take() {
             return Err(error).with_context(context);
         }
@@ -195,12 +198,6 @@ impl Spool {
         let exchanged = flow.is_some_and(|(_, exchanged)| exchanged);
         let requester = if exchanged { 1 - sender } else { sender };
         MessageRow { connection, requester, record, words: &self.words }
-    }
-}
-
-impl Drop for Spool {
-    fn drop(&mut self) {
-        let _ = fs::remove_file(&self.path);
     }
 }
 

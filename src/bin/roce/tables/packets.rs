@@ -64,9 +64,6 @@ const FIELDS: &[&str] = &[
     "roce.error",
 ];
 
-/// Nanoseconds of a microsecond.
-const MICROSECOND: u64 = 1000;
-
 /// The columns of the table of packets.
 pub(crate) struct Packets {
     fields: Vec<FieldRef>,
@@ -121,7 +118,7 @@ impl Packets {
         if let [number, time, time_epoch, ..] = columns {
             number.set_uint(row, packet.number);
             if let Some(instant) = packet.time {
-                time.set_uint(row, instant.as_nanos() / MICROSECOND);
+                time.set_uint(row, instant.as_nanos());
                 time_epoch.set_uint(row, instant.as_nanos());
             }
         }

@@ -2,8 +2,6 @@
 
 use std::borrow::Cow;
 
-use roce::time::Instant;
-
 use super::column::{Column, Kind};
 use super::table::Rows;
 
@@ -81,11 +79,6 @@ impl<T: Into<Self>> From<Option<T>> for Cell {
     fn from(value: Option<T>) -> Self {
         value.map_or(Self::Null, Into::into)
     }
-}
-
-/// A time for a column of the kind [`Kind::Time`].
-pub(super) fn micros(time: Instant) -> u64 {
-    time.as_nanos() / 1000
 }
 
 /// Adds the row of a value.

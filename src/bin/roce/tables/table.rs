@@ -1,7 +1,6 @@
 //! One table in one file: rows go in, row groups come out.
 
-use std::fs::{self, File};
-use std::io::BufWriter;
+use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -12,12 +11,14 @@ use bytes::Bytes;
 use parquet::basic::{Compression, ZstdLevel};
 use parquet::column::writer::{ColumnCloseResult, get_column_writer};
 use parquet::errors::ParquetError;
-use parquet::file::metadata::SortingColumn;
+use parquet::file::metadata::{KeyValue, SortingColumn};
 use parquet::file::properties::{WriterProperties, WriterPropertiesPtr};
 use parquet::file::writer::{SerializedFileWriter, SerializedPageWriter, TrackedWrite};
 use parquet::schema::types::{ColumnDescPtr, Type};
 
 use super::column::Column;
+use super::partition::{Partition, SOURCE_KEY};
+use crate::outfile::{SealedFile, WholeFile};
 
 /// Rows of a row group: enough that pages compress well and engines have work for many cores, few enough that a row group
 /// of all columns stays in some tens of megabytes while it is made.
@@ -75,9 +76,7 @@ impl Rows {
 /// A table that is written to a file. The file has its name only when it is whole.
 pub(crate) struct Table {
     path: PathBuf,
-    /// Where the file is while it is written.
-    unfinished: PathBuf,
-    writer: SerializedFileWriter<BufWriter<File>>,
+    writer: SerializedFileWriter<WholeFile>,
     properties: WriterPropertiesPtr,
     descriptors: Vec<ColumnDescPtr>,
     group: Rows,
@@ -87,20 +86,21 @@ pub(crate) struct Table {
 }
 
 impl Table {
-    /// Creates the file and its directory. Row groups are sorted by the column at position `sorted_by`, and encoded on
+    /// Creates the file of a table in a partition, and its directory. Row groups are sorted by the column at position `sorted_by`, and encoded on
     /// `threads` threads.
     pub(crate) fn create(
-        path: &Path,
+        partition: &Partition,
+        table: &str,
         columns: Rows,
         sorted_by: usize,
         threads: usize,
     ) -> Result<Self> {
+        let path = partition.file(table)?;
         let context = || format!("cannot write {}", path.display());
         if let Some(directory) = path.parent() {
             fs::create_dir_all(directory).with_context(context)?;
         }
-        let unfinished = path.with_extension("parquet.unfinished");
-        let file = BufWriter::new(File::create(&unfinished).with_context(context)?);
+        let file = WholeFile::create(context(), &path)?;
         let fields = columns.columns.iter().map(|column| column.schema().map(Arc::new));
         let fields = fields.collect::<Result<_, _>>().with_context(context)?;
         let schema = Type::group_type_builder("roce").with_fields(fields).build()?;
@@ -114,21 +114,20 @@ impl Table {
                 .set_created_by(format!("roce {}", env!("CARGO_PKG_VERSION")))
                 .set_compression(Compression::ZSTD(ZstdLevel::try_new(1)?))
                 .set_sorting_columns(Some(vec![sorting]))
+                .set_key_value_metadata(Some(vec![
+                    KeyValue::new(SOURCE_KEY.into(), partition.source().to_owned()),
+                    KeyValue::new("pandas".into(), pandas_types(&columns)),
+                ]))
                 .build(),
         );
         let writer = SerializedFileWriter::new(file, Arc::new(schema), properties.clone())?;
         let descriptors = writer.schema_descr().columns().to_vec();
-        let path = path.to_owned();
-        Ok(Self {
-            path,
-            unfinished,
-            writer,
-            properties,
-            descriptors,
-            group: columns,
-            sorted_by,
-            threads,
-        })
+        Ok(Self { path, writer, properties, descriptors, group: columns, sorted_by, threads })
+    }
+
+    /// The folder of the file.
+    pub(crate) fn folder(&self) -> &Path {
+        self.path.parent().unwrap_or(&self.path)
     }
 
     /// Appends rows, and removes them from `rows`.
@@ -139,13 +138,17 @@ impl Table {
     }
 
     /// Writes what is left, and gives the file its name.
-    pub(crate) fn finish(mut self) -> Result<()> {
+    pub(crate) fn finish(self) -> Result<()> {
+        self.seal()?.publish()
+    }
+
+    /// Writes what is left.
+    pub(crate) fn seal(mut self) -> Result<SealedFile> {
         if self.group.len > 0 {
             self.write_group()?;
         }
         let context = || format!("cannot write {}", self.path.display());
-        self.writer.finish().with_context(context)?;
-        fs::rename(&self.unfinished, &self.path).with_context(context)
+        self.writer.into_inner().with_context(context)?.seal()
     }
 
     /// Encodes a row group, its columns on all threads, and writes it.
@@ -166,11 +169,18 @@ impl Table {
     }
 }
 
-impl Drop for Table {
-    fn drop(&mut self) {
-        // A file that has its name is no longer here.
-        let _ = fs::remove_file(&self.unfinished);
-    }
+/// The types that pandas gives the columns: integers stay integers where a row has none.
+fn pandas_types(rows: &Rows) -> String {
+    let columns: Vec<_> = rows.columns.iter().map(Column::pandas_type).collect();
+    let creator = serde_json::json!({ "library": "roce", "version": env!("CARGO_PKG_VERSION") });
+    let types = serde_json::json!({
+        "index_columns": [],
+        "column_indexes": [],
+        "columns": columns,
+        "creator": creator,
+        "pandas_version": "2.0.0",
+    });
+    types.to_string()
 }
 
 type Encoded = (Vec<u8>, ColumnCloseResult);
@@ -216,16 +226,21 @@ fn encode_one(
 
 #[cfg(test)]
 mod tests {
+    use std::fs::File;
+
     use parquet::file::reader::{FileReader, SerializedFileReader};
     use parquet::record::Field;
 
     use super::super::column::Kind;
     use super::*;
+    use crate::table_names::TableNames;
 
     #[test]
     fn file_has_all_rows_in_sorted_groups() {
         let directory = std::env::temp_dir().join(format!("roce-table-{}", std::process::id()));
-        let path = directory.join("t/part-0.parquet");
+        let names = TableNames::default();
+        let partition = Partition::new(&directory, "no-such.pcap".as_ref(), &names);
+        let path = partition.file("t").unwrap();
         let columns = || {
             Rows::new(vec![
                 Column::new("time", Kind::Int),
@@ -233,7 +248,7 @@ mod tests {
                 Column::new("wide", Kind::Wide),
             ])
         };
-        let mut table = Table::create(&path, columns(), 0, 3).unwrap();
+        let mut table = Table::create(&partition, "t", columns(), 0, 3).unwrap();
         let mut rows = columns();
         let total = i64::try_from(ROW_GROUP).unwrap() + 1000;
         for number in 0..total {

@@ -30,7 +30,7 @@ use super::attr::Attributes;
 use crate::time::Instant;
 use crate::verbs::{
     Data, EventType, PostError, Posting, QpCap, QpState, SendFlags, SendWr, Target, Wc, WcStatus,
-    limits,
+    WrId, limits,
 };
 use crate::wire::{Msn, Psn};
 
@@ -157,6 +157,11 @@ impl Tx {
         self.una
     }
 
+    /// Whether no work request waits to be sent or acknowledged.
+    pub(super) fn is_empty(&self) -> bool {
+        self.sq.is_empty()
+    }
+
     /// Whether any packet is in flight.
     fn is_waiting(&self) -> bool {
         self.una != self.next
@@ -171,14 +176,7 @@ impl Tx {
         inline: &[u8],
         attr: &Attributes,
     ) -> Result<(), PostError> {
-        // Rule: S-02.1.
-        if attr.rules().post_send == Posting::Refused {
-            return Err(if attr.kind.has_send_queue() {
-                PostError::WrongState(attr.state())
-            } else {
-                PostError::NoSendQueue
-            });
-        }
+        check_state(attr)?;
         let len = wr.check(attr.kind, &attr.init.cap, limits::MESSAGE_BYTES_MAX)?;
         if wr.opcode().info().rd_atomic && attr.max_rd_atomic == 0 {
             return Err(PostError::NoRdAtomic);
@@ -200,6 +198,16 @@ impl Tx {
             return Err(PostError::WrongLength { opcode, len });
         }
         self.sq.push(wr, len, bytes, &attr.init.cap)
+    }
+
+    /// Adds a request that completes with `LOC_QP_OP_ERR` when its turn comes.
+    pub(super) fn post_unsupported(
+        &mut self,
+        id: WrId,
+        attr: &Attributes,
+    ) -> Result<(), PostError> {
+        check_state(attr)?;
+        self.sq.push_unsupported(id, &attr.init.cap)
     }
 
     /// Index of the next send that will be posted.
@@ -375,6 +383,20 @@ impl Tx {
             }
         }
     }
+}
+
+/// Whether sends can be posted in the state of the queue pair.
+#[inline]
+fn check_state(attr: &Attributes) -> Result<(), PostError> {
+    // Rule: S-02.1.
+    if attr.rules().post_send != Posting::Refused {
+        return Ok(());
+    }
+    Err(if attr.kind.has_send_queue() {
+        PostError::WrongState(attr.state())
+    } else {
+        PostError::NoSendQueue
+    })
 }
 
 /// Completes a successful work request, if a completion is wanted; returns whether there was room.

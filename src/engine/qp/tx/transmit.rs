@@ -49,6 +49,8 @@ impl Tx {
         }
         match wqe.opcode() {
             WrOpcode::LocalInv | WrOpcode::BindMw => self.execute_local(&wqe, attr, env),
+            // Rule: Q-37.
+            WrOpcode::Driver1 => self.fail_at_head(index, WcStatus::LocQpOpErr, attr, env),
             WrOpcode::AtomicCmpAndSwp | WrOpcode::AtomicFetchAndAdd
                 if wqe.len() != limits::ATOMIC_BYTES =>
             {

@@ -20,7 +20,7 @@ use zerocopy::{FromBytes, FromZeros as _, Immutable, IntoBytes};
 
 use super::address::Address;
 use super::channel::{self, Channel, Target};
-use super::{Process, abi, devices, events, query};
+use super::{Process, abi, devices, events, local, query};
 use crate::call::{Attempt, Failed, Result};
 use crate::events::lock;
 use crate::kern::KernQpAttr;
@@ -225,7 +225,17 @@ fn bind_to(call: &Call<'_>, number: u32, address: Address) -> Result<Attempt> {
     }
     let address = address.ip()?;
     if !address.ip().is_unspecified() {
-        process.nics.open_at(process, address.ip())?;
+        match process.nics.open_at(process, address.ip()) {
+            // A loopback address that no NIC of this process has is a wildcard, as on Linux. Where
+            // another process has it, only a program that asks for no port in particular can do
+            // without that address.
+            Err(failed) if address.ip().is_loopback() => {
+                if failed.0 == libc::EADDRINUSE && address.port() != 0 {
+                    return Err(failed);
+                }
+            }
+            opened => opened?,
+        }
     }
     process.service.bind(id, address).map_err(|_| Failed::ENODEV)??;
     Ok(Attempt::Done)
@@ -267,15 +277,24 @@ fn resolve(
     timeout_ms: u32,
 ) -> Result<Attempt> {
     let process = call.process;
-    let (id, bound) = process.command(|manager, _| {
+    let (id, bound, is_on_device) = process.command(|manager, _| {
         let id = call.id(manager, number)?;
         require_state(manager, id, &[IdState::Idle, IdState::AddrBound])?;
-        Ok((id, manager.source(id)))
+        Ok((id, manager.source(id), manager.device_of(id).is_some()))
     })?;
-    let destination = destination.ip()?;
     let source = source.map(Address::ip).transpose()?;
     // Of an id that is bound already, the source is ignored.
-    let from = bound.or(source).map(|address| address.ip()).filter(|ip| !ip.is_unspecified());
+    let from = match bound {
+        Some(bound) => is_on_device.then_some(bound.ip()),
+        None => source.map(|source| source.ip()).filter(|ip| !ip.is_unspecified()),
+    };
+    let opened = from.map(|from| process.nics.open_at(process, from));
+    let from = match (from, opened) {
+        (Some(from), Some(Err(_))) if from.is_loopback() => None,
+        (from, opened) => opened.transpose().map(|_| from)?,
+    };
+    let family = bound.or(source).map(|address| address.is_ipv4());
+    let destination = local::destination(process, destination.ip()?, family)?;
     process.nics.open_towards(process, destination, from)?;
     process.command(|manager, now| {
         let timeout = Duration::from_millis(timeout_ms.into());
@@ -349,8 +368,8 @@ fn listen(call: &Call<'_>) -> Result<Attempt> {
     let (id, is_wildcard) = process.command(|manager, _| {
         let id = call.id(manager, command.id)?;
         require_state(manager, id, &[IdState::Idle, IdState::AddrBound])?;
-        let is_wildcard = manager.source(id).is_none_or(|source| source.ip().is_unspecified());
-        Ok((id, is_wildcard))
+        // An id that is bound to a wildcard is on no device.
+        Ok((id, manager.device_of(id).is_none()))
     })?;
     if is_wildcard {
         // Requests reach open NICs only.

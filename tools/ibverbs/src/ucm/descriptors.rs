@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use roce::cm::ChannelId;
 
+use crate::fd_set::FdSet;
 use crate::fork::Generation;
 
 /// Descriptors beyond this number are always looked at.
@@ -25,7 +26,7 @@ const UNKNOWN: u64 = u64::MAX;
 pub(super) struct Descriptors {
     /// A bit for each that was a channel, until a look at it finds that it is none any more. Other descriptors cost `write`
     /// one look here.
-    candidates: [AtomicU64; DESCRIPTORS_MAX / 64],
+    candidates: FdSet<{ DESCRIPTORS_MAX / 64 }>,
     /// The generation of the process and the channel, or [`UNKNOWN`].
     channels: [AtomicU64; REMEMBERED_MAX],
     /// How often descriptors were closed.
@@ -33,7 +34,7 @@ pub(super) struct Descriptors {
 }
 
 pub(super) static DESCRIPTORS: Descriptors = Descriptors {
-    candidates: [const { AtomicU64::new(0) }; DESCRIPTORS_MAX / 64],
+    candidates: FdSet::new(),
     channels: [const { AtomicU64::new(UNKNOWN) }; REMEMBERED_MAX],
     closes: AtomicU64::new(0),
 };
@@ -44,35 +45,21 @@ fn entry(channel: ChannelId) -> u64 {
 }
 
 impl Descriptors {
-    /// Its word and its bit.
-    #[inline]
-    fn candidate(&self, fd: c_int) -> Option<(&AtomicU64, u64)> {
-        let fd = usize::try_from(fd).ok()?;
-        Some((self.candidates.get(fd / 64)?, 1 << (fd % 64)))
-    }
-
     fn channel(&self, fd: c_int) -> Option<&AtomicU64> {
         self.channels.get(usize::try_from(fd).ok()?)
     }
 
     #[inline]
     pub(super) fn contains(&self, fd: c_int) -> bool {
-        match self.candidate(fd) {
-            Some((word, bit)) => word.load(Ordering::Relaxed) & bit != 0,
-            None => fd >= 0,
-        }
+        self.candidates.contains(fd).unwrap_or(fd >= 0)
     }
 
     pub(super) fn insert(&self, fd: c_int) {
-        if let Some((word, bit)) = self.candidate(fd) {
-            word.fetch_or(bit, Ordering::Relaxed);
-        }
+        self.candidates.insert(fd);
     }
 
     pub(super) fn remove(&self, fd: c_int) {
-        if let Some((word, bit)) = self.candidate(fd) {
-            word.fetch_and(!bit, Ordering::Relaxed);
-        }
+        self.candidates.remove(fd);
     }
 
     /// How often descriptors were closed: to be asked before the kernel is asked what [`remember`](Self::remember) is told.
@@ -118,7 +105,7 @@ mod tests {
     #[test]
     fn channel_is_forgotten_when_its_descriptor_is_closed() {
         let known = Box::new(Descriptors {
-            candidates: [const { AtomicU64::new(0) }; DESCRIPTORS_MAX / 64],
+            candidates: FdSet::new(),
             channels: [const { AtomicU64::new(UNKNOWN) }; REMEMBERED_MAX],
             closes: AtomicU64::new(0),
         });

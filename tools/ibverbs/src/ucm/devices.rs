@@ -39,7 +39,7 @@ impl Nics {
     }
 
     /// Opens a device, at this address if it can choose.
-    fn open(
+    pub(super) fn open(
         &self,
         process: &Process,
         device: &'static Device,
@@ -89,16 +89,14 @@ impl Nics {
         why.map_or(Ok(()), Err)
     }
 
-    /// Opens the device from which an address is reached. If there is none, the manager says so by an event.
+    /// Opens the device from which an address is reached, unless the program chose its source. If
+    /// there is none, the manager says so by an event.
     pub(super) fn open_towards(
         &self,
         process: &Process,
         destination: SocketAddr,
         source: Option<IpAddr>,
     ) -> Result<()> {
-        if let Some(source) = source {
-            self.open_at(process, source)?;
-        }
         let route = process.service.route_to(destination, source).map_err(|_| Failed::ENODEV)?;
         let route =
             route.map_err(|error| Failed(error.raw_os_error().unwrap_or(libc::ENETUNREACH)))?;
@@ -134,7 +132,7 @@ impl Nics {
 }
 
 /// Whether a device can be opened at an address.
-fn can_have(spec: &Spec, address: IpAddr) -> bool {
+pub(super) fn can_have(spec: &Spec, address: IpAddr) -> bool {
     let has = |interface: Interface| {
         interface.addresses.contains(&address)
             || interface.loopback && address.is_loopback() && address.is_ipv4()

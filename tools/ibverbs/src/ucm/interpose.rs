@@ -53,6 +53,32 @@ pub(crate) fn resolve() {
     }
 }
 
+/// This library's function in front of one of the C library's.
+pub(super) fn function(name: &CStr) -> Option<*mut c_void> {
+    let function: *const () = match name.to_bytes() {
+        b"open" => old_open as *const (),
+        b"open64" => old_open64 as *const (),
+        b"openat" => old_openat as *const (),
+        b"openat64" => old_openat64 as *const (),
+        b"__open_2" => old___open_2 as *const (),
+        b"__open64_2" => old___open64_2 as *const (),
+        b"write" => old_write as *const (),
+        b"close" => old_close as *const (),
+        b"dup2" => old_dup2 as *const (),
+        b"fstat" => old_fstat as *const (),
+        b"fstat64" => old_fstat64 as *const (),
+        b"__fxstat" => old___fxstat as *const (),
+        b"__fxstat64" => old___fxstat64 as *const (),
+        _ => return None,
+    };
+    Some(function.cast_mut().cast())
+}
+
+/// The addresses of `write` in this library and in the C library.
+pub(super) fn own_and_libc() -> [usize; 2] {
+    [(old_write as *const ()).expose_provenance(), WRITE.address().expose_provenance()]
+}
+
 /// Whether a path is that of the device.
 unsafe fn is_device(path: *const c_char) -> bool {
     // SAFETY: the program hands over a text, or null.
@@ -121,6 +147,10 @@ unsafe extern "C-unwind" fn old_write(fd: c_int, bytes: *const c_void, len: usiz
             return command(target, fd, bytes, len);
         }
     }
+    // SAFETY: the program hands over so many bytes.
+    if let Some(sent) = unsafe { crate::netlink::answered(fd, bytes, len) } {
+        return sent;
+    }
     let written =
         call_behind!(WRITE, fn(c_int, *const c_void, usize) -> isize, (fd, bytes, len), -1);
     if written < 0 && io::Error::last_os_error().raw_os_error() == Some(libc::EBADF) {
@@ -153,6 +183,7 @@ fn command(target: Target, fd: c_int, bytes: *const c_void, len: usize) -> isize
 #[unsafe(no_mangle)]
 unsafe extern "C-unwind" fn old_close(fd: c_int) -> c_int {
     DESCRIPTORS.forget(fd, fd);
+    crate::netlink::forget(fd);
     call_behind!(CLOSE, fn(c_int) -> c_int, (fd), -1)
 }
 

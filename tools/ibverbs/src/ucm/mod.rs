@@ -15,7 +15,9 @@
 //! | `channel` | an open file: a pipe, of which the program has the read end |
 //! | `descriptors` | which descriptors are channels, as far as that is known without asking the kernel |
 //! | `devices` | the NICs that the manager uses, opened at need |
+//! | `local` | destinations that mean this host |
 //! | `presence` | whether a NIC is at an address of this host |
+//! | `reach` | a librdmacm that does not find `interpose` by itself |
 //! | `interpose` | `open`, `write`, `close`, `dup2` and `fstat`, in front of the C library's |
 //!
 //! Lock order: the service's, then those of this module. No lock of this module is held while the service is called.
@@ -28,9 +30,11 @@ mod descriptors;
 mod devices;
 mod events;
 mod interpose;
+mod local;
 mod multicast;
 mod presence;
 mod query;
+mod reach;
 
 use std::collections::BTreeMap;
 use std::ptr;
@@ -53,6 +57,7 @@ use multicast::Memberships;
 use presence::Presence;
 
 pub(crate) use interpose::resolve;
+pub(crate) use reach::reach_librdmacm;
 
 /// The most time that peers are given at exit to learn of the end of their connections.
 const FAREWELL: Duration = Duration::from_millis(100);
@@ -145,7 +150,9 @@ impl Process {
         let channels = Arc::<Channels>::default();
         let readable = Arc::clone(&channels);
         let open = Open::new()?;
-        let service = CmService::start(Config::default(), move |id| {
+        let mut config = Config::default();
+        config.manager.loopback_is_wildcard = true;
+        let service = CmService::start(config, move |id| {
             // The manager is locked: what the pipe says and what the channel has change together.
             if let Some(channel) = readable.get(id) {
                 channel.set_readable();

@@ -180,6 +180,67 @@ static void address_of_another_domain(void) {
     CHECK(!ibv_destroy_qp(qp) && !ibv_destroy_ah(ah) && !ibv_dealloc_pd(other));
 }
 
+/* rxe and mlx5 take an operation that a service lacks, and complete it with an error. Its remote address stands where a
+   datagram has its address handle, and is none. */
+static void operations_that_a_service_lacks(void) {
+    const enum ibv_wr_opcode opcodes[] = {IBV_WR_RDMA_READ, IBV_WR_RDMA_WRITE, IBV_WR_RDMA_WRITE_WITH_IMM,
+                                          IBV_WR_ATOMIC_FETCH_AND_ADD, IBV_WR_ATOMIC_CMP_AND_SWP,
+                                          IBV_WR_SEND_WITH_INV};
+    for (unsigned i = 0; i < sizeof opcodes / sizeof *opcodes; i++) {
+        struct ibv_qp *qp = make(IBV_QPT_UD, cq, NULL, 4, 0);
+        struct ibv_qp_attr rts = {.qp_state = IBV_QPS_RTS};
+        CHECK(!to_init(qp) && !to_state(qp, IBV_QPS_RTR));
+        CHECK(!ibv_modify_qp(qp, &rts, IBV_QP_STATE | IBV_QP_SQ_PSN));
+        struct ibv_sge sge = {(uintptr_t)memory, 8, mr->lkey};
+        struct ibv_send_wr wr = {.wr_id = i, .sg_list = &sge, .num_sge = 1, .opcode = opcodes[i]}, *bad = NULL;
+        wr.wr.rdma.remote_addr = 8;
+        wr.wr.rdma.rkey = 1;
+        CHECK(!ibv_post_send(qp, &wr, &bad));
+        completes(i, IBV_WC_LOC_QP_OP_ERR);
+        CHECK(attributes(qp).qp_state == IBV_QPS_SQE && !ibv_destroy_qp(qp));
+    }
+    struct ibv_qp *a = make(IBV_QPT_UC, cq, NULL, 4, 0), *b = make(IBV_QPT_UC, cq, NULL, 4, 0);
+    struct ibv_qp_attr rtr = {.qp_state = IBV_QPS_RTR, .path_mtu = IBV_MTU_1024, .dest_qp_num = b->qp_num, .ah_attr = way()};
+    struct ibv_qp_attr rts = {.qp_state = IBV_QPS_RTS};
+    CHECK(!to_init(a) && !to_init(b));
+    CHECK(!ibv_modify_qp(a, &rtr, IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN));
+    CHECK(!ibv_modify_qp(a, &rts, IBV_QP_STATE | IBV_QP_SQ_PSN));
+    CHECK(!post(a, IBV_WR_RDMA_WRITE, 1, 8, IBV_SEND_SIGNALED) && !post(a, IBV_WR_RDMA_READ, 2, 8, 0));
+    completes(1, IBV_WC_SUCCESS);
+    completes(2, IBV_WC_LOC_QP_OP_ERR);
+    /* A number that no operation has. */
+    struct ibv_send_wr unknown = {.opcode = (enum ibv_wr_opcode)77}, *bad = NULL;
+    CHECK(ibv_post_send(a, &unknown, &bad) == EINVAL && bad == &unknown);
+    CHECK(!ibv_destroy_qp(a) && !ibv_destroy_qp(b));
+}
+
+/* A program with packed structures has work requests and their lists at odd addresses. */
+static void requests_at_odd_addresses(void) {
+    struct ibv_qp *a = make(IBV_QPT_RC, cq, NULL, 4, 0), *b = make(IBV_QPT_RC, cq, NULL, 4, 0);
+    join(a, b);
+    char odd[256];
+    struct ibv_sge list[2] = {{(uintptr_t)memory, 8, mr->lkey}, {(uintptr_t)(memory + 1), 8, mr->lkey}};
+    struct ibv_sge *sges = (struct ibv_sge *)(odd + 1);
+    memcpy(sges, list, sizeof list);
+    struct ibv_recv_wr receive = {.wr_id = 1, .sg_list = sges, .num_sge = 2}, *bad_recv;
+    CHECK(!ibv_post_recv(b, &receive, &bad_recv));
+    struct ibv_recv_wr *packed_recv = (struct ibv_recv_wr *)(odd + 1 + sizeof list);
+    receive.wr_id = 2;
+    memcpy(packed_recv, &receive, sizeof receive);
+    CHECK(!ibv_post_recv(b, packed_recv, &bad_recv));
+    struct ibv_send_wr send = {.wr_id = 3, .sg_list = sges, .num_sge = 2, .opcode = IBV_WR_SEND,
+                               .send_flags = IBV_SEND_SIGNALED | IBV_SEND_INLINE}, *bad;
+    struct ibv_send_wr *packed = (struct ibv_send_wr *)(odd + 1 + sizeof list);
+    memcpy(packed, &send, sizeof send);
+    CHECK(!ibv_post_send(a, packed, &bad));
+    for (int i = 0; i < 2; i++) {
+        struct ibv_wc wc = next(cq);
+        CHECK(wc.status == IBV_WC_SUCCESS && (wc.wr_id == 1 || wc.wr_id == 3));
+        CHECK(wc.wr_id != 1 || wc.byte_len == 16);
+    }
+    CHECK(!ibv_destroy_qp(a) && !ibv_destroy_qp(b));
+}
+
 static void limit_of_a_shared_queue(void) {
     struct ibv_srq_init_attr init = {.attr = {.max_wr = 8, .max_sge = 1, .srq_limit = 5}};
     struct ibv_srq *srq = ibv_create_srq(pd, &init);
@@ -338,6 +399,8 @@ int main(void) {
     edge_values();
     atomics();
     address_of_another_domain();
+    operations_that_a_service_lacks();
+    requests_at_odd_addresses();
     limit_of_a_shared_queue();
     windows(IBV_MW_TYPE_1);
     windows(IBV_MW_TYPE_2);

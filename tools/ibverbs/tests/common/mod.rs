@@ -1,7 +1,11 @@
 //! The shared library as `install` makes it, and stock programs that run on it.
 
+#[path = "../../../../tests/common/process.rs"]
+pub mod process;
+
+use process::Command;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::Output;
 use std::sync::OnceLock;
 
 /// The directory of the library, which is built once for each test program.
@@ -27,15 +31,21 @@ pub(crate) fn stock(program: &str, devices: &str) -> Command {
     command
 }
 
-/// Compiles one of the programs in C.
+/// Compiles one of the programs in C, and links it with the library.
 #[allow(dead_code, reason = "not every test program has programs in C")]
 pub(crate) fn compiled(name: &str) -> PathBuf {
+    compiled_with(name, &["-L", library().to_str().unwrap(), "-l:libibverbs.so.1"])
+}
+
+/// Compiles one of the programs in C, and links it with these.
+#[allow(dead_code, reason = "not every test program has programs in C")]
+pub(crate) fn compiled_with(name: &str, libraries: &[&str]) -> PathBuf {
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/c").join(name);
     let program = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name).with_extension("");
     let mut cc = Command::new("cc");
     cc.args(["-std=gnu11", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-pthread", "-o"]);
-    cc.arg(&program).arg(source).arg("-L").arg(library()).arg("-l:libibverbs.so.1");
-    said(&mut cc, "gcc and libibverbs-dev");
+    cc.arg(&program).arg(source).args(libraries);
+    said(&mut cc, "gcc, libibverbs-dev and librdmacm-dev");
     program
 }
 

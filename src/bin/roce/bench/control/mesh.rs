@@ -1,6 +1,6 @@
 //! A mesh: a client asks a server to probe other servers, and gets what became of the probes.
 //!
-//! Lines as in the protocol of `roce bench`, after the first line [`MAGIC`] and the welcome:
+//! Lines as in the protocol of `roce bench`:
 //!
 //! 1. The client sends a [`Task`]: `probe PATHS COUNT INTERVAL TIMEOUT` with the times in microseconds, a line `target
 //!    ADDRESS PORT` for each server to be probed, and `end`.
@@ -16,14 +16,12 @@ use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
 use anyhow::{Context, bail, ensure};
+use roce::control::limits::{ANSWER_WAIT, LINE_MAX};
 use roce::ping::limits::{INTERVAL_MIN, PATHS_MAX, TIMEOUT_MAX};
 use roce::ping::{Histogram, PathStats};
 
-use super::lines::{Control, HELLO_WAIT, LINE_MAX};
+use super::lines::Control;
 use super::messages::number;
-
-/// The first line: the protocol and its version.
-pub(crate) const MAGIC: &str = "roce-mesh 1";
 
 /// Maximum number of targets of one server.
 pub(crate) const TARGETS_MAX: usize = 1024;
@@ -36,6 +34,15 @@ pub(crate) const RATE_MAX: u64 = 10_000;
 
 /// Longest round.
 pub(crate) const ROUND_MAX: Duration = Duration::from_secs(3600);
+
+/// Number of targets that a server asks at once.
+pub(crate) const AT_ONCE: usize = 32;
+
+/// Time for a connection to a host of the mesh.
+pub(crate) const OPEN_WAIT: Duration = Duration::from_secs(5);
+
+/// Time that a server may take beyond what its task needs.
+const SLACK: Duration = Duration::from_secs(10);
 
 /// What a server is to probe.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -67,6 +74,15 @@ impl Task {
         Ok(())
     }
 
+    /// Returns the time within which a server has done it, however many of its targets are dead.
+    pub(crate) fn time_limit(&self) -> Duration {
+        let rounds = u32::try_from(self.targets.len().div_ceil(AT_ONCE)).unwrap_or(u32::MAX);
+        let opening = (OPEN_WAIT + 2 * ANSWER_WAIT).saturating_mul(rounds);
+        let probes = u32::try_from(self.count * self.paths as u64).unwrap_or(u32::MAX);
+        let probing = self.interval.saturating_mul(probes).saturating_add(self.timeout);
+        opening.saturating_add(probing).saturating_add(SLACK)
+    }
+
     /// The lines of it.
     pub(crate) fn to_lines(&self) -> String {
         let (interval, timeout) = (self.interval.as_micros(), self.timeout.as_micros());
@@ -80,7 +96,6 @@ impl Task {
 
     /// Receives what a client asks for.
     pub(crate) fn read(control: &mut Control) -> anyhow::Result<Self> {
-        control.wait_in_all(HELLO_WAIT)?;
         let words = control.expect("probe")?;
         let [paths, count, interval, timeout] = words.split(' ').collect::<Vec<_>>()[..] else {
             bail!("'probe {words}' has not four numbers");
@@ -110,7 +125,6 @@ impl Task {
             }
             ensure!(task.targets.len() <= TARGETS_MAX, "more than {TARGETS_MAX} targets");
         }
-        control.wait_per_line()?;
         task.check()?;
         Ok(task)
     }

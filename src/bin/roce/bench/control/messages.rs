@@ -7,15 +7,8 @@ use anyhow::{Context, bail, ensure};
 use roce::verbs::{Endpoint, Mtu};
 use roce::wire::{Gid, Psn, Qpn, RKey};
 
-use super::lines::{Control, HELLO_WAIT};
+use super::lines::Control;
 use super::plan::{Connection, Extent, Metric, Op, Plan, QPS_MAX, SIZES_MAX};
-use super::{mesh, offer, probe};
-
-/// The first line: the protocol and its version.
-pub(crate) const MAGIC: &str = "roce-bench 2";
-
-/// The first line of a client whose queue pairs the connection manager connects.
-pub(crate) const CM_MAGIC: &str = "roce-bench-cm 2";
 
 /// Maximum number of counters in a message.
 const COUNTERS_MAX: usize = 256;
@@ -84,91 +77,8 @@ fn write_reach(text: &mut String, reach: &Reach) {
     text.push_str("end\n");
 }
 
-/// Computes the proof of a token that a nonce asks for.
-pub(crate) type Prove<'a> = &'a dyn Fn(&str) -> String;
-
-/// What a client speaks, by its first line.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Protocol {
-    /// That of `roce bench`.
-    Bench,
-    /// That of `roce bench -R`.
-    BenchByCm,
-    /// That of [`offer`].
-    Offer,
-    /// That of [`probe`].
-    Ping,
-    /// That of [`mesh`].
-    Mesh,
-}
-
-impl Protocol {
-    const ALL: [Self; 5] = [Self::Bench, Self::BenchByCm, Self::Offer, Self::Ping, Self::Mesh];
-
-    fn magic(self) -> &'static str {
-        match self {
-            Self::Bench => MAGIC,
-            Self::BenchByCm => CM_MAGIC,
-            Self::Offer => offer::MAGIC,
-            Self::Ping => probe::MAGIC,
-            Self::Mesh => mesh::MAGIC,
-        }
-    }
-}
-
-/// Receives the first line of a client, challenges the client with a nonce if there is a token, and welcomes it.
-pub(crate) fn welcome(
-    control: &mut Control,
-    token: Option<(&str, Prove<'_>)>,
-) -> anyhow::Result<Protocol> {
-    control.wait_in_all(HELLO_WAIT)?;
-    let line = control.line()?;
-    let known = Protocol::ALL.into_iter().find(|it| it.magic() == line);
-    let protocol = known.with_context(|| {
-        format!("the client speaks '{line}' instead of '{MAGIC}'; use the same version of roce on both sides")
-    })?;
-    let Some((nonce, proof_of)) = token else {
-        control.send("welcome\n")?;
-        return Ok(protocol);
-    };
-    control.send(&format!("challenge {nonce}\n"))?;
-    let proof = control.expect("proof")?;
-    ensure!(
-        same(proof.as_bytes(), proof_of(nonce).as_bytes()),
-        "the client does not know the token of this server: set ROCE_TOKEN or --token to it"
-    );
-    control.send("welcome\n")?;
-    Ok(protocol)
-}
-
-/// Compares in a time that does not tell where the difference is.
-fn same(a: &[u8], b: &[u8]) -> bool {
-    a.len() == b.len() && a.iter().zip(b).fold(0, |all, (a, b)| all | (a ^ b)) == 0
-}
-
-/// The client's part of [`welcome`].
-pub(crate) fn introduce_as(
-    protocol: Protocol,
-    control: &mut Control,
-    proof_of: Option<Prove<'_>>,
-) -> anyhow::Result<()> {
-    control.send(&format!("{}\n", protocol.magic()))?;
-    let line = control.line()?;
-    if line == "welcome" {
-        return Ok(());
-    }
-    let Some(nonce) = line.strip_prefix("challenge ") else {
-        bail!("the server sent '{line}' instead of 'welcome'");
-    };
-    let proof_of = proof_of
-        .context("the server wants a token: set ROCE_TOKEN or --token to that of the server")?;
-    control.send(&format!("proof {}\n", proof_of(nonce)))?;
-    control.expect("welcome").map(drop)
-}
-
 /// Receives the plan of a client, and how the client is reached.
 pub(crate) fn read_hello(control: &mut Control) -> anyhow::Result<(Plan, Reach)> {
-    control.wait_in_all(HELLO_WAIT)?;
     let words = control.expect("test")?;
     let [op, metric, connection] = words.split(' ').collect::<Vec<_>>()[..] else {
         bail!("'test {words}' names no test");
@@ -194,7 +104,6 @@ pub(crate) fn read_hello(control: &mut Control) -> anyhow::Result<(Plan, Reach)>
     let plan =
         Plan { op, metric, connection, sizes, extent, qps, mtu, tx_depth, bidirectional, verify };
     plan.check()?;
-    control.wait_per_line()?;
     Ok((plan, reach))
 }
 

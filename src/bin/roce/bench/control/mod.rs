@@ -1,14 +1,12 @@
 //! The control connection between a bench client and a server: TCP, apart from the traffic that is measured.
 //!
-//! Lines of printable ASCII, at most [`LINE_MAX`](lines::LINE_MAX) bytes each.
+//! Framing, limits, admission, token and opening are those of [`roce::control`]; the lines are of printable ASCII.
 //!
-//! 1. The client sends [`MAGIC`](messages::MAGIC). The server answers `welcome`, or `challenge` and a nonce if it wants a token; then
-//!    the client sends `proof` and the nonce's HMAC under the token.
-//! 2. The client sends the plan of the run and the endpoints of its queue pairs, the server answers with its own. Both
-//!    end with `end`.
-//!    A client that has its queue pairs connected by the connection manager sends [`CM_MAGIC`](messages::CM_MAGIC)
-//!    instead, and the server's answer is followed by the [`meeting`]: a port of the connection manager, and a key. The
-//!    client connects its queue pairs there in their order.
+//! 1. Both sides go through the [`opening`]. The client's request is the plan of the run and the endpoints of its queue
+//!    pairs, ended by `end`.
+//! 2. The server answers with its own endpoints and `end`.
+//!    If the client has its queue pairs connected by the connection manager, this is followed by the [`meeting`]: a port
+//!    of the connection manager, and a key. The client connects its queue pairs there in their order.
 //! 3. For every size both send `ready`, exchange messages, and send `done` and `result`. Meanwhile each sends `alive`
 //!    once a second; `stop` asks the other to end this size now.
 //! 4. The client sends `bye`, after the last size or before any other, and the server sends its counters.
@@ -28,8 +26,9 @@ pub(crate) mod meeting;
 pub(crate) mod mesh;
 pub(crate) mod messages;
 pub(crate) mod offer;
+pub(crate) mod opening;
 pub(crate) mod pingpong_message;
 pub(crate) mod plan;
 pub(crate) mod probe;
 
-pub(crate) use lines::{Control, Stream};
+pub(crate) use lines::Control;

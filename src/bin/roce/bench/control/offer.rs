@@ -1,6 +1,6 @@
 //! Offers: a client asks a server for a queue pair and memory, to send packets to that no library made.
 //!
-//! Lines as in the protocol of `roce bench`, after the first line [`MAGIC`] and the welcome:
+//! Lines as in the protocol of `roce bench`:
 //!
 //! 1. The client sends a [`Wish`], and `end`; the server answers with a [`Grant`], and `end`.
 //! 2. The client sends [`Command`]s, one line each: `fill REGION OFFSET HEX` writes to a region, `digest REGION OFFSET
@@ -15,12 +15,9 @@ use anyhow::{Context, bail, ensure};
 use roce::verbs::{Access, Endpoint, Mtu};
 use roce::wire::{QKey, RKey};
 
-use super::lines::{Control, HELLO_WAIT};
+use super::lines::Control;
 use super::messages::{address_of, endpoint, find, hex, number, read_mtu};
 use super::plan::Connection;
-
-/// The first line: the protocol and its version.
-pub(crate) const MAGIC: &str = "roce-offer 1";
 
 /// Maximum number of memory regions.
 pub(crate) const REGIONS_MAX: usize = 16;
@@ -132,7 +129,6 @@ impl Wish {
 
     /// Receives what a client asks for. Everything is bounded before anything is made.
     pub(crate) fn read(control: &mut Control) -> anyhow::Result<Self> {
-        control.wait_in_all(HELLO_WAIT)?;
         let connection = find(&Connection::ALL, &control.expect("offer")?, Connection::name)?;
         let mtu = read_mtu(control)?;
         let words = control.expect("peer")?;
@@ -158,7 +154,6 @@ impl Wish {
             }
             ensure!(regions.len() <= REGIONS_MAX, "more than {REGIONS_MAX} regions");
         }
-        control.wait_per_line()?;
         Ok(Self { connection, mtu, peer, receives, receive_bytes, regions })
     }
 }

@@ -150,7 +150,7 @@ pub(crate) const SECONDS_MAX: u64 = 86_400;
 pub(crate) const ITERATIONS_MAX: u64 = 1 << 40;
 
 // The wire protocol gives a line to all sizes.
-const _: () = assert!(SIZES_MAX * "8388608 ".len() < super::lines::LINE_MAX);
+const _: () = assert!(SIZES_MAX * "8388608 ".len() < roce::control::limits::LINE_MAX);
 
 /// What an atomic operation works on.
 pub(crate) const ATOMIC_SIZE: u32 = roce::verbs::limits::ATOMIC_BYTES;

@@ -1,6 +1,6 @@
 //! Probes: a client tells a server its queue pair, and learns that of a responder that answers it.
 //!
-//! Lines as in the protocol of `roce bench`, after the first line [`MAGIC`] and the welcome:
+//! Lines as in the protocol of `roce bench`:
 //!
 //! 1. The client sends `prober GID QPN QKEY`, `rate PROBES` a second, and `end`.
 //! 2. The server sends `responder GID QPN QKEY INSTANCE` and `end`, and answers probes from this queue pair at this GID.
@@ -11,11 +11,8 @@ use roce::ping::Address;
 use roce::ping::limits::RATE_MAX;
 use roce::wire::{Gid, QKey, Qpn};
 
-use super::lines::{Control, HELLO_WAIT};
+use super::lines::Control;
 use super::messages::{hex, hex24, number};
-
-/// The first line: the protocol and its version.
-pub(crate) const MAGIC: &str = "roce-ping 1";
 
 /// What a client says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,7 +40,6 @@ impl Hello {
 
     /// Receives what a client says.
     pub(crate) fn read(control: &mut Control) -> anyhow::Result<Self> {
-        control.wait_in_all(HELLO_WAIT)?;
         let words = control.expect("prober")?;
         let [gid, qpn, qkey] = words.split(' ').collect::<Vec<_>>()[..] else {
             bail!("'prober {words}' is no queue pair");
@@ -52,7 +48,6 @@ impl Hello {
         let rate = number(&control.expect("rate")?)?;
         ensure!((1..=RATE_MAX).contains(&rate), "1 to {RATE_MAX} probes a second");
         control.expect("end")?;
-        control.wait_per_line()?;
         Ok(Self { prober, rate })
     }
 }

@@ -36,19 +36,23 @@ fn reach() -> Reach {
     Reach { qps: vec![qp], addr: 0x7f00_0000_1000, rkey: RKey::new(0xdead_beef), link }
 }
 
+/// First line of a client, apart from its nonce.
+const MAGIC: &str = "roce-bench 3";
+
 /// Everything that a client sends before anything is measured.
 fn opening(plan: &Plan) -> String {
-    format!("{MAGIC}\n{}", hello(plan, &reach()))
+    format!("{MAGIC} {}\n{}", "0f".repeat(16), hello(plan, &reach()))
 }
 
 /// What a server makes of the bytes of a client.
 fn heard(bytes: &[u8]) -> anyhow::Result<(Plan, Reach)> {
     let (mut client, server) = tcp();
     client.write_all(bytes).unwrap();
+    // The answer has to go somewhere.
+    client.shutdown(std::net::Shutdown::Write).unwrap();
+    let heard = receive(&mut control(server, "the client"));
     drop(client);
-    let mut control = control(server, "the client");
-    welcome(&mut control, None)?;
-    read_hello(&mut control)
+    heard
 }
 
 #[test]
@@ -86,7 +90,7 @@ fn a_hostile_hello_is_refused_and_named() {
     let many = "64 ".repeat(40);
     let qps = "qp ::1 0x1 0x1\n".repeat(1200);
     for (from, to, word) in [
-        (MAGIC, "roce-bench 1", "use the same version"),
+        (MAGIC, "roce-bench 2", "use the same version"),
         ("test send", "test dance", "no 'dance'"),
         ("test send bw RC", "test send", "names no test"),
         ("sizes 64", &format!("sizes {long}"), "more than 512 bytes"),
@@ -112,7 +116,7 @@ fn a_hostile_hello_is_refused_and_named() {
         ("end\n", &format!("{qps}end\n"), "more than 1024 queue pairs"),
         ("qp ::ffff:10.0.0.1 0xabcdef 0x7\n", "", "-q: 1 to 1024"),
         ("end\n", "error out of memory\n", "the client says: out of memory"),
-        ("end\n", "error a\u{202e}b\u{9b}2J\n", "the client says: a b 2J"),
+        ("end\n", "error a\u{202e}b\u{9b}2J\n", "the client says: a\\u{202e}b\\u{9b}2J"),
     ] {
         assert!(sound.contains(from), "{from}");
         let error = heard(sound.replacen(from, to, 1).as_bytes()).unwrap_err();
@@ -130,37 +134,45 @@ fn an_error_is_told_to_the_other_side_in_one_line() {
     drop(control);
     let mut text = String::new();
     server.read_to_string(&mut text).unwrap();
-    assert!(text.starts_with("error why: äö ü") && text.ends_with("ü\n"));
+    assert!(text.starts_with("error why: äö\\nü") && text.ends_with("ü\n"), "{text}");
     assert_eq!((text.lines().count(), text.len() <= LINE_MAX + 1), (1, true));
 }
 
+/// Lets a client and a server open a connection. Returns whether the server welcomed the client, and the client's error.
+fn meet(own: Option<&Token>, known: Option<&Token>) -> (bool, Option<String>) {
+    let (client, server) = tcp();
+    std::thread::scope(|scope| {
+        let served = scope.spawn(move || {
+            let mut control = control(server, "the client");
+            let serve = |control: &mut Control| {
+                let (protocol, opening) = begin(control, own)?;
+                control.expect("end")?;
+                welcome(control, opening).map(|()| protocol)
+            };
+            let served = serve(&mut control);
+            if let Err(error) = &served {
+                control.send_error(error);
+            }
+            served.is_ok_and(|protocol| protocol == Protocol::Mesh)
+        });
+        let mut control = control(client, "the server");
+        let met = introduce(&mut control, Protocol::Mesh, known, "end\n");
+        drop(control);
+        (served.join().unwrap(), met.err().map(|error| error.to_string()))
+    })
+}
+
 #[test]
-fn server_with_a_token_welcomes_only_clients_that_know_it() {
-    let secret = |nonce: &str| format!("{nonce}-proved");
-    let other = |nonce: &str| format!("{nonce}-guessed");
-    let meet = |token: bool, known: Option<&dyn Fn(&str) -> String>| {
-        let (client, server) = tcp();
-        std::thread::scope(|scope| {
-            let served = scope.spawn(move || {
-                let mut control = control(server, "the client");
-                let token = token.then_some(("nonce", &secret as &dyn Fn(&str) -> String));
-                let welcome = welcome(&mut control, token);
-                if let Err(error) = &welcome {
-                    control.send_error(error);
-                }
-                welcome.is_ok()
-            });
-            let met = introduce_as(Protocol::Bench, &mut control(client, "the server"), known);
-            (served.join().unwrap(), met.err().map(|error| error.to_string()))
-        })
-    };
-    assert_eq!(meet(false, None), (true, None));
-    assert_eq!(meet(false, Some(&secret)), (true, None));
-    assert_eq!(meet(true, Some(&secret)), (true, None));
-    let (welcome, error) = meet(true, Some(&other));
-    assert!(!welcome && error.unwrap().contains("does not know the token"));
-    let (welcome, error) = meet(true, None);
-    assert!(!welcome && error.unwrap().contains("the server wants a token: set ROCE_TOKEN"));
+fn sides_that_know_one_token_meet_and_no_others() {
+    let [token, other] = ["correct horse", "another horse"].map(|it| Token::new(it).unwrap());
+    assert_eq!(meet(None, None), (true, None));
+    assert_eq!(meet(Some(&token), Some(&token)), (true, None));
+    let (welcome, error) = meet(Some(&token), Some(&other));
+    assert!(!welcome && error.unwrap().contains("does not prove the token"));
+    let (welcome, error) = meet(Some(&token), None);
+    assert_eq!((welcome, error), (false, Some(OpeningError::TokenWanted.to_string())));
+    let (welcome, error) = meet(None, Some(&token));
+    assert_eq!((welcome, error), (false, Some(OpeningError::TokenNotWanted.to_string())));
 }
 
 #[test]
@@ -184,8 +196,7 @@ fn slow_writer_does_not_extend_the_time_for_its_hello() {
 #[test]
 fn session_ends_when_its_time_is_over() {
     let (client, server) = tcp();
-    let limit = Some(Duration::from_millis(50));
-    let mut control = Control::new(Box::new(Tcp::new(server, limit).unwrap()), "the client");
+    let mut control = control_within(server, "the client", Some(Duration::from_millis(50)));
     let error = control.line().unwrap_err();
     assert!(format!("{error:#}").contains("as long as it may"), "{error:#}");
     control.set_waiting(false).unwrap();

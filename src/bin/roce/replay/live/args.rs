@@ -11,7 +11,7 @@ use roce::replay::live::{MutateSpec, Speed};
 
 use super::map::MapRule;
 use super::offer::Server;
-use crate::bench::{PORT, TokenArgs};
+use crate::bench::{AnyGidArgs, PORT, TokenArgs};
 use crate::outfile;
 
 /// The options of a live replay.
@@ -42,6 +42,9 @@ pub(crate) struct LiveArgs {
 
     #[command(flatten)]
     pub(super) token: TokenArgs,
+
+    #[command(flatten)]
+    pub(super) any_gid: AnyGidArgs,
 
     /// Write what was sent and received into a capture (.pcap or .pcapng).
     #[arg(long, value_name = "OUT", requires = "to")]
@@ -172,7 +175,8 @@ impl LiveArgs {
 
     /// The server that offers queue pairs and memory.
     pub(super) fn server(&self) -> Result<Option<Server>> {
-        let find = |host: &String| Server::find(host, self.host_port, self.token.get()?);
+        let any_gid = self.any_gid.any_gid || self.peer.is_some();
+        let find = |host: &String| Server::find(host, self.host_port, self.token.get()?, any_gid);
         self.host.as_ref().map(find).transpose()
     }
 }

@@ -1,6 +1,7 @@
 //! `--mutate`: requests with a fault, sent to a live peer, and whether it lives.
 
 use std::fs;
+use std::io::Write as _;
 use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
 use std::time::{Duration, Instant};
@@ -22,7 +23,9 @@ use super::wire::Wire;
 use super::{read, write};
 use crate::bench::control::offer::{RegionWish, Wish};
 use crate::bench::control::plan::Connection;
-use crate::interrupt;
+use crate::outfile::WholeFile;
+use crate::progress::can_draw;
+use crate::{interrupt, output};
 
 /// How long to wait for the answer to one request of a mutated run.
 const ANSWER_WAIT: Duration = Duration::from_millis(5);
@@ -285,8 +288,12 @@ fn search(
     extent: &Extent,
 ) -> Result<u64> {
     let (started, mut found, mut runs) = (now(), 0, 0);
-    let bar =
-        if extent.time.is_some() { ProgressBar::hidden() } else { ProgressBar::new(extent.runs) };
+    let mut out = output::lines();
+    let bar = if extent.time.is_some() || !can_draw() {
+        ProgressBar::hidden()
+    } else {
+        ProgressBar::new(extent.runs)
+    };
     for seed in (args.seed..).take(usize::try_from(extent.runs).unwrap_or(usize::MAX)) {
         let elapsed = now().saturating_duration_since(started);
         if interrupt::requested() || extent.time.is_some_and(|time| elapsed >= time) {
@@ -299,18 +306,20 @@ fn search(
         found += 1;
         report(peer, scripts, &kill, args.found.as_deref())?;
         if !is_alive(peer)? {
-            println!(
+            writeln!(
+                out,
                 "the peer is dead, and nothing brings it back (--restart COMMAND does): the hunt ends"
-            );
+            )?;
             break;
         }
     }
     bar.finish_and_clear();
     let seconds = now().saturating_duration_since(started).as_secs_f64();
-    println!(
+    writeln!(
+        out,
         "{runs} mutated runs in {seconds:.1} s, from seed {}: {found} that the peer did not survive or broke a rule in",
         args.seed
-    );
+    )?;
     Ok(found)
 }
 
@@ -325,25 +334,31 @@ fn report(
     kill: &Kill,
     dir: Option<&Path>,
 ) -> Result<()> {
+    let mut out = output::lines();
     let Some(script) = scripts.get(kill.script) else { return Ok(()) };
     let what = match &kill.life {
         Life::Alive => "lives".to_owned(),
         Life::Dead(why) => format!("died: {why}"),
         Life::BrokeRule(why) => format!("broke a rule: {why}"),
     };
-    println!("seed {}: the peer {what}", kill.seed);
-    println!("  {}", read::describe(script));
+    writeln!(out, "seed {}: the peer {what}", kill.seed)?;
+    writeln!(out, "  {}", read::describe(script))?;
     for mutation in &kill.mutations {
-        println!("  {mutation}");
+        writeln!(out, "  {mutation}")?;
     }
     let count = kill.kept.len();
     if kill.is_reproduced {
         let numbers: Vec<String> = kill.kept.iter().map(|at| (at + 1).to_string()).collect();
-        println!("  the smallest sequence that does it: {count} requests ({})", numbers.join(", "));
+        writeln!(
+            out,
+            "  the smallest sequence that does it: {count} requests ({})",
+            numbers.join(", ")
+        )?;
     } else {
-        println!(
+        writeln!(
+            out,
             "  the same {count} requests on a living peer did not do it, or the peer could not be brought back (--restart)"
-        );
+        )?;
     }
     let Some(dir) = dir else { return Ok(()) };
     fs::create_dir_all(dir).with_context(|| format!("--found {}", dir.display()))?;
@@ -354,8 +369,8 @@ fn report(
     let about = format!("The peer {what}");
     let scenario = to_scenario(&name, &about, script, &kill.kept, &kill.mutations);
     let path = dir.join(format!("{name}.toml"));
-    fs::write(&path, scenario).with_context(|| path.display().to_string())?;
-    println!("  written: {} and {}", capture.display(), path.display());
+    WholeFile::write(path.display().to_string(), &path, scenario.as_bytes())?;
+    writeln!(out, "  written: {} and {}", capture.display(), path.display())?;
     Ok(())
 }
 

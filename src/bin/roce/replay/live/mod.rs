@@ -23,6 +23,7 @@ use roce::wire::{Qpn, Service};
 use self::offer::Server;
 use self::play::{Part, PeerSide};
 use self::wire::Wire;
+use crate::output::say;
 use crate::{interrupt, output};
 
 pub(crate) use args::LiveArgs;
@@ -117,7 +118,7 @@ fn playable(scripts: &[Script], is_offered: bool) -> Vec<Script> {
     for script in scripts {
         match reason(script) {
             None => kept.push(script.clone()),
-            Some(why) => eprintln!("roce: {}: left out: {why}", read::describe(script)),
+            Some(why) => say!("{}: left out: {why}", read::describe(script)),
         }
     }
     kept

@@ -4,21 +4,23 @@ use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
+use roce::control::Token;
+use roce::control::admission::LATER;
 use roce::replay::live::{MemoryMap, Needs, Region, Script, Target};
 use roce::replay::{Established, Options, Registered};
 use roce::verbs::{Endpoint, Mtu};
 use roce::wire::{Gid, PKey, Qpn, Service};
 use sha2::{Digest, Sha256};
 
-use crate::bench::Token;
 use crate::bench::control::Control;
-use crate::bench::control::admission::LATER;
-use crate::bench::control::messages::{self, Protocol, address_of};
+use crate::bench::control::messages::address_of;
 use crate::bench::control::offer::{
     Area, Command, FILL_MAX, Grant, RECEIVES_MAX, RegionWish, Wish,
 };
+use crate::bench::control::opening::{Protocol, introduce};
 use crate::bench::control::plan::Connection;
-use crate::bench::tcp::{self, Tcp};
+use crate::bench::path::check_responder;
+use crate::bench::tcp::{self, control_of};
 use crate::interrupt;
 
 /// How often the server is told that this side is still there.
@@ -38,15 +40,17 @@ pub(super) struct Server {
     addresses: Vec<SocketAddr>,
     host: String,
     token: Option<Token>,
+    /// Whether the queue pairs may be at another address than the server.
+    any_gid: bool,
 }
 
 impl Server {
-    pub(super) fn find(host: &str, port: u16, token: Option<Token>) -> Result<Self> {
+    pub(super) fn find(host: &str, port: u16, token: Option<Token>, any_gid: bool) -> Result<Self> {
         let addresses = (host, port).to_socket_addrs();
         let addresses: Vec<SocketAddr> =
             addresses.with_context(|| format!("--host: cannot find '{host}'"))?.collect();
         ensure!(!addresses.is_empty(), "--host: '{host}' has no address");
-        Ok(Self { addresses, host: host.to_owned(), token })
+        Ok(Self { addresses, host: host.to_owned(), token, any_gid })
     }
 
     /// The address that packets go to, unless the server says another.
@@ -86,13 +90,10 @@ impl Server {
     }
 
     fn ask_at(&self, server: SocketAddr, from: IpAddr, wish: Wish) -> Result<Offered> {
-        let stream = tcp::connect(Some(from), server, "roce serve --offer")?;
-        let mut control = Control::new(Box::new(Tcp::new(stream, None)?), "the server");
-        let prove = self.token.as_ref().map(|token| |nonce: &str| token.proof(nonce));
-        let prove = prove.as_ref().map(|prove| prove as &dyn Fn(&str) -> String);
-        messages::introduce_as(Protocol::Offer, &mut control, prove)?;
-        control.send(&wish.to_lines())?;
+        let mut control = control_of(tcp::connect(Some(from), server, "roce serve --offer")?)?;
+        introduce(&mut control, Protocol::Offer, self.token.as_ref(), &wish.to_lines())?;
         let grant = Grant::read(&mut control, &wish)?;
+        check_responder(address_of(grant.qp.gid), server.ip(), self.any_gid)?;
         ensure!(
             grant.mtu == wish.mtu,
             "the server's device can do an MTU of {}, and the capture has {}",

@@ -10,6 +10,7 @@ use roce::replay::live::{Collector, Script};
 use roce::wire::{ROCE_PORT, Service};
 
 use super::args::{LiveArgs, SideArg};
+use crate::output::{counted, say};
 
 /// Reads the scripts that the options ask for.
 pub(super) fn scripts(file: &Path, args: &LiveArgs) -> Result<Vec<Script>> {
@@ -18,7 +19,13 @@ pub(super) fn scripts(file: &Path, args: &LiveArgs) -> Result<Vec<Script>> {
     let mut decoder = Decoder::new(ROCE_PORT);
     let mut collector = Collector::new();
     while let Some(record) = reader.next().with_context(named)? {
-        collector.frame(&decoder.decode(&record)).with_context(named)?;
+        let mut collected = Ok(());
+        decoder.decode_with(&record, |packet| {
+            if collected.is_ok() {
+                collected = collector.frame(packet);
+            }
+        });
+        collected.with_context(named)?;
     }
     let all = collector.finish();
     ensure!(!all.is_empty(), "{}: no request of RoCE that could be played", named());
@@ -52,14 +59,13 @@ fn remark(script: &Script) {
     let left_out = script.left_out;
     if left_out.before_first_message > 0 {
         let count = left_out.before_first_message;
-        eprintln!(
-            "roce: connection {flow}: {count} requests before its first whole message are left out"
-        );
+        let requests = counted(count, "request");
+        say!("connection {flow}: {requests} before its first whole message left out");
     }
     let cut = script.requests().filter(|request| request.is_cut).count();
     if cut > 0 {
-        eprintln!(
-            "roce: connection {flow}: the capture cut {cut} requests short; what is missing is sent as zeros"
+        say!(
+            "connection {flow}: the capture cut {cut} requests short; what is missing is sent as zeros"
         );
     }
 }

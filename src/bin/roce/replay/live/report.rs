@@ -4,10 +4,12 @@ use std::io::Write;
 use std::process::ExitCode;
 
 use anyhow::Result;
+use roce::replay::live::WhyUndecided;
 use roce::replay::{ReplayReport, Style};
 
 use super::play::Played;
 use super::read::describe;
+use crate::output::counted;
 
 /// Prints what came of each script and what the rules say about the answers, and returns the exit status.
 pub(super) fn report(
@@ -18,21 +20,31 @@ pub(super) fn report(
     let mut different = 0;
     for played in all {
         let Played { script, sent, timeouts, comparison, memory } = played;
-        let missing =
-            if *timeouts > 0 { format!(", {timeouts} waits in vain") } else { String::new() };
+        let missing = if *timeouts > 0 {
+            format!(", {} in vain", counted(*timeouts, "wait"))
+        } else {
+            String::new()
+        };
         writeln!(out, "{}", describe(script))?;
         let retries = match comparison.retries {
             0 => String::new(),
+            1 => ", 1 retry".to_owned(),
             count => format!(", {count} retries"),
         };
         writeln!(
             out,
-            "  {sent} requests sent, {} answers{missing}{retries}; messages: {} agreed, {} undecided, {} different",
-            comparison.answers,
+            "  {} sent, {}{missing}{retries}; messages: {} agreed, {} undecided, {} different",
+            counted(*sent, "request"),
+            counted(comparison.answers, "answer"),
             comparison.agreed,
             comparison.undecided,
             comparison.different()
         )?;
+        for (why, count) in WhyUndecided::ALL.iter().zip(comparison.why_undecided) {
+            if count > 0 {
+                writeln!(out, "  undecided: {}: {why}", counted(count, "message"))?;
+            }
+        }
         for difference in &comparison.differences {
             let at = match difference.frame {
                 0 => String::new(),
@@ -48,8 +60,10 @@ pub(super) fn report(
         if memory.wrong.is_empty() {
             writeln!(
                 out,
-                "  the peer's memory holds what the capture wrote: {} regions, {} bytes, {} receives",
-                memory.regions, memory.bytes, memory.receives
+                "  the peer's memory holds what the capture wrote: {}, {}, {}",
+                counted(memory.regions as u64, "region"),
+                counted(memory.bytes, "byte"),
+                counted(memory.receives, "receive")
             )?;
         }
         for wrong in &memory.wrong {

@@ -1,7 +1,5 @@
 //! `--write`: the rewritten capture.
 
-use std::fs::File;
-use std::io::BufWriter;
 use std::path::Path;
 use std::time::Duration;
 
@@ -11,6 +9,8 @@ use roce::replay::live::{Event, Script, Target};
 use roce::time::Instant;
 
 use super::read::describe;
+use crate::outfile::WholeFile;
+use crate::output::{counted, say};
 
 /// Writes the requests and answers of all scripts, mapped, in the order of their times.
 pub(super) fn write(out: &Path, scripts: &[Script], targets: &[Target], rounds: u32) -> Result<()> {
@@ -35,29 +35,28 @@ pub(super) fn write(out: &Path, scripts: &[Script], targets: &[Target], rounds: 
     write_frames(out, &frames)?;
     for script in scripts {
         let requests = script.requests().count();
-        eprintln!(
-            "roce: {}: {requests} requests, {} answers",
-            describe(script),
-            script.answers().count()
-        );
+        let requests = counted(requests as u64, "request");
+        let answers = counted(script.answers().count() as u64, "answer");
+        say!("{}: {requests}, {answers}", describe(script));
     }
     Ok(())
 }
 
 /// Writes Ethernet frames, in the format that the name asks for.
 pub(super) fn write_frames(out: &Path, frames: &[(Instant, Vec<u8>)]) -> Result<()> {
-    let file = BufWriter::new(File::create(out)?);
+    let file = WholeFile::create(format!("cannot write {}", out.display()), out)?;
     if out.extension().is_some_and(|ending| ending == "pcap") {
         let mut writer = PcapWriter::new(file, LinkType::ETHERNET)?;
         for (time, frame) in frames {
             writer.write(*time, u32::try_from(frame.len())?, frame)?;
         }
-        return Ok(writer.flush()?);
+        return writer.into_inner().finish();
     }
-    let mut writer = PcapngWriter::new(file)?;
+    let mut writer = PcapngWriter::closing(file)?;
     let interface = writer.add_interface(LinkType::ETHERNET, "replay")?;
     for (time, frame) in frames {
         writer.write(interface, *time, u32::try_from(frame.len())?, frame)?;
     }
-    Ok(writer.flush()?)
+    writer.close(0)?;
+    writer.into_inner().finish()
 }

@@ -1,23 +1,11 @@
-/* A server that echoes, and its client, by libroce.so.
+/* A server that echoes, and its client, by the calls of SnowRDMA.
  *
- *   cc example.c -I. -L../../target/debug -lroce -o example
- *   LD_LIBRARY_PATH=../../target/debug ./example server 127.0.0.1 &
- *   LD_LIBRARY_PATH=../../target/debug ./example client 127.0.0.1 PORT
+ *   snow server IP        prints "port N", and ends with its client
+ *   snow client IP PORT
  */
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
+#include <sys/mman.h>
 
-#include "roce.h"
-
-#define CHECK(expression)                                                                             \
-    do {                                                                                              \
-        if (!(expression)) {                                                                          \
-            fprintf(stderr, "%s:%d: %s: %s\n", __FILE__, __LINE__, #expression, rdmaLastError());     \
-            exit(1);                                                                                  \
-        }                                                                                             \
-    } while (0)
+#include "check.h"
 
 static volatile int finished;
 
@@ -59,6 +47,32 @@ static int server(char *ip) {
     return 0;
 }
 
+/* Sums of an offset and a length that are outside, also if they wrap. */
+static void sums(RdmaConn *conn) {
+    char buffer[64];
+    CHECK(rdmaConnReadOwn(conn, RDMA_BUFFER_LEN - 8, buffer, 8) == RDMA_OK);
+    CHECK(rdmaConnReadOwn(conn, RDMA_BUFFER_LEN - 7, buffer, 8) == RDMA_ERR);
+    CHECK(rdmaConnReadOwn(conn, 0, buffer, 2 * RDMA_BUFFER_LEN) == RDMA_ERR);
+    CHECK(rdmaConnReadOwn(conn, SIZE_MAX, buffer, 8) == RDMA_ERR);
+    CHECK(rdmaConnWriteOwn(conn, SIZE_MAX - 3, buffer, 8) == RDMA_ERR);
+    CHECK(rdmaConnWriteOwn(conn, 8, buffer, SIZE_MAX - 3) == RDMA_ERR);
+    CHECK(rdmaConnWrite(conn, buffer, SIZE_MAX) == (size_t)-1);
+    CHECK(rdmaConnSend(conn, buffer, SIZE_MAX) == (size_t)-1);
+    /* Memory below 4 GiB: an address and a length of 32 bits wrap back into it. */
+    uint32_t lkey, rkey;
+    int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_32BIT;
+    void *low = mmap(NULL, 4096, PROT_READ | PROT_WRITE, flags, -1, 0);
+    CHECK(low != MAP_FAILED && (uintptr_t)low < UINT32_MAX - 8);
+    CHECK(rdmaConnRegister(conn, low, 4096, &lkey, &rkey) == RDMA_OK);
+    uint32_t past = (uint32_t)(uintptr_t)low + 8;
+    CHECK(rdmaSyncWriteSignaled(conn, UINT64_MAX, lkey, 0, 0, past) == RDMA_ERR);
+    CHECK(strstr(rdmaLastError(), "no memory is registered") != NULL);
+    CHECK(rdmaSyncReadSignaled(conn, UINT64_MAX, lkey, 0, 0, past) == RDMA_ERR);
+    CHECK(strstr(rdmaLastError(), "no memory is registered") != NULL);
+    CHECK(rdmaConnRegister(conn, low, SIZE_MAX, &lkey, &rkey) == RDMA_ERR);
+    CHECK(rdmaConnRegister(conn, low, 8, NULL, &rkey) == RDMA_ERR);
+}
+
 static int client(char *ip, int port) {
     RdmaConn *conn = rdmaConn();
     CHECK(conn != NULL);
@@ -68,7 +82,8 @@ static int client(char *ip, int port) {
     /* A message, and one with a number. */
     char buffer[64] = {0};
     CHECK(rdmaConnSend(conn, "hello", 5) == 5);
-    CHECK(rdmaConnRecv(conn, buffer, sizeof buffer) == 5 && memcmp(buffer, "hello", 5) == 0 && rdmaConnImm(conn) == 1);
+    CHECK(rdmaConnRecv(conn, buffer, sizeof buffer) == 5 && memcmp(buffer, "hello", 5) == 0);
+    CHECK(rdmaConnImm(conn) == 1);
     CHECK(rdmaConnSendWithImm(conn, 7, "again", 5) == 5);
     CHECK(rdmaConnRecv(conn, buffer, sizeof buffer) == 5 && rdmaConnImm(conn) == 8);
 
@@ -90,13 +105,23 @@ static int client(char *ip, int port) {
     CHECK(rdmaConnRegister(conn, many, large, &lkey, &rkey) == RDMA_OK);
     uint64_t addr = (uint64_t)(uintptr_t)many;
     CHECK(rdmaSyncWriteSignaled(conn, addr, lkey + 1, addr, rkey, 8) == RDMA_ERR);
-    CHECK(rdmaPAWriteSignaled(conn, addr, lkey, 0, 8) == RDMA_ERR && strstr(rdmaLastError(), "physical") != NULL);
+    CHECK(rdmaPAWriteSignaled(conn, addr, lkey, 0, 8) == RDMA_ERR);
+    CHECK(strstr(rdmaLastError(), "physical") != NULL);
     CHECK(rdmaPAReadSignaled(conn, addr, lkey, 0, 8) == RDMA_ERR);
     CHECK(rdmaPASyncWriteSignaled(conn, addr, lkey, 0, 8) == RDMA_ERR);
     CHECK(rdmaPASyncReadSignaled(conn, addr, lkey, 0, 8) == RDMA_ERR);
     CHECK(rdmaConnSend(NULL, "x", 1) == (size_t)-1);
+    sums(conn);
 
     rdmaConnClose(conn);
+    /* What is closed is an error, and is not looked at. */
+    CHECK(rdmaConnSend(conn, "x", 1) == (size_t)-1 && rdmaConnect(conn, ip, port) == RDMA_ERR);
+    rdmaConnClose(conn);
+    rdmaConnClose(NULL);
+    rdmaConnClose((RdmaConn *)buffer);
+    CHECK(strstr(rdmaLastError(), "no handle") != NULL);
+    rdmaServerRelease((RdmaListener *)buffer);
+    CHECK(rdmaServerStart((RdmaListener *)conn) == RDMA_ERR);
     rdmaRuntimeStop();
     free(many);
     puts("all is well");
@@ -110,6 +135,6 @@ int main(int argc, char **argv) {
     if (argc == 4 && strcmp(argv[1], "client") == 0) {
         return client(argv[2], atoi(argv[3]));
     }
-    fprintf(stderr, "usage: example server IP | client IP PORT\n");
+    fprintf(stderr, "usage: snow server IP | client IP PORT\n");
     return 2;
 }

@@ -1,7 +1,7 @@
 //! What the analysis needs to know of one packet.
 
 use super::sightings::Sightings;
-use crate::decode::Context;
+use crate::decode::{Context, TrainPosition};
 use crate::time::Instant;
 use crate::wire::aeth::Syndrome;
 use crate::wire::mad::{AttributeId, MgmtClass};
@@ -12,6 +12,8 @@ use crate::wire::{Bits, Gid, IcrcVerdict, Msn, Network, Opcode, Packet, Psn, Qpn
 pub struct PacketFacts {
     /// Its number in the capture (`frame.number`; of the merged capture, where there are several files).
     pub frame: u64,
+    /// Its position in its frame, if that is a train of several packets.
+    pub train: Option<TrainPosition>,
     /// Which of the files it is from, counted from 0.
     pub file: u16,
     /// When it was captured. A frame without a time stamp has that of the frame before it.
@@ -36,12 +38,18 @@ pub struct PacketFacts {
     pub payload_len: u32,
     /// Bytes of the whole frame on the wire.
     pub wire_len: u32,
+    /// The differentiated services code point, where there is an IP header.
+    pub dscp: Option<u8>,
     /// Whether a switch marked it: ECN field CE.
     pub is_ce_marked: bool,
     /// The verdict on its ICRC.
     pub icrc: IcrcVerdict,
     /// Whether the capture cut it short.
     pub is_cut: bool,
+    /// Whether it cut the packet in its headers.
+    pub is_header_cut: bool,
+    /// Whether the frame holds several packets that cannot be told apart.
+    pub unsplit: Unsplit,
     /// Syndrome and MSN of the AETH, where there is one.
     pub aeth: Option<(Syndrome, Msn)>,
     /// Address, key and length of the RETH or the AtomicETH, where there is one.
@@ -53,6 +61,27 @@ pub struct PacketFacts {
     pub cm: Option<Box<CmFacts>>,
     /// What the other files of the capture say about it.
     pub sightings: Sightings,
+}
+
+/// Whether a frame is a train that is cut before its first packet ends.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Unsplit {
+    /// It is not.
+    #[default]
+    No,
+    /// Its length may be that of one packet, or that of several.
+    Possible,
+    /// No packet has its length. What else is told of the packet is wrong.
+    Certain,
+}
+
+impl Unsplit {
+    fn of(context: &Context<'_>, packet: &Packet<'_>) -> Self {
+        if context.train.is_some() || !context.frame.is_cut() || packet.has_length_of_one() {
+            return Self::No;
+        }
+        if packet.is_impossible() { Self::Certain } else { Self::Possible }
+    }
 }
 
 /// Address, key and length of an RDMA request.
@@ -111,6 +140,7 @@ impl PacketFacts {
         let payload_len = u32::try_from(packet.payload_len()).unwrap_or(u32::MAX);
         Some(Self {
             frame: context.number,
+            train: context.train,
             file,
             time,
             source,
@@ -123,15 +153,34 @@ impl PacketFacts {
             psn: bth.psn(),
             payload_len,
             wire_len: context.wire_len,
+            dscp: dscp_of(frame.network()),
             is_ce_marked: is_ce_marked(frame.network()),
             icrc,
             is_cut: frame.is_cut(),
+            is_header_cut: packet.bytes().len() < packet.header_len(),
+            unsplit: Unsplit::of(context, packet),
             aeth: packet.aeth().map(|aeth| (aeth.syndrome(), aeth.msn())),
             reth: reth_of(packet),
             digest: frame.icrc_bytes().map_or_else(|| digest_of(packet), u32::from_le_bytes),
             cm: cm_of(packet),
             sightings: Sightings::default(),
         })
+    }
+}
+
+/// The differentiated services code point of an IP header.
+fn dscp_of(network: Option<&Network<'_>>) -> Option<u8> {
+    match network {
+        Some(Network::Ipv4 { header, .. }) => Some(low_byte(header.dscp())),
+        Some(Network::Ipv6 { header, .. }) => Some(low_byte(header.dscp())),
+        Some(Network::Grh(_)) | None => None,
+    }
+}
+
+impl PacketFacts {
+    /// Returns what identifies a packet in a capture: its frame, and its position in a train or 0.
+    pub fn identity(&self) -> (u64, u16) {
+        (self.frame, self.train.map_or(0, |train| train.index))
     }
 }
 

@@ -1,0 +1,267 @@
+//! Recovery of one requester: where it went back to, and what made it do so.
+
+use std::collections::VecDeque;
+
+use super::limits::NAKS_MAX;
+use super::losses::OpenLoss;
+use super::records::{Record, RecordFlags};
+use super::requester::{Requester, TIMEOUT_NANOS_LEAST};
+use super::{PacketFacts, RetransmissionCause};
+
+/// A response that makes the requester go back.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Trigger {
+    pub(super) cause: RetransmissionCause,
+    /// Where to: the PSN of the NAK, or the first response that is missing.
+    pub(super) sequence: u64,
+    pub(super) time: u64,
+    pub(super) frame: u64,
+    pub(super) asked: Asked,
+}
+
+impl Trigger {
+    /// Whether the requester may still go back for it: what is settled counts only while the
+    /// requester can be about to.
+    pub(super) fn is_current(&self, now: u64) -> bool {
+        matches!(self.asked, Asked::Missing | Asked::Presumed | Asked::Passed | Asked::Dropped)
+            || now.saturating_sub(self.time) < TIMEOUT_NANOS_LEAST
+    }
+}
+
+/// What became of the packet that a [`Trigger`] asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Asked {
+    /// It has not come.
+    Missing,
+    /// It has not come, as is seen when one before it comes: it may be on its way.
+    Presumed,
+    /// It came after all, later than packets that were sent after it: it was not lost.
+    Late,
+    /// The answer to a copy of its request came: it was lost, or is late.
+    Replayed,
+    /// The requester went back, though not as far: the loss is told.
+    Told,
+    /// It arrived while an earlier one was missing, so that the responder dropped it.
+    Dropped,
+    /// The requester went on since: it had gone back, and what it retransmitted did not come to the
+    /// capture point.
+    Passed,
+}
+
+/// A timeout of which it is not known yet what was lost.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct OpenTimeout {
+    /// Where the requester went back to.
+    pub(super) sequence: u64,
+    /// The frame of the retransmission.
+    pub(super) frame: u64,
+    /// The last packet that it had sent before: sequence and frame.
+    pub(super) tail: (u64, u64),
+    /// It went back to a READ or ATOMIC: responses tell what was lost.
+    pub(super) is_read: bool,
+}
+
+/// What a requester does about losses.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Recovery {
+    /// What it will send next, if it goes on as it does.
+    pub(super) cursor: u64,
+    /// Number of times that the requester went back, and why it did so last.
+    pub(super) pass: u32,
+    pub(super) pass_start: u64,
+    pub(super) pass_cause: Option<RetransmissionCause>,
+    /// The frame with which it went back last.
+    pub(super) pass_frame: u64,
+    /// It went back and has had no response in order since: it drops others, and goes back for none
+    /// of them.
+    pub(super) is_recovering: bool,
+    /// Since it went back: a response that did not come, although a later one did.
+    pub(super) unanswered: Option<u64>,
+    /// Responses that it dropped since it went back.
+    pub(super) dropped: VecDeque<u64>,
+    /// Behind the last response to what it had requested before it went back.
+    pub(super) dropped_end: u64,
+    /// The last NAK or RNR NAK that the requester has not acted on yet.
+    pub(super) trigger: Option<Trigger>,
+    /// The last sequence-error NAKs that it has not acted on, also those of what is acknowledged by
+    /// now.
+    pub(super) naks: VecDeque<Trigger>,
+    /// The implied NAK that the requester has not acted on yet.
+    pub(super) implied: Option<Trigger>,
+    pub(super) open_timeout: Option<OpenTimeout>,
+    /// Rewinds since the last progress, and the time of the last one.
+    pub(super) attempts: u32,
+    pub(super) attempt_time: u64,
+    /// The time of the first of these rewinds.
+    pub(super) attempts_since: u64,
+    /// The longest time between two attempts without progress.
+    pub(super) attempt_interval: u64,
+}
+
+impl Recovery {
+    /// Remembers a sequence-error NAK.
+    pub(super) fn add_nak(&mut self, nak: Trigger) {
+        if self.naks.len() >= NAKS_MAX {
+            self.naks.pop_front();
+        }
+        self.naks.push_back(nak);
+    }
+
+    /// Takes back what was changed at `time`, and keeps what came since.
+    fn restore(&mut self, before: Self, time: u64) {
+        let since = core::mem::replace(self, before);
+        let newer = |known: Option<Trigger>| known.filter(|known| known.time > time);
+        self.pass = since.pass;
+        self.trigger = newer(since.trigger).or(self.trigger);
+        self.implied = newer(since.implied).or(self.implied);
+        for nak in since.naks.into_iter().filter(|nak| nak.time > time) {
+            self.add_nak(nak);
+        }
+        if since.attempts == 0 {
+            self.attempts = 0;
+        }
+    }
+
+    /// A packet that a NAK names arrived at the responder after all.
+    pub(super) fn mark_late(&mut self, sequence: u64) {
+        let naks = self.naks.iter_mut().chain(&mut self.trigger);
+        for nak in naks.filter(|nak| nak.sequence == sequence) {
+            nak.asked = Asked::Late;
+        }
+    }
+
+    /// The NAK that names a sequence number, or what is acknowledged by now if this is the first
+    /// that is not, and that the requester has not acted on.
+    pub(super) fn nak_of(&self, sequence: u64, unacked: u64, now: u64) -> Option<Trigger> {
+        let is_it = |nak: &&Trigger| {
+            let is_named = nak.sequence == sequence;
+            (is_named || (nak.sequence < sequence && sequence == unacked))
+                && now.saturating_sub(nak.time) < NAK_REACTION_NANOS
+        };
+        self.naks.iter().rev().find(is_it).copied()
+    }
+}
+
+/// A rewind, or the continuation of one behind packets that did not come, that only one packet
+/// shows so far. If the next packet does not follow it, the network delivered it late.
+#[derive(Clone, Debug)]
+pub(super) struct Tentative {
+    /// The state before it.
+    pub(super) before: Recovery,
+    /// The record of the packet before it came.
+    pub(super) record: Record,
+    /// The sequence number behind it.
+    pub(super) end: u64,
+    pub(super) cause: RetransmissionCause,
+    pub(super) rto_seen: u64,
+    pub(super) wait: u64,
+    pub(super) wire_len: u32,
+    pub(super) frame: u64,
+    pub(super) time: u64,
+}
+
+impl Requester {
+    /// The requester goes back: once for each loss.
+    pub(super) fn begin_recovery(&mut self) {
+        let recovery = &mut self.recovery;
+        recovery.is_recovering = true;
+        recovery.unanswered = None;
+        recovery.dropped.clear();
+        recovery.dropped_end = self.last_ack.sequence + 1;
+    }
+
+    /// A response came in order.
+    pub(super) fn end_recovery(&mut self) {
+        self.recovery.is_recovering = false;
+        self.recovery.unanswered = None;
+    }
+
+    /// Whether the requester went back and waits for what it requested again. If it waits for
+    /// longer than its timeout takes, the capture has missed the response.
+    pub(super) fn is_recovering(&self, now: u64) -> bool {
+        let since = now.saturating_sub(self.recovery.attempt_time);
+        self.recovery.is_recovering && since < self.timeout_least()
+    }
+
+    /// Decides what a rewind of one packet was, now that the next one begins at `next`. A packet of
+    /// a rewind is followed by those behind it, one that was overtaken by what is sent next, or by
+    /// another that was. Returns whether the next one is such another, which leaves it open.
+    pub(super) fn settle_tentative(&mut self, next: u64, now: u64) -> bool {
+        let Some(tentative) = self.tentative.take() else { return false };
+        let (first, end) = (tentative.record.sequence, tentative.end);
+        let cursor = tentative.before.cursor;
+        let is_forward = first > cursor;
+        let fills = self.records.get(next).is_some_and(|record| record.missing > 0);
+        let follows = next > first && (is_forward || next < cursor) && !(fills && next > end);
+        let is_repeated = !is_forward
+            && next <= first
+            && now.saturating_sub(tentative.time) >= self.timeout_least();
+        if follows || is_repeated {
+            if is_forward {
+                self.skip_until(cursor, first);
+            }
+            return false;
+        }
+        if fills && next > end && next != cursor && next < self.next {
+            self.tentative = Some(tentative);
+            return true;
+        }
+        let counter = super::requester::retransmitted_mut(&mut self.statistics, tentative.cause);
+        if !is_forward {
+            counter.rewinds = counter.rewinds.saturating_sub(1);
+            counter.wait_nanos = counter.wait_nanos.saturating_sub(tentative.wait);
+        }
+        counter.packets = counter.packets.saturating_sub(1);
+        counter.bytes = counter.bytes.saturating_sub(tentative.wire_len.into());
+        if let Some(message) = self.messages.find_mut(first) {
+            message.retransmitted_packets = message.retransmitted_packets.saturating_sub(1);
+            message.retransmitted_bytes =
+                message.retransmitted_bytes.saturating_sub(tentative.wire_len.into());
+        }
+        self.recovery.restore(tentative.before, tentative.time);
+        self.rto_seen = tentative.rto_seen;
+        if let Some(record) = self.records.get_mut(first) {
+            // It was sent when it was missed.
+            (record.time, record.pass) = (tentative.record.time, tentative.record.pass);
+            record.missing = record.missing.saturating_sub(1);
+            record.flags |= RecordFlags::LATE;
+        }
+        self.disprove_loss(first);
+        self.count_reordered(tentative.frame);
+        false
+    }
+
+    /// A packet that was taken for lost came late: its loss is not told.
+    pub(super) fn disprove_loss(&mut self, sequence: u64) {
+        let is_it = |loss: &OpenLoss| loss.is_request(sequence);
+        if let Some(at) = self.open_losses.iter().rposition(is_it) {
+            self.open_losses.remove(at);
+        }
+    }
+
+    /// The responder answers a request once more, so that it has two transmissions of it: what was
+    /// taken for lost because of a timeout was not.
+    pub(super) fn disprove_timeout(&mut self) {
+        if let Some(at) = self.open_losses.iter().rposition(OpenLoss::is_by_timeout) {
+            self.open_losses.remove(at);
+        }
+    }
+
+    /// The responder answers long after the last retransmission.
+    pub(super) fn note_slow_answer(&mut self, packet: &PacketFacts) {
+        let since = self.recovery.attempts_since;
+        let nanos = packet.time.as_nanos().saturating_sub(since);
+        let slow = &mut self.statistics.slow_answers;
+        (slow.count, slow.longest_nanos) = (slow.count + 1, slow.longest_nanos.max(nanos));
+        self.evidence().slow_answers.push(packet.frame);
+    }
+
+    /// Counts a packet that arrived after one that was sent later.
+    pub(super) fn count_reordered(&mut self, frame: u64) {
+        self.statistics.reordered += 1;
+        self.evidence().reordered.push(frame);
+    }
+}
+
+/// A requester acts on a NAK sooner than this.
+pub(super) const NAK_REACTION_NANOS: u64 = 20_000_000;

@@ -1,0 +1,19 @@
+//! A connection as its packets show it: what `analysis` and `replay` must both know, told once and
+//! judged by neither.
+//!
+//! - [`packet`], [`sightings`]: what must be known of one packet.
+//! - [`agreement`]: what the connection manager agreed.
+//! - [`mtu`]: path MTUs, and the sizes of READs at them.
+//! - [`sequence`]: PSNs unwrapped to numbers that never wrap.
+//! - [`timing`]: times that hold for every requester.
+//! - [`responses`]: READ and ATOMIC responses in the order in which a responder sends them.
+#![forbid(unsafe_code)]
+
+pub(crate) mod agreement;
+pub(crate) mod fold_map;
+pub(crate) mod mtu;
+pub(crate) mod packet;
+pub(crate) mod responses;
+pub(crate) mod sequence;
+pub(crate) mod sightings;
+pub(crate) mod timing;

@@ -1,0 +1,327 @@
+//! READ and ATOMIC responses in the order in which a responder sends them.
+//!
+//! A responder executes requests in their order, and sends the responses to each from its first PSN
+//! to its last. A request that is repeated makes it do so again. So the requests that pass a
+//! capture point tell which responses follow, and what is missing among them was lost before the
+//! point, whatever the requester does about it.
+
+use core::ops::Range;
+use std::collections::VecDeque;
+
+/// Requests of a direction that wait for their responses at the most. The oldest are forgotten.
+const RUNS_MAX: usize = 1024;
+
+/// Responses that are missing and remembered, at the most, in case they are late. The oldest are forgotten.
+const LATE_MAX: usize = 256;
+
+/// Responses to one request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Run {
+    /// Sequence number of the first response.
+    pub(crate) first: u64,
+    /// Sequence number behind the last response; the greatest possible one while the path MTU is
+    /// not known.
+    pub(crate) end: u64,
+    /// Bytes that a READ asks for.
+    pub(crate) length: u32,
+    /// Whether `end` is known.
+    pub(crate) is_sized: bool,
+    /// Frame of the request.
+    pub(crate) frame: u64,
+    /// Time of the request.
+    pub(crate) time: u64,
+}
+
+/// Responses that did not come before one that did.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Missing {
+    /// The rest of the run before.
+    pub(crate) tail: Range<u64>,
+    /// Requests without any response: they were lost, or all responses to them.
+    pub(crate) unanswered: Vec<Run>,
+    /// Responses of the same run.
+    pub(crate) head: Range<u64>,
+}
+
+/// The place of a response among those that are due.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Arrival {
+    /// It is due, behind what is missing.
+    Due(Missing),
+    /// It was missing, and others overtook it.
+    Late,
+    /// It belongs to no run that is due: it is a copy, or answers a request that was not captured.
+    Stray,
+}
+
+/// Responses that are due, in their order.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct ResponseRuns {
+    /// The run that is being sent, and its next sequence number.
+    current: Option<(Run, u64)>,
+    waiting: VecDeque<Run>,
+    /// Responses that were missing lately and may be late.
+    missing: VecDeque<u64>,
+    /// The request that the responder waits for since a NAK: it drops those behind it.
+    expected: Option<u64>,
+    is_unsized: bool,
+}
+
+impl ResponseRuns {
+    /// Takes a request of any kind with so many sequence numbers: the one that the responder waits
+    /// for, if it is it.
+    pub(crate) fn arrive(&mut self, first: u64, span: u64) {
+        self.expected = self.expected.filter(|expected| !(first..first + span).contains(expected));
+    }
+
+    /// Takes a READ or ATOMIC request, after [`arrive`](Self::arrive).
+    pub(crate) fn request(&mut self, run: Run) {
+        if self.expected.is_some_and(|expected| run.first > expected) {
+            return;
+        }
+        self.is_unsized |= !run.is_sized;
+        if self.waiting.len() >= RUNS_MAX {
+            self.waiting.pop_front();
+        }
+        self.waiting.push_back(run);
+    }
+
+    /// Takes a NAK or RNR NAK: the responder dropped the requests from `sequence` on.
+    pub(crate) fn drop_from(&mut self, sequence: u64) {
+        self.waiting.retain(|run| run.first < sequence);
+        self.expected = Some(sequence);
+    }
+
+    /// Takes the path MTU, in bytes; 0: not known.
+    pub(crate) fn size(&mut self, mtu: u32) {
+        if mtu == 0 || !core::mem::take(&mut self.is_unsized) {
+            return;
+        }
+        let current = self.current.iter_mut().map(|(run, _)| run);
+        for run in current.chain(&mut self.waiting).filter(|run| !run.is_sized) {
+            run.end = run.first + u64::from(run.length.div_ceil(mtu)).max(1);
+            run.is_sized = true;
+        }
+    }
+
+    /// Forgets all.
+    pub(crate) fn clear(&mut self) {
+        *self = Self::default();
+    }
+
+    /// Takes a response, `begins`: the first of its run. What was requested after `answerable` cannot be answered yet.
+    pub(crate) fn response(&mut self, sequence: u64, begins: bool, answerable: u64) -> Arrival {
+        let holds = |run: &Run| {
+            if begins { run.first == sequence } else { (run.first..run.end).contains(&sequence) }
+        };
+        if let Some((run, next)) = &mut self.current {
+            if (*next..run.end).contains(&sequence) && !begins {
+                let head = *next..sequence;
+                *next = sequence + 1;
+                self.expect_late(head.clone());
+                return Arrival::Due(Missing { head, ..Missing::default() });
+            }
+            // A request that is repeated is answered behind all of the present run.
+            let is_unfinished = *next < run.end;
+            let is_again = |run: &Run| holds(run) && run.time <= answerable;
+            let is_answered_again = self.waiting.iter().any(is_again);
+            let may_be_late = if begins {
+                is_unfinished && !is_answered_again
+            } else {
+                is_unfinished || !is_answered_again
+            };
+            if may_be_late && self.take_late(sequence) {
+                return Arrival::Late;
+            }
+            if let Some((_, next)) = self.current
+                && sequence + 1 == next
+                && !begins
+            {
+                return Arrival::Stray;
+            }
+        }
+        let Some(at) = self.waiting.iter().position(holds) else { return Arrival::Stray };
+        let rest = self.current.filter(|(run, _)| run.is_sized);
+        let tail = rest.map_or(0..0, |(run, next)| next..run.end);
+        let unanswered = self.waiting.drain(..at).collect();
+        let Some(run) = self.waiting.pop_front() else { return Arrival::Stray };
+        self.current = Some((run, sequence + 1));
+        self.take_late(sequence);
+        let head = run.first..sequence;
+        self.expect_late(tail.clone());
+        self.expect_late(head.clone());
+        Arrival::Due(Missing { tail, unanswered, head })
+    }
+
+    /// Remembers responses that are missing, the last ones if they are many.
+    fn expect_late(&mut self, missing: Range<u64>) {
+        let first = missing.end.saturating_sub(LATE_MAX as u64).max(missing.start);
+        self.missing.extend(first..missing.end);
+        let excess = self.missing.len().saturating_sub(LATE_MAX);
+        self.missing.drain(..excess);
+    }
+
+    /// Whether a response was missing; it is not any more.
+    fn take_late(&mut self, sequence: u64) -> bool {
+        let at = self.missing.iter().position(|&missing| missing == sequence);
+        at.and_then(|at| self.missing.remove(at)).is_some()
+    }
+
+    /// Takes what is missing before a response to `sequence`, which was requested at `time`, though
+    /// it is to another request: the rest of the run that is being sent, and the runs that should
+    /// have come before.
+    pub(crate) fn pass(&mut self, sequence: u64, time: u64) -> Missing {
+        let is_before = |run: &Run| run.is_sized && run.end <= sequence && run.time <= time;
+        let current = self.current.take_if(|(run, _)| is_before(run));
+        let tail = current.map_or(0..0, |(run, next)| next..run.end);
+        let before = self.waiting.iter().take_while(|run| is_before(run)).count();
+        let unanswered = self.waiting.drain(..before).collect();
+        Missing { tail, unanswered, head: 0..0 }
+    }
+
+    /// Takes the requests that are still without a response and that are of PSNs before
+    /// `acknowledged`, so that a repetition of them was answered.
+    pub(crate) fn take_unanswered(&mut self, acknowledged: u64) -> Vec<Run> {
+        let is_done = |run: &Run| run.is_sized && run.end <= acknowledged;
+        let done = self.waiting.iter().copied().filter(is_done).collect();
+        self.waiting.retain(|run| !is_done(run));
+        done
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run(first: u64, end: u64) -> Run {
+        Run { first, end, length: 0, is_sized: true, frame: first, time: 0 }
+    }
+
+    /// Number of responses that are missing.
+    fn count(missing: &Missing) -> usize {
+        missing.tail.clone().chain(missing.head.clone()).count()
+    }
+
+    fn runs(all: &[(u64, u64)]) -> ResponseRuns {
+        let mut runs = ResponseRuns::default();
+        all.iter().for_each(|&(first, end)| runs.request(run(first, end)));
+        runs
+    }
+
+    /// Number of responses that are missing before one that is due.
+    fn missing_before(arrival: Arrival) -> Option<usize> {
+        match arrival {
+            Arrival::Due(missing) => Some(count(&missing)),
+            Arrival::Late | Arrival::Stray => None,
+        }
+    }
+
+    /// What is missing before a response that is due.
+    fn due(arrival: Arrival) -> Missing {
+        match arrival {
+            Arrival::Due(missing) => missing,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn responses_in_order_miss_nothing() {
+        let mut runs = runs(&[(0, 3), (3, 4)]);
+        for sequence in 0..4 {
+            let arrival = runs.response(sequence, [0, 3].contains(&sequence), u64::MAX);
+            assert_eq!(missing_before(arrival), Some(0));
+        }
+        assert_eq!(runs.response(3, true, u64::MAX), Arrival::Stray, "a copy");
+    }
+
+    #[test]
+    fn gap_and_tail_and_head_are_missing() {
+        let mut runs = runs(&[(0, 6), (6, 9)]);
+        assert_eq!(due(runs.response(0, true, u64::MAX)).head, 0..0);
+        assert_eq!(due(runs.response(3, false, u64::MAX)).head, 1..3);
+        let missing = due(runs.response(7, false, u64::MAX));
+        assert_eq!(missing, Missing { tail: 4..6, unanswered: vec![], head: 6..7 });
+        assert_eq!(runs.response(1, false, u64::MAX), Arrival::Late);
+        assert_eq!(runs.response(1, false, u64::MAX), Arrival::Stray);
+        assert_eq!(due(runs.response(8, false, u64::MAX)).head, 8..8);
+    }
+
+    #[test]
+    fn first_response_that_others_overtook_does_not_answer_the_request_made_for_want_of_it() {
+        let mut runs = runs(&[(0, 4)]);
+        runs.request(Run { time: 20, ..run(0, 4) });
+        assert_eq!(due(runs.response(1, false, 10)).head, 0..1);
+        assert_eq!(runs.response(0, true, 10), Arrival::Late);
+        for sequence in 2..4 {
+            assert_eq!(missing_before(runs.response(sequence, false, u64::MAX)), Some(0));
+        }
+        for sequence in 0..4 {
+            let arrival = runs.response(sequence, sequence == 0, u64::MAX);
+            assert_eq!(missing_before(arrival), Some(0), "{sequence}");
+        }
+    }
+
+    #[test]
+    fn first_response_is_late_while_the_next_run_is_not_finished() {
+        let mut runs = runs(&[(0, 2), (2, 5)]);
+        runs.request(Run { time: 20, ..run(0, 2) });
+        assert_eq!(due(runs.response(1, false, u64::MAX)).head, 0..1);
+        assert_eq!(missing_before(runs.response(2, true, u64::MAX)), Some(0));
+        assert_eq!(missing_before(runs.response(3, false, u64::MAX)), Some(0));
+        assert_eq!(runs.response(0, true, 10), Arrival::Late);
+        for (sequence, begins) in [(4, false), (0, true), (1, false)] {
+            assert_eq!(
+                missing_before(runs.response(sequence, begins, u64::MAX)),
+                Some(0),
+                "{sequence}"
+            );
+        }
+    }
+
+    #[test]
+    fn last_response_that_others_overtook_does_not_begin_a_later_run() {
+        let mut runs = runs(&[(0, 4), (4, 8), (3, 4)]);
+        for (sequence, begins) in [(0, true), (1, false), (2, false)] {
+            assert_eq!(missing_before(runs.response(sequence, begins, u64::MAX)), Some(0));
+        }
+        assert_eq!(due(runs.response(4, true, u64::MAX)).tail, 3..4);
+        assert_eq!(runs.response(3, false, u64::MAX), Arrival::Late);
+        assert_eq!(missing_before(runs.response(5, false, u64::MAX)), Some(0));
+    }
+
+    #[test]
+    fn repeated_request_is_answered_from_its_first_psn() {
+        // The first READ misses 2 and 3; the requester asks for what is left of it, and for the
+        // second one.
+        let mut runs = runs(&[(0, 4), (4, 8), (2, 4), (4, 8)]);
+        let all = [(0, true), (1, false), (4, true), (5, false), (6, false), (7, false)];
+        let missing: Vec<_> = all
+            .iter()
+            .flat_map(|&(sequence, begins)| due(runs.response(sequence, begins, u64::MAX)).tail)
+            .collect();
+        assert_eq!(missing, [2, 3]);
+        for (sequence, begins) in [(2, true), (3, false), (4, true)] {
+            let arrival = runs.response(sequence, begins, u64::MAX);
+            assert_eq!(missing_before(arrival), Some(0), "{sequence}");
+        }
+    }
+
+    #[test]
+    fn request_without_a_response_is_unanswered() {
+        let mut runs = runs(&[(0, 2), (2, 4), (4, 6)]);
+        assert_eq!(due(runs.response(0, true, u64::MAX)).unanswered, []);
+        assert_eq!(due(runs.response(4, true, u64::MAX)).unanswered, [run(2, 4)]);
+    }
+
+    #[test]
+    fn requests_behind_a_nak_are_not_executed() {
+        let mut runs = runs(&[(0, 2), (2, 4), (4, 6)]);
+        runs.drop_from(2);
+        runs.request(run(4, 6));
+        runs.arrive(2, 2);
+        runs.request(run(2, 4));
+        runs.response(0, true, u64::MAX);
+        let missing = due(runs.response(2, true, u64::MAX));
+        assert_eq!(missing, Missing { tail: 1..2, unanswered: vec![], head: 2..2 });
+    }
+}

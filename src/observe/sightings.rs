@@ -1,0 +1,35 @@
+//! Sightings of one packet by several capture points.
+
+use crate::time::Instant;
+
+/// Findings of the other files of a capture about a packet. With one file nothing is known.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Sightings {
+    /// Where it was lost, if one capture point saw it and the next one on its way did not.
+    pub lost: Option<LostBetween>,
+    /// Where it may have been lost: the file of the next capture point on its way ends before it could have seen it.
+    pub unseen: Option<LostBetween>,
+    /// The last capture point on its way saw it.
+    pub is_delivered: bool,
+    /// The network made it of a packet that was sent once.
+    pub is_copy: bool,
+    /// A packet of the same flow that was sent later arrived earlier at the last capture point.
+    pub is_overtaken: bool,
+    /// Time when the capture point nearest to the responder saw it, if another one did too.
+    pub far: Option<Instant>,
+    /// It was lost because it was damaged: the next capture point saw it with a wrong ICRC.
+    pub is_damaged_later: bool,
+    /// It is the damaged form of a packet that another file has whole.
+    pub is_damaged_copy: bool,
+}
+
+/// Two capture points between which a packet was lost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LostBetween {
+    /// The last file that has it.
+    pub from: u16,
+    /// The first file on its way that does not.
+    pub to: u16,
+    /// Its frame in the last file that has it.
+    pub frame: u64,
+}

@@ -1,0 +1,393 @@
+//! Sockets that count, processes with deadlines, and addresses that no other test uses.
+//!
+//! A stranger is an ordinary socket at an address of its own. It knows what it sent and what came
+//! back. A third party never asked for anything: it counts what reaches it. Nothing here waits
+//! longer than [`LONG`], and what ran out of time is named.
+
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::net::{Ipv4Addr, Shutdown, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+/// Maximum time that anything may take on a machine under load.
+pub const LONG: Duration = Duration::from_secs(60);
+
+/// Time after which what has not come is taken as not coming.
+pub const QUIET: Duration = Duration::from_millis(400);
+
+/// UDP port of RoCEv2.
+pub const ROCE_PORT: u16 = 4791;
+
+/// Maximum number of bytes that may leave for each byte that a stranger sent.
+pub const AMPLIFICATION_MAX: u64 = 3;
+
+/// Pause between two looks at a condition.
+const PAUSE: Duration = Duration::from_millis(10);
+
+/// Returns a loopback address of this run. Tests of this suite differ by `number`.
+pub fn address(number: u16) -> Ipv4Addr {
+    // The second octet is that of this suite: other suites use addresses by process number, too.
+    let run = std::process::id() % 0x3f;
+    let [high, low] = number.to_be_bytes();
+    assert!(high < 4 && low > 0 && low < 255, "{number} is no address");
+    Ipv4Addr::new(127, 251, u8::try_from(run << 2).unwrap() | high, low)
+}
+
+/// Packets and bytes that passed a socket, without headers of UDP and TCP.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Count {
+    pub packets: u64,
+    pub bytes: u64,
+}
+
+impl Count {
+    fn add(&mut self, bytes: usize) {
+        self.packets += 1;
+        self.bytes += bytes as u64;
+    }
+}
+
+/// Asserts that at most [`AMPLIFICATION_MAX`] times the bytes and packets that came in left.
+#[track_caller]
+pub fn assert_not_amplified(sent: Count, answered: Count) {
+    assert!(
+        answered.bytes <= AMPLIFICATION_MAX * sent.bytes,
+        "{} bytes for {}",
+        answered.bytes,
+        sent.bytes
+    );
+    assert!(
+        answered.packets <= AMPLIFICATION_MAX * sent.packets,
+        "{} packets for {}",
+        answered.packets,
+        sent.packets
+    );
+}
+
+/// Waits until something is so; fails after [`LONG`] and names it.
+#[track_caller]
+pub fn wait_until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let begun = Instant::now();
+    while !is_so() {
+        assert!(begun.elapsed() < LONG, "not within {LONG:?}: {what}");
+        thread::sleep(PAUSE);
+    }
+}
+
+/// Accepts a connection; fails after [`LONG`].
+#[track_caller]
+pub fn accept(listener: &TcpListener) -> TcpStranger {
+    listener.set_nonblocking(true).unwrap();
+    let mut accepted = None;
+    wait_until("a client connects", || {
+        accepted = listener.accept().ok();
+        accepted.is_some()
+    });
+    let (stream, _) = accepted.unwrap();
+    stream.set_nonblocking(false).unwrap();
+    TcpStranger::from(stream)
+}
+
+/// A host that asked for nothing: counts the datagrams that reach its RoCE port.
+#[derive(Debug)]
+pub struct ThirdParty {
+    pub address: Ipv4Addr,
+    counted: Arc<(AtomicU64, AtomicU64)>,
+    stopped: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl ThirdParty {
+    pub fn new(number: u16) -> Self {
+        let address = address(number);
+        let socket = UdpSocket::bind((address, ROCE_PORT)).unwrap();
+        socket.set_read_timeout(Some(PAUSE)).unwrap();
+        let counted = Arc::new((AtomicU64::new(0), AtomicU64::new(0)));
+        let stopped = Arc::new(AtomicBool::new(false));
+        let (count, stop) = (Arc::clone(&counted), Arc::clone(&stopped));
+        let thread = thread::spawn(move || {
+            let mut packet = vec![0; 1 << 16];
+            while !stop.load(Ordering::SeqCst) {
+                if let Ok(bytes) = socket.recv(&mut packet) {
+                    count.0.fetch_add(1, Ordering::SeqCst);
+                    count.1.fetch_add(bytes as u64, Ordering::SeqCst);
+                }
+            }
+        });
+        Self { address, counted, stopped, thread: Some(thread) }
+    }
+
+    /// Returns what has reached it so far.
+    pub fn received(&self) -> Count {
+        let (packets, bytes) = &*self.counted;
+        Count { packets: packets.load(Ordering::SeqCst), bytes: bytes.load(Ordering::SeqCst) }
+    }
+
+    /// Asserts that nothing has reached it, and that nothing comes for a while.
+    #[track_caller]
+    pub fn assert_untouched(&self) {
+        thread::sleep(QUIET);
+        assert_eq!(self.received(), Count::default(), "{} never asked for packets", self.address);
+    }
+}
+
+impl Drop for ThirdParty {
+    fn drop(&mut self) {
+        self.stopped.store(true, Ordering::SeqCst);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// A stranger with a UDP socket.
+#[derive(Debug)]
+pub struct UdpStranger {
+    pub socket: UdpSocket,
+    pub sent: Count,
+    pub received: Count,
+}
+
+impl UdpStranger {
+    /// Binds the RoCE port of an address, where answers go to.
+    pub fn new(number: u16) -> Self {
+        let socket = UdpSocket::bind((address(number), ROCE_PORT)).unwrap();
+        Self { socket, sent: Count::default(), received: Count::default() }
+    }
+
+    pub fn send(&mut self, to: Ipv4Addr, packet: &[u8]) {
+        self.socket.send_to(packet, (to, ROCE_PORT)).unwrap();
+        self.sent.add(packet.len());
+    }
+
+    /// Returns the next packet, if one comes within a time.
+    pub fn receive(&mut self, within: Duration) -> Option<Vec<u8>> {
+        self.socket.set_read_timeout(Some(within)).unwrap();
+        let mut packet = vec![0; 1 << 16];
+        let len = self.socket.recv(&mut packet).ok()?;
+        packet.truncate(len);
+        self.received.add(len);
+        Some(packet)
+    }
+
+    /// Takes what comes until nothing has come for [`QUIET`].
+    pub fn drain(&mut self) -> Count {
+        while self.receive(QUIET).is_some() {}
+        self.received
+    }
+}
+
+/// A stranger with a TCP connection.
+#[derive(Debug)]
+pub struct TcpStranger {
+    stream: BufReader<TcpStream>,
+    pub sent: Count,
+    pub received: Count,
+}
+
+impl TcpStranger {
+    /// Connects from the address of its own that `number` names.
+    pub fn connect(number: u16, to: SocketAddr) -> Self {
+        let socket =
+            socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
+        socket.bind(&SocketAddr::from((address(number), 0)).into()).unwrap();
+        socket.connect_timeout(&to.into(), LONG).unwrap();
+        Self::from(TcpStream::from(socket))
+    }
+
+    /// Sends as much as the peer takes. A peer that has closed is no failure of a stranger.
+    pub fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.stream.get_ref().set_write_timeout(Some(LONG))?;
+        self.stream.get_mut().write_all(bytes)?;
+        self.sent.add(bytes.len());
+        Ok(())
+    }
+
+    /// Returns the next line, without its end, or none if the peer has closed.
+    #[track_caller]
+    pub fn line(&mut self) -> Option<String> {
+        self.stream.get_ref().set_read_timeout(Some(LONG)).unwrap();
+        let mut line = String::new();
+        match self.stream.read_line(&mut line) {
+            Err(error) if is_timeout(&error) => panic!("no line within {LONG:?}"),
+            Ok(0) | Err(_) => None,
+            Ok(bytes) => {
+                self.received.add(bytes);
+                Some(line.trim_end().to_owned())
+            }
+        }
+    }
+
+    /// Ends its own direction, and returns all that the peer still sends.
+    #[track_caller]
+    pub fn finish(&mut self) -> String {
+        let _ = self.stream.get_ref().shutdown(Shutdown::Write);
+        self.rest()
+    }
+
+    /// Returns all that the peer sends until it closes.
+    #[track_caller]
+    pub fn rest(&mut self) -> String {
+        self.stream.get_ref().set_read_timeout(Some(LONG)).unwrap();
+        let mut rest = Vec::new();
+        if let Err(error) = self.stream.read_to_end(&mut rest) {
+            assert!(!is_timeout(&error), "the peer does not close within {LONG:?}");
+        }
+        self.received.add(rest.len());
+        String::from_utf8_lossy(&rest).into_owned()
+    }
+}
+
+impl From<TcpStream> for TcpStranger {
+    fn from(stream: TcpStream) -> Self {
+        let stream = BufReader::new(stream);
+        Self { stream, sent: Count::default(), received: Count::default() }
+    }
+}
+
+fn is_timeout(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut)
+}
+
+/// A command of `roce` that runs until it is dropped, and what it says on standard error.
+#[derive(Debug)]
+pub struct Running {
+    child: Child,
+    said: Arc<Mutex<String>>,
+}
+
+impl Running {
+    /// Starts the command without a token, unless `env` has one.
+    pub fn start(args: &[&str], env: &[(&str, &str)]) -> Self {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_roce"))
+            .args(args)
+            .env_remove("ROCE_TOKEN")
+            .envs(env.iter().copied())
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut stderr = BufReader::new(child.stderr.take().unwrap());
+        let said = Arc::new(Mutex::new(String::new()));
+        let keep = Arc::clone(&said);
+        thread::spawn(move || {
+            let mut line = String::new();
+            while stderr.read_line(&mut line).is_ok_and(|count| count > 0) {
+                keep.lock().unwrap_or_else(PoisonError::into_inner).push_str(&line);
+                line.clear();
+            }
+        });
+        Self { child, said }
+    }
+
+    /// Returns what it has said so far.
+    pub fn said(&self) -> String {
+        self.said.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Waits until it has said something, and returns all that it said.
+    #[track_caller]
+    pub fn wait_for(&self, text: &str) -> String {
+        let begun = Instant::now();
+        loop {
+            let said = self.said();
+            if said.contains(text) {
+                return said;
+            }
+            assert!(begun.elapsed() < LONG, "no '{text}' within {LONG:?}; it said: {said}");
+            thread::sleep(PAUSE);
+        }
+    }
+
+    #[track_caller]
+    pub fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.child), signal).unwrap();
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A server of `roce` (`serve`, `conform serve`) on a loopback address of its own.
+#[derive(Debug)]
+pub struct Server {
+    pub process: Running,
+    pub address: Ipv4Addr,
+    pub port: u16,
+}
+
+impl Server {
+    /// Starts `roce serve` on a free port of an address of this suite.
+    pub fn start(number: u16, args: &[&str], env: &[(&str, &str)]) -> Self {
+        Self::start_command(&["serve"], number, args, env)
+    }
+
+    /// Starts another command that names its port as `roce serve` does.
+    pub fn start_command(
+        command: &[&str],
+        number: u16,
+        args: &[&str],
+        env: &[(&str, &str)],
+    ) -> Self {
+        let address = address(number);
+        let device = format!("udp:{address}");
+        let all = [command, &["-d", &device, "-p", "0"], args].concat();
+        let process = Running::start(&all, env);
+        let said = process.wait_for("TCP port ");
+        let (_, at) = said.split_once("TCP port ").unwrap();
+        let port = at.split([' ', '\n']).next().unwrap().parse().unwrap();
+        Self { process, address, port }
+    }
+
+    pub fn socket_address(&self) -> SocketAddr {
+        (self.address, self.port).into()
+    }
+}
+
+/// Runs the command of `roce` to its end; kills it after [`LONG`] and says so.
+#[track_caller]
+pub fn run(args: &[&str], env: &[(&str, &str)]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_roce"));
+    command.args(args).env_remove("ROCE_TOKEN").envs(env.iter().copied()).stdin(Stdio::null());
+    let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let (out, err) = (drain(child.stdout.take().unwrap()), drain(child.stderr.take().unwrap()));
+    let begun = Instant::now();
+    let status = loop {
+        if let Some(status) = child.try_wait().unwrap() {
+            break status;
+        }
+        if begun.elapsed() > LONG {
+            let _ = child.kill();
+            let _ = child.wait();
+            let said = String::from_utf8_lossy(&err.join().unwrap()).into_owned();
+            panic!("`roce {}` does not end within {LONG:?}; it said: {said}", args.join(" "));
+        }
+        thread::sleep(PAUSE);
+    };
+    Output { status, stdout: out.join().unwrap(), stderr: err.join().unwrap() }
+}
+
+/// Reads a pipe to its end in a thread of its own.
+fn drain(mut pipe: impl Read + Send + 'static) -> JoinHandle<Vec<u8>> {
+    thread::spawn(move || {
+        let mut bytes = Vec::new();
+        let _ = pipe.read_to_end(&mut bytes);
+        bytes
+    })
+}
+
+/// Returns both outputs of a command as one text.
+pub fn text(output: &Output) -> String {
+    let (out, err) = (&output.stdout, &output.stderr);
+    format!("{}{}", String::from_utf8_lossy(out), String::from_utf8_lossy(err))
+}

@@ -1,0 +1,75 @@
+//! A server that opens connections as an honest one without a token does, and then lies.
+
+use std::io::{BufRead, BufReader, Write};
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use super::harness::address;
+
+/// How it goes on after the opening.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Manner {
+    /// It says nothing at all, not even in the opening.
+    Mute,
+    /// It says its lines, and then nothing.
+    Silent,
+    /// It says its lines, and then that it is alive, for ever.
+    Alive,
+}
+
+/// A lying server. Its thread lasts as long as the test.
+#[derive(Debug)]
+pub struct Liar {
+    pub address: Ipv4Addr,
+    pub port: u16,
+}
+
+impl Liar {
+    /// Serves clients; `lines` gives what it says to a client of a protocol after the welcome.
+    pub fn start(
+        number: u16,
+        manner: Manner,
+        lines: impl Fn(&str) -> String + Send + Sync + 'static,
+    ) -> Self {
+        let address = address(number);
+        let listener = TcpListener::bind((address, 0)).unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let lines = Arc::new(lines);
+        thread::spawn(move || {
+            for stream in listener.incoming().flatten() {
+                let lines = Arc::clone(&lines);
+                thread::spawn(move || serve(&stream, manner, &*lines));
+            }
+        });
+        Self { address, port }
+    }
+
+    pub fn name(&self) -> String {
+        format!("{}:{}", self.address, self.port)
+    }
+}
+
+fn serve(mut stream: &TcpStream, manner: Manner, lines: &dyn Fn(&str) -> String) {
+    let mut reader = BufReader::new(stream);
+    let mut line = || {
+        let mut line = String::new();
+        reader.read_line(&mut line).ok().filter(|count| *count > 0)?;
+        Some(line.trim_end().to_owned())
+    };
+    let Some(first) = line() else { return };
+    if manner == Manner::Mute {
+        while line().is_some() {}
+        return;
+    }
+    let _ = stream.write_all(b"open\n");
+    // The request of `roce conform` is one line.
+    while line().is_some_and(|line| line != "end" && line != "scenarios") {}
+    let _ = stream.write_all(b"welcome\n");
+    let _ = stream.write_all(lines(&first).as_bytes());
+    while manner == Manner::Alive && stream.write_all(b"alive\n").is_ok() {
+        thread::sleep(Duration::from_millis(100));
+    }
+    while line().is_some() {}
+}
