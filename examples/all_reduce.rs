@@ -1,8 +1,10 @@
-//! The sum of vectors over all members of a group, by a ring: each member sends only to the next one.
+//! The sum of vectors over all members of a group, by a ring: each member sends only to the next
+//! one.
 //!
-//! The vector has as many parts as there are members. In N-1 steps each member adds the part that comes to its own and passes it
-//! on: then each has one part of the sum. In N-1 further steps the parts of the sum go around. Each member sends 2(N-1)/N
-//! of a vector, however many members there are.
+//! The vector has as many parts as there are members. In N-1 steps each member adds the part that
+//! comes to its own and passes it on: then each has one part of the sum. In N-1 further steps the
+//! parts of the sum go around. Each member sends 2(N-1)/N of a vector, however many members there
+//! are.
 //!
 //! ```console
 //! $ cargo run --release --example all_reduce                        # four members, threads of this process
@@ -38,7 +40,8 @@ struct Ring<'a> {
 }
 
 impl Ring<'_> {
-    /// Sends floats to the next member, and hands those that come from the previous one to `take`, piece by piece.
+    /// Sends floats to the next member, and hands those that come from the previous one to `take`,
+    /// piece by piece.
     fn exchange(&mut self, send: &[f32], into: &mut [f32], take: impl Fn(&mut f32, f32)) -> Result {
         let mut pieces = send
             .chunks(PIECE)
@@ -69,7 +72,8 @@ impl Ring<'_> {
                 }
                 (Some(_), _) => return Err("a piece has the wrong length".into()),
                 (None, _) if piece.is_none() => {
-                    // A member that has gone sends no more: that is an error, and no reason to wait.
+                    // A member that has gone sends no more: that is an error, and no reason to
+                    // wait.
                     self.member.check(self.previous)?;
                     self.member.wait(Duration::from_millis(100))?;
                 }

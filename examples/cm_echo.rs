@@ -1,5 +1,6 @@
-//! An echo server and its client, which find each other by the connection manager: no other connection is needed to
-//! exchange queue pair numbers and addresses. Any program that uses librdmacm can connect to the server, too.
+//! An echo server and its client, which find each other by the connection manager: no other
+//! connection is needed to exchange queue pair numbers and addresses. Any program that uses
+//! librdmacm can connect to the server, too.
 //!
 //! ```console
 //! $ cargo run --example cm_echo -- 127.0.0.1 &

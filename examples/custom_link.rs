@@ -1,5 +1,5 @@
-//! A link of one's own: it wraps another and prints every packet that it sends. Anything that carries packets can be a link: a
-//! tunnel, a queue between threads, a device under test.
+//! A link of one's own: it wraps another and prints every packet that it sends. Anything that
+//! carries packets can be a link: a tunnel, a queue between threads, a device under test.
 //!
 //! ```console
 //! $ cargo run --example custom_link

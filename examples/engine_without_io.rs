@@ -1,5 +1,6 @@
-//! Two engines without socket, clock or thread, on a simulated network that loses a packet in ten. Time is a number that this
-//! program sets: ten seconds of retransmissions take no time, and the same seed gives the same packets.
+//! Two engines without socket, clock or thread, on a simulated network that loses a packet in ten.
+//! Time is a number that this program sets: ten seconds of retransmissions take no time, and the
+//! same seed gives the same packets.
 //!
 //! ```console
 //! $ cargo run --example engine_without_io

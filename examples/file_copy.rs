@@ -1,7 +1,8 @@
-//! Copies a file to another machine by RDMA WRITE: the receiver publishes memory, and the sender writes into it.
+//! Copies a file to another machine by RDMA WRITE: the receiver publishes memory, and the sender
+//! writes into it.
 //!
-//! The receiver's program does nothing while the data comes. It reads a counter that the sender writes beside the data, and shows
-//! how far it is.
+//! The receiver's program does nothing while the data comes. It reads a counter that the sender
+//! writes beside the data, and shows how far it is.
 //!
 //! ```console
 //! $ cargo run --example file_copy -- FROM TO                              # both in one process
@@ -47,7 +48,8 @@ fn send(connection: &Connection, path: &str) -> Result {
     let mut file = File::open(path).map_err(|error| format!("{path}: {error}"))?;
     let total = file.metadata()?.len();
     connection.send(&total.to_le_bytes())?;
-    // Each slot of this memory has a chunk and the progress after it; a slot is used again once its WRITEs are done.
+    // Each slot of this memory has a chunk and the progress after it; a slot is used again once its
+    // WRITEs are done.
     let memory = connection.pd().allocate(IN_FLIGHT * SLOT, Access::LOCAL_WRITE)?;
     let mut in_flight: VecDeque<Operation<'_>> = VecDeque::new();
     let (mut done, mut chunk, mut slots) = (0, vec![0; CHUNK], (0..IN_FLIGHT).cycle());

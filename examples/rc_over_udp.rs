@@ -1,12 +1,13 @@
-//! An RC connection between two processes over ordinary UDP sockets, without privilege. The QPs are exchanged over TCP, as
-//! most verbs programs do.
+//! An RC connection between two processes over ordinary UDP sockets, without privilege. The QPs are
+//! exchanged over TCP, as most verbs programs do.
 //!
 //! ```console
 //! $ cargo run --example rc_over_udp -- 127.0.0.1                  # the server, at this address
 //! $ cargo run --example rc_over_udp -- 127.0.0.2 127.0.0.1        # the client, at its own address, to the server's
 //! ```
 //!
-//! `tcpdump -i lo udp port 4791` shows the packets; across machines use the addresses of their interfaces.
+//! `tcpdump -i lo udp port 4791` shows the packets; across machines use the addresses of their
+//! interfaces.
 
 use std::error::Error;
 use std::io::{BufRead, BufReader, Write};

@@ -16,7 +16,8 @@ use roce::wire::Gid;
 
 mod common;
 
-/// What a program has at its NIC: a protection domain, a completion queue and a QP that is not connected yet.
+/// What a program has at its NIC: a protection domain, a completion queue and a QP that is not
+/// connected yet.
 type Objects = (Pd, Cq, Qp<Rc, Init>);
 
 fn open(link: Link) -> Result<Objects, Box<dyn Error>> {
@@ -39,7 +40,8 @@ fn run() -> Result<(), Box<dyn Error>> {
     let (a, b) = cable(here, there)?;
     let ((a_pd, a_cq, a), (b_pd, b_cq, b)) = (open(a)?, open(b)?);
 
-    // Each side tells the other its address, QPN and first PSN, by any means: here both are in one process.
+    // Each side tells the other its address, QPN and first PSN, by any means: here both are in one
+    // process.
     let (a_end, b_end) = (a.endpoint()?, b.endpoint()?);
     let a = a.connect(&b_end, &Connect::default())?;
     let b = b.connect(&a_end, &Connect::default())?;

@@ -57,8 +57,8 @@
 //!   dependencies that only the command needs.
 //! - `analysis`: connections, messages, causes and findings of captures.
 //! - `conform`: scenarios for any two devices, and the comparison of what they do.
-//! - `replay`: captures held against the engine and the rules of the protocol. It contains `analysis`
-//!   and `conform`.
+//! - `replay`: captures held against the engine and the rules of the protocol. It contains
+//!   `analysis` and `conform`.
 //! - `tokio`: connections of [`net`] by futures, in `net::asynchronous`.
 //! - `raw_eth`: raw packet queue pairs, flow steering and RSS, for the `libibverbs.so.1` of
 //!   `tools/ibverbs`.
@@ -113,14 +113,14 @@
 //! | `conform` | scenarios, run on any two devices, and what differs; with the feature of this name | time, wire, memory, verbs, device, decode, link, nic, connect, control |
 //! | `replay` | captures, checked against the engine and the rules of the protocol; with the feature of this name | time, random, wire, memory, verbs, capture, decode, observe, analysis, engine, conform |
 //!
-//! Nothing imports upwards in this table; `tests/tidy.rs` holds the source against it. Each room's own page says how
-//! it is built.
+//! Nothing imports upwards in this table; `tests/tidy.rs` holds the source against it. Each room's
+//! own page says how it is built.
 //!
 //! # Rules that hold everywhere
 //!
 //! - Nothing that comes from a network or a file can panic, or size an allocation.
-//! - `wire`, `verbs`, `engine` and `cm` read no clock, socket, environment or global random source: the same input gives the
-//!   same output.
+//! - `wire`, `verbs`, `engine` and `cm` read no clock, socket, environment or global random source:
+//!   the same input gives the same output.
 //! - An error names the layer or the offset, what was needed and what was there.
 //! - Facts about an opcode stand in one table; the layout of a header in one declaration.
 

@@ -1,8 +1,10 @@
-//! Proofs that a peer knows a secret, without the secret on the wire: HMAC-SHA256 over labelled fields.
+//! Proofs that a peer knows a secret, without the secret on the wire: HMAC-SHA256 over labelled
+//! fields.
 //!
-//! Each field goes in with its label, and both with their lengths, so that no two lists of fields have one encoding.
-//! A protocol puts in what must not be exchanged: its own name and version, the role of the side that proves, both
-//! addresses, both nonces and what is asked for. A proof that is relayed to another peer, or replayed, fails then.
+//! Each field goes in with its label, and both with their lengths, so that no two lists of fields
+//! have one encoding. A protocol puts in what must not be exchanged: its own name and version, the
+//! role of the side that proves, both addresses, both nonces and what is asked for. A proof that is
+//! relayed to another peer, or replayed, fails then.
 //!
 //! ```
 //! use roce::proof::Proof;
@@ -52,7 +54,8 @@ impl Proof {
         self.mac.finalize().into_bytes().into()
     }
 
-    /// Whether a peer's proof is this one, in a time that does not depend on how much of it is right.
+    /// Whether a peer's proof is this one, in a time that does not depend on how much of it is
+    /// right.
     pub fn verify(self, tag: &[u8]) -> bool {
         self.mac.verify_slice(tag).is_ok()
     }

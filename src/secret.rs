@@ -1,7 +1,8 @@
-//! Numbers that a peer must not be able to predict from others that it has seen. The same seed gives the same ones.
+//! Numbers that a peer must not be able to predict from others that it has seen. The same seed
+//! gives the same ones.
 
-/// What all random numbers of an engine follow from. In a live NIC it is 128 bits from the operating system; a simulation
-/// gives a number.
+/// What all random numbers of an engine follow from. In a live NIC it is 128 bits from the
+/// operating system; a simulation gives a number.
 #[derive(Clone, Copy)]
 pub struct Seed([u64; 2]);
 
@@ -13,8 +14,8 @@ impl Seed {
         Self([number as u64, (number >> 64) as u64])
     }
 
-    /// A seed of 128 random bits from the operating system, other ones each time, also in a forked child. Only rooms that
-    /// touch the system may call it.
+    /// A seed of 128 random bits from the operating system, other ones each time, also in a forked
+    /// child. Only rooms that touch the system may call it.
     pub fn from_system() -> std::io::Result<Self> {
         let mut bytes = [0; 16];
         getrandom::fill(&mut bytes).map_err(std::io::Error::other)?;
@@ -68,7 +69,8 @@ fn sip_round(v: &mut [u64; 4]) {
     v[2] = v[2].rotate_left(32);
 }
 
-/// Random numbers that cannot be predicted from earlier ones: SipHash of a counter, with the seed as its key.
+/// Random numbers that cannot be predicted from earlier ones: SipHash of a counter, with the seed
+/// as its key.
 #[derive(Clone)]
 pub(crate) struct SecretRandom {
     key: [u64; 2],
@@ -103,7 +105,8 @@ impl core::fmt::Debug for SecretRandom {
     }
 }
 
-/// A pseudorandom permutation of the 24-bit numbers: a balanced Feistel network whose round function is SipHash.
+/// A pseudorandom permutation of the 24-bit numbers: a balanced Feistel network whose round
+/// function is SipHash.
 #[derive(Clone)]
 pub(crate) struct Permutation {
     key: [u64; 2],
@@ -165,7 +168,8 @@ mod tests {
 
     #[test]
     fn permutation_is_one_and_depends_on_all_of_its_key() {
-        // Numbers that begin with the same half are a row; if rows do not collide in steps of a prime, nothing does.
+        // Numbers that begin with the same half are a row; if rows do not collide in steps of a
+        // prime, nothing does.
         let mut seen = vec![false; Permutation::SIZE as usize];
         let permutation = Permutation::new(&mut SecretRandom::new(Seed::from(1)));
         for number in (0..Permutation::SIZE).step_by(211) {
@@ -185,8 +189,8 @@ mod tests {
         }
     }
 
-    /// The attack that broke an earlier scrambling used that differences carried over. Here, numbers that differ in one
-    /// bit become numbers that differ in any, each as often as not.
+    /// The attack that broke an earlier scrambling used that differences carried over. Here,
+    /// numbers that differ in one bit become numbers that differ in any, each as often as not.
     #[test]
     fn permutation_scatters_neighbours() {
         let permutation = Permutation::new(&mut SecretRandom::new(Seed::from(2)));

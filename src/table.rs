@@ -1,13 +1,13 @@
 //! Generational tables.
 //!
-//! A table gives each object a slot and each slot a generation, which changes when the slot is reused. Together with the
-//! tag of the device they are the [`Id`] in the handle of the object: it leads there without a search, and neither a stale
-//! one nor one of another device matches.
+//! A table gives each object a slot and each slot a generation, which changes when the slot is
+//! reused. Together with the tag of the device they are the [`Id`] in the handle of the object: it
+//! leads there without a search, and neither a stale one nor one of another device matches.
 //!
-//! A peer knows an object by its number: 24 bits on the wire, from a [`Numbered`](Table::numbered) table. Numbers are
-//! `P(0), P(1), P(2)…`, where P is a pseudorandom permutation with a secret key. So the numbers that a peer has seen tell
-//! nothing about the others, and a number comes back only when all 2^24 were used. A hash index leads from a number to
-//! its slot.
+//! A peer knows an object by its number: 24 bits on the wire, from a [`Numbered`](Table::numbered)
+//! table. Numbers are `P(0), P(1), P(2)…`, where P is a pseudorandom permutation with a secret key.
+//! So the numbers that a peer has seen tell nothing about the others, and a number comes back only
+//! when all 2^24 were used. A hash index leads from a number to its slot.
 
 use std::collections::VecDeque;
 
@@ -21,7 +21,8 @@ const SLOT_MASK: u32 = (1 << SLOT_BITS) - 1;
 /// Maximum number of objects in a table.
 pub(crate) const TABLE_MAX: usize = 1 << SLOT_BITS;
 
-/// Number of slots that are allocated at a time. They never move, and finding one costs no more than in one array.
+/// Number of slots that are allocated at a time. They never move, and finding one costs no more
+/// than in one array.
 const CHUNK: usize = 64;
 
 /// Slot of an object in its table.
@@ -34,8 +35,8 @@ struct Numbers {
     permutation: Permutation,
     /// Count of numbers that were drawn, modulo 2^24.
     drawn: u32,
-    /// Open addressing with linear probing, at most half full. An entry is a number and, below it, a slot plus one;
-    /// zero is no entry. Numbers are pseudorandom, so their low bits are the hash.
+    /// Open addressing with linear probing, at most half full. An entry is a number and, below it,
+    /// a slot plus one; zero is no entry. Numbers are pseudorandom, so their low bits are the hash.
     index: Vec<u64>,
     len: usize,
 }
@@ -117,8 +118,8 @@ impl Numbers {
         true
     }
 
-    /// Removes a number, and closes the gap that it leaves: entries behind it move forward if that is nearer to where
-    /// probing for them begins.
+    /// Removes a number, and closes the gap that it leaves: entries behind it move forward if that
+    /// is nearer to where probing for them begins.
     fn remove(&mut self, number: u32) {
         let mut gap = self.home(number);
         while self.index[gap] >> ENTRY_SLOT_BITS != u64::from(number) || self.index[gap] == 0 {
@@ -161,7 +162,8 @@ pub(crate) struct Table<T> {
     len: usize,
 }
 
-/// A slot begins a cache line, and an object whose first field tells `Some` from `None` is found by that line alone.
+/// A slot begins a cache line, and an object whose first field tells `Some` from `None` is found by
+/// that line alone.
 #[derive(Debug)]
 #[repr(C, align(64))]
 struct Slot<T> {
@@ -196,7 +198,8 @@ impl<T> Table<T> {
         self.limit = self.limit.saturating_add(more).min(TABLE_MAX);
     }
 
-    /// Makes room for more slots, and for all of them in the list of free ones; returns whether there was memory.
+    /// Makes room for more slots, and for all of them in the list of free ones; returns whether
+    /// there was memory.
     fn grow(&mut self) -> bool {
         let slots = (self.chunks.len() + 1) * CHUNK;
         let missing = slots.saturating_sub(self.free.len());
@@ -212,7 +215,8 @@ impl<T> Table<T> {
         has_memory
     }
 
-    /// Adds an object, whose number is none of `reserved`; `None` if the table is full, or there is no memory.
+    /// Adds an object, whose number is none of `reserved`; `None` if the table is full, or there is
+    /// no memory.
     pub(crate) fn insert(&mut self, object: T, reserved: &[u32]) -> Option<Id> {
         if self.len >= self.limit {
             return None;

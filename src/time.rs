@@ -1,8 +1,8 @@
 //! The only time this crate knows: nanoseconds, told from outside.
 //!
-//! Nothing in `wire`, `capture` or `engine` reads a clock. A capture's time stamps, a simulation's virtual time
-//! and a live NIC's monotonic clock are all [`Instant`]s; what zero means is up to the caller that tells the time. In a
-//! capture it is the Unix epoch.
+//! Nothing in `wire`, `capture` or `engine` reads a clock. A capture's time stamps, a simulation's
+//! virtual time and a live NIC's monotonic clock are all [`Instant`]s; what zero means is up to the
+//! caller that tells the time. In a capture it is the Unix epoch.
 
 use core::fmt;
 use core::time::Duration;

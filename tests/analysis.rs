@@ -1,4 +1,5 @@
-//! The analysis of whole captures, compared with what the programs logged and with what can be counted independently.
+//! The analysis of whole captures, compared with what the programs logged and with what can be
+//! counted independently.
 #![cfg(feature = "analysis")]
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
@@ -138,8 +139,8 @@ fn retransmissions_of_rxe_lossy_are_those_that_can_be_counted() {
     let repeats: usize = occurrences.values().map(|count| count - 1).sum();
     assert_eq!((requests.len(), repeats), (1559, 1199));
     assert_eq!(occurrences.values().max(), Some(&375));
-    // Each repeat is a retransmission or a copy. A few retransmissions are the first of their PSN in the capture, because
-    // what was sent before was lost before the capture point.
+    // Each repeat is a retransmission or a copy. A few retransmissions are the first of their PSN
+    // in the capture, because what was sent before was lost before the capture point.
     let mut seen = BTreeSet::new();
     let (mut first_retransmissions, mut judged) = (0, 0);
     for (facts, note) in &requests {

@@ -1,5 +1,5 @@
-//! The analysis of real captures: messages by operation, size and outcome as the completion logs beside them say, and as
-//! tshark counts packets.
+//! The analysis of real captures: messages by operation, size and outcome as the completion logs
+//! beside them say, and as tshark counts packets.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -70,7 +70,8 @@ fn public(name: &str) -> Option<PathBuf> {
     found.then_some(path)
 }
 
-/// Status, opcode and length of each completion of a log: `client wc WR_ID STATUS op OPCODE len BYTES`.
+/// Status, opcode and length of each completion of a log: `client wc WR_ID STATUS op OPCODE len
+/// BYTES`.
 fn completions(name: &str) -> Vec<(u32, u32, u64)> {
     let logs = Path::new(env!("CARGO_MANIFEST_DIR")).join("testdata/completions");
     let text = fs::read_to_string(logs.join(name)).unwrap();
@@ -143,7 +144,8 @@ fn failed_requests_are_those_that_the_client_made_to_fail() {
         .filter(|message| status(message) != 0)
         .map(|message| (operation_name(message.operation), status(message)))
         .collect();
-    // In the order of the capture: wrong R_Key, out of bounds, out of bounds, wrong R_Key, too long, RNR, peer gone.
+    // In the order of the capture: wrong R_Key, out of bounds, out of bounds, wrong R_Key, too
+    // long, RNR, peer gone.
     let real = [
         ("WRITE", 10),
         ("WRITE", 10),
@@ -207,8 +209,9 @@ fn messages_that_take_a_receive_are_those_of_the_servers_log() {
 #[test]
 fn every_connection_of_all_operations_is_paired() {
     let (report, _) = analyze(&ours("rxe_all_ops.pcap"));
-    // tshark -r rxe_all_ops.pcap -T fields -e ip.src -e ipv6.src -e infiniband.bth.destqp | sort -u: QPs 0x11 to 0x1e, each
-    // with the same number on both sides; UC (0x14) and UD (0x15, 0x16) have no responses, and nothing answers for 0x1e.
+    // tshark -r rxe_all_ops.pcap -T fields -e ip.src -e ipv6.src -e infiniband.bth.destqp | sort
+    // -u: QPs 0x11 to 0x1e, each with the same number on both sides; UC (0x14) and UD (0x15, 0x16)
+    // have no responses, and nothing answers for 0x1e.
     let qpns: Vec<_> = report
         .connections
         .iter()
@@ -234,8 +237,9 @@ fn every_connection_of_all_operations_is_paired() {
 #[test]
 fn packets_of_all_operations_are_those_that_tshark_counts() {
     let (report, _) = analyze(&ours("rxe_all_ops.pcap"));
-    // tshark -r rxe_all_ops.pcap -Y infiniband.bth -T fields -e infiniband.bth.destqp -e infiniband.bth.opcode | sort | uniq -c
-    // Requests to 0x11: 354 packets, 182 responses. To 0x12: 1286, 269. To 0x13: 183, of which 5 are there twice (uniq -d), 168.
+    // tshark -r rxe_all_ops.pcap -Y infiniband.bth -T fields -e infiniband.bth.destqp -e
+    // infiniband.bth.opcode | sort | uniq -c Requests to 0x11: 354 packets, 182 responses. To 0x12:
+    // 1286, 269. To 0x13: 183, of which 5 are there twice (uniq -d), 168.
     let counts: Vec<_> = report.connections[..3]
         .iter()
         .map(|connection| {
@@ -249,8 +253,8 @@ fn packets_of_all_operations_are_those_that_tshark_counts() {
     assert_eq!(counts, [(354, 182), (1286, 269), (178, 168)]);
     assert_eq!(report.connections[2].directions[0].duplicate_packets, 5);
     let all = &report.totals.all.retransmissions;
-    // The receiver that is not ready: 18 packets of which 3 are new; and 7 of which 3 are new. Without any answer: 9 of which 3
-    // are new. tshark: requests to 0x1c, 0x1d, 0x1e.
+    // The receiver that is not ready: 18 packets of which 3 are new; and 7 of which 3 are new.
+    // Without any answer: 9 of which 3 are new. tshark: requests to 0x1c, 0x1d, 0x1e.
     assert_eq!(all.rnr.packets, 15 + 4, "{all:?}");
     assert_eq!(all.timeout.packets, 6, "{all:?}");
     assert_eq!(all.sequence_nak.packets + all.implied_nak.packets, 0, "{all:?}");
@@ -264,13 +268,14 @@ fn lossy_ping_pong_has_its_messages_and_no_others() {
         connection.ends.each_ref().map(|end| end.qpn.map(|qpn| qpn.get())),
         [Some(0x11), Some(0x11)]
     );
-    // tshark -r rxe_lossy.pcap -Y infiniband.bth -T fields -e ip.src -e infiniband.bth.opcode -e infiniband.bth.psn |
-    // sort -u | awk '$2==0' | wc -l: 30 first packets from each side.
+    // tshark -r rxe_lossy.pcap -Y infiniband.bth -T fields -e ip.src -e infiniband.bth.opcode -e
+    // infiniband.bth.psn | sort -u | awk '$2==0' | wc -l: 30 first packets from each side.
     for requester in [0, 1] {
         let of_it = messages.iter().filter(|message| message.requester == requester);
         assert_eq!(counts(of_it), BTreeMap::from([(("SEND", 6000), 30)]), "{requester}");
     }
-    // 1,559 packets are no ACKs (tshark, opcodes 0 to 2), 360 of them with a PSN of their own (sort -u): 1,199 are repeats.
+    // 1,559 packets are no ACKs (tshark, opcodes 0 to 2), 360 of them with a PSN of their own (sort
+    // -u): 1,199 are repeats.
     let mut seen = BTreeSet::new();
     let requests = notes.iter().filter(|(.., note)| note.role == PacketRole::Request);
     let repeats: Vec<_> =
@@ -287,10 +292,12 @@ type Counts = &'static [(&'static str, u64)];
 
 #[test]
 fn public_captures_have_the_messages_that_tshark_counts() {
-    // tshark -r FILE -Y infiniband.bth -T fields -e infiniband.bth.destqp -e infiniband.bth.opcode | sort | uniq -c
+    // tshark -r FILE -Y infiniband.bth -T fields -e infiniband.bth.destqp -e infiniband.bth.opcode
+    // | sort | uniq -c
     let all: [(&str, Counts, usize); 5] = [
-        // 33 SEND First, 33 SEND Last with Immediate, 2 SEND Only with Immediate: one from each side; tshark takes the packets
-        // of the other side for TFTP without --disable-protocol tftp.
+        // 33 SEND First, 33 SEND Last with Immediate, 2 SEND Only with Immediate: one from each
+        // side; tshark takes the packets of the other side for TFTP without --disable-protocol
+        // tftp.
         ("hw_hns_send_imm.pcap", &[("SEND", 35)], 1),
         // 5 FetchAdd, 5 ATOMIC Acknowledge.
         ("rxe_atomic_bw.pcap", &[("FETCH_ADD", 5)], 1),

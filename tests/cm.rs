@@ -1,5 +1,5 @@
-//! Messages of the connection manager: captured ones, with what tshark reads in them, and hand-made ones, byte by byte
-//! after the tables of the specification's chapter 12.
+//! Messages of the connection manager: captured ones, with what tshark reads in them, and hand-made
+//! ones, byte by byte after the tables of the specification's chapter 12.
 #![allow(clippy::unwrap_used, reason = "what must not happen in a test fails it")]
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -61,8 +61,8 @@ fn flow_label(source_port: u32) -> Bits<20> {
     Bits::low(source_port * 31 + 7174)
 }
 
-/// The first REQ, as tshark 4.0.17 reads it in frame 19; but for flow label and packet rate, which it takes from three
-/// bytes and from one byte of a word of four.
+/// The first REQ, as tshark 4.0.17 reads it in frame 19; but for flow label and packet rate, which
+/// it takes from three bytes and from one byte of a word of four.
 fn captured_req() -> ReqRepr {
     let ip_cm = IpCmRepr {
         major: Bits::low(0),
@@ -444,7 +444,8 @@ fn a_dreq_keeps_its_queue_pair_in_front_of_a_reserved_byte() {
     assert_eq!(dreq.emit().as_bytes()[..], bytes);
 }
 
-/// Where private data begin in a MAD and how long they are, for each message: `(type, attribute, offset, length)`.
+/// Where private data begin in a MAD and how long they are, for each message: `(type, attribute,
+/// offset, length)`.
 macro_rules! private_data {
     ($(($message:ident, $attribute:literal, $offset:literal, $len:literal)),* $(,)?) => {$({
         let mut repr = view::<$message>(&[0; 232], 0).unwrap().repr();

@@ -80,7 +80,8 @@ fn soft_nics_in_memory_do_what_every_scenario_expects() {
     }
 }
 
-/// A loopback address of this process alone: another run of these tests may be at work on the same host.
+/// A loopback address of this process alone: another run of these tests may be at work on the same
+/// host.
 fn loopback(host: u8) -> String {
     let run = std::process::id() % 0xff00;
     format!("127.{}.{}.{host}", 1 + run / 256 % 250, run % 256)
@@ -142,7 +143,8 @@ fn a_wrong_expectation_is_a_difference_in_every_report() {
     assert_eq!(json["scenarios"][1]["verdict"], "agree");
 }
 
-/// The names of the elements of a document, in order. What is not closed as it was opened, or not escaped, fails.
+/// The names of the elements of a document, in order. What is not closed as it was opened, or not
+/// escaped, fails.
 fn elements(xml: &str) -> Vec<&str> {
     let mut rest = xml.strip_prefix("<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n").unwrap();
     let (mut open, mut all) = (Vec::new(), Vec::new());

@@ -72,7 +72,8 @@ impl Server {
         client
     }
 
-    /// A number of `/proc/PID/status`: the most memory that it ever had, in KiB (`VmHWM`), or how many threads it has.
+    /// A number of `/proc/PID/status`: the most memory that it ever had, in KiB (`VmHWM`), or how
+    /// many threads it has.
     fn status(&self, name: &str) -> u64 {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
         let line = status.lines().find(|line| line.starts_with(name)).unwrap();
@@ -215,8 +216,8 @@ fn honest_client_succeeds_while_strangers_abuse_the_server() {
     assert!(said.chars().all(|c| c == '\n' || !c.is_control()), "{said:?}");
 }
 
-/// A client that closes its connection while it waits for the device leaves no thread behind, and takes no time from the
-/// one that has the device.
+/// A client that closes its connection while it waits for the device leaves no thread behind, and
+/// takes no time from the one that has the device.
 #[test]
 fn client_that_is_gone_does_not_wait_for_the_device() {
     let server = Server::start("udp:127.0.74.3");
@@ -336,8 +337,8 @@ limit = 60
 steps = [{ requester = "sleep", ms = 60000 }]
 "#;
 
-/// Runs scenarios that take long, does something when the first is done, and returns how that ends: its status, its
-/// JUnit report and what it said.
+/// Runs scenarios that take long, does something when the first is done, and returns how that ends:
+/// its status, its JUnit report and what it said.
 fn stopped_run(
     name: &str,
     args: &[&str],

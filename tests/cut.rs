@@ -343,7 +343,8 @@ fn following(args: &[&str]) -> Child {
 fn ctrl_c_prints_what_there_is_of_a_pipe_that_waits() {
     use std::io::Write as _;
     let bytes = std::fs::read(capture("rxe_all_ops.pcap")).unwrap();
-    // All but 64 KiB, which a pipe may hold, have been read when all of this is written; the last record is cut.
+    // All but 64 KiB, which a pipe may hold, have been read when all of this is written; the last
+    // record is cut.
     let part = &bytes[..1_400_003];
     let mut child = following(&["decode", "--summary", "--json", "-"]);
     let mut stdin = child.stdin.take().unwrap();

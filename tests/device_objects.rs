@@ -1,4 +1,5 @@
-//! Owning objects over a device: each is destroyed when it is dropped, and memory in flight belongs to the NIC.
+//! Owning objects over a device: each is destroyed when it is dropped, and memory in flight belongs
+//! to the NIC.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 use std::net::Ipv4Addr;

@@ -1,4 +1,5 @@
-//! `roce flows` on a capture of many connections with one bad host and one bad path: these are said first.
+//! `roce flows` on a capture of many connections with one bad host and one bad path: these are said
+//! first.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 use std::process::Output;

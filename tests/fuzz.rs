@@ -1,4 +1,5 @@
-//! Every input that ever made a fuzz target fail, replayed. They stand in `fuzz/regressions/TARGET/`.
+//! Every input that ever made a fuzz target fail, replayed. They stand in
+//! `fuzz/regressions/TARGET/`.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 use std::path::Path;

@@ -1,5 +1,5 @@
-//! The ICRC against everything that is known about it from outside: vectors, captures, two independent CRCs. Which
-//! bits it covers is written down here a second time.
+//! The ICRC against everything that is known about it from outside: vectors, captures, two
+//! independent CRCs. Which bits it covers is written down here a second time.
 #![allow(clippy::unwrap_used, reason = "what must not happen in a test fails it")]
 
 use crc::{Algorithm, CRC_32_ISO_HDLC, Crc};
@@ -101,7 +101,8 @@ fn a_field_that_may_change_on_the_way_leaves_the_icrc_alone() {
         let at = frame.len() - 4;
         assert_eq!(frame[at..], unhex(variation["icrc_wire_hex"].as_str().unwrap()), "{label}");
         assert_eq!(verdict(&frame), Some(IcrcVerdict::Ok), "{label}");
-        // With the ICRC of the frame it was made of it is sound only if nothing covered has changed.
+        // With the ICRC of the frame it was made of it is sound only if nothing covered has
+        // changed.
         frame[at..].copy_from_slice(base_icrc);
         let expected =
             if variation["same_icrc_as"].is_string() { IcrcVerdict::Ok } else { IcrcVerdict::Bad };
@@ -165,7 +166,8 @@ impl<'a> Flips<'a> {
 
     /// An IPv4 header; returns where UDP begins.
     fn ipv4(&mut self, at: usize) -> usize {
-        // Another version is not IPv4; with another header length there is no port 4791 where UDP should be.
+        // Another version is not IPv4; with another header length there is no port 4791 where UDP
+        // should be.
         self.bytes(at..at + 1, None);
         self.bytes(at + 1..at + 2, Self::OK);
         // More fragments, and the fragment offset: a fragment is never RoCE.
@@ -304,8 +306,8 @@ fn a_packet_too_short_for_its_opcode_still_has_its_icrc() {
     }
 }
 
-/// An IPv4 header in hexadecimal with these options in front of UDP and `transport_len` bytes, and the same with ones
-/// where the ICRC masks.
+/// An IPv4 header in hexadecimal with these options in front of UDP and `transport_len` bytes, and
+/// the same with ones where the ICRC masks.
 fn ipv4_udp(version_ihl: &str, options: &str, transport_len: usize) -> (String, String) {
     let total = 20 + unhex(options).len() + 8 + transport_len + 4;
     let header = |tos, ttl, sum| {
@@ -314,7 +316,8 @@ fn ipv4_udp(version_ihl: &str, options: &str, transport_len: usize) -> (String, 
     (header("02", "40", "0000"), header("ff", "ff", "ffff"))
 }
 
-/// An Ethernet frame with a network header (as it is, and masked), a UDP header and what follows it, sealed by hand.
+/// An Ethernet frame with a network header (as it is, and masked), a UDP header and what follows
+/// it, sealed by hand.
 fn sealed((network, masked): &(String, String), udp: &str, transport: &str) -> Vec<u8> {
     let ethertype = if network.starts_with('4') { "0800" } else { "86dd" };
     let mut frame =
@@ -346,7 +349,8 @@ fn options_of_ipv4_are_covered_as_they_are() {
 
 #[test]
 fn extension_headers_of_ipv6_are_covered_as_they_are() {
-    // Hop-by-hop options; with a destination options header of sixteen bytes behind them; an authentication header.
+    // Hop-by-hop options; with a destination options header of sixteen bytes behind them; an
+    // authentication header.
     let chains = [
         ("00", "1100 050200000000"),
         ("00", "3c00 050200000000 1101 0104000000000104000000000000"),
@@ -404,7 +408,8 @@ fn a_native_packet_has_two_checksums() {
         let frame = Frame::parse(LinkType::INFINIBAND, &packet, ROCE_PORT);
         assert_eq!((frame.icrc(), frame.vcrc()), (Some(IcrcVerdict::Ok), Some(IcrcVerdict::Ok)));
         assert_eq!(frame.error(), None);
-        // The VCRC changes with every bit. A bit of the next-header field says that this is not a transport packet.
+        // The VCRC changes with every bit. A bit of the next-header field says that this is not a
+        // transport packet.
         for bit in 0..packet.len() * 8 {
             let mut changed = packet.clone();
             changed[bit / 8] ^= 0x80 >> (bit % 8);
@@ -439,7 +444,8 @@ fn every_bit_of_a_native_packet_is_covered_or_masked_as_the_table_says() {
     // LRH and GRH both have a length, and where they differ the place of the ICRC is unknown.
     flips.byte(4, 0x07, Flips::BAD);
     flips.byte(5, 0xff, Flips::BAD);
-    // LNH 1 is a raw packet; LNH 2 announces a BTH where the GRH is: there is an ICRC, and it does not fit.
+    // LNH 1 is a raw packet; LNH 2 announces a BTH where the GRH is: there is an ICRC, and it does
+    // not fit.
     flips.byte(1, 0x02, None);
     flips.byte(1, 0x01, Flips::BAD);
     let bth = flips.grh(8);

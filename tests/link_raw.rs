@@ -1,4 +1,5 @@
-//! Raw links on a wire of the test's own: two network namespaces and a veth between them, without privileges.
+//! Raw links on a wire of the test's own: two network namespaces and a veth between them, without
+//! privileges.
 #![allow(
     clippy::cast_possible_truncation,
     clippy::unwrap_used,
@@ -160,7 +161,8 @@ fn is_complaint(frame: &[u8]) -> bool {
     }
 }
 
-/// The RoCE frames among those that were seen, all of them sound; and that no ICMP error answered any.
+/// The RoCE frames among those that were seen, all of them sound; and that no ICMP error answered
+/// any.
 fn roce(frames: &[Vec<u8>]) -> Vec<Frame<'_>> {
     let mut found = Vec::new();
     for bytes in frames {
@@ -365,7 +367,8 @@ fn frames_that_are_no_roce_of_ours_are_refused_by_name() {
         // Another port and another protocol do not pass the filter at all.
         raw(&with(&[(23, 0xb8)])).unwrap();
         raw(&with(&[(9, 6)])).unwrap();
-        // Part of a datagram; a UDP length that is not the datagram's; too short for a BTH and an ICRC; damage.
+        // Part of a datagram; a UDP length that is not the datagram's; too short for a BTH and an
+        // ICRC; damage.
         raw(&with(&[(6, 0x20)])).unwrap();
         raw(&with(&[(25, good[25] - 1)])).unwrap();
         raw(&[&with(&[(25, 23)])[..20], &with(&[(25, 23)])[20..43]].concat()).unwrap();
@@ -448,8 +451,8 @@ fn no_icmp_port_unreachable_is_sent() {
         let mut here = open(&a);
         let complaints = || witness.frames().iter().filter(|frame| is_complaint(frame)).count();
         let ways = [path(a.v4, b.v4), path(a.v6, b.v6)];
-        // With no link there, the kernel of the other side complains of IPv4. Of IPv6 it drops packets whose UDP
-        // checksum is zero before it looks at their port.
+        // With no link there, the kernel of the other side complains of IPv4. Of IPv6 it drops
+        // packets whose UDP checksum is zero before it looks at their port.
         for way in &ways {
             send(&mut *here.sender, way, &[packet(9, 1, 64)]);
         }
@@ -670,7 +673,8 @@ fn a_missing_capability_is_named_with_the_ways_around_it() {
         }
         return;
     }
-    // In a user namespace without a mapping, a program has no capabilities; an ordinary user has none anyway.
+    // In a user namespace without a mapping, a program has no capabilities; an ordinary user has
+    // none anyway.
     let this = std::env::current_exe().unwrap();
     let name = "a_missing_capability_is_named_with_the_ways_around_it";
     let mut command = if rustix::process::geteuid().is_root() {

@@ -1,4 +1,5 @@
-//! Links over UDP sockets: on loopback, and on wires of the tests' own where every frame is looked at.
+//! Links over UDP sockets: on loopback, and on wires of the tests' own where every frame is looked
+//! at.
 #![cfg(target_os = "linux")]
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 
@@ -302,7 +303,8 @@ fn what_the_kernel_drops_for_want_of_room_is_counted() {
 
 #[test]
 fn errors_name_the_cure() {
-    // In a process of its own: one that another test starts has a port for a moment that was given up.
+    // In a process of its own: one that another test starts has a port for a moment that was given
+    // up.
     in_namespace(|| {
         let (here, _) = loopback(10);
         let failure = |options: &Options| udp::open(options).unwrap_err();

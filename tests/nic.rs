@@ -1,4 +1,5 @@
-//! A running NIC: which thread drives it, which is woken, and that it ends. On a cable, so that only the NIC is tested.
+//! A running NIC: which thread drives it, which is woken, and that it ends. On a cable, so that
+//! only the NIC is tested.
 #![allow(
     clippy::cast_possible_truncation,
     clippy::unwrap_used,
@@ -266,7 +267,8 @@ fn deferred_ack_is_sent_before_the_qp_or_nic_is_gone() {
         let (a, b) = pair_of(QpType::Rc, &how);
         let mut wc = [Wc::default()];
         b.recv(round, 64);
-        // Long enough to count as a busy poller, and for the progress thread to leave the NIC to it.
+        // Long enough to count as a busy poller, and for the progress thread to leave the NIC to
+        // it.
         let start = Duration::from_millis(2);
         std::thread::scope(|scope| {
             scope.spawn(|| {
@@ -308,8 +310,8 @@ fn timer_expires_without_a_poller() {
     assert_eq!(a.channel.wait(TIMEOUT).unwrap(), Some(a.cq));
 }
 
-/// An RNR NAK starts a timer and leaves nothing to send. A program that receives it in a poll, and then stops polling, needs
-/// the progress thread to wake for that timer.
+/// An RNR NAK starts a timer and leaves nothing to send. A program that receives it in a poll, and
+/// then stops polling, needs the progress thread to wake for that timer.
 #[test]
 fn send_is_retried_after_an_rnr_nak_that_a_former_poller_received() {
     // Without an ACK timeout, no other timer wakes it.
@@ -389,7 +391,8 @@ fn nic_that_waits_for_a_former_poller_can_be_dropped() {
         while b.nic.now().saturating_since(begun) < Duration::from_millis(36) {
             b.nic.poll_cq(b.cq, &mut wc);
         }
-        // Then it stops. When the progress thread notices, it waits a moment before it acknowledges.
+        // Then it stops. When the progress thread notices, it waits a moment before it
+        // acknowledges.
         a.send(round, SEND, 8);
         std::thread::sleep(Duration::from_micros(1000 + 50 * round));
         drop_in_time(b);
@@ -399,7 +402,8 @@ fn nic_that_waits_for_a_former_poller_can_be_dropped() {
 
 #[test]
 fn program_that_polls_and_then_reads_memory_is_served() {
-    // As ib_write_lat does: each side polls for its own completion, and then reads memory until the peer's byte is there.
+    // As ib_write_lat does: each side polls for its own completion, and then reads memory until the
+    // peer's byte is there.
     const ROUNDS: u8 = 200;
     let (a, b) = pair();
     std::thread::scope(|scope| {
@@ -474,7 +478,8 @@ fn pair_with(change: impl FnOnce(Link) -> Link) -> (Side, Side) {
     (a, b)
 }
 
-/// The NIC reports a fatal error, wakes all waiting threads, refuses every call, and lets a program clean up.
+/// The NIC reports a fatal error, wakes all waiting threads, refuses every call, and lets a program
+/// clean up.
 fn assert_has_failed(side: &Side) {
     let event = side.nic.async_events().wait(TIMEOUT).unwrap();
     assert_eq!(event, Some(AsyncEvent::Device(EventType::DeviceFatal)));
@@ -510,8 +515,8 @@ fn panic_in_the_progress_thread_is_a_fatal_error() {
     drop_in_time(a);
 }
 
-/// A receiving half that fails from the first packet on, and whose descriptor stays readable, as that of a closed socket
-/// does.
+/// A receiving half that fails from the first packet on, and whose descriptor stays readable, as
+/// that of a closed socket does.
 struct Breaks {
     receiver: Box<dyn Receiver>,
     broken: bool,
@@ -622,7 +627,8 @@ fn call_during_an_unrelated_unwind_is_no_failure() {
     assert!(unwound.is_err() && !a.nic.has_failed() && a.nic.create_cq(1).is_ok());
 }
 
-/// Numbers and keys of one NIC do not predict those of another: each has its own seed from the system.
+/// Numbers and keys of one NIC do not predict those of another: each has its own seed from the
+/// system.
 #[test]
 fn numbers_and_keys_differ_between_nics() {
     let (a, b) = pair();

@@ -1,4 +1,5 @@
-//! The whole table of opcodes: as a text to read and to review when it changes, and against those of others.
+//! The whole table of opcodes: as a text to read and to review when it changes, and against those
+//! of others.
 #![allow(clippy::unwrap_used, reason = "what must not happen in a test fails it")]
 
 use std::collections::BTreeMap;
@@ -82,7 +83,8 @@ fn every_opcode_has_the_headers_that_others_give_it() {
     assert_eq!(Headers::all().layers().count(), 10);
 }
 
-/// Where tshark 4.0 and the crate differ: the opcode, what tshark calls it, what the crate calls it, and why.
+/// Where tshark 4.0 and the crate differ: the opcode, what tshark calls it, what the crate calls
+/// it, and why.
 #[rustfmt::skip]
 const DIFFERENCES: [(u8, Option<&str>, Option<&str>, &str); 9] = [
     (0x15, Some("RC_RESERVED"), None, "tshark names a value that is reserved"),
@@ -96,7 +98,8 @@ const DIFFERENCES: [(u8, Option<&str>, Option<&str>, &str); 9] = [
     (0xbd, None, Some("XRC_ATOMIC_WRITE"), "newer than this tshark"),
 ];
 
-/// A name of tshark's in the kernel's spelling: `Reliable Connection (RC) - CmpSwap` is `RC_COMPARE_SWAP`.
+/// A name of tshark's in the kernel's spelling: `Reliable Connection (RC) - CmpSwap` is
+/// `RC_COMPARE_SWAP`.
 fn kernel_name(tshark: &str) -> String {
     let Some((service, operation)) = tshark.split_once(" - ") else {
         return tshark.to_uppercase();
@@ -147,7 +150,8 @@ fn a_name_says_what_the_columns_say() {
         assert_eq!(has("INVALIDATE"), info.headers.contains(Headers::IETH), "{}", info.name);
         let answers = ["RESPONSE", "ACKNOWLEDGE"].iter().any(|part| has(part));
         assert_eq!(info.role == Role::Response, answers, "{}", info.name);
-        // A receive is taken by what begins a SEND and by every immediate value that comes with a WRITE.
+        // A receive is taken by what begins a SEND and by every immediate value that comes with a
+        // WRITE.
         let sends = has("SEND");
         assert_eq!(
             info.receive.takes(),

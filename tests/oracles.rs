@@ -1,5 +1,5 @@
-//! Everything below the BTH, as three other parsers see it: etherparse, smoltcp and pnet judge captured frames, frames
-//! that they built themselves, and frames that the crate built.
+//! Everything below the BTH, as three other parsers see it: etherparse, smoltcp and pnet judge
+//! captured frames, frames that they built themselves, and frames that the crate built.
 #![allow(clippy::unwrap_used, reason = "what must not happen in a test fails it")]
 
 use std::borrow::Cow;
@@ -383,7 +383,8 @@ fn judge(bytes: &[u8]) -> usize {
     1 + others.iter().filter(|(_, theirs)| theirs.is_some()).count()
 }
 
-/// The frame, or what its tunnel carries on an Ethernet of its own: the other parsers know no tunnels.
+/// The frame, or what its tunnel carries on an Ethernet of its own: the other parsers know no
+/// tunnels.
 fn without_tunnel(bytes: &[u8]) -> Cow<'_, [u8]> {
     let frame = Frame::parse(LinkType::ETHERNET, bytes, ROCE_PORT);
     if frame.tunnel().is_none() {

@@ -1,5 +1,5 @@
-//! Output under trouble: every command that writes, on a full disk, into a closed pipe or a closed standard output, and ended by
-//! a signal.
+//! Output under trouble: every command that writes, on a full disk, into a closed pipe or a closed
+//! standard output, and ended by a signal.
 #![cfg(all(feature = "cli", target_os = "linux"))]
 #![allow(clippy::unwrap_used, reason = "a test")]
 
@@ -64,7 +64,8 @@ fn shell(line: &str, args: &[&str]) -> Output {
     command.output().unwrap()
 }
 
-/// A command that writes a whole file, `OUT` in its arguments. What the file had before is a capture if it must be.
+/// A command that writes a whole file, `OUT` in its arguments. What the file had before is a
+/// capture if it must be.
 struct Writer {
     name: &'static str,
     args: &'static [&'static str],

@@ -1,4 +1,5 @@
-//! `roce ping` and `roce mesh` as users run them, over soft NICs on loopback, and as strangers abuse them.
+//! `roce ping` and `roce mesh` as users run them, over soft NICs on loopback, and as strangers
+//! abuse them.
 #![allow(
     clippy::unwrap_used,
     reason = "a test that cannot go on fails, and waits no longer than so"

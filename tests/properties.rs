@@ -1,5 +1,5 @@
-//! Properties of the wire over generated frames, prefixes and rubbish. What is expected is computed here, from
-//! tables of its own.
+//! Properties of the wire over generated frames, prefixes and rubbish. What is expected is computed
+//! here, from tables of its own.
 #![allow(clippy::unwrap_used, reason = "what must not happen in a test fails it")]
 
 use proptest::collection::vec;
@@ -71,7 +71,8 @@ fn found(frame: &Frame<'_>) -> NetworkRepr {
     }
 }
 
-/// The layers that a whole frame must have: as emitted, but that a payload for queue pair 1 is a MAD.
+/// The layers that a whole frame must have: as emitted, but that a payload for queue pair 1 is a
+/// MAD.
 fn expected_layers(recipe: &Recipe) -> Vec<(Layer, usize)> {
     let is_mad = matches!(recipe.bth.opcode.0, 0x64 | 0x65) && recipe.bth.dest_qp.get() <= 1;
     let mut layers = Vec::new();
@@ -197,7 +198,8 @@ fn cut_at(recipe: &Recipe, len: usize) -> Option<ParseError> {
     None
 }
 
-/// Asks a frame everything that can be asked; nothing of it may panic, and layers lie within the frame.
+/// Asks a frame everything that can be asked; nothing of it may panic, and layers lie within the
+/// frame.
 fn ask_everything(link: LinkType, bytes: &[u8], port: u16) -> Result<(), TestCaseError> {
     let frame = Frame::parse(link, bytes, port);
     let mut words = format!("{frame:?} {:?} {:?}", frame.icrc(), frame.vcrc());

@@ -109,7 +109,8 @@ fn capture_without_roce_is_named_with_what_to_check() {
 
 #[test]
 fn capture_cut_before_the_transport_header_is_named_as_such() {
-    // One frame of 100 bytes, of which the Ethernet and the IPv4 header of a UDP packet were captured.
+    // One frame of 100 bytes, of which the Ethernet and the IPv4 header of a UDP packet were
+    // captured.
     let mut capture = PCAP.to_vec();
     capture.extend([0, 0, 0, 0, 0, 0, 0, 0, 34, 0, 0, 0, 100, 0, 0, 0]);
     capture.extend([2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2, 8, 0]);

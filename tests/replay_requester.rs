@@ -1,8 +1,9 @@
-//! Soft NICs that keep to the protocol, on a network that loses, copies, delays and damages packets: whatever a capture
-//! point sees of their requests, nothing in it is different.
+//! Soft NICs that keep to the protocol, on a network that loses, copies, delays and damages
+//! packets: whatever a capture point sees of their requests, nothing in it is different.
 //!
-//! The captures are those of `tests/analysis_faults`: three capture points, each by itself and several together. More
-//! seeds: `ROCE_SEEDS=10000 cargo test --release --test replay_requester`. One: `ROCE_SEED=17`.
+//! The captures are those of `tests/analysis_faults`: three capture points, each by itself and
+//! several together. More seeds: `ROCE_SEEDS=10000 cargo test --release --test replay_requester`.
+//! One: `ROCE_SEED=17`.
 #![allow(
     clippy::cast_possible_truncation,
     clippy::unwrap_used,
@@ -42,7 +43,8 @@ use roce::wire::{Gid, IcrcVerdict, LinkType, ROCE_PORT};
 use plan::Scenario;
 use truth::{Captured, Truth};
 
-/// The capture points whose captures are judged, and the host (0 A, 1 B) at which the judge is told that they were taken.
+/// The capture points whose captures are judged, and the host (0 A, 1 B) at which the judge is told
+/// that they were taken.
 const VIEWS: [(&[usize], Option<usize>); 7] = [
     (&[0], None),
     (&[1], None),

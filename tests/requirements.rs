@@ -1,8 +1,10 @@
-//! The catalogue of rules in `docs/requirements.md` against the source: each rule is implemented and tested somewhere.
+//! The catalogue of rules in `docs/requirements.md` against the source: each rule is implemented
+//! and tested somewhere.
 //!
-//! A citation is a comment that begins with `Rule:` or `Rules:` and lists ids. In `src` and in the C library it stands at
-//! code that implements the rule; in tests, fuzz targets and `#[cfg(test)]` modules at what tests it. Every other id in
-//! the source (the rule tables of `replay`, for one) must be in the catalogue as well.
+//! A citation is a comment that begins with `Rule:` or `Rules:` and lists ids. In `src` and in the
+//! C library it stands at code that implements the rule; in tests, fuzz targets and `#[cfg(test)]`
+//! modules at what tests it. Every other id in the source (the rule tables of `replay`, for one)
+//! must be in the catalogue as well.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -274,7 +274,8 @@ fn library_below_the_current_directory_is_never_loaded_by_accident() {
         let error = run(home);
         assert!(error.contains("there is no libibverbs.so.1 of roce in"), "{error}");
     }
-    // The linker would take a prefix with a colon for two directories, the second below the current one.
+    // The linker would take a prefix with a colon for two directories, the second below the current
+    // one.
     std::fs::write(root.join("pre:fix/lib/roce/libibverbs.so.1"), OURS).unwrap();
     let error = run("/nonexistent");
     assert!(error.contains("cannot search a directory with ':'"), "{error}");
@@ -421,7 +422,8 @@ fn capture_of_an_earlier_run_is_replaced_and_another_file_is_not() {
     assert_eq!(std::fs::read(&old).unwrap(), b"notes");
 }
 
-/// The program of [`cut_capture_is_reported_and_changes_the_exit_status`]: its library reports a capture, as on a full disk.
+/// The program of [`cut_capture_is_reported_and_changes_the_exit_status`]: its library reports a
+/// capture, as on a full disk.
 #[test]
 #[ignore = "run by another test"]
 fn reports_a_cut_capture() {

@@ -1,7 +1,8 @@
-//! What an engine does when the system has no memory: it refuses with an error, and goes on when there is some again.
+//! What an engine does when the system has no memory: it refuses with an error, and goes on when
+//! there is some again.
 //!
-//! Only large allocations fail here. Small ones cannot fail in Rust; for the C library, `tools/ibverbs` has a reserve of
-//! blocks of up to [`RESERVED`] bytes for them.
+//! Only large allocations fail here. Small ones cannot fail in Rust; for the C library,
+//! `tools/ibverbs` has a reserve of blocks of up to [`RESERVED`] bytes for them.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 use std::alloc::{GlobalAlloc, Layout, System};
@@ -60,7 +61,8 @@ fn scarcely<T>(run: impl FnOnce() -> T) -> T {
     result
 }
 
-/// Creates objects of a kind until one is refused; then there is memory again, and one more is created.
+/// Creates objects of a kind until one is refused; then there is memory again, and one more is
+/// created.
 fn runs_out<T>(kind: &str, limit: usize, mut create: impl FnMut() -> Result<T, Errno>) {
     let count = scarcely(|| {
         let mut count = 0;

@@ -194,7 +194,8 @@ fn server_survives_abuse_and_gives_everything_back() {
     });
     let (descriptors, memory) = (server.descriptors(), server.memory());
     let own = "127.0.0.1";
-    // Silent clients and half-open ones, some of which have begun to speak; more than one address gets.
+    // Silent clients and half-open ones, some of which have begun to speak; more than one address
+    // gets.
     let mut held: Vec<TcpStream> = (0..20).map(|_| server.connect()).collect();
     for (number, stream) in held.iter_mut().enumerate() {
         let start = ["", "roce-", "roce-bench 3 ", "0000:"][number % 4];
@@ -311,8 +312,8 @@ fn both_sides_on_one_host_take_addresses_of_their_own() {
     assert_eq!(output.status.code(), Some(0), "{}", String::from_utf8_lossy(&output.stderr));
 }
 
-/// Starts a client, ends it somehow once it measures, and returns its status and what it printed. On a machine under
-/// load it may have measured nothing by then: then it gets more time.
+/// Starts a client, ends it somehow once it measures, and returns its status and what it printed.
+/// On a machine under load it may have measured nothing by then: then it gets more time.
 fn cut_short(
     start: impl Fn() -> (Child, Option<Server>),
     end: impl Fn(&Child, Option<Server>),

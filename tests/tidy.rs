@@ -1,4 +1,4 @@
-//! The source itself: which room may use which, and words that are not to come back.
+//! The source itself: which room may use which, how doc comments open, and words that are struck.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -117,7 +117,8 @@ fn tests_run_processes_that_have_deadlines() {
     assert!(found.is_empty(), "use `Command` of tests/common/process.rs: {found:?}");
 }
 
-/// Words and phrases that are struck, each with what to write in their place. The glossary is in `CONTRIBUTING.md`.
+/// Words and phrases that are struck, each with what to write in their place. The glossary is in
+/// `CONTRIBUTING.md`.
 const STRUCK: &[(&str, &str)] = &[
     ("whoever", "name the actor: the caller, the poller, the peer"),
     ("whomever", "name the actor"),
@@ -254,6 +255,175 @@ fn struck_words_are_found_in_identifiers_and_across_lines() {
     assert_eq!(found, expected.map(|(line, word)| (line, word.to_owned())));
 }
 
+/// Openings that leave open what an item is. A doc comment opens with a noun phrase, or with a verb
+/// in the third person: "Maximum number of…", "Returns…", "Whether…".
+const RIDDLES: &str = "what, how, where, when, which, who, whom, whose, why, that, this, these, \
+                       those, they, their, it, its, there, here, same, the same, the like, \
+                       likewise, of, as, so, and, but, or, nor, not, none, if, unless, until, \
+                       while, since, because, then, also, too, thus, such, else, something, \
+                       nothing, everything, anything, another, to, from, by, for, in, on, at, \
+                       with, about, between, ends that, does that";
+
+/// At most this share of a room's doc comments opens with a riddle: smoltcp, rustix and etherparse
+/// are below 1.5 %.
+const RIDDLES_PERCENT: usize = 3;
+
+/// Folders that are being rewritten; their comments are not checked until then.
+const REWRITTEN: &[&str] = &[
+    "src/analysis/",
+    "src/observe/",
+    "src/replay/",
+    "tests/analysis_faults/",
+    "tests/replay_faults/",
+];
+
+/// Rooms whose doc comments are still to be rewritten.
+const PENDING: &[&str] = &[
+    "src/bin",
+    "src/capture",
+    "src/cm",
+    "src/conform",
+    "src/connect",
+    "src/decode",
+    "src/device",
+    "src/engine",
+    "src/group",
+    "src/ibverbs",
+    "src/link",
+    "src/memory",
+    "src/net",
+    "src/nic",
+    "src/ping",
+    "src/pool",
+    "src/raw_eth",
+    "src/rdma_nic",
+    "src/verbs",
+    "src/wire",
+    "src",
+    "tools/bench",
+    "tools/ibverbs",
+    "tools/middlebox",
+    "tools/soak",
+    "examples",
+    "fuzz",
+    "tests",
+];
+
+/// The first line of each doc comment of a file, with its number.
+fn doc_openings(text: &str) -> Vec<(usize, &str)> {
+    let (mut openings, mut before) = (Vec::new(), "");
+    for (at, line) in text.lines().enumerate() {
+        let line = line.trim_start();
+        let kind = ["///", "//!"].into_iter().find(|kind| line.starts_with(kind)).unwrap_or("");
+        if !kind.is_empty() && kind != before {
+            openings.push((at + 1, line[kind.len()..].trim_start()));
+        }
+        before = kind;
+    }
+    openings
+}
+
+/// Whether a doc comment opens with one of [`RIDDLES`].
+fn is_riddle(opening: &str) -> bool {
+    let opening = opening.to_lowercase();
+    let goes_on = |rest: &str| rest.starts_with(|c: char| c.is_alphanumeric() || c == '_');
+    RIDDLES
+        .split(", ")
+        .any(|riddle| opening.strip_prefix(riddle).is_some_and(|rest| !goes_on(rest)))
+}
+
+/// Source files with comments that are checked.
+fn commented() -> Vec<(String, String)> {
+    let folders = ["src", "tools", "examples", "fuzz/src", "fuzz/fuzz_targets", "fuzz/examples"];
+    let mut files: Vec<_> =
+        folders.iter().flat_map(|folder| files_under(folder, &["rs"])).collect();
+    files.extend(files_under("tests", &["rs"]));
+    files.retain(|(path, _)| !REWRITTEN.iter().any(|folder| path.starts_with(folder)));
+    files
+}
+
+/// The room of a file: a folder of `src` or `tools`, or a folder at the root.
+fn room(path: &str) -> &str {
+    let depth = if path.starts_with("src/") || path.starts_with("tools/") { 2 } else { 1 };
+    let slashes = path.match_indices('/').map(|(at, _)| at).take(depth);
+    slashes.last().map_or(path, |end| &path[..end])
+}
+
+#[test]
+fn doc_comments_say_what_the_item_is() {
+    let mut rooms = BTreeMap::<String, (usize, Vec<String>)>::new();
+    for (path, text) in commented() {
+        let (all, riddles) = rooms.entry(room(&path).to_owned()).or_default();
+        for (line, opening) in doc_openings(&text) {
+            *all += 1;
+            if is_riddle(opening) {
+                riddles.push(format!("{path}:{line}: {opening}"));
+            }
+        }
+    }
+    for (room, (all, riddles)) in &rooms {
+        assert!(
+            riddles.len() * 100 <= all * RIDDLES_PERCENT || PENDING.contains(&room.as_str()),
+            "{room}: {} of {all} doc comments open with a riddle instead of a noun phrase or a \
+             verb, at most {RIDDLES_PERCENT} % may:\n{}",
+            riddles.len(),
+            riddles.join("\n"),
+        );
+    }
+    assert!(rooms.len() > 25, "the rooms were found: {:?}", rooms.keys());
+}
+
+#[test]
+fn riddles_are_found() {
+    let text = "//! Why.\n//! What else.\n\n/// Returns what it is.\n/// How.\nfn a() {}\n    /// The \
+                same, later.\n/// Whether\n/// Its\nlet it = 1; // What\n/// Items.\n";
+    let riddles: Vec<usize> = doc_openings(text)
+        .into_iter()
+        .filter_map(|(line, opening)| is_riddle(opening).then_some(line))
+        .collect();
+    assert_eq!(riddles, [1, 7]);
+    assert_eq!(room("src/verbs/qp/mod.rs"), "src/verbs");
+    assert_eq!(room("src/time.rs"), "src");
+    assert_eq!(room("tests/engine/main.rs"), "tests");
+}
+
+/// Maximum number of columns of a line of comment.
+const COLUMNS: usize = 100;
+
+/// The lines of comment that are too long; tables and code may be.
+fn long_comments(text: &str) -> Vec<usize> {
+    let mut is_code = false;
+    let mut long = Vec::new();
+    for (at, line) in text.lines().enumerate() {
+        let Some(comment) = line.trim_start().strip_prefix("//") else {
+            is_code = false;
+            continue;
+        };
+        let comment = comment.trim_start_matches(['/', '!']).trim_start();
+        is_code ^= comment.starts_with("```");
+        if !is_code && !comment.starts_with('|') && line.chars().count() > COLUMNS {
+            long.push(at + 1);
+        }
+    }
+    long
+}
+
+#[test]
+fn comments_are_not_wide() {
+    let mut wrong = Vec::new();
+    for (path, text) in commented() {
+        wrong.extend(long_comments(&text).into_iter().map(|line| format!("{path}:{line}")));
+    }
+    assert!(wrong.is_empty(), "longer than {COLUMNS} columns:\n{}", wrong.join("\n"));
+}
+
+#[test]
+fn long_comments_are_found() {
+    let wide = "x".repeat(98);
+    let text = format!("// {wide}\n/// ```\n/// {wide}\n/// ```\n/// | {wide} |\nlet a = {wide};");
+    assert_eq!(long_comments(&text), [1]);
+}
+
 /// The targets of a page's links that are files of the repository.
 fn links(page: &str) -> Vec<&str> {
     let targets = page.split("](").skip(1).filter_map(|after| after.split(')').next());
@@ -354,7 +524,8 @@ fn every_file_of_testdata_has_an_origin() {
     }
 }
 
-/// Loopback addresses that examples in the documentation open, but for 127.0.0.0/24, which clients share.
+/// Loopback addresses that examples in the documentation open, but for 127.0.0.0/24, which clients
+/// share.
 fn example_addresses(text: &str) -> BTreeSet<&str> {
     let docs = text.lines().map(str::trim_start).filter(|line| line.starts_with("//"));
     let starts = docs.flat_map(|line| line.match_indices("127.").map(move |(at, _)| &line[at..]));

@@ -193,7 +193,8 @@ fn train(packets: &[Vec<u8>], id: u16) -> Vec<u8> {
     [ip, udp, &all].concat()
 }
 
-/// Sequence number, ICRC verdict and length of the packets in a frame of which so much was captured.
+/// Sequence number, ICRC verdict and length of the packets in a frame of which so much was
+/// captured.
 fn packets_of(frame: &[u8], captured: usize) -> Vec<(u32, IcrcVerdict, usize)> {
     let mut found = Vec::new();
     let whole = Record::frame(LinkType::RAW, frame);

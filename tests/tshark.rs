@@ -1,7 +1,7 @@
 //! Field by field, the decoder says what tshark says; where it does not, one table says why.
 //!
-//! What tshark says was written down by `tools/tshark/golden`, so that no tshark is needed here. To compare other
-//! captures, write theirs down too and name both directories:
+//! What tshark says was written down by `tools/tshark/golden`, so that no tshark is needed here. To
+//! compare other captures, write theirs down too and name both directories:
 //!
 //! ```text
 //! tools/tshark/golden /tmp/golden some/captures/*.pcap

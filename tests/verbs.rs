@@ -1,4 +1,5 @@
-//! The vocabulary of verbs: its numbers and words against lists from elsewhere, its tables as texts to review.
+//! The vocabulary of verbs: its numbers and words against lists from elsewhere, its tables as texts
+//! to review.
 #![allow(clippy::unwrap_used, reason = "what must not happen in a test fails it")]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -27,8 +28,8 @@ const QP_TYPES: [QpType; 7] = [
     QpType::RawPacket,
 ];
 
-/// Every number, name and text of an enumeration against the list of another, one value a line; and that no other
-/// number means anything.
+/// Every number, name and text of an enumeration against the list of another, one value a line; and
+/// that no other number means anything.
 macro_rules! assert_codes {
     ($enum:ident, $list:expr) => {
         let mut listed = BTreeSet::new();
@@ -351,8 +352,9 @@ fn a_work_request_completes_as_itself() {
 
 #[test]
 fn a_work_request_is_allowed_where_the_manual_says() {
-    // From ibv_post_send(3), of which the general services queue pair is a UD one; the manual's SEND_WITH_INV on UC
-    // is left out, since that service has no such packet, and FLUSH and ATOMIC_WRITE, which it lacks, stand last.
+    // From ibv_post_send(3), of which the general services queue pair is a UD one; the manual's
+    // SEND_WITH_INV on UC is left out, since that service has no such packet, and FLUSH and
+    // ATOMIC_WRITE, which it lacks, stand last.
     let table = "
         IBV_WR_SEND UD GSI UC RC XRC_SEND RAW_PACKET
         IBV_WR_SEND_WITH_IMM UD GSI UC RC XRC_SEND
@@ -471,7 +473,8 @@ fn each_state_does_what_the_specification_says() {
     assert!(!QpState::Sqe.is_possible(QpType::Rc) && QpState::Sqe.is_possible(QpType::Ud));
 }
 
-/// The transitions of `testdata/verbs-transitions.txt`: for each pair of states and each kind, what it takes.
+/// The transitions of `testdata/verbs-transitions.txt`: for each pair of states and each kind, what
+/// it takes.
 fn transcribed() -> BTreeMap<(&'static str, &'static str, &'static str), (AttrMask, AttrMask)> {
     let text = include_str!("../testdata/verbs-transitions.txt");
     let lines = text.lines().filter(|line| !line.starts_with('#'));

@@ -1,4 +1,5 @@
-//! What the examples share: they name a wrong argument and say what is expected, and a failure is one line.
+//! What the examples share: they name a wrong argument and say what is expected, and a failure is
+//! one line.
 #![allow(dead_code, reason = "each example uses a part of it")]
 
 use std::fmt::Display;

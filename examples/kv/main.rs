@@ -1,8 +1,9 @@
-//! A replicated key–value store: three servers, of which any one may die, and nothing that was acknowledged is lost.
+//! A replicated key–value store: three servers, of which any one may die, and nothing that was
+//! acknowledged is lost.
 //!
-//! PUT is a message to every server, and is done when two have acknowledged it. GET reads the memory of two servers, whose
-//! programs do nothing for it, and takes the newer value: of any two servers one has it. `store.rs` has both; this is how to
-//! run it.
+//! PUT is a message to every server, and is done when two have acknowledged it. GET reads the
+//! memory of two servers, whose programs do nothing for it, and takes the newer value: of any two
+//! servers one has it. `store.rs` has both; this is how to run it.
 //!
 //! ```console
 //! $ cargo run --release --example kv                  # all of it: servers are killed and start again under load
@@ -11,8 +12,8 @@
 //! $ cargo run --release --example kv -- get name
 //! ```
 //!
-//! `KV=ADDRESS:PORT,…` lists the servers and, as the last one, the client. `-d DEVICE` names the device, in which `{}` is the
-//! address of the server: `-d udp:{}?loss=1%`, `-d verbs:mlx5_0`.
+//! `KV=ADDRESS:PORT,…` lists the servers and, as the last one, the client. `-d DEVICE` names the
+//! device, in which `{}` is the address of the server: `-d udp:{}?loss=1%`, `-d verbs:mlx5_0`.
 use std::collections::BTreeMap;
 use std::process::{Child, Command, ExitCode};
 use std::time::Duration;
@@ -35,7 +36,8 @@ fn open(own: usize, device: &str) -> Result<Group> {
     let no_server = || format!("there is no server {own}: KV lists {}, from 0 on", hosts.len());
     let at = hosts.get(own).ok_or_else(no_server)?;
     let device = Endpoint::open(&device.replace("{}", &at.ip().to_string()))?;
-    // Two servers have what was put. At its end the group waits a moment for the third one, which may be gone.
+    // Two servers have what was put. At its end the group waits a moment for the third one, which
+    // may be gone.
     let config = Config::default().linger(Duration::from_secs(1));
     Ok(Group::on(&device, &hosts, own, &config)?)
 }

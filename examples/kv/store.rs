@@ -33,8 +33,8 @@ pub(crate) fn place(key: &[u8]) -> usize {
     key.iter().fold(7_usize, |hash, byte| hash.wrapping_mul(31) + usize::from(*byte)) % SLOTS * SLOT
 }
 
-/// Reads a slot of a server. The server writes the version behind it first and the one before it last: if both are the same,
-/// no part of the slot is of another version.
+/// Reads a slot of a server. The server writes the version behind it first and the one before it
+/// last: if both are the same, no part of the slot is of another version.
 pub(crate) fn read(table: &Remote, at: usize) -> std::result::Result<Vec<u8>, Error> {
     loop {
         let slot = table.read(at as u64, SLOT as u64)?;
@@ -44,7 +44,8 @@ pub(crate) fn read(table: &Remote, at: usize) -> std::result::Result<Vec<u8>, Er
     }
 }
 
-/// Writes a slot, unless a newer version is there; false if another key has the place, or the slot is not whole.
+/// Writes a slot, unless a newer version is there; false if another key has the place, or the slot
+/// is not whole.
 fn write(table: &Mr, new: &[u8]) -> Result<bool> {
     let (at, mut old) = (place(new.get(8..40).ok_or("too short")?), [0; SLOT]);
     table.read(at, &mut old)?;

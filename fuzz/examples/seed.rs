@@ -55,7 +55,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-/// Hellos of honest peers; and rings into which a message, a large message and the end were written.
+/// Hellos of honest peers; and rings into which a message, a large message and the end were
+/// written.
 fn seed_net(root: &Path) -> std::io::Result<()> {
     let mut hello = b"rN\x01\x10\x40\x00\x07\x12".to_vec();
     hello.extend([0; 12]);
@@ -101,7 +102,8 @@ fn seed_group(root: &Path) -> std::io::Result<()> {
     put(root, "group_link", 1, &acceptor)
 }
 
-/// For each operation: to every queue pair a receive, a send, a packet of the operation, and its answer fetched.
+/// For each operation: to every queue pair a receive, a send, a packet of the operation, and its
+/// answer fetched.
 fn seed_hostile(root: &Path) -> std::io::Result<()> {
     for operation in 0..32 {
         let mut steps = Vec::new();
@@ -135,7 +137,8 @@ fn seed_captures(root: &Path, frames: &[Vec<u8>]) -> Result<(), Box<dyn std::err
     Ok(())
 }
 
-/// Some packets of each capture, whole and damaged, and exchanges of packets in the form of the target.
+/// Some packets of each capture, whole and damaged, and exchanges of packets in the form of the
+/// target.
 fn seed_flows(root: &Path) -> Result<(), Box<dyn std::error::Error>> {
     /// The longest packet, and the most of them: short inputs are many per second.
     const LONGEST: usize = 120;
@@ -169,8 +172,9 @@ fn seed_flows(root: &Path) -> Result<(), Box<dyn std::error::Error>> {
             put_next(&[&[0, files], bytes.as_slice()].concat())?;
         }
     }
-    // When, who, opcode, PSN, what, AETH, length, file: a SEND of three packets and its acknowledgement, a READ and its
-    // responses, a loss with its NAK and retransmissions, RNR NAKs, a timeout.
+    // When, who, opcode, PSN, what, AETH, length, file: a SEND of three packets and its
+    // acknowledgement, a READ and its responses, a loss with its NAK and retransmissions, RNR NAKs,
+    // a timeout.
     let [send, middle, last, only, read, ack] = [0, 1, 2, 3, 9, 15];
     let step = |when, who, opcode, near, aeth| [when, who, opcode, near, 1, aeth, 3, 0];
     let exchanges: [Vec<[u8; 8]>; 5] = [
@@ -346,7 +350,8 @@ fn put(root: &Path, target: &str, number: usize, bytes: &[u8]) -> std::io::Resul
     fs::write(dir.join(format!("seed-{number}")), bytes)
 }
 
-/// Connections of a manager with itself: request, events, accept, reply, events, establish, and an end of each kind.
+/// Connections of a manager with itself: request, events, accept, reply, events, establish, and an
+/// end of each kind.
 fn seed_cm(root: &Path) -> std::io::Result<()> {
     for end in [22, 25, 26, 13, 11] {
         let mut steps = vec![1, 1];

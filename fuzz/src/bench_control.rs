@@ -1,6 +1,7 @@
 //! A stranger on the control connection of `roce serve`: any bytes, in pieces of any size.
 //!
-//! The server's part is played with the parsers, limits and layouts of the command itself, without sockets and NICs.
+//! The server's part is played with the parsers, limits and layouts of the command itself, without
+//! sockets and NICs.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -204,7 +205,8 @@ fn mesh_result(control: &mut Control) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// A datagram of a prober or a responder: what is parsed is emitted as it was, but for reserved bytes.
+/// A datagram of a prober or a responder: what is parsed is emitted as it was, but for reserved
+/// bytes.
 fn probe_packet(bytes: &[u8]) {
     let Ok(packet) = Packet::parse(bytes) else { return };
     let emitted = packet.to_bytes();
@@ -274,7 +276,8 @@ fn client(control: &mut Control, by_cm: bool) -> anyhow::Result<()> {
     read_counters(control).map(drop)
 }
 
-/// A message of the pingpongs: what is parsed is emitted as it was, but for the LID and the case of digits.
+/// A message of the pingpongs: what is parsed is emitted as it was, but for the LID and the case of
+/// digits.
 fn pingpong(bytes: &[u8]) {
     let Some(message) = bytes.first_chunk::<MESSAGE_BYTES>() else { return };
     let Ok(endpoint) = from_message(message) else { return };

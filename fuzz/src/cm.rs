@@ -1,5 +1,5 @@
-//! The connection manager: any MADs to queue pair 1, with commands and time between them. Nothing panics, every table
-//! keeps to its bound, and when all is closed nothing is left.
+//! The connection manager: any MADs to queue pair 1, with commands and time between them. Nothing
+//! panics, every table keeps to its bound, and when all is closed nothing is left.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
@@ -71,7 +71,8 @@ const ALL_ADDRESSES: [IpAddr; 8] = [
     IpAddr::V6(Ipv6Addr::UNSPECIFIED),
 ];
 
-/// Steps of one input: enough for every state of several connections, and few enough for thousands of inputs a second.
+/// Steps of one input: enough for every state of several connections, and few enough for thousands
+/// of inputs a second.
 const STEPS: usize = 128;
 
 /// Longer than any timer of the manager.
@@ -235,7 +236,8 @@ impl Run<'_> {
         }
     }
 
-    /// A CM message of any kind, for a connection that exists or not, with a few bytes of the script's.
+    /// A CM message of any kind, for a connection that exists or not, with a few bytes of the
+    /// script's.
     fn shaped_mad(&mut self) {
         let mut mad = [0; 256];
         mad[..4].copy_from_slice(&[1, 7, 2, 3]);
@@ -409,7 +411,8 @@ impl Run<'_> {
         assert!(usage.events <= most, "{usage:?}");
     }
 
-    /// Closes everything. Time passes from deadline to deadline, or all timers expire at once, which is quicker.
+    /// Closes everything. Time passes from deadline to deadline, or all timers expire at once,
+    /// which is quicker.
     fn end(&mut self, is_gradual: bool) {
         self.manager.shutdown(self.now);
         self.collect();

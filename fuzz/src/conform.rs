@@ -1,4 +1,5 @@
-//! Scenarios from files and from the network, and everything that a client can say to a server of `roce conform`.
+//! Scenarios from files and from the network, and everything that a client can say to a server of
+//! `roce conform`.
 
 use std::net::Ipv4Addr;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -12,7 +13,8 @@ use roce::link::{Link, cable};
 use roce::nic::SoftNic;
 use roce::wire::Gid;
 
-/// A scenario: what is read from a file is sound, and what a client sends is refused or as sound as that.
+/// A scenario: what is read from a file is sound, and what a client sends is refused or as sound as
+/// that.
 pub fn scenarios(input: &[u8]) {
     let Ok(text) = core::str::from_utf8(input) else { return };
     match scenario::read("input", text) {
@@ -67,7 +69,8 @@ fn agent() -> &'static Mutex<(Agent, Link)> {
     })
 }
 
-/// The control protocol: whatever a client says, the server ends well, says only what can be read, and shows no escapes.
+/// The control protocol: whatever a client says, the server ends well, says only what can be read,
+/// and shows no escapes.
 pub fn conform_control(input: &[u8]) {
     // One client after the other, as a server gives turns.
     let agent = agent().lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,5 +1,5 @@
-//! Structures of C, as programs fill them in: whatever they hold, what comes of it can be said in words, and the words
-//! in C again mean the same.
+//! Structures of C, as programs fill them in: whatever they hold, what comes of it can be said in
+//! words, and the words in C again mean the same.
 #![allow(
     unsafe_code,
     reason = "structures of C are made of arbitrary bytes, and point to something"
@@ -143,7 +143,8 @@ fn send(bytes: &[u8], more: u8) {
     let Data::Gather(pieces) = words.data else { panic!("a list is a list") };
     assert_eq!(pieces.len(), sges.len());
     assert!(!matches!(words.target, Target::Ud(_)) || kind == QpType::Ud);
-    // The address and the remote memory of a request are one union: a datagram has none of the latter.
+    // The address and the remote memory of a request are one union: a datagram has none of the
+    // latter.
     if matches!(words.target, Target::Ud(_)) && !matches!(words.op, SendOp::Send { .. }) {
         return;
     }

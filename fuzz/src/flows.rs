@@ -1,4 +1,5 @@
-//! The analysis of captures: of any bytes, and of packets that look like those of a few connections, so that it goes deep.
+//! The analysis of captures: of any bytes, and of packets that look like those of a few
+//! connections, so that it goes deep.
 
 use std::collections::BTreeSet;
 use std::net::Ipv4Addr;
@@ -13,8 +14,9 @@ use roce::time::Instant;
 use roce::wire::aeth::Syndrome;
 use roce::wire::{Gid, IcrcVerdict, Msn, Opcode, Psn, Qpn, RKey, ROCE_PORT};
 
-/// A capture, or packets: by the first byte. The second one says how many files there are, whether the capture ends at
-/// the first damaged record (`--strict`), and whether the report is written as JSON.
+/// A capture, or packets: by the first byte. The second one says how many files there are, whether
+/// the capture ends at the first damaged record (`--strict`), and whether the report is written as
+/// JSON.
 pub fn flows(input: &[u8]) {
     let [mode, files, rest @ ..] = input else { return };
     let is_strict = files & 4 != 0;
@@ -95,7 +97,8 @@ impl Run {
             // What is concluded from missing packets is told, and then forgotten.
             return;
         }
-        // What is understood later than its packet came (responses whose connection is found later) is only counted.
+        // What is understood later than its packet came (responses whose connection is found later)
+        // is only counted.
         assert!(all.duplicate_packets >= told.duplicates, "duplicates");
         let causes = all.retransmissions;
         let causes = [causes.timeout, causes.sequence_nak, causes.implied_nak, causes.rnr];

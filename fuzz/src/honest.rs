@@ -1,7 +1,9 @@
-//! An honest peer of the engine that is under attack: whatever a stranger does meanwhile, their connection works.
+//! An honest peer of the engine that is under attack: whatever a stranger does meanwhile, their
+//! connection works.
 //!
-//! The stranger can send from the honest peer's address, with the right PSN, but not from its UDP source port. It must
-//! not keep the connection from completing what is posted, nor change a byte of it.
+//! The stranger can send from the honest peer's address, with the right PSN, but not from its UDP
+//! source port. It must not keep the connection from completing what is posted, nor change a byte
+//! of it.
 
 use std::net::Ipv4Addr;
 
@@ -67,7 +69,8 @@ impl End {
                 ah_attr: AhAttr::new(to, 0),
                 max_rd_atomic: 1,
                 max_dest_rd_atomic: 1,
-                // The network between them loses nothing: who waits longer than for ever was kept from finishing.
+                // The network between them loses nothing: who waits longer than for ever was kept
+                // from finishing.
                 timeout: AckTimeout(Bits::low(0)),
                 ..QpAttr::default()
             };
@@ -98,7 +101,8 @@ pub(crate) struct Honest {
     /// What has completed of it.
     done: Vec<Wc>,
     batch: Batch,
-    /// Packets of the engine under attack that are for the honest peer: from which port, and their bytes.
+    /// Packets of the engine under attack that are for the honest peer: from which port, and their
+    /// bytes.
     inbox: Vec<(u16, Vec<u8>)>,
     /// When something last came to pass between them.
     pub(crate) spoke: Instant,

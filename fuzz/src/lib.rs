@@ -1,5 +1,6 @@
-//! What the fuzz targets do with their input. The targets themselves are a line each, and `tests/fuzz.rs` replays
-//! every input that ever failed through the same functions, on a stable compiler.
+//! What the fuzz targets do with their input. The targets themselves are a line each, and
+//! `tests/fuzz.rs` replays every input that ever failed through the same functions, on a stable
+//! compiler.
 
 /// The name that the C library has for it.
 extern crate roce as library;
@@ -162,8 +163,8 @@ pub fn mad(input: &[u8]) {
     }
 }
 
-/// A capture: every record keeps to the limits, and the end comes; so it does for a lenient reader, which reads on behind
-/// damage and never reads a byte twice; and what is copied can be read.
+/// A capture: every record keeps to the limits, and the end comes; so it does for a lenient reader,
+/// which reads on behind damage and never reads a byte twice; and what is copied can be read.
 pub fn capture(input: &[u8]) {
     let Ok(mut reader) = Reader::new(input) else { return };
     let mut records = 0_u64;

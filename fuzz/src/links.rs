@@ -1,7 +1,7 @@
 //! What links make of what arrives.
 //!
-//! The first byte of the input says how much of it is put right before it arrives, so that more than the first check is
-//! reached: lengths and checksums, and the ICRC of the first packet.
+//! The first byte of the input says how much of it is put right before it arrives, so that more
+//! than the first check is reached: lengths and checksums, and the ICRC of the first packet.
 
 use roce::link::{raw, udp};
 use roce::wire::icrc::{Route, icrc};
@@ -84,8 +84,8 @@ pub fn raw_link(input: &[u8]) {
     }
 }
 
-/// To whom a frame goes, as far as it has an IP header. IPv6 headers with IPv4-mapped addresses are on no wire: as GIDs, these addresses
-/// stand for IPv4.
+/// To whom a frame goes, as far as it has an IP header. IPv6 headers with IPv4-mapped addresses are
+/// on no wire: as GIDs, these addresses stand for IPv4.
 fn destination(frame: &[u8]) -> Option<Gid> {
     match frame.get(12..14)? {
         [0x08, 0x00] => view::<Ipv4>(frame, ETHERNET).ok().map(|ip| ip.destination().into()),
@@ -98,7 +98,8 @@ fn destination(frame: &[u8]) -> Option<Gid> {
     }
 }
 
-/// Puts right what stands before the BTH, and the ICRC if asked for; `Some` if the packet is whole then.
+/// Puts right what stands before the BTH, and the ICRC if asked for; `Some` if the packet is whole
+/// then.
 fn fix(frame: &mut Vec<u8>, sealed: bool) -> Option<()> {
     frame.truncate(ETHERNET + Ipv6::LEN + Udp::LEN + 4200);
     let ip_len = match frame.get(12..14)? {

@@ -1,7 +1,7 @@
 //! The opening of control connections: a stranger between two sides that know a token.
 //!
-//! Whatever the stranger does to the lines, a side that concludes that the other knows the token talks to the other, for
-//! the same protocol, addresses, nonces and request.
+//! Whatever the stranger does to the lines, a side that concludes that the other knows the token
+//! talks to the other, for the same protocol, addresses, nonces and request.
 
 use std::net::SocketAddr;
 
@@ -10,7 +10,8 @@ use roce::control::{Addresses, ClientOpening, Nonce, ServerOpening, Token};
 
 const PROTOCOLS: [&str; 2] = ["roce-bench 3", "roce-mesh 2"];
 
-/// The first byte says what the stranger changes, the second and third where and how; the rest is the request.
+/// The first byte says what the stranger changes, the second and third where and how; the rest is
+/// the request.
 pub fn opening(input: &[u8]) {
     let [change, at, with, rest @ ..] = input else { return };
     let Ok(text) = core::str::from_utf8(rest) else { return };

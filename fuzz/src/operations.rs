@@ -1,8 +1,9 @@
 //! Two engines and the model, told the same operations one by one.
 //!
-//! An input is a list of operations of eight bytes each. After each one the engines pass packets to each other until
-//! nothing happens any more, or a requester waits for a receive; then both must agree with the model on what was taken,
-//! what completed and how, the states of all queue pairs, and every byte of memory.
+//! An input is a list of operations of eight bytes each. After each one the engines pass packets to
+//! each other until nothing happens any more, or a requester waits for a receive; then both must
+//! agree with the model on what was taken, what completed and how, the states of all queue pairs,
+//! and every byte of memory.
 
 use std::net::Ipv4Addr;
 use std::time::Duration;
@@ -100,7 +101,8 @@ struct End {
 struct Machine {
     hosts: [Host; 2],
     ends: Vec<[End; 2]>,
-    /// A shared receive queue of each kind at the second host, and where the receives of the second complete.
+    /// A shared receive queue of each kind at the second host, and where the receives of the second
+    /// complete.
     srq: SrqHandle,
     xrc: (SrqHandle, CqHandle),
     buffers: Vec<Buffer>,

@@ -1,4 +1,5 @@
-//! Replays of captures: of any bytes, and of packets that look like those of a few connections, so that it goes deep.
+//! Replays of captures: of any bytes, and of packets that look like those of a few connections, so
+//! that it goes deep.
 
 use std::net::Ipv4Addr;
 
@@ -75,7 +76,8 @@ fn generate(bytes: &[u8]) -> Vec<u8> {
         packet[7] = 0x10 + sender as u8;
         packet[8] = if data & 1 == 1 { 0x80 } else { 0 };
         packet[9..12].copy_from_slice(&psn.to_be_bytes()[1..]);
-        // Whatever headers follow: a syndrome and an MSN, an address that is often the same, a key, a length.
+        // Whatever headers follow: a syndrome and an MSN, an address that is often the same, a key,
+        // a length.
         for (at, byte) in packet[12..].iter_mut().enumerate() {
             *byte = match (is_response, at) {
                 (true, 0) => SYNDROMES[usize::from(aeth % 16)],

@@ -11,10 +11,11 @@ use super::options::Surroundings;
 use super::reader::{InterfaceId, Reader, Record};
 use crate::time::Instant;
 
-/// Some consecutive records of a capture, with their bytes: what one thread decodes while another reads on.
+/// Some consecutive records of a capture, with their bytes: what one thread decodes while another
+/// reads on.
 ///
-/// [`Reader::next_batch`] fills it with what one read of the source brought, and copies no packet. A batch is made to be
-/// used again: its memory is kept.
+/// [`Reader::next_batch`] fills it with what one read of the source brought, and copies no packet.
+/// A batch is made to be used again: its memory is kept.
 ///
 /// ```
 /// use roce::capture::{self, Batch};
@@ -131,9 +132,11 @@ impl Batch {
 }
 
 impl<R: Read> Reader<R> {
-    /// Fills `batch` with the next records, as many as one read of the source brings; returns `false` at the end.
+    /// Fills `batch` with the next records, as many as one read of the source brings; returns
+    /// `false` at the end.
     ///
-    /// It waits until the batch is full: a program that follows a live capture asks for one record at a time.
+    /// It waits until the batch is full: a program that follows a live capture asks for one record
+    /// at a time.
     ///
     /// # Errors
     ///
@@ -147,7 +150,8 @@ impl<R: Read> Reader<R> {
         filled.map(|()| !batch.is_empty())
     }
 
-    /// Adds the records that one read brings to `entries`: the first may take a read, the others are there.
+    /// Adds the records that one read brings to `entries`: the first may take a read, the others
+    /// are there.
     fn fill(&mut self, entries: &mut Vec<Entry>) -> Result<(), Error> {
         let mut found = self.find()?;
         self.buffer.pin();
@@ -161,7 +165,8 @@ impl<R: Read> Reader<R> {
             found = match self.find_buffered() {
                 Ok(Some(packet)) if self.buffer.is_pinned() => Some(packet),
                 Ok(None) => None,
-                // It lies in other memory: what ends the batch is the first thing that the next call comes upon.
+                // It lies in other memory: what ends the batch is the first thing that the next
+                // call comes upon.
                 other => {
                     self.ahead = other.transpose();
                     None

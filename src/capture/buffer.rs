@@ -1,8 +1,9 @@
 //! The one buffer between a source of bytes and the records lent from it.
 //!
-//! The source reads straight into it, records are slices of it, and the little that is left of a record
-//! at its end is moved to the front before the next read. So each byte is copied once, by the kernel or
-//! the decompressor. A batch of records takes the whole memory along, and the buffer goes on in another.
+//! The source reads straight into it, records are slices of it, and the little that is left of a
+//! record at its end is moved to the front before the next read. So each byte is copied once, by
+//! the kernel or the decompressor. A batch of records takes the whole memory along, and the buffer
+//! goes on in another.
 
 use std::io::Read;
 
@@ -28,7 +29,8 @@ pub(super) struct Buffer<R> {
 /// How many bytes are moved at most so that a batch has memory of its own.
 const MOVED_MAX: usize = READ_SIZE / 8;
 
-/// Memory for a buffer. Zeroed memory comes from the kernel untouched: what is never used costs nothing.
+/// Memory for a buffer. Zeroed memory comes from the kernel untouched: what is never used costs
+/// nothing.
 pub(super) fn memory() -> Box<[u8]> {
     vec![0; BUFFER_SIZE].into_boxed_slice()
 }
@@ -46,10 +48,11 @@ impl<R> Buffer<R> {
         }
     }
 
-    /// Goes on in `memory`, and sets the memory so far aside, unless there is much in it that would have to be moved.
+    /// Goes on in `memory`, and sets the memory so far aside, unless there is much in it that would
+    /// have to be moved.
     ///
-    /// So what a thread reads for a batch is read into memory that is in this core's cache, and stays there while the
-    /// thread decodes it.
+    /// So what a thread reads for a batch is read into memory that is in this core's cache, and
+    /// stays there while the thread decodes it.
     pub(super) fn go_on_in(&mut self, memory_of_batch: Box<[u8]>) {
         let fits = memory_of_batch.len() == BUFFER_SIZE;
         self.other = if fits { memory_of_batch } else { memory() };
@@ -58,8 +61,8 @@ impl<R> Buffer<R> {
         }
     }
 
-    /// Keeps all bytes from the front on where they are, until [`Buffer::hand_out`] hands them out: a refill goes on in
-    /// the memory that was set aside.
+    /// Keeps all bytes from the front on where they are, until [`Buffer::hand_out`] hands them out:
+    /// a refill goes on in the memory that was set aside.
     pub(super) fn pin(&mut self) {
         self.pinned = true;
     }
@@ -70,7 +73,8 @@ impl<R> Buffer<R> {
         self.pinned
     }
 
-    /// Hands out the memory that was pinned, or the memory that was set aside if none was; goes on in the other.
+    /// Hands out the memory that was pinned, or the memory that was set aside if none was; goes on
+    /// in the other.
     pub(super) fn hand_out(&mut self) -> Box<[u8]> {
         if self.pinned {
             self.exchange();

@@ -19,8 +19,8 @@ impl Clock {
     pub(super) const MICROSECONDS: Self =
         Self { tick: Tick::Nanoseconds(1000), tsresol: 6, offset: 0 };
 
-    /// The same origin, with the tick of an `if_tsresol` option: the high bit chooses between powers of 2
-    /// and of 10, the rest is the negated exponent. No value is invalid.
+    /// The same origin, with the tick of an `if_tsresol` option: the high bit chooses between
+    /// powers of 2 and of 10, the rest is the negated exponent. No value is invalid.
     pub(super) fn with_resolution(self, tsresol: u8) -> Self {
         let exponent = u32::from(tsresol & 0x7f);
         let tick = if tsresol & 0x80 != 0 {
@@ -45,8 +45,8 @@ impl Clock {
         push_option(out, OPTION_END, &[])
     }
 
-    /// The instant of a time stamp: whole nanoseconds, rounded towards the past, and held within what an
-    /// [`Instant`] can say.
+    /// The instant of a time stamp: whole nanoseconds, rounded towards the past, and held within
+    /// what an [`Instant`] can say.
     #[inline]
     pub(super) fn instant(self, ticks: u64) -> Instant {
         // At most 2⁶⁴ · 10⁹ < 2⁹⁴: nothing below overflows, and i128 holds it.

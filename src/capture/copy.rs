@@ -1,4 +1,5 @@
-//! Captures made of parts of others: packets as they stood there, with their interfaces, times and comments.
+//! Captures made of parts of others: packets as they stood there, with their interfaces, times and
+//! comments.
 
 use std::collections::HashMap;
 use std::io::Write;
@@ -12,12 +13,13 @@ use crate::time::Instant;
 
 /// Writes packets of other captures into one, as they stood there.
 ///
-/// A pcapng keeps the interfaces of all files with their options, exact time stamps, and the options of packets (comments,
-/// flags); all in one section. A pcap keeps times in nanoseconds; it has no place for the rest, which is counted
-/// ([`Lost`]). Blocks that are neither packets nor interfaces are not copied.
+/// A pcapng keeps the interfaces of all files with their options, exact time stamps, and the
+/// options of packets (comments, flags); all in one section. A pcap keeps times in nanoseconds; it
+/// has no place for the rest, which is counted ([`Lost`]). Blocks that are neither packets nor
+/// interfaces are not copied.
 ///
-/// Each record that is read is shown to [`observe`](Self::observe), each that is wanted to [`write`](Self::write), and the
-/// end to [`finish`](Self::finish):
+/// Each record that is read is shown to [`observe`](Self::observe), each that is wanted to
+/// [`write`](Self::write), and the end to [`finish`](Self::finish):
 ///
 /// ```
 /// use roce::capture::{self, Copier, Format, Merge, Reader};
@@ -41,7 +43,8 @@ use crate::time::Instant;
 #[derive(Debug)]
 pub struct Copier<W> {
     output: Output<W>,
-    /// What interfaces of files that do not describe them are called, by file; nothing if a name is empty.
+    /// What interfaces of files that do not describe them are called, by file; nothing if a name is
+    /// empty.
     names: Vec<String>,
     /// Where the interfaces of each file are in the output.
     files: HashMap<u32, Interfaces>,
@@ -50,7 +53,8 @@ pub struct Copier<W> {
     options: Vec<u8>,
 }
 
-/// The file that is written. The header of a pcap tells the link type, and so waits for the first packet.
+/// The file that is written. The header of a pcap tells the link type, and so waits for the first
+/// packet.
 #[derive(Debug)]
 enum Output<W> {
     Pcapng(PcapngWriter<W>),
@@ -88,8 +92,8 @@ impl Lost {
 }
 
 impl<W: Write> Copier<W> {
-    /// Writes to `sink`, which should be buffered. `names` are what to call the interfaces of files that do not describe
-    /// them, as pcaps do not; an empty name is left out.
+    /// Writes to `sink`, which should be buffered. `names` are what to call the interfaces of files
+    /// that do not describe them, as pcaps do not; an empty name is left out.
     pub fn new(sink: W, format: Format, names: Vec<String>) -> Self {
         Self {
             output: Output::Waiting(Some(sink), format),
@@ -100,8 +104,8 @@ impl<W: Write> Copier<W> {
         }
     }
 
-    /// Takes notice of a record that was read, whether it is written or not: interfaces that were described before it
-    /// are added to a pcapng.
+    /// Takes notice of a record that was read, whether it is written or not: interfaces that were
+    /// described before it are added to a pcapng.
     #[inline]
     pub fn observe(&mut self, record: &Record<'_>) -> Result<(), WriteError> {
         let described = record.around.interfaces;
@@ -139,8 +143,8 @@ impl<W: Write> Copier<W> {
         }
     }
 
-    /// Ends the capture, once all of `merge` was read: adds the interfaces that have no packets behind them, closes it
-    /// ([`PcapngWriter::closing`]), and flushes.
+    /// Ends the capture, once all of `merge` was read: adds the interfaces that have no packets
+    /// behind them, closes it ([`PcapngWriter::closing`]), and flushes.
     pub fn finish<R>(&mut self, merge: &Merge<R>) -> Result<(), WriteError> {
         let link = merge.readers().find_map(super::Reader::link);
         self.start(link.unwrap_or(LinkType::ETHERNET))?;
@@ -268,7 +272,8 @@ fn push_options(out: &mut Vec<u8>, kind: Kind, options: Options<'_>) -> Result<(
     Ok(())
 }
 
-/// Turns the numbers in an option's value into the other byte order. Texts, addresses and hashes have none.
+/// Turns the numbers in an option's value into the other byte order. Texts, addresses and hashes
+/// have none.
 fn swap(kind: Kind, code: u16, value: &mut [u8]) {
     /// Custom options begin with the number of their enterprise.
     const CUSTOM: [u16; 4] = [2988, 2989, 19372, 19373];

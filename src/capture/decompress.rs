@@ -1,8 +1,9 @@
 //! Plain, gzip or zstd: what the bytes of a file turn into before they are parsed.
 //!
-//! The decoders of `flate2` and `zstd` that implement [`Read`] drop what they had decoded in the very call
-//! that meets damage. Here the framing is done by hand around their cores, so that everything before the
-//! damage comes out first: to the byte for gzip, to the block (128 KiB) for zstd.
+//! The decoders of `flate2` and `zstd` that implement [`Read`] drop what they had decoded in the
+//! very call that meets damage. Here the framing is done by hand around their cores, so that
+//! everything before the damage comes out first: to the byte for gzip, to the block (128 KiB) for
+//! zstd.
 
 use std::io::{self, BufRead, BufReader, Chain, Cursor, Read};
 use std::sync::Arc;
@@ -311,8 +312,8 @@ fn step(
     Ok((input.pos(), output.pos()))
 }
 
-/// How much input to give the decoder in one call, so that a call decodes one block or one header and
-/// damage in the next takes nothing with it.
+/// How much input to give the decoder in one call, so that a call decodes one block or one header
+/// and damage in the next takes nothing with it.
 fn portion(hint: usize) -> usize {
     /// The shortest frame header with its magic number, which is where a frame starts.
     const FRAME_START: usize = 5;

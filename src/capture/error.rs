@@ -82,7 +82,8 @@ pub enum Error {
         limit: u32,
     },
 
-    /// A record's header is that of no packet, and no sound record follows it. Only a lenient reader looks so closely.
+    /// A record's header is that of no packet, and no sound record follows it. Only a lenient
+    /// reader looks so closely.
     #[error("record at {offset} has {reason}, and no record follows it")]
     Implausible {
         /// Where the record starts.
@@ -91,7 +92,8 @@ pub enum Error {
         reason: &'static str,
     },
 
-    /// Damage that a lenient reader has passed over. The next record, if there is one, comes from behind it.
+    /// Damage that a lenient reader has passed over. The next record, if there is one, comes from
+    /// behind it.
     #[error("{cause}: skipped {bytes} bytes{}", reads_on(*offset, *bytes, *at_end))]
     Skipped {
         /// Where the damage starts.
@@ -285,7 +287,8 @@ impl Error {
         matches!(self, Self::Skipped { .. })
     }
 
-    /// Whether records may follow what is wrong: it is in the capture's own structure, not in the source beneath.
+    /// Whether records may follow what is wrong: it is in the capture's own structure, not in the
+    /// source beneath.
     pub(super) fn is_in_structure(&self) -> bool {
         match self {
             Self::Open { .. }
@@ -324,7 +327,8 @@ impl Error {
 pub struct Offset {
     /// Bytes before it.
     pub bytes: u64,
-    /// Whether they are counted after decompression, so that no such place exists in the file itself.
+    /// Whether they are counted after decompression, so that no such place exists in the file
+    /// itself.
     pub decompressed: bool,
 }
 

@@ -11,13 +11,13 @@ use crate::time::Instant;
 
 /// Merges captures by time, and lends their records one by one.
 ///
-/// Records of equal times come in the order of the files. A file's own records keep their order: one that goes back in
-/// time comes right behind its predecessor, and so does one without a time stamp (a simple packet block of a pcapng).
-/// [`Record::file`] is the position of its reader in the list that was given, and [`Record::number`] counts in the merged
-/// stream.
+/// Records of equal times come in the order of the files. A file's own records keep their order:
+/// one that goes back in time comes right behind its predecessor, and so does one without a time
+/// stamp (a simple packet block of a pcapng). [`Record::file`] is the position of its reader in the
+/// list that was given, and [`Record::number`] counts in the merged stream.
 ///
-/// No packet is copied, and one record per file is held ahead, in that file's own buffer. A single file costs what its
-/// [`Reader`] costs.
+/// No packet is copied, and one record per file is held ahead, in that file's own buffer. A single
+/// file costs what its [`Reader`] costs.
 ///
 /// ```
 /// use roce::capture::{LinkType, Merge, PcapWriter, Reader};
@@ -95,8 +95,8 @@ impl<R: Read> Merge<R> {
     ///
     /// # Errors
     ///
-    /// What [`Reader::next`] reports of one file, with that file's position. An error ends at most its own file: ask
-    /// again, and the others go on.
+    /// What [`Reader::next`] reports of one file, with that file's position. An error ends at most
+    /// its own file: ask again, and the others go on.
     #[expect(clippy::should_implement_trait, reason = "as with `Reader::next`, records are lent")]
     #[inline]
     pub fn next(&mut self) -> Result<Option<Record<'_>>, MergeError> {
@@ -125,12 +125,14 @@ impl<R: Read> Merge<R> {
 
     /// Fills `batch` with the next records of all files; returns `false` at their end.
     ///
-    /// No packet of a single file is copied; those of several files are copied into the batch. It waits until the batch
-    /// is full: a program that follows a live capture asks for one record at a time.
+    /// No packet of a single file is copied; those of several files are copied into the batch. It
+    /// waits until the batch is full: a program that follows a live capture asks for one record at
+    /// a time.
     ///
     /// # Errors
     ///
-    /// As [`Merge::next`]: all records before the damage have been delivered, and asking again goes on.
+    /// As [`Merge::next`]: all records before the damage have been delivered, and asking again goes
+    /// on.
     pub fn next_batch(&mut self, batch: &mut Batch) -> Result<bool, MergeError> {
         if let Some(error) = self.failed.take() {
             batch.clear();
@@ -156,7 +158,8 @@ impl<R: Read> Merge<R> {
         Ok(!batch.is_empty())
     }
 
-    /// Finds the next record of an input. Does not lose its place if there is an error: to ask again reads on.
+    /// Finds the next record of an input. Does not lose its place if there is an error: to ask
+    /// again reads on.
     #[inline]
     fn find(&mut self, file: u32) -> Result<Option<Key>, MergeError> {
         let Some(input) = self.inputs.get_mut(file as usize) else { return Ok(None) };

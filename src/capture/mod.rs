@@ -1,7 +1,7 @@
 //! Packet captures: pcap and pcapng, in and out.
 //!
-//! A [`Reader`] takes any source of bytes (a file, a pipe), recognises by their first bytes what they are,
-//! and lends one [`Record`] after the other:
+//! A [`Reader`] takes any source of bytes (a file, a pipe), recognises by their first bytes what
+//! they are, and lends one [`Record`] after the other:
 //!
 //! ```
 //! use roce::capture::{LinkType, PcapngWriter, Reader};
@@ -32,27 +32,32 @@
 //!         zstd              filled in place   record is
 //! ```
 //!
-//! - `decompress` turns the file into plain bytes, and counts what it has read of it ([`Progress`]).
-//! - `buffer` holds a stretch of those bytes. The source reads straight into it and records are slices of
-//!   it, so that a packet is copied once: by the kernel or by the decompressor.
-//! - `pcap` and `pcapng` find the next record in the buffer. They compute; they never copy or allocate per
-//!   record. `clock` turns ticks of any length into nanoseconds, without rounding twice.
+//! - `decompress` turns the file into plain bytes, and counts what it has read of it
+//!   ([`Progress`]).
+//! - `buffer` holds a stretch of those bytes. The source reads straight into it and records are
+//!   slices of it, so that a packet is copied once: by the kernel or by the decompressor.
+//! - `pcap` and `pcapng` find the next record in the buffer. They compute; they never copy or
+//!   allocate per record. `clock` turns ticks of any length into nanoseconds, without rounding
+//!   twice.
 //! - `reader` picks the parser and lends the record.
-//! - `batch` hands out many records at once, with the memory they are in, to programs that decode on several cores.
+//! - `batch` hands out many records at once, with the memory they are in, to programs that decode
+//!   on several cores.
 //! - `merge` lends the records of several readers in the order of time: [`Merge`].
-//! - `write` is the way back: [`PcapngWriter`] and [`PcapWriter`]. `copy` writes packets of other captures as they stood
-//!   there, with their interfaces and comments: [`Copier`].
+//! - `write` is the way back: [`PcapngWriter`] and [`PcapWriter`]. `copy` writes packets of other
+//!   captures as they stood there, with their interfaces and comments: [`Copier`].
 //!
 //! Two promises hold for any input. Memory is bounded: no number in a file sizes an allocation, and
-//! `limits` lists every bound. And nothing good is lost to something bad: whatever is wrong, every record
-//! before it comes out first, and then one [`Error`] says what, where, and by how much. There a reader ends,
-//! unless it is [lenient](Reader::lenient): then it searches for the next sound record (`resync`) and reads on.
+//! `limits` lists every bound. And nothing good is lost to something bad: whatever is wrong, every
+//! record before it comes out first, and then one [`Error`] says what, where, and by how much.
+//! There a reader ends, unless it is [lenient](Reader::lenient): then it searches for the next
+//! sound record (`resync`) and reads on.
 //!
 //! # What is read
 //!
-//! Classic pcap 2.4 with micro- or nanoseconds; pcapng 1.0 with any number of sections, the enhanced, the
-//! simple and the obsolete packet block, `if_tsresol` and `if_tsoffset`; either in both byte orders. Plain,
-//! or compressed with gzip (any number of members) or zstd (any number of frames).
+//! Classic pcap 2.4 with micro- or nanoseconds; pcapng 1.0 with any number of sections, the
+//! enhanced, the simple and the obsolete packet block, `if_tsresol` and `if_tsoffset`; either in
+//! both byte orders. Plain, or compressed with gzip (any number of members) or zstd (any number of
+//! frames).
 
 #![forbid(unsafe_code)]
 #![warn(clippy::indexing_slicing)]

@@ -1,4 +1,5 @@
-//! What a pcapng says beside the packets: options of packets and interfaces, for programs that copy them.
+//! What a pcapng says beside the packets: options of packets and interfaces, for programs that copy
+//! them.
 
 use super::LinkType;
 use super::byte_order::ByteOrder;
@@ -20,8 +21,8 @@ impl<'a> Options<'a> {
         Self { bytes, order }
     }
 
-    /// The options in their order, each with its number and its value, up to the end or to the first that claims more
-    /// bytes than there are.
+    /// The options in their order, each with its number and its value, up to the end or to the
+    /// first that claims more bytes than there are.
     pub fn iter(self) -> impl Iterator<Item = (u16, &'a [u8])> {
         let mut rest = self.bytes;
         core::iter::from_fn(move || {
@@ -63,19 +64,21 @@ pub struct Interface {
 }
 
 impl Interface {
-    /// Its name, description, resolution of time and so on; nothing of interfaces that together say more than
-    /// [`MAX_INTERFACE_OPTIONS`](super::MAX_INTERFACE_OPTIONS).
+    /// Its name, description, resolution of time and so on; nothing of interfaces that together say
+    /// more than [`MAX_INTERFACE_OPTIONS`](super::MAX_INTERFACE_OPTIONS).
     pub fn options(&self) -> Options<'_> {
         Options::new(&self.options, self.order)
     }
 }
 
-/// What stands around a packet in a pcapng: for a program that copies it, and without cost to others.
+/// What stands around a packet in a pcapng: for a program that copies it, and without cost to
+/// others.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Surroundings<'a> {
     /// The block of the packet, and the byte order of its section; nothing in a pcap.
     pub(super) block: Option<(&'a [u8], ByteOrder)>,
-    /// The interfaces that the section has described so far; nothing in the place of one that was damaged.
+    /// The interfaces that the section has described so far; nothing in the place of one that was
+    /// damaged.
     pub(super) interfaces: &'a [Option<Interface>],
 }
 

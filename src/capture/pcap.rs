@@ -1,6 +1,7 @@
 //! Classic pcap: a header of 24 bytes, then records of 16 bytes and a packet each.
 //!
-//! `draft-ietf-opsawg-pcap` describes the format; all of it is in the byte order of the writing host.
+//! `draft-ietf-opsawg-pcap` describes the format; all of it is in the byte order of the writing
+//! host.
 
 use std::io::Read;
 
@@ -242,8 +243,8 @@ impl Pcap {
         }
     }
 
-    /// Looks behind a record with an odd header: if the file ends there, or a sound header follows, it is a record
-    /// all the same.
+    /// Looks behind a record with an odd header: if the file ends there, or a sound header follows,
+    /// it is a record all the same.
     #[cold]
     fn examine<R: Read>(
         &self,
@@ -273,7 +274,8 @@ impl Pcap {
         Ok(Watch { second, tolerated: excused })
     }
 
-    /// Whether headers lead from one to the next from the front of the buffer on, whatever their times are.
+    /// Whether headers lead from one to the next from the front of the buffer on, whatever their
+    /// times are.
     fn leads_on<R: Read>(
         &self,
         buffer: &mut Buffer<R>,
@@ -299,7 +301,8 @@ impl Pcap {
         Some(Header { second, fraction, captured, len })
     }
 
-    /// Whether sound records begin at the front of `bytes`: their headers lead from one to the next.
+    /// Whether sound records begin at the front of `bytes`: their headers lead from one to the
+    /// next.
     fn chain(
         &self,
         bytes: &[u8],
@@ -310,7 +313,8 @@ impl Pcap {
         let mut at = 0;
         for link in 0..RESYNC_CHAIN {
             let Some(header) = self.header(bytes, at) else {
-                // The stream may end behind a record; within one only if enough sound ones come before it.
+                // The stream may end behind a record; within one only if enough sound ones come
+                // before it.
                 let may_end = link > 0 && at == bytes.len() || link > 2;
                 return match rest {
                     Rest::GoesOn => Verdict::Needs(at + RECORD_HEADER),
@@ -321,7 +325,8 @@ impl Pcap {
             if header.captured == 0 || header.captured > MAX_RESYNC {
                 return Verdict::Not(1);
             }
-            // Where no time is known, four bytes too early or too late are headers too, by the other three numbers.
+            // Where no time is known, four bytes too early or too late are headers too, by the
+            // other three numbers.
             let whole = [header.len, self.snaplen].contains(&header.captured);
             if neighbors[0].is_none() && !whole && !tolerated.contains(Oddities::TIME) {
                 return Verdict::Not(1);

@@ -1,8 +1,8 @@
 //! pcapng: blocks of a type, a length, a body and the length again.
 //!
-//! Read `draft-ietf-opsawg-pcapng` §3 and §4 before changing this file. A section header starts a section
-//! with its own byte order; interface descriptions after it are numbered from 0; packets name one of them
-//! and count time as it does. All other blocks are skipped as they stream by.
+//! Read `draft-ietf-opsawg-pcapng` §3 and §4 before changing this file. A section header starts a
+//! section with its own byte order; interface descriptions after it are numbered from 0; packets
+//! name one of them and count time as it does. All other blocks are skipped as they stream by.
 
 use core::ops::Range;
 use std::io::Read;
@@ -26,7 +26,8 @@ pub(super) struct Pcapng {
     order: ByteOrder,
     /// How many sections came before this one.
     section: u32,
-    /// Nothing in the place of one whose description is damaged, so that the others keep their numbers.
+    /// Nothing in the place of one whose description is damaged, so that the others keep their
+    /// numbers.
     interfaces: Vec<Option<Interface>>,
     /// How many bytes of their options are kept.
     options_kept: usize,
@@ -83,8 +84,8 @@ impl End {
         *self = Self { is_promised, is_reached: false, was_missed };
     }
 
-    /// Whether a section that promised an end has none so far. Statistics belong to an interface: without one, there is
-    /// nothing to close.
+    /// Whether a section that promised an end has none so far. Statistics belong to an interface:
+    /// without one, there is nothing to close.
     fn is_missing(&self, has_interfaces: bool) -> bool {
         self.was_missed || self.is_promised && !self.is_reached && has_interfaces
     }
@@ -112,8 +113,8 @@ impl Pcapng {
         self.drops.total()
     }
 
-    /// Takes note of the statistics of an interface, whose block is at the front of the buffer. What
-    /// is damaged is not: to pass over the block names it.
+    /// Takes note of the statistics of an interface, whose block is at the front of the buffer.
+    /// What is damaged is not: to pass over the block names it.
     fn note_drops<R: Read>(&mut self, buffer: &mut Buffer<R>, block: Block) -> Result<(), Error> {
         let size = block.length as usize;
         if size > STATISTICS_MAX {
@@ -137,7 +138,8 @@ impl Pcapng {
         Ok(())
     }
 
-    /// Whether a section that promised a closing block has ended without it, if the capture ends here.
+    /// Whether a section that promised a closing block has ended without it, if the capture ends
+    /// here.
     pub(super) fn is_unclosed(&self) -> bool {
         self.end.is_missing(!self.interfaces.is_empty())
     }
@@ -217,7 +219,8 @@ impl Pcapng {
         header.is_some_and(|[_kind, length]: [u32; 2]| length as usize <= bytes.len())
     }
 
-    /// Passes over a block once it was seen to be whole, unless it is too long for the buffer and of a known type.
+    /// Passes over a block once it was seen to be whole, unless it is too long for the buffer and
+    /// of a known type.
     fn skip_checked<R: Read>(&self, buffer: &mut Buffer<R>, block: Block) -> Result<(), Error> {
         if block.length > MAX_BLOCK && is_registered(block.kind) {
             return skip(buffer, self.order, block);
@@ -227,8 +230,9 @@ impl Pcapng {
         Ok(())
     }
 
-    /// An enhanced packet block: interface, time, lengths, packet, options. The obsolete one differs in
-    /// that it has two halves in place of the interface, of which the second counts lost packets.
+    /// An enhanced packet block: interface, time, lengths, packet, options. The obsolete one
+    /// differs in that it has two halves in place of the interface, of which the second counts lost
+    /// packets.
     #[inline]
     fn packet<R: Read>(&self, buffer: &mut Buffer<R>, block: Block) -> Result<Packet, Error> {
         let [_, _, id, high, low, captured, len] = load(buffer, self.order, block)?;
@@ -306,7 +310,8 @@ impl Pcapng {
 
 /// Resynchronisation behind damage.
 impl Pcapng {
-    /// Moves the front of the buffer to the next sound block behind the damaged one, if there is one.
+    /// Moves the front of the buffer to the next sound block behind the damaged one, if there is
+    /// one.
     pub(super) fn resync<R: Read>(&mut self, buffer: &mut Buffer<R>) -> Result<bool, Error> {
         let [kind, length] = self.order.words(buffer.available()).unwrap_or_default();
         let block = Block { kind: BlockType(kind), length };
@@ -318,7 +323,8 @@ impl Pcapng {
         search(buffer, first, |bytes, rest| self.judge(bytes, rest))
     }
 
-    /// How far to go from the damaged block: to where it claims to end if a block begins there, else a byte.
+    /// How far to go from the damaged block: to where it claims to end if a block begins there,
+    /// else a byte.
     fn step_over(&self, bytes: &[u8], rest: Rest, block: Block) -> Verdict {
         let size = block.length as usize;
         let possible = block.length >= least(block.kind)
@@ -443,7 +449,8 @@ fn is_sane(kind: BlockType, length: u32) -> bool {
     length >= least(kind) && length.is_multiple_of(4)
 }
 
-/// Whether programs write blocks of this type: those of the specification, of sysdig, of custom data.
+/// Whether programs write blocks of this type: those of the specification, of sysdig, of custom
+/// data.
 fn is_registered(kind: BlockType) -> bool {
     matches!(kind.0, 1..=10 | 0x0201..=0x0225 | 0x0bad | 0x4000_0bad)
         || kind == BlockType::SECTION_HEADER
@@ -492,8 +499,8 @@ fn promises_end<R: Read>(
     Ok(comments.any(|comment| comment == END_PROMISE))
 }
 
-/// Loads all of a packet or an interface description to the front of the buffer, once its lengths are
-/// found to be sound, and tells its first words.
+/// Loads all of a packet or an interface description to the front of the buffer, once its lengths
+/// are found to be sound, and tells its first words.
 #[inline]
 fn load<const N: usize, R: Read>(
     buffer: &mut Buffer<R>,
@@ -652,7 +659,8 @@ pub(super) const OPTION_TSRESOL: u16 = 9;
 /// `if_tsoffset`: eight bytes, the seconds to add to every time stamp.
 pub(super) const OPTION_TSOFFSET: u16 = 14;
 
-/// A comment of a section's header, by which a capture promises that interface statistics follow its last packet.
+/// A comment of a section's header, by which a capture promises that interface statistics follow
+/// its last packet.
 pub(super) const END_PROMISE: &str =
     "Interface statistics close this capture. Without them it was cut.";
 

@@ -37,7 +37,8 @@ pub struct Reader<R> {
 /// One captured packet, lent by its [`Reader`] until the next is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Record<'a> {
-    /// Which of several merged files it is from, counted from 0 in the order in which they were given; 0 if there is one.
+    /// Which of several merged files it is from, counted from 0 in the order in which they were
+    /// given; 0 if there is one.
     pub file: u32,
     /// Its place in the capture, counted from 1 as Wireshark's `frame.number` is (which also counts
     /// the custom blocks and journal entries of a pcapng).
@@ -60,13 +61,14 @@ pub struct Record<'a> {
     pub section: u32,
     /// The interface it was captured on; nothing in a pcap, which does not tell.
     pub interface: Option<InterfaceId>,
-    /// What stands around it in a pcapng, for a program that copies it. Records of a [`Batch`](super::Batch) have none.
+    /// What stands around it in a pcapng, for a program that copies it. Records of a
+    /// [`Batch`](super::Batch) have none.
     pub around: Surroundings<'a>,
 }
 
 impl<'a> Record<'a> {
-    /// A record of a frame of which all that is known are its link type and its bytes, for a program that has frames
-    /// and no capture.
+    /// A record of a frame of which all that is known are its link type and its bytes, for a
+    /// program that has frames and no capture.
     pub fn frame(link: LinkType, data: &'a [u8]) -> Self {
         Self {
             file: 0,
@@ -142,10 +144,10 @@ impl<R: Read> Reader<R> {
 
     /// The same reader, which passes over damage in the capture's structure and reads on.
     ///
-    /// It then searches for the next sound record (its lengths and its time are those of a packet, and further such
-    /// records follow it), and reports what it skipped as [`Error::Skipped`]. It also judges each record of a pcap by its
-    /// neighbors, and so finds damage that a strict reader hands out as a packet. On a live source, a suspect record may
-    /// wait for its followers.
+    /// It then searches for the next sound record (its lengths and its time are those of a packet,
+    /// and further such records follow it), and reports what it skipped as [`Error::Skipped`]. It
+    /// also judges each record of a pcap by its neighbors, and so finds damage that a strict reader
+    /// hands out as a packet. On a live source, a suspect record may wait for its followers.
     #[must_use]
     pub fn lenient(mut self) -> Self {
         self.lenient = true;
@@ -160,9 +162,10 @@ impl<R: Read> Reader<R> {
     ///
     /// # Errors
     ///
-    /// All records before the damage have been delivered by then. Every error is reported once, and then the end,
-    /// `Ok(None)`, for ever; but after an [`Error::Skipped`], which only a [lenient](Self::lenient) reader reports,
-    /// more records may come. So a loop that goes on until `Ok(None)` reads all there is.
+    /// All records before the damage have been delivered by then. Every error is reported once, and
+    /// then the end, `Ok(None)`, for ever; but after an [`Error::Skipped`], which only a
+    /// [lenient](Self::lenient) reader reports, more records may come. So a loop that goes on until
+    /// `Ok(None)` reads all there is.
     #[expect(
         clippy::should_implement_trait,
         reason = "an iterator cannot lend what it owns, and copying each packet would cost more than reading it"
@@ -172,7 +175,8 @@ impl<R: Read> Reader<R> {
         Ok(self.find()?.map(|packet| self.lend(packet)))
     }
 
-    /// Finds the next record, which is then at the front of the buffer; nothing is consumed before it is lent.
+    /// Finds the next record, which is then at the front of the buffer; nothing is consumed before
+    /// it is lent.
     #[inline]
     pub(super) fn find(&mut self) -> Result<Option<Packet>, Error> {
         if let Some(ahead) = self.ahead.take() {
@@ -195,9 +199,11 @@ impl<R: Read> Reader<R> {
         found
     }
 
-    /// The same, if the next record or block is in the buffer as a whole; else nothing, and nothing is read.
+    /// The same, if the next record or block is in the buffer as a whole; else nothing, and nothing
+    /// is read.
     ///
-    /// A record that must be judged by its followers, or that stands behind other blocks, may still take a read.
+    /// A record that must be judged by its followers, or that stands behind other blocks, may still
+    /// take a read.
     #[inline]
     pub(super) fn find_buffered(&mut self) -> Result<Option<Packet>, Error> {
         let bytes = self.buffer.available();
@@ -213,8 +219,8 @@ impl<R: Read> Reader<R> {
         if is_whole { self.find() } else { Ok(None) }
     }
 
-    /// Passes over the damage that `cause` tells of, up to the next sound record or the end. Tells what was skipped; if
-    /// the capture merely ends too early, that.
+    /// Passes over the damage that `cause` tells of, up to the next sound record or the end. Tells
+    /// what was skipped; if the capture merely ends too early, that.
     #[cold]
     fn resync(&mut self, cause: Error) -> Error {
         let offset = cause.offset().unwrap_or_else(|| self.buffer.offset());
@@ -272,7 +278,8 @@ impl<R: Read> Reader<R> {
 }
 
 impl<R> Reader<R> {
-    /// The link type of the packets of a pcap; of a pcapng, that of the first interface of the current section.
+    /// The link type of the packets of a pcap; of a pcapng, that of the first interface of the
+    /// current section.
     pub fn link(&self) -> Option<LinkType> {
         match &self.format {
             Parser::Pcap(pcap) => Some(pcap.link()),
@@ -297,8 +304,8 @@ impl<R> Reader<R> {
         }
     }
 
-    /// Returns the number of packets that the capture says it dropped, by what was read so far; 0 for
-    /// a pcap, which does not tell.
+    /// Returns the number of packets that the capture says it dropped, by what was read so far; 0
+    /// for a pcap, which does not tell.
     pub fn dropped(&self) -> u64 {
         match &self.format {
             Parser::Pcap(_) => 0,

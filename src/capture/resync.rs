@@ -1,8 +1,9 @@
 //! The search for the next sound record behind damage.
 //!
-//! Each format says of the bytes at a position whether a record plausibly begins there ([`Verdict`]); the search goes
-//! through the stream once, from the damage on. Its work is linear: a position is looked at once, each look reads at
-//! most a few headers, and the window that they may lie in is the reader's own buffer.
+//! Each format says of the bytes at a position whether a record plausibly begins there
+//! ([`Verdict`]); the search goes through the stream once, from the damage on. Its work is linear:
+//! a position is looked at once, each look reads at most a few headers, and the window that they
+//! may lie in is the reader's own buffer.
 
 use std::io::Read;
 
@@ -30,10 +31,11 @@ pub(super) enum Rest {
     GoesOn,
 }
 
-/// Moves the front of the buffer to the next sound record behind the damage that is at its front, if there is one.
-/// If there is none, the buffer is as it was, or empty.
+/// Moves the front of the buffer to the next sound record behind the damage that is at its front,
+/// if there is one. If there is none, the buffer is as it was, or empty.
 ///
-/// `first` is the verdict on the damage itself, which is only asked how far to go; `judge` that on what follows.
+/// `first` is the verdict on the damage itself, which is only asked how far to go; `judge` that on
+/// what follows.
 pub(super) fn search<R: Read>(
     buffer: &mut Buffer<R>,
     first: impl Fn(&[u8], Rest) -> Verdict,

@@ -106,8 +106,9 @@ impl<W: Write> PcapngWriter<W> {
         Self::start(sink, &[])
     }
 
-    /// Starts a capture that is to be closed by [`close`](Self::close). Its header promises that: where the closing block
-    /// is missing, readers know that the capture was cut ([`Reader::is_unclosed`](super::Reader::is_unclosed)).
+    /// Starts a capture that is to be closed by [`close`](Self::close). Its header promises that:
+    /// where the closing block is missing, readers know that the capture was cut
+    /// ([`Reader::is_unclosed`](super::Reader::is_unclosed)).
     pub fn closing(sink: W) -> Result<Self, WriteError> {
         let mut options = Vec::new();
         push_option(&mut options, pcapng::OPTION_COMMENT, pcapng::END_PROMISE.as_bytes())?;
@@ -129,8 +130,8 @@ impl<W: Write> PcapngWriter<W> {
         Ok(Self { sink, interfaces: Vec::new() })
     }
 
-    /// Writes the closing block: statistics of each interface, with the packets that were written, and those that were
-    /// seen and could not be (`missed`, of the first interface).
+    /// Writes the closing block: statistics of each interface, with the packets that were written,
+    /// and those that were seen and could not be (`missed`, of the first interface).
     pub fn close(&mut self, missed: u64) -> Result<(), WriteError> {
         for (id, written) in (0_u32..).zip(&self.interfaces) {
             let missed = if id == 0 { missed } else { 0 };
@@ -224,7 +225,8 @@ impl<W: Write> PcapngWriter<W> {
         self.write_with(interface, time.as_nanos(), len, data, &options)
     }
 
-    /// Writes a packet with its time, as its interface counts it, and its options, which are padded and ended.
+    /// Writes a packet with its time, as its interface counts it, and its options, which are padded
+    /// and ended.
     pub(super) fn write_with(
         &mut self,
         interface: InterfaceId,

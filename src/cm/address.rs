@@ -47,8 +47,8 @@ pub struct Resolution {
     pub source: IpAddr,
     /// The hop limit of the route.
     pub hop_limit: u8,
-    /// The largest MTU of the port at the destination, if that is known: of an address of this host. The path MTU is the
-    /// smaller of this and the device's.
+    /// The largest MTU of the port at the destination, if that is known: of an address of this
+    /// host. The path MTU is the smaller of this and the device's.
     pub mtu: Option<Mtu>,
 }
 
@@ -130,8 +130,8 @@ impl Manager {
         SocketAddr::new(wildcard_like(ip), address.port())
     }
 
-    /// Lets an id take requests, at most `backlog` of which wait in its channel; 0 or more than the limit is the limit. An
-    /// id without an address is bound to 0.0.0.0 and an ephemeral port.
+    /// Lets an id take requests, at most `backlog` of which wait in its channel; 0 or more than the
+    /// limit is the limit. An id without an address is bound to 0.0.0.0 and an ephemeral port.
     pub fn listen(&mut self, id: CmId, backlog: u32) -> Result<(), Error> {
         if self.id(id)?.state == IdState::Idle {
             self.bind(id, SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0))?;
@@ -150,9 +150,10 @@ impl Manager {
         Ok(())
     }
 
-    /// Finds the device and the address from which `destination` is reached: asks the caller, who answers with
-    /// [`handle_resolution`](Self::handle_resolution). ADDR_RESOLVED or ADDR_ERROR follows, the latter also when no answer
-    /// comes in time. An id that is not bound is, to `source` or to a wildcard.
+    /// Finds the device and the address from which `destination` is reached: asks the caller, who
+    /// answers with [`handle_resolution`](Self::handle_resolution). ADDR_RESOLVED or ADDR_ERROR
+    /// follows, the latter also when no answer comes in time. An id that is not bound is, to
+    /// `source` or to a wildcard.
     pub fn resolve_addr(
         &mut self,
         now: Instant,
@@ -213,8 +214,8 @@ impl Manager {
         self.queries.retain(|query| query.id != id);
     }
 
-    /// Takes back a [`resolve_addr`](Self::resolve_addr) without an event: for a caller that finds at once that there is no
-    /// route, and lets the command itself fail.
+    /// Takes back a [`resolve_addr`](Self::resolve_addr) without an event: for a caller that finds
+    /// at once that there is no route, and lets the command itself fail.
     pub fn cancel_resolution(&mut self, id: CmId) -> Result<(), Error> {
         self.id(id)?.require(IdState::AddrQuery)?;
         self.cancel_query(id);
@@ -222,13 +223,15 @@ impl Manager {
         Ok(())
     }
 
-    /// Whether a question still stands: its id is there, and neither an answer nor its time limit has come.
+    /// Whether a question still stands: its id is there, and neither an answer nor its time limit
+    /// has come.
     pub fn is_resolving(&self, token: ResolveToken) -> bool {
         let stands = |entry: &Id| entry.resolving.is_some_and(|query| query.serial == token.serial);
         self.ids.get(token.id).is_some_and(stands)
     }
 
-    /// The answer to a [`Query`]: the way there, or why there is none. Returns whether the question still stood.
+    /// The answer to a [`Query`]: the way there, or why there is none. Returns whether the question
+    /// still stood.
     pub fn handle_resolution(
         &mut self,
         token: ResolveToken,
@@ -286,7 +289,8 @@ impl Manager {
         self.deliver(id, EventKind::AddrError, -errno.0, EventParam::None);
     }
 
-    /// Finds the path to the destination. On RoCE it follows from the addresses, so ROUTE_RESOLVED comes at once.
+    /// Finds the path to the destination. On RoCE it follows from the addresses, so ROUTE_RESOLVED
+    /// comes at once.
     pub fn resolve_route(&mut self, id: CmId, timeout: Duration) -> Result<(), Error> {
         if timeout.is_zero() {
             return Err(Error::Argument("timeout"));

@@ -34,9 +34,9 @@ const RTS_REQUESTER: AttrMask =
     AttrMask::RETRY_CNT.union(AttrMask::RNR_RETRY).union(AttrMask::MAX_QP_RD_ATOMIC);
 
 impl Manager {
-    /// What to set the QP of an id to on its way to `state`: INIT, RTR or RTS, and which attributes count. INIT of an id that
-    /// does not connect yet gives peers no access; the final attributes are known once a REQ was sent or came, those of RTR and
-    /// RTS once the peer's side is known.
+    /// What to set the QP of an id to on its way to `state`: INIT, RTR or RTS, and which attributes
+    /// count. INIT of an id that does not connect yet gives peers no access; the final attributes
+    /// are known once a REQ was sent or came, those of RTR and RTS once the peer's side is known.
     pub fn qp_attr(&self, id: CmId, state: QpState) -> Result<(QpAttr, AttrMask), Error> {
         let entry = self.id(id)?;
         let device = entry.device.and_then(|device| self.devices.get(device));

@@ -25,8 +25,8 @@ impl Manager {
         self.channels.insert(Channel::default()).ok_or(Error::Exhausted("channels"))
     }
 
-    /// Closes an event channel, and destroys all of its ids, as the kernel does when the file is closed or the process
-    /// ends; what was left of each.
+    /// Closes an event channel, and destroys all of its ids, as the kernel does when the file is
+    /// closed or the process ends; what was left of each.
     pub fn close_channel(
         &mut self,
         now: Instant,
@@ -43,8 +43,8 @@ impl Manager {
         Ok(destroyed)
     }
 
-    /// Closes everything: for the end of a process. What is there to transmit then is all that peers will be told, unless
-    /// the caller waits for the rest of it.
+    /// Closes everything: for the end of a process. What is there to transmit then is all that
+    /// peers will be told, unless the caller waits for the rest of it.
     pub fn shutdown(&mut self, now: Instant) -> Vec<(CmId, Destroyed)> {
         let channels: Vec<_> = self.channels.iter().map(|(name, _)| name).collect();
         let closed =
@@ -52,7 +52,8 @@ impl Manager {
         closed.flatten().collect()
     }
 
-    /// Moves an id and its queued events to another channel; how many of its events the program took.
+    /// Moves an id and its queued events to another channel; how many of its events the program
+    /// took.
     pub fn migrate_id(&mut self, id: CmId, channel: ChannelId) -> Result<u32, Error> {
         self.channels.get(channel).ok_or(Error::NotFound("channel"))?;
         let entry = self.ids.get_mut(id).ok_or(Error::NotFound("id"))?;
@@ -77,8 +78,8 @@ impl Manager {
         Ok(reported)
     }
 
-    /// A channel that became readable since it was last returned here, or since its last event was taken. New ones come
-    /// with commands, MADs and time.
+    /// A channel that became readable since it was last returned here, or since its last event was
+    /// taken. New ones come with commands, MADs and time.
     #[must_use]
     pub fn poll_readable(&mut self) -> Option<ChannelId> {
         loop {

@@ -41,8 +41,8 @@ pub(super) enum Answer {
     ToRtu(MadBytes),
 }
 
-/// A number of a peer: its address, its CA GUID, and the comm id or QPN. The address is part of it, because a GUID is a
-/// claim: a peer elsewhere that makes the same one is another peer.
+/// A number of a peer: its address, its CA GUID, and the comm id or QPN. The address is part of it,
+/// because a GUID is a claim: a peer elsewhere that makes the same one is another peer.
 pub(super) type RemoteKey = ([u8; 16], u64, u32);
 
 /// By what a peer's messages find the connection, besides the own comm id.
@@ -85,7 +85,8 @@ pub(super) struct Connection {
     pub(super) answer: Answer,
     /// The SIDR_REQ that is to be answered.
     pub(super) sidr: Option<SidrReq>,
-    /// Number of messages the peer may still get before it answers; `None` if it has answered, or was asked by this side.
+    /// Number of messages the peer may still get before it answers; `None` if it has answered, or
+    /// was asked by this side.
     pub(super) allowance: Option<u8>,
     /// Number of times that its RTU is still repeated.
     pub(super) rtu_repeats: u8,
@@ -122,7 +123,8 @@ impl Manager {
         Some(name)
     }
 
-    /// Returns a comm id that is not 0 and not in use: all of its bits are random, so that peers cannot guess it.
+    /// Returns a comm id that is not 0 and not in use: all of its bits are random, so that peers
+    /// cannot guess it.
     fn random_comm_id(&mut self) -> CommId {
         loop {
             #[expect(clippy::cast_possible_truncation, reason = "a comm id has 32 bits")]
@@ -138,7 +140,8 @@ impl Manager {
         Psn::new(self.random.next() as u32)
     }
 
-    /// Changes the state of a connection by the table; its new state, or `None` if it refuses the input.
+    /// Changes the state of a connection by the table; its new state, or `None` if it refuses the
+    /// input.
     pub(super) fn step(&mut self, name: ConnectionId, input: Input) -> Option<State> {
         let connection = self.connections.get_mut(name)?;
         let (before, after) = (connection.state, connection.state.after(input)?);

@@ -35,8 +35,8 @@ counters! {
     UnknownAttribute = "cm_rx_unknown_attribute",
     /// Messages from or to an address that cannot be a peer's, or this device's.
     BadAddress = "cm_rx_bad_address",
-    /// Messages with the comm ids of a connection whose peer has another address than their source: answered as if no
-    /// connection had these comm ids.
+    /// Messages with the comm ids of a connection whose peer has another address than their source:
+    /// answered as if no connection had these comm ids.
     WrongSource = "cm_rx_wrong_source",
     /// Messages for a device that is gone.
     NoDevice = "cm_rx_no_device",
@@ -48,12 +48,13 @@ counters! {
     Early = "cm_rx_early",
     /// REQs and SIDR_REQs for a service that nothing listens for: REJ 8, SIDR_REP 1.
     NoListener = "cm_rx_no_listener",
-    /// REQs and SIDR_REQs that a full backlog forgot, the oldest of the address that had the most: no answer, as the peer
-    /// will retransmit.
+    /// REQs and SIDR_REQs that a full backlog forgot, the oldest of the address that had the most:
+    /// no answer, as the peer will retransmit.
     BacklogFull = "cm_rx_backlog_full",
     /// REQs and SIDR_REQs for which there was no id, connection or event left: no answer.
     NoResources = "cm_rx_no_resources",
-    /// REQs and SIDR_REQs whose IP header makes no sense, or names other addresses: REJ 28, SIDR_REP 2.
+    /// REQs and SIDR_REQs whose IP header makes no sense, or names other addresses: REJ 28,
+    /// SIDR_REP 2.
     BadIpHeader = "cm_rx_bad_ip_header",
     /// REQs whose primary path does not end here: REJ 12.
     BadPrimaryGid = "cm_rx_bad_primary_gid",

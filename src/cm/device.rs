@@ -22,8 +22,9 @@ pub(super) fn gid_of(address: IpAddr) -> Gid {
 /// An RNIC, as its connection manager sees it. It has one port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Device {
-    /// The CA GUID in messages. Peers take two connections of the same GUID and QPN for one that was lost, and end the older:
-    /// no two processes may use the same, and a restarted one should have another.
+    /// The CA GUID in messages. Peers take two connections of the same GUID and QPN for one that
+    /// was lost, and end the older: no two processes may use the same, and a restarted one should
+    /// have another.
     pub guid: u64,
     /// Its addresses, each with the index of its GID.
     pub addresses: Vec<(IpAddr, u8)>,
@@ -39,11 +40,12 @@ pub struct Device {
     pub pkey: PKey,
     /// Whether peers may FLUSH its memory.
     pub flush: bool,
-    /// Whether it answers for everything that no id knows: REJ 8, REJ 6, SIDR_REP 1 and DREP. Of several managers on one
-    /// address just one may.
+    /// Whether it answers for everything that no id knows: REJ 8, REJ 6, SIDR_REP 1 and DREP. Of
+    /// several managers on one address just one may.
     pub answers_unknown: bool,
-    /// Whether managers of other processes have the same addresses. Then the caller decides about such an answer, because
-    /// the message may be another's: see [`Manager::poll_unclaimed`](super::Manager::poll_unclaimed).
+    /// Whether managers of other processes have the same addresses. Then the caller decides about
+    /// such an answer, because the message may be another's: see
+    /// [`Manager::poll_unclaimed`](super::Manager::poll_unclaimed).
     pub is_shared: bool,
 }
 
@@ -87,7 +89,8 @@ impl Manager {
         self.devices.get(device)
     }
 
-    /// The device with this name, to give it another address or another say about unknown connections.
+    /// The device with this name, to give it another address or another say about unknown
+    /// connections.
     pub fn device_mut(&mut self, device: DeviceId) -> Option<&mut Device> {
         self.devices.get_mut(device)
     }
@@ -102,8 +105,8 @@ impl Manager {
         self.devices.iter().find(|(_, device)| device.has(address)).map(|(name, _)| name)
     }
 
-    /// Removes a device. Its connections end without a message; each of its ids gets DEVICE_REMOVAL, and is to be
-    /// destroyed.
+    /// Removes a device. Its connections end without a message; each of its ids gets
+    /// DEVICE_REMOVAL, and is to be destroyed.
     pub fn remove_device(&mut self, device: DeviceId) -> Result<(), Error> {
         self.devices.remove(device).ok_or(Error::NotFound("device"))?;
         let on_it = |(name, connection): (ConnectionId, &Connection)| {

@@ -19,15 +19,17 @@ use crate::wire::cm::{Drep, Dreq};
 /// What was left of an id.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Destroyed {
-    /// How many of its events the program took: it must acknowledge as many before it forgets the id.
+    /// How many of its events the program took: it must acknowledge as many before it forgets the
+    /// id.
     pub events_reported: u32,
     /// The groups that it was a member of, which the caller has to leave.
     pub groups: Vec<Group>,
 }
 
 impl Manager {
-    /// Disconnects an id: sends a DREQ, or the DREP that the peer's DREQ waits for. DISCONNECTED follows if it was connected,
-    /// and TIMEWAIT_EXIT. Where there is nothing to disconnect, nothing happens.
+    /// Disconnects an id: sends a DREQ, or the DREP that the peer's DREQ waits for. DISCONNECTED
+    /// follows if it was connected, and TIMEWAIT_EXIT. Where there is nothing to disconnect,
+    /// nothing happens.
     pub fn disconnect(&mut self, now: Instant, id: CmId) -> Result<(), Error> {
         let entry = self.id(id)?;
         let Some(name) = entry.connection else {
@@ -62,7 +64,8 @@ impl Manager {
         self.enter_timewait(now, name);
     }
 
-    /// A message says that the peer knows nothing of a connection: ends it, as Linux does, with a DREQ.
+    /// A message says that the peer knows nothing of a connection: ends it, as Linux does, with a
+    /// DREQ.
     pub(super) fn disconnect_stale(&mut self, now: Instant, name: ConnectionId) {
         self.send_dreq(now, name);
     }
@@ -132,7 +135,8 @@ impl Manager {
         }
     }
 
-    /// Waits until no packet of the connection is in the network. The peer may connect its QP anew at once.
+    /// Waits until no packet of the connection is in the network. The peer may connect its QP anew
+    /// at once.
     pub(super) fn enter_timewait(&mut self, now: Instant, name: ConnectionId) {
         self.forget_remote_qpn(name);
         let Some(connection) = self.connections.get_mut(name) else { return };
@@ -153,8 +157,8 @@ impl Manager {
         }
     }
 
-    /// Destroys an id, whatever its state; its peer is told. Its events that the program has not taken are dropped, and of a
-    /// listener the requests that it has not taken are rejected.
+    /// Destroys an id, whatever its state; its peer is told. Its events that the program has not
+    /// taken are dropped, and of a listener the requests that it has not taken are rejected.
     pub fn destroy_id(&mut self, now: Instant, id: CmId) -> Result<Destroyed, Error> {
         self.id(id)?;
         self.cancel_query(id);
@@ -190,7 +194,8 @@ impl Manager {
         requests
     }
 
-    /// Ends a connection whose id is going: what Linux sends then, and what is needed to be sure that the peer hears it.
+    /// Ends a connection whose id is going: what Linux sends then, and what is needed to be sure
+    /// that the peer hears it.
     fn abandon(&mut self, now: Instant, name: ConnectionId) {
         let Some(connection) = self.connections.get(name) else { return };
         match connection.state {
@@ -215,7 +220,8 @@ impl Manager {
         self.linger(name);
     }
 
-    /// Lets a connection go on without an id. If there are too many of them, the oldest is forgotten.
+    /// Lets a connection go on without an id. If there are too many of them, the oldest is
+    /// forgotten.
     fn linger(&mut self, name: ConnectionId) {
         let Some(connection) = self.connections.get_mut(name) else { return };
         if let Some(id) = connection.owner.take().and_then(|id| self.ids.get_mut(id)) {

@@ -1,10 +1,11 @@
 //! Requests that come before their listener.
 //!
-//! Some programs listen anew for each connection: perftest does for its second one, while the peer, which was told of the
-//! first by the same REP, asks for it already. Between processes of one host the peer can be the first of both. With
-//! [`Config::listen_grace`](super::Config::listen_grace) a request for which nothing listens waits for that long, and is
-//! looked at once more; only then it is refused. Its duplicates are refused then, too, even if something listens by now: the
-//! peer has given up.
+//! Some programs listen anew for each connection: perftest does for its second one, while the peer,
+//! which was told of the first by the same REP, asks for it already. Between processes of one host
+//! the peer can be the first of both. With [`Config::listen_grace`](super::Config::listen_grace) a
+//! request for which nothing listens waits for that long, and is looked at once more; only then it
+//! is refused. Its duplicates are refused then, too, even if something listens by now: the peer has
+//! given up.
 
 use std::collections::VecDeque;
 
@@ -19,7 +20,8 @@ use crate::wire::Gid;
 use crate::wire::cm::Message;
 use crate::wire::mad::MAD_LEN;
 
-/// What a request and its duplicates have in common: its sender, and the comm id or number that it gave it.
+/// What a request and its duplicates have in common: its sender, and the comm id or number that it
+/// gave it.
 type Key = (Gid, bool, u32);
 
 /// The requests that came before their listener.
@@ -57,7 +59,8 @@ impl EarlyRequests {
 }
 
 impl Manager {
-    /// What becomes of a request that came before its listener, or is a duplicate of one; `None` if it is neither.
+    /// What becomes of a request that came before its listener, or is a duplicate of one; `None` if
+    /// it is neither.
     pub(super) fn handle_early(
         &mut self,
         now: Instant,

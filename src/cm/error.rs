@@ -30,7 +30,8 @@ pub enum Error {
     /// The address and port are taken.
     #[error("the address is in use")]
     AddressInUse,
-    /// A wildcard and another address want the same port, no ephemeral port is left, or the id is no member.
+    /// A wildcard and another address want the same port, no ephemeral port is left, or the id is
+    /// no member.
     #[error("the address is not available")]
     AddressNotAvailable,
     /// No device has this address.

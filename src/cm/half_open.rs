@@ -1,8 +1,9 @@
-//! Half-open requests: those that their listener's program has not taken, and those that it accepted and whose peer has
-//! not shown that it heard of that, by an RTU or by data.
+//! Half-open requests: those that their listener's program has not taken, and those that it
+//! accepted and whose peer has not shown that it heard of that, by an RTU or by data.
 //!
-//! A REQ costs its sender one datagram. What it costs here is bounded, in total and for each address; beyond, the oldest
-//! of the address that has the most is forgotten, so that a flood pushes out its own requests before those of others.
+//! A REQ costs its sender one datagram. What it costs here is bounded, in total and for each
+//! address; beyond, the oldest of the address that has the most is forgotten, so that a flood
+//! pushes out its own requests before those of others.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -78,8 +79,8 @@ impl<T: Copy> SourceQueue<T> {
         self.entries.get(number).map(|(_, value)| *value)
     }
 
-    /// Returns the entry that gives way to a new one of `source`: the oldest of the address that has the most, which is
-    /// `source` itself if no other has more.
+    /// Returns the entry that gives way to a new one of `source`: the oldest of the address that
+    /// has the most, which is `source` itself if no other has more.
     pub(super) fn victim(&self, source: Gid) -> Option<T> {
         let (most, heaviest) = *self.by_count.last()?;
         let is_own = self.len_of(source) >= most;
@@ -125,7 +126,8 @@ impl Manager {
         }
     }
 
-    /// Ends a half-open request without a message: its peer may not exist. The program hears of one that it accepted.
+    /// Ends a half-open request without a message: its peer may not exist. The program hears of one
+    /// that it accepted.
     fn forget_half_open(&mut self, name: ConnectionId) {
         self.leave_half_open(name);
         let Some(connection) = self.connections.get(name) else { return };

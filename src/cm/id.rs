@@ -55,7 +55,8 @@ pub(super) struct Id {
     pub(super) device: Option<DeviceId>,
     pub(super) source: Option<SocketAddr>,
     pub(super) destination: Option<SocketAddr>,
-    /// Whether the source's port is the id's in its port space. Ids of requests share their listener's.
+    /// Whether the source's port is the id's in its port space. Ids of requests share their
+    /// listener's.
     pub(super) owns_port: bool,
     pub(super) hop_limit: u8,
     /// The largest MTU of the port at the destination, if that is known.
@@ -72,7 +73,8 @@ pub(super) struct Id {
     pub(super) connected_once: bool,
     /// Whether the program knows the id well enough for events: not before it accepted a request.
     pub(super) is_reported: bool,
-    /// The listener whose request for this id is still in the channel, and its number in the backlog.
+    /// The listener whose request for this id is still in the channel, and its number in the
+    /// backlog.
     pub(super) queued_at: Option<(CmId, u64)>,
     pub(super) backlog: Backlog,
     pub(super) resolving: Option<Resolving>,
@@ -136,8 +138,8 @@ pub(super) fn qp_type_of(space: PortSpace, wanted: QpType) -> Result<QpType, Err
 }
 
 impl Manager {
-    /// Creates an id. `context` is what the program knows it by, and is in its events. In the IB port space the program
-    /// chooses the QP type; elsewhere it follows from the space.
+    /// Creates an id. `context` is what the program knows it by, and is in its events. In the IB
+    /// port space the program chooses the QP type; elsewhere it follows from the space.
     pub fn create_id(
         &mut self,
         channel: ChannelId,

@@ -1,8 +1,10 @@
-//! Loss detection: whether a message that is not answered yet was lost, or waits in the peer's queue.
+//! Loss detection: whether a message that is not answered yet was lost, or waits in the peer's
+//! queue.
 //!
-//! A program that connects a thousand times at once gets its answers as fast as the peer's program accepts. A timer alone
-//! would retransmit what the peer has and is about to answer, which keeps it from answering. So a timer that expires
-//! before Linux's interval looks at what the peer has answered since the message was sent, as TCP does (RFC 8985):
+//! A program that connects a thousand times at once gets its answers as fast as the peer's program
+//! accepts. A timer alone would retransmit what the peer has and is about to answer, which keeps it
+//! from answering. So a timer that expires before Linux's interval looks at what the peer has
+//! answered since the message was sent, as TCP does (RFC 8985):
 //!
 //! | the peer answered | the message |
 //! |---|---|
@@ -14,14 +16,15 @@ use std::collections::BTreeMap;
 
 use crate::wire::Gid;
 
-/// Maximum number of messages that are retransmitted to a silent peer ahead of Linux's interval: it may be slow, and has
-/// them all.
+/// Maximum number of messages that are retransmitted to a silent peer ahead of Linux's interval: it
+/// may be slow, and has them all.
 const PROBES: u32 = 16;
 
 /// What is known of the transmission of a message that waits for an answer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Transmission {
-    /// Number of its first transmission. An answer may be one to any of them, so this is what it stands for.
+    /// Number of its first transmission. An answer may be one to any of them, so this is what it
+    /// stands for.
     first: u64,
     /// Number of its last transmission.
     last: u64,
@@ -87,7 +90,8 @@ impl Peers {
         Transmission { first: self.transmissions, last: self.transmissions, answers }
     }
 
-    /// The peer answered a message. An MRA is an answer after which more is to come: it says nothing of how far the peer is.
+    /// The peer answered a message. An MRA is an answer after which more is to come: it says
+    /// nothing of how far the peer is.
     pub(super) fn answered(&mut self, address: Gid, transmission: &mut Transmission) {
         if let Some(peer) = self.by_address.get_mut(&address.0) {
             peer.answers += 1;

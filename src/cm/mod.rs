@@ -1,9 +1,10 @@
 //! The connection manager, sans IO: what `rdma_cm` and `ib_cm` are in Linux, as a state machine.
 //!
-//! A [`Manager`] is told everything and asks nothing of the system: commands of programs, MADs that came to queue pair 1,
-//! and the time. It answers with MADs to transmit, events, questions and the next deadline. On the wire it is Linux's
-//! `ib_cm` on RoCEv2; towards programs it has the shape of `/dev/infiniband/rdma_cm`, so that a program, a fake of that
-//! file and a simulation drive the same code. The same seed and the same inputs give the same bytes.
+//! A [`Manager`] is told everything and asks nothing of the system: commands of programs, MADs that
+//! came to queue pair 1, and the time. It answers with MADs to transmit, events, questions and the
+//! next deadline. On the wire it is Linux's `ib_cm` on RoCEv2; towards programs it has the shape of
+//! `/dev/infiniband/rdma_cm`, so that a program, a fake of that file and a simulation drive the
+//! same code. The same seed and the same inputs give the same bytes.
 //!
 //! Methods are of four kinds:
 //!
@@ -16,10 +17,10 @@
 //!
 //! After any command or `handle_*`, every `poll_*` may have something new.
 //!
-//! A manager never touches a QP. [`qp_attr`](Manager::qp_attr) says what an id's QP must be set to, as `rdma_init_qp_attr`
-//! does; the caller applies it: before [`accept`](Manager::accept), and after a CONNECT_RESPONSE before
-//! [`establish`](Manager::establish). Nor does it look up a route: [`resolve_addr`](Manager::resolve_addr) becomes a
-//! [`Query`], which the caller answers.
+//! A manager never touches a QP. [`qp_attr`](Manager::qp_attr) says what an id's QP must be set to,
+//! as `rdma_init_qp_attr` does; the caller applies it: before [`accept`](Manager::accept), and
+//! after a CONNECT_RESPONSE before [`establish`](Manager::establish). Nor does it look up a route:
+//! [`resolve_addr`](Manager::resolve_addr) becomes a [`Query`], which the caller answers.
 //!
 //! | command of `/dev/infiniband/rdma_cm` | method |
 //! |---|---|
@@ -42,9 +43,10 @@
 //!
 //! # States of a connection
 //!
-//! A row is a state, with the inputs that it takes and where they lead. Commands begin with Send, messages with Recv;
-//! `GiveUp` is the last retransmission unanswered, `Expire` the end of timewait. What is not there is refused: a command
-//! fails with EINVAL, a message is counted. A test compares this table with the declared one.
+//! A row is a state, with the inputs that it takes and where they lead. Commands begin with Send,
+//! messages with Recv; `GiveUp` is the last retransmission unanswered, `Expire` the end of
+//! timewait. What is not there is refused: a command fails with EINVAL, a message is counted. A
+//! test compares this table with the declared one.
 //!
 //! | state | transitions |
 //! |---|---|
@@ -66,24 +68,30 @@
 //!
 //! Each difference is within the specification, and Linux as a peer understands it.
 //!
-//! - A DREQ is retransmitted also when its id was destroyed: Linux sends it once, and a lost one leaves the peer connected.
+//! - A DREQ is retransmitted also when its id was destroyed: Linux sends it once, and a lost one
+//!   leaves the peer connected.
 //! - Crossing DREQs: this side answers at once. In Linux both sides wait for their programs.
-//! - An unanswered REQ or REP is given up with a REJ 4 (§12.6.7), and a REP or RTU for an unknown connection gets a REJ 6:
-//!   otherwise a lost REJ leaves one side connected alone.
-//! - A refused REQ and an answered SIDR_REQ are remembered for a while, so that a duplicate gets the same answer. In Linux
-//!   it is a new request.
-//! - A message finds a connection by its comm ids and by its source, which must be the peer's address; a REQ or REP that a
-//!   stranger sends with a peer's GUID and QPN makes nothing stale. Linux looks at comm ids and GUIDs only.
-//! - The primary path of a REQ, and the source in its IP header, must be where the REQ comes from: REJ 12 and 28.
-//! - A peer that has not answered gets at most [`UNPROVEN_MESSAGES`](limits::UNPROVEN_MESSAGES) messages for each REQ. So that
-//!   a lost RTU does no harm, the side that sent it repeats it a few times without being asked.
-//! - Half-open requests are bounded in total and for each address; the oldest of the address that has the most gives way.
-//!   A full backlog forgets such a one, too, where Linux drops the new one.
-//! - A request for which nothing listens may wait for its listener for a moment ([`Config::listen_grace`]).
+//! - An unanswered REQ or REP is given up with a REJ 4 (§12.6.7), and a REP or RTU for an unknown
+//!   connection gets a REJ 6: otherwise a lost REJ leaves one side connected alone.
+//! - A refused REQ and an answered SIDR_REQ are remembered for a while, so that a duplicate gets
+//!   the same answer. In Linux it is a new request.
+//! - A message finds a connection by its comm ids and by its source, which must be the peer's
+//!   address; a REQ or REP that a stranger sends with a peer's GUID and QPN makes nothing stale.
+//!   Linux looks at comm ids and GUIDs only.
+//! - The primary path of a REQ, and the source in its IP header, must be where the REQ comes from:
+//!   REJ 12 and 28.
+//! - A peer that has not answered gets at most [`UNPROVEN_MESSAGES`](limits::UNPROVEN_MESSAGES)
+//!   messages for each REQ. So that a lost RTU does no harm, the side that sent it repeats it a few
+//!   times without being asked.
+//! - Half-open requests are bounded in total and for each address; the oldest of the address that
+//!   has the most gives way. A full backlog forgets such a one, too, where Linux drops the new one.
+//! - A request for which nothing listens may wait for its listener for a moment
+//!   ([`Config::listen_grace`]).
 //! - A LAP for a connection is refused by an APR with status 2; Linux ignores it.
-//! - Timers may be shorter ([`Retransmission`]), and no peer can make them longer than [`limits`] says. A shorter one does
-//!   not retransmit while the peer answers what was sent before.
-//! - Whether the way back to a requester leaves by the interface where the REQ came in is for the caller to check.
+//! - Timers may be shorter ([`Retransmission`]), and no peer can make them longer than [`limits`]
+//!   says. A shorter one does not retransmit while the peer answers what was sent before.
+//! - Whether the way back to a requester leaves by the interface where the REQ came in is for the
+//!   caller to check.
 //! - Multicast groups of IPv6 work.
 //!
 //! | file | holds |
@@ -216,7 +224,8 @@ use space::Spaces;
 use table::{ConnectionId, Table};
 use timers::Timers;
 
-/// How much of everything a manager holds; a manager without ids and with an expired timewait holds nothing.
+/// How much of everything a manager holds; a manager without ids and with an expired timewait holds
+/// nothing.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[expect(missing_docs, reason = "each is named by what it counts")]
 pub struct Usage {
@@ -231,7 +240,8 @@ pub struct Usage {
     pub queries: usize,
     /// Requests that wait for their listener.
     pub early: usize,
-    /// Requests that the program has not taken, or that it accepted and whose peer has not answered.
+    /// Requests that the program has not taken, or that it accepted and whose peer has not
+    /// answered.
     pub half_open: usize,
     /// Entries by which messages find connections.
     pub index_entries: usize,
@@ -273,8 +283,8 @@ pub struct Manager {
 }
 
 impl Manager {
-    /// A manager without devices. Its comm ids, PSNs and ephemeral ports follow from `seed`, which in a live process is
-    /// secret: 128 bits from the operating system ([`Seed::from_bytes`]).
+    /// A manager without devices. Its comm ids, PSNs and ephemeral ports follow from `seed`, which
+    /// in a live process is secret: 128 bits from the operating system ([`Seed::from_bytes`]).
     pub fn new(config: Config, seed: impl Into<Seed>) -> Self {
         let limits = config.limits;
         Self {

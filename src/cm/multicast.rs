@@ -1,5 +1,6 @@
-//! Multicast groups. On RoCE no subnet administrator is asked: the group's GID and MAC follow from its address, and a
-//! join is done as soon as it is asked for. The caller joins the group on the network, and attaches the QP.
+//! Multicast groups. On RoCE no subnet administrator is asked: the group's GID and MAC follow from
+//! its address, and a join is done as soon as it is asked for. The caller joins the group on the
+//! network, and attaches the QP.
 
 use core::net::IpAddr;
 
@@ -65,8 +66,9 @@ pub(super) struct Membership {
 }
 
 impl Manager {
-    /// Makes an id of the UDP port space a member of a group. MULTICAST_JOIN comes at once, with the way to the group and
-    /// `join_context`. The caller joins the group that is returned on the network.
+    /// Makes an id of the UDP port space a member of a group. MULTICAST_JOIN comes at once, with
+    /// the way to the group and `join_context`. The caller joins the group that is returned on the
+    /// network.
     pub fn join(
         &mut self,
         id: CmId,
@@ -113,8 +115,8 @@ impl Manager {
         Ok(group)
     }
 
-    /// Ends a membership. The caller leaves the group that is returned on the network; its join event, if the program has
-    /// not taken it, is dropped.
+    /// Ends a membership. The caller leaves the group that is returned on the network; its join
+    /// event, if the program has not taken it, is dropped.
     pub fn leave(&mut self, id: CmId, address: IpAddr) -> Result<Group, Error> {
         let entry = self.ids.get_mut(id).ok_or(Error::NotFound("id"))?;
         let found = entry.groups.iter().position(|member| member.group.address == address);

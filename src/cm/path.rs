@@ -33,7 +33,8 @@ pub struct PathRecord {
     pub packet_life_time: u8,
 }
 
-/// The label of a flow whose IPv6 address carries none: 31 × source port + destination port, as Linux makes it.
+/// The label of a flow whose IPv6 address carries none: 31 × source port + destination port, as
+/// Linux makes it.
 pub(super) fn flow_label(source: SocketAddr, destination: SocketAddr) -> Bits<20> {
     match destination {
         SocketAddr::V6(v6) if v6.flowinfo() != 0 => Bits::low(v6.flowinfo()),
@@ -94,8 +95,8 @@ pub(super) const fn duration(code: u8) -> Duration {
     Duration::from_millis(1 << code.saturating_sub(8))
 }
 
-/// The ACK timeout for a responder that takes `ack_delay` to acknowledge, over a path on which a packet lives for
-/// `life_time` (`cm_ack_timeout`; §12.7.34).
+/// The ACK timeout for a responder that takes `ack_delay` to acknowledge, over a path on which a
+/// packet lives for `life_time` (`cm_ack_timeout`; §12.7.34).
 #[expect(clippy::cast_possible_truncation, reason = "a timeout is a code of five bits")]
 pub(super) const fn ack_timeout(ack_delay: u8, life_time: u8) -> u8 {
     let (delay, round_trip) = (ack_delay as u32, life_time as u32 + 1);
@@ -111,7 +112,8 @@ pub(super) const fn ack_timeout(ack_delay: u8, life_time: u8) -> u8 {
 mod tests {
     use super::*;
 
-    /// Measured on Linux: ACK delay 15 and life time 16 give 17, and with option ACK_TIMEOUT 14, so life time 13, 16.
+    /// Measured on Linux: ACK delay 15 and life time 16 give 17, and with option ACK_TIMEOUT 14, so
+    /// life time 13, 16.
     #[test]
     fn ack_timeout_is_the_kernels() {
         assert_eq!((ack_timeout(15, 16), ack_timeout(15, 13), ack_timeout(15, 18)), (17, 16, 19));

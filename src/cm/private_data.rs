@@ -1,4 +1,5 @@
-//! The private data of messages, and the IP header of the RDMA connection manager in front of it (annex A11).
+//! The private data of messages, and the IP header of the RDMA connection manager in front of it
+//! (annex A11).
 
 use core::fmt;
 use core::net::{IpAddr, Ipv6Addr, SocketAddr};
@@ -10,8 +11,8 @@ use crate::wire::cm::{IpCm, IpCmRepr};
 /// The most private data that any message delivers: that of a REP.
 const MAX: usize = 196;
 
-/// How much private data of the program's a message takes. It delivers as much, whatever was sent: the receiver never
-/// learns the length, and sees zeros behind the data.
+/// How much private data of the program's a message takes. It delivers as much, whatever was sent:
+/// the receiver never learns the length, and sees zeros behind the data.
 pub mod private_data_len {
     use crate::wire::cm::IpCm;
 
@@ -61,7 +62,8 @@ impl fmt::Debug for PrivateData {
     }
 }
 
-/// The private data field of a message, of which the program may fill `max` bytes behind a `header`.
+/// The private data field of a message, of which the program may fill `max` bytes behind a
+/// `header`.
 pub(super) fn field<const N: usize>(
     header: &[u8],
     data: &[u8],
@@ -93,8 +95,9 @@ pub(super) fn ip_header(source: SocketAddr, destination: SocketAddr) -> IpCm {
     .emit()
 }
 
-/// Who asks whom according to a header: the source with its port, and the destination. `None` if the version is not 0,
-/// the IP version odd, or an address cannot be one of a peer: unspecified, multicast or broadcast.
+/// Who asks whom according to a header: the source with its port, and the destination. `None` if
+/// the version is not 0, the IP version odd, or an address cannot be one of a peer: unspecified,
+/// multicast or broadcast.
 pub(super) fn parse_ip_header(header: &IpCm) -> Option<(SocketAddr, IpAddr)> {
     // Rule: C-02.1.
     if (header.major(), header.minor()) != (Bits::ZERO, Bits::ZERO) {

@@ -69,13 +69,14 @@ pub(super) enum Found {
     Connection(ConnectionId),
     /// None has these comm ids.
     Unknown,
-    /// The comm ids are those of another peer's connection. The sender gets the same answer as for unknown ones, so that
-    /// it does not learn which exist.
+    /// The comm ids are those of another peer's connection. The sender gets the same answer as for
+    /// unknown ones, so that it does not learn which exist.
     Foreign,
 }
 
 impl Found {
-    /// Returns the connection, or the counter of the message: `unknown` if no connection has its comm ids.
+    /// Returns the connection, or the counter of the message: `unknown` if no connection has its
+    /// comm ids.
     pub(super) fn or(self, unknown: Counter) -> Result<ConnectionId, Counter> {
         match self {
             Self::Connection(name) => Ok(name),
@@ -203,16 +204,17 @@ impl Manager {
         self.unclaimed.push_back(Unclaimed { addressee, destination, answer });
     }
 
-    /// The next message that no id of this manager knows, on a device whose addresses it shares with other processes. The
-    /// caller sends the answer if it is not another's, either. New ones come with MADs.
+    /// The next message that no id of this manager knows, on a device whose addresses it shares
+    /// with other processes. The caller sends the answer if it is not another's, either. New ones
+    /// come with MADs.
     #[must_use]
     pub fn poll_unclaimed(&mut self) -> Option<Unclaimed> {
         self.unclaimed.pop_front()
     }
 
-    /// Finds the connection with this own comm id and this comm id of the peer's, `None` if the peer's is not known yet.
-    /// A message finds it only from the address of the connection's peer: comm ids can be guessed, and prove nothing
-    /// alone.
+    /// Finds the connection with this own comm id and this comm id of the peer's, `None` if the
+    /// peer's is not known yet. A message finds it only from the address of the connection's peer:
+    /// comm ids can be guessed, and prove nothing alone.
     pub(super) fn find(
         &self,
         arrival: &Arrival<'_>,

@@ -14,8 +14,8 @@ use crate::time::Instant;
 use crate::wire::cm::{CommId, Rej};
 
 impl Manager {
-    /// Rejects a request, or a reply that the program cannot use, with data for the peer's program. For datagrams, whose
-    /// reason is always the same, sends a SIDR_REP.
+    /// Rejects a request, or a reply that the program cannot use, with data for the peer's program.
+    /// For datagrams, whose reason is always the same, sends a SIDR_REP.
     pub fn reject(
         &mut self,
         now: Instant,
@@ -74,8 +74,8 @@ impl Manager {
         }
     }
 
-    /// Tells the peer that this side waits no longer (§12.6.7, reason 4): by the CA GUID, since the peer's comm id may not be
-    /// known.
+    /// Tells the peer that this side waits no longer (§12.6.7, reason 4): by the CA GUID, since the
+    /// peer's comm id may not be known.
     pub(super) fn send_timeout_rej(&mut self, name: ConnectionId) {
         let Some(connection) = self.connections.get(name) else { return };
         let Some(device) = self.devices.get(connection.device) else { return };
@@ -113,8 +113,9 @@ impl Manager {
         Ok(())
     }
 
-    /// Nothing is at the peer's address that could answer, as the caller knows: ends what [`connect`](Self::connect) began as a
-    /// host does at which nothing listens, by REJECTED with reason 8, or for datagrams by UNREACHABLE with status 1.
+    /// Nothing is at the peer's address that could answer, as the caller knows: ends what
+    /// [`connect`](Self::connect) began as a host does at which nothing listens, by REJECTED with
+    /// reason 8, or for datagrams by UNREACHABLE with status 1.
     pub fn refuse_absent(&mut self, id: CmId) -> Result<(), Error> {
         let is_datagram = self.id(id)?.is_datagram();
         let name = self.connection_of(id)?;
@@ -135,8 +136,9 @@ impl Manager {
         Ok(())
     }
 
-    /// Finds the connection that a REJ is about. One for a timeout comes from a peer that may not know this side's comm id;
-    /// one of a REQ comes from a peer whose comm id this side does not know.
+    /// Finds the connection that a REJ is about. One for a timeout comes from a peer that may not
+    /// know this side's comm id; one of a REQ comes from a peer whose comm id this side does not
+    /// know.
     fn find_rejected(&self, arrival: &Arrival<'_>, rej: &Rej) -> Result<ConnectionId, Counter> {
         let (own, peer) = (rej.remote_comm_id(), rej.local_comm_id());
         if rej.reason() == RejectReason::Timeout as u16 && own == CommId(0) {
@@ -147,8 +149,8 @@ impl Manager {
         self.find(arrival, own, peer).or(Counter::UnknownRej)
     }
 
-    /// Finds the request whose sender waits for no answer any longer, by the sender's GUID and comm id: it has not seen the
-    /// comm id of this side, so the request is not established.
+    /// Finds the request whose sender waits for no answer any longer, by the sender's GUID and comm
+    /// id: it has not seen the comm id of this side, so the request is not established.
     fn find_abandoned(&self, arrival: &Arrival<'_>, rej: &Rej) -> Option<ConnectionId> {
         let ari = rej.ari();
         let guid = u64::from_be_bytes(*ari.first_chunk()?);

@@ -28,9 +28,10 @@ impl Manager {
         self.id(id)?.connection.ok_or(Error::Connection)
     }
 
-    /// Accepts a request: sends a REP, or for datagrams a SIDR_REP. The QP must be ready to send before. `context` is what
-    /// the program knows the id by from now on. ESTABLISHED follows, REJECTED or UNREACHABLE; for datagrams nothing. If it
-    /// fails for what the program says, the peer is rejected with reason 28, as by Linux.
+    /// Accepts a request: sends a REP, or for datagrams a SIDR_REP. The QP must be ready to send
+    /// before. `context` is what the program knows the id by from now on. ESTABLISHED follows,
+    /// REJECTED or UNREACHABLE; for datagrams nothing. If it fails for what the program says, the
+    /// peer is rejected with reason 28, as by Linux.
     pub fn accept(
         &mut self,
         now: Instant,
@@ -211,7 +212,8 @@ impl Manager {
         }
     }
 
-    /// Tells the peer that the QP is ready: sends the RTU, after a CONNECT_RESPONSE. No event follows.
+    /// Tells the peer that the QP is ready: sends the RTU, after a CONNECT_RESPONSE. No event
+    /// follows.
     pub fn establish(&mut self, id: CmId) -> Result<(), Error> {
         self.id(id)?.require(IdState::Connect)?;
         let name = self.connection_of(id)?;
@@ -251,7 +253,8 @@ impl Manager {
         }
     }
 
-    /// The program tells what its QP saw. Only [`EventType::CommEst`] means something: data came before the RTU.
+    /// The program tells what its QP saw. Only [`EventType::CommEst`] means something: data came
+    /// before the RTU.
     pub fn notify(&mut self, id: CmId, event: EventType) -> Result<(), Error> {
         if event != EventType::CommEst {
             return Err(Error::Argument("event"));

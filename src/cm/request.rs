@@ -72,8 +72,8 @@ fn byte<const W: u32>(bits: Bits<W>) -> u8 {
 }
 
 impl Manager {
-    /// Connects an id whose route is resolved: sends a REQ, or for datagrams a SIDR_REQ. CONNECT_RESPONSE (of datagrams
-    /// ESTABLISHED), REJECTED or UNREACHABLE follows.
+    /// Connects an id whose route is resolved: sends a REQ, or for datagrams a SIDR_REQ.
+    /// CONNECT_RESPONSE (of datagrams ESTABLISHED), REJECTED or UNREACHABLE follows.
     pub fn connect(&mut self, now: Instant, id: CmId, param: &ConnParam<'_>) -> Result<(), Error> {
         let entry = self.id(id)?;
         entry.require(IdState::RouteResolved)?;
@@ -274,8 +274,8 @@ impl Manager {
         self.answer(arrival, message::rej_of_req(arrival.header, req, reason, detail));
     }
 
-    /// A REQ that came before: what was answered is answered once more, and while the program decides, an MRA tells that
-    /// it takes longer. A REP is repeated by its own timer.
+    /// A REQ that came before: what was answered is answered once more, and while the program
+    /// decides, an MRA tells that it takes longer. A REP is repeated by its own timer.
     fn answer_duplicate_req(&mut self, arrival: &Arrival<'_>, req: &Req, known: ConnectionId) {
         let Some(connection) = self.connections.get_mut(known) else { return };
         if let Some(allowance) = &mut connection.allowance {
@@ -296,7 +296,8 @@ impl Manager {
         }
     }
 
-    /// The listener for a service on the device where a request came in, and who asks for it at which address.
+    /// The listener for a service on the device where a request came in, and who asks for it at
+    /// which address.
     pub(super) fn listener_for(
         &self,
         arrival: &Arrival<'_>,
@@ -333,7 +334,8 @@ impl Manager {
         if device.gid_index(req.primary_remote_port_gid()).is_none() {
             return Err(Counter::BadPrimaryGid);
         }
-        // The QP's packets go there. A REQ that could name any address would make this host send to it.
+        // The QP's packets go there. A REQ that could name any address would make this host send to
+        // it.
         if req.primary_local_port_gid() != arrival.source {
             return Err(Counter::ForeignGid);
         }
@@ -348,8 +350,8 @@ impl Manager {
         Ok(path)
     }
 
-    /// Makes room for one more request of a listener in its backlog; whether there is some among the ids and in its
-    /// channel.
+    /// Makes room for one more request of a listener in its backlog; whether there is some among
+    /// the ids and in its channel.
     pub(super) fn make_room(&mut self, listener: CmId, source: Gid) -> Result<(), Counter> {
         self.limit_backlog(listener, source)?;
         let is_full = self.ids.is_full() || self.connections.is_full();
@@ -470,7 +472,8 @@ impl Manager {
     }
 }
 
-/// What a REQ says, as its receiver sees it: what the sender wants to initiate is what the receiver serves.
+/// What a REQ says, as its receiver sees it: what the sender wants to initiate is what the receiver
+/// serves.
 fn request_param(req: &Req) -> ConnEvent {
     let private = req.private_data();
     ConnEvent {

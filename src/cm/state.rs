@@ -1,9 +1,11 @@
-//! The two state machines: of an id, which the program drives, and of a connection, which messages drive.
+//! The two state machines: of an id, which the program drives, and of a connection, which messages
+//! drive.
 //!
-//! The connection's is one table, [`TRANSITIONS`]: which input takes which state where. What is not in it is refused, a
-//! command with EINVAL and a message with a counter. The names are those of the kernel's `ib_cm_state`. Two of its states
-//! are missing: Linux enters `MRA_REQ_SENT` and `MRA_REP_SENT` silently as soon as the program is told of the REQ or REP,
-//! and sends the MRA when a duplicate comes; here `ReqRcvd` and `RepRcvd` do just that.
+//! The connection's is one table, [`TRANSITIONS`]: which input takes which state where. What is not
+//! in it is refused, a command with EINVAL and a message with a counter. The names are those of the
+//! kernel's `ib_cm_state`. Two of its states are missing: Linux enters `MRA_REQ_SENT` and
+//! `MRA_REP_SENT` silently as soon as the program is told of the REQ or REP, and sends the MRA when
+//! a duplicate comes; here `ReqRcvd` and `RepRcvd` do just that.
 
 /// The state of an id, as `rdma_cm` has it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -130,7 +132,8 @@ impl Input {
 }
 
 impl Input {
-    /// Whether it shows that the peer is at its address: a message with the comm ids of both sides, or data.
+    /// Whether it shows that the peer is at its address: a message with the comm ids of both sides,
+    /// or data.
     pub(super) const fn proves_peer(self) -> bool {
         let is_request = matches!(self, Self::RecvReq | Self::RecvSidrReq);
         matches!(self, Self::CommEst) || self.is_received() && !is_request
@@ -285,7 +288,8 @@ mod tests {
         }
     }
 
-    /// A connection whose message is retransmitted ends when it is not answered; no other waits for a timer of its own.
+    /// A connection whose message is retransmitted ends when it is not answered; no other waits for
+    /// a timer of its own.
     #[test]
     fn just_the_retransmitting_states_give_up() {
         for &state in State::ALL {
@@ -297,7 +301,8 @@ mod tests {
         }
     }
 
-    /// From every state, one step or two of this side alone end the connection: nothing depends on a peer.
+    /// From every state, one step or two of this side alone end the connection: nothing depends on
+    /// a peer.
     #[test]
     fn every_state_can_be_left_without_the_peer() {
         let own = [

@@ -55,7 +55,8 @@ macro_rules! numbers {
 }
 numbers!(DeviceId, ChannelId, CmId);
 
-/// Up to `limit` objects by their names. Slots are reused first in, first out, so that generations last.
+/// Up to `limit` objects by their names. Slots are reused first in, first out, so that generations
+/// last.
 #[derive(Debug)]
 pub(super) struct Table<N, T> {
     objects: table::Table<T>,

@@ -314,7 +314,8 @@ fn every_command_in_every_state_does_what_the_table_says() {
     }
 }
 
-/// However an id ends, its connection is forgotten after its messages and timewait, and with it every trace.
+/// However an id ends, its connection is forgotten after its messages and timewait, and with it
+/// every trace.
 #[test]
 fn destroyed_id_leaves_nothing_behind() {
     for state in states() {
@@ -351,8 +352,8 @@ fn destroyed_id_leaves_nothing_behind() {
     }
 }
 
-/// What is not answered is given up, with an event, after as long as Linux takes and as many retransmissions as it makes;
-/// but a peer that has not answered gets three REPs at most.
+/// What is not answered is given up, with an event, after as long as Linux takes and as many
+/// retransmissions as it makes; but a peer that has not answered gets three REPs at most.
 #[test]
 fn unanswered_messages_are_given_up() {
     let rows = [
@@ -382,8 +383,8 @@ fn unanswered_messages_are_given_up() {
     }
 }
 
-/// Whatever a stranger at its own address says of another's connection, with the right comm ids, changes nothing and is
-/// answered as what nothing knows.
+/// Whatever a stranger at its own address says of another's connection, with the right comm ids,
+/// changes nothing and is answered as what nothing knows.
 #[test]
 fn messages_from_another_address_change_nothing() {
     for state in states() {
@@ -473,7 +474,8 @@ fn request_that_names_another_address_is_refused() {
     }
 }
 
-/// A peer that has not answered gets three messages for each of its own, whatever timers and commands do.
+/// A peer that has not answered gets three messages for each of its own, whatever timers and
+/// commands do.
 #[test]
 fn unproven_peer_gets_three_messages_for_one() {
     let ends: [fn(&mut Scene); 3] = [
@@ -513,7 +515,8 @@ fn unproven_peer_gets_three_messages_for_one() {
     assert_eq!(sent, 5, "six, of which one was sent before");
 }
 
-/// A caller that knows that nothing is at the peer's address ends the wait for an answer as a host without a listener does.
+/// A caller that knows that nothing is at the peer's address ends the wait for an answer as a host
+/// without a listener does.
 #[test]
 fn absent_peer_refuses_as_one_without_a_listener() {
     let rows = [

@@ -118,7 +118,8 @@ impl Schedule {
         self.take(now)
     }
 
-    /// The message is repeated now, without being asked for; when to repeat it next, at intervals that double.
+    /// The message is repeated now, without being asked for; when to repeat it next, at intervals
+    /// that double.
     pub(super) fn repeat(&mut self, now: Instant) -> Instant {
         let at = now.saturating_add(self.next.max(SHORTEST));
         self.next = self.next.saturating_mul(2);
@@ -130,8 +131,8 @@ impl Schedule {
         now.saturating_add(self.interval.max(SHORTEST))
     }
 
-    /// The message is not retransmitted now; when to look at it next, which is when Linux would retransmit it at the latest.
-    /// All messages that wait are looked at at the same times.
+    /// The message is not retransmitted now; when to look at it next, which is when Linux would
+    /// retransmit it at the latest. All messages that wait are looked at at the same times.
     pub(super) fn wait(&mut self, now: Instant) -> Instant {
         let next = self.take(now).as_nanos().next_multiple_of(WAIT_GRID);
         Instant::from_nanos(next).min(self.linux)
@@ -143,9 +144,10 @@ impl Schedule {
         at
     }
 
-    /// The peer asked for more time (§12.6.6): when to retransmit then. The count starts afresh. With
-    /// [`Retransmission::Backoff`] the message is still retransmitted in the meantime, at intervals that go on growing: a REJ
-    /// that follows the MRA and is lost would only be noticed at the end of that time.
+    /// The peer asked for more time (§12.6.6): when to retransmit then. The count starts afresh.
+    /// With [`Retransmission::Backoff`] the message is still retransmitted in the meantime, at
+    /// intervals that go on growing: a REJ that follows the MRA and is lost would only be noticed
+    /// at the end of that time.
     pub(super) fn extend(
         &mut self,
         now: Instant,

@@ -31,8 +31,8 @@ impl Manager {
         self.transmits.pop_front()
     }
 
-    /// Returns the time at which [`handle_timeout`](Self::handle_timeout) must be called next. May change after any command or
-    /// `handle_*`.
+    /// Returns the time at which [`handle_timeout`](Self::handle_timeout) must be called next. May
+    /// change after any command or `handle_*`.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
         [self.timers.next(), self.early.due()].into_iter().flatten().min()
@@ -58,8 +58,8 @@ impl Manager {
         self.release_early(now);
     }
 
-    /// The timer of a connection's message has expired: retransmits it, waits for an answer that is still to come, or
-    /// gives up.
+    /// The timer of a connection's message has expired: retransmits it, waits for an answer that is
+    /// still to come, or gives up.
     pub(super) fn retransmit(&mut self, now: Instant, name: ConnectionId) {
         let Some(connection) = self.connections.get_mut(name) else { return };
         let Connection { schedule, transmission, message, ah, .. } = connection;
@@ -145,8 +145,8 @@ impl Manager {
         self.set_deadline(name, Some(first));
     }
 
-    /// Repeats an RTU, of which a peer that lost it and may send no more REPs could not tell. Waits for the program if that
-    /// has not established the connection yet.
+    /// Repeats an RTU, of which a peer that lost it and may send no more REPs could not tell. Waits
+    /// for the program if that has not established the connection yet.
     fn repeat_rtu(&mut self, now: Instant, name: ConnectionId) {
         let Some(connection) = self.connections.get_mut(name) else { return };
         if connection.state == State::RepRcvd {

@@ -73,8 +73,9 @@ impl Agent {
         self.serve_client(line, &Terms { turns: Some(&turns), address: None }, &|| {})
     }
 
-    /// Runs the instances that a client asks for. The client is not trusted: its messages are checked, and it shares the device
-    /// with other clients. `greeted` is called after its hello message.
+    /// Runs the instances that a client asks for. The client is not trusted: its messages are
+    /// checked, and it shares the device with other clients. `greeted` is called after its hello
+    /// message.
     pub(super) fn serve_client(
         &self,
         line: &mut dyn Line,
@@ -99,7 +100,8 @@ impl Agent {
         }
     }
 
-    /// Runs one side of an instance; the other agent runs the other. Packets are sent to `address` only, if one is given.
+    /// Runs one side of an instance; the other agent runs the other. Packets are sent to `address`
+    /// only, if one is given.
     pub fn play(
         &self,
         instance: &Instance,

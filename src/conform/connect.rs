@@ -1,9 +1,10 @@
 //! Queue pairs that the connection manager connects: `roce conform -R`.
 //!
-//! The connection manager makes each connection of an instance: REQ, REP and RTU. What a scenario says of its queue pairs
-//! (first PSN, MTU, timers, access) holds none the less: they are taken from RESET to RTS by that afterwards, and compared as
-//! always. Packets of queue pair 1 are no part of what is compared. The responder listens at a port of its own for each
-//! instance, which it tells the requester with its objects.
+//! The connection manager makes each connection of an instance: REQ, REP and RTU. What a scenario
+//! says of its queue pairs (first PSN, MTU, timers, access) holds none the less: they are taken
+//! from RESET to RTS by that afterwards, and compared as always. Packets of queue pair 1 are no
+//! part of what is compared. The responder listens at a port of its own for each instance, which it
+//! tells the requester with its objects.
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
@@ -40,7 +41,8 @@ fn failed(error: impl std::fmt::Display) -> Stop {
 }
 
 impl<'a> Meeting<'a> {
-    /// Prepares to connect the queue pairs of a side, if they are reliable ones, and says so in its reach.
+    /// Prepares to connect the queue pairs of a side, if they are reliable ones, and says so in its
+    /// reach.
     pub(super) fn new(
         manager: &'a ConnectionManager,
         side: super::Side,
@@ -63,8 +65,8 @@ impl<'a> Meeting<'a> {
         Ok(Some(meeting))
     }
 
-    /// Connects the queue pairs, in their order, and takes them back to RESET. The connections last until they are
-    /// dropped.
+    /// Connects the queue pairs, in their order, and takes them back to RESET. The connections last
+    /// until they are dropped.
     pub(super) fn connect(
         &self,
         objects: &Objects,

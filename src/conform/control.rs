@@ -24,7 +24,8 @@ use crate::wire::Gid;
 /// The version of these words. Agents of different versions do not play.
 pub const VERSION: u32 = 1;
 
-/// Maximum length of a line that is received from a server: the outcome of an instance, with its packets.
+/// Maximum length of a line that is received from a server: the outcome of an instance, with its
+/// packets.
 const LINE_MAX: usize = 64 << 20;
 
 /// Maximum length of a line that is received from a client: an instance.
@@ -94,7 +95,8 @@ pub struct Reach {
     pub buffers: Vec<RemoteBuffer>,
     /// The keys of its windows, by name.
     pub windows: BTreeMap<String, u32>,
-    /// Whether the connection manager connects its queue pairs, and of a responder, where it listens.
+    /// Whether the connection manager connects its queue pairs, and of a responder, where it
+    /// listens.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cm_port: Option<u16>,
 }
@@ -308,8 +310,8 @@ pub fn open(stream: TcpStream, token: Option<&Token>) -> Result<Box<dyn Line>, C
     Ok(Box::new(Remote(lines)))
 }
 
-/// Opens the server's side of a control connection over TCP, within the time for an opening. A client that is refused is
-/// told why.
+/// Opens the server's side of a control connection over TCP, within the time for an opening. A
+/// client that is refused is told why.
 pub(super) fn accept(
     stream: Arc<TcpStream>,
     token: Option<&Token>,

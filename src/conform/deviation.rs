@@ -1,4 +1,5 @@
-//! What is known of a device: where it does otherwise than the specification, and why that is no news.
+//! What is known of a device: where it does otherwise than the specification, and why that is no
+//! news.
 //!
 //! ```toml
 //! device = "rxe"                       # what this is a table of

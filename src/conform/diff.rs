@@ -65,7 +65,8 @@ impl fmt::Display for Difference {
     }
 }
 
-/// Where a trace parts from the reference's: at most one difference for each side and subject, the first.
+/// Where a trace parts from the reference's: at most one difference for each side and subject, the
+/// first.
 pub fn compare(trace: &Trace, reference: &Trace) -> Vec<Difference> {
     let mut all = Vec::new();
     for side in Side::BOTH {

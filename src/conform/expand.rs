@@ -111,7 +111,8 @@ impl Instance {
         Values { mtu: self.mtu as u64, size: Some(self.size) }
     }
 
-    /// Whether it is sound: what holds for one that was read from a file must hold for one from another machine.
+    /// Whether it is sound: what holds for one that was read from a file must hold for one from
+    /// another machine.
     pub fn check(&self) -> Result<(), String> {
         scenario::check(&self.scenario)
             .and_then(|()| self.check_choice())

@@ -42,8 +42,8 @@ pub fn check(instance: &Instance, trace: &Trace) -> Vec<Difference> {
     all
 }
 
-/// Faults that never matched a packet: what the scenario is about did not happen. If one side stopped early, that says it
-/// already.
+/// Faults that never matched a packet: what the scenario is about did not happen. If one side
+/// stopped early, that says it already.
 fn faults(instance: &Instance, trace: &Trace, all: &mut Vec<Difference>) {
     if Side::BOTH.into_iter().any(|side| trace.side(side).trouble.is_some()) {
         return;

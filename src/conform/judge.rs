@@ -1,4 +1,5 @@
-//! Runs instances of scenarios on a pair of devices, and compares the traces with expectations and a reference.
+//! Runs instances of scenarios on a pair of devices, and compares the traces with expectations and
+//! a reference.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -88,7 +89,8 @@ impl Pair {
         if own == Side::Requester { [here, there] } else { [there, here] }
     }
 
-    /// Returns why an instance cannot be run on these devices, and what would help; `None` if it can.
+    /// Returns why an instance cannot be run on these devices, and what would help; `None` if it
+    /// can.
     pub fn cannot(&self, instance: &Instance) -> Option<String> {
         let here = self.own.hello();
         for hello in [&here, &self.peer] {
@@ -315,7 +317,8 @@ impl Judge {
         };
     }
 
-    /// Returns the known deviations that did not occur although their scenario was run: scenario and reason.
+    /// Returns the known deviations that did not occur although their scenario was run: scenario
+    /// and reason.
     pub fn gone(&self) -> Vec<(String, String)> {
         let mut tried = self.tried.clone();
         tried.sort();

@@ -64,7 +64,8 @@ impl<'t> Claim<'t> {
         names
     }
 
-    /// Returns the range that it is about, and the offset of the content it must have. Both are within their buffers.
+    /// Returns the range that it is about, and the offset of the content it must have. Both are
+    /// within their buffers.
     fn range(&self, instance: &Instance) -> Result<(Range<usize>, usize), String> {
         let values = instance.values();
         let (from, to) = (index(self.from, values)?, index(self.to, values)?);
@@ -132,8 +133,8 @@ pub(super) fn len_of(instance: &Instance, side: Side, name: &str) -> Result<u64,
     len.map_err(|text| format!("{side}.buffers.{name}.len: {text}"))
 }
 
-/// Returns the initial content of a buffer: a pattern that differs by side, buffer and offset, then the words of the scenario
-/// over it.
+/// Returns the initial content of a buffer: a pattern that differs by side, buffer and offset, then
+/// the words of the scenario over it.
 pub(super) fn initial(instance: &Instance, side: Side, name: &str) -> Result<Vec<u8>, String> {
     let len = usize::try_from(len_of(instance, side, name)?.min(BYTES_MAX));
     piece(instance, side, name, 0..len.map_err(|error| error.to_string())?)
@@ -158,7 +159,8 @@ fn piece(
     Ok(bytes)
 }
 
-/// Checks that the buffers of an instance are within [`BYTES_MAX`], and that claims are within the buffers.
+/// Checks that the buffers of an instance are within [`BYTES_MAX`], and that claims are within the
+/// buffers.
 pub(super) fn check(instance: &Instance) -> Result<(), String> {
     for side in Side::BOTH {
         let mut bytes = 0_u64;

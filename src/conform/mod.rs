@@ -1,10 +1,11 @@
 //! Scenarios, run on any two devices, and what differs.
 //!
-//! A [`Scenario`](scenario::Scenario) is a few lines of TOML: who posts what, in which order, what the wire does to
-//! which packet, and what must hold afterwards. It names two sides, *requester* and *responder*, and any
-//! [`Device`](crate::device::Device) can play either. Of every run there is a [`Trace`](trace::Trace): completions, memory,
-//! states, events, and the packets where they can be seen. A trace is held against what the scenario expects, and
-//! against the trace of a reference, by default two soft NICs on a cable.
+//! A [`Scenario`](scenario::Scenario) is a few lines of TOML: who posts what, in which order, what
+//! the wire does to which packet, and what must hold afterwards. It names two sides, *requester*
+//! and *responder*, and any [`Device`](crate::device::Device) can play either. Of every run there
+//! is a [`Trace`](trace::Trace): completions, memory, states, events, and the packets where they
+//! can be seen. A trace is held against what the scenario expects, and against the trace of a
+//! reference, by default two soft NICs on a cable.
 //!
 //! ```text
 //! scenario (TOML) ─► expand ─► instance ─┬─► agent: requester ─ device ─ wire ─┐

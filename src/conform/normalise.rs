@@ -165,8 +165,8 @@ fn line(packet: &PacketRepr<'_>) -> String {
     packet_line(&bytes)
 }
 
-/// What one direction comes to, of each queue pair in order, when time is taken out of it. `answers` is the other
-/// direction.
+/// What one direction comes to, of each queue pair in order, when time is taken out of it.
+/// `answers` is the other direction.
 pub fn sequence<'p>(packets: &[&'p Packet], answers: &[&Packet]) -> Vec<&'p Packet> {
     let qps = packets.iter().map(|packet| packet.qp).max().map_or(0, |last| last + 1);
     let mut all = Vec::new();

@@ -53,8 +53,8 @@ pub(super) struct Registered {
 
 /// The objects of one side.
 pub(super) struct Objects {
-    // They are destroyed in this order. A window that is bound depends on its queue pair: rxe waits a minute for it if the
-    // queue pair goes first, and then gives up both.
+    // They are destroyed in this order. A window that is bound depends on its queue pair: rxe waits
+    // a minute for it if the queue pair goes first, and then gives up both.
     /// Windows with their types and the keys that they were last given.
     pub(super) windows: BTreeMap<String, (Mw, MwType, u32)>,
     pub(super) qps: Vec<AnyQp>,
@@ -230,7 +230,8 @@ fn choose_gid(device: &dyn Device, index: Option<u8>) -> Result<(u8, Gid), Stop>
     })
 }
 
-/// How the queue pairs of a side are connected. They are patient, so that a busy machine does not look like loss.
+/// How the queue pairs of a side are connected. They are patient, so that a busy machine does not
+/// look like loss.
 fn manner(instance: &Instance, side: Side, spec: &QpSpec) -> Result<Connect, Stop> {
     let usual = Connect::default();
     let access = spec.access.as_deref().map_or(Ok(usual.access), access_of);

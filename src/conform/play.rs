@@ -130,8 +130,8 @@ impl<'a> Play<'a> {
             None => Vec::new(),
         };
         objects.connect(&theirs)?;
-        // A client sends ready at once. A server answers when the device is free for it, so a silent client does not hold the
-        // device.
+        // A client sends ready at once. A server answers when the device is free for it, so a
+        // silent client does not hold the device.
         let turn = match terms.turns {
             Some(turns) => {
                 wait_ready(line, REPLY_TIMEOUT)?;
@@ -200,8 +200,8 @@ impl<'a> Play<'a> {
         Ok(theirs)
     }
 
-    /// Returns the fault rules of this side: for its own packets, and for the other's if the other has no wire. Each has the
-    /// index of its fault.
+    /// Returns the fault rules of this side: for its own packets, and for the other's if the other
+    /// has no wire. Each has the index of its fault.
     fn rules(&self, peer_has_wire: bool) -> Vec<(usize, Rule)> {
         let faults = self.instance.scenario.faults.iter().enumerate();
         let own = faults.filter(|(_, fault)| fault.from == self.side || !peer_has_wire);
@@ -293,7 +293,8 @@ impl<'a> Play<'a> {
         }
     }
 
-    /// Whether to continue: the peer is connected, and no other client has waited for the device for long.
+    /// Whether to continue: the peer is connected, and no other client has waited for the device
+    /// for long.
     fn go_on(&mut self, line: &mut dyn Line) -> Result<(), Stop> {
         if now() < self.next_check {
             return Ok(());

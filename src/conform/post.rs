@@ -18,8 +18,8 @@ const IMM: u32 = 0x0102_0304;
 /// How far apart the pieces of a message lie.
 const GAP: u64 = 16;
 
-/// What is changed of a key to make it wrong: a bit of the part that devices check first, and one of the part that
-/// programs choose.
+/// What is changed of a key to make it wrong: a bit of the part that devices check first, and one
+/// of the part that programs choose.
 const WRONG: u32 = 0x0040_0040;
 
 /// What a step is posted with.
@@ -148,7 +148,8 @@ impl Poster<'_> {
             sges.push(Sge { addr, length, lkey });
             addr = addr.wrapping_add(len + GAP);
         }
-        // A message without bytes has no pieces: some devices take a piece of none for one of 2 GiB.
+        // A message without bytes has no pieces: some devices take a piece of none for one of 2
+        // GiB.
         if step.sges.is_none() {
             sges.retain(|sge| sge.length > 0);
         }

@@ -111,7 +111,8 @@ fn trace(finding: &Finding, out: &mut String) {
             let _ = writeln!(out, "    {side:<9}  event {event}");
         }
     }
-    // Everything that was sent, in order: what was compared leaves out acknowledgements and retransmissions.
+    // Everything that was sent, in order: what was compared leaves out acknowledgements and
+    // retransmissions.
     for side in Side::BOTH {
         for run in finding.trace.sent_with_effects(side).chunk_by(|a, b| a == b) {
             let Some((packet, effect)) = run.first() else { continue };
@@ -136,8 +137,8 @@ pub fn json(findings: &[Finding], gone: &[(String, String)], stopped: Option<&st
     serde_json::to_string_pretty(&report).unwrap_or_default()
 }
 
-/// Everything, as a test suite. A known deviation is a test that passed, with its reasons as output. A run that ended
-/// early has an error for what was not run.
+/// Everything, as a test suite. A known deviation is a test that passed, with its reasons as
+/// output. A run that ended early has an error for what was not run.
 pub fn junit(findings: &[Finding], stopped: Option<&str>) -> String {
     let summary = Summary::of(findings);
     let seconds: f64 = findings.iter().map(|finding| finding.seconds).sum();

@@ -1,8 +1,9 @@
 //! An agent for clients on a network, of which none is trusted.
 //!
-//! Each client has a thread, and gets the device in turns. What it says is bounded and checked as if it were read from a
-//! file, and its packets go to its own address. There are at most [`CONFORM_CLIENTS_MAX`] clients: a further one takes
-//! the place of the one that has been silent for longest, of those that never greeted first.
+//! Each client has a thread, and gets the device in turns. What it says is bounded and checked as
+//! if it were read from a file, and its packets go to its own address. There are at most
+//! [`CONFORM_CLIENTS_MAX`] clients: a further one takes the place of the one that has been silent
+//! for longest, of those that never greeted first.
 
 use std::io;
 use std::net::{IpAddr, TcpListener, TcpStream};
@@ -17,11 +18,12 @@ use crate::control::limits::CONFORM_CLIENTS_MAX;
 use crate::control::tcp::close_of;
 use crate::control::{Admission, Limits, Ticket, Token};
 
-/// Time to wait before accepting again when there is no client, too many threads are ending, or the system refuses for lack
-/// of descriptors.
+/// Time to wait before accepting again when there is no client, too many threads are ending, or the
+/// system refuses for lack of descriptors.
 const RETRY: Duration = Duration::from_millis(20);
 
-/// Limits of a server. The newest client gets a place: a silent client that was welcomed loses its own, too.
+/// Limits of a server. The newest client gets a place: a silent client that was welcomed loses its
+/// own, too.
 const LIMITS: Limits = Limits {
     clients: CONFORM_CLIENTS_MAX as u64,
     qps: u64::MAX,
@@ -31,7 +33,8 @@ const LIMITS: Limits = Limits {
     displaces_welcomed: true,
 };
 
-/// What a server tells of a client: its address, and how many instances it played or why it was given up.
+/// What a server tells of a client: its address, and how many instances it played or why it was
+/// given up.
 pub type Report<'r> = dyn Fn(IpAddr, Result<usize, ControlError>) + Send + Sync + 'r;
 
 /// An agent for clients on a network.
@@ -47,8 +50,8 @@ pub struct Server {
 }
 
 impl Server {
-    /// A server that plays with this agent. With `any_gid`, clients may have packets sent to any address, and not only to
-    /// the one that their control connection comes from.
+    /// A server that plays with this agent. With `any_gid`, clients may have packets sent to any
+    /// address, and not only to the one that their control connection comes from.
     pub fn new(agent: Agent, any_gid: bool, token: Option<Token>) -> Self {
         let admission = Admission::new(LIMITS);
         Self { agent, any_gid, token, turns: Turns::default(), admission }
@@ -59,7 +62,8 @@ impl Server {
         &self.agent
     }
 
-    /// Serves clients, each in a thread. With `once`, until the first one that played a scenario is gone.
+    /// Serves clients, each in a thread. With `once`, until the first one that played a scenario is
+    /// gone.
     pub fn run(
         self: &Arc<Self>,
         listener: &TcpListener,

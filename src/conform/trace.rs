@@ -28,7 +28,8 @@ impl Trace {
         }
     }
 
-    /// What a side sent, as [`sent_by`](Self::sent_by) returns it, each packet with the effect of a fault on it.
+    /// What a side sent, as [`sent_by`](Self::sent_by) returns it, each packet with the effect of a
+    /// fault on it.
     pub fn sent_with_effects(&self, side: Side) -> Vec<(&Packet, Option<Effect>)> {
         let outcomes = [side, side.other()].map(|at| self.side(at));
         let Some(outcome) = outcomes.into_iter().find(|it| it.packets.is_some()) else {
@@ -39,7 +40,8 @@ impl Trace {
         own.map(|(at, packet)| (packet, outcome.effects.get(&at).copied())).collect()
     }
 
-    /// What a side sent, seen where it left or, if that was not observed, where it arrived. `None` if neither was.
+    /// What a side sent, seen where it left or, if that was not observed, where it arrived. `None`
+    /// if neither was.
     pub fn sent_by(&self, side: Side) -> Option<Vec<&Packet>> {
         let seen =
             [side, side.other()].into_iter().find_map(|at| self.side(at).packets.as_ref())?;
@@ -65,7 +67,8 @@ pub struct Outcome {
     /// The effects of the faults that this side injects, by the position of the packet.
     #[serde(skip_serializing_if = "BTreeMap::is_empty", default)]
     pub effects: BTreeMap<usize, Effect>,
-    /// The faults of the scenario that this side injects, by number, and how often each was: `None` if it has no wire.
+    /// The faults of the scenario that this side injects, by number, and how often each was: `None`
+    /// if it has no wire.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub faults: Option<BTreeMap<usize, u32>>,
     /// What went wrong: something could not be made, was refused, or never ended.
@@ -78,8 +81,8 @@ pub struct Outcome {
 const TEXT_MAX: usize = 300;
 
 impl Outcome {
-    /// The outcome that another machine reported, if it can be one: no list is longer than the bounds of a scenario
-    /// allow, and every text can be shown.
+    /// The outcome that another machine reported, if it can be one: no list is longer than the
+    /// bounds of a scenario allow, and every text can be shown.
     pub(super) fn received(mut self) -> Result<Self, String> {
         let packets = self.packets.as_deref().unwrap_or_default();
         let faults = self.faults.as_ref().map_or(0, BTreeMap::len);

@@ -1,7 +1,7 @@
 //! Turns at a device: one instance after the other, in the order in which they asked.
 //!
-//! The faults of an instance and the events of a device are for the device as a whole, so instances cannot share it.
-//! While others wait, a turn lasts [`SHARE`] at most.
+//! The faults of an instance and the events of a device are for the device as a whole, so instances
+//! cannot share it. While others wait, a turn lasts [`SHARE`] at most.
 
 use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -39,8 +39,8 @@ impl Turns {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits for one's turn, for so long; `None` if it did not come. Every [`CHECK_INTERVAL`] it asks `is_gone` whether the client
-    /// is gone, and waits no longer if it is.
+    /// Waits for one's turn, for so long; `None` if it did not come. Every [`CHECK_INTERVAL`] it
+    /// asks `is_gone` whether the client is gone, and waits no longer if it is.
     pub(super) fn wait(
         &self,
         within: Duration,

@@ -1,9 +1,12 @@
-//! The wire of a device: logs every packet that leaves or arrives, and injects the faults of a scenario.
+//! The wire of a device: logs every packet that leaves or arrives, and injects the faults of a
+//! scenario.
 //!
-//! For a soft device it wraps the link ([`watch`]); for an RNIC it is a bump in the wire ([`behind`]).
+//! For a soft device it wraps the link ([`watch`]); for an RNIC it is a bump in the wire
+//! ([`behind`]).
 //!
-//! Packets are logged before faults: outbound ones as the device sent them, inbound ones before a fault changes them. So the
-//! comparison is about what devices did. Fault rules name queue pairs by number, so each instance sets its own.
+//! Packets are logged before faults: outbound ones as the device sent them, inbound ones before a
+//! fault changes them. So the comparison is about what devices did. Fault rules name queue pairs by
+//! number, so each instance sets its own.
 
 #[cfg(target_os = "linux")]
 use std::io;
@@ -116,7 +119,8 @@ pub fn watch(link: Link) -> (Link, Wire) {
     (wire.injector.wrap(link), wire)
 }
 
-/// Returns the wire of a device behind a bump in the wire. A thread forwards frames until the last handle is dropped.
+/// Returns the wire of a device behind a bump in the wire. A thread forwards frames until the last
+/// handle is dropped.
 #[cfg(target_os = "linux")]
 pub fn behind(bump: Bump) -> io::Result<Wire> {
     let wire = Wire::new();

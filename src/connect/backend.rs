@@ -46,8 +46,8 @@ pub(super) trait Id: fmt::Debug + Send + Sync {
     /// Waits for the next event.
     fn wait(&self, deadline: Deadline) -> Result<Event, Error>;
 
-    /// Returns what its events wake, and those of its requests until they [leave](Self::leave_listener) it; `None` if
-    /// the system does not tell.
+    /// Returns what its events wake, and those of its requests until they
+    /// [leave](Self::leave_listener) it; `None` if the system does not tell.
     fn waker(&self) -> Option<Arc<Waiter>> {
         None
     }
@@ -82,8 +82,8 @@ pub(super) trait Id: fmt::Debug + Send + Sync {
     /// Sends the REP. The event is [`EventKind::Established`].
     fn accept(&self, param: &ConnParam<'_>) -> Result<(), Error>;
 
-    /// Tells that the queue pair of an accepted request has received data, which stands for the RTU. The event is
-    /// [`EventKind::Established`].
+    /// Tells that the queue pair of an accepted request has received data, which stands for the
+    /// RTU. The event is [`EventKind::Established`].
     fn notify_established(&self) -> Result<(), Error>;
 
     /// Sends a REJ.

@@ -12,10 +12,11 @@ use super::manager::Shared;
 use crate::cm::{EventKind, PrivateData};
 use crate::verbs::{AttrMask, QpAttr, QpHandle, QpState};
 
-/// A connected queue pair. Dropping it waits, five seconds at most, until the peer has acknowledged what was posted, and
-/// disconnects: the peer is told, and the queue pair, which stays the program's, is in ERR. Work requests that were not
-/// acknowledged by then complete with [`WrFlushErr`](crate::verbs::WcStatus::WrFlushErr). A soft NIC is waited for; a real
-/// one does not tell what is left.
+/// A connected queue pair. Dropping it waits, five seconds at most, until the peer has acknowledged
+/// what was posted, and disconnects: the peer is told, and the queue pair, which stays the
+/// program's, is in ERR. Work requests that were not acknowledged by then complete with
+/// [`WrFlushErr`](crate::verbs::WcStatus::WrFlushErr). A soft NIC is waited for; a real one does
+/// not tell what is left.
 #[derive(Debug)]
 pub struct Connection {
     shared: Arc<Shared>,
@@ -43,8 +44,8 @@ impl Connection {
         self.qp
     }
 
-    /// Returns what the peer's program had to say: 196 bytes at the side that connected, 56 at the side that accepted, with
-    /// zeros behind its data.
+    /// Returns what the peer's program had to say: 196 bytes at the side that connected, 56 at the
+    /// side that accepted, with zeros behind its data.
     pub fn private_data(&self) -> &[u8] {
         self.private_data.as_slice()
     }
@@ -59,8 +60,9 @@ impl Connection {
         self.id.destination()
     }
 
-    /// Waits until the peer disconnects, which is answered then, or its end is noticed in another way; false after
-    /// `timeout`. The queue pair is as it was: what the peer sent before can still be received.
+    /// Waits until the peer disconnects, which is answered then, or its end is noticed in another
+    /// way; false after `timeout`. The queue pair is as it was: what the peer sent before can still
+    /// be received.
     pub fn wait_disconnected(&self, timeout: Duration) -> Result<bool, Error> {
         self.wait_end(Deadline::after(timeout))
     }
@@ -84,8 +86,9 @@ impl Connection {
         Ok(true)
     }
 
-    /// Disconnects, and waits until the peer's program has noticed; false if it does not within `timeout`. What was posted
-    /// is delivered before that; work requests that the peer has not acknowledged within `timeout` are flushed.
+    /// Disconnects, and waits until the peer's program has noticed; false if it does not within
+    /// `timeout`. What was posted is delivered before that; work requests that the peer has not
+    /// acknowledged within `timeout` are flushed.
     pub fn disconnect(self, timeout: Duration) -> Result<bool, Error> {
         let deadline = Deadline::after(timeout);
         self.shared.drain(self.qp, deadline);

@@ -8,15 +8,16 @@ use super::deadline::{Deadline, now};
 use super::manager::Shared;
 use crate::verbs::{QpHandle, QpState};
 
-/// Time that a dropped connection waits until the peer has acknowledged what was posted to its queue pair: several
-/// retransmission timeouts of half a second each, by which alone the loss of a last packet is noticed.
+/// Time that a dropped connection waits until the peer has acknowledged what was posted to its
+/// queue pair: several retransmission timeouts of half a second each, by which alone the loss of a
+/// last packet is noticed.
 pub(super) const LINGER: Duration = Duration::from_secs(5);
 
 /// Shortest and longest time between two looks at a send queue.
 const LOOKS: [Duration; 2] = [Duration::from_micros(50), Duration::from_millis(5)];
 
-/// The time that dropped connections of one manager wait. Their queue pairs drain at the same time, so connections that are
-/// dropped one after the other wait together no longer than one.
+/// The time that dropped connections of one manager wait. Their queue pairs drain at the same time,
+/// so connections that are dropped one after the other wait together no longer than one.
 #[derive(Debug, Default)]
 pub(super) struct Linger(Mutex<Option<Burst>>);
 
@@ -42,8 +43,8 @@ impl Linger {
 }
 
 impl Shared {
-    /// Waits until every work request of the send queue is acknowledged, or has failed, but not beyond the deadline. A
-    /// device that cannot tell is not waited for.
+    /// Waits until every work request of the send queue is acknowledged, or has failed, but not
+    /// beyond the deadline. A device that cannot tell is not waited for.
     pub(super) fn drain(&self, qp: QpHandle, deadline: Deadline) {
         let is_pending = || {
             self.nic.is_send_queue_empty(qp) == Some(false)

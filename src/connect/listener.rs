@@ -13,7 +13,8 @@ use crate::cm::{EventKind, PrivateData};
 use crate::verbs::QpHandle;
 use crate::wire::Psn;
 
-/// Takes requests for connections. Dropping it refuses those that were not taken; connections live on.
+/// Takes requests for connections. Dropping it refuses those that were not taken; connections live
+/// on.
 #[derive(Debug)]
 pub struct Listener {
     shared: Arc<Shared>,
@@ -49,15 +50,16 @@ impl Listener {
         self.next(Deadline::after(timeout))
     }
 
-    /// Has the events of this listener wake those that wait for another one, too, where the system tells of events.
+    /// Has the events of this listener wake those that wait for another one, too, where the system
+    /// tells of events.
     pub(crate) fn join(&self, other: &Self) {
         if let Some(waker) = other.id.waker() {
             self.id.set_waker(waker);
         }
     }
 
-    /// Returns a number that changes with each request, and each event of those that were answered and are not yet
-    /// connected; `None` if the system does not tell.
+    /// Returns a number that changes with each request, and each event of those that were answered
+    /// and are not yet connected; `None` if the system does not tell.
     pub(crate) fn rings(&self) -> Option<u64> {
         Some(self.id.waker()?.rings())
     }
@@ -70,8 +72,8 @@ impl Listener {
         }
     }
 
-    /// Waits until [`rings`](Self::rings) is another number than `seen`, but not longer than `timeout`; where there is no such
-    /// number, for a moment.
+    /// Waits until [`rings`](Self::rings) is another number than `seen`, but not longer than
+    /// `timeout`; where there is no such number, for a moment.
     pub(crate) fn wait_ring(&self, seen: Option<u64>, timeout: Duration) {
         match (self.id.waker(), seen) {
             (Some(waker), Some(seen)) => {
@@ -135,8 +137,8 @@ impl Request {
         self.begin_accept(qp, options)?.wait()
     }
 
-    /// Answers the request as [`accept`](Self::accept) does, and does not wait for the peer: a peer that never gets ready
-    /// holds up no other.
+    /// Answers the request as [`accept`](Self::accept) does, and does not wait for the peer: a peer
+    /// that never gets ready holds up no other.
     pub fn begin_accept(self, qp: QpHandle, options: &Options<'_>) -> Result<Accepting, Error> {
         let Self { shared, id, private_data, peer, offered, .. } = self;
         let qpn = shared.nic.qp_number(qp).ok_or(Error::NoQp)?;
@@ -156,7 +158,8 @@ impl Request {
     }
 }
 
-/// A request that was answered, and whose peer is not known to be ready: a half-open connection. Dropping it ends it.
+/// A request that was answered, and whose peer is not known to be ready: a half-open connection.
+/// Dropping it ends it.
 #[derive(Debug)]
 pub struct Accepting {
     shared: Arc<Shared>,
@@ -188,7 +191,8 @@ impl Accepting {
         self.finish(&event)
     }
 
-    /// Returns the connection if the peer is ready, and `None` if it is not yet. Fails once it is too late.
+    /// Returns the connection if the peer is ready, and `None` if it is not yet. Fails once it is
+    /// too late.
     pub fn poll(&mut self) -> Result<Option<Connection>, Error> {
         let id = self.id.as_ref().ok_or(Error::Timeout)?;
         self.look_for_data(&**id);
@@ -199,7 +203,8 @@ impl Accepting {
         }
     }
 
-    /// Takes data that the queue pair received for the RTU: that may be lost, and the peer does not know.
+    /// Takes data that the queue pair received for the RTU: that may be lost, and the peer does not
+    /// know.
     fn look_for_data(&self, id: &dyn Id) {
         let psn = self.shared.nic.query_qp(self.qp).map(|attr| attr.rq_psn);
         if psn.is_some_and(|psn| psn != self.first_psn) {

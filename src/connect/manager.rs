@@ -23,15 +23,16 @@ use crate::verbs::{AttrMask, Errno, QpAttr, QpHandle, QpState};
 use crate::wire::aeth::RnrTimer;
 use crate::wire::{Bits, Qpn};
 
-/// The receiver-not-ready timer of connected queue pairs: 0.64 ms. That of Linux, 655 ms, makes a receive that is posted
-/// late costly.
+/// The receiver-not-ready timer of connected queue pairs: 0.64 ms. That of Linux, 655 ms, makes a
+/// receive that is posted late costly.
 const RNR_TIMER: RnrTimer = RnrTimer(Bits::low(12));
 
 /// What one side wants of a connection. The default is what most programs want.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct Options<'a> {
-    /// Data for the peer's program: at most 56 bytes to connect, 196 to accept, 148 to reject. The peer sees zeros behind it.
+    /// Data for the peer's program: at most 56 bytes to connect, 196 to accept, 148 to reject. The
+    /// peer sees zeros behind it.
     pub private_data: &'a [u8],
     /// Maximum number of READs and atomics of the peer that are served at a time.
     pub responder_resources: u8,
@@ -70,7 +71,8 @@ impl<'a> Options<'a> {
         Self { private_data, ..Self::default() }
     }
 
-    /// As a message has it, with no more READs and atomics than `most` that are served, and in flight.
+    /// As a message has it, with no more READs and atomics than `most` that are served, and in
+    /// flight.
     fn param(&self, qpn: Qpn, most: [u8; 2]) -> ConnParam<'a> {
         let [serves, sends] = most;
         ConnParam {
@@ -87,8 +89,8 @@ impl<'a> Options<'a> {
 
 /// The connection manager of a device, for programs in Rust. See the [module](super).
 ///
-/// Any number of threads may use it. It ends with its last listener or connection, and sends a DREQ for each connection
-/// that is still established.
+/// Any number of threads may use it. It ends with its last listener or connection, and sends a DREQ
+/// for each connection that is still established.
 #[derive(Clone, Debug)]
 pub struct ConnectionManager {
     shared: Arc<Shared>,
@@ -107,8 +109,8 @@ pub(super) struct Shared {
 impl ConnectionManager {
     /// Starts a connection manager on a device: an `Arc` of one, or a [`Context`].
     ///
-    /// A soft NIC gets one of its own; it can have one at a time. A real RNIC uses the system's, through `librdmacm`; the
-    /// error says what is missing if that cannot be.
+    /// A soft NIC gets one of its own; it can have one at a time. A real RNIC uses the system's,
+    /// through `librdmacm`; the error says what is missing if that cannot be.
     pub fn start(device: impl Into<Context>) -> io::Result<Self> {
         let device = Arc::clone(device.into().shared());
         let any: Arc<dyn Any + Send + Sync> = Arc::<dyn Device>::clone(&device);
@@ -149,20 +151,22 @@ impl ConnectionManager {
         self.shared.backend.service()
     }
 
-    /// Listens for requests at an address of the device, or all with a wildcard. Port 0 is one that is free.
+    /// Listens for requests at an address of the device, or all with a wildcard. Port 0 is one that
+    /// is free.
     pub fn listen(&self, address: SocketAddr) -> Result<Listener, Error> {
         let id = self.shared.backend.create_id()?;
         id.listen(address)?;
         Ok(Listener::new(Arc::clone(&self.shared), id))
     }
 
-    /// Takes a queue pair to INIT: receives can be posted to it then, before the peer can send anything.
+    /// Takes a queue pair to INIT: receives can be posted to it then, before the peer can send
+    /// anything.
     pub fn prepare(&self, qp: QpHandle) -> Result<(), Error> {
         self.shared.prepare(qp)
     }
 
-    /// Connects a reliable queue pair of the device, which is in RESET or [prepared](Self::prepare), to the peer that
-    /// listens at an address.
+    /// Connects a reliable queue pair of the device, which is in RESET or
+    /// [prepared](Self::prepare), to the peer that listens at an address.
     pub fn connect(
         &self,
         qp: QpHandle,
@@ -202,8 +206,8 @@ fn expect(
 }
 
 impl Shared {
-    /// The address of the device that a peer is reached from: the one that the kernel's route prefers, or the first of
-    /// the same family.
+    /// The address of the device that a peer is reached from: the one that the kernel's route
+    /// prefers, or the first of the same family.
     fn source_for(&self, to: SocketAddr) -> Result<SocketAddr, Error> {
         let preferred = self.backend.preferred_source(to);
         let mut same = self.backend.addresses()?;
@@ -233,8 +237,8 @@ impl Shared {
         self.nic.modify_qp(qp, attr, mask).map_err(|error| Error::Qp { state, error })
     }
 
-    /// Takes a queue pair from INIT to RTS by what the connection manager knows of the peer. A REP that is about to be sent
-    /// says how many READs and atomics there are.
+    /// Takes a queue pair from INIT to RTS by what the connection manager knows of the peer. A REP
+    /// that is about to be sent says how many READs and atomics there are.
     pub(super) fn connect_qp(
         &self,
         id: &dyn Id,
@@ -253,8 +257,8 @@ impl Shared {
         Ok(())
     }
 
-    /// What this side accepts a request with: no more READs and atomics than the peer asks for, serves, and the device
-    /// can do.
+    /// What this side accepts a request with: no more READs and atomics than the peer asks for,
+    /// serves, and the device can do.
     pub(super) fn accept_param<'a>(
         &self,
         options: &Options<'a>,

@@ -1,13 +1,15 @@
 //! Connections by the connection manager, on any device.
 //!
-//! A [`ConnectionManager`] is for programs in Rust: it listens, connects, accepts and rejects, with calls that block. On a
-//! [`SoftNic`](crate::nic::SoftNic) it has a manager of its own; on an [`RdmaNic`](crate::rdma_nic::RdmaNic) it uses that
-//! of the kernel through the system's `librdmacm`. The program is the same. Peers are programs of any kind that speak the
-//! connection manager's protocol on RoCEv2, such as those that use librdmacm on Linux.
+//! A [`ConnectionManager`] is for programs in Rust: it listens, connects, accepts and rejects, with
+//! calls that block. On a [`SoftNic`](crate::nic::SoftNic) it has a manager of its own; on an
+//! [`RdmaNic`](crate::rdma_nic::RdmaNic) it uses that of the kernel through the system's
+//! `librdmacm`. The program is the same. Peers are programs of any kind that speak the connection
+//! manager's protocol on RoCEv2, such as those that use librdmacm on Linux.
 //!
-//! A [`CmService`] is the layer beneath on soft NICs, with the interface of the [manager](crate::cm::Manager) itself: it owns the one of a
-//! process and drives it. It gives it the MADs that come to queue pair 1 of its NICs and the time, and does what it wants:
-//! transmits MADs, resolves addresses, reports readable channels.
+//! A [`CmService`] is the layer beneath on soft NICs, with the interface of the
+//! [manager](crate::cm::Manager) itself: it owns the one of a process and drives it. It gives it
+//! the MADs that come to queue pair 1 of its NICs and the time, and does what it wants: transmits
+//! MADs, resolves addresses, reports readable channels.
 //!
 //! | file | holds |
 //! |---|---|

@@ -31,7 +31,8 @@ fn addresses_of(gids: &[Gid]) -> Vec<(IpAddr, u8)> {
     present.map(|(index, gid)| (address_of(*gid), index)).collect()
 }
 
-/// Describes a NIC to the manager. Its GUID is random: peers take two connections of the same GUID and QPN for one.
+/// Describes a NIC to the manager. Its GUID is random: peers take two connections of the same GUID
+/// and QPN for one.
 pub(super) fn describe(nic: &SoftNic) -> std::io::Result<Device> {
     let gids = nic.gids();
     Ok(Device {
@@ -69,8 +70,8 @@ impl Nics {
         self.open.values().cloned().collect()
     }
 
-    /// Gives the manager the MADs that came, a batch of each NIC, and follows what became of the ports. A NIC that has more
-    /// asks to be served once more.
+    /// Gives the manager the MADs that came, a batch of each NIC, and follows what became of the
+    /// ports. A NIC that has more asks to be served once more.
     pub(super) fn receive(&mut self, manager: &mut Manager, now: Instant) {
         let mut closed = Vec::new();
         for (&device, gsi) in &self.open {

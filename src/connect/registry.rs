@@ -1,15 +1,18 @@
 //! Which of several processes at one address answers what none of them knows.
 //!
-//! On raw links, processes share addresses, and each sees every MAD. A message for a comm id or a listener is answered by
-//! the process that has it. A message for neither is answered by the eldest process on that address:
+//! On raw links, processes share addresses, and each sees every MAD. A message for a comm id or a
+//! listener is answered by the process that has it. A message for neither is answered by the eldest
+//! process on that address:
 //!
 //! - a request, once it has made sure that no other process listens there;
-//! - a DREQ, if the peer retransmits it: an owner that lives has heard of the end, too, so the DREP does no harm;
-//! - another message for a comm id, if no other process is there. Comm ids are random in all their bits and say nothing
-//!   of their owner, so that no peer can guess them; an answer on behalf of an owner that lives would end its connection.
+//! - a DREQ, if the peer retransmits it: an owner that lives has heard of the end, too, so the DREP
+//!   does no harm;
+//! - another message for a comm id, if no other process is there. Comm ids are random in all their
+//!   bits and say nothing of their owner, so that no peer can guess them; an answer on behalf of an
+//!   owner that lives would end its connection.
 //!
-//! All of this is agreed on by abstract Unix sockets, which exist per network namespace, need no privilege and are gone
-//! with their process:
+//! All of this is agreed on by abstract Unix sockets, which exist per network namespace, need no
+//! privilege and are gone with their process:
 //!
 //! | name | bound by |
 //! |---|---|
@@ -35,8 +38,8 @@ const WILDCARDS: [IpAddr; 2] =
 /// Maximum number of processes at one address that know of each other.
 const MEMBERS: u16 = 256;
 
-/// Time that it is remembered whether other processes are at an address: a flood of unknown messages must not make one
-/// look-up of all names each.
+/// Time that it is remembered whether other processes are at an address: a flood of unknown
+/// messages must not make one look-up of all names each.
 const LOOK_AGAIN: Duration = Duration::from_millis(100);
 
 /// DREQs for unknown connections that are remembered, to notice their retransmission.
@@ -127,8 +130,8 @@ impl Registry {
         }
     }
 
-    /// Whether another process listens where one at `address` would conflict with it: the error that Linux gives, as for two
-    /// ids of one process.
+    /// Whether another process listens where one at `address` would conflict with it: the error
+    /// that Linux gives, as for two ids of one process.
     pub(super) fn conflict(&self, space: PortSpace, address: SocketAddr) -> Result<(), Error> {
         let (ip, port) = (address.ip(), address.port());
         let is_shared =
@@ -185,7 +188,8 @@ impl Registry {
         }
     }
 
-    /// Whether this process is the eldest on an address. It becomes so when the one before has gone.
+    /// Whether this process is the eldest on an address. It becomes so when the one before has
+    /// gone.
     fn is_eldest(&mut self, address: IpAddr) -> bool {
         if self.eldest.contains_key(&address) {
             return true;

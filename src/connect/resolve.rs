@@ -1,8 +1,8 @@
 //! The source address and the NIC that reach a destination.
 //!
-//! The kernel's route decides. A destination on this host is reachable at once; another one when the kernel knows the
-//! hardware address of the next hop, as Linux's `rdma_cm` has it: a host that does not answer fails the resolution in
-//! time, instead of the connection much later.
+//! The kernel's route decides. A destination on this host is reachable at once; another one when
+//! the kernel knows the hardware address of the next hop, as Linux's `rdma_cm` has it: a host that
+//! does not answer fails the resolution in time, instead of the connection much later.
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -56,8 +56,9 @@ fn choose(routes: &mut RouteCache, manager: &Manager, query: &Query) -> Result<R
     Ok(Resolution { device, source, hop_limit: HOP_LIMIT, mtu })
 }
 
-/// The MTU of a port at an address of this host. The packets go by loopback, whose MTU says nothing: a port at `eth0`
-/// takes no more than `eth0` carries. Any port of loopback itself takes the largest.
+/// The MTU of a port at an address of this host. The packets go by loopback, whose MTU says
+/// nothing: a port at `eth0` takes no more than `eth0` carries. Any port of loopback itself takes
+/// the largest.
 fn mtu_at(routes: &mut RouteCache, destination: IpAddr) -> Option<Mtu> {
     if destination.is_loopback() {
         return None;
@@ -67,8 +68,8 @@ fn mtu_at(routes: &mut RouteCache, destination: IpAddr) -> Option<Mtu> {
     found.and_then(Interface::verbs_mtu)
 }
 
-/// The device to take when none has the address that the kernel would send from: one with an address of the same
-/// interface, or for a destination on this host, any.
+/// The device to take when none has the address that the kernel would send from: one with an
+/// address of the same interface, or for a destination on this host, any.
 fn neighbor_device(
     routes: &mut RouteCache,
     manager: &Manager,
@@ -81,7 +82,8 @@ fn neighbor_device(
         let addresses = entry.addresses.iter().map(|(address, _)| *address);
         own.extend(addresses.filter(is_same_family).map(|address| (device, address)));
     }
-    // All of 127.0.0.0/8 is the loopback interface's: there is no need to ask which addresses that has.
+    // All of 127.0.0.0/8 is the loopback interface's: there is no need to ask which addresses that
+    // has.
     if destination.ip().is_loopback()
         && let Some(own) = own.iter().find(|(_, address)| address.is_loopback())
     {
@@ -105,7 +107,8 @@ fn neighbor_device(
     same.or_else(|| if route.is_local { any() } else { None }).copied()
 }
 
-/// Whether the next hop to the destination of a question is known. If the kernel does not say, the connection will.
+/// Whether the next hop to the destination of a question is known. If the kernel does not say, the
+/// connection will.
 fn is_reachable(routes: &mut RouteCache, query: &Query) -> bool {
     routes.is_reachable(query.destination, query.source).unwrap_or(true)
 }

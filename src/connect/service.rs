@@ -1,8 +1,8 @@
 //! The service: one manager for a process, driven by the threads that have something for it.
 //!
-//! A command runs in the thread of the program that gives it, and a MAD is handled by the thread of the NIC that received
-//! it. The service's own thread runs expired timers. Each of them then does what the manager wants, so that no message and
-//! no event waits for another thread.
+//! A command runs in the thread of the program that gives it, and a MAD is handled by the thread of
+//! the NIC that received it. The service's own thread runs expired timers. Each of them then does
+//! what the manager wants, so that no message and no event waits for another thread.
 //!
 //! Locks are taken in one order: the service's, then those of a NIC.
 
@@ -22,21 +22,23 @@ use crate::nic::{Gsi, SoftNic};
 use crate::secret::Seed;
 use crate::time::Instant;
 
-/// First retransmission of an unanswered message: a few scheduling delays of a loaded machine. Later ones back off to
-/// Linux's interval.
+/// First retransmission of an unanswered message: a few scheduling delays of a loaded machine.
+/// Later ones back off to Linux's interval.
 const FIRST_RETRANSMISSION: Duration = Duration::from_millis(50);
 
-/// How long a request waits for its listener: a few scheduling delays of a loaded machine, and less than the peer's first
-/// retransmission.
+/// How long a request waits for its listener: a few scheduling delays of a loaded machine, and less
+/// than the peer's first retransmission.
 const LISTEN_GRACE: Duration = Duration::from_millis(40);
 
-/// How late the thread may run a timer of the manager: timers that expire one after the other are run together.
+/// How late the thread may run a timer of the manager: timers that expire one after the other are
+/// run together.
 const TIMER_SLACK: Duration = Duration::from_millis(10);
 
 /// How soon a MAD for which queue pair 1 had no room is tried once more.
 const RETRY_SEND: Duration = Duration::from_millis(1);
 
-/// How often a command or the thread tries to empty its queue of MADs before it leaves the rest for later.
+/// How often a command or the thread tries to empty its queue of MADs before it leaves the rest for
+/// later.
 const SEND_ROUNDS: usize = 16;
 
 /// What a service is told when it is started.
@@ -48,7 +50,8 @@ pub struct Config {
 }
 
 impl Default for Config {
-    /// What Linux uses, but for a first retransmission after 50 ms, and 40 ms for a listener to come after its request.
+    /// What Linux uses, but for a first retransmission after 50 ms, and 40 ms for a listener to
+    /// come after its request.
     fn default() -> Self {
         let retransmission = Retransmission::Backoff(FIRST_RETRANSMISSION);
         let manager =
@@ -62,10 +65,11 @@ impl Default for Config {
 #[error("the connection manager was shut down, or belongs to the parent process")]
 pub struct ServiceClosed;
 
-/// The connection manager of a process: owns a [`Manager`], connects it to queue pair 1 of its NICs, and runs its timers in
-/// a thread of its own.
+/// The connection manager of a process: owns a [`Manager`], connects it to queue pair 1 of its
+/// NICs, and runs its timers in a thread of its own.
 ///
-/// A forked child cannot use the service of its parent: every call fails, and dropping it does nothing.
+/// A forked child cannot use the service of its parent: every call fails, and dropping it does
+/// nothing.
 pub struct CmService {
     inner: Arc<Inner>,
     thread: Mutex<Option<Thread>>,
@@ -106,8 +110,9 @@ enum Phase {
 }
 
 impl CmService {
-    /// Starts a service without NICs. `readable` is called with each channel that became readable, from any thread and with
-    /// the manager locked: it may only wake a thread, by an eventfd for example, and must not call the service.
+    /// Starts a service without NICs. `readable` is called with each channel that became readable,
+    /// from any thread and with the manager locked: it may only wake a thread, by an eventfd for
+    /// example, and must not call the service.
     pub fn start(
         config: Config,
         readable: impl Fn(ChannelId) + Send + Sync + 'static,
@@ -136,8 +141,8 @@ impl CmService {
         Ok(Self { inner, thread: Mutex::new(Some(thread)) })
     }
 
-    /// Adds a NIC: opens its queue pair 1, and tells the manager of its addresses. The service does not keep the NIC
-    /// alive: when it is dropped, its ids get DEVICE_REMOVAL.
+    /// Adds a NIC: opens its queue pair 1, and tells the manager of its addresses. The service does
+    /// not keep the NIC alive: when it is dropped, its ids get DEVICE_REMOVAL.
     pub fn add_nic(&self, nic: &SoftNic) -> io::Result<DeviceId> {
         self.add_nic_as(nic, |_| {})
     }
@@ -182,7 +187,8 @@ impl CmService {
         Ok(())
     }
 
-    /// Runs a command with the manager locked, then does what the manager wants. `run` must not call the service.
+    /// Runs a command with the manager locked, then does what the manager wants. `run` must not
+    /// call the service.
     pub fn command<R>(
         &self,
         run: impl FnOnce(&mut Manager, Instant) -> R,
@@ -203,7 +209,8 @@ impl CmService {
         Ok(self.inner.running()?.resolver.route_to(destination, source))
     }
 
-    /// Binds an id to an address. Fails as Linux does if another process that shares the address listens there.
+    /// Binds an id to an address. Fails as Linux does if another process that shares the address
+    /// listens there.
     pub fn bind(
         &self,
         id: CmId,
@@ -221,7 +228,8 @@ impl CmService {
         Ok(done)
     }
 
-    /// Lets an id listen. Fails as Linux does if another process that shares the address listens there.
+    /// Lets an id listen. Fails as Linux does if another process that shares the address listens
+    /// there.
     pub fn listen(&self, id: CmId, backlog: u32) -> Result<Result<(), cm::Error>, ServiceClosed> {
         let mut state = self.inner.running()?;
         let State { manager, registry, .. } = &mut *state;
@@ -239,8 +247,9 @@ impl CmService {
         self.inner.now()
     }
 
-    /// Ends the service: destroys every id, which tells the peers of established connections by a DREQ and refuses pending
-    /// requests, and waits until peers have answered, but no longer than `within`. Commands are refused from now on.
+    /// Ends the service: destroys every id, which tells the peers of established connections by a
+    /// DREQ and refuses pending requests, and waits until peers have answered, but no longer than
+    /// `within`. Commands are refused from now on.
     pub fn shutdown(&self, within: Duration) {
         if !self.inner.is_own() {
             return;
@@ -299,7 +308,8 @@ impl State {
         deadlines.into_iter().flatten().min()
     }
 
-    /// Queues MADs on queue pair 1 of their NICs, until one has no room; the NICs that have something to transmit.
+    /// Queues MADs on queue pair 1 of their NICs, until one has no room; the NICs that have
+    /// something to transmit.
     fn queue_mads(&mut self) -> Vec<Arc<Gsi>> {
         let mut ready: Vec<Arc<Gsi>> = Vec::new();
         while let Some(mad) = self.unsent.pop_front().or_else(|| self.manager.poll_transmit()) {
@@ -334,8 +344,8 @@ impl Inner {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Locks the state of a service that takes commands. A child never locks: its parent may have held the lock when it
-    /// forked.
+    /// Locks the state of a service that takes commands. A child never locks: its parent may have
+    /// held the lock when it forked.
     fn running(&self) -> Result<MutexGuard<'_, State>, ServiceClosed> {
         if !self.is_own() {
             return Err(ServiceClosed);
@@ -357,8 +367,8 @@ impl Inner {
         }
     }
 
-    /// Does what the manager wants: resolves, reports readable channels, transmits; then wakes the thread if it would
-    /// sleep too long.
+    /// Does what the manager wants: resolves, reports readable channels, transmits; then wakes the
+    /// thread if it would sleep too long.
     fn carry_out<'s>(&'s self, mut state: MutexGuard<'s, State>) {
         let now = self.now();
         for round in 1.. {
@@ -384,7 +394,8 @@ impl Inner {
                 state.sleeps_until = deadline;
             }
             let must_notify = is_early || state.phase != Phase::Running;
-            // The last thing with the manager locked: the program's thread that this wakes locks it, too.
+            // The last thing with the manager locked: the program's thread that this wakes locks
+            // it, too.
             while let Some(channel) = state.manager.poll_readable() {
                 (self.readable)(channel);
             }

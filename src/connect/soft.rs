@@ -87,7 +87,8 @@ struct SoftId {
 }
 
 impl SoftId {
-    /// The id of a request, moved to a channel of its own. Its events wake those that wait for its listener.
+    /// The id of a request, moved to a channel of its own. Its events wake those that wait for its
+    /// listener.
     fn of_request(shared: &Arc<Shared>, listener: ChannelId, number: CmId) -> Result<Self, Error> {
         let channel = shared.service.command(|manager, _| {
             let channel = manager.create_channel()?;
@@ -246,7 +247,8 @@ struct Waiters(Mutex<HashMap<ChannelId, Arc<Waiter>>>);
 /// Threads that wait for events of a channel, or of several.
 #[derive(Debug, Default)]
 pub(super) struct Waiter {
-    /// How often the channel became readable. Several threads may wait for one, and each compares with what it saw.
+    /// How often the channel became readable. Several threads may wait for one, and each compares
+    /// with what it saw.
     rings: Mutex<u64>,
     changed: Condvar,
 }

@@ -44,7 +44,8 @@ impl Backend for System {
         let gids = self.0.gids();
         let mut addresses: Vec<IpAddr> =
             gids.into_iter().filter(|gid| *gid != Gid::default()).map(address_of).collect();
-        // A link-local address means nothing without its interface: it is taken when there is no other.
+        // A link-local address means nothing without its interface: it is taken when there is no
+        // other.
         addresses.sort_by_key(|address| match address {
             IpAddr::V4(_) => false,
             IpAddr::V6(v6) => Ipv6Addr::is_unicast_link_local(v6),

@@ -1,8 +1,8 @@
 //! Limits of a server: the share of all clients together, and of those of one address.
 //!
-//! A client that has only connected is half-open: when the server is full, a newcomer takes the place
-//! of one. Of those, first goes one of the address with the most, and of these the one that has been
-//! silent for longest. So strangers that stay silent keep no honest client out.
+//! A client that has only connected is half-open: when the server is full, a newcomer takes the
+//! place of one. Of those, first goes one of the address with the most, and of these the one that
+//! has been silent for longest. So strangers that stay silent keep no honest client out.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -237,7 +237,8 @@ impl Ticket {
         Ok(())
     }
 
-    /// Notes that the client has been welcomed: unless the limits say otherwise, it keeps its place.
+    /// Notes that the client has been welcomed: unless the limits say otherwise, it keeps its
+    /// place.
     pub fn welcome(&self) {
         self.is_welcome.store(true, Ordering::Relaxed);
         if let Some(client) = self.admission.state().clients.get_mut(&self.number) {

@@ -6,14 +6,16 @@
 //!
 //! 1. The client sends `PROTOCOL VERSION NONCE`.
 //! 2. The server answers `open` if it has no token, or else `challenge NONCE`.
-//! 3. The client sends what it asks for, in lines of its protocol, and if it was challenged, `proof`
-//!    and its proof.
-//! 4. The server answers `welcome`, with its own proof if there is a token, and the protocol goes on.
+//! 3. The client sends what it asks for, in lines of its protocol, and if it was challenged,
+//!    `proof` and its proof.
+//! 4. The server answers `welcome`, with its own proof if there is a token, and the protocol goes
+//!    on.
 //!
 //! A proof is the HMAC-SHA256 under the token of: protocol, role, both addresses, both nonces, and
-//! what is asked for. It cannot be relayed to another server, replayed, reflected, or used for another
-//! request. The client proves first, so that strangers get no proof to guess the token from. A client
-//! that has a token ends the connection if the server does not ask for it or cannot prove it.
+//! what is asked for. It cannot be relayed to another server, replayed, reflected, or used for
+//! another request. The client proves first, so that strangers get no proof to guess the token
+//! from. A client that has a token ends the connection if the server does not ask for it or cannot
+//! prove it.
 //!
 //! Everything here is reachable by strangers: it is bounded in bytes and in time.
 

@@ -4,8 +4,9 @@ use super::Context;
 use crate::wire::{Gid, Network};
 
 impl Context<'_> {
-    /// The addresses of sender and receiver as GIDs. A native InfiniBand frame without a GRH has its LIDs instead, in a
-    /// form that [`address_text`] recognizes; a frame without any address has zeros.
+    /// The addresses of sender and receiver as GIDs. A native InfiniBand frame without a GRH has
+    /// its LIDs instead, in a form that [`address_text`] recognizes; a frame without any address
+    /// has zeros.
     pub fn addresses(&self) -> (Gid, Gid) {
         match (self.frame.network(), self.frame.lrh()) {
             (Some(Network::Ipv4 { header, .. }), _) => {

@@ -3,8 +3,8 @@
 use super::Context;
 use super::context::FieldRef;
 
-/// Appends the chosen fields of a frame, with tabs between them: nothing where a field is absent, commas between
-/// several values of one field.
+/// Appends the chosen fields of a frame, with tabs between them: nothing where a field is absent,
+/// commas between several values of one field.
 pub fn write_columns(context: &Context<'_>, chosen: &[FieldRef], out: &mut String) {
     for (i, field) in chosen.iter().enumerate() {
         if i > 0 {

@@ -18,7 +18,8 @@ use crate::wire::{
     Udp, cm, view,
 };
 
-/// Takes the frames of a capture apart, one after the other, and remembers what later ones refer to.
+/// Takes the frames of a capture apart, one after the other, and remembers what later ones refer
+/// to.
 #[derive(Clone, Debug)]
 pub struct Decoder {
     port: u16,
@@ -134,8 +135,8 @@ impl Decoder {
         }
     }
 
-    /// The decoder for the frames of `batch`, which come next; this one goes on behind them. So one thread can decode
-    /// a batch while another reads the next.
+    /// The decoder for the frames of `batch`, which come next; this one goes on behind them. So one
+    /// thread can decode a batch while another reads the next.
     pub fn split(&mut self, batch: &Batch) -> Self {
         let here = self.clone();
         let mut times = batch.records().map(|record| time_and_length(&record).0);
@@ -204,8 +205,9 @@ pub struct TrainPosition {
     pub of: u16,
 }
 
-/// What a program that decodes a capture knows of a frame, and the frame itself does not say: the fields `frame.file`,
-/// `roce.flow` and `roce.retransmission`. A decoder leaves them empty; the caller sets what it knows.
+/// What a program that decodes a capture knows of a frame, and the frame itself does not say: the
+/// fields `frame.file`, `roce.flow` and `roce.retransmission`. A decoder leaves them empty; the
+/// caller sets what it knows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Annotations<'a> {
     /// The name of the file it is from, as the user gave it.
@@ -233,7 +235,8 @@ impl Section {
     }
 }
 
-/// The most sections a frame has: its layers, four for a management datagram, the frame, the verdict and remarks.
+/// The most sections a frame has: its layers, four for a management datagram, the frame, the
+/// verdict and remarks.
 const SECTIONS_MAX: usize = Layers::MAX + 7;
 
 /// The layers of a frame in order, each with its table.
@@ -245,7 +248,8 @@ struct Sections {
 
 impl Sections {
     fn push(&mut self, table: TableId, range: Range<usize>) {
-        // A frame is at most as long as a capture's longest record, which is far below four gigabytes.
+        // A frame is at most as long as a capture's longest record, which is far below four
+        // gigabytes.
         let (Ok(start), Ok(end)) = (u32::try_from(range.start), u32::try_from(range.end)) else {
             return;
         };
@@ -425,8 +429,8 @@ fn table_of(layer: Layer) -> Option<TableId> {
     })
 }
 
-/// A message of the connection manager that begins at `start`, and the RDMA connection manager's header in it. How
-/// much of it there is does not matter: each field is shown that is there.
+/// A message of the connection manager that begins at `start`, and the RDMA connection manager's
+/// header in it. How much of it there is does not matter: each field is shown that is there.
 fn push_cm(mad: &Mad<'_>, start: usize, mut push: impl FnMut(TableId, usize, usize)) {
     let table = match mad.header.attribute() {
         AttributeId::CM_REQ => TableId::CmReq,
@@ -519,7 +523,8 @@ impl FieldRef {
         matches!(self.kind().source, Source::Presence | Source::PresenceIf(_))
     }
 
-    /// The layers of a frame that it is the name of, each from its first byte to the end of the frame.
+    /// The layers of a frame that it is the name of, each from its first byte to the end of the
+    /// frame.
     pub(super) fn layers<'c, 'a>(
         &'c self,
         context: &'c Context<'a>,
@@ -541,8 +546,8 @@ impl FieldRef {
         })
     }
 
-    /// The bits of a frame that it takes, counted from the most significant bit of the first byte: for each layer that
-    /// has it, where it is simply some bits of a header.
+    /// The bits of a frame that it takes, counted from the most significant bit of the first byte:
+    /// for each layer that has it, where it is simply some bits of a header.
     pub fn bit_ranges(&self, context: &Context<'_>) -> Vec<BitRange> {
         let sections = context.sections().iter();
         let found = sections.flat_map(|section| {

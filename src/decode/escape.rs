@@ -1,9 +1,10 @@
-//! Text from outside, made harmless before it is shown: names of files, texts of peers, input that an error repeats.
+//! Text from outside, made harmless before it is shown: names of files, texts of peers, input that
+//! an error repeats.
 
 use core::fmt::{self, Write as _};
 
-/// Text as a terminal may show it, in one line: control characters, and what is invisible or changes the direction of text,
-/// become `\u{1b}` and so on.
+/// Text as a terminal may show it, in one line: control characters, and what is invisible or
+/// changes the direction of text, become `\u{1b}` and so on.
 #[derive(Clone, Copy, Debug)]
 pub struct Printable<'a>(pub &'a str);
 
@@ -35,8 +36,8 @@ impl fmt::Display for PrintableLines<'_> {
     }
 }
 
-/// Whether a terminal shows a character as one character: it is no control character, ends no line, is not invisible, and
-/// does not change the direction of the text after it.
+/// Whether a terminal shows a character as one character: it is no control character, ends no line,
+/// is not invisible, and does not change the direction of the text after it.
 pub fn is_plain(c: char) -> bool {
     !c.is_control()
         && !matches!(c, '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{feff}' | '\u{fff9}'..='\u{fffb}')
@@ -44,8 +45,8 @@ pub fn is_plain(c: char) -> bool {
         && !matches!(c, '\u{fffe}' | '\u{ffff}' | '\u{e0000}'..='\u{e007f}')
 }
 
-/// Escapes text for HTML and XML, between tags and in attributes. XML cannot hold control characters at all: they become
-/// U+FFFD.
+/// Escapes text for HTML and XML, between tags and in attributes. XML cannot hold control
+/// characters at all: they become U+FFFD.
 #[cfg(any(feature = "analysis", feature = "conform"))]
 pub fn escape_markup(text: &str) -> String {
     let mut out = String::with_capacity(text.len());

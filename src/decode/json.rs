@@ -1,7 +1,8 @@
 //! One JSON object per packet, for machines.
 //!
-//! Written by hand, for speed: most fields are numbers with constant keys, which are kept escaped, and nothing is allocated per
-//! packet. serde_json would take an intermediate map of dozens of fields, or escape each key anew.
+//! Written by hand, for speed: most fields are numbers with constant keys, which are kept escaped,
+//! and nothing is allocated per packet. serde_json would take an intermediate map of dozens of
+//! fields, or escape each key anew.
 
 use std::sync::LazyLock;
 
@@ -10,10 +11,12 @@ use super::context::{FieldRef, Section};
 use super::field::{Field, Value};
 use super::tables::TABLES;
 
-/// Appends the object of a frame: every field that is not hidden, or just the chosen ones, under its name.
+/// Appends the object of a frame: every field that is not hidden, or just the chosen ones, under
+/// its name.
 ///
-/// Numbers of up to 32 bits are JSON's numbers. Everything else is a string, as tshark prints it: JSON's readers do
-/// not keep longer numbers exactly. A field with several values is an array of them.
+/// Numbers of up to 32 bits are JSON's numbers. Everything else is a string, as tshark prints it:
+/// JSON's readers do not keep longer numbers exactly. A field with several values is an array of
+/// them.
 pub fn write_json(context: &Context<'_>, chosen: &[FieldRef], out: &mut String) {
     let start = out.len();
     if chosen.is_empty() {
@@ -29,7 +32,8 @@ pub fn write_json(context: &Context<'_>, chosen: &[FieldRef], out: &mut String) 
             write_values(first, values, out);
         }
     }
-    // Every member was written with a comma before it, and the first one's is where the object begins.
+    // Every member was written with a comma before it, and the first one's is where the object
+    // begins.
     let comma = usize::from(out.len() > start);
     out.replace_range(start..start + comma, "{");
     out.push('}');
@@ -104,7 +108,8 @@ fn write_values<'a>(
     }
 }
 
-/// `,"name":`. Names consist of ASCII alphanumerics, dots and underscores: there is nothing to escape.
+/// `,"name":`. Names consist of ASCII alphanumerics, dots and underscores: there is nothing to
+/// escape.
 fn key(field: &Field) -> String {
     format!(",\"{}\":", field.name)
 }

@@ -1,9 +1,11 @@
-//! Packets in words: a line, a tree, an object or some columns a packet, a filter, and a summary of a whole capture.
+//! Packets in words: a line, a tree, an object or some columns a packet, a filter, and a summary of
+//! a whole capture.
 //!
-//! [`Decoder`] takes the records of a capture apart. What it knows of a frame is a [`Context`], and everything that
-//! prints or filters asks a `Context` for *fields*. A field has the name that tshark gives it, where it gives one
-//! (`infiniband.bth.psn`), so that scripts and habits carry over; what tshark does not know is called `roce.…`.
-//! All fields stand in tables, one a layer, whose places in the bytes come from [`wire`](crate::wire).
+//! [`Decoder`] takes the records of a capture apart. What it knows of a frame is a [`Context`], and
+//! everything that prints or filters asks a `Context` for *fields*. A field has the name that
+//! tshark gives it, where it gives one (`infiniband.bth.psn`), so that scripts and habits carry
+//! over; what tshark does not know is called `roce.…`. All fields stand in tables, one a layer,
+//! whose places in the bytes come from [`wire`](crate::wire).
 //!
 //! ```
 //! use roce::capture;

@@ -6,7 +6,8 @@ use super::{Decoder, LineStyle, TimeStyle};
 use crate::capture::{LinkType, Record};
 use crate::wire::{Gid, ICRC_ROOM, Path, ROCE_PORT};
 
-/// A packet from its BTH on, without ICRC, as `roce decode` shows it, without time, addresses and ICRC verdict.
+/// A packet from its BTH on, without ICRC, as `roce decode` shows it, without time, addresses and
+/// ICRC verdict.
 pub fn packet_line(packet: &[u8]) -> String {
     let host = |number| Gid::from(Ipv4Addr::new(192, 0, 2, number));
     let path = Path { source: host(1), destination: host(2), hop_limit: 64, ..Path::NOWHERE };

@@ -24,7 +24,8 @@ impl FieldSet {
         Self { tables }
     }
 
-    /// Calls `each` with every value that the frame has: the position of its field in the set, the field, the value.
+    /// Calls `each` with every value that the frame has: the position of its field in the set, the
+    /// field, the value.
     #[inline]
     pub fn visit<'a>(
         &self,

@@ -144,8 +144,8 @@ fn split_day(secs: u64) -> (u64, (u64, u64, u64)) {
 
 /// The year, month and day that lie `days` after 1 January 1970.
 ///
-/// Years are counted from March, so that the leap day is a year's last, and in eras of 400, which all have the
-/// same number of days.
+/// Years are counted from March, so that the leap day is a year's last, and in eras of 400, which
+/// all have the same number of days.
 fn civil_from_days(days: u64) -> (u64, u64, u64) {
     const DAYS_TO_1970: u64 = 719_468;
     const DAYS_IN_ERA: u64 = 146_097;

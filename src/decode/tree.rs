@@ -6,7 +6,8 @@ use super::field::{Value, put};
 /// Byte strings longer than this are cut: a tree is for reading.
 const BYTES_SHOWN: usize = 32;
 
-/// Appends the tree of a frame: a heading a layer, then its fields, each with its name for filters and its bytes.
+/// Appends the tree of a frame: a heading a layer, then its fields, each with its name for filters
+/// and its bytes.
 pub fn write_tree(context: &Context<'_>, out: &mut String) {
     for section in context.sections() {
         let (table, layer) = (section.table.table(), context.bytes(section));

@@ -15,7 +15,8 @@ pub(super) fn connected(peer: &Endpoint, how: &Connect) -> QpAttr {
     QpAttr { ah_attr, dest_qp_num: peer.qpn, rq_psn: peer.psn, ..QpAttr::default() }
 }
 
-/// Takes a queue pair from one state on the way to RTS to another by `modify`. `attr` names its peer, if it has one.
+/// Takes a queue pair from one state on the way to RTS to another by `modify`. `attr` names its
+/// peer, if it has one.
 pub(super) fn bring_up(
     kind: QpType,
     [from, to]: [QpState; 2],

@@ -14,8 +14,8 @@ use crate::verbs::{
 };
 use crate::wire::{Gid, RKey};
 
-/// An open device. Cloning gives another handle to the same one, which is closed with the last of them and of the objects
-/// on it.
+/// An open device. Cloning gives another handle to the same one, which is closed with the last of
+/// them and of the objects on it.
 ///
 /// ```
 /// use roce::device::Context;
@@ -94,16 +94,16 @@ impl Context {
         Ok(Cq::new(self, self.0.create_cq(capacity)?, None))
     }
 
-    /// Creates a completion queue with a channel of its own: [`Cq::wait`] sleeps until a completion comes, and the channel's
-    /// descriptor can be polled with others.
+    /// Creates a completion queue with a channel of its own: [`Cq::wait`] sleeps until a completion
+    /// comes, and the channel's descriptor can be polled with others.
     pub fn create_cq_with_events(&self, capacity: usize) -> io::Result<Cq> {
         let channel = self.create_channel()?;
         let handle = self.0.create_cq_on(capacity, &channel).map_err(io::Error::other)?;
         Ok(Cq::new(self, handle, Some(channel)))
     }
 
-    /// Creates the same, whose completions have the [time](super::Completion::time) at which the device reported them, by
-    /// its own clock, if the device can tell it.
+    /// Creates the same, whose completions have the [time](super::Completion::time) at which the
+    /// device reported them, by its own clock, if the device can tell it.
     pub fn create_timed_cq_with_events(&self, capacity: usize) -> io::Result<Cq> {
         let channel = self.create_channel()?;
         let handle = self.0.create_timed_cq_on(capacity, &channel).map_err(io::Error::other)?;
@@ -115,14 +115,15 @@ impl Context {
         self.0.create_channel()
     }
 
-    /// Creates a completion queue whose events go to a channel that others may share. [`Cq::wait`] polls it: the program
-    /// waits on the channel.
+    /// Creates a completion queue whose events go to a channel that others may share. [`Cq::wait`]
+    /// polls it: the program waits on the channel.
     pub fn create_cq_on(&self, capacity: usize, channel: &Channel) -> Result<Cq, CreateError> {
         Ok(Cq::new(self, self.0.create_cq_on(capacity, channel)?, None))
     }
 }
 
-/// A protection domain: queue pairs use only memory of their own one. Cloning gives another handle to the same one.
+/// A protection domain: queue pairs use only memory of their own one. Cloning gives another handle
+/// to the same one.
 #[derive(Clone, Debug)]
 pub struct Pd(Arc<PdInner>);
 
@@ -201,7 +202,8 @@ impl Pd {
         Ok(Ah(Arc::new(AhInner { pd: self.clone(), handle })))
     }
 
-    /// Creates a shared receive queue of at most `max_wr` receives with at most `max_sge` entries each.
+    /// Creates a shared receive queue of at most `max_wr` receives with at most `max_sge` entries
+    /// each.
     pub fn create_srq(&self, max_wr: u32, max_sge: u32) -> Result<Srq, CreateError> {
         let create = SrqCreate { max_wr, max_sge, limit: 0, xrc: None };
         let handle = self.device().create_srq(self.handle(), create)?;
@@ -215,7 +217,8 @@ impl Pd {
     }
 }
 
-/// An address handle: the path to a peer of datagram queue pairs. Cloning gives another handle to the same one.
+/// An address handle: the path to a peer of datagram queue pairs. Cloning gives another handle to
+/// the same one.
 #[derive(Clone, Debug)]
 pub struct Ah(Arc<AhInner>);
 
@@ -240,7 +243,8 @@ impl Ah {
 
 /// A shared receive queue. Cloning gives another handle to the same one.
 ///
-/// Its receives are posted with [`RecvWr`]s, whose memory the program keeps registered until they complete.
+/// Its receives are posted with [`RecvWr`]s, whose memory the program keeps registered until they
+/// complete.
 #[derive(Clone, Debug)]
 pub struct Srq(Arc<SrqInner>);
 
@@ -297,7 +301,8 @@ impl Mw {
         self.pd.device().mw_key(self.handle)
     }
 
-    /// Returns what a peer must be told to reach `slice` through the window, once it is bound to it.
+    /// Returns what a peer must be told to reach `slice` through the window, once it is bound to
+    /// it.
     pub fn remote(&self, slice: RemoteSlice) -> Option<RemoteSlice> {
         Some(RemoteSlice { rkey: self.rkey()?, ..slice })
     }

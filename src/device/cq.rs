@@ -18,9 +18,10 @@ const BATCH: usize = 16;
 
 /// A completion queue. Cloning gives another handle to the same one.
 ///
-/// Work that was posted with memory of its own ([`Qp::send`](super::Qp::send), [`AnyQp::post`](super::AnyQp::post)) is
-/// polled by [`poll`](Self::poll), [`next`](Self::next) and [`wait`](Self::wait), which give the memory back. A program
-/// that posts bare [`SendWr`](crate::verbs::SendWr)s and [`RecvWr`](crate::verbs::RecvWr)s may use
+/// Work that was posted with memory of its own ([`Qp::send`](super::Qp::send),
+/// [`AnyQp::post`](super::AnyQp::post)) is polled by [`poll`](Self::poll), [`next`](Self::next) and
+/// [`wait`](Self::wait), which give the memory back. A program that posts bare
+/// [`SendWr`](crate::verbs::SendWr)s and [`RecvWr`](crate::verbs::RecvWr)s may use
 /// [`poll_wcs`](Self::poll_wcs) instead; both on one completion queue do not go together.
 ///
 /// ```
@@ -80,8 +81,8 @@ impl Completion {
         }
     }
 
-    /// Returns a copy of the bytes that were received or read. Of a datagram, the 40 bytes of the network header are left
-    /// out.
+    /// Returns a copy of the bytes that were received or read. Of a datagram, the 40 bytes of the
+    /// network header are left out.
     pub fn payload(&self) -> Vec<u8> {
         let mut bytes = Vec::new();
         self.memory.append_to(self.wc.byte_len as usize, &mut bytes);
@@ -127,8 +128,8 @@ impl Cq {
         &self.0.context
     }
 
-    /// Returns the channel of its own, if it has one: its descriptor is readable once an event that was
-    /// [requested](Self::request_notify) has come.
+    /// Returns the channel of its own, if it has one: its descriptor is readable once an event that
+    /// was [requested](Self::request_notify) has come.
     pub fn channel(&self) -> Option<&Channel> {
         self.0.channel.as_ref()
     }
@@ -137,14 +138,15 @@ impl Cq {
         &self.0.queues
     }
 
-    /// Moves completions to `out`, oldest first, without the memory of their work requests; returns how many.
+    /// Moves completions to `out`, oldest first, without the memory of their work requests; returns
+    /// how many.
     #[inline]
     pub fn poll_wcs(&self, out: &mut [Wc]) -> usize {
         self.0.context.device().poll_cq(self.0.handle, out)
     }
 
-    /// Appends completions to `out`, oldest first, until there is none left or `out` has no spare capacity; returns how
-    /// many.
+    /// Appends completions to `out`, oldest first, until there is none left or `out` has no spare
+    /// capacity; returns how many.
     pub fn poll(&self, out: &mut Vec<Completion>) -> usize {
         let before = out.len();
         while out.len() < out.capacity() {
@@ -189,13 +191,15 @@ impl Cq {
         }
     }
 
-    /// Has the channel tell of the next completion. One that is there already does not count: poll once more.
+    /// Has the channel tell of the next completion. One that is there already does not count: poll
+    /// once more.
     pub fn request_notify(&self, notify: Notify) {
         self.0.context.device().request_notify(self.0.handle, notify);
     }
 
-    /// Waits for a completion: asleep if the queue has a [channel](Context::create_cq_with_events) of its own, otherwise
-    /// polling. Fails with `TimedOut` after `timeout`, and when the device is broken.
+    /// Waits for a completion: asleep if the queue has a [channel](Context::create_cq_with_events)
+    /// of its own, otherwise polling. Fails with `TimedOut` after `timeout`, and when the device is
+    /// broken.
     pub fn wait(&self, timeout: Option<Duration>) -> io::Result<Completion> {
         #[expect(clippy::disallowed_methods, reason = "the program waits in real time")]
         let now = Instant::now;

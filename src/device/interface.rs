@@ -18,14 +18,16 @@ use crate::verbs::{
 };
 use crate::wire::{Gid, Psn, Qpn, RKey, XrcSrqn};
 
-/// Something to wait for, by a call or by `poll` on its descriptor, which is readable while there is something to take.
+/// Something to wait for, by a call or by `poll` on its descriptor, which is readable while there
+/// is something to take.
 pub trait Events<T>: AsFd + Any + Send + Sync + fmt::Debug {
-    /// The oldest one, or the first that comes within `timeout`; without a timeout, the first that comes.
+    /// The oldest one, or the first that comes within `timeout`; without a timeout, the first that
+    /// comes.
     fn wait(&self, timeout: Option<Duration>) -> io::Result<Option<T>>;
 }
 
-/// Where completion queues tell that a completion came, for a program that sleeps. The file descriptor is readable
-/// while there is something to take.
+/// Where completion queues tell that a completion came, for a program that sleeps. The file
+/// descriptor is readable while there is something to take.
 #[derive(Clone, Debug)]
 pub struct Channel(pub(crate) Arc<dyn Events<CqHandle>>);
 
@@ -51,9 +53,10 @@ pub(crate) mod sealed {
 
 /// An RNIC with one port, which any number of threads may use.
 ///
-/// A program that is written against this trait runs on a [`SoftNic`](crate::nic::SoftNic) and on a card alike. Objects
-/// are named by handles here, and destroyed by calls; [`Context`](super::Context) has objects that own what they name.
-/// The trait cannot be implemented outside of this crate.
+/// A program that is written against this trait runs on a [`SoftNic`](crate::nic::SoftNic) and on a
+/// card alike. Objects are named by handles here, and destroyed by calls;
+/// [`Context`](super::Context) has objects that own what they name. The trait cannot be implemented
+/// outside of this crate.
 pub trait Device: sealed::Sealed + Any + Send + Sync + fmt::Debug {
     /// What it is called: `udp:192.0.2.1`, `verbs:mlx5_0`.
     fn name(&self) -> &str;
@@ -64,7 +67,8 @@ pub trait Device: sealed::Sealed + Any + Send + Sync + fmt::Debug {
     /// How its port is.
     fn query_port(&self) -> io::Result<PortAttr>;
 
-    /// The identifiers of its port, by index: those that speak RoCEv2. A place that is empty is zero.
+    /// The identifiers of its port, by index: those that speak RoCEv2. A place that is empty is
+    /// zero.
     fn gids(&self) -> Vec<Gid>;
 
     /// How often everything happened that it counts, by name.
@@ -84,8 +88,8 @@ pub trait Device: sealed::Sealed + Any + Send + Sync + fmt::Debug {
     /// Destroys a protection domain that nothing belongs to.
     fn destroy_pd(&self, pd: PdHandle) -> Result<(), DestroyError>;
 
-    /// Registers memory of any kind, under any address: from then on work requests and, by its rights, peers may use
-    /// it.
+    /// Registers memory of any kind, under any address: from then on work requests and, by its
+    /// rights, peers may use it.
     fn register_region(&self, pd: PdHandle, attr: MrAttr) -> Result<MrHandle, KeyError>;
 
     /// Registers a buffer.
@@ -99,7 +103,8 @@ pub trait Device: sealed::Sealed + Any + Send + Sync + fmt::Debug {
         self.register_region(pd, attr)
     }
 
-    /// Deregisters a region. Neither the program nor a peer can reach the memory through it afterwards.
+    /// Deregisters a region. Neither the program nor a peer can reach the memory through it
+    /// afterwards.
     fn deregister(&self, mr: MrHandle) -> Result<(), KeyError>;
 
     /// Makes a memory window.
@@ -120,7 +125,8 @@ pub trait Device: sealed::Sealed + Any + Send + Sync + fmt::Debug {
     /// Makes a completion queue whose events go to a channel of the same device.
     fn create_cq_on(&self, capacity: usize, channel: &Channel) -> Result<CqHandle, CreateError>;
 
-    /// Asks for an event when a completion comes. One that is there already does not count: poll once more.
+    /// Asks for an event when a completion comes. One that is there already does not count: poll
+    /// once more.
     fn request_notify(&self, cq: CqHandle, notify: Notify);
 
     /// Destroys a completion queue that no QP and no SRQ completes to.
@@ -129,9 +135,9 @@ pub trait Device: sealed::Sealed + Any + Send + Sync + fmt::Debug {
     /// Moves completions of a queue to `out`, oldest first; returns how many.
     fn poll_cq(&self, cq: CqHandle, out: &mut [Wc]) -> usize;
 
-    /// Makes a completion queue whose completions have the time at which the device reported them, by its own clock, if
-    /// the device can tell it; its events go to a channel of the same device. It is polled by
-    /// [`poll_cq_timed`](Self::poll_cq_timed) alone.
+    /// Makes a completion queue whose completions have the time at which the device reported them,
+    /// by its own clock, if the device can tell it; its events go to a channel of the same device.
+    /// It is polled by [`poll_cq_timed`](Self::poll_cq_timed) alone.
     fn create_timed_cq_on(
         &self,
         capacity: usize,
@@ -140,7 +146,8 @@ pub trait Device: sealed::Sealed + Any + Send + Sync + fmt::Debug {
         self.create_cq_on(capacity, channel)
     }
 
-    /// Takes the oldest completion of a [timed](Self::create_timed_cq_on) queue, with its time if the device tells it.
+    /// Takes the oldest completion of a [timed](Self::create_timed_cq_on) queue, with its time if
+    /// the device tells it.
     fn poll_cq_timed(&self, cq: CqHandle) -> Option<(Wc, Option<Instant>)> {
         let mut wc = [Wc::default()];
         (self.poll_cq(cq, &mut wc) == 1).then_some((wc[0], None))
@@ -222,8 +229,8 @@ pub trait Device: sealed::Sealed + Any + Send + Sync + fmt::Debug {
         self.query_qp(qp).map(|attr| attr.qp_state)
     }
 
-    /// Whether every work request that was posted to the send queue is acknowledged, or has failed; `None` if the device
-    /// does not tell, or has no such queue pair.
+    /// Whether every work request that was posted to the send queue is acknowledged, or has failed;
+    /// `None` if the device does not tell, or has no such queue pair.
     fn is_send_queue_empty(&self, _qp: QpHandle) -> Option<bool> {
         None
     }
@@ -231,8 +238,9 @@ pub trait Device: sealed::Sealed + Any + Send + Sync + fmt::Debug {
     /// Destroys a queue pair. Posted work requests are discarded.
     fn destroy_qp(&self, qp: QpHandle) -> Result<(), DestroyError>;
 
-    /// Lets a datagram queue pair receive what is sent to a multicast group, its own datagrams included. A soft
-    /// NIC may open a socket for it: call it from the network namespace that the NIC is in.
+    /// Lets a datagram queue pair receive what is sent to a multicast group, its own datagrams
+    /// included. A soft NIC may open a socket for it: call it from the network namespace that the
+    /// NIC is in.
     fn attach_multicast(&self, qp: QpHandle, group: Gid) -> Result<(), CreateError>;
 
     /// Ends that.
@@ -257,8 +265,8 @@ pub trait Device: sealed::Sealed + Any + Send + Sync + fmt::Debug {
     /// Posts a receive to a shared queue.
     fn post_srq_recv(&self, srq: SrqHandle, wr: &RecvWr<'_>) -> Result<(), PostError>;
 
-    /// The PSN that a queue pair begins with if `psn` of [`Connect`] names no other: a random one that a stranger cannot
-    /// guess, always the same for the same queue pair.
+    /// The PSN that a queue pair begins with if `psn` of [`Connect`] names no other: a random one
+    /// that a stranger cannot guess, always the same for the same queue pair.
     fn initial_psn(&self, qp: QpHandle) -> Option<Psn>;
 
     /// What a peer must be told of a queue pair, with the first address of the port.
@@ -281,7 +289,8 @@ pub trait Device: sealed::Sealed + Any + Send + Sync + fmt::Debug {
         self.bring_up(qp, QpState::Rts, QpAttr::default(), how)
     }
 
-    /// Takes a queue pair from RESET or INIT to a later state up to RTS. `attr` names its peer, if it has one.
+    /// Takes a queue pair from RESET or INIT to a later state up to RTS. `attr` names its peer, if
+    /// it has one.
     #[doc(hidden)]
     fn bring_up(
         &self,

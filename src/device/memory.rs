@@ -9,10 +9,12 @@ use crate::memory::{AccessError, Buffer};
 use crate::verbs::{Access, KeyError, LKey, MrHandle, Sge};
 use crate::wire::RKey;
 
-/// A memory region: bytes that the program shares with the NIC and, as far as its rights go, with peers.
+/// A memory region: bytes that the program shares with the NIC and, as far as its rights go, with
+/// peers.
 ///
-/// The program reads and writes them by copying, at any time. While the NIC or a peer writes the same bytes, what is read
-/// may be torn. Cloning gives another handle to the same region, which is deregistered with the last of them.
+/// The program reads and writes them by copying, at any time. While the NIC or a peer writes the
+/// same bytes, what is read may be torn. Cloning gives another handle to the same region, which is
+/// deregistered with the last of them.
 ///
 /// ```
 /// # use roce::{device::Context, link::cable, nic::SoftNic, wire::Gid};
@@ -111,8 +113,8 @@ impl Mr {
         Ok(MrSlice { mr: self.clone(), offset, len })
     }
 
-    /// Returns a scatter/gather entry for `len` bytes from `offset` on. It is not checked here: the device checks it when
-    /// the work request is executed.
+    /// Returns a scatter/gather entry for `len` bytes from `offset` on. It is not checked here: the
+    /// device checks it when the work request is executed.
     #[inline]
     pub fn sge(&self, offset: usize, len: usize) -> Sge {
         let length = u32::try_from(len).unwrap_or(u32::MAX);
@@ -219,8 +221,8 @@ impl MrSlice {
     }
 }
 
-/// A registered buffer that belongs to one owner at a time: the program, or, from when it is posted until its completion
-/// is polled, the NIC.
+/// A registered buffer that belongs to one owner at a time: the program, or, from when it is posted
+/// until its completion is polled, the NIC.
 ///
 /// No key to it is given out, so that no peer reaches it by READ or WRITE.
 ///
@@ -286,8 +288,9 @@ pub trait Lender: fmt::Debug + Send + Sync {
     fn take_back(&self, slice: &MrSlice);
 }
 
-/// A part of a region that belongs to one owner at a time, as a [`Buf`] does, and returns to its lender when it is dropped:
-/// by the program, or with the completion of the work request that it was moved into. [`pool`](crate::pool) lends them.
+/// A part of a region that belongs to one owner at a time, as a [`Buf`] does, and returns to its
+/// lender when it is dropped: by the program, or with the completion of the work request that it
+/// was moved into. [`pool`](crate::pool) lends them.
 #[derive(Debug)]
 pub struct Loan {
     slice: MrSlice,
@@ -436,7 +439,8 @@ impl Memory {
         }
     }
 
-    /// Appends its scatter/gather entries; returns whether all of them are of this protection domain.
+    /// Appends its scatter/gather entries; returns whether all of them are of this protection
+    /// domain.
     pub(crate) fn gather(&self, pd: &Pd, sges: &mut Vec<Sge>) -> bool {
         let mut own = true;
         self.for_each(&mut |slice| {

@@ -1,9 +1,12 @@
-//! RNICs, soft and real: the interface that they share, and objects that own what they create on one.
+//! RNICs, soft and real: the interface that they share, and objects that own what they create on
+//! one.
 //!
-//! [`Device`] is the interface: every operation of verbs, with objects named by handles. [`Context`] and what it creates
-//! own their objects: each is destroyed when it is dropped, after everything that was built on it, and each keeps what it
-//! was built on. A program that uses them is the same on a [`SoftNic`](crate::nic::SoftNic), on a card through
-//! [`RdmaNic`](crate::rdma_nic::RdmaNic), and on two NICs joined by a [`cable`](crate::link::cable) in a unit test.
+//! [`Device`] is the interface: every operation of verbs, with objects named by handles.
+//! [`Context`] and what it creates own their objects: each is destroyed when it is dropped, after
+//! everything that was built on it, and each keeps what it was built on. A program that uses them
+//! is the same on a [`SoftNic`](crate::nic::SoftNic), on a card through
+//! [`RdmaNic`](crate::rdma_nic::RdmaNic), and on two NICs joined by a [`cable`](crate::link::cable)
+//! in a unit test.
 //!
 //! | type | is | created by |
 //! |---|---|---|
@@ -19,10 +22,11 @@
 //!
 //! # Memory
 //!
-//! No call is `unsafe`, and no reference to memory that the NIC may write is ever formed. A [`Buf`] is moved into a work
-//! request and comes back in its [`Completion`]: meanwhile the program cannot reach it. A [`MrSlice`] is lent: the
-//! program may read and write the [`Mr`] at any time, by copying, and what it reads while the NIC or a peer writes may be
-//! torn. Either keeps its region registered until the work request completes or its queue pair is destroyed.
+//! No call is `unsafe`, and no reference to memory that the NIC may write is ever formed. A [`Buf`]
+//! is moved into a work request and comes back in its [`Completion`]: meanwhile the program cannot
+//! reach it. A [`MrSlice`] is lent: the program may read and write the [`Mr`] at any time, by
+//! copying, and what it reads while the NIC or a peer writes may be torn. Either keeps its region
+//! registered until the work request completes or its queue pair is destroyed.
 //!
 //! # Examples
 //!

@@ -1,8 +1,9 @@
 //! Work in flight: the memory of posted work requests, until they complete.
 //!
-//! Every work queue numbers its work requests, and the number is in the `wr_id` that the device sees. A completion of the
-//! send queue completes all sends before it, too, which were not signaled. Receives complete one by one: those of a queue
-//! pair in order, except that a flush may report them out of order.
+//! Every work queue numbers its work requests, and the number is in the `wr_id` that the device
+//! sees. A completion of the send queue completes all sends before it, too, which were not
+//! signaled. Receives complete one by one: those of a queue pair in order, except that a flush may
+//! report them out of order.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -72,7 +73,8 @@ impl Pending {
         self.entries.pop_back().flatten().map_or(Memory::None, |entry| entry.memory)
     }
 
-    /// Removes what a completion completes, and passes it to `with`, the completion's own entry last.
+    /// Removes what a completion completes, and passes it to `with`, the completion's own entry
+    /// last.
     fn complete(&mut self, sequence: u32, mut with: impl FnMut(Entry, bool)) {
         let at = (sequence.wrapping_sub(self.first) & SEQUENCE_MASK) as usize;
         if at >= self.entries.len() {
@@ -135,7 +137,8 @@ impl Queues {
         drop(removed);
     }
 
-    /// Passes what a completion completes to `with`. Returns whether the `wr_id` is one of this room.
+    /// Passes what a completion completes to `with`. Returns whether the `wr_id` is one of this
+    /// room.
     pub(super) fn complete(&self, id: WrId, with: impl FnMut(Entry, bool)) -> bool {
         if id.0 & MARK == 0 {
             return false;

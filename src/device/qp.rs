@@ -76,7 +76,8 @@ impl<'a> QpBuilder<'a> {
         Self { signal_all: true, ..self }
     }
 
-    /// Creates a queue pair of a transport that the compiler knows, and takes it to INIT: receives can be posted.
+    /// Creates a queue pair of a transport that the compiler knows, and takes it to INIT: receives
+    /// can be posted.
     pub fn build<T: Transport>(self) -> Result<Qp<T, Init>, ConnectError> {
         let qp = self.build_any(T::TYPE).map_err(ConnectError::Create)?;
         qp.bring_up(QpState::Init)?;
@@ -113,10 +114,11 @@ impl<'a> QpBuilder<'a> {
     }
 }
 
-/// A queue pair of any transport, in any state: the device checks at run time what [`Qp`] has the compiler check.
+/// A queue pair of any transport, in any state: the device checks at run time what [`Qp`] has the
+/// compiler check.
 ///
-/// Dropping it destroys the queue pair. The memory of its work in flight is freed then; [`flush`](Self::flush) and a poll
-/// get it back.
+/// Dropping it destroys the queue pair. The memory of its work in flight is freed then;
+/// [`flush`](Self::flush) and a poll get it back.
 #[derive(Debug)]
 pub struct AnyQp {
     /// Both are there once it is built.
@@ -211,8 +213,8 @@ impl AnyQp {
         self.device().open_datagram(self.handle, how)
     }
 
-    /// Takes it to ERR: all work in flight completes, with [`WcStatus::WrFlushErr`](crate::verbs::WcStatus::WrFlushErr) if it
-    /// was not done before.
+    /// Takes it to ERR: all work in flight completes, with
+    /// [`WcStatus::WrFlushErr`](crate::verbs::WcStatus::WrFlushErr) if it was not done before.
     pub fn flush(&self) -> Result<(), ModifyError> {
         let attr = QpAttr { qp_state: QpState::Err, ..QpAttr::default() };
         self.modify(&attr, AttrMask::STATE)
@@ -240,8 +242,8 @@ impl AnyQp {
         queue.as_ref().expect("a queue pair is built with its queues")
     }
 
-    /// Posts sends with one doorbell. Their memory comes back in their [`Completion`](super::Completion)s, or at once in the
-    /// error.
+    /// Posts sends with one doorbell. Their memory comes back in their
+    /// [`Completion`](super::Completion)s, or at once in the error.
     pub fn post<'w>(&self, work: impl IntoIterator<Item = Work<'w>>) -> Result<(), Refused> {
         let mut work = work.into_iter();
         let Some(first) = work.next() else { return Ok(()) };
@@ -273,7 +275,8 @@ impl AnyQp {
         let pending = &mut *queue.lock();
         let mut sges = core::mem::take(&mut pending.sges);
         sges.clear();
-        // The work requests borrow the list of scatter/gather entries, so that it has to be complete before.
+        // The work requests borrow the list of scatter/gather entries, so that it has to be
+        // complete before.
         let (mut parts, mut count, mut own) = (Vec::with_capacity(work.len()), 0, true);
         for Work { id, op, payload, flags, target } in work {
             let (memory, inline) = payload.into_parts();
@@ -301,7 +304,8 @@ impl AnyQp {
         })
     }
 
-    /// Posts a receive. Its memory comes back in its [`Completion`](super::Completion), or at once in the error.
+    /// Posts a receive. Its memory comes back in its [`Completion`](super::Completion), or at once
+    /// in the error.
     pub fn recv(&self, id: u64, memory: impl Into<Memory>) -> Result<(), Refused> {
         let memory = memory.into();
         let queue = Self::queue(&self.receives);

@@ -54,8 +54,8 @@ impl Connected for Uc {}
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Init {}
 
-/// State of a [`Qp`] that was connected or opened: everything can be posted. The queue pair may have failed since, and
-/// flushes then what is posted.
+/// State of a [`Qp`] that was connected or opened: everything can be posted. The queue pair may
+/// have failed since, and flushes then what is posted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ready {}
 
@@ -140,8 +140,8 @@ impl<T: Transport, S> Qp<T, S> {
 }
 
 impl<T: Connected> Qp<T, Init> {
-    /// Connects it to a peer, which connects its own to this one's [`endpoint`](Self::endpoint). If that fails the queue
-    /// pair is destroyed.
+    /// Connects it to a peer, which connects its own to this one's [`endpoint`](Self::endpoint). If
+    /// that fails the queue pair is destroyed.
     pub fn connect(self, peer: &Endpoint, how: &Connect) -> Result<Qp<T>, ConnectError> {
         self.qp.connect(peer, how)?;
         Ok(Qp::new(self.qp))
@@ -194,8 +194,8 @@ impl Qp<Rc> {
         self.qp.post_one(Work::read(id, from, into))
     }
 
-    /// Replaces the eight bytes at `at` by `swap` if they are `compare`. What they were goes to `into`, eight bytes in the
-    /// byte order of the peer's host.
+    /// Replaces the eight bytes at `at` by `swap` if they are `compare`. What they were goes to
+    /// `into`, eight bytes in the byte order of the peer's host.
     pub fn compare_swap(
         &self,
         id: u64,
@@ -207,7 +207,8 @@ impl Qp<Rc> {
         self.qp.post_one(Work::new(id, op, into.into()))
     }
 
-    /// Adds to the eight bytes at `at`. What they were goes to `into`, as for [`compare_swap`](Self::compare_swap).
+    /// Adds to the eight bytes at `at`. What they were goes to `into`, as for
+    /// [`compare_swap`](Self::compare_swap).
     pub fn fetch_add(
         &self,
         id: u64,

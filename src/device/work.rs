@@ -126,7 +126,8 @@ impl<'a> Work<'a> {
         self
     }
 
-    /// Has its success not reported: its memory comes back with the next completion of the same send queue.
+    /// Has its success not reported: its memory comes back with the next completion of the same
+    /// send queue.
     #[must_use]
     pub fn unsignaled(mut self) -> Self {
         self.flags -= SendFlags::SIGNALED;

@@ -1,4 +1,5 @@
-//! Fallible allocation: programs choose the sizes of queues, and a size that memory does not allow is an error.
+//! Fallible allocation: programs choose the sizes of queues, and a size that memory does not allow
+//! is an error.
 
 use std::collections::TryReserveError;
 
@@ -34,8 +35,8 @@ pub(super) fn array<T: Clone>(value: T, len: usize) -> Result<Box<[T]>, NoMemory
     Ok(array.into_boxed_slice())
 }
 
-/// Accounts for the memory that the queues of all objects take when they are full, against a limit. An object reserves all
-/// of it when it is created, so that it does not run out of memory later.
+/// Accounts for the memory that the queues of all objects take when they are full, against a limit.
+/// An object reserves all of it when it is created, so that it does not run out of memory later.
 #[derive(Debug)]
 pub(super) struct Promised {
     bytes: u64,

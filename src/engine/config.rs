@@ -19,39 +19,44 @@ pub struct Config {
     pub pkeys: Vec<PKey>,
     /// MTU of the port.
     pub port_mtu: Mtu,
-    /// Maximum number of packets of a queue pair in flight. They must not overrun a receiver with an ordinary socket
-    /// buffer.
+    /// Maximum number of packets of a queue pair in flight. They must not overrun a receiver with
+    /// an ordinary socket buffer.
     pub window_packets: u32,
     /// Maximum number of payload bytes of a queue pair in flight.
     pub window_bytes: u32,
-    /// Loss window: the maximum for a while after a loss, because the peer's receive buffer may be smaller than
-    /// `window_bytes`.
+    /// Loss window: the maximum for a while after a loss, because the peer's receive buffer may be
+    /// smaller than `window_bytes`.
     pub loss_window_bytes: u32,
-    /// Peer window: maximum number of bytes of all queue pairs together in flight to one peer, including the overhead of
-    /// a receive buffer for each packet; `None` if only the window of each queue pair applies.
+    /// Peer window: maximum number of bytes of all queue pairs together in flight to one peer,
+    /// including the overhead of a receive buffer for each packet; `None` if only the window of
+    /// each queue pair applies.
     pub peer_window_bytes: Option<u32>,
     /// Whether ACKs advertise credits: the number of receives that are posted.
     pub advertise_credits: bool,
-    /// Delayed ACK: maximum delay of an ACK behind a message to the same peer, when the caller calls
-    /// [`poll_transmit_delaying_acks`](super::Engine::poll_transmit_delaying_acks); zero disables it.
+    /// Delayed ACK: maximum delay of an ACK behind a message to the same peer, when the caller
+    /// calls [`poll_transmit_delaying_acks`](super::Engine::poll_transmit_delaying_acks); zero
+    /// disables it.
     pub ack_delay: Duration,
-    /// Whether packets of a connection are accepted only from the UDP source port that its peer uses: another process at the
-    /// peer's address cannot have that port. After [`PORT_SILENCE`] without a packet from it, the peer may use another.
-    /// Turn it off for a peer that sends one connection's packets from several ports.
+    /// Whether packets of a connection are accepted only from the UDP source port that its peer
+    /// uses: another process at the peer's address cannot have that port. After [`PORT_SILENCE`]
+    /// without a packet from it, the peer may use another. Turn it off for a peer that sends one
+    /// connection's packets from several ports.
     pub pin_source_port: bool,
     /// Minimum time between two CNPs of one queue pair.
     pub cnp_interval: Duration,
     /// Maximum number of packets that one queue pair sends before the others, in round-robin order.
     pub quantum: usize,
-    /// Maximum length of a raw frame, from its Ethernet header on; zero if there are no raw packet queue pairs.
+    /// Maximum length of a raw frame, from its Ethernet header on; zero if there are no raw packet
+    /// queue pairs.
     #[cfg(feature = "raw_eth")]
     pub frame_max: usize,
     /// Limits of objects and queues.
     pub limits: Limits,
 }
 
-/// Time without a packet from a peer's source port after which another port is accepted. Less than the retransmission
-/// timeout that programs mostly set, so that a peer whose port changes loses one timeout.
+/// Time without a packet from a peer's source port after which another port is accepted. Less than
+/// the retransmission timeout that programs mostly set, so that a peer whose port changes loses one
+/// timeout.
 pub const PORT_SILENCE: Duration = Duration::from_millis(50);
 
 /// Limits of objects and queues.
@@ -104,8 +109,8 @@ impl Limits {
         bytes: u64::MAX,
     };
 
-    /// Returns these limits, lowered to what fits into `bytes`: of each kind as many objects of ordinary size as fit if
-    /// there is nothing else.
+    /// Returns these limits, lowered to what fits into `bytes`: of each kind as many objects of
+    /// ordinary size as fit if there is nothing else.
     #[must_use]
     pub fn within(self, bytes: u64) -> Self {
         let fit = |limit: usize, each: u64| {

@@ -18,7 +18,8 @@ pub(super) enum Armed {
     Any,
 }
 
-/// Work request of a send queue that a completion belongs to. Polling the completion frees its slot, and those before it.
+/// Work request of a send queue that a completion belongs to. Polling the completion frees its
+/// slot, and those before it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct SendSlot {
     pub(super) qp: QpHandle,
@@ -144,8 +145,8 @@ impl Cq {
         Delivered::WithEvent
     }
 
-    /// Moves completions to `out`, oldest first, and passes the slots that they free to `release`, of successive
-    /// completions of one queue pair the last; returns how many.
+    /// Moves completions to `out`, oldest first, and passes the slots that they free to `release`,
+    /// of successive completions of one queue pair the last; returns how many.
     #[inline]
     pub(super) fn poll(&mut self, out: &mut [Wc], mut release: impl FnMut(SendSlot)) -> usize {
         let count = self.queue.len().min(out.len());
@@ -192,7 +193,8 @@ impl Cq {
         self.queue.retain(|cqe| cqe.wc.qp_num != qpn);
     }
 
-    /// Requests an event; a request for any completion is not weakened by a later one for solicited ones.
+    /// Requests an event; a request for any completion is not weakened by a later one for solicited
+    /// ones.
     pub(super) fn arm(&mut self, armed: Armed) {
         // Rule: V-02.4.
         self.armed = self.armed.max(armed);

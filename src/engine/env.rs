@@ -75,8 +75,9 @@ impl Env {
         gid.filter(|gid| *gid != Gid::default())
     }
 
-    /// Sets the time to `now`, or leaves it if it is later already: threads that read the clock and then wait for the
-    /// engine may come out of order, but the engine's time, and the time stamps of completions, never run backwards.
+    /// Sets the time to `now`, or leaves it if it is later already: threads that read the clock and
+    /// then wait for the engine may come out of order, but the engine's time, and the time stamps
+    /// of completions, never run backwards.
     #[inline]
     pub(super) fn advance(&mut self, now: Instant) -> Instant {
         self.now = self.now.max(now);
@@ -106,7 +107,8 @@ impl Env {
         self.complete_for(cq, wc, None, solicited)
     }
 
-    /// Adds a completion to its queue; polling it frees a slot of a send queue. Returns whether there was room.
+    /// Adds a completion to its queue; polling it frees a slot of a send queue. Returns whether
+    /// there was room.
     #[inline]
     pub(super) fn complete_for(
         &mut self,

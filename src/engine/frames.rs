@@ -1,4 +1,5 @@
-//! Frames of raw packet queue pairs, with the feature `raw_eth`: opaque bytes, which the caller steers.
+//! Frames of raw packet queue pairs, with the feature `raw_eth`: opaque bytes, which the caller
+//! steers.
 
 use super::Engine;
 use crate::time::Instant;

@@ -1,8 +1,8 @@
 //! Memory regions and windows: every check of a key.
 //!
-//! A key is a random number of 24 bits (see [`table`](crate::table)) and eight bits below it, which a consumer chooses when it
-//! binds a window. Checks: the key exists and is not stale, the protection domain matches, the access rights suffice, and
-//! no byte is out of range.
+//! A key is a random number of 24 bits (see [`table`](crate::table)) and eight bits below it, which
+//! a consumer chooses when it binds a window. Checks: the key exists and is not stale, the
+//! protection domain matches, the access rights suffice, and no byte is out of range.
 
 use crate::memory::{AccessError, Region};
 use crate::secret::SecretRandom;
@@ -205,7 +205,8 @@ impl Keys {
         self.table.iter().filter(owner).count()
     }
 
-    /// Binds a window for a queue pair of protection domain `pd`, or unbinds one of type 1 with a length of zero.
+    /// Binds a window for a queue pair of protection domain `pd`, or unbinds one of type 1 with a
+    /// length of zero.
     pub(super) fn bind(&mut self, pd: PdHandle, qp: Qpn, bind: Bind) -> Result<(), Refusal> {
         let window = self.window(bind.window.get()).ok_or(Refusal::Key)?;
         if window.pd != pd || window.kind != bind.kind {
@@ -312,8 +313,9 @@ impl Keys {
         Some(grant.region.bring_in(grant.offset, sge.length as usize, write))
     }
 
-    /// Checks an R_Key for `len` bytes at `addr`, with all rights of `needed`, for the peer of queue pair `qp`. Without a
-    /// protection domain any is accepted: the caller has checked it before.
+    /// Checks an R_Key for `len` bytes at `addr`, with all rights of `needed`, for the peer of
+    /// queue pair `qp`. Without a protection domain any is accepted: the caller has checked it
+    /// before.
     #[inline]
     pub(super) fn remote(
         &self,
@@ -366,7 +368,8 @@ impl Keys {
         // Rule: Q-06.
         let into = within(base, bound.len, addr, len)?;
         let Some(Entry::Region(mr)) = self.table.at(bound.mr) else { return Err(Refusal::Key) };
-        // The window was within the region when it was bound, and a region with windows does not change.
+        // The window was within the region when it was bound, and a region with windows does not
+        // change.
         Ok(Grant { region: &mr.region, offset: bound.start - mr.base + into })
     }
 
@@ -419,7 +422,8 @@ fn check_rights(access: Access) -> Result<(), KeyError> {
     Ok(())
 }
 
-/// Returns the offset of `addr` from `base`, if all `len` bytes at `addr` lie within the `size` bytes at `base`.
+/// Returns the offset of `addr` from `base`, if all `len` bytes at `addr` lie within the `size`
+/// bytes at `base`.
 #[inline]
 fn within(base: u64, size: u64, addr: u64, len: u64) -> Result<u64, Refusal> {
     let offset = addr.checked_sub(base).ok_or(Refusal::Range)?;

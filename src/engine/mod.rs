@@ -1,13 +1,14 @@
 //! An RNIC as a sans-IO state machine.
 //!
-//! Packets, the time and posted work go into an [`Engine`]; packets to send, the next deadline, completions and events come
-//! out. It uses no socket, clock, thread or global randomness, so that the same code runs in a simulation under virtual
-//! time, on a socket, and inside a program that uses it as a network card. The same seed and the same inputs give the same
-//! bytes.
+//! Packets, the time and posted work go into an [`Engine`]; packets to send, the next deadline,
+//! completions and events come out. It uses no socket, clock, thread or global randomness, so that
+//! the same code runs in a simulation under virtual time, on a socket, and inside a program that
+//! uses it as a network card. The same seed and the same inputs give the same bytes.
 //!
-//! Methods are of four kinds. Commands (`create_`, `modify_`, `post_`, `destroy_`) come from the program; `handle_*` take
-//! packets and the time; `poll_*` return packets to send, completions and events; the others only read.
-//! After any command or `handle_*`, [`poll_transmit`](Engine::poll_transmit), [`poll_event`](Engine::poll_event) and
+//! Methods are of four kinds. Commands (`create_`, `modify_`, `post_`, `destroy_`) come from the
+//! program; `handle_*` take packets and the time; `poll_*` return packets to send, completions and
+//! events; the others only read. After any command or `handle_*`,
+//! [`poll_transmit`](Engine::poll_transmit), [`poll_event`](Engine::poll_event) and
 //! [`poll_timeout`](Engine::poll_timeout) may have something new.
 //!
 //! ```
@@ -124,8 +125,8 @@ pub struct Engine {
 }
 
 impl Engine {
-    /// An engine without objects. Its QPNs, keys and initial PSNs follow from `seed`, which in a live NIC is secret: 128
-    /// bits from the operating system ([`Seed::from_bytes`]).
+    /// An engine without objects. Its QPNs, keys and initial PSNs follow from `seed`, which in a
+    /// live NIC is secret: 128 bits from the operating system ([`Seed::from_bytes`]).
     pub fn new(config: Config, seed: impl Into<Seed>) -> Self {
         let mut random = SecretRandom::new(seed.into());
         let limits = config.limits;
@@ -249,8 +250,8 @@ impl Engine {
         }
     }
 
-    /// Returns the time at which [`handle_timeout`](Self::handle_timeout) must be called next. May change after any command
-    /// or `handle_*`, and after [`poll_transmit`](Self::poll_transmit).
+    /// Returns the time at which [`handle_timeout`](Self::handle_timeout) must be called next. May
+    /// change after any command or `handle_*`, and after [`poll_transmit`](Self::poll_transmit).
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
         let (timer, ack) = (self.env.timers.next(), self.env.delayed_acks.next());
@@ -263,14 +264,15 @@ impl Engine {
         !self.env.active.is_empty()
     }
 
-    /// Adds packets to `batch` until it is full or there are none; returns how many it added. Queue pairs are served
-    /// round-robin. May have more after any command or `handle_*`.
+    /// Adds packets to `batch` until it is full or there are none; returns how many it added. Queue
+    /// pairs are served round-robin. May have more after any command or `handle_*`.
     #[must_use]
     pub fn poll_transmit(&mut self, now: Instant, batch: &mut Batch) -> usize {
         self.transmit(now, batch, false)
     }
 
-    /// Same as [`poll_transmit`](Self::poll_transmit), but the lone ACK of a queue pair that sends requests may be delayed by
+    /// Same as [`poll_transmit`](Self::poll_transmit), but the lone ACK of a queue pair that sends
+    /// requests may be delayed by
     /// [`Config::ack_delay`]: for a caller that calls again soon.
     #[must_use]
     pub fn poll_transmit_delaying_acks(&mut self, now: Instant, batch: &mut Batch) -> usize {
@@ -292,8 +294,8 @@ impl Engine {
         batch.len() - before
     }
 
-    /// Moves completions of a queue to `out`, oldest first; returns how many. May have more after any command or
-    /// `handle_*`, and after [`poll_transmit`](Self::poll_transmit).
+    /// Moves completions of a queue to `out`, oldest first; returns how many. May have more after
+    /// any command or `handle_*`, and after [`poll_transmit`](Self::poll_transmit).
     pub fn poll_cq(&mut self, cq: CqHandle, out: &mut [Wc]) -> usize {
         let Self { qps, env, .. } = self;
         let Some(cq) = env.cqs.get_mut(cq.0) else { return 0 };
@@ -311,7 +313,8 @@ impl Engine {
         })
     }
 
-    /// Removes the oldest completion of a queue, with its time stamp if they are [recorded](Self::enable_timestamps).
+    /// Removes the oldest completion of a queue, with its time stamp if they are
+    /// [recorded](Self::enable_timestamps).
     pub fn poll_cq_timed(&mut self, cq: CqHandle) -> Option<(Wc, Option<Instant>)> {
         let (wc, slot, time) = self.env.cqs.get_mut(cq.0)?.poll_timed()?;
         if let Some(slot) = slot {
@@ -326,15 +329,17 @@ impl Engine {
         self.env.events.pop_front()
     }
 
-    /// Returns the next queue pair that got a CNP, for a caller that limits rates. It is returned once, however many CNPs
-    /// came since the last time. May have more after [`handle_packet`](Self::handle_packet).
+    /// Returns the next queue pair that got a CNP, for a caller that limits rates. It is returned
+    /// once, however many CNPs came since the last time. May have more after
+    /// [`handle_packet`](Self::handle_packet).
     #[must_use]
     pub fn poll_congestion(&mut self) -> Option<QpHandle> {
         let qp = self.qps.at_mut(self.congested.pop_front()?)?;
         Some(qp.take_congestion())
     }
 
-    /// Requests an event for the next completion. A completion that is in the queue already raises none: poll once more.
+    /// Requests an event for the next completion. A completion that is in the queue already raises
+    /// none: poll once more.
     pub fn request_notify(&mut self, cq: CqHandle, notify: Notify) {
         if let Some(cq) = self.env.cqs.get_mut(cq.0) {
             cq.arm(match notify {
@@ -344,7 +349,8 @@ impl Engine {
         }
     }
 
-    /// Posts a send. If it is inline and its data are addresses, `inline` must hold the bytes at these addresses.
+    /// Posts a send. If it is inline and its data are addresses, `inline` must hold the bytes at
+    /// these addresses.
     pub fn post_send(
         &mut self,
         handle: QpHandle,

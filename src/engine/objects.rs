@@ -48,7 +48,8 @@ impl Engine {
         self.env.keys.register(pd, attr)
     }
 
-    /// Changes the protection domain, the memory or the access rights of a region, as given. Its keys stay.
+    /// Changes the protection domain, the memory or the access rights of a region, as given. Its
+    /// keys stay.
     pub fn reregister(
         &mut self,
         mr: MrHandle,
@@ -62,7 +63,8 @@ impl Engine {
         self.env.keys.reregister(mr, pd, attr, access)
     }
 
-    /// Faults in on-demand memory, as if it were written or read. `None` if the key gives the protection domain no access.
+    /// Faults in on-demand memory, as if it were written or read. `None` if the key gives the
+    /// protection domain no access.
     pub fn prefetch(&self, pd: PdHandle, sge: Sge, write: bool) -> Option<Result<(), AccessError>> {
         self.env.keys.fault_in(pd, sge, write)
     }
@@ -262,8 +264,8 @@ impl Engine {
         self.env.ahs.remove(id).map(drop).ok_or(DestroyError::NotFound)
     }
 
-    /// Makes room for queue pair 1, with these queues and all that belongs to it, beside what a program may create: its
-    /// [limits](super::Config::limits) stay as they are. Once is enough.
+    /// Makes room for queue pair 1, with these queues and all that belongs to it, beside what a
+    /// program may create: its [limits](super::Config::limits) stay as they are. Once is enough.
     pub fn reserve_gsi(&mut self, sends: u32, receives: u32) {
         if core::mem::replace(&mut self.is_gsi_reserved, true) {
             return;
@@ -349,7 +351,8 @@ impl Engine {
         self.qps.get(qp.0).map(|qp| qp.attr().qpn)
     }
 
-    /// Returns a random initial PSN for a queue pair, for a caller that has no other: always the same for one queue pair.
+    /// Returns a random initial PSN for a queue pair, for a caller that has no other: always the
+    /// same for one queue pair.
     pub fn initial_psn(&self, qp: QpHandle) -> Option<Psn> {
         let random = self.env.psns.of(self.qp_number(qp)?.get().into());
         #[expect(clippy::cast_possible_truncation, reason = "24 bits are wanted")]

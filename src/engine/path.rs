@@ -4,7 +4,8 @@ use super::env::Env;
 use crate::verbs::AhAttr;
 use crate::wire::{self, Bits, Path, Qpn};
 
-/// Returns the path to the peer of an address handle, or `None` if its `sgid_index` names no GID of this port.
+/// Returns the path to the peer of an address handle, or `None` if its `sgid_index` names no GID of
+/// this port.
 pub(super) fn path_to(ah: &AhAttr, local: Qpn, remote: Qpn, env: &Env) -> Option<Path> {
     Some(Path {
         source: env.gid(ah.sgid_index)?,
@@ -17,8 +18,8 @@ pub(super) fn path_to(ah: &AhAttr, local: Qpn, remote: Qpn, env: &Env) -> Option
     })
 }
 
-/// Returns the UDP source port of a flow: from its flow label, or if that is 0 from the QPNs, with the same result at both
-/// ends.
+/// Returns the UDP source port of a flow: from its flow label, or if that is 0 from the QPNs, with
+/// the same result at both ends.
 fn source_port(label: u32, local: Qpn, remote: Qpn) -> u16 {
     // Rule: T-02.
     let label = if label != 0 {

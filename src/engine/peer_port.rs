@@ -1,12 +1,14 @@
 //! UDP source port of a peer.
 //!
-//! RoCE has no authentication: any process that can send from the peer's address can inject packets. But NICs send all
-//! packets of a connection from one UDP source port, and a port belongs to one process. So once a packet has moved the
-//! connection forward, packets from other ports are dropped: another user of the peer's host, without raw sockets, cannot
-//! inject packets even if it guesses PSNs. A peer may change its port (another flow label, another path): its packets are lost until
-//! nothing has come from the old port for [`PORT_SILENCE`]. Then packets from other ports are accepted, but few of them
-//! ([`GUESSES`] in [`GUESS_INTERVAL`]): the peer's own are expected and make its new port known with the first, while an
-//! attacker who tries PSNs one after the other needs millions.
+//! RoCE has no authentication: any process that can send from the peer's address can inject
+//! packets. But NICs send all packets of a connection from one UDP source port, and a port belongs
+//! to one process. So once a packet has moved the connection forward, packets from other ports are
+//! dropped: another user of the peer's host, without raw sockets, cannot inject packets even if it
+//! guesses PSNs. A peer may change its port (another flow label, another path): its packets are
+//! lost until nothing has come from the old port for [`PORT_SILENCE`]. Then packets from other
+//! ports are accepted, but few of them ([`GUESSES`] in [`GUESS_INTERVAL`]): the peer's own are
+//! expected and make its new port known with the first, while an attacker who tries PSNs one after
+//! the other needs millions.
 
 use core::time::Duration;
 
@@ -14,9 +16,9 @@ use super::config::PORT_SILENCE;
 use super::env::Env;
 use crate::time::Instant;
 
-/// Maximum number of packets from other ports that are accepted in each [`GUESS_INTERVAL`]. Duplicates of a peer that
-/// changed its port are among them, so it is more than one; at this rate an attacker hits one PSN of 2^24 in six days on
-/// average.
+/// Maximum number of packets from other ports that are accepted in each [`GUESS_INTERVAL`].
+/// Duplicates of a peer that changed its port are among them, so it is more than one; at this rate
+/// an attacker hits one PSN of 2^24 in six days on average.
 pub(super) const GUESSES: u16 = 16;
 
 /// Time after which [`GUESSES`] packets from other ports are accepted again.

@@ -1,22 +1,26 @@
 //! Peer window: bytes in flight to one peer, over all queue pairs.
 //!
-//! Each queue pair has a window of its own. But all queue pairs that send to one peer share its receive buffer, and a few
-//! windows together overrun a small one. So the bytes in flight to one peer may be limited. A queue pair that finds the limit
-//! reached waits for an ACK; queue pairs that wait are served in order.
+//! Each queue pair has a window of its own. But all queue pairs that send to one peer share its
+//! receive buffer, and a few windows together overrun a small one. So the bytes in flight to one
+//! peer may be limited. A queue pair that finds the limit reached waits for an ACK; queue pairs
+//! that wait are served in order.
 //!
-//! A queue pair may exceed the limit, up to its own window, if everything in flight to the peer is its own and no other queue
-//! pair waits. With another one waiting it may not: it would delay the other for as long as it has something to send, and
-//! after a timeout of the other its burst would push the retransmission out of a short queue, at every retry.
+//! A queue pair may exceed the limit, up to its own window, if everything in flight to the peer is
+//! its own and no other queue pair waits. With another one waiting it may not: it would delay the
+//! other for as long as it has something to send, and after a timeout of the other its burst would
+//! push the retransmission out of a short queue, at every retry.
 //!
-//! An acknowledged packet counts with the mean size of those in flight. Packets that will be retransmitted are not in flight:
-//! they have arrived or are lost. So a queue pair in an RNR wait delays no other.
+//! An acknowledged packet counts with the mean size of those in flight. Packets that will be
+//! retransmitted are not in flight: they have arrived or are lost. So a queue pair in an RNR wait
+//! delays no other.
 
 use std::collections::{BTreeMap, VecDeque};
 
 use crate::table::SlotId;
 use crate::wire::Gid;
 
-/// Bytes that a packet takes in a receive buffer beyond its payload: headers, and the overhead of the kernel.
+/// Bytes that a packet takes in a receive buffer beyond its payload: headers, and the overhead of
+/// the kernel.
 const OVERHEAD: u32 = 512;
 
 /// Bytes that a packet with `payload` bytes takes in a receive buffer.
@@ -108,7 +112,8 @@ impl PeerWindows {
         window.in_flight.saturating_add(2 * cost) > limit
     }
 
-    /// Whether a queue pair waits for room and has nothing in flight, so that no ACK of its own can come.
+    /// Whether a queue pair waits for room and has nothing in flight, so that no ACK of its own can
+    /// come.
     pub(super) fn is_stalled(&self, credit: &FlowCredit) -> bool {
         let window = credit.window.and_then(|at| self.windows.get(at));
         window.is_some_and(|window| credit.packets == 0 && credit.ticket >= window.first)
@@ -162,8 +167,8 @@ impl PeerWindows {
         }
     }
 
-    /// Makes the next queue pair that waits active, if there is room for any of them. When that one has sent or has left, the
-    /// next is woken by another call.
+    /// Makes the next queue pair that waits active, if there is room for any of them. When that one
+    /// has sent or has left, the next is woken by another call.
     #[inline]
     pub(super) fn wake(&mut self, credit: &FlowCredit, active: &mut VecDeque<SlotId>) {
         let window = credit.window.and_then(|at| self.windows.get_mut(at));
@@ -309,7 +314,8 @@ mod tests {
             peers.sent(&mut long, 1000);
         }
         assert!(!peers.admits(&mut short, gid(1), 1000, SlotId(1), &mut active));
-        // ACKs come until its bytes in flight are down to the limit. It has more to send throughout.
+        // ACKs come until its bytes in flight are down to the limit. It has more to send
+        // throughout.
         for _ in 0..40 {
             assert!(!peers.admits(&mut long, gid(1), 1000, SlotId(0), &mut active));
             assert_eq!(active.pop_front(), None);

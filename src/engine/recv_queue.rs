@@ -7,8 +7,9 @@ use crate::verbs::{CreateError, PostError, RecvWr, Sge, WrId};
 
 /// Queue of receive work requests, of a queue pair or shared.
 ///
-/// A request that a message has begun to fill is out of the queue, but keeps its slot until it is completed: those of a
-/// shared queue complete in any order. So slots are chained: those in the queue, and those that are free.
+/// A request that a message has begun to fill is out of the queue, but keeps its slot until it is
+/// completed: those of a shared queue complete in any order. So slots are chained: those in the
+/// queue, and those that are free.
 #[derive(Debug)]
 pub(super) struct RecvQueue {
     /// Empty until the first request is posted.
@@ -168,7 +169,8 @@ impl RecvQueue {
         }
     }
 
-    /// Returns the same queue for `depth` requests, unless more are in it or messages have taken some.
+    /// Returns the same queue for `depth` requests, unless more are in it or messages have taken
+    /// some.
     pub(super) fn resized(&self, depth: u32) -> Result<Self, CreateError> {
         if depth < self.len || self.taken > 0 {
             return Err(CreateError::Invalid(

@@ -1,8 +1,9 @@
 //! Send queues: work requests that are posted and not completed.
 //!
-//! A send work request is one cache line in a ring. Its gather list, if it has more than one entry, and its inline data lie
-//! in arrays that are allocated with the ring, when the first work request is posted: a queue pair that is not used takes
-//! little memory, and after its first post nothing is allocated.
+//! A send work request is one cache line in a ring. Its gather list, if it has more than one entry,
+//! and its inline data lie in arrays that are allocated with the ring, when the first work request
+//! is posted: a queue pair that is not used takes little memory, and after its first post nothing
+//! is allocated.
 
 use super::allocation::{NoMemory, array};
 use crate::verbs::{
@@ -11,7 +12,8 @@ use crate::verbs::{
 };
 use crate::wire::{Bits, Psn, QKey, Qpn, RKey, XrcSrqn};
 
-/// A send WQE: a work request in one cache line. What a field holds depends on the operation; the accessors say it.
+/// A send WQE: a work request in one cache line. What a field holds depends on the operation; the
+/// accessors say it.
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(64))]
 pub(super) struct SendWqe {
@@ -28,7 +30,8 @@ pub(super) struct SendWqe {
     len: u32,
     /// Opcode in four bits, flags in four, and the XRC SRQ number.
     kind: u32,
-    /// Number of gather entries in six bits, whether it was begun, whether it is done, and the first PSN.
+    /// Number of gather entries in six bits, whether it was begun, whether it is done, and the
+    /// first PSN.
     progress: u32,
 }
 
@@ -62,7 +65,8 @@ impl SendWqe {
         progress: 0,
     };
 
-    /// Packs a work request with `len` bytes of data. The caller has checked it against the queue pair.
+    /// Packs a work request with `len` bytes of data. The caller has checked it against the queue
+    /// pair.
     #[inline]
     fn pack(wr: &SendWr<'_>, inline: bool, len: u32) -> Self {
         let sges = match wr.data {
@@ -237,7 +241,8 @@ impl SendWqe {
         offset >= 0 && offset.unsigned_abs() < self.psns(mtu)
     }
 
-    /// Number of its PSNs: one for each packet of the request or, for a READ, of the response; none if it is executed locally.
+    /// Number of its PSNs: one for each packet of the request or, for a READ, of the response; none
+    /// if it is executed locally.
     #[inline]
     pub(super) fn psns(&self, mtu: u32) -> u32 {
         match self.opcode() {
@@ -271,12 +276,14 @@ fn extension_sizes(cap: &QpCap) -> (usize, usize) {
 /// Send queue of a queue pair: a ring.
 #[derive(Debug)]
 pub(super) struct SendQueue {
-    /// Empty until the first request is posted. Its length is a power of two, so that indices may wrap.
+    /// Empty until the first request is posted. Its length is a power of two, so that indices may
+    /// wrap.
     ring: Box<[SendWqe]>,
     /// Index of the oldest request that is not completed. Indices count up and wrap.
     head: u32,
     tail: u32,
-    /// Index of the oldest request whose slot is not free: its completion, or one behind it, was not polled. At most `head`.
+    /// Index of the oldest request whose slot is not free: its completion, or one behind it, was
+    /// not polled. At most `head`.
     released: u32,
     /// Maximum number of requests, which may be less than the length of the ring.
     depth: u32,
@@ -367,7 +374,8 @@ impl SendQueue {
         self.tail.wrapping_sub(self.released) >= self.depth
     }
 
-    /// Frees the slots through `index`: its completion was polled. A completion from before a reset frees nothing.
+    /// Frees the slots through `index`: its completion was polled. A completion from before a reset
+    /// frees nothing.
     #[inline]
     pub(super) fn release_through(&mut self, index: u32) {
         let through = index.wrapping_add(1);
@@ -393,8 +401,8 @@ impl SendQueue {
         &mut self.ring[slot]
     }
 
-    /// Adds a request for a message of `len` bytes. The caller has checked it against `cap`, which is always the same;
-    /// `inline` holds the bytes of an inline request.
+    /// Adds a request for a message of `len` bytes. The caller has checked it against `cap`, which
+    /// is always the same; `inline` holds the bytes of an inline request.
     #[inline]
     pub(super) fn push(
         &mut self,
@@ -498,7 +506,8 @@ mod tests {
         queue.push(&wr(3), 0, None, &CAP).unwrap();
         queue.push(&wr(4), 0, None, &CAP).unwrap();
         assert_eq!(queue.push(&wr(5), 0, None, &CAP), Err(PostError::QueueFull));
-        // A completion from before a reset frees neither a request that is not completed nor one that was discarded.
+        // A completion from before a reset frees neither a request that is not completed nor one
+        // that was discarded.
         queue.release_through(2);
         assert_eq!(queue.push(&wr(5), 0, None, &CAP), Err(PostError::QueueFull));
         queue.clear();

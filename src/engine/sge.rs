@@ -40,8 +40,8 @@ pub(super) fn gather(
     if left == 0 { Ok(()) } else { Err(Refusal::Range) }
 }
 
-/// Calls `each` for the pieces of a scatter/gather list that make up `len` bytes from `offset` on: with the entry, and
-/// the address and length of the piece.
+/// Calls `each` for the pieces of a scatter/gather list that make up `len` bytes from `offset` on:
+/// with the entry, and the address and length of the piece.
 fn for_each_piece<E>(
     sges: &[Sge],
     mut offset: u64,
@@ -64,7 +64,8 @@ fn for_each_piece<E>(
     Ok(())
 }
 
-/// Writes part of a message to buffers of protection domain `pd`; returns how many bytes they had room for.
+/// Writes part of a message to buffers of protection domain `pd`; returns how many bytes they had
+/// room for.
 pub(super) fn scatter_into(
     pd: PdHandle,
     sges: &[Sge],

@@ -1,9 +1,9 @@
 //! Deadlines of queue pairs, with lazy re-arming.
 //!
-//! Deadlines move with every ACK, and almost never expire. So a queue pair keeps its own deadline, and the set holds at
-//! most one wake-up for it; a wake-up that comes too early is set again for the deadline of that time. Moving a deadline
-//! later costs nothing. Moving it earlier replaces the wake-up: the set never grows beyond one entry for each queue pair,
-//! whatever its peer does.
+//! Deadlines move with every ACK, and almost never expire. So a queue pair keeps its own deadline,
+//! and the set holds at most one wake-up for it; a wake-up that comes too early is set again for
+//! the deadline of that time. Moving a deadline later costs nothing. Moving it earlier replaces the
+//! wake-up: the set never grows beyond one entry for each queue pair, whatever its peer does.
 
 use std::collections::BTreeSet;
 
@@ -70,8 +70,8 @@ impl Timer {
         *self = Self::default();
     }
 
-    /// Takes the wake-up that was set for `wakeup`; returns whether the timer expires now. If its deadline is later, the
-    /// wake-up is set again.
+    /// Takes the wake-up that was set for `wakeup`; returns whether the timer expires now. If its
+    /// deadline is later, the wake-up is set again.
     pub(super) fn is_due(
         &mut self,
         wakeup: Instant,

@@ -15,7 +15,8 @@ pub struct Config {
     pub threads: usize,
     /// Number of messages that are queued for a peer before the doorbell rings by itself.
     pub doorbell_batch: usize,
-    /// Time until a connection that could not be made is tried once more, the first time. It doubles each time.
+    /// Time until a connection that could not be made is tried once more, the first time. It
+    /// doubles each time.
     pub backoff_min: Duration,
     /// Maximum of that time.
     pub backoff_max: Duration,
@@ -23,8 +24,9 @@ pub struct Config {
     pub linger: Duration,
     /// Time without a connection after which a peer that was connected before counts as lost.
     pub lost_after: Duration,
-    /// The secret that every member must prove to know. Without one the environment variable `ROCE_GROUP_SECRET` has it; if
-    /// that is not set, either, a program that sends from the address of a server can take its place.
+    /// The secret that every member must prove to know. Without one the environment variable
+    /// `ROCE_GROUP_SECRET` has it; if that is not set, either, a program that sends from the
+    /// address of a server can take its place.
     pub secret: Option<Secret>,
     /// Sizes and times of connections: the circular buffers, timeouts.
     pub net: net::Config,
@@ -40,7 +42,8 @@ impl Default for Config {
             linger: Duration::from_secs(10),
             lost_after: Duration::from_secs(15),
             secret: None,
-            // A connection that is given up too early is made again without a loss: a death may be noticed soon.
+            // A connection that is given up too early is made again without a loss: a death may be
+            // noticed soon.
             net: net::Config::default()
                 .connect_timeout(Duration::from_secs(1))
                 .keepalive(Duration::from_millis(200))

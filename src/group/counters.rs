@@ -11,7 +11,8 @@ counters! {
     Stale = "group_rx_stale",
     /// Requests of servers that are to wait for a request.
     WrongRole = "group_rx_wrong_role",
-    /// Requests while too many of the same server are being answered, or its messages are not polled.
+    /// Requests while too many of the same server are being answered, or its messages are not
+    /// polled.
     Busy = "group_rx_busy",
     /// Requests after the end.
     Closed = "group_rx_closed",

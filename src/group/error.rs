@@ -44,10 +44,12 @@ pub enum Error {
     /// The peer is not connected at present. The connection is made again by itself.
     #[error("server {0} is not connected")]
     Disconnected(usize),
-    /// The peer has ended its group, and all that it sent was polled. A new run of it is connected when it comes.
+    /// The peer has ended its group, and all that it sent was polled. A new run of it is connected
+    /// when it comes.
     #[error("server {0} has left the group")]
     Left(usize),
-    /// The peer was not connected for [`lost_after`](super::Config::lost_after). Attempts to connect go on.
+    /// The peer was not connected for [`lost_after`](super::Config::lost_after). Attempts to
+    /// connect go on.
     #[error("server {0} is lost: it was not connected for too long")]
     Lost(usize),
     /// A server could not be connected in time.

@@ -1,4 +1,5 @@
-//! Entry points of fuzz targets: hellos, accounts and links of peers that say anything. Not part of the interface.
+//! Entry points of fuzz targets: hellos, accounts and links of peers that say anything. Not part of
+//! the interface.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;

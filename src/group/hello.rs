@@ -1,9 +1,11 @@
 //! What two members tell each other when they connect.
 //!
-//! A hello is the private data of the connection's request and of its reply. It says who its sender is, and has a nonce. Then
-//! three messages go over the connection, each with a proof that its sender knows the group's secret and has the same list of
-//! servers: the acceptor proves itself; the dialer does, and says how many messages it has received; the acceptor says the
-//! same. Each proof is over both hellos, so that none is of use in another connection or in the other direction.
+//! A hello is the private data of the connection's request and of its reply. It says who its sender
+//! is, and has a nonce. Then three messages go over the connection, each with a proof that its
+//! sender knows the group's secret and has the same list of servers: the acceptor proves itself;
+//! the dialer does, and says how many messages it has received; the acceptor says the same. Each
+//! proof is over both hellos, so that none is of use in another connection or in the other
+//! direction.
 
 use super::hosts::Hosts;
 use super::secret::Secret;
@@ -33,7 +35,8 @@ pub(super) type Nonce = [u8; NONCE];
 pub(super) struct Hello {
     pub(super) server: u16,
     pub(super) thread: u16,
-    /// A random number that a server draws when it starts: it tells a restart from another connection of the same run.
+    /// A random number that a server draws when it starts: it tells a restart from another
+    /// connection of the same run.
     pub(super) incarnation: u64,
     /// Number of the attempt to connect, in this incarnation.
     pub(super) attempt: u32,

@@ -101,7 +101,8 @@ impl Keeper {
         undelivered
     }
 
-    /// Looks at every link: notices losses, dials where it is time to. Returns when it is time for the next.
+    /// Looks at every link: notices losses, dials where it is time to. Returns when it is time for
+    /// the next.
     fn look(&mut self, now: Instant, is_probe_due: bool) -> Option<Instant> {
         let mesh = Arc::clone(&self.mesh);
         let mut next: Option<Instant> = None;

@@ -1,20 +1,25 @@
-//! A link to one peer as a state machine: told requests, connections, losses and time, it says when to connect and what to say.
+//! A link to one peer as a state machine: told requests, connections, losses and time, it says when
+//! to connect and what to say.
 //!
-//! Of two servers the one with the higher number dials, and the other one accepts. Each server has an incarnation, a random
-//! number that it draws when it starts. Messages are counted for each pair of incarnations. Those that the peer is not known to
-//! have consumed are kept; they are in the circular send buffer anyway. When a connection is lost and made again between the
-//! same incarnations, both sides say how many messages they have received, and the rest goes over the new connection: none is
-//! lost, none is doubled. A peer that has restarted begins with nothing, and what was kept for its predecessor is dropped.
+//! Of two servers the one with the higher number dials, and the other one accepts. Each server has
+//! an incarnation, a random number that it draws when it starts. Messages are counted for each pair
+//! of incarnations. Those that the peer is not known to have consumed are kept; they are in the
+//! circular send buffer anyway. When a connection is lost and made again between the same
+//! incarnations, both sides say how many messages they have received, and the rest goes over the
+//! new connection: none is lost, none is doubled. A peer that has restarted begins with nothing,
+//! and what was kept for its predecessor is dropped.
 //!
-//! A request changes nothing: a connection that works is replaced when the new one is established and the peer has proved
-//! who it is, over that connection.
+//! A request changes nothing: a connection that works is replaced when the new one is established
+//! and the peer has proved who it is, over that connection.
 //!
-//! What a peer's NIC has acknowledged the peer's program gets: when a connection is lost, what has arrived by it is kept for
-//! the program. So a server may end as soon as all its messages are acknowledged. Until then it goes on as before: a
-//! connection that is lost is made again. Then it tells its peer that it has left, behind all messages.
+//! What a peer's NIC has acknowledged the peer's program gets: when a connection is lost, what has
+//! arrived by it is kept for the program. So a server may end as soon as all its messages are
+//! acknowledged. Until then it goes on as before: a connection that is lost is made again. Then it
+//! tells its peer that it has left, behind all messages.
 //!
-//! An acknowledgment can be lost, and only a connection that still exists sends it again. So the side that learns that its
-//! peer has left closes the connection too, and keeps it until the peer has acknowledged that or has gone.
+//! An acknowledgment can be lost, and only a connection that still exists sends it again. So the
+//! side that learns that its peer has left closes the connection too, and keeps it until the peer
+//! has acknowledged that or has gone.
 //!
 //! There is no IO here: tests run links on simulated connections.
 
@@ -77,17 +82,20 @@ pub enum Change {
         incarnation: u64,
         /// Whether it is the same run as before: then no message was lost.
         is_same: bool,
-        /// Number of messages to the run before that it is not known to have consumed. They are dropped.
+        /// Number of messages to the run before that it is not known to have consumed. They are
+        /// dropped.
         dropped: usize,
     },
     /// It is lost, and will be made again.
     Disconnected,
-    /// The peer has ended its group: it sends and receives no more. All that it sent comes before this.
+    /// The peer has ended its group: it sends and receives no more. All that it sent comes before
+    /// this.
     Left {
         /// Number of messages that it did not take. They are dropped.
         dropped: usize,
     },
-    /// The peer was not connected for [`lost_after`](super::Config::lost_after). Attempts to connect go on.
+    /// The peer was not connected for [`lost_after`](super::Config::lost_after). Attempts to
+    /// connect go on.
     Lost,
 }
 
@@ -238,9 +246,11 @@ pub(super) struct Link<P> {
     /// Numbers of messages between the two incarnations.
     sent: u64,
     received: u64,
-    /// Messages that were sent over a lost connection and are not known to be consumed, oldest first.
+    /// Messages that were sent over a lost connection and are not known to be consumed, oldest
+    /// first.
     pending: VecDeque<Vec<u8>>,
-    /// Number of the last of them that the peer's NIC has not acknowledged, while there is no connection.
+    /// Number of the last of them that the peer's NIC has not acknowledged, while there is no
+    /// connection.
     unacknowledged: usize,
     /// Messages that had arrived when their connection was lost; they come before the changes.
     arrived: VecDeque<Vec<u8>>,
@@ -294,8 +304,9 @@ impl<P: Pipe> Link<P> {
 
     // Connections.
 
-    /// Returns what to say to the peer, if it is time to connect. Then [`handle_connected`](Self::handle_connected) or
-    /// [`handle_failed`](Self::handle_failed) must follow.
+    /// Returns what to say to the peer, if it is time to connect. Then
+    /// [`handle_connected`](Self::handle_connected) or [`handle_failed`](Self::handle_failed) must
+    /// follow.
     pub(super) fn poll_dial(
         &mut self,
         now: Instant,
@@ -344,14 +355,14 @@ impl<P: Pipe> Link<P> {
         if self.has_room() { Ok(()) } else { Err(Refusal::Busy) }
     }
 
-    /// Returns the number of messages that were received of an incarnation of the peer. At the side that dials it stays
-    /// the same until the connection is made.
+    /// Returns the number of messages that were received of an incarnation of the peer. At the side
+    /// that dials it stays the same until the connection is made.
     pub(super) fn received_of(&self, incarnation: u64) -> u64 {
         if incarnation == self.peer { self.received } else { 0 }
     }
 
-    /// The peer has proved itself over a connection, which replaces the one that there is. The side that accepts says
-    /// by `account`, as the first message, how many messages it has received.
+    /// The peer has proved itself over a connection, which replaces the one that there is. The side
+    /// that accepts says by `account`, as the first message, how many messages it has received.
     pub(super) fn handle_connected(
         &mut self,
         made: Made<P>,
@@ -452,8 +463,8 @@ impl<P: Pipe> Link<P> {
         self.unacknowledged = 0;
     }
 
-    /// Ends the connection of a peer that has left, when that is known to have all acknowledgments, or has gone. Returns
-    /// whether there is none.
+    /// Ends the connection of a peer that has left, when that is known to have all acknowledgments,
+    /// or has gone. Returns whether there is none.
     fn poll_parting(&mut self, now: Instant) -> bool {
         let is_over = |Parting { pipe, deadline }: &mut Parting<P>| {
             pipe.is_delivered() || pipe.has_failed() || now >= *deadline
@@ -490,7 +501,8 @@ impl<P: Pipe> Link<P> {
 
     // The end of the own group.
 
-    /// No message is posted from now on: [`poll_close`](Self::poll_close) tells when those before are delivered.
+    /// No message is posted from now on: [`poll_close`](Self::poll_close) tells when those before
+    /// are delivered.
     pub(super) fn begin_close(&mut self) {
         if self.ending == Ending::Open {
             let was_connected = matches!(self.state, State::Up(_));
@@ -508,7 +520,8 @@ impl<P: Pipe> Link<P> {
         self.ending == Ending::Done
     }
 
-    /// Goes on with the end. Returns whether nothing is left to do: all is delivered and the peer knows, or it is gone.
+    /// Goes on with the end. Returns whether nothing is left to do: all is delivered and the peer
+    /// knows, or it is gone.
     pub(super) fn poll_close(&mut self, now: Instant) -> bool {
         let Ending::Closing { was_connected } = self.ending else {
             return self.is_done();
@@ -554,12 +567,12 @@ impl<P: Pipe> Link<P> {
         kept.split_off(kept.len().saturating_sub(unacknowledged))
     }
 
-    /// Ends the connection, and keeps what the peer may not have received, unless it has left. Of a peer that leaves the
-    /// failure of the connection may be seen first.
+    /// Ends the connection, and keeps what the peer may not have received, unless it has left. Of a
+    /// peer that leaves the failure of the connection may be seen first.
     fn detach(&mut self, is_closed: bool, now: Instant) {
         if let State::Up(pipe) = std::mem::replace(&mut self.state, State::Down) {
-            // Nothing arrives or is posted by it from now on. What has arrived is kept for the program: the peer may have
-            // ended since.
+            // Nothing arrives or is posted by it from now on. What has arrived is kept for the
+            // program: the peer may have ended since.
             if is_closed {
                 pipe.close();
             } else {

@@ -15,8 +15,8 @@ use super::mesh::{Mesh, lock};
 use super::remote::Remote;
 use crate::net::{self, Connection};
 
-/// What a program does with what a [`Member`] polls. A closure `FnMut(usize, &[u8])` is one, which is called with each message
-/// and the number of the server that it is from.
+/// What a program does with what a [`Member`] polls. A closure `FnMut(usize, &[u8])` is one, which
+/// is called with each message and the number of the server that it is from.
 ///
 /// It may send by the member that polls.
 pub trait Handler {
@@ -37,12 +37,13 @@ impl<F: FnMut(usize, &[u8])> Handler for F {
 
 /// The member of a thread: connected to the members of the same thread at the other servers.
 ///
-/// No call waits, except [`wait`](Self::wait). Messages to a peer arrive in order, each once. They are written straight into a
-/// circular buffer, from which the NIC sends, and go with the next doorbell: after
-/// [`doorbell_batch`](super::Config::doorbell_batch) messages, with [`flush`](Self::flush), or when the member polls.
+/// No call waits, except [`wait`](Self::wait). Messages to a peer arrive in order, each once. They
+/// are written straight into a circular buffer, from which the NIC sends, and go with the next
+/// doorbell: after [`doorbell_batch`](super::Config::doorbell_batch) messages, with
+/// [`flush`](Self::flush), or when the member polls.
 ///
-/// A peer that restarts is a new one: [`Handler::change`] tells so. A connection that is lost between two that go on is made
-/// again, and no message is lost by it.
+/// A peer that restarts is a new one: [`Handler::change`] tells so. A connection that is lost
+/// between two that go on is made again, and no message is lost by it.
 ///
 /// ```
 /// use std::io::Write;
@@ -109,7 +110,8 @@ impl Member {
         self.link(peer).is_ok_and(|link| link.pipe().is_some())
     }
 
-    /// Returns the incarnation of a peer: a random number of each run of its server. `None` before the first connection.
+    /// Returns the incarnation of a peer: a random number of each run of its server. `None` before
+    /// the first connection.
     pub fn incarnation(&self, peer: usize) -> Result<Option<u64>, Error> {
         let incarnation = self.link(peer)?.peer();
         Ok((incarnation != 0).then_some(incarnation))
@@ -124,9 +126,10 @@ impl Member {
         link.map(lock).ok_or(Error::NoPeer(peer))
     }
 
-    /// Fails if a peer is gone: with [`Error::Left`] if it has ended its group, with [`Error::Lost`] if it was not connected
-    /// for [`lost_after`](super::Config::lost_after). All that it sent is polled before. A member that waits for a message of
-    /// the peer asks this each time that nothing came.
+    /// Fails if a peer is gone: with [`Error::Left`] if it has ended its group, with
+    /// [`Error::Lost`] if it was not connected for [`lost_after`](super::Config::lost_after). All
+    /// that it sent is polled before. A member that waits for a message of the peer asks this each
+    /// time that nothing came.
     ///
     /// ```
     /// use std::time::Duration;
@@ -162,9 +165,10 @@ impl Member {
 
     // Sending.
 
-    /// Reserves a message of `len` bytes in the circular send buffer of a peer. It is sent when it is
-    /// [committed](Record::commit); until then no other message can be sent to that peer. Bytes that are not written are what the
-    /// buffer held. Fails with [`Error::Full`] while the peer is behind by as much as its ring holds.
+    /// Reserves a message of `len` bytes in the circular send buffer of a peer. It is sent when it
+    /// is [committed](Record::commit); until then no other message can be sent to that peer. Bytes
+    /// that are not written are what the buffer held. Fails with [`Error::Full`] while the peer is
+    /// behind by as much as its ring holds.
     pub fn reserve(&self, peer: usize, len: usize) -> Result<Record<'_>, Error> {
         let mut link = self.link(peer)?;
         if link.is_reserved() {
@@ -190,9 +194,10 @@ impl Member {
         }
     }
 
-    /// Queues a message: it goes with the next doorbell. Fails with [`Error::Full`] while the peer is behind by as much as its
-    /// ring holds; then poll, and try again. Fails with [`Error::Disconnected`] while the peer is not connected, and with
-    /// [`Error::Left`] or [`Error::Lost`] when it is not expected back.
+    /// Queues a message: it goes with the next doorbell. Fails with [`Error::Full`] while the peer
+    /// is behind by as much as its ring holds; then poll, and try again. Fails with
+    /// [`Error::Disconnected`] while the peer is not connected, and with [`Error::Left`] or
+    /// [`Error::Lost`] when it is not expected back.
     pub fn post(&self, peer: usize, message: &[u8]) -> Result<(), Error> {
         let mut link = self.link(peer)?;
         if link.is_reserved() {
@@ -215,7 +220,8 @@ impl Member {
     /// Queues a message, and rings the doorbell.
     pub fn send(&self, peer: usize, message: &[u8]) -> Result<(), Error> {
         self.post(peer, message)?;
-        // If the connection has just been lost, the message is kept for the next one: it is sent all the same.
+        // If the connection has just been lost, the message is kept for the next one: it is sent
+        // all the same.
         let _ = self.flush(peer);
         Ok(())
     }
@@ -238,7 +244,8 @@ impl Member {
         Ok(())
     }
 
-    /// Returns the number of bytes that a message to a peer may have: a quarter of its ring, less a header.
+    /// Returns the number of bytes that a message to a peer may have: a quarter of its ring, less a
+    /// header.
     pub fn message_max(&self, peer: usize) -> Result<usize, Error> {
         let link = self.link(peer)?;
         Ok(link.pipe().ok_or(Error::Disconnected(peer))?.staged_max())
@@ -246,9 +253,9 @@ impl Member {
 
     // Polling.
 
-    /// Polls the sending side of a peer: what was queued is posted as far as there is room. Returns the bytes of its ring that
-    /// are in use as far as this side knows. The peer tells what it has consumed with its own messages, or when that is half
-    /// of the ring.
+    /// Polls the sending side of a peer: what was queued is posted as far as there is room. Returns
+    /// the bytes of its ring that are in use as far as this side knows. The peer tells what it has
+    /// consumed with its own messages, or when that is half of the ring.
     pub fn poll_send(&self, peer: usize) -> Result<usize, Error> {
         let mut link = self.link(peer)?;
         link.pump();
@@ -264,7 +271,8 @@ impl Member {
         Ok(self.peers().filter_map(|peer| self.poll_send(peer).ok()).sum())
     }
 
-    /// Polls the receiving side of a peer: the handler gets what has arrived, up to 64 messages. Returns their number.
+    /// Polls the receiving side of a peer: the handler gets what has arrived, up to 64 messages.
+    /// Returns their number.
     pub fn poll_receive(&self, peer: usize, handler: &mut impl Handler) -> Result<usize, Error> {
         let mut message = self.message.take();
         let mut count = 0;
@@ -295,7 +303,8 @@ impl Member {
         Ok(count)
     }
 
-    /// Sleeps until there may be something to poll, or `timeout` is over. What was queued is sent before.
+    /// Sleeps until there may be something to poll, or `timeout` is over. What was queued is sent
+    /// before.
     pub fn wait(&self, timeout: Duration) -> Result<(), Error> {
         let mut connections = Vec::new();
         for link in self.links().iter().flatten() {
@@ -334,8 +343,8 @@ impl Member {
 
     // Memory.
 
-    /// Finds memory that a peer has [published](super::Group::publish) under a number, in its present incarnation: address,
-    /// length and key. The peer's program does nothing for it.
+    /// Finds memory that a peer has [published](super::Group::publish) under a number, in its
+    /// present incarnation: address, length and key. The peer's program does nothing for it.
     pub fn lookup(&self, peer: usize, id: u64) -> Result<Option<Remote>, Error> {
         let connection = self.link(peer)?.pipe().ok_or(Error::Disconnected(peer))?.clone();
         match connection.lookup(id) {
@@ -416,7 +425,8 @@ impl Record<'_> {
         if written { Ok(()) } else { Err(Error::TooLong { len, max }) }
     }
 
-    /// Sends it with the next doorbell. Fails if the connection was lost since it was reserved: then it is not sent.
+    /// Sends it with the next doorbell. Fails if the connection was lost since it was reserved:
+    /// then it is not sent.
     pub fn commit(self) -> Result<(), Error> {
         let mut link = self.member.link(self.peer)?;
         let is_present = link.generation() == self.generation && link.pipe().is_some();

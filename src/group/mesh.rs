@@ -26,14 +26,16 @@ use crate::time::Instant;
 /// Time after which links are looked at once more, at most.
 pub(super) const LOOK: Duration = Duration::from_millis(50);
 
-/// A server of a group: N servers of T threads each, from one list. Thread i of each server is connected to thread i of the
-/// others.
+/// A server of a group: N servers of T threads each, from one list. Thread i of each server is
+/// connected to thread i of the others.
 ///
-/// The connections are made, and made again, by a thread of the group's own, so that no other one waits for a peer that is not
-/// there. The threads of the program each take a [`Member`], which sends and receives.
+/// The connections are made, and made again, by a thread of the group's own, so that no other one
+/// waits for a peer that is not there. The threads of the program each take a [`Member`], which
+/// sends and receives.
 ///
-/// Dropping the group ends it as [`close`](Self::close) does: it waits until the peers have all messages, at most
-/// [`linger`](Config::linger). A process that ends without either, by [`std::process::exit`] for example, may lose messages.
+/// Dropping the group ends it as [`close`](Self::close) does: it waits until the peers have all
+/// messages, at most [`linger`](Config::linger). A process that ends without either, by
+/// [`std::process::exit`] for example, may lose messages.
 ///
 /// ```
 /// use std::time::Duration;
@@ -123,7 +125,8 @@ impl Group {
         config: &Config,
     ) -> Result<Self, Error> {
         let at = hosts.own(own)?;
-        // A message that fits no ring is none of a group's: a peer has none read, least of all before it has proved itself.
+        // A message that fits no ring is none of a group's: a peer has none read, least of all
+        // before it has proved itself.
         let endpoint = endpoint.clone().with(config.net.message_max(0));
         let listener = endpoint.listen(at)?;
         let mut random = SecretRandom::new(Seed::from_system().map_err(net::Error::Io)?);
@@ -189,7 +192,8 @@ impl Group {
         &self.mesh.hosts
     }
 
-    /// Returns the member of a thread. Each can be taken once; it may be sent to the thread that uses it.
+    /// Returns the member of a thread. Each can be taken once; it may be sent to the thread that
+    /// uses it.
     pub fn member(&self, thread: usize) -> Result<Member, Error> {
         let mut taken = lock(&self.mesh.taken);
         let is_free = taken.get_mut(thread).is_some_and(|taken| !std::mem::replace(taken, true));
@@ -197,7 +201,8 @@ impl Group {
         member.ok_or(Error::NoMember(thread))
     }
 
-    /// Waits until every thread is connected to all its peers. The error names one that is not, and why.
+    /// Waits until every thread is connected to all its peers. The error names one that is not, and
+    /// why.
     pub fn wait_connected(&self, timeout: Duration) -> Result<(), Error> {
         let deadline = net_now() + timeout;
         let mut changing = lock(&self.mesh.changing);
@@ -218,7 +223,8 @@ impl Group {
     }
 
     /// Publishes memory under a number, for every peer: it finds address, length and key by
-    /// [`Member::lookup`], now and after a new connection. What was published under the number before is replaced.
+    /// [`Member::lookup`], now and after a new connection. What was published under the number
+    /// before is replaced.
     pub fn publish(&self, id: u64, memory: &MrSlice) -> Result<(), Error> {
         let mut published = lock(&self.mesh.published);
         published.retain(|(known, _)| *known != id);
@@ -234,9 +240,10 @@ impl Group {
         Ok(())
     }
 
-    /// Ends the group: returns when the peers have all messages that were posted, and know that this server has left. A
-    /// connection that is lost meanwhile is made again. Fails with [`Error::Undelivered`], which has the messages that are
-    /// not known to have arrived, after [`linger`](Config::linger) at the latest. Messages that were not polled are dropped.
+    /// Ends the group: returns when the peers have all messages that were posted, and know that
+    /// this server has left. A connection that is lost meanwhile is made again. Fails with
+    /// [`Error::Undelivered`], which has the messages that are not known to have arrived, after
+    /// [`linger`](Config::linger) at the latest. Messages that were not polled are dropped.
     ///
     /// A peer that has left by itself took what it wanted: what it did not take is told by
     /// [`Change::Left`](super::Change::Left), and not here.

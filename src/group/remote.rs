@@ -7,10 +7,12 @@ use super::error::Error;
 use crate::device::{MrSlice, Pd, RemoteSlice};
 use crate::net::{Connection, Operation};
 
-/// Memory that a peer has published, in one incarnation of it. Its program does nothing for these operations.
+/// Memory that a peer has published, in one incarnation of it. Its program does nothing for these
+/// operations.
 ///
-/// It belongs to the connection by which it was found: after a new connection it is to be
-/// [looked up](super::Member::lookup) again, and an operation on it fails until then. It stays in the thread of its member.
+/// It belongs to the connection by which it was found: after a new connection it is to be [looked
+/// up](super::Member::lookup) again, and an operation on it fails until then. It stays in the
+/// thread of its member.
 ///
 /// ```
 /// use std::time::Duration;
@@ -91,7 +93,8 @@ impl Remote {
         Ok(self.connection.compare_swap(self.part(at, 8)?, expected, new)?)
     }
 
-    /// Begins to read as many bytes as `into` has, without a copy. READs of one peer are done in order.
+    /// Begins to read as many bytes as `into` has, without a copy. READs of one peer are done in
+    /// order.
     pub fn begin_read(&self, at: u64, into: &MrSlice) -> Result<Operation<'_>, Error> {
         let from = self.part(at, into.len() as u64)?;
         Ok(self.connection.begin_read(from, into.clone())?)

@@ -15,7 +15,8 @@ impl Secret {
         Self(bytes.as_ref().into())
     }
 
-    /// Returns the secret in the environment variable `ROCE_GROUP_SECRET`, if it is set and not empty.
+    /// Returns the secret in the environment variable `ROCE_GROUP_SECRET`, if it is set and not
+    /// empty.
     pub fn from_environment() -> Option<Self> {
         use std::os::unix::ffi::OsStrExt;
         let secret = std::env::var_os(VARIABLE).filter(|secret| !secret.is_empty())?;

@@ -1,8 +1,10 @@
-//! Links of several servers on simulated connections, in virtual time: requests are lost, doubled and late, connections break at
-//! any moment and each side notices at another one, servers are killed and start again. Servers end their groups at any moment,
-//! for good or to start again. Strangers ask for connections in the name of servers, and prove nothing.
+//! Links of several servers on simulated connections, in virtual time: requests are lost, doubled
+//! and late, connections break at any moment and each side notices at another one, servers are
+//! killed and start again. Servers end their groups at any moment, for good or to start again.
+//! Strangers ask for connections in the name of servers, and prove nothing.
 //!
-//! `ROCE_SEEDS=10000 cargo test --release --lib group::tests` runs as many seeds, `ROCE_SEED=17` one.
+//! `ROCE_SEEDS=10000 cargo test --release --lib group::tests` runs as many seeds, `ROCE_SEED=17`
+//! one.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -39,11 +41,13 @@ struct Direction {
     /// What the sender keeps: it is told of consumed messages late, and several at a time.
     kept: VecDeque<Vec<u8>>,
     taken: usize,
-    /// Number of messages that were sent, that have arrived, and that the sender knows to have: it learns that late.
+    /// Number of messages that were sent, that have arrived, and that the sender knows to have: it
+    /// learns that late.
     sent: usize,
     delivered: usize,
     acknowledged: usize,
-    /// Whether the sender has closed, and whether the receiver and the sender know that this has arrived.
+    /// Whether the sender has closed, and whether the receiver and the sender know that this has
+    /// arrived.
     is_closed: bool,
     has_end: bool,
     is_end_acknowledged: bool,
@@ -272,7 +276,8 @@ impl World {
         });
     }
 
-    /// Sends an event to a server, which may be lost, doubled or late. It is for the present run of the server, or for any.
+    /// Sends an event to a server, which may be lost, doubled or late. It is for the present run of
+    /// the server, or for any.
     fn send(&mut self, to: usize, event: Event) {
         if self.one_in(8) {
             return;
@@ -583,7 +588,8 @@ impl World {
         }
     }
 
-    /// Whether all that live are connected and have everything, of those that have ended, too, and know who is gone.
+    /// Whether all that live are connected and have everything, of those that have ended, too, and
+    /// know who is gone.
     fn is_settled(&self) -> bool {
         let incarnations = self.servers.iter().flatten().map(|server| server.incarnation);
         let live: BTreeSet<u64> = incarnations.collect();
@@ -649,7 +655,8 @@ fn run(seed: u64, faults: Faults) -> Outcome {
     }
     let mut wrong = std::mem::take(&mut world.wrong);
     for (pair, received) in &world.received {
-        // In order, each once, from the first on; all of them if both live, or it would not have settled.
+        // In order, each once, from the first on; all of them if both live, or it would not have
+        // settled.
         let in_order = received.iter().copied().eq(0..received.len() as u64);
         let sent = world.sent.get(pair).map_or(0, Vec::len);
         if !in_order || received.len() > sent {

@@ -5,7 +5,8 @@ use super::layout::layouts;
 use super::memory::ibv_pd;
 
 layouts! {
-    /// A global identifier, in the order of the wire. In C it can be seen as two numbers, too, and is aligned like them.
+    /// A global identifier, in the order of the wire. In C it can be seen as two numbers, too, and
+    /// is aligned like them.
     #[repr(align(8))]
     struct ibv_gid in "union ibv_gid" at "" {
         raw: [u8; 16],
@@ -29,7 +30,8 @@ layouts! {
         traffic_class: u8,
     }
 
-    /// The network header at the beginning of a datagram's receive buffer; its numbers are in the order of the wire.
+    /// The network header at the beginning of a datagram's receive buffer; its numbers are in the
+    /// order of the wire.
     struct ibv_grh {
         version_tclass_flow: u32,
         paylen: u16,

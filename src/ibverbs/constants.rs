@@ -1,5 +1,5 @@
-//! Numbers of C that have no type in [`verbs`](crate::verbs): which fields of a structure count, and what only the C
-//! API knows. The others are there, with `code()` or `bits()`.
+//! Numbers of C that have no type in [`verbs`](crate::verbs): which fields of a structure count,
+//! and what only the C API knows. The others are there, with `code()` or `bits()`.
 
 /// A constant of C as this room has it, to be compared with a header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

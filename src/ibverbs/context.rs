@@ -1,7 +1,8 @@
-//! An open device: the tables of functions that the inline half of the API calls, and asynchronous events.
+//! An open device: the tables of functions that the inline half of the API calls, and asynchronous
+//! events.
 //!
-//! Programs hold an [`ibv_context`]; if its `abi_compat` is [`VERBS_ABI_IS_EXTENDED`] it is the end of a
-//! [`verbs_context`], which grows at its beginning: its `sz` says from where on it is there.
+//! Programs hold an [`ibv_context`]; if its `abi_compat` is [`VERBS_ABI_IS_EXTENDED`] it is the end
+//! of a [`verbs_context`], which grows at its beginning: its `sz` says from where on it is there.
 
 use core::ffi::{c_int, c_uint, c_void};
 
@@ -31,7 +32,8 @@ use super::wr::{ibv_ops_wr, ibv_recv_wr, ibv_send_wr, ibv_sge};
 pub const VERBS_ABI_IS_EXTENDED: usize = usize::MAX;
 
 layouts! {
-    /// The functions that programs call without asking the library. Those called `_compat` are not called any more.
+    /// The functions that programs call without asking the library. Those called `_compat` are not
+    /// called any more.
     struct ibv_context_ops {
         _compat_query_device: op!(*mut ibv_context, *mut ibv_device_attr => c_int),
         _compat_query_port: op!(*mut ibv_context, u8, *mut c_void => c_int),

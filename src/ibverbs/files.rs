@@ -1,8 +1,10 @@
-//! The files that a kernel has for RDMA devices: one table of paths, from which every form of them is made.
+//! The files that a kernel has for RDMA devices: one table of paths, from which every form of them
+//! is made.
 //!
-//! Programs look for a device's files before they open it, and read there what kind of NIC it is. No kernel has files for a
-//! soft NIC. `roce run` writes this table into a mount namespace, or into a directory to which calls of libc are redirected;
-//! the library answers `ibv_read_sysfs_file` from it. Both forms have the same files because both are written from here.
+//! Programs look for a device's files before they open it, and read there what kind of NIC it is.
+//! No kernel has files for a soft NIC. `roce run` writes this table into a mount namespace, or into
+//! a directory to which calls of libc are redirected; the library answers `ibv_read_sysfs_file`
+//! from it. Both forms have the same files because both are written from here.
 //!
 //! ```text
 //! /sys/class/infiniband/NAME            -> ../../devices/roce/NAME/infiniband/NAME
@@ -40,8 +42,8 @@ pub const RDMA_CM_DEV_FILE: &str = "/sys/class/misc/rdma_cm/dev";
 /// The same file of the kernel's own device, where nothing covers it.
 pub const KERNEL_RDMA_CM_DEV_FILE: &str = "/sys/devices/virtual/misc/rdma_cm/dev";
 
-/// The number of the connection manager's device, unless the kernel has one with another number: librdmacm asks the kernel
-/// for it, and takes no other.
+/// The number of the connection manager's device, unless the kernel has one with another number:
+/// librdmacm asks the kernel for it, and takes no other.
 pub const RDMA_CM_DEV: &str = "10:58";
 
 /// The version of the connection manager's device.
@@ -49,7 +51,8 @@ const RDMA_CM_ABI_VERSION: &str = "4";
 
 const CLASS: &str = "/sys/class/infiniband";
 
-/// A file whose reads fail with EINVAL, as those of an empty row's attributes do: the speed that loopback does not have.
+/// A file whose reads fail with EINVAL, as those of an empty row's attributes do: the speed that
+/// loopback does not have.
 const UNREADABLE: &str = "/sys/class/net/lo/speed";
 
 /// What the files of a device say.
@@ -86,7 +89,8 @@ pub enum Node {
 }
 
 impl DeviceFiles {
-    /// The files of a device that no program has opened: those that it will have if its address is free.
+    /// The files of a device that no program has opened: those that it will have if its address is
+    /// free.
     pub fn of_spec(spec: &Spec, name: &str, number: usize) -> Self {
         let interface = spec.find_interface();
         let gids = GidTable::new(&spec.gids().unwrap_or_default());
@@ -267,8 +271,8 @@ impl Tree {
         &self.files
     }
 
-    /// Writes the files below a root, and leaves those that are there already with the same content. A process that reads
-    /// at the same time finds a file whole, before or after.
+    /// Writes the files below a root, and leaves those that are there already with the same
+    /// content. A process that reads at the same time finds a file whole, before or after.
     ///
     /// A character device is written as a link to its [`stand_in`].
     pub fn write(&self, root: &Path) -> io::Result<()> {
@@ -288,8 +292,8 @@ impl Tree {
         Ok(())
     }
 
-    /// Writes the files into a directory of their own, which is named for their content and stays, and returns its path.
-    /// All programs with the same devices share it.
+    /// Writes the files into a directory of their own, which is named for their content and stays,
+    /// and returns its path. All programs with the same devices share it.
     pub fn write_shared(&self) -> io::Result<PathBuf> {
         let mut hasher = DefaultHasher::new();
         self.files.hash(&mut hasher);
@@ -385,11 +389,12 @@ fn own_user(temporary: &Path) -> io::Result<u32> {
     user
 }
 
-/// The variable by which `roce run --pcap` tells the library where to report a capture that cannot be written: the number of
-/// its process, a colon, and the path of a datagram socket.
+/// The variable by which `roce run --pcap` tells the library where to report a capture that cannot
+/// be written: the number of its process, a colon, and the path of a datagram socket.
 pub const CAPTURE_REPORT: &str = "ROCE_CAPTURE_REPORT";
 
-/// The directory of this user for such trees: in the directory for temporary files, and written by no other user.
+/// The directory of this user for such trees: in the directory for temporary files, and written by
+/// no other user.
 pub fn private_directory() -> io::Result<PathBuf> {
     let temporary = fs::canonicalize(std::env::temp_dir())?;
     let user = own_user(&temporary)?;

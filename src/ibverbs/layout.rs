@@ -3,9 +3,11 @@
 /// A structure or a union of C as this room has it, to be compared with a header.
 #[derive(Clone, Copy, Debug)]
 pub struct Layout {
-    /// What it is called in C, with its keyword: `struct ibv_sge`. If C gives it no name, the structure it is in.
+    /// What it is called in C, with its keyword: `struct ibv_sge`. If C gives it no name, the
+    /// structure it is in.
     pub c_name: &'static str,
-    /// Where in that structure it is, if C gives it no name: `wr.rdma`; `*` if C does not name its place either.
+    /// Where in that structure it is, if C gives it no name: `wr.rdma`; `*` if C does not name its
+    /// place either.
     pub path: &'static str,
     /// How many bytes it has.
     pub size: usize,
@@ -31,9 +33,10 @@ macro_rules! op {
     };
 }
 
-/// Declares structures and unions of C: `struct name { field: type }`. One that C gives no name says where it is:
-/// `struct name in "struct outer" at "path"`. A field that C calls otherwise, because it stands for an unnamed union,
-/// says by which of its names it is found there: `field as "name": type`. `LAYOUTS` lists them all.
+/// Declares structures and unions of C: `struct name { field: type }`. One that C gives no name
+/// says where it is: `struct name in "struct outer" at "path"`. A field that C calls otherwise,
+/// because it stands for an unnamed union, says by which of its names it is found there: `field as
+/// "name": type`. `LAYOUTS` lists them all.
 macro_rules! layouts {
     ($($(#[$doc:meta])* $kind:ident $name:ident $(in $outer:literal at $path:literal)? {
         $($field:ident $(as $c_field:literal)?: $type:ty,)*
@@ -109,7 +112,8 @@ pub(super) const fn choose(names: &[&'static str]) -> &'static str {
     names[0]
 }
 
-/// What may be all zeros: numbers, pointers, functions that may be missing, and what is made of them.
+/// What may be all zeros: numbers, pointers, functions that may be missing, and what is made of
+/// them.
 ///
 /// # Safety
 ///

@@ -1,9 +1,10 @@
-//! The C ABI of `libibverbs`, and of `librdmacm` as far as it is called: every structure as C lays it out, every number that only C knows, and the way between
-//! them and [`verbs`](crate::verbs).
+//! The C ABI of `libibverbs`, and of `librdmacm` as far as it is called: every structure as C lays
+//! it out, every number that only C knows, and the way between them and [`verbs`](crate::verbs).
 //!
-//! Two need it: `tools/ibverbs`, which stands in for `libibverbs` so that unmodified programs run on a soft NIC, and
-//! [`rdma_nic`](crate::rdma_nic), a client of the real one. No header is needed to build it; `tests/abi.rs` asks a C compiler and an installed header whether
-//! every size, offset and number of [`table`] is right.
+//! Two need it: `tools/ibverbs`, which stands in for `libibverbs` so that unmodified programs run
+//! on a soft NIC, and [`rdma_nic`](crate::rdma_nic), a client of the real one. No header is needed
+//! to build it; `tests/abi.rs` asks a C compiler and an installed header whether every size, offset
+//! and number of [`table`] is right.
 //!
 //! | file | holds |
 //! |---|---|
@@ -17,8 +18,9 @@
 //! | [`convert`] | from C to `verbs` and back |
 //! | [`table`] | all of it as a list, to be checked |
 //!
-//! Names are those of C, so that the manual pages hold. Enumerations are plain numbers: what comes from a C program is
-//! checked when it is converted, and what a newer one asks is refused rather than misread.
+//! Names are those of C, so that the manual pages hold. Enumerations are plain numbers: what comes
+//! from a C program is checked when it is converted, and what a newer one asks is refused rather
+//! than misread.
 #![allow(non_camel_case_types, non_snake_case, reason = "the names are those of C")]
 
 mod address;

@@ -1,4 +1,5 @@
-//! Everything that this room has from a header of C, so that a test can ask a compiler whether it is so.
+//! Everything that this room has from a header of C, so that a test can ask a compiler whether it
+//! is so.
 
 use super::constants::{self, Constant};
 use super::layout::Layout;
@@ -27,8 +28,8 @@ pub fn constants() -> impl Iterator<Item = &'static Constant> {
     constants::CONSTANTS.iter()
 }
 
-/// What came after rdma-core 44, by its name in C: a header of that age does not have it. Fields are at the end of
-/// their structures, so that what is before them is where it always was.
+/// What came after rdma-core 44, by its name in C: a header of that age does not have it. Fields
+/// are at the end of their structures, so that what is before them is where it always was.
 pub const NEWER: &[&str] = &[
     "active_speed_ex",
     "ibv_dmah",

@@ -1,7 +1,7 @@
 //! A cable between two NICs of one process: packets cross it whole, in order, and none is lost.
 //!
-//! For examples and tests that want live NICs and no network. Packets are sealed and checked as on any other link, and
-//! those to multicast groups come back to who sent them, too.
+//! For examples and tests that want live NICs and no network. Packets are sealed and checked as on
+//! any other link, and those to multicast groups come back to who sent them, too.
 
 use std::collections::VecDeque;
 use std::io;

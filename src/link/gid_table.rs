@@ -1,8 +1,8 @@
 //! The GID table that verbs programs see of a soft NIC.
 //!
-//! A soft NIC numbers its GIDs from 0. Real RoCE NICs list every address twice, as RoCE v1 and as RoCE v2, and many programs
-//! have an index of such a table written into them. The table has the port's main address, its first IPv4 one, at each
-//! index that is common:
+//! A soft NIC numbers its GIDs from 0. Real RoCE NICs list every address twice, as RoCE v1 and as
+//! RoCE v2, and many programs have an index of such a table written into them. The table has the
+//! port's main address, its first IPv4 one, at each index that is common:
 //!
 //! | index | row | who expects it there |
 //! |---|---|---|
@@ -90,7 +90,8 @@ impl GidTable {
     }
 }
 
-/// The position of the main address: the first IPv4 one, else the first that is not link-local, else the first.
+/// The position of the main address: the first IPv4 one, else the first that is not link-local,
+/// else the first.
 fn main_address(gids: &[Gid]) -> usize {
     let find = |is: fn(&Gid) -> bool| gids.iter().position(is);
     let is_global = |gid: &Gid| *gid != Gid::default() && !gid.0.starts_with(&[0xfe, 0x80]);

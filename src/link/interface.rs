@@ -67,9 +67,9 @@ pub fn interfaces() -> io::Result<Vec<Interface>> {
 }
 
 impl Interface {
-    /// The identifiers of RoCEv2 that a NIC on this interface has, by index, as the kernel fills the table of an RDMA
-    /// device: first the one made of the Ethernet address, which is there whether an address is or not, then the
-    /// addresses of IPv4 and of IPv6. None is there twice.
+    /// The identifiers of RoCEv2 that a NIC on this interface has, by index, as the kernel fills
+    /// the table of an RDMA device: first the one made of the Ethernet address, which is there
+    /// whether an address is or not, then the addresses of IPv4 and of IPv6. None is there twice.
     ///
     /// An unprivileged link uses one of them, its own.
     pub fn gids(&self) -> Vec<Gid> {
@@ -83,7 +83,8 @@ impl Interface {
         gids
     }
 
-    /// The largest payload whose packets fit, whatever headers they have; `None` if not even the smallest does.
+    /// The largest payload whose packets fit, whatever headers they have; `None` if not even the
+    /// smallest does.
     pub fn verbs_mtu(&self) -> Option<Mtu> {
         Mtu::for_ethernet(self.mtu)
     }

@@ -1,7 +1,8 @@
 //! Links: how a NIC sends and receives packets on a network.
 //!
-//! A link belongs to one port. It prepends IP and UDP headers, appends the ICRC, and checks both on packets that arrive. Its
-//! halves are independent, so that one thread can send while another receives.
+//! A link belongs to one port. It prepends IP and UDP headers, appends the ICRC, and checks both on
+//! packets that arrive. Its halves are independent, so that one thread can send while another
+//! receives.
 //!
 //! | link | what it is |
 //! |---|---|
@@ -17,8 +18,8 @@
 //! | [`fault`] | drops, duplicates, delays, reorders, corrupts and ECN-marks packets, by chance or by rule |
 //! | [`tap`] | writes all packets to a capture |
 //!
-//! [`route`] looks up the source address and interface for a destination; [`interface`] lists the interfaces of this machine,
-//! and the ports that links on them have.
+//! [`route`] looks up the source address and interface for a destination; [`interface`] lists the
+//! interfaces of this machine, and the ports that links on them have.
 //!
 //! ```
 //! use roce::link::Spec;
@@ -168,7 +169,8 @@ pub trait Frames: Send + Sync {
     /// Starts or stops receiving frames.
     fn listen(&self, listen: bool) -> io::Result<()>;
 
-    /// Receives a frame into `frame`, replacing its content, without blocking; returns whether there was one.
+    /// Receives a frame into `frame`, replacing its content, without blocking; returns whether
+    /// there was one.
     fn receive(&self, frame: &mut Vec<u8>) -> io::Result<bool>;
 
     /// Returns a descriptor that becomes readable when frames arrive.
@@ -194,7 +196,8 @@ pub struct Port {
 }
 
 impl Port {
-    /// Whether other processes can open a port with the same addresses and receive the same packets, as on raw links.
+    /// Whether other processes can open a port with the same addresses and receive the same
+    /// packets, as on raw links.
     pub fn is_shared(&self) -> bool {
         self.name.starts_with("raw:")
     }
@@ -202,8 +205,9 @@ impl Port {
 
 /// The half of a link that sends.
 pub trait Sender: Send {
-    /// Adds the ICRCs to the packets of a batch and sends them in order; blocks while the network has no room. A packet that
-    /// the network refuses counts as lost. After an error nothing can be sent any more.
+    /// Adds the ICRCs to the packets of a batch and sends them in order; blocks while the network
+    /// has no room. A packet that the network refuses counts as lost. After an error nothing can be
+    /// sent any more.
     fn send(&mut self, now: Instant, batch: &mut Batch) -> io::Result<()>;
 
     /// Returns the UDP source port of packets on this path: some links cannot choose it.
@@ -211,8 +215,8 @@ pub trait Sender: Send {
         path.source_port
     }
 
-    /// Returns the time at which [`send`](Self::send) must be called again, with an empty batch if there is nothing else: the
-    /// link holds packets back.
+    /// Returns the time at which [`send`](Self::send) must be called again, with an empty batch if
+    /// there is nothing else: the link holds packets back.
     fn poll_timeout(&self) -> Option<Instant> {
         None
     }
@@ -225,8 +229,8 @@ pub trait Sender: Send {
 
 /// The half of a link that receives.
 pub trait Receiver: Send {
-    /// Receives what has arrived, without blocking, and checks it; returns the number of valid packets. They replace those of
-    /// the call before. Packets that are refused are counted.
+    /// Receives what has arrived, without blocking, and checks it; returns the number of valid
+    /// packets. They replace those of the call before. Packets that are refused are counted.
     fn receive(&mut self, now: Instant) -> io::Result<usize>;
 
     /// Passes each packet of the last [`receive`](Self::receive) to `each`, in order.
@@ -237,15 +241,17 @@ pub trait Receiver: Send {
         None
     }
 
-    /// Returns a descriptor that becomes readable when packets arrive. After [`join`](Self::join) it may be another one.
+    /// Returns a descriptor that becomes readable when packets arrive. After [`join`](Self::join)
+    /// it may be another one.
     fn fd(&self) -> BorrowedFd<'_>;
 
-    /// Joins a multicast group, in the network too where it must be told. Each member gets one copy of each packet to the
-    /// group, from any NIC of any machine, this one included.
+    /// Joins a multicast group, in the network too where it must be told. Each member gets one copy
+    /// of each packet to the group, from any NIC of any machine, this one included.
     ///
     /// Sockets are opened for it, in the network namespace of the calling thread. An error of kind
-    /// [`Unsupported`](io::ErrorKind::Unsupported) means that the link's addresses are of another version of IP, and of
-    /// kind [`QuotaExceeded`](io::ErrorKind::QuotaExceeded) that it is in [`GROUPS_MAX`] groups.
+    /// [`Unsupported`](io::ErrorKind::Unsupported) means that the link's addresses are of another
+    /// version of IP, and of kind [`QuotaExceeded`](io::ErrorKind::QuotaExceeded) that it is in
+    /// [`GROUPS_MAX`] groups.
     fn join(&mut self, _group: Gid) -> io::Result<()> {
         Ok(())
     }
@@ -258,14 +264,17 @@ pub trait Receiver: Send {
         false
     }
 
-    /// Sets the QPN filter: where the link [can filter](Self::has_qpn_filter), packets to other queue pairs are not received.
-    /// `None`, and the initial state, is no filter: there are too many queue pairs for one, or any may exist.
+    /// Sets the QPN filter: where the link [can filter](Self::has_qpn_filter), packets to other
+    /// queue pairs are not received. `None`, and the initial state, is no filter: there are too
+    /// many queue pairs for one, or any may exist.
     fn set_qpn_filter(&mut self, _queue_pairs: Option<&[Qpn]>) {}
 
-    /// Receives packets for these GIDs from now on, if the link has several. Zero is an empty entry.
+    /// Receives packets for these GIDs from now on, if the link has several. Zero is an empty
+    /// entry.
     fn set_gids(&mut self, _gids: &[Gid]) {}
 
-    /// Returns the time at which [`receive`](Self::receive) must be called again: the link holds packets back.
+    /// Returns the time at which [`receive`](Self::receive) must be called again: the link holds
+    /// packets back.
     fn poll_timeout(&self) -> Option<Instant> {
         None
     }

@@ -1,7 +1,8 @@
 //! Follows the interface of a link: whether it has a carrier, its MTU, its addresses.
 //!
-//! The kernel announces each change on a netlink socket. What it announces is not read: it may be lost when many changes
-//! come at once, so the interface is looked at again instead, and compared with what it was.
+//! The kernel announces each change on a netlink socket. What it announces is not read: it may be
+//! lost when many changes come at once, so the interface is looked at again instead, and compared
+//! with what it was.
 
 use std::io;
 use std::net::IpAddr;
@@ -13,7 +14,8 @@ use super::{PortMonitor, PortStatus};
 use crate::verbs::Mtu;
 use crate::wire::Gid;
 
-/// Changes of interfaces and of their addresses: `RTMGRP_LINK | RTMGRP_IPV4_IFADDR | RTMGRP_IPV6_IFADDR`.
+/// Changes of interfaces and of their addresses: `RTMGRP_LINK | RTMGRP_IPV4_IFADDR |
+/// RTMGRP_IPV6_IFADDR`.
 const ANNOUNCED: u32 = 0x1 | 0x10 | 0x100;
 
 /// Which addresses of its interface a link stands for.
@@ -39,8 +41,8 @@ pub(super) struct InterfaceMonitor {
 }
 
 impl InterfaceMonitor {
-    /// Follows the interface with this index, in the network namespace of the calling thread, whose port has these
-    /// identifiers and this MTU now.
+    /// Follows the interface with this index, in the network namespace of the calling thread, whose
+    /// port has these identifiers and this MTU now.
     pub(super) fn new(
         interface: u32,
         addresses: Addresses,

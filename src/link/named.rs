@@ -19,7 +19,8 @@ use super::{Spec, SpecError};
 /// A soft NIC, and the name that it has in a list of verbs devices.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct NamedSpec {
-    /// The name that was asked for. Without one, a device is called `roce` and its position in the list.
+    /// The name that was asked for. Without one, a device is called `roce` and its position in the
+    /// list.
     pub name: Option<String>,
     /// The soft NIC.
     pub spec: Spec,

@@ -25,11 +25,12 @@ const DUMP: u16 = 0x300;
 const ERROR: u16 = 2;
 const DONE: u16 = 3;
 
-/// Maximum number of announcements that are discarded at once; the rest keeps the descriptor readable.
+/// Maximum number of announcements that are discarded at once; the rest keeps the descriptor
+/// readable.
 const ANNOUNCEMENTS_MAX: usize = 4096;
 
-/// A socket on which the kernel announces changes. What it announces is not read: it may be lost when many changes come at
-/// once.
+/// A socket on which the kernel announces changes. What it announces is not read: it may be lost
+/// when many changes come at once.
 #[derive(Debug)]
 pub(super) struct Announcements(Socket);
 
@@ -102,7 +103,8 @@ impl Netlink {
         Ok(Self { socket, sequence: 0, answer: Vec::new() })
     }
 
-    /// Sends a request of this kind, and calls `each` with the body of every answer of the kind `wanted`.
+    /// Sends a request of this kind, and calls `each` with the body of every answer of the kind
+    /// `wanted`.
     pub(super) fn ask(
         &mut self,
         (kind, wanted): (u16, u16),
@@ -151,8 +153,8 @@ impl Netlink {
     }
 }
 
-/// What the body of an error message says: that the kernel has no such device, or is done (no answer), or that it could
-/// not answer.
+/// What the body of an error message says: that the kernel has no such device, or is done (no
+/// answer), or that it could not answer.
 fn refusal(body: &[u8]) -> io::Result<()> {
     match word(body, 0).map(|code| code.cast_signed().wrapping_neg()) {
         Some(0 | libc::ENODEV) => Ok(()),

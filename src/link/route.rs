@@ -1,8 +1,8 @@
-//! The kernel's routes and neighbors: from which address, over which interface and through which neighbor an address is
-//! reached.
+//! The kernel's routes and neighbors: from which address, over which interface and through which
+//! neighbor an address is reached.
 //!
-//! Neither needs a privilege. [`route_to`] looks them up in the network namespace of the calling thread. [`RouteCache`]
-//! remembers what it found, until the kernel announces a change.
+//! Neither needs a privilege. [`route_to`] looks them up in the network namespace of the calling
+//! thread. [`RouteCache`] remembers what it found, until the kernel announces a change.
 
 use std::collections::HashMap;
 use std::io;
@@ -50,8 +50,8 @@ pub struct Route {
     pub is_local: bool,
 }
 
-/// Returns the route to `destination`, from `source` if that is given. An address that cannot be reached is the error of
-/// the kernel, mostly `ENETUNREACH`.
+/// Returns the route to `destination`, from `source` if that is given. An address that cannot be
+/// reached is the error of the kernel, mostly `ENETUNREACH`.
 pub fn route_to(destination: SocketAddr, source: Option<IpAddr>) -> io::Result<Route> {
     look_up_route(&mut Netlink::open()?, destination, source)
 }
@@ -100,7 +100,8 @@ fn parse_route(answer: &[u8], destination: IpAddr) -> Option<Route> {
     })
 }
 
-/// Whether the kernel knows the hardware address of a route's next hop. A route that needs none is always reachable.
+/// Whether the kernel knows the hardware address of a route's next hop. A route that needs none is
+/// always reachable.
 fn is_reachable(netlink: &mut Netlink, route: &Route) -> io::Result<bool> {
     let Some(hop) = route.next_hop else { return Ok(true) };
     let mut body = vec![family(hop), 0, 0, 0];
@@ -119,15 +120,16 @@ fn is_reachable(netlink: &mut Netlink, route: &Route) -> io::Result<bool> {
     }
 }
 
-/// Changes of anything that a route depends on: `RTMGRP_LINK`, `RTMGRP_NEIGH`, and addresses, routes and rules of IPv4 and
-/// of IPv6; and next hops that have a number (`RTNLGRP_NEXTHOP`).
+/// Changes of anything that a route depends on: `RTMGRP_LINK`, `RTMGRP_NEIGH`, and addresses,
+/// routes and rules of IPv4 and of IPv6; and next hops that have a number (`RTNLGRP_NEXTHOP`).
 const ANNOUNCED: u32 = 0x1 | 0x4 | 0x10 | 0x40 | 0x80 | 0x100 | 0x400 | 1 << 18 | 1 << 31;
 
 /// Maximum number of routes that are remembered. A program that connects to more peers starts anew.
 const ROUTES_MAX: usize = 1024;
 
-/// Routes, neighbors and interfaces, as the kernel has them: what was looked up is valid until the kernel announces a change
-/// of any of them, and [`refresh`](Self::refresh) notices. They are those of the network namespace in which it was opened.
+/// Routes, neighbors and interfaces, as the kernel has them: what was looked up is valid until the
+/// kernel announces a change of any of them, and [`refresh`](Self::refresh) notices. They are those
+/// of the network namespace in which it was opened.
 #[derive(Debug)]
 pub struct RouteCache {
     netlink: Netlink,
@@ -161,8 +163,8 @@ impl RouteCache {
         self.look_up(destination, source).map(|known| known.route)
     }
 
-    /// Whether the kernel knows the hardware address of the next hop of a route. A route that needs none is always
-    /// reachable.
+    /// Whether the kernel knows the hardware address of the next hop of a route. A route that needs
+    /// none is always reachable.
     pub fn is_reachable(
         &mut self,
         destination: SocketAddr,
@@ -201,7 +203,8 @@ impl RouteCache {
         Ok(known)
     }
 
-    /// Forgets everything if the kernel has announced a change. Called before a question that shall have the present answer.
+    /// Forgets everything if the kernel has announced a change. Called before a question that shall
+    /// have the present answer.
     pub fn refresh(&mut self) {
         if self.announcements.discard() {
             self.routes.clear();
@@ -216,7 +219,8 @@ fn key(mut destination: SocketAddr, source: Option<IpAddr>) -> (SocketAddr, Opti
     (destination, source)
 }
 
-/// Makes the kernel look for the next hop to `destination`: sends an empty datagram to its discard port.
+/// Makes the kernel look for the next hop to `destination`: sends an empty datagram to its discard
+/// port.
 pub fn probe(destination: SocketAddr) -> io::Result<()> {
     let domain = Domain::for_address(destination);
     let socket = Socket::new(domain, Type::DGRAM, Some(Protocol::UDP))?;

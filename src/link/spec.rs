@@ -26,8 +26,8 @@ pub enum Spec {
     Udp(IpAddr),
     /// A raw socket on an interface.
     Raw(String),
-    /// A UDP socket on the first free address of an interface: the first that no other program has. On loopback 127.0.0.1
-    /// to 127.0.0.254 are tried, of which one only is listed.
+    /// A UDP socket on the first free address of an interface: the first that no other program has.
+    /// On loopback 127.0.0.1 to 127.0.0.254 are tried, of which one only is listed.
     Soft(String),
 }
 
@@ -83,9 +83,10 @@ impl fmt::Display for Spec {
 }
 
 impl Spec {
-    /// Those that one has without asking for any: one on each interface that is up and has an address. Most programs take
-    /// the first, which has to reach other hosts if any does: loopback comes after those with an address that other networks
-    /// know, and before those that have link-local ones only.
+    /// Those that one has without asking for any: one on each interface that is up and has an
+    /// address. Most programs take the first, which has to reach other hosts if any does: loopback
+    /// comes after those with an address that other networks know, and before those that have
+    /// link-local ones only.
     pub fn of_every_interface() -> io::Result<Vec<Self>> {
         let mut usable = interfaces()?;
         usable.retain(|interface| interface.up && !interface.addresses.is_empty());
@@ -102,8 +103,8 @@ impl Spec {
         Ok(all.into_iter().find(Self::is_any_of_loopback))
     }
 
-    /// Opens its link; its address may be known to be on an interface. This is the one place that knows which links there
-    /// are.
+    /// Opens its link; its address may be known to be on an interface. This is the one place that
+    /// knows which links there are.
     pub fn open(&self, on: Option<&str>) -> Result<Link, OpenError> {
         match self {
             Self::Udp(address) => {
@@ -119,8 +120,8 @@ impl Spec {
         }
     }
 
-    /// Whether it takes any address of loopback, of which one is always free unless another program has port 4791 of all
-    /// addresses.
+    /// Whether it takes any address of loopback, of which one is always free unless another program
+    /// has port 4791 of all addresses.
     pub fn is_any_of_loopback(&self) -> bool {
         matches!(self, Self::Soft(name) if find_interface(name).is_ok_and(|found| found.loopback))
     }
@@ -208,7 +209,8 @@ fn others(interface: &Interface, first: IpAddr) -> impl Iterator<Item = IpAddr> 
     all.filter(move |other| *other != first && other.is_ipv4() == first.is_ipv4())
 }
 
-/// The first address of an interface that others can be reached from; a link-local one only if there is no other.
+/// The first address of an interface that others can be reached from; a link-local one only if
+/// there is no other.
 fn first_address(interface: &Interface) -> Result<IpAddr, OpenError> {
     let addresses = &interface.addresses;
     let far = |address: &&IpAddr| !matches!(address, IpAddr::V6(ip) if ip.is_unicast_link_local());

@@ -1,15 +1,17 @@
 //! A tap: what passes a link, written into a capture.
 //!
-//! Packets are written from the IP header to the ICRC, as they were on the wire: a link has sealed what it sent, and
-//! knows the headers of what it received. The one thing that a tap cannot see is the identification in the IPv4 header
-//! of a packet that was sent, which its link chose. The ICRC covers it, so it is solved for. UDP checksums, which no
-//! ICRC covers, are written as 0. What the link refused is not seen.
+//! Packets are written from the IP header to the ICRC, as they were on the wire: a link has sealed
+//! what it sent, and knows the headers of what it received. The one thing that a tap cannot see is
+//! the identification in the IPv4 header of a packet that was sent, which its link chose. The ICRC
+//! covers it, so it is solved for. UDP checksums, which no ICRC covers, are written as 0. What the
+//! link refused is not seen.
 //!
-//! The order of a capture is the order of time, and a packet stands before its answer: the packets that arrive while the
-//! link sends are held until those that were sent are written, because what a packet was sealed with is known only then.
+//! The order of a capture is the order of time, and a packet stands before its answer: the packets
+//! that arrive while the link sends are held until those that were sent are written, because what a
+//! packet was sealed with is known only then.
 //!
-//! A tap around [`fault`](super::fault) would see what is lost later and not what is corrupted: it belongs inside. What the
-//! injector drops, it can write by a [`TapHandle`], with a comment.
+//! A tap around [`fault`](super::fault) would see what is lost later and not what is corrupted: it
+//! belongs inside. What the injector drops, it can write by a [`TapHandle`], with a comment.
 
 use std::io::{self, Write};
 use std::sync::{Arc, Mutex, PoisonError, TryLockError, Weak};
@@ -23,12 +25,12 @@ use crate::wire::{
     Batch, Bth, ICRC_ROOM, Path, ROCE_PORT, Received, Udp, UdpRepr, flip_icrc, icrc, view,
 };
 
-/// A link that writes what passes it into `sink`, as a pcapng. `epoch` is the time of day at which the link's own time
-/// is zero.
+/// A link that writes what passes it into `sink`, as a pcapng. `epoch` is the time of day at which
+/// the link's own time is zero.
 ///
 /// Each packet is one write, so that a reader finds whole ones at any time, even after a crash; a
-/// [`BufWriter`](std::io::BufWriter) makes fewer of them. When both halves and all handles are dropped, the capture is closed
-/// ([`PcapngWriter::closing`]) and flushed.
+/// [`BufWriter`](std::io::BufWriter) makes fewer of them. When both halves and all handles are
+/// dropped, the capture is closed ([`PcapngWriter::closing`]) and flushed.
 pub fn tap(
     link: Link,
     sink: impl Write + Send + 'static,
@@ -58,7 +60,8 @@ pub fn tap_with_handle(
     Ok((link, TapHandle(shared)))
 }
 
-/// The capture of a tap: takes packets that never reach its link, tells when it fails, and closes it.
+/// The capture of a tap: takes packets that never reach its link, tells when it fails, and closes
+/// it.
 #[derive(Clone)]
 pub struct TapHandle(Arc<Mutex<dyn Capture + Send>>);
 
@@ -66,8 +69,8 @@ pub struct TapHandle(Arc<Mutex<dyn Capture + Send>>);
 type OnFailure = Box<dyn FnOnce(&io::Error) + Send>;
 
 impl TapHandle {
-    /// Has the first error of the capture told to a function. Nothing is written behind that error: it may have cut a packet.
-    /// The link goes on.
+    /// Has the first error of the capture told to a function. Nothing is written behind that error:
+    /// it may have cut a packet. The link goes on.
     pub fn on_failure(&self, tell: impl FnOnce(&io::Error) + Send + 'static) {
         lock(&self.0).on_failure(Box::new(tell));
     }
@@ -77,7 +80,8 @@ impl TapHandle {
         lock(&self.0).close();
     }
 
-    /// Closes the capture like [`close`](Self::close), unless another thread is writing to it. Returns whether it did.
+    /// Closes the capture like [`close`](Self::close), unless another thread is writing to it.
+    /// Returns whether it did.
     pub fn try_close(&self) -> bool {
         match self.0.try_lock() {
             Ok(mut capture) => capture.close(),
@@ -92,7 +96,8 @@ impl TapHandle {
         WeakTapHandle(Arc::downgrade(&self.0))
     }
 
-    /// Writes a packet that was dropped before it was sent, as it would have been sealed: from its BTH to its last pad byte.
+    /// Writes a packet that was dropped before it was sent, as it would have been sealed: from its
+    /// BTH to its last pad byte.
     pub fn write_dropped(&self, now: Instant, path: &Path, packet: &[u8], comment: &str) {
         if packet.len() < Bth::LEN {
             return;
@@ -169,7 +174,8 @@ struct Tap<W: Write> {
     writer: PcapngWriter<Vec<u8>>,
     interface: InterfaceId,
     epoch: Instant,
-    /// The time of the packet written last. The halves read the clock each for itself, before they come here.
+    /// The time of the packet written last. The halves read the clock each for itself, before they
+    /// come here.
     last: Instant,
     /// Whether the sender is sending: the answer to what it sends can already be here.
     sending: bool,
@@ -180,7 +186,8 @@ struct Tap<W: Write> {
     is_closed: bool,
 }
 
-/// Maximum number of arrived packets that wait for a send to end; further ones are counted and not written.
+/// Maximum number of arrived packets that wait for a send to end; further ones are counted and not
+/// written.
 const HELD_MAX: usize = 4096;
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -357,7 +364,8 @@ impl<W: Write + Send> Receiver for TapReceiver<W> {
     }
 }
 
-/// The frame that a sealed packet went out in. `icrc_flips` are the bits in which its ICRC is wrong.
+/// The frame that a sealed packet went out in. `icrc_flips` are the bits in which its ICRC is
+/// wrong.
 fn sent_frame(path: &Path, packet: &[u8], icrc_flips: u32, frame: &mut Vec<u8>) {
     let mut sealed = packet.to_vec();
     flip_icrc(&mut sealed, icrc_flips);
@@ -638,7 +646,8 @@ mod tests {
         let sender = Interrupted { inner: link.sender, meanwhile: Arc::clone(&meanwhile) };
         let link = Link { sender: Box::new(sender), ..link };
         let Link { mut sender, mut receiver, .. } = tap(link, sink.clone(), Instant::ZERO).unwrap();
-        // The recorder receives what was sent. Its thread looked at the clock before the sender's did.
+        // The recorder receives what was sent. Its thread looked at the clock before the sender's
+        // did.
         *meanwhile.lock().unwrap() = Some(Box::new(move || {
             assert_eq!(receiver.receive(Instant::from_nanos(5)).unwrap(), 2);
         }));

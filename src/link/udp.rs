@@ -1,25 +1,27 @@
 //! A link over an ordinary UDP socket on port 4791, for which no privilege is needed.
 //!
-//! It stands for one address of this machine, of IPv4 or IPv6, and that is its only GID: the kernel lets the socket send
-//! from this address alone, and gives it what is sent to this address alone.
+//! It stands for one address of this machine, of IPv4 or IPv6, and that is its only GID: the kernel
+//! lets the socket send from this address alone, and gives it what is sent to this address alone.
 //!
-//! The ICRC covers headers that the kernel writes, so they are made to be known. A socket that is not connected and
-//! never fragments sends IPv4 headers with identification 0, and with *i* in the *i*-th packet of a train that the kernel
-//! cuts apart; each packet is sealed for the one that it will have. The source port is that of the socket: a
-//! flow gets one of a few sockets, whose ports differ, so that a network with many ways can tell flows apart.
+//! The ICRC covers headers that the kernel writes, so they are made to be known. A socket that is
+//! not connected and never fragments sends IPv4 headers with identification 0, and with *i* in the
+//! *i*-th packet of a train that the kernel cuts apart; each packet is sealed for the one that it
+//! will have. The source port is that of the socket: a flow gets one of a few sockets, whose ports
+//! differ, so that a network with many ways can tell flows apart.
 //!
-//! What arrives is checked as far as the kernel tells what the headers were. Of IPv6 that is all. Of IPv4 it hides the
-//! identification, so the one that makes the ICRC right is looked for
-//! ([`Identification`](crate::wire::icrc::Identification)): of damaged packets one in 65 536 is taken for sound. An IPv4
-//! header that has options or allows fragments is not what RoCE sends, and its packets are refused.
+//! What arrives is checked as far as the kernel tells what the headers were. Of IPv6 that is all.
+//! Of IPv4 it hides the identification, so the one that makes the ICRC right is looked for
+//! ([`Identification`](crate::wire::icrc::Identification)): of damaged packets one in 65 536 is
+//! taken for sound. An IPv4 header that has options or allows fragments is not what RoCE sends, and
+//! its packets are refused.
 //!
-//! The service level of a path is the priority of its packets within this machine, up to 6, or 7 with a capability; the
-//! mapping of a VLAN's interface (`egress-qos-map`) makes it one on the wire. Flow labels of IPv6 are the kernel's to
-//! choose, and no ICRC covers them.
+//! The service level of a path is the priority of its packets within this machine, up to 6, or 7
+//! with a capability; the mapping of a VLAN's interface (`egress-qos-map`) makes it one on the
+//! wire. Flow labels of IPv6 are the kernel's to choose, and no ICRC covers them.
 //!
-//! Multicast groups have sockets of their own, which programs on one machine share: a socket with one address gets what is
-//! sent to that address. The kernel tells the network who is in a group, and gives those on the machine of the sender
-//! their copies.
+//! Multicast groups have sockets of their own, which programs on one machine share: a socket with
+//! one address gets what is sent to that address. The kernel tells the network who is in a group,
+//! and gives those on the machine of the sender their copies.
 //!
 //! ```no_run
 //! use roce::link::udp;
@@ -61,7 +63,8 @@ use crate::wire::{Gid, ROCE_PORT};
 pub struct Options {
     /// The address of this machine that it stands for.
     pub address: IpAddr,
-    /// The interface that the address is on, if that is not clear: a link-local address may be on several.
+    /// The interface that the address is on, if that is not clear: a link-local address may be on
+    /// several.
     pub interface: Option<String>,
     /// What is done with the ICRC of a packet that arrives.
     pub icrc: IcrcCheck,
@@ -77,7 +80,8 @@ pub struct Options {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum IcrcCheck {
-    /// It is checked as far as the kernel tells what it covers, and a packet is dropped if it is wrong.
+    /// It is checked as far as the kernel tells what it covers, and a packet is dropped if it is
+    /// wrong.
     #[default]
     Verify,
     /// It is not looked at. For senders that do not know their IP header, and for measurements.
@@ -85,8 +89,8 @@ pub enum IcrcCheck {
 }
 
 impl Options {
-    /// For an address of this machine, with everything else as it is mostly wanted: ICRCs checked, 16 source ports, the
-    /// MTU of the interface, room for 8 MiB.
+    /// For an address of this machine, with everything else as it is mostly wanted: ICRCs checked,
+    /// 16 source ports, the MTU of the interface, room for 8 MiB.
     pub fn new(address: IpAddr) -> Self {
         Self {
             address: address.to_canonical(),
@@ -144,7 +148,8 @@ pub fn open(options: &Options) -> Result<Link, OpenError> {
     })
 }
 
-/// Follows the interface of a link that stands for one address. A sandbox may forbid it: then nothing is announced.
+/// Follows the interface of a link that stands for one address. A sandbox may forbid it: then
+/// nothing is announced.
 fn monitor(
     interface: u32,
     address: IpAddr,
@@ -196,9 +201,10 @@ fn bound_socket(local: SocketAddr, interface: u32) -> io::Result<Socket> {
     Ok(socket)
 }
 
-/// Binds a socket beside the sinks of raw links, which hold the port with `SO_REUSEADDR`. The socket has that option only
-/// while it is bound, so the next link at its address finds the port in use. Two links that have it at the same time would
-/// share the port with each other: [`bind_guard`] lets one of them bind at a time.
+/// Binds a socket beside the sinks of raw links, which hold the port with `SO_REUSEADDR`. The
+/// socket has that option only while it is bound, so the next link at its address finds the port in
+/// use. Two links that have it at the same time would share the port with each other:
+/// [`bind_guard`] lets one of them bind at a time.
 fn share_with_sinks(socket: &Socket, local: SocketAddr) -> io::Result<()> {
     let _guard = bind_guard(local)?;
     socket.set_reuse_address(true)?;
@@ -206,10 +212,11 @@ fn share_with_sinks(socket: &Socket, local: SocketAddr) -> io::Result<()> {
     socket.set_reuse_address(false)
 }
 
-/// Holds TCP port 4791 of the link's address, which one socket per address and network namespace can, and which is released
-/// however a process ends. Another user can hold it for good, and then the address counts as taken; but that user could
-/// take the UDP port of the address as well. A name outside the address, such as that of an abstract socket or of a file,
-/// would let one user block all addresses.
+/// Holds TCP port 4791 of the link's address, which one socket per address and network namespace
+/// can, and which is released however a process ends. Another user can hold it for good, and then
+/// the address counts as taken; but that user could take the UDP port of the address as well. A
+/// name outside the address, such as that of an abstract socket or of a file, would let one user
+/// block all addresses.
 fn bind_guard(local: SocketAddr) -> io::Result<Socket> {
     let guard = Socket::new(Domain::for_address(local), Type::STREAM, Some(Protocol::TCP))?;
     if local.is_ipv6() {
@@ -226,7 +233,8 @@ fn bind_guard(local: SocketAddr) -> io::Result<Socket> {
     }
 }
 
-/// How often, and how many times, the guard is tried for while another link binds, which takes microseconds.
+/// How often, and how many times, the guard is tried for while another link binds, which takes
+/// microseconds.
 const GUARD_INTERVAL: Duration = Duration::from_millis(1);
 const GUARD_TRIES: u32 = 500;
 
@@ -261,7 +269,8 @@ const HOP_LIMIT: u8 = 64;
 /// How many bytes may wait to be sent, if the system allows it.
 const SEND_BUFFER: usize = 4 << 20;
 
-/// Lets a socket tell what arrives with which headers, many packets at once; returns how many bytes it has room for.
+/// Lets a socket tell what arrives with which headers, many packets at once; returns how many bytes
+/// it has room for.
 fn prepare_to_receive(socket: &Socket, local: SocketAddr, room: usize) -> io::Result<usize> {
     let fd = socket.as_fd();
     if local.is_ipv6() {

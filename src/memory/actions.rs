@@ -11,8 +11,8 @@ pub(super) struct Next {
     action: UnsafeCell<MaybeUninit<libc::sigaction>>,
 }
 
-// SAFETY: readers copy the action by volatile reads and retry when the version tells that it changed meanwhile;
-// writers have [`Changing`].
+// SAFETY: readers copy the action by volatile reads and retry when the version tells that it
+// changed meanwhile; writers have [`Changing`].
 #[expect(unsafe_code, reason = "see above")]
 unsafe impl Sync for Next {}
 
@@ -30,7 +30,8 @@ impl Next {
             let copy = unsafe { self.action.get().read_volatile() };
             core::sync::atomic::fence(Ordering::Acquire);
             if version.is_multiple_of(2) && self.version.load(Ordering::Relaxed) == version {
-                // SAFETY: every field is a plain number or an address of a function as a number, or was zeroed.
+                // SAFETY: every field is a plain number or an address of a function as a number, or
+                // was zeroed.
                 return unsafe { copy.assume_init() };
             }
             core::hint::spin_loop();
@@ -59,8 +60,8 @@ impl Next {
     }
 }
 
-/// The right to change actions, which one thread has at a time. All signals are blocked in that thread, so that no
-/// handler of its own waits for it.
+/// The right to change actions, which one thread has at a time. All signals are blocked in that
+/// thread, so that no handler of its own waits for it.
 #[derive(Debug)]
 pub(super) struct Changing {
     _blocked: AllBlocked,
@@ -114,7 +115,8 @@ impl Drop for AllBlocked {
     }
 }
 
-/// The kernel's `rt_sigprocmask`. The C library's function of that purpose may be interposed and call [`masks_changed`](super::masks_changed).
+/// The kernel's `rt_sigprocmask`. The C library's function of that purpose may be interposed and
+/// call [`masks_changed`](super::masks_changed).
 ///
 /// # Safety
 ///

@@ -1,15 +1,18 @@
 //! Access to memory of the user's program that survives a fault.
 //!
-//! A verbs program may unmap, protect or truncate memory while it is registered. A real NIC has pinned the pages and
-//! carries on; here the access faults, and the request must fail with an access error instead of killing the program.
+//! A verbs program may unmap, protect or truncate memory while it is registered. A real NIC has
+//! pinned the pages and carries on; here the access faults, and the request must fail with an
+//! access error instead of killing the program.
 //!
-//! The routines in [`routines`] touch the memory from a few known instructions. A handler for SIGSEGV and SIGBUS
-//! recognizes a fault at one of them by the program counter and resumes at the routine's error exit. Every other fault
-//! goes to the action that the program had installed, as if this handler were not there.
+//! The routines in [`routines`] touch the memory from a few known instructions. A handler for
+//! SIGSEGV and SIGBUS recognizes a fault at one of them by the program counter and resumes at the
+//! routine's error exit. Every other fault goes to the action that the program had installed, as if
+//! this handler were not there.
 //!
 //! # Why a signal handler
 //!
-//! Measured on a Xeon with Linux 6.18 that had other work to do, one warm copy, in nanoseconds, best of several runs:
+//! Measured on a Xeon with Linux 6.18 that had other work to do, one warm copy, in nanoseconds,
+//! best of several runs:
 //!
 //! | way | 64 B | 1 KiB | 4 KiB | 1 MiB |
 //! |---|---|---|---|---|
@@ -19,18 +22,19 @@
 //! | `MADV_POPULATE_WRITE` alone, to which a copy would be added | 400 | 300 | 330 | 9,900 |
 //! | `mincore` alone, which does not see protections | 730 | 420 | 530 | 740 |
 //!
-//! A 4 KiB packet costs about 800 ns altogether, so a system call for each copy takes a third of the bandwidth.
-//! Checks before a copy race with the program's other threads besides. `userfaultfd` reports neither `mprotect` nor
-//! `ftruncate`. Signal handling costs nothing until a fault happens.
+//! A 4 KiB packet costs about 800 ns altogether, so a system call for each copy takes a third of
+//! the bandwidth. Checks before a copy race with the program's other threads besides. `userfaultfd`
+//! reports neither `mprotect` nor `ftruncate`. Signal handling costs nothing until a fault happens.
 //!
 //! # When the handler is not in place
 //!
-//! The program may install another handler later, or block the two signals. `tools/ibverbs` exports `sigaction`,
-//! `signal`, `sigprocmask` and `pthread_sigmask`, so that later handlers are put behind this one ([`replace_action`]), and
-//! a change of a mask is noticed at once ([`masks_changed`]). What bypasses these functions is noticed by a check in each
-//! thread, once in [`CHECK_INTERVAL`] accesses; until the handler is back, accesses go through the kernel (`kernel`).
-//! The check unblocks the two signals in the calling thread: a blocked synchronous fault cannot be handled by anyone, so
-//! the program loses nothing.
+//! The program may install another handler later, or block the two signals. `tools/ibverbs` exports
+//! `sigaction`, `signal`, `sigprocmask` and `pthread_sigmask`, so that later handlers are put
+//! behind this one ([`replace_action`]), and a change of a mask is noticed at once
+//! ([`masks_changed`]). What bypasses these functions is noticed by a check in each thread, once in
+//! [`CHECK_INTERVAL`] accesses; until the handler is back, accesses go through the kernel
+//! (`kernel`). The check unblocks the two signals in the calling thread: a blocked synchronous
+//! fault cannot be handled by anyone, so the program loses nothing.
 
 use core::cell::Cell;
 use core::mem::MaybeUninit;
@@ -39,11 +43,12 @@ use core::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, Ordering};
 use super::actions::{Changing, Next, set_mask};
 use super::routines;
 
-/// Number of accesses of one thread between two checks that the handler is still in place: three system calls of about
-/// 200 ns, so some 3 ns for each access.
+/// Number of accesses of one thread between two checks that the handler is still in place: three
+/// system calls of about 200 ns, so some 3 ns for each access.
 const CHECK_INTERVAL: u32 = 256;
 
-/// The signals of memory that cannot be accessed: not mapped or protected, and beyond the end of its file.
+/// The signals of memory that cannot be accessed: not mapped or protected, and beyond the end of
+/// its file.
 const SIGNALS: [libc::c_int; 2] = [libc::SIGSEGV, libc::SIGBUS];
 
 /// Whether the last check found the handler in place for both signals.
@@ -56,7 +61,8 @@ static GENERATION: AtomicU32 = AtomicU32::new(1);
 static NEXT: [Next; SIGNALS.len()] = [Next::new(), Next::new()];
 
 thread_local! {
-    /// The generation that this thread checked, and how many accesses it may do before it checks again.
+    /// The generation that this thread checked, and how many accesses it may do before it checks
+    /// again.
     static CHECKED: Cell<(u32, u32)> = const { Cell::new((0, 0)) };
 }
 
@@ -64,7 +70,8 @@ thread_local! {
 type SigactionFn =
     unsafe extern "C" fn(libc::c_int, *const libc::sigaction, *mut libc::sigaction) -> libc::c_int;
 
-/// Returns the C library's own `sigaction`: a library that interposes it must not be called from here.
+/// Returns the C library's own `sigaction`: a library that interposes it must not be called from
+/// here.
 #[expect(unsafe_code, reason = "a symbol of the C library")]
 fn real_sigaction() -> SigactionFn {
     static REAL: core::sync::atomic::AtomicPtr<libc::c_void> =
@@ -83,12 +90,14 @@ fn real_sigaction() -> SigactionFn {
     unsafe { core::mem::transmute::<*mut libc::c_void, SigactionFn>(found) }
 }
 
-/// Finds the C library's function that is called from the handler, which must not look for it: looking takes locks.
+/// Finds the C library's function that is called from the handler, which must not look for it:
+/// looking takes locks.
 pub fn resolve() {
     real_sigaction();
 }
 
-/// Installs the handler for both signals, once; the actions that the program had become the next ones.
+/// Installs the handler for both signals, once; the actions that the program had become the next
+/// ones.
 pub(super) fn install() {
     if !routines::AVAILABLE || INSTALLED.load(Ordering::SeqCst) {
         return;
@@ -116,8 +125,8 @@ static TRIED: AtomicBool = AtomicBool::new(false);
 /// Whether [`install`] has put the handler in place.
 static INSTALLED: AtomicBool = AtomicBool::new(false);
 
-/// The process whose memory the actions in [`NEXT`] are in. A child of `vfork` shares that memory, but has actions of its
-/// own in the kernel.
+/// The process whose memory the actions in [`NEXT`] are in. A child of `vfork` shares that memory,
+/// but has actions of its own in the kernel.
 static PROCESS: AtomicI32 = AtomicI32::new(0);
 
 #[expect(unsafe_code, reason = "a system call")]
@@ -126,15 +135,16 @@ fn process() -> libc::pid_t {
     unsafe { libc::getpid() }
 }
 
-/// Keeps other threads from installing the handler and from replacing actions while a thread forks: a child would wait for
-/// ever for a thread that it does not have.
+/// Keeps other threads from installing the handler and from replacing actions while a thread forks:
+/// a child would wait for ever for a thread that it does not have.
 #[derive(Debug)]
 pub struct ForkGuard {
     _changing: Changing,
 }
 
 impl ForkGuard {
-    /// To be called before a thread forks. All signals are blocked in it until the guard is dropped, in both processes.
+    /// To be called before a thread forks. All signals are blocked in it until the guard is
+    /// dropped, in both processes.
     #[must_use]
     pub fn new() -> Self {
         Self { _changing: Changing::new() }
@@ -164,8 +174,8 @@ fn query(signal: libc::c_int) -> Option<libc::sigaction> {
     (failed == 0).then(|| unsafe { old.assume_init() })
 }
 
-/// Installs the handler for a signal whose next action is this one: it runs on the same stack and with the same signals
-/// blocked as that would.
+/// Installs the handler for a signal whose next action is this one: it runs on the same stack and
+/// with the same signals blocked as that would.
 #[expect(unsafe_code, reason = "a system call")]
 fn put_in_front(signal: libc::c_int, next: &libc::sigaction) -> bool {
     let mut action = *next;
@@ -186,8 +196,9 @@ fn is_handler(action: &libc::sigaction) -> bool {
     !matches!(action.sa_sigaction, libc::SIG_DFL | libc::SIG_IGN)
 }
 
-/// Does what `sigaction` does, for a library that interposes it: an action for one of the two signals is put behind the
-/// handler, once that is installed. Returns `None` if the call is for the C library, as that of a child of `vfork` is.
+/// Does what `sigaction` does, for a library that interposes it: an action for one of the two
+/// signals is put behind the handler, once that is installed. Returns `None` if the call is for the
+/// C library, as that of a child of `vfork` is.
 #[must_use]
 pub fn replace_action(
     signal: libc::c_int,
@@ -201,8 +212,9 @@ pub fn replace_action(
     let Some(new) = new else { return Some(next.get()) };
     let changing = Changing::new();
     if new.sa_sigaction == handle as *const () as usize {
-        // A call that bypassed this function returned the handler as the old action, and the program restores that. As
-        // its own next action the handler would call itself without end: it is put in front of the program's again.
+        // A call that bypassed this function returned the handler as the old action, and the
+        // program restores that. As its own next action the handler would call itself without end:
+        // it is put in front of the program's again.
         let own = next.get();
         put_in_front(signal, &own);
         masks_changed();
@@ -214,13 +226,14 @@ pub fn replace_action(
     Some(old)
 }
 
-/// Makes each thread check, before its next access to memory of the program's, that the handler is in place and the two
-/// signals are not blocked.
+/// Makes each thread check, before its next access to memory of the program's, that the handler is
+/// in place and the two signals are not blocked.
 pub fn masks_changed() {
     GENERATION.fetch_add(1, Ordering::SeqCst);
 }
 
-/// Whether this thread may access memory of the program's by [`routines`] now. If not, only the kernel can.
+/// Whether this thread may access memory of the program's by [`routines`] now. If not, only the
+/// kernel can.
 #[inline]
 pub(super) fn is_guarded() -> bool {
     let generation = GENERATION.load(Ordering::Relaxed);
@@ -280,7 +293,8 @@ unsafe extern "C" fn handle(
         if !synchronous && action.sa_sigaction == libc::SIG_IGN {
             return;
         }
-        // The instruction faults again, and the default action ends the program there, with a useful core file.
+        // The instruction faults again, and the default action ends the program there, with a
+        // useful core file.
         // SAFETY: zeroes are the default action.
         let default = unsafe { MaybeUninit::<libc::sigaction>::zeroed().assume_init() };
         // SAFETY: the action is whole.

@@ -1,5 +1,6 @@
-//! Memory of the user's program, reached through the kernel: a system call for each access, which fails where the memory
-//! cannot be accessed. Used while the signal handler of `fault` is not in place, and for what only a kernel knows.
+//! Memory of the user's program, reached through the kernel: a system call for each access, which
+//! fails where the memory cannot be accessed. Used while the signal handler of `fault` is not in
+//! place, and for what only a kernel knows.
 
 use std::process;
 use std::sync::atomic::{AtomicU8, Ordering, fence};
@@ -31,15 +32,15 @@ pub(super) fn write(to: *mut u8, bytes: &[u8]) -> Option<()> {
 fn write_unordered(to: *mut u8, bytes: &[u8]) -> Option<()> {
     let remote = libc::iovec { iov_base: to.cast(), iov_len: bytes.len() };
     let local = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
-    // SAFETY: `bytes` is only read; the kernel writes to what is mapped for that only, and the maker of the region vouches
-    // for its bytes.
+    // SAFETY: `bytes` is only read; the kernel writes to what is mapped for that only, and the
+    // maker of the region vouches for its bytes.
     let copied =
         unsafe { libc::process_vm_writev(own(), &raw const local, 1, &raw const remote, 1, 0) };
     (usize::try_from(copied) == Ok(bytes.len())).then_some(())
 }
 
-/// Brings in the pages of `len` bytes; `None` if some cannot be read, or written if they must be. What another thread
-/// unmaps right afterwards is missed.
+/// Brings in the pages of `len` bytes; `None` if some cannot be read, or written if they must be.
+/// What another thread unmaps right afterwards is missed.
 pub(super) fn bring_in(start: *mut u8, len: usize, write: bool) -> Option<()> {
     bring_in_by(has_populate(), start, len, write)
 }
@@ -66,8 +67,8 @@ fn populate(first: *mut u8, len: usize, write: bool) -> Option<()> {
     (done == 0).then_some(())
 }
 
-/// Whether the kernel has `MADV_POPULATE_READ` (Linux 5.14): without it, it answers EINVAL, as it does for memory that is
-/// protected.
+/// Whether the kernel has `MADV_POPULATE_READ` (Linux 5.14): without it, it answers EINVAL, as it
+/// does for memory that is protected.
 fn has_populate() -> bool {
     // No `OnceLock`: a forked child would wait for the thread that was about to find out.
     const UNKNOWN: u8 = 0;
@@ -92,7 +93,8 @@ fn touch(first: *mut u8, pages: usize, page: usize, write: bool) -> Option<()> {
     (0..pages).try_for_each(|index| {
         let at = first.wrapping_add(index * page);
         if write && fault::is_guarded() {
-            // SAFETY: the handler is in place, and adding nothing changes nothing, whichever thread uses the memory.
+            // SAFETY: the handler is in place, and adding nothing changes nothing, whichever thread
+            // uses the memory.
             unsafe { routines::fetch_add(at.cast(), 0) }.map(drop)
         } else {
             let mut byte = 0;

@@ -1,18 +1,21 @@
 //! Memory that a NIC may touch, and the one place that touches it.
 //!
-//! A verbs program owns its buffers and races with the NIC by design: it may read a buffer while a peer's WRITE
-//! lands in it. So nothing here ever forms a reference to registered memory. A [`Region`] is a raw range with
-//! checked bounds; bytes go in and out of it by copying, and atomic operations are the processor's own.
+//! A verbs program owns its buffers and races with the NIC by design: it may read a buffer while a
+//! peer's WRITE lands in it. So nothing here ever forms a reference to registered memory. A
+//! [`Region`] is a raw range with checked bounds; bytes go in and out of it by copying, and atomic
+//! operations are the processor's own.
 //!
-//! - [`Buffer`] is for Rust programs: owned, shared, safe to use from any thread, and alive as long as any handle
-//!   holds it, the NIC included.
-//! - [`Region::foreign`] is for memory of a program in another language, such as a C program's. The program may unmap,
-//!   protect or truncate it while it is registered: an access then fails with [`AccessError::Unmapped`].
+//! - [`Buffer`] is for Rust programs: owned, shared, safe to use from any thread, and alive as long
+//!   as any handle holds it, the NIC included.
+//! - [`Region::foreign`] is for memory of a program in another language, such as a C program's. The
+//!   program may unmap, protect or truncate it while it is registered: an access then fails with
+//!   [`AccessError::Unmapped`].
 //! - [`Region::null`] has no memory behind it.
 //!
-//! Bytes are stored in ascending order of addresses, as a real NIC stores them: a program that polls the last byte of a
-//! WRITE finds the others in place. What the bytes of a torn read are worth is the protocol's business: verbs promises
-//! nothing about a buffer that both sides use at once.
+//! Bytes are stored in ascending order of addresses, as a real NIC stores them: a program that
+//! polls the last byte of a WRITE finds the others in place. What the bytes of a torn read are
+//! worth is the protocol's business: verbs promises nothing about a buffer that both sides use at
+//! once.
 
 #[cfg(target_os = "linux")]
 mod actions;
@@ -52,7 +55,8 @@ pub enum AccessError {
     /// An atomic operation on an address that is not a multiple of eight.
     #[error("an atomic operation at an address that is not a multiple of 8")]
     Misaligned,
-    /// The memory cannot be accessed: it is not mapped, is protected, or lies beyond the end of its file.
+    /// The memory cannot be accessed: it is not mapped, is protected, or lies beyond the end of its
+    /// file.
     #[error("some of {len} bytes at offset {offset} are not mapped, or protected")]
     Unmapped {
         /// Where the access begins.
@@ -86,8 +90,8 @@ struct Words {
     len: usize,
 }
 
-// SAFETY: the cells are touched through a `Region` alone, which copies bytes by raw pointers and never forms a
-// reference to them; racing copies may tear, as they may on a real NIC.
+// SAFETY: the cells are touched through a `Region` alone, which copies bytes by raw pointers and
+// never forms a reference to them; racing copies may tear, as they may on a real NIC.
 #[expect(unsafe_code, reason = "see above")]
 unsafe impl Sync for Words {}
 
@@ -111,7 +115,8 @@ fn zeroed(count: usize) -> Result<Box<[UnsafeCell<u64>]>, TryReserveError> {
         return Ok(none.into_boxed_slice());
     }
     let words = core::ptr::slice_from_raw_parts_mut(start.cast::<UnsafeCell<u64>>(), count);
-    // SAFETY: the global allocator gave it for a slice of this layout, and words of zeros are words.
+    // SAFETY: the global allocator gave it for a slice of this layout, and words of zeros are
+    // words.
     #[expect(unsafe_code, reason = "see above")]
     let words = unsafe { Box::from_raw(words) };
     Ok(words)
@@ -204,8 +209,8 @@ enum Kind {
     Null,
 }
 
-// SAFETY: a region is a pointer to memory that is shared by design; the caller that created a foreign one promised that it may be
-// used from anywhere, and an owned one keeps its memory alive.
+// SAFETY: a region is a pointer to memory that is shared by design; the caller that created a
+// foreign one promised that it may be used from anywhere, and an owned one keeps its memory alive.
 #[expect(unsafe_code, reason = "see above")]
 unsafe impl Send for Region {}
 
@@ -214,16 +219,18 @@ unsafe impl Send for Region {}
 unsafe impl Sync for Region {}
 
 impl Region {
-    /// Memory of a program in another language: `len` bytes from `start`. The whole address space can be such a region.
+    /// Memory of a program in another language: `len` bytes from `start`. The whole address space
+    /// can be such a region.
     ///
-    /// The program may unmap, protect or truncate the memory at any time. Accesses to what is gone fail. On Linux, the
-    /// first call installs a handler for SIGSEGV and SIGBUS, which passes on every fault that is not one of these
-    /// accesses. On other systems the memory must stay until the region is dropped.
+    /// The program may unmap, protect or truncate the memory at any time. Accesses to what is gone
+    /// fail. On Linux, the first call installs a handler for SIGSEGV and SIGBUS, which passes on
+    /// every fault that is not one of these accesses. On other systems the memory must stay until
+    /// the region is dropped.
     ///
     /// # Safety
     ///
-    /// Others may use the memory meanwhile, but no Rust reference may claim to be the only one to any byte of it that is
-    /// accessed.
+    /// Others may use the memory meanwhile, but no Rust reference may claim to be the only one to
+    /// any byte of it that is accessed.
     #[expect(unsafe_code, reason = "the caller vouches for the memory")]
     pub unsafe fn foreign(start: *mut u8, len: usize) -> Self {
         #[cfg(target_os = "linux")]
@@ -231,7 +238,8 @@ impl Region {
         Self { start, len, kind: Kind::Foreign }
     }
 
-    /// No memory: what is written to it vanishes, what is read from it is zero, at any of its `len` addresses.
+    /// No memory: what is written to it vanishes, what is read from it is zero, at any of its `len`
+    /// addresses.
     pub const fn null(len: usize) -> Self {
         Self { start: core::ptr::null_mut(), len, kind: Kind::Null }
     }
@@ -269,7 +277,8 @@ impl Region {
         Ok(self.start.wrapping_add(start))
     }
 
-    /// Whether its memory may be accessed by the routines that survive a fault, or needs none that does.
+    /// Whether its memory may be accessed by the routines that survive a fault, or needs none that
+    /// does.
     #[inline]
     fn is_direct(&self) -> bool {
         match self.kind {
@@ -296,8 +305,8 @@ impl Region {
             return Ok(());
         }
         let copied = if self.is_direct() {
-            // SAFETY: `at` saw to it that all bytes are within the region, whose maker lets them be read; if they may be
-            // not mapped, the handler is in place. The rest is the caller's.
+            // SAFETY: `at` saw to it that all bytes are within the region, whose maker lets them be
+            // read; if they may be not mapped, the handler is in place. The rest is the caller's.
             unsafe { routines::copy(out, from, len) }
         } else {
             self.kernel_read(from, out, len)
@@ -327,8 +336,8 @@ impl Region {
         Ok(())
     }
 
-    /// Copies bytes in, from `offset` on, in ascending order of addresses. If some of them cannot be written, those
-    /// before may have been.
+    /// Copies bytes in, from `offset` on, in ascending order of addresses. If some of them cannot
+    /// be written, those before may have been.
     #[inline]
     #[expect(unsafe_code, reason = "registered memory is reached by raw pointers")]
     pub fn write(&self, offset: u64, bytes: &[u8]) -> Result<(), AccessError> {
@@ -337,8 +346,9 @@ impl Region {
             return Ok(());
         }
         let copied = if self.is_direct() {
-            // SAFETY: `at` saw to it that all bytes are within the region, whose maker lets them be written; if they may
-            // be not mapped, the handler is in place. `bytes` is a live reference, and no other may exist to the region.
+            // SAFETY: `at` saw to it that all bytes are within the region, whose maker lets them be
+            // written; if they may be not mapped, the handler is in place. `bytes` is a live
+            // reference, and no other may exist to the region.
             unsafe { routines::copy(to, bytes.as_ptr(), bytes.len()) }
         } else {
             self.kernel_write(to, bytes)
@@ -346,8 +356,8 @@ impl Region {
         if copied { Ok(()) } else { Err(unmapped(offset, bytes.len())) }
     }
 
-    /// Brings in `len` bytes from `offset` on of memory that the program may have unmapped; fails if they cannot be read,
-    /// or written if they must be.
+    /// Brings in `len` bytes from `offset` on of memory that the program may have unmapped; fails
+    /// if they cannot be read, or written if they must be.
     pub fn bring_in(&self, offset: u64, len: usize, write: bool) -> Result<(), AccessError> {
         let start = self.at(offset, len)?;
         match self.kind {
@@ -357,7 +367,8 @@ impl Region {
         }
     }
 
-    /// The eight bytes at `offset` as a number that `change` changes, at once for everyone who uses it as a number.
+    /// The eight bytes at `offset` as a number that `change` changes, at once for everyone who uses
+    /// it as a number.
     #[inline]
     fn atomic<T>(
         &self,
@@ -372,7 +383,8 @@ impl Region {
             let mut zero = 0;
             return change(&raw mut zero).ok_or_else(|| unmapped(offset, 8));
         }
-        // No system call changes a number atomically: without the handler, one sees to it that the page is there.
+        // No system call changes a number atomically: without the handler, one sees to it that the
+        // page is there.
         if !self.is_direct() && !self.kernel_bring_in(place.cast(), 8, true) {
             return Err(unmapped(offset, 8));
         }
@@ -382,8 +394,8 @@ impl Region {
     /// Adds to the number at `offset`, modulo 2^64; returns what it was.
     #[expect(unsafe_code, reason = "registered memory is reached by raw pointers")]
     pub fn fetch_add(&self, offset: u64, add: u64) -> Result<u64, AccessError> {
-        // SAFETY: eight aligned bytes within the region, whose maker lets them be written; if they may be not mapped, the
-        // handler is in place, or they were there just now.
+        // SAFETY: eight aligned bytes within the region, whose maker lets them be written; if they
+        // may be not mapped, the handler is in place, or they were there just now.
         self.atomic(offset, |number| unsafe { routines::fetch_add(number, add) })
     }
 

@@ -1,6 +1,8 @@
-//! Access to memory without the instructions of `routines`: on other processors and systems, and under Miri.
+//! Access to memory without the instructions of `routines`: on other processors and systems, and
+//! under Miri.
 //!
-//! Nothing here survives a fault. Memory of a user's program is accessed through the kernel instead.
+//! Nothing here survives a fault. Memory of a user's program is accessed through the kernel
+//! instead.
 #![expect(unsafe_code, reason = "registered memory is reached by raw pointers")]
 
 use core::sync::atomic::{AtomicU8, AtomicU64, Ordering};

@@ -1,14 +1,16 @@
 //! Instructions that access memory of the user's program, and come back when they fault.
 //!
-//! Each routine is a function without a frame: wherever it faults between its bounds, execution can resume at its error
-//! exit, which only sets the result and returns. Called with a null pointer it returns its bounds.
+//! Each routine is a function without a frame: wherever it faults between its bounds, execution can
+//! resume at its error exit, which only sets the result and returns. Called with a null pointer it
+//! returns its bounds.
 //!
-//! [`copy`] stores in ascending order of addresses, with naturally aligned stores, so a reader that sees a byte sees all
-//! bytes before it. Programs poll the last byte of a WRITE, or one in each cache line, because real NICs write in this
-//! order. The C library's `memcpy` does not: it stores the ends first, with overlapping stores, and goes backwards where
-//! that is faster. Fast string instructions keep no order within themselves either. Naturally aligned stores of up to
-//! 16 bytes are single-copy atomic on processors with AVX, 32-byte ones never cross a cache line, and x86-64 makes stores
-//! visible in program order.
+//! [`copy`] stores in ascending order of addresses, with naturally aligned stores, so a reader that
+//! sees a byte sees all bytes before it. Programs poll the last byte of a WRITE, or one in each
+//! cache line, because real NICs write in this order. The C library's `memcpy` does not: it stores
+//! the ends first, with overlapping stores, and goes backwards where that is faster. Fast string
+//! instructions keep no order within themselves either. Naturally aligned stores of up to 16 bytes
+//! are single-copy atomic on processors with AVX, 32-byte ones never cross a cache line, and x86-64
+//! makes stores visible in program order.
 
 #![expect(unsafe_code, reason = "instructions that must be known one by one")]
 
@@ -21,7 +23,8 @@ pub(super) const AVAILABLE: bool = true;
 /// Result of a routine: 0, or anything else if it faulted.
 type Fault = u64;
 
-/// First instruction of a routine that may fault, and its error exit, which is behind the last that may.
+/// First instruction of a routine that may fault, and its error exit, which is behind the last that
+/// may.
 #[repr(C)]
 #[derive(Clone, Copy)]
 struct Bounds {
@@ -39,8 +42,8 @@ macro_rules! copy_routine {
             naked_asm!(
                 "test rdi, rdi",
                 "jz 9f",
-                // Align the destination by ascending powers of two. If too few bytes are left for the next power, the
-                // destination is aligned for them already.
+                // Align the destination by ascending powers of two. If too few bytes are left for
+                // the next power, the destination is aligned for them already.
                 "2:",
                 "test dil, 1",
                 "jz 3f",
@@ -93,7 +96,8 @@ macro_rules! copy_routine {
                 "add rdi, 16",
                 "sub rdx, 16",
                 "jmp 5b",
-                // Fewer than 16 bytes, by descending powers of two: the last store has the last byte.
+                // Fewer than 16 bytes, by descending powers of two: the last store has the last
+                // byte.
                 "6:",
                 "test dl, 8",
                 "jz 3f",
@@ -266,8 +270,8 @@ fn routines() -> [usize; 5] {
     ]
 }
 
-/// If the thread whose registers these are faulted in a routine, lets it resume at the error exit; returns whether it
-/// did.
+/// If the thread whose registers these are faulted in a routine, lets it resume at the error exit;
+/// returns whether it did.
 ///
 /// # Safety
 ///
@@ -279,8 +283,8 @@ pub(super) unsafe fn resume_at_error_exit(context: *mut libc::c_void) -> bool {
     let at = usize::try_from(counter.cast_unsigned()).unwrap_or(0);
     for routine in routines() {
         type Ask = unsafe extern "sysv64" fn(*mut u8) -> Bounds;
-        // SAFETY: every routine returns its bounds in two registers, as this type is returned, if the first argument is
-        // null, and looks at no other then.
+        // SAFETY: every routine returns its bounds in two registers, as this type is returned, if
+        // the first argument is null, and looks at no other then.
         let ask = unsafe { core::mem::transmute::<usize, Ask>(routine) };
         // SAFETY: as above.
         let Bounds { start, exit } = unsafe { ask(core::ptr::null_mut()) };
@@ -292,13 +296,13 @@ pub(super) unsafe fn resume_at_error_exit(context: *mut libc::c_void) -> bool {
     false
 }
 
-/// Copies bytes in ascending order of addresses; returns whether all could be accessed. If not, a part may have been
-/// copied.
+/// Copies bytes in ascending order of addresses; returns whether all could be accessed. If not, a
+/// part may have been copied.
 ///
 /// # Safety
 ///
-/// What is mapped of both ranges may be accessed, and they do not overlap. If one of them may be not mapped, the handler
-/// must be in place.
+/// What is mapped of both ranges may be accessed, and they do not overlap. If one of them may be
+/// not mapped, the handler must be in place.
 #[inline]
 pub(super) unsafe fn copy(to: *mut u8, from: *const u8, len: usize) -> bool {
     if len == 0 {
@@ -313,7 +317,8 @@ pub(super) unsafe fn copy(to: *mut u8, from: *const u8, len: usize) -> bool {
     }
 }
 
-/// Adds to the number at an aligned address; returns what it was, or `None` if it could not be accessed.
+/// Adds to the number at an aligned address; returns what it was, or `None` if it could not be
+/// accessed.
 ///
 /// # Safety
 ///
@@ -326,8 +331,8 @@ pub(super) unsafe fn fetch_add(to: *mut u64, value: u64) -> Option<u64> {
     (fault == 0).then_some(was)
 }
 
-/// Stores `swap` at an aligned address if `compare` is there; returns what was there, or `None` if it could not be
-/// accessed.
+/// Stores `swap` at an aligned address if `compare` is there; returns what was there, or `None` if
+/// it could not be accessed.
 ///
 /// # Safety
 ///

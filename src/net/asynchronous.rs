@@ -1,7 +1,7 @@
 //! Connections by futures, on tokio (feature `tokio`).
 //!
-//! A task that waits sleeps on the descriptor of the completion channel, which tokio polls with its others; the NIC wakes it.
-//! There is no thread and no runtime of this library's own.
+//! A task that waits sleeps on the descriptor of the completion channel, which tokio polls with its
+//! others; the NIC wakes it. There is no thread and no runtime of this library's own.
 //!
 //! ```
 //! # tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(async {
@@ -71,7 +71,8 @@ pub struct Listener {
     inner: Arc<listener::Listener>,
 }
 
-/// How long a thread of tokio's pool waits for a request before it looks whether it is still wanted.
+/// How long a thread of tokio's pool waits for a request before it looks whether it is still
+/// wanted.
 const LOOK: Duration = Duration::from_millis(50);
 
 impl Listener {
@@ -90,7 +91,8 @@ impl Listener {
         self.inner.endpoint()
     }
 
-    /// Waits for the next connection. The connection manager's exchange runs on tokio's pool for blocking calls.
+    /// Waits for the next connection. The connection manager's exchange runs on tokio's pool for
+    /// blocking calls.
     pub async fn accept(&self) -> Result<Connection, Error> {
         loop {
             let listener = Arc::clone(&self.inner);
@@ -119,7 +121,8 @@ async fn blocking<T: Send + 'static>(
     }
 }
 
-/// A connection whose calls are futures. Several tasks may use it; dropping a future loses no message.
+/// A connection whose calls are futures. Several tasks may use it; dropping a future loses no
+/// message.
 #[derive(Clone, Debug)]
 pub struct Connection {
     inner: connection::Connection,
@@ -167,7 +170,8 @@ impl Connection {
         Ok(self.recv_into(&mut message).await?.then_some(message))
     }
 
-    /// Waits for the next message, which replaces the contents of `message`. False when the peer has closed its side.
+    /// Waits for the next message, which replaces the contents of `message`. False when the peer
+    /// has closed its side.
     pub async fn recv_into(&self, message: &mut Vec<u8>) -> Result<bool, Error> {
         let shared = &self.inner.shared;
         self.wait(|state| Ok(shared.try_recv(state, message))).await
@@ -181,7 +185,8 @@ impl Connection {
         self.operate(op, from).await
     }
 
-    /// Reads the peer's memory into as many bytes of registered memory; returns it once that is done.
+    /// Reads the peer's memory into as many bytes of registered memory; returns it once that is
+    /// done.
     pub async fn read(&self, from: RemoteSlice, into: impl Into<Memory>) -> Result<Memory, Error> {
         let into = into.into();
         remote::check(&from, into.len() as u64)?;
@@ -246,7 +251,8 @@ impl Connection {
         }
     }
 
-    /// Sleeps until the channel is readable, another task has seen something, or nothing came for a while.
+    /// Sleeps until the channel is readable, another task has seen something, or nothing came for a
+    /// while.
     async fn sleep(&self, mut woken: impl Future<Output = ()> + Unpin) -> Result<(), Error> {
         let shared = &self.inner.shared;
         let mut readable = pin!(self.channel.readable());

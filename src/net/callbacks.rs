@@ -20,8 +20,9 @@ type OnDisconnect = dyn Fn(&Connection, Option<&Error>) + Send + Sync;
 
 /// What a program does when something happens on a connection.
 ///
-/// Callbacks of one connection are called one after the other, by a thread of its own; those of several connections at the
-/// same time. A callback may send, and may block: then the peer's messages wait in the ring.
+/// Callbacks of one connection are called one after the other, by a thread of its own; those of
+/// several connections at the same time. A callback may send, and may block: then the peer's
+/// messages wait in the ring.
 ///
 /// ```
 /// use roce::net::{Callbacks, Connection, Listener};

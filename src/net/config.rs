@@ -8,34 +8,38 @@ use super::limits::{
 
 use crate::setters::setters;
 
-/// Sizes and times of connections of an [`Endpoint`](super::Endpoint). A connection takes memory for its ring, for a quarter of it,
-/// and for as much of the peer's ring as it uses.
+/// Sizes and times of connections of an [`Endpoint`](super::Endpoint). A connection takes memory
+/// for its ring, for a quarter of it, and for as much of the peer's ring as it uses.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct Config {
-    /// Bytes of the ring that the peer writes messages into: the next power of two. Messages of up to a quarter of the peer's
-    /// ring are copied there; the peer reads larger ones from the sender's memory.
+    /// Bytes of the ring that the peer writes messages into: the next power of two. Messages of up
+    /// to a quarter of the peer's ring are copied there; the peer reads larger ones from the
+    /// sender's memory.
     pub ring: usize,
-    /// Multiple of the own ring that is used of the peer's ring, at most. This side has as much memory to send from, so that a
-    /// peer with a large ring does not decide how much that is.
+    /// Multiple of the own ring that is used of the peer's ring, at most. This side has as much
+    /// memory to send from, so that a peer with a large ring does not decide how much that is.
     pub ring_multiple: usize,
     /// Number of WRITEs that the peer may be ahead of this program.
     pub writes: u16,
     /// Bytes of a message that the peer sends, at the most.
     pub message_max: u64,
-    /// How long a waiting call polls before it sleeps. It should be longer than it takes to wake the peer's thread: if sender and
-    /// receiver sleep in turns, small messages stream at a fifth of the speed.
+    /// How long a waiting call polls before it sleeps. It should be longer than it takes to wake
+    /// the peer's thread: if sender and receiver sleep in turns, small messages stream at a fifth
+    /// of the speed.
     pub busy_poll: Duration,
     /// How long a waiting call hears nothing before it has the peer's NIC show that it is there.
     pub keepalive: Duration,
-    /// Number of retransmissions without progress after which the peer is lost, at most 7. The time before each doubles, so
-    /// that one less halves the time in which a death is noticed. The side that connects decides for both.
+    /// Number of retransmissions without progress after which the peer is lost, at most 7. The time
+    /// before each doubles, so that one less halves the time in which a death is noticed. The side
+    /// that connects decides for both.
     pub retries: u8,
     /// How long it may take to connect, or to accept.
     pub connect_timeout: Duration,
     /// How long a connection that is closed or dropped waits for its messages to arrive.
     pub linger: Duration,
-    /// Number of peers that were answered and are not yet connected, at most. The oldest makes room.
+    /// Number of peers that were answered and are not yet connected, at most. The oldest makes
+    /// room.
     pub half_open: usize,
     /// Number of these that have the same address, at most. The oldest of them makes room.
     pub half_open_per_source: usize,

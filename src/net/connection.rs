@@ -10,14 +10,15 @@ use super::error::Error;
 use super::shared::{Shared, State};
 use crate::device::{Mr, MrSlice, Pd};
 
-/// Bytes of a message from which on it is not copied if it lies in registered memory: a smaller one takes less time to copy than
-/// another entry of a scatter/gather list.
+/// Bytes of a message from which on it is not copied if it lies in registered memory: a smaller one
+/// takes less time to copy than another entry of a scatter/gather list.
 const LEND_MIN: usize = 4096;
 
-/// A connection: messages in order, each whole, in both directions, and memory of the peer's that can be read and written.
+/// A connection: messages in order, each whole, in both directions, and memory of the peer's that
+/// can be read and written.
 ///
-/// Any number of threads may use it. Cloning gives another handle to the same connection, which is closed with the last of
-/// them. Then the peer's [`recv`](Self::recv) ends after the last message.
+/// Any number of threads may use it. Cloning gives another handle to the same connection, which is
+/// closed with the last of them. Then the peer's [`recv`](Self::recv) ends after the last message.
 ///
 /// ```
 /// use roce::net::{Connection, Listener};
@@ -91,8 +92,8 @@ impl Connection {
         Ok(self.pd().allocate(len, EVERY_RIGHT)?)
     }
 
-    /// Sends a message. It waits while the peer's ring is full: a peer that does not read holds up the sender, and takes no
-    /// memory.
+    /// Sends a message. It waits while the peer's ring is full: a peer that does not read holds up
+    /// the sender, and takes no memory.
     pub fn send(&self, message: &[u8]) -> Result<(), Error> {
         self.send_parts(&[message], None)
     }
@@ -130,8 +131,9 @@ impl Connection {
         if sent { Ok(()) } else { Err(Error::WouldBlock) }
     }
 
-    /// Queues a message without a doorbell: it goes with the next [`flush`](Self::flush) or message that is sent, or when the
-    /// ring is full. Messages that are queued one behind the other share packets.
+    /// Queues a message without a doorbell: it goes with the next [`flush`](Self::flush) or message
+    /// that is sent, or when the ring is full. Messages that are queued one behind the other share
+    /// packets.
     pub fn queue(&self, message: &[u8]) -> Result<(), Error> {
         let parts = [message];
         let message = self.shared.outgoing(&parts)?;
@@ -150,9 +152,11 @@ impl Connection {
         })
     }
 
-    /// Sends a message that lies in registered memory, without a copy on this side. Its bytes must stay as they are until
-    /// [`wait_read`](Self::wait_read) returns. The peer reads a message that is too large for its ring from the region, which
-    /// must allow [`REMOTE_READ`](crate::verbs::Access::REMOTE_READ) then. A message of less than 4 KiB is copied.
+    /// Sends a message that lies in registered memory, without a copy on this side. Its bytes must
+    /// stay as they are until [`wait_read`](Self::wait_read) returns. The peer reads a message that
+    /// is too large for its ring from the region, which must allow
+    /// [`REMOTE_READ`](crate::verbs::Access::REMOTE_READ) then. A message of less than 4 KiB is
+    /// copied.
     pub fn send_region(&self, message: &MrSlice) -> Result<(), Error> {
         if message.len() < LEND_MIN {
             return self.send(&message.to_vec());
@@ -163,8 +167,8 @@ impl Connection {
         })
     }
 
-    /// Waits until memory that was sent by [`send_region`](Self::send_region) may change: the peer has its bytes, and its
-    /// program has taken messages that are too large for its ring.
+    /// Waits until memory that was sent by [`send_region`](Self::send_region) may change: the peer
+    /// has its bytes, and its program has taken messages that are too large for its ring.
     pub fn wait_read(&self) -> Result<(), Error> {
         self.shared.wait(None, |state| Ok(state.core.has_delivered_lent().then_some(())))
     }
@@ -175,8 +179,8 @@ impl Connection {
         Ok(self.recv_into(&mut message)?.then_some(message))
     }
 
-    /// Waits for the next message, which replaces the contents of `message`: a buffer that is used for all messages is
-    /// allocated once. False when the peer has closed its side.
+    /// Waits for the next message, which replaces the contents of `message`: a buffer that is used
+    /// for all messages is allocated once. False when the peer has closed its side.
     pub fn recv_into(&self, message: &mut Vec<u8>) -> Result<bool, Error> {
         self.shared.wait(None, |state| Ok(self.shared.try_recv(state, message)))
     }
@@ -199,13 +203,14 @@ impl Connection {
         }
     }
 
-    /// Tells the peer, behind all messages, that no other follows: its [`recv`](Self::recv) ends. Messages of the peer can
-    /// still be received.
+    /// Tells the peer, behind all messages, that no other follows: its [`recv`](Self::recv) ends.
+    /// Messages of the peer can still be received.
     pub fn finish(&self) -> Result<(), Error> {
         self.finish_timeout(Duration::MAX)
     }
 
-    /// Finishes this side, but waits no longer than `timeout`: then it fails, and the peer is told when its ring has room.
+    /// Finishes this side, but waits no longer than `timeout`: then it fails, and the peer is told
+    /// when its ring has room.
     pub fn finish_timeout(&self, timeout: Duration) -> Result<(), Error> {
         self.shared.wait(Some(timeout), |state| {
             state.core.finish();
@@ -214,17 +219,20 @@ impl Connection {
         })
     }
 
-    /// Closes the connection: returns when all messages have arrived at the peer, and large ones were taken by its program.
-    /// Messages that were not received are dropped, and the peer cannot send any more. Fails with
-    /// [`Error::Undelivered`] if messages did not arrive within [`linger`](super::Config::linger), or because the peer
-    /// has gone. Dropping the last handle does the same, and tells nothing.
+    /// Closes the connection: returns when all messages have arrived at the peer, and large ones
+    /// were taken by its program. Messages that were not received are dropped, and the peer cannot
+    /// send any more. Fails with [`Error::Undelivered`] if messages did not arrive within
+    /// [`linger`](super::Config::linger), or because the peer has gone. Dropping the last handle
+    /// does the same, and tells nothing.
     ///
-    /// A process that ends without either, by [`std::process::exit`] for example, sends what its NIC has sent until then.
+    /// A process that ends without either, by [`std::process::exit`] for example, sends what its
+    /// NIC has sent until then.
     pub fn close(&self) -> Result<(), Error> {
         self.shared.close(self.shared.config.linger)
     }
 
-    /// Ends the connection at once: messages that have not arrived are lost, and the peer notices when it sends or waits.
+    /// Ends the connection at once: messages that have not arrived are lost, and the peer notices
+    /// when it sends or waits.
     pub fn abort(&self) {
         self.shared.abort();
     }
@@ -234,7 +242,8 @@ impl Connection {
         usize::try_from(self.shared.lock().core.ring_used()).unwrap_or(usize::MAX)
     }
 
-    /// Polls once: completions are handled, and what they allow is posted. Calls that wait do so by themselves.
+    /// Polls once: completions are handled, and what they allow is posted. Calls that wait do so by
+    /// themselves.
     pub fn poll(&self) -> bool {
         self.shared.progress(&mut self.shared.lock())
     }

@@ -1,4 +1,5 @@
-//! Connections of devices without a connection manager: what it would tell goes over a TCP connection.
+//! Connections of devices without a connection manager: what it would tell goes over a TCP
+//! connection.
 
 use std::io::{self, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpStream};
@@ -128,7 +129,8 @@ pub(super) fn connect(
     Ok(Dialed { ring, about: about(&stream, private_data) })
 }
 
-/// Connects a queue pair to that of a peer that asks for it, and answers. The peer says by a byte when it is connected.
+/// Connects a queue pair to that of a peer that asks for it, and answers. The peer says by a byte
+/// when it is connected.
 pub(super) fn accept(
     prepared: &Prepared,
     stream: &mut TcpStream,

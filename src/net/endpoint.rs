@@ -23,8 +23,8 @@ use crate::verbs::Access;
 
 /// A device, and how its connections are made. Cloning gives another handle to the same one.
 ///
-/// [`Listener::bind`] and [`Connection::connect`] open one by themselves: a soft NIC at an address of this machine. A program
-/// that wants another device, or other rings, opens its endpoint itself.
+/// [`Listener::bind`] and [`Connection::connect`] open one by themselves: a soft NIC at an address
+/// of this machine. A program that wants another device, or other rings, opens its endpoint itself.
 ///
 /// ```
 /// use roce::net::{Config, Endpoint};
@@ -74,11 +74,12 @@ fn opened() -> &'static Opened {
 }
 
 impl Endpoint {
-    /// Opens a device by its name: `udp:192.0.2.1`, `raw:eth0`, `soft:eth0` for a soft NIC, `verbs:mlx5_0` for a card. It connects
-    /// by the connection manager, and by TCP connections where a card has none.
+    /// Opens a device by its name: `udp:192.0.2.1`, `raw:eth0`, `soft:eth0` for a soft NIC,
+    /// `verbs:mlx5_0` for a card. It connects by the connection manager, and by TCP connections
+    /// where a card has none.
     ///
-    /// A soft NIC can be tried on a bad network: `udp:192.0.2.1?loss=1%,dup=1%` does so to the packets that it sends, as
-    /// [`fault`] describes.
+    /// A soft NIC can be tried on a bad network: `udp:192.0.2.1?loss=1%,dup=1%` does so to the
+    /// packets that it sends, as [`fault`] describes.
     pub fn open(name: &str) -> Result<Self, Error> {
         if let Some(card) = name.strip_prefix("verbs:") {
             let context = Context::new(RdmaNic::open(card)?);
@@ -102,8 +103,8 @@ impl Endpoint {
         Self::with_signaling(&context, Signaling::Cm(manager))
     }
 
-    /// Uses any device, and connects by a TCP connection: listeners and peers are named by addresses of the operating
-    /// system's network.
+    /// Uses any device, and connects by a TCP connection: listeners and peers are named by
+    /// addresses of the operating system's network.
     pub fn over_tcp(context: impl Into<Context>) -> Result<Self, Error> {
         Self::with_signaling(&context.into(), Signaling::Tcp)
     }
@@ -113,7 +114,8 @@ impl Endpoint {
         Ok(Self { inner: Arc::new(inner), config: Config::default() })
     }
 
-    /// The soft NIC at an address of this machine: the one that this process has there, or a new one.
+    /// The soft NIC at an address of this machine: the one that this process has there, or a new
+    /// one.
     pub fn at(address: IpAddr) -> Result<Self, Error> {
         let mut opened = opened().lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(inner) = opened.get(&address).and_then(Weak::upgrade) {
@@ -125,8 +127,9 @@ impl Endpoint {
         Ok(endpoint)
     }
 
-    /// The soft NIC from which an address is reached. Where another process has the address that the route names, and the
-    /// peer is on this machine, at a loopback address or another one, it is at a loopback address that is free.
+    /// The soft NIC from which an address is reached. Where another process has the address that
+    /// the route names, and the peer is on this machine, at a loopback address or another one, it
+    /// is at a loopback address that is free.
     pub fn towards(peer: SocketAddr) -> Result<Self, Error> {
         let source = route::route_to(peer, None)?.source;
         let source = source.ok_or_else(|| Error::Spec(format!("no route leads to {peer}")))?;
@@ -154,8 +157,9 @@ impl Endpoint {
         Ok(self.pd().allocate(len, EVERY_RIGHT)?)
     }
 
-    /// Publishes memory on every connection that this endpoint makes from now on: a peer finds it by
-    /// [`Connection::lookup`] as soon as it is connected. What was published under the number before is replaced.
+    /// Publishes memory on every connection that this endpoint makes from now on: a peer finds it
+    /// by [`Connection::lookup`] as soon as it is connected. What was published under the number
+    /// before is replaced.
     pub fn publish(&self, id: u64, memory: &MrSlice) -> Result<(), Error> {
         let mut published = self.inner.published.lock().unwrap_or_else(PoisonError::into_inner);
         let known = published.iter().position(|(known, _)| *known == id);
@@ -175,7 +179,8 @@ impl Endpoint {
         Prepared::new(self.pd(), &self.config, published.clone())
     }
 
-    /// Listens at an address of the device, or, over TCP, of this machine. Port 0 is one that is free.
+    /// Listens at an address of the device, or, over TCP, of this machine. Port 0 is one that is
+    /// free.
     pub fn listen(&self, at: impl ToSocketAddrs) -> Result<Listener, Error> {
         let at = first(at)?;
         match &self.inner.signaling {

@@ -13,7 +13,8 @@ use crate::verbs::{ConnectError, CreateError, KeyError, PostError, WcStatus};
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The peer does not answer any more, or its NIC refused an operation. Every later call fails in the same way.
+    /// The peer does not answer any more, or its NIC refused an operation. Every later call fails
+    /// in the same way.
     #[error("the connection is lost: {0}")]
     Lost(WcStatus),
     /// The peer did what the protocol does not allow.

@@ -1,4 +1,5 @@
-//! Entry points of fuzz targets: hellos and rings of peers that send anything. Not part of the interface.
+//! Entry points of fuzz targets: hellos and rings of peers that send anything. Not part of the
+//! interface.
 
 use super::core::{Core, Local, OwnMemory, PeerRing, Taken, receive_id, receives, sends};
 use super::dial::{OFFER, Offer};
@@ -15,7 +16,8 @@ const CHUNK: u32 = 256;
 const WRITES: u16 = 4;
 const MESSAGE_MAX: u64 = 5000;
 
-/// A hello or an offer of a peer: what is taken from it is within bounds, and says the same when it is emitted.
+/// A hello or an offer of a peer: what is taken from it is within bounds, and says the same when it
+/// is emitted.
 pub fn net_hello(input: &[u8]) {
     if let Some((ring, private_data)) = hello::parse(input) {
         assert!(private_data.len() <= PRIVATE_DATA_MAX);
@@ -48,7 +50,8 @@ impl Script<'_> {
     }
 }
 
-/// A connection whose peer writes anything into the ring, with any immediate data, while the program does what it may.
+/// A connection whose peer writes anything into the ring, with any immediate data, while the
+/// program does what it may.
 struct Run<'a> {
     script: Script<'a>,
     core: Core,
@@ -129,7 +132,8 @@ impl Run<'_> {
         self.post();
     }
 
-    /// The peer writes bytes of the input anywhere in the ring, and tells any length and any immediate data.
+    /// The peer writes bytes of the input anywhere in the ring, and tells any length and any
+    /// immediate data.
     fn write(&mut self) {
         let (at, count) =
             (u64::from(self.script.word()) % u64::from(RING), self.script.byte() % 40);

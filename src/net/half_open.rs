@@ -1,7 +1,8 @@
 //! Peers that were answered and are not yet connected.
 //!
-//! A listener accepts what is established. A peer that asks and then says nothing holds up no other; the number of such peers is
-//! bounded, in all and for each address, and the oldest makes room.
+//! A listener accepts what is established. A peer that asks and then says nothing holds up no
+//! other; the number of such peers is bounded, in all and for each address, and the oldest makes
+//! room.
 
 use std::io::{self, Read};
 use std::net::{IpAddr, TcpStream};

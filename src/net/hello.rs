@@ -1,4 +1,5 @@
-//! What two sides tell each other when they connect: the private data of the connection manager's messages.
+//! What two sides tell each other when they connect: the private data of the connection manager's
+//! messages.
 
 use super::core::PeerRing;
 use super::limits::{PRIVATE_DATA_MAX, RING_MAX, RING_MIN, WRITES_MAX};

@@ -17,26 +17,28 @@ pub const OPERATIONS_MAX: usize = 64;
 /// Number of READs of one large message in flight, at most.
 pub(super) const CHUNKS: usize = 4;
 
-/// Number of WRITEs without payload that may arrive before the program polls. A peer tells of consumed WRITEs each time that it
-/// consumed half of the ring, by bytes or by WRITEs: four times at the most. It tells of each large message once, and of its
-/// end twice.
+/// Number of WRITEs without payload that may arrive before the program polls. A peer tells of
+/// consumed WRITEs each time that it consumed half of the ring, by bytes or by WRITEs: four times
+/// at the most. It tells of each large message once, and of its end twice.
 pub(super) const CONTROLS_MAX: u16 = 4 + RENDEZVOUS_MAX + 2;
 
-/// Work requests beside WRITEs to the ring that may be in flight: operations, chunks, controls, a probe.
+/// Work requests beside WRITEs to the ring that may be in flight: operations, chunks, controls, a
+/// probe.
 pub(super) const SENDS_BESIDE: usize = OPERATIONS_MAX + CHUNKS + CONTROLS_MAX as usize + 1;
 
-/// Number of bytes of private data that a program may add when it connects: what the connection manager has room for beside
-/// the connection's own.
+/// Number of bytes of private data that a program may add when it connects: what the connection
+/// manager has room for beside the connection's own.
 pub const PRIVATE_DATA_MAX: usize = 36;
 
-/// Number of peers that a listener has answered and that are not yet connected, at most, unless the configuration says
-/// otherwise.
+/// Number of peers that a listener has answered and that are not yet connected, at most, unless the
+/// configuration says otherwise.
 pub const HALF_OPEN_MAX: usize = 128;
 
 /// Number of these that have the same address, at most, unless the configuration says otherwise.
 pub const HALF_OPEN_PER_SOURCE: usize = 32;
 
-/// Number of peers whose offers a listener over TCP waits for at the same time. The one that has waited longest makes room.
+/// Number of peers whose offers a listener over TCP waits for at the same time. The one that has
+/// waited longest makes room.
 pub(super) const OFFERS_MAX: usize = 64;
 
 /// Number of these that have the same address, at most.

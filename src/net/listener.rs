@@ -53,14 +53,15 @@ pub struct Listener {
 
 #[derive(Debug)]
 enum By {
-    /// Endpoints with the connection manager's listener of each. The first one wakes those that wait, for all.
+    /// Endpoints with the connection manager's listener of each. The first one wakes those that
+    /// wait, for all.
     Cm(Vec<(Endpoint, connect::Listener)>),
     Tcp(Offers),
 }
 
 impl Listener {
-    /// Listens at an address of this machine, with a soft NIC there. Port 0 is one that is free. `0.0.0.0` and `::` stand for
-    /// all addresses of this machine that no other program has now.
+    /// Listens at an address of this machine, with a soft NIC there. Port 0 is one that is free.
+    /// `0.0.0.0` and `::` stand for all addresses of this machine that no other program has now.
     pub fn bind(at: impl ToSocketAddrs) -> Result<Self, Error> {
         Self::bind_with(at, Config::default())
     }
@@ -115,7 +116,8 @@ impl Listener {
         Self { endpoint, by: By::Tcp(offers), half_open, counters }
     }
 
-    /// Returns the address that it listens at: the unspecified one, with its port, if there are several.
+    /// Returns the address that it listens at: the unspecified one, with its port, if there are
+    /// several.
     pub fn local_addr(&self) -> Result<SocketAddr, Error> {
         match &self.by {
             By::Cm(all) => {
@@ -128,12 +130,14 @@ impl Listener {
         }
     }
 
-    /// Returns its endpoint, the first one if there are several. Memory for a connection is of [`Connection::pd`].
+    /// Returns its endpoint, the first one if there are several. Memory for a connection is of
+    /// [`Connection::pd`].
     pub fn endpoint(&self) -> &Endpoint {
         &self.endpoint
     }
 
-    /// Waits for the next connection that is established. Peers that asked for one and said nothing since hold up no other.
+    /// Waits for the next connection that is established. Peers that asked for one and said nothing
+    /// since hold up no other.
     pub fn accept(&self) -> Result<Connection, Error> {
         loop {
             match self.accept_timeout(Duration::MAX) {
@@ -174,7 +178,8 @@ impl Listener {
         self.half_open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes a connection that is established; otherwise answers a peer that asks, or waits until something happens.
+    /// Takes a connection that is established; otherwise answers a peer that asks, or waits until
+    /// something happens.
     fn try_accept(
         &self,
         half_open: &mut HalfOpens,
@@ -233,8 +238,8 @@ impl Listener {
         }
     }
 
-    /// Takes the next request of a peer that speaks this protocol; another one is refused. Otherwise waits until something
-    /// happens.
+    /// Takes the next request of a peer that speaks this protocol; another one is refused.
+    /// Otherwise waits until something happens.
     fn next_request(&self, seen: Option<u64>, timeout: Duration) -> Result<Option<Request>, Error> {
         let all = match &self.by {
             By::Cm(all) => all,

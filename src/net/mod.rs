@@ -1,12 +1,14 @@
 //! Messages and remote memory for programs that know sockets.
 //!
-//! A [`Listener`] accepts and a [`Connection`] connects, as those of [`std::net`] do. What goes over a connection is messages
-//! of any size, whole and in order. They are written straight into the peer's memory, so that a program that polls gets
-//! one without a system call. Memory that the peer has [published](Connection::publish) can be read, written, and changed
-//! atomically, and the peer's program does nothing for it.
+//! A [`Listener`] accepts and a [`Connection`] connects, as those of [`std::net`] do. What goes
+//! over a connection is messages of any size, whole and in order. They are written straight into
+//! the peer's memory, so that a program that polls gets one without a system call. Memory that the
+//! peer has [published](Connection::publish) can be read, written, and changed atomically, and the
+//! peer's program does nothing for it.
 //!
-//! The same program runs on any [`Device`](crate::device::Device): on a soft NIC, which needs no hardware and no privilege; on
-//! a card, through libibverbs; on two NICs on a [`cable`](crate::link::cable) in a unit test.
+//! The same program runs on any [`Device`](crate::device::Device): on a soft NIC, which needs no
+//! hardware and no privilege; on a card, through libibverbs; on two NICs on a
+//! [`cable`](crate::link::cable) in a unit test.
 //!
 //! ```
 //! use roce::net::{Connection, Listener};
@@ -31,8 +33,8 @@
 //!
 //! # Many messages, large messages
 //!
-//! A message has any size. [`Connection::queue`] and [`Connection::flush`] send many with one doorbell;
-//! [`Connection::recv_into`] allocates nothing for each.
+//! A message has any size. [`Connection::queue`] and [`Connection::flush`] send many with one
+//! doorbell; [`Connection::recv_into`] allocates nothing for each.
 //!
 //! ```
 //! # use roce::net::{Connection, Listener};
@@ -61,8 +63,8 @@
 //!
 //! # Memory of the peer
 //!
-//! Memory is published under a number. The peer looks it up, and then reads, writes and changes it; the program that published it
-//! does nothing for that.
+//! Memory is published under a number. The peer looks it up, and then reads, writes and changes it;
+//! the program that published it does nothing for that.
 //!
 //! ```
 //! # use roce::net::{Connection, Listener};
@@ -89,8 +91,9 @@
 //!
 //! # Callbacks and futures
 //!
-//! [`Listener::serve`] and [`Connection::start`] call back ([`Callbacks`]) instead of blocking. With the feature `tokio` there are
-//! futures, `asynchronous::Connection`, and no runtime of this library's own.
+//! [`Listener::serve`] and [`Connection::start`] call back ([`Callbacks`]) instead of blocking.
+//! With the feature `tokio` there are futures, `asynchronous::Connection`, and no runtime of this
+//! library's own.
 //!
 //! ```
 //! use roce::net::{Callbacks, Connection, Listener};
@@ -105,30 +108,35 @@
 //!
 //! # Flow control
 //!
-//! A peer that does not read gets as much as its ring holds; then the sender waits. Nothing grows. Of a peer's ring at most
-//! [`ring_multiple`](Config::ring_multiple) times the own one is used, whatever the peer says.
+//! A peer that does not read gets as much as its ring holds; then the sender waits. Nothing grows.
+//! Of a peer's ring at most [`ring_multiple`](Config::ring_multiple) times the own one is used,
+//! whatever the peer says.
 //!
 //! # Ends and failures
 //!
-//! [`Connection::close`], and dropping the last handle, wait until the peer has all messages, at most
-//! [`linger`](Config::linger). `close` fails with [`Error::Undelivered`] if it is not known to have some. The peer's
-//! [`recv`](Connection::recv) returns `None` after the last message. A peer that dies is noticed when work in flight is not
-//! acknowledged, and a call that waits has the peer's NIC show every [`keepalive`](Config::keepalive) that it is there: then the
-//! call fails with [`Error::Lost`]. Messages that had arrived are received first.
+//! [`Connection::close`], and dropping the last handle, wait until the peer has all messages, at
+//! most [`linger`](Config::linger). `close` fails with [`Error::Undelivered`] if it is not known to
+//! have some. The peer's [`recv`](Connection::recv) returns `None` after the last message. A peer
+//! that dies is noticed when work in flight is not acknowledged, and a call that waits has the
+//! peer's NIC show every [`keepalive`](Config::keepalive) that it is there: then the call fails
+//! with [`Error::Lost`]. Messages that had arrived are received first.
 //!
 //! # Strangers
 //!
-//! [`Listener::accept`] returns connections that are established. Requests of peers that say nothing more are bounded, in all and
-//! for each address ([`half_open`](Config::half_open), [`half_open_per_source`](Config::half_open_per_source)), and the oldest is
-//! forgotten first. What a peer writes is checked; one that does not keep to the protocol ends its own connection, with
-//! [`Error::Protocol`]. Peers do not prove who they are, and nothing is encrypted: a [`group`](crate::group) has a secret.
+//! [`Listener::accept`] returns connections that are established. Requests of peers that say
+//! nothing more are bounded, in all and for each address ([`half_open`](Config::half_open),
+//! [`half_open_per_source`](Config::half_open_per_source)), and the oldest is forgotten first. What
+//! a peer writes is checked; one that does not keep to the protocol ends its own connection, with
+//! [`Error::Protocol`]. Peers do not prove who they are, and nothing is encrypted: a
+//! [`group`](crate::group) has a secret.
 //!
 //! # Addresses
 //!
-//! A soft NIC speaks for an IP address. [`Listener::bind`] has one at the address that it is given, or at all addresses of the
-//! machine for `0.0.0.0`, and [`Connection::connect`] one at the address from which the peer is reached. One process of a
-//! machine can have an address at a time (UDP port 4791). Where the server on the same machine has it, the client takes a free
-//! loopback address, as 127.0.0.2. An [`Endpoint`] is for other devices, and for other sizes and times.
+//! A soft NIC speaks for an IP address. [`Listener::bind`] has one at the address that it is given,
+//! or at all addresses of the machine for `0.0.0.0`, and [`Connection::connect`] one at the address
+//! from which the peer is reached. One process of a machine can have an address at a time (UDP port
+//! 4791). Where the server on the same machine has it, the client takes a free loopback address, as
+//! 127.0.0.2. An [`Endpoint`] is for other devices, and for other sizes and times.
 #![forbid(unsafe_code)]
 
 #[cfg(feature = "tokio")]

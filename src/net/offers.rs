@@ -1,4 +1,5 @@
-//! A TCP listener that reads the offers of several peers at once: one that says nothing holds up no other.
+//! A TCP listener that reads the offers of several peers at once: one that says nothing holds up no
+//! other.
 
 use std::io::{self, Read};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
@@ -16,7 +17,8 @@ use super::shared::now;
 /// How long a peer has for its offer, and to answer.
 pub(super) const OFFER_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// How often a caller looks, at least: another one may have left peers whose offers have not arrived.
+/// How often a caller looks, at least: another one may have left peers whose offers have not
+/// arrived.
 const LOOK: Duration = Duration::from_millis(50);
 
 /// Listens for peers, and reads their offers.

@@ -39,15 +39,16 @@ use crate::verbs::SendOp;
 /// # Ok::<(), roce::net::Error>(())
 /// ```
 impl Connection {
-    /// Publishes memory under a number: the peer finds it by [`lookup`](Self::lookup), and may do with it what the rights
-    /// of its region allow. What was published under the number before is replaced.
+    /// Publishes memory under a number: the peer finds it by [`lookup`](Self::lookup), and may do
+    /// with it what the rights of its region allow. What was published under the number before is
+    /// replaced.
     pub fn publish(&self, id: u64, memory: &MrSlice) -> Result<(), Error> {
         self.publish_as(&memory.remote(), Published { id, _memory: Some(memory.clone()) })
     }
 
-    /// Publishes memory by its address and key, for memory that was registered without an [`Mr`](crate::device::Mr), such as
-    /// memory of a program in another language. The caller keeps it registered until it has
-    /// [withdrawn](Self::unpublish) it, or the connection has ended.
+    /// Publishes memory by its address and key, for memory that was registered without an
+    /// [`Mr`](crate::device::Mr), such as memory of a program in another language. The caller keeps
+    /// it registered until it has [withdrawn](Self::unpublish) it, or the connection has ended.
     pub fn publish_remote(&self, id: u64, memory: RemoteSlice) -> Result<(), Error> {
         self.publish_as(&memory, Published { id, _memory: None })
     }
@@ -70,8 +71,9 @@ impl Connection {
         Ok(())
     }
 
-    /// Withdraws what was published under a number: [`lookup`](Self::lookup) finds it no more. Returns whether there was
-    /// something. A peer that has looked it up before keeps its key, which works as long as the memory is registered.
+    /// Withdraws what was published under a number: [`lookup`](Self::lookup) finds it no more.
+    /// Returns whether there was something. A peer that has looked it up before keeps its key,
+    /// which works as long as the memory is registered.
     pub fn unpublish(&self, id: u64) -> bool {
         let shared = &self.shared;
         let mut published = shared.published.lock().unwrap_or_else(PoisonError::into_inner);
@@ -86,8 +88,8 @@ impl Connection {
         self.shared.ring.write(offset, entry).expect("the directory lies in the region");
     }
 
-    /// Finds memory that the peer has published under a number. It reads the peer's directory: the peer's program does
-    /// nothing for it.
+    /// Finds memory that the peer has published under a number. It reads the peer's directory: the
+    /// peer's program does nothing for it.
     pub fn lookup(&self, id: u64) -> Result<Option<RemoteSlice>, Error> {
         self.lookup_timeout(id, Duration::MAX)
     }
@@ -120,8 +122,8 @@ impl Connection {
         self.write_timeout(bytes, to, Duration::MAX)
     }
 
-    /// Writes bytes to the beginning of the peer's memory, but waits no longer than `timeout`: then it fails, and the bytes
-    /// may be written later.
+    /// Writes bytes to the beginning of the peer's memory, but waits no longer than `timeout`: then
+    /// it fails, and the bytes may be written later.
     pub fn write_timeout(
         &self,
         bytes: &[u8],
@@ -158,7 +160,8 @@ impl Connection {
         self.compare_swap_timeout(at, expected, new, Duration::MAX)
     }
 
-    /// Compares and swaps, but waits no longer than `timeout`: then it fails, and may be done later.
+    /// Compares and swaps, but waits no longer than `timeout`: then it fails, and may be done
+    /// later.
     pub fn compare_swap_timeout(
         &self,
         at: RemoteSlice,
@@ -194,8 +197,9 @@ impl Connection {
         Ok(u64::from_ne_bytes(word))
     }
 
-    /// Begins to write registered memory to the peer's, without a copy. Up to 64 operations may be begun at a time; it waits
-    /// while there are more. A message that is sent later arrives after what is written.
+    /// Begins to write registered memory to the peer's, without a copy. Up to 64 operations may be
+    /// begun at a time; it waits while there are more. A message that is sent later arrives after
+    /// what is written.
     pub fn begin_write(
         &self,
         from: impl Into<Memory>,
@@ -261,7 +265,8 @@ pub struct Operation<'a> {
 }
 
 impl Operation<'_> {
-    /// Waits until it is done; returns its memory. An operation that the peer's NIC refuses ends the connection.
+    /// Waits until it is done; returns its memory. An operation that the peer's NIC refuses ends
+    /// the connection.
     pub fn wait(self) -> Result<Memory, Error> {
         self.wait_for(None)
     }

@@ -1,8 +1,9 @@
 //! A connection's core on its queue pair: what all forms of the interface share.
 //!
-//! One lock guards the core. Each call that waits makes progress itself: it polls, tells the core completions, and posts what
-//! it yields. After a while it sleeps. Of several threads that wait one sleeps on the completion channel, the others on a
-//! condition variable until that one has made progress.
+//! One lock guards the core. Each call that waits makes progress itself: it polls, tells the core
+//! completions, and posts what it yields. After a while it sleeps. Of several threads that wait one
+//! sleeps on the completion channel, the others on a condition variable until that one has made
+//! progress.
 
 mod prepared;
 mod wait;
@@ -36,10 +37,11 @@ const POLL_BATCH: usize = 32;
 const RECEIVE_BATCH: usize = 16;
 /// Parts of memory that an operation has at the most.
 pub(super) const PARTS_MAX: usize = 4;
-/// Number of work requests in flight from which on a sender polls now and then: the kernel segments no more packets in one call.
+/// Number of work requests in flight from which on a sender polls now and then: the kernel segments
+/// no more packets in one call.
 const POLL_FROM: usize = 64;
-/// Bytes that a sender posts before it polls: while it copies the next message, the network carries these. Two messages of
-/// 64 KiB share a poll and a system call to send.
+/// Bytes that a sender posts before it polls: while it copies the next message, the network carries
+/// these. Two messages of 64 KiB share a poll and a system call to send.
 const POLL_BYTES: usize = 96 << 10;
 /// Time between two looks whether a peer that has closed is still there, at first and at the most.
 const CLOSE_LOOK: Duration = Duration::from_millis(1);
@@ -249,8 +251,8 @@ impl Shared {
         Ok(Outgoing { parts, len, large })
     }
 
-    /// Sends a message, or only queues it if another one is to follow; false if there is no room. What is sent is posted: nothing
-    /// has to be done for it afterwards.
+    /// Sends a message, or only queues it if another one is to follow; false if there is no room.
+    /// What is sent is posted: nothing has to be done for it afterwards.
     #[inline]
     pub(super) fn try_send(
         &self,
@@ -295,7 +297,8 @@ impl Shared {
         Ok(queued)
     }
 
-    /// Sends a message from where it lies, or tells the peer where it may read it; false if there is no room.
+    /// Sends a message from where it lies, or tells the peer where it may read it; false if there
+    /// is no room.
     pub(super) fn try_send_region(
         &self,
         state: &mut State,
@@ -335,7 +338,8 @@ impl Shared {
         queued
     }
 
-    /// Begins an operation on the peer's memory; gives the memory back if too many wait. `Ok` holds its number.
+    /// Begins an operation on the peer's memory; gives the memory back if too many wait. `Ok` holds
+    /// its number.
     pub(super) fn try_operate(
         &self,
         state: &mut State,
@@ -421,13 +425,14 @@ impl Shared {
             state.core.close();
             // Messages that the program did not take are dropped.
             while self.try_recv(state, &mut discarded) == Some(true) {}
-            // A peer that has closed, too, is waited for: this side repeats an acknowledgment that it has not got, as long
-            // as there is this side.
+            // A peer that has closed, too, is waited for: this side repeats an acknowledgment that
+            // it has not got, as long as there is this side.
             Ok(state.core.is_closed_and_delivered().then_some(()))
         })
     }
 
-    /// Whether the peer has closed and disconnected: it has all acknowledgments, and answers nothing any more.
+    /// Whether the peer has closed and disconnected: it has all acknowledgments, and answers
+    /// nothing any more.
     pub(super) fn has_peer_gone(&self) -> bool {
         let has_closed = self.lock().core.has_peer_closed();
         let has_disconnected =
@@ -474,8 +479,8 @@ pub(super) fn check_open(state: &State) -> Result<(), Error> {
 }
 
 impl State {
-    /// Frees what has ended: operations that nothing waits for, large messages that the peer has read, messages that were sent
-    /// from where they lie.
+    /// Frees what has ended: operations that nothing waits for, large messages that the peer has
+    /// read, messages that were sent from where they lie.
     pub(super) fn release(&mut self) {
         while self.first_lent < self.core.lent_done() && self.lent.pop_front().is_some() {
             self.first_lent += 1;

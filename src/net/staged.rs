@@ -1,7 +1,8 @@
-//! Messages that are written in place in the circular send buffer, and kept until the peer has consumed them.
+//! Messages that are written in place in the circular send buffer, and kept until the peer has
+//! consumed them.
 //!
-//! These calls do not wait. A message that was queued here can be taken back when the connection is lost, so that it goes over
-//! another one.
+//! These calls do not wait. A message that was queued here can be taken back when the connection is
+//! lost, so that it goes over another one.
 
 use super::connection::Connection;
 use super::core::Unconsumed;
@@ -15,7 +16,8 @@ impl Connection {
         self.shared.eager_max
     }
 
-    /// Where a message of `len` bytes is to be written in place. It stays there as long as no other is queued.
+    /// Where a message of `len` bytes is to be written in place. It stays there as long as no other
+    /// is queued.
     pub(crate) fn reserve(&self, len: usize) -> Result<u64, Error> {
         let state = &mut *self.shared.lock();
         check_open(state)?;
@@ -44,7 +46,8 @@ impl Connection {
         Ok(())
     }
 
-    /// Queues a message without a doorbell; false if there is no room, or the connection does not work any more.
+    /// Queues a message without a doorbell; false if there is no room, or the connection does not
+    /// work any more.
     pub(crate) fn queue_staged(&self, message: &[u8]) -> bool {
         let state = &mut *self.shared.lock();
         if check_open(state).is_err() || message.len() > self.shared.eager_max {
@@ -62,12 +65,14 @@ impl Connection {
         self.shared.transmit(&mut self.shared.lock());
     }
 
-    /// Has [`unconsumed_staged`](Self::unconsumed_staged) return messages only that are queued from now on.
+    /// Has [`unconsumed_staged`](Self::unconsumed_staged) return messages only that are queued from
+    /// now on.
     pub(crate) fn begin_keeping(&self) {
         self.shared.lock().core.begin_keeping();
     }
 
-    /// Messages that were queued in place and are not known to be consumed by the peer, oldest first.
+    /// Messages that were queued in place and are not known to be consumed by the peer, oldest
+    /// first.
     pub(crate) fn unconsumed_staged(&self) -> Unconsumed {
         self.shared.lock().core.unconsumed()
     }
@@ -77,8 +82,8 @@ impl Connection {
         self.shared.lock().core.is_readable()
     }
 
-    /// Why no message can be sent any more: the peer has closed it, or the connection has failed. A peer that has closed
-    /// it answers no more, so that a failure follows.
+    /// Why no message can be sent any more: the peer has closed it, or the connection has failed. A
+    /// peer that has closed it answers no more, so that a failure follows.
     pub(crate) fn ending(&self) -> Option<Error> {
         let state = &*self.shared.lock();
         if state.core.has_peer_closed() {
@@ -110,7 +115,8 @@ impl Connection {
         self.shared.keep_alive(&mut self.shared.lock())
     }
 
-    /// Has the completion channel tell of the next completion. False if there was one meanwhile: then it must be polled.
+    /// Has the completion channel tell of the next completion. False if there was one meanwhile:
+    /// then it must be polled.
     pub(crate) fn arm(&self) -> bool {
         let state = &mut *self.shared.lock();
         self.shared.arm(state)

@@ -95,7 +95,8 @@ impl Core {
         }
     }
 
-    /// Nothing can be sent or received any more: reports `DEVICE_FATAL`, and wakes all threads that wait for completions.
+    /// Nothing can be sent or received any more: reports `DEVICE_FATAL`, and wakes all threads that
+    /// wait for completions.
     pub(super) fn fail(&mut self, error: &io::Error) {
         if self.broken.is_some() {
             return;

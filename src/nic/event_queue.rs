@@ -1,5 +1,5 @@
-//! Event queues with a file descriptor that is readable while they hold events: completion channels, and the queue of
-//! asynchronous events.
+//! Event queues with a file descriptor that is readable while they hold events: completion
+//! channels, and the queue of asynchronous events.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -60,7 +60,8 @@ impl<T> AsFd for EventQueue<T> {
     }
 }
 
-/// Waits until one of several descriptors is readable; returns false after `timeout`. A signal ends the wait, too.
+/// Waits until one of several descriptors is readable; returns false after `timeout`. A signal ends
+/// the wait, too.
 pub(super) fn wait_readable(fds: &[BorrowedFd<'_>], timeout: Option<Duration>) -> io::Result<bool> {
     let mut fds: Vec<PollFd<'_>> =
         fds.iter().map(|fd| PollFd::from_borrowed_fd(*fd, PollFlags::IN)).collect();
@@ -72,7 +73,8 @@ pub(super) fn wait_readable(fds: &[BorrowedFd<'_>], timeout: Option<Duration>) -
     }
 }
 
-/// Waits until one of up to three descriptors is readable; returns which are. After a signal, all may be.
+/// Waits until one of up to three descriptors is readable; returns which are. After a signal, all
+/// may be.
 pub(super) fn which_readable(
     fds: &[BorrowedFd<'_>],
     timeout: Option<Duration>,

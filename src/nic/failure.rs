@@ -1,9 +1,9 @@
 //! What happens when a thread panics while it works on the NIC, or its link fails.
 //!
-//! What it worked on may be half changed, so no thread uses it any more: the NIC has failed for good. The panicking
-//! thread signals that while it unwinds, and so does the thread that finds the link broken. The progress thread then
-//! reports `DEVICE_FATAL`, wakes all threads that wait for completions, and ends; every later call is
-//! [refused](Refusal).
+//! What it worked on may be half changed, so no thread uses it any more: the NIC has failed for
+//! good. The panicking thread signals that while it unwinds, and so does the thread that finds the
+//! link broken. The progress thread then reports `DEVICE_FATAL`, wakes all threads that wait for
+//! completions, and ends; every later call is [refused](Refusal).
 
 use std::ops::{Deref, DerefMut};
 use std::sync::{Mutex, MutexGuard, PoisonError, TryLockError};
@@ -37,7 +37,8 @@ impl Signals {
 pub(super) struct FailGuard<'a, T> {
     guard: MutexGuard<'a, T>,
     signals: &'a Signals,
-    /// Whether the thread was unwinding already when it took the lock: that panic has nothing to do with the NIC.
+    /// Whether the thread was unwinding already when it took the lock: that panic has nothing to do
+    /// with the NIC.
     was_panicking: bool,
 }
 

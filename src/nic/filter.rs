@@ -11,8 +11,8 @@ use crate::verbs::{CreateError, DestroyError, Errno, QpHandle};
 use crate::wire::{Gid, Qpn};
 
 impl Shared {
-    /// Sets the link's QPN filter to the queue pairs that there are. A new one is in it before the program learns its
-    /// number, so no packet to it is missed.
+    /// Sets the link's QPN filter to the queue pairs that there are. A new one is in it before the
+    /// program learns its number, so no packet to it is missed.
     pub(super) fn set_qpn_filter(&self) {
         if self.signals.has_failed() || !self.has_qpn_filter {
             return;
@@ -45,7 +45,8 @@ impl Shared {
         })
     }
 
-    /// Detaches a queue pair from a multicast group. The link leaves the group with its last member.
+    /// Detaches a queue pair from a multicast group. The link leaves the group with its last
+    /// member.
     pub(super) fn detach(&self, qp: QpHandle, group: Gid) -> Result<(), DestroyError> {
         if self.signals.has_failed() {
             return Refusal::refused();

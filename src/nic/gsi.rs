@@ -1,7 +1,8 @@
 //! Queue pair 1 of a NIC, for a connection manager: the GSI (general services interface).
 //!
-//! It has memory, completion queues and address handles of its own, which a program neither sees nor pays for: they do not
-//! count towards its limits. A NIC has no queue pair 1 until it is [opened](SoftNic::open_gsi).
+//! It has memory, completion queues and address handles of its own, which a program neither sees
+//! nor pays for: they do not count towards its limits. A NIC has no queue pair 1 until it is
+//! [opened](SoftNic::open_gsi).
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
@@ -58,7 +59,8 @@ impl GsiDatagram {
         self.mad.get(..self.len).unwrap_or(&self.mad)
     }
 
-    /// Reads a datagram from a receive buffer: the network header fills the last bytes of the area before it.
+    /// Reads a datagram from a receive buffer: the network header fills the last bytes of the area
+    /// before it.
     fn parse(slot: &[u8; SLOT_LEN], wc: &Wc) -> Option<Self> {
         let (area, mad) = slot.split_first_chunk::<GRH_LEN>()?;
         let len = (wc.byte_len as usize).checked_sub(GRH_LEN)?.min(MAD_LEN);
@@ -68,7 +70,8 @@ impl GsiDatagram {
             let bytes = area.get(at..)?.first_chunk::<4>()?;
             Some(Gid::from(core::net::Ipv4Addr::from(*bytes)))
         };
-        // An IPv4 header begins at offset 20, an IPv6 header at 0. A NIC tells by the service level which it is.
+        // An IPv4 header begins at offset 20, an IPv6 header at 0. A NIC tells by the service level
+        // which it is.
         let is_v4 = wc.sl & 2 != 0;
         let (source, destination, traffic_class) = if is_v4 {
             (v4(32)?, v4(36)?, area[21])
@@ -125,8 +128,8 @@ impl Shared {
         *self.gsi.lock().unwrap_or_else(PoisonError::into_inner) = user;
     }
 
-    /// Lets the user of queue pair 1 take what has come. The progress thread calls it after everything that it does, with no
-    /// lock held.
+    /// Lets the user of queue pair 1 take what has come. The progress thread calls it after
+    /// everything that it does, with no lock held.
     pub(super) fn serve_gsi(&self) {
         let user = self.gsi.lock().unwrap_or_else(PoisonError::into_inner).clone();
         if let Some(user) = user.filter(|user| user.is_readable()) {
@@ -205,9 +208,9 @@ struct Objects {
 }
 
 impl SoftNic {
-    /// Opens queue pair 1. `serve` is called when datagrams have come, when the port has changed or failed, and when the NIC
-    /// closes: by the NIC's own thread or, when it closes, by the thread that drops it, and without a lock of the NIC. The
-    /// NIC waits for it to return.
+    /// Opens queue pair 1. `serve` is called when datagrams have come, when the port has changed or
+    /// failed, and when the NIC closes: by the NIC's own thread or, when it closes, by the thread
+    /// that drops it, and without a lock of the NIC. The NIC waits for it to return.
     pub fn open_gsi(&self, serve: impl Fn() + Send + Sync + 'static) -> Result<Gsi, CreateError> {
         let buffer = Buffer::try_new(SLOT_LEN * RECEIVES as usize)
             .map_err(|_| CreateError::Refused(crate::verbs::Errno::ENOMEM))?;
@@ -307,12 +310,13 @@ impl Objects {
     fn post_recv(&self, engine: &mut Engine, buffer: &Buffer, slot: u64) {
         let addr = buffer.addr() + slot * u64::from(SLOT_BYTES);
         let sges = [Sge { addr, length: SLOT_BYTES, lkey: self.lkey }];
-        // As many receives are posted as the queue takes, and one is posted for each that completes.
+        // As many receives are posted as the queue takes, and one is posted for each that
+        // completes.
         let _ = engine.post_recv(self.qp, &RecvWr { id: WrId(slot), sges: &sges });
     }
 
-    /// Destroys the address handles of datagrams that were sent. A send can fail only because the NIC lost the address
-    /// that it came from: then QP 1 starts anew.
+    /// Destroys the address handles of datagrams that were sent. A send can fail only because the
+    /// NIC lost the address that it came from: then QP 1 starts anew.
     fn retire_sends(&self, engine: &mut Engine, buffer: &Buffer) {
         let mut wcs = [Wc::default(); BATCH];
         loop {
@@ -383,8 +387,8 @@ impl Gsi {
         self.user.is_readable()
     }
 
-    /// Takes datagrams that have come, a batch at most, and posts their buffers anew before it returns. There may be more if
-    /// it is still [readable](Self::is_readable).
+    /// Takes datagrams that have come, a batch at most, and posts their buffers anew before it
+    /// returns. There may be more if it is still [readable](Self::is_readable).
     pub fn receive(&self, datagrams: &mut Vec<GsiDatagram>) {
         self.user.is_readable.store(false, Ordering::Release);
         self.with(|Open { shared, objects, buffer }| {
@@ -434,13 +438,15 @@ impl Gsi {
     /// Transmits what is queued.
     pub fn transmit(&self) {
         self.with(|Open { shared, objects, buffer }| {
-            // Not left to a busy poller: a peer waits, and the program may be about to stop polling.
+            // Not left to a busy poller: a peer waits, and the program may be about to stop
+            // polling.
             shared.transmit(shared.now());
             objects.retire_sends(&mut shared.core().engine, buffer);
         });
     }
 
-    /// Transmits what is queued, also what another thread is about to transmit: the process may end afterwards.
+    /// Transmits what is queued, also what another thread is about to transmit: the process may end
+    /// afterwards.
     pub fn flush(&self) {
         self.with(|open| open.shared.flush());
     }

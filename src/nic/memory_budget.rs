@@ -6,8 +6,9 @@ use std::path::Path;
 /// Assumed size of a memory whose size cannot be read.
 const DEFAULT: u64 = 4 << 30;
 
-/// Maximum number of bytes for the queues of a NIC: half of the memory of the machine, or of the control group. A program
-/// that creates queue pairs until it gets an error gets one before memory runs out.
+/// Maximum number of bytes for the queues of a NIC: half of the memory of the machine, or of the
+/// control group. A program that creates queue pairs until it gets an error gets one before memory
+/// runs out.
 pub(super) fn for_objects() -> u64 {
     let machine = read("/proc/meminfo").as_deref().and_then(total).unwrap_or(DEFAULT);
     let group = read("/proc/self/cgroup").as_deref().and_then(limit_of_group);
@@ -34,8 +35,8 @@ fn limit_of_group(groups: &str) -> Option<u64> {
     limits.filter_map(|limit| limit.trim().parse().ok()).min()
 }
 
-/// Parses a line of `/proc/self/cgroup`: the root of the hierarchy, the name of the file that holds the limit, and the path
-/// of the group.
+/// Parses a line of `/proc/self/cgroup`: the root of the hierarchy, the name of the file that holds
+/// the limit, and the path of the group.
 fn locate_group(line: &str) -> Option<(&'static str, &'static str, &str)> {
     let (_, rest) = line.split_once(':')?;
     let (controllers, path) = rest.split_once(':')?;

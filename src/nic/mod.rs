@@ -1,9 +1,11 @@
-//! A running software NIC: an [engine](crate::engine), a [link](crate::link), and a progress thread that drives them.
+//! A running software NIC: an [engine](crate::engine), a [link](crate::link), and a progress thread
+//! that drives them.
 //!
-//! A [`SoftNic`] can be used from any number of threads. A program that polls its completion queues drives RX and TX
-//! itself, in its own thread and without a needless system call. For a program that sleeps or computes, the progress
-//! thread does, so that READs and WRITEs of its peers are answered all the same. A program that waits for a peer's WRITE
-//! by reading memory need not poll either.
+//! A [`SoftNic`] can be used from any number of threads. A program that polls its completion queues
+//! drives RX and TX itself, in its own thread and without a needless system call. For a program
+//! that sleeps or computes, the progress thread does, so that READs and WRITEs of its peers are
+//! answered all the same. A program that waits for a peer's WRITE by reading memory need not poll
+//! either.
 //!
 //! | file | holds |
 //! |---|---|
@@ -90,13 +92,14 @@ use port::PortWatch;
 use shared::Shared;
 use transmit::Tx;
 
-/// Maximum time for which a delayed ACK waits for a reply of a program that polls: a few round trips. The peer hardly
-/// notices, and the engine knows how rarely to try it.
+/// Maximum time for which a delayed ACK waits for a reply of a program that polls: a few round
+/// trips. The peer hardly notices, and the engine knows how rarely to try it.
 const DELAYED_ACK_MAX: Duration = Duration::from_micros(25);
 
-/// Maximum number of payload bytes of a queue pair in flight where receive buffers have at least `LARGE_ROOM` bytes: enough
-/// for the sender to go on while the receiver copies what has arrived. Where a system allows less room, as Linux did to
-/// ordinary users before 6.18, the engine's smaller window stays.
+/// Maximum number of payload bytes of a queue pair in flight where receive buffers have at least
+/// `LARGE_ROOM` bytes: enough for the sender to go on while the receiver copies what has arrived.
+/// Where a system allows less room, as Linux did to ordinary users before 6.18, the engine's
+/// smaller window stays.
 const LARGE_WINDOW: u32 = 512 << 10;
 const LARGE_ROOM: usize = 2 << 20;
 
@@ -140,7 +143,8 @@ impl SoftNic {
         }
         config.ack_delay = DELAYED_ACK_MAX;
         config.limits = config.limits.within(memory_budget::for_objects());
-        // A peer's receive buffer is assumed to be as large as this one. The kernel's own overhead takes up to half of it.
+        // A peer's receive buffer is assumed to be as large as this one. The kernel's own overhead
+        // takes up to half of it.
         config.peer_window_bytes = receiver.room().and_then(|room| u32::try_from(room / 2).ok());
         if receiver.room().is_some_and(|room| room >= LARGE_ROOM) {
             config.window_bytes = LARGE_WINDOW;
@@ -180,8 +184,8 @@ impl SoftNic {
         })
     }
 
-    /// Keeps a value until the NIC has stopped and its link is closed, and drops it then: its `Drop` can announce that the
-    /// address is free.
+    /// Keeps a value until the NIC has stopped and its link is closed, and drops it then: its
+    /// `Drop` can announce that the address is free.
     pub fn keep_until_closed(&mut self, kept: impl Any + Send + Sync) {
         self.kept = Some(Box::new(kept));
     }
@@ -191,8 +195,9 @@ impl SoftNic {
         &self.port
     }
 
-    /// Returns the descriptors that hold the link's address as long as the NIC runs. A forked child that does not use the
-    /// NIC closes its copies, or the address stays taken after its parent has dropped the NIC.
+    /// Returns the descriptors that hold the link's address as long as the NIC runs. A forked child
+    /// that does not use the NIC closes its copies, or the address stays taken after its parent has
+    /// dropped the NIC.
     pub fn address_fds(&self) -> Vec<RawFd> {
         self.shared.address_fds()
     }
@@ -207,7 +212,8 @@ impl SoftNic {
         self.shared.link_counters()
     }
 
-    /// Changes the protection domain, the memory or the access rights of a memory region, as given. Its keys stay.
+    /// Changes the protection domain, the memory or the access rights of a memory region, as given.
+    /// Its keys stay.
     pub fn reregister(
         &self,
         mr: MrHandle,
@@ -218,8 +224,8 @@ impl SoftNic {
         self.command(|engine| engine.reregister(mr, pd, memory, access))
     }
 
-    /// Faults in the pages of on-demand memory, as if they were written or read. `None` if the key does not belong to the
-    /// protection domain.
+    /// Faults in the pages of on-demand memory, as if they were written or read. `None` if the key
+    /// does not belong to the protection domain.
     pub fn prefetch(&self, pd: PdHandle, sge: Sge, write: bool) -> Option<Result<(), AccessError>> {
         self.shared.core().engine.prefetch(pd, sge, write)
     }
@@ -240,11 +246,11 @@ impl SoftNic {
         self.shared.core().engine.enable_timestamps(now, cq)
     }
 
-    /// Takes the oldest completion of a queue, with its timestamp if these are [kept](Self::enable_timestamps). If there is none,
-    /// drives the NIC first.
+    /// Takes the oldest completion of a queue, with its timestamp if these are
+    /// [kept](Self::enable_timestamps). If there is none, drives the NIC first.
     ///
-    /// Unlike `poll_cq`, it does not apply the spin policy: the caller reports the poll to [`SpinPolicy::polled`] once it
-    /// holds no lock.
+    /// Unlike `poll_cq`, it does not apply the spin policy: the caller reports the poll to
+    /// [`SpinPolicy::polled`] once it holds no lock.
     pub fn poll_cq_timed(&self, cq: CqHandle) -> Option<(Wc, Option<Instant>)> {
         let mut taken = None;
         self.shared.poll(|core| {
@@ -259,14 +265,14 @@ impl SoftNic {
         self.command(|engine| engine.resize_cq(cq, capacity))
     }
 
-    /// Passes every event to `sink` from now on, and to no event queue. It is called with the NIC locked: it may store the
-    /// event, and must not call the NIC.
+    /// Passes every event to `sink` from now on, and to no event queue. It is called with the NIC
+    /// locked: it may store the event, and must not call the NIC.
     pub fn hand_events_to(&self, sink: impl Fn(Event) + Send + 'static) {
         self.shared.core().sink = Some(Box::new(sink));
     }
 
-    /// Posts work requests of any kind, to any queue, all at once: they are transmitted when `post` has returned. It is
-    /// called with the NIC locked, and must not call the NIC.
+    /// Posts work requests of any kind, to any queue, all at once: they are transmitted when `post`
+    /// has returned. It is called with the NIC locked, and must not call the NIC.
     #[inline]
     pub fn post_all<T>(&self, post: impl FnOnce(&mut Poster<'_>) -> T) -> T {
         let mut core = self.shared.core();
@@ -284,8 +290,8 @@ impl SoftNic {
         done
     }
 
-    /// Whether the NIC has failed for good: its link is broken, or a thread panicked while it worked on the NIC. There are no
-    /// completions any more, and every call is refused.
+    /// Whether the NIC has failed for good: its link is broken, or a thread panicked while it
+    /// worked on the NIC. There are no completions any more, and every call is refused.
     #[inline]
     pub fn has_failed(&self) -> bool {
         self.shared.signals.has_failed()
@@ -296,8 +302,8 @@ impl SoftNic {
         self.shared.flush();
     }
 
-    /// Runs a command of the engine and delivers its events. What was deferred to the next poll is transmitted first: the
-    /// command may destroy what it belongs to.
+    /// Runs a command of the engine and delivers its events. What was deferred to the next poll is
+    /// transmitted first: the command may destroy what it belongs to.
     fn command<T: Refusal>(&self, command: impl FnOnce(&mut Engine) -> T) -> T {
         self.shared.flush();
         self.post(command)

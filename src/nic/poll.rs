@@ -21,8 +21,9 @@ pub(super) struct Received {
 impl Shared {
     /// Drives RX and TX from the polling thread; `take` takes completions.
     ///
-    /// If there are some, TX is deferred to the next poll: responses go out together with the requests that the program
-    /// posts in its turn. A poll that finds nothing takes each lock at most once.
+    /// If there are some, TX is deferred to the next poll: responses go out together with the
+    /// requests that the program posts in its turn. A poll that finds nothing takes each lock at
+    /// most once.
     pub(super) fn poll(&self, mut take: impl FnMut(&mut Core) -> usize) -> usize {
         let word = self.signals.load();
         if word.has_failed() {
@@ -31,7 +32,8 @@ impl Shared {
         let mut now = self.now();
         let polls = self.polls.add(now);
         if polls.is_multiple_of(STEADY) && !word.is_polled() {
-            // Packets that this thread receives do not wake the progress thread, but it should leave the NIC to it.
+            // Packets that this thread receives do not wake the progress thread, but it should
+            // leave the NIC to it.
             self.signals.wake();
         }
         let deferred = word.deferred();
@@ -63,8 +65,8 @@ impl Shared {
         count
     }
 
-    /// Declares a busy poller to a progress thread that drives by itself: what this poll defers is not forgotten, because
-    /// the progress thread decides anew at once.
+    /// Declares a busy poller to a progress thread that drives by itself: what this poll defers is
+    /// not forgotten, because the progress thread decides anew at once.
     fn claim(&self, polls: u64) {
         if polls >= STEADY && !self.signals.load().is_polled() {
             // The poll that found something may have begun long ago.
@@ -78,7 +80,8 @@ impl Shared {
         self.tx_deadline.load(Ordering::Relaxed) <= now.as_nanos()
     }
 
-    /// Takes what was deferred to the next poll: the caller transmits it. Returns whether there was anything.
+    /// Takes what was deferred to the next poll: the caller transmits it. Returns whether there was
+    /// anything.
     fn take_deferred(&self) -> bool {
         self.signals.take_deferred() != DeferredTx::None
     }
@@ -88,8 +91,8 @@ impl Shared {
         self.defer_or_transmit(DeferredTx::Requests);
     }
 
-    /// Defers TX to the next poll while a poller drives, so that it goes out together with what else there is then;
-    /// otherwise transmits.
+    /// Defers TX to the next poll while a poller drives, so that it goes out together with what
+    /// else there is then; otherwise transmits.
     fn defer_or_transmit(&self, tx: DeferredTx) {
         if !self.signals.defer(tx) {
             self.transmit(self.now());
@@ -102,7 +105,8 @@ impl Shared {
         self.signals.arm();
     }
 
-    /// Receives what has arrived and runs expired timers, if there are any; then `take` takes completions.
+    /// Receives what has arrived and runs expired timers, if there are any; then `take` takes
+    /// completions.
     ///
     /// Without the receiving half it only runs timers: the thread that has it receives.
     pub(super) fn receive(

@@ -3,7 +3,8 @@
 use crate::engine::Engine;
 use crate::verbs::{Errno, PostError, QpHandle, RecvWr, SendWr, SrqHandle, WrId};
 
-/// Takes work requests one by one, which are transmitted together. See [`SoftNic::post_all`](super::SoftNic::post_all).
+/// Takes work requests one by one, which are transmitted together. See
+/// [`SoftNic::post_all`](super::SoftNic::post_all).
 #[derive(Debug)]
 pub struct Poster<'a> {
     pub(super) engine: &'a mut Engine,

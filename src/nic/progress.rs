@@ -60,7 +60,8 @@ impl Shared {
         self.receive_now(Work::ALL)
     }
 
-    /// Waits for the receiving half: as long as packets wait there, the thread would not sleep either.
+    /// Waits for the receiving half: as long as packets wait there, the thread would not sleep
+    /// either.
     fn receive_now(&self, work: Work) -> Event {
         let rx = self.receiver();
         let now = rx.since();
@@ -84,7 +85,8 @@ impl Shared {
             return Wake::Doorbell;
         }
         let until = match sleep {
-            // From now on a thread that sets an earlier deadline wakes this one; one that did just before did not.
+            // From now on a thread that sets an earlier deadline wakes this one; one that did just
+            // before did not.
             Sleep::UntilDue => [until, self.deadline()].into_iter().flatten().min(),
             Sleep::Until { .. } => until,
         };

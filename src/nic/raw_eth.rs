@@ -121,8 +121,8 @@ impl SoftNic {
         self.steer(|steering, engine| steering.destroy_wq(engine, wq))
     }
 
-    /// Creates a raw packet QP that receives into several WQs by RSS. It is ready at once, and never completes anything to
-    /// `cq`.
+    /// Creates a raw packet QP that receives into several WQs by RSS. It is ready at once, and
+    /// never completes anything to `cq`.
     pub fn create_rss_qp(
         &self,
         pd: PdHandle,

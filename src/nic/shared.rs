@@ -1,8 +1,9 @@
 //! What all threads of a NIC share.
 //!
-//! Locks are taken in one order: the receiving half, or the sending half, then the core. Packets are received, checked,
-//! sealed and sent without the core; so one thread can be in the kernel while another works on queue pairs. Beside the
-//! locks, threads share the [signals](super::driver) and hints.
+//! Locks are taken in one order: the receiving half, or the sending half, then the core. Packets
+//! are received, checked, sealed and sent without the core; so one thread can be in the kernel
+//! while another works on queue pairs. Beside the locks, threads share the [signals](super::driver)
+//! and hints.
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
@@ -85,7 +86,8 @@ impl Shared {
         self.rx.lock(|| self.now())
     }
 
-    /// The descriptors that hold the link's address: that of the receiving half before it joins groups, and its copy.
+    /// The descriptors that hold the link's address: that of the receiving half before it joins
+    /// groups, and its copy.
     pub(super) fn address_fds(&self) -> Vec<RawFd> {
         vec![self.receiver().fd().as_raw_fd(), self.rx_fd.as_raw_fd()]
     }
@@ -104,8 +106,8 @@ impl Shared {
         Ok(())
     }
 
-    /// The link has failed for good: reports it once, ends the progress thread, which would find the link's descriptor
-    /// readable for ever, and refuses later calls.
+    /// The link has failed for good: reports it once, ends the progress thread, which would find
+    /// the link's descriptor readable for ever, and refuses later calls.
     #[cold]
     pub(super) fn fail(&self, core: &mut Core, error: &io::Error) {
         core.fail(error);

@@ -1,10 +1,10 @@
 //! When a busy poller gives up its core.
 //!
-//! Programs for hardware poll all the time, and have a core each. Where cores are scarcer than threads that poll, a poller
-//! keeps the core from the thread whose work it waits for. So a thread that polls in vain asks now and then whether the
-//! scheduler took its core for another thread, and if so sleeps after every few hundred polls, for a while. It sleeps
-//! rather than yields: a thread that often yields loses its turns for seconds. Where there are enough cores it never
-//! sleeps.
+//! Programs for hardware poll all the time, and have a core each. Where cores are scarcer than
+//! threads that poll, a poller keeps the core from the thread whose work it waits for. So a thread
+//! that polls in vain asks now and then whether the scheduler took its core for another thread, and
+//! if so sleeps after every few hundred polls, for a while. It sleeps rather than yields: a thread
+//! that often yields loses its turns for seconds. Where there are enough cores it never sleeps.
 
 use std::cell::Cell;
 
@@ -19,7 +19,8 @@ const POLLS: u32 = 256;
 /// Number of times that it asks, and kept its core, before it forgets that it lost it.
 const QUIET: u32 = 64;
 
-/// Number of sleeps after it lost its core for the first time. It doubles each time that it loses it again.
+/// Number of sleeps after it lost its core for the first time. It doubles each time that it loses
+/// it again.
 const SLEEPS: u32 = 64;
 const SLEEPS_MAX: u32 = 4096;
 
@@ -47,8 +48,8 @@ thread_local! {
 impl SpinPolicy {
     const NEW: Self = Self { polls: 0, switches: 0, quiet: 0, sleeps: 0, last_sleeps: 0 };
 
-    /// Reports a poll of the calling thread, and the number of completions that it found. Sleeps if the thread should give
-    /// up its core. `SoftNic::poll_cq` calls it.
+    /// Reports a poll of the calling thread, and the number of completions that it found. Sleeps if
+    /// the thread should give up its core. `SoftNic::poll_cq` calls it.
     #[inline]
     pub fn polled(found: usize) {
         let mut policy = POLICY.get();
@@ -65,7 +66,8 @@ impl SpinPolicy {
         }
     }
 
-    /// Returns whether the thread should sleep; `switches` tells how often it has lost its core so far.
+    /// Returns whether the thread should sleep; `switches` tells how often it has lost its core so
+    /// far.
     fn polled_in_vain(&mut self, switches: impl FnOnce() -> i64) -> bool {
         self.polls += 1;
         if self.polls < POLLS {

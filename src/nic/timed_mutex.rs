@@ -1,9 +1,10 @@
 //! A mutex that a busy poller does not wait for, unless its holder has lost its core.
 //!
-//! Pollers try a lock and go on if it is taken: its holder is talking to the kernel and does their work. Where threads
-//! outnumber cores, the scheduler preempts holders. All other threads would then poll in vain for their whole time
-//! slices before the holder runs again. A lock that is held for longer than its holder's work can take is therefore
-//! waited for: the waiting threads sleep, and the holder gets a core.
+//! Pollers try a lock and go on if it is taken: its holder is talking to the kernel and does their
+//! work. Where threads outnumber cores, the scheduler preempts holders. All other threads would
+//! then poll in vain for their whole time slices before the holder runs again. A lock that is held
+//! for longer than its holder's work can take is therefore waited for: the waiting threads sleep,
+//! and the holder gets a core.
 
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,8 +15,8 @@ use super::driver::Signals;
 use super::failure::FailGuard;
 use crate::time::Instant;
 
-/// Maximum time for which a holder is expected to keep the lock: longer than one full batch takes to be received or
-/// sent, and short against a time slice of the scheduler.
+/// Maximum time for which a holder is expected to keep the lock: longer than one full batch takes
+/// to be received or sent, and short against a time slice of the scheduler.
 const HOLD_MAX: Duration = Duration::from_micros(100);
 
 /// Value of `since` while the lock is free.
@@ -36,8 +37,9 @@ impl<T> TimedMutex<T> {
         Self { mutex, since, signals: Arc::clone(signals) }
     }
 
-    /// Takes the lock, waiting for it if it is taken. `clock` is asked when it is held: a lock marked with the time before
-    /// the wait would look overdue from its first moment, and all pollers would queue for it.
+    /// Takes the lock, waiting for it if it is taken. `clock` is asked when it is held: a lock
+    /// marked with the time before the wait would look overdue from its first moment, and all
+    /// pollers would queue for it.
     pub(super) fn lock(&self, clock: impl FnOnce() -> Instant) -> TimedGuard<'_, T> {
         let guard = self.signals.lock(&self.mutex);
         self.hold(clock(), guard)
@@ -77,7 +79,8 @@ pub(super) struct TimedGuard<'a, T> {
 }
 
 impl<T> TimedGuard<'_, T> {
-    /// Returns the time at which the lock was taken. After a wait it is later than the time before the attempt.
+    /// Returns the time at which the lock was taken. After a wait it is later than the time before
+    /// the attempt.
     pub(super) fn since(&self) -> Instant {
         Instant::from_nanos(self.since.load(Ordering::Relaxed))
     }
@@ -137,7 +140,8 @@ mod tests {
                 assert!(lock.try_lock_or_wait(at(5050), || at(5050)).is_none());
                 *taken
             });
-            // The thread runs before this one has slept, or sleeps on the lock: either way it must not give up.
+            // The thread runs before this one has slept, or sleeps on the lock: either way it must
+            // not give up.
             std::thread::sleep(Duration::from_millis(20));
             *held = 7;
             drop(held);

@@ -1,7 +1,7 @@
 //! TX: one thread sends at a time, and no thread waits for another to send.
 //!
-//! A thread that finds the sending half locked leaves its packets to the holder: see the [TX lock](super::driver) of the
-//! shared word.
+//! A thread that finds the sending half locked leaves its packets to the holder: see the [TX
+//! lock](super::driver) of the shared word.
 
 use std::io;
 use std::sync::atomic::Ordering;
@@ -12,8 +12,8 @@ use crate::link::Sender;
 use crate::time::Instant;
 use crate::wire::Batch;
 
-/// Maximum number of packets, and of bytes, in one batch: three times what a socket takes at once, and few enough to be in
-/// a cache when the kernel copies them.
+/// Maximum number of packets, and of bytes, in one batch: three times what a socket takes at once,
+/// and few enough to be in a cache when the kernel copies them.
 const BATCH: usize = 256;
 const BATCH_BYTES: usize = 3 << 16;
 
@@ -67,8 +67,8 @@ impl Shared {
         self.try_send(now, Extent::Urgent);
     }
 
-    /// Transmits what was deferred or delayed, after what another thread is sending: the caller is about to do something
-    /// else, which may destroy what it belongs to.
+    /// Transmits what was deferred or delayed, after what another thread is sending: the caller is
+    /// about to do something else, which may destroy what it belongs to.
     pub(super) fn flush(&self) {
         if self.signals.has_failed() {
             return;
@@ -111,11 +111,13 @@ impl Shared {
         }
     }
 
-    /// Locks the sending half, unless another thread has it, which will see that there is more to send.
+    /// Locks the sending half, unless another thread has it, which will see that there is more to
+    /// send.
     fn try_tx(&self, now: Instant) -> Option<TimedGuard<'_, Tx>> {
         self.tx.try_lock(now).or_else(|| {
             self.signals.tx_blocked();
-            // The holder may have released the lock just before it was told, or may have lost its core.
+            // The holder may have released the lock just before it was told, or may have lost its
+            // core.
             self.tx.try_lock_or_wait(now, || self.now())
         })
     }
@@ -135,7 +137,8 @@ impl Shared {
         }
     }
 
-    /// Sends until there is nothing left; returns the next deadline of the engine and the sending half.
+    /// Sends until there is nothing left; returns the next deadline of the engine and the sending
+    /// half.
     fn send_batches(&self, tx: &mut Tx, now: Instant, extent: Extent) -> Option<Instant> {
         let Tx { sender, batch, deadline, .. } = tx;
         loop {

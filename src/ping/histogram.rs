@@ -47,8 +47,8 @@ impl Histogram {
         self.sum = self.sum.saturating_add(nanos);
     }
 
-    /// Counts `count` times of a range: what [`ranges`](Self::ranges) of another one returned. Returns whether there is such
-    /// a range.
+    /// Counts `count` times of a range: what [`ranges`](Self::ranges) of another one returned.
+    /// Returns whether there is such a range.
     pub fn add_counted(&mut self, range: usize, count: u32) -> bool {
         if range >= RANGES {
             return false;
@@ -110,7 +110,8 @@ impl Histogram {
         self.sum.checked_div(self.count).map(Duration::from_nanos)
     }
 
-    /// Returns the time that `percent` of all times do not exceed, at most a sixteenth above the true one.
+    /// Returns the time that `percent` of all times do not exceed, at most a sixteenth above the
+    /// true one.
     pub fn percentile(&self, percent: f64) -> Option<Duration> {
         if self.count == 0 {
             return None;

@@ -5,15 +5,15 @@ use core::time::Duration;
 /// Number of bytes of an acknowledgement, and of what a probe says.
 pub const ACK_BYTES: usize = 40;
 
-/// Number of bytes of a probe. Those behind the first [`ACK_BYTES`] are zero and not looked at: they are there so that the
-/// answers to a probe are no larger than the probe.
+/// Number of bytes of a probe. Those behind the first [`ACK_BYTES`] are zero and not looked at:
+/// they are there so that the answers to a probe are no larger than the probe.
 pub const PROBE_BYTES: usize = 176;
 
 /// Number of bytes that headers add to a datagram: Ethernet, IPv6, UDP, BTH, DETH and ICRC.
 pub const HEADER_BYTES: usize = 14 + 40 + 8 + 12 + 8 + 4;
 
-// A responder answers a probe twice. Both answers with their headers are no larger than the probe with its own, so that a
-// forged source address gains nothing.
+// A responder answers a probe twice. Both answers with their headers are no larger than the probe
+// with its own, so that a forged source address gains nothing.
 const _: () = assert!(2 * (HEADER_BYTES + ACK_BYTES) <= HEADER_BYTES + PROBE_BYTES);
 // Every MTU carries a probe.
 const _: () = assert!(PROBE_BYTES <= 256);
@@ -42,5 +42,6 @@ pub const RATE_MAX: u32 = 1_000_000;
 /// Maximum number of outcomes that wait to be taken from a prober.
 pub const EVENTS_MAX: usize = 2 * PROBES_MAX;
 
-/// Maximum number of address handles that one side keeps: the least recently created one is destroyed for a new one.
+/// Maximum number of address handles that one side keeps: the least recently created one is
+/// destroyed for a new one.
 pub const AHS_MAX: usize = TARGETS_MAX;

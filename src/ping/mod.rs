@@ -1,8 +1,10 @@
-//! Is a host reachable by RDMA, and where does the time go: UD probes with six time stamps, after R-Pingmesh.
+//! Is a host reachable by RDMA, and where does the time go: UD probes with six time stamps, after
+//! R-Pingmesh.
 //!
-//! A prober sends a datagram to a responder, which answers twice: once at once, and once more with how long the first answer
-//! took it. From the send and receive completions of both sides follow three times that no clock of one side alone can
-//! tell apart: that of the network, that of the prober's host and that of the responder's. [`Stamps`] says how.
+//! A prober sends a datagram to a responder, which answers twice: once at once, and once more with
+//! how long the first answer took it. From the send and receive completions of both sides follow
+//! three times that no clock of one side alone can tell apart: that of the network, that of the
+//! prober's host and that of the responder's. [`Stamps`] says how.
 //!
 //! | part | is |
 //! |---|---|
@@ -12,13 +14,15 @@
 //! | [`PathStats`], [`Histogram`] | counts and delays of many probes |
 //! | [`mesh`] | diagnosis of a fleet from its probes: a bad NIC, a bad path, a slow host |
 //!
-//! How the two sides learn each other's [`Address`] is up to the program; `roce ping` asks `roce serve` over TCP.
+//! How the two sides learn each other's [`Address`] is up to the program; `roce ping` asks `roce
+//! serve` over TCP.
 //!
 //! # Paths
 //!
-//! Switches choose among equal paths by addresses and ports. Each path of a prober has a flow label of its own, from which
-//! the UDP source port follows ([`source_port`](crate::wire::source_port)); the answers to a probe have the same. What is
-//! lost or slow on one port and not on the others is the fault of a path, not of a host.
+//! Switches choose among equal paths by addresses and ports. Each path of a prober has a flow label
+//! of its own, from which the UDP source port follows ([`source_port`](crate::wire::source_port));
+//! the answers to a probe have the same. What is lost or slow on one port and not on the others is
+//! the fault of a path, not of a host.
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), warn(clippy::indexing_slicing))]
 

@@ -13,7 +13,8 @@
 //! | 32–39 | nanoseconds from the receive completion of the probe to the send completion of its acknowledgement | timing |
 //! | 40–175 | 0 | probe |
 //!
-//! All numbers are in network byte order. Fields of no meaning are zero when sent and ignored when received.
+//! All numbers are in network byte order. Fields of no meaning are zero when sent and ignored when
+//! received.
 
 use core::time::Duration;
 
@@ -50,12 +51,13 @@ const _: () = assert!(size_of::<Layout>() == ACK_BYTES);
 /// Which probe it is: the same in the probe and in both of its acknowledgements.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProbeId {
-    /// The run of the prober. It is random, so that an answer to an earlier run is not taken for one to this run.
+    /// The run of the prober. It is random, so that an answer to an earlier run is not taken for
+    /// one to this run.
     pub session: u64,
     /// The number of the probe within the run, which wraps.
     pub sequence: u32,
-    /// The flow label of the probe, which its answers have too: they take the same path among equal ones as far as switches
-    /// choose it by flow label or source port.
+    /// The flow label of the probe, which its answers have too: they take the same path among equal
+    /// ones as far as switches choose it by flow label or source port.
     pub flow_label: Bits<20>,
 }
 

@@ -1,4 +1,5 @@
-//! The prober as a state machine: told completions, packets and the time, it says what to send and what became of it.
+//! The prober as a state machine: told completions, packets and the time, it says what to send and
+//! what became of it.
 
 use core::cmp::Reverse;
 use core::time::Duration;
@@ -10,7 +11,8 @@ use super::sample::{Ending, Stamps};
 use crate::time::Instant;
 use crate::wire::{Bits, Gid};
 
-/// For how many timeouts a lost probe is remembered, so that its answer counts as late and not as foreign.
+/// For how many timeouts a lost probe is remembered, so that its answer counts as late and not as
+/// foreign.
 const LATE_TIMEOUTS: u32 = 4;
 
 /// How a prober probes.
@@ -25,7 +27,8 @@ pub struct ProberConfig {
     pub timeout: Duration,
     /// Number of probes to each target; `None` is no end.
     pub count: Option<u64>,
-    /// Flow labels that the probes to a target have in turn: one for each path. At most [`PATHS_MAX`].
+    /// Flow labels that the probes to a target have in turn: one for each path. At most
+    /// [`PATHS_MAX`].
     pub flow_labels: Vec<Bits<20>>,
 }
 
@@ -61,8 +64,8 @@ impl ProberConfig {
     }
 }
 
-/// Returns flow labels for so many paths, from 1 on: each has another UDP source port, and consecutive ones, so that the
-/// sockets of a soft NIC are used evenly.
+/// Returns flow labels for so many paths, from 1 on: each has another UDP source port, and
+/// consecutive ones, so that the sockets of a soft NIC are used evenly.
 fn labels(paths: usize) -> Vec<Bits<20>> {
     let paths = u32::try_from(paths.clamp(1, PATHS_MAX)).unwrap_or(1);
     (1..=paths).map(Bits::low).collect()
@@ -194,7 +197,8 @@ pub struct Prober {
     probes: VecDeque<Probe>,
     /// Sequence number of the first of them.
     first: u32,
-    /// Number of them that are in flight, and of those at the front that are not looked at for timeouts any more.
+    /// Number of them that are in flight, and of those at the front that are not looked at for
+    /// timeouts any more.
     in_flight: usize,
     expired: usize,
     events: VecDeque<Event>,
@@ -202,8 +206,8 @@ pub struct Prober {
 }
 
 impl Prober {
-    /// Begins to probe targets at these addresses; those beyond [`TARGETS_MAX`] are left out. The first probes to them are
-    /// spread over an interval.
+    /// Begins to probe targets at these addresses; those beyond [`TARGETS_MAX`] are left out. The
+    /// first probes to them are spread over an interval.
     pub fn new(mut config: ProberConfig, targets: &[Gid], now: Instant) -> Self {
         config.interval = config.interval.max(INTERVAL_MIN);
         config.timeout = config.timeout.min(TIMEOUT_MAX);
@@ -314,7 +318,8 @@ impl Prober {
         }
     }
 
-    /// Takes a datagram from `source`: it was received at a time of the NIC's clock, and is processed `now`.
+    /// Takes a datagram from `source`: it was received at a time of the NIC's clock, and is
+    /// processed `now`.
     pub fn handle_packet(&mut self, source: Gid, bytes: &[u8], received: Instant, now: Instant) {
         let (id, instance, delay) = match Packet::parse(bytes) {
             Ok(Packet::Ack { id, instance }) => (id, instance, None),
@@ -385,8 +390,9 @@ impl Prober {
         }
     }
 
-    /// Returns when [`poll_transmit`](Self::poll_transmit) or [`handle_timeout`](Self::handle_timeout) has something to do.
-    /// May change after any `handle_*` and `poll_transmit`.
+    /// Returns when [`poll_transmit`](Self::poll_transmit) or
+    /// [`handle_timeout`](Self::handle_timeout) has something to do. May change after any
+    /// `handle_*` and `poll_transmit`.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {
         let due = self.due.peek().map(|Reverse((at, _))| *at);

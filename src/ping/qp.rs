@@ -1,4 +1,5 @@
-//! A UD queue pair for probes or acknowledgements, with its buffers and address handles, on any device.
+//! A UD queue pair for probes or acknowledgements, with its buffers and address handles, on any
+//! device.
 
 use core::time::Duration;
 use std::collections::{BTreeMap, VecDeque};
@@ -37,8 +38,8 @@ pub struct Address {
     pub gid: Gid,
     /// Its number.
     pub qpn: Qpn,
-    /// The key that datagrams to it must have. It is random: a datagram of a sender that was not told it is dropped by the
-    /// NIC.
+    /// The key that datagrams to it must have. It is random: a datagram of a sender that was not
+    /// told it is dropped by the NIC.
     pub qkey: QKey,
 }
 
@@ -58,7 +59,8 @@ pub enum Role {
     Responder,
 }
 
-/// Returns a random number from the operating system, for [`ProberConfig::session`](super::ProberConfig::session) and
+/// Returns a random number from the operating system, for
+/// [`ProberConfig::session`](super::ProberConfig::session) and
 /// [`ResponderConfig::instance`](super::ResponderConfig::instance).
 pub fn random_id() -> io::Result<u64> {
     Ok(SecretRandom::new(Seed::from_system()?).next())
@@ -149,7 +151,8 @@ impl ProbeQp {
         self.own
     }
 
-    /// Whether the device has told the time of a completion. Otherwise it is the time at which the program saw it.
+    /// Whether the device has told the time of a completion. Otherwise it is the time at which the
+    /// program saw it.
     pub fn has_device_times(&self) -> bool {
         self.has_device_times
     }
@@ -242,8 +245,9 @@ impl ProbeQp {
     }
 }
 
-/// Returns the source address in the area for a network header, which holds an IPv6 header, or an IPv4 header in its last 20
-/// bytes. Which of them is told by the destination, which is this side's own address.
+/// Returns the source address in the area for a network header, which holds an IPv6 header, or an
+/// IPv4 header in its last 20 bytes. Which of them is told by the destination, which is this side's
+/// own address.
 fn source_gid(area: &[u8; GRH], own: Gid) -> Option<Gid> {
     let array = |at: usize| -> [u8; 4] {
         let bytes = area.get(at..at + 4).unwrap_or_default();

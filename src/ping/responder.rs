@@ -1,8 +1,9 @@
 //! The responder as a state machine: told probes and send completions, it says what to answer.
 //!
-//! A stranger gains nothing by it. It answers to the address that a packet came from, and only if that is its peer; both
-//! answers to a probe are together no larger than the probe, as `limits.rs` asserts; it answers a limited number of probes
-//! a second; and it keeps a limited number of probes.
+//! A stranger gains nothing by it. It answers to the address that a packet came from, and only if
+//! that is its peer; both answers to a probe are together no larger than the probe, as `limits.rs`
+//! asserts; it answers a limited number of probes a second; and it keeps a limited number of
+//! probes.
 
 use core::time::Duration;
 use std::collections::VecDeque;
@@ -27,7 +28,8 @@ pub struct Source {
 pub struct ResponderConfig {
     /// A random number that tells this run from others.
     pub instance: u64,
-    /// The only prober that is answered; `None` is any, for a network in which all hosts are trusted.
+    /// The only prober that is answered; `None` is any, for a network in which all hosts are
+    /// trusted.
     pub peer: Option<Source>,
     /// Maximum number of probes a second that are answered, at most [`RATE_MAX`].
     pub rate: u32,
@@ -140,7 +142,8 @@ impl Responder {
         !self.unsent.is_empty()
     }
 
-    /// Takes a datagram that was received at a time of the NIC's clock; `now` is the program's. Returns its answer.
+    /// Takes a datagram that was received at a time of the NIC's clock; `now` is the program's.
+    /// Returns its answer.
     #[must_use]
     pub fn handle_packet(
         &mut self,
@@ -172,7 +175,8 @@ impl Responder {
         Some(answer(source, ack, Some(id)))
     }
 
-    /// Takes the send completion of an acknowledgement, at a time of the NIC's clock. Returns the second one.
+    /// Takes the send completion of an acknowledgement, at a time of the NIC's clock. Returns the
+    /// second one.
     #[must_use]
     pub fn handle_sent(&mut self, id: u64, at: Instant) -> Option<Answer> {
         let Unsent { to, probe, received } = self.take_unsent(id)?;

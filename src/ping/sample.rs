@@ -7,8 +7,8 @@ use crate::time::Instant;
 
 /// The six time stamps of a probe, as R-Pingmesh has them.
 ///
-/// Three clocks are involved, and no two are compared: 1 and 6 are of the prober's program, 2 and 5 of the prober's NIC, 3
-/// and 4 of the responder's NIC, which tells only their difference.
+/// Three clocks are involved, and no two are compared: 1 and 6 are of the prober's program, 2 and 5
+/// of the prober's NIC, 3 and 4 of the responder's NIC, which tells only their difference.
 ///
 /// ```text
 ///  prober program   1 post ──────────────────────────────────────────────► 6 processed
@@ -43,24 +43,26 @@ pub struct Stamps {
     pub received: Instant,
     /// 6: the prober's program has processed the acknowledgement.
     pub processed: Instant,
-    /// From 3, the probe is received, to 4, the send of the acknowledgement completes. It is the responder's word.
+    /// From 3, the probe is received, to 4, the send of the acknowledgement completes. It is the
+    /// responder's word.
     pub responder: Duration,
 }
 
 impl Stamps {
-    /// Returns the time from the send completion of the probe to the receive completion of its acknowledgement.
+    /// Returns the time from the send completion of the probe to the receive completion of its
+    /// acknowledgement.
     fn round_trip(&self) -> Duration {
         self.received.saturating_since(self.sent)
     }
 
-    /// Returns the round trip time of the network: without the responder's and without the prober's part. `None` if the
-    /// responder claims to have taken longer than all of the round trip took.
+    /// Returns the round trip time of the network: without the responder's and without the prober's
+    /// part. `None` if the responder claims to have taken longer than all of the round trip took.
     pub fn network(&self) -> Option<Duration> {
         self.round_trip().checked_sub(self.responder)
     }
 
-    /// Returns how long the prober's host took: to send, and to see the acknowledgement. `None` if the clock of its NIC
-    /// does not agree with its own.
+    /// Returns how long the prober's host took: to send, and to see the acknowledgement. `None` if
+    /// the clock of its NIC does not agree with its own.
     pub fn prober(&self) -> Option<Duration> {
         self.total().checked_sub(self.round_trip())
     }
@@ -86,7 +88,8 @@ pub struct PathStats {
     pub answered: u64,
     /// Probes that were not acknowledged in time.
     pub lost: u64,
-    /// Those of them whose second acknowledgement came: the probe arrived, its first acknowledgement was lost.
+    /// Those of them whose second acknowledgement came: the probe arrived, its first
+    /// acknowledgement was lost.
     pub lost_after_arrival: u64,
     /// Probes that were acknowledged, and whose second acknowledgement did not come.
     pub untimed: u64,
@@ -159,7 +162,8 @@ impl PathStats {
 pub enum Ending {
     /// Both acknowledgements came.
     Answered(Stamps),
-    /// The first acknowledgement came, the second did not: the round trip includes the responder's part.
+    /// The first acknowledgement came, the second did not: the round trip includes the responder's
+    /// part.
     Untimed {
         /// From the post to the processing.
         total: Duration,
@@ -192,7 +196,8 @@ mod tests {
     #[test]
     fn contradicting_stamps_count_as_answered_and_give_no_time() {
         let mut stats = PathStats::default();
-        // The responder took longer than the round trip; the NIC's round trip is longer than the program's.
+        // The responder took longer than the round trip; the NIC's round trip is longer than the
+        // program's.
         for bad in [stamps(10, 20, 100, 11), stamps(0, 200, 100, 5), stamps(9, 0, 100, 1)] {
             stats.add(&Ending::Answered(bad));
         }

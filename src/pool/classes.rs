@@ -2,8 +2,8 @@
 
 use super::PoolError;
 
-/// Items begin at multiples of this, and their sizes are multiples of it: a cache line, so that no two share one, and
-/// atomics of a peer find their eight bytes aligned.
+/// Items begin at multiples of this, and their sizes are multiples of it: a cache line, so that no
+/// two share one, and atomics of a peer find their eight bytes aligned.
 pub const ALIGN: usize = 64;
 
 /// Maximum number of size classes of a pool.
@@ -18,7 +18,8 @@ pub(super) struct Classes {
 }
 
 impl Classes {
-    /// Sizes from `smallest` to `slab`, each larger than the one before by the factor, as far as the alignment allows.
+    /// Sizes from `smallest` to `slab`, each larger than the one before by the factor, as far as
+    /// the alignment allows.
     pub(super) fn new(smallest: usize, slab: usize, factor: f64) -> Result<Self, PoolError> {
         let sizes = sizes(smallest, slab, factor)?;
         let mut by_lines = vec![0; slab / ALIGN + 1].into_boxed_slice();

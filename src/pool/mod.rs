@@ -1,19 +1,21 @@
 //! Registered memory for programs that need much of it in pieces of many sizes.
 //!
-//! To register memory is slow, so a [`Pool`] registers a large region once and lends parts of it. It is divided into
-//! partitions, one for each thread that allocates, and a partition into slabs. A slab holds items of one size class while
-//! any of them is in use, and serves any class afterwards. [`Pool::alloc`] and the drop of an item take constant time, with
-//! one lock, which is its thread's own as long as each thread keeps to its partition.
+//! To register memory is slow, so a [`Pool`] registers a large region once and lends parts of it.
+//! It is divided into partitions, one for each thread that allocates, and a partition into slabs. A
+//! slab holds items of one size class while any of them is in use, and serves any class afterwards.
+//! [`Pool::alloc`] and the drop of an item take constant time, with one lock, which is its thread's
+//! own as long as each thread keeps to its partition.
 //!
-//! An item is a [`Loan`]: an owned guard that goes back when it is dropped, wherever that happens. It can be moved into a
-//! work request, and is the NIC's then until its completion.
+//! An item is a [`Loan`]: an owned guard that goes back when it is dropped, wherever that happens.
+//! It can be moved into a work request, and is the NIC's then until its completion.
 //!
 //! # Fragmentation
 //!
-//! - Within items: an item is larger than what was asked for by less than the growth factor, except for those of the
-//!   smallest class: [`Pool::waste_max`] is the bound, [`Usage::internal`] the present figure.
-//! - Between items: a class holds only slabs in which an item is in use: those that it fills at the peak of its use at the
-//!   most. [`Usage::external`] is the present figure.
+//! - Within items: an item is larger than what was asked for by less than the growth factor, except
+//!   for those of the smallest class: [`Pool::waste_max`] is the bound, [`Usage::internal`] the
+//!   present figure.
+//! - Between items: a class holds only slabs in which an item is in use: those that it fills at the
+//!   peak of its use at the most. [`Usage::external`] is the present figure.
 //!
 //! # Examples
 //!
@@ -83,7 +85,8 @@ pub struct Config {
 }
 
 impl Default for Config {
-    /// One partition of 16 MiB in slabs of 1 MiB, with classes that grow by a quarter, for local use.
+    /// One partition of 16 MiB in slabs of 1 MiB, with classes that grow by a quarter, for local
+    /// use.
     fn default() -> Self {
         Self {
             partitions: 1,
@@ -138,7 +141,8 @@ pub enum PoolError {
     NoPartition(usize),
 }
 
-/// Registered memory that is lent in items. Cloning gives another handle to the same pool; see the [module](self).
+/// Registered memory that is lent in items. Cloning gives another handle to the same pool; see the
+/// [module](self).
 #[derive(Clone, Debug)]
 pub struct Pool(Arc<Inner>);
 
@@ -193,8 +197,8 @@ impl Pool {
         Ok(Self(Arc::new(Inner { mr, classes, slab_bytes, partitions })))
     }
 
-    /// Returns an item of at least `len` bytes of a partition, whose length is `len`. What it holds is left over from its last
-    /// use.
+    /// Returns an item of at least `len` bytes of a partition, whose length is `len`. What it holds
+    /// is left over from its last use.
     pub fn alloc(&self, partition: usize, len: usize) -> Result<Loan, PoolError> {
         let inner = &*self.0;
         let max = inner.slab_bytes;
@@ -218,7 +222,8 @@ impl Pool {
         self.0.partitions.len()
     }
 
-    /// Returns the largest part of an item that is not used, of items that are larger than the smallest class.
+    /// Returns the largest part of an item that is not used, of items that are larger than the
+    /// smallest class.
     pub fn waste_max(&self) -> f64 {
         self.0.classes.waste_max()
     }

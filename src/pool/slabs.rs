@@ -1,8 +1,9 @@
 //! Slabs of one partition: which items are free. It knows offsets, not memory.
 //!
-//! A slab belongs to one class while any of its items is in use, and to none otherwise. Each class lists its slabs that
-//! have a free item. Items of a slab that were never in use since it came to the class are not listed: a counter says where
-//! they begin, so that a slab changes its class in O(1).
+//! A slab belongs to one class while any of its items is in use, and to none otherwise. Each class
+//! lists its slabs that have a free item. Items of a slab that were never in use since it came to
+//! the class are not listed: a counter says where they begin, so that a slab changes its class in
+//! O(1).
 
 /// No slab, or no item.
 const NONE: u32 = u32::MAX;
@@ -100,7 +101,8 @@ impl Slabs {
         self.links.get_mut(at).expect("each item has a link")
     }
 
-    /// Takes an item of a class for `len` bytes; returns its offset. `None` if there is neither an item nor a slab left.
+    /// Takes an item of a class for `len` bytes; returns its offset. `None` if there is neither an
+    /// item nor a slab left.
     pub(super) fn take(&mut self, class: usize, len: usize) -> Option<usize> {
         let Class { size, per_slab, partial, .. } = *self.class(class);
         let at = if partial == NONE { self.adopt(class)? } else { partial };
@@ -215,8 +217,8 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(200) })]
 
-        /// The model: live items by offset. Items never overlap, a take fails only if it must, and a slab whose items are
-        /// free belongs to no class.
+        /// The model: live items by offset. Items never overlap, a take fails only if it must, and
+        /// a slab whose items are free belongs to no class.
         #[test]
         fn slabs_do_what_a_model_does(steps in steps(), count in 1_u32..6) {
             let mut slabs = Slabs::new(count, SLAB, &SIZES);

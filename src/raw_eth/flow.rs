@@ -1,6 +1,7 @@
 //! Flow rules, which steer frames of any protocol to raw packet queue pairs: `ibv_flow_attr`.
 //!
-//! A rule names headers, and bits of each, as they are on the wire: matching a frame is one masked comparison per header.
+//! A rule names headers, and bits of each, as they are on the wire: matching a frame is one masked
+//! comparison per header.
 
 /// A header that a rule can match.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,8 +37,8 @@ impl FlowMatch {
         Self { layer, value: [0; HEADER_MAX], mask: [0; HEADER_MAX] }
     }
 
-    /// Also requires, from `offset` on, the bits of `value` that are set in `mask`. Bytes after the end of the header match
-    /// as zeros.
+    /// Also requires, from `offset` on, the bits of `value` that are set in `mask`. Bytes after the
+    /// end of the header match as zeros.
     #[must_use]
     pub fn with(mut self, offset: usize, value: &[u8], mask: &[u8]) -> Self {
         let bytes = self.value.iter_mut().zip(&mut self.mask).skip(offset);

@@ -1,5 +1,5 @@
-//! The thread that receives frames while there are flow rules. Frames of any protocol may be many, and RoCE packets must not
-//! wait behind them.
+//! The thread that receives frames while there are flow rules. Frames of any protocol may be many,
+//! and RoCE packets must not wait behind them.
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};

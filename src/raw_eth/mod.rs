@@ -1,7 +1,8 @@
-//! Raw packet queue pairs, flow steering and RSS: whole Ethernet frames of any protocol, which are not RoCE. With the feature
-//! `raw_eth`, for `tools/ibverbs`.
+//! Raw packet queue pairs, flow steering and RSS: whole Ethernet frames of any protocol, which are
+//! not RoCE. With the feature `raw_eth`, for `tools/ibverbs`.
 //!
-//! The engine sends and receives the frames of a raw packet queue pair, as opaque bytes. What only frames need is here:
+//! The engine sends and receives the frames of a raw packet queue pair, as opaque bytes. What only
+//! frames need is here:
 //!
 //! | file | holds |
 //! |---|---|
@@ -11,9 +12,10 @@
 //! | `steering` | which queue pairs receive a frame, without IO |
 //! | `listener` | the thread that receives frames while there are flow rules |
 //!
-//! Every frame that a raw packet queue pair sends goes onto the wire. A queue pair of the same port whose flow rule matches the
-//! frame gets a copy, as through the switch of an RNIC; the default rule does not match it. A frame from the wire goes to the
-//! queue pair that a rule names, and is dropped without one.
+//! Every frame that a raw packet queue pair sends goes onto the wire. A queue pair of the same port
+//! whose flow rule matches the frame gets a copy, as through the switch of an RNIC; the default
+//! rule does not match it. A frame from the wire goes to the queue pair that a rule names, and is
+//! dropped without one.
 #![forbid(unsafe_code)]
 
 mod flow;

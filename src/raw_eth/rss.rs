@@ -1,5 +1,6 @@
-//! Receive-side scaling: frames are distributed over several WQs by a hash of their addresses and ports, so that each flow
-//! stays in order and several processors share the work. `ibv_rx_hash_conf`.
+//! Receive-side scaling: frames are distributed over several WQs by a hash of their addresses and
+//! ports, so that each flow stays in order and several processors share the work.
+//! `ibv_rx_hash_conf`.
 
 use bitflags::bitflags;
 
@@ -61,7 +62,8 @@ impl RxHash {
     }
 
     fn of_bytes(&self, bytes: impl Iterator<Item = u8>) -> u32 {
-        // A window of 32 bits slides over the key, one bit of data at a time; the windows at bits that are set are XORed.
+        // A window of 32 bits slides over the key, one bit of data at a time; the windows at bits
+        // that are set are XORed.
         let mut key = self.key.iter().copied().chain(core::iter::repeat(0));
         let mut window = key.by_ref().take(4).fold(0_u32, |seen, byte| seen << 8 | u32::from(byte));
         let mut hash = 0;

@@ -47,8 +47,9 @@ struct Installed {
 }
 
 impl Steering {
-    /// No rules. `is_echoing`: whether sent frames come back from the wire, as on the loopback interface. If they do not, a
-    /// sent frame that a rule matches is delivered locally and sent; if they do, it is delivered locally and not sent.
+    /// No rules. `is_echoing`: whether sent frames come back from the wire, as on the loopback
+    /// interface. If they do not, a sent frame that a rule matches is delivered locally and sent;
+    /// if they do, it is delivered locally and not sent.
     pub fn new(is_echoing: bool) -> Self {
         Self { rules: Vec::new(), created: 0, rss: BTreeMap::new(), is_echoing }
     }
@@ -85,8 +86,8 @@ impl Steering {
         Ok(())
     }
 
-    /// Creates a raw packet queue pair that receives into several WQs and does not send. It is ready at once, and completes
-    /// nothing to `cq`.
+    /// Creates a raw packet queue pair that receives into several WQs and does not send. It is
+    /// ready at once, and completes nothing to `cq`.
     pub fn create_rss_qp(
         &mut self,
         engine: &mut Engine,

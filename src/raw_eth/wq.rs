@@ -1,4 +1,5 @@
-//! WQs: receive queues that RSS distributes frames over. A WQ is a raw packet queue pair that has a receive queue alone.
+//! WQs: receive queues that RSS distributes frames over. A WQ is a raw packet queue pair that has a
+//! receive queue alone.
 
 use crate::engine::Engine;
 use crate::verbs::{

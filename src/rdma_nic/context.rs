@@ -53,20 +53,23 @@ unsafe impl Sync for Context {}
 macro_rules! op {
     ($context:expr, $name:ident) => {{
         let at: *mut $crate::ibverbs::ibv_context = $context.at();
-        // SAFETY: the device is open as long as its `Context` lives, and its table is not changed after it was opened.
+        // SAFETY: the device is open as long as its `Context` lives, and its table is not changed
+        // after it was opened.
         #[expect(unsafe_code, reason = "see above")]
         let function = unsafe { (*at).ops.$name };
         function
     }};
 }
 
-/// A function that came after the first table was full; `None` if the library or the device has none.
+/// A function that came after the first table was full; `None` if the library or the device has
+/// none.
 macro_rules! extended {
     ($context:expr, $name:ident) => {{
         let offset = core::mem::offset_of!($crate::ibverbs::verbs_context, $name);
         match $context.extension(offset) {
             Some(at) => {
-                // SAFETY: the table reaches to this function, and is not changed after the device was opened.
+                // SAFETY: the table reaches to this function, and is not changed after the device
+                // was opened.
                 #[expect(unsafe_code, reason = "see above")]
                 let function = unsafe { (*at).$name };
                 function
@@ -97,8 +100,8 @@ impl Context {
         self.at.as_ptr()
     }
 
-    /// The table of later functions, if it reaches to the one at `offset`: it grows at its beginning, and `sz` says how
-    /// far.
+    /// The table of later functions, if it reaches to the one at `offset`: it grows at its
+    /// beginning, and `sz` says how far.
     pub(super) fn extension(&self, offset: usize) -> Option<*const verbs_context> {
         // SAFETY: the device is open.
         #[expect(unsafe_code, reason = "see above")]
@@ -142,7 +145,8 @@ impl Context {
     pub(super) fn query_device(&self) -> io::Result<DeviceAttr> {
         let mut attr = ibv_device_attr_ex::zeroed();
         if let Some(query) = extended!(self, query_device_ex) {
-            // SAFETY: the device is open, nothing more is asked, and there is room for as much as is said.
+            // SAFETY: the device is open, nothing more is asked, and there is room for as much as
+            // is said.
             #[expect(unsafe_code, reason = "see above")]
             let code =
                 unsafe { query(self.at(), core::ptr::null(), &raw mut attr, size_of_val(&attr)) };

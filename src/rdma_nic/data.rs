@@ -1,7 +1,7 @@
 //! Work requests to the device, and completions from it.
 //!
-//! None of these calls goes through the library: the header calls the driver by the table of the open device, and so
-//! does this.
+//! None of these calls goes through the library: the header calls the driver by the table of the
+//! open device, and so does this.
 
 use core::ffi::c_int;
 use core::mem::MaybeUninit;
@@ -105,8 +105,9 @@ impl RdmaNic {
             }
         }
         let mut bad = core::ptr::null_mut();
-        // SAFETY: the queue pair is held; the list ends with its last place, and what it points to (buffer lists, bytes
-        // that are copied now, address handles, a window and its region) is held by the callers until this returns.
+        // SAFETY: the queue pair is held; the list ends with its last place, and what it points to
+        // (buffer lists, bytes that are copied now, address handles, a window and its region) is
+        // held by the callers until this returns.
         #[expect(unsafe_code, reason = "see above")]
         let code = unsafe { post(qp.at(), first, &raw mut bad) };
         check(code).map_err(|errno| (index_of(first, bad, count), not_posted(errno)))
@@ -168,7 +169,8 @@ impl RdmaNic {
             mw_access_flags: bind.access.bits(),
         };
         let mut request = ibv_mw_bind { wr_id: wr.id.0, send_flags: wr.flags.bits(), bind_info };
-        // SAFETY: the queue pair, the window and the region are held, and the window is of the kind that this is for.
+        // SAFETY: the queue pair, the window and the region are held, and the window is of the kind
+        // that this is for.
         #[expect(unsafe_code, reason = "see above")]
         let code = unsafe { post(qp.at(), window.at(), &raw mut request) };
         check(code).map_err(|errno| (0, not_posted(errno)))?;

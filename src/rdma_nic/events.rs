@@ -84,7 +84,8 @@ impl Completions {
         if !got(context, code)? {
             return Ok(None);
         }
-        // SAFETY: the queue is there until its event is acknowledged, which is here: destroying it waits for that.
+        // SAFETY: the queue is there until its event is acknowledged, which is here: destroying it
+        // waits for that.
         #[expect(unsafe_code, reason = "see above")]
         unsafe {
             (context.library.ack_cq_events)(cq, 1);
@@ -117,7 +118,8 @@ impl AsFd for Completions {
 pub(super) struct Asynchronous(pub(super) Arc<Context>);
 
 impl Asynchronous {
-    /// The next event that can be told. Unknown ones, and those of objects that are gone, are skipped.
+    /// The next event that can be told. Unknown ones, and those of objects that are gone, are
+    /// skipped.
     fn take(&self) -> io::Result<Option<AsyncEvent>> {
         loop {
             let mut event = ibv_async_event::zeroed();
@@ -152,7 +154,8 @@ fn tell(kind: EventType, event: &ibv_async_event, device: DeviceTag) -> Option<A
             // SAFETY: an event of this kind is about such an object.
             #[expect(unsafe_code, reason = "see above")]
             let object = unsafe { event.element.$element };
-            // SAFETY: an object is there until its events are acknowledged: destroying it waits for that.
+            // SAFETY: an object is there until its events are acknowledged: destroying it waits for
+            // that.
             #[expect(unsafe_code, reason = "see above")]
             from_c(unsafe { (*object).$field }, device)?
         }};

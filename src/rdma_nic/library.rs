@@ -1,4 +1,5 @@
-//! The functions of `libibverbs`, found when they are needed; and how functions of such a library are found.
+//! The functions of `libibverbs`, found when they are needed; and how functions of such a library
+//! are found.
 
 use core::ffi::{c_char, c_int, c_uint, c_void};
 use std::io;
@@ -13,8 +14,8 @@ use crate::ibverbs::{
 /// What the library is called, by the name that its first version gave it for good.
 pub(super) const NAME: &str = "libibverbs.so.1";
 
-/// Declares the functions of a library that are looked up: those that every version has, and those that came later,
-/// which may be missing.
+/// Declares the functions of a library that are looked up: those that every version has, and those
+/// that came later, which may be missing.
 macro_rules! functions {
     (
         $(#[$doc:meta])*
@@ -35,8 +36,8 @@ macro_rules! functions {
             /// Looks up every function.
             fn bind(code: libloading::Library, name: &str) -> Result<Self, String> {
                 $(
-                    // SAFETY: a function of this name has had this type since it exists; that is what the number in the
-                    // library's name promises.
+                    // SAFETY: a function of this name has had this type since it exists; that is
+                    // what the number in the library's name promises.
                     #[expect(unsafe_code, reason = "see above")]
                     let $name = unsafe {
                         code.get::<unsafe extern "C" fn($($argument),*) $(-> $result)?>($symbol)
@@ -107,7 +108,8 @@ functions! {
 }
 
 impl Library {
-    /// The system's library. Once it is loaded it stays, as its drivers keep threads and handlers of their own.
+    /// The system's library. Once it is loaded it stays, as its drivers keep threads and handlers
+    /// of their own.
     pub(super) fn of_system() -> io::Result<&'static Self> {
         static LOADED: OnceLock<Result<Library, String>> = OnceLock::new();
         let loaded = LOADED.get_or_init(|| Self::load(NAME));
@@ -120,7 +122,8 @@ impl Library {
     }
 }
 
-/// Loads `libibverbs` or `librdmacm` by this name, which comes with a package of Debian, or says what is missing.
+/// Loads `libibverbs` or `librdmacm` by this name, which comes with a package of Debian, or says
+/// what is missing.
 pub(super) fn load(name: &str, package: &str) -> Result<libloading::Library, String> {
     // SAFETY: what runs when either of them is loaded sets up its own data and nothing else.
     #[expect(unsafe_code, reason = "see above")]

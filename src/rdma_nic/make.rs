@@ -80,7 +80,8 @@ impl RdmaNic {
         Ok(MrHandle { id, lkey: keys.0, rkey: keys.1 })
     }
 
-    /// Registers memory; what comes back is null if the device refuses. The caller keeps the region.
+    /// Registers memory; what comes back is null if the device refuses. The caller keeps the
+    /// region.
     fn register_memory(&self, pd: &Made<ibv_pd>, attr: &MrAttr) -> Result<*mut ibv_mr, Errno> {
         let MrAttr { region, base, access } = attr;
         if region.is_null() {
@@ -92,8 +93,8 @@ impl RdmaNic {
         let addr = region_start(region);
         let bits: c_uint = access.bits();
         if let Some(make) = self.context.library.reg_mr_iova2 {
-            // SAFETY: the protection domain is held, and the region, whose maker keeps its memory in place until it is
-            // dropped, is so only after the memory was deregistered.
+            // SAFETY: the protection domain is held, and the region, whose maker keeps its memory
+            // in place until it is dropped, is so only after the memory was deregistered.
             #[expect(unsafe_code, reason = "see above")]
             return Ok(unsafe { make(pd.at(), addr, region.len(), *base, bits) });
         }
@@ -192,7 +193,8 @@ impl RdmaNic {
             let (at, max_sge) = match &xrc {
                 None => {
                     let mut init = ibv_srq_init_attr { srq_context: to_c(id), attr };
-                    // SAFETY: the protection domain is held, and the attributes are there until this returns.
+                    // SAFETY: the protection domain is held, and the attributes are there until
+                    // this returns.
                     #[expect(unsafe_code, reason = "see above")]
                     let at = unsafe { (self.context.library.create_srq)(pd.at(), &raw mut init) };
                     (at, init.attr.max_sge)
@@ -212,8 +214,8 @@ impl RdmaNic {
                         cq: cq.at(),
                         ..ibv_srq_init_attr_ex::zeroed()
                     };
-                    // SAFETY: the device is open, all that it is built on is held, and the attributes are there until
-                    // this returns.
+                    // SAFETY: the device is open, all that it is built on is held, and the
+                    // attributes are there until this returns.
                     #[expect(unsafe_code, reason = "see above")]
                     let at = unsafe { make(self.context.at(), &raw mut init) };
                     (at, init.attr.max_sge)
@@ -235,7 +237,8 @@ impl RdmaNic {
     fn number_of(&self, srq: *mut ibv_srq) -> u32 {
         let mut number = 0;
         if let Some(get) = extended!(self.context, get_srq_num) {
-            // SAFETY: the caller has just made it and nothing else has it yet; there is room for the answer.
+            // SAFETY: the caller has just made it and nothing else has it yet; there is room for
+            // the answer.
             #[expect(unsafe_code, reason = "see above")]
             let _: c_int = unsafe { get(srq, &raw mut number) };
         }
@@ -264,7 +267,8 @@ impl RdmaNic {
         let pd = base(&self.pds, pd.0, "protection domain")?;
         let mut attr = ibv_ah_attr::from(attr);
         let made = self.ahs.make(|_| {
-            // SAFETY: the protection domain is held, and the attributes are there until this returns.
+            // SAFETY: the protection domain is held, and the attributes are there until this
+            // returns.
             #[expect(unsafe_code, reason = "see above")]
             let at = unsafe { (self.context.library.create_ah)(pd.at(), &raw mut attr) };
             Made::new(&self.context, at, (), Arc::clone(&pd)).map_err(not_made)
@@ -321,7 +325,8 @@ impl RdmaNic {
         (at, init.cap)
     }
 
-    /// Has C make the receiving half of an extended reliable connection, which has an XRC domain instead.
+    /// Has C make the receiving half of an extended reliable connection, which has an XRC domain
+    /// instead.
     fn create_target(
         &self,
         id: Id,

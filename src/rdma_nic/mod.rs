@@ -1,7 +1,9 @@
-//! A real RNIC as a [`Device`](crate::device::Device): a card, or the kernel's own `rxe`, through `libibverbs`.
+//! A real RNIC as a [`Device`](crate::device::Device): a card, or the kernel's own `rxe`, through
+//! `libibverbs`.
 //!
-//! The library is loaded when the first device is asked for, so that a program that uses none needs none. Control goes
-//! through its functions; work requests and completions go to the driver directly, as in a program of C.
+//! The library is loaded when the first device is asked for, so that a program that uses none needs
+//! none. Control goes through its functions; work requests and completions go to the driver
+//! directly, as in a program of C.
 //!
 //! | file | holds |
 //! |---|---|
@@ -83,7 +85,8 @@ pub struct Info {
 pub struct RdmaNic {
     /// As it was asked for: `verbs:mlx5_0`.
     name: String,
-    // What is built on others is destroyed before them. A window that is bound is built on its queue pair.
+    // What is built on others is destroyed before them. A window that is bound is built on its
+    // queue pair.
     mws: Objects<ibv_mw>,
     qps: Objects<ibv_qp>,
     ahs: Objects<ibv_ah>,
@@ -99,13 +102,15 @@ pub struct RdmaNic {
 }
 
 impl RdmaNic {
-    /// The devices of this machine that verbs know. An error says what is missing: the library, or the kernel's half.
+    /// The devices of this machine that verbs know. An error says what is missing: the library, or
+    /// the kernel's half.
     pub fn list() -> io::Result<Vec<Info>> {
         let library = Library::of_system()?;
         Ok(List::new(library)?.devices().map(|device| device.info(library)).collect())
     }
 
-    /// Opens a device by its name. If there is none of this name, the error names those that there are.
+    /// Opens a device by its name. If there is none of this name, the error names those that there
+    /// are.
     pub fn open(name: &str) -> io::Result<Self> {
         let library = Library::of_system()?;
         let list = List::new(library)?;
@@ -208,7 +213,8 @@ impl Listed<'_> {
         if name.is_null() {
             return String::new();
         }
-        // SAFETY: the library's name of a device ends with a zero, and is there as long as the device is.
+        // SAFETY: the library's name of a device ends with a zero, and is there as long as the
+        // device is.
         #[expect(unsafe_code, reason = "see above")]
         let name = unsafe { CStr::from_ptr(name) };
         name.to_string_lossy().into_owned()

@@ -17,7 +17,8 @@ use crate::verbs::{Errno, LKey, MwType, QpCap, QpType};
 
 /// A kind of object of C.
 pub(super) trait Object: Sized {
-    /// What must stay as long as one exists: the objects that it was built on, the memory that it opens.
+    /// What must stay as long as one exists: the objects that it was built on, the memory that it
+    /// opens.
     type Needs: Send + Sync;
     /// What is known of one.
     type Facts: fmt::Debug + Send + Sync;
@@ -26,12 +27,14 @@ pub(super) trait Object: Sized {
     ///
     /// # Safety
     ///
-    /// `at` must be one that this context made, and nothing may use it meanwhile or, if this succeeds, afterwards.
+    /// `at` must be one that this context made, and nothing may use it meanwhile or, if this
+    /// succeeds, afterwards.
     #[expect(unsafe_code, reason = "the caller vouches for the pointer")]
     unsafe fn destroy(context: &Context, at: *mut Self) -> c_int;
 }
 
-/// An object of C. It is destroyed when this is dropped; if the device refuses, it stays, and so does all that it needs.
+/// An object of C. It is destroyed when this is dropped; if the device refuses, it stays, and so
+/// does all that it needs.
 pub(super) struct Made<T: Object> {
     at: NonNull<T>,
     pub(super) facts: T::Facts,
@@ -92,9 +95,11 @@ impl<T: Object> Made<T> {
         }
     }
 
-    /// Destroys the object and lets go of what it needed. It must not be used again if that succeeds.
+    /// Destroys the object and lets go of what it needed. It must not be used again if that
+    /// succeeds.
     fn try_destroy(&mut self) -> Result<(), Errno> {
-        // SAFETY: the object is this context's, and a `&mut` proves that nothing else has the pointer.
+        // SAFETY: the object is this context's, and a `&mut` proves that nothing else has the
+        // pointer.
         #[expect(unsafe_code, reason = "see above")]
         let code = unsafe { T::destroy(&self.stays.1, self.at.as_ptr()) };
         check(code)?;
@@ -109,7 +114,8 @@ impl<T: Object> Made<T> {
 
 impl<T: Object> Drop for Made<T> {
     fn drop(&mut self) {
-        // What the device does not let go of, it may still use: what the object needs stays for ever then.
+        // What the device does not let go of, it may still use: what the object needs stays for
+        // ever then.
         let _ = self.try_destroy();
     }
 }
@@ -135,7 +141,8 @@ macro_rules! objects {
                 let function: Option<unsafe extern "C" fn(*mut Self) -> c_int> = $function;
                 // What made it and has nothing to destroy it keeps it.
                 let Some(function) = function else { return Errno::EOPNOTSUPP.0 };
-                // SAFETY: the caller vouches for the pointer, and the function is the one for its kind.
+                // SAFETY: the caller vouches for the pointer, and the function is the one for its
+                // kind.
                 unsafe { function(at) }
             }
         })*

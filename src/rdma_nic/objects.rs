@@ -1,8 +1,8 @@
 //! The objects of an open device by their ids.
 //!
-//! A thread that works with an object holds the lock of its table for reading meanwhile, and one that destroys it takes it out
-//! under the lock for writing. So no thread ever holds a pointer to what is gone, and the work of many threads is not held
-//! up by one that waits for the kernel.
+//! A thread that works with an object holds the lock of its table for reading meanwhile, and one
+//! that destroys it takes it out under the lock for writing. So no thread ever holds a pointer to
+//! what is gone, and the work of many threads is not held up by one that waits for the kernel.
 
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
@@ -46,8 +46,9 @@ impl<T: Object> Objects<T> {
         Self(RwLock::new(Table::new(TABLE_MAX, device)))
     }
 
-    /// The objects, for as long as the answer is held. Who holds one table for reading may take another, in the order of
-    /// queue pairs, address handles, windows, regions; never the same again.
+    /// The objects, for as long as the answer is held. Who holds one table for reading may take
+    /// another, in the order of queue pairs, address handles, windows, regions; never the same
+    /// again.
     #[inline]
     pub(super) fn read(&self) -> Reading<'_, T> {
         Reading(self.0.read().unwrap_or_else(PoisonError::into_inner))
@@ -62,7 +63,8 @@ impl<T: Object> Objects<T> {
         self.read().0.get(id)?.clone()
     }
 
-    /// Makes an object that is told its id. It cannot be found before it is made. `None` if there is no slot left.
+    /// Makes an object that is told its id. It cannot be found before it is made. `None` if there
+    /// is no slot left.
     pub(super) fn make<E>(
         &self,
         make: impl FnOnce(Id) -> Result<Made<T>, E>,

@@ -1,7 +1,7 @@
 //! Completion queues whose completions have the time at which the RNIC reported them.
 //!
-//! Such a queue is an extended one (`ibv_create_cq_ex`), whose completions are read field by field. A driver that has
-//! none, or no time stamps, gives an ordinary queue.
+//! Such a queue is an extended one (`ibv_create_cq_ex`), whose completions are read field by field.
+//! A driver that has none, or no time stamps, gives an ordinary queue.
 
 use core::ffi::{c_int, c_uint};
 use core::ptr::null_mut;
@@ -37,7 +37,8 @@ impl Context {
     fn clock_khz(&self) -> Option<u64> {
         let query = extended!(self, query_device_ex)?;
         let mut attr = ibv_device_attr_ex::zeroed();
-        // SAFETY: the device is open, nothing more is asked, and there is room for as much as is said.
+        // SAFETY: the device is open, nothing more is asked, and there is room for as much as is
+        // said.
         #[expect(unsafe_code, reason = "see above")]
         let code =
             unsafe { query(self.at(), core::ptr::null(), &raw mut attr, size_of_val(&attr)) };
@@ -86,8 +87,8 @@ impl RdmaNic {
                 flags: 0,
                 parent_domain: null_mut(),
             };
-            // SAFETY: the device is open, the channel is held, the name is never followed, and the attributes are there
-            // until this returns.
+            // SAFETY: the device is open, the channel is held, the name is never followed, and the
+            // attributes are there until this returns.
             #[expect(unsafe_code, reason = "see above")]
             let at = unsafe { make(self.context.at(), &raw mut attr) };
             // An extended queue begins as an ordinary one.

@@ -71,8 +71,8 @@ pub struct AhAttr {
 }
 
 impl AhAttr {
-    /// The way from one's own address with this index to the peer at `dgid`, from the first port, with the usual
-    /// time to live.
+    /// The way from one's own address with this index to the peer at `dgid`, from the first port,
+    /// with the usual time to live.
     pub const fn new(dgid: Gid, sgid_index: u8) -> Self {
         Self {
             dgid,
@@ -122,7 +122,8 @@ impl QpCap {
     };
 }
 
-/// What a queue pair is made with, besides its queues and its protection domain: `ibv_qp_init_attr`.
+/// What a queue pair is made with, besides its queues and its protection domain:
+/// `ibv_qp_init_attr`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct QpInitAttr {
     /// Its kind.
@@ -133,7 +134,8 @@ pub struct QpInitAttr {
     pub sq_sig_all: bool,
 }
 
-/// The attributes of a queue pair: `ibv_qp_attr`. An [`AttrMask`] beside it says which of them count.
+/// The attributes of a queue pair: `ibv_qp_attr`. An [`AttrMask`] beside it says which of them
+/// count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QpAttr {
     /// The state it shall have, or has.
@@ -225,8 +227,8 @@ impl Default for QpAttr {
 }
 
 impl QpAttr {
-    /// Takes over from `new` the attributes in `mask`, and no other. Whether they may be, is to be found out before:
-    /// see [`transition::check`](super::transition::check).
+    /// Takes over from `new` the attributes in `mask`, and no other. Whether they may be, is to be
+    /// found out before: see [`transition::check`](super::transition::check).
     pub fn apply(&mut self, new: &Self, mask: AttrMask) {
         macro_rules! take {
             ($($flag:ident: $($field:ident),*;)*) => {

@@ -1,6 +1,8 @@
-//! How this room declares numbers that have names: one line per value, and everything else follows from it.
+//! How this room declares numbers that have names: one line per value, and everything else follows
+//! from it.
 
-/// Declares an enumeration of C: each value with its number there, its constant's name there and its text.
+/// Declares an enumeration of C: each value with its number there, its constant's name there and
+/// its text.
 macro_rules! codes {
     ($(#[$meta:meta])* $enum:ident, $prefix:literal {
         $($(#[$doc:meta])* $variant:ident = $code:literal, $name:literal, $text:literal;)*

@@ -107,7 +107,8 @@ codes! {
 }
 
 codes! {
-    /// How packets from a global identifier are encapsulated: `ibv_gid_type`, with the words of sysfs for it.
+    /// How packets from a global identifier are encapsulated: `ibv_gid_type`, with the words of
+    /// sysfs for it.
     GidType, "IBV_GID_TYPE_" {
         /// As on InfiniBand.
         Ib = 0, "IB", "IB";
@@ -119,7 +120,8 @@ codes! {
 }
 
 bitflags! {
-    /// What a device can do: `ibv_device_cap_flags`, and above bit 31 what only extended queries report.
+    /// What a device can do: `ibv_device_cap_flags`, and above bit 31 what only extended queries
+    /// report.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     pub struct DeviceCaps: u64 {
         /// Queues can be resized.
@@ -185,7 +187,8 @@ bitflags! {
 names!(DeviceCaps, "IBV_DEVICE_");
 
 bitflags! {
-    /// What a port can do: those of `ibv_port_cap_flags` that mean something on Ethernet. The others keep their bits.
+    /// What a port can do: those of `ibv_port_cap_flags` that mean something on Ethernet. The
+    /// others keep their bits.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     pub struct PortCaps: u32 {
         /// Connections can be managed through it.
@@ -216,11 +219,12 @@ impl fmt::Display for Guid {
     }
 }
 
-/// What a device says of itself: `ibv_device_attr`, without what only reliable datagrams and fast memory regions
-/// need, which no device has.
+/// What a device says of itself: `ibv_device_attr`, without what only reliable datagrams and fast
+/// memory regions need, which no device has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeviceAttr {
-    /// The version of its firmware, in ASCII, filled up with zeros; see [`firmware`](Self::firmware).
+    /// The version of its firmware, in ASCII, filled up with zeros; see
+    /// [`firmware`](Self::firmware).
     pub fw_ver: [u8; 64],
     /// The device.
     pub node_guid: Guid,
@@ -280,7 +284,8 @@ pub struct DeviceAttr {
     pub max_srq_sge: u32,
     /// How many partitions a port knows.
     pub max_pkeys: u16,
-    /// How long it may take to acknowledge, at the most, as the code of an [`AckTimeout`](super::AckTimeout).
+    /// How long it may take to acknowledge, at the most, as the code of an
+    /// [`AckTimeout`](super::AckTimeout).
     pub local_ca_ack_delay: u8,
     /// How many ports it has.
     pub phys_port_cnt: u8,

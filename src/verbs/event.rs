@@ -12,7 +12,8 @@ codes! {
         QpFatal = 1, "QP_FATAL", "local work queue catastrophic error";
         /// A responder got an invalid request that no receive work request can report.
         QpReqErr = 2, "QP_REQ_ERR", "invalid request local work queue error";
-        /// A responder got a request for memory it may not reach, that no receive work request can report.
+        /// A responder got a request for memory it may not reach, that no receive work request can
+        /// report.
         QpAccessErr = 3, "QP_ACCESS_ERR", "local access violation work queue error";
         /// The first packet came while the queue pair was ready to receive only.
         CommEst = 4, "COMM_EST", "communication established";

@@ -46,7 +46,8 @@ impl Access {
         .union(Self::FLUSH_GLOBAL)
         .union(Self::FLUSH_PERSISTENT);
 
-    /// What a request with this right needs; nothing if it names no memory, or if its FETH says what.
+    /// What a request with this right needs; nothing if it names no memory, or if its FETH says
+    /// what.
     #[inline]
     pub const fn needed(right: Right) -> Self {
         match right {
@@ -57,15 +58,15 @@ impl Access {
         }
     }
 
-    /// The rights that a program asked for, without optional ones that are unknown; `None` if it asked for another
-    /// unknown one.
+    /// The rights that a program asked for, without optional ones that are unknown; `None` if it
+    /// asked for another unknown one.
     pub const fn from_user(bits: u32) -> Option<Self> {
         let known = Self::all().bits();
         Self::from_bits(bits & (known | !Self::OPTIONAL_RANGE))
     }
 
-    /// Whether memory can be registered with these rights: what a peer may write, the local device must be allowed
-    /// to write, too.
+    /// Whether memory can be registered with these rights: what a peer may write, the local device
+    /// must be allowed to write, too.
     pub const fn is_registrable(self) -> bool {
         let writes = Self::REMOTE_WRITE.union(Self::REMOTE_ATOMIC);
         !self.intersects(writes) || self.contains(Self::LOCAL_WRITE)
@@ -115,7 +116,8 @@ bitflags! {
 names!(WcFlags, "IBV_WC_");
 
 bitflags! {
-    /// Which attributes of a queue pair count: `ibv_qp_attr_mask`. Bits 21 to 24 are not a program's to set.
+    /// Which attributes of a queue pair count: `ibv_qp_attr_mask`. Bits 21 to 24 are not a
+    /// program's to set.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     pub struct AttrMask: u32 {
         /// The state it shall have.

@@ -1,13 +1,13 @@
 //! Handles of objects.
 //!
-//! Only the device that created an object finds it by its handle. A handle outlives its object without harm: the device
-//! does not find it any more, and another device never does.
+//! Only the device that created an object finds it by its handle. A handle outlives its object
+//! without harm: the device does not find it any more, and another device never does.
 
 use super::LKey;
 use crate::wire::RKey;
 
-/// Identifies an object of one device: a slot with its generation, and the tag of the device. A device does not find an
-/// object by the handle of another.
+/// Identifies an object of one device: a slot with its generation, and the tag of the device. A
+/// device does not find an object by the handle of another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Id {
     device: DeviceTag,
@@ -19,7 +19,8 @@ pub(crate) struct Id {
 pub(crate) struct DeviceTag(u32);
 
 impl DeviceTag {
-    /// No device: of objects that belong to none, and of handles that come through C, which has no room for a tag.
+    /// No device: of objects that belong to none, and of handles that come through C, which has no
+    /// room for a tag.
     pub(crate) const NONE: Self = Self(0);
 
     /// Returns the tag of a device that drew this number. It is never [`NONE`](Self::NONE).
@@ -86,8 +87,8 @@ impl AhHandle {
         self.0.index()
     }
 
-    /// Returns the handle that a C program carries in `ibv_ah`. There is no room for a tag, so every device takes it for
-    /// one of its own.
+    /// Returns the handle that a C program carries in `ibv_ah`. There is no room for a tag, so
+    /// every device takes it for one of its own.
     pub const fn from_c(handle: u32) -> Self {
         Self(Id::new(DeviceTag::NONE, handle))
     }

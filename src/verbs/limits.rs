@@ -1,7 +1,7 @@
 //! The limits that verbs themselves set, whatever the device.
 
-/// The longest message there is, in bytes: the specification ends at 2^31. With narrow sequence numbers, for tests, it is
-/// what they cover.
+/// The longest message there is, in bytes: the specification ends at 2^31. With narrow sequence
+/// numbers, for tests, it is what they cover.
 pub const MESSAGE_BYTES_MAX: u64 =
     if cfg!(roce_narrow_psn) { 256 * crate::wire::Psn::HALF as u64 } else { 1 << 31 };
 
@@ -11,9 +11,11 @@ pub const GRH_BYTES: u32 = 40;
 /// What an atomic operation works on, in bytes.
 pub const ATOMIC_BYTES: u32 = 8;
 
-/// Maximum number of READs and ATOMICs that a queue pair can have in flight: the attribute is a byte.
+/// Maximum number of READs and ATOMICs that a queue pair can have in flight: the attribute is a
+/// byte.
 pub const RD_ATOMIC_MAX: u8 = u8::MAX;
 
-// The length of a message is a 32-bit field of the RETH, and half of all sequence numbers must cover it at any MTU.
+// The length of a message is a 32-bit field of the RETH, and half of all sequence numbers must
+// cover it at any MTU.
 const _: () = assert!(MESSAGE_BYTES_MAX <= u32::MAX as u64);
 const _: () = assert!(MESSAGE_BYTES_MAX / 256 <= crate::wire::Psn::HALF as u64);

@@ -1,8 +1,9 @@
 //! The vocabulary of verbs: what a program asks of an RNIC, and what it is told.
 //!
-//! A software RNIC, a C library that stands in for `libibverbs` and a wrapper of real RNICs all speak of the same
-//! things. Here they are once, with the numbers, names and texts of `ibv_*`, so that a value passes between the three
-//! unchanged. There are no devices, no queues and no memory in this room: only words.
+//! A software RNIC, a C library that stands in for `libibverbs` and a wrapper of real RNICs all
+//! speak of the same things. Here they are once, with the numbers, names and texts of `ibv_*`, so
+//! that a value passes between the three unchanged. There are no devices, no queues and no memory
+//! in this room: only words.
 //!
 //! | file | holds |
 //! |---|---|
@@ -16,9 +17,9 @@
 //! | `qp_type`, `state` | kinds of queue pairs, and what each state does |
 //! | [`transition`] | which attributes take a queue pair from one state to the next |
 //!
-//! Every enumeration has `code()` and `from_code()` for its number in C, `name()` for its constant there, and prints
-//! as the text that `ibv_*_str` gives. An unassigned number is `None`: what comes from a C program is checked
-//! once, at the border.
+//! Every enumeration has `code()` and `from_code()` for its number in C, `name()` for its constant
+//! there, and prints as the text that `ibv_*_str` gives. An unassigned number is `None`: what comes
+//! from a C program is checked once, at the border.
 //!
 //! # Examples
 //!

@@ -21,8 +21,8 @@ codes! {
 }
 
 impl Mtu {
-    /// What Linux reckons for the headers of the longest packet: IPv6 or GRH 40, UDP 8, BTH 12, XRCETH 4,
-    /// AtomicETH 28, ICRC 4.
+    /// What Linux reckons for the headers of the longest packet: IPv6 or GRH 40, UDP 8, BTH 12,
+    /// XRCETH 4, AtomicETH 28, ICRC 4.
     pub const KERNEL_HEADERS: usize = 40 + 8 + 12 + 4 + 28 + 4;
 
     /// What rxe reckons for them.
@@ -58,8 +58,8 @@ impl Mtu {
         }
     }
 
-    /// The largest unit whose packets all fit an Ethernet of this MTU, as Linux reckons it for hardware
-    /// (`iboe_get_mtu`).
+    /// The largest unit whose packets all fit an Ethernet of this MTU, as Linux reckons it for
+    /// hardware (`iboe_get_mtu`).
     pub const fn for_ethernet(mtu: usize) -> Option<Self> {
         Self::largest_within(mtu.saturating_sub(Self::KERNEL_HEADERS))
     }

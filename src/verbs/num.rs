@@ -1,14 +1,15 @@
 //! A type for every number that has a meaning in verbs and none on the wire.
 //!
-//! Those that are on the wire (`Psn`, `Qpn`, `PKey`, `QKey`, `RKey`, `Gid`, `XrcSrqn`, `RnrTimer`) are in
-//! [`wire`](crate::wire).
+//! Those that are on the wire (`Psn`, `Qpn`, `PKey`, `QKey`, `RKey`, `Gid`, `XrcSrqn`, `RnrTimer`)
+//! are in [`wire`](crate::wire).
 
 use core::fmt;
 use core::time::Duration;
 
 use crate::wire::Bits;
 
-/// What a program calls a work request, and what its completion is called by. It means nothing to the device.
+/// What a program calls a work request, and what its completion is called by. It means nothing to
+/// the device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct WrId(pub u64);
 

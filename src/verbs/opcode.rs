@@ -134,7 +134,8 @@ pub struct WrInfo {
     pub completes_as: WcOpcode,
     /// What its request packets are on the wire, if it has any.
     pub operation: Option<Operation>,
-    /// The header that only the packet has that ends its request: immediate data, a key to invalidate, or none.
+    /// The header that only the packet has that ends its request: immediate data, a key to
+    /// invalidate, or none.
     pub trailer: Headers,
     /// The queue pairs that it may be posted to.
     pub qp_types: QpTypes,
@@ -144,7 +145,8 @@ pub struct WrInfo {
     pub length: LengthRule,
     /// Whether it needs an address and a key of the peer.
     pub remote: bool,
-    /// Whether it takes one of the places that `max_rd_atomic` counts. A fence waits for these, too.
+    /// Whether it takes one of the places that `max_rd_atomic` counts. A fence waits for these,
+    /// too.
     pub rd_atomic: bool,
     /// Whether its data may be inline.
     pub inline: bool,
@@ -228,11 +230,14 @@ const fn takes_receive(operation: Option<Operation>, trailer: Headers) -> bool {
     }
 }
 
-// Opcode => completion, operation on the wire and its trailer, where allowed, local buffers and their length, what holds of it.
+// Opcode => completion, operation on the wire and its trailer, where allowed, local buffers and
+// their length, what holds of it.
 //
-// An atomic whose buffers are not eight bytes long can be posted, and completes with a local length error.
+// An atomic whose buffers are not eight bytes long can be posted, and completes with a local length
+// error.
 //
-// The manual lists SEND_WITH_INV for UC, too; but no packet of that service carries a key to invalidate.
+// The manual lists SEND_WITH_INV for UC, too; but no packet of that service carries a key to
+// invalidate.
 wrs! {
     // Rule: T-33.
     RdmaWrite => RdmaWrite, Write, [RC UC XRC_SEND], Gather Any, [inline];

@@ -8,8 +8,9 @@ use bitflags::bitflags;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u8)]
 pub enum QpType {
-    /// The general services queue pair, number 1, through which connection managers talk. It is the kernel's: a
-    /// program cannot ask for one, and verbs have no number for it, so this is the kernel's number.
+    /// The general services queue pair, number 1, through which connection managers talk. It is the
+    /// kernel's: a program cannot ask for one, and verbs have no number for it, so this is the
+    /// kernel's number.
     Gsi = 1,
     /// Reliable connection.
     Rc = 2,
@@ -45,7 +46,8 @@ impl QpType {
         self as u32
     }
 
-    /// The kind a program means by this number, or `None` if there is none. [`Gsi`](Self::Gsi) is never the answer.
+    /// The kind a program means by this number, or `None` if there is none. [`Gsi`](Self::Gsi) is
+    /// never the answer.
     pub const fn from_code(code: u32) -> Option<Self> {
         match code {
             2 => Some(Self::Rc),
@@ -111,14 +113,16 @@ impl QpType {
         QpTypes::DATAGRAM.contains(self.set())
     }
 
-    /// Whether sends can be posted. The receiving half of an extended reliable connection only answers.
+    /// Whether sends can be posted. The receiving half of an extended reliable connection only
+    /// answers.
     #[inline]
     pub const fn has_send_queue(self) -> bool {
         !matches!(self, Self::XrcRecv)
     }
 
-    /// Whether it can have a receive queue of its own. An extended reliable connection has none: its receiving half
-    /// takes from the shared receive queue that each request names, and its sending half receives nothing.
+    /// Whether it can have a receive queue of its own. An extended reliable connection has none:
+    /// its receiving half takes from the shared receive queue that each request names, and its
+    /// sending half receives nothing.
     #[inline]
     pub const fn has_receive_queue(self) -> bool {
         !matches!(self, Self::XrcSend | Self::XrcRecv)
@@ -130,7 +134,8 @@ impl QpType {
         !matches!(self, Self::XrcSend)
     }
 
-    /// Whether a failed send stops the send queue alone, so that it can be in [`Sqe`](super::QpState::Sqe).
+    /// Whether a failed send stops the send queue alone, so that it can be in
+    /// [`Sqe`](super::QpState::Sqe).
     #[inline]
     pub const fn can_stop_sending_alone(self) -> bool {
         matches!(self, Self::Uc | Self::Ud | Self::Gsi | Self::RawPacket)

@@ -98,8 +98,8 @@ rules! {
 }
 
 impl QpState {
-    /// What this state does on a queue pair of this kind. One with a shared receive queue refuses receives in every
-    /// state, which only the queue pair itself knows.
+    /// What this state does on a queue pair of this kind. One with a shared receive queue refuses
+    /// receives in every state, which only the queue pair itself knows.
     pub const fn rules_for(self, qp_type: QpType) -> StateRules {
         // Rule: S-02.1.
         let mut rules = self.rules();
@@ -115,8 +115,8 @@ impl QpState {
         rules
     }
 
-    /// Whether a queue pair of this kind can be in this state: a reliable one never has its send queue alone in
-    /// error.
+    /// Whether a queue pair of this kind can be in this state: a reliable one never has its send
+    /// queue alone in error.
     #[inline]
     pub const fn is_possible(self, qp_type: QpType) -> bool {
         !matches!(self, Self::Sqe) || qp_type.can_stop_sending_alone()

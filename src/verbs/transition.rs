@@ -1,9 +1,10 @@
 //! How a queue pair gets from one state to the next.
 //!
-//! The table is the kernel's (`qp_state_table`), since what it refuses no program can do: for each pair of states
-//! and each kind of queue pair, the attributes that must be given and those that may be. Besides them, a transition
-//! may name the state and the rate limit, and nothing more. A pair that is not in the table cannot be asked for;
-//! a queue pair enters [`Sqe`](QpState::Sqe) and often [`Err`](QpState::Err) by itself.
+//! The table is the kernel's (`qp_state_table`), since what it refuses no program can do: for each
+//! pair of states and each kind of queue pair, the attributes that must be given and those that may
+//! be. Besides them, a transition may name the state and the rate limit, and nothing more. A pair
+//! that is not in the table cannot be asked for; a queue pair enters [`Sqe`](QpState::Sqe) and
+//! often [`Err`](QpState::Err) by itself.
 
 use thiserror::Error;
 
@@ -92,7 +93,8 @@ impl ModifyError {
     }
 }
 
-/// What it takes for a queue pair of this kind to go from one state to another, or `None` if there is no way.
+/// What it takes for a queue pair of this kind to go from one state to another, or `None` if there
+/// is no way.
 #[expect(clippy::indexing_slicing, reason = "the table has a place for every state and row")]
 pub const fn find(qp_type: QpType, from: QpState, to: QpState) -> Option<Transition> {
     // Rule: S-01.1.
@@ -102,8 +104,8 @@ pub const fn find(qp_type: QpType, from: QpState, to: QpState) -> Option<Transit
     }
 }
 
-/// Whether a queue pair of this kind can go from one state to another with these attributes. Without
-/// [`AttrMask::STATE`] a queue pair stays in its state, so `to` must be `from`.
+/// Whether a queue pair of this kind can go from one state to another with these attributes.
+/// Without [`AttrMask::STATE`] a queue pair stays in its state, so `to` must be `from`.
 pub const fn check(
     qp_type: QpType,
     from: QpState,
@@ -129,8 +131,9 @@ pub const fn check(
     Ok(())
 }
 
-/// The attributes that the kernel drops from the mask of such a queue pair before it looks at it (`modify_qp_mask`): an
-/// XRC initiator has no responder, an XRC target no requester. Programs give one mask to either half.
+/// The attributes that the kernel drops from the mask of such a queue pair before it looks at it
+/// (`modify_qp_mask`): an XRC initiator has no responder, an XRC target no requester. Programs give
+/// one mask to either half.
 pub const fn ignored(qp_type: QpType) -> AttrMask {
     match qp_type {
         QpType::XrcSend => AttrMask::MAX_DEST_RD_ATOMIC.union(AttrMask::MIN_RNR_TIMER),

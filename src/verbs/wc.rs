@@ -5,8 +5,8 @@ use crate::wire::{Qpn, RKey};
 
 /// What became of a work request: `ibv_wc`.
 ///
-/// Two of them fill a cache line. The local identifiers of InfiniBand, which mean nothing on Ethernet, and time
-/// stamps, which only extended completion queues have, are not in it.
+/// Two of them fill a cache line. The local identifiers of InfiniBand, which mean nothing on
+/// Ethernet, and time stamps, which only extended completion queues have, are not in it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Wc {
     /// What the work request was called.
@@ -23,12 +23,14 @@ pub struct Wc {
     pub pkey_index: u16,
     /// What the vendor has to say of an error.
     pub vendor_err: u16,
-    /// Why it ended. Unless it is success, only this, `id`, `qp_num` and `vendor_err` mean anything to a program.
+    /// Why it ended. Unless it is success, only this, `id`, `qp_num` and `vendor_err` mean anything
+    /// to a program.
     pub status: WcStatus,
     /// What it was.
     pub opcode: WcOpcode,
     flags: WcFlags,
-    /// The service level of a datagram; on Ethernet, with which header it came: 10 for IPv4, 9 for IPv6.
+    /// The service level of a datagram; on Ethernet, with which header it came: 10 for IPv4, 9 for
+    /// IPv6.
     pub sl: u8,
 }
 
@@ -79,7 +81,8 @@ impl Wc {
         self
     }
 
-    /// The same as the receipt of a datagram from `src_qp`, whose buffer begins with a network header.
+    /// The same as the receipt of a datagram from `src_qp`, whose buffer begins with a network
+    /// header.
     #[inline]
     #[must_use]
     pub const fn with_datagram(mut self, src_qp: Qpn) -> Self {

@@ -1,8 +1,9 @@
 //! Work requests, as callers post them.
 //!
-//! `ibv_send_wr` is one structure for every operation, and most of its fields mean nothing for most of them. Here an
-//! operation carries what it needs and nothing else, so that a read with immediate data cannot be written down. What
-//! depends on the queue pair ([`SendWr::check`]) is left to be found out when it is posted.
+//! `ibv_send_wr` is one structure for every operation, and most of its fields mean nothing for most
+//! of them. Here an operation carries what it needs and nothing else, so that a read with immediate
+//! data cannot be written down. What depends on the queue pair ([`SendWr::check`]) is left to be
+//! found out when it is posted.
 
 use super::{
     Access, FlushLevel, FlushPlacement, LKey, LocalData, PostError, QpCap, QpType, QpTypes,
@@ -26,9 +27,10 @@ pub struct Sge {
 /// The local data of a send work request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Data<'a> {
-    /// Registered memory: its bytes are sent, or, if the operation is one that is answered with data, the answer is
-    /// put there. With [`SendFlags::INLINE`] the bytes at these addresses are copied when the request is posted, and
-    /// the keys do not matter: that is how C has it, and only who may read any address can do it.
+    /// Registered memory: its bytes are sent, or, if the operation is one that is answered with
+    /// data, the answer is put there. With [`SendFlags::INLINE`] the bytes at these addresses are
+    /// copied when the request is posted, and the keys do not matter: that is how C has it, and
+    /// only who may read any address can do it.
     Gather(&'a [Sge]),
     /// The bytes themselves, which are copied when the request is posted; the flag need not be set.
     Inline(&'a [u8]),
@@ -249,7 +251,8 @@ impl<'a> SendWr<'a> {
         matches!(self.data, Data::Inline(_)) || self.flags.contains(SendFlags::INLINE)
     }
 
-    /// The length of its message, in bytes: what is sent, or what is asked for. Zero if it has no message.
+    /// The length of its message, in bytes: what is sent, or what is asked for. Zero if it has no
+    /// message.
     #[inline]
     pub fn message_len(&self) -> u64 {
         match (self.op, self.opcode().info().local) {
@@ -259,9 +262,10 @@ impl<'a> SendWr<'a> {
         }
     }
 
-    /// Whether a queue pair of this kind, made with these sizes, can take it. Its state, and queue space, are
-    /// checked by the QP. `message_max` is how long a message may be: for datagrams that is the
-    /// MTU, if they are to be refused here rather than to complete with an error. Returns the length of the message.
+    /// Whether a queue pair of this kind, made with these sizes, can take it. Its state, and queue
+    /// space, are checked by the QP. `message_max` is how long a message may be: for datagrams that
+    /// is the MTU, if they are to be refused here rather than to complete with an error. Returns
+    /// the length of the message.
     #[inline]
     pub fn check(&self, qp_type: QpType, cap: &QpCap, message_max: u64) -> Result<u64, PostError> {
         if !qp_type.has_send_queue() {
@@ -337,8 +341,8 @@ impl RecvWr<'_> {
         Data::Gather(self.sges).byte_len()
     }
 
-    /// Whether a queue whose work requests have at most `max_sge` entries can take it. Queue space is checked by
-    /// the QP.
+    /// Whether a queue whose work requests have at most `max_sge` entries can take it. Queue space
+    /// is checked by the QP.
     pub const fn check(&self, max_sge: u32) -> Result<(), PostError> {
         check_sges(self.sges, max_sge)
     }

@@ -6,9 +6,10 @@ use super::{Bth, Gid, Path};
 
 /// Packets to send, one behind the other in one buffer.
 ///
-/// Each packet runs from its BTH to its last pad byte, and is followed by four bytes of room for an ICRC, which
-/// the layer that knows the IP header seals. Packets that go one way together are a [`Train`]. But for the first and last of
-/// a message they have one length, for a network that takes many packets of one length at once.
+/// Each packet runs from its BTH to its last pad byte, and is followed by four bytes of room for an
+/// ICRC, which the layer that knows the IP header seals. Packets that go one way together are a
+/// [`Train`]. But for the first and last of a message they have one length, for a network that
+/// takes many packets of one length at once.
 #[derive(Debug)]
 pub struct Batch {
     bytes: Vec<u8>,
@@ -56,7 +57,8 @@ impl Train<'_> {
         self.ends.is_empty()
     }
 
-    /// Each packet with the room behind it, to be sealed in place, once: an ICRC that is to be wrong is changed afterwards.
+    /// Each packet with the room behind it, to be sealed in place, once: an ICRC that is to be
+    /// wrong is changed afterwards.
     #[inline]
     pub fn for_each_mut(&mut self, mut each: impl FnMut(&mut [u8])) {
         let (mut rest, mut start) = (&mut *self.bytes, self.start);
@@ -80,7 +82,8 @@ impl Batch {
         Self::bounded(packets_max, packets_max * (PACKET_MAX + ICRC_ROOM))
     }
 
-    /// Room for so many packets, if they are short; it is full, too, as soon as they have so many bytes together.
+    /// Room for so many packets, if they are short; it is full, too, as soon as they have so many
+    /// bytes together.
     ///
     /// # Panics
     ///
@@ -132,7 +135,8 @@ impl Batch {
         self.icrc_flips.clear();
     }
 
-    /// Puts in a packet that travels so: from its BTH to its last pad byte. Returns whether there was room for it.
+    /// Puts in a packet that travels so: from its BTH to its last pad byte. Returns whether there
+    /// was room for it.
     pub fn push(&mut self, path: &Path, packet: &[u8]) -> bool {
         if self.is_full() || packet.len() > PACKET_MAX {
             return false;
@@ -144,9 +148,10 @@ impl Batch {
         true
     }
 
-    /// Puts in bytes from a BTH to what stands before the ICRC as they are, even if their length or their pad count is
-    /// wrong. The ICRC is right but for the bits of `icrc_flips`, of which the most significant stands for the first on
-    /// the wire. Returns whether there was room for them, and a whole BTH.
+    /// Puts in bytes from a BTH to what stands before the ICRC as they are, even if their length or
+    /// their pad count is wrong. The ICRC is right but for the bits of `icrc_flips`, of which the
+    /// most significant stands for the first on the wire. Returns whether there was room for them,
+    /// and a whole BTH.
     pub fn push_as_is(&mut self, path: &Path, packet: &[u8], icrc_flips: u32) -> bool {
         if self.is_full() || !(Bth::LEN..=PACKET_MAX).contains(&packet.len()) {
             return false;
@@ -229,7 +234,8 @@ impl Batch {
     }
 }
 
-/// Changes bits of the ICRC at the end of a sealed packet. The most significant stands for the first on the wire.
+/// Changes bits of the ICRC at the end of a sealed packet. The most significant stands for the
+/// first on the wire.
 #[cold]
 pub(crate) fn flip_icrc(sealed: &mut [u8], flips: u32) {
     if let Some(icrc) = sealed.last_chunk_mut::<ICRC_ROOM>() {

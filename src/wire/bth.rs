@@ -37,7 +37,8 @@ header! {
 }
 
 impl BthRepr {
-    /// A header with this opcode, queue pair and sequence number, in the default partition, no flag set.
+    /// A header with this opcode, queue pair and sequence number, in the default partition, no flag
+    /// set.
     pub const fn new(opcode: Opcode, dest_qp: Qpn, psn: Psn) -> Self {
         // Rule: T-54.
         Self {
@@ -61,7 +62,8 @@ mod tests {
     use super::*;
     use zerocopy::FromBytes;
 
-    /// RC SEND ONLY, solicited, migrated, two pad bytes, BECN, reserved bits set, QP 0x11, PSN 16777210.
+    /// RC SEND ONLY, solicited, migrated, two pad bytes, BECN, reserved bits set, QP 0x11, PSN
+    /// 16777210.
     const BYTES: [u8; 12] =
         [0x04, 0xe0, 0xff, 0xff, 0x50, 0x00, 0x00, 0x11, 0x81, 0xff, 0xff, 0xfa];
 

@@ -1,4 +1,5 @@
-//! The headers between BTH and payload. Which of them a packet has, its opcode says: see [`opcode`](super::opcode).
+//! The headers between BTH and payload. Which of them a packet has, its opcode says: see
+//! [`opcode`](super::opcode).
 
 use super::Layer;
 use super::aeth::Syndrome;
@@ -121,7 +122,8 @@ mod tests {
     use super::*;
     use crate::wire::view;
 
-    /// The header that these bytes are is `repr`, and `repr` is emitted as these bytes with reserved ones zero.
+    /// The header that these bytes are is `repr`, and `repr` is emitted as these bytes with
+    /// reserved ones zero.
     macro_rules! assert_both_ways {
         ($header:ty, $bytes:expr, $emitted:expr, $repr:expr) => {
             assert_eq!(view::<$header>(&$bytes, 0).unwrap().repr(), $repr);

@@ -1,4 +1,5 @@
-//! The route headers of InfiniBand: LRH, which never leaves a native link, and GRH, which RoCEv1 carries too.
+//! The route headers of InfiniBand: LRH, which never leaves a native link, and GRH, which RoCEv1
+//! carries too.
 
 use super::Layer;
 use super::layout::header;

@@ -1,9 +1,10 @@
-//! The checksums of InfiniBand: the invariant CRC, which every packet carries from end to end, and the variant
-//! CRC of a native link.
+//! The checksums of InfiniBand: the invariant CRC, which every packet carries from end to end, and
+//! the variant CRC of a native link.
 //!
-//! The ICRC is the CRC-32 of Ethernet over everything from the network header to the last pad byte, with the
-//! fields that may change on the way replaced by ones, after eight bytes of ones that stand for an LRH. It is sent
-//! least significant byte first: the one little-endian number of the protocol.
+//! The ICRC is the CRC-32 of Ethernet over everything from the network header to the last pad byte,
+//! with the fields that may change on the way replaced by ones, after eight bytes of ones that
+//! stand for an LRH. It is sent least significant byte first: the one little-endian number of the
+//! protocol.
 
 use zerocopy::{Immutable, IntoBytes};
 
@@ -26,9 +27,10 @@ const AFTER_MASKED_LRH: u32 = 0x2144_df1c;
 
 /// Returns the CRC-32 of the bytes that gave `crc`, followed by `bytes`.
 ///
-/// crc32fast multiplies without carries where the processor can. QEMU emulates such a product bit by bit: there a 4 KiB packet
-/// takes 26 µs, and by shifts and exclusive ORs alone 2.3 µs. The bandwidth in an emulated guest was the same with both, because
-/// the emulated kernel takes most of the time; so there is no second implementation for emulators.
+/// crc32fast multiplies without carries where the processor can. QEMU emulates such a product bit
+/// by bit: there a 4 KiB packet takes 26 µs, and by shifts and exclusive ORs alone 2.3 µs. The
+/// bandwidth in an emulated guest was the same with both, because the emulated kernel takes most of
+/// the time; so there is no second implementation for emulators.
 #[inline]
 fn crc32(crc: u32, bytes: &[u8]) -> u32 {
     let mut hasher = crc32fast::Hasher::new_with_initial(crc);
@@ -86,13 +88,13 @@ pub fn icrc(route: &Route<'_>, transport: &[u8]) -> [u8; ICRC_LEN] {
             crc32(crc, short.bytes())
         }
     };
-    // The next byte of a message is added to the lowest byte of the register: so the variant byte becomes ones there, and
-    // the rest is taken as it stands.
+    // The next byte of a message is added to the lowest byte of the register: so the variant byte
+    // becomes ones there, and the rest is taken as it stands.
     crc32(crc ^ u32::from(variant ^ 0xff), rest).to_le_bytes()
 }
 
-/// What almost all packets have before the variant byte of their BTH, masked: of one length, which is two steps of a
-/// checksum.
+/// What almost all packets have before the variant byte of their BTH, masked: of one length, which
+/// is two steps of a checksum.
 #[derive(IntoBytes, Immutable)]
 #[repr(C)]
 struct PlainRoute {
@@ -101,7 +103,8 @@ struct PlainRoute {
     bth: [u8; BTH_VARIANT],
 }
 
-/// The checksum of what stands before a BTH: packets that go one way with one length have it in common.
+/// The checksum of what stands before a BTH: packets that go one way with one length have it in
+/// common.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Prefix(u32);
 
@@ -112,8 +115,8 @@ impl Prefix {
         Self(crc32(crc, short.bytes()))
     }
 
-    /// That of plain headers between these addresses to RoCE's port, not to be fragmented, whose lengths,
-    /// identification and source port are 0.
+    /// That of plain headers between these addresses to RoCE's port, not to be fragmented, whose
+    /// lengths, identification and source port are 0.
     pub(super) fn between(source: Gid, destination: Gid) -> Self {
         let path = Path { source, destination, source_port: 0, ..Path::NOWHERE };
         let headers = match path.headers(0) {
@@ -136,8 +139,8 @@ impl Prefix {
         Self(self.0 ^ identification::change(field, value))
     }
 
-    /// That of the same headers with this identification, if it is the one of IPv4 headers without options and with
-    /// identification 0.
+    /// That of the same headers with this identification, if it is the one of IPv4 headers without
+    /// options and with identification 0.
     #[inline]
     #[must_use]
     pub fn with_identification(self, id: u16) -> Self {
@@ -156,7 +159,8 @@ impl Prefix {
         *place = self.icrc(body).expect("a packet has a BTH");
     }
 
-    /// Whether the last four bytes of `packet`, which runs from its BTH to there, are its ICRC. It is left as it was.
+    /// Whether the last four bytes of `packet`, which runs from its BTH to there, are its ICRC. It
+    /// is left as it was.
     #[inline]
     pub fn verifies(&self, packet: &mut [u8]) -> bool {
         packet
@@ -164,16 +168,17 @@ impl Prefix {
             .is_some_and(|(body, sealed)| self.icrc(body) == Some(*sealed))
     }
 
-    /// In which bits the last four bytes of `packet`, which runs from its BTH to there, differ from its ICRC: what an
-    /// [`Identification`] is found by. `None` if the packet is shorter than a BTH and an ICRC. It is left as it was.
+    /// In which bits the last four bytes of `packet`, which runs from its BTH to there, differ from
+    /// its ICRC: what an [`Identification`] is found by. `None` if the packet is shorter than a BTH
+    /// and an ICRC. It is left as it was.
     #[inline]
     pub fn difference(&self, packet: &mut [u8]) -> Option<u32> {
         let (body, sealed) = packet.split_last_chunk_mut::<ICRC_LEN>()?;
         Some(u32::from_le_bytes(self.icrc(body)?) ^ u32::from_le_bytes(*sealed))
     }
 
-    /// The ICRC of `transport`, from the BTH to the last pad byte, in one pass: it is masked in place, and left as it
-    /// was.
+    /// The ICRC of `transport`, from the BTH to the last pad byte, in one pass: it is masked in
+    /// place, and left as it was.
     #[inline]
     fn icrc(&self, transport: &mut [u8]) -> Option<[u8; ICRC_LEN]> {
         let bth = transport.first_chunk_mut::<{ Bth::LEN }>()?;
@@ -206,7 +211,8 @@ impl Short {
     }
 }
 
-/// A checksum that has begun with a route, and the last bytes of the route, which are not in it yet.
+/// A checksum that has begun with a route, and the last bytes of the route, which are not in it
+/// yet.
 #[inline]
 fn begin(route: &Route<'_>) -> (u32, Short) {
     let mut crc = AFTER_MASKED_LRH;
@@ -233,7 +239,8 @@ fn begin(route: &Route<'_>) -> (u32, Short) {
     (crc, short)
 }
 
-/// What is yet to be put into a checksum after `short` and `rest`: nothing, unless there is no rest.
+/// What is yet to be put into a checksum after `short` and `rest`: nothing, unless there is no
+/// rest.
 fn after(crc: &mut u32, short: Short, rest: &[u8]) -> Short {
     if rest.is_empty() {
         return short;

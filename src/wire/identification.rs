@@ -1,14 +1,16 @@
 //! What the identification of an IPv4 header does to an ICRC, and how to find it by that.
 //!
-//! A CRC is linear: what changes in the bytes changes the checksum by something that depends on the change and on how
-//! many bytes follow it, and on nothing else. So a checksum for one identification is one exclusive or away from that
-//! for another; and the sixteen bits of an identification that the receiver did not keep follow from the difference that they made.
+//! A CRC is linear: what changes in the bytes changes the checksum by something that depends on the
+//! change and on how many bytes follow it, and on nothing else. So a checksum for one
+//! identification is one exclusive or away from that for another; and the sixteen bits of an
+//! identification that the receiver did not keep follow from the difference that they made.
 
-/// Finds the identification of the IPv4 header of packets of one length, which a UDP socket does not tell.
+/// Finds the identification of the IPv4 header of packets of one length, which a UDP socket does
+/// not tell.
 ///
-/// Of the 2³² differences that an ICRC can have from that of identification 0, one in 2¹⁶ comes from an identification.
-/// So a damaged packet passes for sound once in 65 536 times, as with the checksum of UDP, which stands beside it where
-/// the sender makes one.
+/// Of the 2³² differences that an ICRC can have from that of identification 0, one in 2¹⁶ comes
+/// from an identification. So a damaged packet passes for sound once in 65 536 times, as with the
+/// checksum of UDP, which stands beside it where the sender makes one.
 ///
 /// ```
 /// use roce::wire::icrc::Identification;
@@ -50,7 +52,8 @@ impl Identification {
         Self { back }
     }
 
-    /// The identification that makes this difference from the ICRC of identification 0, if one does.
+    /// The identification that makes this difference from the ICRC of identification 0, if one
+    /// does.
     #[inline]
     #[expect(clippy::indexing_slicing, reason = "four bits have sixteen values")]
     pub fn find(&self, difference: u32) -> Option<u16> {
@@ -92,7 +95,8 @@ pub(super) fn change(field: Varying, value: u16) -> u32 {
     of_high[high as usize] ^ of_low[low as usize]
 }
 
-/// How many bytes there are from the identification to the BTH: the rest of the IPv4 header and the UDP header.
+/// How many bytes there are from the identification to the BTH: the rest of the IPv4 header and the
+/// UDP header.
 const BEFORE_BTH: usize = 16 + 8;
 
 /// The polynomial of the CRC, lowest power in the highest bit.

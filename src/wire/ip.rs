@@ -62,8 +62,8 @@ impl Ipv4 {
 }
 
 impl Ipv4Repr {
-    /// A header without options, as RoCEv2 has it: not to be fragmented, 64 hops. Length and checksum are zero
-    /// until the frame around them is emitted.
+    /// A header without options, as RoCEv2 has it: not to be fragmented, 64 hops. Length and
+    /// checksum are zero until the frame around them is emitted.
     pub const fn new(source: Ipv4Addr, destination: Ipv4Addr) -> Self {
         Self {
             version: Bits::low(4),
@@ -132,7 +132,8 @@ header! {
 }
 
 impl Ipv6Repr {
-    /// A header as RoCEv2 has it: UDP follows, 64 hops. The length is zero until the frame around it is emitted.
+    /// A header as RoCEv2 has it: UDP follows, 64 hops. The length is zero until the frame around
+    /// it is emitted.
     pub const fn new(source: Ipv6Addr, destination: Ipv6Addr) -> Self {
         Self {
             version: Bits::low(6),
@@ -148,7 +149,8 @@ impl Ipv6Repr {
     }
 }
 
-/// The length of the IPv6 extension header `protocol` that begins `bytes`, or `None` if it is none to walk over.
+/// The length of the IPv6 extension header `protocol` that begins `bytes`, or `None` if it is none
+/// to walk over.
 pub(crate) fn ipv6_extension_len(protocol: u8, bytes: &[u8]) -> Option<usize> {
     let units = usize::from(bytes.get(1).copied().unwrap_or(0));
     match (protocol, bytes) {

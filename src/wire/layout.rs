@@ -1,12 +1,16 @@
 //! How a header is written down: once, as its table in the specification.
 //!
-//! [`header!`](crate::wire::layout) takes the fields of a header in wire order with their widths in bits and makes
-//! - a *view*, a transparent wrapper of the header's bytes that accepts anything and reads fields in place;
-//! - a *repr*, a plain struct of typed fields that cannot hold a value the wire cannot carry, and emits itself;
+//! [`header!`](crate::wire::layout) takes the fields of a header in wire order with their widths in
+//! bits and makes
+//! - a *view*, a transparent wrapper of the header's bytes that accepts anything and reads fields
+//!   in place;
+//! - a *repr*, a plain struct of typed fields that cannot hold a value the wire cannot carry, and
+//!   emits itself;
 //! - a *layout*, the bit range of every field, which the decoder shows and the tests check.
 //!
-//! Offsets are sums of the widths before them, so a field cannot be misplaced by a typing error without the total
-//! going wrong, and the total is checked at compile time, as is the width of each field's type.
+//! Offsets are sums of the widths before them, so a field cannot be misplaced by a typing error
+//! without the total going wrong, and the total is checked at compile time, as is the width of each
+//! field's type.
 
 /// A run of bits in a header, counted from the most significant bit of its first byte.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,13 +27,15 @@ impl BitRange {
         Self { start, len }
     }
 
-    /// `len` bits of this range, from its bit `start`: a part of a field that has a name of its own.
+    /// `len` bits of this range, from its bit `start`: a part of a field that has a name of its
+    /// own.
     pub const fn part(self, start: usize, len: usize) -> Self {
         assert!(start + len <= self.len, "a part lies within its field");
         Self::new(self.start + start, len)
     }
 
-    /// From the first bit of `self` to the last of `other`: several fields that have a name together.
+    /// From the first bit of `self` to the last of `other`: several fields that have a name
+    /// together.
     pub const fn through(self, other: Self) -> Self {
         assert!(self.start <= other.start, "ranges are joined in wire order");
         Self::new(self.start, other.start + other.len - self.start)
@@ -41,7 +47,8 @@ impl BitRange {
         self.start / 8..(self.start + self.len).div_ceil(8)
     }
 
-    /// The value of these bits in `header`, or `None` if it is too short or the range is wider than 64 bits.
+    /// The value of these bits in `header`, or `None` if it is too short or the range is wider than
+    /// 64 bits.
     #[inline]
     pub fn read(self, header: &[u8]) -> Option<u64> {
         let bytes = self.bytes();
@@ -51,7 +58,8 @@ impl BitRange {
         Some(get_bits(header, self.start, self.len))
     }
 
-    /// The bytes of this range in `header`, or `None` if it is too short or the range is not whole bytes.
+    /// The bytes of this range in `header`, or `None` if it is too short or the range is not whole
+    /// bytes.
     pub fn slice(self, header: &[u8]) -> Option<&[u8]> {
         if !self.start.is_multiple_of(8) || !self.len.is_multiple_of(8) {
             return None;
@@ -72,14 +80,16 @@ pub trait Field: Sized {
     fn set(&self, header: &mut [u8], start: usize);
 }
 
-/// The `len` bits of `bytes` from bit `start`. Callers know that they exist and touch at most eight bytes.
+/// The `len` bits of `bytes` from bit `start`. Callers know that they exist and touch at most eight
+/// bytes.
 #[inline(always)]
 #[expect(
     clippy::indexing_slicing,
     reason = "headers are whole arrays and their layouts are checked at compile time"
 )]
 pub(crate) fn get_bits(bytes: &[u8], start: usize, len: usize) -> u64 {
-    // One load where there is enough behind, which for a header that is known at compile time is known too.
+    // One load where there is enough behind, which for a header that is known at compile time is
+    // known too.
     if let Some(word) = bytes.get(start / 8..).and_then(|rest| rest.first_chunk::<8>()) {
         return (u64::from_be_bytes(*word) << (start % 8)) >> (64 - len);
     }
@@ -133,8 +143,8 @@ macro_rules! whole_field {
 }
 pub(crate) use whole_field;
 
-/// Declares a header; see the [module](self). Fields that start with `~` are reserved: they have a place in the
-/// layout and the view, and a repr always emits them as zero.
+/// Declares a header; see the [module](self). Fields that start with `~` are reserved: they have a
+/// place in the layout and the view, and a repr always emits them as zero.
 macro_rules! header {
     (
         $(#[$meta:meta])*

@@ -1,4 +1,5 @@
-//! What the first byte of a captured packet means: the link-layer header types of the tcpdump registry.
+//! What the first byte of a captured packet means: the link-layer header types of the tcpdump
+//! registry.
 
 use core::fmt;
 
@@ -14,7 +15,8 @@ impl LinkType {
     pub const NULL: Self = Self(0);
     /// Ethernet, from the destination address on.
     pub const ETHERNET: Self = Self(1);
-    /// IPv4 or IPv6 without a link header, by the number most systems give it in memory (`DLT_RAW`).
+    /// IPv4 or IPv6 without a link header, by the number most systems give it in memory
+    /// (`DLT_RAW`).
     ///
     /// A file should hold [`LinkType::RAW`] instead; some programs wrote their own system's number.
     pub const RAW_DLT: Self = Self(12);

@@ -66,7 +66,8 @@ impl fmt::Display for MgmtClass {
     }
 }
 
-/// What a management datagram is about. The same number means different things in different classes.
+/// What a management datagram is about. The same number means different things in different
+/// classes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct AttributeId(pub u16);
 
@@ -155,7 +156,8 @@ impl fmt::Display for Mad<'_> {
     }
 }
 
-// What native InfiniBand captures hold besides: enough of subnet management to show it field by field.
+// What native InfiniBand captures hold besides: enough of subnet management to show it field by
+// field.
 
 header! {
     /// Subnet management by directed route: what stands between MAD header and attribute.

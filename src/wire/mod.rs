@@ -1,12 +1,16 @@
-//! Bytes and what they mean: every header of RoCE, from the capture's link layer to the connection manager.
+//! Bytes and what they mean: every header of RoCE, from the capture's link layer to the connection
+//! manager.
 //!
-//! There are two levels. A *view* ([`Bth`], [`Reth`], …) lies over bytes, accepts anything that is long enough and
-//! keeps values that mean nothing, so that broken packets can be shown and named. A *repr* ([`BthRepr`], …) is a
-//! struct of typed fields that cannot hold what the wire cannot carry, and emits itself. Both come from one
-//! declaration per header, written like its table in the specification.
+//! There are two levels. A *view* ([`Bth`], [`Reth`], …) lies over bytes, accepts anything that is
+//! long enough and keeps values that mean nothing, so that broken packets can be shown and named. A
+//! *repr* ([`BthRepr`], …) is a struct of typed fields that cannot hold what the wire cannot carry,
+//! and emits itself. Both come from one declaration per header, written like its table in the
+//! specification.
 //!
-//! - [`Opcode`] is the source of truth: which headers follow a BTH, who sends it, how much it may carry.
-//! - [`Packet`] is everything from the BTH up; [`Frame`] is everything below it, and knows the ICRC.
+//! - [`Opcode`] is the source of truth: which headers follow a BTH, who sends it, how much it may
+//!   carry.
+//! - [`Packet`] is everything from the BTH up; [`Frame`] is everything below it, and knows the
+//!   ICRC.
 //! - [`FrameRepr`] and [`PacketRepr`] build frames, with lengths, padding and checksums that fit.
 //! - [`mad`] and [`cm`] hold management datagrams and the connection manager's messages.
 //!

@@ -1,7 +1,7 @@
 //! A type for every number that has a meaning.
 //!
-//! The wire is full of 24- and 32-bit integers that must never be mixed up. Each has a type here, with the width
-//! the wire gives it, so that a value which does not fit cannot be written down.
+//! The wire is full of 24- and 32-bit integers that must never be mixed up. Each has a type here,
+//! with the width the wire gives it, so that a value which does not fit cannot be written down.
 
 use core::fmt;
 use core::net::{Ipv4Addr, Ipv6Addr};
@@ -58,8 +58,8 @@ macro_rules! number {
     };
 }
 
-/// How many bits of a sequence number count. With `--cfg roce_narrow_psn` they are few, so that tests see sequence numbers
-/// wrap all the time; packets from elsewhere are not understood then.
+/// How many bits of a sequence number count. With `--cfg roce_narrow_psn` they are few, so that
+/// tests see sequence numbers wrap all the time; packets from elsewhere are not understood then.
 const SEQUENCE_BITS: u32 = if cfg!(roce_narrow_psn) { 12 } else { 24 };
 
 /// How far sequence number `number` is ahead of `base`: negative when it is behind it.
@@ -86,8 +86,8 @@ impl Psn {
         Self::new(self.0.wrapping_add(count))
     }
 
-    /// How far this number is ahead of `base`: negative when it is behind it. A distance of exactly half the
-    /// numbers counts as behind.
+    /// How far this number is ahead of `base`: negative when it is behind it. A distance of exactly
+    /// half the numbers counts as behind.
     #[inline]
     pub const fn since(self, base: Self) -> i32 {
         // Rule: P-03.3.
@@ -122,8 +122,8 @@ impl Msn {
         Self::new(self.0.wrapping_add(count))
     }
 
-    /// How far this number is ahead of `base`: negative when it is behind it. A distance of exactly half the
-    /// numbers counts as behind.
+    /// How far this number is ahead of `base`: negative when it is behind it. A distance of exactly
+    /// half the numbers counts as behind.
     #[inline]
     pub const fn since(self, base: Self) -> i32 {
         sequence_distance(self.0, base.0)
@@ -154,7 +154,8 @@ impl PKey {
         self.0 & 0x8000 != 0
     }
 
-    /// Whether packets may pass between members with these keys: one partition, and not both limited members.
+    /// Whether packets may pass between members with these keys: one partition, and not both
+    /// limited members.
     pub const fn matches(self, other: Self) -> bool {
         // Rules: P-15.2, T-14.
         let base = self.0 & 0x7fff;

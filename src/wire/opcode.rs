@@ -1,9 +1,11 @@
 //! The one table of opcodes.
 //!
-//! Everything the specification ties to a BTH opcode stands here once: which service it belongs to, what it does,
-//! where in its message it stands, which headers follow, how much payload it may carry, who sends it and what it
-//! does to the receive queue. What all opcodes of an operation share stands in the table of `operation`. Parser, builder, responder, decoder, statistics and fuzzers ask [`Opcode::info`];
-//! no code matches on numbers a second time. An opcode that is not in the table keeps its number.
+//! Everything the specification ties to a BTH opcode stands here once: which service it belongs to,
+//! what it does, where in its message it stands, which headers follow, how much payload it may
+//! carry, who sends it and what it does to the receive queue. What all opcodes of an operation
+//! share stands in the table of `operation`. Parser, builder, responder, decoder, statistics and
+//! fuzzers ask [`Opcode::info`]; no code matches on numbers a second time. An opcode that is not in
+//! the table keeps its number.
 
 use core::fmt;
 
@@ -28,8 +30,9 @@ impl Opcode {
         OPCODES.iter().flatten()
     }
 
-    /// The RC opcode of each packet of a message, by [`Position`]. The packet that ends the message has `trailer`: immediate
-    /// data, a key to invalidate, or nothing. An operation whose messages are one packet has its opcode at every position.
+    /// The RC opcode of each packet of a message, by [`Position`]. The packet that ends the message
+    /// has `trailer`: immediate data, a key to invalidate, or nothing. An operation whose messages
+    /// are one packet has its opcode at every position.
     ///
     /// For tables that are built when compiling: it searches.
     pub const fn of_message(operation: Operation, trailer: Headers) -> [Self; 4] {
@@ -229,7 +232,8 @@ impl Receive {
 }
 
 bitflags::bitflags! {
-    /// The extension headers of an opcode. On the wire they follow the BTH in the order of these bits.
+    /// The extension headers of an opcode. On the wire they follow the BTH in the order of these
+    /// bits.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
     pub struct Headers: u16 {
         /// Reliable datagram extended transport header.
@@ -296,7 +300,8 @@ impl Headers {
         all.filter(move |&(header, _)| self.contains(header))
     }
 
-    /// How many bytes after the start of the BTH `header` begins, or `None` if it is not among these.
+    /// How many bytes after the start of the BTH `header` begins, or `None` if it is not among
+    /// these.
     #[inline]
     pub const fn offset_of(self, header: Self) -> Option<usize> {
         if !self.contains(header) {
@@ -338,7 +343,8 @@ macro_rules! opcodes {
 }
 
 opcodes! {
-    // Rules: T-03, T-04, T-05, T-06, T-07, T-08, T-09, T-16, T-19, T-20, T-21, T-22, T-24, T-25, T-17, T-23.
+    // Rules: T-03, T-04, T-05, T-06, T-07, T-08, T-09, T-16, T-17.
+    // Rules: T-19, T-20, T-21, T-22, T-23, T-24, T-25.
     RC_SEND_FIRST = 0x00: Rc Send First, [], FullMtu, Request, Taken;
     RC_SEND_MIDDLE = 0x01: Rc Send Middle, [], FullMtu, Request, Untouched;
     RC_SEND_LAST = 0x02: Rc Send Last, [], UpToMtu(1), Request, Completed;

@@ -59,7 +59,8 @@ pub enum Response {
 }
 
 impl Response {
-    /// Whether the request has a response of its own, which no acknowledgement of a later request replaces.
+    /// Whether the request has a response of its own, which no acknowledgement of a later request
+    /// replaces.
     pub const fn is_own(self) -> bool {
         matches!(self, Self::Read | Self::Atomic)
     }

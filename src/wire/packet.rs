@@ -16,8 +16,8 @@ use super::{Header, Layer, ParseError, view};
 
 /// A packet from its BTH to its last pad byte. The ICRC is the frame's affair.
 ///
-/// The BTH is there. What else the opcode calls for may have been cut by a capture's snap length, unless the packet
-/// comes from [`Packet::parse`].
+/// The BTH is there. What else the opcode calls for may have been cut by a capture's snap length,
+/// unless the packet comes from [`Packet::parse`].
 #[derive(Clone, Copy, Debug)]
 pub struct Packet<'a> {
     bytes: &'a [u8],
@@ -38,7 +38,8 @@ impl<'a> Packet<'a> {
         }
     }
 
-    /// The packet in `bytes`, of which `wire_len` were on the wire: as much of it as there is, and what is missing.
+    /// The packet in `bytes`, of which `wire_len` were on the wire: as much of it as there is, and
+    /// what is missing.
     #[inline]
     pub fn parse_cut(bytes: &'a [u8], wire_len: usize) -> (Option<Self>, Option<ParseError>) {
         let bth = match view::<Bth>(bytes, 0) {
@@ -300,8 +301,8 @@ impl<'a> PacketRepr<'a> {
         Ok(Self { bth: BthRepr { pad, ..bth }, extensions, payload })
     }
 
-    /// What `packet` says, reserved bits left behind; `None` if its payload was cut or its padding is not what the
-    /// payload needs.
+    /// What `packet` says, reserved bits left behind; `None` if its payload was cut or its padding
+    /// is not what the payload needs.
     pub fn of(packet: &Packet<'a>) -> Option<Self> {
         let whole = packet.payload().len() == packet.payload_len();
         let repr = Self::new(packet.bth().repr(), Extensions::of(packet), packet.payload()).ok()?;

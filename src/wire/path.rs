@@ -23,7 +23,8 @@ pub struct Path {
     pub flow_label: Bits<20>,
 }
 
-/// Returns the UDP source port of packets with a flow label other than 0, as Linux and ConnectX compute it.
+/// Returns the UDP source port of packets with a flow label other than 0, as Linux and ConnectX
+/// compute it.
 ///
 /// ```
 /// use roce::wire::{Bits, source_port};
@@ -60,8 +61,9 @@ impl Path {
         flow_label: Bits::ZERO,
     };
 
-    /// Puts the ICRC into the last four bytes of `packet`, which runs from its BTH to there, and returns the headers
-    /// that go before it. The identification of an IPv4 header is 0, as of a socket that does not fragment.
+    /// Puts the ICRC into the last four bytes of `packet`, which runs from its BTH to there, and
+    /// returns the headers that go before it. The identification of an IPv4 header is 0, as of a
+    /// socket that does not fragment.
     ///
     /// # Panics
     ///
@@ -71,7 +73,8 @@ impl Path {
         self.headers(packet.len())
     }
 
-    /// The checksum that the ICRC of a packet begins with, whose length from BTH through ICRC is `len`.
+    /// The checksum that the ICRC of a packet begins with, whose length from BTH through ICRC is
+    /// `len`.
     ///
     /// # Panics
     ///
@@ -156,8 +159,8 @@ impl PathHeaders {
     }
 }
 
-/// The checksums that ICRCs of packets begin with, one way after the other. What packets between two addresses have in
-/// common is kept, and the rest is a few steps away.
+/// The checksums that ICRCs of packets begin with, one way after the other. What packets between
+/// two addresses have in common is kept, and the rest is a few steps away.
 #[derive(Clone, Debug)]
 pub struct Prefixes {
     source: Gid,

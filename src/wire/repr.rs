@@ -11,7 +11,8 @@ use super::{
 pub enum NetworkRepr {
     /// RoCEv2 over IPv4.
     Ipv4 {
-        /// The header; version, lengths, protocol and checksum are filled in, and it is no fragment.
+        /// The header; version, lengths, protocol and checksum are filled in, and it is no
+        /// fragment.
         header: Ipv4Repr,
         /// The UDP source port.
         source_port: u16,
@@ -25,7 +26,8 @@ pub enum NetworkRepr {
     },
     /// RoCEv1; version, length and next header are filled in.
     Grh(GrhRepr),
-    /// Native InfiniBand: no Ethernet header, and a VCRC. Lengths and the LRH's next header are filled in.
+    /// Native InfiniBand: no Ethernet header, and a VCRC. Lengths and the LRH's next header are
+    /// filled in.
     Native {
         /// The local route header.
         lrh: LrhRepr,
@@ -37,7 +39,8 @@ pub enum NetworkRepr {
 /// A frame to emit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FrameRepr<'a> {
-    /// The Ethernet header, or `None` if the frame begins with its network header. The EtherType is filled in.
+    /// The Ethernet header, or `None` if the frame begins with its network header. The EtherType is
+    /// filled in.
     pub ethernet: Option<EthernetRepr>,
     /// A VLAN tag; its EtherType is filled in.
     pub vlan: Option<VlanRepr>,
@@ -52,8 +55,8 @@ impl FrameRepr<'_> {
     ///
     /// # Panics
     ///
-    /// If the packet is longer than the length fields of its headers can say: more than 65 000 bytes, or 8 100 on a
-    /// native link.
+    /// If the packet is longer than the length fields of its headers can say: more than 65 000
+    /// bytes, or 8 100 on a native link.
     pub fn emit(&self, out: &mut Vec<u8>) {
         self.emit_ethernet(out);
         let sealed = self.packet.wire_len() + ICRC_LEN;

@@ -1,4 +1,5 @@
-//! Headers of tunnels that carry whole frames or IP packets: how overlays and mirroring switches move RoCE.
+//! Headers of tunnels that carry whole frames or IP packets: how overlays and mirroring switches
+//! move RoCE.
 
 use super::Layer;
 use super::ethernet::EtherType;

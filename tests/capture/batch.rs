@@ -9,7 +9,8 @@ fn real_captures() -> [Vec<u8>; 4] {
         .map(|name| std::fs::read(testdata(name)).unwrap())
 }
 
-/// Reads a file in batches, alone and merged with itself, and compares with what it yields one by one.
+/// Reads a file in batches, alone and merged with itself, and compares with what it yields one by
+/// one.
 pub(crate) fn check(file: &[u8]) {
     let Ok(mut reader) = Reader::new(file) else { return };
     let (mut records, mut offsets) = (Vec::new(), Vec::new());

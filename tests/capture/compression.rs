@@ -9,8 +9,8 @@ use super::source::*;
 
 #[test]
 fn damaged_gzip_yields_everything_before_the_damage() {
-    // Two members; the second starts with a block of the reserved type. Exactly the records of the first
-    // come out, whatever size of output the decoder was given.
+    // Two members; the second starts with a block of the reserved type. Exactly the records of the
+    // first come out, whatever size of output the decoder was given.
     let plain = noise(3000);
     let cut = 24 + 1234 * 116;
     let mut bad = gzip(&plain[cut..]);
@@ -114,8 +114,8 @@ fn damaged_zstd_yields_every_block_before_the_damage() {
 
 #[test]
 fn damaged_zstd_yields_what_the_decoder_still_held() {
-    // A record so long that its end leaves the decoder only 40 bytes of room for a whole block, the rest of
-    // which it has to hold back; and then a block of the reserved type.
+    // A record so long that its end leaves the decoder only 40 bytes of room for a whole block, the
+    // rest of which it has to hold back; and then a block of the reserved type.
     let mut file = Build::little().pcap(0xa1b2_c3d4, 1).record(0, 0, 300_000, &[7; 300_000]);
     for second in 0..200 {
         file = file.record(second, 0, 100, &[1; 100]);

@@ -20,8 +20,8 @@ fn copied(files: &[Vec<u8>], format: Format) -> Result<(Vec<u8>, Lost), WriteErr
     Ok((copier.into_inner().unwrap(), lost))
 }
 
-/// A pcapng in either byte order: an interface with every kind of option that counts time from 2020 on, and two
-/// packets, the first with comments, flags and a number of dropped packets.
+/// A pcapng in either byte order: an interface with every kind of option that counts time from 2020
+/// on, and two packets, the first with comments, flags and a number of dropped packets.
 fn talkative(big: bool, resolution: u8) -> Vec<u8> {
     let start = if big { Build::big() } else { Build::little() };
     let start = start.section();

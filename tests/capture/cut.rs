@@ -54,8 +54,8 @@ fn every_prefix_of_a_pcap() {
 fn every_prefix_of_a_pcapng() {
     let file = motley();
     let expected = motley_records();
-    // Where each block ends, walked independently: the length is the second word, in the byte order that
-    // makes it less than the file.
+    // Where each block ends, walked independently: the length is the second word, in the byte order
+    // that makes it less than the file.
     let (mut ends, mut packets, mut start) = (vec![0], Vec::new(), 0);
     while start < file.len() {
         let word = |at: usize| <[u8; 4]>::try_from(&file[at..at + 4]).unwrap();

@@ -1,4 +1,5 @@
-//! Damage in the middle: a lenient reader passes over it, says what it skipped, and loses nothing else.
+//! Damage in the middle: a lenient reader passes over it, says what it skipped, and loses nothing
+//! else.
 
 use std::io::Read;
 
@@ -200,7 +201,8 @@ fn message_says_what_was_skipped() {
 
 #[test]
 fn captures_with_habits_of_their_own_are_read_whole() {
-    // Lengths and fractions that no specification allows, in every record; times that jump; empty packets.
+    // Lengths and fractions that no specification allows, in every record; times that jump; empty
+    // packets.
     let start = || Build::little().pcap(0xa1b2_c3d4, 1);
     let short = (0..9).fold(start(), |file, n| file.record(n, 0, 0, b"longer than it was"));
     let fraction = (0..9).fold(start(), |file, n| file.record(n, 2_000_000 + n, 4, b"frac"));
@@ -231,7 +233,8 @@ fn every_good_capture_is_the_same_to_a_lenient_reader() {
     assert_eq!(lenient(&noise(5000)).records.len(), 5000);
 }
 
-/// A pcapng of two interfaces with `count` packets, and the offset and size of every packet's block.
+/// A pcapng of two interfaces with `count` packets, and the offset and size of every packet's
+/// block.
 fn pcapng(count: u8) -> (Vec<u8>, Vec<(usize, usize)>) {
     let mut writer = PcapngWriter::new(Vec::new()).unwrap();
     let ids = ["eth0", "eth1"].map(|name| writer.add_interface(LinkType::ETHERNET, name).unwrap());
@@ -336,7 +339,8 @@ fn search_goes_beyond_one_buffer() {
 }
 
 proptest::proptest! {
-    /// Whatever is done to the bytes, reading ends, and what comes out lies in the order of the file.
+    /// Whatever is done to the bytes, reading ends, and what comes out lies in the order of the
+    /// file.
     #[test]
     fn any_damage_ends(
         ng in proptest::bool::ANY,

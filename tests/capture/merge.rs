@@ -102,7 +102,8 @@ fn error_names_its_file() {
 }
 
 proptest::proptest! {
-    /// Against sorting: files whose times go up, merged, are all records sorted by time and then by file.
+    /// Against sorting: files whose times go up, merged, are all records sorted by time and then by
+    /// file.
     #[test]
     fn merge_of_sorted_files_is_a_stable_sort(
         files in proptest::collection::vec(proptest::collection::vec(0_u32..20, 0..12), 0..6)

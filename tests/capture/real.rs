@@ -5,8 +5,8 @@ use roce::capture::{Compression, Error, Format, LinkType, PcapngWriter, Reader, 
 use super::build::*;
 use super::source::*;
 
-/// Name, then what `capinfos -M` and `tshark -T fields -e frame.time_epoch -e frame.len` say: number of
-/// packets, data size, time and length of the first and of the last packet.
+/// Name, then what `capinfos -M` and `tshark -T fields -e frame.time_epoch -e frame.len` say:
+/// number of packets, data size, time and length of the first and of the last packet.
 type Known = (&'static str, usize, u64, (u64, u32), (u64, u32));
 
 const CAPTURES: [Known; 3] = [

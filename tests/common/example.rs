@@ -19,7 +19,8 @@ pub(crate) fn example(name: &str) -> Command {
     Command::new(path)
 }
 
-/// Runs examples with wrong arguments: each names them in one line, which begins as it should, with status 1.
+/// Runs examples with wrong arguments: each names them in one line, which begins as it should, with
+/// status 1.
 pub(crate) fn assert_wrong_arguments_are_named(wrong: &[(&str, &[&str], &str)]) {
     for (name, arguments, says) in wrong {
         let output = example(name).args(*arguments).output().unwrap();

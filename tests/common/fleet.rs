@@ -1,4 +1,5 @@
-//! A capture of a fleet of hosts, in which one host and one path lose packets: the same bytes in each run.
+//! A capture of a fleet of hosts, in which one host and one path lose packets: the same bytes in
+//! each run.
 
 use core::net::Ipv4Addr;
 
@@ -74,7 +75,8 @@ fn hosts(number: u32, numbers: &mut Numbers) -> [u32; 2] {
     [first, other]
 }
 
-/// The frames of a connection whose message `lost`, if any, does not reach the capture point at first.
+/// The frames of a connection whose message `lost`, if any, does not reach the capture point at
+/// first.
 fn connection(
     number: u32,
     hosts: [u32; 2],

@@ -30,7 +30,8 @@ use roce::wire::{
     Xrceth,
 };
 
-/// The bytes that a string of hexadecimal digits stands for; blanks may be put anywhere between them.
+/// The bytes that a string of hexadecimal digits stands for; blanks may be put anywhere between
+/// them.
 pub fn unhex(digits: &str) -> Vec<u8> {
     let digits: Vec<char> = digits.chars().filter(|c| !c.is_whitespace()).collect();
     assert!(digits.len().is_multiple_of(2));
@@ -56,7 +57,8 @@ pub fn captures() -> Vec<PathBuf> {
     files
 }
 
-/// How many frames the captures that other tests rely on have, and in how many of them tshark finds RoCE.
+/// How many frames the captures that other tests rely on have, and in how many of them tshark finds
+/// RoCE.
 pub const COUNTS: [(&str, usize, usize); 4] = [
     ("rxe_all_ops.pcap", 3742, 2660),
     ("rxe_cm.pcap", 182, 156),
@@ -74,8 +76,8 @@ pub fn check_counts(path: &Path, frames: usize, packets: usize) {
     }
 }
 
-/// Every frame of a classic little-endian microsecond pcap of Ethernet frames. Eight lines instead of the crate's
-/// own reader, so that tests of the wire do not depend on it.
+/// Every frame of a classic little-endian microsecond pcap of Ethernet frames. Eight lines instead
+/// of the crate's own reader, so that tests of the wire do not depend on it.
 pub fn captured_frames(path: &Path) -> Vec<Vec<u8>> {
     let file = std::fs::read(path).unwrap();
     assert_eq!(file[..4], [0xd4, 0xc3, 0xb2, 0xa1], "{path:?}");
@@ -89,8 +91,8 @@ pub fn captured_frames(path: &Path) -> Vec<Vec<u8>> {
     frames
 }
 
-/// The headers behind the BTH in wire order, and the opcodes that have them: written down from the kernel's and
-/// Wireshark's tables, not from the crate's.
+/// The headers behind the BTH in wire order, and the opcodes that have them: written down from the
+/// kernel's and Wireshark's tables, not from the crate's.
 #[rustfmt::skip]
 pub const HEADER_LISTS: &[(&[Layer], &[u8])] = {
     use Layer::{Aeth, AtomicAckEth, AtomicEth, Deth, Feth, Ieth, ImmDt, Rdeth, Reth, Xrceth};
@@ -228,8 +230,8 @@ fn header<H: Header + Copy>(bytes: &[u8]) -> H {
     *roce::wire::view::<H>(bytes, 0).unwrap()
 }
 
-/// Any frame that can be emitted, with up to `payload_max` bytes: all assigned opcodes and some others, all
-/// encapsulations, with and without VLAN tag; one in eight is for queue pair 1.
+/// Any frame that can be emitted, with up to `payload_max` bytes: all assigned opcodes and some
+/// others, all encapsulations, with and without VLAN tag; one in eight is for queue pair 1.
 pub fn recipes(payload_max: usize) -> impl Strategy<Value = Recipe> {
     let mut values = opcodes();
     values.extend([0x15, 0x3f, 0x66, 0xc0, 0xff]);
@@ -261,7 +263,8 @@ pub fn recipe(opcode: u8, kind: u8, random: &[u8], payload_len: usize) -> Recipe
 
 type Carrier = (LinkType, Option<EthernetRepr>, Option<VlanRepr>, NetworkRepr);
 
-/// What carries a packet, of the `kind` asked for, with fields as `random` has them where they are free.
+/// What carries a packet, of the `kind` asked for, with fields as `random` has them where they are
+/// free.
 fn carrier(kind: u8, random: &[u8]) -> Carrier {
     let source_port = u16::from_be_bytes([random[0], random[1]]);
     let ethernet = Some(header::<Ethernet>(random).repr());
@@ -317,7 +320,8 @@ fn extensions(opcode: u8, random: &[u8]) -> Extensions {
     }
 }
 
-/// The bits of `bytes` that lie in one of `fields`, each a first bit and a width; the others become zero.
+/// The bits of `bytes` that lie in one of `fields`, each a first bit and a width; the others become
+/// zero.
 pub fn keep_fields(bytes: &[u8], fields: &[(usize, usize)]) -> Vec<u8> {
     let mut kept = vec![0; bytes.len()];
     for bit in fields.iter().flat_map(|&(start, width)| start..start + width) {
@@ -332,7 +336,8 @@ pub fn number_at(bytes: &[u8], start: usize, width: usize) -> u64 {
         .fold(0, |number, bit| number << 1 | u64::from(bytes[bit / 8] >> (7 - bit % 8) & 1))
 }
 
-/// Whether a field that the crate places `at` these bits reads what stands `width` bits wide from bit `start`.
+/// Whether a field that the crate places `at` these bits reads what stands `width` bits wide from
+/// bit `start`.
 pub fn is_at(at: BitRange, bytes: &[u8], start: usize, width: usize) -> bool {
     if width <= 56 {
         at.read(bytes) == Some(number_at(bytes, start, width))
@@ -341,8 +346,8 @@ pub fn is_at(at: BitRange, bytes: &[u8], start: usize, width: usize) -> bool {
     }
 }
 
-/// Tests of headers against tables of their fields, each with its first bit and its width. What no field names is
-/// reserved: kept out of the repr, and sent as zero.
+/// Tests of headers against tables of their fields, each with its first bit and its width. What no
+/// field names is reserved: kept out of the repr, and sent as zero.
 macro_rules! header_tests {
     ($($test:ident: $header:ty, $len:literal bytes { $($field:ident $start:literal $width:literal),* $(,)? })*) => {$(
         #[test]

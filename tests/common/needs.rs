@@ -1,9 +1,11 @@
-//! What some tests need and some machines deny: such tests are skipped there, and every test program says so at its end.
+//! What some tests need and some machines deny: such tests are skipped there, and every test
+//! program says so at its end.
 //!
-//! The standard harness knows passed, failed and ignored, and decides what is ignored when a test is compiled. A test that
-//! finds out at run time that it cannot run therefore returns, and is listed as `ok`. So that it is not taken for a test
-//! that passed, this module counts it, and the last line of the test program names it and what it needs. The line goes to
-//! standard error itself, past the harness, which shows nothing of tests that pass.
+//! The standard harness knows passed, failed and ignored, and decides what is ignored when a test
+//! is compiled. A test that finds out at run time that it cannot run therefore returns, and is
+//! listed as `ok`. So that it is not taken for a test that passed, this module counts it, and the
+//! last line of the test program names it and what it needs. The line goes to standard error
+//! itself, past the harness, which shows nothing of tests that pass.
 //!
 //! With `ROCE_TEST_REQUIRE=all`, as CI sets it, nothing is skipped: what is missing is a failure.
 #![allow(unsafe_code, reason = "a function that the C library calls at exit")]
@@ -14,10 +16,11 @@ use std::{env, io};
 
 use super::process::Command;
 
-/// Whether user and network namespaces can be had, with their network configured by `ip`; else the reason.
+/// Whether user and network namespaces can be had, with their network configured by `ip`; else the
+/// reason.
 ///
-/// Docker's default profile denies to create user namespaces. Ubuntu 24.04 lets a process create one, and denies what it
-/// would do there. So the probe does what tests do.
+/// Docker's default profile denies to create user namespaces. Ubuntu 24.04 lets a process create
+/// one, and denies what it would do there. So the probe does what tests do.
 pub fn user_namespaces() -> Result<(), &'static str> {
     static PROBED: OnceLock<Result<(), String>> = OnceLock::new();
     let probed = PROBED.get_or_init(|| {
@@ -43,7 +46,8 @@ pub fn user_namespaces() -> Result<(), &'static str> {
     probed.as_ref().copied().map_err(String::as_str)
 }
 
-/// Whether a test that needs user namespaces can run. If not, it is skipped, and the test program says so at its end.
+/// Whether a test that needs user namespaces can run. If not, it is skipped, and the test program
+/// says so at its end.
 #[must_use = "a test that cannot run returns"]
 pub fn can_have_namespaces(test: &str) -> bool {
     match user_namespaces() {

@@ -12,7 +12,8 @@
 //! }
 //! ```
 //!
-//! Where namespaces cannot be had, tests are skipped: there is no other way to see what is on a wire.
+//! Where namespaces cannot be had, tests are skipped: there is no other way to see what is on a
+//! wire.
 #![allow(unsafe_code, reason = "two system calls that threads change their network by")]
 
 use std::any::type_name_of_val;
@@ -30,9 +31,9 @@ use roce::link::interface::interfaces;
 /// Says that a process is in a namespace of its own already.
 const INSIDE: &str = "ROCE_TEST_INSIDE_NAMESPACE";
 
-/// Runs the rest of a test in user and network namespaces of its own, where it is root and alone. It must be all
-/// that the test does: the test is run once more, in a process of its own, for only a process with one thread can
-/// enter a user namespace.
+/// Runs the rest of a test in user and network namespaces of its own, where it is root and alone.
+/// It must be all that the test does: the test is run once more, in a process of its own, for only
+/// a process with one thread can enter a user namespace.
 #[track_caller]
 pub fn in_namespace<F: FnOnce()>(body: F) {
     if env::var_os(INSIDE).is_some() {
@@ -73,7 +74,8 @@ pub struct Host {
     pub link_local: Ipv6Addr,
 }
 
-/// Two machines with a wire between them, whose interfaces have this MTU. To be used within [`in_namespace`].
+/// Two machines with a wire between them, whose interfaces have this MTU. To be used within
+/// [`in_namespace`].
 #[track_caller]
 pub fn wire(mtu: usize) -> (Host, Host) {
     let (a, b) = (Host::new("left", 1), Host::new("right", 2));
@@ -96,8 +98,9 @@ pub fn wire(mtu: usize) -> (Host, Host) {
     (a, b)
 }
 
-/// Two machines with a bump between them: interfaces `inner` and `outer` of the test's own namespace, between
-/// which the kernel does not forward. Datagrams pass when a test forwards them; [`meet_v4`] waits for that.
+/// Two machines with a bump between them: interfaces `inner` and `outer` of the test's own
+/// namespace, between which the kernel does not forward. Datagrams pass when a test forwards them;
+/// [`meet_v4`] waits for that.
 #[track_caller]
 #[allow(dead_code, reason = "not every test has a bump in its wire")]
 pub fn wire_with_bump(mtu: usize) -> (Host, Host) {
@@ -122,8 +125,8 @@ pub fn meet_v4(a: &Host, b: &Host) {
     meet(a, a.v4(), b, b.v4());
 }
 
-/// Waits until datagrams pass: an interface that has just been switched on loses what is sent, without a word, and one
-/// that does not know its neighbour yet holds back only so much.
+/// Waits until datagrams pass: an interface that has just been switched on loses what is sent,
+/// without a word, and one that does not know its neighbour yet holds back only so much.
 #[track_caller]
 fn meet(a: &Host, from: SocketAddr, b: &Host, to: SocketAddr) {
     let bind = |address| UdpSocket::bind(address).unwrap();

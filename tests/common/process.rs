@@ -1,8 +1,8 @@
 //! Other processes, none of which a test waits for without end.
 //!
-//! [`Command`] and [`Child`] are those of the standard library, except that a process that runs after its deadline is killed, with
-//! all that it started, and the test fails with what it waited for. A read from a pipe of such a process ends, too. Dropping a
-//! child kills it.
+//! [`Command`] and [`Child`] are those of the standard library, except that a process that runs
+//! after its deadline is killed, with all that it started, and the test fails with what it waited
+//! for. A read from a pipe of such a process ends, too. Dropping a child kills it.
 #![allow(
     clippy::disallowed_methods,
     clippy::unwrap_used,
@@ -216,7 +216,8 @@ impl Child {
         self.watched.pid
     }
 
-    /// Sends it a signal, without the program `kill`, which a minimal system lacks; one that has ended is left alone.
+    /// Sends it a signal, without the program `kill`, which a minimal system lacks; one that has
+    /// ended is left alone.
     pub fn signal(&self, signal: rustix::process::Signal) {
         let state = self.watched.lock();
         if state.status.is_none() {

@@ -1,6 +1,7 @@
 //! Runs a test for every seed of a range, on two threads.
 //!
-//! `ROCE_SEED=17` runs one seed aloud, `ROCE_SEEDS=10000` the seeds 0 to 9,999, `ROCE_SEEDS=500..600` those of a range.
+//! `ROCE_SEED=17` runs one seed aloud, `ROCE_SEEDS=10000` the seeds 0 to 9,999,
+//! `ROCE_SEEDS=500..600` those of a range.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 use std::ops::Range;
@@ -21,8 +22,8 @@ fn range(default: u64) -> Range<u64> {
     }
 }
 
-/// Runs `test` for the `known` seeds and for those that the environment asks for. Fails with the numbers of the seeds for
-/// which it returns what is wrong, and prints that.
+/// Runs `test` for the `known` seeds and for those that the environment asks for. Fails with the
+/// numbers of the seeds for which it returns what is wrong, and prints that.
 pub fn run(default: u64, known: &[u64], test: impl Fn(u64) -> Vec<String> + Sync) {
     let seeds: Vec<u64> = known.iter().copied().chain(range(default)).collect();
     let (next, failed) = (AtomicUsize::new(0), Mutex::new(Vec::new()));

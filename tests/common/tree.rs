@@ -6,7 +6,8 @@ use std::path::Path;
 /// The root of the package.
 pub(crate) const ROOT: &str = env!("CARGO_MANIFEST_DIR");
 
-/// The files under a folder with one of these extensions (`""` is none), in order: path from the root, and text.
+/// The files under a folder with one of these extensions (`""` is none), in order: path from the
+/// root, and text.
 pub(crate) fn files_under(folder: &str, extensions: &[&str]) -> Vec<(String, String)> {
     let mut found = Vec::new();
     collect(&Path::new(ROOT).join(folder), extensions, &mut found);

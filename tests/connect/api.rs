@@ -151,7 +151,8 @@ fn hosts_on_a_wire_connect_over_both_versions_of_ip() {
     });
 }
 
-/// Programs of one host whose ports have different MTUs: one at an Ethernet, one that had to take an address of loopback.
+/// Programs of one host whose ports have different MTUs: one at an Ethernet, one that had to take
+/// an address of loopback.
 #[test]
 fn path_mtu_is_the_smaller_of_two_ports_of_one_host() {
     in_namespace(|| {
@@ -216,7 +217,8 @@ enum Outcome {
     Refused,
 }
 
-/// Many connections at once over a bad network: each is established at both sides, or at none. `CM_CONNECTIONS` says how many.
+/// Many connections at once over a bad network: each is established at both sides, or at none.
+/// `CM_CONNECTIONS` says how many.
 #[test]
 fn both_sides_agree_over_a_lossy_network() {
     const THREADS: usize = 32;
@@ -285,7 +287,8 @@ fn descriptors() -> usize {
     std::fs::read_dir("/proc/self/fd").unwrap().count()
 }
 
-/// Many connections in turn leave nothing behind, but for what timewait remembers for half a second.
+/// Many connections in turn leave nothing behind, but for what timewait remembers for half a
+/// second.
 #[test]
 fn connections_in_turn_leave_nothing() {
     in_namespace(|| {

@@ -60,7 +60,8 @@ fn flood_of_requests_costs_the_backlogs() {
             server.receive(ms(0), client_address(), &variant(&request, number));
         }
         assert_eq!(server.manager.usage().connections, 5);
-        // With the listener, what the program has not taken is rejected; what it has taken lives on.
+        // With the listener, what the program has not taken is rejected; what it has taken lives
+        // on.
         server.manager.destroy_id(ms(0), listener).unwrap();
         let sent = server.sent();
         assert_eq!(sent.len(), 4);
@@ -100,8 +101,8 @@ fn flood_of_one_address_keeps_no_other_out() {
     assert_eq!(server.event().kind, EventKind::Established);
 }
 
-/// Requests that a program accepted and whose peers do not answer give way to newer ones: at first to those of their own
-/// address, and the program is told.
+/// Requests that a program accepted and whose peers do not answer give way to newer ones: at first
+/// to those of their own address, and the program is told.
 #[test]
 fn half_open_requests_are_bounded_in_total_and_for_each_address() {
     let mut server = small(|limits| (limits.half_open, limits.half_open_per_source) = (8, 4));

@@ -1,5 +1,5 @@
-//! Calls of a program: which is allowed when, on ids, channels, groups and devices. What was measured on Linux with
-//! `cmprobe` is here call by call.
+//! Calls of a program: which is allowed when, on ids, channels, groups and devices. What was
+//! measured on Linux with `cmprobe` is here call by call.
 
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
@@ -339,7 +339,8 @@ fn wildcard_hears_on_every_device_and_in_every_family() {
     assert_eq!(other.event().status, 8);
 }
 
-/// Software NICs have loopback addresses for traffic within a host; a REQ from another address cannot claim one.
+/// Software NICs have loopback addresses for traffic within a host; a REQ from another address
+/// cannot claim one.
 #[test]
 fn loopback_is_an_address_of_packets_from_loopback_only() {
     let mut client = Node::new(1, Device::new(1, "127.0.0.2".parse().unwrap()));

@@ -1,9 +1,10 @@
 //! Our messages beside Linux's, for the same inputs: equal to the last byte, but for identifiers.
 //!
-//! Each captured exchange is played twice, once for either side: ours in place of Linux's client, hearing the captured
-//! server, and ours in place of the server, hearing the captured client. What a program chose (the parameters of its
-//! connection, its QP, its port, its private data) is an input; comm ids, and the PSNs and transactions that follow from
-//! chance, are identifiers. Every other byte is compared.
+//! Each captured exchange is played twice, once for either side: ours in place of Linux's client,
+//! hearing the captured server, and ours in place of the server, hearing the captured client. What
+//! a program chose (the parameters of its connection, its QP, its port, its private data) is an
+//! input; comm ids, and the PSNs and transactions that follow from chance, are identifiers. Every
+//! other byte is compared.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -57,7 +58,8 @@ pub fn messages(file: &str) -> Vec<Captured> {
 /// The parameters that a program gives a connection: rr, id, flow control, retry, rnr.
 type Choice = (u8, u8, bool, u8, u8);
 
-/// What the programs in a capture chose, in the order of their REQs, with TOS and ACK timeout; and what their servers did.
+/// What the programs in a capture chose, in the order of their REQs, with TOS and ACK timeout; and
+/// what their servers did.
 struct Program {
     client: Choice,
     tos: u8,
@@ -209,7 +211,8 @@ fn play_client(all: &[Captured], at: usize, req: &Req, program: &Program) {
     expected[24 + 44..24 + 47].copy_from_slice(&own.as_bytes()[44..47]);
     equal(&sent.mad, &expected, "REQ");
 
-    // What the captured server says, as if it were said to us; and what the captured client said to it.
+    // What the captured server says, as if it were said to us; and what the captured client said to
+    // it.
     let (theirs, tid) = (req.local_comm_id(), transaction(&sent.mad));
     let mut peer = None;
     for next in &all[at + 1..] {

@@ -1,5 +1,5 @@
-//! Processes that are killed, by SIGKILL, in every state of a connection: what the other side is told, and that a successor at
-//! the same address connects.
+//! Processes that are killed, by SIGKILL, in every state of a connection: what the other side is
+//! told, and that a successor at the same address connects.
 
 use std::io::{BufRead as _, BufReader};
 use std::net::SocketAddr;

@@ -1,5 +1,5 @@
-//! Connections from request to timewait: which messages and events come. What was measured on Linux with `cmprobe` is here
-//! call by call.
+//! Connections from request to timewait: which messages and events come. What was measured on Linux
+//! with `cmprobe` is here call by call.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
@@ -108,8 +108,8 @@ fn lost_rejection_is_repeated_for_the_duplicate() {
     assert_eq!(client.event().status, 28);
 }
 
-/// A program that connects many times at once gets its answers one after the other: what waits for its turn is not
-/// retransmitted, what was overtaken is.
+/// A program that connects many times at once gets its answers one after the other: what waits for
+/// its turn is not retransmitted, what was overtaken is.
 #[test]
 fn requests_in_the_peers_queue_are_not_retransmitted() {
     let mut config = Config::default();
@@ -152,7 +152,8 @@ fn nothing_listens() {
     assert_eq!((event.kind, event.status), (EventKind::Rejected, 8));
 }
 
-/// A request that comes before its listener, as perftest's second one may, finds it if it comes soon enough.
+/// A request that comes before its listener, as perftest's second one may, finds it if it comes
+/// soon enough.
 #[test]
 fn request_waits_for_its_listener() {
     let mut config = Config::default();
@@ -212,7 +213,8 @@ fn manager_that_must_not_answer_for_others_stays_silent() {
     assert_eq!(server.manager.counters().get(Counter::NoListener), 2);
 }
 
-/// On an address that several processes share, the caller decides who answers what this manager does not know.
+/// On an address that several processes share, the caller decides who answers what this manager
+/// does not know.
 #[test]
 fn answer_of_a_shared_address_is_left_to_the_caller() {
     let (mut client, mut server) = pair();

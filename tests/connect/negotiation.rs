@@ -129,7 +129,8 @@ fn server_event(server: &mut Node) -> roce::cm::CmId {
     event.id
 }
 
-/// Option ACK_TIMEOUT is the QP's timeout exactly; before resolve_route it is also the path's life time.
+/// Option ACK_TIMEOUT is the QP's timeout exactly; before resolve_route it is also the path's life
+/// time.
 #[test]
 fn ack_timeout_and_tos_are_the_programs() {
     let (mut client, mut server) = (Node::at(1), Node::at(2));

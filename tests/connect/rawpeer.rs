@@ -1,4 +1,5 @@
-//! A hand-made peer: the messages that a script sent to Linux, sent to ours, with the same answers; and more of the kind.
+//! A hand-made peer: the messages that a script sent to Linux, sent to ours, with the same answers;
+//! and more of the kind.
 
 use std::net::IpAddr;
 
@@ -24,7 +25,8 @@ fn server() -> Node {
     Node::new(1, Device { port_gid, ..Device::new(0xff_fe00_0001, address) })
 }
 
-/// What a program at the server does with its events: accepts as the captured one did, and disconnects when told to.
+/// What a program at the server does with its events: accepts as the captured one did, and
+/// disconnects when told to.
 fn program(server: &mut Node, now: u64, reply: Option<&Captured>) -> Option<CommId> {
     let mut accepted = None;
     while let Some(event) = server.manager.poll_event(server.channel) {
@@ -84,7 +86,8 @@ fn script_gets_the_answers_that_linux_gave() {
         server.advance(ms(now));
         let is_rep = answers.first().is_some_and(|answer| name(&answer.mad) == "REP");
         if answers.len() == 4 {
-            // Three retransmissions at 256 ms, then the end, for a REQ that asked for them; ucmatose ends with it.
+            // Three retransmissions at 256 ms, then the end, for a REQ that asked for them;
+            // ucmatose ends with it.
             now += 400;
             server.advance(ms(now));
             let events: Vec<_> =

@@ -193,8 +193,8 @@ fn establish(client: &Node, server: &Node) -> (CmId, CmId) {
     (id, request.id)
 }
 
-/// A process that was killed says nothing. Its successor at the same address connects at once, with the same QPN, and
-/// answers for the connections that it does not know.
+/// A process that was killed says nothing. Its successor at the same address connects at once, with
+/// the same QPN, and answers for the connections that it does not know.
 #[test]
 fn successor_of_a_killed_peer_connects_at_once() {
     let server = Node::start("127.17.6.2");
@@ -226,7 +226,8 @@ fn killed_peer_is_noticed_in_every_state() {
     let id = node.connect("127.17.7.2:7174".parse().unwrap(), b"");
     let event = node.expect(EventKind::Unreachable);
     assert_eq!((event.id, event.status), (id, TIMED_OUT));
-    // REQ received, then REP sent: the REQ says how long its sender takes, so that it has to be short there.
+    // REQ received, then REP sent: the REQ says how long its sender takes, so that it has to be
+    // short there.
     node.listen(7174);
     let peer = Node::start_with_short_timers("127.17.7.2");
     peer.connect(SocketAddr::new(node.address, 7174), b"");

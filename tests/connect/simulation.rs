@@ -1,7 +1,9 @@
-//! Managers in a simulated network that loses, duplicates, delays and reorders, with programs that accept, reject,
-//! disconnect and die at any moment. Whatever happens, both ends agree, and nothing is left behind.
+//! Managers in a simulated network that loses, duplicates, delays and reorders, with programs that
+//! accept, reject, disconnect and die at any moment. Whatever happens, both ends agree, and nothing
+//! is left behind.
 //!
-//! `CM_SEEDS=10000 cargo test --release --test connect simulation` runs more of them; `CM_SEED=7` runs one.
+//! `CM_SEEDS=10000 cargo test --release --test connect simulation` runs more of them; `CM_SEED=7`
+//! runs one.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -113,8 +115,8 @@ struct Stranger {
 const STRANGER: usize = 199;
 
 impl Stranger {
-    /// What it sends when it sees a message: the same, one of another kind with the same comm ids, or a REQ that is its own
-    /// but for the GUID, comm id and QPN.
+    /// What it sends when it sees a message: the same, one of another kind with the same comm ids,
+    /// or a REQ that is its own but for the GUID, comm id and QPN.
     fn forge(&mut self, seen: &MadBytes) -> Option<MadBytes> {
         if !self.dice.percent(30) {
             return None;
@@ -216,7 +218,8 @@ impl World {
         let mut config = Config::default();
         config.retransmission = retransmission;
         let seed = self.dice.next();
-        // Sometimes it is as if a kernel restarted: the same GUID, and the same QPNs from the start.
+        // Sometimes it is as if a kernel restarted: the same GUID, and the same QPNs from the
+        // start.
         let same = self.dice.percent(25);
         let entry = &mut self.hosts[host];
         entry.generation += 1;
@@ -445,7 +448,8 @@ impl World {
         self.now = end;
     }
 
-    /// Every connection that one end holds for established, the other does, unless that was killed in the meantime.
+    /// Every connection that one end holds for established, the other does, unless that was killed
+    /// in the meantime.
     fn check_agreement(&self) {
         for (at, host) in self.hosts.iter().enumerate() {
             let node = host.node.as_ref().unwrap();
@@ -491,13 +495,15 @@ impl World {
         self.run(400_000);
         for (at, host) in self.hosts.iter().enumerate() {
             let usage = host.node.as_ref().unwrap().manager.usage();
-            // A request that came while the listener closed was answered; nothing else may be there.
+            // A request that came while the listener closed was answered; nothing else may be
+            // there.
             assert_eq!(usage, Usage::default(), "host {at}");
         }
     }
 }
 
-/// Runs one seed: what was said, how many connections were established, refused, and processes killed.
+/// Runs one seed: what was said, how many connections were established, refused, and processes
+/// killed.
 fn run(seed: u64) -> (u64, u64, u64, u64) {
     let mut world = World::new(seed);
     world.run(60_000);
@@ -512,8 +518,8 @@ fn run(seed: u64) -> (u64, u64, u64, u64) {
     (world.digest, world.established, world.refused, world.kills)
 }
 
-/// Beside a stranger that sees all comm ids, GUIDs and QPNs, both ends agree as they do without it, and it gets at most
-/// three messages for each of its own.
+/// Beside a stranger that sees all comm ids, GUIDs and QPNs, both ends agree as they do without it,
+/// and it gets at most three messages for each of its own.
 #[test]
 fn stranger_ends_no_connection_and_gets_few_answers() {
     let (mut sent, mut wrong_source, mut established) = (0, 0, 0);
@@ -584,7 +590,8 @@ fn same_seed_says_the_same_bytes() {
     assert_eq!(distinct.len(), digests.len());
 }
 
-/// The figure, in a simulation: a thousand connections at 10 % loss, 5 % duplicates and reordering.
+/// The figure, in a simulation: a thousand connections at 10 % loss, 5 % duplicates and
+/// reordering.
 #[test]
 fn thousand_connections_under_loss_are_established_or_refused_on_both_sides() {
     let mut world = World::new(5);

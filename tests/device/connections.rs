@@ -1,7 +1,9 @@
-//! Connections by the connection manager: what every device's must do, a soft NIC's and the system's alike.
+//! Connections by the connection manager: what every device's must do, a soft NIC's and the
+//! system's alike.
 //!
-//! Two soft NICs on loopback addresses, unless `ROCE_TEST_DEVICE=verbs:NAME` names a real one, which then is opened twice
-//! and connects to itself. `tools/ibverbs/tests/system_cm.rs` has the same file, and runs it so on the system's librdmacm.
+//! Two soft NICs on loopback addresses, unless `ROCE_TEST_DEVICE=verbs:NAME` names a real one,
+//! which then is opened twice and connects to itself. `tools/ibverbs/tests/system_cm.rs` has the
+//! same file, and runs it so on the system's librdmacm.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;

@@ -1,8 +1,8 @@
-//! What every RNIC must do, whichever it is: all that `device::Device` promises, asked of two devices that reach each
-//! other.
+//! What every RNIC must do, whichever it is: all that `device::Device` promises, asked of two
+//! devices that reach each other.
 //!
-//! Two soft NICs on a cable, unless `ROCE_TEST_DEVICE=verbs:NAME` names a real one, which then is opened twice and
-//! talks to itself. `tools/rxe-vm/verbs` runs it so on the Linux kernel's RoCE.
+//! Two soft NICs on a cable, unless `ROCE_TEST_DEVICE=verbs:NAME` names a real one, which then is
+//! opened twice and talks to itself. `tools/rxe-vm/verbs` runs it so on the Linux kernel's RoCE.
 #![allow(
     clippy::cast_possible_truncation,
     clippy::unwrap_used,

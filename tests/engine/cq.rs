@@ -175,7 +175,8 @@ fn overrun_cq_fails_each_queue_pair_that_completes_to_it() {
     s.expect_count(2);
     s.send(ack(SQ + 1, 2));
     s.take_events();
-    // Polling makes no room: what was lost is lost. Until it has something to tell, the other goes on.
+    // Polling makes no room: what was lost is lost. Until it has something to tell, the other goes
+    // on.
     s.completes(&[(1, OK)]);
     (s.qp, s.qpn) = (other, s.engine.qp_number(other).unwrap());
     s.post_flags(3, SEND, 4, SendFlags::empty());

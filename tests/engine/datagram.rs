@@ -135,7 +135,8 @@ fn a_datagram_is_padded_as_its_length_wants() {
     let mut s = ud();
     s.recv(1, 0, 100);
     let whole = datagram(8).to(s.qpn).bytes();
-    // Seven bytes without padding; then eight of which some are said to be padding, once more than can be.
+    // Seven bytes without padding; then eight of which some are said to be padding, once more than
+    // can be.
     let short = &whole[..whole.len() - 1];
     for (bytes, pad) in [(short, 0), (&whole[..], 3), (short, 3), (&whole[..whole.len() - 4], 3)] {
         let mut bytes = bytes.to_vec();
@@ -334,7 +335,8 @@ fn only_datagram_queue_pairs_join_groups_and_not_too_many() {
     let _: &Engine = &rc.engine;
 }
 
-/// Both engines' first address handles have the same slot: only the tag of the device tells them apart.
+/// Both engines' first address handles have the same slot: only the tag of the device tells them
+/// apart.
 #[test]
 fn an_address_handle_of_another_device_is_refused() {
     let mut s = ud();

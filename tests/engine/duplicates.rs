@@ -194,7 +194,8 @@ fn duplicate_flush_is_answered_without_a_responder_resource() {
 
 #[test]
 fn response_to_a_duplicate_does_not_count_against_max_dest_rd_atomic() {
-    // The requester got the first answer while a second was still pending, and may send the next request.
+    // The requester got the first answer while a second was still pending, and may send the next
+    // request.
     let mut setup = Setup::new(QpType::Rc);
     setup.attr.max_dest_rd_atomic = 1;
     let mut s = setup.build();
@@ -274,7 +275,8 @@ fn ack_of_a_duplicate_does_not_acknowledge_a_read() {
         s.send(send.clone());
         s.send(ask.clone());
         let answer = s.expect_count(2).remove(1);
-        // Both were lost; the send comes again. To acknowledge more would be to say that the answer was lost.
+        // Both were lost; the send comes again. To acknowledge more would be to say that the answer
+        // was lost.
         s.send(send.clone());
         s.expect([ack(RQ, 2)]);
         s.send(ask);

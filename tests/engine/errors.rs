@@ -77,8 +77,8 @@ fn every_packet_is_counted() {
     assert_eq!(s.engine.counters().iter().filter(|(_, count)| *count > 0).count(), 3);
 }
 
-/// A fault: what it is, how it is made (and by which request it is met), the status of that request, the statuses of what
-/// the responder had posted, and what the responder is told.
+/// A fault: what it is, how it is made (and by which request it is met), the status of that
+/// request, the statuses of what the responder had posted, and what the responder is told.
 type Fault =
     (&'static str, fn(&mut Pair) -> SendOp, WcStatus, &'static [WcStatus], Option<EventType>);
 

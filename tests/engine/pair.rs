@@ -1,4 +1,5 @@
-//! Two engines that pass packets to each other, for tests that look at the outcome and not at the packets.
+//! Two engines that pass packets to each other, for tests that look at the outcome and not at the
+//! packets.
 
 use std::net::Ipv4Addr;
 use std::time::Duration;

@@ -1,4 +1,5 @@
-//! What a responder refuses: keys, rights, lengths, sequences of opcodes, and what becomes of the receive.
+//! What a responder refuses: keys, rights, lengths, sequences of opcodes, and what becomes of the
+//! receive.
 
 use roce::engine::Counter;
 use roce::verbs::{Access, EventType, QpState, Sge, WcStatus};

@@ -402,7 +402,8 @@ fn ack_during_a_retry_completes_local_operations() {
     s.post(3, SEND, 4);
     s.expect_count(2);
     s.at(TIMEOUT);
-    // The timer went off, but the answer comes before anything is retransmitted, and the slots of both are reused.
+    // The timer went off, but the answer comes before anything is retransmitted, and the slots of
+    // both are reused.
     s.send(ack(SQ, 1));
     s.completes(&[(1, OK), (2, OK)]);
     for id in 4..7 {

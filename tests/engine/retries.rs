@@ -20,7 +20,8 @@ fn retry_cnt_is_a_literal_count() {
         s.post_flags(1, SEND, 4, SendFlags::empty());
         s.post(2, SEND, 4);
         s.expect_count(2);
-        // A silent peer is given the same time for each retry: it is reported dead after T × (retries + 1).
+        // A silent peer is given the same time for each retry: it is reported dead after T ×
+        // (retries + 1).
         let mut now = 0;
         for _ in 0..count {
             now += TIMEOUT;
@@ -41,7 +42,8 @@ fn retry_cnt_is_a_literal_count() {
     }
 }
 
-/// C9-141: between T and 4 T. Only a peer that answers, but acknowledges nothing new, is given more than T.
+/// C9-141: between T and 4 T. Only a peer that answers, but acknowledges nothing new, is given more
+/// than T.
 #[test]
 fn retransmission_timeout_backs_off_while_the_peer_answers() {
     // Rule: P-07.4.
@@ -223,8 +225,8 @@ fn rnr_retries_are_counted_and_restored_by_progress() {
 #[test]
 fn naks_during_an_rnr_wait_are_ignored() {
     // Rule: Q-07.
-    // rxe follows an RNR NAK by a sequence NAK for what was in flight behind: neither that, nor another RNR NAK, nor
-    // the timer costs a retry, and the wait is no shorter and no longer.
+    // rxe follows an RNR NAK by a sequence NAK for what was in flight behind: neither that, nor
+    // another RNR NAK, nor the timer costs a retry, and the wait is no shorter and no longer.
     for timeout in [0, 1, 8] {
         let mut setup = Setup::new(QpType::Rc);
         setup.attr.retry_cnt = RetryCount(Bits::low(0));

@@ -1,7 +1,8 @@
 //! Packet scripts: one engine under test, and a test that plays its peer packet by packet.
 //!
-//! Times are microseconds since the start. A script sends packets (`send`), looks at what comes back (`expect`), at
-//! completions (`completes`), events (`events`), states and counters. Whatever differs is told in words.
+//! Times are microseconds since the start. A script sends packets (`send`), looks at what comes
+//! back (`expect`), at completions (`completes`), events (`events`), states and counters. Whatever
+//! differs is told in words.
 
 use std::net::Ipv4Addr;
 

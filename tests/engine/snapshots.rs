@@ -1,4 +1,5 @@
-//! What every state does with every packet and every post, as tables to read: `testdata/engine/*.txt`.
+//! What every state does with every packet and every post, as tables to read:
+//! `testdata/engine/*.txt`.
 //!
 //! `ROCE_BLESS=1 cargo test --test engine` writes them anew.
 
@@ -316,8 +317,8 @@ fn by_state(mut answer: impl FnMut(QpState, When) -> Option<String>) -> String {
     text
 }
 
-/// What becomes of packets whose opcode is not of the kind's own service, or of none: opcodes that fare alike stand
-/// together.
+/// What becomes of packets whose opcode is not of the kind's own service, or of none: opcodes that
+/// fare alike stand together.
 fn others(kind: QpType) -> String {
     let mut groups: Vec<(String, Vec<u8>)> = Vec::new();
     let mut scenes: Vec<_> = QpState::ALL.iter().map(|state| scene(kind, *state)).collect();

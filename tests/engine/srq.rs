@@ -85,7 +85,8 @@ fn the_error_state_leaves_the_shared_queue_alone() {
     s.events(&[EventType::QpLastWqeReached]);
 }
 
-// Programs wait for the event before they destroy a queue pair; UCX aborts if it comes twice, as it does from rxe.
+// Programs wait for the event before they destroy a queue pair; UCX aborts if it comes twice, as it
+// does from rxe.
 #[test]
 fn last_wqe_reached_is_raised_once() {
     let (mut s, srq) = shared(QpType::Rc, 0, false);

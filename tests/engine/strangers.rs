@@ -1,8 +1,9 @@
 //! A stranger who can send from the peer's address, against a live connection.
 //!
-//! What the engine can tell from the peer's packets changes nothing: packets from another UDP source port, PSNs that are
-//! not in flight or not expected, MSNs that the peer cannot have. What it cannot tell is listed at the end, each with what
-//! it does; `docs/security.md` says the same in prose.
+//! What the engine can tell from the peer's packets changes nothing: packets from another UDP
+//! source port, PSNs that are not in flight or not expected, MSNs that the peer cannot have. What
+//! it cannot tell is listed at the end, each with what it does; `docs/security.md` says the same in
+//! prose.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -36,7 +37,8 @@ impl Dice {
     }
 }
 
-/// Every opcode that a queue pair of this service may get, the unassigned ones too, and the notification of congestion.
+/// Every opcode that a queue pair of this service may get, the unassigned ones too, and the
+/// notification of congestion.
 fn opcodes() -> impl Iterator<Item = Opcode> {
     (0..0x20).map(Opcode).chain([Opcode::CNP])
 }
@@ -134,7 +136,8 @@ fn works(pair: &mut Pair, rounds: usize) {
     }
 }
 
-/// From another port not even packets with the right PSN, MSN and key do anything, of whatever opcode.
+/// From another port not even packets with the right PSN, MSN and key do anything, of whatever
+/// opcode.
 #[test]
 fn packets_from_another_source_port_do_nothing() {
     let mut pair = Pair::new(QpType::Rc, Mtu::M256);
@@ -154,7 +157,8 @@ fn packets_from_another_source_port_do_nothing() {
                 let packet = forged(bth, va, rkey, syndrome, dice.roll() % 16);
                 let became = inject(side, now, STRANGE_PORT, &packet);
                 let dropped = matches!(became, Disposition::Dropped(_));
-                // A notification of congestion is taken: NICs send it from any port, and it changes no state.
+                // A notification of congestion is taken: NICs send it from any port, and it changes
+                // no state.
                 assert!(dropped || opcode == Opcode::CNP, "{opcode} is {became:?}");
                 count.set(count.get() + 1);
             }
@@ -167,8 +171,9 @@ fn packets_from_another_source_port_do_nothing() {
     assert_eq!(pair.a.engine.counters().get(Counter::Retry), 0, "nothing was even slowed down");
 }
 
-/// A stranger with the right port (it has raw sockets) that guesses PSNs delays the connection, at most: everything
-/// completes, and the data are right. What it would hit by chance, it is kept from here.
+/// A stranger with the right port (it has raw sockets) that guesses PSNs delays the connection, at
+/// most: everything completes, and the data are right. What it would hit by chance, it is kept from
+/// here.
 #[test]
 fn packets_with_unexpected_psns_or_msns_break_nothing() {
     let mut pair = Pair::new(QpType::Rc, Mtu::M256);
@@ -227,7 +232,8 @@ fn stale_ack_before_the_first_real_one_grants_and_takes_no_credits() {
     s.completes(&[(1, OK)]);
 }
 
-/// Whatever credits say: when nothing is in flight, one message may go out. No other answer would ever correct them.
+/// Whatever credits say: when nothing is in flight, one message may go out. No other answer would
+/// ever correct them.
 #[test]
 fn wrong_credits_do_not_stop_a_queue_pair() {
     let mut s = Script::rc();
@@ -302,8 +308,8 @@ fn msns_of_a_responder_that_does_not_count_are_ignored() {
     }
 }
 
-/// rxe of Linux before 6.0 counts SENDs and READs, but no WRITE without immediate data and no atomic operation: after a
-/// first MSN that is right, others lag behind.
+/// rxe of Linux before 6.0 counts SENDs and READs, but no WRITE without immediate data and no
+/// atomic operation: after a first MSN that is right, others lag behind.
 #[test]
 fn msns_of_a_responder_that_counts_only_some_are_ignored() {
     let mut s = known();
@@ -323,7 +329,8 @@ fn msns_of_a_responder_that_counts_only_some_are_ignored() {
     assert_eq!(s.count(Counter::StaleResponse), 0);
 }
 
-/// The peer may change its port: after a while without packets from the old one, another is accepted.
+/// The peer may change its port: after a while without packets from the old one, another is
+/// accepted.
 #[test]
 fn source_port_of_the_peer_may_change_after_a_silence() {
     let silence = PORT_SILENCE.as_micros() as u64;
@@ -351,8 +358,8 @@ fn source_port_of_the_peer_may_change_after_a_silence() {
     s.dropped(write(RQ + 2), Counter::WrongPort);
 }
 
-/// On an idle connection other ports are accepted, but a stranger gets a few guesses only. What it guesses right after
-/// that is dropped as well; the peer goes on from its own port.
+/// On an idle connection other ports are accepted, but a stranger gets a few guesses only. What it
+/// guesses right after that is dropped as well; the peer goes on from its own port.
 #[test]
 fn guesses_from_other_source_ports_are_limited_on_an_idle_connection() {
     const GUESSES: u32 = 16;
@@ -385,7 +392,8 @@ fn guesses_from_other_source_ports_are_limited_on_an_idle_connection() {
     s.state(QpState::Rts);
 }
 
-/// A packet that moves nothing forward teaches no port: a stranger who comes first must guess the PSN.
+/// A packet that moves nothing forward teaches no port: a stranger who comes first must guess the
+/// PSN.
 #[test]
 fn source_port_is_learnt_only_from_packets_that_are_expected() {
     let mut s = Script::rc();
@@ -415,12 +423,13 @@ fn source_port_is_not_checked_if_that_is_switched_off() {
     }
 }
 
-/// What RoCE cannot tell from the peer's packets: from the peer's address and port, with the PSN that is expected next (of
-/// 2^24), or one in flight and a plausible MSN.
+/// What RoCE cannot tell from the peer's packets: from the peer's address and port, with the PSN
+/// that is expected next (of 2^24), or one in flight and a plausible MSN.
 mod cannot_be_told {
     use super::*;
 
-    /// A request with the expected PSN is executed; the peer's own request of that PSN is then a duplicate.
+    /// A request with the expected PSN is executed; the peer's own request of that PSN is then a
+    /// duplicate.
     #[test]
     fn request_with_the_expected_psn_is_executed() {
         let mut s = known();
@@ -447,7 +456,8 @@ mod cannot_be_told {
         s.completes(&[(2, OK)]);
     }
 
-    /// A NAK of what is in flight ends the connection; of the sequence, or receiver not ready, it delays it.
+    /// A NAK of what is in flight ends the connection; of the sequence, or receiver not ready, it
+    /// delays it.
     #[test]
     fn nak_in_flight_ends_the_connection() {
         let mut s = known();

@@ -75,7 +75,8 @@ fn ack_is_not_passed_over_twice() {
     let sent = pass(&mut b, &mut a, at(2), false);
     let place = sent.iter().position(|operation| *operation == Operation::Acknowledge);
     assert_eq!((place, sent.len()), (Some(4), 21));
-    // A peer that polls until it is acknowledged, and then looks at memory, finds there what came before.
+    // A peer that polls until it is acknowledged, and then looks at memory, finds there what came
+    // before.
     a.send(2, SEND, 0, 64);
     pass(&mut a, &mut b, at(3), false);
     b.send(30, SEND, 0, 64);
@@ -169,7 +170,8 @@ fn add_pair(pair: &mut Pair) -> (QpHandle, QpHandle) {
 
 const LIMIT: u32 = 128 * 1024;
 
-/// Eight queue pairs that write a megabyte each to one peer, together not more than the limit at a time.
+/// Eight queue pairs that write a megabyte each to one peer, together not more than the limit at a
+/// time.
 fn crowd() -> (Pair, Vec<QpHandle>) {
     let mut pair = Pair::new(QpType::Rc, Mtu::M4096);
     pair.a = Side::new(1, QpType::Rc, |config| config.peer_window_bytes = Some(LIMIT));

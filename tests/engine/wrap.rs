@@ -1,11 +1,13 @@
-//! Sequence numbers that wrap. The whole circle is walked where it is small: `RUSTFLAGS="--cfg roce_narrow_psn"`.
+//! Sequence numbers that wrap. The whole circle is walked where it is small: `RUSTFLAGS="--cfg
+//! roce_narrow_psn"`.
 
 use roce::engine::MrAttr;
 use roce::verbs::{QpCap, QpCreate, QpInitAttr, QpType};
 
 use super::script::*;
 
-/// After a whole circle of PSNs an atomic operation has the PSN of an old one; its duplicate gets its own answer.
+/// After a whole circle of PSNs an atomic operation has the PSN of an old one; its duplicate gets
+/// its own answer.
 #[test]
 #[cfg(roce_narrow_psn)]
 fn duplicate_atomic_after_psn_wrap_gets_its_own_response() {
@@ -16,7 +18,8 @@ fn duplicate_atomic_after_psn_wrap_gets_its_own_response() {
     let packet = add(&s);
     s.send(packet);
     s.expect_count(1);
-    // Writes that ask for no acknowledgement: nothing but the order of answers tells the old one from the new one.
+    // Writes that ask for no acknowledgement: nothing but the order of answers tells the old one
+    // from the new one.
     for ahead in 1..Psn::HALF * 2 {
         let psn = Psn::new(RQ).plus(ahead).get();
         s.send(pkt(Opcode::RC_RDMA_WRITE_ONLY, psn).reth(0, RKey::new(0), 0));

@@ -10,7 +10,8 @@ fn text(output: &Output) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// Three server processes on a bad network, of which one is killed, starts again and catches up, and another one is killed then.
+/// Three server processes on a bad network, of which one is killed, starts again and catches up,
+/// and another one is killed then.
 #[test]
 fn kv_loses_nothing_when_servers_are_killed() {
     let output = example("kv")

@@ -1,4 +1,5 @@
-//! `roce::group` as a program uses it: servers on soft NICs at loopback addresses, threads, restarts, a bad network.
+//! `roce::group` as a program uses it: servers on soft NICs at loopback addresses, threads,
+//! restarts, a bad network.
 #![allow(
     clippy::disallowed_methods,
     clippy::unwrap_used,
@@ -51,8 +52,9 @@ fn open(hosts: &Hosts, own: usize, config: &Config, faults: Option<&str>) -> Gro
     Group::on(&endpoint, hosts, own, config).unwrap()
 }
 
-/// A server whose connections are made by TCP exchanges. The list has addresses of the operating system's network; the device
-/// has another one, 127.33.NET.HOST, which the peers learn by the exchange.
+/// A server whose connections are made by TCP exchanges. The list has addresses of the operating
+/// system's network; the device has another one, 127.33.NET.HOST, which the peers learn by the
+/// exchange.
 pub(crate) fn open_over_tcp(hosts: &Hosts, own: usize, config: &Config) -> Group {
     let IpAddr::V4(at) = hosts.get(own).unwrap().ip() else { panic!("{hosts}") };
     let [_, _, net, host] = at.octets();
@@ -126,7 +128,8 @@ pub(crate) fn message(from: usize, thread: usize, number: usize) -> Vec<u8> {
     })
 }
 
-/// Every member sends to every peer and receives from it; some connections are broken meanwhile if `breaks`.
+/// Every member sends to every peer and receives from it; some connections are broken meanwhile if
+/// `breaks`.
 fn all_to_all(
     hosts: &Hosts,
     open: impl Fn(&Hosts, usize, &Config) -> Group,

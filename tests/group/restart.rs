@@ -25,7 +25,8 @@ fn open(signaling: Signaling, (net, count): Servers, own: usize) -> Group {
     }
 }
 
-/// The peer of the tests below: run by them, and by nothing else. Says to each message what it is the n-th of.
+/// The peer of the tests below: run by them, and by nothing else. Says to each message what it is
+/// the n-th of.
 #[test]
 fn peer_process() {
     let Ok(peer) = std::env::var("ROCE_GROUP_PEER") else { return };

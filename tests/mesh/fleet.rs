@@ -1,5 +1,6 @@
-//! A fleet of 64 hosts under virtual time: a Clos network of two tiers, whose leaf switches choose a spine switch by
-//! addresses and source port. The probers, the responders and the diagnosis are the real ones.
+//! A fleet of 64 hosts under virtual time: a Clos network of two tiers, whose leaf switches choose
+//! a spine switch by addresses and source port. The probers, the responders and the diagnosis are
+//! the real ones.
 
 use std::cmp::{Ordering, Reverse};
 use std::collections::{BTreeMap, BinaryHeap};

@@ -1,4 +1,5 @@
-//! A simulated fleet with injected faults: each is named correctly, and a clean fleet raises no alarm.
+//! A simulated fleet with injected faults: each is named correctly, and a clean fleet raises no
+//! alarm.
 //!
 //! `ROCE_SEEDS=100 cargo test --test mesh` runs more seeds of each kind.
 #![allow(
@@ -46,7 +47,8 @@ fn names_host(findings: &[Finding], fault: Fault, symptom: Symptom, host: usize)
     finding.fault == fault && finding.symptom == symptom && finding.hosts == [host]
 }
 
-/// Whether the one finding is that paths are bad which take a link, and names hosts of its leaf switch alone.
+/// Whether the one finding is that paths are bad which take a link, and names hosts of its leaf
+/// switch alone.
 fn names_link(
     (fleet, mesh): (&Fleet, &Mesh),
     findings: &[Finding],

@@ -1,5 +1,5 @@
-//! Addresses of this machine that other processes have, and all of them at once. In a network of the test's own: the UDP port
-//! of an address has one process at a time.
+//! Addresses of this machine that other processes have, and all of them at once. In a network of
+//! the test's own: the UDP port of an address has one process at a time.
 
 use std::io::{BufRead, BufReader};
 use std::process::Stdio;

@@ -9,7 +9,8 @@ use crate::example::{assert_wrong_arguments_are_named, example};
 use crate::loopback;
 use crate::process::Child;
 
-/// Held by a test whose example takes 127.0.0.1. A client does, whatever loopback address its server has.
+/// Held by a test whose example takes 127.0.0.1. A client does, whatever loopback address its
+/// server has.
 static LOCALHOST: Mutex<()> = Mutex::new(());
 
 #[test]
@@ -147,7 +148,8 @@ fn file_copy_on_a_bad_network() {
     }
 }
 
-/// The echo server's answers are not read: it holds up its client, and takes no more memory than its rings.
+/// The echo server's answers are not read: it holds up its client, and takes no more memory than
+/// its rings.
 #[test]
 fn echo_to_a_client_that_does_not_read() {
     let mut server = Running::start("echo", &["serve", &format!("{}:0", loopback(45, 1))]);

@@ -1,4 +1,5 @@
-//! `roce::net` as a program uses it: on a cable, on loopback, over a bad network, with peers that vanish.
+//! `roce::net` as a program uses it: on a cable, on loopback, over a bad network, with peers that
+//! vanish.
 #![allow(clippy::unwrap_used, reason = "a test that cannot go on fails")]
 
 mod addresses;

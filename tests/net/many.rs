@@ -1,4 +1,5 @@
-//! Many connections in one process. `NET_CONNECTIONS=1000 cargo test --test net many` has as many as that.
+//! Many connections in one process. `NET_CONNECTIONS=1000 cargo test --test net many` has as many
+//! as that.
 
 use roce::net::{Config, Connection};
 

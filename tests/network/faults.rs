@@ -1,8 +1,9 @@
-//! Random work on links that lose, double, reorder and damage what is sent, in both directions: nothing of a reliable
-//! connection is lost, doubled or damaged.
+//! Random work on links that lose, double, reorder and damage what is sent, in both directions:
+//! nothing of a reliable connection is lost, doubled or damaged.
 //!
-//! What must come of it needs no model. Messages carry their number; each write has a place of its own at the peer;
-//! reads are of what never changes; and of a counter to which ones are added every number is seen once.
+//! What must come of it needs no model. Messages carry their number; each write has a place of its
+//! own at the peer; reads are of what never changes; and of a counter to which ones are added every
+//! number is seen once.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::time::Instant;
@@ -28,7 +29,8 @@ const DEPTH: usize = 12;
 /// The longest message.
 const LONGEST: usize = 5000;
 
-/// Where a side has what is read, its counter, what is written to it, what it receives, and what it sends or reads.
+/// Where a side has what is read, its counter, what is written to it, what it receives, and what it
+/// sends or reads.
 const CONSTANT: usize = 0;
 const COUNTER: usize = CONSTANT + 8192;
 const WRITTEN: usize = 16 * 1024;

@@ -1,4 +1,5 @@
-//! NICs on real links: two network namespaces and a veth between them, which the tests make, without privileges.
+//! NICs on real links: two network namespaces and a veth between them, which the tests make,
+//! without privileges.
 //!
 //! | file | what is tested |
 //! |---|---|

@@ -1,4 +1,5 @@
-//! Multicast groups: everybody who is in one gets one copy of each packet, on the sender's machine and on others.
+//! Multicast groups: everybody who is in one gets one copy of each packet, on the sender's machine
+//! and on others.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::time::Instant;
@@ -159,8 +160,8 @@ fn everybody_gets_one_copy(from: Kind, to: Kind, version: Version) {
     members.iter_mut().for_each(|member| member.receives(group, 1..40));
     members[0].send(other_ah, Qpn::MULTICAST, 100..103);
     members[2].receives(other, 100..103);
-    // Who leaves gets nothing any more, though others on its machine do; that nothing came before is seen by what
-    // comes next.
+    // Who leaves gets nothing any more, though others on its machine do; that nothing came before
+    // is seen by what comes next.
     members[2].detach(gid(group));
     members[3].send(members[3].way(gid(group)), Qpn::MULTICAST, 40..45);
     for member in [0, 1, 3] {

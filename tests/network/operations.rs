@@ -149,7 +149,8 @@ impl<'s> Case<'s> {
         self.b.recv(self.b_qp, id, &[]);
         self.post(SendWr::new(WrId(id), op, data));
         if imm.is_none() {
-            // On an unreliable connection there is no ACK: what is sent behind it shows that it has arrived.
+            // On an unreliable connection there is no ACK: what is sent behind it shows that it has
+            // arrived.
             self.post(SendWr::new(WrId(id + 1), SEND, Data::EMPTY));
             self.received(id, 0, SEND);
         } else {

@@ -1,4 +1,5 @@
-//! Service levels: each is the priority of a packet within this machine, which a socket on loopback is told of.
+//! Service levels: each is the priority of a packet within this machine, which a socket on loopback
+//! is told of.
 #![allow(unsafe_code, reason = "a system call that tells the priority of a packet")]
 
 use std::net::Ipv4Addr;
@@ -43,7 +44,8 @@ fn receive(socket: &Socket) -> (u32, Vec<u8>) {
     header.msg_iovlen = 1;
     header.msg_control = control.as_mut_ptr().cast();
     header.msg_controllen = size_of_val(&control) as _;
-    // SAFETY: the header points to room for bytes and control messages, of the lengths that it tells.
+    // SAFETY: the header points to room for bytes and control messages, of the lengths that it
+    // tells.
     let len = unsafe { libc::recvmsg(socket.as_raw_fd(), &raw mut header, 0) };
     let len = usize::try_from(len).expect("a datagram");
     // One control message: its length, its level and kind, and the priority.
@@ -59,7 +61,8 @@ fn service_levels_are_priorities() {
         let [here, there] = [Ipv4Addr::new(10, 5, 0, 1), Ipv4Addr::new(10, 5, 0, 2)];
         ip("address add 10.5.0.1/32 dev lo");
         ip("address add 10.5.0.2/32 dev lo");
-        // The kernel shall take frames with an address of its own, which a raw link puts on its loopback interface.
+        // The kernel shall take frames with an address of its own, which a raw link puts on its
+        // loopback interface.
         std::fs::write("/proc/sys/net/ipv4/conf/lo/accept_local", "1").unwrap();
         for kind in [Kind::Udp, Kind::Raw] {
             let link = match kind {

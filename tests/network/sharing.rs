@@ -189,7 +189,8 @@ fn a_raw_link_keeps_its_port_quiet_beside_a_udp_link_at_another_address() {
     });
 }
 
-/// Whether the kernel of a peer says that its port is unreachable, which it tells a connected socket.
+/// Whether the kernel of a peer says that its port is unreachable, which it tells a connected
+/// socket.
 fn is_refused(host: &Host, from: IpAddr, to: IpAddr) -> bool {
     let socket = host.run(|| UdpSocket::bind((from, 0)).unwrap());
     socket.connect((to, ROCE_PORT)).unwrap();
@@ -344,7 +345,8 @@ fn place(qp: usize, message: usize) -> usize {
     (qp * MESSAGES + message) * LENGTH
 }
 
-/// Uses all queue pairs of a side at once; messages follow from `seed`, and those of the peer from `peer_seed`.
+/// Uses all queue pairs of a side at once; messages follow from `seed`, and those of the peer from
+/// `peer_seed`.
 fn use_all(side: &Side, qps: &[QpHandle], seed: u64, peer_seed: u64) {
     let (start, half) = (Instant::now(), MEMORY / 2);
     let bytes_of = |seed: u64, place: usize| pattern(seed + place as u64, LENGTH);

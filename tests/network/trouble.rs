@@ -141,8 +141,9 @@ fn outlive_the_wire(kind: Kind) {
             assert!(a.link_counter("refused_unreachable") > 0, "{:?}", a.nic.link_counters());
         }
         Kind::Raw => {
-            // The interface does not come back. The NIC reports that, or the requester's retries run out first. The peer may
-            // have acknowledged every write before it went, so one more is posted; a NIC that already knows refuses it.
+            // The interface does not come back. The NIC reports that, or the requester's retries
+            // run out first. The peer may have acknowledged every write before it went, so one more
+            // is posted; a NIC that already knows refuses it.
             let _ = a.nic.post_send(a_qp, &SendWr::new(WrId(1 << 20), SEND, Data::Gather(&[])));
             let mut wc = [Wc::default()];
             while a.nic.broken().is_none() && wc[0].is_success() {
@@ -207,11 +208,13 @@ fn interrupt(host: &Host, time: Duration) {
     host.ip(&format!("address replace {}/64 dev {name} nodad", host.v6));
 }
 
-/// Either interface is off for a moment in the middle of a stream, which goes on when it is on again.
+/// Either interface is off for a moment in the middle of a stream, which goes on when it is on
+/// again.
 fn interrupted(kind: Kind, version: Version) {
     let stage = Stage::new([kind, kind], version);
     let Stage { hosts, a, b } = &stage;
-    // Eight times a quarter of a second: longer than the interface is off, and it is retransmitted meanwhile.
+    // Eight times a quarter of a second: longer than the interface is off, and it is retransmitted
+    // meanwhile.
     let how = manner(Mtu::M4096).timeout(AckTimeout(Bits::low(16)));
     let (a_qp, _) = pair(a, b, QpType::Rc, &how);
     let mut stream = Stream::new(a, a_qp, b);

@@ -1,7 +1,8 @@
-//! A peer that offers queue pairs, as `roce serve --offer` does, on a soft NIC that is broken on purpose.
+//! A peer that offers queue pairs, as `roce serve --offer` does, on a soft NIC that is broken on
+//! purpose.
 //!
-//! The flaw is between the NIC and its link. What arrives can kill the peer: it accepts no client any more, and no packet,
-//! until its restart command was run. Or answers leave the NIC changed.
+//! The flaw is between the NIC and its link. What arrives can kill the peer: it accepts no client
+//! any more, and no packet, until its restart command was run. Or answers leave the NIC changed.
 
 use std::io::{self, BufRead, BufReader, Write};
 use std::net::{Ipv6Addr, TcpListener, TcpStream};
@@ -123,7 +124,8 @@ impl BrokenNic {
         let port = listener.local_addr().unwrap().port().to_string();
         std::thread::spawn(move || {
             for stream in listener.incoming() {
-                // The command has a second connection while it minimizes, and closes the first one without a word.
+                // The command has a second connection while it minimizes, and closes the first one
+                // without a word.
                 let (nic, stream) = (Arc::clone(&nic), stream.unwrap());
                 if !state.is_dead() {
                     std::thread::spawn(move || offer(&*nic, stream));
@@ -134,7 +136,8 @@ impl BrokenNic {
     }
 }
 
-/// One client of the protocol of offers, from its first line to its goodbye. See src/bin/roce/bench/control/offer.rs.
+/// One client of the protocol of offers, from its first line to its goodbye. See
+/// src/bin/roce/bench/control/offer.rs.
 fn offer(nic: &dyn Device, stream: TcpStream) -> Option<()> {
     let mut out = stream.try_clone().ok()?;
     let mut lines = BufReader::new(stream).lines().map_while(Result::ok);

@@ -18,7 +18,8 @@ const WAIT: Duration = Duration::from_secs(60);
 const RECEIVES: u32 = 64;
 const BYTES: usize = 4096;
 
-/// A program that accepts one connection, and counts the messages that it receives until its peer disconnects.
+/// A program that accepts one connection, and counts the messages that it receives until its peer
+/// disconnects.
 fn count_messages(
     nic: &Context,
     manager: &ConnectionManager,

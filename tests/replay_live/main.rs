@@ -1,4 +1,5 @@
-//! `roce replay --to` a soft NIC as users run it: the peer executes the capture, and its memory holds what was written.
+//! `roce replay --to` a soft NIC as users run it: the peer executes the capture, and its memory
+//! holds what was written.
 #![cfg(target_os = "linux")]
 #![allow(
     clippy::disallowed_methods,
@@ -96,7 +97,8 @@ fn check_all_operations(output: &Output) {
     assert_eq!(output.status.code(), Some(0), "{said}{errors}");
     let whole = said.matches("messages: 158 agreed, 0 undecided, 0 different").count();
     assert_eq!(whole, 3, "{said}");
-    // Two WRITEs, a READ and an ATOMIC that both responders refuse, and a SEND for which a receive came late.
+    // Two WRITEs, a READ and an ATOMIC that both responders refuse, and a SEND for which a receive
+    // came late.
     assert_eq!(said.matches("messages: 1 agreed, 0 undecided, 0 different").count(), 5, "{said}");
     let memory =
         "the peer's memory holds what the capture wrote: 1 region, 393232 bytes, 130 receives";
@@ -215,7 +217,8 @@ fn flaws_of_a_broken_nic_are_found_and_minimized() {
     let flaws = [
         ("tver=1", Flaw::Dies(dies_of_a_version), "1", "the peer died: "),
         ("double", Flaw::Dies(dies_of_a_copy), "1", "the peer died: "),
-        // This seed drops the second of 18 requests: later ones are duplicates, which are not missed.
+        // This seed drops the second of 18 requests: later ones are duplicates, which are not
+        // missed.
         ("drop", Flaw::Answers(acknowledges_what_is_missing), "17", "a rule: ack-not-received"),
         ("drop", Flaw::Answers(counts_one_message_more), "17", "a rule: response-msn"),
     ];

@@ -405,7 +405,8 @@ impl Author {
             let action = match self.dice.below(5) {
                 0 => Action::Drop,
                 1 => Action::Duplicate,
-                // Not for longer than half of the sequence numbers take, or it would be taken for a new one.
+                // Not for longer than half of the sequence numbers take, or it would be taken for a
+                // new one.
                 2 if long => Action::Drop,
                 2 => Action::Delay(micros(self.dice.below(500))),
                 3 => Action::Corrupt,

@@ -68,8 +68,8 @@ impl World<'_> {
                 max_rd_atomic: link.reads,
                 max_dest_rd_atomic: link.reads,
                 min_rnr_timer: RnrTimer(Bits::low(4)),
-                // Longer than a full queue takes to drain at the lowest rate, or the retries are used up for no fault of the
-                // engine's.
+                // Longer than a full queue takes to drain at the lowest rate, or the retries are
+                // used up for no fault of the engine's.
                 timeout: AckTimeout(Bits::low(13)),
                 retry_cnt: RetryCount::MAX,
                 rnr_retry: RnrRetry(Bits::low(end.rnr_retry)),

@@ -93,7 +93,8 @@ fn tell_link(world: &World<'_>, model: &mut Model, number: usize, link: &Link) {
     }
 }
 
-/// The receives of an end in the order in which they are taken. Which of a shared queue fall to it is up to chance.
+/// The receives of an end in the order in which they are taken. Which of a shared queue fall to it
+/// is up to chance.
 fn receives(world: &World<'_>, number: usize, side: usize) -> Vec<Recv> {
     let link = &world.plan.links[number];
     let Some(srq) = link.ends[side].srq else {

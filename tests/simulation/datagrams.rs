@@ -200,7 +200,8 @@ pub fn check(world: &World<'_>, expected: &mut [Vec<u8>], label: &str) {
 fn check_received(world: &World<'_>, number: usize, expected: &mut [Vec<u8>], label: &str) {
     let (plan, desk) = (world.plan, &world.office.desks[number]);
     let socket = &plan.sockets[number];
-    // How often each datagram may come, and which of each sender's comes next if the network keeps their order.
+    // How often each datagram may come, and which of each sender's comes next if the network keeps
+    // their order.
     let times = if plan.faults.duplicate > 0 { 2 } else { 1 };
     let mut left: Vec<(usize, usize, usize)> = Vec::new();
     for (from, sender) in plan.sockets.iter().enumerate() {
@@ -271,7 +272,8 @@ fn is_from(world: &World<'_>, from: usize, op: usize, wc: &Wc, bytes: &[u8]) -> 
         && payload == data
 }
 
-/// Before the payload stands the network header: all of an IPv6 header, or zeroes and an IPv4 header.
+/// Before the payload stands the network header: all of an IPv6 header, or zeroes and an IPv4
+/// header.
 fn is_header(area: &[u8], (Gid(source), Gid(destination)): (Gid, Gid), ipv6: bool) -> bool {
     if ipv6 {
         return area[0] >> 4 == 6 && area[8..24] == source && area[24..40] == destination;

@@ -1,8 +1,10 @@
-//! What may have come of a link that is not sure to do everything: one whose end was taken away, one that lost the
-//! answer that refused a request, an unreliable one on a network that loses packets.
+//! What may have come of a link that is not sure to do everything: one whose end was taken away,
+//! one that lost the answer that refused a request, an unreliable one on a network that loses
+//! packets.
 //!
-//! Work is done in order and reported in order, whatever else. What was reported as done is done; what was not may be
-//! done, or begun: then the first packets of it are in place, and nothing behind them.
+//! Work is done in order and reported in order, whatever else. What was reported as done is done;
+//! what was not may be done, or begun: then the first packets of it are in place, and nothing
+//! behind them.
 
 use roce::verbs::{QpState, SendFlags, Wc, WcOpcode, WcStatus};
 
@@ -54,7 +56,8 @@ pub fn check_reliable(
     }
 }
 
-/// Receives of a shared queue that no message completed may have been begun, if a queue pair was destroyed.
+/// Receives of a shared queue that no message completed may have been begun, if a queue pair was
+/// destroyed.
 pub fn excuse_shared(world: &World<'_>, expected: &mut [Vec<u8>]) {
     let plan = world.plan;
     for (index, srq) in plan.srqs.iter().enumerate() {
@@ -117,8 +120,8 @@ impl Look<'_> {
         &self.link.flows[self.flow].posts[..self.world.runners[self.number][self.flow].posted]
     }
 
-    /// Sends completed in order, none twice, and from the first that failed on all of them. Returns how many are sure
-    /// to be done, and which failed, how.
+    /// Sends completed in order, none twice, and from the first that failed on all of them. Returns
+    /// how many are sure to be done, and which failed, how.
     fn sender(&self) -> (usize, Option<(usize, WcStatus)>) {
         let Self { label, link, flow, .. } = *self;
         let runner = &self.world.runners[self.number][flow];
@@ -147,7 +150,8 @@ impl Look<'_> {
         (done, Some((done, bad[0].status)))
     }
 
-    /// Receives completed in order, with the messages in order. Returns how many requests were executed for sure.
+    /// Receives completed in order, with the messages in order. Returns how many requests were
+    /// executed for sure.
     fn receiver(&self, done: usize, expected: &mut [Vec<u8>]) -> usize {
         let Self { world, label, flow, link, .. } = *self;
         let side = 1 - flow;
@@ -317,7 +321,8 @@ pub fn check_unreliable(world: &World<'_>, number: usize, expected: &mut [Vec<u8
         let (done, failed) = look.sender();
         assert_eq!((done, failed), (link.flows[flow].posts.len(), None), "{label}");
         let runner = &world.runners[number][1 - flow];
-        // Each message comes once, or twice if the network doubles packets; in order, if the network keeps it.
+        // Each message comes once, or twice if the network doubles packets; in order, if the
+        // network keeps it.
         let times = if plan.faults.duplicate > 0 { 2 } else { 1 };
         let mut left: Vec<_> = link.flows[flow].posts.iter().map(|_| times).collect();
         let mut last = 0;

@@ -1,12 +1,15 @@
-//! Engines on a network that loses, doubles, reorders and damages packets, under virtual time, seed by seed.
+//! Engines on a network that loses, doubles, reorders and damages packets, under virtual time, seed
+//! by seed.
 //!
-//! Every seed is a story ([`plan`], made up by [`author`], [`requests`] and [`trouble`]): so many NICs, so many
-//! connections between them, random work on each, random faults. It is played by engines ([`build`], [`world`],
-//! [`datagrams`]) and told to a model that shares nothing with them ([`model`]); what came of it must be what the model
-//! says ([`check`]), or where chance decides, something that may come of it ([`lax`], [`races`]). And it must end.
+//! Every seed is a story ([`plan`], made up by [`author`], [`requests`] and [`trouble`]): so many
+//! NICs, so many connections between them, random work on each, random faults. It is played by
+//! engines ([`build`], [`world`], [`datagrams`]) and told to a model that shares nothing with them
+//! ([`model`]); what came of it must be what the model says ([`check`]), or where chance decides,
+//! something that may come of it ([`lax`], [`races`]). And it must end.
 //!
-//! `cargo test --test simulation` runs some hundred seeds. More: `ROCE_SEEDS=100000 cargo test --release --test
-//! simulation`. One: `ROCE_SEED=17 cargo test --test simulation -- --nocapture`, as a failure says.
+//! `cargo test --test simulation` runs some hundred seeds. More: `ROCE_SEEDS=100000 cargo test
+//! --release --test simulation`. One: `ROCE_SEED=17 cargo test --test simulation -- --nocapture`,
+//! as a failure says.
 #![allow(
     clippy::cast_possible_truncation,
     clippy::unwrap_used,

@@ -1,4 +1,5 @@
-//! What the things of the model are called in an engine: keys, addresses, work requests, completions.
+//! What the things of the model are called in an engine: keys, addresses, work requests,
+//! completions.
 
 #![allow(clippy::cast_possible_truncation, reason = "whatever is counted here is small")]
 
@@ -10,14 +11,15 @@ use roce::wire::RKey;
 
 use super::model::{Done, Local, Piece, Recv, Remote, Request, Work};
 
-/// The address of the first byte of every region: not where it happens to lie, so that two runs are alike.
+/// The address of the first byte of every region: not where it happens to lie, so that two runs are
+/// alike.
 pub const BASE: u64 = 0x1000_0000;
 
 /// A key that does not exist.
 const NO_KEY: u32 = 0x5a5a_5a5a;
 
-/// The keys of the model in the engines, by their numbers; the low byte of a window's counts from the one it was made
-/// with.
+/// The keys of the model in the engines, by their numbers; the low byte of a window's counts from
+/// the one it was made with.
 #[derive(Debug, Default)]
 pub struct Names(Vec<Name>);
 

@@ -1,4 +1,5 @@
-//! A story: what there is, what is asked for and when, and what goes wrong. Everything about it follows from its seed.
+//! A story: what there is, what is asked for and when, and what goes wrong. Everything about it
+//! follows from its seed.
 
 use std::fmt;
 use std::time::Duration;
@@ -208,7 +209,8 @@ pub struct Flow {
     pub recvs: Vec<(Duration, Recv)>,
 }
 
-/// A send work request, when it is posted, and the request of either flow that must have completed before.
+/// A send work request, when it is posted, and the request of either flow that must have completed
+/// before.
 #[derive(Debug)]
 pub struct Post {
     pub at: Duration,

@@ -13,7 +13,8 @@ pub fn check(world: &World<'_>, expected: &mut [Vec<u8>], label: &str) {
     }
 }
 
-/// A request that was answered: who asked, in which place, what was there, and what it put there instead.
+/// A request that was answered: who asked, in which place, what was there, and what it put there
+/// instead.
 struct Answered {
     asker: (usize, usize),
     was: u64,

@@ -1,6 +1,7 @@
 //! Bytes that leave for each byte of a stranger, for every protocol that listens.
 //!
-//! `cargo test --test strangers amplification -- --nocapture` prints the table of `docs/security.md`.
+//! `cargo test --test strangers amplification -- --nocapture` prints the table of
+//! `docs/security.md`.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::thread;

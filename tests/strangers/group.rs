@@ -83,7 +83,8 @@ impl Pair {
     }
 }
 
-/// What a stranger says when it claims to be a server of a group: the connection's hello, and the group's.
+/// What a stranger says when it claims to be a server of a group: the connection's hello, and the
+/// group's.
 fn hello(server: u16, incarnation: u64, attempt: u32) -> Vec<u8> {
     let mut bytes = vec![b'r', b'N', 1, 16, 0, 2, 36, 0];
     bytes.extend(0x1_0000_u64.to_le_bytes());

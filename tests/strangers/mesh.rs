@@ -20,7 +20,8 @@ fn mesh(hosts: &[String], env: &[(&str, &str)]) -> (Option<i32>, String) {
     (output.status.code(), text(&output))
 }
 
-/// The findings of a report, each as fault and hosts, without those of times: on a machine under load they are true.
+/// The findings of a report, each as fault and hosts, without those of times: on a machine under
+/// load they are true.
 fn findings(report: &str) -> Vec<(String, Vec<String>)> {
     let start = report.find('{').unwrap_or_else(|| panic!("{report}"));
     let report: serde_json::Value =

@@ -1,15 +1,17 @@
-//! Connections per second by the connection manager, against the usual exchange of queue pair numbers over TCP; and many
-//! connections in turn, to see that memory and descriptors stay as they are.
+//! Connections per second by the connection manager, against the usual exchange of queue pair
+//! numbers over TCP; and many connections in turn, to see that memory and descriptors stay as they
+//! are.
 //!
 //! ```text
 //! cargo run --release --example bench-connect -- [--seconds 3]
 //! cargo run --release --example bench-connect -- --soak 100000
 //! ```
 //!
-//! Two soft NICs of this process, at loopback addresses of their own. A connection is a queue pair at each side, taken to
-//! RTS, disconnected, and destroyed. The two ways take turns. The soak ends with status 1 if at the end the process holds
-//! more than [`GROWTH_KIB`] of memory, or one descriptor, more than after half of the connections. By then as many
-//! connections are in timewait as ever will be.
+//! Two soft NICs of this process, at loopback addresses of their own. A connection is a queue pair
+//! at each side, taken to RTS, disconnected, and destroyed. The two ways take turns. The soak ends
+//! with status 1 if at the end the process holds more than [`GROWTH_KIB`] of memory, or one
+//! descriptor, more than after half of the connections. By then as many connections are in timewait
+//! as ever will be.
 #![allow(
     clippy::disallowed_methods,
     clippy::unwrap_used,

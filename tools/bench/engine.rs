@@ -1,12 +1,13 @@
-//! How fast the engine is: two of them pass packets in memory on one core, every ICRC sealed and checked.
+//! How fast the engine is: two of them pass packets in memory on one core, every ICRC sealed and
+//! checked.
 //!
 //! ```text
 //! cargo run --release --example bench-engine [send|post|scale|write]
 //! ```
 //!
-//! What is compared takes turns in short slices, and of each the best slice counts: what else the machine does in
-//! between disturbs both alike. Bandwidth is told as a ratio against `memcpy` and `crc32fast` over the same bytes,
-//! twice, which is the least that sender and receiver have to do.
+//! What is compared takes turns in short slices, and of each the best slice counts: what else the
+//! machine does in between disturbs both alike. Bandwidth is told as a ratio against `memcpy` and
+//! `crc32fast` over the same bytes, twice, which is the least that sender and receiver have to do.
 #![allow(clippy::disallowed_methods, reason = "a benchmark reads the clock")]
 #![allow(
     clippy::cast_possible_truncation,

@@ -1,11 +1,13 @@
-//! GETs of the replicated store of `examples/kv`: how many a second one client does, one after the other, and how long each takes.
+//! GETs of the replicated store of `examples/kv`: how many a second one client does, one after the
+//! other, and how long each takes.
 //!
 //! ```text
 //! cargo run --release --example bench-kv [-- SECONDS]       # or tools/bench/kv, which runs Redis beside it
 //! ```
 //!
-//! Three server processes and the client, each with a soft NIC at a loopback address. One row is the store's GET, which reads two
-//! of the three servers, the other one reads one server, as a client of a store without replicas does.
+//! Three server processes and the client, each with a soft NIC at a loopback address. One row is
+//! the store's GET, which reads two of the three servers, the other one reads one server, as a
+//! client of a store without replicas does.
 #![allow(
     clippy::cast_precision_loss,
     clippy::disallowed_methods,

@@ -1,12 +1,15 @@
-//! What `roce::net` costs: against TCP by the standard library, and against bare posts on the same NICs.
+//! What `roce::net` costs: against TCP by the standard library, and against bare posts on the same
+//! NICs.
 //!
 //! ```text
 //! cargo run --release --example bench-net [-- SECONDS [ROW]]      # or tools/bench/net, which builds it as a release is built
 //! ```
 //!
-//! Both sides are threads of one process, each on a core of its own with its soft NIC at a loopback address; TCP goes over loopback, too. With the path
-//! of a network namespace in `ROCE_BENCH_PEER`, side 1 is there, and a veth joins both: side 0 has 10.22.0.1 and 10.22.1.1, side 1 10.22.0.2 and
-//! 10.22.1.2. Each figure is the median of five slices, taken in turns. ROW is a part of a row's name: only those are measured.
+//! Both sides are threads of one process, each on a core of its own with its soft NIC at a loopback
+//! address; TCP goes over loopback, too. With the path of a network namespace in `ROCE_BENCH_PEER`,
+//! side 1 is there, and a veth joins both: side 0 has 10.22.0.1 and 10.22.1.1, side 1 10.22.0.2 and
+//! 10.22.1.2. Each figure is the median of five slices, taken in turns. ROW is a part of a row's
+//! name: only those are measured.
 #![allow(
     clippy::cast_precision_loss,
     clippy::disallowed_methods,
@@ -202,7 +205,8 @@ fn stream(pipe: &dyn Pipe, time: Duration, len: usize, batch: usize) -> f64 {
     }
 }
 
-/// Runs the calling thread, and those that it creates, on one core: side 0 on the first, side 1 on the second.
+/// Runs the calling thread, and those that it creates, on one core: side 0 on the first, side 1 on
+/// the second.
 fn pin(side: usize) {
     let mut cores = rustix::thread::CpuSet::new();
     cores.set(side);

@@ -5,10 +5,10 @@
 //! cargo run --release --example bench-pingpong -- packet INTERFACE [SECONDS]     # the other side: serve-packet INTERFACE
 //! ```
 //!
-//! Prints the median round trip in microseconds. `tcp` has TCP_NODELAY; `udp` is an unconnected socket, as one that
-//! serves many peers has it; `packet` is a packet socket with a receive ring that is looked at without a system call,
-//! and sends past the queueing discipline, frames of a kind of its own that nothing else in the kernel looks at: the
-//! least that whole frames can take.
+//! Prints the median round trip in microseconds. `tcp` has TCP_NODELAY; `udp` is an unconnected
+//! socket, as one that serves many peers has it; `packet` is a packet socket with a receive ring
+//! that is looked at without a system call, and sends past the queueing discipline, frames of a
+//! kind of its own that nothing else in the kernel looks at: the least that whole frames can take.
 #![allow(
     clippy::cast_possible_truncation,
     clippy::cast_precision_loss,

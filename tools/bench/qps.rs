@@ -1,7 +1,8 @@
 //! A capture of many queue pairs, on standard output: `qps COUNT [unanswered]`.
 //!
-//! Two hosts, and as many queue pairs as are asked for, each with one packet: a SEND to one queue pair and its
-//! acknowledgement to another, or with `unanswered` a SEND to each. `tools/bench/qps` pipes it into `roce flows`.
+//! Two hosts, and as many queue pairs as are asked for, each with one packet: a SEND to one queue
+//! pair and its acknowledgement to another, or with `unanswered` a SEND to each. `tools/bench/qps`
+//! pipes it into `roce flows`.
 
 use std::io::{self, BufWriter, Write};
 use std::net::Ipv4Addr;

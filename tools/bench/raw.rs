@@ -4,8 +4,9 @@
 //! cargo build --release --example bench-raw && unshare -Urn target/release/examples/bench-raw
 //! ```
 //!
-//! Round trips of 64 bytes, both ends spinning, against ordinary UDP sockets that do the same over `lo` in the same run;
-//! and how much passes one way in trains of 64 packets, sealed and checked. `FRAMES=60` sets the size of the rings.
+//! Round trips of 64 bytes, both ends spinning, against ordinary UDP sockets that do the same over
+//! `lo` in the same run; and how much passes one way in trains of 64 packets, sealed and checked.
+//! `FRAMES=60` sets the size of the rings.
 #![allow(
     clippy::cast_possible_truncation,
     clippy::cast_precision_loss,

@@ -1,9 +1,9 @@
 //! Captures many times over, on standard output: `replay COPIES CAPTURE…`.
 //!
-//! Each copy has hosts, queue pairs, PSNs, keys and a time of its own, and its ICRCs are made anew (one that was wrong is
-//! wrong in the copy), so a replay of all copies sees as many connections as there are, and none that begins twice.
-//! Messages of the connection manager are left out: they name such numbers in their data. `tools/bench/replay` replays
-//! it.
+//! Each copy has hosts, queue pairs, PSNs, keys and a time of its own, and its ICRCs are made anew
+//! (one that was wrong is wrong in the copy), so a replay of all copies sees as many connections as
+//! there are, and none that begins twice. Messages of the connection manager are left out: they
+//! name such numbers in their data. `tools/bench/replay` replays it.
 
 use std::io::{self, BufWriter, Write};
 use std::ops::Range;

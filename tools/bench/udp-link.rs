@@ -1,11 +1,13 @@
-//! How fast a link over UDP sockets is: one way on loopback, every ICRC sealed and checked, nothing lost.
+//! How fast a link over UDP sockets is: one way on loopback, every ICRC sealed and checked, nothing
+//! lost.
 //!
 //! ```text
 //! cargo run --release --example bench-udp-link
 //! ```
 //!
-//! It is told as a ratio against a rival measured in the same run: plain UDP sockets that send and receive the same
-//! bytes in trains of the same length, as fast as the kernel cuts and joins them, and look at none.
+//! It is told as a ratio against a rival measured in the same run: plain UDP sockets that send and
+//! receive the same bytes in trains of the same length, as fast as the kernel cuts and joins them,
+//! and look at none.
 #![allow(clippy::disallowed_methods, reason = "a benchmark reads the clock")]
 #![allow(unsafe_code, reason = "one option of the rival's sockets")]
 #![allow(clippy::unwrap_used, reason = "a benchmark that cannot go on ends")]

@@ -1,4 +1,5 @@
-//! Writes a capture of a fleet with one bad host and one bad path, to look at reports of many connections.
+//! Writes a capture of a fleet with one bad host and one bad path, to look at reports of many
+//! connections.
 //!
 //! ```sh
 //! cargo run --release --example fleet-capture -- fleet.pcapng 10000

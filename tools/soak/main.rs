@@ -1,17 +1,20 @@
-//! Soft NICs under faults for as long as one likes, with everything verified: does memory stay what it is?
+//! Soft NICs under faults for as long as one likes, with everything verified: does memory stay what
+//! it is?
 //!
 //! ```text
 //! cargo run --release --example soak -- [--minutes 60] [--seed N] [--share 20]
 //! ```
 //!
-//! Three threads do rounds of work between pairs of NICs in this process, over UDP on loopback with loss, doubles,
-//! reordering, delay and damage: reliable and unreliable connections and datagrams, every operation, shared receive
-//! queues, memory windows, sleepers, queue pairs that are killed, and NICs that are. Each round makes its objects and
-//! destroys them. All together take `--share` percent of one processor.
+//! Three threads do rounds of work between pairs of NICs in this process, over UDP on loopback with
+//! loss, doubles, reordering, delay and damage: reliable and unreliable connections and datagrams,
+//! every operation, shared receive queues, memory windows, sleepers, queue pairs that are killed,
+//! and NICs that are. Each round makes its objects and destroys them. All together take `--share`
+//! percent of one processor.
 //!
-//! Every minute all pause and what the process holds is printed. It ends with status 1 if anything was wrong, if
-//! something hung, or if at the end it holds more than after the warm-up, a tenth of the time: more than
-//! [`GROWTH_KIB`] of memory, or one descriptor. It runs in a network namespace of its own, made with `unshare`.
+//! Every minute all pause and what the process holds is printed. It ends with status 1 if anything
+//! was wrong, if something hung, or if at the end it holds more than after the warm-up, a tenth of
+//! the time: more than [`GROWTH_KIB`] of memory, or one descriptor. It runs in a network namespace
+//! of its own, made with `unshare`.
 #![allow(
     clippy::cast_possible_truncation,
     clippy::disallowed_methods,
@@ -41,12 +44,13 @@ use rounds::{ROUNDS, abandon};
 use stage::{Desk, Dice, MEMORY, Outcome, Stage};
 use usage::{Usage, processor_time};
 
-/// How much more memory there may be at the end than after the warm-up. Allocators and the kernel's page cache are not
-/// exact; something that leaked a hundred bytes a round would be twice as much within the hour.
+/// How much more memory there may be at the end than after the warm-up. Allocators and the kernel's
+/// page cache are not exact; something that leaked a hundred bytes a round would be twice as much
+/// within the hour.
 const GROWTH_KIB: u64 = 8 << 10;
 
-/// What the kernel hides of an IPv4 header leaves one damaged packet in 65 536 to pass for sound, so there is damage on
-/// IPv6 only.
+/// What the kernel hides of an IPv4 header leaves one damaged packet in 65 536 to pass for sound,
+/// so there is damage on IPv6 only.
 const FAULTS_V4: &str = "loss=2%,dup=2%,reorder=3%,delay=20us,jitter=30us";
 const FAULTS_V6: &str = "loss=1%,dup=1%,reorder=2%,corrupt=1%,mark=1%,delay=10us,jitter=20us";
 

@@ -1,8 +1,9 @@
-//! Reliable connections at full work in both directions: every message comes once, in order and whole.
+//! Reliable connections at full work in both directions: every message comes once, in order and
+//! whole.
 //!
-//! What must come of a request follows from its number. Messages carry bytes that no other has; a write has a place of
-//! its own until it was looked at; what is read never changes; a counter is touched by one end alone, which therefore
-//! knows what it finds there.
+//! What must come of a request follows from its number. Messages carry bytes that no other has; a
+//! write has a place of its own until it was looked at; what is read never changes; a counter is
+//! touched by one end alone, which therefore knows what it finds there.
 
 use std::collections::VecDeque;
 
@@ -21,7 +22,8 @@ const LONGEST: usize = 5000;
 /// How far places for messages are apart.
 const STRIDE: usize = 5120;
 
-/// Where a side has what is read, the counters, what is written to it, what it receives, and what it sends or reads.
+/// Where a side has what is read, the counters, what is written to it, what it receives, and what
+/// it sends or reads.
 const CONSTANT: usize = 0;
 const COUNTERS: usize = 8192;
 const WRITTEN: usize = 16384;

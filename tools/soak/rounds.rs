@@ -59,7 +59,8 @@ fn sleeper(a: &mut Desk<'_>, b: &mut Desk<'_>, dice: &mut Dice) -> Outcome {
     Ok(())
 }
 
-/// Several connections feed one queue of receives, and mostly there are fewer receives than messages.
+/// Several connections feed one queue of receives, and mostly there are fewer receives than
+/// messages.
 fn shared_queue(a: &mut Desk<'_>, b: &mut Desk<'_>, dice: &mut Dice) -> Outcome {
     const MESSAGES: usize = 48;
     const IN_FLIGHT_MAX: usize = 16;
@@ -170,8 +171,8 @@ fn window(a: &mut Desk<'_>, b: &mut Desk<'_>, dice: &mut Dice) -> Outcome {
     told("unmaking a window", b.nic.destroy_mw(mw))
 }
 
-/// What comes over an unreliable connection comes whole. A packet that begins a message is taken whatever its number,
-/// so a network that doubles and reorders shows.
+/// What comes over an unreliable connection comes whole. A packet that begins a message is taken
+/// whatever its number, so a network that doubles and reorders shows.
 fn unreliable(a: &mut Desk<'_>, b: &mut Desk<'_>, dice: &mut Dice) -> Outcome {
     let how = manner(dice);
     let (a_qp, b_qp) = pair(a, b, QpType::Uc, &how, dice)?;
@@ -217,7 +218,8 @@ fn lossy(
         let wc = a.complete()?;
         ensure!(wc.is_success() && wc.id == WrId(at as u64), "{wc:?}");
     }
-    // Longer than packets are held back, and both sides were asked so often that they have seen to it.
+    // Longer than packets are held back, and both sides were asked so often that they have seen to
+    // it.
     let (mut arrived, mut wcs, mut quiet) = (0, [Wc::default()], 0);
     while quiet < 20 {
         ensure!(a.nic.poll_cq(a.cq, &mut wcs) == 0, "more completions than requests: {:?}", wcs[0]);

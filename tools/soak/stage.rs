@@ -224,7 +224,8 @@ impl Clock {
         Self { start: Instant::now(), checks: Cell::new(0) }
     }
 
-    /// That nothing is broken, and it is not too late. Who asks often has nothing to do, and is slowed down.
+    /// That nothing is broken, and it is not too late. Who asks often has nothing to do, and is
+    /// slowed down.
     pub(crate) fn check(&self, desks: &[&Desk<'_>]) -> Outcome {
         let said = || desks.iter().map(|desk| desk.counters()).collect::<Vec<_>>();
         if let Some(error) = desks.iter().find_map(|desk| desk.nic.broken()) {

@@ -26,7 +26,8 @@ impl Usage {
 /// The processor time that all threads took.
 pub(crate) fn processor_time() -> Duration {
     let stat = fs::read_to_string("/proc/self/stat").unwrap();
-    // Behind the name, which may have blanks, come a letter and numbers; the 12th and 13th of all are meant.
+    // Behind the name, which may have blanks, come a letter and numbers; the 12th and 13th of all
+    // are meant.
     let behind = stat.rsplit_once(')').unwrap().1;
     let ticks = |at: usize| behind.split_whitespace().nth(at).unwrap().parse::<u64>().unwrap();
     // A tick is a hundredth of a second wherever Linux runs.

@@ -1,4 +1,5 @@
-//! The engine at the beginning of a run: memory, keys, windows, and queue pairs of every kind in every state.
+//! The engine at the beginning of a run: memory, keys, windows, and queue pairs of every kind in
+//! every state.
 
 use super::*;
 
@@ -65,7 +66,8 @@ impl World {
         self.keys.extend([RKey::new(0), RKey::new(0x1234_5678)]);
     }
 
-    /// A queue pair of each kind in each state, one more with a shared queue, and the one for general services.
+    /// A queue pair of each kind in each state, one more with a shared queue, and the one for
+    /// general services.
     pub(super) fn connect_all(&mut self) {
         let xrcd = self.engine.create_xrcd().expect("the first");
         for xrc in [None, Some((xrcd, self.cqs[1]))] {

@@ -1,8 +1,9 @@
 //! An engine with queue pairs of every kind in every state, and a peer that means it ill.
 //!
-//! The input is a list of steps. Most are packets: bytes as they are, or packets that name the right queue pair, PSN
-//! and peer, so that they get past the first checks, and are wrong further in. In between work is posted, time
-//! passes, packets are fetched, queues are polled, queue pairs change their states. Whatever comes:
+//! The input is a list of steps. Most are packets: bytes as they are, or packets that name the
+//! right queue pair, PSN and peer, so that they get past the first checks, and are wrong further
+//! in. In between work is posted, time passes, packets are fetched, queues are polled, queue pairs
+//! change their states. Whatever comes:
 //!
 //! - a packet is accepted, or dropped and counted once, under the name that is told;
 //! - every packet that goes out can be parsed, is padded rightly, and goes to the peer;
@@ -68,8 +69,9 @@ const STEPS_MAX: usize = 200;
 /// The size of the completion queues. Each step posts one work request at most.
 const CQES: usize = STEPS_MAX + 56;
 
-/// More packets than this no queue pair has to send without being told anything new: four requests, and eight answers
-/// that may be pending, each as long as a buffer; some acknowledgements between them.
+/// More packets than this no queue pair has to send without being told anything new: four requests,
+/// and eight answers that may be pending, each as long as a buffer; some acknowledgements between
+/// them.
 const PACKETS_MAX: usize = 12 * (SIZE / 256) as usize + 64;
 
 fn own_gid() -> Gid {
@@ -134,7 +136,8 @@ struct World {
     conns: Vec<Conn>,
     /// How many queue pairs there ever were; each has a peer of its own.
     peers: u32,
-    /// What may be reached, what may only be read, what is another's, what was given up, what shows through a window.
+    /// What may be reached, what may only be read, what is another's, what was given up, what shows
+    /// through a window.
     memories: Vec<Memory>,
     keys: Vec<RKey>,
     /// Work that was posted and is not completed, by whose it is; `None` for a shared queue.
@@ -354,7 +357,8 @@ impl World {
         }
     }
 
-    /// Takes all completions and events. Each completion is of work that was posted and has not completed before.
+    /// Takes all completions and events. Each completion is of work that was posted and has not
+    /// completed before.
     fn poll(&mut self) {
         let mut some = [Wc::default(); 32];
         for cq in self.cqs.clone() {
@@ -380,7 +384,8 @@ impl World {
         }
     }
 
-    /// Everything ends in error: all that was posted has completed, and nothing changed that must not.
+    /// Everything ends in error: all that was posted has completed, and nothing changed that must
+    /// not.
     fn end(&mut self) {
         self.transmit(usize::MAX);
         // Whatever happened, a whole round more gets through.

@@ -44,7 +44,8 @@ impl World {
         });
     }
 
-    /// Destroys a reliable queue pair with all that it has posted, and makes another, whose slot is often the same.
+    /// Destroys a reliable queue pair with all that it has posted, and makes another, whose slot is
+    /// often the same.
     pub(super) fn replace_qp(&mut self, input: &mut Input<'_>) {
         let at = usize::from(input.byte()) % self.conns.len();
         let Conn { qp, kind, .. } = self.conns[at];

@@ -153,8 +153,8 @@ impl World {
         panic!("the honest pair does not finish");
     }
 
-    /// A packet to the honest pair's queue pair, from the honest peer's address, with the right PSN even, but from the
-    /// stranger's port.
+    /// A packet to the honest pair's queue pair, from the honest peer's address, with the right PSN
+    /// even, but from the stranger's port.
     pub(super) fn forge(&mut self, input: &mut Input<'_>) {
         let now = self.time();
         let honest = self.honest.as_mut().expect("it is there");

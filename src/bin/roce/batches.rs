@@ -36,9 +36,10 @@ impl<T> Part<T> {
     }
 }
 
-/// Reads batches and makes something of each on `threads` threads: `work` of any batch on any thread, into what `make` made
-/// (or what is left of an earlier batch), then `take` in the order of the capture, one at a time. What is wrong with an input is reported after a batch without records was taken in
-/// its place ([`Part::is_trouble`]).
+/// Reads batches and makes something of each on `threads` threads: `work` of any batch on any
+/// thread, into what `make` made (or what is left of an earlier batch), then `take` in the order of
+/// the capture, one at a time. What is wrong with an input is reported after a batch without
+/// records was taken in its place ([`Part::is_trouble`]).
 pub(crate) fn decode<T: Send, E: Send>(
     threads: usize,
     inputs: &mut Inputs,

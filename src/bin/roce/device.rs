@@ -59,8 +59,9 @@ pub(crate) fn start(spec: &Spec) -> anyhow::Result<Arc<dyn Device>> {
     }
 }
 
-/// The IP address of a device that a connection can be made from or to: that of the GID named, or else of the first for
-/// IPv4, or else of the first. A link-local one is none, because it means nothing without its interface.
+/// The IP address of a device that a connection can be made from or to: that of the GID named, or
+/// else of the first for IPv4, or else of the first. A link-local one is none, because it means
+/// nothing without its interface.
 pub(crate) fn address_of(device: &dyn Device, named: Option<u8>) -> Option<IpAddr> {
     let gids = device.gids();
     let first = || {
@@ -76,8 +77,8 @@ pub(crate) fn address_of(device: &dyn Device, named: Option<u8>) -> Option<IpAdd
     }
 }
 
-/// Starts a soft NIC on an address of this host. If another program has that, and on this host one side is to talk to
-/// `avoid`, it takes the first loopback address that is free.
+/// Starts a soft NIC on an address of this host. If another program has that, and on this host one
+/// side is to talk to `avoid`, it takes the first loopback address that is free.
 pub(crate) fn start_at(address: IpAddr, avoid: Option<IpAddr>) -> anyhow::Result<Arc<dyn Device>> {
     let at = |address| start(&Spec::Soft(link::Spec::Udp(address)));
     if avoid != Some(address) {
@@ -107,8 +108,8 @@ fn is_in_use(error: &anyhow::Error) -> bool {
     matches!(cause, Some(link::OpenError::InUse { .. }))
 }
 
-/// Which of a device's addresses to use: the one that was named, or else the one from which the other side is reached,
-/// if it has that, or else the first of the same family, or else its first.
+/// Which of a device's addresses to use: the one that was named, or else the one from which the
+/// other side is reached, if it has that, or else the first of the same family, or else its first.
 pub(crate) fn choose_gid(
     named: Option<u8>,
     device: &dyn Device,

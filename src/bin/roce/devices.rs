@@ -17,8 +17,9 @@ use crate::output;
 
 /// List the soft NICs that this machine can offer and its RDMA devices
 ///
-/// For every network interface: its state, its MTU and RDMA MTU, its GIDs, and the values of `-d` for soft NICs on it.
-/// Then the same for every RDMA device that libibverbs lists. What is unavailable is listed with the reason.
+/// For every network interface: its state, its MTU and RDMA MTU, its GIDs, and the values of `-d`
+/// for soft NICs on it. Then the same for every RDMA device that libibverbs lists. What is
+/// unavailable is listed with the reason.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 EXAMPLES

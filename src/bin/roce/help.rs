@@ -29,8 +29,9 @@ pub(crate) fn page(arguments: &[OsString]) -> Option<Result<ExitCode>> {
     Some(print())
 }
 
-/// Joins the lines of each paragraph in the help of a command and its subcommands: the terminal breaks lines where it ends.
-/// Without that, lines break twice where it is narrower than the source.
+/// Joins the lines of each paragraph in the help of a command and its subcommands: the terminal
+/// breaks lines where it ends. Without that, lines break twice where it is narrower than the
+/// source.
 pub(crate) fn reflow(command: Command) -> Command {
     let [about, after] = [command.get_long_about(), command.get_after_help()]
         .map(|text| text.map(|text| joined(&text.to_string())));
@@ -44,7 +45,8 @@ pub(crate) fn reflow(command: Command) -> Command {
     command
 }
 
-/// Whether a line is part of a paragraph: it is not indented, as examples and tables are, nor empty.
+/// Whether a line is part of a paragraph: it is not indented, as examples and tables are, nor
+/// empty.
 fn is_prose(line: &str) -> bool {
     !line.is_empty() && !line.starts_with(' ')
 }
@@ -165,7 +167,8 @@ mod tests {
         assert!(found > 50, "{found}");
     }
 
-    /// Each `roce COMMAND … --option` of a text, up to the end of its line or what ends a command there.
+    /// Each `roce COMMAND … --option` of a text, up to the end of its line or what ends a command
+    /// there.
     fn mentions(text: &str) -> Vec<(String, String)> {
         let mut all = Vec::new();
         for line in text.lines() {

@@ -26,14 +26,16 @@ pub(crate) struct Inputs {
 }
 
 impl Inputs {
-    /// Opens captures; `-` is standard input. Reports on standard error what cannot be opened, and goes on without it.
+    /// Opens captures; `-` is standard input. Reports on standard error what cannot be opened, and
+    /// goes on without it.
     ///
     /// Damage in the middle of a capture is passed over, unless `strict`.
     pub(crate) fn open(paths: &[PathBuf], strict: bool) -> Result<Self> {
         Self::open_as(paths, strict, Problems { is_strict: strict, ..Problems::default() })
     }
 
-    /// Opens captures once more, for a second pass: what is wrong with them was reported in the first.
+    /// Opens captures once more, for a second pass: what is wrong with them was reported in the
+    /// first.
     pub(crate) fn reopen(paths: &[PathBuf], strict: bool) -> Result<Self> {
         Self::open_as(paths, strict, Problems { silent: true, ..Problems::default() })
     }
@@ -171,8 +173,8 @@ impl Problems {
         }
     }
 
-    /// The exit status that follows from what was wrong with the files: 2 if one could not be read to its end, 1 if
-    /// damage was passed over, 130 after Ctrl-C.
+    /// The exit status that follows from what was wrong with the files: 2 if one could not be read
+    /// to its end, 1 if damage was passed over, 130 after Ctrl-C.
     pub(crate) fn status(&self) -> ExitCode {
         if interrupt::requested() {
             return ExitCode::from(interrupt::STATUS);
@@ -192,7 +194,8 @@ fn is_stdin(path: &Path) -> bool {
 /// Opens a source, and tells its size if it is a regular file.
 fn open(path: &Path) -> Result<(Source, Option<u64>)> {
     if is_stdin(path) {
-        // Not through the standard library's buffer: a wait for the descriptor must see all that is left.
+        // Not through the standard library's buffer: a wait for the descriptor must see all that is
+        // left.
         let stdin = io::stdin().as_fd().try_clone_to_owned().context("cannot read it")?;
         return Ok((Box::new(Waiting(File::from(stdin))), None));
     }

@@ -1,4 +1,5 @@
-//! Ctrl-C: the first one asks a subcommand to end and to report what it has, the second ends it at once.
+//! Ctrl-C: the first one asks a subcommand to end and to report what it has, the second ends it at
+//! once.
 
 use std::fs::File;
 use std::io::{self, PipeReader, PipeWriter, Read, Write};
@@ -13,7 +14,8 @@ pub(crate) const STATUS: u8 = 130;
 
 static REQUESTED: AtomicBool = AtomicBool::new(false);
 
-/// A pipe that the first Ctrl-C writes to, so that a thread that waits for input can wait for it too.
+/// A pipe that the first Ctrl-C writes to, so that a thread that waits for input can wait for it
+/// too.
 static WAKE: OnceLock<(PipeReader, PipeWriter)> = OnceLock::new();
 
 /// Catches Ctrl-C from now on, if it is not caught yet. Returns what the first one sets.
@@ -40,7 +42,8 @@ pub(crate) fn requested() -> bool {
     REQUESTED.load(Ordering::Relaxed)
 }
 
-/// A source that may make its reader wait, as a pipe does. After Ctrl-C it ends, also for a reader that waits.
+/// A source that may make its reader wait, as a pipe does. After Ctrl-C it ends, also for a reader
+/// that waits.
 pub(crate) struct Waiting(pub(crate) File);
 
 impl Read for Waiting {

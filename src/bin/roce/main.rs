@@ -40,7 +40,8 @@ use roce::decode::{PrintableLines, is_plain};
 
 /// A RoCEv2 protocol stack in pure userspace.
 ///
-/// Exit status: 0 on success, 1 when the command found something wrong, 2 on errors, 130 after Ctrl-C.
+/// Exit status: 0 on success, 1 when the command found something wrong, 2 on errors, 130 after
+/// Ctrl-C.
 #[derive(Debug, Parser)]
 #[command(name = "roce", version, max_term_width = 100, arg_required_else_help = true)]
 #[command(after_help = "\

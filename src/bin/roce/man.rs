@@ -1,5 +1,5 @@
-//! Manual pages, from the same definitions as the help: one for the command and one for each subcommand, with the sections
-//! that manual pages have and help has not.
+//! Manual pages, from the same definitions as the help: one for the command and one for each
+//! subcommand, with the sections that manual pages have and help has not.
 
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -240,7 +240,8 @@ static OTHERS: Sections = Sections {
                roce-ping(1), roce-mesh(1), roce-conform(1), roce-devices(1)",
 };
 
-/// Returns the sections of the page with this name. Pages that are not listed have those of every command.
+/// Returns the sections of the page with this name. Pages that are not listed have those of every
+/// command.
 fn sections(name: &str) -> &'static Sections {
     match name {
         "roce-decode" => &DECODE,

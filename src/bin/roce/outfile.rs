@@ -1,4 +1,5 @@
-//! Files that the user names for output: checked before the run whose results they are to hold, and replaced as a whole.
+//! Files that the user names for output: checked before the run whose results they are to hold, and
+//! replaced as a whole.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufWriter, ErrorKind, Write};
@@ -8,12 +9,13 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use anyhow::{Context, Result, bail};
 use rustix::fs::{AtFlags, CWD, Mode, OFlags};
 
-/// A file that is written as a whole. Until it is finished, its name keeps what it had before: a run that fails, or is
-/// killed, or finds the disk full leaves no half of a result.
+/// A file that is written as a whole. Until it is finished, its name keeps what it had before: a
+/// run that fails, or is killed, or finds the disk full leaves no half of a result.
 ///
-/// The bytes go into a file without a name in the same folder, which the system removes with the process. Where a file system
-/// has no such files, its name begins with a dot and ends with `.unfinished`. What is no ordinary file, such as a
-/// pipe, and a file in a folder that cannot be written, is written in place.
+/// The bytes go into a file without a name in the same folder, which the system removes with the
+/// process. Where a file system has no such files, its name begins with a dot and ends with
+/// `.unfinished`. What is no ordinary file, such as a pipe, and a file in a folder that cannot be
+/// written, is written in place.
 #[derive(Debug)]
 pub(crate) struct WholeFile {
     out: BufWriter<File>,
@@ -61,7 +63,8 @@ impl WholeFile {
     pub(crate) fn seal(mut self) -> Result<SealedFile> {
         let named = self.named.clone();
         let sealed = self.out.flush().and_then(|()| {
-            // Some file systems find out only here that the disk is full. A pipe cannot be synchronized.
+            // Some file systems find out only here that the disk is full. A pipe cannot be
+            // synchronized.
             match self.out.get_ref().sync_data() {
                 Err(error) if error.kind() == ErrorKind::InvalidInput => Ok(()),
                 done => done,
@@ -215,7 +218,8 @@ pub(crate) fn check_writable(flag: &str, path: &Path) -> Result<()> {
     }
 }
 
-/// Checks the same of a capture, which replaces an older capture or an empty file, but no other file.
+/// Checks the same of a capture, which replaces an older capture or an empty file, but no other
+/// file.
 pub(crate) fn check_capture(flag: &str, path: &Path) -> Result<()> {
     check_writable(flag, path)?;
     let Ok(found) = fs::metadata(path) else { return Ok(()) };

@@ -39,7 +39,8 @@ pub(crate) fn is_dumb() -> bool {
     std::env::var_os("TERM").is_some_and(|value| value == "dumb")
 }
 
-/// Columns of the terminal that standard output is; else what COLUMNS says; else nothing, and lines may have any length.
+/// Columns of the terminal that standard output is; else what COLUMNS says; else nothing, and lines
+/// may have any length.
 pub(crate) fn width() -> Option<usize> {
     let of_terminal = || {
         let stdout = io::stdout();
@@ -61,8 +62,8 @@ pub(crate) fn lines() -> LineWriter<StandardOutput> {
     LineWriter::new(StandardOutput(io::stdout()))
 }
 
-/// Standard output, which fails if the caller closed it: the runtime of Rust replaces it by /dev/null then, where all that a
-/// command found would be lost with exit status 0.
+/// Standard output, which fails if the caller closed it: the runtime of Rust replaces it by
+/// /dev/null then, where all that a command found would be lost with exit status 0.
 pub(crate) struct StandardOutput(Stdout);
 
 /// Whether the reader of standard output has gone.
@@ -96,8 +97,8 @@ pub(crate) fn check_open() -> io::Result<()> {
     Ok(())
 }
 
-/// Whether an error is that the reader of standard output has gone. Connections to peers break in the same way; that is an
-/// error.
+/// Whether an error is that the reader of standard output has gone. Connections to peers break in
+/// the same way; that is an error.
 pub(crate) fn is_broken_pipe(error: &anyhow::Error) -> bool {
     let kind_of = |cause: &(dyn std::error::Error + 'static)| {
         let io = cause.downcast_ref::<io::Error>().map(io::Error::kind);
@@ -107,8 +108,8 @@ pub(crate) fn is_broken_pipe(error: &anyhow::Error) -> bool {
         && error.chain().any(|cause| kind_of(cause) == Some(io::ErrorKind::BrokenPipe))
 }
 
-/// Says one line on standard error, in one write: lines of several threads and processes do not mix. Text from outside in it
-/// is made harmless.
+/// Says one line on standard error, in one write: lines of several threads and processes do not
+/// mix. Text from outside in it is made harmless.
 ///
 /// What cannot be said is lost: the exit status tells how the command ended.
 pub(crate) fn remark(text: &str) {

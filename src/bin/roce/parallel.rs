@@ -5,23 +5,28 @@ use std::hint;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::thread;
 
-/// How many items per thread may wait for their turn. More would even out larger differences in how long items take.
+/// How many items per thread may wait for their turn. More would even out larger differences in how
+/// long items take.
 const WAITING_PER_THREAD: usize = 2;
 
-/// How often a thread looks whether it may read before it sleeps: some tens of microseconds, as long as another thread's
-/// read takes. To sleep and to be woken takes longer.
+/// How often a thread looks whether it may read before it sleeps: some tens of microseconds, as
+/// long as another thread's read takes. To sleep and to be woken takes longer.
 const LOOKS: u32 = 1000;
 
-/// Processes a stream of items on `threads` threads, and takes the results in the order of the stream.
+/// Processes a stream of items on `threads` threads, and takes the results in the order of the
+/// stream.
 ///
 /// - `make` makes an empty item. Items are used again, so that their memory is allocated once.
-/// - `next` fills an item with the next part of the input, and returns `false` at the end. One thread at a time calls it.
+/// - `next` fills an item with the next part of the input, and returns `false` at the end. One
+///   thread at a time calls it.
 /// - `work` processes an item, on any thread, while other threads process other items.
-/// - `take` takes the processed items one at a time, in the order in which `next` filled them. An error ends everything.
+/// - `take` takes the processed items one at a time, in the order in which `next` filled them. An
+///   error ends everything.
 ///
-/// The thread that has filled an item processes it too, while its bytes are in that core's cache. The calling thread takes
-/// all results, so that what `take` works on stays in one core's cache; while none is ready, it fills and processes items
-/// as the others do. A bounded number of items is held: a thread that is far ahead waits.
+/// The thread that has filled an item processes it too, while its bytes are in that core's cache.
+/// The calling thread takes all results, so that what `take` works on stays in one core's cache;
+/// while none is ready, it fills and processes items as the others do. A bounded number of items is
+/// held: a thread that is far ahead waits.
 pub(crate) fn in_order<T: Send, E: Send>(
     threads: usize,
     make: impl Fn() -> T + Sync,
@@ -133,8 +138,8 @@ enum Stop<E> {
 }
 
 impl<T, E> Line<T, E> {
-    /// An item to use again, if possible one of this thread's own; nothing in it if one is to be made. Nothing at all if
-    /// everything ends.
+    /// An item to use again, if possible one of this thread's own; nothing in it if one is to be
+    /// made. Nothing at all if everything ends.
     fn spare(&self, thread: usize) -> Option<Option<Item<T>>> {
         let mut state = lock(&self.state);
         if state.stopped.is_some() {

@@ -17,7 +17,8 @@ pub(crate) fn can_draw() -> bool {
     io::stderr().is_terminal() && !output::is_dumb()
 }
 
-/// A bar on standard error if the input is long, standard error is a terminal, and nothing else is printed on it.
+/// A bar on standard error if the input is long, standard error is a terminal, and nothing else is
+/// printed on it.
 pub(crate) fn progress_bar(size: Option<u64>, prints: bool) -> ProgressBar {
     let screen_is_free = !prints || !io::stdout().is_terminal();
     match size {

@@ -20,15 +20,18 @@ use crate::output::say;
 
 /// Run an unmodified verbs program on a soft NIC
 ///
-/// The program finds a libibverbs.so.1 whose devices are soft NICs. It needs no RNIC, no kernel module and no privilege, and
-/// sends RoCEv2 packets that any other RNIC understands. Without --device, it has one device for each interface that is up
-/// and has an address, loopback included, on ordinary UDP sockets.
+/// The program finds a libibverbs.so.1 whose devices are soft NICs. It needs no RNIC, no kernel
+/// module and no privilege, and sends RoCEv2 packets that any other RNIC understands. Without
+/// --device, it has one device for each interface that is up and has an address, loopback included,
+/// on ordinary UDP sockets.
 ///
-/// On one host every program needs an address of its own. soft:INTERFACE takes the first free one; loopback has 127.0.0.1 to
-/// 127.0.0.254. With raw:INTERFACE, which needs CAP_NET_RAW, programs share one.
+/// On one host every program needs an address of its own. soft:INTERFACE takes the first free one;
+/// loopback has 127.0.0.1 to 127.0.0.254. With raw:INTERFACE, which needs CAP_NET_RAW, programs
+/// share one.
 ///
-/// The devices have the files that programs look for: /dev/infiniband/uverbs0, and /sys/class/infiniband/roce0. Programs
-/// that connect through librdmacm, rsockets among them, find /dev/infiniband/rdma_cm: any version of that library works.
+/// The devices have the files that programs look for: /dev/infiniband/uverbs0, and
+/// /sys/class/infiniband/roce0. Programs that connect through librdmacm, rsockets among them, find
+/// /dev/infiniband/rdma_cm: any version of that library works.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 EXAMPLES
@@ -61,24 +64,27 @@ With --pcap this command waits for the program, and says if a capture could not 
 Exit status: the program's; 127 if the program is not found, 126 if it cannot be run, 2 for other errors, and if the program
 was successful but its capture was cut; with --pcap 128 and the number of the signal that ended the program.")]
 pub(crate) struct Args {
-    /// A device for the program: udp:ADDRESS, raw:INTERFACE or soft:INTERFACE, or NAME= and one of them; may be repeated
+    /// A device for the program: udp:ADDRESS, raw:INTERFACE or soft:INTERFACE, or NAME= and one of
+    /// them; may be repeated
     ///
-    /// NAME is the device's name in the program, such as mlx5_0; without it, devices are called roce0, roce1 and so on.
-    /// Two devices on one interface need names.
+    /// NAME is the device's name in the program, such as mlx5_0; without it, devices are called
+    /// roce0, roce1 and so on. Two devices on one interface need names.
     #[arg(short, long = "device", alias = "ib-dev", value_name = "[NAME=]SPEC")]
     devices: Vec<NamedSpec>,
 
     /// Write the packets that the program sends and receives to FILE, as pcapng
     ///
-    /// Each process and each device that it opens gets its own file: the first FILE, later ones FILE.PID, FILE.PID.2 and so
-    /// on. In the name, %d stands for the device and %p for the process. An older capture is replaced, another file is not.
+    /// Each process and each device that it opens gets its own file: the first FILE, later ones
+    /// FILE.PID, FILE.PID.2 and so on. In the name, %d stands for the device and %p for the
+    /// process. An older capture is replaced, another file is not.
     #[arg(long, value_name = "FILE")]
     pcap: Option<PathBuf>,
 
     /// Impair packets, such as loss=1%,dup=0.1%,reorder=2%; `roce help faults` tells all keys
     ///
-    /// By chance: loss, dup, reorder, corrupt, mark (1%, 100ppm), delay, jitter (10us), rate (10G), queue, seed, keep=dropped. By
-    /// rule, for certain packets: drop, dup, reorder, corrupt, mark, delay, as in drop=0x11:7 (QPN, PSN).
+    /// By chance: loss, dup, reorder, corrupt, mark (1%, 100ppm), delay, jitter (10us), rate (10G),
+    /// queue, seed, keep=dropped. By rule, for certain packets: drop, dup, reorder, corrupt, mark,
+    /// delay, as in drop=0x11:7 (QPN, PSN).
     #[arg(long, value_name = "SPEC")]
     fault: Option<fault::Spec>,
 
@@ -91,10 +97,12 @@ pub(crate) struct Args {
     program: Vec<OsString>,
 }
 
-/// The library beside ours that redirects calls of libc to the files of devices, where no mount namespace shows them.
+/// The library beside ours that redirects calls of libc to the files of devices, where no mount
+/// namespace shows them.
 const FILES: &str = "libroce-files.so";
 
-/// The exit statuses of a program that is not found or cannot be run, as shells and `env` have them.
+/// The exit statuses of a program that is not found or cannot be run, as shells and `env` have
+/// them.
 const NOT_FOUND: u8 = 127;
 const CANNOT_RUN: u8 = 126;
 
@@ -158,8 +166,8 @@ fn not_found(name: &OsStr) -> ExitCode {
     ExitCode::from(NOT_FOUND)
 }
 
-/// Checks where captures go, and removes the one of an earlier run: the library leaves existing files, which another
-/// process of the program may be writing.
+/// Checks where captures go, and removes the one of an earlier run: the library leaves existing
+/// files, which another process of the program may be writing.
 fn prepare_capture(file: &Path, device: &str) -> Result<PathBuf> {
     let path = std::path::absolute(file)?;
     let pattern = path.to_string_lossy();

@@ -9,7 +9,8 @@ pub(crate) struct TableNames {
     #[arg(long, value_name = "HOST", requires = "parquet")]
     pub(crate) host: Option<String>,
 
-    /// Name of the capture in the dataset instead of that of its file: the partition capture=NAME of --parquet.
+    /// Name of the capture in the dataset instead of that of its file: the partition capture=NAME
+    /// of --parquet.
     #[arg(long, value_name = "NAME", requires = "parquet")]
     pub(crate) capture_name: Option<String>,
 }

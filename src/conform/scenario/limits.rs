@@ -37,7 +37,8 @@ pub const SGES_MAX: usize = 32;
 /// Maximum number of work requests of all steps.
 pub const POSTS_MAX: u64 = 4096;
 
-/// Maximum number of completions that a side expects or waits for, and that each of its completion queues holds.
+/// Maximum number of completions that a side expects or waits for, and that each of its completion
+/// queues holds.
 pub const COMPLETIONS_MAX: usize = 1024;
 
 /// Maximum number of claims about memory.

@@ -11,9 +11,9 @@
 //! expect.memory = ["responder 0..size = requester 0"]
 //! ```
 //!
-//! Each side has a queue pair that is connected to the other's, and a buffer `main` of `2*size+128` bytes with all rights,
-//! filled with a pattern of its own. Bytes that `expect.memory` does not name must be unchanged. A scenario ends when every
-//! completion that it expects has come.
+//! Each side has a queue pair that is connected to the other's, and a buffer `main` of `2*size+128`
+//! bytes with all rights, filled with a pattern of its own. Bytes that `expect.memory` does not
+//! name must be unchanged. A scenario ends when every completion that it expects has come.
 //!
 //! | file | holds |
 //! |---|---|

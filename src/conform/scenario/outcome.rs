@@ -15,8 +15,8 @@ pub struct Expect {
     /// The completions of the responder.
     #[serde(default)]
     pub responder: Vec<Done>,
-    /// What memory holds: `SIDE[.BUFFER] FROM..TO = SIDE[.BUFFER] FROM` (as it was at the beginning), `= word N`, or
-    /// `= anything`. All other bytes are as they were.
+    /// What memory holds: `SIDE[.BUFFER] FROM..TO = SIDE[.BUFFER] FROM` (as it was at the
+    /// beginning), `= word N`, or `= anything`. All other bytes are as they were.
     #[serde(default)]
     pub memory: Vec<String>,
     /// The state of the requester's queue pairs: RTS if nothing is said.
@@ -29,7 +29,8 @@ pub struct Expect {
     /// What else the responder is told.
     #[serde(default)]
     pub responder_events: Vec<String>,
-    /// How often packets are sent, where that is not left to time. It is looked at where packets can be seen.
+    /// How often packets are sent, where that is not left to time. It is looked at where packets
+    /// can be seen.
     #[serde(default)]
     pub packets: Vec<Sent>,
 }
@@ -87,7 +88,8 @@ pub struct Done {
     pub imm: Option<u32>,
     /// The window that was invalidated.
     pub invalidated: Option<String>,
-    /// Whether a receive completes; if nothing is said, so it is at the responder and not at the requester.
+    /// Whether a receive completes; if nothing is said, so it is at the responder and not at the
+    /// requester.
     pub recv: Option<bool>,
     /// How many such completions: 1 if nothing is said.
     pub times: Option<u32>,

@@ -73,7 +73,8 @@ pub fn read(file: &str, text: &str) -> Result<Vec<Instance>, ScenarioError> {
     Ok(all)
 }
 
-/// The name of the scenario that an error stands in: the last that is told before it, or the first within it.
+/// The name of the scenario that an error stands in: the last that is told before it, or the first
+/// within it.
 fn name_before<'t>(
     before: &'t str,
     text: &'t str,

@@ -32,7 +32,8 @@ pub enum Action {
     Wait,
     /// Wait for so many milliseconds.
     Sleep,
-    /// Wait until such a packet has come from the peer; where packets cannot be observed, for 20 milliseconds.
+    /// Wait until such a packet has come from the peer; where packets cannot be observed, for 20
+    /// milliseconds.
     See,
     /// Take the queue pair to another state.
     Modify,
@@ -69,7 +70,8 @@ pub struct Step {
     /// Which queue pair, from 0.
     #[serde(default)]
     pub qp: usize,
-    /// How many bytes: `size` if nothing is said, 40 more for a receive of datagrams, 8 for atomics.
+    /// How many bytes: `size` if nothing is said, 40 more for a receive of datagrams, 8 for
+    /// atomics.
     pub len: Option<Expr>,
     /// The local buffer: `main` if nothing is said.
     pub buffer: Option<String>,
@@ -77,7 +79,8 @@ pub struct Step {
     pub at: Option<Expr>,
     /// The lengths of several pieces, 16 bytes apart, instead of one of `len`.
     pub sges: Option<Vec<Expr>>,
-    /// The buffer or window at the peer: `main` if nothing is said. Of `bind_mw` and `local_inv`, the window here.
+    /// The buffer or window at the peer: `main` if nothing is said. Of `bind_mw` and `local_inv`,
+    /// the window here.
     pub remote: Option<String>,
     /// Where in it; may lie outside.
     pub to: Option<Expr>,
@@ -137,7 +140,8 @@ pub struct Fault {
     pub from: Side,
     /// Its PSN, counted from the first of the requests that it belongs to.
     pub psn: Option<u32>,
-    /// What it is: a word of its opcode (`ACKNOWLEDGE`, `READ_RESPONSE`), as `roce decode` prints it.
+    /// What it is: a word of its opcode (`ACKNOWLEDGE`, `READ_RESPONSE`), as `roce decode` prints
+    /// it.
     pub packet: Option<String>,
     /// Which time such a packet passes, from 1; 0 is every time.
     #[serde(default = "first")]

@@ -36,7 +36,8 @@ impl<'t> Side<'t> {
     }
 }
 
-/// Lets two sides open a connection. Returns what each concluded; a side that was not reached, none.
+/// Lets two sides open a connection. Returns what each concluded; a side that was not reached,
+/// none.
 fn open(
     client: Side<'_>,
     server: Side<'_>,

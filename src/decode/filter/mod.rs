@@ -1,9 +1,9 @@
 //! Which packets to show: tests of fields, joined by `&&`, `||`, `^^`, `!` and parentheses.
 //!
-//! The language is Wireshark's, as far as it goes; `docs/filter.md` is its reference. `lex` takes the text apart, `parse`
-//! makes a tree of tests of it and finds every mistake, with its place; `literal` holds the values that fields are
-//! compared with, `pattern` what is searched for. To test a packet allocates nothing, but for the few fields whose
-//! values are sentences.
+//! The language is Wireshark's, as far as it goes; `docs/filter.md` is its reference. `lex` takes
+//! the text apart, `parse` makes a tree of tests of it and finds every mistake, with its place;
+//! `literal` holds the values that fields are compared with, `pattern` what is searched for. To
+//! test a packet allocates nothing, but for the few fields whose values are sentences.
 
 mod lex;
 mod literal;
@@ -101,8 +101,8 @@ enum Right {
     Operand(Operand),
 }
 
-/// How two values stand to each other. A field may have several values: of most relations, one pair that has it is
-/// enough.
+/// How two values stand to each other. A field may have several values: of most relations, one pair
+/// that has it is enough.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Relation {
     Equal,
@@ -197,7 +197,8 @@ impl Operand {
 }
 
 impl Relation {
-    /// Whether pairs of values, each told by whether they are equal and how the first stands to the second, have it.
+    /// Whether pairs of values, each told by whether they are equal and how the first stands to the
+    /// second, have it.
     fn holds(self, mut pairs: impl Iterator<Item = (bool, Option<Ordering>)>) -> bool {
         let mut any = |test: fn(Option<Ordering>) -> bool| pairs.any(|(_, order)| test(order));
         match self {

@@ -1,4 +1,5 @@
-//! From words and signs to tests. Precedence is Wireshark's: `&`, then comparisons, `!`, `&&`, `^^`, `||`.
+//! From words and signs to tests. Precedence is Wireshark's: `&`, then comparisons, `!`, `&&`,
+//! `^^`, `||`.
 
 use super::super::context::FieldRef;
 use super::super::field::Show;

@@ -9,7 +9,8 @@ use super::super::context::FieldRef;
 use super::super::field::{Show, Value};
 use super::literal::parse_hex;
 
-/// The most memory that a regular expression may take when it is compiled, and once more when it runs.
+/// The most memory that a regular expression may take when it is compiled, and once more when it
+/// runs.
 const SIZE_MAX: usize = 1 << 20;
 
 /// The deepest nesting of groups in a regular expression.
@@ -33,7 +34,8 @@ pub(super) fn searchable(field: &FieldRef, operator: &str) -> Result<(), String>
 }
 
 impl Pattern {
-    /// The bytes that `text` stands for behind `contains`: what is quoted as it is, else bytes where the field is bytes.
+    /// The bytes that `text` stands for behind `contains`: what is quoted as it is, else bytes
+    /// where the field is bytes.
     pub(super) fn literal(field: &FieldRef, text: &str, quoted: bool) -> Result<Self, String> {
         let is_text = field.kind().show == Show::Text && !field.is_layer();
         let bytes = if quoted || is_text {
@@ -71,7 +73,8 @@ impl Pattern {
         Ok(Self { regex })
     }
 
-    /// Whether it is found in a field of a packet; in a layer, from its first byte to the end of the frame.
+    /// Whether it is found in a field of a packet; in a layer, from its first byte to the end of
+    /// the frame.
     pub(super) fn is_in(&self, field: &FieldRef, context: &Context<'_>) -> bool {
         if field.is_layer() {
             return field.layers(context).any(|bytes| self.regex.is_match(bytes));

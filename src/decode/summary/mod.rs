@@ -14,8 +14,8 @@ use crate::time::Instant;
 use crate::wire::aeth::{Answer, NakCode, RnrTimer};
 use crate::wire::{Bits, Gid, IcrcVerdict, Opcode, Qpn};
 
-/// The most conversations that are told apart; packets of further ones are counted together. At some hundred bytes
-/// each this keeps a summary of any capture within ten megabytes.
+/// The most conversations that are told apart; packets of further ones are counted together. At
+/// some hundred bytes each this keeps a summary of any capture within ten megabytes.
 pub const CONVERSATIONS_MAX: usize = 65_536;
 
 /// How many conversations a summary for people lists.
@@ -41,7 +41,8 @@ pub struct Summary {
     conversations: Vec<(Conversation, Traffic)>,
     /// Where in the list each of them is.
     index: HashMap<Conversation, usize>,
-    /// Where in the list some of the latest are, each in the slot that it hashes to: most packets find theirs here.
+    /// Where in the list some of the latest are, each in the slot that it hashes to: most packets
+    /// find theirs here.
     latest: [usize; LATEST],
     /// Packets of conversations that came when the list was full.
     elsewhere: Traffic,
@@ -107,7 +108,8 @@ struct Conversation {
 }
 
 impl Conversation {
-    /// Its slot among the latest. The queue pair tells most conversations apart; replies come from the peer's.
+    /// Its slot among the latest. The queue pair tells most conversations apart; replies come from
+    /// the peer's.
     #[inline]
     fn slot(&self) -> usize {
         let [.., a, b] = self.source.0;
@@ -115,8 +117,8 @@ impl Conversation {
     }
 }
 
-/// How often each of `N` codes occurred. To clear it, or to add it to another, costs as much as there are codes that did:
-/// it is done once per batch.
+/// How often each of `N` codes occurred. To clear it, or to add it to another, costs as much as
+/// there are codes that did: it is done once per batch.
 #[derive(Clone, Debug)]
 struct Counts<const N: usize> {
     counts: [u64; N],
@@ -264,7 +266,8 @@ impl Summary {
         }
     }
 
-    /// Adds the frames of `later`, which come after these: the sum is as if all had been added to one summary.
+    /// Adds the frames of `later`, which come after these: the sum is as if all had been added to
+    /// one summary.
     pub fn append(&mut self, later: &Self) {
         self.frames += later.frames;
         self.bytes += later.bytes;

@@ -233,7 +233,8 @@ pub(in super::super) static VCRC: [Field; 2] = [
     }),
 ];
 
-/// What is to be said of every packet of RoCE and of native InfiniBand, however much of it is there.
+/// What is to be said of every packet of RoCE and of native InfiniBand, however much of it is
+/// there.
 pub(in super::super) static ROCE: [Field; 8] = [
     Field::presence("infiniband"),
     Field::presence_if("roce", "RoCE", |context| {

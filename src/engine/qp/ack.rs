@@ -1,13 +1,14 @@
 //! Pending responses of a queue pair, and the delayed ACK.
 //!
-//! Responses are sent in the order of their requests: an ACK may not pass the READ responses before it. Mostly one ACK is
-//! pending.
+//! Responses are sent in the order of their requests: an ACK may not pass the READ responses before
+//! it. Mostly one ACK is pending.
 //!
-//! An ACK may be delayed. Two programs that exchange messages mostly do not wait for ACKs: each continues when the
-//! other's message comes. Then one ACK for several messages saves packets. But a program may as well wait for the ACK
-//! before it continues. So an ACK is delayed only behind a message to the same peer, for
-//! [`ack_delay`](super::super::Config::ack_delay) at most, and the peer's behavior meanwhile decides about the next: if
-//! nothing comes from it until the timer expires, the delay is disabled for some messages, twice as many each time.
+//! An ACK may be delayed. Two programs that exchange messages mostly do not wait for ACKs: each
+//! continues when the other's message comes. Then one ACK for several messages saves packets. But a
+//! program may as well wait for the ACK before it continues. So an ACK is delayed only behind a
+//! message to the same peer, for [`ack_delay`](super::super::Config::ack_delay) at most, and the
+//! peer's behavior meanwhile decides about the next: if nothing comes from it until the timer
+//! expires, the delay is disabled for some messages, twice as many each time.
 
 use std::collections::VecDeque;
 
@@ -32,8 +33,9 @@ const READ_RESPONSES: [Opcode; 4] = Opcode::of_message(Operation::ReadResponse, 
 
 /// A response that is to be sent.
 ///
-/// One `counts` against `max_dest_rd_atomic` unless it is for a FLUSH, of which the requester may have any number in
-/// flight, or for a duplicate: the requester may have got the first response meanwhile, and be entitled to a new request.
+/// One `counts` against `max_dest_rd_atomic` unless it is for a FLUSH, of which the requester may
+/// have any number in flight, or for a duplicate: the requester may have got the first response
+/// meanwhile, and be entitled to a new request.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum PendingResponse {
     Ack {
@@ -165,7 +167,8 @@ impl ResponseQueue {
         self.earlier.clear();
     }
 
-    /// Acknowledges everything through `psn`. An ACK that is still pending is coalesced with this one.
+    /// Acknowledges everything through `psn`. An ACK that is still pending is coalesced with this
+    /// one.
     pub(super) fn acknowledge(&mut self, psn: Psn, msn: Msn) {
         // Rule: T-32.
         match &mut self.newest {
@@ -189,8 +192,8 @@ impl ResponseQueue {
         self.push(PendingResponse::Ack { psn, msn, kind });
     }
 
-    /// Notes that a packet carried the mark "congestion experienced"; returns whether a CNP is to be sent for it. There is
-    /// at most one in each `cnp_interval`.
+    /// Notes that a packet carried the mark "congestion experienced"; returns whether a CNP is to
+    /// be sent for it. There is at most one in each `cnp_interval`.
     pub(super) fn request_cnp(&mut self, env: &Env) -> bool {
         let due = env.now >= self.cnp_after;
         if due {
@@ -231,21 +234,24 @@ impl ResponseQueue {
         self.delayed_ack.is_running()
     }
 
-    /// Delays the pending ACK, if the configuration and the peer's behavior allow it; returns whether it does.
+    /// Delays the pending ACK, if the configuration and the peer's behavior allow it; returns
+    /// whether it does.
     pub(super) fn delay_ack(&mut self, slot: SlotId, env: &mut Env) -> bool {
         let delay = env.config.ack_delay;
         let until = env.now.saturating_add(delay);
         !delay.is_zero() && self.delayed_ack.start(until, slot, &mut env.delayed_acks)
     }
 
-    /// Takes the expiry of a delay that was to end at `until`; returns whether an ACK is to be sent now.
+    /// Takes the expiry of a delay that was to end at `until`; returns whether an ACK is to be sent
+    /// now.
     pub(super) fn delay_expired(&mut self, until: Instant) -> bool {
         let due = self.delayed_ack.expired(until) && self.is_pending();
         self.ack_first |= due;
         due
     }
 
-    /// Sends the next packet of the pending responses, if there is one. `credits` is what an ACK advertises.
+    /// Sends the next packet of the pending responses, if there is one. `credits` is what an ACK
+    /// advertises.
     pub(super) fn transmit_next(
         &mut self,
         credits: Credits,
@@ -367,7 +373,8 @@ fn put_headers(
     }
 }
 
-/// Appends bytes that the peer may read. The key is checked for every packet: the memory may have been deregistered.
+/// Appends bytes that the peer may read. The key is checked for every packet: the memory may have
+/// been deregistered.
 fn append_read(
     va: u64,
     rkey: RKey,
@@ -419,7 +426,8 @@ struct DelayedAck {
 }
 
 impl DelayedAck {
-    /// Delays the pending ACK until `until`, or leaves a delay that runs; returns whether the ACK waits.
+    /// Delays the pending ACK until `until`, or leaves a delay that runs; returns whether the ACK
+    /// waits.
     fn start(&mut self, until: Instant, slot: SlotId, queue: &mut DelayedAcks) -> bool {
         if self.until.is_some() {
             return self.packets < PACKETS_MAX;
@@ -449,8 +457,9 @@ impl DelayedAck {
         self.until = None;
     }
 
-    /// Takes the expiry of a delay that was to end at `until`; returns whether that delay still ran. If the peer sent
-    /// nothing meanwhile, it waited for the ACK: the delay is disabled for some messages.
+    /// Takes the expiry of a delay that was to end at `until`; returns whether that delay still
+    /// ran. If the peer sent nothing meanwhile, it waited for the ACK: the delay is disabled for
+    /// some messages.
     fn expired(&mut self, until: Instant) -> bool {
         if self.until != Some(until) {
             return false;

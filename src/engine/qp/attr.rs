@@ -9,8 +9,8 @@ use crate::verbs::{
 use crate::wire::aeth::RnrTimer;
 use crate::wire::{Bits, Opcode, PKey, Path, QKey, Qpn, Service};
 
-/// Identity, state and attributes of a queue pair. `tx`, `rx` and `ack` get a shared reference; only `Qp` and `modify`
-/// write.
+/// Identity, state and attributes of a queue pair. `tx`, `rx` and `ack` get a shared reference;
+/// only `Qp` and `modify` write.
 #[derive(Debug)]
 #[repr(C)]
 pub(in crate::engine) struct Attributes {
@@ -50,7 +50,8 @@ pub(in crate::engine) struct Attributes {
 }
 
 impl Attributes {
-    /// Attributes of a new queue pair in RESET. Its numbers are [assigned](Self::set_numbers) when it is in its table.
+    /// Attributes of a new queue pair in RESET. Its numbers are [assigned](Self::set_numbers) when
+    /// it is in its table.
     pub(super) fn new(pd: PdHandle, create: &QpCreate) -> Self {
         let QpCreate { init, send_cq, recv_cq, srq, xrcd } = *create;
         let kind = init.qp_type;
@@ -104,9 +105,9 @@ impl Attributes {
         (self.state, self.rules) = (state, state.rules_for(self.kind));
     }
 
-    /// Returns the QPN that owns the type 2 windows which this queue pair binds, invalidates or gives access to: its own.
-    /// With XRC, an initiator binds windows and a target executes the requests that use them. They share windows, so both use
-    /// a number that no queue pair has.
+    /// Returns the QPN that owns the type 2 windows which this queue pair binds, invalidates or
+    /// gives access to: its own. With XRC, an initiator binds windows and a target executes the
+    /// requests that use them. They share windows, so both use a number that no queue pair has.
     #[inline]
     pub(super) fn window_owner(&self) -> Qpn {
         match self.kind {

@@ -1,7 +1,8 @@
 //! A queue pair: a send side, a receive side, and the attributes that both work by.
 //!
-//! [`Tx`] and [`Rx`] never see each other. Each gets [`Attributes`] to read, and returns a [`Failure`] when the queue pair
-//! cannot go on; [`Qp`] changes the state, flushes both sides, and decides when the queue pair may send.
+//! [`Tx`] and [`Rx`] never see each other. Each gets [`Attributes`] to read, and returns a
+//! [`Failure`] when the queue pair cannot go on; [`Qp`] changes the state, flushes both sides, and
+//! decides when the queue pair may send.
 //!
 //! | file | holds |
 //! |---|---|
@@ -45,7 +46,8 @@ use tx::{ResponseOutcome, Step, Tx};
 /// Why a queue pair cannot go on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Failure {
-    /// A completion was lost, or local memory is not accessible: the program learns it from `QP_FATAL`.
+    /// A completion was lost, or local memory is not accessible: the program learns it from
+    /// `QP_FATAL`.
     Fatal,
     /// The receive side failed, and a NAK, a completion or an event has reported it.
     Reported,
@@ -53,8 +55,8 @@ enum Failure {
     Send,
 }
 
-/// A queue pair. What every message touches lies together at the front, so that few cache lines are needed however many
-/// queue pairs there are.
+/// A queue pair. What every message touches lies together at the front, so that few cache lines are
+/// needed however many queue pairs there are.
 #[derive(Debug)]
 #[repr(C)]
 pub(super) struct Qp {
@@ -63,7 +65,8 @@ pub(super) struct Qp {
     scheduled: bool,
     /// Whether responses used up its last quantum: requests go first in the next.
     requests_first: bool,
-    /// Whether the peer sent a CNP and [`poll_congestion`](super::Engine::poll_congestion) has not reported it since.
+    /// Whether the peer sent a CNP and [`poll_congestion`](super::Engine::poll_congestion) has not
+    /// reported it since.
     congested: bool,
     attr: Attributes,
     tx: Tx,
@@ -76,7 +79,8 @@ pub(super) struct Qp {
 }
 
 impl Qp {
-    /// A queue pair in RESET. Its numbers are [assigned](Self::set_numbers) when it is in its table.
+    /// A queue pair in RESET. Its numbers are [assigned](Self::set_numbers) when it is in its
+    /// table.
     pub(super) fn new(pd: PdHandle, create: &QpCreate, advertise_credits: bool) -> Self {
         let (cap, kind) = (create.init.cap, create.init.qp_type);
         let own_rq = create.srq.is_none() && kind.has_receive_queue();
@@ -151,7 +155,8 @@ impl Qp {
         self.groups > 0
     }
 
-    /// Posts a send. If it is inline and its data are addresses, `inline` must hold the bytes at these addresses.
+    /// Posts a send. If it is inline and its data are addresses, `inline` must hold the bytes at
+    /// these addresses.
     #[inline]
     pub(super) fn post_send(
         &mut self,
@@ -264,7 +269,8 @@ impl Qp {
         Ok(())
     }
 
-    /// Accepts a packet with a reserved opcode: a reliable connection NAKs one of its own service, others drop it.
+    /// Accepts a packet with a reserved opcode: a reliable connection NAKs one of its own service,
+    /// others drop it.
     pub(super) fn accept_unassigned(
         &mut self,
         received: &Received<'_>,
@@ -286,7 +292,8 @@ impl Qp {
         Ok(())
     }
 
-    /// Accepts a CNP; returns whether it is the first since the last [`take_congestion`](Self::take_congestion).
+    /// Accepts a CNP; returns whether it is the first since the last
+    /// [`take_congestion`](Self::take_congestion).
     pub(super) fn accept_cnp(
         &mut self,
         received: &Received<'_>,
@@ -393,7 +400,8 @@ impl Qp {
         }
     }
 
-    /// Sends what it may within one quantum. It is active again afterwards if it may have more to send.
+    /// Sends what it may within one quantum. It is active again afterwards if it may have more to
+    /// send.
     #[inline]
     pub(super) fn transmit(&mut self, delay_acks: bool, env: &mut Env, batch: &mut Batch) {
         self.scheduled = false;
@@ -406,11 +414,12 @@ impl Qp {
 
     /// Sends what it may within one quantum.
     ///
-    /// Responses go first, because the peer waits for them. If they use up the quantum, requests go first in the next: a
-    /// peer that sends requests without end does not stop this side's.
+    /// Responses go first, because the peer waits for them. If they use up the quantum, requests go
+    /// first in the next: a peer that sends requests without end does not stop this side's.
     ///
-    /// A lone ACK goes last: the peer waits less for it than for requests, and it is short enough to be the last segment
-    /// of a train. With `delay_acks` it may be delayed. It is not passed over twice.
+    /// A lone ACK goes last: the peer waits less for it than for requests, and it is short enough
+    /// to be the last segment of a train. With `delay_acks` it may be delayed. It is not passed
+    /// over twice.
     fn send_quantum(&mut self, delay_acks: bool, env: &mut Env, batch: &mut Batch) -> Quantum {
         let lone_ack = self.rx.responses().may_delay_ack();
         let mut requests_first = core::mem::take(&mut self.requests_first) || lone_ack;
@@ -525,7 +534,8 @@ impl Qp {
         match to {
             QpState::Reset => self.reset(env),
             QpState::Err => {
-                // A queue pair that fails by itself still sends its NAK; one that is moved to ERR sends nothing.
+                // A queue pair that fails by itself still sends its NAK; one that is moved to ERR
+                // sends nothing.
                 self.rx.responses().clear();
                 self.fail(env);
             }
@@ -540,7 +550,8 @@ impl Qp {
         }
     }
 
-    /// Returns to RESET: posted work is forgotten without completions, and so are completions that were not polled.
+    /// Returns to RESET: posted work is forgotten without completions, and so are completions that
+    /// were not polled.
     fn reset(&mut self, env: &mut Env) {
         // Rule: S-02.3.
         self.rx.release_begun(env);

@@ -1,7 +1,8 @@
 //! State transitions of a queue pair.
 //!
-//! [`verbs::transition`](crate::verbs::transition) says which attributes a transition needs and allows (S-01). This file
-//! checks their values against the port and the engine. Nothing changes unless everything is valid.
+//! [`verbs::transition`](crate::verbs::transition) says which attributes a transition needs and
+//! allows (S-01). This file checks their values against the port and the engine. Nothing changes
+//! unless everything is valid.
 
 use super::super::Engine;
 use super::super::env::Env;
@@ -13,8 +14,8 @@ use crate::verbs::{
 use crate::wire::{PKey, QKey};
 
 impl Engine {
-    /// Changes the attributes of a queue pair that `mask` names. If the mask has the state, the queue pair enters
-    /// `attr.qp_state`; otherwise it stays in its own.
+    /// Changes the attributes of a queue pair that `mask` names. If the mask has the state, the
+    /// queue pair enters `attr.qp_state`; otherwise it stays in its own.
     pub fn modify_qp(
         &mut self,
         handle: QpHandle,

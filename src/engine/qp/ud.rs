@@ -150,9 +150,9 @@ fn scatter(
     if written.is_ok() { WcStatus::Success } else { WcStatus::LocProtErr }
 }
 
-/// Returns the network header type of a datagram, for `Wc::sl`: eight for UDP, and one for IPv6 or two for IPv4.
-/// Ethernet has no service levels; ConnectX puts this in their place, and programs such as UCX read it there to find the
-/// address in a buffer.
+/// Returns the network header type of a datagram, for `Wc::sl`: eight for UDP, and one for IPv6 or
+/// two for IPv4. Ethernet has no service levels; ConnectX puts this in their place, and programs
+/// such as UCX read it there to find the address in a buffer.
 fn network_header_kind(network: &[u8]) -> u8 {
     8 | if network.len() > Ipv4::LEN { 1 } else { 2 }
 }

@@ -47,8 +47,9 @@ impl From<AhAttr> for ibv_ah_attr {
 }
 
 impl ibv_ah_attr {
-    /// The way in words, or `None` if it is not a global one, as every way on Ethernet is. Of numbers that are too long,
-    /// such as a flow label of ones where there shall be any, the lower bits count.
+    /// The way in words, or `None` if it is not a global one, as every way on Ethernet is. Of
+    /// numbers that are too long, such as a flow label of ones where there shall be any, the lower
+    /// bits count.
     pub fn to_ah_attr(&self) -> Option<AhAttr> {
         if self.is_global == 0 {
             return None;
@@ -151,7 +152,8 @@ impl ibv_qp_attr {
         Ok(attr)
     }
 
-    /// Every attribute, in words, of a queue pair that was asked for them; `None` if one of them makes no sense.
+    /// Every attribute, in words, of a queue pair that was asked for them; `None` if one of them
+    /// makes no sense.
     pub fn to_all(&self) -> Option<QpAttr> {
         let mut attr = QpAttr::default();
         for flag in AttrMask::all() {

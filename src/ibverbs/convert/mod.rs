@@ -1,8 +1,8 @@
 //! From the numbers of C to the words of [`verbs`](crate::verbs), and back.
 //!
-//! What comes from a C program may be anything; each conversion from C checks what it uses, and only that. What goes to
-//! C cannot be wrong. A C library that stands in for `libibverbs` needs one direction of each, a client of the real one
-//! the other.
+//! What comes from a C program may be anything; each conversion from C checks what it uses, and
+//! only that. What goes to C cannot be wrong. A C library that stands in for `libibverbs` needs one
+//! direction of each, a client of the real one the other.
 
 mod attr;
 mod work;

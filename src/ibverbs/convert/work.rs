@@ -89,7 +89,8 @@ impl ibv_wc {
 #[expect(unsafe_code, reason = "the list is the program's")]
 pub unsafe fn sges<'a>(list: *const ibv_sge, count: i32) -> &'a [Sge] {
     match usize::try_from(count) {
-        // SAFETY: the caller vouches for the list, and the two are laid out alike, as is asserted above.
+        // SAFETY: the caller vouches for the list, and the two are laid out alike, as is asserted
+        // above.
         Ok(count) if count > 0 => unsafe { core::slice::from_raw_parts(list.cast::<Sge>(), count) },
         _ => &[],
     }
@@ -110,13 +111,13 @@ impl ibv_recv_wr {
 }
 
 impl ibv_send_wr {
-    /// The send in words, as a queue pair of this kind understands it. Its data are those of its list; if they are
-    /// inline, the caller that posts it must copy them.
+    /// The send in words, as a queue pair of this kind understands it. Its data are those of its
+    /// list; if they are inline, the caller that posts it must copy them.
     ///
     /// # Safety
     ///
-    /// It must be as `ibv_post_send` wants it: its list, and the address handle, window and region that its operation
-    /// and its queue pair need, must be what they say.
+    /// It must be as `ibv_post_send` wants it: its list, and the address handle, window and region
+    /// that its operation and its queue pair need, must be what they say.
     #[inline]
     #[expect(
         unsafe_code,
@@ -227,7 +228,8 @@ impl ibv_send_wr {
     }
 }
 
-/// The binding of a window, as every way to post it has it: from the key that it has to the one that it shall have.
+/// The binding of a window, as every way to post it has it: from the key that it has to the one
+/// that it shall have.
 ///
 /// # Safety
 ///
@@ -263,7 +265,8 @@ impl Default for SendObjects {
     }
 }
 
-/// A send as C has it, with this list of pieces, which `wr.data` means; `None` if C cannot have it so.
+/// A send as C has it, with this list of pieces, which `wr.data` means; `None` if C cannot have it
+/// so.
 pub fn send_wr(wr: &SendWr<'_>, list: &[ibv_sge], objects: SendObjects) -> Option<ibv_send_wr> {
     let mut c = ibv_send_wr {
         wr_id: wr.id.0,

@@ -31,7 +31,8 @@ pub struct Faults {
     pub queue: usize,
 }
 
-/// Decides over packets, one after the other. The same seed gives the same decisions for the same packets.
+/// Decides over packets, one after the other. The same seed gives the same decisions for the same
+/// packets.
 #[derive(Debug)]
 pub(in crate::link) struct Impairments {
     faults: Faults,
@@ -117,7 +118,8 @@ impl Impairments {
         &self.rules
     }
 
-    /// What happens to `packet`, from its BTH on, which is sent to `to` now and takes `wire_len` bytes on the wire.
+    /// What happens to `packet`, from its BTH on, which is sent to `to` now and takes `wire_len`
+    /// bytes on the wire.
     pub(in crate::link) fn decide(
         &mut self,
         now: Instant,
@@ -137,7 +139,8 @@ impl Impairments {
         Decision::Arrives(self.arrives(time, corrupt, &cast))
     }
 
-    /// What the rules say of a packet that passes in this direction; nothing happens to it by chance.
+    /// What the rules say of a packet that passes in this direction; nothing happens to it by
+    /// chance.
     pub(super) fn decide_by_rule(
         &mut self,
         now: Instant,
@@ -219,5 +222,6 @@ impl Impairments {
     }
 }
 
-/// How long a packet is held back that others are to pass, where packets take no time by themselves.
+/// How long a packet is held back that others are to pass, where packets take no time by
+/// themselves.
 const HELD_BACK: Duration = Duration::from_micros(100);

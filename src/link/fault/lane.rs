@@ -37,8 +37,8 @@ impl<P: Clone> Lane<P> {
         Self { injector, queue: Queue::default() }
     }
 
-    /// Takes in a packet that is sent: `bytes` from its BTH to its last pad byte. Returns the fault that lost it, if packets
-    /// that are lost are kept.
+    /// Takes in a packet that is sent: `bytes` from its BTH to its last pad byte. Returns the fault
+    /// that lost it, if packets that are lost are kept.
     pub(super) fn send(
         &mut self,
         now: Instant,

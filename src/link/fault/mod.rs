@@ -1,9 +1,11 @@
-//! The one fault injector: loses, duplicates, delays, reorders, corrupts and marks packets, by chance or by rule.
+//! The one fault injector: loses, duplicates, delays, reorders, corrupts and marks packets, by
+//! chance or by rule.
 //!
-//! Everything that injects faults decides here: [`inject`] around a live link, [`mem`](super::mem) in a simulated network,
-//! `conform` around its devices, and tests with [`Rules`] alone. Decisions are repeatable: the same seed gives the
-//! same decisions for the same packets. Faults by chance meet packets that are sent; a [`Rule`] may mean those that arrive. Packets
-//! that are held back are passed on when their time has come, which `poll_timeout` of either half tells.
+//! Everything that injects faults decides here: [`inject`] around a live link, [`mem`](super::mem)
+//! in a simulated network, `conform` around its devices, and tests with [`Rules`] alone. Decisions
+//! are repeatable: the same seed gives the same decisions for the same packets. Faults by chance
+//! meet packets that are sent; a [`Rule`] may mean those that arrive. Packets that are held back
+//! are passed on when their time has come, which `poll_timeout` of either half tells.
 //!
 //! A [`Spec`] is how a person writes it down:
 //!
@@ -16,8 +18,8 @@
 //! # Ok::<(), roce::link::fault::SpecError>(())
 //! ```
 //!
-//! A [`tap`](super::tap) belongs inside: it then sees what goes out, corrupted packets, copies and all. What is dropped can be
-//! kept in its capture, marked by a comment: [`inject_keeping`].
+//! A [`tap`](super::tap) belongs inside: it then sees what goes out, corrupted packets, copies and
+//! all. What is dropped can be kept in its capture, marked by a comment: [`inject_keeping`].
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -53,8 +55,9 @@ pub fn inject(link: Link, spec: &Spec) -> Link {
     if is_inbound { injector.wrap_receiver(link) } else { link }
 }
 
-/// The same, around a link whose tap writes the packets that are dropped when they are sent too, each with a comment that names
-/// the fault. Those that are dropped when they arrive have passed the tap, and have no comment.
+/// The same, around a link whose tap writes the packets that are dropped when they are sent too,
+/// each with a comment that names the fault. Those that are dropped when they arrive have passed
+/// the tap, and have no comment.
 #[must_use]
 pub fn inject_keeping(link: Link, spec: &Spec, tap: TapHandle) -> Link {
     let injector = Injector::new(spec);
@@ -68,7 +71,8 @@ pub fn inject_keeping(link: Link, spec: &Spec, tap: TapHandle) -> Link {
 #[derive(Clone)]
 pub struct Injector(Arc<Mutex<State>>);
 
-/// Sees every packet before anything is done to it, from its BTH to its last pad byte, and what is done.
+/// Sees every packet before anything is done to it, from its BTH to its last pad byte, and what is
+/// done.
 type Observer = Box<dyn FnMut(Direction, &[u8], Option<Effect>) + Send>;
 
 /// The effect of a fault on a packet.
@@ -138,8 +142,8 @@ impl Injector {
         })))
     }
 
-    /// Shows every packet to `observer` before anything is done to it, from its BTH to its last pad byte, with the effect that
-    /// a fault will have on it.
+    /// Shows every packet to `observer` before anything is done to it, from its BTH to its last pad
+    /// byte, with the effect that a fault will have on it.
     pub fn observe(&self, observer: impl FnMut(Direction, &[u8], Option<Effect>) + Send + 'static) {
         self.lock().observer = Some(Box::new(observer));
     }

@@ -17,7 +17,8 @@ pub enum Action {
     Duplicate,
     /// It arrives so much later.
     Delay(Duration),
-    /// It arrives behind the next packet of its direction, or after [`SWAP_TIMEOUT`](super::SWAP_TIMEOUT) if none comes.
+    /// It arrives behind the next packet of its direction, or after
+    /// [`SWAP_TIMEOUT`](super::SWAP_TIMEOUT) if none comes.
     Swap,
     /// A bit of it changes, so that its ICRC is wrong.
     Corrupt,
@@ -25,7 +26,8 @@ pub enum Action {
     Mark,
 }
 
-/// A fault rule. All that it says of a packet must be so; without more, it means the first packet that is sent.
+/// A fault rule. All that it says of a packet must be so; without more, it means the first packet
+/// that is sent.
 ///
 /// ```
 /// use roce::link::fault::{Action, Rule};
@@ -86,8 +88,8 @@ impl Rule {
         Self { psn: Some(psn), ..self }
     }
 
-    /// Means packets whose opcode has `part` in its name, in any case, as in `SEND_ONLY` or `read_response`. `None` if
-    /// there is no such opcode.
+    /// Means packets whose opcode has `part` in its name, in any case, as in `SEND_ONLY` or
+    /// `read_response`. `None` if there is no such opcode.
     #[must_use]
     pub fn opcode(self, part: &str) -> Option<Self> {
         Some(Self { which: Some(Selector::named(part)?), ..self })
@@ -107,8 +109,9 @@ impl Rule {
         Self { which: Some(Selector { name, test }), ..self }
     }
 
-    /// Means packets of the `n`-th request message for their queue pair, from 1. Of the reliable services,
-    /// retransmissions belong to the message that they repeat; but a READ that is resumed in the middle counts as a message.
+    /// Means packets of the `n`-th request message for their queue pair, from 1. Of the reliable
+    /// services, retransmissions belong to the message that they repeat; but a READ that is resumed
+    /// in the middle counts as a message.
     #[must_use]
     pub fn message(self, n: u32) -> Self {
         Self { message: Some(n), ..self }
@@ -224,7 +227,8 @@ struct Armed {
     messages: BTreeMap<u32, Messages>,
 }
 
-/// Maximum number of queue pairs whose messages a rule counts; those of further ones it does not mean.
+/// Maximum number of queue pairs whose messages a rule counts; those of further ones it does not
+/// mean.
 const QPS_MAX: usize = 4096;
 
 impl Rules {
@@ -241,8 +245,8 @@ impl Rules {
         self.0.push(Armed { rule, passed: 0, fired: 0, messages: BTreeMap::new() });
     }
 
-    /// Counts a packet that passes, from its BTH on, and calls `each` for every rule that does something to it now.
-    /// The first argument is the rule's number, from 0.
+    /// Counts a packet that passes, from its BTH on, and calls `each` for every rule that does
+    /// something to it now. The first argument is the rule's number, from 0.
     pub fn pass(
         &mut self,
         direction: Direction,

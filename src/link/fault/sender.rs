@@ -89,8 +89,9 @@ impl Sender for FaultSender {
     }
 }
 
-/// A packet one bit of which, or of its ICRC, changed after it was sealed. The CRC is linear: the ICRC that was right before
-/// differs from the one that is right now in the same bits, whatever the headers before the packet.
+/// A packet one bit of which, or of its ICRC, changed after it was sealed. The CRC is linear: the
+/// ICRC that was right before differs from the one that is right now in the same bits, whatever the
+/// headers before the packet.
 pub(super) struct Corrupted {
     packet: Vec<u8>,
     icrc_flips: u32,
@@ -119,8 +120,8 @@ impl Corrupted {
     }
 }
 
-/// The bit that changes of a packet of `len` bytes from its BTH through its ICRC: any that the ICRC covers, so that
-/// the receiver drops the packet, or one of the ICRC itself.
+/// The bit that changes of a packet of `len` bytes from its BTH through its ICRC: any that the ICRC
+/// covers, so that the receiver drops the packet, or one of the ICRC itself.
 pub(super) fn corrupted_bit(chance: u64, len: usize) -> Option<usize> {
     /// The byte of a BTH that no ICRC covers.
     const UNCOVERED: u64 = 4;

@@ -1,4 +1,5 @@
-//! How a person writes faults down: `loss=1%,delay=10us,drop=0x11:7:2`. `docs/faults.md` is the reference.
+//! How a person writes faults down: `loss=1%,delay=10us,drop=0x11:7:2`. `docs/faults.md` is the
+//! reference.
 
 use std::fmt;
 use std::str::FromStr;
@@ -18,7 +19,8 @@ pub struct Spec {
     pub rules: Vec<Rule>,
     /// What the chances follow from.
     pub seed: u64,
-    /// Whether packets that are dropped are written to the capture of the link, if it has one, with a comment.
+    /// Whether packets that are dropped are written to the capture of the link, if it has one, with
+    /// a comment.
     pub keep_dropped: bool,
 }
 

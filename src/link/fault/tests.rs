@@ -10,7 +10,8 @@ fn spec(text: &str) -> Spec {
     text.parse().unwrap()
 }
 
-/// What goes out of a link with these faults when `psns` are sent at microseconds 0, 1, 2 …, and until all is out.
+/// What goes out of a link with these faults when `psns` are sent at microseconds 0, 1, 2 …, and
+/// until all is out.
 fn run(text: &str, psns: u32) -> (Vec<Sent>, Vec<(&'static str, u64)>) {
     let recorder = Recorder::default();
     let mut link = inject(link_to(&recorder), &spec(text));

@@ -1,8 +1,10 @@
-//! A bump in the wire: whole frames between two interfaces, each of which can be looked at, lost or held back.
+//! A bump in the wire: whole frames between two interfaces, each of which can be looked at, lost or
+//! held back.
 //!
-//! For devices whose packets cannot be intercepted otherwise, such as RNICs: the card's port is cabled to `inner`, the network to
-//! `outer`, and the owner of the bump passes frames on. It needs the capability `CAP_NET_RAW`. Frames that the kernel
-//! joined are taken apart, so that each packet is one frame. VLAN tags are not passed on.
+//! For devices whose packets cannot be intercepted otherwise, such as RNICs: the card's port is
+//! cabled to `inner`, the network to `outer`, and the owner of the bump passes frames on. It needs
+//! the capability `CAP_NET_RAW`. Frames that the kernel joined are taken apart, so that each packet
+//! is one frame. VLAN tags are not passed on.
 
 use std::io::{self, IoSlice, Read};
 use std::os::fd::AsFd;
@@ -71,7 +73,8 @@ impl Bump {
                 let len = match socket.read(&mut self.buffer) {
                     Ok(len) => len,
                     Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
-                    // An interface that goes down says so once; frames come again when it is up again.
+                    // An interface that goes down says so once; frames come again when it is up
+                    // again.
                     Err(error) if error.raw_os_error() == Some(libc::ENETDOWN) => break,
                     Err(error) => return Err(error),
                 };

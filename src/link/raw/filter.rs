@@ -19,7 +19,8 @@ pub(super) struct Filter {
     /// If it is known which there are.
     queue_pairs: Option<Vec<Qpn>>,
     interface: u32,
-    /// The loopback interface, over which the kernel carries packets from this host to itself, unless it is `interface`.
+    /// The loopback interface, over which the kernel carries packets from this host to itself,
+    /// unless it is `interface`.
     hairpin: Option<u32>,
 }
 
@@ -31,8 +32,8 @@ impl Filter {
         Self { addresses, groups, queue_pairs, interface: interface.index, hairpin }
     }
 
-    /// The index of the interface that the filtered socket must be bound to: 0, which is every interface, if packets also
-    /// arrive over the loopback interface.
+    /// The index of the interface that the filtered socket must be bound to: 0, which is every
+    /// interface, if packets also arrive over the loopback interface.
     pub(super) fn bind_index(&self) -> u32 {
         if self.hairpin.is_some() { 0 } else { self.interface }
     }
@@ -46,8 +47,8 @@ impl Filter {
         socket.attach_filter(&self.program(self.queue_pairs.as_deref()))
     }
 
-    /// Puts it before a socket in the place of another one. The kernel may not have the memory for it. Then it lets
-    /// through more than it should, which is looked at and dropped, and not less.
+    /// Puts it before a socket in the place of another one. The kernel may not have the memory for
+    /// it. Then it lets through more than it should, which is looked at and dropped, and not less.
     fn replace(&self, socket: &Socket) {
         let _ = self
             .attach(socket)
@@ -104,14 +105,16 @@ impl Filter {
         }
     }
 
-    /// Whether a socket sees what this machine sends. On the loopback interface all that is sent arrives.
+    /// Whether a socket sees what this machine sends. On the loopback interface all that is sent
+    /// arrives.
     fn see_outgoing(&self, socket: &Socket, sees: bool) -> io::Result<()> {
         let ignores = i32::from(self.is_on_loopback() || !sees);
         ring::set_option(socket, libc::SOL_PACKET, libc::PACKET_IGNORE_OUTGOING, ignores)
     }
 
-    /// One block for each address and group: all its tests hold and the frame passes, or the next block is tried.
-    /// Addresses are reached over the interface and from this host, groups over the interface alone.
+    /// One block for each address and group: all its tests hold and the frame passes, or the next
+    /// block is tried. Addresses are reached over the interface and from this host, groups over the
+    /// interface alone.
     fn program(&self, queue_pairs: Option<&[Qpn]>) -> Vec<SockFilter> {
         let mut program = Vec::new();
         if let Some(hairpin) = self.hairpin {
@@ -161,7 +164,8 @@ const OUTGOING: u32 = 4;
 /// Where a load finds the index of the interface that the frame arrived on.
 const INTERFACE: u32 = 0xffff_f000 + 8;
 
-/// Instructions that end the program, and drop the frame, unless it arrived on one of these interfaces.
+/// Instructions that end the program, and drop the frame, unless it arrived on one of these
+/// interfaces.
 fn arrived_on(interfaces: &[u32]) -> Vec<SockFilter> {
     let mut program = vec![SockFilter::new(LOAD_WORD, 0, 0, INTERFACE)];
     for (index, left) in interfaces.iter().zip((1..=interfaces.len()).rev()) {

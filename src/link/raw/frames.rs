@@ -1,7 +1,7 @@
 //! Frames of any protocol, as queue pairs of raw packets send and receive them.
 //!
-//! The tag of a VLAN that the interface takes off is not seen, nor are frames to others' hardware addresses that it
-//! does not let pass.
+//! The tag of a VLAN that the interface takes off is not seen, nor are frames to others' hardware
+//! addresses that it does not let pass.
 
 use std::io::{self, Read as _};
 use std::os::fd::{AsFd, BorrowedFd};

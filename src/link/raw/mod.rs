@@ -1,33 +1,38 @@
 //! Whole frames on one interface, with every header in hand.
 //!
-//! A packet socket sees what arrives from the Ethernet header on, so the whole ICRC is checked, and sends what it is
-//! given to the last bit: hop limit, traffic class, flow label, VLAN and priority. Several programs can share one address
-//! and one port, each with queue pairs of its own. It needs the capability `CAP_NET_RAW`, or a network namespace of one's
-//! own.
+//! A packet socket sees what arrives from the Ethernet header on, so the whole ICRC is checked, and
+//! sends what it is given to the last bit: hop limit, traffic class, flow label, VLAN and priority.
+//! Several programs can share one address and one port, each with queue pairs of its own. It needs
+//! the capability `CAP_NET_RAW`, or a network namespace of one's own.
 //!
-//! - Frames arrive in a ring that is shared with the kernel: looking whether there is one takes no system call. The
-//!   kernel may join packets of a flow into one frame of up to 64 KiB, which is taken apart here, each packet with the
-//!   identification that it had.
-//! - Trains of packets of one length leave as one frame, which the kernel or the network card takes apart.
-//! - A filter lets only RoCE packets for the link's own addresses through, and of these only those for the queue pairs
-//!   that it was told of, if they are no more than [`CHOSEN_MAX`](super::CHOSEN_MAX). So several programs that share an
-//!   address do not wake each other. Frames that the kernel has put together from several packets of one flow pass or
-//!   fail by their first; a flow is of one source port, which queue pairs of two programs seldom share.
-//! - The kernel would answer packets to a port without a listener. So there is a UDP socket at the port of RoCE,
-//!   which drops all that it gets: see `sink`.
-//! - Hardware addresses are the kernel's: see `neighbour`. On a VLAN that the link tags by itself there is no kernel to
-//!   ask: there, neighbours are given. The interface of a VLAN that the kernel has (`eth0.5`) needs none of this.
+//! - Frames arrive in a ring that is shared with the kernel: looking whether there is one takes no
+//!   system call. The kernel may join packets of a flow into one frame of up to 64 KiB, which is
+//!   taken apart here, each packet with the identification that it had.
+//! - Trains of packets of one length leave as one frame, which the kernel or the network card takes
+//!   apart.
+//! - A filter lets only RoCE packets for the link's own addresses through, and of these only those
+//!   for the queue pairs that it was told of, if they are no more than
+//!   [`CHOSEN_MAX`](super::CHOSEN_MAX). So several programs that share an address do not wake each
+//!   other. Frames that the kernel has put together from several packets of one flow pass or fail
+//!   by their first; a flow is of one source port, which queue pairs of two programs seldom share.
+//! - The kernel would answer packets to a port without a listener. So there is a UDP socket at the
+//!   port of RoCE, which drops all that it gets: see `sink`.
+//! - Hardware addresses are the kernel's: see `neighbour`. On a VLAN that the link tags by itself
+//!   there is no kernel to ask: there, neighbours are given. The interface of a VLAN that the
+//!   kernel has (`eth0.5`) needs none of this.
 //!
-//! - The service level of a path is the priority in the tag of a VLAN that the link tags by itself, and within this
-//!   machine: the mapping of a VLAN's interface (`egress-qos-map`) makes it one on the wire.
-//! - Packets to multicast groups go through the kernel, which gives those on this machine that are in the group their
-//!   copies. A link that is in a group sees what leaves its interface too, to have the copies of what is sent here, its
-//!   own included. That is not so on a VLAN that the link tags by itself: there a packet is seen by others only; and
-//!   the kernel, which tells switches who is in which group, tells those without a VLAN.
+//! - The service level of a path is the priority in the tag of a VLAN that the link tags by itself,
+//!   and within this machine: the mapping of a VLAN's interface (`egress-qos-map`) makes it one on
+//!   the wire.
+//! - Packets to multicast groups go through the kernel, which gives those on this machine that are
+//!   in the group their copies. A link that is in a group sees what leaves its interface too, to
+//!   have the copies of what is sent here, its own included. That is not so on a VLAN that the link
+//!   tags by itself: there a packet is seen by others only; and the kernel, which tells switches
+//!   who is in which group, tells those without a VLAN.
 //!
-//! - The kernel carries packets to an address of this host over `lo`, whatever their interface. So a link takes in
-//!   packets for its addresses from `lo` as well: a program reaches its own address, and programs that share an
-//!   interface reach each other.
+//! - The kernel carries packets to an address of this host over `lo`, whatever their interface. So
+//!   a link takes in packets for its addresses from `lo` as well: a program reaches its own
+//!   address, and programs that share an interface reach each other.
 
 pub mod bump;
 mod filter;
@@ -64,10 +69,11 @@ use crate::wire::MacAddr;
 pub struct Config {
     /// The name of its interface.
     pub interface: String,
-    /// The addresses that it answers to, which its GIDs follow from. If there are none, all of the interface.
+    /// The addresses that it answers to, which its GIDs follow from. If there are none, all of the
+    /// interface.
     pub addresses: Vec<IpAddr>,
-    /// The VLAN of its frames, which are tagged with it and with their service level as priority; 0 is the priority
-    /// alone. If there is none, they have no tag.
+    /// The VLAN of its frames, which are tagged with it and with their service level as priority; 0
+    /// is the priority alone. If there is none, they have no tag.
     pub vlan: Option<u16>,
     /// Hardware addresses that are known and need not be asked for.
     pub neighbours: Vec<(IpAddr, MacAddr)>,

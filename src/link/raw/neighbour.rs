@@ -1,8 +1,10 @@
-//! Whose hardware address frames go to: asked of the kernel, which knows the routes and its neighbours.
+//! Whose hardware address frames go to: asked of the kernel, which knows the routes and its
+//! neighbours.
 //!
-//! While the kernel knows no address, packets are sent through a raw IP socket, complete with their headers: it then
-//! finds the neighbour out, keeps the packets meanwhile, and loses none. From time to time a packet goes this way
-//! again, so that the kernel sees whether the neighbour is still there.
+//! While the kernel knows no address, packets are sent through a raw IP socket, complete with their
+//! headers: it then finds the neighbour out, keeps the packets meanwhile, and loses none. From time
+//! to time a packet goes this way again, so that the kernel sees whether the neighbour is still
+//! there.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr};
@@ -47,7 +49,8 @@ impl Neighbours {
         Self { kernel, fixed, known: Vec::new() }
     }
 
-    /// The hardware address that leads to `gid`, or `None` if the packet is to be left to the kernel.
+    /// The hardware address that leads to `gid`, or `None` if the packet is to be left to the
+    /// kernel.
     pub(super) fn find(&mut self, now: Instant, gid: Gid) -> Option<MacAddr> {
         let at = self.known.iter().position(|known| known.gid == gid);
         if let Some(known) = at.and_then(|at| self.known.get(at)).filter(|known| now < known.until)

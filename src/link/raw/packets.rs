@@ -69,8 +69,9 @@ impl Refusal {
     ];
 }
 
-/// Returns the valid packets of a frame for a link with these GIDs, by the offsets of their starts and ICRCs: for fuzzing.
-/// `vnet` is the `virtio_net_hdr` before the frame, `vlan` the tag that the kernel removed from it.
+/// Returns the valid packets of a frame for a link with these GIDs, by the offsets of their starts
+/// and ICRCs: for fuzzing. `vnet` is the `virtio_net_hdr` before the frame, `vlan` the tag that the
+/// kernel removed from it.
 #[doc(hidden)]
 pub fn sound_packets(
     frame: &mut [u8],
@@ -222,7 +223,8 @@ impl Headers {
         (0..).zip(starts.map(move |at| at..end.min(at + step)))
     }
 
-    /// Returns the packet at `range`, ICRC included, if it is valid, and whether its identification was as expected.
+    /// Returns the packet at `range`, ICRC included, if it is valid, and whether its identification
+    /// was as expected.
     #[inline]
     pub(super) fn packet(
         &self,
@@ -343,7 +345,8 @@ mod tests {
         [ethernet.as_bytes(), ip, udp, &sealed].concat()
     }
 
-    /// The packets of a frame: lengths, identifications of IPv4, whether those were expected; or why not.
+    /// The packets of a frame: lengths, identifications of IPv4, whether those were expected; or
+    /// why not.
     fn take(kernel: &RingFrame, bytes: &mut [u8]) -> Vec<Result<(usize, u16, bool), Refusal>> {
         let gids = [PATH.destination, PATH_V6.destination];
         let headers = match check(kernel, bytes, None, &gids) {

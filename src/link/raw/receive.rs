@@ -1,4 +1,5 @@
-//! The receiving half of a raw link: takes frames out of the ring, and the valid packets out of them.
+//! The receiving half of a raw link: takes frames out of the ring, and the valid packets out of
+//! them.
 
 use std::cell::Cell;
 use std::io;
@@ -70,8 +71,9 @@ impl RawReceiver {
 
     /// Does periodic work while nothing arrives.
     ///
-    /// When an interface goes down, its socket has a pending error and stays readable until the error is taken. Frames arrive
-    /// again when the interface is up. Port 4791 may have become free, too.
+    /// When an interface goes down, its socket has a pending error and stays readable until the
+    /// error is taken. Frames arrive again when the interface is up. Port 4791 may have become
+    /// free, too.
     fn do_periodic_work(&mut self, now: Instant) {
         if now >= self.next_error_check {
             self.next_error_check = now.saturating_add(ERROR_CHECK_INTERVAL);
@@ -162,7 +164,8 @@ impl Receiver for RawReceiver {
         let there = gids.iter().copied().filter(|gid| *gid != Gid::default());
         self.gids = there.collect();
         let addresses: Vec<IpAddr> = self.gids.iter().map(|gid| address_of(*gid)).collect();
-        // A port that is in use is bound as soon as it is free. If no sockets can be opened, the old ones are kept.
+        // A port that is in use is bound as soon as it is free. If no sockets can be opened, the
+        // old ones are kept.
         if let Ok(sinks) = Sinks::open(&addresses, self.filter.interface()) {
             self.sinks = sinks;
         }

@@ -83,7 +83,8 @@ impl<'a> Run<'a> {
         self.bytes.len().div_ceil(self.segment.max(1))
     }
 
-    /// Whether a further packet, of `len` bytes, may be its last, if there are at most so many together.
+    /// Whether a further packet, of `len` bytes, may be its last, if there are at most so many
+    /// together.
     fn takes(&self, len: usize, together: usize) -> bool {
         let now = self.end - self.start;
         let whole = now.is_multiple_of(self.segment.max(1));
@@ -341,8 +342,8 @@ impl FrameHeaders {
         }
     }
 
-    /// Says that the frame is to be taken apart, and the UDP checksum of each packet to be completed, which the
-    /// kernel insists on.
+    /// Says that the frame is to be taken apart, and the UDP checksum of each packet to be
+    /// completed, which the kernel insists on.
     fn announce_segments(&mut self, segment: usize, udp_at: usize, sum: u16) {
         const NEEDS_CHECKSUM: u8 = 1;
         const GSO_UDP_L4: u8 = 5;

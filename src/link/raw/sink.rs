@@ -1,8 +1,10 @@
-//! Sockets at the port of RoCE that drop all they get, so that the kernel does not call the port unreachable.
+//! Sockets at the port of RoCE that drop all they get, so that the kernel does not call the port
+//! unreachable.
 //!
-//! One that is bound to no address does for all, and takes nothing from a program that is bound to one. While another
-//! program has the port at some address and does not share it, there is one for each of the link's own addresses instead.
-//! Where another program has the port, that does as well, for as long as it lasts: when it is given up, it is taken.
+//! One that is bound to no address does for all, and takes nothing from a program that is bound to
+//! one. While another program has the port at some address and does not share it, there is one for
+//! each of the link's own addresses instead. Where another program has the port, that does as well,
+//! for as long as it lasts: when it is given up, it is taken.
 
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
@@ -23,8 +25,8 @@ const RETRY: Duration = Duration::from_millis(100);
 pub(super) struct Sinks {
     /// Those that have their addresses.
     held: Vec<Socket>,
-    /// Those whose addresses another program has, or that do not exist yet. They were made with the others, so that all are in
-    /// the same network, whichever thread tries again.
+    /// Those whose addresses another program has, or that do not exist yet. They were made with the
+    /// others, so that all are in the same network, whichever thread tries again.
     waiting: Vec<(Socket, SocketAddr)>,
     /// When it is tried again.
     next: Instant,
@@ -101,8 +103,8 @@ fn dropping(socket: Socket) -> io::Result<Socket> {
     Ok(socket)
 }
 
-/// Gives a sink one address, beside other sinks only: of sockets with the same address the last to come gets all, so it
-/// must not come after a program's. Later programs may share the address.
+/// Gives a sink one address, beside other sinks only: of sockets with the same address the last to
+/// come gets all, so it must not come after a program's. Later programs may share the address.
 fn take(sink: &Socket, address: SocketAddr) -> io::Result<bool> {
     let bound = bind(sink, address)?;
     if bound {
@@ -111,7 +113,8 @@ fn take(sink: &Socket, address: SocketAddr) -> io::Result<bool> {
     Ok(bound)
 }
 
-/// Gives a socket an address; whether it can have it now. Another program may have it, or it may be new, or given for later.
+/// Gives a socket an address; whether it can have it now. Another program may have it, or it may be
+/// new, or given for later.
 fn bind(socket: &Socket, address: SocketAddr) -> io::Result<bool> {
     use io::ErrorKind::{AddrInUse, AddrNotAvailable};
     match socket.bind(&address.into()) {

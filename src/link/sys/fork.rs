@@ -22,8 +22,8 @@ impl ProcessMark {
     /// Marks this process.
     #[expect(unsafe_code, reason = "a call of the C library")]
     pub(crate) fn new() -> io::Result<Self> {
-        // SAFETY: the function is there for as long as this code is: the C library forgets it with a library that is
-        // unloaded.
+        // SAFETY: the function is there for as long as this code is: the C library forgets it with
+        // a library that is unloaded.
         let code =
             *WATCHED.get_or_init(|| unsafe { libc::pthread_atfork(None, None, Some(in_child)) });
         if code != 0 {

@@ -55,7 +55,8 @@ impl Drop for List {
     #[expect(unsafe_code, reason = "a call of the C library")]
     fn drop(&mut self) {
         if !self.0.is_null() {
-            // SAFETY: it came from `getifaddrs`, is freed once, and nothing borrows from it any more.
+            // SAFETY: it came from `getifaddrs`, is freed once, and nothing borrows from it any
+            // more.
             unsafe { libc::freeifaddrs(self.0) }
         }
     }
@@ -105,7 +106,8 @@ fn request_about(name: &str) -> io::Result<libc::ifreq> {
 #[expect(unsafe_code, reason = "a system call")]
 pub(crate) fn mtu(any: BorrowedFd<'_>, name: &str) -> io::Result<usize> {
     let mut request = request_about(name)?;
-    // SAFETY: this request reads a name, which ends with zero, and writes a number, both into `request`.
+    // SAFETY: this request reads a name, which ends with zero, and writes a number, both into
+    // `request`.
     if unsafe { libc::ioctl(any.as_raw_fd(), libc::SIOCGIFMTU, &raw mut request) } < 0 {
         return Err(io::Error::last_os_error());
     }

@@ -1,4 +1,5 @@
-//! Packet sockets: their options, a ring of frames shared with the kernel, and many frames sent at once.
+//! Packet sockets: their options, a ring of frames shared with the kernel, and many frames sent at
+//! once.
 #![allow(unsafe_code, reason = "system calls, and memory that the kernel writes")]
 
 use std::io::{self, IoSlice};
@@ -31,7 +32,8 @@ pub(in crate::link) fn set_option(
 
 fn set_any_option<T: Copy>(socket: &Socket, level: i32, name: i32, value: &T) -> io::Result<()> {
     let len = len_of::<T>();
-    // SAFETY: the pointer and the length are those of a value that lives through the call, which reads it only.
+    // SAFETY: the pointer and the length are those of a value that lives through the call, which
+    // reads it only.
     let result = unsafe {
         libc::setsockopt(socket.as_raw_fd(), level, name, ptr::from_ref(value).cast(), len)
     };
@@ -91,8 +93,8 @@ const fn len_of<T>() -> libc::socklen_t {
 /// The most frames that are sent at once.
 pub(in crate::link) const FRAMES_MAX: usize = 64;
 
-/// Sends frames in order, each in two pieces: returns how many were sent, at least one if there is one. An error
-/// speaks of the first.
+/// Sends frames in order, each in two pieces: returns how many were sent, at least one if there is
+/// one. An error speaks of the first.
 pub(in crate::link) fn send_frames(
     socket: &Socket,
     frames: &[[IoSlice<'_>; 2]],
@@ -121,7 +123,8 @@ pub(in crate::link) fn statistics(socket: &Socket) -> io::Result<(u32, u32)> {
     let mut found = libc::tpacket_stats { tp_packets: 0, tp_drops: 0 };
     let mut len = len_of::<libc::tpacket_stats>();
     let (fd, place) = (socket.as_raw_fd(), ptr::from_mut(&mut found).cast());
-    // SAFETY: the place and its length are those of `found`, and the kernel writes no more than that.
+    // SAFETY: the place and its length are those of `found`, and the kernel writes no more than
+    // that.
     let result =
         unsafe { libc::getsockopt(fd, libc::SOL_PACKET, libc::PACKET_STATISTICS, place, &mut len) };
     if result < 0 {
@@ -133,8 +136,8 @@ pub(in crate::link) fn statistics(socket: &Socket) -> io::Result<(u32, u32)> {
 
 /// A ring of frames that the kernel fills and this side empties, without a system call.
 ///
-/// Each slot belongs to one side at a time, as its first word tells. Slots that are ours are *taken* in order, may
-/// be looked at, and are all given back at once.
+/// Each slot belongs to one side at a time, as its first word tells. Slots that are ours are
+/// *taken* in order, may be looked at, and are all given back at once.
 #[derive(Debug)]
 pub(in crate::link) struct Ring {
     socket: Socket,
@@ -163,8 +166,8 @@ pub(in crate::link) struct RingFrame {
 impl Ring {
     /// The memory of a block, which the kernel wants in one piece.
     const BLOCK: usize = 1 << 20;
-    /// The slots of a block: each has room for 64 KiB and all headers. Their distance is no power of two, or all frames
-    /// would compete for the same lines of the cache.
+    /// The slots of a block: each has room for 64 KiB and all headers. Their distance is no power
+    /// of two, or all frames would compete for the same lines of the cache.
     const SLOTS: usize = 15;
     const SLOT: usize = Self::BLOCK / Self::SLOTS / 64 * 64;
 
@@ -211,8 +214,8 @@ impl Ring {
     /// The word of a slot that says whose it is.
     fn status(&self, number: usize) -> &AtomicU32 {
         let place = self.slot(number).wrapping_add(offset_of!(libc::tpacket2_hdr, tp_status));
-        // SAFETY: `slot` gives a place within the mapping, which lives as long as the ring; a slot is aligned to 64
-        // bytes; and this side and the kernel both use the word as an atomic.
+        // SAFETY: `slot` gives a place within the mapping, which lives as long as the ring; a slot
+        // is aligned to 64 bytes; and this side and the kernel both use the word as an atomic.
         unsafe { AtomicU32::from_ptr(place.cast()) }
     }
 
@@ -228,15 +231,15 @@ impl Ring {
         Some(self.taken - 1)
     }
 
-    /// Where the frame is that was taken as the `number`th since the last [`give_back`](Self::give_back), and what the
-    /// kernel says of it.
+    /// Where the frame is that was taken as the `number`th since the last
+    /// [`give_back`](Self::give_back), and what the kernel says of it.
     fn taken(&self, number: usize) -> Option<(*mut u8, libc::tpacket2_hdr)> {
         if number >= self.taken {
             return None;
         }
         let slot = self.slot(self.next + self.slots() - self.taken + number);
-        // SAFETY: a taken slot begins with a header that the kernel has written, and does not write again before the
-        // slot is given back.
+        // SAFETY: a taken slot begins with a header that the kernel has written, and does not write
+        // again before the slot is given back.
         let header = unsafe { slot.cast::<libc::tpacket2_hdr>().read() };
         let (mac, len) = (usize::from(header.tp_mac), header.tp_snaplen as usize);
         let sound = mac >= size_of::<libc::tpacket2_hdr>() + VNET_LEN && mac + len <= Self::SLOT;
@@ -246,8 +249,8 @@ impl Ring {
     /// The frame that was taken as the `number`th, from the Ethernet header on, without a VLAN tag.
     pub(in crate::link) fn frame(&self, number: usize) -> Option<&[u8]> {
         let (start, header) = self.taken(number)?;
-        // SAFETY: as many bytes as `taken` saw to lie within the slot, which is ours until it is given back, for which
-        // the ring must be borrowed mutably.
+        // SAFETY: as many bytes as `taken` saw to lie within the slot, which is ours until it is
+        // given back, for which the ring must be borrowed mutably.
         Some(unsafe { std::slice::from_raw_parts(start, header.tp_snaplen as usize) })
     }
 
@@ -257,7 +260,8 @@ impl Ring {
         let before = start.wrapping_sub(VNET_LEN).cast::<[u8; VNET_LEN]>();
         // SAFETY: the bytes just before the frame and behind the slot's header, as `taken` saw to.
         let vnet = unsafe { before.read() };
-        // SAFETY: as in `frame`; and the ring is borrowed mutably, so there is no other reference into it.
+        // SAFETY: as in `frame`; and the ring is borrowed mutably, so there is no other reference
+        // into it.
         let bytes = unsafe { std::slice::from_raw_parts_mut(start, header.tp_snaplen as usize) };
         let tagged = header.tp_status & libc::TP_STATUS_VLAN_VALID != 0;
         let (vlan, cut) = (tagged.then_some(header.tp_vlan_tci), header.tp_len > header.tp_snaplen);

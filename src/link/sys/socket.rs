@@ -1,10 +1,11 @@
 //! Datagrams, many at a time, with what goes along with them.
 //!
-//! Addresses and control messages are kept as the bytes that the kernel reads and writes, and are put together and
-//! taken apart by safe code. What is left for `unsafe` is to hand over pointers and lengths.
+//! Addresses and control messages are kept as the bytes that the kernel reads and writes, and are
+//! put together and taken apart by safe code. What is left for `unsafe` is to hand over pointers
+//! and lengths.
 //!
-//! A program's thread may run this with a `pthread_cancel` pending. The C library's functions for these system calls are
-//! cancellation points, which would unwind through Rust; `syscall` is none.
+//! A program's thread may run this with a `pthread_cancel` pending. The C library's functions for
+//! these system calls are cancellation points, which would unwind through Rust; `syscall` is none.
 
 use std::alloc::{self, Layout};
 use std::array;
@@ -65,7 +66,8 @@ pub(crate) struct Outgoing<'a> {
     pub(crate) bytes: &'a [u8],
 }
 
-/// Sends as many as there is room for, of the first [`MESSAGES_MAX`]; returns how many. An error is that of the first.
+/// Sends as many as there is room for, of the first [`MESSAGES_MAX`]; returns how many. An error is
+/// that of the first.
 pub(crate) fn send<'a>(
     fd: BorrowedFd<'_>,
     messages: impl Iterator<Item = Outgoing<'a>> + Clone,
@@ -113,8 +115,9 @@ fn send_up_to<'a, const N: usize>(
         return if sent < 0 { Err(io::Error::last_os_error()) } else { Ok(1) };
     }
     let first = headers.as_mut_ptr();
-    // SAFETY: `count` headers were filled in. Each points to an address, a payload and control messages of the lengths
-    // that it tells, which are borrowed for `'a`, longer than the call takes, and which the kernel only reads.
+    // SAFETY: `count` headers were filled in. Each points to an address, a payload and control
+    // messages of the lengths that it tells, which are borrowed for `'a`, longer than the call
+    // takes, and which the kernel only reads.
     let sent = unsafe { libc::syscall(libc::SYS_sendmmsg, fd.as_raw_fd(), first, count, flags) };
     usize::try_from(sent).map_err(|_| io::Error::last_os_error())
 }
@@ -159,10 +162,11 @@ impl Inbox {
         Ok(Self { bytes: zeroes(MESSAGES_MAX * ROOM)?, slots: [slot; MESSAGES_MAX], len: 0 })
     }
 
-    /// Takes in what has arrived, without waiting; returns how many datagrams. The ones before are forgotten.
+    /// Takes in what has arrived, without waiting; returns how many datagrams. The ones before are
+    /// forgotten.
     ///
-    /// As long as nothing arrives it asks for one: that takes the least time, and a waiting thread has it at once.
-    /// Where something came there may be more, and many are asked for.
+    /// As long as nothing arrives it asks for one: that takes the least time, and a waiting thread
+    /// has it at once. Where something came there may be more, and many are asked for.
     pub(crate) fn receive(&mut self, fd: BorrowedFd<'_>) -> io::Result<usize> {
         if std::mem::take(&mut self.len) == 0 {
             self.receive_up_to::<1>(fd)
@@ -200,8 +204,9 @@ impl Inbox {
         } else {
             let (first, count) = (headers.as_mut_ptr(), u32::try_from(N).unwrap_or(0));
             let (call, limit) = (libc::SYS_recvmmsg, ptr::null_mut::<libc::timespec>());
-            // SAFETY: there are `count` headers. Each points to room of its own for an address, a payload and control
-            // messages, as large as it tells, which is borrowed mutably until after the call. No time limit is given.
+            // SAFETY: there are `count` headers. Each points to room of its own for an address, a
+            // payload and control messages, as large as it tells, which is borrowed mutably until
+            // after the call. No time limit is given.
             let received =
                 unsafe { libc::syscall(call, fd.as_raw_fd(), first, count, flags, limit) };
             usize::try_from(received).map_err(|_| io::Error::last_os_error())?
@@ -309,7 +314,8 @@ const FAMILY_IPV4: u16 = libc::AF_INET as u16;
 #[expect(clippy::cast_possible_truncation, reason = "a family has sixteen bits")]
 const FAMILY_IPV6: u16 = libc::AF_INET6 as u16;
 
-/// Control messages, as the kernel writes them: each a length, a level, a type and data, aligned as a word.
+/// Control messages, as the kernel writes them: each a length, a level, a type and data, aligned as
+/// a word.
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(8))]
 pub(crate) struct Control {

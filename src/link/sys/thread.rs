@@ -6,8 +6,8 @@ use std::mem::{self, MaybeUninit};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
 
-/// Signals that stay unblocked: the kernel raises them in the thread whose instruction caused them, and ends the process
-/// at once if that thread blocks them, whatever handler the program has.
+/// Signals that stay unblocked: the kernel raises them in the thread whose instruction caused them,
+/// and ends the process at once if that thread blocks them, whatever handler the program has.
 const SYNCHRONOUS: [libc::c_int; 6] =
     [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGTRAP, libc::SIGSYS];
 
@@ -16,8 +16,8 @@ const STACK: usize = 2 << 20;
 
 /// A thread that can be waited for. Otherwise it goes on by itself.
 ///
-/// Not one of the standard library's: when memory is short, those end the program where this returns an error, because
-/// they allocate what only a thread of a Rust program needs.
+/// Not one of the standard library's: when memory is short, those end the program where this
+/// returns an error, because they allocate what only a thread of a Rust program needs.
 #[derive(Debug)]
 pub(crate) struct Thread(Option<libc::pthread_t>);
 
@@ -43,9 +43,10 @@ impl Drop for Thread {
 
 /// Starts a thread that blocks every signal that can be meant for the program.
 ///
-/// The program may have blocked a signal everywhere to take it by `sigwait` or a `signalfd`, or rely on it interrupting a
-/// call: a signal that a thread of the library took would be lost to it. A new thread inherits the mask of the thread
-/// that starts it, so signals are blocked here before it is started: there is no moment at which it takes one.
+/// The program may have blocked a signal everywhere to take it by `sigwait` or a `signalfd`, or
+/// rely on it interrupting a call: a signal that a thread of the library took would be lost to it.
+/// A new thread inherits the mask of the thread that starts it, so signals are blocked here before
+/// it is started: there is no moment at which it takes one.
 pub(crate) fn spawn(
     name: &'static CStr,
     run: impl FnOnce() + Send + 'static,
@@ -53,14 +54,15 @@ pub(crate) fn spawn(
     start(name, STACK, Box::new(run))
 }
 
-/// Calls a function in a thread with a stack of this size, and waits for it: the calling thread may have the smallest
-/// stack that there is. No signal of the program's is delivered there.
+/// Calls a function in a thread with a stack of this size, and waits for it: the calling thread may
+/// have the smallest stack that there is. No signal of the program's is delivered there.
 #[doc(hidden)]
 #[expect(unsafe_code, reason = "the thread borrows from this one, which waits for it")]
 pub fn on_stack<T: Send>(stack: usize, call: impl FnOnce() -> T + Send) -> io::Result<T> {
     let mut result = None;
     let run: Box<dyn FnOnce() + Send + '_> = Box::new(|| result = Some(call()));
-    // SAFETY: the thread has ended before anything that it borrows does: nothing between here and `join` panics.
+    // SAFETY: the thread has ended before anything that it borrows does: nothing between here and
+    // `join` panics.
     let run = unsafe { mem::transmute::<Box<dyn FnOnce() + Send + '_>, Run>(run) };
     start(c"roce-open", stack, run)?.join()?;
     result.ok_or_else(|| io::Error::other("the thread panicked"))
@@ -134,7 +136,8 @@ extern "C" fn first(start: *mut libc::c_void) -> *mut libc::c_void {
     let Start { name, run } = *unsafe { Box::from_raw(start.cast::<Start>()) };
     // SAFETY: a function without a contract.
     let own = unsafe { libc::pthread_self() };
-    // SAFETY: the name is a C string. One that is too long is refused, and the thread has that of the program.
+    // SAFETY: the name is a C string. One that is too long is refused, and the thread has that of
+    // the program.
     unsafe { libc::pthread_setname_np(own, name.as_ptr()) };
     unblock_synchronous();
     // Nothing may unwind into C. What panicked has said so.
@@ -158,7 +161,8 @@ impl Masked {
         // SAFETY: it initializes the set.
         unsafe { libc::sigfillset(all.as_mut_ptr()) };
         let mut before = MaybeUninit::uninit();
-        // SAFETY: both sets live until the call returns; the first was initialized, the second is filled in.
+        // SAFETY: both sets live until the call returns; the first was initialized, the second is
+        // filled in.
         match unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, all.as_ptr(), before.as_mut_ptr()) }
         {
             // SAFETY: it succeeded, so the set is filled in.

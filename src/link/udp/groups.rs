@@ -87,7 +87,8 @@ impl Groups {
         Ok(())
     }
 
-    /// A socket that gets what is sent to a group on the link's interface, as others of the same group do.
+    /// A socket that gets what is sent to a group on the link's interface, as others of the same
+    /// group do.
     fn socket(&self, group: IpAddr) -> io::Result<Socket> {
         let address = match group {
             IpAddr::V4(_) => SocketAddr::new(group, ROCE_PORT),
@@ -114,8 +115,8 @@ impl Groups {
         self.joined.retain(|joined| joined.group != group);
     }
 
-    /// The next group for which something is there, and its socket. They have their turns, and so has the link's own,
-    /// for which the answer is `None`, as it is when there is nothing.
+    /// The next group for which something is there, and its socket. They have their turns, and so
+    /// has the link's own, for which the answer is `None`, as it is when there is nothing.
     pub(super) fn next(&mut self) -> Option<(Gid, BorrowedFd<'_>)> {
         if self.told.is_empty() {
             let mut events =

@@ -1,4 +1,5 @@
-//! Service levels: the priority of a packet within this machine, by which queues and VLANs tell traffic apart.
+//! Service levels: the priority of a packet within this machine, by which queues and VLANs tell
+//! traffic apart.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::os::fd::AsFd;
@@ -8,7 +9,8 @@ use socket2::{Domain, Protocol, Socket, Type};
 use crate::link::sys::socket::{self, Control, Name, Outgoing};
 use crate::wire::{Path, ROCE_PORT};
 
-/// What priorities the kernel takes along with a packet: it is asked when the first is to be sent that has one.
+/// What priorities the kernel takes along with a packet: it is asked when the first is to be sent
+/// that has one.
 #[derive(Debug, Default)]
 pub(super) enum Priorities {
     #[default]
@@ -49,8 +51,8 @@ impl Priorities {
     }
 }
 
-/// The highest priority that the kernel takes. It looks at priorities before it looks at where a packet goes, and does
-/// not send to everybody, so it answers and sends nothing.
+/// The highest priority that the kernel takes. It looks at priorities before it looks at where a
+/// packet goes, and does not send to everybody, so it answers and sends nothing.
 fn highest() -> u8 {
     let Ok(socket) = Socket::new(Domain::IPV4, Type::DGRAM, Some(Protocol::UDP)) else { return 0 };
     let to = Name::new(SocketAddr::from((Ipv4Addr::BROADCAST, ROCE_PORT)));

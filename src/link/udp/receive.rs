@@ -1,4 +1,5 @@
-//! The half that receives: trains as the kernel joined them, each packet checked as far as its headers are known.
+//! The half that receives: trains as the kernel joined them, each packet checked as far as its
+//! headers are known.
 
 use std::ffi::c_int;
 use std::io;
@@ -148,9 +149,9 @@ impl Checker {
         Self { check, prefixes, identifications: Identifications::default() }
     }
 
-    /// Takes a datagram apart into packets of the length `segment`, if the kernel joined several, and calls `sound` with
-    /// where each sound one starts, its length with its ICRC, and its identification. The datagram's ends are its source,
-    /// its destination and its source port.
+    /// Takes a datagram apart into packets of the length `segment`, if the kernel joined several,
+    /// and calls `sound` with where each sound one starts, its length with its ICRC, and its
+    /// identification. The datagram's ends are its source, its destination and its source port.
     #[inline]
     fn check(
         &mut self,
@@ -184,7 +185,8 @@ impl Checker {
         }
     }
 
-    /// The identification of a packet's header, which of IPv6 counts as 0, or `None` if its ICRC is wrong.
+    /// The identification of a packet's header, which of IPv6 counts as 0, or `None` if its ICRC is
+    /// wrong.
     #[inline]
     fn identification(&mut self, packet: &mut [u8], has_identification: bool) -> Option<u16> {
         if self.check == IcrcCheck::Trust {
@@ -200,8 +202,8 @@ impl Checker {
     }
 }
 
-/// The sound packets of a datagram, as a link finds them, by where they start and how long they are with their ICRCs:
-/// for fuzzing.
+/// The sound packets of a datagram, as a link finds them, by where they start and how long they are
+/// with their ICRCs: for fuzzing.
 #[doc(hidden)]
 pub fn sound_packets(
     datagram: &mut [u8],

@@ -1,5 +1,5 @@
-//! The sending half: packets are sent in runs that the kernel segments (UDP GSO); each ICRC is for the IP header that its
-//! segment will have.
+//! The sending half: packets are sent in runs that the kernel segments (UDP GSO); each ICRC is for
+//! the IP header that its segment will have.
 
 use std::io;
 use std::net::{SocketAddr, SocketAddrV6};
@@ -16,7 +16,8 @@ use crate::link::sys::socket::{self, Control, Name, Outgoing};
 use crate::time::Instant;
 use crate::wire::{Batch, Gid, Path, Prefixes, ROCE_PORT, flip_icrc};
 
-/// Maximum number of segments of a GSO send. Newer kernels allow twice as many, which gains nothing.
+/// Maximum number of segments of a GSO send. Newer kernels allow twice as many, which gains
+/// nothing.
 const SEGMENTS_MAX: usize = 64;
 
 /// Maximum number of bytes of a run: that of a UDP datagram.
@@ -75,7 +76,8 @@ struct Counters {
     refused: [u64; REFUSALS.len()],
 }
 
-/// Errors with which the kernel refuses a packet, and their counters. The last is for any other error.
+/// Errors with which the kernel refuses a packet, and their counters. The last is for any other
+/// error.
 const REFUSALS: [(&str, &[i32]); 9] = [
     ("refused_too_long", &[libc::EMSGSIZE]),
     ("refused_unreachable", &[libc::ENETUNREACH, libc::EHOSTUNREACH, libc::ENETDOWN, libc::ENODEV]),
@@ -91,15 +93,16 @@ const REFUSALS: [(&str, &[i32]); 9] = [
 /// Index of `refused_foreign_source`.
 const FOREIGN_SOURCE: usize = 7;
 
-/// Sockets to send from: the one on port 4791, and others, so that flows have different source ports.
+/// Sockets to send from: the one on port 4791, and others, so that flows have different source
+/// ports.
 struct Sockets {
     main: Arc<Socket>,
     others: Vec<Other>,
 }
 
 enum Other {
-    /// No flow uses it yet. It was created together with the main socket, to be in the same network namespace whichever thread
-    /// sends; it is bound to a port when it is needed.
+    /// No flow uses it yet. It was created together with the main socket, to be in the same network
+    /// namespace whichever thread sends; it is bound to a port when it is needed.
     Unbound(Socket),
     /// It is bound to this port.
     Bound(Socket, u16),
@@ -108,8 +111,8 @@ enum Other {
 }
 
 impl Sockets {
-    /// Returns the socket of a flow, and its port. All packets of a flow use the same socket, so they stay in order. If there
-    /// are more flows than sockets, they are distributed evenly.
+    /// Returns the socket of a flow, and its port. All packets of a flow use the same socket, so
+    /// they stay in order. If there are more flows than sockets, they are distributed evenly.
     fn of_flow(&mut self, source_port: u16, local: SocketAddr) -> (usize, u16) {
         let index = usize::from(source_port).checked_rem(self.others.len()).unwrap_or(0);
         let Some(other) = self.others.get_mut(index).filter(|_| source_port >= 0xc000) else {
@@ -176,7 +179,8 @@ impl UdpSender {
         }
     }
 
-    /// Divides the packets of a batch into runs, and adds to each the ICRC for its position in the run.
+    /// Divides the packets of a batch into runs, and adds to each the ICRC for its position in the
+    /// run.
     fn seal(&mut self, batch: &mut Batch) {
         self.runs.clear();
         let mut end = 0;
@@ -254,7 +258,8 @@ impl UdpSender {
         Ok(())
     }
 
-    /// Sends the packets of a run that the kernel did not segment one by one. If that succeeds, GSO is not used any more.
+    /// Sends the packets of a run that the kernel did not segment one by one. If that succeeds, GSO
+    /// is not used any more.
     fn send_apart(&mut self, index: usize, bytes: &mut [u8]) -> io::Result<()> {
         let Some(run) = self.uncut.get(index).and_then(|&index| self.runs.get(index)) else {
             return Ok(());
@@ -318,7 +323,8 @@ impl Sender for UdpSender {
     }
 }
 
-/// Sends messages in order; waits while there is no room. A message that the kernel refuses is reported, and lost.
+/// Sends messages in order; waits while there is no room. A message that the kernel refuses is
+/// reported, and lost.
 fn hand_over<'a>(
     fd: BorrowedFd<'_>,
     counters: &mut Counters,
@@ -402,7 +408,8 @@ impl Way {
     }
 }
 
-/// Returns the scope of an IPv6 GID: link-local and multicast addresses are on the interface of the link.
+/// Returns the scope of an IPv6 GID: link-local and multicast addresses are on the interface of the
+/// link.
 fn of_ipv6(gid: Gid, scope: u32) -> SocketAddr {
     SocketAddrV6::new(gid.0.into(), ROCE_PORT, 0, scope).into()
 }

@@ -87,8 +87,8 @@ pub(crate) struct Told {
     pub(crate) consumed: u16,
     /// Number of large messages that were read since the beginning, modulo 2^14.
     pub(crate) read: u16,
-    /// Whether the WRITE begins at the start of the ring, although there was room behind the last. Of an empty WRITE that is
-    /// the end: whether its sender does not read any more, either.
+    /// Whether the WRITE begins at the start of the ring, although there was room behind the last.
+    /// Of an empty WRITE that is the end: whether its sender does not read any more, either.
     pub(crate) wraps: bool,
     /// Whether no message follows.
     pub(crate) is_end: bool,

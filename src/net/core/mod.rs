@@ -1,14 +1,17 @@
 //! A message connection as a state machine: told completions and commands, it yields work to post.
 //!
-//! Each side has a ring, into which its peer WRITEs records: a header and a message. The WRITEs carry immediate data, so that
-//! each completes a receive, which has no buffer. One WRITE may carry many records. The immediate data tells how many WRITEs
-//! its sender has consumed in the opposite direction: these are the credits. A peer that does not read gets no more than its
-//! ring holds. A side that consumed half of its ring without a WRITE of its own tells so by an empty WRITE.
+//! Each side has a ring, into which its peer WRITEs records: a header and a message. The WRITEs
+//! carry immediate data, so that each completes a receive, which has no buffer. One WRITE may carry
+//! many records. The immediate data tells how many WRITEs its sender has consumed in the opposite
+//! direction: these are the credits. A peer that does not read gets no more than its ring holds. A
+//! side that consumed half of its ring without a WRITE of its own tells so by an empty WRITE.
 //!
-//! A message that is larger than a quarter of the ring stays in its sender's memory. A record tells where, and the receiver
-//! READs it in chunks when its program wants it. The immediate data counts the large messages that were read, too.
+//! A message that is larger than a quarter of the ring stays in its sender's memory. A record tells
+//! where, and the receiver READs it in chunks when its program wants it. The immediate data counts
+//! the large messages that were read, too.
 //!
-//! The core uses memory and the words of verbs, and no device: tests drive it over two engines and a simulated network.
+//! The core uses memory and the words of verbs, and no device: tests drive it over two engines and
+//! a simulated network.
 //!
 //! | file | holds |
 //! |---|---|
@@ -114,7 +117,8 @@ pub(crate) enum Local {
     None,
     /// A part of the staging memory.
     Staging { offset: u32, len: u32 },
-    /// A record of which the payload was lent, and lies elsewhere. The rest is in the staging memory.
+    /// A record of which the payload was lent, and lies elsewhere. The rest is in the staging
+    /// memory.
     Lent { offset: u32, len: u32, payload: u32, number: u64 },
     /// What the caller has at hand: the record that it asked to post at once.
     Caller,
@@ -208,7 +212,8 @@ pub(crate) struct Core {
     inflight_max: usize,
     /// Number of the next work request; the oldest in flight has this less their number.
     sequence: u64,
-    /// Number behind the last work request that carries something, and behind the last that is signaled.
+    /// Number behind the last work request that carries something, and behind the last that is
+    /// signaled.
     needed_end: u64,
     signaled_end: u64,
     unsignaled: u32,
@@ -219,7 +224,8 @@ pub(crate) struct Core {
     /// Number of large messages that were read since the beginning.
     read: u16,
     read_told: u16,
-    /// Number of the own large messages that the peer has read since the beginning, and of those that it has not.
+    /// Number of the own large messages that the peer has read since the beginning, and of those
+    /// that it has not.
     peer_read: u16,
     unread: u16,
     operations_begun: u64,
@@ -302,7 +308,8 @@ impl Core {
         self.operations_done
     }
 
-    /// Number of lent payloads that were sent since the beginning: the NIC does not read them again. They are sent in order.
+    /// Number of lent payloads that were sent since the beginning: the NIC does not read them
+    /// again. They are sent in order.
     #[inline]
     pub(crate) fn lent_done(&self) -> u64 {
         self.lent_done
@@ -319,8 +326,8 @@ impl Core {
         self.unread
     }
 
-    /// Whether everything that was queued is posted and is known to have completed. What only tells of credits does not count:
-    /// it may stay in flight, not signaled.
+    /// Whether everything that was queued is posted and is known to have completed. What only tells
+    /// of credits does not count: it may stay in flight, not signaled.
     #[inline]
     pub(crate) fn is_idle(&self) -> bool {
         self.is_flushed() && self.first_inflight() >= self.needed_end
@@ -337,15 +344,16 @@ impl Core {
         self.outbox.is_empty() && !matches!(self.end, End::Finishing | End::Closing)
     }
 
-    /// Whether the peer's NIC has all messages, and that this side is closed; and the peer has read all large messages.
+    /// Whether the peer's NIC has all messages, and that this side is closed; and the peer has read
+    /// all large messages.
     pub(crate) fn is_closed_and_delivered(&self) -> bool {
         // A peer that has closed reads no large message any more.
         let is_read = self.unread == 0 || self.has_peer_closed();
         self.end == End::Closed && self.is_idle() && is_read
     }
 
-    /// Number of messages that the peer is not known to have: its NIC has not acknowledged them, or its program has not
-    /// read them where they are large.
+    /// Number of messages that the peer is not known to have: its NIC has not acknowledged them, or
+    /// its program has not read them where they are large.
     pub(crate) fn undelivered(&self) -> usize {
         let queued = self.outbox.iter().map(|out| match out {
             Out::Records(records) | Out::Lent { records, .. } => records.messages as usize,
@@ -360,7 +368,8 @@ impl Core {
         self.inflight.len()
     }
 
-    /// Whether an attempt to take a message would have something to return, or the connection has failed.
+    /// Whether an attempt to take a message would have something to return, or the connection has
+    /// failed.
     pub(crate) fn is_readable(&self) -> bool {
         self.failure.is_some() || !self.inbound.is_empty() || self.inbound.has_ended()
     }
@@ -380,8 +389,8 @@ impl Core {
             && self.outbound.has_credit_for(1)
     }
 
-    /// Whether a message would be posted at once, together with the records that wait, if the ring has room for it: it joins their
-    /// WRITE, or goes in one of its own.
+    /// Whether a message would be posted at once, together with the records that wait, if the ring
+    /// has room for it: it joins their WRITE, or goes in one of its own.
     #[inline]
     pub(crate) fn may_post_behind(&self) -> bool {
         self.outbox.len() == 1

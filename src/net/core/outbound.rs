@@ -1,8 +1,9 @@
 //! The sending direction: room in the peer's ring.
 //!
-//! Positions count all bytes since the beginning, those that were skipped at the end of the ring included. The staging memory
-//! has the size of the peer's ring, and each record lies at the same offset in both. Room is free again when the peer has
-//! consumed the WRITE and the WRITE has completed: until then the NIC may retransmit from it.
+//! Positions count all bytes since the beginning, those that were skipped at the end of the ring
+//! included. The staging memory has the size of the peer's ring, and each record lies at the same
+//! offset in both. Room is free again when the peer has consumed the WRITE and the WRITE has
+//! completed: until then the NIC may retransmit from it.
 
 use std::collections::VecDeque;
 
@@ -137,7 +138,8 @@ impl Outbound {
         Ok(())
     }
 
-    /// Number of messages that were posted and that the peer is not known to have: its NIC has not acknowledged them.
+    /// Number of messages that were posted and that the peer is not known to have: its NIC has not
+    /// acknowledged them.
     pub(super) fn unacknowledged(&self) -> usize {
         let unknown = self.unconsumed.iter().filter(|write| write.end > self.completed);
         unknown.map(|write| write.messages as usize).sum()

@@ -5,7 +5,8 @@ use super::{Core, EAGER_PART, End, Inflight, Local, Out, Post, Records, SIGNAL_E
 use crate::verbs::{SendOp, WrId};
 
 impl Core {
-    /// Number of receives to post, each without memory, by [`receive_id`]. May change after any completion.
+    /// Number of receives to post, each without memory, by [`receive_id`]. May change after any
+    /// completion.
     #[must_use]
     #[inline]
     pub(crate) fn poll_receives(&mut self) -> u32 {

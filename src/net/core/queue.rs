@@ -1,4 +1,5 @@
-//! Messages on their way out: each takes room in the peer's ring, and waits in the outbox until it is posted.
+//! Messages on their way out: each takes room in the peer's ring, and waits in the outbox until it
+//! is posted.
 
 use super::frame::{self, Header, Kind, Source, record_bytes};
 use super::outbound::Kept;
@@ -14,13 +15,15 @@ pub(crate) struct Unconsumed {
 }
 
 impl Core {
-    /// Queues a message of several parts if there is room for it; it has at most [`eager_max`](Self::eager_max) bytes in all.
+    /// Queues a message of several parts if there is room for it; it has at most
+    /// [`eager_max`](Self::eager_max) bytes in all.
     pub(crate) fn queue(&mut self, parts: &[&[u8]]) -> bool {
         let len: usize = parts.iter().map(|part| part.len()).sum();
         self.queue_record(Kind::Message, len, parts)
     }
 
-    /// Where the payload of the next message of `len` bytes is to be written in the staging memory, if there is room for it.
+    /// Where the payload of the next message of `len` bytes is to be written in the staging memory,
+    /// if there is room for it.
     pub(crate) fn find_room(&self, len: usize) -> Option<u64> {
         let room = self.outbound.find(u32::try_from(record_bytes(len)).ok()?)?;
         Some(u64::from(room.offset) + frame::HEADER as u64)
@@ -41,8 +44,8 @@ impl Core {
         self.kept_from = self.outbound.head();
     }
 
-    /// The messages that the peer has not consumed, as far as is known, oldest first. They must have been queued: one that is
-    /// posted at once, inline, and one that was lent, is not kept.
+    /// The messages that the peer has not consumed, as far as is known, oldest first. They must
+    /// have been queued: one that is posted at once, inline, and one that was lent, is not kept.
     pub(crate) fn unconsumed(&self) -> Unconsumed {
         let size = u64::from(self.peer.size);
         let queued = self.outbox.iter().filter_map(|out| match out {
@@ -81,8 +84,9 @@ impl Core {
         queued
     }
 
-    /// Queues a message of `len` bytes whose payload is lent: it lies elsewhere, and stays as it is until
-    /// [`lent_done`](Self::lent_done) is greater than the number that is returned. `None` if there is no room.
+    /// Queues a message of `len` bytes whose payload is lent: it lies elsewhere, and stays as it is
+    /// until [`lent_done`](Self::lent_done) is greater than the number that is returned. `None` if
+    /// there is no room.
     pub(crate) fn queue_lent(&mut self, len: usize) -> Option<u64> {
         let payload = u32::try_from(len).ok()?;
         let records = self.begin_record(Kind::Message, len, &[])?;
@@ -109,7 +113,8 @@ impl Core {
         true
     }
 
-    /// Takes room for a record, and writes its header and the parts of its payload that are given to the staging memory.
+    /// Takes room for a record, and writes its header and the parts of its payload that are given
+    /// to the staging memory.
     fn begin_record(&mut self, kind: Kind, len: usize, parts: &[&[u8]]) -> Option<Records> {
         debug_assert!(len <= self.eager_max(), "larger messages are read by the peer");
         let (bytes, len) = (u32::try_from(record_bytes(len)).ok()?, u32::try_from(len).ok()?);
@@ -123,8 +128,8 @@ impl Core {
         Some(Records::new(room, bytes, u32::from(kind == Kind::Message)))
     }
 
-    /// Takes room for a message of `len` bytes and posts it at once, without staging: its record goes inline. `None` if
-    /// something waits before it, or there is no room.
+    /// Takes room for a message of `len` bytes and posts it at once, without staging: its record
+    /// goes inline. `None` if something waits before it, or there is no room.
     #[inline]
     pub(crate) fn post_now(&mut self, len: usize) -> Option<Post> {
         let bytes = u32::try_from(record_bytes(len)).ok()?;

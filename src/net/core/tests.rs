@@ -266,7 +266,8 @@ impl Side {
         }
     }
 
-    /// A program that closes: it takes what comes, and ends when its messages are delivered or cannot be.
+    /// A program that closes: it takes what comes, and ends when its messages are delivered or
+    /// cannot be.
     fn close(&mut self) {
         if self.is_dead {
             return;
@@ -498,7 +499,8 @@ fn judge(plan: &Plan, sides: &[Side; 2], all: &[Vec<Vec<u8>>; 2], outcome: &mut 
     }
 }
 
-/// Messages that a side does not count as undelivered have arrived, and a side that closes counts none.
+/// Messages that a side does not count as undelivered have arrived, and a side that closes counts
+/// none.
 fn judge_undelivered(sides: &[Side; 2], all: &[Vec<Vec<u8>>; 2], outcome: &mut Outcome) {
     for at in [0, 1] {
         let (side, peer) = (&sides[at], &sides[1 - at]);
@@ -522,7 +524,8 @@ fn judge_undelivered(sides: &[Side; 2], all: &[Vec<Vec<u8>>; 2], outcome: &mut O
     }
 }
 
-/// What a side keeps of its queued messages is the last of them, and whatever it does not keep the peer has received.
+/// What a side keeps of its queued messages is the last of them, and whatever it does not keep the
+/// peer has received.
 fn judge_kept(side: &Side, sent: &[Vec<u8>], received: usize, outcome: &mut Outcome) {
     let core = side.core.as_ref().unwrap();
     let is_eager = |message: &&Vec<u8>| {

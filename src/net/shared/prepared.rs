@@ -25,7 +25,8 @@ pub(in crate::net) struct Prepared {
 }
 
 impl Prepared {
-    /// Creates a queue pair with its receives, a ring, and a directory of what is published from the start.
+    /// Creates a queue pair with its receives, a ring, and a directory of what is published from
+    /// the start.
     pub(in crate::net) fn new(
         pd: &Pd,
         config: &Config,

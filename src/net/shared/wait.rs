@@ -1,4 +1,5 @@
-//! How threads wait: each polls for a while; then one sleeps on the completion channel, the others on a condition variable.
+//! How threads wait: each polls for a while; then one sleeps on the completion channel, the others
+//! on a condition variable.
 
 use std::sync::{MutexGuard, PoisonError};
 use std::time::Duration;
@@ -53,7 +54,8 @@ impl Shared {
         }
     }
 
-    /// Sleeps until there may be progress. If nothing comes for a while, the peer's NIC has to show that it is there.
+    /// Sleeps until there may be progress. If nothing comes for a while, the peer's NIC has to show
+    /// that it is there.
     fn sleep<'a>(
         &'a self,
         mut state: MutexGuard<'a, State>,

@@ -1,7 +1,7 @@
 //! The shared word under the C11 memory model: every interleaving of two or three threads.
 //!
-//! `RUSTFLAGS="--cfg loom" cargo test --lib --target-dir target/loom loom_tests`. The numbers are those of the
-//! [word's](super::word) reasons why no wake-up is lost.
+//! `RUSTFLAGS="--cfg loom" cargo test --lib --target-dir target/loom loom_tests`. The numbers are
+//! those of the [word's](super::word) reasons why no wake-up is lost.
 
 use loom::sync::atomic::{AtomicBool, Ordering};
 use loom::sync::{Arc, Condvar, Mutex};
@@ -10,8 +10,8 @@ use loom::thread;
 use super::word::{DeferredTx, SharedWord, SleepKind};
 use crate::time::Instant;
 
-/// Checks every interleaving with at most three preemptions: threads that take turns in finding the TX lock taken could go
-/// on for ever.
+/// Checks every interleaving with at most three preemptions: threads that take turns in finding the
+/// TX lock taken could go on for ever.
 fn model(run: impl Fn() + Send + Sync + 'static) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(3);
@@ -268,7 +268,8 @@ fn claim_wakes_the_progress_thread_for_what_is_deferred() {
                 }
             })
         };
-        // The progress thread drives by itself: it transmits and sleeps until it is woken, and takes over again.
+        // The progress thread drives by itself: it transmits and sleeps until it is woken, and
+        // takes over again.
         model.word.take_over();
         model.word.take_deferred();
         model.transmit();

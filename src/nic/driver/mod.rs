@@ -1,7 +1,8 @@
 //! Decides who receives, transmits, sleeps and wakes: a state machine without IO, clock or thread.
 //!
-//! A thread that polls a CQ drives the NIC itself: it receives what has arrived and transmits what is to be sent. The
-//! progress thread drives for programs that do not poll. [`Driver`] decides what the progress thread does next:
+//! A thread that polls a CQ drives the NIC itself: it receives what has arrived and transmits what
+//! is to be sent. The progress thread drives for programs that do not poll. [`Driver`] decides what
+//! the progress thread does next:
 //!
 //! | state | program | progress thread | posted requests are sent |
 //! |---|---|---|---|
@@ -9,10 +10,11 @@
 //! | `BusyPolled` | polls, and keeps up | sleeps; [checks](poller) at growing intervals that it still polls | with the next poll |
 //! | `Assisted` | polls, but let packets wait | sleeps until packets come, and receives those that the program leaves | with the next poll, or within about a millisecond |
 //!
-//! The thread performs an [`Action`], reports the [`Event`] that came of it, and gets the next action. What other threads
-//! tell it goes through the [shared word](word), which says why no wake-up is lost. What they poll is a hint
-//! ([`Polls`]): a stale value makes the NIC slow for a few milliseconds and never stops it, because every sleep while a
-//! poller drives is short: after 5.4 ms without a poll the progress thread has received and transmitted what there was.
+//! The thread performs an [`Action`], reports the [`Event`] that came of it, and gets the next
+//! action. What other threads tell it goes through the [shared word](word), which says why no
+//! wake-up is lost. What they poll is a hint ([`Polls`]): a stale value makes the NIC slow for a
+//! few milliseconds and never stops it, because every sleep while a poller drives is short: after
+//! 5.4 ms without a poll the progress thread has received and transmitted what there was.
 
 mod poller;
 mod polls;
@@ -35,8 +37,8 @@ pub(super) use self::signals::Signals;
 pub(super) use self::word::{DeferredTx, SleepKind};
 use crate::time::Instant;
 
-/// Time that a program that polled before, and may be reading memory now, has to receive by itself what arrived, and then
-/// to reply before it is acknowledged.
+/// Time that a program that polled before, and may be reading memory now, has to receive by itself
+/// what arrived, and then to reply before it is acknowledged.
 const COURTESY: Duration = Duration::from_micros(200);
 
 /// Time after its last poll for which a busy poller is expected to poll again.
@@ -45,8 +47,8 @@ const RECENT: Duration = Duration::from_millis(1);
 /// Time after its last poll for which a program is given [`COURTESY`].
 const AWAY: Duration = Duration::from_millis(5);
 
-/// Maximum time that packets and deferred TX wait for a poller that does not poll any more: a check interval, then the
-/// time to listen, then the courtesy before it receives and before it transmits.
+/// Maximum time that packets and deferred TX wait for a poller that does not poll any more: a check
+/// interval, then the time to listen, then the courtesy before it receives and before it transmits.
 #[cfg(all(test, not(loom)))]
 const UNATTENDED_MAX: Duration =
     CHECK_INTERVAL_MAX.saturating_add(RECENT).saturating_add(COURTESY).saturating_add(COURTESY);
@@ -54,9 +56,11 @@ const UNATTENDED_MAX: Duration =
 /// What the progress thread does next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Action {
-    /// Drives the NIC from now on: receives what has arrived and runs expired timers. Reports [`Event::Received`].
+    /// Drives the NIC from now on: receives what has arrived and runs expired timers. Reports
+    /// [`Event::Received`].
     TakeOver {
-        /// Whether the program has to poll [`STEADY_AGAIN`] times before it counts as a busy poller.
+        /// Whether the program has to poll [`STEADY_AGAIN`] times before it counts as a busy
+        /// poller.
         restart_polls: bool,
     },
     /// Receives what has arrived, beside a poller. Reports [`Event::Received`].
@@ -72,7 +76,8 @@ pub(super) enum Action {
 pub(super) enum Sleep {
     /// Until a packet arrives, or the next deadline of the engine or the link.
     UntilDue,
-    /// Until `until`, and, if `for_packets`, a packet arrives. A poller drives meanwhile if `polled`.
+    /// Until `until`, and, if `for_packets`, a packet arrives. A poller drives meanwhile if
+    /// `polled`.
     Until { until: Instant, for_packets: bool, polled: bool },
 }
 
@@ -256,8 +261,8 @@ impl Driver {
         self.sleep(state(Step::Listening), RECENT, true, view)
     }
 
-    /// There is something to do. A poller that is left alone did not poll for a whole check interval; one that is
-    /// assisted may be about to.
+    /// There is something to do. A poller that is left alone did not poll for a whole check
+    /// interval; one that is assisted may be about to.
     fn attend(&mut self, state: fn(Step) -> State, view: &impl View) -> Action {
         match state(Step::Yielding) {
             yielding @ State::Assisted(_) => self.wait(yielding, COURTESY, view),

@@ -1,24 +1,26 @@
 //! Predicts from recent polling whether the program will keep polling.
 //!
-//! Most programs that busy-poll do so until they have the completion that they wait for, and need no help. Some poll
-//! until a request of theirs completes, and then read memory until a peer has written there: no thread of theirs receives
-//! meanwhile. A program does not announce which kind it is, but it usually does what it did before. So the progress
-//! thread checks now and then whether packets had to wait although the program was running. The check interval grows
-//! while none had to, because where cores are scarce every check takes the core from the poller. After packets had to
-//! wait, the progress thread assists: it listens beside the poller.
+//! Most programs that busy-poll do so until they have the completion that they wait for, and need
+//! no help. Some poll until a request of theirs completes, and then read memory until a peer has
+//! written there: no thread of theirs receives meanwhile. A program does not announce which kind it
+//! is, but it usually does what it did before. So the progress thread checks now and then whether
+//! packets had to wait although the program was running. The check interval grows while none had
+//! to, because where cores are scarce every check takes the core from the poller. After packets had
+//! to wait, the progress thread assists: it listens beside the poller.
 
 use std::time::Duration;
 
 use crate::time::Instant;
 
-/// Number of polls, without a CQ event requested in between, after which a program counts as a busy poller.
+/// Number of polls, without a CQ event requested in between, after which a program counts as a busy
+/// poller.
 pub(in crate::nic) const STEADY: u64 = 64;
 
 /// Number of polls that a program which stopped and began again needs to count as a busy poller.
 pub(in crate::nic) const STEADY_AGAIN: u64 = 16;
 
-/// Number of polls since the last check below which a program is no longer a busy poller: one per `POLL_INTERVAL` since
-/// then, and at most `POLLS_MAX`.
+/// Number of polls since the last check below which a program is no longer a busy poller: one per
+/// `POLL_INTERVAL` since then, and at most `POLLS_MAX`.
 const POLLS_MAX: u128 = 16;
 const POLL_INTERVAL: Duration = Duration::from_micros(64);
 
@@ -40,14 +42,16 @@ pub(super) struct PollerState {
 }
 
 impl PollerState {
-    /// Returns whether the program busy-polls, given its number of polls: not if it polls now and then.
+    /// Returns whether the program busy-polls, given its number of polls: not if it polls now and
+    /// then.
     pub(super) fn is_busy_polling(&self, now: Instant, polls: u64) -> bool {
         let intervals = now.saturating_since(self.checked_at).as_nanos() / POLL_INTERVAL.as_nanos();
         let since = u128::from(polls.wrapping_sub(self.polls));
         polls >= STEADY && (self.keeps_up_since.is_none() || since >= intervals.min(POLLS_MAX))
     }
 
-    /// Begins a check interval of a busy poller. Returns its length, or `None` if the progress thread must assist.
+    /// Begins a check interval of a busy poller. Returns its length, or `None` if the progress
+    /// thread must assist.
     pub(super) fn begin_check(
         &mut self,
         now: Instant,

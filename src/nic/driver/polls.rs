@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use crate::time::Instant;
 
-/// Counts polls. Threads that poll at the same time may lose counts: it says whether the program polls, and not how often
-/// exactly.
+/// Counts polls. Threads that poll at the same time may lose counts: it says whether the program
+/// polls, and not how often exactly.
 #[derive(Debug)]
 pub(in crate::nic) struct PollCounter {
     /// Number of polls since a CQ event was last requested.

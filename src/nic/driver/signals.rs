@@ -9,7 +9,8 @@ use rustix::event::{EventfdFlags, eventfd};
 use super::word::{DeferredTx, MustRing, SharedWord, SleepKind, Word};
 use crate::time::Instant;
 
-/// The [shared word](super::word), and the descriptor that wakes the progress thread where the word says so.
+/// The [shared word](super::word), and the descriptor that wakes the progress thread where the word
+/// says so.
 #[derive(Debug)]
 pub(in crate::nic) struct Signals {
     word: SharedWord,
@@ -18,7 +19,8 @@ pub(in crate::nic) struct Signals {
     progress_thread: AtomicUsize,
 }
 
-/// A number that no other thread has, and that is not 0. Unlike `std::thread::current`, it needs no memory.
+/// A number that no other thread has, and that is not 0. Unlike `std::thread::current`, it needs no
+/// memory.
 fn current_thread() -> usize {
     thread_local!(static MARK: u8 = const { 0 });
     MARK.with(|mark| std::ptr::from_ref(mark).addr())
@@ -59,8 +61,8 @@ impl Signals {
         }
     }
 
-    /// Wakes the progress thread if it would sleep past the deadline. The caller has released the lock under which it
-    /// changed the deadline.
+    /// Wakes the progress thread if it would sleep past the deadline. The caller has released the
+    /// lock under which it changed the deadline.
     #[inline]
     pub(in crate::nic) fn wake_before(&self, deadline: Option<Instant>) {
         if deadline.is_some_and(|deadline| self.word.load().sleeps_past(deadline)) {
@@ -95,8 +97,8 @@ impl Signals {
         self.word.tx_blocked();
     }
 
-    /// The TX lock was released. Wakes the progress thread if it would sleep past the next deadline; returns whether
-    /// another thread found the lock taken.
+    /// The TX lock was released. Wakes the progress thread if it would sleep past the next
+    /// deadline; returns whether another thread found the lock taken.
     pub(in crate::nic) fn tx_released(&self, deadline: Option<Instant>) -> bool {
         let before = self.word.tx_released();
         if deadline.is_some_and(|deadline| before.sleeps_past(deadline)) {

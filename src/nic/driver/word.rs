@@ -1,4 +1,5 @@
-//! The word through which program threads and the progress thread agree on who transmits and who is woken.
+//! The word through which program threads and the progress thread agree on who transmits and who is
+//! woken.
 //!
 //! | bits | set by | cleared by | meaning |
 //! |---|---|---|---|
@@ -11,25 +12,30 @@
 //! | `STOPPED`, `FAILED` | any thread | none | the progress thread ends |
 //! | `WAKE_BEFORE` | the progress thread | the progress thread | it is woken for deadlines before this time; 0 for none |
 //!
-//! Every change is an atomic read-modify-write of the one word, so of any two changes one is the later and sees the
-//! other. No wake-up is lost because of it:
+//! Every change is an atomic read-modify-write of the one word, so of any two changes one is the
+//! later and sees the other. No wake-up is lost because of it:
 //!
-//! 1. **Deferred TX.** [`defer`](SharedWord::defer) sets `DEFERRED` only while `POLLED`. If it comes before
-//!    [`take_over`](SharedWord::take_over), the progress thread transmits; if after, it fails and its caller transmits.
-//! 2. **Wake token.** A `WAKE` before [`try_sleep`](SharedWord::try_sleep) refuses the sleep. A later one sees `SLEEPING`,
-//!    and the doorbell ends the sleep.
-//! 3. **Deadlines.** A thread that changes a deadline does so under a lock, releases it, and then reads `WAKE_BEFORE`. The
-//!    progress thread writes `WAKE_BEFORE`, and then reads the deadlines under the same locks. The lock orders the two:
-//!    either the progress thread sees the deadline, or the other thread sees `WAKE_BEFORE`.
-//! 4. **TX lock.** A thread that finds it taken sets `TX_PENDING` and tries once more. The holder releases the lock, clears
-//!    `TX_PENDING`, and transmits once more if it was set. If it was cleared before it was set, the lock was free by then.
-//! 5. **Events.** [`arm`](SharedWord::arm) sets `ARMED`. If it comes before the progress thread falls asleep to wait for a
-//!    poller, the sleep is refused; if after, it sees the sleep and wakes the thread.
-//! 6. **Busy pollers.** [`claim`](SharedWord::claim) sets `POLLED` only together with `WAKE`: the progress thread decides
-//!    again, and takes over what was deferred meanwhile if it decides otherwise.
+//! 1. **Deferred TX.** [`defer`](SharedWord::defer) sets `DEFERRED` only while `POLLED`. If it
+//!    comes before [`take_over`](SharedWord::take_over), the progress thread transmits; if after,
+//!    it fails and its caller transmits.
+//! 2. **Wake token.** A `WAKE` before [`try_sleep`](SharedWord::try_sleep) refuses the sleep. A
+//!    later one sees `SLEEPING`, and the doorbell ends the sleep.
+//! 3. **Deadlines.** A thread that changes a deadline does so under a lock, releases it, and then
+//!    reads `WAKE_BEFORE`. The progress thread writes `WAKE_BEFORE`, and then reads the deadlines
+//!    under the same locks. The lock orders the two: either the progress thread sees the deadline,
+//!    or the other thread sees `WAKE_BEFORE`.
+//! 4. **TX lock.** A thread that finds it taken sets `TX_PENDING` and tries once more. The holder
+//!    releases the lock, clears `TX_PENDING`, and transmits once more if it was set. If it was
+//!    cleared before it was set, the lock was free by then.
+//! 5. **Events.** [`arm`](SharedWord::arm) sets `ARMED`. If it comes before the progress thread
+//!    falls asleep to wait for a poller, the sleep is refused; if after, it sees the sleep and
+//!    wakes the thread.
+//! 6. **Busy pollers.** [`claim`](SharedWord::claim) sets `POLLED` only together with `WAKE`: the
+//!    progress thread decides again, and takes over what was deferred meanwhile if it decides
+//!    otherwise.
 //!
-//! Changes are `AcqRel`: a thread that sees a bit sees what was done before it was set. Plain reads are `Relaxed`: they are
-//! hints, or ordered by a lock (3).
+//! Changes are `AcqRel`: a thread that sees a bit sees what was done before it was set. Plain reads
+//! are `Relaxed`: they are hints, or ordered by a lock (3).
 
 #[cfg(all(test, loom))]
 use loom::sync::atomic::{AtomicU64, Ordering};
@@ -58,8 +64,9 @@ const UNIT_SHIFT: u32 = 4;
 pub(in crate::nic) enum DeferredTx {
     #[default]
     None,
-    /// Responses wait for a poll that finds nothing, or for the second that finds something: a program that polls one
-    /// CQ after the other posts its own replies when it has polled all, and the responses go out with them.
+    /// Responses wait for a poll that finds nothing, or for the second that finds something: a
+    /// program that polls one CQ after the other posts its own replies when it has polled all, and
+    /// the responses go out with them.
     Responses,
     /// Requests wait for the next poll.
     Requests,
@@ -211,7 +218,8 @@ impl SharedWord {
         self.update(none).map_or(DeferredTx::None, Word::deferred)
     }
 
-    /// A busy poller drives from now on, unless a CQ event was requested meanwhile. The progress thread is woken.
+    /// A busy poller drives from now on, unless a CQ event was requested meanwhile. The progress
+    /// thread is woken.
     pub(in crate::nic) fn claim(&self) -> MustRing {
         let polled = |word: Word| if word.has(ARMED) { word.0 } else { word.0 | POLLED };
         let claimed = self.update(|word| Some(Word(polled(word) | WAKE)));
@@ -232,8 +240,8 @@ impl SharedWord {
         self.set(TX_PENDING);
     }
 
-    /// The TX lock was released. The word before says whether there is more to transmit, and until when the progress
-    /// thread sleeps.
+    /// The TX lock was released. The word before says whether there is more to transmit, and until
+    /// when the progress thread sleeps.
     pub(in crate::nic) fn tx_released(&self) -> Word {
         Word(self.0.fetch_and(!TX_PENDING, Ordering::AcqRel))
     }
@@ -262,8 +270,8 @@ impl SharedWord {
         self.0.fetch_and(!POLLED, Ordering::AcqRel);
     }
 
-    /// The progress thread falls asleep. Returns false if it must not: it was woken, or a CQ event was requested since it
-    /// decided to wait for a poller. The wake token is taken then.
+    /// The progress thread falls asleep. Returns false if it must not: it was woken, or a CQ event
+    /// was requested since it decided to wait for a poller. The wake token is taken then.
     #[must_use]
     pub(in crate::nic) fn try_sleep(&self, kind: SleepKind) -> bool {
         // A program that waits for an event is served in a sleep until due, and in no other.

@@ -1,8 +1,8 @@
 //! Hosts that the network takes long to reach, from all others.
 //!
 //! A host that is far away is not slow. So the times of a host are compared with those of the other
-//! hosts of its rack, which are as far from everything as it is, and the times of a pair with those of
-//! earlier rounds.
+//! hosts of its rack, which are as far from everything as it is, and the times of a pair with those
+//! of earlier rounds.
 
 use core::time::Duration;
 use std::collections::{BTreeMap, BTreeSet};

@@ -1,8 +1,8 @@
 //! Latency: hosts that take long, and paths that are slower than others of the same pair.
 //!
-//! How far two hosts are from each other is not known, so that the times of a path are compared with those of the other
-//! paths of the same pair alone. What a host takes itself does not depend on the distance: it is compared with what other
-//! hosts take.
+//! How far two hosts are from each other is not known, so that the times of a path are compared
+//! with those of the other paths of the same pair alone. What a host takes itself does not depend
+//! on the distance: it is compared with what other hosts take.
 
 use core::time::Duration;
 use std::collections::{BTreeMap, BTreeSet};
@@ -101,7 +101,8 @@ pub(super) fn find_slow_paths(mesh: &Mesh, thresholds: &Thresholds) -> Vec<Findi
         best.entry(cell.pair()).and_modify(|it| *it = median.min(*it)).or_insert(median);
     }
     let is_bad = |cell: &Cell| {
-        // Nearly all times of a slow path are longer than what is usual on the other: a busy host slows only some.
+        // Nearly all times of a slow path are longer than what is usual on the other: a busy host
+        // slows only some.
         let (low, best) = (cell.stats.network.percentile(10.0), best.get(&cell.pair()));
         let Some((low, best)) = low.zip(best.copied()) else { return false };
         is_slow(low, best, thresholds.slow_path, thresholds)

@@ -1,9 +1,10 @@
 //! Loss: which host or path it belongs to.
 //!
-//! A NIC that drops packets drops those of all its peers and source ports at the same rate. A link or a switch on one ECMP path
-//! drops packets of some pairs and source ports, and none of the others. Dispersion distinguishes the two: the variance of the loss
-//! rates among a host's cells, compared with the variance that chance alone causes. A bad NIC drops packets in both directions. If only
-//! probes towards a host are lost, the host does not answer.
+//! A NIC that drops packets drops those of all its peers and source ports at the same rate. A link
+//! or a switch on one ECMP path drops packets of some pairs and source ports, and none of the
+//! others. Dispersion distinguishes the two: the variance of the loss rates among a host's cells,
+//! compared with the variance that chance alone causes. A bad NIC drops packets in both directions.
+//! If only probes towards a host are lost, the host does not answer.
 
 use std::collections::BTreeSet;
 
@@ -116,12 +117,14 @@ fn suspects(mesh: &Mesh, open: &[usize], thresholds: &Thresholds) -> Vec<Suspect
     bad
 }
 
-/// Whether the losses of the suspects are spread over their cells by chance alone. All suspects that lose at least half as
-/// much as the worst are looked at together: if one link is the cause, they all have it.
+/// Whether the losses of the suspects are spread over their cells by chance alone. All suspects
+/// that lose at least half as much as the worst are looked at together: if one link is the cause,
+/// they all have it.
 fn is_uniform(mesh: &Mesh, open: &[usize], suspects: &[Suspect]) -> bool {
     let Some(worst) = suspects.first() else { return true };
     let alike = suspects.iter().filter(|it| it.sum.rate() * 2.0 >= worst.sum.rate());
-    // The cells of a single bad host are alike; those of its peers are not, because only some are with the bad host.
+    // The cells of a single bad host are alike; those of its peers are not, because only some are
+    // with the bad host.
     let own = dispersion(mesh, open, [worst].into_iter());
     let together = dispersion(mesh, open, alike);
     own.is_by_chance() && (together.is_by_chance() || explains_others(mesh, open, worst, suspects))
@@ -143,7 +146,8 @@ struct Dispersion {
 }
 
 impl Dispersion {
-    /// Whether chance explains it: the mean of chi-squared is its degrees of freedom, its variance twice that.
+    /// Whether chance explains it: the mean of chi-squared is its degrees of freedom, its variance
+    /// twice that.
     fn is_by_chance(self) -> bool {
         self.chi_squared <= self.freedom + SIGMAS * (2.0 * self.freedom).sqrt()
     }
@@ -176,7 +180,8 @@ fn dispersion<'s>(
 /// The two roles of a host, each by whose it is in a cell.
 const ROLES: [fn(&Cell) -> usize; 2] = [|cell| cell.from, |cell| cell.to];
 
-/// Whether only one role of a host loses probes: of those that it sends, and of those that it answers.
+/// Whether only one role of a host loses probes: of those that it sends, and of those that it
+/// answers.
 fn is_one_sided([from, to]: [Sum; 2]) -> bool {
     if from.sent == 0.0 || to.sent == 0.0 {
         return false;

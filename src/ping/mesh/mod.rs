@@ -1,8 +1,8 @@
 //! What the probes between the hosts of a fleet tell: a bad NIC, a bad path, a slow host.
 //!
-//! A [`Mesh`] holds what became of the probes between its hosts, by pair and path. [`diagnose`] is a function of it, and of
-//! nothing else: it compares hosts with each other and the paths of a pair with each other, and names what differs, with its
-//! evidence.
+//! A [`Mesh`] holds what became of the probes between its hosts, by pair and path. [`diagnose`] is
+//! a function of it, and of nothing else: it compares hosts with each other and the paths of a pair
+//! with each other, and names what differs, with its evidence.
 //!
 //! | finding | is concluded from |
 //! |---|---|
@@ -116,8 +116,8 @@ impl Mesh {
         self.racks.get(host)?.as_deref()
     }
 
-    /// Returns the median network times of the pairs that have enough of them, for later rounds to be
-    /// compared with.
+    /// Returns the median network times of the pairs that have enough of them, for later rounds to
+    /// be compared with.
     pub fn times_of_pairs(&self, thresholds: &Thresholds) -> BTreeMap<(usize, usize), Duration> {
         distance::times_of_pairs(self, thresholds)
     }
@@ -233,8 +233,8 @@ pub struct Finding {
     pub fault: Fault,
     /// How it shows.
     pub symptom: Symptom,
-    /// The hosts it is about: the one that is bad, both of a pair, or, of bad paths, those that all of them lead to or come
-    /// from. None if bad paths have no hosts in common.
+    /// The hosts it is about: the one that is bad, both of a pair, or, of bad paths, those that all
+    /// of them lead to or come from. None if bad paths have no hosts in common.
     pub hosts: Vec<usize>,
     /// The bad paths, as indices of the cells.
     pub paths: Vec<usize>,
@@ -304,8 +304,8 @@ fn counted(number: usize, noun: &str) -> String {
     }
 }
 
-/// The fewest hosts, found greedily, that all these cells but one in twenty lead to or come from; none if it takes more than
-/// half of all hosts.
+/// The fewest hosts, found greedily, that all these cells but one in twenty lead to or come from;
+/// none if it takes more than half of all hosts.
 fn common_hosts(mesh: &Mesh, cells: &[usize]) -> Vec<usize> {
     let mut open: Vec<&Cell> = cells.iter().filter_map(|&at| mesh.cells.get(at)).collect();
     let enough = open.len() / 20;

@@ -4,7 +4,8 @@ use super::*;
 use crate::ping::sample::{Ending, Stamps};
 use crate::time::Instant;
 
-/// A mesh of so many hosts that all probe each other on two paths, 100 times; `stats` says what became of it.
+/// A mesh of so many hosts that all probe each other on two paths, 100 times; `stats` says what
+/// became of it.
 fn mesh(hosts: usize, stats: impl Fn(usize, usize, u16) -> PathStats) -> Mesh {
     let mut mesh = Mesh::new((0..hosts).map(|host| format!("host{host}")));
     for (from, to) in (0..hosts).flat_map(|from| (0..hosts).map(move |to| (from, to))) {

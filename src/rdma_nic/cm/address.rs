@@ -5,7 +5,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 /// Bytes of a `struct sockaddr_storage`.
 const BYTES: usize = 128;
 
-/// An address and port in the layout of C: the family in the order of the machine, the rest in the order of the wire.
+/// An address and port in the layout of C: the family in the order of the machine, the rest in the
+/// order of the wire.
 #[derive(Clone, Copy, Debug)]
 #[repr(C, align(8))]
 pub(in crate::rdma_nic) struct Storage([u8; BYTES]);

@@ -71,12 +71,14 @@ pub(crate) struct Event {
     pub(crate) request: Option<SystemId>,
 }
 
-/// An id for a listener or a reliable connection. Dropping it destroys it, and the kernel tells the peer.
+/// An id for a listener or a reliable connection. Dropping it destroys it, and the kernel tells the
+/// peer.
 #[derive(Debug)]
 pub(crate) struct SystemId {
     library: &'static CmLibrary,
     at: NonNull<rdma_cm_id>,
-    /// Held during each call with the id or its channel: the library changes what an id holds while it takes an event.
+    /// Held during each call with the id or its channel: the library changes what an id holds while
+    /// it takes an event.
     lock: Mutex<()>,
     channel: EventChannel,
     /// The device that it must belong to.
@@ -108,8 +110,9 @@ impl SystemId {
         Ok(Self { library, at, lock: Mutex::default(), channel, device })
     }
 
-    /// Takes over the id of a request, which is on the channel of `listener`, whose lock is held. It gets a channel of its
-    /// own. `None` if it belongs to another device, which rejects it, or is gone.
+    /// Takes over the id of a request, which is on the channel of `listener`, whose lock is held.
+    /// It gets a channel of its own. `None` if it belongs to another device, which rejects it, or
+    /// is gone.
     fn of_request(listener: &Self, at: *mut rdma_cm_id) -> Option<Self> {
         let at = NonNull::new(at)?;
         let library = listener.library;
@@ -121,8 +124,8 @@ impl SystemId {
         };
         let device = Arc::clone(&listener.device);
         let id = Self { library, at, lock: Mutex::default(), channel, device };
-        // SAFETY: nothing else has the id; its events are on a channel that no thread reads, because the listener's lock is
-        // held; and none of them waits to be acknowledged.
+        // SAFETY: nothing else has the id; its events are on a channel that no thread reads,
+        // because the listener's lock is held; and none of them waits to be acknowledged.
         #[expect(unsafe_code, reason = "see above")]
         let code = unsafe { (library.migrate_id)(id.at.as_ptr(), id.channel.at()) };
         (done("rdma_migrate_id", code).is_ok() && id.is_own_device(&id.hold())).then_some(id)
@@ -159,7 +162,8 @@ impl SystemId {
         if name.is_null() {
             return false;
         }
-        // SAFETY: the library's name of a device ends with a zero, and is there as long as the device is.
+        // SAFETY: the library's name of a device ends with a zero, and is there as long as the
+        // device is.
         #[expect(unsafe_code, reason = "see above")]
         let name = unsafe { CStr::from_ptr(name) };
         name.to_bytes() == self.device.name.as_bytes() && port_num == PORT.0
@@ -240,7 +244,8 @@ impl SystemId {
     pub(crate) fn connect(&self, param: &ConnParam<'_>) -> Result<(), CallError> {
         let mut param = to_c("rdma_connect", param)?;
         self.call("rdma_connect", |library, id| {
-            // SAFETY: the id lives, and the parameters with their data are there until this returns.
+            // SAFETY: the id lives, and the parameters with their data are there until this
+            // returns.
             #[expect(unsafe_code, reason = "see above")]
             unsafe {
                 (library.connect)(id, &raw mut param)
@@ -251,7 +256,8 @@ impl SystemId {
     pub(crate) fn accept(&self, param: &ConnParam<'_>) -> Result<(), CallError> {
         let mut param = to_c("rdma_accept", param)?;
         self.call("rdma_accept", |library, id| {
-            // SAFETY: the id lives, and the parameters with their data are there until this returns.
+            // SAFETY: the id lives, and the parameters with their data are there until this
+            // returns.
             #[expect(unsafe_code, reason = "see above")]
             unsafe {
                 (library.accept)(id, &raw mut param)
@@ -325,7 +331,8 @@ impl SystemId {
             #[expect(unsafe_code, reason = "see above")]
             let event = unsafe { *at.as_ptr() };
             let copied = copy(&event);
-            // SAFETY: it is the event that was just taken, for the first time; nothing of it is used afterwards.
+            // SAFETY: it is the event that was just taken, for the first time; nothing of it is
+            // used afterwards.
             #[expect(unsafe_code, reason = "see above")]
             let _: c_int = unsafe { (self.library.ack_cm_event)(at.as_ptr()) };
             if let Some(copied) = self.complete(copied, event.id, &held) {
@@ -334,8 +341,8 @@ impl SystemId {
         }
     }
 
-    /// Adds the id of a request to its event, and makes an error of an address that another device leads to. `None` if the
-    /// event is none for this id.
+    /// Adds the id of a request to its event, and makes an error of an address that another device
+    /// leads to. `None` if the event is none for this id.
     fn complete(
         &self,
         event: Option<Event>,
@@ -365,8 +372,8 @@ impl AsFd for SystemId {
 
 impl Drop for SystemId {
     fn drop(&mut self) {
-        // SAFETY: a `&mut` proves that nothing else uses the id, and none of its events waits to be acknowledged. The channel
-        // is dropped after it.
+        // SAFETY: a `&mut` proves that nothing else uses the id, and none of its events waits to be
+        // acknowledged. The channel is dropped after it.
         #[expect(unsafe_code, reason = "see above")]
         let _: c_int = unsafe { (self.library.destroy_id)(self.at.as_ptr()) };
     }
@@ -401,18 +408,20 @@ fn to_c(call: &'static str, param: &ConnParam<'_>) -> Result<rdma_conn_param, Ca
     })
 }
 
-/// An event of a reliable connection that is not acknowledged yet, copied; `None` if it is of a kind that is not known.
+/// An event of a reliable connection that is not acknowledged yet, copied; `None` if it is of a
+/// kind that is not known.
 fn copy(event: &rdma_cm_event) -> Option<Event> {
     let kind = EventKind::from_code(event.event)?;
-    // SAFETY: ids here are for reliable connections, whose events have these parameters; all of them are numbers and a
-    // pointer, of which every pattern of bits is one.
+    // SAFETY: ids here are for reliable connections, whose events have these parameters; all of
+    // them are numbers and a pointer, of which every pattern of bits is one.
     #[expect(unsafe_code, reason = "see above")]
     let conn = unsafe { event.param.conn };
     let data: *const u8 = conn.private_data.cast();
     let private_data = if data.is_null() || conn.private_data_len == 0 {
         PrivateData::NONE
     } else {
-        // SAFETY: so many bytes are there until the event is acknowledged, which the caller does later.
+        // SAFETY: so many bytes are there until the event is acknowledged, which the caller does
+        // later.
         #[expect(unsafe_code, reason = "see above")]
         PrivateData::of(unsafe {
             core::slice::from_raw_parts(data, usize::from(conn.private_data_len))

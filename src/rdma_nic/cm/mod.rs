@@ -1,9 +1,10 @@
 //! Connections of a real RNIC: the kernel's connection manager, through the system's `librdmacm`.
 //!
-//! `librdmacm` opens devices for itself. An id of it belongs to an open device that is not the one of [`RdmaNic`], and
-//! nothing of that is used here but its name: queue pairs stay those of the `RdmaNic`, are named by their number in
-//! `rdma_connect` and `rdma_accept`, and are moved to RTR and RTS by the attributes that `rdma_init_qp_attr` gives, as
-//! programs do that do not call `rdma_create_qp`. Both are the same device to the kernel, so that numbers of queue pairs and
+//! `librdmacm` opens devices for itself. An id of it belongs to an open device that is not the one
+//! of [`RdmaNic`], and nothing of that is used here but its name: queue pairs stay those of the
+//! `RdmaNic`, are named by their number in `rdma_connect` and `rdma_accept`, and are moved to RTR
+//! and RTS by the attributes that `rdma_init_qp_attr` gives, as programs do that do not call
+//! `rdma_create_qp`. Both are the same device to the kernel, so that numbers of queue pairs and
 //! indices of GIDs mean the same.
 //!
 //! | file | holds |

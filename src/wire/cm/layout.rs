@@ -1,4 +1,5 @@
-//! Layouts of the messages, and of the header that the RDMA connection manager puts into their private data.
+//! Layouts of the messages, and of the header that the RDMA connection manager puts into their
+//! private data.
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -10,20 +11,23 @@ use crate::wire::layout::header;
 use crate::wire::num::{Bits, EeContext, Gid, PKey, Psn, QKey, Qpn};
 
 impl Req {
-    /// The header of the RDMA connection manager at the start of the private data, if its service has one.
+    /// The header of the RDMA connection manager at the start of the private data, if its service
+    /// has one.
     pub fn ip_cm(&self) -> Option<&IpCm> {
         ip_cm_of(self.service_id(), Self::LAYOUT.private_data.slice(self.as_bytes())?)
     }
 }
 
 impl SidrReq {
-    /// The header of the RDMA connection manager at the start of the private data, if its service has one.
+    /// The header of the RDMA connection manager at the start of the private data, if its service
+    /// has one.
     pub fn ip_cm(&self) -> Option<&IpCm> {
         ip_cm_of(self.service_id(), Self::LAYOUT.private_data.slice(self.as_bytes())?)
     }
 }
 
-/// The header of the RDMA connection manager at the start of the private data of a message for `service`.
+/// The header of the RDMA connection manager at the start of the private data of a message for
+/// `service`.
 fn ip_cm_of(service: ServiceId, private: &[u8]) -> Option<&IpCm> {
     service.to_rdma_cm()?;
     IpCm::ref_from_prefix(private).ok().map(|(header, _)| header)

@@ -1,7 +1,7 @@
 //! Messages of the connection manager: the bodies of MADs of class 7.
 //!
-//! The tables follow chapter 12 of the specification, bit by bit. Each message fills the 232 bytes behind the MAD
-//! header; what it does not name is reserved.
+//! The tables follow chapter 12 of the specification, bit by bit. Each message fills the 232 bytes
+//! behind the MAD header; what it does not name is reserved.
 // Rule: C-01.1.
 
 mod layout;
@@ -107,8 +107,8 @@ pub enum Message<'a> {
 }
 
 impl<'a> Message<'a> {
-    /// The message in `body`, the bytes behind a MAD header with this attribute, or `None` if the connection
-    /// manager has no such attribute.
+    /// The message in `body`, the bytes behind a MAD header with this attribute, or `None` if the
+    /// connection manager has no such attribute.
     pub fn parse(attribute: AttributeId, body: &'a [u8]) -> Result<Option<Self>, ParseError> {
         fn view<H: super::Header>(body: &[u8]) -> Result<&H, ParseError> {
             super::view(body, 0)

@@ -1,10 +1,11 @@
 //! A frame as a capture holds it, taken apart down to the BTH, and its ICRC.
 //!
-//! Parsing goes as far as it can. What was found stands in [`Frame::layers`], what stopped it in [`Frame::error`];
-//! a frame that is simply not RoCE has no error.
+//! Parsing goes as far as it can. What was found stands in [`Frame::layers`], what stopped it in
+//! [`Frame::error`]; a frame that is simply not RoCE has no error.
 //!
-//! Most callers want the packet and never the list of layers, so the list is made only when it is asked for, by
-//! walking the frame once more. The walk itself, from the link layer to the ICRC, is in `walk`; here is what comes of it.
+//! Most callers want the packet and never the list of layers, so the list is made only when it is
+//! asked for, by walking the frame once more. The walk itself, from the link layer to the ICRC, is
+//! in `walk`; here is what comes of it.
 
 mod train;
 mod tunnel;
@@ -140,7 +141,8 @@ pub struct Frame<'a> {
 }
 
 impl<'a> Frame<'a> {
-    /// Takes `bytes` apart, a whole frame of a link of type `link`. UDP datagrams to `port` are RoCEv2.
+    /// Takes `bytes` apart, a whole frame of a link of type `link`. UDP datagrams to `port` are
+    /// RoCEv2.
     pub fn parse(link: LinkType, bytes: &'a [u8], port: u16) -> Self {
         Self::parse_cut(link, bytes, bytes.len(), port)
     }
@@ -276,8 +278,8 @@ impl<'a> Frame<'a> {
         self.bytes.len() < self.wire_len
     }
 
-    /// What is to be said of the ICRC, or `None` if this is neither RoCE nor native InfiniBand. Where a whole frame
-    /// has none, its lengths lie, which is as bad.
+    /// What is to be said of the ICRC, or `None` if this is neither RoCE nor native InfiniBand.
+    /// Where a whole frame has none, its lengths lie, which is as bad.
     pub fn icrc(&self) -> Option<IcrcVerdict> {
         self.encapsulation?;
         let (Some(packet), Some(route), Some(at)) = (&self.packet, self.route(), self.icrc_at)

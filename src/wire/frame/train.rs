@@ -26,8 +26,9 @@ const MTU_MIN: usize = 256;
 /// Maximum number of packets of a train: a datagram full of the shortest.
 pub const TRAIN_PACKETS_MAX: usize = u16::MAX as usize / PACKET_MIN;
 
-/// Maximum number of lengths whose ICRC is computed in search of that of a train's packets. A length
-/// is tried where a BTH of the same partition follows, so a payload must imitate BTHs to reach it.
+/// Maximum number of lengths whose ICRC is computed in search of that of a train's packets. A
+/// length is tried where a BTH of the same partition follows, so a payload must imitate BTHs to
+/// reach it.
 const LENGTHS_TRIED_MAX: usize = 32;
 
 /// A frame that holds several packets, and the length of those.
@@ -188,8 +189,8 @@ impl<'a> CapturedTrain<'a> {
 
     /// Returns the identification with which the ICRC of packet `index` is right, if it is there.
     ///
-    /// The kernel numbers packets from that of the frame, or gives all the same number. Packets that
-    /// were coalesced may have any; of those, the ICRC proves sixteen bits.
+    /// The kernel numbers packets from that of the frame, or gives all the same number. Packets
+    /// that were coalesced may have any; of those, the ICRC proves sixteen bits.
     fn proven_identification(&self, index: usize) -> Option<u16> {
         let packet = self.packet(index);
         if packet.len() != self.packet_len(index) || packet.len() < PACKET_MIN {

@@ -93,7 +93,8 @@ impl<'f, 'a, O: Observer> Walk<'f, 'a, O> {
         }
     }
 
-    /// The header at `offset`, which becomes a layer. What there is of a header that was cut is a layer too.
+    /// The header at `offset`, which becomes a layer. What there is of a header that was cut is a
+    /// layer too.
     pub(super) fn take<H: Header>(&mut self, offset: usize) -> Result<&'a H, ParseError> {
         self.take_as(H::LAYER, offset)
     }
@@ -153,11 +154,13 @@ impl<'f, 'a, O: Observer> Walk<'f, 'a, O> {
             offset += EXTENSION_LEN;
         }
         let content = ErfContent::of(header.kind());
-        // Two bytes of offset and padding stand before an Ethernet frame; the length on the wire does not count them.
+        // Two bytes of offset and padding stand before an Ethernet frame; the length on the wire
+        // does not count them.
         if content == ErfContent::Ethernet {
             offset += 2;
         }
-        // A record is padded to a whole number of eight bytes; the packet is as long as it was on the wire.
+        // A record is padded to a whole number of eight bytes; the packet is as long as it was on
+        // the wire.
         let end = offset + usize::from(header.wire_len());
         self.frame.bytes = self.frame.bytes.get(..end).unwrap_or(self.frame.bytes);
         self.frame.wire_len = end;
@@ -194,8 +197,8 @@ impl<'f, 'a, O: Observer> Walk<'f, 'a, O> {
         }
     }
 
-    /// IPv4 or IPv6, as the first four bits say; `announced` is what the link layer says, and what is missing if
-    /// there is nothing.
+    /// IPv4 or IPv6, as the first four bits say; `announced` is what the link layer says, and what
+    /// is missing if there is nothing.
     pub(super) fn ip_at(&mut self, announced: Layer, offset: usize) -> Result<(), ParseError> {
         match (self.frame.bytes.get(offset).map(|first| first >> 4), announced) {
             (Some(6), _) | (None, Layer::Ipv6) => self.ipv6_at(offset),
@@ -260,7 +263,8 @@ impl<'f, 'a, O: Observer> Walk<'f, 'a, O> {
         let extensions = self.frame.bytes.get(start..at).unwrap_or_default();
         self.frame.network = Some(Network::Ipv6 { header, extensions });
         self.frame.protocol = Some(next);
-        // The header of a fragment is not walked, so that nothing behind it is taken for a datagram.
+        // The header of a fragment is not walked, so that nothing behind it is taken for a
+        // datagram.
         self.after_network(next, at, end)
     }
 
@@ -355,7 +359,8 @@ impl<'f, 'a, O: Observer> Walk<'f, 'a, O> {
             None if !body.is_empty() => self.observer.found(Layer::Bth, start..start + body.len()),
             None => {}
         }
-        // A packet too short for its opcode still has an ICRC: it tells a broken sender from a broken wire.
+        // A packet too short for its opcode still has an ICRC: it tells a broken sender from a
+        // broken wire.
         if packet.is_some() && sealed && end <= self.frame.bytes.len() {
             self.observer.found(Layer::Icrc, body_end..end);
             self.frame.icrc_at = Some(body_end);
@@ -371,7 +376,8 @@ impl<'f, 'a, O: Observer> Walk<'f, 'a, O> {
     }
 }
 
-/// Whether the management datagram of a packet that begins at `start`, if it is one, is as long as it must be.
+/// Whether the management datagram of a packet that begins at `start`, if it is one, is as long as
+/// it must be.
 #[inline]
 fn check_mad(packet: &Packet<'_>, start: usize) -> Result<(), ParseError> {
     let payload = start + packet.header_len();
@@ -385,7 +391,8 @@ fn check_mad(packet: &Packet<'_>, start: usize) -> Result<(), ParseError> {
     }
 }
 
-/// Tells of the layers of a packet that begins `start` bytes into the frame, as far as they are there.
+/// Tells of the layers of a packet that begins `start` bytes into the frame, as far as they are
+/// there.
 fn note_packet<O: Observer>(observer: &mut O, packet: &Packet<'_>, start: usize) {
     if !O::LISTENS {
         return;

@@ -1,9 +1,11 @@
-//! What verbs mean: work requests executed one after the other, at once, on a network that loses nothing.
+//! What verbs mean: work requests executed one after the other, at once, on a network that loses
+//! nothing.
 //!
-//! It shares nothing with the engine but the names of verbs. Here are queues and states; [`requests`] executes what is
-//! asked of a peer, [`memory`] knows who may reach which bytes. There are no packets here, but for one thing: what a
-//! request that fails in the middle leaves behind is whole packets. Keys are numbers that count up from 0, and
-//! addresses are offsets; the driver of an engine maps them to its own.
+//! It shares nothing with the engine but the names of verbs. Here are queues and states;
+//! [`requests`] executes what is asked of a peer, [`memory`] knows who may reach which bytes. There
+//! are no packets here, but for one thing: what a request that fails in the middle leaves behind is
+//! whole packets. Keys are numbers that count up from 0, and addresses are offsets; the driver of
+//! an engine maps them to its own.
 
 mod memory;
 mod requests;
@@ -71,7 +73,8 @@ pub enum Request {
     },
     Bind {
         window: usize,
-        /// The low byte of the key that it is named by, which does not count, and of the key that it shall have.
+        /// The low byte of the key that it is named by, which does not count, and of the key that
+        /// it shall have.
         now: u8,
         low: u8,
         region: usize,
@@ -161,7 +164,8 @@ pub struct Qp {
     /// Whether it waits for a receive as long as it takes.
     pub patient: bool,
     pub sends: VecDeque<Work>,
-    /// Slots of sends that ended since the newest completion, and of those through it that was not polled.
+    /// Slots of sends that ended since the newest completion, and of those through it that was not
+    /// polled.
     pub silent: usize,
     pub unpolled: usize,
     /// How many bytes of the oldest send are at the peer already.

@@ -116,8 +116,8 @@ impl Model {
         Verdict::Done
     }
 
-    /// The peer refuses a request: its receive, if it took one, completes with `taken`, and the peer fails. Who cannot
-    /// tell keeps the receive, and goes on.
+    /// The peer refuses a request: its receive, if it took one, completes with `taken`, and the
+    /// peer fails. Who cannot tell keeps the receive, and goes on.
     fn refuse(
         &mut self,
         peer: usize,

@@ -85,8 +85,9 @@ fn way_back(open: &Context, port: u8, wc: &ibv_wc, grh: &ibv_grh) -> Result<ibv_
     Ok(ibv_ah_attr { grh, is_global: 1, port_num: port, ..ibv_ah_attr::zeroed() })
 }
 
-/// Source, destination, traffic class and flow label of a datagram: of the header of IPv6, or of that of IPv4 which lies
-/// in the second half of the room for it. What lies in the first half then is left from before.
+/// Source, destination, traffic class and flow label of a datagram: of the header of IPv6, or of
+/// that of IPv4 which lies in the second half of the room for it. What lies in the first half then
+/// is left from before.
 fn addresses(grh: &ibv_grh) -> Result<(Gid, Gid, u8, u32)> {
     let mut ipv4 = [0_u8; 20];
     ipv4[..4].copy_from_slice(&grh.sgid.raw[12..]);
@@ -180,7 +181,8 @@ unsafe extern "C" fn ibv_detach_mcast(qp: *mut ibv_qp, gid: *const ibv_gid, _lid
     })
 }
 
-/// The Ethernet address and the VLAN that a peer has. A soft NIC leaves that to the kernel, or to its link.
+/// The Ethernet address and the VLAN that a peer has. A soft NIC leaves that to the kernel, or to
+/// its link.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_resolve_eth_l2_from_gid(
     _context: *mut ibv_context,

@@ -1,4 +1,5 @@
-//! Functions of the C library in front of which this library stands: how the ones behind are found and called.
+//! Functions of the C library in front of which this library stands: how the ones behind are found
+//! and called.
 
 use std::ffi::CStr;
 use std::mem::MaybeUninit;
@@ -7,8 +8,8 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 
 use libc::c_void;
 
-/// A function of the C library behind one of this library's, found when the library is loaded, or when it is first needed: a
-/// program may call before this library is initialized.
+/// A function of the C library behind one of this library's, found when the library is loaded, or
+/// when it is first needed: a program may call before this library is initialized.
 #[derive(Debug)]
 pub(crate) struct Behind(&'static CStr, AtomicPtr<c_void>);
 
@@ -59,7 +60,8 @@ fn object_of(address: *mut c_void) -> *mut c_void {
     if is_found { unsafe { found.assume_init() }.dli_fbase } else { ptr::null_mut() }
 }
 
-/// Calls the function behind one of these, which has the same type; without one, the call fails with this value.
+/// Calls the function behind one of these, which has the same type; without one, the call fails
+/// with this value.
 macro_rules! call_behind {
     ($behind:expr, fn($($type:ty),* $(; $variadic:tt)?) -> $result:ty, ($($argument:expr),*), $failure:expr) => {{
         let address = $behind.address();

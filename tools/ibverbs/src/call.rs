@@ -1,9 +1,9 @@
 //! How C calls: nothing unwinds into it, and every failure becomes an error number.
 //!
-//! `pthread_cancel` ends a thread by unwinding from a cancellation point, which Rust must not be unwound by. So threads
-//! cannot be canceled during a call, but while it waits for an event ([`waiting`]). Functions of the data path, which
-//! `fast_code`, `fast_number` and `fast_quiet` are for, do without that: it takes 20 ns, and what they call are no
-//! cancellation points.
+//! `pthread_cancel` ends a thread by unwinding from a cancellation point, which Rust must not be
+//! unwound by. So threads cannot be canceled during a call, but while it waits for an event
+//! ([`waiting`]). Functions of the data path, which `fast_code`, `fast_number` and `fast_quiet` are
+//! for, do without that: it takes 20 ns, and what they call are no cancellation points.
 
 use std::error::Error;
 use std::ffi::{c_int, c_void};
@@ -90,12 +90,12 @@ unsafe extern "C" {
     fn pthread_setcancelstate(state: c_int, old: *mut c_int) -> c_int;
 }
 
-/// A call that waits for a descriptor until `attempt`, which is told whether the call has just waited, is done; 0, or -1 and
-/// sets `errno`. The thread can be canceled while it waits: then this unwinds, and neither `attempt` nor the caller may
-/// have anything to be dropped.
+/// A call that waits for a descriptor until `attempt`, which is told whether the call has just
+/// waited, is done; 0, or -1 and sets `errno`. The thread can be canceled while it waits: then this
+/// unwinds, and neither `attempt` nor the caller may have anything to be dropped.
 ///
-/// It waits by `read`, as the kernel's channels are waited for: after a signal, that goes on if the handler was installed
-/// with `SA_RESTART`, and fails with `EINTR` if not. `poll` always fails.
+/// It waits by `read`, as the kernel's channels are waited for: after a signal, that goes on if the
+/// handler was installed with `SA_RESTART`, and fails with `EINTR` if not. `poll` always fails.
 #[inline]
 pub(crate) fn waiting(mut attempt: impl FnMut(bool) -> Result<Attempt> + Copy) -> c_int {
     let mut has_waited = false;
@@ -218,8 +218,8 @@ pub(crate) fn caught<T>(call: impl FnOnce() -> Result<T>) -> Result<T> {
     catch_unwind(AssertUnwindSafe(call)).unwrap_or(Err(Failed(libc::EIO)))
 }
 
-/// Runs a call that needs much stack in a thread of its own: the program's may have the smallest stack that there is, which
-/// is 16 KiB. No signal of the program's is delivered there.
+/// Runs a call that needs much stack in a thread of its own: the program's may have the smallest
+/// stack that there is, which is 16 KiB. No signal of the program's is delivered there.
 pub(crate) fn on_own_stack<T: Send>(call: impl FnOnce() -> Result<T> + Send) -> Result<T> {
     const STACK: usize = 1 << 20;
     roce::link::on_stack(STACK, call)?

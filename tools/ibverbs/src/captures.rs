@@ -1,7 +1,8 @@
 //! Captures of this process: closed when it ends, and reported when they cannot be written.
 //!
-//! Many programs exit with their devices open. A capture without its closing block counts as cut, so those that are still
-//! open are closed at `exit`. A program that a signal ends leaves them open, which is what happened.
+//! Many programs exit with their devices open. A capture without its closing block counts as cut,
+//! so those that are still open are closed at `exit`. A program that a signal ends leaves them
+//! open, which is what happened.
 
 use std::io;
 use std::os::unix::net::UnixDatagram;
@@ -15,11 +16,12 @@ use roce::link::tap::{TapHandle, WeakTapHandle};
 
 use crate::env;
 
-/// Captures and the process that opened each: a forked child has its parent's in its memory, but not their links.
+/// Captures and the process that opened each: a forked child has its parent's in its memory, but
+/// not their links.
 static OPEN: Mutex<Vec<(u32, WeakTapHandle)>> = Mutex::new(Vec::new());
 
-/// Tries of a lock that a thread may hold which will never give it back: one that called `exit` in a signal handler, or one of
-/// the parent's.
+/// Tries of a lock that a thread may hold which will never give it back: one that called `exit` in
+/// a signal handler, or one of the parent's.
 const TRIES: u32 = 500;
 const PAUSE: Duration = Duration::from_millis(1);
 
@@ -36,7 +38,8 @@ fn open() -> Option<MutexGuard<'static, Vec<(u32, WeakTapHandle)>>> {
 /// Has a capture closed when the process exits, and its first error reported.
 pub(crate) fn watch(capture: &TapHandle, path: String) {
     static ONCE: Once = Once::new();
-    // SAFETY: the function is there for as long as the process, as this library is. Without it, captures count as cut.
+    // SAFETY: the function is there for as long as the process, as this library is. Without it,
+    // captures count as cut.
     ONCE.call_once(|| _ = unsafe { libc::atexit(close_all) });
     capture.on_failure(move |error| report(&path, error));
     if let Some(mut open) = open() {
@@ -61,7 +64,8 @@ extern "C" fn close_all() {
     });
 }
 
-/// Reports that a capture cannot be written: to `roce run`, or on standard error where that cannot be reached.
+/// Reports that a capture cannot be written: to `roce run`, or on standard error where that cannot
+/// be reached.
 fn report(path: &str, error: &io::Error) {
     let line = format!("{path}: {error}; the capture is cut here");
     env::log(&line);

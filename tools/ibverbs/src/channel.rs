@@ -60,7 +60,8 @@ unsafe extern "C-unwind" fn ibv_get_cq_event(
         // SAFETY: the program says that it is one.
         let channel = unsafe { Channel::of(channel) }?;
         let taken = channel.events.take(|Told(cq)| {
-            // SAFETY: it is there as long as the channel has an event of it, and cannot remove that just now.
+            // SAFETY: it is there as long as the channel has an event of it, and cannot remove that
+            // just now.
             if let Ok(queue) = unsafe { Cq::of(cq.cast()) } {
                 queue.completions.told();
             }

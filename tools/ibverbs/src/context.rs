@@ -1,4 +1,5 @@
-//! Open devices, and the tables of functions by which the inline half of the API calls this library.
+//! Open devices, and the tables of functions by which the inline half of the API calls this
+//! library.
 
 use std::cell::UnsafeCell;
 use std::ffi::c_int;
@@ -93,7 +94,8 @@ impl Context {
         unsafe { Self::inherited(held) }
     }
 
-    /// The open device that C holds, even if a parent opened it: only what never changes of it may be used.
+    /// The open device that C holds, even if a parent opened it: only what never changes of it may
+    /// be used.
     ///
     /// # Safety
     ///
@@ -107,8 +109,9 @@ impl Context {
         Ok(unsafe { &*beginning.cast() })
     }
 
-    /// Destroys what the program left behind, as a kernel does when the device's file is closed; whether there was
-    /// anything. The program must not use any of it any more; if it does, it is refused.
+    /// Destroys what the program left behind, as a kernel does when the device's file is closed;
+    /// whether there was anything. The program must not use any of it any more; if it does, it is
+    /// refused.
     fn destroy_objects(&self) -> bool {
         let orphans = self.device.routes.remove_context(&self.events);
         // What an object of another context needs stays with that.
@@ -162,7 +165,8 @@ const OPS: ibv_context_ops = ibv_context_ops {
     ..ibv_context_ops::zeroed()
 };
 
-/// What they call if it is there. What is missing is what no soft NIC does: the inline functions then say so.
+/// What they call if it is there. What is missing is what no soft NIC does: the inline functions
+/// then say so.
 const EXTENDED_OPS: verbs_context = verbs_context {
     query_port: Some(query::query_port),
     advise_mr: Some(mr::advise),
@@ -212,8 +216,8 @@ unsafe extern "C" fn ibv_close_device(context: *mut ibv_context) -> c_int {
         registry::remove::<Context, _>(context)?;
         // SAFETY: it is open until this is done.
         if unsafe { (*open).destroy_objects() } {
-            // The program may still try what it has, and reads tables of functions here: their memory stays, and every
-            // call is refused.
+            // The program may still try what it has, and reads tables of functions here: their
+            // memory stays, and every call is refused.
             // SAFETY: it was made as a box, and nothing but its tables is looked at from now on.
             unsafe { ptr::drop_in_place(open) };
         } else {
@@ -234,7 +238,8 @@ unsafe extern "C-unwind" fn ibv_get_async_event(
         // SAFETY: the program says that it is open.
         let open = unsafe { Context::of(context) }?;
         let taken = open.events.take(|Told(event)| {
-            // The object is there as long as the queue has an event of it, and cannot remove that just now.
+            // The object is there as long as the queue has an event of it, and cannot remove that
+            // just now.
             if let Some(acks) = acks(event) {
                 acks.told();
             }

@@ -41,7 +41,8 @@ pub(crate) struct Cq {
 objects! { Cq: ibv_cq_ex; }
 
 impl Cq {
-    /// Makes a completion queue for at least `wanted` completions, which `readers` read if they are read field by field.
+    /// Makes a completion queue for at least `wanted` completions, which `readers` read if they are
+    /// read field by field.
     ///
     /// # Safety
     ///

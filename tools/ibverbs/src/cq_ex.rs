@@ -32,8 +32,8 @@ const TOLD: u64 = IBV_WC_STANDARD_FLAGS | TIMES;
 pub(crate) struct Poll {
     taken: Mutex<bool>,
     given_back: Condvar,
-    /// Nanoseconds from 1970 to the beginning of the NIC's clock. Found out once, so that the wall clock of successive
-    /// completions runs as evenly as the NIC's.
+    /// Nanoseconds from 1970 to the beginning of the NIC's clock. Found out once, so that the wall
+    /// clock of successive completions runs as evenly as the NIC's.
     epoch: OnceLock<u64>,
     /// Belongs to who has the turn.
     current: UnsafeCell<(Wc, Option<Instant>)>,
@@ -123,7 +123,8 @@ fn next(queue: &Cq) -> c_int {
         return if queue.nic.has_failed() { libc::EIO } else { libc::ENOENT };
     };
     let c = queue.c.get();
-    // SAFETY: programs read it when they were told that there is a completion, which they are after this.
+    // SAFETY: programs read it when they were told that there is a completion, which they are after
+    // this.
     unsafe { (*c).wr_id = wc.id.0 };
     // SAFETY: as above.
     unsafe { (*c).status = wc.status.code() };

@@ -27,7 +27,8 @@ use crate::share::{Counted, File};
 use crate::ucm;
 use crate::xrc::Domain;
 
-/// A device. There is one for each that was ever listed, and it stays: what a program found in a list it may open later.
+/// A device. There is one for each that was ever listed, and it stays: what a program found in a
+/// list it may open later.
 #[derive(Debug)]
 #[repr(C)]
 pub(crate) struct Device {
@@ -55,7 +56,8 @@ pub(crate) struct Device {
 
 objects! { Device: ibv_device; }
 
-// SAFETY: what C knows is written before any other thread sees it, and read only; the rest is shared as Rust has it.
+// SAFETY: what C knows is written before any other thread sees it, and read only; the rest is
+// shared as Rust has it.
 unsafe impl Sync for Device {}
 
 /// The NIC of a device, while it is open.
@@ -82,7 +84,8 @@ impl Held {
         Self { known, running }
     }
 
-    /// The NICs that this generation started. Those of an earlier one are inherited copies that nothing ever closes.
+    /// The NICs that this generation started. Those of an earlier one are inherited copies that
+    /// nothing ever closes.
     fn own(&self) -> impl Iterator<Item = &Running> {
         let all = self.known.iter().zip(&self.running);
         all.filter(|(device, _)| device.is_own()).map(|(_, running)| &**running)
@@ -93,8 +96,8 @@ impl Held {
         self.own().any(|running| running.nic.strong_count() > 0 || running.closed.is_pending())
     }
 
-    /// The descriptors that hold the addresses of this generation's open NICs. In a forked child they are unused, because every
-    /// call that could lead to them is refused.
+    /// The descriptors that hold the addresses of this generation's open NICs. In a forked child
+    /// they are unused, because every call that could lead to them is refused.
     pub(crate) fn addresses(&self) -> impl Iterator<Item = RawFd> {
         let open = self.own().filter(|running| running.nic.strong_count() > 0);
         open.flat_map(|running| running.addresses.iter().copied())
@@ -241,10 +244,11 @@ impl Device {
         Ok(started)
     }
 
-    /// Opens its link. A child that was just forked may have the address for a moment longer than this process had it.
+    /// Opens its link. A child that was just forked may have the address for a moment longer than
+    /// this process had it.
     ///
-    /// A device that was chosen for the program takes an address of loopback when another program has its own: the two can
-    /// still reach each other.
+    /// A device that was chosen for the program takes an address of loopback when another program
+    /// has its own: the two can still reach each other.
     fn open_link(&self, address: Option<IpAddr>) -> Result<Link, OpenError> {
         let chosen = address.filter(|_| matches!(self.spec, Spec::Soft(_))).map(Spec::Udp);
         let (spec, on) = match &chosen {
@@ -291,7 +295,8 @@ impl Device {
         }
     }
 
-    /// The first identifier of its port: the one that it has, or will have if no other program takes it first.
+    /// The first identifier of its port: the one that it has, or will have if no other program
+    /// takes it first.
     fn first_gid(&self) -> Option<Gid> {
         let running = self.running().and_then(|nic| nic.gids().first().copied());
         running.or_else(|| self.spec.first_gid().ok())

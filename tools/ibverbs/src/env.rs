@@ -1,17 +1,20 @@
 //! What the environment says: which devices there are, and what is done to their packets.
 //!
-//! - `ROCE_DEVICES`: soft NICs, separated by spaces or commas, as `roce run --device` takes them: `udp:10.0.0.1`,
-//!   `raw:eth0`, `soft:eth0`, `mlx5_0=soft:lo`. Without it, there is one on the first free address of every interface, loopback last.
-//! - `ROCE_PCAP`: a file to write what passes into; `%d` in it is the device, `%p` the process. The first one to
-//!   open a device creates it; the next ones, in this process or in others, leave it and create `FILE.PID`, `FILE.PID.2` and
-//!   so on. `ROCE_CAPTURE_REPORT`, which `roce run` sets, says where to report one that cannot be written.
+//! - `ROCE_DEVICES`: soft NICs, separated by spaces or commas, as `roce run --device` takes them:
+//!   `udp:10.0.0.1`, `raw:eth0`, `soft:eth0`, `mlx5_0=soft:lo`. Without it, there is one on the
+//!   first free address of every interface, loopback last.
+//! - `ROCE_PCAP`: a file to write what passes into; `%d` in it is the device, `%p` the process. The
+//!   first one to open a device creates it; the next ones, in this process or in others, leave it
+//!   and create `FILE.PID`, `FILE.PID.2` and so on. `ROCE_CAPTURE_REPORT`, which `roce run` sets,
+//!   says where to report one that cannot be written.
 //! - `ROCE_FAULT`: what happens to packets: `loss=1%,delay=10us`.
-//! - `ROCE_PIN_SOURCE_PORT=off`: take packets of a connection from any UDP source port of its peer, for peers that send
-//!   from several.
-//! - `ROCE_LOG`: a file to write into why a device cannot be listed or opened, which C gets a number for only.
+//! - `ROCE_PIN_SOURCE_PORT=off`: take packets of a connection from any UDP source port of its peer,
+//!   for peers that send from several.
+//! - `ROCE_LOG`: a file to write into why a device cannot be listed or opened, which C gets a
+//!   number for only.
 //!
-//! A setuid program, or one with file capabilities, ignores all of them: its environment is another user's, who must not
-//! choose which files it writes and which addresses it takes.
+//! A setuid program, or one with file capabilities, ignores all of them: its environment is another
+//! user's, who must not choose which files it writes and which addresses it takes.
 
 use std::env;
 use std::error::Error;
@@ -49,7 +52,8 @@ pub(crate) fn pins_source_port() -> bool {
     variable("ROCE_PIN_SOURCE_PORT").is_none_or(|value| !matches!(&*value, "off" | "0" | "no"))
 }
 
-/// Puts around a link what the environment asks for. A tap belongs inside: it sees what goes out, faults and all.
+/// Puts around a link what the environment asks for. A tap belongs inside: it sees what goes out,
+/// faults and all.
 pub(crate) fn wrap(mut link: Link, device: &str) -> Result<Link> {
     let mut handle = None;
     if let Some(path) = variable("ROCE_PCAP") {
@@ -71,8 +75,8 @@ pub(crate) fn wrap(mut link: Link, device: &str) -> Result<Link> {
     Ok(link)
 }
 
-/// A file that is written to by the system call itself. The C library's `write` is a cancellation point, and threads that
-/// poll or post write to captures.
+/// A file that is written to by the system call itself. The C library's `write` is a cancellation
+/// point, and threads that poll or post write to captures.
 struct RawFile(File);
 
 impl io::Write for RawFile {
@@ -88,8 +92,8 @@ impl io::Write for RawFile {
     }
 }
 
-/// Creates a new file, and returns its name: if there is one already, a similar one. What is no ordinary file, such as a pipe,
-/// is used as it is.
+/// Creates a new file, and returns its name: if there is one already, a similar one. What is no
+/// ordinary file, such as a pipe, is used as it is.
 fn new_file(path: &str) -> io::Result<(File, String)> {
     if std::fs::metadata(path).is_ok_and(|there| !there.is_file()) {
         return Ok((File::options().write(true).open(path)?, path.to_owned()));
@@ -126,7 +130,8 @@ pub(crate) fn log(line: &str) {
     let _ = log.and_then(|mut log| writeln!(log, "{line}"));
 }
 
-/// Panics of this library are reported only to the file that was asked for: its output is the program's.
+/// Panics of this library are reported only to the file that was asked for: its output is the
+/// program's.
 pub(crate) fn keep_quiet() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| std::panic::set_hook(Box::new(|panic| log(&panic.to_string()))));
@@ -142,7 +147,8 @@ fn trusted(name: &str, secure: bool) -> Option<String> {
     if secure { None } else { env::var(name).ok() }
 }
 
-/// Whether the kernel started this program with more privilege than its caller has, as `secure_getenv` asks.
+/// Whether the kernel started this program with more privilege than its caller has, as
+/// `secure_getenv` asks.
 fn is_secure_execution() -> bool {
     // SAFETY: a function without a contract.
     unsafe { libc::getauxval(libc::AT_SECURE) != 0 }

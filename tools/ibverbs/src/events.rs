@@ -1,7 +1,8 @@
 //! Queues with descriptors, and where the events of a NIC go.
 //!
-//! A NIC knows objects by handles, C by pointers; several contexts share a NIC. [`Routes`] knows for each object whose
-//! it is, and puts what happens to it into the queue of its context or of its completion channel.
+//! A NIC knows objects by handles, C by pointers; several contexts share a NIC. [`Routes`] knows
+//! for each object whose it is, and puts what happens to it into the queue of its context or of its
+//! completion channel.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ffi::{CString, c_int};
@@ -20,14 +21,17 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A queue that a program waits for by its descriptor, which is readable while there is something in it. The descriptor
-/// is the program's to make non-blocking, and taking from the queue then does not block either.
+/// A queue that a program waits for by its descriptor, which is readable while there is something
+/// in it. The descriptor is the program's to make non-blocking, and taking from the queue then does
+/// not block either.
 ///
-/// It is the read end of a pipe: like a kernel's completion channel, and unlike an `eventfd`, it is never writable, so
-/// event loops that ask for both do not spin. It wakes as fast as an `eventfd` does.
+/// It is the read end of a pipe: like a kernel's completion channel, and unlike an `eventfd`, it is
+/// never writable, so event loops that ask for both do not spin. It wakes as fast as an `eventfd`
+/// does.
 #[derive(Debug)]
 pub(crate) struct Queue<T> {
-    /// In the pipe there is a byte for each event, as far as it has room, but for those that threads which wait have read.
+    /// In the pipe there is a byte for each event, as far as it has room, but for those that
+    /// threads which wait have read.
     events: Mutex<VecDeque<T>>,
     /// What the program waits for.
     readable: UserFd,
@@ -35,7 +39,8 @@ pub(crate) struct Queue<T> {
     private: PrivateEnd,
 }
 
-/// A descriptor that a program has too, and may have closed. An `OwnedFd` would end the program for that in a debug build.
+/// A descriptor that a program has too, and may have closed. An `OwnedFd` would end the program for
+/// that in a debug build.
 #[derive(Debug)]
 struct UserFd(c_int);
 
@@ -47,16 +52,19 @@ impl AsRawFd for UserFd {
 
 impl Drop for UserFd {
     fn drop(&mut self) {
-        // SAFETY: a system call without pointers. Like a kernel's channel, it is closed by its number when it is destroyed.
+        // SAFETY: a system call without pointers. Like a kernel's channel, it is closed by its
+        // number when it is destroyed.
         unsafe { libc::close(self.0) };
     }
 }
 
-/// The library's own end of a pipe whose read end a program has. It does not depend on what the program does with that
-/// descriptor: closing it, reading from it, or using its number for something else.
+/// The library's own end of a pipe whose read end a program has. It does not depend on what the
+/// program does with that descriptor: closing it, reading from it, or using its number for
+/// something else.
 #[derive(Debug)]
 enum PrivateEnd {
-    /// Reads and writes. As it reads, a write raises no `SIGPIPE` when the program has closed its descriptor.
+    /// Reads and writes. As it reads, a write raises no `SIGPIPE` when the program has closed its
+    /// descriptor.
     ReadWrite(OwnedFd),
     /// The write end, where `/proc` is missing. Bytes are then read from the program's descriptor.
     WriteOnly(OwnedFd),
@@ -98,7 +106,8 @@ impl PrivateEnd {
                 let room = libc::iovec { iov_base: at.cast(), iov_len: len };
                 // The program's descriptor waits, unless each call says that it must not.
                 let (fd, nowhere) = (readable.as_raw_fd(), -1_i64);
-                // SAFETY: as above; a pipe has no offset, whose second half counts on 32-bit processors only.
+                // SAFETY: as above; a pipe has no offset, whose second half counts on 32-bit
+                // processors only.
                 unsafe {
                     libc::syscall(
                         libc::SYS_preadv2,
@@ -150,8 +159,9 @@ impl<T> Queue<T> {
         unsafe { libc::syscall(libc::SYS_write, fd, [0_u8].as_ptr(), 1) };
     }
 
-    /// Takes the oldest event. If there is none, returns the descriptor to wait for, unless that was made non-blocking.
-    /// `note` sees the event before any other thread can see that it was taken.
+    /// Takes the oldest event. If there is none, returns the descriptor to wait for, unless that
+    /// was made non-blocking. `note` sees the event before any other thread can see that it was
+    /// taken.
     pub(crate) fn take(&self, note: impl Fn(&T)) -> Result<std::result::Result<T, c_int>> {
         if let Some(event) = self.try_take(note) {
             return Ok(Ok(event));
@@ -176,8 +186,8 @@ impl<T> Queue<T> {
         self.adjust(events.len());
     }
 
-    /// Takes bytes out of the pipe until there are no more than events; puts one in if there is none for them. Threads that
-    /// wait take out bytes without the lock, so the pipe is asked.
+    /// Takes bytes out of the pipe until there are no more than events; puts one in if there is
+    /// none for them. Threads that wait take out bytes without the lock, so the pipe is asked.
     fn adjust(&self, events: usize) {
         let mut sink = [0_u8; 64];
         let mut bytes = self.bytes();
@@ -204,8 +214,8 @@ impl<T> Queue<T> {
     }
 }
 
-/// Counts the events of an object that a program was told and has not acknowledged. The object is not destroyed before
-/// it has acknowledged all.
+/// Counts the events of an object that a program was told and has not acknowledged. The object is
+/// not destroyed before it has acknowledged all.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Acks(Arc<Unacknowledged>);
 
@@ -227,8 +237,8 @@ impl Acks {
         unacknowledged.changed.notify_all();
     }
 
-    /// Whether an event is not acknowledged, or that cannot be known without waiting: for a forked child, in which the
-    /// thread that has the lock is missing.
+    /// Whether an event is not acknowledged, or that cannot be known without waiting: for a forked
+    /// child, in which the thread that has the lock is missing.
     pub(crate) fn is_pending(&self) -> bool {
         self.0.count.try_lock().map_or(true, |count| *count > 0)
     }
@@ -298,8 +308,8 @@ struct Table {
     contexts: Vec<Weak<Asynchronous>>,
 }
 
-/// Where the events of a NIC's objects go. Its lock is taken while the NIC is locked, so nothing is asked of the NIC
-/// under it.
+/// Where the events of a NIC's objects go. Its lock is taken while the NIC is locked, so nothing is
+/// asked of the NIC under it.
 #[derive(Debug, Default)]
 pub(crate) struct Routes(Mutex<Table>);
 
@@ -529,7 +539,8 @@ mod tests {
 
     #[test]
     fn event_is_counted_before_its_object_can_be_destroyed() {
-        // As `ibv_destroy_cq` does: it forgets events that were not taken, then waits for those that were.
+        // As `ibv_destroy_cq` does: it forgets events that were not taken, then waits for those
+        // that were.
         let (queue, acks) = (Queue::new().unwrap(), Acks::default());
         queue.put(1);
         let (taken, taking) = std::sync::mpsc::channel();

@@ -1,12 +1,13 @@
 //! Forks: a child has its parent's memory and descriptors, but none of its threads.
 //!
-//! So a NIC that a parent has open is unusable in a child: its thread is missing, its locks may be held by threads that are
-//! not there, and its sockets and queues are the parent's. What a child inherits of an open device is refused to it, every
-//! call with `ENODEV`, so that it can neither disturb its parent nor wait for ever. What it opens itself is its own.
+//! So a NIC that a parent has open is unusable in a child: its thread is missing, its locks may be
+//! held by threads that are not there, and its sockets and queues are the parent's. What a child
+//! inherits of an open device is refused to it, every call with `ENODEV`, so that it can neither
+//! disturb its parent nor wait for ever. What it opens itself is its own.
 //!
-//! A fork waits until no other thread is changing what the processes will both have: the list of devices and what can be
-//! found by its number. And a child closes the sockets that hold its parent's addresses, so that they are free when the
-//! parent closes its devices.
+//! A fork waits until no other thread is changing what the processes will both have: the list of
+//! devices and what can be found by its number. And a child closes the sockets that hold its
+//! parent's addresses, so that they are free when the parent closes its devices.
 
 use std::cell::UnsafeCell;
 use std::ffi::c_int;
@@ -18,7 +19,8 @@ use roce::memory::ForkGuard;
 use crate::call::{Failed, Result};
 use crate::{device, env, registry, share, strings, ucm};
 
-/// How many forks with devices open lie between the first process that used this library and this one.
+/// How many forks with devices open lie between the first process that used this library and this
+/// one.
 static GENERATION: AtomicU32 = AtomicU32::new(0);
 
 /// How many devices are open.
@@ -103,16 +105,16 @@ impl Drop for Open {
 /// Why forks are not watched, if they are not.
 static WATCHED: AtomicI32 = AtomicI32::new(0);
 
-/// Watches forks. It is called once, when the library is loaded: a child of a fork that was not watched might wait for
-/// threads that it does not have.
+/// Watches forks. It is called once, when the library is loaded: a child of a fork that was not
+/// watched might wait for threads that it does not have.
 pub(crate) fn watch() {
     // SAFETY: the functions are there for as long as the process, as this library is.
     let code = unsafe { libc::pthread_atfork(Some(before), Some(in_parent), Some(in_child)) };
     WATCHED.store(code, Ordering::Relaxed);
 }
 
-/// Locks of this library that both processes will use, held by the thread that forks. In this order they are taken
-/// elsewhere, too.
+/// Locks of this library that both processes will use, held by the thread that forks. In this order
+/// they are taken elsewhere, too.
 struct Held {
     _manager: MutexGuard<'static, ()>,
     _objects: registry::Held,
@@ -130,7 +132,8 @@ unsafe impl Sync for Holder {}
 
 static HOLDER: Holder = Holder(UnsafeCell::new(None));
 
-/// A thread is going to fork: no other thread may be in the midst of something that the child will want.
+/// A thread is going to fork: no other thread may be in the midst of something that the child will
+/// want.
 unsafe extern "C" fn before() {
     // What is made once is made now: a child cannot wait for the thread that makes it.
     env::keep_quiet();
@@ -184,7 +187,8 @@ unsafe extern "C" fn in_child() {
     // SAFETY: this thread has the locks, as it had them before the fork.
     let held = unsafe { (*HOLDER.0.get()).take() };
     let mut is_any_running = OPEN.swap(0, Ordering::SeqCst) > 0;
-    // While the generation is still the parent's: a child of this process must not close these numbers again.
+    // While the generation is still the parent's: a child of this process must not close these
+    // numbers again.
     if let Some(held) = &held {
         is_any_running |= held.devices.is_any_running();
         for fd in held.devices.addresses() {

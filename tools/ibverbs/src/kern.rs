@@ -114,8 +114,8 @@ struct PathRec {
     preference: u8,
 }
 
-/// Conversions between a struct of the kernel and one of libibverbs, both ways: first the fields that are the same, then what
-/// each way has beside them.
+/// Conversions between a struct of the kernel and one of libibverbs, both ways: first the fields
+/// that are the same, then what each way has beside them.
 macro_rules! conversions {
     ($($kernel:ident = $user:ident {
         $($same:ident)*

@@ -1,12 +1,14 @@
-//! `libibverbs.so.1` over soft NICs: a verbs program that was built for RDMA hardware runs on it unchanged, without
-//! hardware, kernel module or privilege.
+//! `libibverbs.so.1` over soft NICs: a verbs program that was built for RDMA hardware runs on it
+//! unchanged, without hardware, kernel module or privilege.
 //!
-//! `tools/ibverbs/install` makes the shared library. Which devices there are says the environment (`env`); each is a
-//! [`SoftNic`](roce::nic::SoftNic), which is started when it is first opened and shared by all who open it.
+//! `tools/ibverbs/install` makes the shared library. Which devices there are says the environment
+//! (`env`); each is a [`SoftNic`](roce::nic::SoftNic), which is started when it is first opened and
+//! shared by all who open it.
 //!
-//! What a program holds a pointer to is an object of this library whose first field is the structure that C knows:
-//! `object` says how one becomes the other. Every function that C calls goes through `call`, so that nothing unwinds
-//! into C, and every failure becomes an error number there.
+//! What a program holds a pointer to is an object of this library whose first field is the
+//! structure that C knows: `object` says how one becomes the other. Every function that C calls
+//! goes through `call`, so that nothing unwinds into C, and every failure becomes an error number
+//! there.
 //!
 //! | file | holds |
 //! |---|---|

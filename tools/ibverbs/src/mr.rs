@@ -29,7 +29,8 @@ pub(crate) struct Mr {
     c: UnsafeCell<ibv_mr>,
     nic: Arc<SoftNic>,
     handle: MrHandle,
-    /// The rights for which its memory was looked at. What has no memory of the program's counts as writable.
+    /// The rights for which its memory was looked at. What has no memory of the program's counts as
+    /// writable.
     access: AtomicU32,
     /// Whether other contexts find it by its number for as long as this is there.
     is_shared: bool,
@@ -64,8 +65,9 @@ impl Wanted {
         Ok(Self { addr, length, iova, access })
     }
 
-    /// The memory as something to register. What cannot be accessed with the rights that are asked for is refused now, as a
-    /// kernel does that pins it; memory on demand is looked at when it is used.
+    /// The memory as something to register. What cannot be accessed with the rights that are asked
+    /// for is refused now, as a kernel does that pins it; memory on demand is looked at when it is
+    /// used.
     fn region(&self) -> Result<Region> {
         // SAFETY: the program's memory, to which this library has no reference.
         let region = unsafe { Region::foreign(self.addr.cast(), self.length) };
@@ -83,7 +85,8 @@ impl Wanted {
     }
 }
 
-/// Whether memory that is registered with these rights must be writable: the kernel's `ib_access_writable`.
+/// Whether memory that is registered with these rights must be writable: the kernel's
+/// `ib_access_writable`.
 fn needs_writable(access: Access) -> bool {
     let writing =
         Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC | Access::MW_BIND;
@@ -204,7 +207,8 @@ pub(crate) unsafe extern "C" fn alloc_null(pd: *mut ibv_pd) -> *mut ibv_mr {
     })
 }
 
-/// A program says that it will soon need memory that is brought in on demand. If it wants to know, it waits.
+/// A program says that it will soon need memory that is brought in on demand. If it wants to know,
+/// it waits.
 pub(crate) unsafe extern "C" fn advise(
     pd: *mut ibv_pd,
     advice: c_uint,
@@ -232,7 +236,8 @@ pub(crate) unsafe extern "C" fn advise(
             let sge = Sge { addr: sge.addr, length: sge.length, lkey: LKey::new(sge.lkey) };
             let found = domain.nic.prefetch(domain.handle, sge, write);
             let found = found.ok_or(Failed(libc::ENOENT))?;
-            // Without a fault nothing is brought in; and no caller waits for advice that is not flushed.
+            // Without a fault nothing is brought in; and no caller waits for advice that is not
+            // flushed.
             let told = flags & IBV_ADVISE_MR_FLAG_FLUSH != 0
                 && advice != IBV_ADVISE_MR_ADVICE_PREFETCH_NO_FAULT;
             if found.is_err() && told {

@@ -22,8 +22,9 @@ pub(crate) struct Mw {
     c: UnsafeCell<ibv_mw>,
     nic: Arc<SoftNic>,
     handle: MwHandle,
-    /// The key that it was made with. Its upper 24 bits, the index, name the window for life; what C sees is the
-    /// program's, which may set the key of a binding there before or after it posts it, whether or not it succeeds.
+    /// The key that it was made with. Its upper 24 bits, the index, name the window for life; what
+    /// C sees is the program's, which may set the key of a binding there before or after it posts
+    /// it, whether or not it succeeds.
     first_key: RKey,
 }
 

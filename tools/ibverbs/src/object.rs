@@ -1,7 +1,8 @@
 //! What a program holds a pointer to.
 //!
-//! C knows the beginning of each object and may read it, and write some of it, at any time. So what C knows lies in an
-//! `UnsafeCell`, of which no reference is ever formed; the rest is this library's, and shared by threads as Rust has it.
+//! C knows the beginning of each object and may read it, and write some of it, at any time. So what
+//! C knows lies in an `UnsafeCell`, of which no reference is ever formed; the rest is this
+//! library's, and shared by threads as Rust has it.
 
 use std::ptr;
 
@@ -132,8 +133,8 @@ pub(crate) unsafe trait Object: Sized + 'static {
         Box::into_raw(Box::new(Held { object: self, owner, identity })).cast()
     }
 
-    /// The object that C holds, for verbs off the data path: what is none of this type, and what C has changed to be
-    /// another's, fails with `EINVAL`.
+    /// The object that C holds, for verbs off the data path: what is none of this type, and what C
+    /// has changed to be another's, fails with `EINVAL`.
     ///
     /// # Safety
     ///
@@ -163,7 +164,8 @@ pub(crate) unsafe trait Object: Sized + 'static {
         if own.cast_const() == context { Ok(object) } else { Err(Failed::EINVAL) }
     }
 
-    /// The same for verbs that destroy it, which fail as a kernel that knows no such object: with `ENOENT`.
+    /// The same for verbs that destroy it, which fail as a kernel that knows no such object: with
+    /// `ENOENT`.
     ///
     /// # Safety
     ///
@@ -187,7 +189,8 @@ pub(crate) unsafe trait Object: Sized + 'static {
         Ok(&held.object)
     }
 
-    /// The object that C holds, even if it is a parent's: only what never changes of it may be used.
+    /// The object that C holds, even if it is a parent's: only what never changes of it may be
+    /// used.
     ///
     /// # Safety
     ///

@@ -114,7 +114,8 @@ unsafe extern "C" fn ibv_dealloc_pd(pd: *mut ibv_pd) -> c_int {
     })
 }
 
-/// Makes another name for a protection domain. Soft NICs take neither hints about threads nor memory from a program.
+/// Makes another name for a protection domain. Soft NICs take neither hints about threads nor
+/// memory from a program.
 pub(crate) unsafe extern "C" fn alloc_parent_domain(
     context: *mut ibv_context,
     attr: *mut ibv_parent_domain_init_attr,

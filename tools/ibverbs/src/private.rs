@@ -1,5 +1,5 @@
-//! What drivers want of `libibverbs`. Programs that were built with a driver's own extensions load that driver, and it
-//! must find this; but it gets no device, because none here is a driver's.
+//! What drivers want of `libibverbs`. Programs that were built with a driver's own extensions load
+//! that driver, and it must find this; but it gets no device, because none here is a driver's.
 
 use std::ffi::{c_int, c_uint, c_void};
 use std::ptr;

@@ -90,7 +90,8 @@ impl Drop for Qp {
             return;
         }
         let Some((domain, number)) = &self.shared else { return };
-        // The device was closed with it left open. The NIC's queue pair is destroyed already, unless another context has it.
+        // The device was closed with it left open. The NIC's queue pair is destroyed already,
+        // unless another context has it.
         let _ = domain.receivers.close(number, || {
             if let Some(pd) = self.own_pd {
                 // Nothing else was ever in it.
@@ -185,16 +186,16 @@ unsafe fn create(context: *mut ibv_context, init: &ibv_qp_init_attr_ex) -> Resul
         let inline = &mut plan.init.cap.max_inline_data;
         *inline = (*inline).max(wr_ex::inline_needed(init.send_ops_flags));
     }
-    // As with other NICs, inline data takes the place of gather entries: what one of them needs there is room for, and
-    // programs send as much without asking.
+    // As with other NICs, inline data takes the place of gather entries: what one of them needs
+    // there is room for, and programs send as much without asking.
     if plan.init.cap.max_send_wr > 0 {
         let inline = &mut plan.init.cap.max_inline_data;
         *inline = (*inline).max(INLINE_MIN);
     }
     let calls = if builds { wr_ex::CALLS } else { ibv_qp_ex::zeroed() };
     let has_pd = init.comp_mask & IBV_QP_INIT_ATTR_PD != 0;
-    // The receiving half of an extended reliable connection has no protection domain of its own: memory is that of the
-    // shared receive queues. It is given one that nothing else is in.
+    // The receiving half of an extended reliable connection has no protection domain of its own:
+    // memory is that of the shared receive queues. It is given one that nothing else is in.
     let pd = match has_pd {
         // SAFETY: the caller vouches for it.
         true => unsafe { Pd::live_in(init.pd, context) }?.handle,
@@ -297,7 +298,8 @@ pub(crate) unsafe extern "C" fn create_ex(
     })
 }
 
-/// One more handle on the receiving half of an extended reliable connection, found by its number in its domain.
+/// One more handle on the receiving half of an extended reliable connection, found by its number in
+/// its domain.
 pub(crate) unsafe extern "C" fn open(
     context: *mut ibv_context,
     attr: *mut ibv_qp_open_attr,
@@ -421,7 +423,8 @@ unsafe extern "C" fn ibv_query_qp(
     })
 }
 
-/// Whether data is written in order. A soft NIC copies it in the order of its packets, but lets other threads look.
+/// Whether data is written in order. A soft NIC copies it in the order of its packets, but lets
+/// other threads look.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_query_qp_data_in_order(
     _qp: *mut ibv_qp,
@@ -431,8 +434,8 @@ unsafe extern "C" fn ibv_query_qp_data_in_order(
     0
 }
 
-/// Destroys a queue pair, or a handle on one that others stand for, after all its events were acknowledged. What was
-/// posted to a queue pair that goes is forgotten.
+/// Destroys a queue pair, or a handle on one that others stand for, after all its events were
+/// acknowledged. What was posted to a queue pair that goes is forgotten.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_destroy_qp(qp: *mut ibv_qp) -> c_int {
     code(|| {

@@ -29,12 +29,13 @@ pub(crate) const PORT: u8 = 1;
 /// How many bytes of a port's attributes programs know that were built before they grew.
 const OLD_PORT_ATTR: usize = 48;
 
-/// What `ibv_query_gid_type` says of a GID: the numbers of sysfs, which are not those of `ibv_gid_type`.
+/// What `ibv_query_gid_type` says of a GID: the numbers of sysfs, which are not those of
+/// `ibv_gid_type`.
 const SYSFS_IB_ROCE_V1: u32 = 0;
 const SYSFS_ROCE_V2: u32 = 1;
 
-/// What of reliable connections can be done with memory that is brought in on demand: everything, as it is the processor
-/// that copies.
+/// What of reliable connections can be done with memory that is brought in on demand: everything,
+/// as it is the processor that copies.
 const ODP_RELIABLE: u32 = IBV_ODP_SUPPORT_SEND
     | IBV_ODP_SUPPORT_RECV
     | IBV_ODP_SUPPORT_WRITE

@@ -4,7 +4,8 @@ use std::ffi::{c_int, c_uint};
 
 use roce::ibverbs::*;
 
-/// Code, multiple of 2.5 Gb/s if it is one, Mb/s as `libibverbs` counts them: with the overhead of the line's code.
+/// Code, multiple of 2.5 Gb/s if it is one, Mb/s as `libibverbs` counts them: with the overhead of
+/// the line's code.
 const RATES: [(u32, Option<c_int>, c_int); 23] = [
     (IBV_RATE_2_5_GBPS, Some(1), 2500),
     (IBV_RATE_5_GBPS, Some(2), 5000),

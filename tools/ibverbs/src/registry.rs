@@ -1,8 +1,9 @@
 //! Which objects programs hold.
 //!
-//! A kernel knows objects by numbers and refuses those it does not know. Here a program names them by pointers, so verbs
-//! off the data path look up what they are given before they look at it: a structure that was destroyed, copied or
-//! never made is refused, and nothing is freed twice. Posting and polling do not ask.
+//! A kernel knows objects by numbers and refuses those it does not know. Here a program names them
+//! by pointers, so verbs off the data path look up what they are given before they look at it: a
+//! structure that was destroyed, copied or never made is refused, and nothing is freed twice.
+//! Posting and polling do not ask.
 
 use std::any::TypeId;
 use std::collections::BTreeMap;
@@ -16,8 +17,8 @@ use crate::call::{Failed, Result};
 use crate::events::lock;
 use crate::fork::Generation;
 
-/// The objects of a process. A child has its own, and knows those of its parents: their locks may be held for ever by
-/// threads that it does not have.
+/// The objects of a process. A child has its own, and knows those of its parents: their locks may
+/// be held for ever by threads that it does not have.
 #[derive(Debug)]
 struct Registry {
     generation: Generation,
@@ -32,7 +33,8 @@ type Objects = BTreeMap<usize, Entry>;
 #[derive(Debug)]
 struct Entry {
     kind: TypeId,
-    /// The open device that it is of, and how it is dropped when that is closed. Devices themselves have none.
+    /// The open device that it is of, and how it is dropped when that is closed. Devices themselves
+    /// have none.
     of: Option<(usize, DropAt)>,
 }
 
@@ -97,7 +99,8 @@ fn insert<C>(at: *const C, entry: Entry) {
     lock(&Registry::current().objects).insert(at.expose_provenance(), entry);
 }
 
-/// Drops and forgets all objects of a device that is closed; whether there were any. Their memory stays.
+/// Drops and forgets all objects of a device that is closed; whether there were any. Their memory
+/// stays.
 ///
 /// # Safety
 ///
@@ -136,7 +139,8 @@ pub(crate) fn check<T: 'static, C>(at: *const C) -> Result<()> {
     Err(if inherited { Failed::ENODEV } else { Failed::EINVAL })
 }
 
-/// The program does not hold it any more; fails as [`check`] does. Of those who say so only one succeeds.
+/// The program does not hold it any more; fails as [`check`] does. Of those who say so only one
+/// succeeds.
 pub(crate) fn remove<T: 'static, C>(at: *const C) -> Result<()> {
     check::<T, C>(at)?;
     let removed = lock(&Registry::current().objects).remove(&at.addr());

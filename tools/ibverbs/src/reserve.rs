@@ -1,12 +1,14 @@
 //! Memory for small allocations when the system has none.
 //!
-//! A verb must fail with `ENOMEM`, but in Rust an allocation of a `Box` or a growing `Vec` that fails ends the program. What
-//! is large (rings, tables, buffers of packets) is allocated by calls that can fail. What is small is taken from a reserve
-//! when the system refuses it, so that the call at hand can come to its end. While some of the reserve is in use and the
-//! system still has no memory, verbs that create something are refused ([`check`]); those that destroy go on, and fill it
-//! up again.
+//! A verb must fail with `ENOMEM`, but in Rust an allocation of a `Box` or a growing `Vec` that
+//! fails ends the program. What is large (rings, tables, buffers of packets) is allocated by calls
+//! that can fail. What is small is taken from a reserve when the system refuses it, so that the
+//! call at hand can come to its end. While some of the reserve is in use and the system still has
+//! no memory, verbs that create something are refused ([`check`]); those that destroy go on, and
+//! fill it up again.
 //!
-//! Blocks are claimed by atomic operations alone: there is no lock that a forked child could find held.
+//! Blocks are claimed by atomic operations alone: there is no lock that a forked child could find
+//! held.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::UnsafeCell;
@@ -21,7 +23,8 @@ const SMALL_COUNT: usize = 1024;
 const LARGE: usize = 8192;
 const LARGE_COUNT: usize = 64;
 
-/// How much the system must be able to give before something new is created while the reserve is in use.
+/// How much the system must be able to give before something new is created while the reserve is in
+/// use.
 const PROBE: usize = 64 << 10;
 
 /// The allocator of this library.
@@ -87,8 +90,8 @@ impl Reserve {
     }
 }
 
-// SAFETY: blocks are disjoint, long enough and aligned, and given out once until they are given back; everything else is
-// the system's.
+// SAFETY: blocks are disjoint, long enough and aligned, and given out once until they are given
+// back; everything else is the system's.
 unsafe impl GlobalAlloc for Reserve {
     #[inline]
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {

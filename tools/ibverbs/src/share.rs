@@ -1,7 +1,8 @@
-//! Objects that several contexts of one program share: a device is found again by a copy of the descriptor of an open
-//! one, what was made there by its number.
+//! Objects that several contexts of one program share: a device is found again by a copy of the
+//! descriptor of an open one, what was made there by its number.
 //!
-//! Only the process that made an object can share it: a NIC is in its process, and no kernel is between two of them.
+//! Only the process that made an object can share it: a NIC is in its process, and no kernel is
+//! between two of them.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -55,7 +56,8 @@ pub(crate) static MRS: Shared<(&'static Device, MrHandle, usize)> = Shared::new(
 /// Memory of devices' own.
 pub(crate) static DMS: Shared<(&'static Device, Buffer)> = Shared::new();
 
-/// What several objects of a program may stand for: each by its key, with how many do. It goes with the last of them.
+/// What several objects of a program may stand for: each by its key, with how many do. It goes with
+/// the last of them.
 #[derive(Debug)]
 pub(crate) struct Counted<K, T>(Mutex<BTreeMap<K, (T, u32)>>);
 
@@ -66,7 +68,8 @@ impl<K, T> Default for Counted<K, T> {
 }
 
 impl<K: Ord, T: Clone> Counted<K, T> {
-    /// One more stands for it, or the first for what is made; if it must be `new`, one that is there is refused.
+    /// One more stands for it, or the first for what is made; if it must be `new`, one that is
+    /// there is refused.
     pub(crate) fn open(&self, key: K, new: bool, make: impl FnOnce() -> Result<T>) -> Result<T> {
         match lock(&self.0).entry(key) {
             Entry::Occupied(_) if new => Err(Failed(libc::EEXIST)),
@@ -114,7 +117,8 @@ impl Held {
 /// A file, whatever its descriptor is called.
 pub(crate) type File = (libc::dev_t, libc::ino_t);
 
-/// The descriptor of an open device. A kernel's would take commands; this one is a file of its own, which nothing reads.
+/// The descriptor of an open device. A kernel's would take commands; this one is a file of its own,
+/// which nothing reads.
 #[derive(Debug)]
 pub(crate) struct CommandFile {
     fd: OwnedFd,

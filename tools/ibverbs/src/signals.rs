@@ -1,9 +1,10 @@
 //! The C library's functions for signals, in front of which this library stands.
 //!
-//! `roce::memory` needs its handler for SIGSEGV and SIGBUS to be the one that the kernel calls. A program that installs one
-//! after it registered memory would replace it. So the shared library has these functions too, under the C library's
-//! versions, and the dynamic linker finds them first in programs that are linked with libibverbs, or have it preloaded.
-//! A program sees what it would see without them: its own actions. `install` puts them under their names.
+//! `roce::memory` needs its handler for SIGSEGV and SIGBUS to be the one that the kernel calls. A
+//! program that installs one after it registered memory would replace it. So the shared library has
+//! these functions too, under the C library's versions, and the dynamic linker finds them first in
+//! programs that are linked with libibverbs, or have it preloaded. A program sees what it would see
+//! without them: its own actions. `install` puts them under their names.
 
 use std::ffi::c_int;
 
@@ -18,8 +19,8 @@ static SYSV_SIGNAL: Behind = Behind::new(c"__sysv_signal");
 static SIGPROCMASK: Behind = Behind::new(c"sigprocmask");
 static PTHREAD_SIGMASK: Behind = Behind::new(c"pthread_sigmask");
 
-/// Finds all of them. Programs may call them in signal handlers, which may have interrupted what looking for a symbol
-/// takes locks of.
+/// Finds all of them. Programs may call them in signal handlers, which may have interrupted what
+/// looking for a symbol takes locks of.
 pub(crate) fn resolve() {
     for behind in [&SIGACTION, &SIGNAL, &SYSV_SIGNAL, &SIGPROCMASK, &PTHREAD_SIGMASK] {
         behind.address();

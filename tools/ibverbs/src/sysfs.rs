@@ -1,4 +1,5 @@
-//! The files that programs read of devices: no kernel has them for a soft NIC. `roce::ibverbs::files` says what they are.
+//! The files that programs read of devices: no kernel has them for a soft NIC.
+//! `roce::ibverbs::files` says what they are.
 
 use std::ffi::{CStr, CString, c_char, c_int};
 use std::fs;
@@ -96,11 +97,12 @@ impl Device {
     }
 }
 
-/// The root of the tree that `roce run` made: `/` in a mount namespace, or a directory for libroce-files.so.
+/// The root of the tree that `roce run` made: `/` in a mount namespace, or a directory for
+/// libroce-files.so.
 const TREE: &str = "ROCE_TREE";
 
-/// Brings the files that this process sees up to date: a device that was opened can have another address than the one that
-/// `roce run` expected.
+/// Brings the files that this process sees up to date: a device that was opened can have another
+/// address than the one that `roce run` expected.
 pub(crate) fn refresh() {
     let Some(root) = env::variable(TREE) else { return };
     let Ok(devices) = Device::list() else { return };
@@ -117,8 +119,9 @@ pub(crate) fn refresh() {
     }
 }
 
-/// What this process wrote last into a directory that is named for its content, and where that is. Each file is read before
-/// it is written, which takes hundreds of system calls; a program opens its devices more than once.
+/// What this process wrote last into a directory that is named for its content, and where that is.
+/// Each file is read before it is written, which takes hundreds of system calls; a program opens
+/// its devices more than once.
 static WRITTEN: Mutex<Option<(Tree, PathBuf)>> = Mutex::new(None);
 
 /// Writes the files into the directory that all programs with the same devices share.

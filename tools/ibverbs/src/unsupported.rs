@@ -11,7 +11,8 @@ fn refuse() -> c_int {
     libc::EOPNOTSUPP
 }
 
-/// Functions that fail as on a device that lacks what they are for. What they are called with does not matter.
+/// Functions that fail as on a device that lacks what they are for. What they are called with does
+/// not matter.
 macro_rules! refused {
     (code: $($code:ident)* ; pointer: $($pointer:ident)* ; minus_one: $($minus_one:ident)* ;) => {
         $(
@@ -51,7 +52,8 @@ refused! {
         ibv_dm_export_dmabuf_fd ibv_export_buf_dmabuf_fd;
 }
 
-/// After a fork, a child shares no memory with its parent's NIC that it must not write: nothing is to be prepared.
+/// After a fork, a child shares no memory with its parent's NIC that it must not write: nothing is
+/// to be prepared.
 #[unsafe(no_mangle)]
 extern "C" fn ibv_fork_init() -> c_int {
     0

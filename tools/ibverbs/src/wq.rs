@@ -1,4 +1,5 @@
-//! Receive queues without a queue pair, tables of them, and queue pairs that spread frames over such a table.
+//! Receive queues without a queue pair, tables of them, and queue pairs that spread frames over
+//! such a table.
 
 use std::cell::UnsafeCell;
 use std::ffi::c_int;

@@ -1,8 +1,8 @@
 //! Work requests that are built call by call, and posted together.
 //!
-//! A program starts, says of each request first what it asks for and then where its data are and where it goes, and
-//! completes: then all are posted, or none. In between no other thread can start with the same queue pair. What goes
-//! wrong on the way is told at the end.
+//! A program starts, says of each request first what it asks for and then where its data are and
+//! where it goes, and completes: then all are posted, or none. In between no other thread can start
+//! with the same queue pair. What goes wrong on the way is told at the end.
 
 use std::ffi::{c_int, c_void};
 use std::ops::Range;
@@ -56,7 +56,8 @@ pub(crate) fn check(kind: QpType, wanted: u64) -> Result<()> {
     if wanted & !able == 0 { Ok(()) } else { Err(Failed::EOPNOTSUPP) }
 }
 
-/// How much inline data requests must have room for that a program gives their bytes and not where they are.
+/// How much inline data requests must have room for that a program gives their bytes and not where
+/// they are.
 pub(crate) fn inline_needed(wanted: u64) -> u32 {
     if wanted & IBV_QP_EX_WITH_ATOMIC_WRITE == 0 { 0 } else { ATOMIC_BYTES }
 }

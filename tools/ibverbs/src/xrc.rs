@@ -1,7 +1,7 @@
 //! Domains of extended reliable connections.
 //!
-//! A domain belongs to a file, or to its creator alone: a caller in this process that opens one on the same device by a descriptor of
-//! the same file gets the same.
+//! A domain belongs to a file, or to its creator alone: a caller in this process that opens one on
+//! the same device by a descriptor of the same file gets the same.
 
 use std::cell::UnsafeCell;
 use std::ffi::c_int;
@@ -60,7 +60,8 @@ pub(crate) struct Xrcd {
 }
 
 impl Xrcd {
-    /// One object less stands for the domain. The last one destroys it, unless something is still in it.
+    /// One object less stands for the domain. The last one destroys it, unless something is still
+    /// in it.
     fn close(&self) -> Result<()> {
         let destroy = || Ok(self.nic.destroy_xrcd(self.domain.handle)?);
         match &self.file {
@@ -99,13 +100,15 @@ impl Xrcd {
     }
 }
 
-/// Holds the file of a descriptor without having it open: programs that close theirs see the same as without this.
+/// Holds the file of a descriptor without having it open: programs that close theirs see the same
+/// as without this.
 fn hold(fd: c_int) -> Result<fs::File> {
     let path = format!("/proc/thread-self/fd/{fd}");
     Ok(fs::File::options().read(true).custom_flags(libc::O_PATH).open(path)?)
 }
 
-/// Makes a domain that is found through the file of a descriptor, or not at all; or finds one that is there.
+/// Makes a domain that is found through the file of a descriptor, or not at all; or finds one that
+/// is there.
 pub(crate) unsafe extern "C" fn open(
     context: *mut ibv_context,
     attr: *mut ibv_xrcd_init_attr,

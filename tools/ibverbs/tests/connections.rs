@@ -51,9 +51,10 @@ fn start(command: &mut Command) -> Child {
         .unwrap_or_else(|error| panic!("{command:?}: {error}; Debian has it in rdmacm-utils"))
 }
 
-/// A server and a client; both must succeed. A client that comes before the server listens is rejected, and tries anew. A
-/// REQ that such a client retransmitted may reach the server when it listens. The client has ended by then and rejects the
-/// REP, so the server ends, and both are started again.
+/// A server and a client; both must succeed. A client that comes before the server listens is
+/// rejected, and tries anew. A REQ that such a client retransmitted may reach the server when it
+/// listens. The client has ended by then and rejects the REP, so the server ends, and both are
+/// started again.
 fn pair(command: &mut Command, client: impl Fn() -> Command) -> String {
     let mut server = start(command);
     let mut tried = Vec::new();

@@ -1,4 +1,5 @@
-//! The files of devices, as programs under `roce run` see them: in a mount namespace, and by redirected calls of libc.
+//! The files of devices, as programs under `roce run` see them: in a mount namespace, and by
+//! redirected calls of libc.
 #![allow(clippy::unwrap_used, reason = "what must not happen in a test fails it")]
 
 use std::fs;

@@ -89,7 +89,8 @@ fn each_who_opens_a_device_has_a_capture_of_its_own() {
         .map(|entry| entry.unwrap().file_name().into_string().unwrap())
         .collect();
     names.sort_by_key(String::len);
-    // Of the first process one is called as it should be; then each has the number of its process, and counts.
+    // Of the first process one is called as it should be; then each has the number of its process,
+    // and counts.
     assert_eq!(names.len(), 4, "{names:?}");
     assert_eq!(names[0], "it");
     assert!(names[1..].iter().all(|name| name.starts_with("it.")), "{names:?}");
@@ -155,8 +156,8 @@ fn programs_run_under_valgrind() {
     assert!(said.contains("PORT_ACTIVE"), "{said}");
     let pingpong = |device: &str| {
         let mut command = valgrind("--tool=none", device);
-        // The program's reliable connections give up after half a second without an answer, which valgrind may take on a
-        // busy machine.
+        // The program's reliable connections give up after half a second without an answer, which
+        // valgrind may take on a busy machine.
         command.arg("ibv_uc_pingpong");
         command
     };
@@ -209,7 +210,8 @@ fn wait_for_listener(server: &mut Child, port: u16) {
     }
 }
 
-/// Programs that exit with their devices open leave closed captures; a full disk is told on standard error.
+/// Programs that exit with their devices open leave closed captures; a full disk is told on
+/// standard error.
 #[test]
 fn captures_are_closed_at_exit_and_told_when_they_are_cut() {
     let directory = std::path::Path::new(env!("CARGO_TARGET_TMPDIR"));

@@ -1,4 +1,5 @@
-//! What programs hear of a port whose interface changes: rdma-core's `ibv_asyncwatch` on a veth of the test's own.
+//! What programs hear of a port whose interface changes: rdma-core's `ibv_asyncwatch` on a veth of
+//! the test's own.
 #![allow(clippy::unwrap_used, reason = "what must not happen in a test fails it")]
 
 mod common;
@@ -8,7 +9,8 @@ mod needs;
 
 use common::process::{self, Command};
 
-/// Changes an interface step by step, and waits after each until the program has printed what happened.
+/// Changes an interface step by step, and waits after each until the program has printed what
+/// happened.
 const SCRIPT: &str = r#"
 set -eu
 ip link set lo up

@@ -1,4 +1,5 @@
-//! Probes from an RNIC, which here is a soft NIC behind this library: its extended completion queues tell times.
+//! Probes from an RNIC, which here is a soft NIC behind this library: its extended completion
+//! queues tell times.
 #![allow(
     clippy::cast_possible_truncation,
     clippy::unwrap_used,

@@ -57,8 +57,9 @@ fn own_address_is_at_the_gid_indexes_that_programs_expect() {
     run("gids.c", "mlx5_0=udp:127.9.41.1 udp:127.9.41.2");
 }
 
-/// Each allocation of a program's life fails, by itself and together with all that follow: a verb fails with an error
-/// number, or carries on; the program neither aborts nor hangs, and leaves no descriptors behind.
+/// Each allocation of a program's life fails, by itself and together with all that follow: a verb
+/// fails with an error number, or carries on; the program neither aborts nor hangs, and leaves no
+/// descriptors behind.
 #[test]
 fn allocations_that_fail_are_errors_of_verbs() {
     let (program, scarce) = (compiled("life.c"), common::compiled_library("scarce.c"));

@@ -1,5 +1,5 @@
-//! `roce::connect` on a real RNIC's connection manager: the system's librdmacm, which here finds the device of this
-//! library instead of the kernel's.
+//! `roce::connect` on a real RNIC's connection manager: the system's librdmacm, which here finds
+//! the device of this library instead of the kernel's.
 #![allow(
     clippy::cast_possible_truncation,
     clippy::unwrap_used,
@@ -19,7 +19,8 @@ fn system_connection_manager_does_what_every_one_does() {
     }
     let this = std::env::current_exe().unwrap();
     let mut command = common::stock(this.to_str().unwrap(), "udp:127.9.63.1");
-    // A library that is opened by name finds the functions of libc before ours, unless ours are preloaded.
+    // A library that is opened by name finds the functions of libc before ours, unless ours are
+    // preloaded.
     command.env("LD_PRELOAD", common::library().join("libibverbs.so.1"));
     command.env("ROCE_TEST_DEVICE", "verbs:roce0").args(["connections::", "--test-threads", "1"]);
     let said = common::said(&mut command, "librdmacm1");

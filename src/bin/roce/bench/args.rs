@@ -18,8 +18,8 @@ pub(crate) const PORT: u16 = 18515;
 /// How the two sides find each other.
 #[derive(Debug, Args)]
 pub(crate) struct ReachArgs {
-    /// The NIC: udp:ADDRESS, raw:INTERFACE or soft:INTERFACE, or verbs:NAME for a real one [default: UDP from the
-    /// address that leads to the other side].
+    /// The NIC: udp:ADDRESS, raw:INTERFACE or soft:INTERFACE, or verbs:NAME for a real one
+    /// [default: UDP from the address that leads to the other side].
     #[arg(short = 'd', long = "device", alias = "ib-dev", value_name = "DEVICE")]
     pub(crate) device: Option<Spec>,
 
@@ -27,8 +27,8 @@ pub(crate) struct ReachArgs {
     #[arg(short = 'p', long, value_name = "PORT", default_value_t = PORT)]
     pub(crate) port: u16,
 
-    /// Which of the NIC's addresses to use, by index [default: the one that leads to the other side, or else the
-    /// first].
+    /// Which of the NIC's addresses to use, by index [default: the one that leads to the other
+    /// side, or else the first].
     #[arg(short = 'x', long, value_name = "INDEX")]
     pub(crate) gid_index: Option<u8>,
 }
@@ -36,8 +36,8 @@ pub(crate) struct ReachArgs {
 /// The option by which a client trusts a server about its GID.
 #[derive(Clone, Copy, Debug, Args)]
 pub(crate) struct AnyGidArgs {
-    /// Send to any GID that the server names, not only to the address of its TCP connection: for trusted networks on
-    /// which control connections use other addresses than RDMA.
+    /// Send to any GID that the server names, not only to the address of its TCP connection: for
+    /// trusted networks on which control connections use other addresses than RDMA.
     #[arg(long)]
     pub(crate) any_gid: bool,
 }
@@ -83,8 +83,8 @@ pub(crate) struct TestArgs {
     #[command(flatten)]
     pub(crate) reach: ReachArgs,
 
-    /// The bytes of a message, 0 to 8M; k and M are 2^10 and 2^20 [default: 64k for bw, 2 for lat, 8 for atomic; of UD
-    /// at most the MTU].
+    /// The bytes of a message, 0 to 8M; k and M are 2^10 and 2^20 [default: 64k for bw, 2 for lat,
+    /// 8 for atomic; of UD at most the MTU].
     #[arg(short = 's', long, value_name = "BYTES", value_parser = parse_size, conflicts_with = "all")]
     size: Option<u32>,
 
@@ -104,7 +104,8 @@ pub(crate) struct TestArgs {
     #[arg(short = 'q', long = "qp", value_name = "COUNT", default_value_t = 1)]
     qps: u32,
 
-    /// The payload of a packet: 256, 512, 1024, 2048 or 4096 [default: the most that both sides can do].
+    /// The payload of a packet: 256, 512, 1024, 2048 or 4096 [default: the most that both sides can
+    /// do].
     #[arg(short = 'm', long, value_name = "BYTES", value_parser = parse_mtu)]
     pub(crate) mtu: Option<Mtu>,
 
@@ -132,7 +133,8 @@ pub(crate) struct TestArgs {
     #[arg(long, alias = "report_gbits")]
     report_gbits: bool,
 
-    /// Print how many messages took how long, in ranges of an eighth; --json always has them (lat only).
+    /// Print how many messages took how long, in ranges of an eighth; --json always has them (lat
+    /// only).
     #[arg(short = 'H', long, alias = "report-histogram")]
     pub(crate) histogram: bool,
 
@@ -142,8 +144,9 @@ pub(crate) struct TestArgs {
     #[command(flatten)]
     pub(crate) any_gid: AnyGidArgs,
 
-    /// Have the connection manager (rdma_cm) connect the queue pairs; the server is roce serve -R. RC only. The TCP
-    /// connection carries the results; the MTU is the one that the connection manager chooses.
+    /// Have the connection manager (rdma_cm) connect the queue pairs; the server is roce serve -R.
+    /// RC only. The TCP connection carries the results; the MTU is the one that the connection
+    /// manager chooses.
     #[arg(short = 'R', long = "rdma-cm", alias = "rdma_cm", conflicts_with = "mtu")]
     rdma_cm: bool,
 

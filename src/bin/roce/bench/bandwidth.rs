@@ -20,8 +20,8 @@ const GROUP_MAX: u32 = 64;
 /// How long a piece of a run is, of which the fastest is the peak.
 const SLICE: Duration = Duration::from_millis(10);
 
-/// How long messages may still be on their way after their sender is done. Those of a reliable connection have been
-/// acknowledged, and only wait to be taken.
+/// How long messages may still be on their way after their sender is done. Those of a reliable
+/// connection have been acknowledged, and only wait to be taken.
 const LINGER: Duration = Duration::from_millis(300);
 const LINGER_RELIABLE: Duration = Duration::from_secs(10);
 
@@ -40,8 +40,8 @@ struct Flow {
     completed: u64,
 }
 
-/// Runs one side: sends if it is to, takes what the other sends, until both are done. An error comes with what was
-/// done until then.
+/// Runs one side: sends if it is to, takes what the other sends, until both are done. An error
+/// comes with what was done until then.
 pub(crate) fn run(
     side: &mut Side,
     watch: &mut Watch<'_>,
@@ -110,8 +110,8 @@ struct Run<'a> {
 }
 
 impl Run<'_> {
-    /// Returns when the NIC's counter of received packets last grew. Reads it once in a while, when the peer has sent
-    /// everything.
+    /// Returns when the NIC's counter of received packets last grew. Reads it once in a while, when
+    /// the peer has sent everything.
     fn counter_grew(&mut self, side: &Side, watch: &Watch<'_>, now: Instant) -> Instant {
         if watch.peer.is_some() && now.duration_since(self.counted) >= SLICE {
             self.counted = now;
@@ -134,7 +134,8 @@ impl Run<'_> {
         let mut wcs = [Wc::default(); POLL];
         loop {
             self.sending.post(side)?;
-            // Silence lasts until here: what arrives while the thread has no core is found by the next poll.
+            // Silence lasts until here: what arrives while the thread has no core is found by the
+            // next poll.
             let polled = watch.peer.is_some().then(now);
             let count = side.poll(&mut wcs)?;
             if count == 0 && !watch.polled_in_vain() {
@@ -183,8 +184,8 @@ impl Run<'_> {
     }
 }
 
-/// Whether the peer is done and everything it sent has been taken, or is lost: the last poll, which began at `polled`, found
-/// nothing although nothing had come for long.
+/// Whether the peer is done and everything it sent has been taken, or is lost: the last poll, which
+/// began at `polled`, found nothing although nothing had come for long.
 fn caught_up(
     side: &Side,
     watch: &Watch<'_>,

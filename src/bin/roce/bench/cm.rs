@@ -55,8 +55,9 @@ impl Waiting {
         self.meeting
     }
 
-    /// Takes the client's queue pair of this number, and connects one of this side to it. Requests of strangers are
-    /// rejected, and so are those that come from another address than `client`, if that is given.
+    /// Takes the client's queue pair of this number, and connects one of this side to it. Requests
+    /// of strangers are rejected, and so are those that come from another address than `client`, if
+    /// that is given.
     pub(crate) fn accept(
         &self,
         client: Option<IpAddr>,

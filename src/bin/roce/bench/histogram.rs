@@ -32,7 +32,8 @@ impl Histogram {
         }
     }
 
-    /// Returns the ranges that are not empty, shortest time first. A message took `share` of what was measured.
+    /// Returns the ranges that are not empty, shortest time first. A message took `share` of what
+    /// was measured.
     #[expect(clippy::cast_precision_loss, reason = "nanoseconds of a run")]
     pub(crate) fn buckets(&self, share: f64) -> Vec<Bucket> {
         let us = |range: usize| start_of(range) as f64 * share / 1000.0;

@@ -15,7 +15,8 @@ use super::watch::{Watch, now};
 /// How long an answer may take before its message, or it, is lost.
 const LOST: Duration = Duration::from_secs(5);
 
-/// How many times are kept at the most. Of a longer run every second one is kept, or every fourth, and so on.
+/// How many times are kept at the most. Of a longer run every second one is kept, or every fourth,
+/// and so on.
 const KEPT_MAX: usize = 1 << 22;
 
 /// How long messages took.
@@ -120,8 +121,8 @@ pub(crate) fn share(op: Op) -> f64 {
     }
 }
 
-/// The client's side: sends, waits for the answer, and looks at the clock. An error comes with what was measured until
-/// then.
+/// The client's side: sends, waits for the answer, and looks at the clock. An error comes with what
+/// was measured until then.
 pub(crate) fn measure(
     side: &mut Side,
     watch: &mut Watch<'_>,
@@ -228,7 +229,8 @@ impl<'a> Talk<'a> {
 
     #[inline]
     fn say(&mut self, side: &mut Side) -> anyhow::Result<()> {
-        // An answer may come before the message it answers has completed; the queue has its bound all the same.
+        // An answer may come before the message it answers has completed; the queue has its bound
+        // all the same.
         while self.inflight >= side.plan().tx_depth {
             self.poll(side)?;
         }

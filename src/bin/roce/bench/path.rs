@@ -1,4 +1,5 @@
-//! Whether two NICs can reach each other, as far as their addresses tell: found out before any packet is lost.
+//! Whether two NICs can reach each other, as far as their addresses tell: found out before any
+//! packet is lost.
 
 use std::net::IpAddr;
 
@@ -7,7 +8,8 @@ use roce::link::interface::interfaces;
 
 use super::control::messages::Reach;
 
-/// Checks that packets from one NIC can reach the other. `remote` is the address of the peer's host on TCP.
+/// Checks that packets from one NIC can reach the other. `remote` is the address of the peer's host
+/// on TCP.
 pub(crate) fn check(own: &Reach, peer: &Reach, remote: IpAddr) -> anyhow::Result<()> {
     check_addresses(own.address(), peer.address(), is_this_host(remote))?;
     for (raw, udp) in [(own, peer), (peer, own)] {
@@ -20,8 +22,8 @@ pub(crate) fn check(own: &Reach, peer: &Reach, remote: IpAddr) -> anyhow::Result
     Ok(())
 }
 
-/// Checks that a server's queue pairs are at the address of the server, which a TCP connection proves: a server must not
-/// have its clients send to a third party.
+/// Checks that a server's queue pairs are at the address of the server, which a TCP connection
+/// proves: a server must not have its clients send to a third party.
 pub(crate) fn check_responder(gid: IpAddr, server: IpAddr, any_gid: bool) -> anyhow::Result<()> {
     ensure!(
         any_gid || gid == server.to_canonical(),

@@ -1,6 +1,8 @@
-//! The tests that come with rdma-core: `ibv_rc_pingpong`, `ibv_uc_pingpong` and `ibv_ud_pingpong`, from either side.
+//! The tests that come with rdma-core: `ibv_rc_pingpong`, `ibv_uc_pingpong` and `ibv_ud_pingpong`,
+//! from either side.
 //!
-//! Nothing tells the kind of the queue pairs, the size or how often: both users have to give the same options.
+//! Nothing tells the kind of the queue pairs, the size or how often: both users have to give the
+//! same options.
 
 use std::time::{Duration, Instant};
 

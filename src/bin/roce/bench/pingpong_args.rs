@@ -34,7 +34,8 @@ pub(crate) struct PingpongArgs {
     #[arg(short = 'c', long, value_enum, value_name = "KIND", ignore_case = true, default_value_t)]
     connection: Connection,
 
-    /// The bytes of a message, 0 to 8M; k and M are 2^10 and 2^20 [default: 4096, of UD 2048 or the MTU if that is less].
+    /// The bytes of a message, 0 to 8M; k and M are 2^10 and 2^20 [default: 4096, of UD 2048 or the
+    /// MTU if that is less].
     #[arg(short = 's', long, value_name = "BYTES", value_parser = parse_size)]
     size: Option<u32>,
 

@@ -1,7 +1,7 @@
 //! The way to a server: a NIC here, and a TCP connection from the address of that NIC.
 //!
-//! A server takes only queue pairs whose GID is the address that the TCP connection comes from; otherwise a stranger
-//! could have it send to a third party.
+//! A server takes only queue pairs whose GID is the address that the TCP connection comes from;
+//! otherwise a stranger could have it send to a third party.
 
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::sync::Arc;

@@ -61,7 +61,8 @@ impl Step {
             let saw = saw?;
             let messages = match (saw.received, saw.packets, packets) {
                 (Some(messages), ..) => messages.min(sent.messages),
-                // Without a count of messages, the count of packets tells how many may have arrived.
+                // Without a count of messages, the count of packets tells how many may have
+                // arrived.
                 (None, Some(came), Some(left)) => share(sent.messages, came, left),
                 _ => return None,
             };
@@ -228,7 +229,8 @@ pub(crate) struct ServerOptions<'a> {
     pub(crate) manager: Option<&'a ConnectionManager>,
 }
 
-/// The same, and `meddle` may do something with the memory of this side before anything is measured.
+/// The same, and `meddle` may do something with the memory of this side before anything is
+/// measured.
 pub(crate) fn server_with(
     nic: &Nic,
     control: &mut Control,
@@ -344,7 +346,8 @@ fn fill(
     Ok(())
 }
 
-/// What the NIC of a side counted of unreliable messages: the only trace that a write leaves at its receiver.
+/// What the NIC of a side counted of unreliable messages: the only trace that a write leaves at its
+/// receiver.
 pub(crate) struct Traffic {
     sent: u64,
     pub(crate) received: u64,

@@ -23,7 +23,8 @@ pub(crate) struct Side {
     plan: Plan,
     gid_index: u8,
     layout: Layout,
-    /// Those of queue pairs that the connection manager connected. They end before the queue pairs are destroyed.
+    /// Those of queue pairs that the connection manager connected. They end before the queue pairs
+    /// are destroyed.
     connections: Vec<roce::connect::Connection>,
     pd: Pd,
     cq: Cq,
@@ -129,8 +130,8 @@ impl Side {
         Ok(())
     }
 
-    /// Has the connection manager connect every queue pair to the peer's of the same place, in their order, and takes the
-    /// MTU that it chose.
+    /// Has the connection manager connect every queue pair to the peer's of the same place, in
+    /// their order, and takes the MTU that it chose.
     pub(crate) fn connect_with(
         &mut self,
         peer: &Reach,
@@ -257,7 +258,8 @@ impl Side {
         }
     }
 
-    /// Takes in a message that was received, and posts its receive again; whether it is what was sent.
+    /// Takes in a message that was received, and posts its receive again; whether it is what was
+    /// sent.
     pub(crate) fn take(&mut self, wc: &Wc, size: u32) -> anyhow::Result<bool> {
         let (q, receive) = receive_of(wc).context("not a receive")?;
         let grh = if self.plan.connection == Connection::Ud { GRH_BYTES } else { 0 };
@@ -300,8 +302,8 @@ impl Side {
         (self.layout.counters + q * ATOMIC_SIZE as usize) as u64
     }
 
-    /// How many things are wrong in memory, now that `sent` messages have left here and `came` have come, whose last
-    /// byte may be `varied`.
+    /// How many things are wrong in memory, now that `sent` messages have left here and `came` have
+    /// come, whose last byte may be `varied`.
     pub(crate) fn mistakes(
         &mut self,
         size: u32,
@@ -340,7 +342,8 @@ impl Side {
     }
 }
 
-/// Returns the ACK timeout. Many queue pairs share one link: the more there are, the longer an ACK takes.
+/// Returns the ACK timeout. Many queue pairs share one link: the more there are, the longer an ACK
+/// takes.
 fn ack_timeout(qps: u32) -> AckTimeout {
     let usual = Connect::default().timeout;
     let longer = usual.0.get() + qps.max(1).ilog2().div_ceil(2);
@@ -359,7 +362,8 @@ pub(crate) fn is_receive(wc: &Wc) -> bool {
     wc.id.0 & RECEIVE != 0
 }
 
-/// What messages hold: bytes that differ from their neighbours, and from those of a page or a packet before.
+/// What messages hold: bytes that differ from their neighbours, and from those of a page or a
+/// packet before.
 fn pattern(len: usize) -> Vec<u8> {
     (0..len).map(|at| at.wrapping_mul(0x9e37_79b1).to_le_bytes()[2] | 1).collect()
 }

@@ -9,7 +9,8 @@ use roce::control::{Tcp, tcp};
 
 use super::control::Control;
 
-/// Connects to a server, from `source` if this host has that address. `command` starts such a server.
+/// Connects to a server, from `source` if this host has that address. `command` starts such a
+/// server.
 pub(crate) fn connect(
     source: Option<IpAddr>,
     server: SocketAddr,

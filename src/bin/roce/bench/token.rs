@@ -8,9 +8,9 @@ use roce::control::token::TOKEN_BYTES_MIN;
 /// The options of a token.
 #[derive(Clone, Args)]
 pub(crate) struct TokenArgs {
-    /// A secret of at least 8 characters that both sides know, for networks that are not trusted. Each side proves to
-    /// the other that it knows it, and neither sends it. Other users of this host see it in the list of processes:
-    /// prefer the variable. The traffic is not encrypted.
+    /// A secret of at least 8 characters that both sides know, for networks that are not trusted.
+    /// Each side proves to the other that it knows it, and neither sends it. Other users of this
+    /// host see it in the list of processes: prefer the variable. The traffic is not encrypted.
     #[arg(long, env = "ROCE_TOKEN", hide_env_values = true, value_name = "TOKEN")]
     token: Option<String>,
 }

@@ -29,13 +29,13 @@ use crate::output::Color;
 /// states, asynchronous events and, where they are visible, packets are compared with what the
 /// scenario expects and with a reference: two soft NICs in memory, or a recorded run.
 ///
-/// Without a device, it runs on two soft NICs in memory. With HOST, the peer is a roce conform serve
-/// on that host. The device is the requester in a first run and the responder in a second.
+/// Without a device, it runs on two soft NICs in memory. With HOST, the peer is a roce conform
+/// serve on that host. The device is the requester in a first run and the responder in a second.
 ///
 /// Ctrl-C, or a peer that dies, ends the run: it reports the scenarios run so far.
 ///
-/// Exit status: 0 when there are no differences but known deviations, 1 when there are others, 2 when
-/// nothing could be run or the peer was lost, 130 after Ctrl-C.
+/// Exit status: 0 when there are no differences but known deviations, 1 when there are others, 2
+/// when nothing could be run or the peer was lost, 130 after Ctrl-C.
 #[derive(Debug, ClapArgs)]
 #[command(
     verbatim_doc_comment,
@@ -98,12 +98,13 @@ struct RunArgs {
     #[arg(short = 'x', long, value_name = "INDEX")]
     gid_index: Option<u8>,
 
-    /// Have the connection manager (rdma_cm) connect the queue pairs of RC, on both sides: roce conform serve needs -R, too.
+    /// Have the connection manager (rdma_cm) connect the queue pairs of RC, on both sides: roce
+    /// conform serve needs -R, too.
     #[arg(short = 'R', long = "rdma-cm", alias = "rdma_cm", requires = "device")]
     rdma_cm: bool,
 
-    /// Bridge these two interfaces, to capture packets of the local device and inject faults: its port
-    /// is cabled to INNER, the network to OUTER. Needs CAP_NET_RAW.
+    /// Bridge these two interfaces, to capture packets of the local device and inject faults: its
+    /// port is cabled to INNER, the network to OUTER. Needs CAP_NET_RAW.
     #[arg(long, value_name = "INNER,OUTER", requires = "device")]
     wire: Option<Bumped>,
 
@@ -156,7 +157,8 @@ struct RunArgs {
 ///
 /// Runs the other side of the scenarios that clients send. Several clients can be connected; their
 /// scenarios take turns on the device. Clients are not trusted: a scenario is checked as if it were
-/// read from a file, and packets go only to the address that its client connects from. Ctrl-C ends it.
+/// read from a file, and packets go only to the address that its client connects from. Ctrl-C ends
+/// it.
 #[derive(Debug, ClapArgs)]
 struct ServeArgs {
     /// Device: udp:ADDRESS, raw:INTERFACE, soft:INTERFACE, or verbs:NAME for an RDMA device.
@@ -167,8 +169,8 @@ struct ServeArgs {
     #[arg(long, value_name = "ADDRESS")]
     listen: Option<IpAddr>,
 
-    /// Let clients have packets sent to any GID, and not only to the address that they connect from.
-    /// For trusted networks on which control connections use other addresses than RDMA.
+    /// Let clients have packets sent to any GID, and not only to the address that they connect
+    /// from. For trusted networks on which control connections use other addresses than RDMA.
     #[arg(long)]
     any_gid: bool,
 
@@ -187,13 +189,13 @@ struct ServeArgs {
     #[arg(short = 'R', long = "rdma-cm", alias = "rdma_cm")]
     rdma_cm: bool,
 
-    /// Bridge these two interfaces, to capture packets of the local device and inject faults: its port
-    /// is cabled to INNER, the network to OUTER. Needs CAP_NET_RAW.
+    /// Bridge these two interfaces, to capture packets of the local device and inject faults: its
+    /// port is cabled to INNER, the network to OUTER. Needs CAP_NET_RAW.
     #[arg(long, value_name = "INNER,OUTER")]
     wire: Option<Bumped>,
 
-    /// Also offer queue pairs and memory to roce replay --to --host, as roce serve --offer does, on this
-    /// TCP port. What it sends is seen by scenarios that run at the same time.
+    /// Also offer queue pairs and memory to roce replay --to --host, as roce serve --offer does, on
+    /// this TCP port. What it sends is seen by scenarios that run at the same time.
     #[arg(
         long,
         value_name = "PORT",

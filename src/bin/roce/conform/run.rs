@@ -224,7 +224,8 @@ fn pair(args: &RunArgs) -> Result<Pair> {
     }
 }
 
-/// Connects to a server, from the address of the device if there is a way: the server sends packets to no other.
+/// Connects to a server, from the address of the device if there is a way: the server sends packets
+/// to no other.
 fn connect(host: &str, port: u16, from: Option<IpAddr>) -> io::Result<TcpStream> {
     let mut last = io::Error::from(io::ErrorKind::AddrNotAvailable);
     for to in (host, port).to_socket_addrs()? {

@@ -44,8 +44,8 @@ pub(super) fn run(args: &ServeArgs) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Returns the address at which clients are waited for: that of the device, which clients take for its GID. An address that
-/// means nothing without its interface stands for any.
+/// Returns the address at which clients are waited for: that of the device, which clients take for
+/// its GID. An address that means nothing without its interface stands for any.
 fn listen_at(device: &dyn Device, gid_index: Option<u8>) -> IpAddr {
     address_of(device, gid_index).unwrap_or_else(|| Ipv6Addr::UNSPECIFIED.into())
 }

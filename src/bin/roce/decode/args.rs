@@ -76,11 +76,13 @@ pub(crate) struct Args {
     #[arg(short = 'c', long, value_name = "COUNT")]
     pub(super) count: Option<u64>,
 
-    /// Print the frame number at the start of each line. A packet of a train has its position behind a period: 12.3.
+    /// Print the frame number at the start of each line. A packet of a train has its position
+    /// behind a period: 12.3.
     #[arg(short = '#', long)]
     pub(super) number: bool,
 
-    /// Print no time; -tt: seconds since 1970; -ttt: since the previous packet; -tttt: date and time; -ttttt: since the first packet.
+    /// Print no time; -tt: seconds since 1970; -ttt: since the previous packet; -tttt: date and
+    /// time; -ttttt: since the first packet.
     #[arg(short = 't', action = ArgAction::Count)]
     pub(super) time: u8,
 
@@ -89,19 +91,22 @@ pub(crate) struct Args {
     pub(super) line_buffered: bool,
 
     /// Write a table of the packets for query engines instead, one Parquet file per capture:
-    /// DIR/packets/host=HOST/date=DATE/capture=NAME/part-0.parquet (roce help parquet). With -e, only these fields are columns.
+    /// DIR/packets/host=HOST/date=DATE/capture=NAME/part-0.parquet (roce help parquet). With -e,
+    /// only these fields are columns.
     #[arg(long, value_name = "DIR", conflicts_with_all = ["verbose", "json", "summary"])]
     pub(super) parquet: Option<PathBuf>,
 
     #[command(flatten)]
     pub(super) names: TableNames,
 
-    /// Write the packets to a capture instead: a pcap or a pcapng by the ending of OUT, else as the input is. Times keep their
-    /// nanoseconds; a pcapng keeps interfaces and comments. - is standard output.
+    /// Write the packets to a capture instead: a pcap or a pcapng by the ending of OUT, else as the
+    /// input is. Times keep their nanoseconds; a pcapng keeps interfaces and comments. - is
+    /// standard output.
     #[arg(short, long, value_name = "OUT", conflicts_with_all = ["verbose", "json", "fields", "summary", "parquet"])]
     pub(super) write: Option<PathBuf>,
 
-    /// Threads to decode with [default: as many as there are cores]; pipes and --line-buffered use one.
+    /// Threads to decode with [default: as many as there are cores]; pipes and --line-buffered use
+    /// one.
     #[arg(short, long, value_name = "N")]
     pub(super) jobs: Option<NonZeroUsize>,
 

@@ -15,8 +15,9 @@ pub(super) const FIELDS: [&str; 2] = ["roce.flow", "roce.retransmission"];
 
 /// The analysis of a capture that was read once, and is read once more.
 ///
-/// Which numbers are one connection may be known long after its first packets. So the capture is analyzed twice in the same
-/// way: the first report tells what the numbers of the second pass come to, and no packet must be remembered.
+/// Which numbers are one connection may be known long after its first packets. So the capture is
+/// analyzed twice in the same way: the first report tells what the numbers of the second pass come
+/// to, and no packet must be remembered.
 pub(super) struct Flows {
     report: Report,
     analysis: Analysis,
@@ -51,7 +52,8 @@ impl Flows {
         Ok(Self { report, analysis: Analysis::new(Config::default()) })
     }
 
-    /// Tells a packet its connection, and why it was retransmitted. All packets come by, in their order.
+    /// Tells a packet its connection, and why it was retransmitted. All packets come by, in their
+    /// order.
     pub(super) fn annotate(&mut self, packet: &mut Context<'_>) {
         let Some(note) = handle(&mut self.analysis, packet) else { return };
         packet.annotations.flow = self.report.flow_of(note.flow).map(|(flow, _)| flow.into());

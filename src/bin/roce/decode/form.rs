@@ -50,7 +50,8 @@ impl Form {
         })
     }
 
-    /// Takes a packet: appends its text to `out`, or counts it in the summary, which has no text until the end.
+    /// Takes a packet: appends its text to `out`, or counts it in the summary, which has no text
+    /// until the end.
     #[inline]
     pub(super) fn take(
         &self,

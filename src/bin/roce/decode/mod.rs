@@ -38,7 +38,8 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
         return Ok(inputs.problems.status());
     }
     let mut inputs = Inputs::open(&args.files, args.strict)?;
-    // Why not is said by now. A summary of nothing would look like one of a capture without packets.
+    // Why not is said by now. A summary of nothing would look like one of a capture without
+    // packets.
     if inputs.names().is_empty() {
         return Ok(inputs.problems.status());
     }

@@ -1,4 +1,5 @@
-//! From a record to what is shown of it: the part of the work that needs nothing but the record, on any thread.
+//! From a record to what is shown of it: the part of the work that needs nothing but the record, on
+//! any thread.
 
 use roce::capture::Record;
 use roce::decode::{self, Decoder, Filter, Summary};
@@ -88,8 +89,8 @@ impl Show {
         self.decode_known(decoder, record, unknown, &mut None, take);
     }
 
-    /// Decodes a record with what is known of connections, and hands each packet to `take` that passes the filter: in its place,
-    /// because a packet with all that is known of it is large.
+    /// Decodes a record with what is known of connections, and hands each packet to `take` that
+    /// passes the filter: in its place, because a packet with all that is known of it is large.
     #[inline]
     pub(super) fn decode_known<'a>(
         &'a self,

@@ -59,7 +59,8 @@ pub(super) fn run(args: &Args, out: &Path, inputs: &mut Inputs) -> Result<()> {
 
 /// Where the capture goes.
 enum Sink {
-    /// A file that is replaced when the capture is complete: the captures that are read have an end.
+    /// A file that is replaced when the capture is complete: the captures that are read have an
+    /// end.
     Whole(WholeFile),
     /// A file that grows while packets come from a pipe, or a pipe.
     Growing(Box<dyn Write>),
@@ -160,7 +161,8 @@ fn report(lost: Lost) {
     }
 }
 
-/// The format that the ending of OUT asks for; else that of the captures, which is pcapng if they differ.
+/// The format that the ending of OUT asks for; else that of the captures, which is pcapng if they
+/// differ.
 fn format(out: &Path, inputs: &Inputs) -> Format {
     match ending(out).as_deref() {
         Some("pcap" | "cap") if !is_stdout(out) => Format::Pcap,

@@ -17,10 +17,11 @@ use crate::output;
 
 /// Show every RDMA operation: its work request, its packets, its completions
 ///
-/// Two soft NICs on this machine's loopback, over ordinary UDP sockets: no privilege, no kernel module, no hardware.
-/// For each operation it prints the work requests, the packets as they were captured, and the completions that both
-/// sides poll. The last scenes show errors. With --queues it shows instead what queue depth, batches and completion
-/// moderation do to the message rate, with what was counted.
+/// Two soft NICs on this machine's loopback, over ordinary UDP sockets: no privilege, no kernel
+/// module, no hardware. For each operation it prints the work requests, the packets as they were
+/// captured, and the completions that both sides poll. The last scenes show errors. With --queues
+/// it shows instead what queue depth, batches and completion moderation do to the message rate,
+/// with what was counted.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 EXAMPLES

@@ -1,4 +1,5 @@
-//! `roce demo --queues`: what queue depth, batches and completion moderation do, counted while they do it.
+//! `roce demo --queues`: what queue depth, batches and completion moderation do, counted while they
+//! do it.
 
 use std::io::Write;
 use std::time::{Duration, Instant};
@@ -144,7 +145,8 @@ fn measure(a: &Side, b: &Side, usage: Usage, messages: usize) -> Result<Counted>
     })
 }
 
-/// Returns the system calls by which a side's link has sent, and the packets that its engine has received.
+/// Returns the system calls by which a side's link has sent, and the packets that its engine has
+/// received.
 fn nic_counters(side: &Side) -> (u64, u64) {
     let link = side.nic.link_counters();
     let send_calls =
@@ -152,7 +154,8 @@ fn nic_counters(side: &Side) -> (u64, u64) {
     (send_calls, side.nic.counters().get(Counter::Received))
 }
 
-/// Posts and polls until all messages are written. Returns the numbers of doorbells and of completions.
+/// Posts and polls until all messages are written. Returns the numbers of doorbells and of
+/// completions.
 fn write_all(
     a: &Side,
     b: &Side,

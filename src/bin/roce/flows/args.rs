@@ -44,7 +44,8 @@ pub(crate) struct Args {
     #[arg(long)]
     pub(super) json: bool,
 
-    /// Show one connection as a ladder: by its number (-q#3), a queue pair (-q 0x11) or an address (-q 10.9.0.1).
+    /// Show one connection as a ladder: by its number (-q#3), a queue pair (-q 0x11) or an address
+    /// (-q 10.9.0.1).
     #[arg(short = 'q', long = "connection", value_name = "QP|ADDRESS|#N")]
     pub(super) select: Option<Selector>,
 
@@ -56,9 +57,10 @@ pub(crate) struct Args {
     #[arg(long, value_name = "OUT")]
     pub(super) html: Option<PathBuf>,
 
-    /// Write tables for query engines too, one row per message, per connection and per finding, as Parquet files below
-    /// DIR/messages, DIR/connections and DIR/findings: host=HOST/date=DATE/capture=NAME/part-0.parquet (roce help parquet).
-    /// NAME and DATE are those of the first capture.
+    /// Write tables for query engines too, one row per message, per connection and per finding, as
+    /// Parquet files below DIR/messages, DIR/connections and DIR/findings:
+    /// host=HOST/date=DATE/capture=NAME/part-0.parquet (roce help parquet). NAME and DATE are those
+    /// of the first capture.
     #[arg(long, value_name = "DIR")]
     pub(super) parquet: Option<PathBuf>,
 
@@ -69,12 +71,13 @@ pub(crate) struct Args {
     #[arg(short = 'Y', long, value_name = "EXPR")]
     pub(super) filter: Option<String>,
 
-    /// From when on something is a finding; can be given several times. Names: stall, loss-share, cnps-per-1000-marks, delay.
+    /// From when on something is a finding; can be given several times. Names: stall, loss-share,
+    /// cnps-per-1000-marks, delay.
     #[arg(long = "threshold", value_name = "NAME=VALUE")]
     pub(super) thresholds: Vec<Threshold>,
 
-    /// Exit with status 1 only if there are findings of these kinds, named as in --json, separated by commas: retry_limit,
-    /// loss, corruption, ...; any stands for all.
+    /// Exit with status 1 only if there are findings of these kinds, named as in --json, separated
+    /// by commas: retry_limit, loss, corruption, ...; any stands for all.
     #[arg(long, value_name = "KIND", value_delimiter = ',')]
     pub(super) fail_on: Vec<FailOn>,
 

@@ -28,7 +28,8 @@ impl FromStr for FailOn {
     }
 }
 
-/// Whether a report has findings that make the exit status 1: those of the kinds, or any if no kind is named.
+/// Whether a report has findings that make the exit status 1: those of the kinds, or any if no kind
+/// is named.
 pub(super) fn fails(kinds: &[FailOn], report: &Report) -> bool {
     let is_met = |kind: &FailOn| match kind.0 {
         Some(kind) => report.has_finding(kind),

@@ -34,7 +34,8 @@ use crate::{batches, interrupt, outfile, output};
 /// What failed when output cannot be written.
 const OUTPUT: &str = "cannot write to standard output";
 
-/// The most connections that are shown packet by packet, each of which takes a pass over the captures.
+/// The most connections that are shown packet by packet, each of which takes a pass over the
+/// captures.
 const LADDERS_MAX: usize = 8;
 
 pub(crate) fn run(args: &Args) -> Result<ExitCode> {
@@ -45,7 +46,8 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     let stop = interrupt::catch()?;
     let command = Flows { args, filter, stop };
     let mut inputs = Inputs::open(&args.files, args.strict)?;
-    // Why not is said by now. A report of nothing would look like one of a capture without findings.
+    // Why not is said by now. A report of nothing would look like one of a capture without
+    // findings.
     if inputs.names().is_empty() {
         return Ok(inputs.problems.status());
     }
@@ -80,7 +82,8 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode> {
     } else {
         inputs.problems.status()
     };
-    // The process ends, and its memory goes at once: to free the report piece by piece takes milliseconds.
+    // The process ends, and its memory goes at once: to free the report piece by piece takes
+    // milliseconds.
     mem::forget(report);
     Ok(status)
 }
@@ -187,7 +190,8 @@ impl Flows<'_> {
     }
 }
 
-/// Leaves only the selected connections in the report, and what was found about them. Returns their numbers.
+/// Leaves only the selected connections in the report, and what was found about them. Returns their
+/// numbers.
 fn select(report: &mut Report, selector: Selector) -> Result<Vec<FlowNumber>> {
     report.connections.retain(|connection| selector.matches(connection));
     let flows: Vec<_> = report.connections.iter().map(|connection| connection.flow).collect();

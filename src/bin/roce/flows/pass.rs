@@ -34,7 +34,8 @@ impl Pass<'_> {
         let mut analysis = Analysis::new(config);
         let bar = progress_bar(inputs.size(), false);
         let mut unknown = UnknownLinks::default();
-        // Another core wrote them: one copy of them all waits for its cache less often than the tracker would, line by line.
+        // Another core wrote them: one copy of them all waits for its cache less often than the
+        // tracker would, line by line.
         let mut packets: Vec<PacketFacts> = Vec::new();
         let take = |part: &mut Part<Frames>| {
             let Frames { packets: made, others, unknown: links } = &mut part.made;

@@ -66,8 +66,8 @@ pub(crate) fn serve(
     Ok(format!("probed {servers} on {paths} each{failed}"))
 }
 
-/// Asks all targets for a responder, many at a time. The client hears that this server is alive while targets take their
-/// time: one that is dead must not make its probers look dead.
+/// Asks all targets for a responder, many at a time. The client hears that this server is alive
+/// while targets take their time: one that is dead must not make its probers look dead.
 fn open_all(
     task: &Task,
     asked: &Asked,

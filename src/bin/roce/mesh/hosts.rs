@@ -33,7 +33,8 @@ fn subnet_of(address: IpAddr) -> String {
     }
 }
 
-/// Finds the hosts that are named, on the command line or in a file. If there are none, they are those of the file of pairs.
+/// Finds the hosts that are named, on the command line or in a file. If there are none, they are
+/// those of the file of pairs.
 pub(crate) fn find(
     named: &[String],
     file: Option<&Path>,
@@ -151,7 +152,8 @@ impl Pairs {
         match self {
             Self::All => (0..hosts).filter(|to| *to != from).collect(),
             Self::Some(peers) => {
-                // The next ones around the circle of hosts, further on in each round, so that all pairs get their turn.
+                // The next ones around the circle of hosts, further on in each round, so that all
+                // pairs get their turn.
                 let others = hosts - 1;
                 let first = usize::try_from(round).unwrap_or(0).wrapping_mul(*peers) % others;
                 (0..*peers).map(|n| (from + 1 + (first + n) % others) % hosts).collect()

@@ -47,13 +47,13 @@ pub(crate) struct Args {
     #[arg(value_name = "HOSTS")]
     named: Vec<String>,
 
-    /// A file with more hosts, one in each line, with a name of its rack behind it if hosts of one subnet (/24, /64) are not
-    /// a rack; # begins a comment.
+    /// A file with more hosts, one in each line, with a name of its rack behind it if hosts of one
+    /// subnet (/24, /64) are not a rack; # begins a comment.
     #[arg(long, value_name = "FILE")]
     hosts: Option<PathBuf>,
 
-    /// Probe the pairs that a file lists: two hosts in each line, the prober first [default: all pairs]. Without other hosts, the mesh has
-    /// those of the file.
+    /// Probe the pairs that a file lists: two hosts in each line, the prober first [default: all
+    /// pairs]. Without other hosts, the mesh has those of the file.
     #[arg(long, value_name = "FILE", conflicts_with = "peers")]
     pairs: Option<PathBuf>,
 
@@ -81,7 +81,8 @@ pub(crate) struct Args {
     #[arg(short = 'W', long, value_name = "SECONDS", value_parser = parse_seconds, default_value = "0.5")]
     timeout: Duration,
 
-    /// The most probes a second that one host sends, 1 to 10000: the interval grows with the number of its peers.
+    /// The most probes a second that one host sends, 1 to 10000: the interval grows with the number
+    /// of its peers.
     #[arg(long, value_name = "COUNT", default_value_t = 1000)]
     rate: u64,
 

@@ -1,7 +1,8 @@
-//! A mesh as one HTML page without a script: findings, a heat map of pairs, tables of hosts and of the worst paths.
+//! A mesh as one HTML page without a script: findings, a heat map of pairs, tables of hosts and of
+//! the worst paths.
 //!
-//! Everything that came from hosts or users is put into the page as text, and the page's Content-Security-Policy allows
-//! nothing but its own style.
+//! Everything that came from hosts or users is put into the page as text, and the page's
+//! Content-Security-Policy allows nothing but its own style.
 
 use std::fmt::Write as _;
 

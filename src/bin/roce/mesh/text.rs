@@ -15,7 +15,8 @@ pub(super) enum Heat {
     None,
     /// This share of its probes is lost.
     Lossy(f64),
-    /// Nothing is lost, and the network takes as long as this, from 0, the shortest of all pairs, to 1, ten times as long.
+    /// Nothing is lost, and the network takes as long as this, from 0, the shortest of all pairs,
+    /// to 1, ten times as long.
     Fine(f64),
 }
 

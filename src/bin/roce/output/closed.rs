@@ -1,8 +1,9 @@
 //! Whether standard output was open when the process started.
 //!
-//! Before `main`, the runtime of Rust opens /dev/null in place of each standard stream that is closed, so that no file takes
-//! its number. From then on a closed standard output cannot be told from one that the caller sent to /dev/null. A function
-//! that the loader calls before the runtime can.
+//! Before `main`, the runtime of Rust opens /dev/null in place of each standard stream that is
+//! closed, so that no file takes its number. From then on a closed standard output cannot be told
+//! from one that the caller sent to /dev/null. A function that the loader calls before the runtime
+//! can.
 #![allow(unsafe_code, reason = "the loader calls it, and the C library answers it")]
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -10,7 +11,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 static WAS_CLOSED: AtomicBool = AtomicBool::new(false);
 
 #[used]
-// SAFETY: functions in this section have this signature, and this one uses nothing that `main` initializes.
+// SAFETY: functions in this section have this signature, and this one uses nothing that `main`
+// initializes.
 #[unsafe(link_section = ".init_array")]
 static BEFORE_MAIN: extern "C" fn() = look;
 

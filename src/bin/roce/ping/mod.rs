@@ -64,7 +64,8 @@ pub(crate) struct Args {
     #[arg(short = 'W', long, value_name = "SECONDS", value_parser = parse_seconds, default_value = "1")]
     timeout: Duration,
 
-    /// Take so many paths in turn, each with a UDP source port of its own, 1 to 64; 16 on a soft NIC over UDP.
+    /// Take so many paths in turn, each with a UDP source port of its own, 1 to 64; 16 on a soft
+    /// NIC over UDP.
     #[arg(long, value_name = "COUNT", default_value_t = 1)]
     paths: usize,
 

@@ -1,5 +1,5 @@
-//! The control connection of a prober: as long as it lasts, the server answers probes. After a restart of the server there
-//! is another one.
+//! The control connection of a prober: as long as it lasts, the server answers probes. After a
+//! restart of the server there is another one.
 
 use std::net::SocketAddr;
 use std::sync::mpsc::{Receiver, TryRecvError, channel};

@@ -41,22 +41,23 @@ pub(crate) struct Args {
     #[arg(value_name = "FILE", required_unless_present = "rules")]
     pub(super) files: Vec<PathBuf>,
 
-    /// Deviations that are known of a device, of all devices (rxe) or of the one at an address (10.9.0.1=rxe); can be
-    /// given several times.
+    /// Deviations that are known of a device, of all devices (rxe) or of the one at an address
+    /// (10.9.0.1=rxe); can be given several times.
     #[arg(long = "device-profile", value_name = "[ADDRESS=]DEVICE")]
     pub(super) profiles: Vec<Profile>,
 
-    /// The capture was made at the host with this address: it sent no other responses than those in the capture, and received
-    /// every request in it.
+    /// The capture was made at the host with this address: it sent no other responses than those in
+    /// the capture, and received every request in it.
     #[arg(long, value_name = "ADDRESS")]
     pub(super) at: Option<Address>,
 
-    /// Memory that a host registered, so that every access with this key is decided; can be given several times. ACCESS is
-    /// any of r (READ), w (WRITE), a (ATOMIC).
+    /// Memory that a host registered, so that every access with this key is decided; can be given
+    /// several times. ACCESS is any of r (READ), w (WRITE), a (ATOMIC).
     #[arg(long = "region", value_name = "HOST,RKEY,ADDRESS,LENGTH,ACCESS")]
     pub(super) regions: Vec<RegionArg>,
 
-    /// Programs write to their registered memory at any time, so READ data and ATOMIC results are not compared.
+    /// Programs write to their registered memory at any time, so READ data and ATOMIC results are
+    /// not compared.
     #[arg(long)]
     pub(super) program_writes: bool,
 

@@ -80,7 +80,8 @@ pub(super) fn run(args: &Args) -> Result<ExitCode> {
 #[derive(Default)]
 struct Found {
     frames: u64,
-    /// Frames that are cut before the end of their BTH, so that it is not known whether they are RoCE.
+    /// Frames that are cut before the end of their BTH, so that it is not known whether they are
+    /// RoCE.
     cut: u64,
 }
 

@@ -1,5 +1,5 @@
-//! The devices that a program shall have, checked before it starts: the program itself can only say that it found none, or
-//! that one cannot be opened.
+//! The devices that a program shall have, checked before it starts: the program itself can only say
+//! that it found none, or that one cannot be opened.
 
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -17,7 +17,8 @@ pub(super) fn check_named(named: &[NamedSpec]) -> Result<()> {
     Ok(())
 }
 
-/// Checks the devices that a program has without `--device`, and returns what the user should know of them.
+/// Checks the devices that a program has without `--device`, and returns what the user should know
+/// of them.
 pub(super) fn check_default() -> Result<Vec<String>> {
     let devices = Spec::of_every_interface().context("cannot list the interfaces")?;
     let interfaces = interfaces().context("cannot list the interfaces")?;
@@ -48,9 +49,9 @@ pub(super) fn check_default() -> Result<Vec<String>> {
     Ok(remarks)
 }
 
-/// Opens a device, to be closed after all others were tried. Of loopback the program takes any address: the one tried here
-/// is outside of those that it takes, and of this process alone, so it is not in the way of another program. It is closed
-/// at once.
+/// Opens a device, to be closed after all others were tried. Of loopback the program takes any
+/// address: the one tried here is outside of those that it takes, and of this process alone, so it
+/// is not in the way of another program. It is closed at once.
 fn try_open(spec: &Spec) -> Result<Option<Link>, OpenError> {
     if !spec.is_any_of_loopback() {
         return spec.open(None).map(Some);

@@ -57,8 +57,8 @@ fn would_lose(program: &OsStr) -> bool {
     is_privileged() || find_program(program).is_some_and(|file| gains_privilege(&file))
 }
 
-/// Whether this process can do more than an ordinary user's: it would lose raw sockets, for one. What cannot be found out
-/// counts as privilege.
+/// Whether this process can do more than an ordinary user's: it would lose raw sockets, for one.
+/// What cannot be found out counts as privilege.
 fn is_privileged() -> bool {
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
     let field = |name: &str| status.lines().find_map(|line| line.strip_prefix(name));
@@ -84,8 +84,8 @@ fn gains_privilege(file: &Path) -> bool {
         || rustix::fs::getxattr(file, "security.capability", &mut capabilities).is_ok()
 }
 
-/// Whether this system lets the caller have a mount namespace with the files. What was entered cannot be left, so a copy of
-/// this command tries.
+/// Whether this system lets the caller have a mount namespace with the files. What was entered
+/// cannot be left, so a copy of this command tries.
 fn namespace_works() -> bool {
     let mut copy = Command::new("/proc/self/exe");
     copy.args(["run", "--", "true"]).env(PROBE, "1");
@@ -93,10 +93,12 @@ fn namespace_works() -> bool {
     copy.status().is_ok_and(|status| status.success())
 }
 
-/// Lets the program that is about to be run see the files of its devices, and preloads the library, which a program may
-/// otherwise not find: it can have its own search path (DT_RPATH), or a renamed copy of libibverbs.
+/// Lets the program that is about to be run see the files of its devices, and preloads the library,
+/// which a program may otherwise not find: it can have its own search path (DT_RPATH), or a renamed
+/// copy of libibverbs.
 ///
-/// This is the last thing before the program is run: in a namespace, this process has its devices' files itself.
+/// This is the last thing before the program is run: in a namespace, this process has its devices'
+/// files itself.
 pub(super) fn show(
     command: &mut Command,
     form: Form,

@@ -29,7 +29,8 @@ pub(super) fn find() -> Result<PathBuf> {
     let refused = || format!("{} cannot be used", file.display());
     ensure!(is_ours(&file).with_context(refused)?, not_ours(&file));
     let directory = file.parent().unwrap_or_else(|| Path::new("/")).to_owned();
-    // The linker would take its parts for several directories, some of them relative to the current one.
+    // The linker would take its parts for several directories, some of them relative to the current
+    // one.
     if !is_one_search_path(&directory) {
         bail!(
             "{}: the dynamic linker cannot search a directory with ':', ';' or '$' in its name; install the library \
@@ -96,8 +97,8 @@ fn directories() -> Vec<PathBuf> {
     directories
 }
 
-/// The directory below the home directory. With an empty or relative HOME it would be one below the current directory,
-/// where anyone may have put a library.
+/// The directory below the home directory. With an empty or relative HOME it would be one below the
+/// current directory, where anyone may have put a library.
 fn home_directory(home: Option<OsString>) -> Option<PathBuf> {
     let home = PathBuf::from(home?);
     home.is_absolute().then(|| home.join(".local/lib/roce"))

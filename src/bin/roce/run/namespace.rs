@@ -1,9 +1,11 @@
-//! A user and mount namespace in which the files of devices are real: for every process in it, and every way of looking.
+//! A user and mount namespace in which the files of devices are real: for every process in it, and
+//! every way of looking.
 //!
-//! An ordinary user may not change `/sys` or `/dev`. In a user namespace of its own a process may mount, though, and tmpfs is
-//! a file system that it may mount. So `/sys/class`, `/sys/devices` and `/dev` are each covered by a tmpfs that has
-//! everything that was there, as bind mounts and copied links, and one directory more. The caller keeps its user and group;
-//! the capabilities that it has in the namespace end when it runs the program.
+//! An ordinary user may not change `/sys` or `/dev`. In a user namespace of its own a process may
+//! mount, though, and tmpfs is a file system that it may mount. So `/sys/class`, `/sys/devices` and
+//! `/dev` are each covered by a tmpfs that has everything that was there, as bind mounts and copied
+//! links, and one directory more. The caller keeps its user and group; the capabilities that it has
+//! in the namespace end when it runs the program.
 
 use std::fs::{self, File};
 use std::io::{self, Read as _, Seek as _, Write as _};
@@ -23,8 +25,9 @@ const TMPFS: &std::ffi::CStr = c"mode=755,size=64m";
 pub(super) enum User {
     /// A new one.
     New,
-    /// That of the caller's other programs under `roce run`, if there are any. Between user namespaces the kernel denies what
-    /// programs of one user may do to each other, such as `process_vm_readv`, with which UCX and Open MPI copy.
+    /// That of the caller's other programs under `roce run`, if there are any. Between user
+    /// namespaces the kernel denies what programs of one user may do to each other, such as
+    /// `process_vm_readv`, with which UCX and Open MPI copy.
     Shared,
 }
 
@@ -56,8 +59,8 @@ fn unshare(namespaces: UnshareFlags) -> io::Result<()> {
     Ok(rustix::thread::unshare(namespaces)?)
 }
 
-/// The user and the group of this process, as the maps of its user namespace have them: the same as outside, and no others,
-/// for a caller without privilege can map only its own.
+/// The user and the group of this process, as the maps of its user namespace have them: the same as
+/// outside, and no others, for a caller without privilege can map only its own.
 fn own_maps() -> io::Result<[String; 2]> {
     let own = fs::metadata("/proc/self")?;
     Ok([own.uid(), own.gid()].map(|id| format!("{id} {id} 1")))
@@ -71,8 +74,8 @@ fn enter_new_user() -> io::Result<()> {
     fs::write("/proc/self/gid_map", groups)
 }
 
-/// Enters the user namespace of another program of this user, or makes one for those to come. It stays as long as a process
-/// is in it.
+/// Enters the user namespace of another program of this user, or makes one for those to come. It
+/// stays as long as a process is in it.
 fn enter_shared_user() -> io::Result<()> {
     let registry = private_directory().and_then(|directory| {
         let name = directory.join("user-namespace");
@@ -100,7 +103,8 @@ fn enter_shared_user() -> io::Result<()> {
 /// The link that names the user namespace of this process: `user:[4026531837]`.
 const OWN_NAMESPACE: &str = "/proc/self/ns/user";
 
-/// The user namespace with this name, if a process is in it, and it is another than this process's, with these maps.
+/// The user namespace with this name, if a process is in it, and it is another than this process's,
+/// with these maps.
 fn find_namespace(name: &Path, maps: &[String; 2]) -> Option<File> {
     if fs::read_link(OWN_NAMESPACE).ok()? == name {
         return None;
@@ -156,8 +160,8 @@ fn cover(directory: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Shows an entry of a covered directory at `to`. One that has vanished since it was listed is left out: in `/dev`, a
-/// device that was unplugged, or a terminal that was closed.
+/// Shows an entry of a covered directory at `to`. One that has vanished since it was listed is left
+/// out: in `/dev`, a device that was unplugged, or a terminal that was closed.
 fn show_through(
     entry: &fs::DirEntry,
     to: &Path,

@@ -1,9 +1,10 @@
 //! `roce run --pcap`: a process that outlives the program, to tell how its captures ended.
 //!
-//! Without a capture, `roce run` becomes the program. With one, a copy of it does, and this process waits: the library in the
-//! program reports a capture that cannot be written through a socket, and writes nothing to the program's own output. The
-//! exit status is the program's, or 2 if that is 0 and a capture was cut. Signals that are sent to this process alone reach
-//! the program; those of the terminal reach both by themselves. If this process is killed, the program is, too.
+//! Without a capture, `roce run` becomes the program. With one, a copy of it does, and this process
+//! waits: the library in the program reports a capture that cannot be written through a socket, and
+//! writes nothing to the program's own output. The exit status is the program's, or 2 if that is 0
+//! and a capture was cut. Signals that are sent to this process alone reach the program; those of
+//! the terminal reach both by themselves. If this process is killed, the program is, too.
 
 use std::env;
 use std::ffi::OsString;
@@ -27,8 +28,8 @@ use crate::output::say;
 /// The exit status of a run whose program was successful and whose capture was cut.
 const CUT: u8 = 2;
 
-/// Runs the same command in a child and waits for it. Returns nothing in that child, and where there is no way to make one:
-/// this process then becomes the program.
+/// Runs the same command in a child and waits for it. Returns nothing in that child, and where
+/// there is no way to make one: this process then becomes the program.
 pub(super) fn run() -> Result<Option<ExitCode>> {
     let own = PathBuf::from("/proc/self/exe");
     if is_supervised() || !own.exists() {
@@ -36,8 +37,8 @@ pub(super) fn run() -> Result<Option<ExitCode>> {
     }
     // Where no temporary file can be written, the library reports on the program's standard error.
     let Ok(reports) = Reports::bind() else { return Ok(None) };
-    // Every signal is read from the descriptor from here on. The child begins with all blocked, too, and unblocks them when
-    // it becomes the program.
+    // Every signal is read from the descriptor from here on. The child begins with all blocked,
+    // too, and unblocks them when it becomes the program.
     let signals = SigSet::all();
     signals.thread_block().context("cannot wait for signals")?;
     let signals = SignalFd::with_flags(&signals, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC);
@@ -66,8 +67,8 @@ fn is_supervised() -> bool {
         && rustix::process::getppid().is_some()
 }
 
-/// Binds the program to the process that waits for it, if one does: it ends with that process. This is the last thing before
-/// the program is run, since entering a namespace undoes it.
+/// Binds the program to the process that waits for it, if one does: it ends with that process. This
+/// is the last thing before the program is run, since entering a namespace undoes it.
 pub(super) fn follow(command: &mut Command) {
     if is_supervised() {
         // Without it, a program whose supervisor is killed runs on.

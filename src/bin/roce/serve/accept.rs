@@ -22,7 +22,8 @@ const ROUND: Duration = Duration::from_millis(100);
 const STACK_BYTES: usize = 512 << 10;
 
 impl Server {
-    /// Takes clients until it is stopped, and waits for those that are being served if it need not stop.
+    /// Takes clients until it is stopped, and waits for those that are being served if it need not
+    /// stop.
     pub(super) fn accept_until(
         &self,
         listeners: &[TcpListener],

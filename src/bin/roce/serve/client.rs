@@ -47,7 +47,8 @@ const PINGPONG_IDLE: Duration = Duration::from_secs(5);
 const ONLY_OFFERS: &str =
     "this server only offers queue pairs (roce replay --to): start roce serve for benchmarks";
 
-/// Counts a client as served when it is dropped, even by a panic: with `--once` the server ends then.
+/// Counts a client as served when it is dropped, even by a panic: with `--once` the server ends
+/// then.
 struct Counted<'s> {
     served: &'s AtomicU64,
     /// Whether it was one. A stranger that was never welcome does not end a server.
@@ -155,7 +156,8 @@ impl Server {
         Ok(())
     }
 
-    /// Serves a client of roce bench: nothing is given to it before it is welcome, admitted, and where it says it is.
+    /// Serves a client of roce bench: nothing is given to it before it is welcome, admitted, and
+    /// where it says it is.
     fn bench(
         &self,
         control: &mut Control,
@@ -222,7 +224,8 @@ impl Server {
         probes::answer(&Arc::clone(&nic.nic).into(), gid_index, hello, control)
     }
 
-    /// Serves a client that has this server probe others: only one that is trusted, because it directs traffic at them.
+    /// Serves a client that has this server probe others: only one that is trusted, because it
+    /// directs traffic at them.
     fn mesh(
         &self,
         control: &mut Control,
@@ -243,12 +246,14 @@ impl Server {
         crate::mesh::agent::serve(&context, gid_index, conditions, task, control)
     }
 
-    /// Whether clients may have it send to others: because they know the token, or because all are trusted.
+    /// Whether clients may have it send to others: because they know the token, or because all are
+    /// trusted.
     fn is_trusting(&self) -> bool {
         self.token.is_some() || self.settings.any_gid
     }
 
-    /// Checks that a client asks for traffic to its own address. A TCP connection proves its address.
+    /// Checks that a client asks for traffic to its own address. A TCP connection proves its
+    /// address.
     fn check_gid(&self, gid: IpAddr, client: IpAddr) -> anyhow::Result<()> {
         ensure!(
             gid == client || self.is_trusting(),

@@ -10,7 +10,8 @@ use roce::wire::Gid;
 
 use crate::bench::control::messages::address_of;
 
-/// Listens on the addresses that were named, or else on those of the NIC, or else on those of every interface.
+/// Listens on the addresses that were named, or else on those of the NIC, or else on those of every
+/// interface.
 pub(super) fn listen(
     named: &[IpAddr],
     nic: Option<&dyn Device>,
@@ -33,7 +34,8 @@ pub(super) fn listen(
                 let error = anyhow::Error::from(error).context(format!(
                     "cannot listen on {address} TCP port {port}; -p chooses another port, --listen another address"
                 ));
-                // An address may be gone, or not usable yet: the others will do, unless this one was asked for.
+                // An address may be gone, or not usable yet: the others will do, unless this one
+                // was asked for.
                 if !named.is_empty() {
                     return Err(error);
                 }

@@ -47,15 +47,16 @@ pub(crate) struct Args {
     #[command(flatten)]
     reach: ReachArgs,
 
-    /// Listen on this address only, or on several; :: is every address of IPv6 and IPv4 [default: those of the NIC].
+    /// Listen on this address only, or on several; :: is every address of IPv6 and IPv4 [default:
+    /// those of the NIC].
     #[arg(long, value_name = "ADDRESS", value_delimiter = ',')]
     listen: Vec<IpAddr>,
 
     #[command(flatten)]
     token: TokenArgs,
 
-    /// Send to any GID that a client names, not only to the address its TCP connection comes from: a stranger can then
-    /// direct traffic at others. With a token, clients that know it always may.
+    /// Send to any GID that a client names, not only to the address its TCP connection comes from:
+    /// a stranger can then direct traffic at others. With a token, clients that know it always may.
     #[arg(long)]
     any_gid: bool,
 
@@ -79,13 +80,13 @@ pub(crate) struct Args {
     #[arg(short = 'm', long, value_name = "BYTES", value_parser = parse_mtu, default_value = "1024")]
     mtu: Mtu,
 
-    /// Offer queue pairs and memory to clients that send packets of their own making (roce replay --to --host), under
-    /// the same limits.
+    /// Offer queue pairs and memory to clients that send packets of their own making (roce replay
+    /// --to --host), under the same limits.
     #[arg(long)]
     offer: bool,
 
-    /// Start the connection manager (rdma_cm) on the NIC, for clients that have it connect their queue pairs (roce bench
-    /// -R).
+    /// Start the connection manager (rdma_cm) on the NIC, for clients that have it connect their
+    /// queue pairs (roce bench -R).
     #[arg(short = 'R', long = "rdma-cm", alias = "rdma_cm")]
     rdma_cm: bool,
 
@@ -146,8 +147,8 @@ pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Offers queue pairs and memory of a device that another command uses, and nothing else, until the process ends.
-/// Returns where, in words.
+/// Offers queue pairs and memory of a device that another command uses, and nothing else, until the
+/// process ends. Returns where, in words.
 pub(crate) fn offer_in_background(
     device: Arc<dyn Device>,
     listen: Option<IpAddr>,

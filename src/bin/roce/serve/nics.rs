@@ -30,7 +30,8 @@ impl Served {
     }
 }
 
-/// The one NIC that was named, or one for each address that clients connect to, while there are such clients.
+/// The one NIC that was named, or one for each address that clients connect to, while there are
+/// such clients.
 pub(super) struct Nics {
     named: Option<Arc<Served>>,
     by_address: Mutex<BTreeMap<IpAddr, Weak<Served>>>,

@@ -31,7 +31,8 @@ pub(super) struct Offer {
 }
 
 impl Offer {
-    /// Makes what a client asks for, after it was admitted, and connects the queue pair to the client's.
+    /// Makes what a client asks for, after it was admitted, and connects the queue pair to the
+    /// client's.
     pub(super) fn new(nic: Nic, gid_index: u8, wish: &Wish) -> anyhow::Result<Self> {
         let gid = nic.gids().get(usize::from(gid_index)).copied().unwrap_or_default();
         let mtu = wish.mtu.min(nic.query_port()?.active_mtu);
@@ -60,7 +61,8 @@ impl Offer {
         Ok(())
     }
 
-    /// Tells the client what it has, and does what it asks for until it says goodbye. Returns what it had, in words.
+    /// Tells the client what it has, and does what it asks for until it says goodbye. Returns what
+    /// it had, in words.
     pub(super) fn serve(mut self, control: &mut Control, wish: &Wish) -> anyhow::Result<String> {
         let regions = self.regions.iter().map(|mr| (mr.addr(), mr.rkey()));
         let qkey = Connect::default().qkey;

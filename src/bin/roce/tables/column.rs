@@ -181,7 +181,8 @@ impl Column {
         self.defined = order.iter().filter_map(|&row| self.defined.get(row).copied()).collect();
     }
 
-    /// Its name and type in pandas, whose integers and booleans have no nulls unless they are called so.
+    /// Its name and type in pandas, whose integers and booleans have no nulls unless they are
+    /// called so.
     pub(crate) fn pandas_type(&self) -> serde_json::Value {
         let (pandas, numpy) = match self.kind {
             Kind::Int => ("int64", "Int64"),

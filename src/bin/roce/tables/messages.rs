@@ -1,7 +1,8 @@
 //! The table of messages: one row per message.
 //!
-//! A message ends before it is known which connection it belongs to: its queue pair may be paired later. So messages are
-//! kept in a file beside the table until the report is there, at 80 bytes each.
+//! A message ends before it is known which connection it belongs to: its queue pair may be paired
+//! later. So messages are kept in a file beside the table until the report is there, at 80 bytes
+//! each.
 
 use std::fs::File;
 use std::io::{self, BufReader, BufWriter, ErrorKind, Read, Seek, Write};

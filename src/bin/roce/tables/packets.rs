@@ -73,7 +73,8 @@ pub(crate) struct Packets {
 /// The position of the column `frame_time_epoch`, by which row groups are sorted.
 pub(crate) const TIME_EPOCH: usize = 2;
 
-/// The position of the first column that is a field as it is; those before it are the number and two forms of the time.
+/// The position of the first column that is a field as it is; those before it are the number and
+/// two forms of the time.
 const FIRST_FIELD: usize = 3;
 
 impl Packets {

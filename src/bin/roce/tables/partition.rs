@@ -13,8 +13,8 @@ use crate::table_names::TableNames;
 /// The key under which a file of a table holds the path of its capture.
 pub(super) const SOURCE_KEY: &str = "roce.capture";
 
-/// The host or the date of a partition that is not known. A word, because pyarrow reads no dataset in which all
-/// partitions of a column are null.
+/// The host or the date of a partition that is not known. A word, because pyarrow reads no dataset
+/// in which all partitions of a column are null.
 const UNKNOWN: &str = "unknown";
 
 /// The path of a capture that is read from standard input.
@@ -22,7 +22,8 @@ const STDIN: &str = "-";
 
 /// Where the rows of a capture belong: `OUT/TABLE/host=HOST/date=DATE/capture=NAME/part-0.parquet`.
 ///
-/// Engines take `host`, `date` and `capture` for columns (Hive partitioning), and all captures in `OUT/TABLE` for one table.
+/// Engines take `host`, `date` and `capture` for columns (Hive partitioning), and all captures in
+/// `OUT/TABLE` for one table.
 #[derive(Clone, Debug)]
 pub(crate) struct Partition {
     out: PathBuf,

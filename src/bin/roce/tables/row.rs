@@ -1,4 +1,5 @@
-//! Tables whose columns are computed from a value each: one list says the names, the kinds and the values.
+//! Tables whose columns are computed from a value each: one list says the names, the kinds and the
+//! values.
 
 use std::borrow::Cow;
 

@@ -20,8 +20,8 @@ use super::column::Column;
 use super::partition::{Partition, SOURCE_KEY};
 use crate::outfile::{SealedFile, WholeFile};
 
-/// Rows of a row group: enough that pages compress well and engines have work for many cores, few enough that a row group
-/// of all columns stays in some tens of megabytes while it is made.
+/// Rows of a row group: enough that pages compress well and engines have work for many cores, few
+/// enough that a row group of all columns stays in some tens of megabytes while it is made.
 const ROW_GROUP: usize = 128 * 1024;
 
 /// Rows of a table in memory.
@@ -61,7 +61,8 @@ impl Rows {
         self.len += other.len;
     }
 
-    /// Sorts the rows by the numbers in a column. Rows with equal numbers keep their order, rows without one come last.
+    /// Sorts the rows by the numbers in a column. Rows with equal numbers keep their order, rows
+    /// without one come last.
     fn sort_by(&mut self, column: usize) {
         let keys = self.columns.get(column).map(Column::keys).unwrap_or_default();
         if keys.is_sorted() {
@@ -86,8 +87,8 @@ pub(crate) struct Table {
 }
 
 impl Table {
-    /// Creates the file of a table in a partition, and its directory. Row groups are sorted by the column at position `sorted_by`, and encoded on
-    /// `threads` threads.
+    /// Creates the file of a table in a partition, and its directory. Row groups are sorted by the
+    /// column at position `sorted_by`, and encoded on `threads` threads.
     pub(crate) fn create(
         partition: &Partition,
         table: &str,

@@ -112,7 +112,8 @@ impl Rx {
         Ok(())
     }
 
-    /// Advances the expected PSN, counts a message that ends (P-12), and acknowledges the packet if it asks for that.
+    /// Advances the expected PSN, counts a message that ends (P-12), and acknowledges the packet if
+    /// it asks for that.
     #[inline]
     fn accepted(&mut self, packet: &Packet<'_>, ends: bool, attr: &Attributes) {
         let psn = self.epsn;
@@ -135,8 +136,8 @@ impl Rx {
         attr: &Attributes,
         env: &mut Env,
     ) -> Result<(), Fault> {
-        // P-11: a WRITE with immediate data takes a receive at its last packet. If none is posted, it is RNR-NAKed before
-        // anything is written.
+        // P-11: a WRITE with immediate data takes a receive at its last packet. If none is posted,
+        // it is RNR-NAKed before anything is written.
         let receive =
             // Rule: P-11.1.
             if info.receive.takes() { Some(self.take_receive(packet, attr, env)?) } else { None };
@@ -181,7 +182,8 @@ impl Rx {
                 return Err(LENGTH);
             }
             check_total(packet, info, total)?;
-            // The key is checked for the whole message. A zero-length request skips the check (C9-88).
+            // The key is checked for the whole message. A zero-length request skips the check
+            // (C9-88).
             // Rule: P-10.
             if total > 0 {
                 env.keys
@@ -215,7 +217,8 @@ impl Rx {
     }
 }
 
-/// Checks the access flags of the queue pair. What they deny is an invalid request, whatever the key allows.
+/// Checks the access flags of the queue pair. What they deny is an invalid request, whatever the
+/// key allows.
 fn check_access(packet: &Packet<'_>, info: &OpcodeInfo, attr: &Attributes) -> Result<(), Fault> {
     let needed = match info.right {
         Right::None => return Ok(()),
@@ -242,7 +245,8 @@ pub(super) fn check_length(
     }
 }
 
-/// Checks that the payloads of a WRITE add up to its DMA length, and that only its last packet ends it (P-09).
+/// Checks that the payloads of a WRITE add up to its DMA length, and that only its last packet ends
+/// it (P-09).
 fn check_total(packet: &Packet<'_>, info: &OpcodeInfo, left: u32) -> Result<(), Fault> {
     let len = packet.payload_len();
     // Rule: P-09.3.

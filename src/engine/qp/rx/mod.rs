@@ -1,8 +1,8 @@
 //! Receive side of a queue pair: requests are checked and executed.
 //!
-//! A request passes PSN, opcode sequence, access rights of the queue pair, resources, length and key, in this order,
-//! before it is executed: the order of the checks is observable. Read §9.7 and §9.8 of the specification (volume 1)
-//! before changing this folder.
+//! A request passes PSN, opcode sequence, access rights of the queue pair, resources, length and
+//! key, in this order, before it is executed: the order of the checks is observable. Read §9.7 and
+//! §9.8 of the specification (volume 1) before changing this folder.
 //!
 //! | file | holds |
 //! |---|---|
@@ -196,7 +196,8 @@ impl Rx {
         Ok(())
     }
 
-    /// Handles a request with a reserved opcode: in sequence it is NAKed, as any other invalid request.
+    /// Handles a request with a reserved opcode: in sequence it is NAKed, as any other invalid
+    /// request.
     pub(super) fn handle_unassigned(
         &mut self,
         psn: Psn,
@@ -312,8 +313,8 @@ impl Rx {
         }
     }
 
-    /// Returns to the state of a new queue pair; posted receives are forgotten without completions. What was begun is
-    /// [released](Self::release_begun) before.
+    /// Returns to the state of a new queue pair; posted receives are forgotten without completions.
+    /// What was begun is [released](Self::release_begun) before.
     pub(super) fn reset(&mut self) {
         self.rq.clear();
         (self.epsn, self.msn) = (Psn::new(0), Msn::new(0));

@@ -1,4 +1,5 @@
-//! Receive work requests: the queue that a message takes one from, and the buffers that its payload is written to.
+//! Receive work requests: the queue that a message takes one from, and the buffers that its payload
+//! is written to.
 
 use super::super::super::env::Env;
 use super::super::super::recv_queue::{RecvQueue, RecvSlot};
@@ -46,8 +47,8 @@ impl Rx {
         }
     }
 
-    /// Returns the buffers of a receive work request, and the protection domain that they must be registered in. For a
-    /// shared receive queue it is the domain of that queue.
+    /// Returns the buffers of a receive work request, and the protection domain that they must be
+    /// registered in. For a shared receive queue it is the domain of that queue.
     pub(in super::super) fn buffers<'q>(
         &'q self,
         taken: RecvSlot,
@@ -93,8 +94,9 @@ fn xrc_srq(packet: &Packet<'_>, attr: &Attributes, env: &Env) -> Option<SrqHandl
     (Some(domain) == attr.xrcd).then_some(srq.handle)
 }
 
-/// Returns the protection domain of the memory that a request accesses. For XRC it is that of the shared receive queue
-/// which the request names; a request that names none stays in the domain of the queue pair.
+/// Returns the protection domain of the memory that a request accesses. For XRC it is that of the
+/// shared receive queue which the request names; a request that names none stays in the domain of
+/// the queue pair.
 #[inline]
 pub(super) fn memory_domain(packet: &Packet<'_>, attr: &Attributes, env: &Env) -> PdHandle {
     if attr.kind != QpType::XrcRecv {

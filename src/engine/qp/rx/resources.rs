@@ -43,8 +43,8 @@ impl Rx {
         self.resources.push_back(resource);
     }
 
-    /// Returns the response that an atomic or ATOMIC WRITE with this PSN had. Newest first: PSNs wrap, and an older
-    /// resource may have the same.
+    /// Returns the response that an atomic or ATOMIC WRITE with this PSN had. Newest first: PSNs
+    /// wrap, and an older resource may have the same.
     fn saved_response(&self, psn: Psn) -> Option<PendingResponse> {
         self.resources.iter().rev().find_map(|resource| match *resource {
             ResponderResource::Atomic { psn: at, original, msn } if at == psn => {
@@ -57,8 +57,8 @@ impl Rx {
         })
     }
 
-    /// Frees resources whose PSNs are half the PSN space old: no requester asks for them, but those PSNs come again. A
-    /// requester asks for an ACK often enough for this to be in time.
+    /// Frees resources whose PSNs are half the PSN space old: no requester asks for them, but those
+    /// PSNs come again. A requester asks for an ACK often enough for this to be in time.
     #[inline]
     pub(super) fn forget_wrapped(&mut self) {
         if self.last_rd_atomic.is_some_and(|last| self.epsn.since(last) <= 0) {
@@ -174,7 +174,8 @@ impl Rx {
         Ok(())
     }
 
-    /// Executes a FLUSH: only its checks. What was written is visible already, and memory does not outlive its process.
+    /// Executes a FLUSH: only its checks. What was written is visible already, and memory does not
+    /// outlive its process.
     pub(super) fn execute_flush(
         &mut self,
         packet: &Packet<'_>,
@@ -195,7 +196,8 @@ impl Rx {
         env.keys
             .remote(Some(pd), owner, reth.rkey(), reth.va(), len, needed)
             .map_err(|_| ACCESS)?;
-        // The duplicate of a FLUSH is answered without a resource: any number of FLUSHes must not push out a READ.
+        // The duplicate of a FLUSH is answered without a resource: any number of FLUSHes must not
+        // push out a READ.
         let (psn, msn) = self.accept_single();
         self.responses.push(PendingResponse::Empty { psn, msn, counts: false });
         Ok(())
@@ -228,8 +230,8 @@ impl Rx {
             // Rule: P-04.1.
             // C9-105
             Operation::Send | Operation::Write => {
-                // If a READ follows it, the READ's response may be lost as well, and an ACK of more than this packet
-                // would say that it is not.
+                // If a READ follows it, the READ's response may be lost as well, and an ACK of more
+                // than this packet would say that it is not.
                 let read_follows = self.last_rd_atomic.is_some_and(|last| last.since(psn) > 0);
                 let psn = if read_follows { psn } else { self.last_psn() };
                 // Rule: Q-23.
@@ -247,8 +249,8 @@ impl Rx {
         }
     }
 
-    /// Returns the response to a duplicate READ, or to the part of one whose response was lost. The key is checked once
-    /// more; a failure is not NAKed.
+    /// Returns the response to a duplicate READ, or to the part of one whose response was lost. The
+    /// key is checked once more; a failure is not NAKed.
     fn repeat_read(
         &self,
         packet: &Packet<'_>,

@@ -105,7 +105,8 @@ fn message_that_does_not_begin_is_refused() {
     assert_eq!(receiver.respond(), [(ACKNOWLEDGE, 100)]);
 }
 
-/// C9-88: the key of zero bytes is not checked. A READ of more takes a PSN for each packet of its response.
+/// C9-88: the key of zero bytes is not checked. A READ of more takes a PSN for each packet of its
+/// response.
 #[test]
 fn zero_length_read_needs_no_key() {
     let mut receiver = Receiver::new();

@@ -1,4 +1,5 @@
-//! Requests of an unreliable connection: nothing is acknowledged, and a gap abandons the message (P-14).
+//! Requests of an unreliable connection: nothing is acknowledged, and a gap abandons the message
+//! (P-14).
 
 use super::super::super::Counter;
 use super::super::super::env::Env;

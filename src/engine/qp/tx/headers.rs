@@ -32,7 +32,8 @@ pub(super) fn put_headers(
         draft.put(FethRepr { selectivity, placement }.emit().as_bytes());
     }
     if headers.contains(Headers::RETH) {
-        // A READ requests only the part that is missing; other requests have the header in their first packet.
+        // A READ requests only the part that is missing; other requests have the header in their
+        // first packet.
         // Rule: P-02.2.
         let skipped = k * attr.mtu;
         let va = va.wrapping_add(u64::from(skipped));
@@ -69,8 +70,8 @@ pub(super) fn request_opcode(opcode: WrOpcode, position: Position) -> Opcode {
     REQUESTS[opcode as usize][position as usize]
 }
 
-/// RC opcodes of request packets, by work request and position, from the tables of both. Work requests without packets have
-/// rows that are not read.
+/// RC opcodes of request packets, by work request and position, from the tables of both. Work
+/// requests without packets have rows that are not read.
 #[expect(clippy::indexing_slicing, reason = "evaluated when compiling")]
 static REQUESTS: [[Opcode; 4]; 16] = {
     let mut requests = [[Opcode::RC_SEND_ONLY; 4]; 16];

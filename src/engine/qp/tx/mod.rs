@@ -1,8 +1,8 @@
 //! Send side of a queue pair: the send queue, the PSN window, retransmission.
 //!
-//! A work request gets its PSNs when its first packet is sent, and keeps them: a retransmission sends the same packets,
-//! or, for a READ, requests the part that is missing. Read §9.7 of the specification (volume 1) before changing this
-//! folder.
+//! A work request gets its PSNs when its first packet is sent, and keeps them: a retransmission
+//! sends the same packets, or, for a READ, requests the part that is missing. Read §9.7 of the
+//! specification (volume 1) before changing this folder.
 //!
 //! | file | holds |
 //! |---|---|
@@ -34,8 +34,8 @@ use crate::verbs::{
 };
 use crate::wire::{Msn, Psn};
 
-/// Whether the responder counts messages in its MSNs as the specification demands (P-12). Most do; the MSNs of one
-/// that does not are ignored.
+/// Whether the responder counts messages in its MSNs as the specification demands (P-12). Most do;
+/// the MSNs of one that does not are ignored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum PeerMsn {
     /// Nothing is acknowledged yet.
@@ -167,8 +167,8 @@ impl Tx {
         self.una != self.next
     }
 
-    /// Adds a send to the queue, if it is valid. If it is inline and its data are addresses, `inline` must hold the bytes
-    /// at these addresses.
+    /// Adds a send to the queue, if it is valid. If it is inline and its data are addresses,
+    /// `inline` must hold the bytes at these addresses.
     #[inline]
     pub(super) fn post(
         &mut self,
@@ -193,7 +193,8 @@ impl Tx {
             Data::Gather(_) => None,
         };
         if bytes.is_some_and(|bytes| bytes.len() as u64 != wr.data.byte_len()) {
-            // The caller passed other bytes than the work request names: nothing may be sent in their place.
+            // The caller passed other bytes than the work request names: nothing may be sent in
+            // their place.
             let (opcode, len) = (wr.opcode(), wr.data.byte_len());
             return Err(PostError::WrongLength { opcode, len });
         }
@@ -254,7 +255,8 @@ impl Tx {
         Ok(Step::Done)
     }
 
-    /// Completes the datagram at the cursor, which was sent with the next PSN and is not acknowledged.
+    /// Completes the datagram at the cursor, which was sent with the next PSN and is not
+    /// acknowledged.
     pub(super) fn finish_datagram(
         &mut self,
         attr: &Attributes,
@@ -284,8 +286,9 @@ impl Tx {
         Ok(())
     }
 
-    /// Fails a work request: completes it with `status`, and flushes those before it that are not finished. Those behind
-    /// it are flushed when the queue pair enters the error state that the returned failure leads to.
+    /// Fails a work request: completes it with `status`, and flushes those before it that are not
+    /// finished. Those behind it are flushed when the queue pair enters the error state that the
+    /// returned failure leads to.
     pub(super) fn fail_request(
         &mut self,
         index: u32,

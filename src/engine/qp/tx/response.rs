@@ -1,7 +1,8 @@
 //! What ACKs, NAKs and READ responses complete.
 //!
-//! Responses are matched by PSN alone. Every response is cumulative: it says that everything before it has been
-//! executed. If a READ or atomic before it still lacks its own response, that response was lost: an implied NAK (P-05).
+//! Responses are matched by PSN alone. Every response is cumulative: it says that everything before
+//! it has been executed. If a READ or atomic before it still lacks its own response, that response
+//! was lost: an implied NAK (P-05).
 
 use super::super::super::Counter;
 use super::super::super::env::Env;
@@ -38,8 +39,8 @@ impl Tx {
         self.peer_msn != PeerMsn::Counts || self.counts_to(msn)
     }
 
-    /// Whether a responder that counts messages may have reached this MSN: it has executed what was acknowledged, and
-    /// nothing that was not sent. Late responses have smaller numbers.
+    /// Whether a responder that counts messages may have reached this MSN: it has executed what was
+    /// acknowledged, and nothing that was not sent. Late responses have smaller numbers.
     #[inline]
     fn counts_to(&self, msn: Msn) -> bool {
         msn.since(self.completed) >= 0 && msn.since(self.messages) <= 0
@@ -80,8 +81,9 @@ impl Tx {
         Ok(ResponseOutcome::MaySend)
     }
 
-    /// Learns from a response that completes something whether the responder counts messages. rxe of Linux before 6.0
-    /// counts some, but no WRITE without immediate data and no atomic operation.
+    /// Learns from a response that completes something whether the responder counts messages. rxe
+    /// of Linux before 6.0 counts some, but no WRITE without immediate data and no atomic
+    /// operation.
     fn learn_msn(&mut self, msn: Option<Msn>) {
         let Some(msn) = msn.filter(|_| self.peer_msn != PeerMsn::Ignored) else { return };
         if self.completed.get() > 0 {
@@ -100,8 +102,8 @@ impl Tx {
     ) -> Result<ResponseOutcome, Failure> {
         let Some(aeth) = packet.aeth() else { return Ok(ResponseOutcome::Ignored) };
         let answer = aeth.syndrome().answer();
-        // The responder may repeat its last ACK with new credits; an older one, or one before it has acknowledged
-        // anything, carries no news.
+        // The responder may repeat its last ACK with new credits; an older one, or one before it
+        // has acknowledged anything, carries no news.
         let last = psn.plus(1) == self.una && self.peer_msn != PeerMsn::Unknown;
         if let Answer::Ack(credits) = answer
             && (!stale || last)
@@ -145,21 +147,23 @@ impl Tx {
             return;
         };
         let new = msn.plus(count);
-        // An ACK that was overtaken must not take back what a later one granted: if nothing is in flight, no other would
-        // come to correct it.
+        // An ACK that was overtaken must not take back what a later one granted: if nothing is in
+        // flight, no other would come to correct it.
         if !self.unlimited && self.credit_limit.is_none_or(|limit| new.since(limit) > 0) {
             self.credit_limit = Some(new);
         }
     }
 
-    /// Counts packets that have left the network, for the peer window and for the window after a loss.
+    /// Counts packets that have left the network, for the peer window and for the window after a
+    /// loss.
     #[inline]
     fn count_acknowledged(&mut self, packets: u32, env: &mut Env) {
         env.peer_windows.acknowledged(&mut self.credit, packets, &mut env.active);
         self.since_loss = self.since_loss.saturating_add(packets);
     }
 
-    /// Treats everything before `psn` as acknowledged: completes it, unless it lacks a response of its own.
+    /// Treats everything before `psn` as acknowledged: completes it, unless it lacks a response of
+    /// its own.
     fn acknowledge_before(
         &mut self,
         psn: Psn,
@@ -210,7 +214,8 @@ impl Tx {
         Ok(())
     }
 
-    /// Handles a response with data, or with the value before an atomic, for the request at the head of the queue.
+    /// Handles a response with data, or with the value before an atomic, for the request at the
+    /// head of the queue.
     fn take_response(
         &mut self,
         packet: &Packet<'_>,
@@ -342,7 +347,8 @@ impl Tx {
                 return Ok(());
             }
         };
-        // A READ that fails in the middle may be NAKed at any of its PSNs, whatever became of the responses before.
+        // A READ that fails in the middle may be NAKed at any of its PSNs, whatever became of the
+        // responses before.
         // Rule: Q-13.
         let first = self.first_psn_of(psn, attr.mtu).unwrap_or(psn);
         if self.acknowledge_before(first, attr, env)? == Before::Acknowledged && !self.sq.is_empty()

@@ -9,13 +9,14 @@ use crate::time::Instant;
 use crate::verbs::WcStatus;
 use crate::wire::aeth::RnrTimer;
 
-/// Maximum number of times that the retransmission timeout doubles while the peer responds but acknowledges nothing: it
-/// lasts from T to 4 T, as the specification allows (C9-141). For a silent peer it stays T: a dead one is reported after
-/// T for each retry and one more.
+/// Maximum number of times that the retransmission timeout doubles while the peer responds but
+/// acknowledges nothing: it lasts from T to 4 T, as the specification allows (C9-141). For a silent
+/// peer it stays T: a dead one is reported after T for each retry and one more.
 const RTO_BACKOFF_MAX: u8 = 2;
 
-/// Number of packets that must be acknowledged after a loss before the sender uses the whole window again: 256 MiB in
-/// packets of 4 KiB. A peer with a small receive buffer then loses packets once in that many.
+/// Number of packets that must be acknowledged after a loss before the sender uses the whole window
+/// again: 256 MiB in packets of 4 KiB. A peer with a small receive buffer then loses packets once
+/// in that many.
 pub(super) const LOSS_FREE: u32 = 1 << 16;
 
 impl Tx {
@@ -39,7 +40,8 @@ impl Tx {
             self.rnr_wait = None;
             self.restart_rto(attr, env);
         } else if env.peer_windows.is_stalled(&self.credit) {
-            // It waits for the peer window in the middle of a message, and not for an ACK: this is no retry.
+            // It waits for the peer window in the middle of a message, and not for an ACK: this is
+            // no retry.
             self.restart_rto(attr, env);
         } else if self.is_waiting() && !self.sq.is_empty() {
             env.count(Counter::Timeout);
@@ -59,7 +61,8 @@ impl Tx {
         }
     }
 
-    /// Restarts the retransmission timer, or stops it if nothing is in flight. A `timeout` of 0 never expires (P-07).
+    /// Restarts the retransmission timer, or stops it if nothing is in flight. A `timeout` of 0
+    /// never expires (P-07).
     pub(super) fn restart_rto(&mut self, attr: &Attributes, env: &mut Env) {
         if let Some(until) = self.rnr_wait {
             // A responder that asked for a wait sends no ACK meanwhile.
@@ -83,7 +86,8 @@ impl Tx {
 
     /// Retransmits from the oldest packet in flight, once for each loss.
     pub(super) fn retry(&mut self, attr: &Attributes, env: &mut Env) -> Result<(), Failure> {
-        // A responder that asked for an RNR wait may NAK what was in flight behind; all of that is retransmitted anyway.
+        // A responder that asked for an RNR wait may NAK what was in flight behind; all of that is
+        // retransmitted anyway.
         // Rule: Q-07.
         if self.recovering || self.rnr_wait.is_some() {
             return Ok(());
@@ -91,7 +95,8 @@ impl Tx {
         self.go_back_n(attr, env)
     }
 
-    /// Retransmits from the oldest packet in flight, or fails its request when `retry_cnt` is used up (P-07).
+    /// Retransmits from the oldest packet in flight, or fails its request when `retry_cnt` is used
+    /// up (P-07).
     fn go_back_n(&mut self, attr: &Attributes, env: &mut Env) -> Result<(), Failure> {
         // Rules: P-02.1, P-07.2.
         if self.retries >= attr.retry_cnt.limit() {

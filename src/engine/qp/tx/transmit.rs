@@ -65,9 +65,10 @@ impl Tx {
         }
     }
 
-    /// Whether a request that has a response of its own is queued before `index`. After a loss a READ is retransmitted
-    /// only when it is the first of these: where queues on the path are short, its responses would push the response to
-    /// the earlier request out again, at every retry.
+    /// Whether a request that has a response of its own is queued before `index`. After a loss a
+    /// READ is retransmitted only when it is the first of these: where queues on the path are
+    /// short, its responses would push the response to the earlier request out again, at every
+    /// retry.
     fn is_behind_unanswered(&self, index: u32) -> bool {
         let mut before = self.sq.head();
         while before != index && !has_response(self.sq.get(before).opcode()) {
@@ -90,8 +91,9 @@ impl Tx {
         if info.rd_atomic && self.rd_atomics >= attr.max_rd_atomic {
             return false;
         }
-        // With no credit left one message may be sent, to learn of new credits (P-13), and so may one when nothing is in
-        // flight: otherwise a queue pair that was told a wrong limit would never send.
+        // With no credit left one message may be sent, to learn of new credits (P-13), and so may
+        // one when nothing is in flight: otherwise a queue pair that was told a wrong limit would
+        // never send.
         // Rule: P-13.2.
         let ahead = self.credit_limit.map_or(-1, |limit| self.messages.since(limit));
         !info.takes_receive || ahead < 1 || !self.is_waiting()
@@ -114,7 +116,8 @@ impl Tx {
         }
     }
 
-    /// Fails a work request locally, once it is at the head: those before it may have been executed, and complete first.
+    /// Fails a work request locally, once it is at the head: those before it may have been
+    /// executed, and complete first.
     fn fail_at_head(
         &mut self,
         index: u32,
@@ -144,8 +147,8 @@ impl Tx {
         let unacknowledged = distance.saturating_sub(self.read_psns);
         let too_far = !wqe.is_begun() && distance + psns > Psn::HALF;
         let reliable = attr.kind.is_reliable();
-        // READ responses fill this side's receive buffer: no more are requested than a window ahead of those that are
-        // still to come.
+        // READ responses fill this side's receive buffer: no more are requested than a window ahead
+        // of those that are still to come.
         let window = self.window(attr);
         let overruns = wqe.opcode() == WrOpcode::RdmaRead && distance >= window;
         if reliable && (unacknowledged >= window || too_far || overruns) {
@@ -244,8 +247,8 @@ impl Tx {
 
 fn bind_window(wqe: &SendWqe, attr: &Attributes, env: &mut Env) -> Result<(), Refusal> {
     let (window, new_key, bind) = wqe.mw_bind();
-    // The upper 24 bits of a window's key are its index, which never changes. The lower 8 bits are the consumer's: as given
-    // for type 2, counted by the verb for type 1.
+    // The upper 24 bits of a window's key are its index, which never changes. The lower 8 bits are
+    // the consumer's: as given for type 2, counted by the verb for type 1.
     let kind = env.keys.window_kind(window).ok_or(Refusal::Key)?;
     let new_low = new_key.get().to_le_bytes()[0];
     let (mr, start, len, access) = (bind.mr, bind.addr, bind.length, bind.access);

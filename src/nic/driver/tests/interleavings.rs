@@ -39,7 +39,8 @@ fn worlds() -> Vec<World> {
     for _ in 0..STEADY - 1 {
         polled_before.run(Op::Poll);
     }
-    // The progress thread got no core for so long after it was woken that it took the poller for gone.
+    // The progress thread got no core for so long after it was woken that it took the poller for
+    // gone.
     let mut late = polled_before.clone();
     late.run(Op::Poll);
     late.stall(Duration::from_millis(2));
@@ -54,8 +55,8 @@ fn worlds() -> Vec<World> {
 /// Maximum number of times that the progress thread wakes while the operations go on.
 const WAKES: u64 = 4;
 
-/// Runs the operations in every order of their steps with those of the progress thread, for which time may pass at any
-/// point. Afterwards the program does nothing any more.
+/// Runs the operations in every order of their steps with those of the progress thread, for which
+/// time may pass at any point. Afterwards the program does nothing any more.
 fn explore(world: World, ops: &[Op], seen: &mut HashSet<(World, usize)>) {
     let wakes_max = world.wakes + WAKES;
     let mut todo = vec![(world, 0)];

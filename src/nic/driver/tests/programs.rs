@@ -34,7 +34,8 @@ fn busy_poller_is_rarely_disturbed_and_served_by_itself() {
 fn program_that_polls_and_then_reads_memory_is_served_within_a_courtesy() {
     let mut world = World::new();
     for turn in 0..2000 {
-        // It posts a WRITE, polls for its completion, and then reads memory until the peer's WRITE has arrived.
+        // It posts a WRITE, polls for its completion, and then reads memory until the peer's WRITE
+        // has arrived.
         world.run(Op::Post);
         for _ in 0..30 {
             world.run(Op::Poll);

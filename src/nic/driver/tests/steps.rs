@@ -156,8 +156,8 @@ fn assisted_poller_transmits_what_it_deferred_first() {
     assert_eq!(driver.step(TIMEOUT, &view), Action::Receive);
 }
 
-/// The doorbell does not ring twice: in a short sleep, too, it leads to a new decision. It once did not, and closing a
-/// device hung.
+/// The doorbell does not ring twice: in a short sleep, too, it leads to a new decision. It once did
+/// not, and closing a device hung.
 #[test]
 fn doorbell_leads_to_a_decision_from_every_sleep() {
     // Every state that some sequence of events leads to.

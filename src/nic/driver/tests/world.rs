@@ -127,7 +127,8 @@ impl World {
         self.waited_max = self.waited_max.max(self.now.saturating_since(since));
     }
 
-    /// Receives what has arrived, and runs the timer if it has expired; returns whether there were packets.
+    /// Receives what has arrived, and runs the timer if it has expired; returns whether there were
+    /// packets.
     fn receive(&mut self) -> bool {
         let packets = std::mem::take(&mut self.packets);
         for (since, is_quiet) in &packets {
@@ -260,7 +261,8 @@ impl World {
 
     // The progress thread.
 
-    /// Whether the progress thread sleeps, and neither the doorbell nor a packet nor the time wakes it.
+    /// Whether the progress thread sleeps, and neither the doorbell nor a packet nor the time wakes
+    /// it.
     pub(super) fn is_asleep(&self) -> bool {
         let Thread::Asleep { until, for_packets } = self.thread else { return false };
         let is_readable = for_packets && !self.packets.is_empty();
@@ -388,8 +390,8 @@ impl World {
         }
     }
 
-    /// The program does nothing any more. The progress thread must do everything that is left in time, and then sleep
-    /// until the next timer.
+    /// The program does nothing any more. The progress thread must do everything that is left in
+    /// time, and then sleep until the next timer.
     pub(super) fn assert_nothing_is_forgotten(mut self) {
         while !self.program.is_empty() {
             self.step_program();

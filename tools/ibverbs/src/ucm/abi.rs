@@ -1,6 +1,8 @@
-//! The commands and answers of `/dev/infiniband/rdma_cm`, byte for byte: `<rdma/rdma_user_cm.h>`, ABI version 4.
+//! The commands and answers of `/dev/infiniband/rdma_cm`, byte for byte: `<rdma/rdma_user_cm.h>`,
+//! ABI version 4.
 //!
-//! Numbers are in the order of the processor, addresses and what comes from packets in that of the network.
+//! Numbers are in the order of the processor, addresses and what comes from packets in that of the
+//! network.
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
@@ -100,7 +102,8 @@ structures! {
 
     /// The answer that is an id: of CREATE_ID, and of a join.
     IdAnswer, 4 { id: u32 }
-    /// The answer that counts the events that were taken: the library waits until as many are acknowledged.
+    /// The answer that counts the events that were taken: the library waits until as many are
+    /// acknowledged.
     EventsAnswer, 4 { events_reported: u32 }
     QueryRouteAnswer, 208 {
         node_guid: u64,
@@ -129,7 +132,8 @@ structures! {
     QueryPathAnswer, 8 { path_count: u32, reserved: u32 }
     /// A path, as it is also given to option IB_PATH: its record as in a MAD.
     PathData, 72 { flags: u32, reserved: u32, record: PathRecordBytes }
-    /// A path record of the subnet administrator (§15.2.5.16), of which only what RoCE has is looked at.
+    /// A path record of the subnet administrator (§15.2.5.16), of which only what RoCE has is
+    /// looked at.
     PathRecordBytes, 64 {
         service_id: [u8; 8],
         dgid: [u8; 16],
@@ -173,8 +177,8 @@ pub(super) const QUERY_ADDR_ANSWER_MIN: usize = 272;
 /// The length of the answer of QUERY_ROUTE before there was a device index.
 pub(super) const QUERY_ROUTE_ANSWER_MIN: usize = 200;
 
-/// The flags of a path that is used both ways by data and by the manager itself: GMP, PRIMARY and BIDIRECTIONAL. They are
-/// also what such a path has as its preference.
+/// The flags of a path that is used both ways by data and by the manager itself: GMP, PRIMARY and
+/// BIDIRECTIONAL. They are also what such a path has as its preference.
 pub(super) const PATH_FLAGS: u32 = 0x2b;
 
 #[cfg(test)]
@@ -183,7 +187,8 @@ mod tests {
 
     use super::*;
 
-    /// `offsetof` as gcc tells with Debian's header, where it does not follow from the order of the fields.
+    /// `offsetof` as gcc tells with Debian's header, where it does not follow from the order of the
+    /// fields.
     #[test]
     fn fields_are_where_c_has_them() {
         assert_eq!(offset_of!(ConnParam, private_data_len), 264);

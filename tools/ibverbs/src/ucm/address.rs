@@ -82,7 +82,8 @@ impl Address {
         }
     }
 
-    /// The structure, with zeros behind it, and its length. A structure that is too short gets as much as fits.
+    /// The structure, with zeros behind it, and its length. A structure that is too short gets as
+    /// much as fits.
     pub(super) fn write<const N: usize>(&self) -> ([u8; N], u16) {
         let mut whole = [0; SOCKADDR_IB_LEN];
         match self {
@@ -105,7 +106,8 @@ impl Address {
         (bytes, u16::try_from(self.len()).unwrap_or_default())
     }
 
-    /// The wildcard of the same family, without a port: what a peer's address is before there is a peer.
+    /// The wildcard of the same family, without a port: what a peer's address is before there is a
+    /// peer.
     pub(super) fn unspecified(&self) -> Self {
         match self {
             Self::Ip(SocketAddr::V4(_)) => {

@@ -1,8 +1,9 @@
-//! An open file of the device: a pipe, of which the program has the read end. It is readable while the channel has an event,
-//! and never writable, as the kernel's file.
+//! An open file of the device: a pipe, of which the program has the read end. It is readable while
+//! the channel has an event, and never writable, as the kernel's file.
 //!
-//! The program may copy the descriptor, hand it to a child, or close it in any way: the kernel counts who has it. When the
-//! last copy is gone, also those that threads wait with, the write end says so, and the channel is closed.
+//! The program may copy the descriptor, hand it to a child, or close it in any way: the kernel
+//! counts who has it. When the last copy is gone, also those that threads wait with, the write end
+//! says so, and the channel is closed.
 
 use std::ffi::c_int;
 use std::io;
@@ -26,8 +27,8 @@ pub(super) struct Channel {
     write_end: OwnedFd,
     /// Whether a byte was written to the pipe and not drained. It changes with the manager locked.
     has_byte: AtomicBool,
-    /// Number of threads that may have read it meanwhile: those that wait, and those that a signal or a cancellation took
-    /// from it.
+    /// Number of threads that may have read it meanwhile: those that wait, and those that a signal
+    /// or a cancellation took from it.
     readers: AtomicUsize,
 }
 
@@ -81,7 +82,8 @@ impl Channel {
         }
     }
 
-    /// Whether a thread that waits has read the byte. Only where one does, the kernel must be asked.
+    /// Whether a thread that waits has read the byte. Only where one does, the kernel must be
+    /// asked.
     fn was_read(&self) -> bool {
         if self.readers.load(Ordering::SeqCst) == 0 {
             return false;
@@ -102,8 +104,8 @@ impl Channel {
         self.readers.fetch_sub(1, Ordering::SeqCst);
     }
 
-    /// Makes the descriptor what the channel is, after its events were taken or dropped. The manager must be locked. `fd`
-    /// is a descriptor of this channel.
+    /// Makes the descriptor what the channel is, after its events were taken or dropped. The
+    /// manager must be locked. `fd` is a descriptor of this channel.
     pub(super) fn settle(&self, is_readable: bool, fd: RawFd) {
         if is_readable {
             self.set_readable();
@@ -128,7 +130,8 @@ impl Channel {
     }
 }
 
-/// Writes to a pipe whose readers may be gone: SIGPIPE would be the program's. `write` says whether it failed.
+/// Writes to a pipe whose readers may be gone: SIGPIPE would be the program's. `write` says whether
+/// it failed.
 fn without_sigpipe(write: impl FnOnce() -> bool) {
     const SIGPIPE: u64 = 1 << (libc::SIGPIPE - 1);
     let mask = |how: c_int, new: u64, old: &mut u64| {
@@ -170,7 +173,8 @@ fn drain(fd: RawFd) -> bool {
     loop {
         let room = libc::iovec { iov_base: sink.as_mut_ptr().cast(), iov_len: sink.len() };
         let nowhere = -1_i64;
-        // SAFETY: there is room for so many bytes; a pipe has no offset, whose second half counts on 32-bit processors only.
+        // SAFETY: there is room for so many bytes; a pipe has no offset, whose second half counts
+        // on 32-bit processors only.
         let read = unsafe {
             libc::syscall(
                 libc::SYS_preadv2,

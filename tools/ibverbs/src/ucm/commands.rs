@@ -1,7 +1,7 @@
 //! The table of commands, and what each does.
 //!
-//! Checks and error numbers are those of Linux's `ucma.c`. No command trusts a pointer or a length of the program: what
-//! cannot be read or written fails with `EFAULT`.
+//! Checks and error numbers are those of Linux's `ucma.c`. No command trusts a pointer or a length
+//! of the program: what cannot be read or written fails with `EFAULT`.
 
 use std::ffi::{c_int, c_void};
 use std::net::SocketAddr;
@@ -114,8 +114,8 @@ pub(super) fn write_program(to: u64, from: &[u8]) -> Result<()> {
 fn program(start: u64, len: usize) -> Result<Region> {
     let start = usize::try_from(start).map_err(|_| Failed::EFAULT)?;
     start.checked_add(len).ok_or(Failed::EFAULT)?;
-    // SAFETY: the program hands over memory of its own, to which this library has no references; accesses to what is not
-    // there fail.
+    // SAFETY: the program hands over memory of its own, to which this library has no references;
+    // accesses to what is not there fail.
     Ok(unsafe { Region::foreign(std::ptr::with_exposed_provenance_mut(start), len) })
 }
 

@@ -1,9 +1,9 @@
 //! What is known of descriptors without asking the kernel.
 //!
-//! A program closes a descriptor, or makes it a copy of another, by functions that this library stands in front of
-//! ([`interpose`](super::interpose)), or behind its back: by a system call, or from within the C library. So what is
-//! remembered here is good for a command that succeeds. One that fails or has to wait asks the kernel what the
-//! descriptor is.
+//! A program closes a descriptor, or makes it a copy of another, by functions that this library
+//! stands in front of ([`interpose`](super::interpose)), or behind its back: by a system call, or
+//! from within the C library. So what is remembered here is good for a command that succeeds. One
+//! that fails or has to wait asks the kernel what the descriptor is.
 
 use std::ffi::c_int;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -24,8 +24,8 @@ const UNKNOWN: u64 = u64::MAX;
 
 /// Which descriptors may be channels, and which channel they are.
 pub(super) struct Descriptors {
-    /// A bit for each that was a channel, until a look at it finds that it is none any more. Other descriptors cost `write`
-    /// one look here.
+    /// A bit for each that was a channel, until a look at it finds that it is none any more. Other
+    /// descriptors cost `write` one look here.
     candidates: FdSet<{ DESCRIPTORS_MAX / 64 }>,
     /// The generation of the process and the channel, or [`UNKNOWN`].
     channels: [AtomicU64; REMEMBERED_MAX],
@@ -39,7 +39,8 @@ pub(super) static DESCRIPTORS: Descriptors = Descriptors {
     closes: AtomicU64::new(0),
 };
 
-/// The channel of a descriptor in this process: a child has channels of the same numbers that are others.
+/// The channel of a descriptor in this process: a child has channels of the same numbers that are
+/// others.
 fn entry(channel: ChannelId) -> u64 {
     u64::from(Generation::current().number()) << 32 | u64::from(channel.number())
 }
@@ -62,7 +63,8 @@ impl Descriptors {
         self.candidates.remove(fd);
     }
 
-    /// How often descriptors were closed: to be asked before the kernel is asked what [`remember`](Self::remember) is told.
+    /// How often descriptors were closed: to be asked before the kernel is asked what
+    /// [`remember`](Self::remember) is told.
     pub(super) fn closes(&self) -> u64 {
         self.closes.load(Ordering::SeqCst)
     }

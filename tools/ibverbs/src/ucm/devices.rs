@@ -1,5 +1,6 @@
-//! The NICs that the manager uses. They are opened at need: an address that is bound, a destination that is resolved or a
-//! listener on every address says which. They stay open, as librdmacm leaves its devices open.
+//! The NICs that the manager uses. They are opened at need: an address that is bound, a destination
+//! that is resolved or a listener on every address says which. They stay open, as librdmacm leaves
+//! its devices open.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -59,8 +60,8 @@ impl Nics {
         Ok(id)
     }
 
-    /// Opens the device that has this address; fails with `ENODEV` if none has, and with `EADDRINUSE` if another program
-    /// uses it.
+    /// Opens the device that has this address; fails with `ENODEV` if none has, and with
+    /// `EADDRINUSE` if another program uses it.
     pub(super) fn open_at(&self, process: &Process, address: IpAddr) -> Result<()> {
         let is_open = || process.command(|manager, _| Ok(manager.device_at(address).is_some()));
         if is_open()? {

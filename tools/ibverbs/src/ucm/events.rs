@@ -16,7 +16,8 @@ use crate::kern::KernAhAttr;
 /// How often a thread that waits for an event looks again while the process exits.
 const EXIT_POLL_INTERVAL: Duration = Duration::from_millis(10);
 
-/// Takes the oldest event of the channel. Without one, the program waits, unless its descriptor does not block.
+/// Takes the oldest event of the channel. Without one, the program waits, unless its descriptor
+/// does not block.
 pub(super) fn get_event(call: &Call<'_>) -> Result<Attempt> {
     if call.answer_len < abi::EVENT_ANSWER_MIN {
         return Err(Failed::ENOSPC);
@@ -34,7 +35,8 @@ pub(super) fn get_event(call: &Call<'_>) -> Result<Attempt> {
         Ok(event)
     });
     let taken = match taken {
-        // `exit` has ended the manager, and this thread with it soon: until then no event comes, as from the kernel's file.
+        // `exit` has ended the manager, and this thread with it soon: until then no event comes, as
+        // from the kernel's file.
         Err(_) if super::is_exiting() => {
             std::thread::sleep(EXIT_POLL_INTERVAL);
             None

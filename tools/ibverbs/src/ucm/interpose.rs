@@ -1,14 +1,16 @@
-//! `open`, `write`, `close`, `dup2` and `fstat`, in front of the C library's: by these librdmacm talks to its device.
-//! Everything else that it does with the descriptor, the kernel does with a pipe.
+//! `open`, `write`, `close`, `dup2` and `fstat`, in front of the C library's: by these librdmacm
+//! talks to its device. Everything else that it does with the descriptor, the kernel does with a
+//! pipe.
 //!
-//! `write` costs other descriptors one look at a table. Which channel a descriptor is, is remembered until the descriptor
-//! is closed or made a copy of another. If that happens behind this library's back, it is found out when a command that is
-//! written to the number fails; and a number that means a channel newly, by the error that `write` gets from the read end
-//! of a pipe.
+//! `write` costs other descriptors one look at a table. Which channel a descriptor is, is
+//! remembered until the descriptor is closed or made a copy of another. If that happens behind this
+//! library's back, it is found out when a command that is written to the number fails; and a number
+//! that means a channel newly, by the error that `write` gets from the read end of a pipe.
 //!
-//! All of these can be canceled, by unwinding: none of them has anything to be dropped while it calls another's. Rust
-//! cannot define a function with a varying number of arguments; on the processors that `install` is for, `open` gets its
-//! mode in the register of a third argument whether it is declared so or not.
+//! All of these can be canceled, by unwinding: none of them has anything to be dropped while it
+//! calls another's. Rust cannot define a function with a varying number of arguments; on the
+//! processors that `install` is for, `open` gets its mode in the register of a third argument
+//! whether it is declared so or not.
 
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::io;
@@ -215,7 +217,8 @@ unsafe extern "C-unwind" fn old_closefrom(first: c_int) {
 /// The file that a descriptor stands for, and whether it is a pipe.
 pub(super) fn file_of(fd: c_int) -> Result<(File, bool)> {
     let mut stat = MaybeUninit::<libc::stat>::uninit();
-    // SAFETY: there is room for an answer, which the kernel and the C library have alike on these processors.
+    // SAFETY: there is room for an answer, which the kernel and the C library have alike on these
+    // processors.
     if unsafe { libc::syscall(libc::SYS_fstat, fd, stat.as_mut_ptr()) } < 0 {
         return Err(Failed(io::Error::last_os_error().raw_os_error().unwrap_or(libc::EBADF)));
     }
@@ -249,8 +252,9 @@ unsafe fn disguise(result: c_int, stat: *mut libc::stat) -> c_int {
     result
 }
 
-/// The number of the device: that of the kernel's own where there is one, or the one in its file, where librdmacm looks.
-/// The kernel's may be there only now: librdmacm asks the kernel for it first, which loads the module.
+/// The number of the device: that of the kernel's own where there is one, or the one in its file,
+/// where librdmacm looks. The kernel's may be there only now: librdmacm asks the kernel for it
+/// first, which loads the module.
 fn device_number() -> libc::dev_t {
     let text = std::fs::read_to_string(roce::ibverbs::files::KERNEL_RDMA_CM_DEV_FILE)
         .or_else(|_| std::fs::read_to_string(roce::ibverbs::files::RDMA_CM_DEV_FILE));

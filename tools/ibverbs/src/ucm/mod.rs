@@ -1,8 +1,9 @@
 //! `/dev/infiniband/rdma_cm`: the kernel's side of the stock librdmacm, in the process.
 //!
-//! librdmacm is a library over one character device: it writes commands to it, and the answers come to pointers in the
-//! commands. This module is that device over a [`CmService`], so that any version of librdmacm runs unchanged on soft NICs,
-//! with its synchronous ids, its rsockets and all.
+//! librdmacm is a library over one character device: it writes commands to it, and the answers come
+//! to pointers in the commands. This module is that device over a [`CmService`], so that any
+//! version of librdmacm runs unchanged on soft NICs, with its synchronous ids, its rsockets and
+//! all.
 //!
 //! | file | holds |
 //! |---|---|
@@ -20,7 +21,8 @@
 //! | `reach` | a librdmacm that does not find `interpose` by itself |
 //! | `interpose` | `open`, `write`, `close`, `dup2` and `fstat`, in front of the C library's |
 //!
-//! Lock order: the service's, then those of this module. No lock of this module is held while the service is called.
+//! Lock order: the service's, then those of this module. No lock of this module is held while the
+//! service is called.
 
 mod abi;
 mod address;
@@ -62,7 +64,8 @@ pub(crate) use reach::reach_librdmacm;
 /// The most time that peers are given at exit to learn of the end of their connections.
 const FAREWELL: Duration = Duration::from_millis(100);
 
-/// The connection manager of a process. A forked child has its own: that of its parent has no thread there.
+/// The connection manager of a process. A forked child has its own: that of its parent has no
+/// thread there.
 struct Process {
     generation: Generation,
     service: CmService,
@@ -204,7 +207,8 @@ impl From<roce::cm::Error> for Failed {
 /// Whether `exit` has begun to end the manager.
 static EXITING: AtomicBool = AtomicBool::new(false);
 
-/// Whether the process exits: its manager is ended, while other threads of the program may still run.
+/// Whether the process exits: its manager is ended, while other threads of the program may still
+/// run.
 fn is_exiting() -> bool {
     EXITING.load(Ordering::Acquire)
 }
@@ -220,7 +224,7 @@ fn register_farewell() {
             Ok(())
         });
     }
-    // SAFETY: the function is there for as long as the process, as this library is. Without it, peers learn of the end
-    // when their own timers expire.
+    // SAFETY: the function is there for as long as the process, as this library is. Without it,
+    // peers learn of the end when their own timers expire.
     unsafe { libc::atexit(farewell) };
 }

@@ -1,5 +1,5 @@
-//! Memberships in multicast groups. The device numbers them like ids, and counts their events apart: a program that leaves a
-//! group waits until it has acknowledged those.
+//! Memberships in multicast groups. The device numbers them like ids, and counts their events
+//! apart: a program that leaves a group waits until it has acknowledged those.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;

@@ -1,5 +1,6 @@
-//! Whether a NIC is at an address of this host. A kernel answers for every address that it has, and rejects a request for which
-//! no program listens; the address of a soft NIC is a process's, and without the process nothing answers.
+//! Whether a NIC is at an address of this host. A kernel answers for every address that it has, and
+//! rejects a request for which no program listens; the address of a soft NIC is a process's, and
+//! without the process nothing answers.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -44,7 +45,8 @@ impl Presence {
     }
 }
 
-/// Whether a socket is bound to the port of RoCEv2 at an address, or at all addresses. What cannot be read has one.
+/// Whether a socket is bound to the port of RoCEv2 at an address, or at all addresses. What cannot
+/// be read has one.
 fn has_socket(address: IpAddr) -> bool {
     ["/proc/net/udp", "/proc/net/udp6"].into_iter().any(|table| {
         let found = fs::read_to_string(table).map(|table| is_in(&table, address));

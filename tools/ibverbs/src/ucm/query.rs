@@ -215,7 +215,8 @@ fn path_bytes(path: &PathRecord) -> PathRecordBytes {
     record
 }
 
-/// The path that a program gives an id in place of one that is resolved: the first that is used both ways.
+/// The path that a program gives an id in place of one that is resolved: the first that is used
+/// both ways.
 pub(super) fn read_paths(value: &[u8]) -> Result<PathRecord> {
     let (paths, rest) = value.as_chunks::<{ size_of::<abi::PathData>() }>();
     if !rest.is_empty() {

@@ -11,13 +11,15 @@ const SLOT_BYTES: usize = 16 << 20;
 /// Maximum memory of receives whose content is checked: each has its own.
 const VERIFIED_BYTES: usize = 48 << 20;
 
-/// Upper bounds for what a NIC and this program keep for each send, receive, completion and queue pair.
+/// Upper bounds for what a NIC and this program keep for each send, receive, completion and queue
+/// pair.
 const SEND_BYTES: u64 = 256;
 const RECEIVE_BYTES: u64 = 128;
 const COMPLETION_BYTES: u64 = 64;
 const QP_BYTES: u64 = 8192;
 
-/// Where everything lies in a side's memory. Both sides compute it from the plan, so each knows the other's.
+/// Where everything lies in a side's memory. Both sides compute it from the plan, so each knows the
+/// other's.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Layout {
     /// What is sent, written, and read by the peer.

@@ -11,8 +11,8 @@ const KEY_BYTES: usize = 16;
 /// Private data begins with this.
 const MAGIC: [u8; 8] = *b"roce-qp\0";
 
-/// Where a server listens for the queue pairs of one client, and by what it knows them: a port of the connection manager, and
-/// a key that only the client is told.
+/// Where a server listens for the queue pairs of one client, and by what it knows them: a port of
+/// the connection manager, and a key that only the client is told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Meeting {
     pub(crate) port: u16,
@@ -39,7 +39,8 @@ impl Meeting {
         [&MAGIC[..], &self.key, &q.to_be_bytes()].concat()
     }
 
-    /// The number of the queue pair whose request has this private data; `None` if it is not of this meeting.
+    /// The number of the queue pair whose request has this private data; `None` if it is not of
+    /// this meeting.
     pub(crate) fn queue_pair(self, private_data: &[u8]) -> Option<u32> {
         let rest = private_data.strip_prefix(&MAGIC)?;
         let (key, rest) = rest.split_first_chunk::<KEY_BYTES>()?;

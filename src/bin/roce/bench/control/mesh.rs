@@ -2,14 +2,15 @@
 //!
 //! Lines as in the protocol of `roce bench`:
 //!
-//! 1. The client sends a [`Task`]: `probe PATHS COUNT INTERVAL TIMEOUT` with the times in microseconds, a line `target
-//!    ADDRESS PORT` for each server to be probed, and `end`.
-//! 2. The server probes them, sends `alive` meanwhile, and then a [`Result`](TaskResult): lines `failed TARGET REASON`, `cell
-//!    TARGET LABEL …`, `times TARGET LABEL KIND RANGE:COUNT …`, and `end`.
+//! 1. The client sends a [`Task`]: `probe PATHS COUNT INTERVAL TIMEOUT` with the times in
+//!    microseconds, a line `target ADDRESS PORT` for each server to be probed, and `end`.
+//! 2. The server probes them, sends `alive` meanwhile, and then a [`Result`](TaskResult): lines
+//!    `failed TARGET REASON`, `cell TARGET LABEL …`, `times TARGET LABEL KIND RANGE:COUNT …`, and
+//!    `end`.
 //! 3. The client sends `bye`.
 //!
-//! Only clients that know the token of a server may ask it, because it sends to others then; and a target is sent no probe
-//! before it has agreed over a TCP connection, as for `roce ping`.
+//! Only clients that know the token of a server may ask it, because it sends to others then; and a
+//! target is sent no probe before it has agreed over a TCP connection, as for `roce ping`.
 
 use std::fmt::Write as _;
 use std::net::{IpAddr, SocketAddr};
@@ -57,7 +58,8 @@ pub(crate) struct Task {
 }
 
 impl Task {
-    /// Checks that it is within the limits: whatever a client asks for, a server sends so much and no more.
+    /// Checks that it is within the limits: whatever a client asks for, a server sends so much and
+    /// no more.
     pub(crate) fn check(&self) -> anyhow::Result<()> {
         ensure!((1..=PATHS_MAX).contains(&self.paths), "1 to {PATHS_MAX} paths");
         ensure!((1..=COUNT_MAX).contains(&self.count), "1 to {COUNT_MAX} probes on a path");

@@ -60,7 +60,8 @@ pub(crate) fn hello(plan: &Plan, own: &Reach) -> String {
     text
 }
 
-/// Returns what a server answers: the MTU, which may be less than what was asked for, and how it is reached.
+/// Returns what a server answers: the MTU, which may be less than what was asked for, and how it is
+/// reached.
 pub(crate) fn answer(mtu: Mtu, own: &Reach) -> String {
     let mut text = format!("mtu {mtu}\n");
     write_reach(&mut text, own);
@@ -191,7 +192,8 @@ fn truth(word: &str) -> anyhow::Result<bool> {
 /// What a side saw of the messages of the other.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Seen {
-    /// Messages that arrived, if this side can tell: by completions, or by the NIC's counter of writes.
+    /// Messages that arrived, if this side can tell: by completions, or by the NIC's counter of
+    /// writes.
     pub(crate) received: Option<u64>,
     /// Messages, or memories, whose content is not what was sent.
     pub(crate) wrong: u64,

@@ -1,11 +1,13 @@
-//! Offers: a client asks a server for a queue pair and memory, to send packets to that no library made.
+//! Offers: a client asks a server for a queue pair and memory, to send packets to that no library
+//! made.
 //!
 //! Lines as in the protocol of `roce bench`:
 //!
 //! 1. The client sends a [`Wish`], and `end`; the server answers with a [`Grant`], and `end`.
-//! 2. The client sends [`Command`]s, one line each: `fill REGION OFFSET HEX` writes to a region, `digest REGION OFFSET
-//!    LENGTH` is answered with the SHA-256 of these bytes, `received` with how many receives completed, `state` with the
-//!    state of the queue pair. `REGION` is a number, or `receives` for the memory of all receives.
+//! 2. The client sends [`Command`]s, one line each: `fill REGION OFFSET HEX` writes to a region,
+//!    `digest REGION OFFSET LENGTH` is answered with the SHA-256 of these bytes, `received` with
+//!    how many receives completed, `state` with the state of the queue pair. `REGION` is a number,
+//!    or `receives` for the memory of all receives.
 //! 3. The client sends `bye`, and everything that was made for it is destroyed.
 
 use std::fmt::Write as _;

@@ -208,7 +208,8 @@ impl Plan {
         self.sizes.iter().copied().max().unwrap_or(0)
     }
 
-    /// Maximum number of receives that one queue pair has posted: fewer if there are many queue pairs.
+    /// Maximum number of receives that one queue pair has posted: fewer if there are many queue
+    /// pairs.
     pub(crate) fn receives_per_qp_max(&self) -> u32 {
         (RECEIVES_IN_ALL / self.qps.max(1)).clamp(1, RECEIVES)
     }

@@ -3,7 +3,8 @@
 //! Lines as in the protocol of `roce bench`:
 //!
 //! 1. The client sends `prober GID QPN QKEY`, `rate PROBES` a second, and `end`.
-//! 2. The server sends `responder GID QPN QKEY INSTANCE` and `end`, and answers probes from this queue pair at this GID.
+//! 2. The server sends `responder GID QPN QKEY INSTANCE` and `end`, and answers probes from this
+//!    queue pair at this GID.
 //! 3. The client sends `bye`, or closes the connection, and the responder is destroyed.
 
 use anyhow::{Context, bail, ensure};

@@ -138,7 +138,8 @@ fn an_error_is_told_to_the_other_side_in_one_line() {
     assert_eq!((text.lines().count(), text.len() <= LINE_MAX + 1), (1, true));
 }
 
-/// Lets a client and a server open a connection. Returns whether the server welcomed the client, and the client's error.
+/// Lets a client and a server open a connection. Returns whether the server welcomed the client,
+/// and the client's error.
 fn meet(own: Option<&Token>, known: Option<&Token>) -> (bool, Option<String>) {
     let (client, server) = tcp();
     std::thread::scope(|scope| {

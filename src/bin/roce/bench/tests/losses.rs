@@ -63,7 +63,8 @@ fn partial_loss_is_counted_by_the_receiver() {
         assert_eq!(there.unwrap().messages + lost, 300);
         if op == Op::Write {
             let writes = counts.peer.iter().find(|(name, _)| name == "rx_write_requests").unwrap();
-            // Nothing tells when the last write is there: one that comes after a long silence counts as lost.
+            // Nothing tells when the last write is there: one that comes after a long silence
+            // counts as lost.
             assert!(writes.1 + lost >= 300, "{} came, {lost} were lost", writes.1);
         }
     }

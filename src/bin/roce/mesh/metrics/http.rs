@@ -67,8 +67,8 @@ impl Format {
     }
 }
 
-/// Converts OpenMetrics to the text format: there, the name of a counter ends with `_total` in its HELP and TYPE, too, and
-/// neither a unit nor an end is declared.
+/// Converts OpenMetrics to the text format: there, the name of a counter ends with `_total` in its
+/// HELP and TYPE, too, and neither a unit nor an end is declared.
 fn to_text_format(metrics: &str) -> String {
     let lines: Vec<&str> = metrics.lines().collect();
     let is_counter = |name: &str| {

@@ -26,13 +26,14 @@ pub(crate) struct LiveArgs {
     #[arg(long, value_name = "OUT", conflicts_with = "to")]
     pub(super) write: Option<PathBuf>,
 
-    /// The host where a server runs (roce serve --offer): it offers queue pairs and memory to map onto, and tells what
-    /// they hold in the end.
+    /// The host where a server runs (roce serve --offer): it offers queue pairs and memory to map
+    /// onto, and tells what they hold in the end.
     #[arg(long, value_name = "HOST", requires = "to")]
     pub(super) host: Option<String>,
 
-    /// Connect by the connection manager (rdma_cm) to the peer that listens at HOST:PORT, rping -s for example, and map
-    /// onto that connection: its queue pairs and PSN. Keys and addresses are those of --map.
+    /// Connect by the connection manager (rdma_cm) to the peer that listens at HOST:PORT, rping -s
+    /// for example, and map onto that connection: its queue pairs and PSN. Keys and addresses are
+    /// those of --map.
     #[arg(long, value_name = "HOST:PORT", requires = "to", conflicts_with_all = ["host", "peer", "mutate"])]
     pub(super) connect: Option<String>,
 
@@ -54,19 +55,20 @@ pub(crate) struct LiveArgs {
     #[arg(long, value_name = "ADDRESS")]
     pub(super) peer: Option<IpAddr>,
 
-    /// Replace a value of the capture: WHAT:OLD=NEW, or WHAT=NEW for all. WHAT is ip, mac, vlan (a number, or
-    /// none), port (UDP source), qpn (destination), srcqp, psn (of the first request), qkey, rkey, va, srq. A VA is
-    /// mapped with all that follow it up to the next one that is mapped. Can be given several times.
+    /// Replace a value of the capture: WHAT:OLD=NEW, or WHAT=NEW for all. WHAT is ip, mac, vlan (a
+    /// number, or none), port (UDP source), qpn (destination), srcqp, psn (of the first request),
+    /// qkey, rkey, va, srq. A VA is mapped with all that follow it up to the next one that is
+    /// mapped. Can be given several times.
     #[arg(long = "map", value_name = "WHAT:OLD=NEW")]
     pub(super) maps: Vec<MapRule>,
 
-    /// Play this connection only, as roce flows numbers it; can be given several times [default: all that can be
-    /// played].
+    /// Play this connection only, as roce flows numbers it; can be given several times [default:
+    /// all that can be played].
     #[arg(long = "flow", value_name = "N")]
     pub(super) flows: Vec<u32>,
 
-    /// Play the requests of this end of each connection: 1, 2 or an address [default: the end that sent the first
-    /// request].
+    /// Play the requests of this end of each connection: 1, 2 or an address [default: the end that
+    /// sent the first request].
     #[arg(long, value_name = "END")]
     pub(super) side: Option<SideArg>,
 
@@ -82,9 +84,10 @@ pub(crate) struct LiveArgs {
     #[arg(long, value_name = "MS", default_value_t = 1000, value_parser = clap::value_parser!(u64).range(1..=600_000))]
     pub(super) timeout: u64,
 
-    /// Mutate packets, and check that the peer survives: any, or a list of fields by their names (infiniband.bth.psn,
-    /// or short: psn, opcode, qpn, padcnt, pkey, tver, ackreq, key, va, dmalen, syndrome, crc), each with =VALUE, =+N,
-    /// =-N, =flip, =neighbor or =random (any of these by default); and icrc, length, drop, double, swap.
+    /// Mutate packets, and check that the peer survives: any, or a list of fields by their names
+    /// (infiniband.bth.psn, or short: psn, opcode, qpn, padcnt, pkey, tver, ackreq, key, va,
+    /// dmalen, syndrome, crc), each with =VALUE, =+N, =-N, =flip, =neighbor or =random (any of
+    /// these by default); and icrc, length, drop, double, swap.
     #[arg(long, value_name = "SPEC", requires = "host")]
     pub(super) mutate: Option<MutateSpec>,
 
@@ -112,8 +115,8 @@ pub(crate) struct LiveArgs {
     #[arg(long, value_name = "COMMAND", requires = "mutate")]
     pub(super) restart: Option<String>,
 
-    /// Write the smallest sequence that kills the peer into this directory: seed-N.pcapng, and seed-N.toml for roce
-    /// conform.
+    /// Write the smallest sequence that kills the peer into this directory: seed-N.pcapng, and
+    /// seed-N.toml for roce conform.
     #[arg(long, value_name = "DIR", requires = "mutate")]
     pub(super) found: Option<PathBuf>,
 

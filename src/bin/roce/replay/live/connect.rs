@@ -1,4 +1,5 @@
-//! `--connect`: the connections that requests are mapped onto, made by the connection manager over the same link.
+//! `--connect`: the connections that requests are mapped onto, made by the connection manager over
+//! the same link.
 
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
@@ -34,7 +35,8 @@ const RD_ATOMIC: u8 = 16;
 /// UDP source port of messages, as rxe has it.
 const SOURCE_PORT: u16 = 55410;
 
-/// The connection manager of this side. It has no NIC: its messages are packets like those of the capture.
+/// The connection manager of this side. It has no NIC: its messages are packets like those of the
+/// capture.
 pub(super) struct Connector {
     manager: Manager,
     device: DeviceId,

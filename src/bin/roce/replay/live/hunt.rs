@@ -37,7 +37,8 @@ const LAST_WAIT: Duration = Duration::from_millis(10);
 const PROBES: u32 = 4;
 const PROBE_WAIT: Duration = Duration::from_millis(500);
 
-/// How long a peer may take to come back to life: after a command that brings it back, and by itself.
+/// How long a peer may take to come back to life: after a command that brings it back, and by
+/// itself.
 const REVIVAL: Duration = Duration::from_secs(20);
 const REVIVAL_ALONE: Duration = Duration::from_millis(500);
 
@@ -374,7 +375,8 @@ fn report(
     Ok(())
 }
 
-/// The frames of the smallest sequence: as they were sent last if that was it, or else with the numbers of the capture.
+/// The frames of the smallest sequence: as they were sent last if that was it, or else with the
+/// numbers of the capture.
 fn frames_of(
     script: &Script,
     kill: &Kill,

@@ -166,8 +166,8 @@ impl Offered {
             .collect();
     }
 
-    /// Tells a judge how the connection was set up, and what memory it has. Both are known, so that no packet of the
-    /// capture must tell.
+    /// Tells a judge how the connection was set up, and what memory it has. Both are known, so that
+    /// no packet of the capture must tell.
     pub(super) fn tell(&self, options: &mut Options) {
         options.connections.push(Established {
             requester: (self.wish.peer.gid, self.wish.peer.qpn),
@@ -203,7 +203,8 @@ impl Offered {
         self.state().map(drop)
     }
 
-    /// Tells the server from time to time that this side is still there, and fails if the server is not.
+    /// Tells the server from time to time that this side is still there, and fails if the server is
+    /// not.
     pub(super) fn keep_alive(&mut self) -> Result<()> {
         if now().saturating_duration_since(self.looked) > LOOK {
             self.looked = now();
@@ -234,7 +235,8 @@ impl Offered {
         count.parse().with_context(|| format!("'{count}' is no number"))
     }
 
-    /// Whether an area holds these bytes; if not, where the first difference is, as closely as it was looked for.
+    /// Whether an area holds these bytes; if not, where the first difference is, as closely as it
+    /// was looked for.
     pub(super) fn holds(&mut self, area: Area, bytes: &[u8]) -> Result<Option<u64>> {
         let (mut start, mut end) = (0, bytes.len() as u64);
         if self.is_same(area, bytes, start, end)? {

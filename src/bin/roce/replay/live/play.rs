@@ -299,8 +299,8 @@ pub(super) fn play(wire: &mut Wire, mut parts: Vec<Part>, rounds: u32) -> Result
     Ok(played)
 }
 
-/// Tells the servers of all parts that this side is still there. Asking for many offers, or comparing their memory, may
-/// take longer than a server waits.
+/// Tells the servers of all parts that this side is still there. Asking for many offers, or
+/// comparing their memory, may take longer than a server waits.
 pub(super) fn keep_alive(parts: &mut [Part]) -> Result<()> {
     parts.iter_mut().filter_map(|part| part.offered.as_mut()).try_for_each(Offered::keep_alive)
 }

@@ -11,7 +11,8 @@ use super::play::Played;
 use super::read::describe;
 use crate::output::counted;
 
-/// Prints what came of each script and what the rules say about the answers, and returns the exit status.
+/// Prints what came of each script and what the rules say about the answers, and returns the exit
+/// status.
 pub(super) fn report(
     out: &mut impl Write,
     all: &[Played],

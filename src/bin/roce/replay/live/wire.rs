@@ -221,7 +221,8 @@ impl Wire {
     }
 }
 
-/// A packet that was received as a frame of a capture. The link has checked its ICRC; it is made anew.
+/// A packet that was received as a frame of a capture. The link has checked its ICRC; it is made
+/// anew.
 fn frame_of(received: &Received<'_>) -> Vec<u8> {
     let path = Path {
         source: received.source,
